@@ -43,6 +43,8 @@ touch -d '1999-09-09 09:09:09' a/b
 fn trials() -> Vec<Trial> {
     let needs = [Need::Program("setfattr"), machine::KERNEL];
     let ext4 = [Need::Program("setfattr"), machine::KERNEL_EXT4];
+    let acls = ["setfacl", "getfacl", "cpio"].map(Need::Program);
+    let acls = [&acls[..], &[machine::KERNEL, machine::KERNEL_EXT4]].concat();
     vec![
         trial("btrfs::in_and_out", &needs, || in_and_out(Kind::Btrfs)),
         trial("ext4::in_and_out", &ext4, || in_and_out(Kind::Ext4)),
@@ -50,6 +52,12 @@ fn trials() -> Vec<Trial> {
             from_archives(Kind::Btrfs)
         }),
         trial("ext4::from_archives", &ext4, || from_archives(Kind::Ext4)),
+        trial("btrfs::acls_of_several_sources", &acls, || {
+            several_sources(Kind::Btrfs)
+        }),
+        trial("ext4::acls_of_several_sources", &acls, || {
+            several_sources(Kind::Ext4)
+        }),
         trial("btrfs::over_what_is_there", &needs, || over(Kind::Btrfs)),
         trial("btrfs::too_much", &[], || too_much(Kind::Btrfs, "128M")),
         trial("ext4::too_much", &[], || too_much(Kind::Ext4, "16M")),
@@ -149,6 +157,57 @@ fn from_archives(kind: Kind) -> Outcome {
         image.check()?;
         let mount = Driver::Kernel.mount(image.path(), "ro")?;
         same(&tree, mount.path()).map_err(|error| format!("{source}: {error:?}"))?;
+        mount.unmount()?;
+    }
+    Ok(())
+}
+
+/// A first source with ACLs that a later one has not, and what coreutils makes of the two. A
+/// directory that no source has an entry for has no ACL either.
+const ACLS: &str = r#"
+set -e
+umask 022
+mkdir -p one/d/sub two/d/sub two/d/new made/d/made; echo 1 > one/d/f; echo 2 > two/d/f; echo 3 > two/d/sub/g
+chmod 664 two/d/f; chmod 4755 two/d/sub/g; mkfifo two/d/p; ln -s f two/d/l; touch two/h; ln two/h two/d/h
+for dir in one one/d one/d/sub; do setfacl -d -m u:50005:rwx,g:50006:rwx,o:rwx $dir; done; setfacl -m u:50005:rwx one/d one/d/f
+cp -a two plain; cp -a one/. ref-plain; cp -a plain/. ref-plain; (cd plain; find . | cpio --quiet -o -H newc) > plain.cpio
+setfacl -m u:50007:rw two/d/sub/g; setfacl -d -m u:50007:rx two/d/new; cp -a one/. ref; cp -a two/. ref
+tar -cf two.tar --acls --format pax -C two .; tar -cf plain.tar -C plain .
+echo 4 > made/d/made/f; tar -cf made.tar -C made d/made/f; cp -a one/. ref-made; cp -a made/d/made ref-made/d
+printf '#mtree\n./d/made type=dir mode=0755\n./d/made/f type=file mode=0644 size=0\n./d/more type=dir\n' > list
+cp -a ref-made ref-list; mkdir ref-list/d/more; setfacl -b ref-list/d/more; chmod 755 ref-list/d/more
+"#;
+
+/// An image of several sources has the ACLs that coreutils gives a directory of them.
+fn several_sources(kind: Kind) -> Outcome {
+    const LIST: &str = "find . -mindepth 1 ! -path './lost+found*' ! -type l -print0 | sort -z \
+         | xargs -0 getfacl -n";
+    let dir = scratch::directory();
+    process::shell(dir.path(), ACLS, LIMIT)?;
+    let at = |name: &str| dir.path().join(name).display().to_string();
+    for (option, later, expected) in [
+        ("rootdir", "two", "ref"),
+        ("tar", "two.tar", "ref"),
+        ("rootdir", "plain", "ref-plain"),
+        ("tar", "plain.tar", "ref-plain"),
+        ("cpio", "plain.cpio", "ref-plain"),
+        ("tar", "made.tar", "ref-made"),
+        ("manifest", "list", "ref-list"),
+    ] {
+        let (kind_name, one, later) = (kind.name(), at("one"), at(later));
+        let args = format!("-t {kind_name} --rootdir {one} --{option} {later}");
+        let image = Image::new(&Mkfs {
+            kind,
+            ..Mkfs::ours(&args)
+        })?;
+        image.check()?;
+        let mount = Driver::Kernel.mount(image.path(), "ro")?;
+        let found = process::shell(mount.path(), LIST, LIMIT)?;
+        let expected = process::shell(&dir.path().join(expected), LIST, LIMIT)?;
+        assert!(found.lines().count() > 20, "{found}");
+        if found != expected {
+            return Err(format!("{option} {later}:\n{found}\ninstead of\n{expected}").into());
+        }
         mount.unmount()?;
     }
     Ok(())

@@ -14,8 +14,9 @@
 //! Both sides are a `Side`; a copy walks the source and makes the same at the destination, with
 //! several threads for the content of files (`walk`). What the caller names may lead through
 //! symbolic links; below it a copy follows none (`side`). An archive copy keeps owner, mode, times,
-//! xattrs (with ACLs), hard links, special files and holes. Any other copy belongs to the caller
-//! and has no set-id bits. A copy within an image shares the content where the format can.
+//! xattrs, hard links, special files and holes; its ACLs are those of the source alone. Any other
+//! copy belongs to the caller and has no set-id bits. A copy within an image shares the content
+//! where the format can.
 
 mod canonical;
 mod changed;
@@ -126,6 +127,7 @@ impl CopyOptions {
     fn rules(&self) -> Rules {
         Rules {
             archive: self.archive || self.preserve,
+            inherits: false,
             owner: self.owner,
             caller: Credentials {
                 uid: rustix::process::geteuid().as_raw(),

@@ -41,6 +41,7 @@
 //! # Ok::<(), sapwood::Error>(())
 //! ```
 
+mod acls;
 mod archive;
 pub mod build;
 #[cfg(feature = "fuse")]

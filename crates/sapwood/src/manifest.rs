@@ -10,6 +10,7 @@ use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use crate::acls;
 use crate::archive::{components, path as path_of};
 use crate::changes::{Changes, Xattrs};
 use crate::fs::FileSystem;
@@ -306,9 +307,23 @@ impl<'a> Work<'a> {
             NewInode::Symlink(_) => 0o777,
             _ => 0o644,
         };
-        let perm = item.perm.unwrap_or(default) & 0o777;
+        let perm = match what {
+            NewInode::Symlink(_) => default,
+            _ => item.perm.unwrap_or(default) & 0o777,
+        };
         let made = self.fs.create(&who, dir.ino(), name, what, perm);
-        Ok(Some((Node::new(self.fs, made.map_err(failed)?), true)))
+        let node = Node::new(self.fs, made.map_err(&failed)?);
+        // The default ACL of the directory is that of another source.
+        let removed = acls::remove_absent(self.fs, node.attr(), &item.xattrs, || Ok(()));
+        let removed = removed.map_err(&failed)?;
+        if removed || node.attr().perm & 0o777 != perm & 0o777 {
+            let mode = SetAttr {
+                perm: Some(node.attr().perm & !0o777 | perm),
+                ..SetAttr::default()
+            };
+            self.fs.setattr(node.ino(), &mode).map_err(failed)?;
+        }
+        Ok(Some((node, true)))
     }
 
     fn content(&self, item: &Item, node: &Node<'_>, made: bool) -> Result<()> {

@@ -302,3 +302,80 @@ fn a_copy_ends_when_it_is_asked_to() {
     let checked = sapwood::check(&path, &sapwood::CheckOptions::default(), &mut |_| {});
     assert!(checked.unwrap().clean);
 }
+
+/// The value of an ACL that gives user 5 the permissions `perm`.
+fn acl(perm: u16) -> Vec<u8> {
+    let entries = [
+        (1, 7, u32::MAX),
+        (2, perm, 5),
+        (4, 5, u32::MAX),
+        (16, 7, u32::MAX),
+        (32, 5, u32::MAX),
+    ];
+    let mut value = 2_u32.to_le_bytes().to_vec();
+    for (tag, perm, id) in entries {
+        let (tag, perm): (u16, u16) = (tag, perm);
+        value.extend([tag.to_le_bytes(), perm.to_le_bytes()].as_flattened());
+        value.extend(u32::to_le_bytes(id));
+    }
+    value
+}
+
+#[test]
+fn a_copy_that_keeps_attributes_has_the_acls_of_its_source_alone() {
+    const ACCESS: &str = "system.posix_acl_access";
+    const DEFAULT: &str = "system.posix_acl_default";
+    for kind in Kind::ALL {
+        let (tree, dir) = (tree(), tempfile::tempdir().unwrap());
+        let (one, two) = (
+            image(kind, dir.path(), "one"),
+            image(kind, dir.path(), "two"),
+        );
+        for fs in [&one, &two] {
+            fs.create_dir("in").unwrap();
+            fs.set_xattr("in", DEFAULT, &acl(7)).unwrap();
+        }
+        archive(Place::host(tree.path().join("a")), Place::image(&one, "in"));
+        one.set_xattr("in/a/small", ACCESS, &acl(4)).unwrap();
+        let small = one.metadata("in/a/small").unwrap().mode();
+        let check = |fs: &FileSystem, top: &str| {
+            let at = |name: &str| format!("{top}/{name}");
+            assert_eq!(
+                fs.xattr(at("small"), ACCESS).unwrap(),
+                Some(acl(4)),
+                "{top}"
+            );
+            assert_eq!(fs.metadata(at("small")).unwrap().mode(), small);
+            for name in ["", "b", "b/large", "sparse"] {
+                assert_eq!(fs.xattr(at(name), ACCESS).unwrap(), None, "{top}/{name}");
+            }
+            for name in ["", "b"] {
+                assert_eq!(fs.xattr(at(name), DEFAULT).unwrap(), None, "{top}/{name}");
+            }
+            let large = std::fs::metadata(tree.path().join("a/b/large")).unwrap();
+            let mode = fs.metadata(at("b/large")).unwrap().mode();
+            assert_eq!(mode, large.mode() & 0o7777, "{top}");
+        };
+        check(&one, "in/a");
+        archive(Place::image(&one, "in/a"), Place::image(&one, "in/b"));
+        check(&one, "in/b");
+        archive(Place::image(&one, "in/a"), Place::image(&two, "in"));
+        check(&two, "in/a");
+        // What exists loses what the source lacks.
+        for name in ["in/a", "in/a/b", "in/a/b/large"] {
+            two.set_xattr(name, ACCESS, &acl(7)).unwrap();
+        }
+        archive(Place::image(&one, "in/a"), Place::image(&two, "in"));
+        check(&two, "in/a");
+        // Any other copy inherits.
+        let recursive = CopyOptions::recursive();
+        let (from, to) = ([Place::image(&one, "in/a")], Place::image(&one, "in/c"));
+        copy(&from, &to, &recursive, &mut |_| {})
+            .unwrap()
+            .complete()
+            .unwrap();
+        assert!(one.xattr("in/c/b", DEFAULT).unwrap().is_some());
+        one.close().unwrap();
+        two.close().unwrap();
+    }
+}

@@ -211,12 +211,16 @@ impl Process {
     /// Checks that it may set the attribute `name` of an inode.
     ///
     /// # Errors
-    /// `NotPermitted`; `AccessDenied` for a `user.` attribute of another owner's file.
+    /// `NotPermitted`; for a `user.` attribute of another owner's file also if it grants writing.
     pub fn check_xattr(&self, attr: &Attr, name: &[u8]) -> Result<()> {
         let allowed = match rules::xattr_class(name)? {
             XattrClass::Trusted => self.can(Capabilities::SYS_ADMIN),
             XattrClass::Security if name == CAPABILITY => self.can(Capabilities::SETFCAP),
             XattrClass::Security => self.can(Capabilities::SYS_ADMIN),
+            // A sticky directory's owner alone has its attributes.
+            XattrClass::User if attr.kind != FileKind::Directory || attr.perm & STICKY == 0 => {
+                self.uid == attr.uid || self.can(Capabilities::DAC_OVERRIDE)
+            }
             _ => self.owns(attr),
         };
         if allowed {
@@ -365,6 +369,15 @@ mod tests {
             assert_eq!(one.check_xattr(&mine, name).is_ok(), allowed, "{name:?}");
             assert_eq!(root().check_xattr(&mine, name), Ok(()));
         }
+        let mut writer = user(9, &[]);
+        writer.capabilities = Capabilities::DAC_OVERRIDE;
+        assert_eq!(writer.check_xattr(&mine, b"user.x"), Ok(()));
+        assert!(
+            writer
+                .check_xattr(&mine, b"system.posix_acl_access")
+                .is_err()
+        );
+        assert!(writer.check_xattr(&dir(0o1777, 7, 7), b"user.x").is_err());
         assert!(one.check_new(&NewInode::CharDevice(1)).is_err());
         assert_eq!(one.check_new(&NewInode::Fifo), Ok(()));
         assert!(user(9, &[]).check_link(&mine).is_err());

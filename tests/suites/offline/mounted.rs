@@ -120,4 +120,36 @@ pub(crate) const SCRIPTS: &[(&str, &str)] = &[
         mkdir s; ln -s "$PWD/outside" s/t; mkdir outside; tar cf l.tar -C t d/f --transform s/^d/t/; fails 1 'symbolic link' untar -q l.tar s; [ -z "$(ls outside)" ]
         head -c 3000 a.tar > cut.tar; fails 1 'cut.tar: ' untar -q cut.tar dir; fails 1 'none' untar -q a.tar none"#,
     ),
+    (
+        "a_copy_has_the_acls_of_its_source_alone",
+        r#"gives() { mkdir -p "$1"; setfacl -d -m u:8:rwx,g:9:rwx,o:rx "$1"; }; spoil() { for f in none none/f none/e none/e/g none/p some some/f; do setfacl -m u:8:rwx "$1/$f"; done; setfacl -d -m u:8:rwx "$1/none"; }
+        mkdir -p t/none/e t/some/e; echo x > t/none/f; echo y > t/none/e/g; mkfifo t/none/p; mknod t/none/c c 1 3; chown 7:8 t/none/f; chmod 4750 t/none/f; echo z > t/some/f; setfacl -m u:5:r t/some/f; setfacl -m u:7:rwx t/some; setfacl -d -m g:6:rx t/some/e
+        gives ref; cp -a t ref; listing t > expected; listing ref/t | diff expected -; cp -p t/none/f ref/f; cp -p t/some/f ref/some; kept() { (cd $1; getfacl -n f some; stat -c %a:%u:%g f some); }; kept ref > kept
+        copied() { local how=$1 to=$2; gives $to; $how "$SAPWOOD" cp -qa t $to; listing $to/t | diff expected -; spoil $to/t; $how "$SAPWOOD" cp -qa t $to; listing $to/t | diff expected -
+        "$SAPWOOD" cp -qp t/none/f $to/f; "$SAPWOOD" cp -qp t/some/f $to/some; kept $to | diff kept -; setfacl -m u:8:rwx $to/f; "$SAPWOOD" cp -qp t/none/f $to/f; kept $to | diff kept -; }; offline() { unshare -n "$@"; }
+        for sandbox in on off; do image -f a.img; mounted sandbox=$sandbox; copied in_process m/in; copied 'by_requests offline' m/in2; gives m/in3; "$SAPWOOD" cp -qa m/in/t m/in3; listing m/in3/t | diff expected -; gives m/in4; done_with; done
+        copied env out; gives out2; "$SAPWOOD" cp -qa a.img:in/t out2; listing out2/t | diff expected -; "$SAPWOOD" cp -qa t a.img:in4; "$SAPWOOD" cp -qa a.img:in/t a.img:in4/again
+        "$SAPWOOD" cp -qp t/none/f a.img:in4/f; "$SAPWOOD" cp -qp t/some/f a.img:in4/some; mounted rw; listing m/in4/t | diff expected -; listing m/in4/again | diff expected -; kept m/in4 | diff kept -; gives m/b; done_with
+        "$SAPWOOD" mkfs -q -t $KIND --size 128M -r out b.img; "$SAPWOOD" cp -qa a.img:in/t b.img:; "$SAPWOOD" cp -qa b.img:t a.img:b; mounted rw; listing m/b/t | diff expected -; done_with; tools a.img"#,
+    ),
+    (
+        "an_entry_has_its_own_acls_or_inherits_as_with_tar",
+        r#"gives() { mkdir -m 777 -p "$1"; setfacl -d -m u:50008:rwx,g:50009:rwx,o:rx "$1"; chmod 777 "$1"; }
+        mkdir -p t/some/e t/none/e; echo x > t/none/f; chmod 664 t/none/f; echo y > t/none/e/g; echo z > t/some/f; chmod 664 t/some/f; setfacl -m u:50005:rw,g::r t/some/f; setfacl -m u:50007:rwx t/some t/some/e; setfacl -d -m g:50006:rx t/some/e
+        tar --format=pax --acls -cf some.tar -C t some; tar -cf none.tar -C t none; chmod 644 some.tar none.tar; chmod 755 .; both() { gives $2; $1 some.tar $2; $1 none.tar $2; (cd $2; find some none | sort | xargs getfacl -n; listing .) > ${2##*/}.txt; }
+        tar_() { tar --acls -xpf $1 -C $2; }; plain() { case $1 in some*) tar_ "$@";; *) tar -xpf $1 -C $2;; esac; }; bulk() { in_process "$SAPWOOD" untar -q "$@"; }; requests() { by_requests unshare -n "$SAPWOOD" untar -q "$@"; }; here() { "$SAPWOOD" untar -q "$@"; }
+        both plain ref; grep -c 'user:50008:' ref.txt; ! grep -q '^user:50008:' <(getfacl -R -n ref/some); both here dir; diff ref.txt dir.txt
+        as_tar() { case $1 in some*) user tar --acls -xf $1 -C $2;; *) user tar -xf $1 -C $2;; esac; }; as_bulk() { in_process user "$SAPWOOD" untar -q "$@"; }; as_here() { user "$SAPWOOD" untar -q "$@"; }; both as_tar uref; both as_here udir; diff uref.txt udir.txt
+        for sandbox in on off; do image -f a.img; mounted allow_other,sandbox=$sandbox; both bulk m/in; diff ref.txt in.txt; both requests m/req; diff ref.txt req.txt; both as_bulk m/uin; diff uref.txt uin.txt; gives m/off; done_with; done
+        "$SAPWOOD" untar -q some.tar a.img:off; "$SAPWOOD" untar -q none.tar a.img:off; mounted rw; both true m/off; diff ref.txt off.txt; done_with; tools a.img"#,
+    ),
+    (
+        "a_process_that_gives_files_away_fills_their_directories",
+        r#"mkdir -p t/d/e/s; echo x > t/d/f; echo y > t/d/e/g; chown 7:8 t/d t/d/f t/d/e/g t/d/e/s; chmod 4755 t/d/f; chmod 500 t/d/e/s; chown 1234 t/d/e/s; setfattr -n user.k -v v t/d/f t/d/e; chmod 755 . t
+        giver() { setpriv --reuid 1234 --regid 1235 --clear-groups --inh-caps=-all,+chown --ambient-caps=-all,+chown "$@"; }; changer() { setpriv --reuid 1234 --regid 1235 --clear-groups --inh-caps=-all,+chown,+fowner --ambient-caps=-all,+chown,+fowner "$@"; }
+        loser() { setpriv --bounding-set=-fowner --inh-caps=-fowner "$@"; }; image a.img; mounted allow_other
+        for as in giver changer loser; do mkdir -m 777 ref-$as m/$as m/t-$as; code=0; $as cp -a t ref-$as 2> err.ref || code=$?; found=0; in_process $as "$SAPWOOD" cp -qa t m/$as 2> err.txt || found=$?; [ $found = $code ] || { cat err.ref err.txt; exit 1; }
+        [ $(wc -l < err.ref) = $(wc -l < err.txt) ] || { cat err.ref err.txt; exit 1; }; listing ref-$as > expected; listing m/$as | diff expected -; cmp t/d/e/g m/$as/t/d/e/g
+        mkdir -m 777 out-$as; found=0; $as "$SAPWOOD" cp -qa t out-$as 2> err.txt || found=$?; [ $found = $code ]; listing out-$as | diff expected -; done; done_with; "$SAPWOOD" check -q a.img; tools a.img"#,
+    ),
 ];

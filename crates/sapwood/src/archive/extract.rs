@@ -17,6 +17,9 @@
 //! set-id bit is set. A copy for a client follows the rules of `copy`: it keeps modes, replaces no
 //! directory, and leaves out everything below a directory that it cannot make.
 //!
+//! An inode has the ACLs of its entry alone if an image is built, in a copy, and if the entry has
+//! any. Else it inherits the default ACL of its directory, as with tar(1).
+//!
 //! A file whose content ends too early, or finds no space, is removed again.
 
 mod directories;
@@ -324,7 +327,8 @@ impl<'a> Extraction<'a> {
         if let Some(time) = self.into.building {
             let path = [above, &[name]].concat().join(&b'/');
             let mut attributes = Attributes {
-                perm: node.attr().perm,
+                // An earlier source may have given its directory a default ACL.
+                perm: node.attr().perm & !0o777 | 0o777 & !creator.umask,
                 uid: creator.uid,
                 gid: creator.gid,
                 mtime: time,

@@ -1,7 +1,8 @@
 //! Changes for a process that the kernel did not check.
 
-use super::entry::Attributes;
+use super::entry::{Attributes, Xattrs};
 use super::error::ArchiveError;
+use crate::acls;
 use crate::tree::Node;
 use crate::vfs::permission::{Capabilities, Process};
 use crate::vfs::{
@@ -31,6 +32,12 @@ impl Client<'_> {
         self.process.can(Capabilities::CHOWN)
     }
 
+    /// An inode may be made with another owner from the start: the client keeps every right to it.
+    pub(super) fn gives(&self) -> bool {
+        let keeps = Capabilities::FOWNER | Capabilities::DAC_OVERRIDE;
+        self.restores() && self.process.can(keeps)
+    }
+
     /// Whether the client's other entries are made after this error.
     pub(super) fn goes_on(&self, error: &ArchiveError) -> bool {
         match error {
@@ -48,7 +55,8 @@ impl Client<'_> {
     }
 
     /// Owner, group and mode of an inode that the client gives the attributes of an entry. No mode:
-    /// that with which it was made. `found`: it is a directory that was there before.
+    /// that with which it was made, or that of its ACL. `found`: it is a directory that was there
+    /// before.
     pub(super) fn attributes(
         &self,
         now: &Attr,
@@ -61,12 +69,14 @@ impl Client<'_> {
             return (wanted.uid, wanted.gid, Some(perm));
         }
         if !self.copies {
-            // The directory and the umask gave it its mode; a new directory was made accessible.
-            let kept = match found {
+            // The directory and the umask gave it its mode; a new directory was made accessible. A
+            // default ACL alone replaces what the directory gave.
+            let kept = match found || acls::has_any(&wanted.xattrs) {
                 true => wanted.perm & !self.umask & 0o777 | now.perm & SET_GID,
                 false => now.perm & (wanted.perm | !0o700),
             };
             let settles = now.kind == FileKind::Directory && kept != now.perm;
+            let settles = settles && !acls::has_access(&wanted.xattrs);
             return (now.uid, now.gid, settles.then_some(kept));
         }
         let keeps = now.uid == process.uid && process.is_member(wanted.gid);
@@ -176,12 +186,7 @@ impl<'a> Gate<'a> {
     /// # Errors
     /// `NotPermitted`; as [`FileSystem::setattr`].
     pub(super) fn set(&self, node: &Node<'a>, changes: &SetAttr) -> Result<()> {
-        if let Some(client) = self.client {
-            let attr = self.fs.getattr(node.ino())?;
-            if !client.process.owns(&attr) {
-                return Err(Error::NotPermitted);
-            }
-        }
+        self.check_owner(node)?;
         self.fs.setattr(node.ino(), changes).map(drop)
     }
 
@@ -195,6 +200,25 @@ impl<'a> Gate<'a> {
             client.process.check_xattr(&attr, name)?;
         }
         self.fs.setxattr(node.ino(), name, value, SetXattrMode::Any)
+    }
+
+    /// Removes the ACLs of an inode, which the client must own, that `xattrs` lacks.
+    ///
+    /// # Errors
+    /// `NotPermitted`; as [`acls::remove_absent`].
+    pub(super) fn remove_other_acls(&self, node: &Node<'a>, xattrs: &Xattrs) -> Result<()> {
+        let allow = || self.check_owner(node);
+        acls::remove_absent(self.fs, node.attr(), xattrs, allow).map(drop)
+    }
+
+    fn check_owner(&self, node: &Node<'a>) -> Result<()> {
+        let Some(client) = self.client else {
+            return Ok(());
+        };
+        match client.process.owns(&self.fs.getattr(node.ino())?) {
+            true => Ok(()),
+            false => Err(Error::NotPermitted),
+        }
     }
 
     /// Tells what has changed.

@@ -111,6 +111,8 @@ impl Records {
                     false => names::ACCESS,
                 };
                 match acl::parse(value, default) {
+                    // GNU tar writes an empty list of a directory that has only the other one.
+                    _ if value.is_empty() => {}
                     // GNU tar stores the attribute as well, if it stores any.
                     _ if self.has_xattr(name) => {}
                     acl::Parsed::Value(list) => set(name, list),
@@ -232,6 +234,12 @@ mod tests {
         records.extend(Records::parse(b"6 a=3\n5 b=\n", b"f").unwrap());
         assert_eq!(records.get("a"), Some(&b"3"[..]));
         assert_eq!(records.get("b"), None);
+    }
+
+    #[test]
+    fn an_empty_acl_is_none() {
+        let records = Records::parse(b"23 SCHILY.acl.default=\n", b"d").unwrap();
+        assert_eq!(records.xattrs(b"d").unwrap(), []);
     }
 
     #[test]

@@ -6,6 +6,7 @@
 use std::ops::ControlFlow;
 use std::path::PathBuf;
 
+use crate::acls;
 use crate::fs::FileSystem;
 use crate::tree::{self, Node as Inode};
 use crate::vfs::{
@@ -317,6 +318,13 @@ impl<'s> Node<'s> for ImageNode<'s> {
         if !rules.archive {
             return Ok(());
         }
+        let attr = self.inode.attr();
+        self.on(acls::remove_absent(
+            self.side.vfs(),
+            attr,
+            xattrs,
+            || Ok(()),
+        ))?;
         for (name, value) in xattrs {
             if name == b"security.capability" && owner != (meta.uid, meta.gid) {
                 continue;

@@ -11,7 +11,9 @@ use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
 
+use crate::acls;
 use crate::progress::Stop;
+use crate::vfs::acl::ACCESS;
 use crate::vfs::{FileKind, Timestamp};
 use rustix::fs::{
     AtFlags, CWD, FileType, Gid, Mode, OFlags, SeekFrom, Stat, Timespec, Timestamps, Uid,
@@ -149,6 +151,35 @@ impl LocalNode {
         format!("{}{slash}{}", self.shown, shown::name(name))
     }
 
+    /// Removes the ACLs that `xattrs` lacks.
+    fn remove_other_acls(&self, xattrs: &Xattrs) -> Result<()> {
+        let path = self.by_path();
+        for name in acls::absent(self.meta.kind, xattrs) {
+            let access = name == ACCESS;
+            let name = OsStr::from_bytes(name);
+            let mut none = [0; 0];
+            let found = match self.opened.get() {
+                Some(fd) => rustix::fs::fgetxattr(fd, name, &mut none[..]),
+                None => rustix::fs::lgetxattr(&path, name, &mut none[..]),
+            };
+            if found.is_err() {
+                continue;
+            }
+            if access {
+                self.set_mode(acls::private(self.meta.perm))?;
+            }
+            let removed = match self.opened.get() {
+                Some(fd) => rustix::fs::fremovexattr(fd, name),
+                None => rustix::fs::lremovexattr(&path, name),
+            };
+            match removed {
+                Err(Errno::NODATA) => {}
+                other => self.on(other)?,
+            }
+        }
+        Ok(())
+    }
+
     fn keep_xattrs(&self, xattrs: &Xattrs, owned: bool) -> Result<()> {
         let path = self.by_path();
         for (name, value) in xattrs {
@@ -161,8 +192,9 @@ impl LocalNode {
                 None => rustix::fs::lsetxattr(&path, name, value, XattrFlags::empty()),
             };
             match set {
-                // Some namespaces belong to the superuser, some to one kind of file system.
-                Err(Errno::PERM | Errno::NOTSUP) => {
+                // Some namespaces belong to the superuser, some to one kind of file system, and
+                // that of users to a process that may write.
+                Err(Errno::PERM | Errno::ACCESS | Errno::NOTSUP) => {
                     let name = shown::name(name.as_bytes());
                     log::warn!("{}: attribute {name} not kept", self.shown);
                 }
@@ -397,7 +429,7 @@ impl<'s> Node<'s> for LocalNode {
         let (meta, shown) = (like.meta, self.child_shown(name));
         // An archive copy grants nothing to others before it has its owner.
         let perm = if rules.archive {
-            0o600
+            acls::private(meta.perm) | 0o600
         } else {
             meta.perm & 0o777
         };
@@ -505,6 +537,11 @@ impl<'s> Node<'s> for LocalNode {
         if !made && !matches!(self.meta.kind, FileKind::Regular | FileKind::Directory) {
             return Ok(());
         }
+        // This process may lose its rights to the node with the owner.
+        self.set_times(meta)?;
+        if !rules.inherits || acls::has_any(xattrs) {
+            self.remove_other_acls(xattrs)?;
+        }
         let owned = self.keep_owner(meta)?;
         self.keep_xattrs(xattrs, owned)?;
         if meta.kind != FileKind::Symlink {
@@ -514,7 +551,7 @@ impl<'s> Node<'s> for LocalNode {
                 meta.perm & !SET_ID
             })?;
         }
-        self.set_times(meta)
+        Ok(())
     }
 }
 

@@ -35,6 +35,9 @@ pub(super) const SET_ID: u32 = 0o6000;
 pub(super) struct Rules {
     /// Keep owner, mode, times and extended attributes.
     pub(super) archive: bool,
+    /// What is made on this machine, and whose source has no ACL, keeps those that its directory
+    /// gave.
+    pub(super) inherits: bool,
     /// Owner of everything that is made in an image, whatever the source says.
     pub(super) owner: Option<(u32, u32)>,
     /// The user that runs the command.
@@ -172,8 +175,9 @@ pub(super) trait Node<'s>: Shown + Send + Sync {
     /// Writes a file's content: `fill` hands over its pieces; `size` is its length if it ends with
     /// a hole.
     fn write(&self, size: u64, fill: &mut Fill<'_>) -> Result<()>;
-    /// Gives the node owner, attributes, mode and times, in this order: a change of the owner drops
-    /// capabilities and set-id bits. `made`: this command made the node.
+    /// Gives the node times, owner, attributes and mode, in this order, and removes ACLs that the
+    /// attributes lack. A change of the owner drops capabilities and set-id bits. `made`: this
+    /// command made the node.
     fn finish(&self, rules: &Rules, meta: &Meta, xattrs: &Xattrs, made: bool) -> Result<()>;
 }
 

@@ -12,6 +12,7 @@ use super::local_side::LocalSide;
 use super::report::Report;
 use super::side::{Found, Meta, New, Rules, Side, Sink, Xattrs};
 use super::{CopyOptions, CopyReport};
+use crate::acls;
 use crate::archive::{
     ArchiveError, Attributes, Entries, Entry, EntryKind, PIECE, components, path, tar_entries,
 };
@@ -67,7 +68,10 @@ pub fn untar(
         directories: BTreeMap::new(),
         umask,
         restores: owner == 0,
-        rules: CopyOptions::archive().rules(),
+        rules: Rules {
+            inherits: true,
+            ..CopyOptions::archive().rules()
+        },
         report: &report,
         piece: vec![0; PIECE],
     };
@@ -238,14 +242,16 @@ impl<'u> Unpack<'_, '_, 'u> {
         if self.top().child(name)?.is_some() {
             self.top().remove(name)?;
         }
-        let node = self.top().create(
-            name,
-            &self.rules,
-            &New {
-                meta: &meta,
-                target,
-            },
-        )?;
+        let mut rules = self.rules;
+        if self.inherits(&entry.attributes.xattrs) {
+            rules.archive = false;
+            meta.perm = entry.attributes.perm & 0o777;
+        }
+        let new = New {
+            meta: &meta,
+            target,
+        };
+        let node = self.top().create(name, &rules, &new)?;
         if entry.size > 0 {
             let (piece, report) = (&mut self.piece, self.report);
             let mut failed = None;
@@ -317,6 +323,8 @@ impl<'u> Unpack<'_, '_, 'u> {
     fn meta(&self, attributes: &Attributes) -> Meta {
         let perm = match self.restores {
             true => attributes.perm,
+            // An access list gives the mode, whatever the umask is.
+            false if acls::has_access(&attributes.xattrs) => attributes.perm & 0o777,
             false => attributes.perm & 0o777 & !self.umask,
         };
         Meta {
@@ -329,6 +337,11 @@ impl<'u> Unpack<'_, '_, 'u> {
         }
     }
 
+    /// Whether the umask, or the default ACL of the directory, decides on the mode of a new inode.
+    fn inherits(&self, xattrs: &Xattrs) -> bool {
+        !self.restores && !acls::has_any(xattrs)
+    }
+
     fn finish(&self, node: &Found<'u>, mut meta: Meta, xattrs: &Xattrs) -> Result<()> {
         if !self.restores {
             let now = node.meta();
@@ -336,6 +349,8 @@ impl<'u> Unpack<'_, '_, 'u> {
             if now.kind == FileKind::Directory {
                 // The directory that it is in gave it the bit.
                 meta.perm |= now.perm & SET_GID;
+            } else if self.inherits(xattrs) {
+                meta.perm = now.perm;
             }
         }
         node.finish(&self.rules, &meta, xattrs, true)

@@ -3,6 +3,7 @@
 use super::super::entry::{Attributes, Entries, EntryKind};
 use super::super::error::Result;
 use super::{Extraction, failed};
+use crate::acls;
 use crate::tree::Node;
 use crate::vfs::{self, Credentials, Error, FileKind, NewInode, SetAttr, SetTime, WriteMode};
 
@@ -86,25 +87,36 @@ impl<'a> Extraction<'a> {
 
     /// The owner and umask with which an inode is made, and the mode to ask for.
     pub(super) fn credentials(&self, attributes: &Attributes) -> (Credentials, u32) {
-        match self.into.client {
-            // Other users have no rights before a copy has its mode.
-            Some(client) if client.copies && !client.restores() => {
-                (client.process.credentials(0), attributes.perm & 0o700)
-            }
-            Some(client) if !client.restores() => {
+        let owner = Credentials {
+            uid: attributes.uid,
+            gid: attributes.gid,
+            umask: 0,
+            keep_setgid: true,
+        };
+        let Some(client) = self.into.client else {
+            return (owner, attributes.perm);
+        };
+        let gives = client.gives();
+        if self.is_exact(attributes) || (client.restores() && !gives) {
+            // Other users have no rights before the inode has its owner, its ACLs and its mode.
+            let who = match gives {
+                true => owner,
+                false => client.process.credentials(0),
+            };
+            return (who, acls::private(attributes.perm));
+        }
+        match gives {
+            true => (owner, attributes.perm),
+            false => {
                 let who = client.process.credentials(client.umask);
                 (who, attributes.perm & 0o777)
             }
-            _ => {
-                let who = Credentials {
-                    uid: attributes.uid,
-                    gid: attributes.gid,
-                    umask: 0,
-                    keep_setgid: true,
-                };
-                (who, attributes.perm)
-            }
         }
+    }
+
+    /// Whether an inode of these attributes has no other ACLs, also none that its directory gives.
+    fn is_exact(&self, attributes: &Attributes) -> bool {
+        self.into.building.is_some() || self.is_copy() || acls::has_any(&attributes.xattrs)
     }
 
     /// Gives an inode its attributes: the owner first, because a change of it drops capabilities.
@@ -121,24 +133,45 @@ impl<'a> Extraction<'a> {
             None => (attributes.uid, attributes.gid, Some(attributes.perm)),
             Some(client) => client.attributes(now, attributes, found),
         };
-        let owner = SetAttr {
+        let perm = perm.filter(|_| now.kind != FileKind::Symlink);
+        let mut changes = SetAttr {
             uid: (uid != now.uid).then_some(uid),
             gid: (gid != now.gid).then_some(gid),
-            ..SetAttr::default()
-        };
-        let mut changes = SetAttr {
-            perm: perm.filter(|_| now.kind != FileKind::Symlink),
             atime: Some(SetTime::To(attributes.atime.unwrap_or(attributes.mtime))),
             mtime: Some(SetTime::To(attributes.mtime)),
             ..SetAttr::default()
         };
-        if attributes.xattrs.is_empty() {
-            (changes.uid, changes.gid) = (owner.uid, owner.gid);
+        if self.is_exact(attributes) {
+            self.gate.remove_other_acls(node, &attributes.xattrs)?;
+        }
+        // A client may lose its rights to an inode with the owner: what follows is refused then.
+        let loses = changes.uid.is_some() && self.into.client.is_some_and(|client| !client.gives());
+        if attributes.xattrs.is_empty() && !loses {
+            changes.perm = perm;
             return self.gate.set(node, &changes);
         }
-        if owner.uid.or(owner.gid).is_some() {
-            self.gate.set(node, &owner)?;
+        self.gate.set(node, &changes)?;
+        let refused = self.set_xattrs(node, attributes, named)?;
+        match perm {
+            Some(_) => {
+                let mode = SetAttr {
+                    perm,
+                    ..SetAttr::default()
+                };
+                self.gate.set(node, &mode).and(refused)
+            }
+            None => refused,
         }
+    }
+
+    /// Sets extended attributes. What a client has no right to is left out; the inner result is the
+    /// error of that, unless it is a copy.
+    fn set_xattrs(
+        &self,
+        node: &Node<'a>,
+        attributes: &Attributes,
+        named: &[u8],
+    ) -> vfs::Result<vfs::Result<()>> {
         let mut refused = Ok(());
         for (name, value) in &attributes.xattrs {
             match self.gate.set_xattr(node, name, value) {
@@ -152,6 +185,6 @@ impl<'a> Extraction<'a> {
                 other => other?,
             }
         }
-        self.gate.set(node, &changes).and(refused)
+        Ok(refused)
     }
 }
