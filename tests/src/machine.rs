@@ -17,6 +17,8 @@ pub const FUSE_BLK: Need = Need::Other(|| no(sapwood_fuse::offers_fuseblk(), "fu
 /// Control groups that limit memory, and the right to make one.
 pub const MEMORY_GROUP: Need =
     Need::Other(|| no(memory_groups().is_some(), "control groups for memory"));
+/// The kernel's overlayfs.
+pub const OVERLAY: Need = Need::Other(|| no(has_overlay(), "overlayfs"));
 /// PostgreSQL's server, as Debian installs it.
 pub const POSTGRES: Need = Need::Other(|| no(postgres_programs().is_some(), "PostgreSQL"));
 /// This source tree's history.
@@ -38,6 +40,14 @@ pub fn no_cached(program: &str) -> Option<String> {
 #[must_use]
 pub fn cached(program: &str) -> PathBuf {
     mount::cache().join("bin").join(program)
+}
+
+fn has_overlay() -> bool {
+    // It may be a module.
+    let mut load = std::process::Command::new("modprobe");
+    drop(load.args(["-q", "overlay"]).status());
+    let known = std::fs::read_to_string("/proc/filesystems");
+    known.is_ok_and(|known| known.contains("overlay"))
 }
 
 /// Where the programs of PostgreSQL's server are.

@@ -43,6 +43,9 @@ touch -d '1999-09-09 09:09:09' a/b
 fn trials() -> Vec<Trial> {
     let needs = [Need::Program("setfattr"), machine::KERNEL];
     let ext4 = [Need::Program("setfattr"), machine::KERNEL_EXT4];
+    let programs = ["setfacl", "setfattr", "getfattr"].map(Need::Program);
+    let kernel = [machine::OVERLAY, machine::KERNEL, machine::KERNEL_EXT4];
+    let overlay = [&programs[..], &kernel].concat();
     let acls = ["setfacl", "getfacl", "cpio"].map(Need::Program);
     let acls = [&acls[..], &[machine::KERNEL, machine::KERNEL_EXT4]].concat();
     vec![
@@ -58,6 +61,13 @@ fn trials() -> Vec<Trial> {
         trial("ext4::acls_of_several_sources", &acls, || {
             several_sources(Kind::Ext4)
         }),
+        trial("btrfs::layers_of_overlayfs", &overlay, || {
+            overlays(Kind::Btrfs)
+        }),
+        trial("ext4::layers_of_overlayfs", &overlay, || {
+            overlays(Kind::Ext4)
+        }),
+        trial("overlayfs::refused", &overlay, refused_overlays),
         trial("btrfs::over_what_is_there", &needs, || over(Kind::Btrfs)),
         trial("btrfs::too_much", &[], || too_much(Kind::Btrfs, "128M")),
         trial("ext4::too_much", &[], || too_much(Kind::Ext4, "16M")),
@@ -210,6 +220,87 @@ fn several_sources(kind: Kind) -> Outcome {
         }
         mount.unmount()?;
     }
+    Ok(())
+}
+
+/// A tree, and layers over it: two that overlayfs makes, with its attributes in either namespace,
+/// and one whose whiteouts are files. `NAME.txt` lists what the kernel shows of each.
+const OVERLAYS: &str = r#"
+set -e
+umask 022; trap 'umount merged 2> /dev/null || true' EXIT
+mkdir lower merged
+for dir in opaque kept/deep gone/deep to_file merged_attributes xattrs shut; do mkdir -p "lower/$dir"; echo "$dir" > "lower/$dir/f"; done
+for file in one two three to_dir appended linked renamed .wh.name; do echo $file > lower/$file; done
+echo f > lower/kept/f; ln lower/linked lower/kept/linked; ln -s kept lower/link; ln -s kept lower/link_to_dir; mkfifo lower/pipe; mknod lower/zero c 1 5
+setfattr -n user.old -v x lower/xattrs lower/merged_attributes; setfacl -d -m u:50005:rwx lower/kept; setfacl -m u:50006:rwx lower/merged_attributes lower/kept/f
+find lower -exec touch -h -d '2001-02-03 04:05:06.125' {} +; chmod 4755 lower/two; chown 7:8 lower/kept
+change() {
+    cd merged; rm one three kept/deep/f zero; rm -r gone opaque to_file; mkdir opaque; echo new > opaque/new; echo now > to_file
+    rm to_dir link_to_dir; mkdir -p to_dir/in link_to_dir; echo x > to_dir/in/f; echo more > link_to_dir/more; echo more >> appended; mv renamed new_name
+    setfattr -x user.old xattrs; setfattr -n user.new -v y xattrs; setfacl -b merged_attributes; chmod 2711 merged_attributes; chown 9:10 kept/f
+    mkdir kept/new; echo y > kept/new/f; ln -s f kept/new/l; mkfifo kept/new/p; mknod kept/new/d b 7 1; echo z > kept/new/h; ln kept/new/h kept/new/h2
+    echo > .wh.other; chmod 500 shut; chmod 4711 two; cd ..
+}
+listing() { (cd "$1"; find . ! -path './lost+found*' -printf '%p %y %m %U %G %T@ %l\n' | sort; find . -type f -printf '%p %s\n' | sort
+    find . -type f -print0 | sort -z | xargs -0 sha256sum; find . \( -type b -o -type c \) -exec stat -c '%n %t:%T' {} + | sort
+    find . ! -path './lost+found*' -print0 | sort -z | xargs -0 getfattr -hd -m -); }
+for form in trusted user; do
+    mkdir $form work-$form; case $form in user) more=,userxattr;; *) more=;; esac
+    mount -t overlay overlay -o lowerdir=lower,upperdir=$form,workdir=work-$form$more,redirect_dir=off,metacopy=off merged 2> /dev/null ||
+        mount -t overlay overlay -o lowerdir=lower,upperdir=$form,workdir=work-$form$more merged
+    change; listing merged > $form.txt; umount merged
+    [ "$(find $form -type c | wc -l)" = 6 ]; getfattr -d -m - $form/opaque 2> /dev/null | grep -c "^$form.overlay.opaque=\"y\""
+    tar --xattrs --xattrs-include='*' --format=pax -cf $form.tar -C $form .; zstd -q $form.tar
+done
+tar -tvf trusted.tar | grep -c '^h.* link to ' # Whiteouts share an inode.
+mkdir -p files/kept; touch files/one files/kept/f files/kept/g; setfattr -n trusted.overlay.whiteout -v y files/one files/kept/f; setfattr -n trusted.overlay.opaque -v x files files/kept
+mount -t overlay overlay -o ro,lowerdir=files:lower merged; listing merged > files.txt; umount merged; [ "$(grep -c '/one ' files.txt)" = 0 ]
+"#;
+
+/// An image of a tree and a layer shows what overlayfs shows of them.
+fn overlays(kind: Kind) -> Outcome {
+    let dir = scratch::directory();
+    let script = format!("{OVERLAYS}\ndeclare -f listing > functions");
+    process::shell(dir.path(), &script, LIMIT)?;
+    for layer in ["trusted", "user", "files", "trusted.tar", "user.tar.zst"] {
+        let at = |name: &str| dir.path().join(name).display().to_string();
+        let (lower, upper) = (at("lower"), at(layer));
+        let name = kind.name();
+        let args = format!("-t {name} --rootdir {lower} --overlay {upper}");
+        let image = Image::new(&Mkfs {
+            kind,
+            ..Mkfs::ours(&args)
+        })?;
+        image.check()?;
+        let mount = Driver::Kernel.mount(image.path(), "ro")?;
+        let expected = layer.split('.').next().unwrap_or_default();
+        let (mounted, expected) = (mount.path().display(), at(&format!("{expected}.txt")));
+        let compare = format!(". ./functions; listing {mounted} | diff {expected} -");
+        let compared = process::shell(dir.path(), &compare, LIMIT);
+        compared.map_err(|error| format!("{layer}: {error}"))?;
+        mount.unmount()?;
+    }
+    Ok(())
+}
+
+/// Layers that refer to lower ones, or make no sense, are refused by name, and leave no image.
+fn refused_overlays() -> Outcome {
+    let dir = scratch::directory();
+    let script = format!(
+        r#"umask 022; trap 'umount merged 2> /dev/null || true' EXIT; mkdir -p lower/d lower/e merged; echo x > lower/f; echo y > lower/d/g
+        refused() {{ local code=0; '{program}' mkfs -q -t ext4 --rootdir lower --overlay $2 a.img 2> err.txt || code=$?
+            [ $code = 1 ] && grep -q "$1" err.txt && [ ! -e a.img ] || {{ echo "$code: $1 $2"; cat err.txt; exit 1; }}; }}
+        for what in redirect metacopy; do mkdir $what work-$what; done
+        mount -t overlay overlay -o lowerdir=lower,upperdir=redirect,workdir=work-redirect,redirect_dir=on merged; mv merged/d merged/e/moved; umount merged
+        mount -t overlay overlay -o lowerdir=lower,upperdir=metacopy,workdir=work-metacopy,metacopy=on merged; chmod 600 merged/f; umount merged
+        for what in redirect metacopy; do refused "overlay.$what: " $what; tar --xattrs --xattrs-include='*' -cf $what.tar -C $what .; refused "overlay.$what: " $what.tar; done
+        grep -q 'metacopy.tar: \./f: ' err.txt
+        for bad in opaque=z:d opaque=y:f whiteout=y:f overlay.opaque=y:d; do mkdir -p bad/d; echo text > bad/f
+            setfattr -n user.overlay.${{bad%%=*}} -v $(sed 's/.*=\(.*\):.*/\1/' <<< $bad) bad/${{bad##*:}}; refused "${{bad##*:}}: overlay.${{bad%%[.=]*}}" bad; rm -r bad; done
+        refused 'none: ' none; ln -s d lower/l; mkdir through; echo x > f; tar -cf through.tar --transform 's,f,l/f,' f; refused 'symbolic link' through.tar"#,
+        program = sapwood().display()
+    );
+    process::shell(dir.path(), &script, LIMIT)?;
     Ok(())
 }
 

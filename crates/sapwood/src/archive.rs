@@ -17,6 +17,7 @@ mod entry;
 mod error;
 mod extract;
 mod gate;
+mod overlay;
 mod pax;
 mod sparse;
 mod tar;
@@ -38,6 +39,7 @@ pub(crate) use error::path;
 pub(crate) use extract::{Extraction, Into, PIECE, components};
 #[cfg(feature = "fuse")]
 pub(crate) use gate::{Change, Client};
+pub(crate) use overlay::{Layer, Mark, strip};
 pub(crate) use pax::base64;
 pub(crate) use tar::TarReader;
 

@@ -22,6 +22,7 @@ mod canonical;
 mod changed;
 mod error;
 mod image_side;
+mod listing;
 mod local_node;
 mod local_side;
 mod one;
@@ -50,6 +51,7 @@ use crate::vfs::{Credentials, FileKind};
 use changed::Changed;
 use error::Result;
 use image_side::ImageSide;
+pub(crate) use listing::list;
 use local_side::LocalSide;
 use report::Report;
 use side::{Found, Rules, Side};
@@ -407,11 +409,13 @@ impl<'d> Destination<'d> {
 }
 
 /// Copies everything that is in a directory of this machine, with changes, to the root of a file
-/// system, which is called `image` in errors.
+/// system, which is called `image` in errors. `layer`: the directory is a layer in the form of
+/// overlayfs, of which whiteouts and attributes of overlayfs are left out.
 pub(crate) fn fill(
     fs: &FileSystem,
     image: &Path,
     source: &Path,
+    layer: bool,
     changes: &Changes,
     progress: &mut OnProgress<'_>,
 ) -> Result<CopyReport> {
@@ -433,7 +437,7 @@ pub(crate) fn fill(
         rules: CopyOptions::archive().rules(),
         report: &report,
     };
-    let top = Changed::new(top, Vec::new(), changes);
+    let top = Changed::new(top, Vec::new(), layer, changes);
     copy.tree(Box::new(top), false, Target::Directory(root))?;
     Ok(report.end())
 }

@@ -12,7 +12,8 @@ use std::time::SystemTime;
 use parking_lot::Mutex;
 
 use crate::archive::{
-    ArchiveError, Entries, Extraction, Into as Place, components, cpio_entries, plain, tar_entries,
+    ArchiveError, Entries, Extraction, Into as Place, Layer, components, cpio_entries, plain,
+    tar_entries,
 };
 use crate::changes::Changes;
 use crate::copy::{self, CopyError, CopyReport};
@@ -62,6 +63,8 @@ enum Source {
     Tar(Input),
     Cpio(Input),
     Oci(PathBuf),
+    LayerDirectory(PathBuf),
+    LayerTar(Input),
 }
 
 /// Where an archive is read from.
@@ -189,6 +192,18 @@ impl Sources {
         self.list.push(Source::Oci(path.into()));
     }
 
+    /// A layer in the form of overlayfs over the sources before it: the upper directory of a mount,
+    /// or a tar archive of it, plain or compressed. A whiteout is a device node 0/0, or an empty
+    /// file with the attribute `overlay.whiteout`, in the namespace `trusted.` or `user.`. A
+    /// directory with `overlay.opaque=y` hides what the sources before have in it.
+    pub fn overlay(&mut self, path: impl Into<PathBuf>) {
+        let path = path.into();
+        self.list.push(match path.is_dir() {
+            true => Source::LayerDirectory(path),
+            false => Source::LayerTar(Input::File(path)),
+        });
+    }
+
     /// Metadata from a list in the format of BSD mtree or the dump format of composefs, which is
     /// applied when all sources are there: owners, modes, times, attributes; and what has no
     /// content, as device nodes, links and empty files.
@@ -257,7 +272,8 @@ impl Sources {
     /// Whether one is a directory, whose owner the root gets.
     #[must_use]
     pub fn has_dir(&self) -> bool {
-        let is_dir = |source: &Source| matches!(source, Source::Directory(_));
+        let is_dir =
+            |source: &Source| matches!(source, Source::Directory(_) | Source::LayerDirectory(_));
         self.list.iter().any(is_dir)
     }
 
@@ -283,6 +299,15 @@ impl Sources {
                 Source::Directory(path) => {
                     all.field(b"directory");
                     copy::survey(path, &self.changes, &mut all)?;
+                }
+                Source::LayerDirectory(path) => {
+                    all.field(b"layer of a directory");
+                    copy::survey(path, &self.changes, &mut all)?;
+                }
+                Source::LayerTar(input) => {
+                    all.field(b"layer of an archive");
+                    input.keep()?;
+                    input.with(true, |entries| all.entries(entries))?;
                 }
                 Source::Tar(input) => {
                     all.field(b"archive");
@@ -323,11 +348,11 @@ impl Sources {
         }
         for source in &self.list {
             match source {
-                Source::Directory(path) => match self.time {
+                Source::Directory(path) | Source::LayerDirectory(path) => match self.time {
                     Some(_) => copy::survey(path, &self.changes, &mut need)?,
                     None => need.add_directory(path)?,
                 },
-                Source::Tar(input) => {
+                Source::Tar(input) | Source::LayerTar(input) => {
                     input.keep()?;
                     input.with(true, |entries| need.add(entries))?;
                 }
@@ -364,8 +389,29 @@ impl Sources {
             };
             match source {
                 Source::Directory(path) => {
-                    let report = copy::fill(fs, image, path, &self.changes, progress)?;
+                    let report = copy::fill(fs, image, path, false, &self.changes, progress)?;
                     filled.copied.add(report);
+                }
+                Source::LayerDirectory(path) => {
+                    let uncovered = copy::list(path, |entries| {
+                        let into = below(place(fs, &self.changes, owner, time, false)?);
+                        Extraction::new(into).uncover(&mut Layer::new(entries))
+                    });
+                    uncovered.map_err(|error| error.of(path))?;
+                    let report = copy::fill(fs, image, path, true, &self.changes, progress)?;
+                    filled.copied.add(report);
+                }
+                Source::LayerTar(input) => {
+                    input.keep()?;
+                    input.with(true, |entries| {
+                        let into = below(place(fs, &self.changes, owner, time, false)?);
+                        Extraction::new(into).uncover(&mut Layer::new(entries))
+                    })?;
+                    input.with(true, |entries| {
+                        let into = below(place(fs, &self.changes, owner, time, false)?);
+                        let layer = &mut Layer::new(entries);
+                        Extraction::new(into).run(layer, progress).map(drop)
+                    })?;
                 }
                 Source::Tar(input) => input.with(true, |entries| extract(entries, false))?,
                 Source::Cpio(input) => input.with(false, |entries| extract(entries, false))?,
@@ -387,6 +433,14 @@ impl Sources {
             Manifest::read(path)?.apply(fs, &self.changes, self.changes.time(time))?;
         }
         Ok(filled)
+    }
+}
+
+/// The same place, where no symbolic link is followed: overlayfs follows none either.
+fn below(place: Place<'_>) -> Place<'_> {
+    Place {
+        through_links: false,
+        ..place
     }
 }
 

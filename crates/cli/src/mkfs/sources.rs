@@ -48,6 +48,15 @@ const KINDS: &[Kind] = &[
         add: |sources, path| sources.oci(path),
     },
     Kind {
+        long: "overlay",
+        short: None,
+        value: "PATH",
+        help: "Apply a layer in the form of overlayfs to the sources before it: the upper \
+               directory of a mount, or a tar archive of it. Its whiteouts and opaque directories \
+               hide names",
+        add: |sources, path| sources.overlay(path),
+    },
+    Kind {
         long: "cpio",
         short: None,
         value: "FILE",
@@ -221,6 +230,6 @@ mod tests {
         let given: Vec<_> = given
             .map(|(at, value)| (*at, value.to_str().unwrap()))
             .collect();
-        assert_eq!(given, [(1, "a"), (0, "b"), (3, "c"), (1, "d"), (2, "e:1")]);
+        assert_eq!(given, [(1, "a"), (0, "b"), (4, "c"), (1, "d"), (2, "e:1")]);
     }
 }

@@ -85,6 +85,14 @@ pub enum ArchiveError {
     /// A whiteout of a layer that names nothing that a directory can have.
     #[error("{}: the whiteout names no file", name(.0))]
     Whiteout(PathBuf),
+    /// An inode of a layer in the form of overlayfs that cannot be applied to the layers below.
+    #[error("{}: {what}", name(path))]
+    Overlay {
+        /// Name of the entry.
+        path: PathBuf,
+        /// What is wrong with it.
+        what: &'static str,
+    },
     /// It is compressed in a way that is not read.
     #[error("the archive is compressed with {0}, which is not read: decompress it first")]
     Compression(&'static str),

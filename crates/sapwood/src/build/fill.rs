@@ -66,7 +66,7 @@ pub fn fill_with(
     let wanted = subvolumes::checked(&options.subvolumes, source)?;
     let fs = FileSystem::open_with_options(image, &options.opening()?)?;
     let filled = subvolumes::create(&fs, &wanted).and_then(|()| {
-        let report = copy::fill(&fs, image, source, &Changes::default(), progress)?;
+        let report = copy::fill(&fs, image, source, false, &Changes::default(), progress)?;
         subvolumes::finish(&fs, &wanted)?;
         Ok(report)
     });

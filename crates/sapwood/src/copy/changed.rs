@@ -4,7 +4,9 @@ use super::error::Result;
 use super::side::{
     Fill, Found, Handle, Meta, New, Node, Rules, Scratch, Shown, Sink, Xattrs, join,
 };
+use crate::archive::{self, Mark};
 use crate::changes::Changes;
+use crate::vfs::FileKind;
 
 /// A node of the source, as its copy is to be.
 pub(super) struct Changed<'s> {
@@ -12,11 +14,13 @@ pub(super) struct Changed<'s> {
     /// Below the directory that is copied.
     path: Vec<u8>,
     meta: Meta,
+    /// It is in a layer in the form of overlayfs.
+    layer: bool,
     changes: &'s Changes,
 }
 
 impl<'s> Changed<'s> {
-    pub(super) fn new(node: Found<'s>, path: Vec<u8>, changes: &'s Changes) -> Self {
+    pub(super) fn new(node: Found<'s>, path: Vec<u8>, layer: bool, changes: &'s Changes) -> Self {
         let mut meta = node.meta().clone();
         (meta.uid, meta.gid) = changes.owner(&path, (meta.uid, meta.gid));
         meta.mtime = changes.time(meta.mtime);
@@ -25,8 +29,24 @@ impl<'s> Changed<'s> {
             node,
             path,
             meta,
+            layer,
             changes,
         }
+    }
+
+    /// Whether a name in this directory is a whiteout of a layer.
+    fn is_whiteout(&self, name: &[u8], scratch: &mut Scratch) -> bool {
+        let Ok(Some(node)) = self.node.child(name) else {
+            return false;
+        };
+        let Meta {
+            kind, rdev, size, ..
+        } = *node.meta();
+        let xattrs = match kind {
+            FileKind::Regular if size == 0 => node.xattrs(scratch).unwrap_or_default(),
+            _ => Xattrs::new(),
+        };
+        Mark::of(kind, rdev, size, &xattrs) == Ok(Mark::Whiteout)
     }
 }
 
@@ -55,6 +75,9 @@ impl<'s> Node<'s> for Changed<'s> {
 
     fn xattrs(&self, scratch: &mut Scratch) -> Result<Xattrs> {
         let mut xattrs = self.node.xattrs(scratch)?;
+        if self.layer {
+            archive::strip(&mut xattrs);
+        }
         self.changes.label(&self.path, self.meta.kind, &mut xattrs);
         Ok(xattrs)
     }
@@ -67,6 +90,10 @@ impl<'s> Node<'s> for Changed<'s> {
             };
             from = *next;
             names.retain(|(name, _)| !self.changes.excludes(&join(&self.path, name)));
+            if self.layer {
+                let mut scratch = Scratch::default();
+                names.retain(|(name, _)| !self.is_whiteout(name, &mut scratch));
+            }
             if !names.is_empty() {
                 return Ok(names);
             }
@@ -78,7 +105,12 @@ impl<'s> Node<'s> for Changed<'s> {
             return Ok(None);
         };
         let path = join(&self.path, name);
-        Ok(Some(Box::new(Self::new(child, path, self.changes))))
+        Ok(Some(Box::new(Self::new(
+            child,
+            path,
+            self.layer,
+            self.changes,
+        ))))
     }
 
     fn handle(&self) -> Result<Handle<'_>> {

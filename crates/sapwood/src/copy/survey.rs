@@ -42,7 +42,7 @@ pub(crate) fn survey(source: &Path, changes: &Changes, to: &mut dyn Surveyor) ->
     let side = LocalSide::new(source.to_owned());
     let gone = || CopyError::on(source.display(), CopyCause::Missing);
     let top = side.find(b"", true)?.ok_or_else(gone)?;
-    let top: Found<'_> = Box::new(Changed::new(top, Vec::new(), changes));
+    let top: Found<'_> = Box::new(Changed::new(top, Vec::new(), false, changes));
     let mut scratch = Scratch::default();
     let mut canonical = Canonical::new();
     let names = top.names(0)?.into_iter();

@@ -1,11 +1,12 @@
-//! Whiteouts of a layer: names that hide what lower layers have.
+//! What a layer hides of the layers below it: by names, or in the form of overlayfs.
 
-use super::super::entry::Entries;
+use super::super::entry::{Entries, EntryKind};
 use super::super::error::{ArchiveError, Result, path};
-use super::{Extracted, Extraction, components, failed};
+use super::super::overlay::{Layer, Mark};
+use super::{Extracted, Extraction, Open, components, failed};
 use crate::progress;
 use crate::tree::Names;
-use crate::vfs;
+use crate::vfs::{self, Error};
 
 /// Names of whiteouts begin so.
 const WHITEOUT: &[u8] = b".wh.";
@@ -44,6 +45,68 @@ impl Extraction<'_> {
         }
         let mut extracted = Extracted::default();
         self.finish_directories(&mut extracted, &mut progress::ignore)
+    }
+
+    /// Makes room for a layer in the form of overlayfs. Removes what it hides of the layers below,
+    /// and what cannot be merged with what it has of the same name. A directory that is merged has
+    /// the extended attributes of the layer alone, so it loses those that it has.
+    ///
+    /// # Errors
+    /// [`ArchiveError`].
+    pub(crate) fn uncover(mut self, layer: &mut Layer<'_>) -> Result<()> {
+        while let Some((entry, mark)) = layer.marked()? {
+            let parts = components(&entry.path)?;
+            let directory = entry.kind == EntryKind::Directory;
+            let changed = match parts.split_last() {
+                _ if self.into.changes.excludes(&parts.join(&b'/')) => Ok(()),
+                None if directory => {
+                    self.open.clear();
+                    self.merge(mark)
+                }
+                None => return Err(ArchiveError::Root(path(&entry.path))),
+                Some((name, parents)) => match self.reach(parents, &entry.path, false)? {
+                    true => self.make_room(name, directory, mark),
+                    false => Ok(()),
+                },
+            };
+            changed.map_err(failed(&entry.path))?;
+        }
+        let mut extracted = Extracted::default();
+        self.finish_directories(&mut extracted, &mut progress::ignore)
+    }
+
+    /// Makes room for a name in the top directory.
+    fn make_room(&mut self, name: &[u8], directory: bool, mark: Mark) -> vfs::Result<()> {
+        let Some(node) = self.child(name)? else {
+            return Ok(());
+        };
+        match (directory, node.is_dir()) {
+            (true, true) => {
+                let name = name.to_vec();
+                self.open.push(Open { name, node });
+                self.merge(mark)
+            }
+            (false, false) if mark != Mark::Whiteout => Ok(()),
+            _ => {
+                self.pass();
+                self.remove(name)
+            }
+        }
+    }
+
+    /// Makes room for what the layer has of the top directory.
+    fn merge(&mut self, mark: Mark) -> vfs::Result<()> {
+        if mark == Mark::Opaque {
+            self.hide(None)?;
+        }
+        let (fs, dir) = (self.into.fs, self.top().ino());
+        for name in fs.listxattr(dir)? {
+            match fs.removexattr(dir, &name) {
+                Err(Error::NoAttribute | Error::NotSupported) => {}
+                other => other?,
+            }
+        }
+        Ok(())
     }
 
     /// Removes a name of the top directory, or all names.
