@@ -2,6 +2,7 @@
 //! one of them, unmodified, and exports of what was built. Each test is a script.
 #![allow(clippy::unwrap_used)]
 
+mod disks;
 mod reproducible;
 
 use std::time::Duration;
@@ -412,68 +413,6 @@ const SNAPSHOT: &str = r#"KIND=btrfs; tree r; image i r; cp -a r n
     [ "$(tar -tf layer)" = ./$'\n'.wh.sub$'\n'new ]
     "$SAPWOOD" export --subvol work i --oci-layer other > /dev/null; tar -tf other | grep -cx d/text"#;
 
-/// The tests of whole disks.
-const DISKS: &[(&str, &str)] = &[
-    (
-        "a_disk_is_what_the_tools_and_the_kernel_take",
-        r#"trap 'mountpoint -q m && umount m || true; [ -z "${loop:-}" ] || losetup -d $loop' EXIT
-        tree r; listing r > expected; tar -c --xattrs --numeric-owner --format=pax -f root.tar -C r .
-        head -c 3000000 /dev/urandom > esp.img
-        "$SAPWOOD" mkdisk disk --part esp:file=esp.img --part root:ext4:tar=root.tar:label=rootfs:type=root-x86-64:opt=inode-size=512 \
-            --part data:btrfs:rootdir=r:size=300M:uuid=22222222-3333-4444-5555-666666666666 --part swap:size=8M --uuid $U
-        sfdisk --verify disk > check.txt 2>&1; grep -q 'No errors detected' check.txt; [ $(stat -c %a disk) = 644 ]
-        sgdisk -v disk | grep -c 'No problems found'
-        sfdisk -d disk > table; grep -q "label-id: ${U^^}" table; [ $(grep -c '^disk' table) = 4 ]
-        grep -q 'disk1 : start= *2048, .*C12A7328-F81F-11D2-BA4B-00A0C93EC93B.*name="esp"' table
-        grep -q 'disk2 : .*4F68BCE3-E8CD-4DB1-96E7-FBCAF984B709.*name="root"' table
-        grep -q 'disk3 : .*size= *614400, type=0FC63DAF.*uuid=22222222-3333-4444-5555-666666666666, name="data"' table
-        grep -q 'disk4 : .*size= *16384, type=0657FD6D.*name="swap"' table
-        for start in $(sed -n 's/.*start= *\([0-9]*\),.*/\1/p' table); do [ $((start % 2048)) = 0 ]; done
-        cmp -n 3000000 -i 1048576:0 disk esp.img
-        "$SAPWOOD" check 'disk#root'; "$SAPWOOD" check 'disk#3'; "$SAPWOOD" cat 'disk#2:sub/deep/file' | grep -cx in
-        # Not every machine has nodes for the partitions of a loop device.
-        for part in 2 3; do
-            read -r start size < <(sed -n "s/^disk$part : start= *\([0-9]*\), size= *\([0-9]*\),.*/\1 \2/p" table)
-            loop=$(losetup --find --show --offset $((start * 512)) --sizelimit $((size * 512)) disk)
-            mount -o ro $loop m; listing m > found; umount m; same expected found
-            case $part in
-                2) blkid -p -s LABEL -o value $loop | grep -cx rootfs; e2fsck -fn $loop > check.txt 2>&1;;
-                3) btrfs check --readonly $loop > check.txt 2>&1;;
-            esac
-            losetup -d $loop; loop=
-        done"#,
-    ),
-    (
-        "a_disk_with_a_uuid_is_the_same_each_time",
-        r#"head -c 3000000 /dev/urandom > a; make() { "$SAPWOOD" mkdisk -q "$@" --part a:file=a --part swap:size=1M --part b:file=a:size=4M; }
-        make one -U $U; make two -U $U; cmp one two; make three; ! cmp -s one three; sgdisk -v three | grep -c 'No problems found'
-        [ "$(sfdisk -d one | grep -o 'uuid=[^,]*' | sort -u | wc -l)" = 3 ]"#,
-    ),
-    (
-        "the_rest_of_a_disk_is_filled",
-        r#"mkdir r; echo x > r/f; "$SAPWOOD" mkdisk disk --size 500M --align 4M --part 'first:size=10M' --part root:btrfs:rootdir=r:size=rest --part last:size=10M:type=lvm
-        [ $(stat -c %s disk) = 524288000 ]; sgdisk -v disk | grep -c 'No problems found'; "$SAPWOOD" check disk#root
-        sfdisk -d disk > table; grep -q 'disk2 : start= *32768, size= *' table
-        size=$(sed -n 's/.*disk2 .*size= *\([0-9]*\),.*/\1/p' table); [ $size -ge 950000 ]; [ "$("$SAPWOOD" cat disk#root:f)" = x ]
-        cp r/f 'a:b'; truncate -s 1M 'a:b'; "$SAPWOOD" mkdisk -q other --part 'x:file=a\:b'; cmp -n 1048576 -i 1048576:0 other 'a:b'"#,
-    ),
-    (
-        "a_disk_that_cannot_be_made_is_refused_and_leaves_no_file",
-        r#"head -c 3000000 /dev/urandom > a; mkdir r
-        bad() { local hint=$1; shift; refused "$hint" "$SAPWOOD" mkdisk disk "$@"; [ ! -e disk ]; [ -z "$(ls -A | grep '^\.sapwood')" ]; }
-        usage() { local code=0; "$SAPWOOD" mkdisk disk "$@" 2> err.txt || code=$?; [ $code = 2 ]; [ ! -e disk ]; }
-        bad 'do not fit into 1048576' --part x:file=a:size=1M; bad 'are needed, and the disk has' --size 3M --part x:file=a
-        bad 'x: needs a size' --part x; bad 'the rest is for one partition' --part x:size=rest
-        bad 'the rest is for one partition' --size 9M --part x:size=rest --part y:size=rest
-        bad 'only one partition has it' --part x:size=1M --part x:size=1M; bad 'has 1 to 36 characters' --part "$(printf 'x%.0s' {1..37}):size=1M"
-        bad 'o such file' --part x:file=none; bad 'power of two' --align 3M --part x:size=1M
-        bad 'partition x' --part x:ext4:size=100k; bad 'none' --part x:ext4:tar=none
-        usage --part x:turbo=1; usage --part x:xfs; usage --part x:type=none; usage; usage --part x:file=a:label=l
-        echo old > disk; refused 'do not fit' "$SAPWOOD" mkdisk disk --part x:file=a:size=1M; [ "$(cat disk)" = old ]
-        "$SAPWOOD" mkdisk -q disk --part x:file=a; sgdisk -v disk | grep -c 'No problems found'"#,
-    ),
-];
-
 fn run(script: &str) -> Outcome {
     let dir = scratch::directory();
     let program = sapwood().display();
@@ -531,9 +470,9 @@ fn trials() -> Vec<Trial> {
         &with("fakeroot"),
         || run(FAKEROOT),
     ));
-    let tools = [Need::Program("sfdisk"), Need::Program("sgdisk")];
+    let tools = ["sfdisk", "sgdisk", "cpio"].map(Need::Program);
     let for_disks = [&needs[..], &tools].concat();
-    for (name, script) in DISKS {
+    for (name, script) in disks::SCRIPTS {
         trials.push(trial(*name, &for_disks, move || run(script)));
     }
     let needs = [

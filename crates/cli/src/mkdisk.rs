@@ -1,15 +1,16 @@
 //! `sapwood mkdisk`.
 
-use std::fs::File;
-use std::path::{Path, PathBuf};
+use std::ffi::OsStr;
+use std::path::PathBuf;
 
 use sapwood::disk::{
     DiskBuilder, NewPartition, PartitionContent, PartitionSize, partition_type, type_names,
 };
 use sapwood::options::parse_size;
-use sapwood::{BuildError, ImageBuilder, Kind, OutputFormat};
+use sapwood::{ImageBuilder, Kind, OutputFormat, Sources};
 
 use super::failure::{FAILED, Failure, Result, USAGE};
+use super::mkfs::sources;
 use super::{copy, output, progress, times};
 
 /// For `sapwood help mkdisk`.
@@ -21,7 +22,8 @@ pub(super) const EXAMPLES: &[(&str, &str)] = &[(
 /// Each --part is NAME, a format or nothing, and fields, with colons between: esp:file=esp.img,
 /// root:ext4:tar=root.tar:size=2G, swap:type=swap:size=512M. A colon in a value is written \:.
 ///
-/// Fields: file=, tar=, rootdir= (what is in it); size=SIZE or size=rest; type=NAME or GUID
+/// Fields: file= (the bytes of a file); rootdir=, tar=, oci=, overlay=, cpio= (what is in the file
+/// system: the sources of mkfs, applied in their order); size=SIZE or size=rest; type=NAME or GUID
 /// [default: the name, if it is one of a type, else linux]; uuid= of the partition; label= of the
 /// file system; opt=NAME or opt=NAME=VALUE, an option of mkfs by its name without dashes.
 #[derive(Debug, clap::Args)]
@@ -86,6 +88,12 @@ pub(super) fn run(args: &Args) -> Result<()> {
     if args.reproducible {
         builder = builder.reproducible();
     }
+    let all = args.part.iter().map(|part| fields(part));
+    let stdin = all.flatten().filter(|field| {
+        let field = field.split_once('=');
+        field.is_some_and(|(name, value)| sources::is_stdin(name, OsStr::new(value)))
+    });
+    sources::check_stdin(stdin.count())?;
     for part in &args.part {
         builder = builder.partition(partition(part)?);
     }
@@ -161,12 +169,22 @@ fn partition(text: &str) -> Result<NewPartition> {
             }
             "uuid" => made.uuid = Some(uuid(value).map_err(|why| bad(&why))?),
             "file" => made.content = PartitionContent::File(value.into()),
-            "tar" | "rootdir" | "label" | "opt" => {
-                let filled = filled(image.ok_or_else(needs)?, name, value)?;
-                builder = Some(filled);
+            "label" => {
+                builder = Some(image.ok_or_else(needs)?.label(value));
                 continue;
             }
-            _ => return Err(bad(&format!("unknown field {name}="))),
+            "opt" => {
+                builder = Some(with_option(image.ok_or_else(needs)?, value)?);
+                continue;
+            }
+            _ => {
+                let mut source = Sources::default();
+                if !sources::add(&mut source, name, value) {
+                    return Err(bad(&format!("unknown field {name}=")));
+                }
+                builder = Some(image.ok_or_else(needs)?.sources(source));
+                continue;
+            }
         }
         builder = image;
     }
@@ -188,29 +206,14 @@ fn unknown_type(value: &str) -> String {
     )
 }
 
-/// The builder with a field that belongs to a file system.
-fn filled(builder: ImageBuilder, name: &str, value: &str) -> Result<ImageBuilder> {
-    let failed = |error: BuildError| Failure::new(FAILED, error);
-    match name {
-        "tar" => {
-            let path = Path::new(value);
-            let archive = File::open(path).map_err(|error| Failure::local(path, error))?;
-            builder.from_tar(archive).map_err(|error| match error {
-                BuildError::Archive(error) => Failure::local(path, error),
-                error => failed(error),
-            })
-        }
-        "rootdir" => builder.from_dir(value).map_err(failed),
-        "label" => Ok(builder.label(value)),
-        _ => {
-            let (option, given) = match value.split_once('=') {
-                Some((option, given)) => (option, Some(given)),
-                None => (value, None),
-            };
-            let set = builder.option(option, given);
-            set.map_err(|error| Failure::new(USAGE, error))
-        }
-    }
+/// The builder with an option of mkfs, `NAME` or `NAME=VALUE`.
+fn with_option(builder: ImageBuilder, text: &str) -> Result<ImageBuilder> {
+    let (option, value) = match text.split_once('=') {
+        Some((option, value)) => (option, Some(value)),
+        None => (text, None),
+    };
+    let set = builder.option(option, value);
+    set.map_err(|error| Failure::new(USAGE, error))
 }
 
 #[cfg(test)]
@@ -239,6 +242,14 @@ mod tests {
         let made = partition("x:ext4:label=l:opt=inode-size=512:type=home:size=rest").unwrap();
         assert_eq!(made.kind, partition_type("home"));
         assert!(matches!(made.content, PartitionContent::Image(_)));
+        let sources = ["rootdir", "tar", "oci", "overlay", "cpio"];
+        for source in sources.map(|name| format!("x:btrfs:{name}=y")) {
+            let made = partition(&source).unwrap();
+            assert!(
+                matches!(made.content, PartitionContent::Image(_)),
+                "{source}"
+            );
+        }
         for wrong in [
             "x:xfs",
             "x:size=y",
@@ -249,6 +260,8 @@ mod tests {
             "x:ext4:btrfs",
             "x:ext4:file=y",
             "x:ext4:opt=turbo",
+            "x:tar=y",
+            "x:ext4:turbo=1",
         ] {
             assert!(partition(wrong).is_err(), "{wrong}");
         }

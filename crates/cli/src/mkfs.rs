@@ -3,7 +3,7 @@
 mod fitted;
 mod given;
 mod new_file;
-mod sources;
+pub(crate) mod sources;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

@@ -1,7 +1,7 @@
 //! What `sapwood mkfs` fills an image from, in the order of the command line, and the metadata that
 //! the files get in place of their source's.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 
 use clap::{Arg, ArgAction, ArgMatches, Command};
@@ -69,6 +69,21 @@ const KINDS: &[Kind] = &[
     },
 ];
 
+/// Adds a source that is named as its option, without dashes. False: no source has this name.
+pub(crate) fn add(sources: &mut Sources, name: &str, value: &str) -> bool {
+    let kind = KINDS.iter().find(|kind| kind.long == name);
+    if let Some(kind) = kind {
+        (kind.add)(sources, Path::new(value));
+    }
+    kind.is_some()
+}
+
+/// Whether a source of this name and value is standard input.
+pub(crate) fn is_stdin(name: &str, value: &OsStr) -> bool {
+    let archive = |kind: &Kind| kind.long == name && kind.value == "FILE";
+    value == "-" && KINDS.iter().any(archive)
+}
+
 /// Sources in their order: the place in [`KINDS`], and the value.
 #[derive(Debug)]
 pub(super) struct Given(Vec<(usize, OsString)>);
@@ -116,6 +131,20 @@ impl clap::FromArgMatches for Given {
     }
 }
 
+/// Refuses standard input as several sources.
+///
+/// # Errors
+/// It is.
+pub(crate) fn check_stdin(times: usize) -> Result<()> {
+    match times {
+        0 | 1 => Ok(()),
+        _ => {
+            let why = "standard input can only be one source";
+            Err(Failure::new(USAGE, why))
+        }
+    }
+}
+
 #[derive(Debug, clap::Args)]
 pub(super) struct ChangeArgs {
     /// Everything belongs to root
@@ -154,13 +183,10 @@ impl Given {
     pub(super) fn sources(&self, changes: &ChangeArgs) -> Result<Sources> {
         let mut sources = Sources::default();
         let stdin = self.0.iter().filter(|(at, value)| {
-            let archive = KINDS.get(*at).is_some_and(|kind| kind.value == "FILE");
-            archive && value == "-"
+            let kind = KINDS.get(*at);
+            kind.is_some_and(|kind| is_stdin(kind.long, value))
         });
-        if stdin.count() > 1 {
-            let why = "standard input can only be one source";
-            return Err(Failure::new(USAGE, why));
-        }
+        check_stdin(stdin.count())?;
         for (at, value) in &self.0 {
             if let Some(kind) = KINDS.get(*at) {
                 (kind.add)(&mut sources, Path::new(value));

@@ -1,0 +1,79 @@
+//! Disk images of `sapwood mkdisk`. Each test is a script, as in `builders`.
+
+/// The tests of whole disks.
+pub(crate) const SCRIPTS: &[(&str, &str)] = &[
+    (
+        "a_disk_is_what_the_tools_and_the_kernel_take",
+        r#"trap 'mountpoint -q m && umount m || true; [ -z "${loop:-}" ] || losetup -d $loop' EXIT
+        tree r; listing r > expected; tar -c --xattrs --numeric-owner --format=pax -f root.tar -C r .
+        head -c 3000000 /dev/urandom > esp.img
+        "$SAPWOOD" mkdisk disk --part esp:file=esp.img --part root:ext4:tar=root.tar:label=rootfs:type=root-x86-64:opt=inode-size=512 \
+            --part data:btrfs:rootdir=r:size=300M:uuid=22222222-3333-4444-5555-666666666666 --part swap:size=8M --uuid $U
+        sfdisk --verify disk > check.txt 2>&1; grep -q 'No errors detected' check.txt; [ $(stat -c %a disk) = 644 ]
+        sgdisk -v disk | grep -c 'No problems found'
+        sfdisk -d disk > table; grep -q "label-id: ${U^^}" table; [ $(grep -c '^disk' table) = 4 ]
+        grep -q 'disk1 : start= *2048, .*C12A7328-F81F-11D2-BA4B-00A0C93EC93B.*name="esp"' table
+        grep -q 'disk2 : .*4F68BCE3-E8CD-4DB1-96E7-FBCAF984B709.*name="root"' table
+        grep -q 'disk3 : .*size= *614400, type=0FC63DAF.*uuid=22222222-3333-4444-5555-666666666666, name="data"' table
+        grep -q 'disk4 : .*size= *16384, type=0657FD6D.*name="swap"' table
+        for start in $(sed -n 's/.*start= *\([0-9]*\),.*/\1/p' table); do [ $((start % 2048)) = 0 ]; done
+        cmp -n 3000000 -i 1048576:0 disk esp.img
+        "$SAPWOOD" check 'disk#root'; "$SAPWOOD" check 'disk#3'; "$SAPWOOD" cat 'disk#2:sub/deep/file' | grep -cx in
+        # Not every machine has nodes for the partitions of a loop device.
+        for part in 2 3; do
+            read -r start size < <(sed -n "s/^disk$part : start= *\([0-9]*\), size= *\([0-9]*\),.*/\1 \2/p" table)
+            loop=$(losetup --find --show --offset $((start * 512)) --sizelimit $((size * 512)) disk)
+            mount -o ro $loop m; listing m > found; umount m; same expected found
+            case $part in
+                2) blkid -p -s LABEL -o value $loop | grep -cx rootfs; e2fsck -fn $loop > check.txt 2>&1;;
+                3) btrfs check --readonly $loop > check.txt 2>&1;;
+            esac
+            losetup -d $loop; loop=
+        done"#,
+    ),
+    (
+        "partitions_have_the_sources_of_mkfs",
+        r#"tree one; mkdir -p two/d two/sub three/d; echo two > two/d/text; echo two > two/new; echo three > three/d/text; echo three > three/more
+        find one two three -depth -exec touch -h -d '2001-02-03 04:05:06.789' {} +; for tree in one two three; do tar -c --xattrs --numeric-owner --format=pax -f $tree.tar -C $tree .; done
+        (cd two; find . | sort | cpio --quiet -o -H newc > ../two.cpio); mkdir -p oci/blobs/sha256 up/d; mknod up/fifo c 0 0; setfattr -n trusted.overlay.opaque -v y up/d; echo up > up/d/up
+        blob() { local sum; sum=$(sha256sum < "$1" | cut -d' ' -f1); cp "$1" oci/blobs/sha256/$sum; printf '{"mediaType":"%s","digest":"sha256:%s","size":%s}' "$2" $sum $(stat -c %s "$1"); }
+        printf '{"layers":[%s]}' "$(blob one.tar application/vnd.oci.image.layer.v1.tar)" > manifest; at='"annotations":{"org.opencontainers.image.ref.name":"12"}'
+        printf '{"manifests":[%s]}' "$(blob manifest application/vnd.oci.image.manifest.v1+json | sed "s/}$/,$at}/")" > oci/index.json
+        "$SAPWOOD" mkdisk -q disk --part 'a:ext4:oci=oci\:12:cpio=two.cpio' --part b:btrfs:rootdir=one:overlay=up:tar=three.tar --part c:ext4:tar=three.tar:overlay=up --part d:ext4:overlay=up:tar=three.tar --part e:ext4:cpio=-:rootdir=three < two.cpio
+        for part in 'a ext4 --oci oci:12 --cpio two.cpio' 'b btrfs --rootdir one --overlay up --tar three.tar' 'c ext4 --tar three.tar --overlay up' 'd ext4 --overlay up --tar three.tar' 'e ext4 --cpio two.cpio --rootdir three'; do
+            set -- $part; name=$1 kind=$2; shift 2; "$SAPWOOD" mkfs -q -t $kind "$@" $name.img; "$SAPWOOD" export disk#$name --tar found.tar; "$SAPWOOD" export $name.img --tar expected.tar
+            cmp found.tar expected.tar; "$SAPWOOD" check -q disk#$name; sound $name.img; done
+        [ "$("$SAPWOOD" cat disk#a:d/text)" = two ]; [ "$("$SAPWOOD" cat disk#a:sub/deep/file)" = in ]; [ "$("$SAPWOOD" ls disk#b:d | tr '\n' ' ')" = 'text up ' ]; ! "$SAPWOOD" ls disk#b | grep fifo
+        [ "$("$SAPWOOD" ls disk#c:d)" = up ]; [ "$("$SAPWOOD" ls disk#d:d | tr '\n' ' ')" = 'text up ' ]; [ "$("$SAPWOOD" cat disk#e:d/text)" = three ]
+        mkdir out; "$SAPWOOD" cp -qa disk#b:/ out/b; listing out/b > found; cp -a one expected.dir; rm -r expected.dir/d expected.dir/fifo; cp -a up/d expected.dir/d; setfattr -x trusted.overlay.opaque expected.dir/d; cp -a three/. expected.dir; listing expected.dir > expected; same expected found"#,
+    ),
+    (
+        "a_disk_with_a_uuid_is_the_same_each_time",
+        r#"head -c 3000000 /dev/urandom > a; make() { "$SAPWOOD" mkdisk -q "$@" --part a:file=a --part swap:size=1M --part b:file=a:size=4M; }
+        make one -U $U; make two -U $U; cmp one two; make three; ! cmp -s one three; sgdisk -v three | grep -c 'No problems found'
+        [ "$(sfdisk -d one | grep -o 'uuid=[^,]*' | sort -u | wc -l)" = 3 ]"#,
+    ),
+    (
+        "the_rest_of_a_disk_is_filled",
+        r#"mkdir r; echo x > r/f; "$SAPWOOD" mkdisk disk --size 500M --align 4M --part 'first:size=10M' --part root:btrfs:rootdir=r:size=rest --part last:size=10M:type=lvm
+        [ $(stat -c %s disk) = 524288000 ]; sgdisk -v disk | grep -c 'No problems found'; "$SAPWOOD" check disk#root
+        sfdisk -d disk > table; grep -q 'disk2 : start= *32768, size= *' table
+        size=$(sed -n 's/.*disk2 .*size= *\([0-9]*\),.*/\1/p' table); [ $size -ge 950000 ]; [ "$("$SAPWOOD" cat disk#root:f)" = x ]
+        cp r/f 'a:b'; truncate -s 1M 'a:b'; "$SAPWOOD" mkdisk -q other --part 'x:file=a\:b'; cmp -n 1048576 -i 1048576:0 other 'a:b'"#,
+    ),
+    (
+        "a_disk_that_cannot_be_made_is_refused_and_leaves_no_file",
+        r#"head -c 3000000 /dev/urandom > a; mkdir r
+        bad() { local hint=$1; shift; refused "$hint" "$SAPWOOD" mkdisk disk "$@"; [ ! -e disk ]; [ -z "$(ls -A | grep '^\.sapwood')" ]; }
+        usage() { local code=0; "$SAPWOOD" mkdisk disk "$@" 2> err.txt || code=$?; [ $code = 2 ]; [ ! -e disk ]; }
+        bad 'do not fit into 1048576' --part x:file=a:size=1M; bad 'are needed, and the disk has' --size 3M --part x:file=a
+        bad 'x: needs a size' --part x; bad 'the rest is for one partition' --part x:size=rest
+        bad 'the rest is for one partition' --size 9M --part x:size=rest --part y:size=rest
+        bad 'only one partition has it' --part x:size=1M --part x:size=1M; bad 'has 1 to 36 characters' --part "$(printf 'x%.0s' {1..37}):size=1M"
+        bad 'o such file' --part x:file=none; bad 'power of two' --align 3M --part x:size=1M
+        bad 'partition x' --part x:ext4:size=100k; bad 'none' --part x:ext4:tar=none
+        usage --part x:turbo=1; usage --part x:tar=a; usage --part x:ext4:tar=- --part y:ext4:cpio=-; bad 'none' --part x:ext4:oci=none; bad 'none' --part x:ext4:overlay=none; bad 'none' --part x:ext4:cpio=none; usage --part x:xfs; usage --part x:type=none; usage; usage --part x:file=a:label=l
+        echo old > disk; refused 'do not fit' "$SAPWOOD" mkdisk disk --part x:file=a:size=1M; [ "$(cat disk)" = old ]
+        "$SAPWOOD" mkdisk -q disk --part x:file=a; sgdisk -v disk | grep -c 'No problems found'"#,
+    ),
+];
