@@ -5,13 +5,11 @@ mod subvolumes;
 
 use std::fs;
 use std::io::{self, Read};
-use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
 use sapwood_block::FileDevice;
 use sha2::{Digest, Sha256};
-use tempfile::NamedTempFile;
 
 use crate::Kind;
 use crate::archive::ArchiveError;
@@ -19,7 +17,7 @@ use crate::changes::Changes;
 use crate::fs::FileSystem;
 use crate::mkfs::{MkfsOptionError, MkfsOptions, MkfsReport, mkfs};
 use crate::options::Options;
-use crate::output::{Identity, OutputFormat, convert};
+use crate::output::{Identity, OutputFormat, Unfinished};
 use crate::progress::{self, OnProgress};
 use crate::resize::{NewSize, Room, resize_with_inodes};
 pub use crate::sources::BuildError;
@@ -60,8 +58,8 @@ pub struct BuiltImage {
     pub report: MkfsReport,
     /// Bytes of the image.
     pub size: u64,
-    /// Names of a [directory](ImageBuilder::from_dir) that could not be copied; each was reported as
-    /// [`Progress::Failed`](crate::Progress::Failed).
+    /// Names of a [directory](ImageBuilder::from_dir) that could not be copied; each was reported
+    /// as [`Progress::Failed`](crate::Progress::Failed).
     pub left_out: u64,
 }
 
@@ -152,8 +150,8 @@ impl ImageBuilder {
     }
 
     /// Every time that no source says is this one, also in the superblock. With a
-    /// [UUID](Self::uuid) the image then depends on the sources and the options alone: the same ones
-    /// give the same bytes.
+    /// [UUID](Self::uuid) the image then depends on the sources and the options alone: the same
+    /// ones give the same bytes.
     #[must_use]
     pub fn time(mut self, time: SystemTime) -> Self {
         self.options.set_time(time);
@@ -275,8 +273,8 @@ impl ImageBuilder {
         self
     }
 
-    /// Bytes that an image needs for its sources: room for the files, for what the format takes, and
-    /// an eighth more, in whole MiB. `None` without a source.
+    /// Bytes that an image needs for its sources: room for the files, for what the format takes,
+    /// and an eighth more, in whole MiB. `None` without a source.
     ///
     /// # Errors
     /// [`BuildError`]: a source cannot be read.
@@ -363,49 +361,27 @@ impl ImageBuilder {
             path: path.to_owned(),
             source,
         };
-        let dir = match path.parent() {
-            Some(dir) if !dir.as_os_str().is_empty() => dir,
-            _ => Path::new("."),
-        };
-        let unfinished = temporary(dir).map_err(failed)?.into_temp_path();
+        let unfinished = Unfinished::new(path).map_err(failed)?;
+        let file = unfinished.place();
         let built = match self.options.size() {
             Some(size) => {
-                let report = self.make_in(&unfinished, path, &self.options, size, need)?;
-                let left_out = self.fill(
-                    &unfinished,
-                    path,
-                    strict,
-                    &filling(self.sources.time())?,
-                    progress,
-                )?;
+                let report = self.make_in(file, path, &self.options, size, need)?;
+                let filling = filling(self.sources.time())?;
+                let left_out = self.fill(file, path, strict, &filling, progress)?;
                 BuiltImage {
                     report,
                     size,
                     left_out,
                 }
             }
-            None => self.make_fitting(&unfinished, path, need, strict, progress)?,
+            None => self.make_fitting(file, path, need, strict, progress)?,
         };
-        let unfinished = match self.format {
-            OutputFormat::Raw => unfinished,
-            format => {
-                let out = temporary(dir).map_err(failed)?.into_temp_path();
-                let identity = Identity {
-                    uuid: built.report.uuid(),
-                    time: self.options.time().unwrap_or_else(SystemTime::now),
-                };
-                convert(&unfinished, &out, path, format, identity, progress)?;
-                out
-            }
+        let identity = Identity {
+            uuid: built.report.uuid(),
+            time: self.options.time().unwrap_or_else(SystemTime::now),
         };
-        let file = fs::File::open(&unfinished).map_err(failed)?;
-        file.sync_all().map_err(failed)?;
-        unfinished
-            .persist(path)
-            .map_err(|error| failed(error.error))?;
-        fs::File::open(dir)
-            .and_then(|dir| dir.sync_all())
-            .map_err(failed)?;
+        let finished = unfinished.converted(self.format, identity, progress)?;
+        finished.finish().map_err(failed)?;
         Ok(built)
     }
 
@@ -522,14 +498,6 @@ fn is_full(error: &(dyn std::error::Error + 'static)) -> bool {
     std::iter::successors(Some(error), |error| error.source()).any(full)
 }
 
-/// A file that will get a name later, with the permissions of any new file.
-pub(crate) fn temporary(dir: &Path) -> io::Result<NamedTempFile> {
-    let permissions = fs::Permissions::from_mode(0o666);
-    let mut builder = tempfile::Builder::new();
-    builder.prefix(".sapwood-").permissions(permissions);
-    builder.tempfile_in(dir)
-}
-
 /// A copy of a stream, in a file without a name.
 fn copied(mut stream: impl Read) -> Result<fs::File, ArchiveError> {
     let mut file = tempfile::tempfile()?;
@@ -538,9 +506,9 @@ fn copied(mut stream: impl Read) -> Result<fs::File, ArchiveError> {
     Ok(file)
 }
 
-/// Makes a file system with these options, filled from these sources, depend on both alone. The UUID
-/// derives from them if none is given, and the time is the newest one of the sources if none is
-/// given.
+/// Makes a file system with these options, filled from these sources, depend on both alone. The
+/// UUID derives from them if none is given, and the time is the newest one of the sources if none
+/// is given.
 ///
 /// # Errors
 /// [`BuildError`]: a source cannot be read.

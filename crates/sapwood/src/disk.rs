@@ -19,8 +19,8 @@ use gpt::partition_types::{OperatingSystem, Type};
 use gpt::{GptConfig, partition};
 use uuid::Uuid;
 
-use crate::build::{BuildError, ImageBuilder, temporary};
-use crate::output::{Identity, OutputError, OutputFormat, VHD_UNIT, convert};
+use crate::build::{BuildError, ImageBuilder};
+use crate::output::{Identity, OutputError, OutputFormat, Unfinished, VHD_UNIT, directory};
 use crate::progress::{self, OnProgress};
 use crate::sources::derived_uuid;
 use content::Built;
@@ -264,8 +264,8 @@ impl DiskBuilder {
         self
     }
 
-    /// Makes a disk that depends on what is put into it alone. The UUID derives from that if none is
-    /// given, and the time of a file system is the newest one of its sources if none is given.
+    /// Makes a disk that depends on what is put into it alone. The UUID derives from that if none
+    /// is given, and the time of a file system is the newest one of its sources if none is given.
     #[must_use]
     pub fn reproducible(mut self) -> Self {
         self.reproducible = true;
@@ -341,10 +341,7 @@ impl DiskBuilder {
             path: path.to_owned(),
             source,
         };
-        let dir = match path.parent() {
-            Some(dir) if !dir.as_os_str().is_empty() => dir,
-            _ => Path::new("."),
-        };
+        let dir = directory(path);
         let disk_uuid = self.uuid.unwrap_or_else(|| *Uuid::new_v4().as_bytes());
         let mut built = Vec::new();
         for (index, partition) in self.partitions.iter().enumerate() {
@@ -367,43 +364,25 @@ impl DiskBuilder {
                 }
             }
         }
-        let unfinished = temporary(dir).map_err(failed)?;
+        let unfinished = Unfinished::new(path).map_err(failed)?;
         let end = places.last().map_or(0, |place| place.start + place.len);
         let size = match (self.size.unwrap_or_else(|| self.whole(end)), self.format) {
             // So that the backup of the table is at the end of the disk.
             (size, OutputFormat::Vhd) => size.next_multiple_of(VHD_UNIT),
             (size, _) => size,
         };
-        unfinished.as_file().set_len(size).map_err(failed)?;
+        unfinished.file().set_len(size).map_err(failed)?;
         for ((partition, content), place) in self.partitions.iter().zip(&built).zip(&places) {
-            partition.copy(content, *place, unfinished.as_file(), path)?;
+            partition.copy(content, *place, unfinished.file(), path)?;
         }
         drop(built);
-        self.write_table(unfinished.as_file(), path, disk_uuid, &places)?;
-        let unfinished = match self.format {
-            OutputFormat::Raw => unfinished,
-            format => {
-                let out = temporary(dir).map_err(failed)?;
-                let identity = Identity {
-                    uuid: disk_uuid,
-                    time: self.time.unwrap_or_else(|| self.fixed_time()),
-                };
-                convert(
-                    unfinished.path(),
-                    out.path(),
-                    path,
-                    format,
-                    identity,
-                    progress,
-                )?;
-                out
-            }
+        self.write_table(unfinished.file(), path, disk_uuid, &places)?;
+        let identity = Identity {
+            uuid: disk_uuid,
+            time: self.time.unwrap_or_else(|| self.fixed_time()),
         };
-        unfinished.as_file().sync_all().map_err(failed)?;
-        let kept = unfinished.persist(path);
-        kept.map_err(|error| failed(error.error))?;
-        let synced = File::open(dir).and_then(|dir| dir.sync_all());
-        synced.map_err(failed)
+        let finished = unfinished.converted(self.format, identity, progress)?;
+        finished.finish().map_err(failed)
     }
 
     /// The time of a format that records one, where none is given.

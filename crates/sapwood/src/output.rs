@@ -8,6 +8,7 @@
 mod android;
 mod qcow2;
 mod source;
+mod unfinished;
 mod vhd;
 mod zstd;
 
@@ -20,6 +21,7 @@ use std::time::SystemTime;
 
 use crate::progress::{OnProgress, Progress};
 use source::Source;
+pub(crate) use unfinished::{Unfinished, directory, temporary};
 pub(crate) use vhd::UNIT as VHD_UNIT;
 
 /// The phase of [`Progress::Done`] in which an image is converted; its unit is the MiB.
@@ -132,7 +134,7 @@ pub(crate) struct Identity {
 
 /// Writes the raw image `raw` in another format into the empty file `out`. Errors call the files
 /// `path`.
-pub(crate) fn convert(
+fn convert(
     raw: &Path,
     out: &Path,
     path: &Path,
@@ -176,8 +178,8 @@ impl Copy<'_, '_> {
         }
     }
 
-    /// Calls `write` for each unit of the disk that is not zero, in order, with its offset. The last
-    /// one may be shorter.
+    /// Calls `write` for each unit of the disk that is not zero, in order, with its offset. The
+    /// last one may be shorter.
     fn each(
         &mut self,
         unit: usize,

@@ -11,8 +11,9 @@ use sha2::{Digest, Sha256};
 use tempfile::NamedTempFile;
 
 use super::{DiskError, NewPartition, PartitionContent, PartitionSize, Place, Result, SECTOR};
-use crate::build::{ImageBuilder, temporary};
+use crate::build::ImageBuilder;
 use crate::output::OutputFormat;
+use crate::output::temporary;
 use crate::progress::OnProgress;
 
 /// Bytes that are copied at a time.

@@ -1,12 +1,13 @@
 //! Android sparse images: chunks of blocks that are stored, or filled with a word.
 //!
-//! Blocks of zeros are filled with zero. A chunk of don't-care blocks would leave what a flash memory
-//! had there, and file systems rely on zeros that nothing wrote.
+//! Blocks of zeros are filled with zero. A chunk of don't-care blocks would leave what a flash
+//! memory had there, and file systems rely on zeros that nothing wrote.
 
 use std::fs::File;
+use std::io;
 use std::os::unix::fs::FileExt;
 
-use super::{Copy, Failed, OutputError, OutputFormat, Result};
+use super::{Copy, OutputError, OutputFormat, Result};
 
 const BLOCK: usize = 4096;
 /// Largest image.
@@ -30,7 +31,7 @@ struct Writer<'f> {
     at: u64,
     chunks: u32,
     /// Blocks before the open chunk, and in it.
-    blocks: u64,
+    blocks: u32,
     open: Option<Chunk>,
 }
 
@@ -49,25 +50,15 @@ pub(super) fn write(copy: &mut Copy<'_, '_>, out: &File) -> Result<()> {
         blocks: 0,
         open: None,
     };
-    copy.each(BLOCK, |at, bytes| writer.block(at / BLOCK as u64, bytes))?;
-    let ended = writer.zeros(blocks).and_then(|()| writer.close());
-    let ended = ended.and_then(|()| {
-        let words = [BLOCK as u32, total, writer.chunks, 0];
-        let versions = [1, 0, HEADER, CHUNK_HEADER];
-        let mut header = MAGIC.to_le_bytes().to_vec();
-        header.extend(versions.iter().flat_map(|half| half.to_le_bytes()));
-        header.extend(words.iter().flat_map(|word| word.to_le_bytes()));
-        Ok(out.write_all_at(&header, 0)?)
-    });
-    ended.map_err(|failed| match failed {
-        Failed::Write(error) => copy.failed(error),
-        Failed::Done(error) => error,
-    })
+    copy.each(BLOCK, |at, bytes| {
+        Ok(writer.block((at / BLOCK as u64) as u32, bytes)?)
+    })?;
+    writer.end(total).map_err(|error| copy.failed(error))
 }
 
 impl Writer<'_> {
     /// Adds a block that is not zero. All between the one before and it is zero.
-    fn block(&mut self, number: u64, bytes: &[u8]) -> std::result::Result<(), Failed> {
+    fn block(&mut self, number: u32, bytes: &[u8]) -> io::Result<()> {
         self.zeros(number)?;
         self.blocks += 1;
         let mut whole = bytes.to_vec();
@@ -87,16 +78,16 @@ impl Writer<'_> {
     }
 
     /// Adds blocks of zeros up to a block.
-    fn zeros(&mut self, end: u64) -> std::result::Result<(), Failed> {
+    fn zeros(&mut self, end: u32) -> io::Result<()> {
         let blocks = end.saturating_sub(self.blocks);
         self.blocks += blocks;
-        match u32::try_from(blocks) {
-            Ok(0) | Err(_) => Ok(()),
-            Ok(blocks) => self.fill([0; 4], blocks),
+        match blocks {
+            0 => Ok(()),
+            blocks => self.fill([0; 4], blocks),
         }
     }
 
-    fn fill(&mut self, with: [u8; 4], more: u32) -> std::result::Result<(), Failed> {
+    fn fill(&mut self, with: [u8; 4], more: u32) -> io::Result<()> {
         match &mut self.open {
             Some(Chunk::Fill { word, blocks }) if *word == with => *blocks += more,
             _ => {
@@ -111,7 +102,7 @@ impl Writer<'_> {
     }
 
     /// Writes the open chunk.
-    fn close(&mut self) -> std::result::Result<(), Failed> {
+    fn close(&mut self) -> io::Result<()> {
         let (kind, blocks, data) = match self.open.take() {
             None => return Ok(()),
             Some(Chunk::Raw(data)) => (RAW, (data.len() / BLOCK) as u32, data),
@@ -126,5 +117,17 @@ impl Writer<'_> {
         self.at += chunk.len() as u64;
         self.chunks += 1;
         Ok(())
+    }
+
+    /// Writes what is left of an image of so many blocks, and the header.
+    fn end(&mut self, total: u32) -> io::Result<()> {
+        self.zeros(total)?;
+        self.close()?;
+        let words = [BLOCK as u32, total, self.chunks, 0];
+        let versions = [1, 0, HEADER, CHUNK_HEADER];
+        let mut header = MAGIC.to_le_bytes().to_vec();
+        header.extend(versions.iter().flat_map(|half| half.to_le_bytes()));
+        header.extend(words.iter().flat_map(|word| word.to_le_bytes()));
+        self.out.write_all_at(&header, 0)
     }
 }

@@ -1,5 +1,5 @@
-//! zstd in the seekable format: frames of a fixed number of bytes, and a table of them in a frame that
-//! decoders skip.
+//! zstd in the seekable format: frames of a fixed number of bytes, and a table of them in a frame
+//! that decoders skip.
 //!
 //! The frames are compressed on all processors. How many there are does not change the bytes.
 
@@ -22,23 +22,20 @@ struct Writer<'f> {
     table: Vec<(u32, u32)>,
     /// Frames that are not compressed yet.
     waiting: Vec<Vec<u8>>,
-    /// A frame of zeros, and one with the length of the last.
+    /// A frame of zeros, compressed.
     zeros: Vec<u8>,
     most: usize,
 }
 
 pub(super) fn write(copy: &mut Copy<'_, '_>, out: &File) -> Result<()> {
     let size = copy.source.len();
-    let made = (|| {
-        Ok(Writer {
-            out,
-            table: Vec::new(),
-            waiting: Vec::new(),
-            zeros: compressed(&vec![0; FRAME])?,
-            most: std::thread::available_parallelism().map_or(1, NonZero::get),
-        })
-    })();
-    let mut writer: Writer<'_> = made.map_err(|error| copy.failed(error))?;
+    let mut writer = Writer {
+        out,
+        table: Vec::new(),
+        waiting: Vec::new(),
+        zeros: compressed(&vec![0; FRAME]).map_err(|error| copy.failed(error))?,
+        most: std::thread::available_parallelism().map_or(1, NonZero::get),
+    };
     copy.each(FRAME, |at, bytes| writer.frame(at, bytes))?;
     let ended = writer.end(size);
     ended.map_err(|error| copy.failed(error))
