@@ -1,5 +1,6 @@
 //! The trait that every device implements.
 
+use crate::disk_format::DiskFormat;
 use crate::error::Result;
 
 /// The unit that a medium writes atomically, in bytes.
@@ -17,9 +18,9 @@ pub trait Device: Send + Sync + std::fmt::Debug {
     /// Short name for messages: a path or `memory`.
     fn name(&self) -> &str;
 
-    /// Format of the file that holds the device: `raw`, or `qcow2`.
-    fn format(&self) -> &'static str {
-        "raw"
+    /// Format of the file that holds the device.
+    fn format(&self) -> DiskFormat {
+        DiskFormat::Raw
     }
 
     /// True if writes are refused.

@@ -9,14 +9,19 @@ pub enum DiskFormat {
     Qcow2,
 }
 
-impl std::str::FromStr for DiskFormat {
-    type Err = ();
+/// A word that names no format.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("formats are raw and qcow2")]
+pub struct UnknownFormat;
 
-    fn from_str(text: &str) -> Result<Self, ()> {
+impl std::str::FromStr for DiskFormat {
+    type Err = UnknownFormat;
+
+    fn from_str(text: &str) -> Result<Self, UnknownFormat> {
         match text {
             "raw" => Ok(Self::Raw),
             "qcow2" => Ok(Self::Qcow2),
-            _ => Err(()),
+            _ => Err(UnknownFormat),
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::{Device, Result};
+use crate::{Device, DiskFormat, Result};
 
 /// A device that passes every request to the one below, unless it overrides the method.
 ///
@@ -30,7 +30,7 @@ pub trait Layer: Send + Sync + std::fmt::Debug {
     }
 
     /// See [`Device::format`].
-    fn format(&self) -> &'static str {
+    fn format(&self) -> DiskFormat {
         self.below().format()
     }
 
@@ -123,7 +123,7 @@ impl<L: Layer> Device for L {
         Layer::name(self)
     }
 
-    fn format(&self) -> &'static str {
+    fn format(&self) -> DiskFormat {
         Layer::format(self)
     }
 

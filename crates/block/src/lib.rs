@@ -1,8 +1,9 @@
 //! Block devices: the only crate of Sapwood that opens a file or a device.
 //!
 //! Everything above works on the [`Device`] trait. There are devices for files, for memory, for
-//! exports of NBD servers, for the disks in qcow2 files, and for changes that stay in memory, and [`Layer`] for devices on top of
-//! another. The crate `sapwood-testing` has devices that record, fail, tear or hold chosen writes.
+//! exports of NBD servers, for the disks in qcow2 files, and for changes that stay in memory, and
+//! [`Layer`] for devices on top of another. The crate `sapwood-testing` has devices that record,
+//! fail, tear or hold chosen writes.
 
 mod device;
 mod disk_format;
@@ -20,7 +21,7 @@ mod qcow2;
 pub mod signature;
 
 pub use device::{Device, SECTOR_SIZE};
-pub use disk_format::DiskFormat;
+pub use disk_format::{DiskFormat, UnknownFormat};
 pub use error::{Error, NbdError, Qcow2Error, Result, Violation, check_range, check_writable};
 pub use file::{FileDevice, OpenOptions};
 pub use layer::Layer;

@@ -6,11 +6,11 @@
 //! | `FILE#N` | its partition number `N` |
 //! | `FILE#LABEL` | its GPT partition of that name |
 //! | `FILE#offset=BYTES,length=BYTES` | a range of it; without `length`, all from the offset on |
-//! | `nbd://HOST[:PORT]/EXPORT` | an export of an NBD server; a part of it follows `#`, as of a file |
+//! | `nbd://HOST[:PORT]/EXPORT` | an export of an NBD server; `#` and a part follow as for a file |
 //! | `nbd+unix:///EXPORT?socket=PATH` | the same, on a Unix socket |
 //!
-//! `format=raw` or `format=qcow2` at the end, after `#` or a comma, is the format of the file, which
-//! is detected otherwise. `backing=yes` opens the backing files of a qcow2 file.
+//! `format=raw` or `format=qcow2` at the end, after `#` or a comma, is the format of the file,
+//! which is detected otherwise. `backing=yes` opens the backing files of a qcow2 file.
 //!
 //! A file whose name contains a `#` is found under that name: what exists as it stands is the file,
 //! else the first `#` after the name of an existing file ends the name.
@@ -97,7 +97,15 @@ impl fmt::Display for Part {
 pub struct Operand {
     file: PathBuf,
     part: Part,
+    how: How,
+}
+
+/// How an operand says that its file is opened.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+struct How {
+    /// The format; detected if not given.
     format: Option<DiskFormat>,
+    /// Opens the backing files.
     backing: bool,
 }
 
@@ -119,27 +127,18 @@ impl Operand {
             None => Ok(Self {
                 file: operand.to_owned(),
                 part: Part::Whole,
-                format: None,
-                backing: false,
+                how: How::default(),
             }),
             Some((file, part)) => {
                 let (part, how) = split_how(part);
-                let mut parsed = Self {
+                Ok(Self {
                     file: file.to_owned(),
                     part: match part {
                         Some(part) => parse_part(operand, part)?,
                         None => Part::Whole,
                     },
-                    format: None,
-                    backing: false,
-                };
-                for word in how {
-                    match word.strip_prefix("format=") {
-                        Some(format) => parsed.format = format.parse().ok(),
-                        None => parsed.backing = true,
-                    }
-                }
-                Ok(parsed)
+                    how,
+                })
             }
         }
     }
@@ -171,7 +170,7 @@ impl Operand {
     /// [`Error`].
     pub fn open_whole(&self, options: OpenOptions) -> Result<OperandFiles, Error> {
         let whole = self.open_file(options)?;
-        let backing = match self.backing && self.is_in_qcow2(&*whole)? {
+        let backing = match self.how.backing && self.is_in_qcow2(&*whole)? {
             true => open_backing(&self.file, &*whole)?,
             false => Vec::new(),
         };
@@ -233,7 +232,7 @@ impl Operand {
 
     /// Whether the disk is in a qcow2 file. An export is none unless the operand says so.
     fn is_in_qcow2(&self, whole: &dyn Device) -> Result<bool, Error> {
-        match self.format {
+        match self.how.format {
             Some(format) => Ok(format == DiskFormat::Qcow2),
             None => Ok(!self.is_export() && is_qcow2(whole)?),
         }
@@ -385,22 +384,22 @@ fn split(operand: &Path) -> Option<(&Path, &OsStr)> {
         .find(|(file, _)| is_image(file))
 }
 
-/// What follows a `#`, without the words about the format at its end, and these. `None`: it has no
-/// others.
-fn split_how(text: &OsStr) -> (Option<&OsStr>, Vec<&str>) {
+/// Splits what follows a `#`: the part, if there is one, and what the words at the end say about
+/// the file. Of two words about the same thing the first counts.
+fn split_how(text: &OsStr) -> (Option<&OsStr>, How) {
     let mut part = text.as_bytes();
-    let mut words = Vec::new();
+    let mut how = How::default();
     loop {
         let comma = part.iter().rposition(|byte| *byte == b',');
-        let word = part.get(comma.map_or(0, |at| at + 1)..).unwrap_or_default();
-        let known = [&b"format=raw"[..], b"format=qcow2", b"backing=yes"].contains(&word);
-        let Some(word) = std::str::from_utf8(word).ok().filter(|_| known) else {
-            return (Some(OsStr::from_bytes(part)), words);
-        };
-        words.push(word);
+        match part.get(comma.map_or(0, |at| at + 1)..).unwrap_or_default() {
+            b"format=raw" => how.format = Some(DiskFormat::Raw),
+            b"format=qcow2" => how.format = Some(DiskFormat::Qcow2),
+            b"backing=yes" => how.backing = true,
+            _ => return (Some(OsStr::from_bytes(part)), how),
+        }
         match comma {
             Some(at) => part = part.get(..at).unwrap_or_default(),
-            None => return (None, words),
+            None => return (None, how),
         }
     }
 }
@@ -524,10 +523,11 @@ mod tests {
         assert_eq!(both, disk.at("a#offset=7,format=raw,backing=yes"));
         let parsed = Operand::parse(&both).unwrap();
         assert_eq!(parsed.part(), &bytes(7, None));
-        assert_eq!(
-            (parsed.format, parsed.backing),
-            (Some(DiskFormat::Raw), true)
-        );
+        let how = How {
+            format: Some(DiskFormat::Raw),
+            backing: true,
+        };
+        assert_eq!(parsed.how, how);
         assert_eq!(disk.parse("a#format=qcow2").1, Part::Whole);
         assert_eq!(
             disk.parse("a#format=vmdk").1,

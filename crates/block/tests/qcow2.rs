@@ -7,8 +7,8 @@ use std::process::{Command, Stdio};
 use std::sync::Arc;
 
 use sapwood_block::{
-    Device, Error, FileDevice, MemoryDevice, OpenOptions, Operand, Qcow2Device, Qcow2Error,
-    create_qcow2,
+    Device, DiskFormat, Error, FileDevice, MemoryDevice, OpenOptions, Operand, Qcow2Device,
+    Qcow2Error, create_qcow2,
 };
 use sapwood_testing::RecordDevice;
 use sapwood_testing::machine::{Need, left_out};
@@ -54,6 +54,15 @@ impl Files {
 
     fn open(&self, name: &str) -> Result<Qcow2Device, Error> {
         open(&self.at(name))
+    }
+
+    /// The file is in order, and its disk is as the model.
+    fn judged_by_qemu(&self, name: &str, model: &MemoryDevice) {
+        let (disk, raw) = (self.text(name), self.text("raw"));
+        model.save(&raw).unwrap();
+        expect(&["check", "-q", &disk]);
+        let formats = ["-f", "qcow2", "-F", "raw"];
+        expect(&[&["compare", "-q"], &formats[..], &[&disk, &raw]].concat());
     }
 }
 
@@ -139,12 +148,7 @@ fn qemu_reads_what_is_written() {
             model.write_at(3 * MIB, &vec![5; 9 << 20]).unwrap();
             disk.flush().unwrap();
         }
-        model.save(files.at("raw")).unwrap();
-        expect(&["check", "-q", &files.text(name)]);
-        let pair = [files.text(name), files.text("raw")];
-        expect(&[
-            "compare", "-q", "-f", "qcow2", "-F", "raw", &pair[0], &pair[1],
-        ]);
+        files.judged_by_qemu(name, &model);
     }
 }
 
@@ -240,12 +244,7 @@ fn a_backing_file_is_used_only_if_the_caller_gives_it() {
     }
     same(&disk, &model);
     drop(disk);
-    expect(&["check", "-q", &path]);
-    model.save(files.at("raw")).unwrap();
-    let pair = [path, files.text("raw")];
-    expect(&[
-        "compare", "-q", "-f", "qcow2", "-F", "raw", &pair[0], &pair[1],
-    ]);
+    files.judged_by_qemu("top", &model);
 }
 
 #[test]
@@ -308,13 +307,19 @@ fn a_file_is_read_as_raw_on_demand() {
         operand.open(OpenOptions::default()).unwrap()
     };
     let detected = open("disk");
-    assert_eq!((detected.size(), detected.format()), (7 * MIB, "qcow2"));
+    assert_eq!(
+        (detected.size(), detected.format()),
+        (7 * MIB, DiskFormat::Qcow2)
+    );
     drop(detected);
     let forced = open("disk#format=raw");
-    assert_eq!((forced.size(), forced.format()), (raw, "raw"));
+    assert_eq!((forced.size(), forced.format()), (raw, DiskFormat::Raw));
     drop(forced);
     let part = open("disk#offset=65536,format=raw");
-    assert_eq!((part.size(), part.format()), (raw - 65_536, "raw"));
+    assert_eq!(
+        (part.size(), part.format()),
+        (raw - 65_536, DiskFormat::Raw)
+    );
 }
 
 #[test]
@@ -335,8 +340,8 @@ fn zeros_take_no_clusters() {
     assert!(found[1 << 16..].iter().all(|byte| *byte == 1));
 }
 
-/// Every entry of the table of counts leads to one block, in which all clusters are in use: the search
-/// for a free cluster ends.
+/// Every entry of the table of counts leads to one block, in which all clusters are in use: the
+/// search for a free cluster ends.
 #[test]
 fn counts_without_end_are_an_error() {
     let device = MemoryDevice::new(2 * MIB);

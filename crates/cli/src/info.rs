@@ -4,6 +4,7 @@ mod partitions;
 
 use std::path::PathBuf;
 
+use sapwood::block::DiskFormat;
 use sapwood::inspect::{Details, Info, InspectError};
 use serde_json::{Value, json};
 
@@ -35,8 +36,8 @@ pub(super) fn run(args: &Args) -> Result<()> {
     drop(device);
     let info = sapwood::info(&args.image).map_err(failure)?;
     let mut rows = rows(&info);
-    if format != "raw" {
-        rows.insert(0, ("format", json!(format)));
+    if format != DiskFormat::Raw {
+        rows.insert(0, ("format", json!(format.name())));
     }
     if args.json {
         return output::object(

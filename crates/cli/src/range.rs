@@ -23,17 +23,12 @@ pub(super) struct Range {
         help_heading = PART, display_order = 1001)]
     length: Option<u64>,
     /// Format of the file that holds the image: raw, qcow2 [default: detected]
-    #[arg(long, value_name = "FORMAT", value_parser = format, global = true,
+    #[arg(long, value_name = "FORMAT", global = true,
         help_heading = PART, display_order = 1002)]
     image_format: Option<DiskFormat>,
     /// Open the backing files that a qcow2 file names, wherever they are
     #[arg(long, global = true, help_heading = PART, display_order = 1003)]
     backing_files: bool,
-}
-
-fn format(text: &str) -> Result<DiskFormat, String> {
-    text.parse()
-        .map_err(|()| "formats are raw and qcow2".to_owned())
 }
 
 fn size(text: &str) -> Result<u64, String> {

@@ -7,7 +7,7 @@ use std::str::FromStr;
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use sapwood_block::{Device, Operand};
+use sapwood_block::{Device, DiskFormat, Operand};
 use sapwood_btrfs::resize as btrfs;
 use sapwood_ext4::resize as ext4;
 
@@ -157,8 +157,8 @@ impl fmt::Display for ResizeReport {
 /// size of its file system: it is made longer first, and cut last. A partition, a block device and
 /// an export keep theirs, and the file system must fit.
 ///
-/// A crash at any moment leaves a complete file system of the old or the new size. The smallest size
-/// is reached in steps, each of which leaves a complete file system too.
+/// A crash at any moment leaves a complete file system of the old or the new size. The smallest
+/// size is reached in steps, each of which leaves a complete file system too.
 ///
 /// # Errors
 /// [`ResizeError`].
@@ -229,7 +229,7 @@ impl<'p> Image<'p> {
         let (device, kind) = image::open_known(path, false)?;
         // A qcow2 file is no file system from its first byte to its last.
         let plain = path.metadata().is_ok_and(|meta| meta.is_file());
-        let file = plain && device.format() == "raw";
+        let file = plain && device.format() == DiskFormat::Raw;
         Ok(Self {
             path,
             device,

@@ -11,9 +11,9 @@
 //!   would wait for large data that need not be durable. If the host reports that this failed, no
 //!   flush succeeds any more, because the host reports an error only once
 //!   (`no_flush_succeeds_after_a_failed_write_behind`).
-//! - The size is read once, at open; only `grow` changes it. A read that ends early, or a flush that
-//!   finds the file shorter, means that another program truncated the image: [`Error::Shrunk`],
-//!   never zeros (`tests/file_device.rs`: `shrunk_image_is_an_error`).
+//! - The size is read once, at open; only `grow` changes it. A read that ends early, or a flush
+//!   that finds the file shorter, means that another program truncated the image:
+//!   [`Error::Shrunk`], never zeros (`tests/file_device.rs`: `shrunk_image_is_an_error`).
 //! - With `direct`, requests that are not aligned are copied through an aligned buffer
 //!   (`direct.rs`).
 //! - `open.rs` defines which opens exclude each other.
@@ -341,6 +341,9 @@ impl Device for FileDevice {
             return check_range(&self.name, self.size(), 0, size);
         }
         check_writable(&self.name, self.read_only)?;
+        if size <= self.size() {
+            return Ok(());
+        }
         let _growing = self.growing.lock();
         if size > self.size() {
             retry_on_intr(|| rustix::fs::ftruncate(&self.file, size))

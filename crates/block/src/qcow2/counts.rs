@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::header::{COUNTS_AT, Header, be64};
+use super::header::{COUNTS_AT, Header, be64, read_cluster, set_field};
 use super::tables::MEMORY;
 use crate::Qcow2Error;
 use crate::{Device, Error, Result};
@@ -74,25 +74,14 @@ impl Counts {
         if offset == 0 {
             return Ok(false);
         }
-        let size = 1_u64 << self.cluster_bits;
-        let inside = offset
-            .checked_add(size)
-            .is_some_and(|end| end <= device.size());
-        if !inside || !offset.is_multiple_of(size) {
-            let what = "a block of reference counts";
-            return Err(Error::qcow2(
-                device.name(),
-                Qcow2Error::Place { what, offset },
-            ));
-        }
         if self.blocks.len() >= self.most_cached() {
             let clean = self.blocks.keys().find(|index| !self.dirty.contains(index));
             if let Some(index) = clean.copied() {
                 self.blocks.remove(&index);
             }
         }
-        let mut block = vec![0; size as usize];
-        device.read_at(offset, &mut block)?;
+        let what = "a block of reference counts";
+        let block = read_cluster(device, what, offset, 1 << self.cluster_bits)?;
         self.blocks.insert(index, block);
         Ok(true)
     }
@@ -143,8 +132,8 @@ impl Counts {
         Ok(offset)
     }
 
-    /// The first free cluster from one on. The search ends soon after the end of the file: a file that
-    /// counts many clusters beyond it is damaged.
+    /// The first free cluster from one on. The search ends soon after the end of the file: a file
+    /// that counts many clusters beyond it is damaged.
     fn free_from(&mut self, device: &dyn Device, from: u64) -> Result<u64> {
         let end = device.size() >> self.cluster_bits;
         let most = end.max(from).saturating_add(self.per_block() * 2);
@@ -190,10 +179,7 @@ impl Counts {
             self.grow(device, index, first)?;
         }
         let offset = self.offset_of(device, first)?;
-        let end = offset + (1 << self.cluster_bits);
-        if end > device.size() {
-            device.grow(end)?;
-        }
+        device.grow(offset + (1 << self.cluster_bits))?;
         let taken = self
             .blocks
             .get(&index)
@@ -222,10 +208,7 @@ impl Counts {
         }
         let old = self.table.len() as u64 * 8 / size;
         let offset = self.offset_of(device, first + 1)?;
-        let end = offset + clusters * size;
-        if end > device.size() {
-            device.grow(end)?;
-        }
+        device.grow(offset + clusters * size)?;
         let mut block = vec![0; size as usize];
         for at in 0..=clusters {
             set_count(&mut block, self.order, at as usize, 1);
@@ -249,11 +232,7 @@ impl Counts {
         device.flush()?;
         let mut place = offset.to_be_bytes().to_vec();
         place.extend((clusters as u32).to_be_bytes());
-        let mut sector = [0; 512];
-        device.read_at(0, &mut sector)?;
-        let at = COUNTS_AT as usize;
-        sector[at..at + place.len()].copy_from_slice(&place);
-        device.write_fua(0, &sector)?;
+        set_field(device, COUNTS_AT, &place)?;
         let gone = std::mem::replace(&mut self.offset, offset);
         self.new.clear();
         for cluster in 0..old {

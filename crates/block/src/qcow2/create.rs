@@ -18,9 +18,7 @@ pub fn create_qcow2(device: &dyn Device, size: u64) -> Result<()> {
     let l1_clusters = (entries * 8).div_ceil(cluster);
     // Header, table of counts, a block of counts, the L1 table.
     let used = 3 + l1_clusters;
-    if used * cluster > device.size() {
-        device.grow(used * cluster)?;
-    }
+    device.grow(used * cluster)?;
     let mut header = vec![0; cluster as usize];
     let mut put = |at: usize, bytes: &[u8]| header[at..at + bytes.len()].copy_from_slice(bytes);
     put(0, &MAGIC);

@@ -6,12 +6,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use parking_lot::{RwLock, RwLockReadGuard};
 
 use super::compressed::unpack;
-use super::header::{AUTOCLEAR_AT, CORRUPT, DIRTY, Header};
+use super::header::{AUTOCLEAR_AT, CORRUPT, DIRTY, Header, set_field};
 use super::repair;
 use super::tables::{Mapping, Tables};
 use crate::Qcow2Error;
 use crate::error::{check_range, check_writable};
-use crate::{Device, Error, Result};
+use crate::{Device, DiskFormat, Error, Result};
 
 /// The disk in a qcow2 file. See the module.
 #[derive(Debug)]
@@ -67,11 +67,7 @@ impl Qcow2Device {
         }
         if writable && autoclear != 0 {
             // Bitmaps and the like would not follow what is written.
-            let mut sector = [0; 512];
-            device.file.read_at(0, &mut sector)?;
-            let at = AUTOCLEAR_AT as usize;
-            sector[at..at + 8].fill(0);
-            device.file.write_fua(0, &sector)?;
+            set_field(&*device.file, AUTOCLEAR_AT, &[0; 8])?;
         }
         Ok(device)
     }
@@ -129,16 +125,20 @@ impl Qcow2Device {
         Ok(())
     }
 
+    /// Refuses the offset of a cluster that is not one of the file.
+    fn check_place(&self, offset: u64) -> Result<()> {
+        if offset < self.file.size() && offset.is_multiple_of(self.cluster) {
+            return Ok(());
+        }
+        let what = "a cluster";
+        let why = Qcow2Error::Place { what, offset };
+        Err(Error::qcow2(self.name(), why))
+    }
+
     /// Reads from a cluster of the file. The last one may end early.
     fn read_file(&self, offset: u64, within: u64, buf: &mut [u8]) -> Result<()> {
-        let what = "a cluster";
+        self.check_place(offset)?;
         let end = self.file.size();
-        if offset >= end || !offset.is_multiple_of(self.cluster) {
-            return Err(Error::qcow2(
-                self.name(),
-                Qcow2Error::Place { what, offset },
-            ));
-        }
         let there = end.saturating_sub(offset + within).min(buf.len() as u64) as usize;
         let (data, rest) = buf.split_at_mut(there);
         rest.fill(0);
@@ -182,17 +182,8 @@ impl Qcow2Device {
 
     /// Writes in place. The file is long enough for whole clusters afterwards.
     fn write_place(&self, offset: u64, piece: Piece, part: &[u8]) -> Result<()> {
-        let end = offset + self.cluster;
-        if !offset.is_multiple_of(self.cluster) || offset >= self.file.size() {
-            let what = "a cluster";
-            return Err(Error::qcow2(
-                self.name(),
-                Qcow2Error::Place { what, offset },
-            ));
-        }
-        if end > self.file.size() {
-            self.file.grow(end)?;
-        }
+        self.check_place(offset)?;
+        self.file.grow(offset + self.cluster)?;
         self.file.write_at(offset + piece.within, part)
     }
 
@@ -245,18 +236,6 @@ impl Qcow2Device {
         }
         done
     }
-
-    /// Whether all of a range is in the file already, on the device too.
-    fn is_stored(&self, offset: u64, len: usize) -> Result<bool> {
-        for piece in self.pieces(offset, len) {
-            let (tables, mapping) = self.find(piece.cluster)?;
-            let own = matches!(mapping, Mapping::At { own: true, .. });
-            if !own || !tables.is_stored(piece.cluster) {
-                return Ok(false);
-            }
-        }
-        Ok(true)
-    }
 }
 
 impl Device for Qcow2Device {
@@ -268,8 +247,8 @@ impl Device for Qcow2Device {
         self.file.name()
     }
 
-    fn format(&self) -> &'static str {
-        "qcow2"
+    fn format(&self) -> DiskFormat {
+        DiskFormat::Qcow2
     }
 
     fn read_only(&self) -> bool {
@@ -297,11 +276,11 @@ impl Device for Qcow2Device {
         check_writable(self.name(), self.read_only())?;
         check_range(self.name(), self.size, offset, buf.len() as u64)?;
         let mut pieces = self.pieces(offset, buf.len());
-        if let (Some(piece), None) = (pieces.next(), pieces.next())
-            && self.is_stored(offset, buf.len())?
-        {
-            let (_tables, mapping) = self.find(piece.cluster)?;
-            if let Mapping::At { offset, own: true } = mapping {
+        if let (Some(piece), None) = (pieces.next(), pieces.next()) {
+            let (tables, mapping) = self.find(piece.cluster)?;
+            if let Mapping::At { offset, own: true } = mapping
+                && tables.is_stored(piece.cluster)
+            {
                 return self.file.write_fua(offset + piece.within, buf);
             }
         }

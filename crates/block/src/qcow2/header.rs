@@ -12,10 +12,10 @@ const MOST_TABLE: u64 = 32 << 20;
 /// Largest table of snapshots, and fields of one, that are read.
 const MOST_SNAPSHOTS: u32 = 65_536;
 /// Offset of the incompatible features, and of the ones that a writer clears.
-pub(super) const INCOMPATIBLE_AT: u64 = 72;
-pub(super) const AUTOCLEAR_AT: u64 = 88;
+pub(super) const INCOMPATIBLE_AT: usize = 72;
+pub(super) const AUTOCLEAR_AT: usize = 88;
 /// Offset of place and clusters of the table of reference-count blocks.
-pub(super) const COUNTS_AT: u64 = 48;
+pub(super) const COUNTS_AT: usize = 48;
 
 /// Counts are to be computed from the tables.
 pub(super) const DIRTY: u64 = 1;
@@ -216,6 +216,24 @@ impl Header {
     }
 }
 
+/// The cluster of the file that a table leads to; `what` is there.
+pub(super) fn read_cluster(
+    device: &dyn Device,
+    what: &'static str,
+    offset: u64,
+    size: u64,
+) -> Result<Vec<u8>> {
+    let end = offset.checked_add(size);
+    let inside = end.is_some_and(|end| end <= device.size());
+    if !inside || !offset.is_multiple_of(size) {
+        let why = Qcow2Error::Place { what, offset };
+        return Err(crate::Error::qcow2(device.name(), why));
+    }
+    let mut cluster = vec![0; size as usize];
+    device.read_at(offset, &mut cluster)?;
+    Ok(cluster)
+}
+
 fn backing(
     device: &dyn Device,
     offset: u64,
@@ -257,6 +275,14 @@ fn backing_format(device: &dyn Device, first: u64, cluster: u64) -> Result<Optio
         at += len.next_multiple_of(8);
     }
     Ok(None)
+}
+
+/// Replaces a field in the first sector of the file, durably.
+pub(super) fn set_field(device: &dyn Device, at: usize, value: &[u8]) -> Result<()> {
+    let mut sector = [0; 512];
+    device.read_at(0, &mut sector)?;
+    sector[at..at + value.len()].copy_from_slice(value);
+    device.write_fua(0, &sector)
 }
 
 pub(super) fn be32(bytes: &[u8], at: usize) -> u32 {

@@ -18,8 +18,8 @@
 //!
 //! Zeros that are written to a cluster that reads as zeros change nothing.
 //!
-//! A backing file is opened by a caller only ([`open_backing`]): a name in a file may be any file of
-//! the machine.
+//! A backing file is opened by a caller only ([`open_backing`]): a name in a file may be any file
+//! of the machine.
 //!
 //! A file that lazy reference counts left dirty gets its counts from the tables when it is opened
 //! for writing. This device always writes the counts, so it never sets the mark.

@@ -1,12 +1,9 @@
 //! Counts the references of a file that lazy reference counts left dirty.
 
-use super::header::{DIRTY, INCOMPATIBLE_AT, be64};
-use super::tables::{Mapping, Tables};
+use super::header::{DIRTY, INCOMPATIBLE_AT, set_field};
+use super::tables::Tables;
 use crate::Qcow2Error;
 use crate::{Device, Error, Result};
-
-/// The bits of an entry that are an offset.
-const OFFSET: u64 = 0x00ff_ffff_ffff_fe00;
 
 /// Clusters of a file whose counts are computed here, at most: it takes two bytes for each.
 const MOST_CLUSTERS: u64 = 1 << 26;
@@ -43,16 +40,10 @@ pub(super) fn counts(device: &dyn Device, tables: &mut Tables) -> Result<()> {
             return Err(Error::qcow2(device.name(), why));
         }
         for entry in tables.read_table(device, offset)? {
-            match tables.mapping(entry) {
-                Mapping::Nowhere => {}
-                Mapping::Zero | Mapping::At { .. } if entry & OFFSET == 0 => {}
-                Mapping::Zero | Mapping::At { .. } => {
-                    used.add("a cluster", entry & OFFSET, size)?;
-                }
-                Mapping::Compressed { offset, len } => {
-                    let left = device.size().saturating_sub(offset);
-                    used.add("a compressed cluster", offset, len.min(left))?;
-                }
+            let (offset, len) = tables.used_by(entry);
+            if len > 0 {
+                let left = device.size().saturating_sub(offset).max(1);
+                used.add("a cluster", offset, len.min(left))?;
             }
         }
     }
@@ -69,12 +60,8 @@ pub(super) fn counts(device: &dyn Device, tables: &mut Tables) -> Result<()> {
         }
     }
     tables.flush(device)?;
-    let mut sector = [0; 512];
-    device.read_at(0, &mut sector)?;
-    let at = INCOMPATIBLE_AT as usize;
-    let cleared = be64(&sector, at) & !DIRTY;
-    sector[at..at + 8].copy_from_slice(&cleared.to_be_bytes());
-    device.write_fua(0, &sector)
+    let cleared = header.incompatible & !DIRTY;
+    set_field(device, INCOMPATIBLE_AT, &cleared.to_be_bytes())
 }
 
 /// How often each cluster of the file is used.

@@ -3,9 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::counts::Counts;
-use super::header::{Header, be64};
-use crate::Qcow2Error;
-use crate::{Device, Error, Result};
+use super::header::{Header, be64, read_cluster};
+use crate::{Device, Result};
 
 /// The cluster belongs to nothing else: it is written in place.
 const COPIED: u64 = 1 << 63;
@@ -96,7 +95,7 @@ impl Tables {
         Some(self.mapping(entry))
     }
 
-    pub(super) fn mapping(&self, entry: u64) -> Mapping {
+    fn mapping(&self, entry: u64) -> Mapping {
         if entry & COMPRESSED != 0 {
             let bits = 62 - (self.header.cluster_bits - 8);
             let offset = entry & ((1 << bits) - 1);
@@ -140,19 +139,7 @@ impl Tables {
 
     /// The entries of the L2 table at an offset.
     pub(super) fn read_table(&self, device: &dyn Device, offset: u64) -> Result<Vec<u64>> {
-        let size = self.header.cluster();
-        let inside = offset
-            .checked_add(size)
-            .is_some_and(|end| end <= device.size());
-        if !inside || !offset.is_multiple_of(size) {
-            let what = "an L2 table";
-            return Err(Error::qcow2(
-                device.name(),
-                Qcow2Error::Place { what, offset },
-            ));
-        }
-        let mut bytes = vec![0; size as usize];
-        device.read_at(offset, &mut bytes)?;
+        let bytes = read_cluster(device, "an L2 table", offset, self.header.cluster())?;
         Ok(bytes.chunks_exact(8).map(|entry| be64(entry, 0)).collect())
     }
 
@@ -211,25 +198,29 @@ impl Tables {
 
     fn forget(&mut self, entry: u64) {
         let size = self.header.cluster();
+        let (offset, len) = self.used_by(entry);
+        let clusters = offset / size..(offset + len).div_ceil(size);
+        self.forgotten
+            .extend(clusters.map(|cluster| cluster * size));
+    }
+
+    /// The bytes of the file that an entry uses: offset and length. A compressed cluster may end
+    /// earlier.
+    pub(super) fn used_by(&self, entry: u64) -> (u64, u64) {
         match self.mapping(entry) {
-            Mapping::Nowhere => {}
-            Mapping::Zero if entry & OFFSET == 0 => {}
-            Mapping::Zero | Mapping::At { .. } => self.forgotten.push(entry & OFFSET),
-            Mapping::Compressed { offset, len } => {
-                let clusters = offset / size..=(offset + len - 1) / size;
-                self.forgotten
-                    .extend(clusters.map(|cluster| cluster * size));
-            }
+            Mapping::Compressed { offset, len } => (offset, len),
+            // A cluster that reads as zeros may have a place all the same.
+            _ => match entry & OFFSET {
+                0 => (0, 0),
+                offset => (offset, self.header.cluster()),
+            },
         }
     }
 
     /// Takes a free cluster of the file, which is made long enough.
     pub(super) fn take(&mut self, device: &dyn Device) -> Result<u64> {
         let offset = self.counts.take(device)?;
-        let end = offset + self.header.cluster();
-        if end > device.size() {
-            device.grow(end)?;
-        }
+        device.grow(offset + self.header.cluster())?;
         Ok(offset)
     }
 

@@ -141,7 +141,8 @@ fn data_for_a_write_is_a_violation() {
 }
 
 /// How opening fails with a server that does this after the connection. It reads what the client
-/// sends until the client gives up: a socket that is closed with unread bytes may take back its own.
+/// sends until the client gives up: a socket that is closed with unread bytes may take back its
+/// own.
 fn open_fails(serve: impl Fn(UnixStream) -> io::Result<()> + Send + Sync + 'static) -> String {
     let server = Server::start(move |stream| {
         let mut rest = stream.try_clone()?;

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use sapwood::block::partition::{Partition, PartitionError, PartitionTable};
-use sapwood::block::{Device, PartDevice};
+use sapwood::block::{Device, DiskFormat, PartDevice};
 use sapwood::kind::detect;
 use serde_json::{Value, json};
 
@@ -41,19 +41,19 @@ fn kind(device: &Arc<dyn Device>, part: &Partition) -> Option<&'static str> {
 }
 
 /// Prints them; `format` is that of the file that holds the disk.
-pub(super) fn print(disk: &Disk, format: &str, json: bool) -> Result<()> {
+pub(super) fn print(disk: &Disk, format: DiskFormat, json: bool) -> Result<()> {
     let partitions = disk.table.partitions.iter().zip(&disk.kinds);
     if json {
         let shown: Vec<Value> = partitions.map(|(part, kind)| object(part, *kind)).collect();
         let table = disk.table.scheme.to_string();
         let damage = disk.table.damage.as_ref().map(ToString::to_string);
         return output::object(&json!({
-            "format": format, "table": table.to_lowercase(), "partitions": shown,
+            "format": format.name(), "table": table.to_lowercase(), "partitions": shown,
             "damage": damage,
         }));
     }
-    if format != "raw" {
-        output::line(format!("{:<11} {format}", "format"))?;
+    if format != DiskFormat::Raw {
+        output::line(format!("{:<11} {}", "format", format.name()))?;
     }
     output::line(format!("{:<11} {}", "table", disk.table.scheme))?;
     for (part, kind) in partitions {
