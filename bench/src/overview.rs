@@ -1,8 +1,8 @@
 //! How Sapwood compares with the kernel, as one picture at the top of a page.
 //!
-//! Each line is a workload. A dot says how many times as good a format of Sapwood is as the kernel's
-//! file system of that format, or as the program that makes its images. The picture is made of
-//! boxes, not of an image, so that its text keeps its size on a phone.
+//! Each line is a workload. A dot says how many times as good a format of Sapwood is as the
+//! kernel's file system of that format, or as the program that makes its images. The picture is
+//! made of boxes, not of an image, so that its text keeps its size on a phone.
 
 use std::fmt::{Result, Write};
 

@@ -109,8 +109,8 @@ impl Kernel {
     }
 }
 
-/// The clock that the kernel takes times of inodes from. It stands still between two ticks, so it may
-/// be some milliseconds behind [`Timestamp::now`].
+/// The clock that the kernel takes times of inodes from. It stands still between two ticks, so it
+/// may be some milliseconds behind [`Timestamp::now`].
 fn kernel_time() -> Timestamp {
     let now = clock_gettime(ClockId::RealtimeCoarse);
     Timestamp {

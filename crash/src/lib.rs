@@ -5,7 +5,8 @@
 //! 1. [`record`]: a [`Workload`](record::Workload) runs on the engine and on the reference model
 //!    side by side. The [`threads`] of a workload have a directory each; in a [`race`] they share
 //!    names, and [`orders`] takes the place of the model; [`again`] begins with the state that a
-//!    crash left; a [`reshape`] changes the size, or discards free space, without a mount. Marks in the device's log record when each operation began and returned.
+//!    crash left; a [`reshape`] changes the size, or discards free space, without a mount. Marks in
+//!    the device's log record when each operation began and returned.
 //! 2. [`cut`]: chooses crashes of that log: prefixes, lost writes, torn writes, random ones.
 //! 3. [`image`]: crashes that leave the same image, or differ only in sectors that recovery does
 //!    not read, are checked once.

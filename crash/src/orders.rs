@@ -14,9 +14,9 @@
 //!
 //! An fsync is not a change. In each order its guarantee is about the first state with all calls
 //! that had returned when the fsync began: concurrent calls may or may not be durable. If a
-//! concurrent call changes the names of the inode, the fsync may also have seen the names of a later
-//! state, and each such state gives an order of its own. If the inode may have lost its last name
-//! during the fsync, the fsync guarantees nothing.
+//! concurrent call changes the names of the inode, the fsync may also have seen the names of a
+//! later state, and each such state gives an order of its own. If the inode may have lost its last
+//! name during the fsync, the fsync guarantees nothing.
 //!
 //! After a crash, the last possible state is the one before the first call in the order that had
 //! not begun.
@@ -307,7 +307,8 @@ impl Search {
         true
     }
 
-    /// The orders of a path: one for each choice of places of the calls that make something durable.
+    /// The orders of a path: one for each choice of places of the calls that make something
+    /// durable.
     fn orders(&self, engine: Engine, root: Ino, start: &Tree, path: &[(Id, Tree)]) -> Vec<Order> {
         let mut choices: Vec<Vec<Persist>> = vec![Vec::new()];
         for (thread, calls) in self.calls.iter().enumerate() {

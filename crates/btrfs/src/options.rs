@@ -72,8 +72,8 @@ pub struct Options {
     /// Mechanisms of the log.
     #[cfg(feature = "ablation")]
     pub log: LogPolicy,
-    /// Times are this one, random numbers derive from the image, and the thread of a caller does what
-    /// threads of the mount do else. With the same bounds of memory the same operations of one
+    /// Times are this one, random numbers derive from the image, and the thread of a caller does
+    /// what threads of the mount do else. With the same bounds of memory the same operations of one
     /// thread on the same image give the same bytes.
     pub fixed_time: Option<Timestamp>,
     /// Run the commit and cleaner threads. Tests that step through a commit switch them off.

@@ -71,8 +71,8 @@ fn options(flags: c_int, mode: u32) -> Result<OpenOptions> {
     Ok(options)
 }
 
-/// Opens a file of the image. `flags` are those of open(2): `O_RDONLY`, `O_WRONLY` or `O_RDWR`, with
-/// `O_CREAT`, `O_EXCL`, `O_TRUNC` or `O_APPEND`. A new file gets the permission bits `mode`.
+/// Opens a file of the image. `flags` are those of open(2): `O_RDONLY`, `O_WRONLY` or `O_RDWR`,
+/// with `O_CREAT`, `O_EXCL`, `O_TRUNC` or `O_APPEND`. A new file gets the permission bits `mode`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn sapwood_file_open(
     fs: *const Fs,

@@ -224,8 +224,8 @@ struct Stop {
 }
 
 impl Stop {
-    /// Unmounts; [`Session::unmount`] detaches a mount that is in use. If that fails, the daemon goes
-    /// on, and makes durable what was written until now.
+    /// Unmounts; [`Session::unmount`] detaches a mount that is in use. If that fails, the daemon
+    /// goes on, and makes durable what was written until now.
     fn run(&self) {
         self.manager.stopping();
         let Err(error) = self.session.unmount() else {

@@ -69,8 +69,8 @@ pub struct Options {
     pub alloc: AllocPolicy,
     /// What fast commits are written, where the image has that feature.
     pub fast_commit: FastCommits,
-    /// Times are this one, random numbers derive from the image, and the thread of a caller does what
-    /// threads of the mount do else. With the same bounds of memory the same operations of one
+    /// Times are this one, random numbers derive from the image, and the thread of a caller does
+    /// what threads of the mount do else. With the same bounds of memory the same operations of one
     /// thread on the same image give the same bytes.
     pub fixed_time: Option<Timestamp>,
     /// Run the threads that commit and write back by time. Tests that step through a commit switch

@@ -2,9 +2,9 @@
 //! protocol.
 //!
 //! The broker unmounts only the mount that it made, which it recognizes by the device number that
-//! the kernel gave it. It connects only to the system's log and to abstract sockets with the prefixes
-//! of those that wait for the end of a mount and of clients of bulk work. It keeps no descriptor of
-//! `/dev/fuse`, so that the kernel ends the connection when the daemon dies.
+//! the kernel gave it. It connects only to the system's log and to abstract sockets with the
+//! prefixes of those that wait for the end of a mount and of clients of bulk work. It keeps no
+//! descriptor of `/dev/fuse`, so that the kernel ends the connection when the daemon dies.
 //!
 //! Signals that end a daemon do not end the broker. It ends with the daemon, when its sockets are
 //! closed. With `auto_unmount` it first detaches a mount that the daemon left.

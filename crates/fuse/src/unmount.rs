@@ -86,8 +86,8 @@ fn resolve_parent(dir: &Path) -> io::Result<PathBuf> {
     }
 }
 
-/// Detaches a mount that no thread serves. Ends the connection first: otherwise the kernel would wait
-/// for an answer to its last request.
+/// Detaches a mount that no thread serves. Ends the connection first: otherwise the kernel would
+/// wait for an answer to its last request.
 pub(crate) fn abort(path: &Path) -> Result<(), UnmountError> {
     let flags = UnmountFlags::NOFOLLOW | UnmountFlags::FORCE | UnmountFlags::DETACH;
     match rustix::mount::unmount(path, flags) {

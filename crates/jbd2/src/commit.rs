@@ -1,9 +1,9 @@
 //! The commit: makes one transaction durable.
 //!
 //! # How it works
-//! One thread at a time claims a transaction ([`Claim`]). It waits for the handles, calls the engine
-//! for its last changes, and takes a snapshot of the blocks. From then on the next transaction runs.
-//! Then it writes the snapshot into the log. Order of the blocks there:
+//! One thread at a time claims a transaction ([`Claim`]). It waits for the handles, calls the
+//! engine for its last changes, and takes a snapshot of the blocks. From then on the next
+//! transaction runs. Then it writes the snapshot into the log. Order of the blocks there:
 //!
 //! 1. revoke blocks
 //! 2. descriptor blocks, each followed by the blocks that it names

@@ -169,10 +169,10 @@ impl Options {
         self
     }
 
-    /// Makes changes reproducible: the same operations of one thread on the same image give the same
-    /// bytes, at any time and on any machine. Every time that is not given explicitly is `time`, and
-    /// random numbers derive from the image. A copy into the image has one thread, makes holes of
-    /// blocks of zeros, and gives files their modification time as access time.
+    /// Makes changes reproducible: the same operations of one thread on the same image give the
+    /// same bytes, at any time and on any machine. Every time that is not given explicitly is
+    /// `time`, and random numbers derive from the image. A copy into the image has one thread,
+    /// makes holes of blocks of zeros, and gives files their modification time as access time.
     ///
     /// ```no_run
     /// let time = std::time::UNIX_EPOCH + std::time::Duration::from_secs(1_700_000_000);

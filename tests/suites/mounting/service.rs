@@ -209,8 +209,8 @@ fn confined_user() -> Outcome {
     Ok(())
 }
 
-/// Mounts by lines of fstab, in a mount namespace in which the helpers are installed. Its arguments:
-/// the program, the image, the directory, and a directory for files.
+/// Mounts by lines of fstab, in a mount namespace in which the helpers are installed. Its
+/// arguments: the program, the image, the directory, and a directory for files.
 const FSTAB: &str = r#"
 set -e
 program=$1 image=$2 dir=$3 work=$4

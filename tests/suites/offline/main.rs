@@ -1,5 +1,6 @@
 //! Everyday use of images without a mount, and of commands that the daemon of a mount does in
-//! process: owners, streams, what cannot be read, names, sizes and times. Each test is a script; `$KIND` is the kind of image.
+//! process: owners, streams, what cannot be read, names, sizes and times. Each test is a script;
+//! `$KIND` is the kind of image.
 #![allow(clippy::unwrap_used)]
 
 mod commands;
@@ -17,7 +18,8 @@ use sapwood_tests::{Need, Outcome, machine, process, scratch, trial};
 const LIMIT: Duration = Duration::from_secs(120);
 
 /// What scripts begin with. `fails CODE HINT COMMAND...`: it exits so, with one line that says so;
-/// `owner PLACE UID GID`: it belongs to them. `tools IMAGE`: the tools of its kind find nothing wrong.
+/// `owner PLACE UID GID`: it belongs to them. `tools IMAGE`: the tools of its kind find nothing
+/// wrong.
 const PRELUDE: &str = r#"
 umask 022
 image() { "$SAPWOOD" mkfs -q -t $KIND --size 128M "$@"; }

@@ -10,8 +10,9 @@ pub(super) const STRIPE_LEN: u64 = 64 << 10;
 const LEAST_GAP: u64 = 1 << 20;
 /// Bytes of the last data chunk of a file system without data.
 const LEAST_DATA: u64 = 1 << 20;
-/// Nodes of metadata that stay free: the reserve of the kernel (368 nodes as of Linux 6.18) and room
-/// for some dozens of changed inodes at a time: with less the kernel commits after each few changes.
+/// Nodes of metadata that stay free: the reserve of the kernel (368 nodes as of Linux 6.18) and
+/// room for some dozens of changed inodes at a time: with less the kernel commits after each few
+/// changes.
 const FREE_NODES: u64 = 1024;
 /// The same for the chunk tree.
 const FREE_SYSTEM_NODES: u64 = 32;

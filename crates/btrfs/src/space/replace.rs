@@ -5,9 +5,9 @@
 //! Logical addresses never change, so no reference to an extent does. Only the chunk item, the
 //! device extents and the block group say where bytes lie and how long a chunk is.
 //!
-//! - **Move**: the bytes in use are copied to a free place of the device. The map in memory changes,
-//!   so that what the transaction writes goes to the new place. The commit makes the new place
-//!   count. Until then the superblock leads to the old place, which nothing overwrites.
+//! - **Move**: the bytes in use are copied to a free place of the device. The map in memory
+//!   changes, so that what the transaction writes goes to the new place. The commit makes the new
+//!   place count. Until then the superblock leads to the old place, which nothing overwrites.
 //! - **Replace**: a chunk becomes several smaller ones, which cover every extent of it.
 //!
 //! The caller has committed everything before, and no other thread uses the file system. Device
@@ -180,8 +180,8 @@ impl Space {
         })
     }
 
-    /// Replaces the chunk at `logical` by chunks that cover `parts` of it: (start, bytes), in order.
-    /// Every extent lies in one part.
+    /// Replaces the chunk at `logical` by chunks that cover `parts` of it: (start, bytes), in
+    /// order. Every extent lies in one part.
     ///
     /// # Errors
     /// Unreadable blocks, no space. The transaction must not be committed then.

@@ -1,8 +1,8 @@
 //! The log, one line for each message.
 //!
-//! A command logs warnings and errors to standard error. The daemon of a mount has a level
-//! (`-o log=LEVEL`) and a bound ([`Limit`]). In the background it has no standard error: it logs to
-//! the system's log ([`syslog`](super::syslog)). Where standard error leads to the journal, each line
+//! A command logs warnings and errors to standard error. The daemon of a mount has a level (`-o
+//! log=LEVEL`) and a bound ([`Limit`]). In the background it has no standard error: it logs to the
+//! system's log ([`syslog`](super::syslog)). Where standard error leads to the journal, each line
 //! begins with its priority, as sd-daemon(3) has it.
 
 use std::fmt::Display;

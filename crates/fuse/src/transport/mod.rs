@@ -7,8 +7,8 @@
 //! decodes each request, [`server::Server`] passes it to the dispatcher, and the same thread
 //! answers it from a buffer that the thread keeps. So the transport allocates nothing per request.
 //!
-//! - `/dev/fuse` ([`plain`], [`device`]): each thread has its own descriptor (a clone with its own queue in
-//!   the kernel), reads a request and writes the answer.
+//! - `/dev/fuse` ([`plain`], [`device`]): each thread has its own descriptor (a clone with its own
+//!   queue in the kernel), reads a request and writes the answer.
 //! - io_uring ([`uring`]): where the kernel offers it, most requests arrive this way. Forgets do
 //!   not; they are taken in batches ([`forgets`]).
 //! - [`lone`] recognizes a client that sends one request at a time, and saves wake-ups.

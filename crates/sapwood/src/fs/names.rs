@@ -132,7 +132,8 @@ impl FileSystem {
     /// path in the image, and their number. Ends early when it is asked to.
     ///
     /// # Errors
-    /// As [`remove_dir_all`](Self::remove_dir_all); [`Interrupted`](std::io::ErrorKind::Interrupted).
+    /// As [`remove_dir_all`](Self::remove_dir_all);
+    /// [`Interrupted`](std::io::ErrorKind::Interrupted).
     pub fn remove_dir_all_with(
         &self,
         path: impl AsRef<Path>,

@@ -8,8 +8,8 @@ use sha2::{Digest as _, Sha256, Sha512};
 use super::{OciError, Result};
 use crate::shown;
 
-/// A digest such as `sha256:5891b5b5...`: an algorithm and lower-case hexadecimal digits. It is safe
-/// as a part of a path.
+/// A digest such as `sha256:5891b5b5...`: an algorithm and lower-case hexadecimal digits. It is
+/// safe as a part of a path.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Digest {
     algorithm: Algorithm,

@@ -2,15 +2,15 @@
 //! engines, with [`MemoryFs`](crate::MemoryFs) as the model.
 //!
 //! # How it works
-//! A [`Generator`] makes [`Op`](crate::op::Op)s from a seed, with few names in a small tree, so that operations
-//! collide. A [`Session`](crate::op::Session) applies them to a file system and returns each result as an
-//! [`Outcome`](crate::op::Outcome),
-//! which leaves out all that may differ (times, inode numbers, allocation). [`run_sequence`]
-//! applies the same operations to two file systems, compares every outcome and, at intervals, the
-//! whole visible state ([`compare_trees`]). The first difference is a [`Failure`] with the seed and
-//! the operations; [`minimize`] removes operations that do not matter. [`Threads`] does the same
-//! from several threads at once. Each thread works in a directory of its own with a model of its
-//! own, so that its outcome does not depend on the other threads.
+//! A [`Generator`] makes [`Op`](crate::op::Op)s from a seed, with few names in a small tree, so
+//! that operations collide. A [`Session`](crate::op::Session) applies them to a file system and
+//! returns each result as an [`Outcome`](crate::op::Outcome), which leaves out all that may differ
+//! (times, inode numbers, allocation). [`run_sequence`] applies the same operations to two file
+//! systems, compares every outcome and, at intervals, the whole visible state ([`compare_trees`]).
+//! The first difference is a [`Failure`] with the seed and the operations; [`minimize`] removes
+//! operations that do not matter. [`Threads`] does the same from several threads at once. Each
+//! thread works in a directory of its own with a model of its own, so that its outcome does not
+//! depend on the other threads.
 //!
 //! ```
 //! use sapwood_testing::MemoryFs;

@@ -14,8 +14,9 @@
 //!
 //! A [`CrashPlan`] names a crash point and the outcome of volatile writes; it has no effect on
 //! durable ones, so every plan yields a state that can happen. A failed write stays volatile for
-//! ever, and is missing unless the plan tears it. A discard counts as a write of zeros, or of another byte
-//! ([`RecordLog::discards_leave`]). Writes are applied in the order in which they began.
+//! ever, and is missing unless the plan tears it. A discard counts as a write of zeros, or of
+//! another byte ([`RecordLog::discards_leave`]). Writes are applied in the order in which they
+//! began.
 //!
 //! Trouble cases and their tests (`tests/record_device.rs`): a write that ends during a
 //! flush is not covered (`flush_covers_only_what_ended_before_it_began`); a write that
