@@ -199,10 +199,13 @@ const SCRIPTS: &[(&str, &str)] = &[
         refused "several devices is not supported" mkfs.btrfs i i
         refused "--sectorsize 65536 is not supported" mkfs.btrfs -s 65536 i
         refused "unknown feature raid56" mkfs.btrfs -O raid56 i
-        refused "--inode-flags is not supported" mkfs.btrfs --inode-flags nodatacow:x i
+        refused "--reflink is not supported" mkfs.btrfs --reflink i
         refused "--subvol needs --rootdir" mkfs.btrfs --subvol x i
-        mkdir r; refused "has to be a directory in r" mkfs.btrfs -r r --subvol ../r i
-        refused "has to be a directory in r" mkfs.btrfs -r r --subvol x i
+        refused "--inode-flags needs --rootdir" mkfs.btrfs --inode-flags nodatacow:x i
+        mkdir r; refused "no path below the root" mkfs.btrfs -r r --subvol ../r i
+        refused "r/x: .*has to be a directory" mkfs.btrfs -r r --subvol x i
+        refused "several .* default" mkfs.btrfs -r r --subvol default:x --subvol default:y i
+        refused "is no inode flag" mkfs.btrfs -r r --inode-flags nodatasum:x i
         refused "required" mkfs.btrfs; refused "required" mkfs.ext4
         cmp i before; [ ! -e none ]"#,
     ),
@@ -244,6 +247,58 @@ const SCRIPTS: &[(&str, &str)] = &[
         grep -q 'sub (default)' list; grep -q 'sub/deep (read-only)' list; [ $(wc -l < list) = 2 ]
         mount -o loop i m; [ -e m/deep/file ]; [ $(stat -c %n m/other) = m/other ]
         cmp m/other r/d/text; ! touch m/deep/new 2> /dev/null; touch m/new"#,
+    ),
+    (
+        "files_are_stored_as_they_are_asked_for",
+        r#"tree r; mkdir r/logs r/db; for n in 1 2 3; do yes "line $n" | head -c 300000 > r/d/t$n; done
+        cp r/d/t1 r/sub/copy; cp r/d/t1 r/db/copy; ln r/d/t2 r/d/e/t2; cp r/d/t3 r/logs/x.log
+        ln r/d/text r/sub/other; touch -d '2001-02-03 04:05:06.789' r r/*/ r/d/* r/d/e/* r/sub/* r/db/* r/logs/*
+        set -- -q -r r --subvol ro:sub --compress zstd --compress no='*.log' --compress zlib:9=/d/e/large \
+            --inode-flags nodatacow:db --inode-flags immutable,noatime:d/t3 --dedupe
+        "$SAPWOOD" mkfs "$@" i; sound i
+        mount -o ro,loop i m
+        map() { filefrag -v m/$1 | awk '$1 == "0:" {print $4, $NF}'; }
+        map d/t2 | grep encoded; map d/t3 | grep encoded; map d/e/large; ! map d/e/large | grep encoded
+        ! map logs/x.log | grep encoded; ! map db/copy | grep encoded
+        map d/t1 | grep shared; [ "$(map d/t1)" = "$(map sub/copy)" ]; ! map db/copy | grep shared
+        lsattr -d m/db | grep -q '^-*C-* '; lsattr m/db/copy | grep -q '^-*C-* '
+        lsattr m/d/t3 | grep -q '^[-A]*i[-A]* '; ! lsattr m/d/t1 | grep -q '^[-]*[iC]'
+        (cd r; find . -type f -exec cmp {} ../m/{} \;); (cd r; find . -exec stat -c '%n %Y %a %U' {} +) | sort > a
+        (cd m; find . -exec stat -c '%n %Y %a %U' {} +) | sort > b; same a b; umount m
+        "$SAPWOOD" subvolume list i | grep -q 'sub (read-only)'
+        SOURCE_DATE_EPOCH=1000000000 "$SAPWOOD" mkfs "$@" --reproducible one
+        SOURCE_DATE_EPOCH=1000000000 taskset -c 0 "$SAPWOOD" mkfs "$@" --reproducible two; cmp one two"#,
+    ),
+    (
+        "files_with_the_same_content_take_its_space_once",
+        r#"mkdir r; head -c 20000000 /dev/urandom > r/0; for n in 1 2 3 4; do cp r/0 r/$n; done
+        "$SAPWOOD" mkfs -q -r r plain; "$SAPWOOD" mkfs -q -r r --dedupe shared; sound shared
+        [ $(stat -c %s shared) -lt $(($(stat -c %s plain) / 2)) ]
+        "$SAPWOOD" mkfs -q -r r --dedupe --size 200M fixed; sound fixed
+        for n in 0 1 2 3 4; do "$SAPWOOD" cat fixed:$n | cmp - r/0; done"#,
+    ),
+    (
+        "an_empty_image_gets_its_subvolumes",
+        r#""$SAPWOOD" mkfs -q --size 200M --subvol default:@ --subvol @/var/log --subvol ro:snap i; sound i
+        "$SAPWOOD" subvolume list i > list; grep -q '@ (default)' list; grep -q '@/var/log' list
+        grep -q 'snap (read-only)' list; mount -o ro,loop,subvolid=5 i m; [ $(stat -c %a m/@/var) = 755 ]"#,
+    ),
+    (
+        "storage_that_makes_no_sense_is_refused",
+        r#"mkdir r; echo > r/file
+        asks() { local hint=$1 code=0; shift; "$SAPWOOD" mkfs -q "$@" i > out.txt 2> err.txt || code=$?
+            [ $code != 0 ] || { echo "accepted: $*"; exit 1; }
+            grep -q -- "$hint" err.txt || { echo "$* says:"; cat err.txt; exit 1; }; [ ! -e i ]; }
+        asks 'is no compression' -r r --compress zstd:99; asks 'is no compression' -r r --compress gzip='*'
+        asks 'compress' -r r --compress 'zstd=['; asks 'is no inode flag' -r r --inode-flags fast:file
+        asks 'not FLAGS:PATH' -r r --inode-flags nodatacow; asks 'missing' -r r --inode-flags nodatacow:missing
+        asks 'no kind of subvolume' -r r --subvol rx:file; asks 'no path below' -r r --subvol a/../..
+        asks 'several .* default' -r r --subvol default:a --subvol default:b
+        asks 'file' -r r --subvol file
+        for option in '--subvol x' '--compress zstd' '--dedupe' '--inode-flags nodatacow:file'; do
+            asks 'only btrfs' -t ext4 -r r $option
+        done
+        "$SAPWOOD" mkfs -q -t ext4 -r r --inode-flags immutable:file i; sound i"#,
     ),
     (
         "numbers_and_behaviours_are_those_asked_for",

@@ -229,6 +229,7 @@ pub(super) fn lift_file_limit() {
 /// Shows a step of a copy; prints what it leaves out.
 pub(super) fn show(bar: &ProgressBar, step: Progress<'_>) {
     match step {
+        Progress::Total(total) => progress::expect_items(bar, total),
         Progress::Done { done, .. } => bar.set_position(done),
         Progress::Failed(error) => bar.suspend(|| {
             output::report(&match error.downcast_ref::<CopyError>() {

@@ -14,9 +14,8 @@ use std::path::{Path, PathBuf};
 
 use clap::error::ErrorKind;
 use sapwood::block::Operand;
-use sapwood::build::FillOptions;
 use sapwood::mkfs::mkfs;
-use sapwood::{BuildError, FileSystem, ImageBuilder, MkfsOptions};
+use sapwood::{BuildError, FileSystem, ImageBuilder, MkfsOptions, Sources, Storage};
 
 use super::failure::{FAILED, Failure, Result};
 use super::mkfs::NewFile;
@@ -34,7 +33,7 @@ struct Request {
     /// A file that does not exist is made.
     creates: bool,
     rootdir: Option<PathBuf>,
-    filling: FillOptions,
+    storage: Storage,
     /// What the root directory has, unless it has what that of `rootdir` has.
     root: Option<RootDirectory>,
     quiet: bool,
@@ -104,8 +103,7 @@ fn refused(what: impl std::fmt::Display) -> Failure {
 impl Request {
     fn make(&self) -> Result<()> {
         if let Some(source) = &self.rootdir {
-            let checked = self.filling.check(source);
-            checked.map_err(|error| Failure::new(FAILED, error))?;
+            self.check(source)?;
         }
         let new = self.prepare()?;
         let operand = self.operand();
@@ -131,6 +129,14 @@ impl Request {
                 output::uuid(&made.uuid())
             )),
         }
+    }
+
+    /// Finds what would make the filling fail at once.
+    fn check(&self, source: &Path) -> Result<()> {
+        std::fs::read_dir(source).map_err(|error| Failure::local(source, error))?;
+        let fits = self.storage.check(self.options.kind());
+        fits.and_then(|()| self.storage.check_directories(source))
+            .map_err(|error| Failure::new(FAILED, error))
     }
 
     /// Makes the file, or makes it as large as the file system needs it.
@@ -190,9 +196,13 @@ impl Request {
     fn fill(&self, operand: &Path, source: &Path) -> Result<()> {
         copy::lift_file_limit();
         let bar = progress::items(self.quiet, "copied");
-        let mut filling = self.filling.clone();
-        filling.time = self.options.time();
-        let filled = sapwood::build::fill_with(operand, source, &filling, &mut |step| {
+        let mut sources = Sources::default();
+        sources.dir(source);
+        *sources.storage_mut() = self.storage.clone();
+        if let Some(time) = self.options.time() {
+            sources.set_time(time);
+        }
+        let filled = sapwood::build::fill(operand, operand, &sources, None, &mut |step| {
             copy::show(&bar, step);
         });
         bar.finish_and_clear();

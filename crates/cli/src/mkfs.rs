@@ -4,6 +4,7 @@ mod fitted;
 mod given;
 mod new_file;
 pub(crate) mod sources;
+mod storage;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -19,6 +20,7 @@ use super::{choice, copy, output, progress, times};
 use given::Given;
 pub(super) use new_file::NewFile;
 use sources::ChangeArgs;
+use storage::StorageArgs;
 
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
@@ -38,6 +40,8 @@ pub(super) struct Args {
     sources: sources::Given,
     #[command(flatten)]
     changes: ChangeArgs,
+    #[command(flatten)]
+    storage: StorageArgs,
     /// Without --size, leave this much free beyond the smallest size that holds the files: bytes, or
     /// with k, M, G, T, or a percentage of that size
     #[arg(long, value_name = "SIZE|PERCENT%", default_value = "0")]
@@ -88,6 +92,9 @@ pub(super) fn run(args: &Args) -> Result<()> {
         taken.map_err(|error| Failure::new(USAGE, error))?;
     }
     let mut sources = args.sources.sources(&args.changes)?;
+    args.storage.apply(sources.storage_mut())?;
+    let fits = sources.storage().check(args.kind);
+    fits.map_err(|error| Failure::new(USAGE, error))?;
     if args.reproducible {
         let made = sapwood::build::make_reproducible(&mut options, &mut sources);
         made.map_err(|error| failure(args, error))?;

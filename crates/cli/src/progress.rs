@@ -28,15 +28,28 @@ fn styled(bar: ProgressBar, template: &str) -> ProgressBar {
     bar
 }
 
-/// A counter of things whose number is not known; hidden if `quiet`.
+/// A counter of things whose number is not known at first; hidden if `quiet`.
 pub(super) fn items(quiet: bool, what: &'static str) -> ProgressBar {
     if quiet {
         return ProgressBar::hidden();
     }
-    let template = "{spinner} {msg} {human_pos}, {rate}, {elapsed}";
-    let bar = styled(ProgressBar::no_length(), template);
+    let bar = styled(ProgressBar::no_length(), COUNTER);
     bar.set_message(what);
     bar
+}
+
+const COUNTER: &str = "{spinner} {msg} {human_pos}, {rate}, {elapsed}";
+
+/// Says how many things there are from now on; 0: it is not known.
+pub(super) fn expect_items(bar: &ProgressBar, total: u64) {
+    match total {
+        0 => styled(bar.clone(), COUNTER),
+        total => {
+            bar.set_length(total);
+            let template = "{spinner} {msg} [{bar:20}] {percent}%, {rate}, {eta} left";
+            styled(bar.clone(), template)
+        }
+    };
 }
 
 /// The progress of work in phases; hidden if `quiet`.

@@ -1,7 +1,6 @@
 //! Making images.
 
 mod fill;
-mod subvolumes;
 
 use std::fs;
 use std::io::{self, Read};
@@ -18,14 +17,13 @@ use crate::fs::FileSystem;
 use crate::mkfs::{MkfsOptionError, MkfsOptions, MkfsReport, mkfs};
 use crate::options::Options;
 use crate::output::{Identity, OutputFormat, Unfinished};
-use crate::progress::{self, OnProgress};
+use crate::progress::{self, OnProgress, Progress};
 use crate::resize::{NewSize, Room, resize_with_inodes};
 pub use crate::sources::BuildError;
 use crate::sources::{Need, Sources, derived_uuid};
 use crate::vfs;
-pub use fill::{FillOptions, fill, fill_with};
+pub use fill::fill;
 use fill::{builder_of, fill_open, filling};
-pub use subvolumes::NewSubvolume;
 
 /// Unit of space of both formats, in bytes, as the need of files is estimated.
 const BLOCK: u64 = 4096;
@@ -363,10 +361,11 @@ impl ImageBuilder {
         };
         let unfinished = Unfinished::new(path).map_err(failed)?;
         let file = unfinished.place();
+        progress(Progress::Total(need.entries));
         let built = match self.options.size() {
             Some(size) => {
                 let report = self.make_in(file, path, &self.options, size, need)?;
-                let filling = filling(self.sources.time())?;
+                let filling = filling(&self.sources)?;
                 let left_out = self.fill(file, path, strict, &filling, progress)?;
                 BuiltImage {
                     report,
@@ -404,9 +403,10 @@ impl ImageBuilder {
                 .saturating_add(16);
             let size = options.size_to_shrink(content, inodes);
             let report = self.make_in(file, path, &options, size, need)?;
-            let filling = filling(self.sources.time())?.shrinking_later(content);
+            let filling = filling(&self.sources)?.shrinking_later(content);
             match self.fill(file, path, strict, &filling, progress) {
                 Ok(left_out) => {
+                    progress(Progress::Total(0));
                     let min = NewSize::Min(self.free);
                     let resized = resize_with_inodes(
                         file,

@@ -18,7 +18,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::str::FromStr;
 
-use globset::{Candidate, GlobBuilder, GlobSet, GlobSetBuilder};
+use globset::{Candidate, Glob, GlobBuilder, GlobSet, GlobSetBuilder};
 
 use crate::vfs::{FileKind, Timestamp};
 use contexts::Contexts;
@@ -108,10 +108,32 @@ pub struct Changes {
     uids: Vec<IdRange>,
     gids: Vec<IdRange>,
     owners: HashMap<Vec<u8>, (u32, u32)>,
-    patterns: Vec<globset::Glob>,
+    patterns: Vec<Glob>,
     excluded: GlobSet,
     latest: Option<Timestamp>,
     contexts: Contexts,
+}
+
+/// A pattern of names anywhere, or of paths from the root if it has a slash.
+pub(crate) fn path_pattern(pattern: &str) -> Result<Glob, globset::Error> {
+    let trimmed = pattern.trim_end_matches('/');
+    let anchored = match trimmed.strip_prefix('/') {
+        Some(rest) => rest.to_owned(),
+        None if trimmed.contains('/') => trimmed.to_owned(),
+        None => format!("**/{trimmed}"),
+    };
+    GlobBuilder::new(&anchored)
+        .literal_separator(true)
+        .backslash_escape(true)
+        .build()
+}
+
+/// Whether a path, relative to the root, or a directory above it is matched.
+pub(crate) fn covers(path: &[u8], is_match: impl Fn(&Path) -> bool) -> bool {
+    let ends = path.iter().enumerate().filter(|(_, byte)| **byte == b'/');
+    let ends = ends.map(|(at, _)| at).chain([path.len()]);
+    ends.filter_map(|end| path.get(..end))
+        .any(|path| is_match(Path::new(OsStr::from_bytes(path))))
 }
 
 impl Changes {
@@ -138,17 +160,7 @@ impl Changes {
     /// # Errors
     /// [`ChangeError::Pattern`].
     pub fn exclude(&mut self, pattern: &str) -> Result<(), ChangeError> {
-        let trimmed = pattern.trim_end_matches('/');
-        let anchored = match trimmed.strip_prefix('/') {
-            Some(rest) => rest.to_owned(),
-            None if trimmed.contains('/') => trimmed.to_owned(),
-            None => format!("**/{trimmed}"),
-        };
-        let glob = GlobBuilder::new(&anchored)
-            .literal_separator(true)
-            .backslash_escape(true)
-            .build()?;
-        self.patterns.push(glob);
+        self.patterns.push(path_pattern(pattern)?);
         let mut set = GlobSetBuilder::new();
         for glob in &self.patterns {
             set.add(glob.clone());
@@ -178,15 +190,8 @@ impl Changes {
 
     /// Whether the file at a path, relative to the root, is left out.
     pub(crate) fn excludes(&self, path: &[u8]) -> bool {
-        if self.excluded.is_empty() {
-            return false;
-        }
-        let ends = path.iter().enumerate().filter(|(_, byte)| **byte == b'/');
-        let ends = ends.map(|(at, _)| at).chain([path.len()]);
-        ends.filter_map(|end| path.get(..end)).any(|path| {
-            let path = Path::new(OsStr::from_bytes(path));
-            self.excluded.is_match_candidate(&Candidate::new(path))
-        })
+        let excluded = |path: &Path| self.excluded.is_match_candidate(&Candidate::new(path));
+        !self.excluded.is_empty() && covers(path, excluded)
     }
 
     /// Owner and group of the file at a path.

@@ -20,6 +20,7 @@
 //! - [`fs`]: the files of an image, in the shape of [`std::fs`].
 //! - [`Options`]: how an image is opened. [`image`]: which image a path and options name.
 //! - [`ImageBuilder`], [`mkfs`](mod@mkfs): new images, empty or with files.
+//! - [`Sources`]: what fills an image, with [`Changes`]; [`Storage`]: how btrfs stores it.
 //! - [`disk`]: whole disk images with partitions. [`output`]: the formats of new images.
 //! - [`copy`](mod@copy): copies between this machine and images.
 //! - [`export`]: tar archives and layers of the files of an image.
@@ -67,6 +68,7 @@ pub mod progress;
 pub mod resize;
 pub mod shown;
 mod sources;
+pub mod storage;
 pub mod target;
 mod tree;
 mod trim;
@@ -92,6 +94,7 @@ pub use sapwood_btrfs as btrfs;
 pub use sapwood_ext4 as ext4;
 pub use sapwood_vfs as vfs;
 pub use sources::{Sources, Summary};
+pub use storage::Storage;
 pub use trim::{TrimError, trim, trim_with_options};
 
 /// Opens an image for reading and writing; see [`FileSystem::open`].

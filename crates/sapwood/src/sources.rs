@@ -25,6 +25,7 @@ use crate::options::OptionError;
 use crate::output::OutputError;
 use crate::progress::OnProgress;
 use crate::resize::ResizeError;
+use crate::storage::{Storage, StorageError};
 use crate::tree::Node;
 use crate::vfs::{self, Credentials, Timestamp};
 
@@ -54,6 +55,7 @@ pub struct Sources {
     list: Vec<Source>,
     manifests: Vec<PathBuf>,
     changes: Changes,
+    storage: Storage,
     time: Option<Timestamp>,
 }
 
@@ -147,14 +149,9 @@ pub enum BuildError {
     /// An option with which the image is opened.
     #[error(transparent)]
     Option(OptionError),
-    /// A directory that was to become a subvolume is none.
-    #[error("{}: to be a subvolume it has to be a directory in {}", path.display(), source_dir.display())]
-    NoSubvolume {
-        /// Its path in the directory.
-        path: PathBuf,
-        /// The directory that the image is filled with.
-        source_dir: PathBuf,
-    },
+    /// Files could not be stored as they were to be.
+    #[error(transparent)]
+    Storage(#[from] StorageError),
     /// The new image could not be opened, completed, or given to its owner.
     #[error(transparent)]
     FileSystem(#[from] crate::Error),
@@ -242,10 +239,12 @@ impl Sources {
         Ok(())
     }
 
-    /// Adds the sources of another list; its changes count if this one has no sources.
+    /// Adds the sources of another list; its changes and its storage count if this one has no
+    /// sources.
     pub(crate) fn append(&mut self, mut later: Self) {
         if self.is_empty() {
             self.changes = later.changes;
+            self.storage = later.storage;
         }
         self.list.append(&mut later.list);
         self.manifests.append(&mut later.manifests);
@@ -263,10 +262,21 @@ impl Sources {
         &mut self.changes
     }
 
-    /// Whether there are none.
+    /// How the files are stored.
+    #[must_use]
+    pub fn storage(&self) -> &Storage {
+        &self.storage
+    }
+
+    /// As [`storage`](Self::storage), to change it.
+    pub fn storage_mut(&mut self) -> &mut Storage {
+        &mut self.storage
+    }
+
+    /// Whether they put nothing into an image, not even a subvolume.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.list.is_empty() && self.manifests.is_empty()
+        self.list.is_empty() && self.manifests.is_empty() && self.storage.is_plain()
     }
 
     /// Whether one is a directory, whose owner the root gets.
@@ -328,6 +338,9 @@ impl Sources {
                 }
             }
         }
+        if !self.storage.is_plain() {
+            all.field(format!("{:?}", self.storage).as_bytes());
+        }
         for path in &self.manifests {
             let text = fs::read(path).map_err(|source| BuildError::File {
                 path: path.clone(),
@@ -382,6 +395,7 @@ impl Sources {
     ) -> Result<Filled, BuildError> {
         let mut filled = Filled::default();
         let time = self.time.unwrap_or_else(Timestamp::now);
+        self.storage.begin(fs, owner)?;
         for source in &self.list {
             let mut extract = |entries: &mut dyn Entries, layer| {
                 let into = place(fs, &self.changes, owner, time, layer)?;
@@ -432,6 +446,7 @@ impl Sources {
         for path in &self.manifests {
             Manifest::read(path)?.apply(fs, &self.changes, self.changes.time(time))?;
         }
+        self.storage.finish(fs, progress)?;
         Ok(filled)
     }
 }

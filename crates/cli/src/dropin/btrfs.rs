@@ -4,9 +4,8 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 
 use clap::ArgAction;
-use sapwood::build::{FillOptions, NewSubvolume};
 use sapwood::options::parse_size;
-use sapwood::{Kind, MkfsOptions};
+use sapwood::{Kind, MkfsOptions, Storage};
 
 use super::{Asked, Request, refused, words};
 use crate::failure::{FAILED, Failure, Result};
@@ -63,6 +62,9 @@ struct Args {
     /// Compress what is copied: no, zlib, lzo or zstd
     #[arg(long, value_name = "ALGORITHM[:LEVEL]")]
     compress: Option<String>,
+    /// Set flags of a file or directory of it: nodatacow
+    #[arg(long, value_name = "FLAG[,FLAG...]:PATH", action = ArgAction::Append)]
+    inode_flags: Vec<String>,
     /// Do not discard the device
     #[arg(short = 'K', long)]
     nodiscard: bool,
@@ -91,8 +93,6 @@ struct Refused {
     #[arg(long, hide = true)]
     shrink: bool,
     #[arg(long, hide = true)]
-    inode_flags: Option<OsString>,
-    #[arg(long, hide = true)]
     reflink: bool,
     #[arg(long, hide = true)]
     device_uuid: Option<OsString>,
@@ -102,7 +102,6 @@ impl Refused {
     fn first(&self) -> Option<&'static str> {
         let all = [
             (self.shrink, "--shrink"),
-            (self.inode_flags.is_some(), "--inode-flags"),
             (self.reflink, "--reflink"),
             (self.device_uuid.is_some(), "--device-uuid"),
         ];
@@ -145,7 +144,7 @@ pub(super) fn parse(args: &[OsString]) -> Result<Asked> {
         offset: 0,
         size,
         creates: args.rootdir.is_some(),
-        filling: args.filling()?,
+        storage: args.storage()?,
         rootdir: args.rootdir,
         root: None,
         quiet: args.quiet,
@@ -212,42 +211,28 @@ impl Args {
         Ok(options)
     }
 
-    fn filling(&self) -> Result<FillOptions> {
-        if self.rootdir.is_none() {
-            let given = [
-                (!self.subvol.is_empty(), "--subvol"),
-                (self.compress.is_some(), "--compress"),
-            ];
-            return match given.into_iter().find(|(given, _)| *given) {
-                Some((_, name)) => {
-                    Err(Failure::new(FAILED, format_args!("{name} needs --rootdir")))
-                }
-                None => Ok(FillOptions::default()),
-            };
+    fn storage(&self) -> Result<Storage> {
+        let given = [
+            (!self.subvol.is_empty(), "--subvol"),
+            (self.compress.is_some(), "--compress"),
+            (!self.inode_flags.is_empty(), "--inode-flags"),
+        ];
+        if let Some((_, name)) = given.into_iter().find(|(given, _)| *given)
+            && self.rootdir.is_none()
+        {
+            return Err(Failure::new(FAILED, format_args!("{name} needs --rootdir")));
         }
-        let mut filling = FillOptions::default();
-        filling.compress = self.compress.clone().filter(|name| name != "no");
+        let failed = |error| Failure::new(FAILED, error);
+        let mut storage = Storage::default();
+        if let Some(how) = &self.compress {
+            storage.compress(how).map_err(failed)?;
+        }
         for one in &self.subvol {
-            let (form, path) = one.split_once(':').unwrap_or(("rw", one));
-            let (default, read_only) = match form {
-                "rw" => (false, false),
-                "ro" => (false, true),
-                "default" => (true, false),
-                "default-ro" => (true, true),
-                _ => return Err(refused(format_args!("--subvol {one}"))),
-            };
-            filling.subvolumes.push(NewSubvolume {
-                path: path.into(),
-                read_only,
-                default,
-            });
+            storage.subvolume(one.parse().map_err(failed)?);
         }
-        if filling.subvolumes.iter().filter(|one| one.default).count() > 1 {
-            return Err(Failure::new(
-                FAILED,
-                "--subvol: several are the default one",
-            ));
+        for one in &self.inode_flags {
+            storage.inode_flags(one.parse().map_err(failed)?);
         }
-        Ok(filling)
+        Ok(storage)
     }
 }

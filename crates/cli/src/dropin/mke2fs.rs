@@ -6,9 +6,8 @@ use std::path::PathBuf;
 
 use clap::ArgAction;
 use sapwood::block::Operand;
-use sapwood::build::FillOptions;
 use sapwood::options::parse_size;
-use sapwood::{Kind, MkfsOptions};
+use sapwood::{Kind, MkfsOptions, Storage};
 
 use super::{Asked, Request, RootDirectory, refused, words};
 use crate::failure::{FAILED, Failure, Result};
@@ -219,7 +218,7 @@ pub(super) fn parse(name: &str, args: &[OsString]) -> Result<Asked> {
         size,
         creates: size.is_some(),
         rootdir: args.rootdir.clone(),
-        filling: FillOptions::default(),
+        storage: Storage::default(),
         root: Some(RootDirectory {
             owner: extended.owner,
             mode: extended.mode,

@@ -5,12 +5,16 @@ use std::sync::Arc;
 use sapwood::block::{Device, FileDevice, OpenOptions, Operand};
 use sapwood::output::CONVERTING;
 use sapwood::resize::MOVING;
+use sapwood::storage::ARRANGING;
 use sapwood::{BuiltImage, ImageBuilder, MkfsOptions, OutputFormat, Progress, Sources};
 use serde_json::json;
 
 use super::super::failure::{Failure, IMAGE, Result};
 use super::super::{copy, output, progress};
 use super::{Args, complete, failure};
+
+/// Phases that are named while they run.
+const OWN_PHASES: [&str; 3] = [ARRANGING, MOVING, CONVERTING];
 
 /// Whether the image is new, and gets its size from what fills it.
 pub(super) fn is_wanted(args: &Args, options: &MkfsOptions, sources: &Sources) -> bool {
@@ -32,7 +36,7 @@ pub(super) fn run(args: &Args, options: MkfsOptions, sources: Sources) -> Result
         .sources(sources);
     let bar = progress::items(args.quiet || args.json, "files");
     let built = builder.build(&args.image, &mut |step| match step {
-        Progress::Done { phase, done } if [MOVING, CONVERTING].contains(&phase) => {
+        Progress::Done { phase, done } if OWN_PHASES.contains(&phase) => {
             bar.set_message(phase);
             bar.set_position(done);
         }

@@ -1,80 +1,14 @@
 //! Filling an image that was made.
 
-use std::fs;
 use std::path::Path;
-use std::time::SystemTime;
 
-use super::subvolumes::{self, NewSubvolume};
 use crate::build::BuildError;
-use crate::changes::Changes;
-use crate::copy::{self, CopyReport};
+use crate::copy::CopyReport;
 use crate::fs::FileSystem;
 use crate::options::Options;
 use crate::progress::OnProgress;
 use crate::sources::{Filled, Sources};
 use crate::vfs::Timestamp;
-
-/// How a directory is put into an image.
-#[derive(Debug, Clone, Default)]
-#[non_exhaustive]
-pub struct FillOptions {
-    /// Directories that become subvolumes of btrfs.
-    pub subvolumes: Vec<NewSubvolume>,
-    /// Compression of btrfs, as the mount option `compress` takes it: `zstd:3`.
-    pub compress: Option<String>,
-    /// Times that are not the source's become this one, and the image depends on the source alone.
-    pub time: Option<SystemTime>,
-}
-
-impl FillOptions {
-    /// Finds what would make [`fill_with`] fail at once, before an image is made for it.
-    ///
-    /// # Errors
-    /// [`BuildError::File`]: `source` is no directory; [`BuildError::NoSubvolume`];
-    /// [`BuildError::Option`]: no such compression.
-    pub fn check(&self, source: &Path) -> Result<(), BuildError> {
-        fs::read_dir(source).map_err(|error| BuildError::File {
-            path: source.to_owned(),
-            source: error,
-        })?;
-        subvolumes::checked(&self.subvolumes, source)?;
-        self.opening().map(drop)
-    }
-
-    fn opening(&self) -> Result<Options, BuildError> {
-        let mut opening = filling(self.time.map(Into::into))?;
-        if let Some(compression) = &self.compress {
-            let set = opening.set("compress", Some(compression));
-            set.map_err(BuildError::Option)?;
-        }
-        Ok(opening)
-    }
-}
-
-/// Fills the image or device `image` with everything that is in the directory `source`, as
-/// [`crate::ImageBuilder::from_dir`]. What cannot be copied is reported to `progress` and left out.
-///
-/// # Errors
-/// [`BuildError::FileSystem`], [`BuildError::Copy`], [`BuildError::NoSubvolume`];
-/// [`BuildError::Option`]: no such compression.
-pub fn fill_with(
-    image: &Path,
-    source: &Path,
-    options: &FillOptions,
-    progress: &mut OnProgress<'_>,
-) -> Result<CopyReport, BuildError> {
-    let wanted = subvolumes::checked(&options.subvolumes, source)?;
-    let fs = FileSystem::open_with_options(image, &options.opening()?)?;
-    let filled = subvolumes::create(&fs, &wanted).and_then(|()| {
-        let report = copy::fill(&fs, image, source, false, &Changes::default(), progress)?;
-        subvolumes::finish(&fs, &wanted)?;
-        Ok(report)
-    });
-    let ended = fs.close();
-    let report = filled?;
-    ended?;
-    Ok(report)
-}
 
 /// Fills the image in `file`, which is called `image` in errors, from sources in their order. The
 /// root belongs to the owner given, else to that of the last source that has one, else to the
@@ -89,7 +23,7 @@ pub fn fill(
     root_owner: Option<(u32, u32)>,
     progress: &mut OnProgress<'_>,
 ) -> Result<CopyReport, BuildError> {
-    let fs = FileSystem::open_with_options(file, &filling(sources.time())?)?;
+    let fs = FileSystem::open_with_options(file, &filling(sources)?)?;
     let filled = fill_open(&fs, image, sources, root_owner, progress);
     let ended = fs.close();
     let filled = filled?;
@@ -115,11 +49,12 @@ pub(super) fn fill_open(
 
 /// How an image is open while it is filled: nothing has to be durable before the end, and what
 /// waits in memory to be written only takes memory. With a time the result is reproducible.
-pub(super) fn filling(time: Option<Timestamp>) -> Result<Options, BuildError> {
+pub(super) fn filling(sources: &Sources) -> Result<Options, BuildError> {
     let mut options = Options::default();
-    if let Some(time) = time {
+    if let Some(time) = sources.time() {
         options.set_reproducible(time);
     }
+    sources.storage().opening(&mut options)?;
     for (name, value) in [
         ("cache_size", "64M"),
         ("dirty_size", "32M"),

@@ -1,0 +1,52 @@
+//! How the files of a new image are stored.
+
+use sapwood::Storage;
+use sapwood::storage::{NewSubvolume, PathFlags, StorageError};
+
+use crate::failure::{Failure, Result, USAGE};
+
+#[derive(Debug, clap::Args)]
+pub(super) struct StorageArgs {
+    /// Make the directory of that path a subvolume (btrfs); it is empty if no source has it
+    #[arg(long, value_name = "[rw|ro|default|default-ro:]PATH")]
+    subvol: Vec<NewSubvolume>,
+    /// Compress the files with zlib, lzo or zstd (btrfs), or only those that the pattern matches, as
+    /// for --exclude; no for none. Of several patterns that match a file the last one counts
+    #[arg(long, value_name = "ALGORITHM[:LEVEL][=GLOB]")]
+    compress: Vec<String>,
+    /// Set flags of a file or directory: nodatacow (btrfs; for all below a directory), immutable,
+    /// append, nodump, noatime, sync, dirsync
+    #[arg(long, value_name = "FLAG[,FLAG...]:PATH")]
+    inode_flags: Vec<PathFlags>,
+    /// Files with the same content share its space (btrfs)
+    #[arg(long, visible_alias = "reflink")]
+    dedupe: bool,
+}
+
+impl StorageArgs {
+    /// Sets what is given.
+    ///
+    /// # Errors
+    /// A compression or pattern that makes no sense.
+    pub(super) fn apply(&self, storage: &mut Storage) -> Result<()> {
+        for one in &self.subvol {
+            storage.subvolume(one.clone());
+        }
+        for text in &self.compress {
+            let set = match text.split_once('=') {
+                Some((how, pattern)) => storage.compress_matching(pattern, how),
+                None => storage.compress(text),
+            };
+            set.map_err(|error: StorageError| {
+                Failure::new(USAGE, format_args!("--compress: {error}"))
+            })?;
+        }
+        for one in &self.inode_flags {
+            storage.inode_flags(one.clone());
+        }
+        if self.dedupe {
+            storage.dedupe();
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,317 @@
+//! How btrfs stores the files of an image: subvolumes, compression, inode flags, shared extents.
+//!
+//! # How it works
+//! Subvolumes are created before the sources are applied, which merge their directories into them.
+//! All files are written with the compression of most of them. A walk then visits every file. A
+//! file that is to be stored in another way is copied to a file without a name, which is stored so,
+//! and takes its extents. A file whose content an earlier one has takes the extents of that one.
+//! Flags that forbid changes come last, with read-only subvolumes.
+//!
+//! ```
+//! use sapwood::Sources;
+//!
+//! let mut sources = Sources::default();
+//! let storage = sources.storage_mut();
+//! storage.subvolume("default:root".parse()?);
+//! storage.compress("zstd:3")?;
+//! storage.compress_matching("*.jpg", "no")?;
+//! storage.inode_flags("nodatacow:var/lib/db".parse()?);
+//! storage.dedupe();
+//! # Ok::<(), sapwood::storage::StorageError>(())
+//! ```
+
+mod arrange;
+mod subvolumes;
+
+use std::path::{Component, Path, PathBuf};
+use std::str::FromStr;
+
+use globset::Glob;
+use sapwood_btrfs::Compression;
+
+use crate::changes::path_pattern;
+use crate::fs::FileSystem;
+use crate::kind::Kind;
+use crate::options::{OptionError, Options};
+use crate::progress::OnProgress;
+use crate::vfs::{self, InodeFlags};
+pub use arrange::ARRANGING;
+
+/// Why files cannot be stored so.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum StorageError {
+    /// ext4 does not have it.
+    #[error("{0}: only btrfs has them")]
+    OnlyBtrfs(&'static str),
+    /// A pattern of names that is none.
+    #[error("{0}")]
+    Pattern(#[from] globset::Error),
+    /// There is no such compression.
+    #[error("{0:?} is no compression: no, zlib[:1-9], lzo, zstd[:1-15]")]
+    Compression(String),
+    /// There is no such flag.
+    #[error("{0:?} is no inode flag: {NAMES}")]
+    Flag(String),
+    /// A path with flags has not the form `FLAGS:PATH`.
+    #[error("{0:?} is not FLAGS:PATH")]
+    FlagsForm(String),
+    /// A word before the path of a subvolume is not known.
+    #[error("{0:?} is no kind of subvolume: rw, ro, default, default-ro")]
+    SubvolumeKind(String),
+    /// Several subvolumes are to be the default one.
+    #[error("several subvolumes are to be the default one")]
+    Defaults,
+    /// A path that leads out of the image, or names its root.
+    #[error("{}: is no path below the root of the image", .0.display())]
+    Path(PathBuf),
+    /// A directory that was to become a subvolume is none in the sources.
+    #[error("{}: to be a subvolume it has to be a directory", .0.display())]
+    NoDirectory(PathBuf),
+    /// An option with which the image is opened.
+    #[error(transparent)]
+    Option(#[from] OptionError),
+    /// A file of the image could not be stored so.
+    #[error("{}: {source}", path.display())]
+    File {
+        /// Its path.
+        path: PathBuf,
+        /// What the engine says.
+        source: vfs::Error,
+    },
+    /// The image.
+    #[error(transparent)]
+    FileSystem(#[from] crate::Error),
+}
+
+/// A subvolume of the image. Text: `[rw|ro|default|default-ro:]PATH`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NewSubvolume {
+    /// Its path in the image.
+    pub path: PathBuf,
+    /// Nothing can be changed in it.
+    pub read_only: bool,
+    /// It is mounted when no subvolume is named.
+    pub default: bool,
+}
+
+impl FromStr for NewSubvolume {
+    type Err = StorageError;
+
+    fn from_str(text: &str) -> Result<Self, StorageError> {
+        let (kind, path) = text.split_once(':').unwrap_or(("rw", text));
+        let (default, read_only) = match kind {
+            "rw" => (false, false),
+            "ro" => (false, true),
+            "default" => (true, false),
+            "default-ro" => (true, true),
+            _ => return Err(StorageError::SubvolumeKind(kind.to_owned())),
+        };
+        Ok(Self {
+            path: below_root(Path::new(path))?,
+            read_only,
+            default,
+        })
+    }
+}
+
+/// Flags of a file or directory of the image. Text: `FLAG[,FLAG...]:PATH`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PathFlags {
+    /// Its path in the image.
+    pub path: PathBuf,
+    /// The flags that are added to those that it has.
+    pub flags: InodeFlags,
+}
+
+/// Names of the flags, as `mkfs.btrfs` and `lsattr -l` have them.
+const FLAGS: [(&str, InodeFlags); 7] = [
+    ("nodatacow", InodeFlags::NOCOW),
+    ("immutable", InodeFlags::IMMUTABLE),
+    ("append", InodeFlags::APPEND),
+    ("nodump", InodeFlags::NODUMP),
+    ("noatime", InodeFlags::NOATIME),
+    ("sync", InodeFlags::SYNC),
+    ("dirsync", InodeFlags::DIRSYNC),
+];
+const NAMES: &str = "nodatacow, immutable, append, nodump, noatime, sync, dirsync";
+
+impl FromStr for PathFlags {
+    type Err = StorageError;
+
+    fn from_str(text: &str) -> Result<Self, StorageError> {
+        let form = || StorageError::FlagsForm(text.to_owned());
+        let (names, path) = text.split_once(':').ok_or_else(form)?;
+        let mut flags = InodeFlags::empty();
+        for name in names.split(',') {
+            let mut known = FLAGS.iter();
+            let found = known.find(|(known, _)| *known == name);
+            let (_, flag) = found.ok_or_else(|| StorageError::Flag(name.to_owned()))?;
+            flags |= *flag;
+        }
+        let path = below_root(Path::new(path))?;
+        Ok(Self { path, flags })
+    }
+}
+
+/// A path of names only, from the root of the image.
+fn below_root(path: &Path) -> Result<PathBuf, StorageError> {
+    let mut below = PathBuf::new();
+    for part in path.components() {
+        match part {
+            Component::Normal(name) => below.push(name),
+            Component::RootDir | Component::CurDir => {}
+            Component::ParentDir | Component::Prefix(_) => {
+                return Err(StorageError::Path(path.to_owned()));
+            }
+        }
+    }
+    match below.as_os_str().is_empty() {
+        true => Err(StorageError::Path(path.to_owned())),
+        false => Ok(below),
+    }
+}
+
+/// How the files of an image are stored. All but some flags is for btrfs.
+#[derive(Debug, Clone, Default)]
+pub struct Storage {
+    subvolumes: Vec<NewSubvolume>,
+    compress: Option<String>,
+    /// What matches a pattern is compressed so; the last one counts.
+    patterns: Vec<(Glob, String)>,
+    flags: Vec<PathFlags>,
+    dedupe: bool,
+}
+
+impl Storage {
+    /// Adds a subvolume. A directory of the sources that has its path is put into it; without one
+    /// it is empty.
+    pub fn subvolume(&mut self, subvolume: NewSubvolume) {
+        self.subvolumes.push(subvolume);
+    }
+
+    /// Compresses all files with `zlib`, `lzo` or `zstd`, with a level after a colon, or not (`no`).
+    ///
+    /// # Errors
+    /// [`StorageError::Compression`].
+    pub fn compress(&mut self, how: &str) -> Result<(), StorageError> {
+        self.compress = compression(how)?;
+        Ok(())
+    }
+
+    /// As [`compress`](Self::compress), for files that a pattern matches, as that of
+    /// [`Changes::exclude`](crate::Changes::exclude): names anywhere, or paths if it has a slash,
+    /// with everything below. Of several patterns that match a file the last one counts.
+    ///
+    /// # Errors
+    /// [`StorageError::Compression`], [`StorageError::Pattern`].
+    pub fn compress_matching(&mut self, pattern: &str, how: &str) -> Result<(), StorageError> {
+        let how = compression(how)?.unwrap_or_else(|| "no".to_owned());
+        self.patterns.push((path_pattern(pattern)?, how));
+        Ok(())
+    }
+
+    /// Sets flags of a file or directory. All below a directory with `nodatacow` has that flag, too.
+    pub fn inode_flags(&mut self, flags: PathFlags) {
+        self.flags.push(flags);
+    }
+
+    /// Files with the same content share its extents.
+    pub fn dedupe(&mut self) {
+        self.dedupe = true;
+    }
+
+    /// Whether files are stored as a plain copy stores them.
+    #[must_use]
+    pub fn is_plain(&self) -> bool {
+        let compresses = self.compress.is_some() || !self.patterns.is_empty();
+        !compresses && self.subvolumes.is_empty() && self.flags.is_empty() && !self.dedupe
+    }
+
+    /// Finds what cannot be stored in this format, before an image is made.
+    ///
+    /// # Errors
+    /// [`StorageError::OnlyBtrfs`], [`StorageError::Defaults`].
+    pub fn check(&self, kind: Kind) -> Result<(), StorageError> {
+        if self.subvolumes.iter().filter(|one| one.default).count() > 1 {
+            return Err(StorageError::Defaults);
+        }
+        let cow = |one: &PathFlags| one.flags.contains(InodeFlags::NOCOW);
+        let compresses = self.compress.is_some() || !self.patterns.is_empty();
+        let asked = [
+            (!self.subvolumes.is_empty(), "subvolumes"),
+            (compresses, "compressed files"),
+            (self.dedupe, "shared extents"),
+            (self.flags.iter().any(cow), "files with nodatacow"),
+        ];
+        match asked.into_iter().find(|(asked, _)| *asked) {
+            Some((_, what)) if kind != Kind::Btrfs => Err(StorageError::OnlyBtrfs(what)),
+            _ => Ok(()),
+        }
+    }
+
+    /// Finds a subvolume that is no directory of `source`.
+    ///
+    /// # Errors
+    /// [`StorageError::NoDirectory`].
+    pub fn check_directories(&self, source: &Path) -> Result<(), StorageError> {
+        for one in &self.subvolumes {
+            let mut dirs: Vec<&Path> = one.path.ancestors().collect();
+            // The last one is empty: the source itself.
+            dirs.pop();
+            let all = dirs.iter().all(|dir| {
+                let found = source.join(dir).symlink_metadata();
+                found.is_ok_and(|found| found.is_dir())
+            });
+            if !all {
+                return Err(StorageError::NoDirectory(source.join(&one.path)));
+            }
+        }
+        Ok(())
+    }
+
+    /// Sets the compression of most files in the options with which the image is opened.
+    pub(crate) fn opening(&self, options: &mut Options) -> Result<(), StorageError> {
+        match &self.compress {
+            Some(how) => Ok(options.set("compress", Some(how))?),
+            None => Ok(()),
+        }
+    }
+
+    /// Creates what the sources are put into. It belongs to `owner` unless a source has it.
+    pub(crate) fn begin(&self, fs: &FileSystem, owner: (u32, u32)) -> Result<(), StorageError> {
+        self.check(fs.kind())?;
+        subvolumes::create(fs, &self.subvolumes, owner)
+    }
+
+    /// Stores the files, which the sources made, in their way.
+    pub(crate) fn finish(
+        &self,
+        fs: &FileSystem,
+        progress: &mut OnProgress<'_>,
+    ) -> Result<(), StorageError> {
+        arrange::files(self, fs, progress)?;
+        arrange::set_flags(self, fs)?;
+        subvolumes::finish(fs, &self.subvolumes)
+    }
+
+    /// Whether the file at a path, or a directory above it, has `nodatacow`.
+    fn is_nodatacow(&self, path: &Path) -> bool {
+        let mut flags = self.flags.iter();
+        flags.any(|one| one.flags.contains(InodeFlags::NOCOW) && path.starts_with(&one.path))
+    }
+}
+
+/// The name of a compression; `None` for none.
+fn compression(how: &str) -> Result<Option<String>, StorageError> {
+    if how == "no" || how == "none" {
+        return Ok(None);
+    }
+    // A property of an inode, by which a single file is compressed, has no levels below 1.
+    match how.parse::<Compression>() {
+        Ok(Compression::Zstd(level)) if level < 1 => {}
+        Ok(_) => return Ok(Some(how.to_owned())),
+        Err(_) => {}
+    }
+    Err(StorageError::Compression(how.to_owned()))
+}
