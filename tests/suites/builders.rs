@@ -16,7 +16,7 @@ const LIMIT: Duration = Duration::from_secs(300);
 
 /// What scripts begin with. The names of the tools lead to the program. `tree DIR`: a mixed tree;
 /// `listing DIR`: all that is in one; `kernel IMAGE`: the kernel finds in it what `expected`
-/// lists; `sound IMAGE`: the tools find nothing wrong.
+/// lists; `sound IMAGE`: the tools find nothing wrong; `not COMMAND`: it fails (`!` ends no script).
 const PRELUDE: &str = r#"
 umask 022; export LC_ALL=C
 U=11111111-2222-3333-4444-555555555555
@@ -54,6 +54,7 @@ sound() {
         *) e2fsck -fn "$1" > check.txt 2>&1;;
     esac || { cat check.txt; exit 1; }
 }
+not() { ! "$@" || { echo "succeeded: $*"; exit 1; }; }
 refused() {
     local hint=$1 code=0; shift
     "$@" > out.txt 2> err.txt || code=$?
@@ -250,19 +251,20 @@ const SCRIPTS: &[(&str, &str)] = &[
     ),
     (
         "files_are_stored_as_they_are_asked_for",
-        r#"tree r; mkdir r/logs r/db; for n in 1 2 3; do yes "line $n" | head -c 300000 > r/d/t$n; done
+        r#"tree r; mkdir r/logs r/db; for n in 1 2 3; do seq -f "line $n %g" 30000 > r/d/t$n; done
         cp r/d/t1 r/sub/copy; cp r/d/t1 r/db/copy; ln r/d/t2 r/d/e/t2; cp r/d/t3 r/logs/x.log
-        ln r/d/text r/sub/other; touch -d '2001-02-03 04:05:06.789' r r/*/ r/d/* r/d/e/* r/sub/* r/db/* r/logs/*
+        ln r/d/text r/sub/other; find r -exec touch -h -d '2001-02-03 04:05:06.789' {} +
         set -- -q -r r --subvol ro:sub --compress zstd --compress no='*.log' --compress zlib:9=/d/e/large \
             --inode-flags nodatacow:db --inode-flags immutable,noatime:d/t3 --dedupe
         "$SAPWOOD" mkfs "$@" i; sound i
         mount -o ro,loop i m
         map() { filefrag -v m/$1 | awk '$1 == "0:" {print $4, $NF}'; }
-        map d/t2 | grep encoded; map d/t3 | grep encoded; map d/e/large; ! map d/e/large | grep encoded
-        ! map logs/x.log | grep encoded; ! map db/copy | grep encoded
-        map d/t1 | grep shared; [ "$(map d/t1)" = "$(map sub/copy)" ]; ! map db/copy | grep shared
-        lsattr -d m/db | grep -q '^-*C-* '; lsattr m/db/copy | grep -q '^-*C-* '
-        lsattr m/d/t3 | grep -q '^[-A]*i[-A]* '; ! lsattr m/d/t1 | grep -q '^[-]*[iC]'
+        is() { map $1 > map.txt; grep -q $2 map.txt; }; isnt() { map $1 > map.txt; not grep -q $2 map.txt; }
+        is d/t2 encoded; is d/t3 encoded; isnt d/e/large encoded; isnt logs/x.log encoded; isnt db/copy encoded
+        is d/t1 shared; [ "$(map d/t1)" = "$(map sub/copy)" ]; isnt db/copy shared
+        lsattr -d m/db m/db/copy m/d/t3 m/d/t1 | tee flags.txt
+        grep -qx -- '-*C-* *m/db' flags.txt; grep -qx -- '-*C-* *m/db/copy' flags.txt
+        grep -qx -- '-*i-*A-* *m/d/t3' flags.txt; grep -qx -- '-* *m/d/t1' flags.txt
         (cd r; find . -type f -exec cmp {} ../m/{} \;); (cd r; find . -exec stat -c '%n %Y %a %U' {} +) | sort > a
         (cd m; find . -exec stat -c '%n %Y %a %U' {} +) | sort > b; same a b; umount m
         "$SAPWOOD" subvolume list i | grep -q 'sub (read-only)'
@@ -294,7 +296,7 @@ const SCRIPTS: &[(&str, &str)] = &[
         asks 'not FLAGS:PATH' -r r --inode-flags nodatacow; asks 'missing' -r r --inode-flags nodatacow:missing
         asks 'no kind of subvolume' -r r --subvol rx:file; asks 'no path below' -r r --subvol a/../..
         asks 'several .* default' -r r --subvol default:a --subvol default:b
-        asks 'file' -r r --subvol file
+        not "$SAPWOOD" mkfs -q -r r --subvol file i 2> err; grep -q 'i:/file: is a directory' err; rm i
         for option in '--subvol x' '--compress zstd' '--dedupe' '--inode-flags nodatacow:file'; do
             asks 'only btrfs' -t ext4 -r r $option
         done

@@ -123,14 +123,19 @@ impl<'a> Arranged<'a, '_> {
         ended.map_err(|source| StorageError::File { path, source })
     }
 
+    /// How the file at a path is compressed, if it is not as most files.
+    fn compression(&self, path: &[u8]) -> Option<&'a str> {
+        let mut patterns = self.patterns.iter().rev();
+        let found = patterns.find(|(pattern, _)| covers(path, |path| pattern.is_match(path)));
+        found.map(|(_, how)| *how)
+    }
+
     /// Stores a file in its own way, if it has one.
     fn store(&mut self, path: &[u8], attr: &Attr) -> vfs::Result<()> {
         let nodatacow = self
             .storage
             .is_nodatacow(Path::new(OsStr::from_bytes(path)));
-        let mut patterns = self.patterns.iter().rev();
-        let found = patterns.find(|(pattern, _)| covers(path, |path| pattern.is_match(path)));
-        let compression = found.map(|(_, how)| *how);
+        let compression = self.compression(path);
         if !nodatacow && compression.is_none() {
             return Ok(());
         }
@@ -220,14 +225,15 @@ impl<'a> Arranged<'a, '_> {
             Ok(())
         })?;
         sizes.retain(|_, several| *several);
-        let mut first: HashMap<[u8; 32], Vec<u8>> = HashMap::new();
+        let mut first: HashMap<(Option<&str>, [u8; 32]), Vec<u8>> = HashMap::new();
         self.each(|this, path, attr| {
             if !shares(attr) || !sizes.contains_key(&attr.size) {
                 return Ok(());
             }
-            let hash = this.hash(attr)?;
-            let Some(earlier) = first.get(&hash) else {
-                first.insert(hash, path.to_vec());
+            // Each keeps its compression.
+            let content = (this.compression(path), this.hash(attr)?);
+            let Some(earlier) = first.get(&content) else {
+                first.insert(content, path.to_vec());
                 return Ok(());
             };
             let earlier = tree::resolve(this.fs, earlier, false)?;
