@@ -45,8 +45,8 @@ pub(super) struct Args {
     /// UUID of the disk, from which those of partitions and file systems derive [default: random]
     #[arg(short = 'U', long, value_name = "UUID", value_parser = uuid)]
     uuid: Option<[u8; 16]>,
-    /// Make a disk that depends on what is put into it alone: UUIDs derive from it unless -U is given,
-    /// and the time is SOURCE_DATE_EPOCH, or the newest time of the sources of a partition
+    /// Make a disk that depends on what is put into it alone: UUIDs derive from it unless -U is
+    /// given, and the time is SOURCE_DATE_EPOCH, or the newest time of the sources of a partition
     #[arg(long)]
     reproducible: bool,
     /// Partitions begin at multiples of this

@@ -42,8 +42,8 @@ pub(super) struct Args {
     changes: ChangeArgs,
     #[command(flatten)]
     storage: StorageArgs,
-    /// Without --size, leave this much free beyond the smallest size that holds the files: bytes, or
-    /// with k, M, G, T, or a percentage of that size
+    /// Without --size, leave this much free beyond the smallest size that holds the files: bytes,
+    /// or with k, M, G, T, or a percentage of that size
     #[arg(long, value_name = "SIZE|PERCENT%", default_value = "0")]
     free: Room,
     /// Without --size, leave this many inodes free at least (ext4)
@@ -227,8 +227,8 @@ fn failure(args: &Args, error: BuildError) -> Failure {
 }
 
 /// Owner and group of the root directory of an empty image, unless it belongs to the superuser. An
-/// ordinary user could not write to a mount of the image otherwise. An image that does not depend on
-/// who makes it belongs to the superuser.
+/// ordinary user could not write to a mount of the image otherwise. An image that does not depend
+/// on who makes it belongs to the superuser.
 fn root_owner(options: &MkfsOptions) -> Option<(u32, u32)> {
     let (uid, gid) = (rustix::process::geteuid(), rustix::process::getegid());
     let fixed = options.time().is_some();

@@ -190,7 +190,8 @@ impl Storage {
         self.subvolumes.push(subvolume);
     }
 
-    /// Compresses all files with `zlib`, `lzo` or `zstd`, with a level after a colon, or not (`no`).
+    /// Compresses all files with `zlib`, `lzo` or `zstd`, with a level after a colon, or not
+    /// (`no`).
     ///
     /// # Errors
     /// [`StorageError::Compression`].
@@ -211,7 +212,8 @@ impl Storage {
         Ok(())
     }
 
-    /// Sets flags of a file or directory. All below a directory with `nodatacow` has that flag, too.
+    /// Sets flags of a file or directory. All below a directory with `nodatacow` has that flag,
+    /// too.
     pub fn inode_flags(&mut self, flags: PathFlags) {
         self.flags.push(flags);
     }

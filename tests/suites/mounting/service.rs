@@ -219,6 +219,10 @@ mount -t tmpfs none /usr/sbin
 for name in mount.fuse.sapwood umount.fuse.sapwood umount.fuseblk.sapwood; do
     ln -s "$program" /usr/sbin/$name
 done
+# `!` ends no script.
+not() {
+    ! "$@" || exit 1
+}
 used() {
     test "$(findmnt -no SOURCE "$dir")" = "$image"
     echo "$1" >"$dir/file"
@@ -233,14 +237,14 @@ for options in defaults noauto,user,x-systemd.automount,nofail rw,users,_netdev,
         used "$options"
         mount -T "$work/fstab" -a
         case $options in
-        noauto*) ! findmnt "$dir" >/dev/null ;;
+        noauto*) not findmnt "$dir" >/dev/null ;;
         *) used "$options" ;;
         esac
     done
 done
 echo "$image.missing $dir fuse.sapwood nofail 0 0" >"$work/fstab"
-! findmnt "$dir" >/dev/null
-! mount -T "$work/fstab" "$dir" 2>"$work/said"
+not findmnt "$dir" >/dev/null
+not mount -T "$work/fstab" "$dir" 2>"$work/said"
 grep -q missing "$work/said"
 "#;
 

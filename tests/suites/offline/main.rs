@@ -19,7 +19,7 @@ const LIMIT: Duration = Duration::from_secs(120);
 
 /// What scripts begin with. `fails CODE HINT COMMAND...`: it exits so, with one line that says so;
 /// `owner PLACE UID GID`: it belongs to them. `tools IMAGE`: the tools of its kind find nothing
-/// wrong.
+/// wrong. `not COMMAND`: it fails (`!` ends no script).
 const PRELUDE: &str = r#"
 umask 022
 image() { "$SAPWOOD" mkfs -q -t $KIND --size 128M "$@"; }
@@ -35,6 +35,7 @@ fails() {
     [ $expected = 2 ] || [ $(wc -l < err.txt) = 1 ] || { echo "$* says more:"; cat err.txt; exit 1; }
 }
 tools() { [ $KIND = ext4 ] && check=(e2fsck -fn) || check=(btrfs check --check-data-csum); "${check[@]}" "$1" > tools.txt 2>&1 || { cat tools.txt; exit 1; }; }
+not() { ! "$@" || { echo "succeeded: $*"; exit 1; }; }
 mkdir t; echo text > f
 "#;
 

@@ -51,7 +51,7 @@ pub(crate) const SCRIPTS: &[(&str, &str)] = &[
         r#"image a.img; mounted rw; mkdir m/d; echo old > m/f; cat m/f; exec 5< m/f; cd t; echo new > f; mkdir d; echo x > d/g; tar cf ../a.tar f d; cd ..
         for round in 1 2; do ! stat m/d/g m/e 2> /dev/null; before=$(stat -c %y m); [ $(stat -c %h m/f) = 1 ]
         "$SAPWOOD" untar -q a.tar m; [ $(cat m/d/g) = x ]; [ $(cat m/f) = new ]; [ "$(stat -c %y m)" != "$before" ]; [ $(ls m/d) = g ]
-        rm m/d/g; ! stat m/d/g 2> /dev/null; done; (cd m/d; "$SAPWOOD" untar -q ../../a.tar .; [ "$(pwd -P)" = "$(cd ..; pwd -P)/d" ])
+        rm m/d/g; not stat m/d/g 2> /dev/null; done; (cd m/d; "$SAPWOOD" untar -q ../../a.tar .; [ "$(pwd -P)" = "$(cd ..; pwd -P)/d" ])
         read line <&5; [ $line = old ]; exec 5<&-; done_with"#,
     ),
     (
@@ -138,7 +138,7 @@ pub(crate) const SCRIPTS: &[(&str, &str)] = &[
         mkdir -p t/some/e t/none/e; echo x > t/none/f; chmod 664 t/none/f; echo y > t/none/e/g; echo z > t/some/f; chmod 664 t/some/f; setfacl -m u:50005:rw,g::r t/some/f; setfacl -m u:50007:rwx t/some t/some/e; setfacl -d -m g:50006:rx t/some/e
         tar --format=pax --acls -cf some.tar -C t some; tar -cf none.tar -C t none; chmod 644 some.tar none.tar; chmod 755 .; both() { gives $2; $1 some.tar $2; $1 none.tar $2; (cd $2; find some none | sort | xargs getfacl -n; listing .) > ${2##*/}.txt; }
         tar_() { tar --acls -xpf $1 -C $2; }; plain() { case $1 in some*) tar_ "$@";; *) tar -xpf $1 -C $2;; esac; }; bulk() { in_process "$SAPWOOD" untar -q "$@"; }; requests() { by_requests unshare -n "$SAPWOOD" untar -q "$@"; }; here() { "$SAPWOOD" untar -q "$@"; }
-        both plain ref; grep -c 'user:50008:' ref.txt; ! grep -q '^user:50008:' <(getfacl -R -n ref/some); both here dir; diff ref.txt dir.txt
+        both plain ref; grep -c 'user:50008:' ref.txt; not grep -q '^user:50008:' <(getfacl -R -n ref/some); both here dir; diff ref.txt dir.txt
         as_tar() { case $1 in some*) user tar --acls -xf $1 -C $2;; *) user tar -xf $1 -C $2;; esac; }; as_bulk() { in_process user "$SAPWOOD" untar -q "$@"; }; as_here() { user "$SAPWOOD" untar -q "$@"; }; both as_tar uref; both as_here udir; diff uref.txt udir.txt
         for sandbox in on off; do image -f a.img; mounted allow_other,sandbox=$sandbox; both bulk m/in; diff ref.txt in.txt; both requests m/req; diff ref.txt req.txt; both as_bulk m/uin; diff uref.txt uin.txt; gives m/off; done_with; done
         "$SAPWOOD" untar -q some.tar a.img:off; "$SAPWOOD" untar -q none.tar a.img:off; mounted rw; both true m/off; diff ref.txt off.txt; done_with; tools a.img"#,

@@ -13,8 +13,8 @@ use sapwood::block::Device;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
-/// A new file, or one under a temporary name. It is removed when it is dropped, or when a signal ends
-/// the command, before it is kept.
+/// A new file, or one under a temporary name. It is removed when it is dropped, or when a signal
+/// ends the command, before it is kept.
 pub(crate) struct NewFile {
     unfinished: Arc<Mutex<Option<Unfinished>>>,
     path: PathBuf,

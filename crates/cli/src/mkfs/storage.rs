@@ -10,8 +10,8 @@ pub(super) struct StorageArgs {
     /// Make the directory of that path a subvolume (btrfs); it is empty if no source has it
     #[arg(long, value_name = "[rw|ro|default|default-ro:]PATH")]
     subvol: Vec<NewSubvolume>,
-    /// Compress the files with zlib, lzo or zstd (btrfs), or only those that the pattern matches, as
-    /// for --exclude; no for none. Of several patterns that match a file the last one counts
+    /// Compress the files with zlib, lzo or zstd (btrfs), or only those that the pattern matches,
+    /// as for --exclude; no for none. Of several patterns that match a file the last one counts
     #[arg(long, value_name = "ALGORITHM[:LEVEL][=GLOB]")]
     compress: Vec<String>,
     /// Set flags of a file or directory: nodatacow (btrfs; for all below a directory), immutable,

@@ -239,8 +239,8 @@ pub(super) fn zero(image: &Image, start: u64, len: u64) -> Result<()> {
     Ok(())
 }
 
-/// Makes the inode of the blocks reserved for descriptors name those of the new geometry: a block of
-/// pointers to the reserved blocks of group 0, each of which names its copies.
+/// Makes the inode of the blocks reserved for descriptors name those of the new geometry: a block
+/// of pointers to the reserved blocks of group 0, each of which names its copies.
 pub(super) fn resize_inode(image: &mut Image) -> Result<()> {
     let geometry = image.geometry.clone();
     if !geometry.features().has_compat(Compat::RESIZE_INODE) {

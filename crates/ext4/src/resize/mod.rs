@@ -11,8 +11,8 @@
 //! transaction changes the superblock and what belongs to it (`shrink`). The caller shortens a file
 //! after that.
 //!
-//! `Image::commit` says what a power cut leaves. Copies of the superblock and of the descriptor table
-//! are written at the end.
+//! `Image::commit` says what a power cut leaves. Copies of the superblock and of the descriptor
+//! table are written at the end.
 //!
 //! Growing needs room for descriptors, which most file systems reserve.
 

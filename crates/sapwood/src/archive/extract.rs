@@ -12,10 +12,10 @@
 //! Its whiteouts are applied to the lower layers before anything of it is made.
 //!
 //! An archive is extracted by the owner of an image, or for a [`Client`] of a mounted file system
-//! (`gate`). For a client, as with tar(1), an entry that the client has no right to make is reported
-//! and left out. Owners are restored if the client may change owners, else its umask counts, and no
-//! set-id bit is set. A copy for a client follows the rules of `copy`: it keeps modes, replaces no
-//! directory, and leaves out everything below a directory that it cannot make.
+//! (`gate`). For a client, as with tar(1), an entry that the client has no right to make is
+//! reported and left out. Owners are restored if the client may change owners, else its umask
+//! counts, and no set-id bit is set. A copy for a client follows the rules of `copy`: it keeps
+//! modes, replaces no directory, and leaves out everything below a directory that it cannot make.
 //!
 //! An inode has the ACLs of its entry alone if an image is built, in a copy, and if the entry has
 //! any. Else it inherits the default ACL of its directory, as with tar(1).

@@ -1,8 +1,8 @@
 //! Entries on their way to the daemon.
 //!
-//! An entry is its length (4 bytes), and then numbers and byte strings in the order of [`encode`]; a
-//! string has its length (4 bytes) in front. A file with a size has its content after it: pieces of
-//! an offset (8 bytes), a length (4 bytes) and so many bytes. A length of 0 ends the content;
+//! An entry is its length (4 bytes), and then numbers and byte strings in the order of [`encode`];
+//! a string has its length (4 bytes) in front. A file with a size has its content after it: pieces
+//! of an offset (8 bytes), a length (4 bytes) and so many bytes. A length of 0 ends the content;
 //! [`INCOMPLETE`] says that the client could not read it all. An entry of length 0 is the end.
 //!
 //! The daemon trusts nothing of it: lengths are bounded before memory is allocated.

@@ -39,8 +39,8 @@ pub(super) fn archive<R: Read + Send + 'static>(
     let name = "bulk-send".to_owned();
     let thread = thread::Builder::new().name(name).spawn(move || {
         let sent = send_archive(archive, &mut sender);
-        // The caller has stopped listening if it failed. It hears why before the daemon fails, which
-        // is when the sender is dropped.
+        // The caller has stopped listening if it failed. It hears why before the daemon fails,
+        // which is when the sender is dropped.
         let _ = done.send(sent);
     });
     if let Err(error) = thread {

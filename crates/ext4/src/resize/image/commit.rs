@@ -95,8 +95,9 @@ impl Image {
             self.write_super(&self.stored)?;
             return Err(ResizeError::Journal { blocks: count });
         }
-        // A kernel reads the descriptors of all groups that the superblock counts before it recovers
-        // the journal. Blocks of descriptors that are no longer needed get another content.
+        // A kernel reads the descriptors of all groups that the superblock counts before it
+        // recovers the journal. Blocks of descriptors that are no longer needed get another
+        // content.
         if self.geometry.blocks_count() < self.stored_blocks {
             let super_block = blocks.iter().filter(|(block, _)| *block == place);
             self.write_home(super_block.map(|(block, bytes)| (block, bytes)))?;
