@@ -358,6 +358,8 @@ fn qcow2() -> Outcome {
         run(&["cp", "-q", &text, &format!("{top}#part:text")])?;
         same(run(&["info", &top])?.contains("qcow2"), true)?;
         run(&["check", &format!("{top}#1")])?;
+        let anew = ["mkfs", "-qt", kind, "--force", "--size", "300M", &top];
+        fails(&anew, "is a qcow2 file")?;
         qemu_img(&["check", "-q", &top])?;
     }
     let new = at("new");

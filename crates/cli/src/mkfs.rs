@@ -9,7 +9,7 @@ mod storage;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use sapwood::block::{Device, FileDevice, Operand};
+use sapwood::block::{Device, DiskFormat, FileDevice, Operand};
 use sapwood::mkfs::{MkfsReport, table};
 use sapwood::{BuildError, FileSystem, Kind, MkfsOptions, Options, OutputFormat, Room, Sources};
 use serde_json::{Value, json};
@@ -183,6 +183,14 @@ fn device(image: &Path, options: &MkfsOptions) -> Result<(Arc<dyn Device>, Optio
                 true => Some(sapwood::image::open_device(image, false)?),
                 false => None,
             };
+            if old
+                .as_ref()
+                .is_some_and(|old| old.format() != DiskFormat::Raw)
+            {
+                let why = "is a qcow2 file; without --size its disk is used, and --output-format \
+                           qcow2 makes it anew";
+                return Err(Failure::local(image, why));
+            }
             let new = NewFile::beside(image, old).map_err(|error| Failure::local(image, error))?;
             let made = FileDevice::create(new.path(), size);
             let made = made.map_err(|error| Failure::new(super::failure::IMAGE, error))?;

@@ -57,7 +57,7 @@ pub struct BuiltImage {
     /// Bytes of the image.
     pub size: u64,
     /// Names of a [directory](ImageBuilder::from_dir) that could not be copied; each was reported
-    /// as [`Progress::Failed`](crate::Progress::Failed).
+    /// as [`Progress::Failed`].
     pub left_out: u64,
 }
 
