@@ -226,12 +226,14 @@ impl Connection {
 
     /// Fails every request in flight, and all later ones.
     fn die(&self, why: NbdError) {
-        self.socket.shutdown(Shutdown::Both);
         let mut pending = self.pending.lock();
         let why = Arc::clone(pending.dead.get_or_insert_with(|| Arc::new(why)));
         for (_, waiting) in pending.waiting.drain() {
             waiting.ticket.arrive(Err(Failure::Dead(Arc::clone(&why))));
         }
+        drop(pending);
+        // A request that finds the socket closed must not take its error for the reason.
+        self.socket.shutdown(Shutdown::Both);
     }
 
     fn receive(&self, mut stream: Stream) {
