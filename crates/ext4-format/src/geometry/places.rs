@@ -190,7 +190,7 @@ impl Geometry {
     }
 
     /// Where copies of block `index` of the descriptor table stand, without the one that is
-    /// read.
+    /// read. A group whose own descriptor is in its meta group has no copy of the classic table.
     pub fn desc_table_backups(&self, index: u32) -> Vec<u64> {
         if self.in_meta_group(index) {
             let first = index.saturating_mul(self.descs_per_block());
@@ -201,6 +201,7 @@ impl Geometry {
             return groups.iter().map(|g| self.meta_desc_block(*g)).collect();
         }
         (1..self.group_count)
+            .take_while(|group| !self.in_meta_group(group / self.descs_per_block()))
             .filter(|group| self.has_super(*group))
             .map(|group| self.first_block(group) + 1 + u64::from(index))
             .collect()
@@ -279,7 +280,8 @@ mod tests {
         let first = |group: u64| 1 + group * 256;
         // Block 0 of the table: after the superblock and its copies.
         assert_eq!(geometry.descriptor_block(31), Ok((2, 31 * 32)));
-        let copies: Vec<_> = [1, 3, 5, 7, 9, 25, 27, 49, 81].map(|g| first(g) + 1).into();
+        // Groups 49 and 81 have a superblock copy and no table: they are past the first meta group.
+        let copies: Vec<_> = [1, 3, 5, 7, 9, 25, 27].map(|g| first(g) + 1).into();
         assert_eq!(geometry.desc_table_backups(0), copies);
         // Block 1: in groups 32, 33 and 63, none of which has a superblock copy.
         assert_eq!(geometry.descriptor_block(33), Ok((first(32), 32)));
@@ -303,6 +305,22 @@ mod tests {
             (99, 0),
         ] {
             assert_eq!(geometry.fixed_blocks(group), blocks, "group {group}");
+        }
+    }
+
+    /// Copies of descriptors lie in what [`Geometry::fixed_blocks`] keeps free of everything else.
+    #[test]
+    fn copies_of_descriptors_are_fixed_blocks() {
+        let geometry = grown();
+        for index in 0..geometry.desc_blocks() {
+            for block in geometry.desc_table_backups(index) {
+                let (group, offset) = geometry.group_of_block(block).unwrap();
+                let fixed = geometry.fixed_blocks(group);
+                assert!(
+                    offset < fixed,
+                    "block {block} of index {index} in group {group}"
+                );
+            }
         }
     }
 }
