@@ -2,12 +2,13 @@
 
 use sapwood_base::RangeSet;
 use sapwood_ext4_format::{
-    BitmapKind, Compat, Geometry, GroupDesc, GroupFlags, INDIRECT_DIRECT, Incompat, bitmap,
-    special_ino,
+    BitmapKind, Compat, Geometry, GroupDesc, GroupFlags, INDIRECT_DIRECT, Incompat, SuperBlock,
+    bitmap, special_ino,
 };
 
 use super::image::{Image, places};
-use super::{ResizeError, Result};
+use super::meta_groups::{self, border, loses_resize_inode, remove_resize_inode, use_meta_groups};
+use super::{ResizeError, Result, journal};
 
 /// Fewest blocks for data in the last group.
 const LAST_GROUP_ROOM: u64 = 50;
@@ -22,18 +23,50 @@ pub(super) fn grow(image: &mut Image, blocks: u64) -> Result<()> {
         let why = "it lacks the feature 64bit";
         return Err(ResizeError::TooLarge { wanted, why });
     }
-    let Some(new) = larger(image, &old, blocks)? else {
+    let Some((_, new)) = larger(&image.sb, &old, blocks)? else {
         return Ok(());
     };
+    let loses = loses_resize_inode(&old, &new);
+    let borrowed = match loses && !image.has_log() {
+        true => meta_groups::borrow(image, &old)?,
+        false => None,
+    };
+    if loses && !image.has_log() {
+        // The groups up to the border bring room for a journal.
+        return in_two_steps(image, &old, blocks);
+    }
+    let Some((sb, new)) = larger(&image.sb, &old, blocks)? else {
+        return Ok(());
+    };
+    image.sb = sb;
     extend_last(image, &old, &new)?;
     let placed = place(&old, &new)?;
     image.geometry = new.clone();
     for (group, place) in (old.group_count()..).zip(&placed.groups) {
         add_group(image, group, *place, &placed.used)?;
     }
-    resize_inode(image)?;
+    match loses {
+        true => remove_resize_inode(image)?,
+        false => resize_inode(image)?,
+    }
     image.commit(None)?;
+    if let Some(borrowed) = borrowed {
+        journal::give_back(image, borrowed)?;
+    }
     image.write_backups(0)
+}
+
+/// Grows as far as the classic descriptor table reaches, and then to `blocks`.
+///
+/// # Errors
+/// [`ResizeError::NoJournal`] if it has reached that already.
+fn in_two_steps(image: &mut Image, old: &Geometry, blocks: u64) -> Result<()> {
+    let border = border(old);
+    if border <= old.blocks_count() || border >= blocks {
+        return Err(ResizeError::NoJournal);
+    }
+    grow(image, border)?;
+    grow(image, blocks)
 }
 
 /// Overhead of a group at the end of the file system.
@@ -42,28 +75,28 @@ pub(super) fn least_last(geometry: &Geometry, group: u32) -> u64 {
     u64::from(geometry.fixed_blocks(group)) + own + LAST_GROUP_ROOM
 }
 
-/// The superblock gets its new numbers. `None` if the file system cannot grow by so little.
-fn larger(image: &mut Image, old: &Geometry, mut blocks: u64) -> Result<Option<Geometry>> {
+/// The superblock with its new numbers. `None` if the file system cannot grow by so little.
+fn larger(
+    before: &SuperBlock,
+    old: &Geometry,
+    mut blocks: u64,
+) -> Result<Option<(SuperBlock, Geometry)>> {
     loop {
-        let mut sb = image.sb.clone();
+        let mut sb = before.clone();
         let wanted = blocks << old.block_bits();
         let in_groups = blocks - u64::from(old.first_data_block());
         let count = in_groups.div_ceil(u64::from(old.blocks_per_group()));
         let inodes = count.saturating_mul(u64::from(old.inodes_per_group()));
         let why = "too many inodes";
         let inodes = u32::try_from(inodes).map_err(|_| ResizeError::TooLarge { wanted, why })?;
-        let reserved = old.reserved_gdt_blocks();
         sb.set_blocks_count(blocks)?;
         sb.inodes_count = inodes.into();
-        let needed = descriptor_blocks(&Geometry::new(&sb)?).saturating_sub(descriptor_blocks(old));
-        if needed > u32::from(reserved) {
-            return Err(ResizeError::Descriptors {
-                needed,
-                reserved: reserved.into(),
-            });
+        let needed = further_descriptors(old, count);
+        match u64::from(old.reserved_gdt_blocks()).checked_sub(needed) {
+            Some(left) => sb.reserved_gdt_blocks = (left as u16).into(),
+            None => use_meta_groups(&mut sb, old, wanted)?,
         }
-        sb.reserved_gdt_blocks = (reserved - needed as u16).into();
-        let kept = image.sb.reserved_blocks_count();
+        let kept = before.reserved_blocks_count();
         let share = u128::from(kept) * u128::from(blocks) / u128::from(old.blocks_count());
         sb.set_reserved_blocks_count(u64::try_from(share).unwrap_or(kept))?;
         let new = Geometry::new(&sb)?;
@@ -77,25 +110,21 @@ fn larger(image: &mut Image, old: &Geometry, mut blocks: u64) -> Result<Option<G
             continue;
         }
         set_overhead(&mut sb, old, &new);
-        image.sb = sb;
-        return Ok(Some(new));
+        return Ok(Some((sb, new)));
     }
 }
 
-/// Blocks of the descriptor table that follow the superblock.
-fn descriptor_blocks(geometry: &Geometry) -> u32 {
-    match geometry.features().has_incompat(Incompat::META_BG) {
-        true => geometry.desc_blocks().min(geometry.first_meta_bg()),
-        false => geometry.desc_blocks(),
+/// Blocks by which the classic descriptor table of `old` must become longer for so many groups.
+fn further_descriptors(old: &Geometry, groups: u64) -> u64 {
+    if old.features().has_incompat(Incompat::META_BG) {
+        return 0;
     }
+    let blocks = groups.div_ceil(old.descs_per_block().into());
+    blocks.saturating_sub(old.desc_blocks().into())
 }
 
 /// Renews the number of blocks that belong to no file, if it is recorded.
-pub(super) fn set_overhead(
-    sb: &mut sapwood_ext4_format::SuperBlock,
-    old: &Geometry,
-    new: &Geometry,
-) {
+pub(super) fn set_overhead(sb: &mut SuperBlock, old: &Geometry, new: &Geometry) {
     let of = |geometry: &Geometry| -> u64 {
         let own = 2 + u64::from(geometry.inode_table_blocks());
         let groups = 0..geometry.group_count();

@@ -19,6 +19,8 @@ use crate::Error;
 /// Blocks of the journal: as few as the kernel accepts.
 const BLOCKS: u32 = 1024;
 const _: () = assert!(BLOCKS <= EXTENT_MAX_LEN);
+/// Most blocks of the descriptor table that one transaction of it changes, beside a few of groups.
+pub(super) const MOST_TABLES: u32 = BLOCKS - BLOCKS / 32 - 64;
 /// Most blocks of pointers that its map can need.
 const POINTERS: u32 = 5;
 

@@ -14,12 +14,14 @@
 //! `Image::commit` says what a power cut leaves. Copies of the superblock and of the descriptor
 //! table are written at the end.
 //!
-//! Growing needs room for descriptors, which most file systems reserve.
+//! Growing past the blocks that are reserved for descriptors puts further descriptors into meta
+//! groups (`meta_groups`).
 
 mod grow;
 mod image;
 mod journal;
 mod map;
+mod meta_groups;
 mod references;
 mod relocate;
 mod renumber;
@@ -67,14 +69,9 @@ pub enum ResizeError {
         /// What it lacks.
         why: &'static str,
     },
-    /// The descriptor table cannot grow.
-    #[error("{needed} blocks of descriptors are needed, but only {reserved} are reserved")]
-    Descriptors {
-        /// Further blocks that are needed.
-        needed: u32,
-        /// Those that are reserved.
-        reserved: u32,
-    },
+    /// A file system without a journal needs one for this change, and has no room for it.
+    #[error("there is no room for the journal that this change needs: grow it by less first")]
+    NoJournal,
     /// What is in use does not fit.
     #[error("what it holds does not fit into {wanted} bytes")]
     NoRoom {

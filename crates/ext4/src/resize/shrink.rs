@@ -118,9 +118,13 @@ fn cut(image: &mut Image, sb: SuperBlock, old: &Geometry, new: &Geometry) -> Res
     for group in new.group_count()..old.group_count() {
         *image.desc_mut(group)? = removed(old, group)?;
     }
-    let tables =
-        new.group_count() / new.descs_per_block()..old.desc_blocks().min(new.desc_blocks());
-    for index in tables {
+    let kept = match image.has_log() {
+        // A block that the table loses is free, past the end, or reserved for descriptors again. A
+        // kernel that recovers the journal still reads descriptors there.
+        true => old.desc_blocks(),
+        false => new.desc_blocks(),
+    };
+    for index in new.group_count() / new.descs_per_block()..kept {
         let bytes = image.table_block(index)?;
         image.put(old.desc_table_block(index), bytes)?;
     }
