@@ -7,6 +7,7 @@ use std::sync::Arc;
 use sapwood_block::{Device, MemoryDevice};
 use sapwood_btrfs::Btrfs;
 use sapwood_ext4::Ext4;
+use sapwood_testing::machine::{Need, left_out};
 use sapwood_testing::{CrashPlan, RecordDevice, Replayer};
 use sapwood_vfs::{Credentials, FileSystem, Ino, NewInode, SetXattrMode, TrimRange, WriteMode};
 
@@ -219,6 +220,17 @@ fn cuts(engine: Engine, memory: &Arc<MemoryDevice>, size: Option<u64>) -> u64 {
 }
 
 fn cuts_by(engine: Engine, memory: &Arc<MemoryDevice>, size: Option<u64>, verify: Verify) -> u64 {
+    some_cuts(engine, memory, size, verify, CUTS)
+}
+
+/// As [`cuts`], with about `most` cuts.
+fn some_cuts(
+    engine: Engine,
+    memory: &Arc<MemoryDevice>,
+    size: Option<u64>,
+    verify: Verify,
+    most: usize,
+) -> u64 {
     let base = memory.snapshot();
     let record = Arc::new(RecordDevice::new(Arc::clone(memory)));
     let device: Arc<dyn Device> = record.clone();
@@ -236,7 +248,7 @@ fn cuts_by(engine: Engine, memory: &Arc<MemoryDevice>, size: Option<u64>, verify
     );
     // ext4 becomes as small as possible in several steps.
     let steps = size.is_none() && matches!(engine, Engine::Ext4(_));
-    let step = points.len().div_ceil(CUTS).max(1);
+    let step = points.len().div_ceil(most).max(1);
     for at in points.into_iter().step_by(step) {
         let try_image = |image: MemoryDevice, plan: &CrashPlan| {
             let image: Arc<dyn Device> = Arc::new(image);
@@ -304,6 +316,63 @@ fn a_cut_leaves_the_old_or_the_new_size_of_other_forms_of_ext4() {
         48 * MIB,
         80 * MIB,
     );
+}
+
+/// Grows past what the classic descriptor table reaches, and shrinks below that.
+fn across_the_border(engine: Engine, memory: &Arc<MemoryDevice>, size: u64, room: u64) {
+    let first_meta_group = |memory: &MemoryDevice| {
+        let image = sapwood_ext4::inspect::Image::open(Arc::new(memory.snapshot())).unwrap();
+        let sb = image.super_block();
+        let incompat = sb.features().incompat;
+        let meta_bg = incompat.contains(sapwood_ext4_format::Incompat::META_BG);
+        meta_bg.then(|| sb.first_meta_bg.get())
+    };
+    assert_eq!(first_meta_group(memory), None);
+    assert_eq!(some_cuts(engine, memory, Some(room), verify, 60), room);
+    let border = first_meta_group(memory).unwrap();
+    assert!(border > 0);
+    some_cuts(engine, memory, Some(size), verify, 60);
+    assert!(first_meta_group(memory).unwrap() < border + 1);
+    some_cuts(engine, memory, Some(room), verify, 20);
+    cuts(engine, memory, None);
+    let device: Arc<dyn Device> = memory.clone();
+    whole(engine, &device).unwrap();
+}
+
+#[test]
+fn a_cut_of_a_growth_past_the_blocks_for_descriptors_leaves_the_old_or_the_new_size() {
+    // A block of 1 KiB has the descriptors of 16 groups of 8 MiB, or of 32 without 64bit.
+    for (features, size, room) in [
+        ("^resize_inode", 100, 160),
+        ("^resize_inode,^64bit,^metadata_csum,^extent", 200, 300),
+    ] {
+        let engine = Engine::Ext4(features);
+        let memory = filled(engine, size * MIB, room * MIB);
+        across_the_border(engine, &memory, size * MIB, room * MIB);
+    }
+}
+
+/// The step to meta groups removes the resize inode.
+#[test]
+fn a_cut_of_the_removal_of_the_resize_inode_leaves_it_whole_or_gone() {
+    if left_out(&[Need::Program("mke2fs")]) {
+        return;
+    }
+    // Groups of 1 MiB; two blocks are reserved, each for 16 or 32 groups.
+    for (args, size, room) in [
+        ("-b 1024 -g 1024 -E resize=60M", 31, 80),
+        ("-b 1024 -g 1024 -O ^64bit -E resize=60M", 31, 120),
+        ("-b 1024 -g 1024 -O sparse_super2 -E resize=60M", 31, 80),
+    ] {
+        let engine = Engine::Ext4(args);
+        let image = sapwood_testing::oracle::ext4::image(size * MIB, args);
+        let memory = Arc::new(image.resized(room * MIB));
+        let fs = engine.mount(memory.clone()).unwrap();
+        fill(&*fs);
+        fs.unmount().unwrap();
+        drop(fs);
+        across_the_border(engine, &memory, size * MIB, room * MIB);
+    }
 }
 
 /// Files of [`scatter`].

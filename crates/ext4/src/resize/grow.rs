@@ -28,13 +28,13 @@ pub(super) fn grow(image: &mut Image, blocks: u64) -> Result<()> {
     };
     let loses = loses_resize_inode(&old, &new);
     let borrowed = match loses && !image.has_log() {
-        true => meta_groups::borrow(image, &old)?,
+        true => match meta_groups::borrow(image, &old)? {
+            // The groups up to the border bring room for a journal.
+            None => return in_two_steps(image, &old, blocks),
+            some => some,
+        },
         false => None,
     };
-    if loses && !image.has_log() {
-        // The groups up to the border bring room for a journal.
-        return in_two_steps(image, &old, blocks);
-    }
     let Some((sb, new)) = larger(&image.sb, &old, blocks)? else {
         return Ok(());
     };
@@ -44,6 +44,9 @@ pub(super) fn grow(image: &mut Image, blocks: u64) -> Result<()> {
     image.geometry = new.clone();
     for (group, place) in (old.group_count()..).zip(&placed.groups) {
         add_group(image, group, *place, &placed.used)?;
+    }
+    if sapwood_fault::planted(399) {
+        image.commit(None)?;
     }
     match loses {
         true => remove_resize_inode(image)?,

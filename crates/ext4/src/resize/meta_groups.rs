@@ -11,7 +11,7 @@
 //! transaction.
 
 use sapwood_ext4_format::{
-    Compat, Features, Geometry, INDIRECT_DIRECT, Incompat, SuperBlock, special_ino,
+    Compat, Features, Geometry, INDIRECT_DIRECT, Incompat, Inode, SuperBlock, special_ino,
 };
 
 use super::image::Image;
@@ -81,9 +81,7 @@ pub(super) fn remove_resize_inode(image: &mut Image) -> Result<()> {
     let pointers = u64::from(inode.block_word(INDIRECT_DIRECT as usize + 1));
     if pointers != 0 {
         image.geometry.check_blocks(pointers, 1)?;
-        if !sapwood_fault::planted(399) {
-            image.free(pointers, 1);
-        }
+        image.free(pointers, 1);
     }
-    image.clear_inode(ino)
+    image.put_inode(ino, Inode::new(&image.geometry))
 }

@@ -64,16 +64,15 @@ fn smaller(image: &Image, mut blocks: u64) -> Result<(SuperBlock, Geometry)> {
                 }
             }
         }
-        let fewer = Geometry::new(&sb)?;
+        // Fewer than before, so it fits.
+        let table = count.div_ceil(old.descs_per_block().into()) as u32;
         if sb.features().has_compat(Compat::RESIZE_INODE) {
-            let given = old.desc_blocks().saturating_sub(fewer.desc_blocks());
+            let given = old.desc_blocks().saturating_sub(table);
             let names = u64::from(old.block_size()) / 4;
             let reserved = u64::from(old.reserved_gdt_blocks()) + u64::from(given);
             sb.reserved_gdt_blocks = u16::try_from(reserved.min(names)).unwrap_or(0).into();
         }
-        if sb.first_meta_bg.get() > fewer.desc_blocks() {
-            sb.first_meta_bg = fewer.desc_blocks().into();
-        }
+        sb.first_meta_bg = sb.first_meta_bg.get().min(table).into();
         let new = Geometry::new(&sb)?;
         let last = new.group_count() - 1;
         let short = u64::from(new.group_blocks(last));
@@ -118,15 +117,18 @@ fn cut(image: &mut Image, sb: SuperBlock, old: &Geometry, new: &Geometry) -> Res
     for group in new.group_count()..old.group_count() {
         *image.desc_mut(group)? = removed(old, group)?;
     }
-    let kept = match image.has_log() {
-        // A block that the table loses is free, past the end, or reserved for descriptors again. A
-        // kernel that recovers the journal still reads descriptors there.
+    // A kernel that recovers the journal still reads the descriptors of before, also in blocks that
+    // the table loses. Those past the end must not be in the journal.
+    let tables = match image.has_log() {
         true => old.desc_blocks(),
-        false => new.desc_blocks(),
+        false => old.desc_blocks().min(new.desc_blocks()),
     };
-    for index in new.group_count() / new.descs_per_block()..kept {
-        let bytes = image.table_block(index)?;
-        image.put(old.desc_table_block(index), bytes)?;
+    for index in new.group_count() / new.descs_per_block()..tables {
+        let place = old.desc_table_block(index);
+        if place < blocks {
+            let bytes = image.table_block(index)?;
+            image.put(place, bytes)?;
+        }
     }
     image.forget_groups(new.group_count());
     image.sb = sb;

@@ -119,26 +119,18 @@ impl Image {
         Ok(())
     }
 
-    /// Clears the slot of an inode, which stays in use.
+    /// Frees an inode and clears its slot.
     ///
     /// # Errors
-    /// There is no such inode; the device.
-    pub(in crate::resize) fn clear_inode(&mut self, ino: u32) -> Result<()> {
+    /// The device; the bitmap is wrong.
+    pub(in crate::resize) fn release_inode(&mut self, ino: u32, directory: bool) -> Result<()> {
         let (block, offset) = self.inode_place(ino)?;
         let mut table = self.block(block)?;
         let (from, size) = (offset as usize, usize::from(self.geometry.inode_size()));
         if let Some(slot) = table.get_mut(from..from + size) {
             slot.fill(0);
         }
-        self.put(block, table)
-    }
-
-    /// Frees an inode and clears its slot.
-    ///
-    /// # Errors
-    /// The device; the bitmap is wrong.
-    pub(in crate::resize) fn release_inode(&mut self, ino: u32, directory: bool) -> Result<()> {
-        self.clear_inode(ino)?;
+        self.put(block, table)?;
         let (group, index) = self.geometry.inode_location(ino)?;
         let mut bytes = self.inode_bitmap(group)?;
         bitmap::clear_bit(&mut bytes, index);
