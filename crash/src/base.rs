@@ -31,7 +31,8 @@ pub enum BaseKind {
     Ext4Empty,
     /// Blocks of 4 KiB, as `mkfs` makes them; the files of [`STANDARD`].
     Ext4Usual,
-    /// As [`Ext4`](Self::Ext4), with block pointers instead of extents.
+    /// As [`Ext4`](Self::Ext4), with block pointers instead of extents, and with no room for
+    /// descriptors of further groups.
     Ext4Indirect,
     /// As [`Ext4`](Self::Ext4), with fast commits.
     Ext4Fast,

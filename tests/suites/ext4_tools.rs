@@ -1,4 +1,4 @@
-//! `mkfs`, `info` and `dump` of ext4 images on the command line.
+//! `mkfs`, `info`, `dump` and `resize` of ext4 images on the command line.
 #![allow(clippy::unwrap_used)]
 
 use std::fs;
@@ -7,8 +7,11 @@ use std::process::Command;
 use std::time::Duration;
 
 use libtest_mimic::Trial;
-use sapwood_tests::mount::sapwood;
-use sapwood_tests::{Need, Outcome, machine, process, scratch, trial};
+use sapwood_testing::oracle::{KernelMount, Loop};
+use sapwood_testing::tree::{Facts, Tree};
+use sapwood_tests::image::{Image, Mkfs};
+use sapwood_tests::mount::{Driver, sapwood};
+use sapwood_tests::{Need, Outcome, machine, process, scratch, trial, volume};
 
 const LIMIT: Duration = Duration::from_secs(60);
 
@@ -18,6 +21,16 @@ fn trials() -> Vec<Trial> {
         trial("made_and_shown", &check, made_and_shown),
         trial("filled_from_a_directory", &check, filled),
         trial("refused", &check, refused),
+        trial(
+            "grown_past_the_blocks_for_descriptors",
+            &GROWTH,
+            grown_past_the_blocks_for_descriptors,
+        ),
+        trial(
+            "an_image_that_others_grew_past_them",
+            &GROWTH,
+            an_image_that_others_grew_past_them,
+        ),
     ]
 }
 
@@ -150,6 +163,201 @@ fn refused() -> Outcome {
     fails(&["dump", image, "turbo"], "turbo")?;
     // Whatever was refused left it as it was.
     sound(&path)?;
+    Ok(())
+}
+
+const GROWTH: [Need; 4] = [
+    machine::KERNEL_EXT4,
+    Need::Program("e2fsck"),
+    Need::Program("debugfs"),
+    Need::Program("resize2fs"),
+];
+
+/// A kind of ext4 whose descriptor table is full soon, with blocks of 1 KiB in small groups.
+struct Form {
+    args: &'static str,
+    /// Sizes in MiB: at first, and past the reserved blocks.
+    first: u64,
+    grown: u64,
+    /// Blocks of the classic table after that.
+    table: u32,
+}
+
+const FORMS: [Form; 10] = [
+    form("-b 1024 -g 256 -O ^resize_inode,^64bit -J size=1", 6, 30, 1),
+    form("-b 1024 -g 256 -O ^resize_inode -J size=1", 6, 30, 2),
+    form("-b 4096 -g 256 -O ^resize_inode", 40, 150, 1),
+    form("-b 1024 -g 1024 -E resize=40M -J size=1", 12, 80, 3),
+    form(
+        "-b 1024 -g 512 -O ^resize_inode,^sparse_super,^64bit",
+        12,
+        40,
+        1,
+    ),
+    form("-b 1024 -g 512 -O ^resize_inode,sparse_super2", 12, 40, 2),
+    form("-b 1024 -g 512 -O ^resize_inode,^flex_bg,^64bit", 12, 40, 1),
+    form(
+        "-b 1024 -g 1024 -O ^64bit,^metadata_csum,uninit_bg -E resize=40M",
+        12,
+        90,
+        2,
+    ),
+    form("-t ext2 -b 1024 -g 1024 -E resize=40M", 12, 90, 2),
+    form("-t ext3 -b 1024 -g 512 -O ^resize_inode", 12, 40, 1),
+];
+
+const fn form(args: &'static str, first: u64, grown: u64, table: u32) -> Form {
+    Form {
+        args,
+        first,
+        grown,
+        table,
+    }
+}
+
+const MIB: u64 = 1 << 20;
+
+/// What the kernel writes into a mounted form: some files, and with `full` as many as fit.
+fn write(image: &Image, dir: &str, full: bool) -> Result<(), String> {
+    let mount = Driver::Kernel.mount(image.path(), "rw")?;
+    let many = if full { "400" } else { "20" };
+    let script = format!(
+        "mkdir {dir} {dir}/sub; cd {dir}
+        for n in $(seq {many}); do
+            head -c $((n % 7 * 30000 + n)) /dev/urandom >f$n 2>/dev/null || break
+            [ $((n % 5)) != 0 ] || mkdir -p sub/d$n 2>/dev/null || break
+        done
+        ln -s target link; ln f1 sub/other; sync"
+    );
+    process::shell(mount.path(), &script, LIMIT)?;
+    mount.unmount()
+}
+
+/// The same tree, but for inode numbers and maps, which a shrink changes.
+fn same(before: &Tree, after: &Tree) -> Result<(), String> {
+    let facts = Facts::PLAIN | Facts::DATA | Facts::FLAGS | Facts::TIMES - Facts::ATIME;
+    before.compare(after, |_, _, _| facts)
+}
+
+/// Gives an image another size. Both checks find nothing, and the kernel finds the same files.
+fn resized(image: &Image, size: &str) -> Result<(), String> {
+    let failed = |why: String| format!("resize {size}: {why}");
+    let before = volume::list(image, Driver::Kernel)?;
+    said(&["resize", "-q", image.path().to_str().unwrap(), size]).map_err(failed)?;
+    image.check().map_err(failed)?;
+    let after = volume::list(image, Driver::Kernel).map_err(failed)?;
+    same(&before, &after).map_err(failed)
+}
+
+/// What `dumpe2fs -h` prints after a name.
+fn header(image: &Image, name: &str) -> Result<String, String> {
+    let args = ["-h", image.path().to_str().unwrap()];
+    let text = process::run("dumpe2fs", &args)?;
+    let line = text.lines().find_map(|line| line.strip_prefix(name));
+    Ok(line.unwrap_or_default().trim().to_owned())
+}
+
+fn has(image: &Image, feature: &str) -> Result<bool, String> {
+    let features = header(image, "Filesystem features:")?;
+    Ok(features.split_whitespace().any(|word| word == feature))
+}
+
+/// Uses the new space, shrinks to each size in MiB, and grows again.
+fn up_and_down(image: &Image, sizes: &[u64], grown: u64) -> Result<(), String> {
+    write(image, "second", true)?;
+    image.check()?;
+    let mount = Driver::Kernel.mount(image.path(), "rw")?;
+    process::shell(mount.path(), "rm -r second/f?* second/sub/d?*", LIMIT)?;
+    mount.unmount()?;
+    for size in sizes {
+        resized(image, &format!("{size}M"))?;
+    }
+    resized(image, &format!("{grown}M"))?;
+    write(image, "third", true)?;
+    image.check()?;
+    resized(image, "min")
+}
+
+fn grow_form(form: &Form) -> Result<(), String> {
+    let image = Image::by_kernel(&Mkfs::ext4(form.args).sized(form.first * MIB))?;
+    write(&image, "first", false)?;
+    resized(&image, &format!("{}M", form.grown))?;
+    let table = header(&image, "First meta block group:")?;
+    if table != form.table.to_string() || !has(&image, "meta_bg")? {
+        return Err(format!("the first meta group is {table:?}"));
+    }
+    if has(&image, "resize_inode")? || !header(&image, "Reserved GDT blocks:")?.is_empty() {
+        return Err("blocks are reserved for descriptors".into());
+    }
+    up_and_down(&image, &[form.grown * 3 / 4, form.first], form.grown + 7)
+}
+
+/// Growth past the reserved blocks puts descriptors into meta groups.
+fn grown_past_the_blocks_for_descriptors() -> Outcome {
+    for form in &FORMS {
+        grow_form(form).map_err(|why| format!("{}: {why}", form.args))?;
+    }
+    Ok(())
+}
+
+/// The kernel grows a mounted image past its reserved blocks. False: it does not let this process.
+fn grown_by_the_kernel(image: &Image, size: u64) -> Result<bool, String> {
+    let file = fs::File::options().write(true).open(image.path());
+    let longer = file.and_then(|file| file.set_len(size));
+    longer.map_err(|error| error.to_string())?;
+    let device = Loop::new(image.path(), &[])?;
+    let at = scratch::directory();
+    let mount = KernelMount::of_device(device.path(), "ext4", "rw", at.path())?;
+    let path = device.path().to_str().unwrap();
+    let grown = process::run("resize2fs", &[path]);
+    mount.unmount()?;
+    match grown {
+        Ok(_) => Ok(true),
+        Err(why) if why.contains("Permission denied") => Ok(false),
+        Err(why) => Err(why),
+    }
+}
+
+/// `resize2fs` grows an image whose table ends at its first block: not past blocks that are
+/// reserved, but to the same form.
+fn grown_by_the_tool(image: &Image) -> Result<(), String> {
+    let path = image.path().to_str().unwrap();
+    for command in ["feature meta_bg", "set_super_value first_meta_bg 1"] {
+        process::run("debugfs", &["-w", "-R", command, path])?;
+    }
+    process::run("e2fsck", &["-fn", path])?;
+    process::run("resize2fs", &["-f", path]).map(drop)
+}
+
+/// Groups past the first meta group have copies of the superblock and none of the classic table:
+/// 49, 81, and all with a copy beyond.
+fn an_image_that_others_grew_past_them() -> Outcome {
+    for (args, table) in [
+        ("-b 1024 -g 256 -O ^resize_inode,^64bit -J size=1", "1"),
+        ("-b 1024 -g 256 -O ^64bit -E resize=14M -J size=1", "2"),
+    ] {
+        let image = Image::by_kernel(&Mkfs::ext4(args).sized(6 * MIB))?;
+        write(&image, "first", false)?;
+        if !grown_by_the_kernel(&image, 30 * MIB)? {
+            machine::note(Some(args), "the kernel does not let this process resize");
+            if table != "1" {
+                continue;
+            }
+            grown_by_the_tool(&image)?;
+        }
+        let found = header(&image, "First meta block group:")?;
+        if found != table {
+            return Err(format!("{args}: the first meta group is {found:?}").into());
+        }
+        image.check()?;
+        write(&image, "more", true)?;
+        image.check()?;
+        resized(&image, "40M").map_err(|why| format!("{args}: {why}"))?;
+        let mount = Driver::Kernel.mount(image.path(), "rw")?;
+        process::shell(mount.path(), "rm -r more", LIMIT)?;
+        mount.unmount()?;
+        up_and_down(&image, &[26, 7], 33).map_err(|why| format!("{args}: {why}"))?;
+    }
     Ok(())
 }
 

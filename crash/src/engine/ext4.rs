@@ -30,6 +30,19 @@ pub(super) fn can(op: &Op) -> bool {
     )
 }
 
+/// Block pointers instead of extents. One block has the descriptors of 32 groups of 2 MiB, and none
+/// is reserved: a base that grows gets meta groups.
+const INDIRECT: [&str; 8] = [
+    "-b",
+    "1024",
+    "-g",
+    "2048",
+    "-J",
+    "size=1",
+    "-O",
+    "^extents,^64bit,^resize_inode",
+];
+
 /// An empty file system by mke2fs, without `lost+found`: the model has none.
 pub(super) fn format(kind: BaseKind, size: u64) -> Result<MemoryDevice, String> {
     let dir = scratch::directory();
@@ -39,7 +52,7 @@ pub(super) fn format(kind: BaseKind, size: u64) -> Result<MemoryDevice, String> 
         .map_err(|error| error.to_string())?;
     let args = match kind {
         BaseKind::Ext4Usual => &["-b", "4096"][..],
-        BaseKind::Ext4Indirect => &["-b", "1024", "-J", "size=1", "-O", "^extents,^64bit"],
+        BaseKind::Ext4Indirect => &INDIRECT,
         BaseKind::Ext4Fast => &["-b", "1024", "-J", "size=2", "-O", "fast_commit"],
         _ => &["-b", "1024", "-J", "size=1"],
     };

@@ -189,6 +189,19 @@ impl Geometry {
         Ok((self.desc_table_block(group / per_block), offset))
     }
 
+    /// Whether a journal may have a copy of this block. A journal of a shrink has descriptors of
+    /// meta groups past the new end.
+    pub fn may_be_logged(&self, block: u64) -> bool {
+        if block < self.blocks_count {
+            return true;
+        }
+        let per_block = self.descs_per_block();
+        let meta_group = u64::from(self.blocks_per_group) * u64::from(per_block);
+        let index = block.saturating_sub(u64::from(self.first_data_block)) / meta_group;
+        u32::try_from(index)
+            .is_ok_and(|index| self.in_meta_group(index) && self.desc_table_block(index) == block)
+    }
+
     /// Where copies of block `index` of the descriptor table stand, without the one that is
     /// read. A group whose own descriptor is in its meta group has no copy of the classic table.
     pub fn desc_table_backups(&self, index: u32) -> Vec<u64> {
@@ -305,6 +318,24 @@ mod tests {
             (99, 0),
         ] {
             assert_eq!(geometry.fixed_blocks(group), blocks, "group {group}");
+        }
+    }
+
+    #[test]
+    fn a_journal_may_have_descriptors_of_removed_meta_groups() {
+        let geometry = grown();
+        let first = |group: u64| 1 + group * 256;
+        // Group 128 begins a meta group, 160 another one.
+        for (block, allowed) in [
+            (25_600, true),
+            (25_601, false),
+            (first(128), true),
+            (first(128) + 1, false),
+            (first(129), false),
+            (first(160), true),
+            (u64::MAX, false),
+        ] {
+            assert_eq!(geometry.may_be_logged(block), allowed, "block {block}");
         }
     }
 

@@ -118,8 +118,7 @@ pub(super) fn replayed(view: &View, findings: &mut Vec<Finding>) -> Option<Arc<d
     let overlay: Arc<dyn Device> = Arc::new(OverlayDevice::new(Arc::clone(&view.device)));
     let result = load(view, &overlay).and_then(|log| {
         let log = log.ok_or("there is none, but it has to be replayed")?;
-        let blocks = view.geometry.blocks_count();
-        let plan = log.scan(&|block| block < blocks);
+        let plan = log.scan(&|block| view.geometry.may_be_logged(block));
         let plan = plan.map_err(|error| error.to_string())?;
         plan.replay(&*overlay).map_err(|error| error.to_string())
     });

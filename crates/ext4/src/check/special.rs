@@ -38,6 +38,10 @@ impl Check<'_> {
                 self.resize_inode(view, inode);
             }
             _ if self.is_named(view, ino) => self.in_use(view, ino, inode),
+            // The kernel frees its block when it removes the feature, and keeps the inode.
+            special_ino::RESIZE if inode.block().iter().all(|byte| *byte == 0) => {
+                self.checksum_of_reserved(view, ino, inode);
+            }
             _ if inode.links() == 0 && inode.mode() == 0 && !holds_blocks(ino, inode) => {
                 self.checksum_of_reserved(view, ino, inode);
             }

@@ -209,8 +209,7 @@ fn recover_journal(device: &Arc<dyn Device>, sb: &SuperBlock, geometry: &Geometr
     if !log.needs_recovery() {
         return Ok(());
     }
-    let blocks = geometry.blocks_count();
-    let plan = log.scan(&|block| block < blocks)?;
+    let plan = log.scan(&|block| geometry.may_be_logged(block))?;
     if log.fast_commit_blocks() == 0 {
         let recovery = plan.replay(&**device)?;
         log::info!("{}: journal recovered", device.name());

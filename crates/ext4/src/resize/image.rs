@@ -11,7 +11,8 @@ use std::sync::Arc;
 use sapwood_base::RangeSet;
 use sapwood_block::Device;
 use sapwood_ext4_format::{
-    Compat, Geometry, GroupDesc, GroupFlags, SuperBlock, SuperState, bitmap, validate_block_bitmap,
+    Compat, Geometry, GroupDesc, GroupFlags, Incompat, SuperBlock, SuperState, bitmap,
+    validate_block_bitmap,
 };
 use sapwood_jbd2::{LayoutMap, Log};
 use sapwood_vfs::Timestamp;
@@ -74,6 +75,11 @@ impl Image {
         drop(fs);
         let sb = read_super(&**device)?;
         if !sb.state().contains(SuperState::VALID) || sb.state().contains(SuperState::ERROR) {
+            return Err(ResizeError::Unclean);
+        }
+        let features = sb.features();
+        if features.has_compat(Compat::RESIZE_INODE) && features.has_incompat(Incompat::META_BG) {
+            // The resize inode cannot name blocks of meta groups.
             return Err(ResizeError::Unclean);
         }
         let geometry = Geometry::new(&sb)?;

@@ -117,18 +117,15 @@ fn cut(image: &mut Image, sb: SuperBlock, old: &Geometry, new: &Geometry) -> Res
     for group in new.group_count()..old.group_count() {
         *image.desc_mut(group)? = removed(old, group)?;
     }
-    // A kernel that recovers the journal still reads the descriptors of before, also in blocks that
-    // the table loses. Those past the end must not be in the journal.
+    // A kernel that recovers the journal still uses the descriptors of before, also those in blocks
+    // that the table loses.
     let tables = match image.has_log() {
         true => old.desc_blocks(),
         false => old.desc_blocks().min(new.desc_blocks()),
     };
     for index in new.group_count() / new.descs_per_block()..tables {
-        let place = old.desc_table_block(index);
-        if place < blocks {
-            let bytes = image.table_block(index)?;
-            image.put(place, bytes)?;
-        }
+        let bytes = image.table_block(index)?;
+        image.put(old.desc_table_block(index), bytes)?;
     }
     image.forget_groups(new.group_count());
     image.sb = sb;

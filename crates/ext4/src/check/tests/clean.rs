@@ -4,7 +4,7 @@ use sapwood_testing::machine::note;
 
 use crate::oracles::{KERNEL, MIB, TOOLS, image, left_out};
 
-use super::tools::{Saved, assert_clean, fill, with_kernel};
+use super::tools::{Saved, assert_clean, fill, lines, report, with_kernel};
 
 /// Arguments of `mke2fs`, size of the image in MiB, and whether the kernel fills it.
 const VARIANTS: &[(&str, u64, bool)] = &[
@@ -80,4 +80,26 @@ fn images_filled_by_the_kernel_are_clean() {
         filled += 1;
     }
     assert!(filled >= 20, "only {filled} variants were filled");
+}
+
+/// The kernel leaves such an inode when it grows past the blocks that it reserved.
+#[test]
+fn a_resize_inode_without_blocks_and_without_its_feature_is_clean() {
+    if left_out(TOOLS) {
+        return;
+    }
+    let device = image(32 * MIB, "-O ^resize_inode");
+    let saved = Saved::new(&device);
+    let fields = ["mode 0100600", "links_count 1", "size 67383296"];
+    for field in fields {
+        saved.debugfs(&format!("set_inode_field <7> {field}"));
+    }
+    let (clean, text) = saved.e2fsck();
+    assert!(clean, "{text}");
+    assert_clean(&saved.load(), "an empty resize inode");
+    saved.debugfs("set_inode_field <7> block[DIND] 3000");
+    let (clean, _) = saved.e2fsck();
+    assert!(!clean);
+    let found = report(&saved.load()).unwrap();
+    assert!(found.errors().next().is_some(), "{}", lines(&found));
 }
