@@ -202,7 +202,7 @@ const FORMS: [Form; 10] = [
         90,
         2,
     ),
-    form("-t ext2 -b 1024 -g 1024 -E resize=40M", 12, 90, 2),
+    form("-t ext2 -b 1024 -g 2048 -E resize=100M", 12, 160, 2),
     form("-t ext3 -b 1024 -g 512 -O ^resize_inode", 12, 40, 1),
 ];
 
@@ -227,7 +227,7 @@ fn write(image: &Image, dir: &str, full: bool) -> Result<(), String> {
             head -c $((n % 7 * 30000 + n)) /dev/urandom >f$n 2>/dev/null || break
             [ $((n % 5)) != 0 ] || mkdir -p sub/d$n 2>/dev/null || break
         done
-        ln -s target link; ln f1 sub/other; sync"
+        rm -f f9*; ln -s target link; ln f1 sub/other; sync"
     );
     process::shell(mount.path(), &script, LIMIT)?;
     mount.unmount()

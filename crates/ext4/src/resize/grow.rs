@@ -62,10 +62,11 @@ pub(super) fn grow(image: &mut Image, blocks: u64) -> Result<()> {
 /// Grows as far as the classic descriptor table reaches, and then to `blocks`.
 ///
 /// # Errors
-/// [`ResizeError::NoJournal`] if it has reached that already.
+/// [`ResizeError::NoJournal`] if it has reached that already, or no group has room for a journal.
 fn in_two_steps(image: &mut Image, old: &Geometry, blocks: u64) -> Result<()> {
     let border = border(old);
-    if border <= old.blocks_count() || border >= blocks {
+    let small = u64::from(old.blocks_per_group()) < 2 * journal::ROOM;
+    if small || border <= old.blocks_count() || border >= blocks {
         return Err(ResizeError::NoJournal);
     }
     grow(image, border)?;

@@ -23,6 +23,8 @@ const _: () = assert!(BLOCKS <= EXTENT_MAX_LEN);
 pub(super) const MOST_TABLES: u32 = BLOCKS - BLOCKS / 32 - 64;
 /// Most blocks of pointers that its map can need.
 const POINTERS: u32 = 5;
+/// Free blocks side by side that it takes.
+pub(super) const ROOM: u64 = (BLOCKS + POINTERS) as u64;
 
 /// A journal that will be removed.
 pub(super) struct Borrowed {
