@@ -52,12 +52,14 @@ lint: need-build
 	scripts/header --check
 	scripts/deny
 	cargo clippy --workspace --all-targets -- -D warnings
-	cargo clippy --manifest-path fuzz/Cargo.toml --all-targets -- -D warnings
+	cargo clippy --manifest-path fuzz/Cargo.toml --target-dir target --all-targets -- -D warnings
 	RUSTDOCFLAGS='-D warnings' cargo doc --quiet --no-deps --workspace --exclude sapwood-cli --exclude sapwood-tests --exclude sapwood-crash --exclude sapwood-bench --exclude sapwood-layers --all-features
 
+# Programs and tests are built at once: apart, crates would be built for each, because what only tests
+# depend on adds features.
 test: need-test lint
 	scripts/test-programs
-	cargo build --workspace
+	cargo build --workspace --all-targets
 	scripts/fuzz 120
 	cargo test --workspace --no-fail-fast 2>&1 | scripts/total
 

@@ -49,7 +49,11 @@ fn forms() -> Vec<(Form, Ways, bool)> {
             OF_EXT4,
             false,
         ),
-        (ext4("few_inodes", "-N 3000"), OF_INODES, true),
+        (
+            Form::ext4("few_inodes", "-N 3000", "io_uring=auto,sandbox=off"),
+            OF_INODES,
+            true,
+        ),
         (
             Form::ext4("few_inodes_plain_loop", "-N 3000", "io_uring=off"),
             OF_INODES,
@@ -118,7 +122,7 @@ fn free(volume: &Volume) -> Result<u64, String> {
 /// Over the plain loop a deleted inode may be counted a moment later.
 fn free_inodes(volume: &Volume) -> Result<u64, String> {
     let switch = fs::read_to_string("/sys/module/fuse/parameters/enable_uring");
-    if volume.options().contains("io_uring=off") || !switch.is_ok_and(|on| on.trim() == "Y") {
+    if !volume.options().contains("io_uring=auto") || !switch.is_ok_and(|on| on.trim() == "Y") {
         std::thread::sleep(Duration::from_millis(20));
     }
     let stat = rustix::fs::statvfs(volume.path()).map_err(|error| error.to_string())?;

@@ -41,7 +41,10 @@ fn trials() -> Vec<Trial> {
             Kind::Btrfs => machine::KERNEL,
             Kind::Ext4 => machine::KERNEL_EXT4,
         };
-        for (transport, options) in [("io_uring", "io_uring=auto"), ("dev_fuse", "io_uring=off")] {
+        for (transport, options) in [
+            ("io_uring", "io_uring=auto,sandbox=off"),
+            ("dev_fuse", "io_uring=off"),
+        ] {
             for cache in ["no_writeback_cache", "writeback_cache"] {
                 let name = format!(
                     "{}_{transport}_{cache}_set_id_bits_as_in_the_kernel",

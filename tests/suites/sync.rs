@@ -57,7 +57,7 @@ fn trials() -> Vec<Trial> {
 }
 
 /// The two ways in which requests reach the daemon.
-const TRANSPORTS: [&str; 2] = ["io_uring=auto", "io_uring=off"];
+const TRANSPORTS: [&str; 2] = ["io_uring=auto,sandbox=off", "io_uring=off"];
 
 fn image(kind: Kind) -> Result<Image, String> {
     Image::new(&Mkfs {
@@ -226,10 +226,10 @@ fn loops(image: &Path) -> Result<Vec<PathBuf>, String> {
 
 fn dead_daemon(kind: Kind) -> Outcome {
     let image = image(kind)?;
-    let mut mount = block_mount(&image, "io_uring=auto")?;
+    let mut mount = block_mount(&image, "io_uring=auto,sandbox=off")?;
     mount.kill_daemon();
     // The dead mount is no obstacle to another one, and is taken away as any other is.
-    let again = block_mount(&image, "io_uring=auto")?;
+    let again = block_mount(&image, "io_uring=auto,sandbox=off")?;
     process::run("umount", &[mount.path()])?;
     let left = loops(image.path())?;
     if left.len() != 1 {
@@ -247,7 +247,7 @@ fn dead_daemon(kind: Kind) -> Outcome {
 /// kernel's driver does not get at the image through mount(8).
 fn anchor(kind: Kind) -> Outcome {
     let image = image(kind)?;
-    let mount = block_mount(&image, "io_uring=auto")?;
+    let mount = block_mount(&image, "io_uring=auto,sandbox=off")?;
     let shown = sapwood_fuse::mounted_on(mount.path()).ok_or("not in the mount table")?;
     if shown.kind != "fuseblk.sapwood" || Path::new(&shown.source) != image.path() {
         return Err(format!("mount table: {shown:?}").into());

@@ -90,7 +90,8 @@ pub fn mount(image: &Path, dir: &Path, options: &Options) -> Result<Mount, Mount
 /// As [`mount()`], for a process that does nothing else: `broker` mounts and unmounts, and this
 /// process is confined as the option `sandbox` says, for the rest of its life and before it reads
 /// the first byte of the image. It must have one thread. An image of an NBD server is served
-/// without a sandbox, because a lost connection must be made again.
+/// without a sandbox, because a lost connection must be made again. A confined process uses io_uring
+/// only if the option says `on`, because the sandbox does not see its requests.
 ///
 /// # Errors
 /// As [`mount()`].
@@ -100,12 +101,15 @@ pub fn mount_confined(
     options: &Options,
     broker: &broker::Broker,
 ) -> Result<Mount, MountError> {
-    let prepared = Prepared::new(image, options)?;
+    let mut prepared = Prepared::new(image, options)?;
     let files = OpenFiles::open(&prepared.image, &prepared.options)?;
     let wanted = options.mounting().sandbox;
     if wanted != Choice::Off {
         let strict = wanted == Choice::On;
         if !files.has_export() {
+            if prepared.fuse.io_uring == Choice::Auto {
+                prepared.fuse.io_uring = Choice::Off;
+            }
             let needs = sandbox::Needs::of(&prepared.fuse);
             sandbox::confine(needs, strict).map_err(sapwood_fuse::MountError::Sandbox)?;
         } else if strict {

@@ -56,6 +56,18 @@ const CONFINED: [(&str, &str); 5] = [
     ("CapAmb:", "0000000000000000"),
 ];
 
+/// No seccomp filter sees what is asked of a ring.
+fn has_no_ring(process: u32) -> Result<(), String> {
+    let failed = |error: std::io::Error| format!("process {process}: {error}");
+    for file in fs::read_dir(format!("/proc/{process}/fd")).map_err(failed)? {
+        let file = fs::read_link(file.map_err(failed)?.path()).map_err(failed)?;
+        if file.to_string_lossy().contains("io_uring") {
+            return Err(format!("process {process} has {}", file.display()));
+        }
+    }
+    Ok(())
+}
+
 fn is_confined(process: u32) -> Result<(), String> {
     for (field, wanted) in CONFINED {
         let found = status_of(process, field)?;
@@ -90,7 +102,9 @@ fn confined() -> Outcome {
         ];
         for (round, options) in rounds.iter().enumerate() {
             let running = SapwoodMount::new(image.path(), options)?;
-            is_confined(running.daemon().ok_or("no daemon")?)?;
+            let daemon = running.daemon().ok_or("no daemon")?;
+            is_confined(daemon)?;
+            has_no_ring(daemon)?;
             let point = running.path();
             let content = vec![u8::try_from(round)?; 3 << 20];
             fs::write(point.join("file"), &content)?;

@@ -42,7 +42,8 @@ const LANDLOCK: ABI = ABI::V6;
 /// What a process needs in addition to what every daemon needs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Needs {
-    /// io_uring, whose requests no seccomp filter sees.
+    /// io_uring, whose requests no seccomp filter sees. A daemon should use it only if its user
+    /// asked for it.
     pub io_uring: bool,
 }
 

@@ -17,7 +17,8 @@
 //! message that was read is counted.
 //!
 //! **Without io_uring** requests and forgets arrive in one order, and are counted after they are
-//! read. A thread may be delayed between the read and the count, or before the read, so a request
+//! read. A thread of their own serves most forgets ([`Deferred`]), and is hurried by one that settles.
+//! A request thread may be delayed between the read and the count, or before the read, so a request
 //! without space is retried only when no other request thread is about to run and the kernel has no
 //! message ([`Plain::is_quiet`]), or after [`MOST_MOMENTS`]. `statfs` does not wait for that.
 //!
@@ -32,6 +33,7 @@ use parking_lot::{Condvar, Mutex};
 use rustix::thread::Pid;
 use zerocopy::FromBytes;
 
+use super::deferred::Deferred;
 use super::device::{Device, Received};
 use crate::wire::Opcode;
 use crate::wire::abi::{ForgetOne, InHeader};
@@ -51,6 +53,7 @@ const MOST_TRIES: u32 = 8;
 pub(super) struct Forgets {
     device: OnceLock<ForgetDevice>,
     plain: OnceLock<Plain>,
+    pub(super) deferred: Deferred,
     state: Mutex<State>,
     one_done: Condvar,
 }
@@ -85,7 +88,11 @@ pub(super) struct Reader<'a>(&'a Forgets, Pid);
 impl Drop for Reader<'_> {
     fn drop(&mut self) {
         if let Some(plain) = self.0.plain.get() {
-            plain.readers.lock().retain(|&reader| reader != self.1);
+            let mut readers = plain.readers.lock();
+            readers.retain(|&reader| reader != self.1);
+            if readers.is_empty() {
+                self.0.deferred.close();
+            }
         }
     }
 }
@@ -184,6 +191,16 @@ impl Forgets {
         InProgress(self, self.state.lock().count())
     }
 
+    /// Passes a forget that was read without io_uring to the thread of forgets, if it takes it.
+    pub(super) fn defer(&self, message: &[u8]) -> bool {
+        self.deferred.push(message, || self.state.lock().count())
+    }
+
+    /// A forget that was counted when it was deferred.
+    pub(super) fn resume(&self, number: u64) -> InProgress<'_> {
+        InProgress(self, number)
+    }
+
     /// The next pending message with io_uring.
     ///
     /// # Errors
@@ -227,6 +244,7 @@ impl Forgets {
                 }
             }
         }
+        self.deferred.hurry();
         let mut state = self.state.lock();
         let now = state.next;
         self.one_done.wait_while(&mut state, |state| {

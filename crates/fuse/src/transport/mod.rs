@@ -8,7 +8,8 @@
 //! answers it from a buffer that the thread keeps. So the transport allocates nothing per request.
 //!
 //! - `/dev/fuse` ([`plain`], [`device`]): each thread has its own descriptor (a clone with its own
-//!   queue in the kernel), reads a request and writes the answer.
+//!   queue in the kernel), reads a request and writes the answer. Forgets, which have none, go to a
+//!   thread of their own ([`deferred`]).
 //! - io_uring ([`uring`]): where the kernel offers it, most requests arrive this way. Forgets do
 //!   not; they are taken in batches ([`forgets`]).
 //! - [`lone`] recognizes a client that sends one request at a time, and saves wake-ups.
@@ -24,6 +25,7 @@
 //! - A kernel that ends the connection ends the threads (`tests/mount/sessions.rs`).
 
 mod content;
+mod deferred;
 mod device;
 mod forgets;
 mod init;
@@ -207,6 +209,14 @@ impl Transport {
             }
         } else {
             let (first, _) = self.threads;
+            let (server, device) = (Arc::clone(&self.server), Arc::clone(&self.device));
+            self.server.defer_forgets();
+            let deferring = self.pool.start(move || server.serve_deferred(&device));
+            let server = Arc::clone(&self.server);
+            if let Err(error) = deferring {
+                log::warn!("request threads serve forgets: {error}");
+                server.end_deferring();
+            }
             let plain = Plain::new(
                 self.device,
                 self.server,
@@ -215,7 +225,7 @@ impl Transport {
                 &self.lone,
                 self.threads,
             );
-            plain.start(first)?;
+            plain.start(first).inspect_err(|_| server.end_deferring())?;
         }
         Ok(())
     }

@@ -9,7 +9,7 @@ use zerocopy::IntoBytes;
 use super::content::Wait;
 use super::device::{Device, HEADER, HEADROOM, KEEP, LARGE, header, malformed, undelivered};
 use super::later::{Helper, Outcome};
-use super::lone::{Lone, Poll};
+use super::lone::{Lone, Poll, Serving};
 use super::pool::{Load, Need, Pool};
 use super::server::Server;
 use crate::options::MAX_IO;
@@ -100,6 +100,10 @@ impl Plain {
             let message = buffers.request.get(..len).unwrap_or(&[]);
             let request = wire::split_message(message);
             let awaited = !request.as_ref().is_ok_and(|(header, _)| is_forget(header));
+            if !awaited && self.server.defer(message) {
+                answered = false;
+                continue;
+            }
             if at_once && answered && awaited {
                 self.lone.overlap();
             }
@@ -124,15 +128,15 @@ impl Plain {
         answer: &mut [u8],
     ) -> usize {
         let wait = Wait::of(header_in.opcode, body);
-        let _serving = self.lone.begin(wait == Wait::Long);
+        let serving = self.lone.begin(wait == Wait::Long);
         if wait == Wait::No {
-            return self.answer(device, header_in, body, answer);
+            return self.answer(device, header_in, body, serving, answer);
         }
         if self.load.begin() == Need::OneMore {
             // A failure was logged; the existing threads continue.
             let _ = self.add();
         }
-        let len = self.answer(device, header_in, body, answer);
+        let len = self.answer(device, header_in, body, serving, answer);
         self.load.end();
         len
     }
@@ -142,6 +146,7 @@ impl Plain {
         device: &Arc<Device>,
         header_in: &InHeader,
         body: Body<'_>,
+        serving: Serving<'_>,
         answer: &mut [u8],
     ) -> usize {
         let Some((space, payload)) = answer.split_at_mut_checked(HEADER) else {
@@ -160,6 +165,8 @@ impl Plain {
             }
             Outcome::Answer(reply) => reply,
         };
+        // A fast client sends its next request before the answer's system call returns.
+        drop(serving);
         let (sent, len) = match reply {
             Err(errno) => (device.refuse(unique, errno), 0),
             Ok(len) => {

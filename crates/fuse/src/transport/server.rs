@@ -92,6 +92,35 @@ impl Server {
         }
     }
 
+    /// From now on [`defer`](Self::defer) takes forgets for [`serve_deferred`](Self::serve_deferred).
+    pub(super) fn defer_forgets(&self) {
+        self.forgets.deferred.open();
+    }
+
+    /// No thread serves deferred forgets, or none will defer one.
+    pub(super) fn end_deferring(&self) {
+        self.forgets.deferred.close();
+    }
+
+    /// Passes a forget to the thread of forgets, if it takes it.
+    pub(super) fn defer(&self, message: &[u8]) -> bool {
+        self.forgets.defer(message)
+    }
+
+    /// Serves deferred forgets until the connection ends.
+    ///
+    /// # Errors
+    /// None. The result is that of a thread of the pool.
+    pub(super) fn serve_deferred(&self, device: &Device) -> io::Result<()> {
+        while let Some(batch) = self.forgets.deferred.take() {
+            for message in batch {
+                let _in_progress = self.forgets.resume(message.number);
+                self.serve_forget_message(device, &message.bytes);
+            }
+        }
+        Ok(())
+    }
+
     fn serve_forget_message(&self, device: &Device, message: &[u8]) {
         let (header, body) = match wire::split_message(message) {
             Ok(split) => split,

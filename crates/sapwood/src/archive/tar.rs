@@ -424,13 +424,21 @@ fn is_negative(bytes: &[u8]) -> bool {
     bytes.first() == Some(&0xff)
 }
 
+/// The number in a header's field. One of only NULs is 0, as for GNU tar.
+fn written<T: Default>(bytes: &[u8], number: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
+    match bytes.iter().all(|byte| *byte == 0) {
+        true => Ok(T::default()),
+        false => number(),
+    }
+}
+
 /// The size in a header.
 fn size_of(header: &Header, named: &[u8]) -> Result<u64> {
     let wrong = || field(named, "the size");
     if is_negative(&header.as_old().size) {
         return Err(wrong());
     }
-    let size = header.entry_size().map_err(|_| wrong())?;
+    let size = written(&header.as_old().size, || header.entry_size()).map_err(|_| wrong())?;
     // Offsets of files and archives are signed.
     match size > i64::MAX as u64 {
         true => Err(wrong()),
@@ -484,13 +492,13 @@ fn number(header: &Header, records: &Records, named: &[u8]) -> Result<u64> {
 
 fn attributes(header: &Header, records: &Records, named: &[u8]) -> Result<Attributes> {
     let old = header.as_old();
-    let mode = header.mode().map_err(|_| field(named, "the mode"))?;
+    let mode = written(&old.mode, || header.mode()).map_err(|_| field(named, "the mode"))?;
     let id = |key, what, bytes: &[u8], header: io::Result<u64>| {
         let wrong = || field(named, what);
         let id = match records.number(key, named, what)? {
             Some(id) => id,
             None if is_negative(bytes) => return Err(wrong()),
-            None => header.map_err(|_| wrong())?,
+            None => written(bytes, || header).map_err(|_| wrong())?,
         };
         // The largest number means none.
         let id = u32::try_from(id).ok().filter(|id| *id != u32::MAX);
@@ -524,6 +532,6 @@ fn seconds(header: &Header, named: &[u8]) -> Result<i64> {
         let fits = sec < 0 && high.iter().all(|byte| *byte == 0xff);
         return fits.then_some(sec).ok_or_else(wrong);
     }
-    let sec = header.mtime().map_err(|_| wrong())?;
+    let sec = written(bytes, || header.mtime()).map_err(|_| wrong())?;
     i64::try_from(sec).map_err(|_| wrong())
 }

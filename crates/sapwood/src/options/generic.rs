@@ -185,7 +185,7 @@ pub(super) const OPTIONS: &[MountOption] = &[
         &["io_uring"],
         Value("auto|on|off"),
         io_uring,
-        "requests through io_uring",
+        "requests through io_uring; auto: where the kernel offers it, in no sandbox",
     )
     .default("auto"),
     MountOption::served(

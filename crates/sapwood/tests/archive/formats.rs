@@ -57,6 +57,23 @@ fn attributes_of_every_writer_of_pax_are_kept() {
 }
 
 #[test]
+fn numbers_that_are_not_written_are_zero() {
+    let mut tar = Builder::new(Vec::new());
+    let mut bare = header(EntryType::Directory, 0, 0);
+    let old = bare.as_old_mut();
+    (old.mode, old.uid, old.gid) = ([0; 8], [0; 8], [0; 8]);
+    (old.mtime, old.size) = ([0; 12], [0; 12]);
+    bare.set_path("d/").unwrap();
+    bare.set_cksum();
+    tar.append(&bare, &b""[..]).unwrap();
+    each(&tar.into_inner().unwrap(), |fs, _| {
+        let dir = fs.metadata("d").unwrap();
+        assert_eq!((dir.mode() & 0o7777, dir.uid(), dir.gid()), (0, 0, 0));
+        assert_eq!(dir.modified(), SystemTime::UNIX_EPOCH);
+    });
+}
+
+#[test]
 fn a_global_header_counts_for_all_entries_that_do_not_differ() {
     let mut tar = Builder::new(Vec::new());
     let records = b"16 mtime=1234.5\n16 uname=nobody\n";

@@ -1,0 +1,149 @@
+//! Forgets of the loop on `/dev/fuse`, which a thread of their own serves.
+//!
+//! # How it works
+//!
+//! A forget may free the space of a file, which takes as long as several requests, and no client
+//! waits for it. So a request thread only copies the message ([`Deferred::push`]) and takes the
+//! next request. The thread of forgets ([`Deferred::take`]) collects messages for [`BATCH_TIME`],
+//! because to be woken for each would cost the request threads more than to serve it.
+//!
+//! A message is counted before it is passed on, so `forgets` waits for it as for any other, and
+//! ends the collecting ([`Deferred::hurry`]).
+//!
+//! Trouble cases:
+//! - More than [`MOST_BYTES`] wait: the request thread serves the message itself, which keeps the
+//!   client from being faster than the forgets (`a_full_queue_takes_no_more`).
+//! - The connection ends: the last request thread closes the queue, and the thread of forgets ends
+//!   after the last message (`what_was_taken_is_served_after_the_end`).
+
+use std::time::Duration;
+
+use parking_lot::{Condvar, Mutex};
+
+/// How long messages are collected.
+const BATCH_TIME: Duration = Duration::from_millis(2);
+/// Most bytes of messages that wait.
+const MOST_BYTES: usize = 1 << 20;
+
+/// Messages that wait for the thread of forgets.
+#[derive(Debug, Default)]
+pub(super) struct Deferred {
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    open: bool,
+    hurry: bool,
+    bytes: usize,
+    waiting: Vec<Message>,
+}
+
+/// A message of the device, and the number that it was counted with.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Message {
+    pub(super) number: u64,
+    pub(super) bytes: Vec<u8>,
+}
+
+impl Deferred {
+    /// From now on messages are taken. Call it before the thread that serves them starts.
+    pub(super) fn open(&self) {
+        self.state.lock().open = true;
+    }
+
+    /// From now on no message is taken.
+    pub(super) fn close(&self) {
+        self.state.lock().open = false;
+        self.changed.notify_all();
+    }
+
+    /// Takes a message if there is room for it. `count` gives it a number.
+    pub(super) fn push(&self, message: &[u8], count: impl FnOnce() -> u64) -> bool {
+        let mut state = self.state.lock();
+        let bytes = state.bytes.saturating_add(message.len());
+        if !state.open || bytes > MOST_BYTES {
+            return false;
+        }
+        state.bytes = bytes;
+        state.waiting.push(Message {
+            number: count(),
+            bytes: message.to_vec(),
+        });
+        // The thread that collects needs no further wake-up.
+        if state.waiting.len() == 1 {
+            self.changed.notify_all();
+        }
+        true
+    }
+
+    /// Waits for messages and returns them in their order. `None`: no more will come.
+    pub(super) fn take(&self) -> Option<Vec<Message>> {
+        let mut state = self.state.lock();
+        self.changed
+            .wait_while(&mut state, |state| state.open && state.waiting.is_empty());
+        self.changed
+            .wait_while_for(&mut state, |state| state.open && !state.hurry, BATCH_TIME);
+        state.hurry = false;
+        state.bytes = 0;
+        let batch = std::mem::take(&mut state.waiting);
+        (!batch.is_empty()).then_some(batch)
+    }
+
+    /// Ends the collecting of the messages that wait.
+    pub(super) fn hurry(&self) {
+        let mut state = self.state.lock();
+        if !state.waiting.is_empty() && !state.hurry {
+            state.hurry = true;
+            self.changed.notify_all();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn open() -> Deferred {
+        let deferred = Deferred::default();
+        deferred.open();
+        deferred
+    }
+
+    #[test]
+    fn messages_are_served_in_their_order() {
+        let deferred = open();
+        for number in 0..3 {
+            assert!(deferred.push(&[7], || number));
+        }
+        let numbers = |batch: Vec<Message>| batch.iter().map(|one| one.number).collect();
+        assert_eq!(deferred.take().map(numbers), Some(vec![0, 1, 2]));
+    }
+
+    #[test]
+    fn a_full_queue_takes_no_more() {
+        let deferred = open();
+        let half = vec![0; MOST_BYTES / 2];
+        assert!(deferred.push(&half, || 0));
+        assert!(deferred.push(&half, || 1));
+        assert!(!deferred.push(&[0], || unreachable!()));
+        assert_eq!(deferred.take().map(|batch| batch.len()), Some(2));
+        assert!(deferred.push(&[0], || 2));
+    }
+
+    #[test]
+    fn what_was_taken_is_served_after_the_end() {
+        let deferred = open();
+        assert!(deferred.push(&[1], || 0));
+        deferred.close();
+        assert!(!deferred.push(&[2], || unreachable!()));
+        let only = Message {
+            number: 0,
+            bytes: vec![1],
+        };
+        assert_eq!(deferred.take(), Some(vec![only]));
+        assert_eq!(deferred.take(), None);
+        assert!(!Deferred::default().push(&[3], || unreachable!()));
+    }
+}
