@@ -56,6 +56,12 @@ impl Failure {
         Self { line, ..self }
     }
 
+    /// The same failure, which begins with what it is about.
+    pub(super) fn about(self, what: impl Display) -> Self {
+        let line = format!("{what}: {}", self.line);
+        Self { line, ..self }
+    }
+
     /// The same failure with another exit code.
     pub(super) fn with_code(self, code: u8) -> Self {
         Self { code, ..self }

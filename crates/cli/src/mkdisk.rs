@@ -7,9 +7,10 @@ use sapwood::disk::{
     DiskBuilder, NewPartition, PartitionContent, PartitionSize, partition_type, type_names,
 };
 use sapwood::options::parse_size;
-use sapwood::{ImageBuilder, Kind, OutputFormat, Sources};
+use sapwood::{ImageBuilder, Kind, OutputFormat};
 
 use super::failure::{FAILED, Failure, Result, USAGE};
+use super::mkfs::content::ContentArgs;
 use super::mkfs::sources;
 use super::{copy, output, progress, times};
 
@@ -23,9 +24,11 @@ pub(super) const EXAMPLES: &[(&str, &str)] = &[(
 /// root:ext4:tar=root.tar:size=2G, swap:type=swap:size=512M. A colon in a value is written \:.
 ///
 /// Fields: file= (the bytes of a file); rootdir=, tar=, oci=, overlay=, cpio= (what is in the file
-/// system: the sources of mkfs, applied in their order); size=SIZE or size=rest; type=NAME or GUID
+/// system: the sources of mkfs, applied in their order); all-root, uid-map=, gid-map=, exclude=,
+/// clamp-mtime, manifest=, owner-from=, file-contexts=, subvol=, compress=, inode-flags=, dedupe,
+/// free=, free-inodes= (as the options of mkfs); size=SIZE or size=rest; type=NAME or GUID
 /// [default: the name, if it is one of a type, else linux]; uuid= of the partition; label= of the
-/// file system; opt=NAME or opt=NAME=VALUE, an option of mkfs by its name without dashes.
+/// file system; opt=NAME or opt=NAME=VALUE, a further option of mkfs by its name without dashes.
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
     /// Disk image; a file of that name is replaced
@@ -144,19 +147,21 @@ fn partition(text: &str) -> Result<NewPartition> {
     made.kind = type_names()
         .find(|name| *name == made.name)
         .and_then(partition_type);
-    let mut builder: Option<ImageBuilder> = None;
+    let mut builder: Option<(ImageBuilder, Kind)> = None;
+    let mut content = Vec::new();
     for field in parts {
-        let Some((name, value)) = field.split_once('=') else {
-            let kind: Kind = field
-                .parse()
-                .map_err(|_| bad("formats are btrfs and ext4"))?;
-            if builder.replace(ImageBuilder::new(kind)).is_some() {
+        if let Ok(kind) = field.parse::<Kind>() {
+            if builder.replace((ImageBuilder::new(kind), kind)).is_some() {
                 return Err(bad("one format"));
             }
             continue;
-        };
+        }
+        let (name, value) = field.split_once('=').unwrap_or((&field, ""));
         let image = builder.take();
-        let needs = || bad(&format!("{name}= needs a format before it"));
+        let needs = || match field.contains('=') {
+            true => bad(&format!("{name}= needs a format before it")),
+            false => bad("formats are btrfs and ext4"),
+        };
         match name {
             "size" if value == "rest" => made.size = PartitionSize::Rest,
             "size" => {
@@ -170,19 +175,18 @@ fn partition(text: &str) -> Result<NewPartition> {
             "uuid" => made.uuid = Some(uuid(value).map_err(|why| bad(&why))?),
             "file" => made.content = PartitionContent::File(value.into()),
             "label" => {
-                builder = Some(image.ok_or_else(needs)?.label(value));
+                let (image, kind) = image.ok_or_else(needs)?;
+                builder = Some((image.label(value), kind));
                 continue;
             }
             "opt" => {
-                builder = Some(with_option(image.ok_or_else(needs)?, value)?);
+                let (image, kind) = image.ok_or_else(needs)?;
+                builder = Some((with_option(image, value)?, kind));
                 continue;
             }
             _ => {
-                let mut source = Sources::default();
-                if !sources::add(&mut source, name, value) {
-                    return Err(bad(&format!("unknown field {name}=")));
-                }
-                builder = Some(image.ok_or_else(needs)?.sources(source));
+                builder = Some(image.ok_or_else(needs)?);
+                content.push(field);
                 continue;
             }
         }
@@ -190,7 +194,10 @@ fn partition(text: &str) -> Result<NewPartition> {
     }
     match (builder, &made.content) {
         (Some(_), PartitionContent::File(_)) => Err(bad("a file, or a format")),
-        (Some(builder), _) => {
+        (Some((builder, kind)), _) => {
+            let content = ContentArgs::of_fields(&content).map_err(|why| bad(&why))?;
+            let filled = content.fill(builder, kind);
+            let builder = filled.map_err(|failure| failure.about(format_args!("--part {text}")))?;
             made.content = PartitionContent::Image(Box::new(builder));
             Ok(made)
         }
@@ -250,8 +257,16 @@ mod tests {
                 "{source}"
             );
         }
+        let stored =
+            "x:btrfs:rootdir=y:subvol=ro\\:a:compress=zstd\\:3=*.c:dedupe:all-root:free=5%";
+        assert!(partition(stored).is_ok());
         for wrong in [
             "x:xfs",
+            "x:ext4:dedupe",
+            "x:btrfs:dedupe=yes",
+            "x:btrfs:free=much",
+            "x:btrfs:compress",
+            "x:all-root:ext4",
             "x:size=y",
             "x:type=y",
             "x:uuid=esp",

@@ -1,5 +1,6 @@
 //! `sapwood mkfs`.
 
+pub(crate) mod content;
 mod fitted;
 mod given;
 mod new_file;
@@ -11,16 +12,15 @@ use std::sync::Arc;
 
 use sapwood::block::{Device, DiskFormat, FileDevice, Operand};
 use sapwood::mkfs::{MkfsReport, table};
-use sapwood::{BuildError, FileSystem, Kind, MkfsOptions, Options, OutputFormat, Room, Sources};
+use sapwood::{BuildError, FileSystem, Kind, MkfsOptions, Options, OutputFormat, Sources};
 use serde_json::{Value, json};
 
 use super::failure::{FAILED, Failure, Result, USAGE};
 use super::files;
 use super::{choice, copy, output, progress, times};
+use content::ContentArgs;
 use given::Given;
 pub(super) use new_file::NewFile;
-use sources::ChangeArgs;
-use storage::StorageArgs;
 
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
@@ -37,18 +37,7 @@ pub(super) struct Args {
     )]
     kind: Kind,
     #[command(flatten)]
-    sources: sources::Given,
-    #[command(flatten)]
-    changes: ChangeArgs,
-    #[command(flatten)]
-    storage: StorageArgs,
-    /// Without --size, leave this much free beyond the smallest size that holds the files: bytes,
-    /// or with k, M, G, T, or a percentage of that size
-    #[arg(long, value_name = "SIZE|PERCENT%", default_value = "0")]
-    free: Room,
-    /// Without --size, leave this many inodes free at least (ext4)
-    #[arg(long, value_name = "N", default_value_t = 0)]
-    free_inodes: u64,
+    content: ContentArgs,
     /// Make an image that depends on the sources and the options alone: the UUID derives from them
     /// unless -U is given, and the time is SOURCE_DATE_EPOCH, or the newest time of the sources
     #[arg(long)]
@@ -91,10 +80,7 @@ pub(super) fn run(args: &Args) -> Result<()> {
         let taken = option.take(&mut options, value.as_deref());
         taken.map_err(|error| Failure::new(USAGE, error))?;
     }
-    let mut sources = args.sources.sources(&args.changes)?;
-    args.storage.apply(sources.storage_mut())?;
-    let fits = sources.storage().check(args.kind);
-    fits.map_err(|error| Failure::new(USAGE, error))?;
+    let mut sources = args.content.sources(args.kind)?;
     if args.reproducible {
         let made = sapwood::build::make_reproducible(&mut options, &mut sources);
         made.map_err(|error| failure(args, error))?;

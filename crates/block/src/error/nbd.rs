@@ -45,6 +45,17 @@ pub enum Violation {
         /// Bytes.
         len: u64,
     },
+    /// A status of something that was not asked for.
+    #[error("a status of context {0}, which was not asked for")]
+    Context(u32),
+    /// A status with an extent of no length, or outside of the range.
+    #[error("an extent of {len} bytes at {at} of the range, where none can be")]
+    Extent {
+        /// Bytes from the begin of the range.
+        at: u64,
+        /// Bytes.
+        len: u64,
+    },
     /// A read ended before all of its data came.
     #[error("a read ended after {got} of {wanted} bytes")]
     Short {

@@ -8,7 +8,8 @@ use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
 
-use super::handshake::{self, Export};
+use super::handshake::{self, Export, Negotiated};
+use super::status;
 use super::stream::Stream;
 use super::uri::NbdUri;
 use super::wire::{self, *};
@@ -66,16 +67,25 @@ impl Ticket {
     }
 }
 
+/// What the reply to a request brings.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Wants {
+    Nothing,
+    Data,
+    Status,
+}
+
 /// What is known of a request in flight.
 #[derive(Debug)]
 struct Waiting {
     ticket: Arc<Ticket>,
     since: Instant,
-    is_read: bool,
+    wants: Wants,
     offset: u64,
     len: u32,
+    /// Of a read, or extents of a status.
     data: Vec<u8>,
-    /// Ranges of the data that came: begin and end.
+    /// Ranges of the request that were answered: begin and end.
     got: BTreeMap<u64, u64>,
     error: Option<i32>,
 }
@@ -91,7 +101,7 @@ impl Waiting {
         };
         let before = self.got.range(..to).next_back();
         let overlaps = before.is_some_and(|(_, end)| *end > from);
-        if !self.is_read || len == 0 || to > self.len.into() || overlaps {
+        if self.wants != Wants::Data || len == 0 || to > self.len.into() || overlaps {
             return Err(wrong);
         }
         self.got.insert(from, to);
@@ -100,7 +110,10 @@ impl Waiting {
 
     fn finish(self) -> Result<(), Violation> {
         let got: u64 = self.got.iter().map(|(from, to)| to - from).sum();
-        let wanted = if self.is_read { self.len.into() } else { 0 };
+        let wanted = match self.wants {
+            Wants::Nothing => 0,
+            Wants::Data | Wants::Status => self.len.into(),
+        };
         let reply = match self.error {
             Some(error) => Err(Failure::Server(error)),
             None if got < wanted => {
@@ -133,6 +146,8 @@ pub(super) struct Connection {
     pending: Mutex<Pending>,
     ended: Condvar,
     structured: bool,
+    /// Number of the context of a status.
+    allocation: Option<u32>,
     timeout: Duration,
 }
 
@@ -144,7 +159,7 @@ impl Connection {
         first: u64,
     ) -> Result<(Arc<Self>, Export), NbdError> {
         let mut stream = Stream::connect(&uri.address, timeout).map_err(NbdError::Connect)?;
-        let export = handshake::negotiate(&mut stream, &uri.export)?;
+        let Negotiated { export, allocation } = handshake::negotiate(&mut stream, &uri.export)?;
         let clone = |stream: &Stream| stream.try_clone().map_err(NbdError::Connect);
         stream
             .set_read_timeout(TICK.min(timeout))
@@ -158,6 +173,7 @@ impl Connection {
             }),
             ended: Condvar::new(),
             structured: export.structured,
+            allocation,
             timeout,
         });
         let receiver = Arc::clone(&connection);
@@ -171,8 +187,11 @@ impl Connection {
     /// Sends a request.
     pub(super) fn send(&self, request: Request<'_>) -> Result<Arc<Ticket>, Failure> {
         let ticket = Arc::new(Ticket::default());
-        let is_read = request.command == CMD_READ;
-        let data = if is_read { request.len as usize } else { 0 };
+        let (wants, data) = match request.command {
+            CMD_READ => (Wants::Data, request.len as usize),
+            CMD_BLOCK_STATUS => (Wants::Status, 0),
+            _ => (Wants::Nothing, 0),
+        };
         let cookie = {
             let mut pending = self.pending.lock();
             if let Some(dead) = &pending.dead {
@@ -183,7 +202,7 @@ impl Connection {
             let waiting = Waiting {
                 ticket: Arc::clone(&ticket),
                 since: Instant::now(),
-                is_read,
+                wants,
                 offset: request.offset,
                 len: request.len,
                 data: vec![0; data],
@@ -261,7 +280,8 @@ impl Connection {
         let error = u32::from_be_bytes(self.read(stream)?);
         let cookie = u64::from_be_bytes(self.read(stream)?);
         let mut data = self.with(cookie, |waiting| {
-            if waiting.is_read && self.structured {
+            let read = waiting.wants == Wants::Data && self.structured;
+            if read || (waiting.wants == Wants::Status && error == 0) {
                 return Err(Violation::Kind(0));
             }
             if error != 0 {
@@ -323,6 +343,7 @@ impl Connection {
                     Ok(())
                 })?;
             }
+            CHUNK_STATUS => self.status(stream, cookie, len)?,
             CHUNK_NONE | CHUNK_HOLE => return Err(wrong()),
             kind => return Err(Violation::Kind(kind).into()),
         }
@@ -330,6 +351,33 @@ impl Connection {
             true => self.finish(cookie),
             false => Ok(()),
         }
+    }
+
+    /// Receives the extents of a status: all of them are in one chunk.
+    fn status(&self, stream: &mut Stream, cookie: u64, len: u32) -> Result<(), NbdError> {
+        self.with(cookie, |waiting| {
+            let asked = waiting.wants == Wants::Status && waiting.got.is_empty();
+            asked.then_some(()).ok_or(Violation::Kind(CHUNK_STATUS))
+        })?;
+        let wrong = || NbdError::Violation(Violation::Length(len.into()));
+        let bytes = status::bytes_of_extents(len).ok_or_else(wrong)?;
+        let context = u32::from_be_bytes(self.read(stream)?);
+        if self.allocation != Some(context) {
+            return Err(Violation::Context(context).into());
+        }
+        let mut extents = vec![0; bytes];
+        self.fill(stream, &mut extents)?;
+        self.with(cookie, |waiting| {
+            status::verify(&extents, waiting.len)?;
+            waiting.got.insert(0, waiting.len.into());
+            waiting.data = extents;
+            Ok(())
+        })
+    }
+
+    /// Whether it tells which ranges take space.
+    pub(super) fn tells_status(&self) -> bool {
+        self.allocation.is_some()
     }
 
     /// Works on the request of a cookie.

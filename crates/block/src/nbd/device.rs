@@ -9,6 +9,7 @@ use parking_lot::{Mutex, RwLock};
 use super::connection::{Failure, Request};
 use super::handshake::Export;
 use super::session::Session;
+use super::status::WORTH_ASKING;
 use super::unflushed::{Content, Unflushed};
 use super::uri::NbdUri;
 use super::wire::*;
@@ -20,7 +21,7 @@ type Result<T, E = Error> = std::result::Result<T, E>;
 /// Bytes of a piece of a request.
 pub(crate) const PIECE: u32 = 256 << 10;
 /// The most bytes of one trim or of one write of zeros.
-const MOST_WITHOUT_DATA: u64 = 1 << 30;
+pub(super) const MOST_WITHOUT_DATA: u64 = 1 << 30;
 /// Zeros from this length on are written without their bytes.
 const ZEROS: usize = 4096;
 /// How often a request is sent.
@@ -146,7 +147,7 @@ impl NbdDevice {
 
     /// Does a request, again after a lost connection. `work` returns `None` if its session ended
     /// before the outcome was recorded.
-    fn request<T>(
+    pub(super) fn request<T>(
         &self,
         op: &'static str,
         offset: u64,
@@ -416,6 +417,15 @@ impl NbdDevice {
         })
     }
 
+    /// Trims whole blocks.
+    pub(super) fn trim(&self, start: u64, len: u64) -> Result<()> {
+        self.request("discard", start, len, |session| {
+            self.log.lock().unflushed.remove(start, len);
+            session.all(without_data(CMD_TRIM, 0, start, len), |_, _| {})?;
+            Ok(Some(()))
+        })
+    }
+
     /// The whole blocks that contain a range: where they begin, and their bytes.
     fn around(&self, offset: u64, len: u64) -> (u64, u64) {
         let least = self.least();
@@ -446,7 +456,7 @@ impl NbdDevice {
 }
 
 /// Requests without data for a range.
-fn without_data(
+pub(super) fn without_data(
     command: u16,
     flags: u16,
     offset: u64,
@@ -526,12 +536,10 @@ impl Device for NbdDevice {
         if !self.export.has(SEND_TRIM) || start >= end {
             return Ok(());
         }
-        let len = end - start;
-        self.request("discard", start, len, |session| {
-            self.log.lock().unflushed.remove(start, len);
-            session.all(without_data(CMD_TRIM, 0, start, len), |_, _| {})?;
-            Ok(Some(()))
-        })
+        match end - start {
+            len if self.export.status && len >= WORTH_ASKING => self.discard_allocated(start, len),
+            len => self.trim(start, len),
+        }
     }
 
     fn release_lock(&self) -> Result<()> {

@@ -2,6 +2,7 @@
 
 use std::io::{Read, Write};
 
+use super::status::ALLOCATION;
 use super::stream::Stream;
 use super::wire::*;
 use crate::NbdError;
@@ -25,6 +26,16 @@ pub(crate) struct Export {
     /// The most bytes of a request.
     pub(crate) most: u32,
     pub(crate) structured: bool,
+    /// The server tells which ranges take space.
+    pub(crate) status: bool,
+}
+
+/// What is negotiated for one connection.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Negotiated {
+    pub(super) export: Export,
+    /// Number of the context of [`ALLOCATION`].
+    pub(super) allocation: Option<u32>,
 }
 
 impl Export {
@@ -34,7 +45,7 @@ impl Export {
 }
 
 /// Negotiates the export.
-pub(super) fn negotiate(stream: &mut Stream, export: &[u8]) -> Result<Export, NbdError> {
+pub(super) fn negotiate(stream: &mut Stream, export: &[u8]) -> Result<Negotiated, NbdError> {
     if read::<8>(stream)? != GREETING.to_be_bytes() || read::<8>(stream)? != OPTION.to_be_bytes() {
         return Err(Violation::Greeting.into());
     }
@@ -50,13 +61,52 @@ pub(super) fn negotiate(stream: &mut Stream, export: &[u8]) -> Result<Export, Nb
         (kind, _) if kind & REP_ERROR != 0 => false,
         (kind, _) => return Err(Violation::Kind(kind as u16).into()),
     };
-    let mut data = Vec::new();
-    data.extend((export.len() as u32).to_be_bytes());
-    data.extend(export);
+    let allocation = match structured {
+        true => context(stream, export)?,
+        false => None,
+    };
+    let mut data = counted(export);
     data.extend(1_u16.to_be_bytes());
     data.extend(INFO_BLOCK_SIZE.to_be_bytes());
     send_option(stream, OPT_GO, &data)?;
-    go(stream, export, structured)
+    let mut agreed = go(stream, export, structured)?;
+    agreed.status = allocation.is_some();
+    Ok(Negotiated {
+        export: agreed,
+        allocation,
+    })
+}
+
+/// Text after its length, as names are sent.
+fn counted(text: &[u8]) -> Vec<u8> {
+    let mut bytes = (text.len() as u32).to_be_bytes().to_vec();
+    bytes.extend(text);
+    bytes
+}
+
+/// Asks for the context of [`ALLOCATION`]; its number, if the server has it.
+fn context(stream: &mut Stream, export: &[u8]) -> Result<Option<u32>, NbdError> {
+    let mut data = counted(export);
+    data.extend(1_u32.to_be_bytes());
+    data.extend(counted(ALLOCATION));
+    send_option(stream, OPT_SET_META_CONTEXT, &data)?;
+    let mut number = None;
+    for _ in 0..MAX_ANSWERS {
+        let (kind, data) = answer(stream, OPT_SET_META_CONTEXT)?;
+        match kind {
+            REP_META_CONTEXT => {
+                let wrong = || Violation::Length(data.len() as u64);
+                let (id, name) = data.split_first_chunk::<4>().ok_or_else(wrong)?;
+                if name == ALLOCATION {
+                    number = Some(u32::from_be_bytes(*id));
+                }
+            }
+            REP_ACK => return Ok(number),
+            kind if kind & REP_ERROR != 0 => return Ok(None),
+            kind => return Err(Violation::Kind(kind as u16).into()),
+        }
+    }
+    Err(Violation::Endless.into())
 }
 
 /// Reads the answers to `NBD_OPT_GO`.
@@ -80,6 +130,7 @@ fn go(stream: &mut Stream, export: &[u8], structured: bool) -> Result<Export, Nb
                     least,
                     most: most - most % least,
                     structured,
+                    status: false,
                 });
             }
             kind if kind & REP_ERROR != 0 => {

@@ -20,12 +20,14 @@
 //! - The old connections are closed for writing first, and their ends awaited for a moment, so that
 //!   a live server has done what it received before the same blocks are written again. The protocol
 //!   has no fence for a server that carries out requests of a connection that it lost long ago.
+//! - A large discard asks for the block status, and leaves out what takes no space (`status.rs`).
 //! - A failed flush is never repeated: the server may have dropped what was written.
 
 pub(crate) mod connection;
 pub(crate) mod device;
 pub(crate) mod handshake;
 pub(crate) mod session;
+pub(crate) mod status;
 pub(crate) mod stream;
 pub(crate) mod unflushed;
 pub(crate) mod uri;

@@ -59,6 +59,12 @@ impl Session {
         Ok((session, export))
     }
 
+    /// Whether every connection tells which ranges take space.
+    pub(super) fn tells_status(&self) -> bool {
+        let mut all = self.connections.iter();
+        all.all(|connection| connection.tells_status())
+    }
+
     fn send(&self, request: Request<'_>) -> Result<Arc<Ticket>, Failure> {
         let turn = self.turn.fetch_add(1, Ordering::Relaxed);
         let connection = self.connections.get(turn % self.connections.len().max(1));

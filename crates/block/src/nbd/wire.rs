@@ -13,9 +13,11 @@ pub(crate) const NO_ZEROES: u16 = 2;
 
 pub(crate) const OPT_GO: u32 = 7;
 pub(crate) const OPT_STRUCTURED_REPLY: u32 = 8;
+pub(crate) const OPT_SET_META_CONTEXT: u32 = 10;
 
 pub(crate) const REP_ACK: u32 = 1;
 pub(crate) const REP_INFO: u32 = 3;
+pub(crate) const REP_META_CONTEXT: u32 = 4;
 /// Set in every answer that is an error.
 pub(crate) const REP_ERROR: u32 = 1 << 31;
 pub(crate) const REP_ERR_UNSUP: u32 = REP_ERROR | 1;
@@ -41,14 +43,19 @@ pub(crate) const CMD_DISC: u16 = 2;
 pub(crate) const CMD_FLUSH: u16 = 3;
 pub(crate) const CMD_TRIM: u16 = 4;
 pub(crate) const CMD_WRITE_ZEROES: u16 = 6;
+pub(crate) const CMD_BLOCK_STATUS: u16 = 7;
 pub(crate) const CMD_FLAG_FUA: u16 = 1;
 
 pub(crate) const REPLY_DONE: u16 = 1;
 pub(crate) const CHUNK_NONE: u16 = 0;
 pub(crate) const CHUNK_DATA: u16 = 1;
 pub(crate) const CHUNK_HOLE: u16 = 2;
+pub(crate) const CHUNK_STATUS: u16 = 5;
 /// Set in the type of every chunk that is an error.
 pub(crate) const CHUNK_ERROR: u16 = 1 << 15;
+
+/// Flag of an extent in a status of allocation: it takes no space.
+pub(crate) const STATE_HOLE: u32 = 1;
 
 /// Bytes of a request without its payload.
 pub(crate) const REQUEST_LEN: usize = 28;

@@ -38,6 +38,60 @@ fn read_fails(answer: Answer) -> Violation {
     found
 }
 
+/// What a discard says of a server that tells a status so; later requests say the same.
+fn status_fails(answer: Answer) -> Violation {
+    let mut offer = Offer::new(1 << 30, FLUSH | 1 << 5);
+    offer.status = true;
+    let server = Server::answering(offer, move |stream, asked| match asked.command {
+        CMD_STATUS => answer(stream, asked),
+        _ => ok(stream, asked.cookie),
+    });
+    let device = server.open(|_| {}).unwrap();
+    let found = violation(device.discard(0, 16 << 20).unwrap_err());
+    let again = violation(device.flush().unwrap_err());
+    assert_eq!(found, again, "the server was asked again");
+    found
+}
+
+#[test]
+fn a_status_that_cannot_be_is_a_violation() {
+    let cases: Vec<(&str, Answer)> = vec![
+        ("Kind(0)", |stream, asked| ok(stream, asked.cookie)),
+        ("Kind(5)", |stream, asked| {
+            status(stream, false, asked.cookie, CONTEXT, &[(4096, 0)])?;
+            status(stream, true, asked.cookie, CONTEXT, &[(4096, 0)])
+        }),
+        ("Context(43)", |stream, asked| {
+            status(stream, true, asked.cookie, CONTEXT + 1, &[(4096, 0)])
+        }),
+        ("Length(4)", |stream, asked| {
+            status(stream, true, asked.cookie, CONTEXT, &[])
+        }),
+        ("Length(13)", |stream, asked| {
+            chunk_of(stream, (1, 5, asked.cookie), 13, &[0; 13])
+        }),
+        ("Length(4294967295)", |stream, asked| {
+            chunk_of(stream, (1, 5, asked.cookie), u32::MAX, &[])
+        }),
+        ("Extent { at: 4096, len: 0 }", |stream, asked| {
+            status(stream, true, asked.cookie, CONTEXT, &[(4096, 0), (0, 1)])
+        }),
+        ("Extent { at: 16777216, len: 1 }", |stream, asked| {
+            let extents = [(16 << 20, 0), (1, 0)];
+            status(stream, true, asked.cookie, CONTEXT, &extents)
+        }),
+        ("Short { got: 0, wanted: 16777216 }", |stream, asked| {
+            chunk_of(stream, (1, 0, asked.cookie), 0, &[])
+        }),
+        ("Data { offset: 0, len: 1 }", |stream, asked| {
+            data(stream, true, asked.cookie, 0, &[1])
+        }),
+    ];
+    for (wanted, answer) in cases {
+        assert_eq!(format!("{:?}", status_fails(answer)), wanted);
+    }
+}
+
 #[test]
 fn replies_that_fit_no_request_are_violations() {
     let all = vec![7_u8; LEN as usize];
@@ -157,10 +211,15 @@ fn open_fails(serve: impl Fn(UnixStream) -> io::Result<()> + Send + Sync + 'stat
 
 #[test]
 fn damaged_handshakes_are_errors() {
-    let until_go = |stream: &mut UnixStream| -> io::Result<()> {
+    let until_context = |stream: &mut UnixStream| -> io::Result<()> {
         greet(stream)?;
         option(stream)?;
         answer(stream, 8, 1, &[])?;
+        option(stream).map(drop)
+    };
+    let until_go = move |stream: &mut UnixStream| -> io::Result<()> {
+        until_context(stream)?;
+        answer(stream, 10, (1 << 31) | 1, &[])?;
         option(stream).map(drop)
     };
     let says = |wanted: &str, found: String| assert!(found.contains(wanted), "{wanted}: {found}");
@@ -201,6 +260,20 @@ fn damaged_handshakes_are_errors() {
             greet(&mut stream)?;
             stream.write_all(&0x0003_e889_0455_65a9_u64.to_be_bytes())?;
             stream.write_all(&[0, 0, 0, 8, 0, 0, 0, 1, 0xff, 0xff, 0xff, 0xff])
+        }),
+    );
+    says(
+        "a message of 3 bytes",
+        open_fails(move |mut stream| {
+            until_context(&mut stream)?;
+            answer(&mut stream, 10, 4, &[0; 3])
+        }),
+    );
+    says(
+        "too many answers",
+        open_fails(move |mut stream| {
+            until_context(&mut stream)?;
+            (0..100).try_for_each(|_| answer(&mut stream, 10, 4, b"\0\0\0\x01qemu:x"))
         }),
     );
     says(

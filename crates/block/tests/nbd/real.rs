@@ -173,6 +173,42 @@ fn qemu_nbd_holds_what_is_written() {
     same_as_the_image(&server.image(), &model);
 }
 
+/// Writes twice 64 KiB to an empty image, discards all of it, and expects no space in use.
+fn discards_all(server: &Process, export: &str) {
+    use std::os::unix::fs::MetadataExt;
+
+    let used = || std::fs::metadata(server.image()).unwrap().blocks();
+    let device = server.open(export);
+    for at in [4 << 20, 9 << 20] {
+        device.write_at(at, &[7; 64 << 10]).unwrap();
+    }
+    device.flush().unwrap();
+    assert!(used() > 0);
+    device.discard(0, SIZE).unwrap();
+    device.discard(0, SIZE).unwrap();
+    device.flush().unwrap();
+    assert_eq!(used(), 0);
+}
+
+#[test]
+fn servers_tell_what_takes_space() {
+    if let Some(server) = qemu() {
+        discards_all(&server, "disk");
+    }
+    let logged = ["--filter=log", "file", "IMAGE", "logfile=IMAGE.log"];
+    let Some(server) = nbdkit(&logged) else {
+        return;
+    };
+    discards_all(&server, "");
+    let log = std::fs::read_to_string(server.dir.path().join("image.log")).unwrap();
+    let trimmed = log.lines().filter(|line| line.contains(" Trim "));
+    let trimmed: Vec<_> = trimmed.collect();
+    let is_data = |line: &&str| line.contains("0x400000") || line.contains("0x900000");
+    assert_eq!(trimmed.len(), 2, "{log}");
+    assert!(trimmed.iter().all(is_data), "{log}");
+    assert!(log.contains(" Extents "), "{log}");
+}
+
 #[test]
 fn nbdkit_holds_what_is_written() {
     let Some(server) = nbdkit(&["file", "IMAGE"]) else {

@@ -24,6 +24,10 @@ pub(crate) const CMD_DISC: u16 = 2;
 pub(crate) const CMD_FLUSH: u16 = 3;
 pub(crate) const CMD_TRIM: u16 = 4;
 pub(crate) const CMD_ZEROES: u16 = 6;
+pub(crate) const CMD_STATUS: u16 = 7;
+
+/// The number that a server here gives the context of a status.
+pub(crate) const CONTEXT: u32 = 42;
 
 /// A server on a Unix socket. Each connection has a thread.
 pub(crate) struct Server {
@@ -113,6 +117,8 @@ pub(crate) struct Offer {
     pub(crate) size: u64,
     pub(crate) flags: u16,
     pub(crate) structured: bool,
+    /// It tells which ranges take space.
+    pub(crate) status: bool,
     /// Least and most bytes of a request.
     pub(crate) blocks: Option<(u32, u32)>,
 }
@@ -123,6 +129,7 @@ impl Offer {
             size,
             flags: flags | 1,
             structured: true,
+            status: false,
             blocks: None,
         }
     }
@@ -178,6 +185,11 @@ pub(crate) fn handshake(stream: &mut UnixStream, offer: &Offer) -> io::Result<()
         match option(stream)? {
             7 => break,
             8 if offer.structured => answer(stream, 8, 1, &[])?,
+            10 if offer.status => {
+                let context = [&CONTEXT.to_be_bytes()[..], b"base:allocation"].concat();
+                answer(stream, 10, 4, &context)?;
+                answer(stream, 10, 1, &[])?;
+            }
             other => answer(stream, other, (1 << 31) | 1, &[])?,
         }
     }
@@ -260,6 +272,21 @@ pub(crate) fn data(
 ) -> io::Result<()> {
     let payload = [&offset.to_be_bytes()[..], data].concat();
     let head = (u16::from(done), 1, cookie);
+    chunk_of(stream, head, payload.len() as u32, &payload)
+}
+
+/// A status: bytes and flags of each extent.
+pub(crate) fn status(
+    stream: &mut UnixStream,
+    done: bool,
+    cookie: u64,
+    context: u32,
+    extents: &[(u32, u32)],
+) -> io::Result<()> {
+    let numbers = extents.iter().flat_map(|&(len, flags)| [len, flags]);
+    let numbers = std::iter::once(context).chain(numbers);
+    let payload: Vec<u8> = numbers.flat_map(u32::to_be_bytes).collect();
+    let head = (u16::from(done), 5, cookie);
     chunk_of(stream, head, payload.len() as u32, &payload)
 }
 

@@ -121,6 +121,61 @@ fn a_read_only_export_is_a_read_only_device() {
     assert_eq!(asked(&seen), []);
 }
 
+/// A server that tells a status of at most 10 MiB: 4 MiB take space, 6 MiB take none.
+fn telling(error: u32) -> (Server, Seen) {
+    const MIB: u32 = 1 << 20;
+    let mut offer = Offer::new(SIZE, FLUSH | TRIM);
+    offer.status = true;
+    let seen = Seen::default();
+    let record = Arc::clone(&seen);
+    let server = Server::answering(offer, move |stream, asked| {
+        record.lock().unwrap().push(asked.clone());
+        match asked.command {
+            CMD_STATUS if error != 0 => simple(stream, asked.cookie, error, &[]),
+            // The last extent goes beyond what was asked for.
+            CMD_STATUS => {
+                let extents = [(4 * MIB, 0), (6 * MIB, 3)];
+                status(stream, true, asked.cookie, CONTEXT, &extents)
+            }
+            _ => ok(stream, asked.cookie),
+        }
+    });
+    (server, seen)
+}
+
+#[test]
+fn a_large_discard_leaves_out_what_takes_no_space() {
+    const MIB: u64 = 1 << 20;
+    let (server, seen) = telling(0);
+    let device = server.open(|_| {}).unwrap();
+    device.discard(MIB, 16 * MIB).unwrap();
+    let wanted = [
+        (CMD_STATUS, 0, MIB, 16 << 20),
+        (CMD_TRIM, 0, MIB, 4 << 20),
+        (CMD_STATUS, 0, 11 * MIB, 6 << 20),
+        (CMD_TRIM, 0, 11 * MIB, 4 << 20),
+    ];
+    assert_eq!(asked(&seen), wanted);
+    // To ask would cost more than it saves.
+    device.discard(0, 2 * MIB).unwrap();
+    assert_eq!(asked(&seen), [(CMD_TRIM, 0, 0, 2 << 20)]);
+}
+
+#[test]
+fn a_discard_needs_no_status() {
+    for error in [95, 5] {
+        let (server, seen) = telling(error);
+        let device = server.open(|_| {}).unwrap();
+        device.discard(0, 16 << 20).unwrap();
+        let wanted = [(CMD_STATUS, 0, 0, 16 << 20), (CMD_TRIM, 0, 0, 16 << 20)];
+        assert_eq!(asked(&seen), wanted);
+    }
+    let (server, seen) = obedient(Offer::new(SIZE, FLUSH | TRIM));
+    let device = server.open(|_| {}).unwrap();
+    device.discard(0, 16 << 20).unwrap();
+    assert_eq!(asked(&seen), [(CMD_TRIM, 0, 0, 16 << 20)]);
+}
+
 #[test]
 fn parts_of_blocks_are_read_and_written_back() {
     let mut offer = Offer::new(SIZE, FLUSH | TRIM);

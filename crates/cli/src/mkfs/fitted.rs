@@ -30,8 +30,8 @@ pub(super) fn run(args: &Args, options: MkfsOptions, sources: Sources) -> Result
     copy::lift_file_limit();
     let label = options.label().to_owned();
     let builder = ImageBuilder::with_options(options)
-        .free(args.free)
-        .free_inodes(args.free_inodes)
+        .free(args.content.free)
+        .free_inodes(args.content.free_inodes)
         .format(args.output_format)
         .sources(sources);
     let bar = progress::items(args.quiet || args.json, "files");

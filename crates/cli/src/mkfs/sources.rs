@@ -69,15 +69,6 @@ const KINDS: &[Kind] = &[
     },
 ];
 
-/// Adds a source that is named as its option, without dashes. False: no source has this name.
-pub(crate) fn add(sources: &mut Sources, name: &str, value: &str) -> bool {
-    let kind = KINDS.iter().find(|kind| kind.long == name);
-    if let Some(kind) = kind {
-        (kind.add)(sources, Path::new(value));
-    }
-    kind.is_some()
-}
-
 /// Whether a source of this name and value is standard input.
 pub(crate) fn is_stdin(name: &str, value: &OsStr) -> bool {
     let archive = |kind: &Kind| kind.long == name && kind.value == "FILE";
@@ -252,7 +243,7 @@ mod tests {
         let Command::Mkfs(args) = Cli::try_parse_from(words).unwrap().command else {
             panic!("another command");
         };
-        let given = args.sources.0.iter();
+        let given = args.content.sources.0.iter();
         let given: Vec<_> = given
             .map(|(at, value)| (*at, value.to_str().unwrap()))
             .collect();
