@@ -16,6 +16,7 @@ use crate::peer::{Peer, PeerMount};
 use crate::policy::Policy;
 use crate::serve::{Opened, Served};
 use crate::setup::{Search, Setup};
+use crate::tool::Tool;
 use crate::workload::Place;
 use crate::{Error, Result};
 
@@ -48,44 +49,6 @@ pub enum Contestant {
     Peer(Peer),
     /// A program that makes an image of a directory, and extracts it again.
     Tool(Tool),
-}
-
-/// A program that makes an image of a directory.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Tool {
-    /// `sapwood mkfs --rootdir`.
-    Sapwood(Kind),
-    /// `mkfs.btrfs --rootdir`.
-    MkfsBtrfs,
-    /// `mke2fs -d`.
-    Mke2fs,
-}
-
-impl Tool {
-    /// All tools.
-    pub const ALL: [Self; 4] = [
-        Self::Sapwood(Kind::Btrfs),
-        Self::Sapwood(Kind::Ext4),
-        Self::MkfsBtrfs,
-        Self::Mke2fs,
-    ];
-
-    /// Name on the command line and in tables.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Sapwood(Kind::Btrfs) => "sapwood-mkfs-btrfs",
-            Self::Sapwood(Kind::Ext4) => "sapwood-mkfs-ext4",
-            Self::MkfsBtrfs => "mkfs.btrfs",
-            Self::Mke2fs => "mke2fs",
-        }
-    }
-
-    /// The images of the other programs are extracted by the kernel.
-    #[must_use]
-    pub fn needs_root(self) -> bool {
-        !matches!(self, Self::Sapwood(_))
-    }
 }
 
 impl Contestant {
@@ -170,10 +133,9 @@ impl Contestant {
     #[must_use]
     pub fn programs(&self) -> &'static [&'static str] {
         match self {
-            Self::Sapwood { .. } | Self::Tool(Tool::Sapwood(_)) => &[],
+            Self::Sapwood { .. } => &[],
             Self::Peer(peer) => peer.programs(),
-            Self::Tool(Tool::MkfsBtrfs) => &["mkfs.btrfs", "btrfs"],
-            Self::Tool(Tool::Mke2fs) => &["mke2fs", "debugfs"],
+            Self::Tool(tool) => tool.programs(),
         }
     }
 
@@ -417,6 +379,12 @@ impl Standing {
         self.inner.as_ref().ok_or_else(not_mounted)
     }
 
+    /// True of Sapwood, and false of a peer.
+    #[must_use]
+    pub fn is_sapwood(&self) -> bool {
+        matches!(self.contestant, Contestant::Sapwood { .. })
+    }
+
     /// The process that serves the mount, if there is one.
     #[must_use]
     pub fn process(&self) -> Option<u32> {
@@ -471,7 +439,18 @@ impl Standing {
     /// # Errors
     /// The file system's.
     pub fn remount_cold(&mut self) -> Result<()> {
+        self.unmounted(|_| Ok(()))
+    }
+
+    /// As [`remount_cold`](Self::remount_cold), with `work` done while nothing is mounted; it gets
+    /// the path of the image.
+    ///
+    /// # Errors
+    /// The file system's, and those of `work`: then nothing is mounted.
+    pub fn unmounted<T>(&mut self, work: impl FnOnce(&Path) -> Result<T>) -> Result<T> {
         self.inner.take().ok_or_else(not_mounted)?.stop()?;
+        forget_cached(&self.image)?;
+        let done = work(&self.image)?;
         forget_cached(&self.image)?;
         self.inner = Some(Inner::start(
             self.contestant,
@@ -481,7 +460,7 @@ impl Standing {
             self.others,
         )?);
         self.mark = self.counters()?;
-        Ok(())
+        Ok(done)
     }
 
     /// Unmounts.
@@ -503,7 +482,7 @@ fn no_mount(tool: Tool) -> Error {
 
 /// Makes an empty file system. For btrfs and ext4 it is the same for Sapwood and the peers. It
 /// discards nothing.
-fn make(contestant: Contestant, image: &Path, room: Room) -> Result<()> {
+pub(crate) fn make(contestant: Contestant, image: &Path, room: Room) -> Result<()> {
     let device = FileDevice::open(image, OpenOptions::default())?;
     let kind = match contestant {
         Contestant::Sapwood { setup, .. } => setup.kind,
@@ -559,6 +538,10 @@ mod tests {
             "sapwood-mkfs-ext4",
             "mkfs.btrfs",
             "mke2fs",
+            "sapwood-mkfs-btrfs-tar",
+            "sapwood-mkfs-btrfs-zstd",
+            "mkfs.btrfs-zstd",
+            "source-read",
         ] {
             let contestant: Contestant = name.parse().unwrap();
             assert_eq!(contestant.to_string(), name);

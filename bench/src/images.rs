@@ -1,4 +1,4 @@
-//! The image files of the contestants.
+//! The image files of the contestants, and the small files of which they make images.
 //!
 //! # How it works
 //! In a sparse file, each fsync makes the host's file system allocate blocks and commit its own
@@ -15,12 +15,27 @@ use std::path::{Path, PathBuf};
 use crate::Result;
 use crate::contestant::Room;
 use crate::error::on;
+use crate::workload::small_files;
 
 /// Image files of a run of the suite; they are removed with this value.
 #[derive(Debug, Default)]
 pub struct Images {
     sparse: bool,
     kept: RefCell<Vec<Kept>>,
+    sources: RefCell<Vec<Source>>,
+}
+
+/// Small files as a directory and as an archive of the same content, for images of them.
+#[derive(Debug)]
+pub(crate) struct Source {
+    medium: PathBuf,
+    files: u32,
+    /// The directory; its content is the root of an image.
+    pub(crate) tree: PathBuf,
+    /// The archive.
+    pub(crate) archive: PathBuf,
+    /// Removes both with this value.
+    _home: tempfile::TempDir,
 }
 
 /// An image that was written out.
@@ -43,6 +58,7 @@ impl Images {
         Self {
             sparse,
             kept: RefCell::default(),
+            sources: RefCell::default(),
         }
     }
 
@@ -70,6 +86,49 @@ impl Images {
         let file = File::create(&image).map_err(on(&image))?;
         file.set_len(room.bytes).map_err(on(&image))?;
         Ok(image)
+    }
+}
+
+impl Images {
+    /// Calls `work` with `files` small files on `medium`, which are made when they are first needed.
+    ///
+    /// # Errors
+    /// The error of the medium or of `work`.
+    pub(crate) fn with_source<T>(
+        &self,
+        medium: &Path,
+        files: u32,
+        work: impl FnOnce(&Source) -> Result<T>,
+    ) -> Result<T> {
+        let mut sources = self.sources.borrow_mut();
+        let like = |one: &&Source| one.medium == medium && one.files == files;
+        if let Some(source) = sources.iter().find(like) {
+            return work(source);
+        }
+        let source = Source::new(medium, files)?;
+        let done = work(&source);
+        sources.push(source);
+        done
+    }
+}
+
+impl Source {
+    fn new(medium: &Path, files: u32) -> Result<Self> {
+        let home = tempfile::Builder::new()
+            .prefix("sapwood-bench-")
+            .tempdir_in(medium)
+            .map_err(on(medium))?;
+        let archive = home.path().join("small.tar");
+        small_files::make_archive(&archive, files)?;
+        let tree = home.path().join("tree");
+        small_files::extract(&archive, &tree)?;
+        Ok(Self {
+            medium: medium.to_owned(),
+            files,
+            tree,
+            archive,
+            _home: home,
+        })
     }
 }
 

@@ -27,6 +27,7 @@ pub mod peer;
 pub mod plan;
 pub mod plot;
 pub mod policy;
+pub mod program;
 pub mod published;
 pub mod report;
 pub mod runner;
@@ -36,7 +37,9 @@ pub mod statistics;
 pub mod suite;
 pub mod table;
 pub mod target;
+pub mod tool;
 pub mod usage;
+mod wait;
 pub mod workload;
 
 pub use error::{Error, Result};

@@ -7,6 +7,7 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 use sapwood::Kind;
+use sapwood_allocator as _;
 use sapwood_bench::policy::Policy;
 use sapwood_bench::serve;
 use sapwood_bench::setup::{Search, Setup, parse_transport};

@@ -20,7 +20,7 @@ const fn time(figure: &'static str) -> Metric {
 }
 
 /// Label, name of the workload as [`Runs::named`] takes it, figure.
-const LINES: [(&str, &str, Metric); 19] = [
+const LINES: [(&str, &str, Metric); 22] = [
     ("Write 64 KiB and fsync, 1 job", "seq-1", RATE),
     ("The same, 8 jobs", "seq-8", RATE),
     ("The same, 32 jobs", "seq-32", RATE),
@@ -34,12 +34,19 @@ const LINES: [(&str, &str, Metric); 19] = [
     ("Find them after a remount", "small-", time("find_s")),
     ("Remove them with rm -rf", "small-", time("remove_s")),
     ("git clone", "git-clone", time("s")),
+    ("git clone of many small files", "git-clone-", time("s")),
+    (
+        "Write packages like node_modules",
+        "node-modules-",
+        time("s"),
+    ),
     ("Build a Rust program", "rust-build", time("s")),
     ("SQLite transactions", "sqlite", RATE),
     ("PostgreSQL transactions", "postgres", RATE),
     ("Write a large file", "write-seq", RATE),
     ("Read a large file, nothing cached", "read-seq-cold", RATE),
     ("Make an image of a directory", "image-", time("s")),
+    ("Make an image of small files", "image-small-", time("s")),
 ];
 
 /// A format of Sapwood.

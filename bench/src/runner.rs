@@ -185,8 +185,18 @@ impl Runner {
         workload: &Workload,
     ) -> Result<Figures> {
         let free_cpu = machine::free_cpu(Duration::from_millis(100));
-        if let Workload::Image { tree } = workload {
-            let seen = workload::image::run(contestant, images, medium, *tree, self.commit)?;
+        let image = match workload {
+            Workload::Image { tree } => {
+                let made = workload::image::run(contestant, images, medium, *tree, self.commit);
+                Some(made?)
+            }
+            Workload::ImageSmall { files } => {
+                let made = workload::image_small::run(contestant, images, medium, *files);
+                Some(made?)
+            }
+            _ => None,
+        };
+        if let Some(seen) = image {
             return Ok(Figures {
                 seen,
                 counted: None,

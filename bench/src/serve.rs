@@ -3,7 +3,8 @@
 //! # How it works
 //! The child runs `sapwood-bench serve IMAGE DIR`. It prints a line of JSON (its counters) when the
 //! mount is ready and for each line that it reads. It unmounts when its standard input ends, also
-//! because its parent died.
+//! because its parent died. As a mount of `sapwood mount` it does the bulk work of `sapwood untar`
+//! and `sapwood cp`, and it has the command's allocator.
 
 use std::io::{self, BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
@@ -74,10 +75,12 @@ pub fn serve(image: &Path, dir: &Path, setup: Setup) -> Result<()> {
         ..MountOptions::default()
     };
     let session = sapwood_fuse::mount(opened.fs.shared(), dir, &options)?;
+    sapwood::mount::serve_bulk(&session, opened.fs.shared());
     // A terminal sends its interrupt to the parent too, which ends this process when it is done.
     let watch = sapwood_fuse::signals::on_termination(|_| {});
     let told = tell(&opened, &session);
     session.unmount()?;
+    session.end_bulk();
     drop(watch);
     opened.fs.unmount()?;
     told

@@ -8,6 +8,8 @@
 //! first, only the representative sizes run. The mechanisms of log and inode allocator, on and off,
 //! are a group of their own.
 
+mod small;
+
 use std::path::PathBuf;
 
 use sapwood::Kind;
@@ -41,7 +43,8 @@ pub enum Group {
     Big,
     /// stat of many files, git, tar, databases, a build
     Tasks,
-    /// Very many small files by one client
+    /// Very many small files: an archive, images of them, each operation of one client, git clone,
+    /// packages like node_modules
     Small,
     /// An idle mount
     Idle,
@@ -129,12 +132,26 @@ impl Suite {
 
     /// The parts that cannot run here, with the reason.
     #[must_use]
-    pub fn left_out(&self) -> Vec<(Workload, String)> {
-        let tasks = self.chosen().filter_map(|item| match item.workload {
-            Workload::Task(task) => Some((item.workload, task.missing()?)),
-            _ => None,
-        });
-        tasks.collect()
+    pub fn left_out(&self) -> Vec<(String, String)> {
+        let missing = |item: Item| -> Vec<(String, String)> {
+            if let Workload::Task(task) = item.workload {
+                let why = task.missing().into_iter();
+                return why.map(|why| (item.workload.to_string(), why)).collect();
+            }
+            let who = item.who.iter().flatten();
+            let tools = who.filter_map(|one| match one {
+                Contestant::Tool(tool) if self.wants(one) => Some((tool.name(), tool.missing()?)),
+                _ => None,
+            });
+            let named = |(tool, why)| (format!("{tool} of {}", item.workload), why);
+            tools.map(named).collect()
+        };
+        self.chosen().flat_map(missing).collect()
+    }
+
+    /// True unless only other contestants are chosen.
+    fn wants(&self, one: &Contestant) -> bool {
+        self.contestants.is_empty() || self.contestants.contains(one)
     }
 
     fn chosen(&self) -> impl Iterator<Item = Item> {
@@ -149,7 +166,7 @@ impl Suite {
             who: match workload {
                 Workload::Image { .. } => Some(image::contestants()),
                 Workload::Task(Task::Idle) => Some(served()),
-                _ => None,
+                _ => small::contestants(workload),
             },
             ..Item::new(*workload, true)
         });
@@ -206,7 +223,7 @@ impl Suite {
                 let tasks = std::iter::once(stat).chain(plain);
                 tasks.map(Workload::Task).map(task).collect()
             }
-            Group::Small => small_files(self.small),
+            Group::Small => small::items(self.small),
             Group::Idle => vec![Item {
                 who: Some(served()),
                 ..task(Workload::Task(Task::Idle))
@@ -284,9 +301,10 @@ impl Suite {
         );
         let library = item.library && !direct;
         let chosen = |one: &Contestant| {
-            let wanted = self.contestants.is_empty() || self.contestants.contains(one);
-            let possible = (library || !one.in_process()) && !too_many_xattrs(item.workload, one);
-            wanted && possible && (self.root || !needs_root(one))
+            let possible = (library || !one.in_process())
+                && !too_many_xattrs(item.workload, one)
+                && !is_missing(one);
+            self.wants(one) && possible && (self.root || !needs_root(one))
         };
         let named = |one: Contestant| (one.to_string(), one);
         all.into_iter().filter(chosen).map(named).collect()
@@ -301,6 +319,10 @@ fn too_many_xattrs(workload: Workload, contestant: &Contestant) -> bool {
         Contestant::Tool(_) => false,
     };
     ext4 && matches!(workload, Workload::Xattr { count: 50.. })
+}
+
+fn is_missing(contestant: &Contestant) -> bool {
+    matches!(contestant, Contestant::Tool(tool) if tool.missing().is_some())
 }
 
 fn needs_root(contestant: &Contestant) -> bool {
@@ -330,17 +352,6 @@ const OTHERS: [fn() -> Contestant; 5] = [
     || Contestant::ours(Kind::Btrfs, Face::Fuse).again(),
 ];
 
-/// An archive of small files, for every contestant with a mount; for Sapwood over both transports.
-fn small_files(files: u32) -> Vec<Item> {
-    let plain = Kind::ALL.map(Contestant::plain_loop);
-    let who = MAIN.iter().map(|one| one()).chain(plain).collect();
-    vec![Item {
-        who: Some(who),
-        library: false,
-        ..Item::new(Workload::Task(Task::Small { files }), true)
-    }]
-}
-
 /// Contestants with a process that serves them.
 fn served() -> Vec<Contestant> {
     let ours = Kind::ALL.into_iter();
@@ -355,7 +366,7 @@ fn served() -> Vec<Contestant> {
 
 fn library(workload: &Workload) -> bool {
     match workload {
-        Workload::Dbench { .. } | Workload::Image { .. } => false,
+        Workload::Dbench { .. } | Workload::Image { .. } | Workload::ImageSmall { .. } => false,
         Workload::Task(task) => task.has_library(),
         _ => true,
     }
@@ -393,10 +404,10 @@ fn off_family(workload: &Workload) -> &'static str {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
 
-    fn suite() -> Suite {
+    pub(crate) fn suite() -> Suite {
         Suite {
             groups: Vec::new(),
             workloads: Vec::new(),
@@ -411,7 +422,7 @@ mod tests {
         }
     }
 
-    fn names(case: &Case) -> Vec<&str> {
+    pub(crate) fn names(case: &Case) -> Vec<&str> {
         case.contestants
             .iter()
             .map(|(name, _)| name.as_str())

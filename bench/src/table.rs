@@ -67,7 +67,7 @@ pub fn tables(rows: &[Row]) -> Vec<Table> {
             let metrics = rows.first().map(|row| row.metrics.clone());
             let tables = metrics.unwrap_or_default().into_iter();
             let tables = tables.filter_map(|metric| table(rows, metric));
-            tables.chain(rows.iter().filter_map(operations::table))
+            tables.chain(rows.iter().flat_map(operations::tables))
         })
         .collect()
 }

@@ -3,6 +3,8 @@
 //! Each target names a peer. It is evaluated on the first medium of the report. If the spread of
 //! the runs is too wide for a statement, the target stays open.
 
+mod small;
+
 use serde::Serialize;
 
 use crate::metric::{Metric, Source};
@@ -60,6 +62,7 @@ pub fn judge(report: &Report) -> Vec<Target> {
     mechanisms(&runs, &mut all);
     images(&runs, &mut all);
     streams(&runs, &mut all);
+    small::targets(&runs, &mut all);
     all
 }
 
@@ -80,11 +83,13 @@ impl<'r> Runs<'r> {
         }
     }
 
-    /// The first workload with this name; with this beginning, if it ends in `-` or `x`.
+    /// The first workload with this name; with this beginning and one more word, if it ends in `-`
+    /// or `x`.
     pub(crate) fn named(&self, name: &str) -> Option<&'r str> {
         let any_size = name.ends_with(['-', 'x']);
+        let size = |found: &'r str| found.strip_prefix(name).filter(|_| any_size);
         let mut names = self.rows.iter().map(|row| row.workload.as_str());
-        names.find(|found| *found == name || any_size && found.starts_with(name))
+        names.find(|found| *found == name || size(found).is_some_and(|size| !size.contains('-')))
     }
 
     fn entry(&self, workload: &str, name: &str) -> Option<&'r Entry> {
@@ -318,13 +323,18 @@ fn mechanisms(runs: &Runs<'_>, all: &mut Vec<Target>) {
     }
 }
 
+/// An image of small files has targets of its own.
+fn is_small(row: &Row) -> bool {
+    row.workload.starts_with("image-small-")
+}
+
 fn images(runs: &Runs<'_>, all: &mut Vec<Target>) {
     let time = Metric::low("time", "s", Source::More("s"));
     let memory = Metric::low("memory", "MiB", Source::More("peak_mib"));
     for row in runs
         .rows
         .iter()
-        .filter(|row| row.workload.starts_with("image-"))
+        .filter(|row| row.workload.starts_with("image-") && !is_small(row))
     {
         let row = row.workload.as_str();
         for (ours, theirs) in [
@@ -370,11 +380,11 @@ fn streams(runs: &Runs<'_>, all: &mut Vec<Target>) {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
     use crate::table::tests::row;
 
-    fn found<'t>(targets: &'t [Target], wanted: &str) -> &'t Target {
+    pub(crate) fn found<'t>(targets: &'t [Target], wanted: &str) -> &'t Target {
         let mut found = targets
             .iter()
             .filter(|target| target.wanted.contains(wanted));
@@ -385,13 +395,13 @@ mod tests {
         first
     }
 
-    fn report(rows: Vec<Row>) -> Report {
+    pub(crate) fn report(rows: Vec<Row>) -> Report {
         let mut report = Report::new("x", 3, 1);
         report.rows = rows;
         report
     }
 
-    fn named(workload: &str, entries: &[(&str, &[Option<f64>])]) -> Row {
+    pub(crate) fn named(workload: &str, entries: &[(&str, &[Option<f64>])]) -> Row {
         Row {
             workload: workload.to_owned(),
             ..row("1", entries)

@@ -35,8 +35,7 @@ impl Usage {
             let Ok(status) = fs::read_to_string(task.path().join("status")) else {
                 continue;
             };
-            let waits = field(&status, "voluntary_ctxt_switches:").unwrap_or(0);
-            let taken = field(&status, "nonvoluntary_ctxt_switches:").unwrap_or(0);
+            let (waits, taken) = switches(&status);
             usage.waits += waits;
             usage.switches += waits + taken;
         }
@@ -50,6 +49,17 @@ impl Usage {
         Ok(usage)
     }
 
+    /// Context switches of the calling thread since its start.
+    ///
+    /// # Errors
+    /// `/proc` is not mounted.
+    pub fn switches_of_this_thread() -> Result<u64> {
+        let path = Path::new("/proc/thread-self/status");
+        let status = fs::read_to_string(path).map_err(on(path))?;
+        let (waits, taken) = switches(&status);
+        Ok(waits + taken)
+    }
+
     /// The increase since `before`.
     #[must_use]
     pub fn since(&self, before: &Self) -> Self {
@@ -59,6 +69,15 @@ impl Usage {
             switches: self.switches.saturating_sub(before.switches),
         }
     }
+}
+
+/// Voluntary and other context switches in a `status` file.
+fn switches(status: &str) -> (u64, u64) {
+    let count = |name| field(status, name).unwrap_or(0);
+    (
+        count("voluntary_ctxt_switches:"),
+        count("nonvoluntary_ctxt_switches:"),
+    )
 }
 
 /// Number in a line of a `status` file.
@@ -90,6 +109,9 @@ mod tests {
         let after = Usage::of(std::process::id()).unwrap();
         assert!(after.since(&before).waits > 0);
         assert!(after.switches >= after.waits);
+        let before = Usage::switches_of_this_thread().unwrap();
+        std::thread::sleep(Duration::from_millis(1));
+        assert!(Usage::switches_of_this_thread().unwrap() > before);
         assert_eq!(field("VmRSS:\t  123 kB\n", "VmRSS:"), Some(123));
         assert_eq!(field("nothing", "VmRSS:"), None);
     }

@@ -12,7 +12,7 @@ use sapwood_bench::contestant::Room;
 use sapwood_bench::html;
 use sapwood_bench::report::Report;
 use sapwood_bench::runner::{Case, Runner};
-use sapwood_bench::{Error, Result};
+use sapwood_bench::{Error, Result, program};
 use sapwood_testing::machine::installed;
 
 /// Prints the needed time and space, and fails if a program is missing.
@@ -22,6 +22,13 @@ pub(crate) fn announce(runner: &Runner, cases: &[Case]) -> Result<()> {
     let rooms = cases.iter().map(|case| case.workload.room().bytes);
     let space = rooms.max().unwrap_or(Room::default().bytes) >> 30;
     eprintln!("{runs} runs, about {minutes} minutes; images of up to {space} GiB, one at a time");
+    let needs_command = |case: &Case| {
+        let mut contestants = case.contestants.iter();
+        contestants.any(|(_, contestant)| case.workload.needs_command(contestant))
+    };
+    if cases.iter().any(needs_command) {
+        program::sapwood()?;
+    }
     match missing(cases) {
         Some(program) => Err(Error::Refused(format!("{program} is not installed"))),
         None => Ok(()),

@@ -18,13 +18,15 @@ pub(crate) struct Suite {
     #[arg(short, long = "group", value_delimiter = ',')]
     groups: Vec<Group>,
     /// Single workloads: dbench-N, commits-N, xattr-N, seq-N, rand-N, renames-N, renames-fsync-N,
-    /// create-N, create-NxFILES, stat-N, small-N, write-seq and so on, image-share, git-clone,
-    /// untar, rust-build, sqlite, postgres, idle
+    /// create-N, create-NxFILES, stat-N, small-N, image-small-N, client-N, git-clone-N,
+    /// node-modules-N, write-seq and so on, image-share, git-clone, untar, rust-build, sqlite,
+    /// postgres, idle
     #[arg(short, long = "workload", value_delimiter = ',')]
     workloads: Vec<Workload>,
     /// Only these contestants: KIND-fuse, KIND-loop (without io_uring) and KIND-lib of btrfs and
     /// ext4, with :POLICY and +control; kernel-btrfs, kernel-ext4, kernel-xfs, fuse2fs; programs
-    /// that make images: sapwood-mkfs-btrfs, sapwood-mkfs-ext4, mkfs.btrfs, mke2fs
+    /// that make images: sapwood-mkfs-btrfs, sapwood-mkfs-ext4, mkfs.btrfs, mke2fs, of small files
+    /// also sapwood-mkfs-KIND-tar, sapwood-mkfs-btrfs-zstd, mkfs.btrfs-zstd, source-read
     #[arg(short, long = "contestant", value_delimiter = ',')]
     contestants: Vec<Contestant>,
     /// Directories for images; targets are evaluated on the first
@@ -49,7 +51,7 @@ pub(crate) struct Suite {
     /// Number of files for stat
     #[arg(long, default_value_t = 20_000, value_parser = clap::value_parser!(u32).range(1..=10_000_000))]
     stat: u32,
-    /// Number of small files of an archive
+    /// Number of small files of an archive, and of images of small files
     #[arg(long, default_value_t = 100_000, value_parser = clap::value_parser!(u32).range(1..=10_000_000))]
     small: u32,
     /// Directory for images of a directory: include, share or usr
@@ -82,8 +84,8 @@ impl Suite {
         };
         let suite = self.cases();
         let cases = suite.cases();
-        for (workload, why) in suite.left_out() {
-            eprintln!("{workload} is left out: {why}");
+        for (what, why) in suite.left_out() {
+            eprintln!("{what} is left out: {why}");
         }
         if !suite.root {
             eprintln!("not root: peers of the kernel and fuse2fs are left out");

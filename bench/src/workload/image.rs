@@ -5,19 +5,20 @@
 //! source files were read just before, so that no measurement includes their disk.
 
 use std::fs;
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
-use std::thread;
-use std::time::{Duration, Instant};
+use std::path::Path;
+use std::process::Command;
+use std::time::Instant;
 
 use sapwood::Kind;
 
 use super::Place;
-use crate::contestant::{Contestant, Room, Standing, Tool};
-use crate::error::{io_error, on, run_program};
+use crate::contestant::{Contestant, Room, Standing};
+use crate::error::{on, run_program};
 use crate::figures::Seen;
 use crate::images::Images;
 use crate::peer::{Peer, PeerMount};
+use crate::program::{peak_mib, sapwood, watched};
+use crate::tool::Tool;
 use crate::{Error, Result};
 
 /// The source of an image.
@@ -114,25 +115,9 @@ fn by_tool(tool: Tool, medium: &Path, tree: Tree) -> Result<Took> {
     let size = tree.room().bytes;
     let file = fs::File::create(&image).map_err(on(&image))?;
     file.set_len(size).map_err(on(&image))?;
-    let mut make = match tool {
-        Tool::Sapwood(kind) => {
-            let mut command = Command::new(sapwood()?);
-            command.args(["mkfs", "--quiet", "--force", "-t", kind.name(), "--rootdir"]);
-            command
-        }
-        Tool::MkfsBtrfs => {
-            let mut command = Command::new("mkfs.btrfs");
-            command.args(["--quiet", "--rootdir"]);
-            command
-        }
-        Tool::Mke2fs => {
-            let mut command = Command::new("mke2fs");
-            command.args(["-q", "-F", "-t", "ext4", "-d"]);
-            command
-        }
-    };
+    let mut make = tool.command(tree.path(), None, &image)?;
     let began = Instant::now();
-    let peak = watched(make.arg(tree.path()).arg(&image))?;
+    let peak = watched(&mut make)?.peak_mib;
     file.sync_all().map_err(on(&image))?;
     let made = began.elapsed().as_secs_f64();
     let began = Instant::now();
@@ -143,7 +128,7 @@ fn by_tool(tool: Tool, medium: &Path, tree: Tree) -> Result<Took> {
             let mut command = Command::new(sapwood()?);
             run_program(command.args(["cp", "--quiet", "-a"]).arg(from).arg(&out))?;
         }
-        Tool::MkfsBtrfs | Tool::Mke2fs => {
+        _ => {
             let peer = if tool == Tool::Mke2fs {
                 Peer::Ext4
             } else {
@@ -190,71 +175,13 @@ fn copy(from: &Path, to: &Path) -> Result<()> {
     run_program(command.arg("-a").arg(from).arg(to)).map(drop)
 }
 
-/// The command of this build, in the directory of this program, or that of `SAPWOOD_BIN`.
-fn sapwood() -> Result<PathBuf> {
-    if let Some(path) = std::env::var_os("SAPWOOD_BIN") {
-        return Ok(path.into());
-    }
-    let own = std::env::current_exe().map_err(io_error("this program"))?;
-    let beside = own.with_file_name("sapwood");
-    match beside.is_file() {
-        true => Ok(beside),
-        false => Err(Error::Refused(format!(
-            "{} is not built: cargo build --release -p sapwood-cli",
-            beside.display()
-        ))),
-    }
-}
-
-/// Runs a program and samples its peak memory, in MiB.
-fn watched(command: &mut Command) -> Result<Option<f64>> {
-    let program = command.get_program().to_string_lossy().into_owned();
-    let mut child: Child = command
-        .stdin(Stdio::null())
-        .stdout(Stdio::null())
-        .spawn()
-        .map_err(io_error(program.clone()))?;
-    let mut peak = None;
-    loop {
-        // The last sample before the end is the peak, except for growth in the last moments.
-        peak = peak_mib(child.id()).or(peak);
-        if let Some(status) = child.try_wait().map_err(io_error(program.clone()))? {
-            let why = status.to_string();
-            return match status.success() {
-                true => Ok(peak),
-                false => Err(Error::Program { program, why }),
-            };
-        }
-        thread::sleep(Duration::from_millis(5));
-    }
-}
-
-/// The peak memory of a process (`VmHWM` in `proc_pid_status(5)`), in MiB.
-fn peak_mib(process: u32) -> Option<f64> {
-    let status = fs::read_to_string(format!("/proc/{process}/status")).ok()?;
-    let line = status.lines().find(|line| line.starts_with("VmHWM:"))?;
-    let kib: f64 = line.split_whitespace().nth(1)?.parse().ok()?;
-    Some(kib / 1024.0)
-}
-
 /// The contestants that make images.
 #[must_use]
 pub fn contestants() -> Vec<Contestant> {
-    let tools = Tool::ALL.map(Contestant::Tool).into_iter();
+    let [btrfs, ext4] = Kind::ALL.map(Tool::Sapwood);
+    let tools = [btrfs, ext4, Tool::MkfsBtrfs, Tool::Mke2fs].into_iter();
+    let tools = tools.map(Contestant::Tool);
     let peers = [Peer::Btrfs, Peer::Ext4].map(Contestant::Peer);
     let ours = Kind::ALL.map(|kind| Contestant::ours(kind, crate::contestant::Face::Fuse));
     tools.chain(peers).chain(ours).collect()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_program_is_watched_to_its_end() {
-        let peak = watched(Command::new("sleep").arg("0.05")).unwrap();
-        assert!(peak.unwrap() > 0.0);
-        assert!(watched(&mut Command::new("false")).is_err());
-        assert!(peak_mib(std::process::id()).unwrap() > 1.0);
-    }
 }

@@ -6,10 +6,12 @@ pub mod create;
 mod dbench;
 mod fio;
 pub mod image;
+pub mod image_small;
 mod library;
 mod processes;
 mod renames;
 mod shape;
+pub(crate) mod small_files;
 pub mod task;
 
 use std::fmt;
@@ -20,9 +22,10 @@ use std::time::Duration;
 
 use sapwood_vfs::FileSystem;
 
-use crate::contestant::Standing;
+use crate::contestant::{Contestant, Standing};
 use crate::figures::Seen;
 use crate::policy::Policy;
+use crate::tool::Tool;
 use crate::{Error, Result};
 use big::Big;
 use image::Tree;
@@ -86,6 +89,11 @@ pub enum Workload {
         /// Directory.
         tree: Tree,
     },
+    /// An image of many small files.
+    ImageSmall {
+        /// Number of files.
+        files: u32,
+    },
     /// A task of a user.
     Task(Task),
 }
@@ -119,7 +127,7 @@ impl Workload {
         match self {
             Self::Renames { .. } => "renames/s",
             Self::Create { .. } => "creates/s",
-            Self::Image { .. } | Self::Task(_) => "1/s",
+            Self::Image { .. } | Self::ImageSmall { .. } | Self::Task(_) => "1/s",
             Self::Commits { .. } => "fsyncs/s",
             _ => "MiB/s",
         }
@@ -138,7 +146,11 @@ impl Workload {
             }
             Self::Renames { .. } => vec![On, NoSingleNames, AllOff, NoLog],
             // Not about the log.
-            Self::Create { .. } | Self::Big(_) | Self::Image { .. } | Self::Task(_) => vec![On],
+            Self::Create { .. }
+            | Self::Big(_)
+            | Self::Image { .. }
+            | Self::ImageSmall { .. }
+            | Self::Task(_) => vec![On],
         }
     }
 
@@ -162,8 +174,19 @@ impl Workload {
             Self::Dbench { .. } => Some("dbench"),
             Self::Renames { .. } | Self::Commits { .. } | Self::Create { .. } => None,
             Self::Image { .. } => Some("cp"),
+            Self::ImageSmall { .. } => Some("tar"),
             Self::Task(task) => task.program(),
             _ => Some("fio"),
+        }
+    }
+
+    /// True if `contestant` runs the command `sapwood` in it.
+    #[must_use]
+    pub fn needs_command(&self, contestant: &Contestant) -> bool {
+        match contestant {
+            Contestant::Tool(Tool::Sapwood(_) | Tool::SapwoodTar(_) | Tool::SapwoodZstd) => true,
+            Contestant::Sapwood { .. } => matches!(self, Self::Task(Task::Small { .. })),
+            Contestant::Tool(_) | Contestant::Peer(_) => false,
         }
     }
 
@@ -281,6 +304,7 @@ impl fmt::Display for Workload {
             Self::Create { workers, files } => write!(f, "create-{workers}x{files}"),
             Self::Big(big) => f.write_str(&big.name()),
             Self::Image { tree } => write!(f, "image-{}", tree.name()),
+            Self::ImageSmall { files } => write!(f, "image-small-{files}"),
             Self::Task(task) => f.write_str(&task.name()),
         }
     }
@@ -298,7 +322,8 @@ impl FromStr for Workload {
         }
         let wrong = || {
             "a workload is dbench-N, commits-N, xattr-N, seq-N, rand-N, renames-N, renames-fsync-N, \
-             create-N, create-NxFILES, stat-N, small-N, {write,read}-{seq,rand}[-cold,-warm,-direct], \
+             create-N, create-NxFILES, stat-N, small-N, client-N, git-clone-N, node-modules-N, \
+             image-small-N, {write,read}-{seq,rand}[-cold,-warm,-direct], \
              image-{include,share,usr}, git-clone, untar, rust-build, sqlite, postgres or idle"
         };
         let (kind, size) = text.rsplit_once('-').ok_or_else(wrong)?;
@@ -322,6 +347,10 @@ impl FromStr for Workload {
             },
             "stat" => Self::Task(Task::Stat { files: size }),
             "small" => Self::Task(Task::Small { files: size }),
+            "client" => Self::Task(Task::Client { files: size }),
+            "git-clone" => Self::Task(Task::GitMany { files: size }),
+            "node-modules" => Self::Task(Task::Modules { files: size }),
+            "image-small" => Self::ImageSmall { files: size },
             "create" => Self::Create {
                 workers: size,
                 files,
@@ -344,7 +373,16 @@ mod tests {
         assert_eq!(create.to_string(), "create-48x30000");
         let stat = Workload::Task(Task::Stat { files: 7 });
         let small = Workload::Task(Task::Small { files: 100_000 });
-        let more = [create, stat, small, Workload::Task(Task::Idle)].into_iter();
+        let files = 2000;
+        let tasks = [
+            Task::Client { files },
+            Task::GitMany { files },
+            Task::Modules { files },
+            Task::GitClone,
+            Task::Idle,
+        ];
+        let more = [create, stat, small, Workload::ImageSmall { files }].into_iter();
+        let more = more.chain(tasks.map(Workload::Task));
         let more = more.chain(Big::ALL.map(Workload::Big));
         let more = more.chain(Tree::ALL.map(|tree| Workload::Image { tree }));
         for workload in Workload::all().into_iter().chain(more) {
@@ -357,6 +395,8 @@ mod tests {
             "seq-3x4",
             "create-3x0",
             "walk-3",
+            "image-small",
+            "node-modules-0",
             "",
         ] {
             assert!(wrong.parse::<Workload>().is_err(), "{wrong}");

@@ -30,6 +30,12 @@ impl Workload {
             Self::Task(Task::Small { .. }) => {
                 "an archive of small files, unpacked by one client; files"
             }
+            Self::ImageSmall { .. } => "an image of many small files; files",
+            Self::Task(Task::Client { .. }) => "one client, each operation on new files; files",
+            Self::Task(Task::GitMany { .. }) => "git clone of many small files, and rm -rf; files",
+            Self::Task(Task::Modules { .. }) => {
+                "packages like node_modules, written and renamed; files"
+            }
             Self::Task(Task::GitClone) => "git clone of a local repository",
             Self::Task(Task::Untar) => "tar x, and rm -r",
             Self::Task(Task::RustBuild) => "a Rust build",
@@ -49,7 +55,14 @@ impl Workload {
             Self::Commits { writers } => writers.to_string(),
             Self::Renames { count, .. } => count.to_string(),
             Self::Create { workers, .. } => workers.to_string(),
-            Self::Task(Task::Stat { files } | Task::Small { files }) => files.to_string(),
+            Self::ImageSmall { files }
+            | Self::Task(
+                Task::Stat { files }
+                | Task::Small { files }
+                | Task::Client { files }
+                | Task::GitMany { files }
+                | Task::Modules { files },
+            ) => files.to_string(),
             Self::Big(_) | Self::Image { .. } | Self::Task(_) => self.to_string(),
         }
     }
@@ -82,6 +95,12 @@ impl Workload {
                 Metric::low("time to take all out", "s", Source::More("out_s")),
                 Metric::low("peak memory", "MiB", Source::More("peak_mib")),
             ],
+            Self::ImageSmall { .. } => vec![
+                Metric::low("time", "s", Source::More("s")),
+                Metric::low("peak memory", "MiB", Source::More("peak_mib")),
+                Metric::low("processor time of the program", "s", Source::More("cpu_s")),
+                Metric::low("size", "MiB", Source::More("size_mib")),
+            ],
             Self::Task(task) => task.metrics(),
             Self::Commits { .. } => {
                 let mut all = vec![Metric::high("fsyncs", "1/s", Source::Rate)];
@@ -112,9 +131,12 @@ impl Workload {
                 Tree::Share => 36,
                 Tree::Usr => 100,
             }),
+            Self::ImageSmall { files } => Duration::from_secs(2 + u64::from(*files) / 10_000),
             Self::Task(task) => Duration::from_secs(match task {
                 Task::Stat { files } => 1 + u64::from(*files) / 5000,
-                Task::Small { files } => 3 + u64::from(*files) / 3000,
+                Task::Small { files } => 6 + u64::from(*files) / 1500,
+                Task::Client { files } => 2 + u64::from(*files) / 2000,
+                Task::GitMany { files } | Task::Modules { files } => 2 + u64::from(*files) / 3000,
                 Task::Idle => seconds.max(5) + 7,
                 Task::Postgres => seconds + 6,
                 Task::Sqlite => 2 * seconds,
@@ -135,9 +157,14 @@ impl Workload {
                 // and the last free inodes take a long search.
                 default.with_inodes(u64::from(*workers) * (u64::from(*files) + 1) * 5 / 4)
             }
-            Self::Task(Task::Stat { files } | Task::Small { files }) => {
-                default.with_inodes(u64::from(*files) * 5 / 4)
-            }
+            Self::ImageSmall { files } => super::image_small::room(*files),
+            Self::Task(
+                Task::Stat { files }
+                | Task::Small { files }
+                | Task::Client { files }
+                | Task::GitMany { files }
+                | Task::Modules { files },
+            ) => default.with_inodes(u64::from(*files) * 5 / 4),
             // A database server runs as another user.
             Self::Task(Task::Postgres) => Room {
                 others: true,

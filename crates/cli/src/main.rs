@@ -2,7 +2,6 @@
 
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 
-mod allocator;
 mod attributes;
 mod broker;
 mod change;
@@ -50,6 +49,7 @@ use std::io::Write;
 use std::process::ExitCode;
 
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
+use sapwood_allocator as _;
 
 /// btrfs and ext4 in user space: make, mount, read, write and check images, without root and
 /// without a kernel driver.

@@ -131,6 +131,14 @@ pub fn broker_options(image: &Path, options: &Options) -> MountOptions {
     fuse
 }
 
+/// Serves the bulk work of a session that was not made by [`mount()`]: with it `sapwood untar` and
+/// `sapwood cp` into the mount have this process make the files. `fs` is the file system of the
+/// session. [`Session::end_bulk`] must be called after the end of the session, before `fs` is
+/// unmounted.
+pub fn serve_bulk(session: &Session, fs: Arc<dyn FileSystem>) {
+    session.serve_bulk(Arc::new(bulk::Daemon::new(fs)));
+}
+
 /// What is settled before the image is opened.
 struct Prepared {
     image: PathBuf,
@@ -166,7 +174,7 @@ impl Prepared {
         fuse.read_only |= write_protected;
         match sapwood_fuse::mount_through(fs.shared(), dir, &fuse, broker) {
             Ok(session) => {
-                session.serve_bulk(Arc::new(bulk::Daemon::new(fs.shared())));
+                serve_bulk(&session, fs.shared());
                 Ok(Mount {
                     image: self.image,
                     dir: dir.to_owned(),

@@ -3,9 +3,12 @@
 //! The input of a task is made anew for each run, from a fixed seed, in a directory outside of the
 //! contestant's file system.
 
+pub(crate) mod client;
 mod git;
 mod idle;
 mod material;
+mod measured;
+mod modules;
 mod postgres;
 mod rust;
 mod small;
@@ -30,6 +33,21 @@ pub enum Task {
     },
     /// An archive of many small files is unpacked; they are listed, read and removed.
     Small {
+        /// Number of files.
+        files: u32,
+    },
+    /// Operations of one client, each timed alone.
+    Client {
+        /// Number of files of each operation.
+        files: u32,
+    },
+    /// `git clone` of a local repository of many small files, and `rm -rf` of the clone.
+    GitMany {
+        /// Number of files.
+        files: u32,
+    },
+    /// Packages of small files, written under temporary names and renamed, and removed.
+    Modules {
         /// Number of files.
         files: u32,
     },
@@ -64,6 +82,9 @@ impl Task {
         match self {
             Self::Stat { files } => format!("stat-{files}"),
             Self::Small { files } => format!("small-{files}"),
+            Self::Client { files } => format!("client-{files}"),
+            Self::GitMany { files } => format!("git-clone-{files}"),
+            Self::Modules { files } => format!("node-modules-{files}"),
             Self::GitClone => "git-clone".to_owned(),
             Self::Untar => "untar".to_owned(),
             Self::RustBuild => "rust-build".to_owned(),
@@ -77,8 +98,8 @@ impl Task {
     #[must_use]
     pub fn program(&self) -> Option<&'static str> {
         match self {
-            Self::Stat { .. } | Self::Idle => None,
-            Self::GitClone => Some("git"),
+            Self::Stat { .. } | Self::Client { .. } | Self::Modules { .. } | Self::Idle => None,
+            Self::GitClone | Self::GitMany { .. } => Some("git"),
             Self::Untar | Self::Small { .. } => Some("tar"),
             Self::RustBuild => Some("cargo"),
             Self::Sqlite => Some("sqlite3"),
@@ -105,21 +126,56 @@ impl Task {
     #[must_use]
     pub fn metrics(&self) -> Vec<Metric> {
         const TIME: Metric = Metric::low("time", "s", Source::More("s"));
+        const DURABLE: Metric = Metric::low("until durable", "s", Source::More("durable_s"));
+        const REMOVE: Metric = Metric::low("rm -rf", "s", Source::More("remove_s"));
+        const SERVED: [Metric; 3] = [
+            Metric::low("requests per file", "", Source::More("requests")),
+            Metric::low("switches per file", "", Source::More("switches")),
+            Metric::low("processor time per file", "µs", Source::More("cpu_us")),
+        ];
+        let served = |own: &[Metric]| [own, &SERVED].concat();
         match self {
             Self::Stat { .. } => vec![
                 Metric::high("nothing cached", "files/s", Source::Rate),
                 Metric::high("once more", "files/s", Source::More("warm")),
             ],
-            Self::Small { .. } => vec![
+            Self::Small { .. } => served(&[
                 Metric::low("tar xf", "s", Source::More("s")),
-                Metric::low("until durable", "s", Source::More("durable_s")),
+                DURABLE,
                 Metric::low("find, nothing cached", "s", Source::More("find_s")),
                 Metric::low("read 20,000", "s", Source::More("read_s")),
-                Metric::low("rm -rf", "s", Source::More("remove_s")),
-                Metric::low("requests per file", "", Source::More("requests")),
-                Metric::low("switches per file", "", Source::More("switches")),
-                Metric::low("processor time per file", "µs", Source::More("cpu_us")),
+                REMOVE,
+                Metric::low(
+                    "sapwood untar through the daemon, or tar",
+                    "s",
+                    Source::More("untar_s"),
+                ),
+                Metric::low(
+                    "sapwood untar without a mount, or tar until durable",
+                    "s",
+                    Source::More("untar_offline_s"),
+                ),
+                Metric::low(
+                    "sapwood cp -a without a mount, or cp -a until durable",
+                    "s",
+                    Source::More("cp_offline_s"),
+                ),
+            ]),
+            Self::Client { .. } => vec![
+                Metric::low("all operations on a file", "µs", Source::More("free_us")),
+                Metric::low(
+                    "the same, client bound to a processor",
+                    "µs",
+                    Source::More("bound_us"),
+                ),
             ],
+            Self::GitMany { .. } => served(&[
+                TIME,
+                DURABLE,
+                Metric::low("git status after it", "s", Source::More("status_s")),
+                REMOVE,
+            ]),
+            Self::Modules { .. } => served(&[TIME, DURABLE, REMOVE]),
             Self::GitClone => vec![
                 TIME,
                 Metric::low("git status after it", "s", Source::More("status_s")),
@@ -157,6 +213,9 @@ pub(super) fn run(standing: &mut Standing, task: Task, seconds: u64) -> Result<S
     match task {
         Task::Stat { files } => stat::run(standing, files),
         Task::Small { files } => small::run(&directory()?, standing, files),
+        Task::Client { files } => client::run(&directory()?, standing, files),
+        Task::GitMany { files } => git::clone_many(&directory()?, standing, files),
+        Task::Modules { files } => modules::run(&directory()?, standing, files),
         Task::GitClone => git::clone(&directory()?, standing),
         Task::Untar => git::untar(&directory()?, standing),
         Task::RustBuild => rust::run(&directory()?, standing),

@@ -1,114 +1,139 @@
-//! Many small files: one client unpacks an archive and lists, reads and removes the files.
+//! Many small files: one client unpacks an archive and lists, reads and removes the files. Then the
+//! `sapwood` command puts the same files into the file system, by the daemon and without a mount;
+//! beside it a file system of the kernel has `tar` and `cp`.
 //!
-//! The archive is written before the measured part, from a fixed seed, without a tree on disk. Its
-//! files have 0.2 to 12 KiB, with [`PER_DIRECTORY`] files in each directory.
+//! The archive is written before the measured part, from a fixed seed, without a tree on disk.
 
-use std::fs::{self, File};
-use std::io::{self, BufWriter, Write};
-use std::path::Path;
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Instant;
 
-use serde_json::json;
-
+use super::measured::Part;
 use crate::contestant::Standing;
 use crate::error::{io_error, on, run_program};
-use crate::figures::{Counted, Seen};
-use crate::usage::Usage;
+use crate::figures::Seen;
+use crate::program::{sapwood, timed};
 use crate::workload::Place;
+use crate::workload::small_files::{self, ROOT, SIZES, path};
 use crate::{Error, Result};
 
-/// Number of files of a directory.
-const PER_DIRECTORY: u32 = 100;
-/// Number of directories of a directory.
-const PER_PACKAGE: u32 = 10;
 /// Greatest number of files that are read.
 const READ: usize = 20_000;
-/// Bytes of the smallest and the largest file.
-const SIZES: (usize, usize) = (200, 12_000);
+/// With as many requests for each file, the kernel's client made the files, and not the daemon.
+const REQUESTS_BY_CLIENT: f64 = 1.0;
 
 pub(super) fn run(dir: &Path, standing: &mut Standing, files: u32) -> Result<Seen> {
     let archive = standing.scratch()?.join("small.tar");
-    let file = File::create(&archive).map_err(on(&archive))?;
-    write_archive(BufWriter::with_capacity(1 << 20, file), files).map_err(on(&archive))?;
-    standing.begin()?;
-    let before = standing.process().map(Usage::of).transpose()?;
-    let mut unpack = Command::new("tar");
-    let unpacked = timed(unpack.arg("-xf").arg(&archive).arg("-C").arg(dir))?;
-    let counted = standing.counted()?;
-    let after = standing.process().map(Usage::of).transpose()?;
-    let (began, each) = (Instant::now(), f64::from(files));
-    standing.begin()?;
-    let durable = began.elapsed().as_secs_f64();
+    small_files::make_archive(&archive, files)?;
+    let part = Part::begin(standing)?;
+    let unpacked = timed(tar(&archive).arg(dir))?;
+    let seen = Seen::rate(f64::from(files) / unpacked).with("s", unpacked);
+    let seen = part.end(standing, seen, f64::from(files))?;
+    let durable = durable(standing)?;
     standing.remount_cold()?;
-    let Place::Directory(dir) = standing.place()? else {
-        return Err(Error::Refused("a mount is needed".to_owned()));
-    };
+    let dir = mounted(standing)?;
     let mut find = Command::new("find");
     let listed = timed(find.arg(&dir).args(["-type", "f", "-printf", "%s\\n"]))?;
     let read = read_some(&dir, files)?;
-    let removed = timed(Command::new("rm").arg("-rf").arg(dir.join("small")))?;
-    let mut seen = Seen::rate(each / unpacked)
-        .with("s", unpacked)
+    let removed = remove(&dir)?;
+    let seen = seen
         .with("durable_s", durable)
         .with("find_s", listed)
         .with("read_s", read)
         .with("remove_s", removed);
-    if let (Some(before), Some(after)) = (before, after) {
-        let used = after.since(&before);
-        seen = seen
-            .with("cpu_us", used.processor_seconds * 1e6 / each)
-            .with("switches", used.switches as f64 / each);
-    }
-    Ok(match counted {
-        Some(counted) => with_requests(seen, &counted, each),
-        None => seen,
-    })
+    by_command(standing, &archive, files, seen)
 }
 
-/// Seconds that a program took.
-fn timed(command: &mut Command) -> Result<f64> {
+/// `tar` that extracts an archive into the directory that is its next argument.
+fn tar(archive: &Path) -> Command {
+    let mut tar = Command::new("tar");
+    tar.arg("-xf").arg(archive).arg("-C");
+    tar
+}
+
+/// Seconds to make everything durable.
+fn durable(standing: &mut Standing) -> Result<f64> {
     let began = Instant::now();
-    run_program(command)?;
+    standing.begin()?;
     Ok(began.elapsed().as_secs_f64())
 }
 
-/// Adds the number of requests per file, and in the details the same by kind.
-fn with_requests(seen: Seen, counted: &Counted, files: f64) -> Seen {
-    let all: u64 = counted.requests.values().sum();
-    let kinds = counted.requests.iter();
-    let kinds: serde_json::Map<_, _> = kinds
-        .map(|(kind, count)| (kind.clone(), json!(*count as f64 / files)))
-        .collect();
-    Seen {
-        details: json!({ "requests_per_file": kinds }),
-        ..seen.with("requests", all as f64 / files)
+fn mounted(standing: &Standing) -> Result<PathBuf> {
+    match standing.place()? {
+        Place::Directory(dir) => Ok(dir),
+        Place::Library(_) => Err(Error::Refused("a mount is needed".to_owned())),
     }
 }
 
-/// The path of a file below the root of the tree.
-fn path(number: u32) -> String {
-    let dir = number / PER_DIRECTORY;
-    let package = dir / PER_PACKAGE;
-    format!("small/package-{package:03}/part-{dir:04}/file-{number:06}.js")
+fn remove(dir: &Path) -> Result<f64> {
+    timed(Command::new("rm").arg("-rf").arg(dir.join(ROOT)))
 }
 
-fn write_archive(out: impl Write, files: u32) -> io::Result<()> {
-    let mut random = fastrand::Rng::with_seed(19);
-    let mut archive = tar::Builder::new(out);
-    let mut content = vec![0; SIZES.1];
-    for number in 0..files {
-        let size = random.usize(SIZES.0..SIZES.1);
-        let part = &mut content[..size];
-        // Similar to text: it compresses, but no two files are the same.
-        part.fill_with(|| b"etaoin shrdlu\n{}();"[random.usize(0..19)]);
-        let mut header = tar::Header::new_ustar();
-        header.set_size(size as u64);
-        header.set_mode(0o644);
-        header.set_mtime(1_700_000_000 + u64::from(number));
-        archive.append_data(&mut header, path(number), &*part)?;
+/// The same files once more, in three ways that end with the same tree: `sapwood untar` into the
+/// mount, `sapwood untar` and `sapwood cp -a` into the image. For the kernel these are `tar` into
+/// the mount, `tar` and `cp -a` until all is durable.
+fn by_command(standing: &mut Standing, archive: &Path, files: u32, seen: Seen) -> Result<Seen> {
+    let ours = standing.is_sapwood();
+    standing.begin()?;
+    let dir = mounted(standing)?;
+    let mounted_s = match ours {
+        true => timed(untar()?.arg(archive).arg(&dir))?,
+        false => timed(tar(archive).arg(&dir))?,
+    };
+    if let Some(counted) = standing.counted()? {
+        let requests = counted.requests.values().sum::<u64>() as f64 / f64::from(files);
+        if requests >= REQUESTS_BY_CLIENT {
+            let why = format!("sapwood untar was not done by the daemon: {requests:.1} requests");
+            return Err(Error::Refused(why));
+        }
     }
-    archive.into_inner()?.flush()
+    empty_again(standing, files)?;
+    let offline_s = match ours {
+        true => standing.unmounted(|image| timed(untar()?.arg(archive).arg(inside(image))))?,
+        false => timed(tar(archive).arg(&dir))? + durable(standing)?,
+    };
+    empty_again(standing, files)?;
+    let source = small_files::extract(archive, &standing.scratch()?.join("tree"))?;
+    let copied_s = match ours {
+        true => standing.unmounted(|image| {
+            let mut command = Command::new(sapwood()?);
+            command.args(["cp", "--quiet", "-a"]).arg(&source);
+            timed(command.arg(inside(image)))
+        })?,
+        false => {
+            let mut command = Command::new("cp");
+            timed(command.arg("-a").arg(&source).arg(&dir))? + durable(standing)?
+        }
+    };
+    small_files::expect(&mounted(standing)?.join(ROOT), files)?;
+    Ok(seen
+        .with("untar_s", mounted_s)
+        .with("untar_offline_s", offline_s)
+        .with("cp_offline_s", copied_s))
+}
+
+fn untar() -> Result<Command> {
+    let mut command = Command::new(sapwood()?);
+    command.args(["untar", "--quiet"]);
+    Ok(command)
+}
+
+/// The root directory of an image, as an operand of the command.
+fn inside(image: &Path) -> std::ffi::OsString {
+    let mut operand = image.as_os_str().to_owned();
+    operand.push(":/");
+    operand
+}
+
+/// Checks that all files are there, and removes them.
+fn empty_again(standing: &mut Standing, files: u32) -> Result<()> {
+    let dir = mounted(standing)?;
+    small_files::expect(&dir.join(ROOT), files)?;
+    let mut rm = Command::new("rm");
+    run_program(rm.arg("-rf").arg(dir.join(ROOT)))?;
+    standing.begin()
 }
 
 /// Seconds to read whole files in random order.
@@ -126,36 +151,4 @@ fn read_some(dir: &Path, files: u32) -> Result<f64> {
         }
     }
     Ok(began.elapsed().as_secs_f64())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_archive_has_every_file_once_and_is_the_same_each_time() {
-        let [mut one, mut other] = [Vec::new(), Vec::new()];
-        write_archive(&mut one, 250).unwrap();
-        write_archive(&mut other, 250).unwrap();
-        assert_eq!(one, other);
-        let mut archive = tar::Archive::new(&*one);
-        let found: Vec<_> = archive
-            .entries()
-            .unwrap()
-            .map(|entry| entry.unwrap().path().unwrap().display().to_string())
-            .collect();
-        assert_eq!(found, (0..250).map(path).collect::<Vec<_>>());
-    }
-
-    #[test]
-    fn requests_are_told_for_each_file() {
-        let requests = [("lookup".to_owned(), 30), ("write".to_owned(), 10)];
-        let counted = Counted {
-            requests: requests.into(),
-            ..Counted::default()
-        };
-        let seen = with_requests(Seen::rate(1.0), &counted, 10.0);
-        assert!((seen.more["requests"] - 4.0).abs() < 1e-9);
-        assert_eq!(seen.details["requests_per_file"]["lookup"], 3.0);
-    }
 }

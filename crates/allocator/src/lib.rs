@@ -1,5 +1,9 @@
-//! The allocator of the command.
+//! The allocator of the `sapwood` command, and of the benchmarks' processes.
 //!
+//! A program that links this crate allocates with it: `use sapwood_allocator as _;`. A library must
+//! not link it, because a program has one allocator.
+//!
+//! # Why jemalloc
 //! What one thread allocates, another often releases: data goes from a request to writeback, blocks
 //! of metadata from a change to the commit. The C library's allocator merges and splits chunks for
 //! it, under the lock of the arena, and grows and shrinks arenas with system calls. jemalloc does
