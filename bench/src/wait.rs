@@ -57,10 +57,10 @@ mod tests {
     #[test]
     fn the_status_and_the_processor_time_are_the_child_s() {
         let script = "i=0; while [ $i -lt 20000 ]; do i=$((i+1)); done; exit 3";
-        let child = Command::new("sh").args(["-c", script]).spawn().unwrap();
+        let mut child = Command::new("sh").args(["-c", script]).spawn().unwrap();
         let ended = wait(&child).unwrap();
         assert_eq!(ended.status.code(), Some(3));
         assert!(ended.processor_seconds > 0.0 && ended.peak_kib > 0);
-        assert!(wait(&child).is_err());
+        assert!(wait(&child).is_err() && child.wait().is_err());
     }
 }
