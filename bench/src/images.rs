@@ -90,7 +90,7 @@ impl Images {
 }
 
 impl Images {
-    /// Calls `work` with `files` small files on `medium`, which are made when they are first needed.
+    /// Calls `work` with `files` small files on `medium`. They are made when they are first needed.
     ///
     /// # Errors
     /// The error of the medium or of `work`.

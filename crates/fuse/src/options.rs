@@ -53,8 +53,9 @@ pub struct MountOptions {
     /// sets it.
     pub buffer_bytes: Option<u64>,
     /// Whether requests come through io_uring (Linux 6.14 and newer, where
-    /// `/sys/module/fuse/parameters/enable_uring` is on) or through `/dev/fuse`. In a sandbox `Auto`
-    /// is `Off` ([`sandbox`](crate::sandbox)).
+    /// `/sys/module/fuse/parameters/enable_uring` is on) or through `/dev/fuse`. `Auto` uses it
+    /// where the kernel offers it. Who confines a process should make `Off` of `Auto`
+    /// ([`sandbox`](crate::sandbox)).
     pub io_uring: Choice,
     /// Whether a request thread polls for the next request of a lone client, and the idle CPUs of a
     /// virtual machine are kept from halting meanwhile. `Auto`: if there are two CPUs or more.

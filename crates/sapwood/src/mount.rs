@@ -90,8 +90,8 @@ pub fn mount(image: &Path, dir: &Path, options: &Options) -> Result<Mount, Mount
 /// As [`mount()`], for a process that does nothing else: `broker` mounts and unmounts, and this
 /// process is confined as the option `sandbox` says, for the rest of its life and before it reads
 /// the first byte of the image. It must have one thread. An image of an NBD server is served
-/// without a sandbox, because a lost connection must be made again. A confined process uses io_uring
-/// only if the option says `on`, because the sandbox does not see its requests.
+/// without a sandbox, because a lost connection must be made again. A confined process uses
+/// io_uring only if the option says `on`, because the sandbox does not see its requests.
 ///
 /// # Errors
 /// As [`mount()`].

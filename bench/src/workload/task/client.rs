@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use serde_json::{Value, json};
 
-use super::measured::by_kind;
+use super::measured::{Part, by_kind};
 use crate::Result;
 use crate::contestant::Standing;
 use crate::error::{io_error, on};
@@ -141,13 +141,9 @@ struct Measured {
 
 impl Phase {
     fn run(&self, standing: &mut Standing) -> Result<Measured> {
-        let server = |standing: &Standing| standing.process().map(Usage::of).transpose();
-        standing.begin()?;
-        let before = server(standing)?;
+        let part = Part::begin(standing)?;
         let (times, client_switches) = self.client()?;
-        let counted = standing.counted()?;
-        let used = before.zip(server(standing)?);
-        let used = used.map(|(before, after)| after.since(&before));
+        let (used, counted) = part.used(standing)?;
         let files = f64::from(self.files);
         let total: Duration = times.iter().sum();
         Ok(Measured {

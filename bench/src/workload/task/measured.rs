@@ -17,13 +17,20 @@ impl Part {
         usage(standing).map(Self)
     }
 
+    /// Ends the part. Returns what the process used, and what it counted. A peer in the kernel has
+    /// neither.
+    pub(super) fn used(self, standing: &mut Standing) -> Result<(Option<Usage>, Option<Counted>)> {
+        let counted = standing.counted()?;
+        let used = self.0.zip(usage(standing)?);
+        Ok((used.map(|(before, after)| after.since(&before)), counted))
+    }
+
     /// Ends the part. `seen` gets the processor time in µs, the context switches and the requests
     /// for each of `files` files; its details get the requests by kind. A peer in the kernel has
     /// none of them.
     pub(super) fn end(self, standing: &mut Standing, seen: Seen, files: f64) -> Result<Seen> {
-        let counted = standing.counted()?;
-        let used = self.0.zip(usage(standing)?);
-        let seen = match used.map(|(before, after)| after.since(&before)) {
+        let (used, counted) = self.used(standing)?;
+        let seen = match used {
             Some(used) => seen
                 .with("cpu_us", used.processor_seconds * 1e6 / files)
                 .with("switches", used.switches as f64 / files),

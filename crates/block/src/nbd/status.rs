@@ -44,8 +44,8 @@ fn extents(reply: &[u8]) -> impl Iterator<Item = (u64, u32)> {
     })
 }
 
-/// Verifies the extents of a reply to a request of `len` bytes: each one has a length, and begins in
-/// the range.
+/// Verifies the extents of a reply to a request of `len` bytes: each has a length and begins in the
+/// range.
 pub(super) fn verify(reply: &[u8], len: u32) -> Result<(), Violation> {
     let mut at = 0;
     for (bytes, _) in extents(reply) {

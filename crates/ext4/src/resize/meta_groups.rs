@@ -57,8 +57,8 @@ pub(super) fn loses_resize_inode(old: &Geometry, new: &Geometry) -> bool {
     has(old.features()) && !has(new.features())
 }
 
-/// Gives a file system without a journal one for the step. No order of writes lets `e2fsck` complete
-/// the step without it. `None`: there is no room for a journal, or it would be too small.
+/// Gives a file system without a journal one for the step. Without it, no order of writes lets
+/// `e2fsck` complete the step. `None`: there is no room for a journal, or it would be too small.
 ///
 /// # Errors
 /// The device.

@@ -17,7 +17,7 @@
 //! message that was read is counted.
 //!
 //! **Without io_uring** requests and forgets arrive in one order, and are counted after they are
-//! read. A thread of their own serves most forgets ([`Deferred`]), and is hurried by one that settles.
+//! read. A thread of their own serves most forgets ([`Deferred`]); a thread that settles hurries it.
 //! A request thread may be delayed between the read and the count, or before the read, so a request
 //! without space is retried only when no other request thread is about to run and the kernel has no
 //! message ([`Plain::is_quiet`]), or after [`MOST_MOMENTS`]. `statfs` does not wait for that.

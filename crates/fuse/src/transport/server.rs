@@ -92,7 +92,8 @@ impl Server {
         }
     }
 
-    /// From now on [`defer`](Self::defer) takes forgets for [`serve_deferred`](Self::serve_deferred).
+    /// From now on [`defer`](Self::defer) takes forgets. Call it before
+    /// [`serve_deferred`](Self::serve_deferred).
     pub(super) fn defer_forgets(&self) {
         self.forgets.deferred.open();
     }
