@@ -4,10 +4,10 @@
 mod cases;
 mod support;
 
-use sapwood_testing::aio;
+use sapwood_testing::{aio, machine};
 
 fn main() -> std::process::ExitCode {
-    let switched = support::SwitchedOn::new();
+    let switched = machine::SwitchedOn::new();
     let trials = support::over_all(cases::all);
     let conclusion = libtest_mimic::run(&libtest_mimic::Arguments::from_args(), trials);
     drop(switched);

@@ -222,3 +222,34 @@ pub fn memory_groups() -> Option<(PathBuf, &'static str)> {
     let memory = passed_on.split_whitespace().any(|name| name == "memory");
     memory.then(|| (second.to_owned(), "memory.max"))
 }
+
+/// The kernel's switch for FUSE over io_uring.
+const SWITCH: &str = "/sys/module/fuse/parameters/enable_uring";
+
+/// Whether the kernel offers FUSE over io_uring.
+#[must_use]
+pub fn has_rings() -> bool {
+    std::fs::read_to_string(SWITCH).is_ok_and(|value| value.starts_with('Y'))
+}
+
+/// Restores the kernel's switch for FUSE over io_uring when dropped.
+#[derive(Debug)]
+pub struct SwitchedOn(());
+
+impl SwitchedOn {
+    /// Turns FUSE over io_uring on, if the kernel has it and it is off. `None` if there is nothing
+    /// to restore.
+    #[must_use]
+    pub fn new() -> Option<Self> {
+        let off = Path::new(SWITCH).exists() && !has_rings();
+        (off && std::fs::write(SWITCH, "Y").is_ok()).then(|| Self(()))
+    }
+}
+
+impl Drop for SwitchedOn {
+    fn drop(&mut self) {
+        if let Err(error) = std::fs::write(SWITCH, "N") {
+            eprintln!("{SWITCH}: {error}");
+        }
+    }
+}

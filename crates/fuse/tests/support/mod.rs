@@ -130,7 +130,7 @@ pub(crate) fn trial(name: &str, needs: &[Need], run: fn() -> Outcome) -> Trial {
         (Choice::Off, false) => "/dev/fuse",
         (Choice::Off, true) => "/dev/fuse, writeback cache",
     };
-    let rings = Need::Other(|| (!rings()).then(|| "no FUSE over io_uring".to_owned()));
+    let rings = Need::Other(|| (!machine::has_rings()).then(|| "no FUSE over io_uring".to_owned()));
     let rings = (transport == Choice::On).then_some(rings);
     let needs = needs.iter().copied().chain(rings);
     let needs: Vec<Need> = [Need::Fuse].into_iter().chain(needs).collect();
@@ -155,33 +155,6 @@ pub(crate) fn over_all(list: fn() -> Vec<Trial>) -> Vec<Trial> {
     TRANSPORT.set(Choice::Auto);
     WRITEBACK.set(false);
     trials
-}
-
-/// The kernel's switch for FUSE over io_uring.
-const SWITCH: &str = "/sys/module/fuse/parameters/enable_uring";
-
-fn rings() -> bool {
-    std::fs::read_to_string(SWITCH).is_ok_and(|value| value.starts_with('Y'))
-}
-
-/// Restores the kernel's switch when dropped.
-pub(crate) struct SwitchedOn(());
-
-impl SwitchedOn {
-    /// Turns FUSE over io_uring on, if the kernel has it and it is off. `None` if there is nothing
-    /// to restore.
-    pub(crate) fn new() -> Option<Self> {
-        let off = Path::new(SWITCH).exists() && !rings();
-        (off && std::fs::write(SWITCH, "Y").is_ok()).then(|| Self(()))
-    }
-}
-
-impl Drop for SwitchedOn {
-    fn drop(&mut self) {
-        if let Err(error) = std::fs::write(SWITCH, "N") {
-            eprintln!("{SWITCH}: {error}");
-        }
-    }
 }
 
 pub(crate) fn run(trials: Vec<Trial>) {
