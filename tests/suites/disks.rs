@@ -63,17 +63,19 @@ pub(crate) const SCRIPTS: &[(&str, &str)] = &[
     ),
     (
         "partitions_take_what_mkfs_takes",
-        r#"mkdir -p r/keep r/sub r/log; head -c 200000 /dev/zero > r/keep/zeros; head -c 50000 /dev/urandom > r/keep/a; cp r/keep/a r/sub/b; echo x > r/log/x.log; chown -R 5:6 r/keep
+        r#"mkdir -p r/keep r/sub r/log; printf 'z%.0s' {1..200000} > r/keep/zs; head -c 50000 /dev/urandom > r/keep/a; cp r/keep/a r/sub/b; echo x > r/log/x.log; chown -R 5:6 r/keep
         printf '#mtree\n./keep mode=0700 uid=9 gid=8 type=dir\n' > list
+        # lost+found has the time of this moment otherwise.
+        export SOURCE_DATE_EPOCH=1700000000
         "$SAPWOOD" mkdisk -q disk --part 'b:btrfs:rootdir=r:subvol=ro\:sub:compress=zstd\:3:dedupe:exclude=*.log:all-root:inode-flags=noatime\:keep:free=32M' --part 'e:ext4:rootdir=r:uid-map=5\:7\:1:gid-map=6\:70\:1:manifest=list:inode-flags=immutable\:keep/a:free-inodes=5000'
         "$SAPWOOD" mkfs -q -t btrfs b.img -r r --subvol ro:sub --compress zstd:3 --dedupe --exclude '*.log' --all-root --inode-flags noatime:keep --free 32M
         "$SAPWOOD" mkfs -q -t ext4 e.img -r r --uid-map 5:7:1 --gid-map 6:70:1 --manifest list --inode-flags immutable:keep/a --free-inodes 5000
         for part in b e; do [ "$("$SAPWOOD" ls -laR disk#$part:/)" = "$("$SAPWOOD" ls -laR $part.img:/)" ]; done
         mkdir -p m; trap 'umount -q m || true' EXIT
         part() { local start=$(sfdisk -d disk | sed -n "s/.*disk$1 : start= *\([0-9]*\),.*/\1/p"); mount -o ro,loop,offset=$((start * 512)) disk m; }
-        part 1; cmp m/keep/zeros r/keep/zeros; cmp m/sub/b r/sub/b; [ ! -e m/log/x.log ]; [ "$(stat -c %u:%g m/keep/a)" = 0:0 ]
-        btrfs subvolume show m/sub | grep -q readonly; lsattr -d m/keep | grep -q A; compsize=$(filefrag -v m/keep/zeros | grep -c encoded); [ $compsize -gt 0 ]; umount m
-        part 2; [ "$(stat -c %u:%g:%a m/keep)" = 9:8:700 ]; [ "$(stat -c %u:%g m/keep/zeros)" = 7:70 ]; lsattr m/keep/a | grep -q i; [ "$(df --output=iavail m | tail -1)" -ge 5000 ]; cmp m/keep/a r/keep/a; umount m"#,
+        part 1; cmp m/keep/zs r/keep/zs; cmp m/sub/b r/sub/b; [ ! -e m/log/x.log ]; [ "$(stat -c %u:%g m/keep/a)" = 0:0 ]
+        btrfs subvolume show m/sub | grep -q readonly; lsattr -d m/keep | grep -q A; compsize=$(filefrag -v m/keep/zs | grep -c encoded); [ $compsize -gt 0 ]; umount m
+        part 2; [ "$(stat -c %u:%g:%a m/keep)" = 9:8:700 ]; [ "$(stat -c %u:%g m/keep/zs)" = 7:70 ]; lsattr m/keep/a | grep -q i; [ "$(df --output=iavail m | tail -1)" -ge 5000 ]; cmp m/keep/a r/keep/a; umount m"#,
     ),
     (
         "a_disk_that_cannot_be_made_is_refused_and_leaves_no_file",
