@@ -206,7 +206,7 @@ const SCRIPTS: &[(&str, &str)] = &[
         mkdir r; refused "no path below the root" mkfs.btrfs -r r --subvol ../r i
         refused "r/x: .*has to be a directory" mkfs.btrfs -r r --subvol x i
         refused "several .* default" mkfs.btrfs -r r --subvol default:x --subvol default:y i
-        refused "is no inode flag" mkfs.btrfs -r r --inode-flags nodatasum:x i
+        refused "is no inode flag" mkfs.btrfs -r r --inode-flags nodatagone:x i
         refused "required" mkfs.btrfs; refused "required" mkfs.ext4
         cmp i before; [ ! -e none ]"#,
     ),
@@ -251,7 +251,7 @@ const SCRIPTS: &[(&str, &str)] = &[
     ),
     (
         "files_are_stored_as_they_are_asked_for",
-        r#"tree r; mkdir r/logs r/db; for n in 1 2 3; do seq -f "line $n %g" 30000 > r/d/t$n; done
+        r#"tree r; mkdir -p r/logs r/db/sub; : > r/db/none; for n in 1 2 3; do seq -f "line $n %g" 30000 > r/d/t$n; done
         cp r/d/t1 r/sub/copy; cp r/d/t1 r/db/copy; ln r/d/t2 r/d/e/t2; cp r/d/t3 r/logs/x.log
         ln r/d/text r/sub/other; find r -exec touch -h -d '2001-02-03 04:05:06.789' {} +
         set -- -q -r r --subvol ro:sub --compress zstd --compress no='*.log' --compress zlib:9=/d/e/large \
@@ -262,14 +262,31 @@ const SCRIPTS: &[(&str, &str)] = &[
         is() { map $1 > map.txt; grep -q $2 map.txt; }; isnt() { map $1 > map.txt; not grep -q $2 map.txt; }
         is d/t2 encoded; is d/t3 encoded; isnt d/e/large encoded; isnt logs/x.log encoded; isnt db/copy encoded
         is d/t1 shared; [ "$(map d/t1)" = "$(map sub/copy)" ]; isnt db/copy shared
-        lsattr -d m/db m/db/copy m/d/t3 m/d/t1 | tee flags.txt
+        lsattr -d m/db m/db/copy m/db/sub m/db/none m/d/t3 m/d/t1 | tee flags.txt
         grep -qx -- '-*C-* *m/db' flags.txt; grep -qx -- '-*C-* *m/db/copy' flags.txt
+        grep -qx -- '-*C-* *m/db/sub' flags.txt; grep -qx -- '-*C-* *m/db/none' flags.txt
         grep -qx -- '-*i-*A-* *m/d/t3' flags.txt; grep -qx -- '-* *m/d/t1' flags.txt
         (cd r; find . -type f -exec cmp {} ../m/{} \;); (cd r; find . -exec stat -c '%n %Y %a %U' {} +) | sort > a
         (cd m; find . -exec stat -c '%n %Y %a %U' {} +) | sort > b; same a b; umount m
         "$SAPWOOD" subvolume list i | grep -q 'sub (read-only)'
         SOURCE_DATE_EPOCH=1000000000 "$SAPWOOD" mkfs "$@" --reproducible one
         SOURCE_DATE_EPOCH=1000000000 taskset -c 0 "$SAPWOOD" mkfs "$@" --reproducible two; cmp one two"#,
+    ),
+    (
+        "files_have_no_checksums_where_they_are_to_have_none",
+        r#"mkdir -p r/db/e r/other; seq 30000 > r/db/a; cp r/db/a r/other/a; cp r/db/a r/other/b; cp r/db/a r/one; : > r/db/e/empty
+        truncate -s 2M r/db/sparse; echo x >> r/db/sparse; find r -exec touch -h -d '2001-02-03 04:05:06.789' {} +; listing r > expected
+        "$SAPWOOD" mkfs -q -r r --compress zstd --dedupe --inode-flags nodatasum:db --inode-flags nodatasum,noatime:one i; sound i; kernel i
+        flags() { btrfs inspect-internal dump-tree -t 5 i | awk -v ino="($(stat -c %i m/$1) INODE_ITEM 0) itemoff" 'index($0, ino) { on = 1 } on && /flags 0x/ { print; on = 0 }'; }
+        encoded() { filefrag -v m/$1 | awk '/encoded/ { n++ } END { print n + 0 }'; }
+        mount -o ro,loop i m
+        for f in db/a db/sparse db/e/empty one; do flags $f | grep -c NODATASUM; [ $(encoded $f) = 0 ]; done
+        for f in other/a other/b; do flags $f > flags.txt; not grep NODATASUM flags.txt; [ $(encoded $f) != 0 ]; done; lsattr m/one | grep -c A; umount m
+        # A wrong byte goes unseen there, and only there.
+        "$SAPWOOD" mkfs -q -r r --inode-flags nodatasum:db j
+        python3 -c 'data = open("j", "rb").read(); open("j", "wb").write(data.replace(b"\n29990\n", b"\n29099\n"))'
+        "$SAPWOOD" cat j:db/a > found; [ $(cmp -l found r/db/a | wc -l) = 2 ]; not "$SAPWOOD" cat j:other/a > out.txt 2> err.txt; grep -c checksum err.txt
+        "$SAPWOOD" mkfs -q -r r --compress zstd --inode-flags nodatasum:db --reproducible one.img; "$SAPWOOD" mkfs -q -r r --compress zstd --inode-flags nodatasum:db --reproducible two.img; cmp one.img two.img"#,
     ),
     (
         "files_with_the_same_content_take_its_space_once",
@@ -297,7 +314,7 @@ const SCRIPTS: &[(&str, &str)] = &[
         asks 'no kind of subvolume' -r r --subvol rx:file; asks 'no path below' -r r --subvol a/../..
         asks 'several .* default' -r r --subvol default:a --subvol default:b
         not "$SAPWOOD" mkfs -q -r r --subvol file i 2> err; grep -q 'i:/file: is a directory' err; rm i
-        for option in '--subvol x' '--compress zstd' '--dedupe' '--inode-flags nodatacow:file'; do
+        for option in '--subvol x' '--compress zstd' '--dedupe' '--inode-flags nodatacow:file' '--inode-flags nodatasum:file'; do
             asks 'only btrfs' -t ext4 -r r $option
         done
         "$SAPWOOD" mkfs -q -t ext4 -r r --inode-flags immutable:file i; sound i"#,

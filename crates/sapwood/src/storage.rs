@@ -122,6 +122,8 @@ pub struct PathFlags {
     pub path: PathBuf,
     /// The flags that are added to those that it has.
     pub flags: InodeFlags,
+    /// Its data has no checksums. No flag of the interface between program and kernel says so.
+    pub nodatasum: bool,
 }
 
 /// Names of the flags, as `mkfs.btrfs` and `lsattr -l` have them.
@@ -134,7 +136,8 @@ const FLAGS: [(&str, InodeFlags); 7] = [
     ("sync", InodeFlags::SYNC),
     ("dirsync", InodeFlags::DIRSYNC),
 ];
-const NAMES: &str = "nodatacow, immutable, append, nodump, noatime, sync, dirsync";
+const NODATASUM: &str = "nodatasum";
+const NAMES: &str = "nodatacow, nodatasum, immutable, append, nodump, noatime, sync, dirsync";
 
 impl FromStr for PathFlags {
     type Err = StorageError;
@@ -142,15 +145,30 @@ impl FromStr for PathFlags {
     fn from_str(text: &str) -> Result<Self, StorageError> {
         let form = || StorageError::FlagsForm(text.to_owned());
         let (names, path) = text.split_once(':').ok_or_else(form)?;
-        let mut flags = InodeFlags::empty();
+        let (mut flags, mut nodatasum) = (InodeFlags::empty(), false);
         for name in names.split(',') {
+            if name == NODATASUM {
+                nodatasum = true;
+                continue;
+            }
             let mut known = FLAGS.iter();
             let found = known.find(|(known, _)| *known == name);
             let (_, flag) = found.ok_or_else(|| StorageError::Flag(name.to_owned()))?;
             flags |= *flag;
         }
         let path = below_root(Path::new(path))?;
-        Ok(Self { path, flags })
+        Ok(Self {
+            path,
+            flags,
+            nodatasum,
+        })
+    }
+}
+
+impl PathFlags {
+    /// Whether the flags decide how data is stored.
+    fn are_of_data(&self) -> bool {
+        self.nodatasum || self.flags.contains(InodeFlags::NOCOW)
     }
 }
 
@@ -212,8 +230,8 @@ impl Storage {
         Ok(())
     }
 
-    /// Sets flags of a file or directory. All below a directory with `nodatacow` has that flag,
-    /// too.
+    /// Sets flags of a file or directory. All below a directory with `nodatacow` or `nodatasum` has
+    /// that flag, too.
     pub fn inode_flags(&mut self, flags: PathFlags) {
         self.flags.push(flags);
     }
@@ -238,13 +256,15 @@ impl Storage {
         if self.subvolumes.iter().filter(|one| one.default).count() > 1 {
             return Err(StorageError::Defaults);
         }
-        let cow = |one: &PathFlags| one.flags.contains(InodeFlags::NOCOW);
         let compresses = self.compress.is_some() || !self.patterns.is_empty();
         let asked = [
             (!self.subvolumes.is_empty(), "subvolumes"),
             (compresses, "compressed files"),
             (self.dedupe, "shared extents"),
-            (self.flags.iter().any(cow), "files with nodatacow"),
+            (
+                self.flags.iter().any(PathFlags::are_of_data),
+                "files with nodatacow or nodatasum",
+            ),
         ];
         match asked.into_iter().find(|(asked, _)| *asked) {
             Some((_, what)) if kind != Kind::Btrfs => Err(StorageError::OnlyBtrfs(what)),
@@ -297,10 +317,13 @@ impl Storage {
         subvolumes::finish(fs, &self.subvolumes)
     }
 
-    /// Whether the file at a path, or a directory above it, has `nodatacow`.
-    fn is_nodatacow(&self, path: &Path) -> bool {
-        let mut flags = self.flags.iter();
-        flags.any(|one| one.flags.contains(InodeFlags::NOCOW) && path.starts_with(&one.path))
+    /// Whether the file at a path, or a directory above it, has `nodatacow`, and `nodatasum`.
+    fn of_data(&self, path: &Path) -> (bool, bool) {
+        let covering = self.flags.iter().filter(|one| path.starts_with(&one.path));
+        covering.fold((false, false), |(nocow, nosum), one| {
+            let nocow = nocow || one.flags.contains(InodeFlags::NOCOW);
+            (nocow, nosum || one.nodatasum)
+        })
     }
 }
 

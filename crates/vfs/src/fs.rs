@@ -355,6 +355,13 @@ pub trait FileSystem: Send + Sync {
     /// `NotSupported`, `Invalid`.
     fn set_flags(&self, ino: Ino, flags: InodeFlags) -> Result<()>;
 
+    /// Has the data of an empty regular file no checksums.
+    ///
+    /// # Errors
+    /// `NotSupported` if data has none in this format, `Invalid` for what is no empty regular
+    /// file.
+    fn forgo_checksums(&self, ino: Ino) -> Result<()>;
+
     /// `FS_IOC_FSGETXATTR`.
     ///
     /// # Errors

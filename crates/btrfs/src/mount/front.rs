@@ -241,6 +241,10 @@ impl front::Engine for Btrfs {
         Ok(attr::store_flags(&self.engine, inode, flags)?)
     }
 
+    fn store_without_checksums(&self, inode: &Arc<Inode>) -> Result<()> {
+        Ok(attr::store_without_checksums(&self.engine, inode)?)
+    }
+
     fn extended_flags(&self, inode: &Inode) -> Fsxattr {
         rules::fsxattr_of(inode.vfs_flags())
     }

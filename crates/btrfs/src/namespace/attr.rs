@@ -90,6 +90,18 @@ pub(crate) fn store_flags(store: &Arc<Store>, inode: &Arc<Inode>, flags: InodeFl
     Ok(())
 }
 
+/// Has the data of an empty file no checksums, and so no compression. Expects the `io` lock
+/// exclusively.
+pub(crate) fn store_without_checksums(store: &Arc<Store>, inode: &Arc<Inode>) -> Result<()> {
+    let h = store.start(1)?;
+    let now = store.now();
+    inode.change(&h, |state| {
+        state.flags |= sapwood_btrfs_format::InodeFlags::NODATASUM;
+        state.inode_changed(now);
+    });
+    h.end()
+}
+
 /// Stores an access time. A full file system keeps the old one, so that a file can be read.
 pub(crate) fn set_access_time(
     store: &Arc<Store>,

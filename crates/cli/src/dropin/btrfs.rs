@@ -62,7 +62,7 @@ struct Args {
     /// Compress what is copied: no, zlib, lzo or zstd
     #[arg(long, value_name = "ALGORITHM[:LEVEL]")]
     compress: Option<String>,
-    /// Set flags of a file or directory of it: nodatacow
+    /// Set flags of a file or directory of it: nodatacow, nodatasum
     #[arg(long, value_name = "FLAG[,FLAG...]:PATH", action = ArgAction::Append)]
     inode_flags: Vec<String>,
     /// Do not discard the device

@@ -44,8 +44,8 @@ pub(super) fn files(
         progress,
         done: 0,
     };
-    let nodatacow = |one: &super::PathFlags| one.flags.contains(InodeFlags::NOCOW);
-    if !storage.patterns.is_empty() || storage.flags.iter().any(nodatacow) {
+    let of_data = storage.flags.iter().any(super::PathFlags::are_of_data);
+    if !storage.patterns.is_empty() || of_data {
         arranged.each(|this, path, attr| this.store(path, attr))?;
     }
     if storage.dedupe {
@@ -85,8 +85,44 @@ struct Arranged<'a, 'p> {
     done: u64,
 }
 
+/// How data of a file is stored, if not as that of most files. What has no copies on write has no
+/// checksums either, and without checksums nothing is compressed.
+#[derive(Clone, Copy)]
+enum Way<'a> {
+    Nodatacow,
+    Nodatasum,
+    Compressed(&'a str),
+}
+
+impl Way<'_> {
+    fn is_flag(self) -> bool {
+        !matches!(self, Self::Compressed(_))
+    }
+
+    /// Has an empty file, or a directory, store its data so.
+    fn set(self, fs: &dyn vfs::FileSystem, file: &Attr) -> vfs::Result<()> {
+        match self {
+            Self::Nodatacow => fs.set_flags(file.ino, file.flags | InodeFlags::NOCOW),
+            Self::Nodatasum => fs.forgo_checksums(file.ino),
+            Self::Compressed(how) => {
+                let (name, how) = (b"btrfs.compression", how.as_bytes());
+                fs.setxattr(file.ino, name, how, SetXattrMode::Any)
+            }
+        }
+    }
+
+    /// As [`set`](Self::set), for the file of the image itself, which has no property for that its
+    /// extents are compressed.
+    fn set_own(self, fs: &dyn vfs::FileSystem, file: &Attr) -> vfs::Result<()> {
+        match self.is_flag() {
+            true => self.set(fs, file),
+            false => Ok(()),
+        }
+    }
+}
+
 impl<'a> Arranged<'a, '_> {
-    /// Calls `work` for each file with content, once for all its names.
+    /// Calls `work` for each file and directory, once for all its names.
     fn each(
         &mut self,
         mut work: impl FnMut(&mut Self, &[u8], &Attr) -> vfs::Result<()>,
@@ -101,7 +137,8 @@ impl<'a> Arranged<'a, '_> {
                 return Ok(false);
             };
             let again = attr.nlink > 1 && !linked.insert(attr.ino);
-            if attr.kind == FileKind::Regular && attr.size > 0 && !again {
+            let stores = matches!(attr.kind, FileKind::Regular | FileKind::Directory);
+            if stores && !again {
                 self.done += 1;
                 (self.progress)(Progress::Done {
                     phase: ARRANGING,
@@ -132,14 +169,23 @@ impl<'a> Arranged<'a, '_> {
 
     /// Stores a file in its own way, if it has one.
     fn store(&mut self, path: &[u8], attr: &Attr) -> vfs::Result<()> {
-        let nodatacow = self
-            .storage
-            .is_nodatacow(Path::new(OsStr::from_bytes(path)));
-        let compression = self.compression(path);
-        if !nodatacow && compression.is_none() {
-            return Ok(());
-        }
         let fs = self.fs;
+        let (nodatacow, nodatasum) = self.storage.of_data(Path::new(OsStr::from_bytes(path)));
+        let way = match self.compression(path) {
+            _ if nodatacow => Way::Nodatacow,
+            _ if nodatasum => Way::Nodatasum,
+            Some(how) => Way::Compressed(how),
+            None => return Ok(()),
+        };
+        if attr.kind == FileKind::Directory {
+            return match way {
+                Way::Nodatacow => way.set(fs, attr),
+                Way::Nodatasum | Way::Compressed(_) => Ok(()),
+            };
+        }
+        if attr.size == 0 {
+            return way.set_own(fs, attr);
+        }
         let superuser = Credentials {
             uid: 0,
             gid: 0,
@@ -147,20 +193,13 @@ impl<'a> Arranged<'a, '_> {
             keep_setgid: false,
         };
         let scratch = Node::new(fs, fs.tmpfile(&superuser, fs.root(), 0o600)?);
-        // A file with nodatacow cannot be compressed.
-        match compression.filter(|_| !nodatacow) {
-            Some(how) => {
-                let (name, how) = (b"btrfs.compression", how.as_bytes());
-                fs.setxattr(scratch.ino(), name, how, SetXattrMode::Any)?;
-            }
-            None => fs.set_flags(scratch.ino(), scratch.attr().flags | InodeFlags::NOCOW)?,
-        }
+        way.set(fs, scratch.attr())?;
         self.copy(attr.ino, scratch.ino(), attr.size)?;
-        if nodatacow {
+        if way.is_flag() {
             // The flag is refused for a file with content.
             set_size(fs, attr.ino, 0)?;
-            fs.set_flags(attr.ino, attr.flags | InodeFlags::NOCOW)?;
         }
+        way.set_own(fs, attr)?;
         self.take(scratch.ino(), attr)
     }
 
@@ -214,11 +253,18 @@ impl<'a> Arranged<'a, '_> {
         fs.setattr(file.ino, &times).map(drop)
     }
 
+    /// Whether a file can share extents with any other.
+    fn shares(&self, path: &[u8], attr: &Attr) -> bool {
+        let path = Path::new(OsStr::from_bytes(path));
+        let flagged = || self.storage.of_data(path) != (false, false);
+        attr.kind == FileKind::Regular && attr.size >= LEAST && !flagged()
+    }
+
     /// Finds files with the same content, and has all use the extents of the first one.
     fn share(&mut self) -> Result<(), StorageError> {
         let mut sizes: HashMap<u64, bool> = HashMap::new();
-        self.each(|_, _, attr| {
-            if shares(attr) {
+        self.each(|this, path, attr| {
+            if this.shares(path, attr) {
                 let several = sizes.entry(attr.size);
                 several.and_modify(|several| *several = true).or_default();
             }
@@ -227,7 +273,7 @@ impl<'a> Arranged<'a, '_> {
         sizes.retain(|_, several| *several);
         let mut first: HashMap<(Option<&str>, [u8; 32]), Vec<u8>> = HashMap::new();
         self.each(|this, path, attr| {
-            if !shares(attr) || !sizes.contains_key(&attr.size) {
+            if !this.shares(path, attr) || !sizes.contains_key(&attr.size) {
                 return Ok(());
             }
             // Each keeps its compression.
@@ -256,11 +302,6 @@ impl<'a> Arranged<'a, '_> {
         })?;
         Ok(hash.finalize().into())
     }
-}
-
-/// Whether a file can share extents.
-fn shares(attr: &Attr) -> bool {
-    attr.size >= LEAST && !attr.flags.contains(InodeFlags::NOCOW)
 }
 
 fn set_size(fs: &dyn vfs::FileSystem, ino: Ino, size: u64) -> vfs::Result<()> {

@@ -340,6 +340,10 @@ impl FileSystem for MemoryFs {
         Ok(())
     }
 
+    fn forgo_checksums(&self, _ino: Ino) -> Result<()> {
+        Err(Error::NotSupported)
+    }
+
     fn fsxattr(&self, ino: Ino) -> Result<Fsxattr> {
         self.live()?.fsxattr(ino)
     }

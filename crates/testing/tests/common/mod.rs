@@ -123,6 +123,7 @@ impl FileSystem for Faulty {
         fn getxattr(&self, ino: Ino, name: &[u8]) -> Result<Vec<u8>>;
         fn removexattr(&self, ino: Ino, name: &[u8]) -> Result<()>;
         fn set_flags(&self, ino: Ino, flags: InodeFlags) -> Result<()>;
+        fn forgo_checksums(&self, ino: Ino) -> Result<()>;
         fn fsxattr(&self, ino: Ino) -> Result<Fsxattr>;
         fn set_fsxattr(&self, ino: Ino, value: &Fsxattr) -> Result<()>;
         fn subvolumes(&self) -> Option<&dyn Subvolumes>;

@@ -231,6 +231,13 @@ pub trait Engine: Send + Sync + Sized {
     }
     /// Stores flags that were checked. The caller holds the I/O lock exclusively.
     fn store_flags(&self, inode: &Arc<Self::Inode>, flags: InodeFlags) -> Result<()>;
+    /// Has the data of an empty file no checksums. The caller holds the I/O lock exclusively.
+    ///
+    /// # Errors
+    /// `NotSupported` for a format whose data has none.
+    fn store_without_checksums(&self, _inode: &Arc<Self::Inode>) -> Result<()> {
+        Err(Error::NotSupported)
+    }
     /// See [`FileSystem::fsxattr`](crate::FileSystem::fsxattr).
     fn extended_flags(&self, inode: &Self::Inode) -> Fsxattr;
     /// The rest of a request, without the fields that are not flags and that the format supports.

@@ -437,6 +437,17 @@ impl<E: Engine> FileSystem for E {
         change_flags(self, &inode, asked)
     }
 
+    fn forgo_checksums(&self, ino: Ino) -> Result<()> {
+        self.check_writable()?;
+        let inode = self.live(ino)?;
+        inode.check_changeable()?;
+        let _io = inode.lock_exclusive();
+        match inode.kind() == FileKind::Regular && inode.size() == 0 {
+            true => self.store_without_checksums(&inode),
+            false => Err(Error::Invalid),
+        }
+    }
+
     fn fsxattr(&self, ino: Ino) -> Result<Fsxattr> {
         self.check_open()?;
         Ok(self.extended_flags(&*self.live(ino)?))
