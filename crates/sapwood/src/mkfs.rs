@@ -232,10 +232,9 @@ impl MkfsOptions {
     /// of the image until then. It is sparse.
     pub(crate) fn size_to_shrink(&mut self, content: u64, inodes: u64) -> u64 {
         let expected = content.saturating_add(inodes.saturating_mul(1024));
-        // An inode may take blocks of its own for names and attributes.
-        let most = content / 4 * 5 + inodes.saturating_mul(3 * 4096);
         match self.kind {
             Kind::Btrfs => {
+                let most = content / 4 * 5 + inodes.saturating_mul(3 * 4096);
                 let nodes = u64::from(self.btrfs.node_size()) * 640;
                 self.btrfs.metadata_chunk.get_or_insert(nodes);
                 most.saturating_mul(2).saturating_add(1 << 30) & !0xf_ffff
@@ -247,6 +246,9 @@ impl MkfsOptions {
                 let unit = u64::from(block).max(1024);
                 let journal = ext4_mkfs::usual_journal(expected / unit, block);
                 let journal = *ext4.journal_size.get_or_insert(journal);
+                // An inode may take a block of its own for names or attributes. More room than that
+                // costs time: what stands behind the tables of groups that go is moved.
+                let most = content / 8 * 9 + inodes.saturating_mul(4096);
                 // Tables of inodes are a quarter of a group at most.
                 let size = (most / 3).saturating_mul(4).saturating_add(journal);
                 let size = size.saturating_add(64 << 20) & !0xf_ffff;

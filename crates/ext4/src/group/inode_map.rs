@@ -1,7 +1,7 @@
 //! Which inodes of a group are in use, in memory.
 
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use sapwood_ext4_format::bitmap;
 
@@ -17,6 +17,8 @@ pub(crate) struct InodeMap {
     /// See [`Recent`]; without words if nothing asks for recently deleted inodes.
     recent: Vec<AtomicU64>,
     inodes: u32,
+    /// All words before this one are full. It changes under the group's lock.
+    full_below: AtomicU32,
 }
 
 /// Inodes of a group that were deleted lately: index and second. The oldest in front. Guarded by
@@ -39,7 +41,13 @@ impl InodeMap {
             used: used.collect(),
             recent: (0..words).map(|_| AtomicU64::new(0)).collect(),
             inodes,
+            full_below: AtomicU32::new(0),
         }
+    }
+
+    /// Where the search for the smallest free inode begins: all before it are in use.
+    pub(crate) fn lowest(&self) -> u32 {
+        self.full_below.load(Ordering::Relaxed) * WORD
     }
 
     /// Free inodes.
@@ -75,6 +83,15 @@ impl InodeMap {
     /// Notes a change of the bitmap. The group's lock is held.
     pub(crate) fn set(&self, index: u32, used: bool) {
         change(&self.used, index, used);
+        if !used {
+            self.full_below.fetch_min(index / WORD, Ordering::Relaxed);
+            return;
+        }
+        let first = self.full_below.load(Ordering::Relaxed);
+        let rest = self.used.iter().skip(first as usize);
+        let full = rest.take_while(|word| word.load(Ordering::Relaxed) == !0);
+        let full_below = first + full.count() as u32;
+        self.full_below.store(full_below, Ordering::Relaxed);
     }
 
     /// Notes a deletion. The group's lock is held, which guards `recent`.

@@ -71,9 +71,9 @@ pub(crate) fn groups(
     })
 }
 
-/// Where to begin in a group.
+/// Where to begin in a group, unless the smallest number is wanted.
 pub(crate) fn start(group: &Group, wish: Wish, inodes: u32, policy: AllocPolicy) -> u32 {
-    if wish.dense || !policy.spread() {
+    if !policy.spread() {
         return 0;
     }
     let words = inodes / WORD;

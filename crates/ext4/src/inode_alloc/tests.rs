@@ -4,6 +4,7 @@ use std::sync::Arc;
 use sapwood_block::MemoryDevice;
 use sapwood_vfs::{Credentials, FileSystem, Ino, NewInode};
 
+use super::claim::search;
 use super::*;
 use crate::Ext4;
 use crate::Options;
@@ -256,6 +257,23 @@ fn without_a_journal_a_deleted_inode_waits_and_with_one_it_does_not() {
         assert_eq!(second != first, waits);
         allocator.free(&h, second, false).unwrap();
     }
+}
+
+#[test]
+fn the_smallest_free_inode_is_searched_behind_full_words() {
+    let map = InodeMap::new(&[0; 16], 128);
+    let smallest = || search(&map, &(0..128), map.lowest());
+    for index in 0..100 {
+        assert_eq!(smallest(), Some(index));
+        map.set(index, true);
+    }
+    assert_eq!(map.lowest(), 64);
+    map.set(5, false);
+    assert_eq!((map.lowest(), smallest()), (0, Some(5)));
+    map.set(5, true);
+    assert_eq!((map.lowest(), smallest()), (64, Some(100)));
+    (100..128).for_each(|index| map.set(index, true));
+    assert_eq!((map.lowest(), smallest()), (128, None));
 }
 
 #[test]

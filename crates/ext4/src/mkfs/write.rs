@@ -277,13 +277,14 @@ fn zero(device: &dyn Device, geometry: &Geometry, run: &Run) -> Result<(), MkfsE
     let mut at = geometry.block_offset(run.start)?;
     let end = at + (run.len << geometry.block_bits());
     let mut buf = vec![0; STEP.min(end - at) as usize];
+    let zeros = buf.clone();
     while at < end {
         let len = STEP.min(end - at);
         let part = buf.get_mut(..len as usize).unwrap_or_default();
+        let zeros = zeros.get(..len as usize).unwrap_or_default();
         device.read_at(at, part)?;
-        if part.iter().any(|byte| *byte != 0) {
-            part.fill(0);
-            device.write_at(at, part)?;
+        if part != zeros {
+            device.write_at(at, zeros)?;
         }
         at += len;
     }

@@ -33,18 +33,15 @@ pub(super) fn evacuate(image: &mut Image, limit: u64, moved: &mut OnMoved<'_>) -
         blocks: 0,
     };
     let mut attributes: BTreeMap<u64, Vec<u32>> = BTreeMap::new();
-    for ino in run.image.inodes(0..run.image.geometry.group_count())? {
-        let inode = run.image.inode(ino)?;
-        if inode.file_acl() >= limit {
-            attributes.entry(inode.file_acl()).or_default().push(ino);
-        }
-        let special = [special_ino::RESIZE, special_ino::JOURNAL].contains(&ino);
-        if special || !has_map(run.image, &inode) {
-            continue;
-        }
-        run.map_of(ino, inode)?;
-        if run.image.is_full() {
-            run.image.commit(None)?;
+    for group in 0..run.image.geometry.group_count() {
+        for piece in run.image.pieces(group)? {
+            // A move changes no inode but its own.
+            for (ino, inode) in run.image.inodes_of(&piece)? {
+                if inode.file_acl() >= limit {
+                    attributes.entry(inode.file_acl()).or_default().push(ino);
+                }
+                run.maps(ino, inode)?;
+            }
         }
     }
     for (block, inodes) in attributes {
@@ -70,6 +67,19 @@ struct Run<'i, 'p> {
 }
 
 impl Run<'_, '_> {
+    /// Moves what an inode maps, unless it has a step of its own.
+    fn maps(&mut self, ino: u32, inode: Inode) -> Result<()> {
+        let special = [special_ino::RESIZE, special_ino::JOURNAL].contains(&ino);
+        if special || !has_map(self.image, &inode) {
+            return Ok(());
+        }
+        self.map_of(ino, inode)?;
+        match self.image.is_full() {
+            true => self.image.commit(None),
+            false => Ok(()),
+        }
+    }
+
     fn bad(ino: u32, reason: impl ToString) -> Error {
         Error::BadInode {
             ino,

@@ -5,10 +5,12 @@
 
 use std::ops::ControlFlow;
 use std::path::PathBuf;
+use std::sync::OnceLock;
 
 use crate::acls;
 use crate::fs::FileSystem;
 use crate::tree::{self, Node as Inode};
+use crate::vfs::acl::DEFAULT;
 use crate::vfs::{
     self, CopyMode, Error, FileKind, NewInode, SeekFrom, SetAttr, SetTime, SetXattrMode, WriteMode,
 };
@@ -53,7 +55,7 @@ impl ImageSide {
         if ends { failure.that_ends() } else { failure }
     }
 
-    fn wrap<'s>(&'s self, inode: Inode<'s>, path: Vec<u8>) -> ImageNode<'s> {
+    fn wrap<'s>(&'s self, inode: Inode<'s>, path: Vec<u8>, acls: bool) -> ImageNode<'s> {
         let attr = inode.attr();
         let meta = Meta {
             kind: attr.kind,
@@ -72,6 +74,8 @@ impl ImageSide {
             inode,
             path,
             meta,
+            may_have_acls: acls,
+            gives_acls: OnceLock::new(),
         }
     }
 }
@@ -79,7 +83,7 @@ impl ImageSide {
 impl Side for ImageSide {
     fn find(&self, path: &[u8], follow: bool) -> Result<Option<Found<'_>>> {
         match tree::resolve(self.vfs(), path, follow) {
-            Ok(inode) => Ok(Some(Box::new(self.wrap(inode, path.to_vec())))),
+            Ok(inode) => Ok(Some(Box::new(self.wrap(inode, path.to_vec(), true)))),
             Err(Error::NotFound) => Ok(None),
             Err(error) => Err(self.fail(path, error)),
         }
@@ -93,7 +97,10 @@ impl Side for ImageSide {
             .filter(|part| !part.is_empty())
             .collect();
         let above = parts.split_last().map(|(_, above)| above.join(&b'/'));
-        Ok((Box::new(self.wrap(dir, above.unwrap_or_default())), name))
+        Ok((
+            Box::new(self.wrap(dir, above.unwrap_or_default(), true)),
+            name,
+        ))
     }
 
     fn shown(&self, path: &[u8]) -> String {
@@ -110,9 +117,21 @@ struct ImageNode<'s> {
     inode: Inode<'s>,
     path: Vec<u8>,
     meta: Meta,
+    may_have_acls: bool,
+    /// See the function.
+    gives_acls: OnceLock<bool>,
 }
 
 impl ImageNode<'_> {
+    /// Whether what is made in this directory may inherit ACLs. The copy gives a directory its own
+    /// when all in it is made.
+    fn gives_acls(&self) -> bool {
+        *self.gives_acls.get_or_init(|| {
+            let default = self.side.vfs().getxattr(self.inode.ino(), DEFAULT);
+            !matches!(default, Err(Error::NoAttribute | Error::NotSupported))
+        })
+    }
+
     fn on<T>(&self, result: Result<T, Error>) -> Result<T> {
         result.map_err(|error| self.side.fail(&self.path, error))
     }
@@ -203,9 +222,11 @@ impl<'s> Node<'s> for ImageNode<'s> {
         match self.side.vfs().lookup(self.inode.ino(), name) {
             Ok(entry) => {
                 let inode = Inode::new(self.side.vfs(), entry);
-                Ok(Some(Box::new(
-                    self.side.wrap(inode, join(&self.path, name)),
-                )))
+                Ok(Some(Box::new(self.side.wrap(
+                    inode,
+                    join(&self.path, name),
+                    true,
+                ))))
             }
             Err(Error::NotFound) => Ok(None),
             Err(error) => self.on_child(name, Err(error)),
@@ -235,7 +256,8 @@ impl<'s> Node<'s> for ImageNode<'s> {
                 .vfs()
                 .create(&who, self.inode.ino(), name, what, meta.perm & !SET_ID);
         let inode = Inode::new(self.side.vfs(), self.on_child(name, created)?);
-        Ok(Box::new(self.side.wrap(inode, join(&self.path, name))))
+        let path = join(&self.path, name);
+        Ok(Box::new(self.side.wrap(inode, path, self.gives_acls())))
     }
 
     fn link(&self, name: &[u8], old_dir: &dyn Node<'s>, old: &[u8]) -> Result<()> {
@@ -318,13 +340,10 @@ impl<'s> Node<'s> for ImageNode<'s> {
         if !rules.archive {
             return Ok(());
         }
-        let attr = self.inode.attr();
-        self.on(acls::remove_absent(
-            self.side.vfs(),
-            attr,
-            xattrs,
-            || Ok(()),
-        ))?;
+        if self.may_have_acls {
+            let (fs, attr) = (self.side.vfs(), self.inode.attr());
+            self.on(acls::remove_absent(fs, attr, xattrs, || Ok(())))?;
+        }
         for (name, value) in xattrs {
             if name == b"security.capability" && owner != (meta.uid, meta.gid) {
                 continue;

@@ -47,6 +47,9 @@ impl AsFd for Base {
     }
 }
 
+/// Bytes of the names of attributes that most files have at most.
+const FEW_NAMES: usize = 512;
+
 /// A name in a directory that is held open.
 pub(super) struct LocalNode {
     base: Base,
@@ -364,9 +367,14 @@ impl<'s> Node<'s> for LocalNode {
         let path = self.by_path();
         let Scratch { names, value, .. } = scratch;
         let fd = self.opened.get();
-        let listed = match fd {
-            Some(fd) => rustix::fs::flistxattr(fd, &mut names[..]),
-            None => rustix::fs::llistxattr(&path, &mut names[..]),
+        let list = |names: &mut [u8]| match fd {
+            Some(fd) => rustix::fs::flistxattr(fd, names),
+            None => rustix::fs::llistxattr(&path, names),
+        };
+        // The kernel allocates as much as it is given.
+        let listed = match list(names.get_mut(..FEW_NAMES).unwrap_or_default()) {
+            Err(Errno::RANGE) => list(names),
+            other => other,
         };
         let len = match listed {
             Err(Errno::NOTSUP) => 0,

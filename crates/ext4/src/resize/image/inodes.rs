@@ -7,6 +7,9 @@ use sapwood_ext4_format::{BitmapKind, GroupFlags, Inode, bitmap, validate_inode_
 use super::Image;
 use crate::resize::Result;
 
+/// Slots of a piece of a table. A slot has 4 KiB at most.
+const TABLE_PIECE: u32 = 512;
+
 impl Image {
     /// An inode as it is or will be.
     ///
@@ -42,6 +45,49 @@ impl Image {
         let (group, index) = self.geometry.inode_location(ino)?;
         let table = self.desc(group)?.inode_table();
         Ok(self.geometry.inode_in_table(table, index))
+    }
+
+    /// The inodes in use of a group that are side by side in its table, in pieces of at most
+    /// [`TABLE_PIECE`] slots: what one request reads.
+    ///
+    /// # Errors
+    /// The device; the bitmap is wrong.
+    pub(in crate::resize) fn pieces(&self, group: u32) -> Result<Vec<Vec<u32>>> {
+        let inodes = self.inodes(group..group + 1)?;
+        let pieces =
+            inodes.chunk_by(|one, next| (one - 1) / TABLE_PIECE == (next - 1) / TABLE_PIECE);
+        Ok(pieces.map(<[u32]>::to_vec).collect())
+    }
+
+    /// The inodes of a [piece](Self::pieces), as they are or will be.
+    ///
+    /// # Errors
+    /// The device; an inode is wrong.
+    pub(in crate::resize) fn inodes_of(&self, piece: &[u32]) -> Result<Vec<(u32, Inode)>> {
+        let (Some(first), Some(last)) = (piece.first(), piece.last()) else {
+            return Ok(Vec::new());
+        };
+        let bits = self.geometry.block_bits();
+        let ((first, _), (last, _)) = (self.inode_place(*first)?, self.inode_place(*last)?);
+        let blocks = last.saturating_sub(first) + 1;
+        let mut table = vec![0; (blocks << bits) as usize];
+        self.device.read_at(first << bits, &mut table)?;
+        for (block, changed) in self.changed.range(first..=last) {
+            let at = ((block - first) << bits) as usize;
+            if let Some(old) = table.get_mut(at..at + changed.len()) {
+                old.copy_from_slice(changed);
+            }
+        }
+        let size = usize::from(self.geometry.inode_size());
+        let read = |ino: &u32| {
+            let (block, offset) = self.inode_place(*ino)?;
+            let at = (block.saturating_sub(first) << bits) as usize + offset as usize;
+            let bytes = table.get(at..at + size).unwrap_or_default();
+            let inode = Inode::read(bytes, &self.geometry)?;
+            inode.verify_checksum(*ino, &self.geometry)?;
+            Ok((*ino, inode))
+        };
+        piece.iter().map(read).collect()
     }
 
     /// The inodes in use of some groups.
