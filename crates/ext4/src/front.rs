@@ -7,14 +7,14 @@ use sapwood_vfs::front::{self, AttributeChange};
 use sapwood_vfs::rules::XattrClass;
 use sapwood_vfs::{self as vfs};
 use sapwood_vfs::{
-    AllocMode, Attr, CopyMode, Credentials, DirEntry, FileKind, FsStat, Fsxattr, Ino, InodeFlags,
-    NewInode, RenameMode, Result, SetAttr, SyncKind, Timestamp, TrimRange, acl,
+    AllocMode, Attr, Content, CopyMode, Credentials, DirEntry, FileKind, FsStat, Fsxattr, Ino,
+    InodeFlags, NewInode, RenameMode, Result, SetAttr, SyncKind, Timestamp, TrimRange, acl,
 };
 
 use crate::inode::{Inode, vfs_time};
 use crate::ops::create::Place;
 use crate::ops::rename;
-use crate::ops::{attr, create, reap, remove, sync};
+use crate::ops::{attr, create, filled, reap, remove, sync};
 use crate::{Error, Ext4, block_alloc, data, dir, xattr};
 
 impl Ext4 {
@@ -303,6 +303,28 @@ impl front::Engine for Ext4 {
             &vacancy,
             what,
             perm,
+        )?)
+    }
+
+    fn most_content(&self) -> u64 {
+        filled::most(&self.engine)
+    }
+
+    fn make_filled(
+        &self,
+        who: &Credentials,
+        place: Place<'_>,
+        vacancy: dir::Absent,
+        perm: u32,
+        content: &Content<'_>,
+    ) -> Result<Option<Arc<Inode>>> {
+        Ok(filled::create(
+            &self.engine,
+            who,
+            place,
+            &vacancy,
+            perm,
+            content,
         )?)
     }
 

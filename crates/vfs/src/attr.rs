@@ -220,6 +220,17 @@ pub struct DirEntry {
     pub name: Vec<u8>,
 }
 
+/// All of a new regular file that is not given with its name.
+#[derive(Debug, Clone, Copy)]
+pub struct Content<'a> {
+    /// Its bytes.
+    pub data: &'a [u8],
+    /// Access time.
+    pub atime: Timestamp,
+    /// Modification time.
+    pub mtime: Timestamp,
+}
+
 /// The user that makes a request. Engines use it for the ownership of new inodes and for the set-id
 /// rules. The front end checks permissions (with FUSE: the kernel, by `default_permissions`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -3,8 +3,8 @@
 use std::ops::ControlFlow;
 
 use crate::{
-    Attr, Credentials, DirEntry, Entry, FsStat, Fsxattr, Ino, InodeFlags, NewInode, Result,
-    SetAttr, Subvolumes,
+    Attr, Content, Credentials, DirEntry, Entry, FsStat, Fsxattr, Ino, InodeFlags, NewInode,
+    Result, SetAttr, Subvolumes,
 };
 
 /// What a rename does with an existing target.
@@ -208,6 +208,23 @@ pub trait FileSystem: Send + Sync {
         what: NewInode<'_>,
         perm: u32,
     ) -> Result<Entry>;
+
+    /// Bytes of content up to which [`create_filled`](FileSystem::create_filled) is worth a try.
+    fn most_filled(&self) -> u64;
+
+    /// Creates a regular file with its content and its times, where that is less work than to
+    /// create it, to write it and to set its times. `None`: it is not, and nothing has happened.
+    ///
+    /// # Errors
+    /// As [`create`](FileSystem::create).
+    fn create_filled(
+        &self,
+        who: &Credentials,
+        dir: Ino,
+        name: &[u8],
+        perm: u32,
+        content: &Content<'_>,
+    ) -> Result<Option<Entry>>;
 
     /// Creates an unnamed regular file (`O_TMPFILE`); [`link`](FileSystem::link) can name it.
     ///

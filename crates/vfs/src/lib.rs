@@ -17,8 +17,8 @@ mod subvolume;
 
 pub use ambient::Ambient;
 pub use attr::{
-    Attr, Credentials, DirEntry, Entry, FileKind, FsStat, Fsxattr, Ino, InodeFlags, NewInode,
-    SetAttr, SetTime, Timestamp,
+    Attr, Content, Credentials, DirEntry, Entry, FileKind, FsStat, Fsxattr, Ino, InodeFlags,
+    NewInode, SetAttr, SetTime, Timestamp,
 };
 pub use error::{Cause, Error, Result};
 pub use fs::{

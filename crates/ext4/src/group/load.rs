@@ -1,7 +1,7 @@
 //! Reading the descriptors of all groups when a file system is opened.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::atomic::{AtomicI64, AtomicU8, AtomicU32};
+use std::sync::atomic::{AtomicI64, AtomicU8, AtomicU32, AtomicU64};
 use std::sync::{Arc, OnceLock};
 
 use sapwood_ext4_format::{Geometry, GroupDesc, validate_group};
@@ -125,6 +125,7 @@ fn group(geometry: &Geometry, number: u32, desc: GroupDesc) -> Result<Group> {
         free_inodes: AtomicU32::new(0),
         used_dirs: AtomicU32::new(0),
         search_limit: AtomicU32::new(0),
+        small_goal: AtomicU64::new(geometry.group_first_block(number)?),
     })
 }
 

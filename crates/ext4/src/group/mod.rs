@@ -33,7 +33,7 @@ mod streams;
 mod tests;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::atomic::{AtomicI64, AtomicU8, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicI64, AtomicU8, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use sapwood_block::Device;
@@ -104,6 +104,8 @@ pub(crate) struct Group {
     free_inodes: AtomicU32,
     used_dirs: AtomicU32,
     search_limit: AtomicU32,
+    /// See [`small_goal`](Group::small_goal).
+    small_goal: AtomicU64,
 }
 
 /// What the lock of a group guards.
@@ -152,6 +154,17 @@ impl Group {
     /// Directories, as far as is known without the lock.
     pub(crate) fn used_dirs(&self) -> u32 {
         self.used_dirs.load(Ordering::Relaxed)
+    }
+
+    /// Block where the content of the next small file of this group had best begin: behind that of
+    /// the last one, which may stand in another group.
+    pub(crate) fn small_goal(&self) -> u64 {
+        self.small_goal.load(Ordering::Relaxed)
+    }
+
+    /// Notes where the content of a small file ends.
+    pub(crate) fn set_small_goal(&self, block: u64) {
+        self.small_goal.store(block, Ordering::Relaxed);
     }
 
     /// Locks it. Whether it is in use is to be asked of the state.

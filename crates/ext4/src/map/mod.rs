@@ -183,6 +183,30 @@ pub(crate) fn insert(
     len: u64,
     written: bool,
 ) -> Result<()> {
+    insert_untold(store, h, inode, logical, physical, len, written)?;
+    store.fast_commits.added(
+        h,
+        (inode.ino, inode.kind),
+        (logical, physical, len),
+        written,
+    );
+    Ok(())
+}
+
+/// As [`insert`], of an inode that has no name yet: a fast commit has to say the name first. The
+/// caller tells of the blocks.
+///
+/// # Errors
+/// As [`insert`].
+pub(crate) fn insert_untold(
+    store: &Store,
+    h: &Handle,
+    inode: &Inode,
+    logical: u64,
+    physical: u64,
+    len: u64,
+    written: bool,
+) -> Result<()> {
     change(
         store,
         h,
@@ -196,14 +220,7 @@ pub(crate) fn insert(
                 Err(not_supported())
             }
         },
-    )?;
-    store.fast_commits.added(
-        h,
-        (inode.ino, inode.kind),
-        (logical, physical, len),
-        written,
-    );
-    Ok(())
+    )
 }
 
 /// As [`insert`], of written data in flight. `delayed`: how many of the blocks count as delayed

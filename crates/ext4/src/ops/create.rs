@@ -8,6 +8,7 @@ use sapwood_jbd2::Handle;
 use sapwood_vfs::rules::{self, Ownership};
 use sapwood_vfs::{self as vfs, Credentials, FileKind, NewInode, acl};
 
+use super::filled::Written;
 use crate::engine::Engine;
 use crate::inode::{Inode, disk_device, disk_time};
 use crate::{Error, Result, data, dir, inode_alloc, map, orphan, xattr};
@@ -16,12 +17,12 @@ use crate::{Error, Result, data, dir, inode_alloc, map, orphan, xattr};
 pub(crate) type Place<'a> = vfs::front::Place<'a, Inode>;
 
 /// A new inode, decided but not made.
-struct Plan<'a> {
+pub(super) struct Plan<'a> {
     kind: FileKind,
     uid: u32,
     gid: u32,
     perm: u32,
-    flags: DiskFlags,
+    pub(super) flags: DiskFlags,
     project: u32,
     xattrs: Vec<(&'static [u8], Vec<u8>)>,
     what: NewInode<'a>,
@@ -39,19 +40,38 @@ pub(crate) fn create(
     what: NewInode<'_>,
     perm: u32,
 ) -> Result<Arc<Inode>> {
-    let Place { dir, name } = place;
     if what.kind() == FileKind::Directory {
-        links_of_dir(engine, dir, 1)?;
+        links_of_dir(engine, place.dir, 1)?;
     }
-    let plan = plan(engine, who, dir, what, perm)?;
+    let plan = plan(engine, who, place.dir, what, perm)?;
+    named(engine, place, vacancy, plan, None)
+}
+
+/// Makes what was planned, with its content if that was written before, and its name. Expects the
+/// `io` lock of the directory exclusively.
+///
+/// # Errors
+/// `NoSpace`; the directory cannot take the name.
+pub(super) fn named(
+    engine: &Arc<Engine>,
+    place: Place<'_>,
+    vacancy: &dir::Absent,
+    plan: Plan<'_>,
+    mut content: Option<Written<'_>>,
+) -> Result<Arc<Inode>> {
+    let Place { dir, name } = place;
     let room = dir::room_absent(engine, dir, name, vacancy)?;
     let _blocks = reserve(engine, &plan, room.blocks)?;
-    let h = engine.start_tracked(credits(engine, &plan) + room.credits)?;
+    let of_content = content.as_ref().map_or(0, |_| super::filled::CREDITS);
+    let h = engine.start_tracked(credits(engine, &plan) + room.credits + of_content)?;
     // A full file system is found here, before anything else changes.
     let ino = inode_alloc::allocate(engine, &h, dir, plan.kind)?;
     engine.abort((|| {
-        let inode = make(engine, &h, dir, ino, plan, 1)?;
+        let inode = make(engine, &h, dir, ino, plan, 1, content.as_mut())?;
         dir::insert_absent(engine, &h, dir, name, vacancy, (ino, inode.kind))?;
+        if let Some(content) = content {
+            content.named(&h, ino);
+        }
         let now = engine.now();
         {
             let mut state = dir.state.lock();
@@ -81,7 +101,7 @@ pub(crate) fn tmpfile(
     let h = engine.start(credits(engine, &plan) + orphan::CREDITS)?;
     let ino = inode_alloc::allocate(engine, &h, dir, plan.kind)?;
     engine.abort((|| {
-        let inode = make(engine, &h, dir, ino, plan, 0)?;
+        let inode = make(engine, &h, dir, ino, plan, 0, None)?;
         inode.state.lock().linkable = true;
         orphan::add(engine, &h, &inode)?;
         inode.store(engine, &h)?;
@@ -116,7 +136,7 @@ fn credits(engine: &Engine, plan: &Plan<'_>) -> u32 {
     inode_alloc::CREDITS + attributes + 3 + 2
 }
 
-fn plan<'a>(
+pub(super) fn plan<'a>(
     engine: &Arc<Engine>,
     who: &Credentials,
     dir: &Inode,
@@ -184,7 +204,7 @@ fn inherited_flags(kind: FileKind, dir: DiskFlags) -> DiskFlags {
 }
 
 /// Puts a new inode into memory and into its table. A directory gets its first block, a link its
-/// target.
+/// target, a file the content that was written for it.
 fn make(
     engine: &Arc<Engine>,
     h: &Handle,
@@ -192,6 +212,7 @@ fn make(
     ino: u32,
     plan: Plan<'_>,
     links: u16,
+    content: Option<&mut Written<'_>>,
 ) -> Result<Arc<Inode>> {
     let geometry = &engine.geometry;
     let mut raw = RawInode::new(geometry);
@@ -226,6 +247,9 @@ fn make(
     }
     for (name, value) in &plan.xattrs {
         xattr::set_in(engine, h, &inode, name, Some(value))?;
+    }
+    if let Some(content) = content {
+        content.put(h, &inode)?;
     }
     // Others see it when it is whole; and before it stands in its table, where they would load it a
     // second time.

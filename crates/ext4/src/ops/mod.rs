@@ -8,6 +8,9 @@
 
 pub(crate) mod attr;
 pub(crate) mod create;
+pub(crate) mod filled;
+#[cfg(test)]
+mod filled_tests;
 pub(crate) mod reap;
 pub(crate) mod remove;
 pub(crate) mod rename;

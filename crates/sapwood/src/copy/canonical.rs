@@ -84,6 +84,11 @@ impl Canonical {
     }
 }
 
+/// Whether content that begins a file has a block that becomes a hole.
+pub(super) fn has_hole(data: &[u8]) -> bool {
+    data.chunks(BLOCK).any(is_zero)
+}
+
 fn is_zero(block: &[u8]) -> bool {
     static ZEROS: [u8; BLOCK] = [0; BLOCK];
     ZEROS.get(..block.len()) == Some(block) && !sapwood_fault::planted(392)

@@ -69,6 +69,10 @@ impl<'s> Node<'s> for Changed<'s> {
         self.node.read(scratch, sink)
     }
 
+    fn whole<'b>(&self, scratch: &'b mut Scratch) -> Result<Option<&'b [u8]>> {
+        self.node.whole(scratch)
+    }
+
     fn read_link(&self) -> Result<Vec<u8>> {
         self.node.read_link()
     }

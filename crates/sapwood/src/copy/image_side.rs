@@ -12,7 +12,8 @@ use crate::fs::FileSystem;
 use crate::tree::{self, Node as Inode};
 use crate::vfs::acl::DEFAULT;
 use crate::vfs::{
-    self, CopyMode, Error, FileKind, NewInode, SeekFrom, SetAttr, SetTime, SetXattrMode, WriteMode,
+    self, Content, CopyMode, Error, FileKind, NewInode, SeekFrom, SetAttr, SetTime, SetXattrMode,
+    WriteMode,
 };
 
 use super::error::{CopyCause, CopyError, Result};
@@ -258,6 +259,42 @@ impl<'s> Node<'s> for ImageNode<'s> {
         let inode = Inode::new(self.side.vfs(), self.on_child(name, created)?);
         let path = join(&self.path, name);
         Ok(Box::new(self.side.wrap(inode, path, self.gives_acls())))
+    }
+
+    fn most_filled(&self) -> u64 {
+        self.side.vfs().most_filled()
+    }
+
+    fn create_filled(&self, name: &[u8], rules: &Rules, meta: &Meta, data: &[u8]) -> Result<bool> {
+        single_name(self, name)?;
+        let who = rules.credentials(meta);
+        let perm = rules.perm(meta, (who.uid, who.gid));
+        if perm & SET_ID != 0 || self.gives_acls() {
+            return Ok(false);
+        }
+        let content = Content {
+            data,
+            atime: meta.atime,
+            mtime: meta.mtime,
+        };
+        let fs = self.side.vfs();
+        let made = fs.create_filled(&who, self.inode.ino(), name, perm, &content);
+        let Some(made) = self.on_child(name, made)? else {
+            return Ok(false);
+        };
+        let inode = Inode::new(fs, made);
+        let attr = inode.attr();
+        // A directory with set-group-id gives what is made in it its own group.
+        if (attr.uid, attr.gid, attr.perm) != (who.uid, who.gid, perm) {
+            let changes = SetAttr {
+                uid: Some(who.uid),
+                gid: Some(who.gid),
+                perm: Some(perm),
+                ..SetAttr::default()
+            };
+            self.on_child(name, fs.setattr(inode.ino(), &changes))?;
+        }
+        Ok(true)
     }
 
     fn link(&self, name: &[u8], old_dir: &dyn Node<'s>, old: &[u8]) -> Result<()> {

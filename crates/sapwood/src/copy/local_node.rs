@@ -3,6 +3,8 @@
 //! Every system call below an operand names one component and does not follow a link, so it stays
 //! in the directory whatever the tree looks like meanwhile.
 
+mod kept;
+
 use std::ffi::OsStr;
 use std::fs::File;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -13,12 +15,8 @@ use std::sync::{Arc, OnceLock};
 
 use crate::acls;
 use crate::progress::Stop;
-use crate::vfs::acl::ACCESS;
 use crate::vfs::{FileKind, Timestamp};
-use rustix::fs::{
-    AtFlags, CWD, FileType, Gid, Mode, OFlags, SeekFrom, Stat, Timespec, Timestamps, Uid,
-    XattrFlags,
-};
+use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, SeekFrom, Stat};
 use rustix::io::Errno;
 
 use super::error::{CopyCause, CopyError, Result};
@@ -154,120 +152,6 @@ impl LocalNode {
         format!("{}{slash}{}", self.shown, shown::name(name))
     }
 
-    /// Removes the ACLs that `xattrs` lacks.
-    fn remove_other_acls(&self, xattrs: &Xattrs) -> Result<()> {
-        let path = self.by_path();
-        for name in acls::absent(self.meta.kind, xattrs) {
-            let access = name == ACCESS;
-            let name = OsStr::from_bytes(name);
-            let mut none = [0; 0];
-            let found = match self.opened.get() {
-                Some(fd) => rustix::fs::fgetxattr(fd, name, &mut none[..]),
-                None => rustix::fs::lgetxattr(&path, name, &mut none[..]),
-            };
-            if found.is_err() {
-                continue;
-            }
-            if access {
-                self.set_mode(acls::private(self.meta.perm))?;
-            }
-            let removed = match self.opened.get() {
-                Some(fd) => rustix::fs::fremovexattr(fd, name),
-                None => rustix::fs::lremovexattr(&path, name),
-            };
-            match removed {
-                Err(Errno::NODATA) => {}
-                other => self.on(other)?,
-            }
-        }
-        Ok(())
-    }
-
-    fn keep_xattrs(&self, xattrs: &Xattrs, owned: bool) -> Result<()> {
-        let path = self.by_path();
-        for (name, value) in xattrs {
-            if !owned && name == b"security.capability" {
-                continue;
-            }
-            let name = OsStr::from_bytes(name);
-            let set = match self.opened.get() {
-                Some(fd) => rustix::fs::fsetxattr(fd, name, value, XattrFlags::empty()),
-                None => rustix::fs::lsetxattr(&path, name, value, XattrFlags::empty()),
-            };
-            match set {
-                // Some namespaces belong to the superuser, some to one kind of file system, and
-                // that of users to a process that may write.
-                Err(Errno::PERM | Errno::ACCESS | Errno::NOTSUP) => {
-                    let name = shown::name(name.as_bytes());
-                    log::warn!("{}: attribute {name} not kept", self.shown);
-                }
-                other => self.on(other)?,
-            }
-        }
-        Ok(())
-    }
-
-    /// Gives the node to the source's owner; false without the right to.
-    fn keep_owner(&self, meta: &Meta) -> Result<bool> {
-        let (uid, gid) = (Uid::from_raw(meta.uid), Gid::from_raw(meta.gid));
-        let chown = |uid| match self.opened.get() {
-            Some(fd) => rustix::fs::fchown(fd, uid, Some(gid)),
-            None => rustix::fs::chownat(
-                &self.base,
-                self.os_name(),
-                uid,
-                Some(gid),
-                AtFlags::SYMLINK_NOFOLLOW,
-            ),
-        };
-        match chown(Some(uid)) {
-            Ok(()) => Ok(true),
-            // The group alone may be one of the user's. INVAL: a user namespace that does not know
-            // the owner.
-            Err(Errno::PERM | Errno::INVAL) => {
-                let _ = chown(None);
-                Ok(false)
-            }
-            Err(error) => Err(failure(&self.shown, error)),
-        }
-    }
-
-    fn set_mode(&self, perm: u32) -> Result<()> {
-        let mode = Mode::from_raw_mode(perm);
-        if let Some(fd) = self.opened.get() {
-            return self.on(rustix::fs::fchmod(fd, mode));
-        }
-        // Of a special file a descriptor that opens nothing, and its path, which follows no link.
-        let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let fd = self.on(rustix::fs::openat(
-            &self.base,
-            self.os_name(),
-            flags,
-            Mode::empty(),
-        ))?;
-        self.on(rustix::fs::chmod(by_path(&fd, OsStr::new("")), mode))
-    }
-
-    fn set_times(&self, meta: &Meta) -> Result<()> {
-        let time = |time: Timestamp| Timespec {
-            tv_sec: time.sec,
-            tv_nsec: time.nsec.into(),
-        };
-        let times = Timestamps {
-            last_access: time(meta.atime),
-            last_modification: time(meta.mtime),
-        };
-        self.on(match self.opened.get() {
-            Some(fd) => rustix::fs::futimens(fd, &times),
-            None => rustix::fs::utimensat(
-                &self.base,
-                self.os_name(),
-                &times,
-                AtFlags::SYMLINK_NOFOLLOW,
-            ),
-        })
-    }
-
     fn read_at(&self, fd: &OwnedFd, buf: &mut [u8], at: u64) -> Result<usize> {
         loop {
             match rustix::io::pread(fd, &mut *buf, at) {
@@ -352,6 +236,17 @@ impl<'s> Node<'s> for LocalNode {
             FileKind::Regular => self.read_extents(fd, buf, sink),
             _ => self.read_stream(fd, buf, sink),
         }
+    }
+
+    fn whole<'b>(&self, scratch: &'b mut Scratch) -> Result<Option<&'b [u8]>> {
+        if self.meta.kind != FileKind::Regular || !self.dense {
+            return Ok(None);
+        }
+        let fd = self.descriptor(OFlags::RDONLY)?;
+        let count = self.read_at(fd, &mut scratch.piece, 0)?;
+        // Of a file that changes meanwhile nothing can be said.
+        let all = count as u64 == self.meta.size && count < scratch.piece.len();
+        Ok(scratch.piece.get(..count).filter(|_| all))
     }
 
     fn read_link(&self) -> Result<Vec<u8>> {

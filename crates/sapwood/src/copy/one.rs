@@ -2,7 +2,7 @@
 
 use crate::vfs::FileKind;
 
-use super::canonical::Canonical;
+use super::canonical::{Canonical, has_hole};
 use super::error::{CopyCause, CopyError, Result};
 use super::report::Item;
 use super::side::{Meta, New, Node, Scratch, Shown, Sink, Xattrs};
@@ -99,6 +99,9 @@ impl<'a> Copy<'_> {
         scratch: &mut Scratch,
     ) -> Result<()> {
         from.open()?;
+        if self.filled(from, dir, name, scratch)? {
+            return Ok(());
+        }
         let meta = Meta {
             kind: FileKind::Regular,
             ..from.meta().clone()
@@ -112,6 +115,38 @@ impl<'a> Copy<'_> {
             },
         )?;
         self.content(from, &*made, true, scratch)
+    }
+
+    /// Makes a small file together with its content, if that can be done and it has no attributes.
+    /// False: it was not made.
+    fn filled(
+        &self,
+        from: &dyn Node<'a>,
+        dir: &dyn Node<'a>,
+        name: &[u8],
+        scratch: &mut Scratch,
+    ) -> Result<bool> {
+        let mut meta = from.meta().clone();
+        let small = (1..=dir.most_filled()).contains(&meta.size);
+        if !small || !self.rules.archive || !from.xattrs(scratch)?.is_empty() {
+            return Ok(false);
+        }
+        let Some(data) = from.whole(scratch)? else {
+            return Ok(false);
+        };
+        if self.canonical {
+            if has_hole(data) {
+                return Ok(false);
+            }
+            // Reading a source changes its access times.
+            meta.atime = meta.mtime;
+        }
+        self.report.check_stop()?;
+        let made = dir.create_filled(name, &self.rules, &meta, data)?;
+        if made {
+            self.report.bytes(meta.size);
+        }
+        Ok(made)
     }
 
     pub(super) fn content(

@@ -146,6 +146,10 @@ pub(super) trait Node<'s>: Shown + Send + Sync {
     fn open(&self) -> Result<()>;
     /// Calls `sink` with every piece of data of a file; between them are holes.
     fn read(&self, scratch: &mut Scratch, sink: &mut Sink<'_>) -> Result<()>;
+    /// All content of a file that has no holes and fits into one piece, where that can be said.
+    fn whole<'b>(&self, _scratch: &'b mut Scratch) -> Result<Option<&'b [u8]>> {
+        Ok(None)
+    }
     fn read_link(&self) -> Result<Vec<u8>>;
     fn xattrs(&self, scratch: &mut Scratch) -> Result<Xattrs>;
     /// Names in this directory after a position (0 is the start), each with the position after it.
@@ -158,6 +162,21 @@ pub(super) trait Node<'s>: Shown + Send + Sync {
 
     /// Makes a new node of that kind in this directory; fails if the name exists.
     fn create(&self, name: &[u8], rules: &Rules, like: &New<'_>) -> Result<Found<'s>>;
+    /// Bytes of content up to which [`create_filled`](Self::create_filled) is worth a try.
+    fn most_filled(&self) -> u64 {
+        0
+    }
+    /// Makes a file in this directory with its content, owner, mode and times at once. Its source
+    /// has no attributes. False: it was not made.
+    fn create_filled(
+        &self,
+        _name: &[u8],
+        _rules: &Rules,
+        _meta: &Meta,
+        _data: &[u8],
+    ) -> Result<bool> {
+        Ok(false)
+    }
     /// Makes a further name in this directory of what `old` is in the directory `old_dir` of the
     /// same side.
     fn link(&self, name: &[u8], old_dir: &dyn Node<'s>, old: &[u8]) -> Result<()>;

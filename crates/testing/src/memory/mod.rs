@@ -23,9 +23,9 @@ use content::SECTOR;
 use durable::Durable;
 use gate::Gate;
 use sapwood_vfs::{
-    AllocMode, Attr, CopyMode, Credentials, DirEntry, Entry, Error, FileSystem, FsStat, Fsxattr,
-    Ino, InodeFlags, NewInode, RenameMode, Result, SeekFrom, SetAttr, SetXattrMode, Subvolumes,
-    SyncKind, WriteMode,
+    AllocMode, Attr, Content, CopyMode, Credentials, DirEntry, Entry, Error, FileSystem, FsStat,
+    Fsxattr, Ino, InodeFlags, NewInode, RenameMode, Result, SeekFrom, SetAttr, SetXattrMode,
+    Subvolumes, SyncKind, WriteMode,
 };
 use state::{ROOT, State};
 
@@ -338,6 +338,21 @@ impl FileSystem for MemoryFs {
         self.live()?.set_flags(ino, flags)?;
         self.durable.attributes_changed(ino);
         Ok(())
+    }
+
+    fn most_filled(&self) -> u64 {
+        0
+    }
+
+    fn create_filled(
+        &self,
+        _who: &Credentials,
+        _dir: Ino,
+        _name: &[u8],
+        _perm: u32,
+        _content: &Content<'_>,
+    ) -> Result<Option<Entry>> {
+        Ok(None)
     }
 
     fn forgo_checksums(&self, _ino: Ino) -> Result<()> {

@@ -4,9 +4,9 @@ use std::ops::ControlFlow;
 
 use sapwood_testing::MemoryFs;
 use sapwood_vfs::{
-    AllocMode, Attr, CopyMode, Credentials, DirEntry, Entry, Error, FileSystem, FsStat, Fsxattr,
-    Ino, InodeFlags, NewInode, RenameMode, Result, SeekFrom, SetAttr, SetXattrMode, Subvolumes,
-    SyncKind, WriteMode,
+    AllocMode, Attr, Content, CopyMode, Credentials, DirEntry, Entry, Error, FileSystem, FsStat,
+    Fsxattr, Ino, InodeFlags, NewInode, RenameMode, Result, SeekFrom, SetAttr, SetXattrMode,
+    Subvolumes, SyncKind, WriteMode,
 };
 
 /// The planted bug.
@@ -115,6 +115,9 @@ impl FileSystem for Faulty {
         fn readlink(&self, ino: Ino) -> Result<Vec<u8>>;
         fn create(&self, who: &Credentials, dir: Ino, name: &[u8], what: NewInode<'_>, perm: u32)
             -> Result<Entry>;
+        fn most_filled(&self) -> u64;
+        fn create_filled(&self, who: &Credentials, dir: Ino, name: &[u8], perm: u32,
+            content: &Content<'_>) -> Result<Option<Entry>>;
         fn tmpfile(&self, who: &Credentials, dir: Ino, perm: u32) -> Result<Entry>;
         fn unlink(&self, dir: Ino, name: &[u8]) -> Result<()>;
         fn read(&self, ino: Ino, offset: u64, buf: &mut [u8]) -> Result<usize>;

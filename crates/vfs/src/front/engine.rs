@@ -7,8 +7,8 @@ use std::sync::Arc;
 use crate::acl::AclError;
 use crate::rules::XattrClass;
 use crate::{
-    AllocMode, Attr, CopyMode, Credentials, DirEntry, Error, FileKind, FsStat, Fsxattr, Ino,
-    InodeFlags, NewInode, RenameMode, Result, SetAttr, SetXattrMode, Subvolumes, SyncKind,
+    AllocMode, Attr, Content, CopyMode, Credentials, DirEntry, Error, FileKind, FsStat, Fsxattr,
+    Ino, InodeFlags, NewInode, RenameMode, Result, SetAttr, SetXattrMode, Subvolumes, SyncKind,
     Timestamp, TrimRange,
 };
 
@@ -295,6 +295,22 @@ pub trait Engine: Send + Sync + Sized {
         what: NewInode<'_>,
         perm: u32,
     ) -> Result<Arc<Self::Inode>>;
+    /// See [`FileSystem::most_filled`](crate::FileSystem::most_filled).
+    fn most_content(&self) -> u64 {
+        0
+    }
+    /// Creates a regular file with its content, and its name. `None`: it has to be written after
+    /// its creation. The caller holds the directory's I/O lock exclusively.
+    fn make_filled(
+        &self,
+        _who: &Credentials,
+        _place: Place<'_, Self::Inode>,
+        _vacancy: Self::Vacancy,
+        _perm: u32,
+        _content: &Content<'_>,
+    ) -> Result<Option<Arc<Self::Inode>>> {
+        Ok(None)
+    }
     /// Creates a file without a name. The caller holds the directory's I/O lock shared.
     fn make_unnamed(
         &self,

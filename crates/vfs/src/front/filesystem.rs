@@ -8,9 +8,9 @@ use super::rename;
 use super::shared::Front;
 use crate::rules::{self, XattrClass};
 use crate::{
-    AllocMode, Attr, CopyMode, Credentials, DirEntry, Entry, Error, FileKind, FileSystem, FsStat,
-    Fsxattr, Ino, InodeFlags, NewInode, RenameMode, Result, SeekFrom, SetAttr, SetXattrMode,
-    Subvolumes, SyncKind, TrimRange, WriteMode,
+    AllocMode, Attr, Content, CopyMode, Credentials, DirEntry, Entry, Error, FileKind, FileSystem,
+    FsStat, Fsxattr, Ino, InodeFlags, NewInode, RenameMode, Result, SeekFrom, SetAttr,
+    SetXattrMode, Subvolumes, SyncKind, TrimRange, WriteMode,
 };
 
 impl<E: Engine> FileSystem for E {
@@ -120,30 +120,31 @@ impl<E: Engine> FileSystem for E {
         what: NewInode<'_>,
         perm: u32,
     ) -> Result<Entry> {
-        self.check_writable()?;
-        let dir = self.live(dir)?;
-        rules::check_name(name)?;
-        rules::check_directory(dir.kind())?;
-        dir.check_changeable()?;
-        if let NewInode::Symlink(target) = what {
-            rules::check_target(target)?;
-            if target.len() > self.longest_target() {
-                return Err(Error::NameTooLong);
-            }
+        let made = new_name(self, dir, name, &what, |place, vacancy| {
+            self.make(who, place, vacancy, what, perm).map(Some)
+        })?;
+        // The closure makes one.
+        made.ok_or(Error::Invalid)
+    }
+
+    fn most_filled(&self) -> u64 {
+        self.most_content()
+    }
+
+    fn create_filled(
+        &self,
+        who: &Credentials,
+        dir: Ino,
+        name: &[u8],
+        perm: u32,
+        content: &Content<'_>,
+    ) -> Result<Option<Entry>> {
+        if content.data.len() as u64 > self.most_content() {
+            return Ok(None);
         }
-        let entry = {
-            let _io = dir.lock_exclusive();
-            if !dir.takes_names() {
-                return Err(Error::NotFound);
-            }
-            let vacancy = self.vacancy(&dir, name)?;
-            rules::check_add_name(dir.flags())?;
-            let inode = self.make(who, Place { dir: &dir, name }, vacancy, what, perm)?;
-            // Before another thread can remove the name.
-            self.entry(&inode)?
-        };
-        self.sync_if_asked(&dir)?;
-        Ok(entry)
+        new_name(self, dir, name, &NewInode::Regular, |place, vacancy| {
+            self.make_filled(who, place, vacancy, perm, content)
+        })
     }
 
     fn tmpfile(&self, who: &Credentials, dir: Ino, perm: u32) -> Result<Entry> {
@@ -487,6 +488,42 @@ impl<E: Engine> FileSystem for E {
         }
         self.shut_down()
     }
+}
+
+/// Makes an inode, unless `make` refuses to, and its name.
+fn new_name<E: Engine>(
+    engine: &E,
+    dir: Ino,
+    name: &[u8],
+    what: &NewInode<'_>,
+    make: impl FnOnce(Place<'_, E::Inode>, E::Vacancy) -> Result<Option<Arc<E::Inode>>>,
+) -> Result<Option<Entry>> {
+    engine.check_writable()?;
+    let dir = engine.live(dir)?;
+    rules::check_name(name)?;
+    rules::check_directory(dir.kind())?;
+    dir.check_changeable()?;
+    if let NewInode::Symlink(target) = what {
+        rules::check_target(target)?;
+        if target.len() > engine.longest_target() {
+            return Err(Error::NameTooLong);
+        }
+    }
+    let entry = {
+        let _io = dir.lock_exclusive();
+        if !dir.takes_names() {
+            return Err(Error::NotFound);
+        }
+        let vacancy = engine.vacancy(&dir, name)?;
+        rules::check_add_name(dir.flags())?;
+        let Some(inode) = make(Place { dir: &dir, name }, vacancy)? else {
+            return Ok(None);
+        };
+        // Before another thread can remove the name.
+        engine.entry(&inode)?
+    };
+    engine.sync_if_asked(&dir)?;
+    Ok(Some(entry))
 }
 
 fn remove<E: Engine>(engine: &E, dir: Ino, name: &[u8], directory: bool) -> Result<()> {
