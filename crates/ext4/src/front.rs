@@ -318,7 +318,7 @@ impl front::Engine for Ext4 {
         perm: u32,
         content: &Content<'_>,
     ) -> Result<Option<Arc<Inode>>> {
-        Ok(filled::create(
+        Ok(create::create_filled(
             &self.engine,
             who,
             place,

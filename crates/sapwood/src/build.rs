@@ -23,7 +23,7 @@ pub use crate::sources::BuildError;
 use crate::sources::{Need, Sources, derived_uuid};
 use crate::vfs;
 pub use fill::fill;
-use fill::{builder_of, fill_open, filling};
+use fill::{builder_of, close, fill_open, filling};
 
 /// Unit of space of both formats, in bytes, as the need of files is estimated.
 const BLOCK: u64 = 4096;
@@ -481,7 +481,7 @@ impl ImageBuilder {
         if strict || full {
             report.complete()?;
         }
-        fs.close()?;
+        close(fs, file)?;
         Ok(left_out)
     }
 }

@@ -11,6 +11,7 @@ use sapwood_vfs::FileSystem;
 
 use crate::kind::{DetectError, Kind, detect};
 use crate::options::{OptionError, Options};
+use crate::unflushed::Unflushed;
 use crate::vfs;
 
 /// Why an image could not be opened, as one line for people.
@@ -302,7 +303,10 @@ impl OpenFiles {
         accept: impl FnOnce(Kind) -> Result<(), OpenError>,
     ) -> Result<(Mounted, Vec<Arc<dyn Device>>), OpenError> {
         let path = &*self.path;
-        let file = self.operand.part_of(self.whole)?;
+        let mut file = self.operand.part_of(self.whole)?;
+        if options.is_unflushed() {
+            file = Unflushed::over(file, self.operand.is_export());
+        }
         let kind = known(path, &*file)?;
         accept(kind)?;
         let misfit = |source| OpenError::Option {

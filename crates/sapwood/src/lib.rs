@@ -72,6 +72,7 @@ pub mod storage;
 pub mod target;
 mod tree;
 mod trim;
+mod unflushed;
 
 pub use archive::ArchiveError;
 pub use build::{BuildError, BuiltImage, ImageBuilder};

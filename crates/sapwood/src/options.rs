@@ -129,6 +129,8 @@ pub struct Options {
     devices: Vec<PathBuf>,
     /// The interval of commits was chosen.
     commit_is_chosen: bool,
+    /// Nothing has to be durable before the end; see [`Unflushed`](crate::unflushed::Unflushed).
+    unflushed: bool,
     /// Options that only one kind has, in the order in which they were given.
     own: Vec<(Kind, String)>,
 }
@@ -325,6 +327,15 @@ impl Options {
     pub fn for_ext4(&self) -> Result<sapwood_ext4::Options, OptionError> {
         self.refuse_foreign(Kind::Ext4)?;
         Ok(self.ext4.clone())
+    }
+
+    /// Leaves out flushes of the image, which whoever fills it flushes at the end.
+    pub(crate) fn set_unflushed(&mut self) {
+        self.unflushed = true;
+    }
+
+    pub(crate) fn is_unflushed(&self) -> bool {
+        self.unflushed
     }
 
     /// What makes an image small when it shrinks after it was filled with about `bytes`.

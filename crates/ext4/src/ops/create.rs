@@ -6,9 +6,9 @@ use std::sync::Arc;
 use sapwood_ext4_format::{Compat, Inode as RawInode, InodeFlags as DiskFlags, LINK_MAX, RoCompat};
 use sapwood_jbd2::Handle;
 use sapwood_vfs::rules::{self, Ownership};
-use sapwood_vfs::{self as vfs, Credentials, FileKind, NewInode, acl};
+use sapwood_vfs::{self as vfs, Content, Credentials, FileKind, NewInode, acl};
 
-use super::filled::Written;
+use super::filled::{self, Written};
 use crate::engine::Engine;
 use crate::inode::{Inode, disk_device, disk_time};
 use crate::{Error, Result, data, dir, inode_alloc, map, orphan, xattr};
@@ -17,12 +17,12 @@ use crate::{Error, Result, data, dir, inode_alloc, map, orphan, xattr};
 pub(crate) type Place<'a> = vfs::front::Place<'a, Inode>;
 
 /// A new inode, decided but not made.
-pub(super) struct Plan<'a> {
+struct Plan<'a> {
     kind: FileKind,
     uid: u32,
     gid: u32,
     perm: u32,
-    pub(super) flags: DiskFlags,
+    flags: DiskFlags,
     project: u32,
     xattrs: Vec<(&'static [u8], Vec<u8>)>,
     what: NewInode<'a>,
@@ -47,12 +47,36 @@ pub(crate) fn create(
     named(engine, place, vacancy, plan, None)
 }
 
+/// Makes a regular file with its content, and its name. `None`: it has to be written after its
+/// creation. Expects the `io` lock of the directory exclusively. Hold no handle.
+///
+/// # Errors
+/// As [`create`].
+pub(crate) fn create_filled(
+    engine: &Arc<Engine>,
+    who: &Credentials,
+    place: Place<'_>,
+    vacancy: &dir::Absent,
+    perm: u32,
+    content: &Content<'_>,
+) -> Result<Option<Arc<Inode>>> {
+    let plan = plan(engine, who, place.dir, NewInode::Regular, perm)?;
+    let own = DiskFlags::JOURNAL_DATA | DiskFlags::SYNC;
+    if plan.flags.intersects(own) {
+        return Ok(None);
+    }
+    match filled::write(engine, place.dir, content)? {
+        Some(written) => named(engine, place, vacancy, plan, Some(written)).map(Some),
+        None => Ok(None),
+    }
+}
+
 /// Makes what was planned, with its content if that was written before, and its name. Expects the
 /// `io` lock of the directory exclusively.
 ///
 /// # Errors
 /// `NoSpace`; the directory cannot take the name.
-pub(super) fn named(
+fn named(
     engine: &Arc<Engine>,
     place: Place<'_>,
     vacancy: &dir::Absent,
@@ -62,7 +86,7 @@ pub(super) fn named(
     let Place { dir, name } = place;
     let room = dir::room_absent(engine, dir, name, vacancy)?;
     let _blocks = reserve(engine, &plan, room.blocks)?;
-    let of_content = content.as_ref().map_or(0, |_| super::filled::CREDITS);
+    let of_content = content.as_ref().map_or(0, |_| filled::CREDITS);
     let h = engine.start_tracked(credits(engine, &plan) + room.credits + of_content)?;
     // A full file system is found here, before anything else changes.
     let ino = inode_alloc::allocate(engine, &h, dir, plan.kind)?;
@@ -136,7 +160,7 @@ fn credits(engine: &Engine, plan: &Plan<'_>) -> u32 {
     inode_alloc::CREDITS + attributes + 3 + 2
 }
 
-pub(super) fn plan<'a>(
+fn plan<'a>(
     engine: &Arc<Engine>,
     who: &Credentials,
     dir: &Inode,

@@ -1,34 +1,36 @@
-//! Creates small files together with their content.
+//! Content of small files that is written before they are created.
 //!
 //! # How it works
 //! A file that is written after its creation needs a promise of blocks, a copy of its bytes among
 //! the dirty ranges, a part in writeback and a completion, and each step stores the inode. If the
 //! content is known when the file is created, and small, blocks are allocated in memory and written
 //! first. One handle then claims them and makes the inode, with its extent, size and times, and the
-//! name. A power cut before its commit leaves blocks that nothing names.
+//! name ([`create_filled`](super::create::create_filled)). A power cut before its commit leaves
+//! blocks that nothing names.
 //!
 //! Whatever cannot be done so (no space side by side, the device refuses) is left to the usual way,
 //! which reports what is wrong.
 
 use std::sync::Arc;
 
-use sapwood_ext4_format::{Incompat, InodeFlags as DiskFlags};
+use sapwood_ext4_format::Incompat;
 use sapwood_jbd2::Handle;
-use sapwood_vfs::{Content, Credentials, FileKind, NewInode};
+use sapwood_vfs::{Content, FileKind};
 
-use super::create::{self, Place};
 use crate::block_alloc::{self, Extent};
 use crate::engine::Engine;
 use crate::inode::{Inode, disk_time};
 use crate::options::DataMode;
-use crate::{Error, Result, dir, map};
+use crate::{Error, Result, map};
 
 /// Blocks of the largest content. The allocator keeps small files side by side up to this size.
 const MOST_BLOCKS: u64 = 16;
+/// Bytes whose write to the medium begins at once.
+const STRETCH: u64 = 4 << 20;
 /// Credits for content: a bitmap and a descriptor. Its extent stands in the inode.
 pub(super) const CREDITS: u32 = block_alloc::CREDITS;
 
-/// Bytes of the largest content that [`create`] may take; 0 where it takes none.
+/// Bytes of the largest content that is written so; 0 where it takes none.
 pub(crate) fn most(engine: &Engine) -> u64 {
     let features = engine.geometry.features();
     let tree = features.has_incompat(Incompat::EXTENTS);
@@ -38,40 +40,6 @@ pub(crate) fn most(engine: &Engine) -> u64 {
         true => MOST_BLOCKS * engine.block_size(),
         false => 0,
     }
-}
-
-/// Makes a regular file with its content, and its name. `None`: the usual way has to. Expects the
-/// `io` lock of the directory exclusively. Hold no handle.
-///
-/// # Errors
-/// As [`create::create`].
-pub(crate) fn create(
-    engine: &Arc<Engine>,
-    who: &Credentials,
-    place: Place<'_>,
-    vacancy: &dir::Absent,
-    perm: u32,
-    content: &Content<'_>,
-) -> Result<Option<Arc<Inode>>> {
-    let len = content.data.len() as u64;
-    let plan = create::plan(engine, who, place.dir, NewInode::Regular, perm)?;
-    let own = DiskFlags::JOURNAL_DATA | DiskFlags::SYNC;
-    if len == 0 || len > most(engine) || plan.flags.intersects(own) {
-        return Ok(None);
-    }
-    let promised = match engine
-        .space
-        .reserve(len.div_ceil(engine.block_size()), false)
-    {
-        Err(Error::NoSpace) => return Ok(None),
-        other => other?,
-    };
-    let Some(written) = write(engine, place.dir, content)? else {
-        return Ok(None);
-    };
-    // What was promised is taken.
-    drop(promised);
-    create::named(engine, place, vacancy, plan, Some(written)).map(Some)
 }
 
 /// Content that is on the device, in blocks that nothing names yet.
@@ -95,15 +63,26 @@ impl Drop for Taken<'_> {
     }
 }
 
-/// Writes content behind that of the last file of this kind of the directory's group.
-fn write<'a>(
+/// Writes content behind that of the last file of this kind of the directory's group. `None`: that
+/// is not possible, and nothing has happened. Hold no handle.
+///
+/// # Errors
+/// A bitmap is damaged.
+pub(super) fn write<'a>(
     engine: &'a Arc<Engine>,
     dir: &Inode,
     content: &'a Content<'a>,
 ) -> Result<Option<Written<'a>>> {
     let block_size = engine.block_size();
     let len = content.data.len() as u64;
-    let want = u32::try_from(len.div_ceil(block_size)).map_err(|_| Error::NoSpace)?;
+    if len == 0 || len > most(engine) {
+        return Ok(None);
+    }
+    let want = len.div_ceil(block_size) as u32;
+    let promised = match engine.space.reserve(want.into(), false) {
+        Err(Error::NoSpace) => return Ok(None),
+        other => other?,
+    };
     let home = match engine.options.dense {
         true => 0,
         false => engine.geometry.inode_location(dir.ino)?.0,
@@ -114,6 +93,8 @@ fn write<'a>(
         Err(Error::NoSpace) => return Ok(None),
         other => other?,
     };
+    // What was promised is taken.
+    drop(promised);
     let blocks = Taken {
         engine,
         extent,
@@ -122,7 +103,8 @@ fn write<'a>(
     if extent.len != want {
         return Ok(None);
     }
-    group.set_small_goal(extent.start + u64::from(want));
+    let end = extent.start + u64::from(want);
+    group.set_small_goal(end);
     let rest = vec![0; (u64::from(want) * block_size - len) as usize];
     let at = extent.start << engine.geometry.block_bits();
     let slices = [content.data, &rest];
@@ -133,7 +115,18 @@ fn write<'a>(
         log::debug!("content of a new file is written after its creation: {error}");
         return Ok(None);
     }
+    behind(engine, extent.start, end);
     Ok(Some(Written { blocks, content }))
+}
+
+/// Has the device begin to write the stretch that blocks from `start` to `end` complete.
+fn behind(engine: &Engine, start: u64, end: u64) {
+    let stretch = STRETCH >> engine.geometry.block_bits();
+    let complete = start / stretch;
+    if complete != end / stretch {
+        let at = complete.saturating_mul(STRETCH);
+        engine.device.write_behind(at, STRETCH);
+    }
 }
 
 impl Written<'_> {

@@ -86,7 +86,7 @@ fn a_filled_file_is_as_one_that_is_written() {
             let one = filled(&fs, &format!("f{size}"), &data).unwrap();
             let other = written(&fs, &format!("w{size}"), &data);
             fs.sync().unwrap();
-            let (one, other) = (one.attr.clone(), fs.getattr(other).unwrap());
+            let (one, other) = (one.attr, fs.getattr(other).unwrap());
             assert_eq!(
                 (one.size, one.allocated),
                 (other.size, other.allocated),

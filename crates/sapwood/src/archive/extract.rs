@@ -34,7 +34,9 @@ use super::gate::{Change, Client, Gate};
 use crate::changes::Changes;
 use crate::progress::{OnProgress, Progress};
 use crate::tree::{self, Node};
-use crate::vfs::{self, Credentials, Error, FileKind, FileSystem, Ino, NewInode, Timestamp};
+use crate::vfs::{
+    self, Content, Credentials, Error, FileKind, FileSystem, Ino, NewInode, Timestamp,
+};
 
 use directories::{Directory, Passed};
 
@@ -223,8 +225,11 @@ impl<'a> Extraction<'a> {
             self.keep_for_the_end(below, made, attributes);
             return Ok(());
         }
-        let node = self.make(&kind, name, &attributes, &named, size, content)?;
-        let finished = self.finish(&node, &attributes, &named, false);
+        let (node, filled) = self.make(&kind, name, &attributes, &named, size, content)?;
+        let finished = match filled {
+            true => self.finish_filled(&node, &attributes, &named),
+            false => self.finish(&node, &attributes, &named, false),
+        };
         self.gate.changed(Change::Name(self.top().ino(), name));
         self.gate.changed(Change::Attributes(node.ino()));
         finished.map_err(failed(&named))
@@ -361,6 +366,25 @@ impl<'a> Extraction<'a> {
             Err(Error::Exists) => {
                 self.vacate(name, what == NewInode::Directory)?;
                 self.gate.create(who, self.top(), name, what, perm)
+            }
+            other => other,
+        }
+    }
+
+    /// As [`create`](Self::create), of a file with its content, if it can be made so.
+    fn create_filled(
+        &mut self,
+        who: &Credentials,
+        name: &[u8],
+        perm: u32,
+        content: &Content<'_>,
+    ) -> vfs::Result<Option<Node<'a>>> {
+        self.pass();
+        let create = |this: &Self| (this.gate).create_filled(who, this.top(), name, perm, content);
+        match create(self) {
+            Err(Error::Exists) => {
+                self.vacate(name, false)?;
+                create(self)
             }
             other => other,
         }

@@ -6,8 +6,8 @@ use crate::acls;
 use crate::tree::Node;
 use crate::vfs::permission::{Capabilities, Process};
 use crate::vfs::{
-    Attr, Credentials, Error, FileKind, FileSystem, Ino, NewInode, Result, SetAttr, SetXattrMode,
-    acl,
+    Attr, Content, Credentials, Error, FileKind, FileSystem, Ino, NewInode, Result, SetAttr,
+    SetXattrMode, acl,
 };
 
 const SET_ID: u32 = 0o6000;
@@ -149,6 +149,26 @@ impl<'a> Gate<'a> {
         Ok(Node::new(self.fs, made))
     }
 
+    /// Makes a regular file with its content and times, if that can be done at once.
+    ///
+    /// # Errors
+    /// As [`create`](Self::create).
+    pub(super) fn create_filled(
+        &self,
+        who: &Credentials,
+        dir: &Node<'a>,
+        name: &[u8],
+        perm: u32,
+        content: &Content<'_>,
+    ) -> Result<Option<Node<'a>>> {
+        self.check_change(dir)?;
+        if let Some(client) = self.client {
+            client.process.check_new(&NewInode::Regular)?;
+        }
+        let made = (self.fs).create_filled(who, dir.ino(), name, perm, content)?;
+        Ok(made.map(|made| Node::new(self.fs, made)))
+    }
+
     /// Adds a name to an inode.
     ///
     /// # Errors
@@ -202,13 +222,14 @@ impl<'a> Gate<'a> {
         self.fs.setxattr(node.ino(), name, value, SetXattrMode::Any)
     }
 
-    /// Removes the ACLs of an inode, which the client must own, that `xattrs` lacks.
+    /// Removes the ACLs of an inode, which the client must own, that `xattrs` lacks. True if it has
+    /// lost its mode with them.
     ///
     /// # Errors
     /// `NotPermitted`; as [`acls::remove_absent`].
-    pub(super) fn remove_other_acls(&self, node: &Node<'a>, xattrs: &Xattrs) -> Result<()> {
+    pub(super) fn remove_other_acls(&self, node: &Node<'a>, xattrs: &Xattrs) -> Result<bool> {
         let allow = || self.check_owner(node);
-        acls::remove_absent(self.fs, node.attr(), xattrs, allow).map(drop)
+        acls::remove_absent(self.fs, node.attr(), xattrs, allow)
     }
 
     fn check_owner(&self, node: &Node<'a>) -> Result<()> {

@@ -5,6 +5,7 @@ use std::path::Path;
 use crate::build::BuildError;
 use crate::copy::CopyReport;
 use crate::fs::FileSystem;
+use crate::image::open_device;
 use crate::options::Options;
 use crate::progress::OnProgress;
 use crate::sources::{Filled, Sources};
@@ -25,10 +26,17 @@ pub fn fill(
 ) -> Result<CopyReport, BuildError> {
     let fs = FileSystem::open_with_options(file, &filling(sources)?)?;
     let filled = fill_open(&fs, image, sources, root_owner, progress);
-    let ended = fs.close();
+    let ended = close(fs, file);
     let filled = filled?;
-    ended?;
-    Ok(filled.copied)
+    ended.map(|()| filled.copied)
+}
+
+/// Ends the filling of the image in `file`, which is durable then.
+pub(super) fn close(fs: FileSystem, file: &Path) -> Result<(), BuildError> {
+    fs.close()?;
+    Ok(open_device(file, false)
+        .map_err(crate::Error::from)?
+        .flush()?)
 }
 
 pub(super) fn fill_open(
@@ -51,6 +59,7 @@ pub(super) fn fill_open(
 /// waits in memory to be written only takes memory. With a time the result is reproducible.
 pub(super) fn filling(sources: &Sources) -> Result<Options, BuildError> {
     let mut options = Options::default();
+    options.set_unflushed();
     if let Some(time) = sources.time() {
         options.set_reproducible(time);
     }

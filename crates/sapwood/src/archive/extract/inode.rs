@@ -5,10 +5,13 @@ use super::super::error::Result;
 use super::{Extraction, failed};
 use crate::acls;
 use crate::tree::Node;
-use crate::vfs::{self, Credentials, Error, FileKind, NewInode, SetAttr, SetTime, WriteMode};
+use crate::vfs::{
+    self, Content, Credentials, Error, FileKind, NewInode, SetAttr, SetTime, WriteMode,
+};
 
 impl<'a> Extraction<'a> {
-    /// Makes what is neither a directory nor a further name, with its content.
+    /// Makes what is neither a directory nor a further name, with its content. True if it has its
+    /// times, too.
     pub(super) fn make(
         &mut self,
         kind: &EntryKind,
@@ -17,7 +20,7 @@ impl<'a> Extraction<'a> {
         named: &[u8],
         size: u64,
         content: &mut dyn Entries,
-    ) -> Result<Node<'a>> {
+    ) -> Result<(Node<'a>, bool)> {
         let what = match kind {
             EntryKind::Symlink(target) => NewInode::Symlink(target),
             EntryKind::Special(FileKind::CharDevice, number) => NewInode::CharDevice(*number),
@@ -36,6 +39,11 @@ impl<'a> Extraction<'a> {
             NewInode::Regular if size > 0 => Some(content.read(&mut self.piece)?),
             _ => None,
         };
+        if let Some(piece) = first.filter(|(at, count)| *at == 0 && *count as u64 == size)
+            && let Some(node) = self.filled(&who, name, perm, attributes, piece.1, named)?
+        {
+            return Ok((node, true));
+        }
         let made = self.create(&who, name, what, perm);
         let node = made.map_err(failed(named))?;
         if size > 0 && what == NewInode::Regular {
@@ -46,7 +54,35 @@ impl<'a> Extraction<'a> {
                 return Err(error);
             }
         }
-        Ok(node)
+        Ok((node, false))
+    }
+
+    /// Makes a file whose content is the first bytes of the piece that was read, if that can be
+    /// done at once.
+    fn filled(
+        &mut self,
+        who: &Credentials,
+        name: &[u8],
+        perm: u32,
+        attributes: &Attributes,
+        count: usize,
+        named: &[u8],
+    ) -> Result<Option<Node<'a>>> {
+        let data = self.piece.get(..count).unwrap_or_default();
+        let small = count as u64 <= self.into.fs.most_filled();
+        if !small || data.iter().all(|byte| *byte == 0) {
+            return Ok(None);
+        }
+        // The piece is this function's for as long as the file system may change.
+        let piece = std::mem::take(&mut self.piece);
+        let content = Content {
+            data: piece.get(..count).unwrap_or_default(),
+            atime: attributes.atime.unwrap_or(attributes.mtime),
+            mtime: attributes.mtime,
+        };
+        let made = self.create_filled(who, name, perm, &content);
+        self.piece = piece;
+        made.map_err(failed(named))
     }
 
     /// Writes the content of a file. Zeros become holes. `first`: the piece that was read already.
@@ -117,6 +153,27 @@ impl<'a> Extraction<'a> {
     /// Whether an inode of these attributes has no other ACLs, also none that its directory gives.
     fn is_exact(&self, attributes: &Attributes) -> bool {
         self.into.building.is_some() || self.is_copy() || acls::has_any(&attributes.xattrs)
+    }
+
+    /// As [`finish`](Self::finish), of a file that has its times.
+    pub(super) fn finish_filled(
+        &self,
+        node: &Node<'a>,
+        attributes: &Attributes,
+        named: &[u8],
+    ) -> vfs::Result<()> {
+        let now = node.attr();
+        let has = (now.uid, now.gid, now.perm);
+        let wants = (attributes.uid, attributes.gid, attributes.perm);
+        let more = self.into.client.is_some() || has != wants || !attributes.xattrs.is_empty();
+        let exact = || match self.is_exact(attributes) {
+            true => self.gate.remove_other_acls(node, &attributes.xattrs),
+            false => Ok(false),
+        };
+        match more || exact()? {
+            true => self.finish(node, attributes, named, false),
+            false => Ok(()),
+        }
     }
 
     /// Gives an inode its attributes: the owner first, because a change of it drops capabilities.
