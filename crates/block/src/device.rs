@@ -81,6 +81,11 @@ pub trait Device: Send + Sync + std::fmt::Debug {
         crate::check_range(self.name(), self.size(), 0, size)
     }
 
+    /// Whether a write ends in memory of this machine, so that many small ones cost little.
+    fn writes_to_memory(&self) -> bool {
+        false
+    }
+
     /// Announces that the range will be read soon. Does not wait. A device that gains nothing from
     /// it does nothing, which is the default.
     fn will_read(&self, _offset: u64, _len: u64) {}

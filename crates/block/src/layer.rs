@@ -95,6 +95,11 @@ pub trait Layer: Send + Sync + std::fmt::Debug {
         self.below().grow(size)
     }
 
+    /// See [`Device::writes_to_memory`].
+    fn writes_to_memory(&self) -> bool {
+        self.below().writes_to_memory()
+    }
+
     /// See [`Device::will_read`].
     fn will_read(&self, offset: u64, len: u64) {
         self.below().will_read(offset, len);
@@ -157,6 +162,10 @@ impl<L: Layer> Device for L {
 
     fn grow(&self, size: u64) -> Result<()> {
         Layer::grow(self, size)
+    }
+
+    fn writes_to_memory(&self) -> bool {
+        Layer::writes_to_memory(self)
     }
 
     fn will_read(&self, offset: u64, len: u64) {

@@ -295,6 +295,10 @@ fn spans(offset: u64, len: u64) -> impl Iterator<Item = Span> {
 }
 
 impl Device for MemoryDevice {
+    fn writes_to_memory(&self) -> bool {
+        true
+    }
+
     fn size(&self) -> u64 {
         self.size
     }

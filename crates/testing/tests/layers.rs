@@ -42,6 +42,7 @@ fn every_layer_passes_hints_on() {
     Device::will_read(&stack, 0, 100);
     Device::write_behind(&stack, 0, 11);
     assert_eq!(hinted.hints.load(Ordering::Relaxed), 111);
+    assert!(Device::writes_to_memory(&stack));
 }
 
 #[test]

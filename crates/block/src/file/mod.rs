@@ -353,6 +353,10 @@ impl Device for FileDevice {
         Ok(())
     }
 
+    fn writes_to_memory(&self) -> bool {
+        self.direct.is_none()
+    }
+
     fn will_read(&self, offset: u64, len: u64) {
         // Without the page cache there is no place to read it into.
         if self.direct.is_none() {

@@ -36,7 +36,9 @@ pub(crate) fn most(engine: &Engine) -> u64 {
     let tree = features.has_incompat(Incompat::EXTENTS);
     // Content that may stand in the inode itself is the business of a write.
     let inline = features.has_incompat(Incompat::INLINE_DATA);
-    match tree && !inline && engine.options.data != DataMode::Journal {
+    let own = tree && !inline && engine.options.data != DataMode::Journal;
+    // Elsewhere writeback makes few requests of many files.
+    match own && engine.device.writes_to_memory() {
         true => MOST_BLOCKS * engine.block_size(),
         false => 0,
     }
