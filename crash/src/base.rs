@@ -77,14 +77,15 @@ impl BaseKind {
     }
 
     /// True if the format supports an operation: files with block pointers have no unwritten
-    /// blocks.
+    /// blocks, and are written after their creation.
     #[must_use]
     pub fn can(self, op: &Op) -> bool {
         let unwritten = matches!(
             op,
             Op::Allocate { .. } | Op::AllocateKeep { .. } | Op::Zero { .. } | Op::ZeroKeep { .. }
         );
-        self.engine().can(op) && !(self == Self::Ext4Indirect && unwritten)
+        let extents = unwritten || matches!(op, Op::Filled { .. });
+        self.engine().can(op) && !(self == Self::Ext4Indirect && extents)
     }
 
     /// The base of another engine that is the most similar.

@@ -19,6 +19,7 @@ use crate::record::Workload;
 /// was renamed away).
 const CHANGES: &str = "
     creat A/new; creat A/C/new; creat A/foo; creat A/bar; creat B/new;
+    fill A/new 5000 T; fill A/C/new 8192 T; fill A/foo 100 T; fill B/new 9000 T;
     mkdir A/E; mkdir A/C; mkdir A/C/F; mkdir A/foo;
     write A/foo 4096 4096 T; write A/foo 3000 3000 T; write A/foo 28672 4096 T;
     write A/bar 0 200 T; write A/bar 0 9000 T; write B/foo 0 8192 T; write A/new 0 5000 T;
@@ -217,6 +218,7 @@ fn names(op: &Op) -> Vec<String> {
     };
     match op {
         Op::Create { at, .. }
+        | Op::Filled { at, .. }
         | Op::Mkdir { at, .. }
         | Op::Symlink { at, .. }
         | Op::Mknod { at, .. }
@@ -266,5 +268,6 @@ fn is_data(op: &Op) -> bool {
             | Op::Truncate { .. }
             | Op::Reflink { .. }
             | Op::Create { .. }
+            | Op::Filled { .. }
     )
 }

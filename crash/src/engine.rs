@@ -75,7 +75,8 @@ impl Engine {
     #[must_use]
     pub fn can(self, op: &Op) -> bool {
         match self {
-            Self::Btrfs => true,
+            // A file that is written after its creation can be seen without content.
+            Self::Btrfs => !matches!(op, Op::Filled { .. }),
             Self::Ext4 => ext4::can(op),
         }
     }

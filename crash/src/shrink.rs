@@ -120,13 +120,15 @@ fn simpler(op: &Op) -> Vec<Op> {
                 });
             }
         }
-        Op::Append { len, .. } | Op::SetXattr { len, .. } => {
+        Op::Append { len, .. } | Op::Filled { len, .. } | Op::SetXattr { len, .. } => {
             let least = match op {
-                Op::Append { .. } => len.min(BLOCK),
-                _ => 1,
+                Op::SetXattr { .. } => 1,
+                _ => len.min(BLOCK),
             };
             add(&|op| {
-                if let Op::Append { len, .. } | Op::SetXattr { len, .. } = op {
+                if let Op::Append { len, .. } | Op::Filled { len, .. } | Op::SetXattr { len, .. } =
+                    op
+                {
                     *len = least.min(*len);
                 }
             });

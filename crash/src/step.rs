@@ -78,7 +78,10 @@ impl Next<'_> {
         let mut if_so = |is: bool, error: Error| causes.extend(is.then_some(error));
         let gone = |place: &Place| !self.tree.nodes.contains_key(&place.0);
         match &call.op {
-            Op::Create { at, .. } | Op::Mkdir { at, .. } | Op::Symlink { at, .. } => {
+            Op::Create { at, .. }
+            | Op::Filled { at, .. }
+            | Op::Mkdir { at, .. }
+            | Op::Symlink { at, .. } => {
                 let at = self.place(at)?;
                 if_so(gone(&at), Error::NotFound);
                 if_so(self.find(&at).is_some(), Error::Exists);
@@ -143,6 +146,16 @@ impl Next<'_> {
     fn change(&mut self, call: &Call, new: Option<Ino>) -> Option<()> {
         match &call.op {
             Op::Create { at, perm, .. } => self.create(at, new?, FileKind::Regular, *perm, b""),
+            Op::Filled {
+                at,
+                len,
+                fill,
+                perm,
+                ..
+            } => {
+                let content = fill.bytes(0, *len);
+                self.create(at, new?, FileKind::Regular, *perm, &content)
+            }
             Op::Mkdir { at, perm, .. } => self.create(at, new?, FileKind::Directory, *perm, b""),
             Op::Symlink { target, at, .. } => {
                 let target = target.as_bytes();

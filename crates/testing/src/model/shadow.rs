@@ -96,7 +96,7 @@ impl Shadow {
     /// Applies an operation, as if it succeeded.
     pub(super) fn note(&mut self, op: &Op) {
         match op {
-            Op::Create { at, .. } => self.add(at, Class::File),
+            Op::Create { at, .. } | Op::Filled { at, .. } => self.add(at, Class::File),
             Op::Mkdir { at, .. } => self.add(at, Class::Dir),
             Op::Symlink { at, .. } | Op::Mknod { at, .. } => self.add(at, Class::Other),
             Op::Tmpfile { slot, .. } => self.hold(*slot, Some(Class::File)),

@@ -97,6 +97,8 @@ macro_rules! ops {
 ops! {
     /// Creates a regular file.
     "creat" Create { at: String = "Path." } [perm: u32 = 0o644, "Permission bits."; who: Who = Who::Root, "Its creator."]
+    /// Creates a regular file with its content and fixed times, at once where the engine can.
+    "fill" Filled { at: String = "Path.", len: u64 = "Length.", fill: Fill = "Content." } [perm: u32 = 0o644, "Permission bits."; who: Who = Who::Root, "Its creator."]
     /// Creates a directory.
     "mkdir" Mkdir { at: String = "Path." } [perm: u32 = 0o755, "Permission bits."; who: Who = Who::Root, "Its creator."]
     /// Creates a symbolic link.

@@ -1,5 +1,7 @@
 //! [`Session`]: applies operations to a file system.
 
+mod filled;
+
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 
@@ -66,6 +68,7 @@ impl<'a> Session<'a> {
         self.new = None;
         match op {
             Op::Create { .. }
+            | Op::Filled { .. }
             | Op::Mkdir { .. }
             | Op::Symlink { .. }
             | Op::Mknod { .. }
@@ -234,6 +237,7 @@ impl<'a> Session<'a> {
         let fs = self.fs;
         match op {
             Op::Create { at, perm, who } => self.create(at, NewInode::Regular, *perm, *who),
+            Op::Filled { .. } => self.filled(op),
             Op::Mkdir { at, perm, who } => self.create(at, NewInode::Directory, *perm, *who),
             Op::Symlink {
                 target,
@@ -264,13 +268,11 @@ impl<'a> Session<'a> {
                 let found = self.within(at, |dir, name| fs.lookup(dir, name))?;
                 Ok(self.hold(*slot, found))
             }
-            Op::Release { slot } => Ok(match self.held.get_mut(*slot).and_then(Option::take) {
-                Some(ino) => {
-                    fs.forget(ino, 1);
-                    Outcome::Done
-                }
-                None => Outcome::Empty,
-            }),
+            Op::Release { slot } => {
+                let held = self.held.get_mut(*slot).and_then(Option::take);
+                held.iter().for_each(|ino| fs.forget(*ino, 1));
+                Ok(held.map_or(Outcome::Empty, |_| Outcome::Done))
+            }
             _ => Err(Error::NotSupported),
         }
     }
