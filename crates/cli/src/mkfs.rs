@@ -10,7 +10,7 @@ mod storage;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use sapwood::block::{Device, DiskFormat, FileDevice, Operand};
+use sapwood::block::{Device, DiskFormat, FileDevice, OpenOptions, Operand};
 use sapwood::mkfs::{MkfsReport, table};
 use sapwood::{BuildError, FileSystem, Kind, MkfsOptions, Options, OutputFormat, Sources};
 use serde_json::{Value, json};
@@ -178,7 +178,9 @@ fn device(image: &Path, options: &MkfsOptions) -> Result<(Arc<dyn Device>, Optio
                 return Err(Failure::local(image, why));
             }
             let new = NewFile::beside(image, old).map_err(|error| Failure::local(image, error))?;
-            let made = FileDevice::create(new.path(), size);
+            // Not created once more: a signal may have removed it.
+            let opened = FileDevice::open(new.path(), OpenOptions::default());
+            let made = opened.and_then(|device| device.grow(size).map(|()| device));
             let made = made.map_err(|error| Failure::new(super::failure::IMAGE, error))?;
             Ok((Arc::new(made), Some(new)))
         }

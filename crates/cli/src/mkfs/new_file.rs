@@ -93,7 +93,9 @@ impl NewFile {
         let shared = Arc::clone(&unfinished);
         std::thread::spawn(move || {
             for signal in signals.forever() {
-                remove(&mut shared.lock());
+                // Held to the end: nobody reports that the file is gone.
+                let mut unfinished = shared.lock();
+                remove(&mut unfinished);
                 // What the signal does without this handler: it ends the process.
                 let _ = signal_hook::low_level::emulate_default_handler(signal);
             }
