@@ -329,7 +329,7 @@ impl Options {
         Ok(self.ext4.clone())
     }
 
-    /// Leaves out flushes of the image, which whoever fills it flushes at the end.
+    /// Leaves out flushes of the image. The caller that fills it flushes the image at the end.
     pub(crate) fn set_unflushed(&mut self) {
         self.unflushed = true;
     }

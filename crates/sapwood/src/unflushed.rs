@@ -1,16 +1,17 @@
-//! A device under a file system that need not survive a power cut before all of it is made.
+//! The device below a new file system, which need not survive a power cut before it is complete.
 
 use std::sync::Arc;
 
 use sapwood_block::{Device, DiskFormat, Result};
 
-/// Passes on all but flushes. Whoever fills the file system flushes the device below at the end.
+/// Passes on all requests but flushes. The caller that fills the file system flushes the device below
+/// at the end.
 #[derive(Debug)]
 pub(crate) struct Unflushed(Arc<dyn Device>);
 
 impl Unflushed {
-    /// Over a device that stores bytes at their places, so that a flush of the file or device by
-    /// anybody covers all writes; any other device stays as it is.
+    /// Wraps a raw file or block device: a flush through another descriptor covers all its writes.
+    /// Returns any other device as it is.
     pub(crate) fn over(device: Arc<dyn Device>, is_export: bool) -> Arc<dyn Device> {
         match !is_export && device.format() == DiskFormat::Raw {
             true => Arc::new(Self(device)),

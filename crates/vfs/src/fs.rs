@@ -372,7 +372,7 @@ pub trait FileSystem: Send + Sync {
     /// `NotSupported`, `Invalid`.
     fn set_flags(&self, ino: Ino, flags: InodeFlags) -> Result<()>;
 
-    /// Has the data of an empty regular file no checksums.
+    /// Turns off checksums for the data of an empty regular file.
     ///
     /// # Errors
     /// `NotSupported` if data has none in this format, `Invalid` for what is no empty regular

@@ -90,8 +90,8 @@ pub(crate) fn store_flags(store: &Arc<Store>, inode: &Arc<Inode>, flags: InodeFl
     Ok(())
 }
 
-/// Has the data of an empty file no checksums, and so no compression. Expects the `io` lock
-/// exclusively.
+/// Turns off checksums, and with them compression, for the data of an empty file. Expects the `io`
+/// lock exclusively.
 pub(crate) fn store_without_checksums(store: &Arc<Store>, inode: &Arc<Inode>) -> Result<()> {
     let h = store.start(1)?;
     let now = store.now();

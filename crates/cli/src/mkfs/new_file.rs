@@ -93,7 +93,7 @@ impl NewFile {
         let shared = Arc::clone(&unfinished);
         std::thread::spawn(move || {
             for signal in signals.forever() {
-                // Held to the end: nobody reports that the file is gone.
+                // Held until the process ends, so that no other thread reports the missing file.
                 let mut unfinished = shared.lock();
                 remove(&mut unfinished);
                 // What the signal does without this handler: it ends the process.

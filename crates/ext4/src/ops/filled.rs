@@ -1,11 +1,11 @@
 //! Content of small files that is written before they are created.
 //!
 //! # How it works
-//! A file that is written after its creation needs a promise of blocks, a copy of its bytes among
-//! the dirty ranges, a part in writeback and a completion, and each step stores the inode. If the
-//! content is known when the file is created, and small, blocks are allocated in memory and written
-//! first. One handle then claims them and makes the inode, with its extent, size and times, and the
-//! name ([`create_filled`](super::create::create_filled)). A power cut before its commit leaves
+//! A file that is written after its creation reserves blocks, copies its bytes into dirty ranges, and
+//! takes part in writeback and completion. Creation and completion each store the inode. Small
+//! content that is known at creation goes another way: the caller allocates blocks in memory and
+//! writes them. One handle then claims the blocks and creates the inode, with its extent, size and
+//! times, and the name ([`create_filled`](super::create::create_filled)). A power cut before its commit leaves
 //! blocks that nothing names.
 //!
 //! Whatever cannot be done so (no space side by side, the device refuses) is left to the usual way,
