@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use sapwood_block::{Device, DiskFormat, Result};
 
-/// Passes on all requests but flushes. The caller that fills the file system flushes the device below
-/// at the end.
+/// Passes on all requests but flushes. The caller that fills the file system flushes the device
+/// below at the end.
 #[derive(Debug)]
 pub(crate) struct Unflushed(Arc<dyn Device>);
 

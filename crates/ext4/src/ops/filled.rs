@@ -1,12 +1,12 @@
 //! Content of small files that is written before they are created.
 //!
 //! # How it works
-//! A file that is written after its creation reserves blocks, copies its bytes into dirty ranges, and
-//! takes part in writeback and completion. Creation and completion each store the inode. Small
+//! A file that is written after its creation reserves blocks, copies its bytes into dirty ranges,
+//! and takes part in writeback and completion. Creation and completion each store the inode. Small
 //! content that is known at creation goes another way: the caller allocates blocks in memory and
 //! writes them. One handle then claims the blocks and creates the inode, with its extent, size and
-//! times, and the name ([`create_filled`](super::create::create_filled)). A power cut before its commit leaves
-//! blocks that nothing names.
+//! times, and the name ([`create_filled`](super::create::create_filled)). A power cut before its
+//! commit leaves blocks that nothing names.
 //!
 //! Whatever cannot be done so (no space side by side, the device refuses) is left to the usual way,
 //! which reports what is wrong.

@@ -231,7 +231,8 @@ pub trait Engine: Send + Sync + Sized {
     }
     /// Stores flags that were checked. The caller holds the I/O lock exclusively.
     fn store_flags(&self, inode: &Arc<Self::Inode>, flags: InodeFlags) -> Result<()>;
-    /// Turns off checksums for the data of an empty file. The caller holds the I/O lock exclusively.
+    /// Turns off checksums for the data of an empty file. The caller holds the I/O lock
+    /// exclusively.
     ///
     /// # Errors
     /// `NotSupported` for a format whose data has none.
