@@ -34,11 +34,11 @@ pub struct Memory {
 }
 
 impl Memory {
-    /// Divides `total` bytes.
+    /// Divides `total` bytes. One part of `inode_parts` is for inodes.
     #[must_use]
-    pub fn of(total: u64) -> Self {
+    pub fn of(total: u64, inode_parts: usize) -> Self {
         let total = usize::try_from(total.max(LEAST)).unwrap_or(usize::MAX / 2);
-        let inodes = total / 17;
+        let inodes = total / inode_parts.max(1);
         let dirty = (total - inodes) / 2;
         Self {
             cache: total - inodes - dirty,
@@ -47,17 +47,16 @@ impl Memory {
         }
     }
 
+    /// Divides a quarter of the available memory.
+    #[must_use]
+    pub fn usual(inode_parts: usize) -> Self {
+        Self::of((available() / 4).min(MOST), inode_parts)
+    }
+
     /// The sum in bytes.
     #[must_use]
     pub fn total(&self) -> usize {
         self.cache + self.dirty + self.inodes
-    }
-}
-
-impl Default for Memory {
-    /// A quarter of the available memory.
-    fn default() -> Self {
-        Self::of((available() / 4).min(MOST))
     }
 }
 
@@ -261,10 +260,11 @@ mod tests {
 
     #[test]
     fn the_parts_sum_up_to_the_bound() {
-        let memory = Memory::of(MOST);
+        let memory = Memory::of(MOST, 17);
         assert_eq!((memory.cache, memory.dirty), (256 << 20, 256 << 20));
         assert_eq!(memory.total() as u64, MOST);
-        assert_eq!(Memory::of(0).total() as u64, LEAST);
-        assert!(Memory::default().total() as u64 <= MOST);
+        assert_eq!(Memory::of(0, 5).total() as u64, LEAST);
+        assert_eq!(Memory::of(LEAST, 1).inodes as u64, LEAST);
+        assert!(Memory::usual(5).total() as u64 <= MOST);
     }
 }

@@ -29,6 +29,9 @@ pub enum SubvolumeChoice {
 
 /// Memory of a mount whose results are reproducible: writeback and commits depend on it.
 const REPRODUCIBLE_MEMORY: u64 = 136 << 20;
+/// One part of so many of the memory is for inodes: a changed inode stays until the commit, and
+/// copies of tree blocks that a commit makes are shared by all inodes that it writes.
+const INODE_PARTS: usize = 5;
 
 /// Options of a mount.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -83,7 +86,7 @@ pub struct Options {
 impl Default for Options {
     /// Caches take a share of the memory that the process may have ([`Memory`]).
     fn default() -> Self {
-        let memory = Memory::default();
+        let memory = Memory::usual(INODE_PARTS);
         Self {
             read_only: false,
             subvolume: SubvolumeChoice::Default,
@@ -115,14 +118,20 @@ impl Options {
     /// Options with which the same operations of one thread on the same image give the same bytes.
     /// Memory has a fixed bound.
     pub fn reproducible(time: Timestamp) -> Self {
-        let memory = Memory::of(REPRODUCIBLE_MEMORY);
-        Self {
+        let mut options = Self {
             fixed_time: Some(time),
-            cache_bytes: memory.cache,
-            dirty_bytes: memory.dirty,
-            inode_bytes: memory.inodes,
             ..Self::default()
-        }
+        };
+        options.set_memory(REPRODUCIBLE_MEMORY);
+        options
+    }
+
+    /// Divides `total` bytes among all caches.
+    pub fn set_memory(&mut self, total: u64) {
+        let memory = Memory::of(total, INODE_PARTS);
+        self.cache_bytes = memory.cache;
+        self.dirty_bytes = memory.dirty;
+        self.inode_bytes = memory.inodes;
     }
 
     /// Mechanisms of the log.

@@ -422,10 +422,10 @@ mod tests {
         assert_eq!(ext4.commit_interval, interval);
         assert_eq!((btrfs.cache_bytes, ext4.cache_bytes), (1 << 20, 1 << 20));
         assert_eq!((btrfs.dirty_bytes, ext4.dirty_bytes), (2 << 20, 2 << 20));
-        let bounded = parsed("memory_size=34M,dirty_size=1M").unwrap();
+        let bounded = parsed("memory_size=170M,dirty_size=1M").unwrap();
         let (btrfs, ext4) = (bounded.for_btrfs().unwrap(), bounded.for_ext4().unwrap());
-        assert_eq!((btrfs.cache_bytes, ext4.cache_bytes), (16 << 20, 16 << 20));
-        assert_eq!((btrfs.inode_bytes, ext4.inode_bytes), (2 << 20, 2 << 20));
+        assert_eq!((btrfs.cache_bytes, ext4.cache_bytes), (68 << 20, 80 << 20));
+        assert_eq!((btrfs.inode_bytes, ext4.inode_bytes), (34 << 20, 10 << 20));
         assert_eq!((btrfs.dirty_bytes, ext4.dirty_bytes), (1 << 20, 1 << 20));
     }
 

@@ -62,7 +62,7 @@ fn in_memory(fs: &Btrfs, ino: Ino) -> bool {
 fn a_transaction_with_very_many_inodes_is_committed_by_the_next_operation() {
     let fs = mount();
     let before = fs.engine.last_committed();
-    for i in 0..8 * BOUND / 4096 {
+    for i in 0..8 * BOUND / 2048 {
         let ino = file(&fs, fs.root(), &i.to_string());
         // Its item is in the tree already, and changes again with the commit.
         let changes = vfs::SetAttr {

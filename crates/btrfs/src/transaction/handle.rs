@@ -19,7 +19,7 @@ use crate::{Error, Result};
 /// Changed inodes of a transaction from which on it is committed early, at least and at most.
 const INODES: RangeInclusive<usize> = 256..=1 << 16;
 /// Bytes that a changed inode takes, about.
-const INODE_BYTES: usize = 4096;
+const INODE_BYTES: usize = 2048;
 
 thread_local! {
     /// Whether this thread holds a handle: a second start could wait for the first for ever.

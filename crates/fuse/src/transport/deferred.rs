@@ -7,8 +7,9 @@
 //! next request. The thread of forgets ([`Deferred::take`]) collects messages for [`BATCH_TIME`],
 //! because to be woken for each would cost the request threads more than to serve it.
 //!
-//! A message is counted before it is passed on, so `forgets` waits for it as for any other, and
-//! ends the collecting ([`Deferred::hurry`]).
+//! A message is counted before it is passed on, so `forgets` waits for it as for any other. Where
+//! many clients run, the thread gets little time; so a thread that settles takes what waits itself
+//! ([`Deferred::take_before`]), one message at a time as well.
 //!
 //! Trouble cases:
 //! - More than [`MOST_BYTES`] wait: the request thread serves the message itself, which keeps the
@@ -16,6 +17,7 @@
 //! - The connection ends: the last request thread closes the queue, and the thread of forgets ends
 //!   after the last message (`what_was_taken_is_served_after_the_end`).
 
+use std::collections::VecDeque;
 use std::time::Duration;
 
 use parking_lot::{Condvar, Mutex};
@@ -35,9 +37,19 @@ pub(super) struct Deferred {
 #[derive(Debug, Default)]
 struct State {
     open: bool,
-    hurry: bool,
+    /// The messages that wait were collected long enough.
+    collected: bool,
     bytes: usize,
-    waiting: Vec<Message>,
+    waiting: VecDeque<Message>,
+}
+
+impl State {
+    fn pop(&mut self) -> Option<Message> {
+        let message = self.waiting.pop_front()?;
+        self.bytes = self.bytes.saturating_sub(message.bytes.len());
+        self.collected &= !self.waiting.is_empty();
+        Some(message)
+    }
 }
 
 /// A message of the device, and the number that it was counted with.
@@ -67,7 +79,7 @@ impl Deferred {
             return false;
         }
         state.bytes = bytes;
-        state.waiting.push(Message {
+        state.waiting.push_back(Message {
             number: count(),
             bytes: message.to_vec(),
         });
@@ -78,26 +90,29 @@ impl Deferred {
         true
     }
 
-    /// Waits for messages and returns them in their order. `None`: no more will come.
-    pub(super) fn take(&self) -> Option<Vec<Message>> {
+    /// Waits for a message, and for those that follow shortly. `None`: no more will come.
+    pub(super) fn take(&self) -> Option<Message> {
         let mut state = self.state.lock();
-        self.changed
-            .wait_while(&mut state, |state| state.open && state.waiting.is_empty());
-        self.changed
-            .wait_while_for(&mut state, |state| state.open && !state.hurry, BATCH_TIME);
-        state.hurry = false;
-        state.bytes = 0;
-        let batch = std::mem::take(&mut state.waiting);
-        (!batch.is_empty()).then_some(batch)
+        loop {
+            self.changed
+                .wait_while(&mut state, |state| state.open && state.waiting.is_empty());
+            if !state.collected {
+                let collects = |state: &mut State| state.open && !state.waiting.is_empty();
+                self.changed
+                    .wait_while_for(&mut state, collects, BATCH_TIME);
+                state.collected = !state.waiting.is_empty();
+            }
+            if !state.open || !state.waiting.is_empty() {
+                return state.pop();
+            }
+        }
     }
 
-    /// Ends the collecting of the messages that wait.
-    pub(super) fn hurry(&self) {
+    /// The first message that waits, if its number is below `end`.
+    pub(super) fn take_before(&self, end: u64) -> Option<Message> {
         let mut state = self.state.lock();
-        if !state.waiting.is_empty() && !state.hurry {
-            state.hurry = true;
-            self.changed.notify_all();
-        }
+        state.waiting.front().filter(|first| first.number < end)?;
+        state.pop()
     }
 }
 
@@ -117,8 +132,12 @@ mod tests {
         for number in 0..3 {
             assert!(deferred.push(&[7], || number));
         }
-        let numbers = |batch: Vec<Message>| batch.iter().map(|one| one.number).collect();
-        assert_eq!(deferred.take().map(numbers), Some(vec![0, 1, 2]));
+        let number = |message: Option<Message>| message.map(|message| message.number);
+        assert_eq!(number(deferred.take()), Some(0));
+        assert_eq!(number(deferred.take_before(2)), Some(1));
+        assert_eq!(number(deferred.take_before(2)), None);
+        assert_eq!(number(deferred.take()), Some(2));
+        assert_eq!(number(deferred.take_before(9)), None);
     }
 
     #[test]
@@ -128,8 +147,9 @@ mod tests {
         assert!(deferred.push(&half, || 0));
         assert!(deferred.push(&half, || 1));
         assert!(!deferred.push(&[0], || unreachable!()));
-        assert_eq!(deferred.take().map(|batch| batch.len()), Some(2));
-        assert!(deferred.push(&[0], || 2));
+        assert!(deferred.take().is_some_and(|first| first.number == 0));
+        assert!(deferred.push(&half, || 2));
+        assert!(!deferred.push(&[0], || unreachable!()));
     }
 
     #[test]

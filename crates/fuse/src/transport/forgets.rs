@@ -17,7 +17,8 @@
 //! message that was read is counted.
 //!
 //! **Without io_uring** requests and forgets arrive in one order, and are counted after they are
-//! read. A thread of their own serves most forgets ([`Deferred`]); a thread that settles hurries it.
+//! read. A thread of their own serves most forgets ([`Deferred`]). A thread that settles serves those
+//! that wait for it.
 //! A request thread may be delayed between the read and the count, or before the read, so a request
 //! without space is retried only when no other request thread is about to run and the kernel has no
 //! message ([`Plain::is_quiet`]), or after [`MOST_MOMENTS`]. `statfs` does not wait for that.
@@ -244,9 +245,14 @@ impl Forgets {
                 }
             }
         }
-        self.deferred.hurry();
+        let now = self.counted();
+        if let Some(plain) = self.plain.get() {
+            while let Some(message) = self.deferred.take_before(now) {
+                let _in_progress = self.resume(message.number);
+                serve(&plain.device, &message.bytes);
+            }
+        }
         let mut state = self.state.lock();
-        let now = state.next;
         self.one_done.wait_while(&mut state, |state| {
             state.in_progress.first().is_some_and(|&one| one < now)
         });

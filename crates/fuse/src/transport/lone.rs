@@ -194,7 +194,8 @@ impl Lone {
         self.lone.load(Relaxed)
     }
 
-    fn is_led(&self) -> bool {
+    /// Whether requests are polled for.
+    pub(super) fn is_led(&self) -> bool {
         self.led.load(Relaxed)
     }
 

@@ -113,11 +113,9 @@ impl Server {
     /// # Errors
     /// None. The result is that of a thread of the pool.
     pub(super) fn serve_deferred(&self, device: &Device) -> io::Result<()> {
-        while let Some(batch) = self.forgets.deferred.take() {
-            for message in batch {
-                let _in_progress = self.forgets.resume(message.number);
-                self.serve_forget_message(device, &message.bytes);
-            }
+        while let Some(message) = self.forgets.deferred.take() {
+            let _in_progress = self.forgets.resume(message.number);
+            self.serve_forget_message(device, &message.bytes);
         }
         Ok(())
     }

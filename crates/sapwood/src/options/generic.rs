@@ -2,8 +2,6 @@
 
 use std::time::Duration;
 
-use sapwood_base::Memory;
-
 use super::table::{Form, MountOption, unsupported};
 use super::{Access, OptionError, Options, bad, bytes, number};
 
@@ -382,13 +380,9 @@ fn no_discard(options: &mut Options, _: &str, _: Option<&str>) -> Taken {
 }
 
 fn memory_size(options: &mut Options, name: &str, value: Option<&str>) -> Taken {
-    let memory = Memory::of(bytes(name, value)?);
-    options.btrfs.cache_bytes = memory.cache;
-    options.btrfs.dirty_bytes = memory.dirty;
-    options.btrfs.inode_bytes = memory.inodes;
-    options.ext4.cache_bytes = memory.cache;
-    options.ext4.dirty_bytes = memory.dirty;
-    options.ext4.inode_bytes = memory.inodes;
+    let total = bytes(name, value)?;
+    options.btrfs.set_memory(total);
+    options.ext4.set_memory(total);
     Ok(())
 }
 

@@ -45,6 +45,8 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock, Weak, mpsc};
 use std::time::Duration;
 
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+
 use super::device::Device;
 use super::later::Helper;
 use super::lone::Lone;
@@ -72,6 +74,8 @@ pub(super) struct Shared {
     lone: Arc<Lone>,
     helper: Helper,
     mount_point: PathBuf,
+    /// CPUs that the process may use.
+    cpus: CpuSet,
     queues: OnceLock<Vec<Weak<Queue>>>,
 }
 
@@ -91,6 +95,7 @@ impl Shared {
             lone: Arc::clone(lone),
             helper: helper.clone(),
             mount_point: mount_point.to_path_buf(),
+            cpus: sched_getaffinity(None).unwrap_or_else(|_| CpuSet::new()),
             queues: OnceLock::new(),
         }
     }
@@ -133,11 +138,24 @@ impl Queue {
 
     /// Binds the calling thread to the queue's CPU, if it may run there.
     fn stay_on_cpu(&self) {
-        let mut cpus = rustix::thread::CpuSet::new();
+        let mut cpus = CpuSet::new();
         cpus.set(usize::from(self.number));
-        if let Err(error) = rustix::thread::sched_setaffinity(None, &cpus) {
-            log::debug!("CPU {}: {error}", self.number);
+        self.bind(&cpus);
+    }
+
+    /// Keeps the calling thread from the queue's CPU. Returns whether it may run on another one.
+    fn leave_cpu(&self) -> bool {
+        let mut cpus = self.shared.cpus;
+        cpus.unset(usize::from(self.number));
+        cpus.count() > 0 && self.bind(&cpus)
+    }
+
+    fn bind(&self, cpus: &CpuSet) -> bool {
+        let bound = sched_setaffinity(None, cpus);
+        if let Err(error) = &bound {
+            log::debug!("queue of CPU {}: {error}", self.number);
         }
+        bound.is_ok()
     }
 
     /// Adds an entry with its thread, if one is needed. The receiver signals that the entry is

@@ -56,6 +56,7 @@ impl Ring {
         let ring = IoUring::<Entry128, cqueue::Entry>::builder()
             .setup_single_issuer()
             .setup_defer_taskrun()
+            .setup_taskrun_flag()
             .dontfork()
             .build(2)?;
         ring.submitter().register_files(&[device.as_raw_fd()])?;
@@ -91,6 +92,22 @@ impl Ring {
     /// The ring is broken.
     pub(super) fn commit(&mut self, commit_id: u64) -> io::Result<()> {
         self.push(COMMIT_AND_FETCH, commit_id, None)
+    }
+
+    /// Submits what was pushed, without waiting. What the kernel does not take, the next
+    /// [`wait`](Self::wait) submits again.
+    ///
+    /// # Errors
+    /// The ring or the connection is broken.
+    pub(super) fn submit(&mut self) -> io::Result<()> {
+        entered(self.ring.submit()).map(drop)
+    }
+
+    /// Whether the next [`wait`](Self::wait) returns at once. Makes no system call.
+    pub(super) fn is_ready(&mut self) -> bool {
+        self.first.is_some()
+            || self.ring.submission().taskrun()
+            || !self.ring.completion().is_empty()
     }
 
     fn push(&mut self, command: u32, commit_id: u64, ranges: Option<(u64, u32)>) -> io::Result<()> {
@@ -133,18 +150,16 @@ impl Ring {
                 Arrival::Nothing => {}
                 arrival => return Ok(arrival),
             }
-            let entered = match timeout {
+            let in_time = entered(match timeout {
                 None => self.ring.submit_and_wait(1),
                 Some(timeout) => {
                     let time = Timespec::from(timeout);
                     let arguments = SubmitArgs::new().timespec(&time);
                     self.ring.submitter().submit_with_args(1, &arguments)
                 }
-            };
-            match entered.map_err(|error| (error.raw_os_error(), error)) {
-                Ok(_) | Err((Some(libc::EINTR | libc::EAGAIN | libc::EBUSY), _)) => {}
-                Err((Some(libc::ETIME), _)) => return self.taken(),
-                Err((_, error)) => return Err(error),
+            })?;
+            if !in_time {
+                return self.taken();
             }
         }
     }
@@ -155,6 +170,15 @@ impl Ring {
         }
         let done = self.ring.completion().next();
         done.map_or(Ok(Arrival::Nothing), |done| arrival(done.result()))
+    }
+}
+
+/// Decodes the result of a system call, which may have to be repeated. `false`: its time is over.
+fn entered(result: io::Result<usize>) -> io::Result<bool> {
+    match result.map_err(|error| (error.raw_os_error(), error)) {
+        Ok(_) | Err((Some(libc::EINTR | libc::EAGAIN | libc::EBUSY), _)) => Ok(true),
+        Err((Some(libc::ETIME), _)) => Ok(false),
+        Err((_, error)) => Err(error),
     }
 }
 

@@ -14,6 +14,7 @@ use crate::request::Reply;
 use crate::transport::content::Wait;
 use crate::transport::device::{KEEP, LARGE, header};
 use crate::transport::later::{Job, Outcome};
+use crate::transport::lone::Poll;
 use crate::wire::abi::{InHeader, RingHeader};
 use crate::wire::{Body, Opcode, reply};
 
@@ -28,6 +29,8 @@ pub(super) struct Worker {
     ring: Ring,
     /// A copy of the payload that the answer would overwrite.
     arguments: Vec<u8>,
+    /// See [`settle`](Self::settle).
+    is_away: bool,
 }
 
 impl Worker {
@@ -37,6 +40,7 @@ impl Worker {
             queue,
             ring,
             arguments: Vec::new(),
+            is_away: false,
         }
     }
 
@@ -48,7 +52,13 @@ impl Worker {
         // The caller sleeps until it is answered, so its CPU is free and has warm caches.
         self.queue.stay_on_cpu();
         let mut large = false;
+        let mut poll = Poll::default();
         loop {
+            self.settle();
+            if self.is_away {
+                self.ring.submit()?;
+                poll.wait(|| self.ring.is_ready());
+            }
             match self.ring.wait(large.then_some(KEEP))? {
                 Arrival::Ended => return Ok(()),
                 Arrival::Nothing => {
@@ -62,6 +72,18 @@ impl Worker {
                     self.ring.commit(commit_id)?;
                 }
             }
+        }
+    }
+
+    /// While a lone client is polled for, the thread is on another CPU than the client: there it
+    /// would keep the client from running.
+    fn settle(&mut self) {
+        let is_led = self.queue.shared.lone.is_led();
+        if is_led && !self.is_away {
+            self.is_away = self.queue.leave_cpu();
+        } else if !is_led && self.is_away {
+            self.queue.stay_on_cpu();
+            self.is_away = false;
         }
     }
 
