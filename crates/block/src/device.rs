@@ -86,6 +86,12 @@ pub trait Device: Send + Sync + std::fmt::Debug {
         false
     }
 
+    /// Whether the range is known to read as zeros, without reading it. A device that does not know
+    /// says no, which is the default.
+    fn has_no_data(&self, _offset: u64, _len: u64) -> bool {
+        false
+    }
+
     /// Announces that the range will be read soon. Does not wait. A device that gains nothing from
     /// it does nothing, which is the default.
     fn will_read(&self, _offset: u64, _len: u64) {}

@@ -100,6 +100,11 @@ pub trait Layer: Send + Sync + std::fmt::Debug {
         self.below().writes_to_memory()
     }
 
+    /// See [`Device::has_no_data`].
+    fn has_no_data(&self, offset: u64, len: u64) -> bool {
+        self.below().has_no_data(offset, len)
+    }
+
     /// See [`Device::will_read`].
     fn will_read(&self, offset: u64, len: u64) {
         self.below().will_read(offset, len);
@@ -166,6 +171,10 @@ impl<L: Layer> Device for L {
 
     fn writes_to_memory(&self) -> bool {
         Layer::writes_to_memory(self)
+    }
+
+    fn has_no_data(&self, offset: u64, len: u64) -> bool {
+        Layer::has_no_data(self, offset, len)
     }
 
     fn will_read(&self, offset: u64, len: u64) {

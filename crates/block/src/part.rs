@@ -101,6 +101,11 @@ impl Layer for PartDevice {
         Device::discard(&*self.inner, at, len)
     }
 
+    fn has_no_data(&self, offset: u64, len: u64) -> bool {
+        let at = self.at(offset, len);
+        at.is_ok_and(|at| Device::has_no_data(&*self.inner, at, len))
+    }
+
     fn will_read(&self, offset: u64, len: u64) {
         if let Some((at, len)) = self.clamp(offset, len) {
             Device::will_read(&*self.inner, at, len);

@@ -53,6 +53,7 @@ pub mod copy;
 pub mod disk;
 pub mod export;
 pub mod fs;
+mod gathered;
 pub mod image;
 pub mod inspect;
 pub mod kind;

@@ -357,6 +357,19 @@ impl Device for FileDevice {
         self.direct.is_none()
     }
 
+    fn has_no_data(&self, offset: u64, len: u64) -> bool {
+        let end = offset.saturating_add(len);
+        if self.medium != Medium::File || end > self.size() {
+            return false;
+        }
+        // The descriptor's position is not used otherwise.
+        match rustix::fs::seek(&self.file, SeekFrom::Data(offset)) {
+            Ok(data) => data >= end,
+            Err(Errno::NXIO) => offset < self.size(),
+            Err(_) => false,
+        }
+    }
+
     fn will_read(&self, offset: u64, len: u64) {
         // Without the page cache there is no place to read it into.
         if self.direct.is_none() {

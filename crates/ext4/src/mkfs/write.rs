@@ -272,10 +272,13 @@ fn zero_tables(
 }
 
 /// Makes sure that blocks are zero. Blocks that are zero already, for example after a discard, are
-/// not written, so a sparse image stays sparse.
+/// not written, so a sparse image stays sparse. Holes of an image are not even read.
 fn zero(device: &dyn Device, geometry: &Geometry, run: &Run) -> Result<(), MkfsError> {
     let mut at = geometry.block_offset(run.start)?;
     let end = at + (run.len << geometry.block_bits());
+    if device.has_no_data(at, end - at) {
+        return Ok(());
+    }
     let mut buf = vec![0; STEP.min(end - at) as usize];
     let zeros = buf.clone();
     while at < end {

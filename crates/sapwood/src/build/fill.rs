@@ -65,6 +65,8 @@ pub(super) fn filling(sources: &Sources) -> Result<Options, BuildError> {
     }
     sources.storage().opening(&mut options)?;
     for (name, value) in [
+        // The caches that follow have sizes of their own: this is for inodes.
+        ("memory_size", "80M"),
         ("cache_size", "64M"),
         ("dirty_size", "32M"),
         ("commit", "4"),

@@ -1,0 +1,253 @@
+//! Short writes that are adjacent, and reach the device below as one.
+//!
+//! # How it works
+//! Each write of a few KB to a file costs its host a search and a page of its own, more than the
+//! copy. [`Gathered`] keeps short writes in memory, in *streams*: a write that begins where a stream
+//! ends is appended to it. A stream is written out when it has [`STREAM`] bytes, when another one
+//! needs its place, and before any request that concerns its range.
+//!
+//! Trouble cases:
+//! - A request concerns a stream that another thread is writing out: it waits for that thread
+//!   (`a_read_waits_for_the_stream_that_is_written_out`).
+//! - The device refuses a stream: the stream stays, so a later flush tries again and reports what
+//!   is wrong (`a_stream_that_is_refused_stays`).
+
+use parking_lot::{Condvar, Mutex};
+use sapwood_block::{Device, Result};
+
+/// Bytes of a stream that is written out. Pages of a file that one write fills can be large.
+const STREAM: usize = 512 << 10;
+/// Bytes from which a write is not short.
+pub(crate) const SHORT: usize = 64 << 10;
+/// Most streams: those of some workers, each in its own block group, and of what the file system
+/// writes itself.
+const MOST: usize = 8;
+
+/// Streams of short writes.
+#[derive(Debug, Default)]
+pub(crate) struct Gathered {
+    streams: Mutex<Streams>,
+    written: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct Streams {
+    /// The one that was appended to last comes last.
+    open: Vec<Stream>,
+    /// Ranges that threads are writing out.
+    leaving: Vec<(u64, u64)>,
+    spare: Vec<Vec<u8>>,
+}
+
+#[derive(Debug)]
+struct Stream {
+    start: u64,
+    bytes: Vec<u8>,
+}
+
+impl Stream {
+    fn range(&self) -> (u64, u64) {
+        (
+            self.start,
+            self.start.saturating_add(self.bytes.len() as u64),
+        )
+    }
+}
+
+impl Streams {
+    /// Appends to the stream that ends at `offset`, which may be a new one. Returns one that has to
+    /// be written out.
+    fn append(&mut self, offset: u64, bufs: &[&[u8]]) -> Option<Stream> {
+        let at = self.open.iter().position(|open| open.range().1 == offset);
+        let mut stream = match at {
+            Some(at) => self.open.remove(at),
+            None => Stream {
+                start: offset,
+                bytes: self.spare.pop().unwrap_or_default(),
+            },
+        };
+        for buf in bufs {
+            stream.bytes.extend_from_slice(buf);
+        }
+        if stream.bytes.len() >= STREAM {
+            return Some(stream);
+        }
+        self.open.push(stream);
+        (self.open.len() > MOST).then(|| self.open.remove(0))
+    }
+
+    /// Takes a stream that a range concerns.
+    fn take(&mut self, range: (u64, u64)) -> Option<Stream> {
+        let at = self.open.iter().position(|open| meet(open.range(), range));
+        at.map(|at| self.open.remove(at))
+    }
+
+    fn is_leaving(&self, range: (u64, u64)) -> bool {
+        self.leaving.iter().any(|&leaving| meet(leaving, range))
+    }
+}
+
+fn meet(one: (u64, u64), other: (u64, u64)) -> bool {
+    one.0 < other.1 && other.0 < one.1
+}
+
+impl Gathered {
+    /// Takes a short write. A stream that has to be written out for it goes to `below`.
+    ///
+    /// # Errors
+    /// Those of `below`: a stream was not written out, and stays.
+    pub(crate) fn write(&self, below: &dyn Device, offset: u64, bufs: &[&[u8]]) -> Result<()> {
+        let len: u64 = bufs.iter().map(|buf| buf.len() as u64).sum();
+        self.settle(below, offset, len)?;
+        let mut streams = self.streams.lock();
+        match streams.append(offset, bufs) {
+            Some(full) => self.write_out(&mut streams, below, full),
+            None => Ok(()),
+        }
+    }
+
+    /// Writes out all streams that a range of the device concerns.
+    ///
+    /// # Errors
+    /// Those of `below`: a stream was not written out, and stays.
+    pub(crate) fn settle(&self, below: &dyn Device, offset: u64, len: u64) -> Result<()> {
+        let range = (offset, offset.saturating_add(len));
+        let mut streams = self.streams.lock();
+        loop {
+            if let Some(stream) = streams.take(range) {
+                self.write_out(&mut streams, below, stream)?;
+            } else if streams.is_leaving(range) {
+                self.written.wait(&mut streams);
+            } else {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Writes out a stream without the lock.
+    fn write_out(
+        &self,
+        streams: &mut parking_lot::MutexGuard<'_, Streams>,
+        below: &dyn Device,
+        stream: Stream,
+    ) -> Result<()> {
+        let range = stream.range();
+        streams.leaving.push(range);
+        let written =
+            parking_lot::MutexGuard::unlocked(streams, || below.write_at(range.0, &stream.bytes));
+        streams.leaving.retain(|&leaving| leaving != range);
+        match &written {
+            Ok(()) if streams.spare.len() < MOST => {
+                let mut bytes = stream.bytes;
+                bytes.clear();
+                streams.spare.push(bytes);
+            }
+            Ok(()) => {}
+            Err(_) => streams.open.push(stream),
+        }
+        self.written.notify_all();
+        written
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use sapwood_block::MemoryDevice;
+    use sapwood_testing::{CountDevice, FaultDevice, GateDevice, RequestKind, RequestKinds};
+
+    use super::*;
+
+    const BLOCK: usize = 4096;
+
+    fn read(device: &dyn Device, at: u64) -> u8 {
+        let mut found = [0];
+        device.read_at(at, &mut found).unwrap();
+        found[0]
+    }
+
+    #[test]
+    fn adjacent_writes_are_one_and_others_are_streams_of_their_own() {
+        let device = CountDevice::new(MemoryDevice::new(8 << 20));
+        let gathered = Gathered::default();
+        let blocks = (STREAM / BLOCK) as u64;
+        for block in 0..blocks {
+            for stream in 0..3 {
+                let at = (stream * 2 << 20) + block * BLOCK as u64;
+                let half = [stream as u8 + 1; BLOCK / 2];
+                gathered.write(&device, at, &[&half, &half]).unwrap();
+            }
+        }
+        assert_eq!(device.counts().writes, 3);
+        assert_eq!(read(&device, (2 << 20) + STREAM as u64 - 1), 2);
+
+        // One more than there may be: the oldest leaves.
+        for stream in 0..=MOST as u64 {
+            let at = (4 << 20) + stream * 2 * BLOCK as u64;
+            gathered.write(&device, at, &[&[9; BLOCK]]).unwrap();
+        }
+        assert_eq!(device.counts().writes, 4);
+        assert_eq!(
+            (read(&device, 4 << 20), read(&device, (4 << 20) + 8192)),
+            (9, 0)
+        );
+    }
+
+    #[test]
+    fn what_concerns_a_range_finds_all_writes_to_it() {
+        let device = CountDevice::new(MemoryDevice::new(1 << 20));
+        let gathered = Gathered::default();
+        for (at, byte) in [(0, 1), (4096, 2), (65536, 3)] {
+            gathered.write(&device, at, &[&[byte; BLOCK]]).unwrap();
+        }
+        gathered.settle(&device, 8192, 4096).unwrap();
+        assert_eq!(device.counts().writes, 0);
+        gathered.settle(&device, 8191, 1).unwrap();
+        assert_eq!((read(&device, 0), read(&device, 4096)), (1, 2));
+        assert_eq!(read(&device, 65536), 0);
+        // A write over what waits comes after it.
+        gathered.write(&device, 65536, &[&[4; BLOCK]]).unwrap();
+        gathered.settle(&device, 0, u64::MAX).unwrap();
+        assert_eq!(read(&device, 65536), 4);
+    }
+
+    #[test]
+    fn a_read_waits_for_the_stream_that_is_written_out() {
+        let gate = Arc::new(GateDevice::new(MemoryDevice::new(4 << 20)));
+        let gathered = Arc::new(Gathered::default());
+        gate.hold_if(|request| request.kind == RequestKind::Write);
+        let (device, streams) = (Arc::clone(&gate), Arc::clone(&gathered));
+        let writer = std::thread::spawn(move || {
+            for at in (0..STREAM).step_by(BLOCK) {
+                streams.write(&*device, at as u64, &[&[6; BLOCK]]).unwrap();
+            }
+        });
+        gate.wait_held(1);
+        // Others are not held up.
+        gathered.write(&*gate, 2 << 20, &[&[7; BLOCK]]).unwrap();
+        gathered.settle(&*gate, 3 << 20, 1).unwrap();
+        let (device, streams) = (Arc::clone(&gate), Arc::clone(&gathered));
+        let reader = std::thread::spawn(move || {
+            streams.settle(&*device, 0, 1).unwrap();
+            read(&*device, 0)
+        });
+        gate.release_all();
+        assert_eq!(reader.join().unwrap(), 6);
+        writer.join().unwrap();
+        gate.open();
+    }
+
+    #[test]
+    fn a_stream_that_is_refused_stays() {
+        let device = FaultDevice::new(MemoryDevice::new(1 << 20));
+        let gathered = Gathered::default();
+        gathered.write(&device, 4096, &[&[5; BLOCK]]).unwrap();
+        device.fail_all(RequestKinds::WRITE);
+        assert!(gathered.settle(&device, 0, u64::MAX).is_err());
+        assert!(gathered.write(&device, 4096, &[&[6; BLOCK]]).is_err());
+        device.clear();
+        gathered.settle(&device, 0, u64::MAX).unwrap();
+        assert_eq!(read(&device, 4096), 5);
+    }
+}
