@@ -334,6 +334,19 @@ mod tests {
     }
 
     #[test]
+    fn a_thread_that_settles_serves_what_no_thread_took() {
+        let forgets = Forgets::default();
+        let null = std::fs::File::open("/dev/null").unwrap();
+        let device = Arc::new(Device::new(null.into()));
+        let _reader = forgets.reader(&device);
+        forgets.deferred.open();
+        assert!(forgets.defer(&[1]) && forgets.defer(&[2]));
+        let served = Mutex::new(Vec::new());
+        forgets.settle(|_, message| served.lock().extend_from_slice(message));
+        assert_eq!(*served.lock(), [1, 2]);
+    }
+
+    #[test]
     fn a_thread_that_waits_for_a_cpu_may_run() {
         let stat = |state| format!("7 (fuse ) R (x) {state} 1 2 3");
         assert_eq!(state_of(&stat('S')), Some('S'));

@@ -13,7 +13,8 @@
 //!   [`Reader::turn`], because the kernel would wake one of them for every request.
 //!
 //! The threads that are blocked in a read when this begins serve one request each, and then wait.
-//! With io_uring each CPU has its own threads, and none leads.
+//! With io_uring each ring has its own thread, and none leads. Instead the thread that served the
+//! last request polls its ring, from another CPU (`uring/affinity`).
 //!
 //! Trouble cases:
 //! - The leader's request takes long: before an fsync the leader lets the others go, and the

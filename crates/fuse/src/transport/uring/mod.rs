@@ -10,6 +10,9 @@
 //! 2. The thread serves it and writes the answer into the same memory.
 //! 3. One system call commits the answer and waits for the next request.
 //!
+//! While a client is [lone](super::lone), the thread leaves that CPU ([`affinity`]), commits the
+//! answer, and polls the ring's memory for the next request before it waits.
+//!
 //! So no request waits behind another in a ring, and none moves between threads. A long request (an
 //! fsync, a large read) blocks only its own entry; [`Load`] adds entries before a queue runs out.
 //!
@@ -35,6 +38,7 @@
 //!   to a short mount on a busy machine, is a normal end
 //!   (`registering_on_an_ended_connection_is_no_error`).
 
+mod affinity;
 mod memory;
 mod ring;
 mod worker;
@@ -45,14 +49,13 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock, Weak, mpsc};
 use std::time::Duration;
 
-use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
-
 use super::device::Device;
 use super::later::Helper;
 use super::lone::Lone;
 use super::pool::{Load, Need, Pool};
 use super::server::Server;
 use crate::options::MAX_IO;
+use affinity::Cpus;
 use ring::Ring;
 use worker::Worker;
 
@@ -74,8 +77,7 @@ pub(super) struct Shared {
     lone: Arc<Lone>,
     helper: Helper,
     mount_point: PathBuf,
-    /// CPUs that the process may use.
-    cpus: CpuSet,
+    cpus: Cpus,
     queues: OnceLock<Vec<Weak<Queue>>>,
 }
 
@@ -95,7 +97,7 @@ impl Shared {
             lone: Arc::clone(lone),
             helper: helper.clone(),
             mount_point: mount_point.to_path_buf(),
-            cpus: sched_getaffinity(None).unwrap_or_else(|_| CpuSet::new()),
+            cpus: Cpus::of_caller(),
             queues: OnceLock::new(),
         }
     }
@@ -112,7 +114,7 @@ impl Shared {
                     // If no entry could be added, the request waits like the others.
                     let _ = registered.recv();
                 }
-                queue.stay_on_cpu();
+                Cpus::stay_on(queue.number);
                 // The result does not matter. The kernel passes every `statfs` on.
                 let _ = rustix::fs::statfs(&shared.mount_point);
             }
@@ -134,28 +136,6 @@ impl Queue {
     fn ring(&self) -> io::Result<Ring> {
         let payload = usize::try_from(MAX_IO).map_err(io::Error::other)?;
         Ring::new(self.shared.device.as_fd(), self.number, payload)
-    }
-
-    /// Binds the calling thread to the queue's CPU, if it may run there.
-    fn stay_on_cpu(&self) {
-        let mut cpus = CpuSet::new();
-        cpus.set(usize::from(self.number));
-        self.bind(&cpus);
-    }
-
-    /// Keeps the calling thread from the queue's CPU. Returns whether it may run on another one.
-    fn leave_cpu(&self) -> bool {
-        let mut cpus = self.shared.cpus;
-        cpus.unset(usize::from(self.number));
-        cpus.count() > 0 && self.bind(&cpus)
-    }
-
-    fn bind(&self, cpus: &CpuSet) -> bool {
-        let bound = sched_setaffinity(None, cpus);
-        if let Err(error) = &bound {
-            log::debug!("queue of CPU {}: {error}", self.number);
-        }
-        bound.is_ok()
     }
 
     /// Adds an entry with its thread, if one is needed. The receiver signals that the entry is

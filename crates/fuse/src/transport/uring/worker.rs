@@ -8,6 +8,7 @@ use std::time::Duration;
 use zerocopy::{FromBytes, IntoBytes};
 
 use super::Queue;
+use super::affinity::Cpus;
 use super::memory::{MESSAGE, RING, STRUCT};
 use super::ring::{Arrival, Ring};
 use crate::request::Reply;
@@ -49,8 +50,7 @@ impl Worker {
     /// # Errors
     /// The connection or the ring failed.
     pub(super) fn run(mut self) -> io::Result<()> {
-        // The caller sleeps until it is answered, so its CPU is free and has warm caches.
-        self.queue.stay_on_cpu();
+        Cpus::stay_on(self.queue.number);
         let mut large = false;
         let mut poll = Poll::default();
         loop {
@@ -75,14 +75,13 @@ impl Worker {
         }
     }
 
-    /// While a lone client is polled for, the thread is on another CPU than the client: there it
-    /// would keep the client from running.
+    /// Moves the thread when polling begins or ends.
     fn settle(&mut self) {
         let is_led = self.queue.shared.lone.is_led();
         if is_led && !self.is_away {
-            self.is_away = self.queue.leave_cpu();
+            self.is_away = self.queue.shared.cpus.leave(self.queue.number);
         } else if !is_led && self.is_away {
-            self.queue.stay_on_cpu();
+            Cpus::stay_on(self.queue.number);
             self.is_away = false;
         }
     }
