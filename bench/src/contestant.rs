@@ -31,8 +31,8 @@ pub enum Face {
 
 /// A way to run a file system.
 ///
-/// As text: `btrfs-fuse`, `btrfs-loop` (through FUSE, but not over io_uring), `btrfs-lib`, the same
-/// of `ext4`, with a policy as in `btrfs-lib:overlap-off` and `ext4-fuse:spread-off`, and
+/// As text: `btrfs-fuse`, `btrfs-loop` (through FUSE, but not over io_uring), `btrfs-trusted`
+/// (through FUSE with `no_default_permissions`), `btrfs-lib`, the same of `ext4`, with a policy as in `btrfs-lib:overlap-off` and `ext4-fuse:spread-off`, and
 /// `+control` for a second run that shows the noise; and the names of the [peers](Peer).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Contestant {
@@ -67,6 +67,20 @@ impl Contestant {
     pub fn plain_loop(kind: Kind) -> Self {
         let setup = Setup {
             io_uring: Choice::Off,
+            ..Setup::new(kind)
+        };
+        Self::Sapwood {
+            face: Face::Fuse,
+            setup,
+            control: false,
+        }
+    }
+
+    /// Sapwood through FUSE, for one trusted user.
+    #[must_use]
+    pub fn trusted(kind: Kind) -> Self {
+        let setup = Setup {
+            trusted: true,
             ..Setup::new(kind)
         };
         Self::Sapwood {
@@ -164,6 +178,7 @@ impl fmt::Display for Contestant {
         };
         let way = match (face, setup.io_uring) {
             (Face::Library, _) => "lib",
+            (Face::Fuse, _) if setup.trusted => "trusted",
             (Face::Fuse, Choice::Off) => "loop",
             (Face::Fuse, _) => "fuse",
         };
@@ -201,8 +216,8 @@ impl FromStr for Contestant {
         let wrong = || {
             let peers = Peer::ALL.map(Peer::name).join(", ");
             format!(
-                "no contestant {text}; there are KIND-fuse, KIND-loop and KIND-lib of btrfs and \
-                 ext4, with :POLICY and +control, and {peers}"
+                "no contestant {text}; there are KIND-fuse, KIND-loop, KIND-trusted and \
+                 KIND-lib of btrfs and ext4, with :POLICY and +control, and {peers}"
             )
         };
         let (kind, way) = name.split_once('-').ok_or_else(wrong)?;
@@ -217,6 +232,10 @@ impl FromStr for Contestant {
             "fuse" => Face::Fuse,
             "loop" => {
                 setup.io_uring = Choice::Off;
+                Face::Fuse
+            }
+            "trusted" => {
+                setup.trusted = true;
                 Face::Fuse
             }
             _ => return Err(wrong()),
@@ -526,6 +545,7 @@ mod tests {
         for name in [
             "btrfs-fuse",
             "btrfs-loop",
+            "ext4-trusted",
             "btrfs-lib",
             "btrfs-lib:overlap-off",
             "ext4-fuse:spread-off",

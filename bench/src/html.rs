@@ -57,7 +57,7 @@ Figures are medians of the rounds. Small below them: least to greatest, and how 
 base with the 95 % interval of the pairs of one round; above 1 is better, whichever end of the figure is \
 good. “Too noisy” stands where the spread leaves no meaning. “+control” is a contestant once more: what it \
 differs from the first is noise. -fuse: through FUSE over io_uring; -loop: through FUSE over the loop on \
-/dev/fuse; -lib: in process, by threads.";
+/dev/fuse; -trusted: through FUSE with no_default_permissions; -lib: in process, by threads.";
 
 fn write(report: &Report, out: &mut String) -> Result {
     let title = escape(report.title);

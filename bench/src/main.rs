@@ -79,6 +79,9 @@ struct Serve {
     /// Transport of requests over io_uring: auto, on or off
     #[arg(long, default_value = "auto", value_parser = parse_transport)]
     io_uring: Choice,
+    /// Mount with no_default_permissions
+    #[arg(long)]
+    trusted: bool,
 }
 
 fn main() -> ExitCode {
@@ -97,6 +100,7 @@ fn main() -> ExitCode {
                 fuse_threads: serve.fuse_threads,
                 others: serve.others,
                 io_uring: serve.io_uring,
+                trusted: serve.trusted,
             };
             serve::serve(&serve.image, &serve.dir, setup)
         }

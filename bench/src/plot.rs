@@ -19,12 +19,14 @@ const FONT: &str = "sans-serif";
 /// crosses for the others.
 #[must_use]
 pub fn colour(name: &str) -> RGBColor {
-    const OF: [(&str, u32); 13] = [
+    const OF: [(&str, u32); 15] = [
         ("btrfs-fuse", 0x1f77d4),
         ("btrfs-loop", 0x6fb1ee),
+        ("btrfs-trusted", 0x0b3d91),
         ("btrfs-lib", 0x17a2b8),
         ("ext4-fuse", 0xe0503c),
         ("ext4-loop", 0xf0a08c),
+        ("ext4-trusted", 0x8b1a1a),
         ("ext4-lib", 0xd63384),
         ("kernel-btrfs", 0x6f42c1),
         ("kernel-ext4", 0xe08a00),

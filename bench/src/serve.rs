@@ -72,6 +72,7 @@ pub fn serve(image: &Path, dir: &Path, setup: Setup) -> Result<()> {
         fsname: image.display().to_string(),
         threads: (setup.fuse_threads > 0).then_some(setup.fuse_threads),
         io_uring: setup.io_uring,
+        default_permissions: !setup.trusted,
         ..MountOptions::default()
     };
     let session = sapwood_fuse::mount(opened.fs.shared(), dir, &options)?;

@@ -83,6 +83,8 @@ pub struct Setup {
     pub others: bool,
     /// Transport of a mount.
     pub io_uring: Choice,
+    /// The mount has `no_default_permissions`, for one trusted user.
+    pub trusted: bool,
 }
 
 impl Setup {
@@ -97,6 +99,7 @@ impl Setup {
             fuse_threads: 0,
             others: false,
             io_uring: Choice::Auto,
+            trusted: false,
         }
     }
 
@@ -135,6 +138,7 @@ impl Setup {
             format!("--io-uring={}", transport_name(self.io_uring)),
         ];
         all.extend(self.others.then(|| "--others".to_owned()));
+        all.extend(self.trusted.then(|| "--trusted".to_owned()));
         all.extend(self.commit.map(|seconds| format!("--commit={seconds}")));
         all
     }

@@ -23,10 +23,11 @@ pub(crate) struct Suite {
     /// postgres, idle
     #[arg(short, long = "workload", value_delimiter = ',')]
     workloads: Vec<Workload>,
-    /// Only these contestants: KIND-fuse, KIND-loop (without io_uring) and KIND-lib of btrfs and
-    /// ext4, with :POLICY and +control; kernel-btrfs, kernel-ext4, kernel-xfs, fuse2fs; programs
-    /// that make images: sapwood-mkfs-btrfs, sapwood-mkfs-ext4, mkfs.btrfs, mke2fs, of small files
-    /// also sapwood-mkfs-KIND-tar, sapwood-mkfs-btrfs-zstd, mkfs.btrfs-zstd, source-read
+    /// Only these contestants: KIND-fuse, KIND-loop (without io_uring), KIND-trusted
+    /// (no_default_permissions) and KIND-lib of btrfs and ext4, with :POLICY and +control;
+    /// kernel-btrfs, kernel-ext4, kernel-xfs, fuse2fs; programs that make images:
+    /// sapwood-mkfs-btrfs, sapwood-mkfs-ext4, mkfs.btrfs, mke2fs, of small files also
+    /// sapwood-mkfs-KIND-tar, sapwood-mkfs-btrfs-zstd, mkfs.btrfs-zstd, source-read
     #[arg(short, long = "contestant", value_delimiter = ',')]
     contestants: Vec<Contestant>,
     /// Directories for images; targets are evaluated on the first

@@ -42,10 +42,12 @@ pub(super) fn contestants(workload: &Workload) -> Option<Vec<Contestant>> {
     }
 }
 
-/// Every contestant with a mount; Sapwood over both transports.
+/// Every contestant with a mount; Sapwood over both transports, and without checks of permissions.
 fn mounted() -> Vec<Contestant> {
     let plain = Kind::ALL.map(Contestant::plain_loop);
-    MAIN.iter().map(|one| one()).chain(plain).collect()
+    let trusted = Kind::ALL.map(Contestant::trusted);
+    let ours = plain.into_iter().chain(trusted);
+    MAIN.iter().map(|one| one()).chain(ours).collect()
 }
 
 #[cfg(test)]
@@ -77,6 +79,7 @@ mod tests {
         let client = names(&group[2]);
         assert_eq!(client[..2], ["btrfs-fuse", "ext4-fuse"]);
         assert!(client.contains(&"kernel-ext4") && client.contains(&"btrfs-loop"));
+        assert!(client.contains(&"ext4-trusted"));
         let images = names(&group[1]);
         for tool in ["sapwood-mkfs-ext4-tar", "mke2fs", "source-read"] {
             assert!(images.contains(&tool), "{images:?}");
