@@ -162,7 +162,7 @@ mod tests {
             number: 0,
             bytes: vec![1],
         };
-        assert_eq!(deferred.take(), Some(vec![only]));
+        assert_eq!(deferred.take(), Some(only));
         assert_eq!(deferred.take(), None);
         assert!(!Deferred::default().push(&[3], || unreachable!()));
     }
