@@ -184,12 +184,12 @@ mod tests {
 
         // One more than there may be: the oldest leaves.
         for stream in 0..=MOST as u64 {
-            let at = (4 << 20) + stream * 2 * BLOCK as u64;
+            let at = (6 << 20) + stream * 2 * BLOCK as u64;
             gathered.write(&device, at, &[&[9; BLOCK]]).unwrap();
         }
         assert_eq!(device.counts().writes, 4);
         assert_eq!(
-            (read(&device, 4 << 20), read(&device, (4 << 20) + 8192)),
+            (read(&device, 6 << 20), read(&device, (6 << 20) + 8192)),
             (9, 0)
         );
     }

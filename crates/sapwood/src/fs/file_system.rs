@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use parking_lot::Mutex;
+use sapwood_block::Device;
 
 use super::dir::{ReadDir, Walk};
 use super::error::{Error, Result};
@@ -32,6 +33,9 @@ pub struct FileSystem {
 
 struct Inner {
     mounted: Mounted,
+    /// Devices that gather short writes until they are flushed, which the engine does not do after
+    /// its last write.
+    gathering: Vec<Arc<dyn Device>>,
     path: PathBuf,
     creator: Mutex<Credentials>,
     closed: AtomicBool,
@@ -41,10 +45,13 @@ struct Inner {
 impl Inner {
     /// Ends the work of the engine, once.
     fn close(&self) -> vfs::Result<()> {
-        match self.closed.swap(true, Ordering::AcqRel) {
-            true => Ok(()),
-            false => self.mounted.unmount(),
+        if self.closed.swap(true, Ordering::AcqRel) {
+            return Ok(());
         }
+        let ended = self.mounted.unmount();
+        let mut gathering = self.gathering.iter();
+        let handed = gathering.try_for_each(|device| device.flush());
+        ended.and(handed.map_err(vfs::Error::io))
     }
 }
 
@@ -73,7 +80,12 @@ impl FileSystem {
     /// As [`open`](Self::open); an option of the other format.
     pub fn open_with_options(path: impl AsRef<Path>, options: &Options) -> Result<Self> {
         let path = path.as_ref();
-        Ok(Self::of(path, image::open(path, options)?, options))
+        let (mounted, devices) = image::open_file(path, options, |_| Ok(()))?;
+        let gathering = match options.is_unflushed() {
+            true => devices,
+            false => Vec::new(),
+        };
+        Ok(Self::of(path, mounted, gathering, options))
     }
 
     /// Opens the top level of a btrfs, above all of its subvolumes, whatever subvolume is the
@@ -84,10 +96,15 @@ impl FileSystem {
     pub fn open_top_level(path: impl AsRef<Path>, options: &Options) -> Result<Self> {
         let path = path.as_ref();
         let mounted = image::open_top_level(path, options, "a subvolume")?;
-        Ok(Self::of(path, mounted, options))
+        Ok(Self::of(path, mounted, Vec::new(), options))
     }
 
-    fn of(path: &Path, mounted: Mounted, options: &Options) -> Self {
+    fn of(
+        path: &Path,
+        mounted: Mounted,
+        gathering: Vec<Arc<dyn Device>>,
+        options: &Options,
+    ) -> Self {
         let creator = Credentials {
             uid: rustix::process::geteuid().as_raw(),
             gid: rustix::process::getegid().as_raw(),
@@ -97,6 +114,7 @@ impl FileSystem {
         Self {
             inner: Arc::new(Inner {
                 mounted,
+                gathering,
                 path: path.to_owned(),
                 creator: Mutex::new(creator),
                 closed: AtomicBool::new(false),
