@@ -455,7 +455,29 @@ fn beside(link: &[u8], target: &[u8]) -> Vec<u8> {
 
 #[cfg(test)]
 mod tests {
-    use super::beside;
+    use sapwood_block::MemoryDevice;
+    use sapwood_testing::{FaultDevice, RequestKinds};
+
+    use super::*;
+
+    #[test]
+    fn a_close_tells_of_gathered_writes_that_are_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("image");
+        let image = crate::ImageBuilder::ext4().size(16 << 20);
+        image.write_to(&path).unwrap();
+        let closed = |refuses: bool| {
+            let options = Options::default();
+            let device = Arc::new(FaultDevice::new(MemoryDevice::new(4096)));
+            if refuses {
+                device.fail_all(RequestKinds::FLUSH);
+            }
+            let mounted = image::open(&path, &options).unwrap();
+            FileSystem::of(&path, mounted, vec![device], &options).close()
+        };
+        assert!(closed(false).is_ok());
+        assert!(closed(true).is_err());
+    }
 
     #[test]
     fn targets_are_relative_to_the_directory_of_the_link() {
