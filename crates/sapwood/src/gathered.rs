@@ -174,7 +174,7 @@ mod tests {
         let blocks = (STREAM / BLOCK) as u64;
         for block in 0..blocks {
             for stream in 0..3 {
-                let at = (stream * 2 << 20) + block * BLOCK as u64;
+                let at = (stream << 21) + block * BLOCK as u64;
                 let half = [stream as u8 + 1; BLOCK / 2];
                 gathered.write(&device, at, &[&half, &half]).unwrap();
             }
