@@ -43,7 +43,7 @@ fn git(form: &Form) -> Outcome {
         export GIT_AUTHOR_NAME=t GIT_AUTHOR_EMAIL=t@t GIT_COMMITTER_NAME=t GIT_COMMITTER_EMAIL=t@t
         cd clone
         git fsck --full --strict
-        git checkout -q -b work
+        git checkout -q -B work
         for i in 1 2 3 4 5; do
             echo $i > file-$i; mkdir -p dir-$i/sub; cp -r crates dir-$i/sub
             git add -A; git commit -qm $i
