@@ -17,7 +17,8 @@ ext4-lib:spread-off,ext4-lib:all-off,btrfs-fuse,btrfs-lib,kernel-btrfs,kernel-ex
 #[derive(Debug, clap::Args)]
 pub(crate) struct Create {
     /// Contestants: KIND-fuse, KIND-loop (without io_uring), KIND-trusted
-    /// (no_default_permissions) and KIND-lib of btrfs and ext4, with :POLICY and +control; kernel-btrfs, kernel-ext4, kernel-xfs, fuse2fs
+    /// (no_default_permissions) and KIND-lib of btrfs and ext4, with :POLICY and +control;
+    /// kernel-btrfs, kernel-ext4, kernel-xfs, fuse2fs
     #[arg(short, long = "contestant", value_delimiter = ',', default_value = ALL)]
     contestants: Vec<Contestant>,
     /// Number of processes (or threads in process), each with a directory of its own
