@@ -4,14 +4,14 @@ use std::sync::Arc;
 
 use sapwood_block::{Device, DiskFormat, Result};
 
-use crate::gathered::{Gathered, SHORT};
+use crate::coalesced::{Coalesced, SHORT};
 
-/// Passes on all requests but flushes, and gathers short writes. The caller that fills the file
+/// Passes on all requests but flushes, and coalesces short writes. The caller that fills the file
 /// system flushes the device below at the end.
 #[derive(Debug)]
 pub(crate) struct Unflushed {
     device: Arc<dyn Device>,
-    gathered: Gathered,
+    coalesced: Coalesced,
 }
 
 impl Unflushed {
@@ -21,14 +21,14 @@ impl Unflushed {
         match !is_export && device.format() == DiskFormat::Raw {
             true => Arc::new(Self {
                 device,
-                gathered: Gathered::default(),
+                coalesced: Coalesced::default(),
             }),
             false => device,
         }
     }
 
-    fn settle(&self, offset: u64, len: u64) -> Result<()> {
-        self.gathered.settle(&*self.device, offset, len)
+    fn write_back(&self, offset: u64, len: u64) -> Result<()> {
+        self.coalesced.write_back(&*self.device, offset, len)
     }
 }
 
@@ -40,7 +40,7 @@ impl sapwood_block::Layer for Unflushed {
     }
 
     fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<()> {
-        self.settle(offset, buf.len() as u64)?;
+        self.write_back(offset, buf.len() as u64)?;
         Device::read_at(&*self.device, offset, buf)
     }
 
@@ -54,9 +54,9 @@ impl sapwood_block::Layer for Unflushed {
         // The device refuses what is out of its range or cannot be written.
         let fits = end.is_some_and(|end| end <= Device::size(&*self.device));
         if len < SHORT && fits && !Device::read_only(&*self.device) {
-            return self.gathered.write(&*self.device, offset, bufs);
+            return self.coalesced.write(&*self.device, offset, bufs);
         }
-        self.settle(offset, len as u64)?;
+        self.write_back(offset, len as u64)?;
         Device::write_vectored_at(&*self.device, offset, bufs)
     }
 
@@ -64,23 +64,23 @@ impl sapwood_block::Layer for Unflushed {
         Device::write_at(self, offset, buf)
     }
 
-    /// Only hands all that was gathered to the device below.
+    /// Writes all streams to the device below, and does not flush it.
     fn flush(&self) -> Result<()> {
-        self.settle(0, u64::MAX)
+        self.write_back(0, u64::MAX)
     }
 
     fn discard(&self, offset: u64, len: u64) -> Result<()> {
-        self.settle(offset, len)?;
+        self.write_back(offset, len)?;
         Device::discard(&*self.device, offset, len)
     }
 
     fn has_no_data(&self, offset: u64, len: u64) -> bool {
-        self.settle(offset, len).is_ok() && Device::has_no_data(&*self.device, offset, len)
+        self.write_back(offset, len).is_ok() && Device::has_no_data(&*self.device, offset, len)
     }
 
     fn write_behind(&self, offset: u64, len: u64) {
-        // What is refused stays, and the next flush reports it.
-        if self.settle(offset, len).is_ok() {
+        // A stream that the device refuses stays, and the next flush returns the error.
+        if self.write_back(offset, len).is_ok() {
             Device::write_behind(&*self.device, offset, len);
         }
     }
@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn what_waits_comes_before_all_that_concerns_it() {
+    fn a_stream_is_written_before_a_request_that_overlaps_it() {
         let memory = Arc::new(sapwood_block::MemoryDevice::new(1 << 20));
         let device = Unflushed::over(memory.clone(), false);
         let found = |at| {

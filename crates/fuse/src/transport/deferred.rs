@@ -8,8 +8,8 @@
 //! because to be woken for each would cost the request threads more than to serve it.
 //!
 //! A message is counted before it is passed on, so `forgets` waits for it as for any other. Where
-//! many clients run, the thread gets little time; so a thread that settles takes what waits itself
-//! ([`Deferred::take_before`]), one message at a time as well.
+//! many clients run, the thread gets little time, so a thread that settles takes waiting messages
+//! itself ([`Deferred::take_before`]).
 //!
 //! Trouble cases:
 //! - More than [`MOST_BYTES`] wait: the request thread serves the message itself, which keeps the
@@ -37,7 +37,7 @@ pub(super) struct Deferred {
 #[derive(Debug, Default)]
 struct State {
     open: bool,
-    /// The messages that wait were collected long enough.
+    /// The time for collecting the messages in `waiting` is over.
     collected: bool,
     bytes: usize,
     waiting: VecDeque<Message>,
@@ -90,7 +90,8 @@ impl Deferred {
         true
     }
 
-    /// Waits for a message, and for those that follow shortly. `None`: no more will come.
+    /// Waits for a message, and for others that arrive soon after. Takes the first one. `None`: no
+    /// more will come.
     pub(super) fn take(&self) -> Option<Message> {
         let mut state = self.state.lock();
         loop {
@@ -108,7 +109,7 @@ impl Deferred {
         }
     }
 
-    /// The first message that waits, if its number is below `end`.
+    /// Takes the first waiting message, if its number is below `end`.
     pub(super) fn take_before(&self, end: u64) -> Option<Message> {
         let mut state = self.state.lock();
         state.waiting.front().filter(|first| first.number < end)?;

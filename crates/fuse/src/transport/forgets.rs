@@ -17,8 +17,8 @@
 //! message that was read is counted.
 //!
 //! **Without io_uring** requests and forgets arrive in one order, and are counted after they are
-//! read. A thread of their own serves most forgets ([`Deferred`]). A thread that settles serves those
-//! that wait for it.
+//! read. A thread of their own serves most forgets ([`Deferred`]). A thread that settles serves the
+//! forgets that no thread has taken.
 //! A request thread may be delayed between the read and the count, or before the read, so a request
 //! without space is retried only when no other request thread is about to run and the kernel has no
 //! message ([`Plain::is_quiet`]), or after [`MOST_MOMENTS`]. `statfs` does not wait for that.

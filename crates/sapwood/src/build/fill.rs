@@ -65,7 +65,7 @@ pub(super) fn filling(sources: &Sources) -> Result<Options, BuildError> {
     }
     sources.storage().opening(&mut options)?;
     for (name, value) in [
-        // The caches that follow have sizes of their own: this is for inodes.
+        // For inodes: the next two options set the other caches.
         ("memory_size", "80M"),
         ("cache_size", "64M"),
         ("dirty_size", "32M"),

@@ -33,9 +33,9 @@ pub struct FileSystem {
 
 struct Inner {
     mounted: Mounted,
-    /// Devices that gather short writes until they are flushed, which the engine does not do after
-    /// its last write.
-    gathering: Vec<Arc<dyn Device>>,
+    /// Devices that coalesce short writes and write them back when flushed. An engine may write after
+    /// its last flush.
+    coalescing: Vec<Arc<dyn Device>>,
     path: PathBuf,
     creator: Mutex<Credentials>,
     closed: AtomicBool,
@@ -49,9 +49,9 @@ impl Inner {
             return Ok(());
         }
         let ended = self.mounted.unmount();
-        let mut gathering = self.gathering.iter();
-        let handed = gathering.try_for_each(|device| device.flush());
-        ended.and(handed.map_err(vfs::Error::io))
+        let mut coalescing = self.coalescing.iter();
+        let written = coalescing.try_for_each(|device| device.flush());
+        ended.and(written.map_err(vfs::Error::io))
     }
 }
 
@@ -81,11 +81,11 @@ impl FileSystem {
     pub fn open_with_options(path: impl AsRef<Path>, options: &Options) -> Result<Self> {
         let path = path.as_ref();
         let (mounted, devices) = image::open_file(path, options, |_| Ok(()))?;
-        let gathering = match options.is_unflushed() {
+        let coalescing = match options.is_unflushed() {
             true => devices,
             false => Vec::new(),
         };
-        Ok(Self::of(path, mounted, gathering, options))
+        Ok(Self::of(path, mounted, coalescing, options))
     }
 
     /// Opens the top level of a btrfs, above all of its subvolumes, whatever subvolume is the
@@ -102,7 +102,7 @@ impl FileSystem {
     fn of(
         path: &Path,
         mounted: Mounted,
-        gathering: Vec<Arc<dyn Device>>,
+        coalescing: Vec<Arc<dyn Device>>,
         options: &Options,
     ) -> Self {
         let creator = Credentials {
@@ -114,7 +114,7 @@ impl FileSystem {
         Self {
             inner: Arc::new(Inner {
                 mounted,
-                gathering,
+                coalescing,
                 path: path.to_owned(),
                 creator: Mutex::new(creator),
                 closed: AtomicBool::new(false),
@@ -461,7 +461,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_close_tells_of_gathered_writes_that_are_refused() {
+    fn a_close_returns_the_error_of_a_coalesced_write() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("image");
         let image = crate::ImageBuilder::ext4().size(16 << 20);

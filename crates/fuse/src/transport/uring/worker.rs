@@ -30,7 +30,7 @@ pub(super) struct Worker {
     ring: Ring,
     /// A copy of the payload that the answer would overwrite.
     arguments: Vec<u8>,
-    /// See [`settle`](Self::settle).
+    /// The thread polls, on another CPU than the queue's.
     is_away: bool,
 }
 
@@ -54,7 +54,7 @@ impl Worker {
         let mut large = false;
         let mut poll = Poll::default();
         loop {
-            self.settle();
+            self.choose_cpu();
             if self.is_away {
                 self.ring.submit()?;
                 poll.wait(|| self.ring.is_ready());
@@ -76,7 +76,7 @@ impl Worker {
     }
 
     /// Moves the thread when polling begins or ends.
-    fn settle(&mut self) {
+    fn choose_cpu(&mut self) {
         let is_led = self.queue.shared.lone.is_led();
         if is_led && !self.is_away {
             self.is_away = self.queue.shared.cpus.leave(self.queue.number);

@@ -1,31 +1,31 @@
-//! Short writes that are adjacent, and reach the device below as one.
+//! Short writes that are adjacent, coalesced into long ones for the device below.
 //!
 //! # How it works
-//! Each write of a few KB to a file costs its host a search and a page of its own, more than the
-//! copy. [`Gathered`] keeps short writes in memory, in *streams*: a write that begins where a stream
-//! ends is appended to it. A stream is written out when it has [`STREAM`] bytes, when another one
-//! needs its place, and before any request that concerns its range.
+//! For each write the host searches a page of the file, and locks it. A write of a few KB costs more
+//! for that than for the copy. [`Coalesced`] keeps short writes in memory, in *streams*: a write
+//! that begins where a stream ends is appended to it. A thread writes a stream back when the stream
+//! has [`STREAM`] bytes, when a new stream needs its place, and before any request that overlaps it.
 //!
 //! Trouble cases:
-//! - A request concerns a stream that another thread is writing out: it waits for that thread
-//!   (`a_read_waits_for_the_stream_that_is_written_out`).
-//! - The device refuses a stream: the stream stays, so a later flush tries again and reports what
-//!   is wrong (`a_stream_that_is_refused_stays`).
+//! - A request overlaps a stream that another thread is writing back: it waits for that thread
+//!   (`a_read_waits_for_the_stream_that_is_written_back`).
+//! - The device refuses a stream: the stream stays, and a later flush writes it again and returns
+//!   the error (`a_stream_that_is_refused_stays`).
 
 use parking_lot::{Condvar, Mutex};
 use sapwood_block::{Device, Result};
 
-/// Bytes of a stream that is written out. Pages of a file that one write fills can be large.
+/// Bytes of a stream that is complete. The host can use large pages for one write of so many.
 const STREAM: usize = 512 << 10;
 /// Bytes from which a write is not short.
 pub(crate) const SHORT: usize = 64 << 10;
-/// Most streams: those of some workers, each in its own block group, and of what the file system
-/// writes itself.
+/// Most streams: one of each worker, which writes in a block group of its own, and some of the file
+/// system's metadata.
 const MOST: usize = 8;
 
 /// Streams of short writes.
 #[derive(Debug, Default)]
-pub(crate) struct Gathered {
+pub(crate) struct Coalesced {
     streams: Mutex<Streams>,
     written: Condvar,
 }
@@ -34,8 +34,8 @@ pub(crate) struct Gathered {
 struct Streams {
     /// The one that was appended to last comes last.
     open: Vec<Stream>,
-    /// Ranges that threads are writing out.
-    leaving: Vec<(u64, u64)>,
+    /// Ranges that threads are writing back.
+    in_flight: Vec<(u64, u64)>,
     spare: Vec<Vec<u8>>,
 }
 
@@ -55,8 +55,8 @@ impl Stream {
 }
 
 impl Streams {
-    /// Appends to the stream that ends at `offset`, which may be a new one. Returns one that has to
-    /// be written out.
+    /// Appends to the stream that ends at `offset`, or to a new one. Returns a stream that has to be
+    /// written back.
     fn append(&mut self, offset: u64, bufs: &[&[u8]]) -> Option<Stream> {
         let at = self.open.iter().position(|open| open.range().1 == offset);
         let mut stream = match at {
@@ -76,47 +76,52 @@ impl Streams {
         (self.open.len() > MOST).then(|| self.open.remove(0))
     }
 
-    /// Takes a stream that a range concerns.
+    /// Takes a stream that overlaps a range.
     fn take(&mut self, range: (u64, u64)) -> Option<Stream> {
-        let at = self.open.iter().position(|open| meet(open.range(), range));
+        let at = self
+            .open
+            .iter()
+            .position(|open| overlap(open.range(), range));
         at.map(|at| self.open.remove(at))
     }
 
-    fn is_leaving(&self, range: (u64, u64)) -> bool {
-        self.leaving.iter().any(|&leaving| meet(leaving, range))
+    fn is_in_flight(&self, range: (u64, u64)) -> bool {
+        self.in_flight
+            .iter()
+            .any(|&in_flight| overlap(in_flight, range))
     }
 }
 
-fn meet(one: (u64, u64), other: (u64, u64)) -> bool {
+fn overlap(one: (u64, u64), other: (u64, u64)) -> bool {
     one.0 < other.1 && other.0 < one.1
 }
 
-impl Gathered {
-    /// Takes a short write. A stream that has to be written out for it goes to `below`.
+impl Coalesced {
+    /// Takes a short write. A stream that has to be written back for it goes to `below`.
     ///
     /// # Errors
-    /// Those of `below`: a stream was not written out, and stays.
+    /// Those of `below`: a stream was not written back, and stays.
     pub(crate) fn write(&self, below: &dyn Device, offset: u64, bufs: &[&[u8]]) -> Result<()> {
         let len: u64 = bufs.iter().map(|buf| buf.len() as u64).sum();
-        self.settle(below, offset, len)?;
+        self.write_back(below, offset, len)?;
         let mut streams = self.streams.lock();
         match streams.append(offset, bufs) {
-            Some(full) => self.write_out(&mut streams, below, full),
+            Some(full) => self.write_stream(&mut streams, below, full),
             None => Ok(()),
         }
     }
 
-    /// Writes out all streams that a range of the device concerns.
+    /// Writes back all streams that overlap a range of the device.
     ///
     /// # Errors
-    /// Those of `below`: a stream was not written out, and stays.
-    pub(crate) fn settle(&self, below: &dyn Device, offset: u64, len: u64) -> Result<()> {
+    /// Those of `below`: a stream was not written back, and stays.
+    pub(crate) fn write_back(&self, below: &dyn Device, offset: u64, len: u64) -> Result<()> {
         let range = (offset, offset.saturating_add(len));
         let mut streams = self.streams.lock();
         loop {
             if let Some(stream) = streams.take(range) {
-                self.write_out(&mut streams, below, stream)?;
-            } else if streams.is_leaving(range) {
+                self.write_stream(&mut streams, below, stream)?;
+            } else if streams.is_in_flight(range) {
                 self.written.wait(&mut streams);
             } else {
                 return Ok(());
@@ -124,18 +129,18 @@ impl Gathered {
         }
     }
 
-    /// Writes out a stream without the lock.
-    fn write_out(
+    /// Writes a stream back without the lock.
+    fn write_stream(
         &self,
         streams: &mut parking_lot::MutexGuard<'_, Streams>,
         below: &dyn Device,
         stream: Stream,
     ) -> Result<()> {
         let range = stream.range();
-        streams.leaving.push(range);
+        streams.in_flight.push(range);
         let written =
             parking_lot::MutexGuard::unlocked(streams, || below.write_at(range.0, &stream.bytes));
-        streams.leaving.retain(|&leaving| leaving != range);
+        streams.in_flight.retain(|&in_flight| in_flight != range);
         match &written {
             Ok(()) if streams.spare.len() < MOST => {
                 let mut bytes = stream.bytes;
@@ -170,22 +175,22 @@ mod tests {
     #[test]
     fn adjacent_writes_are_one_and_others_are_streams_of_their_own() {
         let device = CountDevice::new(MemoryDevice::new(8 << 20));
-        let gathered = Gathered::default();
+        let coalesced = Coalesced::default();
         let blocks = (STREAM / BLOCK) as u64;
         for block in 0..blocks {
             for stream in 0..3 {
                 let at = (stream << 21) + block * BLOCK as u64;
                 let half = [stream as u8 + 1; BLOCK / 2];
-                gathered.write(&device, at, &[&half, &half]).unwrap();
+                coalesced.write(&device, at, &[&half, &half]).unwrap();
             }
         }
         assert_eq!(device.counts().writes, 3);
         assert_eq!(read(&device, (2 << 20) + STREAM as u64 - 1), 2);
 
-        // One more than there may be: the oldest leaves.
+        // One more than there may be: the oldest is written back.
         for stream in 0..=MOST as u64 {
             let at = (6 << 20) + stream * 2 * BLOCK as u64;
-            gathered.write(&device, at, &[&[9; BLOCK]]).unwrap();
+            coalesced.write(&device, at, &[&[9; BLOCK]]).unwrap();
         }
         assert_eq!(device.counts().writes, 4);
         assert_eq!(
@@ -195,29 +200,29 @@ mod tests {
     }
 
     #[test]
-    fn what_concerns_a_range_finds_all_writes_to_it() {
+    fn a_range_is_written_back_with_all_that_overlaps_it() {
         let device = CountDevice::new(MemoryDevice::new(1 << 20));
-        let gathered = Gathered::default();
+        let coalesced = Coalesced::default();
         for (at, byte) in [(0, 1), (4096, 2), (65536, 3)] {
-            gathered.write(&device, at, &[&[byte; BLOCK]]).unwrap();
+            coalesced.write(&device, at, &[&[byte; BLOCK]]).unwrap();
         }
-        gathered.settle(&device, 8192, 4096).unwrap();
+        coalesced.write_back(&device, 8192, 4096).unwrap();
         assert_eq!(device.counts().writes, 0);
-        gathered.settle(&device, 8191, 1).unwrap();
+        coalesced.write_back(&device, 8191, 1).unwrap();
         assert_eq!((read(&device, 0), read(&device, 4096)), (1, 2));
         assert_eq!(read(&device, 65536), 0);
         // A write over what waits comes after it.
-        gathered.write(&device, 65536, &[&[4; BLOCK]]).unwrap();
-        gathered.settle(&device, 0, u64::MAX).unwrap();
+        coalesced.write(&device, 65536, &[&[4; BLOCK]]).unwrap();
+        coalesced.write_back(&device, 0, u64::MAX).unwrap();
         assert_eq!(read(&device, 65536), 4);
     }
 
     #[test]
-    fn a_read_waits_for_the_stream_that_is_written_out() {
+    fn a_read_waits_for_the_stream_that_is_written_back() {
         let gate = Arc::new(GateDevice::new(MemoryDevice::new(4 << 20)));
-        let gathered = Arc::new(Gathered::default());
+        let coalesced = Arc::new(Coalesced::default());
         gate.hold_if(|request| request.kind == RequestKind::Write);
-        let (device, streams) = (Arc::clone(&gate), Arc::clone(&gathered));
+        let (device, streams) = (Arc::clone(&gate), Arc::clone(&coalesced));
         let writer = std::thread::spawn(move || {
             for at in (0..STREAM).step_by(BLOCK) {
                 streams.write(&*device, at as u64, &[&[6; BLOCK]]).unwrap();
@@ -225,29 +230,33 @@ mod tests {
         });
         gate.wait_held(1);
         // Others are not held up.
-        gathered.write(&*gate, 2 << 20, &[&[7; BLOCK]]).unwrap();
-        gathered.settle(&*gate, 3 << 20, 1).unwrap();
-        let (device, streams) = (Arc::clone(&gate), Arc::clone(&gathered));
+        coalesced.write(&*gate, 2 << 20, &[&[7; BLOCK]]).unwrap();
+        coalesced.write_back(&*gate, 3 << 20, 1).unwrap();
+        let (device, streams) = (Arc::clone(&gate), Arc::clone(&coalesced));
+        let (begun, begins) = std::sync::mpsc::channel();
         let reader = std::thread::spawn(move || {
-            streams.settle(&*device, 0, 1).unwrap();
+            begun.send(()).unwrap();
+            streams.write_back(&*device, 0, 1).unwrap();
             read(&*device, 0)
         });
+        begins.recv().unwrap();
+        std::thread::sleep(std::time::Duration::from_millis(20));
+        assert!(!reader.is_finished());
         gate.release_all();
         assert_eq!(reader.join().unwrap(), 6);
         writer.join().unwrap();
-        gate.open();
     }
 
     #[test]
     fn a_stream_that_is_refused_stays() {
         let device = FaultDevice::new(MemoryDevice::new(1 << 20));
-        let gathered = Gathered::default();
-        gathered.write(&device, 4096, &[&[5; BLOCK]]).unwrap();
+        let coalesced = Coalesced::default();
+        coalesced.write(&device, 4096, &[&[5; BLOCK]]).unwrap();
         device.fail_all(RequestKinds::WRITE);
-        assert!(gathered.settle(&device, 0, u64::MAX).is_err());
-        assert!(gathered.write(&device, 4096, &[&[6; BLOCK]]).is_err());
+        assert!(coalesced.write_back(&device, 0, u64::MAX).is_err());
+        assert!(coalesced.write(&device, 4096, &[&[6; BLOCK]]).is_err());
         device.clear();
-        gathered.settle(&device, 0, u64::MAX).unwrap();
+        coalesced.write_back(&device, 0, u64::MAX).unwrap();
         assert_eq!(read(&device, 4096), 5);
     }
 }
