@@ -33,7 +33,8 @@ pub enum Face {
 ///
 /// As text: `btrfs-fuse`, `btrfs-loop` (through FUSE, but not over io_uring), `btrfs-trusted`
 /// (through FUSE with `no_default_permissions`), `btrfs-lib`, the same of `ext4`, with a policy as
-/// in `btrfs-lib:overlap-off` and `ext4-fuse:spread-off`, and `+control` for a second run that shows the noise; and the names of the [peers](Peer).
+/// in `btrfs-lib:overlap-off` and `ext4-fuse:spread-off`, and `+control` for a second run that
+/// shows the noise; and the names of the [peers](Peer).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Contestant {
     /// Sapwood.

@@ -34,7 +34,11 @@ pub struct Memory {
 }
 
 impl Memory {
-    /// Divides `total` bytes. One part of `inode_parts` is for inodes.
+    /// Bytes of a mount whose results are reproducible: writeback and commits depend on them.
+    pub const REPRODUCIBLE: u64 = 136 << 20;
+
+    /// Divides `total` bytes. Inodes get one of `inode_parts` parts, and the other caches share the
+    /// rest.
     #[must_use]
     pub fn of(total: u64, inode_parts: usize) -> Self {
         let total = usize::try_from(total.max(LEAST)).unwrap_or(usize::MAX / 2);

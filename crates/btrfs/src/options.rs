@@ -27,10 +27,8 @@ pub enum SubvolumeChoice {
     Path(Vec<u8>),
 }
 
-/// Memory of a mount whose results are reproducible: writeback and commits depend on it.
-const REPRODUCIBLE_MEMORY: u64 = 136 << 20;
-/// One part of so many of the memory is for inodes: a changed inode stays until the commit, and
-/// copies of tree blocks that a commit makes are shared by all inodes that it writes.
+/// Inodes get one of so many parts of the memory. A changed inode stays in memory until the commit,
+/// and the more inodes a commit writes, the fewer tree blocks it copies for each.
 const INODE_PARTS: usize = 5;
 
 /// Options of a mount.
@@ -122,7 +120,7 @@ impl Options {
             fixed_time: Some(time),
             ..Self::default()
         };
-        options.set_memory(REPRODUCIBLE_MEMORY);
+        options.set_memory(Memory::REPRODUCIBLE);
         options
     }
 

@@ -32,10 +32,8 @@ pub enum FastCommits {
     Full,
 }
 
-/// Memory of a mount whose results are reproducible: writeback and commits depend on it.
-const REPRODUCIBLE_MEMORY: u64 = 136 << 20;
-/// One part of so many of the memory is for inodes. A changed inode is in its table block, which is
-/// metadata.
+/// Inodes get one of so many parts of the memory. A change of an inode is stored in its table
+/// block, which counts as metadata, so the inode may leave memory at once.
 const INODE_PARTS: usize = 17;
 
 /// Options of a mount.
@@ -116,7 +114,7 @@ impl Options {
             fixed_time: Some(time),
             ..Self::default()
         };
-        options.set_memory(REPRODUCIBLE_MEMORY);
+        options.set_memory(Memory::REPRODUCIBLE);
         options
     }
 

@@ -1,10 +1,11 @@
 //! Short writes that are adjacent, coalesced into long ones for the device below.
 //!
 //! # How it works
-//! For each write the host searches a page of the file, and locks it. A write of a few KB costs more
-//! for that than for the copy. [`Coalesced`] keeps short writes in memory, in *streams*: a write
-//! that begins where a stream ends is appended to it. A thread writes a stream back when the stream
-//! has [`STREAM`] bytes, when a new stream needs its place, and before any request that overlaps it.
+//! For each write the host searches a page of the file, and locks it. A write of a few KB costs
+//! more for that than for the copy. [`Coalesced`] keeps short writes in memory, in *streams*: a
+//! write that begins where a stream ends is appended to it. A thread writes a stream back when the
+//! stream has [`STREAM`] bytes, when a new stream needs its place, and before any request that
+//! overlaps it.
 //!
 //! Trouble cases:
 //! - A request overlaps a stream that another thread is writing back: it waits for that thread
@@ -55,8 +56,8 @@ impl Stream {
 }
 
 impl Streams {
-    /// Appends to the stream that ends at `offset`, or to a new one. Returns a stream that has to be
-    /// written back.
+    /// Appends to the stream that ends at `offset`, or to a new one. Returns a stream that has to
+    /// be written back.
     fn append(&mut self, offset: u64, bufs: &[&[u8]]) -> Option<Stream> {
         let at = self.open.iter().position(|open| open.range().1 == offset);
         let mut stream = match at {

@@ -423,6 +423,25 @@ mod tests {
     }
 
     #[test]
+    fn a_range_without_data_is_a_hole_of_the_file() {
+        let (_dir, device) = device();
+        device.write_at(256 << 10, &[1; 4096]).unwrap();
+        assert!(device.has_no_data(0, 256 << 10));
+        assert!(device.has_no_data(512 << 10, 512 << 10));
+        assert!(!device.has_no_data(0, (256 << 10) + 1));
+        assert!(!device.has_no_data(256 << 10, 1));
+        for (offset, len) in [(0, (1 << 20) + 1), (1 << 20, 1), (u64::MAX, 1)] {
+            assert!(!device.has_no_data(offset, len));
+        }
+
+        let device: std::sync::Arc<dyn Device> = std::sync::Arc::new(device);
+        let part = crate::PartDevice::new(device, "disk#1".to_owned(), 128 << 10, 512 << 10);
+        let part = part.unwrap();
+        assert!(part.has_no_data(0, 128 << 10) && !part.has_no_data(128 << 10, 4096));
+        assert!(!part.has_no_data(256 << 10, (256 << 10) + 1));
+    }
+
+    #[test]
     fn a_flush_is_an_fdatasync() {
         let (_dir, device) = device();
         device.write_at(0, &[1; 512]).unwrap();

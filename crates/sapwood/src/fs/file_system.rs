@@ -33,8 +33,8 @@ pub struct FileSystem {
 
 struct Inner {
     mounted: Mounted,
-    /// Devices that coalesce short writes and write them back when flushed. An engine may write after
-    /// its last flush.
+    /// Devices that coalesce short writes and write them back when flushed. An engine may write
+    /// after its last flush.
     coalescing: Vec<Arc<dyn Device>>,
     path: PathBuf,
     creator: Mutex<Credentials>,

@@ -1,7 +1,7 @@
 //! The CPU of the thread that serves a ring entry.
 //!
-//! The kernel puts a request into the queue of its caller's CPU. The thread is bound to that CPU: the
-//! caller sleeps until it is answered, so the CPU is free and has warm caches. While the thread
+//! The kernel puts a request into the queue of its caller's CPU. The thread is bound to that CPU:
+//! the caller sleeps until it is answered, so the CPU is free and has warm caches. While the thread
 //! polls for a lone client, it runs on another CPU, because it would keep the client from running.
 
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
