@@ -72,6 +72,16 @@ const OWN: &[(&str, &str, u8, bool, usize, u8)] = &[
         60_000,
         2,
     ),
+    // With this seed the names of two leaves share one hash, so no name's search begins at the
+    // second of them.
+    (
+        "equal_hashes",
+        "-t ext4 -b 1024 -O large_dir -E hash_seed=67452301-efcd-ab89-3c2d-1e0f1a000000",
+        1,
+        false,
+        60_000,
+        2,
+    ),
     ("blocks64k", "-t ext4 -b 65536", 1, false, 20_000, 0),
 ];
 

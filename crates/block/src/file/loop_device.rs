@@ -19,9 +19,10 @@ use std::fs::{self, File};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{Mode, OFlags, Stat};
+use rustix::fs::{OFlags, Stat};
 use rustix::io::Errno;
 
+use super::claim::open_exclusive;
 use super::sys;
 
 /// Start of the first superblock, that of ext4, in bytes.
@@ -122,8 +123,7 @@ fn is_same(target: &LoopTarget, stat: &Stat) -> bool {
 
 /// True if the kernel holds the device for a mount (or another exclusive use).
 fn is_claimed(device: &Path) -> bool {
-    let flags = OFlags::RDONLY | OFlags::EXCL | OFlags::CLOEXEC;
-    match rustix::fs::open(device, flags, Mode::empty()) {
+    match open_exclusive(device, OFlags::RDONLY) {
         Ok(_) => false,
         Err(Errno::BUSY) => true,
         // If the device cannot be opened, the mount table is used instead.

@@ -18,6 +18,7 @@
 //!   (`direct.rs`).
 //! - `open.rs` defines which opens exclude each other.
 
+mod claim;
 mod direct;
 mod loop_device;
 mod open;
@@ -391,10 +392,15 @@ impl Device for FileDevice {
         // The descriptor stays open, so that a late request cannot reach another file that reuses
         // its number. It is replaced by `/dev/null`, opened read-only.
         let null = null().map_err(|e| self.error("release", 0, 0, e))?;
-        std::iter::once(&self.file)
-            .chain(&self.behind)
-            .try_for_each(|file| sys::replace(file, null))
-            .map_err(|e| self.error("release", 0, 0, e))
+        for file in std::iter::once(&self.file).chain(&self.behind) {
+            // The lock ends when no request can reach the file any more.
+            let locked = file.try_clone();
+            sys::replace(file, null).map_err(|e| self.error("release", 0, 0, e))?;
+            if let Ok(locked) = locked {
+                open::unlock(&locked);
+            }
+        }
+        Ok(())
     }
 }
 

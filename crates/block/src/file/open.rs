@@ -14,7 +14,8 @@
 //! (`loop_device.rs`). All conflicts are [`Error::Busy`].
 //!
 //! A file's lock ends with its [`FileDevice`], not with the last copy of the descriptor: a process
-//! that another thread of the program has just started has one until it runs its own program.
+//! that another thread of the program has just started has one until it runs its own program. A
+//! block device stays claimed that long (`claim.rs`).
 
 use std::fs::File;
 use std::io;
@@ -26,6 +27,7 @@ use parking_lot::Mutex;
 use rustix::fs::{FileType, FlockOperation, Mode, OFlags, Stat};
 use rustix::io::{Errno, retry_on_intr};
 
+use super::claim::open_exclusive;
 use super::direct::Direct;
 use super::{FileDevice, Medium, loop_device, sys};
 use crate::{Error, Result};
@@ -85,10 +87,12 @@ pub(super) fn open(path: &Path, options: OpenOptions) -> Result<FileDevice> {
     if options.direct {
         flags |= OFlags::DIRECT;
     }
-    if is_block && options.lock {
-        flags |= OFlags::EXCL;
-    }
-    let file = match retry_on_intr(|| rustix::fs::open(path, flags, Mode::empty())) {
+    let opened = if is_block && options.lock {
+        open_exclusive(path, flags)
+    } else {
+        retry_on_intr(|| rustix::fs::open(path, flags, Mode::empty()))
+    };
+    let file = match opened {
         Ok(fd) => File::from(fd),
         Err(Errno::BUSY) => return Err(Error::busy(&name)),
         Err(e) => return Err(Error::open(&name, e)),
@@ -130,8 +134,10 @@ fn lock_file(file: &File, name: &str, read_only: bool) -> Result<()> {
     if !flock(file, name, read_only)? {
         return Err(Error::busy(name));
     }
-    let stat = rustix::fs::fstat(file).map_err(|e| Error::open(name, e))?;
-    check_other_ways(&stat, None, name, read_only)
+    rustix::fs::fstat(file)
+        .map_err(|e| Error::open(name, e))
+        .and_then(|stat| check_other_ways(&stat, None, name, read_only))
+        .inspect_err(|_| unlock(file))
 }
 
 /// Locks the file below an open loop device, because other programs that open that file do not know

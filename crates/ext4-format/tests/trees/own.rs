@@ -19,6 +19,8 @@ struct Tree {
     format: DirFormat,
     hasher: DirHasher,
     blocks: Vec<Vec<u8>>,
+    /// Blocks that contain names.
+    leaves: BTreeSet<usize>,
 }
 
 /// One step down: a node's block and the entry taken there.
@@ -35,6 +37,7 @@ impl Tree {
             format,
             hasher,
             blocks,
+            leaves: BTreeSet::from([1]),
         }
     }
 
@@ -114,6 +117,7 @@ impl Tree {
                     Some(&(full, _)) => format.dx_split(&mut self.blocks[full], &mut new).unwrap(),
                     None => {
                         let hash = |name: &[u8]| hasher.hash(name).unwrap().major;
+                        self.leaves.insert(number);
                         format
                             .split_leaf(&mut self.blocks[leaf], &mut new, hash)
                             .unwrap()
@@ -171,15 +175,9 @@ pub(crate) fn build(
     let inode = reader.inode(number);
     let map = reader.map(&inode);
     assert_eq!(map.len(), tree.blocks.len());
-    let leaves: BTreeSet<usize> = (0..names)
-        .map(|number| {
-            tree.descend(tree.hasher.hash(&name(number)).unwrap().major)
-                .1
-        })
-        .collect();
     for (&logical, &physical) in &map {
         let block = &mut tree.blocks[logical as usize];
-        if leaves.contains(&(logical as usize)) {
+        if tree.leaves.contains(&(logical as usize)) {
             tree.format.seal(block, inode.seed)?;
         } else {
             tree.format.dx_seal(block, inode.seed)?;
