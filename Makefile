@@ -61,7 +61,7 @@ test: need-test lint
 	scripts/test-programs
 	cargo build --workspace --all-targets
 	scripts/fuzz 120
-	cargo test --workspace --no-fail-fast 2>&1 | scripts/total
+	scripts/run-tests 2>&1 | scripts/total
 
 fuzz: SECONDS = 120
 fuzz: need-build

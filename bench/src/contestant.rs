@@ -7,7 +7,7 @@ use std::str::FromStr;
 
 use sapwood::Kind;
 use sapwood_block::{FileDevice, OpenOptions};
-use sapwood_fuse::{Choice, control};
+use sapwood_fuse::Choice;
 
 use crate::error::{io_error, on, run_program};
 use crate::figures::Counted;
@@ -440,10 +440,9 @@ impl Standing {
     /// # Errors
     /// The file system's.
     pub fn begin(&mut self) -> Result<()> {
-        match self.inner()? {
+        match self.inner.as_mut().ok_or_else(not_mounted)? {
             Inner::Opened(opened) => opened.fs.sync()?,
-            // The kernel passes `syncfs` on only to its own file systems.
-            Inner::Served(served) => control::sync(served.dir()).map_err(on(served.dir()))?,
+            Inner::Served(served) => served.sync()?,
             Inner::Peer(mount) => {
                 let root = File::open(mount.dir()).map_err(on(mount.dir()))?;
                 rustix::fs::syncfs(&root).map_err(|errno| io_error("syncfs")(errno.into()))?;

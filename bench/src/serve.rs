@@ -2,10 +2,11 @@
 //!
 //! # How it works
 //! The child runs `sapwood-bench serve IMAGE DIR`. It prints a line of JSON (its counters) when the
-//! mount is ready and for each line that it reads. It unmounts when its standard input ends, also
-//! because its parent died. As a mount of `sapwood mount` it does the bulk work of `sapwood untar`
+//! mount is ready and for each line that it reads; if that is [`SYNC`], it syncs first. It unmounts
+//! when its standard input ends, also because its parent died. As a mount of `sapwood mount` it does the bulk work of `sapwood untar`
 //! and `sapwood cp`, and it has the command's allocator.
 
+use std::fs::File;
 use std::io::{self, BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
@@ -19,7 +20,7 @@ use sapwood_ext4::Ext4;
 use sapwood_fuse::{Access, MountOptions};
 use sapwood_testing::CountDevice;
 
-use crate::error::io_error;
+use crate::error::{io_error, on};
 use crate::figures::Counted;
 use crate::setup::Setup;
 use crate::{Error, Result};
@@ -57,6 +58,9 @@ impl Opened {
     }
 }
 
+/// The line that asks for a `sync` before the counters.
+const SYNC: &str = "sync";
+
 /// Serves a mount until standard input ends; this runs in the child.
 ///
 /// # Errors
@@ -89,7 +93,11 @@ pub fn serve(image: &Path, dir: &Path, setup: Setup) -> Result<()> {
 
 fn tell(opened: &Opened, session: &sapwood_fuse::Session) -> Result<()> {
     let mut lines = io::stdin().lines();
+    let mut asked = String::new();
     loop {
+        if asked == SYNC {
+            opened.fs.sync()?;
+        }
         let counted = Counted {
             requests: session.requests().into_iter().collect(),
             ..opened.counted()?
@@ -99,7 +107,7 @@ fn tell(opened: &Opened, session: &sapwood_fuse::Session) -> Result<()> {
         let mut out = io::stdout().lock();
         let said = writeln!(out, "{text}").and_then(|()| out.flush());
         match (said, lines.next()) {
-            (Ok(()), Some(Ok(_))) => {}
+            (Ok(()), Some(Ok(line))) => asked = line,
             _ => return Ok(()),
         }
     }
@@ -160,7 +168,22 @@ impl Served {
     /// # Errors
     /// The child has died.
     pub fn counted(&mut self) -> Result<Counted> {
-        let asked = self.input.as_mut().map(|input| writeln!(input));
+        self.ask("")
+    }
+
+    /// Makes all that was written durable. The kernel keeps what it has cached, which it does not
+    /// do for [`sapwood_fuse::control::sync`].
+    ///
+    /// # Errors
+    /// The child has died, also of an error of its file system.
+    pub fn sync(&mut self) -> Result<()> {
+        let root = File::open(&self.dir).map_err(on(&self.dir))?;
+        rustix::fs::syncfs(&root).map_err(|errno| io_error("syncfs")(errno.into()))?;
+        self.ask(SYNC).map(drop)
+    }
+
+    fn ask(&mut self, line: &str) -> Result<Counted> {
+        let asked = self.input.as_mut().map(|input| writeln!(input, "{line}"));
         if !matches!(asked, Some(Ok(()))) {
             return Err(Error::Serve("it is gone".to_owned()));
         }

@@ -33,7 +33,11 @@ const WRITE: [u8; 4096] = [b'x'; 4096];
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Operation {
     Create,
+    /// The first one of the file. The kernel asks once for each file whether it has capabilities,
+    /// which a write would take away.
     Write,
+    /// Over the same bytes.
+    Rewrite,
     Fchmod,
     Chmod,
     Rename,
@@ -41,9 +45,10 @@ pub(crate) enum Operation {
 }
 
 impl Operation {
-    pub(crate) const ALL: [Self; 6] = [
+    pub(crate) const ALL: [Self; 7] = [
         Self::Create,
         Self::Write,
+        Self::Rewrite,
         Self::Fchmod,
         Self::Chmod,
         Self::Rename,
@@ -54,6 +59,7 @@ impl Operation {
         match self {
             Self::Create => "create",
             Self::Write => "write",
+            Self::Rewrite => "rewrite",
             Self::Fchmod => "fchmod",
             Self::Chmod => "chmod",
             Self::Rename => "rename",
@@ -66,6 +72,7 @@ impl Operation {
         match self {
             Self::Create => ["create_us", "create_bound_us"],
             Self::Write => ["write_us", "write_bound_us"],
+            Self::Rewrite => ["rewrite_us", "rewrite_bound_us"],
             Self::Fchmod => ["fchmod_us", "fchmod_bound_us"],
             Self::Chmod => ["chmod_us", "chmod_bound_us"],
             Self::Rename => ["rename_us", "rename_bound_us"],
@@ -85,7 +92,7 @@ impl Operation {
         };
         match self {
             Self::Create => timed(&|| File::create_new(&old).map(drop)),
-            Self::Write => {
+            Self::Write | Self::Rewrite => {
                 let file = writable()?;
                 timed(&|| file.write_all_at(&WRITE, 0))
             }
@@ -257,6 +264,8 @@ mod tests {
         assert!(phase(Operation::Create, dir.path()).client().is_err());
         run(Operation::Write);
         assert_eq!(fs::read(path("file-000002")).unwrap(), WRITE);
+        run(Operation::Rewrite);
+        assert_eq!(fs::read(path("file-000002")).unwrap(), WRITE);
         run(Operation::Fchmod);
         assert_eq!(mode("file-000001"), 0o600);
         run(Operation::Chmod);
@@ -299,8 +308,8 @@ mod tests {
             let found = operation.figures().map(|name| seen.more[name]);
             assert_eq!(found, [2.0, 3.0], "{operation:?}");
         }
-        assert_eq!(seen.more["free_us"], 12.0);
-        assert_eq!(seen.details[6]["operation"], "create, bound");
-        assert_eq!(seen.details[6]["server_switches"], 2.0);
+        assert_eq!(seen.more["free_us"], 14.0);
+        assert_eq!(seen.details[7]["operation"], "create, bound");
+        assert_eq!(seen.details[7]["server_switches"], 2.0);
     }
 }
