@@ -2,7 +2,7 @@
 //!
 //! An inode whose state changed is queued in its transaction once, however often it changes;
 //! the commit, when no handle is open any more, writes the pending index items of each queued
-//! directory and then the inode items. A directory that gathers very many writes them earlier, in
+//! directory, then the inode item, and the orphan item of an inode that has no name. A directory that gathers very many writes them earlier, in
 //! the handle of the operation that added the last one, to bound memory.
 
 use std::sync::Arc;
@@ -10,6 +10,7 @@ use std::sync::Arc;
 use sapwood_btrfs_format::{Key, kind};
 
 use super::object::{Inode, InodeState};
+use super::orphan;
 use crate::Result;
 use crate::transaction::{Delayed, Handle};
 use crate::tree::TreeWrite;
@@ -82,16 +83,19 @@ impl Delayed for Inode {
     }
 }
 
-/// Writes the inode item as the state has it now.
+/// Writes the inode item as the state has it now, and the orphan item.
 fn write_inode_item(h: &mut dyn TreeWrite, inode: &Inode) -> Result<()> {
-    let item = {
+    let (item, orphan) = {
         let mut state = inode.state.lock();
         state.queued_in = 0;
         if state.deleted {
             return Ok(());
         }
-        state.to_item()
+        (state.to_item(), std::mem::take(&mut state.orphan_delayed))
     };
+    if orphan {
+        orphan::add(h, &inode.root, inode.objectid)?;
+    }
     inode
         .root
         .update(h, &Key::new(inode.objectid, kind::INODE_ITEM, 0), |bytes| {

@@ -4,6 +4,7 @@ mod delayed;
 mod dir_index;
 mod ino;
 mod object;
+pub(crate) mod orphan;
 mod table;
 #[cfg(test)]
 mod table_tests;

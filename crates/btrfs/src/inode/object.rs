@@ -114,6 +114,8 @@ pub(crate) struct InodeState {
     pub(crate) deleted: bool,
     /// Its deletion has begun: no thread gets a reference any more.
     pub(crate) dying: bool,
+    /// It has no name, and the commit will add its orphan item.
+    pub(crate) orphan_delayed: bool,
     /// It was made without a name and may be given one.
     pub(crate) linkable: bool,
     /// No transaction after this one changed its names.
@@ -159,6 +161,7 @@ impl InodeState {
             queued_in: 0,
             deleted: false,
             dying: false,
+            orphan_delayed: false,
             linkable: false,
             names_in: item.transid.get(),
             names_version: 0,

@@ -7,11 +7,11 @@ use sapwood_btrfs_format::{FileExtent, InodeFlags, InodeRefRef, Key, kind};
 use sapwood_vfs::rules::{self, Ownership};
 use sapwood_vfs::{self as vfs, Credentials, FileKind, NewInode, acl};
 
+use super::dir;
 use super::names::{self, Target};
 use super::rename::Place;
-use super::{dir, orphan};
 use crate::data::Files;
-use crate::inode::{Inode, InodeState, from_dev, next_objectid};
+use crate::inode::{Inode, InodeState, from_dev, next_objectid, orphan};
 use crate::transaction::{Handle, Store};
 use crate::{Error, Result, xattr};
 
@@ -233,7 +233,7 @@ pub(crate) fn link(
                 state.inode_changed(now);
             });
             if was_orphan {
-                orphan::remove(&mut h, &inode.root, inode.objectid)
+                orphan::settle(&mut h, inode)
             } else {
                 Ok(())
             }

@@ -1,10 +1,10 @@
 //! Inodes without a name.
 //!
 //! # How it works
-//! The removal of the last name adds an orphan item to the tree in the same handle. When the
-//! last reference goes, [`reap`] deletes the content in steps of their own and then, in one handle,
-//! what is left of the inode together with the orphan item. A power cut in between leaves the
-//! orphan item. A later mount finishes the deletion ([`clean_once`]): in the mounted subvolume when
+//! After the last name of an inode is gone, the next commit adds an orphan item to the tree
+//! (`inode/orphan.rs`). When the last reference goes, [`reap`] deletes the content in steps of
+//! their own and then, in one handle, what is left of the inode together with the orphan item. A
+//! power cut in between leaves the orphan item. A later mount finishes the deletion ([`clean_once`]): in the mounted subvolume when
 //! it opens, in any other when a lookup first enters it.
 
 use std::sync::Arc;
@@ -13,31 +13,10 @@ use sapwood_btrfs_format::{Key, kind, objectid};
 use sapwood_vfs::{self as vfs, FileKind};
 
 use crate::data::{self, Files};
-use crate::inode::Inode;
-use crate::inode::know_objectids;
-use crate::transaction::Handle;
+use crate::inode::orphan::{key_of, remove, settle};
+use crate::inode::{Inode, know_objectids};
 use crate::tree::Root;
 use crate::{Error, Result};
-
-fn key_of(inode: u64) -> Key {
-    Key::new(objectid::ORPHAN, kind::ORPHAN_ITEM, inode)
-}
-
-/// Marks an inode of this tree as an orphan.
-pub(crate) fn add(h: &mut Handle, root: &Arc<Root>, inode: u64) -> Result<()> {
-    if sapwood_fault::planted(81) {
-        return Ok(());
-    }
-    match root.insert(h, &key_of(inode), &[]) {
-        Err(Error::ItemExists { .. }) => Ok(()),
-        other => other,
-    }
-}
-
-/// Takes the mark away.
-pub(crate) fn remove(h: &mut Handle, root: &Arc<Root>, inode: u64) -> Result<()> {
-    root.delete(h, &key_of(inode)).map(|_| ())
-}
 
 /// Deletes an inode that has neither a name nor references; leaves any other alone.
 pub(crate) fn reap(files: &Arc<Files>, inode: &Arc<Inode>) -> Result<()> {
@@ -63,7 +42,7 @@ pub(crate) fn reap(files: &Arc<Files>, inode: &Arc<Inode>) -> Result<()> {
     let gone = inode
         .root
         .delete_range(&mut h, &first, &last)
-        .and_then(|_| remove(&mut h, &inode.root, inode.objectid));
+        .and_then(|_| settle(&mut h, inode));
     files.inodes.remove(inode);
     h.finish(gone)
 }

@@ -11,7 +11,7 @@ use super::names::{self, Target};
 use super::{dir, orphan};
 use crate::Result;
 use crate::data::Files;
-use crate::inode::Inode;
+use crate::inode::{self, Inode};
 use crate::transaction::Handle;
 
 /// Items that removing a name can touch.
@@ -106,17 +106,15 @@ pub(super) fn remove_name(
     let index = names::remove_ref(h, &dir.root, victim.objectid, dir.objectid, name)?;
     names::remove_entry(h, dir, name, index)?;
     let now = h.store().now();
-    let mut last = false;
     let transid = h.transid();
     victim.change(h, |state| {
         state.names_changed(transid);
         state.nlink = state.nlink.saturating_sub(1);
         state.inode_changed(now);
-        last = state.nlink == 0;
+        if state.nlink == 0 {
+            inode::orphan::delay(h, state);
+        }
     });
     namespace.name_removed(h, dir, victim);
-    if last {
-        orphan::add(h, &victim.root, victim.objectid)?;
-    }
     Ok(())
 }

@@ -13,7 +13,7 @@ use super::layer::Subvolumes;
 use super::quota;
 use crate::data::{self, Files};
 use crate::inode::Inode;
-use crate::namespace::orphan;
+use crate::inode::orphan;
 use crate::transaction::Handle;
 use crate::tree::Root;
 use crate::{Error, Result};

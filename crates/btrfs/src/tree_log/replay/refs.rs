@@ -4,7 +4,8 @@ use sapwood_btrfs_format::{Key, inode_extrefs, inode_refs, kind};
 
 use super::entries::is_dir;
 use super::{LogItem, Replay};
-use crate::namespace::{names, orphan};
+use crate::inode::orphan;
+use crate::namespace::names;
 use crate::{Error, Result};
 
 /// A name as its inode's ref has it.

@@ -1,0 +1,54 @@
+//! Orphan items: they mark inodes, or subvolumes, that have no name.
+//!
+//! A power cut can leave an inode without a name in the tree. Its orphan item tells the next mount,
+//! which deletes the inode. The key is `(ORPHAN, ORPHAN_ITEM, inode)`, and there is no data
+//! (btrfs on-disk format, "orphan item").
+//!
+//! Most files are deleted as soon as their last name is gone, in the same transaction. So the item
+//! is delayed: the commit adds it for an inode that still exists then ([`delay`]).
+
+use std::sync::Arc;
+
+use sapwood_btrfs_format::{Key, kind, objectid};
+
+use super::object::{Inode, InodeState};
+use crate::transaction::Handle;
+use crate::tree::{Root, TreeWrite};
+use crate::{Error, Result};
+
+/// Key of the item of an inode.
+pub(crate) fn key_of(inode: u64) -> Key {
+    Key::new(objectid::ORPHAN, kind::ORPHAN_ITEM, inode)
+}
+
+/// Adds the item of an inode, or subvolume, of this tree.
+pub(crate) fn add(h: &mut dyn TreeWrite, root: &Arc<Root>, inode: u64) -> Result<()> {
+    if sapwood_fault::planted(81) {
+        return Ok(());
+    }
+    match root.insert(h, &key_of(inode), &[]) {
+        Err(Error::ItemExists { .. }) => Ok(()),
+        other => other,
+    }
+}
+
+/// Removes it, if it is there.
+pub(crate) fn remove(h: &mut dyn TreeWrite, root: &Arc<Root>, inode: u64) -> Result<()> {
+    root.delete(h, &key_of(inode)).map(|_| ())
+}
+
+/// Leaves it to the commit of the handle's transaction to add the item. Call it in the change that
+/// takes the last name away.
+pub(crate) fn delay(h: &Handle, state: &mut InodeState) {
+    state.orphan_delayed = true;
+    h.keep(u64::from(h.store().nodesize) / 8);
+}
+
+/// The inode gets a name, or is deleted: removes what says that it has none.
+pub(crate) fn settle(h: &mut Handle, inode: &Inode) -> Result<()> {
+    let delayed = std::mem::take(&mut inode.state.lock().orphan_delayed);
+    if delayed {
+        return Ok(());
+    }
+    remove(h, &inode.root, inode.objectid)
+}
