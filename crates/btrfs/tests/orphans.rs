@@ -82,3 +82,51 @@ fn orphans_of_another_subvolume_go_when_it_is_entered() {
     small.sync();
     space_comes_back(&small, before, Some("sub"));
 }
+
+#[test]
+fn a_snapshot_of_an_orphan_knows_it_as_one() {
+    let small = Small::new();
+    let subvolumes = small.fs.subvolumes().unwrap();
+    let root = small.fs.root();
+    subvolumes.create_subvolume(root, b"sub").unwrap();
+    small.sync();
+    let before = free(&small.fs);
+    open_and_unlinked(&small, "sub/");
+    let source = small.ino("sub");
+    subvolumes.snapshot(source, root, b"copy", false).unwrap();
+    small.sync();
+    let device: Arc<MemoryDevice> = Arc::new(small.device.snapshot());
+    judge(&device).unwrap();
+    let fs = try_mount(device.clone()).unwrap();
+    for name in [&b"sub"[..], b"copy"] {
+        assert!(
+            free(&fs) + (SIZE as u64) / 2 < before,
+            "both share the space"
+        );
+        fs.lookup(fs.root(), name).unwrap();
+        fs.sync().unwrap();
+    }
+    assert!(free(&fs) + (1 << 20) > before, "{} of {before}", free(&fs));
+    fs.unmount().unwrap();
+    drop(fs);
+    judge(&device).unwrap();
+}
+
+#[test]
+fn a_file_without_a_name_may_outlive_commits_and_go_in_any_of_them() {
+    for commits in 0..3 {
+        let small = Small::new();
+        let before = free(&small.fs);
+        small.write("open", &vec![7; SIZE]);
+        let held = small.ino("open");
+        small.sync();
+        small.fs.unlink(small.fs.root(), b"open").unwrap();
+        for _ in 0..commits {
+            small.sync();
+        }
+        small.fs.forget(held, u64::MAX);
+        small.sync();
+        assert!(free(&small.fs) + (1 << 20) > before, "{commits} commits");
+        space_comes_back(&small, before, None);
+    }
+}
