@@ -3,8 +3,8 @@
 //! # How it works
 //! The child runs `sapwood-bench serve IMAGE DIR`. It prints a line of JSON (its counters) when the
 //! mount is ready and for each line that it reads; if that is [`SYNC`], it syncs first. It unmounts
-//! when its standard input ends, also because its parent died. As a mount of `sapwood mount` it does the bulk work of `sapwood untar`
-//! and `sapwood cp`, and it has the command's allocator.
+//! when its standard input ends, also because its parent died. As a mount of `sapwood mount` it
+//! does the bulk work of `sapwood untar` and `sapwood cp`, and it has the command's allocator.
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Write};

@@ -1,9 +1,10 @@
 //! Delayed changes: inode items and directory indexes that reach the tree in batches.
 //!
-//! An inode whose state changed is queued in its transaction once, however often it changes;
-//! the commit, when no handle is open any more, writes the pending index items of each queued
-//! directory, then the inode item, and the orphan item of an inode that has no name. A directory that gathers very many writes them earlier, in
-//! the handle of the operation that added the last one, to bound memory.
+//! An inode whose state changed is queued in its transaction once, however often it changes. The
+//! commit, when no handle is open any more, writes the pending index items of each queued
+//! directory, then the inode item, and the orphan item of an inode that has no name. A directory
+//! that collects very many writes them earlier, in the handle of the operation that added the last
+//! one, to bound memory.
 
 use std::sync::Arc;
 

@@ -4,8 +4,9 @@
 //! After the last name of an inode is gone, the next commit adds an orphan item to the tree
 //! (`inode/orphan.rs`). When the last reference goes, [`reap`] deletes the content in steps of
 //! their own and then, in one handle, what is left of the inode together with the orphan item. A
-//! power cut in between leaves the orphan item. A later mount finishes the deletion ([`clean_once`]): in the mounted subvolume when
-//! it opens, in any other when a lookup first enters it.
+//! power cut in between leaves the orphan item. A later mount finishes the deletion
+//! ([`clean_once`]): in the mounted subvolume when it opens, in any other when a lookup first
+//! enters it.
 
 use std::sync::Arc;
 
