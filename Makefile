@@ -55,8 +55,7 @@ lint: need-build
 	cargo clippy --manifest-path fuzz/Cargo.toml --target-dir target --all-targets -- -D warnings
 	RUSTDOCFLAGS='-D warnings' cargo doc --quiet --no-deps --workspace --exclude sapwood-cli --exclude sapwood-tests --exclude sapwood-crash --exclude sapwood-bench --exclude sapwood-layers --all-features
 
-# Programs and tests are built at once. Apart, cargo would build the crates for each, because what
-# only tests depend on adds features.
+# What does not build is told before the tests begin.
 test: need-test lint
 	scripts/test-programs
 	cargo build --workspace --all-targets
