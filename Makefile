@@ -55,7 +55,7 @@ lint: need-build
 	cargo clippy --manifest-path fuzz/Cargo.toml --target-dir target --all-targets -- -D warnings
 	RUSTDOCFLAGS='-D warnings' cargo doc --quiet --no-deps --workspace --exclude sapwood-cli --exclude sapwood-tests --exclude sapwood-crash --exclude sapwood-bench --exclude sapwood-layers --all-features
 
-# What does not build is told before the tests begin.
+# An error of a build appears before any test runs.
 test: need-test lint
 	scripts/test-programs
 	cargo build --workspace --all-targets

@@ -1,7 +1,6 @@
 //! The contestants: the compared ways to run a file system.
 
 use std::fmt;
-use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
@@ -9,7 +8,7 @@ use sapwood::Kind;
 use sapwood_block::{FileDevice, OpenOptions};
 use sapwood_fuse::Choice;
 
-use crate::error::{io_error, on, run_program};
+use crate::error::{on, run_program, syncfs};
 use crate::figures::Counted;
 use crate::images::{Images, forget_cached};
 use crate::peer::{Peer, PeerMount};
@@ -443,10 +442,7 @@ impl Standing {
         match self.inner.as_mut().ok_or_else(not_mounted)? {
             Inner::Opened(opened) => opened.fs.sync()?,
             Inner::Served(served) => served.sync()?,
-            Inner::Peer(mount) => {
-                let root = File::open(mount.dir()).map_err(on(mount.dir()))?;
-                rustix::fs::syncfs(&root).map_err(|errno| io_error("syncfs")(errno.into()))?;
-            }
+            Inner::Peer(mount) => syncfs(mount.dir())?,
         }
         self.mark = self.counters()?;
         Ok(())

@@ -1,5 +1,6 @@
 //! Errors of a run.
 
+use std::fs::File;
 use std::io;
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -78,6 +79,15 @@ pub(crate) fn io_error(what: impl Into<String>) -> impl FnOnce(io::Error) -> Err
 /// As [`io_error`], for an action on a path.
 pub(crate) fn on(path: &Path) -> impl FnOnce(io::Error) -> Error {
     io_error(path.display().to_string())
+}
+
+/// Calls `syncfs(2)` for the file system at `dir`.
+///
+/// # Errors
+/// It cannot be opened, or the file system's.
+pub(crate) fn syncfs(dir: &Path) -> Result<()> {
+    let root = File::open(dir).map_err(on(dir))?;
+    rustix::fs::syncfs(&root).map_err(|errno| on(dir)(errno.into()))
 }
 
 /// Runs a program to its end and returns its standard output.

@@ -6,7 +6,6 @@
 //! when its standard input ends, also because its parent died. As a mount of `sapwood mount` it
 //! does the bulk work of `sapwood untar` and `sapwood cp`, and it has the command's allocator.
 
-use std::fs::File;
 use std::io::{self, BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
@@ -20,7 +19,7 @@ use sapwood_ext4::Ext4;
 use sapwood_fuse::{Access, MountOptions};
 use sapwood_testing::CountDevice;
 
-use crate::error::{io_error, on};
+use crate::error::{io_error, syncfs};
 use crate::figures::Counted;
 use crate::setup::Setup;
 use crate::{Error, Result};
@@ -171,14 +170,13 @@ impl Served {
         self.ask("")
     }
 
-    /// Makes all that was written durable. The kernel keeps what it has cached, which it does not
-    /// do for [`sapwood_fuse::control::sync`].
+    /// Makes all that was written durable. The kernel keeps its caches, which
+    /// [`sapwood_fuse::control::sync`] drops.
     ///
     /// # Errors
-    /// The child has died, also of an error of its file system.
+    /// The kernel's, or the child has died. An error of the child's file system ends it.
     pub fn sync(&mut self) -> Result<()> {
-        let root = File::open(&self.dir).map_err(on(&self.dir))?;
-        rustix::fs::syncfs(&root).map_err(|errno| io_error("syncfs")(errno.into()))?;
+        syncfs(&self.dir)?;
         self.ask(SYNC).map(drop)
     }
 

@@ -13,7 +13,7 @@ use sapwood_vfs::{Credentials, FileSystem, Ino, NewInode, SyncKind, WriteMode};
 use serde_json::json;
 
 use super::{Place, panicked};
-use crate::error::on;
+use crate::error::{on, syncfs};
 use crate::figures::{Latency, Seen};
 use crate::{Error, Result};
 
@@ -89,8 +89,7 @@ fn sync(dir: &Path) -> Result<()> {
     if control::sync(dir).is_ok() {
         return Ok(());
     }
-    let root = File::open(dir).map_err(on(dir))?;
-    rustix::fs::syncfs(&root).map_err(|errno| on(dir)(errno.into()))
+    syncfs(dir)
 }
 
 pub(super) fn run(

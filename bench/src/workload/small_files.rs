@@ -5,7 +5,7 @@ use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::error::{on, run_program};
+use crate::error::{on, run_program, syncfs};
 use crate::{Error, Result};
 
 /// Number of files of a directory.
@@ -82,8 +82,7 @@ pub(crate) fn extract(archive: &Path, dir: &Path) -> Result<PathBuf> {
     fs::create_dir(dir).map_err(on(dir))?;
     let mut tar = Command::new("tar");
     run_program(tar.arg("-xf").arg(archive).arg("-C").arg(dir))?;
-    let root = File::open(dir).map_err(on(dir))?;
-    rustix::fs::syncfs(&root).map_err(|errno| on(dir)(errno.into()))?;
+    syncfs(dir)?;
     Ok(dir.join(ROOT))
 }
 

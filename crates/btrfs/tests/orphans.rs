@@ -33,19 +33,41 @@ fn free(fs: &dyn FileSystem) -> u64 {
     stat.blocks_free * u64::from(stat.block_size)
 }
 
-/// Mounts what a power cut left of `small`. `enter`: a subvolume to look into.
-fn space_comes_back(small: &Small, before: u64, enter: Option<&str>) {
+/// A file system with the subvolume `sub`, just committed, and its free bytes.
+fn with_subvolume() -> (Small, u64) {
+    let small = Small::new();
+    let subvolumes = small.fs.subvolumes().unwrap();
+    let root = small.fs.root();
+    subvolumes.create_subvolume(root, b"sub").unwrap();
+    small.sync();
+    let before = free(&small.fs);
+    (small, before)
+}
+
+/// Mounts what a power cut left of `small`, and judges it before and after.
+fn after_a_cut(small: &Small, look: impl FnOnce(&dyn FileSystem)) {
     let device: Arc<MemoryDevice> = Arc::new(small.device.snapshot());
     judge(&device).unwrap();
     let fs = try_mount(device.clone()).unwrap();
-    if let Some(name) = enter {
-        fs.lookup(fs.root(), name.as_bytes()).unwrap();
-    }
-    fs.sync().unwrap();
-    assert!(free(&fs) + (1 << 20) > before, "{} of {before}", free(&fs));
+    look(&fs);
     fs.unmount().unwrap();
     drop(fs);
     judge(&device).unwrap();
+}
+
+fn assert_free(fs: &dyn FileSystem, before: u64) {
+    assert!(free(fs) + (1 << 20) > before, "{} of {before}", free(fs));
+}
+
+/// Mounts what a power cut left of `small`. `enter`: a subvolume to look into.
+fn space_comes_back(small: &Small, before: u64, enter: Option<&str>) {
+    after_a_cut(small, |fs| {
+        if let Some(name) = enter {
+            fs.lookup(fs.root(), name.as_bytes()).unwrap();
+        }
+        fs.sync().unwrap();
+        assert_free(fs, before);
+    });
 }
 
 #[test]
@@ -72,12 +94,7 @@ fn a_mount_that_replays_a_log_deletes_orphans_too() {
 
 #[test]
 fn orphans_of_another_subvolume_go_when_it_is_entered() {
-    let small = Small::new();
-    let subvolumes = small.fs.subvolumes().unwrap();
-    let root = small.fs.root();
-    subvolumes.create_subvolume(root, b"sub").unwrap();
-    small.sync();
-    let before = free(&small.fs);
+    let (small, before) = with_subvolume();
     open_and_unlinked(&small, "sub/");
     small.sync();
     space_comes_back(&small, before, Some("sub"));
@@ -85,31 +102,21 @@ fn orphans_of_another_subvolume_go_when_it_is_entered() {
 
 #[test]
 fn a_snapshot_of_an_orphan_knows_it_as_one() {
-    let small = Small::new();
-    let subvolumes = small.fs.subvolumes().unwrap();
-    let root = small.fs.root();
-    subvolumes.create_subvolume(root, b"sub").unwrap();
-    small.sync();
-    let before = free(&small.fs);
+    let (small, before) = with_subvolume();
     open_and_unlinked(&small, "sub/");
-    let source = small.ino("sub");
+    let (root, source) = (small.fs.root(), small.ino("sub"));
+    let subvolumes = small.fs.subvolumes().unwrap();
     subvolumes.snapshot(source, root, b"copy", false).unwrap();
     small.sync();
-    let device: Arc<MemoryDevice> = Arc::new(small.device.snapshot());
-    judge(&device).unwrap();
-    let fs = try_mount(device.clone()).unwrap();
-    for name in [&b"sub"[..], b"copy"] {
-        assert!(
-            free(&fs) + (SIZE as u64) / 2 < before,
-            "both share the space"
-        );
-        fs.lookup(fs.root(), name).unwrap();
-        fs.sync().unwrap();
-    }
-    assert!(free(&fs) + (1 << 20) > before, "{} of {before}", free(&fs));
-    fs.unmount().unwrap();
-    drop(fs);
-    judge(&device).unwrap();
+    after_a_cut(&small, |fs| {
+        for name in [&b"sub"[..], b"copy"] {
+            let shared = free(fs) + (SIZE as u64) / 2 < before;
+            assert!(shared, "both share the space");
+            fs.lookup(fs.root(), name).unwrap();
+            fs.sync().unwrap();
+        }
+        assert_free(fs, before);
+    });
 }
 
 #[test]
@@ -126,7 +133,7 @@ fn a_file_without_a_name_may_outlive_commits_and_go_in_any_of_them() {
         }
         small.fs.forget(held, u64::MAX);
         small.sync();
-        assert!(free(&small.fs) + (1 << 20) > before, "{commits} commits");
+        assert_free(&small.fs, before);
         space_comes_back(&small, before, None);
     }
 }

@@ -33,10 +33,10 @@ const WRITE: [u8; 4096] = [b'x'; 4096];
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Operation {
     Create,
-    /// The first one of the file. The kernel asks once for each file whether it has capabilities,
-    /// which a write would take away.
+    /// The first write of the file. Before it the kernel asks whether the file has capabilities,
+    /// because a write removes them.
     Write,
-    /// Over the same bytes.
+    /// A later write, of the same bytes.
     Rewrite,
     Fchmod,
     Chmod,

@@ -11,15 +11,15 @@ use std::time::Duration;
 use rustix::fs::{Mode, OFlags};
 use rustix::io::{Errno, retry_on_intr};
 
-/// Pauses between two attempts: each is twice as long as the one before.
+/// The first pause between two attempts. Each is twice as long as the one before.
 const FIRST_PAUSE: Duration = Duration::from_millis(1);
 /// Attempts after the first.
 const REPEATS: u32 = 7;
 
-/// Opens a device that nobody else may have claimed. `flags` are without `O_EXCL`.
+/// Opens a device and claims it. `flags` are without `O_EXCL`.
 ///
 /// # Errors
-/// `EBUSY` if the device stays claimed; others at once.
+/// `EBUSY` if another open keeps its claim. Other errors are returned at once.
 pub(super) fn open_exclusive(path: &Path, flags: OFlags) -> Result<OwnedFd, Errno> {
     let flags = flags | OFlags::EXCL | OFlags::CLOEXEC;
     let attempt = || retry_on_intr(|| rustix::fs::open(path, flags, Mode::empty()));

@@ -429,6 +429,18 @@ mod tests {
     }
 
     #[test]
+    fn a_released_lock_ends_even_if_a_copy_of_the_descriptor_is_left() {
+        let (dir, device) = device();
+        let path = dir.path().join("image");
+        let copy = device.file.try_clone().unwrap();
+        let open = || FileDevice::open(&path, OpenOptions::default());
+        assert!(matches!(open(), Err(Error::Busy { .. })));
+        device.release_lock().unwrap();
+        open().unwrap();
+        drop(copy);
+    }
+
+    #[test]
     fn a_range_without_data_is_a_hole_of_the_file() {
         let (_dir, device) = device();
         device.write_at(256 << 10, &[1; 4096]).unwrap();

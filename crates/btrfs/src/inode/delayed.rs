@@ -11,7 +11,7 @@ use std::sync::Arc;
 use sapwood_btrfs_format::{Key, kind};
 
 use super::object::{Inode, InodeState};
-use super::orphan;
+use super::orphan_item;
 use crate::Result;
 use crate::transaction::{Delayed, Handle};
 use crate::tree::TreeWrite;
@@ -95,7 +95,7 @@ fn write_inode_item(h: &mut dyn TreeWrite, inode: &Inode) -> Result<()> {
         (state.to_item(), std::mem::take(&mut state.orphan_delayed))
     };
     if orphan {
-        orphan::add(h, &inode.root, inode.objectid)?;
+        orphan_item::add(h, &inode.root, inode.objectid)?;
     }
     inode
         .root

@@ -4,7 +4,7 @@ mod delayed;
 mod dir_index;
 mod ino;
 mod object;
-pub(crate) mod orphan;
+pub(crate) mod orphan_item;
 mod table;
 #[cfg(test)]
 mod table_tests;

@@ -11,7 +11,7 @@ use super::dir;
 use super::names::{self, Target};
 use super::rename::Place;
 use crate::data::Files;
-use crate::inode::{Inode, InodeState, from_dev, next_objectid, orphan};
+use crate::inode::{Inode, InodeState, from_dev, next_objectid, orphan_item};
 use crate::transaction::{Handle, Store};
 use crate::{Error, Result, xattr};
 
@@ -66,7 +66,7 @@ pub(crate) fn tmpfile(
     plan.state.linkable = true;
     let objectid = next_objectid(files, &dir.root)?;
     let mut h = files.start(ITEMS + plan.xattrs.len() as u64)?;
-    orphan::add(&mut h, &dir.root, objectid)?;
+    orphan_item::add(&mut h, &dir.root, objectid)?;
     let made = insert(files, &mut h, dir, objectid, plan, None);
     h.finish(made)
 }
@@ -233,7 +233,7 @@ pub(crate) fn link(
                 state.inode_changed(now);
             });
             if was_orphan {
-                orphan::settle(&mut h, inode)
+                orphan_item::settle(&mut h, inode)
             } else {
                 Ok(())
             }

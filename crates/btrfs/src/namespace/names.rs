@@ -198,7 +198,7 @@ pub(crate) fn add_entry(
         Ok(Change::Put(packed_with(old, name, &entry, room)?))
     })?;
     dir.dir.add(index, entry.encode(), transid);
-    h.keep(u64::from(h.store().nodesize) / 8);
+    h.keep_item();
     resize_dir(h, dir, |size| size.saturating_add(2 * name.len() as u64))
 }
 
@@ -217,7 +217,7 @@ pub(crate) fn remove_entry(
         }
     })?;
     dir.dir.remove(index, h.transid());
-    h.keep(u64::from(h.store().nodesize) / 8);
+    h.keep_item();
     resize_dir(h, dir, |size| size.saturating_sub(2 * name.len() as u64))
 }
 

@@ -2,7 +2,7 @@
 //!
 //! # How it works
 //! After the last name of an inode is gone, the next commit adds an orphan item to the tree
-//! (`inode/orphan.rs`). When the last reference goes, [`reap`] deletes the content in steps of
+//! (`inode/orphan_item.rs`). When the last reference goes, [`reap`] deletes the content in steps of
 //! their own and then, in one handle, what is left of the inode together with the orphan item. A
 //! power cut in between leaves the orphan item. A later mount finishes the deletion
 //! ([`clean_once`]): in the mounted subvolume when it opens, in any other when a lookup first
@@ -10,12 +10,11 @@
 
 use std::sync::Arc;
 
-use sapwood_btrfs_format::{Key, kind, objectid};
+use sapwood_btrfs_format::Key;
 use sapwood_vfs::{self as vfs, FileKind};
 
 use crate::data::{self, Files};
-use crate::inode::orphan::{key_of, remove, settle};
-use crate::inode::{Inode, know_objectids};
+use crate::inode::{Inode, know_objectids, orphan_item};
 use crate::tree::Root;
 use crate::{Error, Result};
 
@@ -43,7 +42,7 @@ pub(crate) fn reap(files: &Arc<Files>, inode: &Arc<Inode>) -> Result<()> {
     let gone = inode
         .root
         .delete_range(&mut h, &first, &last)
-        .and_then(|_| settle(&mut h, inode));
+        .and_then(|_| orphan_item::settle(&mut h, inode));
     files.inodes.remove(inode);
     h.finish(gone)
 }
@@ -53,34 +52,21 @@ pub(crate) fn clean_once(files: &Arc<Files>, root: &Arc<Root>) -> Result<()> {
     if files.read_only() || root.is_read_only() || !files.inodes.first_visit(root.id()) {
         return Ok(());
     }
-    for inode in orphans(files, root)? {
+    for inode in orphan_item::all(files, root)? {
         match files.inodes.load(files, root, inode) {
             Ok(inode) if inode.is_linked() => {
                 let mut h = files.start_urgent(1)?;
-                remove(&mut h, root, inode.objectid)?;
+                orphan_item::remove(&mut h, root, inode.objectid)?;
                 h.end()?;
             }
             Ok(inode) => reap(files, &inode)?,
             Err(Error::Vfs(vfs::Error::Stale)) => {
                 let mut h = files.start_urgent(1)?;
-                remove(&mut h, root, inode)?;
+                orphan_item::remove(&mut h, root, inode)?;
                 h.end()?;
             }
             Err(error) => return Err(error),
         }
     }
     Ok(())
-}
-
-fn orphans(files: &Arc<Files>, root: &Root) -> Result<Vec<u64>> {
-    let mut found = Vec::new();
-    let mut cursor = root.seek(files, &key_of(0))?;
-    while let Some((key, _)) = cursor.item() {
-        if key.objectid != objectid::ORPHAN || key.kind != kind::ORPHAN_ITEM {
-            break;
-        }
-        found.push(key.offset);
-        cursor.next()?;
-    }
-    Ok(found)
 }

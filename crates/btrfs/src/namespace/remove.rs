@@ -11,7 +11,7 @@ use super::names::{self, Target};
 use super::{dir, orphan};
 use crate::Result;
 use crate::data::Files;
-use crate::inode::{self, Inode};
+use crate::inode::{Inode, orphan_item};
 use crate::transaction::Handle;
 
 /// Items that removing a name can touch.
@@ -112,7 +112,7 @@ pub(super) fn remove_name(
         state.nlink = state.nlink.saturating_sub(1);
         state.inode_changed(now);
         if state.nlink == 0 {
-            inode::orphan::delay(h, state);
+            orphan_item::delay(h, state);
         }
     });
     namespace.name_removed(h, dir, victim);

@@ -5,15 +5,13 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use sapwood_btrfs_format::{Key, kind, objectid};
 use sapwood_vfs::FileKind;
 
 use super::dropping::Dropping;
 use super::layer::Subvolumes;
 use super::quota;
 use crate::data::{self, Files};
-use crate::inode::Inode;
-use crate::inode::orphan;
+use crate::inode::{Inode, orphan_item};
 use crate::transaction::Handle;
 use crate::tree::Root;
 use crate::{Error, Result};
@@ -146,20 +144,7 @@ pub(crate) fn find_dead(subvolumes: &Arc<Subvolumes>) -> Result<()> {
 /// # Errors
 /// An unreadable root tree.
 pub(crate) fn dead_ids(subvolumes: &Arc<Subvolumes>) -> Result<Vec<u64>> {
-    let root_tree = &subvolumes.roots.root_tree;
-    let mut ids = Vec::new();
-    let mut cursor = root_tree.seek(
-        subvolumes,
-        &Key::new(objectid::ORPHAN, kind::ORPHAN_ITEM, 0),
-    )?;
-    while let Some(key) = cursor.key() {
-        if key.objectid != objectid::ORPHAN || key.kind != kind::ORPHAN_ITEM {
-            break;
-        }
-        ids.push(key.offset);
-        cursor.next()?;
-    }
-    Ok(ids)
+    orphan_item::all(subvolumes, &subvolumes.roots.root_tree)
 }
 
 /// Drops a dead tree as far as it can now be done; true if it is gone.
@@ -229,7 +214,7 @@ pub(super) fn forget(h: &mut Handle, root: &Arc<Root>) -> Result<()> {
     let root_tree = &store.roots.root_tree;
     h.trans().dirty_roots.remove(root.id());
     root_tree.delete(h, &root.item_key())?;
-    orphan::remove(h, root_tree, root.id())?;
+    orphan_item::remove(h, root_tree, root.id())?;
     quota::remove_group(h, root.id())?;
     store.roots.forget(root.id());
     Ok(())

@@ -10,8 +10,7 @@ use super::layer::Subvolumes;
 use super::uuid_tree::{self, Which};
 use crate::Result;
 use crate::data::Files;
-use crate::inode::Inode;
-use crate::inode::orphan;
+use crate::inode::{Inode, orphan_item};
 use crate::namespace::names;
 use crate::namespace::remove::find_both;
 use crate::transaction::Handle;
@@ -111,7 +110,7 @@ fn unlink(h: &mut Handle, dir: &Arc<Inode>, name: &[u8], root: &Arc<Root>) -> Re
     root.set_dead();
     h.record_root(root);
     let root_tree = h.store().roots.root_tree.clone();
-    orphan::add(h, &root_tree, id)?;
+    orphan_item::add(h, &root_tree, id)?;
     uuid_tree::remove(h, Which::Own, &item.uuid, id)?;
     uuid_tree::remove(h, Which::Received, &item.received_uuid, id)
 }

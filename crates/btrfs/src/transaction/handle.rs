@@ -95,6 +95,12 @@ impl Handle {
         self.keep(2 * u64::from(self.store.nodesize));
     }
 
+    /// Leaves a part of the reservation to the commit, for one delayed item. Several delayed items
+    /// share the leaf that the commit copies.
+    pub(crate) fn keep_item(&self) {
+        self.keep(u64::from(self.store.nodesize) / 8);
+    }
+
     /// Leaves `bytes` of the reservation to the commit, for something that is delayed.
     pub(crate) fn keep(&self, bytes: u64) {
         self.kept.set(self.kept.get() + bytes);

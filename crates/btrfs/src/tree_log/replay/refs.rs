@@ -4,7 +4,7 @@ use sapwood_btrfs_format::{Key, inode_extrefs, inode_refs, kind};
 
 use super::entries::is_dir;
 use super::{LogItem, Replay};
-use crate::inode::orphan;
+use crate::inode::orphan_item;
 use crate::namespace::names;
 use crate::{Error, Result};
 
@@ -128,7 +128,7 @@ impl Replay<'_> {
             self.change_inode(inode, |item| item.nlink = links.into())?;
         }
         if links > 0 {
-            return orphan::remove(self.h, self.root, inode);
+            return orphan_item::remove(self.h, self.root, inode);
         }
         if is_dir(&item) {
             self.empty(inode)?;
@@ -136,7 +136,7 @@ impl Replay<'_> {
         if sapwood_fault::planted(31) {
             return Ok(());
         }
-        orphan::add(self.h, self.root, inode)
+        orphan_item::add(self.h, self.root, inode)
     }
 
     /// All names of an inode, as directory and name.

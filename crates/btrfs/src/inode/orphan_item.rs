@@ -12,12 +12,12 @@ use std::sync::Arc;
 use sapwood_btrfs_format::{Key, kind, objectid};
 
 use super::object::{Inode, InodeState};
-use crate::transaction::Handle;
+use crate::transaction::{Handle, Store};
 use crate::tree::{Root, TreeWrite};
 use crate::{Error, Result};
 
 /// Key of the item of an inode.
-pub(crate) fn key_of(inode: u64) -> Key {
+fn key_of(inode: u64) -> Key {
     Key::new(objectid::ORPHAN, kind::ORPHAN_ITEM, inode)
 }
 
@@ -37,14 +37,31 @@ pub(crate) fn remove(h: &mut dyn TreeWrite, root: &Arc<Root>, inode: u64) -> Res
     root.delete(h, &key_of(inode)).map(|_| ())
 }
 
-/// Leaves it to the commit of the handle's transaction to add the item. Call it in the change that
-/// takes the last name away.
-pub(crate) fn delay(h: &Handle, state: &mut InodeState) {
-    state.orphan_delayed = true;
-    h.keep(u64::from(h.store().nodesize) / 8);
+/// Ids in the orphan items of a tree.
+///
+/// # Errors
+/// An unreadable tree.
+pub(crate) fn all(store: &Store, root: &Root) -> Result<Vec<u64>> {
+    let mut found = Vec::new();
+    let mut cursor = root.seek(store, &key_of(0))?;
+    while let Some(key) = cursor.key() {
+        if key.objectid != objectid::ORPHAN || key.kind != kind::ORPHAN_ITEM {
+            break;
+        }
+        found.push(key.offset);
+        cursor.next()?;
+    }
+    Ok(found)
 }
 
-/// The inode gets a name, or is deleted: removes what says that it has none.
+/// Leaves it to the commit of the handle's transaction to add the item. Call it in the change that
+/// removes the last name.
+pub(crate) fn delay(h: &Handle, state: &mut InodeState) {
+    state.orphan_delayed = true;
+    h.keep_item();
+}
+
+/// Removes the item of an inode that gets a name or is deleted, or no longer delays it.
 pub(crate) fn settle(h: &mut Handle, inode: &Inode) -> Result<()> {
     let delayed = std::mem::take(&mut inode.state.lock().orphan_delayed);
     if delayed {
