@@ -71,7 +71,9 @@ pub(crate) struct WriteRequest<'a> {
     pub data: &'a [u8],
     /// Clear set-id bits (`FUSE_WRITE_KILL_SUIDGID`).
     pub kill_setid: bool,
-    /// Make the data durable before the answer.
+    /// It bypasses the kernel's page cache.
+    pub direct: bool,
+    /// Make the write durable before the answer.
     pub sync: Option<SyncKind>,
 }
 

@@ -22,6 +22,10 @@ impl Dispatcher {
     /// Writes all of the data or nothing. The offset counts even for a file opened to append: the
     /// kernel knows the current size and has set the offset.
     ///
+    /// A kernel with a write-back cache sends the times of a write later, in a request that no
+    /// caller waits for. A direct write may have to be durable with its times before its answer, so
+    /// the engine sets them.
+    ///
     /// # Errors
     /// The engine's.
     pub(crate) fn write(&self, request: &WriteRequest<'_>) -> Reply<()> {
@@ -29,7 +33,7 @@ impl Dispatcher {
         let mode = WriteMode {
             kill_setid: request.kill_setid,
             append: false,
-            writeback: self.writeback.load(Ordering::Acquire),
+            writeback: self.writeback.load(Ordering::Acquire) && !request.direct,
         };
         let ino = self.map.ino(request.node);
         self.fs

@@ -4,7 +4,9 @@
 //! a mount with `-o sync`, the kernel sends an fsync after the write. It sends none for a direct
 //! write that its caller does not wait for (`io_submit`, io_uring). No request tells the two kinds
 //! of direct write apart, so the server makes every synchronous direct write durable before its
-//! answer ([`durable`]). An fsync that follows finds nothing to do.
+//! answer ([`durable`]), for `O_SYNC` with the times of the file. An fsync that follows finds
+//! nothing to do. With a write-back cache the kernel still sends its own times of such a write
+//! later, so a file may have a change of its times that is not durable at any moment.
 //!
 //! After a direct write the kernel may have to drop [pages](super::pages) before the answer.
 //!
@@ -96,6 +98,7 @@ impl Call<'_> {
             offset: args.offset,
             data,
             kill_setid: args.write_flags & WRITE_KILL_SUIDGID != 0 && !sapwood_fault::planted(255),
+            direct: is_direct(args),
             sync: durable(args),
         });
         if let Err(errno) = written {

@@ -1,15 +1,17 @@
 //! What is durable when a call returns, and what readers see during direct writes.
 
-use std::fs::{self, File};
+use std::fs::{self, File, FileTimes};
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
+use std::time::SystemTime;
 
 use libtest_mimic::{Failed, Trial};
 use rustix::mm::{MapFlags, MsyncFlags, ProtFlags, mmap, msync, munmap};
+use rustix::time::{ClockId, clock_gettime};
 use sapwood_fuse::MountOptions;
-use sapwood_vfs::{FileSystem, Ino, SyncKind};
+use sapwood_vfs::{FileSystem, Ino, SyncKind, Timestamp};
 
 use crate::aio::{BLOCK, Engine, Queue};
-use crate::support::{Mounted, Outcome, eventually, trial};
+use crate::support::{Mounted, Outcome, eventually, trial, writes_back};
 use crate::{holds, same};
 
 pub(crate) fn trials() -> Vec<Trial> {
@@ -46,6 +48,35 @@ fn open(mounted: &Mounted, name: &str, flags: i32) -> std::io::Result<File> {
         .open(mounted.path(name))
 }
 
+/// Long before any write of a test.
+const PAST: SystemTime = SystemTime::UNIX_EPOCH;
+
+/// The time of the clock that the kernel stamps inodes with, which may be some milliseconds late.
+fn stamp() -> Timestamp {
+    let now = clock_gettime(ClockId::RealtimeCoarse);
+    Timestamp {
+        sec: now.tv_sec,
+        nsec: u32::try_from(now.tv_nsec).unwrap_or(0),
+    }
+}
+
+/// What a crash would lose of a write that began at a time.
+fn lost(mounted: &Mounted, ino: Ino, kind: SyncKind, began: Timestamp) -> Option<&'static str> {
+    if !mounted.fs.is_durable(ino, SyncKind::Data) {
+        return Some("its data");
+    }
+    // With a write-back cache the kernel may have sent times after the write was durable.
+    if !writes_back() && !mounted.fs.is_durable(ino, kind) {
+        return Some("an attribute");
+    }
+    let kept = mounted.fs.durable_attr(ino);
+    let has_times = kept.is_some_and(|attr| attr.mtime >= began && attr.ctime >= began);
+    (kind == SyncKind::All && !has_times).then_some("its times")
+}
+
+/// After each write the kernel writes back what it has of the inode: with a write-back cache, its
+/// own times of a direct write. That may happen at any moment, and no caller asked for it to be
+/// durable.
 fn writes() -> Outcome {
     let mounted = Mounted::new()?;
     let ino = zeros(&mounted, "f")?;
@@ -63,9 +94,13 @@ fn writes() -> Outcome {
                 let file = open(&mounted, "f", direct | open_flags)?;
                 seed += 1;
                 let data = [seed; 2 * BLOCK];
+                file.set_times(FileTimes::new().set_modified(PAST))?;
+                file.sync_all()?;
+                let began = stamp();
                 engine.write(&file, BLOCK as u64, &data, write_flags)?;
-                if !mounted.fs.is_durable(ino, kind) {
-                    return Err(format!("not durable: {what}").into());
+                rustix::fs::syncfs(&file)?;
+                if let Some(part) = lost(&mounted, ino, kind, began) {
+                    return Err(format!("not durable: {part} ({what})").into());
                 }
                 let mut there = [0; 2 * BLOCK];
                 mounted.fs.read(ino, BLOCK as u64, &mut there)?;
@@ -94,6 +129,8 @@ fn sync_mount() -> Outcome {
         }
     }
     let file = open(&mounted, "f", 0)?;
+    // With a write-back cache the kernel has yet to send the times of the direct writes.
+    file.sync_all()?;
     fs::set_permissions(
         mounted.path("f"),
         std::os::unix::fs::PermissionsExt::from_mode(0o600),

@@ -1,11 +1,11 @@
 //! Records the changes that a crash would lose, for tests of front ends. It keeps a record only:
 //! the contents themselves are never lost.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 
 use parking_lot::Mutex;
 
-use sapwood_vfs::{Ino, SyncKind};
+use sapwood_vfs::{Attr, Ino, SyncKind};
 
 /// Inodes with changes since they were last made durable.
 #[derive(Debug, Default)]
@@ -19,6 +19,8 @@ struct Changed {
     data: HashSet<Ino>,
     /// Inodes with any change.
     all: HashSet<Ino>,
+    /// Attributes when the inode was last made durable.
+    kept: HashMap<Ino, Attr>,
 }
 
 impl Durable {
@@ -34,16 +36,26 @@ impl Durable {
         self.changed.lock().all.insert(ino);
     }
 
-    pub(super) fn synced(&self, ino: Ino, kind: SyncKind) {
+    /// Records an fsync of an inode that has these attributes.
+    pub(super) fn synced(&self, attr: Attr, kind: SyncKind) {
         let mut changed = self.changed.lock();
-        changed.data.remove(&ino);
+        changed.data.remove(&attr.ino);
         if kind == SyncKind::All {
-            changed.all.remove(&ino);
+            changed.all.remove(&attr.ino);
+            changed.kept.insert(attr.ino, attr);
         }
     }
 
-    pub(super) fn synced_all(&self) {
-        *self.changed.lock() = Changed::default();
+    /// Records a sync of all inodes, which have these attributes.
+    pub(super) fn synced_all(&self, attrs: impl Iterator<Item = Attr>) {
+        *self.changed.lock() = Changed {
+            kept: attrs.map(|attr| (attr.ino, attr)).collect(),
+            ..Changed::default()
+        };
+    }
+
+    pub(super) fn kept(&self, ino: Ino) -> Option<Attr> {
+        self.changed.lock().kept.get(&ino).copied()
     }
 
     pub(super) fn is_durable(&self, ino: Ino, kind: SyncKind) -> bool {

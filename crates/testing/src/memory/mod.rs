@@ -100,6 +100,12 @@ impl MemoryFs {
         self.durable.is_durable(ino, kind)
     }
 
+    /// The attributes that a crash would leave: those at the last fsync of the inode or sync.
+    #[must_use]
+    pub fn durable_attr(&self, ino: Ino) -> Option<Attr> {
+        self.durable.kept(ino)
+    }
+
     /// Number of references that callers hold; 0 once a front end dropped all.
     #[must_use]
     pub fn held_references(&self) -> u64 {
@@ -303,14 +309,18 @@ impl FileSystem for MemoryFs {
     }
 
     fn fsync(&self, ino: Ino, kind: SyncKind) -> Result<()> {
-        self.live()?.node(ino)?;
-        self.durable.synced(ino, kind);
+        let attr = self.live()?.getattr(ino)?;
+        self.durable.synced(attr, kind);
         Ok(())
     }
 
     fn sync(&self) -> Result<()> {
-        drop(self.live()?);
-        self.durable.synced_all();
+        let state = self.live()?;
+        let attrs = state
+            .nodes
+            .keys()
+            .filter_map(|ino| state.getattr(*ino).ok());
+        self.durable.synced_all(attrs);
         Ok(())
     }
 
