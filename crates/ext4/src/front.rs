@@ -3,6 +3,7 @@
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
+use sapwood_block::Device;
 use sapwood_vfs::front::{self, AttributeChange};
 use sapwood_vfs::rules::XattrClass;
 use sapwood_vfs::{self as vfs};
@@ -15,13 +16,14 @@ use crate::inode::{Inode, vfs_time};
 use crate::ops::create::Place;
 use crate::ops::rename;
 use crate::ops::{attr, create, filled, reap, remove, sync};
-use crate::{Error, Ext4, block_alloc, data, dir, xattr};
+use crate::mount::Mount;
+use crate::{Error, Options, block_alloc, data, dir, xattr};
 
-impl Ext4 {
+impl Mount {
     /// The inode of a number.
     #[cfg(test)]
     pub(crate) fn inode(&self, ino: Ino) -> Result<Arc<Inode>> {
-        front::Front::live(self, ino)
+        front::Steps::live(self, ino)
     }
 }
 
@@ -91,21 +93,28 @@ impl front::Inode for Inode {
 }
 
 /// What the front found, without what only the front needs.
-fn found<'a>(found: &'a front::Found<'a, Ext4>) -> rename::Found<'a> {
+fn found<'a>(found: &'a front::Found<'a, Mount>) -> rename::Found<'a> {
     rename::Found {
         place: found.place,
         inode: &found.inode,
     }
 }
 
-impl front::Engine for Ext4 {
-    fn now(&self) -> Timestamp {
-        self.engine.now()
-    }
-
+impl front::Engine for Mount {
     type Inode = Inode;
     type Target = ();
     type Vacancy = dir::Absent;
+    type Devices = Arc<dyn Device>;
+    type Options = Options;
+    type OpenError = Error;
+
+    fn open(device: Arc<dyn Device>, options: Options) -> crate::Result<Self> {
+        Self::open(device, options)
+    }
+
+    fn now(&self) -> Timestamp {
+        self.engine.now()
+    }
 
     fn kind(&self) -> &'static str {
         "ext4"
@@ -119,11 +128,11 @@ impl front::Engine for Ext4 {
         Ok(self.engine.health.check_open().map_err(Error::from)?)
     }
 
-    fn is_read_only(&self) -> bool {
+    fn refuses_changes(&self) -> bool {
         self.engine.read_only()
     }
 
-    fn statistics(&self) -> Result<FsStat> {
+    fn statfs(&self) -> Result<FsStat> {
         let found = self.engine.space.statfs();
         Ok(match self.engine.options.minix_df {
             true => FsStat {
@@ -134,17 +143,17 @@ impl front::Engine for Ext4 {
         })
     }
 
-    fn counters_json(&self) -> String {
+    fn stats_json(&self) -> String {
         self.engine
             .counters
             .to_json(&self.engine.journal, &self.engine.health)
     }
 
-    fn first_failure(&self) -> Option<String> {
+    fn first_error(&self) -> Option<String> {
         self.engine.health.first_error().map(str::to_owned)
     }
 
-    fn shut_down(&self) -> Result<()> {
+    fn unmount(&self) -> Result<()> {
         Ok(self.close()?)
     }
 
@@ -152,7 +161,7 @@ impl front::Engine for Ext4 {
         Ok(self.engine.inodes.by_number(&self.engine, ino)?)
     }
 
-    fn release(&self, ino: Ino, count: u64) -> Option<Arc<Inode>> {
+    fn forget(&self, ino: Ino, count: u64) -> Option<Arc<Inode>> {
         self.engine.inodes.release(ino, count)
     }
 
@@ -160,15 +169,15 @@ impl front::Engine for Ext4 {
         self.engine.inodes.all()
     }
 
-    fn referenced_inodes(&self) -> Vec<Ino> {
+    fn referenced(&self) -> Vec<Ino> {
         self.engine.inodes.referenced()
     }
 
-    fn has_crowd(&self, ino: Ino) -> bool {
+    fn is_crowded(&self, ino: Ino) -> bool {
         self.engine.inodes.is_crowded(ino)
     }
 
-    fn crowded_inodes(&self) -> Vec<Ino> {
+    fn crowd(&self) -> Vec<Ino> {
         self.engine.inodes.crowd()
     }
 
@@ -176,7 +185,7 @@ impl front::Engine for Ext4 {
         Ok(reap::reap(&self.engine, inode)?)
     }
 
-    fn attributes(&self, inode: &Arc<Inode>) -> Attr {
+    fn getattr(&self, inode: &Arc<Inode>) -> Attr {
         inode.attr(&self.engine)
     }
 
@@ -185,14 +194,14 @@ impl front::Engine for Ext4 {
         Ok(data::truncate(&self.engine, inode, size)?)
     }
 
-    fn set_attributes(
+    fn setattr(
         &self,
         inode: &Arc<Inode>,
         changes: &SetAttr,
         access: Option<Option<Vec<u8>>>,
         strip: bool,
     ) -> Result<()> {
-        Ok(attr::set_attributes(
+        Ok(attr::setattr(
             &self.engine,
             inode,
             changes,
@@ -222,28 +231,28 @@ impl front::Engine for Ext4 {
         attr::check_flags(asked)
     }
 
-    fn store_flags(&self, inode: &Arc<Inode>, flags: InodeFlags) -> Result<()> {
-        Ok(attr::store_flags(&self.engine, inode, flags)?)
+    fn set_flags(&self, inode: &Arc<Inode>, flags: InodeFlags) -> Result<()> {
+        Ok(attr::set_flags(&self.engine, inode, flags)?)
     }
 
-    fn extended_flags(&self, inode: &Inode) -> Fsxattr {
+    fn fsxattr(&self, inode: &Inode) -> Fsxattr {
         attr::fsxattr(inode)
     }
 
-    fn own_extended_flags(&self, value: &Fsxattr) -> Fsxattr {
+    fn own_fsxattr(&self, value: &Fsxattr) -> Fsxattr {
         attr::without_project(value)
     }
 
-    fn check_extended_flags(&self, inode: &Inode, value: &Fsxattr) -> Result<()> {
+    fn check_fsxattr(&self, inode: &Inode, value: &Fsxattr) -> Result<()> {
         attr::check_project(inode, value)
     }
 
-    fn set_extended_flags(&self, inode: &Arc<Inode>, value: &Fsxattr) -> Result<()> {
+    fn set_fsxattr(&self, inode: &Arc<Inode>, value: &Fsxattr) -> Result<()> {
         Ok(attr::set_project(&self.engine, inode, value)?)
     }
 
-    fn find(&self, dir: &Arc<Inode>, name: &[u8]) -> Result<Option<((), Arc<Inode>)>> {
-        Ok(remove::look_up(&self.engine, dir, name)?.map(|inode| ((), inode)))
+    fn lookup(&self, dir: &Arc<Inode>, name: &[u8]) -> Result<Option<((), Arc<Inode>)>> {
+        Ok(remove::lookup(&self.engine, dir, name)?.map(|inode| ((), inode)))
     }
 
     fn is_current(&self, place: Place<'_>, found: Option<&front::Found<'_, Self>>) -> Result<bool> {
@@ -258,7 +267,7 @@ impl front::Engine for Ext4 {
         dir::absent(&self.engine, dir, name)?.ok_or(vfs::Error::Exists)
     }
 
-    fn parent_of(&self, dir: &Arc<Inode>) -> Result<Arc<Inode>> {
+    fn parent(&self, dir: &Arc<Inode>) -> Result<Arc<Inode>> {
         let parent = dir::parent(&self.engine, dir)?;
         Ok(self.engine.inodes.named(&self.engine, parent)?)
     }
@@ -275,20 +284,20 @@ impl front::Engine for Ext4 {
         Ok(!dir::is_empty(&self.engine, dir)?)
     }
 
-    fn list(
+    fn readdir(
         &self,
         dir: &Arc<Inode>,
         from: u64,
         sink: &mut dyn FnMut(DirEntry) -> ControlFlow<()>,
     ) -> Result<()> {
-        Ok(dir::list(&self.engine, dir, from, sink)?)
+        Ok(dir::readdir(&self.engine, dir, from, sink)?)
     }
 
     fn longest_target(&self) -> usize {
         usize::try_from(self.engine.block_size() - 1).unwrap_or(usize::MAX)
     }
 
-    fn make(
+    fn create(
         &self,
         who: &Credentials,
         place: Place<'_>,
@@ -306,11 +315,11 @@ impl front::Engine for Ext4 {
         )?)
     }
 
-    fn most_content(&self) -> u64 {
+    fn most_filled(&self) -> u64 {
         filled::most(&self.engine)
     }
 
-    fn make_filled(
+    fn create_filled(
         &self,
         who: &Credentials,
         place: Place<'_>,
@@ -328,28 +337,29 @@ impl front::Engine for Ext4 {
         )?)
     }
 
-    fn make_unnamed(&self, who: &Credentials, dir: &Arc<Inode>, perm: u32) -> Result<Arc<Inode>> {
+    fn tmpfile(&self, who: &Credentials, dir: &Arc<Inode>, perm: u32) -> Result<Arc<Inode>> {
         Ok(create::tmpfile(&self.engine, who, dir, perm)?)
     }
 
-    fn add_link(&self, inode: &Arc<Inode>, place: Place<'_>) -> Result<()> {
+    fn link(&self, inode: &Arc<Inode>, place: Place<'_>) -> Result<()> {
         Ok(create::link(&self.engine, inode, place.dir, place.name)?)
     }
 
-    fn remove(&self, place: Place<'_>, directory: bool) -> Result<()> {
-        Ok(remove::remove(
-            &self.engine,
-            place.dir,
-            place.name,
-            directory,
-        )?)
+    fn unlink(&self, place: Place<'_>) -> Result<()> {
+        let Place { dir, name } = place;
+        Ok(remove::remove(&self.engine, dir, name, false)?)
+    }
+
+    fn rmdir(&self, place: Place<'_>) -> Result<()> {
+        let Place { dir, name } = place;
+        Ok(remove::remove(&self.engine, dir, name, true)?)
     }
 
     fn lock_topology(&self) -> impl Sized {
         self.topology.lock()
     }
 
-    fn move_name(
+    fn rename(
         &self,
         source: &front::Found<'_, Self>,
         target: Option<&front::Found<'_, Self>>,
@@ -357,7 +367,7 @@ impl front::Engine for Ext4 {
         mode: RenameMode,
     ) -> Result<()> {
         let target = target.map(found);
-        Ok(rename::move_name(
+        Ok(rename::rename(
             &self.engine,
             found(source),
             target,
@@ -366,15 +376,15 @@ impl front::Engine for Ext4 {
         )?)
     }
 
-    fn target_of(&self, inode: &Arc<Inode>) -> Result<Vec<u8>> {
-        Ok(data::read_symlink(&self.engine, inode)?)
+    fn readlink(&self, inode: &Arc<Inode>) -> Result<Vec<u8>> {
+        Ok(data::readlink(&self.engine, inode)?)
     }
 
-    fn read_data(&self, inode: &Arc<Inode>, offset: u64, buf: &mut [u8]) -> Result<usize> {
+    fn read(&self, inode: &Arc<Inode>, offset: u64, buf: &mut [u8]) -> Result<usize> {
         Ok(data::read(&self.engine, inode, offset, buf)?)
     }
 
-    fn write_data(&self, inode: &Arc<Inode>, offset: u64, data: &[u8]) -> Result<()> {
+    fn write(&self, inode: &Arc<Inode>, offset: u64, data: &[u8]) -> Result<()> {
         data::write(&self.engine, inode, offset, data, false)?;
         Ok(())
     }
@@ -383,7 +393,7 @@ impl front::Engine for Ext4 {
         Ok(data::stretch(&self.engine, inode, at, size)?)
     }
 
-    fn allocate_range(
+    fn fallocate(
         &self,
         inode: &Arc<Inode>,
         offset: u64,
@@ -393,7 +403,7 @@ impl front::Engine for Ext4 {
         Ok(data::fallocate(&self.engine, inode, offset, len, mode)?)
     }
 
-    fn copy_data(
+    fn copy_range(
         &self,
         from: (&Arc<Inode>, u64),
         to: (&Arc<Inode>, u64),
@@ -403,23 +413,23 @@ impl front::Engine for Ext4 {
         Ok(data::copy_range(&self.engine, from, to, len, mode)?)
     }
 
-    fn make_durable(&self, inode: &Arc<Inode>, kind: SyncKind) -> Result<()> {
+    fn fsync(&self, inode: &Arc<Inode>, kind: SyncKind) -> Result<()> {
         Ok(sync::fsync(&self.engine, inode, kind)?)
     }
 
-    fn make_all_durable(&self) -> Result<()> {
+    fn sync(&self) -> Result<()> {
         Ok(sync::sync(&self.engine)?)
     }
 
-    fn discard_free(&self, range: &TrimRange) -> Result<u64> {
-        Ok(block_alloc::discard_free(&self.engine.groups, range)?)
+    fn trim(&self, range: &TrimRange) -> Result<u64> {
+        Ok(block_alloc::trim(&self.engine.groups, range)?)
     }
 
-    fn attribute(&self, inode: &Arc<Inode>, name: &[u8]) -> Result<Option<Vec<u8>>> {
+    fn getxattr(&self, inode: &Arc<Inode>, name: &[u8]) -> Result<Option<Vec<u8>>> {
         Ok(xattr::get(&self.engine, inode, name)?)
     }
 
-    fn attribute_names(&self, inode: &Arc<Inode>) -> Result<Vec<Vec<u8>>> {
+    fn listxattr(&self, inode: &Arc<Inode>) -> Result<Vec<Vec<u8>>> {
         Ok(xattr::list(&self.engine, inode)?)
     }
 
@@ -437,7 +447,7 @@ impl front::Engine for Ext4 {
         .into()
     }
 
-    fn check_attribute(&self, class: XattrClass, _name: &[u8], value: &[u8]) -> Result<()> {
+    fn check_xattr(&self, class: XattrClass, _name: &[u8], value: &[u8]) -> Result<()> {
         if class == XattrClass::Btrfs {
             return Err(vfs::Error::NotSupported);
         }
@@ -447,7 +457,7 @@ impl front::Engine for Ext4 {
         }
     }
 
-    fn change_attribute(&self, inode: &Arc<Inode>, change: AttributeChange<'_>) -> Result<()> {
+    fn change_xattr(&self, inode: &Arc<Inode>, change: AttributeChange<'_>) -> Result<()> {
         xattr::change(&self.engine, inode, change)?;
         Ok(reap::reap_values(&self.engine)?)
     }

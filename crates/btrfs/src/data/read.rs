@@ -402,7 +402,7 @@ pub(super) fn read_inline(store: &Store, inode: &Inode) -> Result<Option<Vec<u8>
 ///
 /// # Errors
 /// Unreadable blocks, a damaged item.
-pub(crate) fn read_symlink(files: &Arc<Files>, inode: &Inode) -> Result<Vec<u8>> {
+pub(crate) fn readlink(files: &Arc<Files>, inode: &Inode) -> Result<Vec<u8>> {
     let mut target = read_inline(files, inode)?
         .ok_or_else(|| damaged(inode, 0, "symbolic link without target"))?;
     let size = inode.state.lock().size;

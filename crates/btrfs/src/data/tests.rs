@@ -404,7 +404,7 @@ fn nodatacow_overwrites_in_place_until_a_snapshot() {
     let gate = device(&MkfsOptions::default());
     let engine = open(&gate);
     let file = create(&engine, b"f");
-    crate::namespace::attr::store_flags(&engine, &file, InodeFlags::NOCOW).unwrap();
+    crate::namespace::attr::set_flags(&engine, &file, InodeFlags::NOCOW).unwrap();
     let put = |byte: u8, offset: u64| {
         write(&engine, &file, offset, &[byte; 8192]);
         flush_complete(&engine, &file).unwrap();

@@ -6,7 +6,8 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use sapwood_btrfs_format::objectid;
-use sapwood_vfs::front::{self, AttributeChange, Front};
+use sapwood_block::Device;
+use sapwood_vfs::front::{self, AttributeChange, Steps};
 use sapwood_vfs::rules::{self, XattrClass};
 use sapwood_vfs::{
     self as vfs, AllocMode, Attr, CopyMode, Credentials, DirEntry, Entry, FileKind, FsStat,
@@ -14,7 +15,7 @@ use sapwood_vfs::{
     SubvolumeInfo, Subvolumes, SyncKind, Timestamp, TrimRange, acl,
 };
 
-use super::open::Btrfs;
+use super::open::Mount;
 use super::sync;
 use crate::inode::Inode;
 use crate::namespace::names::{self, Target};
@@ -22,10 +23,10 @@ use crate::namespace::remove::Removal;
 use crate::namespace::rename::{self, Place};
 use crate::namespace::{attr, create, dir, orphan, remove};
 use crate::subvolume::{choose, default, delete, listing, snapshot};
-use crate::{Error, data, subvolume, xattr};
+use crate::{Error, Options, data, subvolume, xattr};
 
 /// A name with what it led to, as the front hands it over.
-type Found<'a> = front::Found<'a, Btrfs>;
+type Found<'a> = front::Found<'a, Mount>;
 
 /// The same for the module of names.
 fn found<'a>(found: &'a Found<'_>) -> rename::Found<'a> {
@@ -108,14 +109,21 @@ impl front::Inode for Inode {
     }
 }
 
-impl front::Engine for Btrfs {
-    fn now(&self) -> Timestamp {
-        self.engine.now()
-    }
-
+impl front::Engine for Mount {
     type Inode = Inode;
     type Target = Target;
     type Vacancy = ();
+    type Devices = Vec<Arc<dyn Device>>;
+    type Options = Options;
+    type OpenError = Error;
+
+    fn open(devices: Self::Devices, options: Options) -> crate::Result<Self> {
+        Self::open(devices, options)
+    }
+
+    fn now(&self) -> Timestamp {
+        self.engine.now()
+    }
 
     fn kind(&self) -> &'static str {
         "btrfs"
@@ -132,36 +140,36 @@ impl front::Engine for Btrfs {
         Ok(self.engine.health.check_open().map_err(Error::from)?)
     }
 
-    fn is_read_only(&self) -> bool {
+    fn refuses_changes(&self) -> bool {
         self.engine.read_only()
     }
 
-    fn shows_read_only(&self) -> bool {
+    fn read_only(&self) -> bool {
         self.engine.read_only() || self.top.is_read_only()
     }
 
-    fn statistics(&self) -> Result<FsStat> {
+    fn statfs(&self) -> Result<FsStat> {
         if let Err(error) = self.engine.run_frees() {
             log::warn!("free space: {error}");
         }
         Ok(self.engine.space.statfs(&self.engine.fsid, self.top.id()))
     }
 
-    fn counters_json(&self) -> String {
+    fn stats_json(&self) -> String {
         self.engine
             .counters
             .to_json(self.engine.health.first_error())
     }
 
-    fn first_failure(&self) -> Option<String> {
+    fn first_error(&self) -> Option<String> {
         self.engine.health.first_error().map(str::to_owned)
     }
 
-    fn subvolume_operations(&self) -> Option<&dyn Subvolumes> {
+    fn subvolumes(&self) -> Option<&dyn Subvolumes> {
         Some(self)
     }
 
-    fn shut_down(&self) -> Result<()> {
+    fn unmount(&self) -> Result<()> {
         Ok(self.close()?)
     }
 
@@ -169,7 +177,7 @@ impl front::Engine for Btrfs {
         Ok(self.engine.inodes.by_number(&self.engine, ino)?)
     }
 
-    fn release(&self, ino: Ino, count: u64) -> Option<Arc<Inode>> {
+    fn forget(&self, ino: Ino, count: u64) -> Option<Arc<Inode>> {
         self.engine.inodes.release(ino, count)
     }
 
@@ -177,15 +185,15 @@ impl front::Engine for Btrfs {
         self.engine.inodes.all()
     }
 
-    fn referenced_inodes(&self) -> Vec<Ino> {
+    fn referenced(&self) -> Vec<Ino> {
         self.engine.inodes.referenced()
     }
 
-    fn has_crowd(&self, ino: Ino) -> bool {
+    fn is_crowded(&self, ino: Ino) -> bool {
         self.engine.inodes.is_crowded(ino)
     }
 
-    fn crowded_inodes(&self) -> Vec<Ino> {
+    fn crowd(&self) -> Vec<Ino> {
         self.engine.inodes.crowd()
     }
 
@@ -193,7 +201,7 @@ impl front::Engine for Btrfs {
         Ok(orphan::reap(&self.engine, inode)?)
     }
 
-    fn attributes(&self, inode: &Arc<Inode>) -> Attr {
+    fn getattr(&self, inode: &Arc<Inode>) -> Attr {
         inode.attr(self.engine.sectorsize)
     }
 
@@ -204,14 +212,14 @@ impl front::Engine for Btrfs {
         Ok(())
     }
 
-    fn set_attributes(
+    fn setattr(
         &self,
         inode: &Arc<Inode>,
         changes: &SetAttr,
         access: Option<Option<Vec<u8>>>,
         strip: bool,
     ) -> Result<()> {
-        Ok(attr::set_attributes(
+        Ok(attr::setattr(
             &self.engine,
             inode,
             changes,
@@ -237,20 +245,20 @@ impl front::Engine for Btrfs {
         Ok(attr::set_access_time(&self.engine, inode, now)?)
     }
 
-    fn store_flags(&self, inode: &Arc<Inode>, flags: InodeFlags) -> Result<()> {
-        Ok(attr::store_flags(&self.engine, inode, flags)?)
+    fn set_flags(&self, inode: &Arc<Inode>, flags: InodeFlags) -> Result<()> {
+        Ok(attr::set_flags(&self.engine, inode, flags)?)
     }
 
-    fn store_without_checksums(&self, inode: &Arc<Inode>) -> Result<()> {
-        Ok(attr::store_without_checksums(&self.engine, inode)?)
+    fn forgo_checksums(&self, inode: &Arc<Inode>) -> Result<()> {
+        Ok(attr::forgo_checksums(&self.engine, inode)?)
     }
 
-    fn extended_flags(&self, inode: &Inode) -> Fsxattr {
+    fn fsxattr(&self, inode: &Inode) -> Fsxattr {
         rules::fsxattr_of(inode.vfs_flags())
     }
 
-    fn find(&self, dir: &Arc<Inode>, name: &[u8]) -> Result<Option<(Target, Arc<Inode>)>> {
-        Ok(remove::find_both(&self.engine, dir, name)?)
+    fn lookup(&self, dir: &Arc<Inode>, name: &[u8]) -> Result<Option<(Target, Arc<Inode>)>> {
+        Ok(remove::lookup(&self.engine, dir, name)?)
     }
 
     fn is_current(&self, place: Place<'_>, found: Option<&Found<'_>>) -> Result<bool> {
@@ -262,7 +270,7 @@ impl front::Engine for Btrfs {
         Ok(names::check_vacant(&self.engine, dir, name)?)
     }
 
-    fn parent_of(&self, dir: &Arc<Inode>) -> Result<Arc<Inode>> {
+    fn parent(&self, dir: &Arc<Inode>) -> Result<Arc<Inode>> {
         Ok(dir::parent(&self.engine, dir)?)
     }
 
@@ -279,7 +287,7 @@ impl front::Engine for Btrfs {
         Ok(dir.state.lock().size > 0)
     }
 
-    fn list(
+    fn readdir(
         &self,
         dir: &Arc<Inode>,
         from: u64,
@@ -292,7 +300,7 @@ impl front::Engine for Btrfs {
         create::longest_symlink(&self.engine)
     }
 
-    fn make(
+    fn create(
         &self,
         who: &Credentials,
         place: Place<'_>,
@@ -303,7 +311,7 @@ impl front::Engine for Btrfs {
         Ok(create::create(&self.engine, who, place, what, perm)?)
     }
 
-    fn make_unnamed(&self, who: &Credentials, dir: &Arc<Inode>, perm: u32) -> Result<Arc<Inode>> {
+    fn tmpfile(&self, who: &Credentials, dir: &Arc<Inode>, perm: u32) -> Result<Arc<Inode>> {
         Ok(create::tmpfile(&self.engine, who, dir, perm)?)
     }
 
@@ -314,16 +322,16 @@ impl front::Engine for Btrfs {
         }
     }
 
-    fn add_link(&self, inode: &Arc<Inode>, place: Place<'_>) -> Result<()> {
+    fn link(&self, inode: &Arc<Inode>, place: Place<'_>) -> Result<()> {
         Ok(create::link(&self.engine, inode, place.dir, place.name)?)
     }
 
-    fn remove(&self, place: Place<'_>, directory: bool) -> Result<()> {
-        let Place { dir, name } = place;
-        match remove::remove(&self.engine, dir, name, directory)? {
-            Removal::Done => Ok(()),
-            Removal::Subvolume => Ok(subvolume::delete_empty(&self.engine, dir, name)?),
-        }
+    fn unlink(&self, place: Place<'_>) -> Result<()> {
+        self.remove(place, false)
+    }
+
+    fn rmdir(&self, place: Place<'_>) -> Result<()> {
+        self.remove(place, true)
     }
 
     fn lock_topology(&self) -> impl Sized {
@@ -340,7 +348,7 @@ impl front::Engine for Btrfs {
         rename::crosses_subvolumes(&found(source), target.map(found).as_ref(), to, mode)
     }
 
-    fn move_name(
+    fn rename(
         &self,
         source: &Found<'_>,
         target: Option<&Found<'_>>,
@@ -349,7 +357,7 @@ impl front::Engine for Btrfs {
     ) -> Result<()> {
         let target = target.map(found);
         let source = found(source);
-        Ok(rename::move_name(
+        Ok(rename::rename(
             &self.engine,
             &source,
             target.as_ref(),
@@ -358,15 +366,15 @@ impl front::Engine for Btrfs {
         )?)
     }
 
-    fn target_of(&self, inode: &Arc<Inode>) -> Result<Vec<u8>> {
-        Ok(data::read_symlink(&self.engine, inode)?)
+    fn readlink(&self, inode: &Arc<Inode>) -> Result<Vec<u8>> {
+        Ok(data::readlink(&self.engine, inode)?)
     }
 
-    fn read_data(&self, inode: &Arc<Inode>, offset: u64, buf: &mut [u8]) -> Result<usize> {
+    fn read(&self, inode: &Arc<Inode>, offset: u64, buf: &mut [u8]) -> Result<usize> {
         Ok(data::read(&self.engine, inode, offset, buf)?)
     }
 
-    fn write_data(&self, inode: &Arc<Inode>, offset: u64, data: &[u8]) -> Result<()> {
+    fn write(&self, inode: &Arc<Inode>, offset: u64, data: &[u8]) -> Result<()> {
         data::write(&self.engine, inode, offset, data)?;
         Ok(())
     }
@@ -375,7 +383,7 @@ impl front::Engine for Btrfs {
         Ok(data::stretch(&self.engine, inode, at)?)
     }
 
-    fn allocate_range(
+    fn fallocate(
         &self,
         inode: &Arc<Inode>,
         offset: u64,
@@ -385,7 +393,7 @@ impl front::Engine for Btrfs {
         Ok(data::fallocate(&self.engine, inode, offset, len, mode)?)
     }
 
-    fn copy_data(
+    fn copy_range(
         &self,
         (from, from_offset): (&Arc<Inode>, u64),
         (to, to_offset): (&Arc<Inode>, u64),
@@ -403,26 +411,26 @@ impl front::Engine for Btrfs {
         )?)
     }
 
-    fn make_durable(&self, inode: &Arc<Inode>, kind: SyncKind) -> Result<()> {
+    fn fsync(&self, inode: &Arc<Inode>, kind: SyncKind) -> Result<()> {
         let begun = Instant::now();
         let done = sync::fsync(&self.engine, inode, kind);
         self.engine.counters.fsync_latency.record(begun.elapsed());
         Ok(done?)
     }
 
-    fn make_all_durable(&self) -> Result<()> {
+    fn sync(&self) -> Result<()> {
         Ok(sync::sync(&self.engine)?)
     }
 
-    fn discard_free(&self, range: &TrimRange) -> Result<u64> {
-        Ok(self.engine.space.discard_free(range)?)
+    fn trim(&self, range: &TrimRange) -> Result<u64> {
+        Ok(self.engine.space.trim(range)?)
     }
 
-    fn attribute(&self, inode: &Arc<Inode>, name: &[u8]) -> Result<Option<Vec<u8>>> {
+    fn getxattr(&self, inode: &Arc<Inode>, name: &[u8]) -> Result<Option<Vec<u8>>> {
         Ok(xattr::get(&self.engine, inode, name)?)
     }
 
-    fn attribute_names(&self, inode: &Arc<Inode>) -> Result<Vec<Vec<u8>>> {
+    fn listxattr(&self, inode: &Arc<Inode>) -> Result<Vec<Vec<u8>>> {
         Ok(xattr::list(&self.engine, inode)?)
     }
 
@@ -439,11 +447,11 @@ impl front::Engine for Btrfs {
         .into()
     }
 
-    fn check_attribute(&self, _class: XattrClass, name: &[u8], value: &[u8]) -> Result<()> {
+    fn check_xattr(&self, _class: XattrClass, name: &[u8], value: &[u8]) -> Result<()> {
         Ok(xattr::check_size(&self.engine, name, value)?)
     }
 
-    fn change_attribute(&self, inode: &Arc<Inode>, change: AttributeChange<'_>) -> Result<()> {
+    fn change_xattr(&self, inode: &Arc<Inode>, change: AttributeChange<'_>) -> Result<()> {
         Ok(xattr::change(&self.engine, inode, change)?)
     }
 
@@ -458,7 +466,17 @@ impl front::Engine for Btrfs {
     }
 }
 
-impl Subvolumes for Btrfs {
+impl Mount {
+    fn remove(&self, place: Place<'_>, directory: bool) -> Result<()> {
+        let Place { dir, name } = place;
+        match remove::remove(&self.engine, dir, name, directory)? {
+            Removal::Done => Ok(()),
+            Removal::Subvolume => Ok(subvolume::delete_empty(&self.engine, dir, name)?),
+        }
+    }
+}
+
+impl Subvolumes for Mount {
     fn list(&self) -> Result<Vec<SubvolumeInfo>> {
         Ok(listing::list(&self.engine)?)
     }

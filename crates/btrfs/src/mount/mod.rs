@@ -7,6 +7,9 @@ mod sync;
 
 #[cfg(test)]
 pub(crate) use engine::Engine;
-pub use open::Btrfs;
+pub use open::Mount;
 #[cfg(test)]
 pub(crate) use sync::{fsync, sync};
+
+/// A mounted btrfs file system.
+pub type Btrfs = sapwood_vfs::front::Front<Mount>;

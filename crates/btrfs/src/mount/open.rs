@@ -14,20 +14,20 @@ use crate::tree::Root;
 use crate::volume::DeviceSet;
 use crate::{Error, Options, Result, namespace, subvolume, tree_log};
 
-/// A mounted btrfs file system.
-pub struct Btrfs {
+/// The engine of a mount, below its [front](sapwood_vfs::front).
+pub struct Mount {
     pub(crate) engine: Arc<Engine>,
     /// The subvolume that is mounted.
     pub(crate) top: Arc<Root>,
     background: Background,
 }
 
-impl Btrfs {
+impl Mount {
     /// Mounts the file system on these devices.
     ///
     /// # Errors
     /// What is wrong with the devices or the image, see [`Error`](crate::Error).
-    pub fn open(devices: Vec<Arc<dyn Device>>, options: Options) -> Result<Self> {
+    pub(crate) fn open(devices: Vec<Arc<dyn Device>>, options: Options) -> Result<Self> {
         replay_if_needed(&devices, &options)?;
         let (engine, top) = Engine::open(devices, options)?;
         engine.drop_stale_caches()?;
@@ -72,7 +72,7 @@ impl Btrfs {
     }
 }
 
-impl Drop for Btrfs {
+impl Drop for Mount {
     fn drop(&mut self) {
         self.background.stop(&self.engine);
     }

@@ -11,8 +11,8 @@ use crate::transaction::{Handle, Store};
 use crate::xattr;
 use crate::{Error, Result};
 
-/// Stores changes of attributes, but for the length. See [`vfs::front::Engine::set_attributes`].
-pub(crate) fn set_attributes(
+/// Stores changes of attributes, but for the length. See [`vfs::front::Engine::setattr`].
+pub(crate) fn setattr(
     store: &Arc<Store>,
     inode: &Arc<Inode>,
     changes: &SetAttr,
@@ -54,7 +54,7 @@ fn apply(h: &Handle, inode: &Arc<Inode>, changes: &SetAttr) {
 }
 
 /// Stores flags that were checked. Expects the `io` lock exclusively.
-pub(crate) fn store_flags(store: &Arc<Store>, inode: &Arc<Inode>, flags: InodeFlags) -> Result<()> {
+pub(crate) fn set_flags(store: &Arc<Store>, inode: &Arc<Inode>, flags: InodeFlags) -> Result<()> {
     let size = inode.state.lock().size;
     let kept = xattr::get(store, inode, xattr::COMPRESSION)?;
     let property: Option<&[u8]> = match (flags.contains(InodeFlags::COMPRESS), kept.as_deref()) {
@@ -92,7 +92,7 @@ pub(crate) fn store_flags(store: &Arc<Store>, inode: &Arc<Inode>, flags: InodeFl
 
 /// Turns off checksums, and with them compression, for the data of an empty file. Expects the `io`
 /// lock exclusively.
-pub(crate) fn store_without_checksums(store: &Arc<Store>, inode: &Arc<Inode>) -> Result<()> {
+pub(crate) fn forgo_checksums(store: &Arc<Store>, inode: &Arc<Inode>) -> Result<()> {
     let h = store.start(1)?;
     let now = store.now();
     inode.change(&h, |state| {

@@ -18,7 +18,7 @@ use crate::transaction::Handle;
 const ITEMS: u64 = 6;
 
 /// Finds what `name` leads to, and its inode. The caller holds no inode's lock.
-pub(crate) fn find_both(
+pub(crate) fn lookup(
     files: &Arc<Files>,
     parent: &Arc<Inode>,
     name: &[u8],
@@ -54,7 +54,7 @@ pub(crate) fn remove(
     directory: bool,
 ) -> Result<Removal> {
     loop {
-        let (target, victim) = find_both(namespace, dir, name)?.ok_or(vfs::Error::NotFound)?;
+        let (target, victim) = lookup(namespace, dir, name)?.ok_or(vfs::Error::NotFound)?;
         dir.require_writable()?;
         let guards = lock_all(&[dir, &victim]);
         if names::find(namespace, dir, name)? != Some(target) {

@@ -36,7 +36,7 @@ pub(crate) struct Found<'a> {
 /// # Errors
 /// `NotPermitted` for the stub of a subvolume, `CrossDevice`, `NotEmpty` for a subvolume in the
 /// way, `TooManyLinks`.
-pub(crate) fn move_name(
+pub(crate) fn rename(
     namespace: &Arc<Namespace>,
     source: &Found<'_>,
     target: Option<&Found<'_>>,

@@ -22,7 +22,7 @@ impl Space {
     ///
     /// # Errors
     /// The device; unreadable blocks.
-    pub(crate) fn discard_free(&self, range: &TrimRange) -> Result<u64> {
+    pub(crate) fn trim(&self, range: &TrimRange) -> Result<u64> {
         let mut bytes = 0;
         for group in self.all_groups() {
             bytes += self.discard_group(&group, range)?;

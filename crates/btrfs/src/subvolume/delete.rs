@@ -12,7 +12,7 @@ use crate::Result;
 use crate::data::Files;
 use crate::inode::{Inode, orphan_item};
 use crate::namespace::names;
-use crate::namespace::remove::find_both;
+use crate::namespace::remove::lookup;
 use crate::transaction::Handle;
 use crate::tree::Root;
 use sapwood_vfs::front::lock_all;
@@ -57,7 +57,7 @@ fn delete_if(
     rules::check_name(name)?;
     dir.require_dir()?;
     loop {
-        let (target, top) = find_both(subvolumes, dir, name)?.ok_or(vfs::Error::NotFound)?;
+        let (target, top) = lookup(subvolumes, dir, name)?.ok_or(vfs::Error::NotFound)?;
         let id = target.as_subvolume().ok_or(vfs::Error::Invalid)?;
         if top.is_stub() {
             return Err(vfs::Error::Invalid.into());

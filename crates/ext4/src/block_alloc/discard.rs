@@ -18,7 +18,7 @@ const PART: u64 = 4;
 ///
 /// # Errors
 /// The device; bitmaps that cannot be read.
-pub(crate) fn discard_free(groups: &Groups, range: &TrimRange) -> Result<u64> {
+pub(crate) fn trim(groups: &Groups, range: &TrimRange) -> Result<u64> {
     let geometry = groups.geometry();
     let bits = geometry.block_bits();
     let wanted = Range {

@@ -237,7 +237,7 @@ fn place(engine: &Arc<Engine>, inode: &Inode, mut bytes: Vec<u8>) -> Result<bloc
 ///
 /// # Errors
 /// [`Error::BadInode`]; the map is damaged, the device.
-pub(crate) fn read_symlink(volume: &Volume, inode: &Arc<Inode>) -> Result<Vec<u8>> {
+pub(crate) fn readlink(volume: &Volume, inode: &Arc<Inode>) -> Result<Vec<u8>> {
     let (size, flags, fast) = {
         let state = inode.state.lock();
         let fast = state.raw.is_fast_symlink(&volume.geometry);

@@ -58,7 +58,7 @@ mod writeback;
 pub(crate) use copy::copy_range;
 pub(crate) use fallocate::fallocate;
 pub(crate) use flush::{flush, flush_all};
-pub(crate) use inline::{read_symlink, write_symlink};
+pub(crate) use inline::{readlink, write_symlink};
 pub(crate) use read::read;
 pub(crate) use read::stretch;
 pub(crate) use truncate::{delete_content, is_bare, truncate};

@@ -216,7 +216,7 @@ fn gather(
 ///
 /// # Errors
 /// It is damaged, the device.
-pub(crate) fn list(store: &Store, dir: &Inode, from: u64, sink: &mut Sink<'_>) -> Result<()> {
+pub(crate) fn readdir(store: &Store, dir: &Inode, from: u64, sink: &mut Sink<'_>) -> Result<()> {
     let dir = &Dir::open(store, dir)?;
     dir.check_readable()?;
     let hasher = match dir.form {

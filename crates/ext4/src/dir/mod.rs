@@ -9,7 +9,7 @@ mod shape;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use list::list;
+pub(crate) use list::readdir;
 pub(crate) use names::{
     Absent, CHANGE_CREDITS, Present, Room, absent, credits, find, init, insert, insert_absent,
     is_empty, parent, present, remove, remove_present, replace, room, room_absent, set_parent,

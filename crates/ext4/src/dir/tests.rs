@@ -129,7 +129,7 @@ impl Bed {
     fn page(&self, from: u64, count: usize) -> Vec<DirEntry> {
         let _io = self.dir.io.read();
         let mut page = Vec::new();
-        list(self.engine(), &self.dir, from, &mut |entry| {
+        readdir(self.engine(), &self.dir, from, &mut |entry| {
             if page.len() == count {
                 return ControlFlow::Break(());
             }

@@ -49,19 +49,22 @@ use crate::{DataMode, Error, FastCommits, Options, Result, map, ops, recovery};
 use background::Background;
 
 /// A mounted ext2, ext3 or ext4 file system.
-pub struct Ext4 {
+pub type Ext4 = sapwood_vfs::front::Front<Mount>;
+
+/// The engine of a mount, below its [front](sapwood_vfs::front).
+pub struct Mount {
     pub(crate) engine: Arc<Engine>,
     /// Held by the thread that moves a directory from one parent to another.
     pub(crate) topology: RankedMutex<()>,
     background: Background,
 }
 
-impl Ext4 {
+impl Mount {
     /// Mounts the file system on this device.
     ///
     /// # Errors
     /// What is wrong with the device or the image, see [`Error`].
-    pub fn open(device: Arc<dyn Device>, options: Options) -> Result<Self> {
+    pub(crate) fn open(device: Arc<dyn Device>, options: Options) -> Result<Self> {
         let engine = open(device, options)?;
         if !engine.read_only() {
             engine.writeback.start(&engine);
@@ -92,7 +95,7 @@ impl Ext4 {
     }
 }
 
-impl Drop for Ext4 {
+impl Drop for Mount {
     fn drop(&mut self) {
         self.background.stop(&self.engine);
     }

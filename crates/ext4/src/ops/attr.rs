@@ -13,11 +13,11 @@ use crate::inode::disk_flags;
 use crate::inode::{Inode, disk_time};
 use crate::{Result, xattr};
 
-/// Stores changes of attributes, but for the length. See [`vfs::front::Engine::set_attributes`].
+/// Stores changes of attributes, but for the length. See [`vfs::front::Engine::setattr`].
 ///
 /// # Errors
 /// Damage, the journal.
-pub(crate) fn set_attributes(
+pub(crate) fn setattr(
     engine: &Arc<Engine>,
     inode: &Arc<Inode>,
     changes: &SetAttr,
@@ -93,7 +93,7 @@ pub(crate) fn check_flags(asked: InodeFlags) -> vfs::Result<()> {
 ///
 /// # Errors
 /// Damage, the journal.
-pub(crate) fn store_flags(
+pub(crate) fn set_flags(
     engine: &Arc<Engine>,
     inode: &Arc<Inode>,
     flags: InodeFlags,

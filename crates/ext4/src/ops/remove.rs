@@ -19,7 +19,7 @@ use crate::{dir, orphan};
 ///
 /// # Errors
 /// [`Error::BadInode`] if the name leads to an inode that is free; other damage, the device.
-pub(crate) fn look_up(
+pub(crate) fn lookup(
     engine: &Arc<Engine>,
     parent: &Arc<Inode>,
     name: &[u8],

@@ -24,7 +24,7 @@ pub(crate) struct Found<'a> {
 ///
 /// # Errors
 /// `TooManyLinks`.
-pub(crate) fn move_name(
+pub(crate) fn rename(
     engine: &Arc<Engine>,
     source: Found<'_>,
     target: Option<Found<'_>>,

@@ -477,7 +477,7 @@ impl Replay<'_> {
     /// Sets the links of a directory by what it holds.
     fn count_links(&self, parent: &Inode) -> Result<()> {
         let mut links = 2u32;
-        dir::list(self.engine, parent, 0, &mut |entry| {
+        dir::readdir(self.engine, parent, 0, &mut |entry| {
             let own = matches!(entry.name.as_slice(), b"." | b"..");
             links = links.saturating_add(u32::from(!own && entry.kind == FileKind::Directory));
             ControlFlow::Continue(())

@@ -173,7 +173,7 @@ fn apply(volume: &Volume, h: &Handle, inode: &Inode, mut plan: Plan) -> Result<(
 /// exclusively.
 ///
 /// # Errors
-/// See [`vfs::front::Engine::change_attribute`]. The caller deletes unused values afterwards.
+/// See [`vfs::front::Engine::change_xattr`]. The caller deletes unused values afterwards.
 pub(crate) fn change(
     volume: &Volume,
     inode: &Arc<Inode>,

@@ -153,6 +153,21 @@ pub trait Engine: Send + Sync + Sized {
     type Target: Debug;
     /// What a search learned about a missing name, for a later insertion.
     type Vacancy;
+    /// What the file system is on.
+    type Devices;
+    /// Options of a mount.
+    type Options;
+    /// Why a mount fails.
+    type OpenError;
+
+    /// Mounts the file system.
+    ///
+    /// # Errors
+    /// What is wrong with the devices or the image.
+    fn open(
+        devices: Self::Devices,
+        options: Self::Options,
+    ) -> std::result::Result<Self, Self::OpenError>;
 
     /// Kind of file system for messages.
     fn kind(&self) -> &'static str;
@@ -163,23 +178,23 @@ pub trait Engine: Send + Sync + Sized {
     /// Fails after an unmount.
     fn check_open(&self) -> Result<()>;
     /// Whether no change is possible, because of an option or an error.
-    fn is_read_only(&self) -> bool;
+    fn refuses_changes(&self) -> bool;
     /// Whether the mounted subvolume refuses changes, although others may accept them.
-    fn shows_read_only(&self) -> bool {
-        self.is_read_only()
+    fn read_only(&self) -> bool {
+        self.refuses_changes()
     }
     /// Sizes and counts.
-    fn statistics(&self) -> Result<FsStat>;
+    fn statfs(&self) -> Result<FsStat>;
     /// Counters as JSON.
-    fn counters_json(&self) -> String;
+    fn stats_json(&self) -> String;
     /// The first error that lost data or ended all changes.
-    fn first_failure(&self) -> Option<String>;
+    fn first_error(&self) -> Option<String>;
     /// Operations on subvolumes, if the engine has them.
-    fn subvolume_operations(&self) -> Option<&dyn Subvolumes> {
+    fn subvolumes(&self) -> Option<&dyn Subvolumes> {
         None
     }
     /// Makes everything durable and ends the mount.
-    fn shut_down(&self) -> Result<()>;
+    fn unmount(&self) -> Result<()>;
 
     /// The inode of this number.
     ///
@@ -187,26 +202,26 @@ pub trait Engine: Send + Sync + Sized {
     /// `Stale` if there is none.
     fn inode_by_number(&self, ino: Ino) -> Result<Arc<Self::Inode>>;
     /// Releases `count` references. Returns the inode if they were the last.
-    fn release(&self, ino: Ino, count: u64) -> Option<Arc<Self::Inode>>;
+    fn forget(&self, ino: Ino, count: u64) -> Option<Arc<Self::Inode>>;
     /// All inodes in memory.
     fn inodes(&self) -> Vec<Arc<Self::Inode>>;
     /// See [`FileSystem::referenced`](crate::FileSystem::referenced).
-    fn referenced_inodes(&self) -> Vec<Ino>;
+    fn referenced(&self) -> Vec<Ino>;
     /// See [`FileSystem::is_crowded`](crate::FileSystem::is_crowded).
-    fn has_crowd(&self, ino: Ino) -> bool;
+    fn is_crowded(&self, ino: Ino) -> bool;
     /// See [`FileSystem::crowd`](crate::FileSystem::crowd).
-    fn crowded_inodes(&self) -> Vec<Ino>;
+    fn crowd(&self) -> Vec<Ino>;
     /// Deletes an inode without a name, unless it is in use. The caller holds no I/O lock.
     fn reap(&self, inode: &Arc<Self::Inode>) -> Result<()>;
 
     /// Attributes as callers see them.
-    fn attributes(&self, inode: &Arc<Self::Inode>) -> Attr;
+    fn getattr(&self, inode: &Arc<Self::Inode>) -> Attr;
     /// Sets the length of a regular file. The caller holds the I/O lock exclusively.
     fn truncate(&self, inode: &Arc<Self::Inode>, size: u64) -> Result<()>;
     /// Stores changes except the length. `access` is the new access ACL, if there is one
     /// (`Some(None)`: none is needed any more); `strip` removes the file capability. The caller
     /// holds the I/O lock exclusively.
-    fn set_attributes(
+    fn setattr(
         &self,
         inode: &Arc<Self::Inode>,
         changes: &SetAttr,
@@ -230,35 +245,35 @@ pub trait Engine: Send + Sync + Sized {
         Ok(())
     }
     /// Stores flags that were checked. The caller holds the I/O lock exclusively.
-    fn store_flags(&self, inode: &Arc<Self::Inode>, flags: InodeFlags) -> Result<()>;
+    fn set_flags(&self, inode: &Arc<Self::Inode>, flags: InodeFlags) -> Result<()>;
     /// Turns off checksums for the data of an empty file. The caller holds the I/O lock
     /// exclusively.
     ///
     /// # Errors
     /// `NotSupported` for a format whose data has none.
-    fn store_without_checksums(&self, _inode: &Arc<Self::Inode>) -> Result<()> {
+    fn forgo_checksums(&self, _inode: &Arc<Self::Inode>) -> Result<()> {
         Err(Error::NotSupported)
     }
     /// See [`FileSystem::fsxattr`](crate::FileSystem::fsxattr).
-    fn extended_flags(&self, inode: &Self::Inode) -> Fsxattr;
+    fn fsxattr(&self, inode: &Self::Inode) -> Fsxattr;
     /// The rest of a request, without the fields that are not flags and that the format supports.
-    fn own_extended_flags(&self, value: &Fsxattr) -> Fsxattr {
+    fn own_fsxattr(&self, value: &Fsxattr) -> Fsxattr {
         *value
     }
     /// Fails for fields that the image cannot store.
     ///
     /// # Errors
     /// `NotSupported`.
-    fn check_extended_flags(&self, _inode: &Self::Inode, _value: &Fsxattr) -> Result<()> {
+    fn check_fsxattr(&self, _inode: &Self::Inode, _value: &Fsxattr) -> Result<()> {
         Ok(())
     }
     /// Stores the fields that are not flags. The caller holds no I/O lock.
-    fn set_extended_flags(&self, _inode: &Arc<Self::Inode>, _value: &Fsxattr) -> Result<()> {
+    fn set_fsxattr(&self, _inode: &Arc<Self::Inode>, _value: &Fsxattr) -> Result<()> {
         Ok(())
     }
 
     /// Looks up `name` and loads its inode. The caller holds no I/O lock: the result may be stale.
-    fn find(&self, dir: &Arc<Self::Inode>, name: &[u8]) -> Result<Option<Hit<Self>>>;
+    fn lookup(&self, dir: &Arc<Self::Inode>, name: &[u8]) -> Result<Option<Hit<Self>>>;
     /// Whether `place` still leads to what was found, or is still absent (`None`). The caller holds
     /// all their I/O locks exclusively.
     fn is_current(
@@ -272,14 +287,14 @@ pub trait Engine: Send + Sync + Sized {
     /// `Exists`.
     fn vacancy(&self, dir: &Arc<Self::Inode>, name: &[u8]) -> Result<Self::Vacancy>;
     /// The directory that contains `dir`. The caller holds the I/O lock of `dir`.
-    fn parent_of(&self, dir: &Arc<Self::Inode>) -> Result<Arc<Self::Inode>>;
+    fn parent(&self, dir: &Arc<Self::Inode>) -> Result<Arc<Self::Inode>>;
     /// The error for directories that contain each other.
     fn directory_ring(&self, dir: &Self::Inode) -> Error;
     /// Whether a directory has entries. The caller holds its I/O lock.
     fn has_entries(&self, dir: &Arc<Self::Inode>) -> Result<bool>;
     /// See [`FileSystem::readdir`](crate::FileSystem::readdir). The caller holds the I/O lock
     /// shared.
-    fn list(
+    fn readdir(
         &self,
         dir: &Arc<Self::Inode>,
         from: u64,
@@ -288,7 +303,7 @@ pub trait Engine: Send + Sync + Sized {
     /// Longest target of a symbolic link, in bytes.
     fn longest_target(&self) -> usize;
     /// Creates an inode and its name. The caller holds the directory's I/O lock exclusively.
-    fn make(
+    fn create(
         &self,
         who: &Credentials,
         place: Place<'_, Self::Inode>,
@@ -297,12 +312,12 @@ pub trait Engine: Send + Sync + Sized {
         perm: u32,
     ) -> Result<Arc<Self::Inode>>;
     /// See [`FileSystem::most_filled`](crate::FileSystem::most_filled).
-    fn most_content(&self) -> u64 {
+    fn most_filled(&self) -> u64 {
         0
     }
     /// Creates a regular file with its content, and its name. `None`: it has to be written after
     /// its creation. The caller holds the directory's I/O lock exclusively.
-    fn make_filled(
+    fn create_filled(
         &self,
         _who: &Credentials,
         _place: Place<'_, Self::Inode>,
@@ -313,7 +328,7 @@ pub trait Engine: Send + Sync + Sized {
         Ok(None)
     }
     /// Creates a file without a name. The caller holds the directory's I/O lock shared.
-    fn make_unnamed(
+    fn tmpfile(
         &self,
         who: &Credentials,
         dir: &Arc<Self::Inode>,
@@ -330,13 +345,17 @@ pub trait Engine: Send + Sync + Sized {
     ///
     /// # Errors
     /// `TooManyLinks`.
-    fn add_link(&self, inode: &Arc<Self::Inode>, place: Place<'_, Self::Inode>) -> Result<()>;
-    /// Removes a name of a directory (`directory`) or of anything else. The caller holds no I/O
-    /// lock.
+    fn link(&self, inode: &Arc<Self::Inode>, place: Place<'_, Self::Inode>) -> Result<()>;
+    /// Removes a name of anything but a directory. The caller holds no I/O lock.
     ///
     /// # Errors
-    /// As [`FileSystem::unlink`](crate::FileSystem::unlink) and `rmdir`.
-    fn remove(&self, place: Place<'_, Self::Inode>, directory: bool) -> Result<()>;
+    /// `NotFound`, `IsDirectory`, `NotPermitted`.
+    fn unlink(&self, place: Place<'_, Self::Inode>) -> Result<()>;
+    /// Removes an empty directory. The caller holds no I/O lock.
+    ///
+    /// # Errors
+    /// `NotFound`, `NotDirectory`, `NotEmpty`, `NotPermitted`.
+    fn rmdir(&self, place: Place<'_, Self::Inode>) -> Result<()>;
     /// Excludes other renames between directories.
     fn lock_topology(&self) -> impl Sized;
     /// Whether a rename would move an inode from one subvolume to another.
@@ -354,7 +373,7 @@ pub trait Engine: Send + Sync + Sized {
     ///
     /// # Errors
     /// `TooManyLinks`, `CrossDevice`, `NotPermitted`, `NotEmpty`.
-    fn move_name(
+    fn rename(
         &self,
         source: &Found<'_, Self>,
         target: Option<&Found<'_, Self>>,
@@ -363,17 +382,17 @@ pub trait Engine: Send + Sync + Sized {
     ) -> Result<()>;
 
     /// Target of a symbolic link.
-    fn target_of(&self, inode: &Arc<Self::Inode>) -> Result<Vec<u8>>;
+    fn readlink(&self, inode: &Arc<Self::Inode>) -> Result<Vec<u8>>;
     /// Reads a regular file. The caller holds the I/O lock shared.
-    fn read_data(&self, inode: &Arc<Self::Inode>, offset: u64, buf: &mut [u8]) -> Result<usize>;
+    fn read(&self, inode: &Arc<Self::Inode>, offset: u64, buf: &mut [u8]) -> Result<usize>;
     /// Writes to a regular file; `data` is not empty. The caller holds the I/O lock exclusively.
-    fn write_data(&self, inode: &Arc<Self::Inode>, offset: u64, data: &[u8]) -> Result<()>;
+    fn write(&self, inode: &Arc<Self::Inode>, offset: u64, data: &[u8]) -> Result<()>;
     /// Whether the byte at `at` is data, and the offset up to which that is known to hold. The
     /// caller holds the I/O lock.
     fn stretch(&self, inode: &Arc<Self::Inode>, at: u64, size: u64) -> Result<(bool, u64)>;
     /// See [`FileSystem::fallocate`](crate::FileSystem::fallocate). The caller holds the I/O lock
     /// exclusively.
-    fn allocate_range(
+    fn fallocate(
         &self,
         inode: &Arc<Self::Inode>,
         offset: u64,
@@ -382,7 +401,7 @@ pub trait Engine: Send + Sync + Sized {
     ) -> Result<()>;
     /// See [`FileSystem::copy_range`](crate::FileSystem::copy_range). The caller holds both I/O
     /// locks exclusively.
-    fn copy_data(
+    fn copy_range(
         &self,
         from: (&Arc<Self::Inode>, u64),
         to: (&Arc<Self::Inode>, u64),
@@ -390,17 +409,17 @@ pub trait Engine: Send + Sync + Sized {
         mode: CopyMode,
     ) -> Result<u64>;
     /// Makes one inode durable. The caller holds no I/O lock.
-    fn make_durable(&self, inode: &Arc<Self::Inode>, kind: SyncKind) -> Result<()>;
+    fn fsync(&self, inode: &Arc<Self::Inode>, kind: SyncKind) -> Result<()>;
     /// Makes everything durable.
-    fn make_all_durable(&self) -> Result<()>;
+    fn sync(&self) -> Result<()>;
     /// Discards free space; see [`FileSystem::trim`](crate::FileSystem::trim). Operations go on
     /// meanwhile.
-    fn discard_free(&self, range: &TrimRange) -> Result<u64>;
+    fn trim(&self, range: &TrimRange) -> Result<u64>;
 
     /// Value of an extended attribute. The caller holds the I/O lock.
-    fn attribute(&self, inode: &Arc<Self::Inode>, name: &[u8]) -> Result<Option<Vec<u8>>>;
+    fn getxattr(&self, inode: &Arc<Self::Inode>, name: &[u8]) -> Result<Option<Vec<u8>>>;
     /// Full names of all extended attributes. The caller holds the I/O lock.
-    fn attribute_names(&self, inode: &Arc<Self::Inode>) -> Result<Vec<Vec<u8>>>;
+    fn listxattr(&self, inode: &Arc<Self::Inode>) -> Result<Vec<Vec<u8>>>;
     /// Whether the inode has a file capability. The caller holds the I/O lock exclusively.
     fn has_capability(&self, inode: &Arc<Self::Inode>) -> Result<bool>;
     /// The error for an ACL on the image that cannot be parsed.
@@ -409,12 +428,12 @@ pub trait Engine: Send + Sync + Sized {
     ///
     /// # Errors
     /// `NotSupported`, `NoSpace`.
-    fn check_attribute(&self, class: XattrClass, name: &[u8], value: &[u8]) -> Result<()>;
+    fn check_xattr(&self, class: XattrClass, name: &[u8], value: &[u8]) -> Result<()>;
     /// Stores one change. The caller holds the I/O lock exclusively.
     ///
     /// # Errors
     /// `Exists`, `NoAttribute`, according to the mode of the change.
-    fn change_attribute(&self, inode: &Arc<Self::Inode>, change: AttributeChange<'_>)
+    fn change_xattr(&self, inode: &Arc<Self::Inode>, change: AttributeChange<'_>)
     -> Result<()>;
     /// Sets a property (`btrfs.*`), or removes it if the value is empty. The caller holds the I/O
     /// lock exclusively.

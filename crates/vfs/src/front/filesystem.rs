@@ -1,11 +1,11 @@
-//! Implements the [`FileSystem`] trait for every [`Engine`].
+//! The [`FileSystem`] of an [`Engine`]: the rules around each operation.
 
-use std::ops::ControlFlow;
+use std::ops::{ControlFlow, Deref};
 use std::sync::Arc;
 
 use super::engine::{AttributeChange, Engine, Inode, Place, lock_all};
 use super::rename;
-use super::shared::Front;
+use super::shared::Steps;
 use crate::rules::{self, XattrClass};
 use crate::{
     AllocMode, Attr, Content, CopyMode, Credentials, DirEntry, Entry, Error, FileKind, FileSystem,
@@ -13,63 +13,93 @@ use crate::{
     SetXattrMode, Subvolumes, SyncKind, TrimRange, WriteMode,
 };
 
-impl<E: Engine> FileSystem for E {
+/// An engine with the rules around its operations: a [`FileSystem`].
+///
+/// An operation has one name here and in [`Engine`]. Here it takes inode numbers, checks its
+/// arguments and takes locks; there it takes inodes that the front found and locked.
+#[derive(Debug)]
+pub struct Front<E> {
+    engine: E,
+}
+
+impl<E: Engine> Front<E> {
+    /// Mounts a file system.
+    ///
+    /// # Errors
+    /// The engine's: what is wrong with the devices or the image.
+    pub fn open(devices: E::Devices, options: E::Options) -> std::result::Result<Self, E::OpenError> {
+        Ok(Self {
+            engine: E::open(devices, options)?,
+        })
+    }
+}
+
+/// The engine, for what only one format has.
+impl<E> Deref for Front<E> {
+    type Target = E;
+
+    fn deref(&self) -> &E {
+        &self.engine
+    }
+}
+
+impl<E: Engine> FileSystem for Front<E> {
     fn kind(&self) -> &'static str {
-        Engine::kind(self)
+        self.engine.kind()
     }
 
     fn root(&self) -> Ino {
-        Engine::root(self)
+        self.engine.root()
     }
 
     fn read_only(&self) -> bool {
-        self.shows_read_only()
+        self.engine.read_only()
     }
 
     fn statfs(&self) -> Result<FsStat> {
-        self.check_open()?;
-        self.statistics()
+        self.engine.check_open()?;
+        self.engine.statfs()
     }
 
     fn lookup(&self, dir: Ino, name: &[u8]) -> Result<Entry> {
-        self.check_open()?;
-        let dir = self.directory(dir)?;
+        self.engine.check_open()?;
+        let dir = self.engine.directory(dir)?;
         rules::check_name(name)?;
         loop {
-            let (_, inode) = self.find(&dir, name)?.ok_or(Error::NotFound)?;
-            match self.entry(&inode) {
+            let (_, inode) = self.engine.lookup(&dir, name)?.ok_or(Error::NotFound)?;
+            match self.engine.entry(&inode) {
                 // The last name of the inode was removed between the lookup and the reference.
-                Err(Error::Stale) if !self.is_read_only() => {}
+                Err(Error::Stale) if !self.engine.refuses_changes() => {}
                 other => return other,
             }
         }
     }
 
     fn reference(&self, ino: Ino) -> Result<Entry> {
-        self.check_open()?;
-        let inode = self.live(ino)?;
+        self.engine.check_open()?;
+        let inode = self.engine.live(ino)?;
         match inode.is_detached() {
             true => Err(Error::Stale),
-            false => self.entry(&inode),
+            false => self.engine.entry(&inode),
         }
     }
 
     fn parent(&self, dir: Ino) -> Result<Entry> {
-        self.check_open()?;
-        let dir = self.directory(dir)?;
+        self.engine.check_open()?;
+        let dir = self.engine.directory(dir)?;
         let parent = {
             let _io = dir.lock_shared();
-            self.parent_of(&dir)?
+            self.engine.parent(&dir)?
         };
-        self.entry(&parent)
+        self.engine.entry(&parent)
     }
 
     fn forget(&self, ino: Ino, count: u64) {
-        let Some(inode) = self.release(ino, count) else {
+        let Some(inode) = self.engine.forget(ino, count) else {
             return;
         };
         if !inode.is_linked()
-            && let Err(error) = self.reap(&inode)
+            && let Err(error) = self.engine.reap(&inode)
         {
             // The orphan item stays: the next mount deletes the inode.
             log::warn!("{inode:?}: not deleted: {error}");
@@ -77,37 +107,37 @@ impl<E: Engine> FileSystem for E {
     }
 
     fn referenced(&self) -> Vec<Ino> {
-        self.referenced_inodes()
+        self.engine.referenced()
     }
 
     fn is_crowded(&self, ino: Ino) -> bool {
-        self.has_crowd(ino)
+        self.engine.is_crowded(ino)
     }
 
     fn crowd(&self) -> Vec<Ino> {
-        self.crowded_inodes()
+        self.engine.crowd()
     }
 
     fn getattr(&self, ino: Ino) -> Result<Attr> {
-        self.check_open()?;
-        Ok(self.attributes(&self.live(ino)?))
+        self.engine.check_open()?;
+        Ok(self.engine.getattr(&self.engine.live(ino)?))
     }
 
     fn setattr(&self, ino: Ino, changes: &SetAttr) -> Result<Attr> {
-        self.check_writable()?;
-        let inode = self.live(ino)?;
+        self.engine.check_writable()?;
+        let inode = self.engine.live(ino)?;
         if *changes != SetAttr::default() {
-            self.change_attributes(&inode, changes)?;
+            self.engine.change_attributes(&inode, changes)?;
         }
-        self.sync_if_asked(&inode)?;
-        Ok(self.attributes(&inode))
+        self.engine.sync_if_asked(&inode)?;
+        Ok(self.engine.getattr(&inode))
     }
 
     fn readlink(&self, ino: Ino) -> Result<Vec<u8>> {
-        self.check_open()?;
-        let inode = self.live(ino)?;
+        self.engine.check_open()?;
+        let inode = self.engine.live(ino)?;
         match inode.kind() {
-            FileKind::Symlink => self.target_of(&inode),
+            FileKind::Symlink => self.engine.readlink(&inode),
             _ => Err(Error::Invalid),
         }
     }
@@ -120,15 +150,15 @@ impl<E: Engine> FileSystem for E {
         what: NewInode<'_>,
         perm: u32,
     ) -> Result<Entry> {
-        let made = new_name(self, dir, name, &what, |place, vacancy| {
-            self.make(who, place, vacancy, what, perm).map(Some)
+        let made = new_name(&self.engine, dir, name, &what, |place, vacancy| {
+            self.engine.create(who, place, vacancy, what, perm).map(Some)
         })?;
         // The closure makes one.
         made.ok_or(Error::Invalid)
     }
 
     fn most_filled(&self) -> u64 {
-        self.most_content()
+        self.engine.most_filled()
     }
 
     fn create_filled(
@@ -139,17 +169,17 @@ impl<E: Engine> FileSystem for E {
         perm: u32,
         content: &Content<'_>,
     ) -> Result<Option<Entry>> {
-        if content.data.len() as u64 > self.most_content() {
+        if content.data.len() as u64 > self.engine.most_filled() {
             return Ok(None);
         }
-        new_name(self, dir, name, &NewInode::Regular, |place, vacancy| {
-            self.make_filled(who, place, vacancy, perm, content)
+        new_name(&self.engine, dir, name, &NewInode::Regular, |place, vacancy| {
+            self.engine.create_filled(who, place, vacancy, perm, content)
         })
     }
 
     fn tmpfile(&self, who: &Credentials, dir: Ino, perm: u32) -> Result<Entry> {
-        self.check_writable()?;
-        let dir = self.directory(dir)?;
+        self.engine.check_writable()?;
+        let dir = self.engine.directory(dir)?;
         dir.check_changeable()?;
         let inode = {
             let _io = dir.lock_shared();
@@ -157,14 +187,14 @@ impl<E: Engine> FileSystem for E {
                 return Err(Error::NotFound);
             }
             rules::check_add_name(dir.flags())?;
-            self.make_unnamed(who, &dir, perm)?
+            self.engine.tmpfile(who, &dir, perm)?
         };
-        self.entry(&inode)
+        self.engine.entry(&inode)
     }
 
     fn link(&self, ino: Ino, dir: Ino, name: &[u8]) -> Result<Entry> {
-        self.check_writable()?;
-        let (inode, dir) = (self.live(ino)?, self.live(dir)?);
+        self.engine.check_writable()?;
+        let (inode, dir) = (self.engine.live(ino)?, self.engine.live(dir)?);
         rules::check_name(name)?;
         rules::check_directory(dir.kind())?;
         dir.check_changeable()?;
@@ -173,25 +203,29 @@ impl<E: Engine> FileSystem for E {
             if !dir.takes_names() {
                 return Err(Error::NotFound);
             }
-            self.vacancy(&dir, name)?;
+            self.engine.vacancy(&dir, name)?;
             rules::check_add_name(dir.flags())?;
-            self.check_same_tree(&inode, &dir)?;
+            self.engine.check_same_tree(&inode, &dir)?;
             rules::check_link(inode.kind(), inode.flags())?;
             if !inode.is_linkable() {
                 return Err(Error::NotFound);
             }
-            self.add_link(&inode, Place { dir: &dir, name })?;
+            self.engine.link(&inode, Place { dir: &dir, name })?;
         }
-        self.sync_if_asked(&dir)?;
-        self.entry(&inode)
+        self.engine.sync_if_asked(&dir)?;
+        self.engine.entry(&inode)
     }
 
     fn unlink(&self, dir: Ino, name: &[u8]) -> Result<()> {
-        remove(self, dir, name, false)
+        let (engine, dir) = (&self.engine, parent_of_name(&self.engine, dir, name)?);
+        engine.unlink(Place { dir: &dir, name })?;
+        engine.sync_if_asked(&dir)
     }
 
     fn rmdir(&self, dir: Ino, name: &[u8]) -> Result<()> {
-        remove(self, dir, name, true)
+        let (engine, dir) = (&self.engine, parent_of_name(&self.engine, dir, name)?);
+        engine.rmdir(Place { dir: &dir, name })?;
+        engine.sync_if_asked(&dir)
     }
 
     fn rename(
@@ -202,8 +236,8 @@ impl<E: Engine> FileSystem for E {
         to_name: &[u8],
         mode: RenameMode,
     ) -> Result<()> {
-        self.check_writable()?;
-        let (from, to) = (self.live(from_dir)?, self.live(to_dir)?);
+        self.engine.check_writable()?;
+        let (from, to) = (self.engine.live(from_dir)?, self.engine.live(to_dir)?);
         let source = Place {
             dir: &from,
             name: from_name,
@@ -212,11 +246,11 @@ impl<E: Engine> FileSystem for E {
             dir: &to,
             name: to_name,
         };
-        rename::rename(self, source, target, mode)?;
-        self.sync_if_asked(&to)?;
+        rename::rename(&self.engine, source, target, mode)?;
+        self.engine.sync_if_asked(&to)?;
         match from_dir == to_dir || sapwood_fault::planted(70) {
             true => Ok(()),
-            false => self.sync_if_asked(&from),
+            false => self.engine.sync_if_asked(&from),
         }
     }
 
@@ -226,29 +260,29 @@ impl<E: Engine> FileSystem for E {
         from: u64,
         sink: &mut dyn FnMut(DirEntry) -> ControlFlow<()>,
     ) -> Result<()> {
-        self.check_open()?;
-        let dir = self.directory(dir)?;
+        self.engine.check_open()?;
+        let dir = self.engine.directory(dir)?;
         {
             let _io = dir.lock_shared();
-            self.list(&dir, from, sink)?;
+            self.engine.readdir(&dir, from, sink)?;
         }
-        self.accessed(&dir)
+        self.engine.accessed(&dir)
     }
 
     fn read(&self, ino: Ino, offset: u64, buf: &mut [u8]) -> Result<usize> {
-        self.check_open()?;
-        let inode = self.regular(ino)?;
+        self.engine.check_open()?;
+        let inode = self.engine.regular(ino)?;
         let count = {
             let _io = inode.lock_shared();
-            self.read_data(&inode, offset, buf)?
+            self.engine.read(&inode, offset, buf)?
         };
-        self.accessed(&inode)?;
+        self.engine.accessed(&inode)?;
         Ok(count)
     }
 
     fn write(&self, ino: Ino, offset: u64, data: &[u8], mode: WriteMode) -> Result<u64> {
-        self.check_writable()?;
-        let inode = self.regular(ino)?;
+        self.engine.check_writable()?;
+        let inode = self.engine.regular(ino)?;
         inode.check_changeable()?;
         let early = inode.size();
         let end = {
@@ -263,21 +297,21 @@ impl<E: Engine> FileSystem for E {
             if data.is_empty() {
                 return Ok(end);
             }
-            self.strip_privileges(&inode, mode.kill_setid)?;
+            self.engine.strip_privileges(&inode, mode.kill_setid)?;
             if !mode.writeback {
                 // Before the data is written, because its completion queues the inode item.
-                inode.content_changed(self.now());
+                inode.content_changed(self.engine.now());
             }
-            self.write_data(&inode, offset, data)?;
+            self.engine.write(&inode, offset, data)?;
             end
         };
-        self.sync_if_asked(&inode)?;
+        self.engine.sync_if_asked(&inode)?;
         Ok(end)
     }
 
     fn fallocate(&self, ino: Ino, offset: u64, len: u64, mode: AllocMode) -> Result<()> {
-        self.check_writable()?;
-        let inode = self.regular(ino)?;
+        self.engine.check_writable()?;
+        let inode = self.engine.regular(ino)?;
         inode.check_changeable()?;
         if len == 0 {
             return Err(Error::Invalid);
@@ -286,23 +320,23 @@ impl<E: Engine> FileSystem for E {
         {
             let _io = inode.lock_exclusive();
             rules::check_allocate(inode.flags(), mode)?;
-            self.strip_privileges(&inode, false)?;
-            self.allocate_range(&inode, offset, len, mode)?;
-            self.store_content_change(&inode)?;
+            self.engine.strip_privileges(&inode, false)?;
+            self.engine.fallocate(&inode, offset, len, mode)?;
+            self.engine.store_content_change(&inode)?;
         }
-        self.sync_if_asked(&inode)
+        self.engine.sync_if_asked(&inode)
     }
 
     fn seek(&self, ino: Ino, from: SeekFrom) -> Result<u64> {
-        self.check_open()?;
-        let inode = self.regular(ino)?;
+        self.engine.check_open()?;
+        let inode = self.engine.regular(ino)?;
         let _io = inode.lock_shared();
         let size = inode.size();
         let (SeekFrom::Data(offset) | SeekFrom::Hole(offset)) = from;
         let wants_data = matches!(from, SeekFrom::Data(_));
         let mut at = offset;
         while at < size {
-            let (is_data, end) = self.stretch(&inode, at, size)?;
+            let (is_data, end) = self.engine.stretch(&inode, at, size)?;
             if is_data == wants_data {
                 return Ok(at);
             }
@@ -324,62 +358,62 @@ impl<E: Engine> FileSystem for E {
         len: u64,
         mode: CopyMode,
     ) -> Result<u64> {
-        self.check_writable()?;
-        let (source, target) = (self.regular(from)?, self.regular(to)?);
+        self.engine.check_writable()?;
+        let (source, target) = (self.engine.regular(from)?, self.engine.regular(to)?);
         target.check_changeable()?;
         let copied = {
             let _guards = lock_all(&[&source, &target]);
             // A copy is never an append.
             rules::check_write(target.flags(), false, false)?;
-            self.strip_privileges(&target, false)?;
+            self.engine.strip_privileges(&target, false)?;
             let (from, to) = ((&source, from_offset), (&target, to_offset));
-            let copied = self.copy_data(from, to, len, mode)?;
-            self.store_content_change(&target)?;
+            let copied = self.engine.copy_range(from, to, len, mode)?;
+            self.engine.store_content_change(&target)?;
             copied
         };
-        self.sync_if_asked(&target)?;
+        self.engine.sync_if_asked(&target)?;
         Ok(copied)
     }
 
     fn fsync(&self, ino: Ino, kind: SyncKind) -> Result<()> {
-        self.check_open()?;
-        self.make_durable(&self.live(ino)?, kind)
+        self.engine.check_open()?;
+        self.engine.fsync(&self.engine.live(ino)?, kind)
     }
 
     fn sync(&self) -> Result<()> {
-        self.check_open()?;
-        self.make_all_durable()
+        self.engine.check_open()?;
+        self.engine.sync()
     }
 
     fn trim(&self, range: &TrimRange) -> Result<u64> {
-        self.check_writable()?;
-        self.discard_free(range)
+        self.engine.check_writable()?;
+        self.engine.trim(range)
     }
 
     fn getxattr(&self, ino: Ino, name: &[u8]) -> Result<Vec<u8>> {
-        self.check_open()?;
-        let inode = self.with_attributes(ino)?;
+        self.engine.check_open()?;
+        let inode = self.engine.with_attributes(ino)?;
         rules::xattr_class(name)?;
         let _io = inode.lock_shared();
-        self.attribute(&inode, name)?.ok_or(Error::NoAttribute)
+        self.engine.getxattr(&inode, name)?.ok_or(Error::NoAttribute)
     }
 
     fn setxattr(&self, ino: Ino, name: &[u8], value: &[u8], mode: SetXattrMode) -> Result<()> {
-        self.check_writable()?;
-        let inode = self.with_attributes(ino)?;
+        self.engine.check_writable()?;
+        let inode = self.engine.with_attributes(ino)?;
         let class = rules::xattr_class(name)?;
-        self.check_attribute(class, name, value)?;
+        self.engine.check_xattr(class, name, value)?;
         inode.check_changeable()?;
         {
             let _io = inode.lock_exclusive();
             let checked = || rules::check_xattr_change(inode.kind(), inode.flags(), class, false);
             match class {
                 XattrClass::AccessAcl | XattrClass::DefaultAcl => {
-                    self.set_acl(&inode, name, class, value)?;
+                    self.engine.set_acl(&inode, name, class, value)?;
                 }
                 XattrClass::Btrfs => {
                     checked()?;
-                    self.set_property(&inode, name, value, mode)?;
+                    self.engine.set_property(&inode, name, value, mode)?;
                 }
                 _ => {
                     checked()?;
@@ -390,23 +424,23 @@ impl<E: Engine> FileSystem for E {
                         mode,
                         perm: None,
                     };
-                    self.change_attribute(&inode, change)?;
+                    self.engine.change_xattr(&inode, change)?;
                 }
             }
         }
-        self.sync_if_asked(&inode)
+        self.engine.sync_if_asked(&inode)
     }
 
     fn listxattr(&self, ino: Ino) -> Result<Vec<Vec<u8>>> {
-        self.check_open()?;
-        let inode = self.live(ino)?;
+        self.engine.check_open()?;
+        let inode = self.engine.live(ino)?;
         let _io = inode.lock_shared();
-        self.attribute_names(&inode)
+        self.engine.listxattr(&inode)
     }
 
     fn removexattr(&self, ino: Ino, name: &[u8]) -> Result<()> {
-        self.check_writable()?;
-        let inode = self.with_attributes(ino)?;
+        self.engine.check_writable()?;
+        let inode = self.engine.with_attributes(ino)?;
         let class = rules::xattr_class(name)?;
         inode.check_changeable()?;
         {
@@ -414,8 +448,8 @@ impl<E: Engine> FileSystem for E {
             rules::check_xattr_change(inode.kind(), inode.flags(), class, true)?;
             let mode = SetXattrMode::Replace;
             if class == XattrClass::Btrfs {
-                self.set_property(&inode, name, b"", mode)?;
-            } else if self.attribute(&inode, name)?.is_some() {
+                self.engine.set_property(&inode, name, b"", mode)?;
+            } else if self.engine.getxattr(&inode, name)?.is_some() {
                 let change = AttributeChange {
                     name,
                     class,
@@ -423,70 +457,70 @@ impl<E: Engine> FileSystem for E {
                     mode,
                     perm: None,
                 };
-                self.change_attribute(&inode, change)?;
+                self.engine.change_xattr(&inode, change)?;
             } else if !matches!(class, XattrClass::AccessAcl | XattrClass::DefaultAcl) {
                 // Removing an ACL that is equivalent to the mode is not an error.
                 return Err(Error::NoAttribute);
             }
         }
-        self.sync_if_asked(&inode)
+        self.engine.sync_if_asked(&inode)
     }
 
     fn set_flags(&self, ino: Ino, asked: InodeFlags) -> Result<()> {
-        self.check_writable()?;
-        let inode = self.live(ino)?;
-        change_flags(self, &inode, asked)
+        self.engine.check_writable()?;
+        let inode = self.engine.live(ino)?;
+        change_flags(&self.engine, &inode, asked)
     }
 
     fn forgo_checksums(&self, ino: Ino) -> Result<()> {
-        self.check_writable()?;
-        let inode = self.live(ino)?;
+        self.engine.check_writable()?;
+        let inode = self.engine.live(ino)?;
         inode.check_changeable()?;
         let _io = inode.lock_exclusive();
         match inode.kind() == FileKind::Regular && inode.size() == 0 {
-            true => self.store_without_checksums(&inode),
+            true => self.engine.forgo_checksums(&inode),
             false => Err(Error::Invalid),
         }
     }
 
     fn fsxattr(&self, ino: Ino) -> Result<Fsxattr> {
-        self.check_open()?;
-        Ok(self.extended_flags(&*self.live(ino)?))
+        self.engine.check_open()?;
+        Ok(self.engine.fsxattr(&*self.engine.live(ino)?))
     }
 
     fn set_fsxattr(&self, ino: Ino, value: &Fsxattr) -> Result<()> {
-        self.check_writable()?;
-        let inode = self.live(ino)?;
-        let own = self.own_extended_flags(value);
+        self.engine.check_writable()?;
+        let inode = self.engine.live(ino)?;
+        let own = self.engine.own_fsxattr(value);
         let flags = rules::flags_of_fsxattr(inode.flags(), &own)?;
-        self.check_extended_flags(&inode, value)?;
-        change_flags(self, &inode, flags)?;
-        self.set_extended_flags(&inode, value)
+        self.engine.check_fsxattr(&inode, value)?;
+        change_flags(&self.engine, &inode, flags)?;
+        self.engine.set_fsxattr(&inode, value)
     }
 
     fn subvolumes(&self) -> Option<&dyn Subvolumes> {
-        self.subvolume_operations()
+        self.engine.subvolumes()
     }
 
     fn stats_json(&self) -> String {
-        self.counters_json()
+        self.engine.stats_json()
     }
 
     fn first_error(&self) -> Option<String> {
-        self.first_failure()
+        self.engine.first_error()
     }
 
     fn unmount(&self) -> Result<()> {
-        self.check_open()?;
-        if !self.is_read_only() {
-            for inode in self.inodes() {
+        self.engine.check_open()?;
+        if !self.engine.refuses_changes() {
+            for inode in self.engine.inodes() {
                 if !inode.is_linked() {
                     inode.clear_references();
-                    self.reap(&inode)?;
+                    self.engine.reap(&inode)?;
                 }
             }
         }
-        self.shut_down()
+        self.engine.unmount()
     }
 }
 
@@ -526,13 +560,13 @@ fn new_name<E: Engine>(
     Ok(Some(entry))
 }
 
-fn remove<E: Engine>(engine: &E, dir: Ino, name: &[u8], directory: bool) -> Result<()> {
+/// The directory that a name is removed from.
+fn parent_of_name<E: Engine>(engine: &E, dir: Ino, name: &[u8]) -> Result<Arc<E::Inode>> {
     engine.check_writable()?;
     let dir = engine.live(dir)?;
     rules::check_name(name)?;
     rules::check_directory(dir.kind())?;
-    engine.remove(Place { dir: &dir, name }, directory)?;
-    engine.sync_if_asked(&dir)
+    Ok(dir)
 }
 
 fn change_flags<E: Engine>(engine: &E, inode: &Arc<E::Inode>, asked: InodeFlags) -> Result<()> {
@@ -540,5 +574,5 @@ fn change_flags<E: Engine>(engine: &E, inode: &Arc<E::Inode>, asked: InodeFlags)
     inode.check_changeable()?;
     let _io = inode.lock_exclusive();
     let flags = rules::set_flags(inode.kind(), inode.size(), inode.flags(), asked)?;
-    engine.store_flags(inode, flags)
+    engine.set_flags(inode, flags)
 }

@@ -1,7 +1,7 @@
 //! The front of an engine: the rules around every operation, implemented once.
 //!
-//! An engine implements [`Engine`], and [`Inode`] for its inodes in memory, and thereby is a
-//! [`FileSystem`](crate::FileSystem). The front
+//! An engine implements [`Engine`], and [`Inode`] for its inodes in memory. [`Front`] owns an engine
+//! and is the [`FileSystem`](crate::FileSystem). It
 //!
 //! - checks arguments and flags in the order of Linux,
 //! - locks inodes and manages references,
@@ -23,4 +23,5 @@ mod rename;
 mod shared;
 
 pub use engine::{AttributeChange, Engine, Found, Inode, Place, lock_all};
-pub use shared::Front;
+pub use filesystem::Front;
+pub use shared::Steps;

@@ -14,8 +14,8 @@ use super::engine::{Engine, Found, Inode, Place, lock_all};
 use crate::rules::{self, RenameSide};
 use crate::{Error, FileKind, RenameMode, Result};
 
-fn look_up<'a, E: Engine>(engine: &E, place: Place<'a, E::Inode>) -> Result<Option<Found<'a, E>>> {
-    let found = engine.find(place.dir, place.name)?;
+fn lookup<'a, E: Engine>(engine: &E, place: Place<'a, E::Inode>) -> Result<Option<Found<'a, E>>> {
+    let found = engine.lookup(place.dir, place.name)?;
     Ok(found.map(|(target, inode)| Found {
         place,
         target,
@@ -37,8 +37,8 @@ pub(super) fn rename<E: Engine>(
     let same_dir = from.dir.lock_key() == to.dir.lock_key();
     loop {
         let topology = (!same_dir).then(|| engine.lock_topology());
-        let source = look_up(engine, from)?.ok_or(Error::NotFound)?;
-        let target = look_up(engine, to)?;
+        let source = lookup(engine, from)?.ok_or(Error::NotFound)?;
+        let target = lookup(engine, to)?;
         from.dir.check_changeable()?;
         to.dir.check_changeable()?;
         let mut locked = vec![from.dir, to.dir, &source.inode];
@@ -53,7 +53,7 @@ pub(super) fn rename<E: Engine>(
         if !permitted(engine, &source, target.as_ref(), to, mode)? {
             return Ok(());
         }
-        engine.move_name(&source, target.as_ref(), to, mode)?;
+        engine.rename(&source, target.as_ref(), to, mode)?;
         drop(guards);
         drop(topology);
         return match target {
@@ -116,7 +116,7 @@ fn holds<E: Engine>(engine: &E, inode: &E::Inode, below: &Arc<E::Inode>) -> Resu
         if at.lock_key() == inode.lock_key() {
             return Ok(true);
         }
-        let up = engine.parent_of(&at)?;
+        let up = engine.parent(&at)?;
         if up.lock_key() == at.lock_key() {
             return Ok(false);
         }

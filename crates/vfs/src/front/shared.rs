@@ -9,11 +9,11 @@ use crate::{
 };
 
 /// Steps that the operations share, for every engine. Operations on subvolumes use them, too.
-pub trait Front: Engine {
+pub trait Steps: Engine {
     /// Fails if the mount refuses changes.
     fn check_writable(&self) -> Result<()> {
         self.check_open()?;
-        match self.is_read_only() {
+        match self.refuses_changes() {
             true => Err(Error::ReadOnly),
             false => Ok(()),
         }
@@ -73,7 +73,7 @@ pub trait Front: Engine {
             return Err(Error::Stale);
         }
         Ok(Entry {
-            attr: self.attributes(inode),
+            attr: self.getattr(inode),
         })
     }
 
@@ -84,7 +84,7 @@ pub trait Front: Engine {
             _ => InodeFlags::SYNC,
         };
         match inode.flags().intersects(wanted) {
-            true => self.make_durable(inode, SyncKind::All),
+            true => self.fsync(inode, SyncKind::All),
             false => Ok(()),
         }
     }
@@ -126,7 +126,7 @@ pub trait Front: Engine {
             self.truncate(inode, size)?;
         }
         let stored = match changes.perm {
-            Some(_) => self.attribute(inode, acl::ACCESS)?,
+            Some(_) => self.getxattr(inode, acl::ACCESS)?,
             None => None,
         };
         let perm = rules::setattr_perm(inode.kind(), inode.perm(), changes);
@@ -137,7 +137,7 @@ pub trait Front: Engine {
         let strip = rules::drops_capability(changes)
             && inode.kind() == FileKind::Regular
             && self.has_capability(inode)?;
-        self.set_attributes(inode, changes, access, strip)
+        self.setattr(inode, changes, access, strip)
     }
 
     /// `setxattr` of an ACL, which may change the mode, or be equivalent to the mode. The caller
@@ -161,7 +161,7 @@ pub trait Front: Engine {
             _ => (acl::set_default(value).map_err(refused)?, None),
         };
         rules::check_xattr_change(inode.kind(), inode.flags(), class, stored.is_none())?;
-        self.change_attribute(
+        self.change_xattr(
             inode,
             AttributeChange {
                 name,
@@ -174,4 +174,4 @@ pub trait Front: Engine {
     }
 }
 
-impl<E: Engine> Front for E {}
+impl<E: Engine> Steps for E {}

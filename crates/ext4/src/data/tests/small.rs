@@ -116,7 +116,7 @@ fn links_of_all_lengths_lead_where_they_should() {
         let fs = again(&image, &device, &fs);
         for len in lengths {
             let inode = file(&fs, &format!("l{len}"));
-            let target = data::read_symlink(&fs.engine, &inode).unwrap();
+            let target = data::readlink(&fs.engine, &inode).unwrap();
             assert_eq!(target, vec![b'x'; len], "{options:?}, {len} bytes");
         }
         assert_eq!(fs.engine.groups.free_blocks(), free - 4);
