@@ -1,7 +1,7 @@
 # Two commands to know: `make demo` shows what Sapwood does, `make test` is all that CI runs.
 SHELL := /bin/bash
 .SHELLFLAGS := -o pipefail -ec
-.PHONY: all demo test test-programs foreign-images mutants db-kill kill-mounts crash faults scale bench bench-log bench-create fuzz lint msrv miri package install install-lib lib deb rpm static test-packages help
+.PHONY: all check demo test test-programs foreign-images mutants db-kill kill-mounts crash faults scale bench bench-log bench-create fuzz lint msrv miri package install install-lib lib deb rpm static test-packages help
 
 all:
 	cargo build --release -p sapwood-cli
@@ -9,6 +9,7 @@ all:
 help:
 	@echo "make demo   make an image, work in it, pull the plug, recover"
 	@echo "make test   everything that CI runs"
+	@echo "make check  formatting, clippy and unit tests of the crates that you changed (BASE=main: also in commits)"
 	@echo "make test-programs   the long tests with real programs"
 	@echo "make foreign-images   sapwood check and the tools' own on the test images of e2fsprogs and btrfs-progs"
 	@echo "make mutants  images with wrong bytes and right checksums: sapwood check beside the tools' own (MUTANTS=1500, SEED=1)"
@@ -43,6 +44,10 @@ demo: need-build
 	target/release/sapwood demo
 	@echo
 	target/release/sapwood demo --type ext4
+
+check: BASE = HEAD
+check: need-build
+	scripts/check $(BASE)
 
 lint: need-build
 	cargo fmt --all --check
