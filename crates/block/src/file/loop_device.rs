@@ -3,7 +3,7 @@
 //! How it works
 //!
 //! - A read-write open of a file searches for loop devices over it that are in use: mounted by the
-//!   kernel, or opened exclusively ([`user_of`]). It finds them in `/sys/block/loopN/loop` (kernel
+//!   kernel, opened exclusively, or open in QEMU ([`user_of`]). It finds them in `/sys/block/loopN/loop` (kernel
 //!   documentation, `sysfs-block-loop`), and compares device and inode, so that hard links, other
 //!   paths and other mount namespaces make no difference.
 //! - An open of a loop device locks the file below it, as an open of that file would
@@ -23,7 +23,7 @@ use rustix::fs::{OFlags, Stat};
 use rustix::io::Errno;
 
 use super::claim::open_exclusive;
-use super::sys;
+use super::{qemu_lock, sys};
 
 /// Start of the first superblock, that of ext4, in bytes.
 const FIRST_SUPERBLOCK: u64 = 1024;
@@ -121,10 +121,10 @@ fn is_same(target: &LoopTarget, stat: &Stat) -> bool {
     (target.device, target.inode) == (number(stat.st_dev), stat.st_ino)
 }
 
-/// True if the kernel holds the device for a mount (or another exclusive use).
+/// True if the kernel holds the device for a mount (or another exclusive use), or QEMU uses it.
 fn is_claimed(device: &Path) -> bool {
     match open_exclusive(device, OFlags::RDONLY) {
-        Ok(_) => false,
+        Ok(device) => qemu_lock::is_locked(&File::from(device)),
         Err(Errno::BUSY) => true,
         // If the device cannot be opened, the mount table is used instead.
         Err(_) => is_in_mount_table(device),

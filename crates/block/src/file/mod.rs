@@ -22,6 +22,7 @@ mod claim;
 mod direct;
 mod loop_device;
 mod open;
+mod qemu_lock;
 mod sys;
 
 use std::fs::File;

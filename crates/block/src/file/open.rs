@@ -6,6 +6,9 @@
 //! | file, read-only | `flock` shared | read-write opens |
 //! | block device | `O_EXCL` | kernel mounts, swap, md, and every other locked open |
 //!
+//! Files and block devices also have QEMU's locks (`qemu_lock.rs`), so a read-write open conflicts
+//! with every open by QEMU, and a read-only open with its opens for writing.
+//!
 //! A write-protected block device (`losetup -r`, `blockdev --setro`) is opened read-only, whatever
 //! was requested, and [`Device::read_only`](crate::Device::read_only) returns true.
 //!
@@ -29,7 +32,7 @@ use rustix::io::{Errno, retry_on_intr};
 
 use super::claim::open_exclusive;
 use super::direct::Direct;
-use super::{FileDevice, Medium, loop_device, sys};
+use super::{FileDevice, Medium, loop_device, qemu_lock, sys};
 use crate::{Error, Result};
 
 /// Alignment for direct I/O on a regular file; every host file system accepts it.
@@ -131,7 +134,7 @@ pub(super) fn create(path: &Path, size: u64) -> Result<FileDevice> {
 
 /// Locks an open regular file. Fails if it is in use.
 fn lock_file(file: &File, name: &str, read_only: bool) -> Result<()> {
-    if !flock(file, name, read_only)? {
+    if !take_locks(file, name, read_only)? {
         return Err(Error::busy(name));
     }
     rustix::fs::fstat(file)
@@ -140,9 +143,13 @@ fn lock_file(file: &File, name: &str, read_only: bool) -> Result<()> {
         .inspect_err(|_| unlock(file))
 }
 
-/// Locks the file below an open loop device, because other programs that open that file do not know
-/// of the loop device. `None` if there is no such file.
+/// Locks an open block device, which is claimed already, against QEMU. Also locks the file below a
+/// loop device, because other programs that open that file do not know of the loop device. `None`
+/// if there is no such file.
 fn lock_behind(device: &File, name: &str, read_only: bool) -> Result<Option<File>> {
+    if !qemu_lock::lock(device, read_only) {
+        return Err(Error::busy(name));
+    }
     let stat = rustix::fs::fstat(device).map_err(|e| Error::open(name, e))?;
     check_other_ways(&stat, None, name, read_only)?;
     let Some((file, path)) = loop_device::backing_file(device, &stat) else {
@@ -152,7 +159,7 @@ fn lock_behind(device: &File, name: &str, read_only: bool) -> Result<Option<File
     let number = rustix::fs::minor(stat.st_rdev);
     check_other_ways(&behind, Some(number), name, read_only)?;
     match FileType::from_raw_mode(behind.st_mode) {
-        FileType::RegularFile if !flock(&file, name, read_only)? => {
+        FileType::RegularFile if !take_locks(&file, name, read_only)? => {
             Err(Error::busy_through(name, &path))
         }
         FileType::RegularFile => Ok(Some(file)),
@@ -171,6 +178,18 @@ fn check_other_ways(stat: &Stat, except: Option<u32>, name: &str, read_only: boo
     }
 }
 
+/// Takes the locks of an open regular file. Returns false, without locks, if it is in use.
+fn take_locks(file: &File, name: &str, read_only: bool) -> Result<bool> {
+    if !flock(file, name, read_only)? {
+        return Ok(false);
+    }
+    let free = qemu_lock::lock(file, read_only);
+    if !free {
+        unlock(file);
+    }
+    Ok(free)
+}
+
 /// Takes the lock. Returns false if it is held elsewhere.
 fn flock(file: &File, name: &str, read_only: bool) -> Result<bool> {
     let how = if read_only {
@@ -185,8 +204,9 @@ fn flock(file: &File, name: &str, read_only: bool) -> Result<bool> {
     }
 }
 
-/// Gives up the lock of a file, also for copies of the descriptor. Without a lock nothing happens.
+/// Gives up the locks of a file, also for copies of the descriptor. Without locks nothing happens.
 pub(super) fn unlock(file: &File) {
+    qemu_lock::unlock(file);
     // Closing the last descriptor unlocks in any case.
     let _ = retry_on_intr(|| rustix::fs::flock(file, FlockOperation::Unlock));
 }

@@ -7,11 +7,13 @@
 //! Unsafe because an `ioctl` number determines what the kernel does with the pointer. Each call
 //! here pairs the number with the type from the kernel's documentation (`linux/fs.h`:
 //! `BLKGETSIZE64` writes a `u64`, `BLKROGET` a C `int`, `BLKDISCARD` reads two `u64`;
-//! `linux/loop.h`). `sync_file_range` and `dup3` take no pointer.
+//! `linux/loop.h`). The `fcntl` of a lock reads and writes one `struct flock`. `sync_file_range` and
+//! `dup3` take no pointer.
 #![allow(unsafe_code)]
 
 use std::fs::File;
 use std::io::{self, IoSlice};
+use std::ops::Range;
 use std::os::fd::AsRawFd;
 
 use rustix::io::{Errno, ReadWriteFlags, Result};
@@ -111,6 +113,65 @@ pub(super) fn replace(file: &File, with: &File) -> Result<()> {
         -1 => Err(Errno::from_io_error(&io::Error::last_os_error()).unwrap_or(Errno::IO)),
         _ => Ok(()),
     }
+}
+
+/// Takes a shared lock on a byte, for the open file description.
+pub(super) fn lock_byte(file: &File, byte: u64) -> Result<()> {
+    lock_call(file, libc::F_OFD_SETLK, libc::F_RDLCK, byte, 1)?;
+    Ok(())
+}
+
+/// Gives up all locks on bytes that the open file description has.
+pub(super) fn unlock_bytes(file: &File) -> Result<()> {
+    lock_call(file, libc::F_OFD_SETLK, libc::F_UNLCK, 0, 0)?;
+    Ok(())
+}
+
+/// The bytes of a lock on this byte that is not of this open file description.
+pub(super) fn lock_on(file: &File, byte: u64) -> Result<Option<Range<u64>>> {
+    let found = lock_call(file, libc::F_OFD_GETLK, libc::F_WRLCK, byte, 1)?;
+    if found.l_type == number(libc::F_UNLCK)? {
+        return Ok(None);
+    }
+    let start = u64::try_from(found.l_start).unwrap_or(0);
+    // A length of zero means to the end of the file.
+    let end = match u64::try_from(found.l_len) {
+        Ok(0) | Err(_) => u64::MAX,
+        Ok(len) => start.saturating_add(len),
+    };
+    Ok(Some(start..end))
+}
+
+/// Makes one call on a lock, and returns the kernel's answer.
+fn lock_call(
+    file: &File,
+    command: libc::c_int,
+    kind: libc::c_int,
+    start: u64,
+    len: u64,
+) -> Result<libc::flock> {
+    // SAFETY: `struct flock` has only integers.
+    let mut lock: libc::flock = unsafe { std::mem::zeroed() };
+    lock.l_type = number(kind)?;
+    lock.l_whence = number(libc::SEEK_SET)?;
+    lock.l_start = number(start)?;
+    lock.l_len = number(len)?;
+    loop {
+        // SAFETY: the descriptor is open as long as `file` is borrowed; these commands read and
+        // write one `struct flock`.
+        if unsafe { libc::fcntl(file.as_raw_fd(), command, &raw mut lock) } == 0 {
+            return Ok(lock);
+        }
+        match Errno::from_io_error(&io::Error::last_os_error()) {
+            Some(Errno::INTR) => {}
+            errno => return Err(errno.unwrap_or(Errno::IO)),
+        }
+    }
+}
+
+/// A number in the type of a field.
+fn number<T: TryFrom<F>, F>(value: F) -> Result<T> {
+    T::try_from(value).map_err(|_| Errno::INVAL)
 }
 
 /// The file below an open loop device.

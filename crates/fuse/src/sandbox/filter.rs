@@ -168,6 +168,8 @@ const FCNTLS: &[u32] = &[
     libc::F_SETFD.cast_unsigned(),
     libc::F_GETFL.cast_unsigned(),
     libc::F_SETFL.cast_unsigned(),
+    // Ends the locks on an image.
+    libc::F_OFD_SETLK.cast_unsigned(),
 ];
 
 /// `PR_GET_AUXV`: facts that the kernel gave the process at its start.
