@@ -4,6 +4,10 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use rustix::fs::Stat;
+
+use crate::holder::Holder;
+
 mod nbd;
 mod qcow2;
 
@@ -59,12 +63,14 @@ pub enum Error {
         device: String,
     },
     /// The device is in use by another mount or program.
-    #[error("{}", busy(device, through.as_deref()))]
+    #[error("{}", busy(device, through.as_deref(), holder))]
     Busy {
         /// Device name.
         device: String,
         /// The loop device over it, or the file below it, that is in use.
         through: Option<PathBuf>,
+        /// What has it in use.
+        holder: Box<Holder>,
     },
     /// A network block device: its address, its server, or the connection.
     #[error("{device}: {source}")]
@@ -146,32 +152,22 @@ impl Error {
         }
     }
 
-    /// Creates an [`Error::Busy`].
+    /// Creates an [`Error::Busy`] for the file or block device of `stat`, whose bytes are in use
+    /// through `other` if that is given. Searches for what uses them.
     #[must_use]
-    pub fn busy(device: &str) -> Self {
+    pub(crate) fn busy(device: &str, stat: &Stat, other: Option<&Path>) -> Self {
         Self::Busy {
             device: device.to_owned(),
-            through: None,
-        }
-    }
-
-    /// Creates an [`Error::Busy`] because the same bytes are in use through `other`.
-    #[must_use]
-    pub(crate) fn busy_through(device: &str, other: &Path) -> Self {
-        Self::Busy {
-            device: device.to_owned(),
-            through: Some(other.to_owned()),
+            through: other.map(Path::to_owned),
+            holder: Box::new(Holder::of(stat)),
         }
     }
 }
 
-fn busy(device: &str, through: Option<&Path>) -> String {
+fn busy(device: &str, through: Option<&Path>, holder: &Holder) -> String {
     match through {
-        None => format!("{device}: in use by another mount or program"),
-        Some(other) => format!(
-            "{device}: in use through {} by another mount or program",
-            other.display()
-        ),
+        None => format!("{device}: in use{holder}"),
+        Some(other) => format!("{device}: in use through {}{holder}", other.display()),
     }
 }
 

@@ -78,10 +78,10 @@ fn qemu_img(args: &[&str]) -> Result<(), String> {
 /// Runs `qemu-io`, whose status does not say whether a command in it failed.
 fn qemu_io(args: &[&str]) -> Result<(), String> {
     let said = process::run("qemu-io", args)?;
-    match said.contains("failed") {
-        true => Err(said),
-        false => Ok(()),
+    if said.contains("failed") {
+        return Err(said);
     }
+    Ok(())
 }
 
 /// `qemu-nbd`, which has an image open until this ends.
@@ -188,6 +188,10 @@ fn an_image_that_qemu_serves_is_busy() {
         for (args, wanted) in [(&[][..], (true, true)), (&["-r"][..], (true, false))] {
             let server = files.serve("disk", args);
             assert_eq!(busy(&disk), wanted, "{format} {args:?}");
+            let refused = FileDevice::open(&disk, OpenOptions::default());
+            let message = refused.unwrap_err().to_string();
+            let named = format!(": in use by qemu-nbd (process {})", server.0.id());
+            assert!(message.ends_with(&named), "{message}");
             let before = std::fs::read(&disk).unwrap();
             let made = FileDevice::create(&disk, 0);
             assert!(matches!(made, Err(Error::Busy { .. })), "{format} {args:?}");

@@ -4,6 +4,7 @@ use std::fmt::Display;
 use std::io::ErrorKind;
 use std::path::Path;
 
+use sapwood::block::{Holder, Server};
 use sapwood::image::OpenError;
 use sapwood::kind::DetectError;
 use sapwood::options::OptionError;
@@ -114,9 +115,7 @@ fn next(error: &OpenError) -> Option<String> {
             ErrorKind::ReadOnlyFilesystem => "only reading commands work there".to_owned(),
             _ => return None,
         },
-        OpenError::Device(Error::Busy { .. }) => {
-            "`sapwood umount DIR` releases a mount, `lsof` shows programs".to_owned()
-        }
+        OpenError::Device(Error::Busy { holder, .. }) => return release(holder),
         OpenError::Device(Error::ReadOnly { .. }) => "only reading commands work there".to_owned(),
         OpenError::Kind {
             path,
@@ -129,6 +128,30 @@ fn next(error: &OpenError) -> Option<String> {
             ),
         },
         _ => return None,
+    })
+}
+
+/// How to release an image that is in use.
+fn release(holder: &Holder) -> Option<String> {
+    Some(match holder {
+        Holder::Mount {
+            point,
+            server,
+            namespace,
+        } => {
+            let umount = match server {
+                Server::Kernel(_) => "umount",
+                Server::Sapwood(_) => "sapwood umount",
+            };
+            let inside = namespace.as_ref().map_or(String::new(), |process| {
+                format!("nsenter --mount --target {} ", process.id)
+            });
+            format!("`{inside}{umount} {}` releases it", point.display())
+        }
+        Holder::Hidden | Holder::Unknown => {
+            "`sapwood umount DIR` releases a mount, `lsof` shows programs".to_owned()
+        }
+        Holder::Swap | Holder::Device(_) | Holder::Program(_) | Holder::Opener(_) => return None,
     })
 }
 

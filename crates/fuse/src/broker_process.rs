@@ -27,11 +27,11 @@ use crate::broker::{
 };
 use crate::bulk_socket;
 use crate::end_report;
-use crate::mount_table::mounted_on;
 use crate::mountpoint;
 use crate::options::MountOptions;
 use crate::privileges::UserNamespace;
 use crate::unmount::{self, UnmountError};
+use sapwood_block::mount_table::mounted_on;
 
 /// How long the kernel may take to end the connection of a process that has ended.
 const CLOSING: Duration = Duration::from_secs(30);

@@ -27,7 +27,6 @@ mod dispatch;
 mod end_report;
 mod error;
 mod ioctl;
-mod mount_table;
 mod mountpoint;
 mod node;
 mod options;
@@ -46,8 +45,8 @@ mod wire;
 
 pub use block_mount::{is_offered as offers_fuseblk, will_receive_sync};
 pub use error::MountError;
-pub use mount_table::{MountEntry, mount_table, mounted_on};
 pub use options::MountOptions;
+pub use sapwood_block::mount_table::{MountEntry, mount_table, mounted_on};
 pub use sapwood_vfs::{Access, Choice};
 pub use session::{Session, mount, mount_through};
 pub use subvolume_page::SubvolumeList;

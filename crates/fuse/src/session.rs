@@ -28,12 +28,12 @@ use crate::broker::Broker;
 use crate::bulk::Service;
 use crate::dispatch::Dispatcher;
 use crate::error::MountError;
-use crate::mount_table::mounted_on;
 use crate::mountpoint::{self, MountPoint};
 use crate::options::MountOptions;
 use crate::request::Synchronous;
 use crate::transport::Transport;
 use crate::unmount::UnmountError;
+use sapwood_block::mount_table::mounted_on;
 use sapwood_vfs::Choice;
 
 /// Mounts `fs` on `dir`. On return the kernel and the daemon have agreed on the protocol: the mount

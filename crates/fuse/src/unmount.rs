@@ -8,7 +8,7 @@ use std::process::{Command, Stdio};
 use rustix::io::Errno;
 use rustix::mount::UnmountFlags;
 
-use crate::mount_table::mounted_on;
+use sapwood_block::mount_table::mounted_on;
 
 pub(crate) const FUSERMOUNT: &str = "fusermount3";
 

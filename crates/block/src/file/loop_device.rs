@@ -16,7 +16,6 @@
 //! counts as not in use.
 
 use std::fs::{self, File};
-use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{OFlags, Stat};
@@ -24,6 +23,7 @@ use rustix::io::Errno;
 
 use super::claim::open_exclusive;
 use super::{qemu_lock, sys};
+use crate::holder::backing_name;
 
 /// Start of the first superblock, that of ext4, in bytes.
 const FIRST_SUPERBLOCK: u64 = 1024;
@@ -76,15 +76,6 @@ pub(super) fn backing_file(device: &File, stat: &Stat) -> Option<(File, PathBuf)
         return None;
     }
     Some((File::open(&name).ok()?, name))
-}
-
-/// Path of the file below a loop device, from sysfs; `None` if none is attached.
-fn backing_name(sys_dir: &Path) -> Option<PathBuf> {
-    let mut name = fs::read(sys_dir.join("loop/backing_file")).ok()?;
-    if name.last() == Some(&b'\n') {
-        name.pop();
-    }
-    Some(PathBuf::from(std::ffi::OsStr::from_bytes(&name)))
 }
 
 /// Whether the loop device `device` gives access to a file system in the file of `stat`.

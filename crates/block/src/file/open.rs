@@ -97,7 +97,7 @@ pub(super) fn open(path: &Path, options: OpenOptions) -> Result<FileDevice> {
     };
     let file = match opened {
         Ok(fd) => File::from(fd),
-        Err(Errno::BUSY) => return Err(Error::busy(&name)),
+        Err(Errno::BUSY) => return Err(Error::busy(&name, &stat, None)),
         Err(e) => return Err(Error::open(&name, e)),
     };
     let behind = match (options.lock, is_block) {
@@ -134,48 +134,66 @@ pub(super) fn create(path: &Path, size: u64) -> Result<FileDevice> {
 
 /// Locks an open regular file. Fails if it is in use.
 fn lock_file(file: &File, name: &str, read_only: bool) -> Result<()> {
-    if !take_locks(file, name, read_only)? {
-        return Err(Error::busy(name));
+    let stat = rustix::fs::fstat(file).map_err(|e| Error::open(name, e))?;
+    check_other_ways(&stat, None, name, read_only)?;
+    if take_locks(file, name, read_only)? {
+        return Ok(());
     }
-    rustix::fs::fstat(file)
-        .map_err(|e| Error::open(name, e))
-        .and_then(|stat| check_other_ways(&stat, None, name, read_only))
-        .inspect_err(|_| unlock(file))
+    Err(Error::busy(name, &stat, None))
 }
 
 /// Locks an open block device, which is claimed already, against QEMU. Also locks the file below a
 /// loop device, because other programs that open that file do not know of the loop device. `None`
 /// if there is no such file.
 fn lock_behind(device: &File, name: &str, read_only: bool) -> Result<Option<File>> {
-    if !qemu_lock::lock(device, read_only) {
-        return Err(Error::busy(name));
-    }
     let stat = rustix::fs::fstat(device).map_err(|e| Error::open(name, e))?;
     check_other_ways(&stat, None, name, read_only)?;
-    let Some((file, path)) = loop_device::backing_file(device, &stat) else {
-        return Ok(None);
-    };
-    let behind = rustix::fs::fstat(&file).map_err(|e| Error::open(name, e))?;
-    let number = rustix::fs::minor(stat.st_rdev);
-    check_other_ways(&behind, Some(number), name, read_only)?;
-    match FileType::from_raw_mode(behind.st_mode) {
-        FileType::RegularFile if !take_locks(&file, name, read_only)? => {
-            Err(Error::busy_through(name, &path))
+    let behind = match loop_device::backing_file(device, &stat) {
+        Some((file, path)) => {
+            let number = rustix::fs::minor(stat.st_rdev);
+            lock_below(file, &path, number, name, read_only)?
         }
-        FileType::RegularFile => Ok(Some(file)),
-        _ => Ok(None),
+        None => None,
+    };
+    if qemu_lock::lock(device, read_only) {
+        return Ok(behind);
     }
+    if let Some(file) = &behind {
+        unlock(file);
+    }
+    Err(Error::busy(name, &stat, None))
 }
 
-/// Fails if a loop device over the file or block device of `stat` is in use by a writer.
+/// Locks the file or block device at `path` below loop device `number`. `None` for a block device.
+fn lock_below(
+    file: File,
+    path: &Path,
+    number: u32,
+    name: &str,
+    read_only: bool,
+) -> Result<Option<File>> {
+    let stat = rustix::fs::fstat(&file).map_err(|e| Error::open(name, e))?;
+    check_other_ways(&stat, Some(number), name, read_only)?;
+    if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
+        return Ok(None);
+    }
+    if take_locks(&file, name, read_only)? {
+        return Ok(Some(file));
+    }
+    Err(Error::busy(name, &stat, Some(path)))
+}
+
+/// Fails if a loop device over the file or block device of `stat` is in use by a writer. Called
+/// without locks: a search for what uses the image finds those of this process too.
 fn check_other_ways(stat: &Stat, except: Option<u32>, name: &str, read_only: bool) -> Result<()> {
     if read_only {
         return Ok(());
     }
-    match loop_device::user_of(stat, except) {
-        Some(device) => Err(Error::busy_through(name, &device)),
-        None => Ok(()),
-    }
+    let Some(device) = loop_device::user_of(stat, except) else {
+        return Ok(());
+    };
+    let stat = rustix::fs::stat(&device).unwrap_or(*stat);
+    Err(Error::busy(name, &stat, Some(&device)))
 }
 
 /// Takes the locks of an open regular file. Returns false, without locks, if it is in use.

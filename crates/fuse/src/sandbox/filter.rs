@@ -168,8 +168,9 @@ const FCNTLS: &[u32] = &[
     libc::F_SETFD.cast_unsigned(),
     libc::F_GETFL.cast_unsigned(),
     libc::F_SETFL.cast_unsigned(),
-    // Ends the locks on an image.
+    // Locks on bytes of an image.
     libc::F_OFD_SETLK.cast_unsigned(),
+    libc::F_OFD_GETLK.cast_unsigned(),
 ];
 
 /// `PR_GET_AUXV`: facts that the kernel gave the process at its start.

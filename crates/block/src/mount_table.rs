@@ -40,9 +40,7 @@ impl MountEntry {
 /// # Errors
 /// The table cannot be read.
 pub fn mount_table() -> io::Result<Vec<MountEntry>> {
-    let table = std::fs::read("/proc/self/mountinfo")?;
-    let lines = table.split(|&byte| byte == b'\n');
-    Ok(lines.filter_map(entry).collect())
+    table_of(Path::new("/proc/self"))
 }
 
 /// The topmost mount on `point`, an absolute path without symbolic links; `None` if there is none
@@ -51,6 +49,13 @@ pub fn mount_table() -> io::Result<Vec<MountEntry>> {
 pub fn mounted_on(point: &Path) -> Option<MountEntry> {
     let table = mount_table().ok()?;
     table.into_iter().rfind(|entry| entry.point == point)
+}
+
+/// The mounts that a process sees, which has this directory in `/proc`.
+pub(crate) fn table_of(process: &Path) -> io::Result<Vec<MountEntry>> {
+    let table = std::fs::read(process.join("mountinfo"))?;
+    let lines = table.split(|&byte| byte == b'\n');
+    Ok(lines.filter_map(entry).collect())
 }
 
 fn entry(line: &[u8]) -> Option<MountEntry> {

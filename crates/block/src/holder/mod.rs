@@ -1,0 +1,244 @@
+//! [`Holder`]: what has an image in use, for the message of a refused open.
+//!
+//! How it works
+//!
+//! - `target.rs` collects all names of the image's bytes: the file, loop devices over it,
+//!   partitions, devices on top of these. So a holder of any of them is found.
+//! - `process.rs` searches the descriptors of all processes for locks on them (`/proc/PID/fdinfo`,
+//!   proc(5)).
+//! - Mounts are searched in the mount namespace of this process, then in those of all others.
+//!
+//! The search happens after the refusal, so a holder that ends meanwhile is not found. No part of
+//! it sends a request to a file system only to learn about an open file: such a request could wait
+//! for a dead server.
+//!
+//! Limits: the kernel does not tell which open of a block device claimed it ([`Holder::Opener`]). A
+//! process in another PID namespace, or on another host, is not found.
+
+mod process;
+mod target;
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{FileType, Stat};
+
+use crate::mount_table::{MountEntry, table_of};
+use process::Processes;
+use target::Target;
+pub(crate) use target::backing_name;
+
+/// What has an image in use.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Holder {
+    /// A mount.
+    Mount {
+        /// The mount point, in its namespace.
+        point: PathBuf,
+        /// What serves it.
+        server: Server,
+        /// A process that has its mount namespace, if that is another one.
+        namespace: Option<Process>,
+    },
+    /// The kernel swaps to it.
+    Swap,
+    /// A block device on top of it, by name: of device mapper, or a RAID.
+    Device(String),
+    /// A program that has locked it.
+    Program(Process),
+    /// Another open of the block device, perhaps by this program, which has it open.
+    Opener(Process),
+    /// There are processes that this user may not examine.
+    Hidden,
+    /// None was found.
+    Unknown,
+}
+
+/// What serves a mount.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Server {
+    /// The kernel's file system of this type.
+    Kernel(String),
+    /// A daemon of Sapwood; `None` if this user may not examine it.
+    Sapwood(Option<Process>),
+}
+
+/// A process.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Process {
+    /// Its number.
+    pub id: u32,
+    /// The name of its program, as far as the kernel keeps it.
+    pub name: String,
+}
+
+impl Holder {
+    /// Searches for what has the file or block device of `stat` in use.
+    pub(crate) fn of(stat: &Stat) -> Self {
+        let target = Target::of(stat);
+        let processes = Processes::with(&target);
+        mount(&target, &processes)
+            .or_else(|| target.is_swap().then_some(Self::Swap))
+            .or_else(|| target.device_on_top().map(Self::Device))
+            .or_else(|| processes.lockers.first().cloned().map(Self::Program))
+            .or_else(|| {
+                let is_block = FileType::from_raw_mode(stat.st_mode) == FileType::BlockDevice;
+                let opener = processes.openers.first().filter(|_| is_block);
+                opener.cloned().map(Self::Opener)
+            })
+            .unwrap_or(if processes.hidden {
+                Self::Hidden
+            } else {
+                Self::Unknown
+            })
+    }
+}
+
+/// The first mount of the image: by Sapwood, else by the kernel.
+fn mount(target: &Target, processes: &Processes) -> Option<Holder> {
+    // Without a daemon, a mount of ours is a dead one.
+    let served = processes.hidden || !processes.daemons.is_empty();
+    let mut of_the_kernel = None;
+    for (namespace, root) in namespaces() {
+        let table = table_of(&root).unwrap_or_default();
+        let root = root.join("root");
+        for entry in table {
+            let mount = |server, entry: MountEntry| Holder::Mount {
+                point: entry.point,
+                server,
+                namespace: namespace.clone(),
+            };
+            if entry.is_ours() {
+                if served && is_source(target, &root, &entry.source) {
+                    let daemon = processes.daemons.first().cloned();
+                    return Some(mount(Server::Sapwood(daemon), entry));
+                }
+            } else if of_the_kernel.is_none() && is_on(target, &root, &entry) {
+                let kind = printable(&entry.kind.to_string_lossy());
+                of_the_kernel = Some(mount(Server::Kernel(kind), entry));
+            }
+        }
+    }
+    of_the_kernel
+}
+
+/// A process of each mount namespace, with its directory in `/proc`. The first is the namespace of
+/// this process, which is not named.
+fn namespaces() -> Vec<(Option<Process>, PathBuf)> {
+    let namespace = |dir: &Path| std::fs::read_link(dir.join("ns/mnt"));
+    let own = PathBuf::from("/proc/self");
+    let mut seen: BTreeSet<PathBuf> = namespace(&own).into_iter().collect();
+    let mut found = vec![(None, own)];
+    for (id, dir) in process::directories() {
+        if namespace(&dir).is_ok_and(|other| seen.insert(other)) {
+            found.push((Some(Process::new(id)), dir));
+        }
+    }
+    found
+}
+
+/// Whether the source of a mount of ours, below `root`, is the image. A part of an image may follow
+/// its name.
+fn is_source(target: &Target, root: &Path, source: &std::ffi::OsStr) -> bool {
+    let bytes = source.as_bytes();
+    let marks = bytes.iter().enumerate().filter(|(_, byte)| **byte == b'#');
+    let ends = std::iter::once(bytes.len()).chain(marks.map(|(at, _)| at));
+    ends.filter_map(|end| bytes.get(..end))
+        .any(|name| target.is_at(&below(root, name)))
+}
+
+/// Whether the kernel has mounted a device of the image. The device number of a btrfs mount is not
+/// that of its block device.
+fn is_on(target: &Target, root: &Path, entry: &MountEntry) -> bool {
+    let (major, minor) = entry.device;
+    let is_mounted = |device| target.mountable().contains(&device);
+    is_mounted(rustix::fs::makedev(major, minor))
+        || entry.kind == "btrfs"
+            && target::device_at(&below(root, entry.source.as_bytes())).is_some_and(is_mounted)
+}
+
+/// The path of an absolute name below a root directory.
+fn below(root: &Path, name: &[u8]) -> PathBuf {
+    let name = name.strip_prefix(b"/").unwrap_or(name);
+    root.join(std::ffi::OsStr::from_bytes(name))
+}
+
+/// A text of others, without control characters.
+fn printable(text: &str) -> String {
+    text.chars()
+        .map(|char| if char.is_control() { '?' } else { char })
+        .collect()
+}
+
+impl fmt::Display for Process {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.id == std::process::id() {
+            return f.write_str("this process");
+        }
+        write!(f, "{} (process {})", printable(&self.name), self.id)
+    }
+}
+
+/// What follows "in use".
+impl fmt::Display for Holder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Mount {
+                point,
+                server,
+                namespace,
+            } => {
+                let point = printable(&point.display().to_string());
+                write!(f, " by the mount on {point} ({server})")?;
+                namespace.as_ref().map_or(Ok(()), |process| {
+                    write!(f, " in the mount namespace of {process}")
+                })
+            }
+            Self::Swap => f.write_str(" as swap space"),
+            Self::Device(name) => write!(f, " by the device {}", printable(name)),
+            Self::Program(process) => write!(f, " by {process}"),
+            Self::Opener(process) => write!(f, "; {process} has it open"),
+            Self::Hidden => f.write_str(" by another process, which only root can name"),
+            Self::Unknown => f.write_str(" by another mount or program"),
+        }
+    }
+}
+
+impl fmt::Display for Server {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Kernel(kind) => write!(f, "{kind} of the kernel"),
+            Self::Sapwood(None) => f.write_str("sapwood"),
+            Self::Sapwood(Some(daemon)) => {
+                write!(f, "{}, process {}", printable(&daemon.name), daemon.id)
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_of_others_cannot_control_the_terminal() {
+        let (id, name) = (7, "a\x1b[2J\n".to_owned());
+        assert_eq!(Process { id, name }.to_string(), "a?[2J? (process 7)");
+    }
+
+    #[test]
+    fn a_part_of_an_image_follows_its_name() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("a#b");
+        std::fs::write(&path, "").unwrap();
+        let target = Target::of(&rustix::fs::stat(&path).unwrap());
+        let is_source = |text: &str| {
+            let source = path.as_os_str().to_owned().into_string().unwrap() + text;
+            is_source(&target, Path::new("/"), source.as_ref())
+        };
+        assert!(is_source("") && is_source("#1") && is_source("#x#y,format=raw"));
+        assert!(!is_source("c") && !is_source("/c"));
+    }
+}
