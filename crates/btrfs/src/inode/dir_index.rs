@@ -16,6 +16,8 @@ pub(crate) struct DirState {
 pub(crate) struct Pending {
     /// The index that the next name gets, once it was looked up.
     pub(crate) next_index: Option<u64>,
+    /// Bound of the listings of a directory whose positions have no room for it.
+    pub(crate) listing_end: Option<u64>,
     /// Encoded entries to insert.
     pub(crate) added: BTreeMap<u64, Vec<u8>>,
     /// Indexes to delete.

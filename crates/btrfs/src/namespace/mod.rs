@@ -11,6 +11,7 @@ pub(crate) mod dir;
 mod layer;
 pub(crate) mod names;
 pub(crate) mod orphan;
+mod position;
 pub(crate) mod remove;
 pub(crate) mod rename;
 

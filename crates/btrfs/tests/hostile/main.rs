@@ -5,6 +5,7 @@
 //! process, as there is no other way to end it.
 #![allow(clippy::unwrap_used)] // A failed unwrap is a failed test.
 
+mod indexes;
 mod watch;
 
 use std::sync::Arc;

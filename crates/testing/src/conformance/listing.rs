@@ -15,6 +15,7 @@ pub(super) fn cases() -> Vec<Case> {
         every_page_size_lists_all,
         order_is_stable,
         end_position_lists_nothing,
+        other_positions_continue_with_the_next_entry if persistent,
         big_directory_lists_all_once,
         big_directory_can_be_emptied_while_listing,
         removal_behind_the_position_changes_nothing,
@@ -139,6 +140,41 @@ fn end_position_lists_nothing(t: &mut Fixture) -> Outcome {
     let end = dir.list()?.last().map_or(0, |entry| entry.next);
     same(dir.page(end, usize::MAX)?, vec![])?;
     same(dir.page(i64::MAX as u64, usize::MAX)?, vec![])
+}
+
+/// A program may seek a directory to any offset.
+fn other_positions_continue_with_the_next_entry(t: &mut Fixture) -> Outcome {
+    let dir = t.root().dir("d")?;
+    fill(&dir, 400)?;
+    for number in (0..400).step_by(3) {
+        dir.unlink(format!("entry-{number}"))?;
+    }
+    let all = dir.list()?;
+    let last = all.last().map_or(0, |entry| entry.next);
+    let mut state = 1_u64;
+    let mut random = |below: u64| {
+        state = state.wrapping_mul(6_364_136_223_846_793_005);
+        state = state.wrapping_add(1_442_695_040_888_963_407);
+        let high = u128::from(state) * u128::from(below) >> 64;
+        u64::try_from(high).unwrap_or_default()
+    };
+    for round in 0..3000_usize {
+        let near = all.get(round % all.len()).map_or(0, |entry| entry.next);
+        let position = match round % 3 {
+            0 => random(last),
+            1 => near.saturating_sub(1 + random(100)),
+            _ => near.saturating_add(1 + random(100)),
+        };
+        if all.iter().any(|entry| entry.next == position) {
+            continue;
+        }
+        let expected = all.iter().find(|entry| entry.next > position);
+        let page = dir.page(position, 1)?;
+        let names = (page.first(), expected);
+        let names = (names.0.map(|e| &e.name), names.1.map(|e| &e.name));
+        same(names.0, names.1)?;
+    }
+    Ok(())
 }
 
 fn big_directory_lists_all_once(t: &mut Fixture) -> Outcome {
