@@ -26,6 +26,8 @@ pub(crate) struct DeviceSpace {
     pub(crate) used: u64,
     /// Ranges of chunks, including chunks whose removal is not durable yet.
     taken: RangeSet,
+    /// Ranges of chunks whose removal is not durable yet.
+    leaving: RangeSet,
 }
 
 impl DeviceSpace {
@@ -38,17 +40,28 @@ impl DeviceSpace {
             limit: u64::MAX,
             used: item.bytes_used.get(),
             taken: RangeSet::new(),
+            leaving: RangeSet::new(),
         }
     }
 
     /// Bytes that belong to no chunk.
     pub(crate) fn unallocated(&self) -> u64 {
-        self.holes().map(|(from, to)| to - from).sum()
+        self.holes(&self.taken).map(|(from, to)| to - from).sum()
     }
 
-    fn holes(&self) -> impl Iterator<Item = (u64, u64)> {
+    /// Bytes that will belong to no chunk once all removals are durable.
+    pub(crate) fn soon_unallocated(&self) -> u64 {
+        let mut staying = self.taken.clone();
+        for (from, to) in self.leaving.within(0, u64::MAX) {
+            staying.remove(from, to);
+        }
+        self.holes(&staying).map(|(from, to)| to - from).sum()
+    }
+
+    /// Aligned gaps of `taken` that chunks may get.
+    fn holes(&self, taken: &RangeSet) -> impl Iterator<Item = (u64, u64)> + use<> {
         let end = self.total.min(self.limit);
-        let holes = self.taken.gaps(FIRST_CHUNK_OFFSET, end);
+        let holes = taken.gaps(FIRST_CHUNK_OFFSET, end);
         holes.into_iter().filter_map(|(from, to)| {
             let (from, to) = (from.next_multiple_of(STRIPE_LEN), to - to % STRIPE_LEN);
             (from < to).then_some((from, to))
@@ -77,7 +90,7 @@ impl DeviceSpace {
     /// The first hole of `want` bytes, else the largest one: (start, bytes).
     pub(crate) fn hole(&self, want: u64) -> Option<(u64, u64)> {
         let mut best: Option<(u64, u64)> = None;
-        for (from, to) in self.holes() {
+        for (from, to) in self.holes(&self.taken) {
             if to - from >= want {
                 return Some((from, want));
             }
@@ -105,9 +118,15 @@ impl DeviceSpace {
         free
     }
 
-    /// Removes a chunk's stripe.
+    /// Removes a chunk's stripe, when the removal of the chunk is durable.
     pub(crate) fn give(&mut self, offset: u64, len: u64) {
         self.taken.remove(offset, offset.saturating_add(len));
+        self.leaving.remove(offset, offset.saturating_add(len));
+    }
+
+    /// Records that the chunk with this stripe is removed; [`give`](Self::give) follows.
+    fn leave(&mut self, offset: u64, len: u64) {
+        self.leaving.insert(offset, offset.saturating_add(len));
     }
 }
 
@@ -145,7 +164,16 @@ impl Devices {
         self.next_logical = self.next_logical.max(end);
     }
 
-    /// Removes a chunk.
+    /// Records that a chunk is removed by a transaction that is not durable yet.
+    pub(crate) fn leave(&mut self, chunk: &ChunkItem) {
+        for (devid, offset, len) in stripes(chunk) {
+            if let Some(device) = self.by_id.get_mut(&devid) {
+                device.leave(offset, len);
+            }
+        }
+    }
+
+    /// Removes a chunk, when its removal is durable.
     pub(crate) fn give(&mut self, chunk: &ChunkItem) {
         for (devid, offset, len) in stripes(chunk) {
             if let Some(device) = self.by_id.get_mut(&devid) {
@@ -213,7 +241,13 @@ mod tests {
         assert_eq!(device.hole(3 << 20), Some((5 << 20, 3 << 20)));
         let behind = (9 << 20) + STRIPE_LEN;
         assert_eq!(device.hole(1 << 30), Some((behind, (64 << 20) - behind)));
+        let before = device.unallocated();
+        device.leave(2 << 20, 3 << 20);
+        assert_eq!(device.unallocated(), before);
+        assert_eq!(device.soon_unallocated(), before + (3 << 20));
         device.give(2 << 20, 3 << 20);
+        assert_eq!(device.unallocated(), before + (3 << 20));
+        assert_eq!(device.soon_unallocated(), before + (3 << 20));
         assert_eq!(device.hole(7 << 20), Some((1 << 20, 7 << 20)));
     }
 

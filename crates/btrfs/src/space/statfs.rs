@@ -6,8 +6,7 @@ use std::sync::atomic::Ordering;
 use sapwood_btrfs_format::NAME_MAX;
 use sapwood_vfs::FsStat;
 
-use super::devices::STRIPE_LEN;
-use super::devices::copies_on_device;
+use super::devices::{Devices, STRIPE_LEN, copies_on_device};
 use super::group::BlockGroup;
 use super::info::SpaceInfo;
 use super::state::Space;
@@ -75,6 +74,8 @@ impl Space {
 
     /// The numbers for the file system `fsid`, seen through the subvolume `root_id`.
     pub(crate) fn statfs(&self, fsid: &[u8; 16], root_id: u64) -> FsStat {
+        // A group whose removal begins counts either as a group or as unallocated.
+        let devices = self.devices.lock();
         let copies = {
             let groups = self.data.groups.read();
             groups.iter().map(|group| factor(group)).max().unwrap_or(1)
@@ -93,7 +94,7 @@ impl Space {
         let free = blocks
             .saturating_sub(unit(used / copies))
             .saturating_sub(unit(global));
-        let unallocated = self.available_for_data(copies);
+        let unallocated = available_for_data(&devices, copies);
         let mut available = (data_total.saturating_sub(data_used) + unallocated) / copies;
         let metadata_free = metadata_total.saturating_sub(metadata_used);
         let exhausted = metadata_free < METADATA_MARGIN + global;
@@ -111,14 +112,13 @@ impl Space {
             fsid: folded(fsid) ^ root_id.rotate_left(32),
         }
     }
+}
 
-    /// Device bytes that data chunks could still get.
-    fn available_for_data(&self, copies: u64) -> u64 {
-        let devices = self.devices.lock();
-        let each = devices.by_id.values().map(|device| {
-            let free = device.unallocated();
-            free - free % (STRIPE_LEN * copies)
-        });
-        each.sum()
-    }
+/// Device bytes that data chunks can get, now or after the commit that removes other chunks.
+fn available_for_data(devices: &Devices, copies: u64) -> u64 {
+    let each = devices.by_id.values().map(|device| {
+        let free = device.soon_unallocated();
+        free - free % (STRIPE_LEN * copies)
+    });
+    each.sum()
 }

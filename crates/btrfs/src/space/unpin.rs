@@ -63,7 +63,7 @@ impl Space {
     /// No space, unreadable blocks; the transaction is aborted if it happens half-way.
     pub(crate) fn delete_empty_block_groups(&self, h: &mut dyn SpaceWrite) -> Result<usize> {
         for group in self.all_groups() {
-            if self.claim_empty(&group) {
+            if self.claim_empty(&group)? {
                 let result = self.remove_group(h, &group);
                 if let Err(err) = &result {
                     h.abort(err);
@@ -79,28 +79,34 @@ impl Space {
         self.all_groups().iter().any(|g| is_empty(g) && spare(g))
     }
 
-    fn claim_empty(&self, group: &Arc<BlockGroup>) -> bool {
+    /// Takes an empty group away from its kind of space. Its device space counts as unallocated
+    /// from then on (`statfs`), but no chunk gets it before the removal is durable.
+    fn claim_empty(&self, group: &Arc<BlockGroup>) -> Result<bool> {
         let info = &group.info;
         if !spare(group) {
-            return false;
+            return Ok(false);
         }
+        let (_, chunk) = self.volume.chunk_at(group.start)?;
+        let mut devices = self.devices.lock();
         let mut groups = info.groups.write();
         if !has_sibling(&groups, group) {
-            return false;
+            return Ok(false);
         }
         let mut state = group.lock();
         if !empty(&state) {
-            return false;
+            return Ok(false);
         }
         state.removing = true;
         drop(state);
         groups.retain(|g| !Arc::ptr_eq(g, group));
         drop(groups);
+        devices.leave(&chunk);
+        drop(devices);
         info.change(|sums| {
             sums.total -= group.len;
             sums.read_only -= group.super_bytes();
         });
-        true
+        Ok(true)
     }
 
     fn remove_group(&self, h: &mut dyn SpaceWrite, group: &Arc<BlockGroup>) -> Result<()> {

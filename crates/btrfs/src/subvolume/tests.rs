@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use sapwood_block::{Device, MemoryDevice};
 use sapwood_btrfs_format::{Key, kind, objectid};
-use sapwood_vfs::{Credentials, FileSystem, NewInode, Subvolumes};
+use sapwood_vfs::{AllocMode, Credentials, FileSystem, NewInode, Subvolumes};
 
 use super::cleaner;
 use super::dropping::Dropping;
@@ -179,4 +179,38 @@ fn each_step_can_be_the_last_before_a_crash() {
             .count(),
         1
     );
+}
+
+/// The cleaner removes groups that a deletion emptied in a transaction of its own.
+#[test]
+fn space_of_groups_that_are_being_removed_is_available() {
+    let device = Arc::new(MemoryDevice::new(256 << 20));
+    mkfs(&*device, &MkfsOptions::default()).unwrap();
+    let options = Options {
+        background: false,
+        ..Options::default()
+    };
+    let fs = Btrfs::open(vec![device], options).unwrap();
+    let file = fs.create(
+        &Credentials::ROOT,
+        fs.root(),
+        b"file",
+        NewInode::Regular,
+        0o644,
+    );
+    let file = file.unwrap().ino();
+    let mode = AllocMode::Allocate { keep_size: true };
+    fs.fallocate(file, 0, 130 << 20, mode).unwrap();
+    fs.sync().unwrap();
+    fs.unlink(fs.root(), b"file").unwrap();
+    fs.forget(file, 1);
+    fs.engine.commit_and_unpin(None).unwrap();
+    let available = || fs.statfs().unwrap().blocks_available;
+    let groups = || fs.engine.space.all_groups().len();
+    let (freed, before) = (available(), groups());
+    cleaner::round(&fs.engine).unwrap();
+    assert!(groups() < before, "no group was empty");
+    assert_eq!(available(), freed);
+    fs.engine.commit_and_unpin(None).unwrap();
+    assert_eq!(available(), freed);
 }
