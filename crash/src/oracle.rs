@@ -14,8 +14,7 @@
 //!     has exactly the names of the fsync, apart from later changes;
 //!   - fsync of a directory: the same for the names in it;
 //!   - fdatasync: the same for the content only, and a new file has a name;
-//!   - fsync of an inode without a name: nothing, because no path leads to the inode, and its last
-//!     name may come back.
+//!   - fsync of an inode without a name: the names that it had do not come back.
 //!
 //! A recovery sets some times, as the kernel's does: on btrfs the ctime of an inode that loses a
 //! name by a log without the inode, on ext4 mtime and ctime of a directory whose names a fast
@@ -393,6 +392,16 @@ impl View<'_> {
                 Promise::Nothing | Promise::All => None,
             })
             .collect();
+        for (index, promise) in &self.returned {
+            let state = index + 1;
+            if state > self.floor
+                && let Promise::Inode(ino) = promise
+                && *ino != self.oracle.root
+                && self.names_in(state, *ino).is_empty()
+            {
+                self.names_since(*ino, state, wrong);
+            }
+        }
         for ino in promised {
             let since = self.since(ino);
             if let Some(fsync) = since.fsync {

@@ -205,9 +205,11 @@ fn a_size_between_two_is_possible_only_where_others_are_at_work() {
 }
 
 #[test]
-fn an_fsync_of_what_has_no_name_promises_nothing() {
+fn an_fsync_of_an_inode_without_a_name_keeps_its_names_away() {
     let lane = lane("hold A/foo 0; unlink A/foo; write @0 0 4096 9; fsync @0");
-    assert_eq!(judge(&lane, 4, 0, |_| ()), [""; 0]);
+    assert_eq!(judge(&lane, 3, 0, |_| ()), [""; 0]);
+    assert_eq!(judge(&lane, 4, 4, |_| ()), [""; 0]);
+    refused(&judge(&lane, 4, 0, |_| ()), "had lost it before its fsync");
 }
 
 /// A moment after all that a lane did.

@@ -12,6 +12,14 @@ pub(super) const CASES: &[(&str, &str)] = &[
         "std: append A/foo 100 9; fsync A/foo; link A/foo B/ln; fsync B",
     ),
     (
+        "link and removed attribute of a file that was logged, a new file fsynced",
+        "std: setxattr A/foo more 5 1; fsync A/foo; removexattr A/foo base; link A/foo A/ln; creat A/q; fsync A/q",
+    ),
+    (
+        "link of a new file that was logged and changed since, a new file fsynced",
+        "std: creat A/x; write A/x 0 4096 9; fsync A/x; append A/x 100 10; setxattr A/x n 5 1; link A/x B/x; creat A/q; fsync A/q",
+    ),
+    (
         "link removed again before the fsync",
         "std: link A/foo A/ln; fsync A/foo; unlink A/ln; fsync A/foo",
     ),

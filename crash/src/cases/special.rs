@@ -107,6 +107,30 @@ pub(super) const CASES: &[(&str, &str)] = &[
         "std: tmpfile A 0; write @0 0 4096 9; sync; link @0 B/t; fsync @0",
     ),
     (
+        "file removed while it is open, then fsynced",
+        "std: hold A/foo 0; append A/foo 10 9; fsync A/foo; unlink A/foo; fsync @0; fsync @0",
+    ),
+    (
+        "new file that was logged, removed while it is open, then fsynced",
+        "std: creat A/x; write A/x 0 4096 9; hold A/x 0; fsync A/x; unlink A/x; fsync @0; creat A/x; fsync A/x",
+    ),
+    (
+        "file with names in two directories removed while it is open, then fsynced",
+        "std: hold B/two 0; unlink B/two; unlink A/two; fsync @0; creat B/two; fsync B/two",
+    ),
+    (
+        "file replaced while it is open, then fsynced",
+        "std: hold A/foo 0; creat A/x; write A/x 0 4096 9; rename A/x A/foo; fsync @0",
+    ),
+    (
+        "file removed with its directory while it is open, then fsynced",
+        "std: creat B/D/x; sync; hold B/D/x 0; unlink B/D/x; rmdir B/D; fsync @0",
+    ),
+    (
+        "directory removed while it is open, after its file was moved, then fsynced",
+        "std: creat B/D/x; sync; hold B/D 0; rename B/D/x A/x; rmdir B/D; fsync @0",
+    ),
+    (
         "directory removed while it is open, then fsynced",
         "std: hold A/C 0; rmdir A/C; fsync @0; fsync A",
     ),

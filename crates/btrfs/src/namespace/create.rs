@@ -8,6 +8,7 @@ use sapwood_vfs::rules::{self, Ownership};
 use sapwood_vfs::{self as vfs, Credentials, FileKind, NewInode, acl};
 
 use super::dir;
+use super::layer::Namespace;
 use super::names::{self, Target};
 use super::rename::Place;
 use crate::data::Files;
@@ -201,11 +202,12 @@ const LINK_ITEMS: u64 = 6;
 /// # Errors
 /// `TooManyLinks`.
 pub(crate) fn link(
-    store: &Arc<Store>,
+    namespace: &Arc<Namespace>,
     inode: &Arc<Inode>,
     dir: &Arc<Inode>,
     name: &[u8],
 ) -> Result<()> {
+    let store: &Arc<Store> = namespace;
     let fits = names::ref_fits(store, &dir.root, inode.objectid, dir.objectid, name)?;
     if inode.state.lock().nlink >= LINK_MAX || !fits {
         return Err(vfs::Error::TooManyLinks.into());
@@ -238,5 +240,6 @@ pub(crate) fn link(
                 Ok(())
             }
         });
+    namespace.name_added(&mut h, inode);
     h.finish(linked)
 }

@@ -1,4 +1,4 @@
-//! The layer of names, and how the log learns of names that go.
+//! The layer of names, and how the log learns of names that come and go.
 
 use std::ops::Deref;
 use std::sync::Arc;
@@ -8,8 +8,12 @@ use crate::inode::Inode;
 use crate::transaction::Handle;
 use crate::tree::{BlockCache, TreeRead};
 
-/// What has to know of names that go: the tree log, which may have them.
+/// Receives added and removed names. Implemented by the tree log, which may have the inode.
 pub(crate) trait NameLog: Send + Sync {
+    /// `inode` got another name in the handle's transaction, which has a log. Its `io` lock is held
+    /// exclusively.
+    fn name_added(&self, h: &mut Handle, inode: &Arc<Inode>);
+
     /// A name of `inode` in `dir` was removed in the handle's transaction, which has a log. Both
     /// `io` locks are held exclusively.
     fn name_removed(&self, h: &mut Handle, dir: &Arc<Inode>, inode: &Arc<Inode>);
@@ -22,9 +26,16 @@ pub(crate) struct Namespace {
 }
 
 impl Namespace {
-    /// The names of these files, with the log that has to know of those that go.
+    /// The names of these files, with the log that receives their changes.
     pub(crate) fn new(files: Arc<Files>, log: Box<dyn NameLog>) -> Arc<Self> {
         Arc::new(Self { files, log })
+    }
+
+    /// Tells the log of a new name. Expects the inode's `io` lock exclusively.
+    pub(super) fn name_added(&self, h: &mut Handle, inode: &Arc<Inode>) {
+        if h.trans().log.is_filled() {
+            self.log.name_added(h, inode);
+        }
     }
 
     /// Tells the log that a name is gone. Expects both `io` locks exclusively.

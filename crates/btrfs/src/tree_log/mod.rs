@@ -29,7 +29,8 @@
 //!   counts why. An error half-way breaks the log for the rest of the transaction; what is durable
 //!   of it by then stays right.
 //! - The inode changed only in T-1, which is being written: the fsync waits for that commit.
-//! - No name leads to the inode: a power cut could not show it, so nothing is logged.
+//! - The inode has no name any more: the removal of its last names is logged. If no power cut could
+//!   show a name of it, nothing is.
 //!
 //! The tests are in `tests/log_*.rs`; the crash explorer covers the rest.
 
@@ -108,6 +109,9 @@ pub(crate) fn fsync(files: &Arc<Files>, fsyncs: &Fsyncs, inode: &Arc<Inode>) -> 
         let trans = h.trans().clone();
         let log = TransactionLog::of(&trans).find(inode.root.id());
         let groups = only_its_group(files, fsyncs);
+        if !inode.is_linked() && !may_come_back(&h, log.as_deref(), inode) {
+            return Ok(Outcome::Empty);
+        }
         let known = log
             .as_ref()
             .and_then(|log| is_logged(&h, log, inode, groups));
@@ -175,21 +179,45 @@ fn lock(inodes: &Locked) -> Vec<RankedReadGuard<'_, ()>> {
     inodes.values().map(|inode| inode.io.read()).collect()
 }
 
-/// Whether the last durable transaction has all of an inode, or no power cut could show it.
+/// Whether the last durable transaction has all of an inode, or the removal of its last name.
 fn is_durable(store: &Store, inode: &Inode) -> bool {
     let durable = store.last_committed();
-    let (transid, linked) = {
+    let (transid, names_in, linked) = {
         let state = inode.state.lock();
-        (state.transid, state.nlink > 0)
+        (state.transid, state.names_in, state.nlink > 0)
     };
     let durable = durable + u64::from(sapwood_fault::planted(18));
-    !linked || (transid <= durable && !inode.data.has_changed(durable))
+    if linked {
+        transid <= durable && !inode.data.has_changed(durable)
+    } else {
+        names_in <= durable
+    }
+}
+
+/// Whether a power cut could show a name of an inode that has none now: the log has the inode, or
+/// the last commit has names of it, or cannot be read.
+fn may_come_back(h: &Handle, log: Option<&SubvolumeLog>, inode: &Inode) -> bool {
+    let logged = log.and_then(|log| log.find(inode.objectid));
+    if logged.is_some_and(|found| found.logged.lock().exists) {
+        return true;
+    }
+    if inode.state.lock().generation == h.transid() {
+        return false;
+    }
+    let names = names::committed(h.store(), &inode.root, inode.objectid);
+    names.map_or(true, |names| !names.is_empty())
 }
 
 /// Why an inode is not logged in the handle's transaction.
 fn refuse(h: &Handle, inode: &Inode) -> Option<Outcome> {
-    let transid = inode.state.lock().transid;
-    if transid < h.transid() && !inode.data.has_changed(h.transid() - 1) {
+    let (transid, names_in, linked) = {
+        let state = inode.state.lock();
+        (state.transid, state.names_in, state.nlink > 0)
+    };
+    if !linked && names_in < h.transid() {
+        return Some(Outcome::Await(names_in));
+    }
+    if linked && transid < h.transid() && !inode.data.has_changed(h.transid() - 1) {
         return Some(Outcome::Await(transid));
     }
     let root = &inode.root;
@@ -210,15 +238,18 @@ fn is_logged(h: &Handle, log: &SubvolumeLog, inode: &Inode, groups: bool) -> Opt
         let state = inode.state.lock();
         (state.sequence, state.names_version, state.xattrs_version)
     };
+    let current = match groups {
+        true => !log.pending().concerns(inode.objectid),
+        false => log.pending().is_empty(),
+    };
+    if !inode.is_linked() {
+        return (current && logged.removed && logged.names == names).then_some(logged.number);
+    }
     let same = logged.full
         && (logged.sequence, logged.names, logged.xattrs) == (sequence, names, xattrs)
         && !inode.data.has_unlogged(h.transid());
     let changes = inode.dir.changes(h.transid(), false);
     let entries = changes.overflow || !changes.added.is_empty() || !changes.removed.is_empty();
-    let current = match groups {
-        true => !log.pending().concerns(inode.objectid),
-        false => log.pending().is_empty(),
-    };
     (same && !entries && current).then_some(logged.number)
 }
 
@@ -256,6 +287,16 @@ fn synced(h: &mut Handle, fsyncs: &Fsyncs, number: u64) -> Outcome {
 pub(crate) struct LoggedNames;
 
 impl NameLog for LoggedNames {
+    fn name_added(&self, h: &mut Handle, inode: &Arc<Inode>) {
+        let Some(log) = TransactionLog::of(h.trans()).find(inode.root.id()) else {
+            return;
+        };
+        let found = log.find(inode.objectid);
+        if found.is_some_and(|found| found.logged.lock().exists) {
+            log.pending().add(inode.objectid, Arc::clone(inode));
+        }
+    }
+
     fn name_removed(&self, h: &mut Handle, dir: &Arc<Inode>, inode: &Arc<Inode>) {
         name_removed(h, dir, inode);
     }

@@ -2,13 +2,12 @@
 //!
 //! # How it works
 //! An unlink or rename records the directory and the inode as pending, each if the log has what
-//! changed, and *ties* the two: both must be logged by the same log commit. An fsync that is alone
-//! logs all that is pending in the subvolume. So it makes renames of other callers durable too, as
-//! any fsync of the kernel does.
+//! changed, and *ties* the two: both must be logged by the same log commit. A link records the
+//! inode, if the log has it. An fsync that is alone logs all that is pending in the subvolume. So it
+//! makes renames of other callers durable too, as any fsync of the kernel does.
 //!
 //! For that it needs the `io` locks of inodes that other callers work with. So while other fsyncs
-//! are under way, an fsync logs only the pending inodes of
-//! its *group*: those that ties connect to the inodes that it logs. Within a group, a name that
+//! are under way, an fsync logs only the pending inodes of its *group*: those that ties connect to the inodes that it logs. Within a group, a name that
 //! leaves one inode in the log arrives at the other one, or at none. Groups have no inode in
 //! common, so the log may have each as of another moment, and clients that work in directories of
 //! their own do not wait for each other (`clients_log_what_is_theirs`).

@@ -156,7 +156,7 @@ impl<'a> Planner<'a> {
     /// See [`Refusal`].
     pub(super) fn plan(mut self, target: &Arc<Inode>) -> Result<Plan, Refusal> {
         self.target = target.objectid;
-        self.want(target, true);
+        self.want(target, target.is_linked());
         if !self.groups {
             let all = self.log.as_ref().map(|log| log.pending().all());
             self.pending(all.unwrap_or_default());
@@ -268,6 +268,9 @@ impl<'a> Planner<'a> {
         }
         if self.logged(inode.objectid).exists && !sapwood_fault::planted(25) {
             self.leaving(inode, &now)?;
+        }
+        if now.is_empty() && !before.is_empty() {
+            self.gone(inode.objectid)?;
         }
         for name in &before {
             let kept = |new: &&NameRef| new.parent == name.parent && new.name == name.name;

@@ -292,6 +292,8 @@ pub(super) struct Logged {
     pub(super) sequence: u64,
     /// Length when it was logged in full.
     pub(super) size: u64,
+    /// The removal of its last name is there.
+    pub(super) removed: bool,
     /// Version of the names that were logged.
     pub(super) names: u64,
     /// Version of the attributes that were logged.

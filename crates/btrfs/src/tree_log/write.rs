@@ -51,10 +51,16 @@ impl Writer<'_> {
                 self.full(&step.inode, &mut logged)?;
             } else {
                 self.exists(&step.inode, &mut logged)?;
+                self.changed_xattrs(&step.inode, &mut logged)?;
             }
-        } else if logged.exists {
-            // Nothing may lead to it any more; what else the log has of it does no harm.
-            self.names(&step.inode, &mut logged)?;
+            logged.removed = false;
+        } else {
+            if logged.exists {
+                // Nothing may lead to it any more; what else the log has of it does no harm.
+                self.names(&step.inode, &mut logged)?;
+            }
+            logged.names = step.inode.state.lock().names_version;
+            logged.removed = true;
         }
         write_entries(self, step)?;
         logged.number = self.number;
@@ -72,6 +78,24 @@ impl Writer<'_> {
         logged.exists = true;
         logged.number = self.number;
         Ok(())
+    }
+
+    /// Makes the attributes in the log those that the inode has. An ACL and the mode change
+    /// together, so the item follows.
+    fn changed_xattrs(&mut self, inode: &Arc<Inode>, logged: &mut Logged) -> Result<()> {
+        if logged.xattrs == inode.state.lock().xattrs_version {
+            return Ok(());
+        }
+        let item = if logged.full {
+            let mut item = inode.state.lock().to_item();
+            item.size = logged.size.into();
+            item.transid = self.h.transid().into();
+            item
+        } else {
+            self.exists_item(inode)?
+        };
+        self.put(&item_key(inode), item.bytes())?;
+        self.xattrs(inode, logged)
     }
 
     /// The item that says only that an inode exists.
