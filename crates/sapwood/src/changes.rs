@@ -20,6 +20,7 @@ use std::str::FromStr;
 
 use globset::{Candidate, Glob, GlobBuilder, GlobSet, GlobSetBuilder};
 
+use crate::path_table::{PathId, PathTable};
 use crate::vfs::{FileKind, Timestamp};
 use contexts::Contexts;
 
@@ -57,6 +58,14 @@ pub enum ChangeError {
         line: usize,
         /// The line.
         text: String,
+    },
+    /// The rules of `file_contexts` files are too large.
+    #[error("{what} of file contexts take more than {limit} bytes")]
+    Contexts {
+        /// What is too large.
+        what: &'static str,
+        /// The limit.
+        limit: usize,
     },
     /// The pattern of a `file_contexts` line is no regular expression.
     #[error("line {line}: {source}")]
@@ -107,7 +116,8 @@ pub struct Changes {
     all_root: bool,
     uids: Vec<IdRange>,
     gids: Vec<IdRange>,
-    owners: HashMap<Vec<u8>, (u32, u32)>,
+    places: PathTable,
+    owners: HashMap<PathId, (u32, u32)>,
     patterns: Vec<Glob>,
     excluded: GlobSet,
     latest: Option<Timestamp>,
@@ -134,6 +144,12 @@ pub(crate) fn covers(path: &[u8], is_match: impl Fn(&Path) -> bool) -> bool {
     let ends = ends.map(|(at, _)| at).chain([path.len()]);
     ends.filter_map(|end| path.get(..end))
         .any(|path| is_match(Path::new(OsStr::from_bytes(path))))
+}
+
+/// The names of a path.
+fn names(path: &[u8]) -> impl Iterator<Item = &[u8]> {
+    path.split(|byte| *byte == b'/')
+        .filter(|name| !name.is_empty())
 }
 
 impl Changes {
@@ -178,14 +194,31 @@ impl Changes {
     /// a kind of file (`--`, `-d`, `-l`, ...), and the label of each line.
     ///
     /// # Errors
-    /// [`ChangeError::Context`], [`ChangeError::Expression`].
+    /// [`ChangeError::Context`], [`ChangeError::Expression`], [`ChangeError::Contexts`].
     pub fn file_contexts(&mut self, text: &str) -> Result<(), ChangeError> {
         self.contexts.add(text)
     }
 
-    /// The owner and group of the file at this path.
-    pub(crate) fn set_owner(&mut self, path: Vec<u8>, owner: (u32, u32)) {
-        self.owners.insert(path, owner);
+    /// The place of a path below another one, or below the root.
+    pub(crate) fn place(&mut self, above: Option<PathId>, path: &[u8]) -> PathId {
+        let top = above.unwrap_or(PathTable::ROOT);
+        names(path).fold(top, |at, name| self.places.add(at, name))
+    }
+
+    /// The owner and group of the file at this place.
+    pub(crate) fn set_owner(&mut self, place: PathId, owner: (u32, u32)) {
+        self.owners.insert(place, owner);
+    }
+
+    fn listed_owner(&self, path: &[u8]) -> Option<(u32, u32)> {
+        let mut parts = names(path);
+        let place = parts.try_fold(PathTable::ROOT, |at, name| self.places.child(at, name));
+        self.owners.get(&place?).copied()
+    }
+
+    /// Whether files get SELinux labels.
+    pub(crate) fn has_labels(&self) -> bool {
+        !self.contexts.is_empty()
     }
 
     /// Whether the file at a path, relative to the root, is left out.
@@ -196,7 +229,7 @@ impl Changes {
 
     /// Owner and group of the file at a path.
     pub(crate) fn owner(&self, path: &[u8], owner: (u32, u32)) -> (u32, u32) {
-        let (uid, gid) = self.owners.get(path).copied().unwrap_or(owner);
+        let (uid, gid) = self.listed_owner(path).unwrap_or(owner);
         if self.all_root {
             return (0, 0);
         }

@@ -64,6 +64,7 @@ pub mod mount;
 mod oci;
 pub mod options;
 pub mod output;
+mod path_table;
 pub mod pattern;
 pub mod progress;
 pub mod resize;

@@ -9,11 +9,13 @@ mod mtree;
 use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::rc::Rc;
 
 use crate::acls;
 use crate::archive::{components, path as path_of};
 use crate::changes::{Changes, Xattrs};
 use crate::fs::FileSystem;
+use crate::path_table::PathId;
 use crate::shown;
 use crate::tree::Node;
 use crate::vfs::{
@@ -69,13 +71,28 @@ pub enum ManifestError {
     },
 }
 
-type Result<T> = std::result::Result<T, ManifestError>;
+type Result<T, E = ManifestError> = std::result::Result<T, E>;
+
+/// Most bytes of a path, as in a system call.
+const PATH_MAX: usize = 4095;
+/// What is wrong with a longer one.
+const LONG: &str = "a path of more than 4095 bytes";
+
+/// Where the path of an item begins.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Above {
+    /// The item of the directory.
+    item: usize,
+    /// How many such directories are above that.
+    depth: usize,
+}
 
 /// What a list says of a file. What it does not say stays as it is.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Item {
-    /// Below the root.
-    pub(crate) path: Vec<u8>,
+    /// The directory that the path begins in; `None` is the root.
+    above: Option<Above>,
+    path: Vec<u8>,
     kind: Option<ItemKind>,
     perm: Option<u32>,
     pub(crate) uid: Option<u32>,
@@ -139,9 +156,22 @@ impl Manifest {
         })
     }
 
-    /// What it says of each file.
-    pub(crate) fn items(&self) -> &[Item] {
-        &self.0
+    /// Number of files.
+    pub(crate) fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Adds the owners and groups of the files that have both.
+    pub(crate) fn add_owners(&self, changes: &mut Changes) {
+        let mut places: Vec<PathId> = Vec::with_capacity(self.len());
+        for item in &self.0 {
+            let above = item.above.and_then(|above| places.get(above.item));
+            let place = changes.place(above.copied(), &item.path);
+            places.push(place);
+            if let (Some(uid), Some(gid)) = (item.uid, item.gid) {
+                changes.set_owner(place, (uid, gid));
+            }
+        }
     }
 
     /// Applies it to the files of an image.
@@ -154,24 +184,71 @@ impl Manifest {
             changes,
             time,
             passed: BTreeMap::new(),
+            items: &self.0,
+            held: Vec::new(),
         };
+        let at = |item| move |wrong: Cause| wrong.at(&whole_path(&self.0, item));
         let mut directories = Vec::new();
         for item in &self.0 {
-            let Some((node, made)) = work.reach(item)? else {
+            let Some((node, made)) = work.reach(item).map_err(at(item))? else {
                 continue;
             };
-            work.content(item, &node, made)?;
+            let content = work.content(item, &node, made);
+            content.map_err(Cause::from).map_err(at(item))?;
+            let (ino, kind) = (node.ino(), node.attr().kind);
             match node.is_dir() {
                 // What is made in a directory changes its times.
-                true => directories.push((node.ino(), item, made)),
-                false => work.finish(node.ino(), node.attr().kind, item, made)?,
+                true => directories.push((ino, item, made)),
+                false => work.finish(ino, kind, item, made).map_err(at(item))?,
             }
         }
         for (ino, item, made) in directories.into_iter().rev() {
             work.passed.remove(&ino);
-            work.finish(ino, FileKind::Directory, item, made)?;
+            let finished = work.finish(ino, FileKind::Directory, item, made);
+            finished.map_err(at(item))?;
         }
-        work.end()
+        work.end().map_err(|cause| Cause::from(cause).at(b"/"))
+    }
+}
+
+/// The whole path of an item.
+fn whole_path(items: &[Item], item: &Item) -> Vec<u8> {
+    let mut parts = vec![item.path.as_slice()];
+    let mut next = item.above;
+    while let Some(above) = next.and_then(|above| items.get(above.item)) {
+        parts.push(&above.path);
+        next = above.above;
+    }
+    parts.reverse();
+    parts.join(&b'/')
+}
+
+/// Why an item was not applied.
+enum Cause {
+    Missing,
+    Kind { listed: FileKind, found: FileKind },
+    Failed(Error),
+}
+
+impl From<Error> for Cause {
+    fn from(error: Error) -> Self {
+        Self::Failed(error)
+    }
+}
+
+impl Cause {
+    /// The error of the item of this path.
+    fn at(self, path: &[u8]) -> ManifestError {
+        let path = path_of(path);
+        match self {
+            Self::Missing => ManifestError::Missing(path),
+            Self::Kind { listed, found } => ManifestError::Kind {
+                path,
+                listed,
+                found,
+            },
+            Self::Failed(source) => ManifestError::Inode { path, source },
+        }
     }
 }
 
@@ -183,63 +260,97 @@ struct Work<'a> {
     time: Timestamp,
     /// Times of directories in which something is made.
     passed: BTreeMap<Ino, (Timestamp, Timestamp)>,
+    items: &'a [Item],
+    /// The directory that an item was in last, and those above it, with the numbers of their items.
+    held: Vec<(usize, Rc<Node<'a>>)>,
 }
 
-fn failed(path: &[u8]) -> impl Fn(Error) -> ManifestError {
-    let path = path_of(path);
-    move |source| ManifestError::Inode {
-        path: path.clone(),
-        source,
+fn directory(node: Node<'_>) -> vfs::Result<Node<'_>> {
+    match node.is_dir() {
+        true => Ok(node),
+        false => Err(Error::NotDirectory),
     }
 }
 
 impl<'a> Work<'a> {
-    /// The directory of a path, and the last name.
-    fn parent<'p>(&self, path: &'p [u8]) -> Result<(Node<'a>, Option<&'p [u8]>)> {
-        let failed = failed(path);
-        let mut at = Node::root(self.fs).map_err(&failed)?;
-        let parts = components(path).map_err(|_| failed(Error::Invalid))?;
+    /// Finds the directory of a path from the root, and the last name.
+    fn parent<'p>(&self, path: &'p [u8]) -> vfs::Result<(Rc<Node<'a>>, Option<&'p [u8]>)> {
+        self.below(Rc::new(Node::root(self.fs)?), path)
+    }
+
+    /// As [`parent`](Self::parent), of a path below a directory.
+    fn below<'p>(
+        &self,
+        top: Rc<Node<'a>>,
+        path: &'p [u8],
+    ) -> vfs::Result<(Rc<Node<'a>>, Option<&'p [u8]>)> {
+        let mut at = top;
+        let parts = components(path).map_err(|_| Error::Invalid)?;
         let Some((name, above)) = parts.split_last() else {
             return Ok((at, None));
         };
         for part in above {
-            at = at.child(part).map_err(&failed)?;
-            if !at.is_dir() {
-                return Err(failed(Error::NotDirectory));
-            }
+            at = Rc::new(directory(at.child(part)?)?);
         }
         Ok((at, Some(name)))
     }
 
+    /// The directory that the path of an item begins in. It stays held for the next item, with
+    /// those above it.
+    fn above(&mut self, item: &Item) -> vfs::Result<Rc<Node<'a>>> {
+        let mut missing = Vec::new();
+        let mut next = item.above;
+        while let Some(above) = next {
+            let held = self.held.get(above.depth).map(|(number, _)| *number);
+            if held == Some(above.item) {
+                break;
+            }
+            missing.push(above.item);
+            next = self.items.get(above.item).and_then(|item| item.above);
+        }
+        if item.above.is_some() {
+            self.held.truncate(next.map_or(0, |above| above.depth + 1));
+        }
+        let mut at = match self.held.last().filter(|_| next.is_some()) {
+            Some((_, held)) => Rc::clone(held),
+            None => Rc::new(Node::root(self.fs)?),
+        };
+        for number in missing.into_iter().rev() {
+            let path = self.items.get(number).map_or(&[][..], |item| &item.path);
+            let (dir, name) = self.below(at, path)?;
+            at = match name {
+                Some(name) => Rc::new(directory(dir.child(name)?)?),
+                None => dir,
+            };
+            self.held.push((number, Rc::clone(&at)));
+        }
+        Ok(at)
+    }
+
     /// The inode of an item, and whether it was made for that. `None`: it is not there, and need
     /// not be.
-    fn reach(&mut self, item: &Item) -> Result<Option<(Node<'a>, bool)>> {
-        let failed = failed(&item.path);
-        let (dir, Some(name)) = self.parent(&item.path)? else {
-            let root = Node::root(self.fs).map_err(failed)?;
-            return Ok(Some((root, false)));
+    fn reach(&mut self, item: &Item) -> Result<Option<(Node<'a>, bool)>, Cause> {
+        let above = self.above(item)?;
+        let (dir, Some(name)) = self.below(above, &item.path)? else {
+            return Ok(Some((Node::root(self.fs)?, false)));
         };
         let found = match dir.child(name) {
             Ok(found) => Some(found),
             Err(Error::NotFound) => None,
-            Err(error) => return Err(failed(error)),
+            Err(error) => return Err(error.into()),
         };
         if let Some(found) = found {
-            let same = self.is_same(item, &found).map_err(&failed)?;
+            let same = self.is_same(item, &found)?;
             match item.kind.as_ref().and_then(ItemKind::kind) {
                 Some(listed) if listed != found.attr().kind => {
-                    let (path, found) = (path_of(&item.path), found.attr().kind);
-                    return Err(ManifestError::Kind {
-                        path,
-                        listed,
-                        found,
-                    });
+                    let found = found.attr().kind;
+                    return Err(Cause::Kind { listed, found });
                 }
                 _ if same => return Ok(Some((found, false))),
                 _ => {}
             }
             self.pass(&dir);
-            self.fs.unlink(dir.ino(), name).map_err(&failed)?;
+            self.fs.unlink(dir.ino(), name)?;
         }
         self.make(item, &dir, name)
     }
@@ -266,23 +377,21 @@ impl<'a> Work<'a> {
         item: &Item,
         dir: &Node<'a>,
         name: &[u8],
-    ) -> Result<Option<(Node<'a>, bool)>> {
-        let failed = failed(&item.path);
-        let missing = || ManifestError::Missing(path_of(&item.path));
+    ) -> Result<Option<(Node<'a>, bool)>, Cause> {
         let what = match &item.kind {
             None | Some(ItemKind::Regular) if item.content.is_none() => {
                 return match item.optional {
                     true => Ok(None),
-                    false => Err(missing()),
+                    false => Err(Cause::Missing),
                 };
             }
             Some(ItemKind::Link(target)) => {
                 let (from, Some(old)) = self.parent(target)? else {
-                    return Err(missing());
+                    return Err(Cause::Missing);
                 };
-                let node = from.child(old).map_err(&failed)?;
+                let node = from.child(old)?;
                 self.pass(dir);
-                let linked = self.fs.link(node.ino(), dir.ino(), name).map_err(failed)?;
+                let linked = self.fs.link(node.ino(), dir.ino(), name)?;
                 drop(Node::new(self.fs, linked));
                 return Ok(None);
             }
@@ -312,26 +421,25 @@ impl<'a> Work<'a> {
             _ => item.perm.unwrap_or(default) & 0o777,
         };
         let made = self.fs.create(&who, dir.ino(), name, what, perm);
-        let node = Node::new(self.fs, made.map_err(&failed)?);
+        let node = Node::new(self.fs, made?);
         // The default ACL of the directory is that of another source.
         let removed = acls::remove_absent(self.fs, node.attr(), &item.xattrs, || Ok(()));
-        let removed = removed.map_err(&failed)?;
-        if removed || node.attr().perm & 0o777 != perm & 0o777 {
+        if removed? || node.attr().perm & 0o777 != perm & 0o777 {
             let mode = SetAttr {
                 perm: Some(node.attr().perm & !0o777 | perm),
                 ..SetAttr::default()
             };
-            self.fs.setattr(node.ino(), &mode).map_err(failed)?;
+            self.fs.setattr(node.ino(), &mode)?;
         }
         Ok(Some((node, true)))
     }
 
-    fn content(&self, item: &Item, node: &Node<'_>, made: bool) -> Result<()> {
+    fn content(&self, item: &Item, node: &Node<'_>, made: bool) -> vfs::Result<()> {
         match &item.content {
             Some(content) if made && !content.is_empty() => {
                 let mode = WriteMode::default();
                 let written = self.fs.write(node.ino(), 0, content, mode);
-                written.map(drop).map_err(failed(&item.path))
+                written.map(drop)
             }
             _ => Ok(()),
         }
@@ -346,43 +454,43 @@ impl<'a> Work<'a> {
 
     /// Gives an inode what the list says: the owner first, because a change of it drops
     /// capabilities.
-    fn finish(&self, ino: Ino, kind: FileKind, item: &Item, made: bool) -> Result<()> {
-        let set = || {
-            let owner = SetAttr {
-                uid: item.uid,
-                gid: item.gid,
-                ..SetAttr::default()
-            };
-            self.fs.setattr(ino, &owner)?;
-            let mut xattrs = item.xattrs.clone();
-            if made && !xattrs.iter().any(|(name, _)| name == b"security.selinux") {
-                self.changes.label(&item.path, kind, &mut xattrs);
-            }
-            for (name, value) in &xattrs {
-                self.fs.setxattr(ino, name, value, SetXattrMode::Any)?;
-            }
-            let time = item.mtime.or(made.then_some(self.time));
-            let time = time.map(|time| SetTime::To(self.changes.time(time)));
-            let changes = SetAttr {
-                perm: item.perm.filter(|_| kind != FileKind::Symlink),
-                atime: time,
-                mtime: time,
-                ..SetAttr::default()
-            };
-            self.fs.setattr(ino, &changes).map(drop)
+    fn finish(&self, ino: Ino, kind: FileKind, item: &Item, made: bool) -> Result<(), Cause> {
+        let owner = SetAttr {
+            uid: item.uid,
+            gid: item.gid,
+            ..SetAttr::default()
         };
-        set().map_err(failed(&item.path))
+        self.fs.setattr(ino, &owner)?;
+        let mut xattrs = item.xattrs.clone();
+        let has_label = xattrs.iter().any(|(name, _)| name == b"security.selinux");
+        if made && !has_label && self.changes.has_labels() {
+            let path = whole_path(self.items, item);
+            self.changes.label(&path, kind, &mut xattrs);
+        }
+        for (name, value) in &xattrs {
+            self.fs.setxattr(ino, name, value, SetXattrMode::Any)?;
+        }
+        let time = item.mtime.or(made.then_some(self.time));
+        let time = time.map(|time| SetTime::To(self.changes.time(time)));
+        let changes = SetAttr {
+            perm: item.perm.filter(|_| kind != FileKind::Symlink),
+            atime: time,
+            mtime: time,
+            ..SetAttr::default()
+        };
+        self.fs.setattr(ino, &changes)?;
+        Ok(())
     }
 
     /// Gives directories that the list only passed through their times.
-    fn end(self) -> Result<()> {
+    fn end(self) -> vfs::Result<()> {
         for (ino, (atime, mtime)) in self.passed {
             let changes = SetAttr {
                 atime: Some(SetTime::To(atime)),
                 mtime: Some(SetTime::To(mtime)),
                 ..SetAttr::default()
             };
-            self.fs.setattr(ino, &changes).map_err(failed(b"/"))?;
+            self.fs.setattr(ino, &changes)?;
         }
         Ok(())
     }

@@ -220,11 +220,7 @@ impl Sources {
         let read = opened.and_then(|file| Ok(plain(file)?.take(6).read_to_end(&mut start)?));
         read.map_err(|error| error.of(path))?;
         if start.starts_with(b"#mtree") || start.starts_with(b"/") {
-            for item in Manifest::read(path)?.items() {
-                if let (Some(uid), Some(gid)) = (item.uid, item.gid) {
-                    self.changes.set_owner(item.path.clone(), (uid, gid));
-                }
-            }
+            Manifest::read(path)?.add_owners(&mut self.changes);
             return Ok(());
         }
         let tar = !start.starts_with(b"0707");
@@ -232,7 +228,8 @@ impl Sources {
         Input::File(path.to_owned()).with(tar, |entries| {
             while let Some(entry) = entries.next()? {
                 let owner = (entry.attributes.uid, entry.attributes.gid);
-                changes.set_owner(components(&entry.path)?.join(&b'/'), owner);
+                let place = changes.place(None, &components(&entry.path)?.join(&b'/'));
+                changes.set_owner(place, owner);
             }
             Ok(())
         })?;
@@ -357,7 +354,7 @@ impl Sources {
     pub(crate) fn need(&self) -> Result<Need, BuildError> {
         let mut need = Need::default();
         for path in &self.manifests {
-            need.entries += Manifest::read(path)?.items().len() as u64;
+            need.entries += Manifest::read(path)?.len() as u64;
         }
         for source in &self.list {
             match source {

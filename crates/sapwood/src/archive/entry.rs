@@ -1,8 +1,28 @@
 //! Entries of archives, whatever their format.
 
-use super::error::Result;
+use super::error::{ArchiveError, Result, path};
 pub(crate) use crate::changes::{Attributes, Xattrs};
 use crate::vfs::{FileKind, Timestamp};
+
+/// Most bytes of the name of an entry, and of the name that a hard link leads to: `PATH_MAX`
+/// without the byte that ends a path.
+pub(super) const PATH_MAX: usize = 4095;
+
+/// Refuses a name of the entry `named` that is longer than a path may be.
+///
+/// # Errors
+/// [`ArchiveError::TooLong`].
+pub(super) fn check_length(named: &[u8], name: &[u8], field: &'static str) -> Result<()> {
+    match name.len() > PATH_MAX {
+        true => Err(ArchiveError::TooLong {
+            path: path(named),
+            field,
+            size: name.len() as u64,
+            limit: PATH_MAX as u64,
+        }),
+        false => Ok(()),
+    }
+}
 
 /// One entry of an archive.
 #[derive(Debug, Clone)]

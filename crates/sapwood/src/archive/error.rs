@@ -57,6 +57,18 @@ pub enum ArchiveError {
         /// The limit.
         limit: u64,
     },
+    /// An entry has more of something than any file needs.
+    #[error("{}: has {count} {what}; at most {limit} are read", name(path))]
+    TooMany {
+        /// Name of the entry.
+        path: PathBuf,
+        /// What there is too much of.
+        what: &'static str,
+        /// How many there are.
+        count: u64,
+        /// The limit.
+        limit: u64,
+    },
     /// The name of an entry, or what it is a hard link to, leads out of the archive.
     #[error("{}: the name leads out of the archive", name(.0))]
     Outside(PathBuf),

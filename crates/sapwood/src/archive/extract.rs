@@ -23,10 +23,9 @@
 //! A file whose content ends too early, or finds no space, is removed again.
 
 mod directories;
+mod held;
 mod inode;
 mod whiteouts;
-
-use std::collections::{BTreeMap, HashSet};
 
 use super::entry::{Attributes, Entries, Entry, EntryKind};
 use super::error::{ArchiveError, Result, path};
@@ -38,7 +37,8 @@ use crate::vfs::{
     self, Content, Credentials, Error, FileKind, FileSystem, Ino, NewInode, Timestamp,
 };
 
-use directories::{Directory, Passed};
+use directories::Remembered;
+use held::Held;
 
 /// Bytes in which content is copied, and which become a hole if all are zero.
 pub(crate) const PIECE: usize = 64 * 1024;
@@ -72,26 +72,12 @@ pub(crate) struct Extracted {
     pub(crate) left_out: u64,
 }
 
-/// A held directory.
-struct Open<'a> {
-    name: Vec<u8>,
-    node: Node<'a>,
-}
-
 /// The extraction of one archive.
 pub(crate) struct Extraction<'a> {
     into: Into<'a>,
     gate: Gate<'a>,
-    /// The directories of the last entry, from the one in the base on.
-    open: Vec<Open<'a>>,
-    /// Directories that get their attributes at the end, by their path.
-    directories: BTreeMap<Vec<u8>, Directory>,
-    /// Directories that get times at the end, because what is made in them changes them.
-    passed: BTreeMap<Ino, Passed>,
-    /// The directories in both.
-    settled: HashSet<Ino>,
-    /// Bytes of them, if they are those of a client.
-    kept: usize,
+    held: Held<'a>,
+    remembered: Remembered,
     /// A directory that a copy could not make.
     shut: Option<Vec<u8>>,
     piece: Vec<u8>,
@@ -102,11 +88,8 @@ impl<'a> Extraction<'a> {
         Self {
             gate: Gate::new(into.fs, into.client),
             into,
-            open: Vec::new(),
-            directories: BTreeMap::new(),
-            passed: BTreeMap::new(),
-            settled: HashSet::new(),
-            kept: 0,
+            held: Held::default(),
+            remembered: Remembered::default(),
             shut: None,
             piece: vec![0; PIECE],
         }
@@ -140,7 +123,7 @@ impl<'a> Extraction<'a> {
             extracted.done += 1;
             let (phase, done) = ("extract", extracted.done);
             progress(Progress::Done { phase, done });
-            if self.kept > directories::MOST_KEPT {
+            if self.remembered.kept > directories::MOST_KEPT {
                 self.finish_directories(extracted, progress)?;
             }
         }
@@ -172,13 +155,7 @@ impl<'a> Extraction<'a> {
 
     /// The directory that was entered last.
     fn top(&self) -> &Node<'a> {
-        self.open.last().map_or(&self.into.base, |open| &open.node)
-    }
-
-    /// Its path below the base.
-    fn top_path(&self) -> Vec<u8> {
-        let names: Vec<&[u8]> = self.open.iter().map(|open| open.name.as_slice()).collect();
-        names.join(&b'/')
+        self.held.top().unwrap_or(&self.into.base)
     }
 
     /// Makes one entry.
@@ -207,9 +184,10 @@ impl<'a> Extraction<'a> {
                 return Err(ArchiveError::Root(path(&named)));
             }
             let ino = self.into.base.ino();
-            self.settled.insert(ino);
-            self.passed.remove(&ino);
-            self.keep_for_the_end(below, (ino, true), attributes);
+            self.remembered.settled.insert(ino);
+            self.remembered.passed.remove(&ino);
+            self.held.leave(0);
+            self.keep_for_the_end((ino, true), attributes);
             return Ok(());
         };
         if let EntryKind::Link(target) = &kind {
@@ -219,10 +197,10 @@ impl<'a> Extraction<'a> {
         if kind == EntryKind::Directory {
             let made = self.directory(name, &attributes);
             if made.is_err() && self.is_copy() {
-                self.shut = Some(below.clone());
+                self.shut = Some(below);
             }
             let made = made.map_err(failed(&named))?;
-            self.keep_for_the_end(below, made, attributes);
+            self.keep_for_the_end(made, attributes);
             return Ok(());
         }
         let (node, filled) = self.make(&kind, name, &attributes, &named, size, content)?;
@@ -263,77 +241,75 @@ impl<'a> Extraction<'a> {
                 made
             }
         };
-        let (name, ino) = (name.to_vec(), node.ino());
+        let ino = node.ino();
         // Its own times come from its entry.
-        self.passed.remove(&ino);
-        self.settled.insert(ino);
-        self.open.push(Open { name, node });
+        self.remembered.passed.remove(&ino);
+        self.remembered.settled.insert(ino);
+        self.held.enter(name, node);
         Ok((ino, found))
     }
 
     /// Enters the directory `parts` below the base. One that is missing is made, or else not
     /// entered: false.
     fn reach(&mut self, parts: &[&[u8]], named: &[u8], make: bool) -> Result<bool> {
-        let same = parts
-            .iter()
-            .zip(&self.open)
-            .take_while(|(part, open)| **part == open.name.as_slice())
-            .count();
-        self.open.truncate(same);
-        for depth in same..parts.len() {
-            let Some((name, above)) = parts.get(..=depth).and_then(<[_]>::split_last) else {
-                break;
-            };
-            let Some(node) = self.enter(name, above, named, make)? else {
+        let same = self.held.common(parts);
+        self.held.leave(same);
+        for name in parts.iter().skip(same) {
+            if !self.enter(name, Some(named), make)? {
                 return Ok(false);
-            };
-            let name = name.to_vec();
-            self.open.push(Open { name, node });
+            }
         }
         Ok(true)
     }
 
-    fn enter(
-        &mut self,
-        name: &[u8],
-        above: &[&[u8]],
-        named: &[u8],
-        make: bool,
-    ) -> Result<Option<Node<'a>>> {
-        let failed = failed(named);
-        let Some(found) = self.child(name).map_err(&failed)? else {
-            return match make {
-                true => self.enter_new(name, above).map_err(failed).map(Some),
-                false => Ok(None),
-            };
-        };
-        match found.attr().kind {
-            FileKind::Directory => Ok(Some(found)),
-            FileKind::Symlink if self.into.through_links => {
-                let path = [above, &[name]].concat().join(&b'/');
-                match tree::resolve(self.into.fs, &path, true) {
-                    Ok(dir) if dir.is_dir() => Ok(Some(dir)),
-                    Ok(_) => Err(failed(Error::NotDirectory)),
-                    Err(Error::NotFound | Error::SymlinkLoop) if !make => Ok(None),
-                    Err(error) => Err(failed(error)),
-                }
+    /// As [`reach`](Self::reach), of a directory in the top one. `named`: the entry that is named
+    /// in errors; `None` is the directory.
+    fn enter(&mut self, name: &[u8], named: Option<&[u8]>, make: bool) -> Result<bool> {
+        self.try_enter(name, make).map_err(|barred| {
+            let path = path(&named.map_or_else(|| self.held.path_of(name), <[u8]>::to_vec));
+            match barred {
+                Barred::Link => ArchiveError::ThroughLink(path),
+                Barred::Failed(source) => ArchiveError::Inode { path, source },
             }
-            FileKind::Symlink => Err(ArchiveError::ThroughLink(path(named))),
-            _ if !make => Ok(None),
-            _ => Err(failed(Error::NotDirectory)),
-        }
+        })
     }
 
-    /// Makes a directory that is not in the archive.
-    fn enter_new(&mut self, name: &[u8], above: &[&[u8]]) -> vfs::Result<Node<'a>> {
+    fn try_enter(&mut self, name: &[u8], make: bool) -> std::result::Result<bool, Barred> {
+        let Some(found) = self.child(name)? else {
+            if make {
+                self.enter_new(name)?;
+            }
+            return Ok(make);
+        };
+        let node = match found.attr().kind {
+            FileKind::Directory => found,
+            FileKind::Symlink if self.into.through_links => {
+                match tree::resolve(self.into.fs, &self.held.path_of(name), true) {
+                    Ok(dir) if dir.is_dir() => dir,
+                    Err(Error::NotFound | Error::SymlinkLoop) if !make => return Ok(false),
+                    Ok(_) => return Err(Error::NotDirectory.into()),
+                    Err(error) => return Err(error.into()),
+                }
+            }
+            FileKind::Symlink => return Err(Barred::Link),
+            _ if !make => return Ok(false),
+            _ => return Err(Error::NotDirectory.into()),
+        };
+        self.held.enter(name, node);
+        Ok(true)
+    }
+
+    /// Makes a directory that is not in the archive, and enters it.
+    fn enter_new(&mut self, name: &[u8]) -> vfs::Result<()> {
         let creator = self.into.creator;
         let node = self.create(&creator, name, NewInode::Directory, 0o777)?;
         self.gate.changed(Change::Name(self.top().ino(), name));
+        let (ino, perm) = (node.ino(), node.attr().perm);
+        self.held.enter(name, node);
         if let Some(time) = self.into.building {
-            let path = [above, &[name]].concat().join(&b'/');
             let mut attributes = Attributes {
                 // An earlier source may have given its directory a default ACL.
-                perm: node.attr().perm & !0o777 | 0o777 & !creator.umask,
+                perm: perm & !0o777 | 0o777 & !creator.umask,
                 uid: creator.uid,
                 gid: creator.gid,
                 mtime: time,
@@ -341,11 +317,15 @@ impl<'a> Extraction<'a> {
                 xattrs: Vec::new(),
             };
             let changes = self.into.changes;
-            changes.label(&path, FileKind::Directory, &mut attributes.xattrs);
-            self.settled.insert(node.ino());
-            self.keep_for_the_end(path, (node.ino(), false), attributes);
+            changes.label(
+                self.held.path(),
+                FileKind::Directory,
+                &mut attributes.xattrs,
+            );
+            self.remembered.settled.insert(ino);
+            self.keep_for_the_end((ino, false), attributes);
         }
-        Ok(node)
+        Ok(())
     }
 
     /// What a name in the top directory leads to; of a symbolic link the link itself.
@@ -473,10 +453,22 @@ impl<'a> Extraction<'a> {
     }
 }
 
+/// Why a directory was not entered.
+enum Barred {
+    /// A symbolic link has its name, and none may be followed.
+    Link,
+    Failed(Error),
+}
+
+impl From<Error> for Barred {
+    fn from(error: Error) -> Self {
+        Self::Failed(error)
+    }
+}
+
 fn failed(named: &[u8]) -> impl Fn(Error) -> ArchiveError {
-    let named = path(named);
     move |source| ArchiveError::Inode {
-        path: named.clone(),
+        path: path(named),
         source,
     }
 }

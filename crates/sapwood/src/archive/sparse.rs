@@ -119,7 +119,7 @@ impl<'n> Pieces<'n> {
 ///
 /// # Errors
 /// [`ArchiveError::Sparse`].
-pub(super) fn of_records(records: &Records, named: &[u8]) -> Result<Option<Vec<(u64, u64)>>> {
+pub(super) fn of_records(records: &Records<'_>, named: &[u8]) -> Result<Option<Vec<(u64, u64)>>> {
     let mut pieces = Pieces::new(named);
     let no_number = || wrong(named, "has what is no number");
     if let Some(map) = records.get("GNU.sparse.map") {
@@ -130,9 +130,7 @@ pub(super) fn of_records(records: &Records, named: &[u8]) -> Result<Option<Vec<(
         }
         return Ok(Some(pieces.end()));
     }
-    let lengths = records.all("GNU.sparse.numbytes");
-    let offsets = records.all("GNU.sparse.offset");
-    for (at, length) in offsets.zip(lengths) {
+    for (at, length) in records.pieces() {
         let (at, length) = (number(at), number(length));
         pieces.add(at.ok_or_else(no_number)?, length.ok_or_else(no_number)?)?;
     }

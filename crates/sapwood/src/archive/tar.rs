@@ -4,19 +4,23 @@
 //! extended headers of any size into memory, reads holes as zeros, ignores global headers, and does
 //! not know the sparse files of the pax format.
 
+use std::fmt::{self, Display, Formatter};
 use std::io::{self, Read};
+use std::rc::Rc;
 
 use tar::{EntryType, GnuExtSparseHeader, Header};
 
-use super::entry::{Attributes, Entries, Entry, EntryKind, device};
+use super::entry::{Attributes, Entries, Entry, EntryKind, check_length, device};
 use super::error::{ArchiveError, Result, path};
-use super::pax::Records;
+use super::pax::{Extended, Records};
 use super::sparse::{self, Map, Pieces};
 use crate::vfs::{FileKind, Timestamp};
 
 const BLOCK: usize = 512;
 /// Most bytes of an extended header. The attributes of a file on Linux have less.
 const HEADER_MAX: u64 = 4 << 20;
+/// Most bytes of a global header, which concerns every entry after it.
+const GLOBAL_MAX: u64 = 64 << 10;
 /// Most bytes of a long name.
 const NAME_MAX: u64 = 64 << 10;
 
@@ -32,7 +36,7 @@ pub(crate) struct TarReader<R> {
     map: Map,
     /// Name of the entry that was read last.
     current: Option<Vec<u8>>,
-    global: Records,
+    global: Rc<Extended>,
     ended: bool,
     /// An archive may end without its mark.
     open_end: bool,
@@ -41,10 +45,30 @@ pub(crate) struct TarReader<R> {
 /// What headers before the one of an entry say of it.
 #[derive(Default)]
 struct Extensions {
-    records: Records,
+    records: Extended,
     name: Option<Vec<u8>>,
     link: Option<Vec<u8>>,
     any: bool,
+}
+
+/// The warning about an archive that may be cut short.
+struct LoneBlock {
+    at: u64,
+    ignored: u64,
+}
+
+impl Display for LoneBlock {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        let Self { at, ignored } = self;
+        write!(
+            f,
+            "the archive ends with one zero block instead of two, at byte {at}"
+        )?;
+        match ignored {
+            0 => Ok(()),
+            _ => write!(f, "; {ignored} bytes after it are ignored"),
+        }
+    }
 }
 
 impl<R: Read> TarReader<R> {
@@ -56,7 +80,7 @@ impl<R: Read> TarReader<R> {
             padding: 0,
             map: Map::whole(0),
             current: None,
-            global: Records::default(),
+            global: Rc::default(),
             ended: false,
             open_end: false,
         }
@@ -131,8 +155,7 @@ impl<R: Read> TarReader<R> {
             _ => return Err(self.truncated()),
         }
         if header.as_bytes().iter().all(|byte| *byte == 0) {
-            // What follows is read, so that the checksum of the compression is verified.
-            io::copy(&mut self.reader, &mut io::sink())?;
+            self.end(at)?;
             return Ok(None);
         }
         match is_valid(&header) {
@@ -143,6 +166,19 @@ impl<R: Read> TarReader<R> {
                 after: self.path(),
             }),
         }
+    }
+
+    /// Reads what follows the first zero block, which is at byte `at`, so that the checksum of the
+    /// compression is verified. Two such blocks are the end mark.
+    fn end(&mut self, at: u64) -> Result<()> {
+        let mut second = [1; BLOCK];
+        let read = self.fill(&mut second)?;
+        let rest = io::copy(&mut self.reader, &mut io::sink())?;
+        if read < BLOCK || second.iter().any(|byte| *byte != 0) {
+            let ignored = rest.saturating_add(read as u64);
+            log::warn!("{}", LoneBlock { at, ignored });
+        }
+        Ok(())
     }
 
     /// The content of a header that describes the entry after it.
@@ -169,11 +205,8 @@ impl<R: Read> TarReader<R> {
 
     /// The entry of a header.
     fn entry(&mut self, header: &Header, extensions: Extensions) -> Result<Option<Entry>> {
-        let records = {
-            let mut records = self.global.clone();
-            records.extend(extensions.records);
-            records
-        };
+        let global = Rc::clone(&self.global);
+        let records = Records::new(&extensions.records, &global);
         let sparse_name = records.get("GNU.sparse.name");
         let named = sparse_name
             .or_else(|| records.get("path"))
@@ -184,6 +217,7 @@ impl<R: Read> TarReader<R> {
         if named.contains(&0) {
             return Err(ArchiveError::NulInName(path(&named)));
         }
+        check_length(&named, &named, "the name")?;
         let link = records
             .get("linkpath")
             .map(<[u8]>::to_vec)
@@ -221,7 +255,7 @@ impl<R: Read> TarReader<R> {
     fn sparse_map(
         &mut self,
         header: &Header,
-        records: &Records,
+        records: &Records<'_>,
         stored: u64,
         named: &[u8],
     ) -> Result<Map> {
@@ -340,11 +374,12 @@ impl<R: Read> Entries for TarReader<R> {
                 b'x' | b'X' => {
                     let content = self.extension(&header, HEADER_MAX)?;
                     // Repeated keys of one header have a meaning in sparse maps.
-                    extensions.records = Records::parse(&content, &before)?;
+                    extensions.records = Extended::parse(&content, &before)?;
                 }
                 b'g' => {
-                    let content = self.extension(&header, HEADER_MAX)?;
-                    self.global.extend(Records::parse(&content, &before)?);
+                    let content = self.extension(&header, GLOBAL_MAX)?;
+                    let later = Extended::parse(&content, &before)?;
+                    Rc::make_mut(&mut self.global).extend(later, &before)?;
                     extensions.any = false;
                 }
                 _ => {
@@ -449,7 +484,7 @@ fn size_of(header: &Header, named: &[u8]) -> Result<u64> {
 /// What a header makes; `None` for a volume label, which makes nothing.
 fn kind(
     header: &Header,
-    records: &Records,
+    records: &Records<'_>,
     named: &[u8],
     link: Option<Vec<u8>>,
 ) -> Result<Option<EntryKind>> {
@@ -461,7 +496,11 @@ fn kind(
         // V7 has no type for directories.
         0 | b'0' | b'7' | b'S' if named.ends_with(b"/") => EntryKind::Directory,
         0 | b'0' | b'7' | b'S' => EntryKind::Regular,
-        b'1' => EntryKind::Link(target()?),
+        b'1' => {
+            let target = target()?;
+            check_length(named, &target, "the name that it is a link to")?;
+            EntryKind::Link(target)
+        }
         b'2' => EntryKind::Symlink(target()?),
         b'3' => EntryKind::Special(FileKind::CharDevice, number(header, records, named)?),
         b'4' => EntryKind::Special(FileKind::BlockDevice, number(header, records, named)?),
@@ -476,7 +515,7 @@ fn kind(
 }
 
 /// Number of a device node.
-fn number(header: &Header, records: &Records, named: &[u8]) -> Result<u64> {
+fn number(header: &Header, records: &Records<'_>, named: &[u8]) -> Result<u64> {
     const FIELD: &str = "the device number";
     let wrong = || field(named, FIELD);
     let of = |key, header: io::Result<Option<u32>>| -> Result<u64> {
@@ -490,7 +529,7 @@ fn number(header: &Header, records: &Records, named: &[u8]) -> Result<u64> {
     device(major, minor).ok_or_else(wrong)
 }
 
-fn attributes(header: &Header, records: &Records, named: &[u8]) -> Result<Attributes> {
+fn attributes(header: &Header, records: &Records<'_>, named: &[u8]) -> Result<Attributes> {
     let old = header.as_old();
     let mode = written(&old.mode, || header.mode()).map_err(|_| field(named, "the mode"))?;
     let id = |key, what, bytes: &[u8], header: io::Result<u64>| {

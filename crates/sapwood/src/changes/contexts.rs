@@ -1,44 +1,77 @@
 //! SELinux labels by path: the rules of a `file_contexts` file.
 //!
 //! A rule with a literal path takes precedence over one with an expression. Of several rules the
-//! last one counts. An expression is tried only on paths that begin with its literal start, as few
-//! of the thousands of rules of a policy concern one path.
+//! last one counts.
+//!
+//! # How it works
+//! A policy has thousands of rules, of which few concern one path. Literal paths are found by their
+//! hash. Most expressions are [`Plain`]: they are found by the hash of their literal start. All
+//! others together make one automaton. What all rules take is bounded.
 
-use std::collections::HashMap;
+mod plain;
 
-use regex::bytes::{Regex, RegexBuilder};
+use std::collections::{BTreeSet, HashMap, HashSet};
+use std::sync::Arc;
+
+use regex::bytes::{Regex, RegexBuilder, RegexSet, RegexSetBuilder};
 
 use super::ChangeError;
 use crate::vfs::FileKind;
+use plain::Plain;
+
+/// Most bytes of all files.
+const TEXT_MAX: usize = 16 << 20;
+/// Most bytes of the automaton, and of the states of it that are kept while it runs.
+const AUTOMATON_MAX: usize = 64 << 20;
+const STATES_MAX: usize = 16 << 20;
 
 /// Rules in their order.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Contexts {
     literal: HashMap<Vec<u8>, Vec<Rule>>,
-    expressions: Vec<Expression>,
+    /// Expressions by their literal start.
+    plain: HashMap<Vec<u8>, Vec<(Plain, Rule)>>,
+    /// Lengths of these starts.
+    starts: BTreeSet<usize>,
+    /// All other expressions, and their rules.
+    others: Vec<String>,
+    other_rules: Vec<Rule>,
+    automaton: RegexSet,
+    labels: HashSet<Arc<[u8]>>,
+    /// Number of rules.
+    count: usize,
+    /// Bytes of the files.
+    text: usize,
 }
 
 #[derive(Debug, Clone)]
 struct Rule {
+    /// Its place among all rules.
+    order: usize,
     kind: Option<FileKind>,
     /// `None`: no label.
-    label: Option<Vec<u8>>,
+    label: Option<Arc<[u8]>>,
 }
 
-#[derive(Debug, Clone)]
-struct Expression {
-    rule: Rule,
-    /// What every path that it matches begins with.
-    start: Vec<u8>,
-    compiled: Regex,
+impl Rule {
+    fn fits(&self, kind: FileKind) -> bool {
+        self.kind.is_none_or(|wanted| wanted == kind)
+    }
 }
 
 impl Contexts {
     /// Adds the rules of a file.
     ///
     /// # Errors
-    /// [`ChangeError::Context`], [`ChangeError::Expression`].
+    /// [`ChangeError::Context`], [`ChangeError::Expression`], [`ChangeError::Contexts`].
     pub(super) fn add(&mut self, text: &str) -> Result<(), ChangeError> {
+        self.text = self.text.saturating_add(text.len());
+        if self.text > TEXT_MAX {
+            let (what, limit) = ("the rules", TEXT_MAX);
+            return Err(ChangeError::Contexts { what, limit });
+        }
+        // Lines of the expressions of this file that are not plain.
+        let mut lines = Vec::new();
         for (line, text) in (1..).zip(text.lines()) {
             let text = text.trim();
             if text.is_empty() || text.starts_with('#') {
@@ -58,57 +91,122 @@ impl Contexts {
             };
             let label = match label {
                 "<<none>>" => None,
-                label if label.matches(':').count() >= 2 => Some(label.as_bytes().to_vec()),
+                label if label.matches(':').count() >= 2 => Some(self.label(label.as_bytes())),
                 _ => return Err(wrong()),
             };
-            let rule = Rule { kind, label };
-            match literal(pattern) {
-                (start, true) => self.literal.entry(start).or_default().push(rule),
-                (start, false) => {
-                    let compiled = compile(pattern).map_err(|source| ChangeError::Expression {
-                        line,
-                        source: Box::new(source),
-                    })?;
-                    self.expressions.push(Expression {
-                        rule,
-                        start,
-                        compiled,
-                    });
+            let order = self.count;
+            self.count += 1;
+            let rule = Rule { order, kind, label };
+            match Plain::parse(pattern) {
+                Some((path, plain)) if plain.is_empty() => {
+                    self.literal.entry(path).or_default().push(rule);
+                }
+                Some((start, plain)) => {
+                    self.starts.insert(start.len());
+                    self.plain.entry(start).or_default().push((plain, rule));
+                }
+                None => {
+                    lines.push(line);
+                    self.others.push(anchored(pattern));
+                    self.other_rules.push(rule);
                 }
             }
         }
+        if lines.is_empty() {
+            return Ok(());
+        }
+        let set = RegexSetBuilder::new(&self.others)
+            .unicode(false)
+            .dot_matches_new_line(true)
+            .size_limit(AUTOMATON_MAX)
+            .dfa_size_limit(STATES_MAX)
+            .build();
+        self.automaton = set.map_err(|_| self.refused(&lines))?;
         Ok(())
+    }
+
+    /// The only copy of a label.
+    fn label(&mut self, label: &[u8]) -> Arc<[u8]> {
+        if let Some(known) = self.labels.get(label) {
+            return Arc::clone(known);
+        }
+        let new: Arc<[u8]> = label.into();
+        self.labels.insert(Arc::clone(&new));
+        new
+    }
+
+    /// Why there is no automaton of all expressions, the last of which are in `lines`.
+    fn refused(&self, lines: &[usize]) -> ChangeError {
+        let first = self.others.len().saturating_sub(lines.len());
+        let added = self.others.iter().skip(first).zip(lines);
+        for (expression, line) in added {
+            if let Err(source) = compile_anchored(expression) {
+                let (line, source) = (*line, Box::new(source));
+                return ChangeError::Expression { line, source };
+            }
+        }
+        let (what, limit) = ("the expressions of the rules", AUTOMATON_MAX);
+        ChangeError::Contexts { what, limit }
+    }
+
+    /// Whether there are no rules.
+    pub(super) fn is_empty(&self) -> bool {
+        self.count == 0
     }
 
     /// The label of the file at a path relative to the root.
     pub(super) fn find(&self, path: &[u8], kind: FileKind) -> Option<&[u8]> {
-        if self.literal.is_empty() && self.expressions.is_empty() {
+        if self.is_empty() {
             return None;
         }
         let path = [b"/", path].concat();
-        let fits = |rule: &&Rule| rule.kind.is_none_or(|wanted| wanted == kind);
-        let rules = self.literal.get(&path);
-        let literal = rules.and_then(|rules| rules.iter().rev().find(fits));
+        let mut rules = self.literal.get(&path).into_iter().flatten().rev();
+        let literal = rules.find(|rule| rule.fits(kind));
         let rule = literal.or_else(|| {
-            let mut last = self.expressions.iter().rev();
-            let found = last.find(|one| fits(&&one.rule) && one.matches(&path))?;
-            Some(&found.rule)
+            let last = [self.find_plain(&path, kind), self.find_other(&path, kind)];
+            last.into_iter().flatten().max_by_key(|rule| rule.order)
         });
         rule?.label.as_deref()
     }
-}
 
-impl Expression {
-    fn matches(&self, path: &[u8]) -> bool {
-        path.starts_with(&self.start) && self.compiled.is_match(path)
+    fn find_plain(&self, path: &[u8], kind: FileKind) -> Option<&Rule> {
+        let starts = self.starts.range(..=path.len());
+        let found = starts.filter_map(|length| {
+            let (start, rest) = path.split_at_checked(*length)?;
+            let mut last = self.plain.get(start)?.iter().rev();
+            let found = last.find(|(plain, rule)| rule.fits(kind) && plain.matches(rest))?;
+            Some(&found.1)
+        });
+        found.max_by_key(|rule| rule.order)
+    }
+
+    fn find_other(&self, path: &[u8], kind: FileKind) -> Option<&Rule> {
+        if self.others.is_empty() {
+            return None;
+        }
+        let matched = self.automaton.matches(path);
+        let rules = matched.iter().filter_map(|at| self.other_rules.get(at));
+        rules
+            .filter(|rule| rule.fits(kind))
+            .max_by_key(|rule| rule.order)
     }
 }
 
-fn compile(text: &str) -> Result<Regex, regex::Error> {
-    RegexBuilder::new(&format!("^(?:{text})$"))
+fn anchored(text: &str) -> String {
+    format!("^(?:{text})$")
+}
+
+fn compile_anchored(text: &str) -> Result<Regex, regex::Error> {
+    RegexBuilder::new(text)
         .unicode(false)
         .dot_matches_new_line(true)
+        .size_limit(AUTOMATON_MAX)
         .build()
+}
+
+#[cfg(test)]
+fn compile(text: &str) -> Result<Regex, regex::Error> {
+    compile_anchored(&anchored(text))
 }
 
 fn kind_of(word: &str) -> Option<FileKind> {
@@ -122,47 +220,6 @@ fn kind_of(word: &str) -> Option<FileKind> {
         "-s" => FileKind::Socket,
         _ => return None,
     })
-}
-
-/// The literal start of an expression, and whether that is all of it.
-fn literal(pattern: &str) -> (Vec<u8>, bool) {
-    let mut start = Vec::new();
-    let mut rest = pattern.bytes();
-    while let Some(byte) = rest.next() {
-        match byte {
-            b'\\' => match rest.next() {
-                Some(byte) if !byte.is_ascii_alphanumeric() => start.push(byte),
-                _ => return (start, false),
-            },
-            // Nothing before an alternative is common to all.
-            b'|' => return (Vec::new(), false),
-            // The character before these may be missing.
-            b'?' | b'*' | b'{' => {
-                start.pop();
-                return (at_top(pattern, start), false);
-            }
-            b'.' | b'^' | b'$' | b'+' | b'[' | b'(' => return (at_top(pattern, start), false),
-            byte => start.push(byte),
-        }
-    }
-    (start, true)
-}
-
-/// The start, unless an alternative at the top level of the expression has another one.
-fn at_top(pattern: &str, start: Vec<u8>) -> Vec<u8> {
-    let mut depth = 0_u32;
-    let mut escaped = false;
-    for byte in pattern.bytes() {
-        match byte {
-            _ if escaped => escaped = false,
-            b'\\' => escaped = true,
-            b'(' | b'[' => depth += 1,
-            b')' | b']' => depth = depth.saturating_sub(1),
-            b'|' if depth == 0 => return Vec::new(),
-            _ => {}
-        }
-    }
-    start
 }
 
 #[cfg(test)]
@@ -207,5 +264,51 @@ mod tests {
         assert!(refused("/a -x u:o:t").starts_with("line 1: "));
         assert!(refused("/a label").starts_with("line 1: "));
         assert!(refused("/a( u:o:t:s0").contains("unclosed group"));
+    }
+
+    #[test]
+    fn many_rules_take_little_each() {
+        const RULES: usize = 200_000;
+        let label = "system_u:object_r:lib_t:s0";
+        let rules = (0..RULES).map(|nth| format!("/usr/lib/f{nth}.so(/.*)? {label}\n"));
+        let rules: String = rules.collect();
+        let mut contexts = Contexts::default();
+        contexts.add(&rules).unwrap();
+        contexts.add("/usr/lib/f17.so -d a:b:last\n").unwrap();
+        // None is compiled, and the label is stored once.
+        assert_eq!((contexts.others.len(), contexts.plain.len()), (0, RULES));
+        assert_eq!(contexts.labels.len(), 2);
+        let find = |path: &str, kind| contexts.find(path.as_bytes(), kind);
+        let label = Some(label.as_bytes());
+        assert_eq!(find("usr/lib/f0Xso/a", FileKind::Regular), label);
+        assert_eq!(find("usr/lib/f199999.so", FileKind::Regular), label);
+        assert_eq!(find("usr/lib/f200000.so", FileKind::Regular), None);
+        assert_eq!(find("usr/lib/f17.so", FileKind::Regular), label);
+        assert_eq!(
+            find("usr/lib/f17.so", FileKind::Directory),
+            Some(&b"a:b:last"[..])
+        );
+    }
+
+    #[test]
+    fn what_all_rules_take_is_bounded() {
+        let refused = |rules: &[String]| {
+            let mut contexts = Contexts::default();
+            let added = rules.iter().try_for_each(|rules| contexts.add(rules));
+            added.unwrap_err().to_string()
+        };
+        let text = "# a comment\n".repeat(TEXT_MAX / 24);
+        let error = refused(&[text.clone(), text.clone(), text]);
+        assert_eq!(
+            error,
+            "the rules of file contexts take more than 16777216 bytes"
+        );
+        let rules = (0..4000).map(|nth| format!("/{nth}([ab]x){{1000}} u:o:t:s0\n"));
+        let error = refused(&[rules.collect()]);
+        let expected = "the expressions of the rules of file contexts take more than";
+        assert!(error.starts_with(expected), "{error}");
+        // One that is too large alone is named.
+        let error = refused(&["/a u:o:t:s0\n/([ab]x){1000}{1000}{100} u:o:t:s0\n".to_owned()]);
+        assert!(error.starts_with("line 2: "), "{error}");
     }
 }

@@ -5,7 +5,7 @@
 //! payload of a symbolic link is its target. That of a regular file is the name of an object, which
 //! a source has to have under the path.
 
-use super::{Item, ItemKind, Wrong, digits, id, unescaped};
+use super::{Item, ItemKind, LONG, PATH_MAX, Wrong, digits, id, unescaped};
 use crate::archive::{components, device, time};
 use crate::vfs::FileKind;
 
@@ -51,6 +51,9 @@ fn item(line: &[u8]) -> Result<Item, &'static str> {
     };
     let path = plain(path).ok_or("the path")?;
     let path = components(&path).map_err(|_| "the path")?.join(&b'/');
+    if path.len() > PATH_MAX {
+        return Err(LONG);
+    }
     let given = |field: &[u8]| match field {
         b"-" => Some(None),
         field => plain(field).map(Some),
@@ -62,6 +65,9 @@ fn item(line: &[u8]) -> Result<Item, &'static str> {
         digits(first, 8).ok_or("the mode")?;
         let first = payload.ok_or("the payload")?;
         let first = components(&first).map_err(|_| "the payload")?.join(&b'/');
+        if first.len() > PATH_MAX {
+            return Err(LONG);
+        }
         let kind = Some(ItemKind::Link(first));
         return Ok(Item {
             path,
@@ -94,6 +100,7 @@ fn item(line: &[u8]) -> Result<Item, &'static str> {
         xattrs: xattrs.ok_or("an attribute")?,
         content,
         optional: false,
+        above: None,
     })
 }
 
@@ -156,6 +163,14 @@ mod tests {
             ("/a 1", "the number of fields"),
             ("/../a 1 100644 1 0 0 0 1.0 - - -", "the path"),
             ("/a\\x4 1 100644 1 0 0 0 1.0 - - -", "the path"),
+            (
+                &format!("{} 1 100644 1 0 0 0 1.0 - - -", "/a".repeat(2049)),
+                LONG,
+            ),
+            (
+                &format!("/a 1 @100644 1 0 0 0 1.0 {} - -", "/a".repeat(2049)),
+                LONG,
+            ),
             ("/a -1 100644 1 0 0 0 1.0 - - -", "the size"),
             ("/a 1 644 1 0 0 0 1.0 - - -", "the mode"),
             ("/a 1 100644 1 -1 0 0 1.0 - - -", "the owner"),

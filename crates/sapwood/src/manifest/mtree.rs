@@ -6,16 +6,20 @@
 
 use std::collections::HashMap;
 
-use super::{Item, ItemKind, Wrong, digits, id, unescaped};
+use super::{Above, Item, ItemKind, LONG, PATH_MAX, Wrong, digits, id, unescaped};
 use crate::archive::{base64, components, device, time};
 use crate::vfs::FileKind;
+
+/// Most keywords with a default. Every item has them.
+const DEFAULTS_MAX: usize = 64;
 
 type Words<'t> = HashMap<&'t [u8], &'t [u8]>;
 
 pub(super) fn parse(text: &[u8]) -> Result<Vec<Item>, Wrong> {
     let mut items = Vec::new();
     let mut defaults = Words::new();
-    let mut inside: Vec<Vec<u8>> = Vec::new();
+    // The directory that was entered last, and those above it, with the bytes of their paths.
+    let mut inside: Vec<(Above, usize)> = Vec::new();
     for (line, text) in lines(text) {
         let wrong = |what| Wrong { line, what };
         let mut words = text
@@ -24,7 +28,12 @@ pub(super) fn parse(text: &[u8]) -> Result<Vec<Item>, Wrong> {
         match words.next() {
             None => {}
             Some(comment) if comment.starts_with(b"#") => {}
-            Some(b"/set") => defaults.extend(words.map(pair)),
+            Some(b"/set") => {
+                defaults.extend(words.map(pair));
+                if defaults.len() > DEFAULTS_MAX {
+                    return Err(wrong("a default for more than 64 keywords"));
+                }
+            }
             Some(b"/unset") => words.for_each(|word| match word {
                 b"all" => defaults.clear(),
                 word => drop(defaults.remove(word)),
@@ -36,11 +45,21 @@ pub(super) fn parse(text: &[u8]) -> Result<Vec<Item>, Wrong> {
                 let name = plain(name).ok_or_else(|| wrong("the name"))?;
                 let parts = components(&name).map_err(|_| wrong("the name"))?;
                 let full = name.contains(&b'/') || name == b".";
-                let mut path = if full { Vec::new() } else { inside.clone() };
-                path.extend(parts.iter().map(|part| part.to_vec()));
-                let item = item(path.join(&b'/'), &given).map_err(wrong)?;
+                let above = inside.last().copied().filter(|_| !full);
+                let path = parts.join(&b'/');
+                let length = path.len() + above.map_or(0, |(_, length)| length + 1);
+                if length > PATH_MAX {
+                    return Err(wrong(LONG));
+                }
+                let mut item = item(path, &given).map_err(wrong)?;
+                item.above = above.map(|(above, _)| above);
                 if item.kind == Some(ItemKind::Directory) && (!full || name == b".") {
-                    inside = path;
+                    if full {
+                        inside.clear();
+                    } else {
+                        let (item, depth) = (items.len(), inside.len());
+                        inside.push((Above { item, depth }, length));
+                    }
                 }
                 items.push(item);
             }
@@ -152,6 +171,7 @@ fn item(path: Vec<u8>, words: &Words<'_>) -> Result<Item, &'static str> {
         xattrs,
         content: empty.then(Vec::new),
         optional: word("optional").is_some(),
+        above: None,
     })
 }
 
@@ -175,6 +195,7 @@ fn number(text: &[u8]) -> Option<u64> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::whole_path;
     use super::*;
 
     #[test]
@@ -191,9 +212,9 @@ mod tests {
             ./usr/bin/sh    mode=4755 optional\n\
             ./l type=link link=usr/bin/sh\n";
         let items = parse(text).unwrap();
-        let paths: Vec<&[u8]> = items.iter().map(|item| item.path.as_slice()).collect();
+        let paths = items.iter().map(|item| whole_path(&items, item));
         let expected: [&[u8]; 6] = [b"", b"etc", b"etc/motd x", b"null", b"usr/bin/sh", b"l"];
-        assert_eq!(paths, expected);
+        assert!(paths.eq(expected));
         assert_eq!(
             items[1].mtime.map(|time| (time.sec, time.nsec)),
             Some((5, 250_000_000))
@@ -212,6 +233,50 @@ mod tests {
         assert_eq!(
             items[5].kind,
             Some(ItemKind::Symlink(b"usr/bin/sh".to_vec()))
+        );
+    }
+
+    /// A list of directories, each in the one before it.
+    fn deep(depth: usize) -> String {
+        "#mtree\n".to_owned() + &"a type=dir\n".repeat(depth)
+    }
+
+    #[test]
+    fn a_deep_list_takes_a_name_for_each_line() {
+        let text = deep(2047) + &"b type=dir\n..\n".repeat(2);
+        let items = parse(text.as_bytes()).unwrap();
+        assert!(items.iter().all(|item| item.path.len() == 1));
+        let last = items.last().unwrap();
+        assert_eq!(
+            (last.above.unwrap().item, last.above.unwrap().depth),
+            (2046, 2046)
+        );
+        assert_eq!(whole_path(&items, last).len(), 4095);
+    }
+
+    #[test]
+    fn the_bytes_of_a_path_and_the_defaults_are_bounded() {
+        let refused = |text: String| parse(text.as_bytes()).err();
+        assert_eq!(
+            refused(deep(40_000)),
+            Some(Wrong {
+                line: 2050,
+                what: LONG
+            })
+        );
+        let long = format!("#mtree\n./{} type=file\n", "a/".repeat(2049));
+        assert_eq!(
+            refused(long),
+            Some(Wrong {
+                line: 2,
+                what: LONG
+            })
+        );
+        let words = (0..65).map(|nth| format!(" xattr.user.a{nth}=aGVsbG8="));
+        let what = "a default for more than 64 keywords";
+        assert_eq!(
+            refused(format!("/set{}\n", words.collect::<String>())),
+            Some(Wrong { line: 1, what })
         );
     }
 

@@ -9,11 +9,11 @@ use super::{add, header, link, refused};
 
 /// Blocks of a tar archive, put together by hand.
 #[derive(Default)]
-struct Blocks(Vec<u8>);
+pub(super) struct Blocks(Vec<u8>);
 
 impl Blocks {
     /// A header whose fields `edit` changes, and content up to the next block.
-    fn entry(
+    pub(super) fn entry(
         mut self,
         name: &str,
         kind: u8,
@@ -31,22 +31,22 @@ impl Blocks {
         self
     }
 
-    fn file(self, name: &str) -> Self {
+    pub(super) fn file(self, name: &str) -> Self {
         self.entry(name, b'0', b"x", |_| {})
     }
 
-    fn pax(self, key: &str, value: &[u8]) -> Self {
+    pub(super) fn pax(self, key: &str, value: &[u8]) -> Self {
         let record = record(key, value);
         self.entry("header", b'x', &record, |_| {})
     }
 
-    fn end(mut self) -> Vec<u8> {
+    pub(super) fn end(mut self) -> Vec<u8> {
         self.0.extend_from_slice(&[0; 1024]);
         self.0
     }
 }
 
-fn record(key: &str, value: &[u8]) -> Vec<u8> {
+pub(super) fn record(key: &str, value: &[u8]) -> Vec<u8> {
     let rest = key.len() + value.len() + 3;
     let mut length = rest + 1;
     while length.to_string().len() + rest != length {
@@ -55,9 +55,9 @@ fn record(key: &str, value: &[u8]) -> Vec<u8> {
     [format!("{length} {key}=").as_bytes(), value, b"\n"].concat()
 }
 
-fn none(_: &mut Header) {}
+pub(super) fn none(_: &mut Header) {}
 
-fn new() -> Blocks {
+pub(super) fn new() -> Blocks {
     Blocks::default()
 }
 

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod attacks;
+mod bounds;
 mod formats;
 mod layers;
 mod mix;

@@ -1,47 +1,67 @@
 //! Directories, which get attributes at the end, because what is made in them changes them.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 
 use super::super::entry::Attributes;
 use super::super::error::Result;
 use super::super::gate::Change;
-use super::{Extracted, Extraction, components, failed};
+use super::{Extracted, Extraction, failed};
+use crate::path_table::{PathId, PathTable, Step};
 use crate::progress::OnProgress;
 use crate::vfs::{Ino, SetAttr, SetTime, Timestamp};
 
 /// Bytes of attributes of directories that a client may have kept until the end.
 pub(super) const MOST_KEPT: usize = 64 << 20;
+/// Bytes that a directory takes without its name and its extended attributes.
+const PER_DIRECTORY: usize = size_of::<Directory>() + 256;
 
 /// A directory that gets its attributes at the end.
-pub(super) struct Directory {
-    pub(super) ino: Ino,
+struct Directory {
+    ino: Ino,
     /// It was there before.
-    pub(super) found: bool,
+    found: bool,
     attributes: Attributes,
 }
 
 /// Times of a directory that is not in the archive.
 pub(super) struct Passed {
-    path: Vec<u8>,
+    place: PathId,
     atime: Timestamp,
     mtime: Timestamp,
 }
 
+/// The directories that get attributes at the end.
+#[derive(Default)]
+pub(super) struct Remembered {
+    /// Their names. A directory that was removed is not in it.
+    table: PathTable,
+    listed: HashMap<PathId, Directory>,
+    /// Directories that get times, because what is made in them changes them.
+    pub(super) passed: HashMap<Ino, Passed>,
+    /// The directories in both.
+    pub(super) settled: HashSet<Ino>,
+    /// Bytes of them, if they are those of a client.
+    pub(super) kept: usize,
+}
+
 impl Extraction<'_> {
-    /// Remembers the attributes of a directory.
-    pub(super) fn keep_for_the_end(
-        &mut self,
-        path: Vec<u8>,
-        (ino, found): (Ino, bool),
-        attributes: Attributes,
-    ) {
+    /// Remembers the attributes of the top directory.
+    pub(super) fn keep_for_the_end(&mut self, (ino, found): (Ino, bool), attributes: Attributes) {
+        let Remembered {
+            table,
+            listed,
+            kept,
+            ..
+        } = &mut self.remembered;
         if self.into.client.is_some() {
             let xattrs = attributes.xattrs.iter();
             let bytes =
                 xattrs.map(|(name, value)| name.len() + value.len() + size_of::<Attributes>());
-            self.kept += path.len() + size_of::<Attributes>() + bytes.sum::<usize>();
+            let name = self.held.path().rsplit(|byte| *byte == b'/').next();
+            *kept += name.map_or(0, <[u8]>::len) + PER_DIRECTORY + bytes.sum::<usize>();
         }
-        let again = self.directories.get(&path);
+        let place = self.held.place(table);
+        let again = listed.get(&place);
         let found = again
             .filter(|before| before.ino == ino)
             .map_or(found, |before| before.found);
@@ -50,86 +70,117 @@ impl Extraction<'_> {
             found,
             attributes,
         };
-        self.directories.insert(path, directory);
+        listed.insert(place, directory);
     }
 
     /// Remembers the times of the top directory, which are about to change.
     pub(super) fn pass(&mut self) {
         let attr = *self.top().attr();
-        if self.into.building.is_none() || !self.settled.insert(attr.ino) {
+        if self.into.building.is_none() || !self.remembered.settled.insert(attr.ino) {
             return;
         }
         let passed = Passed {
-            path: self.top_path(),
+            place: self.held.place(&mut self.remembered.table),
             atime: attr.atime,
             mtime: attr.mtime,
         };
-        self.passed.insert(attr.ino, passed);
+        self.remembered.passed.insert(attr.ino, passed);
     }
 
     /// A directory in the top one is gone: it gets no attributes.
     pub(super) fn forget_below(&mut self, name: &[u8]) {
-        let mut gone = self.top_path();
-        if !gone.is_empty() {
-            gone.push(b'/');
-        }
-        gone.extend_from_slice(name);
-        let below = [&gone, &b"/"[..]].concat();
-        self.directories
-            .retain(|path, _| *path != gone && !path.starts_with(&below));
+        let table = &mut self.remembered.table;
+        let place = self.held.place(table);
+        table.remove(place, name);
     }
 
-    /// Gives all directories their attributes.
+    /// Gives all directories their attributes, those inside first: the mode of one may forbid to
+    /// look names up in it.
     pub(super) fn finish_directories(
         &mut self,
         extracted: &mut Extracted,
         progress: &mut OnProgress<'_>,
     ) -> Result<()> {
-        self.kept = 0;
-        let mut listed = HashSet::new();
-        // Those inside first: the mode of one may forbid to look names up in it.
-        for (named, directory) in std::mem::take(&mut self.directories).into_iter().rev() {
-            let finished = self.finish_directory(&named, &directory);
-            if let Ok(true) = finished {
-                listed.insert(directory.ino);
+        let Remembered {
+            table,
+            mut listed,
+            passed,
+            ..
+        } = self.remembered.take();
+        let mut finished = HashSet::new();
+        let passed = passed
+            .into_iter()
+            .map(|(ino, passed)| (passed.place, (ino, passed)));
+        let mut passed: HashMap<PathId, (Ino, Passed)> = passed.collect();
+        self.held.leave(0);
+        let mut walk = table.walk();
+        while let Some(step) = walk.next() {
+            let place = match step {
+                Step::Enter(name) => {
+                    let entered = self.enter(name, None, false);
+                    if !matches!(entered, Ok(true)) {
+                        walk.turn_back();
+                    }
+                    self.settle(entered.map(drop), extracted, progress)?;
+                    continue;
+                }
+                Step::Leave(place) => place,
+            };
+            let passed = passed.remove(&place);
+            if let Some(directory) = listed.remove(&place) {
+                let done = self.finish_directory(&directory);
+                if let Ok(true) = done {
+                    finished.insert(directory.ino);
+                }
+                self.settle(done.map(drop), extracted, progress)?;
             }
-            self.settle(finished.map(drop), extracted, progress)?;
+            if let Some((ino, passed)) = passed.filter(|(ino, _)| !finished.contains(ino)) {
+                self.finish_passed(ino, &passed)?;
+            }
+            self.held.leave_last();
         }
-        self.finish_passed(&listed)
+        Ok(())
     }
 
-    /// Gives a directory its attributes. False if another one has its name.
-    fn finish_directory(&mut self, named: &[u8], directory: &Directory) -> Result<bool> {
+    /// Gives the top directory its attributes. False if another one has its name.
+    fn finish_directory(&mut self, directory: &Directory) -> Result<bool> {
         let Directory {
             ino,
             found,
             ref attributes,
         } = *directory;
-        let parts: Vec<&[u8]> = components(named)?;
-        if !self.reach(&parts, named, false)? || self.top().ino() != ino {
+        if self.top().ino() != ino {
             return Ok(false);
         }
+        let named = self.held.path();
         let finished = self.finish(self.top(), attributes, named, found);
         self.gate.changed(Change::Attributes(ino));
         finished.map_err(failed(named)).map(|()| true)
     }
 
-    fn finish_passed(&mut self, listed: &HashSet<Ino>) -> Result<()> {
-        for (ino, passed) in std::mem::take(&mut self.passed) {
-            let parts = components(&passed.path)?;
-            if listed.contains(&ino) || !self.reach(&parts, &passed.path, false)? {
-                continue;
-            }
-            let times = SetAttr {
-                atime: Some(SetTime::To(passed.atime)),
-                mtime: Some(SetTime::To(passed.mtime)),
-                ..SetAttr::default()
-            };
-            if self.top().ino() == ino {
+    /// Gives the top directory its times back, if no other one has its name.
+    fn finish_passed(&self, ino: Ino, passed: &Passed) -> Result<()> {
+        let times = SetAttr {
+            atime: Some(SetTime::To(passed.atime)),
+            mtime: Some(SetTime::To(passed.mtime)),
+            ..SetAttr::default()
+        };
+        match self.top().ino() == ino {
+            true => {
                 let set = self.into.fs.setattr(ino, &times);
-                set.map_err(failed(&passed.path))?;
+                set.map(drop).map_err(failed(self.held.path()))
             }
+            false => Ok(()),
         }
-        Ok(())
+    }
+}
+
+impl Remembered {
+    /// Takes everything but which directories are settled.
+    fn take(&mut self) -> Self {
+        let settled = std::mem::take(&mut self.settled);
+        let taken = std::mem::take(self);
+        self.settled = settled;
+        taken
     }
 }

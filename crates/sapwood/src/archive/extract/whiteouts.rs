@@ -3,7 +3,7 @@
 use super::super::entry::{Entries, EntryKind};
 use super::super::error::{ArchiveError, Result, path};
 use super::super::overlay::{Layer, Mark};
-use super::{Extracted, Extraction, Open, components, failed};
+use super::{Extracted, Extraction, components, failed};
 use crate::progress;
 use crate::tree::Names;
 use crate::vfs::{self, Error};
@@ -60,7 +60,7 @@ impl Extraction<'_> {
             let changed = match parts.split_last() {
                 _ if self.into.changes.excludes(&parts.join(&b'/')) => Ok(()),
                 None if directory => {
-                    self.open.clear();
+                    self.held.leave(0);
                     self.merge(mark)
                 }
                 None => return Err(ArchiveError::Root(path(&entry.path))),
@@ -82,8 +82,7 @@ impl Extraction<'_> {
         };
         match (directory, node.is_dir()) {
             (true, true) => {
-                let name = name.to_vec();
-                self.open.push(Open { name, node });
+                self.held.enter(name, node);
                 self.merge(mark)
             }
             (false, false) if mark != Mark::Whiteout => Ok(()),
