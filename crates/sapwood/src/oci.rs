@@ -156,6 +156,24 @@ pub enum OciError {
         /// Its type, escaped.
         media_type: String,
     },
+    /// A layer that is encrypted.
+    #[error("{blob}: the layer is encrypted ({media_type}); decrypt the image first")]
+    Encrypted {
+        /// The blob.
+        blob: String,
+        /// Its type, escaped.
+        media_type: String,
+    },
+    /// An image with more layers than any tool makes.
+    #[error("{blob}: has {count} layers; at most {limit} are read")]
+    TooManyLayers {
+        /// The manifest.
+        blob: String,
+        /// Its layers.
+        count: usize,
+        /// The limit.
+        limit: usize,
+    },
     /// The configuration and the manifest disagree on the number of layers.
     #[error("{blob}: names {found} layers instead of {expected}")]
     Layers {

@@ -14,6 +14,11 @@ use crate::shown;
 /// Most indexes from `index.json` to a manifest.
 const NESTED: usize = 8;
 
+/// Most layers of an image. Docker and overlayfs have at most some hundreds.
+const LAYERS_MAX: usize = 1024;
+/// Most names of images or platforms in an error.
+const LISTED: usize = 20;
+
 const INDEX: &str = "index.json";
 const DOCKER: &str = "manifest.json";
 
@@ -123,10 +128,41 @@ fn blob_of(descriptor: &Descriptor, blob: &str) -> Result<(String, (Digest, u64)
     Ok((name, (digest, descriptor.size)))
 }
 
+fn check_layers(count: usize, blob: &str) -> Result<()> {
+    match count > LAYERS_MAX {
+        true => Err(OciError::TooManyLayers {
+            blob: blob.to_owned(),
+            count,
+            limit: LAYERS_MAX,
+        }),
+        false => Ok(()),
+    }
+}
+
+/// Names in an error.
+fn listed<T: AsRef<str>>(names: impl ExactSizeIterator<Item = T>) -> String {
+    let more = names.len().saturating_sub(LISTED);
+    let names = names
+        .take(LISTED)
+        .map(|name| shown::name(name.as_ref().as_bytes()));
+    let mut text = names.collect::<Vec<_>>().join(", ");
+    if more > 0 {
+        text += &format!(" and {more} more");
+    }
+    text
+}
+
 fn layers_of(layers: &[Descriptor], blob: &str) -> Result<Chosen> {
+    check_layers(layers.len(), blob)?;
     let layer = |descriptor: &Descriptor| {
         let (name, stored) = blob_of(descriptor, blob)?;
         let media_type = descriptor.media_type.as_deref().unwrap_or("tar");
+        if media_type.ends_with("+encrypted") {
+            return Err(OciError::Encrypted {
+                blob: name,
+                media_type: shown::name(media_type.as_bytes()),
+            });
+        }
         if !media_type.contains("tar") {
             return Err(OciError::MediaType {
                 blob: name,
@@ -200,16 +236,9 @@ fn tagged<'d>(
 ) -> Result<&'d Descriptor> {
     let all: Vec<&Descriptor> = manifests.iter().collect();
     let names: BTreeSet<&str> = all.iter().filter_map(|one| one.names().next()).collect();
-    let listed = || {
-        let names: Vec<String> = names
-            .iter()
-            .map(|name| shown::name(name.as_bytes()))
-            .collect();
-        names.join(", ")
-    };
     let Some(tag) = tag else {
         if names.len() > 1 {
-            let available = listed();
+            let available = listed(names.iter());
             return Err(OciError::Several { available });
         }
         return for_platform(&all, blob);
@@ -219,7 +248,7 @@ fn tagged<'d>(
     match found.is_empty() {
         true => Err(OciError::NoTag {
             tag: shown::name(tag.as_bytes()),
-            available: listed(),
+            available: listed(names.iter()),
         }),
         false => for_platform(&found, blob),
     }
@@ -238,20 +267,16 @@ fn for_platform<'d>(manifests: &[&'d Descriptor], blob: &str) -> Result<&'d Desc
     let found = images.iter().find(|one| one.fits()).copied();
     found.ok_or_else(|| {
         let platforms = images.iter().map(|one| match &one.platform {
-            Some(platform) => {
-                let text = format!("{}/{}", platform.os, platform.architecture);
-                shown::name(text.as_bytes())
-            }
+            Some(platform) => format!("{}/{}", platform.os, platform.architecture),
             None => "one of an unnamed platform".to_owned(),
         });
         let available: BTreeSet<String> = platforms.collect();
-        let available: Vec<String> = available.into_iter().collect();
         OciError::Platform {
             blob: blob.to_owned(),
             wanted: format!("linux/{}", architecture()),
             available: match available.is_empty() {
                 true => "none".to_owned(),
-                false => available.join(", "),
+                false => listed(available.iter()),
             },
         }
     })
@@ -263,8 +288,7 @@ fn saved(store: &Store, tag: Option<&str>) -> Result<Chosen> {
     let tags = images
         .iter()
         .flat_map(|image| image.repo_tags.iter().flatten());
-    let available: Vec<String> = tags.map(|tag| shown::name(tag.as_bytes())).collect();
-    let available = available.join(", ");
+    let available = listed(tags.collect::<Vec<_>>().iter());
     let chosen = match (tag, images.as_slice()) {
         (None, [only]) => only,
         (None, []) => return Err(OciError::NoImage(DOCKER.into())),
@@ -280,6 +304,7 @@ fn saved(store: &Store, tag: Option<&str>) -> Result<Chosen> {
             })?
         }
     };
+    check_layers(chosen.layers.len(), DOCKER)?;
     let config = safe_name(&chosen.config, DOCKER)?;
     let parsed: Config = parse(&document(store, &config, None)?, &config)?;
     let ids = parsed.rootfs.diff_ids;

@@ -411,6 +411,21 @@ fn hostile_layouts_are_refused_by_the_name_of_the_blob() {
         program,
         "a layer of the type application/x-program",
     );
+    for compression in ["", "+gzip", "+zstd"] {
+        let media_type = format!("{LAYER}{compression}+encrypted");
+        let error = broken(&|it| it.index(&[it.manifest(&[it.blob(&media_type, &layer)])]));
+        let expected = format!("{name}: the layer is encrypted ({media_type})");
+        check("an encrypted layer that is plain", error, &expected);
+    }
+    let many = broken(&|it| {
+        let layers = vec![it.blob(LAYER, &layer); 1025];
+        it.index(&[it.manifest(&layers)]);
+    });
+    let expected = "has 1025 layers; at most 1024 are read";
+    check("one layer again and again", many, expected);
+    let nested = "[".repeat(1 << 20);
+    let nested = broken(&|it| std::fs::write(it.path().join("index.json"), &nested).unwrap());
+    check("arrays without end", nested, "index.json: ");
     let empty = tempfile::tempdir().unwrap();
     check(
         "no layout",
