@@ -203,7 +203,55 @@ fn several_devices() -> Outcome {
         two.path().as_os_str(),
     ];
     process::run("mkfs.btrfs", &args)?;
-    all_fail(one.path(), "device")?;
+    let advice = "--device FILE names each of the others";
+    all_fail(one.path(), advice)?;
+    let (one, two) = (one.path().to_str().unwrap(), two.path().to_str().unwrap());
+    let inside = format!("{one}:/");
+    for command in [
+        &["info"][..],
+        &["ls"],
+        &["stat"],
+        &["tree"],
+        &["find"],
+        &["du"],
+        &["df"],
+        &["dump"],
+        &["check", "--check-data-csum"],
+        &["subvolume", "list"],
+        &["subvolume", "get-default"],
+        &["xattr", "list"],
+    ] {
+        let place = match command {
+            ["info" | "dump" | "check" | "df", ..] => one,
+            ["subvolume", ..] => one,
+            _ => &inside,
+        };
+        let done = said(&[command, &["--device", two, place]].concat())?;
+        if !done.status.success() {
+            return Err(format!("{command:?} of two devices: {}", done.all()).into());
+        }
+    }
+    let dir = scratch::directory();
+    let out = dir.path().join("out.tar");
+    let tar = [
+        "export",
+        "-q",
+        "--device",
+        two,
+        "--tar",
+        out.to_str().unwrap(),
+        one,
+    ];
+    if !said(&tar)?.status.success() || !out.exists() {
+        return Err(format!("{tar:?}").into());
+    }
+    // A btrfs of one device has no other; an ext4 never has.
+    let ext4 = Image::blank(64 << 20);
+    let ext4 = ext4.path().to_str().unwrap();
+    said(&["mkfs", "-qf", "-t", "ext4", ext4])?;
+    for command in ["ls", "check", "info", "dump"] {
+        fails(&[command, "--device", two, ext4], IMAGE, "btrfs")?;
+    }
     Ok(())
 }
 
@@ -549,6 +597,21 @@ fn subvolumes_of_a_mount(uid: u32) -> Outcome {
         if !default.trim_end().ends_with("257  snap") {
             return Err(default);
         }
+        let default_is = |end: &str| -> Result<(), String> {
+            let default = command(&["get-default"], &[&top], 0)?;
+            match default.trim_end().ends_with(end) {
+                true => Ok(()),
+                false => Err(default),
+            }
+        };
+        command(&["set-default"], &[&sub], 0)?;
+        default_is("  sub")?;
+        command(&["set-default"], &[&top, &"/snap".into()], 0)?;
+        default_is("257  snap")?;
+        command(&["set-default"], &[&top, &"none".into()], FAILED)?;
+        command(&["set-default", "--top-level"], &[&sub], USAGE)?;
+        command(&["set-default"], &[&top], 0)?;
+        default_is("5  /")?;
         command(&["set-default"], &[&top, &"5".into()], 0)?;
         command(&["delete"], &[&sub, &snap], 0)?;
         let list = command(&["list"], &[&top], 0)?;

@@ -16,13 +16,17 @@ const LIMIT: Duration = Duration::from_secs(1800);
 
 /// The example of the design page, as it is written there.
 const PROGRAM: &str = r#"
-use std::io::Write;
+use std::io::{Read, Write};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let reader = std::fs::File::open("root.tar")?;
 
     let fs = sapwood::open("disk.img")?;
     for entry in fs.read_dir("etc")? { println!("{}", entry?.file_name().display()); }
+    let text = fs.read_to_string("etc/fstab")?;
+    let mut same = String::new();
+    fs.open("etc/fstab")?.read_to_string(&mut same)?;
+    assert_eq!(text, same);
     let mut f = fs.create("etc/hostname")?;
     f.write_all(b"box\n")?; f.sync_all()?;
     fs.snapshot("/", "/snapshots/monday")?;
@@ -32,7 +36,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     drop(f);
     let compression = sapwood::btrfs::Compression::Lzo;
     let fs = sapwood::Options::new().read_only(true).compress(compression).open("disk.img")?;
-    print!("{}", String::from_utf8(fs.read("snapshots/monday/etc/hostname")?)?);
+    print!("{}", fs.read_to_string("snapshots/monday/etc/hostname")?);
+    assert!(matches!(sapwood::open("root.tar"), Err(sapwood::Error::NoFileSystem(_))));
     Ok(())
 }
 "#;

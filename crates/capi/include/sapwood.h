@@ -492,7 +492,8 @@ int sapwood_link(const struct sapwood_fs *fs, const char *original, const char *
 ssize_t sapwood_readlink(const struct sapwood_fs *fs, const char *path, char *buffer, size_t size);
 
 /**
- * Creates a subvolume (btrfs).
+ * Creates a subvolume (btrfs). A path is in the subvolume that is open: the default one, or the
+ * one that the option `subvol` names; `subvolid=0` reaches all.
  */
 int sapwood_subvolume_create(const struct sapwood_fs *fs, const char *path);
 
@@ -502,7 +503,8 @@ int sapwood_subvolume_create(const struct sapwood_fs *fs, const char *path);
 int sapwood_subvolume_delete(const struct sapwood_fs *fs, const char *path);
 
 /**
- * Creates a snapshot of the subvolume `from` at `to` (btrfs).
+ * Creates a snapshot of the subvolume with root directory `from` at `to` (btrfs); `/` is the
+ * subvolume that is open.
  */
 int sapwood_snapshot(const struct sapwood_fs *fs, const char *from, const char *to, bool read_only);
 

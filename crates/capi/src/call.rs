@@ -80,7 +80,9 @@ fn errno(error: &(dyn Error + 'static)) -> c_int {
 fn own_errno(error: &(dyn Error + 'static)) -> Option<c_int> {
     if let Some(error) = error.downcast_ref::<sapwood::Error>() {
         return error.errno().or_else(|| match error {
-            sapwood::Error::Open(error) => Some(of_open(error)),
+            sapwood::Error::Open(error) | sapwood::Error::NoFileSystem(error) => {
+                Some(of_open(error))
+            }
             _ => None,
         });
     }

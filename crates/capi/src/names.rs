@@ -147,7 +147,8 @@ pub unsafe extern "C" fn sapwood_readlink(
     })
 }
 
-/// Creates a subvolume (btrfs).
+/// Creates a subvolume (btrfs). A path is in the subvolume that is open: the default one, or the
+/// one that the option `subvol` names; `subvolid=0` reaches all.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn sapwood_subvolume_create(fs: *const Fs, path: *const c_char) -> c_int {
     // SAFETY: the promise of the crate.
@@ -161,7 +162,8 @@ pub unsafe extern "C" fn sapwood_subvolume_delete(fs: *const Fs, path: *const c_
     unsafe { on(fs, path, |fs, path| fs.delete_subvolume(path)) }
 }
 
-/// Creates a snapshot of the subvolume `from` at `to` (btrfs).
+/// Creates a snapshot of the subvolume with root directory `from` at `to` (btrfs); `/` is the
+/// subvolume that is open.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn sapwood_snapshot(
     fs: *const Fs,

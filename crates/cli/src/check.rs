@@ -5,8 +5,8 @@ use std::path::PathBuf;
 use sapwood::{CheckError, CheckFinding, CheckOptions, CheckReport, Progress};
 use serde_json::json;
 
-use super::failure::{Failure, IMAGE, Result};
-use super::{output, progress};
+use super::failure::{DEVICES, Failure, IMAGE, Result};
+use super::{choice, output, progress};
 
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
@@ -31,6 +31,7 @@ pub(super) fn run(args: &Args) -> Result<()> {
     let options = CheckOptions {
         data: args.check_data_csum,
         max_findings: args.most,
+        devices: choice::devices().to_vec(),
     };
     let bar = progress::phases(args.quiet || args.json);
     let checked = sapwood::check(&args.image, &options, &mut |step| match step {
@@ -44,7 +45,14 @@ pub(super) fn run(args: &Args) -> Result<()> {
     bar.finish_and_clear();
     let report = checked.map_err(|error| match error {
         CheckError::Open(error) => error.into(),
-        error => Failure::new(IMAGE, error),
+        error => {
+            let missing = error.needs_devices();
+            let failure = Failure::new(IMAGE, error);
+            match missing {
+                true => failure.advise(DEVICES),
+                false => failure,
+            }
+        }
     })?;
     print(args, &report)?;
     match report.clean {

@@ -1,13 +1,58 @@
-//! The subvolume that a command looks into.
+//! What of an image a command opens: its devices, and the subvolume that it looks into.
 
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
+use std::sync::OnceLock;
 
-use super::failure::Result;
+use super::failure::{Failure, Result, USAGE};
 use super::times;
 
 /// The heading of options that name a part of an image.
 pub(super) const PART: &str = "Part of the image";
+
+/// The other devices of the image, for every command that opens one.
+#[derive(Debug, Clone, clap::Args)]
+pub(super) struct Devices {
+    /// Another device of a btrfs over several devices; can be given several times
+    #[arg(long = "device", value_name = "FILE", global = true, help_heading = PART,
+        display_order = 1004)]
+    paths: Vec<PathBuf>,
+}
+
+/// The devices that the command line names, once it was read.
+static DEVICES: OnceLock<Vec<PathBuf>> = OnceLock::new();
+
+impl Devices {
+    /// Whether any is named.
+    pub(super) fn are_given(&self) -> bool {
+        !self.paths.is_empty()
+    }
+
+    /// Makes them the devices of [`opening`].
+    pub(super) fn choose(self) {
+        DEVICES.get_or_init(|| self.paths);
+    }
+
+    /// For a command that cannot use them.
+    pub(super) fn refuse() -> Failure {
+        let line = "--device is for commands that read or change the files of an image";
+        Failure::new(USAGE, line)
+    }
+}
+
+/// The other devices of the image.
+pub(super) fn devices() -> &'static [PathBuf] {
+    DEVICES.get().map_or(&[], Vec::as_slice)
+}
+
+/// Options with the other devices of the image.
+pub(super) fn opening(read_only: bool) -> sapwood::Options {
+    let mut options = sapwood::Options::new().read_only(read_only);
+    for device in devices() {
+        options.add_device(device);
+    }
+    options
+}
 
 /// The subvolume that a command looks into.
 #[derive(Debug, Clone, clap::Args)]
@@ -18,21 +63,26 @@ pub(super) struct SubvolumeChoice {
     /// Subvolume to look into, by id
     #[arg(long, value_name = "ID", help_heading = PART)]
     subvolid: Option<u64>,
+    /// Look into the top level: all subvolumes have a path there, as `subvolume list` prints it
+    #[arg(long, conflicts_with_all = ["subvol", "subvolid"], help_heading = PART)]
+    top_level: bool,
 }
 
 impl SubvolumeChoice {
     /// Whether one was chosen.
     pub(super) fn is_made(&self) -> bool {
-        self.subvol.is_some() || self.subvolid.is_some()
+        self.subvol.is_some() || self.subvolid.is_some() || self.top_level
     }
 
     /// Options with that choice.
     pub(super) fn options(&self, read_only: bool) -> Result<sapwood::Options> {
-        let mut options = sapwood::Options::new().read_only(read_only);
+        let mut options = opening(read_only);
         if let Some(path) = &self.subvol {
             options.set_subvolume(path.as_os_str().as_bytes());
         } else if let Some(id) = self.subvolid {
             options.set("subvolid", Some(&id.to_string()))?;
+        } else if self.top_level {
+            options = options.top_level();
         }
         Ok(match read_only {
             true => options,

@@ -85,7 +85,7 @@ fn cat_input() -> Result<()> {
 fn cat_files(places: &[OsString], choice: &SubvolumeChoice) -> Result<()> {
     let mut buf = vec![0; CHUNK];
     for_each(places, choice, true, |fs, path, _| {
-        let file = fs.open_file(path).map_err(failed)?;
+        let file = fs.open(path).map_err(failed)?;
         let mut at = 0;
         loop {
             let count = file.read_at(&mut buf, at).map_err(failed)?;

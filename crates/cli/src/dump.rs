@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use super::failure::Result;
-use super::{info, output};
+use super::{choice, info, output};
 
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
@@ -17,7 +17,8 @@ pub(super) struct Args {
 }
 
 pub(super) fn run(args: &Args) -> Result<()> {
-    let dumped = sapwood::dump(&args.image, args.tree.as_deref(), &mut |text| {
+    let (options, tree) = (choice::opening(true), args.tree.as_deref());
+    let dumped = sapwood::dump_with_options(&args.image, &options, tree, &mut |text| {
         output::line_or_end(text);
     });
     dumped.map_err(info::failure)

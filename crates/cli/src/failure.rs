@@ -117,6 +117,10 @@ fn next(error: &OpenError) -> Option<String> {
         },
         OpenError::Device(Error::Busy { holder, .. }) => return release(holder),
         OpenError::Device(Error::ReadOnly { .. }) => "only reading commands work there".to_owned(),
+        OpenError::Btrfs { source, .. } => match **source {
+            sapwood::btrfs::Error::MissingDevice { .. } => DEVICES.to_owned(),
+            _ => return None,
+        },
         OpenError::Kind {
             path,
             source: DetectError::Neither,
@@ -163,7 +167,7 @@ fn named_part(path: &Path) -> bool {
 impl From<sapwood::Error> for Failure {
     fn from(error: sapwood::Error) -> Self {
         match error {
-            sapwood::Error::Open(error) => error.into(),
+            sapwood::Error::Open(error) | sapwood::Error::NoFileSystem(error) => error.into(),
             error => {
                 let full = matches!(error.cause(), Some(vfs::Error::NoSpace));
                 let failure = Self::new(FAILED, error);
@@ -172,6 +176,9 @@ impl From<sapwood::Error> for Failure {
         }
     }
 }
+
+/// What a person can do about an image that is one of several devices.
+pub(super) const DEVICES: &str = "--device FILE names each of the others";
 
 /// What a person can do about a full image.
 pub(super) const FULL: &str = "`sapwood df` and `sapwood du` show what takes it";

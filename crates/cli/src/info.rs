@@ -8,8 +8,8 @@ use sapwood::block::DiskFormat;
 use sapwood::inspect::{Details, Info, InspectError};
 use serde_json::{Value, json};
 
-use super::failure::{FAILED, Failure, IMAGE, Result, USAGE};
-use super::output;
+use super::failure::{DEVICES, FAILED, Failure, IMAGE, Result, USAGE};
+use super::{choice, output};
 
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
@@ -34,7 +34,8 @@ pub(super) fn run(args: &Args) -> Result<()> {
     }
     let format = device.format();
     drop(device);
-    let info = sapwood::info(&args.image).map_err(failure)?;
+    let info = sapwood::info_with_options(&args.image, &choice::opening(true));
+    let info = info.map_err(failure)?;
     let mut rows = rows(&info);
     if format != DiskFormat::Raw {
         rows.insert(0, ("format", json!(format.name())));
@@ -55,7 +56,13 @@ pub(super) fn run(args: &Args) -> Result<()> {
 
 /// The failure of a command that inspects an image.
 pub(super) fn failure(error: InspectError) -> Failure {
-    let code = match &error {
+    if let InspectError::Btrfs { source, .. } = &error
+        && matches!(**source, sapwood::btrfs::Error::MissingDevice { .. })
+    {
+        return Failure::new(IMAGE, error).advise(DEVICES);
+    }
+    let code = match error {
+        InspectError::Open(error) => return error.into(),
         InspectError::Unknown { .. } => USAGE,
         InspectError::FileSystem { .. } => FAILED,
         _ => IMAGE,

@@ -63,6 +63,8 @@ use sapwood_allocator as _;
 struct Cli {
     #[command(flatten)]
     range: range::Range,
+    #[command(flatten)]
+    devices: choice::Devices,
     #[command(subcommand)]
     command: Command,
 }
@@ -211,6 +213,33 @@ impl Command {
     }
 }
 
+impl Command {
+    /// Lets the command open images with further devices.
+    fn with_devices(&self, devices: choice::Devices) -> failure::Result<()> {
+        let makes = matches!(self, Self::Mkfs(_) | Self::Resize(_));
+        if devices.are_given() && (makes || !self.opens_images()) {
+            return Err(choice::Devices::refuse());
+        }
+        devices.choose();
+        Ok(())
+    }
+
+    /// Whether the command works on images that exist.
+    fn opens_images(&self) -> bool {
+        !matches!(
+            self,
+            Self::Mkdisk(_)
+                | Self::MountOptions(_)
+                | Self::MkfsOptions(_)
+                | Self::Umount(_)
+                | Self::Sync(_)
+                | Self::Stats(_)
+                | Self::Generate(_)
+                | Self::Demo(_)
+        )
+    }
+}
+
 /// Runs the command that the process was started as.
 #[must_use]
 fn main() -> ExitCode {
@@ -241,7 +270,8 @@ fn main() -> ExitCode {
             return output::finish(0);
         }
     };
-    if let Err(failure) = cli.command.apply(cli.range) {
+    let applied = cli.command.apply(cli.range);
+    if let Err(failure) = applied.and_then(|()| cli.command.with_devices(cli.devices)) {
         return ExitCode::from(output::report(&failure));
     }
     if let Command::Mount(args) = cli.command {

@@ -17,9 +17,11 @@ use sapwood::vfs::FileSystem;
 use super::failure::{FAILED, Failure, MOUNT, Result, USAGE};
 use super::notify::Notifier;
 use super::output::SystemLog;
-use super::{broker, output, remount};
+use super::{broker, choice, output, remount};
 
+// The names of mount options do not fit next to those of the command's options.
 #[derive(Debug, clap::Args)]
+#[command(next_line_help = true)]
 pub(super) struct Args {
     /// Image file or block device; IMAGE#N is its partition N, nbd://HOST/EXPORT an export of an
     /// NBD server
@@ -148,7 +150,7 @@ fn start_log(args: &Args, options: &Options) {
 }
 
 fn parse(lists: &[String]) -> Result<Options> {
-    let mut options = Options::default();
+    let mut options = choice::opening(false);
     for list in lists {
         options.set_list(list)?;
     }

@@ -58,15 +58,15 @@ impl Range {
             Create, Delete, GetDefault, List, SetDefault, SetReadOnly, Snapshot,
         };
         match command {
-            List { image, .. } | GetDefault { image } | SetDefault { image, .. } => {
-                self.image(image)
+            List { image, .. } | GetDefault { image } => self.image(image),
+            Create { place, .. } | SetDefault { place, .. } | SetReadOnly { place, .. } => {
+                self.place(place)
             }
-            Create { place, .. } | SetReadOnly { place, .. } => self.place(place),
             Snapshot { source, place, .. } => {
                 self.place(source)?;
                 self.place_with_path(place)
             }
-            Delete { places } => self.places(places),
+            Delete { places, .. } => self.places(places),
         }
     }
 

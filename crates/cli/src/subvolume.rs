@@ -8,13 +8,17 @@ use std::path::{Path, PathBuf};
 use sapwood::mount::{SubvolumeList, control};
 use sapwood::target::Target;
 use sapwood::vfs::{self, SubvolumeId};
-use sapwood::{Error, FileSystem, Options};
+use sapwood::{Error, FileSystem};
 use serde_json::json;
 
-use super::failure::{Failure, Result};
+use super::choice::{self, SubvolumeChoice};
+use super::failure::{Failure, Result, USAGE};
 use super::files::{failed, failed_on, in_image};
 use super::output::{self, Array};
-use super::{choice, files, owner, times};
+use super::{files, owner, times};
+
+/// Id of the subvolume above all others.
+const TOP_LEVEL: SubvolumeId = SubvolumeId(5);
 
 #[derive(Debug, clap::Subcommand)]
 pub(super) enum Command {
@@ -29,16 +33,18 @@ pub(super) enum Command {
     },
     /// Make an empty subvolume
     Create {
-        /// Its place: in an image, from the top level; or in a mount
+        /// Its place in an image or in a mount
         #[arg(value_name = "IMAGE:PATH|MOUNT_DIR/PATH")]
         place: OsString,
         /// Owner of its root directory [default: the user that calls]
         #[arg(long, value_name = "UID:GID", value_parser = owner::parse)]
         owner: Option<(u32, u32)>,
+        #[command(flatten)]
+        choice: SubvolumeChoice,
     },
     /// Make a snapshot of a subvolume
     Snapshot {
-        /// The subvolume: in an image, from the top level; or in a mount
+        /// The subvolume; without a path the default one, or the one that is mounted
         #[arg(value_name = "IMAGE[:PATH]|MOUNT_DIR[/PATH]")]
         source: OsString,
         /// Place of the snapshot in the same image or mount; IMAGE: may be left out
@@ -47,12 +53,16 @@ pub(super) enum Command {
         /// Make it read-only
         #[arg(short, long)]
         read_only: bool,
+        #[command(flatten)]
+        choice: SubvolumeChoice,
     },
     /// Delete subvolumes
     Delete {
-        /// Their places: in an image, from the top level; or in a mount
+        /// Their places in an image or in a mount
         #[arg(value_name = "IMAGE:PATH|MOUNT_DIR/PATH", required = true)]
         places: Vec<OsString>,
+        #[command(flatten)]
+        choice: SubvolumeChoice,
     },
     /// Print the subvolume that is mounted when none is named
     GetDefault {
@@ -62,20 +72,25 @@ pub(super) enum Command {
     },
     /// Make the subvolume the one that is mounted when none is named
     SetDefault {
-        /// Image, or directory of a mount
-        #[arg(value_name = "IMAGE|MOUNT_DIR")]
-        image: PathBuf,
-        /// Id of the subvolume
-        id: u64,
+        /// Its place, or the image or a directory of the mount
+        #[arg(value_name = "IMAGE[:PATH]|MOUNT_DIR[/PATH]")]
+        place: OsString,
+        /// Its id, or its path from the top level, as `subvolume list` prints them
+        #[arg(value_name = "ID|PATH")]
+        subvolume: Option<OsString>,
+        #[command(flatten)]
+        choice: SubvolumeChoice,
     },
     /// Make a subvolume read-only
     SetReadOnly {
-        /// Its place: in an image, from the top level; or in a mount
+        /// Its place in an image or in a mount
         #[arg(value_name = "IMAGE:PATH|MOUNT_DIR/PATH")]
         place: OsString,
         /// Make it writable again
         #[arg(long)]
         off: bool,
+        #[command(flatten)]
+        choice: SubvolumeChoice,
     },
 }
 
@@ -85,44 +100,35 @@ pub(super) fn run(command: &Command) -> Result<()> {
             let found = read_list(image)?;
             print_list(&found, *json)
         }
-        Command::Create { place, owner } => create(place, *owner),
+        Command::Create {
+            place,
+            owner,
+            choice,
+        } => create(place, *owner, choice),
         Command::Snapshot {
             source,
             place,
             read_only,
-        } => snapshot(source, place, *read_only),
-        Command::Delete { places } => delete(places),
+            choice,
+        } => snapshot(source, place, *read_only, choice),
+        Command::Delete { places, choice } => delete(places, choice),
         Command::GetDefault { image } => {
             let found = read_list(image)?;
             let path = found.subvolumes.iter().find(|one| one.id == found.default);
             let path = path.map_or_else(|| "/".to_owned(), |one| output::name(&one.path));
             output::line(format!("{:>8}  {path}", found.default.0))
         }
-        Command::SetDefault { image, id } => {
-            let id = SubvolumeId(*id);
-            let failed = |error: &vfs::Error| Failure::on(format!("subvolume {}", id.0), error);
-            match mounted(image) {
-                Some(path) => control::set_default_subvolume(path, id).map_err(|error| match error
-                    .raw_os_error()
-                {
-                    Some(libc::ENOENT) => failed(&vfs::Error::NotFound),
-                    _ => refused(path, &error),
-                }),
-                None => with(image, false, |fs| {
-                    fs.set_default_subvolume(id)
-                        .map_err(|error| match error.cause() {
-                            Some(cause) => failed(cause),
-                            None => error.into(),
-                        })
-                }),
-            }
-        }
-        Command::SetReadOnly { place, off } => set_read_only(place, !off),
+        Command::SetDefault {
+            place,
+            subvolume,
+            choice,
+        } => set_default(place, subvolume.as_deref(), choice),
+        Command::SetReadOnly { place, off, choice } => set_read_only(place, !off, choice),
     }
 }
 
-fn create(place: &OsStr, owner: Option<(u32, u32)>) -> Result<()> {
-    if let Some(path) = live(place) {
+fn create(place: &OsStr, owner: Option<(u32, u32)>, choice: &SubvolumeChoice) -> Result<()> {
+    if let Some(path) = live(place, choice)? {
         let (dir, name) = dir_and_name(&path)?;
         control::create_subvolume(&dir, name).map_err(|error| refused(&path, &error))?;
         return owner.map_or(Ok(()), |(uid, gid)| {
@@ -132,14 +138,28 @@ fn create(place: &OsStr, owner: Option<(u32, u32)>) -> Result<()> {
     }
     let (image, path) = in_image(place)?;
     let (uid, gid, _) = owner::chosen(owner);
-    with(&image, false, |fs| {
+    with(&image, choice, |fs| {
         fs.set_creator(uid, gid);
-        fs.create_subvolume(&path).map_err(failed)
+        let made = fs.create_subvolume(&path);
+        made.map_err(|error| missed(fs, choice, error))
     })
 }
 
 /// The path of an argument that names a place in a mount: a directory, or a new name in one.
-fn live(argument: &OsStr) -> Option<PathBuf> {
+///
+/// # Errors
+/// A subvolume was chosen, although a mount shows one.
+fn live(argument: &OsStr, choice: &SubvolumeChoice) -> Result<Option<PathBuf>> {
+    let path = place_in_mount(argument);
+    if path.is_some() && choice.is_made() {
+        let why = "--subvol, --subvolid and --top-level choose in an image; a mount shows one \
+                   subvolume";
+        return Err(Failure::new(USAGE, why));
+    }
+    Ok(path)
+}
+
+fn place_in_mount(argument: &OsStr) -> Option<PathBuf> {
     let Ok(Target::Local(path)) = Target::parse(argument) else {
         return None;
     };
@@ -183,58 +203,156 @@ fn refused(path: &Path, error: &io::Error) -> Failure {
     }
 }
 
-fn delete(places: &[OsString]) -> Result<()> {
-    let (in_mounts, in_images): (Vec<_>, Vec<_>) = places
-        .iter()
-        .cloned()
-        .partition(|place| live(place).is_some());
-    for path in in_mounts.iter().filter_map(|place| live(place)) {
+fn delete(places: &[OsString], choice: &SubvolumeChoice) -> Result<()> {
+    let (mut in_mounts, mut in_images) = (Vec::new(), Vec::new());
+    for place in places {
+        match live(place, choice)? {
+            Some(path) => in_mounts.push(path),
+            None => in_images.push(place.clone()),
+        }
+    }
+    for path in in_mounts {
         let (dir, name) = dir_and_name(&path)?;
         control::delete_subvolume(&dir, name).map_err(|error| refused(&path, &error))?;
     }
     for (image, paths) in files::by_image(&in_images)? {
-        with(&image, false, |fs| {
-            let delete = |path| fs.delete_subvolume(path).map_err(failed);
-            paths.iter().try_for_each(delete)
+        with(&image, choice, |fs| {
+            paths.iter().try_for_each(|path| {
+                let deleted = fs.delete_subvolume(path);
+                deleted.map_err(|error| not_one(fs, choice, error))
+            })
         })?;
     }
     Ok(())
 }
 
-fn set_read_only(place: &OsStr, read_only: bool) -> Result<()> {
-    if let Some(path) = live(place) {
+fn set_read_only(place: &OsStr, read_only: bool, choice: &SubvolumeChoice) -> Result<()> {
+    if let Some(path) = live(place, choice)? {
         return control::set_read_only(&path, read_only).map_err(|error| refused(&path, &error));
     }
     let (image, path) = in_image(place)?;
-    with(&image, false, |fs| {
+    with(&image, choice, |fs| {
         let set = fs.set_subvolume_read_only(&path, read_only);
-        set.map_err(failed)
+        set.map_err(|error| not_one(fs, choice, error))
     })
+}
+
+fn set_default(place: &OsStr, named: Option<&OsStr>, choice: &SubvolumeChoice) -> Result<()> {
+    if named.is_some() && choice.is_made() {
+        let why = "--subvol, --subvolid and --top-level are for IMAGE:PATH; an id or path from the \
+                   top level needs none";
+        return Err(Failure::new(USAGE, why));
+    }
+    if let Some(path) = live(place, choice)? {
+        let Some(named) = named else {
+            return control::set_default_to(&path).map_err(|error| refused(&path, &error));
+        };
+        let id = named_subvolume(named, || read_list(&path))?;
+        return control::set_default_subvolume(&path, id).map_err(|error| {
+            match error.raw_os_error() {
+                Some(libc::ENOENT) => no_subvolume(named),
+                _ => refused(&path, &error),
+            }
+        });
+    }
+    let is_image = matches!(Target::parse(place)?, Target::Local(_));
+    let (image, path) = in_image(place)?;
+    match named {
+        Some(_) if !is_image => Err(Failure::new(
+            USAGE,
+            "name the subvolume once: IMAGE:PATH, or IMAGE and its id or path from the top level",
+        )),
+        None if is_image && !choice.is_made() => Err(Failure::new(
+            USAGE,
+            "which subvolume: IMAGE:PATH, or IMAGE and its id or path from the top level",
+        )),
+        Some(named) => with(&image, choice, |fs| {
+            let id = named_subvolume(named, || list(fs))?;
+            let set = fs.set_default_subvolume(id);
+            set.map_err(|error| match error.cause() {
+                Some(vfs::Error::NotFound) => no_subvolume(named),
+                _ => files::whole(&image, error),
+            })
+        }),
+        None => with(&image, choice, |fs| {
+            let id = fs.subvolume_at(&path);
+            let id = id.map_err(|error| not_one(fs, choice, error))?;
+            let set = fs.set_default_subvolume(id);
+            set.map_err(|error| files::whole(&image, error))
+        }),
+    }
+}
+
+/// The subvolume that an id or a path from the top level names.
+fn named_subvolume(
+    named: &OsStr,
+    list: impl FnOnce() -> Result<SubvolumeList>,
+) -> Result<SubvolumeId> {
+    if let Some(id) = named.to_str().and_then(|text| text.parse().ok()) {
+        // As with subvolid=0.
+        return Ok(if id == 0 { TOP_LEVEL } else { SubvolumeId(id) });
+    }
+    let path: PathBuf = Path::new("/").join(named).components().skip(1).collect();
+    let path = path.as_os_str().as_bytes();
+    if path.is_empty() {
+        return Ok(TOP_LEVEL);
+    }
+    let all = list()?.subvolumes;
+    let found = all.iter().find(|one| one.path == path);
+    found.map(|one| one.id).ok_or_else(|| no_subvolume(named))
+}
+
+fn no_subvolume(named: &OsStr) -> Failure {
+    let what = format!("subvolume {}", output::name(named.as_bytes()));
+    Failure::on(what, "none has this id or path").advise("`sapwood subvolume list` shows all")
+}
+
+/// The failure of an operation on the root of a subvolume.
+fn not_one(fs: &FileSystem, choice: &SubvolumeChoice, error: Error) -> Failure {
+    match error {
+        Error::Path {
+            path,
+            source: vfs::Error::Invalid,
+            ..
+        } => Failure::on(files::shown_path(&path), "not a subvolume"),
+        error => missed(fs, choice, error),
+    }
+}
+
+/// The failure of an operation on a path. A path that is missing may be one from the top level.
+fn missed(fs: &FileSystem, choice: &SubvolumeChoice, error: Error) -> Failure {
+    let missing = matches!(error.cause(), Some(vfs::Error::NotFound));
+    let failure = failed(error);
+    let other = !choice.is_made() && fs.default_subvolume().is_ok_and(|id| id != TOP_LEVEL);
+    if missing && other {
+        return failure.advise("the path is in the default subvolume; --top-level reaches all");
+    }
+    failure
 }
 
 fn read_list(image: &Path) -> Result<SubvolumeList> {
     if let Some(path) = mounted(image) {
         return control::list_subvolumes(path).map_err(|error| refused(path, &error));
     }
-    with(image, true, |fs| {
-        Ok(SubvolumeList {
-            default: fs.default_subvolume()?,
-            subvolumes: fs.subvolumes()?,
-        })
+    let options = choice::opening(true).top_level();
+    files::within(FileSystem::open_btrfs(image, &options)?, list)
+}
+
+fn list(fs: &FileSystem) -> Result<SubvolumeList> {
+    Ok(SubvolumeList {
+        default: fs.default_subvolume()?,
+        subvolumes: fs.subvolumes()?,
     })
 }
 
-/// Opens the top level of an image, so that every subvolume can be reached.
+/// Opens a subvolume of an image, to change it.
 fn with<T>(
     image: &Path,
-    read_only: bool,
+    choice: &SubvolumeChoice,
     work: impl FnOnce(&FileSystem) -> Result<T>,
 ) -> Result<T> {
-    let mut options = Options::new().read_only(read_only);
-    if !read_only {
-        options = choice::fixed(options)?;
-    }
-    files::within(FileSystem::open_top_level(image, &options)?, work)
+    let options = choice.options(false)?;
+    files::within(FileSystem::open_btrfs(image, &options)?, work)
 }
 
 fn print_list(found: &SubvolumeList, as_json: bool) -> Result<()> {
@@ -276,9 +394,14 @@ fn print_list(found: &SubvolumeList, as_json: bool) -> Result<()> {
     Ok(())
 }
 
-fn snapshot(source: &OsStr, place: &OsStr, read_only: bool) -> Result<()> {
-    if let Some(source) = live(source) {
-        let path = live(place)
+fn snapshot(
+    source: &OsStr,
+    place: &OsStr,
+    read_only: bool,
+    choice: &SubvolumeChoice,
+) -> Result<()> {
+    if let Some(source) = live(source, choice)? {
+        let path = live(place, choice)?
             .ok_or_else(|| Failure::on("snapshot", "both places must be in one mount"))?;
         let (dir, name) = dir_and_name(&path)?;
         let made = control::snapshot(&source, &dir, name, read_only);
@@ -290,8 +413,9 @@ fn snapshot(source: &OsStr, place: &OsStr, read_only: bool) -> Result<()> {
     }
     let (image, from) = in_image(source)?;
     let to = files::within_place(&image, place, "snapshot")?;
-    with(&image, false, |fs| {
-        fs.metadata(&from).map_err(failed)?;
+    with(&image, choice, |fs| {
+        let found = fs.subvolume_at(&from);
+        found.map_err(|error| not_one(fs, choice, error))?;
         let made = match read_only {
             true => fs.snapshot_read_only(&from, &to),
             false => fs.snapshot(&from, &to),

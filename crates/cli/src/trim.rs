@@ -21,7 +21,7 @@ pub(super) struct Args {
 }
 
 pub(super) fn run(args: &Args) -> Result<()> {
-    let options = choice::fixed(sapwood::Options::new())?;
+    let options = choice::fixed(choice::opening(false))?;
     let trimmed = sapwood::trim_with_options(&args.image, &options);
     let bytes = trimmed.map_err(|error| match error {
         TrimError::Open(error) => error.into(),

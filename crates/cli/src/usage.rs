@@ -9,7 +9,7 @@ use sapwood::FileSystem;
 use sapwood::fs::Metadata;
 use serde::Serialize;
 
-use super::choice::SubvolumeChoice;
+use super::choice::{self, SubvolumeChoice};
 use super::entry::Entry;
 use super::failure::{Failure, Result};
 use super::files::{absolute, failed, for_each, shown_path, within};
@@ -125,7 +125,7 @@ fn percent(used: u64, free: u64) -> String {
 }
 
 fn of_image(image: &Path) -> Result<Space> {
-    let options = sapwood::Options::new().read_only(true);
+    let options = choice::opening(true);
     let fs = FileSystem::open_with_options(image, &options)?;
     within(fs, |fs| {
         let found = fs.statfs()?;

@@ -13,7 +13,7 @@
 //! | make read-only | write, 6 | flags (8) |
 //! | daemon | read, 7 | process id (8), inode number of its PID namespace (8), flags (8) |
 //! | list subvolumes | both, 8 | first id (8); answer: a page |
-//! | set the default subvolume | write, 9 | id (8) |
+//! | set the default subvolume | write, 9 | id (8); all ones: the one with this root directory |
 //! | first error | read, 10 | length (4 bytes), text; nothing if there was none |
 //! | report the end | write, 11 | name of an abstract datagram socket, padded with NUL to 256 |
 //! | bulk work | both, 12 | name of an abstract stream socket, padded with NUL to 256; answer: 16 bytes |
@@ -45,6 +45,8 @@ const STATS_BYTES: usize = 16_000;
 const SNAPSHOT_BYTES: usize = 16 + NAME_BYTES;
 const DAEMON_BYTES: usize = 24;
 const FLAG_READ_ONLY: u64 = 1;
+/// In the place of a subvolume's id: the subvolume whose root directory the command goes to.
+const AT_ROOT: u64 = u64::MAX;
 
 /// Direction bits of a command's number.
 #[derive(Clone, Copy)]
@@ -109,7 +111,10 @@ pub(crate) fn handle(
             .and_then(|subvolumes| change(fs, subvolumes, who, ino, command, input)),
         LIST => subvolumes(fs, who).and_then(|subvolumes| answer_list(subvolumes, input)),
         SET_DEFAULT => subvolumes(fs, who).and_then(|subvolumes| {
-            let id = SubvolumeId(number_at(input, 0)?);
+            let id = match number_at(input, 0)? {
+                AT_ROOT => subvolumes.subvolume_at(ino).map_err(errno)?,
+                id => SubvolumeId(id),
+            };
             subvolumes.set_default_subvolume(id).map_err(errno)?;
             Ok(ControlAnswer::default())
         }),
@@ -454,6 +459,14 @@ pub fn list_subvolumes(path: &Path) -> io::Result<SubvolumeList> {
 /// As [`create_subvolume`]; `ENOENT` if there is no such subvolume.
 pub fn set_default_subvolume(path: &Path, id: SubvolumeId) -> io::Result<()> {
     call::write::<SET_DEFAULT, 8>(&File::open(path)?, id.0.to_ne_bytes())
+}
+
+/// Makes the subvolume with root `root` the default one.
+///
+/// # Errors
+/// As [`create_subvolume`]; `EINVAL` if it is not the root of a subvolume.
+pub fn set_default_to(root: &Path) -> io::Result<()> {
+    call::write::<SET_DEFAULT, 8>(&File::open(root)?, AT_ROOT.to_ne_bytes())
 }
 
 /// An ioctl passes a pointer to the kernel, hence `unsafe`. Each argument here is an array of bytes

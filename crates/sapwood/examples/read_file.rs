@@ -8,7 +8,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         return Err("usage: read_file IMAGE PATH".into());
     };
     let fs = sapwood::Options::new().read_only(true).open(image)?;
-    let mut file = fs.open_file(path)?;
+    let mut file = fs.open(path)?;
     io::copy(&mut file.by_ref(), &mut io::stdout())?;
     Ok(())
 }

@@ -11,15 +11,18 @@ use sapwood_ext4::check as ext4;
 
 use crate::Kind;
 use crate::image::{self, OpenError, named};
+use crate::options::Options;
 use crate::progress::{OnProgress, Progress};
 
 /// How much is checked.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CheckOptions {
     /// Read all data too, and compare every copy with its checksums (btrfs; ext4 has none of data).
     pub data: bool,
     /// Findings that are kept; further ones are counted.
     pub max_findings: usize,
+    /// The other devices of a btrfs over several devices.
+    pub devices: Vec<PathBuf>,
 }
 
 impl Default for CheckOptions {
@@ -27,6 +30,7 @@ impl Default for CheckOptions {
         Self {
             data: false,
             max_findings: 1000,
+            devices: Vec::new(),
         }
     }
 }
@@ -84,6 +88,17 @@ pub enum CheckError {
     },
 }
 
+impl CheckError {
+    /// Whether the image is one of several devices, and others are missing.
+    #[must_use]
+    pub fn needs_devices(&self) -> bool {
+        let Self::Btrfs { source, .. } = self else {
+            return false;
+        };
+        matches!(**source, btrfs::CheckError::MissingDevices { .. })
+    }
+}
+
 /// Checks an image, which must not be open for writing. Changes nothing.
 ///
 /// # Errors
@@ -94,16 +109,20 @@ pub fn check(
     progress: &mut OnProgress<'_>,
 ) -> Result<CheckReport, CheckError> {
     let path = path.as_ref();
-    let (device, kind) = image::open_known(path, true)?;
-    match kind {
-        Kind::Btrfs => check_btrfs(path, &*device, options, progress),
-        Kind::Ext4 => check_ext4(path, &device, options, progress),
+    let mut opening = Options::new();
+    for device in &options.devices {
+        opening.add_device(device);
+    }
+    let (devices, kind) = image::open_all(path, &opening)?;
+    match (kind, &*devices) {
+        (Kind::Ext4, [device, ..]) => check_ext4(path, device, options, progress),
+        _ => check_btrfs(path, &devices, options, progress),
     }
 }
 
 fn check_btrfs(
     path: &Path,
-    device: &dyn Device,
+    devices: &[Arc<dyn Device>],
     options: &CheckOptions,
     progress: &mut OnProgress<'_>,
 ) -> Result<CheckReport, CheckError> {
@@ -112,7 +131,8 @@ fn check_btrfs(
         max_findings: options.max_findings,
     };
     let mut current = None;
-    let report = btrfs::check(&[device], &engine, &mut |step| {
+    let devices: Vec<&dyn Device> = devices.iter().map(|device| &**device).collect();
+    let report = btrfs::check(&devices, &engine, &mut |step| {
         if current.replace(step.phase) != Some(step.phase) {
             progress(Progress::Total(step.total));
         }

@@ -52,7 +52,7 @@ pub enum OpenError {
         found: Kind,
     },
     /// What is wrong with a btrfs.
-    #[error("{}{}", named(path, source), hint(source))]
+    #[error("{}", named(path, source))]
     Btrfs {
         /// Image.
         path: PathBuf,
@@ -88,22 +88,25 @@ impl OpenError {
     }
 }
 
+impl OpenError {
+    /// Whether the content of the image is the reason, not its name or the options.
+    pub(crate) fn is_of_content(&self) -> bool {
+        !matches!(
+            self,
+            Self::Device(sapwood_block::Error::Open { .. })
+                | Self::Operand(_)
+                | Self::Option { .. }
+                | Self::OtherKind { .. }
+        )
+    }
+}
+
 /// What went wrong with an image, with its name once.
 pub fn named(path: &Path, why: impl std::fmt::Display) -> String {
     let (name, why) = (path.display().to_string(), why.to_string());
     match why.strip_prefix(&name) {
         Some(rest) if rest.starts_with(':') => why,
         _ => format!("{name}: {why}"),
-    }
-}
-
-/// What to do about an error, for the end of its message.
-fn hint(error: &sapwood_btrfs::Error) -> &'static str {
-    match error {
-        sapwood_btrfs::Error::MissingDevice { .. } => {
-            "; give the path of every other device with the mount option device=PATH"
-        }
-        _ => "",
     }
 }
 
@@ -198,6 +201,30 @@ pub fn open_known(path: &Path, read_only: bool) -> Result<(Arc<dyn Device>, Kind
     Ok((device, kind))
 }
 
+/// As [`open_known`] for reading, with the further devices of a btrfs that the options name. The
+/// image itself is the first.
+///
+/// # Errors
+/// As [`open_known`]; the options name devices, and the image is no btrfs.
+pub(crate) fn open_all(
+    path: &Path,
+    options: &Options,
+) -> Result<(Vec<Arc<dyn Device>>, Kind), OpenError> {
+    let (first, kind) = open_known(path, true)?;
+    let mut devices = vec![first];
+    if kind == Kind::Ext4 {
+        options.for_ext4().map_err(|source| OpenError::Option {
+            path: path.to_owned(),
+            source,
+        })?;
+        return Ok((devices, kind));
+    }
+    for device in options.devices() {
+        devices.push(open_device(device, true)?);
+    }
+    Ok((devices, kind))
+}
+
 /// Tells what kind of file system is on an opened device; `path` names it.
 ///
 /// # Errors
@@ -220,16 +247,15 @@ pub fn open(path: &Path, options: &Options) -> Result<Mounted, OpenError> {
     Ok(open_file(path, options, |_| Ok(()))?.0)
 }
 
-/// As [`open`] for the top level of a btrfs, above all of its subvolumes. `what` only btrfs has.
+/// As [`open`] for `what`, which only btrfs has.
 ///
 /// # Errors
 /// As [`open`]; [`OpenError::OtherKind`].
-pub(crate) fn open_top_level(
+pub(crate) fn open_btrfs(
     path: &Path,
     options: &Options,
     what: &'static str,
 ) -> Result<Mounted, OpenError> {
-    let options = options.clone().of_top_level();
     let only_btrfs = |found: Kind| match found {
         Kind::Btrfs => Ok(()),
         found => Err(OpenError::OtherKind {
@@ -239,7 +265,7 @@ pub(crate) fn open_top_level(
             found,
         }),
     };
-    Ok(open_file(path, &options, only_btrfs)?.0)
+    Ok(open_file(path, options, only_btrfs)?.0)
 }
 
 /// As [`open`], if `accept` does not refuse the kind. Returns the files or devices too, whose locks

@@ -131,22 +131,35 @@ pub enum Details {
 /// # Errors
 /// [`InspectError`].
 pub fn info(path: impl AsRef<Path>) -> Result<Info, InspectError> {
+    info_with_options(path, &Options::new())
+}
+
+/// As [`info`]; of the options only the [devices](Options::add_device) of a btrfs count.
+///
+/// # Errors
+/// As [`info`]; an option of the other format.
+pub fn info_with_options(path: impl AsRef<Path>, options: &Options) -> Result<Info, InspectError> {
     let path = path.as_ref();
-    let (device, kind) = image::open_known(path, true)?;
-    match kind {
-        Kind::Btrfs => btrfs_info(path, device),
-        Kind::Ext4 => ext4_info(path, &*device),
+    let (devices, kind) = image::open_all(path, options)?;
+    match devices.first().filter(|_| kind == Kind::Ext4) {
+        Some(device) => ext4_info(path, &**device),
+        None => btrfs_info(path, devices, options),
     }
 }
 
-fn btrfs_info(path: &Path, device: Arc<dyn Device>) -> Result<Info, InspectError> {
-    let super_block = btrfs::super_block(&[device]).map_err(|source| InspectError::Btrfs {
+fn btrfs_info(
+    path: &Path,
+    devices: Vec<Arc<dyn Device>>,
+    options: &Options,
+) -> Result<Info, InspectError> {
+    let super_block = btrfs::super_block(&devices).map_err(|source| InspectError::Btrfs {
         path: path.to_owned(),
         source: Box::new(source),
     })?;
-    let mut options = Options::new().read_only(true);
+    drop(devices);
+    let mut options = options.clone().read_only(true).top_level();
     options.set_no_recovery();
-    let fs = image::open_top_level(path, &options, "this")?;
+    let fs = image::open_btrfs(path, &options, "this")?;
     let failed = |source| InspectError::FileSystem {
         path: path.to_owned(),
         source,
@@ -226,8 +239,21 @@ pub fn dump(
     part: Option<&str>,
     line: &mut dyn FnMut(&dyn Display),
 ) -> Result<(), InspectError> {
+    dump_with_options(path, &Options::new(), part, line)
+}
+
+/// As [`dump`]; of the options only the [devices](Options::add_device) of a btrfs count.
+///
+/// # Errors
+/// As [`dump`]; an option of the other format.
+pub fn dump_with_options(
+    path: impl AsRef<Path>,
+    options: &Options,
+    part: Option<&str>,
+    line: &mut dyn FnMut(&dyn Display),
+) -> Result<(), InspectError> {
     let path = path.as_ref();
-    let (device, kind) = image::open_known(path, true)?;
+    let (devices, kind) = image::open_all(path, options)?;
     let part = part.filter(|part| *part != "all");
     let unknown = |name: &str| InspectError::Unknown {
         kind,
@@ -240,7 +266,7 @@ pub fn dump(
                 source: Box::new(source),
             };
             if part == Some("super") {
-                line(&DumpSuper(&btrfs::super_block(&[device]).map_err(fail)?));
+                line(&DumpSuper(&btrfs::super_block(&devices).map_err(fail)?));
                 return Ok(());
             }
             let choice = match part {
@@ -248,24 +274,37 @@ pub fn dump(
                 Some(name) => TreeChoice::named(name).ok_or_else(|| unknown(name))?,
             };
             let mut block = |block: &[u8]| line(&DumpBlock(block));
-            btrfs::walk(&[device], choice, &mut block).map_err(fail)
+            btrfs::walk(&devices, choice, &mut block).map_err(fail)
         }
-        Kind::Ext4 => {
-            let what = match part {
-                None => vec![What::Super, What::Groups],
-                Some(words) => vec![What::named(words).ok_or_else(|| unknown(words))?],
-            };
-            let fail = |source| InspectError::Ext4 {
-                path: path.to_owned(),
-                source: Box::new(source),
-            };
-            let image = Image::open(device).map_err(fail)?;
-            what.iter().try_for_each(|what| {
-                let shown = image.show(what, &mut |text: String| {
-                    text.trim_end().lines().for_each(|text| line(&text));
-                });
-                shown.map_err(fail)
-            })
-        }
+        Kind::Ext4 => devices
+            .into_iter()
+            .try_for_each(|device| dump_ext4(path, device, part, line)),
     }
+}
+
+fn dump_ext4(
+    path: &Path,
+    device: Arc<dyn Device>,
+    part: Option<&str>,
+    line: &mut dyn FnMut(&dyn Display),
+) -> Result<(), InspectError> {
+    let unknown = |name: &str| InspectError::Unknown {
+        kind: Kind::Ext4,
+        name: name.to_owned(),
+    };
+    let what = match part {
+        None => vec![What::Super, What::Groups],
+        Some(words) => vec![What::named(words).ok_or_else(|| unknown(words))?],
+    };
+    let fail = |source| InspectError::Ext4 {
+        path: path.to_owned(),
+        source: Box::new(source),
+    };
+    let image = Image::open(device).map_err(fail)?;
+    what.iter().try_for_each(|what| {
+        let shown = image.show(what, &mut |text: String| {
+            text.trim_end().lines().for_each(|text| line(&text));
+        });
+        shown.map_err(fail)
+    })
 }

@@ -8,9 +8,12 @@
 //! for entry in fs.read_dir("etc")? {
 //!     println!("{}", entry?.file_name().display());
 //! }
-//! let mut file = fs.create("etc/hostname")?;
+//! let release = fs.read_to_string("etc/os-release")?;
+//! let mut log = fs.open("var/log/syslog")?; // a File for reading
+//! let mut file = fs.create("etc/hostname")?; // for writing
 //! file.write_all(b"box\n")?;
 //! file.sync_all()?;
+//! # drop((release, log));
 //! drop(file);
 //! fs.snapshot("/", "/snapshots/monday")?; // btrfs
 //! fs.close()?; // Drop closes too, and logs an error that close would return
@@ -38,6 +41,10 @@
 //!     Ok(_) => {}
 //!     Err(error) if error.kind() == std::io::ErrorKind::StorageFull => println!("full"),
 //!     Err(error) => println!("{error} (errno {:?})", error.errno()),
+//! }
+//! match sapwood::open("disk.img") {
+//!     Err(sapwood::Error::NoFileSystem(_)) => println!("neither btrfs nor ext4"),
+//!     opened => drop(opened?),
 //! }
 //! # Ok::<(), sapwood::Error>(())
 //! ```
@@ -83,7 +90,7 @@ pub use check::{CheckError, CheckFinding, CheckOptions, CheckReport, check};
 pub use copy::{CopyError, CopyOptions, CopyReport};
 pub use export::{ExportError, ExportOptions, ExportReport};
 pub use fs::{Error, File, FileSystem, OpenOptions, Result, errno};
-pub use inspect::{Info, dump, info};
+pub use inspect::{Info, dump, dump_with_options, info, info_with_options};
 pub use kind::Kind;
 pub use manifest::ManifestError;
 pub use mkfs::MkfsOptions;
@@ -92,18 +99,24 @@ pub use options::Options;
 pub use output::OutputFormat;
 pub use progress::{OnProgress, Progress, Stop};
 pub use resize::{NewSize, ResizeError, ResizeReport, Room, resize, resize_reproducibly};
+#[doc(inline)]
 pub use sapwood_block as block;
+#[doc(inline)]
 pub use sapwood_btrfs as btrfs;
+#[doc(inline)]
 pub use sapwood_ext4 as ext4;
+#[doc(inline)]
 pub use sapwood_vfs as vfs;
 pub use sources::{Sources, Summary};
 pub use storage::Storage;
 pub use trim::{TrimError, trim, trim_with_options};
 
-/// Opens an image for reading and writing; see [`FileSystem::open`].
+/// Opens an image file or block device for reading and writing. No other process can open it
+/// meanwhile, unless both only read. [`Options::open`] takes options.
 ///
 /// # Errors
-/// As [`FileSystem::open`].
+/// [`Error::NoFileSystem`]: the image is not btrfs or ext4. [`Error::Open`]: it does not exist or
+/// is in use; a log or journal cannot be recovered.
 pub fn open(path: impl AsRef<std::path::Path>) -> Result<FileSystem> {
-    FileSystem::open(path)
+    FileSystem::open_with_options(path, &Options::default())
 }

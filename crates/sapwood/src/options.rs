@@ -370,9 +370,11 @@ impl Options {
         self
     }
 
-    /// The same for the top level of a btrfs, above all subvolumes.
-    pub(crate) fn of_top_level(mut self) -> Self {
+    /// Looks into the top level (`subvolid=0`), on btrfs: every subvolume has a path there.
+    #[must_use]
+    pub fn top_level(mut self) -> Self {
         self.btrfs.subvolume = sapwood_btrfs::SubvolumeChoice::Id(TOP_LEVEL);
+        self.own.push((Kind::Btrfs, "subvolid".to_owned()));
         self
     }
 

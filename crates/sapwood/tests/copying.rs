@@ -52,7 +52,7 @@ fn assert_complete(fs: &FileSystem, tree: &Path) {
     );
     assert_eq!(small.ino(), again.ino());
     assert_eq!(small.mode() & 0o777, 0o640);
-    let sparse = fs.open_file("a/sparse").unwrap();
+    let sparse = fs.open("a/sparse").unwrap();
     assert_eq!(sparse.metadata().unwrap().len(), 5 << 20);
     assert_eq!(sparse.next_data(0).unwrap(), None);
 }

@@ -97,7 +97,11 @@ fn an_image_that_cannot_be_opened_has_the_errno_of_its_cause() {
     let text = dir.path().join("text");
     std::fs::write(&text, "no image").unwrap();
     let error = open(&text).unwrap_err();
-    assert_eq!((error.errno(), error.kind()), (None, ErrorKind::Other));
+    assert_eq!(
+        (error.errno(), error.kind()),
+        (None, ErrorKind::InvalidData)
+    );
+    assert!(matches!(error, Error::NoFileSystem(_)), "{error}");
 }
 
 #[test]

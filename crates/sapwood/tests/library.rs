@@ -313,7 +313,7 @@ fn errors_lead_to_their_cause() {
         fs.close().unwrap();
         std::fs::write(&image.path, b"nothing").unwrap();
         let error = sapwood::open(&image.path).unwrap_err();
-        assert!(matches!(error, sapwood::Error::Open(_)), "{error}");
+        assert!(matches!(error, sapwood::Error::NoFileSystem(_)), "{error}");
     });
 }
 
@@ -462,15 +462,42 @@ fn the_top_level_contains_every_subvolume() {
     let fs = image.open();
     assert!(!fs.exists("home").unwrap());
     fs.close().unwrap();
-    let options = Options::new().subvolume("home");
-    let fs = FileSystem::open_top_level(&image.path, &options).unwrap();
+    let fs = Options::new().top_level().open(&image.path).unwrap();
     let found = fs.metadata("home").unwrap();
     assert_eq!((found.uid(), found.gid()), (7, 8));
+    assert_eq!(fs.subvolume_at("home").unwrap(), home);
     fs.close().unwrap();
     let other = Image::new(Kind::Ext4);
-    let refused = FileSystem::open_top_level(&other.path, &Options::new());
+    let refused = FileSystem::open_btrfs(&other.path, &Options::new());
     let text = refused.unwrap_err().to_string();
     assert!(text.contains("a subvolume needs btrfs"), "{text}");
+    let refused = Options::new().top_level().open(&other.path);
+    let text = refused.unwrap_err().to_string();
+    assert!(text.contains("btrfs"), "{text}");
+}
+
+#[test]
+fn a_path_is_in_the_open_subvolume_for_files_and_for_subvolumes() {
+    let image = Image::new(Kind::Btrfs);
+    let fs = image.open();
+    fs.create_subvolume("@").unwrap();
+    fs.write("@/f", "kept").unwrap();
+    let id = fs.subvolume_at("@").unwrap();
+    assert_eq!(kind(fs.subvolume_at("@/f")), ErrorKind::InvalidInput);
+    fs.set_default_subvolume(id).unwrap();
+    fs.close().unwrap();
+    for (options, path) in [
+        (Options::new(), "@/s"),
+        (Options::new().subvolume("@/s"), "@/s/s"),
+    ] {
+        let fs = FileSystem::open_btrfs(&image.path, &options).unwrap();
+        fs.snapshot("/", "/s").unwrap();
+        assert_eq!(fs.read("s/f").unwrap(), b"kept");
+        let all = fs.subvolumes().unwrap();
+        let made = all.iter().find(|one| one.path == path.as_bytes());
+        assert_eq!(made.unwrap().id, fs.subvolume_at("s").unwrap());
+        fs.close().unwrap();
+    }
 }
 
 #[test]

@@ -78,6 +78,12 @@ pub trait Subvolumes {
     /// `NotFound` if there is no such subvolume.
     fn set_default_subvolume(&self, id: SubvolumeId) -> Result<()>;
 
+    /// The subvolume with root directory `root`.
+    ///
+    /// # Errors
+    /// `Invalid` if `root` is not the root of a subvolume; `Stale`.
+    fn subvolume_at(&self, root: Ino) -> Result<SubvolumeId>;
+
     /// The subvolume that `ino` is in.
     ///
     /// # Errors

@@ -6,6 +6,7 @@
 mod commands;
 mod mounted;
 mod pages;
+mod subvolumes;
 
 use std::path::Path;
 use std::process::Command;
@@ -190,6 +191,17 @@ fn trials() -> Vec<Trial> {
         install,
     )];
     trials.extend(pages::trials());
+    for (name, script) in subvolumes::SCRIPTS {
+        let run = move || everyday("btrfs", "", script);
+        trials.push(trial(format!("btrfs::{name}"), &[], run));
+    }
+    let needs = [Need::Root, Need::Fuse];
+    let mount = || everyday("btrfs", mounted::PRELUDE, subvolumes::MOUNT);
+    trials.push(trial(
+        "btrfs::an_image_and_its_mount_mean_the_same",
+        &needs,
+        mount,
+    ));
     for kind in ["btrfs", "ext4"] {
         for (name, script) in SCRIPTS.iter().chain(commands::SCRIPTS) {
             let run = move || everyday(kind, "", script);

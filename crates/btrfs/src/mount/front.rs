@@ -519,6 +519,11 @@ impl Subvolumes for Mount {
         }
     }
 
+    fn subvolume_at(&self, root: Ino) -> Result<SubvolumeId> {
+        let root = snapshot::top_of(&*self.live(root)?)?;
+        Ok(SubvolumeId(root.id()))
+    }
+
     fn subvolume_of(&self, ino: Ino) -> Result<SubvolumeId> {
         Ok(SubvolumeId(self.live(ino)?.root.id()))
     }

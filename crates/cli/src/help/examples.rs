@@ -310,8 +310,8 @@ pub(super) const EXAMPLES: &[(&str, &[Example])] = &[
         &[
             ("sapwood subvolume list disk.img", "all of them"),
             (
-                "sapwood subvolume snapshot -r disk.img:/home /monday",
-                "a read-only snapshot",
+                "sapwood subvolume snapshot -r disk.img:/ /monday",
+                "a read-only snapshot of the default subvolume, in it",
             ),
         ],
     ),
@@ -328,10 +328,16 @@ pub(super) const EXAMPLES: &[(&str, &[Example])] = &[
     ),
     (
         "subvolume snapshot",
-        &[(
-            "sapwood subvolume snapshot -r disk.img:/home /monday",
-            "a read-only snapshot",
-        )],
+        &[
+            (
+                "sapwood subvolume snapshot -r disk.img:/home /monday",
+                "a read-only snapshot",
+            ),
+            (
+                "sapwood subvolume snapshot --top-level disk.img:/@ /@monday",
+                "next to the default subvolume, not in it",
+            ),
+        ],
     ),
     (
         "subvolume delete",
@@ -346,7 +352,13 @@ pub(super) const EXAMPLES: &[(&str, &[Example])] = &[
     ),
     (
         "subvolume set-default",
-        &[("sapwood subvolume set-default disk.img 256", "by id")],
+        &[
+            ("sapwood subvolume set-default disk.img @", "by path or id"),
+            (
+                "sapwood subvolume set-default mnt/monday",
+                "a subvolume of a mount",
+            ),
+        ],
     ),
     (
         "subvolume set-read-only",

@@ -28,7 +28,7 @@ impl FileSystem {
 
     fn account(&self, table: &str, name: &str) -> Result<Option<u32>> {
         let table = Path::new(table);
-        let file = match self.open_file(table) {
+        let file = match self.open(table) {
             Ok(file) => file,
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
             Err(error) => return Err(error),

@@ -4,6 +4,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use crate::image::OpenError;
+use crate::kind::DetectError;
 use crate::vfs;
 
 /// Why an operation failed: what was done, to which path, and the cause.
@@ -15,7 +16,10 @@ use crate::vfs;
 pub enum Error {
     /// The image cannot be opened.
     #[error(transparent)]
-    Open(#[from] OpenError),
+    Open(OpenError),
+    /// The image is empty or holds something else than btrfs or ext4.
+    #[error(transparent)]
+    NoFileSystem(OpenError),
     /// An operation on a path failed.
     #[error("cannot {action} {}: {source}", path.display())]
     Path {
@@ -34,6 +38,21 @@ pub enum Error {
         /// Why it failed.
         source: vfs::Error,
     },
+    /// The content of a file is not UTF-8.
+    #[error("cannot read {}: not UTF-8", .0.display())]
+    NotUtf8(PathBuf),
+}
+
+impl From<OpenError> for Error {
+    fn from(error: OpenError) -> Self {
+        match error {
+            OpenError::Kind {
+                source: DetectError::Neither,
+                ..
+            } => Self::NoFileSystem(error),
+            error => Self::Open(error),
+        }
+    }
 }
 
 impl Error {
@@ -53,7 +72,7 @@ impl Error {
     #[must_use]
     pub fn cause(&self) -> Option<&vfs::Error> {
         match self {
-            Self::Open(_) => None,
+            Self::Open(_) | Self::NoFileSystem(_) | Self::NotUtf8(_) => None,
             Self::Path { source, .. } | Self::FileSystem { source, .. } => Some(source),
         }
     }
@@ -64,16 +83,20 @@ impl Error {
     pub fn errno(&self) -> Option<i32> {
         match self {
             Self::Open(error) => error.errno(),
+            Self::NoFileSystem(_) | Self::NotUtf8(_) => None,
             Self::Path { source, .. } | Self::FileSystem { source, .. } => Some(source.errno()),
         }
     }
 
-    /// The standard library's kind of this error: that of the [`errno`](Self::errno).
+    /// The standard library's kind of this error: the one of the [`errno`](Self::errno), or
+    /// [`InvalidData`](io::ErrorKind::InvalidData) if the content of the image or file is wrong.
     #[must_use]
     pub fn kind(&self) -> io::ErrorKind {
-        self.errno().map_or(io::ErrorKind::Other, |errno| {
-            io::Error::from_raw_os_error(errno).kind()
-        })
+        match (self.errno(), self) {
+            (Some(errno), _) => io::Error::from_raw_os_error(errno).kind(),
+            (None, Self::Open(error)) if !error.is_of_content() => io::ErrorKind::InvalidInput,
+            (None, _) => io::ErrorKind::InvalidData,
+        }
     }
 }
 

@@ -64,20 +64,12 @@ impl Drop for Inner {
 }
 
 impl FileSystem {
-    /// Opens an image file or block device for reading and writing. No other process can open it
+    /// Opens an image file or block device, as [`Options::open`] does. No other process can open it
     /// meanwhile, unless both only read.
     ///
     /// # Errors
-    /// [`Error::Open`]: the image does not exist, is in use, or is not btrfs or ext4; a log or
-    /// journal cannot be recovered.
-    pub fn open(path: impl AsRef<Path>) -> Result<Self> {
-        Self::open_with_options(path, &Options::default())
-    }
-
-    /// As [`open`](Self::open), with options.
-    ///
-    /// # Errors
-    /// As [`open`](Self::open); an option of the other format.
+    /// [`Error::NoFileSystem`]: the image is not btrfs or ext4. [`Error::Open`]: it does not exist
+    /// or is in use; an option is of the other format; a log or journal cannot be recovered.
     pub fn open_with_options(path: impl AsRef<Path>, options: &Options) -> Result<Self> {
         let path = path.as_ref();
         let (mounted, devices) = image::open_file(path, options, |_| Ok(()))?;
@@ -88,14 +80,14 @@ impl FileSystem {
         Ok(Self::of(path, mounted, coalescing, options))
     }
 
-    /// Opens the top level of a btrfs, above all of its subvolumes, whatever subvolume is the
-    /// default one and the options name. Every subvolume has a path there.
+    /// As [`open_with_options`](Self::open_with_options), for work on subvolumes. Paths are in the
+    /// subvolume that the options name, or in the default one; [`Options::top_level`] reaches all.
     ///
     /// # Errors
-    /// As [`open_with_options`](Self::open_with_options); the image is of another format.
-    pub fn open_top_level(path: impl AsRef<Path>, options: &Options) -> Result<Self> {
+    /// As [`open_with_options`](Self::open_with_options); the image is no btrfs.
+    pub fn open_btrfs(path: impl AsRef<Path>, options: &Options) -> Result<Self> {
         let path = path.as_ref();
-        let mounted = image::open_top_level(path, options, "a subvolume")?;
+        let mounted = image::open_btrfs(path, options, "a subvolume")?;
         Ok(Self::of(path, mounted, Vec::new(), options))
     }
 
@@ -174,11 +166,21 @@ impl FileSystem {
         &self.inner.mounted
     }
 
-    /// Opens a file for reading.
+    /// Opens a file for reading. [`open_with`](Self::open_with) opens it in other ways.
+    ///
+    /// ```no_run
+    /// use std::io::{BufRead, BufReader};
+    ///
+    /// let fs = sapwood::open("disk.img")?;
+    /// for line in BufReader::new(fs.open("etc/passwd")?).lines() {
+    ///     println!("{}", line?);
+    /// }
+    /// # Ok::<(), std::io::Error>(())
+    /// ```
     ///
     /// # Errors
-    /// There is none; the device.
-    pub fn open_file(&self, path: impl AsRef<Path>) -> Result<File> {
+    /// There is no such file; the device.
+    pub fn open(&self, path: impl AsRef<Path>) -> Result<File> {
         self.open_with(path, OpenOptions::new().read(true))
     }
 
@@ -260,10 +262,10 @@ impl FileSystem {
     /// The content of a file.
     ///
     /// # Errors
-    /// As [`open_file`](Self::open_file).
+    /// As [`open`](Self::open).
     pub fn read(&self, path: impl AsRef<Path>) -> Result<Vec<u8>> {
         let path = path.as_ref();
-        let file = self.open_file(path)?;
+        let file = self.open(path)?;
         let mut content = Vec::new();
         let read = std::io::Read::read_to_end(&mut &file, &mut content);
         match read {
@@ -272,6 +274,17 @@ impl FileSystem {
                 .downcast::<Error>()
                 .unwrap_or_else(|error| Error::at("read", path)(vfs::Error::io(error)))),
         }
+    }
+
+    /// The content of a file that is UTF-8.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open); the content is not UTF-8 (the kind is
+    /// [`InvalidData`](std::io::ErrorKind::InvalidData)).
+    pub fn read_to_string(&self, path: impl AsRef<Path>) -> Result<String> {
+        let path = path.as_ref();
+        let content = String::from_utf8(self.read(path)?);
+        content.map_err(|_| Error::NotUtf8(path.to_owned()))
     }
 
     /// Writes a whole file; creates it, or replaces its content.
@@ -349,10 +362,10 @@ impl FileSystem {
     /// format can (btrfs). Returns the number of bytes.
     ///
     /// # Errors
-    /// As [`open_file`](Self::open_file) and [`create`](Self::create); both are the same file.
+    /// As [`open`](Self::open) and [`create`](Self::create); both are the same file.
     pub fn copy(&self, from: impl AsRef<Path>, to: impl AsRef<Path>) -> Result<u64> {
         let (from, to) = (from.as_ref(), to.as_ref());
-        let source = self.open_file(from)?;
+        let source = self.open(from)?;
         let metadata = source.metadata()?;
         if !metadata.is_file() {
             return Err(Error::at("copy", from)(vfs::Error::IsDirectory));

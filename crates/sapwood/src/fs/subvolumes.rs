@@ -1,4 +1,8 @@
 //! Subvolumes and snapshots, which btrfs has.
+//!
+//! A path names a place in the subvolume that is open, as everywhere in [`FileSystem`]: the default
+//! one, or the one that the options name. Only the paths of [`FileSystem::subvolumes`] begin at the
+//! top level, which [`Options::top_level`](crate::Options::top_level) opens.
 
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
@@ -9,7 +13,8 @@ use crate::tree::{self, Node};
 use crate::vfs::{self, SetAttr, SubvolumeId, SubvolumeInfo, Subvolumes};
 
 impl FileSystem {
-    /// All subvolumes below the top level, by id.
+    /// All subvolumes of the image, by id. Their paths begin at the top level, whatever subvolume
+    /// is open.
     ///
     /// # Errors
     /// The format has none ([`vfs::Error::NotSupported`]); the device.
@@ -35,8 +40,17 @@ impl FileSystem {
         })
     }
 
-    /// Creates a writable snapshot, at `to`, of the subvolume whose root is `from`. Data that was
-    /// written before the call is in it.
+    /// Creates a writable snapshot, at `to`, of the subvolume whose root is `from`; `/` is the
+    /// subvolume that is open. Data that was written before the call is in it.
+    ///
+    /// ```no_run
+    /// let fs = sapwood::open("disk.img")?;
+    /// fs.snapshot("/", "/monday")?; // of the default subvolume, in it
+    /// fs.close()?;
+    /// let fs = sapwood::Options::new().top_level().open("disk.img")?;
+    /// fs.snapshot("/home", "/snapshots/home")?; // of and in any subvolume
+    /// # Ok::<(), sapwood::Error>(())
+    /// ```
     ///
     /// # Errors
     /// The format has none; `from` is not the root of a subvolume; the name exists.
@@ -80,6 +94,16 @@ impl FileSystem {
         self.with("change subvolume", path.as_ref(), true, |_, node| {
             self.engine_subvolumes()?
                 .set_read_only(node.ino(), read_only)
+        })
+    }
+
+    /// The subvolume whose root is `path`.
+    ///
+    /// # Errors
+    /// The format has none; `path` is not the root of a subvolume.
+    pub fn subvolume_at(&self, path: impl AsRef<Path>) -> Result<SubvolumeId> {
+        self.with("find subvolume", path.as_ref(), true, |_, node| {
+            self.engine_subvolumes()?.subvolume_at(node.ino())
         })
     }
 

@@ -589,6 +589,8 @@ fn it_tells_which_subvolume_an_inode_is_in(t: &mut Fixture) -> Outcome {
     let id = subvolumes.subvolume_of(s.ino())?;
     check(top != id, "both are the same")?;
     same(subvolumes.subvolume_of(inside.ino())?, id)?;
+    same(subvolumes.subvolume_at(s.ino())?, id)?;
+    refused(subvolumes.subvolume_at(inside.ino()), Error::Invalid)?;
     same(subvolumes.subvolume_of(outside.ino())?, top)?;
     same(known(info(t, "s")?)?.id, id)
 }

@@ -222,6 +222,10 @@ impl Subvolumes for MemoryFs {
         Ok(())
     }
 
+    fn subvolume_at(&self, root: Ino) -> Result<SubvolumeId> {
+        self.live()?.root_of(root)
+    }
+
     fn subvolume_of(&self, ino: Ino) -> Result<SubvolumeId> {
         Ok(self.live()?.node(ino)?.subvolume)
     }
