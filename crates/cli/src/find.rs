@@ -358,10 +358,7 @@ pub(super) fn run(args: &Args) -> Result<()> {
         }
         Ok(())
     });
-    if let Some(array) = array {
-        array.end()?;
-    }
-    found
+    Array::end_if_any(array, found)
 }
 
 #[cfg(test)]

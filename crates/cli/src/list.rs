@@ -96,10 +96,7 @@ pub(super) fn ls(args: &LsArgs) -> Result<()> {
         lister.several |= several;
         lister.place(fs, path)
     });
-    if let Some(array) = lister.array {
-        array.end()?;
-    }
-    listed
+    Array::end_if_any(lister.array, listed)
 }
 
 struct Lister<'a> {
@@ -316,8 +313,5 @@ pub(super) fn tree(args: &TreeArgs) -> Result<()> {
             None => output::line(format!("{} directories, {} files", counts.0, counts.1)),
         }
     });
-    if let Some(array) = array {
-        array.end()?;
-    }
-    shown
+    Array::end_if_any(array, shown)
 }

@@ -54,10 +54,7 @@ pub(super) fn run(args: &Args) -> Result<()> {
             None => print(fs, path),
         },
     );
-    if let Some(array) = array {
-        array.end()?;
-    }
-    shown
+    Array::end_if_any(array, shown)
 }
 
 fn flags(attr: &Attr) -> String {

@@ -373,7 +373,7 @@ fn print_list(found: &SubvolumeList, as_json: bool) -> Result<()> {
             }
             array.push(&row)?;
         }
-        return array.end();
+        return array.end(Ok(()));
     }
     for one in subvolumes {
         let marks = match (one.read_only, one.id == default) {

@@ -61,8 +61,8 @@ pub(super) fn df(args: &DfArgs) -> Result<()> {
     }
     if args.json {
         let mut array = Array::begin()?;
-        rows.iter().try_for_each(|row| array.push(row))?;
-        return array.end();
+        let listed = rows.iter().try_for_each(|row| array.push(row));
+        return array.end(listed);
     }
     let size = |bytes: u64| match args.human_readable {
         true => output::human(bytes),
@@ -260,12 +260,10 @@ pub(super) fn du(args: &DuArgs) -> Result<()> {
         du.place(fs, path)
     });
     du.bar.finish_and_clear();
-    if let Some(array) = du.array {
-        array.end()?;
-    } else if args.total {
+    if du.array.is_none() && args.total {
         output::line(format!("{}\ttotal", du.size(du.total)))?;
     }
-    counted
+    Array::end_if_any(du.array, counted)
 }
 
 impl Du<'_> {

@@ -239,10 +239,7 @@ fn list(place: &Places, values: bool, json: bool) -> Result<()> {
         }
         Ok(())
     });
-    if let Some(array) = array {
-        array.end()?;
-    }
-    listed
+    Array::end_if_any(array, listed)
 }
 
 fn none(path: &Path, name: &OsStr) -> Failure {

@@ -19,6 +19,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial("man_pages_render_without_a_warning", &man, man_pages),
         trial("completions_load_in_bash", &[Need::Program("bash")], bash),
         trial("lists_are_json_of_one_shape", &[], json),
+        trial("a_list_that_fails_is_no_json", &[], failed_lists),
     ]
 }
 
@@ -177,6 +178,44 @@ fn one_kind(image: &Path, kind: &str) -> Result<(), String> {
         true => Ok(()),
         false => Err("find found none".into()),
     }
+}
+
+/// A place that is missing, before and after one that is listed, and an image that is missing.
+fn failed_lists() -> Outcome {
+    let dir = scratch::directory();
+    let image = dir.path().join("a.img");
+    let whole = image.to_str().unwrap();
+    run(&["mkfs", "-qf", "--size=128M", whole])?;
+    run(&["touch", &format!("{whole}:a"), &format!("{whole}:b")])?;
+    run(&["xattr", "set", "user.k", "v", &format!("{whole}:a")])?;
+    let [good, other, none, gone] = ["a.img:a", "a.img:b", "a.img:none", "gone.img"];
+    let (several, whole) = ([good, none, other], [gone]);
+    for (command, places) in [
+        (&["ls"][..], &several[..]),
+        (&["ls", "-R"], &several),
+        (&["find"], &several),
+        (&["du", "-a"], &several),
+        (&["stat"], &several),
+        (&["xattr", "list"], &several),
+        (&["tree"], &[none]),
+        (&["df"], &["a.img", gone]),
+        (&["subvolume", "list"], &whole),
+        (&["ls"], &[good, none]),
+        (&["ls"], &[none, good]),
+    ] {
+        let mut list = Command::new(sapwood());
+        list.args(command).arg("--json").args(places);
+        let said = process::finish(list.current_dir(dir.path()), LIMIT)?;
+        let parsed: Result<Value, _> = serde_json::from_str(&said.stdout);
+        if said.status.success() || parsed.is_ok() {
+            return Err(format!("{command:?} {places:?}: {}", said.all()).into());
+        }
+        let found = said.stdout.contains("\"a\"") || said.stdout.contains("\"/a\"");
+        if places.contains(&good) && !found {
+            return Err(format!("{command:?} {places:?} lists no a: {}", said.all()).into());
+        }
+    }
+    Ok(())
 }
 
 fn place(image: &Path, name: &[u8]) -> OsString {
