@@ -348,7 +348,12 @@ fn usage() -> Outcome {
 fn next_steps() -> Outcome {
     let image = Image::blank(128 << 20);
     let path = image.path().to_str().unwrap();
-    fails(&["info", path], IMAGE, "`sapwood info")?;
+    fails(&["ls", path], IMAGE, "`sapwood info")?;
+    let told = said(&["info", "/etc/passwd"])?;
+    fails(&["info", "/etc/passwd"], IMAGE, "no file system")?;
+    if told.stderr.contains("`sapwood info") {
+        return Err(format!("info recommends itself: {}", told.stderr).into());
+    }
     said(&["mkfs", "-qf", "-t", "ext4", path])?;
     let (dir, gone) = (scratch::directory(), image.beside("gone"));
     let (dir, gone) = (dir.path().to_str().unwrap(), gone.to_str().unwrap());
@@ -384,7 +389,22 @@ fn next_steps() -> Outcome {
         (&["subvolume", "list", path], IMAGE, "needs btrfs"),
         (&["lss", path], USAGE, "a similar subcommand"),
         (&["cp", "--recursiv", path, dir], USAGE, "--recursive"),
-        (&["cp", "/etc/passwd", path], USAGE, "is an image"),
+        (
+            &["cp", "/etc/passwd", path],
+            USAGE,
+            &format!("{path}:/ is its root directory"),
+        ),
+        (
+            &["mkdisk", "--offset", "1M", "-p", "a", dir],
+            USAGE,
+            "work on an image",
+        ),
+        (&["umount", "--device", path, dir], USAGE, "--device is for"),
+        (
+            &["resize", "--device", path, path, "min"],
+            USAGE,
+            "--device is for",
+        ),
         (&["find", path, "-size", "big"], USAGE, "as 10k"),
         (&["chmod", "rwx", path], USAGE, "as 644"),
     ] {

@@ -36,8 +36,9 @@ pub(super) struct ChmodArgs {
 #[derive(Debug, clap::Args)]
 #[command(disable_help_flag = true)]
 pub(super) struct ChownArgs {
-    /// Numbers, or names that the image's own etc/passwd and etc/group have
-    #[arg(value_name = "USER[:GROUP] | :GROUP")]
+    /// USER, USER:GROUP or :GROUP: numbers, or names that the image's own etc/passwd and etc/group
+    /// have
+    #[arg(value_name = "OWNER")]
     owner: String,
     /// Files; a name may be a pattern
     #[arg(value_name = "IMAGE:PATH", required = true)]

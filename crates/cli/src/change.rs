@@ -56,9 +56,8 @@ pub(super) struct MkdirArgs {
 
 #[derive(Debug, clap::Args)]
 pub(super) struct MvArgs {
-    /// What to move, whose names may be patterns, then the new name or a directory, where IMAGE:
-    /// may be left out
-    #[arg(value_name = "IMAGE:PATH... [IMAGE:]PATH", required = true, num_args = 2..)]
+    /// What to move, then where to; `help` has the text
+    #[arg(value_names = ["SOURCE", "DESTINATION"], required = true, num_args = 2.., hide = true)]
     pub(super) places: Vec<OsString>,
     /// Do not replace what exists
     #[arg(short, long)]
@@ -72,9 +71,8 @@ pub(super) struct MvArgs {
 
 #[derive(Debug, clap::Args)]
 pub(super) struct LnArgs {
-    /// What to give a further name, then the new name or a directory. With -s the first is the text
-    /// of the link, and the last has IMAGE:; else the last may leave it out
-    #[arg(value_name = "IMAGE:PATH... [IMAGE:]NEW | -s TEXT IMAGE:NEW", required = true, num_args = 2..)]
+    /// What gets a further name or the text of a link, then the new name; `help` has the text
+    #[arg(value_names = ["FILE", "NEW"], required = true, num_args = 2.., hide = true)]
     pub(super) places: Vec<OsString>,
     /// Make a symbolic link
     #[arg(short, long)]

@@ -17,9 +17,8 @@ use super::{interrupt, output, owner, progress};
 
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
-    /// What to copy, then where to; each [IMAGE:]PATH, or - for standard input or output. A name in
-    /// an image may be a pattern
-    #[arg(value_name = "SOURCE... DESTINATION", required = true, num_args = 2..)]
+    /// What to copy, then where to; `help` has the text
+    #[arg(value_names = ["SOURCE", "DESTINATION"], required = true, num_args = 2.., hide = true)]
     pub(super) places: Vec<OsString>,
     /// Copy directories with all below them
     #[arg(short, long, visible_short_alias = 'R')]
@@ -171,7 +170,8 @@ pub(super) fn spare_image(path: &Path) -> Result<()> {
         Err(_) => return Ok(()),
     }
     let image = path.display();
-    let line = format!("{image} is an image; its root is {image}:, and `rm {image}` removes it");
+    let line =
+        format!("{image} is an image and is not overwritten; {image}:/ is its root directory");
     Err(Failure::new(USAGE, line))
 }
 

@@ -20,7 +20,10 @@ use super::mode::ModeChange;
 use super::output::{self, Array};
 
 #[derive(Debug, clap::Args)]
-#[command(next_help_heading = "Tests, all of which a file must pass")]
+#[command(
+    next_help_heading = "Tests, all of which a file must pass",
+    disable_help_flag = true
+)]
 pub(super) struct Args {
     /// Where to look, with everything below; a name may be a pattern
     #[arg(
@@ -101,6 +104,9 @@ pub(super) struct Args {
     /// Print JSON
     #[arg(long, help_heading = "Depth and output")]
     json: bool,
+    /// Print help
+    #[arg(short, long, action = clap::ArgAction::Help, help_heading = "Depth and output")]
+    help: Option<bool>,
     #[command(flatten)]
     choice: SubvolumeChoice,
 }

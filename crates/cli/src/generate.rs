@@ -4,10 +4,11 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use clap::Command;
+use clap::{Arg, Command};
 use clap_complete::Shell;
 use clap_mangen::Man;
 use clap_mangen::roff::{Roff, bold, roman};
+use sapwood::options::table::Part;
 
 use super::failure::{Failure, Result};
 use super::{help, output};
@@ -122,16 +123,30 @@ fn page(command: &Command, path: &str, name: &str, parent: &str) -> io::Result<V
         .clone()
         .name(name.to_owned())
         .display_name(name.to_owned())
-        .bin_name(format!("sapwood {path}"))
         .after_help("");
+    // The lists of options are sections of their own.
+    let lists = options_of(path);
+    let named = match lists.is_empty() {
+        true => named,
+        false => named.long_about(None::<&'static str>),
+    };
     let man = manual(named, name);
     let mut text = Vec::new();
-    man.render_title(&mut text)?;
+    title(&man, &mut text)?;
     man.render_name_section(&mut text)?;
-    man.render_synopsis_section(&mut text)?;
+    let mut head = Roff::new();
+    synopsis(&mut head, command, path);
+    head.to_writer(&mut text)?;
     man.render_description_section(&mut text)?;
-    man.render_options_section(&mut text)?;
     let mut rest = Roff::new();
+    arguments(&mut rest, command, path);
+    options(&mut rest, command);
+    for part in lists {
+        rest.control("SH", [part.of.to_uppercase().as_str()]);
+        for (option, paragraphs) in part.options {
+            entry_of(&mut rest, &option, &paragraphs);
+        }
+    }
     if !subs.is_empty() {
         rest.control("SH", ["COMMANDS"]);
         for sub in command.get_subcommands().filter(|sub| !sub.is_hide_set()) {
@@ -156,7 +171,7 @@ fn page(command: &Command, path: &str, name: &str, parent: &str) -> io::Result<V
 fn overview(command: &Command) -> io::Result<Vec<u8>> {
     let man = manual(command.clone(), "sapwood");
     let mut text = Vec::new();
-    man.render_title(&mut text)?;
+    title(&man, &mut text)?;
     man.render_name_section(&mut text)?;
     man.render_synopsis_section(&mut text)?;
     man.render_description_section(&mut text)?;
@@ -176,9 +191,7 @@ fn overview(command: &Command) -> io::Result<Vec<u8>> {
     for (place, what) in help::PLACES {
         entry(&mut rest, place, what);
     }
-    rest.to_writer(&mut text)?;
-    man.render_options_section(&mut text)?;
-    let mut rest = Roff::new();
+    options(&mut rest, command);
     exit_codes(&mut rest);
     related.extend([("mount".to_owned(), '8'), ("fuse".to_owned(), '4')]);
     links(&mut rest, &related);
@@ -194,6 +207,14 @@ fn manual(command: Command, name: &str) -> Man {
         .manual("Sapwood")
 }
 
+/// The title, after which lines are not stretched: long words would leave wide gaps.
+fn title(man: &Man, text: &mut Vec<u8>) -> io::Result<()> {
+    man.render_title(text)?;
+    let mut left = Roff::new();
+    left.control("ad", ["l"]);
+    left.to_writer(text)
+}
+
 fn about(command: &Command) -> String {
     let about = command
         .get_about()
@@ -203,9 +224,123 @@ fn about(command: &Command) -> String {
 }
 
 fn entry(page: &mut Roff, term: &str, text: &str) {
+    entry_of(page, term, &[text.to_owned()]);
+}
+
+/// A term with paragraphs, each on lines of its own.
+fn entry_of(page: &mut Roff, term: &str, paragraphs: &[String]) {
     page.control("TP", []);
     page.text([bold(term)]);
-    page.text([roman(text)]);
+    for (nth, paragraph) in paragraphs.iter().enumerate() {
+        if nth > 0 {
+            page.control("br", []);
+        }
+        page.text([roman(paragraph.as_str())]);
+    }
+}
+
+/// The declared options that a page lists.
+fn options_of(path: &str) -> Vec<Part> {
+    match path {
+        "mount" | "mount-options" => sapwood::options::table::as_list(),
+        "mkfs-options" => sapwood::mkfs::table::as_list(),
+        _ => Vec::new(),
+    }
+}
+
+fn synopsis(page: &mut Roff, command: &Command, path: &str) {
+    page.control("SH", ["SYNOPSIS"]);
+    let ways = match help::operands(path) {
+        Some(operands) => operands.usage.iter().map(|way| (*way).to_owned()).collect(),
+        None => {
+            let mut named = command.clone().bin_name(format!("sapwood {path}"));
+            let usage = named.render_usage().to_string();
+            let begin = format!("Usage: sapwood {path}");
+            vec![usage.trim_start_matches(&begin).trim().to_owned()]
+        }
+    };
+    for (nth, way) in ways.iter().enumerate() {
+        if nth > 0 {
+            page.control("br", []);
+        }
+        page.text([bold(format!("sapwood {path}")), roman(format!(" {way}"))]);
+    }
+}
+
+/// The operands of a command.
+fn arguments(page: &mut Roff, command: &Command, path: &str) {
+    let shown = help::operands(path).map_or(&[][..], |operands| operands.list);
+    let own = command.get_positionals().filter(|arg| !arg.is_hide_set());
+    let own: Vec<&Arg> = own.collect();
+    if shown.is_empty() && own.is_empty() {
+        return;
+    }
+    page.control("SH", ["ARGUMENTS"]);
+    for (term, text) in shown {
+        entry(page, term, text);
+    }
+    for arg in own {
+        entry(page, &arg.to_string(), &explained(arg));
+    }
+}
+
+/// The options of a command, under their headings.
+fn options(page: &mut Roff, command: &Command) {
+    let shown = |arg: &&Arg| !arg.is_positional() && !arg.is_hide_set();
+    let options: Vec<&Arg> = command.get_arguments().filter(shown).collect();
+    let mut headings: Vec<Option<&str>> = Vec::new();
+    for option in &options {
+        if !headings.contains(&option.get_help_heading()) {
+            headings.push(option.get_help_heading());
+        }
+    }
+    headings.sort_by_key(Option::is_some);
+    for heading in headings {
+        let heading_text = heading.unwrap_or("OPTIONS").to_uppercase();
+        page.control("SH", [heading_text.as_str()]);
+        for option in options
+            .iter()
+            .filter(|one| one.get_help_heading() == heading)
+        {
+            entry(page, &term(option), &explained(option));
+        }
+    }
+}
+
+/// The names of an option, with its value.
+fn term(option: &Arg) -> String {
+    let short = option.get_short().map(|letter| format!("-{letter}"));
+    let long = option.get_long().map(|word| format!("--{word}"));
+    let names: Vec<String> = short.into_iter().chain(long).collect();
+    let values = option.get_value_names().unwrap_or_default();
+    let values: Vec<String> = values.iter().map(|value| format!(" <{value}>")).collect();
+    let values = match option.get_action().takes_values() {
+        true => values.concat(),
+        false => String::new(),
+    };
+    format!("{}{values}", names.join(", "))
+}
+
+/// The help of an argument, with its default value and further names. Lists in it are left out:
+/// they are sections.
+fn explained(arg: &Arg) -> String {
+    let help = arg.get_help().map(ToString::to_string).unwrap_or_default();
+    let mut text = help.lines().next().unwrap_or_default().to_owned();
+    let defaults = arg.get_default_values().iter();
+    let defaults: Vec<_> = defaults.map(|value| value.to_string_lossy()).collect();
+    if !defaults.is_empty() && arg.get_action().takes_values() {
+        text.push_str(&format!(" [default: {}]", defaults.join(" ")));
+    }
+    let letters = arg.get_visible_short_aliases().unwrap_or_default();
+    let words = arg.get_visible_aliases().unwrap_or_default();
+    let letters = letters.iter().map(|letter| format!("-{letter}"));
+    let others: Vec<String> = letters
+        .chain(words.iter().map(|word| format!("--{word}")))
+        .collect();
+    if !others.is_empty() {
+        text.push_str(&format!(" [also: {}]", others.join(", ")));
+    }
+    text
 }
 
 fn examples(page: &mut Roff, path: &str) {

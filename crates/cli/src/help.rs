@@ -1,11 +1,13 @@
 //! `sapwood help`: commands by what a person wants to do, and examples of each.
 
 mod examples;
+mod operands;
 
-use clap::Command;
+use clap::{Arg, Command};
 
 use examples::Example;
 pub(super) use examples::examples;
+pub(super) use operands::operands;
 
 /// The commands for one task.
 struct Task {
@@ -50,18 +52,47 @@ const TASKS: &[Task] = &[
 /// What the commands that no task names are listed under.
 const OTHERS: &str = "More";
 
+/// Commands that open no image. Options that choose a part of one are not in their help.
+const WITHOUT_IMAGE: [&str; 7] = [
+    "mkdisk",
+    "demo",
+    "umount",
+    "sync",
+    "stats",
+    "mount-options",
+    "mkfs-options",
+];
+
+/// Commands that take one device only.
+const OF_ONE_DEVICE: [&str; 2] = ["mkfs", "resize"];
+
 /// The command line with examples in the help of each command, and its commands by task.
 pub(super) fn complete(command: Command) -> Command {
     let page = page(&command);
     let template = "{about-with-newline}\n{usage-heading} {usage}{after-help}";
-    let command = command.mut_subcommands(|sub| with_examples(sub, ""));
+    let global = command.get_arguments().filter(|arg| arg.is_global_set());
+    let global: Vec<Arg> = global.cloned().collect();
+    let command = command.mut_subcommands(|sub| with_examples(without_foreign(sub, &global), ""));
     command.help_template(template).after_help(page)
+}
+
+/// The command, whose help lacks the options of every command that it has no use for. They are
+/// still known, so that the command can say so.
+fn without_foreign(command: Command, global: &[Arg]) -> Command {
+    let name = command.get_name();
+    let (no_image, one_device) = (WITHOUT_IMAGE.contains(&name), OF_ONE_DEVICE.contains(&name));
+    let foreign = global
+        .iter()
+        .filter(|arg| no_image || (one_device && arg.get_long() == Some("device")));
+    let hidden: Vec<Arg> = foreign.map(|arg| arg.clone().hide(true)).collect();
+    command.args(hidden)
 }
 
 fn with_examples(command: Command, above: &str) -> Command {
     let path = format!("{above}{}", command.get_name());
     let below = format!("{path} ");
     let command = command.mut_subcommands(|sub| with_examples(sub, &below));
+    let command = operands::shown(command, &path);
     let examples = examples(&path);
     if examples.is_empty() {
         return command;

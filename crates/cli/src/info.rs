@@ -29,7 +29,7 @@ pub(super) fn run(args: &Args) -> Result<()> {
         // A whole disk: it shows what can be opened.
         return match partitions::table(&device)? {
             Some(table) => partitions::print(&table, device.format(), args.json),
-            None => Err(error.into()),
+            None => Err(Failure::new(IMAGE, error)),
         };
     }
     let format = device.format();

@@ -34,13 +34,8 @@ pub(super) struct Args {
     /// Disk image; a file of that name is replaced
     #[arg(value_name = "FILE")]
     image: PathBuf,
-    /// A partition, in the order of the disk; can be given several times
-    #[arg(
-        short,
-        long,
-        value_name = "NAME[:FORMAT][:FIELD=VALUE...]",
-        required = true
-    )]
+    /// NAME[:FORMAT][:FIELD=VALUE...], in the order of the disk; can be given several times
+    #[arg(short, long, value_name = "PARTITION", required = true)]
     part: Vec<String>,
     /// Size of the disk [default: as large as it has to be]
     #[arg(long, value_name = "SIZE", value_parser = size)]

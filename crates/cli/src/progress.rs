@@ -38,6 +38,16 @@ pub(super) fn items(quiet: bool, what: &'static str) -> ProgressBar {
     bar
 }
 
+/// The progress of work that moves bytes whose number is not known; hidden if `quiet`.
+pub(super) fn moved(quiet: bool) -> ProgressBar {
+    if quiet {
+        return ProgressBar::hidden();
+    }
+    styled(ProgressBar::no_length(), MOVED)
+}
+
+const MOVED: &str = "{spinner} moved {binary_bytes}, {binary_bytes_per_sec}, {elapsed}";
+
 const COUNTER: &str = "{spinner} {msg} {human_pos}, {rate}, {elapsed}";
 
 /// Says how many things there are from now on; 0: it is not known.
@@ -247,5 +257,72 @@ impl<'e> Count<'e> {
                 }
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io;
+
+    use indicatif::{ProgressDrawTarget, TermLike};
+    use parking_lot::Mutex;
+
+    use super::*;
+
+    /// A terminal that keeps what is written to it.
+    #[derive(Debug, Clone, Default)]
+    struct Screen(Arc<Mutex<String>>);
+
+    impl TermLike for Screen {
+        fn width(&self) -> u16 {
+            80
+        }
+
+        fn move_cursor_up(&self, _: usize) -> io::Result<()> {
+            Ok(())
+        }
+
+        fn move_cursor_down(&self, _: usize) -> io::Result<()> {
+            Ok(())
+        }
+
+        fn move_cursor_right(&self, _: usize) -> io::Result<()> {
+            Ok(())
+        }
+
+        fn move_cursor_left(&self, _: usize) -> io::Result<()> {
+            Ok(())
+        }
+
+        fn write_line(&self, text: &str) -> io::Result<()> {
+            self.write_str(text)
+        }
+
+        fn write_str(&self, text: &str) -> io::Result<()> {
+            self.0.lock().push_str(text);
+            Ok(())
+        }
+
+        fn clear_line(&self) -> io::Result<()> {
+            Ok(())
+        }
+
+        fn flush(&self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn moved_bytes_have_units() {
+        let screen = Screen::default();
+        let bar = moved(false);
+        bar.disable_steady_tick();
+        bar.set_draw_target(ProgressDrawTarget::term_like(Box::new(screen.clone())));
+        bar.set_position(3 << 30);
+        bar.tick();
+        let shown = screen.0.lock().clone();
+        assert!(shown.contains("moved 3.00 GiB, "), "{shown}");
+        assert!(shown.contains("B/s, "), "{shown}");
+        assert!(!shown.contains(&(3_u64 << 30).to_string()), "{shown}");
     }
 }

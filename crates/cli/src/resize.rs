@@ -24,10 +24,9 @@ pub(super) struct Args {
 }
 
 pub(super) fn run(args: &Args) -> Result<()> {
-    let bar = progress::items(args.quiet || args.json, "moving");
+    let bar = progress::moved(args.quiet || args.json);
     let mut show = |step: Progress<'_>| {
-        if let Progress::Done { phase, done } = step {
-            bar.set_message(phase);
+        if let Progress::Done { done, .. } = step {
             bar.set_position(done);
         }
     };

@@ -17,6 +17,12 @@ pub(crate) fn trials() -> Vec<Trial> {
     let man = [Need::Program("man"), Need::Program("groff")];
     vec![
         trial("man_pages_render_without_a_warning", &man, man_pages),
+        trial("help_reads_well_in_80_and_60_columns", &[], help_pages),
+        trial(
+            "man_pages_list_options_in_80_and_60_columns",
+            &man,
+            lists_of_man_pages,
+        ),
         trial("completions_load_in_bash", &[Need::Program("bash")], bash),
         trial("lists_are_json_of_one_shape", &[], json),
         trial("a_list_that_fails_is_no_json", &[], failed_lists),
@@ -63,6 +69,166 @@ fn man_pages() -> Outcome {
     let link = fs::read_to_string(dir.path().join("man8/mount.fuse.sapwood.8"))?;
     if link != ".so man1/sapwood-mount.1\n" {
         return Err(link.into());
+    }
+    Ok(())
+}
+
+const WIDTHS: [usize; 2] = [80, 60];
+/// Commands that open no image.
+const WITHOUT_IMAGE: [&str; 7] = [
+    "mkdisk",
+    "demo",
+    "umount",
+    "sync",
+    "stats",
+    "mount-options",
+    "mkfs-options",
+];
+
+/// Every command as words below `sapwood`, from the lists in help.
+fn commands() -> Result<Vec<Vec<String>>, String> {
+    let listed = |path: &[&str]| -> Result<Vec<String>, String> {
+        let help = run(&[&["help"], path].concat())?;
+        let rows = help.lines().skip_while(|line| !line.starts_with("Usage:"));
+        let rows = rows.filter_map(|line| line.strip_prefix("  "));
+        let names = rows.filter_map(|row| row.split_once("  "));
+        let is_name = |name: &&str| {
+            let letter = |char: char| char.is_ascii_lowercase() || char == '-';
+            name.chars().all(letter) && !name.starts_with('-') && *name != "help"
+        };
+        Ok(names
+            .map(|(name, _)| name)
+            .filter(is_name)
+            .map(str::to_owned)
+            .collect())
+    };
+    let mut all = vec![Vec::new()];
+    for command in listed(&[])? {
+        if ["subvolume", "xattr"].contains(&command.as_str()) {
+            let below = listed(&[&command])?;
+            all.extend(below.into_iter().map(|sub| vec![command.clone(), sub]));
+        }
+        all.push(vec![command]);
+    }
+    Ok(all)
+}
+
+fn help_pages() -> Outcome {
+    let commands = commands()?;
+    if commands.len() < 40 {
+        return Err(format!("only these commands: {commands:?}").into());
+    }
+    for command in &commands {
+        for width in WIDTHS {
+            let mut help = Command::new(sapwood());
+            help.arg("help")
+                .args(command)
+                .env("COLUMNS", width.to_string());
+            let text = process::succeed(&mut help, LIMIT)?;
+            reads_well(&text, width)
+                .and_then(|()| has_its_options(&text, command))
+                .map_err(|why| {
+                    format!(
+                        "help {} in {width} columns: {why}\n{text}",
+                        command.join(" ")
+                    )
+                })?;
+        }
+    }
+    Ok(())
+}
+
+/// No line is wider than the terminal, no column has a word in each line, and the usage names each
+/// operand once.
+fn reads_well(text: &str, width: usize) -> Result<(), String> {
+    let mut lonely = 0;
+    for line in text.lines() {
+        if line.chars().count() > width {
+            return Err(format!("a wide line: {line}"));
+        }
+        let indent = line.len() - line.trim_start().len();
+        let one_word = indent > 8 && !line.trim().contains(' ');
+        lonely = if one_word { lonely + 1 } else { 0 };
+        if lonely > 2 {
+            return Err(format!("one word a line: {line}"));
+        }
+    }
+    let usage = text.lines().skip_while(|line| !line.starts_with("Usage:"));
+    for line in usage.take_while(|line| !line.trim().is_empty()) {
+        let mut operands: Vec<_> = line
+            .split(' ')
+            .filter(|word| word.starts_with('<'))
+            .collect();
+        let count = operands.len();
+        operands.sort_unstable();
+        operands.dedup_by_key(|word| word.trim_end_matches('.').to_owned());
+        if operands.len() < count {
+            return Err(format!("an operand twice: {line}"));
+        }
+    }
+    Ok(())
+}
+
+/// Options of images are in the help of the commands that open one, and in no other.
+fn has_its_options(text: &str, command: &[String]) -> Result<(), String> {
+    let Some(name) = command.first() else {
+        return Ok(());
+    };
+    let wanted = !WITHOUT_IMAGE.contains(&name.as_str());
+    for option in ["--offset", "--length", "--image-format"] {
+        if text.contains(option) != wanted {
+            return Err(format!("{option}: {}", !wanted));
+        }
+    }
+    let devices = wanted && !["mkfs", "resize"].contains(&name.as_str());
+    if text.contains("--device ") != devices {
+        return Err(format!("--device: {}", !devices));
+    }
+    let subvolume = ["IMAGE:PATH", "IMAGE[:PATH]", "[IMAGE:]PATH"];
+    let named = subvolume.iter().any(|place| text.contains(place));
+    if named && !(text.contains("--subvol ") && text.contains("--top-level")) {
+        return Err("a path in an image, and no --subvol".to_owned());
+    }
+    Ok(())
+}
+
+/// Every option has a line of its own, those of `mount` and `mkfs` too.
+fn lists_of_man_pages() -> Outcome {
+    let dir = scratch::directory();
+    call(&["generate".as_ref(), "man".as_ref(), dir.path().as_os_str()])?;
+    let pages = fs::read_dir(dir.path().join("man1"))?;
+    for page in pages {
+        let page = page?;
+        let name = page.file_name().to_string_lossy().into_owned();
+        for width in WIDTHS {
+            let mut man = Command::new("man");
+            man.args(["--warnings", "-l"])
+                .arg(page.path())
+                .env("MANWIDTH", width.to_string())
+                .env("LC_ALL", "C.UTF-8");
+            let said = process::finish(&mut man, LIMIT)?;
+            let text = &said.stdout;
+            let lists = match name.as_str() {
+                "sapwood-mount.1" | "sapwood-mount-options.1" => {
+                    &["ro", "commit=SECONDS", "subvol=PATH", "minixdf"][..]
+                }
+                "sapwood-mkfs-options.1" => &["--size SIZE"],
+                "sapwood-mkdisk.1" => &["-p, --part <PARTITION>"],
+                "sapwood-ln.1" => &["-s, --symbolic", "<NEW>"],
+                "sapwood-cp.1" => &["<DESTINATION>", "-r, --recursive"],
+                _ => &[],
+            };
+            let term = |term: &&&str| {
+                !text
+                    .lines()
+                    .any(|line| line.trim_end() == format!("       {term}"))
+            };
+            let missing = lists.iter().find(term);
+            if !said.stderr.trim().is_empty() || missing.is_some() {
+                return Err(format!("{name}, {width}: {missing:?}: {}", said.all()).into());
+            }
+            reads_well(text, width).map_err(|why| format!("{name}, {width}: {why}\n{text}"))?;
+        }
     }
     Ok(())
 }

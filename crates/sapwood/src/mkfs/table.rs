@@ -4,6 +4,7 @@ use std::fmt::Write;
 
 use super::{MkfsOptionError, MkfsOptions, btrfs, ext4, generic};
 use crate::Kind;
+use crate::options::table::Part;
 
 /// An option of mkfs.
 #[derive(Debug)]
@@ -221,23 +222,28 @@ fn parts() -> [(&'static str, &'static [MkfsOption]); 3] {
     ]
 }
 
-/// All options for people.
+/// All options for people: what they belong to, and each as it is given, with what it does.
+#[must_use]
+pub fn as_list() -> Vec<Part> {
+    let row = |option: &MkfsOption| {
+        let explained = option.meanings.iter().map(|meaning| {
+            let of = meaning.of.filter(|_| option.meanings.len() > 1);
+            let of = of.map_or_else(String::new, |kind| format!("{kind}: "));
+            format!("{of}{}", meaning.explained())
+        });
+        (option.usage(), explained.collect())
+    };
+    let part = |(of, options): (&str, &[MkfsOption])| Part {
+        of: format!("Options of {of}"),
+        options: options.iter().map(row).collect(),
+    };
+    parts().into_iter().map(part).collect()
+}
+
+/// All options as a text for people.
 #[must_use]
 pub fn as_text() -> String {
-    let mut text = String::new();
-    for (of, options) in parts() {
-        // Writing to a string cannot fail.
-        let _ = writeln!(text, "Options of {of}:");
-        for option in options {
-            let _ = writeln!(text, "  {}", option.usage());
-            for meaning in option.meanings {
-                let of = meaning.of.filter(|_| option.meanings.len() > 1);
-                let of = of.map_or_else(String::new, |kind| format!("{kind}: "));
-                let _ = writeln!(text, "        {of}{}", meaning.explained());
-            }
-        }
-    }
-    text
+    Part::as_text(&as_list())
 }
 
 /// All options as the page `docs/mkfs-options.md`.

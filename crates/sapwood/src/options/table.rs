@@ -213,11 +213,22 @@ pub fn summary() -> String {
         String::from("Options, separated by commas; `sapwood mount-options` explains each");
     for (of, options) in parts() {
         let mut line = format!("{of}:");
+        let mut before = Form::Alone;
         for option in options {
             if !matches!(option.effect, Effect::Served(_)) {
                 continue;
             }
-            let usage = option.usage();
+            // Values that were just listed are not listed once more.
+            let usage = match option.form {
+                Form::Optional(_) if option.form == before => {
+                    format!(
+                        "{}[=...]",
+                        option.names.first().copied().unwrap_or_default()
+                    )
+                }
+                _ => option.usage(),
+            };
+            before = option.form;
             if line.len() + 1 + usage.len() > WIDTH {
                 let _ = write!(text, "\n{line}");
                 line = String::from(" ");
@@ -229,17 +240,48 @@ pub fn summary() -> String {
     text
 }
 
-/// All options for people.
+/// All options for people: what they belong to, and each as it is given, with what it does.
+#[must_use]
+pub fn as_list() -> Vec<Part> {
+    let row = |option: &MountOption| (option.usage(), vec![option.explained()]);
+    let part = |(of, options): (&str, &[MountOption])| Part {
+        of: format!("Options of {of}"),
+        options: options.iter().map(row).collect(),
+    };
+    parts().into_iter().map(part).collect()
+}
+
+/// A part of a list of options.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Part {
+    /// What the options belong to.
+    pub of: String,
+    /// Each option as it is given, and what it does, in one paragraph or several.
+    pub options: Vec<(String, Vec<String>)>,
+}
+
+impl Part {
+    /// Parts as one text.
+    pub(crate) fn as_text(parts: &[Self]) -> String {
+        let mut text = String::new();
+        for part in parts {
+            // Writing to a string cannot fail.
+            let _ = writeln!(text, "{}:", part.of);
+            for (option, paragraphs) in &part.options {
+                let _ = writeln!(text, "  {option}");
+                for paragraph in paragraphs {
+                    let _ = writeln!(text, "        {paragraph}");
+                }
+            }
+        }
+        text
+    }
+}
+
+/// All options as a text for people.
 #[must_use]
 pub fn as_text() -> String {
-    let mut text = String::new();
-    for (of, options) in parts() {
-        let _ = writeln!(text, "Options of {of}:");
-        for option in options {
-            let _ = writeln!(text, "  {}\n        {}", option.usage(), option.explained());
-        }
-    }
-    text
+    Part::as_text(&as_list())
 }
 
 /// All options as the page `docs/mount-options.md`.
