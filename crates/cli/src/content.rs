@@ -12,7 +12,7 @@ use super::choice::SubvolumeChoice;
 use super::failure::{Failure, Result, USAGE};
 use super::files::{failed, for_each, in_image, shown_path, with_image};
 use super::interrupt::{self, Input};
-use super::{output, owner};
+use super::{mode, output, owner};
 
 /// Bytes that are read or written at once.
 const CHUNK: usize = 1 << 20;
@@ -24,6 +24,9 @@ pub(super) struct CatArgs {
     /// Files to print, whose names may be patterns; - is standard input
     #[arg(value_name = "IMAGE:PATH | -", required = true)]
     pub(super) places: Vec<OsString>,
+    /// Print also what follows a part that cannot be read, which becomes zeros
+    #[arg(long)]
+    keep_going: bool,
     #[command(flatten)]
     choice: SubvolumeChoice,
 }
@@ -39,6 +42,9 @@ pub(super) struct WriteArgs {
     /// Owner of a new file [default: the user that calls]
     #[arg(long, value_name = "UID:GID", value_parser = owner::parse)]
     owner: Option<(u32, u32)>,
+    /// Mode of the file, in octal [default: of a new file what the umask leaves of 666]
+    #[arg(long, value_name = "MODE", value_parser = mode::octal)]
+    mode: Option<u32>,
     #[command(flatten)]
     choice: SubvolumeChoice,
 }
@@ -62,7 +68,7 @@ pub(super) fn cat(args: &CatArgs) -> Result<()> {
         .chunk_by(|one, next| standard(one) == standard(next))
     {
         if !places.iter().any(standard) {
-            cat_files(places, &args.choice)?;
+            cat_files(places, args)?;
             continue;
         }
         cat_input()?;
@@ -82,20 +88,46 @@ fn cat_input() -> Result<()> {
     }
 }
 
-fn cat_files(places: &[OsString], choice: &SubvolumeChoice) -> Result<()> {
-    let mut buf = vec![0; CHUNK];
-    for_each(places, choice, true, |fs, path, _| {
+fn cat_files(places: &[OsString], args: &CatArgs) -> Result<()> {
+    for_each(places, &args.choice, true, |fs, path, _| {
         let file = fs.open(path).map_err(failed)?;
-        let mut at = 0;
-        loop {
-            let count = file.read_at(&mut buf, at).map_err(failed)?;
-            if count == 0 {
-                return Ok(());
-            }
-            output::bytes(buf.get(..count).unwrap_or_default())?;
-            at += count as u64;
+        let (mut end, mut unwritten) = (0, None);
+        let read = file.read_around_damage(args.keep_going, &mut |at, data| {
+            let written = zeros(at - end).and_then(|()| output::bytes(data));
+            end = at + data.len() as u64;
+            written.map_err(|failure| {
+                unwritten = Some(failure);
+                ErrorKind::Other.into()
+            })
+        });
+        if let Some(failure) = unwritten {
+            return Err(failure);
         }
+        let found = read.map_err(|error| match error.downcast::<sapwood::Error>() {
+            Ok(error) => failed(error),
+            Err(error) => Failure::on(shown_path(path), error),
+        })?;
+        let Some(damage) = found else {
+            return Ok(());
+        };
+        if args.keep_going {
+            let size = file.metadata().map_err(failed)?.len();
+            zeros(size.saturating_sub(end))?;
+        }
+        Err(Failure::on(shown_path(path), damage))
     })
+}
+
+/// Prints zeros.
+fn zeros(mut count: u64) -> Result<()> {
+    const ZEROS: [u8; 4096] = [0; 4096];
+    while count > 0 {
+        let most = usize::try_from(count).unwrap_or(ZEROS.len());
+        let piece = ZEROS.get(..most).unwrap_or(&ZEROS);
+        output::bytes(piece)?;
+        count -= piece.len() as u64;
+    }
+    Ok(())
 }
 
 /// The image and the path of a command that needs a file.
@@ -125,7 +157,7 @@ pub(super) fn write(args: &WriteArgs) -> Result<()> {
             .append(args.append)
             .truncate(!args.append)
             .create(true)
-            .mode(0o666)
+            .mode(args.mode.map_or(0o666, |mode| mode & 0o700 | 0o600))
             .clone();
         let file = fs.open_with(&path, &options).map_err(failed)?;
         let mut input = Input(std::io::stdin());
@@ -141,12 +173,15 @@ pub(super) fn write(args: &WriteArgs) -> Result<()> {
                 Err(error) => return Err(Failure::on("standard input", error)),
             };
             if count == 0 {
-                return Ok(());
+                break;
             }
             let piece = buf.get(..count).unwrap_or_default();
             file.write_at(piece, done).map_err(failed)?;
             done += count as u64;
         }
+        // A write clears set-id bits.
+        let mode = args.mode.map(|mode| file.set_permissions(mode));
+        mode.unwrap_or(Ok(())).map_err(failed)
     })
 }
 

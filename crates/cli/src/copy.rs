@@ -13,7 +13,8 @@ use sapwood::{FileSystem, Progress, vfs};
 use super::choice::SubvolumeChoice;
 use super::failure::{FULL, Failure, Result, USAGE};
 use super::files::{close, failed, same_file};
-use super::{interrupt, output, owner, progress};
+use super::progress::{self, Holes};
+use super::{interrupt, mode, output, owner};
 
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
@@ -35,6 +36,13 @@ pub(super) struct Args {
     /// Leave out what exists at the destination and was not changed before the source
     #[arg(short, long)]
     update: bool,
+    /// Mode of the files that are written, in octal [default: the source's; for - what the umask
+    /// leaves of 666]
+    #[arg(long, value_name = "MODE", value_parser = mode::octal)]
+    mode: Option<u32>,
+    /// Copy also what follows a part of a file that cannot be read, which becomes a hole
+    #[arg(long)]
+    keep_going: bool,
     /// Say what is copied
     #[arg(short, long)]
     verbose: bool,
@@ -185,26 +193,23 @@ fn copy(args: &Args, sources: &[Place<'_>], destination: &Place<'_>) -> Result<(
         (_, true) => Existing::KeepNewer,
         _ => Existing::Replace,
     };
+    options.keep_going = args.keep_going;
     options.owner = args.owner;
+    options.mode = args.mode;
     options.umask = owner::umask();
     options.stop = interrupt::stop();
-    let mut bar = progress::Bytes::new(args.quiet || args.verbose);
-    bar.measure(sources);
-    let mut files = 0;
+    let mut bar = progress::Files::new(args.quiet || args.verbose, "copied");
+    bar.measure(sources, Holes::AreLeftOut);
     let copied = sapwood::copy::copy(sources, destination, &options, &mut |step| match step {
-        Progress::Done { done, .. } => {
-            files = done;
-            bar.files(done);
-        }
-        Progress::Bytes(done) => bar.bytes(done),
         Progress::Item(item) if args.verbose => {
             // An error of standard output ends the command.
             if output::line(item).is_err() {
                 options.stop.stop();
             }
         }
-        step => show(bar.bar(), step),
+        step => bar.show(step),
     });
+    let files = bar.done();
     bar.end();
     match copied {
         Ok(report) if report.left_out == 0 => Ok(()),

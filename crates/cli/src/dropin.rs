@@ -14,12 +14,14 @@ use std::path::{Path, PathBuf};
 
 use clap::error::ErrorKind;
 use sapwood::block::Operand;
+use sapwood::copy::Place;
 use sapwood::mkfs::mkfs;
 use sapwood::{BuildError, FileSystem, ImageBuilder, MkfsOptions, Sources, Storage};
 
 use super::failure::{FAILED, Failure, Result};
 use super::mkfs::NewFile;
-use super::{choice, copy, files, output, progress, times};
+use super::progress::{self, Holes};
+use super::{choice, copy, files, output, times};
 
 /// What a tool is asked to make.
 struct Request {
@@ -195,7 +197,8 @@ impl Request {
 
     fn fill(&self, operand: &Path, source: &Path) -> Result<()> {
         copy::lift_file_limit();
-        let bar = progress::items(self.quiet, "copied");
+        let mut bar = progress::Files::new(self.quiet, "copied");
+        bar.measure(&[Place::host(source)], Holes::AreLeftOut);
         let mut sources = Sources::default();
         sources.dir(source);
         *sources.storage_mut() = self.storage.clone();
@@ -203,9 +206,9 @@ impl Request {
             sources.set_time(time);
         }
         let filled = sapwood::build::fill(operand, operand, &sources, None, &mut |step| {
-            copy::show(&bar, step);
+            bar.show(step);
         });
-        bar.finish_and_clear();
+        bar.end();
         let report = filled.map_err(|error| match error {
             BuildError::Copy(error) => copy::failure(error),
             BuildError::FileSystem(error) => files::whole(operand, error),

@@ -7,6 +7,7 @@ use std::os::unix::ffi::OsStringExt;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
+use sapwood::copy::Place;
 use sapwood::export::{ExportCompression, ExportError, ExportOptions, ExportReport};
 use sapwood::target::Target;
 use sapwood::{FileSystem, Options};
@@ -15,7 +16,8 @@ use serde_json::json;
 use super::choice::SubvolumeChoice;
 use super::failure::{FAILED, Failure, Result};
 use super::files::{close, in_image, same_file, with_image};
-use super::{copy, output, owner, progress};
+use super::progress::{self, Holes};
+use super::{output, owner};
 
 /// For `sapwood help export`.
 pub(super) const EXAMPLES: &[(&str, &str)] = &[
@@ -49,6 +51,16 @@ pub(super) struct Args {
     /// layer, else none]
     #[arg(long, value_name = "NAME[:LEVEL]", value_parser = compression)]
     compress: Option<ExportCompression>,
+    /// Leave out the holes of files, in the sparse format of GNU tar [default: in an archive, not
+    /// in a layer]
+    #[arg(long, overrides_with = "no_sparse")]
+    sparse: bool,
+    /// Write the holes of files as zeros
+    #[arg(long, overrides_with = "sparse")]
+    no_sparse: bool,
+    /// Export also what follows a part of a file that cannot be read, which becomes zeros
+    #[arg(long)]
+    keep_going: bool,
     /// No progress
     #[arg(short, long)]
     quiet: bool,
@@ -88,6 +100,12 @@ pub(super) fn run(args: &Args) -> Result<()> {
     };
     let mut options = ExportOptions::default();
     options.layer = args.oci_layer.is_some();
+    options.keep_going = args.keep_going;
+    options.sparse = match (args.sparse, args.no_sparse) {
+        (true, _) => Some(true),
+        (_, true) => Some(false),
+        _ => None,
+    };
     options.compression = args.compress.unwrap_or(default);
     let report = with_image(&image, &args.choice, true, |fs| {
         let base = match &args.since {
@@ -104,9 +122,12 @@ pub(super) fn run(args: &Args) -> Result<()> {
         let report = exported?;
         ended.map(|()| report)
     })?;
-    match args.oci_layer.is_some() && file != Path::new("-") {
-        true => print(&report, options.compression),
-        false => Ok(()),
+    if args.oci_layer.is_some() && file != Path::new("-") {
+        print(&report, options.compression)?;
+    }
+    match report.damaged {
+        0 => Ok(()),
+        _ => Err(Failure::reported()),
     }
 }
 
@@ -134,9 +155,19 @@ fn export(
     options: &ExportOptions,
     (quiet, umask): (bool, u32),
 ) -> Result<ExportReport> {
-    let bar = progress::items(quiet || file == Path::new("-"), "exported");
     let write = |out: &mut dyn io::Write| {
-        let written = fs.export_tar(path, out, options, &mut |step| copy::show(&bar, step));
+        let mut bar = progress::Files::new(quiet || file == Path::new("-"), "exported");
+        let sparse = options.sparse.unwrap_or(!options.layer);
+        let holes = match sparse {
+            true => Holes::AreLeftOut,
+            false => Holes::Count,
+        };
+        // What changed is found by the export itself.
+        if options.since.is_none() {
+            bar.measure(&[Place::image(fs, path)], holes);
+        }
+        let written = fs.export_tar(path, out, options, &mut |step| bar.show(step));
+        bar.end();
         written.map_err(|error| failed(file, error))
     };
     if file == Path::new("-") {
@@ -157,7 +188,6 @@ fn export(
         .tempfile_in(dir);
     let mut unfinished = unfinished.map_err(local)?;
     let report = write(&mut BufWriter::with_capacity(1 << 20, &mut unfinished))?;
-    bar.finish_and_clear();
     let mode = std::fs::Permissions::from_mode(0o666 & !umask);
     let synced = unfinished.as_file().set_permissions(mode);
     synced

@@ -4,7 +4,7 @@
 //! image, says what it did, and exits with 130 (143 after SIGTERM), as a process does that the
 //! signal ends. A second one ends the process at once; the image is then as after a power cut.
 
-use std::io::{self, Read};
+use std::io::{self, Read, Seek, SeekFrom};
 use std::os::fd::AsFd;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicI32, Ordering};
@@ -69,6 +69,12 @@ pub(super) fn failure(done: &str) -> Failure {
 
 /// A file of this machine that a stop ends.
 pub(super) struct Input<R>(pub(super) R);
+
+impl<R: Seek> Seek for Input<R> {
+    fn seek(&mut self, to: SeekFrom) -> io::Result<u64> {
+        self.0.seek(to)
+    }
+}
 
 impl<R: Read + AsFd> Read for Input<R> {
     fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {

@@ -11,13 +11,15 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use sapwood::block::{Device, DiskFormat, FileDevice, OpenOptions, Operand};
+use sapwood::copy::Place;
 use sapwood::mkfs::{MkfsReport, table};
 use sapwood::{BuildError, FileSystem, Kind, MkfsOptions, Options, OutputFormat, Sources};
 use serde_json::{Value, json};
 
 use super::failure::{FAILED, Failure, Result, USAGE};
 use super::files;
-use super::{choice, copy, output, progress, times};
+use super::progress::{self, Holes};
+use super::{choice, copy, output, times};
 use content::ContentArgs;
 use given::Given;
 pub(super) use new_file::NewFile;
@@ -200,15 +202,18 @@ fn is_device(path: &Path) -> bool {
 /// Fills the image in `file`; the number of files that could not be copied.
 fn fill(args: &Args, file: &Path, sources: &Sources, options: &MkfsOptions) -> Result<u64> {
     copy::lift_file_limit();
-    let bar = progress::items(args.quiet || args.json, "files");
+    let mut bar = progress::Files::new(args.quiet || args.json, "copied");
+    if let Some(directory) = args.content.sources.only_directory() {
+        bar.measure(&[Place::host(directory)], Holes::AreLeftOut);
+    }
     let filled = sapwood::build::fill(
         file,
         &args.image,
         sources,
         options.root_owner(),
-        &mut |step| copy::show(&bar, step),
+        &mut |step| bar.show(step),
     );
-    bar.finish_and_clear();
+    bar.end();
     filled
         .map(|report| report.left_out)
         .map_err(|error| failure(args, error))

@@ -55,6 +55,17 @@ impl std::str::FromStr for ModeChange {
     }
 }
 
+/// Reads an octal mode.
+///
+/// # Errors
+/// It is something else.
+pub(super) fn octal(text: &str) -> Result<u32, String> {
+    let digits = text.bytes().all(|byte| byte.is_ascii_digit());
+    let bits = u32::from_str_radix(text, 8).ok();
+    bits.filter(|bits| digits && *bits <= ALL)
+        .ok_or_else(|| format!("{text} is no octal mode as 644"))
+}
+
 fn clauses_of(part: &str) -> Option<Vec<Clause>> {
     let mut chars = part.chars().peekable();
     let (mut who, mut unnamed) = (0, true);

@@ -3,14 +3,14 @@
 use std::fmt::Write;
 use std::fs::Metadata;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressState, ProgressStyle};
-use sapwood::FileSystem;
 use sapwood::copy::Place;
+use sapwood::{FileSystem, Progress};
 
 /// Names between two looks at whether a count is still wanted.
 const STEP: u64 = 256;
@@ -26,6 +26,14 @@ fn styled(bar: ProgressBar, template: &str) -> ProgressBar {
     }
     bar.enable_steady_tick(Duration::from_millis(200));
     bar
+}
+
+/// Gives a bar another template.
+fn restyle(bar: &ProgressBar, template: &str) {
+    // As in `styled`.
+    if let Ok(style) = ProgressStyle::with_template(template) {
+        bar.set_style(style.progress_chars("##-"));
+    }
 }
 
 /// A counter of things whose number is not known at first; hidden if `quiet`.
@@ -89,39 +97,51 @@ pub(super) fn begin_phase(bar: &ProgressBar, total: u64) {
     }
 }
 
-/// The progress of a copy: files and bytes. The bytes that there are to copy are counted meanwhile,
-/// by a thread of its own; when it is done, the bar shows how long the copy takes yet.
-pub(super) struct Bytes {
+/// The progress of work on files: how many, and their bytes. Both are counted meanwhile by a thread
+/// of its own, or one of them is known from the start; then the bar shows how long the work takes
+/// yet.
+pub(super) struct Files {
     bar: ProgressBar,
-    /// Bytes in all, once they are counted.
-    total: Arc<AtomicU64>,
+    /// What was done with them.
+    what: &'static str,
+    /// Files that are done.
+    done: u64,
+    /// Names in all, once they are counted.
+    total: Arc<OnceLock<u64>>,
     ended: Arc<AtomicBool>,
     counting: Option<JoinHandle<()>>,
 }
 
-/// The count is not done.
-const UNKNOWN: u64 = u64::MAX;
+/// Phases that copy files.
+const FILLING: [&str; 3] = ["copied", "export", "extract"];
 
-impl Bytes {
-    /// Hidden if `quiet`.
-    pub(super) fn new(quiet: bool) -> Self {
+const FILES: &str = "{spinner} {msg}, {binary_bytes}, {binary_bytes_per_sec}, {elapsed}";
+const FILES_OF_TOTAL: &str = "{msg}, {binary_bytes} of {binary_total_bytes} [{bar:16}] \
+                              {binary_bytes_per_sec}, {eta} left";
+const ARCHIVE: &str = "{msg}, {binary_bytes} of {binary_total_bytes} of the archive [{bar:16}] \
+                       {binary_bytes_per_sec}, {eta} left";
+
+impl Files {
+    /// Hidden if `quiet`. `what`: a participle, as `copied`.
+    pub(super) fn new(quiet: bool, what: &'static str) -> Self {
         let bar = match quiet {
             true => ProgressBar::hidden(),
-            false => styled(
-                ProgressBar::no_length(),
-                "{spinner} copied {msg}{binary_bytes}, {binary_bytes_per_sec}, {elapsed}",
-            ),
+            false => styled(ProgressBar::no_length(), FILES),
         };
+        bar.set_message(format!("{what} 0 files"));
         Self {
             bar,
-            total: Arc::new(AtomicU64::new(UNKNOWN)),
+            what,
+            done: 0,
+            total: Arc::new(OnceLock::new()),
             ended: Arc::new(AtomicBool::new(false)),
             counting: None,
         }
     }
 
-    /// Begins to count what there is to copy, if anybody sees it.
-    pub(super) fn measure(&mut self, sources: &[Place<'_>]) {
+    /// Begins to count what there is in all. Nothing is counted where nothing is displayed, or if
+    /// the end of a source is not known.
+    pub(super) fn measure(&mut self, sources: &[Place<'_>], holes: Holes) {
         if self.bar.is_hidden() {
             return;
         }
@@ -130,41 +150,65 @@ impl Bytes {
             all.push(match source {
                 Place::Host(path) => Source::Host(path.clone()),
                 Place::Image(fs, path) => Source::Image((*fs).clone(), path.clone()),
-                // Of a stream the end is not known.
                 _ => return,
             });
         }
         let (total, ended) = (Arc::clone(&self.total), Arc::clone(&self.ended));
+        let bar = self.bar.clone();
         self.counting = Some(std::thread::spawn(move || {
-            let mut count = Count::new(&ended);
+            let mut count = Count::new(&ended, holes);
             for source in all {
                 count.source(&source);
             }
-            if !ended.load(Ordering::Relaxed) {
-                total.store(count.bytes, Ordering::Relaxed);
+            let Count { names, bytes, .. } = count;
+            // Only this thread sets it.
+            if !ended.load(Ordering::Relaxed) && total.set(names).is_ok() {
+                bar.set_length(bytes);
+                restyle(&bar, FILES_OF_TOTAL);
             }
         }));
     }
 
-    pub(super) fn bar(&self) -> &ProgressBar {
-        &self.bar
+    /// The bytes are those of an archive, of which `size` are to be read.
+    pub(super) fn of_archive(&self, size: u64) {
+        self.bar.set_length(size);
+        restyle(&self.bar, ARCHIVE);
     }
 
-    pub(super) fn files(&self, done: u64) {
-        let files = if done == 1 { "file" } else { "files" };
-        self.bar.set_message(format!("{done} {files}, "));
+    /// Files that are done.
+    pub(super) fn done(&self) -> u64 {
+        self.done
     }
 
-    pub(super) fn bytes(&mut self, done: u64) {
-        let total = self.total.load(Ordering::Relaxed);
-        if total != UNKNOWN && self.bar.length().is_none() {
-            self.bar.set_length(total);
-            let template = "copied {msg}{binary_bytes} of {binary_total_bytes} [{bar:16}] \
-                            {binary_bytes_per_sec}, {eta} left";
-            if let Ok(style) = ProgressStyle::with_template(template) {
-                self.bar.set_style(style.progress_chars("##-"));
+    /// Displays a step; prints what was left out.
+    pub(super) fn show(&mut self, step: Progress<'_>) {
+        match step {
+            Progress::Done { phase, done } if !FILLING.contains(&phase) => {
+                self.bar.set_message(format!("{phase} {done}"));
             }
+            // Of names, which are counted here.
+            Progress::Total(_) => {}
+            Progress::Done { done, .. } => {
+                self.done = done;
+                let names = self.total.get();
+                // Directories that are there already are counted, and not copied.
+                let of = names.filter(|names| **names >= done);
+                let of = of.map_or(String::new(), |names| format!(" of {names}"));
+                let files = if done == 1 && of.is_empty() {
+                    "file"
+                } else {
+                    "files"
+                };
+                self.bar
+                    .set_message(format!("{} {done}{of} {files}", self.what));
+            }
+            Progress::Bytes(done) => self.bar.set_position(done),
+            step => super::copy::show(&self.bar, step),
         }
+    }
+
+    /// Bytes of the archive that are read.
+    pub(super) fn read(&self, done: u64) {
         self.bar.set_position(done);
     }
 
@@ -178,29 +222,49 @@ impl Bytes {
     }
 }
 
+/// Whether the holes of files count.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Holes {
+    Count,
+    AreLeftOut,
+}
+
 enum Source {
     Host(PathBuf),
     Image(FileSystem, PathBuf),
 }
 
-/// Bytes of the files below sources. What cannot be read counts nothing: the copy reports it.
+/// Names and bytes of what is below sources. What cannot be read counts nothing: the work reports
+/// it.
 struct Count<'e> {
     bytes: u64,
     names: u64,
+    holes: Holes,
     ended: &'e AtomicBool,
 }
 
 impl<'e> Count<'e> {
-    fn new(ended: &'e AtomicBool) -> Self {
+    fn new(ended: &'e AtomicBool, holes: Holes) -> Self {
         Self {
             bytes: 0,
             names: 0,
+            holes,
             ended,
         }
     }
 
-    fn is_ended(&mut self) -> bool {
+    /// Counts a name, and the content of a file.
+    fn add(&mut self, file: Option<(u64, u64)>) {
         self.names += 1;
+        let (length, allocated) = file.unwrap_or_default();
+        let bytes = match self.holes {
+            Holes::Count => length,
+            Holes::AreLeftOut => length.min(allocated),
+        };
+        self.bytes = self.bytes.saturating_add(bytes);
+    }
+
+    fn is_ended(&self) -> bool {
         self.names.is_multiple_of(STEP) && self.ended.load(Ordering::Relaxed)
     }
 
@@ -213,17 +277,14 @@ impl<'e> Count<'e> {
             }
             Source::Image(fs, path) => {
                 let Ok(found) = fs.metadata(path) else { return };
+                self.add(found.is_file().then(|| (found.len(), found.allocated())));
                 if !found.is_dir() {
-                    self.bytes = self.bytes.saturating_add(found.len());
                     return;
                 }
                 for entry in fs.walk(path).into_iter().flatten() {
                     let Ok(entry) = entry else { return };
                     let found = entry.metadata();
-                    if found.is_file() {
-                        let bytes = found.len();
-                        self.bytes = self.bytes.saturating_add(bytes);
-                    }
+                    self.add(found.is_file().then(|| (found.len(), found.allocated())));
                     if self.is_ended() {
                         return;
                     }
@@ -233,11 +294,8 @@ impl<'e> Count<'e> {
     }
 
     fn host(&mut self, path: &Path, found: &Metadata) {
-        use std::os::unix::fs::MetadataExt;
-
+        self.add(host_bytes(found));
         if !found.is_dir() {
-            let bytes = found.len().min(found.blocks().saturating_mul(512));
-            self.bytes = self.bytes.saturating_add(bytes);
             return;
         }
         let mut waiting = vec![path.to_owned()];
@@ -246,11 +304,9 @@ impl<'e> Count<'e> {
                 let Ok(found) = entry.metadata() else {
                     continue;
                 };
+                self.add(host_bytes(&found));
                 if found.is_dir() {
                     waiting.push(entry.path());
-                } else if found.is_file() {
-                    let bytes = found.len().min(found.blocks().saturating_mul(512));
-                    self.bytes = self.bytes.saturating_add(bytes);
                 }
                 if self.is_ended() {
                     return;
@@ -258,6 +314,14 @@ impl<'e> Count<'e> {
             }
         }
     }
+}
+
+/// Length and allocated bytes of a file of this machine.
+fn host_bytes(found: &Metadata) -> Option<(u64, u64)> {
+    use std::os::unix::fs::MetadataExt;
+
+    let allocated = found.blocks().saturating_mul(512);
+    found.is_file().then(|| (found.len(), allocated))
 }
 
 #[cfg(test)]

@@ -15,7 +15,7 @@ use rustix::net::{
 };
 
 /// Begins the name of a client's socket. No other program's socket is ever connected to.
-const PREFIX: &str = "sapwood-bulk-";
+const PREFIX: &str = "sapwood-bulk2-";
 
 /// What the daemon sends first, so that the client knows it from other processes that connect. The
 /// client gets it as the answer of its command.

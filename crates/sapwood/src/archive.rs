@@ -22,7 +22,7 @@ mod pax;
 mod sparse;
 mod tar;
 
-use std::io::{BufReader, Read};
+use std::io::{BufReader, Read, Seek};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
@@ -36,7 +36,7 @@ pub(crate) use entry::{Attributes, Entries, Entry, EntryKind, device, time};
 pub use error::ArchiveError;
 use error::Result;
 pub(crate) use error::path;
-pub(crate) use extract::{Extraction, Into, PIECE, components};
+pub(crate) use extract::{Extraction, Into, PIECE, Whiteouts, components, is_whiteout};
 #[cfg(feature = "fuse")]
 pub(crate) use gate::{Change, Client};
 pub(crate) use overlay::{Layer, Mark, strip};
@@ -67,7 +67,8 @@ pub(crate) fn cpio_entries<'r>(reader: impl Read + 'r) -> Result<Box<dyn Entries
 impl FileSystem {
     /// Puts the files of a tar archive into the image. An entry replaces a file of its name, and is
     /// added to a directory of its name. A directory that is not in the archive belongs to the
-    /// [creator](Self::set_creator).
+    /// [creator](Self::set_creator). A name that is a whiteout of a container layer is an error:
+    /// [`extract_layer_into`](Self::extract_layer_into) applies it.
     ///
     /// # Errors
     /// [`ArchiveError`]; what was extracted until then stays.
@@ -86,6 +87,42 @@ impl FileSystem {
         archive: impl Read,
         progress: &mut OnProgress<'_>,
     ) -> Result<()> {
+        let changes = Changes::default();
+        let into = self.extracting(dir.as_ref(), Whiteouts::Refused, &changes)?;
+        let extracted = Extraction::new(into).run(&mut *tar_entries(archive)?, progress);
+        extracted.map(|_| ())
+    }
+
+    /// Applies a layer of a container image to a directory that exists: a tar archive whose
+    /// whiteouts (`.wh.NAME`, and `.wh..wh..opq` for all that a directory has) remove what is there.
+    /// The archive is read twice from its start. Otherwise as
+    /// [`extract_tar_into`](Self::extract_tar_into).
+    ///
+    /// # Errors
+    /// [`ArchiveError`]; what was applied until then stays.
+    pub fn extract_layer_into(
+        &self,
+        dir: impl AsRef<Path>,
+        mut archive: impl Read + Seek,
+        progress: &mut OnProgress<'_>,
+    ) -> Result<()> {
+        let (dir, changes) = (dir.as_ref(), Changes::default());
+        archive.rewind()?;
+        let into = self.extracting(dir, Whiteouts::Applied, &changes)?;
+        Extraction::new(into).whiteouts(&mut *tar_entries(&mut archive)?)?;
+        archive.rewind()?;
+        let into = self.extracting(dir, Whiteouts::Applied, &changes)?;
+        let extracted = Extraction::new(into).run(&mut *tar_entries(archive)?, progress);
+        extracted.map(|_| ())
+    }
+
+    /// How an archive is extracted into a directory.
+    fn extracting<'a>(
+        &'a self,
+        dir: &Path,
+        whiteouts: Whiteouts,
+        changes: &'a Changes,
+    ) -> Result<Into<'a>> {
         let base = Path::new("/").join(dir);
         self.read_dir(&base)?;
         let fs: &dyn vfs::FileSystem = &**self.engine();
@@ -94,17 +131,15 @@ impl FileSystem {
             path: base.clone(),
             source,
         })?;
-        let into = Into {
+        Ok(Into {
             fs,
             base: node,
             through_links: base == Path::new("/"),
             creator: self.creator(),
-            changes: &Changes::default(),
+            changes,
             building: None,
-            layer: false,
+            whiteouts,
             client: None,
-        };
-        let extracted = Extraction::new(into).run(&mut *tar_entries(archive)?, progress);
-        extracted.map(|_| ())
+        })
     }
 }

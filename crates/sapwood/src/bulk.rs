@@ -27,6 +27,7 @@ use std::os::unix::net::UnixStream;
 
 use crate::archive::{Entry, PIECE};
 pub(crate) use daemon::Daemon;
+pub(crate) use entries::Content;
 pub(crate) use message::{Message, Reason};
 
 /// Bytes that are sent or received at once.
@@ -97,12 +98,12 @@ impl Sender {
         Ok(())
     }
 
-    /// Ends the content of a file. If it is not `complete`, the daemon removes the file.
+    /// Ends the content of a file.
     ///
     /// # Errors
     /// The connection.
-    pub(crate) fn end_content(&mut self, complete: bool) -> io::Result<()> {
-        self.socket.write_all(&entries::end_of_content(complete))
+    pub(crate) fn end_content(&mut self, content: Content) -> io::Result<()> {
+        self.socket.write_all(&entries::end_of_content(content))
     }
 
     /// Ends the work: without, the daemon stops after the last whole file.

@@ -76,6 +76,12 @@ pub struct CopyOptions {
     pub existing: Existing,
     /// Permission bits that a copy in an image does not get, unless it is an archive copy.
     pub umask: u32,
+    /// Permission, set-id and sticky bits of every file that is written, also of one that existed,
+    /// whatever the source and the umask say. Directories are not concerned.
+    pub mode: Option<u32>,
+    /// Copy also what follows a part of a file that cannot be read, which becomes a hole. Otherwise
+    /// the copy of that file ends there. Either way the file is reported as left out.
+    pub keep_going: bool,
     /// Ends the copy early.
     pub stop: Stop,
 }
@@ -102,6 +108,8 @@ impl Default for CopyOptions {
             preserve: false,
             existing: Existing::Replace,
             umask: 0o022,
+            mode: None,
+            keep_going: false,
             stop: Stop::new(),
         }
     }
@@ -131,6 +139,7 @@ impl CopyOptions {
             archive: self.archive || self.preserve,
             inherits: false,
             owner: self.owner,
+            mode: self.mode.map(|mode| mode & 0o7777),
             caller: Credentials {
                 uid: rustix::process::geteuid().as_raw(),
                 gid: rustix::process::getegid().as_raw(),
@@ -309,6 +318,7 @@ fn copy_operands(
         recursive: options.recursive || options.archive,
         links: options.archive,
         existing: options.existing,
+        keep_going: options.keep_going,
         rules: options.rules(),
         report: &report,
     };
@@ -325,7 +335,8 @@ fn copy_operands(
 
 fn from_standard(copy: &Copy<'_>, to: Option<&mut Destination<'_>>) -> Result<()> {
     let stop = copy.report.stop();
-    let from: Found<'_> = Box::new(LocalSide::standard(false)?.stopped_by(stop));
+    let umask = copy.rules.caller.umask;
+    let from: Found<'_> = Box::new(LocalSide::standard(false)?.as_input(stop, umask));
     let Some(to) = to else {
         let output = Box::new(LocalSide::standard(true)?);
         return copy.tree(from, false, Target::Content(output));
@@ -434,6 +445,7 @@ pub(crate) fn fill(
         recursive: true,
         links: true,
         existing: Existing::Replace,
+        keep_going: false,
         rules: CopyOptions::archive().rules(),
         report: &report,
     };

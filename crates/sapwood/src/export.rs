@@ -11,24 +11,29 @@
 //! anything about an inode with several names changed, all of its names are exported.
 //!
 //! Headers are ustar with pax records for what ustar cannot express: fractions of seconds, long
-//! names, large numbers, extended attributes and ACLs. Access times are left out.
+//! names, large numbers, extended attributes and ACLs. Access times are left out. Holes of files
+//! are left out where the caller does not ask for them (`holes`).
+//!
+//! The length of a file is in its header, so what of it cannot be read becomes zeros (`damage`).
 
 mod compare;
 mod entry;
+mod holes;
 mod stream;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::io::{self, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
+use crate::damage::Damage;
 use crate::fs::FileSystem;
 use crate::kind::Kind;
 use crate::progress::{OnProgress, Progress};
 use crate::tree::{self, Names, Node};
 use crate::vfs::{self, FileKind, Ino};
 use compare::Side;
-use entry::Entries;
+use entry::{Entries, Files};
 use stream::Stream;
 
 /// How an archive is compressed.
@@ -55,16 +60,26 @@ pub struct ExportOptions {
     pub layer: bool,
     /// Compression.
     pub compression: ExportCompression,
+    /// Leave out the holes of files, in version 1.0 of GNU tar's sparse format. `None`: of an
+    /// archive, but not of a layer. The image specification of OCI advises against sparse files in
+    /// layers, because not every program that unpacks them knows the format.
+    pub sparse: Option<bool>,
+    /// Export also what follows a part of a file that cannot be read, which becomes zeros. Otherwise
+    /// the rest of that file becomes zeros. Either way the file is reported and counted as damaged.
+    pub keep_going: bool,
 }
 
 /// What an export wrote.
 #[derive(Debug, Clone)]
-#[must_use = "an export leaves out sockets"]
+#[must_use = "an export leaves out sockets, and what it cannot read"]
 pub struct ExportReport {
     /// Entries, whiteouts among them.
     pub entries: u64,
     /// Sockets, which an archive cannot have.
     pub left_out: u64,
+    /// Files and directories that could not be read, or only in part. Each was reported as
+    /// [`Progress::Failed`] with an [`ExportError`].
+    pub damaged: u64,
     /// SHA-256 of the archive before compression: the layer's `diff_id`.
     pub diff_id: [u8; 32],
     /// SHA-256 of what was written: the layer's digest.
@@ -83,6 +98,23 @@ pub enum ExportError {
     /// A file of the image could not be read.
     #[error("{}: {source}", path.display())]
     Image {
+        /// Its path.
+        path: PathBuf,
+        /// What the file system says.
+        source: vfs::Error,
+    },
+    /// A part of a file of the image could not be read. The archive has zeros in its place.
+    #[error("{}: {damage}", path.display())]
+    Damaged {
+        /// Its path.
+        path: PathBuf,
+        /// What could not be read.
+        #[source]
+        damage: Damage,
+    },
+    /// A directory or file of the base could not be read, so that what changed is not known.
+    #[error("the base: {}: {source}", path.display())]
+    Base {
         /// Its path.
         path: PathBuf,
         /// What the file system says.
@@ -127,9 +159,19 @@ fn at(path: &[u8]) -> impl Fn(vfs::Error) -> ExportError {
     }
 }
 
+/// An error of the base at a path.
+fn at_base(path: &[u8]) -> impl Fn(vfs::Error) -> ExportError {
+    let path = shown(path);
+    move |source| ExportError::Base {
+        path: path.clone(),
+        source,
+    }
+}
+
 impl FileSystem {
     /// Writes everything below the directory `path`, and its own attributes as the entry `./`, as
-    /// a tar archive. The same tree gives the same bytes. An empty `lost+found` at the root of an
+    /// a tar archive. The same tree, with the same holes, gives the same bytes. A file or directory
+    /// that cannot be read is reported to `progress`, and the export goes on. An empty `lost+found` at the root of an
     /// ext4 image belongs to the format, and is left out.
     ///
     /// # Errors
@@ -143,19 +185,27 @@ impl FileSystem {
     ) -> Result<ExportReport> {
         let new = top(self, path.as_ref())?;
         let base = options.since.as_ref();
-        let old = base.map(|(fs, path)| top(fs, path)).transpose()?;
+        let old = base.map(|(fs, path)| top(fs, path)).transpose();
+        let old = old.map_err(ExportError::of_base)?;
+        let files = Files {
+            sparse: options.sparse.unwrap_or(!options.layer),
+            keep_going: options.keep_going,
+            image: bytes(self),
+        };
         let mut export = Export {
             new: Side::new(&**self.engine(), self.kind()),
             old: base.map(|(fs, _)| Side::new(&**fs.engine(), fs.kind())),
-            out: Entries::new(Stream::new(writer, options.compression)?),
+            out: Entries::new(Stream::new(writer, options.compression)?, files),
             refuses_whiteouts: options.layer || base.is_some(),
             firsts: HashMap::new(),
             entries: 0,
             left_out: 0,
+            damaged: 0,
+            bytes: 0,
             progress,
         };
         if let (Some(old), Some(side)) = (&old, &mut export.old) {
-            side.collect_links(old)?;
+            side.collect_links(old).map_err(ExportError::of_base)?;
             export.new.collect_links(&new)?;
         }
         export.tree(new, old)?;
@@ -163,6 +213,7 @@ impl FileSystem {
         Ok(ExportReport {
             entries: export.entries,
             left_out: export.left_out,
+            damaged: export.damaged,
             diff_id,
             digest,
             size,
@@ -202,6 +253,9 @@ struct Export<'a, 'p, 'q, W: Write> {
     firsts: HashMap<Ino, Vec<u8>>,
     entries: u64,
     left_out: u64,
+    damaged: u64,
+    /// Bytes of content.
+    bytes: u64,
     progress: &'p mut OnProgress<'q>,
 }
 
@@ -209,29 +263,49 @@ impl<'a, W: Write> Export<'a, '_, '_, W> {
     fn tree(&mut self, new: Node<'a>, old: Option<Node<'a>>) -> Result<()> {
         self.entry(&new, old.as_ref(), b"")?;
         let mut open = vec![self.level(new, old, Vec::new())?];
-        let mut inside = std::collections::HashSet::new();
+        let mut inside = HashSet::new();
         while let Some(level) = open.last_mut() {
             let Some(name) = level.names.next() else {
                 open.pop();
                 continue;
             };
-            let path = compare::join(&level.path, &name);
-            let node = level.node.child(&name).map_err(at(&path))?;
-            let old = match &level.old {
-                Some(dir) => compare::child(dir, &name).map_err(at(&path))?,
-                None => None,
-            };
-            self.entry(&node, old.as_ref(), &path)?;
-            if node.is_dir() {
-                if !inside.insert(node.ino()) {
-                    return Err(at(&path)(tree::directory_loop(&name)));
-                }
-                let old = old.filter(Node::is_dir);
-                let level = self.level(node, old, path)?;
-                open.push(level);
+            match self.name(level, &name, &mut inside) {
+                Ok(below) => open.extend(below),
+                Err(error) if error.is_damage() => self.damaged(&error),
+                Err(error) => return Err(error),
             }
         }
         Ok(())
+    }
+
+    /// Exports what a name in a directory is. A directory is returned, to be walked.
+    fn name(
+        &mut self,
+        level: &Level<'a>,
+        name: &[u8],
+        inside: &mut HashSet<Ino>,
+    ) -> Result<Option<Level<'a>>> {
+        let path = compare::join(&level.path, name);
+        let node = level.node.child(name).map_err(at(&path))?;
+        let old = match &level.old {
+            Some(dir) => compare::child(dir, name).map_err(at_base(&path))?,
+            None => None,
+        };
+        self.entry(&node, old.as_ref(), &path)?;
+        if !node.is_dir() {
+            return Ok(None);
+        }
+        if !inside.insert(node.ino()) {
+            return Err(at(&path)(tree::directory_loop(name)));
+        }
+        let old = old.filter(Node::is_dir);
+        self.level(node, old, path).map(Some)
+    }
+
+    /// Reports what could not be read.
+    fn damaged(&mut self, error: &ExportError) {
+        self.damaged += 1;
+        (self.progress)(Progress::Failed(error));
     }
 
     /// Begins a directory: writes its whiteouts, and reads its names.
@@ -243,7 +317,7 @@ impl<'a, W: Write> Export<'a, '_, '_, W> {
             return Err(ExportError::Whiteout(shown(&compare::join(&path, name))));
         }
         if let (Some(old), Some(side)) = (&old, &self.old) {
-            let before = side.names(old, &path)?;
+            let before = side.names(old, &path).map_err(ExportError::of_base)?;
             let mut gone = Vec::new();
             for name in &before {
                 let path = compare::join(&path, name);
@@ -252,7 +326,7 @@ impl<'a, W: Write> Export<'a, '_, '_, W> {
                     // A directory does not replace a file, nor a file a directory.
                     Ok(_) => {
                         let now = node.child(name).map_err(at(&path))?;
-                        let then = old.child(name).map_err(at(&path))?;
+                        let then = old.child(name).map_err(at_base(&path))?;
                         now.is_dir() != then.is_dir()
                     }
                 };
@@ -294,7 +368,9 @@ impl<'a, W: Write> Export<'a, '_, '_, W> {
         }
         if let (Some(side), Some(old)) = (&self.old, old)
             && self.new.same_names(node, side, old)
-            && compare::same(node, old).map_err(at(path))?
+            && compare::same(node, old)
+                .or_else(not_same)
+                .map_err(at(path))?
         {
             return Ok(());
         }
@@ -304,12 +380,62 @@ impl<'a, W: Write> Export<'a, '_, '_, W> {
                 self.count();
                 return Ok(());
             }
+        }
+        let Self {
+            out,
+            progress,
+            bytes,
+            ..
+        } = self;
+        let damage = out.node(path, node, &mut |count| {
+            *bytes = bytes.saturating_add(count);
+            progress(Progress::Bytes(*bytes));
+        })?;
+        if attr.kind != FileKind::Directory && attr.nlink > 1 {
             self.firsts.insert(attr.ino, path.to_vec());
         }
-        self.out.node(path, node)?;
         self.count();
+        if let Some(damage) = damage {
+            let path = shown(path);
+            self.damaged(&ExportError::Damaged { path, damage });
+        }
         Ok(())
     }
+}
+
+impl ExportError {
+    /// Whether a part of the image cannot be read.
+    fn is_damage(&self) -> bool {
+        matches!(self, Self::Image { source, .. } if is_damage(source))
+    }
+
+    /// The same error of the base.
+    fn of_base(self) -> Self {
+        match self {
+            Self::Image { path, source } => Self::Base { path, source },
+            other => other,
+        }
+    }
+}
+
+fn is_damage(error: &vfs::Error) -> bool {
+    matches!(error, vfs::Error::Io(_) | vfs::Error::Corrupt(_))
+}
+
+/// Two files of which one cannot be read are not the same: the export reports it.
+fn not_same(error: vfs::Error) -> vfs::Result<bool> {
+    match is_damage(&error) {
+        true => Ok(false),
+        false => Err(error),
+    }
+}
+
+/// Bytes of the image.
+fn bytes(fs: &FileSystem) -> u64 {
+    let found = fs.engine().statfs();
+    found.map_or(u64::MAX, |found| {
+        found.blocks.saturating_mul(found.block_size.into())
+    })
 }
 
 /// The names of a directory, sorted.

@@ -1,5 +1,6 @@
 //! What an image is filled from: directories, archives, container images and manifests, in any mix.
 
+mod fill;
 mod summary;
 
 use std::fs::{self, File};
@@ -11,23 +12,17 @@ use std::time::SystemTime;
 
 use parking_lot::Mutex;
 
-use crate::archive::{
-    ArchiveError, Entries, Extraction, Into as Place, Layer, components, cpio_entries, plain,
-    tar_entries,
-};
+use crate::archive::{ArchiveError, Entries, components, cpio_entries, plain, tar_entries};
 use crate::changes::Changes;
 use crate::copy::{self, CopyError, CopyReport};
-use crate::fs::FileSystem;
 use crate::manifest::{Manifest, ManifestError};
 use crate::mkfs::MkfsError;
 use crate::oci::{OciError, OciImage};
 use crate::options::OptionError;
 use crate::output::OutputError;
-use crate::progress::OnProgress;
 use crate::resize::ResizeError;
 use crate::storage::{Storage, StorageError};
-use crate::tree::Node;
-use crate::vfs::{self, Credentials, Timestamp};
+use crate::vfs::Timestamp;
 
 use summary::Summarizer;
 pub use summary::Summary;
@@ -65,6 +60,9 @@ enum Source {
     Tar(Input),
     Cpio(Input),
     Oci(PathBuf),
+    /// A layer of a container image.
+    Layer(Input),
+    /// Layers in the form of overlayfs.
     LayerDirectory(PathBuf),
     LayerTar(Input),
 }
@@ -189,6 +187,18 @@ impl Sources {
         self.list.push(Source::Oci(path.into()));
     }
 
+    /// A layer of a container image over the sources before it: a tar archive, plain or compressed.
+    /// Its whiteouts (`.wh.NAME`, and `.wh..wh..opq` for all that a directory has) hide what those
+    /// have. In any other archive such a name is an error.
+    pub fn layer(&mut self, path: impl Into<PathBuf>) {
+        self.list.push(Source::Layer(Input::File(path.into())));
+    }
+
+    /// As [`layer`](Self::layer), from a stream.
+    pub fn layer_stream(&mut self, stream: impl Read + Send + 'static) {
+        self.list.push(Source::Layer(Input::stream(stream)));
+    }
+
     /// A layer in the form of overlayfs over the sources before it: the upper directory of a mount,
     /// or a tar archive of it, plain or compressed. A whiteout is a device node 0/0, or an empty
     /// file with the attribute `overlay.whiteout`, in the namespace `trusted.` or `user.`. A
@@ -311,6 +321,11 @@ impl Sources {
                     all.field(b"layer of a directory");
                     copy::survey(path, &self.changes, &mut all)?;
                 }
+                Source::Layer(input) => {
+                    all.field(b"layer of a container");
+                    input.keep()?;
+                    input.with(true, |entries| all.entries(entries))?;
+                }
                 Source::LayerTar(input) => {
                     all.field(b"layer of an archive");
                     input.keep()?;
@@ -362,7 +377,7 @@ impl Sources {
                     Some(_) => copy::survey(path, &self.changes, &mut need)?,
                     None => need.add_directory(path)?,
                 },
-                Source::Tar(input) | Source::LayerTar(input) => {
+                Source::Tar(input) | Source::Layer(input) | Source::LayerTar(input) => {
                     input.keep()?;
                     input.with(true, |entries| need.add(entries))?;
                 }
@@ -380,110 +395,6 @@ impl Sources {
         }
         Ok(need)
     }
-
-    /// Fills a file system, which is called `image` in errors. Directories that no source has
-    /// belong to `owner`.
-    pub(crate) fn fill(
-        &self,
-        fs: &FileSystem,
-        image: &Path,
-        owner: (u32, u32),
-        progress: &mut OnProgress<'_>,
-    ) -> Result<Filled, BuildError> {
-        let mut filled = Filled::default();
-        let time = self.time.unwrap_or_else(Timestamp::now);
-        self.storage.begin(fs, owner)?;
-        for source in &self.list {
-            let mut extract = |entries: &mut dyn Entries, layer| {
-                let into = place(fs, &self.changes, owner, time, layer)?;
-                Extraction::new(into).run(entries, progress).map(|_| ())
-            };
-            match source {
-                Source::Directory(path) => {
-                    let report = copy::fill(fs, image, path, false, &self.changes, progress)?;
-                    filled.copied.add(report);
-                }
-                Source::LayerDirectory(path) => {
-                    let uncovered = copy::list(path, |entries| {
-                        let into = below(place(fs, &self.changes, owner, time, false)?);
-                        Extraction::new(into).uncover(&mut Layer::new(entries))
-                    });
-                    uncovered.map_err(|error| error.of(path))?;
-                    let report = copy::fill(fs, image, path, true, &self.changes, progress)?;
-                    filled.copied.add(report);
-                }
-                Source::LayerTar(input) => {
-                    input.keep()?;
-                    input.with(true, |entries| {
-                        let into = below(place(fs, &self.changes, owner, time, false)?);
-                        Extraction::new(into).uncover(&mut Layer::new(entries))
-                    })?;
-                    input.with(true, |entries| {
-                        let into = below(place(fs, &self.changes, owner, time, false)?);
-                        let layer = &mut Layer::new(entries);
-                        Extraction::new(into).run(layer, progress).map(drop)
-                    })?;
-                }
-                Source::Tar(input) => input.with(true, |entries| extract(entries, false))?,
-                Source::Cpio(input) => input.with(false, |entries| extract(entries, false))?,
-                Source::Oci(path) => {
-                    let image = OciImage::open(path)?;
-                    for layer in 0..image.layers() {
-                        if layer > 0 {
-                            image.layer(layer, |entries| {
-                                let into = place(fs, &self.changes, owner, time, true)?;
-                                Extraction::new(into).whiteouts(entries)
-                            })?;
-                        }
-                        image.layer(layer, |entries| extract(entries, true))?;
-                    }
-                }
-            }
-        }
-        for path in &self.manifests {
-            Manifest::read(path)?.apply(fs, &self.changes, self.changes.time(time))?;
-        }
-        self.storage.finish(fs, progress)?;
-        Ok(filled)
-    }
-}
-
-/// The same place, where no symbolic link is followed: overlayfs follows none either.
-fn below(place: Place<'_>) -> Place<'_> {
-    Place {
-        through_links: false,
-        ..place
-    }
-}
-
-/// The root of an image that is built.
-fn place<'f>(
-    fs: &'f FileSystem,
-    changes: &'f Changes,
-    owner: (u32, u32),
-    time: Timestamp,
-    layer: bool,
-) -> Result<Place<'f>, ArchiveError> {
-    let fs: &dyn vfs::FileSystem = &**fs.engine();
-    let base = Node::root(fs).map_err(|source| ArchiveError::Inode {
-        path: "/".into(),
-        source,
-    })?;
-    Ok(Place {
-        fs,
-        base,
-        through_links: true,
-        creator: Credentials {
-            uid: owner.0,
-            gid: owner.1,
-            umask: 0o022,
-            keep_setgid: true,
-        },
-        changes,
-        building: Some(changes.time(time)),
-        layer,
-        client: None,
-    })
 }
 
 impl Input {

@@ -48,6 +48,17 @@ const KINDS: &[Kind] = &[
         add: |sources, path| sources.oci(path),
     },
     Kind {
+        long: "layer",
+        short: None,
+        value: "FILE",
+        help: "Apply a layer of a container image to the sources before it: a tar archive, whose \
+               whiteouts (.wh.NAME) hide names; - for standard input",
+        add: |sources, path| match path == Path::new("-") {
+            true => sources.layer_stream(std::io::stdin()),
+            false => sources.layer(path),
+        },
+    },
+    Kind {
         long: "overlay",
         short: None,
         value: "PATH",
@@ -167,6 +178,15 @@ pub(super) struct ChangeArgs {
 }
 
 impl Given {
+    /// The directory that is the only source.
+    pub(super) fn only_directory(&self) -> Option<&Path> {
+        let [(at, value)] = self.0.as_slice() else {
+            return None;
+        };
+        let is_directory = KINDS.get(*at).is_some_and(|kind| kind.long == "rootdir");
+        is_directory.then_some(Path::new(value))
+    }
+
     /// The sources with their changes.
     ///
     /// # Errors

@@ -25,6 +25,9 @@ static SYSTEM: OnceLock<Syslog> = OnceLock::new();
 /// The bound for standard error; set for a daemon in the foreground.
 static FOREGROUND: OnceLock<Mutex<Limit>> = OnceLock::new();
 
+/// The last message of a command, which is not repeated.
+static LAST: Mutex<String> = Mutex::new(String::new());
+
 /// The device and inode that standard error has if it leads to the journal.
 const JOURNAL_VARIABLE: &str = "JOURNAL_STREAM";
 
@@ -41,7 +44,13 @@ impl Log for Logger {
             return;
         }
         let Some(limit) = FOREGROUND.get() else {
-            stream::to_stderr(level, text);
+            // A read around damage meets the same error several times.
+            let text = text.to_string();
+            let mut last = LAST.lock();
+            if *last != text {
+                stream::to_stderr(level, &text);
+                *last = text;
+            }
             return;
         };
         let mut limit = limit.lock();

@@ -75,6 +75,12 @@ pub(crate) trait Entries {
     /// What is wrong with the archive.
     fn read(&mut self, piece: &mut [u8]) -> Result<(u64, usize)>;
 
+    /// Length of the last entry, if its content ended early because the rest cannot be read. Asked
+    /// for after the content is read.
+    fn cut(&self) -> Option<u64> {
+        None
+    }
+
     /// Bytes that the content of `entry`, which is the last one, takes in a file system with blocks
     /// of `block` bytes. Asked for before the content is read.
     fn allocated(&self, entry: &Entry, block: u64) -> u64 {

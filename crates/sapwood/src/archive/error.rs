@@ -97,6 +97,12 @@ pub enum ArchiveError {
     /// A whiteout of a layer that names nothing that a directory can have.
     #[error("{}: the whiteout names no file", name(.0))]
     Whiteout(PathBuf),
+    /// A whiteout of a container layer, in an archive that is not applied as one.
+    #[error(
+        "{}: in a container layer this name removes a file; `--layer` applies an archive as one",
+        name(.0)
+    )]
+    OfLayer(PathBuf),
     /// An inode of a layer in the form of overlayfs that cannot be applied to the layers below.
     #[error("{}: {what}", name(path))]
     Overlay {

@@ -39,9 +39,22 @@ use crate::vfs::{
 
 use directories::Remembered;
 use held::Held;
+pub(crate) use whiteouts::is_one as is_whiteout;
 
 /// Bytes in which content is copied, and which become a hole if all are zero.
 pub(crate) const PIECE: usize = 64 * 1024;
+/// What an entry with the name of a whiteout (`.wh.NAME`) is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Whiteouts {
+    /// The archive is a layer of a container image. Its whiteouts were applied before, and are left
+    /// out.
+    Applied,
+    /// A file of that name.
+    Files,
+    /// An error, because the archive seems to be a layer.
+    Refused,
+}
+
 /// Where an archive is extracted.
 pub(crate) struct Into<'a> {
     pub(crate) fs: &'a dyn FileSystem,
@@ -56,8 +69,8 @@ pub(crate) struct Into<'a> {
     /// An image is built: directories that are not in the archive have this time, and those that
     /// exist keep theirs.
     pub(crate) building: Option<Timestamp>,
-    /// The archive is a layer of a container image.
-    pub(crate) layer: bool,
+    /// What names of whiteouts mean.
+    pub(crate) whiteouts: Whiteouts,
     /// The process that it is extracted for.
     pub(crate) client: Option<Client<'a>>,
 }
@@ -172,9 +185,15 @@ impl<'a> Extraction<'a> {
         if self.is_shut(&below) {
             return Ok(());
         }
-        let hides = self.into.layer && parts.last().is_some_and(|name| whiteouts::is_one(name));
-        if hides || changes.excludes(&below) {
+        if changes.excludes(&below) {
             return Ok(());
+        }
+        if parts.last().is_some_and(|name| is_whiteout(name)) {
+            match self.into.whiteouts {
+                Whiteouts::Applied => return Ok(()),
+                Whiteouts::Files => {}
+                Whiteouts::Refused => return Err(ArchiveError::OfLayer(path(&named))),
+            }
         }
         if let Some(kind) = kind.kind() {
             changes.apply(&below, kind, &mut attributes);
@@ -377,7 +396,7 @@ impl<'a> Extraction<'a> {
             return Ok(());
         };
         match node.is_dir() {
-            true if self.into.layer => self.remove(name),
+            true if self.into.whiteouts == Whiteouts::Applied => self.remove(name),
             true if self.is_copy() => Err(Error::IsDirectory),
             false if directory && self.is_copy() => Err(Error::NotDirectory),
             true => {

@@ -157,6 +157,10 @@ impl Entries for Layer<'_> {
         self.inner.read(piece)
     }
 
+    fn cut(&self) -> Option<u64> {
+        self.inner.cut()
+    }
+
     fn allocated(&self, entry: &Entry, block: u64) -> u64 {
         self.inner.allocated(entry, block)
     }

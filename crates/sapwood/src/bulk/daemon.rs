@@ -11,7 +11,7 @@ use sapwood_fuse::bulk::{Admitted, Service, Work};
 use super::BUFFER;
 use super::entries::Received;
 use super::message::{Message, Reason};
-use crate::archive::{ArchiveError, Change, Client, Extraction, Into};
+use crate::archive::{ArchiveError, Change, Client, Extraction, Into, Whiteouts};
 use crate::changes::Changes;
 use crate::progress::Progress;
 use crate::tree::Node;
@@ -74,7 +74,7 @@ impl Daemon {
             creator: work.process.credentials(umask),
             changes: &Changes::default(),
             building: None,
-            layer: false,
+            whiteouts: Whiteouts::Files,
             client: Some(Client {
                 process: &work.process,
                 umask,

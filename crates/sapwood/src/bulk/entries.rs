@@ -3,7 +3,8 @@
 //! An entry is its length (4 bytes), and then numbers and byte strings in the order of [`encode`];
 //! a string has its length (4 bytes) in front. A file with a size has its content after it: pieces
 //! of an offset (8 bytes), a length (4 bytes) and so many bytes. A length of 0 ends the content;
-//! [`INCOMPLETE`] says that the client could not read it all. An entry of length 0 is the end.
+//! [`INCOMPLETE`] says that the client could not read it all, and [`CUT`] that it read it up to the
+//! offset only, where the file is to end. An entry of length 0 is the end.
 //!
 //! The daemon trusts nothing of it: lengths are bounded before memory is allocated.
 
@@ -20,6 +21,8 @@ const MOST: usize = 4 << 20;
 pub(super) const END: [u8; 4] = [0; 4];
 /// The length of a piece that ends a content which is not complete.
 const INCOMPLETE: u32 = u32::MAX;
+/// The length of a piece that ends a content of which the end could not be read.
+const CUT: u32 = u32::MAX - 1;
 
 const REGULAR: u8 = 0;
 const DIRECTORY: u8 = 1;
@@ -35,9 +38,24 @@ pub(super) fn piece(at: u64, length: usize) -> [u8; 12] {
     header(at, u32::try_from(length).unwrap_or(INCOMPLETE))
 }
 
+/// How the content of a file ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Content {
+    /// All of it was sent.
+    Complete,
+    /// The file is to have this length, because what follows could not be read.
+    Cut(u64),
+    /// The file is to be removed.
+    Incomplete,
+}
+
 /// The header that ends a content.
-pub(super) fn end_of_content(complete: bool) -> [u8; 12] {
-    header(0, if complete { 0 } else { INCOMPLETE })
+pub(super) fn end_of_content(content: Content) -> [u8; 12] {
+    match content {
+        Content::Complete => header(0, 0),
+        Content::Cut(length) => header(length, CUT),
+        Content::Incomplete => header(0, INCOMPLETE),
+    }
 }
 
 fn header(at: u64, length: u32) -> [u8; 12] {
@@ -178,6 +196,8 @@ pub(super) struct Received<R> {
     buffer: Vec<u8>,
     /// Name of the last entry, if its content has not ended.
     open: Option<Vec<u8>>,
+    /// Length of the last entry, if its content was cut.
+    cut: Option<u64>,
     ended: bool,
 }
 
@@ -187,6 +207,7 @@ impl<R: Read> Received<R> {
             inner,
             buffer: Vec::new(),
             open: None,
+            cut: None,
             ended: false,
         }
     }
@@ -228,6 +249,7 @@ impl<R: Read> Entries for Received<R> {
         self.inner.read_exact(&mut self.buffer)?;
         let entry = decode(&self.buffer).ok_or_else(invalid)?;
         self.open = (entry.size > 0).then(|| entry.path.clone());
+        self.cut = None;
         Ok(Some(entry))
     }
 
@@ -240,12 +262,20 @@ impl<R: Read> Entries for Received<R> {
         let length = match self.number()? {
             0 => return Ok((0, 0)),
             INCOMPLETE => return Err(ArchiveError::Truncated(path(&named))),
+            CUT => {
+                self.cut = Some(u64::from_ne_bytes(at));
+                return Ok((0, 0));
+            }
             length => usize::try_from(length).map_err(|_| invalid())?,
         };
         let data = piece.get_mut(..length).ok_or_else(invalid)?;
         self.inner.read_exact(data)?;
         self.open = Some(named);
         Ok((u64::from_ne_bytes(at), length))
+    }
+
+    fn cut(&self) -> Option<u64> {
+        self.cut
     }
 }
 
@@ -273,7 +303,7 @@ mod tests {
         format!("{one:?}") == format!("{other:?}")
     }
 
-    fn stream(entries: &[Entry], complete: bool) -> Vec<u8> {
+    fn stream(entries: &[Entry], content: Content) -> Vec<u8> {
         let mut bytes = Vec::new();
         for entry in entries {
             encode(entry, &mut bytes).unwrap();
@@ -282,7 +312,7 @@ mod tests {
                 bytes.extend(b"abc");
                 bytes.extend(piece(9, 1));
                 bytes.extend(b"d");
-                bytes.extend(end_of_content(complete));
+                bytes.extend(end_of_content(content));
             }
         }
         bytes.extend(END);
@@ -302,7 +332,7 @@ mod tests {
         all.push(entry(EntryKind::Regular, 10));
         all.push(entry(EntryKind::Regular, 10));
         all.push(entry(EntryKind::Regular, 0));
-        let bytes = stream(&all, true);
+        let bytes = stream(&all, Content::Complete);
         let mut received = Received::new(bytes.as_slice());
         let mut piece = [0; 8];
         for (number, sent) in all.iter().enumerate() {
@@ -321,7 +351,7 @@ mod tests {
 
     #[test]
     fn only_the_mark_of_the_end_ends_a_stream() {
-        let bytes = stream(&[entry(EntryKind::Regular, 10)], true);
+        let bytes = stream(&[entry(EntryKind::Regular, 10)], Content::Complete);
         for cut in 0..bytes.len() {
             let mut received = Received::new(bytes.get(..cut).unwrap());
             let ended = (0..3).find_map(|_| match received.next() {
@@ -334,7 +364,7 @@ mod tests {
 
     #[test]
     fn content_that_the_client_could_not_read_is_an_error() {
-        let bytes = stream(&[entry(EntryKind::Regular, 10)], false);
+        let bytes = stream(&[entry(EntryKind::Regular, 10)], Content::Incomplete);
         let mut received = Received::new(bytes.as_slice());
         received.next().unwrap().unwrap();
         let mut piece = [0; 8];
@@ -344,9 +374,25 @@ mod tests {
     }
 
     #[test]
+    fn content_that_was_cut_has_a_length() {
+        let two = [entry(EntryKind::Regular, 20), entry(EntryKind::Regular, 0)];
+        let bytes = stream(&two, Content::Cut(12));
+        let mut received = Received::new(bytes.as_slice());
+        let mut piece = [0; 8];
+        received.next().unwrap().unwrap();
+        while received.read(&mut piece).unwrap().1 > 0 {
+            assert_eq!(received.cut(), None);
+        }
+        assert_eq!(received.cut(), Some(12));
+        received.next().unwrap().unwrap();
+        assert_eq!(received.cut(), None);
+        assert!(received.next().unwrap().is_none());
+    }
+
+    #[test]
     fn what_makes_no_sense_is_refused() {
         let refused = |bytes: &[u8]| Received::new(bytes).next().is_err();
-        let whole = stream(&[entry(EntryKind::Regular, 0)], true);
+        let whole = stream(&[entry(EntryKind::Regular, 0)], Content::Complete);
         for at in [4, 4 + 17 + 3, whole.len() - 4 - 5] {
             let mut bytes = whole.clone();
             bytes[at] = 0xff;

@@ -6,6 +6,7 @@ use super::side::{
 };
 use crate::archive::{self, Mark};
 use crate::changes::Changes;
+use crate::damage::Salvage;
 use crate::vfs::FileKind;
 
 /// A node of the source, as its copy is to be.
@@ -65,8 +66,13 @@ impl<'s> Node<'s> for Changed<'s> {
         self.node.open()
     }
 
-    fn read(&self, scratch: &mut Scratch, sink: &mut Sink<'_>) -> Result<()> {
-        self.node.read(scratch, sink)
+    fn read(
+        &self,
+        scratch: &mut Scratch,
+        salvage: &mut Salvage,
+        sink: &mut Sink<'_>,
+    ) -> Result<()> {
+        self.node.read(scratch, salvage, sink)
     }
 
     fn whole<'b>(&self, scratch: &'b mut Scratch) -> Result<Option<&'b [u8]>> {
@@ -137,8 +143,8 @@ impl<'s> Node<'s> for Changed<'s> {
         self.node.truncate(rules)
     }
 
-    fn write(&self, size: u64, fill: &mut Fill<'_>) -> Result<()> {
-        self.node.write(size, fill)
+    fn write(&self, fill: &mut Fill<'_>) -> Result<()> {
+        self.node.write(fill)
     }
 
     fn finish(&self, rules: &Rules, meta: &Meta, xattrs: &Xattrs, made: bool) -> Result<()> {

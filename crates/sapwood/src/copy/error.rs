@@ -3,8 +3,11 @@
 use std::fmt::Display;
 use std::io;
 
+use rustix::io::Errno;
+
+use crate::damage::Damage;
 use crate::shown;
-use crate::vfs::{self, FileKind};
+use crate::vfs::{self, Cause, FileKind};
 
 /// Why something was not copied: its place, as people know it, and the cause.
 #[derive(Debug, thiserror::Error)]
@@ -111,6 +114,10 @@ pub enum CopyCause {
     /// The daemon of the mount ended before the copy did.
     #[error("the daemon of the mount ended")]
     DaemonEnded,
+    /// A part of a file cannot be read. The rest was copied up to there, or also after it, if the
+    /// copy keeps going.
+    #[error(transparent)]
+    Damaged(Damage),
     /// Another thread ended the copy, and returns why.
     #[error("the copy has ended")]
     Ended,
@@ -127,6 +134,23 @@ impl CopyError {
             place: place.to_string(),
             cause: cause.into(),
             ends: false,
+        }
+    }
+
+    /// Whether a part of a file cannot be read.
+    pub(super) fn is_damage(&self) -> bool {
+        match &self.cause {
+            CopyCause::Image(error) => matches!(error, vfs::Error::Io(_) | vfs::Error::Corrupt(_)),
+            CopyCause::Host(error) => Errno::from_io_error(error).is_some_and(is_unreadable),
+            _ => false,
+        }
+    }
+
+    /// Why a part of a file cannot be read; any other error as it is.
+    pub(super) fn into_damage(self) -> Result<Cause> {
+        match self.is_damage() {
+            true => Ok(Cause::new(self.cause)),
+            false => Err(self),
         }
     }
 
@@ -150,6 +174,19 @@ impl CopyError {
     pub fn cause(&self) -> &CopyCause {
         &self.cause
     }
+}
+
+/// Whether a device or a file system of this machine cannot read what it has stored.
+fn is_unreadable(error: Errno) -> bool {
+    // Of a defect medium the kernel says that it has no data.
+    let all = [
+        Errno::IO,
+        Errno::UCLEAN,
+        Errno::BADMSG,
+        Errno::NODATA,
+        Errno::ILSEQ,
+    ];
+    all.contains(&error)
 }
 
 /// The kind is the one of the cause; the error itself, with the place, is inside.

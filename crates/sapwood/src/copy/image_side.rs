@@ -8,18 +8,18 @@ use std::path::PathBuf;
 use std::sync::OnceLock;
 
 use crate::acls;
+use crate::damage::{Content, InImage, Salvage, read_data};
 use crate::fs::FileSystem;
 use crate::tree::{self, Node as Inode};
 use crate::vfs::acl::DEFAULT;
 use crate::vfs::{
-    self, Content, CopyMode, Error, FileKind, NewInode, SeekFrom, SetAttr, SetTime, SetXattrMode,
-    WriteMode,
+    self, Cause, CopyMode, Error, FileKind, NewInode, SetAttr, SetTime, SetXattrMode, WriteMode,
 };
 
 use super::error::{CopyCause, CopyError, Result};
 use super::side::{
-    CHUNK, Fill, Found, Handle, Meta, New, Node, Rules, SET_ID, Scratch, Shown, Side, Sink, Xattrs,
-    join, single_name,
+    Fill, Found, Handle, Meta, New, Node, Rules, SET_ID, Scratch, Shown, Side, Sink, Xattrs, join,
+    single_name,
 };
 use crate::shown;
 
@@ -153,6 +153,32 @@ impl Shown for ImageNode<'_> {
     }
 }
 
+impl ImageNode<'_> {
+    fn content(&self) -> InImage<'_> {
+        InImage(self.side.vfs(), self.inode.ino())
+    }
+}
+
+impl Content for ImageNode<'_> {
+    type Error = CopyError;
+
+    fn read(&self, at: u64, buf: &mut [u8]) -> Result<usize> {
+        self.on(self.content().read(at, buf))
+    }
+
+    fn data(&self, at: u64) -> Result<Option<u64>> {
+        self.on(self.content().data(at))
+    }
+
+    fn hole(&self, at: u64) -> Result<u64> {
+        self.on(self.content().hole(at))
+    }
+
+    fn damage(error: CopyError) -> Result<Cause> {
+        error.into_damage()
+    }
+}
+
 impl<'s> Node<'s> for ImageNode<'s> {
     fn meta(&self) -> &Meta {
         &self.meta
@@ -165,28 +191,14 @@ impl<'s> Node<'s> for ImageNode<'s> {
         }
     }
 
-    fn read(&self, scratch: &mut Scratch, sink: &mut Sink<'_>) -> Result<()> {
+    fn read(
+        &self,
+        scratch: &mut Scratch,
+        salvage: &mut Salvage,
+        sink: &mut Sink<'_>,
+    ) -> Result<()> {
         self.open()?;
-        let (fs, ino) = (self.side.vfs(), self.inode.ino());
-        let buf = &mut scratch.piece;
-        let mut at = 0;
-        loop {
-            at = match fs.seek(ino, SeekFrom::Data(at)) {
-                Ok(data) => data,
-                Err(Error::NoSuchOffset) => return Ok(()),
-                Err(error) => return self.on(Err(error)),
-            };
-            let end = self.on(fs.seek(ino, SeekFrom::Hole(at)))?;
-            while at < end {
-                let want = usize::try_from(end - at).unwrap_or(CHUNK).min(CHUNK);
-                let count = self.on(fs.read(ino, at, buf.get_mut(..want).unwrap_or_default()))?;
-                if count == 0 {
-                    return Ok(());
-                }
-                sink(at, buf.get(..count).unwrap_or_default())?;
-                at += count as u64;
-            }
-        }
+        read_data(self, self.meta.size, &mut scratch.piece, salvage, sink)
     }
 
     fn read_link(&self) -> Result<Vec<u8>> {
@@ -268,11 +280,13 @@ impl<'s> Node<'s> for ImageNode<'s> {
     fn create_filled(&self, name: &[u8], rules: &Rules, meta: &Meta, data: &[u8]) -> Result<bool> {
         single_name(self, name)?;
         let who = rules.credentials(meta);
-        let perm = rules.perm(meta, (who.uid, who.gid));
+        let perm = rules
+            .mode
+            .unwrap_or_else(|| rules.perm(meta, (who.uid, who.gid)));
         if perm & SET_ID != 0 || self.gives_acls() {
             return Ok(false);
         }
-        let content = Content {
+        let content = vfs::Content {
             data,
             atime: meta.atime,
             mtime: meta.mtime,
@@ -346,10 +360,10 @@ impl<'s> Node<'s> for ImageNode<'s> {
         }
     }
 
-    fn write(&self, size: u64, fill: &mut Fill<'_>) -> Result<()> {
+    fn write(&self, fill: &mut Fill<'_>) -> Result<()> {
         let (fs, ino) = (self.side.vfs(), self.inode.ino());
         let mut end = 0;
-        fill(&mut |at, data| {
+        let size = fill(&mut |at, data| {
             end = self.on(fs.write(ino, at, data, WriteMode::default()))?;
             Ok(())
         })?;
@@ -374,8 +388,13 @@ impl<'s> Node<'s> for ImageNode<'s> {
                 ..SetAttr::default()
             })?;
         }
+        let mode = rules.mode.filter(|_| self.meta.kind == FileKind::Regular);
         if !rules.archive {
-            return Ok(());
+            let changes = SetAttr {
+                perm: mode,
+                ..SetAttr::default()
+            };
+            return mode.map_or(Ok(()), |_| self.set(&changes));
         }
         if self.may_have_acls {
             let (fs, attr) = (self.side.vfs(), self.inode.attr());
@@ -396,7 +415,7 @@ impl<'s> Node<'s> for ImageNode<'s> {
             }
         }
         self.set(&SetAttr {
-            perm: (meta.kind != FileKind::Symlink).then_some(rules.perm(meta, owner)),
+            perm: mode.or((meta.kind != FileKind::Symlink).then_some(rules.perm(meta, owner))),
             atime: Some(SetTime::To(meta.atime)),
             mtime: Some(SetTime::To(meta.mtime)),
             ..SetAttr::default()

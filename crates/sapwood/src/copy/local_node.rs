@@ -14,8 +14,9 @@ use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
 
 use crate::acls;
+use crate::damage::{Content, Salvage, read_data, read_range};
 use crate::progress::Stop;
-use crate::vfs::{FileKind, Timestamp};
+use crate::vfs::{Cause, FileKind, Timestamp};
 use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, SeekFrom, Stat};
 use rustix::io::Errno;
 
@@ -79,8 +80,10 @@ impl LocalNode {
         Ok(node)
     }
 
-    /// The same stream; reading from it ends when `stop` asks for it.
-    pub(super) fn stopped_by(self, stop: Stop) -> Self {
+    /// The same stream, as the source of a file of which the umask decides on the mode. Reading
+    /// from it ends when `stop` asks for it.
+    pub(super) fn as_input(mut self, stop: Stop, umask: u32) -> Self {
+        self.meta.perm = 0o666 & !umask;
         Self { stop, ..self }
     }
 
@@ -163,10 +166,22 @@ impl LocalNode {
 
     /// Reads a file that has no holes. It has ended where a read at its known size is short, so
     /// one call reads a small file.
-    fn read_dense(&self, fd: &OwnedFd, buf: &mut [u8], sink: &mut Sink<'_>) -> Result<()> {
+    fn read_dense(
+        &self,
+        fd: &OwnedFd,
+        buf: &mut [u8],
+        salvage: &mut Salvage,
+        sink: &mut Sink<'_>,
+    ) -> Result<()> {
         let mut at = 0;
         loop {
-            let count = self.read_at(fd, buf, at)?;
+            let count = match self.read_at(fd, buf, at) {
+                Err(error) if error.is_damage() && at < self.meta.size => {
+                    let rest = at..self.meta.size;
+                    return read_range(&OnHost(self, fd), rest, buf, salvage, sink);
+                }
+                other => other?,
+            };
             if count == 0 {
                 return Ok(());
             }
@@ -174,27 +189,6 @@ impl LocalNode {
             at += count as u64;
             if at == self.meta.size && count < buf.len() {
                 return Ok(());
-            }
-        }
-    }
-
-    fn read_extents(&self, fd: &OwnedFd, buf: &mut [u8], sink: &mut Sink<'_>) -> Result<()> {
-        let mut at = 0;
-        loop {
-            at = match rustix::fs::seek(fd, SeekFrom::Data(at)) {
-                Ok(data) => data,
-                Err(Errno::NXIO) => return Ok(()),
-                Err(error) => return Err(failure(&self.shown, error)),
-            };
-            let end = self.on(rustix::fs::seek(fd, SeekFrom::Hole(at)))?;
-            while at < end {
-                let want = usize::try_from(end - at).unwrap_or(CHUNK).min(CHUNK);
-                let count = self.read_at(fd, buf.get_mut(..want).unwrap_or_default(), at)?;
-                if count == 0 {
-                    return Ok(());
-                }
-                sink(at, buf.get(..count).unwrap_or_default())?;
-                at += count as u64;
             }
         }
     }
@@ -227,13 +221,18 @@ impl<'s> Node<'s> for LocalNode {
         self.descriptor(OFlags::RDONLY | wait).map(drop)
     }
 
-    fn read(&self, scratch: &mut Scratch, sink: &mut Sink<'_>) -> Result<()> {
+    fn read(
+        &self,
+        scratch: &mut Scratch,
+        salvage: &mut Salvage,
+        sink: &mut Sink<'_>,
+    ) -> Result<()> {
         self.open()?;
         let fd = self.descriptor(OFlags::RDONLY)?;
         let buf = &mut scratch.piece;
         match self.meta.kind {
-            FileKind::Regular if self.dense => self.read_dense(fd, buf, sink),
-            FileKind::Regular => self.read_extents(fd, buf, sink),
+            FileKind::Regular if self.dense => self.read_dense(fd, buf, salvage, sink),
+            FileKind::Regular => read_data(&OnHost(self, fd), self.meta.size, buf, salvage, sink),
             _ => self.read_stream(fd, buf, sink),
         }
     }
@@ -243,7 +242,10 @@ impl<'s> Node<'s> for LocalNode {
             return Ok(None);
         }
         let fd = self.descriptor(OFlags::RDONLY)?;
-        let count = self.read_at(fd, &mut scratch.piece, 0)?;
+        let count = match self.read_at(fd, &mut scratch.piece, 0) {
+            Err(error) if error.is_damage() => return Ok(None),
+            other => other?,
+        };
         // Of a file that changes meanwhile nothing can be said.
         let all = count as u64 == self.meta.size && count < scratch.piece.len();
         Ok(scratch.piece.get(..count).filter(|_| all))
@@ -331,10 +333,10 @@ impl<'s> Node<'s> for LocalNode {
         let (dir, os_name) = (self.directory()?, OsStr::from_bytes(name));
         let (meta, shown) = (like.meta, self.child_shown(name));
         // An archive copy grants nothing to others before it has its owner.
-        let perm = if rules.archive {
-            acls::private(meta.perm) | 0o600
-        } else {
-            meta.perm & 0o777
+        let perm = match rules.mode.filter(|_| meta.kind == FileKind::Regular) {
+            Some(mode) => mode & 0o700 | 0o600,
+            None if rules.archive => acls::private(meta.perm) | 0o600,
+            None => meta.perm & 0o777,
         };
         let mode = Mode::from_raw_mode(perm);
         let node = |kind| rustix::fs::mknodat(dir, os_name, kind, mode, meta.rdev).map(|()| None);
@@ -407,17 +409,17 @@ impl<'s> Node<'s> for LocalNode {
         }
     }
 
-    fn write(&self, size: u64, fill: &mut Fill<'_>) -> Result<()> {
+    fn write(&self, fill: &mut Fill<'_>) -> Result<()> {
         let file = self.duplicate(OFlags::WRONLY)?;
         if !matches!(self.meta.kind, FileKind::Regular | FileKind::BlockDevice) {
-            return self.write_stream(file, size, fill);
+            return self.write_stream(file, fill);
         }
         let on = |error: std::io::Error| match Errno::from_io_error(&error) {
             Some(errno) => failure(&self.shown, errno),
             None => CopyError::on(&self.shown, error),
         };
         let mut end = 0;
-        fill(&mut |at, data| {
+        let size = fill(&mut |at, data| {
             end = at + data.len() as u64;
             file.write_all_at(data, at).map_err(on)
         })?;
@@ -428,6 +430,10 @@ impl<'s> Node<'s> for LocalNode {
     }
 
     fn finish(&self, rules: &Rules, meta: &Meta, xattrs: &Xattrs, made: bool) -> Result<()> {
+        let mode = rules.mode.filter(|_| self.meta.kind == FileKind::Regular);
+        if let Some(mode) = mode.filter(|_| !rules.archive) {
+            return self.set_mode(mode);
+        }
         if !rules.archive {
             // Nothing but a new directory was made with more rights than it gets.
             let more = made && meta.kind == FileKind::Directory && meta.perm & 0o700 != 0o700;
@@ -447,14 +453,38 @@ impl<'s> Node<'s> for LocalNode {
         }
         let owned = self.keep_owner(meta)?;
         self.keep_xattrs(xattrs, owned)?;
-        if meta.kind != FileKind::Symlink {
-            self.set_mode(if owned {
-                meta.perm
-            } else {
-                meta.perm & !SET_ID
-            })?;
+        match (meta.kind, mode, owned) {
+            (FileKind::Symlink, ..) => Ok(()),
+            (_, Some(mode), _) => self.set_mode(mode),
+            (_, None, true) => self.set_mode(meta.perm),
+            (_, None, false) => self.set_mode(meta.perm & !SET_ID),
         }
-        Ok(())
+    }
+}
+
+/// The content of a file of this machine.
+struct OnHost<'n>(&'n LocalNode, &'n OwnedFd);
+
+impl Content for OnHost<'_> {
+    type Error = CopyError;
+
+    fn read(&self, at: u64, buf: &mut [u8]) -> Result<usize> {
+        self.0.read_at(self.1, buf, at)
+    }
+
+    fn data(&self, at: u64) -> Result<Option<u64>> {
+        match rustix::fs::seek(self.1, SeekFrom::Data(at)) {
+            Err(Errno::NXIO) => Ok(None),
+            found => self.0.on(found).map(Some),
+        }
+    }
+
+    fn hole(&self, at: u64) -> Result<u64> {
+        self.0.on(rustix::fs::seek(self.1, SeekFrom::Hole(at)))
+    }
+
+    fn damage(error: CopyError) -> Result<Cause> {
+        error.into_damage()
     }
 }
 

@@ -1,5 +1,6 @@
 //! Copying one node that is no directory: its content, or the node itself.
 
+use crate::damage::Salvage;
 use crate::vfs::FileKind;
 
 use super::canonical::{Canonical, has_hole};
@@ -158,6 +159,7 @@ impl<'a> Copy<'_> {
     ) -> Result<()> {
         let meta = from.meta();
         let filled = meta.size > 0 || meta.kind != FileKind::Regular;
+        let mut salvage = self.salvage();
         if filled && to.share(from)? {
             self.report.bytes(meta.size);
         } else if filled {
@@ -169,15 +171,29 @@ impl<'a> Copy<'_> {
                     Ok(())
                 };
                 if !self.canonical {
-                    return from.read(scratch, &mut take);
+                    from.read(scratch, &mut salvage, &mut take)?;
+                    self.report.check_stop()?;
+                    return Ok(salvage.length(meta.size));
                 }
                 let mut blocks = Canonical::new();
-                from.read(scratch, &mut |at, data| blocks.add(at, data, &mut take))?;
-                blocks.end(meta.size, &mut take)
+                let mut add = |at, data: &[u8]| blocks.add(at, data, &mut take);
+                from.read(scratch, &mut salvage, &mut add)?;
+                let length = salvage.length(meta.size);
+                blocks.end(length, &mut take)?;
+                Ok(length)
             };
-            to.write(meta.size, &mut fill)?;
+            to.write(&mut fill)?;
         }
-        self.finish(from, to, made, scratch)
+        self.finish(from, to, made, scratch)?;
+        match salvage.found() {
+            None => Ok(()),
+            Some(damage) => Err(CopyError::on(from.shown(), CopyCause::Damaged(damage))),
+        }
+    }
+
+    /// What the reading of a file that may be damaged begins with.
+    pub(super) fn salvage(&self) -> Salvage {
+        Salvage::new(self.keep_going, self.report.stop())
     }
 
     pub(super) fn finish(

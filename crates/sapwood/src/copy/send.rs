@@ -12,11 +12,12 @@ use std::thread;
 use super::Existing;
 use super::error::{CopyCause, CopyError, Result};
 use super::report::{Item, Report};
-use super::side::{Found, Handle, Meta, Node, Scratch, Shown, join};
-use super::unpack::UntarError;
+use super::side::{Found, Handle, Meta, Node, Rules, Scratch, Shown, join};
+use super::unpack::{UntarError, refuse_whiteout};
 use super::walk::{Copy, MOST_LEVELS, Target};
 use crate::archive::{ArchiveError, Attributes, Entry, EntryKind, PIECE, tar_entries};
-use crate::bulk::{self, Message, Reason, Receiver, Sender, Work};
+use crate::bulk::{self, Content, Message, Reason, Receiver, Sender, Work};
+use crate::damage::Damage;
 use crate::shown;
 use crate::vfs::FileKind;
 
@@ -59,6 +60,7 @@ fn send_archive(archive: impl Read, sender: &mut Sender) -> std::result::Result<
     let mut entries = tar_entries(archive)?;
     let mut piece = vec![0; PIECE];
     while let Some(entry) = entries.next()? {
+        refuse_whiteout(&entry.path)?;
         let mut sent = sender.entry(&entry);
         if entry.size > 0 {
             loop {
@@ -68,7 +70,7 @@ fn send_archive(archive: impl Read, sender: &mut Sender) -> std::result::Result<
                 }
                 sent = sender.content(at, piece.get(..count).unwrap_or_default());
             }
-            sent = sent.and_then(|()| sender.end_content(true));
+            sent = sent.and_then(|()| sender.end_content(Content::Complete));
         }
         match sent {
             Err(error) if error.kind() == io::ErrorKind::InvalidInput => return Err(error.into()),
@@ -162,7 +164,13 @@ fn connect<'a>(
     from_image: bool,
     place: &Target<'a>,
 ) -> Option<(Sender, Receiver)> {
-    let plain = copy.links && copy.rules.archive && copy.rules.owner.is_none();
+    let Rules {
+        archive,
+        owner,
+        mode,
+        ..
+    } = copy.rules;
+    let plain = copy.links && archive && owner.is_none() && mode.is_none();
     if from_image || !plain || copy.existing != Existing::Replace {
         return None;
     }
@@ -308,8 +316,9 @@ impl<'a> Walk<'_, '_, 'a> {
             let kind = EntryKind::Link(first.clone());
             return self.entry(from, kind, path, 0);
         }
+        let mut damage = None;
         match meta.kind {
-            FileKind::Regular => self.file(from, path)?,
+            FileKind::Regular => damage = self.file(from, path)?,
             FileKind::Symlink => {
                 let target = from.read_link()?;
                 self.entry(from, EntryKind::Symlink(target), path, 0)?;
@@ -319,16 +328,21 @@ impl<'a> Walk<'_, '_, 'a> {
         if several {
             self.firsts.insert(meta.id, path.to_vec());
         }
-        Ok(())
+        match damage {
+            None => Ok(()),
+            Some(damage) => Err(CopyError::on(from.shown(), CopyCause::Damaged(damage))),
+        }
     }
 
-    fn file(&mut self, from: &dyn Node<'a>, path: &[u8]) -> Result<()> {
+    /// Sends a file; returns what of it cannot be read.
+    fn file(&mut self, from: &dyn Node<'a>, path: &[u8]) -> Result<Option<Damage>> {
         from.open()?;
         let size = from.meta().size;
         self.entry(from, EntryKind::Regular, path, size)?;
         if size == 0 {
-            return Ok(());
+            return Ok(None);
         }
+        let mut salvage = self.copy.salvage();
         let Self {
             copy,
             sender,
@@ -336,14 +350,20 @@ impl<'a> Walk<'_, '_, 'a> {
             scratch,
             ..
         } = self;
-        let read = from.read(scratch, &mut |at, data| {
+        let read = from.read(scratch, &mut salvage, &mut |at, data| {
             copy.report.check_stop()?;
             sender.content(at, data).map_err(|_| lost(to))?;
             copy.report.bytes(data.len() as u64);
             Ok(())
         });
-        let ended = sender.end_content(read.is_ok());
-        read.and(ended.map_err(|_| lost(to)))
+        let read = read.and_then(|()| copy.report.check_stop());
+        let ended = sender.end_content(match (&read, salvage.length(size)) {
+            (Err(_), _) => Content::Incomplete,
+            (Ok(()), length) if length < size => Content::Cut(length),
+            (Ok(()), _) => Content::Complete,
+        });
+        read.and(ended.map_err(|_| lost(to)))?;
+        Ok(salvage.found())
     }
 
     /// Sends an entry; content follows it.

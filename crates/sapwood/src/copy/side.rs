@@ -6,6 +6,7 @@
 
 use std::os::fd::BorrowedFd;
 
+use crate::damage::Salvage;
 use crate::shown;
 use crate::vfs::{Credentials, FileKind, Ino, Timestamp};
 
@@ -40,6 +41,8 @@ pub(super) struct Rules {
     pub(super) inherits: bool,
     /// Owner of everything that is made in an image, whatever the source says.
     pub(super) owner: Option<(u32, u32)>,
+    /// Mode of every file that is written, whatever its source and the umask say.
+    pub(super) mode: Option<u32>,
     /// The user that runs the command.
     pub(super) caller: Credentials,
 }
@@ -73,8 +76,8 @@ impl Rules {
 
 /// Takes a piece of a file: its offset and bytes.
 pub(super) type Sink<'s> = dyn FnMut(u64, &[u8]) -> Result<()> + 's;
-/// Hands all pieces of a file to a sink.
-pub(super) type Fill<'f> = dyn FnMut(&mut Sink<'_>) -> Result<()> + 'f;
+/// Hands all pieces of a file to a sink; returns the length of the file.
+pub(super) type Fill<'f> = dyn FnMut(&mut Sink<'_>) -> Result<u64> + 'f;
 /// Names and values of extended attributes.
 pub(super) type Xattrs = Vec<(Vec<u8>, Vec<u8>)>;
 
@@ -144,8 +147,10 @@ pub(super) trait Node<'s>: Shown + Send + Sync {
 
     /// Opens a regular file for reading, so that a copy of an unreadable file makes nothing.
     fn open(&self) -> Result<()>;
-    /// Calls `sink` with every piece of data of a file; between them are holes.
-    fn read(&self, scratch: &mut Scratch, sink: &mut Sink<'_>) -> Result<()>;
+    /// Calls `sink` with every piece of data of a file; between them are holes, or damage, which
+    /// `salvage` gets.
+    fn read(&self, scratch: &mut Scratch, salvage: &mut Salvage, sink: &mut Sink<'_>)
+    -> Result<()>;
     /// All content of a file that has no holes and fits into one piece, where that can be said.
     fn whole<'b>(&self, _scratch: &'b mut Scratch) -> Result<Option<&'b [u8]>> {
         Ok(None)
@@ -191,9 +196,8 @@ pub(super) trait Node<'s>: Shown + Send + Sync {
         Ok(false)
     }
 
-    /// Writes a file's content: `fill` hands over its pieces; `size` is its length if it ends with
-    /// a hole.
-    fn write(&self, size: u64, fill: &mut Fill<'_>) -> Result<()>;
+    /// Writes a file's content: `fill` hands over its pieces.
+    fn write(&self, fill: &mut Fill<'_>) -> Result<()>;
     /// Gives the node times, owner, attributes and mode, in this order, and removes ACLs that the
     /// attributes lack. A change of the owner drops capabilities and set-id bits. `made`: this
     /// command made the node.

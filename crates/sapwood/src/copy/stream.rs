@@ -60,12 +60,7 @@ impl LocalNode {
     }
 
     /// Writes to a pipe or terminal: holes as zeros.
-    pub(super) fn write_stream(
-        &self,
-        mut file: File,
-        size: u64,
-        fill: &mut Fill<'_>,
-    ) -> Result<()> {
+    pub(super) fn write_stream(&self, mut file: File, fill: &mut Fill<'_>) -> Result<()> {
         const ZEROS: [u8; 4096] = [0; 4096];
         let mut end = 0;
         let zeros_to = |file: &mut File, end: &mut u64, at: u64| -> std::io::Result<()> {
@@ -84,7 +79,7 @@ impl LocalNode {
             }
             _ => CopyError::on(self.shown(), error),
         };
-        fill(&mut |at, data| {
+        let size = fill(&mut |at, data| {
             zeros_to(&mut file, &mut end, at).map_err(on)?;
             file.write_all(data).map_err(on)?;
             end = at + data.len() as u64;

@@ -8,6 +8,7 @@ use super::error::{CopyCause, CopyError, Result};
 use super::local_side::LocalSide;
 use super::side::{Found, Meta, Node, Scratch, Side};
 use crate::changes::Changes;
+use crate::damage::Salvage;
 use crate::vfs::{FileKind, Timestamp};
 
 /// A node of the directory: what an image gets of it.
@@ -109,12 +110,14 @@ fn report<'a>(
         xattrs: &xattrs,
     });
     if regular && size > 0 {
+        let mut salvage = Salvage::default();
         let mut sink = |at, data: &[u8]| {
             to.content(at, data);
             Ok(())
         };
-        let read = node.read(scratch, &mut |at, data| canonical.add(at, data, &mut sink));
+        let mut add = |at, data: &[u8]| canonical.add(at, data, &mut sink);
+        let read = node.read(scratch, &mut salvage, &mut add);
         // The copy meets the same error, and reports it.
-        let _ = read.and_then(|()| canonical.end(size, &mut sink));
+        let _ = read.and_then(|()| canonical.end(salvage.length(size), &mut sink));
     }
 }

@@ -14,7 +14,8 @@ use super::side::{Found, Meta, New, Rules, Side, Sink, Xattrs};
 use super::{CopyOptions, CopyReport};
 use crate::acls;
 use crate::archive::{
-    ArchiveError, Attributes, Entries, Entry, EntryKind, PIECE, components, path, tar_entries,
+    ArchiveError, Attributes, Entries, Entry, EntryKind, PIECE, components, is_whiteout, path,
+    tar_entries,
 };
 use crate::progress::{OnProgress, Stop};
 use crate::vfs::FileKind;
@@ -145,6 +146,7 @@ impl<'u> Unpack<'_, '_, 'u> {
     ) -> std::result::Result<(), UntarError> {
         let parts = components(&entry.path)?;
         let below = parts.join(&b'/');
+        refuse_whiteout(&entry.path)?;
         let Some((name, parents)) = parts.split_last() else {
             if entry.kind != EntryKind::Directory {
                 return Err(ArchiveError::Root(path(&entry.path)).into());
@@ -259,7 +261,7 @@ impl<'u> Unpack<'_, '_, 'u> {
                 loop {
                     report.check_stop()?;
                     let (at, count) = match content.read(piece) {
-                        Ok((_, 0)) => return Ok(()),
+                        Ok((_, 0)) => return Ok(entry.size),
                         Ok(read) => read,
                         Err(error) => {
                             failed = Some(error);
@@ -273,7 +275,7 @@ impl<'u> Unpack<'_, '_, 'u> {
                     report.bytes(count as u64);
                 }
             };
-            let written = node.write(entry.size, &mut fill);
+            let written = node.write(&mut fill);
             if written.is_err() {
                 // The error that is reported is the first one.
                 let _ = self.top().remove(name);
@@ -367,6 +369,17 @@ impl<'u> Unpack<'_, '_, 'u> {
             self.settle(finished)?;
         }
         Ok(())
+    }
+}
+
+/// Refuses the name of a whiteout, which only a layer in an image may have.
+pub(super) fn refuse_whiteout(named: &[u8]) -> std::result::Result<(), ArchiveError> {
+    match components(named)?
+        .last()
+        .is_some_and(|name| is_whiteout(name))
+    {
+        true => Err(ArchiveError::OfLayer(path(named))),
+        false => Ok(()),
     }
 }
 

@@ -50,6 +50,8 @@ pub(super) struct Copy<'a> {
     /// Keep hard links, and copy a symbolic link that is named, not what it leads to.
     pub(super) links: bool,
     pub(super) existing: Existing,
+    /// What follows a part of a file that cannot be read is copied too.
+    pub(super) keep_going: bool,
     pub(super) rules: Rules,
     pub(super) report: &'a Report<'a>,
     /// One thread makes everything in the order of the walk, and what depends on the host's file

@@ -1,14 +1,17 @@
-//! Entries of an archive: ustar headers with pax records.
+//! Entries of an archive: ustar headers with pax records, and content.
 
 use std::io::{self, Write};
 
 use tar::{EntryType, Header};
 
-use super::compare::{fill, target, xattrs};
+use super::compare::{target, xattrs};
+use super::holes::{self, Map};
 use super::{ExportError, Result, at, shown};
+use crate::damage::{Content, Damage, InImage, Salvage, read_range};
+use crate::progress::Stop;
 use crate::tree::Node;
 use crate::vfs::acl::{Acl, Tag};
-use crate::vfs::{Attr, FileKind, Timestamp};
+use crate::vfs::{Attr, Cause, FileKind, Timestamp};
 
 /// Unit of an archive, in bytes.
 const BLOCK: usize = 512;
@@ -24,7 +27,22 @@ const SIZES: u64 = 1 << 33;
 pub(super) struct Entries<W: Write> {
     out: W,
     piece: Vec<u8>,
+    files: Files,
 }
+
+/// How files are written.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Files {
+    /// Holes are left out.
+    pub(super) sparse: bool,
+    /// What follows a part that cannot be read is read too.
+    pub(super) keep_going: bool,
+    /// Bytes of the image. A file with holes that is larger is worth a warning.
+    pub(super) image: u64,
+}
+
+/// Is told of bytes of content that were written.
+pub(super) type Copied<'c> = dyn FnMut(u64) + 'c;
 
 /// Records of a pax header.
 #[derive(Default)]
@@ -56,10 +74,11 @@ impl Records {
 }
 
 impl<W: Write> Entries<W> {
-    pub(super) fn new(out: W) -> Self {
+    pub(super) fn new(out: W, files: Files) -> Self {
         Self {
             out,
             piece: vec![0; PIECE],
+            files,
         }
     }
 
@@ -84,15 +103,21 @@ impl<W: Write> Entries<W> {
         self.header(header, EntryType::Link, path, first, 0, records)
     }
 
-    /// An inode with its content.
-    pub(super) fn node(&mut self, path: &[u8], node: &Node<'_>) -> Result<()> {
+    /// An inode with its content. Returns what of it could not be read, in place of which the
+    /// archive has zeros.
+    pub(super) fn node(
+        &mut self,
+        path: &[u8],
+        node: &Node<'_>,
+        copied: &mut Copied<'_>,
+    ) -> Result<Option<Damage>> {
         let attr = node.attr();
         let mut records = Records::default();
         let mut header = attributes(attr, &mut records);
         for (name, value) in xattrs(node).map_err(at(path))? {
             xattr(&mut records, &name, &value);
         }
-        let (mut name, mut link, mut size) = (path.to_vec(), Vec::new(), 0);
+        let (mut name, mut link) = (path.to_vec(), Vec::new());
         let kind = match attr.kind {
             FileKind::Directory => {
                 let end: &[u8] = if path.is_empty() { b"./" } else { b"/" };
@@ -114,13 +139,61 @@ impl<W: Write> Entries<W> {
                 }
             }
             FileKind::Fifo | FileKind::Socket => EntryType::Fifo,
-            FileKind::Regular => {
-                size = attr.size;
-                EntryType::Regular
-            }
+            FileKind::Regular => return self.file(path, node, header, records, copied),
         };
-        self.header(header, kind, &name, &link, size, records)?;
-        self.content(path, node, size)
+        self.header(header, kind, &name, &link, 0, records)?;
+        Ok(None)
+    }
+
+    /// A file with its content, or with its data alone if holes are left out.
+    fn file(
+        &mut self,
+        path: &[u8],
+        node: &Node<'_>,
+        header: Header,
+        mut records: Records,
+        copied: &mut Copied<'_>,
+    ) -> Result<Option<Damage>> {
+        let size = node.attr().size;
+        let whole = [(0, size)];
+        let Some(map) = self.map(path, node)? else {
+            self.header(header, EntryType::Regular, path, b"", size, records)?;
+            return self.content(path, node, &whole, copied);
+        };
+        let text = map.text(size);
+        let stored = map.bytes().saturating_add(text.len() as u64);
+        records.add(b"GNU.sparse.major", b"1");
+        records.add(b"GNU.sparse.minor", b"0");
+        records.name(b"GNU.sparse.name", path);
+        records.add(b"GNU.sparse.realsize", size.to_string().as_bytes());
+        let name = holes::entry_name(path);
+        let name = name.get(..NAME).unwrap_or(&name);
+        self.header(header, EntryType::Regular, name, b"", stored, records)?;
+        self.out.write_all(&text)?;
+        self.content(path, node, &map.0, copied)
+    }
+
+    /// Where a file has data, if its holes are left out and that is shorter.
+    fn map(&self, path: &[u8], node: &Node<'_>) -> Result<Option<Map>> {
+        let (size, image) = (node.attr().size, self.files.image);
+        if size == 0 || !(self.files.sparse || size > image) {
+            return Ok(None);
+        }
+        let file = InImage(node.file_system(), node.ino());
+        let Some(map) = Map::of(&file, size).map_err(at(path))? else {
+            return Ok(None);
+        };
+        let data = map.bytes();
+        if !self.files.sparse {
+            let (path, holes) = (shown(path), size - data);
+            log::warn!(
+                "{}: its holes, {holes} bytes, are written as zeros",
+                path.display()
+            );
+            return Ok(None);
+        }
+        let shorter = data.saturating_add(map.text(size).len() as u64) < size;
+        Ok(shorter.then_some(map))
     }
 
     /// Writes a header, with a pax header before it if it needs one.
@@ -167,19 +240,39 @@ impl<W: Write> Entries<W> {
         Ok(())
     }
 
-    fn content(&mut self, path: &[u8], node: &Node<'_>, size: u64) -> Result<()> {
-        let mut done = 0;
-        while done < size {
-            let want = usize::try_from(size - done).unwrap_or(PIECE).min(PIECE);
-            let piece = self.piece.get_mut(..want).unwrap_or_default();
-            let count = fill(node, done, piece).map_err(at(path))?;
-            if count < want {
+    /// Writes the pieces of a file. What cannot be read is zeros, as its length is in the header.
+    fn content(
+        &mut self,
+        path: &[u8],
+        node: &Node<'_>,
+        pieces: &[(u64, u64)],
+        copied: &mut Copied<'_>,
+    ) -> Result<Option<Damage>> {
+        let file = OfExport(InImage(node.file_system(), node.ino()), path);
+        let mut salvage = Salvage::new(self.files.keep_going, Stop::new());
+        let mut written = 0_u64;
+        for (start, length) in pieces {
+            let (start, end) = (*start, start.saturating_add(*length));
+            let mut done = start;
+            let Self { out, piece, .. } = self;
+            if !salvage.has_ended() {
+                let mut sink = |at: u64, data: &[u8]| {
+                    zeros(out, at - done)?;
+                    out.write_all(data)?;
+                    done = at.saturating_add(data.len() as u64);
+                    copied(data.len() as u64);
+                    Ok(())
+                };
+                read_range(&file, start..end, piece, &mut salvage, &mut sink)?;
+            }
+            if done < end && !salvage.has_found() {
                 return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into());
             }
-            self.out.write_all(piece)?;
-            done += count as u64;
+            zeros(&mut self.out, end.saturating_sub(done))?;
+            written = written.saturating_add(*length);
         }
-        self.pad(size)
+        self.pad(written)?;
+        Ok(salvage.found())
     }
 
     /// Fills the last block of so many bytes.
@@ -191,6 +284,44 @@ impl<W: Write> Entries<W> {
         }
         Ok(())
     }
+}
+
+/// The content of a file that is exported under a path.
+struct OfExport<'a>(InImage<'a>, &'a [u8]);
+
+impl Content for OfExport<'_> {
+    type Error = ExportError;
+
+    fn read(&self, at: u64, buf: &mut [u8]) -> Result<usize> {
+        self.0.read(at, buf).map_err(super::at(self.1))
+    }
+
+    fn data(&self, at: u64) -> Result<Option<u64>> {
+        self.0.data(at).map_err(super::at(self.1))
+    }
+
+    fn hole(&self, at: u64) -> Result<u64> {
+        self.0.hole(at).map_err(super::at(self.1))
+    }
+
+    fn damage(error: ExportError) -> Result<Cause> {
+        match error {
+            ExportError::Image { path, source } => {
+                InImage::damage(source).map_err(|source| ExportError::Image { path, source })
+            }
+            other => Err(other),
+        }
+    }
+}
+
+fn zeros(out: &mut impl Write, mut count: u64) -> io::Result<()> {
+    static ZEROS: [u8; PIECE] = [0; PIECE];
+    while count > 0 {
+        let most = usize::try_from(count).unwrap_or(PIECE).min(PIECE);
+        out.write_all(ZEROS.get(..most).unwrap_or_default())?;
+        count -= most as u64;
+    }
+    Ok(())
 }
 
 /// Puts as much of a name into a field as it can hold.

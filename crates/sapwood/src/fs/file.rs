@@ -10,7 +10,9 @@ use super::error::{Error, Result};
 use super::file_system::FileSystem;
 use super::handle::Handle;
 use super::metadata::{Metadata, Times};
-use crate::vfs::{self, AllocMode, SeekFrom, SetAttr, SyncKind, WriteMode};
+use crate::damage::{Content, Damage, InImage, Salvage, read_range};
+use crate::progress::Stop;
+use crate::vfs::{self, AllocMode, Cause, SeekFrom, SetAttr, SyncKind, WriteMode};
 
 /// How a file is opened, as [`std::fs::OpenOptions`].
 #[derive(Debug, Clone)]
@@ -98,6 +100,33 @@ pub struct File {
     position: Mutex<u64>,
 }
 
+/// Bytes that are read at once.
+const PIECE: usize = 1 << 20;
+
+/// The content of an open file.
+struct Readable<'f>(InImage<'f>);
+
+impl Content for Readable<'_> {
+    type Error = io::Error;
+
+    fn read(&self, at: u64, buf: &mut [u8]) -> io::Result<usize> {
+        Ok(self.0.read(at, buf)?)
+    }
+
+    fn data(&self, at: u64) -> io::Result<Option<u64>> {
+        Ok(self.0.data(at)?)
+    }
+
+    fn hole(&self, at: u64) -> io::Result<u64> {
+        Ok(self.0.hole(at)?)
+    }
+
+    fn damage(error: io::Error) -> io::Result<Cause> {
+        let error = error.downcast::<vfs::Error>()?;
+        Ok(InImage::damage(error)?)
+    }
+}
+
 impl File {
     pub(super) fn new(handle: Handle, path: &Path, options: &OpenOptions) -> Self {
         Self {
@@ -136,6 +165,27 @@ impl File {
             true => Ok(()),
             false => Err(io::ErrorKind::UnexpectedEof.into()),
         }
+    }
+
+    /// Hands the content to `sink` in pieces, each with its offset: up to a part that cannot be
+    /// read, or also after it if `keep_going`. Returns what could not be read; a range that no
+    /// piece covers is in it.
+    ///
+    /// # Errors
+    /// The file was not opened for reading; the first error of `sink`.
+    pub fn read_around_damage(
+        &self,
+        keep_going: bool,
+        sink: &mut dyn FnMut(u64, &[u8]) -> io::Result<()>,
+    ) -> io::Result<Option<Damage>> {
+        let action = "read";
+        self.allowed(self.read, action)?;
+        let size = self.metadata()?.len();
+        let mut salvage = Salvage::new(keep_going, Stop::new());
+        let content = Readable(InImage(self.handle.vfs(), self.handle.ino()));
+        let mut piece = vec![0; PIECE];
+        read_range(&content, 0..size, &mut piece, &mut salvage, sink)?;
+        Ok(salvage.found())
     }
 
     /// Writes all of `data` at a byte offset; at the end if the file was opened to append.

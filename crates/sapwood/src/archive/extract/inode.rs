@@ -111,6 +111,7 @@ impl<'a> Extraction<'a> {
                 end = written.map_err(failed(named))?;
             }
         }
+        let size = content.cut().map_or(size, |cut| cut.min(size));
         if end < size {
             let changes = SetAttr {
                 size: Some(size),

@@ -16,7 +16,7 @@ const RESERVED: &[u8] = b".wh..wh.";
 const OPAQUE: &[u8] = b".wh..wh..opq";
 
 /// Whether an entry of this name only hides others, or is for the tool that wrote the layer.
-pub(super) fn is_one(name: &[u8]) -> bool {
+pub(crate) fn is_one(name: &[u8]) -> bool {
     name.starts_with(WHITEOUT)
 }
 
@@ -57,6 +57,9 @@ impl Extraction<'_> {
         while let Some((entry, mark)) = layer.marked()? {
             let parts = components(&entry.path)?;
             let directory = entry.kind == EntryKind::Directory;
+            if parts.last().is_some_and(|name| is_one(name)) {
+                return Err(ArchiveError::OfLayer(path(&entry.path)));
+            }
             let changed = match parts.split_last() {
                 _ if self.into.changes.excludes(&parts.join(&b'/')) => Ok(()),
                 None if directory => {

@@ -1,0 +1,163 @@
+//! Filling a file system from sources, in their order.
+
+use std::path::Path;
+
+use super::{Filled, Source, Sources};
+use crate::archive::{ArchiveError, Entries, Extraction, Into as Place, Layer, Whiteouts};
+use crate::build::BuildError;
+use crate::changes::Changes;
+use crate::copy::{self, CopyReport};
+use crate::fs::FileSystem;
+use crate::manifest::Manifest;
+use crate::oci::OciImage;
+use crate::progress::OnProgress;
+use crate::tree::Node;
+use crate::vfs::{self, Credentials, Timestamp};
+
+impl Sources {
+    /// Fills a file system, which is called `image` in errors. Directories that no source has
+    /// belong to `owner`.
+    pub(crate) fn fill(
+        &self,
+        fs: &FileSystem,
+        image: &Path,
+        owner: (u32, u32),
+        progress: &mut OnProgress<'_>,
+    ) -> Result<Filled, BuildError> {
+        let time = self.time.unwrap_or_else(Timestamp::now);
+        self.storage.begin(fs, owner)?;
+        let mut filling = Filling {
+            fs,
+            image,
+            owner,
+            time,
+            changes: &self.changes,
+            progress,
+        };
+        let mut filled = Filled::default();
+        for source in &self.list {
+            if let Some(report) = filling.source(source)? {
+                filled.copied.add(report);
+            }
+        }
+        for path in &self.manifests {
+            Manifest::read(path)?.apply(fs, &self.changes, self.changes.time(time))?;
+        }
+        self.storage.finish(fs, progress)?;
+        Ok(filled)
+    }
+}
+
+/// A file system that is being filled.
+struct Filling<'f, 'p, 'q> {
+    fs: &'f FileSystem,
+    image: &'f Path,
+    owner: (u32, u32),
+    time: Timestamp,
+    changes: &'f Changes,
+    progress: &'p mut OnProgress<'q>,
+}
+
+impl<'f> Filling<'f, '_, '_> {
+    /// Fills it from a source. The report is of a directory.
+    fn source(&mut self, source: &Source) -> Result<Option<CopyReport>, BuildError> {
+        match source {
+            Source::Directory(path) => return self.copy(path, false).map(Some),
+            Source::LayerDirectory(path) => {
+                copy::list(path, |entries| self.uncover(entries))
+                    .map_err(|error| error.of(path))?;
+                return self.copy(path, true).map(Some);
+            }
+            Source::LayerTar(input) => {
+                input.keep()?;
+                input.with(true, |entries| self.uncover(entries))?;
+                input.with(true, |entries| {
+                    let into = below(self.place(Whiteouts::Refused)?);
+                    let layer = &mut Layer::new(entries);
+                    Extraction::new(into).run(layer, self.progress).map(drop)
+                })?;
+            }
+            Source::Tar(input) => {
+                input.with(true, |entries| self.extract(entries, Whiteouts::Refused))?;
+            }
+            Source::Cpio(input) => {
+                input.with(false, |entries| self.extract(entries, Whiteouts::Files))?;
+            }
+            Source::Layer(input) => {
+                input.keep()?;
+                input.with(true, |entries| self.whiteouts(entries))?;
+                input.with(true, |entries| self.extract(entries, Whiteouts::Applied))?;
+            }
+            Source::Oci(path) => {
+                let image = OciImage::open(path)?;
+                for layer in 0..image.layers() {
+                    if layer > 0 {
+                        image.layer(layer, |entries| self.whiteouts(entries))?;
+                    }
+                    image.layer(layer, |entries| self.extract(entries, Whiteouts::Applied))?;
+                }
+            }
+        }
+        Ok(None)
+    }
+
+    /// Copies a directory, which may be a layer in the form of overlayfs.
+    fn copy(&mut self, path: &Path, layer: bool) -> Result<CopyReport, BuildError> {
+        let (fs, image, changes) = (self.fs, self.image, self.changes);
+        Ok(copy::fill(fs, image, path, layer, changes, self.progress)?)
+    }
+
+    /// Extracts an archive.
+    fn extract(
+        &mut self,
+        entries: &mut dyn Entries,
+        whiteouts: Whiteouts,
+    ) -> Result<(), ArchiveError> {
+        let into = self.place(whiteouts)?;
+        Extraction::new(into).run(entries, self.progress).map(drop)
+    }
+
+    /// Removes what the whiteouts of a layer hide.
+    fn whiteouts(&self, entries: &mut dyn Entries) -> Result<(), ArchiveError> {
+        Extraction::new(self.place(Whiteouts::Applied)?).whiteouts(entries)
+    }
+
+    /// Makes room for a layer in the form of overlayfs.
+    fn uncover(&self, entries: &mut dyn Entries) -> Result<(), ArchiveError> {
+        let into = below(self.place(Whiteouts::Refused)?);
+        Extraction::new(into).uncover(&mut Layer::new(entries))
+    }
+
+    /// The root of the image.
+    fn place(&self, whiteouts: Whiteouts) -> Result<Place<'f>, ArchiveError> {
+        let fs: &dyn vfs::FileSystem = &**self.fs.engine();
+        let base = Node::root(fs).map_err(|source| ArchiveError::Inode {
+            path: "/".into(),
+            source,
+        })?;
+        let (uid, gid) = self.owner;
+        Ok(Place {
+            fs,
+            base,
+            through_links: true,
+            creator: Credentials {
+                uid,
+                gid,
+                umask: 0o022,
+                keep_setgid: true,
+            },
+            changes: self.changes,
+            building: Some(self.changes.time(self.time)),
+            whiteouts,
+            client: None,
+        })
+    }
+}
+
+/// The same place, where no symbolic link is followed: overlayfs follows none either.
+fn below(place: Place<'_>) -> Place<'_> {
+    Place {
+        through_links: false,
+        ..place
+    }
+}
