@@ -31,7 +31,10 @@ h1{font-size:26px;margin:0 0 12px}h2{font-size:19px;margin:40px 0 8px;border-top
 padding-top:20px}h3{font-size:15px;margin:20px 0 6px}\
 p{margin:6px 0}p.soft,span.soft,td small{color:var(--soft)}\
 code{font-size:13px;overflow-wrap:anywhere}\
-nav{columns:2;margin:12px 0}nav a{display:block;color:inherit}\
+nav{display:flex;flex-wrap:wrap;gap:4px 24px;margin:16px 0;position:relative}nav a{color:inherit}\
+nav summary{cursor:pointer}nav div{position:absolute;z-index:1;left:0;right:0;max-height:70vh;overflow:auto;\
+columns:2;padding:10px 16px;background:var(--back);border:1px solid var(--line)}\
+nav div a{display:block;padding:2px 0}\
 .wide{overflow-x:auto}\
 table{border-collapse:collapse;font-size:13px;font-variant-numeric:tabular-nums;margin:6px 0 14px}\
 th,td{padding:4px 9px;border-bottom:1px solid var(--line);text-align:right;vertical-align:top;\
@@ -47,7 +50,7 @@ svg text,svg [fill=\"#000000\"]{fill:var(--text)}svg [stroke=\"#000000\"]{stroke
 .keys{font-size:13px;margin:4px 0 10px}.keys span{display:inline-block;margin-right:16px;white-space:nowrap}\
 .keys i{display:inline-block;width:11px;height:11px;border-radius:50%;margin-right:5px;\
 -webkit-print-color-adjust:exact;print-color-adjust:exact}\
-@media(max-width:640px){body{padding:14px}nav{columns:1}h1{font-size:22px}figure{overflow-x:auto}\
+@media(max-width:640px){body{padding:14px}nav div{columns:1}h1{font-size:22px}figure{overflow-x:auto}\
 figure svg{max-width:none}table.text td{padding:4px 5px}}\
 @media print{body{max-width:none;padding:0;font-size:11px}h2{break-after:avoid}figure,tr{break-inside:avoid}\
 table{font-size:9px}td small{font-size:8px}th,td{padding:2px 4px}nav{display:none}}";
@@ -75,14 +78,16 @@ fn write(report: &Report, out: &mut String) -> Result {
         .collect();
     write!(
         out,
-        "<nav><a href=#method>How it was measured</a><a href=#targets>Targets</a>"
+        "<nav><a href=#method>How it was measured</a><a href=#targets>Targets</a>\
+         <details><summary>Tables and plots ({})</summary><div>",
+        sections.len()
     )?;
     for (number, section) in sections.iter().enumerate() {
         if let Some(table) = section.first() {
             write!(out, "<a href=#s{number}>{}</a>", escape(&table.section()))?;
         }
     }
-    write!(out, "</nav>")?;
+    write!(out, "</div></details></nav>")?;
     method(report, out)?;
     targets(report, out)?;
     published_table(report, out)?;

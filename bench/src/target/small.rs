@@ -1,6 +1,6 @@
 //! The targets for many small files.
 
-use super::{Runs, Target, met, open};
+use super::{Runs, Target, met, open, words};
 use crate::metric::{Metric, Source};
 use crate::workload::task::client::Operation;
 
@@ -29,11 +29,14 @@ fn at_most(
     metric: Metric,
 ) -> Target {
     let row = runs.named(row).unwrap_or(row);
-    let wanted = format!("{ours}: {wanted} in at most {most} of kernel-btrfs's time");
+    let wanted = format!(
+        "{}: {wanted} in at most {most} times the time of kernel btrfs",
+        words(ours)
+    );
     let mut target = runs.at_least(wanted, 1.0 / most, (row, metric, ours, "kernel-btrfs"));
     if let Some(ratio) = runs.ratio(row, metric, ours, "kernel-btrfs") {
         let [value, low, high] = [ratio.value, ratio.high, ratio.low].map(|ratio| 1.0 / ratio);
-        target.reached = format!("{value:.2} [{low:.2}, {high:.2}] of its time");
+        target.reached = format!("{value:.2} [{low:.2}, {high:.2}] times its time");
     }
     target
 }
@@ -63,7 +66,10 @@ fn images(runs: &Runs<'_>, all: &mut Vec<Target>) {
         ("sapwood-mkfs-btrfs", "mkfs.btrfs"),
         ("sapwood-mkfs-ext4", "mke2fs"),
     ] {
-        let wanted = format!("{ours}: {row} at least 3 times as fast as {theirs}");
+        let wanted = format!(
+            "{}: {row} made at least 3 times as fast as by {theirs}",
+            words(ours)
+        );
         all.push(runs.at_least(wanted, 3.0, (row, time("s"), ours, theirs)));
     }
 }
@@ -83,8 +89,10 @@ fn client(runs: &Runs<'_>, all: &mut Vec<Target>) {
     for ours in OURS {
         for (operation, most) in CLIENT {
             let name = operation.name();
-            let wanted =
-                format!("{ours}: {name} by one client, bound or not, in at most {most} µs");
+            let wanted = format!(
+                "{}: {name} by one client, bound to a processor or not, in at most {most} µs",
+                words(ours)
+            );
             let median = |figure| {
                 let metric = Metric::low("time", "µs", Source::More(figure));
                 runs.median(row, metric, ours)
@@ -145,16 +153,16 @@ mod tests {
             let target = found(&targets, wanted);
             (target.outcome, target.reached.clone())
         };
-        let tar = "ext4-fuse: tar xf of small files";
+        let tar = "Sapwood ext4, mounted: tar xf of small files";
         assert_eq!(outcome(1.9, tar).0, Outcome::Met);
         let (missed, reached) = outcome(2.5, tar);
         assert_eq!(missed, Outcome::Missed);
         assert!(reached.starts_with("2.50 ["), "{reached}");
-        let untar = "ext4-fuse: sapwood untar through the daemon";
+        let untar = "Sapwood ext4, mounted: sapwood untar through the daemon";
         assert_eq!(outcome(0.7, untar).0, Outcome::Met);
         assert_eq!(outcome(0.8, untar).0, Outcome::Missed);
         assert_eq!(
-            outcome(1.3, "ext4-fuse: rm -rf of small files").0,
+            outcome(1.3, "Sapwood ext4, mounted: rm -rf of small files").0,
             Outcome::Missed
         );
     }
@@ -167,9 +175,9 @@ mod tests {
             let targets = judge(&report(vec![small]));
             let faster = targets
                 .iter()
-                .filter(|target| target.wanted.contains("faster than mke2fs"));
+                .filter(|target| target.wanted.contains("faster than by mke2fs"));
             assert_eq!(faster.count(), 0);
-            found(&targets, "sapwood-mkfs-ext4: image-small-2000").outcome
+            found(&targets, "sapwood mkfs -t ext4: image-small-2000").outcome
         };
         assert_eq!(outcome(0.3), Outcome::Met);
         assert_eq!(outcome(0.5), Outcome::Missed);
@@ -183,7 +191,7 @@ mod tests {
                 run.seen.more.insert("chmod_bound_us".to_owned(), bound);
             }
             let targets = judge(&report(vec![client]));
-            let target = found(&targets, "btrfs-fuse: chmod by one client");
+            let target = found(&targets, "Sapwood btrfs, mounted: chmod by one client");
             (target.outcome, target.reached.clone())
         };
         let reached = "10.0 µs, bound 12.0 µs".to_owned();
