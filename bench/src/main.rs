@@ -31,7 +31,7 @@ enum Command {
     Create(command::create::Create),
     /// Compare all workloads with the kernel and other file systems: the command of `make bench`
     Suite(Box<command::suite::Suite>),
-    /// Draw the page of an earlier report once more, beside its JSON
+    /// Write the HTML and Markdown of an earlier report of `suite` once more, next to its JSON
     Page {
         /// Report, as JSON
         report: PathBuf,

@@ -9,10 +9,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use sapwood_bench::contestant::Room;
-use sapwood_bench::html;
 use sapwood_bench::report::Report;
 use sapwood_bench::runner::{Case, Runner};
-use sapwood_bench::{Error, Result, program};
+use sapwood_bench::{Error, Result, html, markdown, program};
 use sapwood_testing::machine::installed;
 
 /// Prints the needed time and space, and fails if a program is missing.
@@ -70,7 +69,7 @@ pub(crate) fn run(
     done.and(written)
 }
 
-/// Draws the page of the report in this JSON file, beside the file.
+/// Writes the pages of the report in this JSON file, as HTML and Markdown, next to the file.
 pub(crate) fn page(report: &Path) -> Result<()> {
     let text = std::fs::read_to_string(report).map_err(|source| Error::Io {
         what: report.display().to_string(),
@@ -78,8 +77,8 @@ pub(crate) fn page(report: &Path) -> Result<()> {
     })?;
     let found = Report::from_json(text.leak())
         .map_err(|error| Error::Refused(format!("{}: {error}", report.display())))?;
-    let page = html::render(&found);
-    write(report, "html", &page)
+    write(report, "md", &markdown::render(&found))?;
+    write(report, "html", &html::render(&found))
 }
 
 /// Writes a file of a report; `ending` is the extension without a dot.
