@@ -25,7 +25,7 @@ pub(super) enum Command {
     /// List all subvolumes
     List {
         /// Image, or directory of a mount
-        #[arg(value_name = "IMAGE|MOUNT_DIR")]
+        #[arg(value_name = "IMAGE")]
         image: PathBuf,
         /// Print JSON
         #[arg(long)]
@@ -33,8 +33,8 @@ pub(super) enum Command {
     },
     /// Make an empty subvolume
     Create {
-        /// Its place in an image or in a mount
-        #[arg(value_name = "IMAGE:PATH|MOUNT_DIR/PATH")]
+        /// Its place: IMAGE:PATH or MOUNT_DIR/PATH
+        #[arg(value_name = "PLACE")]
         place: OsString,
         /// Owner of its root directory [default: the user that calls]
         #[arg(long, value_name = "UID:GID", value_parser = owner::parse)]
@@ -44,11 +44,12 @@ pub(super) enum Command {
     },
     /// Make a snapshot of a subvolume
     Snapshot {
-        /// The subvolume; without a path the default one, or the one that is mounted
-        #[arg(value_name = "IMAGE[:PATH]|MOUNT_DIR[/PATH]")]
+        /// The subvolume: IMAGE[:PATH] or MOUNT_DIR[/PATH]; without a path the default one, or the
+        /// one that is mounted
+        #[arg(value_name = "SOURCE")]
         source: OsString,
-        /// Place of the snapshot in the same image or mount; IMAGE: may be left out
-        #[arg(value_name = "[IMAGE:]PATH|MOUNT_DIR/PATH")]
+        /// Place of the snapshot in the same image or mount: [IMAGE:]PATH or MOUNT_DIR/PATH
+        #[arg(value_name = "PLACE")]
         place: OsString,
         /// Make it read-only
         #[arg(short, long)]
@@ -58,8 +59,8 @@ pub(super) enum Command {
     },
     /// Delete subvolumes
     Delete {
-        /// Their places in an image or in a mount
-        #[arg(value_name = "IMAGE:PATH|MOUNT_DIR/PATH", required = true)]
+        /// Their places: IMAGE:PATH or MOUNT_DIR/PATH
+        #[arg(value_name = "PLACE", required = true)]
         places: Vec<OsString>,
         #[command(flatten)]
         choice: SubvolumeChoice,
@@ -67,24 +68,24 @@ pub(super) enum Command {
     /// Print the subvolume that is mounted when none is named
     GetDefault {
         /// Image, or directory of a mount
-        #[arg(value_name = "IMAGE|MOUNT_DIR")]
+        #[arg(value_name = "IMAGE")]
         image: PathBuf,
     },
     /// Make the subvolume the one that is mounted when none is named
     SetDefault {
-        /// Its place, or the image or a directory of the mount
-        #[arg(value_name = "IMAGE[:PATH]|MOUNT_DIR[/PATH]")]
+        /// Its place: IMAGE:PATH or MOUNT_DIR/PATH; or IMAGE or MOUNT_DIR, and the next argument
+        #[arg(value_name = "PLACE")]
         place: OsString,
         /// Its id, or its path from the top level, as `subvolume list` prints them
-        #[arg(value_name = "ID|PATH")]
+        #[arg(value_name = "ID")]
         subvolume: Option<OsString>,
         #[command(flatten)]
         choice: SubvolumeChoice,
     },
     /// Make a subvolume read-only
     SetReadOnly {
-        /// Its place in an image or in a mount
-        #[arg(value_name = "IMAGE:PATH|MOUNT_DIR/PATH")]
+        /// Its place: IMAGE:PATH or MOUNT_DIR/PATH
+        #[arg(value_name = "PLACE")]
         place: OsString,
         /// Make it writable again
         #[arg(long)]

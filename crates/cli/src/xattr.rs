@@ -62,8 +62,8 @@ pub(super) enum Command {
 /// The files that are meant.
 #[derive(Debug, clap::Args)]
 pub(super) struct Places {
-    /// Files; a name may be a pattern
-    #[arg(value_name = "IMAGE:PATH", required = true)]
+    /// Files: IMAGE:PATH; a name may be a pattern
+    #[arg(value_name = "PLACE", required = true)]
     pub(super) places: Vec<OsString>,
     /// Of a symbolic link itself, not of what it leads to
     #[arg(long)]

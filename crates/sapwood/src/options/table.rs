@@ -203,21 +203,17 @@ fn parts() -> [(&'static str, &'static [MountOption]); 3] {
     ]
 }
 
-/// Columns of the summary.
-const WIDTH: usize = 72;
-
-/// The options that do something, as a help text.
+/// The options that do something, as a help text: a paragraph for each part of the table.
 #[must_use]
 pub fn summary() -> String {
     let mut text =
         String::from("Options, separated by commas; `sapwood mount-options` explains each");
     for (of, options) in parts() {
-        let mut line = format!("{of}:");
+        // Writing to a string cannot fail.
+        let _ = write!(text, "\n{of}:");
         let mut before = Form::Alone;
-        for option in options {
-            if !matches!(option.effect, Effect::Served(_)) {
-                continue;
-            }
+        let served = |option: &&MountOption| matches!(option.effect, Effect::Served(_));
+        for option in options.iter().filter(served) {
             // Values that were just listed are not listed once more.
             let usage = match option.form {
                 Form::Optional(_) if option.form == before => {
@@ -229,13 +225,8 @@ pub fn summary() -> String {
                 _ => option.usage(),
             };
             before = option.form;
-            if line.len() + 1 + usage.len() > WIDTH {
-                let _ = write!(text, "\n{line}");
-                line = String::from(" ");
-            }
-            let _ = write!(line, " {usage}");
+            let _ = write!(text, " {usage}");
         }
-        let _ = write!(text, "\n{line}");
     }
     text
 }
