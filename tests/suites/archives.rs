@@ -94,7 +94,7 @@ const PROGRESS: &str = r#"mkdir -p r/d; yes sapwood | head -c 60000000 > r/d/big
     terminal "'$SAPWOOD' mkfs -q -f -t $KIND --size 256M -r r j"; not() { ! "$@"; }; not grep -aq left terminal
     terminal "'$SAPWOOD' mkfs -f -t $KIND --size 256M -r r j"; grep -aqE 'of 57.* MiB.* left' terminal
     tar -cf t -C r .; for place in i:d there; do mkdir -p there; terminal "'$SAPWOOD' untar t $place"; grep -aqE 'of 57.* MiB of the archive.* left' terminal; done
-    terminal "'$SAPWOOD' cp -aq r i:again"; not grep -aq left terminal"#;
+    terminal "'$SAPWOOD' cp -q i:d/big big"; not grep -aq left terminal"#;
 
 fn run(kind: Kind, script: &str) -> Outcome {
     let dir = scratch::directory();

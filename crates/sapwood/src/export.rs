@@ -11,8 +11,8 @@
 //! anything about an inode with several names changed, all of its names are exported.
 //!
 //! Headers are ustar with pax records for what ustar cannot express: fractions of seconds, long
-//! names, large numbers, extended attributes and ACLs. Access times are left out. Holes of files
-//! are left out where the caller does not ask for them (`holes`).
+//! names, large numbers, extended attributes and ACLs. Access times are left out. Files with
+//! holes are stored in GNU tar's sparse format (`holes`), in layers only on request.
 //!
 //! The length of a file is in its header, so what of it cannot be read becomes zeros (`damage`).
 
@@ -171,8 +171,8 @@ fn at_base(path: &[u8]) -> impl Fn(vfs::Error) -> ExportError {
 impl FileSystem {
     /// Writes everything below the directory `path`, and its own attributes as the entry `./`, as
     /// a tar archive. The same tree, with the same holes, gives the same bytes. A file or directory
-    /// that cannot be read is reported to `progress`, and the export goes on. An empty `lost+found` at the root of an
-    /// ext4 image belongs to the format, and is left out.
+    /// that cannot be read is reported to `progress`, and the export goes on. An empty `lost+found`
+    /// at the root of an ext4 image belongs to the format, and is left out.
     ///
     /// # Errors
     /// [`ExportError`].

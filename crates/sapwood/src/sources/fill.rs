@@ -2,9 +2,8 @@
 
 use std::path::Path;
 
-use super::{Filled, Source, Sources};
+use super::{BuildError, Filled, Source, Sources};
 use crate::archive::{ArchiveError, Entries, Extraction, Into as Place, Layer, Whiteouts};
-use crate::build::BuildError;
 use crate::changes::Changes;
 use crate::copy::{self, CopyReport};
 use crate::fs::FileSystem;

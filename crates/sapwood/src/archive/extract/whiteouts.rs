@@ -57,11 +57,11 @@ impl Extraction<'_> {
         while let Some((entry, mark)) = layer.marked()? {
             let parts = components(&entry.path)?;
             let directory = entry.kind == EntryKind::Directory;
-            if parts.last().is_some_and(|name| is_one(name)) {
-                return Err(ArchiveError::OfLayer(path(&entry.path)));
-            }
             let changed = match parts.split_last() {
                 _ if self.into.changes.excludes(&parts.join(&b'/')) => Ok(()),
+                Some((name, _)) if is_one(name) => {
+                    return Err(ArchiveError::OfLayer(path(&entry.path)));
+                }
                 None if directory => {
                     self.held.leave(0);
                     self.merge(mark)
