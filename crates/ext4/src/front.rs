@@ -422,6 +422,9 @@ impl front::Engine for Mount {
     }
 
     fn trim(&self, range: &TrimRange) -> Result<u64> {
+        if !block_alloc::is_trim_range(&self.engine.groups, range) {
+            return Err(vfs::Error::Invalid);
+        }
         Ok(block_alloc::trim(&self.engine.groups, range)?)
     }
 

@@ -555,3 +555,37 @@ fn a_trim_discards_free_space_and_nothing_else() {
         whole(engine, &device).unwrap();
     }
 }
+
+#[test]
+fn a_trim_refuses_the_ranges_that_the_kernel_refuses() {
+    let range = |start, len, least| TrimRange { start, len, least };
+    let all = u64::MAX;
+    // With the answers of btrfs and of ext4.
+    for (range, btrfs, ext4) in [
+        (range(0, 0, 0), false, false),
+        (range(0, 100, 0), false, false),
+        (range(MIB, 0, 0), false, false),
+        (range(0, 4096, 0), true, true),
+        (range(1, 4096, 0), true, true),
+        (range(1 << 40, all, 0), true, false),
+        (range(1 << 40, MIB, 0), true, false),
+        (range(all, all, 0), false, false),
+        (range(all, MIB, 0), false, false),
+        (range(4096, all - 1, 0), false, true),
+        (range(0, all, MIB), true, true),
+        (range(0, all, 1 << 40), true, false),
+    ] {
+        for (engine, allowed) in [(Engine::Btrfs, btrfs), (Engine::Ext4(""), ext4)] {
+            let memory = Arc::new(MemoryDevice::new(200 * MIB));
+            engine.format(&*memory, 200 * MIB);
+            let fs = engine.mount(memory).unwrap();
+            let found = fs.trim(&range);
+            let wanted = match &found {
+                Ok(_) => allowed,
+                Err(error) => !allowed && *error == sapwood_vfs::Error::Invalid,
+            };
+            assert!(wanted, "{engine:?}: {range:?}: {found:?}");
+            fs.unmount().unwrap();
+        }
+    }
+}

@@ -423,6 +423,9 @@ impl front::Engine for Mount {
     }
 
     fn trim(&self, range: &TrimRange) -> Result<u64> {
+        if !self.engine.space.is_trim_range(range) {
+            return Err(vfs::Error::Invalid);
+        }
         Ok(self.engine.space.trim(range)?)
     }
 

@@ -13,6 +13,16 @@ const STEP: u32 = 2048;
 /// Part of all free blocks that is taken at most, so that what was promised finds room.
 const PART: u64 = 4;
 
+/// Whether the kernel trims such a range: it begins in the file system, has a block, and what is
+/// smaller than its least free range may fill a group.
+pub(crate) fn is_trim_range(groups: &Groups, range: &TrimRange) -> bool {
+    let geometry = groups.geometry();
+    let bits = geometry.block_bits();
+    range.start >> bits < geometry.blocks_count()
+        && range.len >> bits > 0
+        && range.least >> bits <= u64::from(geometry.blocks_per_group())
+}
+
 /// Discards the free blocks in a range. Blocks that a transaction freed count only once it is
 /// durable. Returns the number of bytes. A group that is out of use is left out.
 ///

@@ -33,7 +33,7 @@ use sapwood_jbd2::Handle;
 
 pub(crate) use choose::Request;
 use choose::give_back;
-pub(crate) use discard::trim;
+pub(crate) use discard::{is_trim_range, trim};
 pub(crate) use space::{Reservation, Space};
 
 pub(crate) use crate::group::Extent;
