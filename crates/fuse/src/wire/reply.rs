@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use sapwood_vfs::{FileKind, FsStat, Timestamp};
+use sapwood_vfs::{FileKind, FsStat, InodeFlags, Timestamp};
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 use super::Opcode;
@@ -110,11 +110,23 @@ fn attr(of: &sapwood_vfs::Attr) -> Attr {
 /// `STATX_BASIC_STATS` and `STATX_BTIME`.
 const STATX_MASK: u32 = 0x7ff | 0x800;
 
-/// Attributes with the creation time.
+/// Inode flags that `statx` shows, as `STATX_ATTR_*` bits.
+const STATX_ATTRIBUTES: [(InodeFlags, u64); 4] = [
+    (InodeFlags::COMPRESS, 0x4),
+    (InodeFlags::IMMUTABLE, 0x10),
+    (InodeFlags::APPEND, 0x20),
+    (InodeFlags::NODUMP, 0x40),
+];
+
+/// Attributes with the creation time, and with the flags, which Linux 6.18 does not pass on yet.
 pub(crate) fn statx(ttl: Duration, of: &sapwood_vfs::Attr) -> StatxOut {
     let ttl = attr_ttl(ttl, of);
     let plain = attr(of);
+    let shown = STATX_ATTRIBUTES.iter();
+    let set = shown.clone().filter(|(flag, _)| of.flags.contains(*flag));
     let stat = Statx {
+        attributes: set.map(|(_, bit)| bit).sum(),
+        attributes_mask: shown.map(|(_, bit)| bit).sum(),
         mask: STATX_MASK,
         blksize: plain.blksize,
         nlink: plain.nlink,

@@ -3,7 +3,7 @@
 
 use proptest::prelude::*;
 use sapwood_testing::MemoryFs;
-use sapwood_vfs::{Attr, FileKind, FileSystem, Ino};
+use sapwood_vfs::{Attr, FileKind, FileSystem, Ino, InodeFlags};
 use zerocopy::{FromBytes, IntoBytes};
 
 use super::abi::{
@@ -196,6 +196,26 @@ fn statx_has_the_creation_time() {
     );
     assert_eq!(out.stat.mask & 0x800, 0x800);
     assert_eq!((out.attr_valid, out.stat.ino), (7, attr.ino.0));
+}
+
+#[test]
+fn statx_has_the_flags_of_the_inode() {
+    let of = |flags| {
+        let out = reply::statx(
+            TTL,
+            &Attr {
+                flags,
+                ..sample_attr()
+            },
+        );
+        (out.stat.attributes, out.stat.attributes_mask)
+    };
+    let known = 0x74;
+    assert_eq!(of(InodeFlags::empty()), (0, known));
+    assert_eq!(of(InodeFlags::IMMUTABLE), (0x10, known));
+    assert_eq!(of(InodeFlags::APPEND | InodeFlags::NODUMP), (0x60, known));
+    assert_eq!(of(InodeFlags::COMPRESS | InodeFlags::SYNC), (0x4, known));
+    assert_eq!(of(InodeFlags::all()), (known, known));
 }
 
 fn item(name: &[u8], cookie: u64) -> DirItem {
