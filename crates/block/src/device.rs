@@ -1,5 +1,7 @@
 //! The trait that every device implements.
 
+use std::fs::File;
+
 use crate::disk_format::DiskFormat;
 use crate::error::Result;
 
@@ -110,5 +112,22 @@ pub trait Device: Send + Sync + std::fmt::Debug {
     /// [`Error::Io`](crate::Error::Io): the lock is still held.
     fn release_lock(&self) -> Result<()> {
         Ok(())
+    }
+
+    /// Makes a device writable that was opened read-only, with a descriptor of the same file that
+    /// [`open_for_writing`](crate::open_for_writing) has opened. A process that may not open files
+    /// needs it. The lock becomes one for writing. A writable device stays as it is.
+    ///
+    /// # Errors
+    /// [`Error::ReadOnly`](crate::Error::ReadOnly): the device cannot change, which is the default,
+    /// or the descriptor is not writable. [`Error::Busy`](crate::Error::Busy): another reader has a
+    /// lock. The device is as before.
+    fn make_writable(&self, _file: File) -> Result<()> {
+        if !self.read_only() {
+            return Ok(());
+        }
+        Err(crate::Error::ReadOnly {
+            device: self.name().to_owned(),
+        })
     }
 }

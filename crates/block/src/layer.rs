@@ -1,5 +1,6 @@
 //! Devices on top of another device, which pass on all requests that they do not change.
 
+use std::fs::File;
 use std::sync::Arc;
 
 use crate::{Device, DiskFormat, Result};
@@ -122,6 +123,14 @@ pub trait Layer: Send + Sync + std::fmt::Debug {
     fn release_lock(&self) -> Result<()> {
         self.below().release_lock()
     }
+
+    /// See [`Device::make_writable`].
+    ///
+    /// # Errors
+    /// Those of the device below.
+    fn make_writable(&self, file: File) -> Result<()> {
+        self.below().make_writable(file)
+    }
 }
 
 impl<L: Layer> Device for L {
@@ -187,6 +196,10 @@ impl<L: Layer> Device for L {
 
     fn release_lock(&self) -> Result<()> {
         Layer::release_lock(self)
+    }
+
+    fn make_writable(&self, file: File) -> Result<()> {
+        Layer::make_writable(self, file)
     }
 }
 

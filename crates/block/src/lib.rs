@@ -25,7 +25,7 @@ pub mod signature;
 pub use device::{Device, SECTOR_SIZE};
 pub use disk_format::{DiskFormat, UnknownFormat};
 pub use error::{Error, NbdError, Qcow2Error, Result, Violation, check_range, check_writable};
-pub use file::{FileDevice, OpenOptions};
+pub use file::{FileDevice, OpenOptions, open_for_writing};
 pub use holder::{Holder, Process, Server};
 pub use layer::Layer;
 pub use memory::{MemoryDevice, PAGE_SIZE};

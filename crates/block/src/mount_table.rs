@@ -6,6 +6,7 @@
 use std::ffi::OsString;
 use std::io;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 /// One mount of this process's mount namespace.
@@ -13,6 +14,8 @@ use std::path::{Path, PathBuf};
 pub struct MountEntry {
     /// Major and minor number of the file system, which all its mounts share.
     pub device: (u32, u32),
+    /// Directory of the file system that is visible there: `/`, or another one in a bind mount.
+    pub root: PathBuf,
     /// Where it is mounted.
     pub point: PathBuf,
     /// Type of the file system: `fuse.sapwood`, `fuseblk.sapwood`.
@@ -51,6 +54,55 @@ pub fn mounted_on(point: &Path) -> Option<MountEntry> {
     table.into_iter().rfind(|entry| entry.point == point)
 }
 
+/// A mount in another mount namespace.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MountHolder {
+    /// A process in that namespace.
+    pub process: u32,
+    /// The name of the process.
+    pub name: String,
+    /// Where the process sees the mount.
+    pub point: PathBuf,
+}
+
+/// The other mount namespaces that have the file system of `entry` mounted: one mount of each. A
+/// namespace without a process is not found, nor one whose processes this one may not look at.
+#[must_use]
+pub fn mounted_elsewhere(entry: &MountEntry) -> Vec<MountHolder> {
+    let namespace = |dir: &Path| {
+        let found = std::fs::metadata(dir.join("ns/mnt"));
+        found.ok().map(|found| found.ino())
+    };
+    let mut seen: Vec<u64> = namespace(Path::new("/proc/self")).into_iter().collect();
+    let mut holders = Vec::new();
+    for found in std::fs::read_dir("/proc").into_iter().flatten().flatten() {
+        let dir = found.path();
+        let number = found
+            .file_name()
+            .to_str()
+            .and_then(|name| name.parse().ok());
+        let Some((process, number)) = number.zip(namespace(&dir)) else {
+            continue;
+        };
+        if seen.contains(&number) {
+            continue;
+        }
+        let Ok(table) = table_of(&dir) else { continue };
+        seen.push(number);
+        let same = |other: &MountEntry| other.device == entry.device && other.kind == entry.kind;
+        if let Some(other) = table.into_iter().find(same) {
+            let name = std::fs::read(dir.join("comm")).unwrap_or_default();
+            let name = String::from_utf8_lossy(&name);
+            holders.push(MountHolder {
+                process,
+                name: name.chars().filter(|char| !char.is_control()).collect(),
+                point: other.point,
+            });
+        }
+    }
+    holders
+}
+
 /// The mounts that a process sees, which has this directory in `/proc`.
 pub(crate) fn table_of(process: &Path) -> io::Result<Vec<MountEntry>> {
     let table = std::fs::read(process.join("mountinfo"))?;
@@ -62,11 +114,13 @@ fn entry(line: &[u8]) -> Option<MountEntry> {
     let mut fields = line.split(|&byte| byte == b' ');
     let device = std::str::from_utf8(fields.nth(2)?).ok()?;
     let (major, minor) = device.split_once(':')?;
-    let point = PathBuf::from(unescape(fields.nth(1)?));
+    let root = PathBuf::from(unescape(fields.next()?));
+    let point = PathBuf::from(unescape(fields.next()?));
     // A dash ends the optional fields.
     let mut fields = fields.skip_while(|field| *field != b"-").skip(1);
     Some(MountEntry {
         device: (major.parse().ok()?, minor.parse().ok()?),
+        root,
         point,
         kind: unescape(fields.next()?),
         source: unescape(fields.next()?),
@@ -111,6 +165,7 @@ mod tests {
     fn a_line_may_have_any_number_of_optional_fields() {
         let wanted = MountEntry {
             device: (98, 0),
+            root: "/".into(),
             point: "/m t".into(),
             kind: "fuse.sapwood".into(),
             source: "/disk one.img".into(),

@@ -287,3 +287,38 @@ fn direct_partial_writes_of_one_block_do_not_undo_each_other() {
         assert_eq!(part, [(i % 4) as u8 + 1; 32], "part {i}");
     }
 }
+
+#[test]
+fn a_read_only_device_becomes_writable_with_a_descriptor_of_its_file() {
+    let (image, other) = (image(MIB), image(MIB));
+    let device = FileDevice::open(&image.path, OpenOptions::read_only()).unwrap();
+    let refused = |file: fs::File| device.make_writable(file).unwrap_err();
+    let readable = fs::File::open(&image.path).unwrap();
+    assert!(matches!(refused(readable), Error::ReadOnly { .. }));
+    let foreign = sapwood_block::open_for_writing(&other.path).unwrap();
+    assert!(matches!(refused(foreign), Error::ReadOnly { .. }));
+    let reader = FileDevice::open(&image.path, OpenOptions::read_only()).unwrap();
+    let file = || sapwood_block::open_for_writing(&image.path).unwrap();
+    assert!(matches!(refused(file()), Error::Busy { .. }));
+    drop(reader);
+    // The lock that it had is there again.
+    let open = |options| FileDevice::open(&image.path, options).map(drop);
+    assert!(matches!(
+        open(OpenOptions::default()),
+        Err(Error::Busy { .. })
+    ));
+    assert!(device.read_only() && device.write_at(0, &[1; 512]).is_err());
+
+    device.make_writable(file()).unwrap();
+    assert!(!device.read_only());
+    device.write_at(512, &[7; 512]).unwrap();
+    device.flush().unwrap();
+    assert_eq!(fs::read(&image.path).unwrap()[512..1024], [7; 512]);
+    // Now it is the only one.
+    assert!(matches!(
+        open(OpenOptions::read_only()),
+        Err(Error::Busy { .. })
+    ));
+    device.release_lock().unwrap();
+    open(OpenOptions::default()).unwrap();
+}

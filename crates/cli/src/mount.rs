@@ -12,7 +12,6 @@ use sapwood::image::OpenError;
 use sapwood::mount::daemon::{self, ReadyNotifier};
 use sapwood::mount::{MountError, Session, signals};
 use sapwood::options::{Choice, table};
-use sapwood::vfs::FileSystem;
 
 use super::failure::{FAILED, Failure, MOUNT, Result, USAGE};
 use super::notify::Notifier;
@@ -105,8 +104,14 @@ fn start(args: Args) -> Result<ExitCode> {
         })
     };
     if remount::is_wanted(&args.options) {
-        let dir = real(args.dir.as_ref().unwrap_or(&args.image))?;
-        remount::run(&dir, &args.options)?;
+        let place = match &args.dir {
+            Some(dir) => real(dir)?,
+            // A directory, or an image with what follows its path.
+            None => real(&args.image).or_else(|failure| {
+                sapwood::block::Operand::canonical(&args.image).map_err(|_| failure)
+            })?,
+        };
+        remount::run(&place, &args.options)?;
         return Ok(ExitCode::SUCCESS);
     }
     let dir = args
@@ -123,7 +128,7 @@ fn start(args: Args) -> Result<ExitCode> {
         error => Failure::new(MOUNT, error),
     })?;
     let dir = real(dir)?;
-    if let Some(done) = remount::again(&image, &dir, &args.options) {
+    if let Some(done) = remount::again(&image, &dir, &options, &args.options) {
         return done.map(|()| ExitCode::SUCCESS);
     }
     let foreground = args.foreground;
@@ -189,7 +194,6 @@ fn serve(
     }
     let stop = Stop {
         session: Arc::clone(mount.session()),
-        engine: mount.engine(),
         manager: Arc::clone(&manager),
     };
     let watch = signals::on_termination(move |_| stop.run())
@@ -221,7 +225,6 @@ fn serve(
 /// What a signal does that ends the daemon.
 struct Stop {
     session: Arc<Session>,
-    engine: Arc<dyn FileSystem>,
     manager: Arc<Notifier>,
 }
 
@@ -233,7 +236,7 @@ impl Stop {
         let Err(error) = self.session.unmount() else {
             return;
         };
-        let synced = match self.engine.sync() {
+        let synced = match self.session.sync() {
             Ok(()) => "everything written until now is durable".to_owned(),
             Err(error) => format!("not everything was written: {error}"),
         };

@@ -3,8 +3,10 @@
 use std::path::Path;
 
 use rustix::mount::MountFlags;
+use sapwood::mount::control::Daemon;
 use sapwood::mount::{self, MountEntry, control};
 use sapwood::options::{OptionError, table};
+use sapwood::{Kind, Options};
 
 use super::failure::{Failure, MOUNT, Result};
 use super::output;
@@ -31,6 +33,21 @@ const FLAGS: &[(&str, MountFlags, bool)] = &[
     ("nosymfollow", MountFlags::NOSYMFOLLOW, true),
     ("nodiratime", MountFlags::NODIRATIME, true),
     ("diratime", MountFlags::NODIRATIME, false),
+];
+
+/// Flags that the kernel keeps for all mounts of a file system together.
+const OF_ALL_MOUNTS: MountFlags = MountFlags::SYNCHRONOUS
+    .union(MountFlags::DIRSYNC)
+    .union(MountFlags::LAZYTIME);
+
+/// Options that say which file system an operand names.
+const OF_THE_OPERAND: &[&str] = &[
+    "offset",
+    "length",
+    "partition",
+    "format",
+    "backing_files",
+    "device",
 ];
 
 /// `ST_NOSYMFOLLOW` of `statvfs`.
@@ -66,26 +83,19 @@ pub(super) fn is_wanted(lists: &[String]) -> bool {
     words(lists).any(|word| word == "remount")
 }
 
-/// Changes the flags of the mount on `dir`. Options of the engine stay as they are.
-pub(super) fn run(dir: &Path, lists: &[String]) -> Result<()> {
+/// Changes the flags of the mount that `place` names: its directory, or its image. Options of the
+/// engine stay as they are.
+pub(super) fn run(place: &Path, lists: &[String]) -> Result<()> {
+    let entry = found(place).ok_or_else(|| {
+        Failure::local(place, "not the mount point of a Sapwood mount").with_code(MOUNT)
+    })?;
+    let dir = &*entry.point;
     let failed = |why: &dyn std::fmt::Display| Failure::local(dir, why).with_code(MOUNT);
-    let entry = mount::mounted_on(dir)
-        .filter(MountEntry::is_ours)
-        .ok_or_else(|| failed(&"not the mount point of a Sapwood mount"))?;
-    let now = rustix::fs::statvfs(dir).map_err(|error| failed(&error))?;
-    // The flags of a mount have the same bits in both calls, but `relatime`.
-    let keep = MountFlags::RDONLY
-        | MountFlags::NOSUID
-        | MountFlags::NODEV
-        | MountFlags::NOEXEC
-        | MountFlags::SYNCHRONOUS
-        | MountFlags::NOATIME
-        | MountFlags::NODIRATIME;
-    let bits = u32::try_from(now.f_flag.bits()).unwrap_or(0);
-    let mut flags = MountFlags::from_bits_truncate(bits) & keep;
-    // This one has another bit in `statvfs`.
-    flags.set(MountFlags::NOSYMFOLLOW, bits & ST_NOSYMFOLLOW != 0);
+    let mut flags = flags_now(dir).map_err(|error| failed(&error))?;
     let was_read_only = flags.contains(MountFlags::RDONLY);
+    let daemon = control::daemon(dir).map_err(|error| failed(&error))?;
+    let told = control::options(dir).ok();
+    let in_effect = told.and_then(|text| Options::from_text(&text));
     for word in words(lists) {
         if let Some((_, flag, on)) = FLAGS.iter().find(|(flag, _, _)| *flag == word) {
             flags.set(*flag, *on);
@@ -95,19 +105,23 @@ pub(super) fn run(dir: &Path, lists: &[String]) -> Result<()> {
         if !of_the_table && table::find(name(word)).is_none() {
             return Err(OptionError::Unknown(word.to_owned()).into());
         }
-        if !of_the_table {
+        if !of_the_table && has(in_effect.as_ref(), word).is_err() {
             output::message(format_args!(
                 "{word}: stays as it was mounted, a remount does not change it"
             ));
         }
     }
     let read_only = flags.contains(MountFlags::RDONLY);
-    let daemon = control::daemon(dir).map_err(|error| failed(&error))?;
     if daemon.read_only && !read_only {
-        let image = Path::new(&entry.source).display();
-        return Err(failed(&format_args!(
-            "{image} is open for reading only: unmount it, and mount it without `ro`"
-        )));
+        let image = Path::new(&entry.source);
+        let devices = in_effect
+            .as_ref()
+            .map_or(&[][..], |(there, _)| there.devices());
+        let opened = mount::become_writable(dir, image, devices);
+        opened.map_err(|error| {
+            let line = format!("{} stays open for reading only: {error}", image.display());
+            failed(&line)
+        })?;
     }
     let sync = || control::sync(dir).map_err(|error| failed(&error));
     if !read_only || !was_read_only {
@@ -121,57 +135,124 @@ pub(super) fn run(dir: &Path, lists: &[String]) -> Result<()> {
     Ok(())
 }
 
-/// A second mount of `image` on `dir`, as a bind mount of the one that is there: what the kernel
-/// does for its own file systems. `None` if the image is not mounted.
-pub(super) fn again(image: &Path, dir: &Path, lists: &[String]) -> Option<Result<()>> {
-    let table = mount::mount_table().ok()?;
-    let first = table
-        .into_iter()
-        .find(|entry| entry.is_ours() && Path::new(&entry.source) == image)?;
-    // A daemon that has died holds no image.
-    let daemon = control::daemon(&first.point).ok()?;
-    Some(bind(image, &first, daemon.read_only, dir, lists))
+/// The mount that a directory or an image names.
+fn found(place: &Path) -> Option<MountEntry> {
+    let by_image = || {
+        let mut ours = mount::mount_table()
+            .ok()?
+            .into_iter()
+            .filter(MountEntry::is_ours);
+        ours.find(|entry| Path::new(&entry.source) == place)
+    };
+    let by_dir = mount::mounted_on(place).filter(MountEntry::is_ours);
+    by_dir.or_else(by_image)
 }
 
-fn bind(
+/// The flags that a mount has, as far as a remount keeps them.
+fn flags_now(dir: &Path) -> rustix::io::Result<MountFlags> {
+    let now = rustix::fs::statvfs(dir)?;
+    // The flags of a mount have the same bits in both calls, but `relatime`.
+    let keep = MountFlags::RDONLY
+        | MountFlags::NOSUID
+        | MountFlags::NODEV
+        | MountFlags::NOEXEC
+        | MountFlags::SYNCHRONOUS
+        | MountFlags::NOATIME
+        | MountFlags::NODIRATIME;
+    let bits = u32::try_from(now.f_flag.bits()).unwrap_or(0);
+    let mut flags = MountFlags::from_bits_truncate(bits) & keep;
+    // This one has another bit in `statvfs`.
+    flags.set(MountFlags::NOSYMFOLLOW, bits & ST_NOSYMFOLLOW != 0);
+    Ok(flags)
+}
+
+/// A second mount of `image` on `dir`, by the daemon of the one that is there. `None` if the image
+/// is not mounted.
+pub(super) fn again(
     image: &Path,
-    first: &MountEntry,
-    only_readable: bool,
     dir: &Path,
+    options: &Options,
     lists: &[String],
-) -> Result<()> {
-    let there = first.point.display();
-    let refused = |why: &dyn std::fmt::Display| {
-        let line = format_args!("in use: mounted on {there} already, {why}").to_string();
+) -> Option<Result<()>> {
+    let table = mount::mount_table().ok()?;
+    let mut ours = table.into_iter().filter(|entry| {
+        let whole = entry.root == Path::new("/");
+        entry.is_ours() && whole && Path::new(&entry.source) == image
+    });
+    let first = ours.find_map(|entry| {
+        let visible = mount::mounted_on(&entry.point).as_ref() == Some(&entry);
+        // A daemon that has died holds no image.
+        let daemon = visible.then(|| control::daemon(&entry.point).ok())??;
+        Some(First { entry, daemon })
+    })?;
+    let point = first.entry.point.display();
+    let refused = |why| {
+        let line = format!("in use: mounted on {point} already, {why}");
         Failure::local(image, line).with_code(MOUNT)
     };
-    if !rustix::process::geteuid().is_root() {
-        return Err(refused(
-            &"and only root can mount it on another directory too",
-        ));
-    }
-    let mut flags = MountFlags::empty();
-    for word in words(lists) {
-        match FLAGS.iter().find(|(flag, _, _)| *flag == word) {
-            Some((_, flag, on)) => flags.set(*flag, *on),
-            None if OF_THE_TABLE.contains(&name(word)) || word.starts_with("x-") => {}
-            None => return Err(refused(&format_args!("where {word} cannot be changed"))),
+    Some(
+        first
+            .flags(dir, options, lists)
+            .map_err(refused)
+            .and_then(|flags| -> Result<()> {
+                let mounted = mount::mount_again(&first.entry, dir, flags);
+                mounted.map_err(|error| Failure::local(dir, error).with_code(MOUNT))
+            }),
+    )
+}
+
+/// The mount of an image that is there.
+struct First {
+    entry: MountEntry,
+    daemon: Daemon,
+}
+
+impl First {
+    /// The flags of a second mount on `dir`.
+    ///
+    /// # Errors
+    /// Why there can be none.
+    fn flags(&self, dir: &Path, options: &Options, lists: &[String]) -> Result<MountFlags, String> {
+        if !rustix::process::geteuid().is_root() {
+            return Err("and only root can mount it on another directory too".to_owned());
         }
+        let told = control::options(&self.entry.point).ok();
+        let in_effect = told.and_then(|text| Options::from_text(&text));
+        let mut flags = MountFlags::empty();
+        for word in words(lists) {
+            let flag = FLAGS.iter().find(|(flag, _, _)| *flag == word);
+            match flag.filter(|(_, flag, _)| !OF_ALL_MOUNTS.contains(*flag)) {
+                Some((_, flag, on)) => flags.set(*flag, *on),
+                None if OF_THE_OPERAND.contains(&name(word)) => {}
+                None => has(in_effect.as_ref(), word)?,
+            }
+        }
+        let devices = in_effect
+            .as_ref()
+            .map_or(&[][..], |(there, _)| there.devices());
+        if let Some(other) = options.devices().iter().find(|one| !devices.contains(one)) {
+            return Err(format!("without the device {}", other.display()));
+        }
+        if self.daemon.read_only && !flags.contains(MountFlags::RDONLY) {
+            return Err("for reading only".to_owned());
+        }
+        if self.entry.point == dir {
+            return Err("on this directory".to_owned());
+        }
+        Ok(flags)
     }
-    if only_readable && !flags.contains(MountFlags::RDONLY) {
-        return Err(refused(&"for reading only"));
-    }
-    if first.point == dir {
-        return Err(refused(&"on this directory"));
-    }
-    let failed = |error| Failure::local(dir, std::io::Error::from(error)).with_code(MOUNT);
-    rustix::mount::mount_bind(&first.point, dir).map_err(failed)?;
-    if flags.is_empty() {
+}
+
+/// Fails if a mount with the options in effect, if they are known, has not what `word` asks for.
+fn has(in_effect: Option<&(Options, Kind)>, word: &str) -> Result<(), String> {
+    let included = match in_effect {
+        Some((there, kind)) => there
+            .include(word, *kind)
+            .map_err(|error| error.to_string())?,
+        None => word.starts_with("x-"),
+    };
+    if included {
         return Ok(());
     }
-    let remounted = rustix::mount::mount_remount(dir, MountFlags::BIND | flags, c"");
-    remounted.map_err(|error| {
-        let _ = rustix::mount::unmount(dir, rustix::mount::UnmountFlags::DETACH);
-        failed(error)
-    })
+    Err(format!("where {word} cannot be changed"))
 }

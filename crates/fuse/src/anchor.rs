@@ -35,12 +35,18 @@ pub(crate) struct Anchor {
 }
 
 impl Anchor {
-    /// Attaches a loop device to the file or block device `image`.
+    /// Attaches a loop device to the file or block device `image`. If `read_only`, an image that
+    /// may not be opened for writing suffices.
     ///
     /// # Errors
     /// The machine has no loop devices, or this process may not use one.
     pub(crate) fn attach(image: &Path, read_only: bool) -> io::Result<Self> {
-        let backing = File::options().read(true).write(!read_only).open(image)?;
+        let open = |write| File::options().read(true).write(write).open(image);
+        // The kernel makes a mount writable only if its device is: not if the anchor is read-only.
+        let (backing, read_only) = match open(true) {
+            Err(_) if read_only => (open(false)?, true),
+            opened => (opened?, false),
+        };
         let control = File::options()
             .read(true)
             .write(true)

@@ -23,19 +23,21 @@
 //! (`Bulk::end`), the daemon closes the sockets and waits for the threads.
 
 use std::collections::HashMap;
+use std::fs::File;
 use std::io::{self, Read, Write};
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use parking_lot::{Condvar, Mutex};
+use parking_lot::{Condvar, Mutex, RwLock};
 use rustix::fs::StatVfsMountFlags;
 use rustix::rand::GetRandomFlags;
 use sapwood_vfs::Ino;
 use sapwood_vfs::permission::Process;
 
 use crate::broker::Broker;
+pub(crate) use crate::bulk_socket::Purpose;
 use crate::bulk_socket::{self, Token};
 use crate::control;
 use crate::node::{NodeId, NodeMap};
@@ -59,6 +61,8 @@ pub(crate) trait Notify: Send + Sync {
     fn expire_name(&self, dir: NodeId, name: &[u8]);
     /// The attributes of a node have changed.
     fn drop_attributes(&self, node: NodeId);
+    /// All names may lead elsewhere, and these nodes may have other attributes and content.
+    fn drop_all(&self, nodes: &[NodeId]);
 }
 
 /// The kernel's caches of names and attributes of a mount.
@@ -125,6 +129,16 @@ impl Work {
     }
 }
 
+impl Work {
+    /// Receives a descriptor that the client sends.
+    ///
+    /// # Errors
+    /// The connection; `UnexpectedEof` if none comes.
+    pub fn receive_file(&self) -> io::Result<OwnedFd> {
+        bulk_socket::receive_descriptor(&self.socket)
+    }
+}
+
 impl Admitted {
     /// Checks that the mount through which the client reached the directory is still writable.
     ///
@@ -142,7 +156,8 @@ impl Admitted {
 /// The bulk work of a mount.
 #[derive(Default)]
 pub(crate) struct Bulk {
-    service: OnceLock<Arc<dyn Service>>,
+    service: RwLock<Option<Arc<dyn Service>>>,
+    writing: OnceLock<Arc<dyn Service>>,
     notify: OnceLock<Arc<dyn Notify>>,
     /// Device number of the mount, as in `st_dev`.
     mount: OnceLock<u64>,
@@ -178,9 +193,19 @@ impl Bulk {
         let _ = self.mount.set(device);
     }
 
-    /// Sets what serves connections; they are refused before.
+    /// Sets what serves new connections; they are refused before.
     pub(crate) fn set_service(&self, service: Arc<dyn Service>) {
-        let _ = self.service.set(service);
+        *self.service.write() = Some(service);
+    }
+
+    /// Sets what serves clients that have the mount become writable.
+    pub(crate) fn set_writing(&self, service: Arc<dyn Service>) {
+        let _ = self.writing.set(service);
+    }
+
+    /// How notifications reach the kernel.
+    pub(crate) fn notify(&self) -> Option<&Arc<dyn Notify>> {
+        self.notify.get()
     }
 
     /// Connects to the client `who`, which listens under `name`, and starts to serve it. `panicked`
@@ -191,14 +216,18 @@ impl Bulk {
     /// another process listens; `EUSERS`; the system's.
     pub(crate) fn start(
         self: &Arc<Self>,
+        purpose: Purpose,
         who: Caller,
         dir: Ino,
-        map: NodeMap,
-        synchronous: bool,
+        (map, synchronous): (NodeMap, bool),
         name: &[u8],
         panicked: impl FnOnce() + Send + 'static,
     ) -> Reply<Token> {
-        let (Some(service), Some(notify)) = (self.service.get(), self.notify.get()) else {
+        let service = match purpose {
+            Purpose::Files => self.service.read().clone(),
+            Purpose::Writing => self.writing.get().cloned(),
+        };
+        let (Some(service), Some(notify)) = (service, self.notify.get()) else {
             return Err(libc::EOPNOTSUPP);
         };
         let (socket, process) = self.reach(who, name)?;
@@ -216,7 +245,6 @@ impl Bulk {
         };
         let entry = self.enlist(other)?;
         let token = token().map_err(errno)?;
-        let service = Arc::clone(service);
         let thread = std::thread::Builder::new().name("fuse-bulk".to_owned());
         let started = thread.spawn(move || {
             let _entry = entry;
@@ -312,8 +340,51 @@ fn token() -> io::Result<Token> {
 /// `ENOTTY` if it is not a Sapwood mount, `EOPNOTSUPP` if its daemon does not do such work for this
 /// process; the system's.
 pub fn connect(dir: BorrowedFd<'_>) -> io::Result<UnixStream> {
+    connect_for(Purpose::Files, dir)
+}
+
+/// Has the daemon of the read-only mount that the directory `dir` is in write to its image from now
+/// on, with descriptors of the image and of its further devices, in the order of the mount's
+/// options, that `sapwood_block::open_for_writing` gave. The inner result is
+/// the daemon's.
+///
+/// # Errors
+/// As [`connect`]; `EPERM` for another user than the one that mounted, and root.
+pub fn become_writable(
+    dir: BorrowedFd<'_>,
+    files: &[File],
+) -> io::Result<std::result::Result<(), String>> {
+    let mut socket = connect_for(Purpose::Writing, dir)?;
+    for file in files {
+        bulk_socket::send_descriptor(&socket, file.as_fd())?;
+    }
+    let mut answer = Vec::new();
+    socket.read_to_end(&mut answer)?;
+    match answer.split_first() {
+        Some((&DONE, [])) => Ok(Ok(())),
+        Some((_, why)) => Ok(Err(String::from_utf8_lossy(why).into_owned())),
+        None => Err(io::ErrorKind::UnexpectedEof.into()),
+    }
+}
+
+/// Answers [`become_writable`].
+///
+/// # Errors
+/// The connection.
+pub fn answer(mut socket: &UnixStream, result: &std::result::Result<(), String>) -> io::Result<()> {
+    match result {
+        Ok(()) => socket.write_all(&[DONE]),
+        Err(why) => socket.write_all(&[&[REFUSED], why.as_bytes()].concat()),
+    }
+}
+
+/// First byte of the answer.
+const DONE: u8 = 0;
+const REFUSED: u8 = 1;
+
+fn connect_for(purpose: Purpose, dir: BorrowedFd<'_>) -> io::Result<UnixStream> {
     let (listener, name) = bulk_socket::listen()?;
-    let token = control::offer_bulk(dir, name.as_bytes())?;
+    let token = control::offer_bulk(dir, purpose, name.as_bytes())?;
     // The daemon connected before it answered; other processes may have connected too.
     loop {
         let (mut socket, _) = listener.accept()?;

@@ -17,6 +17,15 @@ use rustix::net::{
 /// Begins the name of a client's socket. No other program's socket is ever connected to.
 const PREFIX: &str = "sapwood-bulk2-";
 
+/// What a connection is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Purpose {
+    /// The daemon makes files.
+    Files,
+    /// The daemon gets writable descriptors of the image.
+    Writing,
+}
+
 /// What the daemon sends first, so that the client knows it from other processes that connect. The
 /// client gets it as the answer of its command.
 pub(crate) type Token = [u8; 16];

@@ -16,6 +16,8 @@
 //! | set the default subvolume | write, 9 | id (8); all ones: the one with this root directory |
 //! | first error | read, 10 | length (4 bytes), text; nothing if there was none |
 //! | report the end | write, 11 | name of an abstract datagram socket, padded with NUL to 256 |
+//! | options | read, 13 | length (4 bytes), text |
+//! | become writable | both, 14 | as bulk work |
 //! | bulk work | both, 12 | name of an abstract stream socket, padded with NUL to 256; answer: 16 bytes |
 //!
 //! Commands on names and bulk work go to the directory, number 6 to the root of the
@@ -31,7 +33,7 @@ use std::path::Path;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use sapwood_vfs::{Entry, Error, FileSystem, Ino, SetAttr, SubvolumeId, Subvolumes};
 
-use crate::bulk_socket::Token;
+use crate::bulk_socket::{Purpose, Token};
 pub use crate::end_report::EndReport;
 use crate::end_report::Waiters;
 use crate::request::{Caller, ControlAnswer, Reply};
@@ -71,6 +73,8 @@ const SET_READ_ONLY: u32 = number(Direction::Write, 6, 8);
 const DAEMON: u32 = number(Direction::Read, 7, DAEMON_BYTES);
 const FIRST_ERROR: u32 = number(Direction::Read, 10, STATS_BYTES);
 const REPORT_END: u32 = number(Direction::Write, 11, NAME_BYTES);
+const OPTIONS: u32 = number(Direction::Read, 13, STATS_BYTES);
+const WRITING: u32 = number(Direction::Both, 14, NAME_BYTES);
 const BULK: u32 = number(Direction::Both, 12, NAME_BYTES);
 const LIST: u32 = number(Direction::Both, 8, STATS_BYTES);
 const SET_DEFAULT: u32 = number(Direction::Write, 9, 8);
@@ -88,21 +92,34 @@ pub(crate) fn bulk_socket(command: u32, input: &[u8]) -> Option<Reply<Vec<u8>>> 
     (command == BULK).then(|| name_at(input, 0))
 }
 
+/// The socket's name in a command that has the mount become writable; `None` for any other command.
+pub(crate) fn writing_socket(command: u32, input: &[u8]) -> Option<Reply<Vec<u8>>> {
+    (command == WRITING).then(|| name_at(input, 0))
+}
+
+/// What commands ask the daemon for besides the file system.
+pub(crate) struct Server<'a> {
+    pub(crate) requests: &'a RequestCounts,
+    pub(crate) waiters: &'a Waiters,
+    /// The answer to a question for the mount's options.
+    pub(crate) options: &'a str,
+}
+
 /// Answers one of these commands; `None` for any other command.
 pub(crate) fn handle(
     fs: &dyn FileSystem,
-    requests: &RequestCounts,
-    waiters: &Waiters,
+    server: &Server<'_>,
     who: Caller,
     ino: Ino,
     command: u32,
     input: &[u8],
 ) -> Option<Reply<ControlAnswer>> {
     Some(match command {
-        STATS => answer_text(&requests.add_to(&fs.stats_json())),
+        STATS => answer_text(&server.requests.add_to(&fs.stats_json())),
+        OPTIONS => answer_text(server.options),
         FIRST_ERROR => answer_text(&fs.first_error().unwrap_or_default()),
         REPORT_END => check_owner(who).and_then(|()| {
-            waiters.add(&name_at(input, 0)?)?;
+            server.waiters.add(&name_at(input, 0)?)?;
             Ok(ControlAnswer::default())
         }),
         DAEMON => Ok(answer_daemon(fs)),
@@ -287,6 +304,15 @@ pub fn first_error(path: &Path) -> io::Result<Option<String>> {
     Ok(Some(text).filter(|text| !text.is_empty()))
 }
 
+/// The options of the file system mounted at `path`, as the program that mounted it tells them
+/// ([`MountOptions::told`](crate::MountOptions::told)).
+///
+/// # Errors
+/// `ENOTTY` if it is not a Sapwood mount, or one of a version that does not tell them.
+pub fn options(path: &Path) -> io::Result<String> {
+    read_text::<OPTIONS>(path)
+}
+
 fn read_text<const NUMBER: u32>(path: &Path) -> io::Result<String> {
     let mut buffer = [0; STATS_BYTES];
     call::read::<NUMBER, STATS_BYTES>(&File::open(path)?, &mut buffer)?;
@@ -311,9 +337,12 @@ pub fn report_end(path: &Path) -> io::Result<EndReport> {
 
 /// Has the daemon connect to a socket for [bulk work](crate::bulk) in a directory. Returns the
 /// token that it sends first.
-pub(crate) fn offer_bulk(dir: impl AsFd, name: &[u8]) -> io::Result<Token> {
+pub(crate) fn offer_bulk(dir: impl AsFd, purpose: Purpose, name: &[u8]) -> io::Result<Token> {
     let mut argument = name_field(name)?;
-    call::read::<BULK, NAME_BYTES>(dir, &mut argument)?;
+    match purpose {
+        Purpose::Files => call::read::<BULK, NAME_BYTES>(dir, &mut argument)?,
+        Purpose::Writing => call::read::<WRITING, NAME_BYTES>(dir, &mut argument)?,
+    }
     argument
         .first_chunk()
         .copied()

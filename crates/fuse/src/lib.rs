@@ -36,6 +36,7 @@ mod readdir;
 mod request;
 mod request_counts;
 pub mod sandbox;
+mod second_mount;
 mod session;
 pub mod signals;
 mod subvolume_page;
@@ -46,8 +47,11 @@ mod wire;
 pub use block_mount::{is_offered as offers_fuseblk, will_receive_sync};
 pub use error::MountError;
 pub use options::MountOptions;
-pub use sapwood_block::mount_table::{MountEntry, mount_table, mounted_on};
+pub use sapwood_block::mount_table::{
+    MountEntry, MountHolder, mount_table, mounted_elsewhere, mounted_on,
+};
 pub use sapwood_vfs::{Access, Choice};
+pub use second_mount::mount_again;
 pub use session::{Session, mount, mount_through};
 pub use subvolume_page::SubvolumeList;
 pub use unmount::{UnmountError, unmount};

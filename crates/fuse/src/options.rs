@@ -70,6 +70,8 @@ pub struct MountOptions {
     /// small writes. But it then sends a file's times in a separate request before each fsync and
     /// after each unlink, which the caller waits for.
     pub writeback_cache: bool,
+    /// What the daemon answers to [`control::options`](crate::control::options).
+    pub told: String,
     /// How long the kernel may cache names and attributes. The mount is the only writer, so a long
     /// time is right unless something else changes the same [`FileSystem`].
     ///
@@ -107,6 +109,7 @@ impl Default for MountOptions {
             fuseblk: Choice::Auto,
             anchor: None,
             writeback_cache: false,
+            told: String::new(),
             ttl: Duration::from_secs(3600),
             busy_grace: Duration::from_secs(2),
         }

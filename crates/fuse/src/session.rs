@@ -87,7 +87,8 @@ fn attempt(
         .synchronous(Synchronous {
             all: options.sync,
             names: options.dirsync,
-        });
+        })
+        .telling(options.told.clone());
     let dispatcher = Arc::new(dispatcher);
     let shared = Arc::new(Shared {
         mount_point,
@@ -305,6 +306,48 @@ impl Session {
     /// Sets what does the [bulk work](crate::bulk) of this mount.
     pub fn serve_bulk(&self, service: Arc<dyn Service>) {
         self.shared.dispatcher.serve_bulk(service);
+    }
+
+    /// Sets what has the mount become writable, for the clients of
+    /// [`become_writable`](crate::bulk::become_writable).
+    pub fn serve_writing(&self, service: Arc<dyn Service>) {
+        self.shared.dispatcher.bulk().set_writing(service);
+    }
+
+    /// Replaces the read-only engine by the one that `open` gives, between two requests. The kernel
+    /// then writes to it after a remount. With `elsewhere` the new engine may show other names and
+    /// content than the old one, and the kernel drops its caches. `told` are the options that
+    /// commands learn from now on. May be called once.
+    ///
+    /// # Errors
+    /// Those of `open`; the engine stays.
+    pub fn replace_engine<E>(
+        &self,
+        told: String,
+        elsewhere: bool,
+        open: impl FnOnce() -> Result<Arc<dyn FileSystem>, E>,
+    ) -> Result<(), E> {
+        let dispatcher = &self.shared.dispatcher;
+        let cached = dispatcher.replace_engine(told, open)?;
+        if let Some(notify) = dispatcher.bulk().notify().filter(|_| elsewhere) {
+            notify.drop_all(&cached);
+        }
+        Ok(())
+    }
+
+    /// Whether [`replace_engine`](Self::replace_engine) can make the kernel drop its caches: since
+    /// protocol 7.44 (Linux 6.16).
+    #[must_use]
+    pub fn drops_names(&self) -> bool {
+        self.shared.dispatcher.drops_names()
+    }
+
+    /// Makes everything durable in the engine.
+    ///
+    /// # Errors
+    /// The engine's.
+    pub fn sync(&self) -> sapwood_vfs::Result<()> {
+        self.shared.dispatcher.sync_engine()
     }
 
     /// Ends all bulk work, and waits until no service runs. To be called after the end of the

@@ -339,42 +339,50 @@ impl OpenFiles {
             path: path.to_owned(),
             source,
         };
-        let mut files = vec![Arc::clone(&file)];
-        let fs = match kind {
-            Kind::Btrfs => {
-                let engine = options.for_btrfs().map_err(misfit)?;
-                for (operand, whole) in self.others {
-                    files.push(operand.part_of(whole)?);
-                }
-                Mounted::Btrfs(mount_btrfs(path, files.clone(), engine)?)
-            }
-            Kind::Ext4 => {
-                let engine = options.for_ext4().map_err(misfit)?;
-                match Ext4::open(Arc::clone(&file), engine) {
-                    Ok(fs) => Mounted::Ext4(Arc::new(fs)),
-                    Err(error) => {
-                        return Err(OpenError::Ext4 {
-                            path: path.to_owned(),
-                            source: Box::new(error),
-                        });
-                    }
-                }
-            }
-        };
+        options.fit(kind).map_err(misfit)?;
+        let mut files = vec![file];
+        for (operand, whole) in self.others {
+            files.push(operand.part_of(whole)?);
+        }
+        let fs = reopen(path, kind, files.clone(), options)?;
         Ok((fs, files))
     }
 }
 
-fn mount_btrfs(
+/// Opens the file system on devices that are open already, the first of which `path` names.
+pub(crate) fn reopen(
     path: &Path,
+    kind: Kind,
     devices: Vec<Arc<dyn Device>>,
-    options: sapwood_btrfs::Options,
-) -> Result<Arc<Btrfs>, OpenError> {
-    match Btrfs::open(devices, options) {
-        Ok(fs) => Ok(Arc::new(fs)),
-        Err(error) => Err(OpenError::Btrfs {
-            path: path.to_owned(),
-            source: Box::new(error),
-        }),
+    options: &Options,
+) -> Result<Mounted, OpenError> {
+    let path = || path.to_owned();
+    let misfit = |source| OpenError::Option {
+        path: path(),
+        source,
+    };
+    match kind {
+        Kind::Btrfs => {
+            let engine = options.for_btrfs().map_err(misfit)?;
+            let opened = Btrfs::open(devices, engine);
+            let failed = |error| OpenError::Btrfs {
+                path: path(),
+                source: Box::new(error),
+            };
+            Ok(Mounted::Btrfs(Arc::new(opened.map_err(failed)?)))
+        }
+        Kind::Ext4 => {
+            let engine = options.for_ext4().map_err(misfit)?;
+            let device = devices.into_iter().next().ok_or(OpenError::Kind {
+                path: path(),
+                source: DetectError::Neither,
+            })?;
+            let failed = |error| OpenError::Ext4 {
+                path: path(),
+                source: Box::new(error),
+            };
+            let opened = Ext4::open(device, engine).map_err(failed)?;
+            Ok(Mounted::Ext4(Arc::new(opened)))
+        }
     }
 }

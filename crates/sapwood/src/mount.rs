@@ -14,22 +14,28 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+mod writing;
+
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::Mutex;
 pub use sapwood_base::memory::available as available_memory;
 use sapwood_block::Device;
 pub use sapwood_fuse::{
-    MountEntry, MountOptions, Session, SubvolumeList, UnmountError, broker, broker_process,
-    control, daemon, mount_table, mounted_on, sandbox, signals, unmount,
+    MountEntry, MountHolder, MountOptions, Session, SubvolumeList, UnmountError, broker,
+    broker_process, control, daemon, mount_again, mount_table, mounted_elsewhere, mounted_on,
+    sandbox, signals, unmount,
 };
 use sapwood_vfs::{Choice, FileSystem};
 
 use crate::bulk;
-use crate::image::{self, Mounted, OpenError, OpenFiles, named};
+use crate::image::{self, OpenError, OpenFiles, named};
 use crate::options::Options;
+pub use writing::become_writable;
+use writing::{Engines, Writing};
 
 /// How long a change may stay in memory only, in a mount in which `sync(1)` does not reach the
 /// daemon: as long as in a kernel's ext4.
@@ -68,7 +74,7 @@ pub enum MountError {
 pub struct Mount {
     image: PathBuf,
     dir: PathBuf,
-    fs: Mounted,
+    engines: Arc<Engines>,
     devices: Vec<Arc<dyn Device>>,
     session: Arc<Session>,
     write_protected: bool,
@@ -172,15 +178,26 @@ impl Prepared {
         let (fs, devices) = files.mount(&self.options, |_| Ok(()))?;
         let write_protected = fs.read_only() && !fuse.read_only;
         fuse.read_only |= write_protected;
+        fuse.told = self.options.to_text(fs.image_kind());
         match sapwood_fuse::mount_through(fs.shared(), dir, &fuse, broker) {
             Ok(session) => {
                 serve_bulk(&session, fs.shared());
+                let session = Arc::new(session);
+                let engines = Arc::new(Engines::new(fs));
+                session.serve_writing(Arc::new(Writing {
+                    image: self.image.clone(),
+                    options: self.options,
+                    engines: Arc::clone(&engines),
+                    devices: devices.clone(),
+                    session: Arc::downgrade(&session),
+                    one: Mutex::default(),
+                }));
                 Ok(Mount {
                     image: self.image,
                     dir: dir.to_owned(),
-                    fs,
+                    engines,
                     devices,
-                    session: Arc::new(session),
+                    session,
                     write_protected,
                 })
             }
@@ -209,16 +226,16 @@ impl Mount {
         &self.session
     }
 
-    /// The file system that is mounted.
+    /// The file system that is mounted. A read-only mount that becomes writable gets another one.
     #[must_use]
     pub fn engine(&self) -> Arc<dyn FileSystem> {
-        self.fs.shared()
+        self.engines.current().shared()
     }
 
     /// Whether nothing can be changed.
     #[must_use]
     pub fn is_read_only(&self) -> bool {
-        self.fs.read_only()
+        self.engines.current().read_only()
     }
 
     /// Whether it is read-only because the image or device is write-protected.
@@ -270,8 +287,9 @@ impl Mount {
 
     /// Fails if anything that was written since the mount is not in the image.
     fn complete(&self) -> Result<(), MountError> {
-        let unmounted = self.fs.unmount();
-        let why = match self.fs.first_error() {
+        let fs = self.engines.current();
+        let unmounted = fs.unmount();
+        let why = match fs.first_error() {
             Some(error) => error,
             None => match unmounted {
                 Ok(()) => return Ok(()),

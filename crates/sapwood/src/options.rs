@@ -13,6 +13,7 @@ mod btrfs;
 mod declarations;
 mod ext4;
 mod generic;
+mod given;
 mod mounting;
 pub mod table;
 
@@ -131,8 +132,9 @@ pub struct Options {
     commit_is_chosen: bool,
     /// Nothing has to be durable before the end; see [`Unflushed`](crate::unflushed::Unflushed).
     unflushed: bool,
-    /// Options that only one kind has, in the order in which they were given.
-    own: Vec<(Kind, String)>,
+    /// The options in the order in which they were given, with the kind that has each, if only one
+    /// has it.
+    given: Vec<(Option<Kind>, String)>,
 }
 
 impl Options {
@@ -159,8 +161,7 @@ impl Options {
     #[must_use]
     pub fn compress(mut self, compression: sapwood_btrfs::Compression) -> Self {
         self.btrfs.compress = Some(compression);
-        self.own
-            .push((Kind::Btrfs, format!("compress={compression}")));
+        self.record(Some(Kind::Btrfs), format!("compress={compression}"));
         self
     }
 
@@ -236,6 +237,8 @@ impl Options {
     }
 
     fn set_access(&mut self, read_only: bool) {
+        let option = if read_only { "ro" } else { "rw" };
+        self.record(None, option.to_owned());
         self.btrfs.read_only = read_only;
         self.ext4.read_only = read_only && !sapwood_fault::planted(353);
         self.mount.read_only = read_only;
@@ -250,6 +253,7 @@ impl Options {
     /// Shows the image as its last commit left it: neither a log nor a journal is replayed
     /// (`norecovery`). Needs [`set_read_only`](Self::set_read_only).
     pub fn set_no_recovery(&mut self) {
+        self.record(None, "norecovery".to_owned());
         self.btrfs.no_log_replay = true;
         self.ext4.no_load = !sapwood_fault::planted(356);
     }
@@ -258,7 +262,8 @@ impl Options {
     /// text.
     pub fn set_subvolume(&mut self, path: &[u8]) {
         self.btrfs.subvolume = sapwood_btrfs::SubvolumeChoice::Path(path.to_vec());
-        self.own.push((Kind::Btrfs, "subvol".to_owned()));
+        let option = format!("subvol={}", String::from_utf8_lossy(path));
+        self.record(Some(Kind::Btrfs), option);
     }
 
     /// Sets the longest time from a change to its commit (`commit=`).
@@ -266,6 +271,8 @@ impl Options {
         self.btrfs.commit_interval = interval;
         self.ext4.commit_interval = interval;
         self.commit_is_chosen = true;
+        let option = format!("commit={}", interval.as_secs());
+        self.record(None, option);
     }
 
     /// Whether the interval of commits was set.
@@ -281,13 +288,11 @@ impl Options {
     pub fn set(&mut self, name: &str, value: Option<&str>) -> Result<(), OptionError> {
         let option = table::find(name).ok_or_else(|| OptionError::Unknown(name.to_owned()))?;
         option.take(self, name, value)?;
-        if let Some(kind) = option.of {
-            let given = match value {
-                Some(value) => format!("{name}={value}"),
-                None => name.to_owned(),
-            };
-            self.own.push((kind, given));
-        }
+        let given = match value {
+            Some(value) => format!("{name}={value}"),
+            None => name.to_owned(),
+        };
+        self.record(option.of, given);
         Ok(())
     }
 
@@ -350,7 +355,7 @@ impl Options {
     pub fn add_device(&mut self, path: impl AsRef<Path>) {
         let path = path.as_ref().to_owned();
         let option = format!("device={}", path.display());
-        self.own.push((Kind::Btrfs, option));
+        self.record(Some(Kind::Btrfs), option);
         self.devices.push(path);
     }
 
@@ -378,15 +383,48 @@ impl Options {
         self
     }
 
+    /// Adds to the options that were given. A function that takes an option and one that it calls
+    /// may record the same.
+    fn record(&mut self, of: Option<Kind>, option: String) {
+        let entry = (of, option);
+        if self.given.last() != Some(&entry) {
+            self.given.push(entry);
+        }
+    }
+
+    /// Whether a log or journal is left alone.
+    pub(crate) fn is_without_recovery(&self) -> bool {
+        self.btrfs.no_log_replay || self.ext4.no_load
+    }
+
+    /// The same for an engine that writes.
+    pub(crate) fn writing(mut self) -> Self {
+        self.set_access(false);
+        self.btrfs.no_log_replay = false;
+        self.ext4.no_load = false;
+        let without = ["norecovery", "nologreplay", "rescue=nologreplay", "noload"];
+        self.given
+            .retain(|(_, option)| !without.contains(&option.as_str()));
+        self
+    }
+
+    /// Checks that a file system of this kind has all options.
+    ///
+    /// # Errors
+    /// [`OptionError::Foreign`].
+    pub(crate) fn fit(&self, found: Kind) -> Result<(), OptionError> {
+        self.refuse_foreign(found)
+    }
+
     fn refuse_foreign(&self, found: Kind) -> Result<(), OptionError> {
         let foreign = |of: Kind| of != found && !sapwood_fault::planted(354);
-        match self.own.iter().find(|(of, _)| foreign(*of)) {
+        let first = self.given.iter().find_map(|(of, option)| {
+            let of = of.filter(|of| foreign(*of))?;
+            Some((of, option.clone()))
+        });
+        match first {
             None => Ok(()),
-            Some((of, option)) => Err(OptionError::Foreign {
-                option: option.clone(),
-                of: *of,
-                found,
-            }),
+            Some((of, option)) => Err(OptionError::Foreign { option, of, found }),
         }
     }
 }

@@ -18,18 +18,16 @@ use sapwood_tests::process::Said;
 use sapwood_tests::{Outcome, process, scratch};
 use tempfile::TempDir;
 
+mod remounts;
+mod second;
 mod service;
+mod trims;
 
 fn trials() -> Vec<Trial> {
     let kernel = [machine::KERNEL, Need::Fuse];
     let block = [machine::KERNEL, machine::FUSE_BLK];
     let mut trials = vec![
         machine::trial("remount_ro_commits", &kernel, remount_ro),
-        machine::trial(
-            "remount_rw_of_a_read_only_image_is_refused",
-            &kernel,
-            remount_rw,
-        ),
         machine::trial("a_remount_keeps_other_flags", &kernel, remount_flags),
         machine::trial("auto_unmount_clears_a_dead_mount", &kernel, auto_unmount),
         machine::trial("umount_gives_up_in_time_and_says_why", &kernel, timeout),
@@ -43,6 +41,9 @@ fn trials() -> Vec<Trial> {
         ),
     ];
     trials.extend(service::trials());
+    trials.extend(remounts::trials());
+    trials.extend(second::trials());
+    trials.extend(trims::trials());
     trials
 }
 
@@ -172,18 +173,6 @@ fn remount_ro() -> Outcome {
         }
     }
     Ok(())
-}
-
-fn remount_rw() -> Outcome {
-    let image = image()?;
-    let running = SapwoodMount::new(image.path(), "ro")?;
-    let said = remount(running.path(), "rw")?;
-    let shown = running.path().to_str().ok_or("path")?.to_owned();
-    Box::new(running).unmount()?;
-    if said.status.code() == Some(32) && said.stderr.contains("reading only") {
-        return Ok(());
-    }
-    Err(format!("{shown}: {}: {}", said.status, said.stderr).into())
 }
 
 fn remount_flags() -> Outcome {

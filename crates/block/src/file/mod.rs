@@ -38,7 +38,7 @@ use rustix::io::{Errno, retry_on_intr};
 use crate::error::{check_range, check_writable};
 use crate::{Device, Error, Result};
 use direct::Direct;
-pub use open::OpenOptions;
+pub use open::{OpenOptions, open_for_writing};
 
 /// Most buffers in one `pwritev` on Linux (`UIO_MAXIOV`).
 const MAX_BUFFERS: usize = 1024;
@@ -63,7 +63,10 @@ pub struct FileDevice {
     /// Held by a caller that makes the file longer.
     growing: Mutex<()>,
     medium: Medium,
-    read_only: bool,
+    read_only: AtomicBool,
+    /// The descriptor of the open that [`make_writable`](Device::make_writable) replaced: it has
+    /// the lock.
+    replaced: OnceLock<File>,
     direct: Option<Direct>,
     /// False after the host refused `RWF_DSYNC`.
     dsync: AtomicBool,
@@ -73,7 +76,7 @@ pub struct FileDevice {
 
 impl Drop for FileDevice {
     fn drop(&mut self) {
-        for file in std::iter::once(&self.file).chain(&self.behind) {
+        for file in self.locked() {
             open::unlock(file);
         }
     }
@@ -103,6 +106,12 @@ impl FileDevice {
     #[must_use]
     pub fn is_block_device(&self) -> bool {
         matches!(self.medium, Medium::Block { .. })
+    }
+
+    /// The descriptors of the image.
+    fn locked(&self) -> impl Iterator<Item = &File> {
+        let others = self.behind.iter().chain(self.replaced.get());
+        std::iter::once(&self.file).chain(others)
     }
 
     fn error(&self, op: &'static str, offset: u64, len: usize, e: impl Into<io::Error>) -> Error {
@@ -188,7 +197,7 @@ impl FileDevice {
 
     fn check_write(&self, offset: u64, len: u64) -> Result<()> {
         if !sapwood_fault::planted(222) {
-            check_writable(&self.name, self.read_only)?;
+            check_writable(&self.name, self.read_only())?;
         }
         check_range(&self.name, self.size(), offset, len)
     }
@@ -262,7 +271,7 @@ impl Device for FileDevice {
     }
 
     fn read_only(&self) -> bool {
-        self.read_only
+        self.read_only.load(Ordering::Acquire)
     }
 
     fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<()> {
@@ -296,7 +305,7 @@ impl Device for FileDevice {
     }
 
     fn flush(&self) -> Result<()> {
-        if self.read_only {
+        if self.read_only() {
             return Ok(());
         }
         if !sapwood_fault::planted(200) {
@@ -342,7 +351,7 @@ impl Device for FileDevice {
         if self.medium != Medium::File {
             return check_range(&self.name, self.size(), 0, size);
         }
-        check_writable(&self.name, self.read_only)?;
+        check_writable(&self.name, self.read_only())?;
         if size <= self.size() {
             return Ok(());
         }
@@ -393,13 +402,20 @@ impl Device for FileDevice {
         // The descriptor stays open, so that a late request cannot reach another file that reuses
         // its number. It is replaced by `/dev/null`, opened read-only.
         let null = null().map_err(|e| self.error("release", 0, 0, e))?;
-        for file in std::iter::once(&self.file).chain(&self.behind) {
+        for file in self.locked() {
             // The lock ends when no request can reach the file any more.
             let locked = file.try_clone();
             sys::replace(file, null).map_err(|e| self.error("release", 0, 0, e))?;
             if let Ok(locked) = locked {
                 open::unlock(&locked);
             }
+        }
+        Ok(())
+    }
+
+    fn make_writable(&self, file: File) -> Result<()> {
+        if self.read_only() {
+            open::make_writable(self, &file)?;
         }
         Ok(())
     }

@@ -24,7 +24,7 @@ use std::fs::File;
 use std::io;
 use std::path::Path;
 use std::sync::OnceLock;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use parking_lot::Mutex;
 use rustix::fs::{FileType, FlockOperation, Mode, OFlags, Stat};
@@ -130,6 +130,76 @@ pub(super) fn create(path: &Path, size: u64) -> Result<FileDevice> {
         .and_then(|()| file.set_len(size))
         .map_err(|e| Error::open(&name, e))?;
     finish(file, None, name, OpenOptions::default())
+}
+
+/// Opens an image file or a block device for writing and takes no lock, for a device of another
+/// process that becomes writable with it ([`Device::make_writable`](crate::Device::make_writable)).
+///
+/// # Errors
+/// [`Error::Open`] if it may not be opened so; [`Error::ReadOnly`] for a write-protected device;
+/// [`Error::Busy`] if a loop device over it is in use.
+pub fn open_for_writing(path: &Path) -> Result<File> {
+    let name = path.display().to_string();
+    let failed = |e: Errno| Error::open(&name, e);
+    let stat = rustix::fs::stat(path).map_err(failed)?;
+    let is_block = match FileType::from_raw_mode(stat.st_mode) {
+        FileType::BlockDevice => true,
+        FileType::RegularFile => false,
+        _ => return Err(Error::open(&name, not_an_image())),
+    };
+    let flags = OFlags::CLOEXEC | OFlags::RDWR;
+    let opened = retry_on_intr(|| rustix::fs::open(path, flags, Mode::empty()));
+    let file = File::from(opened.map_err(failed)?);
+    check_other_ways(&stat, None, &name, false)?;
+    if is_block {
+        if sys::is_write_protected(&file).map_err(failed)? {
+            return Err(Error::ReadOnly { device: name });
+        }
+        if let Some((behind, _)) = loop_device::backing_file(&file, &stat) {
+            let behind = rustix::fs::fstat(&behind).map_err(failed)?;
+            let number = rustix::fs::minor(stat.st_rdev);
+            check_other_ways(&behind, Some(number), &name, false)?;
+        }
+    }
+    Ok(file)
+}
+
+/// See [`Device::make_writable`](crate::Device::make_writable).
+pub(super) fn make_writable(device: &FileDevice, file: &File) -> Result<()> {
+    let name = &*device.name;
+    let failed = |e: Errno| Error::open(name, e);
+    let (old, new) = (
+        rustix::fs::fstat(&device.file).map_err(failed)?,
+        rustix::fs::fstat(file).map_err(failed)?,
+    );
+    let is_block = device.is_block_device();
+    let same = match is_block {
+        true => old.st_rdev == new.st_rdev && old.st_mode == new.st_mode,
+        false => (old.st_dev, old.st_ino) == (new.st_dev, new.st_ino),
+    };
+    let mode = rustix::fs::fcntl_getfl(file).map_err(failed)? & OFlags::ACCMODE;
+    if !same || mode != OFlags::RDWR || device.direct.is_some() {
+        return Err(Error::ReadOnly {
+            device: name.to_owned(),
+        });
+    }
+    let replaced = device.file.try_clone().map_err(|e| Error::open(name, e))?;
+    let lock = if is_block {
+        device.behind.as_ref()
+    } else {
+        Some(&replaced)
+    };
+    if let Some(lock) = lock
+        && !flock(lock, name, false)?
+    {
+        // An attempt that fails may give up the lock that there was.
+        flock(lock, name, true)?;
+        return Err(Error::busy(name));
+    }
+    sys::replace(&device.file, file).map_err(failed)?;
+    let _ = device.replaced.set(replaced);
+    device.read_only.store(false, Ordering::Release);
+    Ok(())
 }
 
 /// Locks an open regular file. Fails if it is in use.
@@ -266,7 +336,8 @@ fn finish(
         size: size.into(),
         growing: Mutex::new(()),
         medium,
-        read_only,
+        read_only: AtomicBool::new(read_only),
+        replaced: OnceLock::new(),
         direct: direct.map(Direct::new),
         dsync: AtomicBool::new(true),
         behind_failed: OnceLock::new(),

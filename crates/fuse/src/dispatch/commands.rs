@@ -5,7 +5,7 @@ use std::sync::Arc;
 use sapwood_vfs::Ino;
 
 use super::Dispatcher;
-use crate::bulk::{Bulk, Service};
+use crate::bulk::{Bulk, Purpose, Service};
 use crate::control;
 use crate::ioctl;
 use crate::node::NodeId;
@@ -23,7 +23,13 @@ impl Dispatcher {
     }
 
     /// Starts bulk work for the caller `who`, which listens under `name`.
-    fn start_bulk(&self, who: Caller, dir: Ino, name: &[u8]) -> Reply<ControlAnswer> {
+    fn start_bulk(
+        &self,
+        purpose: Purpose,
+        who: Caller,
+        dir: Ino,
+        name: &[u8],
+    ) -> Reply<ControlAnswer> {
         let closed = Arc::clone(&self.closed);
         let panicked = move || {
             log::error!("the engine panicked: the mount answers EIO to every request from now on");
@@ -32,7 +38,7 @@ impl Dispatcher {
         let synchronous = self.synchronous.all || self.synchronous.names;
         let started = self
             .bulk
-            .start(who, dir, self.map, synchronous, name, panicked);
+            .start(purpose, who, dir, (self.map, synchronous), name, panicked);
         Ok(ControlAnswer {
             output: started?.to_vec(),
             changed_name: None,
@@ -59,17 +65,19 @@ impl Dispatcher {
             control::check_owner(who)?;
         }
         if let Some(name) = control::bulk_socket(command, input) {
-            return self.start_bulk(who, ino, &name?);
+            return self.start_bulk(Purpose::Files, who, ino, &name?);
         }
-        let mut answer = match control::handle(
-            &*self.fs,
-            &self.requests,
-            &self.waiters,
-            who,
-            ino,
-            command,
-            input,
-        ) {
+        if let Some(name) = control::writing_socket(command, input) {
+            control::check_owner(who)?;
+            return self.start_bulk(Purpose::Writing, who, ino, &name?);
+        }
+        let options = self.options.lock().clone();
+        let server = control::Server {
+            requests: &self.requests,
+            waiters: &self.waiters,
+            options: &options,
+        };
+        let mut answer = match control::handle(&*self.fs, &server, who, ino, command, input) {
             Some(answer) => answer?,
             None => ControlAnswer {
                 output: ioctl::handle(&*self.fs, ino, command, input)?,

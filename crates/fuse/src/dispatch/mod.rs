@@ -21,6 +21,7 @@
 
 mod commands;
 mod content;
+mod engine;
 mod prune;
 mod xattrs;
 
@@ -28,7 +29,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use parking_lot::{RwLock, RwLockReadGuard};
+use parking_lot::{Mutex, RwLock, RwLockReadGuard};
 use sapwood_vfs::{
     Attr, Entry, Error, FileKind, FileSystem, FsStat, Ino, NewInode, RenameMode, SetAttr, SyncKind,
 };
@@ -46,11 +47,12 @@ use crate::request_counts::RequestCounts;
 /// Longest name that FUSE carries. The kernel does not check it for the server.
 const NAME_MAX: usize = 255;
 
+use engine::Engine;
 use prune::Prune;
 
 /// Turns requests into calls of one file system.
 pub(crate) struct Dispatcher {
-    fs: Arc<dyn FileSystem>,
+    fs: Engine,
     map: NodeMap,
     ttl: Duration,
     writeback: AtomicBool,
@@ -59,6 +61,10 @@ pub(crate) struct Dispatcher {
     bulk: Arc<Bulk>,
     prune: Prune,
     requests: RequestCounts,
+    /// The mount's options, for commands that ask for them.
+    options: Mutex<String>,
+    /// The kernel can drop all names at once.
+    drops_names: AtomicBool,
     /// True once closed. Each call in progress holds it for reading.
     closed: Arc<RwLock<bool>>,
 }
@@ -79,7 +85,7 @@ impl Dispatcher {
     pub(crate) fn new(fs: Arc<dyn FileSystem>, ttl: Duration) -> Self {
         let map = NodeMap::new(fs.root());
         Self {
-            fs,
+            fs: Engine::new(fs),
             map,
             ttl,
             writeback: AtomicBool::new(false),
@@ -88,6 +94,8 @@ impl Dispatcher {
             bulk: Arc::default(),
             prune: Prune::default(),
             requests: RequestCounts::default(),
+            options: Mutex::default(),
+            drops_names: AtomicBool::new(false),
             closed: Arc::default(),
         }
     }

@@ -30,8 +30,12 @@ pub(super) struct Agreed {
     pub(super) syncfs: bool,
     /// The kernel can forget nodes on request.
     pub(super) prune: bool,
+    /// The kernel can drop all names at once.
+    pub(super) drops_names: bool,
 }
 
+/// First minor version of the protocol in which the kernel can drop all names at once.
+const EPOCH_MINOR: u32 = 44;
 /// First minor version of the protocol in which the kernel can forget nodes on request.
 const PRUNE_MINOR: u32 = 45;
 
@@ -175,6 +179,7 @@ fn negotiate(init: &InitIn, wanted: Wanted) -> (InitOut, Agreed) {
         long_setxattr: agreed.contains(InitFlags::SETXATTR_EXT),
         syncfs: agreed.contains(InitFlags::HAS_SYNCFS),
         prune: init.minor >= PRUNE_MINOR,
+        drops_names: init.minor >= EPOCH_MINOR,
     };
     (out, agreed)
 }
@@ -212,6 +217,7 @@ mod tests {
             long_setxattr: false,
             syncfs: false,
             prune: false,
+            drops_names: false,
         };
         assert_eq!(agreed, nothing);
     }
@@ -232,6 +238,7 @@ mod tests {
         assert_eq!(flags, ALL.flags());
         assert!(!flags.contains(InitFlags::ATOMIC_O_TRUNC));
         assert!(agreed.writeback && agreed.long_setxattr && agreed.syncfs && agreed.prune);
+        assert!(agreed.drops_names);
         let without = Wanted {
             writeback: false,
             posix_acl: false,

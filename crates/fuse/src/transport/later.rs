@@ -224,6 +224,13 @@ impl Notify for Notifier {
         // A negative offset drops only the attributes.
         notify_kernel(&self.0, &notify::inval_inode(node.0, -1, 0));
     }
+
+    fn drop_all(&self, nodes: &[NodeId]) {
+        notify_kernel(&self.0, &notify::expire_all());
+        for node in nodes {
+            notify_kernel(&self.0, &notify::inval_inode(node.0, 0, 0));
+        }
+    }
 }
 
 /// Sends a notification. An error for a node or name that the kernel does not have is ignored.

@@ -96,6 +96,7 @@ impl Transport {
         let agreed = handshake.agreed(wanted);
         dispatcher.set_writeback(agreed.writeback);
         dispatcher.set_prunes(agreed.prune);
+        dispatcher.set_drops_names(agreed.drops_names);
         dispatcher
             .bulk()
             .set_notify(Arc::new(Notifier(Arc::clone(&device))));

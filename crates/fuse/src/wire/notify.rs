@@ -6,6 +6,7 @@ use super::abi::{InvalEntryOut, InvalInodeOut, OutHeader, PruneOut};
 
 const INVAL_INODE: i32 = 2;
 const INVAL_ENTRY: i32 = 3;
+const INC_EPOCH: i32 = 8;
 const PRUNE: i32 = 9;
 /// `FUSE_EXPIRE_ONLY`
 const EXPIRE_ONLY: u32 = 1;
@@ -48,6 +49,11 @@ pub(crate) fn prune(nodes: &[u64]) -> Vec<u8> {
         ..PruneOut::default()
     };
     message(PRUNE, &[body.as_bytes(), nodes.as_bytes()])
+}
+
+/// Has every cached name looked up again before it is used. Since protocol 7.44.
+pub(crate) fn expire_all() -> Vec<u8> {
+    message(INC_EPOCH, &[])
 }
 
 fn message(code: i32, parts: &[&[u8]]) -> Vec<u8> {

@@ -147,7 +147,7 @@ fn every_option_is_what_its_declaration_says() {
                     );
                 }
                 if matches!(option.effect, Effect::Accepted) {
-                    options.own.clear();
+                    options.given.clear();
                     assert_eq!(options, Options::default(), "{name} has an effect");
                 }
             }
@@ -180,7 +180,7 @@ fn the_last_of_two_opposites_counts() {
     let parsed = |list: &str| {
         let mut options = Options::default();
         options.set_list(list).unwrap();
-        options.own.clear();
+        options.given.clear();
         options
     };
     for (on, off) in [

@@ -1,0 +1,98 @@
+//! The engine that a dispatcher calls.
+
+use std::ops::Deref;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, OnceLock};
+
+use parking_lot::Mutex;
+use sapwood_vfs::FileSystem;
+
+use super::Dispatcher;
+use crate::node::NodeId;
+
+/// The engine of a mount. One that was opened read-only can be replaced, once, by an engine that
+/// writes to the same image.
+pub(super) struct Engine {
+    first: Arc<dyn FileSystem>,
+    writing: OnceLock<Arc<dyn FileSystem>>,
+}
+
+impl Engine {
+    pub(super) fn new(first: Arc<dyn FileSystem>) -> Self {
+        Self {
+            first,
+            writing: OnceLock::new(),
+        }
+    }
+
+    /// Replaces the engine; the kernel's references pass to the new one. No call of the engine may
+    /// be in progress.
+    ///
+    /// A reference of the kernel is one or more lookups, which it releases all at once. Releasing
+    /// more than there are releases all, so one of the new engine stands for them.
+    pub(super) fn replace(&self, by: Arc<dyn FileSystem>) {
+        for ino in self.first.referenced() {
+            // What the log of a mount without recovery deletes is stale for the kernel too.
+            if let Err(error) = by.reference(ino) {
+                log::debug!("inode {}: {error}", ino.0);
+            }
+        }
+        let _ = self.writing.set(by);
+    }
+}
+
+impl Deref for Engine {
+    type Target = dyn FileSystem;
+
+    fn deref(&self) -> &Self::Target {
+        &**self.writing.get().unwrap_or(&self.first)
+    }
+}
+
+impl Dispatcher {
+    /// Sets what commands learn that ask for the mount's options.
+    #[must_use]
+    pub(crate) fn telling(self, options: String) -> Self {
+        Self {
+            options: Mutex::new(options),
+            ..self
+        }
+    }
+
+    /// Sets whether the kernel can drop all names at once.
+    pub(crate) fn set_drops_names(&self, on: bool) {
+        self.drops_names.store(on, Ordering::Relaxed);
+    }
+
+    /// Whether the kernel can drop all names at once.
+    pub(crate) fn drops_names(&self) -> bool {
+        self.drops_names.load(Ordering::Relaxed)
+    }
+
+    /// Replaces a read-only engine by the one that `open` gives, between two requests; commands
+    /// then learn `options`. Returns the nodes that the kernel may have cached.
+    ///
+    /// # Errors
+    /// Those of `open`; the engine stays.
+    pub(crate) fn replace_engine<E>(
+        &self,
+        options: String,
+        open: impl FnOnce() -> Result<Arc<dyn FileSystem>, E>,
+    ) -> Result<Vec<NodeId>, E> {
+        // Waits for the calls in progress. None of them waits for a later one.
+        let _alone = self.closed.write();
+        let cached = self.fs.referenced().into_iter();
+        let cached = cached.map(|ino| self.map.node(ino)).collect();
+        self.fs.replace(open()?);
+        *self.options.lock() = options;
+        Ok(cached)
+    }
+
+    /// Makes everything durable.
+    ///
+    /// # Errors
+    /// The engine's.
+    pub(crate) fn sync_engine(&self) -> sapwood_vfs::Result<()> {
+        self.fs.sync()
+    }
+}
