@@ -131,6 +131,8 @@ fn start(args: Args) -> Result<ExitCode> {
     if let Some(done) = remount::again(&image, &dir, &options, &args.options) {
         return done.map(|()| ExitCode::SUCCESS);
     }
+    // Not before: the image may be named by such a descriptor (`/dev/fd/9`).
+    daemon::close_inherited().map_err(|error| Failure::on("mount", error).with_code(MOUNT))?;
     let foreground = args.foreground;
     start_log(&args, &options);
     let work = move |ready: ReadyNotifier| match serve(&image, &dir, &options, &args, ready) {

@@ -115,9 +115,65 @@ fn release_terminal(null: &File) -> io::Result<()> {
     Ok(())
 }
 
+/// Closes all descriptors of this process but the standard streams. A process calls it at its
+/// start, before it opens anything that it needs: what a daemon inherits, such as a lock of the
+/// script that mounts, would be in use as long as the mount, and within reach of its sandbox.
+///
+/// # Errors
+/// The process has more than one thread; the system's.
+pub fn close_inherited() -> io::Result<()> {
+    if !has_one_thread() {
+        let why = "cannot close what was inherited: the process has threads already";
+        return Err(io::Error::other(why));
+    }
+    descriptors::close()
+}
+
 /// Whether the calling thread is the only one of this process, as far as can be seen.
 pub(crate) fn has_one_thread() -> bool {
     std::fs::read_dir("/proc/self/task").map_or(1, Iterator::count) <= 1
+}
+
+/// To close a descriptor that another part of the process owns is unsafe. [`close_inherited`] is
+/// for the start of a process, which owns only the standard streams.
+#[expect(
+    unsafe_code,
+    reason = "there is no safe way to close what was inherited"
+)]
+mod descriptors {
+    use std::io;
+
+    const FIRST: libc::c_uint = 3;
+
+    pub(super) fn close() -> io::Result<()> {
+        // SAFETY: no other part of the process owns a descriptor; see the module's text.
+        let closed =
+            unsafe { libc::syscall(libc::SYS_close_range, FIRST, libc::c_uint::MAX, 0_u32) };
+        if closed == 0 {
+            return Ok(());
+        }
+        let error = io::Error::last_os_error();
+        match error.raw_os_error() {
+            // Before Linux 5.9, or a filter that does not know the call.
+            Some(libc::ENOSYS | libc::EPERM) => close_each(),
+            _ => Err(error),
+        }
+    }
+
+    fn close_each() -> io::Result<()> {
+        let numbers = std::fs::read_dir("/proc/self/fd")?
+            .flatten()
+            .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
+            .collect::<Vec<libc::c_int>>();
+        for number in numbers {
+            if number >= FIRST.cast_signed() {
+                // SAFETY: as above. The descriptor of the listing is closed already, which is no
+                // error that matters.
+                unsafe { libc::close(number) };
+            }
+        }
+        Ok(())
+    }
 }
 
 /// `fork` is unsafe: in a process with several threads the child has only the forking thread, and
