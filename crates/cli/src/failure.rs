@@ -2,7 +2,7 @@
 
 use std::fmt::Display;
 use std::io::ErrorKind;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use sapwood::block::{Holder, Server};
 use sapwood::image::OpenError;
@@ -17,6 +17,8 @@ pub(super) const FAILED: u8 = 1;
 pub(super) const USAGE: u8 = 2;
 /// The image could not be opened: missing, in use, not a file system, damaged, unsupported.
 pub(super) const IMAGE: u8 = 3;
+/// A directory is unmounted, but its image is in use yet.
+pub(super) const HELD: u8 = 4;
 /// What mount(8) and its helpers answer when a mount failed.
 pub(super) const MOUNT: u8 = 32;
 
@@ -45,7 +47,15 @@ impl Failure {
 
     /// An operation on a path of this machine failed.
     pub(super) fn local(path: &Path, why: impl Display) -> Self {
-        Self::new(FAILED, sapwood::image::named(path, why))
+        let line = sapwood::image::named(path, why);
+        let failure = Self::new(FAILED, &line);
+        match dead_mount(path, &line) {
+            Some(point) => failure.advise(format_args!(
+                "its daemon has died: `sapwood umount {}` clears the mount away",
+                point.display()
+            )),
+            None => failure,
+        }
     }
 
     /// The same failure, which also says what to do next.
@@ -89,6 +99,20 @@ impl From<OpenError> for Failure {
             None => failure,
         }
     }
+}
+
+/// The mount that a path of this machine is in, if an error says that its daemon has died.
+fn dead_mount(path: &Path, error: &str) -> Option<PathBuf> {
+    if !error.ends_with(&format!("(os error {})", libc::ENOTCONN)) {
+        return None;
+    }
+    let path = std::path::absolute(path).ok()?;
+    let table = sapwood::mount::mount_table().ok()?;
+    let above = table
+        .into_iter()
+        .filter(|entry| entry.is_ours() && path.starts_with(&entry.point));
+    let nearest = above.max_by_key(|entry| entry.point.as_os_str().len());
+    nearest.map(|entry| entry.point)
 }
 
 /// A line without the number that the standard library adds to an error of the system.

@@ -39,7 +39,7 @@ const HELPERS: [(&str, &str); 6] = [
 ];
 
 /// Exit codes, and what they mean.
-const CODES: [(&str, &str); 7] = [
+const CODES: [(&str, &str); 8] = [
     ("0", "Done."),
     (
         "1",
@@ -49,6 +49,11 @@ const CODES: [(&str, &str); 7] = [
     (
         "3",
         "The image cannot be opened: missing, in use, damaged, or of another kind.",
+    ),
+    (
+        "4",
+        "umount: the directory is unmounted, but the image is not complete yet: another mount \
+         namespace has it mounted, or --timeout ended.",
     ),
     ("32", "mount: the mount failed."),
     (

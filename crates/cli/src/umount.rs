@@ -1,30 +1,39 @@
 //! `sapwood umount`, and being the helper of umount(8).
+//!
+//! # How it works
+//!
+//! A second process unmounts and reports each step, because a process that waits for the kernel or
+//! a daemon may not even end. The command waits for it, names what takes long, and gives up at the
+//! end of `--timeout`. Without that option it gives up only on another mount namespace that has a
+//! copy of the mount: the kernel's `umount` does not wait for such a namespace at all, and it may
+//! stay for ever.
 
 use std::ffi::OsString;
 use std::io::{BufRead, BufReader};
-use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
-use rustix::event::{PollFd, PollFlags};
-use rustix::fs::{FlockOperation, Mode, OFlags};
-use sapwood::block::Operand;
-use sapwood::mount::control::Daemon;
-use sapwood::mount::{self, MountEntry, control};
+use sapwood::mount::{self, MountEntry, control, daemon};
 
-use super::failure::{FAILED, Failure, Result, USAGE};
+use super::failure::{FAILED, Failure, HELD, Result, USAGE};
 use super::output;
+
+mod release;
+
+use release::Sign;
 
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
     /// Directory that an image is mounted on
     #[arg(value_name = "DIR")]
     dir: PathBuf,
-    /// Detach it now even if it is in use
+    /// Detach it now even if it is in use, and do not wait: the daemon completes the image when the
+    /// last file there is closed, and no process leads to it any more
     #[arg(short, long)]
     lazy: bool,
-    /// Give up waiting after so many seconds; the daemon goes on [default: wait]
+    /// Give up waiting after so many seconds; the daemon goes on [default: wait, but only 5 for
+    /// another mount namespace]
     #[arg(long, value_name = "SECONDS")]
     timeout: Option<u64>,
     /// Report each step on standard output, for the process that waits
@@ -34,10 +43,14 @@ pub(super) struct Args {
 
 /// Begins the last line of the process that unmounts; an error follows if there is one.
 const DONE: &str = "done: ";
+/// Begin its other lines.
+const WAITS: &str = "waits: ";
+const RELEASES: &str = "releases: ";
+const HOLDS: &str = "held: ";
 /// How long nothing is said about a wait.
 const SILENCE: Duration = Duration::from_secs(3);
-/// How often a condition is looked at that cannot be waited for.
-const INTERVAL: Duration = Duration::from_millis(20);
+/// How long another mount namespace is waited for, unless the user says how long.
+const PATIENCE: Duration = Duration::from_secs(5);
 
 /// The arguments of umount(8)'s helper, as those of `sapwood umount`: `DIR [-flnrv] [-N NS]
 /// [-t TYPE]`. `None` if the process was not started as one.
@@ -86,9 +99,7 @@ pub(super) fn run(args: &Args) -> Result<()> {
     if args.step_by_step {
         let done = unmount(&dir, &entry, args.lazy);
         let why = done.as_ref().map_err(ToString::to_string).err();
-        // A line for each step.
-        let why = why.unwrap_or_default().replace('\n', " ");
-        return output::line(format_args!("{DONE}{why}"));
+        return output::line(Step::Done(why));
     }
     let end = args
         .timeout
@@ -102,10 +113,13 @@ fn start(dir: &Path, lazy: bool) -> Result<mpsc::Receiver<Step>> {
     use std::process::{Command, Stdio};
 
     let failed = |error| Failure::local(dir, error);
+    // The process may outlive this one, and must not keep what this one was given.
+    daemon::close_inherited().map_err(failed)?;
     let mut child = Command::new("/proc/self/exe")
         .args(["umount", "--step-by-step"])
         .args(lazy.then_some("--lazy"))
         .arg(dir)
+        .current_dir("/")
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .stderr(Stdio::null())
@@ -121,12 +135,7 @@ fn start(dir: &Path, lazy: bool) -> Result<mpsc::Receiver<Step>> {
             .lines()
             .map_while(std::result::Result::ok)
         {
-            let step = match line.strip_prefix(DONE) {
-                Some("") => Step::Done(Ok(())),
-                Some(why) => Step::Done(Err(Failure::new(FAILED, why))),
-                None => Step::Waits(line),
-            };
-            if steps.send(step).is_err() {
+            if Step::parse(&line).is_none_or(|step| steps.send(step).is_err()) {
                 return;
             }
         }
@@ -149,41 +158,96 @@ fn resolve(dir: &Path) -> Result<PathBuf> {
 }
 
 /// What the process that unmounts reports.
+#[derive(Debug, Clone, PartialEq, Eq)]
 enum Step {
-    /// What it waits for now.
+    /// What it waits for before the directory is unmounted.
     Waits(String),
-    Done(Result<()>),
+    /// The directory is unmounted; what it waits for now.
+    Releases(String),
+    /// The directory is unmounted; what has the file system mounted elsewhere.
+    Held(String),
+    /// The end, with an error if there was one.
+    Done(Option<String>),
+}
+
+impl Step {
+    /// A line that [`Display`](std::fmt::Display) made.
+    fn parse(line: &str) -> Option<Self> {
+        let after = |start| line.strip_prefix(start).map(str::to_owned);
+        after(WAITS)
+            .map(Self::Waits)
+            .or_else(|| after(RELEASES).map(Self::Releases))
+            .or_else(|| after(HOLDS).map(Self::Held))
+            .or_else(|| after(DONE).map(|why| Self::Done(Some(why).filter(|why| !why.is_empty()))))
+    }
+
+    /// The failure of a command that gives up in this step.
+    fn given_up(&self, dir: &Path) -> Failure {
+        match self {
+            Self::Held(what) => Failure::local(
+                dir,
+                format_args!(
+                    "unmounted here, but not in {what}: its daemon completes the image when that \
+                     mount ends"
+                ),
+            )
+            .with_code(HELD),
+            Self::Releases(what) => {
+                let line = format_args!("unmounted, but gave up waiting for {what}");
+                Failure::local(dir, line).with_code(HELD)
+            }
+            Self::Waits(what) => Failure::local(dir, format_args!("gave up waiting for {what}")),
+            Self::Done(_) => Failure::local(dir, "gave up waiting"),
+        }
+    }
+}
+
+impl std::fmt::Display for Step {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let (start, text) = match self {
+            Self::Waits(text) => (WAITS, text.as_str()),
+            Self::Releases(text) => (RELEASES, text.as_str()),
+            Self::Held(text) => (HOLDS, text.as_str()),
+            Self::Done(why) => (DONE, why.as_deref().unwrap_or_default()),
+        };
+        // A line for each step.
+        write!(f, "{start}{}", text.replace('\n', " "))
+    }
 }
 
 /// Waits for that process; names what is waited for, and gives up at `end`.
 fn wait(dir: &Path, told: &mpsc::Receiver<Step>, end: Option<Instant>) -> Result<()> {
-    let mut what = String::new();
+    let mut step = Step::Waits("the process that unmounts".to_owned());
     let mut said = Some(Instant::now() + SILENCE);
+    let mut give_up = end;
     loop {
-        let next = [said, end].into_iter().flatten().min();
-        let step = match next {
+        let next = [said, give_up].into_iter().flatten().min();
+        let news = match next {
             None => told.recv().map_err(|_| RecvTimeoutError::Disconnected),
             Some(next) => told.recv_timeout(next.saturating_duration_since(Instant::now())),
         };
-        match step {
-            Ok(Step::Done(result)) => return result,
-            Ok(Step::Waits(now)) => {
-                what = now;
+        match news {
+            Ok(Step::Done(None)) => return Ok(()),
+            Ok(Step::Done(Some(why))) => return Err(Failure::new(FAILED, why)),
+            Ok(now) => {
+                let held = matches!(now, Step::Held(_));
+                let patience = held.then(|| Instant::now() + PATIENCE);
+                give_up = end.or(give_up.filter(|_| held)).or(patience);
                 said = Some(Instant::now() + SILENCE);
+                step = now;
             }
             Err(RecvTimeoutError::Disconnected) => {
                 return Err(Failure::local(dir, "the unmounting process was ended"));
             }
             Err(RecvTimeoutError::Timeout) => {
                 let now = Instant::now();
-                if end.is_some_and(|end| now >= end) {
-                    return Err(Failure::local(
-                        dir,
-                        format_args!("gave up waiting for {what}"),
-                    ));
+                if give_up.is_some_and(|end| now >= end) {
+                    return Err(step.given_up(dir));
                 }
                 if said.is_some_and(|said| now >= said) {
-                    output::message(format_args!("{}: waiting for {what}", dir.display()));
+                    if let Step::Waits(what) | Step::Releases(what) | Step::Held(what) = &step {
+                        output::message(format_args!("{}: waiting for {what}", dir.display()));
+                    }
                     said = None;
                 }
             }
@@ -193,7 +257,7 @@ fn wait(dir: &Path, told: &mpsc::Receiver<Step>, end: Option<Instant>) -> Result
 
 fn unmount(dir: &Path, entry: &MountEntry, lazy: bool) -> Result<()> {
     // A process that gave up waiting has closed the pipe: then the mount stays.
-    let waits = |what: String| output::line(what);
+    let waits = |what: String| output::line(Step::Waits(what));
     let image = Path::new(&entry.source);
     let mut daemon = None;
     let mut end = None;
@@ -206,11 +270,9 @@ fn unmount(dir: &Path, entry: &MountEntry, lazy: bool) -> Result<()> {
         let answer = control::daemon(dir);
         dead = matches!(&answer, Err(error) if error.raw_os_error() == Some(libc::ENOTCONN));
         daemon = answer.ok();
-        waits(format!(
-            "{} to write {}",
-            named(daemon.as_ref()),
-            image.display()
-        ))?;
+        let number = daemon.as_ref().and_then(|daemon| daemon.process.as_ref());
+        let who = release::named(number.map(|(_, number)| *number));
+        waits(format!("{who} to write {}", image.display()))?;
         if daemon.is_some() {
             synced = control::sync(dir);
             end = control::report_end(dir).ok();
@@ -229,15 +291,11 @@ fn unmount(dir: &Path, entry: &MountEntry, lazy: bool) -> Result<()> {
         }
     })?;
     if !lazy && !is_mounted(entry) {
-        waits(format!(
-            "{} to release {}",
-            named(daemon.as_ref()),
-            image.display()
-        ))?;
-        match daemon.and_then(|daemon| daemon.process) {
-            Some((process, _)) => wait_for_end(&process),
-            None => wait_for_release(image),
-        }
+        let sign = match daemon.and_then(|daemon| daemon.process) {
+            Some((process, number)) => Sign::End(process, number),
+            None => Sign::Lock(image.to_owned()),
+        };
+        release::wait(entry, &sign, |step| output::line(step))?;
         match end.map(|end| end.result()) {
             Some(Some(Err(why))) => return Err(Failure::new(FAILED, why)),
             Some(None) => {
@@ -259,41 +317,12 @@ pub(super) fn incomplete(image: &Path, error: &str) -> Failure {
     Failure::local(image, format_args!("not everything was written: {error}"))
 }
 
-fn named(daemon: Option<&Daemon>) -> String {
-    match daemon.and_then(|daemon| daemon.process.as_ref()) {
-        Some((_, number)) => format!("the daemon (process {number})"),
-        None => "the daemon".to_owned(),
-    }
-}
-
 /// Whether the file system of `entry` is still mounted, on another directory.
 fn is_mounted(entry: &MountEntry) -> bool {
     let table = mount::mount_table().unwrap_or_default();
     table
         .iter()
         .any(|other| other.device == entry.device && other.is_ours())
-}
-
-fn wait_for_end(process: &OwnedFd) {
-    let mut fds = [PollFd::new(process, PollFlags::IN)];
-    while let Err(rustix::io::Errno::INTR) = rustix::event::poll(&mut fds, None) {}
-}
-
-/// Waits for the lock on an image to go, if the daemon cannot be waited for.
-fn wait_for_release(image: &Path) {
-    let image = Operand::file_of(image);
-    let flags = OFlags::RDONLY | OFlags::CLOEXEC;
-    if image.metadata().is_ok_and(|found| found.is_file()) {
-        if let Ok(image) = rustix::fs::open(&image, flags, Mode::empty()) {
-            // A file that cannot be locked cannot be waited for either.
-            let _ = rustix::fs::flock(&image, FlockOperation::LockShared);
-        }
-        return;
-    }
-    let claim = || rustix::fs::open(&image, flags | OFlags::EXCL, Mode::empty());
-    while let Err(rustix::io::Errno::BUSY) = claim() {
-        std::thread::sleep(INTERVAL);
-    }
 }
 
 #[cfg(test)]

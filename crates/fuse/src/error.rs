@@ -21,7 +21,7 @@ pub enum MountError {
     Busy(PathBuf),
     /// A mount whose daemon has died is still there.
     #[error(
-        "mount point {path} is held by a dead mount: run `fusermount3 -u {path}` or `umount {path}`",
+        "mount point {path} is held by a dead mount: `sapwood umount {path}` clears it away",
         path = .0.display()
     )]
     Stale(PathBuf),

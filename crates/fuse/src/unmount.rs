@@ -23,7 +23,7 @@ pub enum UnmountError {
     #[error("{} is in use", .0.display())]
     Busy(PathBuf),
     /// It is the mount of another user.
-    #[error("no permission to unmount {}", .0.display())]
+    #[error("{}: not permitted: it is the mount of another user", .0.display())]
     Denied(PathBuf),
     /// The kernel or `fusermount3` refused.
     #[error("cannot unmount {}: {reason}", path.display())]
@@ -146,6 +146,8 @@ fn detach_with_fusermount(path: &Path, lazily: bool) -> Result<(), UnmountError>
         .arg(path)
         .stdin(Stdio::null())
         .output();
+    // It knows only the mounts of the user that calls it.
+    let is_there = mounted_by_fuse(path);
     let path = path.to_path_buf();
     let words = match output {
         Ok(output) if output.status.success() => return Ok(()),
@@ -157,7 +159,7 @@ fn detach_with_fusermount(path: &Path, lazily: bool) -> Result<(), UnmountError>
     };
     Err(if words.contains("busy") {
         UnmountError::Busy(path)
-    } else if words.contains("not permitted") {
+    } else if words.contains("not permitted") || (words.contains("not found in") && is_there) {
         UnmountError::Denied(path)
     } else if words.contains("not found in") {
         UnmountError::NotMounted(path)

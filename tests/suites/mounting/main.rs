@@ -18,6 +18,7 @@ use sapwood_tests::process::Said;
 use sapwood_tests::{Outcome, process, scratch};
 use tempfile::TempDir;
 
+mod ends;
 mod remounts;
 mod second;
 mod service;
@@ -44,6 +45,7 @@ fn trials() -> Vec<Trial> {
     trials.extend(remounts::trials());
     trials.extend(second::trials());
     trials.extend(trims::trials());
+    trials.extend(ends::trials());
     trials
 }
 
