@@ -26,7 +26,7 @@ pub use device::{Device, SECTOR_SIZE};
 pub use disk_format::{DiskFormat, UnknownFormat};
 pub use error::{Error, NbdError, Qcow2Error, Result, Violation, check_range, check_writable};
 pub use file::{FileDevice, OpenOptions, open_for_writing};
-pub use holder::{Holder, Process, Server};
+pub use holder::{Holder, MountElsewhere, Process, Server, mounted_elsewhere};
 pub use layer::Layer;
 pub use memory::{MemoryDevice, PAGE_SIZE};
 pub(crate) use nbd::NbdUri;

@@ -6,7 +6,6 @@
 use std::ffi::OsString;
 use std::io;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 /// One mount of this process's mount namespace.
@@ -52,55 +51,6 @@ pub fn mount_table() -> io::Result<Vec<MountEntry>> {
 pub fn mounted_on(point: &Path) -> Option<MountEntry> {
     let table = mount_table().ok()?;
     table.into_iter().rfind(|entry| entry.point == point)
-}
-
-/// A mount in another mount namespace.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct MountHolder {
-    /// A process in that namespace.
-    pub process: u32,
-    /// The name of the process.
-    pub name: String,
-    /// Where the process sees the mount.
-    pub point: PathBuf,
-}
-
-/// The other mount namespaces that have the file system of `entry` mounted: one mount of each. A
-/// namespace without a process is not found, nor one whose processes this one may not look at.
-#[must_use]
-pub fn mounted_elsewhere(entry: &MountEntry) -> Vec<MountHolder> {
-    let namespace = |dir: &Path| {
-        let found = std::fs::metadata(dir.join("ns/mnt"));
-        found.ok().map(|found| found.ino())
-    };
-    let mut seen: Vec<u64> = namespace(Path::new("/proc/self")).into_iter().collect();
-    let mut holders = Vec::new();
-    for found in std::fs::read_dir("/proc").into_iter().flatten().flatten() {
-        let dir = found.path();
-        let number = found
-            .file_name()
-            .to_str()
-            .and_then(|name| name.parse().ok());
-        let Some((process, number)) = number.zip(namespace(&dir)) else {
-            continue;
-        };
-        if seen.contains(&number) {
-            continue;
-        }
-        let Ok(table) = table_of(&dir) else { continue };
-        seen.push(number);
-        let same = |other: &MountEntry| other.device == entry.device && other.kind == entry.kind;
-        if let Some(other) = table.into_iter().find(same) {
-            let name = std::fs::read(dir.join("comm")).unwrap_or_default();
-            let name = String::from_utf8_lossy(&name);
-            holders.push(MountHolder {
-                process,
-                name: name.chars().filter(|char| !char.is_control()).collect(),
-                point: other.point,
-            });
-        }
-    }
-    holders
 }
 
 /// The mounts that a process sees, which has this directory in `/proc`.

@@ -47,9 +47,8 @@ mod wire;
 pub use block_mount::{is_offered as offers_fuseblk, will_receive_sync};
 pub use error::MountError;
 pub use options::MountOptions;
-pub use sapwood_block::mount_table::{
-    MountEntry, MountHolder, mount_table, mounted_elsewhere, mounted_on,
-};
+pub use sapwood_block::mount_table::{MountEntry, mount_table, mounted_on};
+pub use sapwood_block::{MountElsewhere, mounted_elsewhere};
 pub use sapwood_vfs::{Access, Choice};
 pub use second_mount::mount_again;
 pub use session::{Session, mount, mount_through};

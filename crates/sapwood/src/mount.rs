@@ -25,7 +25,7 @@ use parking_lot::Mutex;
 pub use sapwood_base::memory::available as available_memory;
 use sapwood_block::Device;
 pub use sapwood_fuse::{
-    MountEntry, MountHolder, MountOptions, Session, SubvolumeList, UnmountError, broker,
+    MountElsewhere, MountEntry, MountOptions, Session, SubvolumeList, UnmountError, broker,
     broker_process, control, daemon, mount_again, mount_table, mounted_elsewhere, mounted_on,
     sandbox, signals, unmount,
 };

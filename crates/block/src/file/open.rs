@@ -189,12 +189,15 @@ pub(super) fn make_writable(device: &FileDevice, file: &File) -> Result<()> {
     } else {
         Some(&replaced)
     };
-    if let Some(lock) = lock
-        && !flock(lock, name, false)?
-    {
-        // An attempt that fails may give up the lock that there was.
-        flock(lock, name, true)?;
-        return Err(Error::busy(name));
+    let take = |read_only| -> Result<bool> {
+        let behind = lock.map_or(Ok(true), |lock| take_locks(lock, name, read_only))?;
+        Ok(behind && (!is_block || qemu_lock::lock(&replaced, read_only)))
+    };
+    if !take(false)? {
+        let busy = Error::busy(name, &new, None);
+        // An attempt that fails may give up the locks that there were.
+        take(true)?;
+        return Err(busy);
     }
     sys::replace(&device.file, file).map_err(failed)?;
     let _ = device.replaced.set(replaced);

@@ -139,6 +139,31 @@ fn namespaces() -> Vec<(Option<Process>, PathBuf)> {
     found
 }
 
+/// A mount in another mount namespace.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MountElsewhere {
+    /// A process in that namespace.
+    pub process: Process,
+    /// Where the process sees the mount.
+    pub point: PathBuf,
+}
+
+/// The other mount namespaces that have the file system of `entry` mounted: one mount of each. A
+/// namespace without a process is not found, nor one whose processes this one may not examine.
+#[must_use]
+pub fn mounted_elsewhere(entry: &MountEntry) -> Vec<MountElsewhere> {
+    let same = |other: &MountEntry| other.device == entry.device && other.kind == entry.kind;
+    let others = namespaces().into_iter();
+    others
+        .filter_map(|(process, root)| {
+            let process = process?;
+            let table = table_of(&root).ok()?;
+            let point = table.into_iter().find(same)?.point;
+            Some(MountElsewhere { process, point })
+        })
+        .collect()
+}
+
 /// Whether the source of a mount of ours, below `root`, is the image. A part of an image may follow
 /// its name.
 fn is_source(target: &Target, root: &Path, source: &std::ffi::OsStr) -> bool {

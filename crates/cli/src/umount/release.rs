@@ -12,7 +12,7 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::fs::{FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
 use sapwood::block::Operand;
-use sapwood::mount::{self, MountEntry, MountHolder};
+use sapwood::mount::{self, MountElsewhere, MountEntry};
 
 use super::{Result, Step};
 
@@ -103,19 +103,15 @@ fn reader_is_gone() -> bool {
     polled.is_ok() && fds[0].revents().contains(PollFlags::ERR)
 }
 
-fn held(one: &MountHolder, others: usize) -> String {
-    let MountHolder {
-        process,
-        name,
-        point,
-    } = one;
+fn held(one: &MountElsewhere, others: usize) -> String {
+    let MountElsewhere { process, point } = one;
     let more = match others {
         0 => String::new(),
         1 => ", and one more".to_owned(),
         others => format!(", and {others} more"),
     };
     format!(
-        "the mount namespace of {name} (process {process}), which has it on {}{more}",
+        "the mount namespace of {process}, which has it on {}{more}",
         point.display()
     )
 }
