@@ -379,7 +379,7 @@ impl Options {
     #[must_use]
     pub fn top_level(mut self) -> Self {
         self.btrfs.subvolume = sapwood_btrfs::SubvolumeChoice::Id(TOP_LEVEL);
-        self.own.push((Kind::Btrfs, "subvolid".to_owned()));
+        self.record(Some(Kind::Btrfs), format!("subvolid={TOP_LEVEL}"));
         self
     }
 
