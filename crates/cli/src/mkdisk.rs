@@ -244,7 +244,7 @@ mod tests {
         let made = partition("x:ext4:label=l:opt=inode-size=512:type=home:size=rest").unwrap();
         assert_eq!(made.kind, partition_type("home"));
         assert!(matches!(made.content, PartitionContent::Image(_)));
-        let sources = ["rootdir", "tar", "oci", "overlay", "cpio"];
+        let sources = ["rootdir", "tar", "oci", "layer", "overlay", "cpio"];
         for source in sources.map(|name| format!("x:btrfs:{name}=y")) {
             let made = partition(&source).unwrap();
             assert!(

@@ -267,6 +267,6 @@ mod tests {
         let given: Vec<_> = given
             .map(|(at, value)| (*at, value.to_str().unwrap()))
             .collect();
-        assert_eq!(given, [(1, "a"), (0, "b"), (4, "c"), (1, "d"), (2, "e:1")]);
+        assert_eq!(given, [(1, "a"), (0, "b"), (5, "c"), (1, "d"), (2, "e:1")]);
     }
 }
