@@ -436,7 +436,7 @@ const EXPORTS: &[(&str, &str)] = &[
         "archives_are_compressed_and_their_digests_are_right",
         r#"tree r; image i r; "$SAPWOOD" export i --tar t
         for form in gzip gzip:9 zstd zstd:19; do
-            "$SAPWOOD" export i --tar c --compress $form; "$SAPWOOD" export i --tar c2 --compress $form; cmp c c2
+            "$SAPWOOD" export -f i --tar c --compress $form; "$SAPWOOD" export -f i --tar c2 --compress $form; cmp c c2
             case $form in gzip*) gzip -dc c;; *) zstd -dqc c;; esac | cmp - t
         done
         "$SAPWOOD" export i --oci-layer l > layer.json; "$SAPWOOD" export i --tar t --no-sparse; gzip -dc l | cmp - t
@@ -471,7 +471,7 @@ const EXPORTS: &[(&str, &str)] = &[
         refused 'not a directory' "$SAPWOOD" export i:d/.wh.x --tar l; [ ! -e l ]
         refused 'o such file' "$SAPWOOD" export i:none --tar l; [ ! -e l ]
         refused 'o such file' "$SAPWOOD" export i --tar l --since none; [ ! -e l ]
-        echo old > l; refused 'd/.wh.x' "$SAPWOOD" export i --oci-layer l; [ "$(cat l)" = old ]; [ -z "$(ls -A | grep '^\.sapwood')" ]
+        echo old > l; refused 'd/.wh.x' "$SAPWOOD" export -f i --oci-layer l; [ "$(cat l)" = old ]; [ -z "$(ls -A | grep '^\.sapwood')" ]
         not "$SAPWOOD" export i --tar /dev/full 2> err; grep -q 'No space' err
         not "$SAPWOOD" export i 2> err; not "$SAPWOOD" export i --tar t --compress xz 2> err; grep -q 'none, gzip or zstd' err
         umask 077; "$SAPWOOD" export i --tar p; [ $(stat -c %a p) = 600 ]"#,

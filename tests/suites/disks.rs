@@ -41,7 +41,7 @@ pub(crate) const SCRIPTS: &[(&str, &str)] = &[
         printf '{"manifests":[%s]}' "$(blob manifest application/vnd.oci.image.manifest.v1+json | sed "s/}$/,$at}/")" > oci/index.json
         "$SAPWOOD" mkdisk -q disk --part 'a:ext4:oci=oci\:12:cpio=two.cpio' --part b:btrfs:rootdir=one:overlay=up:tar=three.tar --part c:ext4:tar=three.tar:overlay=up --part d:ext4:overlay=up:tar=three.tar --part e:ext4:cpio=-:rootdir=three < two.cpio
         for part in 'a ext4 --oci oci:12 --cpio two.cpio' 'b btrfs --rootdir one --overlay up --tar three.tar' 'c ext4 --tar three.tar --overlay up' 'd ext4 --overlay up --tar three.tar' 'e ext4 --cpio two.cpio --rootdir three'; do
-            set -- $part; name=$1 kind=$2; shift 2; "$SAPWOOD" mkfs -q -t $kind "$@" $name.img; "$SAPWOOD" export disk#$name --tar found.tar; "$SAPWOOD" export $name.img --tar expected.tar
+            set -- $part; name=$1 kind=$2; shift 2; "$SAPWOOD" mkfs -q -t $kind "$@" $name.img; "$SAPWOOD" export -f disk#$name --tar found.tar; "$SAPWOOD" export -f $name.img --tar expected.tar
             cmp found.tar expected.tar; "$SAPWOOD" check -q disk#$name; sound $name.img; done
         [ "$("$SAPWOOD" cat disk#a:d/text)" = two ]; [ "$("$SAPWOOD" cat disk#a:sub/deep/file)" = in ]; [ "$("$SAPWOOD" ls disk#b:d | tr '\n' ' ')" = 'text up ' ]; "$SAPWOOD" ls disk#b > names.txt; not grep f names.txtifo
         [ "$("$SAPWOOD" ls disk#c:d)" = up ]; [ "$("$SAPWOOD" ls disk#d:d | tr '\n' ' ')" = 'text up ' ]; [ "$("$SAPWOOD" cat disk#e:d/text)" = three ]
@@ -82,7 +82,7 @@ pub(crate) const SCRIPTS: &[(&str, &str)] = &[
         r#"head -c 3000000 /dev/urandom > a; mkdir r
         bad() { local hint=$1; shift; refused "$hint" "$SAPWOOD" mkdisk disk "$@"; [ ! -e disk ]; [ -z "$(ls -A | grep '^\.sapwood')" ]; }
         usage() { local code=0; "$SAPWOOD" mkdisk disk "$@" 2> err.txt || code=$?; [ $code = 2 ]; [ ! -e disk ]; }
-        bad 'do not fit into 1048576' --part x:file=a:size=1M; bad 'are needed, and the disk has' --size 3M --part x:file=a
+        bad '2.9M do not fit into 1.0M' --part x:file=a:size=1M; bad 'are needed, and the disk has' --size 3M --part x:file=a
         bad 'x: needs a size' --part x; bad 'the rest is for one partition' --part x:size=rest
         bad 'the rest is for one partition' --size 9M --part x:size=rest --part y:size=rest
         bad 'only one partition has it' --part x:size=1M --part x:size=1M; bad 'has 1 to 36 characters' --part "$(printf 'x%.0s' {1..37}):size=1M"
@@ -92,7 +92,7 @@ pub(crate) const SCRIPTS: &[(&str, &str)] = &[
         part() { usage --part "$2"; grep -qF -- "$1" err.txt; }
         part 'unknown field turbo' x:ext4:turbo=1; part 'formats are btrfs and ext4' x:xfs; part 'tar= needs a format before it' x:tar=a; part 'compress needs a value' x:btrfs:compress; part 'dedupe has no value' x:btrfs:dedupe=1
         part '--part x:ext4:subvol=a: ' x:ext4:subvol=a; part '--compress: ' x:btrfs:compress=fast; part 'free' x:ext4:free=much; part 'all-root twice' x:ext4:all-root:all-root
-        echo old > disk; refused 'do not fit' "$SAPWOOD" mkdisk disk --part x:file=a:size=1M; [ "$(cat disk)" = old ]
-        "$SAPWOOD" mkdisk -q disk --part x:file=a; sgdisk -v disk | grep -c 'No problems found'"#,
+        echo old > disk; refused 'do not fit' "$SAPWOOD" mkdisk -f disk --part x:file=a:size=1M; [ "$(cat disk)" = old ]
+        "$SAPWOOD" mkdisk -qf disk --part x:file=a; sgdisk -v disk | grep -c 'No problems found'"#,
     ),
 ];

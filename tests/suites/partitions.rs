@@ -348,7 +348,7 @@ fn qcow2() -> Outcome {
         let part = format!("part:{kind}:size=200M");
         run(&[
             "mkdisk",
-            "-q",
+            "-qf",
             &top,
             "--part",
             &part,

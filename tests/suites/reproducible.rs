@@ -116,12 +116,12 @@ cp base two; unset SOURCE_DATE_EPOCH; edit two r; ! cmp -s one two"#;
 /// Disks and exports.
 pub(super) const DISK: &str = r#"
 tree r; more r; tar -c --format=pax -f t.tar -C r .; head -c 3000000 /dev/urandom > esp
-make() { "$SAPWOOD" mkdisk -q "$@" --part esp:file=esp --part root:ext4:tar=t.tar --part data:btrfs:rootdir=$tree --part rest:ext4:rootdir=$tree:size=100M; }
+make() { "$SAPWOOD" mkdisk -qf "$@" --part esp:file=esp --part root:ext4:tar=t.tar --part data:btrfs:rootdir=$tree --part rest:ext4:rootdir=$tree:size=100M; }
 tree=r; make one --reproducible; sleep 1.1; make two --reproducible; equal one two again
 for fs in tmpfs xfs; do host $fs; shuffled r h/tree; tree=h/tree; make two --reproducible; umount h; rm -f host.$fs; equal one two $fs; done
 tree=r; make two -U $U; make three -U $U; equal two three 'with a UUID'; ! cmp -s one two
 "$SAPWOOD" export one#root --tar a; "$SAPWOOD" export two#root --tar b; equal a b export
-"$SAPWOOD" export one#data --oci-layer a > /dev/null; "$SAPWOOD" export two#data --oci-layer b > /dev/null; equal a b layer"#;
+"$SAPWOOD" export -f one#data --oci-layer a > /dev/null; "$SAPWOOD" export -f two#data --oci-layer b > /dev/null; equal a b layer"#;
 
 /// The tools' own names, as builders call them.
 pub(super) const TOOLS: &str = r#"

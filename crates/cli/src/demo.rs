@@ -121,7 +121,7 @@ fn tell(kind: Kind, image: &Path, dir: &Path) -> Result<()> {
     ))?;
     call(
         ours()?
-            .args(["mkfs", "--force", "--quiet", "--type", kind.name()])
+            .args(["mkfs", "--quiet", "--type", kind.name()])
             .args(["--label", "demo", "--size", "1G"])
             .arg(image),
     )?;
@@ -187,5 +187,8 @@ pub(super) fn run(args: &Args) -> Result<()> {
         .keep
         .clone()
         .unwrap_or_else(|| scratch.path().join("demo.img"));
+    if image.symlink_metadata().is_ok() {
+        return Err(Failure::local(&image, "exists, and is not replaced"));
+    }
     tell(args.kind, &image, &dir)
 }

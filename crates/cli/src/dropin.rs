@@ -11,17 +11,18 @@ mod mke2fs;
 use std::ffi::OsString;
 use std::fs::OpenOptions;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use clap::error::ErrorKind;
-use sapwood::block::Operand;
+use sapwood::block::{Device, Operand, PartDevice};
 use sapwood::copy::Place;
+use sapwood::image::OpenError;
 use sapwood::mkfs::mkfs;
-use sapwood::{BuildError, FileSystem, ImageBuilder, MkfsOptions, Sources, Storage};
+use sapwood::{BuildError, FileSystem, ImageBuilder, MkfsOptions, NewFile, Sources, Storage};
 
 use super::failure::{FAILED, Failure, Result};
-use super::mkfs::NewFile;
 use super::progress::{self, Holes};
-use super::{choice, copy, files, output, times};
+use super::{choice, copy, files, interrupt, output, times};
 
 /// What a tool is asked to make.
 struct Request {
@@ -107,19 +108,18 @@ impl Request {
         if let Some(source) = &self.rootdir {
             self.check(source)?;
         }
-        let new = self.prepare()?;
+        interrupt::abandon_new_files();
+        let (device, new) = self.prepare()?;
         let operand = self.operand();
-        let device = sapwood::image::open_device(&operand, false)?;
         let whole = self.size.is_none() || self.offset > 0;
         let made = mkfs(&*device, &operand, &self.options, whole);
         let made = made.map_err(|error| Failure::new(FAILED, error))?;
-        drop(device);
         if let Some(source) = &self.rootdir {
-            self.fill(&operand, source)?;
+            self.fill(&device, &operand, source)?;
         }
+        drop(device);
         if let Some(new) = new {
-            let kept = new.keep();
-            kept.map_err(|error| Failure::local(&self.file, error))?;
+            new.finish()?;
         }
         match self.quiet {
             true => Ok(()),
@@ -141,32 +141,45 @@ impl Request {
             .map_err(|error| Failure::new(FAILED, error))
     }
 
-    /// Makes the file, or makes it as large as the file system needs it.
-    fn prepare(&self) -> Result<Option<NewFile>> {
+    /// Opens the device, or the file, which is made as large as the file system needs it. A file
+    /// that does not exist gets its name at the end.
+    fn prepare(&self) -> Result<(Arc<dyn Device>, Option<NewFile>)> {
         let failed = |error| Failure::local(&self.file, error);
-        if Operand::is_fixed(&self.file) {
-            return Ok(None);
-        }
-        let new = match self.file.exists() {
-            true => None,
-            false if self.creates => Some(NewFile::create(&self.file).map_err(failed)?),
-            false => {
-                let why = "does not exist, and no size was given";
-                return Err(Failure::local(&self.file, why));
+        if !Operand::is_fixed(&self.file) {
+            if !self.file.exists() {
+                return self.prepare_new().map(|(device, new)| (device, Some(new)));
             }
-        };
-        let wanted = match (self.size, &self.rootdir) {
-            (Some(size), _) => Some(self.offset.saturating_add(size)),
-            (None, Some(source)) if new.is_some() => Some(self.needed(source)?),
-            (None, _) => None,
-        };
-        let found = self.file.metadata().map_err(failed)?;
-        if let Some(wanted) = wanted.filter(|wanted| found.is_file() && found.len() < *wanted) {
-            let file = OpenOptions::new().write(true).open(&self.file);
-            let sized = file.and_then(|file| file.set_len(wanted));
-            sized.map_err(failed)?;
+            let found = self.file.metadata().map_err(failed)?;
+            let wanted = self.size.map(|size| self.offset.saturating_add(size));
+            if let Some(wanted) = wanted.filter(|wanted| found.is_file() && found.len() < *wanted) {
+                let file = OpenOptions::new().write(true).open(&self.file);
+                let sized = file.and_then(|file| file.set_len(wanted));
+                sized.map_err(failed)?;
+            }
         }
-        Ok(new)
+        Ok((sapwood::image::open_device(&self.operand(), false)?, None))
+    }
+
+    fn prepare_new(&self) -> Result<(Arc<dyn Device>, NewFile)> {
+        if !self.creates {
+            let why = "does not exist, and no size was given";
+            return Err(Failure::local(&self.file, why));
+        }
+        let wanted = match (self.size, &self.rootdir) {
+            (Some(size), _) => self.offset.saturating_add(size),
+            (None, Some(source)) => self.needed(source)?,
+            (None, None) => 0,
+        };
+        let new = NewFile::create(&self.file, false)?;
+        let whole = new.device_of(wanted).map_err(OpenError::from)?;
+        if self.offset == 0 {
+            return Ok((whole, new));
+        }
+        let name = self.operand().display().to_string();
+        let left = wanted.saturating_sub(self.offset);
+        let length = self.size.unwrap_or(left);
+        let part = PartDevice::new(whole, name, self.offset, length).map_err(OpenError::from)?;
+        Ok((Arc::new(part), new))
     }
 
     /// Bytes of a file system with room for everything in a directory.
@@ -195,7 +208,7 @@ impl Request {
         operand.into()
     }
 
-    fn fill(&self, operand: &Path, source: &Path) -> Result<()> {
+    fn fill(&self, device: &Arc<dyn Device>, operand: &Path, source: &Path) -> Result<()> {
         copy::lift_file_limit();
         let mut bar = progress::Files::new(self.quiet, "copied");
         bar.measure(&[Place::host(source)], Holes::AreLeftOut);
@@ -205,7 +218,7 @@ impl Request {
         if let Some(time) = self.options.time() {
             sources.set_time(time);
         }
-        let filled = sapwood::build::fill(operand, operand, &sources, None, &mut |step| {
+        let filled = sapwood::build::fill(device, operand, &sources, None, &mut |step| {
             bar.show(step);
         });
         bar.end();
@@ -222,7 +235,7 @@ impl Request {
             return Ok(());
         };
         let options = choice::fixed(sapwood::Options::new())?;
-        let fs = FileSystem::open_with_options(operand, &options)?;
+        let fs = FileSystem::open_on(Arc::clone(device), operand, &options)?;
         let (uid, gid) = root.owner;
         let set = fs.set_owner("/", Some(uid), Some(gid));
         let set = set.and_then(|()| fs.set_permissions("/", root.mode));

@@ -2,22 +2,22 @@
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
-use std::io::{self, BufWriter};
+use std::io::{self, BufWriter, Write};
 use std::os::unix::ffi::OsStringExt;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 
 use sapwood::copy::Place;
 use sapwood::export::{ExportCompression, ExportError, ExportOptions, ExportReport};
 use sapwood::target::Target;
-use sapwood::{FileSystem, Options};
+use sapwood::{FileSystem, NewFile, Options};
 use serde_json::json;
 
 use super::choice::SubvolumeChoice;
 use super::failure::{FAILED, Failure, Result};
 use super::files::{close, in_image, same_file, with_image};
 use super::progress::{self, Holes};
-use super::{output, owner};
+use super::{interrupt, output, owner};
 
 /// For `sapwood help export`.
 pub(super) const EXAMPLES: &[(&str, &str)] = &[
@@ -51,6 +51,9 @@ pub(super) struct Args {
     /// layer, else none]
     #[arg(long, value_name = "NAME[:LEVEL]", value_parser = compression)]
     compress: Option<ExportCompression>,
+    /// Replace a file of that name, if it is not in use
+    #[arg(short, long)]
+    force: bool,
     /// Leave out the holes of files, in the sparse format of GNU tar [default: in an archive, not
     /// in a layer]
     #[arg(long, overrides_with = "no_sparse")]
@@ -88,7 +91,7 @@ fn compression(text: &str) -> Result<ExportCompression, String> {
 }
 
 pub(super) fn run(args: &Args) -> Result<()> {
-    let umask = owner::umask();
+    interrupt::abandon_new_files();
     let (image, path) = in_image(&args.place)?;
     let file = args.tar.as_ref().or(args.oci_layer.as_ref());
     let Some(file) = file else {
@@ -113,7 +116,7 @@ pub(super) fn run(args: &Args) -> Result<()> {
             Some(since) => Some(base(fs, &image, since)?),
         };
         options.since.clone_from(&base);
-        let exported = export(fs, &path, file, &options, (args.quiet, umask));
+        let exported = export(fs, &path, file, &options, args);
         options.since = None;
         let ended = match base {
             Some((base, _)) if !base.is_same(fs) => close(base),
@@ -153,7 +156,7 @@ fn export(
     path: &Path,
     file: &Path,
     options: &ExportOptions,
-    (quiet, umask): (bool, u32),
+    args: &Args,
 ) -> Result<ExportReport> {
     let write = |out: &mut dyn io::Write| {
         let mut bar = progress::Files::new(quiet || file == Path::new("-"), "exported");
@@ -174,27 +177,32 @@ fn export(
         return write(&mut BufWriter::with_capacity(1 << 20, io::stdout().lock()));
     }
     let local = |error| Failure::local(file, error);
-    // A pipe or a device is written to as it stands.
-    if file.metadata().is_ok_and(|found| !found.is_file()) {
+    if let Ok(found) = file.metadata()
+        && !found.is_file()
+    {
+        // A pipe or a device is written to as it stands.
+        let device = match found.file_type().is_block_device() {
+            true if !args.force => {
+                let why = "is a block device; -f overwrites it";
+                return Err(Failure::local(file, why));
+            }
+            // Claims it: what is in use is refused.
+            true => Some(sapwood::image::open_device(file, false)?),
+            false => None,
+        };
         let mut out = File::options().write(true).open(file).map_err(local)?;
-        return write(&mut out);
+        let report = write(&mut out)?;
+        return match device {
+            Some(_) => out.sync_all().map_err(local).map(|()| report),
+            None => Ok(report),
+        };
     }
-    let dir = match file.parent() {
-        Some(dir) if !dir.as_os_str().is_empty() => dir,
-        _ => Path::new("."),
-    };
-    let unfinished = tempfile::Builder::new()
-        .prefix(".sapwood-")
-        .tempfile_in(dir);
-    let mut unfinished = unfinished.map_err(local)?;
-    let report = write(&mut BufWriter::with_capacity(1 << 20, &mut unfinished))?;
-    let mode = std::fs::Permissions::from_mode(0o666 & !umask);
-    let synced = unfinished.as_file().set_permissions(mode);
-    synced
-        .and_then(|()| unfinished.as_file().sync_all())
-        .map_err(local)?;
-    let kept = unfinished.persist(file);
-    kept.map_err(|error| local(error.error))?;
+    let new = NewFile::create(file, args.force)?;
+    let mut out = BufWriter::with_capacity(1 << 20, new.file());
+    let report = write(&mut out)?;
+    out.flush().map_err(local)?;
+    drop(out);
+    new.finish()?;
     Ok(report)
 }
 

@@ -9,7 +9,7 @@ use sapwood::image::OpenError;
 use sapwood::kind::DetectError;
 use sapwood::options::OptionError;
 use sapwood::target::NoImage;
-use sapwood::vfs;
+use sapwood::{NewFileError, vfs};
 
 /// Something that was asked for could not be done.
 pub(super) const FAILED: u8 = 1;
@@ -214,6 +214,16 @@ impl From<OptionError> for Failure {
         match unknown {
             true => failure.advise("`sapwood mount-options` explains all"),
             false => failure,
+        }
+    }
+}
+
+impl From<NewFileError> for Failure {
+    fn from(error: NewFileError) -> Self {
+        match error {
+            NewFileError::Old(error) => OpenError::from(error).into(),
+            NewFileError::Exists(_) => Self::new(FAILED, error).advise("-f replaces it"),
+            error => Self::new(FAILED, error),
         }
     }
 }

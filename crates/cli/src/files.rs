@@ -9,7 +9,7 @@ use sapwood::target::Target;
 use sapwood::{Error, FileSystem, vfs};
 
 use super::choice::SubvolumeChoice;
-use super::failure::{FULL, Failure, Result};
+use super::failure::{FULL, Failure, Result, USAGE};
 use super::interrupt;
 use super::output;
 
@@ -22,6 +22,17 @@ fn text(path: &Path) -> String {
 pub(super) fn in_image(place: &OsStr) -> Result<(PathBuf, PathBuf)> {
     let (image, path) = Target::parse_in_image(place)?;
     Ok((image, OsString::from_vec(path).into()))
+}
+
+/// Refuses `-` for a new image: standard output has no positions.
+pub(super) fn refuse_stream(image: &Path) -> Result<()> {
+    match image == Path::new("-") {
+        true => {
+            let why = "an image cannot be written to standard output; ./- is a file of that name";
+            Err(Failure::local(image, why).with_code(USAGE))
+        }
+        false => Ok(()),
+    }
 }
 
 /// Paths grouped by the image that they are in, each image to be opened once.

@@ -1,18 +1,20 @@
-//! Ctrl-C during a command that changes an image.
+//! Ctrl-C during a command that changes or makes an image.
 //!
-//! The first signal asks the command to stop: it completes the step that it is in, closes the
-//! image, says what it did, and exits with 130 (143 after SIGTERM), as a process does that the
+//! A command that makes a file ends at once ([`abandon_new_files`]); the file is not made.
+//!
+//! Otherwise the first signal asks the command to stop: it completes the step that it is in, closes
+//! the image, says what it did, and exits with 130 (143 after SIGTERM), as a process does that the
 //! signal ends. A second one ends the process at once; the image is then as after a power cut.
 
 use std::io::{self, Read, Seek, SeekFrom};
 use std::os::fd::AsFd;
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicI32, Ordering};
+use std::sync::{Once, OnceLock};
 
 use rustix::event::{PollFd, PollFlags};
 use rustix::fs::Timespec;
-use sapwood::Stop;
-use signal_hook::consts::{SIGINT, SIGTERM};
+use sapwood::{Stop, new_file};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
 use signal_hook::iterator::Signals;
 
 use super::failure::Failure;
@@ -45,6 +47,46 @@ pub(super) fn stop() -> Stop {
         stop
     })
     .clone()
+}
+
+/// From now on a signal that ends the command first removes the files that it makes, where the host
+/// gives them a temporary name. Where they have none, the signal ends the process at once.
+pub(super) fn abandon_new_files() {
+    static WATCHED: Once = Once::new();
+
+    new_file::before_temporary_names(|| {
+        WATCHED.call_once(|| {
+            if let Err(error) = watch_new_files() {
+                log::warn!("signals: {error}");
+            }
+        });
+    });
+}
+
+fn watch_new_files() -> io::Result<()> {
+    let mut ending = vec![SIGINT, SIGTERM, SIGQUIT];
+    // Of a command that outlives its terminal (`nohup`).
+    if !is_ignored(SIGHUP) {
+        ending.push(SIGHUP);
+    }
+    let mut signals = Signals::new(ending)?;
+    let watch = move || {
+        for signal in signals.forever() {
+            new_file::abandon(|| {
+                let _ = signal_hook::low_level::emulate_default_handler(signal);
+            });
+        }
+    };
+    std::thread::Builder::new().spawn(watch).map(drop)
+}
+
+/// Whether the process was started with a signal ignored.
+fn is_ignored(signal: i32) -> bool {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let mut lines = status.lines();
+    let ignored = lines.find_map(|line| line.strip_prefix("SigIgn:"));
+    let ignored = ignored.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
+    ignored.is_some_and(|mask| mask >> (signal - 1) & 1 != 0)
 }
 
 /// Whether a signal came.

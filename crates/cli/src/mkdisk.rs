@@ -1,18 +1,19 @@
 //! `sapwood mkdisk`.
 
 use std::ffi::OsStr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use sapwood::disk::{
-    DiskBuilder, NewPartition, PartitionContent, PartitionSize, partition_type, type_names,
+    DiskBuilder, DiskError, NewPartition, PartitionContent, PartitionSize, partition_type,
+    type_names,
 };
 use sapwood::options::parse_size;
-use sapwood::{ImageBuilder, Kind, OutputFormat};
+use sapwood::{BuildError, ImageBuilder, Kind, OutputFormat};
 
 use super::failure::{FAILED, Failure, Result, USAGE};
 use super::mkfs::content::ContentArgs;
-use super::mkfs::sources;
-use super::{copy, output, progress, times};
+use super::mkfs::{mkfs_failure, sources};
+use super::{copy, files, interrupt, output, progress, times};
 
 /// For `sapwood help mkdisk`.
 pub(super) const EXAMPLES: &[(&str, &str)] = &[(
@@ -31,9 +32,12 @@ pub(super) const EXAMPLES: &[(&str, &str)] = &[(
 /// file system; opt=NAME or opt=NAME=VALUE, a further option of mkfs by its name without dashes.
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
-    /// Disk image; a file of that name is replaced
+    /// Disk image, a new file
     #[arg(value_name = "FILE")]
     image: PathBuf,
+    /// Replace a file of that name, if it is not in use
+    #[arg(short, long)]
+    force: bool,
     /// NAME[:FORMAT][:FIELD=VALUE...], in the order of the disk; can be given several times
     #[arg(short, long, value_name = "PARTITION", required = true)]
     part: Vec<String>,
@@ -70,8 +74,11 @@ fn uuid(text: &str) -> Result<[u8; 16], String> {
 }
 
 pub(super) fn run(args: &Args) -> Result<()> {
+    interrupt::abandon_new_files();
+    files::refuse_stream(&args.image)?;
     copy::lift_file_limit();
     let mut builder = DiskBuilder::new()
+        .replace(args.force)
         .alignment(args.align)
         .format(args.output_format);
     if let Some(size) = args.size {
@@ -95,13 +102,10 @@ pub(super) fn run(args: &Args) -> Result<()> {
     for part in &args.part {
         builder = builder.partition(partition(part)?);
     }
-    if args.image.metadata().is_ok_and(|found| !found.is_file()) {
-        return Err(Failure::local(&args.image, "is no regular file"));
-    }
     let bar = progress::items(args.quiet, "files");
     let written = builder.write_with_progress(&args.image, &mut |step| copy::show(&bar, step));
     bar.finish_and_clear();
-    written.map_err(|error| Failure::new(FAILED, error))?;
+    written.map_err(failure)?;
     match args.quiet {
         true => Ok(()),
         false => {
@@ -112,6 +116,36 @@ pub(super) fn run(args: &Args) -> Result<()> {
                 output::size(size)
             ))
         }
+    }
+}
+
+/// The failure of a disk image, with sizes as people write them.
+fn failure(error: DiskError) -> Failure {
+    let human = output::human;
+    match error {
+        DiskError::NewFile(error) => error.into(),
+        DiskError::TooLarge {
+            name,
+            content,
+            size,
+        } => {
+            let (content, size) = (human(content), human(size));
+            let why = format_args!("{content} do not fit into {size}");
+            Failure::on(format_args!("partition {name}"), why)
+        }
+        DiskError::Full { needed, size } => {
+            let (needed, size) = (human(needed), human(size));
+            let line = format_args!("{needed} are needed, and the disk has {size}");
+            Failure::new(FAILED, line)
+        }
+        DiskError::Build { name, source } => match *source {
+            BuildError::Mkfs(error) => {
+                let failure = mkfs_failure(Path::new("file system"), &error);
+                failure.about(format_args!("partition {name}"))
+            }
+            source => Failure::on(format_args!("partition {name}"), source),
+        },
+        error => Failure::new(FAILED, error),
     }
 }
 

@@ -1,28 +1,26 @@
 //! `sapwood mkfs`.
 
 pub(crate) mod content;
-mod fitted;
 mod given;
-mod new_file;
+mod new;
 pub(crate) mod sources;
 mod storage;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use sapwood::block::{Device, DiskFormat, FileDevice, OpenOptions, Operand};
+use sapwood::block::{Device, Operand};
 use sapwood::copy::Place;
-use sapwood::mkfs::{MkfsReport, table};
+use sapwood::mkfs::{MkfsError, MkfsReport, table};
 use sapwood::{BuildError, FileSystem, Kind, MkfsOptions, Options, OutputFormat, Sources};
 use serde_json::{Value, json};
 
 use super::failure::{FAILED, Failure, Result, USAGE};
 use super::files;
 use super::progress::{self, Holes};
-use super::{choice, copy, output, times};
+use super::{choice, copy, interrupt, output, times};
 use content::ContentArgs;
 use given::Given;
-pub(super) use new_file::NewFile;
 
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
@@ -90,29 +88,34 @@ pub(super) fn run(args: &Args) -> Result<()> {
     if let Some(time) = options.time() {
         sources.set_time(time);
     }
-    if fitted::is_wanted(args, &options, &sources) {
-        return fitted::run(args, options, sources);
+    interrupt::abandon_new_files();
+    files::refuse_stream(&args.image)?;
+    if new::is_wanted(args, &options, &sources) {
+        return new::run(args, options, sources);
     }
-    let (device, new) = device(&args.image, &options)?;
-    let whole = !is_device(&args.image);
-    let made = sapwood::mkfs::mkfs(&*device, &args.image, &options, whole);
-    let made = made.map_err(|error| Failure::new(FAILED, error))?;
-    drop(device);
-    let file = new.as_ref().map_or(args.image.as_path(), NewFile::path);
+    in_place(args, &options, &sources)
+}
+
+/// Makes the file system on a device, a partition or an export, or in a file that keeps its size.
+fn in_place(args: &Args, options: &MkfsOptions, sources: &Sources) -> Result<()> {
+    let image = &args.image;
+    if !Operand::exists(image) && !image.is_dir() {
+        let why = "does not exist; --size makes it, and files make it as large as needed";
+        return Err(Failure::local(image, why));
+    }
+    let device = sapwood::image::open_device(image, false)?;
+    let made = sapwood::mkfs::mkfs(&*device, image, options, false);
+    let made = made.map_err(|error| mkfs_failure(image, &error))?;
     let missing = match sources.is_empty() {
-        false => fill(args, file, &sources, &options)?,
+        false => fill(args, &device, sources, options)?,
         true => {
-            if let Some((uid, gid)) = root_owner(&options) {
-                set_root_owner(file, uid, gid)?;
+            if let Some((uid, gid)) = root_owner(options) {
+                set_root_owner(device, image, uid, gid)?;
             }
             0
         }
     };
-    if let Some(new) = new {
-        let kept = new.keep();
-        kept.map_err(|error| Failure::local(&args.image, error))?;
-    }
-    print(args, &options, &made)?;
+    print(args, options, &made)?;
     complete(args, missing)
 }
 
@@ -154,60 +157,20 @@ fn print(args: &Args, options: &MkfsOptions, made: &MkfsReport) -> Result<()> {
     Ok(())
 }
 
-/// The device to make it on. A file is made anew if a size is given; it gets its name when it is
-/// complete.
-fn device(image: &Path, options: &MkfsOptions) -> Result<(Arc<dyn Device>, Option<NewFile>)> {
-    match options.size() {
-        Some(size) if !is_device(image) && !Operand::is_fixed(image) => {
-            let exists = image.exists();
-            if exists && !options.forced() {
-                return Err(Failure::local(
-                    image,
-                    "exists; --force makes it anew with that size",
-                ));
-            }
-            // A file that is in use is not replaced.
-            let old = match exists {
-                true => Some(sapwood::image::open_device(image, false)?),
-                false => None,
-            };
-            if old
-                .as_ref()
-                .is_some_and(|old| old.format() != DiskFormat::Raw)
-            {
-                let why = "is a qcow2 file; without --size its disk is used, and --output-format \
-                           qcow2 makes it anew";
-                return Err(Failure::local(image, why));
-            }
-            let new = NewFile::beside(image, old).map_err(|error| Failure::local(image, error))?;
-            // Not created once more: a signal may have removed it.
-            let opened = FileDevice::open(new.path(), OpenOptions::default());
-            let made = opened.and_then(|device| device.grow(size).map(|()| device));
-            let made = made.map_err(|error| Failure::new(super::failure::IMAGE, error))?;
-            Ok((Arc::new(made), Some(new)))
-        }
-        None if !Operand::exists(image) && !image.is_dir() => {
-            let why = "does not exist; --size makes it, and files make it as large as needed";
-            Err(Failure::local(image, why))
-        }
-        _ => Ok((sapwood::image::open_device(image, false)?, None)),
-    }
-}
-
-fn is_device(path: &Path) -> bool {
-    use std::os::unix::fs::FileTypeExt;
-    std::fs::metadata(path).is_ok_and(|meta| meta.file_type().is_block_device())
-}
-
-/// Fills the image in `file`; the number of files that could not be copied.
-fn fill(args: &Args, file: &Path, sources: &Sources, options: &MkfsOptions) -> Result<u64> {
+/// Fills the image on a device; the number of files that could not be copied.
+fn fill(
+    args: &Args,
+    device: &Arc<dyn Device>,
+    sources: &Sources,
+    options: &MkfsOptions,
+) -> Result<u64> {
     copy::lift_file_limit();
     let mut bar = progress::Files::new(args.quiet || args.json, "copied");
     if let Some(directory) = args.content.sources.only_directory() {
         bar.measure(&[Place::host(directory)], Holes::AreLeftOut);
     }
     let filled = sapwood::build::fill(
-        file,
+        device,
         &args.image,
         sources,
         options.root_owner(),
@@ -219,10 +182,52 @@ fn fill(args: &Args, file: &Path, sources: &Sources, options: &MkfsOptions) -> R
         .map_err(|error| failure(args, error))
 }
 
+/// The failure of mkfs, with sizes as people write them.
+pub(super) fn mkfs_failure(image: &Path, error: &MkfsError) -> Failure {
+    use sapwood::{btrfs::mkfs::MkfsError as Btrfs, ext4::mkfs::MkfsError as Ext4};
+
+    enum Cause {
+        Occupied,
+        Small(u64),
+        Large(u64, u64),
+        Other,
+    }
+    let cause = match error {
+        MkfsError::Btrfs { source, .. } => match **source {
+            Btrfs::Occupied { .. } => Cause::Occupied,
+            Btrfs::TooSmall { minimum, .. } => Cause::Small(minimum),
+            Btrfs::PastEnd { size, wanted, .. } => Cause::Large(size, wanted),
+            _ => Cause::Other,
+        },
+        MkfsError::Ext4 { source, .. } => match **source {
+            Ext4::Occupied { .. } => Cause::Occupied,
+            Ext4::PastEnd { size, wanted, .. } => Cause::Large(size, wanted),
+            _ => Cause::Other,
+        },
+        _ => Cause::Other,
+    };
+    let human = output::human;
+    match cause {
+        Cause::Occupied => Failure::new(FAILED, error).advise("that is -f"),
+        Cause::Small(least) => {
+            let why = format_args!("too small for these options: at least {}", human(least));
+            Failure::local(image, why)
+        }
+        Cause::Large(size, wanted) => {
+            let (size, wanted) = (human(size), human(wanted));
+            let why = format_args!("has only {size}, and {wanted} was asked for");
+            Failure::local(image, why)
+        }
+        Cause::Other => Failure::new(FAILED, error),
+    }
+}
+
 fn failure(args: &Args, error: BuildError) -> Failure {
     match error {
         BuildError::Copy(error) => copy::failure(error),
         BuildError::FileSystem(error) => files::whole(&args.image, error),
+        BuildError::NewFile(error) => error.into(),
+        BuildError::Mkfs(error) => mkfs_failure(&args.image, &error),
         error => Failure::new(FAILED, error),
     }
 }
@@ -237,8 +242,8 @@ fn root_owner(options: &MkfsOptions) -> Option<(u32, u32)> {
     options.root_owner().or(caller)
 }
 
-fn set_root_owner(image: &Path, uid: u32, gid: u32) -> Result<()> {
-    let fs = FileSystem::open_with_options(image, &choice::fixed(Options::new())?)?;
+fn set_root_owner(device: Arc<dyn Device>, image: &Path, uid: u32, gid: u32) -> Result<()> {
+    let fs = FileSystem::open_on(device, image, &choice::fixed(Options::new())?)?;
     let set = fs.set_owner("/", Some(uid), Some(gid));
     let closed = files::close(fs);
     set.map_err(|error| files::whole(image, error)).and(closed)

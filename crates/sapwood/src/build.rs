@@ -5,20 +5,23 @@ mod fill;
 use std::fs;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::SystemTime;
 
-use sapwood_block::FileDevice;
+use sapwood_block::Device;
 use sha2::{Digest, Sha256};
 
 use crate::Kind;
 use crate::archive::ArchiveError;
 use crate::changes::Changes;
+use crate::copy::CopyError;
 use crate::fs::FileSystem;
 use crate::mkfs::{MkfsOptionError, MkfsOptions, MkfsReport, mkfs};
+use crate::new_file::NewFile;
 use crate::options::Options;
-use crate::output::{Identity, OutputFormat, Unfinished};
+use crate::output::{Identity, OutputFormat, convert};
 use crate::progress::{self, OnProgress, Progress};
-use crate::resize::{NewSize, Room, resize_with_inodes};
+use crate::resize::{NewSize, Room, resize_new};
 pub use crate::sources::BuildError;
 use crate::sources::{Need, Sources, derived_uuid};
 use crate::vfs;
@@ -47,6 +50,7 @@ pub struct ImageBuilder {
     free_inodes: u64,
     reproducible: bool,
     format: OutputFormat,
+    replace: bool,
 }
 
 /// An image that was made.
@@ -73,6 +77,7 @@ impl ImageBuilder {
             free_inodes: 0,
             reproducible: false,
             format: OutputFormat::Raw,
+            replace: true,
         }
     }
 
@@ -124,6 +129,14 @@ impl ImageBuilder {
     #[must_use]
     pub fn format(mut self, format: OutputFormat) -> Self {
         self.format = format;
+        self
+    }
+
+    /// Whether a file that has the name of the image is replaced; it is unless this says otherwise.
+    /// A file in use never is.
+    #[must_use]
+    pub fn replace(mut self, replace: bool) -> Self {
+        self.replace = replace;
         self
     }
 
@@ -277,7 +290,7 @@ impl ImageBuilder {
     /// # Errors
     /// [`BuildError`]: a source cannot be read.
     pub fn needed_size(&self) -> Result<Option<u64>, BuildError> {
-        let need = self.sources.need()?;
+        let need = self.sources.need(false)?;
         Ok((!self.sources.is_empty()).then(|| self.size_for(need)))
     }
 
@@ -291,8 +304,8 @@ impl ImageBuilder {
         all.saturating_add(all / 8).saturating_add(own) & !0xf_ffff
     }
 
-    /// Makes the image. It gets its name when it is complete and durable; a file that has the name
-    /// is replaced then.
+    /// Makes the image. It gets its name when it is complete and durable. A file that has the name
+    /// is [replaced](Self::replace) then.
     ///
     /// # Errors
     /// [`BuildError`]; [`BuildError::Copy`] also for a file of the [directory](Self::from_dir) that
@@ -326,14 +339,43 @@ impl ImageBuilder {
         self.make(path.as_ref(), false, progress)
     }
 
-    /// Makes the image under another name, and gives it its own at the end. `strict`: every name is
-    /// copied.
+    /// Makes the image, and gives it its name. `strict`: every name is copied.
     fn make(
         &self,
         path: &Path,
         strict: bool,
         progress: &mut OnProgress<'_>,
     ) -> Result<BuiltImage, BuildError> {
+        let fixed = self.fixed()?;
+        let new = NewFile::create(path, self.replace)?;
+        let built = match self.format {
+            OutputFormat::Raw => fixed.make_fixed(&new, strict, progress)?,
+            format => {
+                let raw = new.scratch()?;
+                let built = fixed.make_fixed(&raw, strict, progress)?;
+                let identity = Identity {
+                    uuid: built.report.uuid(),
+                    time: fixed.options.time().unwrap_or_else(SystemTime::now),
+                };
+                convert(&raw, &new, format, identity, progress)?;
+                built
+            }
+        };
+        new.finish()?;
+        Ok(built)
+    }
+
+    /// Makes the image in a file that never has a name. Every name is copied.
+    pub(crate) fn make_in_scratch(
+        &self,
+        raw: &NewFile,
+        progress: &mut OnProgress<'_>,
+    ) -> Result<(), BuildError> {
+        self.fixed()?.make_fixed(raw, true, progress).map(drop)
+    }
+
+    /// The same, with UUID and time decided.
+    fn fixed(&self) -> Result<Self, BuildError> {
         let mut fixed = self.clone();
         if self.reproducible {
             make_reproducible(&mut fixed.options, &mut fixed.sources)?;
@@ -341,55 +383,41 @@ impl ImageBuilder {
         if let Some(time) = fixed.options.time() {
             fixed.sources.set_time(time);
         }
-        fixed.make_fixed(path, strict, progress)
+        Ok(fixed)
     }
 
-    /// As [`make`](Self::make), when UUID and time are decided.
+    /// Makes the raw image, when UUID and time are decided.
     fn make_fixed(
         &self,
-        path: &Path,
+        new: &NewFile,
         strict: bool,
         progress: &mut OnProgress<'_>,
     ) -> Result<BuiltImage, BuildError> {
-        let need = self.sources.need()?;
-        if self.options.size().is_none() && self.sources.is_empty() {
-            return Err(BuildError::NoSize(path.to_owned()));
+        let size = self.options.size();
+        if size.is_none() && self.sources.is_empty() {
+            return Err(BuildError::NoSize(new.path().to_owned()));
         }
-        let failed = |source| BuildError::File {
-            path: path.to_owned(),
-            source,
-        };
-        let unfinished = Unfinished::new(path).map_err(failed)?;
-        let file = unfinished.place();
+        let need = self.sources.need(size.is_some())?;
         progress(Progress::Total(need.entries));
-        let built = match self.options.size() {
-            Some(size) => {
-                let report = self.make_in(file, path, &self.options, size, need)?;
-                let filling = filling(&self.sources)?;
-                let left_out = self.fill(file, path, strict, &filling, progress)?;
-                BuiltImage {
-                    report,
-                    size,
-                    left_out,
-                }
-            }
-            None => self.make_fitting(file, path, need, strict, progress)?,
+        let Some(size) = size else {
+            return self.make_fitting(new, need, strict, progress);
         };
-        let identity = Identity {
-            uuid: built.report.uuid(),
-            time: self.options.time().unwrap_or_else(SystemTime::now),
-        };
-        let finished = unfinished.converted(self.format, identity, progress)?;
-        finished.finish().map_err(failed)?;
-        Ok(built)
+        let device = new.device_of(size)?;
+        let report = self.make_in(&*device, new.path(), &self.options, size, need)?;
+        let filling = filling(&self.sources)?;
+        let left_out = self.fill(device, new.path(), strict, &filling, progress)?;
+        Ok(BuiltImage {
+            report,
+            size,
+            left_out,
+        })
     }
 
     /// Makes the image with more room than it should need, and shrinks it. If the files took more
     /// than they seemed to, it begins again with more room.
     fn make_fitting(
         &self,
-        file: &Path,
-        path: &Path,
+        new: &NewFile,
         need: Need,
         strict: bool,
         progress: &mut OnProgress<'_>,
@@ -402,19 +430,15 @@ impl ImageBuilder {
                 .saturating_add(self.free_inodes)
                 .saturating_add(16);
             let size = options.size_to_shrink(content, inodes);
-            let report = self.make_in(file, path, &options, size, need)?;
+            let device = new.device_of(size)?;
+            let report = self.make_in(&*device, new.path(), &options, size, need)?;
             let filling = filling(&self.sources)?.shrinking_later(content);
-            match self.fill(file, path, strict, &filling, progress) {
+            match self.fill(device, new.path(), strict, &filling, progress) {
                 Ok(left_out) => {
                     progress(Progress::Total(0));
                     let min = NewSize::Min(self.free);
-                    let resized = resize_with_inodes(
-                        file,
-                        min,
-                        self.free_inodes,
-                        filling.fixed_time(),
-                        progress,
-                    )?;
+                    let time = filling.fixed_time();
+                    let resized = resize_new(new, min, self.free_inodes, time, progress)?;
                     return Ok(BuiltImage {
                         report,
                         size: resized.after,
@@ -427,19 +451,18 @@ impl ImageBuilder {
                 Err(error) => return Err(error),
             }
         }
-        Err(BuildError::NoSize(path.to_owned()))
+        Err(BuildError::NoSize(new.path().to_owned()))
     }
 
-    /// Makes the file system in `file`, which is called `path` in errors.
+    /// Makes the file system on a device of this size, which is called `path` in errors.
     fn make_in(
         &self,
-        file: &Path,
+        device: &dyn Device,
         path: &Path,
         options: &MkfsOptions,
         size: u64,
         Need { entries, .. }: Need,
     ) -> Result<MkfsReport, BuildError> {
-        let device = FileDevice::create(file, size)?;
         let mut options = options.clone();
         if options.root_owner().is_none() {
             let (uid, gid) = builder_of(self.sources.time());
@@ -450,14 +473,14 @@ impl ImageBuilder {
         if entries > 0 && needed > size / 16_384 {
             options.suggest_inodes(needed);
         }
-        Ok(mkfs(&device, path, &options, true)?)
+        Ok(mkfs(device, path, &options, true)?)
     }
 
-    /// Fills the image in `file`, which is called `path` in errors, and gives the root its owner.
+    /// Fills the image on a device, which is called `path` in errors, and gives the root its owner.
     /// Returns how many names could not be copied, unless that is an error.
     fn fill(
         &self,
-        file: &Path,
+        device: Arc<dyn Device>,
         path: &Path,
         strict: bool,
         filling: &Options,
@@ -471,17 +494,14 @@ impl ImageBuilder {
                 return Ok(0);
             }
         }
-        let fs = FileSystem::open_with_options(file, filling)?;
+        let fs = FileSystem::open_on(Arc::clone(&device), path, filling)?;
         let report = fill_open(&fs, path, &self.sources, given, progress)?.copied;
         let left_out = report.left_out;
-        let full = report
-            .first_error
-            .as_ref()
-            .is_some_and(|error| is_full(error));
-        if strict || full {
+        let ends = |error: &CopyError| error.ends() || is_full(error);
+        if strict || report.first_error.as_ref().is_some_and(ends) {
             report.complete()?;
         }
-        close(fs, file)?;
+        close(fs, &*device)?;
         Ok(left_out)
     }
 }

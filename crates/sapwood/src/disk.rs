@@ -4,7 +4,7 @@
 //! The content of each partition is built in a file of its own, so its size is known before the
 //! places are. Then the partitions are laid out in their order, each at a multiple of the
 //! alignment, the contents are copied to their places without their holes, and the table is
-//! written with its backup. All of it goes into a file without its final name.
+//! written with its backup. All of it goes into a file that gets its name at the end.
 
 mod content;
 
@@ -20,7 +20,8 @@ use gpt::{GptConfig, partition};
 use uuid::Uuid;
 
 use crate::build::{BuildError, ImageBuilder};
-use crate::output::{Identity, OutputError, OutputFormat, Unfinished, VHD_UNIT, directory};
+use crate::new_file::{NewFile, NewFileError};
+use crate::output::{Identity, OutputError, OutputFormat, VHD_UNIT, convert};
 use crate::progress::{self, OnProgress};
 use crate::sources::derived_uuid;
 use content::Built;
@@ -149,6 +150,9 @@ pub enum DiskError {
         /// What is wrong.
         source: gpt::mbr::MBRError,
     },
+    /// The file could not be made, or did not get its name.
+    #[error(transparent)]
+    NewFile(#[from] NewFileError),
     /// It could not be written in its format.
     #[error(transparent)]
     Output(#[from] OutputError),
@@ -211,6 +215,7 @@ pub struct DiskBuilder {
     reproducible: bool,
     alignment: u64,
     format: OutputFormat,
+    replace: bool,
 }
 
 impl Default for DiskBuilder {
@@ -238,6 +243,7 @@ impl DiskBuilder {
             reproducible: false,
             alignment: 1 << 20,
             format: OutputFormat::Raw,
+            replace: true,
         }
     }
 
@@ -286,6 +292,14 @@ impl DiskBuilder {
         self
     }
 
+    /// Whether a file that has the name of the disk image is replaced; it is unless this says
+    /// otherwise. A file in use never is.
+    #[must_use]
+    pub fn replace(mut self, replace: bool) -> Self {
+        self.replace = replace;
+        self
+    }
+
     /// Adds a partition after those that were added before.
     #[must_use]
     pub fn partition(mut self, partition: NewPartition) -> Self {
@@ -293,8 +307,8 @@ impl DiskBuilder {
         self
     }
 
-    /// Makes the disk image. It gets its name when it is complete and durable; a file that has the
-    /// name is replaced then.
+    /// Makes the disk image. It gets its name when it is complete and durable. A file that has the
+    /// name is [replaced](Self::replace) then.
     ///
     /// # Errors
     /// [`DiskError`].
@@ -341,7 +355,7 @@ impl DiskBuilder {
             path: path.to_owned(),
             source,
         };
-        let dir = directory(path);
+        let new = NewFile::create(path, self.replace)?;
         let disk_uuid = self.uuid.unwrap_or_else(|| *Uuid::new_v4().as_bytes());
         let mut built = Vec::new();
         for (index, partition) in self.partitions.iter().enumerate() {
@@ -350,7 +364,7 @@ impl DiskBuilder {
                 // Its size is known when the others are.
                 true => Built::Nothing,
                 false => {
-                    partition.build(None, self.derived(index, "file system"), dir, progress)?
+                    partition.build(None, self.derived(index, "file system"), &new, progress)?
                 }
             });
         }
@@ -358,31 +372,37 @@ impl DiskBuilder {
         for (index, (partition, place)) in self.partitions.iter().zip(&places).enumerate() {
             if partition.size == PartitionSize::Rest {
                 let uuid = self.derived(index, "file system");
-                let content = partition.build(Some(place.len), uuid, dir, progress)?;
+                let content = partition.build(Some(place.len), uuid, &new, progress)?;
                 if let Some(slot) = built.get_mut(index) {
                     *slot = content;
                 }
             }
         }
-        let unfinished = Unfinished::new(path).map_err(failed)?;
+        let raw = match self.format {
+            OutputFormat::Raw => None,
+            _ => Some(new.scratch()?),
+        };
+        let disk = raw.as_ref().unwrap_or(&new).file();
         let end = places.last().map_or(0, |place| place.start + place.len);
         let size = match (self.size.unwrap_or_else(|| self.whole(end)), self.format) {
             // So that the backup of the table is at the end of the disk.
             (size, OutputFormat::Vhd) => size.next_multiple_of(VHD_UNIT),
             (size, _) => size,
         };
-        unfinished.file().set_len(size).map_err(failed)?;
+        disk.set_len(size).map_err(failed)?;
         for ((partition, content), place) in self.partitions.iter().zip(&built).zip(&places) {
-            partition.copy(content, *place, unfinished.file(), path)?;
+            partition.copy(content, *place, disk, path)?;
         }
         drop(built);
-        self.write_table(unfinished.file(), path, disk_uuid, &places)?;
+        self.write_table(disk, path, disk_uuid, &places)?;
         let identity = Identity {
             uuid: disk_uuid,
             time: self.time.unwrap_or_else(|| self.fixed_time()),
         };
-        let finished = unfinished.converted(self.format, identity, progress)?;
-        finished.finish().map_err(failed)
+        if let Some(raw) = raw {
+            convert(&raw, &new, self.format, identity, progress)?;
+        }
+        Ok(new.finish()?)
     }
 
     /// The time of a format that records one, where none is given.

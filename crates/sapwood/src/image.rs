@@ -328,25 +328,52 @@ impl OpenFiles {
         options: &Options,
         accept: impl FnOnce(Kind) -> Result<(), OpenError>,
     ) -> Result<(Mounted, Vec<Arc<dyn Device>>), OpenError> {
-        let path = &*self.path;
-        let mut file = self.operand.part_of(self.whole)?;
-        if options.is_unflushed() {
-            file = Unflushed::over(file, self.operand.is_export());
-        }
-        let kind = known(path, &*file)?;
-        accept(kind)?;
-        let misfit = |source| OpenError::Option {
-            path: path.to_owned(),
-            source,
+        let file = self.operand.part_of(self.whole)?;
+        let file = match options.is_unflushed() {
+            true => Unflushed::over(file, self.operand.is_export()),
+            false => file,
         };
-        options.fit(kind).map_err(misfit)?;
-        let mut files = vec![file];
-        for (operand, whole) in self.others {
-            files.push(operand.part_of(whole)?);
-        }
-        let fs = reopen(path, kind, files.clone(), options)?;
-        Ok((fs, files))
+        let others = self.others.into_iter();
+        let others = others.map(|(operand, whole)| Ok(operand.part_of(whole)?));
+        mount(&self.path, file, others, options, accept)
     }
+}
+
+/// As [`open_file`] for the file system on a device, which is called `path` in errors. The caller
+/// flushes the device at the end if the options say that the file system does not.
+pub(crate) fn open_on(
+    device: Arc<dyn Device>,
+    path: &Path,
+    options: &Options,
+) -> Result<(Mounted, Vec<Arc<dyn Device>>), OpenError> {
+    let device = match options.is_unflushed() {
+        true => Unflushed::over(device, false),
+        false => device,
+    };
+    let open = |path: &PathBuf| open_device(path, options.is_read_only());
+    let others = options.devices().iter().map(open);
+    mount(path, device, others, options, |_| Ok(()))
+}
+
+fn mount(
+    path: &Path,
+    file: Arc<dyn Device>,
+    others: impl Iterator<Item = Result<Arc<dyn Device>, OpenError>>,
+    options: &Options,
+    accept: impl FnOnce(Kind) -> Result<(), OpenError>,
+) -> Result<(Mounted, Vec<Arc<dyn Device>>), OpenError> {
+    let kind = known(path, &*file)?;
+    accept(kind)?;
+    options.fit(kind).map_err(|source| OpenError::Option {
+        path: path.to_owned(),
+        source,
+    })?;
+    let mut files = vec![file];
+    for other in others {
+        files.push(other?);
+    }
+    let fs = reopen(path, kind, files.clone(), options)?;
+    Ok((fs, files))
 }
 
 /// Opens the file system on devices that are open already, the first of which `path` names.

@@ -69,6 +69,7 @@ mod manifest;
 pub mod mkfs;
 #[cfg(feature = "fuse")]
 pub mod mount;
+pub mod new_file;
 mod oci;
 pub mod options;
 pub mod output;
@@ -96,6 +97,7 @@ pub use inspect::{Info, dump, dump_with_options, info, info_with_options};
 pub use kind::Kind;
 pub use manifest::ManifestError;
 pub use mkfs::MkfsOptions;
+pub use new_file::{NewFile, NewFileError};
 pub use oci::OciError;
 pub use options::Options;
 pub use output::OutputFormat;

@@ -1,14 +1,13 @@
 //! The formats in which a new image is written.
 //!
 //! # How it works
-//! An image is built as a raw file without its final name, and then written in the wanted
-//! format into another such file. What is written depends on the bytes of the image, and for VHD on
+//! An image is built as a raw file without a name, and then written in the wanted format into
+//! another such file, which gets the name. What is written depends on the bytes of the image, and for VHD on
 //! a UUID and a time: not on the holes of the raw file, the number of threads, or the machine.
 
 mod android;
 mod qcow2;
 mod source;
-mod unfinished;
 mod vhd;
 mod zstd;
 
@@ -19,9 +18,9 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::time::SystemTime;
 
+use crate::new_file::NewFile;
 use crate::progress::{OnProgress, Progress};
 use source::Source;
-pub(crate) use unfinished::{Unfinished, directory, temporary};
 pub(crate) use vhd::UNIT as VHD_UNIT;
 
 /// The phase of [`Progress::Done`] in which an image is converted; its unit is the MiB.
@@ -132,33 +131,30 @@ pub(crate) struct Identity {
     pub(crate) time: SystemTime,
 }
 
-/// Writes the raw image `raw` in another format into the empty file `out`. Errors call the files
-/// `path`.
-fn convert(
-    raw: &Path,
-    out: &Path,
-    path: &Path,
+/// Writes the raw image `raw` in another format into the empty file `out`.
+///
+/// # Errors
+/// [`OutputError`], with the name of `out`.
+pub(crate) fn convert(
+    raw: &NewFile,
+    out: &NewFile,
     format: OutputFormat,
     identity: Identity,
     progress: &mut OnProgress<'_>,
 ) -> Result<()> {
-    let source = Source::open(raw, path)?;
+    let source = Source::of(raw)?;
     progress(Progress::Total(source.len() >> 20));
     let mut copy = Copy {
         source,
-        path,
+        path: out.path(),
         progress,
     };
-    if format == OutputFormat::Qcow2 {
-        return qcow2::write(&mut copy, out);
-    }
-    let opened = File::options().write(true).open(out);
-    let file = opened.map_err(|error| copy.failed(error))?;
     match format {
-        OutputFormat::Vhd => vhd::write(&mut copy, &file, identity),
-        OutputFormat::AndroidSparse => android::write(&mut copy, &file),
-        OutputFormat::Zstd => zstd::write(&mut copy, &file),
-        OutputFormat::Raw | OutputFormat::Qcow2 => copy.raw(&file),
+        OutputFormat::Qcow2 => qcow2::write(&mut copy, out),
+        OutputFormat::Vhd => vhd::write(&mut copy, out.file(), identity),
+        OutputFormat::AndroidSparse => android::write(&mut copy, out.file()),
+        OutputFormat::Zstd => zstd::write(&mut copy, out.file()),
+        OutputFormat::Raw => copy.raw(out.file()),
     }
 }
 

@@ -13,6 +13,7 @@ use sapwood_ext4::resize as ext4;
 
 use crate::Kind;
 use crate::image::{self, OpenError, named};
+use crate::new_file::NewFile;
 use crate::options::parse_size;
 use crate::progress::{OnProgress, Progress};
 use crate::vfs::Timestamp;
@@ -167,7 +168,7 @@ pub fn resize(
     size: NewSize,
     progress: &mut OnProgress<'_>,
 ) -> Result<ResizeReport, ResizeError> {
-    resize_with_inodes(path.as_ref(), size, 0, None, progress)
+    resize_image(Image::open(path.as_ref(), None)?, size, 0, progress)
 }
 
 /// As [`resize`]. The same image gives the same bytes, with this time where one is needed.
@@ -180,24 +181,43 @@ pub fn resize_reproducibly(
     time: SystemTime,
     progress: &mut OnProgress<'_>,
 ) -> Result<ResizeReport, ResizeError> {
-    resize_with_inodes(path.as_ref(), size, 0, Some(time.into()), progress)
+    let image = Image::open(path.as_ref(), Some(time.into()))?;
+    resize_image(image, size, 0, progress)
 }
 
-/// As [`resize`]. The smallest size of an ext4 leaves so many inodes free.
-pub(crate) fn resize_with_inodes(
-    path: &Path,
+/// As [`resize`], for an image that is not complete yet. The smallest size of an ext4 leaves so
+/// many inodes free.
+pub(crate) fn resize_new(
+    new: &NewFile,
     size: NewSize,
     inodes: u64,
     time: Option<Timestamp>,
     progress: &mut OnProgress<'_>,
 ) -> Result<ResizeReport, ResizeError> {
-    let mut image = Image::open(path, time)?;
+    let device = new.device().map_err(OpenError::from)?;
+    let image = Image {
+        path: new.path(),
+        kind: image::known(new.path(), &*device)?,
+        device,
+        file: true,
+        new: Some(new),
+        time,
+    };
+    resize_image(image, size, inodes, progress)
+}
+
+fn resize_image(
+    mut image: Image<'_>,
+    size: NewSize,
+    inodes: u64,
+    progress: &mut OnProgress<'_>,
+) -> Result<ResizeReport, ResizeError> {
     let before = image.size()?;
     let wanted = match size {
         NewSize::Exactly(bytes) => bytes,
         NewSize::More(bytes) => before.saturating_add(bytes),
         NewSize::Less(bytes) => before.checked_sub(bytes).ok_or(ResizeError::TooMuchLess {
-            path: path.to_owned(),
+            path: image.path.to_owned(),
             size: before,
         })?,
         NewSize::Min(room) => room.beyond(image.shrink_to_fit(inodes, progress)?),
@@ -220,6 +240,8 @@ struct Image<'p> {
     kind: Kind,
     /// A file of its own, which gets the size of the file system.
     file: bool,
+    /// The file, if it has no name yet.
+    new: Option<&'p NewFile>,
     /// The result is reproducible, and has this time.
     time: Option<Timestamp>,
 }
@@ -235,6 +257,7 @@ impl<'p> Image<'p> {
             device,
             kind,
             file: file && !Operand::is_fixed(path),
+            new: None,
             time,
         })
     }
@@ -300,7 +323,10 @@ impl<'p> Image<'p> {
         }
         self.set_len(size)?;
         self.device = Arc::new(sapwood_block::MemoryDevice::new(0));
-        (self.device, _) = image::open_known(self.path, false)?;
+        self.device = match self.new {
+            Some(new) => new.device().map_err(OpenError::from)?,
+            None => image::open_device(self.path, false)?,
+        };
         Ok(())
     }
 
@@ -313,11 +339,17 @@ impl<'p> Image<'p> {
     }
 
     fn set_len(&self, size: u64) -> Result<(), ResizeError> {
-        let file = File::options().write(true).open(self.path);
-        let set = file.and_then(|file| {
+        let set_len = |file: &File| {
             file.set_len(size)?;
             file.sync_all()
-        });
+        };
+        let set = match self.new {
+            Some(new) => set_len(new.file()),
+            None => {
+                let file = File::options().write(true).open(self.path);
+                file.and_then(|file| set_len(&file))
+            }
+        };
         set.map_err(|source| ResizeError::File {
             path: self.path.to_owned(),
             source,

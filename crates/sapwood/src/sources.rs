@@ -1,22 +1,21 @@
 //! What an image is filled from: directories, archives, container images and manifests, in any mix.
 
 mod fill;
+mod input;
 mod summary;
 
 use std::fs::{self, File};
-use std::io::{self, Read, Seek};
+use std::io::{self, Read};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::time::SystemTime;
 
-use parking_lot::Mutex;
-
-use crate::archive::{ArchiveError, Entries, components, cpio_entries, plain, tar_entries};
+use crate::archive::{ArchiveError, Entries, components, plain};
 use crate::changes::Changes;
 use crate::copy::{self, CopyError, CopyReport};
 use crate::manifest::{Manifest, ManifestError};
 use crate::mkfs::MkfsError;
+use crate::new_file::NewFileError;
 use crate::oci::{OciError, OciImage};
 use crate::options::OptionError;
 use crate::output::OutputError;
@@ -24,6 +23,7 @@ use crate::resize::ResizeError;
 use crate::storage::{Storage, StorageError};
 use crate::vfs::Timestamp;
 
+use input::Input;
 use summary::Summarizer;
 pub use summary::Summary;
 pub(crate) use summary::derived_uuid;
@@ -67,29 +67,6 @@ enum Source {
     LayerTar(Input),
 }
 
-/// Where an archive is read from.
-#[derive(Clone)]
-enum Input {
-    File(PathBuf),
-    /// A stream, which is copied to a file when it has to be read twice.
-    Stream(Arc<Mutex<Stream>>),
-}
-
-enum Stream {
-    Unread(Box<dyn Read + Send>),
-    Copied(File),
-    Read,
-}
-
-impl std::fmt::Debug for Input {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Self::File(path) => path.fmt(f),
-            Self::Stream(_) => f.write_str("a stream"),
-        }
-    }
-}
-
 /// What the files of sources take.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Need {
@@ -123,6 +100,9 @@ pub enum BuildError {
         /// What the host says.
         source: io::Error,
     },
+    /// The file could not be made, or did not get its name.
+    #[error(transparent)]
+    NewFile(#[from] NewFileError),
     /// The image could not be written in its format.
     #[error(transparent)]
     Output(#[from] OutputError),
@@ -364,9 +344,10 @@ impl Sources {
         Ok(all.end())
     }
 
-    /// What the files take. A stream is copied to a file for that. If the image is to depend on the
+    /// What the files take. A stream is copied to a file for that, unless the image has a size:
+    /// then the stream does not count. If the image is to depend on the
     /// sources alone, what the host's file system says of holes does not count.
-    pub(crate) fn need(&self) -> Result<Need, BuildError> {
+    pub(crate) fn need(&self, sized: bool) -> Result<Need, BuildError> {
         let mut need = Need::default();
         for path in &self.manifests {
             need.entries += Manifest::read(path)?.len() as u64;
@@ -377,6 +358,11 @@ impl Sources {
                     Some(_) => copy::survey(path, &self.changes, &mut need)?,
                     None => need.add_directory(path)?,
                 },
+                Source::Tar(input)
+                | Source::Layer(input)
+                | Source::LayerTar(input)
+                | Source::Cpio(input)
+                    if sized && input.is_read_once() => {}
                 Source::Tar(input) | Source::Layer(input) | Source::LayerTar(input) => {
                     input.keep()?;
                     input.with(true, |entries| need.add(entries))?;
@@ -397,57 +383,6 @@ impl Sources {
     }
 }
 
-impl Input {
-    fn stream(stream: impl Read + Send + 'static) -> Self {
-        let stream = Stream::Unread(Box::new(stream));
-        Self::Stream(Arc::new(Mutex::new(stream)))
-    }
-
-    /// Makes sure that it can be read several times.
-    fn keep(&self) -> Result<(), ArchiveError> {
-        let Self::Stream(stream) = self else {
-            return Ok(());
-        };
-        let mut stream = stream.lock();
-        if let Stream::Unread(reader) = &mut *stream {
-            let mut file = tempfile::tempfile()?;
-            std::io::copy(reader, &mut file)?;
-            *stream = Stream::Copied(file);
-        }
-        Ok(())
-    }
-
-    /// Hands the entries of the archive, a tar or a cpio, to `work`.
-    fn with(
-        &self,
-        tar: bool,
-        work: impl FnOnce(&mut dyn Entries) -> Result<(), ArchiveError>,
-    ) -> Result<(), ArchiveError> {
-        let read = |reader: &mut dyn Read| match tar {
-            true => work(&mut *tar_entries(reader)?),
-            false => work(&mut *cpio_entries(reader)?),
-        };
-        match self {
-            Self::File(path) => {
-                let opened = File::open(path).map_err(ArchiveError::Read);
-                let read = opened.and_then(|mut file| read(&mut file));
-                read.map_err(|error| error.of(path))
-            }
-            Self::Stream(stream) => match &mut *stream.lock() {
-                Stream::Copied(file) => {
-                    file.rewind()?;
-                    read(file)
-                }
-                Stream::Read => Err(ArchiveError::Read(std::io::ErrorKind::UnexpectedEof.into())),
-                unread @ Stream::Unread(_) => match std::mem::replace(unread, Stream::Read) {
-                    Stream::Unread(mut reader) => read(&mut reader),
-                    _ => Ok(()),
-                },
-            },
-        }
-    }
-}
-
 impl Need {
     fn add(&mut self, entries: &mut dyn Entries) -> Result<(), ArchiveError> {
         while let Some(entry) = entries.next()? {
@@ -463,17 +398,28 @@ impl Need {
     }
 
     fn add_directory(&mut self, path: &Path) -> Result<(), BuildError> {
-        let failed = |path: &Path| {
-            let path = path.to_owned();
-            move |source| BuildError::File { path, source }
+        let failed = |source| BuildError::File {
+            path: path.to_owned(),
+            source,
         };
-        let mut waiting = vec![path.to_owned()];
-        while let Some(dir) = waiting.pop() {
-            for entry in fs::read_dir(&dir).map_err(failed(&dir))? {
-                let entry = entry.map_err(failed(&dir))?;
+        let mut top = Some(fs::read_dir(path).map_err(failed)?);
+        let mut waiting = Vec::new();
+        loop {
+            let entries = match (top.take(), waiting.pop()) {
+                (Some(top), _) => top,
+                (None, None) => return Ok(()),
+                // The copy meets the same error, and reports what it leaves out.
+                (None, Some(dir)) => match fs::read_dir(dir) {
+                    Ok(entries) => entries,
+                    Err(_) => continue,
+                },
+            };
+            for entry in entries.flatten() {
                 let path = entry.path();
-                let found = entry.metadata().map_err(failed(&path))?;
                 self.entries += 1;
+                let Ok(found) = entry.metadata() else {
+                    continue;
+                };
                 if found.is_dir() {
                     waiting.push(path);
                 } else if found.is_file() {
@@ -481,6 +427,5 @@ impl Need {
                 }
             }
         }
-        Ok(())
     }
 }

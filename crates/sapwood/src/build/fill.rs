@@ -1,42 +1,42 @@
 //! Filling an image that was made.
 
 use std::path::Path;
+use std::sync::Arc;
+
+use sapwood_block::Device;
 
 use crate::build::BuildError;
 use crate::copy::CopyReport;
 use crate::fs::FileSystem;
-use crate::image::open_device;
 use crate::options::Options;
 use crate::progress::OnProgress;
 use crate::sources::{Filled, Sources};
 use crate::vfs::Timestamp;
 
-/// Fills the image in `file`, which is called `image` in errors, from sources in their order. The
+/// Fills the image on `device`, which is called `image` in errors, from sources in their order. The
 /// root belongs to the owner given, else to that of the last source that has one, else to the
 /// caller. What cannot be copied from a directory is reported to `progress` and left out.
 ///
 /// # Errors
 /// [`BuildError`]; what was filled until then stays.
 pub fn fill(
-    file: &Path,
+    device: &Arc<dyn Device>,
     image: &Path,
     sources: &Sources,
     root_owner: Option<(u32, u32)>,
     progress: &mut OnProgress<'_>,
 ) -> Result<CopyReport, BuildError> {
-    let fs = FileSystem::open_with_options(file, &filling(sources)?)?;
+    let fs = FileSystem::open_on(Arc::clone(device), image, &filling(sources)?)?;
     let filled = fill_open(&fs, image, sources, root_owner, progress);
-    let ended = close(fs, file);
+    let ended = close(fs, &**device);
     let filled = filled?;
     ended.map(|()| filled.copied)
 }
 
-/// Ends the filling of the image in `file`, which is durable then.
-pub(super) fn close(fs: FileSystem, file: &Path) -> Result<(), BuildError> {
+/// Ends the filling of the image on a device, which is durable then.
+pub(super) fn close(fs: FileSystem, device: &dyn Device) -> Result<(), BuildError> {
     fs.close()?;
-    Ok(open_device(file, false)
-        .map_err(crate::Error::from)?
-        .flush()?)
+    Ok(device.flush()?)
 }
 
 pub(super) fn fill_open(

@@ -159,7 +159,9 @@ impl CopyError {
         Self { ends: true, ..self }
     }
 
-    pub(super) fn ends(&self) -> bool {
+    /// Whether every further copy would fail for the same cause: the image is full, or the process
+    /// may not open more files.
+    pub(crate) fn ends(&self) -> bool {
         self.ends
     }
 

@@ -1,6 +1,6 @@
 //! What is in a partition: built in a file of its own, and copied to its place.
 
-use std::fs::{self, File};
+use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
@@ -8,12 +8,11 @@ use std::path::{Path, PathBuf};
 use rustix::fs::SeekFrom;
 use rustix::io::Errno;
 use sha2::{Digest, Sha256};
-use tempfile::NamedTempFile;
 
 use super::{DiskError, NewPartition, PartitionContent, PartitionSize, Place, Result, SECTOR};
 use crate::build::ImageBuilder;
+use crate::new_file::NewFile;
 use crate::output::OutputFormat;
-use crate::output::temporary;
 use crate::progress::OnProgress;
 
 /// Bytes that are copied at a time.
@@ -23,7 +22,7 @@ const PIECE: usize = 1 << 20;
 pub(super) enum Built {
     Nothing,
     File(File, PathBuf),
-    Made(NamedTempFile),
+    Made(NewFile),
 }
 
 impl NewPartition {
@@ -53,12 +52,12 @@ impl NewPartition {
         Ok(hash.finalize().into())
     }
 
-    /// Builds the content: of `size` bytes, or of its own size.
+    /// Builds the content: of `size` bytes, or of its own size, in a file next to `disk`.
     pub(super) fn build(
         &self,
         size: Option<u64>,
         uuid: Option<[u8; 16]>,
-        dir: &Path,
+        disk: &NewFile,
         progress: &mut OnProgress<'_>,
     ) -> Result<Built> {
         let builder = match &self.content {
@@ -83,12 +82,8 @@ impl NewPartition {
         if let Some(uuid) = uuid {
             builder = builder.default_uuid(uuid);
         }
-        let failed = |source| DiskError::File {
-            path: dir.to_owned(),
-            source,
-        };
-        let file = temporary(dir).map_err(failed)?;
-        let made = builder.write_with_progress(file.path(), progress);
+        let file = disk.scratch()?;
+        let made = builder.make_in_scratch(&file, progress);
         made.map_err(|source| DiskError::Build {
             name: self.name.clone(),
             source: Box::new(source),
@@ -101,13 +96,7 @@ impl NewPartition {
         let found = match content {
             Built::Nothing => None,
             Built::File(file, path) => Some(size_of(file, path)?),
-            Built::Made(file) => {
-                let found = fs::metadata(file.path()).map_err(|source| DiskError::File {
-                    path: file.path().to_owned(),
-                    source,
-                })?;
-                Some(found.len())
-            }
+            Built::Made(made) => Some(size_of(made.file(), made.path())?),
         };
         let sectors = |bytes: u64| bytes.div_ceil(SECTOR).saturating_mul(SECTOR);
         match (self.size, found) {
@@ -137,7 +126,7 @@ impl NewPartition {
         let (source, source_path) = match content {
             Built::Nothing => return Ok(()),
             Built::File(file, path) => (file.try_clone(), path.clone()),
-            Built::Made(file) => (File::open(file.path()), file.path().to_owned()),
+            Built::Made(made) => (made.file().try_clone(), made.path().to_owned()),
         };
         let read = |source| DiskError::File {
             path: source_path.clone(),

@@ -73,11 +73,23 @@ impl FileSystem {
     pub fn open_with_options(path: impl AsRef<Path>, options: &Options) -> Result<Self> {
         let path = path.as_ref();
         let (mounted, devices) = image::open_file(path, options, |_| Ok(()))?;
-        let coalescing = match options.is_unflushed() {
-            true => devices,
-            false => Vec::new(),
-        };
-        Ok(Self::of(path, mounted, coalescing, options))
+        Ok(Self::of(path, mounted, devices, options))
+    }
+
+    /// Opens the file system on a device that is open, and that errors call `path`. With
+    /// [options](Options) that leave flushes out, the caller flushes the device after
+    /// [`close`](Self::close).
+    ///
+    /// # Errors
+    /// As [`open_with_options`](Self::open_with_options).
+    pub fn open_on(
+        device: Arc<dyn Device>,
+        path: impl AsRef<Path>,
+        options: &Options,
+    ) -> Result<Self> {
+        let path = path.as_ref();
+        let (mounted, devices) = image::open_on(device, path, options)?;
+        Ok(Self::of(path, mounted, devices, options))
     }
 
     /// As [`open_with_options`](Self::open_with_options), for work on subvolumes. Paths are in the
@@ -91,12 +103,11 @@ impl FileSystem {
         Ok(Self::of(path, mounted, Vec::new(), options))
     }
 
-    fn of(
-        path: &Path,
-        mounted: Mounted,
-        coalescing: Vec<Arc<dyn Device>>,
-        options: &Options,
-    ) -> Self {
+    fn of(path: &Path, mounted: Mounted, devices: Vec<Arc<dyn Device>>, options: &Options) -> Self {
+        let coalescing = match options.is_unflushed() {
+            true => devices,
+            false => Vec::new(),
+        };
         let creator = Credentials {
             uid: rustix::process::geteuid().as_raw(),
             gid: rustix::process::getegid().as_raw(),

@@ -2,12 +2,13 @@
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use rustix::fs::SeekFrom;
 use rustix::io::Errno;
 
 use super::{Failed, OutputError, Result};
+use crate::new_file::NewFile;
 
 /// Bytes that are read at a time, at least.
 const PIECE: usize = 1 << 20;
@@ -23,15 +24,14 @@ pub(super) struct Source {
 }
 
 impl Source {
-    /// Opens the image, which errors call `path`.
-    pub(super) fn open(raw: &Path, path: &Path) -> Result<Self> {
+    pub(super) fn of(raw: &NewFile) -> Result<Self> {
+        let path = raw.path().to_owned();
         let failed = |source| OutputError::Read {
-            path: path.to_owned(),
+            path: path.clone(),
             source,
         };
-        let file = File::open(raw).map_err(failed)?;
+        let file = raw.file().try_clone().map_err(failed)?;
         let len = file.metadata().map_err(failed)?.len();
-        let path = path.to_owned();
         Ok(Self { file, len, path })
     }
 

@@ -1,35 +1,37 @@
-//! A new image that is as large as its files need, or is in a format of its own.
+//! An image in a new file.
 
-use std::sync::Arc;
-
-use sapwood::block::{Device, FileDevice, OpenOptions, Operand};
+use sapwood::block::{DiskFormat, Operand};
 use sapwood::output::CONVERTING;
 use sapwood::resize::MOVING;
 use sapwood::storage::ARRANGING;
 use sapwood::{BuiltImage, ImageBuilder, MkfsOptions, OutputFormat, Progress, Sources};
 use serde_json::json;
 
-use super::super::failure::{Failure, IMAGE, Result};
+use super::super::failure::{Failure, Result};
 use super::super::{copy, output, progress};
 use super::{Args, complete, failure};
 
 /// Phases that are named while they run.
 const OWN_PHASES: [&str; 3] = [ARRANGING, MOVING, CONVERTING];
 
-/// Whether the image is new, and gets its size from what fills it.
+/// Whether the image goes into a new file: it has a size or a format of its own, or what fills it
+/// decides its size. Devices, their partitions and exports are used as they are.
 pub(super) fn is_wanted(args: &Args, options: &MkfsOptions, sources: &Sources) -> bool {
     if args.output_format != OutputFormat::Raw {
         return true;
     }
-    let new = !Operand::exists(&args.image) && !args.image.is_dir();
-    options.size().is_none() && !sources.is_empty() && new
+    let exists = Operand::exists(&args.image) || args.image.is_dir();
+    match options.size() {
+        Some(_) => !Operand::is_fixed(&args.image) && (!exists || args.image.is_file()),
+        None => !sources.is_empty() && !exists,
+    }
 }
 
 pub(super) fn run(args: &Args, options: MkfsOptions, sources: Sources) -> Result<()> {
-    let old = replaced(args, &options)?;
+    check(args, &options)?;
     copy::lift_file_limit();
-    let label = options.label().to_owned();
-    let builder = ImageBuilder::with_options(options)
+    let builder = ImageBuilder::with_options(options.clone())
+        .replace(options.forced())
         .free(args.content.free)
         .free_inodes(args.content.free_inodes)
         .format(args.output_format)
@@ -43,31 +45,33 @@ pub(super) fn run(args: &Args, options: MkfsOptions, sources: Sources) -> Result
         step => copy::show(&bar, step),
     });
     bar.finish_and_clear();
-    drop(old);
     let built = built.map_err(|error| failure(args, error))?;
-    print(args, &label, &built)?;
+    match options.size() {
+        Some(_) => super::print(args, &options, &built.report)?,
+        None => print(args, options.label(), &built)?,
+    }
     complete(args, built.left_out)
 }
 
-/// The file that the image replaces, locked. Only `--force` replaces one.
-fn replaced(args: &Args, options: &MkfsOptions) -> Result<Option<Arc<dyn Device>>> {
-    let image = &args.image;
+/// Refuses what is no new file, and a disk in a qcow2 file that `--size` would replace.
+fn check(args: &Args, options: &MkfsOptions) -> Result<()> {
+    let (image, format) = (&args.image, args.output_format);
     if Operand::is_fixed(image) || (image.exists() && !image.is_file()) {
-        let format = args.output_format;
-        return Err(Failure::local(
-            image,
-            format_args!("{format} is for a new file"),
-        ));
+        let why = format_args!("{format} is for a new file");
+        return Err(Failure::local(image, why));
     }
-    if !image.exists() {
-        return Ok(None);
+    if format != OutputFormat::Raw || !options.forced() || !image.exists() {
+        return Ok(());
     }
-    if !options.forced() {
-        return Err(Failure::local(image, "exists; --force makes it anew"));
+    let old = sapwood::image::open_device(image, false)?;
+    match old.format() {
+        DiskFormat::Qcow2 => {
+            let why = "is a qcow2 file; without --size its disk is used, and --output-format \
+                       qcow2 makes it anew";
+            Err(Failure::local(image, why))
+        }
+        _ => Ok(()),
     }
-    let old = FileDevice::open(image, OpenOptions::default());
-    let old = old.map_err(|error| Failure::new(IMAGE, error))?;
-    Ok(Some(Arc::new(old)))
 }
 
 fn print(args: &Args, label: &str, built: &BuiltImage) -> Result<()> {
