@@ -8,15 +8,68 @@
 //! of metadata from a change to the commit. The C library's allocator merges and splits chunks for
 //! it, under the lock of the arena, and grows and shrinks arenas with system calls. jemalloc does
 //! not. Few arenas and a short decay keep a daemon within the bounds of its caches.
+//!
+//! # Without memory
+//! What the standard library does when an allocation fails is to abort, with a backtrace. A program
+//! that has something to remove or to print first gives a function ([`when_exhausted`]).
 #![expect(
     unsafe_code,
-    reason = "a symbol that the allocator reads its settings from"
+    reason = "an allocator, and a symbol that it reads its settings from"
 )]
+
+use std::alloc::{GlobalAlloc, Layout};
+use std::sync::OnceLock;
 
 use tikv_jemallocator::Jemalloc;
 
 #[global_allocator]
-static ALLOCATOR: Jemalloc = Jemalloc;
+static ALLOCATOR: Watched = Watched;
+
+static WHEN_EXHAUSTED: OnceLock<fn(usize)> = OnceLock::new();
+
+/// From now on a failed allocation calls `act` with the number of bytes that are missing. `act`
+/// allocates nothing, and ends the process: the allocation fails when it returns. Only the first
+/// call counts.
+pub fn when_exhausted(act: fn(usize)) {
+    let _ = WHEN_EXHAUSTED.set(act);
+}
+
+/// The allocator, which calls the function of [`when_exhausted`].
+struct Watched;
+
+impl Watched {
+    fn watched(found: *mut u8, bytes: usize) -> *mut u8 {
+        if found.is_null()
+            && let Some(act) = WHEN_EXHAUSTED.get()
+        {
+            act(bytes);
+        }
+        found
+    }
+}
+
+// SAFETY: all methods pass on what they are given, and return what they get.
+unsafe impl GlobalAlloc for Watched {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        // SAFETY: the caller keeps the contract of this method, which is the same.
+        Self::watched(unsafe { Jemalloc.alloc(layout) }, layout.size())
+    }
+
+    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
+        // SAFETY: as above.
+        Self::watched(unsafe { Jemalloc.alloc_zeroed(layout) }, layout.size())
+    }
+
+    unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
+        // SAFETY: as above.
+        unsafe { Jemalloc.dealloc(at, layout) }
+    }
+
+    unsafe fn realloc(&self, at: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+        // SAFETY: as above.
+        Self::watched(unsafe { Jemalloc.realloc(at, layout, size) }, size)
+    }
+}
 
 /// Read when the process starts.
 // SAFETY: the allocator declares a pointer to a string of this name, which ends with NUL.

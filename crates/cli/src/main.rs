@@ -21,6 +21,7 @@ mod generate;
 mod help;
 mod info;
 mod interrupt;
+mod limits;
 mod list;
 mod mkdisk;
 mod mkfs;
@@ -252,6 +253,7 @@ fn main() -> ExitCode {
         };
     }
     output::start_log();
+    limits::become_errors();
     if let Some(code) = dropin::run_by_name(&args) {
         return output::finish(code);
     }

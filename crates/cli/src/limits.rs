@@ -1,0 +1,55 @@
+//! The limits of the process: memory, threads, size of files.
+//!
+//! A command that meets one prints one line and exits with 1, and makes no file.
+//!
+//! - An allocation that fails ends the process. What a command makes has no name yet, or a
+//!   temporary one that is removed.
+//! - A thread that cannot be started, where the standard library panics, ends it too.
+//! - A write beyond `RLIMIT_FSIZE` fails (`EFBIG`), because the signal has a handler. An ignored
+//!   signal would stay ignored in the programs that a command runs.
+
+use std::io::Write;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use sapwood::new_file;
+use signal_hook::consts::SIGXFSZ;
+
+use super::failure::FAILED;
+
+/// Has the limits of the process become errors. Called once, before threads are started.
+pub(super) fn become_errors() {
+    sapwood_allocator::when_exhausted(|bytes| {
+        end(format_args!("out of memory: {bytes} bytes were needed"));
+    });
+    let otherwise = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |panic| {
+        let text = panic.payload_as_str().unwrap_or_default();
+        if text.starts_with("failed to spawn thread") {
+            end(format_args!(
+                "cannot start a thread: a limit of the process, or of the machine"
+            ));
+        }
+        otherwise(panic);
+    }));
+    if let Err(error) = signal_hook::flag::register(SIGXFSZ, Arc::new(AtomicBool::new(false))) {
+        log::warn!("signals: {error}");
+    }
+}
+
+/// Prints one line and ends the process, without any allocation.
+fn end(why: std::fmt::Arguments<'_>) {
+    static ENDING: AtomicBool = AtomicBool::new(false);
+    while ENDING.swap(true, Ordering::Relaxed) {
+        // Another thread ends the process.
+        std::thread::park();
+    }
+    let mut line = [0; 200];
+    let mut rest = &mut line[..];
+    // A line that is too long is cut.
+    let _ = writeln!(rest, "sapwood: {why}");
+    let left = rest.len();
+    let printed = line.get(..line.len() - left).unwrap_or_default();
+    let _ = rustix::io::write(rustix::stdio::stderr(), printed);
+    new_file::abandon_without_memory(|| signal_hook::low_level::exit(FAILED.into()));
+}
