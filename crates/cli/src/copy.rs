@@ -198,7 +198,7 @@ fn copy(args: &Args, sources: &[Place<'_>], destination: &Place<'_>) -> Result<(
     options.mode = args.mode;
     options.umask = owner::umask();
     options.stop = interrupt::stop();
-    let mut bar = progress::Files::new(args.quiet || args.verbose, "copied");
+    let mut bar = progress::Files::new(args.quiet || args.verbose, "copied", show);
     bar.measure(sources, Holes::AreLeftOut);
     let copied = sapwood::copy::copy(sources, destination, &options, &mut |step| match step {
         Progress::Item(item) if args.verbose => {

@@ -210,7 +210,7 @@ impl Request {
 
     fn fill(&self, device: &Arc<dyn Device>, operand: &Path, source: &Path) -> Result<()> {
         copy::lift_file_limit();
-        let mut bar = progress::Files::new(self.quiet, "copied");
+        let mut bar = progress::Files::new(self.quiet, "copied", copy::show);
         bar.measure(&[Place::host(source)], Holes::AreLeftOut);
         let mut sources = Sources::default();
         sources.dir(source);

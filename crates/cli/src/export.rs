@@ -17,7 +17,7 @@ use super::choice::SubvolumeChoice;
 use super::failure::{FAILED, Failure, Result};
 use super::files::{close, in_image, same_file, with_image};
 use super::progress::{self, Holes};
-use super::{interrupt, output};
+use super::{copy, interrupt, output};
 
 /// For `sapwood help export`.
 pub(super) const EXAMPLES: &[(&str, &str)] = &[
@@ -159,7 +159,8 @@ fn export(
     args: &Args,
 ) -> Result<ExportReport> {
     let write = |out: &mut dyn io::Write| {
-        let mut bar = progress::Files::new(args.quiet || file == Path::new("-"), "exported");
+        let quiet = args.quiet || file == Path::new("-");
+        let mut bar = progress::Files::new(quiet, "exported", copy::show);
         let sparse = options.sparse.unwrap_or(!options.layer);
         let holes = match sparse {
             true => Holes::AreLeftOut,

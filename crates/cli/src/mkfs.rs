@@ -165,7 +165,7 @@ fn fill(
     options: &MkfsOptions,
 ) -> Result<u64> {
     copy::lift_file_limit();
-    let mut bar = progress::Files::new(args.quiet || args.json, "copied");
+    let mut bar = progress::Files::new(args.quiet || args.json, "copied", copy::show);
     if let Some(directory) = args.content.sources.only_directory() {
         bar.measure(&[Place::host(directory)], Holes::AreLeftOut);
     }

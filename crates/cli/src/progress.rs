@@ -104,6 +104,8 @@ pub(super) struct Files {
     bar: ProgressBar,
     /// What was done with them.
     what: &'static str,
+    /// Displays what no count changes: what was left out.
+    others: fn(&ProgressBar, Progress<'_>),
     /// Files that are done.
     done: u64,
     /// Names in all, once they are counted.
@@ -122,8 +124,13 @@ const ARCHIVE: &str = "{msg}, {binary_bytes} of {binary_total_bytes} of the arch
                        {binary_bytes_per_sec}, {eta} left";
 
 impl Files {
-    /// Hidden if `quiet`. `what`: a participle, as `copied`.
-    pub(super) fn new(quiet: bool, what: &'static str) -> Self {
+    /// Hidden if `quiet`. `what`: a participle, as `copied`. `others` displays the steps that change
+    /// no count.
+    pub(super) fn new(
+        quiet: bool,
+        what: &'static str,
+        others: fn(&ProgressBar, Progress<'_>),
+    ) -> Self {
         let bar = match quiet {
             true => ProgressBar::hidden(),
             false => styled(ProgressBar::no_length(), FILES),
@@ -132,6 +139,7 @@ impl Files {
         Self {
             bar,
             what,
+            others,
             done: 0,
             total: Arc::new(OnceLock::new()),
             ended: Arc::new(AtomicBool::new(false)),
@@ -203,7 +211,7 @@ impl Files {
                     .set_message(format!("{} {done}{of} {files}", self.what));
             }
             Progress::Bytes(done) => self.bar.set_position(done),
-            step => super::copy::show(&self.bar, step),
+            step => (self.others)(&self.bar, step),
         }
     }
 

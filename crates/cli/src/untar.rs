@@ -118,7 +118,7 @@ fn with_progress<T>(
     archive: Archive,
     extract: impl FnOnce(Archive, &mut OnProgress<'_>) -> T,
 ) -> Result<T> {
-    let mut bar = progress::Files::new(quiet, "extracted");
+    let mut bar = progress::Files::new(quiet, "extracted", copy::show);
     let (size, read) = (archive.size, Arc::clone(&archive.read));
     if let Some(size) = size {
         bar.of_archive(size);
