@@ -94,7 +94,9 @@ fn commands() -> Result<Vec<Vec<String>>, String> {
         let names = rows.filter_map(|row| row.split_once("  "));
         let is_name = |name: &&str| {
             let letter = |char: char| char.is_ascii_lowercase() || char == '-';
-            name.chars().all(letter) && !name.starts_with('-') && *name != "help"
+            name.starts_with(|char: char| char.is_ascii_lowercase())
+                && name.chars().all(letter)
+                && *name != "help"
         };
         Ok(names
             .map(|(name, _)| name)
@@ -218,11 +220,14 @@ fn lists_of_man_pages() -> Outcome {
                 "sapwood-cp.1" => &["<DESTINATION>", "-r, --recursive"],
                 _ => &[],
             };
-            let term = |term: &&&str| {
-                !text
-                    .lines()
-                    .any(|line| line.trim_end() == format!("       {term}"))
+            // The text follows a short term on its line.
+            let begins = |line: &str, term: &str| {
+                let rest = line
+                    .strip_prefix("       ")
+                    .and_then(|line| line.strip_prefix(term));
+                rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(' '))
             };
+            let term = |term: &&&str| !text.lines().any(|line| begins(line.trim_end(), term));
             let missing = lists.iter().find(term);
             if !said.stderr.trim().is_empty() || missing.is_some() {
                 return Err(format!("{name}, {width}: {missing:?}: {}", said.all()).into());
