@@ -112,6 +112,7 @@ impl Step {
                 from: from.place(),
                 to: to.place(),
                 no_replace: mode % 4 == 0,
+                whiteout: mode & 4 != 0,
             },
             Self::Hold(at, number) => Op::Hold {
                 at: at.place(),

@@ -88,6 +88,14 @@ const CASES: &[(&str, &str)] = &[
         "ext4: exchange A/C B/D; fsync A; rmdir A/C; fsync B; rename B/D A/C; fsync A/C",
     ),
     (
+        "whiteouts, within a directory and across directories",
+        "ext4: rename A/foo A/moved whiteout=true; fsync A/moved; rename A/bar B/bar whiteout=true; fsync B",
+    ),
+    (
+        "whiteouts, after and before a fast commit",
+        "ext4-fast: append A/bar 3000 9; fsync A/bar; rename A/foo B/moved whiteout=true; fsync B/moved; append A/bar 3000 8; fsync A/bar; unlink A/foo; fsync A",
+    ),
+    (
         "inode number used again by a file of another kind",
         "ext4: unlink A/bar; mkdir A/d; fsync A/d; rmdir A/d; creat A/x; write A/x 0 3000 9; fsync A/x; unlink A/x; symlink long A/s; fsync A",
     ),

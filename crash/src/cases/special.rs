@@ -71,6 +71,38 @@ pub(super) const CASES: &[(&str, &str)] = &[
         "std: symlink x A/sl; sync; unlink A/sl; symlink longer A/sl; fsync A",
     ),
     (
+        "whiteout, the renamed file fsynced",
+        "std: rename A/foo A/moved whiteout=true; fsync A/moved",
+    ),
+    (
+        "whiteout across directories, the new directory fsynced",
+        "std: rename A/foo B/moved whiteout=true; fsync B",
+    ),
+    (
+        "whiteout across directories, the old directory fsynced",
+        "std: rename A/foo B/moved whiteout=true; creat A/new; fsync A",
+    ),
+    (
+        "whiteout by a rename over a file, fsynced before",
+        "std: append A/bar 10 9; fsync A/bar; rename A/foo A/bar whiteout=true; fsync A/bar",
+    ),
+    (
+        "whiteout of a file that only the log has, another fsynced",
+        "std: creat A/x; fsync A/x; rename A/x B/x whiteout=true; append B/foo 10 9; fsync B/foo",
+    ),
+    (
+        "whiteout of a new file, then removed",
+        "std: creat A/x; rename A/x B/x whiteout=true; fsync B/x; unlink A/x; fsync A",
+    ),
+    (
+        "whiteout of a directory, a file in it fsynced",
+        "std: creat A/C/x; sync; rename A/C B/C whiteout=true; creat B/C/y; fsync B/C/y",
+    ),
+    (
+        "whiteout renamed onto the file that left it",
+        "std: rename A/foo A/moved whiteout=true; fsync A/moved; rename A/foo A/moved; fsync A",
+    ),
+    (
         "device node, its directory fsynced",
         "std: mknod A/dev; fsync A; chmod A/dev 384; fsync A/dev",
     ),

@@ -21,6 +21,8 @@ pub(crate) enum Cause {
     ReplacedDirectory,
     /// Very many names of a directory changed.
     ManyNames,
+    /// A rename left a whiteout at a name that the last commit does not have.
+    Whiteout,
     /// No space for the log.
     NoSpace,
     /// Writing the log failed.
@@ -31,7 +33,7 @@ pub(crate) enum Cause {
 
 impl Cause {
     /// All of them, in the order of the counters.
-    pub(crate) const ALL: [Self; 11] = [
+    pub(crate) const ALL: [Self; 12] = [
         Self::Disabled,
         Self::NewSubvolume,
         Self::DeadSubvolume,
@@ -40,6 +42,7 @@ impl Cause {
         Self::RemovedParent,
         Self::ReplacedDirectory,
         Self::ManyNames,
+        Self::Whiteout,
         Self::NoSpace,
         Self::LogWrite,
         Self::Failed,
@@ -56,6 +59,7 @@ impl Cause {
             Self::RemovedParent => "removed_parent",
             Self::ReplacedDirectory => "replaced_directory",
             Self::ManyNames => "many_names",
+            Self::Whiteout => "whiteout",
             Self::NoSpace => "no_space",
             Self::LogWrite => "log_write",
             Self::Failed => "failed",

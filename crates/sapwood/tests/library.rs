@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 use sapwood::fs::{Times, WalkEntry};
-use sapwood::vfs::InodeFlags;
+use sapwood::vfs::{FileKind, InodeFlags};
 use sapwood::{File, FileSystem, ImageBuilder, Kind, OpenOptions, Options, Progress, Stop};
 use tempfile::TempDir;
 

@@ -16,6 +16,34 @@ pub enum RenameMode {
     NoReplace,
     /// Swaps the two names (`RENAME_EXCHANGE`).
     Exchange,
+    /// Leaves a whiteout at the old name, in the same transaction (`RENAME_WHITEOUT`): a character
+    /// device 0/0 without permission bits. Overlay file systems hide a name of a lower layer by it.
+    Whiteout {
+        /// Owner of the whiteout.
+        who: Credentials,
+        /// Replaces an existing target, or else fails with `Exists`.
+        replace: bool,
+    },
+}
+
+impl RenameMode {
+    /// Whether an existing target is an error.
+    #[must_use]
+    pub fn is_no_replace(self) -> bool {
+        matches!(
+            self,
+            Self::NoReplace | Self::Whiteout { replace: false, .. }
+        )
+    }
+
+    /// The owner of the whiteout, if the rename leaves one.
+    #[must_use]
+    pub fn whiteout(self) -> Option<Credentials> {
+        match self {
+            Self::Whiteout { who, .. } => Some(who),
+            _ => None,
+        }
+    }
 }
 
 /// What `fallocate` does with its range.

@@ -296,7 +296,7 @@ pub fn check_rename(
     same_inode: bool,
 ) -> Result<bool> {
     match (mode, target) {
-        (RenameMode::NoReplace, Some(_)) => return Err(Error::Exists),
+        (mode, Some(_)) if mode.is_no_replace() => return Err(Error::Exists),
         (RenameMode::Exchange, None) => return Err(Error::NotFound),
         _ => {}
     }

@@ -36,23 +36,33 @@ pub(crate) fn create(
     what: NewInode<'_>,
     perm: u32,
 ) -> Result<Arc<Inode>> {
-    let Place { dir, name } = place;
+    let dir = place.dir;
     let plan = plan(files, who, dir, what, perm)?;
-    let target_kind = plan.kind;
     let objectid = next_objectid(files, &dir.root)?;
     let index = dir::next_index(files, dir)?;
     let mut h = files.start(ITEMS + plan.xattrs.len() as u64)?;
+    let made = name_new(files, &mut h, place, objectid, index, plan);
+    h.finish(made)
+}
+
+/// Makes what was planned, and its name. The name comes last: a thread that finds it finds a whole
+/// inode.
+fn name_new(
+    files: &Arc<Files>,
+    h: &mut Handle,
+    Place { dir, name }: Place<'_>,
+    objectid: u64,
+    index: u64,
+    plan: Plan,
+) -> Result<Arc<Inode>> {
+    let target = Target::inode(objectid, plan.kind);
     let reference = (
         Key::new(objectid, kind::INODE_REF, dir.objectid),
         InodeRefRef { index, name }.encode(),
     );
-    // The name comes last: a thread that finds it finds a whole inode.
-    let made = insert(files, &mut h, dir, objectid, plan, Some(reference)).and_then(|inode| {
-        let target = Target::inode(objectid, target_kind);
-        names::add_entry(&mut h, dir, name, target, index)?;
-        Ok(inode)
-    });
-    h.finish(made)
+    let inode = insert(files, h, dir, objectid, plan, Some(reference))?;
+    names::add_entry(h, dir, name, target, index)?;
+    Ok(inode)
 }
 
 /// Makes a file without a name. Expects the `io` lock of the directory.
@@ -70,6 +80,39 @@ pub(crate) fn tmpfile(
     orphan_item::add(&mut h, &dir.root, objectid)?;
     let made = insert(files, &mut h, dir, objectid, plan, None);
     h.finish(made)
+}
+
+/// The inode that a rename leaves at the old name, decided but not made.
+pub(super) struct Whiteout {
+    plan: Plan,
+    objectid: u64,
+    index: u64,
+}
+
+impl Whiteout {
+    /// Expects the `io` lock of the directory exclusively.
+    pub(super) fn plan(files: &Files, who: &Credentials, dir: &Inode) -> Result<Self> {
+        Ok(Self {
+            plan: plan(files, who, dir, NewInode::CharDevice(0), 0)?,
+            objectid: next_objectid(files, &dir.root)?,
+            index: dir::next_index(files, dir)?,
+        })
+    }
+
+    /// Items that it can touch.
+    pub(super) fn items(&self) -> u64 {
+        ITEMS + self.plan.xattrs.len() as u64
+    }
+
+    /// Makes it and its name, which is free.
+    pub(super) fn make(
+        self,
+        files: &Arc<Files>,
+        h: &mut Handle,
+        place: Place<'_>,
+    ) -> Result<Arc<Inode>> {
+        name_new(files, h, place, self.objectid, self.index, self.plan)
+    }
 }
 
 /// Longest target of a symbolic link in bytes: it is one inline extent.

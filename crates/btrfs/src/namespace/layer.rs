@@ -17,6 +17,9 @@ pub(crate) trait NameLog: Send + Sync {
     /// A name of `inode` in `dir` was removed in the handle's transaction, which has a log. Both
     /// `io` locks are held exclusively.
     fn name_removed(&self, h: &mut Handle, dir: &Arc<Inode>, inode: &Arc<Inode>);
+
+    /// The handle's transaction has a whiteout that a log could lose. Every fsync commits it.
+    fn forbid(&self, h: &Handle);
 }
 
 /// Names, on top of files; always behind an `Arc`.
@@ -43,6 +46,11 @@ impl Namespace {
         if h.trans().log.is_filled() {
             self.log.name_removed(h, dir, inode);
         }
+    }
+
+    /// Has every fsync of the handle's transaction commit it, for a whiteout that a log could lose.
+    pub(super) fn forbid_log(&self, h: &Handle) {
+        self.log.forbid(h);
     }
 }
 

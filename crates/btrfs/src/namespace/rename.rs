@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use sapwood_vfs::{self as vfs, RenameMode, front};
 
+use super::create::Whiteout;
 use super::dir;
 use super::layer::Namespace;
 use super::names::{self, Target};
@@ -31,7 +32,8 @@ pub(crate) struct Found<'a> {
     pub(crate) inode: &'a Arc<Inode>,
 }
 
-/// Moves a name, in place of `target`, or exchanges the two. Expects all `io` locks.
+/// Moves a name, in place of `target`, or exchanges the two. A whiteout takes the old name in the
+/// same handle. Expects all `io` locks.
 ///
 /// # Errors
 /// `NotPermitted` for the stub of a subvolume, `CrossDevice`, `NotEmpty` for a subvolume in the
@@ -68,13 +70,25 @@ pub(crate) fn rename(
         let done = exchange(namespace, &mut h, source, target, from_index, to_index);
         return h.finish(done);
     }
-    let mut h = namespace.start(ITEMS)?;
+    let whiteout = mode.whiteout();
+    let whiteout = whiteout
+        .map(|who| Whiteout::plan(namespace, &who, source.place.dir))
+        .transpose()?;
+    let of_whiteout = whiteout.as_ref().map_or(0, Whiteout::items);
+    let mut h = namespace.start(ITEMS + of_whiteout)?;
     let done = (|| {
         if let Some(target) = target {
             remove_name(namespace, &mut h, to.dir, to.name, target.inode)?;
         }
+        if whiteout.is_some() && !is_committed(&h, source) {
+            namespace.forbid_log(&h);
+        }
         take(namespace, &mut h, source)?;
-        put(&mut h, source, to, to_index)
+        put(&mut h, source, to, to_index)?;
+        if let Some(whiteout) = whiteout {
+            whiteout.make(namespace, &mut h, source.place)?;
+        }
+        Ok(())
     })();
     h.finish(done)
 }
@@ -105,6 +119,13 @@ fn require_room(store: &Store, found: &Found<'_>, to: Place<'_>) -> Result<()> {
         true => Ok(()),
         false => Err(vfs::Error::TooManyLinks.into()),
     }
+}
+
+/// Whether the last commit has the name. The log of an inode that loses a committed name also has
+/// the inode that takes it over, so the whiteout is durable together with the new name. Of a name
+/// that is newer, the log of its inode knows nothing.
+fn is_committed(h: &Handle, found: &Found<'_>) -> bool {
+    found.target.as_subvolume().is_none() && found.inode.state.lock().names_in < h.transid()
 }
 
 /// Takes a name away from an inode that will get another one.

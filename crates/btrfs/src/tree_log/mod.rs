@@ -300,6 +300,10 @@ impl NameLog for LoggedNames {
     fn name_removed(&self, h: &mut Handle, dir: &Arc<Inode>, inode: &Arc<Inode>) {
         name_removed(h, dir, inode);
     }
+
+    fn forbid(&self, h: &Handle) {
+        TransactionLog::of(h.trans()).set_broken(Cause::Whiteout);
+    }
 }
 
 /// A name of `inode` in `dir` was removed in the handle's transaction. Records as pending what the

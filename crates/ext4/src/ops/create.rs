@@ -28,6 +28,17 @@ struct Plan<'a> {
     what: NewInode<'a>,
 }
 
+impl Plan<'_> {
+    /// Blocks that the inode may need: the content of a directory or link, attributes.
+    fn own_blocks(&self) -> u64 {
+        let content = match self.what {
+            NewInode::Directory | NewInode::Symlink(_) => 1,
+            _ => 0,
+        };
+        content + self.xattrs.len() as u64
+    }
+}
+
 /// Makes an inode and its name. Expects the `io` lock of the directory exclusively.
 ///
 /// # Errors
@@ -110,6 +121,37 @@ fn named(
     })())
 }
 
+/// The inode that a rename leaves at the old name, decided but not made.
+pub(super) struct Whiteout(Plan<'static>);
+
+impl Whiteout {
+    /// Expects the `io` lock of the directory.
+    pub(super) fn plan(engine: &Arc<Engine>, who: &Credentials, dir: &Inode) -> Result<Self> {
+        plan(engine, who, dir, NewInode::CharDevice(0), 0).map(Self)
+    }
+
+    /// Blocks that it may need.
+    pub(super) fn blocks(&self) -> u64 {
+        self.0.own_blocks()
+    }
+
+    /// Credits for all but its name.
+    pub(super) fn credits(&self, engine: &Engine) -> u32 {
+        credits(engine, &self.0)
+    }
+
+    /// Makes it, to be named in `dir` by the same handle.
+    pub(super) fn make(
+        self,
+        engine: &Arc<Engine>,
+        h: &Handle,
+        dir: &Inode,
+        ino: u32,
+    ) -> Result<Arc<Inode>> {
+        make(engine, h, dir, ino, self.0, 1, None)
+    }
+}
+
 /// Makes a file without a name. Expects the `io` lock of the directory.
 ///
 /// # Errors
@@ -133,20 +175,13 @@ pub(crate) fn tmpfile(
     })())
 }
 
-/// Blocks that the new name and inode may need: `of_name` for the directory, the content of a
-/// directory or link, attributes.
+/// Blocks that the new name and inode may need: `of_name` for the directory.
 fn reserve(
     engine: &Engine,
     plan: &Plan<'_>,
     of_name: u64,
 ) -> Result<crate::block_alloc::Reservation> {
-    let own = match plan.what {
-        NewInode::Directory | NewInode::Symlink(_) => 1,
-        _ => 0,
-    };
-    engine
-        .space
-        .reserve(own + of_name + plan.xattrs.len() as u64, true)
+    engine.space.reserve(plan.own_blocks() + of_name, true)
 }
 
 /// Credits for all but the name.

@@ -5,11 +5,11 @@ use std::sync::Arc;
 use sapwood_jbd2::Handle;
 use sapwood_vfs::{FileKind, RenameMode, Timestamp};
 
-use super::create::{Place, links_of_dir};
+use super::create::{Place, Whiteout, links_of_dir};
 use super::remove::{self, lose_link};
 use crate::engine::Engine;
 use crate::inode::Inode;
-use crate::{Result, dir, orphan};
+use crate::{Result, dir, inode_alloc, orphan};
 
 /// A name together with what it led to when it was looked up.
 #[derive(Clone, Copy)]
@@ -20,10 +20,11 @@ pub(crate) struct Found<'a> {
     pub(crate) inode: &'a Arc<Inode>,
 }
 
-/// Moves a name, in place of `target`, or exchanges the two. Expects all `io` locks.
+/// Moves a name, in place of `target`, or exchanges the two. A whiteout takes the old name in the
+/// same handle. Expects all `io` locks.
 ///
 /// # Errors
-/// `TooManyLinks`.
+/// `NoSpace`, `TooManyLinks`.
 pub(crate) fn rename(
     engine: &Arc<Engine>,
     source: Found<'_>,
@@ -44,30 +45,46 @@ pub(crate) fn rename(
             blocks: 0,
         },
     };
-    let _blocks = engine.space.reserve(room.blocks, true)?;
+    let whiteout = mode.whiteout();
+    let whiteout = whiteout
+        .map(|who| Whiteout::plan(engine, &who, from.dir))
+        .transpose()?;
+    let of_whiteout = whiteout.as_ref().map_or(0, Whiteout::blocks);
+    let _blocks = engine.space.reserve(room.blocks + of_whiteout, true)?;
     // Up to two directories learn of another parent; the inodes of both names and of both
     // directories.
     let others = 2 * dir::CHANGE_CREDITS + 4;
-    let credits = remove::CREDITS + orphan::CREDITS + room.credits + others;
+    let of_whiteout = whiteout.as_ref().map_or(0, |one| one.credits(engine));
+    let credits = remove::CREDITS + orphan::CREDITS + room.credits + others + of_whiteout;
     let directory = |one: Found<'_>| one.inode.kind == FileKind::Directory;
-    let h = match mode == RenameMode::Exchange || directory(source) || target.is_some_and(directory)
-    {
-        true => engine.start(credits)?,
-        false => engine.start_tracked(credits)?,
+    let replaces_name = mode == RenameMode::Exchange || whiteout.is_some();
+    let h = if replaces_name || directory(source) || target.is_some_and(directory) {
+        engine.start(credits)?
+    } else {
+        engine.start_tracked(credits)?
     };
     let (Some(target), RenameMode::Exchange) = (target, mode) else {
-        return engine.abort(replace(engine, &h, source, target, to));
+        // A full file system is found here, before anything else changes.
+        let whiteout = match whiteout {
+            Some(plan) => {
+                let ino = inode_alloc::allocate(engine, &h, from.dir, FileKind::CharDevice)?;
+                Some((plan, ino))
+            }
+            None => None,
+        };
+        return engine.abort(replace(engine, &h, source, target, to, whiteout));
     };
     engine.abort(exchange(engine, &h, source, target))
 }
 
-/// Moves the name, in place of what `to` led to.
+/// Moves the name, in place of what `to` led to. `whiteout` gets the old name, and this number.
 fn replace(
     engine: &Arc<Engine>,
     h: &Handle,
     source: Found<'_>,
     target: Option<Found<'_>>,
     to: Place<'_>,
+    whiteout: Option<(Whiteout, u32)>,
 ) -> Result<()> {
     let now = engine.now();
     let Place {
@@ -82,7 +99,13 @@ fn replace(
         }
         None => dir::insert(engine, h, to.dir, to.name, ino, kind)?,
     }
-    dir::remove(engine, h, from_dir, name)?;
+    match whiteout {
+        Some((plan, ino)) => {
+            let made = plan.make(engine, h, from_dir, ino)?;
+            dir::replace(engine, h, from_dir, name, ino, made.kind)?;
+        }
+        None => dir::remove(engine, h, from_dir, name)?,
+    }
     if kind == FileKind::Directory && from_dir.ino != to.dir.ino {
         let links = links_of_dir(engine, from_dir, -1)?;
         from_dir.state.lock().raw.set_links(links);

@@ -206,6 +206,17 @@ pub const STORIES: &[Told] = &[
             .unwrap();
         s.whole("a", "operation");
     }),
+    ("whiteout", |s| {
+        let leaving = RenameMode::Whiteout {
+            who: Credentials::ROOT,
+            replace: true,
+        };
+        let (root, d) = (s.fs.root(), s.find("d"));
+        s.fs.rename(root, b"a", d, b"a", leaving).unwrap();
+        s.whole("d/a", "operation");
+        s.fs.rename(d, b"b", d, b"c", leaving).unwrap();
+        s.whole("d", "operation");
+    }),
     ("directories", |s| {
         s.mkdir("e/x");
         s.whole("e/x", "directory");

@@ -444,6 +444,7 @@ impl Dispatcher {
     /// The engine's, `ENAMETOOLONG`, `EINVAL` for other flags.
     pub(crate) fn rename(
         &self,
+        who: Caller,
         from: (NodeId, &[u8]),
         to: (NodeId, &[u8]),
         flags: u32,
@@ -456,6 +457,12 @@ impl Dispatcher {
             libc::RENAME_EXCHANGE if sapwood_fault::planted(274) => RenameMode::Replace,
             libc::RENAME_NOREPLACE => RenameMode::NoReplace,
             libc::RENAME_EXCHANGE => RenameMode::Exchange,
+            flags if flags & !libc::RENAME_NOREPLACE == libc::RENAME_WHITEOUT => {
+                RenameMode::Whiteout {
+                    who: who.credentials(),
+                    replace: flags == libc::RENAME_WHITEOUT,
+                }
+            }
             _ => return Err(libc::EINVAL),
         };
         let (from_dir, to_dir) = (self.map.ino(from.0), self.map.ino(to.0));

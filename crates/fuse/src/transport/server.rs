@@ -289,7 +289,8 @@ impl Call<'_> {
                 to: new,
             } => {
                 let target = (NodeId(args.newdir), new);
-                to.rename((node, old), target, args.flags).map(|()| 0)
+                let who = self.caller(0);
+                to.rename(who, (node, old), target, args.flags).map(|()| 0)
             }
             Operation::StatFs => reply::put(out, &reply::statfs(&to.statfs()?)),
             Operation::Fsync { .. }

@@ -129,7 +129,15 @@ fn renames() -> Outcome {
     fs::rename(mounted.path("c"), mounted.path("b"))?;
     same!(fs::read(mounted.path("b"))?, b"b");
     expect_errno(rename("a", "b", RenameFlags::EXCHANGE), libc::ENOENT)?;
-    expect_errno(rename("b", "w", RenameFlags::WHITEOUT), libc::EINVAL)?;
+    let both = RenameFlags::WHITEOUT | RenameFlags::EXCHANGE;
+    expect_errno(rename("a", "b", both), libc::EINVAL)?;
+    rename("b", "w", RenameFlags::WHITEOUT)?;
+    let left = fs::symlink_metadata(mounted.path("b"))?;
+    same!((left.mode(), left.rdev()), (libc::S_IFCHR, 0));
+    let both = RenameFlags::WHITEOUT | RenameFlags::NOREPLACE;
+    expect_errno(rename("w", "b", both), libc::EEXIST)?;
+    fs::remove_file(mounted.path("b"))?;
+    same!(fs::read(mounted.path("w"))?, b"b");
     fs::create_dir_all(mounted.path("d/e"))?;
     expect_errno(
         fs::rename(mounted.path("d"), mounted.path("d/e/f")),

@@ -185,6 +185,20 @@ impl FileSystem {
         self.rename_as(from.as_ref(), to.as_ref(), RenameMode::NoReplace)
     }
 
+    /// As [`rename`](Self::rename), and leaves a whiteout at `from`, in the same transaction: a
+    /// character device 0/0 without permission bits, which hides the name from the lower layers of
+    /// an overlay. Its owner is the [creator](Self::set_creator) of new files.
+    ///
+    /// # Errors
+    /// As [`rename`](Self::rename); no space for the whiteout.
+    pub fn rename_whiteout(&self, from: impl AsRef<Path>, to: impl AsRef<Path>) -> Result<()> {
+        let mode = RenameMode::Whiteout {
+            who: self.creator(),
+            replace: true,
+        };
+        self.rename_as(from.as_ref(), to.as_ref(), mode)
+    }
+
     fn rename_as(&self, from: &Path, to: &Path, mode: RenameMode) -> Result<()> {
         self.in_parent("rename", from, |fs, dir, name| {
             let (to_dir, to_name) = tree::resolve_parent(fs, to.as_os_str().as_bytes())?;

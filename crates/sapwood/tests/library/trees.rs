@@ -68,6 +68,23 @@ fn names_are_renamed_linked_and_removed() {
 }
 
 #[test]
+fn a_rename_can_leave_a_whiteout() {
+    each(|image| {
+        let fs = image.open();
+        fs.set_creator(10, 20);
+        fs.write("one", "1").unwrap();
+        fs.write("two", "2").unwrap();
+        fs.rename_whiteout("one", "two").unwrap();
+        assert_eq!(fs.read("two").unwrap(), b"1");
+        fs.close().unwrap();
+        let left = image.open().metadata("one").unwrap();
+        let device = (left.file_type().kind(), left.rdev(), left.mode() & 0o7777);
+        assert_eq!(device, (FileKind::CharDevice, 0, 0));
+        assert_eq!((left.uid(), left.gid()), (10, 20));
+    });
+}
+
+#[test]
 fn removing_a_tree_reports_every_name() {
     each(|image| {
         let fs = image.open();

@@ -62,6 +62,7 @@ mod subvolumes;
 mod support;
 mod threads;
 mod times;
+mod whiteouts;
 mod xattrs;
 
 pub(crate) use case::panic_text;
@@ -76,6 +77,7 @@ pub fn cases() -> Vec<Case> {
         remove::cases(),
         links::cases(),
         rename::cases(),
+        whiteouts::cases(),
         listing::cases(),
         data::cases(),
         ranges::cases(),

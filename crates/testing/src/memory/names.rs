@@ -282,6 +282,10 @@ impl State {
             return Ok(());
         }
         self.check_subvolumes((from_dir, source), (to_dir, target), mode)?;
+        let whiteout = mode.whiteout();
+        let whiteout = whiteout
+            .map(|who| self.make(&who, from_dir, NewInode::CharDevice(0), 0))
+            .transpose()?;
         self.remove_name(from_dir, from_name)?;
         if let Some(target) = target {
             self.remove_name(to_dir, to_name)?;
@@ -294,6 +298,10 @@ impl State {
         }
         self.add_name(to_dir, to_name, source)?;
         self.node_mut(source)?.ctime = Timestamp::now();
+        if let Some(node) = whiteout {
+            let ino = self.add(Node { nlink: 1, ..node });
+            self.add_name(from_dir, from_name, ino)?;
+        }
         Ok(())
     }
 

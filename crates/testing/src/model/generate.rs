@@ -214,12 +214,13 @@ impl Generator {
                     true => self.entry(),
                     false => self.place(|_| true),
                 };
-                match self.random.u8(..4) {
-                    3 => Op::Exchange { a: from, b: to },
+                match self.random.u8(..6) {
+                    0 => Op::Exchange { a: from, b: to },
                     mode => Op::Rename {
                         from,
                         to,
-                        no_replace: mode == 2,
+                        no_replace: mode >= 4,
+                        whiteout: matches!(mode, 3 | 4),
                     },
                 }
             }

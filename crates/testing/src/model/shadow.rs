@@ -117,7 +117,8 @@ impl Shadow {
                 from,
                 to,
                 no_replace,
-            } => self.rename(from, to, *no_replace),
+                whiteout,
+            } => self.rename(from, to, *no_replace, *whiteout),
             Op::Exchange { a, b } if self.can_move(a, b).is_some() && self.class(b).is_some() => {
                 self.move_to(a, b, true);
             }
@@ -146,7 +147,7 @@ impl Shadow {
         (!inside && to != "." && self.has_parent(to)).then_some(class)
     }
 
-    fn rename(&mut self, from: &str, to: &str, no_replace: bool) {
+    fn rename(&mut self, from: &str, to: &str, no_replace: bool, whiteout: bool) {
         let Some(class) = self.can_move(from, to) else {
             return;
         };
@@ -156,6 +157,9 @@ impl Shadow {
             _ => {
                 self.remove(to);
                 self.move_to(from, to, false);
+                if whiteout {
+                    self.add(from, Class::Other);
+                }
             }
         }
     }

@@ -14,7 +14,7 @@ mod word;
 use std::fmt;
 use std::str::FromStr;
 
-use sapwood_vfs::{AllocMode, NewInode, SetAttr, SetTime, Timestamp};
+use sapwood_vfs::{AllocMode, Credentials, NewInode, RenameMode, SetAttr, SetTime, Timestamp};
 
 pub use self::outcome::{Outcome, Seen};
 pub use self::session::Session;
@@ -148,7 +148,7 @@ ops! {
     /// Adds a name to an inode.
     "link" Link { from: Target = "What.", to: String = "New name." }
     /// Renames; replaces an existing target.
-    "rename" Rename { from: String = "Old name.", to: String = "New name." } [no_replace: bool = false, "Fails if the target exists."]
+    "rename" Rename { from: String = "Old name.", to: String = "New name." } [no_replace: bool = false, "Fails if the target exists."; whiteout: bool = false, "Leaves a whiteout."]
     /// Swaps two names.
     "exchange" Exchange { a: String = "One.", b: String = "The other." }
     /// Removes a name.
@@ -292,6 +292,29 @@ impl Op {
             Self::Insert { file, offset, len } => (file, *offset, *len, AllocMode::InsertRange),
             _ => return None,
         })
+    }
+
+    /// Old name, new name and mode of a rename.
+    #[must_use]
+    pub fn renaming(&self) -> Option<(&str, &str, RenameMode)> {
+        match self {
+            Self::Rename {
+                from,
+                to,
+                no_replace,
+                whiteout,
+            } => {
+                let (who, replace) = (Credentials::ROOT, !no_replace);
+                let mode = match (whiteout, replace) {
+                    (true, _) => RenameMode::Whiteout { who, replace },
+                    (false, true) => RenameMode::Replace,
+                    (false, false) => RenameMode::NoReplace,
+                };
+                Some((from, to, mode))
+            }
+            Self::Exchange { a, b } => Some((a, b, RenameMode::Exchange)),
+            _ => None,
+        }
     }
 
     /// The inode whose attributes it sets, and the attributes.

@@ -286,14 +286,10 @@ impl<'a> Session<'a> {
             }),
             Op::Unlink { at } => self.within(at, |dir, name| fs.unlink(dir, name)).map(done),
             Op::Rmdir { at } => self.within(at, |dir, name| fs.rmdir(dir, name)).map(done),
-            Op::Rename {
-                from,
-                to,
-                no_replace: true,
-            } => self.rename(from, to, RenameMode::NoReplace),
-            Op::Rename { from, to, .. } => self.rename(from, to, RenameMode::Replace),
-            Op::Exchange { a, b } => self.rename(a, b, RenameMode::Exchange),
-            _ => Err(Error::NotSupported),
+            _ => match op.renaming() {
+                Some((from, to, mode)) => self.rename(from, to, mode),
+                None => Err(Error::NotSupported),
+            },
         }
     }
 

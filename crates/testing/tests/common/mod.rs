@@ -20,6 +20,8 @@ pub(crate) enum Bug {
     NoReplaceReplaces,
     /// `RENAME_EXCHANGE` replaces.
     ExchangeIsRename,
+    /// `RENAME_WHITEOUT` leaves nothing.
+    WhiteoutIsForgotten,
     /// A new page of a listing skips one entry.
     ListingSkips,
     /// The last attribute is not listed.
@@ -43,11 +45,12 @@ pub(crate) enum Bug {
 }
 
 /// All of them.
-pub(crate) const BUGS: [Bug; 14] = [
+pub(crate) const BUGS: [Bug; 15] = [
     Bug::WriteDropsTail,
     Bug::TruncateKeepsTail,
     Bug::NoReplaceReplaces,
     Bug::ExchangeIsRename,
+    Bug::WhiteoutIsForgotten,
     Bug::ListingSkips,
     Bug::XattrNotListed,
     Bug::AclKeepsMode,
@@ -183,6 +186,12 @@ impl FileSystem for Faulty {
         let mode = match (self.bug, mode) {
             (Bug::NoReplaceReplaces, RenameMode::NoReplace) => RenameMode::Replace,
             (Bug::ExchangeIsRename, RenameMode::Exchange) => RenameMode::Replace,
+            (Bug::WhiteoutIsForgotten, RenameMode::Whiteout { replace: true, .. }) => {
+                RenameMode::Replace
+            }
+            (Bug::WhiteoutIsForgotten, RenameMode::Whiteout { replace: false, .. }) => {
+                RenameMode::NoReplace
+            }
             (_, mode) => mode,
         };
         self.inner

@@ -368,11 +368,12 @@ pub trait Engine: Send + Sync + Sized {
     ) -> bool {
         false
     }
-    /// Moves a name, replacing `target`, or exchanges the two. The caller holds all I/O locks
-    /// exclusively and has checked the rules.
+    /// Moves a name, replacing `target`, or exchanges the two. A whiteout takes the old name in the
+    /// same transaction if `mode` asks for it. The caller holds all I/O locks exclusively and has
+    /// checked the rules.
     ///
     /// # Errors
-    /// `TooManyLinks`, `CrossDevice`, `NotPermitted`, `NotEmpty`.
+    /// `NoSpace`, `TooManyLinks`, `CrossDevice`, `NotPermitted`, `NotEmpty`.
     fn rename(
         &self,
         source: &Found<'_, Self>,
