@@ -379,7 +379,7 @@ fn without_feature(view: &View, inode: &Inode) -> [(bool, &'static str); 11] {
 }
 
 /// Properties that an inode of its type cannot have. `mapped`: its type has data.
-fn of_kind(view: &View, ino: u32, inode: &Inode, mapped: bool) -> [(bool, &'static str); 11] {
+fn of_kind(view: &View, ino: u32, inode: &Inode, mapped: bool) -> [(bool, &'static str); 12] {
     let flags = inode.flags();
     let has = |flag| flags.contains(flag);
     let size = inode.size(&view.geometry);
@@ -387,6 +387,7 @@ fn of_kind(view: &View, ino: u32, inode: &Inode, mapped: bool) -> [(bool, &'stat
     let pointers =
         walk::has_map(view, inode) && !has(InodeFlags::EXTENTS) && ino != special_ino::RESIZE;
     let tail = inode.block().iter().skip(8);
+    let fixed = InodeFlags::IMMUTABLE | InodeFlags::APPEND;
     [
         (
             has(InodeFlags::EXTENTS) && !mapped,
@@ -403,6 +404,10 @@ fn of_kind(view: &View, ino: u32, inode: &Inode, mapped: bool) -> [(bool, &'stat
         (
             has(InodeFlags::INLINE_DATA) && !mapped,
             "inline data in what has no data",
+        ),
+        (
+            flags.intersects(fixed) && !inode.is_regular() && !inode.is_dir(),
+            "immutable or append-only flag on what is no file and no directory",
         ),
         (!mapped && size != 0, "a special file with a size"),
         (

@@ -44,6 +44,14 @@ impl Check<'_> {
             }
             _ if inode.links() == 0 && inode.mode() == 0 && !holds_blocks(ino, inode) => {
                 self.checksum_of_reserved(view, ino, inode);
+                let (found, expected) = (inode.sectors(&view.geometry), 0);
+                if found != expected {
+                    self.found(Finding::InodeSectors {
+                        ino,
+                        found,
+                        expected,
+                    });
+                }
             }
             special_ino::RESIZE | special_ino::JOURNAL => {
                 let why = "is not in use, and yet not empty";
@@ -148,6 +156,10 @@ impl Check<'_> {
         let attributes = self.attributes(view, ino, inode);
         let count = self.reserved_blocks(view, &bytes, double);
         let size = inode.size(geometry);
+        if size >= 1 << 31 && !geometry.features().has_ro_compat(RoCompat::LARGE_FILE) {
+            let why = "is a large file, without the feature";
+            self.found(Finding::ReservedInode { ino, why });
+        }
         if size < last_reserved(geometry, &bytes) || size > geometry.max_indirect_file_size() {
             let blocks = last_reserved(geometry, &bytes) / u64::from(geometry.block_size());
             self.found(Finding::InodeSize { ino, size, blocks });

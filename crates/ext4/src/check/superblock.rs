@@ -5,7 +5,7 @@ use std::sync::Arc;
 use sapwood_block::Device;
 use sapwood_ext4_format::{
     Compat, FormatError, Geometry, GroupDesc, INODE_BASE_SIZE, Incompat, MmpBlock, RoCompat,
-    SUPER_OFFSET, SUPER_SIZE, SuperBlock, SuperState, validate_super,
+    SUPER_OFFSET, SUPER_SIZE, SuperBlock, SuperState, special_ino, validate_super,
 };
 
 use super::finding::Finding;
@@ -17,6 +17,8 @@ use super::state::{Check, View};
 const KNOWN_COMPAT: Compat = Compat::from_bits_retain(0x1f7f);
 /// Read-only-compatible features that this check supports.
 const KNOWN_RO: RoCompat = RoCompat::from_bits_retain(0x1f77b);
+/// Most bytes of a group descriptor.
+const DESC_SIZE_MAX: u16 = 1024;
 /// `MmpBlock` sequence of a file system that is not open.
 const MMP_CLEAN: u32 = 0xff4d_4d50;
 
@@ -98,6 +100,7 @@ fn read(device: &Arc<dyn Device>, findings: &mut Vec<Finding>) -> Result<View, C
         findings.push(Finding::SuperField { error });
     }
     findings.extend(extra_isize(&sb, &geometry));
+    findings.extend(contradictions(&sb));
     // Linux then treats each group by itself; e2fsck does not open the image.
     if sb.log_groups_per_flex > 31 {
         findings.push(Finding::SuperField {
@@ -136,6 +139,104 @@ fn extra_isize(sb: &SuperBlock, geometry: &Geometry) -> Vec<Finding> {
         },
     };
     wrong.map(finding).collect()
+}
+
+/// What a superblock may not have: whether it does, the field with its value, and why not.
+type Fault = (bool, (&'static str, u64), &'static str);
+
+/// Fields and features that contradict each other, where a mount needs only one of the two.
+fn contradictions(sb: &SuperBlock) -> Vec<Finding> {
+    let faults = field_faults(sb).into_iter().chain(feature_faults(sb));
+    let faults = faults.filter(|(is, ..)| *is);
+    let finding = |(_, (field, value), why)| Finding::SuperField {
+        error: FormatError::Super { field, value, why },
+    };
+    faults.map(finding).collect()
+}
+
+fn field_faults(sb: &SuperBlock) -> [Fault; 7] {
+    let features = sb.features();
+    let compat = |feature| features.has_compat(feature);
+    let (clusters, desc) = (sb.clusters_per_group.get(), sb.desc_size.get());
+    let per_group = sb.blocks_per_group.get();
+    let (users, groups) = (sb.usr_quota_inum.get(), sb.grp_quota_inum.get());
+    let projects = sb.prj_quota_inum.get();
+    let orphans = sb.orphan_file_inum.get();
+    let quota = features.has_ro_compat(RoCompat::QUOTA);
+    let bigalloc = features.has_ro_compat(RoCompat::BIGALLOC);
+    let journal = compat(Compat::HAS_JOURNAL) && sb.journal_inum.get() != 0;
+    let used = sb.journal_uuid.iter().find(|byte| **byte != 0);
+    [
+        (
+            !bigalloc && clusters != per_group,
+            ("clusters_per_group", clusters.into()),
+            "without bigalloc it is the number of blocks of a group",
+        ),
+        (
+            desc != 0 && (!desc.is_power_of_two() || desc > DESC_SIZE_MAX),
+            ("desc_size", desc.into()),
+            "neither 0 nor a power of two up to 1024",
+        ),
+        (
+            journal && used.is_some(),
+            (
+                "a byte of journal_uuid",
+                used.map_or(0, |byte| u64::from(*byte)),
+            ),
+            "it is for a journal on another device, and the journal is an inode",
+        ),
+        (
+            ![0, special_ino::USER_QUOTA].contains(&users),
+            ("usr_quota_inum", users.into()),
+            "not the inode for quotas of users",
+        ),
+        (
+            ![0, special_ino::GROUP_QUOTA].contains(&groups),
+            ("grp_quota_inum", groups.into()),
+            "not the inode for quotas of groups",
+        ),
+        (
+            projects != 0 && (!quota || projects < sb.first_ino.get()),
+            ("prj_quota_inum", projects.into()),
+            "no inode for quotas of projects",
+        ),
+        (
+            compat(Compat::ORPHAN_FILE) != (orphans != 0),
+            ("orphan_file_inum", orphans.into()),
+            "the feature orphan_file and its inode need each other",
+        ),
+    ]
+}
+
+fn feature_faults(sb: &SuperBlock) -> [Fault; 4] {
+    let features = sb.features();
+    let compat = |feature| features.has_compat(feature);
+    let incompat = |feature| features.has_incompat(feature);
+    let ro = |feature| features.has_ro_compat(feature);
+    let ro_bits = ("feature_ro_compat", features.ro_compat.bits().into());
+    let incompat_bits = ("feature_incompat", features.incompat.bits().into());
+    [
+        (
+            compat(Compat::RESIZE_INODE) && incompat(Incompat::META_BG),
+            incompat_bits,
+            "resize_inode and meta_bg exclude each other",
+        ),
+        (
+            incompat(Incompat::CSUM_SEED) && !ro(RoCompat::METADATA_CSUM),
+            incompat_bits,
+            "metadata_csum_seed needs metadata_csum",
+        ),
+        (
+            ro(RoCompat::METADATA_CSUM) && ro(RoCompat::GDT_CSUM),
+            ro_bits,
+            "metadata_csum and uninit_bg exclude each other",
+        ),
+        (
+            ro(RoCompat::ORPHAN_PRESENT) && !compat(Compat::ORPHAN_FILE),
+            ro_bits,
+            "orphan_present needs orphan_file",
+        ),
+    ]
 }
 
 /// Checks the state that the last users recorded in the superblock.

@@ -27,6 +27,20 @@ const TABLE: &[(&str, &str, &str)] = &[
     (SUMS, "feature needs_recovery", "NeedsRecovery"),
     (SUMS, "sif <8> mode 0", "JournalBad"),
     (SUMS, "ssv journal_inum 7777777", "SuperField"),
+    (
+        SUMS,
+        "ssv journal_uuid 11111111-2222-3333-4444-555555555555",
+        "SuperField",
+    ),
+    (PLAIN, "feature meta_bg", "SuperField"),
+    (SUMS, "feature uninit_bg", "SuperField"),
+    (SUMS, "feature orphan_present", "SuperField"),
+    (SUMS, "feature orphan_file", "SuperField"),
+    (PLAIN, "feature metadata_csum_seed", "SuperField"),
+    (PLAIN, "ssv usr_quota_inum 4", "SuperField"),
+    (PLAIN, "ssv grp_quota_inum 3", "SuperField"),
+    (PLAIN, "ssv prj_quota_inum 12", "SuperField"),
+    (PLAIN, "sif <10> blocks 4", "InodeSectors"),
     (SUMS, "sif /big checksum 7", "InodeChecksum"),
     (
         PLAIN,
@@ -59,6 +73,7 @@ const TABLE: &[(&str, &str, &str)] = &[
     (PLAIN, "freei /big", "InodesNotMarked"),
     (PLAIN, "sif /big mode 0170000", "InodeBad"),
     (PLAIN, "sif /big flags 0x81000", "InodeField"),
+    (PLAIN, "sif /short-link flags 0x10", "InodeField"),
     (PLAIN, "sif /big dtime 5", "DeletedInUse"),
     (PLAIN, "sif /one links_count 0", "NotDeleted"),
     (PLAIN, "sif /big blocks 5", "InodeSectors"),
@@ -147,6 +162,8 @@ const BYTES: &[(&str, u64, &[u8], &str)] = &[
     (SUMS, 8193 * 1024 + 0x78, b"label", "SuperBackupBad"),
     (PLAIN, 8193 * 1024 + 0x28, &[1], "SuperBackupDiffers"),
     (PLAIN, 8194 * 1024, &[1], "DescriptorBackupDiffers"),
+    (PLAIN, 1024 + 0x24, &[1], "SuperField"),
+    (OLD, 1024 + 0xff, &[0xff], "SuperField"),
     (PLAIN, 1024 + 0x5c, &[0x80, 0, 0, 0x80], "UnknownFeatures"),
 ];
 
