@@ -111,7 +111,7 @@ impl ImageBuilder {
         self
     }
 
-    /// Space beyond the smallest size, if no size is given.
+    /// Space that is available to users, as `df` shows it, if no size is given.
     #[must_use]
     pub fn free(mut self, room: Room) -> Self {
         self.free = room;

@@ -8,23 +8,26 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use sapwood_block::{Device, DiskFormat, Operand};
-use sapwood_btrfs::resize as btrfs;
-use sapwood_ext4::resize as ext4;
+use sapwood_btrfs::{Btrfs, resize as btrfs};
+use sapwood_ext4::{Ext4, resize as ext4};
 
 use crate::Kind;
 use crate::image::{self, OpenError, named};
 use crate::new_file::NewFile;
 use crate::options::parse_size;
 use crate::progress::{OnProgress, Progress};
-use crate::vfs::Timestamp;
+use crate::vfs::{FileSystem, FsStat, Timestamp};
 
 /// Sizes of file systems are multiples of this.
 const UNIT: u64 = 4096;
+/// Most steps of growth until enough space is available.
+const STEPS: u32 = 64;
 
 /// The size that a file system is to have.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum NewSize {
-    /// The smallest that holds what is in it, and so much more.
+    /// The smallest that holds what is in it and has so much space available to users, as `df`
+    /// shows it.
     Min(Room),
     /// So many bytes.
     Exactly(u64),
@@ -34,7 +37,7 @@ pub enum NewSize {
     Less(u64),
 }
 
-/// Space beyond the smallest size.
+/// Space that is available to users.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Room {
     /// Bytes.
@@ -85,16 +88,15 @@ impl FromStr for NewSize {
 }
 
 impl Room {
-    /// The size of a file system whose smallest size is `least`.
-    fn beyond(self, least: u64) -> u64 {
-        let more = match self {
+    /// Its bytes in a file system whose smallest size is `least`.
+    fn bytes(self, least: u64) -> u64 {
+        match self {
             Self::Bytes(bytes) => bytes,
             // A float represents sizes exactly enough; the fraction is dropped.
             #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
             #[expect(clippy::cast_precision_loss)]
             Self::Percent(percent) => (least as f64 * percent / 100.0) as u64,
-        };
-        least.saturating_add(more).next_multiple_of(UNIT)
+        }
     }
 }
 
@@ -220,7 +222,11 @@ fn resize_image(
             path: image.path.to_owned(),
             size: before,
         })?,
-        NewSize::Min(room) => room.beyond(image.shrink_to_fit(inodes, progress)?),
+        NewSize::Min(room) => {
+            let least = image.shrink_to_fit(inodes, progress)?;
+            image.cut(least, before)?;
+            image.grow_to_have(room.bytes(least), least, progress)?
+        }
     };
     let wanted = wanted - wanted % UNIT;
     let after = if wanted == image.size()? {
@@ -229,7 +235,7 @@ fn resize_image(
         image.make_room(wanted)?;
         image.resize(wanted, progress)?
     };
-    image.cut(after)?;
+    image.cut(after, before)?;
     Ok(ResizeReport { before, after })
 }
 
@@ -315,13 +321,87 @@ impl<'p> Image<'p> {
         }
     }
 
-    /// Makes a file at least this long. The file stays locked by the old device until the new one
-    /// is opened.
+    /// Bytes that are available to users, as `df` shows them.
+    fn available(&self) -> Result<u64, ResizeError> {
+        let device = Arc::clone(&self.device);
+        let stat = match self.kind {
+            Kind::Btrfs => available_in_btrfs(device).map_err(|error| self.btrfs(error.into()))?,
+            Kind::Ext4 => available_in_ext4(device).map_err(|error| self.ext4(error.into()))?,
+        };
+        Ok(stat.blocks_available.saturating_mul(stat.block_size.into()))
+    }
+
+    /// Makes the file system, which has `size` bytes, large enough for `free` available bytes.
+    /// Growth brings metadata and a larger reserve, so it continues until there is enough.
+    fn grow_to_have(
+        &mut self,
+        free: u64,
+        mut size: u64,
+        progress: &mut OnProgress<'_>,
+    ) -> Result<u64, ResizeError> {
+        let (mut wanted, mut step) = (size, 0u64);
+        for _ in 0..STEPS {
+            let lacking = match free {
+                0 => 0,
+                free => free.saturating_sub(self.available()?),
+            };
+            if lacking == 0 {
+                break;
+            }
+            step = lacking.max(step);
+            wanted = wanted.saturating_add(step).next_multiple_of(UNIT);
+            self.make_room(wanted)?;
+            let grown = self.resize(wanted, progress)?;
+            // A new group at the end has a least size, below which the file system does not grow.
+            step = if grown > size {
+                0
+            } else {
+                step.saturating_mul(2)
+            };
+            size = grown;
+        }
+        Ok(size)
+    }
+
+    /// Makes a file at least this long.
     fn make_room(&mut self, size: u64) -> Result<(), ResizeError> {
-        if !self.file || size <= self.device.size() {
+        if self.file && size > self.device.size() {
+            self.set_len(size)?;
+        }
+        Ok(())
+    }
+
+    /// Cuts a file to the size of its file system. Another device discards what the file system,
+    /// which had `before` bytes, gave up.
+    fn cut(&mut self, size: u64, before: u64) -> Result<(), ResizeError> {
+        let end = before.min(self.device.size());
+        if self.file && size < self.device.size() {
+            return self.set_len(size);
+        }
+        if self.file || size >= end {
             return Ok(());
         }
-        self.set_len(size)?;
+        let discarded = self.device.discard(size, end - size);
+        discarded.map_err(|error| match self.kind {
+            Kind::Btrfs => self.btrfs(sapwood_btrfs::Error::from(error).into()),
+            Kind::Ext4 => self.ext4(error.into()),
+        })
+    }
+
+    /// Sets the length of a file. It stays locked by the old device until the new one is opened.
+    fn set_len(&mut self, size: u64) -> Result<(), ResizeError> {
+        let set = match self.new {
+            // It is made durable when it gets its name.
+            Some(new) => new.file().set_len(size),
+            None => File::options()
+                .write(true)
+                .open(self.path)
+                .and_then(|file| file.set_len(size).and_then(|()| file.sync_all())),
+        };
+        set.map_err(|source| ResizeError::File {
+            path: self.path.to_owned(),
+            source,
+        })?;
         self.device = Arc::new(sapwood_block::MemoryDevice::new(0));
         self.device = match self.new {
             Some(new) => new.device().map_err(OpenError::from)?,
@@ -329,32 +409,24 @@ impl<'p> Image<'p> {
         };
         Ok(())
     }
+}
 
-    /// Cuts a file to the size of its file system.
-    fn cut(&self, size: u64) -> Result<(), ResizeError> {
-        match self.file && size < self.device.size() {
-            true => self.set_len(size),
-            false => Ok(()),
-        }
-    }
+fn available_in_btrfs(device: Arc<dyn Device>) -> Result<FsStat, sapwood_btrfs::Error> {
+    let options = sapwood_btrfs::Options {
+        read_only: true,
+        background: false,
+        ..sapwood_btrfs::Options::default()
+    };
+    Ok(Btrfs::open(vec![device], options)?.statfs()?)
+}
 
-    fn set_len(&self, size: u64) -> Result<(), ResizeError> {
-        let set_len = |file: &File| {
-            file.set_len(size)?;
-            file.sync_all()
-        };
-        let set = match self.new {
-            Some(new) => set_len(new.file()),
-            None => {
-                let file = File::options().write(true).open(self.path);
-                file.and_then(|file| set_len(&file))
-            }
-        };
-        set.map_err(|source| ResizeError::File {
-            path: self.path.to_owned(),
-            source,
-        })
-    }
+fn available_in_ext4(device: Arc<dyn Device>) -> Result<FsStat, sapwood_ext4::Error> {
+    let options = sapwood_ext4::Options {
+        read_only: true,
+        background: false,
+        ..sapwood_ext4::Options::default()
+    };
+    Ok(Ext4::open(device, options)?.statfs()?)
 }
 
 /// The phase of a resize in its progress: the number is one of bytes.
@@ -384,7 +456,7 @@ mod tests {
         assert_eq!("10%".parse(), Ok(Room::Percent(10.0)));
         assert_eq!("64M".parse(), Ok(Room::Bytes(64 << 20)));
         assert!("-1%".parse::<Room>().is_err() && "x".parse::<Room>().is_err());
-        assert_eq!(Room::Percent(50.0).beyond(8192), 12288);
-        assert_eq!(Room::Bytes(1).beyond(8192), 12288);
+        assert_eq!(Room::Percent(50.0).bytes(8192), 4096);
+        assert_eq!(Room::Bytes(1).bytes(8192), 1);
     }
 }

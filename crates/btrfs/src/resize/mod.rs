@@ -22,7 +22,7 @@ use std::sync::Arc;
 
 use sapwood_block::Device;
 use sapwood_btrfs_format::{BlockGroupFlags, SUPER_OFFSETS, SUPER_SIZE};
-use sapwood_vfs::Timestamp;
+use sapwood_vfs::{FileSystem, Timestamp, TrimRange};
 
 use crate::options::SubvolumeChoice;
 use crate::space::{Placed, Replaced};
@@ -111,8 +111,8 @@ pub fn resize(
     })
 }
 
-/// Makes the file system on `device` as small as it can be made without moving single extents.
-/// Returns its new size. With a `time` the result is [reproducible](Options::reproducible).
+/// Makes the file system on `device` as small as it can be made without moving single extents, and
+/// discards its free space. Returns its new size. With a `time` the result is [reproducible](Options::reproducible).
 ///
 /// # Errors
 /// [`ResizeError`]. The file system is complete and has its old size then.
@@ -127,7 +127,11 @@ pub fn shrink_to_fit(
         resize.pack(None)?;
         let end = resize.store().space.placed().last().map_or(0, Placed::end);
         let size = end.next_multiple_of(UNIT);
-        resize.finish(size.min(resize.store().space.total_bytes()))
+        let size = resize.finish(size.min(resize.store().space.total_bytes()))?;
+        // Chunks that moved, and blocks that were copied, leave stale bytes behind.
+        let range = TrimRange::default();
+        resize.fs.trim(&range).map_err(Error::from)?;
+        Ok(size)
     })
 }
 

@@ -17,8 +17,8 @@ pub(crate) struct ContentArgs {
     changes: ChangeArgs,
     #[command(flatten)]
     storage: StorageArgs,
-    /// Without --size, leave this much free beyond the smallest size that holds the files: bytes,
-    /// or with k, M, G, T, or a percentage of that size
+    /// Without --size, leave at least this much available to users, as df shows it: bytes, or with
+    /// k, M, G, T, or a percentage of the smallest size that holds the files
     #[arg(long, value_name = "SIZE|PERCENT%", default_value = "0")]
     pub(super) free: Room,
     /// Without --size, leave this many inodes free at least (ext4)

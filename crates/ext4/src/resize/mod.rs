@@ -169,7 +169,7 @@ pub fn resize(
 }
 
 /// Makes the file system on `device` as small as it can be made, with at least `inodes` free
-/// inodes. Returns its new size. With a `time` the result is
+/// inodes, and discards its free blocks. Returns its new size. With a `time` the result is
 /// [reproducible](crate::Options::reproducible).
 ///
 /// # Errors
@@ -186,6 +186,7 @@ pub fn shrink_to_fit(
             break;
         }
     }
+    shrink::discard_free(&mut Image::open(device, time)?)?;
     Ok(size(&**device)?)
 }
 

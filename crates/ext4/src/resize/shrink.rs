@@ -165,6 +165,29 @@ fn clear(image: &mut Image, start: u64, len: u64) -> Result<()> {
     Ok(())
 }
 
+/// Discards all free blocks: what moved leaves stale bytes behind.
+///
+/// # Errors
+/// A bitmap is wrong; the device.
+pub(super) fn discard_free(image: &mut Image) -> Result<()> {
+    let geometry = image.geometry.clone();
+    let bits = geometry.block_bits();
+    for group in 0..geometry.group_count() {
+        let (first, end) = (
+            geometry.group_first_block(group)?,
+            geometry.group_blocks(group),
+        );
+        let bitmap = image.bitmap(group)?.clone();
+        let mut at = 0;
+        while let Some(from) = bitmap::find_next_zero(&bitmap, at, end) {
+            at = bitmap::find_next_set(&bitmap, from, end).unwrap_or(end);
+            let (start, len) = (first + u64::from(from), u64::from(at - from));
+            image.device.discard(start << bits, len << bits)?;
+        }
+    }
+    Ok(())
+}
+
 /// The fewest blocks that hold what is in use, if so many inodes are free, and the first `groups`
 /// groups stay.
 pub(super) fn least(image: &Image, inodes: u64, groups: u32) -> Result<u64> {

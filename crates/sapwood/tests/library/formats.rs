@@ -1,6 +1,7 @@
 //! The formats of new images, and file systems in qcow2 files: what the tools of each format say.
 
 use std::fs;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::Arc;
@@ -11,7 +12,7 @@ use sapwood::btrfs::Btrfs;
 use sapwood::disk::{DiskBuilder, NewPartition, PartitionContent, PartitionSize};
 use sapwood::ext4::Ext4;
 use sapwood::vfs::{self, Credentials, NewInode, SyncKind, WriteMode};
-use sapwood::{ImageBuilder, Kind, OutputFormat};
+use sapwood::{ImageBuilder, Kind, OutputFormat, Room};
 use sapwood_testing::RecordDevice;
 use sapwood_testing::machine::{Need, left_out, part_left_out};
 
@@ -290,4 +291,46 @@ fn sound(kind: Kind, disk: Arc<Qcow2Device>, at: usize) {
         }
     };
     assert!(errors.is_empty(), "{kind}, cut at {at}: {errors:?}");
+}
+
+/// Bytes that a file takes on its host.
+fn allocated(path: &Path) -> u64 {
+    fs::metadata(path).unwrap().blocks() * 512
+}
+
+#[test]
+fn free_space_is_available_to_users_and_holds_no_stale_bytes() {
+    let dir = tempfile::tempdir().unwrap();
+    tree(&dir.path().join("tree"));
+    for kind in [Kind::Btrfs, Kind::Ext4] {
+        let image = |name: &str, free: Room| {
+            let path = dir.path().join(format!("{name}.{kind:?}"));
+            let builder = builder(kind, &dir.path().join("tree")).free(free);
+            builder.write_to(&path).unwrap();
+            path
+        };
+        let least = fs::metadata(image("least", Room::Bytes(0))).unwrap().len();
+        for (name, free, wanted) in [
+            ("bytes", Room::Bytes(10 * MIB), 10 * MIB),
+            ("per-cent", Room::Percent(60.0), least * 6 / 10),
+            ("much", Room::Bytes(300 * MIB), 300 * MIB),
+        ] {
+            let path = image(name, free);
+            let opened = sapwood::open(&path).unwrap();
+            let stat = opened.statfs().unwrap();
+            opened.close().unwrap();
+            let available = stat.blocks_available * u64::from(stat.block_size);
+            // A btrfs keeps the rest of a chunk of data.
+            let more = match kind {
+                Kind::Btrfs => 32 * MIB,
+                Kind::Ext4 => 4 * MIB,
+            };
+            let enough = wanted..wanted + wanted / 10 + more;
+            assert!(enough.contains(&available), "{kind:?}, {name}: {available}");
+            let before = allocated(&path);
+            sapwood::trim(&path).unwrap();
+            let stale = before.saturating_sub(allocated(&path));
+            assert!(stale < MIB, "{kind:?}, {name}: {stale} stale bytes");
+        }
+    }
 }
