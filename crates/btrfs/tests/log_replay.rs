@@ -9,6 +9,7 @@ mod image;
 mod logs;
 
 use std::collections::BTreeSet;
+use std::ops::ControlFlow;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -21,7 +22,7 @@ use sapwood_btrfs::{Btrfs, Error, Options, inspect};
 use sapwood_btrfs_format::{Block, BlockMut, ChecksumKind, Header, Item, kind, objectid};
 use sapwood_testing::tree::{Detail, Facts, Node, Tree};
 use sapwood_testing::{CrashPlan, RecordDevice, Replayer};
-use sapwood_vfs::{FileSystem, Timestamp};
+use sapwood_vfs::{DirEntry, FileSystem, Timestamp};
 
 /// Our checker and `btrfs check` have nothing to say.
 fn clean(device: &MemoryDevice) {
@@ -411,6 +412,61 @@ fn data_without_checksums_cannot_be_read(log: &Log) {
     assert_eq!(Vec::from_iter(codes), ["ChecksumMissing"]);
 }
 
+/// An index in the log that no kernel counts to: the directory lists every name once, and ends.
+fn indexes_of_any_size_list(log: &Log) {
+    let good = log.load();
+    let names = |device: &Arc<MemoryDevice>| -> Vec<Vec<u8>> {
+        let fs = try_mount(device.clone()).unwrap();
+        let (mut names, mut from) = (Vec::new(), 0);
+        loop {
+            let mut last = None;
+            let one = &mut |entry: DirEntry| {
+                last = Some(entry);
+                ControlFlow::Break(())
+            };
+            fs.readdir(fs.root(), from, one).unwrap();
+            let Some(entry) = last else {
+                return names;
+            };
+            from = entry.next;
+            names.push(entry.name);
+            assert!(names.len() < 1000, "the listing does not end");
+        }
+    };
+    let mut expected = names(&Arc::new(good.snapshot()));
+    expected.sort();
+    for index in [1 << 43, 0x0300_0000_0000_0003, u64::MAX - 2] {
+        let device = Arc::new(good.snapshot());
+        let mut changed = 0;
+        for place in log_blocks(&good) {
+            let mut bytes = place.bytes.clone();
+            changed += usize::from(set_index(&mut bytes, index));
+            ChecksumKind::Crc32c.seal_block(&mut bytes);
+            for copy in &place.copies {
+                device.write_at(*copy, &bytes).unwrap();
+            }
+        }
+        assert!(changed > 0, "the log has no new name");
+        let mut found = names(&device);
+        found.sort();
+        assert_eq!(found, expected, "{index:#x}");
+        clean(&device);
+    }
+}
+
+/// Changes the index of the only name of a new file in the top directory.
+fn set_index(bytes: &mut [u8], index: u64) -> bool {
+    let block = Block::new(bytes).unwrap();
+    let found = (0..block.nritems()).find(|slot| {
+        let (key, _) = block.entry(*slot).unwrap();
+        (key.kind, key.offset) == (kind::INODE_REF, objectid::FIRST_FREE)
+    });
+    let Some(slot) = found else { return false };
+    let at = Header::SIZE + block.item_offset(slot).unwrap();
+    bytes[at..at + 8].copy_from_slice(&index.to_le_bytes());
+    true
+}
+
 /// Changes the directory in which an inode has its name; the order of keys stays.
 fn set_parent(bytes: &mut [u8], inode: u64, parent: u64) -> bool {
     let block = Block::new(bytes).unwrap();
@@ -452,6 +508,12 @@ fn trials() -> Vec<Trial> {
             let name = "data_without_checksums_cannot_be_read".to_owned();
             trials.push(trial(name, move || {
                 data_without_checksums_cannot_be_read(&log)
+            }));
+        }
+        if log.name == "newfile" {
+            let log = log.clone();
+            trials.push(trial("indexes_of_any_size_list".to_owned(), move || {
+                indexes_of_any_size_list(&log)
             }));
         }
         if log.name == "swap_dirs" {
