@@ -81,7 +81,8 @@ impl Dispatcher {
     ) -> Result<Vec<NodeId>, E> {
         // Waits for the calls in progress. None of them waits for a later one.
         let _alone = self.closed.write();
-        let cached = self.fs.referenced().into_iter();
+        // The root needs no reference.
+        let cached = self.fs.referenced().into_iter().chain([self.fs.root()]);
         let cached = cached.map(|ino| self.map.node(ino)).collect();
         self.fs.replace(open()?);
         *self.options.lock() = options;
