@@ -63,6 +63,14 @@ impl Drop for Inner {
     }
 }
 
+/// The devices that coalesce writes: all of a file system that does not flush them.
+fn coalescing(devices: Vec<Arc<dyn Device>>, options: &Options) -> Vec<Arc<dyn Device>> {
+    match options.is_unflushed() {
+        true => devices,
+        false => Vec::new(),
+    }
+}
+
 impl FileSystem {
     /// Opens an image file or block device, as [`Options::open`] does. No other process can open it
     /// meanwhile, unless both only read.
@@ -73,7 +81,12 @@ impl FileSystem {
     pub fn open_with_options(path: impl AsRef<Path>, options: &Options) -> Result<Self> {
         let path = path.as_ref();
         let (mounted, devices) = image::open_file(path, options, |_| Ok(()))?;
-        Ok(Self::of(path, mounted, devices, options))
+        Ok(Self::of(
+            path,
+            mounted,
+            coalescing(devices, options),
+            options,
+        ))
     }
 
     /// Opens the file system on a device that is open, and that errors call `path`. With
@@ -89,7 +102,12 @@ impl FileSystem {
     ) -> Result<Self> {
         let path = path.as_ref();
         let (mounted, devices) = image::open_on(device, path, options)?;
-        Ok(Self::of(path, mounted, devices, options))
+        Ok(Self::of(
+            path,
+            mounted,
+            coalescing(devices, options),
+            options,
+        ))
     }
 
     /// As [`open_with_options`](Self::open_with_options), for work on subvolumes. Paths are in the
@@ -103,11 +121,12 @@ impl FileSystem {
         Ok(Self::of(path, mounted, Vec::new(), options))
     }
 
-    fn of(path: &Path, mounted: Mounted, devices: Vec<Arc<dyn Device>>, options: &Options) -> Self {
-        let coalescing = match options.is_unflushed() {
-            true => devices,
-            false => Vec::new(),
-        };
+    fn of(
+        path: &Path,
+        mounted: Mounted,
+        coalescing: Vec<Arc<dyn Device>>,
+        options: &Options,
+    ) -> Self {
         let creator = Credentials {
             uid: rustix::process::geteuid().as_raw(),
             gid: rustix::process::getegid().as_raw(),
