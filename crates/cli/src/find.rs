@@ -16,6 +16,7 @@ use super::choice::SubvolumeChoice;
 use super::entry::Entry;
 use super::failure::Result;
 use super::files::{absolute, failed, for_each, shown_path, within_place};
+use super::long_paths::{LeftOut, LongPaths};
 use super::mode::ModeChange;
 use super::output::{self, Array};
 
@@ -107,6 +108,8 @@ pub(super) struct Args {
     /// Print help
     #[arg(short, long, action = clap::ArgAction::Help, help_heading = "Depth and output")]
     help: Option<bool>,
+    #[command(flatten)]
+    long: LongPaths,
     #[command(flatten)]
     choice: SubvolumeChoice,
 }
@@ -292,21 +295,20 @@ impl<'a> Wanted<'a> {
         })
     }
 
-    /// Whether a file passes all tests.
-    fn has(&self, fs: &FileSystem, path: &Path, found: &Metadata) -> Result<bool> {
+    /// Whether a file passes all tests but the one of its whole path.
+    fn has(&self, found: &Found<'_>) -> Result<bool> {
         let args = self.args;
-        let name = path.file_name().unwrap_or_default().as_bytes();
-        let whole = absolute(path);
-        let matches = |pattern: &Option<Pattern>, name: &[u8]| {
+        let name = found.path.file_name().unwrap_or_default().as_bytes();
+        let metadata = found.metadata;
+        let matches = |pattern: &Option<Pattern>| {
             pattern.as_ref().is_none_or(|pattern| pattern.matches(name))
         };
-        let attr = found.attr();
+        let attr = metadata.attr();
         let age = u64::try_from(self.now.sec.saturating_sub(attr.mtime.sec)).unwrap_or(0);
         let in_range = |range: Option<Range>, number| range.is_none_or(|range| range.has(number));
-        let size = |size: Size| size.range.has(found.len().div_ceil(size.unit));
-        let passes = matches(&self.name, name)
-            && matches(&self.iname, name)
-            && matches(&self.path, whole.as_os_str().as_bytes())
+        let size = |size: Size| size.range.has(metadata.len().div_ceil(size.unit));
+        let passes = matches(&self.name)
+            && matches(&self.iname)
             && (args.kinds.is_empty() || args.kinds.contains(&attr.kind))
             && args.size.is_none_or(size)
             && in_range(args.mtime, age / 86_400)
@@ -316,15 +318,31 @@ impl<'a> Wanted<'a> {
             && self.group.is_none_or(|gid| attr.gid == gid)
             && args.perm.as_ref().is_none_or(|perm| perm.has(attr.perm))
             && in_range(args.links, attr.nlink.into())
-            && args.inum.is_none_or(|ino| found.ino() == ino);
-        Ok(passes && (!args.empty || empty(fs, path, found)?))
+            && args.inum.is_none_or(|ino| metadata.ino() == ino);
+        Ok(passes && (!args.empty || found.is_empty()?))
+    }
+
+    /// Whether a whole path passes.
+    fn has_path(&self, whole: &Path) -> bool {
+        let pattern = self.path.as_ref();
+        pattern.is_none_or(|pattern| pattern.matches(whole.as_os_str().as_bytes()))
     }
 }
 
-fn empty(fs: &FileSystem, path: &Path, found: &Metadata) -> Result<bool> {
-    match found.is_dir() {
-        true => Ok(fs.read_dir(path).map_err(failed)?.next().is_none()),
-        false => Ok(found.is_file() && found.len() == 0),
+/// A file that may be wanted.
+struct Found<'f> {
+    path: &'f Path,
+    metadata: &'f Metadata,
+    /// Whether a directory has no names.
+    is_empty_dir: &'f dyn Fn() -> Result<bool>,
+}
+
+impl Found<'_> {
+    fn is_empty(&self) -> Result<bool> {
+        match self.metadata.is_dir() {
+            true => (self.is_empty_dir)(),
+            false => Ok(self.metadata.is_file() && self.metadata.len() == 0),
+        }
     }
 }
 
@@ -336,11 +354,20 @@ pub(super) fn run(args: &Args) -> Result<()> {
     );
     let found = for_each(&args.places, &args.choice, true, |fs, path, _| {
         let wanted = Wanted::new(args, fs)?;
-        let mut show = |path: &Path, metadata: &Metadata| {
-            if !wanted.has(fs, path, metadata)? {
+        let mut left_out = LeftOut::default();
+        let mut show = |found: Found<'_>| {
+            let Found { path, metadata, .. } = found;
+            if !wanted.has(&found)? {
+                return Ok(());
+            }
+            let bytes = path.as_os_str().len() + usize::from(path.is_relative());
+            if !args.long.has(bytes, &mut left_out) {
                 return Ok(());
             }
             let shown = absolute(path);
+            if !wanted.has_path(&shown) {
+                return Ok(());
+            }
             match &mut array {
                 Some(array) => array.push(&Entry::new(fs, path, &shown, metadata)?),
                 None if args.print0 => {
@@ -351,18 +378,26 @@ pub(super) fn run(args: &Args) -> Result<()> {
         };
         let top = fs.symlink_metadata(path).map_err(failed)?;
         if least == 0 {
-            show(path, &top)?;
+            show(Found {
+                path,
+                metadata: &top,
+                is_empty_dir: &|| Ok(fs.read_dir(path).map_err(failed)?.next().is_none()),
+            })?;
         }
         if !top.is_dir() {
             return Ok(());
         }
-        for entry in fs.walk(path).map_err(failed)?.max_depth(most) {
-            let entry = entry.map_err(failed)?;
-            if entry.relative_path().components().count() >= least {
-                show(entry.path(), entry.metadata())?;
+        let mut walk = fs.walk(path).map_err(failed)?.max_depth(most);
+        while let Some(step) = walk.step().map_err(failed)? {
+            if step.depth() >= least {
+                show(Found {
+                    path: step.path(),
+                    metadata: step.metadata(),
+                    is_empty_dir: &|| step.is_empty_dir().map_err(failed),
+                })?;
             }
         }
-        Ok(())
+        left_out.end(path)
     });
     Array::end_if_any(array, found)
 }

@@ -12,6 +12,7 @@ use super::choice::SubvolumeChoice;
 use super::entry::{self, Entry};
 use super::failure::Result;
 use super::files::{failed, for_each, shown_path};
+use super::long_paths::{LeftOut, LongPaths};
 use super::output::{self, Array};
 use super::times;
 
@@ -62,6 +63,8 @@ pub(super) struct LsArgs {
     #[arg(long, action = clap::ArgAction::Help)]
     help: Option<bool>,
     #[command(flatten)]
+    long_paths: LongPaths,
+    #[command(flatten)]
     choice: SubvolumeChoice,
 }
 
@@ -73,6 +76,8 @@ pub(super) struct TreeArgs {
     /// Print JSON
     #[arg(long)]
     json: bool,
+    #[command(flatten)]
+    long_paths: LongPaths,
     #[command(flatten)]
     choice: SubvolumeChoice,
 }
@@ -133,6 +138,7 @@ impl Lister<'_> {
     fn directory(&mut self, fs: &FileSystem, top: &Path) -> Result<()> {
         let mut waiting = vec![top.to_owned()];
         let mut entered = std::collections::HashSet::new();
+        let mut left_out = LeftOut::default();
         while let Some(dir) = waiting.pop() {
             if self.args.recursive {
                 let ino = fs.metadata(&dir).map_err(failed)?.ino();
@@ -157,10 +163,15 @@ impl Lister<'_> {
                     let dots = [".", ".."].map(Path::new).contains(&row.name.as_path());
                     row.metadata.is_dir() && !dots
                 });
+                let long_paths = self.args.long_paths;
+                let below = below.filter(|row| {
+                    let bytes = row.path.as_os_str().len();
+                    long_paths.has(bytes, &mut left_out)
+                });
                 waiting.extend(below.map(|row| row.path));
             }
         }
-        Ok(())
+        left_out.end(top)
     }
 
     fn rows(&self, fs: &FileSystem, dir: &Path) -> Result<Vec<Row>> {
@@ -279,39 +290,38 @@ pub(super) fn tree(args: &TreeArgs) -> Result<()> {
     let place = std::slice::from_ref(&args.place);
     let mut array = args.json.then(Array::begin).transpose()?;
     let shown = for_each(place, &args.choice, true, |fs, path, _| {
-        let below = fs.walk(path).map_err(failed)?;
+        let mut below = fs.walk(path).map_err(failed)?;
+        let mut left_out = LeftOut::default();
         if array.is_none() {
             output::line(shown_path(path))?;
         }
         let mut counts = (0_u64, 0_u64);
-        for entry in below {
-            let entry = entry.map_err(failed)?;
-            let (path, below) = (entry.path(), entry.relative_path());
-            match entry.file_type().is_dir() {
+        while let Some(entry) = below.step().map_err(failed)? {
+            let (path, metadata) = (entry.path(), entry.metadata());
+            match metadata.is_dir() {
                 true => counts.0 += 1,
                 false => counts.1 += 1,
             }
-            if let Some(array) = &mut array {
-                array.push(&Entry::new(fs, path, below, entry.metadata())?)?;
+            if !args.long_paths.has(path.as_os_str().len(), &mut left_out) {
                 continue;
             }
-            let target = match entry.file_type().is_dir() {
+            if let Some(array) = &mut array {
+                array.push(&Entry::new(fs, path, entry.relative_path(), metadata)?)?;
+                continue;
+            }
+            let target = match metadata.is_dir() {
                 true => "/".to_owned(),
-                false => entry::arrow(fs, path, entry.metadata())?,
+                false => entry::arrow(fs, path, metadata)?,
             };
-            let bytes = below.as_os_str().as_bytes();
-            let depth = bytes.iter().filter(|byte| **byte == b'/').count() + 1;
-            let name = bytes
-                .rsplit(|byte| *byte == b'/')
-                .next()
-                .unwrap_or_default();
-            let indent = "  ".repeat(depth);
-            output::line(format!("{indent}{}{target}", output::name(name)))?;
+            let name = path.file_name().unwrap_or_default();
+            let indent = "  ".repeat(entry.depth());
+            let name = output::name(name.as_bytes());
+            output::line(format!("{indent}{name}{target}"))?;
         }
-        match array {
-            Some(_) => Ok(()),
-            None => output::line(format!("{} directories, {} files", counts.0, counts.1)),
+        if array.is_none() {
+            output::line(format!("{} directories, {} files", counts.0, counts.1))?;
         }
+        left_out.end(path)
     });
     Array::end_if_any(array, shown)
 }

@@ -23,6 +23,7 @@ mod info;
 mod interrupt;
 mod limits;
 mod list;
+mod long_paths;
 mod mkdisk;
 mod mkfs;
 mod mode;

@@ -289,9 +289,9 @@ impl<'e> Count<'e> {
                 if !found.is_dir() {
                     return;
                 }
-                for entry in fs.walk(path).into_iter().flatten() {
-                    let Ok(entry) = entry else { return };
-                    let found = entry.metadata();
+                let Ok(mut walk) = fs.walk(path) else { return };
+                while let Ok(Some(step)) = walk.step() {
+                    let found = step.metadata();
                     self.add(found.is_file().then(|| (found.len(), found.allocated())));
                     if self.is_ended() {
                         return;

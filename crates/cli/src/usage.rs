@@ -1,8 +1,8 @@
 //! `sapwood df` and `sapwood du`.
 
 use std::collections::HashSet;
-use std::ffi::OsString;
-use std::os::unix::ffi::OsStrExt;
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
 use sapwood::FileSystem;
@@ -13,6 +13,7 @@ use super::choice::{self, SubvolumeChoice};
 use super::entry::Entry;
 use super::failure::{Failure, Result};
 use super::files::{absolute, failed, for_each, shown_path, within};
+use super::long_paths::{LeftOut, LongPaths};
 use super::output::{self, Array};
 use super::progress;
 
@@ -215,6 +216,8 @@ pub(super) struct DuArgs {
     #[arg(long, action = clap::ArgAction::Help)]
     help: Option<bool>,
     #[command(flatten)]
+    long: LongPaths,
+    #[command(flatten)]
     choice: SubvolumeChoice,
 }
 
@@ -229,7 +232,8 @@ struct Used {
 
 /// A directory whose sum is not complete.
 struct Open {
-    path: PathBuf,
+    /// Bytes of its path.
+    end: usize,
     metadata: Metadata,
     sum: u64,
 }
@@ -238,6 +242,8 @@ struct Du<'a> {
     args: &'a DuArgs,
     bar: indicatif::ProgressBar,
     array: Option<Array>,
+    /// Path of the last directory whose sum is not complete.
+    path: Vec<u8>,
     /// Files with several names that were counted, of the image that is open.
     seen: HashSet<u64>,
     total: u64,
@@ -248,6 +254,7 @@ pub(super) fn du(args: &DuArgs) -> Result<()> {
         args,
         bar: progress::items(args.quiet, "counted"),
         array: args.json.then(Array::begin).transpose()?,
+        path: Vec::new(),
         seen: HashSet::new(),
         total: 0,
     };
@@ -270,34 +277,37 @@ impl Du<'_> {
     fn place(&mut self, fs: &FileSystem, path: &Path) -> Result<()> {
         let metadata = fs.symlink_metadata(path).map_err(failed)?;
         let sum = self.count(&metadata);
-        let mut open = vec![Open {
-            path: path.to_owned(),
-            metadata,
-            sum,
-        }];
+        self.path = absolute(path).into_os_string().into_vec();
+        let (top, end) = (path.as_os_str().len(), self.path.len());
+        let mut open = vec![Open { end, metadata, sum }];
+        let mut left_out = LeftOut::default();
         if metadata.is_dir() {
-            for entry in fs.walk(path).map_err(failed)? {
-                let entry = entry.map_err(failed)?;
-                let below = entry.relative_path().components().count();
-                while open.len() > below {
-                    self.close(fs, &mut open)?;
+            let mut walk = fs.walk(path).map_err(failed)?;
+            while let Some(step) = walk.step().map_err(failed)? {
+                while open.len() > step.depth() {
+                    self.close(fs, &mut open, &mut left_out)?;
                 }
                 self.bar.inc(1);
-                let sum = self.count(entry.metadata());
-                open.push(Open {
-                    path: entry.path().to_owned(),
-                    metadata: *entry.metadata(),
-                    sum,
-                });
+                let sum = self.count(step.metadata());
+                let metadata = *step.metadata();
+                // What the path has after that of the directory, which is the same.
+                let above = open.last().map_or(end, |above| above.end);
+                let known = above - end + top;
+                let name = step.path().as_os_str().as_bytes().get(known..);
+                self.path.truncate(above);
+                self.path.extend_from_slice(name.unwrap_or_default());
+                let end = self.path.len();
+                open.push(Open { end, metadata, sum });
             }
         }
         while open.len() > 1 {
-            self.close(fs, &mut open)?;
+            self.close(fs, &mut open, &mut left_out)?;
         }
         self.total = self
             .total
             .saturating_add(open.first().map_or(0, |top| top.sum));
-        self.close(fs, &mut open)
+        self.close(fs, &mut open, &mut left_out)?;
+        left_out.end(path)
     }
 
     /// Bytes of a file itself; of one with several names only the first time.
@@ -312,7 +322,12 @@ impl Du<'_> {
     }
 
     /// Adds the last sum to the directory above it, and prints it if it is wanted.
-    fn close(&mut self, fs: &FileSystem, open: &mut Vec<Open>) -> Result<()> {
+    fn close(
+        &mut self,
+        fs: &FileSystem,
+        open: &mut Vec<Open>,
+        left_out: &mut LeftOut,
+    ) -> Result<()> {
         let Some(last) = open.pop() else {
             return Ok(());
         };
@@ -325,15 +340,17 @@ impl Du<'_> {
             false => self.args.max_depth.unwrap_or(usize::MAX),
         };
         let wanted = depth <= deepest && (depth == 0 || self.args.all || last.metadata.is_dir());
-        if !wanted {
+        if !wanted || !self.args.long.has(last.end, left_out) {
             return Ok(());
         }
+        let path = self.path.get(..last.end).unwrap_or_default();
+        let path = Path::new(OsStr::from_bytes(path));
         if let Some(array) = &mut self.array {
-            let entry = Entry::new(fs, &last.path, &absolute(&last.path), &last.metadata)?;
+            let entry = Entry::new(fs, path, path, &last.metadata)?;
             let usage = last.sum;
             return array.push(&Used { entry, usage });
         }
-        let line = format!("{}\t{}", self.size(last.sum), shown_path(&last.path));
+        let line = format!("{}\t{}", self.size(last.sum), shown_path(path));
         self.bar.suspend(|| output::line(line))
     }
 

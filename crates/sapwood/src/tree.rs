@@ -234,24 +234,37 @@ pub(crate) struct Walker {
     open: Vec<Level>,
     /// Most levels below the top whose names are walked.
     deepest: usize,
+    /// Path of what was found last, after that of the top as the caller has it.
     path: Vec<u8>,
+    /// Bytes of the latter.
+    top: usize,
+    /// How many names the path of what was found last has below the top.
+    depth: usize,
 }
 
 impl Walker {
     /// A walk below `top`, to which the caller holds a reference until the walk ends.
     #[must_use]
     pub(crate) fn new(top: Ino) -> Self {
+        Self::named(top, b"")
+    }
+
+    /// As [`new`](Self::new), below a directory whose path is known.
+    #[must_use]
+    pub(crate) fn named(top: Ino, path: &[u8]) -> Self {
         let level = Level {
             dir: top,
             names: Names::default(),
-            path: 0,
+            path: path.len(),
             entered: true,
         };
         Self {
             entered: HashSet::from([top]),
             open: vec![level],
             deepest: usize::MAX,
-            path: Vec::new(),
+            path: path.to_owned(),
+            top: path.len(),
+            depth: 0,
         }
     }
 
@@ -266,7 +279,35 @@ impl Walker {
     /// Path of what was found last, relative to the top.
     #[must_use]
     pub(crate) fn path(&self) -> &[u8] {
+        let below = self.path.get(self.top..).unwrap_or_default();
+        match self.top {
+            0 => below,
+            _ => below.strip_prefix(b"/").unwrap_or(below),
+        }
+    }
+
+    /// As [`path`](Self::path), after the path of the top.
+    #[must_use]
+    pub(crate) fn whole_path(&self) -> &[u8] {
         &self.path
+    }
+
+    /// How many names [`path`](Self::path) has.
+    #[must_use]
+    pub(crate) fn depth(&self) -> usize {
+        self.depth
+    }
+
+    /// The inode of what was found last, before the next step.
+    ///
+    /// # Errors
+    /// As [`FileSystem::lookup`].
+    pub(crate) fn found<'f>(&self, fs: &'f dyn FileSystem) -> Result<Node<'f>> {
+        let above = self.depth.checked_sub(1);
+        let above = above.and_then(|above| self.open.get(above));
+        let dir = above.ok_or(Error::NotFound)?.dir;
+        let name = self.path.rsplit(|byte| *byte == b'/').next();
+        Ok(Node::new(fs, fs.lookup(dir, name.unwrap_or_default())?))
     }
 
     /// The next name and the attributes of its inode; `None` at the end.
@@ -282,14 +323,15 @@ impl Walker {
                 continue;
             };
             if !last.entered && !self.entered.insert(last.dir) {
-                return Err(directory_loop(&self.path));
+                return Err(directory_loop(self.path()));
             }
             last.entered = true;
             let attr = fs.lookup(last.dir, &entry.name)?.attr;
-            if !self.path.is_empty() {
+            if !self.path.is_empty() && !self.path.ends_with(b"/") {
                 self.path.push(b'/');
             }
             self.path.extend_from_slice(&entry.name);
+            self.depth = self.open.len();
             if attr.kind != FileKind::Directory || self.open.len() >= self.deepest {
                 fs.forget(attr.ino, 1);
                 return Ok(Some((entry, attr)));

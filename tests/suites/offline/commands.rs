@@ -130,4 +130,20 @@ pub(crate) const SCRIPTS: &[(&str, &str)] = &[
         script -qec "$SAPWOOD check a.img" log > out.txt; grep -aq checking log; [ "$("$SAPWOOD" check a.img 2>&1)" = clean ]; script -qec "$SAPWOOD cp -qr t a.img:three" log > out.txt; ! grep -aq copied log
         script -qec "stty cols 40; $SAPWOOD ls a.img:two a.img:two" log > out.txt; grep -ac '^/two:' log"#,
     ),
+    (
+        "paths_that_no_system_call_takes_are_printed_on_request",
+        r#"image a.img; name=$(printf 'n%.0s' $(seq 200)); path=; for i in $(seq 30); do path=$path/$name; done
+        # 20 of the paths have at most 4,020 bytes.
+        "$SAPWOOD" mkdir -p "a.img:$path"; paths() { grep -c nnn "$1"; }
+        for command in find du tree 'find --print0'; do
+            fails 1 '10 paths of more than 4095 bytes' $command a.img:/; tr '\0' '\n' < out.txt > lines.txt; [ $(paths lines.txt) = 20 ]
+            "$SAPWOOD" $command --long-paths a.img:/ | tr '\0' '\n' > lines.txt; [ $(paths lines.txt) = 30 ]
+        done
+        grep -qx "$path" <("$SAPWOOD" find --long-paths a.img:/); [ "$("$SAPWOOD" find --empty --long-paths --name 'n*' a.img:/)" = "$path" ]
+        [ -z "$("$SAPWOOD" find --name none a.img:/)" ]; [ $("$SAPWOOD" find --maxdepth 20 a.img:/ | paths -) = 20 ]
+        fails 1 '10 paths' du a.img:/; sum=$(tail -n 1 out.txt); [ "$("$SAPWOOD" du -s a.img:/)" = "$sum" ]
+        [ "$("$SAPWOOD" du --long-paths a.img:/ | tail -n 1)" = "$sum" ]; fails 1 '10 paths' tree a.img:/; grep -q '3[01] directories' out.txt
+        fails 1 '1 path of more' ls -R a.img:/; "$SAPWOOD" ls -R --long-paths a.img:/ > lines.txt
+        [ "$("$SAPWOOD" find --json --long-paths a.img:/ | paths -)" = 30 ]"#,
+    ),
 ];

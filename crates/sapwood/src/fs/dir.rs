@@ -107,17 +107,15 @@ impl DirEntry {
 #[derive(Debug)]
 pub struct Walk {
     handle: Handle,
-    path: PathBuf,
     walker: Walker,
     ended: bool,
 }
 
 impl Walk {
     pub(super) fn new(handle: Handle, path: &Path) -> Self {
-        let walker = Walker::new(handle.ino());
+        let walker = Walker::named(handle.ino(), path.as_os_str().as_bytes());
         Self {
             handle,
-            path: path.to_owned(),
             walker,
             ended: false,
         }
@@ -131,30 +129,100 @@ impl Walk {
     }
 }
 
-impl Iterator for Walk {
-    type Item = Result<WalkEntry>;
-
-    fn next(&mut self) -> Option<Result<WalkEntry>> {
+impl Walk {
+    /// The next file, whose path the walk lends; `None` at the end. The iterator copies the path
+    /// of each file: below many nested directories that takes far more time.
+    ///
+    /// # Errors
+    /// A damaged image; the device. The walk ends after an error.
+    pub fn step(&mut self) -> Result<Option<Step<'_>>> {
         if self.ended {
-            return None;
+            return Ok(None);
         }
-        let found = self.walker.next(self.handle.vfs());
-        let below = OsStr::from_bytes(self.walker.path());
-        match found {
+        match self.walker.next(self.handle.vfs()) {
             Ok(found) => {
                 self.ended = found.is_none();
-                let (_, attr) = found?;
-                Some(Ok(WalkEntry {
-                    path: self.path.join(below),
-                    relative: below.into(),
+                let walk = &*self;
+                Ok(found.map(|(_, attr)| Step {
+                    walk,
                     metadata: Metadata::new(attr),
                 }))
             }
             Err(error) => {
                 self.ended = true;
-                Some(Err(Error::at("list", &self.path.join(below))(error)))
+                Err(Error::at("list", self.whole_path())(error))
             }
         }
+    }
+
+    fn whole_path(&self) -> &Path {
+        Path::new(OsStr::from_bytes(self.walker.whole_path()))
+    }
+
+    fn relative_path(&self) -> &Path {
+        Path::new(OsStr::from_bytes(self.walker.path()))
+    }
+}
+
+impl Iterator for Walk {
+    type Item = Result<WalkEntry>;
+
+    fn next(&mut self) -> Option<Result<WalkEntry>> {
+        let step = self.step().transpose()?;
+        Some(step.map(|step| WalkEntry {
+            path: step.path().to_owned(),
+            relative: step.relative_path().to_owned(),
+            metadata: *step.metadata(),
+        }))
+    }
+}
+
+/// A file that a walk found, until its next step.
+#[derive(Debug)]
+pub struct Step<'w> {
+    walk: &'w Walk,
+    metadata: Metadata,
+}
+
+impl Step<'_> {
+    /// The path of the top, as it was given, and the path below it.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        self.walk.whole_path()
+    }
+
+    /// The path below the top.
+    #[must_use]
+    pub fn relative_path(&self) -> &Path {
+        self.walk.relative_path()
+    }
+
+    /// How many names that path has.
+    #[must_use]
+    pub fn depth(&self) -> usize {
+        self.walk.walker.depth()
+    }
+
+    /// Metadata as the walk found it; of a symbolic link itself.
+    #[must_use]
+    pub fn metadata(&self) -> &Metadata {
+        &self.metadata
+    }
+
+    /// Whether it is a directory without names.
+    ///
+    /// # Errors
+    /// A damaged image; the device.
+    pub fn is_empty_dir(&self) -> Result<bool> {
+        if !self.metadata.is_dir() {
+            return Ok(false);
+        }
+        let fs = self.walk.handle.vfs();
+        let found = self.walk.walker.found(fs);
+        let first = found.and_then(|dir| Names::default().next(fs, dir.ino()));
+        first
+            .map(|first| first.is_none())
+            .map_err(Error::at("list", self.path()))
     }
 }
 

@@ -20,7 +20,7 @@ mod paths;
 mod replace;
 mod subvolumes;
 
-pub use dir::{DirEntry, ReadDir, Walk, WalkEntry};
+pub use dir::{DirEntry, ReadDir, Step, Walk, WalkEntry};
 pub use error::{Error, Result, errno};
 pub use file::{File, OpenOptions};
 pub use file_system::FileSystem;
