@@ -124,8 +124,8 @@ const ARCHIVE: &str = "{msg}, {binary_bytes} of {binary_total_bytes} of the arch
                        {binary_bytes_per_sec}, {eta} left";
 
 impl Files {
-    /// Hidden if `quiet`. `what`: a participle, as `copied`. `others` displays the steps that change
-    /// no count.
+    /// Hidden if `quiet`. `what`: a participle, as `copied`. `others` displays the steps that
+    /// change no count.
     pub(super) fn new(
         quiet: bool,
         what: &'static str,
@@ -177,7 +177,7 @@ impl Files {
         }));
     }
 
-    /// The bytes are those of an archive, of which `size` are to be read.
+    /// The position is in an archive of `size` bytes.
     pub(super) fn of_archive(&self, size: u64) {
         self.bar.set_length(size);
         restyle(&self.bar, ARCHIVE);

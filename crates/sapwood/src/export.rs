@@ -64,8 +64,9 @@ pub struct ExportOptions {
     /// archive, but not of a layer. The image specification of OCI advises against sparse files in
     /// layers, because not every program that unpacks them knows the format.
     pub sparse: Option<bool>,
-    /// Export also what follows a part of a file that cannot be read, which becomes zeros. Otherwise
-    /// the rest of that file becomes zeros. Either way the file is reported and counted as damaged.
+    /// Export also what follows a part of a file that cannot be read, which becomes zeros.
+    /// Otherwise the rest of that file becomes zeros. Either way the file is reported and counted
+    /// as damaged.
     pub keep_going: bool,
 }
 
