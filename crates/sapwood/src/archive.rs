@@ -94,8 +94,8 @@ impl FileSystem {
     }
 
     /// Applies a layer of a container image to a directory that exists: a tar archive whose
-    /// whiteouts (`.wh.NAME`, and `.wh..wh..opq` for all that a directory has) remove what is there.
-    /// The archive is read twice from its start. Otherwise as
+    /// whiteouts remove what is there (`.wh.NAME`, and `.wh..wh..opq` for all that a directory
+    /// has). The archive is read twice from its start. Otherwise as
     /// [`extract_tar_into`](Self::extract_tar_into).
     ///
     /// # Errors
