@@ -195,7 +195,8 @@ fn mounted_here() -> Outcome {
         let write = ["-f", format, "-c", "write 0 64k", &image];
         let read = ["-r", "-f", format, "-c", "read 0 64k", &image];
         let resize = ["resize", "-q", "-f", format, &image, "+1M"];
-        let convert = ["convert", "-f", format, "-O", "raw", &image, "/dev/null"];
+        let copy = format!("{image}.copy");
+        let convert = ["convert", "-f", format, "-O", "raw", &image, &copy];
         let uses: [(&str, &[&str], bool); 4] = [
             ("qemu-io", &write, true),
             ("qemu-img", &resize, true),
@@ -253,7 +254,7 @@ fn elsewhere() -> Outcome {
     let script = "\"$1\" mount \"$2\" \"$3\" && echo ready && read end; exec \"$1\" umount \"$3\"";
     let mut command = Command::new("unshare");
     command.args(["--mount", "--propagation=private", "sh", "-c", script, "sh"]);
-    command.arg(sapwood()).args([&disk.path(), point.path()]);
+    command.arg(sapwood()).arg(disk.path()).arg(point.path());
     let other = Program::ready(&mut command)?;
     let point = point.path().display();
     let why = format!("in use by the mount on {point} (sapwood, process ");
