@@ -36,7 +36,7 @@ need-build:
 	@scripts/need cargo:cargo cc:build-essential
 
 need-test: need-build
-	@scripts/need mkfs.btrfs:btrfs-progs mke2fs:e2fsprogs debugfs:e2fsprogs tune2fs:e2fsprogs fusermount3:fuse3 losetup:mount sfdisk:fdisk qemu-nbd:qemu-utils nbdkit:nbdkit setfattr:attr setfacl:acl zstd:zstd sqlite3:sqlite3 rsync:rsync git:git tar:tar dpkg-deb:dpkg
+	@scripts/need mkfs.btrfs:btrfs-progs mke2fs:e2fsprogs debugfs:e2fsprogs tune2fs:e2fsprogs fusermount3:fuse3 losetup:mount sfdisk:fdisk qemu-nbd:qemu-utils nbdkit:nbdkit strace:strace cpio:cpio setfattr:attr setfacl:acl zstd:zstd sqlite3:sqlite3 rsync:rsync git:git tar:tar dpkg-deb:dpkg
 
 demo: need-build
 	@scripts/need fusermount3:fuse3
