@@ -53,7 +53,46 @@ fn trials() -> Vec<Trial> {
             terminated,
         );
     }
+    trials.push(machine::trial(
+        "btrfs_df_after_a_sync_has_what_was_deleted",
+        &[Need::Fuse],
+        df_after_sync,
+    ));
     trials
+}
+
+/// A deletion empties block groups, which the daemon removes after the commit. Their space is
+/// available all the while.
+fn df_after_sync() -> Outcome {
+    let image = Image::new(&Mkfs::ours("").sized(256 << 20))?;
+    let mount = SapwoodMount::new(image.path(), "commit=300")?;
+    let available = || -> Result<u64, std::io::Error> {
+        let stat = rustix::fs::statvfs(mount.path())?;
+        Ok(stat.f_bavail * stat.f_frsize)
+    };
+    let before = available()?;
+    let big = mount.path().join("big");
+    let mut file = File::create(&big)?;
+    let piece = vec![7; 1 << 20];
+    while file.write_all(&piece).is_ok() {}
+    drop(file);
+    fs::remove_file(&big)?;
+    let root = File::open(mount.path())?;
+    rustix::fs::syncfs(&root)?;
+    let (most, slack) = (available()?, before / 4);
+    if most + slack < before {
+        return Err(format!("{most} bytes are available, {before} were before").into());
+    }
+    // The daemon removes groups until a second commit has nothing left of them.
+    for _ in 0..5 {
+        rustix::fs::syncfs(&root)?;
+        let now = available()?;
+        if now + slack < before {
+            return Err(format!("{now} bytes are available, {before} were before").into());
+        }
+    }
+    mount.unmounted()?;
+    Ok(())
 }
 
 /// The two ways in which requests reach the daemon.

@@ -10,6 +10,7 @@ use libtest_mimic::Trial;
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use rustix::mount::UnmountFlags;
+use sapwood::Kind;
 use sapwood_testing::oracle::Loop;
 use sapwood_tests::image::{Image, Mkfs};
 use sapwood_tests::machine::{self, Need};
@@ -41,12 +42,71 @@ fn trials() -> Vec<Trial> {
             relative_paths,
         ),
     ];
+    for kind in [Kind::Btrfs, Kind::Ext4] {
+        let name = format!("{}_a_listing_continues_at_any_offset", kind.name());
+        let needs = [Need::Fuse];
+        trials.push(machine::trial(name, &needs, move || any_offset(kind)));
+    }
     trials.extend(service::trials());
     trials.extend(remounts::trials());
     trials.extend(second::trials());
     trials.extend(trims::trials());
     trials.extend(ends::trials());
     trials
+}
+
+/// A program may seek a directory to offsets that no listing returned: the listing continues with
+/// the entry that follows, and never ends before the last one.
+fn any_offset(kind: Kind) -> Outcome {
+    let how = match kind {
+        Kind::Btrfs => Mkfs::ours(""),
+        Kind::Ext4 => Mkfs::ext4("").by_us(),
+    };
+    let image = Image::new(&how.sized(160 << 20))?;
+    let mount = SapwoodMount::new(image.path(), "")?;
+    let dir = mount.path().join("dir");
+    fs::create_dir(&dir)?;
+    for number in 0..300 {
+        fs::write(dir.join(format!("entry-{number}")), "")?;
+    }
+    let open = fs::File::open(&dir)?;
+    // The last offset is the directory's end; entries follow all others.
+    let mut offsets = listed(&open)?;
+    let last = offsets.pop().ok_or("an empty directory")?;
+    let end = *offsets.last().ok_or("one entry")?;
+    let mut random = fastrand::Rng::with_seed(24);
+    for round in 0..2000_usize {
+        let near = offsets[round % offsets.len()];
+        let offset = match round % 3 {
+            0 => random.u64(0..end),
+            1 => near.saturating_sub(random.u64(1..100)),
+            _ => (near + random.u64(1..100)).min(last - 1),
+        };
+        rustix::fs::seek(&open, rustix::fs::SeekFrom::Start(offset))?;
+        let follow = listed(&open)?;
+        let first = offsets.iter().chain([&last]).find(|next| **next > offset);
+        // An offset that was returned stands for the entry after it.
+        if follow.first() != first && !offsets.contains(&offset) {
+            let text = format!(
+                "at {offset:#x}: {:x?} follows, not {first:x?}",
+                follow.first()
+            );
+            return Err(text.into());
+        }
+    }
+    mount.unmounted()?;
+    Ok(())
+}
+
+/// The offsets after the entries of an open directory, from where it stands.
+fn listed(dir: &fs::File) -> Result<Vec<u64>, Errno> {
+    let mut buffer = Vec::with_capacity(32 << 10);
+    let mut entries = rustix::fs::RawDir::new(dir, buffer.spare_capacity_mut());
+    let mut offsets = Vec::new();
+    while let Some(entry) = entries.next() {
+        offsets.push(entry?.next_entry_cookie());
+    }
+    Ok(offsets)
 }
 
 /// The daemon changes its directory before it opens the devices.
