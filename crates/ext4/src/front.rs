@@ -13,10 +13,10 @@ use sapwood_vfs::{
 };
 
 use crate::inode::{Inode, vfs_time};
+use crate::mount::Mount;
 use crate::ops::create::Place;
 use crate::ops::rename;
 use crate::ops::{attr, create, filled, reap, remove, sync};
-use crate::mount::Mount;
 use crate::{Error, Options, block_alloc, data, dir, xattr};
 
 impl Mount {
@@ -201,13 +201,7 @@ impl front::Engine for Mount {
         access: Option<Option<Vec<u8>>>,
         strip: bool,
     ) -> Result<()> {
-        Ok(attr::setattr(
-            &self.engine,
-            inode,
-            changes,
-            access,
-            strip,
-        )?)
+        Ok(attr::setattr(&self.engine, inode, changes, access, strip)?)
     }
 
     fn set_privileges(&self, inode: &Arc<Inode>, perm: u32, strip: bool) -> Result<()> {
@@ -393,13 +387,7 @@ impl front::Engine for Mount {
         Ok(data::stretch(&self.engine, inode, at, size)?)
     }
 
-    fn fallocate(
-        &self,
-        inode: &Arc<Inode>,
-        offset: u64,
-        len: u64,
-        mode: AllocMode,
-    ) -> Result<()> {
+    fn fallocate(&self, inode: &Arc<Inode>, offset: u64, len: u64, mode: AllocMode) -> Result<()> {
         Ok(data::fallocate(&self.engine, inode, offset, len, mode)?)
     }
 

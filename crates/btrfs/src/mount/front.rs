@@ -5,8 +5,8 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::Instant;
 
-use sapwood_btrfs_format::objectid;
 use sapwood_block::Device;
+use sapwood_btrfs_format::objectid;
 use sapwood_vfs::front::{self, AttributeChange, Steps};
 use sapwood_vfs::rules::{self, XattrClass};
 use sapwood_vfs::{
@@ -219,13 +219,7 @@ impl front::Engine for Mount {
         access: Option<Option<Vec<u8>>>,
         strip: bool,
     ) -> Result<()> {
-        Ok(attr::setattr(
-            &self.engine,
-            inode,
-            changes,
-            access,
-            strip,
-        )?)
+        Ok(attr::setattr(&self.engine, inode, changes, access, strip)?)
     }
 
     fn set_privileges(&self, inode: &Arc<Inode>, perm: u32, strip: bool) -> Result<()> {
@@ -383,13 +377,7 @@ impl front::Engine for Mount {
         Ok(data::stretch(&self.engine, inode, at)?)
     }
 
-    fn fallocate(
-        &self,
-        inode: &Arc<Inode>,
-        offset: u64,
-        len: u64,
-        mode: AllocMode,
-    ) -> Result<()> {
+    fn fallocate(&self, inode: &Arc<Inode>, offset: u64, len: u64, mode: AllocMode) -> Result<()> {
         Ok(data::fallocate(&self.engine, inode, offset, len, mode)?)
     }
 

@@ -93,11 +93,7 @@ pub(crate) fn check_flags(asked: InodeFlags) -> vfs::Result<()> {
 ///
 /// # Errors
 /// Damage, the journal.
-pub(crate) fn set_flags(
-    engine: &Arc<Engine>,
-    inode: &Arc<Inode>,
-    flags: InodeFlags,
-) -> Result<()> {
+pub(crate) fn set_flags(engine: &Arc<Engine>, inode: &Arc<Inode>, flags: InodeFlags) -> Result<()> {
     let h = engine.start(1)?;
     {
         let mut state = inode.state.lock();

@@ -434,8 +434,7 @@ pub trait Engine: Send + Sync + Sized {
     ///
     /// # Errors
     /// `Exists`, `NoAttribute`, according to the mode of the change.
-    fn change_xattr(&self, inode: &Arc<Self::Inode>, change: AttributeChange<'_>)
-    -> Result<()>;
+    fn change_xattr(&self, inode: &Arc<Self::Inode>, change: AttributeChange<'_>) -> Result<()>;
     /// Sets a property (`btrfs.*`), or removes it if the value is empty. The caller holds the I/O
     /// lock exclusively.
     ///

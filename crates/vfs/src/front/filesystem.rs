@@ -27,7 +27,10 @@ impl<E: Engine> Front<E> {
     ///
     /// # Errors
     /// The engine's: what is wrong with the devices or the image.
-    pub fn open(devices: E::Devices, options: E::Options) -> std::result::Result<Self, E::OpenError> {
+    pub fn open(
+        devices: E::Devices,
+        options: E::Options,
+    ) -> std::result::Result<Self, E::OpenError> {
         Ok(Self {
             engine: E::open(devices, options)?,
         })
@@ -151,7 +154,9 @@ impl<E: Engine> FileSystem for Front<E> {
         perm: u32,
     ) -> Result<Entry> {
         let made = new_name(&self.engine, dir, name, &what, |place, vacancy| {
-            self.engine.create(who, place, vacancy, what, perm).map(Some)
+            self.engine
+                .create(who, place, vacancy, what, perm)
+                .map(Some)
         })?;
         // The closure makes one.
         made.ok_or(Error::Invalid)
@@ -172,9 +177,16 @@ impl<E: Engine> FileSystem for Front<E> {
         if content.data.len() as u64 > self.engine.most_filled() {
             return Ok(None);
         }
-        new_name(&self.engine, dir, name, &NewInode::Regular, |place, vacancy| {
-            self.engine.create_filled(who, place, vacancy, perm, content)
-        })
+        new_name(
+            &self.engine,
+            dir,
+            name,
+            &NewInode::Regular,
+            |place, vacancy| {
+                self.engine
+                    .create_filled(who, place, vacancy, perm, content)
+            },
+        )
     }
 
     fn tmpfile(&self, who: &Credentials, dir: Ino, perm: u32) -> Result<Entry> {
@@ -395,7 +407,9 @@ impl<E: Engine> FileSystem for Front<E> {
         let inode = self.engine.with_attributes(ino)?;
         rules::xattr_class(name)?;
         let _io = inode.lock_shared();
-        self.engine.getxattr(&inode, name)?.ok_or(Error::NoAttribute)
+        self.engine
+            .getxattr(&inode, name)?
+            .ok_or(Error::NoAttribute)
     }
 
     fn setxattr(&self, ino: Ino, name: &[u8], value: &[u8], mode: SetXattrMode) -> Result<()> {
