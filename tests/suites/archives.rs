@@ -47,7 +47,7 @@ const SPARSE: &str = r#"mkdir -p r/d; cd r
     done
     [ $("$SAPWOOD" export i --tar - --no-sparse 2> err | wc -c) -gt 600000000 ]; grep -q 'big: its holes' err
     "$SAPWOOD" export i:d --oci-layer l --sparse --compress none > json; grep -aq GNU.sparse l; [ $(stat -c %s l) -lt 4000000 ]
-    "$SAPWOOD" export i:d --oci-layer l --compress zstd > json 2> err; zstd -dc l | cmp - <("$SAPWOOD" export i:d --tar - --no-sparse 2> err)"#;
+    "$SAPWOOD" export -f i:d --oci-layer l --compress zstd > json 2> err; zstd -dc l | cmp - <("$SAPWOOD" export i:d --tar - --no-sparse 2> err)"#;
 
 const LAYER: &str = r#"mkdir -p r/etc r/var/cache w/etc w/var/cache; echo a > r/etc/a; echo b > r/etc/b; echo c > r/var/cache/c
     touch w/etc/.wh.a w/var/cache/.wh..wh..opq; echo new > w/etc/new; echo d > w/var/cache/d
@@ -86,14 +86,15 @@ const MODES: &str = r#"mkdir r; image i r; mode() { "$SAPWOOD" stat --json "i:$1
 /// The reader of what is exported waits until the terminal shows how much there is.
 const PROGRESS: &str = r#"mkdir -p r/d; yes sapwood | head -c 60000000 > r/d/big || true; touch r/d/1 r/d/2; mkfifo out
     image i r; terminal() { rm -f terminal; script -qfec "$1" terminal > /dev/null < /dev/null; }
+    slow() { terminal "strace -f -qq -o /dev/null -e trace=read,pread64 -e inject=read,pread64:delay_enter=30000:when=1..100 $1"; }
     blocked() { terminal "$1" & exec 3< out; shown 'of 57.* MiB.* left'; cat <&3 > /dev/null; exec 3<&-; wait $!; }
     blocked "'$SAPWOOD' export i --tar out"; grep -aq 'exported' terminal
     blocked "'$SAPWOOD' export i --oci-layer out --compress none"
     blocked "'$SAPWOOD' cp i:d/big - > out"; grep -aq 'copied' terminal
-    terminal "'$SAPWOOD' cp -a r i:copy"; grep -aqE 'of 57.* MiB.* left' terminal
+    slow "'$SAPWOOD' cp -a r i:copy"; grep -aqE 'of 57.* MiB.* left' terminal
     terminal "'$SAPWOOD' mkfs -q -f -t $KIND --size 256M -r r j"; not() { ! "$@"; }; not grep -aq left terminal
-    terminal "'$SAPWOOD' mkfs -f -t $KIND --size 256M -r r j"; grep -aqE 'of 57.* MiB.* left' terminal
-    tar -cf t -C r .; for place in i:d there; do mkdir -p there; terminal "'$SAPWOOD' untar t $place"; grep -aqE 'of 57.* MiB of the archive.* left' terminal; done
+    slow "'$SAPWOOD' mkfs -f -t $KIND --size 256M -r r j"; grep -aqE 'of 57.* MiB.* left' terminal
+    tar -cf t -C r .; for place in i:d there; do mkdir -p there; slow "'$SAPWOOD' untar t $place"; grep -aqE 'of 57.* MiB of the archive.* left' terminal; done
     terminal "'$SAPWOOD' cp -q i:d/big big"; not grep -aq left terminal"#;
 
 fn run(kind: Kind, script: &str) -> Outcome {
@@ -108,7 +109,7 @@ fn run(kind: Kind, script: &str) -> Outcome {
 fn trials() -> Vec<Trial> {
     let sparse = ["tar", "python3"].map(Need::Program);
     let tools = [Need::Program("tar")];
-    let terminal = ["script", "tar"].map(Need::Program);
+    let terminal = ["script", "strace", "tar"].map(Need::Program);
     let scripts: [(&str, &[Need], &'static str); 4] = [
         ("files_with_holes", &sparse, SPARSE),
         ("layers_are_applied_or_refused", &tools, LAYER),

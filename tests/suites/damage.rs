@@ -216,7 +216,13 @@ fn of_a_device(kind: Kind) -> Outcome {
         for form in ["--tar", "--oci-layer"] {
             let archive = dir.path().join("archive");
             let mut export = command("export");
-            fails(export.arg(server.at("/d")).arg(form).arg(&archive))?;
+            fails(
+                export
+                    .arg("--force")
+                    .arg(server.at("/d"))
+                    .arg(form)
+                    .arg(&archive),
+            )?;
             fs::create_dir(&out)?;
             let mut tar = Command::new("tar");
             process::succeed(tar.arg("-xf").arg(&archive).arg("-C").arg(&out), LIMIT)?;

@@ -91,6 +91,7 @@ fn df_after_sync() -> Outcome {
             return Err(format!("{now} bytes are available, {before} were before").into());
         }
     }
+    drop(root);
     mount.unmounted()?;
     Ok(())
 }

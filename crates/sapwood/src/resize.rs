@@ -225,7 +225,8 @@ fn resize_image(
         NewSize::Min(room) => {
             let least = image.shrink_to_fit(inodes, progress)?;
             image.cut(least, before)?;
-            image.grow_to_have(room.bytes(least), least, progress)?
+            let size = image.grow_to_have(room.bytes(least), least, progress)?;
+            size.next_multiple_of(UNIT)
         }
     };
     let wanted = wanted - wanted % UNIT;

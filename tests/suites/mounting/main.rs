@@ -94,6 +94,7 @@ fn any_offset(kind: Kind) -> Outcome {
             return Err(text.into());
         }
     }
+    drop(open);
     mount.unmounted()?;
     Ok(())
 }

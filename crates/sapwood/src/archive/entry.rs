@@ -35,6 +35,13 @@ pub(crate) struct Entry {
     pub(crate) size: u64,
 }
 
+impl Entry {
+    /// Whether it is a file with content, which no whiteout is.
+    pub(crate) fn has_content(&self) -> bool {
+        self.kind == EntryKind::Regular && self.size > 0
+    }
+}
+
 /// What an entry makes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum EntryKind {

@@ -51,7 +51,7 @@ pub(crate) enum Whiteouts {
     Applied,
     /// A file of that name.
     Files,
-    /// An error, because the archive seems to be a layer.
+    /// An error if it is empty, because the archive seems to be a layer.
     Refused,
 }
 
@@ -174,6 +174,7 @@ impl<'a> Extraction<'a> {
     /// Makes one entry.
     fn entry(&mut self, entry: Entry, content: &mut dyn Entries) -> Result<()> {
         let changes = self.into.changes;
+        let has_content = entry.has_content();
         let Entry {
             path: named,
             kind,
@@ -192,6 +193,7 @@ impl<'a> Extraction<'a> {
             match self.into.whiteouts {
                 Whiteouts::Applied => return Ok(()),
                 Whiteouts::Files => {}
+                Whiteouts::Refused if has_content => {}
                 Whiteouts::Refused => return Err(ArchiveError::OfLayer(path(&named))),
             }
         }

@@ -172,14 +172,14 @@ impl File {
     /// piece covers is in it.
     ///
     /// # Errors
-    /// The file was not opened for reading; the first error of `sink`.
+    /// The file was not opened for reading, or is a directory; the first error of `sink`.
     pub fn read_around_damage(
         &self,
         keep_going: bool,
         sink: &mut dyn FnMut(u64, &[u8]) -> io::Result<()>,
     ) -> io::Result<Option<Damage>> {
-        let action = "read";
-        self.allowed(self.read, action)?;
+        // Refuses what is no regular file.
+        self.read_at(&mut [], 0)?;
         let size = self.metadata()?.len();
         let mut salvage = Salvage::new(keep_going, Stop::new());
         let content = Readable(InImage(self.handle.vfs(), self.handle.ino()));

@@ -155,7 +155,7 @@ fn other_positions_continue_with_the_next_entry(t: &mut Fixture) -> Outcome {
     let mut random = |below: u64| {
         state = state.wrapping_mul(6_364_136_223_846_793_005);
         state = state.wrapping_add(1_442_695_040_888_963_407);
-        let high = u128::from(state) * u128::from(below) >> 64;
+        let high = (u128::from(state) * u128::from(below)) >> 64;
         u64::try_from(high).unwrap_or_default()
     };
     for round in 0..3000_usize {

@@ -305,20 +305,26 @@ impl State {
         Ok(())
     }
 
+    /// A position has the end of the listing that it belongs to and an index. One that no listing
+    /// returned, below the end of the directory, comes before all names.
     pub(super) fn readdir(
-        &self,
+        &mut self,
         dir: Ino,
         from: u64,
         sink: &mut dyn FnMut(DirEntry) -> ControlFlow<()>,
     ) -> Result<()> {
-        let slots = &self.dir(dir)?.slots;
+        let directory = self.dir_mut(dir)?;
+        let last = directory.slots.last_key_value();
+        let now = last.map_or(0, |(&index, _)| index + 1);
         let (end, first) = match (from >> INDEX_BITS, from & ((1 << INDEX_BITS) - 1)) {
-            (0, first) => {
-                let last = slots.last_key_value();
-                (last.map_or(0, |(&index, _)| index + 1), first)
+            (0, _) => {
+                directory.listed.insert(now);
+                (now, 0)
             }
+            (end, _) if end < now && !directory.listed.contains(&end) => (now, 0),
             listing => listing,
         };
+        let slots = &self.dir(dir)?.slots;
         for (&index, slot) in slots.range(first..end.max(first)) {
             let entry = DirEntry {
                 ino: slot.ino,

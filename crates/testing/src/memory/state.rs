@@ -1,6 +1,6 @@
 //! The state of the file system, and how its parts are found.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use super::content::{Content, SECTOR};
 use sapwood_vfs::{
@@ -25,6 +25,8 @@ pub(super) struct Directory {
     pub(super) parent: Ino,
     index_of: BTreeMap<Vec<u8>, u64>,
     pub(super) slots: BTreeMap<u64, Slot>,
+    /// Ends of the listings that were begun.
+    pub(super) listed: BTreeSet<u64>,
     next_index: u64,
     name_bytes: u64,
 }
@@ -35,6 +37,7 @@ impl Directory {
             parent,
             index_of: BTreeMap::new(),
             slots: BTreeMap::new(),
+            listed: BTreeSet::new(),
             // Position 0 is the start of a listing, so every name has a greater index.
             next_index: 2,
             name_bytes: 0,

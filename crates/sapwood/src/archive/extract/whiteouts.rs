@@ -59,7 +59,7 @@ impl Extraction<'_> {
             let directory = entry.kind == EntryKind::Directory;
             let changed = match parts.split_last() {
                 _ if self.into.changes.excludes(&parts.join(&b'/')) => Ok(()),
-                Some((name, _)) if is_one(name) => {
+                Some((name, _)) if is_one(name) && !entry.has_content() => {
                     return Err(ArchiveError::OfLayer(path(&entry.path)));
                 }
                 None if directory => {
