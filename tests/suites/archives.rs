@@ -119,7 +119,7 @@ fn trials() -> Vec<Trial> {
     let mut trials = Vec::new();
     for kind in Kind::ALL {
         for (name, needs, script) in scripts {
-            trials.push(trial(&format!("{kind}::{name}"), needs, move || {
+            trials.push(trial(format!("{kind}::{name}"), needs, move || {
                 run(kind, script)
             }));
         }

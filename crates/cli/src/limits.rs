@@ -24,7 +24,10 @@ pub(super) fn become_errors() {
     });
     let otherwise = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {
-        let text = panic.payload_as_str().unwrap_or_default();
+        let payload = panic.payload();
+        let text = payload.downcast_ref::<&str>().copied();
+        let text = text.or_else(|| payload.downcast_ref::<String>().map(String::as_str));
+        let text = text.unwrap_or_default();
         if text.starts_with("failed to spawn thread") {
             end(format_args!(
                 "cannot start a thread: a limit of the process, or of the machine"

@@ -329,7 +329,7 @@ fn host_bytes(found: &Metadata) -> Option<(u64, u64)> {
     use std::os::unix::fs::MetadataExt;
 
     let allocated = found.blocks().saturating_mul(512);
-    found.is_file().then(|| (found.len(), allocated))
+    found.is_file().then_some((found.len(), allocated))
 }
 
 #[cfg(test)]

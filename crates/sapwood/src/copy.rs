@@ -336,7 +336,7 @@ fn copy_operands(
 fn from_standard(copy: &Copy<'_>, to: Option<&mut Destination<'_>>) -> Result<()> {
     let stop = copy.report.stop();
     let umask = copy.rules.caller.umask;
-    let from: Found<'_> = Box::new(LocalSide::standard(false)?.as_input(stop, umask));
+    let from: Found<'_> = Box::new(LocalSide::standard(false)?.into_input(stop, umask));
     let Some(to) = to else {
         let output = Box::new(LocalSide::standard(true)?);
         return copy.tree(from, false, Target::Content(output));

@@ -376,6 +376,10 @@ impl<C: Content> Reading<'_, C> {
 }
 
 #[cfg(test)]
+#[expect(
+    clippy::single_range_in_vec_init,
+    reason = "a list of ranges may have one"
+)]
 mod tests {
     use super::*;
 

@@ -375,12 +375,13 @@ impl<'a, W: Write> Export<'a, '_, '_, W> {
         {
             return Ok(());
         }
-        if attr.kind != FileKind::Directory && attr.nlink > 1 {
-            if let Some(first) = self.firsts.get(&attr.ino) {
-                self.out.link(path, first, attr)?;
-                self.count();
-                return Ok(());
-            }
+        if attr.kind != FileKind::Directory
+            && attr.nlink > 1
+            && let Some(first) = self.firsts.get(&attr.ino)
+        {
+            self.out.link(path, first, attr)?;
+            self.count();
+            return Ok(());
         }
         let Self {
             out,

@@ -164,7 +164,7 @@ impl NewFile {
             Some(temporary) => FileDevice::open(&temporary.0.shown, OpenOptions::default()),
             None => FileDevice::open(by_descriptor(&self.file), OpenOptions::default()),
         };
-        Ok(Renamed::over(opened, &self.path)?)
+        Renamed::over(opened, &self.path)
     }
 
     /// As [`device`](Self::device), after the file was emptied and has `size` zero bytes.
@@ -317,8 +317,8 @@ struct Name {
 
 impl Name {
     fn remove(&self) {
-        let same = rustix::fs::lstat(&*self.path)
-            .is_ok_and(|stat| (u64::from(stat.st_dev), u64::from(stat.st_ino)) == self.id);
+        let same =
+            rustix::fs::lstat(&*self.path).is_ok_and(|stat| (stat.st_dev, stat.st_ino) == self.id);
         if same && let Err(error) = rustix::fs::unlink(&*self.path) {
             log::warn!("{}: not removed: {error}", self.shown.display());
         }

@@ -78,12 +78,15 @@ pub(crate) enum Step<'t> {
     Leave(PathId),
 }
 
+/// The names in a path, with the paths that they end.
+type Names<'t> = btree_map::Iter<'t, Box<[u8]>, PathId>;
+
 /// A walk over a table.
 #[derive(Debug)]
 pub(crate) struct Walk<'t> {
     table: &'t PathTable,
     /// Paths that the walk is in, and what is left of the names in each.
-    open: Vec<(PathId, btree_map::Iter<'t, Box<[u8]>, PathId>)>,
+    open: Vec<(PathId, Names<'t>)>,
     begun: bool,
 }
 

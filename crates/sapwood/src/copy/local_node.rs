@@ -82,7 +82,7 @@ impl LocalNode {
 
     /// The same stream, as the source of a file of which the umask decides on the mode. Reading
     /// from it ends when `stop` asks for it.
-    pub(super) fn as_input(mut self, stop: Stop, umask: u32) -> Self {
+    pub(super) fn into_input(mut self, stop: Stop, umask: u32) -> Self {
         self.meta.perm = 0o666 & !umask;
         Self { stop, ..self }
     }

@@ -157,7 +157,7 @@ fn journal(options: &mut MkfsOptions, name: &str, value: &str) -> Taken {
 }
 
 fn extended(options: &mut MkfsOptions, letter: &str, given: &str) -> Taken {
-    let options = &mut options.ext4;
+    let engine = &mut options.ext4;
     let bad = || bad(letter, given);
     let (name, value) = match given.split_once('=') {
         Some((name, value)) => (name, Some(value)),
@@ -171,25 +171,26 @@ fn extended(options: &mut MkfsOptions, letter: &str, given: &str) -> Taken {
     let number =
         || -> Result<u32, _> { value.and_then(|value| value.parse().ok()).ok_or_else(bad) };
     match name {
-        "lazy_itable_init" => options.lazy_itable_init = switch()?,
+        "lazy_itable_init" => engine.lazy_itable_init = switch()?,
         // Ours is always written out: the log is zeroed or discarded.
         "lazy_journal_init" => drop(switch()?),
-        "discard" => options.discard = switch()?,
-        "nodiscard" => options.discard = false,
-        "stride" => options.stride = u16::try_from(number()?).map_err(|_| bad())?,
-        "stripe_width" | "stripe-width" => options.stripe_width = number()?,
-        "hash_seed" => options.hash_seed = Some(value.and_then(uuid).ok_or_else(bad)?),
+        "discard" => engine.discard = switch()?,
+        "nodiscard" => engine.discard = false,
+        "stride" => engine.stride = u16::try_from(number()?).map_err(|_| bad())?,
+        "stripe_width" | "stripe-width" => engine.stripe_width = number()?,
+        "hash_seed" => engine.hash_seed = Some(value.and_then(uuid).ok_or_else(bad)?),
         "root_owner" => {
-            options.root_owner = match value {
+            engine.root_owner = match value {
                 None => (
                     rustix::process::getuid().as_raw(),
                     rustix::process::getgid().as_raw(),
                 ),
                 Some(value) => owner(value).ok_or_else(bad)?,
             };
+            options.root_owner = Some(engine.root_owner);
         }
         "hash_alg" => {
-            options.dir_hash = match value {
+            engine.dir_hash = match value {
                 Some("half_md4") => DirHash::HalfMd4,
                 Some("tea") => DirHash::Tea,
                 Some("legacy") => DirHash::Legacy,
