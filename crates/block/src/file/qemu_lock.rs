@@ -137,6 +137,10 @@ fn bytes(first: u64, permissions: &[u64]) -> impl Iterator<Item = u64> {
 }
 
 #[cfg(test)]
+#[expect(
+    clippy::single_range_in_vec_init,
+    reason = "a list of locks may have one"
+)]
 mod tests {
     use std::cell::RefCell;
 
