@@ -92,7 +92,7 @@ fn df_after_sync() -> Outcome {
         }
     }
     drop(root);
-    mount.unmounted()?;
+    Box::new(mount).unmount()?;
     Ok(())
 }
 

@@ -95,7 +95,7 @@ fn any_offset(kind: Kind) -> Outcome {
         }
     }
     drop(open);
-    mount.unmounted()?;
+    Box::new(mount).unmount()?;
     Ok(())
 }
 
