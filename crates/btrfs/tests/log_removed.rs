@@ -20,7 +20,7 @@ fn fsync(fs: &Small, ino: Ino) {
     fs.fs.fsync(ino, SyncKind::All).unwrap();
 }
 
-/// No fsync needed a commit, but for those of the test.
+/// No fsync needed a commit: only the test committed.
 fn only_logged(fs: &Small, commits: u64) {
     assert_eq!(fs.counter("commits"), commits);
 }

@@ -21,7 +21,7 @@ pub(super) struct LongPaths {
 pub(super) struct LeftOut(u64);
 
 impl LongPaths {
-    /// Whether a path of so many bytes is printed; counts it if not.
+    /// Whether a path of this length, in bytes, is printed. Counts a path that is not.
     pub(super) fn has(self, bytes: usize, left_out: &mut LeftOut) -> bool {
         let has = self.long_paths || bytes <= PATH_MAX;
         left_out.0 += u64::from(!has);

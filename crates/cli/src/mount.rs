@@ -18,7 +18,7 @@ use super::notify::Notifier;
 use super::output::SystemLog;
 use super::{broker, choice, output, remount};
 
-// The names of mount options do not fit next to those of the command's options.
+// Names of mount options do not fit next to names of the command's options.
 #[derive(Debug, clap::Args)]
 #[command(next_line_help = true)]
 pub(super) struct Args {

@@ -290,7 +290,7 @@ impl Du<'_> {
                 self.bar.inc(1);
                 let sum = self.count(step.metadata());
                 let metadata = *step.metadata();
-                // What the path has after that of the directory, which is the same.
+                // The rest of the path: the directory's path is the same.
                 let above = open.last().map_or(end, |above| above.end);
                 let known = above - end + top;
                 let name = step.path().as_os_str().as_bytes().get(known..);

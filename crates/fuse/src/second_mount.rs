@@ -49,7 +49,7 @@ fn bind(first: &Path, dir: &Path, flags: MountFlags) -> io::Result<()> {
     let changed = rustix::mount::mount_change(dir, MountPropagationFlags::PRIVATE)
         .and_then(|()| rustix::mount::mount_remount(dir, MountFlags::BIND | flags, c""));
     changed.map_err(|error| {
-        // The error that follows says more than that of an unmount.
+        // The first error is returned: it says more than an error of the unmount.
         let _ = rustix::mount::unmount(dir, UnmountFlags::DETACH);
         error.into()
     })

@@ -234,9 +234,9 @@ pub(crate) struct Walker {
     open: Vec<Level>,
     /// Most levels below the top whose names are walked.
     deepest: usize,
-    /// Path of what was found last, after that of the top as the caller has it.
+    /// Path of what was found last: the top, as the caller names it, then the names below it.
     path: Vec<u8>,
-    /// Bytes of the latter.
+    /// Bytes of the path of the top.
     top: usize,
     /// How many names the path of what was found last has below the top.
     depth: usize,

@@ -24,7 +24,7 @@ pub(super) fn trials() -> Vec<Trial> {
     ]
 }
 
-/// A file system in memory whose mounts are shared, as those of most systems are.
+/// A file system in memory whose mounts are shared, as on most systems.
 struct Shared(TempDir);
 
 impl Shared {

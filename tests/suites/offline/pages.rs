@@ -194,7 +194,7 @@ fn has_its_options(text: &str, command: &[String]) -> Result<(), String> {
     Ok(())
 }
 
-/// Every option has a line of its own, those of `mount` and `mkfs` too.
+/// Every option has a line of its own, also the options of `mount` and `mkfs`.
 fn lists_of_man_pages() -> Outcome {
     let dir = scratch::directory();
     call(&["generate".as_ref(), "man".as_ref(), dir.path().as_os_str()])?;

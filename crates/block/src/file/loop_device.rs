@@ -3,9 +3,9 @@
 //! How it works
 //!
 //! - A read-write open of a file searches for loop devices over it that are in use: mounted by the
-//!   kernel, opened exclusively, or open in QEMU ([`user_of`]). It finds them in `/sys/block/loopN/loop` (kernel
-//!   documentation, `sysfs-block-loop`), and compares device and inode, so that hard links, other
-//!   paths and other mount namespaces make no difference.
+//!   kernel, opened exclusively, or open in QEMU ([`user_of`]). It finds them in
+//!   `/sys/block/loopN/loop` (kernel documentation, `sysfs-block-loop`), and compares device and
+//!   inode, so that hard links, other paths and other mount namespaces make no difference.
 //! - An open of a loop device locks the file below it, as an open of that file would
 //!   ([`backing_file`]). So an open of either excludes the other, in both orders.
 //! - A loop device that ends before the first superblock gives no access to the file system and

@@ -7,7 +7,7 @@
 //! [`USES`]` + number` means that it uses the permission, one on byte [`SHUTS_OUT`]` + number` that
 //! it lets no other program use it. All are shared locks of the open file description
 //! (`F_OFD_SETLK`): they only signal. An opener takes its locks first and then searches for
-//! opposite ones, so that of two simultaneous openers at least one finds the other.
+//! opposite ones, so at least one of two simultaneous openers finds the other.
 //!
 //! | | uses | shuts out | conflicts with |
 //! |---|---|---|---|

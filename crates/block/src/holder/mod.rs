@@ -6,7 +6,7 @@
 //!   partitions, devices on top of these. So a holder of any of them is found.
 //! - `process.rs` searches the descriptors of all processes for locks on them (`/proc/PID/fdinfo`,
 //!   proc(5)).
-//! - Mounts are searched in the mount namespace of this process, then in those of all others.
+//! - Mounts are searched in the mount namespace of this process, then in all others.
 //!
 //! The search happens after the refusal, so a holder that ends meanwhile is not found. No part of
 //! it sends a request to a file system only to learn about an open file: such a request could wait
@@ -174,8 +174,8 @@ fn is_source(target: &Target, root: &Path, source: &std::ffi::OsStr) -> bool {
         .any(|name| target.is_at(&below(root, name)))
 }
 
-/// Whether the kernel has mounted a device of the image. The device number of a btrfs mount is not
-/// that of its block device.
+/// Whether the kernel has mounted a device of the image. A btrfs mount does not have the device
+/// number of its block device.
 fn is_on(target: &Target, root: &Path, entry: &MountEntry) -> bool {
     let (major, minor) = entry.device;
     let is_mounted = |device| target.mountable().contains(&device);

@@ -1,5 +1,5 @@
-//! Operands that clap cannot show well: those of commands whose last operand has another meaning
-//! than the ones before it, and those of which a command needs one or another.
+//! Operands that clap cannot show well. In some commands the last operand has another meaning than
+//! the ones before it; others need one operand or another.
 
 use std::fmt::Write;
 

@@ -8,7 +8,7 @@ use super::error::{ArchiveError, Result, path};
 use crate::shown;
 use crate::vfs::{Timestamp, acl as names};
 
-/// Most records of an extended header, without those of a sparse map.
+/// Most records of an extended header. Records of a sparse map do not count.
 const RECORDS_MAX: usize = 1 << 16;
 /// Most records of all global headers, and most bytes. Every entry after them has them.
 const GLOBAL_RECORDS_MAX: usize = 1 << 10;
@@ -76,7 +76,7 @@ impl Extended {
     }
 }
 
-/// The records that concern an entry: its own, and those of global headers before it.
+/// The records that concern an entry: its own, and records of global headers before it.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Records<'r> {
     own: &'r Extended,

@@ -9,7 +9,7 @@ use tar::Header;
 use super::attacks::{new, none, record};
 use super::{each, refused};
 
-/// A path of so many names.
+/// A path of this many names.
 fn deep(names: usize) -> String {
     let mut path = "a/".repeat(names - 1);
     path.push('f');

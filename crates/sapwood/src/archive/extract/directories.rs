@@ -40,7 +40,7 @@ pub(super) struct Remembered {
     pub(super) passed: HashMap<Ino, Passed>,
     /// The directories in both.
     pub(super) settled: HashSet<Ino>,
-    /// Bytes of them, if they are those of a client.
+    /// Bytes of them, if a client sent them.
     pub(super) kept: usize,
 }
 
