@@ -138,9 +138,10 @@ impl Kept {
         let block = u64::try_from(below.f_bsize).unwrap_or(0);
         let free = below.f_bavail.saturating_mul(block);
         let in_memory = below.f_type == TMPFS_MAGIC;
-        let home = match !in_memory && free >= bytes.saturating_add(SPARE) {
-            true => Some(written(medium, bytes)?),
-            false => None,
+        let home = if !in_memory && free >= bytes.saturating_add(SPARE) {
+            Some(written(medium, bytes)?)
+        } else {
+            None
         };
         if home.is_none() && !in_memory {
             let medium = medium.display();

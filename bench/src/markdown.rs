@@ -94,9 +94,10 @@ fn text(cell: &Cell) -> String {
             failed,
         } => {
             let [median, min, max] = [spread.median, spread.min, spread.max].map(Table::number);
-            let mut text = match min == max {
-                true => median,
-                false => format!("{median} ({min}–{max})"),
+            let mut text = if min == max {
+                median
+            } else {
+                format!("{median} ({min}–{max})")
             };
             if let Some(ratio) = ratio {
                 let _ = write!(text, "<br>{}", ratio.to_text());

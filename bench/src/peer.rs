@@ -215,9 +215,10 @@ impl Fuse2fs {
             let _ = self.child.kill();
         }
         let status = self.child.wait().map_err(io_error("fuse2fs"))?;
-        match status.success() {
-            true => Ok(()),
-            false => Err(program_error("fuse2fs", status.to_string())),
+        if status.success() {
+            Ok(())
+        } else {
+            Err(program_error("fuse2fs", status.to_string()))
         }
     }
 }

@@ -153,9 +153,10 @@ fn bars_of(table: &Table, area: &Area<'_>, top: f64) -> Drawn {
         .flat_map(|line| {
             points(line).map(move |(at, values)| {
                 let column = &table.columns[at as usize];
-                let label = match many {
-                    true => format!("{} ({column})", line.name),
-                    false => line.name.clone(),
+                let label = if many {
+                    format!("{} ({column})", line.name)
+                } else {
+                    line.name.clone()
                 };
                 (label, colour(&line.name), values)
             })

@@ -69,9 +69,10 @@ impl Policy {
             fast_wait: !all && self != Self::NoFastWait,
             xattrs_when_changed: !all && self != Self::NoXattrs,
             single_names: !all && self != Self::NoSingleNames,
-            groups: match all || self == Self::NoGroups {
-                true => Groups::Never,
-                false => Groups::default(),
+            groups: if all || self == Self::NoGroups {
+                Groups::Never
+            } else {
+                Groups::default()
             },
         }
     }

@@ -89,12 +89,13 @@ pub fn sapwood() -> Result<PathBuf> {
     }
     let own = std::env::current_exe().map_err(io_error("this program"))?;
     let beside = own.with_file_name("sapwood");
-    match beside.is_file() {
-        true => Ok(beside),
-        false => Err(Error::Refused(format!(
+    if beside.is_file() {
+        Ok(beside)
+    } else {
+        Err(Error::Refused(format!(
             "{} is not built: cargo build --release -p sapwood-cli",
             beside.display()
-        ))),
+        )))
     }
 }
 

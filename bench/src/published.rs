@@ -41,9 +41,10 @@ impl Published {
                 }
             }
         }
-        match all.is_empty() {
-            true => "–".to_owned(),
-            false => all.join("; "),
+        if all.is_empty() {
+            "–".to_owned()
+        } else {
+            all.join("; ")
         }
     }
 }

@@ -204,9 +204,10 @@ impl Served {
     pub fn stop(mut self) -> Result<()> {
         self.input = None;
         let status = self.child.wait().map_err(io_error("serve"))?;
-        match status.success() {
-            true => Ok(()),
-            false => Err(Error::Serve(status.to_string())),
+        if status.success() {
+            Ok(())
+        } else {
+            Err(Error::Serve(status.to_string()))
         }
     }
 }

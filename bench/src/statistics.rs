@@ -77,9 +77,10 @@ impl Ratio {
     pub fn verdict(&self) -> Verdict {
         let width = self.high / self.low;
         if self.low < 1.0 && self.high > 1.0 {
-            match width <= WIDEST_AROUND_ONE {
-                true => Verdict::Value,
-                false => Verdict::Nothing,
+            if width <= WIDEST_AROUND_ONE {
+                Verdict::Value
+            } else {
+                Verdict::Nothing
             }
         } else if width <= WIDEST {
             Verdict::Value

@@ -198,9 +198,10 @@ impl Suite {
                 all
             }
             Group::Create => {
-                let all: &[u32] = match self.thorough {
-                    true => &[1, 2, 4, 8, 16, 32, 48, 64],
-                    false => &[1, 8, 48, 64],
+                let all: &[u32] = if self.thorough {
+                    &[1, 2, 4, 8, 16, 32, 48, 64]
+                } else {
+                    &[1, 8, 48, 64]
                 };
                 let files = self.files;
                 each(all, 48, &|workers| Workload::Create { workers, files })

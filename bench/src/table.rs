@@ -149,9 +149,10 @@ impl Table {
     #[must_use]
     pub fn tick(value: f64) -> String {
         let text = Self::number(value);
-        match text.contains('.') {
-            true => text.trim_end_matches('0').trim_end_matches('.').to_owned(),
-            false => text,
+        if text.contains('.') {
+            text.trim_end_matches('0').trim_end_matches('.').to_owned()
+        } else {
+            text
         }
     }
 

@@ -320,9 +320,10 @@ impl Search {
                 let begin = self.span(id).0;
                 let before = path.iter().rposition(|(id, _)| self.span(*id).1 < begin);
                 let first = before.map_or(0, |index| index + 1);
-                let promise = match self.may_be_nameless(id, first, start, path) {
-                    true => Promise::Nothing,
-                    false => call.promise(),
+                let promise = if self.may_be_nameless(id, first, start, path) {
+                    Promise::Nothing
+                } else {
+                    call.promise()
                 };
                 let places = self.places(id, promise, first, start, path);
                 let with = |choice: &Vec<Persist>| {

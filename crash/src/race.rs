@@ -164,9 +164,10 @@ impl Race {
             let calls = plan.iter().map(|op| {
                 recorder.mark(format!("{BEGIN}{number}"));
                 let created = session.last_created();
-                let result = match skip_fsync && op.persists() {
-                    true => Ok(None),
-                    false => session.perform(op).map(|()| session.new_inode()),
+                let result = if skip_fsync && op.persists() {
+                    Ok(None)
+                } else {
+                    session.perform(op).map(|()| session.new_inode())
                 };
                 recorder.mark(format!("{END}{number}"));
                 Call::new(op, created, opened.target(op, created), result)

@@ -89,9 +89,10 @@ impl Setting {
     /// How requests of threads are delayed.
     #[must_use]
     pub fn delays(&self, seed: u64) -> Delays {
-        match self.at_once {
-            true => Delays::NONE,
-            false => Delays::brief(seed),
+        if self.at_once {
+            Delays::NONE
+        } else {
+            Delays::brief(seed)
         }
     }
 }
@@ -281,9 +282,10 @@ impl<'a> Run<'a> {
             let promise = self.step(op)?;
             recorder.mark(format!("{END}{number}"));
             promises.push(promise);
-            states.push(match op.persists() {
-                true => states.last().cloned().ok_or("no state")?,
-                false => self.state()?,
+            states.push(if op.persists() {
+                states.last().cloned().ok_or("no state")?
+            } else {
+                self.state()?
             });
         }
         Ok(Lane {

@@ -94,9 +94,10 @@ impl Sizes {
             steps,
             ..
         } = *self;
-        let possible = match returned {
-            true => size == after,
-            false => [before, after].contains(&size) || steps && (after..before).contains(&size),
+        let possible = if returned {
+            size == after
+        } else {
+            [before, after].contains(&size) || steps && (after..before).contains(&size)
         };
         (!possible).then(|| format!("has {size} bytes, before {before}, after {after}"))
     }
@@ -311,9 +312,10 @@ fn record(
     if renumbered > 0 && !renumbers {
         return Err(format!("{change}: {renumbered} paths have other inodes"));
     }
-    let tree = match renumbers {
-        true => last.tree.numbered_as(&found.tree),
-        false => last.tree,
+    let tree = if renumbers {
+        last.tree.numbered_as(&found.tree)
+    } else {
+        last.tree
     };
     let states = vec![known(&found.tree), changed(&found.tree, &tree, recovery)];
     let lane = Lane {
@@ -416,9 +418,10 @@ fn filling(base: BaseKind, random: &mut Rng) -> Result<Vec<Op>, String> {
         ops: Vec::new(),
     };
     // Directories are spread over the groups of ext4, and inodes lie in the groups of theirs.
-    let dirs: &[&str] = match random.bool() {
-        true => &["", "", "d/", "e/"],
-        false => &[""],
+    let dirs: &[&str] = if random.bool() {
+        &["", "", "d/", "e/"]
+    } else {
+        &[""]
     };
     if dirs.len() > 1 {
         plan.add("mkdir d; mkdir e")?;

@@ -268,9 +268,10 @@ impl SapwoodMount {
         process::succeed(&mut umount, PATIENCE)?;
         let clean = scratch::mounts_below(self.path()).is_empty();
         self.stop();
-        match clean {
-            true => Ok(()),
-            false => Err("the dead mount stays".to_owned()),
+        if clean {
+            Ok(())
+        } else {
+            Err("the dead mount stays".to_owned())
         }
     }
 

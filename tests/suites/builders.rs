@@ -500,17 +500,19 @@ fn run(script: &str) -> Outcome {
 fn call(call: &(&str, &str, &str, &str), filled: bool) -> Outcome {
     let (_, before, command, wanted) = call;
     let command = command.replace("IMAGE", "i").replace("UUID", "$U");
-    let command = match filled {
-        true => command.replace("ROOT", "r"),
-        false => command,
+    let command = if filled {
+        command.replace("ROOT", "r")
+    } else {
+        command
     };
     let file = match *before {
         "0" => String::new(),
         size => format!("truncate -s {size} i"),
     };
-    let tree = match filled {
-        true => "kernel i",
-        false => "mount -o loop i m; touch m/new; umount m; sound i",
+    let tree = if filled {
+        "kernel i"
+    } else {
+        "mount -o loop i m; touch m/new; umount m; sound i"
     };
     run(&format!(
         "tree r; listing r > expected\n{file}\n{command}\nsound i\n\

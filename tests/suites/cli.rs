@@ -582,9 +582,10 @@ fn subvolumes_of_a_mount(uid: u32) -> Outcome {
     let run = |args: &[&OsStr], code: i32| -> Result<String, String> {
         let mut command = as_user(sapwood());
         let said = process::finish(command.args(args), Duration::from_secs(60))?;
-        match said.status.code() == Some(code) {
-            true => Ok(said.stdout),
-            false => Err(format!("{args:?}: {}\n{}", said.status, said.stderr)),
+        if said.status.code() == Some(code) {
+            Ok(said.stdout)
+        } else {
+            Err(format!("{args:?}: {}\n{}", said.status, said.stderr))
         }
     };
     let dir = point.path().as_os_str();
@@ -619,9 +620,10 @@ fn subvolumes_of_a_mount(uid: u32) -> Outcome {
         }
         let default_is = |end: &str| -> Result<(), String> {
             let default = command(&["get-default"], &[&top], 0)?;
-            match default.trim_end().ends_with(end) {
-                true => Ok(()),
-                false => Err(default),
+            if default.trim_end().ends_with(end) {
+                Ok(())
+            } else {
+                Err(default)
             }
         };
         command(&["set-default"], &[&sub], 0)?;

@@ -61,9 +61,10 @@ fn content() -> Vec<u8> {
 /// What a copy has, which ends at the damage or has zeros in its place.
 fn expected(keep_going: bool) -> Vec<u8> {
     let mut content = content();
-    match keep_going {
-        true => content[BAD.0..BAD.1].fill(0),
-        false => content.truncate(BAD.0),
+    if keep_going {
+        content[BAD.0..BAD.1].fill(0)
+    } else {
+        content.truncate(BAD.0)
     }
     content
 }
@@ -159,9 +160,10 @@ fn fails(command: &mut Command) -> Result<String, String> {
         .count();
     // The file has two names.
     let right = NAMES.iter().any(|name| said.stderr.contains(name));
-    match said.status.code() == Some(1) && named == 1 && right {
-        true => Ok(said.stdout),
-        false => Err(format!("{command:?}: {}\n{}", said.status, said.all())),
+    if said.status.code() == Some(1) && named == 1 && right {
+        Ok(said.stdout)
+    } else {
+        Err(format!("{command:?}: {}\n{}", said.status, said.all()))
     }
 }
 
@@ -170,12 +172,13 @@ fn same(what: &str, found: &[u8], expected: &[u8]) -> Result<(), String> {
         .iter()
         .zip(expected)
         .position(|(one, other)| one != other);
-    match found == expected {
-        true => Ok(()),
-        false => Err(format!(
+    if found == expected {
+        Ok(())
+    } else {
+        Err(format!(
             "{what}: {} bytes, first other one {differs:?}",
             found.len()
-        )),
+        ))
     }
 }
 

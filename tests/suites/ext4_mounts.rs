@@ -43,9 +43,10 @@ fn unclean(form: &Form) -> Result<Image, String> {
     let cut = image.copy()?;
     mount.unmount()?;
     let told = process::run("dumpe2fs", &["-h".as_ref(), cut.path().as_os_str()])?;
-    match told.contains("needs_recovery") {
-        true => Ok(cut),
-        false => Err("nothing is left to recover".to_owned()),
+    if told.contains("needs_recovery") {
+        Ok(cut)
+    } else {
+        Err("nothing is left to recover".to_owned())
     }
 }
 
@@ -83,9 +84,10 @@ fn not_recovered(form: &Form) -> Outcome {
     let mount = Driver::Sapwood.mount(image.path(), "ro,noload")?;
     let old = fs::read_to_string(mount.path().join("dir/file-60"))?;
     mount.unmount()?;
-    match old == "60\n" && fs::read(image.path())? == before {
-        true => Ok(()),
-        false => Err(format!("{old:?}, or the image changed").into()),
+    if old == "60\n" && fs::read(image.path())? == before {
+        Ok(())
+    } else {
+        Err(format!("{old:?}, or the image changed").into())
     }
 }
 

@@ -44,9 +44,10 @@ fn sound(image: &Path) -> Result<(), String> {
 }
 
 fn holds(text: &str, part: &str) -> Result<(), String> {
-    match text.contains(part) {
-        true => Ok(()),
-        false => Err(format!("no {part:?} in:\n{text}")),
+    if text.contains(part) {
+        Ok(())
+    } else {
+        Err(format!("no {part:?} in:\n{text}"))
     }
 }
 

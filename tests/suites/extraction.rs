@@ -262,9 +262,10 @@ fn tie(image: &str, directory: &str, name: &str, path: &str) -> Result<(), Strin
             "debugfs",
             &["-w", "-f", &format!("{image}.commands"), image],
         )?;
-        return match said.contains("File not found") {
-            true => Err(said),
-            false => Ok(()),
+        return if said.contains("File not found") {
+            Err(said)
+        } else {
+            Ok(())
         };
     }
     let number = inode(image, directory)?;

@@ -245,9 +245,10 @@ fn after_an_error(log_too: bool) -> Outcome {
         .args(["check", "--quiet", "--check-data-csum"])
         .arg(&image);
     process::succeed(&mut check, Duration::from_secs(120))?;
-    match before == b"durable" {
-        true => Ok(()),
-        false => Err("what was durable is not there at the next mount".into()),
+    if before == b"durable" {
+        Ok(())
+    } else {
+        Err("what was durable is not there at the next mount".into())
     }
 }
 

@@ -101,16 +101,18 @@ fn run(args: &[&str]) -> Result<String, String> {
 fn fails(args: &[&str], hint: &str) -> Result<(), String> {
     let mut command = Command::new(sapwood());
     let said = process::finish(command.args(args), process::ORDINARY)?;
-    match !said.status.success() && said.stderr.contains(hint) {
-        true => Ok(()),
-        false => Err(format!("{args:?}: expected {hint:?}: {}", said.all())),
+    if !said.status.success() && said.stderr.contains(hint) {
+        Ok(())
+    } else {
+        Err(format!("{args:?}: expected {hint:?}: {}", said.all()))
     }
 }
 
 fn same<T: PartialEq + std::fmt::Debug>(found: T, wanted: T) -> Result<(), String> {
-    match found == wanted {
-        true => Ok(()),
-        false => Err(format!("{found:?} instead of {wanted:?}")),
+    if found == wanted {
+        Ok(())
+    } else {
+        Err(format!("{found:?} instead of {wanted:?}"))
     }
 }
 

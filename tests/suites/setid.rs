@@ -78,9 +78,10 @@ fn same_as_kernel(kind: Kind, options: &str) -> Outcome {
             let _ = writeln!(differences, "kernel: {expected}\n  ours: {found}");
         }
     }
-    match differences.is_empty() && expected.len() == found.len() {
-        true => Ok(()),
-        false => Err(differences.into()),
+    if differences.is_empty() && expected.len() == found.len() {
+        Ok(())
+    } else {
+        Err(differences.into())
     }
 }
 

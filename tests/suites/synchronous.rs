@@ -147,9 +147,10 @@ fn expect(image: &Image, mount: SapwoodMount, names: &[String]) -> Outcome {
     }
     Box::new(mount).unmount()?;
     image.check()?;
-    match lost.is_empty() {
-        true => Ok(()),
-        false => Err(format!("acknowledged and lost: {}", lost.join(", ")).into()),
+    if lost.is_empty() {
+        Ok(())
+    } else {
+        Err(format!("acknowledged and lost: {}", lost.join(", ")).into())
     }
 }
 

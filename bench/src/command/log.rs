@@ -91,9 +91,10 @@ impl Log {
 
     fn plan(&self) -> Plan {
         Plan {
-            workloads: match self.workloads.is_empty() {
-                true => Workload::all(),
-                false => self.workloads.clone(),
+            workloads: if self.workloads.is_empty() {
+                Workload::all()
+            } else {
+                self.workloads.clone()
             },
             policies: self.policies.clone(),
             faces: self.faces.clone(),

@@ -167,9 +167,10 @@ fn in_process(fs: &dyn FileSystem, big: Big, bytes: u64) -> Result<Seen> {
     random.fill(&mut block);
     let began = Instant::now();
     for turn in 0..bytes / big.block() {
-        let at = match big.random {
-            true => random.u64(0..SIZE / big.block()),
-            false => turn,
+        let at = if big.random {
+            random.u64(0..SIZE / big.block())
+        } else {
+            turn
         } * big.block();
         if big.write {
             fs.write(ino, at, &block, WriteMode::default())?;

@@ -106,9 +106,10 @@ fn write_file(
     let blocks = writes.size() / writes.block;
     let mut turn = 0;
     while Instant::now() < until {
-        let at = match writes.random {
-            true => random.u64(0..blocks),
-            false => turn % blocks,
+        let at = if writes.random {
+            random.u64(0..blocks)
+        } else {
+            turn % blocks
         };
         fs.write(ino, at * writes.block, &data, WriteMode::default())?;
         done.bytes += writes.block;

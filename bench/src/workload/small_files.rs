@@ -92,12 +92,13 @@ pub(crate) fn extract(archive: &Path, dir: &Path) -> Result<PathBuf> {
 /// There are fewer or more, or a directory cannot be read.
 pub(crate) fn expect(dir: &Path, files: u32) -> Result<()> {
     let found = count(dir)?;
-    match found == u64::from(files) {
-        true => Ok(()),
-        false => Err(Error::Refused(format!(
+    if found == u64::from(files) {
+        Ok(())
+    } else {
+        Err(Error::Refused(format!(
             "{found} of {files} files are in {}",
             dir.display()
-        ))),
+        )))
     }
 }
 
@@ -106,9 +107,10 @@ fn count(dir: &Path) -> Result<u64> {
     for entry in fs::read_dir(dir).map_err(on(dir))? {
         let entry = entry.map_err(on(dir))?;
         let kind = entry.file_type().map_err(on(&entry.path()))?;
-        files += match kind.is_dir() {
-            true => count(&entry.path())?,
-            false => u64::from(kind.is_file()),
+        files += if kind.is_dir() {
+            count(&entry.path())?
+        } else {
+            u64::from(kind.is_file())
         };
     }
     Ok(files)

@@ -76,9 +76,10 @@ impl<R: Rank, T: Resident> ActiveFiles<R, T> {
             let mut files = self.files.lock();
             let active = files.get(&file.key());
             let is_there = active.is_some_and(|active| std::ptr::eq(&*active.file, file));
-            match is_there && (is_idle() || sapwood_fault::planted(214)) {
-                true => files.remove(&file.key()),
-                false => None,
+            if is_there && (is_idle() || sapwood_fault::planted(214)) {
+                files.remove(&file.key())
+            } else {
+                None
             }
         };
         drop(gone);
@@ -116,9 +117,10 @@ impl<R: Rank, T: Resident> ActiveFiles<R, T> {
                 active.since = now;
                 due.push(Arc::clone(&active.file));
             }
-            let rest = match age >= interval {
-                true => interval,
-                false => interval - age,
+            let rest = if age >= interval {
+                interval
+            } else {
+                interval - age
             };
             next = Some(next.map_or(rest, |next| next.min(rest)));
         }

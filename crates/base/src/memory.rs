@@ -147,14 +147,16 @@ impl Hierarchy {
             .or_else(|_| path.strip_prefix("/"))
             .unwrap_or(Path::new(""));
         // A group outside the mounted hierarchy is shown as `/..`.
-        let below = match below.components().any(|part| part == Component::ParentDir) {
-            true => Path::new(""),
-            false => below,
+        let below = if below.components().any(|part| part == Component::ParentDir) {
+            Path::new("")
+        } else {
+            below
         };
         let top = system.join(self.at.strip_prefix("/").unwrap_or(&self.at));
-        let names: &[&str] = match self.legacy {
-            true => &["memory.limit_in_bytes"],
-            false => &["memory.max", "memory.high"],
+        let names: &[&str] = if self.legacy {
+            &["memory.limit_in_bytes"]
+        } else {
+            &["memory.max", "memory.high"]
         };
         let groups = below.ancestors().map(|group| top.join(group));
         groups

@@ -170,9 +170,10 @@ impl Operand {
     /// [`Error`].
     pub fn open_whole(&self, options: OpenOptions) -> Result<OperandFiles, Error> {
         let whole = self.open_file(options)?;
-        let backing = match self.how.backing && self.is_in_qcow2(&*whole)? {
-            true => open_backing(&self.file, &*whole)?,
-            false => Vec::new(),
+        let backing = if self.how.backing && self.is_in_qcow2(&*whole)? {
+            open_backing(&self.file, &*whole)?
+        } else {
+            Vec::new()
         };
         Ok(OperandFiles { whole, backing })
     }
@@ -200,12 +201,11 @@ impl Operand {
     /// # Errors
     /// [`OperandError`].
     pub fn part_of(&self, files: OperandFiles) -> Result<Arc<dyn Device>, OperandError> {
-        let whole = match self.is_in_qcow2(&*files.whole)? {
-            true => {
-                let below = backing_disk(files.backing)?;
-                Arc::new(Qcow2Device::open(files.whole, below)?)
-            }
-            false => files.whole,
+        let whole = if self.is_in_qcow2(&*files.whole)? {
+            let below = backing_disk(files.backing)?;
+            Arc::new(Qcow2Device::open(files.whole, below)?)
+        } else {
+            files.whole
         };
         let device = whole.name().to_owned();
         let (start, len) = match &self.part {

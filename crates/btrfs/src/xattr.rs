@@ -98,9 +98,10 @@ fn put(
         let mut rest = Vec::new();
         let mut found = false;
         for entry in dir_items(old.unwrap_or_default()).flatten() {
-            match entry.name == name {
-                true => found = true,
-                false => rest.extend(entry.encode()),
+            if entry.name == name {
+                found = true
+            } else {
+                rest.extend(entry.encode())
             }
         }
         match (mode, found) {
@@ -136,9 +137,10 @@ pub(crate) fn check_size(store: &Store, name: &[u8], value: &[u8]) -> Result<()>
     if value.len() > rules::XATTR_VALUE_MAX {
         return Err(vfs::Error::AttributeTooLarge.into());
     }
-    match value.len() > limit {
-        true => Err(vfs::Error::NoSpace.into()),
-        false => Ok(()),
+    if value.len() > limit {
+        Err(vfs::Error::NoSpace.into())
+    } else {
+        Ok(())
     }
 }
 

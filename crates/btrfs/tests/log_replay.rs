@@ -153,9 +153,10 @@ fn blocks(device: &Arc<MemoryDevice>, of_log: bool) -> Vec<Place> {
     let wanted = |header: &Header| {
         let generation = header.generation.get();
         let is_log = header.owner.get() == objectid::TREE_LOG;
-        match of_log {
-            true => is_log && generation == last + 1,
-            false => !is_log && generation <= last && header.fsid == sb.tree_fsid(),
+        if of_log {
+            is_log && generation == last + 1
+        } else {
+            !is_log && generation <= last && header.fsid == sb.tree_fsid()
         }
     };
     let mut places: Vec<Place> = Vec::new();
@@ -298,9 +299,10 @@ fn hostile_items(log: &Log) {
         let start = Header::SIZE + block.item_offset(slot).unwrap();
         let size = block.item_size(slot).unwrap();
         let in_key = random(3) == 0 || size == 0;
-        let at = match in_key {
-            true => Header::SIZE + slot * Item::SIZE + random(17),
-            false => start + random(size),
+        let at = if in_key {
+            Header::SIZE + slot * Item::SIZE + random(17)
+        } else {
+            start + random(size)
         };
         bytes[at] = match random(3) {
             0 => 0,

@@ -285,10 +285,10 @@ pub(crate) unsafe fn optional<'a>(what: &str, pointer: *const c_char) -> Result<
 /// # Safety
 /// `pointer` leads to `len` bytes, or `len` is 0.
 pub(crate) unsafe fn bytes<'a>(pointer: *const c_void, len: usize) -> Result<&'a [u8]> {
-    match checked(pointer, len)? {
-        // SAFETY: the caller's promise; the length was checked.
-        true => Ok(unsafe { std::slice::from_raw_parts(pointer.cast(), len) }),
-        false => Ok(&[]),
+    if checked(pointer, len)? {
+        Ok(unsafe { std::slice::from_raw_parts(pointer.cast(), len) })
+    } else {
+        Ok(&[])
     }
 }
 
@@ -297,10 +297,10 @@ pub(crate) unsafe fn bytes<'a>(pointer: *const c_void, len: usize) -> Result<&'a
 /// # Safety
 /// As [`bytes`]; no other thread uses them.
 pub(crate) unsafe fn bytes_mut<'a>(pointer: *mut c_void, len: usize) -> Result<&'a mut [u8]> {
-    match checked(pointer, len)? {
-        // SAFETY: the caller's promise; the length was checked.
-        true => Ok(unsafe { std::slice::from_raw_parts_mut(pointer.cast(), len) }),
-        false => Ok(&mut []),
+    if checked(pointer, len)? {
+        Ok(unsafe { std::slice::from_raw_parts_mut(pointer.cast(), len) })
+    } else {
+        Ok(&mut [])
     }
 }
 

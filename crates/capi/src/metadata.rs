@@ -36,9 +36,10 @@ impl Time {
             return Err(wrong());
         }
         let seconds = Duration::from_secs(self.sec.unsigned_abs());
-        let whole = match self.sec < 0 {
-            true => SystemTime::UNIX_EPOCH.checked_sub(seconds),
-            false => SystemTime::UNIX_EPOCH.checked_add(seconds),
+        let whole = if self.sec < 0 {
+            SystemTime::UNIX_EPOCH.checked_sub(seconds)
+        } else {
+            SystemTime::UNIX_EPOCH.checked_add(seconds)
         };
         let nanos = Duration::from_nanos(self.nsec.into());
         whole

@@ -173,14 +173,12 @@ pub unsafe extern "C" fn sapwood_snapshot(
 ) -> c_int {
     // SAFETY: the promise of the crate.
     unsafe {
-        on_two(
-            fs,
-            ("from", from),
-            ("to", to),
-            |fs, from, to| match read_only {
-                true => fs.snapshot_read_only(from, to),
-                false => fs.snapshot(from, to),
-            },
-        )
+        on_two(fs, ("from", from), ("to", to), |fs, from, to| {
+            if read_only {
+                fs.snapshot_read_only(from, to)
+            } else {
+                fs.snapshot(from, to)
+            }
+        })
     }
 }

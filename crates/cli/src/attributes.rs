@@ -151,9 +151,10 @@ pub(super) fn chmod(args: &ChmodArgs) -> Result<()> {
                 let (path, old) = (shown_path(path), found.mode());
                 output::line(format!("{path}: {old:04o} -> {mode:04o}"))?;
             }
-            match stop.is_stopped() {
-                true => Err(interrupt::failure(&format!("{changed} changed"))),
-                false => Ok(()),
+            if stop.is_stopped() {
+                Err(interrupt::failure(&format!("{changed} changed")))
+            } else {
+                Ok(())
             }
         };
         with_all_below(fs, path, args.recursive, &mut change)
@@ -184,18 +185,20 @@ pub(super) fn chown(args: &ChownArgs) -> Result<()> {
         let (uid, gid) = ids(fs, &args.owner)?;
         let mut change = |path: &Path, found: &Metadata, named: bool| {
             let follows = named && found.is_symlink() && !args.no_dereference && !args.recursive;
-            let real: PathBuf = match follows {
-                true => fs.canonicalize(path).map_err(failed)?,
-                false => path.to_owned(),
+            let real: PathBuf = if follows {
+                fs.canonicalize(path).map_err(failed)?
+            } else {
+                path.to_owned()
             };
             fs.set_owner(&real, uid, gid).map_err(failed)?;
             changed += 1;
             if args.verbose {
                 output::line(format!("{}: {}", shown_path(path), args.owner))?;
             }
-            match stop.is_stopped() {
-                true => Err(interrupt::failure(&format!("{changed} changed"))),
-                false => Ok(()),
+            if stop.is_stopped() {
+                Err(interrupt::failure(&format!("{changed} changed")))
+            } else {
+                Ok(())
             }
         };
         with_all_below(fs, path, args.recursive, &mut change)

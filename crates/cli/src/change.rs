@@ -159,25 +159,25 @@ pub(super) fn mkdir(args: &MkdirArgs) -> Result<()> {
         fs.set_creator(uid, gid);
         fs.set_umask(umask);
         let exists = fs.exists(path).map_err(failed)?;
-        match args.parents {
-            true => fs.create_dir_all_with(path, 0o777).map_err(failed)?,
-            false => {
-                named(path)?;
-                let made = fs.create_dir_with(path, 0o777);
-                made.map_err(|error| match error.kind() {
-                    ErrorKind::NotFound => failed(error).advise("-p makes missing directories"),
-                    _ => failed(error),
-                })?;
-            }
+        if args.parents {
+            fs.create_dir_all_with(path, 0o777).map_err(failed)?
+        } else {
+            named(path)?;
+            let made = fs.create_dir_with(path, 0o777);
+            made.map_err(|error| match error.kind() {
+                ErrorKind::NotFound => failed(error).advise("-p makes missing directories"),
+                _ => failed(error),
+            })?;
         }
         // As with mkdir(1), only the last directory gets the mode, whatever the umask is.
         if let Some(mode) = args.mode.as_ref().filter(|_| !exists) {
             let mode = mode.apply(0o777, true, umask);
             fs.set_permissions(path, mode).map_err(failed)?;
         }
-        match args.verbose && !exists {
-            true => output::line(format!("created {}", shown_path(path))),
-            false => Ok(()),
+        if args.verbose && !exists {
+            output::line(format!("created {}", shown_path(path)))
+        } else {
+            Ok(())
         }
     })
 }
@@ -251,9 +251,10 @@ fn move_one(fs: &FileSystem, from: &Path, to: &Destination, args: &MvArgs) -> Re
     named(from)?;
     let moved = fs.symlink_metadata(from).map_err(failed)?;
     let target = to.target(from, moved.is_dir())?;
-    let renamed = match args.no_clobber {
-        true => fs.rename_no_replace(from, &target),
-        false => fs.rename(from, &target),
+    let renamed = if args.no_clobber {
+        fs.rename_no_replace(from, &target)
+    } else {
+        fs.rename(from, &target)
     };
     match renamed {
         Ok(()) if args.verbose => {
@@ -275,23 +276,20 @@ pub(super) fn ln(args: &LnArgs) -> Result<()> {
         return Ok(());
     };
     let (uid, gid, _) = owner::chosen(args.owner);
-    let (image, old, new) = match args.symbolic {
-        true => {
-            let (image, new) = in_image(new)?;
-            let old: Vec<PathBuf> = targets.iter().map(PathBuf::from).collect();
-            (image, old, new)
-        }
-        false => {
-            let mut images = by_image(targets)?;
-            let (Some((image, old)), true) = (images.pop(), images.is_empty()) else {
-                return Err(Failure::on(
-                    "ln",
-                    "a hard link cannot lead to another image",
-                ));
-            };
-            let new = within_place(&image, new, "ln")?;
-            (image, old, new)
-        }
+    let (image, old, new) = if args.symbolic {
+        let (image, new) = in_image(new)?;
+        let old: Vec<PathBuf> = targets.iter().map(PathBuf::from).collect();
+        (image, old, new)
+    } else {
+        let mut images = by_image(targets)?;
+        let (Some((image, old)), true) = (images.pop(), images.is_empty()) else {
+            return Err(Failure::on(
+                "ln",
+                "a hard link cannot lead to another image",
+            ));
+        };
+        let new = within_place(&image, new, "ln")?;
+        (image, old, new)
     };
     with_image(&image, &args.choice, false, |fs| {
         fs.set_creator(uid, gid);
@@ -317,19 +315,19 @@ fn link(fs: &FileSystem, old: &Path, to: &Destination, args: &LnArgs) -> Result<
             _ => {}
         }
     }
-    let made = match args.symbolic {
-        true => fs.symlink(old, &new),
-        false => fs.hard_link(old, &new),
+    let made = if args.symbolic {
+        fs.symlink(old, &new)
+    } else {
+        fs.hard_link(old, &new)
     };
     made.map_err(|error| match error.kind() {
         ErrorKind::AlreadyExists => Failure::on(shown_path(&new), "file exists; -f replaces it"),
         _ => failed_on(&new, error),
     })?;
-    match args.verbose {
-        true => {
-            let old = output::name(old.as_os_str().as_bytes());
-            output::line(format!("{} -> {old}", shown_path(&new)))
-        }
-        false => Ok(()),
+    if args.verbose {
+        let old = output::name(old.as_os_str().as_bytes());
+        output::line(format!("{} -> {old}", shown_path(&new)))
+    } else {
+        Ok(())
     }
 }

@@ -48,16 +48,18 @@ pub(super) fn run(args: &Args) -> Result<()> {
         error => {
             let missing = error.needs_devices();
             let failure = Failure::new(IMAGE, error);
-            match missing {
-                true => failure.advise(DEVICES),
-                false => failure,
+            if missing {
+                failure.advise(DEVICES)
+            } else {
+                failure
             }
         }
     })?;
     print(args, &report)?;
-    match report.clean {
-        true => Ok(()),
-        false => Err(Failure::reported()),
+    if report.clean {
+        Ok(())
+    } else {
+        Err(Failure::reported())
     }
 }
 

@@ -84,10 +84,7 @@ impl SubvolumeChoice {
         } else if self.top_level {
             options = options.top_level();
         }
-        Ok(match read_only {
-            true => options,
-            false => fixed(options)?,
-        })
+        Ok(if read_only { options } else { fixed(options)? })
     }
 }
 

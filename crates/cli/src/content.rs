@@ -133,15 +133,14 @@ fn zeros(mut count: u64) -> Result<()> {
 /// The image and the path of a command that needs a file.
 fn file_of(place: &OsStr, command: &str) -> Result<(PathBuf, PathBuf)> {
     let (image, path) = in_image(place)?;
-    match path.as_os_str().is_empty() {
-        true => {
-            let line = format!(
-                "{command} needs a file in the image: {}:/PATH",
-                image.display()
-            );
-            Err(Failure::new(USAGE, line))
-        }
-        false => Ok((image, path)),
+    if path.as_os_str().is_empty() {
+        let line = format!(
+            "{command} needs a file in the image: {}:/PATH",
+            image.display()
+        );
+        Err(Failure::new(USAGE, line))
+    } else {
+        Ok((image, path))
     }
 }
 
@@ -266,13 +265,12 @@ fn run(editor: &OsStr, file: &Path) -> Result<()> {
         .arg(file)
         .status()
         .map_err(|error| Failure::on("sh", error))?;
-    match status.success() {
-        true => Ok(()),
-        false => {
-            let name = output::name(editor.as_bytes());
-            let why =
-                format_args!("{status}; the image is unchanged. $VISUAL or $EDITOR names another");
-            Err(Failure::on(name, why))
-        }
+    if status.success() {
+        Ok(())
+    } else {
+        let name = output::name(editor.as_bytes());
+        let why =
+            format_args!("{status}; the image is unchanged. $VISUAL or $EDITOR names another");
+        Err(Failure::on(name, why))
     }
 }

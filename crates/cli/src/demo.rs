@@ -152,9 +152,10 @@ fn tell(kind: Kind, image: &Path, dir: &Path) -> Result<()> {
     let text = local(&safe, fs::read_to_string(&safe))?;
     line(format!("   notes/safe.txt: {}", text.trim_end()))?;
     let hasty_survived = hasty.exists();
-    line(match hasty_survived {
-        true => "   notes/hasty.txt: survived too, though nobody had promised it",
-        false => "   notes/hasty.txt: gone, as nobody had promised it",
+    line(if hasty_survived {
+        "   notes/hasty.txt: survived too, though nobody had promised it"
+    } else {
+        "   notes/hasty.txt: gone, as nobody had promised it"
     })?;
     mount.unmount()?;
 

@@ -121,15 +121,16 @@ impl Request {
         if let Some(new) = new {
             new.finish()?;
         }
-        match self.quiet {
-            true => Ok(()),
-            false => output::line(format_args!(
+        if self.quiet {
+            Ok(())
+        } else {
+            output::line(format_args!(
                 "{}: {}, {}, uuid {}",
                 self.file.display(),
                 self.options.kind(),
                 output::size(made.size()),
                 output::uuid(&made.uuid())
-            )),
+            ))
         }
     }
 

@@ -42,9 +42,10 @@ impl Entry {
         found: &Metadata,
     ) -> Result<Self> {
         let (name, path_bytes) = output::json::text(shown.as_os_str().as_bytes());
-        let target = match found.is_symlink() {
-            true => Some(fs.read_link(path).map_err(failed)?),
-            false => None,
+        let target = if found.is_symlink() {
+            Some(fs.read_link(path).map_err(failed)?)
+        } else {
+            None
         };
         let target = target.map(|target| output::json::text(target.as_os_str().as_bytes()));
         let (target, target_bytes) = target.unzip();

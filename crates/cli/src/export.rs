@@ -162,9 +162,10 @@ fn export(
         let quiet = args.quiet || file == Path::new("-");
         let mut bar = progress::Files::new(quiet, "exported", copy::show);
         let sparse = options.sparse.unwrap_or(!options.layer);
-        let holes = match sparse {
-            true => Holes::AreLeftOut,
-            false => Holes::Count,
+        let holes = if sparse {
+            Holes::AreLeftOut
+        } else {
+            Holes::Count
         };
         // What changed is found by the export itself.
         if options.since.is_none() {

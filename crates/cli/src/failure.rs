@@ -60,9 +60,10 @@ impl Failure {
 
     /// The same failure, which also says what to do next.
     pub(super) fn advise(self, next: impl Display) -> Self {
-        let line = match self.line.is_empty() {
-            true => self.line,
-            false => format!("{}; {next}", self.line),
+        let line = if self.line.is_empty() {
+            self.line
+        } else {
+            format!("{}; {next}", self.line)
         };
         Self { line, ..self }
     }
@@ -148,13 +149,16 @@ fn next(error: &OpenError) -> Option<String> {
         OpenError::Kind {
             path,
             source: DetectError::Neither,
-        } => match named_part(path) {
-            true => return None,
-            false => format!(
-                "`sapwood info {}` lists the partitions of a disk",
-                path.display()
-            ),
-        },
+        } => {
+            if named_part(path) {
+                return None;
+            } else {
+                format!(
+                    "`sapwood info {}` lists the partitions of a disk",
+                    path.display()
+                )
+            }
+        }
         _ => return None,
     })
 }
@@ -211,9 +215,10 @@ impl From<OptionError> for Failure {
     fn from(error: OptionError) -> Self {
         let unknown = matches!(error, OptionError::Unknown(_));
         let failure = Self::new(USAGE, error);
-        match unknown {
-            true => failure.advise("`sapwood mount-options` explains all"),
-            false => failure,
+        if unknown {
+            failure.advise("`sapwood mount-options` explains all")
+        } else {
+            failure
         }
     }
 }

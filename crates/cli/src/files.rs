@@ -26,12 +26,11 @@ pub(super) fn in_image(place: &OsStr) -> Result<(PathBuf, PathBuf)> {
 
 /// Refuses `-` for a new image: standard output has no positions.
 pub(super) fn refuse_stream(image: &Path) -> Result<()> {
-    match image == Path::new("-") {
-        true => {
-            let why = "an image cannot be written to standard output; ./- is a file of that name";
-            Err(Failure::local(image, why).with_code(USAGE))
-        }
-        false => Ok(()),
+    if image == Path::new("-") {
+        let why = "an image cannot be written to standard output; ./- is a file of that name";
+        Err(Failure::local(image, why).with_code(USAGE))
+    } else {
+        Ok(())
     }
 }
 

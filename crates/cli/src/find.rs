@@ -131,9 +131,10 @@ pub(super) fn with_long_options(args: Vec<OsString>) -> Vec<OsString> {
     }
     let long = |arg: OsString| {
         let word = arg.to_str().and_then(|arg| arg.strip_prefix('-'));
-        match word.is_some_and(|word| WORDS.contains(&word)) {
-            true => OsString::from_vec([b"-", arg.as_bytes()].concat()),
-            false => arg,
+        if word.is_some_and(|word| WORDS.contains(&word)) {
+            OsString::from_vec([b"-", arg.as_bytes()].concat())
+        } else {
+            arg
         }
     };
     args.into_iter().map(long).collect()
@@ -339,9 +340,10 @@ struct Found<'f> {
 
 impl Found<'_> {
     fn is_empty(&self) -> Result<bool> {
-        match self.metadata.is_dir() {
-            true => (self.is_empty_dir)(),
-            false => Ok(self.metadata.is_file() && self.metadata.len() == 0),
+        if self.metadata.is_dir() {
+            (self.is_empty_dir)()
+        } else {
+            Ok(self.metadata.is_file() && self.metadata.len() == 0)
         }
     }
 }

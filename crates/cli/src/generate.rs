@@ -131,9 +131,10 @@ fn page(command: &Command, path: &str, name: &str, parent: &str) -> io::Result<V
         .after_help("");
     // The lists of options are sections of their own.
     let lists = options_of(path);
-    let named = match lists.is_empty() {
-        true => named,
-        false => named.long_about(None::<&'static str>),
+    let named = if lists.is_empty() {
+        named
+    } else {
+        named.long_about(None::<&'static str>)
     };
     let man = manual(named, name);
     let mut text = Vec::new();
@@ -319,9 +320,10 @@ fn term(option: &Arg) -> String {
     let names: Vec<String> = short.into_iter().chain(long).collect();
     let values = option.get_value_names().unwrap_or_default();
     let values: Vec<String> = values.iter().map(|value| format!(" <{value}>")).collect();
-    let values = match option.get_action().takes_values() {
-        true => values.concat(),
-        false => String::new(),
+    let values = if option.get_action().takes_values() {
+        values.concat()
+    } else {
+        String::new()
     };
     format!("{}{values}", names.join(", "))
 }

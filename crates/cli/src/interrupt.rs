@@ -96,9 +96,10 @@ pub(super) fn came() -> bool {
 
 /// Fails if a signal came: with what was done until then.
 pub(super) fn check(done: impl FnOnce() -> String) -> Result<(), Failure> {
-    match came() {
-        true => Err(failure(&done())),
-        false => Ok(()),
+    if came() {
+        Err(failure(&done()))
+    } else {
+        Ok(())
     }
 }
 

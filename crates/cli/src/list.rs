@@ -114,9 +114,10 @@ struct Lister<'a> {
 
 impl Lister<'_> {
     fn place(&mut self, fs: &FileSystem, path: &Path) -> Result<()> {
-        let top = match self.args.long || self.args.directory {
-            true => fs.symlink_metadata(path),
-            false => fs.metadata(path).or_else(|_| fs.symlink_metadata(path)),
+        let top = if self.args.long || self.args.directory {
+            fs.symlink_metadata(path)
+        } else {
+            fs.metadata(path).or_else(|_| fs.symlink_metadata(path))
         };
         let metadata = top.map_err(failed)?;
         if metadata.is_dir() && !self.args.directory {
@@ -228,9 +229,10 @@ impl Lister<'_> {
         let widest = widest.max().unwrap_or(0);
         let names = rows.iter().map(|row| {
             let name = output::name(row.name.as_os_str().as_bytes());
-            match self.args.inode {
-                true => format!("{:>widest$} {name}", row.metadata.ino()),
-                false => name,
+            if self.args.inode {
+                format!("{:>widest$} {name}", row.metadata.ino())
+            } else {
+                name
             }
         });
         let names: Vec<String> = names.collect();
@@ -251,9 +253,10 @@ impl Lister<'_> {
         };
         let [ino, links, uid, gid, size] = [0, 1, 2, 3, 4].map(width);
         for (row, fields) in rows.iter().zip(&fields) {
-            let inode = match self.args.inode {
-                true => format!("{:>ino$} ", fields[0]),
-                false => String::new(),
+            let inode = if self.args.inode {
+                format!("{:>ino$} ", fields[0])
+            } else {
+                String::new()
             };
             output::line(format!(
                 "{inode}{} {:>links$} {:>uid$} {:>gid$} {:>size$} {} {}{}",
@@ -272,9 +275,12 @@ impl Lister<'_> {
 
     /// Inode number, links, owner, group, size.
     fn fields(&self, metadata: &Metadata) -> [String; 5] {
-        let size = || match self.args.human_readable {
-            true => output::human(metadata.len()),
-            false => metadata.len().to_string(),
+        let size = || {
+            if self.args.human_readable {
+                output::human(metadata.len())
+            } else {
+                metadata.len().to_string()
+            }
         };
         [
             metadata.ino().to_string(),
@@ -298,9 +304,10 @@ pub(super) fn tree(args: &TreeArgs) -> Result<()> {
         let mut counts = (0_u64, 0_u64);
         while let Some(entry) = below.step().map_err(failed)? {
             let (path, metadata) = (entry.path(), entry.metadata());
-            match metadata.is_dir() {
-                true => counts.0 += 1,
-                false => counts.1 += 1,
+            if metadata.is_dir() {
+                counts.0 += 1
+            } else {
+                counts.1 += 1
             }
             if !args.long_paths.has(path.as_os_str().len(), &mut left_out) {
                 continue;
@@ -309,9 +316,10 @@ pub(super) fn tree(args: &TreeArgs) -> Result<()> {
                 array.push(&Entry::new(fs, path, entry.relative_path(), metadata)?)?;
                 continue;
             }
-            let target = match metadata.is_dir() {
-                true => "/".to_owned(),
-                false => entry::arrow(fs, path, metadata)?,
+            let target = if metadata.is_dir() {
+                "/".to_owned()
+            } else {
+                entry::arrow(fs, path, metadata)?
             };
             let name = path.file_name().unwrap_or_default();
             let indent = "  ".repeat(entry.depth());

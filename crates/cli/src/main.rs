@@ -339,9 +339,10 @@ struct MountOptionsArgs {
 
 impl MountOptionsArgs {
     fn page(&self) -> String {
-        match self.markdown {
-            true => sapwood::options::table::as_markdown(),
-            false => sapwood::options::table::as_text(),
+        if self.markdown {
+            sapwood::options::table::as_markdown()
+        } else {
+            sapwood::options::table::as_text()
         }
     }
 }

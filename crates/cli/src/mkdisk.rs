@@ -106,16 +106,15 @@ pub(super) fn run(args: &Args) -> Result<()> {
     let written = builder.write_with_progress(&args.image, &mut |step| copy::show(&bar, step));
     bar.finish_and_clear();
     written.map_err(failure)?;
-    match args.quiet {
-        true => Ok(()),
-        false => {
-            let size = args.image.metadata().map_or(0, |found| found.len());
-            let (image, count) = (args.image.display(), args.part.len());
-            output::line(format!(
-                "{image}: {count} partitions, {}",
-                output::size(size)
-            ))
-        }
+    if args.quiet {
+        Ok(())
+    } else {
+        let size = args.image.metadata().map_or(0, |found| found.len());
+        let (image, count) = (args.image.display(), args.part.len());
+        output::line(format!(
+            "{image}: {count} partitions, {}",
+            output::size(size)
+        ))
     }
 }
 
@@ -187,9 +186,12 @@ fn partition(text: &str) -> Result<NewPartition> {
         }
         let (name, value) = field.split_once('=').unwrap_or((&field, ""));
         let image = builder.take();
-        let needs = || match field.contains('=') {
-            true => bad(&format!("{name}= needs a format before it")),
-            false => bad("formats are btrfs and ext4"),
+        let needs = || {
+            if field.contains('=') {
+                bad(&format!("{name}= needs a format before it"))
+            } else {
+                bad("formats are btrfs and ext4")
+            }
         };
         match name {
             "size" if value == "rest" => made.size = PartitionSize::Rest,

@@ -64,9 +64,10 @@ pub(super) struct OptionsArgs {
 
 impl OptionsArgs {
     pub(super) fn page(&self) -> String {
-        match self.markdown {
-            true => table::as_markdown(),
-            false => table::as_text(),
+        if self.markdown {
+            table::as_markdown()
+        } else {
+            table::as_text()
         }
     }
 }
@@ -106,14 +107,13 @@ fn in_place(args: &Args, options: &MkfsOptions, sources: &Sources) -> Result<()>
     let device = sapwood::image::open_device(image, false)?;
     let made = sapwood::mkfs::mkfs(&*device, image, options, false);
     let made = made.map_err(|error| mkfs_failure(image, &error))?;
-    let missing = match sources.is_empty() {
-        false => fill(args, &device, sources, options)?,
-        true => {
-            if let Some((uid, gid)) = root_owner(options) {
-                set_root_owner(device, image, uid, gid)?;
-            }
-            0
+    let missing = if !sources.is_empty() {
+        fill(args, &device, sources, options)?
+    } else {
+        if let Some((uid, gid)) = root_owner(options) {
+            set_root_owner(device, image, uid, gid)?;
         }
+        0
     };
     print(args, options, &made)?;
     complete(args, missing)

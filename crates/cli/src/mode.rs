@@ -113,10 +113,13 @@ impl ModeChange {
     /// The mode that `mode` becomes.
     pub(super) fn apply(&self, mode: u32, is_dir: bool, umask: u32) -> u32 {
         match self {
-            Self::Exact { bits, all } => match is_dir && !all {
-                true => bits | (mode & SET_ID),
-                false => *bits,
-            },
+            Self::Exact { bits, all } => {
+                if is_dir && !all {
+                    bits | (mode & SET_ID)
+                } else {
+                    *bits
+                }
+            }
             Self::Symbolic(clauses) => clauses
                 .iter()
                 .fold(mode, |mode, clause| clause.apply(mode, is_dir, umask)),

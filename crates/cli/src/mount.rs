@@ -179,9 +179,10 @@ fn serve(
         .transpose()
         .map_err(|error| Failure::on("the process that mounts", error))?;
     let system = SystemLog::new(image, dir, broker.clone());
-    let manager = Arc::new(match args.foreground {
-        true => Notifier::from_environment(),
-        false => Notifier::default(),
+    let manager = Arc::new(if args.foreground {
+        Notifier::from_environment()
+    } else {
+        Notifier::default()
     });
     let mount = match &broker {
         Some(broker) => sapwood::mount::mount_confined(image, dir, options, broker),
@@ -257,14 +258,15 @@ fn failure(error: MountError) -> Failure {
 /// Says what this mount does not promise, and what to do instead.
 fn tell(dir: &Path, receives_sync: bool) {
     let dir = dir.display();
-    match receives_sync {
-        true => output::message(format_args!(
+    if receives_sync {
+        output::message(format_args!(
             "{dir}: umount(8) does not wait for the image: use `sapwood umount`"
-        )),
-        false => output::message(format_args!(
+        ))
+    } else {
+        output::message(format_args!(
             "{dir}: sync(1) and umount(8) do not wait for the image: use `sapwood sync` and \
-             `sapwood umount`"
-        )),
+         `sapwood umount`"
+        ))
     }
 }
 

@@ -72,9 +72,10 @@ pub(super) fn expect_items(bar: &ProgressBar, total: u64) {
 
 /// The progress of work in phases; hidden if `quiet`.
 pub(super) fn phases(quiet: bool) -> ProgressBar {
-    match quiet {
-        true => ProgressBar::hidden(),
-        false => styled(ProgressBar::no_length(), UNKNOWN_PHASE).with_message("the image"),
+    if quiet {
+        ProgressBar::hidden()
+    } else {
+        styled(ProgressBar::no_length(), UNKNOWN_PHASE).with_message("the image")
     }
 }
 
@@ -131,9 +132,10 @@ impl Files {
         what: &'static str,
         others: fn(&ProgressBar, Progress<'_>),
     ) -> Self {
-        let bar = match quiet {
-            true => ProgressBar::hidden(),
-            false => styled(ProgressBar::no_length(), FILES),
+        let bar = if quiet {
+            ProgressBar::hidden()
+        } else {
+            styled(ProgressBar::no_length(), FILES)
         };
         bar.set_message(format!("{what} 0 files"));
         Self {

@@ -56,9 +56,10 @@ pub(super) fn run(args: &Args) -> Result<()> {
         std::thread::sleep(Duration::from_secs(1));
         let now = read(&args.dir)?;
         let change = now.since(&total);
-        match args.json {
-            true => step(&now, &change)?,
-            false => output::line(format_args!("\n{}", Table::of(&now).with_change(&change)))?,
+        if args.json {
+            step(&now, &change)?
+        } else {
+            output::line(format_args!("\n{}", Table::of(&now).with_change(&change)))?
         }
         total = now;
     }
@@ -83,9 +84,10 @@ fn step(total: &Counters, change: &Counters) -> Result<()> {
 fn read(dir: &Path) -> Result<Counters> {
     let json = sapwood::mount::control::stats(dir).map_err(|error| {
         let foreign = error.raw_os_error() == Some(libc::ENOTTY);
-        match foreign {
-            true => Failure::local(dir, "not in a mount of ours"),
-            false => Failure::local(dir, error),
+        if foreign {
+            Failure::local(dir, "not in a mount of ours")
+        } else {
+            Failure::local(dir, error)
         }
     })?;
     Counters::parse(&json).map_err(|error| Failure::local(dir, error))

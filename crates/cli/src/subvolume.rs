@@ -417,9 +417,10 @@ fn snapshot(
     with(&image, choice, |fs| {
         let found = fs.subvolume_at(&from);
         found.map_err(|error| not_one(fs, choice, error))?;
-        let made = match read_only {
-            true => fs.snapshot_read_only(&from, &to),
-            false => fs.snapshot(&from, &to),
+        let made = if read_only {
+            fs.snapshot_read_only(&from, &to)
+        } else {
+            fs.snapshot(&from, &to)
         };
         made.map_err(|error: Error| failed_on(&to, error))
     })

@@ -48,17 +48,18 @@ pub(super) fn parse(text: &str) -> Result<SystemTime, String> {
     if let Some(seconds) = text.strip_prefix('@') {
         let (whole, fraction) = seconds.split_once('.').unwrap_or((seconds, ""));
         let whole: i64 = whole.parse().map_err(|_| wrong())?;
-        let nanoseconds = match fraction.len() <= 9 && fraction.bytes().all(|b| b.is_ascii_digit())
-        {
-            true => format!("{fraction:0<9}")
+        let nanoseconds = if fraction.len() <= 9 && fraction.bytes().all(|b| b.is_ascii_digit()) {
+            format!("{fraction:0<9}")
                 .parse::<u32>()
-                .map_err(|_| wrong())?,
-            false => return Err(wrong()),
+                .map_err(|_| wrong())?
+        } else {
+            return Err(wrong());
         };
         let seconds = Duration::from_secs(whole.unsigned_abs());
-        let time = match whole < 0 {
-            true => SystemTime::UNIX_EPOCH.checked_sub(seconds),
-            false => SystemTime::UNIX_EPOCH.checked_add(seconds),
+        let time = if whole < 0 {
+            SystemTime::UNIX_EPOCH.checked_sub(seconds)
+        } else {
+            SystemTime::UNIX_EPOCH.checked_add(seconds)
         };
         let time = time.and_then(|time| time.checked_add(Duration::from_nanos(nanoseconds.into())));
         return time.ok_or_else(wrong);

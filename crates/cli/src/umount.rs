@@ -283,11 +283,10 @@ fn unmount(dir: &Path, entry: &MountEntry, lazy: bool) -> Result<()> {
     mount::unmount(dir, lazy || dead).map_err(|error| {
         let busy = matches!(error, mount::UnmountError::Busy(_));
         let failure = Failure::local(dir, error);
-        match busy {
-            true => {
-                failure.advise("`fuser -vm` shows by what, `sapwood umount --lazy` detaches it")
-            }
-            false => failure,
+        if busy {
+            failure.advise("`fuser -vm` shows by what, `sapwood umount --lazy` detaches it")
+        } else {
+            failure
         }
     })?;
     if !lazy && !is_mounted(entry) {

@@ -50,11 +50,12 @@ pub(super) fn run(args: &Args) -> Result<()> {
         let (uid, gid, umask) = owner::chosen(None);
         fs.set_creator(uid, gid);
         fs.set_umask(umask);
-        let extracted = match args.layer {
-            true => apply(fs, &dir, archive, args)?,
-            false => with_progress(args.quiet, archive, |reader, progress| {
+        let extracted = if args.layer {
+            apply(fs, &dir, archive, args)?
+        } else {
+            with_progress(args.quiet, archive, |reader, progress| {
                 fs.extract_tar_into(&dir, reader, progress)
-            })?,
+            })?
         };
         extracted.map_err(|error| match error {
             ArchiveError::FileSystem(error) => Failure::from(error),

@@ -55,9 +55,10 @@ struct Space {
 pub(super) fn df(args: &DfArgs) -> Result<()> {
     let mut rows = Vec::new();
     for image in &args.images {
-        rows.push(match image.is_dir() {
-            true => of_mount(image)?,
-            false => of_image(image)?,
+        rows.push(if image.is_dir() {
+            of_mount(image)?
+        } else {
+            of_image(image)?
         });
     }
     if args.json {
@@ -65,9 +66,12 @@ pub(super) fn df(args: &DfArgs) -> Result<()> {
         let listed = rows.iter().try_for_each(|row| array.push(row));
         return array.end(listed);
     }
-    let size = |bytes: u64| match args.human_readable {
-        true => output::human(bytes),
-        false => bytes.div_ceil(1024).to_string(),
+    let size = |bytes: u64| {
+        if args.human_readable {
+            output::human(bytes)
+        } else {
+            bytes.div_ceil(1024).to_string()
+        }
     };
     let count = |number: u64| number.to_string();
     let unit = if args.human_readable {
@@ -75,30 +79,32 @@ pub(super) fn df(args: &DfArgs) -> Result<()> {
     } else {
         "1K-blocks"
     };
-    let mut table = vec![match args.inodes {
-        true => ["Image", "Type", "Inodes", "IUsed", "IFree", "IUse%"].map(String::from),
-        false => ["Image", "Type", unit, "Used", "Avail", "Use%"].map(String::from),
+    let mut table = vec![if args.inodes {
+        ["Image", "Type", "Inodes", "IUsed", "IFree", "IUse%"].map(String::from)
+    } else {
+        ["Image", "Type", unit, "Used", "Avail", "Use%"].map(String::from)
     }];
     table.extend(rows.iter().map(|row| {
         let name = output::name(row.image.as_bytes());
         let kind = row.kind.clone();
-        match args.inodes {
-            true => [
+        if args.inodes {
+            [
                 name,
                 kind,
                 count(row.inodes),
                 count(row.inodes_used),
                 count(row.inodes_free),
                 percent(row.inodes_used, row.inodes_free),
-            ],
-            false => [
+            ]
+        } else {
+            [
                 name,
                 kind,
                 size(row.size),
                 size(row.used),
                 size(row.available),
                 percent(row.used, row.available),
-            ],
+            ]
         }
     }));
     let width = |nth: usize| table.iter().map(|row| row[nth].chars().count()).max();
@@ -335,9 +341,10 @@ impl Du<'_> {
         if let Some(above) = open.last_mut() {
             above.sum = above.sum.saturating_add(last.sum);
         }
-        let deepest = match self.args.summarize {
-            true => 0,
-            false => self.args.max_depth.unwrap_or(usize::MAX),
+        let deepest = if self.args.summarize {
+            0
+        } else {
+            self.args.max_depth.unwrap_or(usize::MAX)
         };
         let wanted = depth <= deepest && (depth == 0 || self.args.all || last.metadata.is_dir());
         if !wanted || !self.args.long.has(last.end, left_out) {
@@ -355,9 +362,10 @@ impl Du<'_> {
     }
 
     fn size(&self, bytes: u64) -> String {
-        match self.args.human_readable {
-            true => output::human(bytes),
-            false => bytes.div_ceil(1024).to_string(),
+        if self.args.human_readable {
+            output::human(bytes)
+        } else {
+            bytes.div_ceil(1024).to_string()
         }
     }
 }

@@ -139,9 +139,10 @@ impl Places {
             &self.choice,
             read_only,
             |fs, path, several| {
-                let real: PathBuf = match self.no_dereference {
-                    true => path.to_owned(),
-                    false => fs.canonicalize(path).map_err(failed)?,
+                let real: PathBuf = if self.no_dereference {
+                    path.to_owned()
+                } else {
+                    fs.canonicalize(path).map_err(failed)?
                 };
                 work(fs, &real, several)
             },
@@ -216,9 +217,10 @@ fn list(place: &Places, values: bool, json: bool) -> Result<()> {
     let several = place.places.len() > 1;
     let listed = place.each(true, |fs, path, more| {
         for attribute in all(fs, path)? {
-            let head = match several || more {
-                true => format!("{}: ", shown_path(path)),
-                false => String::new(),
+            let head = if several || more {
+                format!("{}: ", shown_path(path))
+            } else {
+                String::new()
             };
             match (&mut array, values) {
                 (Some(array), _) => {

@@ -406,9 +406,10 @@ impl Geometry {
     /// The generation with which inode `to` has the checksums of inode `from`. Without
     /// metadata_csum it stays.
     pub fn same_seed_generation(&self, from: u32, to: u32, generation: u32) -> u32 {
-        match self.metadata_csum() {
-            true => same_seed_generation(self.csum_seed, from, to, generation),
-            false => generation,
+        if self.metadata_csum() {
+            same_seed_generation(self.csum_seed, from, to, generation)
+        } else {
+            generation
         }
     }
 

@@ -460,9 +460,10 @@ impl Inode {
     /// Attribute block; 0: none.
     pub const fn file_acl(&self) -> u64 {
         let low = self.base.file_acl_lo.get() as u64;
-        match self.wide_acl {
-            true => (self.base.file_acl_hi.get() as u64) << 32 | low,
-            false => low,
+        if self.wide_acl {
+            (self.base.file_acl_hi.get() as u64) << 32 | low
+        } else {
+            low
         }
     }
 

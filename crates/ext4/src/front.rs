@@ -134,12 +134,13 @@ impl front::Engine for Mount {
 
     fn statfs(&self) -> Result<FsStat> {
         let found = self.engine.space.statfs();
-        Ok(match self.engine.options.minix_df {
-            true => FsStat {
+        Ok(if self.engine.options.minix_df {
+            FsStat {
                 blocks: self.engine.geometry.blocks_count(),
                 ..found
-            },
-            false => found,
+            }
+        } else {
+            found
         })
     }
 
@@ -442,9 +443,10 @@ impl front::Engine for Mount {
         if class == XattrClass::Btrfs {
             return Err(vfs::Error::NotSupported);
         }
-        match value.len() > vfs::rules::XATTR_VALUE_MAX {
-            true => Err(vfs::Error::AttributeTooLarge),
-            false => Ok(()),
+        if value.len() > vfs::rules::XATTR_VALUE_MAX {
+            Err(vfs::Error::AttributeTooLarge)
+        } else {
+            Ok(())
         }
     }
 

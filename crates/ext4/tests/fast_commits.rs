@@ -25,9 +25,10 @@ type Judge = fn(&Arc<MemoryDevice>, &Tree) -> Outcome;
 
 /// What must be recovered. A recovery may set size and times of a directory that gets a name.
 fn kept(_: &str, node: &Node, _: &Node) -> Facts {
-    match node.is_dir() {
-        true => Facts::OF_IMAGE - (Facts::MTIME | Facts::CTIME | Facts::SIZE),
-        false => Facts::OF_IMAGE,
+    if node.is_dir() {
+        Facts::OF_IMAGE - (Facts::MTIME | Facts::CTIME | Facts::SIZE)
+    } else {
+        Facts::OF_IMAGE
     }
 }
 
@@ -53,9 +54,10 @@ fn run(program: &str, args: &[&std::ffi::OsStr]) -> Result<String, String> {
     let out = Command::new(program).args(args).output();
     let out = out.map_err(|error| format!("{program}: {error}"))?;
     let text = String::from_utf8_lossy(&out.stdout) + String::from_utf8_lossy(&out.stderr);
-    match out.status.success() || program == "e2fsck" && out.status.code() == Some(1) {
-        true => Ok(text.into_owned()),
-        false => Err(format!("{program} {args:?}: {}\n{text}", out.status)),
+    if out.status.success() || program == "e2fsck" && out.status.code() == Some(1) {
+        Ok(text.into_owned())
+    } else {
+        Err(format!("{program} {args:?}: {}\n{text}", out.status))
     }
 }
 

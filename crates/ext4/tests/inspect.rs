@@ -95,9 +95,10 @@ impl Fixture {
 }
 
 fn holds(text: &str, part: &str) -> Result<(), Failed> {
-    match text.contains(part) {
-        true => Ok(()),
-        false => Err(format!("no {part:?} in:\n{text}").into()),
+    if text.contains(part) {
+        Ok(())
+    } else {
+        Err(format!("no {part:?} in:\n{text}").into())
     }
 }
 
@@ -188,9 +189,10 @@ fn index() -> Result<(), Failed> {
     for n in 0..400 {
         holds(&shown, &format!(" a_rather_long_name_{n:04}\n"))?;
     }
-    match shown.contains("checksum") {
-        true => Err(shown.into()),
-        false => Ok(()),
+    if shown.contains("checksum") {
+        Err(shown.into())
+    } else {
+        Ok(())
     }
 }
 

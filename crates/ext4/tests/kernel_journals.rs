@@ -39,9 +39,12 @@ fn same(
     (other, theirs): (&str, &Tree),
     left_out: Facts,
 ) -> Result<(), String> {
-    let same = mine.compare(theirs, |_, node, _| match node.is_dir() {
-        true => Facts::OF_IMAGE - left_out,
-        false => Facts::OF_IMAGE,
+    let same = mine.compare(theirs, |_, node, _| {
+        if node.is_dir() {
+            Facts::OF_IMAGE - left_out
+        } else {
+            Facts::OF_IMAGE
+        }
     });
     same.map_err(|why| format!("{one} and {other}: {why}"))
 }

@@ -272,9 +272,10 @@ fn make_theirs(path: &Path, case: &Case) -> Result<(), Failed> {
     }
     args.push(path.to_str().unwrap());
     let config = path.with_extension("conf");
-    let hash = match case.words.contains("hash_alg=tea") {
-        true => "tea",
-        false => "half_md4",
+    let hash = if case.words.contains("hash_alg=tea") {
+        "tea"
+    } else {
+        "half_md4"
     };
     std::fs::write(&config, CONFIG.replace("HASH", hash))?;
     let made = Command::new("mke2fs")

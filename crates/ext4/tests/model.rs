@@ -139,9 +139,10 @@ impl Form {
         let first = number("SAPWOOD_SEED", 0);
         let seeds = first..first + number("SAPWOOD_COUNT", 15);
         let faults: Vec<String> = seeds.filter_map(|seed| self.sequence(seed).err()).collect();
-        match faults.is_empty() {
-            true => Ok(()),
-            false => Err(faults.join("\n").into()),
+        if faults.is_empty() {
+            Ok(())
+        } else {
+            Err(faults.join("\n").into())
         }
     }
 

@@ -162,9 +162,10 @@ fn inodes_of_the_last_groups_move() {
         "-O meta_bg,^resize_inode",
     ] {
         let args = format!("{SMALL_GROUPS} {features}");
-        let args = match features.contains("^has_journal") {
-            true => args.replace("-J size=1", ""),
-            false => args,
+        let args = if features.contains("^has_journal") {
+            args.replace("-J size=1", "")
+        } else {
+            args
         };
         let Some(image) = filled(64 * MIB, &args, FILL) else {
             eprintln!("the kernel cannot mount {features:?}");

@@ -146,9 +146,10 @@ impl Admitted {
     /// `EROFS`; the system's.
     pub fn check_writable(&self) -> io::Result<()> {
         let flags = rustix::fs::fstatvfs(&self.0)?.f_flag;
-        match flags.contains(StatVfsMountFlags::RDONLY) {
-            true => Err(io::Error::from_raw_os_error(libc::EROFS)),
-            false => Ok(()),
+        if flags.contains(StatVfsMountFlags::RDONLY) {
+            Err(io::Error::from_raw_os_error(libc::EROFS))
+        } else {
+            Ok(())
         }
     }
 }
@@ -273,9 +274,10 @@ impl Bulk {
         .map_err(errno)?;
         let (process, leader) = privileges::process(who, namespace).ok_or(libc::EOPNOTSUPP)?;
         let peer = rustix::net::sockopt::socket_peercred(&socket).map_err(|e| e.raw_os_error())?;
-        match peer.uid.as_raw() == who.uid && peer.pid.as_raw_pid() == leader {
-            true => Ok((socket, process)),
-            false => Err(libc::EPERM),
+        if peer.uid.as_raw() == who.uid && peer.pid.as_raw_pid() == leader {
+            Ok((socket, process))
+        } else {
+            Err(libc::EPERM)
         }
     }
 

@@ -98,9 +98,10 @@ fn attach_through(broker: &Broker, dir: &Path, read_only: bool) -> Result<Attach
     match (&*answer, device) {
         ([broker::DONE, kind, warning @ ..], Some(device)) => Ok(Attached {
             path: dir.to_owned(),
-            kind: match *kind == Type::Block.to_byte() {
-                true => Type::Block,
-                false => Type::Ordinary,
+            kind: if *kind == Type::Block.to_byte() {
+                Type::Block
+            } else {
+                Type::Ordinary
             },
             device,
             keeper: None,

@@ -53,9 +53,10 @@ pub(crate) fn after_chown(attr: &Attr, who: Caller) -> u32 {
         return attr.perm;
     }
     let locks = attr.perm & (SETGID | GROUP_EXEC) == SETGID;
-    let process = match locks {
-        true => Process::read(who.pid),
-        false => Process::default(),
+    let process = if locks {
+        Process::read(who.pid)
+    } else {
+        Process::default()
     };
     if locks && who.uid == 0 && process.may_keep_setid {
         return attr.perm & !SETUID;

@@ -271,9 +271,10 @@ fn write_blocks(
     let codec = log.codec();
     let sequence = tid as u32;
     let mut pieces = Vec::new();
-    let revoked = match sapwood_fault::planted(106) {
-        true => &[],
-        false => snapshot.revoked.as_slice(),
+    let revoked = if sapwood_fault::planted(106) {
+        &[]
+    } else {
+        snapshot.revoked.as_slice()
     };
     for blocks in revoked.chunks(codec.revokes_per_block()) {
         pieces.push(Piece::Made(codec.revoke(sequence, blocks)));

@@ -96,9 +96,10 @@ impl FromStr for IdRange {
         };
         // The largest number means none.
         let fits = |first: u32| first.checked_add(count).is_some();
-        match fits(from) && fits(to) && count > 0 {
-            true => Ok(Self { from, to, count }),
-            false => Err(wrong()),
+        if fits(from) && fits(to) && count > 0 {
+            Ok(Self { from, to, count })
+        } else {
+            Err(wrong())
         }
     }
 }

@@ -136,9 +136,10 @@ impl Salvage {
             Some(found) => found.add(&range),
             None => self.found = Some(Damage::new(range, cause)),
         }
-        match self.has_ended() {
-            true => Next::Ends,
-            false => Next::Goes,
+        if self.has_ended() {
+            Next::Ends
+        } else {
+            Next::Goes
         }
     }
 

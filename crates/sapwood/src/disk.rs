@@ -360,12 +360,10 @@ impl DiskBuilder {
         let mut built = Vec::new();
         for (index, partition) in self.partitions.iter().enumerate() {
             let rest = partition.size == PartitionSize::Rest;
-            built.push(match rest {
-                // Its size is known when the others are.
-                true => Built::Nothing,
-                false => {
-                    partition.build(None, self.derived(index, "file system"), &new, progress)?
-                }
+            built.push(if rest {
+                Built::Nothing
+            } else {
+                partition.build(None, self.derived(index, "file system"), &new, progress)?
             });
         }
         let places = self.places(&built)?;
@@ -407,9 +405,10 @@ impl DiskBuilder {
 
     /// The time of a format that records one, where none is given.
     fn fixed_time(&self) -> SystemTime {
-        match self.reproducible {
-            true => SystemTime::UNIX_EPOCH,
-            false => SystemTime::now(),
+        if self.reproducible {
+            SystemTime::UNIX_EPOCH
+        } else {
+            SystemTime::now()
         }
     }
 

@@ -227,9 +227,10 @@ fn top<'a>(fs: &'a FileSystem, path: &Path) -> Result<Node<'a>> {
     let name = path.as_os_str().as_bytes();
     let vfs: &dyn vfs::FileSystem = &**fs.engine();
     let node = tree::resolve(vfs, name, true).map_err(at(name))?;
-    match node.is_dir() {
-        true => Ok(node),
-        false => Err(ExportError::NotDirectory(path.to_owned())),
+    if node.is_dir() {
+        Ok(node)
+    } else {
+        Err(ExportError::NotDirectory(path.to_owned()))
     }
 }
 
@@ -426,9 +427,10 @@ fn is_damage(error: &vfs::Error) -> bool {
 
 /// Two files of which one cannot be read are not the same: the export reports it.
 fn not_same(error: vfs::Error) -> vfs::Result<bool> {
-    match is_damage(&error) {
-        true => Ok(false),
-        false => Err(error),
+    if is_damage(&error) {
+        Ok(false)
+    } else {
+        Err(error)
     }
 }
 

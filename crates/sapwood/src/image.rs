@@ -294,9 +294,10 @@ impl OpenFiles {
     /// Opens the image, and the devices of the options.
     pub(crate) fn open(path: &Path, options: &Options) -> Result<Self, OpenError> {
         let path = options.mounting().operand(path)?;
-        let how = match options.is_read_only() {
-            true => OpenOptions::read_only(),
-            false => OpenOptions::default(),
+        let how = if options.is_read_only() {
+            OpenOptions::read_only()
+        } else {
+            OpenOptions::default()
         };
         let open = |path: &Path| -> Result<_, OpenError> {
             let operand = Operand::parse(path)?;
@@ -329,9 +330,10 @@ impl OpenFiles {
         accept: impl FnOnce(Kind) -> Result<(), OpenError>,
     ) -> Result<(Mounted, Vec<Arc<dyn Device>>), OpenError> {
         let file = self.operand.part_of(self.whole)?;
-        let file = match options.is_unflushed() {
-            true => Unflushed::over(file, self.operand.is_export()),
-            false => file,
+        let file = if options.is_unflushed() {
+            Unflushed::over(file, self.operand.is_export())
+        } else {
+            file
         };
         let others = self.others.into_iter();
         let others = others.map(|(operand, whole)| Ok(operand.part_of(whole)?));
@@ -346,9 +348,10 @@ pub(crate) fn open_on(
     path: &Path,
     options: &Options,
 ) -> Result<(Mounted, Vec<Arc<dyn Device>>), OpenError> {
-    let device = match options.is_unflushed() {
-        true => Unflushed::over(device, false),
-        false => device,
+    let device = if options.is_unflushed() {
+        Unflushed::over(device, false)
+    } else {
+        device
     };
     let open = |path: &PathBuf| open_device(path, options.is_read_only());
     let others = options.devices().iter().map(open);

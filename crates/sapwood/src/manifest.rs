@@ -145,9 +145,10 @@ impl Manifest {
         let file = std::fs::File::open(path).map_err(failed)?;
         let mut limited = io::Read::take(file, LIMIT);
         io::Read::read_to_end(&mut limited, &mut text).map_err(failed)?;
-        let parsed = match text.starts_with(b"/ ") {
-            true => composefs::parse(&text),
-            false => mtree::parse(&text),
+        let parsed = if text.starts_with(b"/ ") {
+            composefs::parse(&text)
+        } else {
+            mtree::parse(&text)
         };
         parsed.map(Self).map_err(|wrong| ManifestError::Line {
             path: path.to_owned(),
@@ -196,10 +197,10 @@ impl Manifest {
             let content = work.content(item, &node, made);
             content.map_err(Cause::from).map_err(at(item))?;
             let (ino, kind) = (node.ino(), node.attr().kind);
-            match node.is_dir() {
-                // What is made in a directory changes its times.
-                true => directories.push((ino, item, made)),
-                false => work.finish(ino, kind, item, made).map_err(at(item))?,
+            if node.is_dir() {
+                directories.push((ino, item, made))
+            } else {
+                work.finish(ino, kind, item, made).map_err(at(item))?
             }
         }
         for (ino, item, made) in directories.into_iter().rev() {
@@ -266,9 +267,10 @@ struct Work<'a> {
 }
 
 fn directory(node: Node<'_>) -> vfs::Result<Node<'_>> {
-    match node.is_dir() {
-        true => Ok(node),
-        false => Err(Error::NotDirectory),
+    if node.is_dir() {
+        Ok(node)
+    } else {
+        Err(Error::NotDirectory)
     }
 }
 
@@ -380,9 +382,10 @@ impl<'a> Work<'a> {
     ) -> Result<Option<(Node<'a>, bool)>, Cause> {
         let what = match &item.kind {
             None | Some(ItemKind::Regular) if item.content.is_none() => {
-                return match item.optional {
-                    true => Ok(None),
-                    false => Err(Cause::Missing),
+                return if item.optional {
+                    Ok(None)
+                } else {
+                    Err(Cause::Missing)
                 };
             }
             Some(ItemKind::Link(target)) => {

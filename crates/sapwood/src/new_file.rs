@@ -239,13 +239,14 @@ fn old(path: &Path, replace: bool) -> Result<Option<Old>> {
         Ok(lock) => {
             let now = path.metadata().map_err(|source| host(path, source))?;
             let id = (found.dev(), found.ino());
-            match id == (now.dev(), now.ino()) {
-                false => Err(NewFileError::Changed(path.to_owned())),
-                true => Ok(Some(Old {
+            if id != (now.dev(), now.ino()) {
+                Err(NewFileError::Changed(path.to_owned()))
+            } else {
+                Ok(Some(Old {
                     id,
                     permissions: now.permissions(),
                     _lock: lock,
-                })),
+                }))
             }
         }
     }
@@ -377,13 +378,14 @@ impl Temporary {
         let mut names = TEMPORARY.lock();
         let path = &*self.0.path;
         let only_new = RenameFlags::NOREPLACE;
-        let renamed = match replace {
-            true => rustix::fs::rename(path, place),
-            false => match rustix::fs::renameat_with(CWD, path, CWD, place, only_new) {
+        let renamed = if replace {
+            rustix::fs::rename(path, place)
+        } else {
+            match rustix::fs::renameat_with(CWD, path, CWD, place, only_new) {
                 // Some file systems know no flags.
                 Err(Errno::INVAL | Errno::NOSYS) => rustix::fs::rename(path, place),
                 renamed => renamed,
-            },
+            }
         };
         if renamed.is_ok() {
             names.retain(|name| !Arc::ptr_eq(name, &self.0));

@@ -101,9 +101,10 @@ pub fn parse_size(text: &str) -> Option<u64> {
     let unit = 1_u64 << shift;
     let Some((whole, fraction)) = number.split_once('.') else {
         let count = number.parse::<u64>().ok()?;
-        return match sapwood_fault::planted(357) {
-            true => Some(count.wrapping_mul(unit)),
-            false => count.checked_mul(unit),
+        return if sapwood_fault::planted(357) {
+            Some(count.wrapping_mul(unit))
+        } else {
+            count.checked_mul(unit)
         };
     };
     // Nine digits are more than one in a gibibyte.

@@ -151,19 +151,19 @@ fn set(text: &[Unit]) -> Option<(Part, &[Unit])> {
         let low = *text.get(at)?;
         at += 1;
         let range = is(text.get(at), '-') && !is(text.get(at + 1), ']');
-        let high = match range {
-            true => *text.get(at + 1)?,
-            false => low,
-        };
+        let high = if range { *text.get(at + 1)? } else { low };
         at += if range { 2 } else { 0 };
         ranges.push((low, high));
     }
 }
 
 fn units(text: &[u8], ignore_case: bool) -> Vec<Unit> {
-    let fold = |char: char| match ignore_case {
-        true => char.to_lowercase().next().unwrap_or(char),
-        false => char,
+    let fold = |char: char| {
+        if ignore_case {
+            char.to_lowercase().next().unwrap_or(char)
+        } else {
+            char
+        }
     };
     let mut units = Vec::with_capacity(text.len());
     for chunk in text.utf8_chunks() {

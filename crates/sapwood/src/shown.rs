@@ -8,9 +8,10 @@ pub fn name(bytes: &[u8]) -> String {
     let mut text = String::with_capacity(bytes.len());
     for chunk in bytes.utf8_chunks() {
         for char in chunk.valid().chars() {
-            match char.is_control() || char == '\\' {
-                true => text.extend(char.escape_default()),
-                false => text.push(char),
+            if char.is_control() || char == '\\' {
+                text.extend(char.escape_default())
+            } else {
+                text.push(char)
             }
         }
         for byte in chunk.invalid() {

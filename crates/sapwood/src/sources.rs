@@ -185,9 +185,10 @@ impl Sources {
     /// directory with `overlay.opaque=y` hides what the sources before have in it.
     pub fn overlay(&mut self, path: impl Into<PathBuf>) {
         let path = path.into();
-        self.list.push(match path.is_dir() {
-            true => Source::LayerDirectory(path),
-            false => Source::LayerTar(Input::File(path)),
+        self.list.push(if path.is_dir() {
+            Source::LayerDirectory(path)
+        } else {
+            Source::LayerTar(Input::File(path))
         });
     }
 

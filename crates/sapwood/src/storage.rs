@@ -184,9 +184,10 @@ fn below_root(path: &Path) -> Result<PathBuf, StorageError> {
             }
         }
     }
-    match below.as_os_str().is_empty() {
-        true => Err(StorageError::Path(path.to_owned())),
-        false => Ok(below),
+    if below.as_os_str().is_empty() {
+        Err(StorageError::Path(path.to_owned()))
+    } else {
+        Ok(below)
     }
 }
 

@@ -65,11 +65,12 @@ impl Target {
         let parent = Path::new(argument).parent();
         let in_parent =
             parent.is_some_and(|dir| dir.as_os_str().as_bytes().contains(&b':') && dir.is_dir());
-        match marked || in_parent {
-            true => local,
-            false => Err(NoImage {
+        if marked || in_parent {
+            local
+        } else {
+            Err(NoImage {
                 image: OsString::from_vec(before.to_vec()).into(),
-            }),
+            })
         }
     }
 

@@ -175,9 +175,10 @@ impl Names {
             let batch = &mut self.batch;
             fs.readdir(dir, self.next, &mut |entry| {
                 batch.push_back(entry);
-                match batch.len() < Self::BATCH {
-                    true => ControlFlow::Continue(()),
-                    false => ControlFlow::Break(()),
+                if batch.len() < Self::BATCH {
+                    ControlFlow::Continue(())
+                } else {
+                    ControlFlow::Break(())
                 }
             })?;
         }

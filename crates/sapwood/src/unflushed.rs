@@ -18,12 +18,13 @@ impl Unflushed {
     /// Wraps a raw file or block device: a flush through another descriptor covers all its writes.
     /// Returns any other device as it is.
     pub(crate) fn over(device: Arc<dyn Device>, is_export: bool) -> Arc<dyn Device> {
-        match !is_export && device.format() == DiskFormat::Raw {
-            true => Arc::new(Self {
+        if !is_export && device.format() == DiskFormat::Raw {
+            Arc::new(Self {
                 device,
                 coalesced: Coalesced::default(),
-            }),
-            false => device,
+            })
+        } else {
+            device
         }
     }
 

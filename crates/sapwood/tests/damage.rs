@@ -68,9 +68,10 @@ fn empty(dir: &Path, name: &str, kind: Kind) -> FileSystem {
 }
 
 fn options(archive: bool, keep_going: bool) -> CopyOptions {
-    let mut options = match archive {
-        true => CopyOptions::archive(),
-        false => CopyOptions::default(),
+    let mut options = if archive {
+        CopyOptions::archive()
+    } else {
+        CopyOptions::default()
     };
     options.keep_going = keep_going;
     options
@@ -101,10 +102,7 @@ fn copied(from: Place<'_>, to: Place<'_>, options: &CopyOptions) {
 
 /// What a copy of the file has.
 fn expected(keep_going: bool) -> Vec<u8> {
-    match keep_going {
-        true => with_zeros(),
-        false => readable(),
-    }
+    if keep_going { with_zeros() } else { readable() }
 }
 
 #[test]

@@ -112,9 +112,10 @@ impl Engine {
                 report.errors().map(ToString::to_string).collect()
             }
         };
-        match findings.is_empty() {
-            true => Ok(()),
-            false => Err(findings.join("; ")),
+        if findings.is_empty() {
+            Ok(())
+        } else {
+            Err(findings.join("; "))
         }
     }
 }

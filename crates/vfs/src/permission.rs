@@ -165,9 +165,10 @@ impl Process {
         bypass: Capabilities,
         acl: impl FnOnce() -> Result<Option<Vec<u8>>>,
     ) -> Result<()> {
-        match self.capabilities.intersects(bypass) || self.is_granted(dir, want, acl)? {
-            true => Ok(()),
-            false => Err(Error::AccessDenied),
+        if self.capabilities.intersects(bypass) || self.is_granted(dir, want, acl)? {
+            Ok(())
+        } else {
+            Err(Error::AccessDenied)
         }
     }
 
@@ -190,9 +191,10 @@ impl Process {
     /// `NotPermitted` for a device node.
     pub fn check_new(&self, what: &NewInode<'_>) -> Result<()> {
         let device = matches!(what, NewInode::CharDevice(_) | NewInode::BlockDevice(_));
-        match device && !self.can(Capabilities::MKNOD) {
-            true => Err(Error::NotPermitted),
-            false => Ok(()),
+        if device && !self.can(Capabilities::MKNOD) {
+            Err(Error::NotPermitted)
+        } else {
+            Ok(())
         }
     }
 

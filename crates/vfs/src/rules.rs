@@ -182,9 +182,10 @@ pub fn check_write(flags: InodeFlags, at_end: bool, writeback: bool) -> Result<(
 pub(crate) fn check_allocate(flags: InodeFlags, mode: AllocMode) -> Result<()> {
     let only_adds = matches!(mode, AllocMode::Allocate { .. });
     let fixed = flags.contains(InodeFlags::IMMUTABLE);
-    match fixed || (flags.contains(InodeFlags::APPEND) && !only_adds) {
-        true => Err(Error::NotPermitted),
-        false => Ok(()),
+    if fixed || (flags.contains(InodeFlags::APPEND) && !only_adds) {
+        Err(Error::NotPermitted)
+    } else {
+        Ok(())
     }
 }
 
@@ -194,9 +195,10 @@ pub(crate) fn check_allocate(flags: InodeFlags, mode: AllocMode) -> Result<()> {
 /// `NotPermitted`.
 pub(crate) fn check_link(kind: FileKind, flags: InodeFlags) -> Result<()> {
     let fixed = flags.intersects(InodeFlags::IMMUTABLE | InodeFlags::APPEND);
-    match kind == FileKind::Directory || fixed {
-        true => Err(Error::NotPermitted),
-        false => Ok(()),
+    if kind == FileKind::Directory || fixed {
+        Err(Error::NotPermitted)
+    } else {
+        Ok(())
     }
 }
 
@@ -230,9 +232,10 @@ pub(crate) fn access_time_is_due(
 /// # Errors
 /// `NotPermitted`.
 pub fn check_add_name(dir_flags: InodeFlags) -> Result<()> {
-    match dir_flags.contains(InodeFlags::IMMUTABLE) {
-        true => Err(Error::NotPermitted),
-        false => Ok(()),
+    if dir_flags.contains(InodeFlags::IMMUTABLE) {
+        Err(Error::NotPermitted)
+    } else {
+        Ok(())
     }
 }
 
@@ -242,9 +245,10 @@ pub fn check_add_name(dir_flags: InodeFlags) -> Result<()> {
 /// `NotPermitted`.
 pub fn check_remove_name(dir_flags: InodeFlags, victim: InodeFlags) -> Result<()> {
     let fixed = InodeFlags::IMMUTABLE | InodeFlags::APPEND;
-    match dir_flags.intersects(fixed) || victim.intersects(fixed) {
-        true => Err(Error::NotPermitted),
-        false => Ok(()),
+    if dir_flags.intersects(fixed) || victim.intersects(fixed) {
+        Err(Error::NotPermitted)
+    } else {
+        Ok(())
     }
 }
 

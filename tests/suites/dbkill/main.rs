@@ -167,9 +167,12 @@ fn kill_mounts(mkfs: Mkfs, seed: u64, served: bool) -> Outcome {
     ];
     let plan = Plan {
         mkfs,
-        rounds: number("SAPWOOD_MOUNT_ROUNDS").map_or(4, |all| match served {
-            true => (all / 20).max(1),
-            false => (all / 2).max(1),
+        rounds: number("SAPWOOD_MOUNT_ROUNDS").map_or(4, |all| {
+            if served {
+                (all / 20).max(1)
+            } else {
+                (all / 2).max(1)
+            }
         }),
         seconds: number("SAPWOOD_MOUNT_SECONDS"),
         seed,
@@ -203,9 +206,10 @@ fn rounds_of(database: &mut dyn Database, mut ledgers: Vec<Ledger>, plan: &Plan)
     let mount = Driver::Sapwood.mount(image.path(), plan.options[0])?;
     database.create(mount.path(), &ledgers)?;
     mount.unmount()?;
-    let mut server = match plan.served {
-        true => Some(nbd::Server::start(image.path())?),
-        false => None,
+    let mut server = if plan.served {
+        Some(nbd::Server::start(image.path())?)
+    } else {
+        None
     };
     let mut done = 0;
     while done < plan.rounds && end.is_none_or(|end| Instant::now() < end) {
@@ -411,13 +415,12 @@ fn load(
             server.heal();
         }
         killed.store(true, Ordering::SeqCst);
-        let said = match moment.told {
-            true => {
-                mount.tell_to_end()?;
-                std::thread::sleep(moment.lead);
-                mount.said()
-            }
-            false => mount.kill_daemon(),
+        let said = if moment.told {
+            mount.tell_to_end()?;
+            std::thread::sleep(moment.lead);
+            mount.said()
+        } else {
+            mount.kill_daemon()
         };
         // A client may wait for the server, which may wait for nothing any more.
         clients.iter_mut().for_each(Client::kill);

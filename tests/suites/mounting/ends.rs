@@ -100,9 +100,10 @@ fn inherited() -> Outcome {
     drop(stopped);
     Box::new(running).unmount()?;
     unmounting?;
-    match said.status.success() {
-        true => Err("a stopped daemon has answered".into()),
-        false => Ok(()),
+    if said.status.success() {
+        Err("a stopped daemon has answered".into())
+    } else {
+        Ok(())
     }
 }
 
@@ -126,9 +127,10 @@ impl Namespace {
         let namespace = Self(child);
         let mut line = String::new();
         let read = BufReader::new(out).read_line(&mut line);
-        match read.is_ok() && line == "up\n" {
-            true => Ok(namespace),
-            false => Err("no mount namespace".to_owned()),
+        if read.is_ok() && line == "up\n" {
+            Ok(namespace)
+        } else {
+            Err("no mount namespace".to_owned())
         }
     }
 

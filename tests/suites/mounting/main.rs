@@ -149,9 +149,10 @@ fn run<S: AsRef<std::ffi::OsStr>>(args: &[S]) -> Result<Said, String> {
 
 fn succeeds<S: AsRef<std::ffi::OsStr>>(args: &[S]) -> Result<Said, String> {
     let said = run(args)?;
-    match said.status.success() {
-        true => Ok(said),
-        false => Err(format!("{}: {}", said.status, said.stderr)),
+    if said.status.success() {
+        Ok(said)
+    } else {
+        Err(format!("{}: {}", said.status, said.stderr))
     }
 }
 
@@ -256,9 +257,10 @@ fn remount_flags() -> Outcome {
             return Err(format!("{flag} is missing: {flags}").into());
         }
     }
-    match said.status.success() && said.stderr.contains("commit=9") {
-        true => Ok(()),
-        false => Err(format!("{}: {}", said.status, said.stderr).into()),
+    if said.status.success() && said.stderr.contains("commit=9") {
+        Ok(())
+    } else {
+        Err(format!("{}: {}", said.status, said.stderr).into())
     }
 }
 

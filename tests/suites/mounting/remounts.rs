@@ -31,9 +31,10 @@ pub(super) fn trials() -> Vec<Trial> {
 
 fn rw(place: &Path) -> Result<(), String> {
     let said = remount(place, "rw")?;
-    match said.status.success() {
-        true => Ok(()),
-        false => Err(format!("{}: {}", said.status, said.stderr)),
+    if said.status.success() {
+        Ok(())
+    } else {
+        Err(format!("{}: {}", said.status, said.stderr))
     }
 }
 
@@ -152,9 +153,10 @@ fn log() -> Outcome {
     let found = fs::read_dir(running.path())?.count();
     Box::new(running).unmount()?;
     image.check()?;
-    match !before && after == b"content" && (listed, found) == (0, 1) {
-        true => Ok(()),
-        false => Err(format!("{before}, {after:?}, {listed}, {found}").into()),
+    if !before && after == b"content" && (listed, found) == (0, 1) {
+        Ok(())
+    } else {
+        Err(format!("{before}, {after:?}, {listed}, {found}").into())
     }
 }
 
@@ -192,8 +194,13 @@ fn another_reader() -> Outcome {
     fs::write(running.path().join("file"), b"content")?;
     Box::new(running).unmount()?;
     image.check()?;
-    match refused.status.code() == Some(32) && refused.stderr.contains("in use") {
-        true if locked.is_err() && readable == 0 => Ok(()),
-        _ => Err(format!("{locked:?}, {}", refused.stderr).into()),
+    if refused.status.code() == Some(32)
+        && refused.stderr.contains("in use")
+        && locked.is_err()
+        && readable == 0
+    {
+        Ok(())
+    } else {
+        Err(format!("{locked:?}, {}", refused.stderr).into())
     }
 }

@@ -101,9 +101,10 @@ fn own_flags() -> Outcome {
         StatVfsMountFlags::NOEXEC | StatVfsMountFlags::NODEV,
         StatVfsMountFlags::empty(),
     );
-    match found == wanted {
-        true => Ok(()),
-        false => Err(format!("{found:?}").into()),
+    if found == wanted {
+        Ok(())
+    } else {
+        Err(format!("{found:?}").into())
     }
 }
 
@@ -155,8 +156,9 @@ fn bind() -> Outcome {
     umount(first.path())?;
     let only_part = mount(image.path(), &second, "rw").is_err();
     umount(part.path())?;
-    match whole && covered && only_part {
-        true => Ok(()),
-        false => Err(format!("whole: {whole}, refused: {covered}, {only_part}").into()),
+    if whole && covered && only_part {
+        Ok(())
+    } else {
+        Err(format!("whole: {whole}, refused: {covered}, {only_part}").into())
     }
 }

@@ -94,9 +94,10 @@ fn confined() -> Outcome {
     // Where the kernel offers no rings, a daemon that would use them shows none either.
     let _switched = machine::SwitchedOn::new();
     for btrfs in [true, false] {
-        let image = match btrfs {
-            true => image()?,
-            false => Image::new(&Mkfs::ext4("").sized(160 << 20))?,
+        let image = if btrfs {
+            image()?
+        } else {
+            Image::new(&Mkfs::ext4("").sized(160 << 20))?
         };
         let rounds = [
             "sandbox=on",
@@ -275,9 +276,10 @@ fn fstab() -> Outcome {
     let again = SapwoodMount::new(image.path(), "ro")?;
     let kept = fs::read_to_string(again.path().join("file"))?;
     Box::new(again).unmount()?;
-    match kept.starts_with("auto,noatime") {
-        true => Ok(()),
-        false => Err(kept.into()),
+    if kept.starts_with("auto,noatime") {
+        Ok(())
+    } else {
+        Err(kept.into())
     }
 }
 
@@ -299,9 +301,10 @@ fn notify() -> Outcome {
     running.tell_to_end()?;
     let ends = state()?;
     running.unmounted()?;
-    match up.starts_with("READY=1") && ends.starts_with("STOPPING=1") {
-        true => Ok(()),
-        false => Err(format!("{up:?}, {ends:?}").into()),
+    if up.starts_with("READY=1") && ends.starts_with("STOPPING=1") {
+        Ok(())
+    } else {
+        Err(format!("{up:?}, {ends:?}").into())
     }
 }
 
@@ -363,8 +366,9 @@ fn stuck() -> Outcome {
     let again = SapwoodMount::new(image.path(), "ro")?;
     let kept = fs::read(again.path().join("file"))?;
     Box::new(again).unmount()?;
-    match kept == b"content" {
-        true => Ok(()),
-        false => Err(format!("{} bytes are left", kept.len()).into()),
+    if kept == b"content" {
+        Ok(())
+    } else {
+        Err(format!("{} bytes are left", kept.len()).into())
     }
 }

@@ -345,9 +345,10 @@ fn one_kind(image: &Path, kind: &str) -> Result<(), String> {
         }
     }
     // An empty list is one too.
-    match array(&["find", "--json", "--name", "none", &inside])?.is_empty() {
-        true => Ok(()),
-        false => Err("find found none".into()),
+    if array(&["find", "--json", "--name", "none", &inside])?.is_empty() {
+        Ok(())
+    } else {
+        Err("find found none".into())
     }
 }
 

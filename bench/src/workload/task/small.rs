@@ -78,9 +78,10 @@ fn by_command(standing: &mut Standing, archive: &Path, files: u32, seen: Seen) -
     let ours = standing.is_sapwood();
     standing.begin()?;
     let dir = mounted(standing)?;
-    let mounted_s = match ours {
-        true => timed(untar()?.arg(archive).arg(&dir))?,
-        false => timed(tar(archive).arg(&dir))?,
+    let mounted_s = if ours {
+        timed(untar()?.arg(archive).arg(&dir))?
+    } else {
+        timed(tar(archive).arg(&dir))?
     };
     if let Some(counted) = standing.counted()? {
         let requests = counted.requests.values().sum::<u64>() as f64 / f64::from(files);
@@ -90,22 +91,22 @@ fn by_command(standing: &mut Standing, archive: &Path, files: u32, seen: Seen) -
         }
     }
     empty_again(standing, files)?;
-    let offline_s = match ours {
-        true => standing.unmounted(|image| timed(untar()?.arg(archive).arg(inside(image))))?,
-        false => timed(tar(archive).arg(&dir))? + durable(standing)?,
+    let offline_s = if ours {
+        standing.unmounted(|image| timed(untar()?.arg(archive).arg(inside(image))))?
+    } else {
+        timed(tar(archive).arg(&dir))? + durable(standing)?
     };
     empty_again(standing, files)?;
     let source = small_files::extract(archive, &standing.scratch()?.join("tree"))?;
-    let copied_s = match ours {
-        true => standing.unmounted(|image| {
+    let copied_s = if ours {
+        standing.unmounted(|image| {
             let mut command = Command::new(sapwood()?);
             command.args(["cp", "--quiet", "-a"]).arg(&source);
             timed(command.arg(inside(image)))
-        })?,
-        false => {
-            let mut command = Command::new("cp");
-            timed(command.arg("-a").arg(&source).arg(&dir))? + durable(standing)?
-        }
+        })?
+    } else {
+        let mut command = Command::new("cp");
+        timed(command.arg("-a").arg(&source).arg(&dir))? + durable(standing)?
     };
     small_files::expect(&mounted(standing)?.join(ROOT), files)?;
     Ok(seen

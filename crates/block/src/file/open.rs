@@ -173,9 +173,10 @@ pub(super) fn make_writable(device: &FileDevice, file: &File) -> Result<()> {
         rustix::fs::fstat(file).map_err(failed)?,
     );
     let is_block = device.is_block_device();
-    let same = match is_block {
-        true => old.st_rdev == new.st_rdev && old.st_mode == new.st_mode,
-        false => (old.st_dev, old.st_ino) == (new.st_dev, new.st_ino),
+    let same = if is_block {
+        old.st_rdev == new.st_rdev && old.st_mode == new.st_mode
+    } else {
+        (old.st_dev, old.st_ino) == (new.st_dev, new.st_ino)
     };
     let mode = rustix::fs::fcntl_getfl(file).map_err(failed)? & OFlags::ACCMODE;
     if !same || mode != OFlags::RDWR || device.direct.is_some() {

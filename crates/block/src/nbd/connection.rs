@@ -347,10 +347,7 @@ impl Connection {
             CHUNK_NONE | CHUNK_HOLE => return Err(wrong()),
             kind => return Err(Violation::Kind(kind).into()),
         }
-        match done {
-            true => self.finish(cookie),
-            false => Ok(()),
-        }
+        if done { self.finish(cookie) } else { Ok(()) }
     }
 
     /// Receives the extents of a status: all of them are in one chunk.

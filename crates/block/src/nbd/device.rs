@@ -262,9 +262,10 @@ impl NbdDevice {
         let ranges = {
             let mut log = self.log.lock();
             log.generation = session.generation;
-            match sapwood_fault::planted(229) {
-                true => Vec::new(),
-                false => log.unflushed.all(),
+            if sapwood_fault::planted(229) {
+                Vec::new()
+            } else {
+                log.unflushed.all()
             }
         };
         for (offset, content) in ranges {
@@ -352,21 +353,26 @@ impl NbdDevice {
         // Without a flush nothing would ever be forgotten.
         let kept = !fua && self.export.has(SEND_FLUSH);
         self.request(op, offset, len, |session| {
-            match zeros {
-                true => self.send_zeros(session, offset, len, flags)?,
-                false => self.send_write(session, offset, buf, flags)?,
+            if zeros {
+                self.send_zeros(session, offset, len, flags)?
+            } else {
+                self.send_write(session, offset, buf, flags)?
             }
-            let content = || match zeros {
-                true => Content::Zeros(len),
-                false => Content::Bytes(buf.into()),
+            let content = || {
+                if zeros {
+                    Content::Zeros(len)
+                } else {
+                    Content::Bytes(buf.into())
+                }
             };
             let mut log = self.log.lock();
             if log.generation != session.generation {
                 return Ok(None);
             }
-            match kept {
-                true => log.unflushed.insert(offset, content()),
-                false => log.unflushed.remove(offset, len),
+            if kept {
+                log.unflushed.insert(offset, content())
+            } else {
+                log.unflushed.remove(offset, len)
             }
             Ok(Some(()))
         })?;

@@ -61,9 +61,10 @@ pub(super) fn negotiate(stream: &mut Stream, export: &[u8]) -> Result<Negotiated
         (kind, _) if kind & REP_ERROR != 0 => false,
         (kind, _) => return Err(Violation::Kind(kind as u16).into()),
     };
-    let allocation = match structured {
-        true => context(stream, export)?,
-        false => None,
+    let allocation = if structured {
+        context(stream, export)?
+    } else {
+        None
     };
     let mut data = counted(export);
     data.extend(1_u16.to_be_bytes());
@@ -183,12 +184,13 @@ fn refusal(kind: u32, data: &[u8]) -> String {
         REP_ERR_UNKNOWN => "no such export",
         _ => "refused",
     };
-    match data.is_empty() {
-        true => meaning.to_owned(),
-        false => format!(
+    if data.is_empty() {
+        meaning.to_owned()
+    } else {
+        format!(
             "{meaning}: {}",
             String::from_utf8_lossy(data).escape_debug()
-        ),
+        )
     }
 }
 

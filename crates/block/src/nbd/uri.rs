@@ -61,9 +61,10 @@ impl NbdUri {
         } else {
             return Err(NbdError::Uri("nbd:// or nbd+unix:// is missing"));
         };
-        match found.export.len() > MAX_EXPORT {
-            true => Err(NbdError::Uri("the name of the export is too long")),
-            false => Ok(found),
+        if found.export.len() > MAX_EXPORT {
+            Err(NbdError::Uri("the name of the export is too long"))
+        } else {
+            Ok(found)
         }
     }
 
@@ -82,9 +83,12 @@ impl NbdUri {
             return Ok(text.to_owned());
         }
         let socket = format!("{SOCKET}{}", encode(&std::path::absolute(socket)?));
-        let query = query.split('&').map(|one| match one.starts_with(SOCKET) {
-            true => socket.as_str(),
-            false => one,
+        let query = query.split('&').map(|one| {
+            if one.starts_with(SOCKET) {
+                socket.as_str()
+            } else {
+                one
+            }
         });
         Ok(format!("{start}?{}", query.collect::<Vec<_>>().join("&")))
     }

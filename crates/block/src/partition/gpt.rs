@@ -218,9 +218,10 @@ fn partition(table: &Table, entry: &[u8], number: u32) -> Partition {
     let valid = first >= table.first_usable && first <= last && last <= table.last_usable;
     let sector = table.sector;
     // The usable sectors lie on the device, so a valid range cannot overflow.
-    let (start, len) = match valid {
-        true => (first * sector, (last - first + 1) * sector),
-        false => (0, 0),
+    let (start, len) = if valid {
+        (first * sector, (last - first + 1) * sector)
+    } else {
+        (0, 0)
     };
     let units: Vec<u16> = entry[56..ENTRY as usize]
         .chunks_exact(2)

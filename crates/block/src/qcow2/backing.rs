@@ -73,9 +73,10 @@ fn beside(path: &Path, name: &str) -> PathBuf {
 pub fn backing_disk(chain: Vec<BackingFile>) -> Result<Option<Arc<dyn Device>>> {
     let mut disk: Option<Arc<dyn Device>> = None;
     for BackingFile { file, qcow2 } in chain.into_iter().rev() {
-        disk = Some(match qcow2 {
-            true => Arc::new(Qcow2Device::open(file, disk)?),
-            false => file,
+        disk = Some(if qcow2 {
+            Arc::new(Qcow2Device::open(file, disk)?)
+        } else {
+            file
         });
     }
     Ok(disk)

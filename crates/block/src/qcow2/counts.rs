@@ -149,9 +149,10 @@ impl Counts {
 
     fn offset_of(&self, device: &dyn Device, cluster: u64) -> Result<u64> {
         let most = MOST_OFFSET >> self.cluster_bits;
-        match cluster < most {
-            true => Ok(cluster << self.cluster_bits),
-            false => Err(Error::qcow2(device.name(), Qcow2Error::Full)),
+        if cluster < most {
+            Ok(cluster << self.cluster_bits)
+        } else {
+            Err(Error::qcow2(device.name(), Qcow2Error::Full))
         }
     }
 

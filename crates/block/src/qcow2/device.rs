@@ -310,9 +310,10 @@ impl Device for Qcow2Device {
         check_range(self.name(), self.size, offset, len)?;
         let last = (offset + len) == self.size;
         let first = offset.div_ceil(self.cluster);
-        let end = match last {
-            true => self.size.div_ceil(self.cluster),
-            false => (offset + len) / self.cluster,
+        let end = if last {
+            self.size.div_ceil(self.cluster)
+        } else {
+            (offset + len) / self.cluster
         };
         let mut next = first;
         while next < end {

@@ -158,9 +158,12 @@ impl Header {
     }
 
     fn validate(&self, file: u64) -> std::result::Result<(), Qcow2Error> {
-        let field = |field: &'static str, value: u64, valid: bool| match valid {
-            true => Ok(()),
-            false => Err(Qcow2Error::Field { field, value }),
+        let field = |field: &'static str, value: u64, valid: bool| {
+            if valid {
+                Ok(())
+            } else {
+                Err(Qcow2Error::Field { field, value })
+            }
         };
         let bits = self.cluster_bits;
         field("cluster_bits", bits.into(), (9..=21).contains(&bits))?;

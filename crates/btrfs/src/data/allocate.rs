@@ -60,15 +60,15 @@ fn zero_edges(
     inner: &Range<u64>,
 ) -> Result<()> {
     let size = inode.state.lock().size;
-    let parts = match sector_floor(files, range.start) == sector_floor(files, range.end)
-        && inner.is_empty()
-    {
-        true => [range.clone(), 0..0],
-        false => [
-            range.start..inner.start.min(range.end),
-            inner.end.max(range.start)..range.end,
-        ],
-    };
+    let parts =
+        if sector_floor(files, range.start) == sector_floor(files, range.end) && inner.is_empty() {
+            [range.clone(), 0..0]
+        } else {
+            [
+                range.start..inner.start.min(range.end),
+                inner.end.max(range.start)..range.end,
+            ]
+        };
     for part in parts {
         write::zero_part(files, inode, part.start..part.end.min(size))?;
     }

@@ -314,9 +314,10 @@ fn mark_written(h: &mut Handle, inode: &Inode, map: &ExtentMap, stored: &Stored)
         inode.root.insert(h, &key_of(inode, map.end), &right)?;
         refs += i64::from(!sapwood_fault::planted(63));
     }
-    let before = match item.start == map.start {
-        true => goes_on(&store, inode, &item)?,
-        false => None,
+    let before = if item.start == map.start {
+        goes_on(&store, inode, &item)?
+    } else {
+        None
     };
     if let Some(before) = before {
         let longer = sapwood_btrfs_format::RegularExtent {

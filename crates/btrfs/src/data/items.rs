@@ -363,9 +363,12 @@ fn drop_item(h: &mut Handle, inode: &Inode, item: &Item, range: &Range<u64>) -> 
         ItemKind::Regular(extent) => (*extent, false),
         ItemKind::Prealloc(extent) => (*extent, true),
     };
-    let encode = |extent| match prealloc {
-        true => FileExtent::Prealloc(extent).encode(),
-        false => FileExtent::Regular(extent).encode(),
+    let encode = |extent| {
+        if prealloc {
+            FileExtent::Prealloc(extent).encode()
+        } else {
+            FileExtent::Regular(extent).encode()
+        }
     };
     let shift = |by: u64| {
         if extent.is_hole() {

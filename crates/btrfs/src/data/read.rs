@@ -184,9 +184,10 @@ fn read_sectors(
     place: &dyn Fn(u64) -> u64,
 ) -> Result<()> {
     let summed = !inode.state.lock().flags.contains(InodeFlags::NODATASUM);
-    let sums = match summed {
-        true => Some(files.checksums.lookup(files, logical, buf.len() as u64)?),
-        false => None,
+    let sums = if summed {
+        Some(files.checksums.lookup(files, logical, buf.len() as u64)?)
+    } else {
+        None
     };
     let first = files.volume.read(logical, buf, 0);
     let failed = first.is_err();

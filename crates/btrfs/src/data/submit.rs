@@ -170,13 +170,11 @@ pub(super) fn io_done(files: &Arc<Files>, mut done: Vec<Done>, queued: bool) {
         };
         let mut state = inode.data.state.lock();
         for Done { ordered, ready, .. } in of_inode {
-            *ready = match ordered.failed() {
-                // A thread that waits for the I/O waits until the bytes are dirty again, or lost.
-                true => {
-                    state.failures += u64::from(!ordered.refused());
-                    state.in_flight.io_failed(ordered.entry)
-                }
-                false => state.in_flight.io_done(ordered.entry),
+            *ready = if ordered.failed() {
+                state.failures += u64::from(!ordered.refused());
+                state.in_flight.io_failed(ordered.entry)
+            } else {
+                state.in_flight.io_done(ordered.entry)
             };
         }
         inode.data.changed.notify_all();

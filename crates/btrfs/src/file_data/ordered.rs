@@ -126,9 +126,10 @@ impl OrderedExtent {
     pub(crate) fn write_done<T>(&self, result: &Result<T>) -> bool {
         if let Err(error) = result {
             self.failed.store(true, Ordering::Release);
-            let why = match error.is_host_full() && !sapwood_fault::planted(77) {
-                true => &self.refused,
-                false => &self.broken,
+            let why = if error.is_host_full() && !sapwood_fault::planted(77) {
+                &self.refused
+            } else {
+                &self.broken
             };
             why.store(true, Ordering::Release);
         }

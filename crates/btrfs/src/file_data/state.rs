@@ -192,9 +192,10 @@ impl FileData {
     pub(crate) fn wait_in_flight(&self, complete: bool) {
         let mut state = self.state.lock();
         let mark = state.in_flight.mark();
-        while match complete {
-            true => state.in_flight.pending(mark),
-            false => state.in_flight.io_pending(mark),
+        while if complete {
+            state.in_flight.pending(mark)
+        } else {
+            state.in_flight.io_pending(mark)
         } {
             state.wait(&self.changed);
         }

@@ -216,12 +216,13 @@ impl InodeTable {
         let ino = self.numbers.ino(root.id(), objectid);
         let inode = Arc::new(Inode::new(Arc::clone(root), objectid, ino, kind, state));
         inode.dir.lock().default_acl = default_acl;
-        match self.inodes.insert_first(&inode) {
-            true => Ok(inode),
-            false => Err(Error::ItemExists {
+        if self.inodes.insert_first(&inode) {
+            Ok(inode)
+        } else {
+            Err(Error::ItemExists {
                 root: root.id(),
                 key: Key::new(objectid, kind::INODE_ITEM, 0),
-            }),
+            })
         }
     }
 

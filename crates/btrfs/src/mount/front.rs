@@ -310,9 +310,10 @@ impl front::Engine for Mount {
     }
 
     fn check_same_tree(&self, inode: &Inode, dir: &Inode) -> Result<()> {
-        match inode.root.id() == dir.root.id() {
-            true => Ok(()),
-            false => Err(vfs::Error::CrossDevice),
+        if inode.root.id() == dir.root.id() {
+            Ok(())
+        } else {
+            Err(vfs::Error::CrossDevice)
         }
     }
 

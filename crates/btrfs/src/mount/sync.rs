@@ -51,9 +51,10 @@ fn full(engine: &Arc<Engine>, inode: &Arc<Inode>) -> Result<()> {
 
 /// Makes everything durable.
 pub(crate) fn sync(engine: &Arc<Engine>) -> Result<()> {
-    let flushed = match sapwood_fault::planted(85) {
-        true => Ok(()),
-        false => data::flush_all(engine),
+    let flushed = if sapwood_fault::planted(85) {
+        Ok(())
+    } else {
+        data::flush_all(engine)
     };
     // What could be written is made durable though the host has no space for the rest.
     engine.commit(None)?;

@@ -69,9 +69,10 @@ pub(crate) fn set_flags(store: &Arc<Store>, inode: &Arc<Inode>, flags: InodeFlag
         }
     };
     let mut h = store.start(2)?;
-    let done = match kept.as_deref() == property {
-        true => Ok(()),
-        false => xattr::replace(&mut h, inode, xattr::COMPRESSION, property),
+    let done = if kept.as_deref() == property {
+        Ok(())
+    } else {
+        xattr::replace(&mut h, inode, xattr::COMPRESSION, property)
     };
     let now = store.now();
     inode.change(&h, |state| {
@@ -126,9 +127,10 @@ pub(crate) fn set_privileges(
     strip: bool,
 ) -> Result<()> {
     let mut h = store.start(2)?;
-    let done = match strip {
-        true => xattr::replace(&mut h, inode, rules::CAPABILITY, None),
-        false => Ok(()),
+    let done = if strip {
+        xattr::replace(&mut h, inode, rules::CAPABILITY, None)
+    } else {
+        Ok(())
     };
     let now = store.now();
     inode.change(&h, |state| {

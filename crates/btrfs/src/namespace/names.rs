@@ -268,9 +268,10 @@ pub(crate) fn add_ref(
             }
             .encode(),
         );
-        match packed.len() > room {
-            true => Err(vfs::Error::TooManyLinks.into()),
-            false => Ok(Change::Put(packed)),
+        if packed.len() > room {
+            Err(vfs::Error::TooManyLinks.into())
+        } else {
+            Ok(Change::Put(packed))
         }
     })
 }
@@ -334,9 +335,10 @@ pub(crate) fn remove_ref(
         index = None;
         let mut rest = Vec::with_capacity(old.len());
         for entry in inode_refs(old).flatten() {
-            match entry.name == name && index.is_none() {
-                true => index = Some(entry.index),
-                false => rest.extend(entry.encode()),
+            if entry.name == name && index.is_none() {
+                index = Some(entry.index)
+            } else {
+                rest.extend(entry.encode())
             }
         }
         Ok(shrunk(index.is_some(), rest))
@@ -352,9 +354,10 @@ pub(crate) fn remove_ref(
             index = None;
             let mut rest = Vec::with_capacity(old.len());
             for entry in inode_extrefs(old).flatten() {
-                match entry.parent == parent && entry.name == name && index.is_none() {
-                    true => index = Some(entry.index),
-                    false => rest.extend(entry.encode()),
+                if entry.parent == parent && entry.name == name && index.is_none() {
+                    index = Some(entry.index)
+                } else {
+                    rest.extend(entry.encode())
                 }
             }
             Ok(shrunk(index.is_some(), rest))

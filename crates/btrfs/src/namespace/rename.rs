@@ -109,15 +109,16 @@ fn require_room(store: &Store, found: &Found<'_>, to: Place<'_>) -> Result<()> {
     if found.target.as_subvolume().is_some() {
         return Ok(());
     }
-    match names::ref_fits(
+    if names::ref_fits(
         store,
         &to.dir.root,
         found.inode.objectid,
         to.dir.objectid,
         to.name,
     )? {
-        true => Ok(()),
-        false => Err(vfs::Error::TooManyLinks.into()),
+        Ok(())
+    } else {
+        Err(vfs::Error::TooManyLinks.into())
     }
 }
 

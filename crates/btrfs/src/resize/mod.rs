@@ -230,9 +230,10 @@ impl Resize<'_, '_> {
         let nodesize = self.store().nodesize.into();
         for group in &self.groups()? {
             // The groups change with each step, and with them what has to stay free.
-            let parts = match group.is_data() {
-                true => parts::of_data(group, &self.groups()?),
-                false => parts::of_metadata(&self.group(group.start)?, &self.groups()?, nodesize),
+            let parts = if group.is_data() {
+                parts::of_data(group, &self.groups()?)
+            } else {
+                parts::of_metadata(&self.group(group.start)?, &self.groups()?, nodesize)
             };
             if parts.iter().map(|(_, len)| len).sum::<u64>() < group.len {
                 self.replace(group, &parts)?;

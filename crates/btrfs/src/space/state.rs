@@ -90,9 +90,10 @@ impl Space {
         let both = BlockGroupFlags::DATA | BlockGroupFlags::METADATA;
         let data = if mixed { both } else { BlockGroupFlags::DATA };
         let data = Arc::new(SpaceInfo::new(0, data));
-        let metadata = match mixed {
-            true => data.clone(),
-            false => Arc::new(SpaceInfo::new(1, BlockGroupFlags::METADATA)),
+        let metadata = if mixed {
+            data.clone()
+        } else {
+            Arc::new(SpaceInfo::new(1, BlockGroupFlags::METADATA))
         };
         let valid = CompatRo::FREE_SPACE_TREE | CompatRo::FREE_SPACE_TREE_VALID;
         let free_space = roots.free_space_tree.clone();

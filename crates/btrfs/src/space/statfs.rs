@@ -82,9 +82,10 @@ impl Space {
         };
         let (data_total, data_used) = on_device(&self.data);
         let (system_total, system_used) = on_device(&self.system);
-        let (metadata_total, metadata_used) = match self.mixed {
-            true => (0, 0),
-            false => on_device(&self.metadata),
+        let (metadata_total, metadata_used) = if self.mixed {
+            (0, 0)
+        } else {
+            on_device(&self.metadata)
         };
         debug_assert!(system_total >= system_used);
         let used = data_used + system_used + metadata_used;

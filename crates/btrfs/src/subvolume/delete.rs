@@ -39,9 +39,10 @@ pub(crate) fn delete_empty(
     name: &[u8],
 ) -> Result<()> {
     delete_if(subvolumes, dir, name, |top| {
-        match top.state.lock().size > 0 {
-            true => Err(vfs::Error::NotEmpty.into()),
-            false => Ok(()),
+        if top.state.lock().size > 0 {
+            Err(vfs::Error::NotEmpty.into())
+        } else {
+            Ok(())
         }
     })
 }

@@ -71,9 +71,10 @@ impl TreeWrite for Handle {
 
     fn data_ref(&mut self, data: &DataRef, add: bool) -> Result<()> {
         let store = self.store().clone();
-        match add {
-            true => store.space.add_data_ref(self, data, 1),
-            false => store.space.drop_data_ref(self, data, 1),
+        if add {
+            store.space.add_data_ref(self, data, 1)
+        } else {
+            store.space.drop_data_ref(self, data, 1)
         }
     }
 

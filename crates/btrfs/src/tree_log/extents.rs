@@ -194,18 +194,20 @@ fn clear(w: &mut Writer<'_>, inode: &Inode, range: Range<u64>) -> Result<()> {
             continue;
         }
         let part = |from: u64, to: u64| {
-            let offset = match extent.is_hole() {
-                true => 0,
-                false => extent.offset + (from - start),
+            let offset = if extent.is_hole() {
+                0
+            } else {
+                extent.offset + (from - start)
             };
             let part = RegularExtent {
                 offset,
                 num_bytes: to - from,
                 ..extent
             };
-            match prealloc {
-                true => FileExtent::Prealloc(part).encode(),
-                false => FileExtent::Regular(part).encode(),
+            if prealloc {
+                FileExtent::Prealloc(part).encode()
+            } else {
+                FileExtent::Regular(part).encode()
             }
         };
         if start < range.start {

@@ -161,15 +161,14 @@ fn write_back(files: &Arc<Files>, inode: &Arc<Inode>) -> Result<()> {
     if inode.kind != FileKind::Regular {
         return Ok(());
     }
-    let wait = match files.options.log_policy().fast_wait() {
-        true => Wait::Io,
-        false => {
-            // Only what is written back is in flight and can be counted.
-            data::flush(files, inode, 0..u64::MAX, Wait::Io)?;
-            let waited = inode.data.ordered().len() as u64;
-            Counters::add(&files.counters.log.waited, waited);
-            Wait::Completion
-        }
+    let wait = if files.options.log_policy().fast_wait() {
+        Wait::Io
+    } else {
+        // Only what is written back is in flight and can be counted.
+        data::flush(files, inode, 0..u64::MAX, Wait::Io)?;
+        let waited = inode.data.ordered().len() as u64;
+        Counters::add(&files.counters.log.waited, waited);
+        Wait::Completion
     };
     data::flush(files, inode, 0..u64::MAX, wait)
 }
@@ -238,9 +237,10 @@ fn is_logged(h: &Handle, log: &SubvolumeLog, inode: &Inode, groups: bool) -> Opt
         let state = inode.state.lock();
         (state.sequence, state.names_version, state.xattrs_version)
     };
-    let current = match groups {
-        true => !log.pending().concerns(inode.objectid),
-        false => log.pending().is_empty(),
+    let current = if groups {
+        !log.pending().concerns(inode.objectid)
+    } else {
+        log.pending().is_empty()
     };
     if !inode.is_linked() {
         return (current && logged.removed && logged.names == names).then_some(logged.number);

@@ -476,9 +476,10 @@ impl<'a> Planner<'a> {
         self.touch(location.objectid);
         self.taken_over(location.objectid, dir.objectid, &name)?;
         let Some(inode) = self.alive(location.objectid)? else {
-            return match committed {
-                true => self.gone(location.objectid),
-                false => Ok(()),
+            return if committed {
+                self.gone(location.objectid)
+            } else {
+                Ok(())
             };
         };
         let now = names::current(self.files, self.root, inode.objectid)?;

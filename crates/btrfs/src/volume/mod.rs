@@ -150,9 +150,10 @@ impl Volume {
         let writable = self.read_only || stripe::is_writable(&chunk);
         let profile = chunk.flags.profile_name();
         self.chunks.write().add(logical, chunk)?;
-        match writable {
-            true => Ok(()),
-            false => Err(Error::ReadOnlyFeature(profile.to_owned())),
+        if writable {
+            Ok(())
+        } else {
+            Err(Error::ReadOnlyFeature(profile.to_owned()))
         }
     }
 

@@ -191,9 +191,10 @@ pub(crate) fn write_all(device: &dyn Device, sb: &SuperBlock) -> Result<()> {
         let mut bytes = copy.bytes().to_vec();
         kind.seal_block(&mut bytes);
         if nth == 0 {
-            match sapwood_fault::planted(50) {
-                true => device.write_at(offset, &bytes)?,
-                false => device.write_fua(offset, &bytes)?,
+            if sapwood_fault::planted(50) {
+                device.write_at(offset, &bytes)?
+            } else {
+                device.write_fua(offset, &bytes)?
             }
         } else {
             device.write_at(offset, &bytes)?;

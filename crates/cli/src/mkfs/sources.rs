@@ -34,9 +34,12 @@ const KINDS: &[Kind] = &[
         value: "FILE",
         help: "Fill it with the files of this tar archive, plain or compressed with gzip, zstd, xz \
                or bzip2; - for standard input",
-        add: |sources, path| match path == Path::new("-") {
-            true => sources.tar_stream(std::io::stdin()),
-            false => sources.tar(path),
+        add: |sources, path| {
+            if path == Path::new("-") {
+                sources.tar_stream(std::io::stdin())
+            } else {
+                sources.tar(path)
+            }
         },
     },
     Kind {
@@ -53,9 +56,12 @@ const KINDS: &[Kind] = &[
         value: "FILE",
         help: "Apply a layer of a container image to the sources before it: a tar archive, whose \
                whiteouts (.wh.NAME) hide names; - for standard input",
-        add: |sources, path| match path == Path::new("-") {
-            true => sources.layer_stream(std::io::stdin()),
-            false => sources.layer(path),
+        add: |sources, path| {
+            if path == Path::new("-") {
+                sources.layer_stream(std::io::stdin())
+            } else {
+                sources.layer(path)
+            }
         },
     },
     Kind {
@@ -73,9 +79,12 @@ const KINDS: &[Kind] = &[
         value: "FILE",
         help: "Fill it with the files of this cpio archive (newc), plain or compressed; - for \
                standard input",
-        add: |sources, path| match path == Path::new("-") {
-            true => sources.cpio_stream(std::io::stdin()),
-            false => sources.cpio(path),
+        add: |sources, path| {
+            if path == Path::new("-") {
+                sources.cpio_stream(std::io::stdin())
+            } else {
+                sources.cpio(path)
+            }
         },
     },
 ];

@@ -37,9 +37,10 @@ impl XattrSet {
     /// Parses the attributes in an inode. `region` is the inode from the end of its extra fields to
     /// its end. Without the magic there are none.
     pub fn parse_ibody(region: &[u8], inodes: u32) -> Result<Self, XattrError> {
-        match has_ibody(region) {
-            true => parse(region, XATTR_IBODY_HEAD, XATTR_IBODY_HEAD, inodes),
-            false => Ok(XattrSet::default()),
+        if has_ibody(region) {
+            parse(region, XATTR_IBODY_HEAD, XATTR_IBODY_HEAD, inodes)
+        } else {
+            Ok(XattrSet::default())
         }
     }
 }
@@ -53,9 +54,10 @@ pub fn xattr_block_inodes(block: &[u8]) -> Result<Vec<(usize, u32)>, XattrError>
 /// [`xattr_block_inodes`] of the attributes in an inode, whose `region` is that of
 /// [`XattrSet::parse_ibody`].
 pub fn xattr_ibody_inodes(region: &[u8]) -> Result<Vec<(usize, u32)>, XattrError> {
-    match has_ibody(region) {
-        true => inodes(region, XATTR_IBODY_HEAD),
-        false => Ok(Vec::new()),
+    if has_ibody(region) {
+        inodes(region, XATTR_IBODY_HEAD)
+    } else {
+        Ok(Vec::new())
     }
 }
 

@@ -158,9 +158,10 @@ impl Space {
     fn most_data(&self, free: u64) -> u64 {
         let per_leaf = (u64::from(self.groups.geometry().block_size()) / 12 / 2).max(1);
         let data = free - free / (per_leaf + 1);
-        match data + self.tree_blocks(data) > free {
-            true => data - 1,
-            false => data,
+        if data + self.tree_blocks(data) > free {
+            data - 1
+        } else {
+            data
         }
     }
 

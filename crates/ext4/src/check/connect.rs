@@ -75,9 +75,10 @@ impl Check<'_> {
             return;
         }
         let directory = note.kind == dir_type::DIRECTORY;
-        let names = match directory && ino != special_ino::ROOT {
-            true => self.parents.get(&ino).map_or(0, |parents| parents.names),
-            false => note.names,
+        let names = if directory && ino != special_ino::ROOT {
+            self.parents.get(&ino).map_or(0, |parents| parents.names)
+        } else {
+            note.names
         };
         if names == 0 {
             if !self.names_incomplete {

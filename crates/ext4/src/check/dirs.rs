@@ -165,9 +165,10 @@ impl Check<'_> {
                 return;
             }
         }
-        let judged = match dir.encrypted {
-            true => dir.format.check_layout(bytes),
-            false => dir.format.check(bytes),
+        let judged = if dir.encrypted {
+            dir.format.check_layout(bytes)
+        } else {
+            dir.format.check(bytes)
         };
         let judged = judged.and_then(|()| dir.format.verify(bytes, dir.seed));
         if let Err(error) = judged {
@@ -325,9 +326,10 @@ impl Check<'_> {
         }
         self.count_name(target);
         let raw = bytes.get(entry.offset + 7).copied().unwrap_or_default();
-        let expected = match dir.typed(raw) {
-            true => note.kind,
-            false => dir_type::UNKNOWN,
+        let expected = if dir.typed(raw) {
+            note.kind
+        } else {
+            dir_type::UNKNOWN
         };
         if raw != expected && !note.bad {
             self.found(Finding::EntryType {

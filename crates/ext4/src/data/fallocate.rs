@@ -102,9 +102,10 @@ fn to_settle(engine: &Engine, inode: &Inode, range: &Range<u64>) -> Range<u64> {
         data.dirty.covered(range.clone()).next().is_some()
     };
     let on_disk = inode.state.lock().raw.size(&engine.geometry);
-    match is_dirty && on_disk < range.end && !sapwood_fault::planted(361) {
-        true => 0..u64::MAX,
-        false => range.clone(),
+    if is_dirty && on_disk < range.end && !sapwood_fault::planted(361) {
+        0..u64::MAX
+    } else {
+        range.clone()
     }
 }
 
@@ -156,9 +157,10 @@ fn punch(engine: &Arc<Engine>, inode: &Arc<Inode>, range: Range<u64>) -> Result<
     if range.start >= size {
         return Ok(());
     }
-    let range = range.start..match range.end >= size {
-        true => engine.block_ceil(size),
-        false => range.end,
+    let range = range.start..if range.end >= size {
+        engine.block_ceil(size)
+    } else {
+        range.end
     };
     clear(engine, inode, &range)
 }

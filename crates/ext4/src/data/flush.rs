@@ -75,9 +75,10 @@ pub(super) fn settle_range(
 
 /// Writes back what is dirty in a range and waits until the map has it.
 fn flush_range(engine: &Arc<Engine>, inode: &Arc<Inode>, range: Range<u64>) {
-    let dispatch = match inode.data.dirty_bytes() <= SMALL {
-        true => Dispatch::Here,
-        false => Dispatch::Queue,
+    let dispatch = if inode.data.dirty_bytes() <= SMALL {
+        Dispatch::Here
+    } else {
+        Dispatch::Queue
     };
     // What is left because it is in flight can be taken after the first wait.
     for _pass in 0..2 {

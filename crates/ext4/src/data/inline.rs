@@ -117,9 +117,10 @@ pub(super) fn write_at(
     if end > most(engine) {
         return Ok(false);
     }
-    let mut bytes = match inode.flags().contains(InodeFlags::INLINE_DATA) {
-        true => content(engine, inode)?,
-        false => Vec::new(),
+    let mut bytes = if inode.flags().contains(InodeFlags::INLINE_DATA) {
+        content(engine, inode)?
+    } else {
+        Vec::new()
     };
     let len = bytes.len().max(end as usize);
     bytes.resize(len, 0);
@@ -175,9 +176,10 @@ fn put(engine: &Arc<Engine>, inode: &Arc<Inode>, bytes: &[u8]) -> Result<bool> {
 /// [`Error::NoSpace`]; as [`content`].
 pub(super) fn convert(engine: &Arc<Engine>, inode: &Arc<Inode>) -> Result<()> {
     let bytes = content(engine, inode)?;
-    let extent = match bytes.is_empty() {
-        true => None,
-        false => Some(place(engine, inode, bytes)?),
+    let extent = if bytes.is_empty() {
+        None
+    } else {
+        Some(place(engine, inode, bytes)?)
     };
     let credits = xattr::credits(engine, inode, 0)
         + map::insert_credits(engine, inode, 1)

@@ -148,9 +148,10 @@ fn allocate(
     let mut at = hole.start;
     while at < hole.end {
         let want = u32::try_from(hole.end - at).unwrap_or(u32::MAX);
-        let together = match is_first && at == hole.start {
-            true => stretch.take(goal, want),
-            false => None,
+        let together = if is_first && at == hole.start {
+            stretch.take(goal, want)
+        } else {
+            None
         };
         let extent = match together {
             Some(extent) => extent,

@@ -60,9 +60,10 @@ pub(crate) fn truncate(engine: &Arc<Engine>, inode: &Arc<Inode>, size: u64) -> R
     discard(engine, inode, end..u64::MAX);
     let blocks = end / engine.block_size()..map::BLOCKS_MAX;
     if !has_blocks(engine, inode, blocks.clone())? {
-        return match size == old {
-            true => Ok(()),
-            false => set_size(engine, inode, size),
+        return if size == old {
+            Ok(())
+        } else {
+            set_size(engine, inode, size)
         };
     }
     engine.abort(shrink(engine, inode, size, blocks))

@@ -90,16 +90,18 @@ impl Inline {
     }
 
     fn region(&self, second: bool) -> &[u8] {
-        match second {
-            true => &self.value,
-            false => inline_dir_region(&self.map).unwrap_or_default(),
+        if second {
+            &self.value
+        } else {
+            inline_dir_region(&self.map).unwrap_or_default()
         }
     }
 
     fn region_mut(&mut self, second: bool) -> &mut [u8] {
-        match second {
-            true => &mut self.value,
-            false => inline_dir_region_mut(&mut self.map).unwrap_or_default(),
+        if second {
+            &mut self.value
+        } else {
+            inline_dir_region_mut(&mut self.map).unwrap_or_default()
         }
     }
 
@@ -118,9 +120,10 @@ impl Inline {
         let format = dir.format;
         [false, true].into_iter().flat_map(move |second| {
             let region = self.region(second);
-            let before = match second {
-                true => DOTS + self.region(false).len(),
-                false => DOTS,
+            let before = if second {
+                DOTS + self.region(false).len()
+            } else {
+                DOTS
             };
             format
                 .region_entries(region)
@@ -273,9 +276,10 @@ impl Inline {
         write_set(&dir, &set)?;
         let mut dir = dir;
         let extents = store.geometry.features().has_incompat(Incompat::EXTENTS);
-        let form = match extents {
-            true => InodeFlags::EXTENTS,
-            false => InodeFlags::empty(),
+        let form = if extents {
+            InodeFlags::EXTENTS
+        } else {
+            InodeFlags::empty()
         };
         dir.set_flags(form, InodeFlags::INLINE_DATA);
         *inode.map.write() = map::empty(dir.flags);

@@ -199,9 +199,10 @@ impl<'a> Dir<'a> {
     /// # Errors
     /// `NotSupported`.
     pub(super) fn check_readable(&self) -> Result<()> {
-        match self.flags.contains(InodeFlags::ENCRYPT) {
-            true => Err(Error::Vfs(sapwood_vfs::Error::NotSupported)),
-            false => Ok(()),
+        if self.flags.contains(InodeFlags::ENCRYPT) {
+            Err(Error::Vfs(sapwood_vfs::Error::NotSupported))
+        } else {
+            Ok(())
         }
     }
 

@@ -296,9 +296,10 @@ fn an_unmount_counts_the_groups_out_of_use() {
     for (size, damaged_bitmap) in [(8 * MIB, false), (8 * MIB, true), (64 * MIB, false)] {
         let device = image(size, "-b 1024");
         let before = counts(&device);
-        match damaged_bitmap {
-            true => flip(&device, desc(&device, 0).block_bitmap() * 1024 + 1000),
-            false => flip(&device, 2048 + 0x1e),
+        if damaged_bitmap {
+            flip(&device, desc(&device, 0).block_bitmap() * 1024 + 1000)
+        } else {
+            flip(&device, 2048 + 0x1e)
         }
         let engine = oracles::engine(&device, Options::default());
         let group = engine.groups.group(0).unwrap();

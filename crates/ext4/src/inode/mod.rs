@@ -279,9 +279,10 @@ impl Inode {
 
     /// Longest that the file may become, in bytes.
     pub(crate) fn max_size(&self, store: &Store) -> u64 {
-        match self.flags().contains(InodeFlags::EXTENTS) {
-            true => store.geometry.max_extent_file_size(),
-            false => store.geometry.max_indirect_file_size(),
+        if self.flags().contains(InodeFlags::EXTENTS) {
+            store.geometry.max_extent_file_size()
+        } else {
+            store.geometry.max_indirect_file_size()
         }
     }
 
@@ -362,9 +363,10 @@ impl Inode {
         };
         // As the kernel shows it, so that a file with content is not taken for a hole.
         let inline =
-            match self.kind == FileKind::Regular && raw.flags().contains(InodeFlags::INLINE_DATA) {
-                true => state.size.div_ceil(512),
-                false => 0,
+            if self.kind == FileKind::Regular && raw.flags().contains(InodeFlags::INLINE_DATA) {
+                state.size.div_ceil(512)
+            } else {
+                0
             };
         Attr {
             ino: self.number(),

@@ -112,9 +112,10 @@ impl InodeTable {
     /// As [`named`](Self::named), and `Stale` for what no caller can know.
     pub(crate) fn by_number(&self, store: &Store, ino: Ino) -> Result<Arc<Inode>> {
         let number = u32::try_from(ino.0).map_err(|_| sapwood_vfs::Error::Stale)?;
-        match store.is_special(number) {
-            true => Err(sapwood_vfs::Error::Stale.into()),
-            false => self.named(store, number),
+        if store.is_special(number) {
+            Err(sapwood_vfs::Error::Stale.into())
+        } else {
+            self.named(store, number)
         }
     }
 
@@ -133,9 +134,10 @@ impl InodeTable {
             return Err(own("an inode of the file system's own"));
         }
         let inode = self.get(store, ino)?;
-        match inode.flags().contains(InodeFlags::EA_INODE) {
-            true => Err(own("the value of an attribute")),
-            false => Ok(inode),
+        if inode.flags().contains(InodeFlags::EA_INODE) {
+            Err(own("the value of an attribute"))
+        } else {
+            Ok(inode)
         }
     }
 
@@ -157,12 +159,13 @@ impl InodeTable {
     /// # Errors
     /// [`Error::BadInode`] if it is in memory: the image says that an inode in use is free.
     pub(crate) fn insert_new(&self, inode: &Arc<Inode>) -> Result<()> {
-        match self.inodes.insert_first(inode) {
-            true => Ok(()),
-            false => Err(Error::BadInode {
+        if self.inodes.insert_first(inode) {
+            Ok(())
+        } else {
+            Err(Error::BadInode {
                 ino: inode.ino,
                 reason: "in use, but free in its bitmap".into(),
-            }),
+            })
         }
     }
 

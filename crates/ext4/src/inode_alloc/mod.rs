@@ -192,9 +192,10 @@ impl Allocator<'_> {
             buffer: OnceCell::new(),
             counters: self.counters,
         };
-        let start = match wish.dense {
-            true => pool.map.lowest(),
-            false => policy::start(group, wish, geometry.inodes_per_group(), self.policy),
+        let start = if wish.dense {
+            pool.map.lowest()
+        } else {
+            policy::start(group, wish, geometry.inodes_per_group(), self.policy)
         };
         let claimed = claim(&pool, &self.span(group), start, self.policy, self.counters)?;
         let Some((mut locked, index)) = claimed else {

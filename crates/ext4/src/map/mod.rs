@@ -465,9 +465,10 @@ pub(crate) fn in_steps(
 pub(crate) fn new_flags(store: &Store, kind: FileKind) -> InodeFlags {
     let tree = matches!(kind, FileKind::Regular | FileKind::Directory)
         && store.geometry.features().has_incompat(Incompat::EXTENTS);
-    match tree {
-        true => InodeFlags::EXTENTS,
-        false => InodeFlags::empty(),
+    if tree {
+        InodeFlags::EXTENTS
+    } else {
+        InodeFlags::empty()
     }
 }
 

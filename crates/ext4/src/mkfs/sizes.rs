@@ -155,9 +155,10 @@ impl Wanted {
             }
             let desc_blocks = count.div_ceil(self.descs_per_block());
             let reserved = self.reserved_gdt(blocks, size, desc_blocks);
-            let gdt = match self.features.has_incompat(Incompat::META_BG) {
-                true => 1,
-                false => desc_blocks + reserved,
+            let gdt = if self.features.has_incompat(Incompat::META_BG) {
+                1
+            } else {
+                desc_blocks + reserved
             };
             if gdt > size * 3 / 4 {
                 return Err(MkfsError::Descriptors {
@@ -324,9 +325,10 @@ fn journal(
     };
     let (least, most) = JOURNAL_BLOCKS.into_inner();
     let most = most.min(blocks / 2);
-    let fast = match features.has_compat(Compat::FAST_COMMIT) {
-        true => size / BLOCKS_PER_FAST_COMMIT,
-        false => 0,
+    let fast = if features.has_compat(Compat::FAST_COMMIT) {
+        size / BLOCKS_PER_FAST_COMMIT
+    } else {
+        0
     };
     let (all, fast_commit) = (u32::try_from(size + fast), u32::try_from(fast));
     match (all, fast_commit) {

@@ -181,9 +181,10 @@ pub(crate) fn open(device: Arc<dyn Device>, mut options: Options) -> Result<Arc<
 
 /// Shows what a recovery would give, without a write to the device.
 fn open_recovered_in_memory(device: Arc<dyn Device>, options: Options) -> Result<Arc<Engine>> {
-    let overlay: Arc<dyn Device> = match sapwood_fault::planted(133) {
-        true => device,
-        false => Arc::new(OverlayDevice::new(device)),
+    let overlay: Arc<dyn Device> = if sapwood_fault::planted(133) {
+        device
+    } else {
+        Arc::new(OverlayDevice::new(device))
     };
     let sb = read_super(&*overlay)?;
     if sb.write_blockers().is_empty() {
@@ -220,9 +221,10 @@ fn recover_journal(device: &Arc<dyn Device>, sb: &SuperBlock, geometry: &Geometr
     }
     // Whether fast commits make sense is known only when all of them were replayed.
     let overlay = Arc::new(OverlayDevice::new(Arc::clone(device)));
-    let recovery = match sapwood_fault::planted(132) {
-        true => plan.replay(&**device)?,
-        false => plan.replay(&*overlay)?,
+    let recovery = if sapwood_fault::planted(132) {
+        plan.replay(&**device)?
+    } else {
+        plan.replay(&*overlay)?
     };
     if let Some(commits) = &recovery.fast_commit {
         let options = Options {
@@ -456,9 +458,10 @@ fn possible_fast_commits(sb: &SuperBlock, journal: &Journal, options: &Options) 
     let possible = options.data != DataMode::Journal
         && sb.features().has_compat(Compat::FAST_COMMIT)
         && journal.log().is_some_and(area);
-    match possible {
-        true => options.fast_commit,
-        false => FastCommits::Off,
+    if possible {
+        options.fast_commit
+    } else {
+        FastCommits::Off
     }
 }
 

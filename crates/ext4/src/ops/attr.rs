@@ -83,9 +83,10 @@ fn apply(inode: &Inode, changes: &SetAttr, now: Timestamp) {
 /// `NotSupported`.
 pub(crate) fn check_flags(asked: InodeFlags) -> vfs::Result<()> {
     let unknown = InodeFlags::COMPRESS | InodeFlags::NOCOMPRESS | InodeFlags::NOCOW;
-    match asked.intersects(unknown) {
-        true => Err(vfs::Error::NotSupported),
-        false => Ok(()),
+    if asked.intersects(unknown) {
+        Err(vfs::Error::NotSupported)
+    } else {
+        Ok(())
     }
 }
 
@@ -119,9 +120,10 @@ pub(crate) fn without_project(value: &vfs::Fsxattr) -> vfs::Fsxattr {
 /// `NotSupported`.
 pub(crate) fn check_project(inode: &Inode, value: &vfs::Fsxattr) -> vfs::Result<()> {
     let wanted = value.projid != 0 || value.xflags & XFLAG_PROJINHERIT != 0;
-    match wanted && inode.state.lock().raw.projid().is_none() {
-        true => Err(vfs::Error::NotSupported),
-        false => Ok(()),
+    if wanted && inode.state.lock().raw.projid().is_none() {
+        Err(vfs::Error::NotSupported)
+    } else {
+        Ok(())
     }
 }
 

@@ -210,9 +210,10 @@ fn plan<'a>(
         (state.mode() & 0o7777, raw.gid(), raw.flags(), project)
     };
     let Ownership { uid, gid, perm } = rules::new_ownership(who, dir_perm, dir_gid, kind, perm);
-    let default = match xattr::may_have(dir) {
-        true => xattr::get(engine, dir, acl::DEFAULT)?,
-        false => None,
+    let default = if xattr::may_have(dir) {
+        xattr::get(engine, dir, acl::DEFAULT)?
+    } else {
+        None
     };
     let inherited = acl::inherit(default.as_deref(), kind, perm, who.umask).map_err(|reason| {
         Error::BadInode {
@@ -229,9 +230,10 @@ fn plan<'a>(
         gid,
         perm: inherited.perm,
         flags: inherited_flags(kind, dir_flags),
-        project: match dir_flags.contains(DiskFlags::PROJINHERIT) {
-            true => dir_project,
-            false => 0,
+        project: if dir_flags.contains(DiskFlags::PROJINHERIT) {
+            dir_project
+        } else {
+            0
         },
         xattrs,
         what,
@@ -376,8 +378,9 @@ pub(crate) fn links_of_dir(engine: &Engine, dir: &Inode, change: i32) -> Result<
     let uncounted = features.has_ro_compat(RoCompat::DIR_NLINK)
         && features.has_compat(Compat::DIR_INDEX)
         && tree;
-    match uncounted {
-        true => Ok(1),
-        false => Err(vfs::Error::TooManyLinks.into()),
+    if uncounted {
+        Ok(1)
+    } else {
+        Err(vfs::Error::TooManyLinks.into())
     }
 }

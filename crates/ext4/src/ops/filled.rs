@@ -38,9 +38,10 @@ pub(crate) fn most(engine: &Engine) -> u64 {
     let inline = features.has_incompat(Incompat::INLINE_DATA);
     let own = tree && !inline && engine.options.data != DataMode::Journal;
     // Elsewhere writeback makes few requests of many files.
-    match own && engine.device.writes_to_memory() {
-        true => MOST_BLOCKS * engine.block_size(),
-        false => 0,
+    if own && engine.device.writes_to_memory() {
+        MOST_BLOCKS * engine.block_size()
+    } else {
+        0
     }
 }
 
@@ -85,9 +86,10 @@ pub(super) fn write<'a>(
         Err(Error::NoSpace) => return Ok(None),
         other => other?,
     };
-    let home = match engine.options.dense {
-        true => 0,
-        false => engine.geometry.inode_location(dir.ino)?.0,
+    let home = if engine.options.dense {
+        0
+    } else {
+        engine.geometry.inode_location(dir.ino)?.0
     };
     let group = engine.groups.group(home)?;
     let goal = group.small_goal();

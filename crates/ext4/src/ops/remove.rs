@@ -93,9 +93,10 @@ pub(crate) fn remove(
         check(engine, dir, &victim, directory)?;
         let gone = remove_last(engine, dir, name, &present, &victim)?;
         drop((own, held));
-        return match gone {
-            true => Ok(()),
-            false => reap_if_unused(engine, &victim),
+        return if gone {
+            Ok(())
+        } else {
+            reap_if_unused(engine, &victim)
         };
     }
 }
@@ -122,9 +123,10 @@ fn remove_last(
     victim: &Arc<Inode>,
 ) -> Result<bool> {
     let bare = reap::is_bare(engine, victim)?;
-    let credits = match bare {
-        true => CREDITS + reap::BARE_CREDITS,
-        false => CREDITS,
+    let credits = if bare {
+        CREDITS + reap::BARE_CREDITS
+    } else {
+        CREDITS
     };
     let h = match victim.kind {
         FileKind::Directory => engine.start(credits)?,
@@ -135,9 +137,10 @@ fn remove_last(
         let now = engine.now();
         dir.state.lock().content_changed(now);
         let gone = bare && reap::condemn(victim, now);
-        match gone {
-            true => reap::free(engine, &h, victim)?,
-            false => lose_link(engine, &h, dir, victim, now)?,
+        if gone {
+            reap::free(engine, &h, victim)?
+        } else {
+            lose_link(engine, &h, dir, victim, now)?
         }
         dir.store(engine, &h)?;
         Ok(gone)
@@ -165,9 +168,10 @@ pub(crate) fn lose_link(
     }
     let last = {
         let mut state = victim.state.lock();
-        let links = match directory {
-            true => 0,
-            false => state.raw.links().saturating_sub(1),
+        let links = if directory {
+            0
+        } else {
+            state.raw.links().saturating_sub(1)
         };
         state.raw.set_links(links);
         state.changed(now);

@@ -29,9 +29,10 @@ pub(crate) fn recover(engine: &Arc<Engine>) -> Result<()> {
     for inode in &found.inodes {
         finish(engine, inode)?;
     }
-    match found.damaged {
-        true => forget_damaged(engine),
-        false => Ok(()),
+    if found.damaged {
+        forget_damaged(engine)
+    } else {
+        Ok(())
     }
 }
 
@@ -178,9 +179,10 @@ fn candidate(engine: &Arc<Engine>, ino: u32) -> Result<Arc<Inode>> {
         FileKind::Symlink => !inode.state.lock().raw.is_fast_symlink(&engine.geometry),
         _ => false,
     };
-    match cut || !inode.is_linked() {
-        true => Ok(inode),
-        false => Err(bad("an orphan with a name that cannot be cut")),
+    if cut || !inode.is_linked() {
+        Ok(inode)
+    } else {
+        Err(bad("an orphan with a name that cannot be cut"))
     }
 }
 

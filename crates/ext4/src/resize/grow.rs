@@ -27,13 +27,14 @@ pub(super) fn grow(image: &mut Image, blocks: u64) -> Result<()> {
         return Ok(());
     };
     let loses = loses_resize_inode(&old, &new);
-    let borrowed = match loses && !image.has_log() {
-        true => match meta_groups::borrow(image, &old)? {
+    let borrowed = if loses && !image.has_log() {
+        match meta_groups::borrow(image, &old)? {
             // The groups up to the border bring room for a journal.
             None => return in_two_steps(image, &old, blocks),
             some => some,
-        },
-        false => None,
+        }
+    } else {
+        None
     };
     let Some((sb, new)) = larger(&image.sb, &old, blocks)? else {
         return Ok(());
@@ -48,9 +49,10 @@ pub(super) fn grow(image: &mut Image, blocks: u64) -> Result<()> {
     if sapwood_fault::planted(399) {
         image.commit(None)?;
     }
-    match loses {
-        true => remove_resize_inode(image)?,
-        false => resize_inode(image)?,
+    if loses {
+        remove_resize_inode(image)?
+    } else {
+        resize_inode(image)?
     }
     image.commit(None)?;
     if let Some(borrowed) = borrowed {

@@ -64,9 +64,10 @@ pub(super) fn loses_resize_inode(old: &Geometry, new: &Geometry) -> bool {
 /// The device.
 pub(super) fn borrow(image: &mut Image, old: &Geometry) -> Result<Option<Borrowed>> {
     let longer = longest_table(old) - old.desc_blocks();
-    match longer <= journal::MOST_TABLES {
-        true => journal::borrow(image),
-        false => Ok(None),
+    if longer <= journal::MOST_TABLES {
+        journal::borrow(image)
+    } else {
+        Ok(None)
     }
 }
 

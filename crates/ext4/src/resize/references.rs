@@ -161,9 +161,10 @@ impl Walk<'_> {
         self.image.geometry.check_blocks(block, 1)?;
         let bytes = self.image.block(block)?;
         let geometry = &self.image.geometry;
-        let checked = match geometry.metadata_csum() {
-            true => xattr_block_verify(&bytes, geometry.csum_seed(), block),
-            false => Ok(()),
+        let checked = if geometry.metadata_csum() {
+            xattr_block_verify(&bytes, geometry.csum_seed(), block)
+        } else {
+            Ok(())
         };
         let numbers = checked.and_then(|()| xattr_block_inodes(&bytes));
         let numbers = numbers.map_err(|reason| Error::BadBlock {
@@ -201,16 +202,18 @@ fn bad(ino: u32, reason: impl ToString) -> Error {
 
 /// Verifies the checksum of a block of a directory.
 fn verify(bytes: &[u8], format: &DirFormat, seed: u32) -> std::result::Result<(), String> {
-    match is_index(bytes, format) {
-        true => format.dx_verify(bytes, seed).map_err(|e| e.to_string()),
-        false => format.verify(bytes, seed).map_err(|e| e.to_string()),
+    if is_index(bytes, format) {
+        format.dx_verify(bytes, seed).map_err(|e| e.to_string())
+    } else {
+        format.verify(bytes, seed).map_err(|e| e.to_string())
     }
 }
 
 fn seal(bytes: &mut [u8], format: &DirFormat, seed: u32) -> std::result::Result<(), String> {
-    match is_index(bytes, format) {
-        true => format.dx_seal(bytes, seed).map_err(|e| e.to_string()),
-        false => format.seal(bytes, seed).map_err(|e| e.to_string()),
+    if is_index(bytes, format) {
+        format.dx_seal(bytes, seed).map_err(|e| e.to_string())
+    } else {
+        format.seal(bytes, seed).map_err(|e| e.to_string())
     }
 }
 

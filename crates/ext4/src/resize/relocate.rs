@@ -74,9 +74,10 @@ impl Run<'_, '_> {
             return Ok(());
         }
         self.map_of(ino, inode)?;
-        match self.image.is_full() {
-            true => self.image.commit(None),
-            false => Ok(()),
+        if self.image.is_full() {
+            self.image.commit(None)
+        } else {
+            Ok(())
         }
     }
 

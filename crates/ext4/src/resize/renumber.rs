@@ -77,12 +77,13 @@ pub(super) fn renumber(image: &mut Image, groups: u32, wanted: u64) -> Result<()
         return Err(ResizeError::Unclean);
     }
     let references = references::find(image, &targets)?;
-    let borrowed = match image.has_log() {
-        true => None,
-        false => match journal::borrow(image)? {
+    let borrowed = if image.has_log() {
+        None
+    } else {
+        match journal::borrow(image)? {
             None => return pinned(last, "there is no room for a journal"),
             some => some,
-        },
+        }
     };
     let mut moves = Moves {
         image,

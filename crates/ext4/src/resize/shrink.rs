@@ -119,9 +119,10 @@ fn cut(image: &mut Image, sb: SuperBlock, old: &Geometry, new: &Geometry) -> Res
     }
     // A kernel that recovers the journal still uses the descriptors of before, also those in blocks
     // that the table loses.
-    let tables = match image.has_log() {
-        true => old.desc_blocks(),
-        false => old.desc_blocks().min(new.desc_blocks()),
+    let tables = if image.has_log() {
+        old.desc_blocks()
+    } else {
+        old.desc_blocks().min(new.desc_blocks())
     };
     for index in new.group_count() / new.descs_per_block()..tables {
         let bytes = image.table_block(index)?;

@@ -157,10 +157,7 @@ impl Records {
     pub(crate) fn add_name(&mut self, name: Name) -> bool {
         let new = self.new.get_mut(&name.ino);
         let first = new.is_some_and(|new| !std::mem::replace(&mut new.named, true));
-        let how = match first {
-            true => Naming::Create,
-            false => Naming::Link,
-        };
+        let how = if first { Naming::Create } else { Naming::Link };
         self.add(Record::Name { name, how })
     }
 

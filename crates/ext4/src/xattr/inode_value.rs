@@ -106,9 +106,10 @@ fn charge(volume: &Volume, owner: &Inode, len: u64, more: bool) -> Result<()> {
     let sectors = len.div_ceil(volume.block_size()) * (volume.block_size() / 512);
     let mut state = owner.state.lock();
     let now = state.raw.sectors(&volume.geometry);
-    let now = match more {
-        true => now.saturating_add(sectors),
-        false => now.saturating_sub(sectors),
+    let now = if more {
+        now.saturating_add(sectors)
+    } else {
+        now.saturating_sub(sectors)
     };
     Ok(state.raw.set_sectors(now, &volume.geometry)?)
 }

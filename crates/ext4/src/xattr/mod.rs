@@ -148,9 +148,10 @@ fn apply(volume: &Volume, h: &Handle, inode: &Inode, mut plan: Plan) -> Result<(
     }
     if let Some(outside) = &plan.outside {
         let value = inode_value::write(volume, h, inode, &outside.name, &outside.value)?;
-        let set = match outside.in_body {
-            true => &mut plan.body,
-            false => &mut plan.block,
+        let set = if outside.in_body {
+            &mut plan.body
+        } else {
+            &mut plan.block
         };
         set.set(outside.index, &outside.name, value);
     }
@@ -197,9 +198,10 @@ pub(crate) fn change(
     }
     let plan = plan(volume, inode, name, value)?;
     let len = value.map_or(0, <[u8]>::len);
-    let blocks = match plan.outside.is_some() {
-        true => (len as u64).div_ceil(volume.block_size()) + 1,
-        false => u64::from(plan.block_changed && value.is_some()),
+    let blocks = if plan.outside.is_some() {
+        (len as u64).div_ceil(volume.block_size()) + 1
+    } else {
+        u64::from(plan.block_changed && value.is_some())
     };
     let _reserved = volume.space.reserve(blocks, true)?;
     let h = volume.start_tracked(1 + credits(volume, inode, len))?;

@@ -74,9 +74,10 @@ pub(super) fn plan(
     if value.len() as u64 > u64::from(XATTR_VALUE_MAX) {
         return Err(vfs::Error::AttributeTooLarge.into());
     }
-    let stored = match is_acl(index) {
-        true => acl_to_disk(value).map_err(|_| vfs::Error::Invalid)?,
-        false => value.to_vec(),
+    let stored = if is_acl(index) {
+        acl_to_disk(value).map_err(|_| vfs::Error::Invalid)?
+    } else {
+        value.to_vec()
     };
     let inline_data = plan.inline_data;
     let room = Room::of(volume, inode);

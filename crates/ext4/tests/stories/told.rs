@@ -68,9 +68,10 @@ pub const STORIES: &[Told] = &[
         s.set_attribute("a", 5);
         s.whole("a", "xattrs");
         s.append("a", 5000, 1);
-        match s.small_inodes {
-            true => s.whole("a", "xattrs"),
-            false => s.fast("a"),
+        if s.small_inodes {
+            s.whole("a", "xattrs")
+        } else {
+            s.fast("a")
         }
         s.chmod("d", 0o700);
         s.whole("d", "operation");

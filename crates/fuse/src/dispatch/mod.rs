@@ -155,17 +155,19 @@ impl Dispatcher {
 
     /// Makes a change of an inode durable where the mount asks for it.
     fn settle(&self, ino: Ino) -> Reply<()> {
-        match self.synchronous.all && !sapwood_fault::planted(263) {
-            true => self.fs.fsync(ino, SyncKind::All).map_err(errno),
-            false => Ok(()),
+        if self.synchronous.all && !sapwood_fault::planted(263) {
+            self.fs.fsync(ino, SyncKind::All).map_err(errno)
+        } else {
+            Ok(())
         }
     }
 
     /// Makes a change of a directory's names durable where the mount asks for it.
     fn settle_names(&self, dir: Ino) -> Reply<()> {
-        match (self.synchronous.all || self.synchronous.names) && !sapwood_fault::planted(262) {
-            true => self.fs.fsync(dir, SyncKind::All).map_err(errno),
-            false => Ok(()),
+        if (self.synchronous.all || self.synchronous.names) && !sapwood_fault::planted(262) {
+            self.fs.fsync(dir, SyncKind::All).map_err(errno)
+        } else {
+            Ok(())
         }
     }
 
@@ -470,9 +472,10 @@ impl Dispatcher {
             .rename(from_dir, from.1, to_dir, to.1, mode)
             .map_err(errno)?;
         self.settle_names(to_dir)?;
-        match from_dir == to_dir {
-            true => Ok(()),
-            false => self.settle_names(from_dir),
+        if from_dir == to_dir {
+            Ok(())
+        } else {
+            self.settle_names(from_dir)
         }
     }
 

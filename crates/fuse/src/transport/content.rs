@@ -43,9 +43,10 @@ impl Wait {
         match opcode {
             Opcode::Write => {
                 let args = body.header("write");
-                match args.is_ok_and(|args| durable(&args).is_some()) {
-                    true => Self::Long,
-                    false => Self::No,
+                if args.is_ok_and(|args| durable(&args).is_some()) {
+                    Self::Long
+                } else {
+                    Self::No
                 }
             }
             Opcode::Read | Opcode::ReadDir | Opcode::ReadDirPlus | Opcode::Lseek => Self::Reads,
@@ -68,9 +69,10 @@ fn durable(args: &WriteIn) -> Option<SyncKind> {
         return None;
     }
     // `O_SYNC` includes the bit of `O_DSYNC` and one of its own.
-    match flags & libc::O_SYNC == libc::O_SYNC {
-        true => Some(SyncKind::All),
-        false => Some(SyncKind::Data),
+    if flags & libc::O_SYNC == libc::O_SYNC {
+        Some(SyncKind::All)
+    } else {
+        Some(SyncKind::Data)
     }
 }
 

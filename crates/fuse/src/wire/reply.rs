@@ -34,9 +34,10 @@ pub(crate) fn bytes(out: &mut [u8], value: &[u8]) -> Reply<usize> {
 
 /// How long the kernel may cache attributes.
 fn attr_ttl(ttl: Duration, of: &sapwood_vfs::Attr) -> Duration {
-    match privileges::cacheable(of) {
-        true => ttl,
-        false => Duration::ZERO,
+    if privileges::cacheable(of) {
+        ttl
+    } else {
+        Duration::ZERO
     }
 }
 

@@ -154,9 +154,12 @@ fn dirsync_mount() -> Outcome {
 fn names_are_durable(mounted: &Mounted) -> Outcome {
     let root = mounted.fs.root();
     let path = |name: &str| mounted.path(name);
-    let durable = |what: &str, dir: Ino| match mounted.fs.is_durable(dir, SyncKind::All) {
-        true => Ok(()),
-        false => Err(Failed::from(format!("not durable: {what}"))),
+    let durable = |what: &str, dir: Ino| {
+        if mounted.fs.is_durable(dir, SyncKind::All) {
+            Ok(())
+        } else {
+            Err(Failed::from(format!("not durable: {what}")))
+        }
     };
     drop(File::create(path("file"))?);
     durable("create", root)?;

@@ -56,9 +56,10 @@ impl Log {
             let at = pieces.len();
             for (block, content) in part {
                 let escaped = Codec::needs_escape(content);
-                let piece = match escaped {
-                    true => commit::escape(content),
-                    false => content.clone(),
+                let piece = if escaped {
+                    commit::escape(content)
+                } else {
+                    content.clone()
                 };
                 tags.push(Tag {
                     block: *block,

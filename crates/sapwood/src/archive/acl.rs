@@ -24,9 +24,10 @@ pub(super) fn parse(text: &[u8], default: bool) -> Parsed {
     let mut names = false;
     for line in text.split([',', '\n']) {
         let line = line.split('#').next().unwrap_or_default().trim();
-        let line = match default {
-            true => line.strip_prefix("default:").unwrap_or(line),
-            false => line,
+        let line = if default {
+            line.strip_prefix("default:").unwrap_or(line)
+        } else {
+            line
         };
         match entry(line) {
             _ if line.is_empty() => {}

@@ -107,9 +107,10 @@ impl<R: Read> CpioReader<R> {
         let mut rest = [0; 3];
         let count = usize::try_from(self.position.wrapping_neg() % 4).unwrap_or(0);
         let rest = rest.get_mut(..count).unwrap_or_default();
-        match self.fill(rest)? < count {
-            true => Err(self.truncated()),
-            false => Ok(()),
+        if self.fill(rest)? < count {
+            Err(self.truncated())
+        } else {
+            Ok(())
         }
     }
 
@@ -173,9 +174,10 @@ impl<R: Read> CpioReader<R> {
         }
         let mut content = vec![0; usize::try_from(size).unwrap_or(0)];
         let read = self.read(&mut content)?.1;
-        match read < content.len() {
-            true => Err(self.truncated()),
-            false => Ok(content),
+        if read < content.len() {
+            Err(self.truncated())
+        } else {
+            Ok(content)
         }
     }
 

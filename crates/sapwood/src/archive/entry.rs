@@ -13,14 +13,15 @@ pub(super) const PATH_MAX: usize = 4095;
 /// # Errors
 /// [`ArchiveError::TooLong`].
 pub(super) fn check_length(named: &[u8], name: &[u8], field: &'static str) -> Result<()> {
-    match name.len() > PATH_MAX {
-        true => Err(ArchiveError::TooLong {
+    if name.len() > PATH_MAX {
+        Err(ArchiveError::TooLong {
             path: path(named),
             field,
             size: name.len() as u64,
             limit: PATH_MAX as u64,
-        }),
-        false => Ok(()),
+        })
+    } else {
+        Ok(())
     }
 }
 

@@ -225,9 +225,10 @@ impl<'a> Extraction<'a> {
             return Ok(());
         }
         let (node, filled) = self.make(&kind, name, &attributes, &named, size, content)?;
-        let finished = match filled {
-            true => self.finish_filled(&node, &attributes, &named),
-            false => self.finish(&node, &attributes, &named, false),
+        let finished = if filled {
+            self.finish_filled(&node, &attributes, &named)
+        } else {
+            self.finish(&node, &attributes, &named, false)
         };
         self.gate.changed(Change::Name(self.top().ino(), name));
         self.gate.changed(Change::Attributes(node.ino()));
@@ -415,13 +416,12 @@ impl<'a> Extraction<'a> {
         let Some(node) = self.child(name)? else {
             return Ok(());
         };
-        match node.is_dir() {
-            false => self.into.fs.unlink(self.top().ino(), name),
-            true => {
-                let removed = tree::remove_all(self.top(), node, name, &mut |_| Ok(()));
-                self.forget_below(name);
-                removed.map_err(|(_, error)| error)
-            }
+        if !node.is_dir() {
+            self.into.fs.unlink(self.top().ino(), name)
+        } else {
+            let removed = tree::remove_all(self.top(), node, name, &mut |_| Ok(()));
+            self.forget_below(name);
+            removed.map_err(|(_, error)| error)
         }
     }
 

@@ -71,9 +71,10 @@ impl Client<'_> {
         if !self.copies {
             // The directory and the umask gave it its mode; a new directory was made accessible. A
             // default ACL alone replaces what the directory gave.
-            let kept = match found || acls::has_any(&wanted.xattrs) {
-                true => wanted.perm & !self.umask & 0o777 | now.perm & SET_GID,
-                false => now.perm & (wanted.perm | !0o700),
+            let kept = if found || acls::has_any(&wanted.xattrs) {
+                wanted.perm & !self.umask & 0o777 | now.perm & SET_GID
+            } else {
+                now.perm & (wanted.perm | !0o700)
             };
             let settles = now.kind == FileKind::Directory && kept != now.perm;
             let settles = settles && !acls::has_access(&wanted.xattrs);
@@ -82,9 +83,10 @@ impl Client<'_> {
         let keeps = now.uid == process.uid && process.is_member(wanted.gid);
         let gid = if keeps { wanted.gid } else { now.gid };
         let owned = (now.uid, gid) == (wanted.uid, wanted.gid);
-        let perm = match owned {
-            true => wanted.perm,
-            false => wanted.perm & !SET_ID,
+        let perm = if owned {
+            wanted.perm
+        } else {
+            wanted.perm & !SET_ID
         };
         (now.uid, gid, Some(process.settable(now.kind, gid, perm)))
     }
@@ -193,9 +195,10 @@ impl<'a> Gate<'a> {
             let attr = self.fs.getattr(dir.ino())?;
             client.process.check_sticky(&attr, node.attr())?;
         }
-        match node.is_dir() {
-            true => self.fs.rmdir(dir.ino(), name)?,
-            false => self.fs.unlink(dir.ino(), name)?,
+        if node.is_dir() {
+            self.fs.rmdir(dir.ino(), name)?
+        } else {
+            self.fs.unlink(dir.ino(), name)?
         }
         self.changed(Change::Name(dir.ino(), name));
         Ok(())
@@ -236,9 +239,10 @@ impl<'a> Gate<'a> {
         let Some(client) = self.client else {
             return Ok(());
         };
-        match client.process.owns(&self.fs.getattr(node.ino())?) {
-            true => Ok(()),
-            false => Err(Error::NotPermitted),
+        if client.process.owns(&self.fs.getattr(node.ino())?) {
+            Ok(())
+        } else {
+            Err(Error::NotPermitted)
         }
     }
 

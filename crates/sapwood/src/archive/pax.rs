@@ -180,9 +180,10 @@ impl<'r> Records<'r> {
     /// The attribute of an ACL; `None` if there is none, or if its names have no numbers.
     fn acl(&self, key: &[u8], value: &[u8], named: &[u8]) -> Result<Option<(Vec<u8>, Vec<u8>)>> {
         let default = key.ends_with(b"default");
-        let name = match default {
-            true => names::DEFAULT,
-            false => names::ACCESS,
+        let name = if default {
+            names::DEFAULT
+        } else {
+            names::ACCESS
         };
         // GNU tar writes an empty list of a directory that has only the other one. It stores the
         // attribute as well, if it stores any.
@@ -238,14 +239,15 @@ fn wrong(named: &[u8], field: &'static str) -> ArchiveError {
 }
 
 fn check_count(named: &[u8], what: &'static str, count: usize, limit: usize) -> Result<()> {
-    match count > limit {
-        true => Err(ArchiveError::TooMany {
+    if count > limit {
+        Err(ArchiveError::TooMany {
             path: path(named),
             what,
             count: count as u64,
             limit: limit as u64,
-        }),
-        false => Ok(()),
+        })
+    } else {
+        Ok(())
     }
 }
 

@@ -104,9 +104,10 @@ impl<'n> Pieces<'n> {
         if length > 0 {
             self.pieces.push((at, length));
         }
-        match self.pieces.len() > PIECES {
-            true => Err(wrong(self.named, "has too many pieces")),
-            false => Ok(()),
+        if self.pieces.len() > PIECES {
+            Err(wrong(self.named, "has too many pieces"))
+        } else {
+            Ok(())
         }
     }
 

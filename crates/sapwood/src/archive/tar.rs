@@ -158,13 +158,14 @@ impl<R: Read> TarReader<R> {
             self.end(at)?;
             return Ok(None);
         }
-        match is_valid(&header) {
-            true => Ok(Some(header)),
-            false => Err(ArchiveError::Header {
+        if is_valid(&header) {
+            Ok(Some(header))
+        } else {
+            Err(ArchiveError::Header {
                 format: "tar",
                 offset: at,
                 after: self.path(),
-            }),
+            })
         }
     }
 
@@ -361,9 +362,10 @@ impl<R: Read> Entries for TarReader<R> {
         loop {
             let Some(header) = self.header()? else {
                 self.ended = true;
-                return match extensions.any {
-                    true => Err(ArchiveError::NoEnd(self.path())),
-                    false => Ok(None),
+                return if extensions.any {
+                    Err(ArchiveError::NoEnd(self.path()))
+                } else {
+                    Ok(None)
                 };
             };
             let before = header.path_bytes().into_owned();
@@ -461,9 +463,10 @@ fn is_negative(bytes: &[u8]) -> bool {
 
 /// The number in a header's field. One of only NULs is 0, as for GNU tar.
 fn written<T: Default>(bytes: &[u8], number: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
-    match bytes.iter().all(|byte| *byte == 0) {
-        true => Ok(T::default()),
-        false => number(),
+    if bytes.iter().all(|byte| *byte == 0) {
+        Ok(T::default())
+    } else {
+        number()
     }
 }
 
@@ -475,9 +478,10 @@ fn size_of(header: &Header, named: &[u8]) -> Result<u64> {
     }
     let size = written(&header.as_old().size, || header.entry_size()).map_err(|_| wrong())?;
     // Offsets of files and archives are signed.
-    match size > i64::MAX as u64 {
-        true => Err(wrong()),
-        false => Ok(size),
+    if size > i64::MAX as u64 {
+        Err(wrong())
+    } else {
+        Ok(size)
     }
 }
 

@@ -98,9 +98,10 @@ impl Daemon {
     }
 
     fn base(&self, dir: Ino) -> vfs::Result<Node<'_>> {
-        match dir == self.fs.root() {
-            true => Node::root(&*self.fs),
-            false => Ok(Node::new(&*self.fs, self.fs.reference(dir)?)),
+        if dir == self.fs.root() {
+            Node::root(&*self.fs)
+        } else {
+            Ok(Node::new(&*self.fs, self.fs.reference(dir)?))
         }
     }
 }

@@ -234,9 +234,10 @@ impl<R: Read> Entries for Received<R> {
                 Err(error) => return Err(error),
             }
         }
-        let length = match self.ended {
-            true => 0,
-            false => usize::try_from(self.number()?).map_err(|_| invalid())?,
+        let length = if self.ended {
+            0
+        } else {
+            usize::try_from(self.number()?).map_err(|_| invalid())?
         };
         if length == 0 {
             self.ended = true;

@@ -59,13 +59,12 @@ impl Canonical {
         let mut start = 0;
         let mut run = 0;
         for block in filled.chunks(BLOCK) {
-            match is_zero(block) {
-                false => run += block.len(),
-                true => {
-                    self.hand_over(start, run, sink)?;
-                    start += run + block.len();
-                    run = 0;
-                }
+            if !is_zero(block) {
+                run += block.len()
+            } else {
+                self.hand_over(start, run, sink)?;
+                start += run + block.len();
+                run = 0;
             }
         }
         self.hand_over(start, run, sink)?;

@@ -148,9 +148,10 @@ impl CopyError {
 
     /// Why a part of a file cannot be read; any other error as it is.
     pub(super) fn into_damage(self) -> Result<Cause> {
-        match self.is_damage() {
-            true => Ok(Cause::new(self.cause)),
-            false => Err(self),
+        if self.is_damage() {
+            Ok(Cause::new(self.cause))
+        } else {
+            Err(self)
         }
     }
 

@@ -222,9 +222,10 @@ impl<'s> Node<'s> for ImageNode<'s> {
             .vfs()
             .readdir(self.inode.ino(), from, &mut |entry| {
                 names.push((entry.name, entry.next));
-                match names.len() < NAMES {
-                    true => ControlFlow::Continue(()),
-                    false => ControlFlow::Break(()),
+                if names.len() < NAMES {
+                    ControlFlow::Continue(())
+                } else {
+                    ControlFlow::Break(())
                 }
             });
         self.on(read).map(|()| names)
@@ -367,12 +368,13 @@ impl<'s> Node<'s> for ImageNode<'s> {
             end = self.on(fs.write(ino, at, data, WriteMode::default()))?;
             Ok(())
         })?;
-        match end < size {
-            true => self.set(&SetAttr {
+        if end < size {
+            self.set(&SetAttr {
                 size: Some(size),
                 ..SetAttr::default()
-            }),
-            false => Ok(()),
+            })
+        } else {
+            Ok(())
         }
     }
 

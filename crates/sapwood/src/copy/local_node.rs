@@ -400,12 +400,13 @@ impl<'s> Node<'s> for LocalNode {
         let fd = self.descriptor(OFlags::WRONLY | OFlags::TRUNC)?;
         let stat = self.on(rustix::fs::fstat(fd))?;
         let perm = stat.st_mode & 0o7777;
-        match FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile
+        if FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile
             && perm & SET_ID != 0
             && !rules.archive
         {
-            true => self.set_mode(perm & !SET_ID),
-            false => Ok(()),
+            self.set_mode(perm & !SET_ID)
+        } else {
+            Ok(())
         }
     }
 
@@ -423,9 +424,10 @@ impl<'s> Node<'s> for LocalNode {
             end = at + data.len() as u64;
             file.write_all_at(data, at).map_err(on)
         })?;
-        match end < size && self.meta.kind == FileKind::Regular {
-            true => file.set_len(size).map_err(on),
-            false => Ok(()),
+        if end < size && self.meta.kind == FileKind::Regular {
+            file.set_len(size).map_err(on)
+        } else {
+            Ok(())
         }
     }
 
@@ -437,9 +439,10 @@ impl<'s> Node<'s> for LocalNode {
         if !rules.archive {
             // Nothing but a new directory was made with more rights than it gets.
             let more = made && meta.kind == FileKind::Directory && meta.perm & 0o700 != 0o700;
-            return match more {
-                true => self.set_mode(self.meta.perm & meta.perm & 0o777),
-                false => Ok(()),
+            return if more {
+                self.set_mode(self.meta.perm & meta.perm & 0o777)
+            } else {
+                Ok(())
             };
         }
         // What the user named, and is no file, keeps what it is: a terminal, a pipe, a device.

@@ -40,9 +40,10 @@ impl LocalSide {
             "standard input"
         };
         let fail = |error: Errno| failure(shown, error);
-        let fd = match output {
-            true => rustix::io::fcntl_dupfd_cloexec(rustix::stdio::stdout(), 3),
-            false => rustix::io::fcntl_dupfd_cloexec(rustix::stdio::stdin(), 3),
+        let fd = if output {
+            rustix::io::fcntl_dupfd_cloexec(rustix::stdio::stdout(), 3)
+        } else {
+            rustix::io::fcntl_dupfd_cloexec(rustix::stdio::stdin(), 3)
         };
         LocalNode::stream(fd.map_err(fail)?, shown)
     }
@@ -51,9 +52,10 @@ impl LocalSide {
 impl Side for LocalSide {
     fn find(&self, path: &[u8], follow: bool) -> Result<Option<Found<'_>>> {
         let path = self.path(path);
-        let flags = match follow {
-            true => AtFlags::empty(),
-            false => AtFlags::SYMLINK_NOFOLLOW,
+        let flags = if follow {
+            AtFlags::empty()
+        } else {
+            AtFlags::SYMLINK_NOFOLLOW
         };
         let stat = match rustix::fs::statat(CWD, OsStr::from_bytes(&path), flags) {
             Ok(stat) => stat,

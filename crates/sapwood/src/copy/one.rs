@@ -53,9 +53,10 @@ impl<'a> Copy<'_> {
             }
             dir.remove(&name)?;
         }
-        match reads {
-            true => self.file(from, &*dir, &name, &mut scratch),
-            false => self.special(from, &*dir, &name, &mut scratch),
+        if reads {
+            self.file(from, &*dir, &name, &mut scratch)
+        } else {
+            self.special(from, &*dir, &name, &mut scratch)
         }
     }
 
@@ -203,9 +204,10 @@ impl<'a> Copy<'_> {
         made: bool,
         scratch: &mut Scratch,
     ) -> Result<()> {
-        let xattrs = match self.rules.archive {
-            true => from.xattrs(scratch)?,
-            false => Xattrs::new(),
+        let xattrs = if self.rules.archive {
+            from.xattrs(scratch)?
+        } else {
+            Xattrs::new()
         };
         if !self.canonical {
             return to.finish(&self.rules, from.meta(), &xattrs, made);
@@ -230,8 +232,9 @@ impl Shown for Source<'_, '_> {
 
 /// Refuses to copy a node onto itself.
 pub(super) fn refuse_same<'a>(from: &dyn Node<'a>, to: &dyn Node<'a>) -> Result<()> {
-    match from.meta().id == to.meta().id {
-        true => Err(CopyError::on(to.shown(), CopyCause::SameFile(from.shown()))),
-        false => Ok(()),
+    if from.meta().id == to.meta().id {
+        Err(CopyError::on(to.shown(), CopyCause::SameFile(from.shown())))
+    } else {
+        Ok(())
     }
 }

@@ -22,9 +22,10 @@ pub(super) fn meta(path: impl FnOnce() -> PathBuf, follow: bool) -> Option<Meta>
         return None;
     }
     let path = path();
-    let found = match follow {
-        true => path.metadata(),
-        false => path.symlink_metadata(),
+    let found = if follow {
+        path.metadata()
+    } else {
+        path.symlink_metadata()
     };
     meta_of(&found.ok()?)
 }

@@ -71,9 +71,10 @@ impl<'p> Report<'p> {
 
     /// Ends the copy if the caller asks for it.
     pub(super) fn check_stop(&self) -> Result<()> {
-        match self.stop.is_stopped() {
-            false => Ok(()),
-            true => Err(CopyError::on("", CopyCause::Interrupted).that_ends()),
+        if !self.stop.is_stopped() {
+            Ok(())
+        } else {
+            Err(CopyError::on("", CopyCause::Interrupted).that_ends())
         }
     }
 
@@ -111,9 +112,10 @@ pub(super) struct Item<'i> {
 impl Display for Item<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let (from, to, name) = (self.from.shown(), self.to.shown(), shown::name(self.name));
-        let slash = match self.name.is_empty() || to.ends_with('/') {
-            true => "",
-            false => "/",
+        let slash = if self.name.is_empty() || to.ends_with('/') {
+            ""
+        } else {
+            "/"
         };
         write!(f, "{from} -> {to}{slash}{name}")
     }

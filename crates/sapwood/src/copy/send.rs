@@ -283,13 +283,15 @@ impl<'a> Walk<'_, '_, 'a> {
         if id.0 != self.dir.meta().id.0 {
             return Ok(());
         }
-        let top = match self.name.is_empty() {
-            true => Some(self.dir.meta().id),
-            false => self.dir.child(&self.name)?.map(|top| top.meta().id),
+        let top = if self.name.is_empty() {
+            Some(self.dir.meta().id)
+        } else {
+            self.dir.child(&self.name)?.map(|top| top.meta().id)
         };
-        match top == Some(id) {
-            true => refused(CopyCause::IntoItself),
-            false => Ok(()),
+        if top == Some(id) {
+            refused(CopyCause::IntoItself)
+        } else {
+            Ok(())
         }
     }
 
@@ -375,9 +377,10 @@ impl<'a> Walk<'_, '_, 'a> {
         size: u64,
     ) -> Result<()> {
         let linked = matches!(kind, EntryKind::Link(_));
-        let xattrs = match linked {
-            true => Vec::new(),
-            false => from.xattrs(&mut self.scratch)?,
+        let xattrs = if linked {
+            Vec::new()
+        } else {
+            from.xattrs(&mut self.scratch)?
         };
         let Meta {
             perm,

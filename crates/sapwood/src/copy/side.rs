@@ -217,12 +217,13 @@ pub(super) fn single_name(dir: &dyn Node<'_>, name: &[u8]) -> Result<()> {
         || name == b".."
         || name.contains(&b'/')
         || name.contains(&0);
-    match bad {
-        false => Ok(()),
-        true => Err(CopyError::on(
+    if !bad {
+        Ok(())
+    } else {
+        Err(CopyError::on(
             dir.shown(),
             CopyCause::BadName(shown::name(name)),
-        )),
+        ))
     }
 }
 

@@ -374,12 +374,13 @@ impl<'u> Unpack<'_, '_, 'u> {
 
 /// Refuses the name of a whiteout, which only a layer in an image may have.
 pub(super) fn refuse_whiteout(named: &[u8]) -> std::result::Result<(), ArchiveError> {
-    match components(named)?
+    if components(named)?
         .last()
         .is_some_and(|name| is_whiteout(name))
     {
-        true => Err(ArchiveError::OfLayer(path(named))),
-        false => Ok(()),
+        Err(ArchiveError::OfLayer(path(named)))
+    } else {
+        Ok(())
     }
 }
 

@@ -370,9 +370,10 @@ impl<'a> Copy<'_> {
     ) -> Result<Option<Arc<Open<'a>>>> {
         let gone = || CopyError::on(dir.from.shown(), CopyCause::EntryGone(shown::name(&name)));
         let from = dir.from.child(&name)?.ok_or_else(gone)?;
-        let there = match dir.fresh {
-            true => None,
-            false => dir.to.child(&name)?,
+        let there = if dir.fresh {
+            None
+        } else {
+            dir.to.child(&name)?
         };
         let meta = from.meta().clone();
         if let Some(there) = &there
@@ -519,14 +520,13 @@ impl<'w, 'a> Walk<'w, 'a> {
         let size = job.from.meta().size;
         self.batch_bytes = self.batch_bytes.saturating_add(size);
         self.batch.push(job);
-        match self.batch.len() >= self.batch_files || self.batch_bytes >= BATCH_BYTES {
-            true => {
-                if self.batch_files > 0 {
-                    self.batch_files = (self.batch_files + FIRST_FILES / 4).min(MOST_FILES);
-                }
-                self.hand_over()
+        if self.batch.len() >= self.batch_files || self.batch_bytes >= BATCH_BYTES {
+            if self.batch_files > 0 {
+                self.batch_files = (self.batch_files + FIRST_FILES / 4).min(MOST_FILES);
             }
-            false => Ok(()),
+            self.hand_over()
+        } else {
+            Ok(())
         }
     }
 

@@ -20,9 +20,10 @@ pub(super) struct Side<'a> {
 
 /// The path of a name in a directory.
 pub(super) fn join(dir: &[u8], name: &[u8]) -> Vec<u8> {
-    match dir.is_empty() {
-        true => name.to_vec(),
-        false => [dir, b"/", name].concat(),
+    if dir.is_empty() {
+        name.to_vec()
+    } else {
+        [dir, b"/", name].concat()
     }
 }
 

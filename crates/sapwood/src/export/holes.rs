@@ -56,9 +56,10 @@ impl Map {
 fn pieces(file: &InImage<'_>, size: u64) -> vfs::Result<Vec<(u64, u64)>> {
     let (mut pieces, mut at) = (Vec::new(), 0);
     while let Some(data) = file.data(at)?.filter(|data| *data < size) {
-        let end = match pieces.len() + 1 < PIECES {
-            true => file.hole(data)?.min(size),
-            false => size,
+        let end = if pieces.len() + 1 < PIECES {
+            file.hole(data)?.min(size)
+        } else {
+            size
         };
         if end <= data {
             break;

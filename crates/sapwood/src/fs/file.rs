@@ -161,9 +161,10 @@ impl File {
     /// # Errors
     /// As [`read_at`](Self::read_at); [`io::ErrorKind::UnexpectedEof`].
     pub fn read_exact_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {
-        match self.read_at(buf, offset)? == buf.len() {
-            true => Ok(()),
-            false => Err(io::ErrorKind::UnexpectedEof.into()),
+        if self.read_at(buf, offset)? == buf.len() {
+            Ok(())
+        } else {
+            Err(io::ErrorKind::UnexpectedEof.into())
         }
     }
 
@@ -328,9 +329,10 @@ impl File {
 
     /// `EBADF` has no variant of its own: the operation is not permitted on this handle.
     fn allowed(&self, allowed: bool, action: &'static str) -> Result<()> {
-        let result = match allowed {
-            true => Ok(()),
-            false => Err(vfs::Error::NotPermitted),
+        let result = if allowed {
+            Ok(())
+        } else {
+            Err(vfs::Error::NotPermitted)
         };
         self.on(action, result)
     }

@@ -65,9 +65,10 @@ impl Drop for Inner {
 
 /// The devices that coalesce writes: all of a file system that does not flush them.
 fn coalescing(devices: Vec<Arc<dyn Device>>, options: &Options) -> Vec<Arc<dyn Device>> {
-    match options.is_unflushed() {
-        true => devices,
-        false => Vec::new(),
+    if options.is_unflushed() {
+        devices
+    } else {
+        Vec::new()
     }
 }
 
@@ -241,9 +242,10 @@ impl FileSystem {
             return Err(vfs::Error::Invalid);
         }
         let fs = self.vfs();
-        let (found, made) = match options.create || options.create_new {
-            false => (tree::resolve(fs, path, true)?, false),
-            true => self.found_or_made(path, options)?,
+        let (found, made) = if !(options.create || options.create_new) {
+            (tree::resolve(fs, path, true)?, false)
+        } else {
+            self.found_or_made(path, options)?
         };
         let kind = found.attr().kind;
         match kind {
@@ -350,9 +352,10 @@ impl FileSystem {
 
     fn directory(&self, path: &Path) -> vfs::Result<Handle> {
         let node = tree::resolve(self.vfs(), path.as_os_str().as_bytes(), true)?;
-        match node.is_dir() {
-            true => Handle::of(self, &node),
-            false => Err(vfs::Error::NotDirectory),
+        if node.is_dir() {
+            Handle::of(self, &node)
+        } else {
+            Err(vfs::Error::NotDirectory)
         }
     }
 

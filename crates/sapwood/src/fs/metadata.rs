@@ -154,9 +154,10 @@ impl Metadata {
 /// A time of the image. What this machine's clock cannot express becomes the epoch.
 fn system_time(time: Timestamp) -> SystemTime {
     let seconds = Duration::from_secs(time.sec.unsigned_abs());
-    let whole = match time.sec < 0 {
-        true => SystemTime::UNIX_EPOCH.checked_sub(seconds),
-        false => SystemTime::UNIX_EPOCH.checked_add(seconds),
+    let whole = if time.sec < 0 {
+        SystemTime::UNIX_EPOCH.checked_sub(seconds)
+    } else {
+        SystemTime::UNIX_EPOCH.checked_add(seconds)
     };
     whole
         .and_then(|whole| whole.checked_add(Duration::from_nanos(time.nsec.into())))

@@ -145,9 +145,12 @@ impl FileSystem {
         let at = Error::at("remove", path);
         let found = tree::resolve_parent(fs, path.as_os_str().as_bytes())
             .and_then(|(dir, name)| Ok((dir.child(&name)?, dir, name)))
-            .and_then(|found| match found.0.is_dir() {
-                true => Ok(found),
-                false => Err(vfs::Error::NotDirectory),
+            .and_then(|found| {
+                if found.0.is_dir() {
+                    Ok(found)
+                } else {
+                    Err(vfs::Error::NotDirectory)
+                }
             });
         let (top, dir, name) = found.map_err(at)?;
         let mut done = 0;
@@ -157,9 +160,10 @@ impl FileSystem {
             let phase = "removed";
             progress(Progress::Done { phase, done });
             progress(Progress::Item(&format_args!("{shown}{below}")));
-            match stop.is_stopped() {
-                true => Err(vfs::Error::Interrupted),
-                false => Ok(()),
+            if stop.is_stopped() {
+                Err(vfs::Error::Interrupted)
+            } else {
+                Ok(())
             }
         };
         tree::remove_all(&dir, top, &name, &mut removed).map_err(|(below, error)| {

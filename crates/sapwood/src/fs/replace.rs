@@ -34,9 +34,10 @@ impl FileSystem {
         if let Some(old) = &old
             && !old.is_file()
         {
-            let cause = match old.is_dir() {
-                true => vfs::Error::IsDirectory,
-                false => vfs::Error::Invalid,
+            let cause = if old.is_dir() {
+                vfs::Error::IsDirectory
+            } else {
+                vfs::Error::Invalid
             };
             return Err(Error::at("replace", path)(cause));
         }

@@ -115,12 +115,13 @@ pub(super) const OPTIONS: &[MkfsOption] = &[
 
 /// The number of inodes is given in one way.
 fn one_of(options: &MkfsOptions) -> Taken {
-    match options.ext4.inodes.is_some() && options.ext4.bytes_per_inode.is_some() {
-        false => Ok(()),
-        true => Err(MkfsOptionError::Conflict {
+    if !(options.ext4.inodes.is_some() && options.ext4.bytes_per_inode.is_some()) {
+        Ok(())
+    } else {
+        Err(MkfsOptionError::Conflict {
             one: "-N",
             other: "-i",
-        }),
+        })
     }
 }
 

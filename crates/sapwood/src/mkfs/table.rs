@@ -139,9 +139,10 @@ impl MkfsOption {
             }]
         );
         let several = self.meanings.len() > 1;
-        match of_ext4 || several {
-            true => letter.or(word),
-            false => word.or(letter),
+        if of_ext4 || several {
+            letter.or(word)
+        } else {
+            word.or(letter)
         }
         .unwrap_or_default()
     }

@@ -79,9 +79,10 @@ pub(super) fn choose(store: &Store, path: &Path, tag: Option<&str>) -> Result<Ch
     if store.has(INDEX) {
         return in_index(store, tag);
     }
-    match store.has(DOCKER) {
-        true => saved(store, tag),
-        false => Err(OciError::NoImage(path.to_owned())),
+    if store.has(DOCKER) {
+        saved(store, tag)
+    } else {
+        Err(OciError::NoImage(path.to_owned()))
     }
 }
 
@@ -129,13 +130,14 @@ fn blob_of(descriptor: &Descriptor, blob: &str) -> Result<(String, (Digest, u64)
 }
 
 fn check_layers(count: usize, blob: &str) -> Result<()> {
-    match count > LAYERS_MAX {
-        true => Err(OciError::TooManyLayers {
+    if count > LAYERS_MAX {
+        Err(OciError::TooManyLayers {
             blob: blob.to_owned(),
             count,
             limit: LAYERS_MAX,
-        }),
-        false => Ok(()),
+        })
+    } else {
+        Ok(())
     }
 }
 
@@ -245,12 +247,13 @@ fn tagged<'d>(
     };
     let has = |one: &&Descriptor| one.names().any(|name| means(tag, name));
     let found: Vec<&Descriptor> = all.into_iter().filter(has).collect();
-    match found.is_empty() {
-        true => Err(OciError::NoTag {
+    if found.is_empty() {
+        Err(OciError::NoTag {
             tag: shown::name(tag.as_bytes()),
             available: listed(names.iter()),
-        }),
-        false => for_platform(&found, blob),
+        })
+    } else {
+        for_platform(&found, blob)
     }
 }
 
@@ -274,9 +277,10 @@ fn for_platform<'d>(manifests: &[&'d Descriptor], blob: &str) -> Result<&'d Desc
         OciError::Platform {
             blob: blob.to_owned(),
             wanted: format!("linux/{}", architecture()),
-            available: match available.is_empty() {
-                true => "none".to_owned(),
-                false => listed(available.iter()),
+            available: if available.is_empty() {
+                "none".to_owned()
+            } else {
+                listed(available.iter())
             },
         }
     })

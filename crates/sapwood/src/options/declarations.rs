@@ -231,8 +231,13 @@ fn texts_for_people_name_every_option() {
         for name in option.names {
             assert!(page.contains(name) && text.contains(name), "{name}");
         }
+        // `[=...]` stands for the values of the option before.
+        let short = format!(
+            " {}[=...]",
+            option.names.first().copied().unwrap_or_default()
+        );
         let served = matches!(option.effect, Effect::Served(_));
-        let named = summary.contains(&option.usage());
+        let named = summary.contains(&option.usage()) || summary.contains(&short);
         assert!(named || !served, "{option:?}");
     }
 }

@@ -66,9 +66,12 @@ impl Input {
         tar: bool,
         work: impl FnOnce(&mut dyn Entries) -> Result<(), ArchiveError>,
     ) -> Result<(), ArchiveError> {
-        let read = |reader: &mut dyn Read| match tar {
-            true => work(&mut *tar_entries(reader)?),
-            false => work(&mut *cpio_entries(reader)?),
+        let read = |reader: &mut dyn Read| {
+            if tar {
+                work(&mut *tar_entries(reader)?)
+            } else {
+                work(&mut *cpio_entries(reader)?)
+            }
         };
         match self {
             Self::File(path) => {

@@ -61,9 +61,10 @@ pub(super) fn set_flags(storage: &Storage, fs: &FileSystem) -> Result<(), Storag
         let set = || {
             let node = tree::resolve(vfs, one.path.as_os_str().as_bytes(), false)?;
             let flags = node.attr().flags | one.flags;
-            match flags == node.attr().flags {
-                true => Ok(()),
-                false => vfs.set_flags(node.ino(), flags),
+            if flags == node.attr().flags {
+                Ok(())
+            } else {
+                vfs.set_flags(node.ino(), flags)
             }
         };
         set().map_err(|source| StorageError::File {
@@ -114,9 +115,10 @@ impl Way<'_> {
     /// As [`set`](Self::set), for the file of the image itself, which has no property for that its
     /// extents are compressed.
     fn set_own(self, fs: &dyn vfs::FileSystem, file: &Attr) -> vfs::Result<()> {
-        match self.is_flag() {
-            true => self.set(fs, file),
-            false => Ok(()),
+        if self.is_flag() {
+            self.set(fs, file)
+        } else {
+            Ok(())
         }
     }
 }

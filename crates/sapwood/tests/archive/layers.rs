@@ -79,9 +79,10 @@ impl Layout {
 fn files(files: &[(&str, &str)]) -> Vec<u8> {
     let mut tar = Builder::new(Vec::new());
     for (name, content) in files {
-        let kind = match name.ends_with('/') {
-            true => EntryType::Directory,
-            false => EntryType::Regular,
+        let kind = if name.ends_with('/') {
+            EntryType::Directory
+        } else {
+            EntryType::Regular
         };
         add(
             &mut tar,

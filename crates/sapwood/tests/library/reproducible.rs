@@ -32,29 +32,28 @@ fn tree(dir: &Path, backwards: bool) {
     }
     fs::hard_link(dir.join("d1/f8"), dir.join("d2/hard")).unwrap();
     let holes = fs::File::create(dir.join("holes")).unwrap();
-    match backwards {
-        true => holes.set_len(3 << 20).unwrap(),
-        // As holes that a host does not know.
-        false => holes.write_all_at(&vec![0; 3 << 20], 0).unwrap(),
+    if backwards {
+        holes.set_len(3 << 20).unwrap()
+    } else {
+        holes.write_all_at(&vec![0; 3 << 20], 0).unwrap()
     }
     holes.write_all_at(&[1; 9000], 1 << 20).unwrap();
     for entry in walk(dir) {
         let times =
             fs::FileTimes::new().set_modified(UNIX_EPOCH + Duration::from_secs(1_000_000_000));
-        match entry.is_symlink() {
-            false => fs::File::open(&entry).unwrap().set_times(times).unwrap(),
-            true => {
-                let time = rustix::fs::Timespec {
-                    tv_sec: 1_000_000_000,
-                    tv_nsec: 0,
-                };
-                let times = rustix::fs::Timestamps {
-                    last_access: time,
-                    last_modification: time,
-                };
-                let flags = rustix::fs::AtFlags::SYMLINK_NOFOLLOW;
-                rustix::fs::utimensat(rustix::fs::CWD, &entry, &times, flags).unwrap();
-            }
+        if !entry.is_symlink() {
+            fs::File::open(&entry).unwrap().set_times(times).unwrap()
+        } else {
+            let time = rustix::fs::Timespec {
+                tv_sec: 1_000_000_000,
+                tv_nsec: 0,
+            };
+            let times = rustix::fs::Timestamps {
+                last_access: time,
+                last_modification: time,
+            };
+            let flags = rustix::fs::AtFlags::SYMLINK_NOFOLLOW;
+            rustix::fs::utimensat(rustix::fs::CWD, &entry, &times, flags).unwrap();
         }
     }
 }
@@ -64,9 +63,10 @@ fn walk(dir: &Path) -> Vec<std::path::PathBuf> {
     let mut all = Vec::new();
     for entry in fs::read_dir(dir).unwrap() {
         let path = entry.unwrap().path();
-        match path.is_dir() && !path.is_symlink() {
-            true => all.extend(walk(&path)),
-            false => all.push(path),
+        if path.is_dir() && !path.is_symlink() {
+            all.extend(walk(&path))
+        } else {
+            all.push(path)
         }
     }
     all.push(dir.to_owned());

@@ -55,18 +55,12 @@ fn new_directory_is_empty(t: &mut Fixture) -> Outcome {
     let attr = dir.attr()?;
     same(attr.kind, FileKind::Directory)?;
     same(attr.perm, 0o755)?;
-    let links = match t.capabilities.directory_links {
-        true => 2,
-        false => 1,
-    };
+    let links = if t.capabilities.directory_links { 2 } else { 1 };
     same(attr.nlink, links)?;
     same(dir.list()?.len(), 0)?;
     dir.dir("below")?;
     dir.file("beside")?;
-    let links = match t.capabilities.directory_links {
-        true => 3,
-        false => 1,
-    };
+    let links = if t.capabilities.directory_links { 3 } else { 1 };
     same(dir.nlink()?, links)
 }
 

@@ -146,9 +146,10 @@ fn try_all(
     want: impl Fn(Thing, Thing) -> Result<()>,
 ) -> Outcome {
     let from = t.root().dir("from")?;
-    let to = match across {
-        true => t.root().dir("to")?,
-        false => from.again()?,
+    let to = if across {
+        t.root().dir("to")?
+    } else {
+        from.again()?
     };
     for source in THINGS {
         for target in THINGS {
@@ -363,9 +364,10 @@ fn exchanged_directories_change_parents(t: &mut Fixture) -> Outcome {
     same(a.find("f")?.ino(), x.ino())?;
     same(b.find("y")?.ino(), file.ino())?;
     same(x.parent()?.ino(), a.ino())?;
-    let links = match t.capabilities.directory_links {
-        true => (4, 2),
-        false => (1, 1),
+    let links = if t.capabilities.directory_links {
+        (4, 2)
+    } else {
+        (1, 1)
     };
     same((a.nlink()?, b.nlink()?), links)
 }

@@ -50,9 +50,10 @@ pub(super) type Outcome<T = ()> = std::result::Result<T, Fault>;
 /// Fails with `text` unless `holds`.
 #[track_caller]
 pub(super) fn check(holds: bool, text: impl Display) -> Outcome {
-    match holds {
-        true => Ok(()),
-        false => Err(Fault::new(text.to_string())),
+    if holds {
+        Ok(())
+    } else {
+        Err(Fault::new(text.to_string()))
     }
 }
 
@@ -380,9 +381,10 @@ impl<'a> Node<'a> {
         let mut entries = Vec::new();
         self.fs.readdir(self.ino, from, &mut |entry| {
             entries.push(entry);
-            match entries.len() < limit {
-                true => ControlFlow::Continue(()),
-                false => ControlFlow::Break(()),
+            if entries.len() < limit {
+                ControlFlow::Continue(())
+            } else {
+                ControlFlow::Break(())
             }
         })?;
         Ok(entries)

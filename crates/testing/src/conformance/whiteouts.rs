@@ -140,9 +140,10 @@ fn moved_directory_counts_for_its_new_parent(t: &mut Fixture) -> Outcome {
     is_whiteout(&from, "d")?;
     same(moved.parent()?.ino(), to.ino())?;
     same(to.find("d")?.names()?, ["inside"])?;
-    let links = match t.capabilities.directory_links {
-        true => (2, 3),
-        false => (1, 1),
+    let links = if t.capabilities.directory_links {
+        (2, 3)
+    } else {
+        (1, 1)
     };
     same((from.nlink()?, to.nlink()?), links)
 }

@@ -67,9 +67,10 @@ impl State {
 
     /// Fails for the stub of a subvolume, which has no attributes.
     fn has_xattrs(&self, ino: Ino) -> Result<()> {
-        match self.node(ino)?.stub {
-            true => Err(Error::NotSupported),
-            false => Ok(()),
+        if self.node(ino)?.stub {
+            Err(Error::NotSupported)
+        } else {
+            Ok(())
         }
     }
 

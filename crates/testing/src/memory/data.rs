@@ -24,10 +24,7 @@ impl State {
         let content = self.content(ino)?;
         let size = content.size;
         self.writable(ino)?;
-        let offset = match mode.append {
-            true => size,
-            false => offset,
-        };
+        let offset = if mode.append { size } else { offset };
         rules::check_write(self.node(ino)?.flags, offset >= size, mode.writeback)?;
         let end = rules::range_end(offset, data.len() as u64)?;
         if data.is_empty() {
@@ -77,9 +74,10 @@ impl State {
             AllocMode::Allocate { keep_size } | AllocMode::ZeroRange { keep_size } => {
                 self.reserve(content.missing(offset, end))?;
                 self.change_content(ino, |content| {
-                    match only_adds {
-                        true => content.allocate(offset, end),
-                        false => content.zero(offset, end),
+                    if only_adds {
+                        content.allocate(offset, end)
+                    } else {
+                        content.zero(offset, end)
                     }
                     if !keep_size {
                         content.size = content.size.max(end);

@@ -306,9 +306,10 @@ impl State {
 
     /// Checks that there is space for `sectors` more.
     pub(super) fn reserve(&self, sectors: u64) -> Result<()> {
-        match sectors <= self.capacity.saturating_sub(self.used) {
-            true => Ok(()),
-            false => Err(Error::NoSpace),
+        if sectors <= self.capacity.saturating_sub(self.used) {
+            Ok(())
+        } else {
+            Err(Error::NoSpace)
         }
     }
 
@@ -320,9 +321,10 @@ impl State {
             return Err(Error::NotPermitted);
         }
         let subvolume = self.subvolumes.get(&node.subvolume);
-        match self.read_only || subvolume.is_some_and(|subvolume| subvolume.read_only) {
-            true => Err(Error::ReadOnly),
-            false => Ok(()),
+        if self.read_only || subvolume.is_some_and(|subvolume| subvolume.read_only) {
+            Err(Error::ReadOnly)
+        } else {
+            Ok(())
         }
     }
 

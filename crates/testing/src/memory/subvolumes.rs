@@ -25,9 +25,10 @@ impl State {
 
     fn root_of(&self, ino: Ino) -> Result<SubvolumeId> {
         let id = self.node(ino)?.subvolume;
-        match self.is_subvolume_root(ino) {
-            true => Ok(id),
-            false => Err(Error::Invalid),
+        if self.is_subvolume_root(ino) {
+            Ok(id)
+        } else {
+            Err(Error::Invalid)
         }
     }
 

@@ -91,9 +91,10 @@ impl Generator {
     }
 
     fn dir(&mut self) -> String {
-        match self.seldom(3) {
-            true => ".".to_owned(),
-            false => self.place(Class::is_dir),
+        if self.seldom(3) {
+            ".".to_owned()
+        } else {
+            self.place(Class::is_dir)
         }
     }
 
@@ -101,9 +102,10 @@ impl Generator {
     fn entry(&mut self) -> String {
         let dir = self.dir();
         let name = self.name();
-        match dir == "." || dir.split('/').count() > 2 {
-            true => name.to_owned(),
-            false => format!("{dir}/{name}"),
+        if dir == "." || dir.split('/').count() > 2 {
+            name.to_owned()
+        } else {
+            format!("{dir}/{name}")
         }
     }
 
@@ -122,9 +124,10 @@ impl Generator {
     }
 
     fn inode(&mut self) -> Target {
-        match self.seldom(20) {
-            true => Target::from("."),
-            false => self.subject(|_| true),
+        if self.seldom(20) {
+            Target::from(".")
+        } else {
+            self.subject(|_| true)
         }
     }
 
@@ -210,9 +213,10 @@ impl Generator {
             22 => Op::Release { slot: self.slot() },
             _ => {
                 let from = self.place(|_| true);
-                let to = match self.random.bool() {
-                    true => self.entry(),
-                    false => self.place(|_| true),
+                let to = if self.random.bool() {
+                    self.entry()
+                } else {
+                    self.place(|_| true)
                 };
                 match self.random.u8(..6) {
                     0 => Op::Exchange { a: from, b: to },
@@ -252,9 +256,10 @@ impl Generator {
             29 => Op::Sync {},
             _ => {
                 let on = self.inode();
-                match self.random.bool() {
-                    true => Op::Fsync { on },
-                    false => Op::Fdatasync { on },
+                if self.random.bool() {
+                    Op::Fsync { on }
+                } else {
+                    Op::Fdatasync { on }
                 }
             }
         }
@@ -262,51 +267,51 @@ impl Generator {
 
     fn write_op(&mut self) -> Op {
         let (file, offset, len) = (self.file(), self.offset(), self.len());
-        let fill = match self.random.bool() {
-            true => Fill::Byte(self.random.u8(..)),
-            false => Fill::Seed(self.random.u64(..)),
+        let fill = if self.random.bool() {
+            Fill::Byte(self.random.u8(..))
+        } else {
+            Fill::Seed(self.random.u64(..))
         };
         let (append, kill_setid) = (self.seldom(5), self.seldom(3));
-        match append {
-            true => Op::Append {
+        if append {
+            Op::Append {
                 file,
                 len,
                 fill,
                 offset,
                 kill_setid,
-            },
-            false => Op::Write {
+            }
+        } else {
+            Op::Write {
                 file,
                 offset,
                 len,
                 fill,
                 kill_setid,
-            },
+            }
         }
     }
 
     fn copy_op(&mut self) -> Op {
         let (from, from_offset) = (self.file(), self.offset());
         let (to, to_offset) = (self.file(), self.offset());
-        let len = match self.seldom(4) {
-            true => 0,
-            false => self.len(),
-        };
-        match self.settings.capabilities.reflink && self.random.bool() {
-            true => Op::Reflink {
+        let len = if self.seldom(4) { 0 } else { self.len() };
+        if self.settings.capabilities.reflink && self.random.bool() {
+            Op::Reflink {
                 from,
                 from_offset,
                 to,
                 to_offset,
                 len,
-            },
-            false => Op::Copy {
+            }
+        } else {
+            Op::Copy {
                 from,
                 from_offset,
                 to,
                 to_offset,
                 len,
-            },
+            }
         }
     }
 
@@ -467,9 +472,10 @@ impl Generator {
                 let file = self.file();
                 let data = self.random.bool();
                 let offset = self.offset();
-                match data {
-                    true => Op::SeekData { file, offset },
-                    false => Op::SeekHole { file, offset },
+                if data {
+                    Op::SeekData { file, offset }
+                } else {
+                    Op::SeekHole { file, offset }
                 }
             }
         }

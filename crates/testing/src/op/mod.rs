@@ -386,9 +386,10 @@ impl Op {
 /// The whole name of an attribute.
 #[must_use]
 pub fn attribute(name: &str) -> String {
-    match name.contains('.') {
-        true => name.to_owned(),
-        false => format!("user.{name}"),
+    if name.contains('.') {
+        name.to_owned()
+    } else {
+        format!("user.{name}")
     }
 }
 

@@ -323,9 +323,10 @@ impl<'a> Session<'a> {
             self.fs.readdir(dir, at, &mut |entry| {
                 at = entry.next;
                 all.push(entry);
-                match all.len() - before < page {
-                    true => ControlFlow::Continue(()),
-                    false => ControlFlow::Break(()),
+                if all.len() - before < page {
+                    ControlFlow::Continue(())
+                } else {
+                    ControlFlow::Break(())
                 }
             })?;
             if all.len() == before {
@@ -434,9 +435,12 @@ impl<'a> Session<'a> {
     }
 
     fn seek_on(&self, file: &Target, from: SeekFrom) -> Result<Outcome> {
-        self.on(file, |ino| match self.is_file(ino) {
-            true => self.seek(ino, from),
-            false => or_refused(false, self.fs.seek(ino, from).map(Outcome::Number)),
+        self.on(file, |ino| {
+            if self.is_file(ino) {
+                self.seek(ino, from)
+            } else {
+                or_refused(false, self.fs.seek(ino, from).map(Outcome::Number))
+            }
         })
     }
 

@@ -139,9 +139,10 @@ impl Node {
     /// its size, in different ways.
     #[must_use]
     pub fn plain(&self) -> Facts {
-        match self.is_dir() {
-            true => Facts::PLAIN - (Facts::LINKS | Facts::SIZE),
-            false => Facts::PLAIN,
+        if self.is_dir() {
+            Facts::PLAIN - (Facts::LINKS | Facts::SIZE)
+        } else {
+            Facts::PLAIN
         }
     }
 

@@ -130,9 +130,10 @@ fn read_below<S: Source>(source: &S, top: S::At, detail: Detail) -> Result<Tree>
             }
             continue;
         };
-        let path = match at.path.is_empty() {
-            true => name.escape_ascii().to_string(),
-            false => format!("{}/{}", at.path, name.escape_ascii()),
+        let path = if at.path.is_empty() {
+            name.escape_ascii().to_string()
+        } else {
+            format!("{}/{}", at.path, name.escape_ascii())
         };
         let failed = |why: String| format!("{}: {why}", shown(&path));
         let found = source.find(&at.at, &name).map_err(failed)?;

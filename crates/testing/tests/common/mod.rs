@@ -139,9 +139,10 @@ impl FileSystem for Faulty {
     }
 
     fn forget(&self, ino: Ino, count: u64) {
-        let count = match self.has(Bug::ForgetTakesAll) {
-            true => u64::MAX,
-            false => count,
+        let count = if self.has(Bug::ForgetTakesAll) {
+            u64::MAX
+        } else {
+            count
         };
         self.inner.forget(ino, count);
     }
@@ -205,14 +206,13 @@ impl FileSystem for Faulty {
         sink: &mut dyn FnMut(DirEntry) -> ControlFlow<()>,
     ) -> Result<()> {
         let mut skip = from != 0 && self.has(Bug::ListingSkips);
-        self.inner.readdir(
-            dir,
-            from,
-            &mut |entry| match std::mem::replace(&mut skip, false) {
-                true => ControlFlow::Continue(()),
-                false => sink(entry),
-            },
-        )
+        self.inner.readdir(dir, from, &mut |entry| {
+            if std::mem::replace(&mut skip, false) {
+                ControlFlow::Continue(())
+            } else {
+                sink(entry)
+            }
+        })
     }
 
     fn write(&self, ino: Ino, offset: u64, data: &[u8], mode: WriteMode) -> Result<u64> {

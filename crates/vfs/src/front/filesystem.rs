@@ -81,9 +81,10 @@ impl<E: Engine> FileSystem for Front<E> {
     fn reference(&self, ino: Ino) -> Result<Entry> {
         self.engine.check_open()?;
         let inode = self.engine.live(ino)?;
-        match inode.is_detached() {
-            true => Err(Error::Stale),
-            false => self.engine.entry(&inode),
+        if inode.is_detached() {
+            Err(Error::Stale)
+        } else {
+            self.engine.entry(&inode)
         }
     }
 
@@ -260,9 +261,10 @@ impl<E: Engine> FileSystem for Front<E> {
         };
         rename::rename(&self.engine, source, target, mode)?;
         self.engine.sync_if_asked(&to)?;
-        match from_dir == to_dir || sapwood_fault::planted(70) {
-            true => Ok(()),
-            false => self.engine.sync_if_asked(&from),
+        if from_dir == to_dir || sapwood_fault::planted(70) {
+            Ok(())
+        } else {
+            self.engine.sync_if_asked(&from)
         }
     }
 
@@ -299,9 +301,10 @@ impl<E: Engine> FileSystem for Front<E> {
         let early = inode.size();
         let end = {
             let _io = inode.lock_exclusive();
-            let size = match sapwood_fault::planted(51) {
-                true => early,
-                false => inode.size(),
+            let size = if sapwood_fault::planted(51) {
+                early
+            } else {
+                inode.size()
             };
             let offset = if mode.append { size } else { offset };
             rules::check_write(inode.flags(), offset >= size, mode.writeback)?;
@@ -355,9 +358,10 @@ impl<E: Engine> FileSystem for Front<E> {
             at = end;
         }
         // The end of the file counts as a hole.
-        match offset >= size || wants_data {
-            true => Err(Error::NoSuchOffset),
-            false => Ok(size),
+        if offset >= size || wants_data {
+            Err(Error::NoSuchOffset)
+        } else {
+            Ok(size)
         }
     }
 
@@ -491,9 +495,10 @@ impl<E: Engine> FileSystem for Front<E> {
         let inode = self.engine.live(ino)?;
         inode.check_changeable()?;
         let _io = inode.lock_exclusive();
-        match inode.kind() == FileKind::Regular && inode.size() == 0 {
-            true => self.engine.forgo_checksums(&inode),
-            false => Err(Error::Invalid),
+        if inode.kind() == FileKind::Regular && inode.size() == 0 {
+            self.engine.forgo_checksums(&inode)
+        } else {
+            Err(Error::Invalid)
         }
     }
 

@@ -13,9 +13,10 @@ pub trait Steps: Engine {
     /// Fails if the mount refuses changes.
     fn check_writable(&self) -> Result<()> {
         self.check_open()?;
-        match self.refuses_changes() {
-            true => Err(Error::ReadOnly),
-            false => Ok(()),
+        if self.refuses_changes() {
+            Err(Error::ReadOnly)
+        } else {
+            Ok(())
         }
     }
 
@@ -25,9 +26,10 @@ pub trait Steps: Engine {
     /// `Stale`.
     fn live(&self, ino: Ino) -> Result<Arc<Self::Inode>> {
         let inode = self.inode_by_number(ino)?;
-        match inode.is_dying() {
-            true => Err(Error::Stale),
-            false => Ok(inode),
+        if inode.is_dying() {
+            Err(Error::Stale)
+        } else {
+            Ok(inode)
         }
     }
 
@@ -60,9 +62,10 @@ pub trait Steps: Engine {
     /// `NotSupported`.
     fn with_attributes(&self, ino: Ino) -> Result<Arc<Self::Inode>> {
         let inode = self.live(ino)?;
-        match inode.takes_attributes() {
-            true => Ok(inode),
-            false => Err(Error::NotSupported),
+        if inode.takes_attributes() {
+            Ok(inode)
+        } else {
+            Err(Error::NotSupported)
         }
     }
 
@@ -83,9 +86,10 @@ pub trait Steps: Engine {
             FileKind::Directory => InodeFlags::SYNC | InodeFlags::DIRSYNC,
             _ => InodeFlags::SYNC,
         };
-        match inode.flags().intersects(wanted) {
-            true => self.fsync(inode, SyncKind::All),
-            false => Ok(()),
+        if inode.flags().intersects(wanted) {
+            self.fsync(inode, SyncKind::All)
+        } else {
+            Ok(())
         }
     }
 
@@ -96,9 +100,10 @@ pub trait Steps: Engine {
         }
         let now = self.now();
         let due = rules::access_time_is_due(inode.times(), now);
-        match due && !inode.flags().contains(InodeFlags::NOATIME) {
-            true => self.set_access_time(inode, now),
-            false => Ok(()),
+        if due && !inode.flags().contains(InodeFlags::NOATIME) {
+            self.set_access_time(inode, now)
+        } else {
+            Ok(())
         }
     }
 
@@ -106,14 +111,16 @@ pub trait Steps: Engine {
     /// capability. The caller holds the I/O lock exclusively.
     fn strip_privileges(&self, inode: &Arc<Self::Inode>, kill_setid: bool) -> Result<()> {
         let perm = inode.perm();
-        let kept = match kill_setid {
-            true => rules::kill_setid(inode.kind(), perm),
-            false => perm,
+        let kept = if kill_setid {
+            rules::kill_setid(inode.kind(), perm)
+        } else {
+            perm
         };
         let capability = self.has_capability(inode)?;
-        match kept == perm && !capability {
-            true => Ok(()),
-            false => self.set_privileges(inode, kept, capability),
+        if kept == perm && !capability {
+            Ok(())
+        } else {
+            self.set_privileges(inode, kept, capability)
         }
     }
 

@@ -180,9 +180,10 @@ impl Check<'_> {
         let inode = partial.inode;
         let unsummed = facts.flags.contains(InodeFlags::NODATASUM);
         // Compressed data always has checksums.
-        let bare = match unsummed {
-            true => partial.bare_compressed,
-            false => partial.bare,
+        let bare = if unsummed {
+            partial.bare_compressed
+        } else {
+            partial.bare
         };
         let unsummed = unsummed && bare.is_none();
         match (unsummed, bare, partial.summed) {

@@ -114,12 +114,13 @@ impl Replay<'_> {
             };
             at = parent;
         }
-        match way.contains(&at) {
-            true => Err(Error::LogRing {
+        if way.contains(&at) {
+            Err(Error::LogRing {
                 subvolume: self.root.id(),
                 directory: at,
-            }),
-            false => Ok(()),
+            })
+        } else {
+            Ok(())
         }
     }
 }

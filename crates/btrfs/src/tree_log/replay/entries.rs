@@ -189,9 +189,10 @@ impl Replay<'_> {
         let bytes = 2 * name.len() as u64;
         self.change_inode(dir, |item| {
             let size = item.size.get();
-            let size = match grow {
-                true => size.saturating_add(bytes),
-                false => size.saturating_sub(bytes),
+            let size = if grow {
+                size.saturating_add(bytes)
+            } else {
+                size.saturating_sub(bytes)
             };
             item.size = size.into();
         })

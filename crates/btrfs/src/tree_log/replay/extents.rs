@@ -109,9 +109,10 @@ impl Replay<'_> {
         if self.extents.take_new(extent.disk_bytenr) {
             space.insert_data_extent(self.h, &data)
         } else {
-            match sapwood_fault::planted(38) {
-                true => Ok(()),
-                false => space.add_data_ref(self.h, &data, 1),
+            if sapwood_fault::planted(38) {
+                Ok(())
+            } else {
+                space.add_data_ref(self.h, &data, 1)
             }
         }
     }

@@ -74,9 +74,10 @@ fn small_files_share_a_request(fails: bool) {
     data::flush::begin_all(&fs.engine, &files);
     let held = gate.wait_held(1);
     assert_eq!(held[0].len, 3 * 4096);
-    match fails {
-        true => assert_eq!(gate.fail_all(), 1),
-        false => gate.open(),
+    if fails {
+        assert_eq!(gate.fail_all(), 1)
+    } else {
+        gate.open()
     }
     for inode in &files {
         assert_eq!(data::flush(&fs.engine, inode).is_err(), fails);

@@ -37,9 +37,10 @@ fn split(
     let split = format
         .split_leaf_for(&mut low, &mut high, hash, incoming)
         .map_err(|reason| dir.bad_block(block, reason))?;
-    let side = match incoming.hash >= split.hash {
-        true => &mut high,
-        false => &mut low,
+    let side = if incoming.hash >= split.hash {
+        &mut high
+    } else {
+        &mut low
     };
     format
         .insert(side, entry)

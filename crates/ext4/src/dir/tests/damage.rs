@@ -167,11 +167,11 @@ fn random_damage_ends_in_an_answer() {
         let mut changes = Vec::new();
         for _ in 0..rng.usize(1..4) {
             // Half of the damage where the index is.
-            let logical = match rng.bool() {
-                true => *rng
-                    .choice(&[0, plain.nodes()[0], plain.nodes()[1]])
-                    .unwrap(),
-                false => rng.usize(..plain.places.len()),
+            let logical = if rng.bool() {
+                *rng.choice(&[0, plain.nodes()[0], plain.nodes()[1]])
+                    .unwrap()
+            } else {
+                rng.usize(..plain.places.len())
             };
             let bytes: Vec<u8> = (0..rng.usize(1..5)).map(|_| rng.u8(..)).collect();
             changes.push((logical, rng.usize(..128), bytes));

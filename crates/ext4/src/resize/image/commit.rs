@@ -42,9 +42,10 @@ impl Image {
             self.write_backups(self.stored_blocks)?;
         }
         self.device.flush()?;
-        match self.log.is_some() {
-            true => self.commit_logged(changed, last)?,
-            false => self.commit_in_place(changed, &freed, &taken)?,
+        if self.log.is_some() {
+            self.commit_logged(changed, last)?
+        } else {
+            self.commit_in_place(changed, &freed, &taken)?
         }
         self.stored = self.sb.clone();
         self.stored_blocks = self.geometry.blocks_count();

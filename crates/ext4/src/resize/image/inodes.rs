@@ -148,9 +148,10 @@ impl Image {
         let per_block = self.geometry.inodes_per_block().max(1);
         let desc = self.desc_mut(group)?;
         let uninit = desc.flags().contains(GroupFlags::INODE_UNINIT);
-        let never_used = match uninit {
-            true => 0,
-            false => count.saturating_sub(desc.itable_unused()),
+        let never_used = if uninit {
+            0
+        } else {
+            count.saturating_sub(desc.itable_unused())
         };
         desc.set_flags(desc.flags() - GroupFlags::INODE_UNINIT);
         if index < never_used {

@@ -165,12 +165,11 @@ impl Extraction<'_> {
             mtime: Some(SetTime::To(passed.mtime)),
             ..SetAttr::default()
         };
-        match self.top().ino() == ino {
-            true => {
-                let set = self.into.fs.setattr(ino, &times);
-                set.map(drop).map_err(failed(self.held.path()))
-            }
-            false => Ok(()),
+        if self.top().ino() == ino {
+            let set = self.into.fs.setattr(ino, &times);
+            set.map(drop).map_err(failed(self.held.path()))
+        } else {
+            Ok(())
         }
     }
 }

@@ -136,18 +136,18 @@ impl<'a> Extraction<'a> {
         let gives = client.gives();
         if self.is_exact(attributes) || (client.restores() && !gives) {
             // Other users have no rights before the inode has its owner, its ACLs and its mode.
-            let who = match gives {
-                true => owner,
-                false => client.process.credentials(0),
+            let who = if gives {
+                owner
+            } else {
+                client.process.credentials(0)
             };
             return (who, acls::private(attributes.perm));
         }
-        match gives {
-            true => (owner, attributes.perm),
-            false => {
-                let who = client.process.credentials(client.umask);
-                (who, attributes.perm & 0o777)
-            }
+        if gives {
+            (owner, attributes.perm)
+        } else {
+            let who = client.process.credentials(client.umask);
+            (who, attributes.perm & 0o777)
         }
     }
 
@@ -167,13 +167,17 @@ impl<'a> Extraction<'a> {
         let has = (now.uid, now.gid, now.perm);
         let wants = (attributes.uid, attributes.gid, attributes.perm);
         let more = self.into.client.is_some() || has != wants || !attributes.xattrs.is_empty();
-        let exact = || match self.is_exact(attributes) {
-            true => self.gate.remove_other_acls(node, &attributes.xattrs),
-            false => Ok(false),
+        let exact = || {
+            if self.is_exact(attributes) {
+                self.gate.remove_other_acls(node, &attributes.xattrs)
+            } else {
+                Ok(false)
+            }
         };
-        match more || exact()? {
-            true => self.finish(node, attributes, named, false),
-            false => Ok(()),
+        if more || exact()? {
+            self.finish(node, attributes, named, false)
+        } else {
+            Ok(())
         }
     }
 

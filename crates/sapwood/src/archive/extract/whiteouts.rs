@@ -67,10 +67,13 @@ impl Extraction<'_> {
                     self.merge(mark)
                 }
                 None => return Err(ArchiveError::Root(path(&entry.path))),
-                Some((name, parents)) => match self.reach(parents, &entry.path, false)? {
-                    true => self.make_room(name, directory, mark),
-                    false => Ok(()),
-                },
+                Some((name, parents)) => {
+                    if self.reach(parents, &entry.path, false)? {
+                        self.make_room(name, directory, mark)
+                    } else {
+                        Ok(())
+                    }
+                }
             };
             changed.map_err(failed(&entry.path))?;
         }
