@@ -60,7 +60,7 @@ use crate::lock::RankedReadGuard;
 use crate::namespace::NameLog;
 use crate::transaction::{Handle, Store};
 use crate::{Error, Result};
-use plan::{Locked, Plan, Planner, Refusal, Step};
+use plan::{Locked, LogPlan, Planner, Refusal, Step};
 use state::Writer;
 use state::{SubvolumeLog, TransactionLog};
 
@@ -254,7 +254,7 @@ fn is_logged(h: &Handle, log: &SubvolumeLog, inode: &Inode, groups: bool) -> Opt
 }
 
 /// Writes a plan into the log; returns the number of the log that it will be in.
-fn write(h: &mut Handle, inode: &Inode, plan: &Plan) -> Result<u64> {
+fn write(h: &mut Handle, inode: &Inode, plan: &LogPlan) -> Result<u64> {
     let store = h.store().clone();
     let trans = h.trans().clone();
     if !store.options.log_policy().overlap() {

@@ -85,7 +85,7 @@ pub(super) struct Step {
 
 /// What to log.
 #[derive(Default)]
-pub(super) struct Plan {
+pub(super) struct LogPlan {
     /// Inodes whose locks are held.
     pub(super) steps: BTreeMap<u64, Step>,
     /// New inodes to log as existing; their names in logged directories cannot change.
@@ -94,7 +94,7 @@ pub(super) struct Plan {
     pub(super) pending: Vec<u64>,
 }
 
-impl Plan {
+impl LogPlan {
     /// Items that it will touch, roughly.
     pub(super) fn items(&self) -> u64 {
         let entries: usize = self
@@ -113,7 +113,7 @@ pub(super) struct Planner<'a> {
     transid: u64,
     log: Option<Arc<SubvolumeLog>>,
     locked: &'a Locked,
-    plan: Plan,
+    plan: LogPlan,
     /// The inode of the fsync.
     target: u64,
     queue: Vec<u64>,
@@ -141,7 +141,7 @@ impl<'a> Planner<'a> {
             transid,
             log,
             locked,
-            plan: Plan::default(),
+            plan: LogPlan::default(),
             target: 0,
             queue: Vec::new(),
             missing: Vec::new(),
@@ -154,7 +154,7 @@ impl<'a> Planner<'a> {
     ///
     /// # Errors
     /// See [`Refusal`].
-    pub(super) fn plan(mut self, target: &Arc<Inode>) -> Result<Plan, Refusal> {
+    pub(super) fn plan(mut self, target: &Arc<Inode>) -> Result<LogPlan, Refusal> {
         self.target = target.objectid;
         self.want(target, target.is_linked());
         if !self.groups {
