@@ -13,7 +13,7 @@ use super::htree;
 use super::inline::{self, Inline};
 use super::linear::{self, DirEntryPlace, Gap};
 use super::shape::{Dir, Form, Found, Growth, Wanted, disk_kind, new_entry};
-use crate::commit_reason::Reason;
+use crate::commit_reason::CommitReason;
 use crate::inode::Inode;
 use crate::store::Store;
 use crate::{Error, Result};
@@ -207,7 +207,7 @@ pub(crate) fn replace(
 /// # Errors
 /// No space.
 pub(crate) fn init(store: &Store, h: &Handle, dir: &Inode, parent: u32) -> Result<()> {
-    store.fast_commits.whole(h, Reason::Directory);
+    store.fast_commits.whole(h, CommitReason::Directory);
     if inline::init(store, dir, parent)? {
         return Ok(());
     }
@@ -232,7 +232,7 @@ pub(crate) fn parent(store: &Store, dir: &Inode) -> Result<u32> {
 /// # Errors
 /// As [`parent`].
 pub(crate) fn set_parent(store: &Store, h: &Handle, dir: &Inode, parent: u32) -> Result<()> {
-    store.fast_commits.whole(h, Reason::Directory);
+    store.fast_commits.whole(h, CommitReason::Directory);
     let dir = Dir::open(store, dir)?;
     match dir.form {
         Form::Inline => Inline::read(&dir)?.set_parent(&dir, parent),

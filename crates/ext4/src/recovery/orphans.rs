@@ -9,7 +9,7 @@ use crate::engine::Engine;
 use crate::inode::Inode;
 use crate::orphan_set::{OrphanFile, OrphanPlace, Slot};
 use crate::seal::SealKind;
-use crate::{Error, Result, data, inode_alloc, map, ops, orphan};
+use crate::{Error, Result, data, inode_alloc, map, namespace, orphan};
 
 /// The orphans on disk.
 pub(crate) struct Found {
@@ -196,7 +196,7 @@ fn finish(engine: &Arc<Engine>, inode: &Arc<Inode>) -> Result<()> {
     if !inode.is_linked() {
         log::info!("inode {}: deleted, as it has no name", inode.ino);
         inode.state.lock().dying = true;
-        return ops::delete(engine, inode);
+        return namespace::delete(engine, inode);
     }
     log::info!("inode {}: cut to {} bytes", inode.ino, inode.size());
     data::truncate(engine, inode, inode.size())?;

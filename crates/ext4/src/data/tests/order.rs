@@ -11,7 +11,7 @@ use sapwood_vfs::{AllocMode, SyncKind};
 
 use super::fixture::{FILES, MemoryImage, content, file, open, quiet, write};
 use crate::map::{self, Mapped};
-use crate::ops::sync;
+use crate::mount::sync;
 use crate::{Error, Ext4, data};
 
 type Gate = Arc<GateDevice<MemoryDevice>>;
@@ -210,7 +210,7 @@ fn fsync_waits_for_its_file_only() {
     thread::scope(|scope| {
         let flushing = scope.spawn(|| data::flush(&fs.engine, &slow));
         gate.wait_held(1);
-        crate::ops::sync::fsync(&fs.engine, &fast, sapwood_vfs::SyncKind::All).unwrap();
+        crate::mount::sync::fsync(&fs.engine, &fast, sapwood_vfs::SyncKind::All).unwrap();
         assert_eq!(
             (fast.data.pending_bytes(), slow.data.pending_bytes()),
             (0, 4096)

@@ -9,7 +9,7 @@ use sapwood_block::Device;
 use sapwood_vfs::SyncKind;
 
 use super::fixture::{FILES, MemoryImage, content, file, open, write};
-use crate::ops::sync::fsync;
+use crate::mount::sync::fsync;
 use crate::{Ext4, Options, data};
 
 /// Writes, cuts and syncs a file for a while; returns what is in it then.

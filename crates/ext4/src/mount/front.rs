@@ -12,11 +12,11 @@ use sapwood_vfs::{
     InodeFlags, NewInode, RenameMode, Result, SetAttr, SyncKind, Timestamp, TrimRange, acl,
 };
 
+use super::{Mount, sync};
 use crate::inode::{Inode, vfs_time};
-use crate::mount::Mount;
-use crate::ops::create::NameInDir;
-use crate::ops::rename;
-use crate::ops::{attr, create, filled, reap, remove, sync};
+use crate::namespace::create::NameInDir;
+use crate::namespace::rename;
+use crate::namespace::{attr, create, filled, reap, remove};
 use crate::{Error, Options, block_alloc, data, dir, xattr};
 
 impl Mount {
