@@ -61,7 +61,7 @@ impl Tracker {
 
     /// Only a whole commit makes this handle's transaction durable.
     pub(crate) fn whole(&self, h: &Handle, reason: Reason) {
-        if self.enabled() && !sapwood_fault::planted(126) {
+        if self.enabled() {
             h.require_whole(reason.number());
         }
     }
@@ -100,7 +100,7 @@ impl Tracker {
             self.whole(h, Reason::Inline);
         } else if regular && !flags.contains(InodeFlags::EXTENTS) {
             self.whole(h, Reason::BlockMap);
-        } else if regular && attribute_blocks && !sapwood_fault::planted(363) {
+        } else if regular && attribute_blocks {
             self.whole(h, Reason::Xattrs);
         }
         self.record(h, Reason::TooMany, |records| {
@@ -141,7 +141,7 @@ impl Tracker {
                     physical: physical + at,
                     written,
                 };
-                if !sapwood_fault::planted(124) && !records.add(Record::Add(range)) {
+                if !records.add(Record::Add(range)) {
                     return false;
                 }
                 at += step;
@@ -178,12 +178,11 @@ impl Tracker {
     pub(crate) fn named(&self, h: &Handle, dir: u32, name: &[u8], ino: u32) {
         self.record(h, Reason::TooMany, |records| {
             records.stored(dir);
-            sapwood_fault::planted(125)
-                || records.add_name(Name {
-                    parent: dir,
-                    ino,
-                    name: name.to_vec(),
-                })
+            records.add_name(Name {
+                parent: dir,
+                ino,
+                name: name.to_vec(),
+            })
         });
     }
 
