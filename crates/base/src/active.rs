@@ -76,7 +76,7 @@ impl<R: Rank, T: Resident> ActiveFiles<R, T> {
             let mut files = self.files.lock();
             let active = files.get(&file.key());
             let is_there = active.is_some_and(|active| std::ptr::eq(&*active.file, file));
-            if is_there && (is_idle() || sapwood_fault::planted(214)) {
+            if is_there && is_idle() {
                 files.remove(&file.key())
             } else {
                 None

@@ -63,12 +63,9 @@ impl<R: Rank> ByteBound<R> {
             drop(total);
             relieve();
             total = self.bytes.lock();
-            if sapwood_fault::planted(206) {
-                break;
-            }
             if exceeds(*total) {
                 let refused = self.refusals.load(Ordering::SeqCst) != refusals;
-                if refused && !sapwood_fault::planted(217) {
+                if refused {
                     return false;
                 }
                 total.wait(&self.room);
@@ -97,9 +94,7 @@ impl<R: Rank> ByteBound<R> {
             self.leave(counted - added);
         } else if added > counted {
             let mut total = self.bytes.lock();
-            if !sapwood_fault::planted(207) {
-                *total = total.saturating_add(added - counted);
-            }
+            *total = total.saturating_add(added - counted);
         }
     }
 
@@ -109,9 +104,7 @@ impl<R: Rank> ByteBound<R> {
             return;
         }
         let mut total = self.bytes.lock();
-        if !sapwood_fault::planted(216) {
-            *total = total.saturating_sub(bytes);
-        }
+        *total = total.saturating_sub(bytes);
         self.room.notify_all();
     }
 }

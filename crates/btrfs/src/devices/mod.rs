@@ -202,9 +202,6 @@ impl Volume {
     /// [`Error::Device`].
     pub(crate) fn flush(&self) -> Result<()> {
         for member in self.devices.members() {
-            if member.devid > 1 && sapwood_fault::planted(92) {
-                continue;
-            }
             member.device.flush()?;
         }
         Ok(())
@@ -237,9 +234,6 @@ impl Volume {
         for member in self.devices.members() {
             let patient = PatientDevice::new(Arc::clone(&member.device), self.patience());
             if let Some(sb) = supers.of(member.devid) {
-                if member.devid > 1 && sapwood_fault::planted(93) {
-                    continue;
-                }
                 write(&patient, &sb)?;
             }
         }

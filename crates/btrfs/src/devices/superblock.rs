@@ -41,8 +41,7 @@ impl SuperSet {
 
     /// The superblock of a device; `None` if there is no such device.
     pub(crate) fn of(&self, devid: u64) -> Option<SuperBlock> {
-        let own = if sapwood_fault::planted(94) { 1 } else { devid };
-        let dev_item = *self.items.get(&own)?;
+        let dev_item = *self.items.get(&devid)?;
         Some(SuperBlock {
             dev_item,
             ..self.shared
@@ -184,18 +183,11 @@ pub(crate) fn write_all(device: &dyn Device, sb: &SuperBlock) -> Result<()> {
     let end = device.size().min(sb.dev_item.total_bytes.get());
     for (nth, offset) in copies(end).enumerate() {
         let mut copy = *sb;
-        if nth > 0 && sapwood_fault::planted(45) {
-            continue;
-        }
         copy.bytenr = offset.into();
         let mut bytes = copy.bytes().to_vec();
         kind.seal_block(&mut bytes);
         if nth == 0 {
-            if sapwood_fault::planted(50) {
-                device.write_at(offset, &bytes)?
-            } else {
-                device.write_fua(offset, &bytes)?
-            }
+            device.write_fua(offset, &bytes)?;
         } else {
             device.write_at(offset, &bytes)?;
         }

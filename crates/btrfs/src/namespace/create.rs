@@ -271,9 +271,7 @@ pub(crate) fn link(
             let transid = h.transid();
             inode.change(&h, |state| {
                 state.names_changed(transid);
-                state.nlink = state
-                    .nlink
-                    .saturating_add(u32::from(!sapwood_fault::planted(82)));
+                state.nlink = state.nlink.saturating_add(1);
                 state.linkable = false;
                 state.inode_changed(now);
             });

@@ -137,9 +137,7 @@ fn take(namespace: &Namespace, h: &mut Handle, found: &Found<'_>) -> Result<()> 
         None => names::remove_ref(h, &dir.root, found.inode.objectid, dir.objectid, name)?,
     };
     names::remove_entry(h, dir, name, index)?;
-    if !sapwood_fault::planted(89) {
-        namespace.name_removed(h, dir, found.inode);
-    }
+    namespace.name_removed(h, dir, found.inode);
     Ok(())
 }
 

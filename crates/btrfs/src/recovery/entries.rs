@@ -139,9 +139,6 @@ impl Replay<'_> {
         if is_dir(item) {
             self.moved.insert(inode);
         }
-        if sapwood_fault::planted(37) {
-            return Ok(());
-        }
         self.resize_dir(dir, name, true)
     }
 

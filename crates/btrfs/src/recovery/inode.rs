@@ -21,24 +21,18 @@ impl Replay<'_> {
             return Err(item.bad("the inode has another type in its subvolume"));
         }
         if stored.is_some() {
-            if !sapwood_fault::planted(33) {
-                self.delete_attributes(inode)?;
-            }
-            if is_dir(&logged) && !sapwood_fault::planted(32) {
+            self.delete_attributes(inode)?;
+            if is_dir(&logged) {
                 self.delete_unlogged(inode)?;
             }
         }
         // Read again: the directory's size has followed its names.
         let new = match self.inode_item(inode)? {
-            Some(stored) if sapwood_fault::planted(52) => InodeItem {
-                mtime: stored.mtime,
-                ..merged(&stored, &logged)
-            },
             Some(stored) => merged(&stored, &logged),
             None => fresh(&logged, self.h.transid()),
         };
         self.put_inode_item(inode, &new)?;
-        if is_regular(&new) && stored.is_some() && !sapwood_fault::planted(34) {
+        if is_regular(&new) && stored.is_some() {
             self.cut_extents(inode, new.size.get())?;
         }
         self.touched.insert(inode);

@@ -117,12 +117,10 @@ impl Scan<'_> {
             return Err(bad("it is referred to twice"));
         }
         let len = self.store.nodesize.into();
-        if !sapwood_fault::planted(53) {
-            let space = &self.store.space;
-            space
-                .take_exactly(bytenr, len, BlockGroupFlags::METADATA)
-                .map_err(|_| bad("it does not stand in free space for metadata"))?;
-        }
+        let space = &self.store.space;
+        space
+            .take_exactly(bytenr, len, BlockGroupFlags::METADATA)
+            .map_err(|_| bad("it does not stand in free space for metadata"))?;
         let bytes = block.snapshot();
         let root = objectid::TREE_LOG;
         let view = Block::new(&bytes).map_err(|source| Error::Block { root, source })?;

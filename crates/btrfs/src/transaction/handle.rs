@@ -214,9 +214,7 @@ impl Store {
     fn start_with(self: &Arc<Self>, items: u64, urgent: bool) -> Result<Handle> {
         self.health.check()?;
         debug_assert!(HELD.get() == 0, "a thread that holds a handle starts one");
-        if let Some(overfull) = self.transactions.overfull()
-            && !sapwood_fault::planted(76)
-        {
+        if let Some(overfull) = self.transactions.overfull() {
             self.commit(Some(overfull))?;
         }
         let reservation = self.space.reserve_metadata(self, items, urgent)?;

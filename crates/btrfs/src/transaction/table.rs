@@ -345,9 +345,7 @@ impl Transactions {
             hurry();
             table = self.table.lock();
         }
-        if !sapwood_fault::planted(48) {
-            self.drain(&mut table, &trans.pins);
-        }
+        self.drain(&mut table, &trans.pins);
     }
 
     fn drain(&self, table: &mut RankedMutexGuard<'_, Table>, count: &AtomicU32) {

@@ -184,7 +184,6 @@ fn is_durable(store: &Store, inode: &Inode) -> bool {
         let state = inode.state.lock();
         (state.transid, state.names_in, state.nlink > 0)
     };
-    let durable = durable + u64::from(sapwood_fault::planted(18));
     if linked {
         transid <= durable && !inode.data.has_changed(durable)
     } else {
@@ -321,14 +320,11 @@ fn name_removed(h: &mut Handle, dir: &Arc<Inode>, inode: &Arc<Inode>) {
     {
         let mut pending = log.pending();
         for (has, noted) in [(full, dir), (exists, inode)] {
-            if has && !sapwood_fault::planted(22) {
+            if has {
                 pending.add(noted.objectid, Arc::clone(noted));
             }
         }
-        if (full || exists)
-            && h.store().options.log_policy().ties_names()
-            && !sapwood_fault::planted(4)
-        {
+        if (full || exists) && h.store().options.log_policy().ties_names() {
             pending.tie(dir.objectid, inode.objectid);
         }
     }

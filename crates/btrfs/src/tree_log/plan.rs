@@ -262,11 +262,11 @@ impl<'a> Planner<'a> {
             self.touch(name.parent);
         }
         for name in &now {
-            if !before.iter().any(|old| same(old, name)) && !sapwood_fault::planted(12) {
+            if !before.iter().any(|old| same(old, name)) {
                 self.new_name(inode, name)?;
             }
         }
-        if self.logged(inode.objectid).exists && !sapwood_fault::planted(25) {
+        if self.logged(inode.objectid).exists {
             self.leaving(inode, &now)?;
         }
         if now.is_empty() && !before.is_empty() {
@@ -277,9 +277,7 @@ impl<'a> Planner<'a> {
             if now.iter().any(|new| kept(&new)) {
                 continue;
             }
-            if !sapwood_fault::planted(19) {
-                self.taken_over(inode.objectid, name.parent, &name.name)?;
-            }
+            self.taken_over(inode.objectid, name.parent, &name.name)?;
             let beside = |new: &NameRef| new.parent == name.parent && !new.extended;
             if !name.extended && now.iter().any(beside) {
                 continue;
@@ -383,7 +381,7 @@ impl<'a> Planner<'a> {
         let mut at = files.inodes.load(files, root, name.parent)?;
         loop {
             self.touch(at.objectid);
-            if at.state.lock().names_in == self.transid && !sapwood_fault::planted(13) {
+            if at.state.lock().names_in == self.transid {
                 self.want_new(&at);
             }
             // No directory is within itself; a damaged tree must not make this go round.
@@ -419,7 +417,7 @@ impl<'a> Planner<'a> {
         self.touch(location.objectid);
         match self.alive(location.objectid)? {
             Some(other) => {
-                if !self.plan_has(other.objectid) && !sapwood_fault::planted(14) {
+                if !self.plan_has(other.objectid) {
                     self.want(&other, false);
                 }
                 Ok(())
@@ -430,7 +428,7 @@ impl<'a> Planner<'a> {
 
     /// An inode that replay may remove: what the last commit has in it would go with it.
     fn gone(&self, objectid: u64) -> Result<(), Refusal> {
-        if names::had_entries(self.files, self.root, objectid)? && !sapwood_fault::planted(8) {
+        if names::had_entries(self.files, self.root, objectid)? {
             return Err(CommitReason::ReplacedDirectory.into());
         }
         Ok(())

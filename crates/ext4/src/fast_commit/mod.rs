@@ -169,10 +169,7 @@ fn look(store: &Store, tid: Tid, ino: u32) -> Result<Look> {
     }
     let alive = |ino: u32| inodes.get(&ino).is_some_and(|stored: &Stored| stored.named);
     let tracker = &store.fast_commits;
-    if tracker.careful()
-        && !sapwood_fault::planted(127)
-        && tracker.with(tid, |records| records.deletes(alive))
-    {
+    if tracker.careful() && tracker.with(tid, |records| records.deletes(alive)) {
         return Ok(Look::Whole(CommitReason::Deleted));
     }
     let taken = tracker.with(tid, |records| records.take(alive));
@@ -287,16 +284,12 @@ fn put(
         Ok(store.device.flush()?)
     };
     let written_back = at == 0 && write_back(store, leader)?;
-    if taken.data_written && !sapwood_fault::planted(138)
-        || written_back && !sapwood_fault::planted(362)
-    {
+    if taken.data_written || written_back {
         flush()?;
     }
     let pieces: Vec<&[u8]> = blocks.iter().map(Vec::as_slice).collect();
     leader.write(at, &pieces)?;
-    if !sapwood_fault::planted(147) {
-        flush()?;
-    }
+    flush()?;
     Ok(true)
 }
 

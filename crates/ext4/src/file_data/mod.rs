@@ -112,7 +112,7 @@ impl FileData {
     pub(crate) fn may_leave(&self) -> bool {
         let state = self.state.lock();
         let told = state.failures == state.failures_told;
-        let synced = state.overwrites == state.overwrites_synced || sapwood_fault::planted(171);
+        let synced = state.overwrites == state.overwrites_synced;
         state.bytes() == 0 && told && synced
     }
 
@@ -178,7 +178,7 @@ impl FileData {
     pub(crate) fn check_written(&self, ino: u32, refusals: u64) -> Result<()> {
         let state = self.state.lock();
         if state.failures == state.failures_told {
-            let refused = state.refusals != refusals && !sapwood_fault::planted(173);
+            let refused = state.refusals != refusals;
             return (!refused).then_some(()).ok_or(Error::NoSpace);
         }
         Err(Error::WriteFailed(ino))

@@ -183,11 +183,7 @@ pub(crate) fn open(device: Arc<dyn Device>, mut options: Options) -> Result<Arc<
 
 /// Shows what a recovery would give, without a write to the device.
 fn open_recovered_in_memory(device: Arc<dyn Device>, options: Options) -> Result<Arc<Engine>> {
-    let overlay: Arc<dyn Device> = if sapwood_fault::planted(133) {
-        device
-    } else {
-        Arc::new(OverlayDevice::new(device))
-    };
+    let overlay: Arc<dyn Device> = Arc::new(OverlayDevice::new(device));
     let sb = read_super(&*overlay)?;
     if sb.write_blockers().is_empty() {
         let recovering = Options {
@@ -223,11 +219,7 @@ fn recover_journal(device: &Arc<dyn Device>, sb: &SuperBlock, geometry: &Geometr
     }
     // Whether fast commits make sense is known only when all of them were replayed.
     let overlay = Arc::new(OverlayDevice::new(Arc::clone(device)));
-    let recovery = if sapwood_fault::planted(132) {
-        plan.replay(&**device)?
-    } else {
-        plan.replay(&*overlay)?
-    };
+    let recovery = plan.replay(&*overlay)?;
     if let Some(commits) = &recovery.fast_commit {
         let options = Options {
             background: false,
@@ -240,11 +232,9 @@ fn recover_journal(device: &Arc<dyn Device>, sb: &SuperBlock, geometry: &Geometr
         )?;
         recovery::replay(&engine, &log, commits)?;
         sync::sync(&engine)?;
-        if !sapwood_fault::planted(151) {
-            recovery::erase_stale(&log, commits)?;
-            plan.replay(&**device)?;
-            log_what_changed(&overlay, &log, commits.expected)?;
-        }
+        recovery::erase_stale(&log, commits)?;
+        plan.replay(&**device)?;
+        log_what_changed(&overlay, &log, commits.expected)?;
     }
     overlay.write_home()?;
     log::info!("{}: journal recovered", device.name());

@@ -23,9 +23,7 @@ pub(crate) fn fsync(engine: &Arc<Engine>, inode: &Arc<Inode>, kind: SyncKind) ->
     if engine.read_only() {
         return Ok(engine.health.check_unfailed()?);
     }
-    if !sapwood_fault::planted(115) {
-        data::flush(engine, inode)?;
-    }
+    data::flush(engine, inode)?;
     if kind == SyncKind::All {
         inode.store_late_changes(engine)?;
     }
@@ -33,10 +31,9 @@ pub(crate) fn fsync(engine: &Arc<Engine>, inode: &Arc<Inode>, kind: SyncKind) ->
         SyncKind::All => inode.sync_tid(),
         SyncKind::Data => inode.datasync_tid(),
     };
-    let tid = tid.saturating_sub(u64::from(sapwood_fault::planted(123)));
     let overwrites = inode.data.overwrites();
     let flushed = commit(engine, inode.ino, tid)?;
-    if !flushed && inode.data.owes_flush() && !sapwood_fault::planted(137) {
+    if !flushed && inode.data.owes_flush() {
         engine.device.flush()?;
     }
     inode.data.overwrites_synced(overwrites);
@@ -60,7 +57,7 @@ fn commit(engine: &Engine, ino: u32, tid: u64) -> Result<bool> {
     }
     counters.fsyncs_committed.fetch_add(1, Ordering::Relaxed);
     // A commit that has left the running state may have flushed the device before the call.
-    let covered = tid >= engine.journal.running_tid() || sapwood_fault::planted(152);
+    let covered = tid >= engine.journal.running_tid();
     engine.journal.commit(tid)?;
     Ok(covered)
 }

@@ -113,9 +113,7 @@ pub(super) fn write<'a>(
     let at = extent.start << engine.geometry.block_bits();
     let slices = [content.data, &rest];
     let slices = &slices[..if rest.is_empty() { 1 } else { 2 }];
-    if !sapwood_fault::planted(175)
-        && let Err(error) = engine.device.write_vectored_at(at, slices)
-    {
+    if let Err(error) = engine.device.write_vectored_at(at, slices) {
         log::debug!("content of a new file is written after its creation: {error}");
         return Ok(None);
     }

@@ -326,9 +326,7 @@ impl Replay<'_> {
     /// Stores a directory whose names changed. No record has the time of that change, so it is the
     /// time of the replay. The kernel's replay does the same.
     fn changed(&self, dir: &Inode, h: &Handle) -> Result<()> {
-        if !sapwood_fault::planted(149) {
-            dir.state.lock().content_changed(self.engine.now());
-        }
+        dir.state.lock().content_changed(self.engine.now());
         dir.store(self.engine, h)
     }
 

@@ -58,7 +58,7 @@ pub(super) fn find(image: &Image, targets: &[u32]) -> Result<Vec<Reference>> {
             if inode.is_dir() {
                 walk.directory(ino, &inode)?;
             }
-            if values && !sapwood_fault::planted(398) {
+            if values {
                 walk.attributes(ino, &inode)?;
             }
         }

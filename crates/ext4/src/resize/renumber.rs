@@ -184,9 +184,6 @@ impl Moves<'_> {
         for ino in &batch {
             self.copy(*ino)?;
         }
-        if sapwood_fault::planted(397) {
-            self.image.commit(None)?;
-        }
         for ino in &batch {
             self.rename(*ino)?;
             let directory = self.image.inode(*ino)?.is_dir();
@@ -206,9 +203,7 @@ impl Moves<'_> {
         (self.group, _) = self.image.geometry.inode_location(number)?;
         let geometry = &self.image.geometry;
         let generation = geometry.same_seed_generation(ino, number, inode.generation());
-        if !sapwood_fault::planted(396) {
-            inode.set_generation(generation);
-        }
+        inode.set_generation(generation);
         self.image.put_inode(number, inode)?;
         self.numbers.push(number);
         Ok(())

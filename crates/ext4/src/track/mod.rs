@@ -61,7 +61,7 @@ impl Tracker {
 
     /// Only a whole commit makes this handle's transaction durable.
     pub(crate) fn whole(&self, h: &Handle, reason: CommitReason) {
-        if self.enabled() && !sapwood_fault::planted(126) {
+        if self.enabled() {
             h.require_whole(reason.number());
         }
     }
@@ -100,7 +100,7 @@ impl Tracker {
             self.whole(h, CommitReason::Inline);
         } else if regular && !flags.contains(InodeFlags::EXTENTS) {
             self.whole(h, CommitReason::BlockMap);
-        } else if regular && attribute_blocks && !sapwood_fault::planted(363) {
+        } else if regular && attribute_blocks {
             self.whole(h, CommitReason::Xattrs);
         }
         self.record(h, CommitReason::TooMany, |records| {
@@ -141,7 +141,7 @@ impl Tracker {
                     physical: physical + at,
                     written,
                 };
-                if !sapwood_fault::planted(124) && !records.add(Record::Add(range)) {
+                if !records.add(Record::Add(range)) {
                     return false;
                 }
                 at += step;
@@ -178,12 +178,11 @@ impl Tracker {
     pub(crate) fn named(&self, h: &Handle, dir: u32, name: &[u8], ino: u32) {
         self.record(h, CommitReason::TooMany, |records| {
             records.stored(dir);
-            sapwood_fault::planted(125)
-                || records.add_name(Name {
-                    parent: dir,
-                    ino,
-                    name: name.to_vec(),
-                })
+            records.add_name(Name {
+                parent: dir,
+                ino,
+                name: name.to_vec(),
+            })
         });
     }
 

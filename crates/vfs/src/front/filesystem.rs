@@ -261,7 +261,7 @@ impl<E: Engine> FileSystem for Front<E> {
         };
         rename::rename(&self.engine, source, target, mode)?;
         self.engine.sync_if_asked(&to)?;
-        if from_dir == to_dir || sapwood_fault::planted(70) {
+        if from_dir == to_dir {
             Ok(())
         } else {
             self.engine.sync_if_asked(&from)
@@ -298,14 +298,9 @@ impl<E: Engine> FileSystem for Front<E> {
         self.engine.check_writable()?;
         let inode = self.engine.regular(ino)?;
         inode.check_changeable()?;
-        let early = inode.size();
         let end = {
             let _io = inode.lock_exclusive();
-            let size = if sapwood_fault::planted(51) {
-                early
-            } else {
-                inode.size()
-            };
+            let size = inode.size();
             let offset = if mode.append { size } else { offset };
             rules::check_write(inode.flags(), offset >= size, mode.writeback)?;
             let end = rules::range_end(offset, data.len() as u64)?;
