@@ -31,7 +31,8 @@ pub struct ByteBound<R: Rank> {
 }
 
 impl<R: Rank> ByteBound<R> {
-    /// A bound of `limit` bytes. `rank` is that of its lock, under which no other lock is taken.
+    /// A bound of `limit` bytes. `rank` is the rank of its lock, under which no other lock is
+    /// taken.
     pub fn new(rank: R, limit: u64) -> Self {
         Self {
             limit,

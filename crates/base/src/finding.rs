@@ -1,4 +1,4 @@
-//! What a check of a whole image reports: findings, their severity, progress.
+//! The report of a check of a whole image: findings, their severity, progress.
 //!
 //! An engine declares its findings with [`findings!`](crate::findings) and has aliases of the types
 //! here.
@@ -23,7 +23,7 @@ pub trait Finding {
 pub struct Progress<P> {
     /// Current phase.
     pub phase: P,
-    /// Done in this phase, in what the phase counts.
+    /// Completed units of this phase.
     pub done: u64,
     /// To do in this phase, as far as known.
     pub total: u64,
@@ -117,7 +117,7 @@ mod tests {
     use super::CheckReport;
 
     findings! {
-        /// What this test finds.
+        /// A finding of this test.
         enum Finding;
         /// Harmless.
         Warning "odd: {what}" Odd {

@@ -10,11 +10,11 @@
 //! leaves when a completion or a truncation left nothing.
 //!
 //! A [`ByteBound`] counts the bytes in memory. At half of the bound writeback begins with the file
-//! that has been active longest, and goes on until a quarter of the bound is dirty. One more thread
-//! writes back what has been dirty for an interval.
+//! that has been active longest, and continues until a quarter of the bound is dirty. A further
+//! thread writes back data that has been dirty for an interval.
 //!
-//! An engine implements [`Engine`]: what a piece of work is, how it is done, and how the writeback
-//! of files begins. It gets all files at once, so that small ones can share a piece of work.
+//! An engine implements [`Engine`]: the jobs, their execution, and the start of the writeback of
+//! files. It gets all files at once, so that small ones can share a job.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -94,7 +94,7 @@ pub struct Settings {
     pub inline: bool,
     /// Whether data that has been dirty for the interval is written back.
     pub background: bool,
-    /// That interval.
+    /// Age of dirty data that is written back without other need.
     pub interval: Duration,
     /// Bytes that may be dirty.
     pub dirty_bytes: u64,
@@ -129,7 +129,7 @@ pub struct Writeback<E: Engine> {
     /// A [`Job::Relieve`] is queued.
     relieving: AtomicBool,
     active: ActiveFiles<E::Rank, E::File>,
-    /// Wakes the thread that writes back what is old: the first active file, or the end.
+    /// Wakes the thread that writes back old data: for the first active file, or for the end.
     age: Arc<Alarm<E::Rank>>,
 }
 
@@ -143,8 +143,9 @@ impl<E: Engine> std::fmt::Debug for Writeback<E> {
 }
 
 impl<E: Engine> Writeback<E> {
-    /// No file has data in memory; without threads yet. `active` is the rank of the lock of the
-    /// active files, `leaf` that of all others, under which no other is taken.
+    /// Writeback of a mount without dirty files, and without threads yet. `active` is the rank of
+    /// the lock of the active files, `leaf` the rank of all other locks, under which no other is
+    /// taken.
     pub fn new(settings: Settings, active: E::Rank, leaf: E::Rank) -> Self {
         Self {
             settings,
@@ -211,14 +212,14 @@ impl<E: Engine> Writeback<E> {
         }
     }
 
-    /// A thread waits for what is being completed: completions are delayed no longer.
+    /// Ends the delay of completions, because a thread waits for one.
     pub fn hurry(&self) {
         if self.settings.batching.is_some() {
             self.workers.hurry(Queue::Completion.index());
         }
     }
 
-    /// Holds completions back, or lets them go: for tests of what must not wait for one.
+    /// Holds completions back, or releases them: for tests of callers that must not wait for one.
     pub fn hold_completions(&self, hold: bool) {
         self.workers.hold(Queue::Completion.index(), hold);
     }
@@ -281,8 +282,8 @@ impl<E: Engine> Writeback<E> {
         }
     }
 
-    /// Begins writeback of the files that have been active longest, until what is left dirty is a
-    /// quarter of the bound.
+    /// Begins writeback of the files that have been active longest, until a quarter of the bound is
+    /// dirty.
     fn relieve(&self, engine: &Arc<E>) {
         let mut files = self.active.oldest_first();
         let mut dirty: u64 = files.iter().map(|file| file.dirty_bytes()).sum();
@@ -297,8 +298,8 @@ impl<E: Engine> Writeback<E> {
         engine.begin(&files);
     }
 
-    /// Begins writeback of what is older than the interval. Returns how long the oldest of the
-    /// others has until then; `None` if no file is active.
+    /// Begins writeback of data older than the interval. Returns the time until the next data is
+    /// due; `None` if no file is active.
     fn begin_due(&self, engine: &Arc<E>, interval: Duration) -> Option<Duration> {
         let (mut files, next) = self.active.due(interval);
         files.retain(|file| file.dirty_bytes() > 0);
@@ -374,7 +375,7 @@ mod tests {
     }
 
     enum Work {
-        /// Write so many bytes of a file.
+        /// Write this many bytes of a file.
         Write(Arc<Inode>, u64),
         Complete(Arc<Inode>, u64),
     }

@@ -85,7 +85,7 @@ impl MemoryDevice {
         }
     }
 
-    /// As [`snapshot`](Self::snapshot), with another size. Further bytes are zero.
+    /// A [`snapshot`](Self::snapshot) with another size. Further bytes are zero.
     #[must_use]
     pub fn resized(&self, size: u64) -> Self {
         if size < self.size {

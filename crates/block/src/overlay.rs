@@ -52,7 +52,7 @@ impl OverlayDevice {
     /// Writes all changes to the device below, and flushes it. Not atomic.
     ///
     /// # Errors
-    /// Those of the device below.
+    /// The errors of the device below.
     pub fn write_home(&self) -> Result<()> {
         for (page, bytes) in &*self.pages.read() {
             let start = page * PAGE;

@@ -417,7 +417,8 @@ impl<'a> BlockMut<'a> {
     /// Moves the first `count` items or pointers to the end of the left neighbour.
     ///
     /// # Errors
-    /// As [`push_right`](Self::push_right).
+    /// [`Error::NoSpace`] if they do not fit there, [`Error::Slot`] if there are fewer,
+    /// [`Error::WrongLevel`] if the levels differ.
     pub fn push_left(&mut self, left: &mut BlockMut<'_>, count: usize) -> Result<(), Error> {
         let to = left.view().nritems();
         self.transfer(0, count, left, to)

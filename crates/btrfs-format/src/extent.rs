@@ -16,7 +16,7 @@ disk_struct! {
         pub flags: U64,
     }
 
-    /// What follows the head of an EXTENT_ITEM of a tree block (not of a METADATA_ITEM).
+    /// Second part of an EXTENT_ITEM of a tree block (not of a METADATA_ITEM).
     pub struct TreeBlockInfo = 18 {
         /// First key of the block when it was allocated.
         pub key: DiskKey,
@@ -112,7 +112,7 @@ impl InlineRef {
         }
     }
 
-    /// What it adds to [`ExtentItem::refs`].
+    /// Its contribution to [`ExtentItem::refs`].
     pub const fn count(&self) -> u64 {
         match self {
             Self::TreeBlock { .. } | Self::SharedBlock { .. } => 1,
@@ -155,7 +155,7 @@ impl InlineRef {
         }
     }
 
-    /// Parses the inline ref at the front of `bytes` and returns what follows.
+    /// Parses the inline ref at the front of `bytes` and returns the rest.
     pub(crate) fn parse_inline(bytes: &[u8]) -> Result<(Self, &[u8]), ItemError> {
         let what = "inline ref";
         let raw = *bytes.first().ok_or(ItemError::Short {

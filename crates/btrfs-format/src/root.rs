@@ -36,7 +36,7 @@ disk_struct! {
         pub drop_level: u8,
         /// Level of the root block.
         pub level: u8,
-        /// Equals `generation` if what follows is valid.
+        /// Equals `generation` if the following fields are valid.
         pub generation_v2: U64,
         /// uuid of the subvolume.
         pub uuid: [u8; 16],

@@ -44,11 +44,11 @@ disk_struct! {
         pub csum_root: U64,
         /// Its generation.
         pub csum_root_gen: U64,
-        /// As in the superblock.
+        /// Copy of the superblock's field.
         pub total_bytes: U64,
-        /// As in the superblock.
+        /// Copy of the superblock's field.
         pub bytes_used: U64,
-        /// As in the superblock.
+        /// Copy of the superblock's field.
         pub num_devices: U64,
         /// Zero.
         pub unused_64: [U64; 4],
@@ -102,9 +102,9 @@ disk_struct! {
         pub sectorsize: U32,
         /// Bytes of a tree block.
         pub nodesize: U32,
-        /// As `nodesize`.
+        /// Same as `nodesize`.
         pub leafsize: U32,
-        /// As `sectorsize`; unused.
+        /// Same as `sectorsize`; unused.
         pub stripesize: U32,
         /// Bytes used in `sys_chunk_array`.
         pub sys_chunk_array_size: U32,

@@ -193,7 +193,7 @@ pub enum FormatError {
     DoesNotFit {
         /// Name of the field.
         field: &'static str,
-        /// What should have been stored.
+        /// The value to store.
         value: u64,
         /// Largest value that the image's features allow.
         max: u64,

@@ -273,8 +273,8 @@ impl DirFormat {
         self.dx_entries(block, NODE_ENTRIES_AT, self.dx_node_limit(), blocks)
     }
 
-    /// The entries of a root or inner node that was validated when it was read. Validates again
-    /// only what is needed to read them.
+    /// The entries of a root or inner node that was validated when it was read. Validates only the
+    /// fields that locate them.
     pub fn dx_judged<'a>(&self, block: &'a [u8]) -> Result<DxNode<'a>, HtreeError> {
         dx_array(block, self.dx_begin(block)?)
     }

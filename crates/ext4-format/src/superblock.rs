@@ -85,7 +85,7 @@ bitflags! {
     }
 }
 
-/// `errors`: what to do when damage is met.
+/// `errors`: the kernel's reaction to damage.
 pub mod errors_behaviour {
     /// Go on.
     pub const CONTINUE: u16 = 1;
@@ -528,7 +528,7 @@ impl SuperBlock {
         text(&self.volume_name)
     }
 
-    /// Seed of all metadata checksums: stored (metadata_csum_seed) or that of the UUID.
+    /// Seed of all metadata checksums: stored (metadata_csum_seed), or derived from the UUID.
     pub fn csum_seed(&self) -> u32 {
         if self.features().has_incompat(Incompat::CSUM_SEED) {
             self.checksum_seed.get()

@@ -29,7 +29,7 @@ impl Journal {
     /// nothing without a log. One checkpoint runs at a time; commits go on meanwhile.
     ///
     /// # Errors
-    /// What aborted the journal.
+    /// The error that aborted the journal.
     pub fn checkpoint(&self) -> Result<()> {
         let Some(side) = &self.log else {
             return self.failure.check();

@@ -115,7 +115,7 @@ pub enum Error {
         sequence: u32,
         /// Block of the journal.
         block: u64,
-        /// What is wrong.
+        /// The defect.
         reason: Damage,
     },
     /// The log has a copy of a block that cannot be metadata.

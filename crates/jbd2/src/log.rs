@@ -253,7 +253,7 @@ impl Log {
     /// Writes blocks of the fast-commit area, from `index` on, without a flush.
     ///
     /// # Errors
-    /// As [`read_fast_commit`](Self::read_fast_commit).
+    /// [`Error::BlockRange`], [`Error::Device`].
     pub fn write_fast_commit(&self, index: u64, pieces: &[&[u8]]) -> Result<()> {
         let mut blocks = Vec::with_capacity(pieces.len());
         for (at, piece) in (index..).zip(pieces) {
@@ -265,7 +265,7 @@ impl Log {
     /// Erases the first block of the fast-commit area, durably.
     ///
     /// # Errors
-    /// As [`read_fast_commit`](Self::read_fast_commit).
+    /// [`Error::BlockRange`], [`Error::Device`].
     pub fn erase_fast_commits(&self) -> Result<()> {
         let at = self.physical(self.fast_commit_block(0)?)?;
         let zeros = vec![0; self.block_size as usize];

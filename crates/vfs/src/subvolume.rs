@@ -42,15 +42,16 @@ pub trait Subvolumes {
     /// Creates an empty subvolume named `name` in `dir`.
     ///
     /// # Errors
-    /// As [`create`](crate::FileSystem::create).
+    /// `Exists`, `NotFound`, `NotDirectory`, `NameTooLong`, as for
+    /// [`create`](crate::FileSystem::create).
     fn create_subvolume(&self, dir: Ino, name: &[u8]) -> Result<Entry>;
 
     /// Creates a snapshot of the subvolume with root directory `source`. It contains all data
     /// written before the call.
     ///
     /// # Errors
-    /// As [`create`](crate::FileSystem::create), and `Invalid` if `source` is not the
-    /// root of a subvolume.
+    /// The errors of [`create`](crate::FileSystem::create); `Invalid` if `source` is not the root
+    /// of a subvolume.
     fn snapshot(&self, source: Ino, dir: Ino, name: &[u8], read_only: bool) -> Result<Entry>;
 
     /// Deletes the subvolume named `name` in `dir`. Its space is freed over time.

@@ -25,7 +25,7 @@ use super::claim::open_exclusive;
 use super::{qemu_lock, sys};
 use crate::holder::backing_name;
 
-/// Start of the first superblock, that of ext4, in bytes.
+/// Start of the first superblock (ext4), in bytes.
 const FIRST_SUPERBLOCK: u64 = 1024;
 
 /// Major number of loop devices.

@@ -97,7 +97,7 @@ impl FileDevice {
     /// harmed.
     ///
     /// # Errors
-    /// As [`open`](FileDevice::open); [`Error::Open`] if the path is not a regular file.
+    /// [`Error::Open`] if the path cannot be created or is not a regular file; [`Error::Busy`].
     pub fn create(path: impl AsRef<Path>, size: u64) -> Result<Self> {
         open::create(path.as_ref(), size)
     }

@@ -258,7 +258,7 @@ fn lock_below(
 }
 
 /// Fails if a loop device over the file or block device of `stat` is in use by a writer. Called
-/// without locks: a search for what uses the image also finds locks of this process.
+/// without locks: the search for the image's user also finds locks of this process.
 fn check_other_ways(stat: &Stat, except: Option<u32>, name: &str, read_only: bool) -> Result<()> {
     if read_only {
         return Ok(());

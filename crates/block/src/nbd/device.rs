@@ -1,4 +1,4 @@
-//! The device: pieces of requests, lost connections, and what is written again.
+//! The device: pieces of requests, lost connections, repeated writes.
 
 use std::io;
 use std::sync::Arc;
@@ -70,7 +70,7 @@ struct State {
     failed: Option<Arc<NbdError>>,
 }
 
-/// An export of an NBD server. See the module for what each request becomes.
+/// An export of an NBD server. The module lists the NBD commands of each request.
 #[derive(Debug)]
 pub struct NbdDevice {
     name: String,
@@ -256,8 +256,8 @@ impl NbdDevice {
         Ok(())
     }
 
-    /// Writes again what was not flushed. Later writes of older sessions are not recorded any more:
-    /// their callers repeat them.
+    /// Repeats unflushed writes. Later writes of older sessions are not recorded: their callers
+    /// repeat them.
     fn replay(&self, session: &Session) -> Result<(), NbdError> {
         let ranges = {
             let mut log = self.log.lock();

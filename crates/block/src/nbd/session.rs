@@ -59,7 +59,7 @@ impl Session {
         Ok((session, export))
     }
 
-    /// Whether every connection tells which ranges take space.
+    /// Whether every connection reports allocated ranges.
     pub(super) fn tells_status(&self) -> bool {
         let mut all = self.connections.iter();
         all.all(|connection| connection.tells_status())

@@ -15,7 +15,7 @@ pub(crate) enum Stream {
 }
 
 impl Stream {
-    /// Connects within `timeout`; it is also that of every later write.
+    /// Connects within `timeout`, which also limits every later write.
     pub(super) fn connect(address: &Address, timeout: Duration) -> io::Result<Self> {
         let stream = match address {
             Address::Unix(path) => Self::Unix(UnixStream::connect(path)?),
@@ -63,7 +63,7 @@ impl Stream {
         };
     }
 
-    /// Writes a header and what follows it, in one call where the host takes it.
+    /// Writes a header and its payload, in one call if the host accepts both.
     pub(super) fn write_both(&mut self, header: &[u8], payload: &[u8]) -> io::Result<()> {
         let mut slices = [IoSlice::new(header), IoSlice::new(payload)];
         let mut left = &mut slices[..];

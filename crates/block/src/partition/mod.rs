@@ -4,8 +4,8 @@
 //!
 //! - A table is read from the device each time that a partition is asked for. The MBR in the first
 //!   sector decides: an entry of type 0xEE stands for a GPT.
-//! - What is wrong with one partition (it overlaps another, or reaches past the end) is kept with
-//!   that partition. The others can still be used.
+//! - An error of one partition (it overlaps another, or reaches past the end) is stored with that
+//!   partition. The others work.
 //! - The crates for GPT panic or allocate without bound on a hostile header, so `gpt.rs` is our
 //!   own. It allocates at most `MAX_TABLE` bytes. `mbr.rs` follows at most
 //!   `MAX_LOGICAL` links.
@@ -110,9 +110,9 @@ pub enum PartitionError {
     Gpt {
         /// Device name.
         device: String,
-        /// What is wrong with the first header.
+        /// Damage of the first header.
         primary: gpt::Damage,
-        /// What is wrong with the backup.
+        /// Damage of the backup.
         backup: gpt::Damage,
     },
     /// The chain of logical partitions.
@@ -120,9 +120,9 @@ pub enum PartitionError {
     Mbr {
         /// Device name.
         device: String,
-        /// What was asked for.
+        /// The requested partition.
         wanted: String,
-        /// What is wrong.
+        /// The damage.
         source: mbr::Damage,
     },
     /// No partition of that number or label.
@@ -130,9 +130,9 @@ pub enum PartitionError {
     NoPartition {
         /// Device name.
         device: String,
-        /// What was asked for.
+        /// The requested partition.
         wanted: String,
-        /// What there is.
+        /// The partitions of the table.
         there: Vec<Partition>,
     },
     /// Several partitions have that label.
@@ -306,7 +306,7 @@ fn le32(bytes: &[u8], at: usize) -> u32 {
     four.map_or(0, u32::from_le_bytes)
 }
 
-/// As [`le32`], of eight bytes.
+/// Reads eight bytes at `at` as a little-endian number.
 fn le64(bytes: &[u8], at: usize) -> u64 {
     let eight = bytes
         .get(at..at + 8)

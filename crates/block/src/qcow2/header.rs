@@ -219,7 +219,7 @@ impl Header {
     }
 }
 
-/// The cluster of the file that a table leads to; `what` is there.
+/// The cluster of the file that a table refers to; `what` names it in errors.
 pub(super) fn read_cluster(
     device: &dyn Device,
     what: &'static str,

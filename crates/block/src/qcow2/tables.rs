@@ -143,8 +143,8 @@ impl Tables {
         Ok(bytes.chunks_exact(8).map(|entry| be64(entry, 0)).collect())
     }
 
-    /// Makes the disk's cluster lead to `entry`, in memory. What it led to is forgotten with the
-    /// next flush.
+    /// Makes the disk's cluster lead to `entry`, in memory. The next flush releases the old
+    /// cluster.
     fn set(&mut self, device: &dyn Device, cluster: u64, entry: u64) -> Result<()> {
         self.own_table(device, cluster)?;
         let (index, at) = self.split(cluster);
@@ -243,7 +243,7 @@ impl Tables {
         }
     }
 
-    /// Whether memory has what the file has not.
+    /// Whether memory differs from the file.
     pub(super) fn is_changed(&self) -> bool {
         self.counts.is_dirty() || !self.forgotten.is_empty() || self.changed > 0
     }
@@ -267,7 +267,7 @@ impl Tables {
         nothing.then(|| (index + 1).saturating_mul(self.header.l2_entries()))
     }
 
-    /// Writes everything, as the crate's module says, durably.
+    /// Writes all changed tables durably, in the order that the module describes.
     pub(super) fn flush(&mut self, device: &dyn Device) -> Result<()> {
         self.counts.write_blocks(device)?;
         if !sapwood_fault::planted(371) {

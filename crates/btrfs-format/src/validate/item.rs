@@ -108,10 +108,10 @@ pub enum ItemProblem {
         /// Length.
         len: usize,
     },
-    /// The key's hash is not that of the name.
+    /// The key's hash differs from the hash of the name.
     #[error("name hash {found:#x} in the key, expected {expected:#x}")]
     NameHash {
-        /// Of the name.
+        /// Hash of the name.
         expected: u64,
         /// In the key.
         found: u64,

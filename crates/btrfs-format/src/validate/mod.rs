@@ -140,7 +140,7 @@ pub enum BlockError {
     Fsid {
         /// Address.
         logical: u64,
-        /// Of this file system.
+        /// Fsid of this file system.
         expected: [u8; 16],
         /// In the header.
         found: [u8; 16],
@@ -264,9 +264,9 @@ pub enum BlockError {
         logical: u64,
         /// Slot.
         slot: usize,
-        /// Of the child.
+        /// Generation of the child.
         child: u64,
-        /// Of this block.
+        /// Generation of this block.
         own: u64,
     },
     /// An item that is invalid for its kind.

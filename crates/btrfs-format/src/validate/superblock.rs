@@ -88,7 +88,7 @@ pub enum SuperError {
         field: &'static str,
         /// Found.
         found: u64,
-        /// Of the superblock.
+        /// Generation of the superblock.
         generation: u64,
     },
     /// A size or count that is not possible.
@@ -113,7 +113,7 @@ pub enum SuperError {
     /// The device item belongs to another file system.
     #[error("device item has fsid {found:02x?}, expected {expected:02x?}")]
     DeviceFsid {
-        /// Of this file system.
+        /// Fsid of this file system.
         expected: [u8; 16],
         /// In the device item.
         found: [u8; 16],
@@ -126,7 +126,7 @@ pub enum SuperError {
     SysChunk {
         /// Logical address.
         logical: u64,
-        /// What is wrong.
+        /// The defect.
         problem: ItemProblem,
     },
     /// A chunk in the system chunk array that is not a system chunk.

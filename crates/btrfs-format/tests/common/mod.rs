@@ -26,7 +26,7 @@ impl Source for File {
     }
 }
 
-/// A sparse device: 4 KiB pages by offset; what is missing reads as zeros.
+/// A sparse device: 4 KiB pages by offset; missing pages read as zeros.
 #[derive(Default)]
 pub struct Pages(pub BTreeMap<u64, Vec<u8>>);
 

@@ -11,7 +11,7 @@ pub struct DumpGroup<'a> {
     pub group: u32,
     /// Its descriptor.
     pub desc: &'a GroupDesc,
-    /// Of the file system.
+    /// Geometry of the file system.
     pub geometry: &'a Geometry,
 }
 

@@ -22,7 +22,7 @@ pub enum ExtentError {
     Max {
         /// Value in the header.
         max: u16,
-        /// What fits.
+        /// Entries that fit.
         room: usize,
     },
     /// More entries than `max`, or none in an inner node.

@@ -30,7 +30,7 @@ impl Geometry {
         Ok(self.first_block(group))
     }
 
-    /// As [`Self::group_first_block`], for a group number known to be one; others saturate.
+    /// Like [`Self::group_first_block`], for a valid group number; others saturate.
     fn first_block(&self, group: u32) -> u64 {
         let start = u64::from(group).saturating_mul(u64::from(self.blocks_per_group));
         start.saturating_add(u64::from(self.first_data_block))
@@ -296,7 +296,7 @@ mod tests {
         // Groups 49 and 81 have a superblock copy and no table: they are past the first meta group.
         let copies: Vec<_> = [1, 3, 5, 7, 9, 25, 27].map(|g| first(g) + 1).into();
         assert_eq!(geometry.desc_table_backups(0), copies);
-        // Block 1: in groups 32, 33 and 63, none of which has a superblock copy.
+        // Block 1: in groups 32, 33 and 63, which have no superblock copy.
         assert_eq!(geometry.descriptor_block(33), Ok((first(32), 32)));
         assert_eq!(geometry.desc_table_backups(1), [first(33), first(63)]);
         // Block 3 describes groups 96 to 99: there is no last group of a full meta group.
@@ -339,7 +339,7 @@ mod tests {
         }
     }
 
-    /// Copies of descriptors lie in what [`Geometry::fixed_blocks`] keeps free of everything else.
+    /// Copies of descriptors lie in blocks that [`Geometry::fixed_blocks`] reserves.
     #[test]
     fn copies_of_descriptors_are_fixed_blocks() {
         let geometry = grown();

@@ -48,7 +48,7 @@ pub enum HtreeError {
     Limit {
         /// Value in the node.
         found: u16,
-        /// What fits.
+        /// Size that fits.
         expected: usize,
     },
     /// No entry, or more than the limit.

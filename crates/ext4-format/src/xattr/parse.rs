@@ -51,7 +51,7 @@ pub fn xattr_block_inodes(block: &[u8]) -> Result<Vec<(usize, u32)>, XattrError>
     inodes(block, size_of::<XattrHeader>())
 }
 
-/// [`xattr_block_inodes`] of the attributes in an inode, whose `region` is that of
+/// [`xattr_block_inodes`] of the attributes in an inode. `region` is as for
 /// [`XattrSet::parse_ibody`].
 pub fn xattr_ibody_inodes(region: &[u8]) -> Result<Vec<(usize, u32)>, XattrError> {
     if has_ibody(region) {

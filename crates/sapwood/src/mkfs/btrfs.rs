@@ -18,7 +18,7 @@ pub(super) const OPTIONS: &[MkfsOption] = &[
         Form::Value("BYTES"),
         &[Meaning::of(
             Kind::Btrfs,
-            "bytes of a tree block, 4k to 64k",
+            "size of a tree block, 4k to 64k",
             |options, name, value| {
                 let bytes = u32::try_from(size(name, value)?).map_err(|_| bad(name, value))?;
                 store(&mut options.btrfs.node_size, Some(bytes))
