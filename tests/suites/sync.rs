@@ -1,4 +1,4 @@
-//! What `sync` and `umount` promise, on both engines: everything that was written before is
+//! The promises of `sync` and `umount` on both engines: everything that was written before is
 //! durable when they return.
 //!
 //! All mounts have `commit=300`, so that nothing becomes durable by itself meanwhile.

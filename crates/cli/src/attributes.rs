@@ -23,10 +23,10 @@ pub(super) struct ChmodArgs {
     /// Files; a name may be a pattern
     #[arg(value_name = "IMAGE:PATH", required = true)]
     pub(super) places: Vec<OsString>,
-    /// Of directories, everything below them too
+    /// Also change everything below directories
     #[arg(short = 'R', long)]
     recursive: bool,
-    /// Say what is changed
+    /// Report each change
     #[arg(short, long)]
     verbose: bool,
     #[command(flatten)]
@@ -43,13 +43,13 @@ pub(super) struct ChownArgs {
     /// Files; a name may be a pattern
     #[arg(value_name = "IMAGE:PATH", required = true)]
     pub(super) places: Vec<OsString>,
-    /// Of directories, everything below them too; symbolic links below change themselves
+    /// Also change everything below directories; symbolic links below change themselves
     #[arg(short = 'R', long)]
     recursive: bool,
-    /// Change a symbolic link itself, not what it leads to
+    /// Change symbolic links themselves, not their targets
     #[arg(short = 'h', long)]
     no_dereference: bool,
-    /// Say what is changed
+    /// Report each change
     #[arg(short, long)]
     verbose: bool,
     /// Print help
@@ -133,7 +133,7 @@ pub(super) fn chmod(args: &ChmodArgs) -> Result<()> {
     let stop = interrupt::stop();
     for_each(&args.places, &args.choice, false, |fs, path, _| {
         let mut change = |path: &Path, found: &Metadata, named: bool| {
-            // What a link leads to changes only where the link was named, as with chmod(1).
+            // As with chmod(1), a link's target changes only if the command line named the link.
             if found.is_symlink() && !named {
                 return Ok(());
             }

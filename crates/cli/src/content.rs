@@ -24,7 +24,7 @@ pub(super) struct CatArgs {
     /// Files to print, whose names may be patterns; - is standard input
     #[arg(value_name = "IMAGE:PATH | -", required = true)]
     pub(super) places: Vec<OsString>,
-    /// Print also what follows a part that cannot be read, which becomes zeros
+    /// Continue after a part that cannot be read, which becomes zeros
     #[arg(long)]
     keep_going: bool,
     #[command(flatten)]
@@ -42,7 +42,7 @@ pub(super) struct WriteArgs {
     /// Owner of a new file [default: the user that calls]
     #[arg(long, value_name = "UID:GID", value_parser = owner::parse)]
     owner: Option<(u32, u32)>,
-    /// Mode of the file, in octal [default: of a new file what the umask leaves of 666]
+    /// Mode of the file, in octal [default: for a new file 666 without the umask]
     #[arg(long, value_name = "MODE", value_parser = mode::octal)]
     mode: Option<u32>,
     #[command(flatten)]

@@ -1,4 +1,4 @@
-//! `sapwood demo`: what Sapwood does, told in a minute.
+//! `sapwood demo`: the features of Sapwood in a minute.
 
 use std::fs::{self, File};
 use std::io::Write;
@@ -29,7 +29,7 @@ pub(super) struct Args {
 /// Longest wait for a mount to come up or go away.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// A mount served by a child of ours. Dropped, it is taken down whatever happened.
+/// A mount served by a child process. Dropping it unmounts in any case.
 struct Mount {
     child: Child,
     dir: PathBuf,

@@ -43,8 +43,8 @@ pub(super) struct Args {
     /// Write a layer of an OCI image, and print its digests; - for standard output
     #[arg(long, value_name = "FILE", group = "form")]
     oci_layer: Option<PathBuf>,
-    /// Only what changed since this snapshot, another directory of the image, or another image;
-    /// what is gone becomes a whiteout
+    /// Only changes since this snapshot, another directory of the image, or another image; a
+    /// removed name becomes a whiteout
     #[arg(long, value_name = "PATH|IMAGE[:PATH]")]
     since: Option<OsString>,
     /// Compression: none, gzip or zstd, with a level if need be (zstd:19) [default: gzip for a
@@ -61,7 +61,7 @@ pub(super) struct Args {
     /// Write the holes of files as zeros
     #[arg(long, overrides_with = "sparse")]
     no_sparse: bool,
-    /// Export also what follows a part of a file that cannot be read, which becomes zeros
+    /// Continue after a part of a file that cannot be read, which becomes zeros
     #[arg(long)]
     keep_going: bool,
     /// No progress
@@ -134,7 +134,7 @@ pub(super) fn run(args: &Args) -> Result<()> {
     }
 }
 
-/// What `--since` names: another image or a directory in one, or a directory of this image.
+/// The value of `--since`: another image or a directory in one, or a directory of this image.
 fn base(fs: &FileSystem, image: &Path, since: &OsStr) -> Result<(FileSystem, PathBuf)> {
     let here = |path: PathBuf| (fs.clone(), path);
     let (other, path) = match Target::parse(since) {
@@ -167,7 +167,7 @@ fn export(
         } else {
             Holes::Count
         };
-        // What changed is found by the export itself.
+        // The export itself finds the changes.
         if options.since.is_none() {
             bar.measure(&[Place::image(fs, path)], holes);
         }
@@ -188,7 +188,7 @@ fn export(
                 let why = "is a block device; -f overwrites it";
                 return Err(Failure::local(file, why));
             }
-            // Claims it: what is in use is refused.
+            // Opening it for writing refuses a device in use.
             true => Some(sapwood::image::open_device(file, false)?),
             false => None,
         };

@@ -1,4 +1,4 @@
-//! `sapwood find`: files by what they are.
+//! `sapwood find`: finds files by their attributes.
 
 use std::ffi::OsString;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -36,7 +36,7 @@ pub(super) struct Args {
     /// The name matches, as '*.conf'
     #[arg(long, value_name = "GLOB")]
     name: Option<OsString>,
-    /// As --name; lower and upper case are alike
+    /// Like --name, ignoring case
     #[arg(long, value_name = "GLOB")]
     iname: Option<OsString>,
     /// The whole path matches; * matches / too
@@ -51,7 +51,7 @@ pub(super) struct Args {
     /// Changed this many days ago; + is earlier, - later
     #[arg(long, value_name = "[+-]DAYS", allow_hyphen_values = true)]
     mtime: Option<Range>,
-    /// As --mtime, in minutes
+    /// Like --mtime, in minutes
     #[arg(long, value_name = "[+-]MINUTES", allow_hyphen_values = true)]
     mmin: Option<Range>,
     /// Changed later than this file of the image
@@ -69,7 +69,7 @@ pub(super) struct Args {
     /// Exactly this mode; -MODE: with all of these bits, /MODE: with one of them
     #[arg(long, value_name = "[-/]MODE", allow_hyphen_values = true)]
     perm: Option<Perm>,
-    /// With so many names
+    /// Number of names
     #[arg(long, value_name = "[+-]N", allow_hyphen_values = true)]
     links: Option<Range>,
     /// With this inode number
@@ -78,7 +78,7 @@ pub(super) struct Args {
     /// Empty files and directories
     #[arg(long)]
     empty: bool,
-    /// Go down so many levels; 0 is the argument itself
+    /// Descend at most this many levels; 0 is the argument itself
     #[arg(
         long,
         visible_alias = "max-depth",
@@ -86,7 +86,7 @@ pub(super) struct Args {
         help_heading = "Depth and output"
     )]
     maxdepth: Option<usize>,
-    /// Leave out so many levels
+    /// Leave out this many levels
     #[arg(
         long,
         visible_alias = "min-depth",
@@ -252,7 +252,7 @@ impl Perm {
     }
 }
 
-/// What the options ask for, in the terms of one image.
+/// The tests of the options for one image.
 struct Wanted<'a> {
     args: &'a Args,
     name: Option<Pattern>,

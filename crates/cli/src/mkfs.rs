@@ -232,9 +232,8 @@ fn failure(args: &Args, error: BuildError) -> Failure {
     }
 }
 
-/// Owner and group of the root directory of an empty image, unless it belongs to the superuser. An
-/// ordinary user could not write to a mount of the image otherwise. An image that does not depend
-/// on who makes it belongs to the superuser.
+/// Owner and group of the root directory of an empty image; `None` for root. An ordinary user could
+/// not write to a mount of the image otherwise. A reproducible image belongs to root.
 fn root_owner(options: &MkfsOptions) -> Option<(u32, u32)> {
     let (uid, gid) = (rustix::process::geteuid(), rustix::process::getegid());
     let fixed = options.time().is_some();

@@ -11,12 +11,12 @@ pub(super) enum ModeChange {
     Symbolic(Vec<Clause>),
 }
 
-/// One operator with what it works on.
+/// One operator with its classes and bits.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Clause {
     /// The bits of those that are meant: `u`, `g`, `o`.
     who: u32,
-    /// Nobody was named: the umask limits the change.
+    /// No class was named: the umask limits the change.
     unnamed: bool,
     operator: char,
     what: What,
@@ -156,7 +156,7 @@ impl Clause {
             '+' => mode | bits,
             '-' => mode & !bits,
             _ => {
-                // Of a directory, set-id bits stay unless they are named.
+                // A directory keeps set-id bits that are not named.
                 let kept = if is_dir { SET_ID & !bits } else { 0 };
                 let cleared = who & !kept & if self.unnamed { ALL } else { who };
                 (mode & !cleared) | bits

@@ -1,4 +1,5 @@
-//! `--offset`, `--length` and the options for formats: what the images of a command are.
+//! `--offset`, `--length` and the options for formats: the selected part and format of the images
+//! of a command.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -96,7 +97,7 @@ impl Range {
         place.map_or(Ok(()), |place| self.place_with_path(place))
     }
 
-    /// Places of which each is a path of this machine, or one in an image.
+    /// Places that are paths of this machine or of an image.
     pub(super) fn places_with_paths(self, places: &mut [OsString]) -> Result<()> {
         places
             .iter_mut()

@@ -40,7 +40,7 @@ const OF_ALL_MOUNTS: MountFlags = MountFlags::SYNCHRONOUS
     .union(MountFlags::DIRSYNC)
     .union(MountFlags::LAZYTIME);
 
-/// Options that say which file system an operand names.
+/// Options that select the file system of an operand.
 const OF_THE_OPERAND: &[&str] = &[
     "offset",
     "length",
@@ -129,7 +129,7 @@ pub(super) fn run(place: &Path, lists: &[String]) -> Result<()> {
     }
     rustix::mount::mount_remount(dir, flags, c"").map_err(|error| failed(&error))?;
     if read_only && !was_read_only {
-        // What was written until the kernel refused further writes.
+        // Writes that the kernel accepted before.
         sync()?;
     }
     Ok(())
@@ -243,7 +243,7 @@ impl First {
     }
 }
 
-/// Fails if a mount with the options in effect, if they are known, has not what `word` asks for.
+/// Fails if the options in effect of a mount, if known, lack an option in `word`.
 fn has(in_effect: Option<&(Options, Kind)>, word: &str) -> Result<(), String> {
     let included = match in_effect {
         Some((there, kind)) => there

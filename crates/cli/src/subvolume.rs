@@ -1,4 +1,4 @@
-//! `sapwood subvolume`, on images and on mounts of ours.
+//! `sapwood subvolume`, on images and on mounts.
 
 use std::ffi::{OsStr, OsString};
 use std::io;
@@ -290,7 +290,7 @@ fn named_subvolume(
     list: impl FnOnce() -> Result<SubvolumeList>,
 ) -> Result<SubvolumeId> {
     if let Some(id) = named.to_str().and_then(|text| text.parse().ok()) {
-        // As with subvolid=0.
+        // Like subvolid=0.
         return Ok(if id == 0 { TOP_LEVEL } else { SubvolumeId(id) });
     }
     let path: PathBuf = Path::new("/").join(named).components().skip(1).collect();

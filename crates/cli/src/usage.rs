@@ -122,7 +122,7 @@ pub(super) fn df(args: &DfArgs) -> Result<()> {
     })
 }
 
-/// Used of what is usable, rounded up, as df(1) does.
+/// Used share of the usable space, rounded up, as in df(1).
 fn percent(used: u64, free: u64) -> String {
     let whole = u128::from(used) + u128::from(free);
     match (u128::from(used) * 100).checked_div(whole) {

@@ -46,7 +46,7 @@ pub(super) enum Command {
         value: OsString,
         #[command(flatten)]
         place: Places,
-        /// How the value is given [default: text, or what 0x or 0s says]
+        /// Encoding of the value [default: text, or as the prefix 0x or 0s says]
         #[arg(short, long, value_enum)]
         encoding: Option<Encoding>,
     },
@@ -65,7 +65,7 @@ pub(super) struct Places {
     /// Files: IMAGE:PATH; a name may be a pattern
     #[arg(value_name = "PLACE", required = true)]
     pub(super) places: Vec<OsString>,
-    /// Of a symbolic link itself, not of what it leads to
+    /// Use a symbolic link itself, not its target
     #[arg(long)]
     no_dereference: bool,
     #[command(flatten)]
@@ -74,7 +74,7 @@ pub(super) struct Places {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub(super) enum Encoding {
-    /// Text; what cannot be printed is escaped
+    /// Text, with escapes for unprintable bytes
     Text,
     /// Hexadecimal digits
     Hex,

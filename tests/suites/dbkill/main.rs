@@ -24,8 +24,8 @@
 //!
 //! The trials `kill_mounts_over_nbd` do the same with the image behind `nbdkit`, a tenth as often.
 //! In a third of the rounds the server is killed and started again while the clients commit, and
-//! they must notice nothing. In another third the server fails every request: the clients may stop
-//! then, and what they were told before is there when the server works again.
+//! they must not notice. In another third the server fails every request: the clients may stop
+//! then, and acknowledged commits are there when the server works again.
 #![allow(clippy::unwrap_used)]
 
 mod client;
@@ -54,13 +54,13 @@ trait Database {
     /// Starts its server, if it has one, and lets it recover from whatever happened before.
     fn start(&mut self, root: &Path) -> Result<(), String>;
 
-    /// What the database's own check finds, and the answer to a query on a ledger's table.
+    /// The findings of the database's own check, and the answer to a query on a ledger's table.
     fn query(&mut self, root: &Path, ledger: &Ledger, sql: &str) -> Result<String, String>;
 
-    /// What the database's own check finds.
+    /// The findings of the database's own check.
     fn check(&mut self, root: &Path, ledger: &Ledger) -> Result<(), String>;
 
-    /// A process that takes SQL and says what it returns.
+    /// A process that takes SQL and prints the results.
     fn connect(&mut self, root: &Path, ledger: &Ledger) -> Result<Client, String>;
 
     /// Ends the server, in a file system that may be dead.
@@ -76,7 +76,7 @@ const OPTIONS: [&str; 3] = [
 
 fn trials() -> Vec<Trial> {
     let rounds = number("SAPWOOD_DB_ROUNDS");
-    // Of ten rounds three go to each journal mode and four to the server.
+    // Three tenths of the rounds go to each journal mode, four tenths to the server.
     let share = move |tenths: u64| rounds.map_or(1, |all| (all * tenths / 10).max(1));
     let sqlite = [machine::KERNEL, Need::Fuse, Need::Program("sqlite3")];
     let served = [sqlite.as_slice(), &[Need::Program("nbdkit")]].concat();
@@ -129,7 +129,7 @@ fn trials() -> Vec<Trial> {
     ]
 }
 
-/// What a run of rounds is made of.
+/// Parameters of a run of rounds.
 struct Plan {
     mkfs: Mkfs,
     rounds: u64,
@@ -137,7 +137,7 @@ struct Plan {
     seed: u64,
     /// Options of the mounts in turn.
     options: &'static [&'static str],
-    /// Whether the daemon is told to end in some rounds, and killed in the others.
+    /// Whether a signal ends the daemon in some rounds; it is killed in the others.
     told: bool,
     /// Most acknowledged commits before the end of a round.
     commits: u64,
@@ -145,7 +145,7 @@ struct Plan {
     served: bool,
 }
 
-/// Rounds on btrfs, each of which ends with the death of the daemon.
+/// Rounds on btrfs that kill the daemon at the end.
 fn killed(rounds: u64, seed: u64) -> Plan {
     Plan {
         mkfs: Mkfs::default(),
@@ -232,7 +232,7 @@ fn rounds_of(database: &mut dyn Database, mut ledgers: Vec<Ledger>, plan: &Plan)
     Ok(())
 }
 
-/// The database and what its clients commit.
+/// The database and the commits of its clients.
 struct Clients<'c> {
     database: &'c mut dyn Database,
     ledgers: &'c mut [Ledger],
@@ -291,7 +291,7 @@ fn round(
     }
     loaded?;
     stopped?;
-    // Before anybody has recovered it, and of a log if there is one.
+    // Before any recovery, and with a log if there is one.
     match nth.is_multiple_of(4) {
         // A check by e2fsprogs replays no journal.
         true if plan.told && !moment.told => image.check_after_crash(),
@@ -302,19 +302,19 @@ fn round(
 
 /// When a round ends the daemon, and how.
 struct Moment {
-    /// After so many acknowledged commits,
+    /// The number of acknowledged commits before the end,
     target: u64,
     /// and so much time.
     pause: Duration,
-    /// The daemon is told to end, not killed,
+    /// A signal ends the daemon instead of a kill,
     told: bool,
     /// and the clients go on for so long.
     lead: Duration,
-    /// What the server does before.
+    /// The server's fault before that.
     fault: Option<Fault>,
 }
 
-/// What a server does to a mount.
+/// A fault of a server.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Fault {
     /// It is killed after half of the commits, and starts again.
@@ -347,7 +347,7 @@ fn verified(
     image.check_by_us()
 }
 
-/// Every table is what its last transaction says.
+/// Every table is in the state of its last transaction.
 fn compare(database: &mut dyn Database, root: &Path, ledgers: &mut [Ledger]) -> Result<(), String> {
     for ledger in ledgers {
         database.check(root, ledger)?;

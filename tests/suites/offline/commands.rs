@@ -1,5 +1,5 @@
-//! The commands that change and list files, beside those of coreutils and findutils: the same
-//! options on a directory of this machine and on an image lead to the same. Each test is a script.
+//! The commands that change and list files, compared with coreutils and findutils: the same options
+//! on a directory of this machine and on an image have the same result. Each test is a script.
 
 /// Each follows the prelude of the other scripts.
 pub(crate) const SCRIPTS: &[(&str, &str)] = &[

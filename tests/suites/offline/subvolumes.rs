@@ -1,4 +1,4 @@
-//! What a path of an image means where a subvolume is the default one. Each test is a script.
+//! The meaning of a path in an image with a default subvolume. Each test is a script.
 
 /// Each follows the prelude of the other scripts.
 pub(crate) const SCRIPTS: &[(&str, &str)] = &[

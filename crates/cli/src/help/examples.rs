@@ -1,6 +1,6 @@
 //! Examples of each command, for its help and its man page.
 
-/// A command line, and what it does.
+/// A command line and its effect.
 pub(crate) type Example = (&'static str, &'static str);
 
 /// Examples by command; a subcommand follows its command after a space.

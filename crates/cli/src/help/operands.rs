@@ -10,7 +10,7 @@ use super::examples::Example;
 /// Columns of a help page in the narrowest terminal that is cared for.
 const COLUMNS: usize = 60;
 
-/// The usage of a command, and what its operands are.
+/// Usage and operands of a command.
 pub(crate) struct Operands {
     /// Path of the command below `sapwood`.
     command: &'static str,
@@ -82,7 +82,7 @@ const ALL: &[Operands] = &[
     },
 ];
 
-/// Those of a command, if clap does not show them.
+/// The operands of a command that clap does not show.
 pub(crate) fn operands(path: &str) -> Option<&'static Operands> {
     ALL.iter().find(|one| one.command == path)
 }

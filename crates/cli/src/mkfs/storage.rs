@@ -10,8 +10,8 @@ pub(super) struct StorageArgs {
     /// Make the directory of that path a subvolume (btrfs); it is empty if no source has it
     #[arg(long, value_name = "[rw|ro|default|default-ro:]PATH")]
     subvol: Vec<NewSubvolume>,
-    /// Compress the files with zlib, lzo or zstd (btrfs), or only those that the pattern matches,
-    /// as for --exclude; no for none. Of several patterns that match a file the last one counts
+    /// Compress the files with zlib, lzo or zstd (btrfs), or only files that match the pattern, as
+    /// for --exclude; no for none. The last pattern that matches a file counts
     #[arg(long, value_name = "ALGORITHM[:LEVEL][=GLOB]")]
     compress: Vec<String>,
     /// Set flags of a file or directory: nodatacow, nodatasum (btrfs; for all below a
@@ -24,7 +24,7 @@ pub(super) struct StorageArgs {
 }
 
 impl StorageArgs {
-    /// Sets what is given.
+    /// Applies the given options.
     ///
     /// # Errors
     /// A compression or pattern that makes no sense.

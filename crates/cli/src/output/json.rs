@@ -48,7 +48,7 @@ impl Array {
         line("]")
     }
 
-    /// As [`end`](Self::end), for a list that may be printed in another form.
+    /// Ends a list that may be printed in another form.
     pub(crate) fn end_if_any(array: Option<Self>, listed: Result<()>) -> Result<()> {
         match array {
             Some(array) => array.end(listed),

@@ -11,7 +11,7 @@ use serde_json::Value;
 
 use super::counters::{Counters, Durations, durations};
 
-/// Numbers that are no counts of what happened.
+/// Numbers that are not event counts.
 const GAUGES: [&str; 1] = ["fast_commit_area_blocks"];
 
 /// The page for the mount on `point`.
