@@ -1,4 +1,4 @@
-//! What a mount counts.
+//! The counters of a mount.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -11,17 +11,17 @@ use crate::cause::Cause;
 pub(crate) struct Counters {
     /// `fsync` and `fdatasync` calls.
     pub(crate) fsyncs: AtomicU64,
-    /// Of these, those that found nothing to write.
+    /// fsyncs with nothing to write.
     pub(crate) empty_fsyncs: AtomicU64,
-    /// Of these, those that a log made durable.
+    /// fsyncs that a log made durable.
     pub(crate) fast_fsyncs: AtomicU64,
-    /// Of these, those that committed the transaction.
+    /// fsyncs that committed the transaction.
     full_fsyncs: AtomicU64,
     /// The same by [`Cause`].
     causes: [AtomicU64; Cause::ALL.len()],
     /// Transactions committed.
     pub(crate) commits: AtomicU64,
-    /// What went into logs.
+    /// Contents of logs.
     pub(crate) log: LogCounters,
     /// How long `fsync` and `fdatasync` took.
     pub(crate) fsync_latency: Histogram,
@@ -29,7 +29,7 @@ pub(crate) struct Counters {
     pub(crate) commit_latency: Histogram,
 }
 
-/// What went into logs.
+/// Contents of logs.
 #[derive(Debug, Default)]
 pub(crate) struct LogCounters {
     /// Logs that the superblock came to name.

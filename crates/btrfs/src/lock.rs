@@ -1,9 +1,9 @@
-//! One rank for every lock of the engine; [`sapwood_base::lock`] tells what ranks are for.
+//! One rank for every lock of the engine; see [`sapwood_base::lock`].
 //!
 //! # How it works
-//! Of one rank, inodes are locked in the order of their ids; tree blocks by class of tree, then top
-//! down, where blocks of one level may stand beside each other because a thread that takes two of
-//! them holds their parent exclusively.
+//! Within a rank, inodes are locked in the order of their ids. Tree blocks are locked by class of
+//! tree, then top down. Blocks of one level have no order, because a thread that takes two of them
+//! holds their parent exclusively.
 //!
 //! Starting a transaction handle may wait for a commit, which takes locks of every rank from
 //! [`Rank::SuperblockOrder`] on: hold nothing above [`Rank::Inode`] then.

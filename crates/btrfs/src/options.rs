@@ -27,8 +27,8 @@ pub enum SubvolumeChoice {
     Path(Vec<u8>),
 }
 
-/// Inodes get one of so many parts of the memory. A changed inode stays in memory until the commit,
-/// and the more inodes a commit writes, the fewer tree blocks it copies for each.
+/// Inodes get one in this many parts of the memory. A changed inode stays in memory until the
+/// commit, and the more inodes a commit writes, the fewer tree blocks it copies for each.
 const INODE_PARTS: usize = 5;
 
 /// Options of a mount.
@@ -36,7 +36,7 @@ const INODE_PARTS: usize = 5;
 pub struct Options {
     /// Changes nothing on disk.
     pub read_only: bool,
-    /// What to mount.
+    /// Subvolume to mount.
     pub subvolume: SubvolumeChoice,
     /// Longest time from the first change of a transaction to its commit.
     pub commit_interval: Duration,
@@ -50,7 +50,7 @@ pub struct Options {
     pub inode_bytes: usize,
     /// Compress new data.
     pub compress: Option<Compression>,
-    /// Compress even what does not look compressible.
+    /// Compress even data that does not look compressible.
     pub compress_force: bool,
     /// New files are overwritten in place, without checksums.
     pub nodatacow: bool,
@@ -58,7 +58,7 @@ pub struct Options {
     pub nodatasum: bool,
     /// Access times never change.
     pub noatime: bool,
-    /// Tell the device what was freed.
+    /// Discard freed space on the device.
     pub discard: bool,
     /// Largest chunk in bytes, so that little of the last one of each kind is unused.
     pub largest_chunk: Option<u64>,
@@ -73,8 +73,8 @@ pub struct Options {
     /// Mechanisms of the log.
     #[cfg(feature = "ablation")]
     pub log: LogPolicy,
-    /// Times are this one, random numbers derive from the image, and the thread of a caller does
-    /// what threads of the mount do else. With the same bounds of memory the same operations of one
+    /// Every time is this one, random numbers derive from the image, and the caller's thread does
+    /// the work of the background threads. With the same memory bounds, the same operations of one
     /// thread on the same image give the same bytes.
     pub fixed_time: Option<Timestamp>,
     /// Run the commit and cleaner threads. Tests that step through a commit switch them off.

@@ -180,8 +180,8 @@ pub(crate) fn change(
     Ok(())
 }
 
-/// Sets or, with an empty value, removes the compression property. It means nothing for what
-/// is neither file nor directory, and is ignored there.
+/// Sets or, with an empty value, removes the compression property. It is ignored for an inode that
+/// is neither file nor directory.
 pub(crate) fn set_property(
     store: &Arc<Store>,
     inode: &Arc<Inode>,

@@ -87,7 +87,7 @@ fn one_too_many_is_refused_and_the_mount_goes_on() {
         ] {
             assert_eq!(refused, Err(Error::Overflow));
         }
-        // What is there can be replaced and exchanged, and makes room when it goes.
+        // Existing names can be replaced and exchanged, and free their room when they are removed.
         fs.rename(root, b"other", root, &there[0], RenameMode::Exchange)
             .unwrap();
         fs.rename(root, b"other", root, &there[1], RenameMode::Replace)

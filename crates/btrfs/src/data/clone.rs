@@ -1,7 +1,7 @@
 //! Copying within the file system: sharing extents where that is possible.
 //!
-//! Extents are shared in whole sectors, between files that both have checksums or both have
-//! none. What stands in the tree, and the edges of a range, are copied as bytes.
+//! Extents are shared in whole sectors, between files that both have checksums or both have none.
+//! Inline data and the edges of a range are copied as bytes.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -27,8 +27,8 @@ const CHUNK: u64 = 1 << 20;
 /// may be written.
 ///
 /// # Errors
-/// [`vfs::Error::Invalid`] for ranges that overlap in one file, and, if sharing is a must, for
-/// what cannot be shared; [`NoSpace`](crate::Error::NoSpace).
+/// [`vfs::Error::Invalid`] for ranges that overlap in one file, and, if sharing is required, for
+/// ranges that cannot be shared; [`NoSpace`](crate::Error::NoSpace).
 pub(crate) fn copy_range(
     files: &Arc<Files>,
     from: &Arc<Inode>,

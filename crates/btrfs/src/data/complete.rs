@@ -1,4 +1,4 @@
-//! Completion: puts what is on the device into the trees, and ends what was in flight.
+//! Completion: inserts written data into the trees, and ends its in-flight entries.
 
 use std::sync::Arc;
 
@@ -121,7 +121,7 @@ pub(super) fn end(
     files.writeback.settle(inode);
 }
 
-/// Promises space once more to what the host had no space for, so that it can be dirty again.
+/// Promises space again for data that the host had no space for, so that it can be dirty again.
 fn promise_again(store: &Store, ordered: &OrderedExtent) -> Option<DataReservation> {
     if !ordered.refused() {
         return None;
@@ -182,7 +182,7 @@ fn insert(files: &Arc<Files>, batch: &[&Extent]) -> Vec<Result<u64>> {
     }
 }
 
-/// The first gets the error, the others what the mount says since.
+/// The first gets the error, the others the mount's error since then.
 fn fail_all(files: &Files, batch: &[&Extent], error: Error) -> Vec<Result<u64>> {
     files.health.fail(&error);
     let mut first = Some(error);

@@ -1,9 +1,9 @@
 //! Decides where a range in flight goes, and makes its ordered extents.
 //!
 //! # How it works
-//! [`decide`] sends a range into the tree (inline), over what is there ([`overwrite`]), or to new
-//! extents, as compressed pieces or as it is. The range is cut accordingly, and each piece gets an
-//! ordered extent ([`order`]). What fails before that ends the range at once; afterwards its
+//! [`decide`] sends a range into the tree (inline), over existing extents ([`overwrite`]), or to
+//! new extents, as compressed pieces or unchanged. The range is cut accordingly, and each piece
+//! gets an ordered extent ([`order`]). An error before that ends the range at once; afterwards its
 //! completion ends it.
 
 use std::ops::Range;
@@ -28,12 +28,12 @@ pub(super) const MAX_EXTENT: u64 = 128 << 20;
 /// Bytes of an item's head and of a file extent's in a leaf.
 const HEADS: usize = 25 + 21;
 
-/// What a leaf can hold as inline data at most.
+/// Most inline data that fits into a leaf.
 fn leaf_limit(store: &Store) -> u64 {
     (store.nodesize as usize - Header::SIZE - HEADS) as u64
 }
 
-/// Decides where entries go, in a thread of writeback, and writes what is short.
+/// Decides the place of entries, in a thread of writeback, and writes the short ones.
 pub(super) fn decide_all(files: &Arc<Files>, taken: &[(Arc<Inode>, InFlightId)]) {
     let batch = Batch::default();
     for (inode, id) in taken {
@@ -42,7 +42,7 @@ pub(super) fn decide_all(files: &Arc<Files>, taken: &[(Arc<Inode>, InFlightId)])
     end_batch(files, batch);
 }
 
-/// Allocates and writes what a thread of writeback has collected.
+/// Allocates and writes the entries that a thread of writeback has collected.
 pub(super) fn end_batch(files: &Arc<Files>, batch: Batch) {
     place_together(files, &batch);
     submit(files, batch.writes.into_inner(), true);
@@ -88,8 +88,8 @@ fn try_decide(
         return Ok(());
     }
     if flags.intersects(InodeFlags::NODATACOW | InodeFlags::PREALLOC) {
-        // What is on disk there is about to change. Not waited for here: that could take all
-        // threads from those that are to write it.
+        // The data on disk there is about to change. Waiting here could block all threads that are
+        // to write it.
         if inode.data.state.lock().in_flight.park_if_blocked(id) {
             return Ok(());
         }
@@ -132,7 +132,7 @@ fn inline_target(
     if range.start != 0 || range.end > sector || size == 0 || size > sector || limit == 0 {
         return Ok(None);
     }
-    // What was preallocated stays so that a later write finds its space.
+    // A preallocated extent stays, so that a later write finds its space.
     if flags.intersects(InodeFlags::NODATACOW | InodeFlags::PREALLOC) {
         return Ok(None);
     }
@@ -210,7 +210,7 @@ struct Wanted {
     property: bool,
 }
 
-/// What the file and the mount want; `None` for no compression.
+/// The compression that the file and the mount ask for; `None` for no compression.
 fn compression(files: &Arc<Files>, inode: &Arc<Inode>) -> Result<Option<Wanted>> {
     let options = &files.options;
     let flags = inode.state.lock().flags;
@@ -370,8 +370,8 @@ fn take_space(
     }
 }
 
-/// Takes space for short entries that go to disk as they are: one stretch for all, so that one
-/// request writes them. If there is none, each gets what there is.
+/// Takes space for short entries that stay uncompressed: one run for all, so that one request
+/// writes them. If there is none, each is allocated separately.
 fn place_together(files: &Arc<Files>, batch: &Batch) {
     let entries = batch.plain.take();
     let dispatch = Dispatch::Queue(batch);
@@ -473,8 +473,8 @@ fn abandon(files: &Arc<Files>, inode: &Arc<Inode>, id: InFlightId, error: &Error
     end(files, inode, id, bytes, false);
 }
 
-/// Makes the ordered extent of an entry, and collects or queues its writes. `payload`: what goes to
-/// disk, if that is not the entry's data.
+/// Makes the ordered extent of an entry, and collects or queues its writes. `payload` is the data
+/// for the disk, if that is not the entry's data.
 pub(super) fn order(
     files: &Arc<Files>,
     inode: &Arc<Inode>,
@@ -527,7 +527,7 @@ pub(super) fn register(inode: &Inode, ordered: &Arc<OrderedExtent>) {
     let entry = ordered.entry;
     state.in_flight.set_ordered(entry, Arc::clone(ordered));
     let map = ordered.map();
-    // What was written again since, and may be listed already, is not taken back.
+    // Data that was written again since, and may be listed already, is not withdrawn.
     for part in state.in_flight.newest(entry, ordered.range.clone()) {
         let listed = Some(Arc::clone(ordered));
         state.modified.set(map.cut(&part), None, listed);

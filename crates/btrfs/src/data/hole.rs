@@ -40,7 +40,7 @@ pub(super) fn clear(files: &Arc<Files>, inode: &Arc<Inode>, range: Range<u64>) -
     Ok(())
 }
 
-/// Where a step that begins at the range's start ends, so that it drops only so many items.
+/// The end of a step that begins at the range's start, so that it drops a bounded number of items.
 fn step_end(store: &Store, inode: &Inode, range: Range<u64>) -> Result<u64> {
     let mut items = Items::from(store, inode, range.start)?;
     let mut end = range.start;

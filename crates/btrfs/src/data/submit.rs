@@ -1,10 +1,10 @@
-//! Submits batches: checksums, requests to the device, and what follows when the I/O is done.
+//! Submits batches: checksums, requests to the device, and the steps after the I/O.
 //!
 //! # How it works
 //! A flush in the caller's thread collects its writes in one batch. A thread of writeback does so
-//! with what is short, of all inodes of its piece of work. [`submit`] writes the batch in the order
-//! of addresses, and neighbours with one request: an fsync after random writes, or small files,
-//! have many short extents, which were allocated side by side.
+//! with the short ones, of all inodes of its job. [`submit`] writes the batch in the order of
+//! addresses, and neighbours with one request: an fsync after random writes, or of small files, has
+//! many short extents that were allocated next to each other.
 //!
 //! A failed request fails all ordered extents that it has bytes of
 //! (`a_failed_write_of_neighbours_fails_each`).

@@ -1,12 +1,12 @@
 //! Truncation.
 //!
 //! # How it works
-//! Growing is a matter of the size (and, without the feature, of explicit holes). Shrinking
-//! first settles memory: what is dirty behind the new end is thrown away and what is in flight
-//! waited for; the sector that the new end cuts gets zeros behind it, in memory. Then items
-//! are dropped from the end of the file, some in each handle, and the size on disk falls with
-//! them: a power cut in between leaves a file that is longer than wanted but whole. An inline
-//! extent is cut in the tree at once.
+//! Growing changes the size (and, without the no-holes feature, adds explicit holes). Shrinking
+//! first settles memory: it discards dirty data after the new end, waits for data in flight, and
+//! zeroes the rest of the sector that the new end cuts, in memory. Then it drops items from the end
+//! of the file, some in each handle, and the size on disk falls with them: a power cut in between
+//! leaves a file that is longer than requested but whole. An inline extent is cut in the tree at
+//! once.
 
 use std::sync::Arc;
 

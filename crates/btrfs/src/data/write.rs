@@ -19,7 +19,7 @@ use crate::{Error, Result};
 const CHUNK: u64 = 1 << 20;
 /// A file with this many dirty bytes is written back without waiting for the bound.
 const EARLY: u64 = 32 << 20;
-/// Items that completing one piece may touch: its own, its checksums, what it replaces.
+/// Items that completing one piece may touch: its own, its checksums, the replaced ones.
 const ITEMS: u64 = 3;
 
 /// Writes `data` at `offset`; the file grows if it ends there. May wait for writeback. The
@@ -54,8 +54,8 @@ pub(crate) fn write(
     Ok(())
 }
 
-/// What has to happen before a write to `start..end` (or, empty, a truncation to `start`) may
-/// make the file longer.
+/// Prepares a write to `start..end` (or, empty, a truncation to `start`) that may make the file
+/// longer.
 pub(super) fn prepare_growth(
     files: &Arc<Files>,
     inode: &Arc<Inode>,
@@ -83,8 +83,8 @@ pub(super) fn prepare_growth(
     Ok(())
 }
 
-/// Drops data behind the end of the file at `size`, up to `to`. A power cut may leave some: it was
-/// in the tree, and what was before it, and with that the size, was not yet.
+/// Drops data after the end of the file at `size`, up to `to`. A power cut may leave some: it was
+/// in the tree, but earlier data, and with it the size, was not yet.
 pub(super) fn drop_stale(files: &Arc<Files>, inode: &Arc<Inode>, size: u64, to: u64) -> Result<()> {
     let mut at = sector_ceil(files, size);
     let to = sector_ceil(files, to);
@@ -122,9 +122,9 @@ pub(super) fn touch_sector(files: &Arc<Files>, inode: &Arc<Inode>, start: u64) -
     store(files, inode, start, &bytes, &[], None).map(|_| ())
 }
 
-/// Sees to it that the bytes between the end of the file and `to` read as zeros once the file
-/// is longer: what follows the end in its sector may be anything on a damaged image, or after
-/// a truncation that a power cut kept from being finished.
+/// Makes the bytes between the end of the file and `to` read as zeros once the file is longer. The
+/// rest of its last sector may have any content on a damaged image, or after a truncation that a
+/// power cut interrupted.
 fn zero_tail(files: &Arc<Files>, inode: &Arc<Inode>, size: u64, to: u64) -> Result<()> {
     let start = sector_floor(files, size);
     // A write within the sector of the end brings it, and zeros it.
@@ -302,8 +302,8 @@ fn store(
 
 type Promises = (Option<DataReservation>, Option<MetadataReservation>);
 
-/// Reserves what a write needs. On a full file system a write that overwrites in place needs
-/// no data space.
+/// Reserves space for a write. On a full file system a write that overwrites in place needs no data
+/// space.
 fn promise(
     files: &Arc<Files>,
     inode: &Arc<Inode>,

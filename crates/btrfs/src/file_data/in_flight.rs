@@ -5,13 +5,13 @@
 //! may be cut into several when extents are allocated for it, and ends when its file extent
 //! item is in the tree. Until then reads are served from it.
 //!
-//! Entries may overlap: what was written again can be taken again while the older data is still
-//! on its way. Two structures keep that right:
-//! - The *cover* says for each byte which entry is the newest one there; reads look only at it.
+//! Entries may overlap: data that was written again can be taken again while the older data is
+//! still in flight. Two structures keep the order:
+//! - The *cover* maps each byte to its newest entry; reads look only at it.
 //! - An entry waits for the older ones that it overlaps (its *blockers*) before it may be
-//!   completed, so that the tree sees them in the order in which they were written. Their I/O
-//!   need not wait, because each goes to an extent of its own; what overwrites in place waits
-//!   for its blockers before.
+//!   completed, so that the tree sees them in the order in which they were written. Their I/O need
+//!   not wait, because each goes to an extent of its own; an overwrite in place waits for its
+//!   blockers first.
 //!
 //! A thread that wants to wait for all that is in flight now takes a *mark*: entries and their
 //! parts carry the number of the taking that they stem from.
@@ -40,7 +40,7 @@ struct Entry {
     inserted: bool,
 }
 
-/// What can go on because older data is no longer in flight.
+/// Work that can continue because older data is no longer in flight.
 #[derive(Debug)]
 pub(crate) enum Ready {
     /// A parked entry can be decided.
@@ -113,7 +113,7 @@ impl InFlight {
             .map(move |(part, _)| part.start.max(bounds.start)..part.end.min(bounds.end))
     }
 
-    /// Parts of `range` of which nothing newer than an entry is in flight.
+    /// Parts of `range` in which an entry is the newest in flight.
     pub(crate) fn newest(
         &self,
         id: InFlightId,
@@ -369,7 +369,7 @@ impl InFlight {
         ready
     }
 
-    /// Copies what is in flight of `buf.len()` bytes at `offset` into `buf`.
+    /// Copies the in-flight bytes of `buf.len()` bytes at `offset` into `buf`.
     pub(crate) fn read(&self, offset: u64, buf: &mut [u8]) {
         let wanted = offset..offset + buf.len() as u64;
         for (shown, id) in self.covering(wanted.clone()) {
@@ -392,7 +392,7 @@ impl InFlight {
         }
     }
 
-    /// Notes that the tree has what an entry brings.
+    /// Records that the tree has the data of an entry.
     pub(crate) fn set_inserted(&mut self, id: InFlightId) {
         if let Some(entry) = self.entries.get_mut(&id) {
             entry.inserted = true;

@@ -44,8 +44,8 @@ pub(crate) struct OrderedExtent {
     pub(crate) target: Target,
     /// Its entry among the ranges in flight.
     pub(crate) entry: InFlightId,
-    /// Checksums of what is on disk, one after another; empty if the file has none. Complete
-    /// once the I/O is done.
+    /// Checksums of the data on disk, one after another; empty if the file has none. Complete once
+    /// the I/O is done.
     sums: RankedMutex<Vec<u8>>,
     /// Writes whose I/O is not done.
     writes: AtomicUsize,
@@ -106,7 +106,7 @@ impl OrderedExtent {
         }
     }
 
-    /// Checksums of what is on disk of this range. Complete once the I/O is done.
+    /// Checksums of this range of the data on disk. Complete once the I/O is done.
     pub(crate) fn sums(&self) -> Vec<u8> {
         self.sums.lock().clone()
     }
@@ -158,7 +158,7 @@ impl OrderedExtent {
             .iter()
             .any(|trans| Arc::ptr_eq(trans, h.trans()))
         {
-            // Counted before anybody can complete it: that takes this lock too.
+            // Counted before any thread can complete it: completion takes this lock too.
             h.store().transactions.pin(h.trans());
             pins.transactions.push(Arc::clone(h.trans()));
         }

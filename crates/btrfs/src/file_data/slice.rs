@@ -1,4 +1,4 @@
-//! Bytes on their way to the device, shared by what reads and what writes them.
+//! Bytes in flight to the device, shared by readers and writers.
 
 use std::ops::Range;
 use std::sync::Arc;

@@ -1,9 +1,8 @@
 //! Numbers of new inodes, and inode numbers above the engine.
 //!
-//! Inodes of the mounted subvolume keep their btrfs numbers. An inode of another one is shown
-//! as `subvolume << 40 | number`, which is unique and stable as long as both parts fit. What
-//! does not fit gets a number with the top bit set, from a table that lives as long as the
-//! mount.
+//! Inodes of the mounted subvolume keep their btrfs numbers. An inode of another one appears as
+//! `subvolume << 40 | number`, which is unique and stable as long as both parts fit. Other inodes
+//! get a number with the top bit set, from a table that lives as long as the mount.
 //!
 //! The empty directories that snapshots show in place of subvolumes are all inode 2 to the kernel's
 //! callers. Here a number is an identity, so that they get `top bit | place in a table << 40 | 2`.

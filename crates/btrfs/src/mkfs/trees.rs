@@ -21,7 +21,7 @@ const DEFAULT_NAME: &[u8] = b"default";
 /// Identities that are created once per file system.
 pub(super) struct Ids {
     pub(super) fsid: [u8; 16],
-    /// Of each device.
+    /// UUIDs of the devices.
     pub(super) devices: Vec<[u8; 16]>,
     pub(super) chunk_tree: [u8; 16],
     pub(super) subvolume: [u8; 16],

@@ -62,7 +62,7 @@ pub(crate) fn set_flags(store: &Arc<Store>, inode: &Arc<Inode>, flags: InodeFlag
         (true, Some(b"lzo")) => Some(b"lzo"),
         (true, Some(b"zstd")) => Some(b"zstd"),
         (true, Some(b"zlib")) => Some(b"zlib"),
-        // As the kernel chooses: what the mount compresses with, else zlib.
+        // As the kernel chooses: the mount's compression, else zlib.
         (true, _) => {
             let mounted = store.options.compress.map(|compress| compress.name());
             Some(mounted.unwrap_or("zlib").as_bytes())

@@ -1,8 +1,8 @@
 //! [`LogPolicy`]: which mechanisms of the log are in use.
 //!
 //! A normal build uses all of them. [`LogPolicy`] has no fields then, every answer is a constant,
-//! and the compiler removes what is excluded. With the feature `ablation` each mechanism can be
-//! replaced by what file systems did before it was invented, so that its worth can be measured.
+//! and the compiler removes the excluded code. With the feature `ablation` each mechanism can be
+//! replaced by its predecessor, so that its worth can be measured.
 
 /// Which mechanisms of the log are in use: all.
 #[cfg(not(feature = "ablation"))]

@@ -10,7 +10,7 @@ use crate::error::Result;
 
 /// Most bytes of a group that are taken out of its free space at a time.
 const STEP: u64 = 64 << 20;
-/// Part of the free space of a kind that is taken at most, so that what was promised finds room.
+/// The largest part of the free space of a kind that is taken, so that promises find room.
 const PART: u64 = 4;
 /// Most unallocated bytes that no chunk can get at a time.
 const DEVICE_STEP: u64 = 1 << 30;
@@ -24,7 +24,7 @@ impl Space {
         range.len >= self.sector && range.start < u64::MAX && has_end
     }
 
-    /// Discards free space: of block groups, by logical addresses, and what belongs to no chunk, by
+    /// Discards free space: of block groups, by logical addresses, and outside of chunks, by
     /// offsets on its device. Space that a transaction freed counts only once it is durable.
     /// Returns the number of bytes, all copies counted.
     ///
@@ -57,7 +57,7 @@ impl Space {
                 if len == 0 {
                     break;
                 }
-                // What is in use meanwhile is left out.
+                // Space that was allocated meanwhile is left out.
                 if group.take_exactly(at, len).is_ok() {
                     let done = self.volume.discard(at, len);
                     group.untake(at, len)?;

@@ -298,7 +298,7 @@ impl Space {
             .fetch_max(level.saturating_add(1), Ordering::Relaxed);
     }
 
-    /// From now on a new chunk has at most so many bytes.
+    /// Limits the size of new chunks to this many bytes.
     pub(crate) fn set_largest_chunk(&self, bytes: u64) {
         let bytes = bytes.max(STRIPE_LEN) / STRIPE_LEN * STRIPE_LEN;
         self.largest_chunk.store(bytes, Ordering::Relaxed);

@@ -1,4 +1,4 @@
-//! What a thread that found no space waits for: its place in the queue, and deletions under way.
+//! The waits of a thread that found no space: its place in the queue, and deletions in progress.
 
 use std::collections::BTreeSet;
 

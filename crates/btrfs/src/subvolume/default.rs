@@ -51,7 +51,7 @@ pub(crate) fn set_default(subvolumes: &Arc<Subvolumes>, id: u64) -> Result<()> {
 /// Makes a subvolume read-only or writable, and that durable.
 ///
 /// # Errors
-/// No space; what [`Store::commit`](crate::transaction::Store::commit) fails with.
+/// No space; the errors of [`Store::commit`](crate::transaction::Store::commit).
 pub(crate) fn set_read_only(
     subvolumes: &Arc<Subvolumes>,
     root: &Arc<Root>,

@@ -1,4 +1,4 @@
-//! The layer of subvolumes, their part in a commit, and what waits for the cleaner.
+//! The layer of subvolumes, their part in a commit, and the cleaner's queue.
 
 use std::collections::VecDeque;
 use std::ops::Deref;
@@ -78,8 +78,8 @@ impl Cleaner {
         self.work.lock().stopping
     }
 
-    /// Sleeps until there is work. False: the thread is to end. `wait`: what was tried last has
-    /// to wait for something else.
+    /// Sleeps until there is work. Returns false at the end of the thread. `wait`: the last attempt
+    /// has to wait for another event.
     pub(super) fn wait_work(&self, wait: bool) -> bool {
         let mut work = self.work.lock();
         if wait && !work.stopping && !work.committed {

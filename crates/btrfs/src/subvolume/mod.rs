@@ -7,9 +7,9 @@
 //!
 //! - A *snapshot* is a copy of the top block. It is taken in the critical part of a commit, when
 //!   no handle is open and all that was delayed is in the trees ([`snapshot`]).
-//! - *Deletion* takes the name away, marks the tree as dead and adds an orphan item to the root
-//!   tree, all in one handle ([`delete`]). The blocks go later, in steps, by the [`cleaner`]
-//!   ([`dropping`] tells how).
+//! - *Deletion* removes the name, marks the tree as dead and adds an orphan item to the root tree,
+//!   all in one handle ([`delete`]). The [`cleaner`] drops the blocks later, in steps
+//!   ([`dropping`]).
 
 pub(crate) mod choose;
 pub(crate) mod cleaner;

@@ -1,4 +1,5 @@
-//! Quota groups of a file system that has them: this engine keeps no numbers, and says so.
+//! Quota groups of a file system with quota: this engine does not update the numbers, and marks
+//! them as inconsistent.
 //!
 //! Before the first change reaches disk the status item gets the flag "inconsistent", which makes
 //! the kernel ignore the numbers until they are counted anew (`btrfs quota rescan`). A new

@@ -25,7 +25,7 @@ use crate::{Error, Result};
 /// Takes a snapshot of `source`, named `name` in `dir`; returns its top directory.
 ///
 /// # Errors
-/// As [`sapwood_vfs::Subvolumes::snapshot`].
+/// Takes a snapshot, see [`sapwood_vfs::Subvolumes::snapshot`].
 pub(crate) fn snapshot(
     subvolumes: &Arc<Subvolumes>,
     source: &Arc<Root>,

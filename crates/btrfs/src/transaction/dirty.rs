@@ -1,4 +1,4 @@
-//! What a transaction changed and its commit has to write.
+//! Changes of a transaction that its commit has to write.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -58,7 +58,7 @@ pub(crate) trait Delayed: std::fmt::Debug + Send + Sync {
     fn write(&self, h: &mut dyn TreeWrite) -> Result<()>;
 }
 
-/// What was delayed in a transaction.
+/// Delayed items of a transaction.
 #[derive(Debug)]
 pub(crate) struct DelayedItems {
     queue: RankedMutex<Vec<Arc<dyn Delayed>>>,
@@ -135,7 +135,7 @@ pub(crate) struct LogBlocks {
 struct Held {
     /// Addresses that were handed out and not given back.
     taken: BTreeSet<u64>,
-    /// Of these, blocks that the trees left since the last log was collected.
+    /// Blocks that the trees left since the last log was collected.
     left: Vec<u64>,
 }
 
@@ -182,7 +182,7 @@ impl LogBlocks {
     /// Gives the space of blocks back that no log on disk, nor one being written, has.
     ///
     /// # Errors
-    /// As [`free`](Self::free).
+    /// The errors of [`free`](Self::free).
     pub(crate) fn give_back(&self, space: &Space, blocks: &[u64]) -> Result<()> {
         for bytenr in blocks {
             self.space.lock().taken.remove(bytenr);
@@ -194,7 +194,7 @@ impl LogBlocks {
     /// The transaction is durable: gives everything back.
     ///
     /// # Errors
-    /// As [`free`](Self::free).
+    /// The errors of [`free`](Self::free).
     pub(super) fn release_all(&self, cache: &BlockCache, space: &Space) -> Result<()> {
         abandon(cache, &self.dirty.take());
         let held = std::mem::take(&mut *self.space.lock());

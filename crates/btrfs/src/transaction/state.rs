@@ -6,7 +6,7 @@
 pub(crate) enum State {
     /// Takes handles.
     Running,
-    /// Claimed for commit: takes only what the commit waits for.
+    /// Claimed for commit: admits only handles that the commit waits for.
     CommitStart,
     /// The committer is alone in it.
     CommitDoing,
@@ -18,7 +18,7 @@ pub(crate) enum State {
     Completed,
 }
 
-/// What a handle is for.
+/// The purpose of a handle.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Entry {
     /// An operation.

@@ -182,7 +182,7 @@ impl Roots {
     /// The uuid tree, if there is one.
     ///
     /// # Errors
-    /// As [`get`](Self::get), but not [`Error::NoSuchRoot`].
+    /// The errors of [`get`](Self::get), without [`Error::NoSuchRoot`].
     pub(crate) fn uuid_tree(&self) -> Result<Option<Arc<Root>>> {
         match self.get(objectid::UUID_TREE) {
             Ok(root) => Ok(Some(root)),
@@ -289,7 +289,7 @@ pub(crate) struct Opened {
 /// Writes nothing.
 ///
 /// # Errors
-/// Those of [`Volume::open`] and [`Roots::open`].
+/// The errors of [`Volume::open`] and [`Roots::open`].
 pub(crate) fn open(
     devices: &[Arc<dyn Device>],
     read_only: bool,

@@ -87,7 +87,7 @@ pub(super) fn commit(h: &mut Handle, fsyncs: &Fsyncs, number: u64) -> Result<(),
     Ok(())
 }
 
-/// Stops loggers for a moment and takes what there is to write.
+/// Stops loggers for a moment and takes the blocks to write.
 fn collect(
     h: &mut Handle,
     log: &TransactionLog,
@@ -163,7 +163,8 @@ fn finish(
         state.written = collected.number;
         log.signals.written.notify_all();
     }
-    // What it has must be readable when the superblock says so: chunks come with a commit only.
+    // Its blocks must be readable as soon as the superblock names them: chunks come with a commit
+    // only.
     if store.space.has_pending_chunks() && !sapwood_fault::planted(7) {
         log.set_broken(Cause::NewChunk);
         return Ok(());

@@ -1,8 +1,8 @@
-//! What an fsync has to log, decided before anything is.
+//! The plan of an fsync: all items to log, decided before the first is written.
 //!
 //! # How it works
-//! Logging an inode's names can make others necessary. Names as they are now are compared with
-//! those of the last commit, because a replay starts from there:
+//! Logging an inode's names can require more. Current names are compared with the names at the last
+//! commit, because a replay starts from there:
 //!
 //! - A *new* name needs the directories above it that are new or were moved in this transaction,
 //!   and, if the last commit has another inode under that name or index, that inode's new name:
@@ -19,12 +19,12 @@
 //! - An entry that a directory lost (of those logged in full) is deleted by replay; the inode
 //!   behind it, if it lives on elsewhere, needs its names logged, or it would be lost.
 //!
-//! Every inode that is touched by any of this brings what is [pending](super::pending) of its
+//! Every inode that is touched by any of this brings the [pending](super::pending) inodes of its
 //! group.
 //!
-//! All these inodes must keep their names meanwhile, so their `io` locks are needed, and locks
-//! of inodes are taken in one order. The plan is therefore made again and again, each time with
-//! the locks that the last time found missing, until none is. What a log cannot say ends in a
+//! All these inodes must keep their names until they are logged, so their `io` locks are needed,
+//! and locks of inodes are taken in one order. The plan is therefore repeated with the locks that
+//! the last attempt lacked, until none is missing. A change that a log cannot express ends in a
 //! [`Cause`].
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
@@ -43,7 +43,7 @@ use crate::namespace::dir;
 use crate::tree::Root;
 use crate::{Error, Result};
 
-/// Most names of a directory that are logged beside those of the inode of the fsync.
+/// Most names of a directory that are logged in addition to the names of the fsync's inode.
 const MOST_NEIGHBOURS: usize = 64;
 
 /// Inodes whose `io` locks are held, by number.
@@ -83,7 +83,7 @@ pub(super) struct Step {
     pub(super) removed: BTreeMap<u64, bool>,
 }
 
-/// What to log.
+/// The items to log.
 #[derive(Default)]
 pub(super) struct Plan {
     /// Inodes whose locks are held.
@@ -118,15 +118,15 @@ pub(super) struct Planner<'a> {
     target: u64,
     queue: Vec<u64>,
     missing: Vec<Arc<Inode>>,
-    /// Of pending inodes only those are wanted that belong together with one that is logged.
+    /// Only pending inodes that are tied to a logged one are wanted.
     groups: bool,
-    /// Those of whose groups all that is pending was found.
+    /// Inodes whose groups' pending inodes were all found.
     touched: HashSet<u64>,
 }
 
 impl<'a> Planner<'a> {
-    /// For a log of `root` in transaction `transid`, of which the caller holds a handle; with all
-    /// that is pending, or that of its `groups` only.
+    /// A plan for a log of `root` in transaction `transid`, of which the caller holds a handle;
+    /// with all pending inodes, or only those of its `groups`.
     pub(super) fn new(
         files: &'a Arc<Files>,
         root: &'a Arc<Root>,
@@ -176,8 +176,7 @@ impl<'a> Planner<'a> {
         found.map_or_else(Logged::default, |inode| *inode.logged.lock())
     }
 
-    /// The plan says something that depends on this inode: what is pending of its group is to be
-    /// logged too.
+    /// The plan depends on this inode: the pending inodes of its group are logged too.
     fn touch(&mut self, objectid: u64) {
         let Some(log) = &self.log else {
             return;
@@ -300,8 +299,8 @@ impl<'a> Planner<'a> {
         Ok(())
     }
 
-    /// What else changed in the directories of the names that the target of the fsync has or had.
-    /// No reader of a log needs it. Linux makes it durable, and programs came to rely on that.
+    /// Other changes in the directories of the names that the target of the fsync has or had. No
+    /// reader of a log needs them. Linux makes them durable, and programs rely on that.
     fn neighbours<'n>(&mut self, names: impl Iterator<Item = &'n NameRef>) -> Result<(), Refusal> {
         if self.groups {
             return Ok(());
@@ -337,8 +336,8 @@ impl<'a> Planner<'a> {
         }
     }
 
-    /// Names that leave the log: replay took each from what had it at the last commit, and that
-    /// must not come back.
+    /// Names that leave the log: replay took each from its owner at the last commit, whose name
+    /// must not return.
     fn leaving(&mut self, inode: &Inode, now: &[NameRef]) -> Result<(), Refusal> {
         let Some(log) = self.log.clone() else {
             return Ok(());
@@ -406,7 +405,7 @@ impl<'a> Planner<'a> {
         self.plan.steps.contains_key(&objectid)
     }
 
-    /// Replay takes a name away from what had it at the last commit.
+    /// Replay takes a name from its owner at the last commit.
     fn displaced(&mut self, inode: &Inode, location: &Key) -> Result<(), Refusal> {
         if location.kind != kind::INODE_ITEM {
             return Err(Cause::SubvolumeName.into());
@@ -426,7 +425,7 @@ impl<'a> Planner<'a> {
         }
     }
 
-    /// An inode that replay may remove: what the last commit has in it would go with it.
+    /// An inode that replay may remove, with everything in it at the last commit.
     fn gone(&self, objectid: u64) -> Result<(), Refusal> {
         if names::had_entries(self.files, self.root, objectid)? && !sapwood_fault::planted(8) {
             return Err(Cause::ReplacedDirectory.into());
@@ -485,11 +484,11 @@ impl<'a> Planner<'a> {
         let now = names::current(self.files, self.root, inode.objectid)?;
         let elsewhere = now.iter().any(|name| name.parent != dir.objectid);
         if elsewhere || inode.kind == FileKind::Directory {
-            // A directory with only its entry logged: Linux 6.18 cannot replay that if the
-            // directory's first item is that of a leaf.
+            // A directory with only its entry logged: Linux 6.18 cannot replay it if the
+            // directory's first item is the first of a leaf.
             self.want_new(&inode);
         } else if !full {
-            // Its new entry alone says it: the inode is one of the last commit.
+            // Its new entry is enough: the last commit has the inode.
             for name in now {
                 let known = names::committed_at(self.files, self.root, dir.objectid, name.index)?;
                 if known.is_none() {
@@ -549,8 +548,8 @@ impl<'a> Planner<'a> {
         }
     }
 
-    /// An inode made in this transaction has to exist for its entry to count. What is in a new
-    /// directory is new too, and goes with it.
+    /// An inode made in this transaction has to exist for its entry to count. Files in a new
+    /// directory are new too, and are logged with it.
     fn new_child(&mut self, child: &Arc<Inode>) {
         let logged = self.logged(child.objectid);
         let version = child.state.lock().names_version;

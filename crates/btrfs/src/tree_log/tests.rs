@@ -1,4 +1,4 @@
-//! What a log waits for, and what it has: proofs with devices that hold or fail chosen requests.
+//! Waits and contents of a log: proofs with devices that hold or fail chosen requests.
 
 use std::sync::Arc;
 use std::thread;
@@ -102,7 +102,7 @@ fn until(condition: impl Fn() -> bool) {
     }
 }
 
-/// Every image that a power cut may leave from `from` on mounts, and has what `must` says.
+/// Every image that a power cut may leave from `from` on mounts and passes `must`.
 fn every_cut(gate: &Gate, base: &MemoryDevice, must: impl Fn(&Btrfs, &[String])) {
     let log = gate.inner().log();
     let mut replayer = Replayer::new(&log, base);

@@ -126,10 +126,10 @@ impl Volume {
         Ok(())
     }
 
-    /// As [`write_vectored`](Self::write_vectored), for metadata: waits for space on the host.
+    /// Like [`write_vectored`](Self::write_vectored), for metadata: waits for space on the host.
     ///
     /// # Errors
-    /// As [`write_vectored`](Self::write_vectored).
+    /// The errors of [`write_vectored`](Self::write_vectored).
     pub(crate) fn write_metadata(&self, logical: u64, bufs: &[&[u8]]) -> Result<()> {
         let len = bufs.iter().map(|b| b.len() as u64).sum();
         if len == 0 {

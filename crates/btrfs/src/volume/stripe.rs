@@ -1,7 +1,7 @@
-//! Stripe arithmetic: which bytes of which devices hold a byte of a chunk. No I/O.
+//! Stripe arithmetic: the devices and offsets of a byte of a chunk. No I/O.
 //!
 //! A *copy* is one full set of a chunk's bytes. A *stripe* is the part of a chunk on one device;
-//! its length there is that of a *device extent*. A profile with elements cuts a chunk into
+//! its length there is the length of a *device extent*. A profile with elements cuts a chunk into
 //! elements of `stripe_len` bytes:
 //!
 //! | profile | copies | element `n` of a copy lies on stripe |
@@ -89,7 +89,7 @@ pub(crate) fn is_writable(chunk: &ChunkItem) -> bool {
 pub(crate) enum Misfit {
     /// The profile, by its name.
     Profile(&'static str),
-    /// What contradicts itself.
+    /// The contradiction.
     Reason(&'static str),
 }
 

@@ -211,7 +211,7 @@ pub const CASES: &[Case] = &[
     ),
 ];
 
-/// Item of a data extent with so many refs, all inline.
+/// Item of a data extent with this many refs, all inline.
 fn data_extent(e: &Editor, refs: usize) -> (Key, Vec<u8>) {
     e.find(EXTENTS, |key, data| {
         let item = ExtentItemRef::parse(key.kind, data);

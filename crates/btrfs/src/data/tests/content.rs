@@ -1,4 +1,4 @@
-//! What the items of a file say of its content.
+//! The content of a file according to its items.
 
 use super::*;
 

@@ -1,4 +1,4 @@
-//! What a flush promised stays within the size on disk, whatever is written beside it.
+//! Data promised by a flush stays within the size on disk, despite concurrent writes.
 
 use sapwood_vfs::SyncKind;
 

@@ -13,7 +13,8 @@ use sapwood_base::RangeSet;
 use sapwood_testing::machine::{Need, left_out};
 use sapwood_testing::oracle::Image;
 
-/// Allocates blocks and data extents and frees some of them. Returns what it still has at the end.
+/// Allocates blocks and data extents and frees some of them. Returns the ones that remain at the
+/// end.
 fn take_and_give(engine: &Arc<Engine>, seed: u64) -> Vec<(u64, u64)> {
     let mut numbers = Numbers(seed);
     let space = &engine.space;

@@ -13,7 +13,7 @@ use crate::{Error, Result};
 /// A directory entry.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Entry {
-    /// What it leads to.
+    /// The target.
     pub(super) location: Key,
     /// Name.
     pub(super) name: Vec<u8>,
@@ -177,7 +177,7 @@ impl Replay<'_> {
         self.change_inode(inode, |item| item.ctime = Timespec::new(now.sec, now.nsec))
     }
 
-    /// Takes an entry away that stands in the way of what `item` of the log says.
+    /// Removes an entry that conflicts with `item` of the log.
     pub(super) fn displace(&mut self, item: &LogItem, dir: u64, entry: &Entry) -> Result<()> {
         let Some(inode) = entry.inode() else {
             return Err(item.bad("a subvolume has its name or index"));

@@ -117,8 +117,8 @@ impl Replay<'_> {
         }
     }
 
-    /// Takes over the checksums that the log has of an extent. What the checksum tree has of the
-    /// same sectors goes: items that log one extent in parts may repeat each other.
+    /// Takes over the log's checksums of an extent. The checksum tree's for the same sectors are
+    /// deleted: items that log one extent in parts may repeat each other.
     fn checksums(&mut self, extent: &RegularExtent) -> Result<()> {
         let range = match extent.compression {
             compression::NONE => {
