@@ -1,4 +1,4 @@
-//! The one rank of all locks of this engine. See [`sapwood_base::Rank`] for what it is checked for.
+//! The rank of all locks of this engine. See [`sapwood_base::Rank`] for the checks.
 //!
 //! The journal's locks come after all of these but [`Rank::Leaf`].
 //!

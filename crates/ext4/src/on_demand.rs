@@ -61,7 +61,7 @@ pub(crate) struct OnDemand {
 }
 
 impl OnDemand {
-    /// As the superblock has them.
+    /// The features in the superblock.
     pub(crate) fn new(sb: &SuperBlock) -> Self {
         let ext_attr = Features {
             compat: Compat::EXT_ATTR,

@@ -26,12 +26,12 @@ pub(crate) struct Orphans {
     pub(crate) state: RankedMutex<State>,
 }
 
-/// What the lock of [`Orphans`] guards.
+/// State under the lock of [`Orphans`].
 #[derive(Default)]
 pub(crate) struct State {
     /// Where each orphan is recorded.
     pub(crate) places: NumberMap<u32, Place>,
-    /// Those of the list, the first one last.
+    /// Orphans of the list, the first one last.
     pub(crate) list: Vec<u32>,
     /// The orphan file, if the image has one.
     pub(crate) file: Option<OrphanFile>,
@@ -58,7 +58,7 @@ pub(crate) struct Slot {
     slot: usize,
 }
 
-/// Its blocks, held in memory, and what is free in them.
+/// Its blocks, held in memory, and their free slots.
 pub(crate) struct OrphanFile {
     blocks: Vec<(Arc<Buffer>, Vec<usize>)>,
     /// Block that was used last.
@@ -74,8 +74,8 @@ impl OrphanFile {
         }
     }
 
-    /// Adds the next block of the file, whose checksum is right, and returns the orphans in it.
-    /// What a slot names is not validated: a wrong number does not spoil the other slots.
+    /// Adds the next block of the file, whose checksum is right, and returns the orphans in it. The
+    /// numbers in its slots are not validated: a wrong number does not spoil the other slots.
     ///
     /// # Errors
     /// The block is damaged.

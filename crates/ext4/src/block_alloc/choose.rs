@@ -21,12 +21,12 @@ use crate::{Error, Result};
 const SMALL: u32 = 16;
 /// Blocks at the goal that are taken though more were wanted.
 const GOOD_RUN: u32 = 64;
-/// Searches after what was kept was given back; others may keep some again meanwhile.
+/// Searches after streams released their blocks; other threads may keep some again meanwhile.
 const TRIES: usize = 3;
 /// Streams keep blocks only while this part of all blocks is free.
 const PLENTY: u64 = 32;
 
-/// What is wanted of an allocation.
+/// The parameters of an allocation.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Request {
     /// Block near which it had best be.
@@ -162,7 +162,7 @@ fn groups_from(groups: &Groups, home: u32) -> impl Iterator<Item = u32> {
     mates.chain(others.filter(move |number| !flex.contains(number)))
 }
 
-/// Takes what `pick` finds among the free blocks of a group. A group that is out of use has none.
+/// Takes the extent that `pick` finds among the free blocks of a group. An excluded group has none.
 fn take(
     groups: &Groups,
     group: &Group,

@@ -1,14 +1,14 @@
 //! Truncation, and freeing all of a file.
 //!
 //! # How it works
-//! Growing is a matter of the size: what is behind is a hole. Only the rest of the last block is
-//! zeroed first.
+//! Growing only changes the size: the new part is a hole. Only the rest of the last block is zeroed
+//! first.
 //!
-//! Shrinking first settles memory: what is dirty behind the new end is thrown away and what is in
-//! flight waited for; the block that the new end cuts gets zeros behind it, in memory. Then one
-//! handle makes the inode an orphan and sets the size, and blocks are taken out of the map from the
-//! end of the file, as many in each handle as its credits allow. A power cut in between leaves an
-//! orphan, and the next mount goes on. The last handle takes the inode off the orphans.
+//! Shrinking first settles memory: it discards dirty data after the new end, waits for data in
+//! flight, and zeroes the rest of the block that the new end cuts, in memory. Then one handle makes
+//! the inode an orphan and sets the size, and blocks are taken out of the map from the end of the
+//! file, as many in each handle as its credits allow. A power cut in between leaves an orphan, and
+//! the next mount continues. The last handle removes the inode from the orphans.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -23,8 +23,7 @@ use crate::inode::{Inode, STORE_CREDITS};
 use crate::map::{self, Mapped};
 use crate::{Result, block_alloc, orphan};
 
-/// Credits that a step of a removal is begun with, beside those that it needs to get on: so that it
-/// gets on faster.
+/// Further credits of a step of a removal, in addition to the least: fewer steps are faster.
 const STEP: u32 = 32;
 
 /// Sets the length of a file. The caller holds `io` exclusively and no handle; times are its

@@ -29,11 +29,11 @@ pub(crate) struct Request {
 
 /// Work for a thread.
 pub(crate) enum Work {
-    /// Plan ranges that were taken, and write what is short.
+    /// Plan taken ranges, and write the short ones.
     Prepare(Vec<Taken>),
     /// Write a part of a range.
     Write(Part),
-    /// Complete what is ready of files.
+    /// Complete ready ranges of files.
     Complete(Vec<Arc<Inode>>),
 }
 

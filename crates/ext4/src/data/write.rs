@@ -1,8 +1,7 @@
 //! Writing into memory.
 //!
-//! A write brings the rest of blocks that it covers in part, promises blocks to what is a hole,
-//! waits for room among the dirty bytes of all files, and copies. `ENOSPC` happens here and nowhere
-//! later.
+//! A write reads the rest of partly covered blocks, promises blocks to holes, waits for room among
+//! the dirty bytes of all files, and copies. `ENOSPC` happens here and nowhere later.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -24,7 +23,7 @@ const CHUNK: u64 = 1 << 20;
 const EARLY: u64 = 32 << 20;
 
 /// Writes `data` at `offset`; the file grows if it ends there. May wait for writeback: hold no
-/// handle. The caller holds `io` exclusively; the times are its business. `privileged`: as for
+/// handle. The caller holds `io` exclusively, and sets the times. `privileged`: as for
 /// [`reserve`](crate::block_alloc::Space::reserve).
 ///
 /// # Errors
@@ -76,8 +75,8 @@ pub(crate) fn write(
     Ok(())
 }
 
-/// Zeroes the rest of the last block of a file that ends at `size` and is about to grow: nothing
-/// says that it is zero on disk.
+/// Zeroes the rest of the last block of a file that ends at `size` and is about to grow: it may
+/// have any content on disk.
 pub(super) fn zero_tail(engine: &Arc<Engine>, inode: &Arc<Inode>, size: u64) -> Result<()> {
     zero_part(engine, inode, size..engine.block_ceil(size), size)
 }
@@ -209,8 +208,8 @@ fn store(
     Ok(true)
 }
 
-/// Promises blocks to the holes among `gaps` (whole blocks, in bytes), and returns which they are.
-/// What is in flight will have its own.
+/// Promises blocks to the holes among `gaps` (whole blocks, in bytes), and returns the holes. Data
+/// in flight will have its own.
 fn promise(
     engine: &Arc<Engine>,
     inode: &Arc<Inode>,

@@ -179,8 +179,7 @@ impl Inline {
         Ok(true)
     }
 
-    /// Puts a name where there is room, in memory; says in which region. `None` if the inode has no
-    /// room.
+    /// Puts a name into free room, in memory; returns the region. `None` if the inode has no room.
     fn place(&mut self, dir: &Dir<'_>, entry: &NewEntry<'_>) -> Result<Option<bool>> {
         for round in 0..3 {
             let second = round > 0;
@@ -254,8 +253,8 @@ impl Inline {
         self.put(dir, false)
     }
 
-    /// Moves all names to a block. What does not fit, or is no name, is found before anything is
-    /// changed.
+    /// Moves all names to a block. Invalid names, and names that do not fit, are found before the
+    /// first change.
     ///
     /// # Errors
     /// Damage, no space, the journal.

@@ -9,9 +9,9 @@
 //!   will have in the block that they move to.
 //! - *By hash*, in directories that have an index or will get one with their second block: a name's
 //!   hash never changes, wherever splits of blocks move it. The hash of the index decides first, so
-//!   that the index leads to the next names; where it is the same, a second hash that only this
-//!   process knows. Only names equal in both, 63 bits, cannot be told apart: of those a page that
-//!   ends between them is begun again with the first.
+//!   that the index leads to the next names; within one hash, a second hash that only this process
+//!   knows. Only names equal in both, 63 bits, cannot be distinguished: a page that ends between
+//!   them is continued from the first one.
 //!
 //! A thread that lists by hash reads all names of a leaf, and of leaves that continue its last
 //! hash, sorts them and passes them on from the position.
@@ -52,8 +52,8 @@ fn key(major: u32, name: &[u8]) -> u64 {
     (u64::from(major >> 1) << 32) | u64::from(second)
 }
 
-/// The kind of an inode that its entry does not tell, from the inode table. A name that leads
-/// nowhere is listed too: its look-up returns what is wrong.
+/// The kind of an inode whose entry has no type, from the inode table. A name that leads nowhere is
+/// listed too: its look-up returns the error.
 fn kind_in_table(store: &Store, ino: u32) -> FileKind {
     let mode = table_place(store, ino).ok().and_then(|(buffer, offset)| {
         let content = buffer.read();

@@ -2,12 +2,12 @@
 //!
 //! # How it works
 //! An [`InFlight`] is a range of the file with its bytes. It begins when writeback takes a dirty
-//! run and ends when the map leads to what was written. Until then reads are served from it.
+//! run and ends when the map leads to the written blocks. Until then reads are served from it.
 //!
-//! In-flight ranges of a file never overlap. What is written again while its older bytes are in
-//! flight stays dirty until those are complete, as both would go to the same blocks. A thread that
-//! flushes therefore takes twice: what it could not take at first is free once the I/O of then is
-//! complete.
+//! In-flight ranges of a file never overlap. Data that was written again while older bytes are in
+//! flight stays dirty until those are complete, because both would go to the same blocks. A thread
+//! that flushes therefore takes twice: data that it could not take at first is free after the first
+//! wait.
 //!
 //! Ranges that change the map complete in the order in which they were taken, however their I/O
 //! ends. So a growing file has no hole after a power cut where the I/O of an older part was not
@@ -23,7 +23,7 @@ use std::sync::{Arc, OnceLock};
 use crate::block_alloc::{self, Extent};
 use crate::group::Groups;
 
-/// What has to be done to the map for a part of a range.
+/// The change of the map for a part of a range.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Change {
     /// Nothing: its blocks have content already.
@@ -41,7 +41,7 @@ pub(crate) struct Segment {
     pub(crate) blocks: Range<u64>,
     /// First block on the device.
     pub(crate) physical: u64,
-    /// What becomes of the map.
+    /// The change of the map.
     pub(crate) change: Change,
 }
 
@@ -87,7 +87,7 @@ pub(crate) struct InFlight {
     pub(crate) range: Range<u64>,
     /// Blocks of it that were reserved for.
     pub(crate) delayed: u64,
-    /// Those of them that the inode's block count has by now.
+    /// Blocks of it that the inode's block count includes by now.
     charged: AtomicU64,
     pieces: Vec<(u64, Vec<u8>)>,
     plan: OnceLock<Plan>,
@@ -311,7 +311,7 @@ impl InFlightSet {
         io
     }
 
-    /// Copies what is in flight of `buf.len()` bytes at `offset` into `buf`.
+    /// Copies the in-flight bytes of `buf.len()` bytes at `offset` into `buf`.
     pub(crate) fn read(&self, offset: u64, buf: &mut [u8]) {
         let wanted = offset..offset + buf.len() as u64;
         for (shown, id) in self.touching(wanted.clone()) {
@@ -324,8 +324,8 @@ impl InFlightSet {
         }
     }
 
-    /// Records that the I/O of a range is done. True if the caller is to complete what is ready,
-    /// with [`next_ready`](Self::next_ready) until that has no more.
+    /// Records that the I/O of a range is done. True if the caller must complete ready ranges, with
+    /// [`next_ready`](Self::next_ready) until there are none.
     pub(crate) fn io_done(&mut self, id: u64) -> bool {
         if let Some(entry) = self.entries.get_mut(&id) {
             entry.io_done = true;
@@ -360,7 +360,7 @@ impl InFlightSet {
         ready
     }
 
-    /// Takes a range out. True if the caller is to complete what only waited for it.
+    /// Takes a range out. True if the caller must complete ranges that only waited for it.
     pub(crate) fn remove(&mut self, io: &InFlight) -> bool {
         if self.entries.remove(&io.id).is_some() {
             self.by_start.remove(&io.range.start);

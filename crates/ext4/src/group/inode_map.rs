@@ -27,7 +27,7 @@ pub(crate) struct InodeMap {
 pub(crate) struct Recent(VecDeque<(u32, u64)>);
 
 impl InodeMap {
-    /// Of a bitmap block, whose first `inodes` bits count.
+    /// The map of a bitmap block, whose first `inodes` bits count.
     pub(crate) fn new(bytes: &[u8], inodes: u32) -> Self {
         let words = inodes.div_ceil(WORD);
         let used = (0..words).map(|word| {
@@ -74,7 +74,7 @@ impl InodeMap {
         word.map_or(!0, |word| word.load(Ordering::Acquire))
     }
 
-    /// Those of the same inodes that were deleted lately.
+    /// Bits of these inodes that were deleted recently.
     pub(crate) fn recent(&self, index: u32) -> u64 {
         let word = self.recent.get(index as usize);
         word.map_or(0, |word| word.load(Ordering::Acquire))

@@ -13,10 +13,9 @@
 //!   set ──> taken
 //! ```
 //!
-//! The second search is what ends it. Threads that start over without the lock find the same next
-//! free bit again, all of them, and all but one lose again: with `n` of them the last may lose `n -
-//! 1` races, and each costs a turn at the group's lock. The feature `ablation` keeps that policy
-//! for comparison.
+//! The second search ends the race. Threads that start over without the lock all find the same next
+//! free bit, and all but one lose again: with `n` of them the last may lose `n - 1` races, and each
+//! costs a turn at the group's lock. The feature `ablation` keeps that policy for comparison.
 //!
 //! Which threads meet in one bit at all is decided by where they start to search: see
 //! [`policy`](super::policy).
@@ -31,14 +30,14 @@ use crate::counters::{AllocCounters, count};
 use crate::group::{InodeMap, WORD};
 use crate::options::AllocPolicy;
 
-/// What a search sees of a group: with the group's lock or without, with a journal or not.
+/// A search's view of a group: with the group's lock or without, with a journal or not.
 pub(crate) trait Bits {
     /// Inodes `index * 64 ..` of the group, a set bit is one in use. Without the lock it may be out
     /// of date at once.
     fn used(&self, index: u32) -> u64;
 
-    /// Those of the same inodes that were deleted so recently that they had better wait. None with
-    /// a journal, which makes a deletion and what follows it durable in their order.
+    /// Bits of these inodes that were deleted too recently for reuse. None with a journal, which
+    /// makes a deletion and later changes durable in their order.
     fn recent(&self, index: u32) -> u64;
 }
 
@@ -120,11 +119,11 @@ pub(crate) trait Pool: Bits {
     fn lock(&self) -> Self::Guard<'_>;
 }
 
-/// Claims a free inode of the group: its bit is set, and the lock still held for what goes with it.
-/// `None`: the span is full. `start`: where to search first.
+/// Claims a free inode of the group: its bit is set, and the lock is still held for the related
+/// changes. `None`: the span is full. `start`: where to search first.
 ///
 /// # Errors
-/// Those of the pool.
+/// The errors of the pool.
 pub(crate) fn claim<'a, P: Pool>(
     pool: &'a P,
     span: &Range<u32>,

@@ -36,7 +36,7 @@ pub(crate) struct Wish {
     pub(crate) directory: bool,
     /// The free inode with the smallest number is wanted.
     pub(crate) dense: bool,
-    /// Its directory is the root, or marked as the top of a tree: what is in it is not related.
+    /// Its directory is the root, or marked as the top of a tree: the entries are unrelated.
     pub(crate) top: bool,
 }
 
@@ -77,8 +77,8 @@ pub(crate) fn start(group: &Group, wish: Wish, inodes: u32, policy: AllocPolicy)
         return 0;
     }
     let words = inodes / WORD;
-    // Multiples of the golden ratio, of which consecutive ones are far apart: directories of one
-    // group are made one after another.
+    // Multiples of the golden ratio: consecutive ones are far apart, and directories of one group
+    // are made one after another.
     let fraction = u64::from(wish.parent).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     let word = (u128::from(fraction) * u128::from(words)) >> u64::BITS;
     (word as u32 * WORD).min(group.search_limit())
@@ -161,7 +161,7 @@ fn spread_out(all: &[Sums], turn: u32) -> Option<u32> {
 }
 
 /// The first flex group from the parent's on that is not much fuller than the average; `inodes` and
-/// `blocks` is what one has.
+/// `blocks` are the contents of one.
 fn stay_near(all: &[Sums], home: u32, inodes: u64, blocks: u64) -> Option<u32> {
     let average = average(all);
     let least_inodes = average.inodes.saturating_sub(inodes / 4);

@@ -1,4 +1,4 @@
-//! Shows the raw contents of an image, without replay or repair. For users who know the format.
+//! Shows the raw contents of an image, without replay or repair. For readers who know the format.
 //!
 //! Everything is read from the device, and each step through a tree is validated as in the engine.
 //! Damage is an error, or a line in the output if more can follow.

@@ -1,19 +1,19 @@
 //! Where the blocks of an inode are: extent trees and the older block maps behind one interface.
 //!
 //! # How it works
-//! The inode's flags say which of the two it has. Both are written against the traits in [`nodes`];
-//! here they are put on the store's cache and journal.
+//! The inode's flags select one of the two. Both use the traits in [`nodes`]; here they get the
+//! store's cache and journal.
 //!
 //! The map lock of the inode guards its 60 bytes and all blocks of the map below them: shared to
 //! look, exclusive to change, held while such a block is read from the device. Blocks of a map
-//! never move, and a freed one is reused only after a commit, so no other thread changes what a
-//! reader looks at.
+//! never move, and a freed one is reused only after a commit, so no other thread changes a block
+//! under a reader.
 //!
 //! A change counts the blocks that came to the inode or left it, content and map alike, and adds
 //! them to `i_blocks` at its end, after an error too. The caller stores the inode.
 //!
-//! A caller that removes or converts gets back what is left of the range when the handle has no
-//! credits for more. The map is whole then, and the next handle goes on from there.
+//! A caller that removes or converts gets the rest of the range when the handle has no credits for
+//! more. The map is whole then, and the next handle continues there.
 
 mod extent;
 mod indirect;
@@ -193,11 +193,11 @@ pub(crate) fn insert(
     Ok(())
 }
 
-/// As [`insert`], of an inode that has no name yet: a fast commit has to say the name first. The
-/// caller tells of the blocks.
+/// Like [`insert`], for an inode without a name so far: in a fast commit the name must come first.
+/// The caller records the blocks.
 ///
 /// # Errors
-/// As [`insert`].
+/// The errors of [`insert`].
 pub(crate) fn insert_untold(
     store: &Store,
     h: &Handle,
@@ -223,11 +223,11 @@ pub(crate) fn insert_untold(
     )
 }
 
-/// As [`insert`], of written data in flight. `delayed`: how many of the blocks count as delayed
-/// until now; in the moment in which they are added to the block count, the inode's state says so.
+/// Like [`insert`], of written data in flight. `delayed` of the blocks counted as delayed until
+/// now; they are added to the inode's block count at the same moment.
 ///
 /// # Errors
-/// As [`insert`].
+/// The errors of [`insert`].
 pub(crate) fn insert_delayed(
     store: &Store,
     h: &Handle,
@@ -259,7 +259,7 @@ fn not_supported() -> Error {
 /// [`remove`] does, but from the begin of the range on.
 ///
 /// # Errors
-/// As [`insert`].
+/// The errors of [`insert`].
 pub(crate) fn convert(
     store: &Store,
     h: &Handle,
@@ -300,7 +300,7 @@ fn mapped(store: &Store, h: &Handle, inode: &Inode, range: &Range<u64>) -> Resul
     Ok((start, end))
 }
 
-/// Notes where these blocks are, all of which are written.
+/// Records the places of these blocks, which are all written.
 fn note_written(store: &Store, h: &Handle, inode: &Inode, blocks: Range<u64>) -> Result<()> {
     if !store.fast_commits.wanted(h) {
         return Ok(());
@@ -324,7 +324,7 @@ fn note_written(store: &Store, h: &Handle, inode: &Inode, blocks: Range<u64>) ->
 /// Makes written blocks in `range` unwritten, so that they read as zeros. Else as [`convert`].
 ///
 /// # Errors
-/// As [`insert`].
+/// The errors of [`insert`].
 pub(crate) fn unwrite(
     store: &Store,
     h: &Handle,
@@ -384,12 +384,12 @@ pub(crate) fn remove(
     Ok(left)
 }
 
-/// Moves the extents in `range` to the front by `by` blocks, over a hole: what follows a range that
-/// is collapsed. The end of the range is that of the file or behind. Returns the part that is still
-/// to be moved.
+/// Moves the extents in `range` to the front by `by` blocks, over a hole, after a range was
+/// collapsed. The range ends at or after the end of the file. Returns the part that is still to be
+/// moved.
 ///
 /// # Errors
-/// As [`insert`]; `NotSupported` for block maps.
+/// The errors of [`insert`]; `NotSupported` for block maps.
 pub(crate) fn shift_left(
     store: &Store,
     h: &Handle,
@@ -414,7 +414,7 @@ pub(crate) fn shift_left(
 /// the begin of the range is split. Else as [`shift_left`].
 ///
 /// # Errors
-/// As [`shift_left`]; `FileTooLarge`.
+/// The errors of [`shift_left`]; `FileTooLarge`.
 pub(crate) fn shift_right(
     store: &Store,
     h: &Handle,
@@ -435,11 +435,11 @@ pub(crate) fn shift_right(
     )
 }
 
-/// Changes the map in a range, as far in each handle as its credits allow: `change` returns what is
-/// left. `step`: credits that it needs to get on.
+/// Changes the map in a range, as far in each handle as its credits allow: `change` returns the
+/// rest. `step`: credits that it needs for one step.
 ///
 /// # Errors
-/// What `change` meets; the journal.
+/// The errors of `change` and of the journal.
 pub(crate) fn in_steps(
     store: &Store,
     inode: &Inode,
@@ -460,8 +460,8 @@ pub(crate) fn in_steps(
     }
 }
 
-/// Flags that a new inode of this kind gets for its content: a tree of extents, where the file
-/// system has them. What becomes inline does so with its first bytes.
+/// Flags of a new inode of this kind for its content: a tree of extents, if the file system has
+/// them. A file becomes inline with its first bytes.
 pub(crate) fn new_flags(store: &Store, kind: FileKind) -> InodeFlags {
     let tree = matches!(kind, FileKind::Regular | FileKind::Directory)
         && store.geometry.features().has_incompat(Incompat::EXTENTS);
@@ -505,7 +505,7 @@ fn has_map(store: &Store, inode: &Inode) -> bool {
 /// group. Takes the map lock shared.
 ///
 /// # Errors
-/// As [`lookup`].
+/// The errors of [`lookup`].
 pub(crate) fn goal(store: &Store, inode: &Inode, logical: u64) -> Result<u64> {
     let flags = inode.flags();
     let near = match u32::try_from(logical) {
@@ -530,7 +530,7 @@ pub(crate) fn goal(store: &Store, inode: &Inode, logical: u64) -> Result<u64> {
 /// A metadata block of the inode itself (directory, quota, orphan file), by its place in the file.
 ///
 /// # Errors
-/// As [`lookup`]; a hole.
+/// The errors of [`lookup`]; a hole.
 pub(crate) fn block_of(store: &Store, inode: &Inode, logical: u64) -> Result<Arc<Buffer>> {
     let run = lookup(store, inode, logical, 1)?;
     match run.what {
@@ -546,7 +546,7 @@ pub(crate) fn block_of(store: &Store, inode: &Inode, logical: u64) -> Result<Arc
 /// The caller sets the size and stores the inode.
 ///
 /// # Errors
-/// As [`insert`].
+/// The errors of [`insert`].
 pub(crate) fn append_block(
     store: &Store,
     h: &Handle,

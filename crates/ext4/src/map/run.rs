@@ -1,8 +1,8 @@
-//! What stands at a place of a file.
+//! The mapping of a run of a file.
 
 use crate::{Error, Result};
 
-/// What stands at a place of a file.
+/// The mapping of a run of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Mapped {
     /// No block.
@@ -16,11 +16,11 @@ pub(crate) enum Mapped {
 /// A run of blocks of a file that are all of one kind and side by side on the device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Run {
-    /// First block of the run in the file; not before what was asked for.
+    /// First block of the run in the file; not before the requested one.
     pub(crate) logical: u64,
     /// Blocks.
     pub(crate) len: u64,
-    /// What stands there.
+    /// The mapping.
     pub(crate) what: Mapped,
 }
 

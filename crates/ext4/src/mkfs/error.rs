@@ -96,7 +96,7 @@ pub enum MkfsError {
     Needs {
         /// The feature.
         feature: &'static str,
-        /// What is missing.
+        /// The missing feature.
         needs: &'static str,
     },
     /// Two features that exclude each other.

@@ -158,7 +158,7 @@ pub(crate) fn set_project(
 /// `FS_XFLAG_PROJINHERIT`.
 const XFLAG_PROJINHERIT: u32 = 0x200;
 
-/// What `FS_IOC_FSGETXATTR` shows.
+/// The result of `FS_IOC_FSGETXATTR`.
 pub(crate) fn fsxattr(inode: &Inode) -> vfs::Fsxattr {
     let mut shown = rules::fsxattr_of(inode.vfs_flags());
     let state = inode.state.lock();

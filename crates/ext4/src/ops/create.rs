@@ -62,7 +62,7 @@ pub(crate) fn create(
 /// creation. Expects the `io` lock of the directory exclusively. Hold no handle.
 ///
 /// # Errors
-/// As [`create`].
+/// The errors of [`create`].
 pub(crate) fn create_filled(
     engine: &Arc<Engine>,
     who: &Credentials,
@@ -82,7 +82,7 @@ pub(crate) fn create_filled(
     }
 }
 
-/// Makes what was planned, with its content if that was written before, and its name. Expects the
+/// Makes the planned inode, with its content if that was written before, and its name. Expects the
 /// `io` lock of the directory exclusively.
 ///
 /// # Errors

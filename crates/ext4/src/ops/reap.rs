@@ -39,7 +39,7 @@ pub(crate) fn reap(engine: &Arc<Engine>, inode: &Arc<Inode>) -> Result<()> {
 /// Frees all that an inode has, and the inode. No other thread uses it.
 ///
 /// # Errors
-/// As [`reap`].
+/// The errors of [`reap`].
 pub(crate) fn delete(engine: &Arc<Engine>, inode: &Arc<Inode>) -> Result<()> {
     data::delete_content(engine, inode)?;
     let mut h =
@@ -120,7 +120,7 @@ pub(crate) fn condemn(inode: &Inode, now: Timestamp) -> bool {
 /// Deletes the inode if its last name went and no caller refers to it.
 ///
 /// # Errors
-/// As [`reap`].
+/// The errors of [`reap`].
 pub(crate) fn reap_if_unused(engine: &Arc<Engine>, inode: &Arc<Inode>) -> Result<()> {
     if inode.is_linked() {
         Ok(())

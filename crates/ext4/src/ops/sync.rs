@@ -43,8 +43,8 @@ pub(crate) fn fsync(engine: &Arc<Engine>, inode: &Arc<Inode>, kind: SyncKind) ->
     Ok(())
 }
 
-/// Makes durable what transaction `tid` has of an inode. True if the device was flushed since the
-/// call began.
+/// Makes the changes of an inode in transaction `tid` durable. True if the device was flushed since
+/// the call began.
 fn commit(engine: &Engine, ino: u32, tid: u64) -> Result<bool> {
     let counters = &engine.counters;
     if tid <= engine.journal.durable_tid() {
@@ -68,7 +68,7 @@ fn commit(engine: &Engine, ino: u32, tid: u64) -> Result<bool> {
 /// Makes everything durable.
 ///
 /// # Errors
-/// As [`fsync`].
+/// The errors of [`fsync`].
 pub(crate) fn sync(engine: &Arc<Engine>) -> Result<()> {
     if engine.read_only() {
         return Ok(engine.health.check_unfailed()?);
@@ -79,6 +79,6 @@ pub(crate) fn sync(engine: &Arc<Engine>) -> Result<()> {
     }
     engine.journal.commit_all()?;
     engine.device.flush()?;
-    // What could be written is durable though the host has no space for the rest.
+    // Written data is durable although the host has no space for the rest.
     flushed
 }

@@ -10,8 +10,8 @@
 //! may write finishes the orphans that it finds ([`recovery`](crate::recovery)): an inode without a
 //! name is deleted, one with a name is cut to its size.
 //!
-//! Trouble cases: a list that is a ring or names what cannot be an orphan ends there
-//! (`a_damaged_list_ends_where_it_is`), an orphan in the middle of the list that goes first
+//! Trouble cases: a list that is a cycle or names an inode that cannot be an orphan ends there
+//! (`a_damaged_list_ends_where_it_is`), an orphan in the middle of the list that is removed first
 //! (`orphans_leave_the_list_in_any_order`), a full orphan file
 //! (`what_the_file_cannot_hold_goes_to_the_list`).
 
@@ -62,7 +62,7 @@ pub(crate) fn add(volume: &Volume, h: &Handle, inode: &Inode) -> Result<()> {
 /// Takes the note away. The caller stores the inode.
 ///
 /// # Errors
-/// As [`add`].
+/// The errors of [`add`].
 pub(crate) fn remove(volume: &Volume, h: &Handle, inode: &Inode) -> Result<()> {
     let mut state = volume.orphans.state.lock();
     match state.places.remove(&inode.ino) {

@@ -140,7 +140,7 @@ impl Reader {
                     else {
                         return Ok(false);
                     };
-                    // All of it but the checksum and what fills the block behind.
+                    // The whole tag except the checksum and the filler after it.
                     let summed = whole.get(..TAG_HEADER + 4).unwrap_or_default();
                     if !self.begun || tid != self.expected || crc32c(self.sum, summed) != sum {
                         return Ok(false);
@@ -173,7 +173,7 @@ impl Reader {
     }
 }
 
-/// What the image allows.
+/// The limits of the image.
 struct Check<'a> {
     geometry: &'a Geometry,
 }

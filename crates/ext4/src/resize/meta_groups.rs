@@ -1,5 +1,5 @@
-//! The step from the classic descriptor table to meta groups, for a file system that grows past
-//! what is reserved for descriptors.
+//! The step from the classic descriptor table to meta groups, for a file system that grows past the
+//! reserved descriptor blocks.
 //!
 //! # How it works
 //! The classic table takes every block that is reserved for it, in each group with a copy of the

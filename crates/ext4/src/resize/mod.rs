@@ -5,14 +5,13 @@
 //! transaction changes the superblock, the descriptor table, and the last of the old groups
 //! (`grow`).
 //!
-//! Shrinking first gives other numbers to inodes of the groups that go (`renumber`). Then it moves
-//! what lies past the new end (`relocate`): contents, blocks of maps, attributes, at last the
-//! journal. Each transaction of both leaves a complete file system of the old size. Then one
-//! transaction changes the superblock and what belongs to it (`shrink`). The caller shortens a file
-//! after that.
+//! Shrinking first renumbers inodes of the removed groups (`renumber`). Then it moves everything
+//! past the new end (`relocate`): contents, blocks of maps, attributes, at last the journal. Each
+//! transaction of both leaves a complete file system of the old size. Then one transaction changes
+//! the superblock and the related blocks (`shrink`). The caller shortens a file after that.
 //!
-//! `Image::commit` says what a power cut leaves. Copies of the superblock and of the descriptor
-//! table are written at the end.
+//! See `Image::commit` for the state after a power cut. Copies of the superblock and of the
+//! descriptor table are written at the end.
 //!
 //! Growing past the blocks that are reserved for descriptors puts further descriptors into meta
 //! groups (`meta_groups`).
@@ -36,7 +35,7 @@ use sapwood_vfs::Timestamp;
 use crate::mount::read_super;
 use image::Image;
 
-/// Passes of [`shrink_to_fit`]: what one sets free, another one can use.
+/// Passes of [`shrink_to_fit`]: space that one frees, another one can use.
 const PASSES: usize = 4;
 /// Larger sizes that are tried if the smallest has too little room.
 const TRIES: u64 = 12;
@@ -45,7 +44,7 @@ const TRIES: u64 = 12;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ResizeError {
-    /// What the engine says.
+    /// An error of the engine.
     #[error(transparent)]
     Engine(#[from] crate::Error),
     /// It has errors.
@@ -66,13 +65,13 @@ pub enum ResizeError {
     TooLarge {
         /// The size that was asked for.
         wanted: u64,
-        /// What it lacks.
+        /// The missing property.
         why: &'static str,
     },
     /// A file system without a journal needs one for this change, and has no room for it.
     #[error("there is no room for the journal that this change needs: grow it by less first")]
     NoJournal,
-    /// What is in use does not fit.
+    /// The used space does not fit.
     #[error("what it holds does not fit into {wanted} bytes")]
     NoRoom {
         /// The size that was asked for.
@@ -104,7 +103,7 @@ pub enum ResizeError {
         /// The size that was asked for.
         wanted: u64,
     },
-    /// What belongs together does not fit into the journal.
+    /// Blocks that must change together do not fit into the journal.
     #[error("the journal is too small for {blocks} blocks that change together")]
     Journal {
         /// Blocks.
@@ -126,7 +125,7 @@ impl From<sapwood_ext4_format::FormatError> for ResizeError {
 
 type Result<T> = std::result::Result<T, ResizeError>;
 
-/// Is told the number of bytes moved so far.
+/// Callback with the number of bytes moved so far.
 pub type OnMoved<'p> = dyn FnMut(u64) + Send + 'p;
 
 /// Bytes of the file system on a device.

@@ -61,7 +61,7 @@ impl Image {
         assert!(checked.status.success(), "e2fsck: {said}");
     }
 
-    /// What `debugfs` answers, of the image as it was checked last.
+    /// The output of `debugfs` for the image that was checked last.
     pub(super) fn debugfs(&self, request: &str) -> String {
         let path = self.path("checked");
         let answer = Command::new("debugfs")

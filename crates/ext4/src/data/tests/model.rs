@@ -80,7 +80,7 @@ impl Run<'_> {
         model.resize(size as usize, 0);
     }
 
-    /// Does what block maps cannot do only where there are extents.
+    /// Uses modes that block maps lack only where there are extents.
     fn fallocate(&self, which: usize, offset: u64, len: u64, mode: AllocMode) -> bool {
         let inode = &self.files[which].0;
         let _io = inode.io.write();

@@ -49,7 +49,7 @@ fn split(
     Ok(Halves { low, high, split })
 }
 
-/// Writes what was put together on the side.
+/// Writes a block that was built in memory.
 fn write(h: &Handle, buffer: &Arc<Buffer>, content: &[u8]) -> Result<()> {
     h.modify(buffer)?.copy_from_slice(content);
     Ok(())
@@ -58,7 +58,7 @@ fn write(h: &Handle, buffer: &Arc<Buffer>, content: &[u8]) -> Result<()> {
 /// Puts a name into a leaf that has no room as it is.
 ///
 /// # Errors
-/// As [`insert`](super::insert).
+/// The errors of [`insert`](super::insert).
 pub(super) fn split_and_insert(
     dir: &mut Dir<'_>,
     h: &Handle,
@@ -218,7 +218,7 @@ impl Path {
     }
 }
 
-/// What putting a name into the index takes.
+/// The needs of adding a name to the index.
 ///
 /// # Errors
 /// `NoSpace` if all nodes are full and there may be no further level; damage, the device.

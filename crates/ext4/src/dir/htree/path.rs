@@ -28,7 +28,7 @@ pub(in super::super) struct Path {
     passed: u32,
 }
 
-/// The hash that an index says it has.
+/// The hash function that an index names.
 ///
 /// # Errors
 /// It is not known.
@@ -51,7 +51,7 @@ fn usable(dir: &Dir<'_>, version: HashVersion) -> Option<DirHasher> {
     (!keyed).then(|| DirHasher::new(version, dir.store.geometry.hash_seed()))
 }
 
-/// Hash of a name; in a casefolded directory, of what all equal names fold to.
+/// Hash of a name; in a casefolded directory, of its folded form.
 pub(in super::super) fn hash(dir: &Dir<'_>, hasher: &DirHasher, name: &[u8]) -> Result<NameHash> {
     let folds = dir.flags.contains(InodeFlags::CASEFOLD);
     let folded = folds.then(|| casefold(name)).flatten();
@@ -137,7 +137,8 @@ impl Path {
         Ok(())
     }
 
-    /// The hashes of a node must lie within what its parent says: so no way leads to a node twice.
+    /// The hashes of a node must lie within its range in the parent, so no two paths lead to a
+    /// node.
     fn judge_range(&self, dir: &Dir<'_>, node: &Buffer) -> Result<()> {
         let content = node.read();
         let entries = entries(dir, node, &content)?;

@@ -84,7 +84,7 @@ fn tour(fs: &Ext4, dir: &Inode, names: &[Vec<u8>]) -> (Result<usize>, usize) {
     (listed.map(|()| count), refused)
 }
 
-/// What a listing says to a change of the directory's bytes.
+/// The result of a listing after a change of the directory's bytes.
 fn verdict(broken: &Broken, changes: &[(usize, usize, &[u8])]) -> String {
     let device = broken.with(changes);
     let fs = open(&device, options());

@@ -1,4 +1,4 @@
-//! Replacing entries of a leaf, and what follows from it for the nodes above.
+//! Replacing entries of a leaf, and the resulting changes of the nodes above.
 //!
 //! # How it works
 //! - There is room in the leaf: its entries are replaced. If the first one changed, the key in the
@@ -28,7 +28,7 @@ const SPLITS_MAX: usize = 2 * (EXTENT_MAX_DEPTH as usize + 2);
 /// on a side.
 const ROOM_MIN: usize = 8;
 
-/// Entries of a node, of which kind they are.
+/// Entries of a leaf or of an inner node.
 enum Entries {
     Leaf(Vec<Extent>),
     Inner(Vec<ExtentIndex>),
