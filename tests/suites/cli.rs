@@ -554,7 +554,7 @@ fn stats() -> Outcome {
     if lines.len() != 2 || !lines[1].contains(unchanged) {
         return Err(watched.into());
     }
-    fails(&["stats", "/proc"], FAILED, "not in a mount of ours")?;
+    fails(&["stats", "/proc"], FAILED, "not in a Sapwood mount")?;
     mount.unmount()?;
     Ok(())
 }

@@ -123,7 +123,7 @@ impl std::str::FromStr for Resize {
         };
         let size = sapwood::options::parse_size(number);
         size.map(kind)
-            .ok_or_else(|| format!("{text} is no size: as 4096, 10M, +1G or -512"))
+            .ok_or_else(|| format!("{text} is not a size, such as 4096, 10M, +1G or -512"))
     }
 }
 

@@ -214,7 +214,7 @@ pub(super) fn edit(args: &EditArgs) -> Result<()> {
         if let Err(error) = replaced {
             let kept = dir.keep().join(copy.file_name().unwrap_or_default());
             let line = format!(
-                "{}; what was edited is in {}",
+                "{}; the edited text is in {}",
                 failed(error),
                 kept.display()
             );
@@ -269,8 +269,9 @@ fn run(editor: &OsStr, file: &Path) -> Result<()> {
         Ok(())
     } else {
         let name = output::name(editor.as_bytes());
-        let why =
-            format_args!("{status}; the image is unchanged. $VISUAL or $EDITOR names another");
+        let why = format_args!(
+            "{status}; the image is unchanged. $VISUAL or $EDITOR names another editor"
+        );
         Err(Failure::on(name, why))
     }
 }

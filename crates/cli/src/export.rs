@@ -27,7 +27,7 @@ pub(super) const EXAMPLES: &[(&str, &str)] = &[
     ),
     (
         "sapwood export disk.img:work --oci-layer layer.tgz --since monday",
-        "what changed since a snapshot, as a layer",
+        "the changes since a snapshot, as a layer",
     ),
 ];
 
@@ -77,7 +77,7 @@ fn compression(text: &str) -> Result<ExportCompression, String> {
         None => (text, None),
     };
     let level = level.map(str::parse::<u32>).transpose();
-    let level = level.map_err(|_| "the level is no number".to_owned())?;
+    let level = level.map_err(|_| "the level is not a number".to_owned())?;
     match (name, level) {
         ("none", None) => Ok(ExportCompression::None),
         ("gzip", None | Some(0..=9)) => Ok(ExportCompression::Gzip(level.unwrap_or(6))),

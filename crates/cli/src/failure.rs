@@ -135,7 +135,7 @@ fn next(error: &OpenError) -> Option<String> {
         OpenError::Device(Error::Open { device, source }) => match source.kind() {
             ErrorKind::NotFound => format!("`sapwood mkfs --size 10G {device}` would make it"),
             ErrorKind::PermissionDenied => {
-                "the user that calls needs read access, and write access for changes".to_owned()
+                "you need read access, and write access for changes".to_owned()
             }
             ErrorKind::ReadOnlyFilesystem => "only reading commands work there".to_owned(),
             _ => return None,
@@ -209,14 +209,14 @@ impl From<sapwood::Error> for Failure {
 pub(super) const DEVICES: &str = "--device FILE names each of the others";
 
 /// Advice for a full image.
-pub(super) const FULL: &str = "`sapwood df` and `sapwood du` show what takes it";
+pub(super) const FULL: &str = "`sapwood df` and `sapwood du` show the used space";
 
 impl From<OptionError> for Failure {
     fn from(error: OptionError) -> Self {
         let unknown = matches!(error, OptionError::Unknown(_));
         let failure = Self::new(USAGE, error);
         if unknown {
-            failure.advise("`sapwood mount-options` explains all")
+            failure.advise("`sapwood mount-options` explains all options")
         } else {
             failure
         }

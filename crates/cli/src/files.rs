@@ -72,7 +72,7 @@ fn on_path(path: &Path, cause: &vfs::Error) -> Failure {
     let root = shown_path(path) == "/";
     match cause {
         vfs::Error::NoSpace => failure.advise(FULL),
-        vfs::Error::IsDirectory if root => failure.advise("a file is named as IMAGE:/PATH"),
+        vfs::Error::IsDirectory if root => failure.advise("name a file as IMAGE:/PATH"),
         vfs::Error::NotPermitted => failure.advise("`sapwood stat` shows the flags of the file"),
         _ => failure,
     }

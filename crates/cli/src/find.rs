@@ -149,7 +149,7 @@ fn kind(text: &str) -> Result<FileKind, String> {
         "b" => FileKind::BlockDevice,
         "p" => FileKind::Fifo,
         "s" => FileKind::Socket,
-        _ => return Err(format!("{text} is no kind of file: f, d, l, b, c, p or s")),
+        _ => return Err(format!("{text} is not a file type: f, d, l, b, c, p or s")),
     })
 }
 
@@ -174,7 +174,7 @@ impl FromStr for Range {
         let number = number.parse().ok().filter(|_| digits);
         number
             .map(range)
-            .ok_or_else(|| format!("{text} is no number: as 7, +7 or -7"))
+            .ok_or_else(|| format!("{text} is not a number, such as 7, +7 or -7"))
     }
 }
 
@@ -210,7 +210,8 @@ impl FromStr for Size {
         };
         let number = text.get(..text.len() - number).unwrap_or_default();
         let range = number.parse();
-        let range = range.map_err(|_: String| format!("{text} is no size: as 10k, +5M or -1G"))?;
+        let range =
+            range.map_err(|_: String| format!("{text} is not a size, such as 10k, +5M or -1G"))?;
         Ok(Self { range, unit })
     }
 }

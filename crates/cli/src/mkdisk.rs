@@ -196,7 +196,7 @@ fn partition(text: &str) -> Result<NewPartition> {
         match name {
             "size" if value == "rest" => made.size = PartitionSize::Rest,
             "size" => {
-                let size = parse_size(value).ok_or_else(|| bad("size= is no size"))?;
+                let size = parse_size(value).ok_or_else(|| bad("size= is not a size"))?;
                 made.size = PartitionSize::Bytes(size);
             }
             "type" => {

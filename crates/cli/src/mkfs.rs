@@ -101,7 +101,7 @@ pub(super) fn run(args: &Args) -> Result<()> {
 fn in_place(args: &Args, options: &MkfsOptions, sources: &Sources) -> Result<()> {
     let image = &args.image;
     if !Operand::exists(image) && !image.is_dir() {
-        let why = "does not exist; --size makes it, and files make it as large as needed";
+        let why = "does not exist; --size creates it, and a source such as --rootdir creates it as large as needed";
         return Err(Failure::local(image, why));
     }
     let device = sapwood::image::open_device(image, false)?;

@@ -106,9 +106,7 @@ pub(super) fn run(place: &Path, lists: &[String]) -> Result<()> {
             return Err(OptionError::Unknown(word.to_owned()).into());
         }
         if !of_the_table && has(in_effect.as_ref(), word).is_err() {
-            output::message(format_args!(
-                "{word}: stays as it was mounted, a remount does not change it"
-            ));
+            output::message(format_args!("{word}: a remount does not change it"));
         }
     }
     let read_only = flags.contains(MountFlags::RDONLY);

@@ -85,7 +85,7 @@ fn read(dir: &Path) -> Result<Counters> {
     let json = sapwood::mount::control::stats(dir).map_err(|error| {
         let foreign = error.raw_os_error() == Some(libc::ENOTTY);
         if foreign {
-            Failure::local(dir, "not in a mount of ours")
+            Failure::local(dir, "not in a Sapwood mount")
         } else {
             Failure::local(dir, error)
         }

@@ -179,7 +179,7 @@ fn mounted(argument: &Path) -> Option<&Path> {
 /// The directory of a path, and its last name.
 fn dir_and_name(path: &Path) -> Result<(PathBuf, &[u8])> {
     let (Some(dir), Some(name)) = (path.parent(), path.file_name()) else {
-        return Err(Failure::local(path, "no name of a subvolume"));
+        return Err(Failure::local(path, "not a name for a subvolume"));
     };
     let dir = if dir.as_os_str().is_empty() {
         Path::new(".")
@@ -192,11 +192,11 @@ fn dir_and_name(path: &Path) -> Result<(PathBuf, &[u8])> {
 /// Why a control command to a mount failed.
 fn refused(path: &Path, error: &io::Error) -> Failure {
     match error.raw_os_error() {
-        Some(libc::ENOTTY) => Failure::local(path, "not in a mount of sapwood"),
+        Some(libc::ENOTTY) => Failure::local(path, "not in a Sapwood mount"),
         Some(libc::EOPNOTSUPP) => Failure::local(path, "this file system has no subvolumes"),
         Some(libc::EPERM) => Failure::local(
             path,
-            "not permitted (only root and the user who mounted may)",
+            "not permitted (only for root and the user who mounted)",
         ),
         Some(libc::EINVAL) => Failure::local(path, "not a subvolume"),
         Some(number) => Failure::local(path, rustix::io::Errno::from_raw_os_error(number)),
@@ -265,7 +265,7 @@ fn set_default(place: &OsStr, named: Option<&OsStr>, choice: &SubvolumeChoice) -
         )),
         None if is_image && !choice.is_made() => Err(Failure::new(
             USAGE,
-            "which subvolume: IMAGE:PATH, or IMAGE and its id or path from the top level",
+            "name the subvolume: IMAGE:PATH, or IMAGE and its id or path from the top level",
         )),
         Some(named) => with(&image, choice, |fs| {
             let id = named_subvolume(named, || list(fs))?;
@@ -305,7 +305,8 @@ fn named_subvolume(
 
 fn no_subvolume(named: &OsStr) -> Failure {
     let what = format!("subvolume {}", output::name(named.as_bytes()));
-    Failure::on(what, "none has this id or path").advise("`sapwood subvolume list` shows all")
+    Failure::on(what, "no subvolume has this id or path")
+        .advise("`sapwood subvolume list` shows all")
 }
 
 /// The failure of an operation on the root of a subvolume.

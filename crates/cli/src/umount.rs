@@ -284,7 +284,7 @@ fn unmount(dir: &Path, entry: &MountEntry, lazy: bool) -> Result<()> {
         let busy = matches!(error, mount::UnmountError::Busy(_));
         let failure = Failure::local(dir, error);
         if busy {
-            failure.advise("`fuser -vm` shows by what, `sapwood umount --lazy` detaches it")
+            failure.advise("`fuser -vm` shows its users, `sapwood umount --lazy` detaches it")
         } else {
             failure
         }

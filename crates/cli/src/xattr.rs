@@ -246,7 +246,7 @@ fn list(place: &Places, values: bool, json: bool) -> Result<()> {
 
 fn none(path: &Path, name: &OsStr) -> Failure {
     let name = output::name(name.as_bytes());
-    let why = format_args!("no attribute {name}; `sapwood xattr list` shows those it has");
+    let why = format_args!("no attribute {name}; `sapwood xattr list` shows all");
     Failure::on(shown_path(path), why)
 }
 
@@ -256,8 +256,7 @@ fn on(path: &Path, name: &OsStr, error: sapwood::Error) -> Failure {
         Some(sapwood::vfs::Error::NotSupported) => {
             let name = output::name(name.as_bytes());
             let why = format_args!(
-                "{name} is no attribute that can be set; a name begins with user., trusted., \
-                 security. or system."
+                "{name} cannot be set; a name begins with user., trusted., security. or system."
             );
             Failure::on(shown_path(path), why)
         }

@@ -22,8 +22,7 @@ use sapwood_vfs::{AllocMode, Credentials, FileSystem, NewInode, Result, SetXattr
 
 const BLOCK: usize = 1024;
 const SUPER: Range<u64> = 1024..2048;
-/// Forms by `mke2fs`. Only in the last are the checksums of the superblock and of inodes made right
-/// again.
+/// Forms by `mke2fs`. Only the last has metadata checksums. A mutant keeps them right.
 const FORMS: [&str; 3] = [
     "^metadata_csum,^uninit_bg,ea_inode",
     "^metadata_csum,^uninit_bg,^extent,^64bit",

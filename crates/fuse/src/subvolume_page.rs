@@ -18,8 +18,8 @@ pub struct SubvolumeList {
     pub subvolumes: Vec<SubvolumeInfo>,
 }
 
-/// As much of `list` as fits into `bytes`, from id `first` on; `None` if the first record does not
-/// fit.
+/// The part of `list` that fits into `bytes`, from id `first` on; `None` if the first record does
+/// not fit.
 pub(crate) fn encode(list: &SubvolumeList, first: u64, bytes: usize) -> Option<Vec<u8>> {
     let mut wanted = list
         .subvolumes

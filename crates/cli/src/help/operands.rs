@@ -27,12 +27,11 @@ const ALL: &[Operands] = &[
         list: &[
             (
                 "<SOURCE>...",
-                "What to copy: [IMAGE:]PATH, or - for standard input. A name in an image may be a \
-                 pattern",
+                "Source: [IMAGE:]PATH, or - for standard input. A name in an image may be a pattern",
             ),
             (
                 "<DESTINATION>",
-                "Where to: [IMAGE:]PATH, or - for standard output",
+                "Target: [IMAGE:]PATH, or - for standard output",
             ),
         ],
     },
@@ -40,25 +39,19 @@ const ALL: &[Operands] = &[
         command: "mv",
         usage: &["[OPTIONS] <SOURCE>... <DESTINATION>"],
         list: &[
-            (
-                "<SOURCE>...",
-                "What to move: IMAGE:PATH; a name may be a pattern",
-            ),
-            (
-                "<DESTINATION>",
-                "Its new name, or a directory: [IMAGE:]PATH",
-            ),
+            ("<SOURCE>...", "Source: IMAGE:PATH; a name may be a pattern"),
+            ("<DESTINATION>", "New name, or a directory: [IMAGE:]PATH"),
         ],
     },
     Operands {
         command: "ln",
         usage: &["[OPTIONS] <FILE>... <NEW>", "-s [OPTIONS] <TEXT> <NEW>"],
         list: &[
-            ("<FILE>...", "What gets a further name: IMAGE:PATH"),
-            ("<TEXT>", "What the symbolic link contains"),
+            ("<FILE>...", "Existing file: IMAGE:PATH"),
+            ("<TEXT>", "Text of the symbolic link"),
             (
                 "<NEW>",
-                "The new name, or a directory: [IMAGE:]PATH; with -s IMAGE:PATH",
+                "New name, or a directory: [IMAGE:]PATH; with -s IMAGE:PATH",
             ),
         ],
     },

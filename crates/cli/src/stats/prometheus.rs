@@ -26,11 +26,7 @@ pub(super) fn page(counters: &Counters, point: &Path) -> String {
         labels,
     };
     let failed = counters.members().any(|(name, _)| name == "first_error");
-    page.head(
-        "failed",
-        "gauge",
-        "Whether something that was written is lost",
-    );
+    page.head("failed", "gauge", "Whether written data was lost");
     page.sample("failed", "", u64::from(failed));
     for (name, value) in counters.members() {
         page.member(name, value);

@@ -473,7 +473,7 @@ impl Replay<'_> {
         Ok(())
     }
 
-    /// Sets the links of a directory to the number of its entries that count.
+    /// Sets the link count of a directory from its subdirectories.
     fn count_links(&self, parent: &Inode) -> Result<()> {
         let mut links = 2u32;
         dir::readdir(self.engine, parent, 0, &mut |entry| {

@@ -13,7 +13,7 @@ use crate::wire::{self, MAJOR, MINOR, OLDEST_MINOR, Opcode, Operation};
 /// Most readahead and write-back requests that the kernel keeps in flight.
 pub(super) const MAX_BACKGROUND: u16 = 128;
 
-/// What the mount's options request.
+/// The requests of the mount's options.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Wanted {
     pub(super) writeback: bool,
