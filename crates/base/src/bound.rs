@@ -104,7 +104,7 @@ impl<R: Rank> ByteBound<R> {
         }
     }
 
-    /// Records that these bytes are no longer in memory.
+    /// Removes bytes that left memory from the count.
     pub fn leave(&self, bytes: u64) {
         if bytes == 0 {
             return;

@@ -14,7 +14,7 @@ pub enum Severity {
 
 /// A problem that a check found.
 pub trait Finding {
-    /// Its severity.
+    /// Severity of the finding.
     fn severity(&self) -> Severity;
 }
 
@@ -51,7 +51,7 @@ impl<F, S: Default> Default for CheckReport<F, S> {
 }
 
 impl<F: Finding, S> CheckReport<F, S> {
-    /// Adds a finding. Of those beyond `most` only the number is kept.
+    /// Adds a finding. Beyond `most` findings only their number is kept.
     pub fn add(&mut self, finding: F, most: usize) {
         if self.findings.len() < most {
             self.findings.push(finding);
@@ -87,7 +87,7 @@ macro_rules! findings {
         }
 
         impl Finding {
-            /// Its severity.
+            /// Severity of the finding.
             pub fn severity(&self) -> $crate::finding::Severity {
                 match self { $(Self::$name { .. } => $crate::finding::Severity::$severity,)* }
             }

@@ -56,7 +56,7 @@ pub struct Residence {
     references: AtomicU64,
     /// It was looked up lately.
     asked_for: AtomicBool,
-    /// Its size when it was weighed last, in bytes.
+    /// Size in bytes when it was weighed last.
     weight: AtomicUsize,
 }
 
@@ -88,7 +88,7 @@ impl Residence {
 
 /// An object that a [`ResidentTable`] keeps.
 pub trait Resident {
-    /// Its key, which never changes.
+    /// Key of the object, which never changes.
     fn key(&self) -> Key;
 
     /// The table's data.
@@ -113,7 +113,7 @@ pub struct ResidentTable<R: Rank, T> {
 
 #[derive(Debug)]
 struct Shard<T> {
-    /// In bytes.
+    /// Bound in bytes.
     bound: usize,
     /// Sum of the weights of all objects.
     weight: usize,

@@ -41,11 +41,11 @@ pub struct WorkerGroup<'a> {
     pub name: &'a str,
     /// Number of threads.
     pub threads: usize,
-    /// How its jobs are batched.
+    /// Batching of its jobs.
     pub batching: Option<Batching>,
 }
 
-/// How the jobs of a queue are batched, instead of waking a thread each.
+/// Batching of the jobs of a queue, instead of waking a thread for each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Batching {
     /// Longest delay of a job.

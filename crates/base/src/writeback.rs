@@ -65,12 +65,12 @@ impl Queue {
 pub trait Engine: Send + Sync + Sized + 'static {
     /// Ranks of its locks.
     type Rank: Rank + Send + Sync;
-    /// Its files.
+    /// The engine's files.
     type File: File;
     /// A piece of work.
     type Work: Send + 'static;
 
-    /// Its writeback.
+    /// The engine's writeback.
     fn writeback(&self) -> &Writeback<Self>;
 
     /// The queue of a piece of work.
@@ -98,7 +98,7 @@ pub struct Settings {
     pub interval: Duration,
     /// Bytes that may be dirty.
     pub dirty_bytes: u64,
-    /// How completions are batched.
+    /// Batching of completions.
     pub batching: Option<Batching>,
 }
 
@@ -242,7 +242,7 @@ impl<E: Engine> Writeback<E> {
         self.bound.correct(counted, added);
     }
 
-    /// These bytes are no longer in memory.
+    /// Removes bytes that left memory from the count.
     pub fn leave(&self, bytes: u64) {
         self.bound.leave(bytes);
     }

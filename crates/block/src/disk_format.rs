@@ -1,6 +1,6 @@
 //! [`DiskFormat`]: how a file holds a disk.
 
-/// How a file holds a disk.
+/// The form in which a file holds a disk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DiskFormat {
     /// The file has the bytes of the disk.

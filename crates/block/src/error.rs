@@ -14,7 +14,7 @@ mod qcow2;
 pub use nbd::{NbdError, Violation};
 pub use qcow2::Qcow2Error;
 
-/// Why a device request failed.
+/// Errors of a device.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The medium or the host refused the request.

@@ -28,7 +28,7 @@ use crate::{
     PartDevice, Qcow2Device, backing_disk, is_qcow2, open_backing,
 };
 
-/// Why an operand names no image that can be opened.
+/// Errors of an operand that names no image.
 #[derive(Debug, thiserror::Error)]
 pub enum OperandError {
     /// The file or device.
@@ -66,7 +66,7 @@ pub enum OperandError {
 /// Which part of a file or device is the image.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Part {
-    /// All of it.
+    /// The whole file.
     Whole,
     /// A partition, by number or label.
     Partition(String),
@@ -149,7 +149,7 @@ impl Operand {
         &self.file
     }
 
-    /// Which part of it is the image.
+    /// The part that is the image.
     #[must_use]
     pub fn part(&self) -> &Part {
         &self.part

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use crate::{Device, Layer, Result};
 
-/// How long a write is retried.
+/// Time for which a write is retried.
 pub const PATIENCE: Duration = Duration::from_secs(30);
 /// Pause between two attempts.
 const PAUSE: Duration = Duration::from_millis(50);

@@ -74,7 +74,7 @@ bitflags! {
         const METADUMP_V2 = 1 << 34;
         /// Change of fsid under way.
         const CHANGING_FSID = 1 << 35;
-        /// The same, second version.
+        /// Second version of `CHANGING_FSID`.
         const CHANGING_FSID_V2 = 1 << 36;
         /// Conversion to the block-group tree under way.
         const CHANGING_BG_TREE = 1 << 38;
@@ -172,7 +172,7 @@ bitflags! {
     /// Flags of a free-space info item.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
     pub struct FreeSpaceFlags: u32 {
-        /// The group's free space stands in bitmaps.
+        /// The group's free space is in bitmaps.
         const USING_BITMAPS = 1;
         const _ = !0;
     }

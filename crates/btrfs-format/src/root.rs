@@ -24,7 +24,7 @@ disk_struct! {
         pub byte_limit: U64,
         /// Unused, kept by the kernel for its trees.
         pub bytes_used: U64,
-        /// Transid of the last snapshot taken of it.
+        /// Transid of the last snapshot of the subvolume.
         pub last_snapshot: U64,
         /// [`RootFlags`].
         pub flags: U64,

@@ -22,27 +22,27 @@ disk_struct! {
     pub struct RootBackup = 168 {
         /// Root tree: logical address.
         pub tree_root: U64,
-        /// Its generation.
+        /// Generation of the root tree.
         pub tree_root_gen: U64,
         /// Chunk tree.
         pub chunk_root: U64,
-        /// Its generation.
+        /// Generation of the chunk tree.
         pub chunk_root_gen: U64,
         /// Extent tree.
         pub extent_root: U64,
-        /// Its generation.
+        /// Generation of the extent tree.
         pub extent_root_gen: U64,
         /// Top-level subvolume.
         pub fs_root: U64,
-        /// Its generation.
+        /// Generation of the top-level subvolume.
         pub fs_root_gen: U64,
         /// Device tree.
         pub dev_root: U64,
-        /// Its generation.
+        /// Generation of the device tree.
         pub dev_root_gen: U64,
         /// Checksum tree.
         pub csum_root: U64,
-        /// Its generation.
+        /// Generation of the checksum tree.
         pub csum_root_gen: U64,
         /// Copy of the superblock's field.
         pub total_bytes: U64,

@@ -23,7 +23,7 @@ thread_local! {
     static MESSAGE: RefCell<CString> = RefCell::default();
 }
 
-/// Why a function failed.
+/// Error of a function.
 #[derive(Debug)]
 pub(crate) struct Failure {
     errno: c_int,
@@ -266,7 +266,7 @@ pub(crate) unsafe fn path<'a>(what: &str, pointer: *const c_char) -> Result<&'a 
     unsafe { string(what, pointer) }.map(Path::new)
 }
 
-/// A string that has to be UTF-8; `None` for `NULL`.
+/// A UTF-8 string; `None` for `NULL`.
 ///
 /// # Safety
 /// `pointer` is `NULL` or points to a string that ends with a zero byte.

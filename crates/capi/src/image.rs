@@ -93,7 +93,7 @@ struct Found {
 #[repr(C)]
 #[derive(Debug)]
 pub struct Finding {
-    /// Its kind, as a word that stays the same from version to version.
+    /// Kind of the finding, as a word that stays the same from version to version.
     pub code: *const c_char,
     /// Description of the defect, with the block, key or inode.
     pub text: *const c_char,

@@ -208,7 +208,7 @@ impl Destination {
         Ok(Self { path, is_dir })
     }
 
-    /// Where a source goes. Only a directory may get a name that ends with a slash.
+    /// Target of a source. Only a directory may get a name that ends with a slash.
     fn target(&self, from: &Path, from_is_dir: bool) -> Result<PathBuf> {
         let slash = self.path.as_os_str().as_bytes().ends_with(b"/");
         match self.is_dir {

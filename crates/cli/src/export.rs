@@ -182,7 +182,7 @@ fn export(
     if let Ok(found) = file.metadata()
         && !found.is_file()
     {
-        // A pipe or a device is written to as it stands.
+        // A pipe or a device is written in place.
         let device = match found.file_type().is_block_device() {
             true if !args.force => {
                 let why = "is a block device; -f overwrites it";

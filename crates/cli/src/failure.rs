@@ -1,4 +1,4 @@
-//! How a command fails: one line, and an exit code that means something.
+//! Failures of commands: one line, and a meaningful exit code.
 
 use std::fmt::Display;
 use std::io::ErrorKind;
@@ -163,7 +163,7 @@ fn next(error: &OpenError) -> Option<String> {
     })
 }
 
-/// How to release an image that is in use.
+/// Advice for releasing an image in use.
 fn release(holder: &Holder) -> Option<String> {
     Some(match holder {
         Holder::Mount {

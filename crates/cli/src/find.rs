@@ -26,7 +26,7 @@ use super::output::{self, Array};
     disable_help_flag = true
 )]
 pub(super) struct Args {
-    /// Where to look, with everything below; a name may be a pattern
+    /// Files or directories to search, with everything below; a name may be a pattern
     #[arg(
         value_name = "IMAGE[:PATH]",
         required = true,

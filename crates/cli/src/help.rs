@@ -165,7 +165,7 @@ fn page(command: &Command) -> String {
     page
 }
 
-/// How a place is named.
+/// Notations of a place.
 pub(super) const PLACES: [Example; 5] = [
     (
         "disk.img:/etc",

@@ -155,7 +155,7 @@ enum Command {
 }
 
 impl Command {
-    /// Makes each image that the command names the given range of it.
+    /// Restricts each image that the command names to the given range.
     fn apply(&mut self, range: range::Range) -> failure::Result<()> {
         if !range.is_given() {
             return Ok(());

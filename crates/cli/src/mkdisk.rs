@@ -41,7 +41,7 @@ pub(super) struct Args {
     /// NAME[:FORMAT][:FIELD=VALUE...], in the order of the disk; can be given several times
     #[arg(short, long, value_name = "PARTITION", required = true)]
     part: Vec<String>,
-    /// Size of the disk [default: as large as it has to be]
+    /// Size of the disk [default: as large as necessary]
     #[arg(long, value_name = "SIZE", value_parser = size)]
     size: Option<u64>,
     /// UUID of the disk; UUIDs of partitions and file systems derive from it [default: random]
@@ -67,7 +67,7 @@ fn size(text: &str) -> Result<u64, String> {
 }
 
 fn uuid(text: &str) -> Result<[u8; 16], String> {
-    // A GUID is a type as well.
+    // A GUID is also a type.
     let known = type_names().any(|name| name == text);
     let parsed = partition_type(text).filter(|_| !known);
     parsed.ok_or_else(|| "no UUID".to_owned())

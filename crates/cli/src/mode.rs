@@ -14,7 +14,7 @@ pub(super) enum ModeChange {
 /// One operator with its classes and bits.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Clause {
-    /// The bits of those that are meant: `u`, `g`, `o`.
+    /// The bits of the named classes: `u`, `g`, `o`.
     who: u32,
     /// No class was named: the umask limits the change.
     unnamed: bool,

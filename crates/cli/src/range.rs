@@ -15,11 +15,11 @@ use super::subvolume;
 /// The part of its images that a command works on.
 #[derive(Debug, Clone, Copy, clap::Args)]
 pub(super) struct Range {
-    /// Where the file system begins in the image: bytes, or with k, M, G, T
+    /// Start of the file system in the image: bytes, or with k, M, G, T
     #[arg(long, value_name = "BYTES", value_parser = size, global = true,
         help_heading = PART, display_order = 1000)]
     offset: Option<u64>,
-    /// How much of the image the file system may use [default: all that follows the offset]
+    /// Length of the file system's part of the image [default: everything after the offset]
     #[arg(long, value_name = "BYTES", value_parser = size, global = true,
         help_heading = PART, display_order = 1001)]
     length: Option<u64>,

@@ -209,7 +209,7 @@ impl First {
     /// The flags of a second mount on `dir`.
     ///
     /// # Errors
-    /// Why there can be none.
+    /// The reason why there can be none.
     fn flags(&self, dir: &Path, options: &Options, lists: &[String]) -> Result<MountFlags, String> {
         if !rustix::process::geteuid().is_root() {
             return Err("and only root can mount it on another directory too".to_owned());

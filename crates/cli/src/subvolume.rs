@@ -33,7 +33,7 @@ pub(super) enum Command {
     },
     /// Make an empty subvolume
     Create {
-        /// Its place: IMAGE:PATH or MOUNT_DIR/PATH
+        /// Place: IMAGE:PATH or MOUNT_DIR/PATH
         #[arg(value_name = "PLACE")]
         place: OsString,
         /// Owner of its root directory [default: the user that calls]
@@ -59,7 +59,7 @@ pub(super) enum Command {
     },
     /// Delete subvolumes
     Delete {
-        /// Their places: IMAGE:PATH or MOUNT_DIR/PATH
+        /// Places: IMAGE:PATH or MOUNT_DIR/PATH
         #[arg(value_name = "PLACE", required = true)]
         places: Vec<OsString>,
         #[command(flatten)]
@@ -73,10 +73,10 @@ pub(super) enum Command {
     },
     /// Make the subvolume the one that is mounted when none is named
     SetDefault {
-        /// Its place: IMAGE:PATH or MOUNT_DIR/PATH; or IMAGE or MOUNT_DIR, and the next argument
+        /// Place: IMAGE:PATH or MOUNT_DIR/PATH; or IMAGE or MOUNT_DIR, and the next argument
         #[arg(value_name = "PLACE")]
         place: OsString,
-        /// Its id, or its path from the top level, as `subvolume list` prints them
+        /// Id, or path from the top level, as `subvolume list` prints them
         #[arg(value_name = "ID")]
         subvolume: Option<OsString>,
         #[command(flatten)]
@@ -84,7 +84,7 @@ pub(super) enum Command {
     },
     /// Make a subvolume read-only
     SetReadOnly {
-        /// Its place: IMAGE:PATH or MOUNT_DIR/PATH
+        /// Place: IMAGE:PATH or MOUNT_DIR/PATH
         #[arg(value_name = "PLACE")]
         place: OsString,
         /// Make it writable again
@@ -189,7 +189,7 @@ fn dir_and_name(path: &Path) -> Result<(PathBuf, &[u8])> {
     Ok((dir.to_path_buf(), name.as_bytes()))
 }
 
-/// Why a control command to a mount failed.
+/// The failure of a control command to a mount.
 fn refused(path: &Path, error: &io::Error) -> Failure {
     match error.raw_os_error() {
         Some(libc::ENOTTY) => Failure::local(path, "not in a Sapwood mount"),

@@ -1,5 +1,5 @@
-//! How commands show times: for people in the time zone of the caller (`TZ`, or the system's), in
-//! JSON as RFC 3339 in UTC.
+//! Times in output: in the time zone of the caller (`TZ`, or the system's), in JSON as RFC 3339 in
+//! UTC.
 
 use std::sync::OnceLock;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};

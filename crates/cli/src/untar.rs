@@ -142,7 +142,7 @@ fn with_progress<T>(
 /// An archive that is being read.
 struct Archive {
     source: Source,
-    /// Its size, if that is known.
+    /// Size in bytes, if known.
     size: Option<u64>,
     /// Bytes that were read.
     read: Arc<AtomicU64>,

@@ -227,7 +227,7 @@ pub(super) struct DuArgs {
 struct Used {
     #[serde(flatten)]
     entry: Entry,
-    /// Bytes of it and of everything below it.
+    /// Bytes of the file and of everything below it.
     usage: u64,
 }
 

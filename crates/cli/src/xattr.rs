@@ -33,7 +33,7 @@ pub(super) enum Command {
         name: OsString,
         #[command(flatten)]
         place: Places,
-        /// How the value is printed
+        /// Form of the printed value
         #[arg(short, long, value_enum, default_value = "text")]
         encoding: Encoding,
     },

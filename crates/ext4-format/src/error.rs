@@ -56,7 +56,7 @@ pub enum FormatError {
     Super {
         /// Name of the field.
         field: &'static str,
-        /// Its value.
+        /// Value of the field.
         value: u64,
         /// The reason.
         why: &'static str,
@@ -64,7 +64,7 @@ pub enum FormatError {
     /// The image has unknown incompatible features.
     #[error("unsupported features: {}", names.join(", "))]
     Features {
-        /// Their names.
+        /// Names of the features.
         names: Vec<String>,
     },
     /// The device is an external journal, not a file system.
@@ -131,7 +131,7 @@ pub enum FormatError {
         group: u32,
         /// Name of the field.
         field: &'static str,
-        /// Its value.
+        /// Value of the field.
         value: u32,
         /// Largest possible.
         max: u32,
@@ -183,7 +183,7 @@ pub enum FormatError {
         ino: u32,
         /// Name of the field.
         field: &'static str,
-        /// Its value.
+        /// Value of the field.
         value: u64,
         /// The reason.
         why: &'static str,

@@ -49,7 +49,7 @@ bitflags! {
         const RECOVER = 0x4;
         /// This device is an external journal.
         const JOURNAL_DEV = 0x8;
-        /// Descriptors stand in the meta groups that they describe.
+        /// Descriptors are in the meta groups that they describe.
         const META_BG = 0x10;
         /// Files may have extents.
         const EXTENTS = 0x40;
@@ -57,7 +57,7 @@ bitflags! {
         const BIT64 = 0x80;
         /// Multiple mount protection.
         const MMP = 0x100;
-        /// Bitmaps and inode tables may stand outside their group.
+        /// Bitmaps and inode tables may be outside of their group.
         const FLEX_BG = 0x200;
         /// Large attribute values in inodes of their own.
         const EA_INODE = 0x400;

@@ -442,7 +442,7 @@ impl Geometry {
         self.block_size() / self.desc_size as u32
     }
 
-    /// Blocks of the descriptor table, wherever they stand.
+    /// Blocks of the descriptor table, wherever they are.
     pub const fn desc_blocks(&self) -> u32 {
         self.group_count.div_ceil(self.descs_per_block())
     }

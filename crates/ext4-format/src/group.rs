@@ -26,7 +26,7 @@ bitflags! {
 }
 
 disk_struct! {
-    /// A group descriptor as it stands on disk; the second half only with 64bit.
+    /// A group descriptor on disk; the second half only with 64bit.
     pub struct DiskGroupDesc = 64 {
         /// Block of the block bitmap, low half.
         pub block_bitmap_lo: U32,

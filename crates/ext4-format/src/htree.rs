@@ -65,7 +65,7 @@ const _: () = assert!(size_of::<DxRootInfo>() == 8);
 pub struct RawDxEntry {
     /// Lowest hash in the block, with the continuation bit.
     pub hash: U32,
-    /// Logical block of the directory; the top 4 bits are not a part of it.
+    /// Logical block of the directory; the top 4 bits do not count.
     pub block: U32,
 }
 const _: () = assert!(size_of::<RawDxEntry>() == DX_ENTRY_SIZE);
@@ -101,9 +101,9 @@ const DX_ENTRY_SIZE: usize = 8;
 const DX_TAIL_SIZE: usize = 8;
 /// Position of the root's info: after two entries of 12 bytes.
 const ROOT_INFO_AT: usize = 24;
-/// Where the root's entries are.
+/// Offset of the root's entries.
 const ROOT_ENTRIES_AT: usize = ROOT_INFO_AT + size_of::<DxRootInfo>();
-/// Where an inner node's entries are.
+/// Offset of an inner node's entries.
 const NODE_ENTRIES_AT: usize = DIR_HEADER_SIZE;
 /// Bits of a block number in an entry.
 const DX_BLOCK_MASK: u32 = 0x0fff_ffff;
@@ -153,7 +153,7 @@ impl<'a> DxNode<'a> {
         self.count() >= self.limit()
     }
 
-    /// An entry; `None` behind the last one.
+    /// An entry; `None` after the last one.
     pub fn entry(&self, index: usize) -> Option<DxEntry> {
         let raw = self.entries.get(index)?;
         let hash = if index == 0 { 0 } else { raw.hash.get() };

@@ -183,7 +183,7 @@ disk_struct! {
         pub uuid: [u8; 16],
         /// Label, padded with zeros.
         pub volume_name: [u8; 16],
-        /// Where it was mounted last, padded with zeros.
+        /// Last mount point, padded with zeros.
         pub last_mounted: [u8; 64],
         /// Unused.
         pub algorithm_usage_bitmap: U32,

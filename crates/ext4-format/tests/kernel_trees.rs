@@ -41,8 +41,8 @@ const VARIANTS: &[(&str, &str, usize)] = &[
     ("large_dir", "-t ext4 -b 1024 -O large_dir -N 2000", 60_000),
 ];
 
-/// Trees that we build: name, arguments of mke2fs, hash, unsigned, names, inner levels that come of
-/// it.
+/// Trees that the test builds: name, arguments of mke2fs, hash, unsigned, names, resulting inner
+/// levels.
 const OWN: &[(&str, &str, u8, bool, usize, u8)] = &[
     ("legacy", "-t ext4 -b 1024", 0, false, 300, 0),
     ("half_md4", "-t ext4 -b 4096", 1, false, 3000, 0),

@@ -123,7 +123,7 @@ impl Codec {
         (header.magic.get() == MAGIC).then_some(header)
     }
 
-    /// Whether the block has to be escaped in the log.
+    /// Whether the block must be escaped in the log.
     pub(crate) fn needs_escape(block: &[u8]) -> bool {
         block.starts_with(&MAGIC.to_be_bytes())
     }

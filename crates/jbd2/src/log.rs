@@ -75,7 +75,7 @@ impl Log {
         self.superblock().oddity()
     }
 
-    /// Its features.
+    /// Features of the journal.
     #[must_use]
     pub fn features(&self) -> Incompat {
         self.superblock().incompat()
@@ -99,7 +99,7 @@ impl Log {
         self.block_size
     }
 
-    /// Where its blocks are on the device.
+    /// Places of its blocks on the device.
     #[must_use]
     pub fn layout(&self) -> &LayoutMap {
         &self.layout
@@ -206,7 +206,7 @@ impl Log {
         for (index, piece) in (0..).zip(pieces) {
             blocks.push((self.physical(self.block_at(position + index))?, *piece));
         }
-        // In runs: the end of the ring, or of a run of the layout, only splits the write.
+        // The end of the ring, or of a run of the layout, only splits the write.
         home::write_blocks(&*self.device, self.block_size, &blocks)
     }
 

@@ -2,7 +2,7 @@
 
 use std::io;
 
-/// How a server broke the protocol.
+/// A violation of the protocol by a server.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Violation {
     /// The first bytes are not a fixed newstyle handshake.

@@ -1,6 +1,6 @@
 //! Errors of qcow2 files.
 
-/// Why a qcow2 file cannot be opened, read or written.
+/// Errors of qcow2 files.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Qcow2Error {
@@ -30,7 +30,7 @@ pub enum Qcow2Error {
          the mount option backing_files"
     )]
     Backing {
-        /// Its name in the header.
+        /// Name of the feature in the header.
         name: String,
     },
     /// Too many backing files.

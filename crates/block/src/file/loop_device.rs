@@ -40,9 +40,9 @@ pub(super) struct LoopTarget {
     pub(super) inode: u64,
     /// Major and minor number of the block device below it; zeros if there is a file.
     pub(super) block_device: (u32, u32),
-    /// Its start in the file, in bytes.
+    /// Start in the file, in bytes.
     pub(super) offset: u64,
-    /// Its size in bytes; 0 means to the end of the file.
+    /// Size in bytes; 0 means to the end of the file.
     pub(super) size_limit: u64,
 }
 

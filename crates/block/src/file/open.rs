@@ -38,7 +38,7 @@ use crate::{Error, Result};
 /// Alignment for direct I/O on a regular file; every host file system accepts it.
 const FILE_ALIGN: u64 = 4096;
 
-/// How to open a [`FileDevice`]. The default is read-write, buffered and locked.
+/// Options for opening a [`FileDevice`]. The default is read-write, buffered and locked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct OpenOptions {
     /// Refuse writes; take only a shared lock (on a file).

@@ -1,4 +1,4 @@
-//! System calls that make writes durable, and those without a safe wrapper.
+//! System calls that make writes durable, and system calls without a safe wrapper.
 //!
 //! Only this module makes the calls that [`FileDevice`](super::FileDevice) promises (a flush is an
 //! `fdatasync`, a FUA write has `RWF_DSYNC`). In the crate's tests each records a [`Call`] in a

@@ -44,7 +44,7 @@ pub enum Holder {
     },
     /// The kernel swaps to it.
     Swap,
-    /// A block device on top of it, by name: of device mapper, or a RAID.
+    /// A block device on top of it, by name: device mapper, or a RAID.
     Device(String),
     /// A program that has locked it.
     Program(Process),
@@ -68,7 +68,7 @@ pub enum Server {
 /// A process.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Process {
-    /// Its number.
+    /// Process id.
     pub id: u32,
     /// The name of its program, as far as the kernel keeps it.
     pub name: String,
@@ -144,7 +144,7 @@ fn namespaces() -> Vec<(Option<Process>, PathBuf)> {
 pub struct MountElsewhere {
     /// A process in that namespace.
     pub process: Process,
-    /// Where the process sees the mount.
+    /// Mount point in the process's namespace.
     pub point: PathBuf,
 }
 

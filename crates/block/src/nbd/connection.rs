@@ -16,12 +16,12 @@ use super::wire::{self, *};
 use crate::NbdError;
 use crate::error::Violation;
 
-/// How often a thread that waits for a reply looks whether one is late.
+/// Time between two looks for late replies.
 const TICK: Duration = Duration::from_secs(1);
 /// The longest chunk with an error, in bytes.
 const MAX_ERROR: u32 = 8 << 10;
 
-/// Why a request failed.
+/// Causes of a failed request.
 #[derive(Debug, Clone)]
 pub(super) enum Failure {
     /// The server's error, as an error number of the host.
@@ -91,7 +91,7 @@ struct Waiting {
 }
 
 impl Waiting {
-    /// Where data lies in the request's; it becomes known.
+    /// Place of the data within the request's; it becomes known.
     fn place(&mut self, offset: u64, len: u64) -> Result<std::ops::Range<usize>, Violation> {
         let wrong = Violation::Data { offset, len };
         let from = offset.checked_sub(self.offset);
@@ -222,7 +222,7 @@ impl Connection {
         let header = wire::request(flags, command, cookie, offset, len);
         let sent = self.writer.lock().write_both(&header, payload);
         if let Err(error) = sent {
-            // A part of it may be on its way: nothing can follow on this connection.
+            // A part of it may have been sent: nothing can follow on this connection.
             self.die(NbdError::Lost(error));
         }
         Ok(ticket)

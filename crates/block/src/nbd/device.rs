@@ -24,12 +24,12 @@ pub(crate) const PIECE: u32 = 256 << 10;
 pub(super) const MOST_WITHOUT_DATA: u64 = 1 << 30;
 /// Zeros from this length on are written without their bytes.
 const ZEROS: usize = 4096;
-/// How often a request is sent.
+/// Times that a request is sent.
 const TRIES: u32 = 6;
 /// First and longest time between two attempts to connect.
 const PAUSE: (Duration, Duration) = (Duration::from_millis(5), Duration::from_secs(1));
 
-/// How to open an [`NbdDevice`].
+/// Options for opening an [`NbdDevice`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NbdOptions {
     /// Refuse writes.
@@ -38,9 +38,9 @@ pub struct NbdOptions {
     pub without_flush: bool,
     /// Connections, if the server allows several.
     pub connections: usize,
-    /// How long a lost connection is tried to be made again.
+    /// Time in which a lost connection is made again.
     pub patience: Duration,
-    /// How long a reply is awaited before the connection counts as lost.
+    /// Time without a reply after which the connection counts as lost.
     pub timeout: Duration,
 }
 
@@ -81,7 +81,7 @@ pub struct NbdDevice {
     log: Mutex<Log>,
     /// Held by the writer that flushes because the log is full.
     full: Mutex<()>,
-    /// Why a flush that a writer began failed. No flush succeeds after it.
+    /// The error of a flush that a writer began. No flush succeeds after it.
     flush_failed: Mutex<Option<i32>>,
     /// Held exclusively by a write of a part of a block.
     blocks: RwLock<()>,

@@ -13,7 +13,7 @@ use crate::NbdError;
 
 /// Pieces of one request that are in flight at once.
 const WINDOW: usize = 64;
-/// How long the end of an old connection is awaited.
+/// Time to wait for the end of an old connection.
 const DRAIN: Duration = Duration::from_secs(1);
 
 /// Connections that live and end together.

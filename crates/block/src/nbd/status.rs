@@ -58,7 +58,7 @@ pub(super) fn verify(reply: &[u8], len: u32) -> Result<(), Violation> {
 }
 
 impl NbdDevice {
-    /// Trims those parts of a range of whole blocks that take space.
+    /// Trims the allocated parts of a range of whole blocks.
     pub(super) fn discard_allocated(&self, start: u64, len: u64) -> Result<()> {
         let (mut at, end) = (start, start + len);
         while at < end {

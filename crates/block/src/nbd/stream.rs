@@ -40,7 +40,7 @@ impl Stream {
         Ok(stream)
     }
 
-    /// How long a read waits before it fails.
+    /// Limits the time that a read waits before it fails.
     pub(super) fn set_read_timeout(&self, timeout: Duration) -> io::Result<()> {
         match self {
             Self::Tcp(stream) => stream.set_read_timeout(Some(timeout)),

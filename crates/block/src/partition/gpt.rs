@@ -62,7 +62,7 @@ pub enum Damage {
 /// A valid header with its table.
 struct Table {
     sector: u64,
-    /// Where the other header is.
+    /// Address of the other header.
     alternate: u64,
     first_usable: u64,
     last_usable: u64,

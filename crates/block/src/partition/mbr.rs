@@ -49,7 +49,7 @@ pub enum Damage {
 pub(super) enum Found {
     /// No record.
     Nothing,
-    /// A record that stands for a GPT.
+    /// A record that announces a GPT.
     Protective,
     /// Partitions.
     Partitions(Vec<Partition>, Option<Damage>),

@@ -2,8 +2,8 @@
 //!
 //! How it works
 //!
-//! - A table is read from the device each time that a partition is asked for. The MBR in the first
-//!   sector decides: an entry of type 0xEE stands for a GPT.
+//! - A table is read from the device for each request of a partition. The MBR in the first sector
+//!   decides: an entry of type 0xEE announces a GPT.
 //! - An error of one partition (it overlaps another, or reaches past the end) is stored with that
 //!   partition. The others work.
 //! - The crates for GPT panic or allocate without bound on a hostile header, so `gpt.rs` is our
@@ -35,10 +35,10 @@ impl fmt::Display for Scheme {
     }
 }
 
-/// Why a partition cannot be used.
+/// Reasons why a partition is unusable.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Flaw {
-    /// Its last byte is before its first, or it lies on the partition table.
+    /// The last byte is before the first, or it lies on the partition table.
     #[error("has no valid range: sectors {first} to {last}")]
     Range {
         /// First sector.
@@ -49,7 +49,7 @@ pub enum Flaw {
     /// It reaches past the end of the device.
     #[error("ends at {end}, past the end of the device at {size}")]
     Outside {
-        /// Its end in bytes.
+        /// End in bytes.
         end: u64,
         /// Size of the device in bytes.
         size: u64,
@@ -72,20 +72,20 @@ pub struct Partition {
     pub number: u32,
     /// GPT: its name. May hold any character, control characters included.
     pub label: Option<String>,
-    /// Its type: a GUID in GPT, two hexadecimal digits in MBR.
+    /// Type: a GUID in GPT, two hexadecimal digits in MBR.
     pub kind: String,
     /// First byte on the device.
     pub start: u64,
     /// Bytes.
     pub len: u64,
-    /// Why it cannot be used.
+    /// Reason why it is unusable.
     pub flaw: Option<Flaw>,
 }
 
 /// A partition table that was read and validated.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PartitionTable {
-    /// Its format.
+    /// Format of the table.
     pub scheme: Scheme,
     /// The partitions in the order of their numbers.
     pub partitions: Vec<Partition>,
@@ -93,7 +93,7 @@ pub struct PartitionTable {
     pub damage: Option<MbrDamage>,
 }
 
-/// Why there is no partition table, or not the partition that was asked for.
+/// Errors of a partition table, or of a requested partition.
 #[derive(Debug, thiserror::Error)]
 pub enum PartitionError {
     /// The device.
@@ -142,7 +142,7 @@ pub enum PartitionError {
         device: String,
         /// The label.
         label: String,
-        /// Their numbers.
+        /// Numbers of the existing partitions.
         numbers: Vec<u32>,
     },
     /// The partition cannot be used.
@@ -150,7 +150,7 @@ pub enum PartitionError {
     Flawed {
         /// Device name.
         device: String,
-        /// Its number.
+        /// Number of the partition.
         number: u32,
         /// Why.
         flaw: Flaw,
@@ -278,7 +278,7 @@ fn find_flaws(partitions: &mut [Partition], size: u64) {
         })
         .collect();
     order.sort_by_key(|at| partitions[*at].start);
-    // The partition that reaches furthest of those that begin earlier.
+    // The earlier partition that reaches furthest.
     let mut furthest: Option<usize> = None;
     for at in order {
         let end = |at: usize| partitions[at].start.saturating_add(partitions[at].len);

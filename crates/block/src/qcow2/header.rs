@@ -62,7 +62,7 @@ pub fn is_qcow2(device: &dyn Device) -> Result<bool> {
     Ok(magic == MAGIC)
 }
 
-/// Why a header is refused.
+/// Reasons to refuse a header.
 enum Refused {
     Device(crate::Error),
     Header(Qcow2Error),

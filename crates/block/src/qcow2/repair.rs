@@ -65,7 +65,7 @@ pub(super) fn counts(device: &dyn Device, tables: &mut Tables) -> Result<()> {
     set_field(device, INCOMPATIBLE_AT, &cleared.to_be_bytes())
 }
 
-/// How often each cluster of the file is used.
+/// Number of uses of each cluster of the file.
 struct Used<'d> {
     device: &'d dyn Device,
     size: u64,

@@ -19,7 +19,7 @@ pub(super) const MEMORY: usize = 32 << 20;
 const MOST_CACHED: usize = 8192;
 const LEAST_CACHED: usize = 16;
 
-/// Where a cluster of the disk is.
+/// Place of a cluster of the disk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Mapping {
     /// Nowhere: the backing file has it, or it is zero.
@@ -57,7 +57,7 @@ pub(super) struct Tables {
     l1_changed: BTreeSet<usize>,
     /// L2 tables by their index in the L1 table.
     l2: BTreeMap<u64, Table>,
-    /// How many of them changed.
+    /// Number of changed L2 tables.
     changed: usize,
     pub(super) counts: Counts,
     /// Clusters that the file forgets with the next flush.
@@ -84,7 +84,7 @@ impl Tables {
         (cluster / entries, (cluster % entries) as usize)
     }
 
-    /// Where a cluster is; `None` if its L2 table has to be [loaded](Self::load) first.
+    /// Place of a cluster; `None` if its L2 table has to be [loaded](Self::load) first.
     pub(super) fn find(&self, cluster: u64) -> Option<Mapping> {
         let (index, at) = self.split(cluster);
         let l1 = self.l1.get(index as usize).copied().unwrap_or(0);

@@ -6,10 +6,10 @@ use super::Expect;
 use crate::block::Header;
 use crate::{ItemError, Key, kind, objectid};
 
-/// Why an item was refused.
+/// Reasons to refuse an item.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum ItemProblem {
-    /// Its bytes do not parse.
+    /// Malformed bytes.
     #[error(transparent)]
     Parse(#[from] ItemError),
     /// A size that the kind does not have.

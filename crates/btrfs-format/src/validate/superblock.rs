@@ -10,7 +10,7 @@ use crate::{
     SYS_CHUNK_ARRAY_SIZE, SuperBlock,
 };
 
-/// Why a superblock was refused.
+/// Reasons to refuse a superblock.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum SuperError {
     /// Not 4096 bytes.
@@ -48,7 +48,7 @@ pub enum SuperError {
     Bytenr {
         /// Offset that it was read from.
         offset: u64,
-        /// In the superblock.
+        /// Value in the superblock.
         found: u64,
     },
     /// The sector size is not a power of two from 4 KiB to 64 KiB.
@@ -115,7 +115,7 @@ pub enum SuperError {
     DeviceFsid {
         /// Fsid of this file system.
         expected: [u8; 16],
-        /// In the device item.
+        /// Fsid in the device item.
         found: [u8; 16],
     },
     /// The system chunk array does not parse.

@@ -132,7 +132,7 @@ impl<'s> Walker<'s> {
         this
     }
 
-    /// A tree whose leaves have root items, and all trees that those name.
+    /// A tree whose leaves have root items, and all trees that they name.
     fn forest(&mut self, owner: u64, root: u64, level: u8, generation: u64) {
         let from = self.blocks.len();
         self.tree(owner, root, level, generation);

@@ -161,7 +161,7 @@ pub(super) struct ChangeArgs {
     /// Everything belongs to root
     #[arg(long)]
     all_root: bool,
-    /// The COUNT owners from FROM on become those from TO on; others stay
+    /// Map COUNT owners from FROM on to the owners from TO on; others stay
     #[arg(long, value_name = "FROM:TO:COUNT")]
     uid_map: Vec<IdRange>,
     /// Like --uid-map, for groups

@@ -1,4 +1,4 @@
-//! How the files of a new image are stored.
+//! Storage of the files in a new image.
 
 use sapwood::Storage;
 use sapwood::storage::{NewSubvolume, PathFlags, StorageError};

@@ -10,7 +10,7 @@ use log::Level;
 pub(super) const BURST: u32 = 50;
 pub(super) const WINDOW: Duration = Duration::from_secs(10);
 
-/// Messages in a span of time, and the number of those that were left out.
+/// Messages in a span of time, and the number of dropped ones.
 #[derive(Debug, Default)]
 pub(super) struct Limit {
     errors: Window,

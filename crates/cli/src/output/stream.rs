@@ -94,8 +94,8 @@ pub(crate) fn message(text: impl Display) {
     }
 }
 
-/// Writes a line to standard error; to the journal, each line of it with its priority. Errors are
-/// no reason to end a command, or a mount.
+/// Writes a line to standard error; for the journal, each line of it with its priority. Errors do
+/// not end a command, or a mount.
 pub(super) fn to_stderr(level: log::Level, text: &dyn Display) {
     let mut stderr = io::stderr().lock();
     if !logger::is_journal() {

@@ -16,9 +16,9 @@ use sapwood::mount::{self, MountElsewhere, MountEntry};
 
 use super::{Result, Step};
 
-/// How often a condition is looked at that cannot be waited for.
+/// Time between two looks at a condition that has no wait.
 const INTERVAL: Duration = Duration::from_millis(20);
-/// How often the other mount namespaces are looked at.
+/// Time between two looks at the other mount namespaces.
 const LOOK: Duration = Duration::from_millis(200);
 
 /// Evidence that an image is released.

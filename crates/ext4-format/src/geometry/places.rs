@@ -153,7 +153,7 @@ impl Geometry {
         })
     }
 
-    /// Whether that block of the descriptor table stands in the meta group that it describes.
+    /// Whether that block of the descriptor table is in the meta group that it describes.
     fn in_meta_group(&self, index: u32) -> bool {
         self.meta_bg() && index >= self.first_meta_bg
     }
@@ -168,8 +168,8 @@ impl Geometry {
         first.saturating_add(u64::from(self.has_super(group)))
     }
 
-    /// Where block `index` of the descriptor table stands: the copy that is read.
-    /// `index` is below [`Self::desc_blocks`]; others give a block that may not exist.
+    /// Address of block `index` of the descriptor table: the copy that is read. `index` is below
+    /// [`Self::desc_blocks`]; others give a block that may not exist.
     pub fn desc_table_block(&self, index: u32) -> u64 {
         if self.in_meta_group(index) {
             self.meta_desc_block(index.saturating_mul(self.descs_per_block()))
@@ -202,8 +202,8 @@ impl Geometry {
             .is_ok_and(|index| self.in_meta_group(index) && self.desc_table_block(index) == block)
     }
 
-    /// Where copies of block `index` of the descriptor table stand, without the one that is
-    /// read. A group whose own descriptor is in its meta group has no copy of the classic table.
+    /// Addresses of the other copies of block `index` of the descriptor table. A group whose own
+    /// descriptor is in its meta group has no copy of the classic table.
     pub fn desc_table_backups(&self, index: u32) -> Vec<u64> {
         if self.in_meta_group(index) {
             let first = index.saturating_mul(self.descs_per_block());

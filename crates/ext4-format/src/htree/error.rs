@@ -21,9 +21,9 @@ pub enum HtreeError {
     /// The root's info has an unknown form.
     #[error("htree root info of length {info_length}, flags {flags:#x}")]
     Info {
-        /// Its length field.
+        /// Length field of the root.
         info_length: u8,
-        /// Its flags.
+        /// Flags of the root.
         flags: u8,
     },
     /// Unknown kind of hash.
@@ -64,7 +64,7 @@ pub enum HtreeError {
     Order {
         /// Entry.
         index: usize,
-        /// Its hash.
+        /// Hash of the entry.
         hash: u32,
         /// The hash before it.
         before: u32,

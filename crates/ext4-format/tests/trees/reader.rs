@@ -32,9 +32,9 @@ pub(crate) struct Inode {
     pub(crate) blocks: Vec<u8>,
     pub(crate) seed: u32,
     pub(crate) acl: u64,
-    /// From behind the extra fields to the end.
+    /// From the end of the extra fields to the end of the inode.
     pub(crate) xattr_region: Vec<u8>,
-    /// Where in the image that region is, in bytes.
+    /// Offset of that region in the image, in bytes.
     pub(crate) xattr_at: u64,
 }
 
