@@ -10,7 +10,7 @@
 //! - Client to daemon ([`entries`]): whether it copies (1 byte), its umask (4 bytes), then entries,
 //!   and a mark of the end. A client that ends without it has failed, or was interrupted: then the
 //!   daemon stops after the last whole file.
-//! - Daemon to client ([`message`]): what it left out, how far it is, and the result.
+//! - Daemon to client ([`message`]): names that it left out, its progress, and the result.
 //!
 //! The name of a client's socket contains the version of this protocol
 //! ([`sapwood_fuse::bulk::connect`]). Numbers are in the machine's byte order, as both are on one
@@ -35,12 +35,12 @@ const BUFFER: usize = 256 << 10;
 /// `f_type` of FUSE.
 const FUSE: u64 = 0x6573_5546;
 
-/// What a client wants.
+/// The work that a client requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Work {
     /// Entries of an archive.
     Extract,
-    /// A copy that keeps what the client may keep.
+    /// A copy that keeps the metadata that the client may keep.
     Copy,
 }
 

@@ -1,4 +1,4 @@
-//! Options of btrfs: those of mkfs.btrfs.
+//! Options of btrfs, as in mkfs.btrfs.
 
 use sapwood_btrfs::mkfs::Profile;
 use sapwood_btrfs_format::ChecksumKind;

@@ -1,4 +1,4 @@
-//! Options of ext4: those of mke2fs.
+//! Options of ext4, as in mke2fs.
 
 use sapwood_ext4::mkfs::{DirHash, OnError};
 

@@ -162,7 +162,7 @@ impl MkfsOption {
         }
     }
 
-    /// What it does, as the help shows it.
+    /// The explanation in the help.
     #[must_use]
     pub fn help(&self) -> String {
         let explained = self.meanings.iter().map(|meaning| match meaning.of {
@@ -214,7 +214,7 @@ pub(super) fn bad(option: &str, value: &str) -> MkfsOptionError {
     }
 }
 
-/// The parts of the table, with what their options belong to.
+/// The parts of the table with their titles.
 fn parts() -> [(&'static str, &'static [MkfsOption]); 3] {
     [
         ("every format", generic::OPTIONS),
@@ -223,7 +223,7 @@ fn parts() -> [(&'static str, &'static [MkfsOption]); 3] {
     ]
 }
 
-/// All options for people: what they belong to, and each as it is given, with what it does.
+/// All options as lists of usage and explanation, by format.
 #[must_use]
 pub fn as_list() -> Vec<Part> {
     let row = |option: &MkfsOption| {

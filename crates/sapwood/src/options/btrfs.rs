@@ -10,7 +10,7 @@ use Form::{Alone, Optional, Value};
 
 type Taken = Result<(), OptionError>;
 
-/// What `compress` without a value means.
+/// The meaning of `compress` without a value.
 const DEFAULT_COMPRESSION: &str = "zlib";
 const COMPRESSIONS: &str = "zstd[:LEVEL]|zlib[:LEVEL]|lzo|no";
 const ROOTS: &str = "only the current roots are used; `sapwood check` checks them";

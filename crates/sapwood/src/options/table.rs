@@ -1,5 +1,5 @@
-//! Mount options, each declared once: its names, the form of its value, which file systems have it,
-//! what it does or why it is refused, and the function that takes it.
+//! Mount options, each declared once: its names, the form of its value, the formats that have it,
+//! its effect or the reason for refusing it, and the function that applies it.
 //!
 //! Parsing, the help of `sapwood mount`, `sapwood mount-options`, `docs/mount-options.md` and the
 //! error for an option of the other file system all come from these declarations. The tables name
@@ -121,7 +121,7 @@ impl MountOption {
         }
     }
 
-    /// The same, with what is so without it.
+    /// Adds the behaviour without the option.
     pub(super) const fn default(self, default: &'static str) -> Self {
         Self {
             default: Some(default),
@@ -162,7 +162,7 @@ impl MountOption {
         }
     }
 
-    /// What it does, in one line.
+    /// The explanation in one line.
     fn explained(&self) -> String {
         let mut text = match self.effect {
             Effect::Served(_) => self.text.to_owned(),
@@ -193,7 +193,7 @@ pub(super) fn unsupported(name: &str, value: Option<&str>, why: &'static str) ->
     }
 }
 
-/// The three parts of the table, with what their options belong to.
+/// The three parts of the table with their titles.
 fn parts() -> [(&'static str, &'static [MountOption]); 3] {
     [
         ("every file system", generic::OPTIONS),
