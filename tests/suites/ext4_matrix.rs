@@ -64,7 +64,7 @@ fn same(expected: &Tree, found: &Tree, what: &str) -> Result<(), String> {
     compare(expected, found, Compare::SameImage).map_err(|why| format!("{what}: {why}"))
 }
 
-/// The kernel fills, we read and go on.
+/// The kernel fills, we read and continue.
 fn kernel_to_us(variant: &Variant, ours: Driver) -> Outcome {
     let image = Image::new(&variant.mkfs)?;
     filled(&image, Driver::Kernel, variant)?;
@@ -84,7 +84,7 @@ fn kernel_to_us(variant: &Variant, ours: Driver) -> Outcome {
     Ok(())
 }
 
-/// We fill, the kernel reads and goes on.
+/// We fill, the kernel reads and continues.
 fn us_to_kernel(variant: &Variant, ours: Driver) -> Outcome {
     let image = Image::new(&variant.mkfs)?;
     let expected = filled(&image, ours, variant)?;

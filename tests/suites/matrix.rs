@@ -75,7 +75,7 @@ fn kernel_to_us(variant: &Variant, ours: Driver) -> Outcome {
     Ok(())
 }
 
-/// We fill, the kernel reads and goes on.
+/// We fill, the kernel reads and continues.
 fn us_to_kernel(variant: &Variant, ours: Driver) -> Outcome {
     let image = Image::new(&variant.mkfs)?;
     let expected = filled(&image, ours, variant)?;

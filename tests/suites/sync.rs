@@ -208,7 +208,7 @@ fn our_umount(kind: Kind) -> Outcome {
     })
 }
 
-/// A detached mount goes on until its last file is closed, and then completes the image.
+/// A detached mount continues until its last file is closed, and then completes the image.
 fn lazy_umount(kind: Kind) -> Outcome {
     for transport in TRANSPORTS {
         let image = image(kind)?;

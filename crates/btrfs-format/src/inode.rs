@@ -154,7 +154,7 @@ impl DirItemRef<'_> {
     }
 }
 
-/// The first 65535 bytes and their length as it goes on disk.
+/// The first 65535 bytes and their length for the disk.
 fn clip(bytes: &[u8]) -> (&[u8], U16) {
     let len = u16::try_from(bytes.len()).unwrap_or(u16::MAX);
     (bytes.get(..len.into()).unwrap_or_default(), len.into())

@@ -76,7 +76,7 @@ fn is_sums(key: &Key) -> bool {
     key.objectid == objectid::EXTENT_CSUM && key.kind == kind::EXTENT_CSUM
 }
 
-/// A cursor at the item that covers `logical`, or else at the first one behind it.
+/// A cursor at the item that covers `logical`, or else at the first one after it.
 fn seek(root: &Root, env: &(impl TreeRead + ?Sized), rules: Rules, logical: u64) -> Result<Cursor> {
     let cursor = root.seek_back(env, &key_of(logical))?;
     if let Some((key, data)) = cursor.item()

@@ -42,7 +42,7 @@ pub(crate) struct LogCounters {
     pub(crate) xattrs: AtomicU64,
     /// File extent items.
     pub(crate) extents: AtomicU64,
-    /// Directory entries, new or gone.
+    /// Directory entries, added or removed.
     pub(crate) dir_items: AtomicU64,
     /// Ordered extents logged before they were complete.
     pub(crate) pinned: AtomicU64,

@@ -257,7 +257,7 @@ pub enum Error {
         group: u64,
         /// Logical address where the range begins.
         start: u64,
-        /// First byte behind the range.
+        /// First byte after the range.
         end: u64,
     },
     /// A chunk without a block group, or the other way round.

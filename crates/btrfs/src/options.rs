@@ -62,7 +62,7 @@ pub struct Options {
     pub discard: bool,
     /// Largest chunk in bytes, so that little of the last one of each kind is unused.
     pub largest_chunk: Option<u64>,
-    /// Largest file in bytes whose content stands in the tree.
+    /// Largest file in bytes whose content is in the tree.
     pub max_inline: u32,
     /// Mount without replaying the log; needs `read_only`.
     pub no_log_replay: bool,

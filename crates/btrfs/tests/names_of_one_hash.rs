@@ -11,7 +11,7 @@ use sapwood_vfs::{Credentials, Error, FileSystem, NewInode, RenameMode, Subvolum
 const NAME_LEN: usize = 250;
 const HASH: u32 = 0x5a90_0d00;
 
-/// `prefix` with four bytes behind it, so that its hash is [`HASH`]. A CRC is linear in the bits
+/// `prefix` with four bytes after it, so that its hash is [`HASH`]. A CRC is linear in the bits
 /// of these bytes: 32 equations.
 fn with_hash(prefix: &[u8]) -> Vec<u8> {
     let hash = |tail: u32| {

@@ -12,7 +12,7 @@ use crate::Result;
 use crate::lock::{Rank, RankedMutex};
 use crate::seal::SealKind;
 
-/// Where an orphan stands on disk.
+/// Place of an orphan on disk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Place {
     /// In the list through the inodes.

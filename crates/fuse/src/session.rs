@@ -251,7 +251,7 @@ impl Session {
     /// ended. Must not be called by a thread that serves the mount.
     ///
     /// # Errors
-    /// The kernel or `fusermount3` refused for another reason; the session goes on.
+    /// The kernel or `fusermount3` refused for another reason; the session continues.
     pub fn unmount(&self) -> Result<(), UnmountError> {
         let shared = &*self.shared;
         let _one = shared.unmounting.lock();

@@ -26,7 +26,7 @@ use crate::{Result, Tid};
 
 impl Journal {
     /// Writes committed blocks back to their home locations and frees their part of the log. Does
-    /// nothing without a log. One checkpoint runs at a time; commits go on meanwhile.
+    /// nothing without a log. One checkpoint runs at a time; commits continue meanwhile.
     ///
     /// # Errors
     /// The error that aborted the journal.

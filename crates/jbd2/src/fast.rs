@@ -7,7 +7,7 @@
 //!
 //! The contents of a fast commit are fixed while no handle is open ([`FastCommitLeader::quiesce`]),
 //! so it never contains half an operation. Unlike a commit, a fast commit lets the same transaction
-//! go on.
+//! continue.
 //!
 //! Fast commits of a committed transaction are stale. The kernel ignores them, but `e2fsck` (1.47)
 //! then discards the whole log. So the commit erases the beginning of the area before any caller

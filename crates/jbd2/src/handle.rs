@@ -90,7 +90,8 @@ impl Handle {
     /// function.
     ///
     /// # Errors
-    /// [`Error::Aborted`](crate::Error::Aborted), [`Error::OutOfCredits`](crate::Error::OutOfCredits).
+    /// [`Error::Aborted`](crate::Error::Aborted),
+    /// [`Error::OutOfCredits`](crate::Error::OutOfCredits).
     pub fn undo_access(&self, buffer: &Arc<Buffer>) -> Result<()> {
         buffer.keep_undo();
         self.write_access(buffer)
@@ -99,7 +100,8 @@ impl Handle {
     /// [`write_access`](Self::write_access), then locks the content for a change.
     ///
     /// # Errors
-    /// [`Error::Aborted`](crate::Error::Aborted), [`Error::OutOfCredits`](crate::Error::OutOfCredits).
+    /// [`Error::Aborted`](crate::Error::Aborted),
+    /// [`Error::OutOfCredits`](crate::Error::OutOfCredits).
     pub fn modify<'b>(&self, buffer: &'b Arc<Buffer>) -> Result<BufferWrite<'b>> {
         self.write_access(buffer)?;
         Ok(buffer.write())
@@ -113,7 +115,8 @@ impl Handle {
     /// [`Host::after_commit`](crate::Host::after_commit) of this transaction.
     ///
     /// # Errors
-    /// [`Error::Aborted`](crate::Error::Aborted), [`Error::OutOfCredits`](crate::Error::OutOfCredits).
+    /// [`Error::Aborted`](crate::Error::Aborted),
+    /// [`Error::OutOfCredits`](crate::Error::OutOfCredits).
     pub fn forget(&self, block: u64) -> Result<()> {
         self.journal.failure.check()?;
         let forgotten = self.trans.forget(block, self.journal.may_be_in_log(block));

@@ -298,7 +298,7 @@ impl Table {
         true
     }
 
-    /// Adds credits for a handle that reserved too few, so that its change can go on. They may
+    /// Adds credits for a handle that reserved too few, so that its change can continue. They may
     /// exceed a transaction's limit, but never the log.
     ///
     /// # Errors

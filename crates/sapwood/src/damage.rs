@@ -2,8 +2,8 @@
 //!
 //! # How it works
 //! A read that fails is halved, until only ranges of at most [`UNIT`] bytes fail. Those are the
-//! damage. Reading ends after the first ones, unless the caller asks to go on. Where the map
-//! of a file is damaged, so that no data can be searched for, the search goes on at the next offset
+//! damage. Reading ends after the first ones, unless the caller asks to continue. Where the map of
+//! a file is damaged, so that no data can be searched for, the search continues at the next offset
 //! from which it succeeds.
 
 use std::fmt;

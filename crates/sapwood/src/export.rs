@@ -170,10 +170,10 @@ fn at_base(path: &[u8]) -> impl Fn(vfs::Error) -> ExportError {
 }
 
 impl FileSystem {
-    /// Writes everything below the directory `path`, and its own attributes as the entry `./`, as
-    /// a tar archive. The same tree, with the same holes, gives the same bytes. A file or directory
-    /// that cannot be read is reported to `progress`, and the export goes on. An empty `lost+found`
-    /// at the root of an ext4 image belongs to the format, and is left out.
+    /// Writes everything below the directory `path`, and its own attributes as the entry `./`, as a
+    /// tar archive. The same tree, with the same holes, gives the same bytes. A file or directory
+    /// that cannot be read is reported to `progress`, and the export continues. An empty
+    /// `lost+found` at the root of an ext4 image belongs to the format, and is left out.
     ///
     /// # Errors
     /// [`ExportError`].

@@ -513,7 +513,7 @@ fn a_cut_leaves_an_ext4_that_shrinks_below_its_inodes_whole() {
     }
 }
 
-/// A kernel that recovers the journal of a shrink goes on with the groups of before, and refuses
+/// A kernel that recovers the journal of a shrink continues with the groups of before, and refuses
 /// metadata that overlaps.
 #[test]
 fn metadata_of_removed_groups_overlaps_nothing() {
@@ -549,7 +549,7 @@ fn a_trim_discards_free_space_and_nothing_else() {
         let fs = engine.mount(Arc::clone(&device)).unwrap();
         let bytes = fs.trim(&TrimRange::default()).unwrap();
         assert!(bytes > 80 * MIB, "{engine:?}: {bytes}");
-        // Operations go on afterwards.
+        // Operations continue afterwards.
         fs.sync().unwrap();
         fs.unmount().unwrap();
         drop(fs);

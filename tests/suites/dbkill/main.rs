@@ -7,7 +7,7 @@
 //! is there, says what all of the table must be. It is not smaller than the last that was
 //! acknowledged, nor larger than the last that was sent. What is acknowledged once the daemon is
 //! being killed does not count: unlike a power cut this does not stop the database, and SQLite
-//! goes on when it cannot open the directory that it is to make durable.
+//! continues when it cannot open the directory that it is to make durable.
 //!
 //! A round: mount (in every third round, the kernel first), let the database recover, compare all
 //! tables, commit, kill the daemon. Where a moment matters it comes from the seed that a failure
@@ -308,7 +308,7 @@ struct Moment {
     pause: Duration,
     /// A signal ends the daemon instead of a kill,
     told: bool,
-    /// and the clients go on for so long.
+    /// and the clients continue for so long.
     lead: Duration,
     /// The server's fault before that.
     fault: Option<Fault>,
@@ -319,7 +319,7 @@ struct Moment {
 enum Fault {
     /// It is killed after half of the commits, and starts again.
     Crash,
-    /// It fails every request behind the last of the commits.
+    /// It fails every request after the last of the commits.
     Errors,
 }
 

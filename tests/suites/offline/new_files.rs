@@ -3,8 +3,8 @@
 
 /// Prelude of these scripts, after the common prelude.
 ///
-/// `sources`: a directory, archives and a container image. `COMMANDS`: everything that makes a file;
-/// `$OUT` is the file. `sound FILE`: it is complete.
+/// `sources`: a directory, archives and a container image. `COMMANDS`: everything that makes a
+/// file; `$OUT` is the file. `sound FILE`: it is complete.
 pub(crate) const PRELUDE: &str = r#"
 trap 'umount -l m 2> /dev/null || true' EXIT
 sources() {

@@ -117,7 +117,7 @@ fn allocate(
     Ok(())
 }
 
-/// An inline extent holds a file alone: before others come behind it, it becomes a sector.
+/// An inline extent holds a file alone: before others come after it, it becomes a sector.
 fn make_regular(
     files: &Arc<Files>,
     inode: &Arc<Inode>,

@@ -287,7 +287,7 @@ fn apply(h: &mut Handle, inode: &Arc<Inode>, ordered: &OrderedExtent) -> Result<
 }
 
 /// Turns the range of `map` from preallocated into data: cuts the item that it lies in, and
-/// lengthens the one before if that goes on in the same extent.
+/// lengthens the one before if that continues in the same extent.
 fn mark_written(h: &mut Handle, inode: &Inode, map: &ExtentMap, stored: &Stored) -> Result<()> {
     let store = Arc::clone(h.store());
     let mut items = Items::from(&store, inode, map.start)?;
@@ -351,7 +351,7 @@ fn mark_written(h: &mut Handle, inode: &Inode, map: &ExtentMap, stored: &Stored)
     }
 }
 
-/// A written item that another one goes on from.
+/// A written item that another one may extend.
 struct Before {
     start: u64,
     extent: sapwood_btrfs_format::RegularExtent,

@@ -115,7 +115,7 @@ fn try_decide(
     Ok(())
 }
 
-/// Where a file that is to be written goes if it can stand in the tree: all of it is in this
+/// Place of a file that is written into the tree if it can be: all of it is in this
 /// range, it is short enough, and it has no other extents.
 fn inline_target(
     files: &Arc<Files>,

@@ -27,7 +27,7 @@ use crate::tree::{BlockCache, TreeRead};
 /// Expanded extents that are kept for the next read.
 const RECENT: usize = 16;
 
-/// Files, on top of a store: inodes and their data; always behind an `Arc`.
+/// Files, on top of a store: inodes and their data; always in an `Arc`.
 pub(crate) struct Files {
     pub(super) store: Arc<Store>,
     pub(crate) inodes: InodeTable,

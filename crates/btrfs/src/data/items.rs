@@ -193,7 +193,7 @@ pub(super) struct Items<'a> {
 }
 
 impl<'a> Items<'a> {
-    /// Begins at the item that covers `offset`, else at the first one behind it.
+    /// Begins at the item that covers `offset`, else at the first one after it.
     pub(super) fn from(store: &'a Store, inode: &'a Inode, offset: u64) -> Result<Self> {
         let key = key_of(inode, offset);
         let mut cursor = inode.root.seek_back(store, &key)?;
@@ -284,7 +284,7 @@ pub(super) fn find(store: &Store, inode: &Inode, offset: u64) -> Result<ExtentMa
     found.ok_or_else(|| damaged(inode, offset, "items overlap"))
 }
 
-/// The last items of a file that reach behind `end`, at most `max`, from the last one on.
+/// The last items of a file that reach past `end`, at most `max`, from the last one on.
 pub(super) fn last(store: &Store, inode: &Inode, end: u64, max: usize) -> Result<Vec<Item>> {
     let mut found = Vec::new();
     let mut cursor = inode.root.seek_back(store, &key_of(inode, u64::MAX))?;
@@ -302,7 +302,7 @@ pub(super) fn last(store: &Store, inode: &Inode, end: u64, max: usize) -> Result
     Ok(found)
 }
 
-/// The preallocated extents of a file behind `end`.
+/// The preallocated extents of a file after `end`.
 ///
 /// # Errors
 /// Unreadable blocks, damaged items.

@@ -12,7 +12,7 @@ use std::ops::Range;
 /// Maps that the cache of one file keeps at most.
 const MAX_MAPS: usize = 1024;
 
-/// Where the data of an extent stands, and which part of it a map shows.
+/// Place of an extent's data, and the part of it in a map.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Stored {
     /// Logical address of the extent.

@@ -329,7 +329,7 @@ impl InFlight {
         self.entries.get(&id).is_some_and(|entry| entry.io_done)
     }
 
-    /// Ends an entry. Returns the newer ones that waited for it and may go on now.
+    /// Ends an entry. Returns the newer ones that waited for it and may continue now.
     pub(crate) fn remove(&mut self, id: InFlightId) -> Vec<Ready> {
         let Some(entry) = self.entries.remove(&id) else {
             return Vec::new();
@@ -399,7 +399,7 @@ impl InFlight {
         }
     }
 
-    /// First byte at or behind `offset` that is in flight and that the tree does not have.
+    /// First byte at or after `offset` that is in flight and that the tree does not have.
     pub(crate) fn first_behind(&self, offset: u64) -> Option<u64> {
         let missing = |id: &InFlightId| self.entries.get(id).is_some_and(|entry| !entry.inserted);
         let mut behind = self

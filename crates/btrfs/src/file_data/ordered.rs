@@ -38,7 +38,7 @@ pub(crate) enum Target {
 pub(crate) struct OrderedExtent {
     /// The range, whole sectors.
     pub(crate) range: Range<u64>,
-    /// End of the file's bytes in it: the range may go on to the end of its last sector.
+    /// End of the file's bytes in it: the range may continue to the end of its last sector.
     pub(crate) bytes_end: u64,
     /// Where it goes.
     pub(crate) target: Target,

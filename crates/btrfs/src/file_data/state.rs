@@ -75,7 +75,7 @@ impl DataState {
         self.dirty.bytes() - before
     }
 
-    /// First byte at or behind `offset` that is in memory and not in the tree.
+    /// First byte at or after `offset` that is in memory and not in the tree.
     pub(crate) fn first_behind(&self, offset: u64) -> Option<u64> {
         let dirty = self.dirty.covered(offset..u64::MAX).next();
         let in_flight = self.in_flight.first_behind(offset);

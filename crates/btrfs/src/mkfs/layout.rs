@@ -187,7 +187,7 @@ fn wanted(options: &MkfsOptions, sizes: &Sizes) -> Vec<(BlockGroupFlags, u64, u6
     chunks
 }
 
-/// Puts each chunk on the device with most room, behind the chunks that are there; `None` if they
+/// Puts each chunk on the device with most room, after the chunks that are there; `None` if they
 /// do not fit.
 fn place(devices: &[u64], options: &MkfsOptions, sizes: &Sizes) -> Option<Vec<PlannedChunk>> {
     let mut next = vec![RESERVED; devices.len()];

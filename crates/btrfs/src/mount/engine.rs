@@ -15,7 +15,7 @@ use crate::tree::{self, BlockCache, Opened, Root, TreeRead};
 use crate::tree_log::{Fsyncs, LoggedNames};
 use crate::{Error, Options, Result};
 
-/// Shared state of a mount; always behind an `Arc`.
+/// Shared state of a mount; always in an `Arc`.
 ///
 /// A stack of layers, each of which has the state that its module needs and dereferences to the one
 /// below: `Engine` > [`Subvolumes`] > [`Namespace`] > [`Files`] > [`Store`].

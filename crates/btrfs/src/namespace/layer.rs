@@ -22,7 +22,7 @@ pub(crate) trait NameLog: Send + Sync {
     fn forbid(&self, h: &Handle);
 }
 
-/// Names, on top of files; always behind an `Arc`.
+/// Names, on top of files; always in an `Arc`.
 pub(crate) struct Namespace {
     files: Arc<Files>,
     log: Box<dyn NameLog>,

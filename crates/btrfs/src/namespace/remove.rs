@@ -36,7 +36,7 @@ pub(crate) fn lookup(
 /// Result of a removal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Removal {
-    /// The name is gone.
+    /// The name was removed.
     Done,
     /// The name of an empty subvolume, which must be deleted.
     Subvolume,

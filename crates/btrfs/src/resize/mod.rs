@@ -112,7 +112,8 @@ pub fn resize(
 }
 
 /// Makes the file system on `device` as small as it can be made without moving single extents, and
-/// discards its free space. Returns its new size. With a `time` the result is [reproducible](Options::reproducible).
+/// discards its free space. Returns its new size. With a `time` the result is
+/// [reproducible](Options::reproducible).
 ///
 /// # Errors
 /// [`ResizeError`]. The file system is complete and has its old size then.

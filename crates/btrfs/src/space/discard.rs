@@ -16,8 +16,8 @@ const PART: u64 = 4;
 const DEVICE_STEP: u64 = 1 << 30;
 
 impl Space {
-    /// Whether the kernel trims such a range: it has at least a sector, and an end. It may lie after
-    /// the end of every device, because logical addresses have no bound.
+    /// Whether the kernel trims such a range: it has at least a sector, and an end. It may lie
+    /// after the end of every device, because logical addresses have no bound.
     pub(crate) fn is_trim_range(&self, range: &TrimRange) -> bool {
         // All of the length means up to the last address.
         let has_end = range.len == u64::MAX || range.start.checked_add(range.len).is_some();

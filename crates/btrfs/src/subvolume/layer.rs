@@ -93,7 +93,7 @@ impl Cleaner {
     }
 }
 
-/// Subvolumes, on top of names; always behind an `Arc`.
+/// Subvolumes, on top of names; always in an `Arc`.
 pub(crate) struct Subvolumes {
     namespace: Arc<Namespace>,
     /// Held by the thread that makes or deletes a subvolume, or changes its flags.

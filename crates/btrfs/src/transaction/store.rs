@@ -19,7 +19,7 @@ use crate::{Options, Result};
 
 /// A part of the engine above transactions that acts in a commit. It keeps its own state for that.
 ///
-/// A commit calls the hooks in the order in which they stand here, each for all participants in
+/// A commit calls the hooks in their order here, each for all participants in
 /// the order of [`Store::set_participants`].
 pub(crate) trait Participant: Send + Sync {
     /// Space runs out: writes back dirty data and waits until the trees have it. Called before a

@@ -15,7 +15,7 @@ pub(super) struct NameRef {
     pub(super) index: u64,
     /// Name.
     pub(super) name: Vec<u8>,
-    /// It stands in an extended ref.
+    /// It is in an extended ref.
     pub(super) extended: bool,
 }
 

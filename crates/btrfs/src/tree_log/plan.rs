@@ -17,7 +17,7 @@
 //!   is under way. Replay does not need this. Linux does it, also for files only and not for new
 //!   ones.
 //! - An entry that a directory lost (of those logged in full) is deleted by replay; the inode
-//!   behind it, if it lives on elsewhere, needs its names logged, or it would be lost.
+//!   of the entry, if it has other names, needs them logged, or it would be lost.
 //!
 //! Every inode that is touched by any of this brings the [pending](super::pending) inodes of its
 //! group.

@@ -21,7 +21,7 @@ use crate::{Btrfs, Groups, LogPolicy, Options, Result};
 type Recorded = RecordDevice<MemoryDevice>;
 type Gate = Arc<GateDevice<Recorded>>;
 
-/// Where the first superblock stands.
+/// Offset of the first superblock.
 const SUPER: u64 = 64 << 10;
 
 fn formatted() -> MemoryDevice {
@@ -310,7 +310,7 @@ fn renames_touch_single_names() {
             fs.rename(fs.root(), &name(nth), fs.root(), &to, RenameMode::Replace)
                 .unwrap();
         }
-        // One range for all that is gone, as they stood side by side.
+        // One range for all removed entries, because they were contiguous.
         fs.fsync(fs.root(), SyncKind::All).unwrap();
         assert_eq!(items(&fs, 256, kind::DIR_LOG_INDEX).len(), 1);
         assert_eq!(items(&fs, 256, kind::DIR_INDEX).len(), 101);
@@ -490,7 +490,7 @@ fn many_that_fsync_share_one_log_after_another() {
             });
         }
         gate.wait_held(files.len());
-        // No new predicate for those that are held: they go on one by one.
+        // No new predicate for those that are held: they continue one by one.
         gate.hold_if(|request| request.kind == RequestKind::Flush);
         let first = gate.held()[0].ticket;
         assert!(gate.release(first));

@@ -286,7 +286,7 @@ fn on_second_super(e: &Editor) -> u64 {
         .expect("no chunk on the second superblock in the fixture")
 }
 
-/// A free range of a group: behind its last extent.
+/// A free range of a group: after its last extent.
 fn free_after(e: &Editor, start: u64, end: u64) -> u64 {
     let items = e.items(EXTENTS);
     let inside = items

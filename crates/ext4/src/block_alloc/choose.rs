@@ -4,8 +4,8 @@
 //! 1. Blocks kept for the inode, if the request continues it (see [`Groups::streams`]).
 //! 2. The goal itself, if all the blocks (or a good piece, [`GOOD_RUN`]) are free there; for a
 //!    stream any run there will do, since it makes no new extent.
-//! 3. For a small request: the next run behind the goal in its group that holds it, so that small
-//!    files stay side by side.
+//! 3. For a small request: the next run after the goal in its group that holds it, so that small
+//!    files stay contiguous.
 //! 4. A free chunk as large as the request; then half of that, and so on down to one block. For
 //!    each size: the goal's group, the rest of its flex group, then all others, from where the last
 //!    search of that kind ended. Groups without such a chunk are passed by without their lock.

@@ -41,7 +41,7 @@ fn the_goal_is_given_if_it_is_free_and_else_what_is_near() {
     let (device, engine) = small(256 * MIB, "-b 1024");
     let first = engine.groups.group(5).unwrap().first_block + 4000;
     assert_eq!(take(&engine, first, 10, 12).start, first);
-    // Small and not a continuation: right behind.
+    // Small and not a continuation: right after.
     assert_eq!(take(&engine, first, 4, 13).start, first + 10);
     // Large: a chunk of its size in the same group.
     let large = take(&engine, first, 1000, 14);
@@ -294,7 +294,7 @@ fn files_that_grow_at_once_are_kept_apart() {
             extents(file)
         );
     }
-    // Small files that are written once stand side by side.
+    // Small files that are written once are contiguous.
     let goal = engine.groups.group(1).unwrap().first_block;
     let mut last = 0;
     for ino in 100..200 {

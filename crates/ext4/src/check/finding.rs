@@ -52,7 +52,7 @@ findings! {
     Warning "superblock: {count} errors were noted by earlier users" ErrorsNoted {
         count: u32 = "How many; 0 if only the state says so."
     }
-    /// The journal has to be replayed. The check goes on as if it had been.
+    /// The journal has to be replayed. The check continues as if it had been.
     Warning "journal: needs recovery" NeedsRecovery {}
     /// Compatible features that are not known here.
     Warning "unknown compatible features: {names}" UnknownFeatures {
@@ -78,7 +78,7 @@ findings! {
     Error "{error}" BitmapChecksum {
         group: u32 = "Group.", kind: BitmapKind = "Which bitmap.", error: FormatError = "Both checksums."
     }
-    /// Bits behind the last block or inode of a group are not set.
+    /// Bits after the last block or inode of a group are not set.
     Error "group {group}: {kind}: padding is not set" BitmapPadding {
         group: u32 = "Group.", kind: BitmapKind = "Which bitmap."
     }

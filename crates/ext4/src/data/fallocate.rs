@@ -268,7 +268,7 @@ fn insert(engine: &Arc<Engine>, inode: &Arc<Inode>, range: Range<u64>) -> Result
     let blocks = engine.blocks_of(&range);
     inode.data.forget_shape();
     engine.abort((|| {
-        // First the size: no block is behind the end at any time.
+        // First the size: no block is after the end at any time.
         set_size(engine, inode, size)?;
         let by = blocks.end - blocks.start;
         let step = map::insert_credits(engine, inode, 1);

@@ -1,7 +1,7 @@
 //! Inline data: a small file that is in its inode; targets of symbolic links.
 //!
 //! # How it works
-//! The first 60 bytes stand where a map would be, the rest in the attribute `system.data`, which is
+//! The first 60 bytes are where a map would be, the rest in the attribute `system.data`, which is
 //! there even if it is empty. Such a file has nothing in memory: a write changes the inode in a
 //! handle at once. One that does not fit any more [becomes blocks](convert): the block is written
 //! first and one handle then puts it in the place of the inline data, so that a power cut leaves

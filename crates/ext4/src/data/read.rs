@@ -166,8 +166,8 @@ fn follows(piece: &Piece, device: Option<u64>) -> bool {
     }
 }
 
-/// Whether the byte at `at` is data, and up to where that is known to go on; inline data is data.
-/// The caller holds `io`.
+/// Whether the byte at `at` is data, and up to where that is known to continue; inline data is
+/// data. The caller holds `io`.
 ///
 /// # Errors
 /// The map is damaged.

@@ -291,7 +291,7 @@ fn requests(block_size: u64, plan: &Plan) -> Vec<Request> {
     whole.into_iter().flat_map(cut).collect()
 }
 
-/// Writes parts of ranges, neighbours with one request; a range goes on to completion after its
+/// Writes parts of ranges, neighbours with one request; a range continues to completion after its
 /// last part.
 pub(super) fn write(engine: &Arc<Engine>, mut parts: Vec<Part>, dispatch: Dispatch) {
     parts.sort_by_key(|part| part.request.at);

@@ -68,7 +68,7 @@ pub(crate) fn truncate(engine: &Arc<Engine>, inode: &Arc<Inode>, size: u64) -> R
     engine.abort(shrink(engine, inode, size, blocks))
 }
 
-/// Whether the file may have blocks in a range that ends behind its last one.
+/// Whether the file may have blocks in a range that ends after its last one.
 fn has_blocks(engine: &Engine, inode: &Inode, blocks: Range<u64>) -> Result<bool> {
     if !inode.flags().contains(InodeFlags::EXTENTS) || blocks.is_empty() {
         return Ok(!blocks.is_empty());

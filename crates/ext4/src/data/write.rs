@@ -107,7 +107,7 @@ pub(super) fn zero_part(
     Ok(())
 }
 
-/// The block at `start` as the file has it, zero behind the end of the file.
+/// The block at `start` as the file has it, zero after the end of the file.
 fn edge(engine: &Arc<Engine>, inode: &Arc<Inode>, start: u64) -> Result<Vec<u8>> {
     let mut bytes = vec![0; engine.block_size() as usize];
     let len = inode.size().saturating_sub(start).min(bytes.len() as u64) as usize;
@@ -137,7 +137,7 @@ fn write_chunk(
             && !dirty(last)
             && edges.iter().all(|(at, _)| *at != last)
         {
-            // Up to the end of the file there is nothing to keep behind the data.
+            // Up to the end of the file there is nothing to keep after the data.
             let bytes = if end >= inode.size() && offset <= last {
                 vec![0; block_size as usize]
             } else {

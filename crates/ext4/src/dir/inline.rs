@@ -1,4 +1,4 @@
-//! Directories in the inode: entries in the 60 bytes of the map behind the parent's number, and in
+//! Directories in the inode: entries in the 60 bytes of the map after the parent's number, and in
 //! the value of the attribute `system.data`.
 //!
 //! Both regions are taken out, changed, and put back. The second one is made as large as the inode
@@ -17,7 +17,7 @@ use crate::seal::SealKind;
 use crate::store::Store;
 use crate::{Error, Result, map};
 
-/// Name of the attribute, behind `system.`.
+/// Name of the attribute, after `system.`.
 const DATA: &[u8] = sapwood_ext4_format::INLINE_XATTR;
 
 /// Bytes that `.` and `..` take in the block to which the entries may move.
@@ -29,7 +29,7 @@ pub(super) struct Inline {
     value: Vec<u8>,
 }
 
-/// Where a name stands: which region, and at which byte of it.
+/// Place of a name: region and byte.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct InlinePlace {
     second: bool,

@@ -15,7 +15,7 @@ use super::shape::{Dir, Form, Wanted};
 use crate::seal::SealKind;
 use crate::{Error, Result};
 
-/// Where a name stands.
+/// Place of a name.
 pub(super) struct Place {
     pub(super) buffer: Arc<Buffer>,
     pub(super) logical: u32,

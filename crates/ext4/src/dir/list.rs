@@ -5,7 +5,7 @@
 //! orders do that:
 //!
 //! - *By place*, block and byte, in directories that never get an index: names never move there, so
-//!   a position is the place behind a name. Names of an inline directory have the places that they
+//!   a position is the place after a name. Names of an inline directory have the places that they
 //!   will have in the block that they move to.
 //! - *By hash*, in directories that have an index or will get one with their second block: a name's
 //!   hash never changes, wherever splits of blocks move it. The hash of the index decides first, so
@@ -158,7 +158,7 @@ fn by_hash(dir: &Dir<'_>, hasher: &DirHasher, from: u64, sink: &mut Sink<'_>) ->
     let (mut batch, mut items): (Vec<BufferRead>, Vec<Item>) = (Vec::new(), Vec::new());
     loop {
         gather(dir, hasher, &path, &mut batch, &mut items)?;
-        // Names of the last hash go on in the next leaf: they have to be sorted together.
+        // Names of the last hash continue in the next leaf: they have to be sorted together.
         let last = path.high();
         let more = path.advance(dir)?;
         if more && last.is_some_and(|high| high & 1 == 1) {

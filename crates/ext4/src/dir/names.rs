@@ -266,7 +266,7 @@ pub struct Absent {
     gap: Option<Gap>,
 }
 
-/// Where a name stands, if it is there. The caller holds `io` of the directory exclusively until it
+/// Place of a name, if it is there. The caller holds `io` of the directory exclusively until it
 /// is done with the answer.
 ///
 /// # Errors

@@ -86,7 +86,7 @@ pub(crate) enum Outcome {
     Whole(Reason),
 }
 
-/// An inode as it stands in its table.
+/// An inode with the contents in its table.
 struct Stored {
     kind: Option<FileKind>,
     named: bool,

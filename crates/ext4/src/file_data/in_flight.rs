@@ -62,7 +62,7 @@ impl Segment {
     }
 }
 
-/// Where a range goes on the device.
+/// Place of a range on the device.
 #[derive(Debug, Default)]
 pub(crate) struct Plan {
     /// In the order of the file, without gaps.

@@ -2,7 +2,7 @@
 //!
 //! # How it works
 //! An inode whose request begins where its last one ended is a *stream*. With each of its
-//! allocations some blocks behind it are taken too, and kept: its next request gets them, and no
+//! allocations some blocks after it are taken too, and kept: its next request gets them, and no
 //! other thread does. The more a file has grown, the more is kept (half of it, [`MOST_KEPT`] at
 //! most). So files that grow at once do not interleave, while a small file that is written once
 //! keeps nothing (`files_that_grow_at_once_are_kept_apart`).
@@ -19,14 +19,14 @@ use crate::lock::{Rank, RankedMutex};
 const SHARDS: usize = 16;
 /// Streams that a shard remembers.
 const PER_SHARD: usize = 64;
-/// Fewest blocks kept behind a stream.
+/// Fewest blocks kept after a stream.
 const LEAST_KEPT: u32 = 8;
-/// Most blocks kept behind a stream.
+/// Most blocks kept after a stream.
 const MOST_KEPT: u32 = 2048;
 
 #[derive(Debug, Clone, Copy)]
 struct Stream {
-    /// Block behind the last one that it got.
+    /// Block after the last one that it got.
     end: u64,
     /// Blocks that it got one after another.
     got: u32,

@@ -73,7 +73,7 @@ pub(crate) struct InodeState {
     pub(crate) raw: RawInode,
     /// Length in bytes as callers see it.
     pub(crate) size: u64,
-    /// The inode is gone; only references keep the object.
+    /// The inode was deleted; only references keep the object.
     pub(crate) deleted: bool,
     /// Its deletion has begun: no thread gets a reference any more.
     pub(crate) dying: bool,
@@ -401,7 +401,7 @@ impl std::fmt::Debug for Inode {
     }
 }
 
-/// Where an inode stands: the block of the table, and the offset in it.
+/// Place of an inode: the block of the table, and the offset in it.
 ///
 /// # Errors
 /// There is no such inode; the device.

@@ -3,7 +3,7 @@
 //!
 //! # How it works
 //! **Files** go to their directory's group, then to others of its flex group (whose inode tables
-//! stand side by side), then to groups found by steps of 1, 2, 4 ... from a place that depends on
+//! are contiguous), then to groups found by steps of 1, 2, 4 ... from a place that depends on
 //! the directory, so that the files of one directory stay together where their group is full; at
 //! last, to any.
 //!
@@ -14,11 +14,11 @@
 //! **Spread** (`AllocPolicy::spread`): the directories of a flex group take turns over its groups,
 //! and a directory's files are searched from a word of the bitmap that depends on the directory.
 //! Threads that create in different directories then take different bits, and mostly different
-//! groups; the inodes of one directory still stand side by side in the table. Without it all
+//! groups; the inodes of one directory are still contiguous in the table. Without it all
 //! directories fill the first group of their flex group, each from its first inode, and all meet at
 //! the first free bit.
 //!
-//! Inodes behind the last one ever used have table blocks without meaning, unless the table was
+//! Inodes after the last one ever used have table blocks without meaning, unless the table was
 //! zeroed. A search there begins at the first of them at most, so that the used part of a table has
 //! no gaps.
 
@@ -84,7 +84,7 @@ pub(crate) fn start(group: &Group, wish: Wish, inodes: u32, policy: AllocPolicy)
     (word as u32 * WORD).min(group.search_limit())
 }
 
-/// First group of the flex group that a group is in, and the one behind its last.
+/// First group of the flex group that a group is in, and the one after its last.
 fn flex_range(groups: &Groups, group: u32) -> (u32, u32) {
     let size = groups.geometry().flex_size().max(1);
     let first = group / size * size;

@@ -107,7 +107,7 @@ impl Pool for Claiming<'_> {
 
     fn access(&self) -> Result<(), Infallible> {
         if !self.has_access.replace(true) {
-            // A wait for a commit: everyone else may go on meanwhile.
+            // A wait for a commit: other threads may continue meanwhile.
             thread::yield_now();
         }
         Ok(())

@@ -172,7 +172,7 @@ fn directories_spread_and_files_stay_with_them() {
         let below = make(&fs, dir, "below", NewInode::Directory);
         let flex = |ino| fs.engine.geometry.flex_of_group(group_of(&fs, ino));
         assert_eq!(flex(below), flex(dir));
-        // The inodes of a directory stand side by side.
+        // The inodes of a directory are contiguous.
         let next = make(&fs, dir, "next", NewInode::Regular);
         assert_eq!(next.0, file.0 + 1);
     }

@@ -103,7 +103,7 @@ impl Memory {
         self.nodes.borrow_mut().insert(block, Rc::new(node));
     }
 
-    /// Changes a byte behind everybody's back, as if the node were loaded like that.
+    /// Changes a byte without a handle, as if the node were loaded like that.
     pub(crate) fn corrupt(&self, block: u64, at: usize, byte: u8) {
         let nodes = self.nodes.borrow();
         let node = &nodes[&block];

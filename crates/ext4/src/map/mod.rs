@@ -346,7 +346,7 @@ pub(crate) fn unwrite(
 
 /// Takes blocks out of the map and frees them, from the end of `range` backwards, as far as the
 /// handle's credits allow. Returns the part that is still to be removed (empty: done): the caller
-/// stores the inode, restarts the handle and goes on. See [`remove_credits`].
+/// stores the inode, restarts the handle and continues. See [`remove_credits`].
 ///
 /// # Errors
 /// The tree is damaged.
@@ -501,7 +501,7 @@ fn has_map(store: &Store, inode: &Inode) -> bool {
     }
 }
 
-/// Where a new block at `logical` had best be: behind the block before it, else in the inode's
+/// Where a new block at `logical` had best be: after the block before it, else in the inode's
 /// group. Takes the map lock shared.
 ///
 /// # Errors

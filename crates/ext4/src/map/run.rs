@@ -43,12 +43,12 @@ impl Growing {
         Self { run, end }
     }
 
-    /// The block behind the run.
+    /// The block after the run.
     pub(super) fn at(&self) -> u64 {
         self.run.logical.saturating_add(self.run.len)
     }
 
-    /// Puts a piece behind the run, which ends at block `to` of the file. False if it is of another
+    /// Puts a piece after the run, which ends at block `to` of the file. False if it is of another
     /// kind, or if the end is reached.
     pub(super) fn push(&mut self, what: Mapped, to: u64) -> bool {
         if self.run.len == 0 {
@@ -71,7 +71,7 @@ impl Growing {
         }
     }
 
-    /// The run, and nothing but a hole behind it.
+    /// The run, and nothing but a hole after it.
     pub(super) fn rest_is_hole(mut self) -> Run {
         let end = self.end;
         self.push(Mapped::Hole, end);

@@ -27,7 +27,7 @@ impl DirHash {
 /// The kernel's reaction to an error in the file system.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum OnError {
-    /// It goes on.
+    /// The kernel continues.
     #[default]
     Continue,
     /// It makes the mount read-only.

@@ -27,7 +27,7 @@ use crate::{Error, Result, map};
 const MOST_BLOCKS: u64 = 16;
 /// Bytes whose write to the medium begins at once.
 const STRETCH: u64 = 4 << 20;
-/// Credits for content: a bitmap and a descriptor. Its extent stands in the inode.
+/// Credits for content: a bitmap and a descriptor. Its extent is in the inode.
 pub(super) const CREDITS: u32 = block_alloc::CREDITS;
 
 /// Bytes of the largest content that is written so; 0 where it takes none.

@@ -256,7 +256,7 @@ impl Replay<'_> {
         } else if mapped {
             *raw.block_mut() = map::empty(raw.flags());
         }
-        // Attributes are behind the fields.
+        // Attributes are after the fields.
         let mut bytes = vec![0; raw.size_on_disk()];
         old.write(&mut bytes)?;
         let mut fresh = vec![0; raw.size_on_disk()];
@@ -431,7 +431,7 @@ impl Replay<'_> {
         self.changed(&parent, &h)?;
         let inode = match self.inode(name.ino) {
             Ok(inode) => inode,
-            // It is gone already.
+            // It was removed already.
             Err(Error::Vfs(sapwood_vfs::Error::Stale)) => return Ok(()),
             Err(error) => return Err(error),
         };
@@ -506,7 +506,7 @@ fn listed(engine: &Engine) -> Result<HashMap<u32, u32>> {
     Ok(listed)
 }
 
-/// The inode as it stands in its table.
+/// The inode with the contents in its table.
 pub(crate) fn table_inode(engine: &Engine, ino: u32) -> Result<RawInode> {
     let (buffer, offset) = table_place(engine, ino)?;
     let content = buffer.read();

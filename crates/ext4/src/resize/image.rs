@@ -49,7 +49,7 @@ pub(super) struct Image {
     taken: RangeSet,
     /// Blocks that become free with the next commit.
     freed: Vec<(u64, u64)>,
-    /// Group where the search for free blocks goes on.
+    /// Group where the search for free blocks continues.
     cursor: u32,
     log: Option<Log>,
     /// The time that commits record, if it is fixed.

@@ -135,8 +135,8 @@ fn cut(image: &mut Image, sb: SuperBlock, old: &Geometry, new: &Geometry) -> Res
 }
 
 /// The descriptor of a group that is removed, for a kernel that recovers the journal during a
-/// mount: it goes on with the groups of before. It finds nothing free in this one, has no reason to
-/// read its bitmaps, and requires places of metadata that overlap nothing.
+/// mount: it continues with the groups of before. It finds nothing free in this one, has no reason
+/// to read its bitmaps, and requires places of metadata that overlap nothing.
 fn removed(old: &Geometry, group: u32) -> Result<GroupDesc> {
     let mut desc = GroupDesc::new(old);
     let first = old.group_first_block(group)? + u64::from(old.fixed_blocks(group));

@@ -112,7 +112,7 @@ fn cpio(format: &str, dir: &std::path::Path) -> Option<Vec<u8>> {
     Some(output.stdout)
 }
 
-/// An archive of cpio(1), with the content of a file of two names behind its last one.
+/// An archive of cpio(1), with the content of a file of two names after its last one.
 fn by_hand(magic: &str) -> Vec<u8> {
     let mut bytes = Vec::new();
     let mut add = |name: &str, ino: u32, mode: u32, links: u32, content: &[u8]| {

@@ -413,7 +413,7 @@ pub trait Engine: Send + Sync + Sized {
     fn fsync(&self, inode: &Arc<Self::Inode>, kind: SyncKind) -> Result<()>;
     /// Makes everything durable.
     fn sync(&self) -> Result<()>;
-    /// Discards free space; see [`FileSystem::trim`](crate::FileSystem::trim). Operations go on
+    /// Discards free space; see [`FileSystem::trim`](crate::FileSystem::trim). Operations continue
     /// meanwhile.
     fn trim(&self, range: &TrimRange) -> Result<u64>;
 

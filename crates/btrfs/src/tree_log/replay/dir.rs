@@ -23,7 +23,7 @@ fn parse(item: &LogItem) -> Result<DirItemRef<'_>> {
 }
 
 impl Replay<'_> {
-    /// Removes the entries of a directory that stand within its logged ranges and not in the log.
+    /// Removes the entries of a directory that are within its logged ranges and not in the log.
     pub(super) fn delete_unlogged(&mut self, dir: u64) -> Result<()> {
         let log = self.log;
         let mut ranges = log.seek(&Key::new(dir, kind::DIR_LOG_INDEX, 0));

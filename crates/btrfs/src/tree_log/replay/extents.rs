@@ -56,7 +56,7 @@ impl Replay<'_> {
         }
     }
 
-    /// Drops all extents behind a file's size.
+    /// Drops all extents after a file's size.
     pub(super) fn cut_extents(&mut self, inode: u64, size: u64) -> Result<()> {
         let sector = u64::from(self.store.sectorsize);
         let (Some(from), Some(owner)) = (

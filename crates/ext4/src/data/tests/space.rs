@@ -103,7 +103,7 @@ fn blocks_behind_the_end_stay_until_a_truncation() {
     data::fallocate(&fs.engine, &inode, 0, 81_920, mode).unwrap();
     assert_eq!(inode.size(), 5000);
     assert_eq!(fs.engine.groups.free_blocks(), free - 18);
-    // A hole made behind the end leaves them.
+    // A hole made after the end leaves them.
     data::fallocate(&fs.engine, &inode, 40_960, 40_960, AllocMode::PunchHole).unwrap();
     assert_eq!(fs.engine.groups.free_blocks(), free - 18);
     drop(io);

@@ -104,7 +104,7 @@ fn tidy(dir: &Dir<'_>, leaf: &Buffer, entry: &NewEntry<'_>) -> Result<Option<Vec
     Ok(put.map(|_| tidied))
 }
 
-/// Puts an entry behind the one at which a frame stands.
+/// Puts an entry after the one at which a frame stands.
 fn link(dir: &Dir<'_>, h: &Handle, frame: &Frame, hash: u32, logical: u32) -> Result<()> {
     let index = frame.index + 1;
     dir.change(h, &frame.buffer, |format, content| {
@@ -170,7 +170,7 @@ fn add_level(dir: &mut Dir<'_>, h: &Handle, path: &mut Path) -> Result<()> {
     Ok(())
 }
 
-/// Splits the full node at `depth` of a path, whose parent has room, and lets the path go on
+/// Splits the full node at `depth` of a path, whose parent has room, and lets the path continue
 /// through the half that it came through.
 fn split_node(dir: &mut Dir<'_>, h: &Handle, path: &mut Path, depth: usize) -> Result<()> {
     let no_root = || dir.bad("its index has no root");

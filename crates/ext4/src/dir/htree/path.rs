@@ -8,11 +8,11 @@ use sapwood_jbd2::Buffer;
 use super::super::shape::Dir;
 use crate::Result;
 
-/// A node on the way, and the entry by which the way goes on.
+/// A node on the way, and the entry by which the way continues.
 pub(super) struct Frame {
     pub(super) buffer: Arc<Buffer>,
     pub(super) index: usize,
-    /// Hash of the entry behind that one, if the node has one.
+    /// Hash of the entry after that one, if the node has one.
     next: Option<u32>,
 }
 

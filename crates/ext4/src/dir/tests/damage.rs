@@ -117,7 +117,7 @@ fn damage_of_an_index_is_told_by_block() {
     expect(&[(0, 32, &[9, 0])], "limit");
     expect(&[(first, 10, &[0, 0])], "0 entries");
     expect(&[(first, 10, &[255, 255])], "entries of");
-    // The root below itself; a leaf behind the end; one node in two places.
+    // The root below itself; a leaf after the end; one node in two places.
     expect(&[(0, 36, &[0, 0, 0, 0])], "block 0 of");
     expect(&[(first, 12, &[255, 255, 255, 0])], "of");
     let node = (second as u32).to_le_bytes();

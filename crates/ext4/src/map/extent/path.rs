@@ -236,7 +236,7 @@ pub(crate) fn lookup<S: Blocks>(store: &S, root: &Root, logical: u64, max: u64) 
     Ok(growing.done())
 }
 
-/// Lets the run grow through a leaf, from entry `first` on. True if it may go on behind the leaf.
+/// Lets the run grow through a leaf, from entry `first` on. True if it may continue after the leaf.
 fn scan(node: &ExtentNode<'_>, first: usize, limit: u64, growing: &mut Growing) -> bool {
     for extent in (first..node.len()).map_while(|index| node.extent(index)) {
         let begin = u64::from(extent.logical);

@@ -70,7 +70,7 @@ impl<S: Changes> Tree<'_, S> {
             let from = u64::from(path.leaf.bounds.first);
             let Some(at) = path.leaf.at else {
                 // Nothing of this leaf is in the range; only the first of all leaves may begin
-                // behind it.
+                // after it.
                 end = if from < end { from.max(start) } else { start };
                 continue;
             };
@@ -97,7 +97,7 @@ impl<S: Changes> Tree<'_, S> {
         Ok(start..start)
     }
 
-    /// First entry of the leaf that begins at or behind `at`; no extent may reach across it.
+    /// First entry of the leaf that begins at or after `at`; no extent may reach across it.
     fn border(&self, path: &Path<S::Node>, at: u64) -> Result<usize> {
         let extents = path.leaf.extents(self.store, self.root)?;
         let index = extents.partition_point(|extent| u64::from(extent.logical) < at);

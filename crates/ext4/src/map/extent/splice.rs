@@ -204,7 +204,7 @@ impl<S: Changes> Tree<'_, S> {
         })
     }
 
-    /// Moves the entries of `level` from `middle` on to a new node behind it.
+    /// Moves the entries of `level` from `middle` on to a new node after it.
     fn split(
         &mut self,
         parent: &Level<S::Node>,

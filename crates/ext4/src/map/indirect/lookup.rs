@@ -88,7 +88,7 @@ fn offset_below(geometry: &IndirectGeometry, path: &IndirectPath, missing: u8) -
         })
 }
 
-/// Lets the run grow through the pointers of one place. True if it may go on behind them.
+/// Lets the run grow through the pointers of one place. True if it may continue after them.
 fn scan(all: &[U32], first: usize, last: usize, growing: &mut Growing) -> bool {
     let here = all.iter().take(last).skip(first);
     for pointer in here {
@@ -103,7 +103,7 @@ fn scan(all: &[U32], first: usize, last: usize, growing: &mut Growing) -> bool {
     true
 }
 
-/// Where a new block at `logical` had best be: behind the block before it, else near the pointer to
+/// Where a new block at `logical` had best be: after the block before it, else near the pointer to
 /// it. `None` if nothing is near.
 pub(crate) fn goal<S: Blocks>(store: &S, root: &Root, logical: u32) -> Result<Option<u64>> {
     let geometry = IndirectGeometry::new(store.world().block_size);
