@@ -1,6 +1,5 @@
-//! Names whose hash is the same share one item, which ends where the leaf does. One more is
-//! refused, and nothing else: a user that may add names must not be able to end the writing of a
-//! mount.
+//! Names with one hash share one item, which must fit into a leaf. A name beyond that is refused,
+//! and nothing else fails: a user who may add names must not be able to make a mount read-only.
 
 mod image;
 
@@ -41,7 +40,7 @@ fn with_hash(prefix: &[u8]) -> Vec<u8> {
     [prefix, &tail.to_le_bytes()].concat()
 }
 
-/// Names with the one hash.
+/// Names with the hash [`HASH`].
 fn names() -> impl Iterator<Item = Vec<u8>> {
     (0..)
         .map(|nth| format!("{nth:0width$}", width = NAME_LEN - 4))

@@ -2,7 +2,7 @@
 
 use thiserror::Error;
 
-/// Which of a group's two bitmaps.
+/// One of a group's two bitmaps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum BitmapKind {
     /// One bit per cluster.
@@ -117,7 +117,7 @@ pub enum FormatError {
     GroupLocation {
         /// Group.
         group: u32,
-        /// Which of its parts.
+        /// The part: bitmap or inode table.
         what: &'static str,
         /// First block of the part.
         block: u64,
@@ -141,7 +141,7 @@ pub enum FormatError {
     GroupFlags {
         /// Group.
         group: u32,
-        /// The flags.
+        /// Flags of the descriptor.
         flags: u16,
     },
     /// A bitmap's checksum does not match.
@@ -149,7 +149,7 @@ pub enum FormatError {
     BitmapChecksum {
         /// Group.
         group: u32,
-        /// Which bitmap.
+        /// Kind of bitmap.
         kind: BitmapKind,
         /// On disk.
         stored: u32,
@@ -161,7 +161,7 @@ pub enum FormatError {
     Bitmap {
         /// Group.
         group: u32,
-        /// Which bitmap.
+        /// Kind of bitmap.
         kind: BitmapKind,
         /// The reason.
         why: &'static str,

@@ -1,4 +1,4 @@
-//! A second mount of a file system that has one already.
+//! A second mount of a mounted file system.
 //!
 //! A bind mount would join the peer group of the first mount: mounts below one of the two would
 //! appear below the other. The kernel's own second mount of a device does not join. So the copy
@@ -21,7 +21,7 @@ use sapwood_block::mount_table::{MountEntry, mounted_on};
 /// Mounts the file system of `first` on the directory `dir` too, with these flags of a mount.
 ///
 /// # Errors
-/// The kernel's; `ENOENT` if `first` is gone or something else is mounted over it.
+/// Errors of the kernel; `ENOENT` if `first` was unmounted or another mount hides it.
 pub fn mount_again(first: &MountEntry, dir: &Path, flags: MountFlags) -> io::Result<()> {
     if mounted_on(&first.point).as_ref() != Some(first) {
         return Err(Errno::NOENT.into());

@@ -56,7 +56,7 @@ impl Default for NbdOptions {
     }
 }
 
-/// The writes that a new connection has to repeat.
+/// Writes that a new connection must repeat.
 #[derive(Debug, Default)]
 struct Log {
     /// Generation of the session whose writes are recorded.
@@ -91,7 +91,7 @@ impl NbdDevice {
     /// Connects to an export.
     ///
     /// # Errors
-    /// [`Error::Nbd`]: no connection, a refusal, or a server without flush to be written to.
+    /// [`Error::Nbd`]: no connection, a refusal, or a writable open of a server without flush.
     pub fn open(uri: &str, options: NbdOptions) -> Result<Self> {
         let name = uri.to_owned();
         let failed = |why: NbdError| Error::nbd(&name, Arc::new(why));
@@ -204,7 +204,7 @@ impl NbdDevice {
         }
     }
 
-    /// A new session, in which all that was written since the last flush is written again.
+    /// A new session, after repeating the writes since the last flush.
     fn reconnect(&self, generation: u64, why: &NbdError) -> Result<Session, NbdError> {
         log::warn!("{}: {why}", self.name);
         let since = Instant::now();
@@ -350,7 +350,7 @@ impl NbdDevice {
             && buf.iter().all(|byte| *byte == 0);
         let len = buf.len() as u64;
         let op = if through { "FUA write" } else { "write" };
-        // Without a flush nothing would ever be forgotten.
+        // Without a flush the list would grow for ever.
         let kept = !fua && self.export.has(SEND_FLUSH);
         self.request(op, offset, len, |session| {
             if zeros {
@@ -382,7 +382,7 @@ impl NbdDevice {
         self.keep_bound()
     }
 
-    /// Flushes if too much is kept to be written again.
+    /// Flushes if the list of unflushed writes is too long.
     fn keep_bound(&self) -> Result<()> {
         if !self.log.lock().unflushed.is_full() {
             return Ok(());
@@ -432,7 +432,7 @@ impl NbdDevice {
         })
     }
 
-    /// The whole blocks that contain a range: where they begin, and their bytes.
+    /// The whole blocks that contain a range: start and length in bytes.
     fn around(&self, offset: u64, len: u64) -> (u64, u64) {
         let least = self.least();
         let start = offset - offset % least;

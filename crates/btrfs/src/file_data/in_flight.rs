@@ -13,8 +13,8 @@
 //!   not wait, because each goes to an extent of its own; an overwrite in place waits for its
 //!   blockers first.
 //!
-//! A thread that wants to wait for all that is in flight now takes a *mark*: entries and their
-//! parts carry the number of the taking that they stem from.
+//! Each taking of dirty runs has a number, its *mark*; entries and their parts keep it. A thread
+//! that waits for all data in flight remembers the newest mark.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -27,14 +27,14 @@ use super::slice::{Slice, cut};
 #[derive(Debug)]
 struct Entry {
     range: Range<u64>,
-    /// Number of the taking.
+    /// Number of the taking that it belongs to.
     mark: u64,
     data: Vec<Slice>,
     ordered: Option<Arc<OrderedExtent>>,
     io_done: bool,
     blockers: u32,
     dependents: Vec<InFlightId>,
-    /// Waits for its blockers before it is decided where it goes.
+    /// Waits for its blockers before its place is decided.
     parked: bool,
     /// The tree has it.
     inserted: bool,
@@ -78,7 +78,7 @@ impl InFlight {
         self.mark
     }
 
-    /// Whether I/O of a taking up to `mark` is not done.
+    /// Whether a taking up to `mark` has I/O that is not done.
     pub(crate) fn io_pending(&self, mark: u64) -> bool {
         self.io_marks
             .first()
@@ -151,7 +151,7 @@ impl InFlight {
         id
     }
 
-    /// Takes a range in, newer than all that is in flight.
+    /// Adds a range, newer than all entries.
     pub(crate) fn insert(&mut self, range: Range<u64>, data: Vec<Slice>) -> InFlightId {
         let older: BTreeSet<InFlightId> = self.covering(range.clone()).map(|(_, id)| id).collect();
         self.mark += 1;
@@ -297,14 +297,14 @@ impl InFlight {
         }
     }
 
-    /// Gives an entry the ordered extent that carries it.
+    /// Sets the ordered extent of an entry.
     pub(crate) fn set_ordered(&mut self, id: InFlightId, ordered: Arc<OrderedExtent>) {
         if let Some(entry) = self.entries.get_mut(&id) {
             entry.ordered = Some(ordered);
         }
     }
 
-    /// Notes that the I/O of an entry is done; true if it may be completed now.
+    /// Records that the I/O of an entry is done; true if it may be completed now.
     pub(crate) fn io_done(&mut self, id: InFlightId) -> bool {
         let Some(entry) = self.entries.get_mut(&id) else {
             return false;
@@ -346,7 +346,7 @@ impl InFlight {
             self.cover.remove(&at);
         }
         if self.entries.is_empty() {
-            // Emptied maps keep a node each.
+            // An emptied map would keep a node allocated.
             self.entries = BTreeMap::new();
             self.cover = BTreeMap::new();
             self.marks = BTreeSet::new();

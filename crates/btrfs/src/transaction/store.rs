@@ -19,8 +19,8 @@ use crate::{Options, Result};
 
 /// A part of the engine above transactions that acts in a commit. It keeps its own state for that.
 ///
-/// A commit calls the hooks in their order here, each for all participants in
-/// the order of [`Store::set_participants`].
+/// A commit calls the hooks in this order, each for all participants in the order of
+/// [`Store::set_participants`].
 pub(crate) trait Participant: Send + Sync {
     /// Space runs out: writes back dirty data and waits until the trees have it. Called before a
     /// commit, by a thread that holds no handle.
@@ -43,7 +43,7 @@ pub(crate) trait Participant: Send + Sync {
     fn completed(&self) {}
 }
 
-/// Block groups whose v1 space cache goes in one handle.
+/// Block groups whose v1 space cache is dropped in one handle.
 const CACHES_AT_ONCE: usize = 8;
 /// Items that go with the cache of a group: header, inode, a few extents and their refs.
 const CACHE_ITEMS: u64 = 12;
@@ -52,7 +52,7 @@ const CACHE_ITEMS: u64 = 12;
 pub(crate) struct Store {
     pub(crate) options: Options,
     pub(crate) health: Health,
-    /// Its clock and random numbers.
+    /// Clock and random numbers of the mount.
     pub(crate) ambient: Ambient,
     pub(crate) counters: Counters,
     pub(crate) volume: Arc<Volume>,
@@ -70,7 +70,7 @@ pub(crate) struct Store {
     pub(crate) nodesize: u32,
     /// Checksum algorithm of tree blocks and data.
     pub(crate) checksum: ChecksumKind,
-    /// fsid that users see.
+    /// The visible fsid.
     pub(crate) fsid: [u8; 16],
     /// Incompatible features, as at the mount.
     pub(crate) incompat: Incompat,
@@ -148,7 +148,7 @@ impl Store {
     }
 
     /// Makes a file system that was opened ready for changes: drops the v1 space cache, which is
-    /// right only as long as nothing else writes.
+    /// right only as long as no other engine writes.
     ///
     /// # Errors
     /// No space, unreadable blocks.

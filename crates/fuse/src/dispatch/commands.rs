@@ -50,7 +50,7 @@ impl Dispatcher {
     /// first (`control::wants_settled`).
     ///
     /// # Errors
-    /// The engine's, `ENOTTY` for an unknown command.
+    /// Errors of the engine; `ENOTTY` for an unknown command.
     pub(crate) fn ioctl(
         &self,
         who: Caller,

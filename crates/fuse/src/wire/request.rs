@@ -7,7 +7,7 @@ use super::abi::{
 };
 use super::{Body, Malformed, Opcode};
 
-/// The operation that a request asks for, with its arguments. Names have no NUL at their end.
+/// The requested operation with its arguments. Names have no NUL at their end.
 #[derive(Debug, Clone)]
 #[allow(missing_docs, reason = "the protocol's names")]
 pub(crate) enum Operation<'a> {
