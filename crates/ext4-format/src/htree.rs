@@ -6,7 +6,7 @@
 //! To readers that do not know hash trees, the root looks like a block with `.` and `..`, and an
 //! inner node like a block with one free entry. Leaves are ordinary directory blocks. A node has an
 //! array of (hash, block). Its first element has no hash: limit and count are stored in its place.
-//! An entry's block has the names with hashes from its own up to that of the next entry. Bit 0 of a
+//! An entry's block has the names with hashes from its own up to the next entry's. Bit 0 of a
 //! hash is 0 in every name's hash; if it is set, names with the same hash begin in the previous
 //! block. With metadata checksums a node has a tail of 8 bytes directly after the room for `limit`
 //! entries.

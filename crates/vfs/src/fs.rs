@@ -192,7 +192,7 @@ pub trait FileSystem: Send + Sync {
     /// may be missing.
     fn referenced(&self) -> Vec<Ino>;
 
-    /// Whether callers refer to so many unused inodes that they should release some of those in
+    /// Whether callers refer to too many unused inodes and should release some of the inodes in
     /// [`crowd`](Self::crowd). A caller asks with an inode after it got a reference to it. The
     /// answer holds for the inodes that share a shard with it.
     fn is_crowded(&self, _ino: Ino) -> bool {

@@ -4,20 +4,19 @@
 //! Logging an inode's names can require more. Current names are compared with the names at the last
 //! commit, because a replay starts from there:
 //!
-//! - A *new* name needs the directories above it that are new or were moved in this transaction,
-//!   and, if the last commit has another inode under that name or index, that inode's new name:
-//!   replay takes the old one away.
+//! - A *new* name needs the directories above it that are new or were moved in this transaction. If
+//!   the last commit has another inode under that name or index, it also needs that inode's new
+//!   name, because replay removes the old one.
 //! - A *lost* name is deleted by replay if the inode has another one in that directory; else the
 //!   directory is logged as existing, with a range item over the one index.
-//! - A name that was lost may have a new owner, by a rename over it: he needs his names logged.
-//! - A name that only the log has, and has no more, leaves the entry that it displaced in the
-//!   last commit: that one is deleted as if its directory had lost it now.
-//! - The names of a file of the last commit changed, and it is the target of the fsync: then all
-//!   that changed in the directories of these names is logged, up to a limit, when no other fsync
-//!   is under way. Replay does not need this. Linux does it, also for files only and not for new
-//!   ones.
-//! - An entry that a directory lost (of those logged in full) is deleted by replay; the inode
-//!   of the entry, if it has other names, needs them logged, or it would be lost.
+//! - If a rename gave the lost name to another inode, that inode's names are logged too.
+//! - If a logged name was removed again, replay must also delete the committed entry that it had
+//!   displaced.
+//! - If a committed file was renamed or linked in this transaction, its fsync also logs other
+//!   changes in those directories, as Linux does: at most 64 names, and only while no other fsync
+//!   runs. Replay does not need this.
+//! - Replay deletes an entry that a directory lost (if the directory is logged in full). If the
+//!   entry's inode has other names, they are logged, because the inode would be lost otherwise.
 //!
 //! Every inode that is touched by any of this brings the [pending](super::pending) inodes of its
 //! group.
@@ -49,13 +48,13 @@ const MOST_NEIGHBOURS: usize = 64;
 /// Inodes whose `io` locks are held, by number.
 pub(super) type Locked = BTreeMap<u64, Arc<Inode>>;
 
-/// Why there is no plan.
+/// Reasons why there is no plan.
 pub(super) enum Refusal {
     /// Lock these too, and plan again.
     Lock(Vec<Arc<Inode>>),
     /// Commit the transaction.
     Commit(Cause),
-    /// Something cannot be read.
+    /// A block cannot be read.
     Failed(Error),
 }
 
@@ -126,7 +125,7 @@ pub(super) struct Planner<'a> {
 
 impl<'a> Planner<'a> {
     /// A plan for a log of `root` in transaction `transid`, of which the caller holds a handle;
-    /// with all pending inodes, or only those of its `groups`.
+    /// with all pending inodes, or only its `groups`.
     pub(super) fn new(
         files: &'a Arc<Files>,
         root: &'a Arc<Root>,

@@ -37,7 +37,7 @@
 //! | a power cut between data and extent | `tests::order::extents_follow_their_data` |
 //! | written again while in flight | `tests::order::what_is_written_again_in_flight_is_kept` |
 //! | a write fails | `tests::order::a_failed_write_is_told_once` |
-//! | fsync beside other files' writeback | `tests::order::fsync_waits_for_its_file_only` |
+//! | fsync during other files' writeback | `tests::order::fsync_waits_for_its_file_only` |
 //! | a later part is written first | `tests::order::a_growing_file_is_completed_in_order` |
 //! | no block left | `tests::space::a_full_file_system_refuses_at_the_write` |
 
