@@ -1,4 +1,4 @@
-//! Why an fsync commits the transaction though there is a log.
+//! Reasons for committing the transaction although there is a log.
 
 /// A change that a log cannot express, or an error.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]

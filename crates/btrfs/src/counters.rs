@@ -23,9 +23,9 @@ pub(crate) struct Counters {
     pub(crate) commits: AtomicU64,
     /// Contents of logs.
     pub(crate) log: LogCounters,
-    /// How long `fsync` and `fdatasync` took.
+    /// Durations of `fsync` and `fdatasync`.
     pub(crate) fsync_latency: Histogram,
-    /// How long commits took, from being claimed to the superblock's being durable.
+    /// Durations of commits, from the claim to the durable superblock.
     pub(crate) commit_latency: Histogram,
 }
 

@@ -6,7 +6,7 @@ use sapwood_base::Unhealthy;
 use sapwood_btrfs_format::{BlockError, Checksum, ItemError, Key, block};
 use sapwood_vfs as vfs;
 
-/// Why an operation of the engine failed.
+/// Errors of the engine.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {

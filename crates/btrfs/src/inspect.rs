@@ -13,7 +13,7 @@ use crate::{Error, Result};
 /// Bytes of tree blocks kept in memory on the way.
 const CACHE_BYTES: usize = 16 << 20;
 
-/// Which trees to look at.
+/// The trees to look at.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TreeChoice {
     /// All, and the log if there is one.

@@ -37,9 +37,9 @@ pub(crate) enum Rank {
     DirtyRoots,
     /// Pending delayed refs.
     DelayedRefs,
-    /// Which inodes are in memory.
+    /// The table of inodes in memory.
     InodeTable,
-    /// Which files have data in memory.
+    /// The list of files with data in memory.
     ActiveFiles,
     /// Dirty ranges, ordered extents and extent maps of one inode; key: (root id, objectid).
     FileDataState,
@@ -53,7 +53,7 @@ pub(crate) enum Rank {
     SpaceInfo,
     /// Free space of one block group; key: (logical address, 0).
     BlockGroup,
-    /// Which trees are in memory.
+    /// The table of trees in memory.
     RootTable,
     /// Small fields of one tree: its root item and commit root.
     RootState,
@@ -63,7 +63,7 @@ pub(crate) enum Rank {
     BlockCacheShard,
     /// Dirty blocks of a transaction.
     DirtyBlocks,
-    /// Which transactions wait for one ordered extent.
+    /// The list of transactions that wait for one ordered extent.
     OrderedPins,
     /// State and counts of a transaction.
     TransactionState,
@@ -112,7 +112,7 @@ pub(crate) enum TreeClass {
 
 pub(crate) use lock::assert_held_at_most;
 
-/// Notes that this thread takes a lock, until dropped.
+/// Records that this thread takes a lock, until dropped.
 pub(crate) type Held = lock::Held<Rank>;
 /// A mutex with a rank; its data lives inside.
 pub(crate) type RankedMutex<T> = lock::RankedMutex<Rank, T>;

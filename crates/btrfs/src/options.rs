@@ -1,4 +1,4 @@
-//! How a file system is mounted.
+//! Options of a mount.
 
 mod log_policy;
 
@@ -15,7 +15,7 @@ pub(crate) use log_policy::LogPolicy;
 #[cfg(feature = "ablation")]
 pub use log_policy::LogPolicy;
 
-/// Which subvolume is the root of the mount.
+/// The subvolume at the root of the mount.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum SubvolumeChoice {
     /// The one that the file system names as its default.
@@ -44,7 +44,8 @@ pub struct Options {
     pub cache_bytes: usize,
     /// Bytes of file data that may be dirty.
     pub dirty_bytes: usize,
-    /// How long a write of metadata waits for space on the host before the mount becomes read-only.
+    /// Time that a write of metadata waits for space on the host before the mount becomes
+    /// read-only.
     pub patience: Duration,
     /// Bytes of inodes kept in memory.
     pub inode_bytes: usize,

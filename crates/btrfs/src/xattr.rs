@@ -121,7 +121,7 @@ fn put(
     })
 }
 
-/// Stores or removes an attribute without any check but for room, as part of an operation.
+/// Stores or removes an attribute, checking only the room, as part of an operation.
 pub(crate) fn replace(
     h: &mut Handle,
     inode: &Inode,

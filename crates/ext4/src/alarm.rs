@@ -37,7 +37,7 @@ pub(crate) enum Work {
 }
 
 impl Alarm {
-    /// Nothing to do yet.
+    /// An alarm without work.
     pub(crate) fn new() -> Self {
         Self {
             state: RankedMutex::new(Rank::Leaf, State::default()),

@@ -1,4 +1,4 @@
-//! Why an fsync commits a whole transaction rather than making a fast commit, and how often.
+//! Reasons for committing a whole transaction rather than making a fast commit, and their counts.
 
 use std::num::NonZeroU8;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -66,7 +66,7 @@ impl Reason {
         known.unwrap_or(Self::Operation)
     }
 
-    /// Its name among the counters.
+    /// Name of the counter.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Operation => "operation",

@@ -3,7 +3,7 @@
 use sapwood_ext4_format as format;
 use sapwood_vfs as vfs;
 
-/// Why an operation of the engine failed.
+/// Errors of the engine.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -31,7 +31,7 @@ pub enum Error {
     /// The journal is on another device.
     #[error("the journal is on another device, which is not supported")]
     ExternalJournal,
-    /// The journal is to be left alone, but the mount is to be written to.
+    /// The options leave the journal alone, but ask for a writable mount.
     #[error("noload needs ro")]
     NoLoadNeedsReadOnly,
     /// The image was made larger than the device that holds it.

@@ -1,4 +1,4 @@
-//! How a file system is mounted.
+//! Options of a mount.
 
 use std::time::Duration;
 
@@ -51,7 +51,8 @@ pub struct Options {
     pub cache_bytes: usize,
     /// Bytes of file data that may be dirty.
     pub dirty_bytes: usize,
-    /// How long a write of metadata waits for space on the host before the mount becomes read-only.
+    /// Time that a write of metadata waits for space on the host before the mount becomes
+    /// read-only.
     pub patience: Duration,
     /// Bytes of inodes kept in memory.
     pub inode_bytes: usize,
@@ -65,7 +66,7 @@ pub struct Options {
     pub dense: bool,
     /// Threads for writeback; 0: as many as there are processors.
     pub threads: usize,
-    /// How a free inode is found.
+    /// The search for a free inode.
     #[cfg(feature = "ablation")]
     pub alloc: AllocPolicy,
     /// Kind of fast commits, if the image has that feature.
@@ -126,7 +127,7 @@ impl Options {
         self.inode_bytes = memory.inodes;
     }
 
-    /// How a free inode is found.
+    /// The search for a free inode.
     pub(crate) const fn alloc_policy(&self) -> AllocPolicy {
         #[cfg(feature = "ablation")]
         return self.alloc;
@@ -135,7 +136,7 @@ impl Options {
     }
 }
 
-/// How a free inode is found: with all mechanisms.
+/// The search for a free inode: with all mechanisms.
 ///
 /// A normal build has no fields here, every answer is a constant, and the compiler removes the
 /// excluded code. With the feature `ablation` each mechanism can be replaced by its predecessor, so
@@ -157,7 +158,7 @@ impl AllocPolicy {
     }
 }
 
-/// How a free inode is found.
+/// The search for a free inode.
 #[cfg(feature = "ablation")]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct AllocPolicy {

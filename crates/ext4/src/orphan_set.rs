@@ -1,4 +1,4 @@
-//! Which inodes are orphans, and where each of them is recorded on disk.
+//! The orphans, and the place of each record on disk.
 //!
 //! The orphan file has blocks of slots, each empty or with the number of an orphan.
 
@@ -29,7 +29,7 @@ pub(crate) struct Orphans {
 /// State under the lock of [`Orphans`].
 #[derive(Default)]
 pub(crate) struct State {
-    /// Where each orphan is recorded.
+    /// Place of each record.
     pub(crate) places: NumberMap<u32, Place>,
     /// Orphans of the list, the first one last.
     pub(crate) list: Vec<u32>,
@@ -38,7 +38,7 @@ pub(crate) struct State {
 }
 
 impl Orphans {
-    /// None known yet.
+    /// No known orphan.
     pub(crate) fn new() -> Self {
         Self {
             state: RankedMutex::new(Rank::Orphans, State::default()),
@@ -58,7 +58,7 @@ pub(crate) struct Slot {
     slot: usize,
 }
 
-/// Its blocks, held in memory, and their free slots.
+/// The blocks, held in memory, and their free slots.
 pub(crate) struct OrphanFile {
     blocks: Vec<(Arc<Buffer>, Vec<usize>)>,
     /// Block that was used last.

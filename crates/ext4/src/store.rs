@@ -30,7 +30,7 @@ use crate::{Error, Options, Result};
 pub(crate) struct Store {
     pub(crate) options: Options,
     pub(crate) health: Health,
-    /// Its clock and random numbers.
+    /// Clock and random numbers of the mount.
     pub(crate) ambient: Ambient,
     pub(crate) device: Arc<dyn Device>,
     /// Fields that never change while mounted.
@@ -48,7 +48,7 @@ pub(crate) struct Store {
     pub(crate) hidden: [u32; 4],
     /// Features that operations set when they first need them.
     pub(crate) on_demand: OnDemand,
-    /// Which inodes are orphans.
+    /// The orphans.
     pub(crate) orphans: Orphans,
     /// The superblock had the state "valid" when it was mounted.
     pub(crate) clean_at_mount: bool,
@@ -85,8 +85,8 @@ impl Store {
         range.start / block_size..range.end.div_ceil(block_size)
     }
 
-    /// Whether only the file system itself uses an inode: the reserved ones but for the root, quota
-    /// files, the orphan file.
+    /// Whether only the file system itself uses an inode: a reserved one except the root, a quota
+    /// file, the orphan file.
     pub(crate) fn is_special(&self, ino: u32) -> bool {
         let reserved = ino < self.geometry.first_ino() && ino != special_ino::ROOT;
         reserved || self.hidden.contains(&ino)

@@ -1,9 +1,9 @@
-//! Why a file system could not be checked at all.
+//! Errors that prevent a check.
 
 use sapwood_btrfs_format::SuperError;
 use thiserror::Error;
 
-/// Why a check produced no report.
+/// Errors of a check without a report.
 #[derive(Debug, Error)]
 pub enum CheckError {
     /// No devices were given.

@@ -1,10 +1,10 @@
-//! Everything that a check can find, one variant per cause.
+//! All findings of a check, one variant per cause.
 
 use sapwood_base::findings;
 use sapwood_btrfs_format::{BlockError, BlockGroupFlags, Checksum, InlineRef, Key, SuperError};
 use thiserror::Error;
 
-/// Why a copy of a block could not be used.
+/// Reasons why a copy of a block is unusable.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum BlockFault {
     /// The device could not read it.

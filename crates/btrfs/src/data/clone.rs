@@ -85,7 +85,7 @@ pub(crate) fn copy_range(
     Ok(len)
 }
 
-/// Which part of the range can be shared.
+/// The part of the range that can be shared.
 fn shareable(
     store: &Store,
     from: &Inode,
@@ -111,7 +111,7 @@ fn shareable(
     }
     let head = (sector - from_offset % sector) % sector;
     let end = from_offset + len;
-    // The last sector of the source can be shared if it is to be the last of the target.
+    // The last sector of the source can be shared if it becomes the last of the target.
     let ends_both = end == from_size && to_offset + len >= to_size;
     let tail = if ends_both {
         end

@@ -1,4 +1,4 @@
-//! Decides where a range in flight goes, and makes its ordered extents.
+//! Decides the place of a range in flight, and makes its ordered extents.
 //!
 //! # How it works
 //! [`decide`] sends a range into the tree (inline), over existing extents ([`overwrite`]), or to
@@ -48,7 +48,7 @@ pub(super) fn end_batch(files: &Arc<Files>, batch: Batch) {
     submit(files, batch.writes.into_inner(), true);
 }
 
-/// Decides where an entry goes, and sends it there.
+/// Decides the place of an entry, and sends it there.
 pub(super) fn decide(
     files: &Arc<Files>,
     inode: &Arc<Inode>,
@@ -201,7 +201,7 @@ fn copy(files: &Arc<Files>, inode: &Arc<Inode>, id: InFlightId, dispatch: Dispat
     }
 }
 
-/// How the data of a file is to be compressed, and whether to try whatever it looks like.
+/// The wanted compression of a file's data, and whether to try it on any data.
 #[derive(Clone, Copy)]
 struct Wanted {
     how: Compression,
@@ -246,8 +246,7 @@ fn compression(files: &Arc<Files>, inode: &Arc<Inode>) -> Result<Option<Wanted>>
     }))
 }
 
-/// Compresses an entry of at most one piece and sends it on; one that does not shrink goes
-/// as it is.
+/// Compresses an entry of at most one piece and sends it on; incompressible data stays as it is.
 pub(super) fn compress(
     files: &Arc<Files>,
     inode: &Arc<Inode>,
@@ -305,7 +304,7 @@ fn shrink(store: &Store, wanted: Wanted, bytes: &[u8]) -> Option<Vec<u8>> {
     Some(packed)
 }
 
-/// Notes in the superblock that an algorithm is in use, which older readers do not know.
+/// Records in the superblock that an algorithm is in use, which older readers do not know.
 fn use_feature(store: &Store, how: Compression) {
     match how {
         Compression::Zlib(_) => {}
@@ -398,7 +397,7 @@ fn place_together(files: &Arc<Files>, batch: &Batch) {
     }
 }
 
-/// Takes extents for an entry that goes to disk as it is.
+/// Takes extents for an uncompressed entry.
 fn allocate(files: &Arc<Files>, inode: &Arc<Inode>, id: InFlightId, dispatch: Dispatch<'_>) {
     let Some((range, _)) = inode.data.state.lock().in_flight.get(id) else {
         return;
@@ -432,7 +431,7 @@ fn allocate(files: &Arc<Files>, inode: &Arc<Inode>, id: InFlightId, dispatch: Di
     }
 }
 
-/// Makes the ordered extent of an entry that goes to a new extent as it is.
+/// Makes the ordered extent of an uncompressed entry in a new extent.
 fn order_new(
     files: &Arc<Files>,
     inode: &Arc<Inode>,

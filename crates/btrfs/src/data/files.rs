@@ -73,7 +73,7 @@ pub(crate) enum Work {
 pub(crate) struct DataWrite {
     pub(super) inode: Arc<Inode>,
     pub(super) ordered: Arc<OrderedExtent>,
-    /// Where in the bytes of the ordered extent they begin.
+    /// Start of the bytes in the ordered extent.
     pub(super) at: u64,
     pub(super) slices: Vec<Slice>,
 }
@@ -87,7 +87,7 @@ pub(super) struct Batch {
     pub(super) plain: RefCell<Vec<(Arc<Inode>, InFlightId)>>,
 }
 
-/// Where the work of a flush is done.
+/// The threads that do the work of a flush.
 #[derive(Clone, Copy)]
 pub(super) enum Dispatch<'a> {
     /// In this thread; writes are collected.
@@ -118,7 +118,7 @@ struct OverwritesOfTree {
 }
 
 impl Overwrites {
-    /// None is in flight, and no tree is frozen.
+    /// No overwrite in flight, no frozen tree.
     pub(super) fn new() -> Self {
         Self {
             trees: RankedMutex::new(Rank::Leaf, HashMap::new()),

@@ -29,7 +29,7 @@ pub(super) fn clear(files: &Arc<Files>, inode: &Arc<Inode>, range: Range<u64>) -
         let size = sector_ceil(files, inode.state.lock().size);
         let result = replace_with_hole(&mut h, inode, at..end, size);
         if end == range.end {
-            // Dirty ranges that went may have been all that the size on disk waited for.
+            // The size on disk may have waited only for the dropped ranges.
             let data = inode.data.state.lock();
             raise_disk_size(&data, &mut inode.state.lock());
         }

@@ -21,11 +21,11 @@ use crate::transaction::Store;
 
 /// Bytes of one write request.
 pub(super) const MAX_WRITE: u64 = 4 << 20;
-/// Bytes up to which an ordered extent is written by the thread that decided where it goes.
+/// Bytes up to which the thread that decides the place of an ordered extent also writes it.
 pub(super) const SHORT: u64 = 1 << 20;
 
 impl DataWrite {
-    /// Where its bytes go, if not into the tree.
+    /// Address of its bytes, if they do not go into the tree.
     fn address(&self) -> Option<u64> {
         match &self.ordered.target {
             Target::New(stored) | Target::Overwrite(stored) | Target::Prealloc(stored) => {
@@ -142,7 +142,7 @@ fn write_run(files: &Arc<Files>, run: &[DataWrite], queued: bool) {
 pub(super) struct Done {
     inode: Arc<Inode>,
     ordered: Arc<OrderedExtent>,
-    /// Nothing older that it overlaps is in flight, so it can be completed.
+    /// No older overlapping entry is in flight, so it can be completed.
     ready: bool,
 }
 

@@ -23,7 +23,7 @@ pub(crate) struct Stored {
     pub(crate) ram_len: u64,
     /// Number of the compression, 0 for none.
     pub(crate) compression: u8,
-    /// Where in the uncompressed extent the map begins.
+    /// Start of the map in the uncompressed extent.
     pub(crate) offset: u64,
     /// Transid in which it was made.
     pub(crate) generation: u64,

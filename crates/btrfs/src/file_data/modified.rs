@@ -79,7 +79,7 @@ impl ModifiedMaps {
         clear(&mut self.maps, range, |old| old.map.range(), cut);
     }
 
-    /// Notes that a range has this content since `transid`.
+    /// Records that a range has this content since `transid`.
     pub(crate) fn set(
         &mut self,
         map: ExtentMap,

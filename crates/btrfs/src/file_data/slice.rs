@@ -3,7 +3,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Some of the bytes that one dirty piece had.
+/// Part of the bytes of one dirty piece.
 #[derive(Debug, Clone)]
 pub(crate) struct Slice {
     bytes: Arc<Vec<u8>>,

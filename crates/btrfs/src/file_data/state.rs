@@ -36,14 +36,14 @@ pub(crate) struct DataState {
     pub(crate) promised: Option<Arc<DataReservation>>,
     /// Metadata promised to the completions to come.
     pub(crate) promised_metadata: Option<Arc<MetadataReservation>>,
-    /// Where the file's last extent ended.
+    /// End of the file's last extent.
     pub(crate) hint: u64,
     /// Number of failed writes, and the number that a flush has reported.
     pub(crate) failures: u64,
     pub(crate) failures_told: u64,
     /// Number of writes for which the host had no space.
     pub(crate) refusals: u64,
-    /// Where the last read ended, and how far was asked for ahead of it.
+    /// State of read-ahead.
     pub(crate) ahead: ReadAhead,
 }
 
@@ -53,8 +53,8 @@ impl DataState {
         self.dirty.bytes() + self.in_flight.bytes()
     }
 
-    /// Makes the bytes of an entry dirty again, but for those that were written again since.
-    /// Returns how many.
+    /// Makes the bytes of an entry dirty again, except bytes that were written again since. Returns
+    /// their number.
     pub(crate) fn put_back(&mut self, id: InFlightId) -> u64 {
         let Some((range, data)) = self.in_flight.get(id) else {
             return 0;
@@ -111,7 +111,7 @@ impl DataState {
 }
 
 impl FileData {
-    /// Nothing in memory.
+    /// A file without data in memory.
     pub(crate) fn new(root: u64, objectid: u64) -> Self {
         Self {
             state: RankedMutex::with_key(
@@ -183,7 +183,7 @@ impl FileData {
         }
     }
 
-    /// Notes that a range has this content since `transid`.
+    /// Records that a range has this content since `transid`.
     pub(crate) fn note_change(&self, map: ExtentMap, transid: u64) {
         self.state.lock().modified.set(map, Some(transid), None);
     }

@@ -123,8 +123,9 @@ impl InoMap {
     }
 }
 
-/// Makes sure that the highest inode number of a tree is known. Before an inode goes: no mount
-/// uses a number twice, or a log could name an inode that the last commit has as another one.
+/// Makes sure that the highest inode number of a tree is known. Called before an inode is deleted:
+/// no mount uses a number twice, or a log could name an inode that the last commit has as another
+/// one.
 pub(crate) fn know_objectids(store: &Store, root: &Root) -> Result<()> {
     let highest = root.highest_objectid();
     if highest.load(Ordering::Acquire) == 0 {

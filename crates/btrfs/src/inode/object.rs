@@ -47,7 +47,7 @@ pub(crate) struct Stub {
 pub struct Inode {
     /// Tree that it is in.
     pub(crate) root: Arc<Root>,
-    /// Its number in that tree.
+    /// Inode number in that tree.
     pub(crate) objectid: u64,
     /// Type; never changes.
     pub(crate) kind: FileKind,
@@ -110,9 +110,9 @@ pub(crate) struct InodeState {
     pub(crate) otime: Timestamp,
     /// Transaction whose commit will write the inode item; 0 if none will.
     pub(crate) queued_in: u64,
-    /// The inode and its items are gone; only references keep the object.
+    /// The inode and its items were deleted; only references keep the object.
     pub(crate) deleted: bool,
-    /// Its deletion has begun: no thread gets a reference any more.
+    /// The deletion has begun: no thread gets a reference any more.
     pub(crate) dying: bool,
     /// It has no name, and the commit will add its orphan item.
     pub(crate) orphan_delayed: bool,
@@ -227,20 +227,20 @@ impl InodeState {
         self.shrinks = self.shrinks.wrapping_add(1);
     }
 
-    /// Notes a change of the content: mtime, ctime and the change counter.
+    /// Records a change of the content: mtime, ctime and the change counter.
     pub(crate) fn content_changed(&mut self, now: Timestamp) {
         self.mtime = now;
         self.ctime = now;
         self.sequence = self.sequence.wrapping_add(1);
     }
 
-    /// Notes a change of the inode: ctime and the change counter.
+    /// Records a change of the inode: ctime and the change counter.
     pub(crate) fn inode_changed(&mut self, now: Timestamp) {
         self.ctime = now;
         self.sequence = self.sequence.wrapping_add(1);
     }
 
-    /// Notes that a name came or went in transaction `transid`.
+    /// Records that a name was added or removed in transaction `transid`.
     pub(crate) fn names_changed(&mut self, transid: u64) {
         self.names_in = transid;
         self.names_version = self.names_version.wrapping_add(1);
@@ -383,7 +383,7 @@ impl Inode {
         self.is_linked() && !self.root.is_dead() && !self.data.has_untold_failure()
     }
 
-    /// Bytes of memory that it takes, but for dirty data.
+    /// Bytes in memory, without dirty data.
     pub(super) fn footprint(&self) -> usize {
         size_of::<Self>() + self.data.footprint() + self.dir.footprint()
     }

@@ -62,7 +62,7 @@ impl File for Inode {
 
 impl InodeTable {
     /// An empty table for a mount of the subvolume `mounted`, that keeps inodes of about `bound`
-    /// bytes, but for those that are held.
+    /// bytes, in addition to held ones.
     pub(crate) fn new(mounted: u64, bound: usize) -> Self {
         Self {
             inodes: ResidentTable::new(Rank::InodeTable, bound),

@@ -147,8 +147,8 @@ fn a_new_inode_is_in_memory_before_its_items_are_in_the_tree() {
     let before = file(&fs, fs.root(), "before");
     let (tree, objectid) = fs.engine.inodes.numbers().key(before).unwrap();
     let root = fs.engine.roots.get(tree).unwrap();
-    // Behind a commit the top block has to be copied. So nothing gets into the tree, but all can be
-    // read.
+    // After a commit the top block must be copied. So nothing gets into the tree, but everything
+    // can be read.
     fs.sync().unwrap();
     let held = root.hold_node();
     let creator = {

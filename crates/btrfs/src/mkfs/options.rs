@@ -9,7 +9,7 @@ use super::error::MkfsError;
 /// Bytes of a sector; the only size that every kernel can mount.
 pub(crate) const SECTOR_SIZE: u32 = 4096;
 
-/// How many copies a block group has.
+/// Number of copies in a block group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Profile {
     /// One.

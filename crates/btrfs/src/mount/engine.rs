@@ -23,7 +23,7 @@ pub(crate) struct Engine {
     subvolumes: Arc<Subvolumes>,
     /// Held by the thread that moves a name from one directory to another.
     pub(crate) topology: RankedMutex<()>,
-    /// fsyncs under way.
+    /// fsyncs in progress.
     pub(crate) fsyncs: Fsyncs,
 }
 

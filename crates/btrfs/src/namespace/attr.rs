@@ -11,7 +11,7 @@ use crate::transaction::{Handle, Store};
 use crate::xattr;
 use crate::{Error, Result};
 
-/// Stores changes of attributes, but for the length. See [`vfs::front::Engine::setattr`].
+/// Stores changes of attributes, except the length. See [`vfs::front::Engine::setattr`].
 pub(crate) fn setattr(
     store: &Arc<Store>,
     inode: &Arc<Inode>,
@@ -140,7 +140,7 @@ pub(crate) fn set_privileges(
     h.finish(done)
 }
 
-/// Notes a change of the content that no completion of data will note. Expects the `io` lock
+/// Records a change of the content that no completion of data will record. Expects the `io` lock
 /// exclusively.
 pub(crate) fn content_changed(store: &Arc<Store>, inode: &Arc<Inode>) -> Result<()> {
     let h = store.start(1)?;

@@ -41,7 +41,7 @@ impl Namespace {
         }
     }
 
-    /// Tells the log that a name is gone. Expects both `io` locks exclusively.
+    /// Reports a removed name to the log. Expects both `io` locks exclusively.
     pub(super) fn name_removed(&self, h: &mut Handle, dir: &Arc<Inode>, inode: &Arc<Inode>) {
         if h.trans().log.is_filled() {
             self.log.name_removed(h, dir, inode);

@@ -54,7 +54,7 @@ enum Form {
     Plain,
 }
 
-/// Where the parts of a position are.
+/// Positions of the parts of a position.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Layout {
     /// Bits of the index.

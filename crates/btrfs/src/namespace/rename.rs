@@ -93,7 +93,7 @@ pub(crate) fn rename(
     h.finish(done)
 }
 
-/// Whether a rename would move anything but a subvolume from one subvolume to another.
+/// Whether a rename would move a name that is no subvolume's from one subvolume to another.
 pub(crate) fn crosses_subvolumes(
     source: &Found<'_>,
     target: Option<&Found<'_>>,

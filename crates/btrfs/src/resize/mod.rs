@@ -35,10 +35,10 @@ use parts::{Group, STRIPE_LEN};
 const UNIT: u64 = 4096;
 /// Items that a step changes, about. It may take more than that from the reserved free space.
 const STEP_ITEMS: u64 = 12;
-/// Smallest part of a chunk that is split off to fill a hole, if no size has to be reached.
+/// Smallest part of a chunk that is split off to fill a hole, unless a size must be reached.
 const LEAST_PART: u64 = 1 << 20;
 
-/// Why a file system keeps its size.
+/// Errors of a resize; the file system keeps its size.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ResizeError {
@@ -53,7 +53,7 @@ pub enum ResizeError {
     PastEnd {
         /// Device name.
         device: String,
-        /// Its size in bytes.
+        /// Size in bytes.
         size: u64,
         /// The size that was asked for.
         wanted: u64,

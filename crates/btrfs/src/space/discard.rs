@@ -93,7 +93,7 @@ impl Space {
     }
 }
 
-/// The part of free space that is to be discarded: (start, end).
+/// The part of free space to discard: (start, end).
 fn clipped(range: &TrimRange, from: u64, to: u64) -> Option<(u64, u64)> {
     let (from, to) = (
         from.max(range.start),

@@ -108,7 +108,7 @@ pub(crate) enum Applied {
     Inserted,
     /// It is still in use.
     Changed,
-    /// Its last ref and its item were removed.
+    /// The last ref and the item were removed.
     Removed,
 }
 

@@ -71,7 +71,7 @@ impl Sums {
 pub(crate) struct SpaceInfo {
     /// Content of its groups.
     pub(crate) content: BlockGroupFlags,
-    /// Its groups, in the order in which they are tried.
+    /// Block groups, in the order in which they are tried.
     pub(crate) groups: RankedRwLock<Vec<Arc<BlockGroup>>>,
     sums: RankedMutex<Sums>,
     /// Position of the next tree block, for each [stream](super::alloc).

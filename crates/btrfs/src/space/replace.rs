@@ -34,7 +34,7 @@ use sapwood_base::RangeSet;
 pub(crate) struct Placed {
     /// Logical address of the chunk.
     pub(crate) logical: u64,
-    /// Which of its stripes.
+    /// Number of the stripe.
     pub(crate) stripe: usize,
     /// Device id.
     pub(crate) devid: u64,
@@ -251,7 +251,7 @@ impl Space {
         free_space_tree::update(&mut store, &self.span(group), &delta)
     }
 
-    /// Removes a group from memory in which nothing is under way.
+    /// Removes an unused group from memory.
     fn detach(&self, group: &Arc<BlockGroup>) -> Result<()> {
         let state = group.lock();
         let busy = state.reserved > 0 || state.pinned > 0 || !state.delta.is_empty();
@@ -346,7 +346,7 @@ fn within(ranges: &[(u64, u64)], start: u64, len: u64) -> RangeSet {
     inside
 }
 
-/// Where a chunk that begins at `logical` may be cut: from the boundary at or before `at`.
+/// The boundary at or before `at` where a chunk that begins at `logical` may be cut.
 pub(crate) fn boundary(logical: u64, at: u64) -> u64 {
     at - (at - logical) % STRIPE_LEN
 }

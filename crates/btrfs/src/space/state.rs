@@ -40,7 +40,7 @@ pub(crate) struct Space {
     pub(super) system: Arc<SpaceInfo>,
     pub(super) groups: RankedRwLock<BTreeMap<u64, Arc<BlockGroup>>>,
     pub(super) devices: RankedMutex<Devices>,
-    /// Deletions of files that are under way.
+    /// Deletions of files in progress.
     pub(crate) deletions: Deletions,
     /// Groups that have no items yet.
     pub(super) fresh: RankedMutex<Vec<Arc<BlockGroup>>>,

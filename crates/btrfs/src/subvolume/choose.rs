@@ -1,4 +1,4 @@
-//! Which subvolume a mount shows, and ids of subvolumes.
+//! The subvolume of a mount, and ids of subvolumes.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;

@@ -24,7 +24,7 @@ const GROUP_ITEMS: u64 = 8;
 const TRIES: u32 = 3;
 /// Time that [`clean_now`] waits for threads with objects that no caller refers to.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// Its pause between two rounds.
+/// Pause between two rounds.
 const PAUSE: Duration = Duration::from_millis(1);
 
 /// The cleaner thread.
@@ -46,7 +46,7 @@ pub(crate) fn run(subvolumes: &Arc<Subvolumes>) {
     }
 }
 
-/// Cleans up all that was deleted before the call; false if that cannot be done now.
+/// Cleans up everything that was deleted before the call; false if that is not possible now.
 pub(crate) fn clean_now(subvolumes: &Arc<Subvolumes>) -> bool {
     // No round of the cleaner's thread may run between a commit and this round: it may change a
     // tree, which then has to wait again.
@@ -81,7 +81,7 @@ pub(crate) fn clean_now(subvolumes: &Arc<Subvolumes>) -> bool {
     false
 }
 
-/// Does all that can be done now. True if something is left that has to wait.
+/// Does all possible work. True if work is left that has to wait.
 ///
 /// # Errors
 /// Unreadable blocks; [`Error::NoSpace`](crate::Error::NoSpace) and
@@ -148,10 +148,10 @@ pub(crate) fn dead_ids(subvolumes: &Arc<Subvolumes>) -> Result<Vec<u64>> {
     orphan_item::all(subvolumes, &subvolumes.roots.root_tree)
 }
 
-/// Drops a dead tree as far as it can now be done; true if it is gone.
+/// Drops a dead tree as far as possible; true if it was dropped completely.
 fn drop_tree(subvolumes: &Arc<Subvolumes>, root: &Arc<Root>) -> Result<bool> {
-    // Its deletion must be durable first: then all its blocks are on disk, and no handle that
-    // could change it is open.
+    // The deletion must be durable first: then all blocks are on disk, and no handle that could
+    // change the tree is open.
     if root.last_trans() > subvolumes.last_committed() || !evict(subvolumes, root)? {
         return Ok(false);
     }

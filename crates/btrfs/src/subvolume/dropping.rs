@@ -38,7 +38,7 @@ use crate::{Error, Result};
 struct Frame {
     block: Arc<TreeBlock>,
     bytes: Arc<[u8]>,
-    /// Its children are counted for it, not for the tree.
+    /// Children are counted for the block, not for the tree.
     full: bool,
     /// Next child.
     slot: usize,
@@ -103,8 +103,8 @@ impl Dropping {
         }
     }
 
-    /// Drops refs until about `budget` of them were changed; true when nothing is left of the
-    /// tree but its root item.
+    /// Drops refs until about `budget` of them were changed; true when only the tree's root item is
+    /// left.
     ///
     /// Stops for good before a block that cannot be read, see [`stuck`](Self::stuck).
     ///

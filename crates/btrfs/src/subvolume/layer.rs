@@ -16,7 +16,7 @@ use crate::namespace::Namespace;
 use crate::transaction::{Handle, Participant};
 use crate::tree::{BlockCache, Root, TreeRead};
 
-/// How long a deleted subvolume that is still in use is left alone.
+/// Time until the next attempt for a deleted subvolume that is still in use.
 const RETRY: Duration = Duration::from_secs(2);
 
 /// Work of the cleaner.
@@ -57,7 +57,7 @@ impl Cleaner {
         self.wake.notify_one();
     }
 
-    /// Notes that a transaction was committed.
+    /// Records that a transaction was committed.
     pub(crate) fn committed(&self) {
         self.work.lock().committed = true;
         self.wake.notify_one();

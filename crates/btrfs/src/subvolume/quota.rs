@@ -86,7 +86,7 @@ pub(super) fn add_group(h: &mut Handle, subvolume: u64) -> Result<()> {
     )
 }
 
-/// Deletes the group of a subvolume that is gone.
+/// Deletes the group of a deleted subvolume.
 ///
 /// # Errors
 /// Unreadable blocks, no space.

@@ -159,13 +159,13 @@ impl Claim<'_> {
         Ok(())
     }
 
-    /// All that has to see the transaction at rest. Afterwards none of its blocks changes.
+    /// The steps that need the transaction at rest. Afterwards none of its blocks changes.
     fn settle(&self, h: &mut Handle) -> Result<SuperSet> {
         if !sapwood_fault::planted(43) {
             h.write_delayed()?;
         }
         if self.trans.dirty_roots.all().is_empty() {
-            // The root tree has to be of the superblock's generation, so something must change.
+            // The root tree must have the superblock's generation, so a block must change.
             h.record_root(&self.store.roots.get(objectid::FS_TREE)?);
         }
         let store = self.store;

@@ -117,8 +117,7 @@ impl DirtyRoots {
     }
 }
 
-/// Blocks of the log trees of one transaction: which are to be written, and whose space is released
-/// when.
+/// Blocks of the log trees of one transaction: blocks to write, and blocks to release.
 ///
 /// Log blocks are in no extent tree: their space is handed out in memory only. One that was never
 /// written is released as soon as it is freed. One that was written may be part of the log that the
@@ -149,7 +148,7 @@ impl Default for LogBlocks {
 }
 
 impl LogBlocks {
-    /// Notes an address that was handed out.
+    /// Records an address that was allocated.
     pub(crate) fn took(&self, bytenr: u64) {
         self.space.lock().taken.insert(bytenr);
     }

@@ -40,7 +40,7 @@ pub(crate) struct Handle {
 }
 
 impl Handle {
-    /// Transid: the generation of all that is changed by it.
+    /// Transid: the generation of everything that the handle changes.
     pub(crate) fn transid(&self) -> u64 {
         self.trans.transid
     }
@@ -60,15 +60,15 @@ impl Handle {
         self.entry == Entry::Commit
     }
 
-    /// Notes that something changes.
+    /// Records a change.
     pub(crate) fn mark_dirty(&self) {
         self.store.transactions.mark_dirty(&self.trans);
     }
 
-    /// Notes that `root` changes.
+    /// Records a change of `root`.
     pub(crate) fn record_root(&self, root: &Arc<Root>) {
         if root.id() == objectid::TREE_LOG {
-            // Its root item goes into the log root tree, not into a commit.
+            // The root item goes into the log root tree, not into a commit.
             root.set_last_trans(self.transid());
             return;
         }
@@ -113,7 +113,7 @@ impl Handle {
         self.store.transactions.wake();
     }
 
-    /// Writes all that is delayed in its transaction. For the commit.
+    /// Writes all delayed items of its transaction. For the commit.
     ///
     /// # Errors
     /// Unreadable blocks, no space.

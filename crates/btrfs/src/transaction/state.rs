@@ -10,11 +10,11 @@ pub(crate) enum State {
     CommitStart,
     /// The committer is alone in it.
     CommitDoing,
-    /// Nothing of it changes any more; the next transaction runs.
+    /// Its contents are fixed; the next transaction runs.
     Unblocked,
     /// Durable.
     SuperWritten,
-    /// Its pinned space is free again, or it failed.
+    /// The pinned space is free again, or the transaction failed.
     Completed,
 }
 
@@ -39,7 +39,7 @@ impl State {
         Self::Completed,
     ];
 
-    /// Which handles each state admits.
+    /// The handles that each state admits.
     const ENTERS: [(Self, &[Entry]); 6] = [
         (Self::Running, &[Entry::Start, Entry::Join, Entry::Commit]),
         (Self::CommitStart, &[Entry::Join, Entry::Commit]),

@@ -15,8 +15,7 @@ use crate::lock::{Rank, RankedMutex, RankedMutexGuard};
 use crate::space::{MetadataReservation, SpaceChanges};
 use sapwood_base::Health;
 
-/// State that a part above transactions keeps for one transaction, which knows nothing of it and
-/// drops it when it goes.
+/// State that a part above transactions keeps for one transaction, which drops it at its end.
 #[derive(Default)]
 pub(crate) struct Slot(OnceLock<Box<dyn Any + Send + Sync>>);
 
@@ -35,7 +34,7 @@ impl Slot {
 
 /// One transaction. Counts and state change only under the lock of [`Transactions`].
 pub(crate) struct Transaction {
-    /// Its id: the generation of all that it writes.
+    /// Id: the generation of everything that it writes.
     pub(crate) transid: u64,
     state: AtomicU8,
     /// Handles that came by [`Entry::Start`].
@@ -83,7 +82,7 @@ impl Transaction {
         }
     }
 
-    /// Its state now.
+    /// The current state.
     pub(crate) fn state(&self) -> State {
         State::from_u8(self.state.load(Ordering::SeqCst))
     }
@@ -236,7 +235,7 @@ impl Transactions {
         }
     }
 
-    /// Notes that something changed in `trans`, so that it will be committed.
+    /// Records a change in `trans`, so that it will be committed.
     pub(super) fn mark_dirty(&self, trans: &Transaction) {
         if !trans.dirty.swap(true, Ordering::SeqCst) {
             let _table = self.table.lock();
@@ -401,7 +400,7 @@ impl Transactions {
         self.overfull.store(transid, Ordering::Relaxed);
     }
 
-    /// The transaction that has to be committed before it grows further.
+    /// The transaction that must be committed before it grows further.
     pub(super) fn overfull(&self) -> Option<u64> {
         let transid = self.overfull.load(Ordering::Relaxed);
         (transid > 0 && transid > self.last_committed()).then_some(transid)

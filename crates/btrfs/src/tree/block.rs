@@ -78,7 +78,7 @@ impl TreeBlock {
         self.level
     }
 
-    /// Whether it still has to be written.
+    /// Whether it must still be written.
     pub(crate) fn is_dirty(&self) -> bool {
         self.dirty.load(Ordering::Acquire)
     }

@@ -272,7 +272,7 @@ fn read_chunks(blocks: &BlockCache, chunk_tree: &Root, num_devices: u64) -> Resu
     Ok(())
 }
 
-/// Everything needed to read trees.
+/// The parts needed to read trees.
 #[derive(Debug)]
 pub(crate) struct Opened {
     /// Devices and chunk map.

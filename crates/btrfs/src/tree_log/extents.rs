@@ -61,7 +61,7 @@ pub(super) fn write(
 /// Checksums of neighbouring sectors, one after another: address of the first sector, checksums.
 type Run = (u64, Vec<u8>);
 
-/// Logs a map, all but its checksums, which are added to `sums`.
+/// Logs a map without its checksums, which are added to `sums`.
 fn one(
     w: &mut Writer<'_>,
     inode: &Arc<Inode>,

@@ -69,13 +69,13 @@ const ITEMS: u64 = 8;
 
 /// The outcome of an fsync.
 pub(crate) enum Outcome {
-    /// Nothing had changed.
+    /// The inode had not changed.
     Empty,
     /// The log is durable.
     Logged,
-    /// The transaction has to be committed.
+    /// The transaction must be committed.
     Commit(Cause),
-    /// The commit of this transaction has to be waited for; it is under way.
+    /// The commit of this transaction is in progress and must be waited for.
     Await(u64),
 }
 
@@ -207,7 +207,7 @@ fn may_come_back(h: &Handle, log: Option<&SubvolumeLog>, inode: &Inode) -> bool 
     names.map_or(true, |names| !names.is_empty())
 }
 
-/// Why an inode is not logged in the handle's transaction.
+/// The reason why an inode is not logged in the handle's transaction.
 fn refuse(h: &Handle, inode: &Inode) -> Option<Outcome> {
     let (transid, names_in, linked) = {
         let state = inode.state.lock();
@@ -229,7 +229,7 @@ fn refuse(h: &Handle, inode: &Inode) -> Option<Outcome> {
     TransactionLog::of(h.trans()).broken().map(Outcome::Commit)
 }
 
-/// The log that has all of an inode as it is, if nothing that belongs to it has to be added.
+/// The log that has all of the current inode, if no pending inode of its group must be added.
 fn is_logged(h: &Handle, log: &SubvolumeLog, inode: &Inode, groups: bool) -> Option<u64> {
     let found = log.find(inode.objectid)?;
     let logged = *found.logged.lock();

@@ -20,7 +20,7 @@ use crate::inode::Inode;
 
 /// The pending inodes of a subvolume's log.
 pub(super) struct Pending<T = Arc<Inode>> {
-    /// By number: inodes whose names, or directories whose entries, are to be brought up to date.
+    /// By number: inodes whose names, or directories whose entries, must be updated.
     inodes: BTreeMap<u64, T>,
     /// By number: the inodes that an inode is tied to.
     ties: HashMap<u64, BTreeSet<u64>>,
@@ -36,7 +36,7 @@ impl<T> Default for Pending<T> {
 }
 
 impl<T: Clone> Pending<T> {
-    /// An inode is to be brought up to date.
+    /// Marks an inode for an update.
     pub(super) fn add(&mut self, objectid: u64, inode: T) {
         self.inodes.insert(objectid, inode);
     }
@@ -70,7 +70,7 @@ impl<T: Clone> Pending<T> {
         found
     }
 
-    /// All that is pending.
+    /// All pending inodes.
     pub(super) fn all(&self) -> Vec<(u64, T)> {
         let all = self.inodes.iter();
         all.map(|(number, inode)| (*number, inode.clone()))

@@ -78,7 +78,7 @@ pub(super) struct Step {
     pub(super) full: bool,
     /// Entries to log, by index.
     pub(super) entries: BTreeSet<u64>,
-    /// Entries that are gone, by index; true if the last commit has them.
+    /// Removed entries by index; true if the last commit has them.
     pub(super) removed: BTreeMap<u64, bool>,
 }
 
@@ -432,7 +432,7 @@ impl<'a> Planner<'a> {
         Ok(())
     }
 
-    /// The entries of a directory that is, or is to be, logged in full.
+    /// The entries of a directory that is, or will be, logged in full.
     fn directory(&mut self, dir: &Arc<Inode>, full: bool) -> Result<(), Refusal> {
         let whole = !self.files.options.log_policy().single_names();
         let changes: Changes = dir.dir.changes(self.transid, whole);
@@ -533,7 +533,7 @@ impl<'a> Planner<'a> {
             let now = names::current(files, self.root, child.objectid)?;
             let before = names::committed(files, self.root, child.objectid)?;
             let elsewhere = |name: &NameRef| name.parent != dir.objectid;
-            // Names that the log has already are all that it has.
+            // The log has no more of it than its names.
             let stale = self.logged(child.objectid).exists;
             if stale || now.iter().chain(&before).any(elsewhere) {
                 self.want_new(&child);

@@ -1,5 +1,5 @@
-//! The log trees of a transaction, the threads that change them and the fsyncs under way, and
-//! which log is durable.
+//! The log trees of a transaction, the threads that change them, the fsyncs in progress, and the
+//! durable log.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -166,12 +166,12 @@ impl TransactionLog {
         self.signals.of(filling).notify_one();
     }
 
-    /// Why no log of this transaction will do, if that is so.
+    /// The reason why the log of this transaction is broken, if it is.
     pub(super) fn broken(&self) -> Option<Cause> {
         self.state.lock().broken
     }
 
-    /// Nothing logged in this transaction counts any more.
+    /// Marks the log of this transaction as broken.
     pub(super) fn set_broken(&self, cause: Cause) {
         let mut state = self.state.lock();
         state.broken.get_or_insert(cause);
@@ -244,7 +244,7 @@ impl SubvolumeLog {
         Key::new(objectid::TREE_LOG, kind::ROOT_ITEM, self.subvolume)
     }
 
-    /// Its item in the log root tree.
+    /// Item in the log root tree.
     pub(super) fn item(&self, transid: u64) -> RootItem {
         self.tree.update_item(transid)
     }
@@ -281,10 +281,10 @@ impl Default for InodeLog {
     }
 }
 
-/// How much of an inode the log has.
+/// The part of an inode in the log.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Logged {
-    /// Its item is there, and its names as of `names`.
+    /// The item is there, and the names as of `names`.
     pub(super) exists: bool,
     /// All of it is there, as of `sequence`.
     pub(super) full: bool,
@@ -302,11 +302,11 @@ pub(super) struct Logged {
     pub(super) number: u64,
 }
 
-/// The fsyncs under way in a mount.
+/// The fsyncs in progress in a mount.
 #[derive(Debug, Default)]
 pub(crate) struct Fsyncs(AtomicUsize);
 
-/// One of them, until it is dropped.
+/// An fsync in progress, until it is dropped.
 #[derive(Debug)]
 pub(crate) struct UnderWay<'a>(&'a Fsyncs);
 
@@ -317,7 +317,7 @@ impl Fsyncs {
         UnderWay(self)
     }
 
-    /// How many there are.
+    /// Number of fsyncs in progress.
     pub(super) fn under_way(&self) -> usize {
         self.0.load(Ordering::Relaxed)
     }

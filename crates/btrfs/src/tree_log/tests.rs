@@ -444,7 +444,7 @@ fn fsyncs_that_come_meanwhile_share_the_next_log() {
         for ino in &files[2..] {
             scope.spawn(fsync(*ino));
         }
-        // Two logs are under way; the four others have logged into the third.
+        // Two logs are in progress; the four others have logged into the third.
         let log = log_of(&fs);
         let third = |ino: &Ino| {
             let found = log.find(ino.0);
@@ -475,7 +475,7 @@ fn many_that_fsync_share_one_log_after_another() {
     for ino in &files {
         write(&fs, *ino, &[5; 9000]);
     }
-    // All of them are under way before the first has written its data.
+    // All of them are in progress before the first has written its data.
     let is_data = |request: &Request<'_>| {
         let bytes = request.bytes.unwrap_or_default();
         request.kind == RequestKind::Write && bytes.iter().take(64).eq([5; 64].iter())

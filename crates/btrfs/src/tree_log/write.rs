@@ -4,9 +4,9 @@
 //! inode are replaced, never added to, where two versions would contradict each other: names,
 //! attributes, extents.
 //!
-//! A new entry of a directory is its index item. One that is gone is an index within a range item:
-//! replay deletes every entry of a logged range that is not in the log. A range covers only entries
-//! that are gone, so that nothing else of the directory has to be logged for it.
+//! A new entry of a directory is its index item. A removed entry is an index within a range item:
+//! replay deletes every entry of a logged range that is not in the log. A range covers only removed
+//! entries, so no other entry of the directory has to be logged for it.
 
 use std::sync::Arc;
 
@@ -121,7 +121,7 @@ impl Writer<'_> {
         Ok(item)
     }
 
-    /// Logs all of an inode but the entries of a directory.
+    /// Logs all of an inode except the entries of a directory.
     fn full(&mut self, inode: &Arc<Inode>, logged: &mut Logged) -> Result<()> {
         let (mut item, sequence, size) = {
             let mut state = inode.state.lock();

@@ -28,7 +28,7 @@ impl Volume {
         Ok(stripe::copies(&chunk))
     }
 
-    /// Where a logical range lies: one piece after another for copy `mirror`.
+    /// The place of a logical range: one piece after another for copy `mirror`.
     ///
     /// # Errors
     /// [`Error::Unmapped`], also if there is no such copy.

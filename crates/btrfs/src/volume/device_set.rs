@@ -7,8 +7,8 @@
 //! flushed on all devices before. Two superblocks of one generation can name different logs. Then
 //! the device with the lowest devid counts, because its superblock is written first.
 //!
-//! Which devices exist is recorded in the chunk tree. [`DeviceSet::check_items`] compares the two
-//! once that tree can be read, and names a device that was not given.
+//! The chunk tree lists the existing devices. [`DeviceSet::check_items`] compares the two once that
+//! tree can be read, and names a device that was not given.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;

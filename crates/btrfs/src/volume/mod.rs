@@ -63,7 +63,7 @@ pub(crate) struct Volume {
     bad: RankedMutex<Option<Vec<(u64, BlockExpect)>>>,
     repaired: AtomicU64,
     chunk_tree_uuid: OnceLock<[u8; 16]>,
-    /// How long writes of metadata wait for space on the host.
+    /// Time that writes of metadata wait for space on the host.
     patience: OnceLock<Duration>,
 }
 

@@ -42,7 +42,7 @@ pub(crate) struct Extent {
     pub(crate) len: u64,
 }
 
-/// How the profile of a chunk spreads its bytes over its stripes.
+/// The distribution of a chunk's bytes over its stripes by its profile.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Shape {
     /// Copies of each byte.
@@ -84,7 +84,7 @@ pub(crate) fn is_writable(chunk: &ChunkItem) -> bool {
     profile.is_empty() || profile == BlockGroupFlags::DUP || alone
 }
 
-/// Why the arithmetic does not hold for a chunk.
+/// Reasons why the arithmetic does not hold for a chunk.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Misfit {
     /// The profile, by its name.

@@ -1,4 +1,4 @@
-//! Which free blocks a request gets.
+//! The choice of free blocks for a request.
 //!
 //! # How it works
 //! 1. Blocks kept for the inode, if the request continues it (see [`Groups::streams`]).
@@ -10,7 +10,7 @@
 //!    each size: the goal's group, the rest of its flex group, then all others, from where the last
 //!    search of that kind ended. Groups without such a chunk are passed by without their lock.
 //!
-//! When nothing is found, all that is kept for streams is given back, and the search repeats.
+//! If the search fails, all blocks kept for streams are released, and the search repeats.
 
 use std::sync::atomic::Ordering;
 

@@ -1,4 +1,4 @@
-//! Which blocks are free, and which of them a file gets.
+//! Free blocks, and their allocation to files.
 //!
 //! # How it works
 //! Data blocks go through three steps, so that data can be on the device before any metadata refers
@@ -20,7 +20,7 @@
 //! Metadata blocks are allocated and claimed at once ([`allocate_meta`]), and forgotten by the
 //! journal when freed.
 //!
-//! Which blocks: see [`choose`]; files that grow at once are kept apart by [`Groups::streams`].
+//! For the choice of blocks see [`choose`]; [`Groups::streams`] separates files that grow at once.
 
 mod choose;
 mod discard;
@@ -182,7 +182,7 @@ pub(crate) fn free(groups: &Groups, h: &Handle, extent: Extent, metadata: bool) 
     Ok(())
 }
 
-/// Nothing will be added to this inode for a while: blocks kept for it may be had by others.
+/// Ends the growth of this inode for a while: other files may use the blocks kept for it.
 pub(crate) fn end_stream(groups: &Groups, ino: u32) {
     if let Some(kept) = groups.streams().remove(ino) {
         give_back(groups, kept);

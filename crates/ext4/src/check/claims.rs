@@ -1,4 +1,4 @@
-//! Which inode uses which block.
+//! The inode of each block.
 
 use std::sync::Arc;
 

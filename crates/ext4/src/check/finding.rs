@@ -1,4 +1,4 @@
-//! Everything that a check can find, one variant per cause.
+//! All findings of a check, one variant per cause.
 
 use sapwood_base::findings;
 use sapwood_ext4_format::{
@@ -52,7 +52,7 @@ findings! {
     Warning "superblock: {count} errors were noted by earlier users" ErrorsNoted {
         count: u32 = "How many; 0 if only the state says so."
     }
-    /// The journal has to be replayed. The check continues as if it had been.
+    /// The journal needs recovery. The check continues as after one.
     Warning "journal: needs recovery" NeedsRecovery {}
     /// Compatible features that are not known here.
     Warning "unknown compatible features: {names}" UnknownFeatures {

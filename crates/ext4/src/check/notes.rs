@@ -147,7 +147,7 @@ pub(super) struct BlockUse {
     pub(super) refcount: u32,
     /// Inodes that use it.
     pub(super) seen: u64,
-    /// Its contents are unknown.
+    /// The contents are unknown.
     pub(super) bad: bool,
     /// Inodes with values that it names, and their clusters.
     pub(super) values: Vec<u32>,

@@ -63,7 +63,7 @@ pub struct CheckStats {
 /// Result of a check.
 pub type CheckReport = finding::CheckReport<Finding, CheckStats>;
 
-/// Why a check produced no report.
+/// Errors of a check without a report.
 #[derive(Debug, Error)]
 pub enum CheckError {
     /// The device could not be read.

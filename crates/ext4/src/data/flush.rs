@@ -40,7 +40,7 @@ const JOB_RANGES: usize = 128;
 ///
 /// # Errors
 /// [`Error::WriteFailed`] if a write failed since the last call; [`Error::NoSpace`] if the host has
-/// no space, and all that is not written is kept.
+/// no space, and unwritten data is kept.
 pub(crate) fn flush(engine: &Arc<Engine>, inode: &Arc<Inode>) -> Result<()> {
     let refusals = inode.data.refusals();
     flush_range(engine, inode, 0..u64::MAX);

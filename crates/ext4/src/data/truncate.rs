@@ -78,7 +78,7 @@ fn has_blocks(engine: &Engine, inode: &Inode, blocks: Range<u64>) -> Result<bool
     Ok(run.what != Mapped::Hole || end < blocks.end)
 }
 
-/// Sets the size, in memory and on disk, where no block is to be freed.
+/// Sets the size, in memory and on disk, where no block must be freed.
 pub(super) fn set_size(engine: &Arc<Engine>, inode: &Arc<Inode>, size: u64) -> Result<()> {
     let h = engine.start_tracked(STORE_CREDITS)?;
     put_size(engine, inode, size)?;
@@ -121,7 +121,7 @@ fn shrink(engine: &Arc<Engine>, inode: &Arc<Inode>, size: u64, blocks: Range<u64
     Ok(())
 }
 
-/// Credits that a step of a removal begins with, but for the inode.
+/// Credits that a step of a removal begins with, without the inode's.
 fn remove_credits(engine: &Engine, inode: &Inode) -> u32 {
     let need = map::remove_credits(engine, inode);
     let most = engine.journal.most_credits() / 2;
@@ -161,8 +161,7 @@ pub(crate) fn delete_content(engine: &Arc<Engine>, inode: &Arc<Inode>) -> Result
     Ok(())
 }
 
-/// Whether the file has nothing on disk or in memory but its inode. The caller holds `io`
-/// exclusively.
+/// Whether the file is only an inode, on disk and in memory. The caller holds `io` exclusively.
 ///
 /// # Errors
 /// The map is damaged.

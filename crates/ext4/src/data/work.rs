@@ -6,7 +6,7 @@ use std::sync::Arc;
 use crate::file_data::InFlight;
 use crate::inode::Inode;
 
-/// Where the work of a flush is done.
+/// The threads that do the work of a flush.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Dispatch {
     /// In this thread.

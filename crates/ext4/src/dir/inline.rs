@@ -67,7 +67,7 @@ fn set_size(dir: &Dir<'_>, size: u64) -> Result<()> {
 }
 
 impl Inline {
-    /// Reads and judges both regions.
+    /// Reads and validates both regions.
     ///
     /// # Errors
     /// They are damaged.

@@ -31,7 +31,7 @@ use crate::Result;
 use crate::inode::{Inode, table_place};
 use crate::store::Store;
 
-/// Where names go.
+/// Receiver of names.
 type Sink<'a> = dyn FnMut(DirEntry) -> ControlFlow<()> + 'a;
 
 /// Bits of a byte in a block in a position by place: blocks have at most 64 KiB.

@@ -214,7 +214,7 @@ pub(crate) fn init(store: &Store, h: &Handle, dir: &Inode, parent: u32) -> Resul
     linear::init(&mut Dir::open(store, dir)?, h, parent)
 }
 
-/// Where `..` leads.
+/// Target of `..`.
 ///
 /// # Errors
 /// The directory is damaged.

@@ -29,7 +29,7 @@ pub(crate) struct Found {
     pub(crate) kind: Option<FileKind>,
 }
 
-/// How names are kept.
+/// The form of a directory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Form {
     /// In the inode.
@@ -157,7 +157,7 @@ impl<'a> Dir<'a> {
     /// The directory as it is now.
     ///
     /// # Errors
-    /// Its size is not one that a directory can have.
+    /// The size is impossible for a directory.
     pub(super) fn open(store: &'a Store, inode: &'a Inode) -> Result<Self> {
         let (flags, size) = {
             let state = inode.state.lock();
@@ -223,7 +223,7 @@ impl<'a> Dir<'a> {
         }
     }
 
-    /// A block of the directory, not judged.
+    /// A block of the directory, not validated.
     fn block(&self, logical: u32) -> Result<Arc<Buffer>> {
         if let Some(place) = self.inode.dir.places.get(logical) {
             return self.store.block(place);
@@ -275,7 +275,7 @@ impl<'a> Dir<'a> {
         buffer.set_kind(kind as u8);
     }
 
-    /// A root or node of the index, judged by `judge` when it comes into memory.
+    /// A root or node of the index, validated by `judge` when it is read.
     ///
     /// # Errors
     /// It is damaged, the device.

@@ -74,7 +74,7 @@ use crate::store::Store;
 use crate::track::{Naming, Record, Taken};
 use encode::Encoder;
 
-/// How an inode became durable.
+/// The way in which an inode became durable.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Outcome {
     /// It is durable by a fast commit that was written since the call began, and with it all data
@@ -306,7 +306,7 @@ fn put(
 /// the superblock wrong, and gives up. Of groups that were used first since the last checkpoint it
 /// forgets all blocks and inodes, so that it meets orphans whose blocks are free.
 ///
-/// True if anything was written. It has to be durable before the first fast commit.
+/// True if anything was written. It must be durable before the first fast commit.
 fn write_back(store: &Store, leader: &FastCommitLeader<'_>) -> Result<bool> {
     let geometry = &store.geometry;
     let mut written = leader.write_back(geometry.super_block())?;

@@ -13,7 +13,7 @@
 //! ends. So a growing file has no hole after a power cut where the I/O of an older part was not
 //! done. A range that only overwrites completes at once.
 //!
-//! A thread that waits for all that is in flight takes a *mark*, the number of the newest range.
+//! A thread that waits for all data in flight takes a *mark*, the number of the newest range.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -28,9 +28,9 @@ use crate::group::Groups;
 pub(crate) enum Change {
     /// Nothing: its blocks have content already.
     None,
-    /// Its blocks become written ones.
+    /// The blocks become written ones.
     Convert,
-    /// Its blocks are new.
+    /// The blocks are new.
     Insert,
 }
 
@@ -46,7 +46,7 @@ pub(crate) struct Segment {
 }
 
 impl Segment {
-    /// Its blocks on the device.
+    /// Blocks on the device.
     pub(crate) fn extent(&self) -> Extent {
         Extent {
             start: self.physical,
@@ -129,7 +129,7 @@ impl InFlight {
         }
     }
 
-    /// How many of the next `blocks` that the map gets were delayed.
+    /// The number of delayed blocks among the next `blocks` that the map gets.
     pub(crate) fn uncharged(&self, blocks: u64) -> u64 {
         blocks.min(self.delayed - self.charged())
     }
@@ -144,14 +144,14 @@ impl InFlight {
         self.charged.load(Ordering::Acquire).min(self.delayed)
     }
 
-    /// Notes where it goes, and in how many requests. Once.
+    /// Sets its place, and the number of its requests. Once.
     pub(crate) fn set_plan(&self, plan: Plan, requests: usize) {
         self.requests.store(requests, Ordering::Release);
         let first = self.plan.set(plan).is_ok();
         debug_assert!(first, "a flight was planned twice");
     }
 
-    /// Where it goes, once that is decided.
+    /// Its place, once that is decided.
     pub(crate) fn plan(&self) -> Option<&Plan> {
         self.plan.get()
     }
@@ -169,7 +169,7 @@ impl InFlight {
         self.failed.load(Ordering::Acquire)
     }
 
-    /// The host has no space for its bytes: they are to be written later.
+    /// The host has no space for the bytes: they must be written later.
     pub(crate) fn refuse(&self) {
         self.refused.store(true, Ordering::Release);
     }
@@ -184,7 +184,7 @@ impl InFlight {
         self.refused.load(Ordering::Acquire)
     }
 
-    /// Its bytes are lost.
+    /// The bytes are lost.
     pub(crate) fn fail(&self) {
         self.failed.store(true, Ordering::Release);
     }
@@ -193,7 +193,7 @@ impl InFlight {
 #[derive(Debug)]
 struct Entry {
     io: Arc<InFlight>,
-    /// Its I/O is done, good or bad.
+    /// The I/O is done, good or bad.
     io_done: bool,
 }
 
@@ -344,7 +344,7 @@ impl InFlightSet {
         self.entries.values().any(|entry| entry.io_done)
     }
 
-    /// The flights that are to be brought into the map next, in order, at most `max`. Empty: it is
+    /// The ranges to insert into the map next, in order, at most `max`. Empty: the completion is
     /// done.
     pub(crate) fn next_ready(&mut self, max: usize) -> Vec<Arc<InFlight>> {
         let ready: Vec<_> = self

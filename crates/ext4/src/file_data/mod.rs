@@ -37,7 +37,7 @@ pub(crate) struct State {
     pub(crate) promised: Option<Reservation>,
     /// From this block on the map has nothing, as far as is known.
     pub(crate) hole_from: Option<u64>,
-    /// Where the file's newest extent ended: block of the file, block of the device.
+    /// End of the file's newest extent: block of the file, block of the device.
     pub(crate) hint: Option<(u64, u64)>,
     /// Number of failed writes, and the number that a flush has reported.
     pub(crate) failures: u64,
@@ -57,8 +57,8 @@ impl State {
         self.dirty.bytes() + self.in_flight.bytes()
     }
 
-    /// Makes the bytes of an in-flight range dirty again, but for those that were written again
-    /// since. Returns how many.
+    /// Makes the bytes of an in-flight range dirty again, except bytes that were written again
+    /// since. Returns their number.
     pub(crate) fn put_back(&mut self, io: &InFlight) -> u64 {
         let before = self.dirty.bytes();
         for gap in self.dirty.gaps(io.range.clone()) {
@@ -93,7 +93,7 @@ impl State {
 }
 
 impl FileData {
-    /// Nothing in memory.
+    /// A file without data in memory.
     pub(crate) fn new(ino: u32) -> Self {
         let key = (u64::from(ino), 0);
         Self {
@@ -136,7 +136,7 @@ impl FileData {
         self.state.lock().hint = Some((logical, physical));
     }
 
-    /// Where new blocks at `block` of the file had best be, if that is known without looking.
+    /// Best place of new blocks at `block` of the file, if known without a search.
     pub(crate) fn hint(&self, block: u64) -> Option<u64> {
         let hint = self.state.lock().hint;
         hint.filter(|(logical, _)| *logical == block)

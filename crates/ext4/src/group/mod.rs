@@ -65,7 +65,7 @@ pub(crate) struct Groups {
     system: Vec<(u64, u64)>,
     /// Files that grow.
     streams: Streams,
-    /// Where the last search for blocks that left its flex group ended.
+    /// End of the last search for blocks that left its flex group.
     pub(crate) rotor: AtomicU32,
     /// Counts directories, for a turn over the groups.
     turn: AtomicU32,
@@ -93,10 +93,10 @@ pub(crate) struct Group {
     bitmaps: [u64; 2],
     /// Inodes.
     inode_count: u32,
-    /// Its descriptor has the number of inodes that were never used.
+    /// The descriptor has the number of inodes that were never used.
     knows_unused: bool,
     state: RankedMutex<GroupState>,
-    /// Its inodes in use; present after the first search.
+    /// Inodes in use; present after the first search.
     pub(crate) inodes: OnceLock<InodeMap>,
     // Copies of the state's numbers, to choose a group without its lock.
     free_blocks: AtomicU32,
@@ -118,7 +118,7 @@ pub(crate) struct GroupState {
     freed: Vec<(Tid, Piece)>,
     /// Inodes deleted lately; empty with a journal.
     pub(crate) recent: Recent,
-    /// Why it is out of use.
+    /// The reason why it is excluded.
     out_of_use: Option<Arc<str>>,
     /// Bitmap blocks that do not have their content yet, because none was ever written.
     unwritten: [Option<Arc<Buffer>>; 2],
@@ -162,12 +162,12 @@ impl Group {
         self.small_goal.load(Ordering::Relaxed)
     }
 
-    /// Notes where the content of a small file ends.
+    /// Records the end of a small file's content.
     pub(crate) fn set_small_goal(&self, block: u64) {
         self.small_goal.store(block, Ordering::Relaxed);
     }
 
-    /// Locks it. Whether it is in use is to be asked of the state.
+    /// Locks it. The state shows whether the group is in use.
     pub(crate) fn lock(&self) -> RankedMutexGuard<'_, GroupState> {
         self.state.lock()
     }
@@ -471,7 +471,7 @@ impl Groups {
         Ok(state.desc.clone())
     }
 
-    /// Notes blocks that a transaction freed; their bits are clear. The group's lock is held.
+    /// Records blocks that a transaction freed; their bits are clear. The group's lock is held.
     pub(crate) fn note_freed(&self, group: &Group, state: &mut GroupState, tid: Tid, piece: Piece) {
         if sapwood_fault::planted(370) {
             let bits = self.geometry.block_bits();

@@ -66,7 +66,7 @@ fn groups_of_all_kinds_of_images_are_what_dumpe2fs_says() {
             .map(|group| u64::from(group.free_blocks))
             .sum();
         assert_eq!(groups.free_blocks(), free);
-        // All that is free is no metadata; all metadata are in use.
+        // Free blocks are no metadata; all metadata are in use.
         let buddy_free = |block: u64| {
             let (number, offset) = groups.geometry.group_of_block(block).unwrap();
             let state = groups.lock_blocks(groups.group(number).unwrap()).unwrap();

@@ -50,7 +50,7 @@ pub struct Inode {
     pub(crate) generation: u32,
     /// Taken first by every operation on the inode.
     pub(crate) io: RankedRwLock<()>,
-    /// Where the blocks are: extent root, block pointers, target of a short link, or inline data.
+    /// The map: extent root, block pointers, target of a short link, or inline data.
     pub(crate) map: RankedRwLock<[u8; MAP_BYTES]>,
     /// Dirty and in-flight ranges.
     pub(crate) data: FileData,
@@ -75,7 +75,7 @@ pub(crate) struct InodeState {
     pub(crate) size: u64,
     /// The inode was deleted; only references keep the object.
     pub(crate) deleted: bool,
-    /// Its deletion has begun: no thread gets a reference any more.
+    /// The deletion has begun: no thread gets a reference any more.
     pub(crate) dying: bool,
     /// It was made without a name and may be given one.
     pub(crate) linkable: bool,
@@ -234,7 +234,7 @@ impl Inode {
         Ok(())
     }
 
-    /// Notes that something of the inode is in this transaction; `data`: something that `fdatasync`
+    /// Records that a change of the inode is in this transaction; `data`: a change that `fdatasync`
     /// needs.
     pub(crate) fn note_tid(&self, tid: Tid, data: bool) {
         self.sync_tid.fetch_max(tid, Ordering::AcqRel);
@@ -313,7 +313,7 @@ impl Inode {
         !unstored && self.data.may_leave()
     }
 
-    /// Bytes of memory that it takes, but for dirty data.
+    /// Bytes in memory, without dirty data.
     pub(crate) fn footprint(&self) -> usize {
         let on_disk = self.state.lock().raw.size_on_disk();
         size_of::<Self>() + on_disk + self.dir.places.footprint() + self.data.footprint()
@@ -463,11 +463,11 @@ pub(crate) struct DirState {
     /// No block before this one has room, as far as was seen. Only for directories without an
     /// index.
     pub(crate) room: AtomicU32,
-    /// Where its blocks are.
+    /// Places of the blocks.
     pub(crate) places: Places,
 }
 
-/// Where the blocks are. Empty, and small, until the first place is recorded.
+/// Places of the blocks. Empty, and small, until the first place is recorded.
 #[derive(Debug, Default)]
 pub(crate) struct Places {
     /// By the place in the directory; 0: not known, which no block of a directory is.
@@ -475,14 +475,14 @@ pub(crate) struct Places {
 }
 
 impl Places {
-    /// Where block `logical` is, if that is known.
+    /// Place of block `logical`, if known.
     pub(crate) fn get(&self, logical: u32) -> Option<u64> {
         let (part, index) = place(logical);
         let known = self.parts.get()?.get(part)?.get()?.get(index)?;
         Some(known.load(Ordering::Acquire)).filter(|place| *place != 0)
     }
 
-    /// Notes where block `logical` is. The caller holds `io` of the directory.
+    /// Records the place of block `logical`. The caller holds `io` of the directory.
     pub(crate) fn note(&self, logical: u32, physical: u64) {
         let (part, index) = place(logical);
         let parts = self.parts.get_or_init(Box::default);

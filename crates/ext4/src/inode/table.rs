@@ -57,7 +57,7 @@ impl File for Inode {
 }
 
 impl InodeTable {
-    /// An empty table that keeps inodes of about `bound` bytes, but for those that are held.
+    /// An empty table that keeps inodes of about `bound` bytes, in addition to held ones.
     pub(crate) fn new(bound: usize) -> Self {
         Self {
             inodes: ResidentTable::new(Rank::InodeTable, bound),

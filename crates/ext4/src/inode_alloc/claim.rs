@@ -17,8 +17,7 @@
 //! free bit, and all but one lose again: with `n` of them the last may lose `n - 1` races, and each
 //! costs a turn at the group's lock. The feature `ablation` keeps that policy for comparison.
 //!
-//! Which threads meet in one bit at all is decided by where they start to search: see
-//! [`policy`](super::policy).
+//! The starts of the searches decide which threads meet in one bit: see [`policy`](super::policy).
 //!
 //! The function knows a group only as a [`Pool`], so that the tests run it under a scheduler that
 //! takes every order of steps: `schedules` has the cases (no inode is given twice; one lost race at
@@ -89,7 +88,7 @@ fn mask(index: u32, range: &Range<u32>) -> u64 {
 
 /// A group whose lock is held.
 pub(crate) trait Locked: Bits {
-    /// Why a bit could not be set.
+    /// Error of setting a bit.
     type Error;
 
     /// Sets the bit. True: it was clear. Only the holder of the lock does this.
@@ -99,9 +98,9 @@ pub(crate) trait Locked: Bits {
     fn test_and_set(&mut self, bit: u32) -> Result<bool, Self::Error>;
 }
 
-/// A group as the claim sees it. A search without the lock goes by the same bits, see [`Bits`].
+/// A group in the view of the claim. A search without the lock uses the same bits, see [`Bits`].
 pub(crate) trait Pool: Bits {
-    /// Why there is no access.
+    /// Error of the access.
     type Error;
     /// The held lock.
     type Guard<'a>: Locked<Error = Self::Error>

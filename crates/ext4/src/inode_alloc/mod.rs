@@ -1,4 +1,4 @@
-//! Which inode a new file gets.
+//! The choice of an inode for a new file.
 //!
 //! # How it works
 //! [`policy`] chooses the groups to try in order, and the start in each. [`search`] finds a free
@@ -94,7 +94,7 @@ pub(crate) fn free(store: &Store, h: &Handle, ino: u32, kind: FileKind) -> Resul
 /// used already.
 ///
 /// # Errors
-/// Its group is out of use; the journal, the device.
+/// The group is excluded; errors of the journal and the device.
 pub(crate) fn mark_used(store: &Store, h: &Handle, ino: u32, directory: bool) -> Result<bool> {
     let allocator = Allocator {
         groups: &store.groups,
@@ -158,7 +158,7 @@ impl Allocator<'_> {
                     count(&self.counters.given);
                     return Ok(ino);
                 }
-                // Its last free inode was taken after the write access: the next group needs
+                // The last free inode was taken after the write access: the next group needs
                 // credits of its own.
                 Ok(None) => {
                     let _ = h.ensure(CREDITS);

@@ -1,5 +1,5 @@
-//! Where a new inode had best be: the groups to try in order, and the place in a group where the
-//! search begins.
+//! The best place of a new inode: the groups to try in order, and the start of the search in a
+//! group.
 //!
 //! # How it works
 //! **Files** go to their directory's group, then to others of its flex group (whose inode tables
@@ -71,7 +71,7 @@ pub(crate) fn groups(
     })
 }
 
-/// Where to begin in a group, unless the smallest number is wanted.
+/// Start in a group, unless the smallest number is wanted.
 pub(crate) fn start(group: &Group, wish: Wish, inodes: u32, policy: AllocPolicy) -> u32 {
     if !policy.spread() {
         return 0;

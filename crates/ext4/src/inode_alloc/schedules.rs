@@ -27,7 +27,7 @@ const OLD: AllocPolicy = AllocPolicy {
     spread: false,
 };
 
-/// A group of the store, but for its lock and atomics, which are the scheduler's.
+/// A group of the store; its lock and atomics belong to the scheduler.
 struct Group {
     words: Vec<AtomicU64>,
     lock: Mutex<()>,

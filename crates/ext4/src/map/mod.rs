@@ -1,4 +1,4 @@
-//! Where the blocks of an inode are: extent trees and the older block maps behind one interface.
+//! The maps of inodes: extent trees and the older block maps behind one interface.
 //!
 //! # How it works
 //! The inode's flags select one of the two. Both use the traits in [`nodes`]; here they get the
@@ -89,9 +89,9 @@ pub(crate) fn lookup(store: &Store, inode: &Inode, logical: u64, max: u64) -> Re
     of_raw(&Reader::new(store, inode), &map, flags, logical, max)
 }
 
-/// Credits that one [`insert`] of `blocks` blocks, [`append_block`] (`blocks` is 1), or the first
-/// step of [`convert`] or [`shift`] needs at most, but for the bitmaps of the content and the
-/// inode. Takes the map lock shared.
+/// Most credits of one [`insert`] of `blocks` blocks, [`append_block`] (`blocks` is 1), or the
+/// first step of [`convert`] or [`shift`], without the bitmaps of the content and the inode. Takes
+/// the map lock shared.
 pub(crate) fn insert_credits(store: &Store, inode: &Inode, blocks: u64) -> u32 {
     let credits = if inode.flags().contains(InodeFlags::EXTENTS) {
         let depth = extent::depth(&inode.map.read());
@@ -105,8 +105,8 @@ pub(crate) fn insert_credits(store: &Store, inode: &Inode, blocks: u64) -> u32 {
     u32::try_from(credits).unwrap_or(u32::MAX)
 }
 
-/// Credits that appending a few blocks, one after another, with [`append_block`] needs at most, but
-/// for the blocks themselves, their bitmaps, descriptors and the inode. Takes the map lock shared.
+/// Most credits of appending a few blocks, one after another, with [`append_block`], without the
+/// blocks themselves, their bitmaps, descriptors and the inode. Takes the map lock shared.
 pub(crate) fn append_credits(store: &Store, inode: &Inode, blocks: u32) -> u32 {
     let after = inode.size() / store.block_size() + u64::from(blocks);
     if !inode.flags().contains(InodeFlags::EXTENTS) {
@@ -125,12 +125,12 @@ pub(crate) fn append_credits(store: &Store, inode: &Inode, blocks: u32) -> u32 {
     extent::replace_credits(depth)
 }
 
-/// Credits with which one [`remove`] gets on at least a bit, but for the inode. More make it get on
-/// faster. Takes the map lock shared.
+/// Least credits for progress of one [`remove`], without the inode's. More credits make it faster.
+/// Takes the map lock shared.
 pub(crate) fn remove_credits(store: &Store, inode: &Inode) -> u32 {
     let depth = extent::depth(&inode.map.read()).min(5);
-    // Bitmap and descriptor of one group for an extent; for a block of pointers, of all that its
-    // run may be in.
+    // Bitmap and descriptor of one group for an extent; for a block of pointers, of all groups of
+    // its run.
     let run = u64::from(store.geometry.block_size() / 4);
     let bitmaps = free_credits(&store.geometry, 0, run);
     extent::replace_credits(depth + 2)
@@ -279,7 +279,7 @@ pub(crate) fn convert(
     Ok(left)
 }
 
-/// Where the first blocks in a range begin, and the last ones end, if that is to be noted.
+/// Start of the first blocks in a range, and end of the last ones, if they are recorded.
 fn mapped(store: &Store, h: &Handle, inode: &Inode, range: &Range<u64>) -> Result<(u64, u64)> {
     let (mut start, mut end) = (range.end, range.start);
     if !store.fast_commits.wanted(h) || !inode.flags().contains(InodeFlags::EXTENTS) {
@@ -501,8 +501,8 @@ fn has_map(store: &Store, inode: &Inode) -> bool {
     }
 }
 
-/// Where a new block at `logical` had best be: after the block before it, else in the inode's
-/// group. Takes the map lock shared.
+/// Best place of a new block at `logical`: after the block before it, else in the inode's group.
+/// Takes the map lock shared.
 ///
 /// # Errors
 /// The errors of [`lookup`].

@@ -89,10 +89,10 @@ pub(crate) trait Blocks {
     /// tables. No map may name it, or a broken image had us write content over it.
     fn is_system(&self, physical: u64, len: u64) -> bool;
 
-    /// Where the node is.
+    /// Place of the node.
     fn place(&self, node: &Self::Node) -> u64;
 
-    /// Its content now.
+    /// Current content of the node.
     fn bytes(&self, node: &Self::Node) -> impl Deref<Target = [u8]>;
 }
 
@@ -128,7 +128,7 @@ pub(crate) trait Changes: Blocks {
     /// Credits that [`free`](Self::free) of these blocks needs at most.
     fn free_cost(&self, physical: u64, len: u64) -> u32;
 
-    /// How many of these blocks, from the last one backwards, are in one group; at least one.
+    /// The number of these blocks, from the last one backwards, in one group; at least one.
     fn tail_in_group(&self, physical: u64, len: u64) -> u64;
 
     /// Whether the handle has credits for this many more blocks; it is extended if that helps.

@@ -27,12 +27,12 @@ pub(crate) struct Run {
 /// A run that grows at its end while a map is read.
 pub(super) struct Growing {
     run: Run,
-    /// Where the caller's interest ends.
+    /// End of the caller's range.
     end: u64,
 }
 
 impl Growing {
-    /// Nothing yet, at `logical`, up to `max` blocks.
+    /// An empty run at `logical`, up to `max` blocks.
     pub(super) fn new(logical: u64, max: u64) -> Self {
         let run = Run {
             logical,
@@ -71,7 +71,7 @@ impl Growing {
         }
     }
 
-    /// The run, and nothing but a hole after it.
+    /// The run, followed only by a hole.
     pub(super) fn rest_is_hole(mut self) -> Run {
         let end = self.end;
         self.push(Mapped::Hole, end);
@@ -83,7 +83,7 @@ impl Growing {
         self.run
     }
 }
-/// Where a run that was found at `at` ends, at most `limit`.
+/// End of a run that was found at `at`, at most `limit`.
 ///
 /// # Errors
 /// The run does not begin there or has no length: a caller that walks a map would never end.

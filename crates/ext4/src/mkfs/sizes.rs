@@ -267,7 +267,7 @@ fn wanted(device: &dyn Device, options: &MkfsOptions) -> Result<Wanted, MkfsErro
         });
     }
     if features.has_compat(Compat::RESIZE_INODE) && block_size == 4096 {
-        // The size of that inode is all that its blocks of pointers could address: over 2 GiB.
+        // The size of that inode is the range of its blocks of pointers: over 2 GiB.
         features.ro_compat |= RoCompat::LARGE_FILE;
     }
     let end = bytes / PAGE * PAGE;

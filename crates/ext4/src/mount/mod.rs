@@ -101,7 +101,7 @@ impl Drop for Mount {
     }
 }
 
-/// How changes reach the disk.
+/// The way of changes to the disk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum With {
     /// By way of the journal, if the image has one.
@@ -294,7 +294,7 @@ fn open_log(
     Ok(log)
 }
 
-/// Where the blocks of the journal are.
+/// Places of the journal's blocks.
 ///
 /// # Errors
 /// [`Error::ExternalJournal`]; the journal's inode is damaged.
@@ -471,7 +471,7 @@ fn ambient(sb: &SuperBlock, options: &Options) -> Ambient {
     Ambient::new(options.fixed_time, &[&sb.uuid, &mounts, &free])
 }
 
-/// How a log of this file system is written: as the kernel writes it.
+/// The form of a new log of this file system, as the kernel writes it.
 pub(crate) fn log_form(sb: &SuperBlock, options: &Options) -> sapwood_jbd2::Incompat {
     let features = sb.features();
     let mut form = sapwood_jbd2::Incompat::empty();

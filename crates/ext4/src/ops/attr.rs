@@ -13,7 +13,7 @@ use crate::inode::disk_flags;
 use crate::inode::{Inode, disk_time};
 use crate::{Result, xattr};
 
-/// Stores changes of attributes, but for the length. See [`vfs::front::Engine::setattr`].
+/// Stores changes of attributes, except the length. See [`vfs::front::Engine::setattr`].
 ///
 /// # Errors
 /// Damage, the journal.
@@ -203,7 +203,8 @@ pub(crate) fn set_privileges(
     reap::reap_values(engine)
 }
 
-/// Notes a change of the content that nothing else stores. Expects the `io` lock exclusively.
+/// Records a change of the content that no other operation stores. Expects the `io` lock
+/// exclusively.
 ///
 /// # Errors
 /// The journal.

@@ -6,8 +6,8 @@
 //! the inode and takes it from the orphans. A power cut in between leaves an orphan, and the next
 //! mount does the same ([`delete`]).
 //!
-//! An inode that has nothing to free but itself, and no references, never becomes an orphan: it
-//! goes in the handle that removes its last name ([`is_bare`], [`condemn`], [`free`]).
+//! An inode without blocks and without references never becomes an orphan: it is deleted in the
+//! handle that removes its last name ([`is_bare`], [`condemn`], [`free`]).
 
 use std::sync::Arc;
 
@@ -36,7 +36,7 @@ pub(crate) fn reap(engine: &Arc<Engine>, inode: &Arc<Inode>) -> Result<()> {
     delete(engine, inode)
 }
 
-/// Frees all that an inode has, and the inode. No other thread uses it.
+/// Frees the blocks of an inode, and the inode. No other thread uses it.
 ///
 /// # Errors
 /// The errors of [`reap`].

@@ -1,4 +1,4 @@
-//! Inodes leave memory, and nothing that was promised of them goes with them.
+//! Inodes are evicted, and promises about them are kept.
 
 use std::sync::Arc;
 

@@ -3,7 +3,7 @@
 //! # How it works
 //! An fsync writes the file's data back, which puts its blocks into the map in a handle. Then it
 //! makes the last transaction durable that stored the inode, by a fast commit or by a commit; both
-//! flush the device. Data that went to blocks which the file had needs no transaction, but a flush.
+//! flush the device. Data in existing blocks needs no transaction, but a flush.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;

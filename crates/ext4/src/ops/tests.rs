@@ -1,4 +1,4 @@
-//! When inodes go, judged by `e2fsck`.
+//! The deletion of inodes, judged by `e2fsck`.
 
 use std::sync::Arc;
 
@@ -36,7 +36,7 @@ fn an_empty_file_goes_in_the_handle_that_takes_its_name() {
     assert_eq!(handles(&fs, || fs.unlink(fs.root(), b"empty").unwrap()), 1);
     assert_eq!(fs.getattr(ino), Err(vfs::Error::Stale));
     assert_eq!(fs.statfs().unwrap().inodes_free, free);
-    // Its number is free for another.
+    // The number is free for another inode.
     assert_eq!(file(&fs, "next"), ino);
     fs.unmount().unwrap();
     clean(&device, "empty");

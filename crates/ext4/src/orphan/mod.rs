@@ -1,4 +1,5 @@
-//! Orphans: inodes that are to be deleted or cut, by the next mount if this one does not get to it.
+//! Orphans: inodes that must be deleted or truncated, by the next mount if this one does not
+//! finish.
 //!
 //! # How it works
 //! Older images have one list: the superblock names its first inode, and each inode the next one,
@@ -29,8 +30,8 @@ use crate::{Error, Result};
 /// orphan file.
 pub(crate) const CREDITS: u32 = 3;
 
-/// Notes that an inode is to be deleted (no name) or cut to its size (a truncation has begun). Does
-/// nothing if it is noted. The caller stores the inode afterwards.
+/// Records that an inode must be deleted (no name) or cut to its size (a truncation has begun).
+/// Does nothing if it is recorded. The caller stores the inode afterwards.
 ///
 /// # Errors
 /// The device, damage.

@@ -1,4 +1,4 @@
-//! Orphans of a mount that was cut off, judged by `e2fsck`.
+//! Orphans of an interrupted mount, judged by `e2fsck`.
 
 use std::sync::Arc;
 
@@ -155,7 +155,7 @@ fn put(device: &MemoryDevice, at: u64, number: u32) {
     device.write_at(at, &number.to_le_bytes()).unwrap();
 }
 
-/// Where the inode has its time of deletion, in which an orphan names the next one.
+/// Offset of the inode's time of deletion, in which an orphan names the next one.
 fn dtime(fs: &Ext4, ino: u32) -> u64 {
     let (buffer, offset) = crate::inode::table_place(&fs.engine, ino).unwrap();
     buffer.block() * fs.engine.block_size() + offset as u64 + 0x14

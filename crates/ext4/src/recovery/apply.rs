@@ -268,8 +268,8 @@ impl Replay<'_> {
         self.write(ino, RawInode::read(&bytes, geometry)?)
     }
 
-    /// Sets the fields that a record does not decide: an inode in use has no fragment, and no time
-    /// of deletion but the link of the list of orphans.
+    /// Sets the fields that a record does not decide: an inode in use has no fragment, and its time
+    /// of deletion is 0 or the link of the list of orphans.
     fn clean_fields(&self, ino: u32, raw: &mut RawInode) {
         raw.base_mut().obso_faddr = 0.into();
         raw.set_dtime(self.listed.get(&ino).copied().unwrap_or(0));

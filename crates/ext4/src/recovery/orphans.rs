@@ -13,8 +13,8 @@ use crate::{Error, Result, data, inode_alloc, map, ops, orphan};
 
 /// The orphans on disk.
 pub(crate) struct Found {
-    /// In the order in which they are to be finished: the first one of the list goes first, as then
-    /// no other inode has to be changed for it.
+    /// In the order in which they are finished: the first one of the list first, because then no
+    /// other inode changes.
     inodes: Vec<Arc<Inode>>,
     /// A reference to an inode that cannot be an orphan. The rest of the list is unknown.
     damaged: bool,

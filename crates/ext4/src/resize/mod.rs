@@ -40,7 +40,7 @@ const PASSES: usize = 4;
 /// Larger sizes that are tried if the smallest has too little room.
 const TRIES: u64 = 12;
 
-/// Why a file system keeps its size.
+/// Errors of a resize; the file system keeps its size.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ResizeError {
@@ -55,7 +55,7 @@ pub enum ResizeError {
     PastEnd {
         /// Device name.
         device: String,
-        /// Its size in bytes.
+        /// Size in bytes.
         size: u64,
         /// The size that was asked for.
         wanted: u64,
@@ -80,7 +80,7 @@ pub enum ResizeError {
     /// More inodes are in use than there would be.
     #[error("{used} inodes are in use, and {wanted} bytes have room for fewer")]
     Inodes {
-        /// How many.
+        /// Number of used inodes.
         used: u32,
         /// The size that was asked for.
         wanted: u64,
@@ -90,7 +90,7 @@ pub enum ResizeError {
     Pinned {
         /// The inode.
         ino: u32,
-        /// Why its number cannot change.
+        /// The reason why its number cannot change.
         why: &'static str,
         /// The size that was asked for.
         wanted: u64,

@@ -22,7 +22,7 @@ const MAP_AT: usize = 0x28;
 /// Bytes of an inline directory before its first entry: the number of the parent.
 const PARENT: usize = 4;
 
-/// Where an inode number is written: at `offset` of a block or inode.
+/// Place of an inode number: at `offset` of a block or inode.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Place {
     /// A block of a directory, whose checksum begins with `seed`.

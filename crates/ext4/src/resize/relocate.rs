@@ -35,7 +35,7 @@ pub(super) fn evacuate(image: &mut Image, limit: u64, moved: &mut OnMoved<'_>) -
     let mut attributes: BTreeMap<u64, Vec<u32>> = BTreeMap::new();
     for group in 0..run.image.geometry.group_count() {
         for piece in run.image.pieces(group)? {
-            // A move changes no inode but its own.
+            // A move changes only its own inode.
             for (ino, inode) in run.image.inodes_of(&piece)? {
                 if inode.file_acl() >= limit {
                     attributes.entry(inode.file_acl()).or_default().push(ino);

@@ -212,7 +212,7 @@ pub(super) fn least(image: &Image, inodes: u64, groups: u32) -> Result<u64> {
     let per_group = u64::from(geometry.blocks_per_group());
     loop {
         let end = geometry.group_first_block(groups - 1)?;
-        // Blocks of groups that go stay in use until they are gone.
+        // Blocks of removed groups stay in use until the end.
         let mut system = image.system(groups)?;
         let mut kept = end;
         for group in 0..groups {

@@ -35,7 +35,7 @@ pub(crate) struct Tracker {
 }
 
 impl Tracker {
-    /// None yet; none ever if fast commits are off.
+    /// No records; none ever if fast commits are off.
     pub(crate) fn new(mode: FastCommits, first_ino: u32) -> Self {
         Self {
             mode,

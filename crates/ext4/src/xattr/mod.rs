@@ -72,7 +72,7 @@ pub(crate) fn get(volume: &Volume, inode: &Inode, name: &[u8]) -> Result<Option<
     Ok(Some(value))
 }
 
-/// Full names of all that callers may see. The caller holds `io` shared.
+/// Full names of all visible attributes. The caller holds `io` shared.
 ///
 /// # Errors
 /// The errors of [`get`].

@@ -1,4 +1,4 @@
-//! Deciding where an attribute goes, on copies of both sets.
+//! Decides the place of an attribute, on copies of both sets.
 
 use sapwood_ext4_format::{Incompat, XATTR_VALUE_MAX, XattrSet, XattrValue, acl_to_disk};
 use sapwood_vfs as vfs;

@@ -142,7 +142,7 @@ fn twin(
     Ok(same.then_some((buffer, count)))
 }
 
-/// Notes the block in the inode, and counts it among the inode's blocks.
+/// Records the block in the inode, and counts it among the inode's blocks.
 fn point_to(volume: &Volume, inode: &Inode, block: u64) -> Result<()> {
     let mut state = inode.state.lock();
     let had = state.raw.file_acl() != 0;

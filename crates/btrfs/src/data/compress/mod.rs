@@ -14,7 +14,7 @@ use crate::compression::Compression;
 /// Most bytes that one compressed extent expands to.
 pub(crate) const MAX_PIECE: usize = 128 * 1024;
 
-/// Why compressed data does not expand.
+/// Errors of compressed data.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum Broken {
     #[error("it ends too early")]

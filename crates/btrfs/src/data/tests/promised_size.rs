@@ -7,7 +7,7 @@ use crate::data::flush::{Begun, settle_size};
 use crate::data::truncate;
 use crate::mount::{fsync, sync};
 
-/// Where the data lies that is promised.
+/// Offset of the promised data.
 const AT: u64 = 24_576;
 
 /// A device and a file with a sector of `b` at [`AT`] in memory, whose write the device holds.

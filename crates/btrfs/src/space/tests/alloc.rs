@@ -164,7 +164,7 @@ fn a_full_file_system_fails_at_the_reservation() {
             checked(&device, &format!("{args:?} full"));
             full = world.used();
             let info = engine.space.info_of(BlockGroupFlags::METADATA).clone();
-            // All that ordinary operations could still get is taken. Deletions still work.
+            // Everything that ordinary operations could get is taken. Deletions still work.
             let sums = info.sums();
             let rest = sums.total.saturating_sub(sums.taken() + sums.global);
             let rest = info.promise(rest);

@@ -12,7 +12,7 @@ impl Replay<'_> {
         let inode = item.key.objectid;
         let logged = InodeItem::read(&item.data).map_err(|source| item.malformed(source))?;
         if logged.nlink.get() == 0 {
-            // Nothing could find it after a power cut: it would be deleted at once.
+            // No name would lead to it after a power cut: it would be deleted at once.
             self.ignored.insert(inode);
             return Ok(());
         }

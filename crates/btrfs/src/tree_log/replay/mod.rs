@@ -90,7 +90,7 @@ struct Replay<'a> {
     extents: &'a mut Extents,
     /// Inodes of the log that are left out.
     ignored: BTreeSet<u64>,
-    /// Inodes whose names are to be counted.
+    /// Inodes whose names must be counted.
     touched: BTreeSet<u64>,
     /// Directories that got a name.
     moved: BTreeSet<u64>,

@@ -45,7 +45,7 @@ impl LogItem {
 /// A leaf: how to read it again.
 #[derive(Debug)]
 pub(super) struct Leaf {
-    /// Its first key.
+    /// First key of the block.
     pub(super) first: Key,
     /// Logical address.
     pub(super) bytenr: u64,
@@ -53,7 +53,7 @@ pub(super) struct Leaf {
     pub(super) expect: Expect,
 }
 
-/// The log of one subvolume. Its blocks were read and judged; nothing changes them.
+/// The log of one subvolume. Its blocks were read and validated; they do not change.
 #[derive(Debug)]
 pub(super) struct LogTree {
     subvolume: u64,

@@ -89,7 +89,7 @@ pub(super) fn open(device: Arc<dyn Device>, options: &Options) -> Ext4 {
     Ext4::open(device, options.clone()).unwrap()
 }
 
-/// One of the [`FILES`].
+/// The file among the [`FILES`].
 pub(super) fn file(fs: &Ext4, name: &str) -> Arc<Inode> {
     let root = fs.engine.inodes.get(&fs.engine, 2).unwrap();
     let found = dir::find(&fs.engine, &root, name.as_bytes()).unwrap();

@@ -258,7 +258,7 @@ fn run(arguments: &[&str], tree: bool, options: &Options, seeds: u64) {
         for _ in 0..300 {
             run.step();
         }
-        // All that is free now was free at first, or is in a file.
+        // All free blocks were free at first, or are in a file.
         for which in 0..run.files.len() {
             run.truncate(which, 0);
         }

@@ -120,7 +120,7 @@ pub(super) fn shape(dir: &Dir<'_>) -> Result<(u32, bool)> {
     Ok((info.indirect_levels.into(), full))
 }
 
-/// Where `..` leads.
+/// Target of `..`.
 ///
 /// # Errors
 /// The root is damaged, the device.

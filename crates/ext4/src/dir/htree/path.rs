@@ -68,7 +68,7 @@ pub(in super::super) fn default_hasher(dir: &Dir<'_>) -> Option<DirHasher> {
     usable(dir, version.unwrap_or(HashVersion::HalfMd4))
 }
 
-/// The root, judged, and the hash of names, if they can be hashed.
+/// The validated root, and the hash of names, if they can be hashed.
 ///
 /// # Errors
 /// It is damaged, the device.

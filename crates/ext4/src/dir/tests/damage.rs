@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// Where the directory's blocks are on the device, the first one first.
+/// Places of the directory's blocks on the device, the first one first.
 fn places(bed: &Bed) -> Vec<u64> {
     (0..bed.blocks())
         .map(|logical| {

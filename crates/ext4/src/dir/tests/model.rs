@@ -44,7 +44,7 @@ impl Listing {
     }
 }
 
-/// How names come and go.
+/// The changes of names.
 struct Play {
     steps: usize,
     most: usize,

@@ -85,8 +85,8 @@ pub(crate) fn empty_root() -> Root {
     root
 }
 
-/// Where a new block at `logical` had best be: as far from its neighbour in the file as on the
-/// device. `None` in an empty tree.
+/// Best place of a new block at `logical`: as far from its neighbour in the file as on the device.
+/// `None` in an empty tree.
 pub(crate) fn goal<S: Blocks>(store: &S, root: &Root, logical: u32) -> Result<Option<u64>> {
     let path = descend(store, root, logical)?;
     let near = path

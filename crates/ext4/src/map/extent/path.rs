@@ -1,4 +1,4 @@
-//! The way from an inode's root to a leaf, judged at each step.
+//! The path from an inode's root to a leaf, validated at each step.
 //!
 //! # How it works
 //! A node is validated as a whole, with its checksum, when it is loaded. That does not prove that
@@ -38,7 +38,7 @@ pub(super) struct Level<N> {
 /// From the root to a leaf.
 #[derive(Debug, Clone)]
 pub(super) struct Path<N> {
-    /// All but the leaf, the root first.
+    /// All nodes except the leaf, the root first.
     pub(super) above: Vec<Level<N>>,
     /// The leaf.
     pub(super) leaf: Level<N>,
@@ -111,7 +111,7 @@ fn names_no_system<S: Blocks>(store: &S, node: &ExtentNode<'_>) -> Result<(), St
     })
 }
 
-/// Whether a node that was judged good belongs at this place.
+/// Whether a validated node belongs at this place.
 fn belongs(node: &ExtentNode<'_>, bounds: &ExtentBounds) -> Result<(), ExtentError> {
     let (found, expected) = (node.depth(), bounds.depth.unwrap_or(0));
     if found != expected {

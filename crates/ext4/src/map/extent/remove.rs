@@ -20,13 +20,13 @@ use crate::map::nodes::Changes;
 
 /// The result of one step.
 enum Step {
-    /// Everything from this block of the file on is gone.
+    /// Every block of the file from here on was removed.
     Down(u64),
     /// The handle has no credits for anything.
     Stopped,
 }
 
-/// How a step removes.
+/// The kind of removal in a step.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Mode {
     /// At least the end of one extent, so that every handle gets on.

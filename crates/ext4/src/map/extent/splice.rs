@@ -238,7 +238,7 @@ impl<S: Changes> Tree<'_, S> {
         self.edit(level, |node| node.remove(middle, level.len - middle))
     }
 
-    /// Where a first node below the root had best be: close to the content.
+    /// Best place of a first node below the root: close to the content.
     fn node_goal(&self, path: &Path<S::Node>) -> Result<u64> {
         if let Some(node) = &path.leaf.node {
             return Ok(self.store.place(node));
@@ -279,7 +279,7 @@ impl<S: Changes> Tree<'_, S> {
         Ok(place)
     }
 
-    /// Takes levels out that hold nothing but one node whose entries the root has room for.
+    /// Removes levels with only one node whose entries fit into the root.
     pub(super) fn shrink(&mut self) -> Result<()> {
         for _ in 0..EXTENT_MAX_DEPTH {
             let path = self.descend(0)?;
@@ -312,7 +312,7 @@ impl<S: Changes> Tree<'_, S> {
     }
 }
 
-/// Where to split a node of `len` entries so that `from..to` stay together.
+/// Split point of a node of `len` entries that keeps `from..to` together.
 fn split_point(len: usize, from: usize, to: usize, last: bool) -> usize {
     let middle = if last && to >= len {
         len.saturating_sub(1)

@@ -30,7 +30,7 @@ use super::extent::Root;
 use super::nodes::{Blocks, Changes, NodeKind, World};
 use crate::Result;
 
-/// Where pointers are.
+/// Place of pointers.
 #[derive(Debug, Clone)]
 enum Place<N> {
     /// In the inode.
@@ -68,7 +68,7 @@ fn judge<S: Blocks>(store: &S, bytes: &[u8]) -> Result<(), String> {
     })
 }
 
-/// A block of pointers, judged.
+/// A validated block of pointers.
 fn pointer_block<S: Blocks>(store: &S, block: u64) -> Result<S::Node> {
     store.node(block, NodeKind::Pointers, &|bytes| judge(store, bytes))
 }

@@ -15,7 +15,7 @@ use crate::map::nodes::Changes;
 /// become empty.
 pub(crate) const WAY_CREDITS: u32 = 9;
 
-/// A removal under way.
+/// A removal in progress.
 struct Removal {
     start: u64,
     /// Every block from here to the end of the range is removed.

@@ -15,7 +15,7 @@ use crate::map::{Mapped, Run};
 struct File {
     store: Memory,
     root: [u8; 60],
-    /// Which block each block of the file is.
+    /// The block for each block of the file.
     model: BTreeMap<u64, u64>,
 }
 
