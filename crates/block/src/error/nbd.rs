@@ -6,7 +6,7 @@ use std::io;
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Violation {
     /// The first bytes are not a fixed newstyle handshake.
-    #[error("it is no NBD server with the fixed newstyle handshake")]
+    #[error("not an NBD server with the fixed newstyle handshake")]
     Greeting,
     /// A number that begins every message of its kind.
     #[error("wrong magic number {0:#x}")]

@@ -225,19 +225,19 @@ fn damaged_handshakes_are_errors() {
     let says = |wanted: &str, found: String| assert!(found.contains(wanted), "{wanted}: {found}");
     says("connection lost", open_fails(|_| Ok(())));
     says(
-        "no NBD server",
+        "not an NBD server",
         open_fails(|mut stream| stream.write_all(b"HTTP/1.1 400 Bad Request")),
     );
     // The oldstyle handshake.
     says(
-        "no NBD server",
+        "not an NBD server",
         open_fails(|mut stream| {
             stream.write_all(b"NBDMAGIC\x00\x00\x42\x02\x81\x86\x12\x53")?;
             stream.write_all(&[0; 140])
         }),
     );
     says(
-        "no NBD server",
+        "not an NBD server",
         open_fails(|mut stream| stream.write_all(b"NBDMAGICIHAVEOPT\x00\x00")),
     );
     says(

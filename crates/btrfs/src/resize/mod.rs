@@ -59,7 +59,7 @@ pub enum ResizeError {
         wanted: u64,
     },
     /// The used space does not fit.
-    #[error("what it holds does not fit into {wanted} bytes; it reaches to {end}")]
+    #[error("the used space does not fit into {wanted} bytes; it reaches to {end}")]
     NoRoom {
         /// The size that was asked for.
         wanted: u64,

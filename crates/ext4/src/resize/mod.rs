@@ -72,7 +72,7 @@ pub enum ResizeError {
     #[error("there is no room for the journal that this change needs: grow it by less first")]
     NoJournal,
     /// The used space does not fit.
-    #[error("what it holds does not fit into {wanted} bytes")]
+    #[error("the used space does not fit into {wanted} bytes")]
     NoRoom {
         /// The size that was asked for.
         wanted: u64,
