@@ -1,6 +1,6 @@
 //! [`MemoryDevice`]: a sparse device in memory with cheap snapshots.
 //!
-//! How it works
+//! # How it works
 //!
 //! The content is a map from page number to page, divided into shards with a lock each. A page that
 //! was never written, or was discarded, is missing and reads as zeros. Shard maps and pages are

@@ -1,6 +1,6 @@
 //! Images and loop devices over them give access to the same bytes.
 //!
-//! How it works
+//! # How it works
 //!
 //! - A read-write open of a file searches for loop devices over it that are in use: mounted by the
 //!   kernel, opened exclusively, or open in QEMU ([`user_of`]). It finds them in

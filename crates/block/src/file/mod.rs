@@ -1,6 +1,6 @@
 //! [`FileDevice`]: an image file or a block device of the host.
 //!
-//! How it works
+//! # How it works
 //!
 //! - Requests have positions (`pread`, `pwritev`), so threads share one descriptor without a lock.
 //!   Interrupted and short calls are continued.

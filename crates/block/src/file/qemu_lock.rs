@@ -1,7 +1,7 @@
 //! The locks on bytes of an image by which QEMU's programs exclude each other, taken for our opens
 //! too.
 //!
-//! How it works
+//! # How it works
 //!
 //! A program that opens an image has permissions, each with a number. A lock on byte
 //! [`USES`]` + number` means that it uses the permission, one on byte [`SHUTS_OUT`]` + number` that

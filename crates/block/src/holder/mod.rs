@@ -1,6 +1,6 @@
 //! [`Holder`]: the user of an image, for the message of a refused open.
 //!
-//! How it works
+//! # How it works
 //!
 //! - `target.rs` collects all names of the image's bytes: the file, loop devices over it,
 //!   partitions, devices on top of these. So a holder of any of them is found.

@@ -1,6 +1,6 @@
 //! [`NbdDevice`]: an export of an NBD server.
 //!
-//! How it works
+//! # How it works
 //!
 //! - The protocol follows the public document (`doc/proto.md` of the NBD project): fixed newstyle
 //!   handshake, `NBD_OPT_GO`, structured replies if the server has them.

@@ -1,6 +1,6 @@
 //! Partition tables: GPT and MBR, for reading.
 //!
-//! How it works
+//! # How it works
 //!
 //! - A table is read from the device for each request of a partition. The MBR in the first sector
 //!   decides: an entry of type 0xEE announces a GPT.

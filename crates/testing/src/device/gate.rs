@@ -1,6 +1,6 @@
 //! [`GateDevice`]: holds chosen requests until the test releases them.
 //!
-//! How it works
+//! # How it works
 //!
 //! A predicate sees each request before it reaches the device below. A request that it chooses
 //! waits inside the device call, listed by a ticket, until the test releases or fails it. The test
