@@ -140,7 +140,7 @@ impl Store {
     /// replay of the records repeats them.
     ///
     /// # Errors
-    /// The errors of [`start`](Self::start).
+    /// The mount is read-only; the journal was aborted.
     pub(crate) fn start_tracked(&self, credits: u32) -> Result<Handle> {
         assert_held_at_most(Rank::Inode);
         self.check()?;

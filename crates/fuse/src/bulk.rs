@@ -352,7 +352,8 @@ pub fn connect(dir: BorrowedFd<'_>) -> io::Result<UnixStream> {
 /// the daemon's.
 ///
 /// # Errors
-/// The errors of [`connect`]; `EPERM` for a user other than the mount's owner and root.
+/// `ENOTTY` if it is not a Sapwood mount, `EOPNOTSUPP` if its daemon does no bulk work for this
+/// process; `EPERM` for a user other than the mount's owner and root.
 pub fn become_writable(
     dir: BorrowedFd<'_>,
     files: &[File],

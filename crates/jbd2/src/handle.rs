@@ -184,7 +184,8 @@ impl Handle {
     /// include the changes so far without those that follow. Waits as [`Journal::start`] does.
     ///
     /// # Errors
-    /// The errors of [`Journal::start`]. After an error the handle can only be dropped.
+    /// [`Error::TooManyCredits`], [`Error::Aborted`]. After an error the handle can only be
+    /// dropped.
     pub fn restart(&mut self, credits: u32) -> Result<()> {
         self.journal.check_credits(credits)?;
         if !self.ended {

@@ -138,7 +138,7 @@ fn take(inode: &Inode, range: Range<u64>) -> Vec<(InFlightId, u64)> {
 /// it durable.
 ///
 /// # Errors
-/// The errors of [`flush`], and [`Error::NoSpace`] or [`Error::Aborted`] from a handle.
+/// [`Error::WriteFailed`], [`Error::NoSpace`], [`Error::Aborted`].
 pub(crate) fn flush_complete(files: &Arc<Files>, inode: &Arc<Inode>) -> Result<()> {
     let begun = Begun::of(inode);
     flush(files, inode, 0..u64::MAX, Wait::Completion)?;

@@ -36,7 +36,7 @@ impl Store {
     /// Like [`commit`](Self::commit), and the space that the transaction freed is free.
     ///
     /// # Errors
-    /// The errors of [`commit`](Self::commit).
+    /// The error that made the mount read-only, if that was before the transaction was durable.
     pub(crate) fn commit_and_unpin(self: &Arc<Self>, transid: Option<u64>) -> Result<()> {
         self.commit_until(transid, State::Completed)
     }

@@ -181,7 +181,7 @@ impl LogBlocks {
     /// Gives the space of blocks back that no log on disk, nor one being written, has.
     ///
     /// # Errors
-    /// The errors of [`free`](Self::free).
+    /// [`Error::FreeSpace`](crate::Error::FreeSpace) if space was lost count of.
     pub(crate) fn give_back(&self, space: &Space, blocks: &[u64]) -> Result<()> {
         for bytenr in blocks {
             self.space.lock().taken.remove(bytenr);
@@ -193,7 +193,7 @@ impl LogBlocks {
     /// The transaction is durable: gives everything back.
     ///
     /// # Errors
-    /// The errors of [`free`](Self::free).
+    /// [`Error::FreeSpace`](crate::Error::FreeSpace) if space was lost count of.
     pub(super) fn release_all(&self, cache: &BlockCache, space: &Space) -> Result<()> {
         abandon(cache, &self.dirty.take());
         let held = std::mem::take(&mut *self.space.lock());

@@ -226,7 +226,7 @@ impl Root {
     /// Inserts an item of `size` zero bytes, which `fill` writes.
     ///
     /// # Errors
-    /// The errors of [`insert`](Self::insert).
+    /// [`Error::ItemExists`], [`Error::ItemTooLarge`]; unreadable blocks; no space.
     pub(crate) fn insert_with(
         self: &Arc<Self>,
         h: &mut dyn TreeWrite,
@@ -247,7 +247,8 @@ impl Root {
     /// Inserts items, which must ascend by key. Not atomic as a whole.
     ///
     /// # Errors
-    /// The errors of [`insert`](Self::insert); items before the failing one stay.
+    /// [`Error::ItemExists`], [`Error::ItemTooLarge`]; unreadable blocks; no space. Items before
+    /// the failing one stay.
     pub(crate) fn insert_batch(
         self: &Arc<Self>,
         h: &mut dyn TreeWrite,
@@ -270,7 +271,7 @@ impl Root {
     /// Inserts an item, or replaces its data whatever its size.
     ///
     /// # Errors
-    /// The errors of [`insert`](Self::insert), without the one for an existing item.
+    /// [`Error::ItemTooLarge`]; unreadable blocks; no space.
     pub(crate) fn put(
         self: &Arc<Self>,
         h: &mut dyn TreeWrite,
@@ -338,7 +339,7 @@ impl Root {
     /// Deletes all items with keys in `from..=to`. Returns their number. Not atomic as a whole.
     ///
     /// # Errors
-    /// The errors of [`delete`](Self::delete); earlier deletions stay.
+    /// Unreadable blocks; no space. Earlier deletions stay.
     pub(crate) fn delete_range(
         self: &Arc<Self>,
         h: &mut dyn TreeWrite,

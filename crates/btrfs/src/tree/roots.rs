@@ -182,7 +182,7 @@ impl Roots {
     /// The uuid tree, if there is one.
     ///
     /// # Errors
-    /// The errors of [`get`](Self::get), without [`Error::NoSuchRoot`].
+    /// Unreadable blocks or items.
     pub(crate) fn uuid_tree(&self) -> Result<Option<Arc<Root>>> {
         match self.get(objectid::UUID_TREE) {
             Ok(root) => Ok(Some(root)),

@@ -129,7 +129,7 @@ impl Volume {
     /// Like [`write_vectored`](Self::write_vectored), for metadata: waits for space on the host.
     ///
     /// # Errors
-    /// The errors of [`write_vectored`](Self::write_vectored).
+    /// [`Error::Unmapped`], [`Error::Device`].
     pub(crate) fn write_metadata(&self, logical: u64, bufs: &[&[u8]]) -> Result<()> {
         let len = bufs.iter().map(|b| b.len() as u64).sum();
         if len == 0 {

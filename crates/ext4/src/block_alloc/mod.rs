@@ -57,7 +57,7 @@ pub(crate) fn allocate(groups: &Groups, request: &Request) -> Result<Extent> {
 /// Takes free blocks side by side for several files, as [`allocate`] does for one.
 ///
 /// # Errors
-/// The errors of [`allocate`].
+/// `NoSpace`: no group in use has a free block.
 pub(crate) fn allocate_stretch(groups: &Groups, goal: u64, len: u32) -> Result<Extent> {
     choose::allocate_plain(groups, goal, len)
 }
@@ -135,7 +135,7 @@ pub(crate) fn cancel(groups: &Groups, extent: Extent) {
 /// Allocates and claims one block for metadata.
 ///
 /// # Errors
-/// The errors of [`allocate`] and [`claim`].
+/// `NoSpace`: no group in use has a free block; the bitmap is damaged; errors of the journal.
 pub(crate) fn allocate_meta(groups: &Groups, h: &Handle, goal: u64) -> Result<u64> {
     let extent = choose::allocate_plain(groups, goal, 1)?;
     claim(groups, h, extent)?;

@@ -55,7 +55,7 @@ pub(super) fn content(volume: &Volume, inode: &Inode) -> Result<Vec<u8>> {
 /// Fills `buf` from `offset`, within the file. The caller holds `io` shared.
 ///
 /// # Errors
-/// The errors of [`content`].
+/// [`Error::BadInode`] if the file is longer than its inline data; damaged attributes.
 pub(super) fn read_at(volume: &Volume, inode: &Inode, offset: u64, buf: &mut [u8]) -> Result<()> {
     let content = content(volume, inode)?;
     let start = usize::try_from(offset).unwrap_or(usize::MAX);
@@ -106,7 +106,7 @@ fn most(store: &Store) -> u64 {
 /// if it does not fit.
 ///
 /// # Errors
-/// The errors of [`content`].
+/// [`Error::BadInode`] if the file is longer than its inline data; damaged attributes.
 pub(super) fn write_at(
     engine: &Arc<Engine>,
     inode: &Arc<Inode>,
@@ -133,7 +133,7 @@ pub(super) fn write_at(
 /// Cuts or extends a file that is inline. False, and nothing is changed, if it does not fit.
 ///
 /// # Errors
-/// The errors of [`content`].
+/// [`Error::BadInode`] if the file is longer than its inline data; damaged attributes.
 pub(super) fn truncate(engine: &Arc<Engine>, inode: &Arc<Inode>, size: u64) -> Result<bool> {
     if size > most(engine) {
         return Ok(false);

@@ -257,7 +257,7 @@ pub(super) fn dot_dot(dir: &Dir<'_>) -> Result<(Arc<Buffer>, usize, u32)> {
 /// Makes `..` lead elsewhere.
 ///
 /// # Errors
-/// The errors of [`dot_dot`] and of the journal.
+/// The first block is invalid; errors of the device and of the journal.
 pub(super) fn set_parent(dir: &Dir<'_>, h: &Handle, parent: u32) -> Result<()> {
     let (buffer, offset, _) = dot_dot(dir)?;
     dir.change(h, &buffer, |format, content| {
@@ -283,7 +283,7 @@ pub(super) fn is_empty_leaf(dir: &Dir<'_>, logical: u32) -> Result<bool> {
 /// Whether a directory without an index holds nothing but `.` and `..`.
 ///
 /// # Errors
-/// The errors of [`dot_dot`].
+/// The first block is invalid; errors of the device.
 pub(super) fn is_empty(dir: &Dir<'_>) -> Result<bool> {
     if dir.blocks == 0 {
         return Err(Error::BadInode {

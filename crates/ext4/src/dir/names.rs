@@ -177,7 +177,7 @@ pub(crate) fn remove(store: &Store, h: &Handle, dir: &Inode, name: &[u8]) -> Res
 /// Makes an existing name lead to another inode.
 ///
 /// # Errors
-/// The errors of [`remove`].
+/// `NotFound`; the directory is damaged.
 pub(crate) fn replace(
     store: &Store,
     h: &Handle,
@@ -230,7 +230,7 @@ pub(crate) fn parent(store: &Store, dir: &Inode) -> Result<u32> {
 /// Makes `..` lead elsewhere.
 ///
 /// # Errors
-/// The errors of [`parent`].
+/// The directory is damaged.
 pub(crate) fn set_parent(store: &Store, h: &Handle, dir: &Inode, parent: u32) -> Result<()> {
     store.fast_commits.whole(h, Reason::Directory);
     let dir = Dir::open(store, dir)?;
@@ -244,7 +244,7 @@ pub(crate) fn set_parent(store: &Store, h: &Handle, dir: &Inode, parent: u32) ->
 /// Whether it holds nothing but `.` and `..`.
 ///
 /// # Errors
-/// The errors of [`parent`].
+/// The directory is damaged.
 pub(crate) fn is_empty(store: &Store, dir: &Inode) -> Result<bool> {
     let dir = Dir::open(store, dir)?;
     match dir.form {

@@ -141,7 +141,8 @@ impl Groups {
     /// lock.
     ///
     /// # Errors
-    /// The errors of [`bitmap`](Self::bitmap); the bitmap contradicts the descriptor.
+    /// The group is excluded, or becomes excluded because its bitmap is wrong or unreadable; the
+    /// bitmap contradicts the descriptor.
     pub(crate) fn lock_blocks<'a>(
         &self,
         group: &'a Group,
@@ -186,7 +187,8 @@ impl Groups {
     /// without the lock.
     ///
     /// # Errors
-    /// The errors of [`bitmap`](Self::bitmap); the bitmap contradicts the descriptor.
+    /// The group is excluded, or becomes excluded because its bitmap is wrong or unreadable; the
+    /// bitmap contradicts the descriptor.
     pub(crate) fn inodes<'a>(&self, group: &'a Group) -> Result<&'a InodeMap> {
         if let Some(map) = group.inodes.get() {
             return Ok(map);

@@ -111,7 +111,7 @@ impl InodeTable {
     /// The inode with the number that callers know.
     ///
     /// # Errors
-    /// The errors of [`named`](Self::named), and `Stale` for an inode that no caller can know.
+    /// `Stale`, [`Error::BadInode`], and `Stale` for an inode that no caller can know.
     pub(crate) fn by_number(&self, store: &Store, ino: Ino) -> Result<Arc<Inode>> {
         let number = u32::try_from(ino.0).map_err(|_| sapwood_vfs::Error::Stale)?;
         if store.is_special(number) {
@@ -126,7 +126,8 @@ impl InodeTable {
     /// sound image.
     ///
     /// # Errors
-    /// The errors of [`get`](Self::get); [`Error::BadInode`] for an inode of the file system's own.
+    /// `Stale` if it is not in use, [`Error::BadInode`] if it is damaged; [`Error::BadInode`] for
+    /// an inode of the file system's own.
     pub(crate) fn named(&self, store: &Store, ino: u32) -> Result<Arc<Inode>> {
         let own = |what: &str| Error::BadInode {
             ino,

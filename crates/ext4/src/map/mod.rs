@@ -197,7 +197,7 @@ pub(crate) fn insert(
 /// The caller records the blocks.
 ///
 /// # Errors
-/// The errors of [`insert`].
+/// The tree is damaged, no space for a tree block, `FileTooLarge`.
 pub(crate) fn insert_untold(
     store: &Store,
     h: &Handle,
@@ -227,7 +227,7 @@ pub(crate) fn insert_untold(
 /// now; they are added to the inode's block count at the same moment.
 ///
 /// # Errors
-/// The errors of [`insert`].
+/// The tree is damaged, no space for a tree block, `FileTooLarge`.
 pub(crate) fn insert_delayed(
     store: &Store,
     h: &Handle,
@@ -259,7 +259,7 @@ fn not_supported() -> Error {
 /// [`remove`] does, but from the begin of the range on.
 ///
 /// # Errors
-/// The errors of [`insert`].
+/// The tree is damaged, no space for a tree block, `FileTooLarge`.
 pub(crate) fn convert(
     store: &Store,
     h: &Handle,
@@ -324,7 +324,7 @@ fn note_written(store: &Store, h: &Handle, inode: &Inode, blocks: Range<u64>) ->
 /// Makes written blocks in `range` unwritten, so that they read as zeros. Else as [`convert`].
 ///
 /// # Errors
-/// The errors of [`insert`].
+/// The tree is damaged, no space for a tree block, `FileTooLarge`.
 pub(crate) fn unwrite(
     store: &Store,
     h: &Handle,
@@ -389,7 +389,7 @@ pub(crate) fn remove(
 /// moved.
 ///
 /// # Errors
-/// The errors of [`insert`]; `NotSupported` for block maps.
+/// The tree is damaged, no space for a tree block, `FileTooLarge`; `NotSupported` for block maps.
 pub(crate) fn shift_left(
     store: &Store,
     h: &Handle,
@@ -414,7 +414,7 @@ pub(crate) fn shift_left(
 /// the begin of the range is split. Else as [`shift_left`].
 ///
 /// # Errors
-/// The errors of [`shift_left`]; `FileTooLarge`.
+/// The tree is damaged, no space for a tree block, `NotSupported` for block maps; `FileTooLarge`.
 pub(crate) fn shift_right(
     store: &Store,
     h: &Handle,
@@ -505,7 +505,7 @@ fn has_map(store: &Store, inode: &Inode) -> bool {
 /// Takes the map lock shared.
 ///
 /// # Errors
-/// The errors of [`lookup`].
+/// The tree is damaged; errors of the device.
 pub(crate) fn goal(store: &Store, inode: &Inode, logical: u64) -> Result<u64> {
     let flags = inode.flags();
     let near = match u32::try_from(logical) {
@@ -530,7 +530,7 @@ pub(crate) fn goal(store: &Store, inode: &Inode, logical: u64) -> Result<u64> {
 /// A metadata block of the inode itself (directory, quota, orphan file), by its place in the file.
 ///
 /// # Errors
-/// The errors of [`lookup`]; a hole.
+/// The tree is damaged; errors of the device; a hole.
 pub(crate) fn block_of(store: &Store, inode: &Inode, logical: u64) -> Result<Arc<Buffer>> {
     let run = lookup(store, inode, logical, 1)?;
     match run.what {
@@ -546,7 +546,7 @@ pub(crate) fn block_of(store: &Store, inode: &Inode, logical: u64) -> Result<Arc
 /// The caller sets the size and stores the inode.
 ///
 /// # Errors
-/// The errors of [`insert`].
+/// The tree is damaged, no space for a tree block, `FileTooLarge`.
 pub(crate) fn append_block(
     store: &Store,
     h: &Handle,

@@ -62,7 +62,7 @@ pub(crate) fn create(
 /// creation. Expects the `io` lock of the directory exclusively. Hold no handle.
 ///
 /// # Errors
-/// The errors of [`create`].
+/// `TooManyLinks`.
 pub(crate) fn create_filled(
     engine: &Arc<Engine>,
     who: &Credentials,

@@ -39,7 +39,7 @@ pub(crate) fn reap(engine: &Arc<Engine>, inode: &Arc<Inode>) -> Result<()> {
 /// Frees the blocks of an inode, and the inode. No other thread uses it.
 ///
 /// # Errors
-/// The errors of [`reap`].
+/// Errors of the device, damage; the next mount deletes the inode.
 pub(crate) fn delete(engine: &Arc<Engine>, inode: &Arc<Inode>) -> Result<()> {
     data::delete_content(engine, inode)?;
     let mut h =
@@ -120,7 +120,7 @@ pub(crate) fn condemn(inode: &Inode, now: Timestamp) -> bool {
 /// Deletes the inode if its last name went and no caller refers to it.
 ///
 /// # Errors
-/// The errors of [`reap`].
+/// Errors of the device, damage; the next mount deletes the inode.
 pub(crate) fn reap_if_unused(engine: &Arc<Engine>, inode: &Arc<Inode>) -> Result<()> {
     if inode.is_linked() {
         Ok(())

@@ -68,7 +68,7 @@ fn commit(engine: &Engine, ino: u32, tid: u64) -> Result<bool> {
 /// Makes everything durable.
 ///
 /// # Errors
-/// The errors of [`fsync`].
+/// Errors of the device and the journal; later changes are never durable.
 pub(crate) fn sync(engine: &Arc<Engine>) -> Result<()> {
     if engine.read_only() {
         return Ok(engine.health.check_unfailed()?);

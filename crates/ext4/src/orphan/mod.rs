@@ -63,7 +63,7 @@ pub(crate) fn add(volume: &Volume, h: &Handle, inode: &Inode) -> Result<()> {
 /// Takes the note away. The caller stores the inode.
 ///
 /// # Errors
-/// The errors of [`add`].
+/// Errors of the device, damage.
 pub(crate) fn remove(volume: &Volume, h: &Handle, inode: &Inode) -> Result<()> {
     let mut state = volume.orphans.state.lock();
     match state.places.remove(&inode.ino) {

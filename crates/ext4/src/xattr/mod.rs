@@ -75,7 +75,7 @@ pub(crate) fn get(volume: &Volume, inode: &Inode, name: &[u8]) -> Result<Option<
 /// Full names of all visible attributes. The caller holds `io` shared.
 ///
 /// # Errors
-/// The errors of [`get`].
+/// The attributes are damaged; errors of the device.
 pub(crate) fn list(volume: &Volume, inode: &Inode) -> Result<Vec<Vec<u8>>> {
     let mut names = Vec::new();
     for set in [body_set(volume, inode)?, block_set(volume, inode)?] {

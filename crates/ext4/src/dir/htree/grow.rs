@@ -58,7 +58,7 @@ fn write(h: &Handle, buffer: &Arc<Buffer>, content: &[u8]) -> Result<()> {
 /// Puts a name into a leaf that has no room as it is.
 ///
 /// # Errors
-/// The errors of [`insert`](super::insert).
+/// `NoSpace` if the index is full, before the first change; damage; errors of the journal.
 pub(super) fn split_and_insert(
     dir: &mut Dir<'_>,
     h: &Handle,
