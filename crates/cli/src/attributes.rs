@@ -61,7 +61,7 @@ pub(super) struct ChownArgs {
 
 #[derive(Debug, clap::Args)]
 pub(super) struct TouchArgs {
-    /// Files, which are made if they do not exist; a name may be a pattern
+    /// Files, created if missing; a name may be a pattern
     #[arg(value_name = "IMAGE:PATH", required = true)]
     pub(super) places: Vec<OsString>,
     /// This time, not now: as 2025-07-01T12:00:00Z, '2025-07-01 12:00' (local time) or @SECONDS
@@ -91,7 +91,7 @@ pub(super) struct TruncateArgs {
     /// New size: bytes, or with k, M, G, T; + and - change the size by that
     #[arg(short, long, value_name = "[+-]SIZE", allow_hyphen_values = true)]
     size: Resize,
-    /// Files, which are made if they do not exist; a name may be a pattern
+    /// Files, created if missing; a name may be a pattern
     #[arg(value_name = "IMAGE:PATH", required = true)]
     pub(super) places: Vec<OsString>,
     /// Make no file

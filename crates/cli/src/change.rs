@@ -20,7 +20,7 @@ pub(super) struct RmArgs {
     /// Names to remove, or patterns
     #[arg(value_name = "IMAGE:PATH", required = true)]
     pub(super) places: Vec<OsString>,
-    /// Remove directories and all below them
+    /// Remove directories and everything below them
     #[arg(short, long, visible_short_alias = 'R')]
     recursive: bool,
     /// Ignore missing names

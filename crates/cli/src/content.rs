@@ -33,7 +33,7 @@ pub(super) struct CatArgs {
 
 #[derive(Debug, clap::Args)]
 pub(super) struct WriteArgs {
-    /// File, which is made if it does not exist
+    /// File; created if missing
     #[arg(value_name = "IMAGE:PATH")]
     pub(super) place: OsString,
     /// Add to the end of the file
@@ -51,7 +51,7 @@ pub(super) struct WriteArgs {
 
 #[derive(Debug, clap::Args)]
 pub(super) struct EditArgs {
-    /// File, which is made if it does not exist
+    /// File; created if missing
     #[arg(value_name = "IMAGE:PATH")]
     pub(super) place: OsString,
     /// Editor [default: $VISUAL, then $EDITOR, then vi]

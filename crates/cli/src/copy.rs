@@ -21,7 +21,7 @@ pub(super) struct Args {
     /// Sources, then the target; `help` has the text
     #[arg(value_names = ["SOURCE", "DESTINATION"], required = true, num_args = 2.., hide = true)]
     pub(super) places: Vec<OsString>,
-    /// Copy directories with all below them
+    /// Copy directories with everything below them
     #[arg(short, long, visible_short_alias = 'R')]
     recursive: bool,
     /// Copy recursively, and keep owner, mode, times, extended attributes, hard links and special

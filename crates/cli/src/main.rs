@@ -97,7 +97,7 @@ enum Command {
     Cat(content::CatArgs),
     /// Show all attributes of files in an image
     Stat(stat::Args),
-    /// Show a directory of an image and all below it
+    /// Show a directory of an image and everything below it
     Tree(list::TreeArgs),
     /// Find files in an image by name, kind, size, time, owner or mode
     Find(Box<find::Args>),

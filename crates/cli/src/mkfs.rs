@@ -24,7 +24,7 @@ use given::Given;
 
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
-    /// Image file (made if it does not exist) or block device; IMAGE#N is its partition N,
+    /// Image file (created if missing) or block device; IMAGE#N is its partition N,
     /// nbd://HOST/EXPORT an export of an NBD server
     #[arg(value_name = "IMAGE")]
     pub(super) image: PathBuf,

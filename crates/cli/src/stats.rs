@@ -14,7 +14,7 @@ use super::output;
 
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
-    /// Directory that an image is mounted on, or anything below
+    /// Mount point, or anything below
     #[arg(value_name = "DIR")]
     dir: PathBuf,
     /// Print again each second, with the changes of that second

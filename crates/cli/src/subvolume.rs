@@ -65,13 +65,13 @@ pub(super) enum Command {
         #[command(flatten)]
         choice: SubvolumeChoice,
     },
-    /// Print the subvolume that is mounted when none is named
+    /// Print the default subvolume
     GetDefault {
         /// Image, or directory of a mount
         #[arg(value_name = "IMAGE")]
         image: PathBuf,
     },
-    /// Make the subvolume the one that is mounted when none is named
+    /// Set the default subvolume
     SetDefault {
         /// Place: IMAGE:PATH or MOUNT_DIR/PATH; or IMAGE or MOUNT_DIR, and the next argument
         #[arg(value_name = "PLACE")]

@@ -25,11 +25,11 @@ use release::Sign;
 
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
-    /// Directory that an image is mounted on
+    /// Mount point
     #[arg(value_name = "DIR")]
     dir: PathBuf,
     /// Detach it now even if it is in use, and do not wait: the daemon completes the image when the
-    /// last file there is closed, and no process leads to it any more
+    /// last file in it is closed and no process works in it
     #[arg(short, long)]
     lazy: bool,
     /// Give up waiting after this many seconds; the daemon continues [default: wait, but only 5 for

@@ -12,7 +12,7 @@ const FLAG_READ_ONLY: u32 = 1;
 /// Subvolumes of a mounted file system.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SubvolumeList {
-    /// The subvolume that is mounted when none is named.
+    /// The default subvolume, which a mount shows if no other is chosen.
     pub default: SubvolumeId,
     /// All except the top level, ordered by id.
     pub subvolumes: Vec<SubvolumeInfo>,

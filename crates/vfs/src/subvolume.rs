@@ -67,13 +67,13 @@ pub trait Subvolumes {
     /// `Invalid` if `root` is not the root of a subvolume.
     fn set_read_only(&self, root: Ino, read_only: bool) -> Result<()>;
 
-    /// The subvolume that is mounted when none is named.
+    /// The default subvolume, which a mount shows if no other is chosen.
     ///
     /// # Errors
     /// [`Error::Io`](crate::Error::Io), [`Error::Corrupt`](crate::Error::Corrupt).
     fn default_subvolume(&self) -> Result<SubvolumeId>;
 
-    /// Sets the subvolume that is mounted when none is named.
+    /// Sets the default subvolume.
     ///
     /// # Errors
     /// `NotFound` if there is no such subvolume.

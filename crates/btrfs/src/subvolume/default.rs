@@ -11,7 +11,7 @@ use super::layer::Subvolumes;
 use crate::tree::{Change, Root};
 use crate::{Error, Result};
 
-/// Makes `id` the subvolume that is mounted when none is named.
+/// Makes `id` the default subvolume.
 ///
 /// # Errors
 /// [`Error::NoSuchSubvolume`]; no space; unreadable blocks.

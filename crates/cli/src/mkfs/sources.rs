@@ -24,8 +24,8 @@ const KINDS: &[Kind] = &[
         long: "rootdir",
         short: Some('r'),
         value: "DIR",
-        help: "Fill it with what is in this directory. Sources can be given several times and mixed: \
-               a later file replaces an earlier one of its name",
+        help: "Fill it with the contents of this directory. Sources can be given several times and \
+               mixed: a later file replaces an earlier one of the same name",
         add: |sources, path| sources.dir(path),
     },
     Kind {

@@ -14,8 +14,8 @@ pub(super) struct StorageArgs {
     /// for --exclude; no for none. The last pattern that matches a file counts
     #[arg(long, value_name = "ALGORITHM[:LEVEL][=GLOB]")]
     compress: Vec<String>,
-    /// Set flags of a file or directory: nodatacow, nodatasum (btrfs; for all below a
-    /// directory), immutable, append, nodump, noatime, sync, dirsync
+    /// Set flags of a file or directory: nodatacow, nodatasum (btrfs; on a directory for everything
+    /// below), immutable, append, nodump, noatime, sync, dirsync
     #[arg(long, value_name = "FLAG[,FLAG...]:PATH")]
     inode_flags: Vec<PathFlags>,
     /// Files with the same content share its space (btrfs)
