@@ -2,23 +2,22 @@
 //! and no database is damaged.
 //!
 //! # How it works
-//! Clients, each a process of its own with a table of its own, commit numbered transactions. What
-//! a transaction contains follows from its number, so that after a crash one number, the last that
-//! is there, says what all of the table must be. It is not smaller than the last that was
-//! acknowledged, nor larger than the last that was sent. What is acknowledged once the daemon is
-//! being killed does not count: unlike a power cut this does not stop the database, and SQLite
-//! continues when it cannot open the directory that it is to make durable.
+//! Clients, each a process with its own table, commit numbered transactions. The number determines
+//! the content of a transaction, so after a crash the last number determines the whole table. It is
+//! at least the last acknowledged number, and at most the last that was sent. Acknowledgements
+//! during the kill do not count: unlike a power cut, the kill does not stop the database, and
+//! SQLite continues when it cannot open the directory that it wants to make durable.
 //!
 //! A round: mount (in every third round, the kernel first), let the database recover, compare all
-//! tables, commit, kill the daemon. Where a moment matters it comes from the seed that a failure
-//! prints; which transaction it hits is up to the machine.
+//! tables, commit, kill the daemon. The moment comes from the seed that a failure prints; the
+//! transaction that it hits depends on the machine.
 //!
-//! `SAPWOOD_DB_ROUNDS` is the number of rounds in all, `SAPWOOD_DB_SECONDS` the time after which
+//! `SAPWOOD_DB_ROUNDS` is the total number of rounds, `SAPWOOD_DB_SECONDS` the time after which
 //! each kind of database stops early.
 //!
-//! The trials `kill_mounts` end the daemon with `SIGKILL` or `SIGTERM` by chance. A daemon that was
-//! killed leaves a mount that `sapwood umount` clears away; one that was told to end, while the
-//! clients commit, ends by itself with success and leaves a complete image.
+//! The trials `kill_mounts` end the daemon with `SIGKILL` or `SIGTERM` by chance. A killed daemon
+//! leaves a mount that `sapwood umount` removes. After `SIGTERM`, while the clients commit, the
+//! daemon exits with success and leaves a complete image.
 //! `SAPWOOD_MOUNT_ROUNDS` is the number of rounds of both engines, `SAPWOOD_MOUNT_SECONDS` the time
 //! after which each engine stops early.
 //!
