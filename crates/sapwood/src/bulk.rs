@@ -13,7 +13,8 @@
 //! - Daemon to client ([`message`]): names that it left out, its progress, and the result.
 //!
 //! The name of a client's socket contains the version of this protocol
-//! ([`sapwood_fuse::bulk::connect`]). Numbers are in the byte order of the machine, which both share.
+//! ([`sapwood_fuse::bulk::connect`]). Numbers are in the byte order of the machine, which both
+//! share.
 
 mod daemon;
 mod entries;

@@ -6,8 +6,8 @@
 //! a request costs two wake-ups, and the time to wake a thread on an idle CPU is longer than the
 //! time to serve it. [`Lone`] counts the requests in progress. After [`STREAK`] requests without an
 //! overlap, the client is *lone*, until it pauses or a second one appears:
-//! - The idle CPUs of a virtual machine are kept from halting ([`IdleLatency`]): waking a halted one
-//!   takes the hypervisor.
+//! - The idle CPUs of a virtual machine are kept from halting ([`IdleLatency`]): waking a halted
+//!   one takes the hypervisor.
 //! - If none of the [`STREAK`] requests waited for the device, one thread, the *leader*, reads
 //!   `/dev/fuse`, and polls it for up to [`POLL`] after each answer ([`Poll`]). The others wait in
 //!   [`Reader::turn`], because the kernel would wake one of them for every request.
