@@ -29,7 +29,7 @@ const TOP_MODE: u32 = 0o040_755;
 /// Creates an empty subvolume named `name` in `dir`; returns its top directory.
 ///
 /// # Errors
-/// Creates a subvolume, see [`sapwood_vfs::Subvolumes::create_subvolume`].
+/// `Exists`, `NotFound`, `NameTooLong`; [`Error::NoSpace`](crate::Error::NoSpace).
 pub(crate) fn create(
     subvolumes: &Arc<Subvolumes>,
     dir: &Arc<Inode>,

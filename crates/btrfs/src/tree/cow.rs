@@ -142,7 +142,7 @@ pub(super) fn let_go(
 /// Locks a child for change, after copying it if it must not change in place.
 ///
 /// # Errors
-/// Copies a child like [`cow`].
+/// Unreadable blocks; no space.
 pub(super) fn own_child(
     h: &mut dyn TreeWrite,
     root: &Root,

@@ -166,7 +166,7 @@ impl Items<'_> {
     /// The next item, if it is of this inode and kind.
     ///
     /// # Errors
-    /// Like [`next`](Self::next), for items of this inode and kind.
+    /// Unreadable blocks.
     pub(super) fn next_of(&mut self, inode: u64, kind: u8) -> Result<Option<LogItem>> {
         let next = self.next()?;
         Ok(next.filter(|item| item.key.objectid == inode && item.key.kind == kind))
