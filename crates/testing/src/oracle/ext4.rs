@@ -108,7 +108,7 @@ pub fn kernel_writes(device: &MemoryDevice, body: impl FnOnce(&Path)) -> Arc<Mem
     try_kernel_writes(device, body).unwrap_or_else(|why| panic!("{why}"))
 }
 
-/// The error of the mount or of the script.
+/// Like [`kernel_writes`], with the error as a result.
 ///
 /// # Errors
 /// The kernel cannot mount the image, because not every kernel has every feature. Any other failure
