@@ -1,4 +1,4 @@
-# Two commands to know: `make demo` shows what Sapwood does, `make test` is all that CI runs.
+# Two commands to know: `make demo` shows Sapwood at work, `make test` is all that CI runs.
 SHELL := /bin/bash
 .SHELLFLAGS := -o pipefail -ec
 .PHONY: all check demo test test-programs foreign-images mutants db-kill kill-mounts crash faults scale bench bench-log bench-create fuzz lint msrv miri package install install-lib lib deb rpm static test-packages help
@@ -11,14 +11,14 @@ help:
 	@echo "make test   everything that CI runs"
 	@echo "make check  formatting, clippy and unit tests of the crates that you changed (BASE=main: also in commits)"
 	@echo "make test-programs   the long tests with real programs"
-	@echo "make foreign-images   sapwood check and the tools' own on the test images of e2fsprogs and btrfs-progs"
-	@echo "make mutants  images with wrong bytes and right checksums: sapwood check beside the tools' own (MUTANTS=1500, SEED=1)"
+	@echo "make foreign-images   sapwood check compared with the tools' checks on the test images of e2fsprogs and btrfs-progs"
+	@echo "make mutants  images with wrong bytes and right checksums: sapwood check compared with the tools' checks (MUTANTS=1500, SEED=1)"
 	@echo "make db-kill   databases in the mount, the daemon killed 200 times (ROUNDS=20: 20 times)"
 	@echo "make kill-mounts   SQLite in the mount, the daemon killed or told to end 1000 times (ROUNDS=20)"
-	@echo "make crash  every power cut of very many workloads, judged, per engine (CRASH_SECONDS=1500)"
+	@echo "make crash  checks every power cut of very many workloads, per engine (CRASH_SECONDS=1500)"
 	@echo "make faults plants faults one at a time and shows that the tests find each (ONLY='7 20-29 block', SECONDS=600)"
 	@echo "make scale  very many names, extents, snapshots: time and memory"
-	@echo "make bench  everything beside the kernel (BENCH_ARGS='--help': what can be chosen); reports in bench/results/"
+	@echo "make bench  everything, compared with the kernel (BENCH_ARGS='--help' lists the choices); reports in bench/results/"
 	@echo "make bench-log  each mechanism of the log on and off"
 	@echo "make bench-create  1,440,000 empty files by 48, and by fewer and more"
 	@echo "make fuzz   fuzz targets, all at once for two minutes (SECONDS=600: ten)"
@@ -112,8 +112,8 @@ kill-mounts: need-test
 	SAPWOOD_MOUNT_ROUNDS=$(ROUNDS) SAPWOOD_MOUNT_SECONDS=$(SECONDS) SAPWOOD_BIN=$(CURDIR)/target/release/sapwood \
 		cargo test -p sapwood-tests --test dbkill -- kill_mounts --nocapture
 
-# Long: what is complete (all sequences of two operations) takes some minutes; what is chosen by
-# chance fills the rest of the time. As root with btrfs-progs and e2fsprogs the kernel judges a share.
+# Long: the complete phases (all sequences of two operations) take some minutes; random workloads
+# fill the rest of the time. As root with btrfs-progs and e2fsprogs the kernel judges a share.
 crash: CRASH_SECONDS = 1500
 crash: need-build
 	cargo build --release -p sapwood-crash
@@ -164,7 +164,7 @@ msrv: need-build
 miri: need-build
 	scripts/miri
 
-# What would be published, each package built from its archive alone.
+# The packages as for publishing, each built from its archive alone.
 package: need-build
 	cargo package --workspace --exclude sapwood-tests --exclude sapwood-crash --exclude sapwood-bench --exclude sapwood-testing --exclude sapwood-hostile --exclude sapwood-layers
 

@@ -461,7 +461,7 @@ impl Standing {
     /// the path of the image.
     ///
     /// # Errors
-    /// The file system's, and those of `work`: then nothing is mounted.
+    /// Errors of the file system and of `work`: then nothing is mounted.
     pub fn unmounted<T>(&mut self, work: impl FnOnce(&Path) -> Result<T>) -> Result<T> {
         self.inner.take().ok_or_else(not_mounted)?.stop()?;
         forget_cached(&self.image)?;

@@ -53,7 +53,7 @@ pub(crate) fn watched(command: &mut Command) -> Result<Used> {
         let why = ended.status.to_string();
         return Err(Error::Program { program, why });
     }
-    // The kernel's figure is exact if it is above that of this process, which the child inherited.
+    // The kernel's figure is exact if it exceeds this process's, which the child inherited.
     let exact = Some(ended.peak_kib as f64 / 1024.0);
     let exact = exact.filter(|peak| peak_mib(std::process::id()).is_some_and(|own| *peak > own));
     Ok(Used {
@@ -79,7 +79,7 @@ pub(crate) fn timed(command: &mut Command) -> Result<f64> {
     Ok(began.elapsed().as_secs_f64())
 }
 
-/// The command of this build, in the directory of this program, or that of `SAPWOOD_BIN`.
+/// The command of this build, in the directory of this program, or `SAPWOOD_BIN`.
 ///
 /// # Errors
 /// It is not built.

@@ -1,4 +1,4 @@
-//! Published figures of the changes that introduced our mechanisms.
+//! Published figures for the mechanisms, from the changes that introduced them in the kernel.
 
 use crate::metric::Metric;
 use crate::report::Report;

@@ -203,7 +203,7 @@ fn write_row(out: &mut String, row: &Row) -> std::fmt::Result {
     Ok(())
 }
 
-/// How many times as high the rate of `entry` is as that of `base`, over the rounds that both have.
+/// Ratio of the rates of `entry` and `base`, over the rounds that both have.
 #[must_use]
 pub fn ratio(base: &Entry, entry: &Entry) -> Option<Ratio> {
     let pairs = base.runs.iter().zip(&entry.runs);

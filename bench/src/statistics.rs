@@ -1,7 +1,7 @@
 //! Medians, and ratios with their confidence.
 //!
 //! A ratio of two contestants is computed from one ratio per round. The logarithms of these are
-//! assumed to have a normal distribution; the interval is that of Student's t at 95 %. With three
+//! assumed to have a normal distribution; the interval is Student's t at 95 %. With three
 //! rounds it is wide, as it should be.
 
 use serde::Serialize;

@@ -1,4 +1,4 @@
-//! Waits for a child process, and learns what it used.
+//! Waits for a child process, and reads its resource use.
 //!
 //! `getrusage(2)`: `ru_maxrss` is the largest of the process and of the children that it waited
 //! for, in KiB. An `execve` does not reset it, so it is never below the peak memory of the process
@@ -9,7 +9,7 @@ use std::io;
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, ExitStatus};
 
-/// What is known of a process that has ended.
+/// Resource use of a process that has ended.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Ended {
     pub(crate) status: ExitStatus,

@@ -73,7 +73,7 @@ impl Again {
     /// which leaves a log if possible, and as many random operations on its recovered state.
     ///
     /// # Errors
-    /// As [`run`](Self::run).
+    /// The mismatch, or that the first crash cannot be recovered.
     pub fn by_chance(
         base: BaseKind,
         seed: u64,
@@ -126,7 +126,7 @@ impl Again {
     /// Runs both workloads.
     ///
     /// # Errors
-    /// As [`Recording::run`]; that the first crash cannot be recovered.
+    /// The mismatch with the model, or that the first crash cannot be recovered.
     pub fn run(&self, setting: &Setting) -> Result<Recording, String> {
         let (image, model) = self.between(setting)?;
         let engine: Format = self.first.base.engine();

@@ -23,7 +23,7 @@ pub enum BaseKind {
     Empty,
     /// Tree blocks of 16 KiB in two copies, as `mkfs` makes them; the files of [`STANDARD`].
     Usual,
-    /// As [`Standard`](Self::Standard), with items for holes.
+    /// Like [`Standard`](Self::Standard), with items for holes.
     Holes,
     /// ext4 with blocks of 1 KiB and a small journal; the files of [`STANDARD`].
     Ext4,
@@ -31,10 +31,10 @@ pub enum BaseKind {
     Ext4Empty,
     /// Blocks of 4 KiB, as `mkfs` makes them; the files of [`STANDARD`].
     Ext4Usual,
-    /// As [`Ext4`](Self::Ext4), with block pointers instead of extents, and with no room for
+    /// Like [`Ext4`](Self::Ext4), with block pointers instead of extents, and without room for
     /// descriptors of further groups.
     Ext4Indirect,
-    /// As [`Ext4`](Self::Ext4), with fast commits.
+    /// Like [`Ext4`](Self::Ext4), with fast commits.
     Ext4Fast,
 }
 

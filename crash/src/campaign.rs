@@ -40,7 +40,7 @@ pub struct CampaignPlan {
     pub patience: usize,
     /// Determines all random choices.
     pub seed: u64,
-    /// Run one in so many of the sequences of two operations; 1 runs all.
+    /// Run one in this many of the sequences of two operations; 1 runs all.
     pub stride: usize,
     /// The base that replaces the standard one.
     pub base: Option<BaseKind>,
@@ -50,7 +50,7 @@ pub struct CampaignPlan {
 #[derive(Debug, Clone, Copy)]
 struct Care {
     depth: Depth,
-    /// The kernel checks an image of one in so many workloads; 0: of none.
+    /// The kernel checks an image of one in this many workloads; 0: of none.
     sample: u64,
     /// Wait for the kernel, instead of skipping the image.
     wait: bool,
@@ -329,7 +329,7 @@ impl Campaign {
         self.phase("long sequences, by chance", all, care, Some(end));
     }
 
-    /// The end of a share: one in so many parts of the time that is left.
+    /// The end of a share: the remaining time divided by `parts`.
     fn share(&self, parts: u32) -> Instant {
         let now = Instant::now();
         now + self.end.saturating_duration_since(now) / parts

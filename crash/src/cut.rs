@@ -157,7 +157,7 @@ fn torn(log: &RecordLog, ways: usize, random: &mut Rng, plans: &mut Vec<CrashPla
 }
 
 /// The text of a crash: the crash point, `-N` for each lost write, and `~NpM` or `~NsM.M` for a
-/// torn one, of which the first `M` sectors, or these sectors, arrived.
+/// torn write, whose first `M` sectors, or these sectors, arrived.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Cut(pub CrashPlan);
 

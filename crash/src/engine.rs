@@ -124,7 +124,7 @@ impl Format {
     /// refusal: there is no room.
     ///
     /// # Errors
-    /// What else went wrong.
+    /// Any other error.
     pub(crate) fn resize(
         self,
         device: &Arc<dyn Device>,
@@ -192,8 +192,8 @@ impl Format {
         self.kind().check(file)
     }
 
-    /// The image as that program reads it, if this is known to differ from what a kernel and our
-    /// engine read; `None` if there is no difference.
+    /// The image as that program reads it, if this is known to differ from the kernel's and our
+    /// reading; `None` if there is no difference.
     pub(crate) fn as_the_tool_reads_it(self, image: &MemoryDevice) -> Option<MemoryDevice> {
         match self {
             Self::Btrfs => None,

@@ -13,7 +13,7 @@ use crate::subject::Subject;
 pub struct Found {
     /// The workload.
     pub subject: Subject,
-    /// What is wrong, and where.
+    /// The first failure, and its crash.
     pub failure: Box<Failure>,
 }
 
@@ -66,10 +66,10 @@ pub fn explore(subject: &Subject, setting: &Setting, depth: Depth) -> (Tally, Re
     explore_with(subject, setting, depth, &mut |_, _| Ok(()))
 }
 
-/// As [`explore`]; `more` gets the judge after all crashes are checked.
+/// Like [`explore`]; `more` gets the judge after all crashes are checked.
 ///
 /// # Errors
-/// As [`explore`].
+/// The first failure.
 pub fn explore_with(
     subject: &Subject,
     setting: &Setting,

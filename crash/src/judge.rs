@@ -1,4 +1,4 @@
-//! [`Judge`]: recovers crash images of one recording and reports what is wrong with them.
+//! [`Judge`]: recovers crash images of one recording and reports their failures.
 //!
 //! The engine mounts each image (and replays its log), reads everything, and checks it with data
 //! checksums; then the [`Oracle`] compares. The result of a recovery is reused for all images that
@@ -21,7 +21,7 @@ use crate::oracle::Oracle;
 use crate::policy::Policy;
 use crate::record::{Progress, Recording};
 
-/// What a recovery found.
+/// The result of a recovery.
 #[derive(Debug, Clone)]
 pub struct Recovered {
     /// All files.
@@ -38,7 +38,7 @@ pub type Outcome = Result<Recovered, String>;
 pub struct Failure {
     /// The crash, if there is one.
     pub cut: Option<Cut>,
-    /// What is wrong, one line each.
+    /// Failures, one line each.
     pub wrong: Vec<String>,
     /// The image that the crash left.
     pub image: Option<Arc<MemoryDevice>>,
@@ -56,7 +56,7 @@ impl Failure {
     }
 }
 
-/// Counters of what was done.
+/// Counters of the work.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Tally {
     /// Workloads that ran.
@@ -111,7 +111,7 @@ impl<'a> Judge<'a> {
     /// A judge of this recording.
     ///
     /// # Errors
-    /// As [`Images::new`].
+    /// The mount of the base failed.
     pub fn new(recording: &'a Recording) -> Result<Self, String> {
         Ok(Self {
             recording,
@@ -139,7 +139,7 @@ impl<'a> Judge<'a> {
     /// Checks a crash.
     ///
     /// # Errors
-    /// What is wrong with its recovery.
+    /// The failure of its recovery.
     pub fn judge(&mut self, plan: &CrashPlan) -> Result<(), Failure> {
         self.tally.cuts += 1;
         let recording = self.recording;

@@ -1,8 +1,8 @@
 //! [`Kernel`]: mounts a crash image with the kernel, and runs the tool that checks such images.
 //!
-//! The kernel replays the log (or journal) with code that is independent of ours; its tree must
-//! equal ours. This needs root and a loop device. Only one image at a time: two images of one file
-//! system cannot be mounted at once.
+//! The kernel replays the log (or journal) with independent code; its tree must equal ours. This
+//! needs root and a loop device. Only one image at a time: two images of one file system cannot be
+//! mounted at once.
 
 use std::path::{Path, PathBuf};
 
@@ -28,7 +28,7 @@ impl Kernel {
     /// A kernel that can mount images of the engine, as a mount of `image` shows.
     ///
     /// # Errors
-    /// What is missing on this machine.
+    /// The missing program or right.
     pub fn new(engine: Format, image: &MemoryDevice) -> Result<Self, String> {
         if let Some(why) = machine::missing(&[Need::Kernel(engine.kind())]) {
             return Err(why);

@@ -10,8 +10,8 @@
 //! 2. [`cut`]: chooses crashes of that log: prefixes, lost writes, torn writes, random ones.
 //! 3. [`image`]: crashes that leave the same image, or differ only in sectors that recovery does
 //!    not read, are checked once.
-//! 4. [`judge`]: mounts the image, reads and checks it; the [`oracle`] compares the tree with what
-//!    must and what may be there.
+//! 4. [`judge`]: mounts the image, reads and checks it; the [`oracle`] compares the tree with the
+//!    required and the allowed states.
 //!
 //! 5. [`kernel_queue`]: a sample of the images goes to the [`kernel`], whose tree must equal ours.
 //!

@@ -68,7 +68,7 @@ enum Command {
         /// Engine under test: btrfs, ext4.
         #[arg(long, default_value = "btrfs")]
         engine: Format,
-        /// Run one in so many of the sequences of two operations, chosen by the seed.
+        /// Run one in this many of the sequences of two operations, chosen by the seed.
         #[arg(long, default_value_t = 1)]
         stride: usize,
         /// Use this base in place of the standard one, for example ext4-fast.

@@ -1,4 +1,4 @@
-//! [`Oracle`]: what must and what may be there after a crash.
+//! [`Oracle`]: the required and the allowed states after a crash.
 //!
 //! # How it works
 //! At a crash, operations `1..=done` had returned and `1..=begun` had begun. States `floor` to

@@ -164,7 +164,7 @@ impl Orders {
 /// Finds the orders of the threads' calls that lead from the tree `start` to the tree `end`.
 ///
 /// # Errors
-/// That there is no such order.
+/// No order explains the results.
 pub fn find(
     engine: Format,
     start: Tree,

@@ -117,7 +117,7 @@ impl Race {
     /// Runs the race.
     ///
     /// # Errors
-    /// As [`Recording::run`]; that no order of the calls explains their results.
+    /// The mismatch with the model, or that no order of the calls explains their results.
     pub fn run(&self, setting: &Setting) -> Result<Recording, String> {
         let base = Base::get(self.base)?;
         let engine = self.base.engine();

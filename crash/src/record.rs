@@ -50,7 +50,7 @@ impl FromStr for Workload {
     }
 }
 
-/// What the return of an operation guarantees.
+/// The guarantee of a returned operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Promise {
     /// Nothing.
@@ -106,7 +106,7 @@ pub struct Lane {
     pub root: Ino,
     /// States of the history.
     pub states: Vec<Tree>,
-    /// Guarantee of each operation; that of operation `k` (from 1) has index `k - 1`.
+    /// Guarantee of each operation; operation `k` (from 1) has index `k - 1`.
     pub promises: Vec<Promise>,
     /// A commit can happen in the middle of an operation: other threads were running, or data goes
     /// through the journal.
@@ -158,7 +158,7 @@ impl Recording {
     /// recording includes the mount, with the recovery that the image may need.
     ///
     /// # Errors
-    /// As [`run`](Self::run).
+    /// The mismatch with the model.
     pub fn on(
         engine: Format,
         image: &MemoryDevice,
@@ -227,7 +227,7 @@ impl Recording {
     }
 }
 
-/// What discarded bytes read as after a crash.
+/// The value of discarded bytes after a crash.
 pub(crate) const GARBAGE: u8 = 0xa5;
 
 /// Marks in the log, followed by the number of the lane.
@@ -273,7 +273,7 @@ impl<'a> Run<'a> {
     /// Performs all operations, and marks their begins and ends with lane `number`.
     ///
     /// # Errors
-    /// The operation whose result differs from that of the model.
+    /// The operation whose result differs from the model's.
     pub fn all(&mut self, number: usize, ops: &[Op], recorder: &Recorder) -> Result<Lane, String> {
         let mut states = vec![self.state()?];
         let mut promises = Vec::new();

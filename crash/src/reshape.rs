@@ -33,7 +33,7 @@ use crate::threads;
 
 const MIB: u64 = 1 << 20;
 
-/// What is done to a file system that is not mounted.
+/// A change of a file system that is not mounted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Change {
     /// It gets this many bytes, or, if that is refused, stays as it is.
@@ -84,7 +84,7 @@ pub struct Sizes {
 }
 
 impl Sizes {
-    /// What is wrong with the size of a recovered file system.
+    /// The failure, if a recovered file system has a wrong size.
     #[must_use]
     pub fn judge(&self, size: u64, progress: &[Progress]) -> Option<String> {
         let returned = progress.first().is_some_and(|lane| lane.done > 0);
@@ -153,7 +153,7 @@ impl Reshape {
     /// Performs the workload and the changes, and records the last change.
     ///
     /// # Errors
-    /// What failed, other than a resize that has no room.
+    /// Any failure except a resize without room.
     pub fn run(&self, setting: &Setting) -> Result<Recording, String> {
         let engine = self.first.base.engine();
         let (last, before) = self.changes.split_last().ok_or("no change")?;
@@ -268,7 +268,7 @@ fn apply(engine: Format, device: &Arc<dyn Device>, change: Change) -> Result<boo
     Ok(resized.is_ok())
 }
 
-/// As `sapwood trim`.
+/// Discards free space like `sapwood trim`.
 fn trim(engine: Format, device: &Arc<dyn Device>) -> Result<(), String> {
     let fs = engine.open(device.clone(), Policy::Now, 1)?;
     let trimmed = fs.sync().and_then(|()| fs.trim(&TrimRange::default()));
@@ -350,8 +350,8 @@ fn known(tree: &Tree) -> Tree {
     }
 }
 
-/// The state `before` as a change leaves it. The change began with a recovery of its own: the times
-/// that the first one set, within `recovery`, are those of `last`.
+/// The state `before`, expected after a change. The change began with a recovery of its own: times
+/// that the first recovery set, within `recovery`, come from `last`.
 fn changed(before: &Tree, last: &Tree, recovery: (Timestamp, Timestamp)) -> Tree {
     let mut state = known(before);
     for (ino, node) in &mut state.nodes {
@@ -408,8 +408,8 @@ pub fn by_chance(engine: Format, seed: u64) -> Result<Subject, String> {
     Ok(reshape.into())
 }
 
-/// Operations that fill a file system to some degree: files of all sizes with gaps between them,
-/// names, attributes, holes, and what the format has beyond that; random ones at the end.
+/// Operations that partly fill a file system: files of all sizes with gaps between them, names,
+/// attributes, holes, and features of the format; random ones at the end.
 fn filling(base: BaseKind, random: &mut Rng) -> Result<Vec<Op>, String> {
     let model = Base::get(base)?.model()?;
     let mut plan = Filling {

@@ -22,7 +22,7 @@ pub enum Subject {
     Race(Race),
     /// A workload on the state that a crash of another one left.
     Again(Again),
-    /// A change of the size, or of what the device holds, without a mount.
+    /// A change of the size or of the free space, without a mount.
     Reshape(Reshape),
     /// One operation after another, with all free space discarded before each.
     Trims(Workload),
@@ -111,7 +111,7 @@ impl Subject {
     /// Runs the workload.
     ///
     /// # Errors
-    /// As [`Recording::run`].
+    /// The mismatch with the model.
     pub fn run(&self, setting: &Setting) -> Result<Recording, String> {
         match self {
             Self::Sequence(workload) => Recording::run(workload, setting),

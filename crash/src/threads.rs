@@ -90,7 +90,7 @@ impl Threads {
     /// Runs the workload.
     ///
     /// # Errors
-    /// As [`Recording::run`].
+    /// The mismatch with the model.
     pub fn run(&self, setting: &Setting) -> Result<Recording, String> {
         let engine = self.engine;
         let setup = Base::get(engine.standard())?;

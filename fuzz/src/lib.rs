@@ -1,4 +1,4 @@
-//! What the fuzz targets share.
+//! Shared by the fuzz targets.
 
 pub mod ext4;
 pub mod lies;

@@ -31,7 +31,7 @@ pub enum How {
         from: u16,
         len: u8,
     },
-    /// Replaces the bytes of this block, except for its header, with those of another block.
+    /// Replaces the bytes of this block, except for its header, with another block's.
     Other {
         block: u8,
         from: u16,

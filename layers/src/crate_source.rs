@@ -1,6 +1,6 @@
 //! The source of one crate: its modules, where their names come from, and the paths they use.
 //!
-//! Code under `#[cfg(test)]` is left out: tests may use what they like.
+//! Code under `#[cfg(test)]` is left out: tests may use any module.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -12,7 +12,7 @@ use syn::visit::{self, Visit};
 /// A module's path in its crate: empty for the crate's root.
 pub(crate) type ModulePath = Vec<String>;
 
-/// What a module contains, as far as its dependencies are concerned.
+/// The parts of a module that determine its dependencies.
 #[derive(Debug, Default)]
 pub(crate) struct Module {
     /// The file, relative to the crate.
@@ -169,7 +169,7 @@ impl Module {
 struct Paths<'a>(&'a mut Module);
 
 impl<'a> Visit<'a> for Paths<'_> {
-    /// `pub(in path)` is no dependency on what the path leads to.
+    /// `pub(in path)` is no dependency on the module of the path.
     fn visit_visibility(&mut self, _: &'a syn::Visibility) {}
 
     fn visit_path(&mut self, path: &'a syn::Path) {

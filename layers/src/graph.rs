@@ -36,7 +36,7 @@ impl Graph {
                     let files = graph.files.entry(module.file.clone()).or_default();
                     files.insert(target.file.clone());
                 }
-                // The root's own items are nobody's layer: a module must not use them.
+                // The root's own items have no layer: a module must not use them.
                 let to = top(&found).unwrap_or_else(|| "lib".to_owned());
                 if to != own {
                     let site = (module.file.clone(), *line, used.join("::"));
@@ -47,7 +47,7 @@ impl Graph {
         graph
     }
 
-    /// What is wrong if the modules have this order, lowest first.
+    /// The violations, if the modules have this order, lowest first.
     pub(crate) fn violations(&self, order: &[String]) -> Vec<String> {
         let rank = |name: &str| order.iter().position(|listed| listed == name);
         let mut found = Vec::new();
@@ -117,7 +117,7 @@ impl Graph {
         )
     }
 
-    /// Sets of files each of which reaches all others of its set.
+    /// Sets of files that all reach each other.
     pub(crate) fn circles(&self) -> Vec<Vec<PathBuf>> {
         let reach: BTreeMap<&PathBuf, BTreeSet<&PathBuf>> = self
             .files

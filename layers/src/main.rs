@@ -1,5 +1,5 @@
-//! Checks the order of modules inside the crates that `layers/order` lists, and prints what the
-//! module graph looks like.
+//! Checks the order of modules inside the crates that `layers/order` lists, and prints the module
+//! graph.
 //!
 //! ```text
 //! sapwood-layers [--stats] [--circles] [--arrows] [--order] [--root DIR]

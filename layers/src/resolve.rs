@@ -5,7 +5,7 @@ use crate::crate_source::{CrateSource, ModulePath};
 /// Re-exports of re-exports are followed this far.
 const DEPTH: usize = 16;
 
-/// The module that defines what `path`, used in the module `from`, names. `None` if it is not of
+/// The module that defines the item named by `path` in the module `from`. `None` if it is not of
 /// this crate.
 pub(crate) fn resolve(
     source: &CrateSource,

@@ -8,21 +8,21 @@ use sapwood_vfs::Timestamp;
 pub enum Compare {
     /// Two views of one image: everything.
     SameImage,
-    /// As that, but the first one was taken before everything was written out.
+    /// The same, but the first tree was taken before everything was written out.
     Live,
-    /// Two images filled alike: all but what depends on when and where (inode numbers, times
-    /// that were not set, allocation).
+    /// Two images filled alike: compares everything except inode numbers, times that were not set,
+    /// and allocation.
     AlikeFill,
-    /// As that, for file systems whose directories are as large as a seed and their history have
-    /// it.
+    /// Like `AlikeFill`, for file systems whose directory sizes depend on a seed and on their
+    /// history.
     AlikeTree,
 }
 
 /// Flag of a file that was found not to compress (`m`).
 const NO_COMPRESS: u32 = 0x400;
 
-/// Flags by which ext4 tells how it stores a file (index, huge, extents, inline); two images may
-/// differ in that.
+/// Flags for ext4's storage of a file (index, huge, extents, inline), in which two images may
+/// differ.
 const LAYOUT: u32 = 0x1000 | 0x4_0000 | 0x8_0000 | 0x1000_0000;
 
 /// Paths below which times are as they came.
@@ -40,7 +40,8 @@ pub fn compare(expected: &Tree, found: &Tree, how: Compare) -> Result<(), String
             // Whether a file does not compress shows only when it is written out, and not each
             // time.
             Compare::Live | Compare::AlikeFill => tree.without_flags(LAYOUT | NO_COMPRESS),
-            // Of two images that were filled alike, one through FUSE, data is compared by pages.
+            // Between two images that were filled alike, one through FUSE, data is compared by
+            // pages.
             Compare::AlikeTree => tree.without_flags(LAYOUT | NO_COMPRESS).in_pages(),
         }
     };
@@ -66,7 +67,8 @@ fn facts(path: &str, expected: &TreeInode, found: &TreeInode, how: Compare) -> F
             facts.set(Facts::MTIME, !own && path != ".");
         }
         Compare::SameImage => {
-            // What is not written out yet may be counted beside what it replaces, so only here.
+            // Data that is not written out yet may be counted in addition to the data that it
+            // replaces, so these facts count only here.
             facts |= Facts::NUMBER | Facts::MTIME | Facts::CTIME | Facts::BTIME | Facts::BLOCKS;
         }
         Compare::Live => {
@@ -80,9 +82,8 @@ fn facts(path: &str, expected: &TreeInode, found: &TreeInode, how: Compare) -> F
     facts
 }
 
-/// True if `found` is what ext4 keeps of a time: 34 bits of seconds, or 32 without nanoseconds.
-/// FUSE's cache shows what was asked for until it forgets the inode, and has no limits that could
-/// be told to it.
+/// True if `found` is the time `asked` as ext4 stores it: 34 bits of seconds, or 32 without
+/// nanoseconds. FUSE's cache shows the requested time until it forgets the inode.
 fn is_cut(asked: Timestamp, found: Timestamp) -> bool {
     let earliest = i64::from(i32::MIN);
     let short = asked.sec.clamp(earliest, i32::MAX.into());

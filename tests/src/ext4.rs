@@ -89,7 +89,7 @@ impl Variant {
         self.then(&["debugfs", "-w", "-R", "set_super_value flags 2"])
     }
 
-    /// What it is filled with.
+    /// The limits of the fill.
     #[must_use]
     pub fn limits(&self) -> Limits {
         let limits = Limits::ext4(crate::random::seed(SEED), self.block_size, self.extents);
@@ -135,7 +135,7 @@ pub fn variants() -> Vec<Variant> {
     [sizes(), layouts(), journals(), files(), directories()].concat()
 }
 
-/// Those that are tried each time; the others in long runs.
+/// Variants that are tried each time; the others run in long runs.
 const ALWAYS: [&str; 26] = [
     "default",
     "blocks-1k",

@@ -41,7 +41,7 @@ impl Form {
         }
     }
 
-    /// What the usual tool makes by default, mounted without options.
+    /// The default of the usual tool, mounted without options.
     #[must_use]
     pub fn plain(kind: Kind) -> Self {
         match kind {
@@ -56,7 +56,7 @@ impl Form {
         [Kind::Btrfs, Kind::Ext4].map(Self::plain)
     }
 
-    /// What kind of file system it is.
+    /// The format.
     #[must_use]
     pub fn kind(&self) -> Kind {
         self.mkfs.kind
@@ -65,7 +65,7 @@ impl Form {
     /// A fresh one of `size` bytes, mounted by us.
     ///
     /// # Errors
-    /// What the programs said.
+    /// The output of the failed program.
     pub fn volume(&self, size: u64) -> Result<Volume, String> {
         Volume::with(&self.mkfs.clone().sized(size), self.options, ours())
     }

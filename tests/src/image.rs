@@ -1,4 +1,4 @@
-//! Images of any kind of file system: made by the usual tools or by ours, checked by both.
+//! Images of both formats: made by the usual tools or by Sapwood, checked by both.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -23,18 +23,18 @@ pub enum Maker {
     Sapwood,
 }
 
-/// How to make a file system. The defaults are those of the tool.
+/// Parameters of a new file system. The defaults are the tool's.
 #[derive(Debug, Clone)]
 pub struct Mkfs {
-    /// Of what kind.
+    /// The format.
     pub kind: Kind,
-    /// By what.
+    /// The maker.
     pub maker: Maker,
     /// Bytes of the (sparse) image.
     pub size: u64,
     /// Arguments.
     pub args: Vec<String>,
-    /// What changes it afterwards: a program and its arguments, before the image.
+    /// A later change: a program and its arguments, before the image.
     pub then: Vec<Vec<String>>,
 }
 
@@ -141,10 +141,10 @@ impl TempImage {
         Self { dir, path, kind }
     }
 
-    /// A file system as `how` says.
+    /// A file system made with `how`.
     ///
     /// # Errors
-    /// What the program said.
+    /// The output of the failed program.
     pub fn new(how: &Mkfs) -> Result<Self, String> {
         let image = Self {
             kind: how.kind,
@@ -158,10 +158,10 @@ impl TempImage {
         Ok(image)
     }
 
-    /// One made by the usual tool, whatever `how` says.
+    /// A file system made by the usual tool, ignoring the maker in `how`.
     ///
     /// # Errors
-    /// What it said.
+    /// The output of the failed program.
     pub fn by_kernel(how: &Mkfs) -> Result<Self, String> {
         Self::new(&Mkfs {
             maker: Maker::Kernel,
@@ -175,22 +175,22 @@ impl TempImage {
         &self.path
     }
 
-    /// A file beside it.
+    /// A file next to it.
     #[must_use]
     pub fn beside(&self, name: &str) -> PathBuf {
         self.dir.path().join(name)
     }
 
-    /// What kind of file system it holds.
+    /// The format of its file system.
     #[must_use]
     pub fn kind(&self) -> Kind {
         self.kind
     }
 
-    /// What is in the file now, in one of its own.
+    /// A copy of the file's current content.
     ///
     /// # Errors
-    /// What `cp` said.
+    /// The output of `cp`.
     pub fn copy(&self) -> Result<Self, String> {
         let copy = Self {
             kind: self.kind,
@@ -203,7 +203,7 @@ impl TempImage {
     /// `btrfs check --check-data-csum` or `e2fsck -fn`, unmounted.
     ///
     /// # Errors
-    /// With what it found.
+    /// The findings.
     pub fn check_by_kernel(&self) -> Result<(), String> {
         let kind = match self.kind {
             Kind::Btrfs => oracle::Kind::Btrfs,
@@ -215,7 +215,7 @@ impl TempImage {
     /// `sapwood check`, of btrfs with its data, unmounted.
     ///
     /// # Errors
-    /// With what it found.
+    /// The findings.
     pub fn check_by_us(&self) -> Result<(), String> {
         let mut command = Command::new(sapwood());
         command.args(["check", "--quiet"]).arg(&self.path);
@@ -229,7 +229,7 @@ impl TempImage {
     /// journal: it judges copies, one recovered by the kernel and one by `e2fsck`.
     ///
     /// # Errors
-    /// With what was found.
+    /// The findings.
     pub fn check_after_crash(&self) -> Result<(), String> {
         self.check_by_us()?;
         if self.kind == Kind::Btrfs {
@@ -251,7 +251,7 @@ impl TempImage {
     /// Both.
     ///
     /// # Errors
-    /// With what was found.
+    /// The findings.
     pub fn check(&self) -> Result<(), String> {
         self.check_by_kernel()?;
         self.check_by_us()

@@ -1,8 +1,7 @@
-//! Helpers of the whole-system tests: a mixed tree to fill file systems with ([`fill`]), comparable
-//! comparisons of trees ([`compare`]), images and mounts that go away with their guards
-//! ([`image`], [`mount`]), forms of file systems for programs to work in
-//! ([`form`]), and what
-//! the tests need of the machine ([`machine`]).
+//! Helpers of the whole-system tests: a mixed tree to fill file systems with ([`fill`]),
+//! comparisons of trees ([`compare`]), images and mounts that their guards remove ([`image`],
+//! [`mount`]), forms of file systems for programs to work in ([`form`]), and requirements on the
+//! machine ([`machine`]).
 #![allow(
     clippy::unwrap_used,
     clippy::missing_panics_doc,

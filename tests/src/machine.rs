@@ -1,4 +1,4 @@
-//! [`sapwood_testing::machine`], and what only the tests here need of the machine.
+//! [`sapwood_testing::machine`], and further requirements of the tests here.
 
 use std::path::PathBuf;
 

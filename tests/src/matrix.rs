@@ -62,7 +62,7 @@ impl Variant {
         }
     }
 
-    /// What it is filled with.
+    /// The limits of the fill.
     #[must_use]
     pub fn limits(&self) -> Limits {
         let limits = Limits::new(
@@ -82,7 +82,7 @@ impl Variant {
         }
     }
 
-    /// Mount options for a driver: ours needs none for free space.
+    /// Mount options for a driver: Sapwood needs none for free space.
     #[must_use]
     pub fn options_for(&self, driver: Driver) -> &'static str {
         let of_kernel = self.options.contains("space_cache");

@@ -1,4 +1,4 @@
-//! Mounts, the kernel's and ours, that go away with their guards.
+//! Mounts by the kernel and by Sapwood, which their guards remove.
 
 use std::fs::{self, File};
 use std::os::unix::process::CommandExt;
@@ -24,7 +24,7 @@ pub trait Mounted: Send {
     /// Unmounts; returns once the image is complete.
     ///
     /// # Errors
-    /// What went wrong, as far as can be known.
+    /// The error, as far as it can be known.
     fn unmount(self: Box<Self>) -> Result<(), String>;
 
     /// The daemon's process id, if there is one.
@@ -46,11 +46,11 @@ impl Driver {
     /// Mounts an image with these options (`rw` for none).
     ///
     /// # Errors
-    /// What the program said.
+    /// The output of the failed program.
     pub fn mount(self, image: &Path, options: &str) -> Result<Box<dyn Mounted>, String> {
         Ok(match self {
-            // The loop device of a mount of ours goes when the last mount namespace that has a copy
-            // of the mount ends.
+            // The loop device of a Sapwood mount disappears with the last mount namespace that has
+            // a copy of the mount.
             Self::Kernel => Box::new(patiently(
                 || KernelMount::new(image, options),
                 |why| why.contains("overlapping loop device"),
@@ -60,7 +60,7 @@ impl Driver {
     }
 }
 
-/// The `sapwood` binary: `SAPWOOD_BIN`, or the one that is built beside this test.
+/// The `sapwood` binary: `SAPWOOD_BIN`, or the one in the directory of this test.
 ///
 /// # Panics
 /// If it cannot be built.
@@ -88,7 +88,7 @@ pub fn workspace() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap()
 }
 
-/// Where what tests need from outside is kept from one run to the next.
+/// The directory for external programs, which are kept from one run to the next.
 #[must_use]
 pub fn cache() -> PathBuf {
     let given = std::env::var_os("SAPWOOD_CACHE").map(PathBuf::from);
@@ -107,8 +107,8 @@ impl Mounted for KernelMount {
     }
 }
 
-/// Tries again what fails because a mount is busy, for a moment: a process that another thread
-/// starts has our open files until it runs its program.
+/// Retries for a moment while a mount is busy: a process that another thread starts has this
+/// process's open files until it runs its program.
 fn patiently<T, E>(
     mut unmount: impl FnMut() -> Result<T, E>,
     busy: impl Fn(&E) -> bool,
@@ -137,23 +137,23 @@ impl SapwoodMount {
     /// Mounts an image.
     ///
     /// # Errors
-    /// What the daemon said, or that it did not come up.
+    /// The daemon's output, or that it did not start.
     pub fn new(image: &Path, options: &str) -> Result<Self, String> {
         Self::with(image, options, &mut Command::new(sapwood()))
     }
 
-    /// As [`new`](Self::new), with a command that runs the binary with something around it.
+    /// A mount by a command that runs the binary within another program.
     ///
     /// # Errors
-    /// As [`new`](Self::new).
+    /// The daemon's output, or that it did not start.
     pub fn with(image: &Path, options: &str, command: &mut Command) -> Result<Self, String> {
         Self::start(image, image, options, command)
     }
 
-    /// As [`new`](Self::new) for an `image` that a server has, which `operand` names.
+    /// A mount of an `image` that a server has, by its `operand`.
     ///
     /// # Errors
-    /// As [`new`](Self::new).
+    /// The daemon's output, or that it did not start.
     pub fn served(operand: &Path, image: &Path, options: &str) -> Result<Self, String> {
         Self::start(operand, image, options, &mut Command::new(sapwood()))
     }
@@ -214,7 +214,7 @@ impl SapwoodMount {
         }
     }
 
-    /// What the daemon wrote.
+    /// The daemon's output.
     #[must_use]
     pub fn said(&self) -> String {
         process::tail(&String::from_utf8_lossy(
@@ -228,16 +228,16 @@ impl SapwoodMount {
         peak_memory(self.daemon.id())
     }
 
-    /// Kills the daemon as a crash would (SIGKILL), and clears the dead mount away.
-    /// What it wrote before.
+    /// Kills the daemon as a crash would (SIGKILL), and removes the dead mount. Returns the
+    /// daemon's output.
     pub fn kill(mut self) -> String {
         let said = self.kill_daemon();
         self.stop();
         said
     }
 
-    /// Ends the daemon with `SIGKILL` and leaves the dead mount where it is, so that a process that
-    /// works in it sees the mount's end and not an empty directory. What it said.
+    /// Kills the daemon with `SIGKILL` and keeps the dead mount, so that a process that works in it
+    /// sees the mount's end and not an empty directory. Returns the daemon's output.
     pub fn kill_daemon(&mut self) -> String {
         if self.ended.is_none() {
             let _ = self.daemon.kill();
@@ -261,7 +261,7 @@ impl SapwoodMount {
     /// Clears away the mount of a daemon that was killed, with `sapwood umount`.
     ///
     /// # Errors
-    /// What the command said, or that something is still mounted.
+    /// The command's output, or that a file system is still mounted.
     pub fn cleaned(mut self) -> Result<(), String> {
         let mut umount = Command::new(sapwood());
         umount.arg("umount").arg(self.path());
@@ -285,7 +285,7 @@ impl SapwoodMount {
     /// Waits for the daemon of a mount that is unmounted already.
     ///
     /// # Errors
-    /// What the daemon said, or that it did not end.
+    /// The daemon's output, or that it did not end.
     pub fn unmounted(mut self) -> Result<(), String> {
         self.ended()
     }

@@ -1,4 +1,5 @@
-//! Subvolumes of what is mounted: by `btrfs` on the kernel's mounts, by our own commands on ours.
+//! Subvolumes of a mounted file system: by `btrfs` on the kernel's mounts, by `sapwood` on
+//! Sapwood's.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -15,7 +16,7 @@ fn split(path: &Path) -> (&Path, &[u8]) {
 /// Creates an empty subvolume.
 ///
 /// # Errors
-/// What the driver said.
+/// The driver's error.
 pub fn create(driver: Driver, place: &Path) -> Result<(), String> {
     match driver {
         Driver::Kernel => btrfs(&["create".as_ref(), place.as_ref()]),
@@ -29,7 +30,7 @@ pub fn create(driver: Driver, place: &Path) -> Result<(), String> {
 /// Creates a writable snapshot.
 ///
 /// # Errors
-/// What the driver said.
+/// The driver's error.
 pub fn snapshot(driver: Driver, source: &Path, place: &Path) -> Result<(), String> {
     match driver {
         Driver::Kernel => btrfs(&["snapshot".as_ref(), source.as_ref(), place.as_ref()]),
@@ -46,7 +47,7 @@ pub fn snapshot(driver: Driver, source: &Path, place: &Path) -> Result<(), Strin
 /// Deletes a subvolume. Its space returns over time.
 ///
 /// # Errors
-/// What the driver said.
+/// The driver's error.
 pub fn delete(driver: Driver, place: &Path) -> Result<(), String> {
     match driver {
         Driver::Kernel => btrfs(&["delete".as_ref(), place.as_ref()]),
@@ -60,7 +61,7 @@ pub fn delete(driver: Driver, place: &Path) -> Result<(), String> {
 /// Makes everything durable.
 ///
 /// # Errors
-/// What the driver said.
+/// The driver's error.
 pub fn sync(driver: Driver, root: &Path) -> Result<(), String> {
     match driver {
         Driver::Kernel => process::run(

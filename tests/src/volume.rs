@@ -21,10 +21,11 @@ pub fn ours() -> Driver {
     }
 }
 
-/// Checks an unmounted image with the usual tool, and with ours if we are on our side.
+/// Checks an unmounted image with the usual tool, and with Sapwood's unless the kernel is tested
+/// alone.
 ///
 /// # Errors
-/// With what was found.
+/// The findings.
 pub fn check(image: &TempImage) -> Result<(), String> {
     match ours() {
         Driver::Kernel => image.check_by_kernel(),
@@ -32,10 +33,10 @@ pub fn check(image: &TempImage) -> Result<(), String> {
     }
 }
 
-/// Lists what an image holds, through a read-only mount.
+/// Lists the files of an image, through a read-only mount.
 ///
 /// # Errors
-/// What could not be read.
+/// The unreadable file.
 pub fn list(image: &TempImage, driver: Driver) -> Result<Tree, String> {
     let mount = driver.mount(image.path(), "ro")?;
     let listing = Tree::of_mount(mount.path(), Detail::Sums)?;
@@ -43,7 +44,7 @@ pub fn list(image: &TempImage, driver: Driver) -> Result<Tree, String> {
     Ok(listing)
 }
 
-/// Lists what an image holds through our library, without a mount.
+/// Lists the files of an image through the library, without a mount.
 ///
 /// # Errors
 /// It cannot be opened or read.
@@ -64,10 +65,10 @@ pub struct Volume {
 }
 
 impl Volume {
-    /// Makes one as `how` says and has `driver` mount it with these options.
+    /// Makes a volume with `how` and has `driver` mount it with these options.
     ///
     /// # Errors
-    /// What the programs said.
+    /// The output of the failed program.
     pub fn with(how: &Mkfs, options: &str, driver: Driver) -> Result<Self, String> {
         let image = TempImage::new(how)?;
         let mount = Some(driver.mount(image.path(), options)?);
@@ -114,7 +115,7 @@ impl Volume {
     /// Makes everything in it durable.
     ///
     /// # Errors
-    /// What the driver said.
+    /// The driver's error.
     pub fn sync(&self) -> Result<(), String> {
         match (ours(), self.image.kind()) {
             (Driver::Kernel, Kind::Ext4) => {
@@ -128,7 +129,7 @@ impl Volume {
     /// Unmounts it.
     ///
     /// # Errors
-    /// What went wrong.
+    /// The error of a step.
     pub fn unmount(&mut self) -> Result<(), String> {
         self.mount.take().map_or(Ok(()), Mounted::unmount)
     }
@@ -136,7 +137,7 @@ impl Volume {
     /// Unmounts and mounts it again.
     ///
     /// # Errors
-    /// What went wrong.
+    /// The error of a step.
     pub fn remount(&mut self) -> Result<(), String> {
         self.unmount()?;
         self.mount = Some(ours().mount(self.image.path(), &self.options)?);
@@ -146,16 +147,16 @@ impl Volume {
     /// Unmounts and checks it.
     ///
     /// # Errors
-    /// What went wrong, or was found.
+    /// The error of a step, or the findings.
     pub fn finish(mut self) -> Result<(), String> {
         self.unmount()?;
         check(&self.image)
     }
 
-    /// Unmounts and checks it; what it held, which the kernel has to see as we do.
+    /// Unmounts and checks it; returns its tree, which the kernel and Sapwood must see alike.
     ///
     /// # Errors
-    /// What went wrong, or was found, or differs.
+    /// The error of a step, the findings, or the differences.
     pub fn finish_and_compare(mut self) -> Result<Tree, String> {
         let listing = Tree::of_mount(self.path(), Detail::Sums)?;
         self.unmount()?;

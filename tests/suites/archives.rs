@@ -1,5 +1,5 @@
-//! Archives in and out with other programs as oracle, layers, modes of what is piped, and the
-//! progress of all of it on a terminal. Each test is a script.
+//! Archives in and out with other programs as oracle, layers, modes of piped files, and progress on
+//! a terminal. Each test is a script.
 #![allow(clippy::unwrap_used)]
 
 use std::time::Duration;
@@ -11,8 +11,8 @@ use sapwood_tests::{Need, Outcome, machine, process, scratch, trial};
 
 const LIMIT: Duration = Duration::from_secs(300);
 
-/// What scripts begin with. `image FILE DIR`: an image of a directory; `refused HINT COMMAND`: it
-/// fails with 1 and says the hint; `shown PATTERN`: waits until a terminal shows it.
+/// Prelude of the scripts. `image FILE DIR`: an image of a directory; `refused HINT COMMAND`: it
+/// fails with 1 and prints the hint; `shown PATTERN`: waits until a terminal shows it.
 const PRELUDE: &str = r#"
 umask 022; export LC_ALL=C
 image() { "$SAPWOOD" mkfs -q -t $KIND --size 256M -r "$2" "$1"; }
@@ -83,7 +83,7 @@ const MODES: &str = r#"mkdir r; image i r; mode() { "$SAPWOOD" stat --json "i:$1
     "$SAPWOOD" cp -a --mode 400 i:t out; [ $(stat -c %a out/d/1) = 400 ]; [ $(stat -c %a out/d) = 700 ]
     "$SAPWOOD" cp --mode 8 f i: 2> err && exit 1; grep -q 'no octal mode' err"#;
 
-/// The reader of what is exported waits until the terminal shows how much there is.
+/// The reader of the export waits until the terminal shows the total.
 const PROGRESS: &str = r#"mkdir -p r/d; yes sapwood | head -c 60000000 > r/d/big || true; touch r/d/1 r/d/2; mkfifo out
     image i r; terminal() { rm -f terminal; script -qfec "$1" terminal > /dev/null < /dev/null; }
     slow() { terminal "strace -f -qq -o /dev/null -e trace=read,pread64 -e inject=read,pread64:delay_enter=30000:when=1..100 $1"; }

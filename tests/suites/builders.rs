@@ -1,5 +1,5 @@
-//! What image builders do with the program: the calls of `mke2fs` and `mkfs.btrfs` that they make,
-//! one of them, unmodified, and exports of what was built. Each test is a script.
+//! The program in image builders: the calls of `mke2fs` and `mkfs.btrfs` that they make, one
+//! builder unmodified, and exports of the built images. Each test is a script.
 #![allow(clippy::unwrap_used)]
 
 mod disks;
@@ -14,9 +14,10 @@ use sapwood_tests::{Need, Outcome, machine, process, scratch, trial};
 
 const LIMIT: Duration = Duration::from_secs(300);
 
-/// What scripts begin with. The names of the tools lead to the program. `tree DIR`: a mixed tree;
-/// `listing DIR`: all that is in one; `kernel IMAGE`: the kernel finds in it what `expected` lists;
-/// `sound IMAGE`: the tools find nothing wrong; `not COMMAND`: it fails (`!` ends no script).
+/// Prelude of the scripts. The names of the tools lead to the program. `tree DIR`: a mixed tree;
+/// `listing DIR`: everything in a directory; `kernel IMAGE`: the kernel finds the files listed in
+/// `expected`; `sound IMAGE`: the tools report no error; `not COMMAND`: it fails (`!` ends no
+/// script).
 const PRELUDE: &str = r#"
 umask 022; export LC_ALL=C
 U=11111111-2222-3333-4444-555555555555
@@ -63,8 +64,8 @@ refused() {
 }
 "#;
 
-/// Calls of builders that fill an image: with the size of the file that is there before (0: none)
-/// and what `blkid` finds (type, label). `IMAGE`, `ROOT` and `UUID` stand for theirs.
+/// Calls of builders that fill an image, with the size of the existing file (0: none) and the
+/// output of `blkid` (type, label). `IMAGE`, `ROOT` and `UUID` are placeholders.
 const FILLING: &[(&str, &str, &str, &str)] = &[
     (
         "systemd_repart_252_ext4",
@@ -386,8 +387,8 @@ END
     "$SAPWOOD" cat out/disk.img#root:sub/deep/file | grep -c in
     "$SAPWOOD" cat out/disk.img#data:sub/deep/file | grep -c in"#;
 
-/// Exports, for each kind of image (`$KIND`). `image FILE DIR`: an image of a directory; `apply
-/// LAYER DIR`: what a container engine does with a layer.
+/// Exports, for each format (`$KIND`). `image FILE DIR`: an image of a directory; `apply LAYER
+/// DIR`: applies a layer as a container engine does.
 const EXPORT_PRELUDE: &str = r#"
 image() { "$SAPWOOD" mkfs -q -t $KIND --size 128M -r "$2" "$1"; }
 more() {
@@ -496,7 +497,7 @@ fn run(script: &str) -> Outcome {
     Ok(())
 }
 
-/// A call of a builder; `filled`: what it makes has the tree.
+/// A call of a builder; `filled`: the result has the tree.
 fn call(call: &(&str, &str, &str, &str), filled: bool) -> Outcome {
     let (_, before, command, wanted) = call;
     let command = command.replace("IMAGE", "i").replace("UUID", "$U");

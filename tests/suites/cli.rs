@@ -1,4 +1,4 @@
-//! What goes wrong on the command line: one clear line, and an exit code that means something.
+//! Errors of the command line: one clear line, and a meaningful exit code.
 #![allow(clippy::unwrap_used)]
 
 use std::ffi::{OsStr, OsString};
@@ -19,7 +19,7 @@ const FAILED: i32 = 1;
 const USAGE: i32 = 2;
 const IMAGE: i32 = 3;
 const MOUNT: i32 = 32;
-/// An ordinary user, who has a name: `fusermount3` refuses others.
+/// An ordinary user with a name: `fusermount3` refuses other ids.
 const USER: u32 = 65534;
 
 fn trials() -> Vec<Trial> {
@@ -60,7 +60,7 @@ fn said(args: &[&str]) -> Result<Said, String> {
     process::finish(&mut command, Duration::from_secs(60))
 }
 
-/// It fails with this code and one line, which says `hint`.
+/// The command fails with this code and one line that contains `hint`.
 fn fails(args: &[&str], code: i32, hint: &str) -> Result<(), String> {
     let said = said(args)?;
     let (lines, err) = (said.stderr.lines().count(), said.stderr.trim_end());
@@ -184,7 +184,7 @@ fn shrunk() -> Outcome {
     file(&image)?.set_len(100 << 20)?;
     let path = image.path().to_str().unwrap();
     none_opens(image.path(), path)?;
-    // What is wrong with it is just what a check is for.
+    // A check reports the defects.
     let found = said(&["check", path])?;
     if found.status.code() != Some(FAILED) || !found.stdout.contains("device 1") {
         return Err(format!("check: {}: {}", found.status, found.all()).into());
@@ -344,7 +344,7 @@ fn usage() -> Outcome {
     Ok(())
 }
 
-/// What a first-time user meets.
+/// Errors that a first-time user meets.
 fn next_steps() -> Outcome {
     let image = TempImage::blank(128 << 20);
     let path = image.path().to_str().unwrap();
@@ -454,7 +454,7 @@ fn read_only_at(point: &Path) -> Result<(), String> {
     )
 }
 
-/// Those that only read may look at an image that is mounted read-only.
+/// Commands that only read work on an image that is mounted read-only.
 fn mounted_by_us() -> Outcome {
     let image = TempImage::by_kernel(&Mkfs::default().sized(300 << 20))?;
     let mount = Driver::Sapwood.mount(image.path(), "rw")?;
@@ -554,7 +554,7 @@ fn stats() -> Outcome {
     if lines.len() != 2 || !lines[1].contains(unchanged) {
         return Err(watched.into());
     }
-    fails(&["stats", "/proc"], FAILED, "not in a mount of ours")?;
+    fails(&["stats", "/proc"], FAILED, "not in a Sapwood mount")?;
     mount.unmount()?;
     Ok(())
 }

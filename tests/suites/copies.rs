@@ -74,7 +74,7 @@ fn trials() -> Vec<Trial> {
     ]
 }
 
-/// Everything that a copy keeps is the same. What the kind of file system determines is left out.
+/// The copy is equal, except for properties that depend on the format.
 fn same(expected: &Path, found: &Path) -> Outcome {
     let listed = |root: &Path| -> Result<Tree, String> {
         let mut tree = Tree::of_mount(root, Detail::Sums)?;
@@ -124,8 +124,8 @@ fn in_and_out(kind: Kind) -> Outcome {
     same(&tree, &back)
 }
 
-/// Archives of the tree in several formats, and a container image with a layer that restores what
-/// another one hides.
+/// Archives of the tree in several formats, and a container image with a layer that restores a
+/// hidden file.
 const ARCHIVES: &str = r#"
 set -e
 rm "tree/two words/pipe" # tar(1) keeps no second name of a fifo
@@ -145,7 +145,7 @@ printf '{"manifests":[%s]}' "$(blob manifest application/vnd.oci.image.manifest.
     > oci/index.json
 "#;
 
-/// An image made of archives shows what they have when the kernel mounts it.
+/// The kernel's mount of an image made of archives shows their files.
 fn from_archives(kind: Kind) -> Outcome {
     let dir = scratch::directory();
     let tree = dir.path().join("tree");
@@ -172,8 +172,8 @@ fn from_archives(kind: Kind) -> Outcome {
     Ok(())
 }
 
-/// A first source with ACLs that a later one has not, and what coreutils makes of the two. A
-/// directory that no source has an entry for has no ACL either.
+/// A first source with ACLs that a later one lacks, and the tree that coreutils makes of both. A
+/// directory without an entry in any source has no ACL.
 const ACLS: &str = r#"
 set -e
 umask 022
@@ -223,8 +223,8 @@ fn several_sources(kind: Kind) -> Outcome {
     Ok(())
 }
 
-/// A tree, and layers over it: two that overlayfs makes, with its attributes in either namespace,
-/// and one whose whiteouts are files. `NAME.txt` lists what the kernel shows of each.
+/// A tree and layers over it: two that overlayfs makes, with its attributes in either namespace,
+/// and one whose whiteouts are files. `NAME.txt` lists the kernel's view of each.
 const OVERLAYS: &str = r#"
 set -e
 umask 022; trap 'umount merged 2> /dev/null || true' EXIT
@@ -257,7 +257,7 @@ mkdir -p files/kept; touch files/one files/kept/f files/kept/g; setfattr -n trus
 mount -t overlay overlay -o ro,lowerdir=files:lower merged; listing merged > files.txt; umount merged; [ "$(grep -c '/one ' files.txt)" = 0 ]
 "#;
 
-/// An image of a tree and a layer shows what overlayfs shows of them.
+/// An image of a tree and a layer equals the overlay of both.
 fn overlays(kind: Kind) -> Outcome {
     let dir = scratch::directory();
     let script = format!("{OVERLAYS}\ndeclare -f listing > functions");
@@ -304,7 +304,7 @@ fn refused_overlays() -> Outcome {
     Ok(())
 }
 
-/// What is there already is replaced, but for directories, which get what is new.
+/// Existing files are replaced; existing directories get the new files.
 fn over(kind: Kind) -> Outcome {
     let dir = scratch::directory();
     let tree = dir.path().join("tree");

@@ -1,5 +1,4 @@
-//! Files of which a part cannot be read: `cp`, `cat` and `export` have the rest, name the bytes,
-//! and fail.
+//! Files with an unreadable part: `cp`, `cat` and `export` copy the rest, name the bytes, and fail.
 #![allow(clippy::unwrap_used)]
 
 use std::fs;
@@ -58,7 +57,7 @@ fn content() -> Vec<u8> {
     blocks.collect::<Vec<_>>().concat()
 }
 
-/// What a copy has, which ends at the damage or has zeros in its place.
+/// The content of a copy, which ends at the damage or has zeros in its place.
 fn expected(keep_going: bool) -> Vec<u8> {
     let mut content = content();
     if keep_going {
@@ -97,7 +96,7 @@ fn image(dir: &Path, kind: Kind) -> Result<(PathBuf, u64), String> {
     }
 }
 
-/// An image of which a block has a wrong checksum.
+/// An image with a block whose checksum is wrong.
 fn damaged(dir: &Path) -> Result<PathBuf, String> {
     let (image, at) = image(dir, Kind::Btrfs)?;
     let file = fs::File::options().write(true).open(&image).unwrap();
@@ -151,7 +150,7 @@ impl Drop for Server {
     }
 }
 
-/// Fails, and names the file and the bytes once; what it printed.
+/// Fails, and names the file and the bytes once. Returns the output.
 fn fails(command: &mut Command) -> Result<String, String> {
     let said = process::finish(command, LIMIT)?;
     let named = said

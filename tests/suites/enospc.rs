@@ -1,5 +1,5 @@
-//! Full file systems: filled in three ways, emptied, filled again. What was durable stays, what
-//! does not fit is refused and not lost later, deleting works, and the space comes back.
+//! Full file systems: filled in three ways, emptied, filled again. Durable data stays, data that
+//! does not fit is refused and not lost later, deleting works, and the space returns.
 #![allow(clippy::unwrap_used)]
 
 use std::fs::{self, File};
@@ -15,7 +15,7 @@ use sapwood_tests::{Outcome, machine, subvolumes};
 
 const SIZE: u64 = 176 << 20;
 
-/// Fills it until nothing fits: what is durable, and how much that is.
+/// Fills it until it is full. Returns the durable data and its size.
 type Way = fn(&Volume, &mut Random) -> Result<Filled, String>;
 
 /// Ways with their names.
@@ -129,7 +129,7 @@ fn free_inodes(volume: &Volume) -> Result<u64, String> {
     Ok(stat.f_ffree)
 }
 
-/// True if an error says that the space is used up.
+/// True for an error about full space.
 fn no_space(error: &io::Error) -> bool {
     error.raw_os_error() == Some(libc::ENOSPC)
 }
@@ -183,7 +183,7 @@ fn many_files(volume: &Volume, random: &mut Random) -> Result<Filled, String> {
         let write = || -> io::Result<()> {
             let mut file = File::create(volume.join(&name))?;
             file.write_all(&content)?;
-            // Each sync is a commit; what comes between is carried by the next one.
+            // Each sync is a commit; changes in between are part of the next one.
             if at.is_multiple_of(10) {
                 volume.sync().map_err(|why| match file.sync_all() {
                     Err(error) => error,
@@ -243,8 +243,8 @@ fn many_snapshots(volume: &Volume, random: &mut Random) -> Result<Filled, String
     Ok(filled)
 }
 
-/// Small files until there is no inode left: as many as were said to be free, and what needs none
-/// works on.
+/// Small files until no inode is left: as many as were reported free. Operations without a new
+/// inode still work.
 fn many_names(volume: &Volume, random: &mut Random) -> Result<Filled, String> {
     let free = free_inodes(volume)?;
     let mut filled = Filled {
@@ -282,7 +282,7 @@ fn many_names(volume: &Volume, random: &mut Random) -> Result<Filled, String> {
     Ok(filled)
 }
 
-/// What is deleted is free when the call returns, on a file system without a free inode too.
+/// Deleted space is free when the call returns, also on a file system without a free inode.
 fn one_for_another(volume: &Volume, victim: PathBuf) -> Result<(), String> {
     let mut last = victim;
     for at in 0..300 {
@@ -327,7 +327,7 @@ fn empty_again(volume: &Volume) -> Result<(), String> {
         if name.starts_with("snapshot-") || name == "base" {
             subvolumes::delete(driver, &path)?;
         } else if name == "lost+found" {
-            // What repairs a file system expects it.
+            // Tools that repair a file system expect it.
         } else if path.is_dir() {
             fs::remove_dir_all(&path).map_err(|error| format!("rm {name}: {error}"))?;
         } else {

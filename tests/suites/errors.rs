@@ -113,7 +113,7 @@ fn printing(kind: Kind, image: &TempImage, new: &Path) -> Vec<Vec<String>> {
         .collect()
 }
 
-/// Runs a command whose standard output is `stdout`; what it says on standard error.
+/// Runs a command whose standard output is `stdout`. Returns its standard error.
 fn run(args: &[String], stdout: impl Into<Stdio>) -> Result<Said, String> {
     let failed = |error: io::Error| format!("{args:?}: {error}");
     let stderr = tempfile::NamedTempFile::new().map_err(failed)?;
@@ -144,7 +144,7 @@ fn full() -> Outcome {
             if said.status.code() != Some(FAILED) || !named {
                 return Err(format!("{args:?}: {}: {}", said.status, said.stderr).into());
             }
-            // Nothing that was asked for twice is said twice.
+            // No message is printed twice.
             if said.stderr.lines().count() != 1 {
                 return Err(format!("{args:?}: {}", said.stderr).into());
             }
@@ -243,7 +243,8 @@ fn ours(args: &[&str], paths: &[&Path]) -> Result<Said, String> {
     process::finish(&mut command, process::ORDINARY)
 }
 
-/// What a daemon in the background cannot write to its image: its log, `stats` and `umount` say so.
+/// The log, `stats` and `umount` report data that a daemon in the background cannot write to its
+/// image.
 fn lost_writes() -> Outcome {
     for (kind, options) in [(Kind::Btrfs, "rw"), (Kind::Ext4, "fuseblk=off")] {
         lost_writes_of(kind, options).map_err(|why| format!("{kind}, {options}: {why:?}"))?;
@@ -251,7 +252,7 @@ fn lost_writes() -> Outcome {
     Ok(())
 }
 
-/// What ends the log.
+/// The bytes that end the log.
 const END: &[u8] = b"end";
 
 fn lost_writes_of(kind: Kind, options: &str) -> Outcome {

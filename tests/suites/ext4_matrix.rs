@@ -1,6 +1,6 @@
-//! Both directions with the kernel, over many variants of ext4: what the kernel wrote we read byte
-//! for byte and go on with, and what we wrote the kernel reads, finds nothing wrong with, and goes
-//! on with.
+//! Both directions with the kernel, over many variants of ext4: Sapwood reads the kernel's files
+//! byte for byte and changes them, and the kernel reads Sapwood's files, reports no error, and
+//! changes them.
 #![allow(clippy::unwrap_used)]
 
 use std::fs;
@@ -18,7 +18,7 @@ use sapwood_tests::random::Random;
 use sapwood_tests::volume::{check, list, list_by_library, ours};
 use sapwood_tests::{Need, Outcome, machine, process, scratch, trial};
 
-/// What is done with a tree that the other one made.
+/// The changes of a tree that the other driver made.
 const GO_ON: &str = "
     rm -rf deep xattrs/many links/many
     cp -a data data-again
@@ -43,8 +43,7 @@ fn filled(image: &TempImage, driver: Driver, variant: &Variant) -> Result<Tree, 
     let mount = driver.mount(image.path(), variant.options)?;
     let after = Tree::of_mount(mount.path(), Detail::Sums)?;
     mount.unmount()?;
-    // Where data and holes are the kernel tells by the pages in its cache: only afterwards by
-    // blocks.
+    // The kernel finds data and holes by the pages in its cache, and by blocks only afterwards.
     if driver == Driver::Sapwood {
         compare(&before, &after, Compare::Live)
             .map_err(|why| format!("before and after an unmount: {why}"))?;
@@ -52,7 +51,7 @@ fn filled(image: &TempImage, driver: Driver, variant: &Variant) -> Result<Tree, 
     Ok(after)
 }
 
-/// Changes what is in an image; the tree after that.
+/// Changes the files of an image. Returns the tree after that.
 fn go_on(image: &TempImage, driver: Driver, variant: &Variant) -> Result<Tree, String> {
     let mount = driver.mount(image.path(), variant.options)?;
     process::shell(mount.path(), GO_ON, Duration::from_secs(300))?;
@@ -65,7 +64,7 @@ fn same(expected: &Tree, found: &Tree, what: &str) -> Result<(), String> {
     compare(expected, found, Compare::SameImage).map_err(|why| format!("{what}: {why}"))
 }
 
-/// The kernel fills, we read and go on.
+/// The kernel fills, we read and continue.
 fn kernel_to_us(variant: &Variant, ours: Driver) -> Outcome {
     let image = TempImage::new(&variant.mkfs)?;
     filled(&image, Driver::Kernel, variant)?;
@@ -85,7 +84,7 @@ fn kernel_to_us(variant: &Variant, ours: Driver) -> Outcome {
     Ok(())
 }
 
-/// We fill, the kernel reads and goes on.
+/// We fill, the kernel reads and continues.
 fn us_to_kernel(variant: &Variant, ours: Driver) -> Outcome {
     let image = TempImage::new(&variant.mkfs)?;
     let expected = filled(&image, ours, variant)?;
@@ -129,14 +128,14 @@ fn large_blocks(size: usize) -> Outcome {
     if let Some(difference) = all.iter().find(|line| !new(line)) {
         return Err(difference.clone().into());
     }
-    // And what is new in the image is what mke2fs makes.
+    // New files in the image are the ones that mke2fs makes.
     if all != ["lost+found: missing in the first"] {
         return Err(format!("not just lost+found is new: {all:?}").into());
     }
     Ok(())
 }
 
-/// Files of all sizes around those of blocks, directories of many names, links, attributes.
+/// Files of all sizes around block sizes, directories of many names, links, attributes.
 fn fill_plainly(root: &Path, limits: Limits) -> Result<(), String> {
     let mut random = Random::new(limits.seed);
     let mut fill = || -> std::io::Result<()> {
@@ -178,7 +177,7 @@ fn refused_or_right(args: &str, feature: &str) -> Outcome {
     }
 }
 
-/// Images in which a file system is that may be refused, each with the word that says why.
+/// Images with a file system that may be refused, each with the word for the reason.
 const REFUSALS: &[(&str, &str, &str)] = &[
     ("quota", "-O quota", "quota"),
     ("project-quota", "-O project,quota", "quota"),

@@ -1,5 +1,4 @@
-//! What a mount of ext4 promises about images that were not unmounted, and about features that we
-//! do not know.
+//! Promises of an ext4 mount for images that were not unmounted, and for unknown features.
 #![allow(clippy::unwrap_used)]
 
 use std::fs;
@@ -14,8 +13,8 @@ use sapwood_tests::mount::{Driver, SapwoodMount};
 use sapwood_tests::volume::{list, list_by_library};
 use sapwood_tests::{Outcome, machine, process};
 
-/// What is there before the journal has anything, and what is in the journal alone. The last of it
-/// may be a fast commit, after whose replay directories that got a name may have any times.
+/// Files from before the journal was used, and files in the journal only. The last change may be a
+/// fast commit; after its replay, directories with new names may have any times.
 const BEFORE: &str = "
     mkdir -p dir/below; for i in $(seq 60); do echo $i > dir/file-$i; done
     head -c 300000 /dev/zero > grown; echo old > replaced; cp -a dir again
@@ -54,11 +53,11 @@ fn same(expected: &Tree, found: &Tree, what: &str) -> Result<(), String> {
     compare(expected, found, Compare::SameImage).map_err(|why| format!("{what}: {why}"))
 }
 
-/// Mounted only to read, an image shows what its journal holds and stays as it is, byte for byte;
-/// mounted to write it shows the same.
+/// A read-only mount of an image shows the state in its journal and leaves the image unchanged,
+/// byte for byte; a writable mount shows the same.
 fn read_only(form: &Form) -> Outcome {
     let image = unclean(form)?;
-    // The kernel only recovers what it may write to.
+    // The kernel recovers only an image that it may write to.
     let recovered = image.copy()?;
     Driver::Kernel.mount(recovered.path(), "rw")?.unmount()?;
     let expected = list(&recovered, Driver::Kernel)?;

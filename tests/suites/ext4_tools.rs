@@ -34,7 +34,7 @@ fn trials() -> Vec<Trial> {
     ]
 }
 
-/// Runs a command of ours that succeeds; what it prints.
+/// Runs a `sapwood` command that succeeds. Returns its output.
 fn said(args: &[&str]) -> Result<String, String> {
     process::succeed(Command::new(sapwood()).args(args), LIMIT)
 }
@@ -130,7 +130,7 @@ fn filled() -> Outcome {
     Ok(())
 }
 
-/// What is there is kept, and what makes no sense is refused, each with a word about why.
+/// Existing files are kept, and bad requests are refused, each with a reason.
 fn refused() -> Outcome {
     let dir = scratch::directory();
     let path = dir.path().join("image");
@@ -218,7 +218,7 @@ const fn form(args: &'static str, first: u64, grown: u64, table: u32) -> Form {
 
 const MIB: u64 = 1 << 20;
 
-/// What the kernel writes into a mounted form: some files, and with `full` as many as fit.
+/// Files that the kernel writes into a mounted form: some, or with `full` as many as fit.
 fn write(image: &TempImage, dir: &str, full: bool) -> Result<(), String> {
     let mount = Driver::Kernel.mount(image.path(), "rw")?;
     let many = if full { "400" } else { "20" };
@@ -250,7 +250,7 @@ fn resized(image: &TempImage, size: &str) -> Result<(), String> {
     same(&before, &after).map_err(failed)
 }
 
-/// What `dumpe2fs -h` prints after a name.
+/// The value of a field in the output of `dumpe2fs -h`.
 fn header(image: &TempImage, name: &str) -> Result<String, String> {
     let args = ["-h", image.path().to_str().unwrap()];
     let text = process::run("dumpe2fs", &args)?;

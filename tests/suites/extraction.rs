@@ -1,5 +1,5 @@
-//! Attacks on copies without a mount: what an image contains must not decide where a copy writes,
-//! which rights it grants, or how long it takes. Each is a script; `$KIND` is the kind of image.
+//! Attacks on copies without a mount: an image must not determine where a copy writes, which rights
+//! it grants, or how long it takes. Each test is a script; `$KIND` is the format.
 #![allow(clippy::unwrap_used)]
 
 use std::fs::{self, File, OpenOptions};
@@ -13,8 +13,8 @@ use sapwood_tests::{Need, Outcome, machine, process, scratch, trial};
 
 const LIMIT: Duration = Duration::from_secs(120);
 
-/// What scripts begin with. `user`: as an ordinary user; `refused HINT COMMAND...`: it exits with 1
-/// within the time limit and says so; `mode FILE MODE`: permissions are these.
+/// Prelude of the scripts. `user`: as an ordinary user; `refused HINT COMMAND...`: it exits with 1
+/// within the time limit and prints the hint; `mode FILE MODE`: the file has these permissions.
 const PRELUDE: &str = r#"
 umask 022
 image() { "$SAPWOOD" mkfs -q -t $KIND --size 128M "$@"; }

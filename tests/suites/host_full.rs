@@ -15,9 +15,9 @@ use sapwood_tests::{Outcome, process, scratch};
 use tempfile::TempDir;
 
 const MIB: u64 = 1 << 20;
-/// Of the tmpfs.
+/// Size of the tmpfs.
 const HOST: u64 = 96 * MIB;
-/// What the host still has when the file is written, and the file's size.
+/// Free space of the host when the file is written, and the file's size.
 const LEFT: u64 = 8 * MIB;
 const FILE: u64 = 32 * MIB;
 
@@ -58,7 +58,7 @@ fn goes_on(kind: Kind) -> Outcome {
     }
     fs::remove_file(&ballast)?;
     file.sync_all()?;
-    // Nothing was lost, and what comes now is written as ever.
+    // No data was lost, and new data is written as before.
     fs::write(mount.path().join("more"), b"more")?;
     let mut found = block(0);
     for nth in 0..FILE / MIB {

@@ -1,5 +1,5 @@
-//! An image in use is refused by every command, which names what uses it; QEMU's programs and the
-//! commands exclude each other.
+//! Every command refuses an image in use and names its user; QEMU's programs and the commands
+//! exclude each other.
 #![allow(clippy::unwrap_used)]
 
 use std::fs;
@@ -69,7 +69,7 @@ fn run(args: &[&str]) -> Result<String, String> {
     process::succeed(command.args(args), process::ORDINARY)
 }
 
-/// The command fails because its image cannot be opened, and says `why`.
+/// The command fails because its image cannot be opened, for the reason `why`.
 fn refused(command: &mut Command, why: &str) -> Result<(), String> {
     let said = process::finish(command, process::ORDINARY)?;
     let as_wanted = said.status.code() == Some(IMAGE) && said.stderr.contains(why);
@@ -79,7 +79,8 @@ fn refused(command: &mut Command, why: &str) -> Result<(), String> {
     Err(format!("{command:?}: expected {why:?}: {}", said.all()))
 }
 
-/// Runs a program of QEMU. The status of `qemu-io` does not say whether a command in it failed.
+/// Runs a program of QEMU. The exit status of `qemu-io` does not show whether a command in it
+/// failed.
 fn qemu(program: &str, args: &[&str]) -> Result<(), String> {
     let said = process::run(program, args)?;
     if said.contains("failed") {

@@ -1,5 +1,5 @@
-//! Journals both ways: what our journal writes is recovered alike by us, by e2fsck and by the
-//! kernel; what debugfs writes is recovered by us as by e2fsck.
+//! Journals both ways: Sapwood, e2fsck and the kernel recover Sapwood's journal alike; Sapwood and
+//! e2fsck recover debugfs's journal alike.
 #![allow(clippy::unwrap_used)]
 
 use std::collections::BTreeMap;
@@ -187,7 +187,7 @@ fn by_e2fsck(path: &Path) -> Result<(), String> {
     }
 }
 
-/// Recovers with us, and tells the file system that there is nothing to recover.
+/// Recovers with Sapwood, and marks the file system as recovered.
 fn by_us(path: &Path, form: Form) -> Result<MemoryDevice, String> {
     let (device, log) = load(path, form)?;
     log.recover(&|_| true).map_err(|err| err.to_string())?;
@@ -225,7 +225,7 @@ fn ours_elsewhere(form: Form) -> Outcome {
     Ok(())
 }
 
-/// Up to two transactions as debugfs is told to write them.
+/// A script for debugfs that writes up to two transactions.
 fn request(
     form: Form,
     random: &mut fastrand::Rng,

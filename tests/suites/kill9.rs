@@ -1,9 +1,9 @@
-//! The daemon killed at any moment: the next mount, ours and the kernel's, is consistent, and
-//! what was made durable is whole.
+//! The daemon is killed at any moment: the next mount, by Sapwood and by the kernel, is consistent,
+//! and durable files are whole.
 //!
-//! Several threads create, rename, overwrite and delete files, each in a directory of its own,
-//! and note what an `fsync` that returned has promised. Whatever was under way when the daemon
-//! died may or may not have happened.
+//! Several threads create, rename, overwrite and delete files, each in a directory of its own, and
+//! record the promise of each `fsync` that returned. Operations in progress when the daemon died
+//! may or may not have happened.
 #![allow(clippy::unwrap_used)]
 
 use std::collections::BTreeMap;
@@ -43,8 +43,8 @@ fn trials() -> Vec<Trial> {
     forms.iter().map(trial).collect()
 }
 
-/// What one name may hold: `None` for not being there. More than one where a change was under
-/// way.
+/// The allowed contents of one name; `None`: the name is absent. Several if a change was in
+/// progress.
 type Allowed = BTreeMap<PathBuf, Vec<Option<Vec<u8>>>>;
 
 fn kill(form: &Form, rounds: u64) -> Outcome {
@@ -117,8 +117,8 @@ fn load(
         let dead = mount.kill_daemon();
         for worker in workers {
             let error = worker.join().map_err(|_| "a worker panicked".to_owned())?;
-            // Only the end of the daemon may have stopped it.
-            // Over io_uring, what is on its way to a daemon that dies is cancelled.
+            // Only the end of the daemon may have stopped it. The kernel cancels io_uring requests
+            // to a daemon that dies.
             let gone = [
                 libc::ENOTCONN,
                 libc::ECONNABORTED,
@@ -162,7 +162,7 @@ impl Worker<'_> {
         self.dir.join(format!("file-{}", self.random.below(60)))
     }
 
-    /// What is there now, if nothing is under way on the name.
+    /// The current content, if no change of the name is in progress.
     fn now(&self, name: &Path) -> Option<Vec<u8>> {
         self.allowed
             .get(name)
@@ -178,7 +178,7 @@ impl Worker<'_> {
             .push(state);
     }
 
-    /// Notes that what was begun is durable.
+    /// Records that the changes so far are durable.
     fn durable(&mut self, name: &Path) {
         if let Some(states) = self.allowed.get_mut(name) {
             states.drain(..states.len() - 1);
@@ -207,7 +207,7 @@ impl Worker<'_> {
         }
     }
 
-    /// Writes a new file beside the old one, makes it durable and puts it in its place.
+    /// Writes a new file next to the old one, makes it durable and renames it over the old one.
     fn replace(&mut self, name: &Path) -> io::Result<()> {
         let len =
             [0, 100, 2000, 5000, 70_000, 700_000][usize::try_from(self.random.below(6)).unwrap()];
@@ -238,7 +238,7 @@ impl Worker<'_> {
     }
 }
 
-/// Every name holds one of what it may; from now on that is what it holds.
+/// Every name holds one of its allowed contents, which becomes the only one.
 fn verify(root: &Path, allowed: &mut Allowed) -> Result<(), String> {
     for (name, states) in allowed.iter_mut() {
         let found = match fs::read(root.join(name)) {

@@ -1,5 +1,5 @@
-//! Both directions with the kernel, over many variants of btrfs: what the kernel wrote we read
-//! byte for byte, and what we wrote the kernel reads, finds nothing wrong with, and goes on with.
+//! Both directions with the kernel, over many variants of btrfs: Sapwood reads the kernel's files
+//! byte for byte, and the kernel reads Sapwood's files, reports no error, and changes them.
 #![allow(clippy::unwrap_used)]
 
 use std::collections::HashMap;
@@ -36,7 +36,7 @@ fn filled(image: &TempImage, driver: Driver, variant: &Variant) -> Result<Tree, 
     Ok(listing)
 }
 
-/// What the kernel's tree looks like that was filled as this variant is.
+/// The kernel's tree for this variant, filled in the same way.
 fn reference(variant: &Variant) -> Result<Arc<Tree>, String> {
     type Cell = Arc<OnceLock<Result<Arc<Tree>, String>>>;
     static KNOWN: Mutex<Option<HashMap<(Limits, &str), Cell>>> = Mutex::new(None);
@@ -75,7 +75,7 @@ fn kernel_to_us(variant: &Variant, ours: Driver) -> Outcome {
     Ok(())
 }
 
-/// We fill, the kernel reads and goes on.
+/// We fill, the kernel reads and continues.
 fn us_to_kernel(variant: &Variant, ours: Driver) -> Outcome {
     let image = TempImage::new(&variant.mkfs)?;
     let expected = filled(&image, ours, variant)?;
@@ -99,7 +99,7 @@ fn us_to_kernel(variant: &Variant, ours: Driver) -> Outcome {
     Ok(())
 }
 
-/// What the kernel does with our tree.
+/// The kernel's changes of Sapwood's tree.
 const GO_ON: &str = "
     rm -rf deep xattrs/many links/many
     cp -a --reflink=always shared shared-again

@@ -44,7 +44,7 @@ fn image(kind: Kind) -> Result<TempImage, String> {
     TempImage::new(&how.by_us().sized(1 << 30))
 }
 
-/// Makes the files, looks at each again, and finds what was written.
+/// Makes the files, reads each again, and compares.
 fn work(dir: &Path) -> Result<(), String> {
     let told = |error: std::io::Error| error.to_string();
     let file = |nth: usize| dir.join(format!("{}/{nth}", nth / EACH_DIR));
@@ -67,7 +67,7 @@ fn work(dir: &Path) -> Result<(), String> {
     Ok(())
 }
 
-/// The caches take a share of what the group has: the daemon is not killed.
+/// The caches take a share of the group's memory: the daemon is not killed.
 fn small_group(kind: Kind) -> Outcome {
     let image = image(kind)?;
     let group = Group::new(GROUP)?;
@@ -85,7 +85,7 @@ fn small_group(kind: Kind) -> Outcome {
     Ok(image.check_by_us()?)
 }
 
-/// The bound can be chosen, and what is taken beside it does not grow with the number of files.
+/// The bound can be chosen, and memory beyond it does not grow with the number of files.
 fn bounded(kind: Kind) -> Outcome {
     let image = image(kind)?;
     let mount = SapwoodMount::new(image.path(), "memory_size=16M")?;

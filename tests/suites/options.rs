@@ -1,4 +1,4 @@
-//! What mount options and a file's own settings promise, seen through the mount.
+//! The effects of mount options and of a file's own settings, seen through the mount.
 #![allow(clippy::unwrap_used)]
 
 use std::collections::BTreeMap;
@@ -40,7 +40,7 @@ fn code<T>(result: io::Result<T>) -> Option<i32> {
     result.err().and_then(|error| error.raw_os_error())
 }
 
-/// Options that need `ro` beside them.
+/// Options that need `ro`.
 const READ_ONLY: &[&str] = &["norecovery", "nologreplay", "noload", "rescue"];
 
 /// Options that name a part of the image.
@@ -119,7 +119,7 @@ fn each_option() -> Outcome {
                         }),
                         false,
                     ) => {}
-                    // The path of no device: what opening it says.
+                    // The path of no device: the error of opening it.
                     (Err(OpenError::Device(_)), true) if name == "device" => {}
                     // Parts of an image that is whole: none of them has a file system.
                     (Err(OpenError::Kind { .. }), true) if name == "offset" => {}
@@ -184,9 +184,9 @@ fn minixdf() -> Outcome {
     }
 }
 
-/// The image's own device is full in the middle of writing: callers hear of it. When metadata
-/// cannot be written either, the mount only reads, and the next one has what was durable before.
-/// What the daemon says goes into the same full file system if `log_too`.
+/// The image's own device becomes full: callers get errors. When metadata cannot be written either,
+/// the mount becomes read-only, and the next one has the durable state. The daemon's log goes into
+/// the same full file system if `log_too`.
 fn after_an_error(log_too: bool) -> Outcome {
     let small = SmallHost::new(48)?;
     let image = small.path().join("image");
@@ -195,7 +195,7 @@ fn after_an_error(log_too: bool) -> Outcome {
     let outside = scratch::directory();
     let link = outside.path().join("link");
     std::os::unix::fs::symlink(&image, &link)?;
-    // The log is put beside the image.
+    // The log is next to the image.
     let mount = SapwoodMount::new(if log_too { &image } else { &link }, "rw")?;
     let root = mount.path().to_owned();
     write_durably(&root.join("before"), b"durable")?;
@@ -331,8 +331,8 @@ fn extents(image: &TempImage) -> Result<BTreeMap<String, Vec<String>>, String> {
     Ok(found)
 }
 
-/// An image with a log that the kernel wrote: what is in the log is there once it was replayed,
-/// which a mount that may not write says and leaves alone.
+/// An image with a log that the kernel wrote: its changes are there after the replay. A mount that
+/// may not write names the log and leaves it.
 fn log_replay() -> Outcome {
     let dir = scratch::directory();
     let image = dir.path().join("image");

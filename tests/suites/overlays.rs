@@ -1,5 +1,5 @@
-//! Whiteouts: what `RENAME_WHITEOUT` leaves in a mount of ours is what it leaves in a mount of the
-//! kernel's, and an overlay of the kernel's takes a mount of ours as its upper directory.
+//! Whiteouts: `RENAME_WHITEOUT` has the same result in Sapwood's and in the kernel's mounts, and an
+//! overlay of the kernel takes a Sapwood mount as its upper directory.
 
 use std::fs::{self, Permissions};
 use std::io;
@@ -43,7 +43,7 @@ fn whiteout(dir: &Path, from: &str, to: &str, flags: RenameFlags) -> io::Result<
     )?)
 }
 
-/// Renames as a user without capabilities, and says what each name then leads to.
+/// Renames as a user without capabilities. Returns the target of each name afterwards.
 fn renamed(root: &Path) -> Result<Vec<String>, String> {
     let work = || -> io::Result<Vec<String>> {
         let dir = root.join("theirs");
@@ -103,7 +103,7 @@ fn same_as_kernel(form: &Form) -> Outcome {
     if expected != found {
         return Err(format!("kernel: {expected:#?}\nours: {found:#?}").into());
     }
-    // The kernel finds in our image what our mount showed.
+    // The kernel finds the files in the image that the Sapwood mount showed.
     let mounted = Driver::Kernel.mount(image.path(), "ro")?;
     let meta = fs::symlink_metadata(mounted.path().join("theirs/a"))?;
     let (mode, device) = (meta.mode(), meta.rdev());

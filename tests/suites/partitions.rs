@@ -55,7 +55,7 @@ fn trials() -> Vec<Trial> {
 struct Disk {
     dir: TempDir,
     path: PathBuf,
-    /// The second partition of ours: `#2`, or `#5` where the second one is extended.
+    /// The second partition in Sapwood's notation: `#2`, or `#5` where the second one is extended.
     second: &'static str,
 }
 
@@ -91,13 +91,13 @@ impl Disk {
     }
 }
 
-/// Runs `sapwood`; returns what it printed.
+/// Runs `sapwood`. Returns its output.
 fn run(args: &[&str]) -> Result<String, String> {
     let mut command = Command::new(sapwood());
     process::succeed(command.args(args), process::ORDINARY)
 }
 
-/// It fails and says `hint`.
+/// It fails with a message that contains `hint`.
 fn fails(args: &[&str], hint: &str) -> Result<(), String> {
     let mut command = Command::new(sapwood());
     let said = process::finish(command.args(args), process::ORDINARY)?;
@@ -210,7 +210,7 @@ fn outside() -> Outcome {
         let disk = Disk::new(table)?;
         let places = places(&disk)?;
         same(places.len(), 2)?;
-        // What lies between the partitions and is no table gets a filler.
+        // Bytes between the partitions that are not part of a table get a filler.
         let gaps = [MIB..4 * MIB, 560 * MIB..600 * MIB];
         let mut bytes = fs::read(&disk.path)?;
         for gap in &gaps {
@@ -412,7 +412,7 @@ fn qcow2_mounted() -> Outcome {
             // The file grows below the confined daemon.
             let written = fs::write(format!("{point}/new"), vec![b'y'; 40_000_000]);
             let synced = fs::File::open(format!("{point}/new")).and_then(|file| file.sync_all());
-            // A daemon locks what it writes to, and what it reads below that.
+            // A daemon locks its image, and the file below it.
             let busy = fails(&["mkdir", &format!("{disk}:dir")], "in use");
             run(&["umount", &point])?;
             written?;
@@ -478,7 +478,7 @@ fn refused() -> Outcome {
     run(&["mkfs", "-q", "-f", "-t", "ext4", plain])?;
     run(&["check", plain])?;
     fails(&["ls", &format!("{plain}#1")], "no partition table")?;
-    // A disk that is shorter than its table says.
+    // A disk that is shorter than its table.
     fs::File::options()
         .write(true)
         .open(&disk.path)?

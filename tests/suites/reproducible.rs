@@ -1,9 +1,9 @@
 //! Images and edits that depend on their input alone: whatever the host's file system, the order of
 //! its directories, the user, the number of processors and the time are. Each test is a script.
 
-/// What the scripts have beside the other scripts of builders. `shuffled FROM TO`: a copy whose
-/// names are made in a random order. `host FS`: `h` is a file system of this kind. `same A B`: two
-/// files are equal.
+/// Prelude of these scripts, after the builders' prelude. `shuffled FROM TO`: a copy whose names
+/// are made in a random order. `host FS`: `h` is a file system of this type. `same A B`: two files
+/// are equal.
 pub(super) const PRELUDE: &str = r#"
 export SOURCE_DATE_EPOCH=1700000000
 mkdir h; trap 'for at in m h; do mountpoint -q $at && umount $at; done; true' EXIT
@@ -40,8 +40,8 @@ more() {
 user() { setpriv --reuid 65534 --regid 65534 --clear-groups "$@"; }
 "#;
 
-/// Sources, by name: what makes them of the tree `r`, and the options of mkfs with `TREE` for a
-/// directory.
+/// Sources by name: the command that makes them of the tree `r`, and the options of mkfs with
+/// `TREE` for a directory.
 pub(super) const SOURCES: &[(&str, &str, &str)] = &[
     ("directories", "", "-r TREE --clamp-mtime"),
     (

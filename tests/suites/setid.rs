@@ -1,5 +1,5 @@
-//! What changes of a file leave of its set-id bits and of its file capability: the same in our
-//! mounts as in the kernel's.
+//! Set-id bits and the file capability after changes of a file: the same in Sapwood's mounts as in
+//! the kernel's.
 
 use std::fmt::Write;
 use std::fs::{self, File};

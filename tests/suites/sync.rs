@@ -1,4 +1,4 @@
-//! What `sync` and `umount` promise, on both engines: everything that was written before is
+//! The promises of `sync` and `umount` on both engines: everything that was written before is
 //! durable when they return.
 //!
 //! All mounts have `commit=300`, so that nothing becomes durable by itself meanwhile.
@@ -208,7 +208,7 @@ fn our_umount(kind: Kind) -> Outcome {
     })
 }
 
-/// A detached mount goes on until its last file is closed, and then completes the image.
+/// A detached mount continues until its last file is closed, and then completes the image.
 fn lazy_umount(kind: Kind) -> Outcome {
     for transport in TRANSPORTS {
         let image = image(kind)?;

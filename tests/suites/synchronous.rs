@@ -1,5 +1,5 @@
-//! Every way to ask for synchronous I/O, on both engines: what was acknowledged is there after the
-//! daemon was killed. All mounts have `commit=300`, so that nothing becomes durable by itself.
+//! Every way to request synchronous I/O, on both engines: acknowledged data is there after the
+//! daemon was killed. All mounts have `commit=300`, so that no timer makes data durable.
 
 use std::fs::{self, File};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
@@ -20,7 +20,7 @@ use aio::{BLOCK, WriteCall};
 
 const SIZE: u64 = 200 << 20;
 const LEN: usize = 16 * BLOCK;
-/// What is overwritten.
+/// The overwritten range.
 const PART: std::ops::Range<usize> = 3 * BLOCK..11 * BLOCK;
 
 fn main() {

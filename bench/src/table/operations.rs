@@ -1,4 +1,4 @@
-//! Tables with a column for each operation of a workload: dbench's own, and those of one client.
+//! Tables with a column for each operation of a workload: dbench's own, and one client's.
 
 use serde_json::Value;
 
@@ -65,7 +65,7 @@ impl Figure {
     }
 }
 
-/// Requests below one for a hundred operations are not those of the operation.
+/// Requests below one for a hundred operations do not belong to the operation.
 fn is_often(count: &Value) -> bool {
     count.as_f64().is_some_and(|count| count >= 0.01)
 }

@@ -19,7 +19,7 @@ fn time(figure: &'static str) -> Metric {
     Metric::low("time", "s", Source::More(figure))
 }
 
-/// A target for a time of `ours`, as a multiple of that of kernel-btrfs in the same run.
+/// A target for a time of `ours`, as a multiple of kernel-btrfs's in the same run.
 fn at_most(
     runs: &Runs<'_>,
     wanted: &str,

@@ -16,7 +16,7 @@ use crate::record::Workload;
 /// A named workload.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Case {
-    /// What it tests.
+    /// The tested property.
     pub name: String,
     /// Its operations.
     pub workload: Workload,

@@ -4,14 +4,14 @@
 //! not link it, because a program has one allocator.
 //!
 //! # Why jemalloc
-//! What one thread allocates, another often releases: data goes from a request to writeback, blocks
-//! of metadata from a change to the commit. The C library's allocator merges and splits chunks for
-//! it, under the lock of the arena, and grows and shrinks arenas with system calls. jemalloc does
-//! not. Few arenas and a short decay keep a daemon within the bounds of its caches.
+//! Often one thread allocates memory and another releases it: data passes from a request to
+//! writeback, blocks of metadata from a change to the commit. The C library's allocator then merges
+//! and splits chunks under the lock of the arena, and grows and shrinks arenas with system calls.
+//! jemalloc does not. Few arenas and a short decay keep a daemon within the bounds of its caches.
 //!
 //! # Without memory
-//! What the standard library does when an allocation fails is to abort, with a backtrace. A program
-//! that has something to remove or to print first gives a function ([`when_exhausted`]).
+//! The standard library aborts with a backtrace when an allocation fails. A program that must
+//! remove or print something first gives a function ([`when_exhausted`]).
 #![expect(
     unsafe_code,
     reason = "an allocator, and a symbol that it reads its settings from"
@@ -48,7 +48,7 @@ impl Watched {
     }
 }
 
-// SAFETY: all methods pass on what they are given, and return what they get.
+// SAFETY: all methods forward their arguments, and return the result.
 unsafe impl GlobalAlloc for Watched {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         // SAFETY: the caller keeps the contract of this method, which is the same.

@@ -39,7 +39,7 @@ pub struct ActiveFiles<R: Rank, T> {
 }
 
 impl<R: Rank, T: Resident> ActiveFiles<R, T> {
-    /// An empty list; `rank` is that of its lock.
+    /// An empty list; `rank` is the rank of its lock.
     pub fn new(rank: R) -> Self {
         Self {
             files: RankedMutex::new(rank, BTreeMap::new()),

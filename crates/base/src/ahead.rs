@@ -1,4 +1,4 @@
-//! Detects sequential reads, and chooses what to read ahead.
+//! Detects sequential reads and chooses the range to read ahead.
 
 use std::ops::Range;
 

@@ -31,7 +31,8 @@ pub struct ByteBound<R: Rank> {
 }
 
 impl<R: Rank> ByteBound<R> {
-    /// A bound of `limit` bytes. `rank` is that of its lock, under which no other lock is taken.
+    /// A bound of `limit` bytes. `rank` is the rank of its lock, under which no other lock is
+    /// taken.
     pub fn new(rank: R, limit: u64) -> Self {
         Self {
             limit,
@@ -98,7 +99,7 @@ impl<R: Rank> ByteBound<R> {
         }
     }
 
-    /// Records that these bytes are no longer in memory.
+    /// Removes bytes that left memory from the count.
     pub fn leave(&self, bytes: u64) {
         if bytes == 0 {
             return;

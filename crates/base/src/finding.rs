@@ -1,4 +1,4 @@
-//! What a check of a whole image reports: findings, their severity, progress.
+//! The report of a check of a whole image: findings, their severity, progress.
 //!
 //! An engine declares its findings with [`findings!`](crate::findings) and has aliases of the types
 //! here.
@@ -14,7 +14,7 @@ pub enum Severity {
 
 /// A problem that a check found.
 pub trait Finding {
-    /// Its severity.
+    /// Severity of the finding.
     fn severity(&self) -> Severity;
 }
 
@@ -23,7 +23,7 @@ pub trait Finding {
 pub struct Progress<P> {
     /// Current phase.
     pub phase: P,
-    /// Done in this phase, in what the phase counts.
+    /// Completed units of this phase.
     pub done: u64,
     /// To do in this phase, as far as known.
     pub total: u64,
@@ -51,7 +51,7 @@ impl<F, S: Default> Default for CheckReport<F, S> {
 }
 
 impl<F: Finding, S> CheckReport<F, S> {
-    /// Adds a finding. Of those beyond `most` only the number is kept.
+    /// Adds a finding. Beyond `most` findings only their number is kept.
     pub fn add(&mut self, finding: F, most: usize) {
         if self.findings.len() < most {
             self.findings.push(finding);
@@ -87,7 +87,7 @@ macro_rules! findings {
         }
 
         impl Finding {
-            /// Its severity.
+            /// Severity of the finding.
             pub fn severity(&self) -> $crate::finding::Severity {
                 match self { $(Self::$name { .. } => $crate::finding::Severity::$severity,)* }
             }
@@ -117,7 +117,7 @@ mod tests {
     use super::CheckReport;
 
     findings! {
-        /// What this test finds.
+        /// A finding of this test.
         enum Finding;
         /// Harmless.
         Warning "odd: {what}" Odd {

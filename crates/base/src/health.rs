@@ -6,7 +6,7 @@ use std::sync::{Arc, OnceLock};
 
 use parking_lot::RwLock;
 
-/// Why changes, or all requests, are refused.
+/// Reasons to refuse changes, or all requests.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Unhealthy {
     /// Mounted read-only.

@@ -9,8 +9,8 @@
 //! Debug builds record the held ranks of each thread and panic on an inversion, with both locks in
 //! the message. Release builds have no overhead. Each [order](Rank::Order) is checked separately: a
 //! thread may work in several engines, whose locks are not compared. An engine and its journal
-//! share an order. A crate whose locks are taken among those of an engine has the engine's rank as
-//! a type parameter.
+//! share an order. A crate whose locks rank between an engine's locks has the engine's rank as a
+//! type parameter.
 //!
 //! Debug builds also count the threads that wait for a [`RankedMutex`] and those that sleep on a
 //! condition variable with it. A test that must know that a thread is blocked reads these counts
@@ -45,7 +45,7 @@ pub trait Rank: Copy + Ord + Debug + Send + Sync + 'static {
     }
 }
 
-/// Sub-key of a lock among those of its rank.
+/// Sub-key of a lock within its rank.
 pub type RankKey = (u64, u64);
 
 #[cfg(debug_assertions)]
@@ -218,12 +218,13 @@ pub struct RankedMutex<R: Rank, T> {
 }
 
 impl<R: Rank, T> RankedMutex<R, T> {
-    /// A mutex of which a thread holds at most one of this rank.
+    /// A mutex of a rank of which a thread holds at most one lock.
     pub const fn new(rank: R, value: T) -> Self {
         Self::with_key(rank, (0, 0), value)
     }
 
-    /// A mutex of which a thread may hold several, taken in the order of their keys.
+    /// A mutex of a rank of which a thread may hold several locks, taken in the order of their
+    /// keys.
     pub const fn with_key(rank: R, key: RankKey, value: T) -> Self {
         Self {
             rank,
@@ -303,7 +304,7 @@ impl<R: Rank, T> RankedMutexGuard<'_, R, T> {
         condvar.wait(&mut self.guard);
     }
 
-    /// As [`wait`](Self::wait), for at most `timeout`. Returns false if the timeout passed.
+    /// Like [`wait`](Self::wait), for at most `timeout`. Returns false if the timeout passed.
     pub fn wait_for(&mut self, condvar: &Condvar, timeout: Duration) -> bool {
         !condvar.wait_for(&mut self.guard, timeout).timed_out()
     }
@@ -331,12 +332,12 @@ pub struct RankedRwLock<R: Rank, T> {
 }
 
 impl<R: Rank, T> RankedRwLock<R, T> {
-    /// A lock of which a thread holds at most one of this rank.
+    /// A lock of a rank of which a thread holds at most one.
     pub const fn new(rank: R, value: T) -> Self {
         Self::with_key(rank, (0, 0), value)
     }
 
-    /// A lock of which a thread may hold several, taken in the order of their keys.
+    /// A lock of a rank of which a thread may hold several, taken in the order of their keys.
     pub const fn with_key(rank: R, key: RankKey, value: T) -> Self {
         Self {
             rank,
@@ -369,14 +370,14 @@ impl<R: Rank, T> RankedRwLock<R, T> {
         }
     }
 
-    /// As [`read`](Self::read) if that needs no waiting, whatever the order of ranks.
+    /// Takes the lock for reading if that needs no waiting, whatever the order of ranks.
     pub fn try_read(&self) -> Option<RankedReadGuard<'_, R, T>> {
         let held = Held::tried(self.rank, self.key);
         let guard = self.inner.try_read()?;
         Some(RankedReadGuard { guard, _held: held })
     }
 
-    /// As [`write`](Self::write) if that needs no waiting, whatever the order of ranks.
+    /// Takes the lock for writing if that needs no waiting, whatever the order of ranks.
     pub fn try_write(&self) -> Option<RankedWriteGuard<'_, R, T>> {
         let held = Held::tried(self.rank, self.key);
         let guard = self.inner.try_write()?;

@@ -29,7 +29,7 @@ pub struct Memory {
     pub cache: usize,
     /// Data that is not on disk yet.
     pub dirty: usize,
-    /// Inodes, and records of those that a caller refers to.
+    /// Inodes, and records of inodes that a caller refers to.
     pub inodes: usize,
 }
 
@@ -70,7 +70,7 @@ pub fn available() -> u64 {
     *FOUND.get_or_init(|| find(Path::new("/")))
 }
 
-/// The same for a system whose files are below `system`.
+/// Finds the memory of a system whose files are below `system`.
 fn find(system: &Path) -> u64 {
     let read = |path: &str| std::fs::read_to_string(system.join(path)).unwrap_or_default();
     let machine = machine(&read("proc/meminfo")).unwrap_or(UNKNOWN);

@@ -26,7 +26,7 @@ impl Report {
         self.member(name, format_args!("{value}"))
     }
 
-    /// Adds counts by cause, including those of zero, so that all names are known.
+    /// Adds counts by cause. Zero counts are included, so that all names are known.
     pub fn causes<'c>(self, name: &str, causes: impl Iterator<Item = (&'c str, u64)>) -> Self {
         let mut inner = Self::default();
         for (cause, count) in causes {

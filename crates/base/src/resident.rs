@@ -36,7 +36,7 @@ use crate::lock::{Rank, RankedMutex};
 const SHARDS: usize = 64;
 /// Objects of a shard that one call examines for eviction.
 const TRIES: usize = 8;
-/// One in so many searches weighs an object.
+/// One search in this many weighs an object.
 const WEIGH_EVERY: u32 = 16;
 /// Bytes that a shard may keep whatever the bound.
 const LEAST_BYTES: usize = 8 << 10;
@@ -56,7 +56,7 @@ pub struct Residence {
     references: AtomicU64,
     /// It was looked up lately.
     asked_for: AtomicBool,
-    /// Its size when it was weighed last, in bytes.
+    /// Size in bytes when it was weighed last.
     weight: AtomicUsize,
 }
 
@@ -88,7 +88,7 @@ impl Residence {
 
 /// An object that a [`ResidentTable`] keeps.
 pub trait Resident {
-    /// Its key, which never changes.
+    /// Key of the object, which never changes.
     fn key(&self) -> Key;
 
     /// The table's data.
@@ -113,7 +113,7 @@ pub struct ResidentTable<R: Rank, T> {
 
 #[derive(Debug)]
 struct Shard<T> {
-    /// In bytes.
+    /// Bound in bytes.
     bound: usize,
     /// Sum of the weights of all objects.
     weight: usize,
@@ -260,7 +260,7 @@ impl<T: Resident> Shard<T> {
 
 impl<R: Rank, T: Resident> ResidentTable<R, T> {
     /// An empty table that keeps objects of about `bound` bytes, plus those that cannot be evicted.
-    /// `rank` is that of its locks; no call takes two of them.
+    /// `rank` is the rank of its locks; no call takes two of them.
     pub fn new(rank: R, bound: usize) -> Self {
         let bound = (bound / SHARDS).max(LEAST_BYTES);
         let shards = (0..SHARDS)
@@ -416,7 +416,7 @@ impl<R: Rank, T: Resident> ResidentTable<R, T> {
         self.shard(key).lock().weight.saturating_mul(SHARDS)
     }
 
-    /// Whether parked references take more than half of what their shard may have.
+    /// Whether parked references take more than half of their shard's memory.
     pub fn is_crowded(&self, key: Key) -> bool {
         self.shard(key).lock().is_crowded()
     }

@@ -11,9 +11,8 @@
 //! - stopping: queued jobs are still run; `push` returns new jobs to its caller
 //! - stopped
 //!
-//! Threads refer only to the queues, and jobs bring what they need. So one of the threads may drop
-//! the last reference to the owner; it then does not wait for itself
-//! (`a_worker_may_drop_the_owner`).
+//! Threads refer only to the queues, and jobs own their data. So one of the threads may drop the
+//! last reference to the owner; it then does not wait for itself (`a_worker_may_drop_the_owner`).
 //!
 //! Waking a thread often costs more than the job itself. So a queue may *batch* its jobs: a thread
 //! that has run all jobs looks again after a delay before it sleeps, and a job that is queued
@@ -42,11 +41,11 @@ pub struct WorkerGroup<'a> {
     pub name: &'a str,
     /// Number of threads.
     pub threads: usize,
-    /// How its jobs are batched.
+    /// Batching of its jobs.
     pub batching: Option<Batching>,
 }
 
-/// How the jobs of a queue are batched, instead of waking a thread each.
+/// Batching of the jobs of a queue, instead of waking a thread for each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Batching {
     /// Longest delay of a job.
@@ -148,8 +147,8 @@ pub struct Workers<R: Rank, J> {
 }
 
 impl<R: Rank, J: Send + 'static> Workers<R, J> {
-    /// Queues 0 to `queues - 1`, without threads yet. `rank` is that of the lock, under which no
-    /// other lock is taken.
+    /// Queues 0 to `queues - 1`, without threads yet. `rank` is the rank of the lock, under which
+    /// no other lock is taken.
     pub fn new(rank: R, queues: usize) -> Self {
         let new = |_| JobQueue {
             jobs: VecDeque::new(),
@@ -317,7 +316,7 @@ pub struct Alarm<R: Rank> {
 }
 
 impl<R: Rank> Alarm<R> {
-    /// An alarm. `rank` is that of its lock, under which no other lock is taken.
+    /// An alarm. `rank` is the rank of its lock, under which no other lock is taken.
     pub fn new(rank: R) -> Self {
         Self {
             state: RankedMutex::new(rank, AlarmState::default()),

@@ -10,11 +10,11 @@
 //! leaves when a completion or a truncation left nothing.
 //!
 //! A [`ByteBound`] counts the bytes in memory. At half of the bound writeback begins with the file
-//! that has been active longest, and goes on until a quarter of the bound is dirty. One more thread
-//! writes back what has been dirty for an interval.
+//! that has been active longest, and continues until a quarter of the bound is dirty. A further
+//! thread writes back data that has been dirty for an interval.
 //!
-//! An engine implements [`WritebackEngine`]: what a piece of work is, how it is done, and how the writeback
-//! of files begins. It gets all files at once, so that small ones can share a piece of work.
+//! An engine implements [`WritebackEngine`]: the jobs, their execution, and the start of the writeback of
+//! files. It gets all files at once, so that small ones can share a job.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -65,12 +65,12 @@ impl Queue {
 pub trait WritebackEngine: Send + Sync + Sized + 'static {
     /// Ranks of its locks.
     type Rank: Rank + Send + Sync;
-    /// Its files.
+    /// The engine's files.
     type File: File;
     /// A piece of work.
     type Work: Send + 'static;
 
-    /// Its writeback.
+    /// The engine's writeback.
     fn writeback(&self) -> &Writeback<Self>;
 
     /// The queue of a piece of work.
@@ -94,11 +94,11 @@ pub struct Settings {
     pub inline: bool,
     /// Whether data that has been dirty for the interval is written back.
     pub background: bool,
-    /// That interval.
+    /// Age of dirty data that is written back without other need.
     pub interval: Duration,
     /// Bytes that may be dirty.
     pub dirty_bytes: u64,
-    /// How completions are batched.
+    /// Batching of completions.
     pub batching: Option<Batching>,
 }
 
@@ -129,7 +129,7 @@ pub struct Writeback<E: WritebackEngine> {
     /// A [`Job::Relieve`] is queued.
     relieving: AtomicBool,
     active: ActiveFiles<E::Rank, E::File>,
-    /// Wakes the thread that writes back what is old: the first active file, or the end.
+    /// Wakes the thread that writes back old data: for the first active file, or for the end.
     age: Arc<Alarm<E::Rank>>,
 }
 
@@ -143,8 +143,9 @@ impl<E: WritebackEngine> std::fmt::Debug for Writeback<E> {
 }
 
 impl<E: WritebackEngine> Writeback<E> {
-    /// No file has data in memory; without threads yet. `active` is the rank of the lock of the
-    /// active files, `leaf` that of all others, under which no other is taken.
+    /// Writeback of a mount without dirty files, and without threads yet. `active` is the rank of
+    /// the lock of the active files, `leaf` the rank of all other locks, under which no other is
+    /// taken.
     pub fn new(settings: Settings, active: E::Rank, leaf: E::Rank) -> Self {
         Self {
             settings,
@@ -211,14 +212,14 @@ impl<E: WritebackEngine> Writeback<E> {
         }
     }
 
-    /// A thread waits for what is being completed: completions are delayed no longer.
+    /// Ends the delay of completions, because a thread waits for one.
     pub fn hurry(&self) {
         if self.settings.batching.is_some() {
             self.workers.hurry(Queue::Completion.index());
         }
     }
 
-    /// Holds completions back, or lets them go: for tests of what must not wait for one.
+    /// Holds completions back, or releases them: for tests of callers that must not wait for one.
     pub fn hold_completions(&self, hold: bool) {
         self.workers.hold(Queue::Completion.index(), hold);
     }
@@ -241,7 +242,7 @@ impl<E: WritebackEngine> Writeback<E> {
         self.bound.correct(counted, added);
     }
 
-    /// These bytes are no longer in memory.
+    /// Removes bytes that left memory from the count.
     pub fn leave(&self, bytes: u64) {
         self.bound.leave(bytes);
     }
@@ -281,8 +282,8 @@ impl<E: WritebackEngine> Writeback<E> {
         }
     }
 
-    /// Begins writeback of the files that have been active longest, until what is left dirty is a
-    /// quarter of the bound.
+    /// Begins writeback of the files that have been active longest, until a quarter of the bound is
+    /// dirty.
     fn relieve(&self, engine: &Arc<E>) {
         let mut files = self.active.oldest_first();
         let mut dirty: u64 = files.iter().map(|file| file.dirty_bytes()).sum();
@@ -297,8 +298,8 @@ impl<E: WritebackEngine> Writeback<E> {
         engine.begin(&files);
     }
 
-    /// Begins writeback of what is older than the interval. Returns how long the oldest of the
-    /// others has until then; `None` if no file is active.
+    /// Begins writeback of data older than the interval. Returns the time until the next data is
+    /// due; `None` if no file is active.
     fn begin_due(&self, engine: &Arc<E>, interval: Duration) -> Option<Duration> {
         let (mut files, next) = self.active.due(interval);
         files.retain(|file| file.dirty_bytes() > 0);
@@ -374,7 +375,7 @@ mod tests {
     }
 
     enum Work {
-        /// Write so many bytes of a file.
+        /// Write this many bytes of a file.
         Write(Arc<Inode>, u64),
         Complete(Arc<Inode>, u64),
     }

@@ -45,7 +45,7 @@ pub trait Device: Send + Sync + std::fmt::Debug {
     /// Writes the buffers consecutively from `offset` on, as one request if possible.
     ///
     /// # Errors
-    /// As [`write_at`](Device::write_at).
+    /// `ReadOnly`, `OutOfRange`, `Io`, as for [`write_at`](Device::write_at).
     fn write_vectored_at(&self, offset: u64, bufs: &[&[u8]]) -> Result<()> {
         let mut at = offset;
         for buf in bufs {
@@ -58,7 +58,7 @@ pub trait Device: Send + Sync + std::fmt::Debug {
     /// Writes `buf` and returns when it is durable (FUA). Gives no guarantee for other writes.
     ///
     /// # Errors
-    /// As [`write_at`](Device::write_at).
+    /// `ReadOnly`, `OutOfRange`, `Io`, as for [`write_at`](Device::write_at).
     fn write_fua(&self, offset: u64, buf: &[u8]) -> Result<()>;
 
     /// Makes every write that completed before the call durable.
@@ -71,7 +71,7 @@ pub trait Device: Send + Sync + std::fmt::Debug {
     /// written again. A device without discard does nothing.
     ///
     /// # Errors
-    /// As [`write_at`](Device::write_at).
+    /// `ReadOnly`, `OutOfRange`, `Io`, as for [`write_at`](Device::write_at).
     fn discard(&self, offset: u64, len: u64) -> Result<()>;
 
     /// Makes the device at least this large; further bytes are zero. Only a file can grow.
@@ -88,8 +88,7 @@ pub trait Device: Send + Sync + std::fmt::Debug {
         false
     }
 
-    /// Whether the range is known to read as zeros, without reading it. A device that does not know
-    /// says no, which is the default.
+    /// Whether the range is known to read as zeros, without reading it. The default is no.
     fn has_no_data(&self, _offset: u64, _len: u64) -> bool {
         false
     }

@@ -1,11 +1,11 @@
 //! [`DiskFormat`]: how a file holds a disk.
 
-/// How a file holds a disk.
+/// The form in which a file holds a disk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DiskFormat {
-    /// Its bytes are those of the disk.
+    /// The file has the bytes of the disk.
     Raw,
-    /// As a qcow2 file.
+    /// A qcow2 file.
     Qcow2,
 }
 

@@ -14,7 +14,7 @@ mod qcow2;
 pub use nbd::{NbdError, Violation};
 pub use qcow2::Qcow2Error;
 
-/// Why a device request failed.
+/// Errors of a device.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The medium or the host refused the request.
@@ -69,7 +69,7 @@ pub enum Error {
         device: String,
         /// The loop device over it, or the file below it, that is in use.
         through: Option<PathBuf>,
-        /// What has it in use.
+        /// The user of the device.
         holder: Box<Holder>,
     },
     /// A network block device: its address, its server, or the connection.
@@ -77,7 +77,7 @@ pub enum Error {
     Nbd {
         /// Device name.
         device: String,
-        /// What is wrong.
+        /// The cause.
         #[source]
         source: Arc<NbdError>,
     },
@@ -86,7 +86,7 @@ pub enum Error {
     Qcow2 {
         /// Device name.
         device: String,
-        /// What is wrong.
+        /// The cause.
         #[source]
         source: Qcow2Error,
     },
@@ -152,8 +152,8 @@ impl Error {
         }
     }
 
-    /// Creates an [`Error::Busy`] for the file or block device of `stat`, whose bytes are in use
-    /// through `other` if that is given. Searches for what uses them.
+    /// Creates an [`Error::Busy`] for the file or block device of `stat`, whose bytes are in use,
+    /// through `other` if that is given. Searches for their user.
     #[must_use]
     pub(crate) fn busy(device: &str, stat: &Stat, other: Option<&Path>) -> Self {
         Self::Busy {

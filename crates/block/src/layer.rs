@@ -11,8 +11,8 @@ use crate::{Device, DiskFormat, Result};
 /// layers then pass it on. A device that keeps writes to itself is not a layer: it implements
 /// `Device`.
 ///
-/// The methods are those of `Device`. Where both traits are in scope a call is ambiguous, so import
-/// this one only where a generic function needs it.
+/// The methods have the names of `Device`. Where both traits are in scope a call is ambiguous, so
+/// import this one only in generic functions.
 pub trait Layer: Send + Sync + std::fmt::Debug {
     /// The type of the device below.
     type Below: Device + ?Sized;
@@ -43,7 +43,7 @@ pub trait Layer: Send + Sync + std::fmt::Debug {
     /// See [`Device::read_at`].
     ///
     /// # Errors
-    /// Those of the device below.
+    /// The errors of the device below.
     fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<()> {
         self.below().read_at(offset, buf)
     }
@@ -51,7 +51,7 @@ pub trait Layer: Send + Sync + std::fmt::Debug {
     /// See [`Device::write_at`].
     ///
     /// # Errors
-    /// Those of the device below.
+    /// The errors of the device below.
     fn write_at(&self, offset: u64, buf: &[u8]) -> Result<()> {
         self.below().write_at(offset, buf)
     }
@@ -59,7 +59,7 @@ pub trait Layer: Send + Sync + std::fmt::Debug {
     /// See [`Device::write_vectored_at`].
     ///
     /// # Errors
-    /// Those of the device below.
+    /// The errors of the device below.
     fn write_vectored_at(&self, offset: u64, bufs: &[&[u8]]) -> Result<()> {
         self.below().write_vectored_at(offset, bufs)
     }
@@ -67,7 +67,7 @@ pub trait Layer: Send + Sync + std::fmt::Debug {
     /// See [`Device::write_fua`].
     ///
     /// # Errors
-    /// Those of the device below.
+    /// The errors of the device below.
     fn write_fua(&self, offset: u64, buf: &[u8]) -> Result<()> {
         self.below().write_fua(offset, buf)
     }
@@ -75,7 +75,7 @@ pub trait Layer: Send + Sync + std::fmt::Debug {
     /// See [`Device::flush`].
     ///
     /// # Errors
-    /// Those of the device below.
+    /// The errors of the device below.
     fn flush(&self) -> Result<()> {
         self.below().flush()
     }
@@ -83,7 +83,7 @@ pub trait Layer: Send + Sync + std::fmt::Debug {
     /// See [`Device::discard`].
     ///
     /// # Errors
-    /// Those of the device below.
+    /// The errors of the device below.
     fn discard(&self, offset: u64, len: u64) -> Result<()> {
         self.below().discard(offset, len)
     }
@@ -91,7 +91,7 @@ pub trait Layer: Send + Sync + std::fmt::Debug {
     /// See [`Device::grow`].
     ///
     /// # Errors
-    /// Those of the device below.
+    /// The errors of the device below.
     fn grow(&self, size: u64) -> Result<()> {
         self.below().grow(size)
     }
@@ -119,7 +119,7 @@ pub trait Layer: Send + Sync + std::fmt::Debug {
     /// See [`Device::release_lock`].
     ///
     /// # Errors
-    /// Those of the device below.
+    /// The errors of the device below.
     fn release_lock(&self) -> Result<()> {
         self.below().release_lock()
     }
@@ -127,7 +127,7 @@ pub trait Layer: Send + Sync + std::fmt::Debug {
     /// See [`Device::make_writable`].
     ///
     /// # Errors
-    /// Those of the device below.
+    /// The errors of the device below.
     fn make_writable(&self, file: File) -> Result<()> {
         self.below().make_writable(file)
     }

@@ -1,6 +1,6 @@
 //! [`MemoryDevice`]: a sparse device in memory with cheap snapshots.
 //!
-//! How it works
+//! # How it works
 //!
 //! The content is a map from page number to page, divided into shards with a lock each. A page that
 //! was never written, or was discarded, is missing and reads as zeros. Shard maps and pages are
@@ -85,7 +85,7 @@ impl MemoryDevice {
         }
     }
 
-    /// As [`snapshot`](Self::snapshot), with another size. Further bytes are zero.
+    /// A [`snapshot`](Self::snapshot) with another size. Further bytes are zero.
     #[must_use]
     pub fn resized(&self, size: u64) -> Self {
         if size < self.size {

@@ -15,7 +15,7 @@ pub struct MountEntry {
     pub device: (u32, u32),
     /// Directory of the file system that is visible there: `/`, or another one in a bind mount.
     pub root: PathBuf,
-    /// Where it is mounted.
+    /// Mount point.
     pub point: PathBuf,
     /// Type of the file system: `fuse.sapwood`, `fuseblk.sapwood`.
     pub kind: OsString,

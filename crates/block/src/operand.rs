@@ -12,8 +12,8 @@
 //! `format=raw` or `format=qcow2` at the end, after `#` or a comma, is the format of the file,
 //! which is detected otherwise. `backing=yes` opens the backing files of a qcow2 file.
 //!
-//! A file whose name contains a `#` is found under that name: what exists as it stands is the file,
-//! else the first `#` after the name of an existing file ends the name.
+//! A file whose name contains a `#` is found under that name: an operand that exists as it is names
+//! that file; else the first `#` after the name of an existing file ends the name.
 
 use std::ffi::OsStr;
 use std::fmt;
@@ -28,7 +28,7 @@ use crate::{
     PartDevice, Qcow2Device, backing_disk, is_qcow2, open_backing,
 };
 
-/// Why an operand names no image that can be opened.
+/// Errors of an operand that names no image.
 #[derive(Debug, thiserror::Error)]
 pub enum OperandError {
     /// The file or device.
@@ -66,7 +66,7 @@ pub enum OperandError {
 /// Which part of a file or device is the image.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Part {
-    /// All of it.
+    /// The whole file.
     Whole,
     /// A partition, by number or label.
     Partition(String),
@@ -92,7 +92,7 @@ impl fmt::Display for Part {
     }
 }
 
-/// What a command calls an image: a file or device, or a part of it. See the module.
+/// An image as the command line names it: a file or device, or a part of it. See the module.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Operand {
     file: PathBuf,
@@ -100,7 +100,7 @@ pub struct Operand {
     how: How,
 }
 
-/// How an operand says that its file is opened.
+/// The words of an operand about its file.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 struct How {
     /// The format; detected if not given.
@@ -118,7 +118,7 @@ pub struct OperandFiles {
 }
 
 impl Operand {
-    /// Reads an operand. What has no part, or names no existing file, is a file of that name.
+    /// Parses an operand. An operand without a part, or without an existing file, is a file name.
     ///
     /// # Errors
     /// [`OperandError::Range`].
@@ -149,7 +149,7 @@ impl Operand {
         &self.file
     }
 
-    /// Which part of it is the image.
+    /// The part that is the image.
     #[must_use]
     pub fn part(&self) -> &Part {
         &self.part
@@ -163,8 +163,8 @@ impl Operand {
         self.part_of(self.open_whole(options)?)
     }
 
-    /// As [`open`](Self::open) for the whole file, device or export, with the backing files if the
-    /// operand asks for them. Nothing is read otherwise.
+    /// Opens the whole file, device or export, and the backing files if the operand asks for them.
+    /// Otherwise nothing is read.
     ///
     /// # Errors
     /// [`Error`].
@@ -230,7 +230,8 @@ impl Operand {
         Ok(Arc::new(PartDevice::new(whole, name, start, len)?))
     }
 
-    /// Whether the disk is in a qcow2 file. An export is none unless the operand says so.
+    /// Whether the disk is in a qcow2 file. An export counts as raw unless the operand has a
+    /// format.
     fn is_in_qcow2(&self, whole: &dyn Device) -> Result<bool, Error> {
         match self.how.format {
             Some(format) => Ok(format == DiskFormat::Qcow2),
@@ -270,8 +271,8 @@ impl Operand {
         Self::is_fixed(operand) || is_image(operand)
     }
 
-    /// Whether an operand names what cannot be made or get another size: a part of an existing file
-    /// or device, or an export.
+    /// Whether an operand names an image that cannot be created or resized: a part of an existing
+    /// file or device, or an export.
     #[must_use]
     pub fn is_fixed(operand: &Path) -> bool {
         is_export(operand) || split(operand).is_some()
@@ -290,7 +291,7 @@ impl Operand {
         start + 3 + end.unwrap_or(authority.len())
     }
 
-    /// The operand for a range of what `operand` names.
+    /// The operand for a range of the image that `operand` names.
     ///
     /// # Errors
     /// [`OperandError::TwoRanges`]: it names a part already.
@@ -306,7 +307,7 @@ impl Operand {
         Self::with_part(operand, &Part::Bytes { offset, length })
     }
 
-    /// The operand for a partition of what `operand` names.
+    /// The operand for a partition of the disk that `operand` names.
     ///
     /// # Errors
     /// [`OperandError::TwoRanges`]: it names a part already.
@@ -365,7 +366,7 @@ fn is_image(path: &Path) -> bool {
     path.metadata().is_ok_and(|meta| !meta.is_dir())
 }
 
-/// The file, and what follows its `#`. `None` for an operand that exists as it stands, and for one
+/// The file, and the text after its `#`. `None` for an operand that exists as it is, and for one
 /// without an existing file.
 fn split(operand: &Path) -> Option<(&Path, &OsStr)> {
     let bytes = operand.as_os_str().as_bytes();
@@ -384,8 +385,8 @@ fn split(operand: &Path) -> Option<(&Path, &OsStr)> {
         .find(|(file, _)| is_image(file))
 }
 
-/// Splits what follows a `#`: the part, if there is one, and what the words at the end say about
-/// the file. Of two words about the same thing the first counts.
+/// Splits the text after a `#` into the part, if there is one, and the words about the file at the
+/// end. If two words contradict each other, the first counts.
 fn split_how(text: &OsStr) -> (Option<&OsStr>, How) {
     let mut part = text.as_bytes();
     let mut how = How::default();

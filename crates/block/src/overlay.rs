@@ -1,6 +1,6 @@
 //! [`OverlayDevice`]: keeps writes in memory, over another device.
 //!
-//! How it works
+//! # How it works
 //!
 //! A map has the pages that were written. All other data is read from the device below, which
 //! receives no write. A write of part of a page copies the page from below first. Discards do
@@ -52,7 +52,7 @@ impl OverlayDevice {
     /// Writes all changes to the device below, and flushes it. Not atomic.
     ///
     /// # Errors
-    /// Those of the device below.
+    /// The errors of the device below.
     pub fn write_home(&self) -> Result<()> {
         for (page, bytes) in &*self.pages.read() {
             let start = page * PAGE;

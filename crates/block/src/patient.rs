@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use crate::{Device, Layer, Result};
 
-/// How long a write is retried.
+/// Time for which a write is retried.
 pub const PATIENCE: Duration = Duration::from_secs(30);
 /// Pause between two attempts.
 const PAUSE: Duration = Duration::from_millis(50);
@@ -18,7 +18,7 @@ const PAUSE: Duration = Duration::from_millis(50);
 /// Retries a write while the host has no space, at most for `patience`.
 ///
 /// # Errors
-/// That of the last attempt.
+/// The error of the last attempt.
 pub fn patiently<T>(patience: Duration, mut write: impl FnMut() -> Result<T>) -> Result<T> {
     let mut since = None;
     loop {

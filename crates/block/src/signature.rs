@@ -1,7 +1,7 @@
 //! Finds and wipes the magic bytes of file systems and other formats on a device.
 //!
-//! For tools that create a file system. They refuse to overwrite an existing one unless told
-//! otherwise. When they do, they must leave nothing by which the old one could still be detected.
+//! For tools that create a file system. They refuse to overwrite an existing one without consent.
+//! When they do overwrite it, nothing may remain by which it could still be detected.
 
 use crate::{Device, Result};
 
@@ -50,7 +50,7 @@ pub fn find(device: &dyn Device) -> Result<Option<&'static str>> {
 /// Zeroes the magic bytes of all known formats. Does not flush.
 ///
 /// # Errors
-/// As [`Device::write_at`].
+/// [`Error::ReadOnly`](crate::Error::ReadOnly), [`Error::Io`](crate::Error::Io).
 pub fn wipe(device: &dyn Device) -> Result<()> {
     let first = SIGNATURES.iter().map(|(offset, magic, _)| (offset, magic));
     let copies = COPIES.iter().map(|(offset, magic)| (offset, magic));

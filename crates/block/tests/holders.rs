@@ -1,4 +1,4 @@
-//! A refused open names what has the image in use.
+//! The error of a refused open names the user of the image.
 #![allow(clippy::unwrap_used)]
 
 use std::fs::File;
@@ -34,7 +34,7 @@ impl TempImage {
     }
 }
 
-/// The holder of what cannot be opened for writing, and the message.
+/// The holder of an image that cannot be opened for writing, and the message.
 fn refusal(path: &Path) -> (Holder, String) {
     match FileDevice::open(path, OpenOptions::default()) {
         Err(Error::Busy {
@@ -268,7 +268,7 @@ fn a_program_that_has_the_claimed_device_open_is_named() {
         "{message}"
     );
     drop(claimed);
-    // An open of ours is more than that: its locks are seen.
+    // An open by Sapwood counts as a lock, which is visible.
     let device = FileDevice::open(attached.path(), OpenOptions::default()).unwrap();
     for path in [attached.path(), &image.path()] {
         let (holder, _) = refusal(path);

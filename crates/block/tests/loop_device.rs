@@ -11,7 +11,7 @@ use sapwood_testing::process;
 
 const SIZE: u64 = 128 << 20;
 
-/// A file behind a loop device, both removed at the end.
+/// A file under a loop device; both are removed at the end.
 struct Loop {
     dir: tempfile::TempDir,
     image: PathBuf,

@@ -1,4 +1,4 @@
-//! Partition tables beside those of `sfdisk` and of the kernel. The kernel's part needs root.
+//! Partition tables, compared with `sfdisk` and the kernel. The kernel's part needs root.
 
 #![allow(clippy::unwrap_used)]
 
@@ -63,7 +63,7 @@ fn ours(image: &Path, scheme: Scheme) -> Found {
         .collect()
 }
 
-/// What `sfdisk --dump` prints, without extended partitions.
+/// The partitions in the output of `sfdisk --dump`, without extended ones.
 fn sfdisk(image: &Path) -> Found {
     let dump = Command::new("sfdisk").arg("--dump").arg(image).output();
     let text = String::from_utf8(dump.unwrap().stdout).unwrap();
@@ -86,8 +86,8 @@ fn sfdisk(image: &Path) -> Found {
         .collect()
 }
 
-/// What the kernel finds through a loop device, without extended partitions; nothing where loop
-/// devices cannot be made or do not read partition tables.
+/// The partitions that the kernel finds through a loop device, without extended ones; `None` where
+/// loop devices cannot be made or do not read partition tables.
 fn kernel(image: &Path) -> Option<Found> {
     if part_left_out("the kernel", &[Need::Loop]) {
         return None;

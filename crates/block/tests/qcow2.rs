@@ -1,5 +1,5 @@
-//! The disks in qcow2 files: qemu reads what this crate writes, and the other way round; power
-//! cuts; hostile files.
+//! The disks in qcow2 files: qemu reads files that this crate writes, and the other way round;
+//! power cuts; hostile files.
 #![allow(clippy::unwrap_used)]
 
 use std::path::{Path, PathBuf};
@@ -143,7 +143,7 @@ fn qemu_reads_what_is_written() {
             same(&disk, &model);
             disk.discard(3 * MIB, 9 * MIB).unwrap();
             model.discard(3 * MIB, 9 * MIB).unwrap();
-            // What a discard leaves of clusters that it does not cover is as before.
+            // Clusters that a discard covers only in part stay.
             disk.write_at(3 * MIB, &vec![5; 9 << 20]).unwrap();
             model.write_at(3 * MIB, &vec![5; 9 << 20]).unwrap();
             disk.flush().unwrap();
@@ -236,7 +236,7 @@ fn a_backing_file_is_used_only_if_the_caller_gives_it() {
     let model = base.resized(12 * MIB);
     same(&disk, &model);
     scribble(&mut fastrand::Rng::with_seed(4), 40, [&disk, &model]);
-    // What a discard leaves is not defined, but it is never more than the backing disk shows.
+    // Discarded bytes are undefined, but never more than the backing disk shows.
     disk.discard(2 * MIB, MIB).unwrap();
     disk.flush().unwrap();
     for device in [&disk as &dyn Device, &model] {
@@ -276,7 +276,7 @@ fn a_chain_of_backing_files_is_opened_on_demand_only() {
     expect(&["check", "-q", &files.text("top")]);
 }
 
-/// Two files, each of which has the other as its backing file.
+/// Two files that are each other's backing file.
 #[test]
 fn a_loop_of_backing_files_is_an_error() {
     let files = Files::new();
@@ -354,7 +354,7 @@ fn counts_without_end_are_an_error() {
     assert!(refused.to_string().contains("reference count"), "{refused}");
 }
 
-/// A file marked dirty whose tables lead outside of it, or of which two L1 entries lead to one L2
+/// A file marked dirty, with tables that lead outside of it, or with two L1 entries for one L2
 /// table.
 #[test]
 fn hostile_files_are_not_repaired() {
@@ -397,7 +397,7 @@ fn a_file_that_lazy_counts_left_dirty_gets_its_counts() {
     let disk = files.open("disk").unwrap();
     scribble(&mut fastrand::Rng::with_seed(1), 60, [&disk, &model]);
     drop(disk);
-    // As after a crash of a writer that did not write counts: dirty, and no data is counted.
+    // As after a crash of a writer that did not write counts: dirty, without counts of its data.
     let file = FileDevice::open(files.at("disk"), OpenOptions::default()).unwrap();
     file.write_at(72, &1_u64.to_be_bytes()).unwrap();
     let mut block = [0; 8];

@@ -75,7 +75,7 @@ fn qemu_img(args: &[&str]) -> Result<(), String> {
     process::run("qemu-img", args).map(drop)
 }
 
-/// Runs `qemu-io`, whose status does not say whether a command in it failed.
+/// Runs `qemu-io`, whose exit status does not show whether a command in it failed.
 fn qemu_io(args: &[&str]) -> Result<(), String> {
     let said = process::run("qemu-io", args)?;
     if said.contains("failed") {

@@ -81,7 +81,7 @@ pub const fn node_ptrs(nodesize: usize) -> usize {
     nodesize.saturating_sub(Header::SIZE) / KeyPtr::SIZE
 }
 
-/// Why an operation on a block failed.
+/// Errors of an operation on a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum Error {
     /// Too short for a header.

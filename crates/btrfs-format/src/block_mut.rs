@@ -2,7 +2,7 @@
 //!
 //! # How it works
 //! A leaf's data is packed: the data of item 0 ends at the end of the block, and the data of each
-//! next item ends where that of the previous one begins. Every operation keeps this. Every
+//! next item ends where the previous data begins. Every operation keeps this. Every
 //! operation first checks room and slots, and changes nothing if it fails. A leaf that is not
 //! packed, which the validator refuses on read, gives [`Error::ItemBounds`]. Between neighbours,
 //! whole items move: to the right from the end of this block to the front of the other, to the left
@@ -417,7 +417,8 @@ impl<'a> BlockMut<'a> {
     /// Moves the first `count` items or pointers to the end of the left neighbour.
     ///
     /// # Errors
-    /// As [`push_right`](Self::push_right).
+    /// [`Error::NoSpace`] if they do not fit there, [`Error::Slot`] if there are fewer,
+    /// [`Error::WrongLevel`] if the levels differ.
     pub fn push_left(&mut self, left: &mut BlockMut<'_>, count: usize) -> Result<(), Error> {
         let to = left.view().nritems();
         self.transfer(0, count, left, to)

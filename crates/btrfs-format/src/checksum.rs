@@ -105,7 +105,8 @@ impl ChecksumKind {
         })
     }
 
-    /// Compares the checksum in bytes 0..32 of a tree block or superblock with that of the rest.
+    /// Compares the checksum in bytes 0..32 of a tree block or superblock with the checksum of the
+    /// rest.
     ///
     /// # Errors
     /// Both checksums if they differ; a block of fewer than 32 bytes differs.

@@ -32,7 +32,7 @@ pub enum ItemError {
         what: &'static str,
         /// Name of the field.
         field: &'static str,
-        /// Its value.
+        /// Value of the field.
         value: u64,
     },
 }

@@ -16,7 +16,7 @@ disk_struct! {
         pub flags: U64,
     }
 
-    /// What follows the head of an EXTENT_ITEM of a tree block (not of a METADATA_ITEM).
+    /// Second part of an EXTENT_ITEM of a tree block (not of a METADATA_ITEM).
     pub struct TreeBlockInfo = 18 {
         /// First key of the block when it was allocated.
         pub key: DiskKey,
@@ -36,7 +36,7 @@ disk_struct! {
         pub count: U32,
     }
 
-    /// Ref of a data extent by a leaf; the leaf's address stands before it or in the key.
+    /// Ref of a data extent by a leaf; the leaf's address is before it or in the key.
     pub struct SharedDataRef = 4 {
         /// File extent items that use it.
         pub count: U32,
@@ -112,7 +112,7 @@ impl InlineRef {
         }
     }
 
-    /// What it adds to [`ExtentItem::refs`].
+    /// Its contribution to [`ExtentItem::refs`].
     pub const fn count(&self) -> u64 {
         match self {
             Self::TreeBlock { .. } | Self::SharedBlock { .. } => 1,
@@ -121,7 +121,7 @@ impl InlineRef {
         }
     }
 
-    /// Offset of the key if the ref stands as an item of its own.
+    /// Offset of the key if the ref is an item of its own.
     pub fn key_offset(&self) -> u64 {
         match *self {
             Self::TreeBlock { root } | Self::Owner { root } => root,
@@ -135,7 +135,7 @@ impl InlineRef {
         }
     }
 
-    /// Key if the ref stands as an item of its own.
+    /// Key if the ref is an item of its own.
     pub fn key(&self, bytenr: u64) -> Key {
         Key::new(bytenr, self.kind(), self.key_offset())
     }
@@ -155,7 +155,7 @@ impl InlineRef {
         }
     }
 
-    /// Parses the inline ref at the front of `bytes` and returns what follows.
+    /// Parses the inline ref at the front of `bytes` and returns the rest.
     pub(crate) fn parse_inline(bytes: &[u8]) -> Result<(Self, &[u8]), ItemError> {
         let what = "inline ref";
         let raw = *bytes.first().ok_or(ItemError::Short {
@@ -321,7 +321,7 @@ impl<'a> ExtentItemRef<'a> {
         InlineRefs { rest: self.inline }
     }
 
-    /// Bytes of an item with this head and the given refs (those in `inline` are not used).
+    /// Bytes of an item with this head and the given refs (`inline` is ignored).
     pub fn encode<'r>(&self, refs: impl IntoIterator<Item = &'r InlineRef>) -> Vec<u8> {
         let head = ExtentItem {
             refs: self.refs.into(),

@@ -28,7 +28,7 @@ disk_struct! {
         pub disk_bytenr: U64,
         /// Bytes of the extent on disk.
         pub disk_num_bytes: U64,
-        /// Where in the (uncompressed) extent the file's range begins.
+        /// Start of the file's range in the (uncompressed) extent.
         pub offset: U64,
         /// Bytes of the file's range.
         pub num_bytes: U64,
@@ -59,7 +59,7 @@ pub struct RegularExtent {
     pub disk_bytenr: u64,
     /// Bytes on disk.
     pub disk_num_bytes: u64,
-    /// Where in the uncompressed extent the range begins.
+    /// Start of the range in the uncompressed extent.
     pub offset: u64,
     /// Bytes of the range.
     pub num_bytes: u64,

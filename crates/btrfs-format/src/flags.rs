@@ -57,7 +57,7 @@ bitflags! {
         const _ = !0;
     }
 
-    /// Flags in the superblock's `flags` word; the low two are those of tree blocks.
+    /// Flags in the superblock's `flags` word; the low two are flags of tree blocks.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
     pub struct SuperFlags: u64 {
         /// Written once.
@@ -74,7 +74,7 @@ bitflags! {
         const METADUMP_V2 = 1 << 34;
         /// Change of fsid under way.
         const CHANGING_FSID = 1 << 35;
-        /// The same, second version.
+        /// Second version of `CHANGING_FSID`.
         const CHANGING_FSID_V2 = 1 << 36;
         /// Conversion to the block-group tree under way.
         const CHANGING_BG_TREE = 1 << 38;
@@ -85,7 +85,7 @@ bitflags! {
         const _ = !0;
     }
 
-    /// What a chunk or block group holds and how it is spread.
+    /// Contents and profile of a chunk or block group.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
     pub struct BlockGroupFlags: u64 {
         /// File data.
@@ -172,7 +172,7 @@ bitflags! {
     /// Flags of a free-space info item.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
     pub struct FreeSpaceFlags: u32 {
-        /// The group's free space stands in bitmaps.
+        /// The group's free space is in bitmaps.
         const USING_BITMAPS = 1;
         const _ = !0;
     }
@@ -342,7 +342,7 @@ pub mod file_type {
 }
 
 impl Incompat {
-    /// Those that Sapwood reads and writes.
+    /// Features that Sapwood reads and writes.
     pub const SUPPORTED: Self = Self::MIXED_BACKREF
         .union(Self::DEFAULT_SUBVOL)
         .union(Self::MIXED_GROUPS)
@@ -356,7 +356,7 @@ impl Incompat {
 }
 
 impl CompatRo {
-    /// Those that Sapwood writes with.
+    /// Features that Sapwood writes.
     pub const SUPPORTED: Self = Self::FREE_SPACE_TREE
         .union(Self::FREE_SPACE_TREE_VALID)
         .union(Self::BLOCK_GROUP_TREE);

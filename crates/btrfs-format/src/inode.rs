@@ -75,7 +75,7 @@ disk_struct! {
 
     /// Directory entry or xattr; name and data follow.
     pub struct DirItem = 30 {
-        /// Key of what it names: an inode item or a root item. Zero in an xattr.
+        /// Key of the target: an inode item or a root item. Zero in an xattr.
         pub location: DiskKey,
         /// Transid in which it was made.
         pub transid: U64,
@@ -126,7 +126,7 @@ impl InodeItem {
 /// A parsed directory entry or xattr.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DirItemRef<'a> {
-    /// What it names.
+    /// The target.
     pub location: Key,
     /// Transid in which it was made.
     pub transid: u64,
@@ -154,7 +154,7 @@ impl DirItemRef<'_> {
     }
 }
 
-/// The first 65535 bytes and their length as it goes on disk.
+/// The first 65535 bytes and their length for the disk.
 fn clip(bytes: &[u8]) -> (&[u8], U16) {
     let len = u16::try_from(bytes.len()).unwrap_or(u16::MAX);
     (bytes.get(..len.into()).unwrap_or_default(), len.into())

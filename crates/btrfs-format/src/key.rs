@@ -218,7 +218,7 @@ pub mod kind {
         DEV_REPLACE = 250;
         /// Tree ids of a subvolume's uuid: (low half, _, high half).
         UUID_KEY_SUBVOL = 251;
-        /// The same for received uuids.
+        /// Entries for received uuids.
         UUID_KEY_RECEIVED_SUBVOL = 252;
         /// Text for testing only.
         STRING_ITEM = 253;
@@ -271,7 +271,7 @@ pub mod objectid {
         DEV_ITEMS = 1;
         /// Inode of the kernel's metadata mapping; never on disk.
         BTREE_INODE = 1;
-        /// Where the place of a deleted subvolume shows an empty directory.
+        /// Number of the empty directory in the place of a deleted subvolume.
         EMPTY_SUBVOL_DIR = 2;
         /// Balance state.
         BALANCE = 4u64.wrapping_neg();

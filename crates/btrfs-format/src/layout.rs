@@ -25,7 +25,7 @@ macro_rules! disk_struct {
             /// Size on disk in bytes.
             pub const SIZE: usize = $size;
 
-            /// Reads the struct from the front of `bytes`; what follows it is ignored.
+            /// Reads the struct from the front of `bytes` and ignores the rest.
             pub fn read(bytes: &[u8]) -> Result<Self, $crate::ItemError> {
                 match <Self as zerocopy::FromBytes>::read_from_prefix(bytes) {
                     Ok((value, _)) => Ok(value),

@@ -24,7 +24,7 @@ disk_struct! {
         pub byte_limit: U64,
         /// Unused, kept by the kernel for its trees.
         pub bytes_used: U64,
-        /// Transid of the last snapshot taken of it.
+        /// Transid of the last snapshot of the subvolume.
         pub last_snapshot: U64,
         /// [`RootFlags`].
         pub flags: U64,
@@ -36,7 +36,7 @@ disk_struct! {
         pub drop_level: u8,
         /// Level of the root block.
         pub level: u8,
-        /// Equals `generation` if what follows is valid.
+        /// Equals `generation` if the following fields are valid.
         pub generation_v2: U64,
         /// uuid of the subvolume.
         pub uuid: [u8; 16],

@@ -25,7 +25,7 @@ disk_struct! {
         pub generation: U64,
         /// Number of entries.
         pub num_entries: U64,
-        /// Number of those that are bitmaps.
+        /// Number of bitmaps among them.
         pub num_bitmaps: U64,
     }
 

@@ -22,33 +22,33 @@ disk_struct! {
     pub struct RootBackup = 168 {
         /// Root tree: logical address.
         pub tree_root: U64,
-        /// Its generation.
+        /// Generation of the root tree.
         pub tree_root_gen: U64,
         /// Chunk tree.
         pub chunk_root: U64,
-        /// Its generation.
+        /// Generation of the chunk tree.
         pub chunk_root_gen: U64,
         /// Extent tree.
         pub extent_root: U64,
-        /// Its generation.
+        /// Generation of the extent tree.
         pub extent_root_gen: U64,
         /// Top-level subvolume.
         pub fs_root: U64,
-        /// Its generation.
+        /// Generation of the top-level subvolume.
         pub fs_root_gen: U64,
         /// Device tree.
         pub dev_root: U64,
-        /// Its generation.
+        /// Generation of the device tree.
         pub dev_root_gen: U64,
         /// Checksum tree.
         pub csum_root: U64,
-        /// Its generation.
+        /// Generation of the checksum tree.
         pub csum_root_gen: U64,
-        /// As in the superblock.
+        /// Copy of the superblock's field.
         pub total_bytes: U64,
-        /// As in the superblock.
+        /// Copy of the superblock's field.
         pub bytes_used: U64,
-        /// As in the superblock.
+        /// Copy of the superblock's field.
         pub num_devices: U64,
         /// Zero.
         pub unused_64: [U64; 4],
@@ -102,9 +102,9 @@ disk_struct! {
         pub sectorsize: U32,
         /// Bytes of a tree block.
         pub nodesize: U32,
-        /// As `nodesize`.
+        /// Same as `nodesize`.
         pub leafsize: U32,
-        /// As `sectorsize`; unused.
+        /// Same as `sectorsize`; unused.
         pub stripesize: U32,
         /// Bytes used in `sys_chunk_array`.
         pub sys_chunk_array_size: U32,

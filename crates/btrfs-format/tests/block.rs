@@ -31,7 +31,7 @@ fn contents(bytes: &[u8]) -> Vec<(u64, Vec<u8>)> {
         .collect()
 }
 
-/// The leaf holds exactly the model, packed, and its free space is what the model leaves.
+/// The leaf holds exactly the model, packed, and the rest of it is free.
 fn assert_model(bytes: &[u8], model: &[(u64, Vec<u8>)]) {
     assert_eq!(contents(bytes), model);
     let block = Block::new(bytes).unwrap();

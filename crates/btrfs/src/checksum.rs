@@ -1,18 +1,17 @@
 //! Data checksums in the checksum tree.
 //!
 //! # How it works
-//! An item's key names the logical address of its first sector, its data is one checksum for
-//! each sector from there on. Items never overlap, and one grows to at most what [`max_sums`]
-//! says. New checksums go to the end of the item before them where they follow it; deleting may
-//! cut an item in two.
+//! An item's key names the logical address of its first sector; its data is one checksum for each
+//! sector from there on. Items never overlap, and an item has at most [`max_sums`] checksums. New
+//! checksums extend the preceding item if they follow it; deleting may cut an item in two.
 //!
 //! Readers take no lock, so every step leaves the sectors that are not deleted findable: the
 //! right part of an item is inserted before the left part shrinks; where two items have a
 //! checksum for one sector, they are equal. One lock serializes the writers: a change looks at
 //! neighbours and then changes several items, which no lock of a leaf covers.
 //!
-//! Freed space is used again only when its checksums are gone (deleted with the extent), so
-//! what is found for a sector belongs to it. The model test in this file drives all of it.
+//! Freed space is reused only when its checksums are deleted with the extent, so a checksum that is
+//! found for a sector belongs to it. The model test in this file covers all of this.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -28,7 +27,7 @@ use crate::{Error, Result};
 /// Bytes of an item's head in a leaf.
 const ITEM_HEAD: usize = 25;
 
-/// What is needed to place checksums.
+/// Parameters for the placement of checksums.
 #[derive(Debug, Clone, Copy)]
 struct Rules {
     /// Bytes of a sector.
@@ -77,7 +76,7 @@ fn is_sums(key: &Key) -> bool {
     key.objectid == objectid::EXTENT_CSUM && key.kind == kind::EXTENT_CSUM
 }
 
-/// A cursor at the item that covers `logical`, or else at the first one behind it.
+/// A cursor at the item that covers `logical`, or else at the first one after it.
 fn seek(root: &Root, env: &(impl TreeRead + ?Sized), rules: Rules, logical: u64) -> Result<Cursor> {
     let cursor = root.seek_back(env, &key_of(logical))?;
     if let Some((key, data)) = cursor.item()
@@ -100,7 +99,7 @@ pub(crate) struct Checksums {
 }
 
 impl Checksums {
-    /// Those of `tree`, in a file system with this superblock.
+    /// The checksums in `tree`, in a file system with this superblock.
     pub(crate) fn new(tree: &Arc<Root>, super_block: &SuperBlock, kind: ChecksumKind) -> Self {
         let (nodesize, sectorsize) = (super_block.nodesize.get(), super_block.sectorsize.get());
         Self {
@@ -175,8 +174,8 @@ impl Checksums {
         add(&self.tree, h, self.rules, logical, sums)
     }
 
-    /// As [`insert`](Self::insert), into a log tree, which no other thread changes the checksums
-    /// of meanwhile.
+    /// Like [`insert`](Self::insert), into a log tree, whose checksums no other thread changes at
+    /// the same time.
     ///
     /// # Errors
     /// Unreadable blocks, no space.
@@ -268,7 +267,7 @@ fn add<H: TreeWrite>(
         let count =
             |have: usize| (limit.min(rules.max - have.min(rules.max)) * rules.size).min(rest.len());
         let taken = match before {
-            // Left over from a damaged tree: what was written now is what counts.
+            // Left over in a damaged tree: the new checksum counts.
             Some((range, mut item)) if range.end > at => {
                 let from = ((at - item.start) / rules.sector) as usize * rules.size;
                 let taken = rest.len().min(item.data.len().saturating_sub(from));
@@ -361,7 +360,7 @@ mod tests {
         ]
     }
 
-    /// All checksums by sector, and what is wrong with the shape of the items.
+    /// All checksums by sector, and defects of the items.
     fn content(root: &Root, env: &Arc<Env>) -> BTreeMap<u64, u32> {
         let mut found = BTreeMap::new();
         let mut end = 0;

@@ -1,9 +1,9 @@
-//! Why an fsync commits the transaction though there is a log.
+//! Reasons for committing the transaction although there is a log.
 
-/// What a log cannot express, or what went wrong.
+/// A change that a log cannot express, or an error.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum CommitReason {
-    /// The policy says so.
+    /// The policy excludes the log.
     Disabled,
     /// The subvolume was made in this transaction: the trees of the last commit do not have it.
     NewSubvolume,
@@ -11,8 +11,8 @@ pub(crate) enum CommitReason {
     DeadSubvolume,
     /// The name of a subvolume came or went in a directory to log.
     SubvolumeName,
-    /// A chunk was allocated in this transaction: after a power cut nothing could read what is in
-    /// it.
+    /// A chunk was allocated in this transaction: after a power cut its contents would be
+    /// unreadable.
     NewChunk,
     /// A name was moved away from a directory that was removed since.
     RemovedParent,

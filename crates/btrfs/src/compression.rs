@@ -1,11 +1,11 @@
-//! Which algorithm compresses new data, and how it is named.
+//! The algorithms for new data, and their names.
 
 use std::fmt;
 use std::str::FromStr;
 
 use sapwood_btrfs_format::compression as id;
 
-/// How file data is compressed when it is written.
+/// Compression of new file data.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Compression {
     /// zlib with a level of 1 to 9.

@@ -1,4 +1,4 @@
-//! What a mount counts.
+//! The counters of a mount.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -11,25 +11,25 @@ use crate::commit_reason::CommitReason;
 pub(crate) struct Counters {
     /// `fsync` and `fdatasync` calls.
     pub(crate) fsyncs: AtomicU64,
-    /// Of these, those that found nothing to write.
+    /// fsyncs with nothing to write.
     pub(crate) empty_fsyncs: AtomicU64,
-    /// Of these, those that a log made durable.
+    /// fsyncs that a log made durable.
     pub(crate) fast_fsyncs: AtomicU64,
-    /// Of these, those that committed the transaction.
+    /// fsyncs that committed the transaction.
     full_fsyncs: AtomicU64,
     /// The same by [`CommitReason`].
     causes: [AtomicU64; CommitReason::ALL.len()],
     /// Transactions committed.
     pub(crate) commits: AtomicU64,
-    /// What went into logs.
+    /// Contents of logs.
     pub(crate) log: LogCounters,
-    /// How long `fsync` and `fdatasync` took.
+    /// Durations of `fsync` and `fdatasync`.
     pub(crate) fsync_latency: Histogram,
-    /// How long commits took, from being claimed to the superblock's being durable.
+    /// Durations of commits, from the claim to the durable superblock.
     pub(crate) commit_latency: Histogram,
 }
 
-/// What went into logs.
+/// Contents of logs.
 #[derive(Debug, Default)]
 pub(crate) struct LogCounters {
     /// Logs that the superblock came to name.
@@ -42,7 +42,7 @@ pub(crate) struct LogCounters {
     pub(crate) xattrs: AtomicU64,
     /// File extent items.
     pub(crate) extents: AtomicU64,
-    /// Directory entries, new or gone.
+    /// Directory entries, added or removed.
     pub(crate) dir_items: AtomicU64,
     /// Ordered extents logged before they were complete.
     pub(crate) pinned: AtomicU64,

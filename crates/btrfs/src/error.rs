@@ -6,7 +6,7 @@ use sapwood_base::Unhealthy;
 use sapwood_btrfs_format::{BlockError, Checksum, ItemError, Key, block};
 use sapwood_vfs as vfs;
 
-/// Why an operation of the engine failed.
+/// Errors of the engine.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -27,7 +27,7 @@ pub enum Error {
     Superblock {
         /// Device name.
         device: String,
-        /// What is wrong with the first copy.
+        /// The defect of the first copy.
         reason: String,
     },
     /// A feature that this version cannot handle, by the name that `btrfs` tools give it.
@@ -67,7 +67,7 @@ pub enum Error {
         /// fsid of the first device.
         expected: [u8; 16],
     },
-    /// A device that missed commits, so that what it holds is stale.
+    /// A device that missed commits, so its contents are stale.
     #[error(
         "{device}: device {devid} of the file system is stale: its generation is {generation}, \
          that of the file system {newest}"
@@ -95,7 +95,7 @@ pub enum Error {
     BadDeviceItem {
         /// Device id.
         devid: u64,
-        /// What is wrong.
+        /// The defect.
         reason: String,
     },
     /// A logical range that no chunk maps.
@@ -106,22 +106,22 @@ pub enum Error {
         /// Bytes.
         len: u64,
     },
-    /// A chunk that contradicts itself or the chunks beside it.
+    /// A chunk that contradicts itself or the neighbouring chunks.
     #[error("chunk at {logical}: {reason}")]
     BadChunk {
         /// Logical address.
         logical: u64,
-        /// What is wrong.
+        /// The defect.
         reason: String,
     },
-    /// A tree block of which no copy is right.
+    /// A tree block without a valid copy.
     #[error("{device} at {physical}: {reason}")]
     BadBlock {
         /// Device of the first copy.
         device: String,
         /// Byte offset there.
         physical: u64,
-        /// What is wrong with it.
+        /// The defect.
         reason: Box<BlockError>,
     },
     /// A tree block in memory that is not the one its parent points at.
@@ -131,7 +131,7 @@ pub enum Error {
         root: u64,
         /// Logical address.
         logical: u64,
-        /// What does not fit.
+        /// The mismatch.
         reason: String,
     },
     /// A tree block that we were about to write is wrong: a bug, caught before it reached disk.
@@ -142,7 +142,7 @@ pub enum Error {
     Block {
         /// Tree id.
         root: u64,
-        /// What was not possible.
+        /// The error of the device.
         source: block::Error,
     },
     /// A tree higher than the format allows.
@@ -192,7 +192,7 @@ pub enum Error {
         root: u64,
         /// Key.
         key: Key,
-        /// What is wrong.
+        /// The defect.
         source: ItemError,
     },
     /// No tree with that id.
@@ -201,10 +201,10 @@ pub enum Error {
     /// The file system takes no changes: it was mounted so, or the device is read-only.
     #[error("read-only file system")]
     ReadOnly,
-    /// An earlier error made the mount read-only; what was not committed then is lost.
+    /// An earlier error made the mount read-only; uncommitted changes are lost.
     #[error("read-only since an error: {0}")]
     Aborted(Arc<str>),
-    /// What was fsynced last stands in a log, which a mount that changes nothing does not replay.
+    /// The last fsyncs are in a log, which a mount without changes does not replay.
     #[error(
         "the file system has a log that was not replayed: mount it once read-write, \
          or look at it as of the last commit with ro,nologreplay"
@@ -225,7 +225,7 @@ pub enum Error {
     /// The file system was unmounted.
     #[error("unmounted")]
     Unmounted,
-    /// No space for what was asked, after everything was tried.
+    /// The request does not fit, after every attempt to free space.
     #[error("no space left")]
     NoSpace,
     /// An extent item or a keyed ref that does not parse.
@@ -233,7 +233,7 @@ pub enum Error {
     ExtentItem {
         /// Logical address.
         bytenr: u64,
-        /// What is wrong.
+        /// The defect.
         source: ItemError,
     },
     /// An extent in use that has no item in the extent tree.
@@ -257,7 +257,7 @@ pub enum Error {
         group: u64,
         /// Logical address where the range begins.
         start: u64,
-        /// First byte behind the range.
+        /// First byte after the range.
         end: u64,
     },
     /// A chunk without a block group, or the other way round.
@@ -265,7 +265,7 @@ pub enum Error {
     BadBlockGroup {
         /// Logical address of the group.
         group: u64,
-        /// What is wrong.
+        /// The defect.
         reason: String,
     },
     /// A subvolume whose name does not lead to the top level.
@@ -312,7 +312,7 @@ pub enum Error {
         tree: u64,
         /// Directory.
         dir: u64,
-        /// What the name leads to.
+        /// The target of the name.
         location: Key,
     },
     /// An ACL that does not parse.
@@ -322,7 +322,7 @@ pub enum Error {
         tree: u64,
         /// Inode.
         objectid: u64,
-        /// What is wrong.
+        /// The defect.
         reason: vfs::acl::AclError,
     },
     /// A file extent item that contradicts itself or its neighbours.
@@ -334,7 +334,7 @@ pub enum Error {
         objectid: u64,
         /// File offset.
         offset: u64,
-        /// What is wrong.
+        /// The defect.
         reason: &'static str,
     },
     /// Compressed data that does not expand.
@@ -346,7 +346,7 @@ pub enum Error {
         objectid: u64,
         /// File offset.
         offset: u64,
-        /// What is wrong with it.
+        /// The defect.
         reason: String,
     },
     /// A sector of data that differs from its checksum.
@@ -366,7 +366,7 @@ pub enum Error {
         offset: u64,
         /// In the checksum tree.
         expected: Box<Checksum>,
-        /// Of the data.
+        /// Checksum of the data.
         found: Box<Checksum>,
     },
     /// A sector of data that should have a checksum and has none.
@@ -419,12 +419,12 @@ pub enum Error {
         /// Why.
         source: Box<Error>,
     },
-    /// A block of the log that is not where or what it should be.
+    /// A misplaced or wrong block of the log.
     #[error("log block {logical}: {reason}")]
     LogBlock {
         /// Logical address.
         logical: u64,
-        /// What is wrong.
+        /// The defect.
         reason: &'static str,
     },
     /// An item of a log that is wrong or contradicts the subvolume's tree.
@@ -436,7 +436,7 @@ pub enum Error {
         logical: u64,
         /// Key.
         key: Key,
-        /// What is wrong.
+        /// The defect.
         reason: String,
     },
     /// A directory that a log gives several names, or none although it holds a subvolume.
@@ -489,7 +489,7 @@ pub(crate) fn bad_item(root: u64, key: Key, source: ItemError) -> Error {
 }
 
 impl Error {
-    /// Whether the host has no space for what was to be written, and nothing else is wrong.
+    /// Whether the only error is that the host has no space for a write.
     pub(crate) fn is_host_full(&self) -> bool {
         matches!(self, Self::Device(error) if error.is_host_full())
     }

@@ -1,4 +1,4 @@
-//! What only the fuzz targets should reach. No stable interface.
+//! Functions for the fuzz targets only. No stable interface.
 
 use crate::Compression;
 use crate::data::compress;

@@ -1,5 +1,5 @@
-//! Raw looks into an image: its superblock, and the blocks of its trees as they stand, in the
-//! order of their keys. For people who know the format.
+//! Dumps of an image: its superblock, and the blocks of its trees in the order of their keys. For
+//! readers who know the format.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use crate::{Error, Result};
 /// Bytes of tree blocks kept in memory on the way.
 const CACHE_BYTES: usize = 16 << 20;
 
-/// Which trees to look at.
+/// The trees to look at.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TreeChoice {
     /// All, and the log if there is one.
@@ -48,8 +48,8 @@ impl TreeChoice {
     }
 }
 
-/// The newest valid superblock of the devices of one file system; not all of them need to be given.
-/// Its `dev_item` is that of the device that has it.
+/// The newest valid superblock of the devices of one file system; some of them may be missing. Its
+/// `dev_item` belongs to the device that has it.
 ///
 /// # Errors
 /// No device, no btrfs, no valid copy, devices that do not belong together.
@@ -61,7 +61,7 @@ pub fn super_block(devices: &[Arc<dyn Device>]) -> Result<SuperBlock> {
 /// Calls `each` with every block of the chosen trees, parents before children.
 ///
 /// # Errors
-/// What opening finds wrong, the first unreadable block, [`Error::NoSuchRoot`].
+/// The errors of opening, the first unreadable block, [`Error::NoSuchRoot`].
 pub fn walk(
     devices: &[Arc<dyn Device>],
     choice: TreeChoice,
@@ -126,7 +126,7 @@ fn subtree(blocks: &BlockCache, tree: u64, bytenr: u64, each: &mut dyn FnMut(&[u
     below(blocks, tree, &top.snapshot(), each)
 }
 
-/// Visits a block and what is below it. Levels fall from parent to child, so this ends.
+/// Visits a block and the blocks below it. Levels fall from parent to child, so this ends.
 fn below(blocks: &BlockCache, tree: u64, top: &[u8], each: &mut dyn FnMut(&[u8])) -> Result<()> {
     each(top);
     let mut open = vec![(top.to_vec(), 0)];

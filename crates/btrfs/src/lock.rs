@@ -1,9 +1,9 @@
-//! One rank for every lock of the engine; [`sapwood_base::lock`] tells what ranks are for.
+//! One rank for every lock of the engine; see [`sapwood_base::lock`].
 //!
 //! # How it works
-//! Of one rank, inodes are locked in the order of their ids; tree blocks by class of tree, then top
-//! down, where blocks of one level may stand beside each other because a thread that takes two of
-//! them holds their parent exclusively.
+//! Within a rank, inodes are locked in the order of their ids. Tree blocks are locked by class of
+//! tree, then top down. Blocks of one level have no order, because a thread that takes two of them
+//! holds their parent exclusively.
 //!
 //! Starting a transaction handle may wait for a commit, which takes locks of every rank from
 //! [`Rank::SuperblockOrder`] on: hold nothing above [`Rank::Inode`] then.
@@ -37,9 +37,9 @@ pub(crate) enum Rank {
     DirtyRoots,
     /// Pending delayed refs.
     DelayedRefs,
-    /// Which inodes are in memory.
+    /// The table of inodes in memory.
     InodeTable,
-    /// Which files have data in memory.
+    /// The list of files with data in memory.
     ActiveFiles,
     /// Dirty ranges, ordered extents and extent maps of one inode; key: (root id, objectid).
     FileDataState,
@@ -53,7 +53,7 @@ pub(crate) enum Rank {
     SpaceInfo,
     /// Free space of one block group; key: (logical address, 0).
     BlockGroup,
-    /// Which trees are in memory.
+    /// The table of trees in memory.
     RootTable,
     /// Small fields of one tree: its root item and commit root.
     RootState,
@@ -63,7 +63,7 @@ pub(crate) enum Rank {
     BlockCacheShard,
     /// Dirty blocks of a transaction.
     DirtyBlocks,
-    /// Which transactions wait for one ordered extent.
+    /// The list of transactions that wait for one ordered extent.
     OrderedPins,
     /// State and counts of a transaction.
     TransactionState,
@@ -112,7 +112,7 @@ pub(crate) enum TreeClass {
 
 pub(crate) use lock::assert_held_at_most;
 
-/// Notes that this thread takes a lock, until dropped.
+/// Records that this thread takes a lock, until dropped.
 pub(crate) type Held = lock::Held<Rank>;
 /// A mutex with a rank; its data lives inside.
 pub(crate) type RankedMutex<T> = lock::RankedMutex<Rank, T>;

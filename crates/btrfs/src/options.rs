@@ -1,4 +1,4 @@
-//! How a file system is mounted.
+//! Options of a mount.
 
 mod log_policy;
 
@@ -15,7 +15,7 @@ pub(crate) use log_policy::LogPolicy;
 #[cfg(feature = "ablation")]
 pub use log_policy::LogPolicy;
 
-/// Which subvolume is the root of the mount.
+/// The subvolume at the root of the mount.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum SubvolumeChoice {
     /// The one that the file system names as its default.
@@ -27,8 +27,8 @@ pub enum SubvolumeChoice {
     Path(Vec<u8>),
 }
 
-/// Inodes get one of so many parts of the memory. A changed inode stays in memory until the commit,
-/// and the more inodes a commit writes, the fewer tree blocks it copies for each.
+/// Inodes get one in this many parts of the memory. A changed inode stays in memory until the
+/// commit, and the more inodes a commit writes, the fewer tree blocks it copies for each.
 const INODE_PARTS: usize = 5;
 
 /// Options of a mount.
@@ -36,7 +36,7 @@ const INODE_PARTS: usize = 5;
 pub struct Options {
     /// Changes nothing on disk.
     pub read_only: bool,
-    /// What to mount.
+    /// Subvolume to mount.
     pub subvolume: SubvolumeChoice,
     /// Longest time from the first change of a transaction to its commit.
     pub commit_interval: Duration,
@@ -44,13 +44,14 @@ pub struct Options {
     pub cache_bytes: usize,
     /// Bytes of file data that may be dirty.
     pub dirty_bytes: usize,
-    /// How long a write of metadata waits for space on the host before the mount becomes read-only.
+    /// Time that a write of metadata waits for space on the host before the mount becomes
+    /// read-only.
     pub patience: Duration,
     /// Bytes of inodes kept in memory.
     pub inode_bytes: usize,
     /// Compress new data.
     pub compress: Option<Compression>,
-    /// Compress even what does not look compressible.
+    /// Compress even data that does not look compressible.
     pub compress_force: bool,
     /// New files are overwritten in place, without checksums.
     pub nodatacow: bool,
@@ -58,11 +59,11 @@ pub struct Options {
     pub nodatasum: bool,
     /// Access times never change.
     pub noatime: bool,
-    /// Tell the device what was freed.
+    /// Discard freed space on the device.
     pub discard: bool,
     /// Largest chunk in bytes, so that little of the last one of each kind is unused.
     pub largest_chunk: Option<u64>,
-    /// Largest file in bytes whose content stands in the tree.
+    /// Largest file in bytes whose content is in the tree.
     pub max_inline: u32,
     /// Mount without replaying the log; needs `read_only`.
     pub no_log_replay: bool,
@@ -73,8 +74,8 @@ pub struct Options {
     /// Mechanisms of the log.
     #[cfg(feature = "ablation")]
     pub log: LogPolicy,
-    /// Times are this one, random numbers derive from the image, and the thread of a caller does
-    /// what threads of the mount do else. With the same bounds of memory the same operations of one
+    /// Every time is this one, random numbers derive from the image, and the caller's thread does
+    /// the work of the background threads. With the same memory bounds, the same operations of one
     /// thread on the same image give the same bytes.
     pub fixed_time: Option<Timestamp>,
     /// Run the commit and cleaner threads. Tests that step through a commit switch them off.

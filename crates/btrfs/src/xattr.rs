@@ -121,7 +121,7 @@ fn put(
     })
 }
 
-/// Stores or removes an attribute without any check but for room, as part of an operation.
+/// Stores or removes an attribute, checking only the room, as part of an operation.
 pub(crate) fn replace(
     h: &mut Handle,
     inode: &Inode,
@@ -180,8 +180,8 @@ pub(crate) fn change(
     Ok(())
 }
 
-/// Sets or, with an empty value, removes the compression property. It means nothing for what
-/// is neither file nor directory, and is ignored there.
+/// Sets or, with an empty value, removes the compression property. It is ignored for an inode that
+/// is neither file nor directory.
 pub(crate) fn set_property(
     store: &Arc<Store>,
     inode: &Arc<Inode>,

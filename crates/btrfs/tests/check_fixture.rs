@@ -1,4 +1,4 @@
-//! Makes the fixture of the `check` tests: an image of ours, populated by the kernel with every
+//! Makes the fixture of the `check` tests: an image by Sapwood, populated by the kernel with every
 //! kind of item, copied while mounted. Ignored: run it to make the fixture anew (as root).
 
 #![allow(clippy::unwrap_used)]

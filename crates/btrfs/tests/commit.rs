@@ -1,4 +1,4 @@
-//! What our commits leave on disk, judged by `btrfs check` and the kernel.
+//! The state of Sapwood's commits on disk, judged by `btrfs check` and the kernel.
 
 #![allow(clippy::unwrap_used)]
 

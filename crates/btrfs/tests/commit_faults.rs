@@ -165,7 +165,7 @@ fn every_failing_request_makes_it_read_only_and_tells_all_who_wait() {
         assert!(fs.read_only());
         assert!(matches!(create(&fs, "more"), Err(Error::ReadOnly)));
         assert!(fs.sync().is_err());
-        // What was read before still reads.
+        // Cached data still reads.
         assert!(fs.lookup(fs.root(), b"new1").is_ok());
         assert!(fs.unmount().is_err());
         drop(fs);
@@ -201,7 +201,7 @@ fn every_crash_leaves_the_old_or_the_new_state() {
     }
 }
 
-/// Writes a superblock that says that there is a log.
+/// Writes a superblock that names a log.
 fn with_log(image: &MemoryDevice) -> Arc<MemoryDevice> {
     let device = image.snapshot();
     let mut bytes = vec![0; SUPER_SIZE];

@@ -1,5 +1,5 @@
-//! File data after a power cut: whatever of the last writes arrived, the image is sound, every
-//! byte that it shows has the right checksum, and what was made durable is there.
+//! File data after a power cut: whichever of the last writes arrived, the image is sound, every
+//! visible byte has the right checksum, and durable data is there.
 #![allow(clippy::unwrap_used)]
 
 mod data_files;
@@ -14,12 +14,12 @@ use sapwood_btrfs::{Btrfs, Options};
 use sapwood_testing::RecordDevice;
 use sapwood_vfs::FileSystem;
 
-/// A state that was promised to be durable, or a change after which it is not what one finds.
+/// A state that was promised to be durable, or a change that ends the promise.
 struct Event {
     /// Position in the record from which on it counts.
     at: usize,
     file: usize,
-    /// What was made durable; `None` for a change.
+    /// The durable content; `None` for a change.
     durable: Option<Vec<u8>>,
 }
 
@@ -71,7 +71,7 @@ fn run(seed: u64, make: &MkfsOptions, options: &Options) {
     }
 }
 
-/// `expected`: what a file has to hold, where that is known.
+/// `expected` is the content of a file, where that is known.
 fn judge<'a>(
     image: &MemoryDevice,
     what: &str,

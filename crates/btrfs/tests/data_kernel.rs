@@ -1,4 +1,4 @@
-//! File data against the kernel: what it wrote we read byte for byte.
+//! File data against the kernel: Sapwood reads the kernel's files byte for byte.
 
 #![allow(clippy::unwrap_used)]
 

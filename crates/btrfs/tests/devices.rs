@@ -1,5 +1,5 @@
-//! A file system over two devices in memory: what belongs together, superblocks that lie, power
-//! cuts between and on both devices.
+//! A file system over two devices in memory: devices that belong together, superblocks that lie,
+//! power cuts between and on both devices.
 
 #![allow(clippy::unwrap_used)]
 
@@ -388,7 +388,7 @@ fn name(round: u8) -> [u8; 2] {
     [b'f', b'a' + round]
 }
 
-/// What a mount after the cut shows: every acknowledged file, and a later one only whole.
+/// A mount after the cut shows every acknowledged file, and a later one only whole.
 fn verify(images: [MemoryDevice; 2], acknowledged: Option<u8>, why: &str) {
     let pair = images.map(Arc::new);
     let fs = open(vec![any(&pair[0]), any(&pair[1])]);

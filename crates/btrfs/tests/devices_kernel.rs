@@ -1,4 +1,4 @@
-//! A file system over two devices against the kernel: each writes what the other reads.
+//! A file system over two devices against the kernel: each reads the other's files.
 
 #![allow(clippy::unwrap_used)]
 
@@ -78,7 +78,7 @@ impl Pair {
     fn check(&self) {
         let attached = self.attach();
         let dir = scratch::directory();
-        // A cache of its own: the common one has what the loop devices held before.
+        // A cache of its own: the common one has the old contents of the loop devices.
         let cache = format!("BLKID_FILE={}/blkid", dir.path().display());
         let args = ["btrfs", "check", "--readonly", "--check-data-csum"];
         let args = [&[&*cache], &args[..], &attached.paths()[1..]].concat();
@@ -168,7 +168,7 @@ fn kernel_statfs(dir: &Path) -> [u64; 3] {
     [(); 3].map(|()| numbers.next().unwrap())
 }
 
-/// The kernel fills one half, Sapwood the other, the kernel changes what Sapwood wrote.
+/// The kernel fills one half, Sapwood the other, the kernel changes Sapwood's files.
 fn both_write(pair: &Pair) {
     let mut files: Files = (0..6u64)
         .map(|n| (format!("kernel-{n}"), noise(n, 9 << 20)))

@@ -1,5 +1,5 @@
-//! A device that fails: at every write and every flush in turn. The mount turns read-only, what
-//! was acknowledged stays, and the next mount is consistent.
+//! A device that fails, at every write and every flush in turn. The mount becomes read-only,
+//! acknowledged data stays, and the next mount is consistent.
 #![allow(clippy::unwrap_used)]
 
 mod image;
@@ -20,7 +20,7 @@ fn create(fs: &Btrfs, dir: Ino, name: &[u8], what: NewInode<'_>) -> Result<Entry
     fs.create(&Credentials::ROOT, dir, name, what, 0o644)
 }
 
-/// What was acknowledged before the device failed.
+/// Data that was acknowledged before the device failed.
 #[derive(Default)]
 struct Acknowledged {
     first: bool,
@@ -55,7 +55,7 @@ fn content(fs: &Btrfs, dir: Ino, name: &[u8]) -> Vec<u8> {
     buf
 }
 
-/// What is there after the next mount must be what was acknowledged, or newer.
+/// The next mount must have the acknowledged state, or a newer one.
 fn verify(device: Arc<MemoryDevice>, done: &Acknowledged, why: &str) {
     judge(&device).unwrap_or_else(|error| panic!("{why}: {error}"));
     let fs = try_mount(device).unwrap_or_else(|error| panic!("{why}: {error}"));
@@ -106,7 +106,7 @@ fn countdown(kinds: RequestKinds, fault: &dyn Fn() -> Fault, must_notice: bool) 
             assert_eq!(refused.unwrap_err(), sapwood_vfs::Error::ReadOnly, "{why}");
             assert!(fs.lookup(fs.root(), b"no such name").is_err(), "{why}");
         }
-        // The unmount cannot succeed; that it says so was checked by the workload's error.
+        // The unmount cannot succeed; the workload's error was checked already.
         let _ = fs.unmount();
         drop(fs);
         verify(memory, &done, &why);

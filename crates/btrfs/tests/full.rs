@@ -15,7 +15,7 @@ use sapwood_btrfs::{Btrfs, Options};
 use sapwood_vfs::{Credentials, Error, FileSystem, Ino, NewInode, WriteMode};
 
 const MIB: u64 = 1 << 20;
-/// Fillings after which what was free must be free again.
+/// Fillings after which the same space must be free again.
 const ROUNDS: usize = 3;
 
 fn formatted(size: u64, options: MkfsOptions) -> Arc<MemoryDevice> {

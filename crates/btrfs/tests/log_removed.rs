@@ -1,5 +1,5 @@
-//! An fsync of an inode whose last name was removed makes the removal durable. What a link of a
-//! logged inode adds to the log.
+//! An fsync of an inode without names makes the removal durable. Additions to the log by a link of
+//! a logged inode.
 #![allow(clippy::unwrap_used)]
 
 mod image;

@@ -1,8 +1,8 @@
 //! Replay of logs that the kernel wrote: the same tree as in the kernel, nothing for the checkers
 //! to find, and no change by a replay that is refused or cut short.
 //!
-//! Images beside those in `tests/data/logs` are taken from the directory that
-//! `SAPWOOD_LOG_IMAGES` names.
+//! Further images are taken from the directory in `SAPWOOD_LOG_IMAGES`, in addition to
+//! `tests/data/logs`.
 #![allow(clippy::unwrap_used)] // A failed unwrap is a failed test.
 
 mod image;
@@ -24,7 +24,7 @@ use sapwood_testing::tree::{Detail, Facts, Tree, TreeInode};
 use sapwood_testing::{CrashPlan, RecordDevice, Replayer};
 use sapwood_vfs::{DirEntry, FileSystem, Timestamp};
 
-/// Our checker and `btrfs check` have nothing to say.
+/// Sapwood's checker and `btrfs check` report nothing.
 fn clean(device: &MemoryDevice) {
     let options = CheckOptions {
         check_data_csum: true,
@@ -43,9 +43,9 @@ fn list(fs: &Btrfs) -> Tree {
     Tree::of(fs, Detail::Sums).unwrap()
 }
 
-/// Differences between the kernel's recovery, or another of ours, and ours. Times of directories
-/// may be that of the kernel's replay; so may be the change time of a file whose name the log
-/// removed, and ours is that of our replay then, not before `start`.
+/// Differences between the expected recovery (by the kernel, or by Sapwood) and `ours`. Times of
+/// directories may come from the kernel's replay; so may the change time of a file whose name the
+/// log removed, and in `ours` it is the time of our replay, not before `start`.
 fn differences(kernel: &Tree, ours: &Tree, start: Timestamp) -> Vec<String> {
     let ctime = |node: &TreeInode| node.times.map(|times| times.ctime);
     let files = kernel.nodes.values().filter(|node| !node.is_dir());
@@ -116,7 +116,7 @@ fn cut_anywhere(log: &Log) {
         for (nth, image) in std::iter::once(plain).chain(random).enumerate() {
             let image = Arc::new(image);
             let fs = try_mount(image.clone()).unwrap_or_else(|err| panic!("cut at {at}: {err}"));
-            // Each replay gives the time that it runs at to what it takes names away from.
+            // A replay sets the change time of inodes that lose names to its own time.
             let differences = differences(&expected, &list(&fs), start);
             assert!(
                 differences.is_empty(),
@@ -134,7 +134,7 @@ struct LogBlockPlace {
     bytes: Vec<u8>,
 }
 
-/// What is done to the bytes of a block.
+/// A change of a block's bytes.
 type Damage = (&'static str, fn(&mut [u8]));
 
 const NODESIZE: usize = 16384;
@@ -279,7 +279,7 @@ fn only_a_mount_that_succeeds_repairs(log: &Log) {
     assert_eq!(places.iter().filter(top).filter(repaired).count(), 1);
 }
 
-/// Items changed at random, with right checksums: no panic, and no change by what is refused.
+/// Random changes of items with right checksums: no panic, and a refused image is unchanged.
 fn hostile_items(log: &Log) {
     let good = log.load();
     let places = log_blocks(&good);
@@ -403,7 +403,7 @@ fn data_without_checksums_cannot_be_read(log: &Log) {
     let file = fs.lookup(fs.root(), b"f").unwrap();
     let size = file.attr.size;
     let mut sector = [0; 4096];
-    // What was committed before can be read, what was appended cannot.
+    // Committed data can be read, appended data cannot.
     fs.read(file.ino(), 0, &mut sector).unwrap();
     let error = fs.read(file.ino(), size - 4096, &mut sector).unwrap_err();
     assert_eq!(error.errno(), 5, "{error}");

@@ -1,5 +1,5 @@
-//! What an fsync logs is there after a power cut: one situation after the other, each judged by
-//! a replay, by our own view of the tree and by `btrfs check`.
+//! Logged changes are there after a power cut: one situation after the other, each judged by a
+//! replay, by our own view of the tree and by `btrfs check`.
 #![allow(clippy::unwrap_used)]
 
 mod image;

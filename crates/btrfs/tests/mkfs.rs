@@ -1,5 +1,5 @@
-//! `mkfs`: superblocks, what it refuses, what a failing device leaves. For what the kernel says of
-//! its work see `mkfs_kernel.rs`.
+//! `mkfs`: superblocks, refusals, the state after a device failure. `mkfs_kernel.rs` has the
+//! kernel's judgement.
 
 #![allow(clippy::unwrap_used)]
 

@@ -1,4 +1,4 @@
-//! `mkfs` makes what `btrfs check` accepts and what the kernel mounts and writes.
+//! `mkfs` makes file systems that `btrfs check` accepts and that the kernel mounts and writes.
 
 #![allow(clippy::unwrap_used)]
 

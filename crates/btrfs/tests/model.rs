@@ -1,8 +1,8 @@
 //! Random operations on an image in memory agree with the in-memory reference, from one
 //! thread and from several, before and after a remount; `btrfs check` judges every image.
 //!
-//! A report names its seed. `SAPWOOD_SEED=N` starts there and `SAPWOOD_COUNT=N` takes so many
-//! of one thread.
+//! A report names its seed. `SAPWOOD_SEED=N` starts there and `SAPWOOD_COUNT=N` runs this many with
+//! one thread.
 #![allow(clippy::unwrap_used)]
 
 mod image;
@@ -37,7 +37,7 @@ fn number(variable: &str, default: u64) -> u64 {
     value.map_or(default, |value| value.parse().unwrap())
 }
 
-/// What is wrong with a sequence, if anything, with as few operations as show it.
+/// The failure of a sequence, if any, with as few operations as reproduce it.
 fn sequence(seed: u64) -> Result<(), String> {
     let (device, model) = (image::formatted(SIZE), MemoryFs::new());
     let fs = mount(&device);

@@ -1,5 +1,5 @@
-//! Images whose bytes are wrong and whose checksums are right: what `check` says of them, compared
-//! with `btrfs check`. `make mutants` makes many, and other ones.
+//! Images with wrong bytes and right checksums: the findings of `check` compared with `btrfs
+//! check`. `make mutants` makes many, and other ones.
 #![allow(clippy::unwrap_used)]
 
 use std::path::Path;

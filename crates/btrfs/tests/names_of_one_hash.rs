@@ -1,6 +1,5 @@
-//! Names whose hash is the same share one item, which ends where the leaf does. One more is
-//! refused, and nothing else: a user that may add names must not be able to end the writing of a
-//! mount.
+//! Names with one hash share one item, which must fit into a leaf. A name beyond that is refused,
+//! and nothing else fails: a user who may add names must not be able to make a mount read-only.
 
 mod image;
 
@@ -11,7 +10,7 @@ use sapwood_vfs::{Credentials, Error, FileSystem, NewInode, RenameMode, Subvolum
 const NAME_LEN: usize = 250;
 const HASH: u32 = 0x5a90_0d00;
 
-/// `prefix` with four bytes behind it, so that its hash is [`HASH`]. A CRC is linear in the bits
+/// `prefix` with four bytes after it, so that its hash is [`HASH`]. A CRC is linear in the bits
 /// of these bytes: 32 equations.
 fn with_hash(prefix: &[u8]) -> Vec<u8> {
     let hash = |tail: u32| {
@@ -41,7 +40,7 @@ fn with_hash(prefix: &[u8]) -> Vec<u8> {
     [prefix, &tail.to_le_bytes()].concat()
 }
 
-/// Names with the one hash.
+/// Names with the hash [`HASH`].
 fn names() -> impl Iterator<Item = Vec<u8>> {
     (0..)
         .map(|nth| format!("{nth:0width$}", width = NAME_LEN - 4))
@@ -87,7 +86,7 @@ fn one_too_many_is_refused_and_the_mount_goes_on() {
         ] {
             assert_eq!(refused, Err(Error::Overflow));
         }
-        // What is there can be replaced and exchanged, and makes room when it goes.
+        // Existing names can be replaced and exchanged, and free their room when they are removed.
         fs.rename(root, b"other", root, &there[0], RenameMode::Exchange)
             .unwrap();
         fs.rename(root, b"other", root, &there[1], RenameMode::Replace)

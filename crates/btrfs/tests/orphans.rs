@@ -44,7 +44,7 @@ fn with_subvolume() -> (Small, u64) {
     (small, before)
 }
 
-/// Mounts what a power cut left of `small`, and judges it before and after.
+/// Mounts `small` after a power cut, and judges it before and after.
 fn after_a_cut(small: &Small, look: impl FnOnce(&dyn FileSystem)) {
     let device: Arc<MemoryDevice> = Arc::new(small.device.snapshot());
     judge(&device).unwrap();
@@ -59,7 +59,7 @@ fn assert_free(fs: &dyn FileSystem, before: u64) {
     assert!(free(fs) + (1 << 20) > before, "{} of {before}", free(fs));
 }
 
-/// Mounts what a power cut left of `small`. `enter`: a subvolume to look into.
+/// Mounts `small` after a power cut. `enter`: a subvolume to look into.
 fn space_comes_back(small: &Small, before: u64, enter: Option<&str>) {
     after_a_cut(small, |fs| {
         if let Some(name) = enter {

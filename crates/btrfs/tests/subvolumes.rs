@@ -326,7 +326,7 @@ impl Dice {
     }
 }
 
-/// What a storm may run into.
+/// An expected error of a storm.
 fn expected<T>(result: sapwood_vfs::Result<T>, what: &str) -> Option<T> {
     match result {
         Ok(value) => Some(value),

@@ -166,7 +166,7 @@ fn a_bad_copy_is_repaired_from_the_good_one() {
         let count = damage(image.path(), nth);
         let damaged = device(image.path());
         assert_eq!(walked(damaged.clone()), good);
-        // A walk only reads; a writable mount puts right what it meets.
+        // A walk only reads; a writable mount repairs bad copies that it reads.
         let before = damaged.snapshot();
         let options = Options {
             background: false,
@@ -182,7 +182,7 @@ fn a_bad_copy_is_repaired_from_the_good_one() {
 fn both_copies_bad_is_an_error_that_names_the_block() {
     let image = TempImage::new(256 << 20, &["-m", "dup"]);
     damage(image.path(), 0);
-    // The list of blocks comes from what is still readable.
+    // The list of blocks comes from the readable ones.
     damage(image.path(), 1);
     let device: Arc<dyn Device> = device(image.path());
     let err = walk(&[device], TreeChoice::All, &mut |_| {}).unwrap_err();

@@ -62,7 +62,7 @@ fn a_directory_and_its_whiteout_are_logged_together() {
     assert_eq!(after.names("to/d"), ["new", "old"]);
 }
 
-/// The name was never durable, so nothing in a log says that something took it over.
+/// The name was never durable, so a log could not record that another inode took it over.
 #[test]
 fn a_new_name_and_its_whiteout_are_committed_together() {
     for (to, fsynced) in [("to/a", "to/a"), ("from/y", "from/y"), ("to/a", "from")] {

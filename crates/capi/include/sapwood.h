@@ -52,7 +52,7 @@ typedef struct sapwood_file sapwood_file;
 typedef struct sapwood_fs sapwood_fs;
 
 /**
- * What a check found. Any number of threads may use it at a time.
+ * The result of a check. Any number of threads may use it at a time.
  */
 typedef struct sapwood_report sapwood_report;
 
@@ -194,7 +194,7 @@ typedef struct sapwood_finding {
    */
   const char *code;
   /**
-   * What is wrong, with the block, key or inode.
+   * Description of the defect, with the block, key or inode.
    */
   const char *text;
   /**
@@ -251,8 +251,8 @@ int sapwood_walk_next(struct sapwood_walk *walk, const char **path, struct sapwo
 int sapwood_walk_close(struct sapwood_walk *walk);
 
 /**
- * Opens a file of the image. `flags` are those of open(2): `O_RDONLY`, `O_WRONLY` or `O_RDWR`, with
- * `O_CREAT`, `O_EXCL`, `O_TRUNC` or `O_APPEND`. A new file gets the permission bits `mode`.
+ * Opens a file of the image. `flags` are flags of open(2): `O_RDONLY`, `O_WRONLY` or `O_RDWR`,
+ * with `O_CREAT`, `O_EXCL`, `O_TRUNC` or `O_APPEND`. A new file gets the permission bits `mode`.
  */
 int sapwood_file_open(const struct sapwood_fs *fs,
                       const char *path,
@@ -261,7 +261,7 @@ int sapwood_file_open(const struct sapwood_fs *fs,
                       struct sapwood_file **file);
 
 /**
- * Ends the use of a file. What was written is durable after `sapwood_file_sync`, `sapwood_sync` or
+ * Ends the use of a file. Written data is durable after `sapwood_file_sync`, `sapwood_sync` or
  * `sapwood_close`. `NULL` is allowed.
  */
 int sapwood_file_close(struct sapwood_file *file);
@@ -336,7 +336,7 @@ int sapwood_open(const char *image, const char *options, struct sapwood_fs **fs)
  * Open files, listings and walks must be closed too; until then every call with them fails.
  * `NULL` is allowed.
  *
- * Errors: what did not become durable.
+ * Errors: changes that did not become durable.
  */
 int sapwood_close(struct sapwood_fs *fs);
 
@@ -356,7 +356,7 @@ const char *sapwood_type(const struct sapwood_fs *fs);
 int sapwood_statfs(const struct sapwood_fs *fs, struct sapwood_statfs_t *result);
 
 /**
- * Owner and group of what is created from now on. At first they are those of the process.
+ * Sets the owner and group of new files. The default is the owner of the process.
  */
 int sapwood_set_creator(const struct sapwood_fs *fs, uint32_t uid, uint32_t gid);
 
@@ -383,8 +383,8 @@ int sapwood_mkfs(const char *image,
                  uint32_t flags);
 
 /**
- * Checks an image that is not open, and changes nothing. What is wrong with it is in the report,
- * which `sapwood_report_free` releases.
+ * Checks an image that is not open, and changes nothing. The report has the defects;
+ * `sapwood_report_free` releases it.
  *
  * `flags` is 0 or `SAPWOOD_CHECK_DATA`. Errors: as `sapwood_open`.
  */
@@ -418,7 +418,7 @@ int sapwood_report_get(const struct sapwood_report *report,
 void sapwood_report_free(struct sapwood_report *report);
 
 /**
- * Metadata of a file; of what a symbolic link leads to.
+ * Metadata of a file. Follows symbolic links.
  */
 int sapwood_stat(const struct sapwood_fs *fs, const char *path, struct sapwood_stat_t *result);
 

@@ -1,4 +1,4 @@
-//! What surrounds the work of every function: arguments, errors, panics.
+//! The frame around every function: arguments, errors, panics.
 //!
 //! A panic ends here: unwinding into C is undefined. It becomes the error `EIO`.
 #![expect(unsafe_code, reason = "pointers that C passes")]
@@ -23,7 +23,7 @@ thread_local! {
     static MESSAGE: RefCell<CString> = RefCell::default();
 }
 
-/// Why a function failed.
+/// Error of a function.
 #[derive(Debug)]
 pub(crate) struct Failure {
     errno: c_int,
@@ -116,7 +116,7 @@ fn of_open(error: &OpenError) -> c_int {
     }
 }
 
-/// What a function returns.
+/// The return value of a function.
 pub(crate) trait Status {
     fn failed(negative_errno: c_int) -> Self;
 }
@@ -157,7 +157,7 @@ pub(crate) fn call<T: Status>(work: impl FnOnce() -> Result<T>) -> T {
     T::failed(failure.record())
 }
 
-/// As [`call`], for a function that returns 0.
+/// Runs `work` like [`call`], for a function that returns 0.
 pub(crate) fn done(work: impl FnOnce() -> Result<()>) -> c_int {
     call(|| work().map(|()| 0))
 }
@@ -166,7 +166,7 @@ pub(crate) fn done(work: impl FnOnce() -> Result<()>) -> c_int {
 /// argument.
 ///
 /// # Safety
-/// As [`place`].
+/// `place` is `NULL` or points to room for a pointer.
 pub(crate) unsafe fn make<T>(
     what: &str,
     place: *mut *mut T,
@@ -193,7 +193,7 @@ pub(crate) unsafe fn take<T>(pointer: *mut T) -> Option<Box<T>> {
 /// Ends a handle. `NULL` is allowed.
 ///
 /// # Safety
-/// As [`take`].
+/// `pointer` is `NULL` or a handle that no other thread uses.
 pub(crate) unsafe fn end<T>(pointer: *mut T) -> c_int {
     // SAFETY: the caller's promise.
     done(|| unsafe {
@@ -217,19 +217,19 @@ pub(crate) fn name(bytes: &[u8]) -> Result<CString> {
     CString::new(bytes).map_err(|_| Failure::new(libc::EUCLEAN, "a name contains a zero byte"))
 }
 
-/// What a pointer leads to. `what` names the argument.
+/// The object behind a pointer. `what` names the argument.
 ///
 /// # Safety
-/// `pointer` is `NULL` or that of a live `T`.
+/// `pointer` is `NULL` or points to a live `T`.
 pub(crate) unsafe fn handle<'a, T>(what: &str, pointer: *const T) -> Result<&'a T> {
     // SAFETY: the caller's promise.
     unsafe { pointer.as_ref() }.ok_or_else(|| Failure::invalid(format!("{what} is NULL")))
 }
 
-/// As [`handle`], for what the call changes.
+/// The object behind a pointer, for a change.
 ///
 /// # Safety
-/// As [`handle`]; no other thread uses it.
+/// `pointer` is `NULL` or points to a live `T` that no other thread uses.
 pub(crate) unsafe fn handle_mut<'a, T>(what: &str, pointer: *mut T) -> Result<&'a mut T> {
     // SAFETY: the caller's promise.
     unsafe { pointer.as_mut() }.ok_or_else(|| Failure::invalid(format!("{what} is NULL")))
@@ -240,14 +240,14 @@ pub(crate) unsafe fn handle_mut<'a, T>(what: &str, pointer: *mut T) -> Result<&'
 /// # Safety
 /// `pointer` is `NULL` or leads to memory for a `T`.
 pub(crate) unsafe fn place<'a, T>(what: &str, pointer: *mut T) -> Result<&'a mut MaybeUninit<T>> {
-    // SAFETY: the caller's promise; `MaybeUninit` demands nothing of what is there.
+    // SAFETY: the caller's promise; `MaybeUninit` may hold any bytes.
     unsafe { handle_mut(what, pointer.cast()) }
 }
 
 /// The bytes of a string.
 ///
 /// # Safety
-/// `pointer` is `NULL` or that of a string that ends with a zero byte.
+/// `pointer` is `NULL` or points to a string that ends with a zero byte.
 pub(crate) unsafe fn string<'a>(what: &str, pointer: *const c_char) -> Result<&'a OsStr> {
     if pointer.is_null() {
         return Err(Failure::invalid(format!("{what} is NULL")));
@@ -260,16 +260,16 @@ pub(crate) unsafe fn string<'a>(what: &str, pointer: *const c_char) -> Result<&'
 /// A path.
 ///
 /// # Safety
-/// As [`string`].
+/// `pointer` is `NULL` or points to a string that ends with a zero byte.
 pub(crate) unsafe fn path<'a>(what: &str, pointer: *const c_char) -> Result<&'a Path> {
     // SAFETY: the caller's promise.
     unsafe { string(what, pointer) }.map(Path::new)
 }
 
-/// A string that has to be UTF-8; `None` for `NULL`.
+/// A UTF-8 string; `None` for `NULL`.
 ///
 /// # Safety
-/// As [`string`].
+/// `pointer` is `NULL` or points to a string that ends with a zero byte.
 pub(crate) unsafe fn optional<'a>(what: &str, pointer: *const c_char) -> Result<Option<&'a str>> {
     if pointer.is_null() {
         return Ok(None);
@@ -295,7 +295,7 @@ pub(crate) unsafe fn bytes<'a>(pointer: *const c_void, len: usize) -> Result<&'a
 /// Bytes to fill. C memory counts as initialized, with unknown bytes.
 ///
 /// # Safety
-/// As [`bytes`]; no other thread uses them.
+/// `pointer` is `NULL` or points to `len` bytes that no other thread uses.
 pub(crate) unsafe fn bytes_mut<'a>(pointer: *mut c_void, len: usize) -> Result<&'a mut [u8]> {
     if checked(pointer, len)? {
         Ok(unsafe { std::slice::from_raw_parts_mut(pointer.cast(), len) })
@@ -317,7 +317,7 @@ fn checked(pointer: *const c_void, len: usize) -> Result<bool> {
 /// Gives `value` as getxattr(2) does: with `size` 0 only its length.
 ///
 /// # Safety
-/// As [`bytes_mut`].
+/// `buffer` is `NULL` or points to `size` bytes that no other thread uses.
 pub(crate) unsafe fn give(value: &[u8], buffer: *mut c_void, size: usize) -> Result<isize> {
     if size > 0 {
         // SAFETY: the caller's promise.

@@ -71,7 +71,7 @@ fn options(flags: c_int, mode: u32) -> Result<OpenOptions> {
     Ok(options)
 }
 
-/// Opens a file of the image. `flags` are those of open(2): `O_RDONLY`, `O_WRONLY` or `O_RDWR`,
+/// Opens a file of the image. `flags` are flags of open(2): `O_RDONLY`, `O_WRONLY` or `O_RDWR`,
 /// with `O_CREAT`, `O_EXCL`, `O_TRUNC` or `O_APPEND`. A new file gets the permission bits `mode`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn sapwood_file_open(
@@ -94,7 +94,7 @@ pub unsafe extern "C" fn sapwood_file_open(
     }
 }
 
-/// Ends the use of a file. What was written is durable after `sapwood_file_sync`, `sapwood_sync` or
+/// Ends the use of a file. Written data is durable after `sapwood_file_sync`, `sapwood_sync` or
 /// `sapwood_close`. `NULL` is allowed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn sapwood_file_close(file: *mut File) -> c_int {

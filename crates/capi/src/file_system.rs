@@ -70,7 +70,7 @@ pub unsafe extern "C" fn sapwood_open(
 /// Open files, listings and walks must be closed too; until then every call with them fails.
 /// `NULL` is allowed.
 ///
-/// Errors: what did not become durable.
+/// Errors: changes that did not become durable.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn sapwood_close(fs: *mut Fs) -> c_int {
     // SAFETY: the promise of the crate: it came from `sapwood_open`, and is used no more.
@@ -118,7 +118,7 @@ pub unsafe extern "C" fn sapwood_statfs(fs: *const Fs, result: *mut StatFs) -> c
     })
 }
 
-/// Owner and group of what is created from now on. At first they are those of the process.
+/// Sets the owner and group of new files. The default is the owner of the process.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn sapwood_set_creator(fs: *const Fs, uid: u32, gid: u32) -> c_int {
     // SAFETY: the promise of the crate.

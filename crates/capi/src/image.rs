@@ -76,7 +76,7 @@ fn known(flags: u32, all: u32) -> Result<()> {
     }
 }
 
-/// What a check found. Any number of threads may use it at a time.
+/// The result of a check. Any number of threads may use it at a time.
 pub struct Report {
     clean: bool,
     suppressed: u64,
@@ -93,16 +93,16 @@ struct Found {
 #[repr(C)]
 #[derive(Debug)]
 pub struct Finding {
-    /// Its kind, as a word that stays the same from version to version.
+    /// Kind of the finding, as a word that stays the same from version to version.
     pub code: *const c_char,
-    /// What is wrong, with the block, key or inode.
+    /// Description of the defect, with the block, key or inode.
     pub text: *const c_char,
     /// Every reader copes with it: nothing is lost or in danger.
     pub warning: bool,
 }
 
-/// Checks an image that is not open, and changes nothing. What is wrong with it is in the report,
-/// which `sapwood_report_free` releases.
+/// Checks an image that is not open, and changes nothing. The report has the defects;
+/// `sapwood_report_free` releases it.
 ///
 /// `flags` is 0 or `SAPWOOD_CHECK_DATA`. Errors: as `sapwood_open`.
 #[unsafe(no_mangle)]

@@ -5,10 +5,9 @@
 //! (`scripts/header`), so the comments of public items are for C programmers.
 //!
 //! # Safety
-//! A caller of any function promises what `sapwood.h` says at its top: a string ends with a zero
-//! byte, a buffer has the length that is given with it, a handle came from the function that makes
-//! it and was not closed. `NULL` is checked. The modules that take pointers rely on this and on
-//! nothing else.
+//! A caller of any function keeps the promises at the top of `sapwood.h`: a string ends with a zero
+//! byte, a buffer has the given length, a handle came from the function that makes it and was not
+//! closed. `NULL` is checked. The modules that take pointers rely on this and on nothing else.
 
 #![allow(
     clippy::missing_safety_doc,

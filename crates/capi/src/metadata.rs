@@ -114,7 +114,7 @@ pub(crate) fn format_bits(kind: FileKind) -> u32 {
     }
 }
 
-/// Metadata of a file; of what a symbolic link leads to.
+/// Metadata of a file. Follows symbolic links.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn sapwood_stat(
     fs: *const Fs,

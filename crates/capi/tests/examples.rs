@@ -17,7 +17,7 @@ fn source(path: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join(path)
 }
 
-/// Runs a program that has to succeed, and returns what it printed.
+/// Runs a program that must succeed, and returns its output.
 fn run(command: &mut Command) -> String {
     let output = command.output().unwrap();
     let shown = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
@@ -31,7 +31,7 @@ fn run(command: &mut Command) -> String {
     shown(&output.stdout)
 }
 
-/// A directory with the library, made once from the archive that `cargo build` makes beside this
+/// A directory with the library, made once from the archive that `cargo build` puts next to this
 /// test; `cargo test` makes none.
 fn library() -> &'static Path {
     static MADE: OnceLock<TempDir> = OnceLock::new();

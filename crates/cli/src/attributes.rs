@@ -23,10 +23,10 @@ pub(super) struct ChmodArgs {
     /// Files; a name may be a pattern
     #[arg(value_name = "IMAGE:PATH", required = true)]
     pub(super) places: Vec<OsString>,
-    /// Of directories, everything below them too
+    /// Also change everything below directories
     #[arg(short = 'R', long)]
     recursive: bool,
-    /// Say what is changed
+    /// Report each change
     #[arg(short, long)]
     verbose: bool,
     #[command(flatten)]
@@ -43,13 +43,13 @@ pub(super) struct ChownArgs {
     /// Files; a name may be a pattern
     #[arg(value_name = "IMAGE:PATH", required = true)]
     pub(super) places: Vec<OsString>,
-    /// Of directories, everything below them too; symbolic links below change themselves
+    /// Also change everything below directories; symbolic links below change themselves
     #[arg(short = 'R', long)]
     recursive: bool,
-    /// Change a symbolic link itself, not what it leads to
+    /// Change symbolic links themselves, not their targets
     #[arg(short = 'h', long)]
     no_dereference: bool,
-    /// Say what is changed
+    /// Report each change
     #[arg(short, long)]
     verbose: bool,
     /// Print help
@@ -61,7 +61,7 @@ pub(super) struct ChownArgs {
 
 #[derive(Debug, clap::Args)]
 pub(super) struct TouchArgs {
-    /// Files, which are made if they do not exist; a name may be a pattern
+    /// Files, created if missing; a name may be a pattern
     #[arg(value_name = "IMAGE:PATH", required = true)]
     pub(super) places: Vec<OsString>,
     /// This time, not now: as 2025-07-01T12:00:00Z, '2025-07-01 12:00' (local time) or @SECONDS
@@ -91,7 +91,7 @@ pub(super) struct TruncateArgs {
     /// New size: bytes, or with k, M, G, T; + and - change the size by that
     #[arg(short, long, value_name = "[+-]SIZE", allow_hyphen_values = true)]
     size: Resize,
-    /// Files, which are made if they do not exist; a name may be a pattern
+    /// Files, created if missing; a name may be a pattern
     #[arg(value_name = "IMAGE:PATH", required = true)]
     pub(super) places: Vec<OsString>,
     /// Make no file
@@ -123,7 +123,7 @@ impl std::str::FromStr for Resize {
         };
         let size = sapwood::options::parse_size(number);
         size.map(kind)
-            .ok_or_else(|| format!("{text} is no size: as 4096, 10M, +1G or -512"))
+            .ok_or_else(|| format!("{text} is not a size, such as 4096, 10M, +1G or -512"))
     }
 }
 
@@ -133,7 +133,7 @@ pub(super) fn chmod(args: &ChmodArgs) -> Result<()> {
     let stop = interrupt::stop();
     for_each(&args.places, &args.choice, false, |fs, path, _| {
         let mut change = |path: &Path, found: &Metadata, named: bool| {
-            // What a link leads to changes only where the link was named, as with chmod(1).
+            // As with chmod(1), a link's target changes only if the command line named the link.
             if found.is_symlink() && !named {
                 return Ok(());
             }

@@ -17,16 +17,16 @@ use super::{interrupt, output, owner, progress};
 
 #[derive(Debug, clap::Args)]
 pub(super) struct RmArgs {
-    /// What to remove; a name may be a pattern
+    /// Names to remove, or patterns
     #[arg(value_name = "IMAGE:PATH", required = true)]
     pub(super) places: Vec<OsString>,
-    /// Remove directories and all below them
+    /// Remove directories and everything below them
     #[arg(short, long, visible_short_alias = 'R')]
     recursive: bool,
-    /// Say nothing of what does not exist
+    /// Ignore missing names
     #[arg(short, long)]
     force: bool,
-    /// Say what is removed
+    /// Report each removal
     #[arg(short, long)]
     verbose: bool,
     #[command(flatten)]
@@ -38,13 +38,13 @@ pub(super) struct MkdirArgs {
     /// Directories to make
     #[arg(value_name = "IMAGE:PATH", required = true)]
     pub(super) places: Vec<OsString>,
-    /// Make missing parents, and say nothing of what exists
+    /// Make missing parents, and accept existing directories
     #[arg(short, long)]
     parents: bool,
     /// Mode of the new directories, as chmod has it [default: 777 less the umask]
     #[arg(short, long)]
     mode: Option<ModeChange>,
-    /// Say what is made
+    /// Report each new directory
     #[arg(short, long)]
     verbose: bool,
     /// Owner of the new directories [default: the user that calls]
@@ -56,13 +56,13 @@ pub(super) struct MkdirArgs {
 
 #[derive(Debug, clap::Args)]
 pub(super) struct MvArgs {
-    /// What to move, then where to; `help` has the text
+    /// Sources, then the target; `help` has the text
     #[arg(value_names = ["SOURCE", "DESTINATION"], required = true, num_args = 2.., hide = true)]
     pub(super) places: Vec<OsString>,
-    /// Do not replace what exists
+    /// Keep existing files
     #[arg(short, long)]
     no_clobber: bool,
-    /// Say what is renamed
+    /// Report each rename
     #[arg(short, long)]
     verbose: bool,
     #[command(flatten)]
@@ -71,7 +71,7 @@ pub(super) struct MvArgs {
 
 #[derive(Debug, clap::Args)]
 pub(super) struct LnArgs {
-    /// What gets a further name or the text of a link, then the new name; `help` has the text
+    /// Target of a link, or text of a symbolic link, then the new name; `help` has the text
     #[arg(value_names = ["FILE", "NEW"], required = true, num_args = 2.., hide = true)]
     pub(super) places: Vec<OsString>,
     /// Make a symbolic link
@@ -80,7 +80,7 @@ pub(super) struct LnArgs {
     /// Replace a file that has the new name
     #[arg(short, long)]
     force: bool,
-    /// Say what is made
+    /// Report each new link
     #[arg(short, long)]
     verbose: bool,
     /// Owner of a symbolic link [default: the user that calls]
@@ -208,7 +208,7 @@ impl Destination {
         Ok(Self { path, is_dir })
     }
 
-    /// Where a source goes. Only a directory may get a name that ends with a slash.
+    /// Target of a source. Only a directory may get a name that ends with a slash.
     fn target(&self, from: &Path, from_is_dir: bool) -> Result<PathBuf> {
         let slash = self.path.as_os_str().as_bytes().ends_with(b"/");
         match self.is_dir {

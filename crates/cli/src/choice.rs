@@ -1,4 +1,4 @@
-//! What of an image a command opens: its devices, and the subvolume that it looks into.
+//! The part of an image that a command opens: its devices, and a subvolume.
 
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;

@@ -24,7 +24,7 @@ pub(super) struct CatArgs {
     /// Files to print, whose names may be patterns; - is standard input
     #[arg(value_name = "IMAGE:PATH | -", required = true)]
     pub(super) places: Vec<OsString>,
-    /// Print also what follows a part that cannot be read, which becomes zeros
+    /// Continue after a part that cannot be read, which becomes zeros
     #[arg(long)]
     keep_going: bool,
     #[command(flatten)]
@@ -33,7 +33,7 @@ pub(super) struct CatArgs {
 
 #[derive(Debug, clap::Args)]
 pub(super) struct WriteArgs {
-    /// File, which is made if it does not exist
+    /// File; created if missing
     #[arg(value_name = "IMAGE:PATH")]
     pub(super) place: OsString,
     /// Add to the end of the file
@@ -42,7 +42,7 @@ pub(super) struct WriteArgs {
     /// Owner of a new file [default: the user that calls]
     #[arg(long, value_name = "UID:GID", value_parser = owner::parse)]
     owner: Option<(u32, u32)>,
-    /// Mode of the file, in octal [default: of a new file what the umask leaves of 666]
+    /// Mode of the file, in octal [default: for a new file 666 without the umask]
     #[arg(long, value_name = "MODE", value_parser = mode::octal)]
     mode: Option<u32>,
     #[command(flatten)]
@@ -51,7 +51,7 @@ pub(super) struct WriteArgs {
 
 #[derive(Debug, clap::Args)]
 pub(super) struct EditArgs {
-    /// File, which is made if it does not exist
+    /// File; created if missing
     #[arg(value_name = "IMAGE:PATH")]
     pub(super) place: OsString,
     /// Editor [default: $VISUAL, then $EDITOR, then vi]
@@ -214,7 +214,7 @@ pub(super) fn edit(args: &EditArgs) -> Result<()> {
         if let Err(error) = replaced {
             let kept = dir.keep().join(copy.file_name().unwrap_or_default());
             let line = format!(
-                "{}; what was edited is in {}",
+                "{}; the edited text is in {}",
                 failed(error),
                 kept.display()
             );
@@ -269,8 +269,9 @@ fn run(editor: &OsStr, file: &Path) -> Result<()> {
         Ok(())
     } else {
         let name = output::name(editor.as_bytes());
-        let why =
-            format_args!("{status}; the image is unchanged. $VISUAL or $EDITOR names another");
+        let why = format_args!(
+            "{status}; the image is unchanged. $VISUAL or $EDITOR names another editor"
+        );
         Err(Failure::on(name, why))
     }
 }

@@ -1,4 +1,4 @@
-//! `sapwood cp`: the arguments of [`sapwood::copy`], and what it prints.
+//! `sapwood cp`: the arguments of [`sapwood::copy`], and the output.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
@@ -18,35 +18,35 @@ use super::{interrupt, mode, output, owner};
 
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
-    /// What to copy, then where to; `help` has the text
+    /// Sources, then the target; `help` has the text
     #[arg(value_names = ["SOURCE", "DESTINATION"], required = true, num_args = 2.., hide = true)]
     pub(super) places: Vec<OsString>,
-    /// Copy directories with all below them
+    /// Copy directories with everything below them
     #[arg(short, long, visible_short_alias = 'R')]
     recursive: bool,
-    /// As -r, and keep owner, mode, times, extended attributes, hard links and special files
+    /// Copy recursively, and keep owner, mode, times, extended attributes, hard links and special
+    /// files
     #[arg(short, long)]
     archive: bool,
     /// Keep owner, mode, times and extended attributes
     #[arg(short, long)]
     preserve: bool,
-    /// Leave out what exists at the destination
+    /// Keep files that exist at the destination
     #[arg(short, long, conflicts_with = "update")]
     no_clobber: bool,
-    /// Leave out what exists at the destination and was not changed before the source
+    /// Keep files at the destination that are not older than the source
     #[arg(short, long)]
     update: bool,
-    /// Mode of the files that are written, in octal [default: the source's; for - what the umask
-    /// leaves of 666]
+    /// Mode of new files, in octal [default: the source's mode; for - 666 without the umask]
     #[arg(long, value_name = "MODE", value_parser = mode::octal)]
     mode: Option<u32>,
-    /// Copy also what follows a part of a file that cannot be read, which becomes a hole
+    /// Continue after a part of a file that cannot be read, which becomes a hole
     #[arg(long)]
     keep_going: bool,
-    /// Say what is copied
+    /// Report each copy
     #[arg(short, long)]
     verbose: bool,
-    /// Owner of what is made in an image [default: the user that calls; with -a the source's]
+    /// Owner of new files in an image [default: the calling user; with -a the source's owner]
     #[arg(long, value_name = "UID:GID", value_parser = owner::parse)]
     owner: Option<(u32, u32)>,
     /// No progress
@@ -161,7 +161,7 @@ pub(super) fn run(args: &Args) -> Result<()> {
     result
 }
 
-/// Refuses to overwrite an image, because a user who forgets the colon means a place in it.
+/// Refuses to overwrite an image: the user probably forgot a colon and means a place in it.
 pub(super) fn spare_image(path: &Path) -> Result<()> {
     use std::os::unix::fs::FileTypeExt;
 
@@ -231,7 +231,7 @@ pub(super) fn lift_file_limit() {
     let _ = setrlimit(Resource::Nofile, Rlimit { current, maximum });
 }
 
-/// Shows a step of a copy; prints what it leaves out.
+/// Shows a step of a copy; prints files that it leaves out.
 pub(super) fn show(bar: &ProgressBar, step: Progress<'_>) {
     match step {
         Progress::Total(total) => progress::expect_items(bar, total),

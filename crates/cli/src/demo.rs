@@ -1,4 +1,4 @@
-//! `sapwood demo`: what Sapwood does, told in a minute.
+//! `sapwood demo`: the features of Sapwood in a minute.
 
 use std::fs::{self, File};
 use std::io::Write;
@@ -29,7 +29,7 @@ pub(super) struct Args {
 /// Longest wait for a mount to come up or go away.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// A mount served by a child of ours. Dropped, it is taken down whatever happened.
+/// A mount served by a child process. Dropping it unmounts in any case.
 struct Mount {
     child: Child,
     dir: PathBuf,
@@ -140,22 +140,22 @@ fn tell(kind: Kind, image: &Path, dir: &Path) -> Result<()> {
     line("   notes/hasty.txt: written, but never synced")?;
     drop(file);
 
-    line("3. Pull the plug: the daemon is killed with SIGKILL in the middle of it.")?;
+    line("3. Pull the plug: SIGKILL ends the daemon while a file is unsynced.")?;
     mount.pull_the_plug()?;
 
-    line("4. Check the image as it was left.")?;
+    line("4. Check the image after that.")?;
     call(ours()?.args(["check", "--quiet"]).arg(image))?;
     line("   clean")?;
 
-    line("5. Mount it again and see what survived.")?;
+    line("5. Mount it again and read both files.")?;
     let mount = Mount::start(image, dir)?;
     let text = local(&safe, fs::read_to_string(&safe))?;
     line(format!("   notes/safe.txt: {}", text.trim_end()))?;
     let hasty_survived = hasty.exists();
     line(if hasty_survived {
-        "   notes/hasty.txt: survived too, though nobody had promised it"
+        "   notes/hasty.txt: survived too, without a promise"
     } else {
-        "   notes/hasty.txt: gone, as nobody had promised it"
+        "   notes/hasty.txt: gone; it was never synced"
     })?;
     mount.unmount()?;
 

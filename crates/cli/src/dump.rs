@@ -1,4 +1,4 @@
-//! `sapwood dump`: the trees as they stand, for people who know the format.
+//! `sapwood dump`: the trees of an image, for readers who know the format.
 
 use std::path::PathBuf;
 

@@ -12,7 +12,7 @@ use super::failure::Result;
 use super::files::failed;
 use super::{output, times};
 
-/// What every list shows of a file with `--json`.
+/// The fields of a file in every list with `--json`.
 #[derive(Serialize)]
 pub(super) struct ListedFile {
     path: String,
@@ -34,7 +34,7 @@ pub(super) struct ListedFile {
 }
 
 impl ListedFile {
-    /// What is at `path`, under the name `shown`.
+    /// The entry of the file at `path`, under the name `shown`.
     pub(super) fn new(
         fs: &FileSystem,
         path: &Path,

@@ -27,7 +27,7 @@ pub(super) const EXAMPLES: &[(&str, &str)] = &[
     ),
     (
         "sapwood export disk.img:work --oci-layer layer.tgz --since monday",
-        "what changed since a snapshot, as a layer",
+        "the changes since a snapshot, as a layer",
     ),
 ];
 
@@ -43,8 +43,8 @@ pub(super) struct Args {
     /// Write a layer of an OCI image, and print its digests; - for standard output
     #[arg(long, value_name = "FILE", group = "form")]
     oci_layer: Option<PathBuf>,
-    /// Only what changed since this snapshot, another directory of the image, or another image;
-    /// what is gone becomes a whiteout
+    /// Only changes since this snapshot, another directory of the image, or another image; a
+    /// removed name becomes a whiteout
     #[arg(long, value_name = "PATH|IMAGE[:PATH]")]
     since: Option<OsString>,
     /// Compression: none, gzip or zstd, with a level if need be (zstd:19) [default: gzip for a
@@ -61,7 +61,7 @@ pub(super) struct Args {
     /// Write the holes of files as zeros
     #[arg(long, overrides_with = "sparse")]
     no_sparse: bool,
-    /// Export also what follows a part of a file that cannot be read, which becomes zeros
+    /// Continue after a part of a file that cannot be read, which becomes zeros
     #[arg(long)]
     keep_going: bool,
     /// No progress
@@ -77,7 +77,7 @@ fn compression(text: &str) -> Result<ExportCompression, String> {
         None => (text, None),
     };
     let level = level.map(str::parse::<u32>).transpose();
-    let level = level.map_err(|_| "the level is no number".to_owned())?;
+    let level = level.map_err(|_| "the level is not a number".to_owned())?;
     match (name, level) {
         ("none", None) => Ok(ExportCompression::None),
         ("gzip", None | Some(0..=9)) => Ok(ExportCompression::Gzip(level.unwrap_or(6))),
@@ -134,7 +134,7 @@ pub(super) fn run(args: &Args) -> Result<()> {
     }
 }
 
-/// What `--since` names: another image or a directory in one, or a directory of this image.
+/// The value of `--since`: another image or a directory in one, or a directory of this image.
 fn base(fs: &FileSystem, image: &Path, since: &OsStr) -> Result<(FileSystem, PathBuf)> {
     let here = |path: PathBuf| (fs.clone(), path);
     let (other, path) = match Target::parse(since) {
@@ -167,7 +167,7 @@ fn export(
         } else {
             Holes::Count
         };
-        // What changed is found by the export itself.
+        // The export itself finds the changes.
         if options.since.is_none() {
             bar.measure(&[Place::image(fs, path)], holes);
         }
@@ -182,13 +182,13 @@ fn export(
     if let Ok(found) = file.metadata()
         && !found.is_file()
     {
-        // A pipe or a device is written to as it stands.
+        // A pipe or a device is written in place.
         let device = match found.file_type().is_block_device() {
             true if !args.force => {
                 let why = "is a block device; -f overwrites it";
                 return Err(Failure::local(file, why));
             }
-            // Claims it: what is in use is refused.
+            // Opening it for writing refuses a device in use.
             true => Some(sapwood::image::open_device(file, false)?),
             false => None,
         };

@@ -1,4 +1,4 @@
-//! How a command fails: one line, and an exit code that means something.
+//! Failures of commands: one line, and a meaningful exit code.
 
 use std::fmt::Display;
 use std::io::ErrorKind;
@@ -19,7 +19,7 @@ pub(super) const USAGE: u8 = 2;
 pub(super) const IMAGE: u8 = 3;
 /// A directory is unmounted, but its image is in use yet.
 pub(super) const HELD: u8 = 4;
-/// What mount(8) and its helpers answer when a mount failed.
+/// Exit code of mount(8) and its helpers after a failed mount.
 pub(super) const MOUNT: u8 = 32;
 
 /// A failed command.
@@ -58,7 +58,7 @@ impl Failure {
         }
     }
 
-    /// The same failure, which also says what to do next.
+    /// The same failure with advice for the next step.
     pub(super) fn advise(self, next: impl Display) -> Self {
         let line = if self.line.is_empty() {
             self.line
@@ -68,7 +68,7 @@ impl Failure {
         Self { line, ..self }
     }
 
-    /// The same failure, which begins with what it is about.
+    /// The same failure with its subject in front.
     pub(super) fn about(self, what: impl Display) -> Self {
         let line = format!("{what}: {}", self.line);
         Self { line, ..self }
@@ -102,7 +102,7 @@ impl From<OpenError> for Failure {
     }
 }
 
-/// The mount that a path of this machine is in, if an error says that its daemon has died.
+/// The mount that contains a path of this machine, if the error means that its daemon has died.
 fn dead_mount(path: &Path, error: &str) -> Option<PathBuf> {
     if !error.ends_with(&format!("(os error {})", libc::ENOTCONN)) {
         return None;
@@ -127,7 +127,7 @@ fn without_numbers(line: &str) -> String {
     text
 }
 
-/// What a person can do about an image that does not open.
+/// Advice for an image that does not open.
 fn next(error: &OpenError) -> Option<String> {
     use sapwood::block::Error;
 
@@ -135,7 +135,7 @@ fn next(error: &OpenError) -> Option<String> {
         OpenError::Device(Error::Open { device, source }) => match source.kind() {
             ErrorKind::NotFound => format!("`sapwood mkfs --size 10G {device}` would make it"),
             ErrorKind::PermissionDenied => {
-                "the user that calls needs read access, and write access for changes".to_owned()
+                "you need read access, and write access for changes".to_owned()
             }
             ErrorKind::ReadOnlyFilesystem => "only reading commands work there".to_owned(),
             _ => return None,
@@ -163,7 +163,7 @@ fn next(error: &OpenError) -> Option<String> {
     })
 }
 
-/// How to release an image that is in use.
+/// Advice for releasing an image in use.
 fn release(holder: &Holder) -> Option<String> {
     Some(match holder {
         Holder::Mount {
@@ -205,18 +205,18 @@ impl From<sapwood::Error> for Failure {
     }
 }
 
-/// What a person can do about an image that is one of several devices.
+/// Advice for an image that is one of several devices.
 pub(super) const DEVICES: &str = "--device FILE names each of the others";
 
-/// What a person can do about a full image.
-pub(super) const FULL: &str = "`sapwood df` and `sapwood du` show what takes it";
+/// Advice for a full image.
+pub(super) const FULL: &str = "`sapwood df` and `sapwood du` show the used space";
 
 impl From<OptionError> for Failure {
     fn from(error: OptionError) -> Self {
         let unknown = matches!(error, OptionError::Unknown(_));
         let failure = Self::new(USAGE, error);
         if unknown {
-            failure.advise("`sapwood mount-options` explains all")
+            failure.advise("`sapwood mount-options` explains all options")
         } else {
             failure
         }

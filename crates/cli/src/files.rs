@@ -59,7 +59,7 @@ pub(super) fn failed(error: Error) -> Failure {
     }
 }
 
-/// As [`failed`], on another path than that of the error.
+/// The failure of `error`, on another path.
 pub(super) fn failed_on(path: &Path, error: Error) -> Failure {
     match error {
         Error::Path { source, .. } => on_path(path, &source),
@@ -72,7 +72,7 @@ fn on_path(path: &Path, cause: &vfs::Error) -> Failure {
     let root = shown_path(path) == "/";
     match cause {
         vfs::Error::NoSpace => failure.advise(FULL),
-        vfs::Error::IsDirectory if root => failure.advise("a file is named as IMAGE:/PATH"),
+        vfs::Error::IsDirectory if root => failure.advise("name a file as IMAGE:/PATH"),
         vfs::Error::NotPermitted => failure.advise("`sapwood stat` shows the flags of the file"),
         _ => failure,
     }
@@ -109,9 +109,9 @@ pub(super) fn expand(fs: &FileSystem, paths: &[PathBuf]) -> Result<Vec<PathBuf>>
     Ok(all)
 }
 
-/// Opens images, runs `work` on each path, and closes them. Patterns are expanded; `work` is also
-/// told whether a pattern led to several paths. As with coreutils, a path that fails is reported,
-/// and the others follow.
+/// Opens images, runs `work` on each path, and closes them. Patterns are expanded; the argument of
+/// `work` includes whether a pattern matched several paths. As with coreutils, a path that fails is
+/// reported, and the others follow.
 pub(super) fn for_each(
     places: &[OsString],
     choice: &SubvolumeChoice,

@@ -1,4 +1,4 @@
-//! `sapwood find`: files by what they are.
+//! `sapwood find`: finds files by their attributes.
 
 use std::ffi::OsString;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -26,7 +26,7 @@ use super::output::{self, Array};
     disable_help_flag = true
 )]
 pub(super) struct Args {
-    /// Where to look, with everything below; a name may be a pattern
+    /// Files or directories to search, with everything below; a name may be a pattern
     #[arg(
         value_name = "IMAGE[:PATH]",
         required = true,
@@ -36,7 +36,7 @@ pub(super) struct Args {
     /// The name matches, as '*.conf'
     #[arg(long, value_name = "GLOB")]
     name: Option<OsString>,
-    /// As --name; lower and upper case are alike
+    /// Like --name, ignoring case
     #[arg(long, value_name = "GLOB")]
     iname: Option<OsString>,
     /// The whole path matches; * matches / too
@@ -51,7 +51,7 @@ pub(super) struct Args {
     /// Changed this many days ago; + is earlier, - later
     #[arg(long, value_name = "[+-]DAYS", allow_hyphen_values = true)]
     mtime: Option<Range>,
-    /// As --mtime, in minutes
+    /// Like --mtime, in minutes
     #[arg(long, value_name = "[+-]MINUTES", allow_hyphen_values = true)]
     mmin: Option<Range>,
     /// Changed later than this file of the image
@@ -69,7 +69,7 @@ pub(super) struct Args {
     /// Exactly this mode; -MODE: with all of these bits, /MODE: with one of them
     #[arg(long, value_name = "[-/]MODE", allow_hyphen_values = true)]
     perm: Option<Perm>,
-    /// With so many names
+    /// Number of names
     #[arg(long, value_name = "[+-]N", allow_hyphen_values = true)]
     links: Option<Range>,
     /// With this inode number
@@ -78,7 +78,7 @@ pub(super) struct Args {
     /// Empty files and directories
     #[arg(long)]
     empty: bool,
-    /// Go down so many levels; 0 is the argument itself
+    /// Descend at most this many levels; 0 is the argument itself
     #[arg(
         long,
         visible_alias = "max-depth",
@@ -86,7 +86,7 @@ pub(super) struct Args {
         help_heading = "Depth and output"
     )]
     maxdepth: Option<usize>,
-    /// Leave out so many levels
+    /// Leave out this many levels
     #[arg(
         long,
         visible_alias = "min-depth",
@@ -149,7 +149,7 @@ fn kind(text: &str) -> Result<FileKind, String> {
         "b" => FileKind::BlockDevice,
         "p" => FileKind::Fifo,
         "s" => FileKind::Socket,
-        _ => return Err(format!("{text} is no kind of file: f, d, l, b, c, p or s")),
+        _ => return Err(format!("{text} is not a file type: f, d, l, b, c, p or s")),
     })
 }
 
@@ -174,7 +174,7 @@ impl FromStr for Range {
         let number = number.parse().ok().filter(|_| digits);
         number
             .map(range)
-            .ok_or_else(|| format!("{text} is no number: as 7, +7 or -7"))
+            .ok_or_else(|| format!("{text} is not a number, such as 7, +7 or -7"))
     }
 }
 
@@ -210,7 +210,8 @@ impl FromStr for Size {
         };
         let number = text.get(..text.len() - number).unwrap_or_default();
         let range = number.parse();
-        let range = range.map_err(|_: String| format!("{text} is no size: as 10k, +5M or -1G"))?;
+        let range =
+            range.map_err(|_: String| format!("{text} is not a size, such as 10k, +5M or -1G"))?;
         Ok(Self { range, unit })
     }
 }
@@ -252,7 +253,7 @@ impl Perm {
     }
 }
 
-/// What the options ask for, in the terms of one image.
+/// The tests of the options for one image.
 struct Wanted<'a> {
     args: &'a Args,
     name: Option<Pattern>,

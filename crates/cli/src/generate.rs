@@ -38,7 +38,7 @@ const HELPERS: [(&str, &str); 6] = [
     ("umount.fuseblk.sapwood", "umount"),
 ];
 
-/// Exit codes, and what they mean.
+/// Exit codes and their meanings.
 const CODES: [(&str, &str); 8] = [
     ("0", "Done."),
     (
@@ -66,7 +66,7 @@ const CODES: [(&str, &str); 8] = [
     ),
 ];
 
-/// Makes what is asked for from `command`, the whole command line.
+/// Generates the requested files from `command`, the whole command line.
 pub(super) fn run(args: &Args, mut command: Command) -> Result<()> {
     match args {
         Args::Man { dir } => man(dir, command).map_err(|error| Failure::local(dir, error)),

@@ -1,4 +1,4 @@
-//! `sapwood help`: commands by what a person wants to do, and examples of each.
+//! `sapwood help`: commands by task, and examples of each.
 
 mod examples;
 mod operands;
@@ -49,7 +49,7 @@ const TASKS: &[Task] = &[
     },
 ];
 
-/// What the commands that no task names are listed under.
+/// Heading of the commands without a task.
 const OTHERS: &str = "More";
 
 /// Commands that open no image. Options that choose a part of one are not in their help.
@@ -76,8 +76,7 @@ pub(super) fn complete(command: Command) -> Command {
     command.help_template(template).after_help(page)
 }
 
-/// The command, whose help lacks the options of every command that it has no use for. They are
-/// still known, so that the command can say so.
+/// Hides options that a command has no use for. It still accepts them, for a precise error.
 fn without_foreign(command: Command, global: &[Arg]) -> Command {
     let name = command.get_name();
     let (no_image, one_device) = (WITHOUT_IMAGE.contains(&name), OF_ONE_DEVICE.contains(&name));
@@ -108,7 +107,7 @@ fn with_examples(command: Command, above: &str) -> Command {
     command.after_help(text)
 }
 
-/// The first line of what a command does.
+/// The first line of a command's description.
 fn about(command: &Command) -> String {
     let about = command.get_about().map(ToString::to_string);
     about
@@ -166,7 +165,7 @@ fn page(command: &Command) -> String {
     page
 }
 
-/// How a place is named.
+/// Notations of a place.
 pub(super) const PLACES: [Example; 5] = [
     (
         "disk.img:/etc",
@@ -199,8 +198,7 @@ mod tests {
     use super::*;
     use crate::Cli;
 
-    /// Words of a line as a shell splits it, up to a pipe or redirection. What follows the last
-    /// pipe counts.
+    /// Words of a line as a shell splits it, after the last pipe and up to a redirection.
     fn words(line: &str) -> Vec<String> {
         let line = line.rsplit("| ").next().unwrap();
         let line = line.split(" < ").next().unwrap();

@@ -20,13 +20,13 @@ pub(super) struct Args {
     json: bool,
 }
 
-/// What is shown, in this order.
+/// The printed rows, in this order.
 type Rows = Vec<(&'static str, Value)>;
 
 pub(super) fn run(args: &Args) -> Result<()> {
     let device = sapwood::image::open_device(&args.image, true)?;
     if let Err(error) = sapwood::image::known(&args.image, &*device) {
-        // A whole disk: it shows what can be opened.
+        // A whole disk: shows its partitions.
         return match partitions::table(&device)? {
             Some(table) => partitions::print(&table, device.format(), args.json),
             None => Err(Failure::new(IMAGE, error)),

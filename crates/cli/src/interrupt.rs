@@ -2,9 +2,9 @@
 //!
 //! A command that makes a file ends at once ([`abandon_new_files`]); the file is not made.
 //!
-//! Otherwise the first signal asks the command to stop: it completes the step that it is in, closes
-//! the image, says what it did, and exits with 130 (143 after SIGTERM), as a process does that the
-//! signal ends. A second one ends the process at once; the image is then as after a power cut.
+//! Otherwise the first signal makes the command stop: it completes its current step, closes the
+//! image, reports its work, and exits with 130 (143 after SIGTERM), as a process that the signal
+//! ends. A second signal ends the process at once; the image is then as after a power cut.
 
 use std::io::{self, Read, Seek, SeekFrom};
 use std::os::fd::AsFd;
@@ -65,7 +65,7 @@ pub(super) fn abandon_new_files() {
 
 fn watch_new_files() -> io::Result<()> {
     let mut ending = vec![SIGINT, SIGTERM, SIGQUIT];
-    // Of a command that outlives its terminal (`nohup`).
+    // Ignored in a command that outlives its terminal (`nohup`).
     if !is_ignored(SIGHUP) {
         ending.push(SIGHUP);
     }
@@ -94,7 +94,7 @@ pub(super) fn came() -> bool {
     STOP.get().is_some_and(Stop::is_stopped)
 }
 
-/// Fails if a signal came: with what was done until then.
+/// Fails after a signal, with the work until then.
 pub(super) fn check(done: impl FnOnce() -> String) -> Result<(), Failure> {
     if came() {
         Err(failure(&done()))
@@ -127,7 +127,7 @@ impl<R: Read + AsFd> Read for Input<R> {
         };
         loop {
             if came() {
-                // Readers repeat what fails as interrupted.
+                // Readers repeat an interrupted call.
                 return Err(io::Error::other("interrupted"));
             }
             let mut fds = [PollFd::new(&self.0, PollFlags::IN)];

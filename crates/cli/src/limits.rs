@@ -2,8 +2,8 @@
 //!
 //! A command that meets one prints one line and exits with 1, and makes no file.
 //!
-//! - An allocation that fails ends the process. What a command makes has no name yet, or a
-//!   temporary one that is removed.
+//! - A failed allocation ends the process. A new file has no name yet, or a temporary one that is
+//!   removed.
 //! - A thread that cannot be started, where the standard library panics, ends it too.
 //! - A write beyond `RLIMIT_FSIZE` fails (`EFBIG`), because the signal has a handler. An ignored
 //!   signal would stay ignored in the programs that a command runs.

@@ -20,7 +20,7 @@ use super::times;
 #[command(disable_help_flag = true)]
 #[expect(clippy::struct_excessive_bools, reason = "the options of ls(1)")]
 pub(super) struct LsArgs {
-    /// What to list; a name may be a pattern
+    /// Directories or files to list, or patterns
     #[arg(value_name = "IMAGE[:PATH]", required = true)]
     pub(super) places: Vec<OsString>,
     /// Long form: mode, links, owner, size, time
@@ -50,7 +50,7 @@ pub(super) struct LsArgs {
     /// One name in each line, also on a terminal
     #[arg(short = '1', long)]
     one: bool,
-    /// List a directory itself, not what is in it
+    /// List directories themselves, not their contents
     #[arg(short, long)]
     directory: bool,
     /// Show inode numbers
@@ -84,7 +84,7 @@ pub(super) struct TreeArgs {
 
 /// A name of a list.
 struct Row {
-    /// What is shown as its name.
+    /// The printed name.
     name: PathBuf,
     path: PathBuf,
     metadata: Metadata,

@@ -11,7 +11,7 @@ const PATH_MAX: usize = 4095;
 /// Which paths are printed.
 #[derive(Debug, Clone, Copy, clap::Args)]
 pub(super) struct LongPaths {
-    /// Print paths of more than 4095 bytes too, which no system call takes
+    /// Also print paths of more than 4095 bytes, which no system call accepts
     #[arg(long, help_heading = "Depth and output")]
     long_paths: bool,
 }

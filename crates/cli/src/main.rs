@@ -89,7 +89,7 @@ enum Command {
     Umount(umount::Args),
     /// Make everything that was written to a mount durable
     Sync(sync::Args),
-    /// Show what an image is: features, sizes, use
+    /// Show features, sizes and use of an image
     Info(info::Args),
     /// List a directory in an image
     Ls(list::LsArgs),
@@ -97,7 +97,7 @@ enum Command {
     Cat(content::CatArgs),
     /// Show all attributes of files in an image
     Stat(stat::Args),
-    /// Show a directory of an image and all below it
+    /// Show a directory of an image and everything below it
     Tree(list::TreeArgs),
     /// Find files in an image by name, kind, size, time, owner or mode
     Find(Box<find::Args>),
@@ -137,11 +137,11 @@ enum Command {
     /// List, create, snapshot and delete subvolumes
     #[command(subcommand)]
     Subvolume(subvolume::Command),
-    /// Show what a mount counted: fsyncs, commits, how long they took
+    /// Show the counters of a mount: fsyncs, commits, durations
     Stats(stats::Args),
     /// Make the file system of an image larger or smaller
     Resize(resize::Args),
-    /// Give the free space of an image back to what holds it
+    /// Discard the free space of an image on its device
     Trim(trim::Args),
     /// Check an image, without changing it
     Check(check::Args),
@@ -155,7 +155,7 @@ enum Command {
 }
 
 impl Command {
-    /// Makes each image that the command names the given range of it.
+    /// Restricts each image that the command names to the given range.
     fn apply(&mut self, range: range::Range) -> failure::Result<()> {
         if !range.is_given() {
             return Ok(());

@@ -24,12 +24,12 @@ pub(super) const EXAMPLES: &[(&str, &str)] = &[(
 /// Each --part is NAME, a format or nothing, and fields, with colons between: esp:file=esp.img,
 /// root:ext4:tar=root.tar:size=2G, swap:type=swap:size=512M. A colon in a value is written \:.
 ///
-/// Fields: file= (the bytes of a file); rootdir=, tar=, oci=, overlay=, cpio= (what is in the file
-/// system: the sources of mkfs, applied in their order); all-root, uid-map=, gid-map=, exclude=,
-/// clamp-mtime, manifest=, owner-from=, file-contexts=, subvol=, compress=, inode-flags=, dedupe,
-/// free=, free-inodes= (as the options of mkfs); size=SIZE or size=rest; type=NAME or GUID
-/// [default: the name, if it is one of a type, else linux]; uuid= of the partition; label= of the
-/// file system; opt=NAME or opt=NAME=VALUE, a further option of mkfs by its name without dashes.
+/// Fields: file= (the bytes of a file); rootdir=, tar=, oci=, overlay=, cpio= (the sources of mkfs,
+/// applied in their order); all-root, uid-map=, gid-map=, exclude=, clamp-mtime, manifest=,
+/// owner-from=, file-contexts=, subvol=, compress=, inode-flags=, dedupe, free=, free-inodes=
+/// (options of mkfs); size=SIZE or size=rest; type=NAME or GUID [default: the name of the partition
+/// if it names a type, else linux]; uuid= of the partition; label= of the file system; opt=NAME or
+/// opt=NAME=VALUE, a further option of mkfs by its name without dashes.
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
     /// Disk image, a new file
@@ -41,14 +41,14 @@ pub(super) struct Args {
     /// NAME[:FORMAT][:FIELD=VALUE...], in the order of the disk; can be given several times
     #[arg(short, long, value_name = "PARTITION", required = true)]
     part: Vec<String>,
-    /// Size of the disk [default: as large as it has to be]
+    /// Size of the disk [default: as large as necessary]
     #[arg(long, value_name = "SIZE", value_parser = size)]
     size: Option<u64>,
-    /// UUID of the disk, from which those of partitions and file systems derive [default: random]
+    /// UUID of the disk; UUIDs of partitions and file systems derive from it [default: random]
     #[arg(short = 'U', long, value_name = "UUID", value_parser = uuid)]
     uuid: Option<[u8; 16]>,
-    /// Make a disk that depends on what is put into it alone: UUIDs derive from it unless -U is
-    /// given, and the time is SOURCE_DATE_EPOCH, or the newest time of the sources of a partition
+    /// Make a disk that depends only on its contents: UUIDs derive from them unless -U is given,
+    /// and the time is SOURCE_DATE_EPOCH, or the newest time of the sources of a partition
     #[arg(long)]
     reproducible: bool,
     /// Partitions begin at multiples of this
@@ -67,7 +67,7 @@ fn size(text: &str) -> Result<u64, String> {
 }
 
 fn uuid(text: &str) -> Result<[u8; 16], String> {
-    // A GUID is a type as well.
+    // A GUID is also a type.
     let known = type_names().any(|name| name == text);
     let parsed = partition_type(text).filter(|_| !known);
     parsed.ok_or_else(|| "no UUID".to_owned())
@@ -196,7 +196,7 @@ fn partition(text: &str) -> Result<NewPartition> {
         match name {
             "size" if value == "rest" => made.size = PartitionSize::Rest,
             "size" => {
-                let size = parse_size(value).ok_or_else(|| bad("size= is no size"))?;
+                let size = parse_size(value).ok_or_else(|| bad("size= is not a size"))?;
                 made.size = PartitionSize::Bytes(size);
             }
             "type" => {

@@ -24,7 +24,7 @@ use given::Given;
 
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
-    /// Image file (made if it does not exist) or block device; IMAGE#N is its partition N,
+    /// Image file (created if missing) or block device; IMAGE#N is its partition N,
     /// nbd://HOST/EXPORT an export of an NBD server
     #[arg(value_name = "IMAGE")]
     pub(super) image: PathBuf,
@@ -101,7 +101,7 @@ pub(super) fn run(args: &Args) -> Result<()> {
 fn in_place(args: &Args, options: &MkfsOptions, sources: &Sources) -> Result<()> {
     let image = &args.image;
     if !Operand::exists(image) && !image.is_dir() {
-        let why = "does not exist; --size makes it, and files make it as large as needed";
+        let why = "does not exist; --size creates it, and a source such as --rootdir creates it as large as needed";
         return Err(Failure::local(image, why));
     }
     let device = sapwood::image::open_device(image, false)?;
@@ -232,9 +232,8 @@ fn failure(args: &Args, error: BuildError) -> Failure {
     }
 }
 
-/// Owner and group of the root directory of an empty image, unless it belongs to the superuser. An
-/// ordinary user could not write to a mount of the image otherwise. An image that does not depend
-/// on who makes it belongs to the superuser.
+/// Owner and group of the root directory of an empty image; `None` for root. An ordinary user could
+/// not write to a mount of the image otherwise. A reproducible image belongs to root.
 fn root_owner(options: &MkfsOptions) -> Option<(u32, u32)> {
     let (uid, gid) = (rustix::process::geteuid(), rustix::process::getegid());
     let fixed = options.time().is_some();

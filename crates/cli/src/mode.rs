@@ -11,12 +11,12 @@ pub(super) enum ModeChange {
     Symbolic(Vec<Clause>),
 }
 
-/// One operator with what it works on.
+/// One operator with its classes and bits.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Clause {
-    /// The bits of those that are meant: `u`, `g`, `o`.
+    /// The bits of the named classes: `u`, `g`, `o`.
     who: u32,
-    /// Nobody was named: the umask limits the change.
+    /// No class was named: the umask limits the change.
     unnamed: bool,
     operator: char,
     what: What,
@@ -37,7 +37,8 @@ impl std::str::FromStr for ModeChange {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let wrong = || format!("{text} is no mode: octal as 644, or symbolic as u+rwX,go-w");
+        let wrong =
+            || format!("{text} is not a mode: octal such as 644, or symbolic such as u+rwX,go-w");
         if text.starts_with(|char: char| char.is_ascii_digit()) {
             let bits = u32::from_str_radix(text, 8).map_err(|_| wrong())?;
             let all = text.len() > 4;
@@ -63,7 +64,7 @@ pub(super) fn octal(text: &str) -> Result<u32, String> {
     let digits = text.bytes().all(|byte| byte.is_ascii_digit());
     let bits = u32::from_str_radix(text, 8).ok();
     bits.filter(|bits| digits && *bits <= ALL)
-        .ok_or_else(|| format!("{text} is no octal mode as 644"))
+        .ok_or_else(|| format!("{text} is not an octal mode, such as 644"))
 }
 
 fn clauses_of(part: &str) -> Option<Vec<Clause>> {
@@ -156,7 +157,7 @@ impl Clause {
             '+' => mode | bits,
             '-' => mode & !bits,
             _ => {
-                // Of a directory, set-id bits stay unless they are named.
+                // A directory keeps set-id bits that are not named.
                 let kept = if is_dir { SET_ID & !bits } else { 0 };
                 let cleared = who & !kept & if self.unnamed { ALL } else { who };
                 (mode & !cleared) | bits

@@ -34,10 +34,10 @@ pub(super) struct Args {
     /// Stay in the foreground
     #[arg(short, long)]
     foreground: bool,
-    /// Do not say what `sync` and `umount` do not wait for
+    /// Do not warn of calls that do not wait
     #[arg(short, long)]
     quiet: bool,
-    /// Log more: what is done, and with -vv details; as `-o log=info` and `-o log=debug`
+    /// Log more: steps, and with -vv details; same as `-o log=info` and `-o log=debug`
     #[arg(short, long, action = clap::ArgAction::Count)]
     verbose: u8,
     /// Be the process that mounts and unmounts for a daemon; the sockets are the standard streams
@@ -46,8 +46,8 @@ pub(super) struct Args {
 }
 
 /// If the process was started as mount(8)'s helper (`mount.sapwood`, `mount.fuse.sapwood`,
-/// `mount.fuseblk.sapwood`), the arguments that mount(8) gave, as those of `sapwood mount`: `SOURCE
-/// DIR [-sfnv] [-N NS] [-o LIST] [-t TYPE]`.
+/// `mount.fuseblk.sapwood`), translates the arguments of mount(8) to arguments of `sapwood mount`:
+/// `SOURCE DIR [-sfnv] [-N NS] [-o LIST] [-t TYPE]`.
 pub(super) fn helper_arguments(args: &[OsString]) -> Option<Result<Vec<OsString>>> {
     let called = Path::new(args.first()?).file_name()?;
     let ours = [
@@ -74,7 +74,7 @@ fn translate(args: &[OsString]) -> Result<Vec<OsString>> {
                     out.extend(["-o".into(), value.clone()]);
                 }
             }
-            // Sloppy, fake, no mtab, verbose: nothing that changes what a mount is.
+            // Sloppy, fake, no mtab, verbose: they do not change the mount.
             Some(flags) if flags.len() > 1 && flags.starts_with('-') => {
                 if flags.contains('f') {
                     return Ok(vec!["sapwood".into(), "--version".into()]);
@@ -106,7 +106,7 @@ fn start(args: Args) -> Result<ExitCode> {
     if remount::is_wanted(&args.options) {
         let place = match &args.dir {
             Some(dir) => real(dir)?,
-            // A directory, or an image with what follows its path.
+            // A directory, or an image with the rest of an operand.
             None => real(&args.image).or_else(|failure| {
                 sapwood::block::Operand::canonical(&args.image).map_err(|_| failure)
             })?,
@@ -225,7 +225,7 @@ fn serve(
     ended
 }
 
-/// What a signal does that ends the daemon.
+/// The handler of a signal that ends the daemon.
 struct Stop {
     session: Arc<Session>,
     manager: Arc<Notifier>,
@@ -233,7 +233,7 @@ struct Stop {
 
 impl Stop {
     /// Unmounts; [`Session::unmount`] detaches a mount that is in use. If that fails, the daemon
-    /// goes on, and makes durable what was written until now.
+    /// makes all earlier writes durable and continues.
     fn run(&self) {
         self.manager.stopping();
         let Err(error) = self.session.unmount() else {
@@ -255,7 +255,7 @@ fn failure(error: MountError) -> Failure {
     }
 }
 
-/// Says what this mount does not promise, and what to do instead.
+/// Prints the calls that this mount does not serve, and their replacements.
 fn tell(dir: &Path, receives_sync: bool) {
     let dir = dir.display();
     if receives_sync {

@@ -1,4 +1,4 @@
-//! Tells a service manager what the daemon does: `sd_notify(3)`, datagrams to `$NOTIFY_SOCKET`.
+//! Reports the daemon's state to a service manager: `sd_notify(3)`, datagrams to `$NOTIFY_SOCKET`.
 
 use std::io::ErrorKind;
 use std::os::linux::net::SocketAddrExt;
@@ -38,7 +38,7 @@ impl Notifier {
         self.send("READY=1\nSTATUS=Mounted");
     }
 
-    /// The daemon was told to end.
+    /// A signal ends the daemon.
     pub(super) fn stopping(&self) {
         self.send("STOPPING=1\nSTATUS=Writing everything to the image");
     }

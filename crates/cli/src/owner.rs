@@ -1,4 +1,4 @@
-//! Owners of what a command makes in an image.
+//! Owners of new files in an image.
 
 /// Reads `UID:GID`.
 ///

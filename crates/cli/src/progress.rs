@@ -16,7 +16,7 @@ use sapwood::{FileSystem, Progress};
 const STEP: u64 = 256;
 
 fn styled(bar: ProgressBar, template: &str) -> ProgressBar {
-    // A template of ours that does not parse leaves the default look.
+    // A bad template leaves the default look.
     if let Ok(style) = ProgressStyle::with_template(template) {
         let style = style.with_key("rate", |state: &ProgressState, to: &mut dyn Write| {
             // An error would be one of memory.
@@ -30,7 +30,7 @@ fn styled(bar: ProgressBar, template: &str) -> ProgressBar {
 
 /// Gives a bar another template.
 fn restyle(bar: &ProgressBar, template: &str) {
-    // As in `styled`.
+    // A bad template leaves the default look.
     if let Ok(style) = ProgressStyle::with_template(template) {
         bar.set_style(style.progress_chars("##-"));
     }
@@ -103,9 +103,9 @@ pub(super) fn begin_phase(bar: &ProgressBar, total: u64) {
 /// yet.
 pub(super) struct Files {
     bar: ProgressBar,
-    /// What was done with them.
+    /// The participle of the work: `copied`.
     what: &'static str,
-    /// Displays what no count changes: what was left out.
+    /// Displays steps that change no count, such as files left out.
     others: fn(&ProgressBar, Progress<'_>),
     /// Files that are done.
     done: u64,
@@ -125,8 +125,8 @@ const ARCHIVE: &str = "{msg}, {binary_bytes} of {binary_total_bytes} of the arch
                        {binary_bytes_per_sec}, {eta} left";
 
 impl Files {
-    /// Hidden if `quiet`. `what`: a participle, as `copied`. `others` displays the steps that
-    /// change no count.
+    /// Hidden if `quiet`. `what` is a participle, such as `copied`. `others` displays the steps
+    /// that change no count.
     pub(super) fn new(
         quiet: bool,
         what: &'static str,
@@ -149,8 +149,8 @@ impl Files {
         }
     }
 
-    /// Begins to count what there is in all. Nothing is counted where nothing is displayed, or if
-    /// the end of a source is not known.
+    /// Begins to count the total. Does not count if nothing is displayed, or if the end of a source
+    /// is unknown.
     pub(super) fn measure(&mut self, sources: &[Place<'_>], holes: Holes) {
         if self.bar.is_hidden() {
             return;
@@ -190,13 +190,13 @@ impl Files {
         self.done
     }
 
-    /// Displays a step; prints what was left out.
+    /// Displays a step; prints files that were left out.
     pub(super) fn show(&mut self, step: Progress<'_>) {
         match step {
             Progress::Done { phase, done } if !FILLING.contains(&phase) => {
                 self.bar.set_message(format!("{phase} {done}"));
             }
-            // Of names, which are counted here.
+            // A total of names, which are counted here.
             Progress::Total(_) => {}
             Progress::Done { done, .. } => {
                 self.done = done;
@@ -244,8 +244,7 @@ enum Source {
     Image(FileSystem, PathBuf),
 }
 
-/// Names and bytes of what is below sources. What cannot be read counts nothing: the work reports
-/// it.
+/// Names and bytes below the sources. Unreadable files count nothing: the work reports them.
 struct Count<'e> {
     bytes: u64,
     names: u64,
@@ -343,7 +342,7 @@ mod tests {
 
     use super::*;
 
-    /// A terminal that keeps what is written to it.
+    /// A terminal that keeps its output.
     #[derive(Debug, Clone, Default)]
     struct Screen(Arc<Mutex<String>>);
 

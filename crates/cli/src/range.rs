@@ -1,4 +1,5 @@
-//! `--offset`, `--length` and the options for formats: what the images of a command are.
+//! `--offset`, `--length` and the options for formats: the selected part and format of the images
+//! of a command.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -14,11 +15,11 @@ use super::subvolume;
 /// The part of its images that a command works on.
 #[derive(Debug, Clone, Copy, clap::Args)]
 pub(super) struct Range {
-    /// Where the file system begins in the image: bytes, or with k, M, G, T
+    /// Start of the file system in the image: bytes, or with k, M, G, T
     #[arg(long, value_name = "BYTES", value_parser = size, global = true,
         help_heading = PART, display_order = 1000)]
     offset: Option<u64>,
-    /// How much of the image the file system may use [default: all that follows the offset]
+    /// Length of the file system's part of the image [default: everything after the offset]
     #[arg(long, value_name = "BYTES", value_parser = size, global = true,
         help_heading = PART, display_order = 1001)]
     length: Option<u64>,
@@ -96,7 +97,7 @@ impl Range {
         place.map_or(Ok(()), |place| self.place_with_path(place))
     }
 
-    /// Places of which each is a path of this machine, or one in an image.
+    /// Places that are paths of this machine or of an image.
     pub(super) fn places_with_paths(self, places: &mut [OsString]) -> Result<()> {
         places
             .iter_mut()

@@ -40,7 +40,7 @@ const OF_ALL_MOUNTS: MountFlags = MountFlags::SYNCHRONOUS
     .union(MountFlags::DIRSYNC)
     .union(MountFlags::LAZYTIME);
 
-/// Options that say which file system an operand names.
+/// Options that select the file system of an operand.
 const OF_THE_OPERAND: &[&str] = &[
     "offset",
     "length",
@@ -106,9 +106,7 @@ pub(super) fn run(place: &Path, lists: &[String]) -> Result<()> {
             return Err(OptionError::Unknown(word.to_owned()).into());
         }
         if !of_the_table && has(in_effect.as_ref(), word).is_err() {
-            output::message(format_args!(
-                "{word}: stays as it was mounted, a remount does not change it"
-            ));
+            output::message(format_args!("{word}: a remount does not change it"));
         }
     }
     let read_only = flags.contains(MountFlags::RDONLY);
@@ -129,7 +127,7 @@ pub(super) fn run(place: &Path, lists: &[String]) -> Result<()> {
     }
     rustix::mount::mount_remount(dir, flags, c"").map_err(|error| failed(&error))?;
     if read_only && !was_read_only {
-        // What was written until the kernel refused further writes.
+        // Writes that the kernel accepted before.
         sync()?;
     }
     Ok(())
@@ -211,7 +209,7 @@ impl First {
     /// The flags of a second mount on `dir`.
     ///
     /// # Errors
-    /// Why there can be none.
+    /// The reason why there can be none.
     fn flags(&self, dir: &Path, options: &Options, lists: &[String]) -> Result<MountFlags, String> {
         if !rustix::process::geteuid().is_root() {
             return Err("and only root can mount it on another directory too".to_owned());
@@ -243,7 +241,7 @@ impl First {
     }
 }
 
-/// Fails if a mount with the options in effect, if they are known, has not what `word` asks for.
+/// Fails if the options in effect of a mount, if known, lack an option in `word`.
 fn has(in_effect: Option<&(Options, Kind)>, word: &str) -> Result<(), String> {
     let included = match in_effect {
         Some((there, kind)) => there

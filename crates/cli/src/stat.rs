@@ -18,7 +18,7 @@ use super::xattr::{self, Attribute};
 
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
-    /// What to show; a name may be a pattern
+    /// Names to show, or patterns
     #[arg(value_name = "IMAGE[:PATH]", required = true)]
     pub(super) places: Vec<OsString>,
     /// Print JSON

@@ -14,13 +14,13 @@ use super::output;
 
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
-    /// Directory that an image is mounted on, or anything below
+    /// Mount point, or anything below
     #[arg(value_name = "DIR")]
     dir: PathBuf,
-    /// Print again each second, with what changed meanwhile
+    /// Print again each second, with the changes of that second
     #[arg(short, long)]
     watch: bool,
-    /// End after so many seconds
+    /// End after this many seconds
     #[arg(long, value_name = "SECONDS", requires = "watch")]
     seconds: Option<u64>,
     /// Print JSON; with --watch an object in each line, with "total" and "change"
@@ -38,7 +38,7 @@ struct Step<'s> {
     change: &'s Counters,
 }
 
-/// Shows what the mount counted since it began, and goes on with what it counts.
+/// Shows the counters of a mount since its start, and repeats that with `--watch`.
 pub(super) fn run(args: &Args) -> Result<()> {
     let mut total = read(&args.dir)?;
     if args.prometheus {
@@ -85,7 +85,7 @@ fn read(dir: &Path) -> Result<Counters> {
     let json = sapwood::mount::control::stats(dir).map_err(|error| {
         let foreign = error.raw_os_error() == Some(libc::ENOTTY);
         if foreign {
-            Failure::local(dir, "not in a mount of ours")
+            Failure::local(dir, "not in a Sapwood mount")
         } else {
             Failure::local(dir, error)
         }

@@ -1,4 +1,4 @@
-//! `sapwood subvolume`, on images and on mounts of ours.
+//! `sapwood subvolume`, on images and on mounts.
 
 use std::ffi::{OsStr, OsString};
 use std::io;
@@ -33,7 +33,7 @@ pub(super) enum Command {
     },
     /// Make an empty subvolume
     Create {
-        /// Its place: IMAGE:PATH or MOUNT_DIR/PATH
+        /// Place: IMAGE:PATH or MOUNT_DIR/PATH
         #[arg(value_name = "PLACE")]
         place: OsString,
         /// Owner of its root directory [default: the user that calls]
@@ -59,24 +59,24 @@ pub(super) enum Command {
     },
     /// Delete subvolumes
     Delete {
-        /// Their places: IMAGE:PATH or MOUNT_DIR/PATH
+        /// Places: IMAGE:PATH or MOUNT_DIR/PATH
         #[arg(value_name = "PLACE", required = true)]
         places: Vec<OsString>,
         #[command(flatten)]
         choice: SubvolumeChoice,
     },
-    /// Print the subvolume that is mounted when none is named
+    /// Print the default subvolume
     GetDefault {
         /// Image, or directory of a mount
         #[arg(value_name = "IMAGE")]
         image: PathBuf,
     },
-    /// Make the subvolume the one that is mounted when none is named
+    /// Set the default subvolume
     SetDefault {
-        /// Its place: IMAGE:PATH or MOUNT_DIR/PATH; or IMAGE or MOUNT_DIR, and the next argument
+        /// Place: IMAGE:PATH or MOUNT_DIR/PATH; or IMAGE or MOUNT_DIR, and the next argument
         #[arg(value_name = "PLACE")]
         place: OsString,
-        /// Its id, or its path from the top level, as `subvolume list` prints them
+        /// Id, or path from the top level, as `subvolume list` prints them
         #[arg(value_name = "ID")]
         subvolume: Option<OsString>,
         #[command(flatten)]
@@ -84,7 +84,7 @@ pub(super) enum Command {
     },
     /// Make a subvolume read-only
     SetReadOnly {
-        /// Its place: IMAGE:PATH or MOUNT_DIR/PATH
+        /// Place: IMAGE:PATH or MOUNT_DIR/PATH
         #[arg(value_name = "PLACE")]
         place: OsString,
         /// Make it writable again
@@ -179,7 +179,7 @@ fn mounted(argument: &Path) -> Option<&Path> {
 /// The directory of a path, and its last name.
 fn dir_and_name(path: &Path) -> Result<(PathBuf, &[u8])> {
     let (Some(dir), Some(name)) = (path.parent(), path.file_name()) else {
-        return Err(Failure::local(path, "no name of a subvolume"));
+        return Err(Failure::local(path, "not a name for a subvolume"));
     };
     let dir = if dir.as_os_str().is_empty() {
         Path::new(".")
@@ -189,14 +189,14 @@ fn dir_and_name(path: &Path) -> Result<(PathBuf, &[u8])> {
     Ok((dir.to_path_buf(), name.as_bytes()))
 }
 
-/// Why a control command to a mount failed.
+/// The failure of a control command to a mount.
 fn refused(path: &Path, error: &io::Error) -> Failure {
     match error.raw_os_error() {
-        Some(libc::ENOTTY) => Failure::local(path, "not in a mount of sapwood"),
+        Some(libc::ENOTTY) => Failure::local(path, "not in a Sapwood mount"),
         Some(libc::EOPNOTSUPP) => Failure::local(path, "this file system has no subvolumes"),
         Some(libc::EPERM) => Failure::local(
             path,
-            "not permitted (only root and the user who mounted may)",
+            "not permitted (only for root and the user who mounted)",
         ),
         Some(libc::EINVAL) => Failure::local(path, "not a subvolume"),
         Some(number) => Failure::local(path, rustix::io::Errno::from_raw_os_error(number)),
@@ -265,7 +265,7 @@ fn set_default(place: &OsStr, named: Option<&OsStr>, choice: &SubvolumeChoice) -
         )),
         None if is_image && !choice.is_made() => Err(Failure::new(
             USAGE,
-            "which subvolume: IMAGE:PATH, or IMAGE and its id or path from the top level",
+            "name the subvolume: IMAGE:PATH, or IMAGE and its id or path from the top level",
         )),
         Some(named) => with(&image, choice, |fs| {
             let id = named_subvolume(named, || list(fs))?;
@@ -290,7 +290,7 @@ fn named_subvolume(
     list: impl FnOnce() -> Result<SubvolumeList>,
 ) -> Result<SubvolumeId> {
     if let Some(id) = named.to_str().and_then(|text| text.parse().ok()) {
-        // As with subvolid=0.
+        // Like subvolid=0.
         return Ok(if id == 0 { TOP_LEVEL } else { SubvolumeId(id) });
     }
     let path: PathBuf = Path::new("/").join(named).components().skip(1).collect();
@@ -305,7 +305,8 @@ fn named_subvolume(
 
 fn no_subvolume(named: &OsStr) -> Failure {
     let what = format!("subvolume {}", output::name(named.as_bytes()));
-    Failure::on(what, "none has this id or path").advise("`sapwood subvolume list` shows all")
+    Failure::on(what, "no subvolume has this id or path")
+        .advise("`sapwood subvolume list` shows all")
 }
 
 /// The failure of an operation on the root of a subvolume.

@@ -6,12 +6,12 @@ use super::failure::{Failure, Result};
 
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
-    /// Directories that images are mounted on, or anything below
+    /// Mount points, or files below them
     #[arg(value_name = "DIR", required = true)]
     dirs: Vec<PathBuf>,
 }
 
-/// Returns when everything that was written before is durable.
+/// Returns when all earlier changes are durable.
 pub(super) fn run(args: &Args) -> Result<()> {
     for dir in &args.dirs {
         sapwood::mount::control::sync(dir).map_err(|error| match error.raw_os_error() {

@@ -1,5 +1,5 @@
-//! How commands show times: for people in the time zone of the caller (`TZ`, or the system's), in
-//! JSON as RFC 3339 in UTC.
+//! Times in output: in the time zone of the caller (`TZ`, or the system's), in JSON as RFC 3339 in
+//! UTC.
 
 use std::sync::OnceLock;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -43,8 +43,11 @@ pub(super) fn json(time: Timestamp) -> String {
 /// # Errors
 /// It is something else.
 pub(super) fn parse(text: &str) -> Result<SystemTime, String> {
-    let wrong =
-        || format!("{text} is no time: as 2025-07-01T12:00:00Z, '2025-07-01 12:00' or @1751371200");
+    let wrong = || {
+        format!(
+            "{text} is not a time, such as 2025-07-01T12:00:00Z, '2025-07-01 12:00' or @1751371200"
+        )
+    };
     if let Some(seconds) = text.strip_prefix('@') {
         let (whole, fraction) = seconds.split_once('.').unwrap_or((seconds, ""));
         let whole: i64 = whole.parse().map_err(|_| wrong())?;

@@ -3,10 +3,10 @@
 //! # How it works
 //!
 //! A second process unmounts and reports each step, because a process that waits for the kernel or
-//! a daemon may not even end. The command waits for it, names what takes long, and gives up at the
-//! end of `--timeout`. Without that option it gives up only on another mount namespace that has a
-//! copy of the mount: the kernel's `umount` does not wait for such a namespace at all, and it may
-//! stay for ever.
+//! a daemon may not even end. The command waits for it, names the cause of a long wait, and gives
+//! up at the end of `--timeout`. Without that option it gives up only on another mount namespace
+//! with a copy of the mount: the kernel's `umount` does not wait for such a namespace at all, and
+//! it may exist for ever.
 
 use std::ffi::OsString;
 use std::io::{BufRead, BufReader};
@@ -25,14 +25,14 @@ use release::Sign;
 
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
-    /// Directory that an image is mounted on
+    /// Mount point
     #[arg(value_name = "DIR")]
     dir: PathBuf,
     /// Detach it now even if it is in use, and do not wait: the daemon completes the image when the
-    /// last file there is closed, and no process leads to it any more
+    /// last file in it is closed and no process works in it
     #[arg(short, long)]
     lazy: bool,
-    /// Give up waiting after so many seconds; the daemon goes on [default: wait, but only 5 for
+    /// Give up waiting after this many seconds; the daemon continues [default: wait, but only 5 for
     /// another mount namespace]
     #[arg(long, value_name = "SECONDS")]
     timeout: Option<u64>,
@@ -47,13 +47,13 @@ const DONE: &str = "done: ";
 const WAITS: &str = "waits: ";
 const RELEASES: &str = "releases: ";
 const HOLDS: &str = "held: ";
-/// How long nothing is said about a wait.
+/// Time before the first message about a wait.
 const SILENCE: Duration = Duration::from_secs(3);
-/// How long another mount namespace is waited for, unless the user says how long.
+/// Time to wait for another mount namespace without `--timeout`.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// The arguments of umount(8)'s helper, as those of `sapwood umount`: `DIR [-flnrv] [-N NS]
-/// [-t TYPE]`. `None` if the process was not started as one.
+/// The arguments of umount(8)'s helper, translated to arguments of `sapwood umount`: `DIR [-flnrv]
+/// [-N NS] [-t TYPE]`. `None` if the process was not started as one.
 pub(super) fn helper_arguments(args: &[OsString]) -> Option<Result<Vec<OsString>>> {
     let called = Path::new(args.first()?).file_name()?.to_str()?;
     let ours = [
@@ -113,7 +113,7 @@ fn start(dir: &Path, lazy: bool) -> Result<mpsc::Receiver<Step>> {
     use std::process::{Command, Stdio};
 
     let failed = |error| Failure::local(dir, error);
-    // The process may outlive this one, and must not keep what this one was given.
+    // The process may outlive this one, and must not keep descriptors that this one inherited.
     daemon::close_inherited().map_err(failed)?;
     let mut child = Command::new("/proc/self/exe")
         .args(["umount", "--step-by-step"])
@@ -157,14 +157,14 @@ fn resolve(dir: &Path) -> Result<PathBuf> {
     resolved.map_err(|error| Failure::local(dir, error))
 }
 
-/// What the process that unmounts reports.
+/// A step that the unmounting process reports.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Step {
-    /// What it waits for before the directory is unmounted.
+    /// The cause of a wait before the directory is unmounted.
     Waits(String),
-    /// The directory is unmounted; what it waits for now.
+    /// The directory is unmounted; the cause of the wait now.
     Releases(String),
-    /// The directory is unmounted; what has the file system mounted elsewhere.
+    /// The directory is unmounted; another holder has the file system mounted.
     Held(String),
     /// The end, with an error if there was one.
     Done(Option<String>),
@@ -215,7 +215,7 @@ impl std::fmt::Display for Step {
     }
 }
 
-/// Waits for that process; names what is waited for, and gives up at `end`.
+/// Waits for that process; prints the causes of waits, and gives up at `end`.
 fn wait(dir: &Path, told: &mpsc::Receiver<Step>, end: Option<Instant>) -> Result<()> {
     let mut step = Step::Waits("the process that unmounts".to_owned());
     let mut said = Some(Instant::now() + SILENCE);
@@ -284,7 +284,7 @@ fn unmount(dir: &Path, entry: &MountEntry, lazy: bool) -> Result<()> {
         let busy = matches!(error, mount::UnmountError::Busy(_));
         let failure = Failure::local(dir, error);
         if busy {
-            failure.advise("`fuser -vm` shows by what, `sapwood umount --lazy` detaches it")
+            failure.advise("`fuser -vm` shows its users, `sapwood umount --lazy` detaches it")
         } else {
             failure
         }

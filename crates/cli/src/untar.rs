@@ -23,8 +23,8 @@ pub(super) struct Args {
     /// Archive, plain or compressed with gzip, zstd, xz or bzip2; - for standard input
     #[arg(value_name = "ARCHIVE")]
     archive: PathBuf,
-    /// The directory to put it into: of an image, of which IMAGE: is the root, or of this machine.
-    /// In a mounted image the daemon makes the files, which is faster than tar
+    /// Directory to extract into: of an image (IMAGE: is its root) or of this machine. In a mounted
+    /// image the daemon creates the files, which is faster than tar
     #[arg(value_name = "IMAGE:DIR | DIR")]
     pub(super) place: OsString,
     /// Apply the archive as a layer of a container image: its whiteouts (.wh.NAME) remove files of
@@ -142,7 +142,7 @@ fn with_progress<T>(
 /// An archive that is being read.
 struct Archive {
     source: Source,
-    /// Its size, if that is known.
+    /// Size in bytes, if known.
     size: Option<u64>,
     /// Bytes that were read.
     read: Arc<AtomicU64>,

@@ -122,7 +122,7 @@ pub(super) fn df(args: &DfArgs) -> Result<()> {
     })
 }
 
-/// Used of what is usable, rounded up, as df(1) does.
+/// Used share of the usable space, rounded up, as in df(1).
 fn percent(used: u64, free: u64) -> String {
     let whole = u128::from(used) + u128::from(free);
     match (u128::from(used) * 100).checked_div(whole) {
@@ -162,12 +162,7 @@ fn of_mount(dir: &Path) -> Result<Space> {
     let entry = above.find_map(sapwood::mount::mounted_on);
     let entry = entry
         .filter(sapwood::mount::MountEntry::is_ours)
-        .ok_or_else(|| {
-            Failure::local(
-                dir,
-                "a directory in no mount of sapwood; name an image or a mount",
-            )
-        })?;
+        .ok_or_else(|| Failure::local(dir, "not in a Sapwood mount; name an image or a mount"))?;
     let found = rustix::fs::statvfs(dir).map_err(|error| local(error.into()))?;
     let unit = found.f_frsize;
     let (image, image_bytes) = output::json::text(entry.source.as_bytes());
@@ -232,7 +227,7 @@ pub(super) struct DuArgs {
 struct Used {
     #[serde(flatten)]
     entry: ListedFile,
-    /// Bytes of it and of everything below it.
+    /// Bytes of the file and of everything below it.
     usage: u64,
 }
 

@@ -33,7 +33,7 @@ pub(super) enum Command {
         name: OsString,
         #[command(flatten)]
         place: Places,
-        /// How the value is printed
+        /// Form of the printed value
         #[arg(short, long, value_enum, default_value = "text")]
         encoding: Encoding,
     },
@@ -46,7 +46,7 @@ pub(super) enum Command {
         value: OsString,
         #[command(flatten)]
         place: Places,
-        /// How the value is given [default: text, or what 0x or 0s says]
+        /// Encoding of the value [default: text, or as the prefix 0x or 0s says]
         #[arg(short, long, value_enum)]
         encoding: Option<Encoding>,
     },
@@ -65,7 +65,7 @@ pub(super) struct Places {
     /// Files: IMAGE:PATH; a name may be a pattern
     #[arg(value_name = "PLACE", required = true)]
     pub(super) places: Vec<OsString>,
-    /// Of a symbolic link itself, not of what it leads to
+    /// Use a symbolic link itself, not its target
     #[arg(long)]
     no_dereference: bool,
     #[command(flatten)]
@@ -74,7 +74,7 @@ pub(super) struct Places {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub(super) enum Encoding {
-    /// Text; what cannot be printed is escaped
+    /// Text, with escapes for unprintable bytes
     Text,
     /// Hexadecimal digits
     Hex,
@@ -246,7 +246,7 @@ fn list(place: &Places, values: bool, json: bool) -> Result<()> {
 
 fn none(path: &Path, name: &OsStr) -> Failure {
     let name = output::name(name.as_bytes());
-    let why = format_args!("no attribute {name}; `sapwood xattr list` shows those it has");
+    let why = format_args!("no attribute {name}; `sapwood xattr list` shows all");
     Failure::on(shown_path(path), why)
 }
 
@@ -256,8 +256,7 @@ fn on(path: &Path, name: &OsStr, error: sapwood::Error) -> Failure {
         Some(sapwood::vfs::Error::NotSupported) => {
             let name = output::name(name.as_bytes());
             let why = format_args!(
-                "{name} is no attribute that can be set; a name begins with user., trusted., \
-                 security. or system."
+                "{name} cannot be set; a name begins with user., trusted., security. or system."
             );
             Failure::on(shown_path(path), why)
         }

@@ -36,7 +36,7 @@ pub enum AclFormatError {
     Tag {
         /// Offset of the entry.
         offset: usize,
-        /// Its tag.
+        /// Tag of the entry.
         tag: u16,
     },
 }

@@ -129,7 +129,7 @@ pub fn casefold(name: &[u8]) -> Option<Vec<u8>> {
 }
 
 /// Full case folding of one code point: lower case of its upper case. Exceptions are Cherokee,
-/// which folds to upper case; the dotless i, whose upper case is that of the dotted one; and the
+/// which folds to upper case; the dotless i, whose upper case equals the dotted i's; and the
 /// capital sharp s.
 fn fold(c: char, to: &mut String) {
     match c {

@@ -30,8 +30,8 @@ pub fn inode_seed(fs_seed: u32, ino: u32, generation: u32) -> u32 {
     )
 }
 
-/// The generation that gives inode `to` the seed of inode `from` with `generation`: what the inode
-/// has keeps its checksums under the new number.
+/// The generation that gives inode `to` the seed of inode `from` with `generation`, so that the
+/// inode's structures keep their checksums under the new number.
 pub fn same_seed_generation(fs_seed: u32, from: u32, to: u32, generation: u32) -> u32 {
     // The register takes four bytes in by xor, before it is permuted.
     let register = |ino: u32| crc32c(fs_seed, &ino.to_le_bytes());
@@ -62,7 +62,7 @@ mod tests {
 
     #[test]
     fn known_sums_of_the_check_string() {
-        // CRC-32C's published check value is inverted at the end; ours is not.
+        // CRC-32C's published check value is inverted at the end; this one is not.
         assert_eq!(!crc32c(!0, b"123456789"), 0xe306_9283);
         // CRC-16/MODBUS: seed all ones, no inversion at the end.
         assert_eq!(crc16(!0, b"123456789"), 0x4b37);

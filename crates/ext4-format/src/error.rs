@@ -2,7 +2,7 @@
 
 use thiserror::Error;
 
-/// Which of a group's two bitmaps.
+/// One of a group's two bitmaps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum BitmapKind {
     /// One bit per cluster.
@@ -56,7 +56,7 @@ pub enum FormatError {
     Super {
         /// Name of the field.
         field: &'static str,
-        /// Its value.
+        /// Value of the field.
         value: u64,
         /// The reason.
         why: &'static str,
@@ -64,7 +64,7 @@ pub enum FormatError {
     /// The image has unknown incompatible features.
     #[error("unsupported features: {}", names.join(", "))]
     Features {
-        /// Their names.
+        /// Names of the features.
         names: Vec<String>,
     },
     /// The device is an external journal, not a file system.
@@ -117,7 +117,7 @@ pub enum FormatError {
     GroupLocation {
         /// Group.
         group: u32,
-        /// Which of its parts.
+        /// The part: bitmap or inode table.
         what: &'static str,
         /// First block of the part.
         block: u64,
@@ -131,7 +131,7 @@ pub enum FormatError {
         group: u32,
         /// Name of the field.
         field: &'static str,
-        /// Its value.
+        /// Value of the field.
         value: u32,
         /// Largest possible.
         max: u32,
@@ -141,7 +141,7 @@ pub enum FormatError {
     GroupFlags {
         /// Group.
         group: u32,
-        /// The flags.
+        /// Flags of the descriptor.
         flags: u16,
     },
     /// A bitmap's checksum does not match.
@@ -149,7 +149,7 @@ pub enum FormatError {
     BitmapChecksum {
         /// Group.
         group: u32,
-        /// Which bitmap.
+        /// Kind of bitmap.
         kind: BitmapKind,
         /// On disk.
         stored: u32,
@@ -161,7 +161,7 @@ pub enum FormatError {
     Bitmap {
         /// Group.
         group: u32,
-        /// Which bitmap.
+        /// Kind of bitmap.
         kind: BitmapKind,
         /// The reason.
         why: &'static str,
@@ -183,7 +183,7 @@ pub enum FormatError {
         ino: u32,
         /// Name of the field.
         field: &'static str,
-        /// Its value.
+        /// Value of the field.
         value: u64,
         /// The reason.
         why: &'static str,
@@ -193,7 +193,7 @@ pub enum FormatError {
     DoesNotFit {
         /// Name of the field.
         field: &'static str,
-        /// What should have been stored.
+        /// The value to store.
         value: u64,
         /// Largest value that the image's features allow.
         max: u64,

@@ -98,7 +98,7 @@ pub struct Extent {
 }
 
 impl Extent {
-    /// First logical block behind it.
+    /// First logical block after it.
     pub fn end(&self) -> u64 {
         u64::from(self.logical) + u64::from(self.len)
     }

@@ -1,4 +1,4 @@
-//! The three feature words, and what this implementation does with them.
+//! The three feature words, and the features that Sapwood supports.
 //!
 //! Rule: an unknown *incompatible* feature refuses the mount by its name, an unknown
 //! *read-only-compatible* one allows only a read-only mount, a *compatible* one may be unknown.
@@ -49,7 +49,7 @@ bitflags! {
         const RECOVER = 0x4;
         /// This device is an external journal.
         const JOURNAL_DEV = 0x8;
-        /// Descriptors stand in the meta groups that they describe.
+        /// Descriptors are in the meta groups that they describe.
         const META_BG = 0x10;
         /// Files may have extents.
         const EXTENTS = 0x40;
@@ -57,7 +57,7 @@ bitflags! {
         const BIT64 = 0x80;
         /// Multiple mount protection.
         const MMP = 0x100;
-        /// Bitmaps and inode tables may stand outside their group.
+        /// Bitmaps and inode tables may be outside of their group.
         const FLEX_BG = 0x200;
         /// Large attribute values in inodes of their own.
         const EA_INODE = 0x400;
@@ -192,7 +192,7 @@ impl Compat {
 }
 
 impl Incompat {
-    /// What this implementation can read.
+    /// Features that Sapwood can read.
     pub const READ: Self = Self::FILETYPE
         .union(Self::RECOVER)
         .union(Self::META_BG)
@@ -207,7 +207,7 @@ impl Incompat {
         .union(Self::ENCRYPT)
         .union(Self::CASEFOLD);
 
-    /// What this implementation can write. Encrypted inodes are refused one by one.
+    /// Features that Sapwood can write. Encrypted inodes are refused one by one.
     pub const WRITE: Self = Self::READ.difference(Self::CASEFOLD.union(Self::MMP));
 
     /// Names of the set features, as `tune2fs` spells them.
@@ -217,8 +217,8 @@ impl Incompat {
 }
 
 impl RoCompat {
-    /// What this implementation can write. Verity inodes are refused one by one. To *read*, every
-    /// bit may be set.
+    /// Features that Sapwood can write. Verity inodes are refused one by one. To *read*, every bit
+    /// may be set.
     pub const WRITE: Self = Self::SPARSE_SUPER
         .union(Self::LARGE_FILE)
         .union(Self::HUGE_FILE)

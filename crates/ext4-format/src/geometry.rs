@@ -22,7 +22,7 @@ mod places;
 pub const DESC_SIZE_MIN: u16 = 32;
 /// Least bytes of a descriptor with the 64bit feature.
 pub const DESC_SIZE_64BIT: u16 = 64;
-/// Block numbers have at most so many bits.
+/// Most bits of a block number.
 pub const BLOCK_NUMBER_BITS: u32 = 48;
 
 /// Validated summary of a superblock. It does not change while a file system is open.
@@ -398,7 +398,7 @@ impl Geometry {
         self.csum_seed
     }
 
-    /// Seed of the checksums of what belongs to one inode.
+    /// Seed of the checksums of one inode's structures.
     pub fn inode_seed(&self, ino: u32, generation: u32) -> u32 {
         inode_seed(self.csum_seed, ino, generation)
     }
@@ -442,7 +442,7 @@ impl Geometry {
         self.block_size() / self.desc_size as u32
     }
 
-    /// Blocks of the descriptor table, wherever they stand.
+    /// Blocks of the descriptor table, wherever they are.
     pub const fn desc_blocks(&self) -> u32 {
         self.group_count.div_ceil(self.descs_per_block())
     }

@@ -26,7 +26,7 @@ bitflags! {
 }
 
 disk_struct! {
-    /// A group descriptor as it stands on disk; the second half only with 64bit.
+    /// A group descriptor on disk; the second half only with 64bit.
     pub struct DiskGroupDesc = 64 {
         /// Block of the block bitmap, low half.
         pub block_bitmap_lo: U32,
@@ -209,7 +209,7 @@ impl GroupDesc {
             | self.disk.block_bitmap_csum_lo.get() as u32
     }
 
-    /// Stores the checksum of the block bitmap, cut to what there is room for.
+    /// Stores the checksum of the block bitmap, truncated to the descriptor's size.
     pub const fn set_block_bitmap_csum(&mut self, sum: u32) {
         self.disk.block_bitmap_csum_lo = U16::new(sum as u16);
         if self.wide_bitmap_csum() {
@@ -223,7 +223,7 @@ impl GroupDesc {
             | self.disk.inode_bitmap_csum_lo.get() as u32
     }
 
-    /// Stores the checksum of the inode bitmap, cut to what there is room for.
+    /// Stores the checksum of the inode bitmap, truncated to the descriptor's size.
     pub(crate) const fn set_inode_bitmap_csum(&mut self, sum: u32) {
         self.disk.inode_bitmap_csum_lo = U16::new(sum as u16);
         if self.wide_bitmap_csum() {

@@ -6,7 +6,7 @@
 //! To readers that do not know hash trees, the root looks like a block with `.` and `..`, and an
 //! inner node like a block with one free entry. Leaves are ordinary directory blocks. A node has an
 //! array of (hash, block). Its first element has no hash: limit and count are stored in its place.
-//! An entry's block has the names with hashes from its own up to that of the next entry. Bit 0 of a
+//! An entry's block has the names with hashes from its own up to the next entry's. Bit 0 of a
 //! hash is 0 in every name's hash; if it is set, names with the same hash begin in the previous
 //! block. With metadata checksums a node has a tail of 8 bytes directly after the room for `limit`
 //! entries.
@@ -65,7 +65,7 @@ const _: () = assert!(size_of::<DxRootInfo>() == 8);
 pub struct RawDxEntry {
     /// Lowest hash in the block, with the continuation bit.
     pub hash: U32,
-    /// Logical block of the directory; the top 4 bits are not a part of it.
+    /// Logical block of the directory; the top 4 bits do not count.
     pub block: U32,
 }
 const _: () = assert!(size_of::<RawDxEntry>() == DX_ENTRY_SIZE);
@@ -101,9 +101,9 @@ const DX_ENTRY_SIZE: usize = 8;
 const DX_TAIL_SIZE: usize = 8;
 /// Position of the root's info: after two entries of 12 bytes.
 const ROOT_INFO_AT: usize = 24;
-/// Where the root's entries are.
+/// Offset of the root's entries.
 const ROOT_ENTRIES_AT: usize = ROOT_INFO_AT + size_of::<DxRootInfo>();
-/// Where an inner node's entries are.
+/// Offset of an inner node's entries.
 const NODE_ENTRIES_AT: usize = DIR_HEADER_SIZE;
 /// Bits of a block number in an entry.
 const DX_BLOCK_MASK: u32 = 0x0fff_ffff;
@@ -153,7 +153,7 @@ impl<'a> DxNode<'a> {
         self.count() >= self.limit()
     }
 
-    /// An entry; `None` behind the last one.
+    /// An entry; `None` after the last one.
     pub fn entry(&self, index: usize) -> Option<DxEntry> {
         let raw = self.entries.get(index)?;
         let hash = if index == 0 { 0 } else { raw.hash.get() };
@@ -273,8 +273,8 @@ impl DirFormat {
         self.dx_entries(block, NODE_ENTRIES_AT, self.dx_node_limit(), blocks)
     }
 
-    /// The entries of a root or inner node that was validated when it was read. Validates again
-    /// only what is needed to read them.
+    /// The entries of a root or inner node that was validated when it was read. Validates only the
+    /// fields that locate them.
     pub fn dx_judged<'a>(&self, block: &'a [u8]) -> Result<DxNode<'a>, HtreeError> {
         dx_array(block, self.dx_begin(block)?)
     }

@@ -12,7 +12,7 @@
 pub const INLINE_IN_BLOCKS: usize = 60;
 /// Bytes of an inline directory before its first entry.
 pub(crate) const INLINE_DIR_HEAD: usize = 4;
-/// Name of the xattr that holds the rest, behind the prefix `system.`.
+/// Name of the xattr with the rest, after the prefix `system.`.
 pub const INLINE_XATTR: &[u8] = b"data";
 
 /// Parent of an inline directory, from the inode's 60 bytes; `None` if they are fewer.

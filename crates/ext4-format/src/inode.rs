@@ -150,7 +150,7 @@ mod extra {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Inode {
     base: DiskInode,
-    /// What follows the base: fields, then attributes. Empty in inodes of 128 bytes.
+    /// The bytes after the base: fields, then attributes. Empty in inodes of 128 bytes.
     tail: Box<[u8]>,
     /// The attribute block's number has a high half. Without the 64bit feature its place may hold
     /// something else.

@@ -85,7 +85,7 @@ bitflags! {
     }
 }
 
-/// `errors`: what to do when damage is met.
+/// `errors`: the kernel's reaction to damage.
 pub mod errors_behaviour {
     /// Go on.
     pub const CONTINUE: u16 = 1;
@@ -183,7 +183,7 @@ disk_struct! {
         pub uuid: [u8; 16],
         /// Label, padded with zeros.
         pub volume_name: [u8; 16],
-        /// Where it was mounted last, padded with zeros.
+        /// Last mount point, padded with zeros.
         pub last_mounted: [u8; 64],
         /// Unused.
         pub algorithm_usage_bitmap: U32,
@@ -528,7 +528,7 @@ impl SuperBlock {
         text(&self.volume_name)
     }
 
-    /// Seed of all metadata checksums: stored (metadata_csum_seed) or that of the UUID.
+    /// Seed of all metadata checksums: stored (metadata_csum_seed), or derived from the UUID.
     pub fn csum_seed(&self) -> u32 {
         if self.features().has_incompat(Incompat::CSUM_SEED) {
             self.checksum_seed.get()

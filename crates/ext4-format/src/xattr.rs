@@ -67,7 +67,7 @@ pub struct XattrEntry {
     pub name_len: u8,
     /// [`xattr_index`]: the name's prefix.
     pub name_index: u8,
-    /// Where the value is.
+    /// Offset of the value.
     pub value_offs: U16,
     /// Inode that holds the value, 0 if it is here.
     pub value_inum: U32,
@@ -125,7 +125,7 @@ const PREFIXES: [(u8, &[u8], bool); 8] = [
 ];
 
 /// Splits a full name into index and the rest, as ext4 stores it; `None` for names without a known
-/// prefix or with nothing behind it.
+/// prefix or with an empty rest.
 pub fn xattr_split_name(full: &[u8]) -> Option<(u8, &[u8])> {
     PREFIXES.iter().find_map(|&(index, prefix, whole)| {
         let rest = full.strip_prefix(prefix)?;
@@ -164,7 +164,7 @@ pub enum XattrValue {
 pub struct Xattr {
     /// [`xattr_index`].
     pub index: u8,
-    /// Name behind the prefix.
+    /// Name after the prefix.
     pub name: Vec<u8>,
     /// Value.
     pub value: XattrValue,
@@ -245,7 +245,7 @@ impl XattrSet {
         size_of::<XattrHeader>() + self.body_size()
     }
 
-    /// Bytes needed in the inode behind its extra fields; 0 for an empty set.
+    /// Bytes needed in the inode after its extra fields; 0 for an empty set.
     pub fn ibody_size_needed(&self) -> usize {
         if self.entries.is_empty() {
             0

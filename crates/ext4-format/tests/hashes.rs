@@ -121,12 +121,12 @@ fn alike(c: char) -> bool {
     within && !number.is_multiple_of(0x61)
 }
 
-/// Folds each code point alone, and before, between and behind marks that are to be sorted; the
-/// hash tells whether `debugfs` comes to the same.
+/// Folds each code point alone, and before, between and after marks that must be sorted; compares
+/// the hash with `debugfs`.
 fn folded() -> Result<(), Failed> {
     let dir = tempfile::tempdir()?;
     let image = image(dir.path(), &["-O", "casefold", "-E", "encoding=utf8-12.1"])?;
-    // What would end the name, the line or the word on debugfs's command line.
+    // These characters would end the name, the line or the word on debugfs's command line.
     let all = (' '..=char::MAX).filter(|c| !matches!(c, '"' | '\x7f') && !alike(*c));
     let forms = |c: char| {
         [

@@ -1,5 +1,5 @@
-//! No bytes, however broken, make a parser, a validator or a dump panic; what passes the
-//! validators holds what they promise; known-bad values are refused by name.
+//! No bytes, however broken, make a parser, a validator or a dump panic; validated bytes hold the
+//! promises of the validator; known-bad values are refused by name.
 
 #![allow(clippy::unwrap_used)]
 
@@ -201,7 +201,7 @@ fn uninit_flags_need_a_checksum_feature() {
     let mut sb = good_super();
     sb.feature_ro_compat = 0.into();
     let geometry = Geometry::new(&sb).unwrap();
-    // Without sparse_super every group has a copy; these places avoid that of group 0.
+    // Without sparse_super every group has a copy; these places avoid the copy of group 0.
     let mut desc = good_desc(&geometry, 0);
     validate_group(0, &desc, &geometry).unwrap();
     desc.set_flags(GroupFlags::BLOCK_UNINIT);
@@ -262,7 +262,7 @@ fn an_inode_with_one_bad_value_is_refused_by_its_name() {
             other => panic!("{index} {name}: {other:?}"),
         }
     }
-    // What is being deleted has no size any more.
+    // A deleted inode has no size any more.
     for mode in [file_mode::DIR, file_mode::SYMLINK] {
         let mut inode = good_inode(&geometry);
         inode.set_mode(mode);

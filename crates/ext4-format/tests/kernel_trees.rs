@@ -1,6 +1,6 @@
 //! Images that the kernel fills: each extent node, pointer block, directory block, hash tree node
-//! and xattr list must parse with a good checksum and say what the kernel says. Then the other way:
-//! what the crate writes in their place must please `e2fsck` and the kernel.
+//! and xattr list must parse with a good checksum and agree with the kernel. Then the other way:
+//! `e2fsck` and the kernel must accept the structures that the crate writes in their place.
 //!
 //! Needs root, loop devices and e2fsprogs; left out by name without them.
 #![allow(clippy::unwrap_used)] // A failed unwrap is a failed test.
@@ -41,8 +41,8 @@ const VARIANTS: &[(&str, &str, usize)] = &[
     ("large_dir", "-t ext4 -b 1024 -O large_dir -N 2000", 60_000),
 ];
 
-/// Trees that we build: name, arguments of mke2fs, hash, unsigned, names, inner levels that come of
-/// it.
+/// Trees that the test builds: name, arguments of mke2fs, hash, unsigned, names, resulting inner
+/// levels.
 const OWN: &[(&str, &str, u8, bool, usize, u8)] = &[
     ("legacy", "-t ext4 -b 1024", 0, false, 300, 0),
     ("half_md4", "-t ext4 -b 4096", 1, false, 3000, 0),
@@ -144,7 +144,7 @@ fn reads_back(name: &str, mkfs: &str, names: usize) -> Result<(), Failed> {
     Ok(())
 }
 
-/// What an image turned out to hold: so that a variant that no longer makes what it is for fails.
+/// The kinds of structures in an image. A variant that no longer makes its kind fails.
 #[derive(Default)]
 struct Kinds {
     extent_depth: u16,

@@ -1,5 +1,5 @@
-//! What the background thread of a mount waits for: a commit that is due, and requests of the
-//! journal and of the inode table.
+//! The wake-ups of a mount's background thread: a commit that is due, and requests of the journal
+//! and of the inode table.
 
 use std::time::{Duration, Instant};
 
@@ -24,11 +24,11 @@ struct State {
     stopping: bool,
 }
 
-/// What the background thread does next.
+/// The next job of the background thread.
 pub(crate) enum Work {
     /// Commit the running transaction.
     Commit,
-    /// Write back to its home location what the journal holds.
+    /// Write the journal's blocks back to their home locations.
     Checkpoint,
     /// Let inodes leave memory.
     Relieve,
@@ -37,7 +37,7 @@ pub(crate) enum Work {
 }
 
 impl Alarm {
-    /// Nothing to do yet.
+    /// An alarm without work.
     pub(crate) fn new() -> Self {
         Self {
             state: RankedMutex::new(Rank::Leaf, State::default()),

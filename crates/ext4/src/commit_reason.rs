@@ -1,9 +1,9 @@
-//! Why an fsync commits a whole transaction rather than making a fast commit, and how often.
+//! Reasons for committing a whole transaction rather than making a fast commit, and their counts.
 
 use std::num::NonZeroU8;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// What fast commits do not say.
+/// Reasons why a fast commit cannot express a transaction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum CommitReason {
@@ -27,7 +27,8 @@ pub(crate) enum CommitReason {
     InodeReused,
     /// An inode is cut or deleted since an earlier transaction, or is being cut.
     Orphan,
-    /// An inode lost its last name ([`FastCommits::Full`](crate::FastCommits::Full) says it).
+    /// An inode lost its last name ([`FastCommits::Full`](crate::FastCommits::Full) can express
+    /// it).
     Deleted,
     /// A file lost all its blocks; likewise.
     Emptied,
@@ -55,7 +56,7 @@ impl CommitReason {
         Self::Area,
     ];
 
-    /// As the journal keeps it.
+    /// The number in the journal.
     pub(crate) fn number(self) -> NonZeroU8 {
         NonZeroU8::new(self as u8).unwrap_or(NonZeroU8::MIN)
     }
@@ -65,7 +66,7 @@ impl CommitReason {
         known.unwrap_or(Self::Operation)
     }
 
-    /// Its name among the counters.
+    /// Name of the counter.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Operation => "operation",
@@ -96,7 +97,7 @@ pub(crate) struct FastCommitCounters {
 }
 
 impl FastCommitCounters {
-    /// A fast commit of so many blocks.
+    /// Counts a fast commit of this many blocks.
     pub(crate) fn written(&self, blocks: u64) {
         self.commits.fetch_add(1, Ordering::Relaxed);
         self.blocks.fetch_add(blocks, Ordering::Relaxed);

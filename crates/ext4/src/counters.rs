@@ -1,4 +1,4 @@
-//! What a mount counts.
+//! The counters of a mount.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -7,10 +7,10 @@ use sapwood_jbd2::Journal;
 
 use crate::commit_reason::FastCommitCounters;
 
-/// Counters of the engine; those of the journal are its own.
+/// Counters of the engine; the journal has its own.
 #[derive(Debug, Default)]
 pub(crate) struct Counters {
-    /// fsyncs that found nothing to do but a flush, or not even that.
+    /// fsyncs that needed at most a flush.
     pub(crate) fsyncs_clean: AtomicU64,
     /// fsyncs that waited for a commit of a transaction.
     pub(crate) fsyncs_committed: AtomicU64,

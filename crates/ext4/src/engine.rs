@@ -6,7 +6,7 @@ use sapwood_base::writeback::Writeback;
 
 use crate::volume::Volume;
 
-/// The highest layer of a mount; always behind an `Arc`.
+/// The highest layer of a mount; always in an `Arc`.
 pub(crate) struct Engine {
     /// The layer below.
     pub(crate) volume: Volume,

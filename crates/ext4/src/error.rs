@@ -3,7 +3,7 @@
 use sapwood_ext4_format as format;
 use sapwood_vfs as vfs;
 
-/// Why an operation of the engine failed.
+/// Errors of the engine.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -31,7 +31,7 @@ pub enum Error {
     /// The journal is on another device.
     #[error("the journal is on another device, which is not supported")]
     ExternalJournal,
-    /// The journal is to be left alone, but the mount is to be written to.
+    /// The options leave the journal alone, but ask for a writable mount.
     #[error("noload needs ro")]
     NoLoadNeedsReadOnly,
     /// The image was made larger than the device that holds it.
@@ -39,7 +39,7 @@ pub enum Error {
     DeviceTooSmall {
         /// Device name.
         device: String,
-        /// Blocks that the superblock says.
+        /// Blocks according to the superblock.
         blocks: u64,
         /// Bytes of a block.
         block_size: u32,
@@ -52,17 +52,17 @@ pub enum Error {
     BadGroup {
         /// Group.
         group: u32,
-        /// What is wrong.
+        /// The defect.
         reason: String,
     },
-    /// A metadata block that is not what it should be.
+    /// An invalid metadata block.
     #[error("inode {ino}, block {block}: {reason}")]
     BadBlock {
         /// Inode that it belongs to.
         ino: u32,
         /// Block.
         block: u64,
-        /// What is wrong.
+        /// The defect.
         reason: String,
     },
     /// An inode that contradicts itself.
@@ -70,7 +70,7 @@ pub enum Error {
     BadInode {
         /// Inode.
         ino: u32,
-        /// What is wrong.
+        /// The defect.
         reason: String,
     },
     /// A whole fast commit that makes no sense.
@@ -80,7 +80,7 @@ pub enum Error {
         block: u64,
         /// Byte in the block at which the record begins.
         offset: usize,
-        /// What is wrong.
+        /// The defect.
         reason: String,
     },
     /// Data that was written to memory and did not reach the device.
@@ -104,7 +104,7 @@ pub enum Error {
 }
 
 impl Error {
-    /// Whether the host has no space for what was to be written, and nothing else is wrong.
+    /// Whether the only error is that the host has no space for a write.
     pub(crate) fn is_host_full(&self) -> bool {
         matches!(self, Self::Device(error) if error.is_host_full())
     }

@@ -1,4 +1,4 @@
-//! The one rank of all locks of this engine. See [`sapwood_base::Rank`] for what it is checked for.
+//! The rank of all locks of this engine. See [`sapwood_base::Rank`] for the checks.
 //!
 //! The journal's locks come after all of these but [`Rank::Leaf`].
 //!
@@ -16,13 +16,13 @@ pub(crate) enum Rank {
     XattrBlocks,
     /// The list of inodes without a name.
     Orphans,
-    /// Where an inode's blocks are; key: inode number.
+    /// Map of an inode; key: inode number.
     Map,
     /// Counts, bitmaps and free blocks of one group; key: group.
     Group,
-    /// Which inodes are in memory.
+    /// The table of inodes in memory.
     InodeTable,
-    /// Which files have data in memory.
+    /// The list of files with data in memory.
     ActiveFiles,
     /// Dirty ranges and flights of one inode; key: inode number.
     FileDataState,

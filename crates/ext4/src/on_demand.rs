@@ -20,7 +20,7 @@ use sapwood_ext4_format::{Compat, Features, RoCompat, SuperBlock};
 /// Largest file that needs no `large_file`.
 const SMALL_FILE_MAX: u64 = 0x7fff_ffff;
 
-/// One of the features, as [`Store::set_on_demand`](crate::store::Store::set_on_demand) sets it.
+/// A feature that [`Store::set_on_demand`](crate::store::Store::set_on_demand) sets.
 #[derive(Debug)]
 pub(crate) struct OnDemandFeature {
     set: AtomicBool,
@@ -53,7 +53,7 @@ impl OnDemandFeature {
     }
 }
 
-/// Which of the features are set, so that operations need not lock the superblock to know.
+/// The features that are set, so that operations need not lock the superblock to know.
 pub(crate) struct OnDemand {
     /// An attribute was set or removed.
     pub(crate) ext_attr: OnDemandFeature,
@@ -61,7 +61,7 @@ pub(crate) struct OnDemand {
 }
 
 impl OnDemand {
-    /// As the superblock has them.
+    /// The features in the superblock.
     pub(crate) fn new(sb: &SuperBlock) -> Self {
         let ext_attr = Features {
             compat: Compat::EXT_ATTR,

@@ -1,11 +1,11 @@
-//! How a file system is mounted.
+//! Options of a mount.
 
 use std::time::Duration;
 
 use sapwood_base::Memory;
 use sapwood_vfs::Timestamp;
 
-/// What is promised about the data of files (`data=`).
+/// The promise about the data of files (`data=`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum DataMode {
     /// Blocks that a journaled change makes part of a file were written before it commits.
@@ -18,13 +18,13 @@ pub enum DataMode {
     Journal,
 }
 
-/// What an fsync puts into a fast commit, in place of a commit of its whole transaction.
+/// The contents of a fast commit, which replaces a commit of the whole transaction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum FastCommits {
     /// Nothing.
     Off,
-    /// What all replay right: this engine, the kernel, and `e2fsck` 1.47, which at boot is mostly
-    /// first.
+    /// Only records that all replay right: this engine, the kernel, and `e2fsck` 1.47, which
+    /// usually runs first at boot.
     #[default]
     Careful,
     /// Also that an inode lost its last name, and that a file lost all its blocks. `e2fsck` 1.47
@@ -32,8 +32,8 @@ pub enum FastCommits {
     Full,
 }
 
-/// Inodes get one of so many parts of the memory. A change of an inode is stored in its table
-/// block, which counts as metadata, so the inode may leave memory at once.
+/// Inodes get one in this many parts of the memory. A change of an inode is stored in its table
+/// block, which counts as metadata, so the inode may be evicted at once.
 const INODE_PARTS: usize = 17;
 
 /// Options of a mount.
@@ -43,7 +43,7 @@ pub struct Options {
     pub read_only: bool,
     /// Do not recover the journal; needs `read_only` (`noload`).
     pub no_load: bool,
-    /// What is promised about data.
+    /// The promise about data.
     pub data: DataMode,
     /// Longest time from the first change of a transaction to its commit.
     pub commit_interval: Duration,
@@ -51,7 +51,8 @@ pub struct Options {
     pub cache_bytes: usize,
     /// Bytes of file data that may be dirty.
     pub dirty_bytes: usize,
-    /// How long a write of metadata waits for space on the host before the mount becomes read-only.
+    /// Time that a write of metadata waits for space on the host before the mount becomes
+    /// read-only.
     pub patience: Duration,
     /// Bytes of inodes kept in memory.
     pub inode_bytes: usize,
@@ -59,19 +60,19 @@ pub struct Options {
     pub noatime: bool,
     /// `statfs` counts the blocks of metadata as part of the size (`minixdf`).
     pub minix_df: bool,
-    /// Tell the device what was freed.
+    /// Discard freed space on the device.
     pub discard: bool,
     /// Inodes are taken in the order of their numbers, so that the file system can shrink later.
     pub dense: bool,
     /// Threads for writeback; 0: as many as there are processors.
     pub threads: usize,
-    /// How a free inode is found.
+    /// The search for a free inode.
     #[cfg(feature = "ablation")]
     pub alloc: AllocPolicy,
-    /// What fast commits are written, where the image has that feature.
+    /// Kind of fast commits, if the image has that feature.
     pub fast_commit: FastCommits,
-    /// Times are this one, random numbers derive from the image, and the thread of a caller does
-    /// what threads of the mount do else. With the same bounds of memory the same operations of one
+    /// Every time is this one, random numbers derive from the image, and the caller's thread does
+    /// the work of the background threads. With the same memory bounds, the same operations of one
     /// thread on the same image give the same bytes.
     pub fixed_time: Option<Timestamp>,
     /// Run the threads that commit and write back by time. Tests that step through a commit switch
@@ -126,7 +127,7 @@ impl Options {
         self.inode_bytes = memory.inodes;
     }
 
-    /// How a free inode is found.
+    /// The search for a free inode.
     pub(crate) const fn alloc_policy(&self) -> AllocPolicy {
         #[cfg(feature = "ablation")]
         return self.alloc;
@@ -135,11 +136,11 @@ impl Options {
     }
 }
 
-/// How a free inode is found: with all mechanisms.
+/// The search for a free inode: with all mechanisms.
 ///
-/// A normal build has no fields here, every answer is a constant, and the compiler removes what is
-/// excluded. With the feature `ablation` each mechanism can be replaced by what file systems did
-/// before, so that its worth can be measured.
+/// A normal build has no fields here, every answer is a constant, and the compiler removes the
+/// excluded code. With the feature `ablation` each mechanism can be replaced by its predecessor, so
+/// that its worth can be measured.
 #[cfg(not(feature = "ablation"))]
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct AllocPolicy;
@@ -157,7 +158,7 @@ impl AllocPolicy {
     }
 }
 
-/// How a free inode is found.
+/// The search for a free inode.
 #[cfg(feature = "ablation")]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct AllocPolicy {

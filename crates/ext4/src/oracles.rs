@@ -16,12 +16,12 @@ pub(crate) use sapwood_testing::oracle::ext4::{
 };
 
 pub(crate) const MIB: u64 = 1 << 20;
-/// What a test needs that uses e2fsprogs.
+/// The needs of a test with e2fsprogs.
 pub(crate) const TOOLS: &[Need] = &E2FSPROGS;
-/// What a test needs that lets the kernel mount an image.
+/// The needs of a test with a kernel mount.
 pub(crate) const KERNEL: &[Need] = &[Need::Kernel(Kind::Ext4)];
 
-/// What `dumpe2fs` says of a group.
+/// `dumpe2fs` of a group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Dumped {
     pub(crate) free_blocks: u32,
@@ -30,7 +30,7 @@ pub(crate) struct Dumped {
     pub(crate) unused_inodes: u32,
 }
 
-/// What `dumpe2fs` says of all groups.
+/// `dumpe2fs` of all groups.
 pub(crate) fn dumped(device: &MemoryDevice) -> Vec<Dumped> {
     let text = sapwood_testing::oracle::ext4::dumpe2fs(device);
     let lines = text.lines().filter(|line| line.contains(" free inodes, "));

@@ -1,4 +1,4 @@
-//! Which inodes are orphans, and where each of them is recorded on disk.
+//! The orphans, and the place of each record on disk.
 //!
 //! The orphan file has blocks of slots, each empty or with the number of an orphan.
 
@@ -12,7 +12,7 @@ use crate::Result;
 use crate::lock::{Rank, RankedMutex};
 use crate::seal::SealKind;
 
-/// Where an orphan stands on disk.
+/// OrphanPlace of an orphan on disk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum OrphanPlace {
     /// In the list through the inodes.
@@ -26,19 +26,19 @@ pub(crate) struct Orphans {
     pub(crate) state: RankedMutex<State>,
 }
 
-/// What the lock of [`Orphans`] guards.
+/// State under the lock of [`Orphans`].
 #[derive(Default)]
 pub(crate) struct State {
-    /// Where each orphan is recorded.
+    /// OrphanPlace of each record.
     pub(crate) places: NumberMap<u32, OrphanPlace>,
-    /// Those of the list, the first one last.
+    /// Orphans of the list, the first one last.
     pub(crate) list: Vec<u32>,
     /// The orphan file, if the image has one.
     pub(crate) file: Option<OrphanFile>,
 }
 
 impl Orphans {
-    /// None known yet.
+    /// No known orphan.
     pub(crate) fn new() -> Self {
         Self {
             state: RankedMutex::new(Rank::Orphans, State::default()),
@@ -58,7 +58,7 @@ pub(crate) struct Slot {
     slot: usize,
 }
 
-/// Its blocks, held in memory, and what is free in them.
+/// The blocks, held in memory, and their free slots.
 pub(crate) struct OrphanFile {
     blocks: Vec<(Arc<Buffer>, Vec<usize>)>,
     /// Block that was used last.
@@ -74,8 +74,8 @@ impl OrphanFile {
         }
     }
 
-    /// Adds the next block of the file, whose checksum is right, and returns the orphans in it.
-    /// What a slot names is not validated: a wrong number does not spoil the other slots.
+    /// Adds the next block of the file, whose checksum is right, and returns the orphans in it. The
+    /// numbers in its slots are not validated: a wrong number does not spoil the other slots.
     ///
     /// # Errors
     /// The block is damaged.

@@ -1,5 +1,5 @@
-//! The store of a mount: its blocks, the journal that changes them, and what all modules above
-//! share.
+//! The store of a mount: its blocks, the journal that changes them, and state that all modules
+//! above share.
 //!
 //! A mount is built in layers. Each one has the parts of the layer below, to which it dereferences:
 //! the [`Store`], the [volume](crate::volume::Volume) with the inodes, the
@@ -30,25 +30,25 @@ use crate::{Error, Options, Result};
 pub(crate) struct Store {
     pub(crate) options: Options,
     pub(crate) health: Health,
-    /// Its clock and random numbers.
+    /// Clock and random numbers of the mount.
     pub(crate) ambient: Ambient,
     pub(crate) device: Arc<dyn Device>,
-    /// What never changes while mounted.
+    /// Fields that never change while mounted.
     pub(crate) geometry: Geometry,
     pub(crate) cache: Arc<Cache>,
     pub(crate) journal: Arc<Journal>,
     pub(crate) groups: Arc<Groups>,
     pub(crate) space: Space,
     pub(crate) counters: Counters,
-    /// What the running transaction changed, for the next fast commit.
+    /// Changes of the running transaction, for the next fast commit.
     pub(crate) fast_commits: Tracker,
     /// Requests to the background thread.
     pub(crate) alarm: Alarm,
-    /// Inodes beside the reserved ones that only the file system itself uses; 0: none.
+    /// Inodes, in addition to the reserved ones, that only the file system itself uses; 0: none.
     pub(crate) hidden: [u32; 4],
     /// Features that operations set when they first need them.
     pub(crate) on_demand: OnDemand,
-    /// Which inodes are orphans.
+    /// The orphans.
     pub(crate) orphans: Orphans,
     /// The superblock had the state "valid" when it was mounted.
     pub(crate) clean_at_mount: bool,
@@ -85,8 +85,8 @@ impl Store {
         range.start / block_size..range.end.div_ceil(block_size)
     }
 
-    /// Whether only the file system itself uses an inode: the reserved ones but for the root, quota
-    /// files, the orphan file.
+    /// Whether only the file system itself uses an inode: a reserved one except the root, a quota
+    /// file, the orphan file.
     pub(crate) fn is_special(&self, ino: u32) -> bool {
         let reserved = ino < self.geometry.first_ino() && ino != special_ino::ROOT;
         reserved || self.hidden.contains(&ino)
@@ -95,7 +95,7 @@ impl Store {
     /// Refuses changes if the mount takes none.
     ///
     /// # Errors
-    /// What made the mount read-only.
+    /// The error that made the mount read-only.
     pub(crate) fn check(&self) -> Result<()> {
         Ok(self.health.check()?)
     }
@@ -126,7 +126,7 @@ impl Store {
     }
 
     /// Starts a handle that may change `credits` blocks. May wait for a commit. A fast commit
-    /// cannot express what it changes.
+    /// cannot express its changes.
     ///
     /// # Errors
     /// The mount takes no changes; the journal failed.
@@ -136,11 +136,11 @@ impl Store {
         Ok(h)
     }
 
-    /// As [`start`](Self::start), for operations that the [tracker](Tracker) records, so that a
+    /// Like [`start`](Self::start), for operations that the [tracker](Tracker) records, so that a
     /// replay of the records repeats them.
     ///
     /// # Errors
-    /// As [`start`](Self::start).
+    /// The mount is read-only; the journal was aborted.
     pub(crate) fn start_tracked(&self, credits: u32) -> Result<Handle> {
         assert_held_at_most(Rank::Inode);
         self.check()?;

@@ -33,7 +33,7 @@ pub(crate) struct SharedBlocks {
 }
 
 impl SharedBlocks {
-    /// None known.
+    /// No known block.
     pub(crate) fn new() -> Self {
         Self {
             known: RankedMutex::new(Rank::XattrBlocks, HashMap::new()),

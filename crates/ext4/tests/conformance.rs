@@ -28,7 +28,7 @@ impl Target for MemoryImage {
     }
 }
 
-/// Forms of the format that all cases run on. The first is what `mke2fs` makes by default.
+/// Forms of the format on which all cases run. The first is the default of `mke2fs`.
 const FORMS: [(&str, &[&str]); 7] = [
     ("default", &[]),
     (
@@ -45,7 +45,7 @@ const FORMS: [(&str, &[&str]); 7] = [
     ("ea_inode", &["-O", "ea_inode,uninit_bg,^metadata_csum"]),
 ];
 
-/// What an engine cannot do on an image of this form.
+/// Features that an engine lacks on an image of this form.
 fn capabilities(options: &[&str]) -> Capabilities {
     let mut capabilities = Capabilities::EXT4;
     if options.is_empty() {
@@ -69,8 +69,8 @@ fn capabilities(options: &[&str]) -> Capabilities {
     capabilities
 }
 
-/// Whether a case is about what a form cannot have: block maps reach less far; with small blocks
-/// there is no room for long link targets, much for attributes, and files of 8 TiB.
+/// Whether a case needs a feature that a form lacks: block maps reach less far; with small blocks
+/// there is no room for long link targets, large attributes, and files of 8 TiB.
 fn is_beyond(form: &str, case: &str) -> bool {
     let beyond: &[&str] = match form {
         "block_maps" => &["far_offsets_work"],

@@ -1,9 +1,9 @@
-//! Fast commits that we write: what they say is what was fsynced, by our own replay, by the
-//! kernel's and by `e2fsck`'s.
+//! Fast commits by Sapwood: they contain the fsynced changes, as recovered by Sapwood's replay, the
+//! kernel's and `e2fsck`'s.
 //!
-//! Each story changes a file system with fast commits and fsyncs here and there. Then the device is
-//! taken as a power cut leaves it. What is recovered must be the tree at the last fsync. The
-//! kernel's part needs root and loop devices.
+//! Each story changes a file system with fast commits and some fsyncs. Then the device is taken as
+//! a power cut leaves it. The recovered tree must equal the tree at the last fsync. The kernel's
+//! part needs root and loop devices.
 
 mod image;
 mod stories;
@@ -23,7 +23,7 @@ use tempfile::TempDir;
 
 type Judge = fn(&Arc<MemoryDevice>, &Tree) -> Outcome;
 
-/// What must be recovered. A recovery may set size and times of a directory that gets a name.
+/// Facts that must be recovered. A recovery may set size and times of a directory that gets a name.
 fn kept(_: &str, node: &TreeInode, _: &TreeInode) -> Facts {
     if node.is_dir() {
         Facts::OF_IMAGE - (Facts::MTIME | Facts::CTIME | Facts::SIZE)
@@ -32,7 +32,7 @@ fn kept(_: &str, node: &TreeInode, _: &TreeInode) -> Facts {
     }
 }
 
-/// Compares what was synced with what a recovery shows.
+/// Compares the synced tree with the recovered one.
 fn same(wanted: &Tree, found: &Tree, by: &str) -> Result<(), String> {
     let same = wanted.compare(found, kept);
     same.map_err(|why| format!("what was synced, and {by}: {why}"))
@@ -61,7 +61,7 @@ fn run(program: &str, args: &[&std::ffi::OsStr]) -> Result<String, String> {
     }
 }
 
-/// What a story leaves: the device, and the tree that must be recovered.
+/// The result of a story: the device, and the tree that must be recovered.
 fn told(
     form: &[&str],
     story: fn(&Story),

@@ -1,5 +1,5 @@
-//! What `inspect` shows of images that `debugfs` filled, compared with what `debugfs` says of them;
-//! and of damaged ones, where it must end in a line or an error.
+//! `inspect` of images that `debugfs` filled, compared with the output of `debugfs`; and of damaged
+//! ones, where it must end in a line or an error.
 //!
 //! Without `debugfs` cases are skipped by name.
 
@@ -42,7 +42,7 @@ impl Fixture {
         Self { path, _dir: dir }
     }
 
-    /// Runs commands of `debugfs`, writing; what it says.
+    /// Runs commands of `debugfs`, writing; returns its output.
     fn debugfs(&self, commands: &str) -> String {
         let mut child = Command::new("debugfs")
             .args(["-w", "-f", "-", self.path.to_str().unwrap()])
@@ -86,7 +86,7 @@ impl Fixture {
         Ok(all)
     }
 
-    /// A file of the host with these bytes, beside the image.
+    /// A file of the host with these bytes, next to the image.
     fn host_file(&self, name: &str, bytes: &[u8]) -> String {
         let path = self.path.with_file_name(name);
         std::fs::write(&path, bytes).unwrap();
@@ -215,7 +215,7 @@ fn journal() -> Result<(), Failed> {
     holds(refused.message().unwrap_or_default(), "no journal")
 }
 
-/// Superblock and groups are those of dumpe2fs's listing as far as it says the same.
+/// Superblock and groups equal dumpe2fs's listing as far as that has the same fields.
 fn superblock_and_groups() -> Result<(), Failed> {
     let fixture = Fixture::new(&[]);
     holds(&fixture.show("super")?, "Block count:              65536")?;

@@ -1,8 +1,8 @@
-//! Journals that the kernel wrote: what we recover is what the kernel and `e2fsck` recover, and
-//! what was there.
+//! Journals that the kernel wrote: Sapwood, the kernel and `e2fsck` recover the same tree, which
+//! equals the original.
 //!
-//! `journals/` has images as a power cut left them, with a listing of what the kernel recovered.
-//! Where root, loop devices and the kernel's ext4 are, `scripts/kernel-journals` makes many more
+//! `journals/` has images after a power cut, with a listing of the kernel's recovery. Where root,
+//! loop devices and the kernel's ext4 are available, `scripts/kernel-journals` makes many more
 //! kinds, with and without fast commits; all of them with `SAPWOOD_FULL=1`, some without.
 
 mod image;
@@ -73,7 +73,7 @@ fn run(program: &str, args: &[&std::ffi::OsStr]) -> Result<String, String> {
     ))
 }
 
-/// What the kernel shows of an image, which it recovers.
+/// The kernel's tree of an image after its recovery.
 fn by_kernel(path: &Path) -> Result<Tree, Failed> {
     let mount = KernelMount::new(path, "noatime")?;
     let tree = Tree::of_mount(mount.path(), Detail::Sums);
@@ -90,7 +90,7 @@ fn open(device: &Arc<MemoryDevice>, read_only: bool) -> Result<Ext4, Failed> {
     Ok(Ext4::open(device.clone(), options)?)
 }
 
-/// Recovers an image, in memory and for good. Returns what it shows.
+/// Recovers an image, in memory and for good. Returns its tree.
 fn by_us(device: &Arc<MemoryDevice>) -> Result<Tree, Failed> {
     let before = device.snapshot();
     let begun = Timestamp::now();
@@ -147,7 +147,7 @@ fn fast_commits(device: &MemoryDevice) -> Result<bool, Failed> {
     Ok(u32::from_le_bytes(features) & 0x400 != 0)
 }
 
-/// Compares our recovery with that of `e2fsck` and, if it can be mounted, of the kernel.
+/// Compares Sapwood's recovery with `e2fsck`'s and, if it can be mounted, the kernel's.
 fn against_others(name: &str, device: &Arc<MemoryDevice>, mounts: bool) -> Outcome {
     let place = TempDir::new()?;
     let (checked, mounted) = (place.path().join("checked"), place.path().join("mounted"));
@@ -158,9 +158,9 @@ fn against_others(name: &str, device: &Arc<MemoryDevice>, mounts: bool) -> Outco
         if !fast_commits(device)? {
             return Err(difference);
         }
-        // e2fsck 1.47 gives up on fast commits that a later commit made old, and drops
+        // e2fsck 1.47 gives up on fast commits that a later commit made stale, and drops
         // transactions; it deletes a file that was emptied and written again, and keeps one that
-        // was unlinked. Then the kernel says what is right.
+        // was unlinked. Then the kernel is the oracle.
         eprintln!(
             "e2fsck recovers {name} otherwise: {}",
             difference.message().unwrap_or_default()

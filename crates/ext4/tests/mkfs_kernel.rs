@@ -1,13 +1,14 @@
-//! `mkfs` makes what `mke2fs` makes with the same options, byte for byte but for what is named
-//! below; `e2fsck` finds nothing in it, the kernel mounts and fills it, and the tools that change
-//! a file system take it.
+//! `mkfs` and `mke2fs` make the same image with the same options, byte for byte except for the
+//! differences named below; `e2fsck` reports nothing, the kernel mounts and fills it, and the tools
+//! that change a file system accept it.
 //!
-//! What differs, and why:
+//! Differences, and reasons:
 //! - the superblock counts the KiB that were written, and the tools write other ones than we do;
-//! - a journal with fast commits says so itself in ours; `mke2fs` leaves that to the first mount;
+//! - a journal with fast commits is marked as such by Sapwood; `mke2fs` leaves that to the first
+//!   mount;
 //! - with `inline_data` lost+found has 16 KiB as always, where `mke2fs` makes one block less;
-//! - where many inodes shrink the groups, ours reserves the percentage of all blocks, `mke2fs` that
-//!   of those in whole groups;
+//! - where many inodes shrink the groups, Sapwood reserves the percentage of all blocks, `mke2fs`
+//!   the percentage of the blocks in whole groups;
 //! - an extent block of a journal of more than four extents may stand elsewhere (no case here).
 //!
 //! Without the tools, or without the right to mount, cases are skipped by name.
@@ -27,7 +28,7 @@ const UUID: &str = "0a1b2c3d-4e5f-4a6b-8c7d-9e0f1a2b3c4d";
 const SEED: &str = "11223344-5566-4788-99aa-bbccddeeff00";
 const TIME: u64 = 1_700_000_000;
 
-/// What Debian's `mke2fs.conf` says of ext4; the machine's own may say something else.
+/// The ext4 part of Debian's `mke2fs.conf`; the machine's own may differ.
 const CONFIG: &str = "
 [defaults]
 base_features = sparse_super,large_file,filetype,resize_inode,dir_index,ext_attr
@@ -51,11 +52,11 @@ floppy = {
 }
 ";
 
-/// Name, bytes of the image, options of `mke2fs` and of ours.
+/// Name, bytes of the image, options of `mke2fs` and of Sapwood.
 struct Case {
     name: &'static str,
     size: u64,
-    /// In the spelling of `mke2fs`; ours are read from it.
+    /// In the spelling of `mke2fs`; Sapwood's are derived from it.
     words: &'static str,
 }
 
@@ -189,7 +190,8 @@ fn has_quotas() -> bool {
     Path::new("/sys/module/quota_v2").exists()
 }
 
-/// What the kernel needs to mount what a case makes: project ids need quotas, which not all have.
+/// The kernel's needs for mounting a case's image: project ids need quotas, which not all kernels
+/// have.
 fn mount_needs(case: &Case) -> Vec<Need> {
     let quotas = Need::Other(|| (!has_quotas()).then(|| "no quotas in the kernel".to_owned()));
     let more = (case.name == "project").then_some(quotas);
@@ -200,7 +202,7 @@ fn bytes_of(uuid: &str) -> [u8; 16] {
     uuid::Uuid::parse_str(uuid).unwrap().into_bytes()
 }
 
-/// Our options from those of `mke2fs`.
+/// Sapwood's options from the options of `mke2fs`.
 fn ours(words: &str) -> MkfsOptions {
     let mut options = MkfsOptions {
         uuid: Some(bytes_of(UUID)),
@@ -291,7 +293,7 @@ fn make_theirs(path: &Path, case: &Case) -> Result<(), Failed> {
     Ok(())
 }
 
-/// What `dumpe2fs` says, without what stands for other bytes that are written.
+/// The output of `dumpe2fs`, without fields that count other written bytes.
 fn listing(path: &Path) -> Result<String, Failed> {
     let text = must("dumpe2fs", &[path.to_str().unwrap()])?;
     let other = [
@@ -345,8 +347,8 @@ fn data_ranges(file: &std::fs::File) -> Result<Vec<(u64, u64)>, Failed> {
     Ok(ranges)
 }
 
-/// Takes out of a superblock what counts written bytes, and its checksum; out of a journal's that
-/// it has fast commits.
+/// Masks counters of written bytes in a superblock, and its checksum; in a journal's superblock,
+/// the mark of fast commits.
 fn mask(block: &mut [u8], case: &str) {
     if block[0x38..0x3a] == [0x53, 0xef] {
         block[0x178..0x180].fill(0);
@@ -360,7 +362,7 @@ fn mask(block: &mut [u8], case: &str) {
     }
 }
 
-/// Bytes that differ: where, and what each has. Only the first of each KiB.
+/// Differing bytes: offset and both values. Only the first of each KiB.
 fn differing_blocks(own: &Path, their: &Path, case: &str) -> Result<Vec<(u64, u8, u8)>, Failed> {
     use std::os::unix::fs::FileExt;
     let (own, their) = (std::fs::File::open(own)?, std::fs::File::open(their)?);
@@ -382,7 +384,7 @@ fn differing_blocks(own: &Path, their: &Path, case: &str) -> Result<Vec<(u64, u8
     Ok(differing)
 }
 
-/// Mounts an image of ours with the kernel, fills it, and lets e2fsck judge the result.
+/// Mounts an image by Sapwood with the kernel, fills it, and lets e2fsck judge the result.
 fn kernel_fills(case: &Case) -> Result<(), Failed> {
     let scratch = Scratch::new();
     let (image, point) = (scratch.path("image"), scratch.path("mount"));
@@ -421,7 +423,7 @@ fn fill(point: &Path, case: &Case) -> Result<(), Failed> {
     Ok(())
 }
 
-/// `resize2fs` grows an image of ours and `tune2fs` switches its features.
+/// `resize2fs` grows an image by Sapwood and `tune2fs` switches its features.
 fn tools_change(case: &Case) -> Result<(), Failed> {
     let scratch = Scratch::new();
     let image = scratch.path("image");

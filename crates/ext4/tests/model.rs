@@ -2,8 +2,8 @@
 //! reference, from one thread and from several, before and after a remount; our check and `e2fsck`
 //! judge every image.
 //!
-//! A report names its seed. `SAPWOOD_SEED=N` starts there and `SAPWOOD_COUNT=N` takes so many
-//! of one thread.
+//! A report names its seed. `SAPWOOD_SEED=N` starts there and `SAPWOOD_COUNT=N` runs this many with
+//! one thread.
 
 mod image;
 
@@ -20,7 +20,7 @@ use sapwood_vfs::FileSystem;
 
 const SIZE: u64 = 512 << 20;
 
-/// How an image is made and mounted, and what the engine can do on it.
+/// How an image is made and mounted, and the engine's abilities on it.
 #[derive(Debug, Clone, Copy)]
 struct Form {
     name: &'static str,
@@ -116,7 +116,7 @@ impl Form {
         }
     }
 
-    /// What is wrong with a sequence, if anything, with as few operations as show it.
+    /// The failure of a sequence, if any, with as few operations as reproduce it.
     fn sequence(&self, seed: u64) -> Result<(), String> {
         let (device, model) = (self.fresh()?, self.model());
         let fs = self.mount(&device)?;

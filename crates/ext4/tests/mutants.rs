@@ -1,5 +1,5 @@
-//! Images whose bytes are wrong and whose checksums are right: what `check` says of them, compared
-//! with `e2fsck`. `make mutants` makes many, and other ones.
+//! Images with wrong bytes and right checksums: the findings of `check` compared with `e2fsck`.
+//! `make mutants` makes many, and other ones.
 #![allow(clippy::unwrap_used)]
 
 mod image;
@@ -22,8 +22,7 @@ use sapwood_vfs::{AllocMode, Credentials, FileSystem, NewInode, Result, SetXattr
 
 const BLOCK: usize = 1024;
 const SUPER: Range<u64> = 1024..2048;
-/// Of `mke2fs`. All checksums are made right again in the last only, of the superblock and of
-/// inodes.
+/// Forms by `mke2fs`. Only the last has metadata checksums. A mutant keeps them right.
 const FORMS: [&str; 3] = [
     "^metadata_csum,^uninit_bg,ea_inode",
     "^metadata_csum,^uninit_bg,^extent,^64bit",

@@ -26,7 +26,7 @@ const NEEDS: [Need; 3] = [
 /// Groups of 2 MiB with 128 inodes each.
 const SMALL_GROUPS: &str = "-b 1024 -g 2048 -N 4096 -J size=1";
 
-/// What the kernel puts into every group: it spreads the directories of the root.
+/// The kernel's files in every group: it spreads the directories of the root.
 const FILL: &str = r#"
 for d in $(seq 1 30); do
     mkdir -p d$d/sub/deep
@@ -132,8 +132,8 @@ fn shrunk(image: &MemoryDevice, small: &Arc<MemoryDevice>, what: &str) -> (Tree,
     (before, after)
 }
 
-/// As [`shrunk`], and the kernel mounts and changes the result. Returns how many paths have other
-/// inodes.
+/// Shrinks like [`shrunk`]; the kernel mounts and changes the result. Returns the number of paths
+/// with other inodes.
 fn shrinks(image: &MemoryDevice, what: &str) -> usize {
     let small = smallest(image);
     let (before, after) = shrunk(image, &small, what);
@@ -176,7 +176,7 @@ fn inodes_of_the_last_groups_move() {
     }
 }
 
-/// Values of attributes in inodes of their own, some of which two attributes share.
+/// Values of attributes in inodes of their own, some of them shared by two attributes.
 #[test]
 fn inodes_of_values_move() {
     if left_out(&NEEDS) {

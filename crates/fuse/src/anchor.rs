@@ -18,8 +18,8 @@ use std::io;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
-/// Size of the anchor in bytes: one sector. The superblock of ext4 begins at byte 1024, that of
-/// btrfs at 64 KiB.
+/// Size of the anchor in bytes: one sector. The superblock of ext4 begins at byte 1024, the
+/// superblock of btrfs at 64 KiB.
 const SIZE: u64 = 512;
 /// Most attempts to attach: another process may take the free loop device first.
 const ATTEMPTS: usize = 16;
@@ -84,8 +84,8 @@ impl Anchor {
     }
 }
 
-/// The ioctls of `linux/loop.h` hand the kernel a pointer or a number, hence `unsafe`. The layout
-/// of [`Config`] is that of `struct loop_config`, which has 304 bytes on every architecture.
+/// The ioctls of `linux/loop.h` hand the kernel a pointer or a number, hence `unsafe`. [`Config`]
+/// has the layout of `struct loop_config`, which has 304 bytes on every architecture.
 #[expect(unsafe_code, reason = "ioctl; see the module's text")]
 mod call {
     use std::fs::File;

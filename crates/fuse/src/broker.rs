@@ -1,11 +1,11 @@
-//! What a confined daemon asks of a process outside its sandbox.
+//! Requests of a confined daemon to a process outside its sandbox.
 //!
 //! # How it works
 //!
 //! A confined daemon ([`sandbox`](crate::sandbox)) can neither mount nor unmount nor connect to a
 //! socket. The *broker* is a process that the daemon starts before it opens the image. The broker
 //! knows the directory and the options of one mount from its own command line. It reads nothing of
-//! the image, and does for the daemon only what the table says
+//! the image, and serves only the requests in the table
 //! ([`broker_process`](crate::broker_process)).
 //!
 //! The two share two sockets that keep the bounds of messages. A mount or unmount may take long, so
@@ -19,8 +19,8 @@
 //! | connections | `L`: the system's log | `0`; with a socket |
 //! | connections | `K`, process (4), name of a socket of bulk work | `0`, `S`, `O` or `U`; with a socket |
 //!
-//! With a client of bulk work comes what its user namespace is beside the broker's: the same,
-//! another, or unknown. A confined daemon may not see that of a process.
+//! With a client of bulk work the broker sends the relation of the client's user namespace to its
+//! own: the same, another, or unknown. A confined daemon may not examine a process's namespace.
 //!
 //! An answer that begins with another byte is an error: of a mount, its message; of an unmount, a
 //! kind (1) and its message; of a connection, an errno (4).

@@ -1,15 +1,16 @@
-//! Bulk work: a process has the daemon do in process what would be very many requests.
+//! Bulk work: the daemon does in process, for another process, work that would take very many
+//! requests.
 //!
 //! # How it works
 //! The client opens a directory of the mount, listens on a socket with an abstract name, and passes
 //! the name in a control command on the directory. The daemon connects, and a thread of its own
-//! serves the connection with the [`Service`] that the program has set. So the kernel has checked
-//! that the client may reach the directory, and tells the daemon the client's ids. For a confined
-//! daemon the [broker](crate::broker) connects.
+//! serves the connection with the program's [`Service`]. So the kernel has checked that the client
+//! may reach the directory, and passes the client's ids to the daemon. For a confined daemon the
+//! [broker](crate::broker) connects.
 //!
 //! Nothing else is checked by the kernel, so the daemon does it:
 //! - The other end of the socket must be the process that sent the command. The client in turn
-//!   expects a token, which the answer of the command has told to it alone.
+//!   expects a token, which only the answer of the command contains.
 //! - Groups and capabilities come from `/proc/PID/status`, while the client waits for the answer.
 //!   Capabilities count in the daemon's user namespace only: a client in another one is refused
 //!   (`privileges::process`).
@@ -49,13 +50,13 @@ const GREETING: Duration = Duration::from_secs(5);
 /// Most connections of a mount.
 const MOST: usize = 16;
 
-/// What the daemon does for the clients of a mount.
+/// The daemon's work for the clients of a mount.
 pub trait Service: Send + Sync {
     /// Serves one connection, in a thread of its own.
     fn run(&self, work: Work);
 }
 
-/// Drops what the kernel has cached.
+/// Drops entries of the kernel's caches.
 pub(crate) trait Notify: Send + Sync {
     /// A name in a directory leads elsewhere now.
     fn expire_name(&self, dir: NodeId, name: &[u8]);
@@ -85,13 +86,13 @@ impl Caches {
         self.notify.expire_name(self.map.node(dir), name);
     }
 
-    /// The attributes of an inode were changed. As for [`name_changed`](Self::name_changed).
+    /// The attributes of an inode were changed. Like [`name_changed`](Self::name_changed).
     pub fn attributes_changed(&self, ino: Ino) {
         self.notify.drop_attributes(self.map.node(ino));
     }
 }
 
-/// A connection, and what is known of the client.
+/// A connection, and the client's identity.
 #[derive(Debug)]
 pub struct Work {
     /// The connection.
@@ -176,7 +177,7 @@ struct Running {
 }
 
 impl Bulk {
-    /// Of a daemon that connects through `broker`, if there is one.
+    /// Bulk work of a daemon that connects through `broker`, if there is one.
     pub(crate) fn new(broker: Option<Broker>) -> Self {
         Self {
             broker,
@@ -194,12 +195,12 @@ impl Bulk {
         let _ = self.mount.set(device);
     }
 
-    /// Sets what serves new connections; they are refused before.
+    /// Sets the service for new connections; they are refused before.
     pub(crate) fn set_service(&self, service: Arc<dyn Service>) {
         *self.service.write() = Some(service);
     }
 
-    /// Sets what serves clients that have the mount become writable.
+    /// Sets the service for clients that make the mount writable.
     pub(crate) fn set_writing(&self, service: Arc<dyn Service>) {
         let _ = self.writing.set(service);
     }
@@ -209,8 +210,8 @@ impl Bulk {
         self.notify.get()
     }
 
-    /// Connects to the client `who`, which listens under `name`, and starts to serve it. `panicked`
-    /// is called if the service panics. Returns the token that the daemon sends first.
+    /// Connects to the client `who`, which listens at `name`, and starts to serve it. `panicked` is
+    /// called if the service panics. Returns the token that the daemon sends first.
     ///
     /// # Errors
     /// `EOPNOTSUPP` without a service, or if the rights of the client are unknown; `EPERM` if
@@ -262,7 +263,7 @@ impl Bulk {
         started.map(|_| token).map_err(errno)
     }
 
-    /// A connection to the client `who`, which listens under `name`, and its rights.
+    /// A connection to the client `who`, which listens at `name`, and its rights.
     fn reach(&self, who: Caller, name: &[u8]) -> Reply<(UnixStream, Process)> {
         let (socket, namespace) = match &self.broker {
             Some(broker) => broker.connect_to_client(name, who.pid),
@@ -351,7 +352,8 @@ pub fn connect(dir: BorrowedFd<'_>) -> io::Result<UnixStream> {
 /// the daemon's.
 ///
 /// # Errors
-/// As [`connect`]; `EPERM` for another user than the one that mounted, and root.
+/// `ENOTTY` if it is not a Sapwood mount, `EOPNOTSUPP` if its daemon does no bulk work for this
+/// process; `EPERM` for a user other than the mount's owner and root.
 pub fn become_writable(
     dir: BorrowedFd<'_>,
     files: &[File],

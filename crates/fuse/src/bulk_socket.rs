@@ -17,7 +17,7 @@ use rustix::net::{
 /// Begins the name of a client's socket. No other program's socket is ever connected to.
 const PREFIX: &str = "sapwood-bulk2-";
 
-/// What a connection is for.
+/// The purpose of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Purpose {
     /// The daemon makes files.
@@ -26,8 +26,8 @@ pub(crate) enum Purpose {
     Writing,
 }
 
-/// What the daemon sends first, so that the client knows it from other processes that connect. The
-/// client gets it as the answer of its command.
+/// The daemon's first bytes, which prove its identity to the client. The client gets them in the
+/// answer of its command.
 pub(crate) type Token = [u8; 16];
 
 /// A socket that listens, and does not block; and its name.
@@ -45,7 +45,7 @@ pub(crate) fn listen() -> io::Result<(UnixListener, String)> {
 /// Connects to a client, without waiting for one that accepts nothing. The socket blocks.
 ///
 /// # Errors
-/// `EINVAL` if `name` is not that of a client's socket; the system's.
+/// `EINVAL` if `name` is not the name of a client's socket; errors of the system.
 pub(crate) fn connect(name: &[u8]) -> io::Result<UnixStream> {
     if !name.starts_with(PREFIX.as_bytes()) {
         return Err(io::Error::from_raw_os_error(libc::EINVAL));

@@ -20,9 +20,9 @@
 //! | become writable | both, 14 | as bulk work |
 //! | bulk work | both, 12 | name of an abstract stream socket, padded with NUL to 256; answer: 16 bytes |
 //!
-//! Commands on names and bulk work go to the directory, number 6 to the root of the
-//! subvolume, the others to any inode. Root and the user who mounted may change subvolumes and
-//! request the report of the end.
+//! Commands on names and bulk work go to the directory, number 6 to the root of the subvolume, the
+//! others to any inode. Root and the mount's owner may change subvolumes and request the report of
+//! the end.
 
 use std::fs::File;
 use std::io;
@@ -97,7 +97,7 @@ pub(crate) fn writing_socket(command: u32, input: &[u8]) -> Option<Reply<Vec<u8>
     (command == WRITING).then(|| name_at(input, 0))
 }
 
-/// What commands ask the daemon for besides the file system.
+/// The daemon's interface for commands outside of the file system.
 pub(crate) struct Server<'a> {
     pub(crate) requests: &'a RequestCounts,
     pub(crate) waiters: &'a Waiters,
@@ -304,11 +304,11 @@ pub fn first_error(path: &Path) -> io::Result<Option<String>> {
     Ok(Some(text).filter(|text| !text.is_empty()))
 }
 
-/// The options of the file system mounted at `path`, as the program that mounted it tells them
+/// The options of the file system mounted at `path`, as its daemon reports them
 /// ([`MountOptions::told`](crate::MountOptions::told)).
 ///
 /// # Errors
-/// `ENOTTY` if it is not a Sapwood mount, or one of a version that does not tell them.
+/// `ENOTTY` if it is not a Sapwood mount, or if its version does not report them.
 pub fn options(path: &Path) -> io::Result<String> {
     read_text::<OPTIONS>(path)
 }
@@ -414,7 +414,7 @@ pub fn create_subvolume(dir: &Path, name: &[u8]) -> io::Result<()> {
 /// Deletes the subvolume `name` in the mounted directory `dir`.
 ///
 /// # Errors
-/// As [`create_subvolume`].
+/// `ENOTTY` if it is not a Sapwood mount; errors of the daemon.
 pub fn delete_subvolume(dir: &Path, name: &[u8]) -> io::Result<()> {
     call::write::<DELETE, NAME_BYTES>(&File::open(dir)?, name_field(name)?)
 }
@@ -423,7 +423,8 @@ pub fn delete_subvolume(dir: &Path, name: &[u8]) -> io::Result<()> {
 /// written before the call.
 ///
 /// # Errors
-/// As [`create_subvolume`]; `EXDEV` if the two are not in the same mount.
+/// `ENOTTY` if it is not a Sapwood mount; `EXDEV` if the two are not in the same mount; errors of
+/// the daemon.
 pub fn snapshot(source: &Path, dir: &Path, name: &[u8], read_only: bool) -> io::Result<()> {
     let (source, dir) = (File::open(source)?, File::open(dir)?);
     let (source_meta, dir_meta) = (source.metadata()?, dir.metadata()?);
@@ -442,7 +443,7 @@ pub fn snapshot(source: &Path, dir: &Path, name: &[u8], read_only: bool) -> io::
 /// Makes the subvolume with root `root` read-only, or writable again.
 ///
 /// # Errors
-/// As [`create_subvolume`].
+/// `ENOTTY` if it is not a Sapwood mount; errors of the daemon.
 pub fn set_read_only(root: &Path, read_only: bool) -> io::Result<()> {
     let root = File::open(root)?;
     rustix::fs::syncfs(&root)?;
@@ -453,7 +454,7 @@ pub fn set_read_only(root: &Path, read_only: bool) -> io::Result<()> {
 /// All subvolumes of the file system mounted at `path`, and its default one.
 ///
 /// # Errors
-/// As [`create_subvolume`].
+/// `ENOTTY` if it is not a Sapwood mount; errors of the daemon.
 pub fn list_subvolumes(path: &Path) -> io::Result<SubvolumeList> {
     let file = File::open(path)?;
     let mut first = 0_u64;
@@ -485,7 +486,7 @@ pub fn list_subvolumes(path: &Path) -> io::Result<SubvolumeList> {
 /// Makes the subvolume `id` of the file system mounted at `path` the default one.
 ///
 /// # Errors
-/// As [`create_subvolume`]; `ENOENT` if there is no such subvolume.
+/// `ENOTTY` if it is not a Sapwood mount; `ENOENT` if there is no such subvolume.
 pub fn set_default_subvolume(path: &Path, id: SubvolumeId) -> io::Result<()> {
     call::write::<SET_DEFAULT, 8>(&File::open(path)?, id.0.to_ne_bytes())
 }
@@ -493,7 +494,7 @@ pub fn set_default_subvolume(path: &Path, id: SubvolumeId) -> io::Result<()> {
 /// Makes the subvolume with root `root` the default one.
 ///
 /// # Errors
-/// As [`create_subvolume`]; `EINVAL` if it is not the root of a subvolume.
+/// `ENOTTY` if it is not a Sapwood mount; `EINVAL` if it is not the root of a subvolume.
 pub fn set_default_to(root: &Path) -> io::Result<()> {
     call::write::<SET_DEFAULT, 8>(&File::open(root)?, AT_ROOT.to_ne_bytes())
 }

@@ -1,5 +1,5 @@
-//! Runs a mount in the background, as mount helpers do: the command returns when the mount is up,
-//! with an exit code that tells whether it succeeded.
+//! Runs a mount in the background, as mount helpers do: the command returns when the mount is up;
+//! its exit code is the result.
 //!
 //! # How it works
 //!
@@ -28,7 +28,7 @@ pub struct ReadyNotifier {
     background: Option<Background>,
 }
 
-/// What a process in the background reports with, opened before it may be confined.
+/// The outputs of a process in the background, opened before it may be confined.
 #[derive(Debug)]
 struct Background {
     pipe: io::PipeWriter,
@@ -115,9 +115,10 @@ fn release_terminal(null: &File) -> io::Result<()> {
     Ok(())
 }
 
-/// Closes all descriptors of this process but the standard streams. A process calls it at its
-/// start, before it opens anything that it needs: what a daemon inherits, such as a lock of the
-/// script that mounts, would be in use as long as the mount, and within reach of its sandbox.
+/// Closes all descriptors of this process except the standard streams. A process calls it at its
+/// start, before it opens anything that it needs. Otherwise a daemon would keep inherited
+/// descriptors, such as a lock of the script that mounts, as long as the mount, and within reach of
+/// its sandbox.
 ///
 /// # Errors
 /// The process has more than one thread; the system's.

@@ -80,7 +80,7 @@ pub(crate) fn connect(address: &SocketAddr) -> io::Result<UnixDatagram> {
     Ok(socket)
 }
 
-/// Whether an abstract name is that of a process that waits for a report.
+/// Whether an abstract name belongs to a process that waits for a report.
 pub(crate) fn is_name(name: &[u8]) -> bool {
     name.starts_with(PREFIX.as_bytes())
 }

@@ -1,7 +1,7 @@
 //! Ioctls that FUSE carries: those whose input and output have the fixed size that their number
 //! encodes.
 //!
-//! The kernel checks who may change flags, and translates a program's `FS_IOC_*FLAGS` and
+//! The kernel checks the right to change flags, and translates a program's `FS_IOC_*FLAGS` and
 //! `FS_IOC_FS*XATTR` into the numbers below. `FICLONE` and `FIEMAP` never arrive: the kernel fails
 //! them for FUSE with "not supported".
 
@@ -78,7 +78,7 @@ fn trim(fs: &dyn FileSystem, input: &[u8]) -> Reply<Vec<u8>> {
         len: long(input, 8)?,
         least: long(input, 16)?,
     };
-    // What was deleted before is free only once that is durable.
+    // Deleted space is free only once the deletion is durable.
     fs.sync().map_err(errno)?;
     range.len = fs.trim(&range).map_err(errno)?;
     let words = [range.start, range.len, range.least];

@@ -48,7 +48,7 @@ pub(crate) enum Type {
 }
 
 impl Type {
-    /// As the broker sends it.
+    /// The byte on the broker's socket.
     pub(crate) fn to_byte(self) -> u8 {
         u8::from(self == Self::Block)
     }
@@ -449,7 +449,7 @@ impl MountPoint {
         request: u8,
         directly: impl FnOnce(&Path) -> Result<(), UnmountError>,
     ) -> Result<(), UnmountError> {
-        // A mount that replaced this one after its end is not ours to unmount.
+        // A mount that replaced this one after its end must not be unmounted.
         if !self.is_alive() {
             return Ok(());
         }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use sapwood_vfs::{Access, Choice};
 
-/// Largest read or write in bytes: what the kernel allows by default.
+/// Largest read or write in bytes: the kernel's default limit.
 pub(crate) const MAX_IO: u32 = 1 << 20;
 
 /// Most request threads that are added on demand.
@@ -70,7 +70,7 @@ pub struct MountOptions {
     /// small writes. But it then sends a file's times in a separate request before each fsync and
     /// after each unlink, which the caller waits for.
     pub writeback_cache: bool,
-    /// What the daemon answers to [`control::options`](crate::control::options).
+    /// The daemon's answer to [`control::options`](crate::control::options).
     pub told: String,
     /// How long the kernel may cache names and attributes. The mount is the only writer, so a long
     /// time is right unless something else changes the same [`FileSystem`].

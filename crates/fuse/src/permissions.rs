@@ -34,7 +34,7 @@ pub(crate) fn is_first_namespace() -> bool {
     std::fs::read_to_string("/proc/self/uid_map").is_ok_and(|map| maps_all(&map))
 }
 
-/// Whether `map`, in the form of `/proc/PID/uid_map` (`user_namespaces(7)`), is that of the first
+/// Whether `map`, in the form of `/proc/PID/uid_map` (`user_namespaces(7)`), belongs to the first
 /// user namespace, which maps every id to itself.
 fn maps_all(map: &str) -> bool {
     map.split_ascii_whitespace().eq(["0", "0", "4294967295"])
@@ -103,7 +103,7 @@ fn written_back(operation: &Operation<'_>) -> bool {
     matches!(operation, Operation::Write { args, .. } if args.write_flags & WRITE_CACHE != 0)
 }
 
-/// Whether root may do what `mask` names (bits as for `access`): everything, except execute a file
+/// Whether root has the rights in `mask` (bits as for `access`): all, except executing a file
 /// without an execute bit.
 pub(crate) fn may(attr: &Attr, mask: u32) -> bool {
     mask & EXECUTE == 0 || attr.kind != FileKind::Regular || attr.perm & 0o111 != 0

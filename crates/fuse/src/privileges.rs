@@ -72,17 +72,17 @@ fn clear(attr: &Attr, who: Caller, process: &Process) -> u32 {
     }
 }
 
-/// The user namespace of a process, beside that of this one.
+/// The user namespace of a process, relative to this process's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum UserNamespace {
     Same,
     Other,
-    /// The kernel does not tell this process.
+    /// The kernel does not show it to this process.
     Unknown,
 }
 
 impl UserNamespace {
-    /// Of a process or thread. To see that of another user's process takes `CAP_SYS_PTRACE`.
+    /// Of a process or thread. For another user's process this needs `CAP_SYS_PTRACE`.
     pub(crate) fn of(pid: u32) -> Self {
         let namespace = |pid: &dyn Display| {
             let found = std::fs::metadata(format!("/proc/{pid}/ns/user"));

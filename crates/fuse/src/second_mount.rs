@@ -1,7 +1,7 @@
-//! A second mount of a file system that has one already.
+//! A second mount of a mounted file system.
 //!
-//! A bind mount would join the peer group of the first mount: what is mounted below one of the two
-//! would appear below the other. The kernel's own second mount of a device does not. So the copy
+//! A bind mount would join the peer group of the first mount: mounts below one of the two would
+//! appear below the other. The kernel's own second mount of a device does not join. So the copy
 //! leaves the group before it is attached, and has its own flags. The directory that it is attached
 //! to decides whether it is shared, as for any new mount.
 
@@ -21,7 +21,7 @@ use sapwood_block::mount_table::{MountEntry, mounted_on};
 /// Mounts the file system of `first` on the directory `dir` too, with these flags of a mount.
 ///
 /// # Errors
-/// The kernel's; `ENOENT` if `first` is gone or something else is mounted over it.
+/// Errors of the kernel; `ENOENT` if `first` was unmounted or another mount hides it.
 pub fn mount_again(first: &MountEntry, dir: &Path, flags: MountFlags) -> io::Result<()> {
     if mounted_on(&first.point).as_ref() != Some(first) {
         return Err(Errno::NOENT.into());
@@ -43,19 +43,19 @@ fn attach(tree: &OwnedFd, dir: &Path) -> io::Result<()> {
     Ok(move_mount(tree, "", CWD, dir, flags)?)
 }
 
-/// As [`mount_again`], in steps: for a moment the new mount is in the group of the first.
+/// Does [`mount_again`] in steps: for a moment the new mount is in the group of the first.
 fn bind(first: &Path, dir: &Path, flags: MountFlags) -> io::Result<()> {
     rustix::mount::mount_bind(first, dir)?;
     let changed = rustix::mount::mount_change(dir, MountPropagationFlags::PRIVATE)
         .and_then(|()| rustix::mount::mount_remount(dir, MountFlags::BIND | flags, c""));
     changed.map_err(|error| {
-        // The first error is returned: it says more than an error of the unmount.
+        // The first error is returned: it is more precise than an error of the unmount.
         let _ = rustix::mount::unmount(dir, UnmountFlags::DETACH);
         error.into()
     })
 }
 
-/// Flags of a mount, as the newer calls have them. Those of the whole file system are left out.
+/// Flags of a mount in the form of the newer calls, without flags of the whole file system.
 fn attributes(flags: MountFlags) -> MountAttrFlags {
     let mut attributes = MountAttrFlags::empty();
     for (flag, attribute) in [

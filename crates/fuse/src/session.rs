@@ -49,11 +49,11 @@ pub fn mount(
     mount_through(fs, dir, options, None)
 }
 
-/// As [`mount`], with the mount made and ended by `broker`, if there is one. Its options are those
-/// that the broker's process was given.
+/// Mounts like [`mount`], with a mount that `broker` makes and ends, if there is one. The broker's
+/// process was given its options.
 ///
 /// # Errors
-/// As [`mount`].
+/// The errors of [`mount`].
 pub fn mount_through(
     fs: Arc<dyn FileSystem>,
     dir: &Path,
@@ -251,7 +251,7 @@ impl Session {
     /// ended. Must not be called by a thread that serves the mount.
     ///
     /// # Errors
-    /// The kernel or `fusermount3` refused for another reason; the session goes on.
+    /// The kernel or `fusermount3` refused for another reason; the session continues.
     pub fn unmount(&self) -> Result<(), UnmountError> {
         let shared = &*self.shared;
         let _one = shared.unmounting.lock();
@@ -303,24 +303,24 @@ impl Session {
         self.shared.finish();
     }
 
-    /// Sets what does the [bulk work](crate::bulk) of this mount.
+    /// Sets the service for [bulk work](crate::bulk) of this mount.
     pub fn serve_bulk(&self, service: Arc<dyn Service>) {
         self.shared.dispatcher.serve_bulk(service);
     }
 
-    /// Sets what has the mount become writable, for the clients of
+    /// Sets the service that makes the mount writable, for the clients of
     /// [`become_writable`](crate::bulk::become_writable).
     pub fn serve_writing(&self, service: Arc<dyn Service>) {
         self.shared.dispatcher.bulk().set_writing(service);
     }
 
-    /// Replaces the read-only engine by the one that `open` gives, between two requests. The kernel
-    /// then writes to it after a remount. With `elsewhere` the new engine may show other names and
-    /// content than the old one, and the kernel drops its caches. `told` are the options that
-    /// commands learn from now on. May be called once.
+    /// Replaces the read-only engine by the one that `open` returns, between two requests. The
+    /// kernel then writes to it after a remount. With `elsewhere` the new engine may show other
+    /// names and content than the old one, and the kernel drops its caches. Commands get `told` as
+    /// the options from now on. May be called once.
     ///
     /// # Errors
-    /// Those of `open`; the engine stays.
+    /// The errors of `open`; the engine stays.
     pub fn replace_engine<E>(
         &self,
         told: String,

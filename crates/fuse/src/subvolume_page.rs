@@ -12,14 +12,14 @@ const FLAG_READ_ONLY: u32 = 1;
 /// Subvolumes of a mounted file system.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SubvolumeList {
-    /// The subvolume that is mounted when none is named.
+    /// The default subvolume, which a mount shows if no other is chosen.
     pub default: SubvolumeId,
     /// All except the top level, ordered by id.
     pub subvolumes: Vec<SubvolumeInfo>,
 }
 
-/// As much of `list` as fits into `bytes`, from id `first` on; `None` if the first record does not
-/// fit.
+/// The part of `list` that fits into `bytes`, from id `first` on; `None` if the first record does
+/// not fit.
 pub(crate) fn encode(list: &SubvolumeList, first: u64, bytes: usize) -> Option<Vec<u8>> {
     let mut wanted = list
         .subvolumes

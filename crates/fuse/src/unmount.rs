@@ -36,7 +36,7 @@ pub enum UnmountError {
 }
 
 impl UnmountError {
-    /// As the broker sends it: a kind, and the reason of a failure.
+    /// The bytes on the broker's socket: a kind, and the reason of a failure.
     pub(crate) fn to_bytes(&self) -> Vec<u8> {
         let (kind, reason) = match self {
             Self::NotMounted(_) => (b'n', ""),

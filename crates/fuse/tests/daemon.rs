@@ -1,5 +1,5 @@
 //! Mounts by a separate process: in the background, ended by signals, and by a user without
-//! privileges. The test binary also plays that process, if an environment variable says so.
+//! privileges. With an environment variable the test binary is that process.
 
 mod support;
 
@@ -211,7 +211,7 @@ fn killed() -> Outcome {
     Ok(())
 }
 
-/// What a process in the sandbox could do that it should not, one line each.
+/// Violations of the sandbox by a process in it, one line each.
 fn outcome_of_attack(mut command: Command) -> Outcome {
     let output = command.output()?;
     let words = String::from_utf8_lossy(&output.stdout).into_owned();

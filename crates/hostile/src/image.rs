@@ -167,7 +167,7 @@ impl GoodImage {
                 *to = to.wrapping_add(add);
             }
             if reseal {
-                // A changed algorithm must not be what saves us from the change.
+                // The test must not pass only because the algorithm was changed.
                 let kind = SuperBlock::read(&copy).unwrap().checksum_kind();
                 kind.unwrap_or(self.checksum()).seal_block(&mut copy);
             }

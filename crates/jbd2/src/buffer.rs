@@ -3,7 +3,7 @@
 //! # How it works
 //! The content is an `Arc`.
 //!
-//! - A reader clones it and holds no lock afterwards. What it reads never changes.
+//! - A reader clones it and holds no lock afterwards. The cloned content never changes.
 //! - A commit clones it while no handle is open: this is its snapshot.
 //! - A writer changes the content in place if no one else has a clone, and otherwise replaces it by
 //!   a changed copy (`Arc::make_mut`).
@@ -21,7 +21,7 @@ use crate::rank::{Mutex, Rank, RwLock, WriteGuard};
 /// Content of a block.
 pub(crate) type Content = Arc<Vec<u8>>;
 
-/// What the engine needs to put a checksum into a block at commit. The journal only stores it.
+/// The engine's data for the checksum of a block at commit. The journal only stores it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Seal {
     /// Kind of block, as the engine numbers them.
@@ -110,14 +110,14 @@ impl Buffer {
         self.kind.store(kind, Ordering::Release);
     }
 
-    /// What [`Host::seal`](crate::Host::seal) needs to compute the block's checksum.
+    /// The data for [`Host::seal`](crate::Host::seal) to compute the block's checksum.
     #[must_use]
     pub fn seal(&self) -> Option<Seal> {
         *self.seal.lock()
     }
 
-    /// Sets whether, and with what, every commit calls [`Host::seal`](crate::Host::seal) for the
-    /// block.
+    /// Sets the data with which every commit calls [`Host::seal`](crate::Host::seal) for the block;
+    /// `None`: no call.
     pub fn set_seal(&self, seal: Option<Seal>) {
         *self.seal.lock() = seal;
     }

@@ -8,7 +8,7 @@
 //!
 //! A shard over its share of the capacity evicts by CLOCK. Only a buffer that no other owner holds
 //! is evicted. Transactions and the journal hold the buffers that they still need, so a block that
-//! is read again is never older than what was evicted (`a_held_buffer_is_not_evicted`). The cache
+//! is read again is never older than the evicted buffer (`a_held_buffer_is_not_evicted`). The cache
 //! grows over its capacity for held buffers.
 
 use std::collections::VecDeque;

@@ -26,10 +26,10 @@ use crate::{Result, Tid};
 
 impl Journal {
     /// Writes committed blocks back to their home locations and frees their part of the log. Does
-    /// nothing without a log. One checkpoint runs at a time; commits go on meanwhile.
+    /// nothing without a log. One checkpoint runs at a time; commits continue meanwhile.
     ///
     /// # Errors
-    /// What aborted the journal.
+    /// The error that aborted the journal.
     pub fn checkpoint(&self) -> Result<()> {
         let Some(side) = &self.log else {
             return self.failure.check();

@@ -40,7 +40,7 @@ pub(crate) struct Tag {
     /// Home location.
     pub(crate) block: u64,
     pub(crate) escaped: bool,
-    /// As many bits as the form stores.
+    /// The stored bits of the checksum.
     pub(crate) checksum: u32,
 }
 
@@ -123,7 +123,7 @@ impl Codec {
         (header.magic.get() == MAGIC).then_some(header)
     }
 
-    /// Whether the block has to be escaped in the log.
+    /// Whether the block must be escaped in the log.
     pub(crate) fn needs_escape(block: &[u8]) -> bool {
         block.starts_with(&MAGIC.to_be_bytes())
     }
@@ -293,7 +293,7 @@ impl Codec {
     }
 
     /// Whether the checksum of a commit block (versions 2 and 3) is right. The bytes after its
-    /// fields count as zeros, which is what was written there. So a block that was torn after its
+    /// fields count as zeros, because zeros were written there. So a block that was torn after its
     /// fields commits its transaction, as in the kernel.
     pub(crate) fn commit_is_good(&self, block: &[u8]) -> bool {
         if !self.has_checksums() {

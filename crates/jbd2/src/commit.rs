@@ -42,7 +42,7 @@ impl Journal {
     /// The caller holds no handle.
     ///
     /// # Errors
-    /// What aborted the journal, if it was aborted before the transaction was durable.
+    /// The error that aborted the journal, if that was before the transaction was durable.
     pub fn commit(&self, tid: Tid) -> Result<()> {
         assert_no_handle();
         self.commit_until(tid, State::Committed)
@@ -51,7 +51,7 @@ impl Journal {
     /// Waits until every change made so far is durable.
     ///
     /// # Errors
-    /// As [`commit`](Self::commit); also if nothing changed since the journal was aborted.
+    /// The error that aborted the journal, also if nothing changed since.
     pub fn commit_all(&self) -> Result<()> {
         match self.table.newest_changed() {
             Some(tid) => self.commit(tid),
@@ -59,12 +59,12 @@ impl Journal {
         }
     }
 
-    /// As [`commit_all`](Self::commit_all), and also waits for
+    /// Like [`commit_all`](Self::commit_all), and also waits for
     /// [`Host::after_commit`](crate::Host::after_commit): the blocks that the transaction freed may
     /// then be used again.
     ///
     /// # Errors
-    /// As [`commit_all`](Self::commit_all).
+    /// The error that aborted the journal.
     pub fn commit_and_settle(&self) -> Result<()> {
         match self.table.newest_changed() {
             Some(tid) => self.commit_until(tid, State::Completed),
@@ -76,7 +76,7 @@ impl Journal {
     /// has nothing to recover. No handle may start any more.
     ///
     /// # Errors
-    /// What aborted the journal.
+    /// The error that aborted the journal.
     pub fn close(&self) -> Result<()> {
         self.commit_and_settle()?;
         self.checkpoint()?;

@@ -17,7 +17,7 @@ macro_rules! counters {
         }
 
         impl Counters {
-            /// Their current values; each is read on its own.
+            /// Current values of all counters; each is read on its own.
             pub(crate) fn snapshot(&self) -> CounterValues {
                 CounterValues { $($name: self.$name.load(Ordering::Relaxed),)* }
             }

@@ -40,7 +40,7 @@ impl std::fmt::Display for Features {
 /// Result of the journal.
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// Why the journal refused or failed.
+/// Errors of the journal.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum Error {
     /// The device failed.
@@ -88,9 +88,9 @@ pub enum Error {
     /// A superblock field with an invalid value.
     #[error("journal superblock: {name} is {value}")]
     SuperblockField {
-        /// Its name, without `s_`.
+        /// Name of the field, without `s_`.
         name: &'static str,
-        /// Its value.
+        /// Value of the field.
         value: u32,
     },
     /// The superblock's checksum is wrong.
@@ -115,7 +115,7 @@ pub enum Error {
         sequence: u32,
         /// Block of the journal.
         block: u64,
-        /// What is wrong.
+        /// The defect.
         reason: Damage,
     },
     /// The log has a copy of a block that cannot be metadata.

@@ -3,11 +3,11 @@
 //! # How it works
 //! A recovery takes a fast commit to belong to the transaction after the last one in the log. So no
 //! commit may end while a fast commit is written; handles may start and end. A recovery reads the
-//! journal at all only if the superblock says so. The first leader sets this in the superblock.
+//! journal only if the superblock requires it. The first leader sets this in the superblock.
 //!
 //! The contents of a fast commit are fixed while no handle is open ([`FastCommitLeader::quiesce`]),
 //! so it never contains half an operation. Unlike a commit, a fast commit lets the same transaction
-//! go on.
+//! continue.
 //!
 //! Fast commits of a committed transaction are stale. The kernel ignores them, but `e2fsck` (1.47)
 //! then discards the whole log. So the commit erases the beginning of the area before any caller
@@ -58,7 +58,7 @@ impl Journal {
     /// commit has made the caller's changes durable. The caller holds no handle.
     ///
     /// # Errors
-    /// What aborted the journal.
+    /// The error that aborted the journal.
     pub fn begin_fast_commit(&self) -> Result<FastCommitStart<'_>> {
         assert_no_handle();
         let log = self.log().filter(|log| log.fast_commit_blocks() > 0);
@@ -99,7 +99,7 @@ impl FastCommitLeader<'_> {
     /// thread that may start one.
     ///
     /// # Errors
-    /// What aborted the journal.
+    /// The error that aborted the journal.
     pub fn quiesce<R>(&self, look: impl FnOnce(Option<NonZeroU8>) -> R) -> Result<R> {
         let table = &self.journal.table;
         let running = table.quiesce(&self.journal.failure)?;
@@ -113,8 +113,8 @@ impl FastCommitLeader<'_> {
         self.journal.table.requires_whole()
     }
 
-    /// Requires a whole commit for the transaction: what the leader took for this fast commit is in
-    /// none.
+    /// Requires a whole commit for the transaction, because no fast commit contains the records
+    /// that the leader took.
     pub fn require_whole(&self, reason: NonZeroU8) {
         self.journal.table.require_whole(reason);
     }

@@ -84,12 +84,14 @@ impl Handle {
         Ok(())
     }
 
-    /// As [`write_access`](Self::write_access). In addition, [`Buffer::committed`] gives the
-    /// content as of the last commit from now on, which separates what this transaction freed from
-    /// what was free before. Every change of such a buffer must go through this function.
+    /// Like [`write_access`](Self::write_access). In addition, [`Buffer::committed`] gives the
+    /// content as of the last commit from now on, which separates blocks that this transaction
+    /// freed from blocks that were free before. Every change of such a buffer must go through this
+    /// function.
     ///
     /// # Errors
-    /// As [`write_access`](Self::write_access).
+    /// [`Error::Aborted`](crate::Error::Aborted),
+    /// [`Error::OutOfCredits`](crate::Error::OutOfCredits).
     pub fn undo_access(&self, buffer: &Arc<Buffer>) -> Result<()> {
         buffer.keep_undo();
         self.write_access(buffer)
@@ -98,7 +100,8 @@ impl Handle {
     /// [`write_access`](Self::write_access), then locks the content for a change.
     ///
     /// # Errors
-    /// As [`write_access`](Self::write_access).
+    /// [`Error::Aborted`](crate::Error::Aborted),
+    /// [`Error::OutOfCredits`](crate::Error::OutOfCredits).
     pub fn modify<'b>(&self, buffer: &'b Arc<Buffer>) -> Result<BufferWrite<'b>> {
         self.write_access(buffer)?;
         Ok(buffer.write())
@@ -112,7 +115,8 @@ impl Handle {
     /// [`Host::after_commit`](crate::Host::after_commit) of this transaction.
     ///
     /// # Errors
-    /// As [`write_access`](Self::write_access).
+    /// [`Error::Aborted`](crate::Error::Aborted),
+    /// [`Error::OutOfCredits`](crate::Error::OutOfCredits).
     pub fn forget(&self, block: u64) -> Result<()> {
         self.journal.failure.check()?;
         let forgotten = self.trans.forget(block, self.journal.may_be_in_log(block));
@@ -180,7 +184,8 @@ impl Handle {
     /// include the changes so far without those that follow. Waits as [`Journal::start`] does.
     ///
     /// # Errors
-    /// As [`Journal::start`]. After an error the handle can only be dropped.
+    /// [`Error::TooManyCredits`], [`Error::Aborted`]. After an error the handle can only be
+    /// dropped.
     pub fn restart(&mut self, credits: u32) -> Result<()> {
         self.journal.check_credits(credits)?;
         if !self.ended {

@@ -49,7 +49,7 @@ pub struct Journal {
     host: OnceLock<Weak<dyn Host>>,
 }
 
-/// What only a journal with a log has.
+/// State of a journal with a log.
 #[derive(Debug)]
 pub(crate) struct LogSide {
     pub(crate) log: Log,
@@ -180,7 +180,7 @@ impl Journal {
     }
 
     /// Aborts the journal: no handle starts and nothing is written any more. The next recovery
-    /// finds what was committed.
+    /// finds all committed transactions.
     pub fn abort(&self, reason: &dyn Display) {
         self.fail(&Error::GivenUp(reason.to_string().into()));
     }

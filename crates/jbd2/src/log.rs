@@ -75,7 +75,7 @@ impl Log {
         self.superblock().oddity()
     }
 
-    /// Its features.
+    /// Features of the journal.
     #[must_use]
     pub fn features(&self) -> Incompat {
         self.superblock().incompat()
@@ -99,7 +99,7 @@ impl Log {
         self.block_size
     }
 
-    /// Where its blocks are on the device.
+    /// Places of its blocks on the device.
     #[must_use]
     pub fn layout(&self) -> &LayoutMap {
         &self.layout
@@ -206,7 +206,7 @@ impl Log {
         for (index, piece) in (0..).zip(pieces) {
             blocks.push((self.physical(self.block_at(position + index))?, *piece));
         }
-        // In runs: the end of the ring, or of a run of the layout, only splits the write.
+        // The end of the ring, or of a run of the layout, only splits the write.
         home::write_blocks(&*self.device, self.block_size, &blocks)
     }
 
@@ -253,7 +253,7 @@ impl Log {
     /// Writes blocks of the fast-commit area, from `index` on, without a flush.
     ///
     /// # Errors
-    /// As [`read_fast_commit`](Self::read_fast_commit).
+    /// [`Error::BlockRange`], [`Error::Device`].
     pub fn write_fast_commit(&self, index: u64, pieces: &[&[u8]]) -> Result<()> {
         let mut blocks = Vec::with_capacity(pieces.len());
         for (at, piece) in (index..).zip(pieces) {
@@ -265,7 +265,7 @@ impl Log {
     /// Erases the first block of the fast-commit area, durably.
     ///
     /// # Errors
-    /// As [`read_fast_commit`](Self::read_fast_commit).
+    /// [`Error::BlockRange`], [`Error::Device`].
     pub fn erase_fast_commits(&self) -> Result<()> {
         let at = self.physical(self.fast_commit_block(0)?)?;
         let zeros = vec![0; self.block_size as usize];

@@ -35,8 +35,7 @@ struct PendingBlock {
 #[derive(Debug, Default)]
 struct Inner {
     entries: BTreeMap<u64, PendingBlock>,
-    /// Blocks of which the log has a copy that a recovery would replay, with the tid of the newest
-    /// copy.
+    /// Blocks with a copy in the log that a recovery would replay, with the tid of the newest copy.
     in_log: NumberMap<u64, Tid>,
     /// Blocks that a checkpoint is writing now.
     in_flight: BTreeSet<u64>,

@@ -1,4 +1,4 @@
-//! States of a transaction, and what each of them allows.
+//! States of a transaction, and the actions that each of them admits.
 
 /// State of a transaction. See the diagram in [`transaction`](super).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -18,7 +18,7 @@ pub(crate) enum State {
     Completed,
 }
 
-/// What may be done in a transaction.
+/// An action in a transaction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Action {
     /// A handle starts.
@@ -39,7 +39,7 @@ impl State {
         Self::Completed,
     ];
 
-    /// What each state allows. Debug builds assert it.
+    /// The actions that each state admits. Debug builds assert it.
     const ADMITS: [(Self, &[Action]); 6] = [
         (Self::Running, &[Action::Start, Action::Change]),
         (Self::Locked, &[Action::Change]),

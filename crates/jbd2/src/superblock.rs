@@ -10,8 +10,8 @@ use crate::format::{
 };
 use crate::{Error, Result};
 
-/// Least size of a log, in blocks. The kernel requires more (1024); this is what the smallest
-/// transaction needs.
+/// Least size of a log, in blocks: enough for the smallest transaction. The kernel requires more
+/// (1024).
 const LEAST_LOG_BLOCKS: u32 = 32;
 
 /// Least size of a log that gives up blocks for a fast-commit area.

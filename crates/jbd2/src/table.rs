@@ -39,7 +39,7 @@ pub(crate) struct Inner {
     durable: Tid,
     /// Threads that wait here.
     sleepers: usize,
-    /// Those of them that wait to start a handle.
+    /// Sleepers that wait to start a handle.
     starters: usize,
     /// The log; `None` without one.
     space: Option<LogSpace>,
@@ -120,7 +120,7 @@ pub(crate) enum Entered {
     LogFull,
 }
 
-/// What a caller of commit has to do.
+/// The role of a caller of commit.
 pub(crate) enum CommitRole {
     /// Nothing: the transaction is durable, or nothing changed in it.
     Done,
@@ -298,7 +298,7 @@ impl Table {
         true
     }
 
-    /// Adds credits for a handle that reserved too few, so that its change can go on. They may
+    /// Adds credits for a handle that reserved too few, so that its change can continue. They may
     /// exceed a transaction's limit, but never the log.
     ///
     /// # Errors

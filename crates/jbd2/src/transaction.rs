@@ -26,8 +26,8 @@
 //!
 //! A credit reserves one block in the log. A handle starts with its credits. A buffer that joins
 //! turns one credit into a member, and the end of the handle returns the rest. So the sum of
-//! credits and members bounds what a commit has to write, and it changes only where handles start
-//! and end.
+//! credits and members bounds the size of a commit, and it changes only where handles start and
+//! end.
 //!
 //! A transaction in which nothing changed is not committed. It stays the running one, so that
 //! sequence numbers in the log have no gaps.

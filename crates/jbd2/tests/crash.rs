@@ -111,7 +111,7 @@ impl Worker {
     }
 }
 
-/// A workload and what happened on the device.
+/// A workload and its requests to the device.
 struct Run {
     base: MemoryDevice,
     log: RecordLog,

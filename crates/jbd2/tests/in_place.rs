@@ -32,7 +32,7 @@ fn a_commit_writes_blocks_in_place_and_calls_the_host() {
     assert_eq!((at_home(&*device, 5), at_home(&*device, 6)), (7, 8));
     assert_eq!(*notes.committed.lock().unwrap(), [tid]);
     assert_eq!(journal.durable_tid(), tid);
-    // Nothing changed: there is no commit, and the same tid goes on.
+    // Nothing changed: there is no commit, and the same tid continues.
     journal.commit_all().unwrap();
     journal.commit(tid + 1).unwrap();
     drop(journal.start(1).unwrap());

@@ -1,4 +1,4 @@
-//! Journals that the kernel wrote: a scan finds what debugfs shows.
+//! Journals that the kernel wrote: a scan finds the transactions that debugfs shows.
 #![allow(clippy::unwrap_used)]
 
 use std::sync::Arc;

@@ -1,5 +1,5 @@
-//! Transactions with a log: what a recovery restores, and what the next transaction may do during a
-//! commit.
+//! Transactions with a log: the blocks that a recovery restores, and the changes of the next
+//! transaction during a commit.
 
 #![allow(clippy::unwrap_used)]
 
@@ -78,7 +78,7 @@ fn a_transaction_alone_supersedes_the_log_before_it() {
 #[test]
 fn a_commit_block_replaces_zeros() {
     let device = formatted(LOG);
-    // What an older journal left in the log.
+    // Leftovers of an older journal in the log.
     let old = vec![7; BLOCK as usize];
     for block in 1..LOG {
         let (block, _) = layout(LOG).find(block).unwrap();

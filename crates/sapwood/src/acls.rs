@@ -1,7 +1,7 @@
 //! ACLs that an inode has and its source lacks.
 //!
 //! A new inode inherits the default ACL of its directory, and an existing one keeps its own. A copy
-//! that keeps attributes has those of its source alone, so it loses the others.
+//! that keeps attributes has only the ACLs of its source, so it loses the others.
 //!
 //! Without its access list an inode has the rights of its mode, in which the mask of the list has
 //! become the bits of the owning group. So the mode becomes [`private`] first. The caller sets the
@@ -41,7 +41,7 @@ pub(crate) fn private(perm: u32) -> u32 {
 /// the mode became [`private`].
 ///
 /// # Errors
-/// Those of `allow`; as [`FileSystem::setattr`] and [`FileSystem::removexattr`].
+/// The errors of `allow`, and of [`FileSystem::setattr`] and [`FileSystem::removexattr`].
 pub(crate) fn remove_absent(
     fs: &dyn FileSystem,
     attr: &Attr,

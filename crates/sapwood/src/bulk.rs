@@ -1,20 +1,20 @@
 //! Many files at once, put into a mounted image by the daemon that serves the mount.
 //!
 //! # How it works
-//! A program that creates a file in a mount sends the kernel, and the kernel the daemon, some
-//! requests for each. A client of this module sends the daemon the files instead, through a socket
+//! Creating a file in a mount takes several requests from the program to the kernel, and from the
+//! kernel to the daemon. A client of this module sends the files to the daemon through a socket
 //! ([`sapwood_fuse::bulk`]), and the daemon makes them in process, with the rights of the client.
-//! The client reads its archive or directory itself, so its own rights decide what is read, and the
-//! daemon, which may be confined and run as another user, parses no archive.
+//! The client reads its archive or directory itself, with its own rights. The daemon, which may be
+//! confined and run as another user, parses no archive.
 //!
 //! - Client to daemon ([`entries`]): whether it copies (1 byte), its umask (4 bytes), then entries,
 //!   and a mark of the end. A client that ends without it has failed, or was interrupted: then the
 //!   daemon stops after the last whole file.
-//! - Daemon to client ([`message`]): what it left out, how far it is, and the result.
+//! - Daemon to client ([`message`]): names that it left out, its progress, and the result.
 //!
 //! The name of a client's socket contains the version of this protocol
-//! ([`sapwood_fuse::bulk::connect`]). Numbers are in the machine's byte order, as both are on one
-//! machine.
+//! ([`sapwood_fuse::bulk::connect`]). Numbers are in the byte order of the machine, which both
+//! share.
 
 mod daemon;
 mod entries;
@@ -35,12 +35,12 @@ const BUFFER: usize = 256 << 10;
 /// `f_type` of FUSE.
 const FUSE: u64 = 0x6573_5546;
 
-/// What a client wants.
+/// The work that a client requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Work {
     /// Entries of an archive.
     Extract,
-    /// A copy that keeps what the client may keep.
+    /// A copy that keeps the metadata that the client may keep.
     Copy,
 }
 

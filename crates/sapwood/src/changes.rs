@@ -27,7 +27,7 @@ use contexts::Contexts;
 /// Names and values of extended attributes.
 pub(crate) type Xattrs = Vec<(Vec<u8>, Vec<u8>)>;
 
-/// Attributes that a source says of an inode.
+/// A source's attributes of an inode.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Attributes {
     /// Permission, set-id and sticky bits.
@@ -36,7 +36,7 @@ pub(crate) struct Attributes {
     pub(crate) gid: u32,
     /// Last change of the content.
     pub(crate) mtime: Timestamp,
-    /// Last access; `None`: that of the last change.
+    /// Last access; `None`: same as the last change.
     pub(crate) atime: Option<Timestamp>,
     pub(crate) xattrs: Xattrs,
 }
@@ -159,20 +159,20 @@ impl Changes {
         self.all_root = true;
     }
 
-    /// Owners in a range become those of another range. The first range that has an owner counts;
-    /// an owner in none stays.
+    /// Maps a range of owners to another range. The first range that contains an owner counts; an
+    /// owner in none stays.
     pub fn map_uids(&mut self, range: IdRange) {
         self.uids.push(range);
     }
 
-    /// As [`map_uids`](Self::map_uids), for groups.
+    /// Like [`map_uids`](Self::map_uids), for groups.
     pub fn map_gids(&mut self, range: IdRange) {
         self.gids.push(range);
     }
 
-    /// Leaves out what a pattern matches, with everything below it. `*`, `?`, `[a-z]` and `{a,b}`
-    /// match within a name, `**` any number of directories. A pattern without a slash matches
-    /// names anywhere, another one paths from the root.
+    /// Leaves out matches of a pattern, with everything below them. `*`, `?`, `[a-z]` and `{a,b}`
+    /// match within a name, `**` any number of directories. A pattern without a slash matches names
+    /// anywhere, another one paths from the root.
     ///
     /// # Errors
     /// [`ChangeError::Pattern`].

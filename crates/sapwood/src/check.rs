@@ -14,12 +14,12 @@ use crate::image::{self, OpenError, named};
 use crate::options::Options;
 use crate::progress::{OnProgress, Progress};
 
-/// How much is checked.
+/// The extent of a check.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CheckOptions {
     /// Read all data too, and compare every copy with its checksums (btrfs; ext4 has none of data).
     pub data: bool,
-    /// Findings that are kept; further ones are counted.
+    /// Number of findings that are kept; further ones are counted.
     pub max_findings: usize,
     /// The other devices of a btrfs over several devices.
     pub devices: Vec<PathBuf>,
@@ -35,25 +35,25 @@ impl Default for CheckOptions {
     }
 }
 
-/// What a check found.
+/// The result of a check.
 #[derive(Debug, Clone)]
 pub struct CheckReport {
     /// Nothing is wrong. There may be warnings.
     pub clean: bool,
-    /// What was found, warnings included.
+    /// All findings, including warnings.
     pub findings: Vec<CheckFinding>,
-    /// Number of findings that were not kept.
+    /// Number of further findings.
     pub suppressed: u64,
 }
 
-/// Something that a check found.
+/// A finding of a check.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CheckFinding {
-    /// Its kind, as a word that stays the same from version to version.
+    /// Kind of the finding, as a word that stays the same from version to version.
     pub code: &'static str,
     /// Every reader copes with it: nothing is lost or in danger.
     pub warning: bool,
-    /// What is wrong, with the block, key or inode.
+    /// Description, with the block, key or inode.
     pub text: String,
 }
 

@@ -16,7 +16,7 @@
 use parking_lot::{Condvar, Mutex};
 use sapwood_block::{Device, Result};
 
-/// Bytes of a stream that is complete. The host can use large pages for one write of so many.
+/// Bytes of a complete stream. The host can use large pages for one write of this size.
 const STREAM: usize = 512 << 10;
 /// Bytes from which a write is not short.
 pub(crate) const SHORT: usize = 64 << 10;
@@ -101,7 +101,7 @@ impl Coalesced {
     /// Takes a short write. A stream that has to be written back for it goes to `below`.
     ///
     /// # Errors
-    /// Those of `below`: a stream was not written back, and stays.
+    /// The errors of `below`: a stream was not written back, and stays.
     pub(crate) fn write(&self, below: &dyn Device, offset: u64, bufs: &[&[u8]]) -> Result<()> {
         let len: u64 = bufs.iter().map(|buf| buf.len() as u64).sum();
         self.write_back(below, offset, len)?;
@@ -115,7 +115,7 @@ impl Coalesced {
     /// Writes back all streams that overlap a range of the device.
     ///
     /// # Errors
-    /// Those of `below`: a stream was not written back, and stays.
+    /// The errors of `below`: a stream was not written back, and stays.
     pub(crate) fn write_back(&self, below: &dyn Device, offset: u64, len: u64) -> Result<()> {
         let range = (offset, offset.saturating_add(len));
         let mut streams = self.streams.lock();
@@ -212,7 +212,7 @@ mod tests {
         coalesced.write_back(&device, 8191, 1).unwrap();
         assert_eq!((read(&device, 0), read(&device, 4096)), (1, 2));
         assert_eq!(read(&device, 65536), 0);
-        // A write over what waits comes after it.
+        // A write over a waiting one is executed after it.
         coalesced.write(&device, 65536, &[&[4; BLOCK]]).unwrap();
         coalesced.write_back(&device, 0, u64::MAX).unwrap();
         assert_eq!(read(&device, 65536), 4);

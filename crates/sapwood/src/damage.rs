@@ -1,9 +1,9 @@
-//! Reading files around what cannot be read of them.
+//! Reads files around unreadable parts.
 //!
 //! # How it works
 //! A read that fails is halved, until only ranges of at most [`UNIT`] bytes fail. Those are the
-//! damage. Reading ends after the first ones, unless the caller asks to go on. Where the map
-//! of a file is damaged, so that no data can be searched for, the search goes on at the next offset
+//! damage. Reading ends after the first ones, unless the caller asks to continue. Where the map of
+//! a file is damaged, so that no data can be searched for, the search continues at the next offset
 //! from which it succeeds.
 
 use std::fmt;
@@ -106,7 +106,7 @@ impl std::error::Error for Damage {
     }
 }
 
-/// What of a file could not be read, and whether reading goes on after it.
+/// The unreadable parts of a file, and whether reading continues after one.
 #[derive(Debug, Default)]
 pub(crate) struct Salvage {
     goes_on: bool,
@@ -143,7 +143,7 @@ impl Salvage {
         }
     }
 
-    /// Length of what was read of a file of `size` bytes.
+    /// Length of the part that was read of a file of `size` bytes.
     pub(crate) fn length(&self, size: u64) -> u64 {
         let first = self.found.as_ref().and_then(|found| found.ranges.first());
         match first {
@@ -162,7 +162,7 @@ impl Salvage {
         self.found.is_some()
     }
 
-    /// What could not be read.
+    /// The unreadable parts.
     pub(crate) fn found(self) -> Option<Damage> {
         self.found
     }
@@ -272,10 +272,10 @@ pub(crate) fn read_data<'r, C: Content>(
     }
 }
 
-/// As [`read_data`], of a file whose range `range` is read without a search for data.
+/// Does [`read_data`] in the range `range` of a file, without a search for data.
 ///
 /// # Errors
-/// As [`read_data`].
+/// The errors of [`read_data`].
 pub(crate) fn read_range<'r, C: Content>(
     content: &'r C,
     range: Range<u64>,
@@ -344,7 +344,7 @@ impl<C: Content> Reading<'_, C> {
         Ok(Next::Goes)
     }
 
-    /// Reads what can be read of a range that cannot be read at once.
+    /// Reads the readable parts of a range that cannot be read at once.
     fn around(&mut self, at: u64, end: u64, cause: Cause) -> Result<Next, C::Error> {
         let unit = UNIT as u64;
         if end - at <= unit {
@@ -434,7 +434,7 @@ mod tests {
         }
     }
 
-    /// What is read, with what was found.
+    /// The ranges that were read, and the unreadable parts.
     fn read(file: &Damaged, goes_on: bool) -> (Vec<Range<u64>>, Salvage) {
         let mut salvage = Salvage::new(goes_on, Stop::new());
         let mut pieces: Vec<Range<u64>> = Vec::new();

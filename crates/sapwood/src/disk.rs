@@ -339,7 +339,7 @@ impl DiskBuilder {
         fixed.write(path, progress)
     }
 
-    /// A UUID that follows from what is put into the disk.
+    /// A UUID derived from the contents of the disk.
     fn hashed(&self) -> Result<[u8; 16]> {
         let mut parts = Vec::new();
         for partition in &self.partitions {
@@ -439,7 +439,7 @@ impl DiskBuilder {
         Ok(())
     }
 
-    /// A UUID that follows from that of the disk, if that was given.
+    /// A UUID derived from the disk's, if that was given.
     fn derived(&self, index: usize, what: &str) -> Option<[u8; 16]> {
         let what = format!("partition {index}: {what}");
         Some(derived_uuid(&self.uuid?, &what))

@@ -3,18 +3,18 @@
 //! # How it works
 //! The tree is walked depth first, each directory in the order of its names' bytes, so that the
 //! same tree gives the same bytes. With a base ([`ExportOptions::since`]) both trees are walked
-//! together. What is equal in both is left out, and what only the base has becomes a whiteout of
-//! the OCI image specification: an entry `.wh.NAME`, or `.wh..wh..opq` where a directory keeps
-//! nothing that the base had in it. Whiteouts come before all other entries of their directory.
+//! together. Names that are equal in both are left out, and a name that only the base has becomes a
+//! whiteout of the OCI image specification: an entry `.wh.NAME`, or `.wh..wh..opq` for a directory
+//! that keeps none of the base's names. Whiteouts come before all other entries of their directory.
 //!
 //! The first name of an inode has its content, and every further one is a hard link to it. If
 //! anything about an inode with several names changed, all of its names are exported.
 //!
-//! Headers are ustar with pax records for what ustar cannot express: fractions of seconds, long
-//! names, large numbers, extended attributes and ACLs. Access times are left out. Files with
+//! Headers are ustar with pax records for values that ustar cannot express: fractions of seconds,
+//! long names, large numbers, extended attributes and ACLs. Access times are left out. Files with
 //! holes are stored in GNU tar's sparse format (`holes`), in layers only on request.
 //!
-//! The length of a file is in its header, so what of it cannot be read becomes zeros (`damage`).
+//! The length of a file is in its header, so unreadable parts of it become zeros (`damage`).
 
 mod compare;
 mod entry;
@@ -170,10 +170,10 @@ fn at_base(path: &[u8]) -> impl Fn(vfs::Error) -> ExportError {
 }
 
 impl FileSystem {
-    /// Writes everything below the directory `path`, and its own attributes as the entry `./`, as
-    /// a tar archive. The same tree, with the same holes, gives the same bytes. A file or directory
-    /// that cannot be read is reported to `progress`, and the export goes on. An empty `lost+found`
-    /// at the root of an ext4 image belongs to the format, and is left out.
+    /// Writes everything below the directory `path`, and its own attributes as the entry `./`, as a
+    /// tar archive. The same tree, with the same holes, gives the same bytes. A file or directory
+    /// that cannot be read is reported to `progress`, and the export continues. An empty
+    /// `lost+found` at the root of an ext4 image belongs to the format, and is left out.
     ///
     /// # Errors
     /// [`ExportError`].
@@ -280,7 +280,7 @@ impl<'a, W: Write> Export<'a, '_, '_, W> {
         Ok(())
     }
 
-    /// Exports what a name in a directory is. A directory is returned, to be walked.
+    /// Exports the file at a name in a directory. A directory is returned, to be walked.
     fn name(
         &mut self,
         level: &Level<'a>,
@@ -304,7 +304,7 @@ impl<'a, W: Write> Export<'a, '_, '_, W> {
         self.level(node, old, path).map(Some)
     }
 
-    /// Reports what could not be read.
+    /// Reports the unreadable parts.
     fn damaged(&mut self, error: &ExportError) {
         self.damaged += 1;
         (self.progress)(Progress::Failed(error));
@@ -435,7 +435,7 @@ fn is_damage(error: &vfs::Error) -> bool {
     matches!(error, vfs::Error::Io(_) | vfs::Error::Corrupt(_))
 }
 
-/// Two files of which one cannot be read are not the same: the export reports it.
+/// Two files are not the same if one cannot be read: the export reports it.
 fn not_same(error: vfs::Error) -> vfs::Result<bool> {
     if is_damage(&error) {
         Ok(false)

@@ -1,7 +1,7 @@
 //! Metadata of files from a list: BSD mtree, or the dump format of composefs.
 //!
-//! A list gives the files that sources made their owners, modes, times and attributes, and makes
-//! what a source of an ordinary user cannot have: device nodes, and whatever else has no content.
+//! A list changes owners, modes, times and attributes of the sources' files, and creates files that
+//! an ordinary user's source cannot have: device nodes, and other files without content.
 
 mod composefs;
 mod mtree;
@@ -75,7 +75,7 @@ type Result<T, E = ManifestError> = std::result::Result<T, E>;
 
 /// Most bytes of a path, as in a system call.
 const PATH_MAX: usize = 4095;
-/// What is wrong with a longer one.
+/// The error of a longer path.
 const LONG: &str = "a path of more than 4095 bytes";
 
 /// Where the path of an item begins.
@@ -87,7 +87,7 @@ struct Above {
     depth: usize,
 }
 
-/// What a list says of a file. What it does not say stays as it is.
+/// A file in the list. Fields that it leaves out stay as they are.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Item {
     /// The directory that the path begins in; `None` is the root.
@@ -257,7 +257,7 @@ impl Cause {
 struct Work<'a> {
     fs: &'a dyn vfs::FileSystem,
     changes: &'a Changes,
-    /// Of what the list makes without a time.
+    /// Time of files that the list creates without one.
     time: Timestamp,
     /// Times of directories in which something is made.
     passed: BTreeMap<Ino, (Timestamp, Timestamp)>,
@@ -280,7 +280,7 @@ impl<'a> Work<'a> {
         self.below(Rc::new(HeldInode::root(self.fs)?), path)
     }
 
-    /// As [`parent`](Self::parent), of a path below a directory.
+    /// The [`parent`](Self::parent) of a path below a directory.
     fn below<'p>(
         &self,
         top: Rc<HeldInode<'a>>,
@@ -357,7 +357,7 @@ impl<'a> Work<'a> {
         self.make(item, &dir, name)
     }
 
-    /// Whether what exists needs only other attributes.
+    /// Whether an existing file needs only other attributes.
     fn is_same(&self, item: &Item, found: &HeldInode<'_>) -> vfs::Result<bool> {
         Ok(match &item.kind {
             Some(ItemKind::Symlink(target)) if found.attr().kind == FileKind::Symlink => {
@@ -425,7 +425,7 @@ impl<'a> Work<'a> {
         };
         let made = self.fs.create(&who, dir.ino(), name, what, perm);
         let node = HeldInode::new(self.fs, made?);
-        // The default ACL of the directory is that of another source.
+        // The default ACL of the directory comes from another source.
         let removed = acls::remove_absent(self.fs, node.attr(), &item.xattrs, || Ok(()));
         if removed? || node.attr().perm & 0o777 != perm & 0o777 {
             let mode = SetAttr {
@@ -455,7 +455,7 @@ impl<'a> Work<'a> {
         self.passed.entry(attr.ino).or_insert(times);
     }
 
-    /// Gives an inode what the list says: the owner first, because a change of it drops
+    /// Gives an inode the list's metadata: the owner first, because a change of it drops
     /// capabilities.
     fn finish(&self, ino: Ino, kind: FileKind, item: &Item, made: bool) -> Result<(), Cause> {
         let owner = SetAttr {
@@ -511,8 +511,8 @@ struct Wrong {
     what: &'static str,
 }
 
-/// A text with escapes: `\x41`, `\101`, and letters after a backslash, of which `letter` knows the
-/// meaning. `None` if an escape is not complete.
+/// A text with escapes: `\x41`, `\101`, and letters after a backslash, with the meaning that
+/// `letter` returns. `None` if an escape is not complete.
 fn unescaped(text: &[u8], letter: fn(u8) -> u8) -> Option<Vec<u8>> {
     let mut plain = Vec::with_capacity(text.len());
     let mut rest = text;

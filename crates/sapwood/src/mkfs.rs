@@ -1,6 +1,6 @@
 //! Making a file system on a device, and the options of it.
 //!
-//! Each option is declared once ([`table`]), with what it means for each format. The declaration
+//! Each option is declared once ([`table`]), with its meaning for each format. The declaration
 //! gives parsing, the help of `sapwood mkfs`, `sapwood mkfs-options`, `docs/mkfs-options.md` and
 //! the error for an option of the other format.
 
@@ -227,9 +227,9 @@ impl MkfsOptions {
         self.root_owner = Some((uid, gid));
     }
 
-    /// Chooses what is not chosen for an image with room for everything, which shrinks to about
-    /// `content` bytes of files once it holds them, with so many inodes at least. Returns the size
-    /// of the image until then. It is sparse.
+    /// Sets unset sizes for an image with room for everything, which shrinks to about `content`
+    /// bytes of files once it holds them, with at least `inodes` inodes. Returns the size of the
+    /// image until then. It is sparse.
     pub(crate) fn size_to_shrink(&mut self, content: u64, inodes: u64) -> u64 {
         let expected = content.saturating_add(inodes.saturating_mul(1024));
         match self.kind {
@@ -247,13 +247,13 @@ impl MkfsOptions {
                 let journal = ext4_mkfs::usual_journal(expected / unit, block);
                 let journal = *ext4.journal_size.get_or_insert(journal);
                 // An inode may take a block of its own for names or attributes. More room than that
-                // costs time: what stands behind the tables of groups that go is moved.
+                // costs time: data after the tables of removed groups is moved.
                 let most = content / 8 * 9 + inodes.saturating_mul(4096);
                 // Tables of inodes are a quarter of a group at most.
                 let size = (most / 3).saturating_mul(4).saturating_add(journal);
                 let size = size.saturating_add(64 << 20) & !0xf_ffff;
                 if ext4.inodes.is_none() && ext4.bytes_per_inode.is_none() {
-                    // As many in each group as the groups need that remain.
+                    // As many in each group as the remaining groups need.
                     let group = ext4.blocks_per_group.map_or(8 * unit, u64::from) * unit;
                     let remaining = (content / group).max(1);
                     let each = inodes.div_ceil(remaining).min(8 * unit);

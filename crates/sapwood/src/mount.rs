@@ -145,7 +145,7 @@ pub fn serve_bulk(session: &Session, fs: Arc<dyn FileSystem>) {
     session.serve_bulk(Arc::new(bulk::Daemon::new(fs)));
 }
 
-/// What is settled before the image is opened.
+/// The parts of a mount that are settled before the image is opened.
 struct Prepared {
     image: PathBuf,
     options: Options,
@@ -202,7 +202,7 @@ impl Prepared {
                 })
             }
             Err(error) => {
-                // Nothing was changed yet; what failed is the mount.
+                // Nothing was changed yet; the error belongs to the mount.
                 let _ = fs.unmount();
                 Err(error.into())
             }

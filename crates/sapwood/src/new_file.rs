@@ -4,9 +4,9 @@
 //! - The file has no name while it is written (`O_TMPFILE`), so it ends with the process, whatever
 //!   ends that. [`NewFile::finish`] makes it durable and links its name.
 //! - Where the host's file system has no such files, or `/proc` cannot name them, the file has a
-//!   temporary name. A program that a signal ends calls [`abandon`], which removes these names. It
-//!   is told before there is one ([`before_temporary_names`]): until then a signal that ends the
-//!   process at once leaves nothing.
+//!   temporary name. A program that a signal ends calls [`abandon`], which removes these names. The
+//!   program is notified before there is one ([`before_temporary_names`]): until then a signal that
+//!   ends the process at once leaves nothing.
 //! - A file that has the name already is refused, or replaced if the caller asks for it. It is
 //!   locked from the start, so an image in use is never replaced. No system call links a file over
 //!   another one: the new file gets a temporary name, which is renamed at once.
@@ -30,7 +30,7 @@ use uuid::Uuid;
 
 use renamed::Renamed;
 
-/// What temporary names begin with.
+/// Prefix of temporary names.
 const PREFIX: &str = ".sapwood-";
 
 /// Why a file was not made, or did not get its name.

@@ -231,8 +231,8 @@ impl OciImage {
         self.layers.len()
     }
 
-    /// Hands the entries of a layer, counted from the lowest one, to `work`. The blob is verified
-    /// when it returns; an error of a blob that is not what it should be takes precedence.
+    /// Passes the entries of a layer, counted from the lowest one, to `work`. The blob is verified
+    /// when it returns; an error of a wrong blob takes precedence.
     ///
     /// # Errors
     /// [`OciError`].

@@ -307,13 +307,13 @@ impl Options {
         Ok(())
     }
 
-    /// What they mean for the mount.
+    /// Their meaning for the mount.
     #[must_use]
     pub fn mounting(&self) -> &Mounting {
         &self.mount
     }
 
-    /// What they mean for btrfs.
+    /// Their meaning for btrfs.
     ///
     /// # Errors
     /// [`OptionError::Foreign`].
@@ -322,7 +322,7 @@ impl Options {
         Ok(self.btrfs.clone())
     }
 
-    /// What they mean for ext4.
+    /// Their meaning for ext4.
     ///
     /// # Errors
     /// [`OptionError::Foreign`].
@@ -340,7 +340,7 @@ impl Options {
         self.unflushed
     }
 
-    /// What makes an image small when it shrinks after it was filled with about `bytes`.
+    /// Keeps an image compact that shrinks after it was filled with about `bytes`.
     pub(crate) fn shrinking_later(mut self, bytes: u64) -> Self {
         self.ext4.dense = true;
         self.btrfs.largest_chunk = Some((bytes / 16).clamp(16 << 20, 1 << 30));

@@ -2,8 +2,9 @@
 //!
 //! # How it works
 //! An image is built as a raw file without a name, and then written in the wanted format into
-//! another such file, which gets the name. What is written depends on the bytes of the image, and for VHD on
-//! a UUID and a time: not on the holes of the raw file, the number of threads, or the machine.
+//! another such file, which gets the name. The output depends on the bytes of the image, and for
+//! VHD on a UUID and a time: not on the holes of the raw file, the number of threads, or the
+//! machine.
 
 mod android;
 mod qcow2;
@@ -124,7 +125,7 @@ pub enum OutputError {
 
 type Result<T> = std::result::Result<T, OutputError>;
 
-/// What a format records besides the bytes of the disk.
+/// Fields of a format besides the bytes of the disk.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Identity {
     pub(crate) uuid: [u8; 16],

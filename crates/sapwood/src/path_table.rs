@@ -34,7 +34,7 @@ impl PathTable {
         self.nodes.get(above.0)?.get(name).copied()
     }
 
-    /// As [`child`](Self::child); a name that is not there is added.
+    /// Like [`child`](Self::child); a missing name is added.
     pub(crate) fn add(&mut self, above: PathId, name: &[u8]) -> PathId {
         if let Some(known) = self.child(above, name) {
             return known;
@@ -85,7 +85,7 @@ type Names<'t> = btree_map::Iter<'t, Box<[u8]>, PathId>;
 #[derive(Debug)]
 pub(crate) struct Walk<'t> {
     table: &'t PathTable,
-    /// Paths that the walk is in, and what is left of the names in each.
+    /// Paths on the walk's stack, and the remaining names in each.
     open: Vec<(PathId, Names<'t>)>,
     begun: bool,
 }

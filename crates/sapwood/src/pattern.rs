@@ -40,7 +40,7 @@ impl Pattern {
         Self::read(text, false)
     }
 
-    /// As [`new`](Self::new); lower and upper case are alike.
+    /// Like [`new`](Self::new), ignoring case.
     #[must_use]
     pub fn ignoring_case(text: &[u8]) -> Self {
         Self::read(text, true)
@@ -87,7 +87,7 @@ impl Pattern {
     pub fn matches(&self, name: &[u8]) -> bool {
         let name = units(name, self.ignore_case);
         let (mut part, mut at) = (0, 0);
-        // The last `*`, and the place in the name that follows what it has taken.
+        // The last `*`, and the place in the name after the part that it matched.
         let mut retry: Option<(usize, usize)> = None;
         while at < name.len() || part < self.parts.len() {
             match (self.parts.get(part), name.get(at)) {
@@ -134,7 +134,7 @@ impl Part {
     }
 }
 
-/// The set that follows an opening bracket, and what follows the set.
+/// The set after an opening bracket, and the rest of the pattern.
 fn set(text: &[Unit]) -> Option<(Part, &[Unit])> {
     let is = |unit: Option<&Unit>, wanted: char| unit == Some(&Unit(u32::from(wanted)));
     let outside = is(text.first(), '!') || is(text.first(), '^');

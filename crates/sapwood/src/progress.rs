@@ -1,4 +1,4 @@
-//! What a long operation reports to its caller.
+//! Reports of a long operation to its caller.
 
 use std::error::Error;
 use std::fmt::Display;
@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 pub enum Progress<'p> {
     /// A phase is this far.
     Done {
-        /// What the operation does, as a word for people.
+        /// The activity, as a word for people.
         phase: &'static str,
         /// Number of things that are done in this phase.
         done: u64,
@@ -49,8 +49,8 @@ pub fn ignore(_: Progress<'_>) {}
 
 /// Asks a long operation to end early. Clones are the same request.
 ///
-/// The operation completes the step that it is in, and returns with
-/// [`Interrupted`](std::io::ErrorKind::Interrupted). What it did until then stays.
+/// The operation completes its current step, and returns with
+/// [`Interrupted`](std::io::ErrorKind::Interrupted). Its changes until then stay.
 #[derive(Debug, Clone, Default)]
 pub struct Stop(Arc<AtomicBool>);
 

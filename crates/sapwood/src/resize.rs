@@ -187,8 +187,8 @@ pub fn resize_reproducibly(
     resize_image(image, size, 0, progress)
 }
 
-/// As [`resize`], for an image that is not complete yet. The smallest size of an ext4 leaves so
-/// many inodes free.
+/// Resizes like [`resize`], for an image that is not complete yet. The smallest size of an ext4
+/// leaves this many inodes free.
 pub(crate) fn resize_new(
     new: &NewFile,
     size: NewSize,
@@ -372,8 +372,8 @@ impl<'p> OpenImage<'p> {
         Ok(())
     }
 
-    /// Cuts a file to the size of its file system. Another device discards what the file system,
-    /// which had `before` bytes, gave up.
+    /// Cuts a file to the size of its file system. On another device, discards space that the file
+    /// system, which had `before` bytes, no longer uses.
     fn cut(&mut self, size: u64, before: u64) -> Result<(), ResizeError> {
         let end = before.min(self.device.size());
         if self.file && size < self.device.size() {

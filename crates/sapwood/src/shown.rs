@@ -2,7 +2,7 @@
 
 use crate::vfs::FileKind;
 
-/// Bytes of a name as text: what is not printable becomes an escape.
+/// Bytes of a name as text: unprintable characters become escapes.
 #[must_use]
 pub fn name(bytes: &[u8]) -> String {
     let mut text = String::with_capacity(bytes.len());
@@ -21,7 +21,7 @@ pub fn name(bytes: &[u8]) -> String {
     text
 }
 
-/// What file(1) calls the kind.
+/// The name of the kind in file(1).
 #[must_use]
 pub fn kind(kind: FileKind) -> &'static str {
     match kind {

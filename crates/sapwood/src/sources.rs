@@ -67,7 +67,7 @@ enum Source {
     LayerTar(Input),
 }
 
-/// What the files of sources take.
+/// Size of the sources' files.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Need {
     pub(crate) entries: u64,
@@ -75,7 +75,7 @@ pub(crate) struct Need {
     pub(crate) bytes: u64,
 }
 
-/// What filling an image left out.
+/// Names that filling an image left out.
 #[derive(Debug, Default)]
 pub(crate) struct Filled {
     /// The report of the directories.
@@ -345,9 +345,9 @@ impl Sources {
         Ok(all.end())
     }
 
-    /// What the files take. A stream is copied to a file for that, unless the image has a size:
-    /// then the stream does not count. If the image is to depend on the
-    /// sources alone, what the host's file system says of holes does not count.
+    /// The size of the files. A stream is copied to a file for that, unless the image has a size:
+    /// then the stream does not count. For a reproducible image, the holes in the host's file
+    /// system do not count.
     pub(crate) fn need(&self, sized: bool) -> Result<Need, BuildError> {
         let mut need = Need::default();
         for path in &self.manifests {
@@ -409,7 +409,7 @@ impl Need {
             let entries = match (top.take(), waiting.pop()) {
                 (Some(top), _) => top,
                 (None, None) => return Ok(()),
-                // The copy meets the same error, and reports what it leaves out.
+                // The copy meets the same error, and reports the names that it leaves out.
                 (None, Some(dir)) => match fs::read_dir(dir) {
                     Ok(entries) => entries,
                     Err(_) => continue,

@@ -122,7 +122,7 @@ pub struct PathFlags {
     pub path: PathBuf,
     /// The flags that are added to those that it has.
     pub flags: InodeFlags,
-    /// Its data has no checksums. No flag of the interface between program and kernel says so.
+    /// The data has no checksums. The interface between program and kernel has no flag for this.
     pub nodatasum: bool,
 }
 
@@ -196,7 +196,7 @@ fn below_root(path: &Path) -> Result<PathBuf, StorageError> {
 pub struct Storage {
     subvolumes: Vec<NewSubvolume>,
     compress: Option<String>,
-    /// What matches a pattern is compressed so; the last one counts.
+    /// Compression of files that match a pattern; the last one counts.
     patterns: Vec<(Glob, String)>,
     flags: Vec<PathFlags>,
     dedupe: bool,
@@ -301,7 +301,7 @@ impl Storage {
         }
     }
 
-    /// Creates what the sources are put into. It belongs to `owner` unless a source has it.
+    /// Creates the subvolumes for the sources. They belong to `owner` unless a source has them.
     pub(crate) fn begin(&self, fs: &FileSystem, owner: (u32, u32)) -> Result<(), StorageError> {
         self.check(fs.kind())?;
         subvolumes::create(fs, &self.subvolumes, owner)

@@ -33,7 +33,7 @@ impl<'a> HeldInode<'a> {
     /// The root directory.
     ///
     /// # Errors
-    /// What reading its attributes says.
+    /// The errors of reading its attributes.
     pub(crate) fn root(fs: &'a dyn FileSystem) -> Result<Self> {
         let attr = fs.getattr(fs.root())?;
         Ok(Self {
@@ -70,7 +70,7 @@ impl<'a> HeldInode<'a> {
     /// Finds a name in this directory.
     ///
     /// # Errors
-    /// As [`FileSystem::lookup`].
+    /// The errors of [`FileSystem::lookup`].
     pub(crate) fn child(&self, name: &[u8]) -> Result<Self> {
         Ok(Self::new(self.fs, self.fs.lookup(self.ino(), name)?))
     }
@@ -141,7 +141,7 @@ pub(crate) fn resolve<'a>(
 /// Finds the directory of `path` and the last name in it.
 ///
 /// # Errors
-/// As [`resolve`]; `Invalid` if the path has no last name.
+/// The errors of [`resolve`]; `Invalid` if the path has no last name.
 pub(crate) fn resolve_parent<'a>(
     fs: &'a dyn FileSystem,
     path: &[u8],
@@ -173,7 +173,7 @@ impl Names {
     /// The next name in `dir`, which is the same directory at every call.
     ///
     /// # Errors
-    /// As [`FileSystem::readdir`].
+    /// The errors of [`FileSystem::readdir`].
     pub(crate) fn next(&mut self, fs: &dyn FileSystem, dir: Ino) -> Result<Option<DirEntry>> {
         if self.batch.is_empty() {
             let batch = &mut self.batch;
@@ -225,8 +225,8 @@ struct Level {
     entered: bool,
 }
 
-/// The state of a walk over everything below a directory, depth first, directories before what is
-/// in them.
+/// The state of a walk over everything below a directory, depth first, directories before their
+/// contents.
 ///
 /// An image can contain a directory below itself, or in two places. The walk enters no directory
 /// twice (an empty one aside), so it ends. It holds a few names for each level, and the number of
@@ -239,11 +239,11 @@ pub(crate) struct Walker {
     open: Vec<Level>,
     /// Most levels below the top whose names are walked.
     deepest: usize,
-    /// Path of what was found last: the top, as the caller names it, then the names below it.
+    /// Path of the last found file: the top, as the caller names it, then the names below it.
     path: Vec<u8>,
     /// Bytes of the path of the top.
     top: usize,
-    /// How many names the path of what was found last has below the top.
+    /// Number of names in the last found path below the top.
     depth: usize,
 }
 
@@ -254,7 +254,7 @@ impl Walker {
         Self::named(top, b"")
     }
 
-    /// As [`new`](Self::new), below a directory whose path is known.
+    /// Like [`new`](Self::new), below a directory whose path is known.
     #[must_use]
     pub(crate) fn named(top: Ino, path: &[u8]) -> Self {
         let level = Level {
@@ -281,7 +281,7 @@ impl Walker {
         }
     }
 
-    /// Path of what was found last, relative to the top.
+    /// Path of the last found file, relative to the top.
     #[must_use]
     pub(crate) fn path(&self) -> &[u8] {
         let below = self.path.get(self.top..).unwrap_or_default();
@@ -291,7 +291,7 @@ impl Walker {
         }
     }
 
-    /// As [`path`](Self::path), after the path of the top.
+    /// Path of the last found file, after the path of the top.
     #[must_use]
     pub(crate) fn whole_path(&self) -> &[u8] {
         &self.path
@@ -303,10 +303,10 @@ impl Walker {
         self.depth
     }
 
-    /// The inode of what was found last, before the next step.
+    /// The inode of the last found file, before the next step.
     ///
     /// # Errors
-    /// As [`FileSystem::lookup`].
+    /// The errors of [`FileSystem::lookup`].
     pub(crate) fn found<'f>(&self, fs: &'f dyn FileSystem) -> Result<HeldInode<'f>> {
         let above = self.depth.checked_sub(1);
         let above = above.and_then(|above| self.open.get(above));
@@ -321,8 +321,8 @@ impl Walker {
     /// The next name and the attributes of its inode; `None` at the end.
     ///
     /// # Errors
-    /// As [`FileSystem::readdir`] and [`FileSystem::lookup`]; `Corrupt` for a directory that is
-    /// reached twice. The walk cannot go on after an error.
+    /// The errors of [`FileSystem::readdir`] and [`FileSystem::lookup`]; `Corrupt` for a directory
+    /// that is reached twice. The walk cannot continue after an error.
     pub(crate) fn next(&mut self, fs: &dyn FileSystem) -> Result<Option<(DirEntry, Attr)>> {
         while let Some(last) = self.open.last_mut() {
             self.path.truncate(last.path);

@@ -1,4 +1,4 @@
-//! Giving the free space of an image back to what holds it.
+//! Discarding the free space of an image on its device.
 
 use std::path::{Path, PathBuf};
 
@@ -43,7 +43,7 @@ pub fn trim_with_options(path: impl AsRef<Path>, options: &Options) -> Result<u6
         path: path.to_owned(),
         source,
     };
-    // What the open recovered or deleted is free only once it is durable.
+    // Space that the open recovered or deleted is free only once that is durable.
     let trimmed = fs.sync().and_then(|()| fs.trim(&TrimRange::default()));
     let closed = fs.unmount();
     let bytes = trimmed.map_err(failed)?;

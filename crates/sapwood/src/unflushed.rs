@@ -52,7 +52,7 @@ impl sapwood_block::Layer for Unflushed {
     fn write_vectored_at(&self, offset: u64, bufs: &[&[u8]]) -> Result<()> {
         let len: usize = bufs.iter().map(|buf| buf.len()).sum();
         let end = offset.checked_add(len as u64);
-        // The device refuses what is out of its range or cannot be written.
+        // The device refuses requests that are out of its range or cannot be written.
         let fits = end.is_some_and(|end| end <= Device::size(&*self.device));
         if len < SHORT && fits && !Device::read_only(&*self.device) {
             return self.coalesced.write(&*self.device, offset, bufs);

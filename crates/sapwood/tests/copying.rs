@@ -40,7 +40,7 @@ fn archive(from: Place<'_>, to: Place<'_>) -> u64 {
     copied.unwrap().complete().unwrap()
 }
 
-/// What `a` is after an archive copy.
+/// The expected state of `a` after an archive copy.
 fn assert_complete(fs: &FileSystem, tree: &Path) {
     let read = |name: &str| std::fs::read(tree.join(name)).unwrap();
     assert_eq!(fs.read("a/small").unwrap(), read("a/small"));
@@ -361,7 +361,7 @@ fn a_copy_that_keeps_attributes_has_the_acls_of_its_source_alone() {
         check(&one, "in/b");
         archive(Place::image(&one, "in/a"), Place::image(&two, "in"));
         check(&two, "in/a");
-        // What exists loses what the source lacks.
+        // An existing file loses attributes that the source lacks.
         for name in ["in/a", "in/a/b", "in/a/b/large"] {
             two.set_xattr(name, ACCESS, &acl(7)).unwrap();
         }

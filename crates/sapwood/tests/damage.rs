@@ -1,5 +1,5 @@
-//! Copies, exports and reads of a file of which a part cannot be read: a block whose checksum does
-//! not match.
+//! Copies, exports and reads of a file with an unreadable part: a block whose checksum does not
+//! match.
 
 #![allow(clippy::unwrap_used)]
 
@@ -22,7 +22,7 @@ fn content() -> Vec<u8> {
     blocks.collect::<Vec<_>>().concat()
 }
 
-/// What is read of it, with zeros in place of the damage.
+/// The content with zeros in place of the damage.
 fn with_zeros() -> Vec<u8> {
     let mut content = content();
     content[BAD.start as usize..BAD.end as usize].fill(0);
@@ -100,7 +100,7 @@ fn copied(from: Place<'_>, to: Place<'_>, options: &CopyOptions) {
     assert_named(&report, &reported);
 }
 
-/// What a copy of the file has.
+/// The expected content of a copy.
 fn expected(keep_going: bool) -> Vec<u8> {
     if keep_going { with_zeros() } else { readable() }
 }

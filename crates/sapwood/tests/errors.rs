@@ -1,4 +1,4 @@
-//! Errors as a caller sees them: errno, kind, and the way back from [`io::Error`].
+//! Errors for a caller: errno, kind, and the conversion from [`io::Error`].
 
 #![allow(clippy::unwrap_used)]
 

@@ -7,7 +7,7 @@ use std::process::Command;
 
 use sapwood::ImageBuilder;
 
-/// Cargo builds the examples with the tests, in the folder `examples` beside them.
+/// Cargo builds the examples with the tests, in the folder `examples` next to them.
 fn example(name: &str) -> PathBuf {
     let test = std::env::current_exe().unwrap();
     let profile = test.parent().and_then(Path::parent).unwrap();

@@ -1,7 +1,7 @@
-//! The host has no space for what an engine writes: the image is sparse and its file system full.
+//! The host has no space for an engine's writes: the image is sparse and its file system full.
 //!
-//! Data waits in memory, and a caller that asks for it to be durable is told. Metadata waits too,
-//! for some time; then the mount is read-only, and nothing that was acknowledged is lost. On both
+//! Data waits in memory, and a caller that asks for durability gets the error. Metadata waits too,
+//! for some time; then the mount becomes read-only, and no acknowledged data is lost. On both
 //! engines.
 #![allow(clippy::unwrap_used)]
 
@@ -16,7 +16,7 @@ use sapwood_vfs::{
 
 const SIZE: u64 = 256 << 20;
 const LEN: usize = 96 << 10;
-/// What the data is made of that the host has no space for.
+/// The byte that fills the data without space on the host.
 const BYTE: u8 = 0xda;
 
 type Faulty = Arc<FaultDevice<MemoryDevice>>;
@@ -140,7 +140,7 @@ fn data_that_the_host_has_no_space_for_stays_and_every_fsync_is_told() {
             }
         }
         assert!(device.fired() >= 6);
-        // All else goes on, and a sync says what is not durable.
+        // Other work continues, and a sync reports the error.
         write(fs, other, 0, b'x', LEN);
         fsync(fs, other).unwrap();
         let late = file(fs, "late");

@@ -61,7 +61,7 @@ fn handles_can_be_shared_between_threads() {
     shared::<sapwood::Error>();
 }
 
-/// The image as a power cut would leave it now: without what is only in memory.
+/// The image after a power cut at this moment: without the state in memory.
 fn cut(image: &TempImage) -> (PathBuf, FileSystem) {
     let copy = image.path.with_extension("cut");
     std::fs::copy(&image.path, &copy).unwrap();

@@ -1,4 +1,4 @@
-//! Which part of what an open names: options, operands, and images on several devices.
+//! The part that an open names: options, operands, and images on several devices.
 
 #![allow(clippy::unwrap_used)]
 

@@ -24,7 +24,7 @@ enum Format {
     Ext4(&'static str),
 }
 
-/// Looks for what a test wrote.
+/// Verifies the files that a test wrote.
 type Verify = fn(&dyn FileSystem) -> Result<()>;
 
 type Result<T> = std::result::Result<T, String>;
@@ -136,8 +136,8 @@ fn create(fs: &dyn FileSystem, dir: Ino, name: &str, what: NewInode<'_>) -> Ino 
     made.unwrap().ino()
 }
 
-/// Directories with files, written one after another and then in part removed, so that what is left
-/// has gaps.
+/// Directories with files, written one after another and then partly removed, so that the rest has
+/// gaps.
 fn fill(fs: &dyn FileSystem) {
     for dir in 0..DIRS {
         let dir = create(fs, fs.root(), &format!("d{dir}"), NewInode::Directory);
@@ -224,7 +224,7 @@ fn cuts_by(engine: Format, memory: &Arc<MemoryDevice>, size: Option<u64>, verify
     some_cuts(engine, memory, size, verify, CUTS)
 }
 
-/// As [`cuts`], with about `most` cuts.
+/// Tries [`cuts`], with about `most` cuts.
 fn some_cuts(
     engine: Format,
     memory: &Arc<MemoryDevice>,
@@ -319,7 +319,7 @@ fn a_cut_leaves_the_old_or_the_new_size_of_other_forms_of_ext4() {
     );
 }
 
-/// Grows past what the classic descriptor table reaches, and shrinks below that.
+/// Grows past the limit of the classic descriptor table, and shrinks below it.
 fn across_the_border(engine: Format, memory: &Arc<MemoryDevice>, size: u64, room: u64) {
     let first_meta_group = |memory: &MemoryDevice| {
         let image = sapwood_ext4::inspect::Image::open(Arc::new(memory.snapshot())).unwrap();
@@ -513,7 +513,7 @@ fn a_cut_leaves_an_ext4_that_shrinks_below_its_inodes_whole() {
     }
 }
 
-/// A kernel that recovers the journal of a shrink goes on with the groups of before, and refuses
+/// A kernel that recovers the journal of a shrink continues with the groups of before, and refuses
 /// metadata that overlaps.
 #[test]
 fn metadata_of_removed_groups_overlaps_nothing() {
@@ -549,7 +549,7 @@ fn a_trim_discards_free_space_and_nothing_else() {
         let fs = engine.mount(Arc::clone(&device)).unwrap();
         let bytes = fs.trim(&TrimRange::default()).unwrap();
         assert!(bytes > 80 * MIB, "{engine:?}: {bytes}");
-        // Operations go on afterwards.
+        // Operations continue afterwards.
         fs.sync().unwrap();
         fs.unmount().unwrap();
         drop(fs);

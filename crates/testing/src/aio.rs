@@ -224,7 +224,7 @@ impl Queue {
 
 impl Drop for Queue {
     fn drop(&mut self) {
-        // SAFETY: the context is ours; the kernel waits for the writes in flight.
+        // SAFETY: this value created the context; the kernel waits for the writes in flight.
         let _ = unsafe { libc::syscall(libc::SYS_io_destroy, self.context) };
     }
 }

@@ -17,7 +17,7 @@ pub struct User {
     pub group: u32,
 }
 
-/// A user who owns nothing.
+/// A user without files.
 pub const OTHER: User = User {
     uid: 1234,
     gid: 1234,

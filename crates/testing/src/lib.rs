@@ -1,4 +1,4 @@
-//! What the tests of all crates share. No product crate depends on it outside of its own tests.
+//! Shared by the tests of all crates. A product crate depends on it only for its own tests.
 //!
 //! | module | contents |
 //! |---|---|

@@ -1,4 +1,4 @@
-//! What the machine can do, and tests that are left out by name where it cannot.
+//! The abilities of the machine. Tests that need a missing one are skipped by name.
 //!
 //! A test of a target with `harness = false` is a [`trial`]: where something that it needs is
 //! missing, it is listed as ignored. A test of the standard harness asks [`left_out`], and a test
@@ -14,10 +14,10 @@ use libtest_mimic::{Arguments, Failed, Trial};
 use crate::oracle::{KernelMount, Kind, Loop, TempImage};
 use crate::{process, scratch};
 
-/// What a test returns; `?` works on anything that can be shown.
+/// The result of a test; `?` works on any error that can be displayed.
 pub type Outcome = Result<(), Failed>;
 
-/// What a test needs of the machine.
+/// A requirement of a test on the machine.
 #[derive(Debug, Clone, Copy)]
 pub enum Need {
     /// Root.
@@ -164,7 +164,7 @@ pub fn note(part: Option<&str>, why: &str) {
 
 /// How the body of a [`trial`] ends: with nothing, where it panics on failure, or an [`Outcome`].
 pub trait Ends {
-    /// What the harness gets.
+    /// The result for the harness.
     ///
     /// # Errors
     /// The failure.
@@ -197,7 +197,7 @@ pub fn trial<E: Ends>(
     Trial::test(name, || run().outcome()).with_ignored_flag(why.is_some())
 }
 
-/// Runs the tests of a binary, on this many threads unless told otherwise.
+/// Runs the tests of a binary, on this many threads unless an argument says otherwise.
 pub fn run(threads: usize, trials: impl FnOnce() -> Vec<Trial>) {
     let mut arguments = Arguments::from_args();
     // Most of the time goes into waiting for the disk.

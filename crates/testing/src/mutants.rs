@@ -25,7 +25,7 @@ use std::time::Duration;
 use fastrand::Rng;
 use sapwood_block::{Device, MemoryDevice};
 
-/// Longest time that one check may take, ours or the tool's.
+/// Longest time of one check, ours or the tool's.
 const LIMIT: Duration = Duration::from_secs(60);
 
 /// The result of a check of an image.
@@ -42,7 +42,7 @@ pub enum Said {
 /// An image with one change.
 #[derive(Debug)]
 pub struct Mutant {
-    /// What was changed, in one line that begins with the kind of structure.
+    /// The change, in one line that begins with the kind of structure.
     pub what: String,
     /// The image.
     pub device: MemoryDevice,
@@ -168,7 +168,7 @@ impl MutantPlan {
 pub trait Oracle {
     /// The command.
     fn command(&self, image: &Path) -> Command;
-    /// What its exit status and output mean.
+    /// The meaning of its exit status and output.
     fn said(&self, status: i32, output: &str) -> Said;
 }
 

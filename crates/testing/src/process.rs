@@ -1,4 +1,4 @@
-//! Running programs: bounded in time, with what they said as the error.
+//! Runs programs with a time limit; their output becomes the error.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -11,7 +11,7 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 /// How long an ordinary command may take.
 pub const ORDINARY: Duration = Duration::from_secs(300);
 
-/// How a command ended and what it said.
+/// Exit status and output of a command.
 #[derive(Debug, Clone)]
 pub struct Said {
     /// Exit status.
@@ -48,7 +48,7 @@ pub fn run(program: &str, args: &[impl AsRef<OsStr>]) -> Result<String, String> 
 /// Runs a shell script that has to succeed in a directory; its standard output.
 ///
 /// # Errors
-/// As [`run`].
+/// The output, if the script failed or took too long.
 pub fn shell(dir: &std::path::Path, script: &str, limit: Duration) -> Result<String, String> {
     let mut command = Command::new("bash");
     command
@@ -57,10 +57,10 @@ pub fn shell(dir: &std::path::Path, script: &str, limit: Duration) -> Result<Str
     succeed(&mut command, limit)
 }
 
-/// As [`run`], for a command that is more than words.
+/// Runs a prepared command, like [`run`].
 ///
 /// # Errors
-/// As [`run`].
+/// The output, if the command failed or took too long.
 pub fn succeed(command: &mut Command, limit: Duration) -> Result<String, String> {
     let said = finish(command, limit)?;
     if said.status.success() {

@@ -1,8 +1,8 @@
-//! Directories for images and mount points, and clearing up what a killed run left behind.
+//! Directories for images and mount points, and the removal of leftovers of a killed run.
 //!
-//! Every directory's name carries the id of the process that made it. [`sweep`] looks for those
-//! whose process is gone, unmounts what is mounted in them, detaches loop devices on their
-//! images, and deletes them.
+//! Every directory's name has the id of the process that made it. [`sweep`] finds directories whose
+//! process has ended, unmounts file systems in them, detaches loop devices on their images, and
+//! deletes them.
 
 use std::ffi::OsString;
 use std::fs;
@@ -28,7 +28,7 @@ pub fn directory() -> TempDir {
 pub struct SmallHost(TempDir);
 
 impl SmallHost {
-    /// One of so many MiB.
+    /// A tmpfs of this size.
     ///
     /// # Errors
     /// It cannot be mounted.
@@ -71,7 +71,7 @@ impl Drop for SmallHost {
     }
 }
 
-/// Unmounts, detaches and deletes what runs left behind that did not end by themselves.
+/// Unmounts, detaches and deletes leftovers of runs that were killed.
 pub fn sweep() {
     let Ok(entries) = fs::read_dir(std::env::temp_dir()) else {
         return;

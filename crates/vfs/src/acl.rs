@@ -90,7 +90,7 @@ pub enum Tag {
     GroupObj,
     /// This group.
     Group(u32),
-    /// Upper bound for all entries except those of the owner and others.
+    /// Upper bound for all entries except the owner's and the others'.
     Mask,
     /// All other users.
     Other,
@@ -318,7 +318,7 @@ pub fn inherit(
     let Some(default) = default else {
         return Ok(plain(perm & !(umask & 0o777)));
     };
-    // The requested bits limit what the default list grants.
+    // The requested bits limit the rights from the default list.
     let granted = default.mode() & perm;
     let mut access = default.clone();
     access.chmod(granted);

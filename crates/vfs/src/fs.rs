@@ -7,7 +7,7 @@ use crate::{
     Result, SetAttr, Subvolumes,
 };
 
-/// What a rename does with an existing target.
+/// Treatment of an existing target of a rename.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RenameMode {
     /// Replaces it.
@@ -46,7 +46,7 @@ impl RenameMode {
     }
 }
 
-/// What `fallocate` does with its range.
+/// Operation of `fallocate` on its range.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AllocMode {
     /// Allocates; `keep_size` leaves the length as it is.
@@ -67,7 +67,7 @@ pub enum AllocMode {
     InsertRange,
 }
 
-/// What to find from an offset on.
+/// The kind of range to find from an offset on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SeekFrom {
     /// `SEEK_DATA`
@@ -129,7 +129,7 @@ impl Default for TrimRange {
     }
 }
 
-/// What an fsync must make durable.
+/// Extent of an fsync.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SyncKind {
     /// Data, and all metadata (`fsync`).
@@ -192,7 +192,7 @@ pub trait FileSystem: Send + Sync {
     /// may be missing.
     fn referenced(&self) -> Vec<Ino>;
 
-    /// Whether callers refer to so many unused inodes that they should release some of those in
+    /// Whether callers refer to too many unused inodes and should release some of the inodes in
     /// [`crowd`](Self::crowd). A caller asks with an inode after it got a reference to it. The
     /// answer holds for the inodes that share a shard with it.
     fn is_crowded(&self, _ino: Ino) -> bool {
@@ -244,7 +244,7 @@ pub trait FileSystem: Send + Sync {
     /// create it, to write it and to set its times. `None`: it is not, and nothing has happened.
     ///
     /// # Errors
-    /// As [`create`](FileSystem::create).
+    /// `Exists`, `NotFound`, `NotDirectory`, `NameTooLong`, as for [`create`](FileSystem::create).
     fn create_filled(
         &self,
         who: &Credentials,
@@ -257,7 +257,7 @@ pub trait FileSystem: Send + Sync {
     /// Creates an unnamed regular file (`O_TMPFILE`); [`link`](FileSystem::link) can name it.
     ///
     /// # Errors
-    /// As [`create`](FileSystem::create).
+    /// `NotFound` if `dir` was removed, `NotDirectory`.
     fn tmpfile(&self, who: &Credentials, dir: Ino, perm: u32) -> Result<Entry>;
 
     /// Adds a name to an inode.
@@ -357,7 +357,7 @@ pub trait FileSystem: Send + Sync {
     /// Makes everything durable.
     ///
     /// # Errors
-    /// As [`fsync`](FileSystem::fsync).
+    /// `Io`: nothing more will become durable.
     fn sync(&self) -> Result<()>;
 
     /// Discards free space on the device. Returns the number of bytes, all copies counted.
@@ -403,8 +403,8 @@ pub trait FileSystem: Send + Sync {
     /// Turns off checksums for the data of an empty regular file.
     ///
     /// # Errors
-    /// `NotSupported` if data has none in this format, `Invalid` for what is no empty regular
-    /// file.
+    /// `NotSupported` if the format has no data checksums, `Invalid` for an inode that is not an
+    /// empty regular file.
     fn forgo_checksums(&self, ino: Ino) -> Result<()>;
 
     /// `FS_IOC_FSGETXATTR`.
@@ -432,6 +432,6 @@ pub trait FileSystem: Send + Sync {
     /// Makes everything durable and ends all work. Later calls fail.
     ///
     /// # Errors
-    /// As [`sync`](FileSystem::sync).
+    /// `Io`: some changes are lost.
     fn unmount(&self) -> Result<()>;
 }

@@ -3,10 +3,10 @@
 /// The users that may use a mount.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Access {
-    /// The user who mounts.
+    /// Only the user who mounts.
     #[default]
     Owner,
-    /// That user and root.
+    /// The user who mounts, and root.
     OwnerAndRoot,
     /// Every user, as far as permissions allow.
     All,

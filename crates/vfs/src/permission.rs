@@ -1,8 +1,7 @@
-//! What a process may do, for a front end that checks permissions itself.
+//! Permission checks for a front end that does them itself.
 //!
 //! With FUSE the kernel checks. A daemon that works for a process without the kernel in between
-//! uses these rules, which are those of `path_resolution(7)`, `acl(5)`, `unlink(2)`, `link(2)` and
-//! `xattr(7)`.
+//! applies the rules of `path_resolution(7)`, `acl(5)`, `unlink(2)`, `link(2)` and `xattr(7)`.
 
 use bitflags::bitflags;
 
@@ -13,7 +12,7 @@ use crate::{Attr, Credentials, Error, FileKind, NewInode, Result};
 const SETUID: u32 = 0o4000;
 const SETGID: u32 = 0o2000;
 const STICKY: u32 = 0o1000;
-/// `w` and `x`: what a directory must grant before a name in it changes.
+/// `w` and `x`: the rights in a directory that a change of its names needs.
 const CHANGE: u32 = 0o3;
 /// `x` of a directory: looking a name up.
 const SEARCH: u32 = 0o1;
@@ -67,7 +66,7 @@ impl Process {
         self.gid == gid || self.groups.contains(&gid)
     }
 
-    /// Whether it may change what only an owner may: mode, times, ACLs.
+    /// Whether the process may change mode, times and ACLs, as only an owner may.
     #[must_use]
     pub fn owns(&self, attr: &Attr) -> bool {
         self.uid == attr.uid || self.can(Capabilities::FOWNER)
@@ -88,7 +87,7 @@ impl Process {
     /// its access list and is called only if that counts.
     ///
     /// # Errors
-    /// Those of `acl`; `Corrupt` for a value that is no list.
+    /// The errors of `acl`; `Corrupt` for an invalid list.
     pub fn is_granted(
         &self,
         attr: &Attr,

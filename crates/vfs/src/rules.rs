@@ -286,7 +286,7 @@ pub struct RenameSide {
 }
 
 /// Checks a rename of `source` over `target`, after both names were looked up. Returns false if
-/// both lead to the same inode, so that nothing is to be done. The order of the checks is that of
+/// both lead to the same inode, so that there is nothing to do. The order of the checks is as in
 /// Linux.
 ///
 /// # Errors

@@ -42,15 +42,16 @@ pub trait Subvolumes {
     /// Creates an empty subvolume named `name` in `dir`.
     ///
     /// # Errors
-    /// As [`create`](crate::FileSystem::create).
+    /// `Exists`, `NotFound`, `NotDirectory`, `NameTooLong`, as for
+    /// [`create`](crate::FileSystem::create).
     fn create_subvolume(&self, dir: Ino, name: &[u8]) -> Result<Entry>;
 
     /// Creates a snapshot of the subvolume with root directory `source`. It contains all data
     /// written before the call.
     ///
     /// # Errors
-    /// As [`create`](crate::FileSystem::create), and `Invalid` if `source` is not the
-    /// root of a subvolume.
+    /// The errors of [`create`](crate::FileSystem::create); `Invalid` if `source` is not the root
+    /// of a subvolume.
     fn snapshot(&self, source: Ino, dir: Ino, name: &[u8], read_only: bool) -> Result<Entry>;
 
     /// Deletes the subvolume named `name` in `dir`. Its space is freed over time.
@@ -66,13 +67,13 @@ pub trait Subvolumes {
     /// `Invalid` if `root` is not the root of a subvolume.
     fn set_read_only(&self, root: Ino, read_only: bool) -> Result<()>;
 
-    /// The subvolume that is mounted when none is named.
+    /// The default subvolume, which a mount shows if no other is chosen.
     ///
     /// # Errors
     /// [`Error::Io`](crate::Error::Io), [`Error::Corrupt`](crate::Error::Corrupt).
     fn default_subvolume(&self) -> Result<SubvolumeId>;
 
-    /// Sets the subvolume that is mounted when none is named.
+    /// Sets the default subvolume.
     ///
     /// # Errors
     /// `NotFound` if there is no such subvolume.

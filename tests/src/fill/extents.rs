@@ -1,4 +1,4 @@
-//! What files consist of: inline, regular, preallocated, compressed and shared extents, holes.
+//! Kinds of extents: inline, regular, preallocated, compressed and shared ones, holes.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
@@ -54,7 +54,7 @@ fn grown(fill: &mut Fill<'_>, dir: &Path) -> io::Result<()> {
     file.write_all(&fill.random.text(9000))
 }
 
-/// Overwrites in the middle of what is on disk split its extents.
+/// Overwrites in the middle of written data split its extents.
 fn rewritten(fill: &mut Fill<'_>, dir: &Path) -> io::Result<()> {
     let file = open(&dir.join("rewritten"))?;
     file.write_all_at(&fill.random.bytes(1 << 20), 0)?;
@@ -84,7 +84,7 @@ fn truncated(fill: &mut Fill<'_>, dir: &Path) -> io::Result<()> {
         file.sync_all()?;
         file.set_len(second)?;
     }
-    // What was cut off must read as zeros when the file grows again.
+    // Truncated bytes must read as zeros when the file grows again.
     let file = open(&dir.join("truncated-and-grown"))?;
     file.write_all_at(&fill.random.bytes(100_000), 0)?;
     file.sync_all()?;

@@ -24,7 +24,7 @@ use std::path::{Path, PathBuf};
 
 use crate::random::Random;
 
-/// What the file system can hold, and how much of everything to make.
+/// The limits of the file system, and the amount of everything to make.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Limits {
     /// Everything that is random comes from here.
@@ -41,7 +41,7 @@ pub struct Limits {
     pub names: usize,
     /// Bytes of the largest ordinary file.
     pub large: usize,
-    /// Whether files can be told to be compressed: not with `nodatacow` or `nodatasum`.
+    /// Whether files can be marked for compression: not with `nodatacow` or `nodatasum`.
     pub packed: bool,
     /// Whether there is copy-on-write, with the flags that belong to it.
     pub cow: bool,
@@ -89,7 +89,7 @@ impl Limits {
             packed: false,
             cow: false,
             unwritten: extents,
-            // Pointers reach less far, and only so many blocks are counted without `huge_file`.
+            // Pointers reach less far, and without `huge_file` fewer blocks can be counted.
             far: match (extents, block_size) {
                 (false, 1024) => 1 << 33,
                 (false, 2048) => 1 << 36,

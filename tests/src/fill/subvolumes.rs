@@ -27,7 +27,7 @@ enum Step {
 /// Fills the top level of an image with subvolumes below `sub/`, through mounts by `driver`.
 ///
 /// # Errors
-/// What failed.
+/// The failed step.
 pub fn fill(image: &TempImage, driver: Driver, options: &str, seed: u64) -> Result<(), String> {
     use Step::{Create, Delete, Snapshot, Write};
     let steps = [

@@ -1,5 +1,5 @@
-//! Times. Where a tree is made shows in its times, so they are set, at last, on everything but
-//! what is below `now/`: from the path, with nanoseconds, some before 1970 and some far ahead.
+//! Times. A tree's times depend on where it is made, so they are set at the end on everything
+//! outside of `now/`: from the path, with nanoseconds, some before 1970 and some far ahead.
 
 use std::fs;
 use std::io;
@@ -96,8 +96,8 @@ fn add_flags(path: &Path, flags: IFlags) -> io::Result<()> {
     Ok(rustix::fs::ioctl_setflags(&file, given | flags)?)
 }
 
-/// Sets the times of everything on one file system below `root`, but for `now/` and what is in
-/// one of the directories `except`.
+/// Sets the times of everything on one file system below `root`, except `now/` and the directories
+/// `except`.
 ///
 /// # Errors
 /// The first that cannot be set.
@@ -114,7 +114,7 @@ fn below(dir: &fs::File, depth: usize, skip: &dyn Fn(&str, usize) -> bool) -> io
     for entry in fs::read_dir(&place)? {
         names.push(entry?.file_name());
     }
-    // Of an inode with several names the last one decides, in whatever order they are listed.
+    // The last name of an inode with several names decides, in whatever order they are listed.
     names.sort();
     for name in names {
         if name.to_str().is_some_and(|name| skip(name, depth)) {

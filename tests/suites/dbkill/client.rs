@@ -37,7 +37,7 @@ impl Client {
         (input.unwrap(), BufReader::new(output.unwrap()))
     }
 
-    /// What it said on its standard error.
+    /// Its output on standard error.
     pub(crate) fn said(&mut self) -> String {
         let mut bytes = Vec::new();
         let _ = self.errors.seek(SeekFrom::Start(0));

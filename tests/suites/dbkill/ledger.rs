@@ -1,4 +1,4 @@
-//! What a client commits, and what must be there afterwards.
+//! The commits of a client, and the required state afterwards.
 
 use std::fmt::Write as _;
 use std::io::{BufRead, BufReader, Write};
@@ -90,8 +90,8 @@ impl Ledger {
         sql + &format!("COMMIT;\nSELECT 'done {tx}';\n")
     }
 
-    /// Commits one transaction after the other until the client is gone. It ends at its first
-    /// error, so what it says after a commit is said of one that succeeded.
+    /// Commits one transaction after the other until the client ends. The client ends at its first
+    /// error, so its output after a commit proves the commit.
     pub(crate) fn commit_until_the_end(
         &mut self,
         mut input: ChildStdin,
@@ -124,10 +124,10 @@ impl Ledger {
         }
     }
 
-    /// Compares the tables, as the answers to the two queries, with what may be there.
+    /// Compares the tables, as the answers to the two queries, with the allowed states.
     ///
     /// # Errors
-    /// What was lost, or is not as it was written.
+    /// The lost or wrong rows.
     pub(crate) fn compare(&mut self, last: &str, all: &str) -> Result<(), String> {
         let id = self.id;
         let last = last.trim();

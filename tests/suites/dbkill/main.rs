@@ -2,30 +2,29 @@
 //! and no database is damaged.
 //!
 //! # How it works
-//! Clients, each a process of its own with a table of its own, commit numbered transactions. What
-//! a transaction contains follows from its number, so that after a crash one number, the last that
-//! is there, says what all of the table must be. It is not smaller than the last that was
-//! acknowledged, nor larger than the last that was sent. What is acknowledged once the daemon is
-//! being killed does not count: unlike a power cut this does not stop the database, and SQLite
-//! goes on when it cannot open the directory that it is to make durable.
+//! Clients, each a process with its own table, commit numbered transactions. The number determines
+//! the content of a transaction, so after a crash the last number determines the whole table. It is
+//! at least the last acknowledged number, and at most the last that was sent. Acknowledgements
+//! during the kill do not count: unlike a power cut, the kill does not stop the database, and
+//! SQLite continues when it cannot open the directory that it wants to make durable.
 //!
 //! A round: mount (in every third round, the kernel first), let the database recover, compare all
-//! tables, commit, kill the daemon. Where a moment matters it comes from the seed that a failure
-//! prints; which transaction it hits is up to the machine.
+//! tables, commit, kill the daemon. The moment comes from the seed that a failure prints; the
+//! transaction that it hits depends on the machine.
 //!
-//! `SAPWOOD_DB_ROUNDS` is the number of rounds in all, `SAPWOOD_DB_SECONDS` the time after which
+//! `SAPWOOD_DB_ROUNDS` is the total number of rounds, `SAPWOOD_DB_SECONDS` the time after which
 //! each kind of database stops early.
 //!
-//! The trials `kill_mounts` end the daemon with `SIGKILL` or `SIGTERM` by chance. A daemon that was
-//! killed leaves a mount that `sapwood umount` clears away; one that was told to end, while the
-//! clients commit, ends by itself with success and leaves a complete image.
+//! The trials `kill_mounts` end the daemon with `SIGKILL` or `SIGTERM` by chance. A killed daemon
+//! leaves a mount that `sapwood umount` removes. After `SIGTERM`, while the clients commit, the
+//! daemon exits with success and leaves a complete image.
 //! `SAPWOOD_MOUNT_ROUNDS` is the number of rounds of both engines, `SAPWOOD_MOUNT_SECONDS` the time
 //! after which each engine stops early.
 //!
 //! The trials `kill_mounts_over_nbd` do the same with the image behind `nbdkit`, a tenth as often.
 //! In a third of the rounds the server is killed and started again while the clients commit, and
-//! they must notice nothing. In another third the server fails every request: the clients may stop
-//! then, and what they were told before is there when the server works again.
+//! they must not notice. In another third the server fails every request: the clients may stop
+//! then, and acknowledged commits are there when the server works again.
 #![allow(clippy::unwrap_used)]
 
 mod client;
@@ -54,13 +53,13 @@ trait Database {
     /// Starts its server, if it has one, and lets it recover from whatever happened before.
     fn start(&mut self, root: &Path) -> Result<(), String>;
 
-    /// What the database's own check finds, and the answer to a query on a ledger's table.
+    /// The findings of the database's own check, and the answer to a query on a ledger's table.
     fn query(&mut self, root: &Path, ledger: &Ledger, sql: &str) -> Result<String, String>;
 
-    /// What the database's own check finds.
+    /// The findings of the database's own check.
     fn check(&mut self, root: &Path, ledger: &Ledger) -> Result<(), String>;
 
-    /// A process that takes SQL and says what it returns.
+    /// A process that takes SQL and prints the results.
     fn connect(&mut self, root: &Path, ledger: &Ledger) -> Result<Client, String>;
 
     /// Ends the server, in a file system that may be dead.
@@ -76,7 +75,7 @@ const OPTIONS: [&str; 3] = [
 
 fn trials() -> Vec<Trial> {
     let rounds = number("SAPWOOD_DB_ROUNDS");
-    // Of ten rounds three go to each journal mode and four to the server.
+    // Three tenths of the rounds go to each journal mode, four tenths to the server.
     let share = move |tenths: u64| rounds.map_or(1, |all| (all * tenths / 10).max(1));
     let sqlite = [machine::KERNEL, Need::Fuse, Need::Program("sqlite3")];
     let served = [sqlite.as_slice(), &[Need::Program("nbdkit")]].concat();
@@ -129,7 +128,7 @@ fn trials() -> Vec<Trial> {
     ]
 }
 
-/// What a run of rounds is made of.
+/// Parameters of a run of rounds.
 struct KillPlan {
     mkfs: Mkfs,
     rounds: u64,
@@ -137,7 +136,7 @@ struct KillPlan {
     seed: u64,
     /// Options of the mounts in turn.
     options: &'static [&'static str],
-    /// Whether the daemon is told to end in some rounds, and killed in the others.
+    /// Whether a signal ends the daemon in some rounds; it is killed in the others.
     told: bool,
     /// Most acknowledged commits before the end of a round.
     commits: u64,
@@ -145,7 +144,7 @@ struct KillPlan {
     served: bool,
 }
 
-/// Rounds on btrfs, each of which ends with the death of the daemon.
+/// Rounds on btrfs that kill the daemon at the end.
 fn killed(rounds: u64, seed: u64) -> KillPlan {
     KillPlan {
         mkfs: Mkfs::default(),
@@ -232,7 +231,7 @@ fn rounds_of(database: &mut dyn Database, mut ledgers: Vec<Ledger>, plan: &KillP
     Ok(())
 }
 
-/// The database and what its clients commit.
+/// The database and the commits of its clients.
 struct Clients<'c> {
     database: &'c mut dyn Database,
     ledgers: &'c mut [Ledger],
@@ -291,7 +290,7 @@ fn round(
     }
     loaded?;
     stopped?;
-    // Before anybody has recovered it, and of a log if there is one.
+    // Before any recovery, and with a log if there is one.
     match nth.is_multiple_of(4) {
         // A check by e2fsprogs replays no journal.
         true if plan.told && !moment.told => image.check_after_crash(),
@@ -302,24 +301,24 @@ fn round(
 
 /// When a round ends the daemon, and how.
 struct Moment {
-    /// After so many acknowledged commits,
+    /// The number of acknowledged commits before the end,
     target: u64,
     /// and so much time.
     pause: Duration,
-    /// The daemon is told to end, not killed,
+    /// A signal ends the daemon instead of a kill,
     told: bool,
-    /// and the clients go on for so long.
+    /// and the clients continue for so long.
     lead: Duration,
-    /// What the server does before.
+    /// The server's fault before that.
     fault: Option<Fault>,
 }
 
-/// What a server does to a mount.
+/// A fault of a server.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Fault {
     /// It is killed after half of the commits, and starts again.
     Crash,
-    /// It fails every request behind the last of the commits.
+    /// It fails every request after the last of the commits.
     Errors,
 }
 
@@ -347,7 +346,7 @@ fn verified(
     image.check_by_us()
 }
 
-/// Every table is what its last transaction says.
+/// Every table is in the state of its last transaction.
 fn compare(database: &mut dyn Database, root: &Path, ledgers: &mut [Ledger]) -> Result<(), String> {
     for ledger in ledgers {
         database.check(root, ledger)?;

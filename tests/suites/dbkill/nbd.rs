@@ -33,7 +33,7 @@ impl Server {
         Ok(server)
     }
 
-    /// What `sapwood mount` takes for the image.
+    /// The operand of `sapwood mount`.
     pub(crate) fn operand(&self) -> PathBuf {
         let socket = socket(self.dir.path());
         PathBuf::from(format!("nbd+unix:///?socket={}", socket.display()))
@@ -42,7 +42,7 @@ impl Server {
     /// Ends it with `SIGKILL`, with whatever it was doing, and starts it again.
     ///
     /// # Errors
-    /// As [`start`](Self::start).
+    /// The server did not start.
     pub(crate) fn crash(&mut self) -> Result<(), String> {
         self.kill();
         self.child = spawn(self.dir.path(), &self.image)?;

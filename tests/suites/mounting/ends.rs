@@ -1,5 +1,5 @@
-//! The end of a mount: what the daemon and its processes keep, other mount namespaces, other users,
-//! and a daemon that died.
+//! The end of a mount: descriptors that the daemon and its processes keep, other mount namespaces,
+//! other users, and a dead daemon.
 
 use std::fs;
 use std::io::{BufRead, BufReader};
@@ -16,7 +16,7 @@ use super::{Point, Stopped, image, run, umount};
 
 /// Exit code of `umount` if the image is in use yet.
 const HELD: i32 = 4;
-/// An ordinary user, who has a name: `fusermount3` refuses others.
+/// An ordinary user with a name: `fusermount3` refuses other ids.
 const USER: &str = "65534";
 
 pub(super) fn trials() -> Vec<Trial> {

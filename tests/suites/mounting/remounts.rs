@@ -79,7 +79,7 @@ fn writes() -> Outcome {
     Ok(())
 }
 
-/// What is open stays open, and is deleted only when it is closed.
+/// Open files stay open, and are deleted only when they are closed.
 fn open_files() -> Outcome {
     use std::io::Read;
 

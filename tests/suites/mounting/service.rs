@@ -1,4 +1,4 @@
-//! The daemon as a service: confined, told to end, mounted by fstab, and watched by a service
+//! The daemon as a service: confined, ended by a signal, mounted by fstab, and watched by a service
 //! manager.
 
 use std::fs;
@@ -47,7 +47,7 @@ fn status_of(process: u32, field: &str) -> Result<String, String> {
     Ok(line.unwrap_or_default().trim().to_owned())
 }
 
-/// What a confined daemon must show.
+/// The required properties of a confined daemon.
 const CONFINED: [(&str, &str); 5] = [
     ("NoNewPrivs:", "1"),
     ("Seccomp:", "2"),
@@ -56,7 +56,7 @@ const CONFINED: [(&str, &str); 5] = [
     ("CapAmb:", "0000000000000000"),
 ];
 
-/// No seccomp filter sees what is asked of a ring.
+/// No seccomp filter sees the requests in a ring.
 fn has_no_ring(process: u32) -> Result<(), String> {
     let failed = |error: std::io::Error| format!("process {process}: {error}");
     for file in fs::read_dir(format!("/proc/{process}/fd")).map_err(failed)? {
@@ -89,7 +89,7 @@ fn terminate(running: SapwoodMount, busy: bool) -> Result<(), String> {
     running.unmounted()
 }
 
-/// Mounts, works, asks the daemon for what it can do, and ends the mount in every way.
+/// Mounts, works, examines the daemon's rights, and ends the mount in every way.
 fn confined() -> Outcome {
     // Where the kernel offers no rings, a daemon that would use them shows none either.
     let _switched = machine::SwitchedOn::new();
@@ -308,10 +308,10 @@ fn notify() -> Outcome {
     }
 }
 
-/// A service logs what its level admits, each line with its priority, from inside its sandbox.
+/// A service logs the messages of its level, each line with its priority, from inside its sandbox.
 fn journal() -> Outcome {
     let image = image()?;
-    // As a service manager says that standard error is the journal.
+    // As a service manager marks standard error as the journal.
     let as_service = "JOURNAL_STREAM=$(stat -Lc %d:%i /proc/self/fd/2) exec \"$0\" \"$@\"";
     let mounted = "<6>mounted\n";
     let ended = "<6>unmounted: the image is complete\n";
@@ -338,7 +338,8 @@ fn journal() -> Outcome {
     Ok(())
 }
 
-/// A daemon that is told to end and cannot unmount says so, makes everything durable, and goes on.
+/// A daemon that a signal ends, but that cannot unmount, logs the reason, makes everything durable,
+/// and continues.
 fn stuck() -> Outcome {
     let image = image()?;
     let mut running = SapwoodMount::new(image.path(), "commit=300,fuseblk=off")?;

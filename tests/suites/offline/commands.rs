@@ -1,5 +1,5 @@
-//! The commands that change and list files, beside those of coreutils and findutils: the same
-//! options on a directory of this machine and on an image lead to the same. Each test is a script.
+//! The commands that change and list files, compared with coreutils and findutils: the same options
+//! on a directory of this machine and on an image have the same result. Each test is a script.
 
 /// Each follows the prelude of the other scripts.
 pub(crate) const SCRIPTS: &[(&str, &str)] = &[
@@ -50,7 +50,7 @@ pub(crate) const SCRIPTS: &[(&str, &str)] = &[
     (
         "df_shows_space_and_inodes",
         r#"image a.img; "$SAPWOOD" df a.img | grep -cP '^a\.img +'$KIND' +\d+ +\d+ +\d+ +\d+%$'; "$SAPWOOD" df -h a.img | grep -cP ' \d+M '
-        "$SAPWOOD" df -i a.img | sed -n 1p | grep -c IUse; fails 1 'no mount of sapwood' df .; fails 3 'mkfs' df none.img"#,
+        "$SAPWOOD" df -i a.img | sed -n 1p | grep -c IUse; fails 1 'not in a Sapwood mount' df .; fails 3 'mkfs' df none.img"#,
     ),
     (
         "links_are_made",

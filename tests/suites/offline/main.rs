@@ -1,6 +1,6 @@
-//! Everyday use of images without a mount, and of commands that the daemon of a mount does in
-//! process: owners, streams, what cannot be read, names, sizes and times. Each test is a script;
-//! `$KIND` is the kind of image.
+//! Everyday use of images without a mount, and of commands that the daemon of a mount executes in
+//! process: owners, streams, unreadable files, names, sizes and times. Each test is a script;
+//! `$KIND` is the format.
 #![allow(clippy::unwrap_used)]
 
 mod commands;
@@ -19,9 +19,9 @@ use sapwood_tests::{Need, Outcome, machine, process, scratch, trial};
 
 const LIMIT: Duration = Duration::from_secs(600);
 
-/// What scripts begin with. `fails CODE HINT COMMAND...`: it exits so, with one line that says so;
-/// `owner PLACE UID GID`: it belongs to them. `tools IMAGE`: the tools of its kind find nothing
-/// wrong. `not COMMAND`: it fails (`!` ends no script).
+/// Prelude of the scripts. `fails CODE HINT COMMAND...`: it exits with this code and one line that
+/// contains the hint; `owner PLACE UID GID`: checks the owner; `tools IMAGE`: the tools of its
+/// format report no error; `not COMMAND`: it fails (`!` ends no script).
 const PRELUDE: &str = r#"
 umask 022
 image() { "$SAPWOOD" mkfs -q -t $KIND --size 128M "$@"; }
@@ -277,7 +277,7 @@ fn verify_unit(root: &Path) -> Result<(), String> {
     let verify = ["verify".as_ref(), "--man=no".as_ref(), copy.as_os_str()];
     let mut command = process::command("systemd-analyze", &verify);
     let said = process::finish(&mut command, LIMIT)?;
-    // Units of the machine that it reads too are no matter of ours.
+    // Errors in other units of the machine do not count.
     let ours = |line: &&str| line.contains("sapwood@");
     match said.all().lines().find(ours) {
         None => Ok(()),

@@ -1,7 +1,7 @@
-//! Archives and copies that the daemon of a mount makes in process, and what does without it. Each
-//! test is a script; `$KIND` is the kind of image.
+//! Archives and copies that the daemon of a mount makes in process, and cases without it. Each test
+//! is a script; `$KIND` is the format.
 
-/// What these scripts begin with, after the prelude of the others.
+/// Prelude of these scripts, after the common prelude.
 ///
 /// `mounted OPTIONS`: `a.img` is mounted on `m`; `done_with`: it is unmounted and sound. `listing
 /// DIR`: everything below it, without sizes of directories. `made`: how many requests made names;

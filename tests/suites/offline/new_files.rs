@@ -1,10 +1,10 @@
-//! Files that commands make: what they replace, and what is left when a command ends early. Each
-//! test is a script; `$KIND` is the kind of image.
+//! New files of commands: the files that they replace, and leftovers of a command that ends early.
+//! Each test is a script; `$KIND` is the format.
 
-/// What these scripts begin with, after the prelude of the others.
+/// Prelude of these scripts, after the common prelude.
 ///
-/// `sources`: a directory, archives and a container image. `COMMANDS`: everything that makes a file;
-/// `$OUT` is the file. `sound FILE`: it is complete.
+/// `sources`: a directory, archives and a container image. `COMMANDS`: everything that makes a
+/// file; `$OUT` is the file. `sound FILE`: it is complete.
 pub(crate) const PRELUDE: &str = r#"
 trap 'umount -l m 2> /dev/null || true' EXIT
 sources() {

@@ -1,4 +1,4 @@
-//! What a path of an image means where a subvolume is the default one. Each test is a script.
+//! The meaning of a path in an image with a default subvolume. Each test is a script.
 
 /// Each follows the prelude of the other scripts.
 pub(crate) const SCRIPTS: &[(&str, &str)] = &[
@@ -30,8 +30,8 @@ pub(crate) const SCRIPTS: &[(&str, &str)] = &[
         "$SAPWOOD" subvolume set-default i a/b; is a/b; "$SAPWOOD" subvolume set-default i /@/; is @; "$SAPWOOD" subvolume create i:/in
         "$SAPWOOD" subvolume set-default i:/in; is @/in; "$SAPWOOD" subvolume set-default --top-level i:/a/b; is a/b
         "$SAPWOOD" subvolume set-default --subvol @ i; is @; "$SAPWOOD" subvolume set-default i 5; is /; "$SAPWOOD" subvolume set-default i @; "$SAPWOOD" subvolume set-default i /; is /
-        fails 1 'subvolume none: none has this id or path.*subvolume list' subvolume set-default i none; fails 1 'subvolume 999: ' subvolume set-default i 999
-        fails 2 'which subvolume' subvolume set-default i; fails 2 'once' subvolume set-default i:/a/b 5; fails 2 'top level' subvolume set-default --subvol @ i 5
+        fails 1 'subvolume none: no subvolume has this id or path.*subvolume list' subvolume set-default i none; fails 1 'subvolume 999: ' subvolume set-default i 999
+        fails 2 'name the subvolume:' subvolume set-default i; fails 2 'once' subvolume set-default i:/a/b 5; fails 2 'top level' subvolume set-default --subvol @ i 5
         fails 1 '/a: not a subvolume' subvolume set-default i:/a; is /; "$SAPWOOD" check -q i"#,
     ),
 ];

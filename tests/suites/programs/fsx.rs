@@ -1,5 +1,5 @@
-//! `fsx`: random reads, writes, maps, truncates, holes and copies of one file against what it
-//! should hold.
+//! `fsx`: random reads, writes, maps, truncates, holes and copies of one file, compared with its
+//! expected content.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -46,8 +46,8 @@ const ORDINARY: Sizes = Sizes {
     most: 1 << 17,
 };
 
-/// Around what an inode of 512 bytes holds inline. Lengths of 0 would soon come up, and `fsx` takes
-/// it for a failure that `posix_fallocate` refuses them.
+/// Around the size that an inode of 512 bytes holds inline. Lengths of 0 would soon occur, and
+/// `fsx` takes it for a failure that `posix_fallocate` refuses them.
 const TINY: Sizes = Sizes {
     file: 700,
     least: 1,
@@ -123,7 +123,7 @@ fn run(form: &Form, sizes: Sizes, seeds: &[u64], operations: u64) -> Outcome {
         .collect::<Result<Vec<_>, _>>()?;
     let paths: Vec<PathBuf> = running.iter().map(|one| one.file.clone()).collect();
     drop(running);
-    // What it left is still there after an unmount.
+    // Its files are still there after an unmount.
     let mut volume = volume;
     let place = volume.path().to_owned();
     volume.remount()?;

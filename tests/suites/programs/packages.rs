@@ -15,7 +15,7 @@ pub(super) fn trials() -> Vec<Trial> {
     Form::plain_ones().map(trial).into()
 }
 
-/// Packs up what is installed on this machine again, `count` packages of it: no network needed.
+/// Packs `count` installed packages of this machine again: no network needed.
 fn packages(count: usize) -> Result<PathBuf, String> {
     /// One trial makes them, the others of this process wait.
     static MAKING: Mutex<()> = Mutex::new(());

@@ -1,5 +1,5 @@
-//! `pjdfstest`: what POSIX says of every system call. No case may fail that passes in the
-//! kernel's own driver of the same format on the same machine, but what FUSE cannot carry.
+//! `pjdfstest`: the POSIX rules of every system call. A case that passes in the kernel's driver of
+//! the same format on the same machine must not fail here, except where FUSE cannot carry it.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -46,8 +46,8 @@ enum Verdict {
     Skipped,
 }
 
-/// Runs all cases on a fresh file system mounted by `driver`: their verdicts, and all that was
-/// said.
+/// Runs all cases on a fresh file system mounted by `driver`. Returns their verdicts and the whole
+/// output.
 fn verdicts(form: &Form, driver: Driver) -> Result<(BTreeMap<String, Verdict>, String), String> {
     let volume = Volume::with(
         &form.mkfs,
@@ -123,7 +123,7 @@ fn compare(form: &Form) -> Outcome {
     .into())
 }
 
-/// What was said of one case.
+/// The output for one case.
 fn details(said: &str, name: &str) -> String {
     let mut lines = said
         .lines()

@@ -36,7 +36,7 @@ pub(super) fn trials() -> Vec<Trial> {
     ]
 }
 
-/// What is copied: all of /usr, or so much of it that it does not take long.
+/// The source: all of /usr, or a part that does not take long.
 fn source() -> &'static str {
     if machine::full() {
         "/usr"
@@ -48,7 +48,7 @@ fn source() -> &'static str {
 /// Space for it.
 const SIZE: u64 = 24 << 30;
 
-/// Differences that rsync finds between the source and what is in the mount, whole files compared.
+/// Differences that rsync finds between the source and the mount, comparing whole files.
 fn differences(volume: &Volume) -> Result<String, String> {
     let compare = format!(
         "for dir in $(ls -d {} 2>/dev/null); do rsync -naHAXic --delete $dir/ ./$dir/; done",

@@ -4,9 +4,9 @@
 //! phases run twice: once the scheduler chooses the client's processor, and once the client is
 //! bound to one. Only the client is bound; the process that serves the mount is not.
 //!
-//! The time is that of the system calls of the operation: `open` and `close` for a create, and
-//! `pwrite` or `fchmod` alone on an open file. Requests and context switches are those of the whole
-//! phase, so they include what opens and closes the file.
+//! The time covers the system calls of the operation: `open` and `close` for a create, and `pwrite`
+//! or `fchmod` alone on an open file. Requests and context switches cover the whole phase,
+//! including opening and closing the file.
 
 use std::fs::{self, File, OpenOptions, Permissions};
 use std::io;

@@ -1,4 +1,4 @@
-//! What the process that serves a mount used for a part of a task.
+//! Resources that a mount's server used for a part of a task.
 
 use serde_json::json;
 
@@ -17,7 +17,7 @@ impl Part {
         usage(standing).map(Self)
     }
 
-    /// Ends the part. Returns what the process used, and what it counted. A peer in the kernel has
+    /// Ends the part. Returns the server's resources and counters. A peer in the kernel has
     /// neither.
     pub(super) fn used(self, standing: &mut Standing) -> Result<(Option<Usage>, Option<Counted>)> {
         let counted = standing.counted()?;

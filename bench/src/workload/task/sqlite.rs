@@ -22,7 +22,7 @@ pub(super) fn run(dir: &Path, standing: &mut Standing, seconds: u64) -> Result<S
     run_program(create.arg(&database).arg(table))?;
     standing.begin()?;
     let count = TRANSACTIONS * seconds;
-    // First with a rollback journal beside the database, then with a write-ahead log.
+    // First with a rollback journal next to the database, then with a write-ahead log.
     let rollback = transactions(&database, &script("DELETE", 0, count))?;
     let log = transactions(&database, &script("WAL", count, count))?;
     let mut check = Command::new("sqlite3");

@@ -2,11 +2,11 @@
 
 use std::io;
 
-/// How a server broke the protocol.
+/// A violation of the protocol by a server.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Violation {
-    /// The first bytes are not those of a server with the fixed newstyle handshake.
-    #[error("it is no NBD server with the fixed newstyle handshake")]
+    /// The first bytes are not a fixed newstyle handshake.
+    #[error("not an NBD server with the fixed newstyle handshake")]
     Greeting,
     /// A number that begins every message of its kind.
     #[error("wrong magic number {0:#x}")]
@@ -37,7 +37,7 @@ pub enum Violation {
     /// A reply of a kind that the request cannot have.
     #[error("a reply of type {0}, which the request cannot have")]
     Kind(u16),
-    /// Data outside of what was asked for, or twice.
+    /// Data outside of the requested range, or repeated data.
     #[error("{len} bytes of data at {offset}, which were not asked for or came before")]
     Data {
         /// Byte offset on the device.
@@ -66,7 +66,7 @@ pub enum Violation {
     },
 }
 
-/// What is wrong with a network block device.
+/// An error of a network block device.
 #[derive(Debug, thiserror::Error)]
 pub enum NbdError {
     /// The address cannot be read.
@@ -86,7 +86,7 @@ pub enum NbdError {
     Refused {
         /// Name of the export.
         export: String,
-        /// What it says, or what its answer means.
+        /// The server's message, or the meaning of its answer.
         why: String,
     },
     /// Nothing can be made durable.

@@ -1,6 +1,6 @@
-//! What is wrong with a qcow2 file.
+//! Errors of qcow2 files.
 
-/// Why a qcow2 file cannot be opened, read or written.
+/// Errors of qcow2 files.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Qcow2Error {
@@ -18,7 +18,7 @@ pub enum Qcow2Error {
     Field {
         /// The field.
         field: &'static str,
-        /// What it says.
+        /// Value of the field.
         value: u64,
     },
     /// It uses something that is not supported.
@@ -30,7 +30,7 @@ pub enum Qcow2Error {
          the mount option backing_files"
     )]
     Backing {
-        /// Its name in the header.
+        /// Name of the feature in the header.
         name: String,
     },
     /// Too many backing files.
@@ -45,7 +45,7 @@ pub enum Qcow2Error {
     /// A table or a cluster is not in the file, or not where one can be.
     #[error("qcow2: {what} at {offset} is not in the file")]
     Place {
-        /// What.
+        /// The unsupported feature.
         what: &'static str,
         /// Offset in the file.
         offset: u64,
@@ -61,13 +61,13 @@ pub enum Qcow2Error {
     Count {
         /// Number of the cluster.
         cluster: u64,
-        /// What is recorded.
+        /// Recorded count.
         count: u64,
     },
     /// The file cannot become larger.
     #[error("qcow2: the file is as large as it can be")]
     Full,
-    /// A flush failed before: what the file has is not known.
+    /// An earlier flush failed, so the content of the file is unknown.
     #[error("qcow2: a flush failed before")]
     FlushFailed,
 }

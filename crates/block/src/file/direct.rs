@@ -17,7 +17,7 @@ const CHUNK: u64 = 1 << 20;
 /// Alignment of a direct descriptor.
 #[derive(Debug)]
 pub(super) struct Direct {
-    /// In bytes; a power of two.
+    /// Alignment in bytes; a power of two.
     align: u64,
     partial_writes: Mutex<()>,
 }

@@ -1,6 +1,6 @@
 //! Images and loop devices over them give access to the same bytes.
 //!
-//! How it works
+//! # How it works
 //!
 //! - A read-write open of a file searches for loop devices over it that are in use: mounted by the
 //!   kernel, opened exclusively, or open in QEMU ([`user_of`]). It finds them in
@@ -25,7 +25,7 @@ use super::claim::open_exclusive;
 use super::{qemu_lock, sys};
 use crate::holder::backing_name;
 
-/// Start of the first superblock, that of ext4, in bytes.
+/// Start of the first superblock (ext4), in bytes.
 const FIRST_SUPERBLOCK: u64 = 1024;
 
 /// Major number of loop devices.
@@ -40,9 +40,9 @@ pub(super) struct LoopTarget {
     pub(super) inode: u64,
     /// Major and minor number of the block device below it; zeros if there is a file.
     pub(super) block_device: (u32, u32),
-    /// Its start in the file, in bytes.
+    /// Start in the file, in bytes.
     pub(super) offset: u64,
-    /// Its size in bytes; 0 means to the end of the file.
+    /// Size in bytes; 0 means to the end of the file.
     pub(super) size_limit: u64,
 }
 

@@ -1,6 +1,6 @@
 //! [`FileDevice`]: an image file or a block device of the host.
 //!
-//! How it works
+//! # How it works
 //!
 //! - Requests have positions (`pread`, `pwritev`), so threads share one descriptor without a lock.
 //!   Interrupted and short calls are continued.
@@ -97,7 +97,7 @@ impl FileDevice {
     /// harmed.
     ///
     /// # Errors
-    /// As [`open`](FileDevice::open); [`Error::Open`] if the path is not a regular file.
+    /// [`Error::Open`] if the path cannot be created or is not a regular file; [`Error::Busy`].
     pub fn create(path: impl AsRef<Path>, size: u64) -> Result<Self> {
         open::create(path.as_ref(), size)
     }

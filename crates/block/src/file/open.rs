@@ -38,7 +38,7 @@ use crate::{Error, Result};
 /// Alignment for direct I/O on a regular file; every host file system accepts it.
 const FILE_ALIGN: u64 = 4096;
 
-/// How to open a [`FileDevice`]. The default is read-write, buffered and locked.
+/// Options for opening a [`FileDevice`]. The default is read-write, buffered and locked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct OpenOptions {
     /// Refuse writes; take only a shared lock (on a file).
@@ -257,7 +257,7 @@ fn lock_below(
 }
 
 /// Fails if a loop device over the file or block device of `stat` is in use by a writer. Called
-/// without locks: a search for what uses the image also finds locks of this process.
+/// without locks: the search for the image's user also finds locks of this process.
 fn check_other_ways(stat: &Stat, except: Option<u32>, name: &str, read_only: bool) -> Result<()> {
     if read_only {
         return Ok(());

@@ -1,7 +1,7 @@
 //! The locks on bytes of an image by which QEMU's programs exclude each other, taken for our opens
 //! too.
 //!
-//! How it works
+//! # How it works
 //!
 //! A program that opens an image has permissions, each with a number. A lock on byte
 //! [`USES`]` + number` means that it uses the permission, one on byte [`SHUTS_OUT`]` + number` that
@@ -149,11 +149,11 @@ mod tests {
     /// A file of a host that answers in a chosen way.
     #[derive(Default)]
     struct Host {
-        /// What taking a lock returns, if not success.
+        /// Error of taking a lock, if not success.
         refuses: Option<Errno>,
         /// Locks of other programs.
         others: Vec<Range<u64>>,
-        /// What searching returns, if not an answer.
+        /// Error of searching, if it gives no answer.
         blind: Option<Errno>,
         taken: RefCell<Vec<u64>>,
     }

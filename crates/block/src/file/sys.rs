@@ -1,14 +1,13 @@
-//! System calls that make writes durable, and those without a safe wrapper.
+//! System calls that make writes durable, and system calls without a safe wrapper.
 //!
 //! Only this module makes the calls that [`FileDevice`](super::FileDevice) promises (a flush is an
 //! `fdatasync`, a FUA write has `RWF_DSYNC`). In the crate's tests each records a [`Call`] in a
-//! list of its thread, because a test cannot observe otherwise what was requested from the host.
+//! list of its thread, because a test cannot observe requests to the host otherwise.
 //!
-//! Unsafe because an `ioctl` number determines what the kernel does with the pointer. Each call
-//! here pairs the number with the type from the kernel's documentation (`linux/fs.h`:
-//! `BLKGETSIZE64` writes a `u64`, `BLKROGET` a C `int`, `BLKDISCARD` reads two `u64`;
-//! `linux/loop.h`). The `fcntl` of a lock reads and writes one `struct flock`. `sync_file_range` and
-//! `dup3` take no pointer.
+//! Unsafe because an `ioctl` number determines how the kernel uses the pointer. Each call here
+//! pairs the number with the type from the kernel's documentation (`linux/fs.h`: `BLKGETSIZE64`
+//! writes a `u64`, `BLKROGET` a C `int`, `BLKDISCARD` reads two `u64`; `linux/loop.h`). The `fcntl`
+//! of a lock reads and writes one `struct flock`. `sync_file_range` and `dup3` take no pointer.
 #![allow(unsafe_code)]
 
 use std::fs::File;
@@ -106,7 +105,7 @@ pub(super) fn begin_writeback(file: &File, start: u64, len: u64) -> Result<()> {
     }
 }
 
-/// Replaces the open file of `file` by that of `with`, and closes the old one.
+/// Replaces the open file of `file` with the open file of `with`, and closes the old one.
 pub(super) fn replace(file: &File, with: &File) -> Result<()> {
     // SAFETY: both descriptors are open and stay open, with the same numbers and owners.
     match unsafe { libc::dup3(with.as_raw_fd(), file.as_raw_fd(), libc::O_CLOEXEC) } {

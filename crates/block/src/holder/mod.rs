@@ -1,6 +1,6 @@
-//! [`Holder`]: what has an image in use, for the message of a refused open.
+//! [`Holder`]: the user of an image, for the message of a refused open.
 //!
-//! How it works
+//! # How it works
 //!
 //! - `target.rs` collects all names of the image's bytes: the file, loop devices over it,
 //!   partitions, devices on top of these. So a holder of any of them is found.
@@ -12,7 +12,7 @@
 //! it sends a request to a file system only to learn about an open file: such a request could wait
 //! for a dead server.
 //!
-//! Limits: the kernel does not tell which open of a block device claimed it ([`Holder::Opener`]). A
+//! Limits: the kernel does not show which open of a block device claimed it ([`Holder::Opener`]). A
 //! process in another PID namespace, or on another host, is not found.
 
 mod process;
@@ -30,21 +30,21 @@ use process::Processes;
 use target::Target;
 pub(crate) use target::backing_name;
 
-/// What has an image in use.
+/// The user of an image.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Holder {
     /// A mount.
     Mount {
         /// The mount point, in its namespace.
         point: PathBuf,
-        /// What serves it.
+        /// The server of the mount.
         server: Server,
         /// A process that has its mount namespace, if that is another one.
         namespace: Option<Process>,
     },
     /// The kernel swaps to it.
     Swap,
-    /// A block device on top of it, by name: of device mapper, or a RAID.
+    /// A block device on top of it, by name: device mapper, or a RAID.
     Device(String),
     /// A program that has locked it.
     Program(Process),
@@ -56,7 +56,7 @@ pub enum Holder {
     Unknown,
 }
 
-/// What serves a mount.
+/// The server of a mount.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Server {
     /// The kernel's file system of this type.
@@ -68,14 +68,14 @@ pub enum Server {
 /// A process.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Process {
-    /// Its number.
+    /// Process id.
     pub id: u32,
     /// The name of its program, as far as the kernel keeps it.
     pub name: String,
 }
 
 impl Holder {
-    /// Searches for what has the file or block device of `stat` in use.
+    /// Searches for the user of the file or block device of `stat`.
     pub(crate) fn of(stat: &Stat) -> Self {
         let target = Target::of(stat);
         let processes = Processes::with(&target);
@@ -98,7 +98,7 @@ impl Holder {
 
 /// The first mount of the image: by Sapwood, else by the kernel.
 fn mount(target: &Target, processes: &Processes) -> Option<Holder> {
-    // Without a daemon, a mount of ours is a dead one.
+    // A mount of Sapwood without a daemon is dead.
     let served = processes.hidden || !processes.daemons.is_empty();
     let mut of_the_kernel = None;
     for (namespace, root) in namespaces() {
@@ -144,7 +144,7 @@ fn namespaces() -> Vec<(Option<Process>, PathBuf)> {
 pub struct MountElsewhere {
     /// A process in that namespace.
     pub process: Process,
-    /// Where the process sees the mount.
+    /// Mount point in the process's namespace.
     pub point: PathBuf,
 }
 
@@ -164,8 +164,8 @@ pub fn mounted_elsewhere(entry: &MountEntry) -> Vec<MountElsewhere> {
         .collect()
 }
 
-/// Whether the source of a mount of ours, below `root`, is the image. A part of an image may follow
-/// its name.
+/// Whether the source of a mount of Sapwood, below `root`, is the image. A part of an image may
+/// follow its name.
 fn is_source(target: &Target, root: &Path, source: &std::ffi::OsStr) -> bool {
     let bytes = source.as_bytes();
     let marks = bytes.iter().enumerate().filter(|(_, byte)| **byte == b'#');
@@ -206,7 +206,7 @@ impl fmt::Display for Process {
     }
 }
 
-/// What follows "in use".
+/// The words after "in use".
 impl fmt::Display for Holder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

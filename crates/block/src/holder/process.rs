@@ -19,11 +19,11 @@ impl Process {
 /// Processes that have an image open. This process comes first, then the lowest number.
 #[derive(Debug, Default)]
 pub(super) struct Processes {
-    /// Those that have locked it.
+    /// Processes with a lock on it.
     pub(super) lockers: Vec<Process>,
     /// Lockers that serve a FUSE mount.
     pub(super) daemons: Vec<Process>,
-    /// Those that have it open as a block device, without a lock that can be seen.
+    /// Processes that opened it as a block device, without a visible lock.
     pub(super) openers: Vec<Process>,
     /// There are processes that this user may not examine.
     pub(super) hidden: bool,
@@ -57,7 +57,7 @@ impl Processes {
     }
 }
 
-/// What a descriptor is, if it matters here.
+/// The kind of a descriptor, if it matters here.
 #[derive(Debug, PartialEq, Eq)]
 enum Open {
     /// The image, with a lock.

@@ -43,7 +43,7 @@ impl Target {
         target
     }
 
-    /// Adds a block device, its partitions, or the disk of which it is one.
+    /// Adds a block device, and its partitions or its whole disk.
     fn add(&mut self, device: Dev) {
         let dir = dir(device);
         self.devices.insert(device);
@@ -123,7 +123,7 @@ impl Target {
     }
 }
 
-/// What a path leads to.
+/// Identity of the file at a path.
 #[derive(Debug, Clone, Copy)]
 enum Identity {
     File(Dev, u64),
@@ -139,7 +139,7 @@ impl Identity {
     }
 }
 
-/// What `path` leads to, without asking the server of a file system.
+/// Identity of the file at `path`, without a request to the server of a file system.
 fn identity(path: &Path) -> Option<Identity> {
     let flags = AtFlags::STATX_DONT_SYNC | AtFlags::NO_AUTOMOUNT;
     let found = rustix::fs::statx(CWD, path, flags, StatxFlags::TYPE | StatxFlags::INO).ok()?;

@@ -16,21 +16,21 @@ use super::wire::{self, *};
 use crate::NbdError;
 use crate::error::Violation;
 
-/// How often a thread that waits for a reply looks whether one is late.
+/// Time between two looks for late replies.
 const TICK: Duration = Duration::from_secs(1);
 /// The longest chunk with an error, in bytes.
 const MAX_ERROR: u32 = 8 << 10;
 
-/// Why a request failed.
+/// Causes of a failed request.
 #[derive(Debug, Clone)]
 pub(super) enum Failure {
-    /// The server says so, with an error number of the host.
+    /// The server's error, as an error number of the host.
     Server(i32),
     /// The connection is of no use any more. The request may have been carried out or not.
     Dead(Arc<NbdError>),
 }
 
-/// What a request asks for.
+/// The arguments of a request.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Request<'p> {
     pub(super) command: u16,
@@ -67,7 +67,7 @@ impl Ticket {
     }
 }
 
-/// What the reply to a request brings.
+/// The expected content of a reply.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Wants {
     Nothing,
@@ -75,7 +75,7 @@ enum Wants {
     Status,
 }
 
-/// What is known of a request in flight.
+/// State of a request in flight.
 #[derive(Debug)]
 struct Waiting {
     ticket: Arc<Ticket>,
@@ -83,7 +83,7 @@ struct Waiting {
     wants: Wants,
     offset: u64,
     len: u32,
-    /// Of a read, or extents of a status.
+    /// Data of a read, or extents of a status.
     data: Vec<u8>,
     /// Ranges of the request that were answered: begin and end.
     got: BTreeMap<u64, u64>,
@@ -91,7 +91,7 @@ struct Waiting {
 }
 
 impl Waiting {
-    /// Where data lies in the request's; it becomes known.
+    /// Place of the data within the request's; it becomes known.
     fn place(&mut self, offset: u64, len: u64) -> Result<std::ops::Range<usize>, Violation> {
         let wrong = Violation::Data { offset, len };
         let from = offset.checked_sub(self.offset);
@@ -222,14 +222,14 @@ impl Connection {
         let header = wire::request(flags, command, cookie, offset, len);
         let sent = self.writer.lock().write_both(&header, payload);
         if let Err(error) = sent {
-            // A part of it may be on its way: nothing can follow on this connection.
+            // A part of it may have been sent: nothing can follow on this connection.
             self.die(NbdError::Lost(error));
         }
         Ok(ticket)
     }
 
-    /// Ends the connection in order: nothing is sent after this. Waits for the server to end it as
-    /// well, so that it has done what it received, but not for long.
+    /// Ends the connection in order: sends nothing after this. Waits at most `wait` for the server
+    /// to end it too, so that the server has served all it received.
     pub(super) fn close(&self, wait: Duration) {
         let header = wire::request(0, CMD_DISC, 0, 0, 0);
         if let Some(mut writer) = self.writer.try_lock() {
@@ -372,7 +372,7 @@ impl Connection {
         })
     }
 
-    /// Whether it tells which ranges take space.
+    /// Whether the server reports allocated ranges.
     pub(super) fn tells_status(&self) -> bool {
         self.allocation.is_some()
     }

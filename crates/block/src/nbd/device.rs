@@ -1,4 +1,4 @@
-//! The device: pieces of requests, lost connections, and what is written again.
+//! The device: pieces of requests, lost connections, repeated writes.
 
 use std::io;
 use std::sync::Arc;
@@ -24,12 +24,12 @@ pub(crate) const PIECE: u32 = 256 << 10;
 pub(super) const MOST_WITHOUT_DATA: u64 = 1 << 30;
 /// Zeros from this length on are written without their bytes.
 const ZEROS: usize = 4096;
-/// How often a request is sent.
+/// Times that a request is sent.
 const TRIES: u32 = 6;
 /// First and longest time between two attempts to connect.
 const PAUSE: (Duration, Duration) = (Duration::from_millis(5), Duration::from_secs(1));
 
-/// How to open an [`NbdDevice`].
+/// Options for opening an [`NbdDevice`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NbdOptions {
     /// Refuse writes.
@@ -38,9 +38,9 @@ pub struct NbdOptions {
     pub without_flush: bool,
     /// Connections, if the server allows several.
     pub connections: usize,
-    /// How long a lost connection is tried to be made again.
+    /// Time in which a lost connection is made again.
     pub patience: Duration,
-    /// How long a reply is awaited before the connection counts as lost.
+    /// Time without a reply after which the connection counts as lost.
     pub timeout: Duration,
 }
 
@@ -56,7 +56,7 @@ impl Default for NbdOptions {
     }
 }
 
-/// The writes that a new connection has to repeat.
+/// Writes that a new connection must repeat.
 #[derive(Debug, Default)]
 struct Log {
     /// Generation of the session whose writes are recorded.
@@ -70,7 +70,7 @@ struct State {
     failed: Option<Arc<NbdError>>,
 }
 
-/// An export of an NBD server. See the module for what each request becomes.
+/// An export of an NBD server. The module lists the NBD commands of each request.
 #[derive(Debug)]
 pub struct NbdDevice {
     name: String,
@@ -81,7 +81,7 @@ pub struct NbdDevice {
     log: Mutex<Log>,
     /// Held by the writer that flushes because the log is full.
     full: Mutex<()>,
-    /// Why a flush that a writer began failed. No flush succeeds after it.
+    /// The error of a flush that a writer began. No flush succeeds after it.
     flush_failed: Mutex<Option<i32>>,
     /// Held exclusively by a write of a part of a block.
     blocks: RwLock<()>,
@@ -91,7 +91,7 @@ impl NbdDevice {
     /// Connects to an export.
     ///
     /// # Errors
-    /// [`Error::Nbd`]: no connection, a refusal, or a server without flush to be written to.
+    /// [`Error::Nbd`]: no connection, a refusal, or a writable open of a server without flush.
     pub fn open(uri: &str, options: NbdOptions) -> Result<Self> {
         let name = uri.to_owned();
         let failed = |why: NbdError| Error::nbd(&name, Arc::new(why));
@@ -204,7 +204,7 @@ impl NbdDevice {
         }
     }
 
-    /// A new session, in which all that was written since the last flush is written again.
+    /// A new session, after repeating the writes since the last flush.
     fn reconnect(&self, generation: u64, why: &NbdError) -> Result<Session, NbdError> {
         log::warn!("{}: {why}", self.name);
         let since = Instant::now();
@@ -256,8 +256,8 @@ impl NbdDevice {
         Ok(())
     }
 
-    /// Writes again what was not flushed. Later writes of older sessions are not recorded any more:
-    /// their callers repeat them.
+    /// Repeats unflushed writes. Later writes of older sessions are not recorded: their callers
+    /// repeat them.
     fn replay(&self, session: &Session) -> Result<(), NbdError> {
         let ranges = {
             let mut log = self.log.lock();
@@ -346,7 +346,7 @@ impl NbdDevice {
             && buf.iter().all(|byte| *byte == 0);
         let len = buf.len() as u64;
         let op = if through { "FUA write" } else { "write" };
-        // Without a flush nothing would ever be forgotten.
+        // Without a flush the list would grow for ever.
         let kept = !fua && self.export.has(SEND_FLUSH);
         self.request(op, offset, len, |session| {
             if zeros {
@@ -378,7 +378,7 @@ impl NbdDevice {
         self.keep_bound()
     }
 
-    /// Flushes if too much is kept to be written again.
+    /// Flushes if the list of unflushed writes is too long.
     fn keep_bound(&self) -> Result<()> {
         if !self.log.lock().unflushed.is_full() {
             return Ok(());
@@ -428,7 +428,7 @@ impl NbdDevice {
         })
     }
 
-    /// The whole blocks that contain a range: where they begin, and their bytes.
+    /// The whole blocks that contain a range: start and length in bytes.
     fn around(&self, offset: u64, len: u64) -> (u64, u64) {
         let least = self.least();
         let start = offset - offset % least;

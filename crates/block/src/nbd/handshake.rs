@@ -15,7 +15,7 @@ const MAX_ANSWERS: usize = 64;
 /// The most bytes of a request where the server names no limit.
 const MOST: u32 = 32 << 20;
 
-/// What a server offers.
+/// The abilities of an export.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Export {
     /// Bytes, in whole blocks.
@@ -26,11 +26,11 @@ pub(crate) struct Export {
     /// The most bytes of a request.
     pub(crate) most: u32,
     pub(crate) structured: bool,
-    /// The server tells which ranges take space.
+    /// The server reports allocated ranges.
     pub(crate) status: bool,
 }
 
-/// What is negotiated for one connection.
+/// The result of the negotiation for one connection.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Negotiated {
     pub(super) export: Export,

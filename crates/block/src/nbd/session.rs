@@ -13,7 +13,7 @@ use crate::NbdError;
 
 /// Pieces of one request that are in flight at once.
 const WINDOW: usize = 64;
-/// How long the end of an old connection is awaited.
+/// Time to wait for the end of an old connection.
 const DRAIN: Duration = Duration::from_secs(1);
 
 /// Connections that live and end together.
@@ -59,7 +59,7 @@ impl Session {
         Ok((session, export))
     }
 
-    /// Whether every connection tells which ranges take space.
+    /// Whether every connection reports allocated ranges.
     pub(super) fn tells_status(&self) -> bool {
         let mut all = self.connections.iter();
         all.all(|connection| connection.tells_status())

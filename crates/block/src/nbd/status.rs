@@ -7,9 +7,9 @@
 //! length and flags each. A server may leave out the end of the range, and describe more than the
 //! range in the last extent.
 //!
-//! A large discard asks first, and trims only what takes space: to trim an image again, or to make
-//! a file system on a new thin volume, costs few requests. A server that knows no status, or fails
-//! to tell it, is sent the whole range.
+//! A large discard asks for the status first, and trims only allocated ranges: trimming an image
+//! again, or making a file system on a new thin volume, costs few requests. If the server has no
+//! status, or fails to report it, the whole range is trimmed.
 
 use super::device::{MOST_WITHOUT_DATA, NbdDevice, without_data};
 use super::session::Session;
@@ -19,13 +19,13 @@ use crate::{Device, Error};
 
 type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// Name of the context whose flags say what takes space.
+/// Name of the context whose flags report allocation.
 pub(super) const ALLOCATION: &[u8] = b"base:allocation";
 /// Discards from this many bytes on ask first.
 pub(super) const WORTH_ASKING: u64 = 16 << 20;
 /// Bytes of an extent in a reply.
 const EXTENT: usize = 8;
-/// The longest list of extents in a reply, in bytes: what `nbdkit` sends at most.
+/// The longest list of extents in a reply, in bytes, as from `nbdkit`.
 const MAX_EXTENTS: usize = EXTENT << 20;
 
 /// Number of bytes of the extents in a message of `len` bytes, if one can have that length.
@@ -58,7 +58,7 @@ pub(super) fn verify(reply: &[u8], len: u32) -> Result<(), Violation> {
 }
 
 impl NbdDevice {
-    /// Trims those parts of a range of whole blocks that take space.
+    /// Trims the allocated parts of a range of whole blocks.
     pub(super) fn discard_allocated(&self, start: u64, len: u64) -> Result<()> {
         let (mut at, end) = (start, start + len);
         while at < end {

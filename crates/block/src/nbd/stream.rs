@@ -15,7 +15,7 @@ pub(crate) enum Stream {
 }
 
 impl Stream {
-    /// Connects within `timeout`; it is also that of every later write.
+    /// Connects within `timeout`, which also limits every later write.
     pub(super) fn connect(address: &Address, timeout: Duration) -> io::Result<Self> {
         let stream = match address {
             Address::Unix(path) => Self::Unix(UnixStream::connect(path)?),
@@ -40,7 +40,7 @@ impl Stream {
         Ok(stream)
     }
 
-    /// How long a read waits before it fails.
+    /// Limits the time that a read waits before it fails.
     pub(super) fn set_read_timeout(&self, timeout: Duration) -> io::Result<()> {
         match self {
             Self::Tcp(stream) => stream.set_read_timeout(Some(timeout)),
@@ -63,7 +63,7 @@ impl Stream {
         };
     }
 
-    /// Writes a header and what follows it, in one call where the host takes it.
+    /// Writes a header and its payload, in one call if the host accepts both.
     pub(super) fn write_both(&mut self, header: &[u8], payload: &[u8]) -> io::Result<()> {
         let mut slices = [IoSlice::new(header), IoSlice::new(payload)];
         let mut left = &mut slices[..];

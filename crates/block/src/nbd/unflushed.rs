@@ -1,4 +1,4 @@
-//! What was written since the last flush, to be written again after a lost connection.
+//! Writes since the last flush, to be repeated after a lost connection.
 //!
 //! Only the newest content of each byte is kept. So the order in which it is written again does not
 //! matter, and no older write can replace a newer one that is durable already.
@@ -41,7 +41,7 @@ impl Content {
     }
 }
 
-/// Ranges that do not overlap, with what was written to them and when.
+/// Ranges that do not overlap, with their data and the time of the write.
 #[derive(Debug, Default)]
 pub(super) struct Unflushed {
     ranges: BTreeMap<u64, (u64, Content)>,
@@ -74,7 +74,7 @@ impl Unflushed {
         }
     }
 
-    /// Forgets a range: what it holds is durable, or of no value.
+    /// Forgets a range that is durable or obsolete.
     pub(super) fn remove(&mut self, offset: u64, len: u64) {
         let end = offset + len;
         let first = self.ranges.range(..offset).next_back();
@@ -125,7 +125,7 @@ mod tests {
 
     const SIZE: usize = 300;
 
-    /// What the ranges say of each byte.
+    /// The recorded byte at each offset.
     fn bytes(log: &Unflushed) -> Vec<Option<u8>> {
         let mut out = vec![None; SIZE];
         for (offset, content) in log.all() {

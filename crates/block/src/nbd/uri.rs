@@ -13,7 +13,7 @@ const PORT: u16 = 10809;
 /// Longest name of an export in bytes.
 const MAX_EXPORT: usize = 4096;
 
-/// Where a server listens.
+/// Address of a server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Address {
     /// TCP: host and port.

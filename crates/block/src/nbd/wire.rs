@@ -78,8 +78,8 @@ pub(crate) fn request(
     header
 }
 
-/// The error number of the host for one of the protocol. Numbers that it does not define are
-/// `EINVAL`, as it says.
+/// The host's error number for one of the protocol. As the protocol demands, undefined numbers are
+/// `EINVAL`.
 pub(crate) fn errno(error: u32) -> i32 {
     match error {
         1 => libc::EPERM,

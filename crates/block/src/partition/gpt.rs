@@ -14,7 +14,7 @@ const ENTRY: u32 = 128;
 /// Sector sizes for which a header is looked for.
 const SECTORS: [u64; 2] = [512, 4096];
 
-/// What is wrong with a header or its table.
+/// Damage of a header or its table.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Damage {
     /// The place of the header lies outside of the device.
@@ -62,7 +62,7 @@ pub enum Damage {
 /// A valid header with its table.
 struct Table {
     sector: u64,
-    /// Where the other header is.
+    /// Address of the other header.
     alternate: u64,
     first_usable: u64,
     last_usable: u64,
@@ -93,7 +93,7 @@ pub(super) fn read(device: &dyn Device) -> Result<Vec<Partition>, PartitionError
                 compare_with_backup(device, &table)?;
                 return Ok(partitions(&table));
             }
-            // Of several reasons, the one for a header that is there.
+            // The reason for an existing header takes precedence.
             Err(why) if damage.is_none() || why != Damage::Signature => damage = Some(why),
             Err(_) => {}
         }
@@ -121,7 +121,7 @@ pub(super) fn read(device: &dyn Device) -> Result<Vec<Partition>, PartitionError
     })
 }
 
-/// Warns if the backup cannot be used or says something else.
+/// Warns if the backup is unusable or differs.
 fn compare_with_backup(device: &dyn Device, primary: &Table) -> Result<(), Error> {
     let name = device.name();
     match table(device, primary.sector, primary.alternate)? {

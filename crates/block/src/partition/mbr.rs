@@ -19,7 +19,7 @@ const EXTENDED: [u8; 3] = [0x05, 0x0f, 0x85];
 /// The number of the first logical partition.
 const FIRST_LOGICAL: u32 = 5;
 
-/// What is wrong with the chain of logical partitions.
+/// Damage of the chain of logical partitions.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Damage {
     /// A record lies outside of the extended partition.
@@ -45,11 +45,11 @@ pub enum Damage {
     Endless,
 }
 
-/// What the first sector holds.
+/// The content of the first sector.
 pub(super) enum Found {
     /// No record.
     Nothing,
-    /// A record that stands for a GPT.
+    /// A record that announces a GPT.
     Protective,
     /// Partitions.
     Partitions(Vec<Partition>, Option<Damage>),
@@ -140,7 +140,7 @@ pub(super) fn read(device: &dyn Device) -> Result<Found, PartitionError> {
     Ok(Found::Partitions(found, damage))
 }
 
-/// Follows the chain of records in an extended partition. What lies before a damage is found.
+/// Follows the chain of records in an extended partition. Returns the partitions before a damage.
 fn logical(
     device: &dyn Device,
     extended: MbrEntry,

@@ -1,11 +1,11 @@
 //! Partition tables: GPT and MBR, for reading.
 //!
-//! How it works
+//! # How it works
 //!
-//! - A table is read from the device each time that a partition is asked for. The MBR in the first
-//!   sector decides: an entry of type 0xEE stands for a GPT.
-//! - What is wrong with one partition (it overlaps another, or reaches past the end) is kept with
-//!   that partition. The others can still be used.
+//! - A table is read from the device for each request of a partition. The MBR in the first sector
+//!   decides: an entry of type 0xEE announces a GPT.
+//! - An error of one partition (it overlaps another, or reaches past the end) is stored with that
+//!   partition. The others work.
 //! - The crates for GPT panic or allocate without bound on a hostile header, so `gpt.rs` is our
 //!   own. It allocates at most `MAX_TABLE` bytes. `mbr.rs` follows at most
 //!   `MAX_LOGICAL` links.
@@ -35,10 +35,10 @@ impl fmt::Display for Scheme {
     }
 }
 
-/// Why a partition cannot be used.
+/// Reasons why a partition is unusable.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Flaw {
-    /// Its last byte is before its first, or it lies on the partition table.
+    /// The last byte is before the first, or it lies on the partition table.
     #[error("has no valid range: sectors {first} to {last}")]
     Range {
         /// First sector.
@@ -49,7 +49,7 @@ pub enum Flaw {
     /// It reaches past the end of the device.
     #[error("ends at {end}, past the end of the device at {size}")]
     Outside {
-        /// Its end in bytes.
+        /// End in bytes.
         end: u64,
         /// Size of the device in bytes.
         size: u64,
@@ -72,20 +72,20 @@ pub struct Partition {
     pub number: u32,
     /// GPT: its name. May hold any character, control characters included.
     pub label: Option<String>,
-    /// Its type: a GUID in GPT, two hexadecimal digits in MBR.
+    /// Type: a GUID in GPT, two hexadecimal digits in MBR.
     pub kind: String,
     /// First byte on the device.
     pub start: u64,
     /// Bytes.
     pub len: u64,
-    /// Why it cannot be used.
+    /// Reason why it is unusable.
     pub flaw: Option<Flaw>,
 }
 
 /// A partition table that was read and validated.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PartitionTable {
-    /// Its format.
+    /// Format of the table.
     pub scheme: Scheme,
     /// The partitions in the order of their numbers.
     pub partitions: Vec<Partition>,
@@ -93,7 +93,7 @@ pub struct PartitionTable {
     pub damage: Option<MbrDamage>,
 }
 
-/// Why there is no partition table, or not the partition that was asked for.
+/// Errors of a partition table, or of a requested partition.
 #[derive(Debug, thiserror::Error)]
 pub enum PartitionError {
     /// The device.
@@ -110,9 +110,9 @@ pub enum PartitionError {
     Gpt {
         /// Device name.
         device: String,
-        /// What is wrong with the first header.
+        /// Damage of the first header.
         primary: gpt::Damage,
-        /// What is wrong with the backup.
+        /// Damage of the backup.
         backup: gpt::Damage,
     },
     /// The chain of logical partitions.
@@ -120,9 +120,9 @@ pub enum PartitionError {
     Mbr {
         /// Device name.
         device: String,
-        /// What was asked for.
+        /// The requested partition.
         wanted: String,
-        /// What is wrong.
+        /// The damage.
         source: mbr::Damage,
     },
     /// No partition of that number or label.
@@ -130,9 +130,9 @@ pub enum PartitionError {
     NoPartition {
         /// Device name.
         device: String,
-        /// What was asked for.
+        /// The requested partition.
         wanted: String,
-        /// What there is.
+        /// The partitions of the table.
         there: Vec<Partition>,
     },
     /// Several partitions have that label.
@@ -142,7 +142,7 @@ pub enum PartitionError {
         device: String,
         /// The label.
         label: String,
-        /// Their numbers.
+        /// Numbers of the existing partitions.
         numbers: Vec<u32>,
     },
     /// The partition cannot be used.
@@ -150,7 +150,7 @@ pub enum PartitionError {
     Flawed {
         /// Device name.
         device: String,
-        /// Its number.
+        /// Number of the partition.
         number: u32,
         /// Why.
         flaw: Flaw,
@@ -278,7 +278,7 @@ fn find_flaws(partitions: &mut [Partition], size: u64) {
         })
         .collect();
     order.sort_by_key(|at| partitions[*at].start);
-    // The partition that reaches furthest of those that begin earlier.
+    // The earlier partition that reaches furthest.
     let mut furthest: Option<usize> = None;
     for at in order {
         let end = |at: usize| partitions[at].start.saturating_add(partitions[at].len);
@@ -306,7 +306,7 @@ fn le32(bytes: &[u8], at: usize) -> u32 {
     four.map_or(0, u32::from_le_bytes)
 }
 
-/// As [`le32`], of eight bytes.
+/// Reads eight bytes at `at` as a little-endian number.
 fn le64(bytes: &[u8], at: usize) -> u64 {
     let eight = bytes
         .get(at..at + 8)

@@ -226,7 +226,7 @@ fn a_damaged_chain_of_logical_partitions_ends() {
     assert!(message(&device, "9").contains("outside of the extended partition"));
     record(&device, 600, &[(0x83, 2, 10), (0x05, 700, 10)]);
     assert!(message(&device, "9").contains("no record of logical partition 7"));
-    // What lies before the damage can be used.
+    // Partitions before the damage work.
     assert!(find(&device, "1").is_ok() && find(&device, "6").is_ok());
     record(&device, 600, &[(0x83, 2, 990)]);
     assert!(message(&device, "6").contains("no valid range"));

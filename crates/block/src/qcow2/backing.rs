@@ -69,7 +69,7 @@ fn beside(path: &Path, name: &str) -> PathBuf {
 /// The disk that the chain shows to the file above it.
 ///
 /// # Errors
-/// As [`Qcow2Device::open`].
+/// [`Error::Qcow2`], [`Error::Io`] for a file of the chain.
 pub fn backing_disk(chain: Vec<BackingFile>) -> Result<Option<Arc<dyn Device>>> {
     let mut disk: Option<Arc<dyn Device>> = None;
     for BackingFile { file, qcow2 } in chain.into_iter().rev() {

@@ -23,7 +23,7 @@ pub(super) struct Counts {
     dirty: BTreeSet<usize>,
     /// Blocks that the table on the device does not lead to.
     new: BTreeSet<usize>,
-    /// Where the search for a free cluster begins.
+    /// Start of the search for a free cluster.
     next: u64,
 }
 

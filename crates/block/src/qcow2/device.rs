@@ -39,7 +39,8 @@ impl Qcow2Device {
     /// where the file has nothing: no path in the file is ever followed.
     ///
     /// # Errors
-    /// [`Error::Qcow2`]: the file is damaged, or needs what is not supported or not given.
+    /// [`Error::Qcow2`]: the file is damaged, needs an unsupported feature, or a backing file that
+    /// is not given.
     pub fn open(file: Arc<dyn Device>, backing: Option<Arc<dyn Device>>) -> Result<Self> {
         let failed = |why| Error::qcow2(file.name(), why);
         let header = Header::open(&*file)?;
@@ -66,7 +67,7 @@ impl Qcow2Device {
             repair::counts(&*device.file, device.tables.get_mut())?;
         }
         if writable && autoclear != 0 {
-            // Bitmaps and the like would not follow what is written.
+            // Bitmaps would not include the writes.
             set_field(&*device.file, AUTOCLEAR_AT, &[0; 8])?;
         }
         Ok(device)

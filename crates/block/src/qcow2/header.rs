@@ -62,7 +62,7 @@ pub fn is_qcow2(device: &dyn Device) -> Result<bool> {
     Ok(magic == MAGIC)
 }
 
-/// Why a header is refused.
+/// Reasons to refuse a header.
 enum Refused {
     Device(crate::Error),
     Header(Qcow2Error),
@@ -219,7 +219,7 @@ impl Header {
     }
 }
 
-/// The cluster of the file that a table leads to; `what` is there.
+/// The cluster of the file that a table refers to; `what` names it in errors.
 pub(super) fn read_cluster(
     device: &dyn Device,
     what: &'static str,

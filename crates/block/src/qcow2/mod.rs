@@ -2,7 +2,7 @@
 //!
 //! # How it works
 //! A disk is made of clusters. The L1 table leads to L2 tables, which lead to the clusters of the
-//! file; a table of reference counts says which clusters of the file are in use.
+//! file. A table of reference counts marks the clusters in use.
 //!
 //! A cluster that is in the file is written in place. Any other write takes a free cluster, writes
 //! all of it, and changes the tables in memory. [`Qcow2Device::flush`](crate::Device::flush) is the

@@ -8,7 +8,8 @@ use crate::{Device, Error, Result};
 /// Clusters of a file whose counts are computed here, at most: it takes two bytes for each.
 const MOST_CLUSTERS: u64 = 1 << 26;
 
-/// Gives every cluster at least the count that the tables say, durably, and clears the mark.
+/// Raises the count of every cluster to the number of its references in the tables, durably, and
+/// clears the mark.
 pub(super) fn counts(device: &dyn Device, tables: &mut Tables) -> Result<()> {
     let header = tables.header.clone();
     let size = header.cluster();
@@ -64,7 +65,7 @@ pub(super) fn counts(device: &dyn Device, tables: &mut Tables) -> Result<()> {
     set_field(device, INCOMPATIBLE_AT, &cleared.to_be_bytes())
 }
 
-/// How often each cluster of the file is used.
+/// Number of uses of each cluster of the file.
 struct Used<'d> {
     device: &'d dyn Device,
     size: u64,

@@ -19,7 +19,7 @@ pub(super) const MEMORY: usize = 32 << 20;
 const MOST_CACHED: usize = 8192;
 const LEAST_CACHED: usize = 16;
 
-/// Where a cluster of the disk is.
+/// Place of a cluster of the disk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Mapping {
     /// Nowhere: the backing file has it, or it is zero.
@@ -57,7 +57,7 @@ pub(super) struct Tables {
     l1_changed: BTreeSet<usize>,
     /// L2 tables by their index in the L1 table.
     l2: BTreeMap<u64, Table>,
-    /// How many of them changed.
+    /// Number of changed L2 tables.
     changed: usize,
     pub(super) counts: Counts,
     /// Clusters that the file forgets with the next flush.
@@ -84,7 +84,7 @@ impl Tables {
         (cluster / entries, (cluster % entries) as usize)
     }
 
-    /// Where a cluster is; `None` if its L2 table has to be [loaded](Self::load) first.
+    /// Place of a cluster; `None` if its L2 table has to be [loaded](Self::load) first.
     pub(super) fn find(&self, cluster: u64) -> Option<Mapping> {
         let (index, at) = self.split(cluster);
         let l1 = self.l1.get(index as usize).copied().unwrap_or(0);
@@ -143,8 +143,8 @@ impl Tables {
         Ok(bytes.chunks_exact(8).map(|entry| be64(entry, 0)).collect())
     }
 
-    /// Makes the disk's cluster lead to `entry`, in memory. What it led to is forgotten with the
-    /// next flush.
+    /// Makes the disk's cluster lead to `entry`, in memory. The next flush releases the old
+    /// cluster.
     fn set(&mut self, device: &dyn Device, cluster: u64, entry: u64) -> Result<()> {
         self.own_table(device, cluster)?;
         let (index, at) = self.split(cluster);
@@ -243,7 +243,7 @@ impl Tables {
         }
     }
 
-    /// Whether memory has what the file has not.
+    /// Whether memory differs from the file.
     pub(super) fn is_changed(&self) -> bool {
         self.counts.is_dirty() || !self.forgotten.is_empty() || self.changed > 0
     }
@@ -267,7 +267,7 @@ impl Tables {
         nothing.then(|| (index + 1).saturating_mul(self.header.l2_entries()))
     }
 
-    /// Writes everything, as the crate's module says, durably.
+    /// Writes all changed tables durably, in the order that the module describes.
     pub(super) fn flush(&mut self, device: &dyn Device) -> Result<()> {
         self.counts.write_blocks(device)?;
         device.flush()?;

@@ -1,4 +1,4 @@
-//! A server that loses power: its connections end, and what was not flushed is gone.
+//! A server that loses power: its connections end, and unflushed writes are lost.
 
 use std::net::Shutdown;
 use std::os::unix::net::UnixStream;
@@ -11,13 +11,13 @@ use crate::server::*;
 const SIZE: usize = 64 << 10;
 
 struct Disk {
-    /// What a read shows.
+    /// The content that a read returns.
     volatile: Vec<u8>,
-    /// What a crash leaves.
+    /// The content after a crash.
     durable: Vec<u8>,
     connections: Vec<UnixStream>,
     random: fastrand::Rng,
-    /// One of so many requests meets a crash; 0: none.
+    /// One request in this many meets a crash; 0: none.
     odds: u32,
     crashes: u32,
 }
@@ -36,7 +36,7 @@ impl Disk {
 
     fn crash(&mut self) {
         self.crashes += 1;
-        // A part of what was not flushed may have reached the disk.
+        // A part of the unflushed writes may have reached the disk.
         for block in 0..SIZE / 512 {
             let range = block * 512..(block + 1) * 512;
             if self.random.bool() {
@@ -136,7 +136,7 @@ fn run(seed: u64, flags: u16) -> u32 {
             }
             5 => {
                 device.discard(at, len as u64).unwrap();
-                // What a discard leaves is undefined until it is written.
+                // Discarded bytes are undefined until they are written.
                 model[range.clone()].fill(byte);
                 device.write_at(at, &model[range]).unwrap();
             }

@@ -14,7 +14,7 @@ const SIZE: u64 = 1 << 20;
 const LEN: u32 = 8192;
 const AT: u64 = 4096;
 
-/// A device's error as that of the protocol.
+/// The violation in a device's error.
 fn violation(error: Error) -> Violation {
     match error {
         Error::Nbd { source, .. } => match &*source {
@@ -27,7 +27,7 @@ fn violation(error: Error) -> Violation {
 
 type Answer = fn(&mut UnixStream, &Asked) -> io::Result<()>;
 
-/// What a read of [`LEN`] bytes at [`AT`] says of a server; later requests say the same.
+/// The violation that a read of [`LEN`] bytes at [`AT`] reports; later requests report it again.
 fn read_fails(answer: Answer) -> Violation {
     let server = Server::answering(Offer::new(SIZE, FLUSH), answer);
     let device = server.open(|_| {}).unwrap();
@@ -38,7 +38,7 @@ fn read_fails(answer: Answer) -> Violation {
     found
 }
 
-/// What a discard says of a server that tells a status so; later requests say the same.
+/// The violation that a discard reports after such a status; later requests report it again.
 fn status_fails(answer: Answer) -> Violation {
     let mut offer = Offer::new(1 << 30, FLUSH | 1 << 5);
     offer.status = true;
@@ -194,8 +194,8 @@ fn data_for_a_write_is_a_violation() {
     );
 }
 
-/// How opening fails with a server that does this after the connection. It reads what the client
-/// sends until the client gives up: a socket that is closed with unread bytes may take back its
+/// The error of opening a server that runs `serve` after the connection. It reads the client's
+/// bytes until the client gives up: closing a socket with unread bytes may discard the server's
 /// own.
 fn open_fails(serve: impl Fn(UnixStream) -> io::Result<()> + Send + Sync + 'static) -> String {
     let server = Server::start(move |stream| {
@@ -225,19 +225,19 @@ fn damaged_handshakes_are_errors() {
     let says = |wanted: &str, found: String| assert!(found.contains(wanted), "{wanted}: {found}");
     says("connection lost", open_fails(|_| Ok(())));
     says(
-        "no NBD server",
+        "not an NBD server",
         open_fails(|mut stream| stream.write_all(b"HTTP/1.1 400 Bad Request")),
     );
     // The oldstyle handshake.
     says(
-        "no NBD server",
+        "not an NBD server",
         open_fails(|mut stream| {
             stream.write_all(b"NBDMAGIC\x00\x00\x42\x02\x81\x86\x12\x53")?;
             stream.write_all(&[0; 140])
         }),
     );
     says(
-        "no NBD server",
+        "not an NBD server",
         open_fails(|mut stream| stream.write_all(b"NBDMAGICIHAVEOPT\x00\x00")),
     );
     says(

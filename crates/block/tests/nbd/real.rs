@@ -19,8 +19,8 @@ struct Process {
 }
 
 impl Process {
-    /// `SOCKET` and `IMAGE` in the arguments stand for the paths. Nothing where the program is not
-    /// installed.
+    /// `SOCKET` and `IMAGE` in the arguments are placeholders for the paths. `None` where the
+    /// program is not installed.
     fn start(program: &'static str, args: &[&str]) -> Option<Self> {
         if left_out(&[Need::Program(program)]) {
             return None;

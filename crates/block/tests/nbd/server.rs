@@ -1,4 +1,4 @@
-//! A server of the test's own, which does what its script says.
+//! A server of the test, which follows a script.
 
 use std::io::{self, Read, Write};
 use std::net::Shutdown;
@@ -65,7 +65,7 @@ impl Server {
         }
     }
 
-    /// One that negotiates what it offers, and answers requests as `answer` says.
+    /// A server that negotiates `offer`, and answers requests by `answer`.
     pub(crate) fn answering(
         offer: Offer,
         answer: impl Fn(&mut UnixStream, &Asked) -> io::Result<()> + Send + Sync + 'static,
@@ -111,13 +111,13 @@ impl Drop for Server {
     }
 }
 
-/// What a server says of its export.
+/// A server's description of its export.
 #[derive(Clone)]
 pub(crate) struct Offer {
     pub(crate) size: u64,
     pub(crate) flags: u16,
     pub(crate) structured: bool,
-    /// It tells which ranges take space.
+    /// The server reports allocated ranges.
     pub(crate) status: bool,
     /// Least and most bytes of a request.
     pub(crate) blocks: Option<(u32, u32)>,
@@ -246,7 +246,7 @@ pub(crate) fn simple(
     stream.write_all(&out)
 }
 
-/// A chunk of a structured reply. `len` is what its header says.
+/// A chunk of a structured reply. `len` is the length in its header.
 pub(crate) fn chunk_of(
     stream: &mut UnixStream,
     (flags, kind, cookie): (u16, u16, u64),

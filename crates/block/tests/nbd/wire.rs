@@ -1,4 +1,4 @@
-//! What becomes of each request on the wire.
+//! The requests on the wire for each call.
 
 use std::io;
 use std::os::unix::net::UnixStream;
@@ -12,7 +12,7 @@ const SIZE: u64 = 64 << 20;
 
 type Seen = Arc<Mutex<Vec<Asked>>>;
 
-/// Command, flags, offset and length of what a server was asked.
+/// Command, flags, offset and length of the requests to a server.
 fn asked(seen: &Seen) -> Vec<(u16, u16, u64, u32)> {
     let mut seen = seen.lock().unwrap();
     seen.drain(..)
@@ -33,7 +33,7 @@ fn serve(stream: &mut UnixStream, asked: &Asked) -> io::Result<()> {
     }
 }
 
-/// A server that succeeds in all, and what it was asked.
+/// A server that serves every request, and the requests.
 fn obedient(offer: Offer) -> (Server, Seen) {
     let seen = Seen::default();
     let log = Arc::clone(&seen);
@@ -121,7 +121,7 @@ fn a_read_only_export_is_a_read_only_device() {
     assert_eq!(asked(&seen), []);
 }
 
-/// A server that tells a status of at most 10 MiB: 4 MiB take space, 6 MiB take none.
+/// A server that reports a status of at most 10 MiB: 4 MiB allocated, 6 MiB not.
 fn telling(error: u32) -> (Server, Seen) {
     const MIB: u32 = 1 << 20;
     let mut offer = Offer::new(SIZE, FLUSH | TRIM);
@@ -132,7 +132,7 @@ fn telling(error: u32) -> (Server, Seen) {
         record.lock().unwrap().push(asked.clone());
         match asked.command {
             CMD_STATUS if error != 0 => simple(stream, asked.cookie, error, &[]),
-            // The last extent goes beyond what was asked for.
+            // The last extent exceeds the requested range.
             CMD_STATUS => {
                 let extents = [(4 * MIB, 0), (6 * MIB, 3)];
                 status(stream, true, asked.cookie, CONTEXT, &extents)

@@ -15,11 +15,11 @@ use crate::{
 pub(crate) struct DumpItem<'a> {
     /// Key of the item.
     pub key: Key,
-    /// Its data.
+    /// Data of the item.
     pub data: &'a [u8],
 }
 
-/// Why an item could not be printed.
+/// Reasons why an item could not be printed.
 enum Stop {
     Format(fmt::Error),
     Item(ItemError),

@@ -6,10 +6,10 @@ use super::Expect;
 use crate::block::Header;
 use crate::{ItemError, Key, kind, objectid};
 
-/// Why an item was refused.
+/// Reasons to refuse an item.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum ItemProblem {
-    /// Its bytes do not parse.
+    /// Malformed bytes.
     #[error(transparent)]
     Parse(#[from] ItemError),
     /// A size that the kind does not have.
@@ -108,10 +108,10 @@ pub enum ItemProblem {
         /// Length.
         len: usize,
     },
-    /// The key's hash is not that of the name.
+    /// The key's hash differs from the hash of the name.
     #[error("name hash {found:#x} in the key, expected {expected:#x}")]
     NameHash {
-        /// Of the name.
+        /// Hash of the name.
         expected: u64,
         /// In the key.
         found: u64,

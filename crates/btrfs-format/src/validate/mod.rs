@@ -70,7 +70,7 @@ impl Expect {
         })
     }
 
-    /// The same with exactly this generation.
+    /// Also expects this generation.
     pub fn with_generation(self, generation: u64) -> Self {
         Self {
             min_generation: Some(generation),
@@ -79,7 +79,7 @@ impl Expect {
         }
     }
 
-    /// The same with this level.
+    /// Also expects this level.
     pub fn with_level(self, level: u8) -> Self {
         Self {
             level: Some(level),
@@ -87,7 +87,7 @@ impl Expect {
         }
     }
 
-    /// The same with this owner.
+    /// Also expects this owner.
     pub fn with_owner(self, owner: u64) -> Self {
         Self {
             owner: Some(owner),
@@ -95,7 +95,7 @@ impl Expect {
         }
     }
 
-    /// The same with this first key.
+    /// Also expects this first key.
     pub fn with_first_key(self, key: Key) -> Self {
         Self {
             first_key: Some(key),
@@ -104,7 +104,7 @@ impl Expect {
     }
 }
 
-/// Why a block was refused.
+/// Reasons to refuse a block.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum BlockError {
     /// The buffer is not one node.
@@ -132,7 +132,7 @@ pub enum BlockError {
     Bytenr {
         /// Address.
         logical: u64,
-        /// In the header.
+        /// Address in the header.
         found: u64,
     },
     /// Another file system's block.
@@ -140,9 +140,9 @@ pub enum BlockError {
     Fsid {
         /// Address.
         logical: u64,
-        /// Of this file system.
+        /// Fsid of this file system.
         expected: [u8; 16],
-        /// In the header.
+        /// Fsid in the header.
         found: [u8; 16],
     },
     /// WRITTEN not set or an unknown backref revision.
@@ -150,7 +150,7 @@ pub enum BlockError {
     HeaderFlags {
         /// Address.
         logical: u64,
-        /// In the header.
+        /// Flags in the header.
         flags: u64,
     },
     /// Not the level in the parent, or above 7.
@@ -160,7 +160,7 @@ pub enum BlockError {
         logical: u64,
         /// Expected, if known.
         expected: Option<u8>,
-        /// In the header.
+        /// Level in the header.
         found: u8,
     },
     /// Not the generation in the parent.
@@ -172,7 +172,7 @@ pub enum BlockError {
         min: u64,
         /// Largest allowed.
         max: u64,
-        /// In the header.
+        /// Generation in the header.
         found: u64,
     },
     /// Another tree's block.
@@ -182,7 +182,7 @@ pub enum BlockError {
         logical: u64,
         /// Tree being read.
         expected: u64,
-        /// In the header.
+        /// Owner in the header.
         found: u64,
     },
     /// Not the first key in the parent.
@@ -190,9 +190,9 @@ pub enum BlockError {
     FirstKey {
         /// Address.
         logical: u64,
-        /// In the parent.
+        /// First key in the parent.
         expected: Key,
-        /// In the block.
+        /// First key in the block.
         found: Option<Key>,
     },
     /// More items than fit, or none where there must be one.
@@ -200,11 +200,11 @@ pub enum BlockError {
     Nritems {
         /// Address.
         logical: u64,
-        /// In the header.
+        /// Number of items in the header.
         nritems: u32,
-        /// In the header.
+        /// Level in the header.
         level: u8,
-        /// In the header.
+        /// Owner in the header.
         owner: u64,
     },
     /// Keys are not ascending.
@@ -214,7 +214,7 @@ pub enum BlockError {
         logical: u64,
         /// Slot.
         slot: usize,
-        /// Its key.
+        /// Key of the item.
         key: Key,
         /// Key before it.
         previous: Key,
@@ -226,7 +226,7 @@ pub enum BlockError {
         logical: u64,
         /// Slot.
         slot: usize,
-        /// Its key.
+        /// Key of the item.
         key: Key,
         /// Data offset.
         offset: u32,
@@ -240,7 +240,7 @@ pub enum BlockError {
         logical: u64,
         /// Slot.
         slot: usize,
-        /// Its key.
+        /// Key of the item.
         key: Key,
         /// Required end.
         expected: usize,
@@ -264,9 +264,9 @@ pub enum BlockError {
         logical: u64,
         /// Slot.
         slot: usize,
-        /// Of the child.
+        /// Generation of the child.
         child: u64,
-        /// Of this block.
+        /// Generation of this block.
         own: u64,
     },
     /// An item that is invalid for its kind.
@@ -276,7 +276,7 @@ pub enum BlockError {
         logical: u64,
         /// Slot.
         slot: usize,
-        /// Its key.
+        /// Key of the item.
         key: Key,
         /// The problem.
         problem: ItemProblem,

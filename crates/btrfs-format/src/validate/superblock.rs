@@ -10,7 +10,7 @@ use crate::{
     SYS_CHUNK_ARRAY_SIZE, SuperBlock,
 };
 
-/// Why a superblock was refused.
+/// Reasons to refuse a superblock.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum SuperError {
     /// Not 4096 bytes.
@@ -48,7 +48,7 @@ pub enum SuperError {
     Bytenr {
         /// Offset that it was read from.
         offset: u64,
-        /// In the superblock.
+        /// Value in the superblock.
         found: u64,
     },
     /// The sector size is not a power of two from 4 KiB to 64 KiB.
@@ -88,7 +88,7 @@ pub enum SuperError {
         field: &'static str,
         /// Found.
         found: u64,
-        /// Of the superblock.
+        /// Generation of the superblock.
         generation: u64,
     },
     /// A size or count that is not possible.
@@ -113,9 +113,9 @@ pub enum SuperError {
     /// The device item belongs to another file system.
     #[error("device item has fsid {found:02x?}, expected {expected:02x?}")]
     DeviceFsid {
-        /// Of this file system.
+        /// Fsid of this file system.
         expected: [u8; 16],
-        /// In the device item.
+        /// Fsid in the device item.
         found: [u8; 16],
     },
     /// The system chunk array does not parse.
@@ -126,7 +126,7 @@ pub enum SuperError {
     SysChunk {
         /// Logical address.
         logical: u64,
-        /// What is wrong.
+        /// The defect.
         problem: ItemProblem,
     },
     /// A chunk in the system chunk array that is not a system chunk.

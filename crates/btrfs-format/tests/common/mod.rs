@@ -26,7 +26,7 @@ impl Source for File {
     }
 }
 
-/// A sparse device: 4 KiB pages by offset; what is missing reads as zeros.
+/// A sparse device: 4 KiB pages by offset; missing pages read as zeros.
 #[derive(Default)]
 pub struct Pages(pub BTreeMap<u64, Vec<u8>>);
 
@@ -132,7 +132,7 @@ impl<'s> Walker<'s> {
         this
     }
 
-    /// A tree whose leaves have root items, and all trees that those name.
+    /// A tree whose leaves have root items, and all trees that they name.
     fn forest(&mut self, owner: u64, root: u64, level: u8, generation: u64) {
         let from = self.blocks.len();
         self.tree(owner, root, level, generation);

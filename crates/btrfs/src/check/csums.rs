@@ -1,4 +1,4 @@
-//! Which data has checksums.
+//! Data with checksums.
 
 use std::collections::HashSet;
 

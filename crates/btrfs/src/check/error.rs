@@ -1,9 +1,9 @@
-//! Why a file system could not be checked at all.
+//! Errors that prevent a check.
 
 use sapwood_btrfs_format::SuperError;
 use thiserror::Error;
 
-/// Why a check produced no report.
+/// Errors of a check without a report.
 #[derive(Debug, Error)]
 pub enum CheckError {
     /// No devices were given.
@@ -18,7 +18,7 @@ pub enum CheckError {
         /// Device name.
         device: String,
     },
-    /// No copy of the superblock is valid; the error is that of the first.
+    /// No copy of the superblock is valid; the error belongs to the first.
     #[error("{device}: no valid superblock: {error}")]
     NoSuperblock {
         /// Device name.
@@ -40,7 +40,7 @@ pub enum CheckError {
         /// Number of devices given.
         found: usize,
     },
-    /// Features that change what would have to be checked.
+    /// Unknown features that change the rules of a check.
     #[error("unsupported features: {0}")]
     Features(String),
     /// An unsupported profile.

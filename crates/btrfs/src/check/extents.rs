@@ -38,7 +38,7 @@ struct Extent {
     listed: u64,
     /// Number of uses.
     wanted: u64,
-    /// Hashes of the uses minus those of the listed refs.
+    /// Hashes of the uses minus hashes of the listed refs.
     balance: u128,
     used_len: u64,
     used_generation: u64,

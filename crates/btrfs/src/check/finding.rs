@@ -1,10 +1,10 @@
-//! Everything that a check can find, one variant per cause.
+//! All findings of a check, one variant per cause.
 
 use sapwood_base::findings;
 use sapwood_btrfs_format::{BlockError, BlockGroupFlags, Checksum, InlineRef, Key, SuperError};
 use thiserror::Error;
 
-/// Why a copy of a block could not be used.
+/// Reasons why a copy of a block is unusable.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum BlockFault {
     /// The device could not read it.
@@ -41,12 +41,12 @@ findings! {
         device: String = "Device name.", offset: u64 = "Byte offset of the copy.",
         found: u64 = "Its generation.", newest: u64 = "Newest generation."
     }
-    /// Two superblock copies of one commit that say different things.
+    /// Two superblock copies of one commit that differ.
     Error "{device}: superblock at {offset} differs from the first from byte {at} on" SuperDiffers {
         device: String = "Device name.", offset: u64 = "Byte offset of the copy.",
         at: usize = "First byte that differs."
     }
-    /// The newest backup root does not say what the superblock says.
+    /// The newest backup root differs from the superblock.
     Warning "backup roots: {field} is {found}, the superblock says {expected}" BackupRoot {
         field: &'static str = "Field.", found: u64 = "In the backup.",
         expected: u64 = "In the superblock."
@@ -59,7 +59,7 @@ findings! {
     Warning "{device}: no superblock at {offset}; the image is a restored dump of metadata" SuperOfDump {
         device: String = "Device name.", offset: u64 = "Byte offset of the copy."
     }
-    /// A field of the superblock that no other value says.
+    /// A field of the superblock with a wrong value that no other value determines.
     Error "superblock: {field} is {found}" SuperField {
         field: &'static str = "Field.", found: u64 = "Value."
     }
@@ -75,7 +75,7 @@ findings! {
     Error "superblock: {found} devices, the chunk tree has {expected}" SuperDevices {
         found: u64 = "In the superblock.", expected: u64 = "Device items."
     }
-    /// The device item in the superblock is not that of the chunk tree.
+    /// The device item in the superblock differs from the chunk tree's.
     Error "device {devid}: {field} is {found} in the superblock, {expected} in the chunk tree" DeviceItem {
         devid: u64 = "Device id.", field: &'static str = "Field.", found: u64 = "In the superblock.",
         expected: u64 = "In the chunk tree."
@@ -100,11 +100,11 @@ findings! {
     Error "tree {tree}: copy {copy} of block {logical} differs from the first" BlockCopiesDiffer {
         tree: u64 = "Tree.", logical: u64 = "Address.", copy: usize = "Number of the copy."
     }
-    /// No copy of a tree block is good. What hangs below it was not checked.
+    /// No copy of a tree block is valid. Blocks below it were not checked.
     Error "tree {tree}: {fault}" BlockBad {
         tree: u64 = "Tree.", logical: u64 = "Address.", fault: BlockFault = "What is wrong."
     }
-    /// Two pointers lead to one block, and its extent says that it has one owner.
+    /// Two pointers lead to one block whose extent has one owner.
     Error "tree {tree}: block {logical} is reached a second time, not being shared" BlockTwice {
         tree: u64 = "Tree.", logical: u64 = "Address."
     }
@@ -184,7 +184,7 @@ findings! {
     Error "block group {logical}: {found} bytes used, its extents have {expected}" BlockGroupUsed {
         logical: u64 = "Address.", found: u64 = "In the item.", expected: u64 = "Sum of the extents."
     }
-    /// Something uses space that no extent item says is used.
+    /// Space in use without an extent item.
     Error "extent {bytenr}: {len} bytes used by {by:?}, but there is no extent item" ExtentMissing {
         bytenr: u64 = "Address.", len: u64 = "Bytes.", by: InlineRef = "One of its users."
     }
@@ -216,16 +216,16 @@ findings! {
     Error "extent {bytenr}: data and tree block at once" ExtentKind {
         bytenr: u64 = "Address."
     }
-    /// A tree block of another level than its extent item says.
+    /// A tree block whose level differs from its extent item.
     Error "extent {bytenr}: level {found} in the item, the block has {expected}" ExtentLevel {
         bytenr: u64 = "Address.", found: u8 = "In the item.", expected: u8 = "Of the block."
     }
-    /// A tree block of another generation than its extent item says.
+    /// A tree block whose generation differs from its extent item.
     Error "extent {bytenr}: generation {found} in the item, the block has {expected}" ExtentGeneration {
         bytenr: u64 = "Address.", found: u64 = "In the item.", expected: u64 = "Of the block."
     }
-    /// A tree block that was made for a tree of which its extent lists no ref, though its own refs
-    /// are still charged to that tree.
+    /// A tree block made for a tree without a ref in its extent, while the block's own refs are
+    /// still charged to that tree.
     Error "tree {tree}: block {bytenr} has owner {owner}, its extent has no ref of it" BlockOwner {
         tree: u64 = "Tree.", bytenr: u64 = "Address.", owner: u64 = "In the block's header."
     }
@@ -233,7 +233,7 @@ findings! {
     Error "extent {bytenr}: counts {found} refs, lists {expected}" RefCount {
         bytenr: u64 = "Address.", found: u64 = "In the item.", expected: u64 = "Sum of the refs."
     }
-    /// Something uses an extent more often than its refs say.
+    /// The uses of an extent exceed its refs.
     Error "extent {bytenr}: {reference:?} counts {found}, used {expected} times" RefMissing {
         bytenr: u64 = "Address.", reference: InlineRef = "The ref.", found: u64 = "Listed.",
         expected: u64 = "Uses."
@@ -256,11 +256,11 @@ findings! {
     Warning "free space: info item of block group {group}, which does not exist" FreeSpaceInfoStray {
         group: u64 = "Begin in the key."
     }
-    /// The number of free runs in the head is not that of the items.
+    /// The number of free runs in the head differs from the number of items.
     Error "free space: block group {group} counts {found} runs, lists {expected}" FreeSpaceCount {
         group: u64 = "Block group.", found: u32 = "In the head.", expected: u64 = "Runs found."
     }
-    /// Extents in a group that says it uses bitmaps, or the reverse.
+    /// Extents in a group with bitmaps, or the reverse.
     Error "free space: item {key} in a block group of the other form" FreeSpaceForm {
         key: Key = "Key."
     }
@@ -326,8 +326,8 @@ findings! {
     Error "tree {tree} is missing" TreeMissing {
         tree: u64 = "Tree."
     }
-    /// A quota group whose numbers are not those of its subvolumes, though they are said to be
-    /// right.
+    /// A quota group whose numbers differ from its subvolumes, although the group is marked
+    /// consistent.
     Error "quota group {level}/{id}: {field} {found}, its subvolumes have {expected}" QuotaGroup {
         level: u64 = "Level.", id: u64 = "Id within the level.", field: &'static str = "Field.",
         found: u64 = "In the item.", expected: u64 = "Sum of the extents."
@@ -344,7 +344,7 @@ findings! {
     Error "subvolume {parent}: {child} has no ref back to it" RootBackrefMissing {
         parent: u64 = "Parent subvolume.", child: u64 = "Subvolume."
     }
-    /// Ref and backref that say different things.
+    /// Ref and backref that differ.
     Error "subvolumes {parent} and {child}: ref and backref differ" RootRefDiffers {
         parent: u64 = "Parent subvolume.", child: u64 = "Subvolume."
     }
@@ -407,7 +407,7 @@ findings! {
     Error "subvolume {tree} directory {inode}: is below itself" DirectoryLoop {
         tree: u64 = "Subvolume.", inode: u64 = "A directory of the loop, or one below it."
     }
-    /// A directory whose size is not that of its names.
+    /// A directory whose size differs from the sum of its names.
     Error "subvolume {tree} directory {inode}: size {found}, its names have {expected}" DirectorySize {
         tree: u64 = "Subvolume.", inode: u64 = "Directory.", found: u64 = "In the inode item.",
         expected: u64 = "Twice the sum of the names' lengths."
@@ -469,7 +469,7 @@ findings! {
     Error "subvolume {tree} inode {inode}: inline extent of {len} bytes" InlineTooLong {
         tree: u64 = "Subvolume.", inode: u64 = "Inode.", len: u64 = "Bytes once uncompressed."
     }
-    /// `nbytes` is not what the extents hold.
+    /// `nbytes` differs from the sum of the extents.
     Error "subvolume {tree} inode {inode}: nbytes {found}, its extents have {expected}" InodeBytes {
         tree: u64 = "Subvolume.", inode: u64 = "Inode.", found: u64 = "In the inode item.",
         expected: u64 = "Of the extents."
@@ -487,7 +487,7 @@ findings! {
     Warning "subvolume {tree}: orphan item of inode {inode}, which is none" OrphanStray {
         tree: u64 = "Subvolume.", inode: u64 = "Inode."
     }
-    /// A block of the log that an extent item says is in use.
+    /// A block of the log inside of an extent in use.
     Error "log: block {logical} lies in an extent in use" LogBlockInUse {
         logical: u64 = "Address."
     }

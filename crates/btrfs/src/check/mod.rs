@@ -11,10 +11,10 @@
 //!    block was reached. So a block that snapshots share is charged once. Uses and listed refs of
 //!    an extent are added into one balance of hashes. Only if it is not zero at the end, a second
 //!    pass collects the refs in detail.
-//! 4. Names are checked alike: directory entries against the names in inodes, with one balance per
-//!    subvolume. The facts of a subtree about its inodes are a `summary`, which joins with those of
-//!    its neighbours. The summary of a shared block is kept and reused. So ten thousand snapshots
-//!    cost as much as their unshared blocks.
+//! 4. Names are checked in the same way: directory entries against the names in inodes, with one
+//!    balance per subvolume. The facts of a subtree about its inodes are a `summary`, which joins
+//!    with the summaries of its neighbours. The summary of a shared block is kept and reused. So
+//!    ten thousand snapshots cost as much as their unshared blocks.
 //! 5. Sums and complements: used bytes, free space, checksums of data that has none.
 //!
 //! Trouble cases:

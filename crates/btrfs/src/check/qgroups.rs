@@ -1,4 +1,4 @@
-//! Compares the numbers of quota groups with what their subvolumes refer to.
+//! Compares the numbers of quota groups with the extents that their subvolumes refer to.
 //!
 //! # How it works
 //! A group's *referenced* bytes are all extents, including tree blocks, that one of its subvolumes

@@ -1,4 +1,4 @@
-//! What a check is told, and what it reports.
+//! Options and report of a check.
 
 use sapwood_base::finding;
 

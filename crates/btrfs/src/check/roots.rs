@@ -66,7 +66,7 @@ impl RootTree {
         of_tree.next().map(|(_, item)| item)
     }
 
-    /// Whether a subvolume was created as a snapshot. Old kernels did not record of which one.
+    /// Whether a subvolume was created as a snapshot. Old kernels did not record its source.
     fn is_snapshot(&self, tree: u64) -> bool {
         let mut of_tree = self.items.range((tree, 0)..=(tree, u64::MAX));
         let first = of_tree.next();

@@ -1,4 +1,4 @@
-//! Walks trees block by block and records what each block uses. Subvolumes have their own walk in
+//! Walks trees block by block and records the uses of each block. Subvolumes have their own walk in
 //! [`inodes`](super::inodes), which enters blocks in the same way.
 
 use std::collections::HashSet;
@@ -55,7 +55,7 @@ impl<'a> Check<'a> {
     }
 
     /// Reads a block and charges its uses, from slot `from` on, unless it was entered before. The
-    /// flag tells whether it was.
+    /// flag is true if it was.
     pub(super) fn enter(&mut self, tree: u64, at: &Pointer) -> (Option<Vec<u8>>, bool) {
         if tree == objectid::TREE_LOG {
             return (self.block(tree, at), false);

@@ -22,7 +22,7 @@ use crate::{Error, Result};
 /// the range is not empty and its end no overflow.
 ///
 /// # Errors
-/// [`vfs::Error::NotSupported`] for what btrfs does not have; [`Error::NoSpace`].
+/// [`vfs::Error::NotSupported`] for a mode that btrfs lacks; [`Error::NoSpace`].
 pub(crate) fn fallocate(
     files: &Arc<Files>,
     inode: &Arc<Inode>,
@@ -52,7 +52,7 @@ fn inner(store: &Store, range: &Range<u64>, size: u64) -> Range<u64> {
     start..end.max(start)
 }
 
-/// Zeroes what of a range lies in sectors that it covers in part, within the file.
+/// Zeroes the parts of a range in partly covered sectors, within the file.
 fn zero_edges(
     files: &Arc<Files>,
     inode: &Arc<Inode>,
@@ -117,7 +117,7 @@ fn allocate(
     Ok(())
 }
 
-/// An inline extent holds a file alone: before others come behind it, it becomes a sector.
+/// An inline extent holds a file alone: before others come after it, it becomes a sector.
 fn make_regular(
     files: &Arc<Files>,
     inode: &Arc<Inode>,
@@ -229,7 +229,7 @@ fn zero(files: &Arc<Files>, inode: &Arc<Inode>, range: Range<u64>, keep_size: bo
         clear(files, inode, inner.clone())?;
         allocate(files, inode, inner.start..inner.end, true)?;
     }
-    // What lies behind the old end has no data to zero, but is to be allocated.
+    // The range after the old end has no data to zero, but must be allocated.
     if range.end > size && !keep_size {
         let tail = inner.end.max(range.start)..range.end;
         if !tail.is_empty() {

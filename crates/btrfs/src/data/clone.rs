@@ -1,7 +1,7 @@
 //! Copying within the file system: sharing extents where that is possible.
 //!
-//! Extents are shared in whole sectors, between files that both have checksums or both have
-//! none. What stands in the tree, and the edges of a range, are copied as bytes.
+//! Extents are shared in whole sectors, between files that both have checksums or both have none.
+//! Inline data and the edges of a range are copied as bytes.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -27,8 +27,8 @@ const CHUNK: u64 = 1 << 20;
 /// may be written.
 ///
 /// # Errors
-/// [`vfs::Error::Invalid`] for ranges that overlap in one file, and, if sharing is a must, for
-/// what cannot be shared; [`NoSpace`](crate::Error::NoSpace).
+/// [`vfs::Error::Invalid`] for ranges that overlap in one file, and, if sharing is required, for
+/// ranges that cannot be shared; [`NoSpace`](crate::Error::NoSpace).
 pub(crate) fn copy_range(
     files: &Arc<Files>,
     from: &Arc<Inode>,
@@ -85,7 +85,7 @@ pub(crate) fn copy_range(
     Ok(len)
 }
 
-/// Which part of the range can be shared.
+/// The part of the range that can be shared.
 fn shareable(
     store: &Store,
     from: &Inode,
@@ -111,7 +111,7 @@ fn shareable(
     }
     let head = (sector - from_offset % sector) % sector;
     let end = from_offset + len;
-    // The last sector of the source can be shared if it is to be the last of the target.
+    // The last sector of the source can be shared if it becomes the last of the target.
     let ends_both = end == from_size && to_offset + len >= to_size;
     let tail = if ends_both {
         end

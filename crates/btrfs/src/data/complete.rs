@@ -1,4 +1,4 @@
-//! Completion: puts what is on the device into the trees, and ends what was in flight.
+//! Completion: inserts written data into the trees, and ends its in-flight entries.
 
 use std::sync::Arc;
 
@@ -121,7 +121,7 @@ pub(super) fn end(
     files.writeback.settle(inode);
 }
 
-/// Promises space once more to what the host had no space for, so that it can be dirty again.
+/// Promises space again for data that the host had no space for, so that it can be dirty again.
 fn promise_again(store: &Store, ordered: &OrderedExtent) -> Option<DataReservation> {
     if !ordered.refused() {
         return None;
@@ -182,7 +182,7 @@ fn insert(files: &Arc<Files>, batch: &[&Extent]) -> Vec<Result<u64>> {
     }
 }
 
-/// The first gets the error, the others what the mount says since.
+/// The first gets the error, the others the mount's error since then.
 fn fail_all(files: &Files, batch: &[&Extent], error: Error) -> Vec<Result<u64>> {
     files.health.fail(&error);
     let mut first = Some(error);
@@ -285,7 +285,7 @@ fn apply(h: &mut Handle, inode: &Arc<Inode>, ordered: &OrderedExtent) -> Result<
 }
 
 /// Turns the range of `map` from preallocated into data: cuts the item that it lies in, and
-/// lengthens the one before if that goes on in the same extent.
+/// lengthens the one before if that continues in the same extent.
 fn mark_written(h: &mut Handle, inode: &Inode, map: &ExtentMap, stored: &Stored) -> Result<()> {
     let store = Arc::clone(h.store());
     let mut items = Items::from(&store, inode, map.start)?;
@@ -349,7 +349,7 @@ fn mark_written(h: &mut Handle, inode: &Inode, map: &ExtentMap, stored: &Stored)
     }
 }
 
-/// A written item that another one goes on from.
+/// A written item that another one may extend.
 struct Before {
     start: u64,
     extent: sapwood_btrfs_format::RegularExtent,

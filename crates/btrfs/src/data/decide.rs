@@ -1,9 +1,9 @@
-//! Decides where a range in flight goes, and makes its ordered extents.
+//! Decides the place of a range in flight, and makes its ordered extents.
 //!
 //! # How it works
-//! [`decide`] sends a range into the tree (inline), over what is there ([`overwrite`]), or to new
-//! extents, as compressed pieces or as it is. The range is cut accordingly, and each piece gets an
-//! ordered extent ([`order`]). What fails before that ends the range at once; afterwards its
+//! [`decide`] sends a range into the tree (inline), over existing extents ([`overwrite`]), or to
+//! new extents, as compressed pieces or unchanged. The range is cut accordingly, and each piece
+//! gets an ordered extent ([`order`]). An error before that ends the range at once; afterwards its
 //! completion ends it.
 
 use std::ops::Range;
@@ -28,12 +28,12 @@ pub(super) const MAX_EXTENT: u64 = 128 << 20;
 /// Bytes of an item's head and of a file extent's in a leaf.
 const HEADS: usize = 25 + 21;
 
-/// What a leaf can hold as inline data at most.
+/// Most inline data that fits into a leaf.
 fn leaf_limit(store: &Store) -> u64 {
     (store.nodesize as usize - Header::SIZE - HEADS) as u64
 }
 
-/// Decides where entries go, in a thread of writeback, and writes what is short.
+/// Decides the place of entries, in a thread of writeback, and writes the short ones.
 pub(super) fn decide_all(files: &Arc<Files>, taken: &[(Arc<Inode>, InFlightId)]) {
     let batch = Batch::default();
     for (inode, id) in taken {
@@ -42,13 +42,13 @@ pub(super) fn decide_all(files: &Arc<Files>, taken: &[(Arc<Inode>, InFlightId)])
     end_batch(files, batch);
 }
 
-/// Allocates and writes what a thread of writeback has collected.
+/// Allocates and writes the entries that a thread of writeback has collected.
 pub(super) fn end_batch(files: &Arc<Files>, batch: Batch) {
     place_together(files, &batch);
     submit(files, batch.writes.into_inner(), true);
 }
 
-/// Decides where an entry goes, and sends it there.
+/// Decides the place of an entry, and sends it there.
 pub(super) fn decide(
     files: &Arc<Files>,
     inode: &Arc<Inode>,
@@ -88,8 +88,8 @@ fn try_decide(
         return Ok(());
     }
     if flags.intersects(InodeFlags::NODATACOW | InodeFlags::PREALLOC) {
-        // What is on disk there is about to change. Not waited for here: that could take all
-        // threads from those that are to write it.
+        // The data on disk there is about to change. Waiting here could block all threads that are
+        // to write it.
         if inode.data.state.lock().in_flight.park_if_blocked(id) {
             return Ok(());
         }
@@ -115,7 +115,7 @@ fn try_decide(
     Ok(())
 }
 
-/// Where a file that is to be written goes if it can stand in the tree: all of it is in this
+/// Place of a file that is written into the tree if it can be: all of it is in this
 /// range, it is short enough, and it has no other extents.
 fn inline_target(
     files: &Arc<Files>,
@@ -132,7 +132,7 @@ fn inline_target(
     if range.start != 0 || range.end > sector || size == 0 || size > sector || limit == 0 {
         return Ok(None);
     }
-    // What was preallocated stays so that a later write finds its space.
+    // A preallocated extent stays, so that a later write finds its space.
     if flags.intersects(InodeFlags::NODATACOW | InodeFlags::PREALLOC) {
         return Ok(None);
     }
@@ -201,7 +201,7 @@ fn copy(files: &Arc<Files>, inode: &Arc<Inode>, id: InFlightId, dispatch: Dispat
     }
 }
 
-/// How the data of a file is to be compressed, and whether to try whatever it looks like.
+/// The wanted compression of a file's data, and whether to try it on any data.
 #[derive(Clone, Copy)]
 struct Wanted {
     how: Compression,
@@ -210,7 +210,7 @@ struct Wanted {
     property: bool,
 }
 
-/// What the file and the mount want; `None` for no compression.
+/// The compression that the file and the mount ask for; `None` for no compression.
 fn compression(files: &Arc<Files>, inode: &Arc<Inode>) -> Result<Option<Wanted>> {
     let options = &files.options;
     let flags = inode.state.lock().flags;
@@ -246,8 +246,7 @@ fn compression(files: &Arc<Files>, inode: &Arc<Inode>) -> Result<Option<Wanted>>
     }))
 }
 
-/// Compresses an entry of at most one piece and sends it on; one that does not shrink goes
-/// as it is.
+/// Compresses an entry of at most one piece and sends it on; incompressible data stays as it is.
 pub(super) fn compress(
     files: &Arc<Files>,
     inode: &Arc<Inode>,
@@ -305,7 +304,7 @@ fn shrink(store: &Store, wanted: Wanted, bytes: &[u8]) -> Option<Vec<u8>> {
     Some(packed)
 }
 
-/// Notes in the superblock that an algorithm is in use, which older readers do not know.
+/// Records in the superblock that an algorithm is in use, which older readers do not know.
 fn use_feature(store: &Store, how: Compression) {
     match how {
         Compression::Zlib(_) => {}
@@ -370,8 +369,8 @@ fn take_space(
     }
 }
 
-/// Takes space for short entries that go to disk as they are: one stretch for all, so that one
-/// request writes them. If there is none, each gets what there is.
+/// Takes space for short entries that stay uncompressed: one run for all, so that one request
+/// writes them. If there is none, each is allocated separately.
 fn place_together(files: &Arc<Files>, batch: &Batch) {
     let entries = batch.plain.take();
     let dispatch = Dispatch::Queue(batch);
@@ -398,7 +397,7 @@ fn place_together(files: &Arc<Files>, batch: &Batch) {
     }
 }
 
-/// Takes extents for an entry that goes to disk as it is.
+/// Takes extents for an uncompressed entry.
 fn allocate(files: &Arc<Files>, inode: &Arc<Inode>, id: InFlightId, dispatch: Dispatch<'_>) {
     let Some((range, _)) = inode.data.state.lock().in_flight.get(id) else {
         return;
@@ -432,7 +431,7 @@ fn allocate(files: &Arc<Files>, inode: &Arc<Inode>, id: InFlightId, dispatch: Di
     }
 }
 
-/// Makes the ordered extent of an entry that goes to a new extent as it is.
+/// Makes the ordered extent of an uncompressed entry in a new extent.
 fn order_new(
     files: &Arc<Files>,
     inode: &Arc<Inode>,
@@ -473,8 +472,8 @@ fn abandon(files: &Arc<Files>, inode: &Arc<Inode>, id: InFlightId, error: &Error
     end(files, inode, id, bytes, false);
 }
 
-/// Makes the ordered extent of an entry, and collects or queues its writes. `payload`: what goes to
-/// disk, if that is not the entry's data.
+/// Makes the ordered extent of an entry, and collects or queues its writes. `payload` is the data
+/// for the disk, if that is not the entry's data.
 pub(super) fn order(
     files: &Arc<Files>,
     inode: &Arc<Inode>,
@@ -527,7 +526,7 @@ pub(super) fn register(inode: &Inode, ordered: &Arc<OrderedExtent>) {
     let entry = ordered.entry;
     state.in_flight.set_ordered(entry, Arc::clone(ordered));
     let map = ordered.map();
-    // What was written again since, and may be listed already, is not taken back.
+    // Data that was written again since, and may be listed already, is not withdrawn.
     for part in state.in_flight.newest(entry, ordered.range.clone()) {
         let listed = Some(Arc::clone(ordered));
         state.modified.set(map.cut(&part), None, listed);

@@ -2,8 +2,8 @@
 //!
 //! # How it works
 //! [`Files`] is the store with the inodes and their [writeback](sapwood_base::writeback). The order
-//! of writeback's steps is in the [module](super). [`Work`] is a step as a queue holds it, and
-//! [`Dispatch`] tells whether the thread of a flush does the steps itself.
+//! of writeback's steps is in the [module](super). [`Work`] is a step as a queue holds it;
+//! [`Dispatch`] decides whether the thread of a flush does the steps itself.
 //!
 //! A snapshot must not see data that is overwritten in place later. So a thread that takes one
 //! first [freezes](Overwrites::freeze) the tree: it waits for the overwrites that are in flight.
@@ -27,7 +27,7 @@ use crate::tree::{BlockCache, TreeRead};
 /// Expanded extents that are kept for the next read.
 const RECENT: usize = 16;
 
-/// Files, on top of a store: inodes and their data; always behind an `Arc`.
+/// Files, on top of a store: inodes and their data; always in an `Arc`.
 pub(crate) struct Files {
     pub(super) store: Arc<Store>,
     pub(crate) inodes: InodeTable,
@@ -59,7 +59,7 @@ impl TreeRead for Files {
 
 /// Work for a thread of writeback.
 pub(crate) enum Work {
-    /// Decide where taken runs go, and write what is short.
+    /// Decide the place of taken runs, and write the short ones.
     Decide(Vec<(Arc<Inode>, InFlightId)>),
     /// Compress a piece of a run and allocate for it.
     Compress(Arc<Inode>, InFlightId),
@@ -73,12 +73,12 @@ pub(crate) enum Work {
 pub(crate) struct DataWrite {
     pub(super) inode: Arc<Inode>,
     pub(super) ordered: Arc<OrderedExtent>,
-    /// Where in the bytes of the ordered extent they begin.
+    /// Start of the bytes in the ordered extent.
     pub(super) at: u64,
     pub(super) slices: Vec<Slice>,
 }
 
-/// What was decided for ranges of one or more inodes.
+/// The decisions for ranges of one or more inodes.
 #[derive(Default)]
 pub(super) struct Batch {
     /// Writes that are collected.
@@ -87,17 +87,17 @@ pub(super) struct Batch {
     pub(super) plain: RefCell<Vec<(Arc<Inode>, InFlightId)>>,
 }
 
-/// Where the work of a flush is done.
+/// The threads that do the work of a flush.
 #[derive(Clone, Copy)]
 pub(super) enum Dispatch<'a> {
-    /// In this thread; what is to be written is collected.
+    /// In this thread; writes are collected.
     Here(&'a Batch),
-    /// By the threads of writeback, of which this is one; what is short is collected.
+    /// By the threads of writeback, including this one; short writes are collected.
     Queue(&'a Batch),
 }
 
 impl<'a> Dispatch<'a> {
-    /// What is collected.
+    /// The collected writes.
     pub(super) fn batch(self) -> &'a Batch {
         match self {
             Self::Here(batch) | Self::Queue(batch) => batch,
@@ -118,7 +118,7 @@ struct OverwritesOfTree {
 }
 
 impl Overwrites {
-    /// None is in flight, and no tree is frozen.
+    /// No overwrite in flight, no frozen tree.
     pub(super) fn new() -> Self {
         Self {
             trees: RankedMutex::new(Rank::Leaf, HashMap::new()),

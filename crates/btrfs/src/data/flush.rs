@@ -1,4 +1,4 @@
-//! Writes back what is dirty: takes it out, has it decided and submitted, and waits.
+//! Writes back dirty data: takes it out, has it decided and submitted, and waits.
 //!
 //! # How it works
 //! [`begin`] takes dirty runs out; each becomes a range in flight, and the threads of writeback do
@@ -23,7 +23,7 @@ use crate::file_data::{InFlightId, Slice};
 use crate::inode::Inode;
 use crate::{Error, Result};
 
-/// How long a flush waits.
+/// The wait of a flush.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Wait {
     /// Not at all: it only starts.
@@ -41,12 +41,12 @@ const JOB_BYTES: u64 = 1 << 20;
 /// Ranges of a piece of work at most.
 const JOB_RANGES: usize = 128;
 
-/// Writes back what is dirty in `range` and waits as asked, for all of the file that is in
-/// flight by then.
+/// Writes back the dirty data in `range`, and waits as requested for all in-flight data of the
+/// file.
 ///
 /// # Errors
 /// [`Error::WriteFailed`] if a write failed since the last flush that waited; [`Error::NoSpace`] if
-/// the host has no space, and what is not written is kept.
+/// the host has no space; unwritten data stays dirty.
 pub(crate) fn flush(
     files: &Arc<Files>,
     inode: &Arc<Inode>,
@@ -76,14 +76,14 @@ pub(crate) fn flush(
     written
 }
 
-/// Takes what is dirty in `range` and starts its way to disk, by the threads of writeback.
+/// Takes the dirty data in `range` and hands it to the threads of writeback.
 pub(super) fn begin(files: &Arc<Files>, inode: &Arc<Inode>, range: Range<u64>) {
     let mut job = Job::default();
     job.add(files, inode, range);
     job.push(files);
 }
 
-/// Takes what is dirty in files and starts its way to disk, by the threads of writeback.
+/// Takes the dirty data of files and hands it to the threads of writeback.
 pub(super) fn begin_all(files: &Arc<Files>, inodes: &[Arc<Inode>]) {
     let mut job = Job::default();
     for inode in inodes {
@@ -117,7 +117,7 @@ impl Job {
     }
 }
 
-/// Makes what is dirty in `range` entries in flight, and returns them with their lengths.
+/// Turns the dirty data in `range` into in-flight entries, and returns them with their lengths.
 fn take(inode: &Inode, range: Range<u64>) -> Vec<(InFlightId, u64)> {
     let mut taken = Vec::new();
     let mut guard = inode.data.state.lock();
@@ -138,7 +138,7 @@ fn take(inode: &Inode, range: Range<u64>) -> Vec<(InFlightId, u64)> {
 /// it durable.
 ///
 /// # Errors
-/// As [`flush`]; those of a handle.
+/// [`Error::WriteFailed`], [`Error::NoSpace`], [`Error::Aborted`].
 pub(crate) fn flush_complete(files: &Arc<Files>, inode: &Arc<Inode>) -> Result<()> {
     let begun = Begun::of(inode);
     flush(files, inode, 0..u64::MAX, Wait::Completion)?;
@@ -209,12 +209,13 @@ impl Begun {
     }
 }
 
-/// Raises the size on disk to what the file had when a flush began whose data the tree has now.
+/// Raises the size on disk to the file's size at the start of a flush whose data the tree now has.
 ///
 /// A completion raises it only up to the first byte that the tree lacks. Another thread may have
-/// written that byte since, below data that the flush promised. It is not part of the promise, and
-/// shows as what was there before. After a truncation it could show bytes that the file never had,
-/// so the file is flushed again. A failed mount is left alone: its commits return the failure.
+/// written that byte since, below data that the flush promised. That byte is not part of the
+/// promise, and reads as its old content. After a truncation it could expose bytes that the file
+/// never had, so the file is flushed again. A failed mount is left alone: its commits return the
+/// failure.
 pub(super) fn settle_size(files: &Arc<Files>, inode: &Arc<Inode>, mut begun: Begun) -> Result<()> {
     let behind = |begun: Begun| {
         let state = inode.state.lock();
@@ -241,8 +242,8 @@ pub(super) fn settle_size(files: &Arc<Files>, inode: &Arc<Inode>, mut begun: Beg
     Ok(())
 }
 
-/// Throws away what is dirty in `range` (whole sectors) and waits until nothing of it is in
-/// flight. The caller holds `io` exclusively.
+/// Discards the dirty data in `range` (whole sectors) and waits until none of it is in flight. The
+/// caller holds `io` exclusively.
 pub(super) fn discard(files: &Arc<Files>, inode: &Arc<Inode>, range: Range<u64>) {
     loop {
         let bytes = {
@@ -262,7 +263,7 @@ pub(super) fn discard(files: &Arc<Files>, inode: &Arc<Inode>, range: Range<u64>)
         files.writeback.leave(bytes);
         files.writeback.settle(inode);
         inode.data.wait_not_in_flight(&range);
-        // What could not be written became dirty again.
+        // Data that could not be written became dirty again.
         let state = inode.data.state.lock();
         if state.dirty.covered(range.clone()).next().is_none() {
             return;

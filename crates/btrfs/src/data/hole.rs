@@ -27,7 +27,7 @@ pub(super) fn clear(files: &Arc<Files>, inode: &Arc<Inode>, range: Range<u64>) -
         let size = sector_ceil(files, inode.state.lock().size);
         let result = replace_with_hole(&mut h, inode, at..end, size);
         if end == range.end {
-            // Dirty ranges that went may have been all that the size on disk waited for.
+            // The size on disk may have waited only for the dropped ranges.
             let data = inode.data.state.lock();
             raise_disk_size(&data, &mut inode.state.lock());
         }
@@ -38,7 +38,7 @@ pub(super) fn clear(files: &Arc<Files>, inode: &Arc<Inode>, range: Range<u64>) -
     Ok(())
 }
 
-/// Where a step that begins at the range's start ends, so that it drops only so many items.
+/// The end of a step that begins at the range's start, so that it drops a bounded number of items.
 fn step_end(store: &Store, inode: &Inode, range: Range<u64>) -> Result<u64> {
     let mut items = Items::from(store, inode, range.start)?;
     let mut end = range.start;

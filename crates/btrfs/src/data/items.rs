@@ -1,10 +1,10 @@
 //! File extent items: reading them as maps, taking ranges out, putting new ones in.
 //!
 //! # How it works
-//! Readers search without locks, so a change of items goes in steps each of which leaves all of
-//! the file findable that is not being dropped: what is right of the dropped range is inserted
-//! as an item of its own before the old item shrinks or goes. In between two items cover the
-//! same bytes and say the same of them; a search takes the one with the larger key.
+//! Readers search without locks, so a change of items goes in steps that keep every other part of
+//! the file findable: the part right of the dropped range is inserted as an item of its own before
+//! the old item shrinks or is deleted. In between two items cover the same bytes with the same
+//! content; a search takes the one with the larger key.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -33,7 +33,7 @@ pub(super) fn sector_ceil(store: &Store, end: u64) -> u64 {
         .unwrap_or(sector_floor(store, u64::MAX))
 }
 
-/// An error that names the file and says what is wrong with its items.
+/// An error that names the file and the defect of its items.
 pub(super) fn damaged(inode: &Inode, offset: u64, reason: &'static str) -> Error {
     Error::FileExtent {
         root: inode.root.id(),
@@ -131,7 +131,7 @@ impl Item {
     }
 }
 
-/// What has to be true of an extent before one may reckon with its numbers.
+/// Checks the numbers of an extent, so that the caller may calculate with them.
 fn check_extent(store: &Store, extent: &RegularExtent, start: u64) -> Result<(), &'static str> {
     let sector = u64::from(store.sectorsize);
     if !start.is_multiple_of(sector) || !extent.num_bytes.is_multiple_of(sector) {
@@ -193,7 +193,7 @@ pub(super) struct Items<'a> {
 }
 
 impl<'a> Items<'a> {
-    /// Begins at the item that covers `offset`, else at the first one behind it.
+    /// Begins at the item that covers `offset`, else at the first one after it.
     pub(super) fn from(store: &'a Store, inode: &'a Inode, offset: u64) -> Result<Self> {
         let key = key_of(inode, offset);
         let mut cursor = inode.root.seek_back(store, &key)?;
@@ -252,8 +252,8 @@ pub(super) fn load(store: &Store, inode: &Inode, offset: u64) -> Result<Vec<Exte
             });
         }
         let map = item.map();
-        // Two items that overlap are halves of a change under way, and agree: the cut is right
-        // for the first one that is met as well as for what follows.
+        // Two items that overlap are halves of a change in progress, and agree: the cut is right
+        // for the first one and for the rest.
         if let Some(last) = maps
             .last_mut()
             .filter(|last: &&mut ExtentMap| last.end > map.start)
@@ -284,7 +284,7 @@ pub(super) fn find(store: &Store, inode: &Inode, offset: u64) -> Result<ExtentMa
     found.ok_or_else(|| damaged(inode, offset, "items overlap"))
 }
 
-/// The last items of a file that reach behind `end`, at most `max`, from the last one on.
+/// The last items of a file that reach past `end`, at most `max`, from the last one on.
 pub(super) fn last(store: &Store, inode: &Inode, end: u64, max: usize) -> Result<Vec<Item>> {
     let mut found = Vec::new();
     let mut cursor = inode.root.seek_back(store, &key_of(inode, u64::MAX))?;
@@ -302,7 +302,7 @@ pub(super) fn last(store: &Store, inode: &Inode, end: u64, max: usize) -> Result
     Ok(found)
 }
 
-/// The preallocated extents of a file behind `end`.
+/// The preallocated extents of a file after `end`.
 ///
 /// # Errors
 /// Unreadable blocks, damaged items.
@@ -459,9 +459,9 @@ pub(super) fn raise_disk_size(data: &DataState, state: &mut InodeState) {
     state.disk_size = state.disk_size.max(state.size.min(reached));
 }
 
-/// A change of a file's items under way: no other thread changes any item of the file, because two
-/// changes of different ranges may have to cut the same one; and what searches find meanwhile is
-/// not kept.
+/// A change of a file's items in progress. No other thread changes any item of the file, because
+/// two changes of different ranges may have to cut the same one. Results of concurrent searches are
+/// not cached.
 pub(super) struct Changing<'a> {
     inode: &'a Inode,
     ended: bool,
@@ -480,7 +480,7 @@ pub(super) fn changing(inode: &Inode) -> Changing<'_> {
 }
 
 impl Changing<'_> {
-    /// The items of `range` are as `maps` say, or not known.
+    /// The items of `range` are as in `maps`, or unknown.
     pub(super) fn done(mut self, range: Range<u64>, maps: &[ExtentMap]) {
         self.ended = true;
         self.inode.data.state.lock().maps.end(range, maps);

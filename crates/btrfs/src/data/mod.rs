@@ -16,16 +16,15 @@
 //! Each step is one module, and calls only those below. The threads of writeback begin at any step
 //! ([`writeback`]); a flush that is small does all up to the I/O in the caller's thread.
 //!
-//! Reads look at the dirty ranges, then at what is in flight, then at the tree. A range is in
-//! flight until the tree has it. Nothing of a file is locked over I/O but its `io` lock, which
-//! callers hold: shared to read, exclusive to write, truncate, fallocate and clone. Writeback does
-//! not take it. So a reader's range that is not in memory cannot change under it: a thread that
-//! could begin to change it needs `io` exclusively. Completions change the items of other ranges of
-//! the file, in steps that leave each of those findable at any time ([`items`]), one change at a
-//! time.
+//! Reads look at the dirty ranges, then at data in flight, then at the tree. A range is in flight
+//! until the tree has it. Only the `io` lock of a file is held over I/O: shared to read, exclusive
+//! to write, truncate, fallocate and clone. Writeback does not take it. So a reader's range that is
+//! not in memory cannot change under it: a thread that could begin to change it needs `io`
+//! exclusively. Completions change the items of other ranges of the file, in steps that leave each
+//! of these ranges findable at any time ([`items`]), one change at a time.
 //!
-//! Truncate, punch, clone and fallocate change items beside writeback. They first throw away or
-//! flush what is dirty in the range, and wait until nothing there is in flight.
+//! Truncate, punch, clone and fallocate also change items. They first discard or flush the dirty
+//! data in the range, and wait until nothing there is in flight.
 //!
 //! Dirty bytes are bounded over all files: a writer that would exceed the bound starts writeback
 //! and waits for room ([`writeback`]). It may hold `io`, as writeback never needs it.

@@ -48,13 +48,13 @@ pub(super) fn plan(
     Ok(parts)
 }
 
-/// How the range of a map can be overwritten. If it can, the overwrite has begun.
+/// The target of an overwrite of the range of a map. If there is one, the overwrite has begun.
 fn target(files: &Arc<Files>, inode: &Inode, map: &ExtentMap) -> Result<Option<Target>> {
     let Some((stored, target)) = candidate(inode, map) else {
         return Ok(None);
     };
     let root = inode.root.id();
-    // Begun before it is judged: a snapshot either waits for it or is seen by the judgement.
+    // Begun before the check: a snapshot either waits for it or is seen by the check.
     if !files.overwrites.begin(root) {
         return Ok(None);
     }

@@ -33,7 +33,7 @@ pub(crate) fn read(
     Ok(len)
 }
 
-/// Reads `buf.len()` bytes at `offset`, wherever the file ends; what no item has is zero.
+/// Reads `buf.len()` bytes at `offset`, wherever the file ends; bytes without an item are zero.
 pub(super) fn fill(
     files: &Arc<Files>,
     inode: &Arc<Inode>,
@@ -238,7 +238,7 @@ fn judge(
     }
 }
 
-/// A sector of which one copy was bad.
+/// A sector with a bad copy.
 struct Sector<'a> {
     files: &'a Arc<Files>,
     inode: &'a Inode,
@@ -290,11 +290,11 @@ impl Sector<'_> {
         self.files.volume.place(self.logical, mirror)
     }
 
-    /// Tries the other copies; the first that is good is read and repairs the bad one. `first`:
-    /// what was wrong with copy 0.
+    /// Tries the other copies; the first valid one is read and repairs the bad one. `first` is the
+    /// error of copy 0.
     fn recover(&self, bytes: &mut [u8], first: Error) -> Result<()> {
         log::warn!("{first}");
-        // Without a checksum in the tree no copy can be told to be good.
+        // Without a checksum in the tree no copy can be verified.
         let mirrors = match self.expected {
             Some(None) => 1,
             _ => self
@@ -323,10 +323,9 @@ impl Sector<'_> {
     }
 }
 
-/// Records that `read` is being read. If the file is read from front to back, asks the devices for
-/// what follows, up to the end of the file at `size`. They read it in the background, into the
-/// system's page cache: there is no cache of data here. Checksums are compared when the data is
-/// read.
+/// Records the read of `read`. For a sequential reader, asks the devices to read ahead, up to the
+/// end of the file at `size`. They read in the background into the system's page cache: there is no
+/// cache of data here. Checksums are compared when the data is read.
 pub(super) fn note_read(store: &Store, inode: &Inode, read: &Range<u64>, size: u64) {
     let asked = inode.data.state.lock().ahead.note(read);
     let Some(Range { start, end }) = asked else {
@@ -335,7 +334,7 @@ pub(super) fn note_read(store: &Store, inode: &Inode, read: &Range<u64>, size: u
     let end = end.min(size);
     let mut at = start;
     while at < end {
-        // What is wrong with the items is found out by the thread that reads there.
+        // The thread that reads there reports defects of the items.
         let Ok(map) = items::find(store, inode, at) else {
             return;
         };
@@ -412,7 +411,7 @@ pub(crate) fn readlink(files: &Arc<Files>, inode: &Inode) -> Result<Vec<u8>> {
 }
 
 /// Whether the byte at `at` is data, and up to where that is known to continue. Preallocated
-/// extents are holes, what is in memory is data. Expects `io`.
+/// extents are holes, data in memory is data. Expects `io`.
 pub(crate) fn stretch(files: &Arc<Files>, inode: &Inode, at: u64) -> Result<(bool, u64)> {
     let next = {
         let state = inode.data.state.lock();

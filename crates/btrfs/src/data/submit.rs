@@ -1,10 +1,10 @@
-//! Submits batches: checksums, requests to the device, and what follows when the I/O is done.
+//! Submits batches: checksums, requests to the device, and the steps after the I/O.
 //!
 //! # How it works
 //! A flush in the caller's thread collects its writes in one batch. A thread of writeback does so
-//! with what is short, of all inodes of its piece of work. [`submit`] writes the batch in the order
-//! of addresses, and neighbours with one request: an fsync after random writes, or small files,
-//! have many short extents, which were allocated side by side.
+//! with the short ones, of all inodes of its job. [`submit`] writes the batch in the order of
+//! addresses, and neighbours with one request: an fsync after random writes, or of small files, has
+//! many short extents that were allocated next to each other.
 //!
 //! A failed request fails all ordered extents that it has bytes of
 //! (`a_failed_write_of_neighbours_fails_each`).
@@ -21,11 +21,11 @@ use crate::transaction::Store;
 
 /// Bytes of one write request.
 pub(super) const MAX_WRITE: u64 = 4 << 20;
-/// Bytes up to which an ordered extent is written by the thread that decided where it goes.
+/// Bytes up to which the thread that decides the place of an ordered extent also writes it.
 pub(super) const SHORT: u64 = 1 << 20;
 
 impl DataWrite {
-    /// Where its bytes go, if not into the tree.
+    /// Address of its bytes, if they do not go into the tree.
     fn address(&self) -> Option<u64> {
         match &self.ordered.target {
             Target::New(stored) | Target::Overwrite(stored) | Target::Prealloc(stored) => {
@@ -142,7 +142,7 @@ fn write_run(files: &Arc<Files>, run: &[DataWrite], queued: bool) {
 pub(super) struct Done {
     inode: Arc<Inode>,
     ordered: Arc<OrderedExtent>,
-    /// Nothing older that it overlaps is in flight, so it can be completed.
+    /// No older overlapping entry is in flight, so it can be completed.
     ready: bool,
 }
 

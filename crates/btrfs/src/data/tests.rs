@@ -1,4 +1,5 @@
-//! The data path over a gate device: what waits for what, and what is where meanwhile.
+//! The data path over a gate device: the waits between its steps, and the place of data during
+//! them.
 
 mod content;
 mod promised_size;
@@ -38,7 +39,7 @@ fn open(device: &Gate) -> Arc<Engine> {
     engine
 }
 
-/// Without what is in memory: as after a power cut.
+/// Without the state in memory: as after a power cut.
 fn reopen(device: &Gate) -> Arc<Engine> {
     let copy = Arc::new(GateDevice::new(device.inner().snapshot()));
     open(&copy)
@@ -272,7 +273,7 @@ fn a_failed_write_is_told_and_ends_all_changes() {
     );
 }
 
-/// A file with five sectors of `a`, none beside another.
+/// A file with five sectors of `a`, none adjacent to another.
 fn scattered(engine: &Arc<Engine>) -> Arc<Inode> {
     let file = create(engine, b"f");
     for nth in 0..5 {
@@ -494,7 +495,7 @@ fn only_a_big_writeback_has_the_device_begin_at_once() {
         let inode = create(&engine, b"f");
         write(&engine, &inode, 0, &vec![1; len]);
         flush_complete(&engine, &inode).unwrap();
-        // Its threads may say it after the I/O is complete.
+        // Its threads may report it after the I/O is complete.
         engine.writeback.stop();
         device.counts().behind_bytes
     };

@@ -1,12 +1,12 @@
 //! Truncation.
 //!
 //! # How it works
-//! Growing is a matter of the size (and, without the feature, of explicit holes). Shrinking
-//! first settles memory: what is dirty behind the new end is thrown away and what is in flight
-//! waited for; the sector that the new end cuts gets zeros behind it, in memory. Then items
-//! are dropped from the end of the file, some in each handle, and the size on disk falls with
-//! them: a power cut in between leaves a file that is longer than wanted but whole. An inline
-//! extent is cut in the tree at once.
+//! Growing changes the size (and, without the no-holes feature, adds explicit holes). Shrinking
+//! first settles memory: it discards dirty data after the new end, waits for data in flight, and
+//! zeroes the rest of the sector that the new end cuts, in memory. Then it drops items from the end
+//! of the file, some in each handle, and the size on disk falls with them: a power cut in between
+//! leaves a file that is longer than requested but whole. An inline extent is cut in the tree at
+//! once.
 
 use std::sync::Arc;
 
@@ -23,7 +23,7 @@ use crate::transaction::{Handle, Store};
 
 /// Items dropped in one handle.
 const STEP: usize = 32;
-/// Items that a step is reserved for: those dropped stand side by side.
+/// Items that a step is reserved for: those dropped are contiguous.
 const ITEMS: u64 = 8;
 
 /// Sets the length of a file. The caller holds `io` exclusively; times are its business.
@@ -61,7 +61,7 @@ pub(crate) fn delete_content(files: &Arc<Files>, inode: &Arc<Inode>) -> Result<(
     shrink(files, inode, 0)
 }
 
-/// Whether the file stands in the tree, and nothing newer in memory.
+/// Whether the file is in the tree, and nothing newer in memory.
 fn inline_on_disk(store: &Store, inode: &Inode) -> Result<bool> {
     let in_memory = inode.data.state.lock().bytes() > 0;
     Ok(!in_memory && items::find(store, inode, 0)?.content == Content::Inline)
@@ -91,7 +91,7 @@ fn cut_inline(files: &Arc<Files>, inode: &Arc<Inode>, size: u64) -> Result<()> {
     h.finish(result)
 }
 
-/// Drops all items behind `size`, step by step.
+/// Drops all items after `size`, step by step.
 fn shrink(files: &Arc<Files>, inode: &Arc<Inode>, size: u64) -> Result<()> {
     let end = sector_ceil(files, size);
     loop {

@@ -19,7 +19,7 @@ use crate::{Error, Result};
 const CHUNK: u64 = 1 << 20;
 /// A file with this many dirty bytes is written back without waiting for the bound.
 const EARLY: u64 = 32 << 20;
-/// Items that completing one piece may touch: its own, its checksums, what it replaces.
+/// Items that completing one piece may touch: its own, its checksums, the replaced ones.
 const ITEMS: u64 = 3;
 
 /// Writes `data` at `offset`; the file grows if it ends there. May wait for writeback. The
@@ -54,8 +54,8 @@ pub(crate) fn write(
     Ok(())
 }
 
-/// What has to happen before a write to `start..end` (or, empty, a truncation to `start`) may
-/// make the file longer.
+/// Prepares a write to `start..end` (or, empty, a truncation to `start`) that may make the file
+/// longer.
 pub(super) fn prepare_growth(
     files: &Arc<Files>,
     inode: &Arc<Inode>,
@@ -67,7 +67,7 @@ pub(super) fn prepare_growth(
     if end <= size {
         return Ok(());
     }
-    // An inline extent holds a file alone: with more behind it, it becomes a sector like any
+    // An inline extent holds a file alone: with more after it, it becomes a sector like any
     // other. A write that touches the first sector brings all of it anyway.
     if size > 0 && size <= sector && start >= sector {
         pull_first(files, inode)?;
@@ -83,8 +83,8 @@ pub(super) fn prepare_growth(
     Ok(())
 }
 
-/// Drops data behind the end of the file at `size`, up to `to`. A power cut may leave some: it was
-/// in the tree, and what was before it, and with that the size, was not yet.
+/// Drops data after the end of the file at `size`, up to `to`. A power cut may leave some: it was
+/// in the tree, but earlier data, and with it the size, was not yet.
 pub(super) fn drop_stale(files: &Arc<Files>, inode: &Arc<Inode>, size: u64, to: u64) -> Result<()> {
     let mut at = sector_ceil(files, size);
     let to = sector_ceil(files, to);
@@ -98,7 +98,7 @@ pub(super) fn drop_stale(files: &Arc<Files>, inode: &Arc<Inode>, size: u64, to: 
     Ok(())
 }
 
-/// Makes the first sector dirty if it stands in the tree.
+/// Makes the first sector dirty if it is in the tree.
 fn pull_first(files: &Arc<Files>, inode: &Arc<Inode>) -> Result<()> {
     let sector = u64::from(files.sectorsize);
     {
@@ -116,15 +116,15 @@ fn pull_first(files: &Arc<Files>, inode: &Arc<Inode>) -> Result<()> {
     touch_sector(files, inode, 0)
 }
 
-/// Reads a sector and makes it dirty, zero behind the end of the file.
+/// Reads a sector and makes it dirty, zero after the end of the file.
 pub(super) fn touch_sector(files: &Arc<Files>, inode: &Arc<Inode>, start: u64) -> Result<()> {
     let bytes = edge(files, inode, start)?;
     store(files, inode, start, &bytes, &[], None).map(|_| ())
 }
 
-/// Sees to it that the bytes between the end of the file and `to` read as zeros once the file
-/// is longer: what follows the end in its sector may be anything on a damaged image, or after
-/// a truncation that a power cut kept from being finished.
+/// Makes the bytes between the end of the file and `to` read as zeros once the file is longer. The
+/// rest of its last sector may have any content on a damaged image, or after a truncation that a
+/// power cut interrupted.
 fn zero_tail(files: &Arc<Files>, inode: &Arc<Inode>, size: u64, to: u64) -> Result<()> {
     let start = sector_floor(files, size);
     // A write within the sector of the end brings it, and zeros it.
@@ -191,7 +191,7 @@ fn insert_holes(files: &Arc<Files>, inode: &Arc<Inode>, range: Range<u64>) -> Re
     Ok(())
 }
 
-/// The sector at `start` as the file has it, zero behind the end of the file.
+/// The sector at `start` as the file has it, zero after the end of the file.
 fn edge(files: &Arc<Files>, inode: &Arc<Inode>, start: u64) -> Result<Vec<u8>> {
     let mut bytes = vec![0; files.sectorsize as usize];
     let size = inode.state.lock().size;
@@ -218,7 +218,7 @@ fn write_chunk(files: &Arc<Files>, inode: &Arc<Inode>, offset: u64, data: &[u8])
             edges.push((first, edge(files, inode, first)?));
         }
         if !end.is_multiple_of(sector) && !dirty(last) && !edges.iter().any(|(at, _)| *at == last) {
-            // Up to the end of the file there is nothing to keep behind the data.
+            // Up to the end of the file there is nothing to keep after the data.
             let bytes = if end >= size && offset <= last {
                 vec![0; sector as usize]
             } else {
@@ -248,7 +248,7 @@ fn store(
         let state = inode.data.state.lock();
         let gaps = state.dirty.gaps(range.clone());
         let bytes: u64 = gaps.iter().map(|gap| gap.end - gap.start).sum();
-        // A gap right behind a piece makes that one longer.
+        // A gap right after a piece makes that one longer.
         let pieces = gaps.iter().filter(|gap| {
             gap.start.is_multiple_of(CHUNK) || !state.dirty.contains(gap.start.wrapping_sub(1))
         });
@@ -302,8 +302,8 @@ fn store(
 
 type Promises = (Option<DataReservation>, Option<MetadataReservation>);
 
-/// Reserves what a write needs. On a full file system a write that overwrites in place needs
-/// no data space.
+/// Reserves space for a write. On a full file system a write that overwrites in place needs no data
+/// space.
 fn promise(
     files: &Arc<Files>,
     inode: &Arc<Inode>,

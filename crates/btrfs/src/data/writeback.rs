@@ -13,7 +13,7 @@ use crate::inode::{Inode, InodeTable};
 use crate::lock::Rank;
 use crate::transaction::{Participant, Store};
 
-/// An fsync does not wait for the completion of what it wrote, so it should not pay for waking a
+/// An fsync does not wait for the completion of its data, so it should not pay for waking the
 /// thread that completes it either.
 const BATCHING: Batching = Batching {
     time: Duration::from_millis(1),
@@ -82,7 +82,7 @@ impl WritebackEngine for Files {
 
 impl Participant for Files {
     fn write_back(self: Arc<Self>) {
-        // What fails is reported to the threads that wait for their own file.
+        // Errors are reported to the threads that wait for their own file.
         let _ = flush::write_back_all(&self);
     }
 

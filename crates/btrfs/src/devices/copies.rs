@@ -28,7 +28,7 @@ impl Volume {
         Ok(stripe::copies(&chunk))
     }
 
-    /// Where a logical range lies: one piece after another for copy `mirror`.
+    /// The place of a logical range: one piece after another for copy `mirror`.
     ///
     /// # Errors
     /// [`Error::Unmapped`], also if there is no such copy.
@@ -126,10 +126,10 @@ impl Volume {
         Ok(())
     }
 
-    /// As [`write_vectored`](Self::write_vectored), for metadata: waits for space on the host.
+    /// Like [`write_vectored`](Self::write_vectored), for metadata: waits for space on the host.
     ///
     /// # Errors
-    /// As [`write_vectored`](Self::write_vectored).
+    /// [`Error::Unmapped`], [`Error::Device`].
     pub(crate) fn write_metadata(&self, logical: u64, bufs: &[&[u8]]) -> Result<()> {
         let len = bufs.iter().map(|b| b.len() as u64).sum();
         if len == 0 {

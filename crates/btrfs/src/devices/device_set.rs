@@ -2,13 +2,13 @@
 //!
 //! Each device has superblocks of its own, which name the file system (fsid), the device (devid,
 //! uuid) and its size. [`DeviceSet::assemble`] reads them from devices given in any order, and
-//! refuses what does not belong together. A power cut between the superblocks of two devices leaves
-//! them one generation apart: the newer one counts, because everything that it refers to was
-//! flushed on all devices before. Two superblocks of one generation can differ in the log that they
-//! name. Then the device with the lowest devid counts, because its superblock is written first.
+//! refuses devices that do not belong together. A power cut between the superblocks of two devices
+//! leaves them one generation apart: the newer one counts, because everything that it refers to was
+//! flushed on all devices before. Two superblocks of one generation can name different logs. Then
+//! the device with the lowest devid counts, because its superblock is written first.
 //!
-//! Which devices exist is recorded in the chunk tree. [`DeviceSet::check_items`] compares the two
-//! once that tree can be read, and names a device that was not given.
+//! The chunk tree lists the existing devices. [`DeviceSet::check_items`] compares the two once that
+//! tree can be read, and names a device that was not given.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -41,13 +41,13 @@ pub(crate) struct DeviceSet {
 }
 
 impl DeviceSet {
-    /// Reads the superblocks of `devices`, given in any order, and puts those of one file system
-    /// together. Whether devices are missing is not known yet.
+    /// Reads the superblocks of `devices`, given in any order, and groups them into one file
+    /// system. Missing devices are found later.
     ///
     /// # Errors
-    /// [`Error::NoDevice`]; those of [`superblock::read_newest`]; [`Error::ForeignDevice`],
+    /// [`Error::NoDevice`]; the errors of [`superblock::read_newest`]; [`Error::ForeignDevice`],
     /// [`Error::DuplicateDevice`], [`Error::StaleDevice`], [`Error::ExtraDevices`];
-    /// [`Error::Superblock`] for a device id 0 or a device smaller than its superblock says.
+    /// [`Error::Superblock`] for a device id 0 or a device smaller than in its superblock.
     pub(crate) fn assemble(devices: &[Arc<dyn Device>]) -> Result<(Self, SuperSet)> {
         let mut found: BTreeMap<u64, (Arc<dyn Device>, SuperBlock)> = BTreeMap::new();
         let mut first: Option<SuperBlock> = None;
@@ -151,7 +151,7 @@ fn rank(sb: &SuperBlock) -> (u64, bool, Reverse<u64>) {
     (sb.generation.get(), is_first, devid)
 }
 
-/// Checks what a superblock says of its own device.
+/// Checks a superblock's fields about its own device.
 fn check_own(device: &dyn Device, sb: &SuperBlock, first: &SuperBlock) -> Result<()> {
     if (sb.fsid, sb.tree_fsid()) != (first.fsid, first.tree_fsid()) {
         return Err(Error::ForeignDevice {

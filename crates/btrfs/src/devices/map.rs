@@ -1,4 +1,4 @@
-//! The chunk map: which chunk holds a logical address.
+//! The chunk map: finds the chunk of a logical address.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -44,8 +44,7 @@ impl ChunkMap {
         self.chunks.remove(&logical)
     }
 
-    /// Puts `chunks` in the place of the chunk at `logical`, all of whose stripes and sizes were
-    /// checked before.
+    /// Replaces the chunk at `logical` by `chunks`, whose stripes and sizes were checked before.
     pub(crate) fn replace(&mut self, logical: u64, chunks: Vec<(u64, ChunkItem)>) {
         self.chunks.remove(&logical);
         let chunks = chunks.into_iter();

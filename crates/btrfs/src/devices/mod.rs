@@ -1,11 +1,10 @@
 //! Volumes: from logical addresses to bytes on devices.
 //!
 //! # How it works
-//! All other modules use logical addresses. The [chunk map](ChunkMap) says which chunk holds an
-//! address, [`stripe`] computes where on which devices the bytes of a chunk lie, and [`copies`]
-//! does the I/O: it reads one copy, writes all, and repairs a bad one. [`tree_block`] reads tree
-//! blocks and validates them. [`DeviceSet`] holds the devices, [`superblock`] what each of them
-//! says of itself.
+//! All other modules use logical addresses. The [chunk map](ChunkMap) finds the chunk of an
+//! address, [`stripe`] computes the devices and offsets of a chunk's bytes, and [`copies`] does the
+//! I/O: it reads one copy, writes all, and repairs a bad one. [`tree_block`] reads tree blocks and
+//! validates them. [`DeviceSet`] holds the devices, [`superblock`] their superblocks.
 //!
 //! The order of writes is the same for any number of devices: all of them are flushed before the
 //! superblock of the first is written.
@@ -64,18 +63,18 @@ pub(crate) struct Volume {
     bad: RankedMutex<Option<Vec<(u64, BlockExpect)>>>,
     repaired: AtomicU64,
     chunk_tree_uuid: OnceLock<[u8; 16]>,
-    /// How long writes of metadata wait for space on the host.
+    /// Time that writes of metadata wait for space on the host.
     patience: OnceLock<Duration>,
 }
 
 impl Volume {
-    /// Assembles the devices, refuses what cannot be handled, and maps the system chunks. The
-    /// other chunks are added when the chunk tree is read.
+    /// Assembles the devices, refuses unsupported ones, and maps the system chunks. The other
+    /// chunks are added when the chunk tree is read.
     ///
     /// # Errors
-    /// Those of [`DeviceSet::assemble`] and [`superblock::check_features`]; those of
-    /// [`add_chunk`](Self::add_chunk) for the system chunks; [`Error::Superblock`] if they do not
-    /// parse.
+    /// The errors of [`DeviceSet::assemble`], [`superblock::check_features`], and of
+    /// [`add_chunk`](Self::add_chunk) for the system chunks; [`Error::Superblock`] if they are
+    /// malformed.
     pub(crate) fn open(devices: &[Arc<dyn Device>], read_only: bool) -> Result<(Self, SuperSet)> {
         let (devices, supers) = DeviceSet::assemble(devices)?;
         superblock::check_features(&supers, read_only)?;
@@ -118,7 +117,7 @@ impl Volume {
     /// Takes the device items of the chunk tree, once that is read.
     ///
     /// # Errors
-    /// Those of [`DeviceSet::check_items`].
+    /// The errors of [`DeviceSet::check_items`].
     pub(crate) fn set_device_items(&self, items: &[DevItem], num_devices: u64) -> Result<()> {
         self.devices.check_items(items, num_devices)?;
         let by_id = items.iter().map(|item| (item.devid.get(), *item));
@@ -134,9 +133,9 @@ impl Volume {
     /// Adds a chunk to the map.
     ///
     /// # Errors
-    /// Those of [`ChunkMap::add`]; [`Error::MissingDevice`]; [`Error::BadChunk`] if it reaches past
-    /// the end of a device; [`Error::ReadOnlyFeature`] with the name of a profile that cannot be
-    /// written, unless the volume is read-only.
+    /// The errors of [`ChunkMap::add`]; [`Error::MissingDevice`]; [`Error::BadChunk`] if it reaches
+    /// past the end of a device; [`Error::ReadOnlyFeature`] with the name of a profile that cannot
+    /// be written, unless the volume is read-only.
     pub(crate) fn add_chunk(&self, logical: u64, chunk: ChunkItem) -> Result<()> {
         for extent in stripe::extents(&chunk) {
             let devid = extent.devid;

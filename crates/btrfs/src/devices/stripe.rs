@@ -1,7 +1,7 @@
-//! Stripe arithmetic: which bytes of which devices hold a byte of a chunk. No I/O.
+//! Stripe arithmetic: the devices and offsets of a byte of a chunk. No I/O.
 //!
 //! A *copy* is one full set of a chunk's bytes. A *stripe* is the part of a chunk on one device;
-//! its length there is that of a *device extent*. A profile with elements cuts a chunk into
+//! its length there is the length of a *device extent*. A profile with elements cuts a chunk into
 //! elements of `stripe_len` bytes:
 //!
 //! | profile | copies | element `n` of a copy lies on stripe |
@@ -42,7 +42,7 @@ pub(crate) struct Extent {
     pub(crate) len: u64,
 }
 
-/// How the profile of a chunk spreads its bytes over its stripes.
+/// The distribution of a chunk's bytes over its stripes by its profile.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Shape {
     /// Copies of each byte.
@@ -84,12 +84,12 @@ pub(crate) fn is_writable(chunk: &ChunkItem) -> bool {
     profile.is_empty() || profile == BlockGroupFlags::DUP || alone
 }
 
-/// Why the arithmetic does not hold for a chunk.
+/// Reasons why the arithmetic does not hold for a chunk.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Misfit {
     /// The profile, by its name.
     Profile(&'static str),
-    /// What contradicts itself.
+    /// The contradiction.
     Reason(&'static str),
 }
 

@@ -1,4 +1,5 @@
-//! Superblocks: finding the newest of a device, features, and writing those of every device.
+//! Superblocks: finding the newest one of a device, features, and writing the superblocks of every
+//! device.
 //!
 //! Each device has up to three copies at fixed offsets. A commit writes all of them, the log only
 //! the first.
@@ -14,8 +15,7 @@ use sapwood_btrfs_format::{
 
 use crate::{Error, Result};
 
-/// Superblock flags that say that a tool was interrupted in the middle of a conversion, or that the
-/// image is a dump without data.
+/// Superblock flags for an interrupted conversion by a tool, or for a dump without data.
 const REFUSED: SuperFlags = SuperFlags::METADUMP
     .union(SuperFlags::METADUMP_V2)
     .union(SuperFlags::CHANGING_FSID)
@@ -34,7 +34,7 @@ pub(crate) struct SuperSet {
 }
 
 impl SuperSet {
-    /// `items` are those of the devices' own superblocks, by device id.
+    /// `items` are the items in the devices' own superblocks, by device id.
     pub(crate) fn new(shared: SuperBlock, items: BTreeMap<u64, DevItem>) -> Self {
         Self { shared, items }
     }
@@ -94,7 +94,7 @@ pub(crate) fn read_newest(device: &dyn Device) -> Result<SuperBlock> {
         match validate_super(&bytes, offset) {
             Ok(sb) => {
                 let older = |n: &SuperBlock| n.generation.get() < sb.generation.get();
-                // A copy with another fsid is what an older, larger file system left behind.
+                // A copy with another fsid is left over from an older, larger file system.
                 let stranger = newest.as_ref().is_some_and(|n| n.fsid != sb.fsid);
                 if newest.as_ref().is_none_or(older) && !stranger {
                     newest = Some(sb);
@@ -124,7 +124,7 @@ pub(crate) fn copies(size: u64) -> impl Iterator<Item = u64> {
     SUPER_OFFSETS.into_iter().filter(fits)
 }
 
-/// Refuses what this engine cannot open.
+/// Refuses features that this engine does not support.
 ///
 /// # Errors
 /// [`Error::UnsupportedFeature`], [`Error::ReadOnlyFeature`] unless `read_only`.
@@ -150,8 +150,8 @@ pub(crate) fn check_features(sb: &SuperBlock, read_only: bool) -> Result<()> {
     Ok(())
 }
 
-/// Writes the first copy of a superblock only, and through: what it refers to is durable
-/// already. The other copies stay as the last transaction left them, without a log.
+/// Writes the first copy of a superblock only, and through: the blocks that it refers to are
+/// durable already. The other copies stay as the last transaction left them, without a log.
 ///
 /// # Errors
 /// [`Error::Device`].
@@ -169,8 +169,8 @@ pub(crate) fn write_first(device: &dyn Device, sb: &SuperBlock) -> Result<()> {
     Ok(device.write_fua(offset, &bytes)?)
 }
 
-/// Writes all copies of a superblock. What it refers to is durable already; when this returns,
-/// the first copy is durable too.
+/// Writes all copies of a superblock. The blocks that it refers to are durable already; when this
+/// returns, the first copy is durable too.
 ///
 /// # Errors
 /// [`Error::Device`].

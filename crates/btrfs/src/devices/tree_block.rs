@@ -14,7 +14,7 @@ use crate::{Error, Result};
 /// Most tree blocks with a bad copy that are remembered until repairs begin.
 const MOST_BAD: usize = 4096;
 
-/// What is known of a tree block before it is read.
+/// Expectations about a tree block before it is read.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct BlockExpect {
     /// Level.
@@ -32,7 +32,7 @@ impl Volume {
     pub(crate) fn begin_repairs(&self) {
         let bad = self.bad.lock().take().unwrap_or_default();
         for (logical, expect) in bad {
-            // A thread that needs the block is told what is wrong with it.
+            // A thread that needs the block gets the error.
             let _ = self.read_tree_block(logical, &expect);
         }
     }

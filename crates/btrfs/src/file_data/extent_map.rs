@@ -1,10 +1,10 @@
-//! Extent maps: what the file extent items of one file say, in memory.
+//! Extent maps: the file extent items of one file in memory.
 //!
 //! # How it works
-//! The cache is filled by readers, which search the tree without a lock that would keep the items
-//! from changing. So a search takes a *ticket* before; what it found goes into the cache only if no
-//! change began or ended meanwhile. A thread that changes items calls [`MapCache::begin`] before
-//! and [`MapCache::end`] after, with what is true then.
+//! Readers fill the cache. They search the tree without a lock that would keep the items from
+//! changing. So a search takes a *ticket* before; its result goes into the cache only if no change
+//! began or ended since then. A thread that changes items calls [`MapCache::begin`] before and
+//! [`MapCache::end`] after, with the new maps.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -12,7 +12,7 @@ use std::ops::Range;
 /// Maps that the cache of one file keeps at most.
 const MAX_MAPS: usize = 1024;
 
-/// Where the data of an extent stands, and which part of it a map shows.
+/// Place of an extent's data, and the part of it in a map.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Stored {
     /// Logical address of the extent.
@@ -23,13 +23,13 @@ pub(crate) struct Stored {
     pub(crate) ram_len: u64,
     /// Number of the compression, 0 for none.
     pub(crate) compression: u8,
-    /// Where in the uncompressed extent the map begins.
+    /// Start of the map in the uncompressed extent.
     pub(crate) offset: u64,
     /// Transid in which it was made.
     pub(crate) generation: u64,
 }
 
-/// What a range of a file has.
+/// The content of a range of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Content {
     /// Nothing: zeros.
@@ -42,14 +42,14 @@ pub(crate) enum Content {
     Prealloc(Stored),
 }
 
-/// A range of a file and what it has.
+/// A range of a file and its content.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct ExtentMap {
     /// First byte.
     pub(crate) start: u64,
     /// Byte after the last; `u64::MAX` for the hole after the last extent.
     pub(crate) end: u64,
-    /// What is there.
+    /// Content of the range.
     pub(crate) content: Content,
 }
 
@@ -59,7 +59,7 @@ impl ExtentMap {
         self.start..self.end
     }
 
-    /// Transid for its item: that of the extent, or `running` if that is not known yet.
+    /// Transid for its item: the extent's, or `running` if that is not known yet.
     pub(crate) fn generation(&self, running: u64) -> u64 {
         match self.content {
             Content::Data(stored) | Content::Prealloc(stored) if stored.generation > 0 => {
@@ -90,13 +90,13 @@ impl ExtentMap {
     }
 }
 
-/// Bytes of a map's nodes with so many entries, which have room for eleven each.
+/// Size of a map's nodes with this many entries, in bytes; a node has room for eleven.
 pub(super) fn nodes<T>(entries: usize) -> usize {
     let nodes = entries.div_ceil(7);
     nodes * 11 * size_of::<(u64, T)>()
 }
 
-/// Replaces `range` in a map of ranges that do not overlap: cuts what reaches into it.
+/// Replaces `range` in a map of ranges that do not overlap: cuts ranges that reach into it.
 pub(super) fn clear<T: Clone>(
     maps: &mut BTreeMap<u64, T>,
     range: &Range<u64>,
@@ -127,7 +127,7 @@ pub(super) fn clear<T: Clone>(
     }
 }
 
-/// Right to add what a search finds. See the module.
+/// The right to cache the result of a search. See the module.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Ticket(Option<u64>);
 
@@ -146,7 +146,7 @@ impl MapCache {
         (map.end > offset).then_some(*map)
     }
 
-    /// Bytes that it takes beside its fields.
+    /// Bytes of its structures, without its fields.
     pub(crate) fn footprint(&self) -> usize {
         nodes::<ExtentMap>(self.maps.len())
     }
@@ -156,7 +156,7 @@ impl MapCache {
         Ticket((self.changing == 0).then_some(self.version))
     }
 
-    /// Adds what a search found, unless something changed since its ticket.
+    /// Adds the result of a search, unless a change happened since its ticket.
     pub(crate) fn add(&mut self, ticket: Ticket, found: &[ExtentMap]) {
         if ticket.0 != Some(self.version) || self.changing > 0 {
             return;

@@ -5,16 +5,16 @@
 //! may be cut into several when extents are allocated for it, and ends when its file extent
 //! item is in the tree. Until then reads are served from it.
 //!
-//! Entries may overlap: what was written again can be taken again while the older data is still
-//! on its way. Two structures keep that right:
-//! - The *cover* says for each byte which entry is the newest one there; reads look only at it.
+//! Entries may overlap: data that was written again can be taken again while the older data is
+//! still in flight. Two structures keep the order:
+//! - The *cover* maps each byte to its newest entry; reads look only at it.
 //! - An entry waits for the older ones that it overlaps (its *blockers*) before it may be
-//!   completed, so that the tree sees them in the order in which they were written. Their I/O
-//!   need not wait, because each goes to an extent of its own; what overwrites in place waits
-//!   for its blockers before.
+//!   completed, so that the tree sees them in the order in which they were written. Their I/O need
+//!   not wait, because each goes to an extent of its own; an overwrite in place waits for its
+//!   blockers first.
 //!
-//! A thread that wants to wait for all that is in flight now takes a *mark*: entries and their
-//! parts carry the number of the taking that they stem from.
+//! Each taking of dirty runs has a number, its *mark*; entries and their parts keep it. A thread
+//! that waits for all data in flight remembers the newest mark.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -27,20 +27,20 @@ use super::slice::{Slice, cut};
 #[derive(Debug)]
 struct InFlightRange {
     range: Range<u64>,
-    /// Number of the taking.
+    /// Number of the taking that it belongs to.
     mark: u64,
     data: Vec<Slice>,
     ordered: Option<Arc<OrderedExtent>>,
     io_done: bool,
     blockers: u32,
     dependents: Vec<InFlightId>,
-    /// Waits for its blockers before it is decided where it goes.
+    /// Waits for its blockers before its place is decided.
     parked: bool,
     /// The tree has it.
     inserted: bool,
 }
 
-/// What can go on because older data is no longer in flight.
+/// Work that can continue because older data is no longer in flight.
 #[derive(Debug)]
 pub(crate) enum Ready {
     /// A parked entry can be decided.
@@ -78,7 +78,7 @@ impl InFlight {
         self.mark
     }
 
-    /// Whether I/O of a taking up to `mark` is not done.
+    /// Whether a taking up to `mark` has I/O that is not done.
     pub(crate) fn io_pending(&self, mark: u64) -> bool {
         self.io_marks
             .first()
@@ -113,7 +113,7 @@ impl InFlight {
             .map(move |(part, _)| part.start.max(bounds.start)..part.end.min(bounds.end))
     }
 
-    /// Parts of `range` of which nothing newer than an entry is in flight.
+    /// Parts of `range` in which an entry is the newest in flight.
     pub(crate) fn newest(
         &self,
         id: InFlightId,
@@ -151,7 +151,7 @@ impl InFlight {
         id
     }
 
-    /// Takes a range in, newer than all that is in flight.
+    /// Adds a range, newer than all entries.
     pub(crate) fn insert(&mut self, range: Range<u64>, data: Vec<Slice>) -> InFlightId {
         let older: BTreeSet<InFlightId> = self.covering(range.clone()).map(|(_, id)| id).collect();
         self.mark += 1;
@@ -297,14 +297,14 @@ impl InFlight {
         }
     }
 
-    /// Gives an entry the ordered extent that carries it.
+    /// Sets the ordered extent of an entry.
     pub(crate) fn set_ordered(&mut self, id: InFlightId, ordered: Arc<OrderedExtent>) {
         if let Some(entry) = self.entries.get_mut(&id) {
             entry.ordered = Some(ordered);
         }
     }
 
-    /// Notes that the I/O of an entry is done; true if it may be completed now.
+    /// Records that the I/O of an entry is done; true if it may be completed now.
     pub(crate) fn io_done(&mut self, id: InFlightId) -> bool {
         let Some(entry) = self.entries.get_mut(&id) else {
             return false;
@@ -329,7 +329,7 @@ impl InFlight {
         self.entries.get(&id).is_some_and(|entry| entry.io_done)
     }
 
-    /// Ends an entry. Returns the newer ones that waited for it and may go on now.
+    /// Ends an entry. Returns the newer ones that waited for it and may continue now.
     pub(crate) fn remove(&mut self, id: InFlightId) -> Vec<Ready> {
         let Some(entry) = self.entries.remove(&id) else {
             return Vec::new();
@@ -346,7 +346,7 @@ impl InFlight {
             self.cover.remove(&at);
         }
         if self.entries.is_empty() {
-            // Emptied maps keep a node each.
+            // An emptied map would keep a node allocated.
             self.entries = BTreeMap::new();
             self.cover = BTreeMap::new();
             self.marks = BTreeSet::new();
@@ -369,7 +369,7 @@ impl InFlight {
         ready
     }
 
-    /// Copies what is in flight of `buf.len()` bytes at `offset` into `buf`.
+    /// Copies the in-flight bytes of `buf.len()` bytes at `offset` into `buf`.
     pub(crate) fn read(&self, offset: u64, buf: &mut [u8]) {
         let wanted = offset..offset + buf.len() as u64;
         for (shown, id) in self.covering(wanted.clone()) {
@@ -392,14 +392,14 @@ impl InFlight {
         }
     }
 
-    /// Notes that the tree has what an entry brings.
+    /// Records that the tree has the data of an entry.
     pub(crate) fn set_inserted(&mut self, id: InFlightId) {
         if let Some(entry) = self.entries.get_mut(&id) {
             entry.inserted = true;
         }
     }
 
-    /// First byte at or behind `offset` that is in flight and that the tree does not have.
+    /// First byte at or after `offset` that is in flight and that the tree does not have.
     pub(crate) fn first_behind(&self, offset: u64) -> Option<u64> {
         let missing = |id: &InFlightId| self.entries.get(id).is_some_and(|entry| !entry.inserted);
         let mut behind = self

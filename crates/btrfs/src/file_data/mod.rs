@@ -1,8 +1,8 @@
-//! What the data path keeps in memory for one file.
+//! The data path's state of one file in memory.
 //!
 //! [`FileData`] is a part of every inode. Bytes of a write are *dirty* first. Writeback takes them
-//! out as a range *in flight*, which gets an *ordered extent* when its place on disk is decided,
-//! and leaves when the tree has it. The *extent maps* cache what the tree has.
+//! out as a range *in flight*. The range gets an *ordered extent* when its place on disk is
+//! decided, and ends when the tree has it. The *extent maps* cache the tree's extents.
 
 mod extent_map;
 mod in_flight;

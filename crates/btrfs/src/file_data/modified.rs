@@ -65,7 +65,7 @@ fn note(ranges: &mut Vec<Range<u64>>, range: Range<u64>) {
 }
 
 impl ModifiedMaps {
-    /// Bytes that it takes beside its fields.
+    /// Bytes of its structures, without its fields.
     pub(crate) fn footprint(&self) -> usize {
         let ranges = self.unlogged.capacity() + self.holes.capacity();
         nodes::<ModifiedMap>(self.maps.len()) + ranges * size_of::<Range<u64>>()
@@ -79,7 +79,7 @@ impl ModifiedMaps {
         clear(&mut self.maps, range, |old| old.map.range(), cut);
     }
 
-    /// Notes that a range has this content since `transid`.
+    /// Records that a range has this content since `transid`.
     pub(crate) fn set(
         &mut self,
         map: ExtentMap,
@@ -102,7 +102,7 @@ impl ModifiedMaps {
         );
     }
 
-    /// The ordered extent is complete in `transid`: what the list still has of it stays.
+    /// The ordered extent is complete in `transid`: the rest of it in the list stays.
     pub(crate) fn completed(&mut self, ordered: &Arc<OrderedExtent>, transid: u64) {
         for modified in self
             .maps
@@ -123,7 +123,7 @@ impl ModifiedMaps {
         }
     }
 
-    /// The ordered extent failed: its range is not what the list says.
+    /// The ordered extent failed: its range differs from the list.
     pub(crate) fn failed(&mut self, ordered: &Arc<OrderedExtent>) {
         self.maps.retain(|_, modified| {
             !modified
@@ -133,8 +133,8 @@ impl ModifiedMaps {
         });
     }
 
-    /// Forgets what transactions up to `durable` changed. It goes through the list only if they
-    /// are more than the last time: what comes later was changed by later ones.
+    /// Forgets changes of transactions up to `durable`. It walks the list only if there are more of
+    /// them than the last time: later entries belong to later transactions.
     pub(crate) fn prune(&mut self, durable: u64) {
         if durable <= self.pruned_to {
             return;
@@ -151,7 +151,7 @@ impl ModifiedMaps {
         }
     }
 
-    /// Whether it is worth looking what can be forgotten: it became twice as long since.
+    /// Whether a search for obsolete entries is worth it: the list doubled since the last one.
     pub(crate) fn is_long(&self) -> bool {
         self.maps.len() > 2 * self.pruned.max(256)
     }
@@ -175,8 +175,8 @@ impl ModifiedMaps {
         all.any(|(_, modified)| modified.is_due(transid))
     }
 
-    /// Takes what the log of transaction `transid` lacks: from now on it has it. Of holes it has
-    /// only what is before `end`.
+    /// Takes the maps that the log of transaction `transid` lacks, and marks them as logged. Takes
+    /// only holes before `end`.
     pub(crate) fn take_unlogged(&mut self, transid: u64, end: u64) -> Vec<ModifiedMap> {
         let mut ranges = std::mem::take(&mut self.unlogged);
         let long = self.holes.iter().filter(|range| range.end > end);
@@ -227,7 +227,7 @@ mod tests {
         assert_eq!(left, [data(50, 60, 2000)]);
     }
 
-    /// What the log lacks, by looking at everything.
+    /// The maps that the log lacks, by looking at all of them.
     fn lacking(list: &ModifiedMaps, transid: u64, end: u64) -> Vec<ExtentMap> {
         let is_hole = |map: &ExtentMap| map.content == Content::Hole && map.end > end;
         let due = list.iter().filter(|m| m.is_due(transid) || is_hole(&m.map));

@@ -13,7 +13,7 @@ use crate::transaction::{Handle, Store, Transaction};
 /// Names a range in flight of one file.
 pub(crate) type InFlightId = u64;
 
-/// Where the bytes of an ordered extent go.
+/// Place of an ordered extent's bytes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Target {
     /// A new extent.
@@ -38,21 +38,21 @@ pub(crate) enum Target {
 pub(crate) struct OrderedExtent {
     /// The range, whole sectors.
     pub(crate) range: Range<u64>,
-    /// End of the file's bytes in it: the range may go on to the end of its last sector.
+    /// End of the file's bytes in it: the range may continue to the end of its last sector.
     pub(crate) bytes_end: u64,
-    /// Where it goes.
+    /// Place of the bytes.
     pub(crate) target: Target,
-    /// Its entry among the ranges in flight.
+    /// Entry among the ranges in flight.
     pub(crate) entry: InFlightId,
-    /// Checksums of what is on disk, one after another; empty if the file has none. Complete
-    /// once the I/O is done.
+    /// Checksums of the data on disk, one after another; empty if the file has none. Complete once
+    /// the I/O is done.
     sums: RankedMutex<Vec<u8>>,
     /// Writes whose I/O is not done.
     writes: AtomicUsize,
     failed: AtomicBool,
-    /// Some of its I/O failed, and for no other reason than that the host has no space.
+    /// Some I/O failed, only because the host has no space.
     refused: AtomicBool,
-    /// Some failed for another reason.
+    /// Some I/O failed for another reason.
     broken: AtomicBool,
     pins: RankedMutex<Pins>,
 }
@@ -64,7 +64,7 @@ struct Pins {
 }
 
 impl OrderedExtent {
-    /// One of a file that has `size` bytes, with room for `sums` bytes of checksums.
+    /// An ordered extent of a file with `size` bytes, with room for `sums` bytes of checksums.
     pub(crate) fn new(
         range: Range<u64>,
         size: u64,
@@ -106,7 +106,7 @@ impl OrderedExtent {
         }
     }
 
-    /// Checksums of what is on disk of this range. Complete once the I/O is done.
+    /// Checksums of this range of the data on disk. Complete once the I/O is done.
     pub(crate) fn sums(&self) -> Vec<u8> {
         self.sums.lock().clone()
     }
@@ -136,7 +136,7 @@ impl OrderedExtent {
         self.writes.fetch_sub(1, Ordering::AcqRel) == 1
     }
 
-    /// Whether its bytes are to be written later: the host had no space for them.
+    /// Whether its bytes must be written later: the host had no space for them.
     pub(crate) fn refused(&self) -> bool {
         self.refused.load(Ordering::Acquire) && !self.broken.load(Ordering::Acquire)
     }
@@ -158,7 +158,7 @@ impl OrderedExtent {
             .iter()
             .any(|trans| Arc::ptr_eq(trans, h.trans()))
         {
-            // Counted before anybody can complete it: that takes this lock too.
+            // Counted before any thread can complete it: completion takes this lock too.
             h.store().transactions.pin(h.trans());
             pins.transactions.push(Arc::clone(h.trans()));
         }

@@ -1,9 +1,9 @@
-//! Bytes on their way to the device, shared by what reads and what writes them.
+//! Bytes in flight to the device, shared by readers and writers.
 
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Some of the bytes that one dirty piece had.
+/// Part of the bytes of one dirty piece.
 #[derive(Debug, Clone)]
 pub(crate) struct Slice {
     bytes: Arc<Vec<u8>>,

@@ -1,4 +1,4 @@
-//! What a file has in memory: dirty ranges, data in flight, extent maps, promised space.
+//! State of a file in memory: dirty ranges, data in flight, extent maps, promised space.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -28,22 +28,22 @@ pub(crate) struct FileData {
 pub(crate) struct DataState {
     pub(crate) dirty: DirtyRanges,
     pub(crate) in_flight: InFlight,
-    /// What the tree has beyond the size on disk, and keeps while newer data of it is in memory.
+    /// Ranges in the tree beyond the size on disk, kept while newer data of them is in memory.
     pub(crate) in_tree: RangeSet,
     pub(crate) maps: MapCache,
     pub(crate) modified: ModifiedMaps,
-    /// Space promised to what is dirty or not allocated yet.
+    /// Space promised to data that is dirty or not allocated yet.
     pub(crate) promised: Option<Arc<DataReservation>>,
     /// Metadata promised to the completions to come.
     pub(crate) promised_metadata: Option<Arc<MetadataReservation>>,
-    /// Where the file's last extent ended.
+    /// End of the file's last extent.
     pub(crate) hint: u64,
-    /// Number of failed writes, and how many of them a flush has told of.
+    /// Number of failed writes, and the number that a flush has reported.
     pub(crate) failures: u64,
     pub(crate) failures_told: u64,
-    /// How often the host had no space for what was to be written.
+    /// Number of writes for which the host had no space.
     pub(crate) refusals: u64,
-    /// Where the last read ended, and how far was asked for ahead of it.
+    /// State of read-ahead.
     pub(crate) ahead: ReadAhead,
 }
 
@@ -53,8 +53,8 @@ impl DataState {
         self.dirty.bytes() + self.in_flight.bytes()
     }
 
-    /// Makes the bytes of an entry dirty again, but for those that were written again since.
-    /// Returns how many.
+    /// Makes the bytes of an entry dirty again, except bytes that were written again since. Returns
+    /// their number.
     pub(crate) fn put_back(&mut self, id: InFlightId) -> u64 {
         let Some((range, data)) = self.in_flight.get(id) else {
             return 0;
@@ -75,7 +75,7 @@ impl DataState {
         self.dirty.bytes() - before
     }
 
-    /// First byte at or behind `offset` that is in memory and not in the tree.
+    /// First byte at or after `offset` that is in memory and not in the tree.
     pub(crate) fn first_behind(&self, offset: u64) -> Option<u64> {
         let dirty = self.dirty.covered(offset..u64::MAX).next();
         let in_flight = self.in_flight.first_behind(offset);
@@ -111,7 +111,7 @@ impl DataState {
 }
 
 impl FileData {
-    /// Nothing in memory.
+    /// A file without data in memory.
     pub(crate) fn new(root: u64, objectid: u64) -> Self {
         Self {
             state: RankedMutex::with_key(
@@ -129,7 +129,7 @@ impl FileData {
         self.state.lock().bytes()
     }
 
-    /// Bytes that its structures take beside its fields, but for the data.
+    /// Bytes of its structures, without its fields and the data.
     pub(crate) fn footprint(&self) -> usize {
         /// Nodes of the maps of a file with data in memory.
         const NODES: usize = 2400;
@@ -157,15 +157,15 @@ impl FileData {
         self.state.lock().modified.has_unlogged(transid)
     }
 
-    /// The extents that the log of the running transaction lacks, in the order of the file. It
-    /// counts as having them from now on. Of holes it has only what is before `end`.
+    /// The extents that the log of the running transaction lacks, in the order of the file. Marks
+    /// them as logged. Takes only holes before `end`.
     pub(crate) fn take_unlogged(&self, transid: u64, end: u64) -> Vec<ModifiedMap> {
         let mut state = self.state.lock();
         state.modified.prune(transid.saturating_sub(1));
         state.modified.take_unlogged(transid, end)
     }
 
-    /// Whether a write failed and no flush has told of it.
+    /// Whether a write failed that no flush has reported.
     pub(crate) fn has_untold_failure(&self) -> bool {
         let state = self.state.lock();
         state.failures != state.failures_told
@@ -183,12 +183,13 @@ impl FileData {
         }
     }
 
-    /// Notes that a range has this content since `transid`.
+    /// Records that a range has this content since `transid`.
     pub(crate) fn note_change(&self, map: ExtentMap, transid: u64) {
         self.state.lock().modified.set(map, Some(transid), None);
     }
 
-    /// Waits until the I/O of what is in flight now is done, or until the tree has it (`complete`).
+    /// Waits until the I/O of the current in-flight data is done, or until the tree has it
+    /// (`complete`).
     pub(crate) fn wait_in_flight(&self, complete: bool) {
         let mut state = self.state.lock();
         let mark = state.in_flight.mark();
@@ -201,18 +202,18 @@ impl FileData {
         }
     }
 
-    /// How often the host had no space for what was to be written.
+    /// Number of writes for which the host had no space.
     pub(crate) fn refusals(&self) -> u64 {
         self.state.lock().refusals
     }
 
-    /// A flush has reported what failed until now.
+    /// Records that a flush has reported all failures so far.
     pub(crate) fn failures_reported(&self) {
         let mut state = self.state.lock();
         state.failures_told = state.failures;
     }
 
-    /// Waits until nothing in `range` is in flight. What is dirty stays.
+    /// Waits until nothing in `range` is in flight. Dirty data stays.
     pub(crate) fn wait_not_in_flight(&self, range: &Range<u64>) {
         let mut state = self.state.lock();
         while state.in_flight.overlaps(range.clone()) {

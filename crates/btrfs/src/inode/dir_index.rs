@@ -1,4 +1,4 @@
-//! What a directory keeps in memory: index items that the tree does not have yet, and entries that
+//! State of a directory in memory: index items that the tree does not have yet, and entries that
 //! the log does not have yet.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use crate::lock::{Rank, RankedMutex};
 
-/// What a directory keeps in memory.
+/// State of a directory in memory.
 pub(crate) struct DirState {
     names: RankedMutex<Pending>,
 }
@@ -24,7 +24,7 @@ pub(crate) struct Pending {
     pub(crate) removed: BTreeSet<u64>,
     /// The directory's default ACL, once it was looked up.
     pub(crate) default_acl: Option<Option<Arc<[u8]>>>,
-    /// What the log of a transaction does not have yet.
+    /// Entries that the log of a transaction does not have yet.
     unlogged: Unlogged,
 }
 
@@ -34,7 +34,7 @@ struct Unlogged {
     transid: u64,
     added: BTreeSet<u64>,
     removed: BTreeSet<u64>,
-    /// Those that the log does show; kept only if asked for.
+    /// Entries that the log has; kept only if requested.
     logged: (BTreeSet<u64>, BTreeSet<u64>),
     /// There were too many to keep.
     overflow: bool,
@@ -82,7 +82,7 @@ impl DirState {
         self.names.lock()
     }
 
-    /// Bytes that its structures take beside its fields.
+    /// Bytes of its structures, without its fields.
     pub(super) fn footprint(&self) -> usize {
         /// A pending entry and its bytes; an index.
         const ENTRY: usize = 128;
@@ -126,7 +126,7 @@ impl DirState {
         }
     }
 
-    /// What changed in transaction `transid` and was not logged; with `logged`, what was too.
+    /// Changes of transaction `transid` that were not logged; with `logged`, also the logged ones.
     pub(crate) fn changes(&self, transid: u64, logged: bool) -> Changes {
         let mut names = self.names.lock();
         let unlogged = names.unlogged.of(transid);

@@ -4,7 +4,7 @@
 //! There is at most one [`Inode`] object for an inode; the [table](super::table) sees to it.
 //! Three locks guard it, in rank order:
 //!
-//! - `io` is what an operation on the inode takes first: shared to read, exclusive to change
+//! - `io` is the first lock of an operation on the inode: shared to read, exclusive to change
 //!   content, length or, in a directory, names. Several are taken in the order of
 //!   [`Inode::lock_key`].
 //! - `data` belongs to the data path and has locks of its own.
@@ -26,13 +26,13 @@ use crate::lock::{Rank, RankedMutex, RankedRwLock};
 use crate::tree::Root;
 use crate::{Error, Result};
 
-/// Number of the empty directory that a snapshot shows in place of a subvolume that was in what
-/// it is a snapshot of.
+/// Number of the empty directory that a snapshot shows in place of a subvolume of its source.
 pub(super) const STUB: u64 = 2;
 /// Stands in [`Inode::lock_key`] of a stub for its tree: no subvolume can have this number.
 pub(super) const STUB_TREE: u64 = u64::MAX;
 
-/// What one of these empty directories stands for. A tree can show many; this tells them apart.
+/// The subvolume behind one of these empty directories. A tree can show many; this distinguishes
+/// them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct Stub {
     /// Tree that shows it.
@@ -47,19 +47,19 @@ pub(crate) struct Stub {
 pub struct Inode {
     /// Tree that it is in.
     pub(crate) root: Arc<Root>,
-    /// Its number in that tree.
+    /// Inode number in that tree.
     pub(crate) objectid: u64,
     /// Type; never changes.
     pub(crate) kind: FileKind,
     /// Identity above the engine.
     pub(crate) ino: Ino,
-    /// What it stands for, with its place in the table of stubs, if it is one.
+    /// The subvolume behind a stub, and its index in the table of stubs.
     stub: Option<Box<(Stub, u64)>>,
     /// Taken first by every operation on the inode.
     pub(crate) io: RankedRwLock<()>,
     /// Dirty ranges, ordered extents, extent maps.
     pub(crate) data: FileData,
-    /// What a directory keeps besides; empty for everything else.
+    /// Further state of a directory; empty for other inodes.
     pub(crate) dir: DirState,
     /// Native copy of the inode item.
     pub(crate) state: RankedMutex<InodeState>,
@@ -67,11 +67,11 @@ pub struct Inode {
     pub(crate) property: RankedMutex<Option<Option<Arc<[u8]>>>>,
     /// It is known that the inode has no file capability.
     pub(crate) lacks_capability: AtomicBool,
-    /// References held above the engine, and what else the table notes.
+    /// References held above the engine, and other state of the table.
     pub(crate) residence: Residence,
 }
 
-/// Native copy of the inode item, and what memory adds to it.
+/// Native copy of the inode item, and further state in memory.
 #[derive(Debug, Clone)]
 pub(crate) struct InodeState {
     /// Transid in which the inode was made.
@@ -80,7 +80,7 @@ pub(crate) struct InodeState {
     pub(crate) transid: u64,
     /// Length in bytes as callers see it; of a directory twice the bytes of its names.
     pub(crate) size: u64,
-    /// Length in bytes as the inode item says it: not beyond data that is not on disk yet.
+    /// Length in bytes in the inode item: not beyond data that is not on disk yet.
     pub(crate) disk_size: u64,
     /// Counts how often the length fell since the inode was loaded.
     pub(crate) shrinks: u64,
@@ -110,9 +110,9 @@ pub(crate) struct InodeState {
     pub(crate) otime: Timestamp,
     /// Transaction whose commit will write the inode item; 0 if none will.
     pub(crate) queued_in: u64,
-    /// The inode and its items are gone; only references keep the object.
+    /// The inode and its items were deleted; only references keep the object.
     pub(crate) deleted: bool,
-    /// Its deletion has begun: no thread gets a reference any more.
+    /// The deletion has begun: no thread gets a reference any more.
     pub(crate) dying: bool,
     /// It has no name, and the commit will add its orphan item.
     pub(crate) orphan_delayed: bool,
@@ -215,7 +215,7 @@ impl InodeState {
         self.mode = (self.mode & !0o7777) | (perm & 0o7777);
     }
 
-    /// Sets the length of what has no data extents (a directory, a symbolic link).
+    /// Sets the length of an inode without data extents (a directory, a symbolic link).
     pub(crate) fn set_plain_size(&mut self, size: u64) {
         self.size = size;
         self.disk_size = size;
@@ -227,20 +227,20 @@ impl InodeState {
         self.shrinks = self.shrinks.wrapping_add(1);
     }
 
-    /// Notes a change of the content: mtime, ctime and the change counter.
+    /// Records a change of the content: mtime, ctime and the change counter.
     pub(crate) fn content_changed(&mut self, now: Timestamp) {
         self.mtime = now;
         self.ctime = now;
         self.sequence = self.sequence.wrapping_add(1);
     }
 
-    /// Notes a change of the inode: ctime and the change counter.
+    /// Records a change of the inode: ctime and the change counter.
     pub(crate) fn inode_changed(&mut self, now: Timestamp) {
         self.ctime = now;
         self.sequence = self.sequence.wrapping_add(1);
     }
 
-    /// Notes that a name came or went in transaction `transid`.
+    /// Records that a name was added or removed in transaction `transid`.
     pub(crate) fn names_changed(&mut self, transid: u64) {
         self.names_in = transid;
         self.names_version = self.names_version.wrapping_add(1);
@@ -320,7 +320,7 @@ impl Inode {
         }
     }
 
-    /// Refuses what is not a directory, or one that was removed.
+    /// Refuses an inode that is not a directory, or a removed directory.
     pub(crate) fn require_dir(&self) -> Result<()> {
         match self.kind {
             FileKind::Directory => Ok(()),
@@ -328,10 +328,9 @@ impl Inode {
         }
     }
 
-    /// An error if something was refused since there were so many `refusals`, or if a write failed
-    /// that no flush of the file has reported. It is still to be reported then: writing back many
-    /// files, for space or a snapshot, must not hide a failure from the fsync of the file that it
-    /// concerns.
+    /// An error if the host refused a write since `refusals` were counted, or if a write failed
+    /// that no flush of the file has reported. The failure stays unreported: writing back many
+    /// files, for space or a snapshot, must not hide a failure from the fsync of the file.
     pub(crate) fn check_written(&self, refusals: u64) -> Result<()> {
         let state = self.data.state.lock();
         if state.failures > state.failures_told {
@@ -349,7 +348,7 @@ impl Inode {
         self.stub.is_some()
     }
 
-    /// What it stands for, if it is a stub.
+    /// The subvolume behind the stub, if it is one.
     pub(crate) fn stub(&self) -> Option<Stub> {
         self.stub.as_ref().map(|stub| stub.0)
     }
@@ -377,14 +376,14 @@ impl Inode {
         self.state.lock().nlink > 0
     }
 
-    /// Whether the object may leave memory once nothing holds it: all that it knows can be loaded
-    /// again, but for what the table keeps. Of a deleted subvolume none leaves, so that the cleaner
-    /// finds all that are in use.
+    /// Whether the object may be evicted once no thread holds it: all its state can be loaded
+    /// again, except the table's. Inodes of a deleted subvolume stay, so that the cleaner finds all
+    /// that are in use.
     pub(super) fn may_leave(&self) -> bool {
         self.is_linked() && !self.root.is_dead() && !self.data.has_untold_failure()
     }
 
-    /// Bytes of memory that it takes, but for dirty data.
+    /// Bytes in memory, without dirty data.
     pub(super) fn footprint(&self) -> usize {
         size_of::<Self>() + self.data.footprint() + self.dir.footprint()
     }
@@ -400,12 +399,12 @@ impl Inode {
         *self.property.lock() = None;
     }
 
-    /// What `stat` shows.
+    /// The attributes for `stat`.
     pub(crate) fn attr(&self, sectorsize: u32) -> vfs::Attr {
         let pending = self.data.pending_bytes();
         let state = self.state.lock();
-        // What overwrites something counts already: of what is in memory only growth adds.
-        // Inline content counts as the sectors that it would fill, as in the kernel's `stat`.
+        // Overwritten bytes count already: only growth in memory adds to them. Inline content
+        // counts as the sectors that it would fill, as in the kernel's `stat`.
         let sector = u64::from(sectorsize);
         let whole = |bytes: u64| bytes.checked_next_multiple_of(sector).unwrap_or(bytes);
         let pending = pending.min(whole(state.size).saturating_sub(whole(state.disk_size)));

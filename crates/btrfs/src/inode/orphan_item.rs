@@ -1,11 +1,11 @@
 //! Orphan items: they mark inodes, or subvolumes, that have no name.
 //!
-//! A power cut can leave an inode without a name in the tree. Its orphan item tells the next mount,
-//! which deletes the inode. The key is `(ORPHAN, ORPHAN_ITEM, inode)`, and there is no data
+//! A power cut can leave an inode without a name in the tree. From its orphan item the next mount
+//! knows it and deletes the inode. The key is `(ORPHAN, ORPHAN_ITEM, inode)`, and there is no data
 //! (btrfs on-disk format, "orphan item").
 //!
-//! Most files are deleted as soon as their last name is gone, in the same transaction. So the item
-//! is delayed: the commit adds it for an inode that still exists then ([`delay`]).
+//! Most files are deleted soon after their last name is removed, in the same transaction. So the
+//! item is delayed: the commit adds it for an inode that still exists then ([`delay`]).
 
 use std::sync::Arc;
 

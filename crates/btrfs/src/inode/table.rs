@@ -1,11 +1,11 @@
 //! All inodes in memory.
 //!
 //! # How it works
-//! A [`ResidentTable`] by `(tree, objectid)`: it bounds how many stay in memory, and keeps the
-//! references to those that left. A transaction that still has to write an inode's item, or the
-//! data path, holds the `Arc`. What [may leave](Inode::may_leave): an inode without a name does
-//! not, its object tells that it is to be deleted. What changed in a transaction does not leave
-//! before that writes the inode's item, so the log finds all that it has to know of it.
+//! A [`ResidentTable`] by `(tree, objectid)`: it bounds the number of inodes in memory, and keeps
+//! the references to evicted ones. A transaction that still has to write an inode's item, or the
+//! data path, holds the `Arc`. An inode without a name is not [evicted](Inode::may_leave), because
+//! only its object records that it must be deleted. An inode that changed in a transaction is not
+//! evicted before that writes the inode's item, so the log finds all its changes.
 
 use std::collections::HashSet;
 use std::convert::Infallible;
@@ -62,7 +62,7 @@ impl File for Inode {
 
 impl InodeTable {
     /// An empty table for a mount of the subvolume `mounted`, that keeps inodes of about `bound`
-    /// bytes, but for those that are held.
+    /// bytes, in addition to held ones.
     pub(crate) fn new(mounted: u64, bound: usize) -> Self {
         Self {
             inodes: ResidentTable::new(Rank::InodeTable, bound),
@@ -88,7 +88,7 @@ impl InodeTable {
         key.is_some_and(|key| self.inodes.is_crowded(key))
     }
 
-    /// Those of them that callers had best forget.
+    /// Inodes whose references callers should release.
     pub(crate) fn crowd(&self) -> Vec<Ino> {
         self.shown(self.inodes.crowd())
     }
@@ -147,7 +147,7 @@ impl InodeTable {
         self.load_if(store, root, objectid, false)
     }
 
-    /// As [`load`](Self::load). `known`: a caller refers to it, so that a deleted subvolume is no
+    /// Like [`load`](Self::load). `known`: a caller refers to it, so a deleted subvolume is no
     /// reason to refuse.
     fn load_if(
         &self,
@@ -201,7 +201,7 @@ impl InodeTable {
     }
 
     /// Puts a new inode, whose number no other thread can know yet, into the table. Call it before
-    /// its items are written. `default_acl`: that of a directory, as [`DirState`] keeps it.
+    /// its items are written. `default_acl` is the directory's, as [`DirState`] keeps it.
     ///
     /// # Errors
     /// [`Error::ItemExists`] if it is in memory: the number is not new.

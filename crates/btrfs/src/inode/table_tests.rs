@@ -1,4 +1,4 @@
-//! Inodes leave memory while a caller refers to them, and no thread can tell.
+//! Inodes are evicted while a caller refers to them, without a visible effect.
 
 use std::sync::Arc;
 use std::thread;
@@ -10,7 +10,7 @@ use sapwood_vfs::{self as vfs, Credentials, FileSystem, Ino, NewInode, Subvolume
 use crate::mkfs::{MkfsOptions, mkfs};
 use crate::{Btrfs, Options};
 
-/// What the table keeps, in bytes.
+/// Size of the table's objects, in bytes.
 const BOUND: usize = 4 << 20;
 /// More than the table keeps, several times: an inode that was asked for lately stays for a round.
 const MANY: usize = 20_000;
@@ -38,7 +38,7 @@ fn file(fs: &Btrfs, dir: Ino, name: &str) -> Ino {
     made.unwrap().ino()
 }
 
-/// Makes so many files in `dir` that others leave memory; no caller refers to these.
+/// Makes enough files in `dir` that others are evicted; no caller refers to these.
 fn crowd_out(fs: &Btrfs, dir: Ino) {
     for i in 0..MANY {
         let ino = file(fs, dir, &format!("crowd-{i}"));
@@ -139,16 +139,16 @@ fn a_deleted_subvolume_stays_while_somebody_refers_to_what_is_away() {
     fs.unmount().unwrap();
 }
 
-/// Without an object, a thread that found the items would load a second one, and what one of the
-/// two knows would be lost.
+/// Without an object, a thread that found the items would load a second one, and the state of one
+/// of the two would be lost.
 #[test]
 fn a_new_inode_is_in_memory_before_its_items_are_in_the_tree() {
     let fs = Arc::new(mount());
     let before = file(&fs, fs.root(), "before");
     let (tree, objectid) = fs.engine.inodes.numbers().key(before).unwrap();
     let root = fs.engine.roots.get(tree).unwrap();
-    // Behind a commit the top block has to be copied. So nothing gets into the tree, but all can be
-    // read.
+    // After a commit the top block must be copied. So nothing gets into the tree, but everything
+    // can be read.
     fs.sync().unwrap();
     let held = root.hold_node();
     let creator = {

@@ -48,8 +48,8 @@ pub(super) struct NewBlock {
     pub(super) bytes: Vec<u8>,
 }
 
-/// Builds the tree. `init` has the header fields that all its blocks share; `addresses` are those
-/// of the blocks in the order of [`outline`].
+/// Builds the tree. `init` has the header fields that all its blocks share; `addresses` are the
+/// blocks' addresses in the order of [`outline`].
 pub(super) fn build(
     items: &Items,
     addresses: &[u64],

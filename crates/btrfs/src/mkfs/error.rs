@@ -3,8 +3,7 @@
 use sapwood_btrfs_format::{BlockError, ItemError, block};
 use thiserror::Error;
 
-/// Why no file system was created. Nothing was written unless the error is
-/// [`Device`](Self::Device).
+/// Errors of mkfs. Nothing was written unless the error is [`Device`](Self::Device).
 #[derive(Debug, Error)]
 pub enum MkfsError {
     /// The device failed.
@@ -18,7 +17,7 @@ pub enum MkfsError {
     Occupied {
         /// Device name.
         device: String,
-        /// Its contents, such as `a btrfs file system`.
+        /// The contents, such as `a btrfs file system`.
         what: &'static str,
     },
     /// The chunks do not fit.

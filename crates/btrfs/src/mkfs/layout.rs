@@ -30,7 +30,7 @@ impl PlannedChunk {
         self.device as u64 + 1
     }
 
-    /// `uuids`: those of all devices.
+    /// The chunk item. `uuids` are the UUIDs of all devices.
     pub(super) fn item(&self, uuids: &[[u8; 16]]) -> ChunkItem {
         let dev_uuid = uuids.get(self.device).copied().unwrap_or_default();
         ChunkItem {
@@ -96,7 +96,7 @@ fn floors(options: &MkfsOptions) -> Sizes {
     }
 }
 
-/// As `mkfs.btrfs` on large devices; scaled down on small ones.
+/// The defaults of `mkfs.btrfs` on large devices, scaled down on small ones.
 fn defaults(size: u64, floors: &Sizes) -> Sizes {
     let cap = if size > 50 << 30 { 1 << 30 } else { 256 * MIB };
     let metadata = (size / 20).min(cap).max((size / 8).min(8 * MIB));
@@ -187,7 +187,7 @@ fn wanted(options: &MkfsOptions, sizes: &Sizes) -> Vec<(BlockGroupFlags, u64, u6
     chunks
 }
 
-/// Puts each chunk on the device with most room, behind the chunks that are there; `None` if they
+/// Puts each chunk on the device with most room, after the chunks that are there; `None` if they
 /// do not fit.
 fn place(devices: &[u64], options: &MkfsOptions, sizes: &Sizes) -> Option<Vec<PlannedChunk>> {
     let mut next = vec![RESERVED; devices.len()];

@@ -72,11 +72,11 @@ pub fn mkfs(device: &dyn Device, options: &MkfsOptions) -> Result<MkfsReport, Mk
     mkfs_several(&[device], options)
 }
 
-/// As [`mkfs`], on several devices, which get the ids 1, 2, ... in this order.
-/// [`MkfsOptions::size`] holds for each of them. Every chunk lies on one device.
+/// Makes a file system like [`mkfs`], on several devices, which get the ids 1, 2, ... in this
+/// order. [`MkfsOptions::size`] is the size of each of them. Every chunk lies on one device.
 ///
 /// # Errors
-/// As [`mkfs`]; [`MkfsError::NoDevice`].
+/// The errors of [`mkfs`]; [`MkfsError::NoDevice`].
 pub fn mkfs_several(
     devices: &[&dyn Device],
     options: &MkfsOptions,

@@ -1,4 +1,4 @@
-//! What a new file system is to be like.
+//! Options of a new file system.
 
 use std::time::SystemTime;
 
@@ -9,7 +9,7 @@ use super::error::MkfsError;
 /// Bytes of a sector; the only size that every kernel can mount.
 pub(crate) const SECTOR_SIZE: u32 = 4096;
 
-/// How many copies a block group has.
+/// Number of copies in a block group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Profile {
     /// One.
@@ -34,13 +34,13 @@ impl Profile {
     }
 }
 
-/// Parameters of a new file system. The defaults are those of `mkfs.btrfs` 6.19.
+/// Parameters of a new file system. The defaults are the ones of `mkfs.btrfs` 6.19.
 #[derive(Clone, Debug)]
 pub struct MkfsOptions {
     /// Label, up to 255 bytes.
     pub label: String,
-    /// Identity of the file system, from which those of devices and trees derive; all random if not
-    /// given.
+    /// Identity of the file system, from which the identities of devices and trees derive; all
+    /// random if not given.
     pub uuid: Option<[u8; 16]>,
     /// Bytes of a tree block: 4096 to 65536, a power of two. Default 16384, or 4096 if mixed.
     pub node_size: Option<u32>,
@@ -48,7 +48,7 @@ pub struct MkfsOptions {
     pub checksum: ChecksumKind,
     /// Profile of metadata and of the chunk tree. Default DUP, or single if mixed.
     pub metadata: Option<Profile>,
-    /// Profile of data. Default single; if mixed, that of metadata.
+    /// Profile of data. Default single; if mixed, the metadata's.
     pub data: Option<Profile>,
     /// Data and metadata share block groups.
     pub mixed: bool,

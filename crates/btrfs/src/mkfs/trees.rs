@@ -13,7 +13,7 @@ use super::bulk::Items;
 use super::layout::PlannedChunk;
 use super::options::{MkfsOptions, SECTOR_SIZE};
 
-/// Transid of all that mkfs writes.
+/// Transid of everything that mkfs writes.
 pub(super) const GENERATION: u64 = 1;
 /// Name of the default subvolume's entry in the root tree's directory.
 const DEFAULT_NAME: &[u8] = b"default";
@@ -21,7 +21,7 @@ const DEFAULT_NAME: &[u8] = b"default";
 /// Identities that are created once per file system.
 pub(super) struct Ids {
     pub(super) fsid: [u8; 16],
-    /// Of each device.
+    /// UUIDs of the devices.
     pub(super) devices: Vec<[u8; 16]>,
     pub(super) chunk_tree: [u8; 16],
     pub(super) subvolume: [u8; 16],
@@ -36,7 +36,7 @@ pub(super) struct Placed {
     pub(super) first_key: Key,
 }
 
-/// Everything that the items depend on.
+/// The inputs of the items.
 pub(super) struct MkfsPlan<'a> {
     pub(super) options: &'a MkfsOptions,
     pub(super) ids: &'a Ids,

@@ -16,7 +16,7 @@ use super::layout::{PlannedChunk, RESERVED};
 use super::options::{MkfsOptions, SECTOR_SIZE};
 use super::trees::{GENERATION, Ids, MkfsPlan, Placed};
 
-/// Identities: all random, or that of the options and what derives from it.
+/// Identities: all random, or derived from the options' UUID.
 pub(super) fn new_ids(options: &MkfsOptions, devices: usize) -> Ids {
     let ambient = match &options.uuid {
         Some(uuid) => Ambient::fixed(Timestamp::default(), &[uuid]),
@@ -176,7 +176,8 @@ fn seal(
     Ok(out)
 }
 
-/// The superblock, without what differs between devices and copies: `dev_item`, `bytenr`, checksum.
+/// The superblock, without the fields that differ between devices and copies: `dev_item`, `bytenr`,
+/// checksum.
 fn superblock(plan: &MkfsPlan<'_>) -> Result<SuperBlock, MkfsError> {
     let options = plan.options;
     let root = |id| {

@@ -15,24 +15,25 @@ use crate::tree::{self, BlockCache, Opened, Root, TreeRead};
 use crate::tree_log::{Fsyncs, LoggedNames};
 use crate::{Error, Options, Result};
 
-/// Shared state of a mount; always behind an `Arc`.
+/// Shared state of a mount; always in an `Arc`.
 ///
-/// It is a stack of layers, each of which has what its module needs and leads to the one below:
-/// `Engine` > [`Subvolumes`] > [`Namespace`] > [`Files`] > [`Store`].
+/// A stack of layers, each of which has the state that its module needs and dereferences to the one
+/// below: `Engine` > [`Subvolumes`] > [`Namespace`] > [`Files`] > [`Store`].
 pub(crate) struct Engine {
     subvolumes: Arc<Subvolumes>,
     /// Held by the thread that moves a name from one directory to another.
     pub(crate) topology: RankedMutex<()>,
-    /// fsyncs under way.
+    /// fsyncs in progress.
     pub(crate) fsyncs: Fsyncs,
 }
 
 impl Engine {
-    /// Opens the devices and reads what every mount needs. Starts no thread and changes nothing.
+    /// Opens the devices and reads the state that every mount needs. Starts no thread and changes
+    /// nothing.
     ///
     /// # Errors
-    /// Those of [`tree::open`]; [`Error::LogPresent`] and [`Error::NoReplayNeedsReadOnly`] if
-    /// that would lose, or hide, what was fsynced last.
+    /// The errors of [`tree::open`]; [`Error::LogPresent`] and [`Error::NoReplayNeedsReadOnly`] if
+    /// the mount would lose, or hide, the last fsyncs.
     pub(crate) fn open(
         devices: Vec<Arc<dyn Device>>,
         options: Options,
@@ -43,10 +44,10 @@ impl Engine {
         Self::assemble(opened, options, read_only)
     }
 
-    /// As [`open`](Self::open), with a log or without. The next commit drops it.
+    /// Like [`open`](Self::open), with a log or without. The next commit drops it.
     ///
     /// # Errors
-    /// Those of [`tree::open`].
+    /// The errors of [`tree::open`].
     pub(super) fn open_for_replay(
         devices: Vec<Arc<dyn Device>>,
         options: Options,
@@ -93,7 +94,7 @@ impl TreeRead for Engine {
     }
 }
 
-/// Refuses a mount that would lose, or hide, what was fsynced last.
+/// Refuses a mount that would lose, or hide, the last fsyncs.
 fn check_log(super_block: &SuperBlock, options: &Options, read_only: bool) -> Result<()> {
     match (super_block.log_root.get(), options.no_log_replay) {
         (_, true) if !read_only => Err(Error::NoReplayNeedsReadOnly),

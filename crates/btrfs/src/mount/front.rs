@@ -25,7 +25,7 @@ use crate::namespace::{attr, create, dir, orphan, remove};
 use crate::subvolume::{choose, default, delete, listing, snapshot};
 use crate::{Error, Options, data, subvolume, xattr};
 
-/// A name with what it led to, as the front hands it over.
+/// A name with its target, as the front passes it.
 type Found<'a> = front::Found<'a, Mount>;
 
 /// The same for the module of names.

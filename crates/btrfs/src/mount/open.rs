@@ -26,7 +26,7 @@ impl Mount {
     /// Mounts the file system on these devices.
     ///
     /// # Errors
-    /// What is wrong with the devices or the image, see [`Error`](crate::Error).
+    /// Errors of the devices or the image, see [`Error`](crate::Error).
     pub(crate) fn open(devices: Vec<Arc<dyn Device>>, options: Options) -> Result<Self> {
         replay_if_needed(&devices, &options)?;
         let (engine, top) = Engine::open(devices, options)?;
@@ -50,7 +50,7 @@ impl Mount {
         subvolume::cleaner::clean_now(&self.engine)
     }
 
-    /// What the mount counted so far, by name.
+    /// The counters of the mount by name.
     pub fn counters(&self) -> Vec<(String, u64)> {
         self.engine.counters.all()
     }
@@ -58,10 +58,10 @@ impl Mount {
     /// Makes everything durable and ends the background threads. Later changes fail.
     ///
     /// # Errors
-    /// What kept something from becoming durable.
+    /// The error that kept changes from becoming durable.
     pub fn close(&self) -> Result<()> {
         if self.engine.ambient.is_fixed() && !self.engine.read_only() {
-            // There is no thread that does it, and what is left must not depend on time.
+            // There is no cleaner thread, and the result must not depend on time.
             self.finish_cleaning();
         }
         self.background.stop(&self.engine);
@@ -107,8 +107,8 @@ fn replay_if_needed(devices: &[Arc<dyn Device>], options: &Options) -> Result<()
     })
 }
 
-/// Tries what the mount does after the replay, so that an image that fails there is refused before
-/// anything is written. A path may lead to a subvolume only afterwards.
+/// Tries the steps after the replay, so that an image that fails there is refused before anything
+/// is written. A path may lead to a subvolume only after the replay.
 fn check_rest(engine: &Arc<Engine>, options: &Options) -> Result<()> {
     if !matches!(options.subvolume, SubvolumeChoice::Path(_)) {
         subvolume::choose(&engine.blocks, &engine.roots, &options.subvolume)?;
@@ -116,8 +116,8 @@ fn check_rest(engine: &Arc<Engine>, options: &Options) -> Result<()> {
     subvolume::cleaner::dead_ids(engine).map(drop)
 }
 
-/// Deletes what was open and unlinked when the last mount ended. What cannot be deleted keeps its
-/// orphan item for a later mount: it is no reason to refuse this one.
+/// Deletes inodes that were open and unlinked when the last mount ended. An inode that cannot be
+/// deleted keeps its orphan item for a later mount, and does not fail this one.
 fn clean_orphans(engine: &Arc<Engine>, top: &Arc<Root>) {
     if let Err(error) = namespace::orphan::clean_once(engine, top) {
         log::warn!("unlinked files of tree {} stay on disk: {error}", top.id());
@@ -171,14 +171,14 @@ fn spawn(engine: &Arc<Engine>, name: &str, work: fn(&Arc<Engine>)) -> Option<Joi
     }
 }
 
-/// Commits what is older than the interval, or when asked. Sleeps while nothing changed.
+/// Commits changes that are older than the interval, or on request. Sleeps while nothing changed.
 fn committer(engine: &Arc<Engine>) {
     while engine.transactions.wait_due(engine.options.commit_interval) {
         // An error made the mount read-only and was logged; there is nothing left to commit then.
         if engine.commit(None).is_err() {
             return;
         }
-        // What the transaction held may leave memory now.
+        // Inodes of the transaction may be evicted now.
         engine.inodes.trim();
     }
 }

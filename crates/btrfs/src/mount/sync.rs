@@ -10,8 +10,8 @@ use crate::inode::Inode;
 use crate::tree_log::{self, Outcome};
 use crate::{Result, data};
 
-/// Makes the inode as it is now durable. See [`sapwood_vfs::FileSystem::fsync`]. What
-/// `fdatasync` may leave out is a part of what costs nothing here.
+/// Makes the current state of the inode durable. See [`sapwood_vfs::FileSystem::fsync`]. The parts
+/// that `fdatasync` may omit cost nothing here.
 pub(crate) fn fsync(engine: &Arc<Engine>, inode: &Arc<Inode>, _kind: SyncKind) -> Result<()> {
     let counters = &engine.counters;
     Counters::count(&counters.fsyncs);
@@ -51,7 +51,7 @@ fn full(engine: &Arc<Engine>, inode: &Arc<Inode>) -> Result<()> {
 /// Makes everything durable.
 pub(crate) fn sync(engine: &Arc<Engine>) -> Result<()> {
     let flushed = data::flush_all(engine);
-    // What could be written is made durable though the host has no space for the rest.
+    // Written data is made durable although the host has no space for the rest.
     engine.commit(None)?;
     flushed
 }

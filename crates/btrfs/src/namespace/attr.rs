@@ -11,7 +11,7 @@ use crate::transaction::{Handle, Store};
 use crate::xattr;
 use crate::{Error, Result};
 
-/// Stores changes of attributes, but for the length. See [`vfs::front::Engine::setattr`].
+/// Stores changes of attributes, except the length. See [`vfs::front::Engine::setattr`].
 pub(crate) fn setattr(
     store: &Arc<Store>,
     inode: &Arc<Inode>,
@@ -62,7 +62,7 @@ pub(crate) fn set_flags(store: &Arc<Store>, inode: &Arc<Inode>, flags: InodeFlag
         (true, Some(b"lzo")) => Some(b"lzo"),
         (true, Some(b"zstd")) => Some(b"zstd"),
         (true, Some(b"zlib")) => Some(b"zlib"),
-        // As the kernel chooses: what the mount compresses with, else zlib.
+        // As the kernel chooses: the mount's compression, else zlib.
         (true, _) => {
             let mounted = store.options.compress.map(|compress| compress.name());
             Some(mounted.unwrap_or("zlib").as_bytes())
@@ -140,7 +140,7 @@ pub(crate) fn set_privileges(
     h.finish(done)
 }
 
-/// Notes a change of the content that no completion of data will note. Expects the `io` lock
+/// Records a change of the content that no completion of data will record. Expects the `io` lock
 /// exclusively.
 pub(crate) fn content_changed(store: &Arc<Store>, inode: &Arc<Inode>) -> Result<()> {
     let h = store.start(1)?;

@@ -45,7 +45,7 @@ pub(crate) fn create(
     h.finish(made)
 }
 
-/// Makes what was planned, and its name. The name comes last: a thread that finds it finds a whole
+/// Makes the planned inode and its name. The name comes last: a thread that finds it finds a whole
 /// inode.
 fn name_new(
     files: &Arc<Files>,
@@ -190,8 +190,8 @@ fn plan(
     })
 }
 
-/// Makes the object of a new inode, and then its items, in key order and so as one batch: what has
-/// items and no object would be loaded a second time by the thread that finds it.
+/// Makes the object of a new inode, and then its items, in key order and so as one batch. If the
+/// items came first, a thread that finds them would load a second object.
 fn insert(
     files: &Arc<Files>,
     h: &mut Handle,

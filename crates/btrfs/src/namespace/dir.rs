@@ -10,7 +10,7 @@
 //! A directory with pending entries is always queued in the running transaction, which holds it
 //! in memory.
 //!
-//! What a position of a listing says: [`super::position`].
+//! See [`super::position`] for the meaning of a position.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -36,7 +36,7 @@ pub(crate) fn next_index(store: &Store, dir: &Inode) -> Result<u64> {
     Ok(index)
 }
 
-/// What [`next_index`] will return. The caller holds `dir`'s `io` lock.
+/// The next result of [`next_index`]. The caller holds `dir`'s `io` lock.
 fn peek_index(store: &Store, dir: &Inode) -> Result<u64> {
     if let Some(index) = dir.dir.lock().next_index {
         return Ok(index);

@@ -22,7 +22,7 @@ pub(crate) trait NameLog: Send + Sync {
     fn forbid(&self, h: &Handle);
 }
 
-/// Names, on top of files; always behind an `Arc`.
+/// Names, on top of files; always in an `Arc`.
 pub(crate) struct Namespace {
     files: Arc<Files>,
     log: Box<dyn NameLog>,
@@ -41,7 +41,7 @@ impl Namespace {
         }
     }
 
-    /// Tells the log that a name is gone. Expects both `io` locks exclusively.
+    /// Reports a removed name to the log. Expects both `io` locks exclusively.
     pub(super) fn name_removed(&self, h: &mut Handle, dir: &Arc<Inode>, inode: &Arc<Inode>) {
         if h.trans().log.is_filled() {
             self.log.name_removed(h, dir, inode);

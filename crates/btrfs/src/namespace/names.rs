@@ -2,12 +2,12 @@
 //! back from the inode.
 //!
 //! # How it works
-//! A name stands in three places. `DIR_ITEM (directory, hash of the name)` is for lookups and
+//! A name is stored in three places. `DIR_ITEM (directory, hash of the name)` is for lookups and
 //! packs the entries whose names share a hash. `DIR_INDEX (directory, index)` is for listing; it is
-//! delayed in memory (see [`dir`](super::dir)). `INODE_REF (inode, directory)` packs the names
-//! that an inode has in one directory and remembers their indexes; what does not fit there goes
-//! to `INODE_EXTREF (inode, hash of directory and name)`. The name of a subvolume has `ROOT_REF`
-//! and `ROOT_BACKREF` in the root tree instead of an inode ref.
+//! delayed in memory (see [`dir`](super::dir)). `INODE_REF (inode, directory)` packs the names of
+//! an inode in one directory with their indexes; names that do not fit there go to `INODE_EXTREF
+//! (inode, hash of directory and name)`. The name of a subvolume has `ROOT_REF` and `ROOT_BACKREF`
+//! in the root tree instead of an inode ref.
 //!
 //! Functions here take a handle and expect the `io` lock of the directory held exclusively.
 
@@ -28,7 +28,7 @@ use crate::{Error, Result};
 /// Bytes of the item header that every item of a leaf needs besides its data.
 const ITEM_HEADER: usize = 25;
 
-/// What a directory entry leads to.
+/// The target of a directory entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Target {
     /// Key of an inode item or of a root item.
@@ -91,7 +91,7 @@ pub(super) fn dir_item_key(dir: &Inode, name: &[u8]) -> Key {
     Key::new(dir.objectid, kind::DIR_ITEM, name_hash(name).into())
 }
 
-/// What `name` in `dir` leads to. Needs no lock.
+/// The target of `name` in `dir`. Needs no lock.
 pub(crate) fn find(store: &Store, dir: &Inode, name: &[u8]) -> Result<Option<Target>> {
     let key = dir_item_key(dir, name);
     let Some(item) = dir.root.get(store, &key)? else {
@@ -109,8 +109,8 @@ pub(crate) fn find(store: &Store, dir: &Inode, name: &[u8]) -> Result<Option<Tar
     Ok(None)
 }
 
-/// As [`find`], for callers without the directory's lock. While a rename replaces or exchanges
-/// a name there is a moment without it, so that it is missing only if it is so under the lock.
+/// Like [`find`], for callers without the directory's lock. While a rename replaces or exchanges a
+/// name there is a moment without it, so a missing name is looked up again under the lock.
 pub(crate) fn find_for_sure(store: &Store, dir: &Inode, name: &[u8]) -> Result<Option<Target>> {
     if let Some(target) = find(store, dir, name)? {
         return Ok(Some(target));

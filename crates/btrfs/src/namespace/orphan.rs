@@ -1,10 +1,10 @@
 //! Inodes without a name.
 //!
 //! # How it works
-//! After the last name of an inode is gone, the next commit adds an orphan item to the tree
-//! (`inode/orphan_item.rs`). When the last reference goes, [`reap`] deletes the content in steps of
-//! their own and then, in one handle, what is left of the inode together with the orphan item. A
-//! power cut in between leaves the orphan item. A later mount finishes the deletion
+//! After the last name of an inode is removed, the next commit adds an orphan item to the tree
+//! (`inode/orphan_item.rs`). When the last reference is released, [`reap`] deletes the content in
+//! steps of its own, and then, in one handle, the rest of the inode together with the orphan item.
+//! A power cut in between leaves the orphan item. A later mount finishes the deletion
 //! ([`clean_once`]): in the mounted subvolume when it opens, in any other when a lookup first
 //! enters it.
 

@@ -17,9 +17,9 @@
 //! Up to `w` = 24 the bound is exact. Above that its low bits have no room and the bound is rounded
 //! up, so the listing may show some entries that are newer than it.
 //!
-//! The positions of a listing rise with the index. The tag tells them from other numbers, because
-//! a program may seek to any number. A listing that begins now continues there, with the first
-//! entry whose position is higher.
+//! The positions of a listing rise with the index. The tag distinguishes them from other numbers,
+//! because a program may seek to any number. A listing that begins at such a number continues with
+//! the first entry whose position is higher.
 //!
 //! In a directory with an index above [`MAX_END`] a position is the index alone, and the bound is
 //! kept with the directory in memory: the last listing that began at the start sets it. No kernel
@@ -45,7 +45,7 @@ pub(super) struct Listing {
     form: Form,
 }
 
-/// What its positions contain.
+/// The contents of its positions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Form {
     /// Index and bound, in a layout.
@@ -54,7 +54,7 @@ enum Form {
     Plain,
 }
 
-/// Where the parts of a position are.
+/// Positions of the parts of a position.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Layout {
     /// Bits of the index.

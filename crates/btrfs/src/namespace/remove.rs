@@ -17,7 +17,7 @@ use crate::transaction::Handle;
 /// Items that removing a name can touch.
 const ITEMS: u64 = 6;
 
-/// Finds what `name` leads to, and its inode. The caller holds no inode's lock.
+/// Finds the target of `name`, and its inode. The caller holds no inode's lock.
 pub(crate) fn lookup(
     files: &Arc<Files>,
     parent: &Arc<Inode>,
@@ -33,12 +33,12 @@ pub(crate) fn lookup(
     }
 }
 
-/// What became of a removal.
+/// Result of a removal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Removal {
-    /// The name is gone.
+    /// The name was removed.
     Done,
-    /// It is that of an empty subvolume, which is to be deleted.
+    /// The name of an empty subvolume, which must be deleted.
     Subvolume,
 }
 

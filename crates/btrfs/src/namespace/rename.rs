@@ -1,7 +1,7 @@
-//! Moving names: what a rename changes, once the front locked and checked everything.
+//! Moving names: the changes of a rename, after the front locked and checked everything.
 //!
-//! A subvolume moves like a directory, but what leads back from it are root refs, and only it
-//! may cross from one subvolume to another.
+//! A subvolume moves like a directory. Its back references are root refs, and only it may cross
+//! from one subvolume to another.
 
 use std::sync::Arc;
 
@@ -21,12 +21,12 @@ const ITEMS: u64 = 14;
 
 /// A name in a directory.
 pub(crate) type NameInDir<'a> = front::NameInDir<'a, Inode>;
-/// A name together with what it led to when it was looked up.
+/// A name with its target at the lookup.
 #[derive(Debug)]
 pub(crate) struct Found<'a> {
     /// The name.
     pub(crate) place: NameInDir<'a>,
-    /// What the directory has for it.
+    /// The target in the directory.
     pub(crate) target: Target,
     /// The inode.
     pub(crate) inode: &'a Arc<Inode>,
@@ -93,7 +93,7 @@ pub(crate) fn rename(
     h.finish(done)
 }
 
-/// Whether a rename would move anything but a subvolume from one subvolume to another.
+/// Whether a rename would move a name that is no subvolume's from one subvolume to another.
 pub(crate) fn crosses_subvolumes(
     source: &Found<'_>,
     target: Option<&Found<'_>>,

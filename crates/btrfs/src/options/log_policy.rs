@@ -1,10 +1,10 @@
 //! [`LogPolicy`]: which mechanisms of the log are in use.
 //!
 //! A normal build uses all of them. [`LogPolicy`] has no fields then, every answer is a constant,
-//! and the compiler removes what is excluded. With the feature `ablation` each mechanism can be
-//! replaced by what file systems did before it was invented, so that its worth can be measured.
+//! and the compiler removes the excluded code. With the feature `ablation` each mechanism can be
+//! replaced by its predecessor, so that its worth can be measured.
 
-/// Which mechanisms of the log are in use: all.
+/// The mechanisms of the log that are in use: all.
 #[cfg(not(feature = "ablation"))]
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct LogPolicy;
@@ -36,14 +36,14 @@ impl LogPolicy {
         true
     }
 
-    /// An fsync logs only those pending names that belong to its inode. `busy`: other fsyncs are
-    /// under way.
+    /// An fsync logs only the pending names of its inode's group. `busy`: other fsyncs are in
+    /// progress.
     pub(crate) const fn only_its_group(self, busy: bool) -> bool {
         busy
     }
 }
 
-/// Which mechanisms of the log are in use.
+/// The mechanisms of the log that are in use.
 #[cfg(feature = "ablation")]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LogPolicy {
@@ -57,7 +57,7 @@ pub struct LogPolicy {
     /// A rename or unlink changes single names in the log; else all changes of the directory are
     /// logged again.
     pub single_names: bool,
-    /// Which pending names an fsync logs. Without `single_names` all of them.
+    /// The pending names that an fsync logs. Without `single_names` all of them.
     pub groups: Groups,
 }
 
@@ -68,7 +68,7 @@ pub struct LogPolicy {
 pub enum Groups {
     /// Never: as in the kernel, any fsync makes the renames of other clients durable.
     Never,
-    /// While other fsyncs are under way.
+    /// While other fsyncs are in progress.
     #[default]
     WhenBusy,
     /// Always.

@@ -1,5 +1,5 @@
-//! What directories log: entries, and ranges in which every entry is logged. After replay every
-//! directory must still lead to the top.
+//! Directory items of the log: entries, and ranges in which every entry is logged. After replay
+//! every directory must still lead to the top.
 
 use std::collections::BTreeSet;
 
@@ -23,14 +23,14 @@ fn parse(item: &LogItem) -> Result<DirItemRef<'_>> {
 }
 
 impl Replay<'_> {
-    /// Removes the entries of a directory that stand within its logged ranges and not in the log.
+    /// Removes the entries of a directory that are within its logged ranges and not in the log.
     pub(super) fn delete_unlogged(&mut self, dir: u64) -> Result<()> {
         let log = self.log;
         let mut ranges = log.seek(&Key::new(dir, kind::DIR_LOG_INDEX, 0));
         while let Some(range) = ranges.next_of(dir, kind::DIR_LOG_INDEX)? {
             let end = DirLogItem::read(&range.data).map_err(|e| range.malformed(e))?;
             for (index, entry) in self.entries(dir, range.key.offset, end.end.get())? {
-                // Subvolumes come and go with a commit: the log says nothing of them.
+                // Subvolumes are created and deleted by a commit: the log has no items for them.
                 let Some(inode) = entry.inode() else {
                     continue;
                 };

@@ -13,7 +13,7 @@ use crate::{Error, Result};
 /// A directory entry.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct LoggedDirEntry {
-    /// What it leads to.
+    /// The target.
     pub(super) location: Key,
     /// Name.
     pub(super) name: Vec<u8>,
@@ -179,7 +179,7 @@ impl Replay<'_> {
         self.change_inode(inode, |item| item.ctime = Timespec::new(now.sec, now.nsec))
     }
 
-    /// Takes an entry away that stands in the way of what `item` of the log says.
+    /// Removes an entry that conflicts with `item` of the log.
     pub(super) fn displace(
         &mut self,
         item: &LogItem,

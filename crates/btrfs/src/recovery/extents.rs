@@ -53,7 +53,7 @@ impl Replay<'_> {
         }
     }
 
-    /// Drops all extents behind a file's size.
+    /// Drops all extents after a file's size.
     pub(super) fn cut_extents(&mut self, inode: u64, size: u64) -> Result<()> {
         let sector = u64::from(self.store.sectorsize);
         let (Some(from), Some(owner)) = (
@@ -110,8 +110,8 @@ impl Replay<'_> {
         }
     }
 
-    /// Takes over the checksums that the log has of an extent. What the checksum tree has of the
-    /// same sectors goes: items that log one extent in parts may repeat each other.
+    /// Takes over the log's checksums of an extent. The checksum tree's for the same sectors are
+    /// deleted: items that log one extent in parts may repeat each other.
     fn checksums(&mut self, extent: &RegularExtent) -> Result<()> {
         let range = match extent.compression {
             compression::NONE => {

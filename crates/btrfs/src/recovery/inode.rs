@@ -7,12 +7,12 @@ use super::{LogItem, Replay};
 use crate::Result;
 
 impl Replay<'_> {
-    /// Makes an inode what the log says it is.
+    /// Sets an inode to its logged state.
     pub(super) fn inode(&mut self, item: &LogItem) -> Result<()> {
         let inode = item.key.objectid;
         let logged = InodeItem::read(&item.data).map_err(|source| item.malformed(source))?;
         if logged.nlink.get() == 0 {
-            // Nothing could find it after a power cut: it would be deleted at once.
+            // No name would lead to it after a power cut: it would be deleted at once.
             self.ignored.insert(inode);
             return Ok(());
         }
@@ -82,7 +82,7 @@ fn fresh(logged: &InodeItem, transid: u64) -> InodeItem {
     item
 }
 
-/// What an inode that is there becomes.
+/// The new item of an existing inode.
 fn merged(stored: &InodeItem, logged: &InodeItem) -> InodeItem {
     if logged.generation.get() == 0 {
         let mut item = *stored;

@@ -2,13 +2,13 @@
 //!
 //! # How it works
 //! The superblock names the log root tree; its root items, keyed (`TREE_LOG`, `ROOT_ITEM`,
-//! subvolume), name one log tree for each subvolume in which something was fsynced since the last
-//! commit. All blocks of all logs carry the transid after that of the superblock.
+//! subvolume), name one log tree for each subvolume with an fsync since the last commit. All blocks
+//! of all logs carry the transid after the superblock's.
 //!
-//! 1. [`scan`] reads every block of the log and takes its space, and that of the data extents
-//!    that only the log refers to, out of the free space: the extent tree knows neither.
-//! 2. One transaction takes the logs over, subvolume by subvolume, in three rounds, as later
-//!    ones need what earlier ones make: inodes, with what their attributes and names lost
+//! 1. [`scan`] reads every block of the log and removes its space, and the space of data extents
+//!    that only the log refers to, from free space: the extent tree knows neither.
+//! 2. One transaction takes the logs over, subvolume by subvolume, in three rounds, because later
+//!    ones need the results of earlier ones: inodes, with their removed attributes and names
 //!    ([`inode`], [`dir`]); names that directories log ([`dir`]); then the names of inodes
 //!    ([`refs`]), attributes and extents ([`extents`]).
 //! 3. [`refs`] counts the names of every inode that was touched. One without a name becomes an
@@ -22,19 +22,19 @@
 //! Replay runs on an engine of its own, and the mount opens anew afterwards: nothing that memory
 //! held of the trees before can be stale.
 //!
-//! What the log says and how:
-//! - An inode item of generation 0 says only that the inode exists: an inode that is there keeps
-//!   what it has but for a size that is not 0. One without links is left out with all its items.
-//!   Its byte count says nothing, and the size of a directory follows its names.
-//! - All attributes of a logged inode are in the log; what is not was removed.
+//! Meaning of the items:
+//! - An inode item of generation 0 means only that the inode exists: an existing inode keeps its
+//!   state except for a size that is not 0. One without links is left out with all its items. Its
+//!   byte count has no meaning, and the size of a directory follows its names.
+//! - The log has all attributes of a logged inode; a missing one was removed.
 //! - An inode ref item of the log holds all names that the inode has in that directory.
-//! - Within a range item of a directory all entries are in the log; what is not was removed.
-//! - Of a logged file all extents that changed are in the log, holes too, and nothing is behind
-//!   its size but what the log has there.
+//! - The log has all entries within a range item of a directory; a missing one was removed.
+//! - The log has all changed extents of a logged file, including holes. After its size, the file
+//!   has only the extents in the log.
 //!
-//! Facts are those of the public descriptions of the format, and of what the kernel makes of
-//! images; `tests/log_replay.rs` compares with the latter, and goes through the trouble cases:
-//! damage in every block of a log, cuts at every write of a replay.
+//! The facts come from the public descriptions of the format, and from images that the kernel
+//! wrote. `tests/log_replay.rs` compares with the latter, and covers the trouble cases: damage in
+//! every block of a log, cuts at every write of a replay.
 
 mod dir;
 mod entries;
@@ -58,15 +58,15 @@ use tree::{LogItem, LogTree};
 /// Replays the log of an image in one transaction, whose commit clears it.
 ///
 /// # Errors
-/// What is wrong with the log, or what else failed. Nothing was changed then.
+/// The defect of the log, or another error. Nothing was changed then.
 pub(crate) fn replay(store: &Arc<Store>) -> Result<()> {
     let scanned = scan::scan(store)?;
     log::info!("replaying the log of {} subvolumes", scanned.trees.len());
     store.drop_stale_caches()?;
     let mut extents = scanned.extents;
     let mut h = store.join()?;
-    // The superblock's generation is that of the root tree's top: even a log that changes nothing
-    // has to change that.
+    // The superblock's generation equals the root tree's top: even a log without changes has to
+    // change that.
     let top = store.roots.get(objectid::FS_TREE)?;
     h.record_root(&top);
     for tree in &scanned.trees {
@@ -90,7 +90,7 @@ struct Replay<'a> {
     extents: &'a mut Extents,
     /// Inodes of the log that are left out.
     ignored: BTreeSet<u64>,
-    /// Inodes whose names are to be counted.
+    /// Inodes whose names must be counted.
     touched: BTreeSet<u64>,
     /// Directories that got a name.
     moved: BTreeSet<u64>,

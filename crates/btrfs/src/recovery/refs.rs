@@ -61,7 +61,7 @@ impl Replay<'_> {
         }
     }
 
-    /// Makes the names of an item what the log says: `old` is what the subvolume's has.
+    /// Sets the names of an item to the logged ones. `old` are the subvolume's.
     fn names(&mut self, item: &LogItem, wanted: &[Name], old: &[Name]) -> Result<()> {
         let inode = item.key.objectid;
         for name in old {
@@ -83,7 +83,8 @@ impl Replay<'_> {
         match self.inode_item(dir)? {
             Some(found) if is_dir(&found) => {}
             Some(_) => return Err(item.bad("it names a parent that is not a directory")),
-            // Not logged, so the directory was never synced, nor what was moved there.
+            // Not logged, so neither the directory nor the file that was moved there was ever
+            // synced.
             None => return Ok(()),
         }
         let Some(target) = self.inode_item(inode)? else {
@@ -105,9 +106,9 @@ impl Replay<'_> {
 }
 
 impl Replay<'_> {
-    /// Sets the link counts right, and makes orphans of inodes without a name. Emptying a
-    /// directory that is one touches others; the last inode comes first, so a tree of them goes
-    /// from its newest part.
+    /// Sets the link counts right, and makes orphans of inodes without a name. Emptying a directory
+    /// without a name touches others; the last inode comes first, so a tree of them is emptied from
+    /// its newest part.
     pub(super) fn count_links(&mut self) -> Result<()> {
         while let Some(inode) = self.touched.pop_last() {
             self.count(inode)?;

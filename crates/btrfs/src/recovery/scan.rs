@@ -38,7 +38,7 @@ impl Extents {
     }
 }
 
-/// What the log has.
+/// Contents of the log.
 pub(super) struct Scanned {
     /// Logs of subvolumes that exist.
     pub(super) trees: Vec<LogTree>,
@@ -46,8 +46,8 @@ pub(super) struct Scanned {
     pub(super) extents: Extents,
 }
 
-/// Reads and judges all blocks of the log, and takes what the extent tree does not know of out of
-/// the free space: the blocks, and data extents that are new.
+/// Reads and validates all blocks of the log, and removes space that the extent tree does not know
+/// from free space: the blocks, and new data extents.
 ///
 /// # Errors
 /// Unreadable blocks; [`Error::LogBlock`], [`Error::LogItem`].

@@ -21,7 +21,7 @@ pub(super) struct LogItem {
 }
 
 impl LogItem {
-    /// The error that says what is wrong with it.
+    /// The error for a defect of it.
     pub(super) fn bad(&self, reason: &'static str) -> Error {
         Error::LogItem {
             subvolume: self.subvolume,
@@ -45,15 +45,15 @@ impl LogItem {
 /// A leaf: how to read it again.
 #[derive(Debug)]
 pub(super) struct Leaf {
-    /// Its first key.
+    /// First key of the block.
     pub(super) first: Key,
     /// Logical address.
     pub(super) bytenr: u64,
-    /// What its parent says.
+    /// The expectation of its parent.
     pub(super) expect: Expect,
 }
 
-/// The log of one subvolume. Its blocks were read and judged; nothing changes them.
+/// The log of one subvolume. Its blocks were read and validated; they do not change.
 #[derive(Debug)]
 pub(super) struct LogTree {
     subvolume: u64,
@@ -166,7 +166,7 @@ impl Items<'_> {
     /// The next item, if it is of this inode and kind.
     ///
     /// # Errors
-    /// As [`next`](Self::next).
+    /// Unreadable blocks.
     pub(super) fn next_of(&mut self, inode: u64, kind: u8) -> Result<Option<LogItem>> {
         let next = self.next()?;
         Ok(next.filter(|item| item.key.objectid == inode && item.key.kind == kind))

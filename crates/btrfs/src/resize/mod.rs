@@ -4,15 +4,15 @@
 //! Growing records the new size, in one transaction. Shrinking is a series of transactions, each of
 //! which leaves a complete file system of the old size; the last one records the new size:
 //!
-//! 1. What is deleted is dropped, and empty block groups are removed.
+//! 1. Deleted subvolumes are dropped, and empty block groups are removed.
 //! 2. While the topmost device extent reaches past the new end, its chunk moves into a hole below
 //!    (`Space::move_stripe`). If no hole is large enough, unused space is cut out of the chunk, or
 //!    it is split so that its end fits the largest hole.
 //! 3. The new size is recorded.
 //!
-//! [`shrink_to_fit`] cuts the unused space out of every chunk first, and then does the same as long
-//! as the topmost chunk can move. What the next mount needs to change anything stays free in the
-//! metadata (`parts`).
+//! [`shrink_to_fit`] first cuts the unused space out of every chunk, and then moves the topmost
+//! chunk as long as it can. The metadata keeps the free space that the next mount needs for changes
+//! (`parts`).
 //!
 //! The caller shortens a file after that, and lengthens it before.
 
@@ -33,16 +33,16 @@ use parts::{Group, STRIPE_LEN};
 
 /// Sizes are multiples of this.
 const UNIT: u64 = 4096;
-/// Items that a step changes, about. It may take more than that from what stays free.
+/// Items that a step changes, about. It may take more than that from the reserved free space.
 const STEP_ITEMS: u64 = 12;
-/// Smallest part of a chunk that is split off to fill a hole, if no size has to be reached.
+/// Smallest part of a chunk that is split off to fill a hole, unless a size must be reached.
 const LEAST_PART: u64 = 1 << 20;
 
-/// Why a file system keeps its size.
+/// Errors of a resize; the file system keeps its size.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ResizeError {
-    /// What the engine says.
+    /// An error of the engine.
     #[error(transparent)]
     Engine(#[from] Error),
     /// It has several devices.
@@ -53,13 +53,13 @@ pub enum ResizeError {
     PastEnd {
         /// Device name.
         device: String,
-        /// Its size in bytes.
+        /// Size in bytes.
         size: u64,
         /// The size that was asked for.
         wanted: u64,
     },
-    /// What is in use does not fit.
-    #[error("what it holds does not fit into {wanted} bytes; it reaches to {end}")]
+    /// The used space does not fit.
+    #[error("the used space does not fit into {wanted} bytes; it reaches to {end}")]
     NoRoom {
         /// The size that was asked for.
         wanted: u64,
@@ -70,7 +70,7 @@ pub enum ResizeError {
 
 type Result<T> = std::result::Result<T, ResizeError>;
 
-/// Is told the number of bytes moved so far.
+/// Callback with the number of bytes moved so far.
 pub type OnMoved<'p> = dyn FnMut(u64) + Send + 'p;
 
 /// Bytes of the file system on a device.
@@ -112,7 +112,8 @@ pub fn resize(
 }
 
 /// Makes the file system on `device` as small as it can be made without moving single extents, and
-/// discards its free space. Returns its new size. With a `time` the result is [reproducible](Options::reproducible).
+/// discards its free space. Returns its new size. With a `time` the result is
+/// [reproducible](Options::reproducible).
 ///
 /// # Errors
 /// [`ResizeError`]. The file system is complete and has its old size then.
@@ -187,7 +188,7 @@ impl Resize<'_, '_> {
         Ok(self.store().commit_and_unpin(None)?)
     }
 
-    /// One transaction. What it gives up is free afterwards.
+    /// One transaction. The space that it releases is free afterwards.
     fn step(
         &self,
         work: impl FnOnce(&mut Handle) -> std::result::Result<Replaced, Error>,
@@ -229,7 +230,7 @@ impl Resize<'_, '_> {
     fn cut_all(&self) -> Result<()> {
         let nodesize = self.store().nodesize.into();
         for group in &self.groups()? {
-            // The groups change with each step, and with them what has to stay free.
+            // The groups change with each step, and with them the space that must stay free.
             let parts = if group.is_data() {
                 parts::of_data(group, &self.groups()?)
             } else {

@@ -1,4 +1,4 @@
-//! Which parts of a chunk are kept when it is cut or split. No I/O.
+//! The parts of a chunk that stay when it is cut or split. No I/O.
 
 use sapwood_btrfs_format::BlockGroupFlags;
 

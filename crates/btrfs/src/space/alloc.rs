@@ -117,10 +117,10 @@ impl Space {
         }
     }
 
-    /// Allocates one stretch of data for several extents, so many bytes (multiples of the sector
-    /// size) from each promise, in this order. Returns its address; `None` if there are none, or no
-    /// loaded group has such a stretch. As for [`reserve_data_extent`](Self::reserve_data_extent),
-    /// something must follow for each.
+    /// Allocates one run of data for several extents, with the given number of bytes (multiples of
+    /// the sector size) from each promise, in this order. Returns its address; `None` for no
+    /// extents, or if no loaded group has such a run. As for
+    /// [`reserve_data_extent`](Self::reserve_data_extent), the caller must continue for each.
     pub(crate) fn reserve_data_stretch(
         &self,
         parts: &[(Arc<DataReservation>, u64)],

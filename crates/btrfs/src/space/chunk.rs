@@ -24,7 +24,7 @@ use super::write::SpaceWrite;
 use crate::error::{Error, Result};
 
 /// Number of chunk-tree blocks for which there must be room before a chunk is allocated: for its
-/// items and those of a system chunk that may follow.
+/// items, and for the items of a system chunk that may follow.
 const SYSTEM_BLOCKS: u64 = 16;
 
 impl Space {
@@ -92,7 +92,7 @@ impl Space {
             let (at, len) = device.hole(want * copies)?;
             Some((device, at, len))
         });
-        // Of several devices with such a hole, the one with most room: so they fill evenly.
+        // The device with most room among those with such a hole, so that they fill evenly.
         let best = holes.max_by_key(|(device, _, len)| (*len, device.unallocated()));
         let (device, at, len) = best.ok_or(Error::NoSpace)?;
         let (devid, dev_uuid) = (device.devid, device.uuid);
@@ -179,7 +179,7 @@ impl Space {
             };
             free_space_tree::create(&mut store, &self.span(group))?;
         }
-        // This item records what is in use now; later changes make the group dirty.
+        // This item records the used bytes now; later changes make the group dirty.
         let used = group.lock().used;
         let item = group_item(group, used);
         let key = group_key(group);

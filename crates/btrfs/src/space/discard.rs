@@ -10,21 +10,21 @@ use crate::error::Result;
 
 /// Most bytes of a group that are taken out of its free space at a time.
 const STEP: u64 = 64 << 20;
-/// Part of the free space of a kind that is taken at most, so that what was promised finds room.
+/// The largest part of the free space of a kind that is taken, so that promises find room.
 const PART: u64 = 4;
 /// Most unallocated bytes that no chunk can get at a time.
 const DEVICE_STEP: u64 = 1 << 30;
 
 impl Space {
-    /// Whether the kernel trims such a range: it has at least a sector, and an end. It may lie after
-    /// the end of every device, because logical addresses have no bound.
+    /// Whether the kernel trims such a range: it has at least a sector, and an end. It may lie
+    /// after the end of every device, because logical addresses have no bound.
     pub(crate) fn is_trim_range(&self, range: &TrimRange) -> bool {
         // All of the length means up to the last address.
         let has_end = range.len == u64::MAX || range.start.checked_add(range.len).is_some();
         range.len >= self.sector && range.start < u64::MAX && has_end
     }
 
-    /// Discards free space: of block groups, by logical addresses, and what belongs to no chunk, by
+    /// Discards free space: of block groups, by logical addresses, and outside of chunks, by
     /// offsets on its device. Space that a transaction freed counts only once it is durable.
     /// Returns the number of bytes, all copies counted.
     ///
@@ -57,7 +57,7 @@ impl Space {
                 if len == 0 {
                     break;
                 }
-                // What is in use meanwhile is left out.
+                // Space that was allocated meanwhile is left out.
                 if group.take_exactly(at, len).is_ok() {
                     let done = self.volume.discard(at, len);
                     group.untake(at, len)?;
@@ -93,7 +93,7 @@ impl Space {
     }
 }
 
-/// The part of free space that is to be discarded: (start, end).
+/// The part of free space to discard: (start, end).
 fn clipped(range: &TrimRange, from: u64, to: u64) -> Option<(u64, u64)> {
     let (from, to) = (
         from.max(range.start),

@@ -108,7 +108,7 @@ pub(crate) enum Applied {
     Inserted,
     /// It is still in use.
     Changed,
-    /// Its last ref and its item were removed.
+    /// The last ref and the item were removed.
     Removed,
 }
 
@@ -158,7 +158,7 @@ pub(crate) fn state(
 /// All backrefs of an extent, inline and keyed; empty if it has no item.
 ///
 /// # Errors
-/// [`Error::ExtentItem`] for what does not parse; errors of the store.
+/// [`Error::ExtentItem`] for a malformed item; errors of the store.
 pub(crate) fn backrefs(
     store: &mut impl ItemRead,
     rules: &ItemRules,

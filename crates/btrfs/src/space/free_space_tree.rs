@@ -223,7 +223,7 @@ pub(crate) fn read(store: &mut impl ItemRead, span: &Span) -> Result<Vec<(u64, u
 /// Writes the items of a new group that is completely free.
 ///
 /// # Errors
-/// Those of the store.
+/// Errors of the store.
 pub(crate) fn create(store: &mut impl ItemStore, span: &Span) -> Result<()> {
     let info = Info {
         runs: 1,

@@ -10,8 +10,8 @@
 //! - *read-only*: superblock copies, groups that are being removed
 //!
 //! *Promised* bytes are reserved by operations, but not allocated yet. A reservation succeeds while
-//! all of these together stay within the total, or, for metadata, within what unallocated device
-//! space could add. So an allocation from a reservation never fails.
+//! the sum of all these bytes stays within the total, or, for metadata, within the space that
+//! unallocated device space could add. So an allocation from a reservation never fails.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -71,7 +71,7 @@ impl Sums {
 pub(crate) struct SpaceInfo {
     /// Content of its groups.
     pub(crate) content: BlockGroupFlags,
-    /// Its groups, in the order in which they are tried.
+    /// Block groups, in the order in which they are tried.
     pub(crate) groups: RankedRwLock<Vec<Arc<BlockGroup>>>,
     sums: RankedMutex<Sums>,
     /// Position of the next tree block, for each [stream](super::alloc).

@@ -48,8 +48,8 @@ impl Space {
         self.nodesize / HEAD_COST_DIVISOR
     }
 
-    /// Moves the cost of a new head from the handle's reservation to that of all heads, or reserves
-    /// it additionally.
+    /// Moves the cost of a new head from the handle's reservation to the reservation of all heads,
+    /// or reserves it additionally.
     fn charge_head(&self, h: &dyn SpaceWrite) {
         let cost = self.head_cost();
         let promise = h.reservation().filter(|p| p.is_of(&self.metadata));

@@ -1,13 +1,13 @@
-//! Moves chunks on their device, and cuts out of them what is not in use, so that a file system can
-//! become smaller.
+//! Moves chunks on their device, and cuts out their unused parts, so that a file system can become
+//! smaller.
 //!
 //! # How it works
 //! Logical addresses never change, so no reference to an extent does. Only the chunk item, the
-//! device extents and the block group say where bytes lie and how long a chunk is.
+//! device extents and the block group contain the place of the bytes and the length of a chunk.
 //!
-//! - **Move**: the bytes in use are copied to a free place of the device. The map in memory
-//!   changes, so that what the transaction writes goes to the new place. The commit makes the new
-//!   place count. Until then the superblock leads to the old place, which nothing overwrites.
+//! - **Move**: the used bytes are copied to a free place of the device. The map in memory changes,
+//!   so that the transaction writes to the new place. The commit makes the new place count. Until
+//!   then the superblock leads to the old place, which is not overwritten.
 //! - **Replace**: a chunk becomes several smaller ones, which cover every extent of it.
 //!
 //! The caller has committed everything before, and no other thread uses the file system. Device
@@ -34,7 +34,7 @@ use sapwood_base::RangeSet;
 pub(crate) struct Placed {
     /// Logical address of the chunk.
     pub(crate) logical: u64,
-    /// Which of its stripes.
+    /// Number of the stripe.
     pub(crate) stripe: usize,
     /// Device id.
     pub(crate) devid: u64,
@@ -226,7 +226,7 @@ impl Space {
         Ok(replaced)
     }
 
-    /// Writes to the free-space tree what is in use of a group that is all free there.
+    /// Records the used ranges of a group in the free-space tree, which has it as all free.
     fn record_used(
         &self,
         h: &mut dyn SpaceWrite,
@@ -248,7 +248,7 @@ impl Space {
         free_space_tree::update(&mut store, &self.span(group), &delta)
     }
 
-    /// Removes a group from memory in which nothing is under way.
+    /// Removes an unused group from memory.
     fn detach(&self, group: &Arc<BlockGroup>) -> Result<()> {
         let state = group.lock();
         let busy = state.reserved > 0 || state.pinned > 0 || !state.delta.is_empty();
@@ -343,7 +343,7 @@ fn within(ranges: &[(u64, u64)], start: u64, len: u64) -> RangeSet {
     inside
 }
 
-/// Where a chunk that begins at `logical` may be cut: from the boundary at or before `at`.
+/// The boundary at or before `at` where a chunk that begins at `logical` may be cut.
 pub(crate) fn boundary(logical: u64, at: u64) -> u64 {
     at - (at - logical) % STRIPE_LEN
 }

@@ -2,9 +2,9 @@
 //!
 //! # How it works
 //! An operation states how many items it changes. For each item, a path from root to leaf may be
-//! copied, and every block of it split. The end of its handle releases what it did not use; by then
-//! the share of its delayed refs has moved to the heads. Metadata may be promised beyond its groups
-//! as long as unallocated device space could hold it; data never.
+//! copied, and every block of it split. The end of its handle releases the unused rest; by then the
+//! share of its delayed refs has moved to the heads. Metadata may be promised beyond its groups as
+//! long as unallocated device space could hold it; data never.
 //!
 //! Under pressure, a thread takes these steps in order:
 //! 1. allocate a chunk
@@ -37,12 +37,12 @@ pub(crate) trait Pressure {
     /// Writes back dirty data and waits for its completion.
     ///
     /// # Errors
-    /// Those of the write-back.
+    /// The errors of the write-back.
     fn write_back(&self) -> Result<()>;
     /// Commits the running transaction and waits until the space that it freed is free.
     ///
     /// # Errors
-    /// Those of the commit.
+    /// The errors of the commit.
     fn commit(&self) -> Result<()>;
 }
 
@@ -54,10 +54,11 @@ impl Space {
     }
 
     /// Promises metadata for `items` items. `urgent`: for operations that free space; they may use
-    /// part of the global reserve. The caller holds no handle, and no lock above those of inodes.
+    /// part of the global reserve. The caller holds no handle, and no lock that ranks above inode
+    /// locks.
     ///
     /// # Errors
-    /// [`Error::NoSpace`]; those of [`Pressure`].
+    /// [`Error::NoSpace`]; the errors of [`Pressure`].
     pub(crate) fn reserve_metadata(
         &self,
         pressure: &dyn Pressure,
@@ -131,10 +132,10 @@ impl Space {
     }
 
     /// Promises bytes of data (a multiple of the sector size). The caller holds no handle, and no
-    /// lock above those of inodes.
+    /// lock that ranks above inode locks.
     ///
     /// # Errors
-    /// [`Error::NoSpace`]; those of [`Pressure`].
+    /// [`Error::NoSpace`]; the errors of [`Pressure`].
     pub(crate) fn reserve_data(
         &self,
         pressure: &dyn Pressure,
@@ -156,7 +157,7 @@ impl Space {
         Err(Error::NoSpace)
     }
 
-    /// As [`reserve_data`](Self::reserve_data), but only takes space that is free or can be
+    /// Like [`reserve_data`](Self::reserve_data), but takes only space that is free or can be
     /// allocated, and does not wait. May be called with a handle.
     ///
     /// # Errors

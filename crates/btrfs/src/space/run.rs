@@ -1,5 +1,5 @@
-//! Writes what changed in memory to the trees about space: runs delayed refs, and updates the items
-//! of block groups and the free-space tree.
+//! Writes changes in memory to the trees about space: runs delayed refs, and updates the items of
+//! block groups and the free-space tree.
 //!
 //! Every handle may run delayed refs; the commit runs all. Changing the extent tree copies blocks
 //! of it, which adds new delayed refs. This ends, because a block is copied at most once in a

@@ -40,7 +40,7 @@ pub(crate) struct Space {
     pub(super) system: Arc<SpaceInfo>,
     pub(super) groups: RankedRwLock<BTreeMap<u64, Arc<BlockGroup>>>,
     pub(super) devices: RankedMutex<Devices>,
-    /// Deletions of files that are under way.
+    /// Deletions of files in progress.
     pub(crate) deletions: Deletions,
     /// Groups that have no items yet.
     pub(super) fresh: RankedMutex<Vec<Arc<BlockGroup>>>,
@@ -298,7 +298,7 @@ impl Space {
             .fetch_max(level.saturating_add(1), Ordering::Relaxed);
     }
 
-    /// From now on a new chunk has at most so many bytes.
+    /// Limits the size of new chunks to this many bytes.
     pub(crate) fn set_largest_chunk(&self, bytes: u64) {
         let bytes = bytes.max(STRIPE_LEN) / STRIPE_LEN * STRIPE_LEN;
         self.largest_chunk.store(bytes, Ordering::Relaxed);

@@ -14,8 +14,9 @@ use super::write::{SpaceChanges, SpaceWrite};
 use crate::error::{Error, Result};
 
 impl Space {
-    /// Frees what a durable transaction pinned, and the device space of groups that it removed.
-    /// `discard`: discard it on the device. The commit roots must have been exchanged before.
+    /// Frees space that a durable transaction pinned, and the device space of groups that it
+    /// removed. `discard`: discard it on the device. The commit roots must have been exchanged
+    /// before.
     ///
     /// # Errors
     /// [`Error::FreeSpace`] if space is accounted wrongly. A failed discard is only logged.

@@ -1,4 +1,4 @@
-//! What a thread that found no space waits for: its place in the queue, and deletions under way.
+//! The waits of a thread that found no space: its place in the queue, and deletions in progress.
 
 use std::collections::BTreeSet;
 
@@ -6,7 +6,7 @@ use parking_lot::Condvar;
 
 use crate::lock::{Rank, RankedMutex};
 
-/// The deletions of file contents that threads are at.
+/// Deletions of file contents in progress.
 #[derive(Debug)]
 pub(crate) struct Deletions {
     state: RankedMutex<State>,
@@ -17,7 +17,7 @@ pub(crate) struct Deletions {
 struct State {
     begun: u64,
     under_way: BTreeSet<u64>,
-    /// Threads that wait.
+    /// Number of waiting threads.
     waiting: usize,
 }
 
@@ -42,7 +42,7 @@ impl Drop for Deletion<'_> {
 }
 
 impl Deletions {
-    /// Begins one.
+    /// Begins a deletion.
     pub(crate) fn begin(&self) -> Deletion<'_> {
         let mut state = self.state.lock();
         let number = state.begun;
@@ -51,14 +51,14 @@ impl Deletions {
         Deletion(self, number)
     }
 
-    /// The number of the oldest that is under way, or else of the next one: those below have ended.
+    /// Number of the oldest deletion in progress, else of the next one: all below have ended.
     pub(crate) fn ended_below(&self) -> u64 {
         let state = self.state.lock();
         state.under_way.first().copied().unwrap_or(state.begun)
     }
 
-    /// Waits until those have ended that are under way now. True if any has ended that had not
-    /// when [`ended_below`](Self::ended_below) returned `before`. The caller is at none itself.
+    /// Waits for the end of all deletions in progress. True if one has ended since
+    /// [`ended_below`](Self::ended_below) returned `before`. The caller has none in progress.
     pub(crate) fn settle(&self, before: u64) -> bool {
         let mut state = self.state.lock();
         let now = state.begun;
@@ -70,7 +70,7 @@ impl Deletions {
         now > before
     }
 
-    /// Threads that wait for deletions.
+    /// Number of threads that wait for deletions.
     #[cfg(test)]
     pub(crate) fn waiting(&self) -> usize {
         self.state.lock().waiting
@@ -83,8 +83,8 @@ struct Tickets {
     serving: u64,
 }
 
-/// The queue. Waiting in it has no place in the lock order: the first thread commits, and a waiting
-/// thread holds nothing that a commit needs.
+/// The queue. It has no rank in the lock order: the first thread commits, and a waiting thread
+/// holds no lock that a commit needs.
 #[derive(Debug)]
 pub(crate) struct Queue {
     tickets: RankedMutex<Tickets>,
@@ -107,7 +107,7 @@ impl Default for Queue {
 }
 
 impl Queue {
-    /// Whether a thread is in it.
+    /// Whether a thread waits in it.
     pub(crate) fn is_busy(&self) -> bool {
         let tickets = self.tickets.lock();
         tickets.next != tickets.serving

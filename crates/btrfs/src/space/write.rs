@@ -1,4 +1,4 @@
-//! What changes of space need of a transaction, and what they collect in it.
+//! The interface of space changes to a transaction, and the changes that they collect in it.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! Which subvolume a mount shows, and ids of subvolumes.
+//! The subvolume of a mount, and ids of subvolumes.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -55,7 +55,7 @@ pub(crate) fn default_id(blocks: &BlockCache, roots: &Roots) -> Result<Option<u6
     Ok(find(blocks, &roots.root_tree, dir, DEFAULT)?.map(|location| location.objectid))
 }
 
-/// What a name in a directory leads to.
+/// The target of a name in a directory.
 fn find(blocks: &BlockCache, root: &Root, dir: u64, name: &[u8]) -> Result<Option<Key>> {
     let key = Key::new(dir, kind::DIR_ITEM, name_hash(name).into());
     let Some(item) = root.get(blocks, &key)? else {

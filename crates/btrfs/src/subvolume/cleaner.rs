@@ -1,4 +1,4 @@
-//! What is cleaned up in the background: trees of deleted subvolumes, and empty block groups.
+//! Background cleaning: trees of deleted subvolumes, and empty block groups.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -20,11 +20,11 @@ use crate::{Error, Result};
 const BUDGET: usize = 4000;
 /// Items that removing an empty block group touches.
 const GROUP_ITEMS: u64 = 8;
-/// Rounds that [`clean_now`] needs for what is not used.
+/// Rounds that [`clean_now`] needs for unused trees.
 const TRIES: u32 = 3;
-/// How long [`clean_now`] waits for threads that hold what no caller refers to.
+/// Time that [`clean_now`] waits for threads with objects that no caller refers to.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// Its pause between two rounds.
+/// Pause between two rounds.
 const PAUSE: Duration = Duration::from_millis(1);
 
 /// The cleaner thread.
@@ -46,13 +46,13 @@ pub(crate) fn run(subvolumes: &Arc<Subvolumes>) {
     }
 }
 
-/// Cleans up all that was deleted before the call; false if that cannot be done now.
+/// Cleans up everything that was deleted before the call; false if that is not possible now.
 pub(crate) fn clean_now(subvolumes: &Arc<Subvolumes>) -> bool {
-    // Between a commit and a round of ours there must be none of the cleaner's thread: it may
-    // change a tree, which then has to wait again.
+    // No round of the cleaner's thread may run between a commit and this round: it may change a
+    // tree, which then has to wait again.
     let _round = subvolumes.cleaner.round.lock();
     let begun = Instant::now();
-    // Writing back what is dirty in a deleted tree needs one more commit each time.
+    // Writing back dirty data in a deleted tree needs one more commit each time.
     for tries in 1.. {
         match subvolumes
             .commit(None)
@@ -81,16 +81,17 @@ pub(crate) fn clean_now(subvolumes: &Arc<Subvolumes>) -> bool {
     false
 }
 
-/// Does all that can be done now. True if something is left that has to wait.
+/// Does all possible work. True if work is left that has to wait.
 ///
 /// # Errors
-/// Unreadable blocks; those of [`Store::start`](crate::transaction::Store::start).
+/// Unreadable blocks; [`Error::NoSpace`](crate::Error::NoSpace) and
+/// [`Error::Aborted`](crate::Error::Aborted) from a handle.
 pub(crate) fn round(subvolumes: &Arc<Subvolumes>) -> Result<bool> {
     let _round = subvolumes.cleaner.round.lock();
     locked_round(subvolumes)
 }
 
-/// As [`round`], for a caller that holds the lock of the rounds.
+/// Does a [`round`], for a caller that holds the lock of the rounds.
 fn locked_round(subvolumes: &Arc<Subvolumes>) -> Result<bool> {
     let mut waiting = VecDeque::new();
     let result = loop {
@@ -122,7 +123,7 @@ fn locked_round(subvolumes: &Arc<Subvolumes>) -> Result<bool> {
     Ok(left)
 }
 
-/// Queues the trees that were deleted before the mount, and forgets marks of what is gone.
+/// Queues the trees that were deleted before the mount, and forgets marks of missing trees.
 ///
 /// # Errors
 /// An unreadable root tree.
@@ -130,8 +131,8 @@ pub(crate) fn find_dead(subvolumes: &Arc<Subvolumes>) -> Result<()> {
     for id in dead_ids(subvolumes)? {
         match subvolumes.roots.get(id) {
             Ok(root) if root.is_dead() => subvolumes.cleaner.add(root),
-            // Not dead, or gone: the mark has no meaning. Inodes of the v1 space cache have
-            // marks too; those are none of ours.
+            // Not dead, or missing: the mark has no meaning. Inodes of the v1 space cache have
+            // marks too.
             Err(Error::NoSuchRoot(_)) | Ok(_) => log::debug!("orphan item of tree {id} ignored"),
             Err(err) => log::warn!("deleted subvolume {id} stays on disk: {err}"),
         }
@@ -147,10 +148,10 @@ pub(crate) fn dead_ids(subvolumes: &Arc<Subvolumes>) -> Result<Vec<u64>> {
     orphan_item::all(subvolumes, &subvolumes.roots.root_tree)
 }
 
-/// Drops a dead tree as far as it can now be done; true if it is gone.
+/// Drops a dead tree as far as possible; true if it was dropped completely.
 fn drop_tree(subvolumes: &Arc<Subvolumes>, root: &Arc<Root>) -> Result<bool> {
-    // Its deletion must be durable first: then all its blocks are on disk, and no handle that
-    // could change it is open.
+    // The deletion must be durable first: then all blocks are on disk, and no handle that could
+    // change the tree is open.
     if root.last_trans() > subvolumes.last_committed() || !evict(subvolumes, root)? {
         return Ok(false);
     }
@@ -208,7 +209,7 @@ fn is_used(files: &Files, root: &Root) -> bool {
     inodes.iter().any(used)
 }
 
-/// Deletes what is left of a tree without blocks: its root item and its orphan item.
+/// Deletes the rest of a tree without blocks: its root item and its orphan item.
 pub(super) fn forget(h: &mut Handle, root: &Arc<Root>) -> Result<()> {
     let store = h.store().clone();
     let root_tree = &store.roots.root_tree;

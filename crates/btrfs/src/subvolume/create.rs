@@ -29,7 +29,7 @@ const TOP_MODE: u32 = 0o040_755;
 /// Creates an empty subvolume named `name` in `dir`; returns its top directory.
 ///
 /// # Errors
-/// As [`sapwood_vfs::Subvolumes::create_subvolume`].
+/// `Exists`, `NotFound`, `NameTooLong`; [`Error::NoSpace`](crate::Error::NoSpace).
 pub(crate) fn create(
     subvolumes: &Arc<Subvolumes>,
     dir: &Arc<Inode>,
@@ -50,7 +50,7 @@ pub(crate) fn create(
     subvolumes.inodes.load(subvolumes, &root, root.top_dir())
 }
 
-/// Refuses what cannot be the name of a new subvolume. The caller holds the directory's lock.
+/// Refuses an invalid or existing name for a new subvolume. The caller holds the directory's lock.
 pub(super) fn check_new_name(
     subvolumes: &Arc<Subvolumes>,
     dir: &Arc<Inode>,

@@ -11,7 +11,7 @@ use super::layer::Subvolumes;
 use crate::tree::{Change, Root};
 use crate::{Error, Result};
 
-/// Makes `id` the subvolume that is mounted when none is named.
+/// Makes `id` the default subvolume.
 ///
 /// # Errors
 /// [`Error::NoSuchSubvolume`]; no space; unreadable blocks.
@@ -51,7 +51,7 @@ pub(crate) fn set_default(subvolumes: &Arc<Subvolumes>, id: u64) -> Result<()> {
 /// Makes a subvolume read-only or writable, and that durable.
 ///
 /// # Errors
-/// No space; what [`Store::commit`](crate::transaction::Store::commit) fails with.
+/// No space; the errors of [`Store::commit`](crate::transaction::Store::commit).
 pub(crate) fn set_read_only(
     subvolumes: &Arc<Subvolumes>,
     root: &Arc<Root>,

@@ -24,7 +24,8 @@ const ITEMS: u64 = 9;
 /// Deletes the subvolume `name` in `dir`. Its blocks go over time.
 ///
 /// # Errors
-/// As [`sapwood_vfs::Subvolumes::delete_subvolume`].
+/// `NotFound`, `Invalid`, `NotEmpty`, `NotPermitted`, `Busy`, with the causes that
+/// [`sapwood_vfs::Subvolumes::delete_subvolume`] names.
 pub(crate) fn delete(subvolumes: &Arc<Subvolumes>, dir: &Arc<Inode>, name: &[u8]) -> Result<()> {
     delete_if(subvolumes, dir, name, |_| Ok(()))
 }
@@ -32,7 +33,7 @@ pub(crate) fn delete(subvolumes: &Arc<Subvolumes>, dir: &Arc<Inode>, name: &[u8]
 /// Deletes the subvolume `name` in `dir` if nothing is in it.
 ///
 /// # Errors
-/// As [`sapwood_vfs::FileSystem::rmdir`].
+/// `NotEmpty`, `NotPermitted`, `Busy`.
 pub(crate) fn delete_empty(
     subvolumes: &Arc<Subvolumes>,
     dir: &Arc<Inode>,

@@ -1,27 +1,27 @@
 //! Dropping the blocks of a deleted subvolume, in steps.
 //!
 //! # How it works
-//! The tree is walked in the order of its keys, down to the leaves and up again. A block that
-//! only this tree refers to is entered; when all below it is dropped its own ref goes, and with
-//! that the block. Of a block that others share only this tree's ref is dropped. No block is
-//! changed: what is dropped is known by a key. `drop_progress` and `drop_level` in the root item
-//! say where the next step begins (the pointer with that key in the node of that level on the way
-//! to it), and change in the same transaction as the refs. So a crash leaves a tree that the next
-//! mount, ours or the kernel's, goes on with.
+//! The tree is walked in the order of its keys, down to the leaves and up again. A block that only
+//! this tree refers to is entered; when everything below it is dropped, its own ref is dropped,
+//! which frees the block. A block that other trees share only loses this tree's ref. No block is
+//! changed: a key marks the dropped part. `drop_progress` and `drop_level` in the root item give
+//! the start of the next step (the pointer with that key in the node of that level on the way to
+//! it), and change in the same transaction as the refs. So a crash leaves a tree that the next
+//! mount, Sapwood's or the kernel's, continues to drop.
 //!
-//! A shared block that this tree owns counts its children for the tree. Before the tree leaves
-//! it, the block is *converted*: the children's refs move from the tree to the block, and the
-//! flag FULL_BACKREF says so. This is done for all that the tree owns below it, children before
-//! their parents: a block with the flag has nothing left to convert below it, and a crash in
-//! between only means to look again. Blocks not newer than the snapshot that made this tree
-//! belong to its source; below them nothing is ours.
+//! A shared block that this tree owns counts its children for the tree. Before the tree leaves it,
+//! the block is *converted*: the children's refs move from the tree to the block, and the block
+//! gets the flag FULL_BACKREF. This is done for every block below it that the tree owns, children
+//! before their parents: a block with the flag has nothing left to convert below it, and after a
+//! crash the conversion only looks again. Blocks not newer than the snapshot that made this tree
+//! belong to its source, and so do the blocks below them.
 //!
 //! Trouble cases:
 //! - Another tree leaves the shared block at the same time: how many refs there are is asked and
 //!   acted on under the block's leave lock, which copying takes too. A block that became
 //!   unshared during its conversion is then entered.
-//! - The step is large (a whole shared tree is converted): the budget ends it between blocks;
-//!   the stack stays in memory, and what is on disk is right at each of these points.
+//! - The step is large (a whole shared tree is converted): the budget ends it between blocks; the
+//!   stack stays in memory, and the state on disk is right at each of these points.
 //!
 //! Facts: btrfs documentation, "Tree block and extent sharing", root item fields.
 
@@ -38,7 +38,7 @@ use crate::{Error, Result};
 struct Frame {
     block: Arc<TreeBlock>,
     bytes: Arc<[u8]>,
-    /// Its children are counted for it, not for the tree.
+    /// Children are counted for the block, not for the tree.
     full: bool,
     /// Next child.
     slot: usize,
@@ -79,18 +79,18 @@ pub(super) struct Dropping {
     stuck: Option<Error>,
 }
 
-/// What is to be done with a child.
+/// The treatment of a child.
 enum Fate {
     /// The ref was dropped.
     Dropped,
-    /// It is ours alone.
+    /// Only this tree refers to it.
     Enter { full: bool },
     /// It is shared, and counts its children for the tree.
     Convert,
 }
 
 impl Dropping {
-    /// A walk that begins, or goes on where its root item says.
+    /// A walk from the start, or from the position in its root item.
     pub(super) fn new(root: Arc<Root>) -> Self {
         Self {
             root,
@@ -103,8 +103,8 @@ impl Dropping {
         }
     }
 
-    /// Drops refs until about `budget` of them were changed; true when nothing is left of the
-    /// tree but its root item.
+    /// Drops refs until about `budget` of them were changed; true when only the tree's root item is
+    /// left.
     ///
     /// Stops for good before a block that cannot be read, see [`stuck`](Self::stuck).
     ///
@@ -228,7 +228,7 @@ impl Dropping {
         h.block_ref(bytenr, level, owner, parent, BlockRef::Drop)
     }
 
-    /// Decides what becomes of a child: the one at the end of the path, or the top (no `ptr`).
+    /// Decides the treatment of a child: the one at the end of the path, or the top (no `ptr`).
     fn meet(
         &mut self,
         h: &mut Handle,
@@ -277,7 +277,7 @@ impl Dropping {
         Ok(1)
     }
 
-    /// One step of the conversion of a shared block and what is ours below it.
+    /// One step of the conversion of a shared block and the blocks below it that this tree owns.
     fn convert(&mut self, h: &mut Handle) -> Result<usize> {
         let Some(mut last) = self.converting.pop() else {
             return Ok(0);
@@ -323,7 +323,7 @@ impl Dropping {
         }
     }
 
-    /// Finishes what has no key to go on from, then notes in the root item how far the walk came.
+    /// Finishes parts without a key to continue from, then records the position in the root item.
     fn save(&mut self, h: &mut Handle) -> Result<()> {
         while self.started && !self.done && self.converting.is_empty() && !self.stands_at_child()? {
             self.walk(h)?;

@@ -1,4 +1,4 @@
-//! The layer of subvolumes, their part in a commit, and what waits for the cleaner.
+//! The layer of subvolumes, their part in a commit, and the cleaner's queue.
 
 use std::collections::VecDeque;
 use std::ops::Deref;
@@ -16,7 +16,7 @@ use crate::namespace::Namespace;
 use crate::transaction::{Handle, Participant};
 use crate::tree::{BlockCache, Root, TreeRead};
 
-/// How long a deleted subvolume that is still in use is left alone.
+/// Time until the next attempt for a deleted subvolume that is still in use.
 const RETRY: Duration = Duration::from_secs(2);
 
 /// Work of the cleaner.
@@ -57,7 +57,7 @@ impl Cleaner {
         self.wake.notify_one();
     }
 
-    /// Notes that a transaction was committed.
+    /// Records that a transaction was committed.
     pub(crate) fn committed(&self) {
         self.work.lock().committed = true;
         self.wake.notify_one();
@@ -78,8 +78,8 @@ impl Cleaner {
         self.work.lock().stopping
     }
 
-    /// Sleeps until there is work. False: the thread is to end. `wait`: what was tried last has
-    /// to wait for something else.
+    /// Sleeps until there is work. Returns false at the end of the thread. `wait`: the last attempt
+    /// has to wait for another event.
     pub(super) fn wait_work(&self, wait: bool) -> bool {
         let mut work = self.work.lock();
         if wait && !work.stopping && !work.committed {
@@ -93,7 +93,7 @@ impl Cleaner {
     }
 }
 
-/// Subvolumes, on top of names; always behind an `Arc`.
+/// Subvolumes, on top of names; always in an `Arc`.
 pub(crate) struct Subvolumes {
     namespace: Arc<Namespace>,
     /// Held by the thread that makes or deletes a subvolume, or changes its flags.

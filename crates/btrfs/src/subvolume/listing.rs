@@ -66,7 +66,7 @@ fn timestamp(time: &Timespec) -> Timestamp {
     }
 }
 
-/// Where a subvolume's name stands.
+/// Place of a subvolume's name.
 struct Backref {
     parent: u64,
     dir: u64,

@@ -5,11 +5,11 @@
 //! in the root tree ties it to the directory that holds its name; the uuid tree leads from uuids to
 //! it. The thread that makes or deletes one, or changes its flags, holds a lock of [`Subvolumes`].
 //!
-//! - A *snapshot* is a copy of the top block. It is taken in the critical part of a commit, when
-//!   no handle is open and all that was delayed is in the trees ([`snapshot`]).
-//! - *Deletion* takes the name away, marks the tree as dead and adds an orphan item to the root
-//!   tree, all in one handle ([`delete`]). The blocks go later, in steps, by the [`cleaner`]
-//!   ([`dropping`] tells how).
+//! - A *snapshot* is a copy of the top block. It is taken in the critical part of a commit, when no
+//!   handle is open and all delayed items are in the trees ([`snapshot`]).
+//! - *Deletion* removes the name, marks the tree as dead and adds an orphan item to the root tree,
+//!   all in one handle ([`delete`]). The [`cleaner`] drops the blocks later, in steps
+//!   ([`dropping`]).
 
 pub(crate) mod choose;
 pub(crate) mod cleaner;

@@ -49,7 +49,7 @@ impl PendingSnapshots {
     /// delayed changes of their own. True if there were any.
     ///
     /// # Errors
-    /// What keeps one from being taken; the transaction must not be committed then.
+    /// The error that prevents a snapshot; the transaction must not be committed then.
     pub(super) fn take_all(&self, h: &mut Handle) -> Result<bool> {
         // No handle is open, so all of them were asked for in this transaction.
         let pending = std::mem::take(&mut *self.list.lock());
@@ -86,7 +86,7 @@ fn take(h: &mut Handle, pending: &Pending) -> Result<()> {
     uuid_tree::add(h, Which::Received, &item.received_uuid, id)
 }
 
-/// Turns the root item of the source into that of the snapshot.
+/// Turns the source's root item into the snapshot's.
 fn describe(store: &Store, item: &mut RootItem, pending: &Pending, transid: u64) {
     let now = store.now();
     item.generation = transid.into();
@@ -98,7 +98,7 @@ fn describe(store: &Store, item: &mut RootItem, pending: &Pending, transid: u64)
     item.parent_uuid = item.uuid;
     item.uuid = store.ambient.uuid();
     if !pending.read_only {
-        // What may change is no longer what was received.
+        // A subvolume that may change no longer equals the received one.
         item.received_uuid = [0; 16];
         item.stransid = 0.into();
         item.rtransid = 0.into();

@@ -1,4 +1,5 @@
-//! Quota groups of a file system that has them: this engine keeps no numbers, and says so.
+//! Quota groups of a file system with quota: this engine does not update the numbers, and marks
+//! them as inconsistent.
 //!
 //! Before the first change reaches disk the status item gets the flag "inconsistent", which makes
 //! the kernel ignore the numbers until they are counted anew (`btrfs quota rescan`). A new
@@ -85,7 +86,7 @@ pub(super) fn add_group(h: &mut Handle, subvolume: u64) -> Result<()> {
     )
 }
 
-/// Deletes the group of a subvolume that is gone.
+/// Deletes the group of a deleted subvolume.
 ///
 /// # Errors
 /// Unreadable blocks, no space.

@@ -25,7 +25,7 @@ use crate::{Error, Result};
 /// Takes a snapshot of `source`, named `name` in `dir`; returns its top directory.
 ///
 /// # Errors
-/// As [`sapwood_vfs::Subvolumes::snapshot`].
+/// `Exists`, `NotFound`, `NameTooLong`; [`Error::NoSpace`](crate::Error::NoSpace).
 pub(crate) fn snapshot(
     subvolumes: &Arc<Subvolumes>,
     source: &Arc<Root>,

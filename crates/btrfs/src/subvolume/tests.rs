@@ -160,7 +160,7 @@ fn each_step_can_be_the_last_before_a_crash() {
             image.check();
         }
         if check && mount && steps == 7 {
-            // The kernel goes on where we came.
+            // The kernel continues there.
             image.mount().shell("btrfs subvolume sync .; ls b");
             image.check();
             assert!(!image.dump(Some("root")).contains("ORPHAN"));

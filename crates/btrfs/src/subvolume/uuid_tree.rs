@@ -1,5 +1,5 @@
-//! Entries of the uuid tree: from the uuid of a subvolume, or the one that it was received from,
-//! to its id. A file system without such a tree does without.
+//! Entries of the uuid tree: from the uuid of a subvolume, or of the subvolume that it was received
+//! from, to its id. A file system may lack the tree.
 
 use sapwood_btrfs_format::{Key, kind, uuid_item, uuid_key_parts};
 
@@ -7,12 +7,12 @@ use crate::Result;
 use crate::transaction::Handle;
 use crate::tree::Change;
 
-/// Which uuid of a subvolume.
+/// A uuid of a subvolume.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Which {
-    /// Its own.
+    /// The subvolume's own.
     Own,
-    /// The one of the subvolume that it was received from.
+    /// The uuid of the subvolume that it was received from.
     Received,
 }
 
@@ -34,7 +34,7 @@ pub(super) fn add(h: &mut Handle, which: Which, uuid: &[u8; 16], id: u64) -> Res
     })
 }
 
-/// Takes `id` out of the entry of `uuid`.
+/// Removes `id` from the entry of `uuid`.
 pub(super) fn remove(h: &mut Handle, which: Which, uuid: &[u8; 16], id: u64) -> Result<()> {
     change(h, which, uuid, |ids| ids.retain(|other| *other != id))
 }

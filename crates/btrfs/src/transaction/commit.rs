@@ -28,15 +28,15 @@ impl Store {
     /// commit.
     ///
     /// # Errors
-    /// What made the mount read-only, if that was before the transaction was durable.
+    /// The error that made the mount read-only, if that was before the transaction was durable.
     pub(crate) fn commit(self: &Arc<Self>, transid: Option<u64>) -> Result<()> {
         self.commit_until(transid, State::SuperWritten)
     }
 
-    /// As [`commit`](Self::commit), and the space that the transaction freed is free.
+    /// Like [`commit`](Self::commit), and the space that the transaction freed is free.
     ///
     /// # Errors
-    /// As [`commit`](Self::commit).
+    /// The error that made the mount read-only, if that was before the transaction was durable.
     pub(crate) fn commit_and_unpin(self: &Arc<Self>, transid: Option<u64>) -> Result<()> {
         self.commit_until(transid, State::Completed)
     }
@@ -48,7 +48,7 @@ impl Store {
 
     fn commit_until(self: &Arc<Self>, transid: Option<u64>, until: State) -> Result<()> {
         let all = &self.transactions;
-        // Fixed now: what changes while we wait is not ours to wait for.
+        // Fixed now: the call does not wait for later changes.
         let Some(target) = all.target(&self.health, transid)? else {
             return Ok(());
         };
@@ -78,7 +78,7 @@ impl Store {
     /// as free before the commit.
     ///
     /// # Errors
-    /// Those of the extent tree; the mount takes no changes then.
+    /// The errors of the extent tree; the mount is read-only then.
     pub(crate) fn run_frees(self: &Arc<Self>) -> Result<()> {
         if self.health.read_only() {
             return Ok(());
@@ -159,11 +159,11 @@ impl Claim<'_> {
         Ok(())
     }
 
-    /// All that has to see the transaction at rest. Afterwards none of its blocks changes.
+    /// The steps that need the transaction at rest. Afterwards none of its blocks changes.
     fn settle(&self, h: &mut Handle) -> Result<SuperSet> {
         h.write_delayed()?;
         if self.trans.dirty_roots.all().is_empty() {
-            // The root tree has to be of the superblock's generation, so something must change.
+            // The root tree must have the superblock's generation, so a block must change.
             h.record_root(&self.store.roots.get(objectid::FS_TREE)?);
         }
         let store = self.store;
@@ -185,7 +185,7 @@ impl Claim<'_> {
         let store = self.store;
         write_blocks(store, &self.trans.dirty_blocks.take())?;
         store.volume.flush()?;
-        // A handle that failed while it changed trees of this transaction has said so by now.
+        // A handle that failed while it changed trees of this transaction has reported that by now.
         store.health.check()?;
         store.volume.write_supers(super_block)?;
         *store.super_block.lock() = super_block.clone();
@@ -193,9 +193,9 @@ impl Claim<'_> {
     }
 }
 
-/// Runs delayed refs, and writes root items, block groups and new chunks, until all of them say
-/// what is. Each of these steps can make more of the others necessary; it ends because every
-/// block is copied at most once in a transaction.
+/// Runs delayed refs, and writes root items, block groups and new chunks, until all of them are
+/// current. Each of these steps can make more of the others necessary; it ends because every block
+/// is copied at most once in a transaction.
 fn settle_roots(h: &mut Handle) -> Result<()> {
     let store = h.store().clone();
     let mut written = BTreeMap::new();
@@ -214,8 +214,8 @@ fn settle_roots(h: &mut Handle) -> Result<()> {
     Err(Error::CommitUnsettled(h.transid()))
 }
 
-/// Writes a root item whose tree has another top block or another size than it says, or whose
-/// fields were changed. True if it did. `written`: sizes that this commit wrote, by tree.
+/// Writes a root item whose tree has another top block or size than the item, or whose fields were
+/// changed. True if it did. `written`: sizes that this commit wrote, by tree.
 fn write_root_item(
     h: &mut Handle,
     root: &Arc<Root>,
@@ -256,8 +256,8 @@ impl Drop for Claim<'_> {
     }
 }
 
-/// What the superblock of transaction `transid` says: `old` with the tops of all trees as they
-/// are now, the system chunks, and one more backup. The log of before is gone with it.
+/// The superblock of transaction `transid`: `old` with the current tops of all trees, the system
+/// chunks, one more backup, and without a log.
 ///
 /// # Errors
 /// [`Error::SystemChunks`] if the system chunks do not fit; [`Error::NoSuchRoot`].
@@ -303,7 +303,7 @@ fn system_chunks(_: ItemError) -> Error {
     Error::SystemChunks
 }
 
-/// Slot of the ring after that of the newest backup.
+/// Slot of the ring after the newest backup's.
 fn next_backup(old: &SuperBlock) -> usize {
     let newest = old
         .super_roots

@@ -1,4 +1,4 @@
-//! What a transaction changed and its commit has to write.
+//! Changes of a transaction that its commit has to write.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -58,7 +58,7 @@ pub(crate) trait Delayed: std::fmt::Debug + Send + Sync {
     fn write(&self, h: &mut dyn TreeWrite) -> Result<()>;
 }
 
-/// What was delayed in a transaction.
+/// Delayed items of a transaction.
 #[derive(Debug)]
 pub(crate) struct DelayedItems {
     queue: RankedMutex<Vec<Arc<dyn Delayed>>>,
@@ -117,8 +117,7 @@ impl DirtyRoots {
     }
 }
 
-/// Blocks of the log trees of one transaction: which are to be written, and whose space is released
-/// when.
+/// Blocks of the log trees of one transaction: blocks to write, and blocks to release.
 ///
 /// Log blocks are in no extent tree: their space is handed out in memory only. One that was never
 /// written is released as soon as it is freed. One that was written may be part of the log that the
@@ -135,7 +134,7 @@ pub(crate) struct LogBlocks {
 struct Held {
     /// Addresses that were handed out and not given back.
     taken: BTreeSet<u64>,
-    /// Of these, blocks that the trees left since the last log was collected.
+    /// Blocks that the trees left since the last log was collected.
     left: Vec<u64>,
 }
 
@@ -149,7 +148,7 @@ impl Default for LogBlocks {
 }
 
 impl LogBlocks {
-    /// Notes an address that was handed out.
+    /// Records an address that was allocated.
     pub(crate) fn took(&self, bytenr: u64) {
         self.space.lock().taken.insert(bytenr);
     }
@@ -180,7 +179,7 @@ impl LogBlocks {
     /// Gives the space of blocks back that no log on disk, nor one being written, has.
     ///
     /// # Errors
-    /// As [`free`](Self::free).
+    /// [`Error::FreeSpace`](crate::Error::FreeSpace) if space was lost count of.
     pub(crate) fn give_back(&self, space: &Space, blocks: &[u64]) -> Result<()> {
         for bytenr in blocks {
             self.space.lock().taken.remove(bytenr);
@@ -192,7 +191,7 @@ impl LogBlocks {
     /// The transaction is durable: gives everything back.
     ///
     /// # Errors
-    /// As [`free`](Self::free).
+    /// [`Error::FreeSpace`](crate::Error::FreeSpace) if space was lost count of.
     pub(super) fn release_all(&self, cache: &BlockCache, space: &Space) -> Result<()> {
         abandon(cache, &self.dirty.take());
         let held = std::mem::take(&mut *self.space.lock());

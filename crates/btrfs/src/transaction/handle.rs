@@ -34,13 +34,13 @@ pub(crate) struct Handle {
     entry: HandlePurpose,
     /// Metadata promised to this handle; none for a join or a commit.
     pub(crate) reservation: Option<MetadataReservation>,
-    /// Bytes of it that the commit needs for what is delayed.
+    /// Bytes of it that the commit needs for delayed items.
     kept: Cell<u64>,
     _not_send: PhantomData<*const ()>,
 }
 
 impl Handle {
-    /// Transid: the generation of all that is changed by it.
+    /// Transid: the generation of everything that the handle changes.
     pub(crate) fn transid(&self) -> u64 {
         self.trans.transid
     }
@@ -60,15 +60,15 @@ impl Handle {
         self.entry == HandlePurpose::Commit
     }
 
-    /// Notes that something changes.
+    /// Records a change.
     pub(crate) fn mark_dirty(&self) {
         self.store.transactions.mark_dirty(&self.trans);
     }
 
-    /// Notes that `root` changes.
+    /// Records a change of `root`.
     pub(crate) fn record_root(&self, root: &Arc<Root>) {
         if root.id() == objectid::TREE_LOG {
-            // Its root item goes into the log root tree, not into a commit.
+            // The root item goes into the log root tree, not into a commit.
             root.set_last_trans(self.transid());
             return;
         }
@@ -83,7 +83,7 @@ impl Handle {
     pub(crate) fn delay(&self, inode: Arc<dyn Delayed>) {
         let queued = self.trans.delayed.insert(inode);
         self.mark_dirty();
-        // What is queued cannot leave memory.
+        // Queued inodes cannot be evicted.
         let many = self.store.many_inodes();
         if queued.is_multiple_of(many) {
             self.store.transactions.request_commit();
@@ -91,7 +91,7 @@ impl Handle {
         if queued >= 2 * many {
             self.store.transactions.set_overfull(self.transid());
         }
-        // A leaf to copy, and as much again for the nodes above and for what records the copies.
+        // A leaf to copy, and as much again for the nodes above and for the records of the copies.
         self.keep(2 * u64::from(self.store.nodesize));
     }
 
@@ -106,14 +106,14 @@ impl Handle {
         self.kept.set(self.kept.get() + bytes);
     }
 
-    /// Gives up: what was changed by this handle is incomplete and must never be committed.
-    /// The mount is read-only from here on.
+    /// Aborts: the changes of this handle are incomplete and must never be committed. The mount
+    /// becomes read-only.
     pub(crate) fn abort(&self, err: &Error) {
         self.store.health.fail(err);
         self.store.transactions.wake();
     }
 
-    /// Writes all that is delayed in its transaction. For the commit.
+    /// Writes all delayed items of its transaction. For the commit.
     ///
     /// # Errors
     /// Unreadable blocks, no space.
@@ -128,7 +128,7 @@ impl Handle {
     /// part back, so an error makes the mount read-only.
     ///
     /// # Errors
-    /// That of the operation; those of [`end`](Self::end).
+    /// The error of the operation; [`Error::Aborted`].
     pub(crate) fn finish<T>(self, result: Result<T>) -> Result<T> {
         match result {
             Ok(value) => self.end().map(|()| value),
@@ -142,8 +142,7 @@ impl Handle {
     /// Ends the handle.
     ///
     /// # Errors
-    /// Those of [`Health::check`](sapwood_base::Health::check): the changes will not become
-    /// durable.
+    /// [`Error::Aborted`]: the changes will not become durable.
     pub(crate) fn end(self) -> Result<()> {
         let store = self.store.clone();
         drop(self);
@@ -164,8 +163,7 @@ impl Drop for Handle {
 }
 
 impl Store {
-    /// Changed inodes from which on a transaction is committed early: they take half of what inodes
-    /// may take.
+    /// Changed inodes from which on a transaction is committed early: half of the inodes' memory.
     fn many_inodes(&self) -> usize {
         let most = self.options.inode_bytes / 2 / INODE_BYTES;
         most.clamp(*INODES.start(), *INODES.end())
@@ -197,16 +195,16 @@ impl Store {
     /// lock above [`Rank::Inode`], and no other handle.
     ///
     /// # Errors
-    /// [`Error::NoSpace`], or those of [`Health::check`](sapwood_base::Health::check).
+    /// [`Error::NoSpace`], [`Error::ReadOnly`], [`Error::Aborted`].
     pub(crate) fn start(self: &Arc<Self>, items: u64) -> Result<Handle> {
         self.start_with(items, false)
     }
 
-    /// As [`start`](Self::start) for an operation that frees space: it may use what is kept
-    /// back for that.
+    /// Like [`start`](Self::start) for an operation that frees space: it may use the reserve for
+    /// that.
     ///
     /// # Errors
-    /// As [`start`](Self::start).
+    /// [`Error::NoSpace`], [`Error::ReadOnly`], [`Error::Aborted`].
     pub(crate) fn start_urgent(self: &Arc<Self>, items: u64) -> Result<Handle> {
         self.start_with(items, true)
     }
@@ -225,7 +223,7 @@ impl Store {
     /// made before.
     ///
     /// # Errors
-    /// Those of [`Health::check`](sapwood_base::Health::check).
+    /// [`Error::ReadOnly`], [`Error::Aborted`].
     pub(crate) fn join(self: &Arc<Self>) -> Result<Handle> {
         self.enter(HandlePurpose::Join, None)
     }

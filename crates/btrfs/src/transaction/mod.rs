@@ -1,4 +1,4 @@
-//! Transactions: what a commit makes durable all at once.
+//! Transactions: a commit makes all changes of one durable at once.
 //!
 //! # How it works
 //! Every change is made inside a [`Handle`] of the running transaction. A commit moves the
@@ -31,9 +31,9 @@
 //! it needs a handle of T, which exists only after T-1 is "unblocked", and that lock.
 //!
 //! Trouble cases:
-//! - An error or a panic of the committer, or an aborted handle: [`Health`] fails before anything
-//!   else of the superblock is written, every waiter gets an error, and no handle starts any more.
-//!   What was durable before stays so.
+//! - An error or a panic of the committer, or an aborted handle: [`Health`] fails before any
+//!   further superblock is written, every waiter gets an error, and no handle starts any more.
+//!   Earlier durable changes stay.
 //! - A transaction in which nothing changed is not committed: an idle mount writes nothing.
 //!
 //! [`Health`]: sapwood_base::Health

@@ -6,19 +6,19 @@
 pub(crate) enum State {
     /// Takes handles.
     Running,
-    /// Claimed for commit: takes only what the commit waits for.
+    /// Claimed for commit: admits only handles that the commit waits for.
     CommitStart,
     /// The committer is alone in it.
     CommitDoing,
-    /// Nothing of it changes any more; the next transaction runs.
+    /// Its contents are fixed; the next transaction runs.
     Unblocked,
     /// Durable.
     SuperWritten,
-    /// Its pinned space is free again, or it failed.
+    /// The pinned space is free again, or the transaction failed.
     Completed,
 }
 
-/// What a handle is for.
+/// The purpose of a handle.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum HandlePurpose {
     /// An operation.
@@ -39,7 +39,7 @@ impl State {
         Self::Completed,
     ];
 
-    /// Which handles each state admits.
+    /// The handles that each state admits.
     const ENTERS: [(Self, &[HandlePurpose]); 6] = [
         (
             Self::Running,

@@ -1,4 +1,4 @@
-//! The parts of a mount that transactions work on, and what takes part in a commit.
+//! The parts of a mount that transactions work on, and the participants of a commit.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
@@ -17,25 +17,24 @@ use crate::space::{Pressure, Space};
 use crate::tree::{BlockCache, Opened, Roots, TreeRead};
 use crate::{Options, Result};
 
-/// A part of the engine above transactions that has something to do in a commit. It keeps what it
-/// needs for that itself.
+/// A part of the engine above transactions that acts in a commit. It keeps its own state for that.
 ///
-/// A commit calls the hooks in the order in which they stand here, each for all participants in
-/// the order of [`Store::set_participants`].
+/// A commit calls the hooks in this order, each for all participants in the order of
+/// [`Store::set_participants`].
 pub(crate) trait Participant: Send + Sync {
-    /// Space runs out: writes back what is dirty and waits until the trees have it. Called before
-    /// a commit, by a thread that holds no handle.
+    /// Space runs out: writes back dirty data and waits until the trees have it. Called before a
+    /// commit, by a thread that holds no handle.
     fn write_back(self: Arc<Self>) {}
 
-    /// The commit is about to wait for what is [pinned](Transactions::pin) to the transaction:
-    /// completes it without delay.
+    /// The commit is about to wait for [pinned](Transactions::pin) ordered extents: completes them
+    /// without delay.
     fn hurry(&self) {}
 
     /// No other handle of the transaction is open, and all delayed items are in the trees: makes
     /// the changes that belong to the end of the transaction.
     ///
     /// # Errors
-    /// What must keep the transaction from being committed.
+    /// The error that must prevent the commit.
     fn settle(&self, _h: &mut Handle) -> Result<()> {
         Ok(())
     }
@@ -44,16 +43,16 @@ pub(crate) trait Participant: Send + Sync {
     fn completed(&self) {}
 }
 
-/// Block groups whose v1 space cache goes in one handle.
+/// Block groups whose v1 space cache is dropped in one handle.
 const CACHES_AT_ONCE: usize = 8;
 /// Items that go with the cache of a group: header, inode, a few extents and their refs.
 const CACHE_ITEMS: u64 = 12;
 
-/// What transactions work on; always behind an `Arc`.
+/// The state that transactions work on; always in an `Arc`.
 pub(crate) struct Store {
     pub(crate) options: Options,
     pub(crate) health: Health,
-    /// Its clock and random numbers.
+    /// Clock and random numbers of the mount.
     pub(crate) ambient: Ambient,
     pub(crate) counters: Counters,
     pub(crate) volume: Arc<Volume>,
@@ -71,7 +70,7 @@ pub(crate) struct Store {
     pub(crate) nodesize: u32,
     /// Checksum algorithm of tree blocks and data.
     pub(crate) checksum: ChecksumKind,
-    /// fsid that users see.
+    /// The visible fsid.
     pub(crate) fsid: [u8; 16],
     /// Incompatible features, as at the mount.
     pub(crate) incompat: Incompat,
@@ -84,7 +83,7 @@ impl Store {
     /// The store of an opened file system. Starts no thread and changes nothing.
     ///
     /// # Errors
-    /// Those of [`Space::open`].
+    /// The errors of [`Space::open`].
     pub(crate) fn new(opened: Opened, options: Options, read_only: bool) -> Result<Arc<Self>> {
         let Opened {
             volume,
@@ -126,13 +125,13 @@ impl Store {
         }))
     }
 
-    /// Sets, once, what takes part in commits. A participant that is dropped takes part no longer.
+    /// Sets, once, the participants of commits. A dropped participant no longer takes part.
     pub(crate) fn set_participants(&self, participants: Vec<Weak<dyn Participant>>) {
         let set = self.participants.set(participants);
         debug_assert!(set.is_ok(), "the participants are set twice");
     }
 
-    /// What takes part in commits.
+    /// The participants of commits.
     pub(super) fn participants(&self) -> impl Iterator<Item = Arc<dyn Participant>> {
         let all = self.participants.get().into_iter().flatten();
         all.filter_map(Weak::upgrade)
@@ -149,7 +148,7 @@ impl Store {
     }
 
     /// Makes a file system that was opened ready for changes: drops the v1 space cache, which is
-    /// right only as long as nothing else writes.
+    /// right only as long as no other engine writes.
     ///
     /// # Errors
     /// No space, unreadable blocks.

@@ -15,8 +15,7 @@ use crate::lock::{Rank, RankedMutex, RankedMutexGuard};
 use crate::space::{MetadataReservation, SpaceChanges};
 use sapwood_base::Health;
 
-/// State that a part above transactions keeps for one transaction, which knows nothing of it and
-/// drops it when it goes.
+/// State that a part above transactions keeps for one transaction, which drops it at its end.
 #[derive(Default)]
 pub(crate) struct Slot(OnceLock<Box<dyn Any + Send + Sync>>);
 
@@ -35,7 +34,7 @@ impl Slot {
 
 /// One transaction. Counts and state change only under the lock of [`Transactions`].
 pub(crate) struct Transaction {
-    /// Its id: the generation of all that it writes.
+    /// Id: the generation of everything that it writes.
     pub(crate) transid: u64,
     state: AtomicU8,
     /// Handles that came by [`HandlePurpose::Start`].
@@ -49,13 +48,13 @@ pub(crate) struct Transaction {
     pub(crate) dirty_blocks: DirtyBlocks,
     /// Trees whose root items to write.
     pub(crate) dirty_roots: DirtyRoots,
-    /// What delayed its items until the commit.
+    /// Items that were delayed until the commit.
     pub(crate) delayed: DelayedItems,
-    /// Metadata promised to handles that ended, for what they delayed.
+    /// Metadata promised to ended handles, for their delayed items.
     kept: RankedMutex<Option<MetadataReservation>>,
-    /// Changes of space: delayed refs, what it freed.
+    /// Changes of space: delayed refs, freed extents.
     pub(crate) space: Arc<SpaceChanges>,
-    /// What the tree log keeps for this transaction.
+    /// The tree log's state of this transaction.
     pub(crate) log: Slot,
     /// Blocks of log trees.
     pub(crate) log_blocks: LogBlocks,
@@ -83,7 +82,7 @@ impl Transaction {
         }
     }
 
-    /// Its state now.
+    /// The current state.
     pub(crate) fn state(&self) -> State {
         State::from_u8(self.state.load(Ordering::SeqCst))
     }
@@ -97,7 +96,7 @@ impl Transaction {
         }
     }
 
-    /// What was promised for the commit.
+    /// The promise for the commit.
     pub(super) fn take_kept(&self) -> Option<MetadataReservation> {
         self.kept.lock().take()
     }
@@ -163,7 +162,7 @@ pub(crate) struct Transactions {
     pub(crate) superblock_order: RankedMutex<()>,
 }
 
-/// What a caller of commit has to do.
+/// The role of a caller of commit.
 pub(super) enum Turn {
     /// It is durable.
     Done,
@@ -202,7 +201,7 @@ impl Transactions {
     /// Enters the running transaction, or waits until one runs.
     ///
     /// # Errors
-    /// Those of [`Health::check`].
+    /// [`Error::ReadOnly`](crate::Error::ReadOnly), [`Error::Aborted`](crate::Error::Aborted).
     pub(super) fn enter(&self, health: &Health, entry: HandlePurpose) -> Result<Arc<Transaction>> {
         let mut table = self.table.lock();
         loop {
@@ -236,7 +235,7 @@ impl Transactions {
         }
     }
 
-    /// Notes that something changed in `trans`, so that it will be committed.
+    /// Records a change in `trans`, so that it will be committed.
     pub(super) fn mark_dirty(&self, trans: &Transaction) {
         if !trans.dirty.swap(true, Ordering::SeqCst) {
             let _table = self.table.lock();
@@ -251,7 +250,7 @@ impl Transactions {
         self.mark_dirty(trans);
     }
 
-    /// What the commit waited for is done.
+    /// Work that the commit waited for is done.
     pub(crate) fn unpin(&self, trans: &Transaction) {
         let _table = self.table.lock();
         if trans.pins.fetch_sub(1, Ordering::SeqCst) == 1 {
@@ -263,14 +262,13 @@ impl Transactions {
     /// something changed; `None` if all is durable.
     ///
     /// # Errors
-    /// Those of [`Health::check`], but for [`Error::ReadOnly`](crate::Error::ReadOnly): nothing
-    /// changed then.
+    /// [`Error::Aborted`](crate::Error::Aborted).
     pub(super) fn target(&self, health: &Health, transid: Option<u64>) -> Result<Option<u64>> {
         let table = self.table.lock();
         let target = transid.or_else(|| table.newest_changed());
         match target {
             Some(target) => Ok(Some(target)),
-            // What changed may be lost.
+            // Changes may be lost.
             None => {
                 health.check_unfailed()?;
                 Ok(None)
@@ -288,7 +286,7 @@ impl Transactions {
     /// Waits until `target` has reached `until`, or until it is the caller's turn to commit it.
     ///
     /// # Errors
-    /// As [`target`](Self::target).
+    /// [`Error::Aborted`](crate::Error::Aborted).
     pub(super) fn turn(&self, health: &Health, target: u64, until: State) -> Result<Turn> {
         let mut table = self.table.lock();
         loop {
@@ -299,8 +297,8 @@ impl Transactions {
                 return Ok(Turn::Done);
             }
             let claimable = table.committing.is_none();
-            // Nothing of the transaction is kept over the sleep: its last owner drops what it
-            // reserved, which must not happen under this lock.
+            // The sleeper keeps no reference to the transaction: its last owner drops the
+            // reservation, which must not happen under this lock.
             match &table.current {
                 Some(current) if claimable && current.transid <= target => {
                     let current = current.clone();
@@ -336,7 +334,7 @@ impl Transactions {
         }
     }
 
-    /// Waits until no starter is left, then until what is pinned is done. `hurry` has it done soon.
+    /// Waits until no starter is left, then until pinned work is done. `hurry` speeds it up.
     pub(super) fn drain_starters(&self, trans: &Transaction, hurry: impl FnOnce()) {
         let mut table = self.table.lock();
         self.drain(&mut table, &trans.starters);
@@ -400,7 +398,7 @@ impl Transactions {
         self.overfull.store(transid, Ordering::Relaxed);
     }
 
-    /// The transaction that has to be committed before it grows further.
+    /// The transaction that must be committed before it grows further.
     pub(super) fn overfull(&self) -> Option<u64> {
         let transid = self.overfull.load(Ordering::Relaxed);
         (transid > 0 && transid > self.last_committed()).then_some(transid)

@@ -15,7 +15,7 @@ struct Rig {
     health: Health,
 }
 
-/// What a thread reports when it is through.
+/// The report of a thread at its end.
 type Report<T> = Receiver<T>;
 
 impl Rig {

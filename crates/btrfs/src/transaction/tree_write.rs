@@ -1,4 +1,4 @@
-//! What changing a tree needs of a handle.
+//! The interface of a tree change to its handle.
 
 use std::sync::Arc;
 

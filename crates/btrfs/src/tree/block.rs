@@ -78,7 +78,7 @@ impl TreeBlock {
         self.level
     }
 
-    /// Whether it still has to be written.
+    /// Whether it must still be written.
     pub(crate) fn is_dirty(&self) -> bool {
         self.dirty.load(Ordering::Acquire)
     }
@@ -123,7 +123,7 @@ impl TreeBlock {
         }
     }
 
-    /// As [`write`](Self::write), for a block that no other thread can reach yet. It cannot wait,
+    /// Like [`write`](Self::write), for a block that no other thread can reach yet. It cannot wait,
     /// so the order of locks does not matter.
     pub(super) fn write_new(&self, class: TreeClass) -> WriteGuard {
         let held = Held::tried(Rank::TreeBlock, self.rank_key(class));

@@ -103,7 +103,7 @@ impl std::fmt::Debug for BlockCache {
     }
 }
 
-/// What reading a tree needs: the engine, or only a cache while the engine is being created.
+/// The context for reading a tree: the engine, or only a cache while the engine is being created.
 pub(crate) trait TreeRead {
     /// The block cache.
     fn blocks(&self) -> &BlockCache;
@@ -121,7 +121,8 @@ impl TreeRead for BlockCache {
     }
 }
 
-/// What the pointer to a block states about it. As [`BlockExpect`], but cheap to create.
+/// The expectation that a pointer states about its block. Same as [`BlockExpect`], but cheap to
+/// create.
 pub(crate) type Expect = BlockExpect;
 
 impl BlockCache {
@@ -170,8 +171,8 @@ impl BlockCache {
     /// lock that guards the pointer to the block.
     ///
     /// # Errors
-    /// Those of [`Volume::read_tree_block`]; [`Error::StaleBlock`] if the cached block is not the
-    /// expected one.
+    /// The errors of [`Volume::read_tree_block`]; [`Error::StaleBlock`] if the cached block is not
+    /// the expected one.
     pub(crate) fn get(&self, bytenr: u64, expect: &Expect) -> Result<Arc<TreeBlock>> {
         loop {
             let reading = {
@@ -354,7 +355,7 @@ fn check(block: &TreeBlock, expect: &Expect) -> Result<()> {
     })
 }
 
-/// What a node's pointer states about its child.
+/// The expectation that a node's pointer states about its child.
 pub(crate) fn expect_child(root_id: u64, level: u8, generation: u64, key: Key) -> Expect {
     Expect {
         level: Some(level),

@@ -140,7 +140,7 @@ pub(super) fn let_go(
 /// Locks a child for change, after copying it if it must not change in place.
 ///
 /// # Errors
-/// As [`cow`].
+/// Unreadable blocks; no space.
 pub(super) fn own_child(
     h: &mut dyn TreeWrite,
     root: &Root,

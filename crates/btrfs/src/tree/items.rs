@@ -226,7 +226,7 @@ impl Root {
     /// Inserts an item of `size` zero bytes, which `fill` writes.
     ///
     /// # Errors
-    /// As [`insert`](Self::insert).
+    /// [`Error::ItemExists`], [`Error::ItemTooLarge`]; unreadable blocks; no space.
     pub(crate) fn insert_with(
         self: &Arc<Self>,
         h: &mut dyn TreeWrite,
@@ -247,7 +247,8 @@ impl Root {
     /// Inserts items, which must ascend by key. Not atomic as a whole.
     ///
     /// # Errors
-    /// As [`insert`](Self::insert); items before the failing one stay.
+    /// [`Error::ItemExists`], [`Error::ItemTooLarge`]; unreadable blocks; no space. Items before
+    /// the failing one stay.
     pub(crate) fn insert_batch(
         self: &Arc<Self>,
         h: &mut dyn TreeWrite,
@@ -270,7 +271,7 @@ impl Root {
     /// Inserts an item, or replaces its data whatever its size.
     ///
     /// # Errors
-    /// As [`insert`](Self::insert), but not for an item that exists.
+    /// [`Error::ItemTooLarge`]; unreadable blocks; no space.
     pub(crate) fn put(
         self: &Arc<Self>,
         h: &mut dyn TreeWrite,
@@ -298,12 +299,12 @@ impl Root {
         self.run(h, &mut op).map(|_| ())
     }
 
-    /// Calls `change` with an item, or `None`, to decide what to do. It runs with the leaf locked,
-    /// so it must not use trees. It may run again if another thread changed the leaf before the
-    /// change could be made; only the last run counts.
+    /// Calls `change` with an item, or `None`, to decide on the change. It runs with the leaf
+    /// locked, so it must not use trees. It may run again if another thread changed the leaf before
+    /// the change could be made; only the last run counts.
     ///
     /// # Errors
-    /// Those of `change`, and as [`put`](Self::put).
+    /// The errors of `change` and of [`put`](Self::put).
     pub(crate) fn modify(
         self: &Arc<Self>,
         h: &mut dyn TreeWrite,
@@ -338,7 +339,7 @@ impl Root {
     /// Deletes all items with keys in `from..=to`. Returns their number. Not atomic as a whole.
     ///
     /// # Errors
-    /// As [`delete`](Self::delete); deletions before the error stay.
+    /// Unreadable blocks; no space. Earlier deletions stay.
     pub(crate) fn delete_range(
         self: &Arc<Self>,
         h: &mut dyn TreeWrite,

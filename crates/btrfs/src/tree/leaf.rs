@@ -18,7 +18,7 @@ pub(super) struct Placed {
 }
 
 /// Inserts an item of `size` bytes at `slot` of the path's leaf, splitting it if it has no room.
-/// Consumes the path's locks except that of the leaf with the item.
+/// Releases the path's locks except the lock of the leaf with the item.
 ///
 /// # Errors
 /// No space: nothing changed. Any other error aborts the transaction.

@@ -33,9 +33,9 @@
 //!   lock.
 //! - An old block (one that must be copied) is write-locked while its refs are looked up and
 //!   changed. Meanwhile the thread waits only for readers below it and for the extent tree.
-//! - Across trees the order is that of [`TreeClass`](crate::lock::TreeClass). Changing a tree
-//!   allocates and frees blocks, which reads, but never changes, trees of higher classes (changes
-//!   of the extent tree are delayed refs).
+//! - Across trees the order is [`TreeClass`](crate::lock::TreeClass). Changing a tree allocates and
+//!   frees blocks, which reads, but never changes, trees of higher classes (changes of the extent
+//!   tree are delayed refs).
 //!
 //! A thread that changes the refs of a block that several trees may share (here, or when a
 //! subvolume is dropped) holds the block's write lock from their lookup until they are changed.

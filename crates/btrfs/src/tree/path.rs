@@ -395,7 +395,8 @@ fn split_node(
         }
         Some(_) => {
             path.steps.push(node);
-            // The other half is now to the right of the path, instead of what the parent had there.
+            // The other half is now to the right of the path, instead of the parent's old
+            // neighbour.
             path.upper = Some(middle);
         }
     }

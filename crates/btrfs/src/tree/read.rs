@@ -84,8 +84,8 @@ pub(super) fn find_leaf(blocks: &BlockCache, lock: &NodeLock, key: &Key) -> Resu
     descend(blocks, lock.root_id(), lock.class(), guard, key)
 }
 
-/// As [`find_leaf`], for a caller that comes from the previous leaf. Now and then it reads ahead
-/// the following leaves.
+/// Like [`find_leaf`], for a caller that comes from the previous leaf. Sometimes it reads ahead the
+/// following leaves.
 pub(super) fn find_next_leaf(blocks: &BlockCache, lock: &NodeLock, key: &Key) -> Result<Found> {
     let node = lock.read();
     let guard = node.block().read(lock.class());
@@ -159,7 +159,7 @@ impl Root {
     /// hold blocks of any tree.
     ///
     /// # Errors
-    /// Unreadable blocks, and those of `each`.
+    /// Unreadable blocks, and the errors of `each`.
     pub(crate) fn walk_committed(
         &self,
         env: &(impl TreeRead + ?Sized),

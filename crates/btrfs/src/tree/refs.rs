@@ -1,4 +1,4 @@
-//! What a change of a tree needs of its transaction, and the refs that copying a block changes.
+//! The interface of a tree change to its transaction, and the refs that copying a block changes.
 //!
 //! Facts (btrfs documentation, "Tree block and extent sharing"): the refs of a block to its
 //! children (or of a leaf to data extents) are counted for the tree that owns the block, or, once
@@ -41,7 +41,7 @@ pub(crate) struct DataRef {
     pub(crate) offset: u64,
 }
 
-/// What changing a tree needs: a transaction handle, or a small stand-in in tests.
+/// The context for changing a tree: a transaction handle, or a small stand-in in tests.
 pub(crate) trait TreeWrite: TreeRead {
     /// Transid of the running transaction.
     fn transid(&self) -> u64;

@@ -90,7 +90,7 @@ impl Root {
         }
     }
 
-    /// A tree with this top block. `key_offset`: that of its root item's key.
+    /// A tree with this top block. `key_offset` is the offset of its root item's key.
     pub(crate) fn new(id: u64, key_offset: u64, top: Arc<TreeBlock>, item: RootItem) -> Self {
         Self {
             id,
@@ -113,7 +113,7 @@ impl Root {
     /// Reads the top block of a root item.
     ///
     /// # Errors
-    /// Those of [`BlockCache::get`](super::BlockCache::get).
+    /// The errors of [`BlockCache::get`](super::BlockCache::get).
     pub(crate) fn load(
         env: &(impl TreeRead + ?Sized),
         id: u64,
@@ -190,7 +190,7 @@ impl Root {
     /// meanwhile. `walk` must neither change the tree nor wait for a commit.
     ///
     /// # Errors
-    /// Those of `walk`.
+    /// The errors of `walk`.
     pub(crate) fn with_commit_root<T>(
         &self,
         walk: impl FnOnce(&Arc<TreeBlock>) -> Result<T>,
@@ -206,7 +206,7 @@ impl Root {
         *self.commit.write() = node;
     }
 
-    /// The root item, to read and change fields. Its address, level and generation are those of the
+    /// The root item, to read and change fields. Its address, level and generation are as of the
     /// last [`update_item`](Self::update_item).
     pub(crate) fn item(&self) -> RankedMutexGuard<'_, RootItem> {
         self.item.lock()

@@ -182,7 +182,7 @@ impl Roots {
     /// The uuid tree, if there is one.
     ///
     /// # Errors
-    /// As [`get`](Self::get), but not [`Error::NoSuchRoot`].
+    /// Unreadable blocks or items.
     pub(crate) fn uuid_tree(&self) -> Result<Option<Arc<Root>>> {
         match self.get(objectid::UUID_TREE) {
             Ok(root) => Ok(Some(root)),
@@ -272,7 +272,7 @@ fn read_chunks(blocks: &BlockCache, chunk_tree: &Root, num_devices: u64) -> Resu
     Ok(())
 }
 
-/// Everything needed to read trees.
+/// The parts needed to read trees.
 #[derive(Debug)]
 pub(crate) struct Opened {
     /// Devices and chunk map.
@@ -289,7 +289,7 @@ pub(crate) struct Opened {
 /// Writes nothing.
 ///
 /// # Errors
-/// Those of [`Volume::open`] and [`Roots::open`].
+/// The errors of [`Volume::open`] and [`Roots::open`].
 pub(crate) fn open(
     devices: &[Arc<dyn Device>],
     read_only: bool,

@@ -14,7 +14,7 @@
 //!              newer log is durable already, nothing is left to do
 //! ```
 //!
-//! At most two logs are under way, and only one while many callers fsync: groups are large enough
+//! At most two logs are in progress, and only one while many callers fsync: groups are large enough
 //! then, and a second log would halve them. No thread waits for a time. A client that is alone
 //! writes at once, and callers that arrive while it writes share the next log
 //! (`many_that_fsync_share_one_log_after_another`).
@@ -36,7 +36,7 @@ use crate::lock::RankedMutexGuard;
 use crate::transaction::{Handle, Store};
 use crate::tree::{TreeBlock, freeze, write_blocks};
 
-/// fsyncs under way from which on one log at a time is better than two.
+/// fsyncs in progress from which on one log at a time is better than two.
 const MANY: usize = 12;
 
 /// A collected log.
@@ -52,7 +52,7 @@ struct Collected {
 /// Waits until log `number` is durable, or makes it so.
 ///
 /// # Errors
-/// Why the transaction has to be committed instead.
+/// The reason why the transaction must be committed instead.
 pub(super) fn commit(h: &mut Handle, fsyncs: &Fsyncs, number: u64) -> Result<(), CommitReason> {
     let store = h.store().clone();
     let trans = h.trans().clone();
@@ -87,7 +87,7 @@ pub(super) fn commit(h: &mut Handle, fsyncs: &Fsyncs, number: u64) -> Result<(),
     Ok(())
 }
 
-/// Stops loggers for a moment and takes what there is to write.
+/// Stops loggers for a moment and takes the blocks to write.
 fn collect(
     h: &mut Handle,
     log: &TransactionLog,
@@ -154,7 +154,8 @@ fn finish(
         state.written = collected.number;
         log.signals.written.notify_all();
     }
-    // What it has must be readable when the superblock says so: chunks come with a commit only.
+    // Its blocks must be readable as soon as the superblock names them: chunks come with a commit
+    // only.
     if store.space.has_pending_chunks() {
         log.set_broken(CommitReason::NewChunk);
         return Ok(());

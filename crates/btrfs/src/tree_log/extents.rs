@@ -6,9 +6,9 @@
 //! to be completed, whose I/O is done. The latter is pinned, so that the transaction is not
 //! committed without it.
 //!
-//! Extents in the log never overlap, so what the log has of a range goes before it is logged
-//! again. Replay first drops what the subvolume has behind the logged length: preallocated
-//! extents there, even old ones, are therefore logged with the file's first log.
+//! Extents in the log never overlap, so a range is deleted from the log before it is logged again.
+//! Replay first drops extents of the subvolume after the logged length: preallocated extents there,
+//! even old ones, are therefore logged with the file's first log.
 //!
 //! Checksums come from the ordered extent if that is in flight, else from the checksum tree.
 
@@ -29,7 +29,7 @@ fn key_of(inode: &Inode, offset: u64) -> Key {
     Key::new(inode.objectid, kind::EXTENT_DATA, offset)
 }
 
-/// Logs what changed in a file of `size` bytes.
+/// Logs the changes of a file of `size` bytes.
 pub(super) fn write(
     w: &mut Writer<'_>,
     inode: &Arc<Inode>,
@@ -44,7 +44,7 @@ pub(super) fn write(
             put(w, inode, &map, map.generation(w.h.transid()))?;
         }
     }
-    // Holes were logged up to the length only: what the file grew by since is missing.
+    // Holes were logged up to the length only: holes in the growth since then are missing.
     let grown = logged.full && size > logged.size;
     let had = if grown { logged.size } else { u64::MAX };
     // Taken only now, and put into the log without a way back: an error breaks the whole log.
@@ -58,7 +58,7 @@ pub(super) fn write(
 /// Checksums of neighbouring sectors, one after another: address of the first sector, checksums.
 type Run = (u64, Vec<u8>);
 
-/// Logs a map, all but its checksums, which are added to `sums`.
+/// Logs a map without its checksums, which are added to `sums`.
 fn one(
     w: &mut Writer<'_>,
     inode: &Arc<Inode>,
@@ -247,8 +247,8 @@ fn checksums(w: &Writer<'_>, inode: &Inode, modified: &ModifiedMap) -> Result<Ve
     Ok(vec![(start, sums)])
 }
 
-/// Puts checksums into the log. Those of neighbouring extents go together: what many loggers do
-/// one after another is done once for all of a file.
+/// Puts checksums into the log. Checksums of neighbouring extents go together: the log tree is
+/// changed once per file instead of once per extent.
 fn put_checksums(w: &mut Writer<'_>, mut sums: Vec<Run>) -> Result<()> {
     let size = w.store.checksum.size();
     let sector = u64::from(w.store.sectorsize);

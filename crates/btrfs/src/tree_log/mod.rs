@@ -1,4 +1,4 @@
-//! The tree log: what an fsync makes durable without a commit.
+//! The tree log: an fsync makes files durable without a commit.
 //!
 //! # How it works
 //! An fsync of an inode goes through these steps. A module in parentheses has the details.
@@ -13,21 +13,21 @@
 //!  commit     the log is made durable, with what other callers logged meanwhile (commit)
 //! ```
 //!
-//! The log of T builds on T-1, which may still be on its way to disk. Everything up to the blocks
-//! of the log is done meanwhile; only its superblock waits for that of T-1.
+//! The log of T builds on T-1, which may still be in flight to disk. The log's blocks are written
+//! meanwhile; only its superblock waits for T-1's.
 //!
-//! What makes it cheap:
+//! Why it is cheap:
 //! - A subvolume has one log tree per transaction. A log root tree names them all, and the
-//!   superblock names that. The transaction records what the log has of an inode, so only changes
-//!   are logged again, also after the inode left memory and came back.
+//!   superblock names that. The transaction records the logged items of an inode, so only changes
+//!   are logged again, also after the inode was evicted and loaded again.
 //! - An unlink or rename of a logged name logs nothing. It records the directory and the inode as
 //!   *pending* ([`pending`]). The next fsync that concerns them logs their names as they are then,
 //!   together with its own work. A directory is never logged because one of its names changed.
 //!
 //! Trouble cases:
-//! - What a log cannot express, or an error: the transaction is committed instead, and [`CommitReason`]
-//!   counts why. An error half-way breaks the log for the rest of the transaction; what is durable
-//!   of it by then stays right.
+//! - If a log cannot express a change, or after an error, the transaction is committed instead, and
+//!   [`CommitReason`] counts why. An error half-way breaks the log for the rest of the transaction; its
+//!   durable part stays right.
 //! - The inode changed only in T-1, which is being written: the fsync waits for that commit.
 //! - The inode has no name any more: the removal of its last names is logged. If no power cut could
 //!   show a name of it, nothing is.
@@ -68,13 +68,13 @@ const ITEMS: u64 = 8;
 
 /// The outcome of an fsync.
 pub(crate) enum Outcome {
-    /// Nothing had changed.
+    /// The inode had not changed.
     Empty,
     /// The log is durable.
     Logged,
-    /// The transaction has to be committed.
+    /// The transaction must be committed.
     Commit(CommitReason),
-    /// The commit of this transaction has to be waited for; it is under way.
+    /// The commit of this transaction is in progress and must be waited for.
     Await(u64),
 }
 
@@ -163,7 +163,7 @@ fn write_back(files: &Arc<Files>, inode: &Arc<Inode>) -> Result<()> {
     let wait = if files.options.log_policy().fast_wait() {
         Wait::Io
     } else {
-        // Only what is written back is in flight and can be counted.
+        // Only data that is written back is in flight and can be counted.
         data::flush(files, inode, 0..u64::MAX, Wait::Io)?;
         let waited = inode.data.ordered().len() as u64;
         Counters::add(&files.counters.log.waited, waited);
@@ -205,7 +205,7 @@ fn may_come_back(h: &Handle, log: Option<&SubvolumeLog>, inode: &Inode) -> bool 
     names.map_or(true, |names| !names.is_empty())
 }
 
-/// Why an inode is not logged in the handle's transaction.
+/// The reason why an inode is not logged in the handle's transaction.
 fn refuse(h: &Handle, inode: &Inode) -> Option<Outcome> {
     let (transid, names_in, linked) = {
         let state = inode.state.lock();
@@ -227,7 +227,7 @@ fn refuse(h: &Handle, inode: &Inode) -> Option<Outcome> {
     TransactionLog::of(h.trans()).broken().map(Outcome::Commit)
 }
 
-/// The log that has all of an inode as it is, if nothing that belongs to it has to be added.
+/// The log that has all of the current inode, if no pending inode of its group must be added.
 fn is_logged(h: &Handle, log: &SubvolumeLog, inode: &Inode, groups: bool) -> Option<u64> {
     let found = log.find(inode.objectid)?;
     let logged = *found.logged.lock();
@@ -304,8 +304,8 @@ impl NameLog for LoggedNames {
     }
 }
 
-/// A name of `inode` in `dir` was removed in the handle's transaction. Records as pending what the
-/// log has of the two. Expects both `io` locks exclusively.
+/// A name of `inode` in `dir` was removed in the handle's transaction. Records the two as pending,
+/// each if the log has it. Expects both `io` locks exclusively.
 fn name_removed(h: &mut Handle, dir: &Arc<Inode>, inode: &Arc<Inode>) {
     let trans = h.trans().clone();
     let Some(log) = TransactionLog::of(&trans).find(dir.root.id()) else {
@@ -337,8 +337,8 @@ fn name_removed(h: &mut Handle, dir: &Arc<Inode>, inode: &Arc<Inode>) {
     }
 }
 
-/// Logs all that changed in a directory in this transaction: what a rename did before single
-/// names could be logged.
+/// Logs all changes of a directory in this transaction, as for a rename without single names in the
+/// log.
 fn log_whole(h: &mut Handle, log: &Arc<SubvolumeLog>, dir: &Arc<Inode>) -> Result<()> {
     let store = h.store().clone();
     let trans = h.trans().clone();

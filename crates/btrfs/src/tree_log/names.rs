@@ -15,7 +15,7 @@ pub(super) struct NameRef {
     pub(super) index: u64,
     /// Name.
     pub(super) name: Vec<u8>,
-    /// It stands in an extended ref.
+    /// It is in an extended ref.
     pub(super) extended: bool,
 }
 
@@ -105,7 +105,7 @@ pub(super) fn committed_item(store: &Store, root: &Root, key: &Key) -> Result<Op
     Ok(found)
 }
 
-/// What an entry led to at the last commit.
+/// The target of an entry at the last commit.
 pub(super) fn committed_by_name(
     store: &Store,
     root: &Root,
@@ -119,7 +119,7 @@ pub(super) fn committed_by_name(
     }
 }
 
-/// What an entry leads to now.
+/// The current target of an entry.
 pub(super) fn current_by_name(
     store: &Store,
     root: &Root,
@@ -147,7 +147,7 @@ fn location_of(root: &Root, key: Key, item: &[u8], name: &[u8]) -> Result<Option
     Ok(None)
 }
 
-/// What the entry at an index led to at the last commit.
+/// The target of the entry at an index at the last commit.
 pub(super) fn committed_at(
     store: &Store,
     root: &Root,
@@ -158,7 +158,7 @@ pub(super) fn committed_at(
     Ok(entry.map(|(location, _)| location))
 }
 
-/// As [`committed_at`], with the name.
+/// Like [`committed_at`], with the name.
 pub(super) fn committed_entry(
     store: &Store,
     root: &Root,
@@ -172,7 +172,7 @@ pub(super) fn committed_entry(
     }
 }
 
-/// The entry that a log has at an index: what it leads to, and its name.
+/// The entry that a log has at an index: its target and its name.
 pub(super) fn logged_entry(
     store: &Store,
     log: &Root,

@@ -1,9 +1,9 @@
 //! Pending inodes: the log has names of them, or entries, that changed since.
 //!
 //! # How it works
-//! An unlink or rename records the directory and the inode as pending, each if the log has what
-//! changed, and *ties* the two: both must be logged by the same log commit. A link records the
-//! inode, if the log has it. An fsync that is alone logs all that is pending in the subvolume. So it
+//! An unlink or rename records the directory and the inode as pending, each if the log has the
+//! changed name, and *ties* the two: both must be logged by the same log commit. A link records the
+//! inode, if the log has it. An fsync that is alone logs all pending inodes of the subvolume. So it
 //! makes renames of other callers durable too, as any fsync of the kernel does.
 //!
 //! For that it needs the `io` locks of inodes that other callers work with. So while other fsyncs
@@ -18,9 +18,9 @@ use std::sync::Arc;
 
 use crate::inode::Inode;
 
-/// What is pending in a subvolume's log.
+/// The pending inodes of a subvolume's log.
 pub(super) struct Pending<T = Arc<Inode>> {
-    /// By number: inodes whose names, or directories whose entries, are to be brought up to date.
+    /// By number: inodes whose names, or directories whose entries, must be updated.
     inodes: BTreeMap<u64, T>,
     /// By number: the inodes that an inode is tied to.
     ties: HashMap<u64, BTreeSet<u64>>,
@@ -36,12 +36,12 @@ impl<T> Default for Pending<T> {
 }
 
 impl<T: Clone> Pending<T> {
-    /// An inode is to be brought up to date.
+    /// Marks an inode for an update.
     pub(super) fn add(&mut self, objectid: u64, inode: T) {
         self.inodes.insert(objectid, inode);
     }
 
-    /// Ties a directory and an inode that lost a name in it, one of which is pending.
+    /// Ties a directory and an inode that lost a name in it, of which one is pending.
     pub(super) fn tie(&mut self, dir: u64, inode: u64) {
         self.ties.entry(dir).or_default().insert(inode);
         self.ties.entry(inode).or_default().insert(dir);
@@ -52,7 +52,7 @@ impl<T: Clone> Pending<T> {
         !self.group(objectid, &mut HashSet::new()).is_empty()
     }
 
-    /// What is pending of the group of an inode, but for those in `seen`; adds all of them.
+    /// The pending inodes of an inode's group, except those in `seen`; adds all of them.
     pub(super) fn group(&self, objectid: u64, seen: &mut HashSet<u64>) -> Vec<(u64, T)> {
         let mut found = Vec::new();
         let mut queue = vec![objectid];
@@ -70,7 +70,7 @@ impl<T: Clone> Pending<T> {
         found
     }
 
-    /// All that is pending.
+    /// All pending inodes.
     pub(super) fn all(&self) -> Vec<(u64, T)> {
         let all = self.inodes.iter();
         all.map(|(number, inode)| (*number, inode.clone()))
@@ -158,7 +158,7 @@ mod tests {
     fn what_is_up_to_date_ties_nothing() {
         let mut pending = pending([1, 11, 2], &[(1, 11), (1, 12), (2, 12)]);
         pending.done(1);
-        // Of 11 it is not said yet where it is; 12 leads to 1 no more.
+        // The place of 11 is still unlogged; 12 no longer leads to 1.
         assert_eq!(numbers(&pending, 1), [11]);
         assert_eq!(numbers(&pending, 12), [2]);
         pending.done(11);

@@ -1,30 +1,29 @@
-//! What an fsync has to log, decided before anything is.
+//! The plan of an fsync: all items to log, decided before the first is written.
 //!
 //! # How it works
-//! Logging an inode's names can make others necessary. Names as they are now are compared with
-//! those of the last commit, because a replay starts from there:
+//! Logging an inode's names can require more. Current names are compared with the names at the last
+//! commit, because a replay starts from there:
 //!
-//! - A *new* name needs the directories above it that are new or were moved in this transaction,
-//!   and, if the last commit has another inode under that name or index, that inode's new name:
-//!   replay takes the old one away.
+//! - A *new* name needs the directories above it that are new or were moved in this transaction. If
+//!   the last commit has another inode under that name or index, it also needs that inode's new
+//!   name, because replay removes the old one.
 //! - A *lost* name is deleted by replay if the inode has another one in that directory; else the
 //!   directory is logged as existing, with a range item over the one index.
-//! - A name that was lost may have a new owner, by a rename over it: he needs his names logged.
-//! - A name that only the log has, and has no more, leaves the entry that it displaced in the
-//!   last commit: that one is deleted as if its directory had lost it now.
-//! - The names of a file of the last commit changed, and it is the target of the fsync: then all
-//!   that changed in the directories of these names is logged, up to a limit, when no other fsync
-//!   is under way. Replay does not need this. Linux does it, also for files only and not for new
-//!   ones.
-//! - An entry that a directory lost (of those logged in full) is deleted by replay; the inode
-//!   behind it, if it lives on elsewhere, needs its names logged, or it would be lost.
+//! - If a rename gave the lost name to another inode, that inode's names are logged too.
+//! - If a logged name was removed again, replay must also delete the committed entry that it had
+//!   displaced.
+//! - If a committed file was renamed or linked in this transaction, its fsync also logs other
+//!   changes in those directories, as Linux does: at most 64 names, and only while no other fsync
+//!   runs. Replay does not need this.
+//! - Replay deletes an entry that a directory lost (if the directory is logged in full). If the
+//!   entry's inode has other names, they are logged, because the inode would be lost otherwise.
 //!
-//! Every inode that is touched by any of this brings what is [pending](super::pending) of its
+//! Every inode that is touched by any of this brings the [pending](super::pending) inodes of its
 //! group.
 //!
-//! All these inodes must keep their names meanwhile, so their `io` locks are needed, and locks
-//! of inodes are taken in one order. The plan is therefore made again and again, each time with
-//! the locks that the last time found missing, until none is. What a log cannot say ends in a
+//! All these inodes must keep their names until they are logged, so their `io` locks are needed,
+//! and locks of inodes are taken in one order. The plan is therefore repeated with the locks that
+//! the last attempt lacked, until none is missing. A change that a log cannot express ends in a
 //! [`CommitReason`].
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
@@ -43,19 +42,19 @@ use crate::namespace::dir;
 use crate::tree::Root;
 use crate::{Error, Result};
 
-/// Most names of a directory that are logged beside those of the inode of the fsync.
+/// Most names of a directory that are logged in addition to the names of the fsync's inode.
 const MOST_NEIGHBOURS: usize = 64;
 
 /// Inodes whose `io` locks are held, by number.
 pub(super) type Locked = BTreeMap<u64, Arc<Inode>>;
 
-/// Why there is no plan.
+/// Reasons why there is no plan.
 pub(super) enum Refusal {
     /// Lock these too, and plan again.
     Lock(Vec<Arc<Inode>>),
     /// Commit the transaction.
     Commit(CommitReason),
-    /// Something cannot be read.
+    /// A block cannot be read.
     Failed(Error),
 }
 
@@ -79,11 +78,11 @@ pub(super) struct Step {
     pub(super) full: bool,
     /// Entries to log, by index.
     pub(super) entries: BTreeSet<u64>,
-    /// Entries that are gone, by index; true if the last commit has them.
+    /// Removed entries by index; true if the last commit has them.
     pub(super) removed: BTreeMap<u64, bool>,
 }
 
-/// What to log.
+/// The items to log.
 #[derive(Default)]
 pub(super) struct LogPlan {
     /// Inodes whose locks are held.
@@ -118,15 +117,15 @@ pub(super) struct Planner<'a> {
     target: u64,
     queue: Vec<u64>,
     missing: Vec<Arc<Inode>>,
-    /// Of pending inodes only those are wanted that belong together with one that is logged.
+    /// Only pending inodes that are tied to a logged one are wanted.
     groups: bool,
-    /// Those of whose groups all that is pending was found.
+    /// Inodes whose groups' pending inodes were all found.
     touched: HashSet<u64>,
 }
 
 impl<'a> Planner<'a> {
-    /// For a log of `root` in transaction `transid`, of which the caller holds a handle; with all
-    /// that is pending, or that of its `groups` only.
+    /// A plan for a log of `root` in transaction `transid`, of which the caller holds a handle;
+    /// with all pending inodes, or only its `groups`.
     pub(super) fn new(
         files: &'a Arc<Files>,
         root: &'a Arc<Root>,
@@ -176,8 +175,7 @@ impl<'a> Planner<'a> {
         found.map_or_else(Logged::default, |inode| *inode.logged.lock())
     }
 
-    /// The plan says something that depends on this inode: what is pending of its group is to be
-    /// logged too.
+    /// The plan depends on this inode: the pending inodes of its group are logged too.
     fn touch(&mut self, objectid: u64) {
         let Some(log) = &self.log else {
             return;
@@ -298,8 +296,8 @@ impl<'a> Planner<'a> {
         Ok(())
     }
 
-    /// What else changed in the directories of the names that the target of the fsync has or had.
-    /// No reader of a log needs it. Linux makes it durable, and programs came to rely on that.
+    /// Other changes in the directories of the names that the target of the fsync has or had. No
+    /// reader of a log needs them. Linux makes them durable, and programs rely on that.
     fn neighbours<'n>(&mut self, names: impl Iterator<Item = &'n NameRef>) -> Result<(), Refusal> {
         if self.groups {
             return Ok(());
@@ -337,8 +335,8 @@ impl<'a> Planner<'a> {
         }
     }
 
-    /// Names that leave the log: replay took each from what had it at the last commit, and that
-    /// must not come back.
+    /// Names that leave the log: replay took each from its owner at the last commit, whose name
+    /// must not return.
     fn leaving(&mut self, inode: &Inode, now: &[NameRef]) -> Result<(), Refusal> {
         let Some(log) = self.log.clone() else {
             return Ok(());
@@ -406,7 +404,7 @@ impl<'a> Planner<'a> {
         self.plan.steps.contains_key(&objectid)
     }
 
-    /// Replay takes a name away from what had it at the last commit.
+    /// Replay takes a name from its owner at the last commit.
     fn displaced(&mut self, inode: &Inode, location: &Key) -> Result<(), Refusal> {
         if location.kind != kind::INODE_ITEM {
             return Err(CommitReason::SubvolumeName.into());
@@ -426,7 +424,7 @@ impl<'a> Planner<'a> {
         }
     }
 
-    /// An inode that replay may remove: what the last commit has in it would go with it.
+    /// An inode that replay may remove, with everything in it at the last commit.
     fn gone(&self, objectid: u64) -> Result<(), Refusal> {
         if names::had_entries(self.files, self.root, objectid)? {
             return Err(CommitReason::ReplacedDirectory.into());
@@ -434,7 +432,7 @@ impl<'a> Planner<'a> {
         Ok(())
     }
 
-    /// The entries of a directory that is, or is to be, logged in full.
+    /// The entries of a directory that is, or will be, logged in full.
     fn directory(&mut self, dir: &Arc<Inode>, full: bool) -> Result<(), Refusal> {
         let whole = !self.files.options.log_policy().single_names();
         let changes: Changes = dir.dir.changes(self.transid, whole);
@@ -485,11 +483,11 @@ impl<'a> Planner<'a> {
         let now = names::current(self.files, self.root, inode.objectid)?;
         let elsewhere = now.iter().any(|name| name.parent != dir.objectid);
         if elsewhere || inode.kind == FileKind::Directory {
-            // A directory with only its entry logged: Linux 6.18 cannot replay that if the
-            // directory's first item is that of a leaf.
+            // A directory with only its entry logged: Linux 6.18 cannot replay it if the
+            // directory's first item is the first of a leaf.
             self.want_new(&inode);
         } else if !full {
-            // Its new entry alone says it: the inode is one of the last commit.
+            // Its new entry is enough: the last commit has the inode.
             for name in now {
                 let known = names::committed_at(self.files, self.root, dir.objectid, name.index)?;
                 if known.is_none() {
@@ -535,7 +533,7 @@ impl<'a> Planner<'a> {
             let now = names::current(files, self.root, child.objectid)?;
             let before = names::committed(files, self.root, child.objectid)?;
             let elsewhere = |name: &NameRef| name.parent != dir.objectid;
-            // Names that the log has already are all that it has.
+            // The log has no more of it than its names.
             let stale = self.logged(child.objectid).exists;
             if stale || now.iter().chain(&before).any(elsewhere) {
                 self.want_new(&child);
@@ -549,8 +547,8 @@ impl<'a> Planner<'a> {
         }
     }
 
-    /// An inode made in this transaction has to exist for its entry to count. What is in a new
-    /// directory is new too, and goes with it.
+    /// An inode made in this transaction has to exist for its entry to count. Files in a new
+    /// directory are new too, and are logged with it.
     fn new_child(&mut self, child: &Arc<Inode>) {
         let logged = self.logged(child.objectid);
         let version = child.state.lock().names_version;

@@ -1,5 +1,5 @@
-//! The log trees of a transaction, the threads that change them and the fsyncs under way, and
-//! which log is durable.
+//! The log trees of a transaction, the threads that change them, the fsyncs in progress, and the
+//! durable log.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -25,12 +25,12 @@ pub(crate) struct TransactionLog {
     /// Held while a log tree is created.
     creating: RankedMutex<()>,
     pub(super) state: RankedMutex<LogState>,
-    /// As in the state, for threads that are woken because of it.
+    /// Copy of the number in the state, for threads that are woken because of it.
     durable: AtomicU64,
     pub(super) signals: Signals,
 }
 
-/// What changes under the lock of a [`TransactionLog`].
+/// State under the lock of a [`TransactionLog`].
 #[derive(Debug)]
 pub(super) struct LogState {
     /// The log root tree.
@@ -51,8 +51,8 @@ pub(super) struct LogState {
     pub(super) broken: Option<CommitReason>,
 }
 
-/// What threads wait for. Each event wakes only the threads that it concerns: of many that wait,
-/// only one can go on with the next log.
+/// The events of a log. Each wakes only the threads that it concerns: if many wait, only one can
+/// continue with the next log.
 #[derive(Debug, Default)]
 pub(super) struct Signals {
     /// No thread collects any more.
@@ -61,13 +61,13 @@ pub(super) struct Signals {
     pub(super) quiet: Condvar,
     /// Blocks of a log are on their way.
     pub(super) written: Condvar,
-    /// A log is durable, or the one that is being filled may be collected. By number, of which few
-    /// are waited for at once.
+    /// A log is durable, or the filling one may be collected. By number modulo 4; few are waited
+    /// for at once.
     durable: [EventCount; 4],
 }
 
 impl Signals {
-    /// Of log `number`.
+    /// The event of log `number`.
     pub(super) fn of(&self, number: u64) -> &EventCount {
         let [a, b, c, d] = &self.durable;
         match number % 4 {
@@ -166,12 +166,12 @@ impl TransactionLog {
         self.signals.of(filling).notify_one();
     }
 
-    /// Why no log of this transaction will do, if that is so.
+    /// The reason why the log of this transaction is broken, if it is.
     pub(super) fn broken(&self) -> Option<CommitReason> {
         self.state.lock().broken
     }
 
-    /// Nothing logged in this transaction counts any more.
+    /// Marks the log of this transaction as broken.
     pub(super) fn set_broken(&self, cause: CommitReason) {
         let mut state = self.state.lock();
         state.broken.get_or_insert(cause);
@@ -244,30 +244,30 @@ impl SubvolumeLog {
         Key::new(objectid::TREE_LOG, kind::ROOT_ITEM, self.subvolume)
     }
 
-    /// Its item in the log root tree.
+    /// Item in the log root tree.
     pub(super) fn item(&self, transid: u64) -> RootItem {
         self.tree.update_item(transid)
     }
 
-    /// What was logged of an inode, made if need be. It outlives the inode in memory, so that
-    /// one that was evicted and loaded again still counts as logged.
+    /// The log record of an inode, made if there is none. It outlives the inode in memory, so an
+    /// inode that was evicted and loaded again still counts as logged.
     pub(super) fn inode(&self, objectid: u64) -> Arc<InodeLog> {
         let mut inodes = self.inodes.lock();
         inodes.entry(objectid).or_default().clone()
     }
 
-    /// What was logged of an inode, if anything was.
+    /// The log record of an inode, if there is one.
     pub(super) fn find(&self, objectid: u64) -> Option<Arc<InodeLog>> {
         self.inodes.lock().get(&objectid).cloned()
     }
 
-    /// What is pending.
+    /// The pending inodes.
     pub(super) fn pending(&self) -> RankedMutexGuard<'_, Pending> {
         self.pending.lock()
     }
 }
 
-/// What the log of this transaction has of an inode.
+/// Contents of this transaction's log for an inode.
 #[derive(Debug)]
 pub(super) struct InodeLog {
     pub(super) logged: RankedMutex<Logged>,
@@ -281,10 +281,10 @@ impl Default for InodeLog {
     }
 }
 
-/// How much of an inode the log has.
+/// The part of an inode in the log.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Logged {
-    /// Its item is there, and its names as of `names`.
+    /// The item is there, and the names as of `names`.
     pub(super) exists: bool,
     /// All of it is there, as of `sequence`.
     pub(super) full: bool,
@@ -302,11 +302,11 @@ pub(super) struct Logged {
     pub(super) number: u64,
 }
 
-/// The fsyncs under way in a mount.
+/// The fsyncs in progress in a mount.
 #[derive(Debug, Default)]
 pub(crate) struct Fsyncs(AtomicUsize);
 
-/// One of them, until it is dropped.
+/// An fsync in progress, until it is dropped.
 #[derive(Debug)]
 pub(crate) struct UnderWay<'a>(&'a Fsyncs);
 
@@ -317,7 +317,7 @@ impl Fsyncs {
         UnderWay(self)
     }
 
-    /// How many there are.
+    /// Number of fsyncs in progress.
     pub(super) fn under_way(&self) -> usize {
         self.0.load(Ordering::Relaxed)
     }

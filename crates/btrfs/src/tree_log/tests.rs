@@ -1,4 +1,4 @@
-//! What a log waits for, and what it has: proofs with devices that hold or fail chosen requests.
+//! Waits and contents of a log: proofs with devices that hold or fail chosen requests.
 
 use std::sync::Arc;
 use std::thread;
@@ -21,7 +21,7 @@ use crate::{Btrfs, Groups, LogPolicy, Options, Result};
 type Recorded = RecordDevice<MemoryDevice>;
 type Gate = Arc<GateDevice<Recorded>>;
 
-/// Where the first superblock stands.
+/// Offset of the first superblock.
 const SUPER: u64 = 64 << 10;
 
 fn formatted() -> MemoryDevice {
@@ -102,7 +102,7 @@ fn until(condition: impl Fn() -> bool) {
     }
 }
 
-/// Every image that a power cut may leave from `from` on mounts, and has what `must` says.
+/// Every image that a power cut may leave from `from` on mounts and passes `must`.
 fn every_cut(gate: &Gate, base: &MemoryDevice, must: impl Fn(&Btrfs, &[String])) {
     let log = gate.inner().log();
     let mut replayer = Replayer::new(&log, base);
@@ -310,7 +310,7 @@ fn renames_touch_single_names() {
             fs.rename(fs.root(), &name(nth), fs.root(), &to, RenameMode::Replace)
                 .unwrap();
         }
-        // One range for all that is gone, as they stood side by side.
+        // One range for all removed entries, because they were contiguous.
         fs.fsync(fs.root(), SyncKind::All).unwrap();
         assert_eq!(items(&fs, 256, kind::DIR_LOG_INDEX).len(), 1);
         assert_eq!(items(&fs, 256, kind::DIR_INDEX).len(), 101);
@@ -444,7 +444,7 @@ fn fsyncs_that_come_meanwhile_share_the_next_log() {
         for ino in &files[2..] {
             scope.spawn(fsync(*ino));
         }
-        // Two logs are under way; the four others have logged into the third.
+        // Two logs are in progress; the four others have logged into the third.
         let log = log_of(&fs);
         let third = |ino: &Ino| {
             let found = log.find(ino.0);
@@ -475,7 +475,7 @@ fn many_that_fsync_share_one_log_after_another() {
     for ino in &files {
         write(&fs, *ino, &[5; 9000]);
     }
-    // All of them are under way before the first has written its data.
+    // All of them are in progress before the first has written its data.
     let is_data = |request: &Request<'_>| {
         let bytes = request.bytes.unwrap_or_default();
         request.kind == RequestKind::Write && bytes.iter().take(64).eq([5; 64].iter())
@@ -490,7 +490,7 @@ fn many_that_fsync_share_one_log_after_another() {
             });
         }
         gate.wait_held(files.len());
-        // No new predicate for those that are held: they go on one by one.
+        // No new predicate for those that are held: they continue one by one.
         gate.hold_if(|request| request.kind == RequestKind::Flush);
         let first = gate.held()[0].ticket;
         assert!(gate.release(first));

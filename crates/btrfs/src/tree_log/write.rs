@@ -1,12 +1,12 @@
 //! Writing a plan into the log: inode items, names and attributes.
 //!
-//! A log is read by replay only as a whole, so the order of the items does not matter. What the
-//! log has of an inode is replaced, never added to, where two versions would contradict each
-//! other: names, attributes, extents.
+//! Replay reads a log as a whole, so the order of the items does not matter. Logged items of an
+//! inode are replaced, never added to, where two versions would contradict each other: names,
+//! attributes, extents.
 //!
-//! A new entry of a directory is its index item. One that is gone is an index within a range item:
-//! replay deletes every entry of a logged range that is not in the log. A range covers only entries
-//! that are gone, so that nothing else of the directory has to be logged for it.
+//! A new entry of a directory is its index item. A removed entry is an index within a range item:
+//! replay deletes every entry of a logged range that is not in the log. A range covers only removed
+//! entries, so no other entry of the directory has to be logged for it.
 
 use std::sync::Arc;
 
@@ -56,7 +56,7 @@ impl Writer<'_> {
             logged.removed = false;
         } else {
             if logged.exists {
-                // Nothing may lead to it any more; what else the log has of it does no harm.
+                // No name may lead to it any more; other logged items of it do no harm.
                 self.names(&step.inode, &mut logged)?;
             }
             logged.names = step.inode.state.lock().names_version;
@@ -98,7 +98,7 @@ impl Writer<'_> {
         self.xattrs(inode, logged)
     }
 
-    /// The item that says only that an inode exists.
+    /// The item that only states that an inode exists.
     fn exists_item(&self, inode: &Inode) -> Result<InodeItem> {
         let key = item_key(inode);
         let before = names::committed_item(&self.store, &inode.root, &key)?;
@@ -120,14 +120,14 @@ impl Writer<'_> {
         Ok(item)
     }
 
-    /// Logs all of an inode but the entries of a directory.
+    /// Logs all of an inode except the entries of a directory.
     fn full(&mut self, inode: &Arc<Inode>, logged: &mut Logged) -> Result<()> {
         let (mut item, sequence, size) = {
             let mut state = inode.state.lock();
             let mut item = state.to_item();
             item.size = state.size.into();
-            // A commit takes the place of this log, and must not show less: all data is on disk,
-            // and what the tree lacks of it is pinned to the same transaction.
+            // A commit replaces this log, and must not show less: all data is on disk, and data
+            // that the tree lacks is pinned to the same transaction.
             state.disk_size = state.disk_size.max(state.size);
             (item, state.sequence, state.size)
         };

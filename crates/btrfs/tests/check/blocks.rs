@@ -110,7 +110,7 @@ pub const CASES: &[Case] = &[
         &["BlockCopiesDiffer"],
     ),
     (|e| destroy(e, some_leaf(e)), &["BlockBad"]),
-    // What follows from a hole alone is not reported, whatever tree it is in.
+    // Findings that follow from a hole alone are not reported, in any tree.
     (
         |e| destroy(e, e.blocks(objectid::EXTENT_TREE)[1]),
         &["BlockBad"],

@@ -1,5 +1,5 @@
-//! Changes an image item by item and keeps its checksums right: for planting what a check is to
-//! find. Nothing else is kept right; that is the point.
+//! Changes an image item by item and keeps its checksums right, to plant a finding. It deliberately
+//! keeps nothing else consistent.
 
 use std::collections::BTreeMap;
 use std::sync::OnceLock;
@@ -214,7 +214,7 @@ impl Editor {
         Block::new(&self.block(at)).unwrap().item_key(slot) == Ok(*key)
     }
 
-    /// Makes the keys in the nodes above those of the blocks below.
+    /// Sets the keys in the nodes above to the first keys of the blocks below.
     fn fix_keys(&self, path: &Path) {
         for level in (1..path.len()).rev() {
             let first = Block::new(&self.block(path[level].0))

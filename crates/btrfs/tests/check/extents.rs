@@ -211,7 +211,7 @@ pub const CASES: &[Case] = &[
     ),
 ];
 
-/// Item of a data extent with so many refs, all inline.
+/// Item of a data extent with this many refs, all inline.
 fn data_extent(e: &Editor, refs: usize) -> (Key, Vec<u8>) {
     e.find(EXTENTS, |key, data| {
         let item = ExtentItemRef::parse(key.kind, data);
@@ -286,7 +286,7 @@ fn on_second_super(e: &Editor) -> u64 {
         .expect("no chunk on the second superblock in the fixture")
 }
 
-/// A free range of a group: behind its last extent.
+/// A free range of a group: after its last extent.
 fn free_after(e: &Editor, start: u64, end: u64) -> u64 {
     let items = e.items(EXTENTS);
     let inside = items

@@ -1,5 +1,5 @@
-//! Fields that no reader needs, of superblock, devices, file extents, blocks and root items; what
-//! `btrfs check` finds wrong with them.
+//! Fields that no reader needs, of superblock, devices, file extents, blocks and root items, and
+//! the findings of `btrfs check` about them.
 
 use sapwood_block::Device;
 use sapwood_btrfs::check::{Finding, check};
@@ -50,7 +50,7 @@ pub const CASES: &[Case] = &[
         },
         &["RootOffset"],
     ),
-    // Names in the tree of relocated data are compared as those of a subvolume.
+    // Names in the tree of relocated data are compared like a subvolume's.
     (
         |e| {
             let entry = DirItemRef {
@@ -94,7 +94,7 @@ pub const CASES: &[Case] = &[
         },
         &["ChecksumUnwritten"],
     ),
-    // Compressed data has checksums whatever the inode says.
+    // Compressed data has checksums whatever the inode's flags are.
     (
         |e| {
             let unsummed = InodeFlags::NODATASUM | InodeFlags::NODATACOW;

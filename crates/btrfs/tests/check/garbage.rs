@@ -1,4 +1,4 @@
-//! Whatever the image says, a check ends, and without a panic.
+//! A check of any image ends, and without a panic.
 
 use sapwood_block::{Device, MemoryDevice};
 use sapwood_btrfs::check::{CheckOptions, check};
@@ -6,7 +6,7 @@ use sapwood_btrfs_format::objectid;
 
 use super::editor::Editor;
 
-/// SplitMix64: small, and the seed says all.
+/// SplitMix64: small, and determined by its seed.
 struct Random(u64);
 
 impl Random {

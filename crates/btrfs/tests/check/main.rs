@@ -1,5 +1,5 @@
-//! Plants every finding of `check` in an image that the kernel made, and sees that exactly what
-//! follows from it is found.
+//! Plants every finding of `check` in an image that the kernel made, and checks that exactly its
+//! consequences are found.
 
 #![allow(clippy::unwrap_used, unreachable_pub)]
 
@@ -18,8 +18,8 @@ use editor::Editor;
 use sapwood_block::Device;
 use sapwood_btrfs::check::{CheckOptions, CheckReport, Finding, check};
 
-/// Something planted: its name, what does it, and the codes of all findings that it makes, of
-/// which the first is the one that the case is about.
+/// A planted defect: its name, the function that plants it, and the codes of all findings that it
+/// causes. The first code is the subject of the case.
 pub type Case = (fn(&mut Editor), &'static [&'static str]);
 
 /// All cases.

@@ -12,7 +12,7 @@ use super::editor::Editor;
 pub const FAR: u64 = 1 << 40;
 const MIB: u64 = 1 << 20;
 
-/// What of a new chunk is left out or made different.
+/// The part of a new chunk that is left out or made different.
 #[derive(Clone, Copy, PartialEq)]
 enum But {
     Nothing,

@@ -1,4 +1,4 @@
-//! Files with random operations, and what they should hold.
+//! Files with random operations, and their expected content.
 #![allow(dead_code, clippy::unwrap_used, unreachable_pub)]
 
 use std::fs;
@@ -52,14 +52,14 @@ impl Random {
     }
 }
 
-/// Some files of a mount and what they should hold.
+/// Some files of a mount and their expected content.
 pub struct Files {
     prefix: String,
     pub files: Vec<(Ino, Vec<u8>)>,
     pub log: Vec<String>,
 }
 
-/// What is left to do after a step.
+/// The remaining action after a step.
 #[derive(PartialEq, Eq)]
 pub enum After {
     Nothing,
@@ -246,7 +246,7 @@ impl Files {
         found
     }
 
-    /// What the kernel sees in them.
+    /// The kernel's view of them.
     pub fn compare_with_kernel(&self, dir: &Path) {
         for (i, (_, model)) in self.files.iter().enumerate() {
             let bytes = fs::read(dir.join(self.name(i))).unwrap();

@@ -1,5 +1,5 @@
-//! Images whose bytes lie: every byte of the superblock, every byte of every tree block. An
-//! error or a mount that serves what is valid; no panic, no hang.
+//! Images whose bytes lie: every byte of the superblock, every byte of every tree block. An error,
+//! or a mount that serves the valid parts; no panic, no hang.
 //!
 //! A case that panics is named; so is one that takes longer than [`watch::LIMIT`], which ends the
 //! process, as there is no other way to end it.
@@ -17,7 +17,7 @@ use sapwood_hostile::image::{DEFAULT, GoodImage, MIXED, SUPER_OFFSET};
 use sapwood_testing::tour::Outcome;
 use watch::each;
 
-/// What becomes of a byte.
+/// The new value of a byte.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Change {
     Flip,
@@ -81,8 +81,8 @@ fn every_byte_of_the_superblock() {
         let device = image.device.snapshot();
         image.edit_super(&device, reseal, |bytes| change.apply(&mut bytes[at]));
         let mounted = look(device).is_some();
-        // This image has one superblock. Its checksum covers every byte but its own field, of
-        // which crc32c uses the first four.
+        // This image has one superblock. Its checksum covers every byte except its own field;
+        // crc32c uses the first four bytes of that.
         let free = reseal || (4..32).contains(&at);
         assert!(free || !mounted, "a bad checksum was taken");
         usize::from(mounted)
@@ -91,12 +91,12 @@ fn every_byte_of_the_superblock() {
     assert!(mounted > 3000, "{mounted}");
 }
 
-/// A change of each byte that says something in a tree block: block, byte, change.
+/// A change of each meaningful byte in a tree block: block, byte, change.
 fn block_changes(image: &GoodImage) -> Vec<(usize, usize, Change)> {
     let mut all = Vec::new();
     for (number, place) in image.blocks.iter().enumerate() {
         let good = image.block(place);
-        // What the checksum itself says is made right again.
+        // The checksum is made right again.
         for at in place.used.iter().cloned().flatten().filter(|at| *at >= 32) {
             let choice = (at as u64 + number as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 60;
             let change = match choice {

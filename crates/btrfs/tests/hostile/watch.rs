@@ -14,10 +14,10 @@ pub(crate) const LIMIT: Duration = Duration::from_secs(60);
 /// A case that runs, and since when.
 type Running = Arc<Mutex<Option<(String, Instant)>>>;
 
-/// Runs all cases and returns the sum of what they return.
+/// Runs all cases and returns the sum of their results.
 ///
 /// # Panics
-/// With the cases that panicked, or of which a thread of the mount panicked.
+/// The cases that panicked, or made a thread of the mount panic.
 pub(crate) fn each<C: Debug + Sync>(cases: Vec<C>, run: impl Fn(&C) -> usize + Sync) -> usize {
     let (next, sum, done) = (
         AtomicUsize::new(0),

@@ -24,12 +24,12 @@ pub fn formatted(size: u64) -> Arc<MemoryDevice> {
     Arc::new(device)
 }
 
-/// Mounts it without background threads, so that nothing happens but what the test does.
+/// Mounts it without background threads, so that only the test changes it.
 pub fn mount(device: Arc<dyn Device>) -> Btrfs {
     try_mount(device).unwrap()
 }
 
-/// As [`mount`], for images that may be refused.
+/// Mounts like [`mount`], for images that may be refused.
 pub fn try_mount(device: Arc<dyn Device>) -> Result<Btrfs, sapwood_btrfs::Error> {
     let options = Options {
         background: false,
@@ -38,7 +38,7 @@ pub fn try_mount(device: Arc<dyn Device>) -> Result<Btrfs, sapwood_btrfs::Error>
     Btrfs::open(vec![device], options)
 }
 
-/// What `btrfs check` says against it; left out, by the test's name, where it is not installed.
+/// The findings of `btrfs check`; left out, by the test's name, where it is not installed.
 pub fn judge(device: &MemoryDevice) -> Result<(), String> {
     if part_left_out("btrfs check", &[Need::Program("btrfs")]) {
         return Ok(());
@@ -50,7 +50,7 @@ pub fn judge(device: &MemoryDevice) -> Result<(), String> {
     process::run("btrfs", &["check", "--check-data-csum", &path]).map(drop)
 }
 
-/// Mounts, runs `work`, unmounts, and judges what is left.
+/// Mounts, runs `work`, unmounts, and judges the image.
 pub fn with_mounted(device: &Arc<MemoryDevice>, work: impl FnOnce(&Btrfs)) {
     let fs = mount(device.clone());
     work(&fs);
@@ -59,7 +59,7 @@ pub fn with_mounted(device: &Arc<MemoryDevice>, work: impl FnOnce(&Btrfs)) {
     judge(device).unwrap();
 }
 
-/// Shows what the engine logs, so that a failing test tells why.
+/// Shows the engine's log, so that a failing test shows why.
 pub fn show_log() {
     struct Stderr;
     impl log::Log for Stderr {

@@ -1,4 +1,4 @@
-//! Images with a log that the kernel wrote, and what it made of them.
+//! Images with a log that the kernel wrote, and the kernel's own recovery of each.
 #![allow(dead_code, clippy::unwrap_used, unreachable_pub)]
 
 use std::io::Read;
@@ -34,7 +34,7 @@ pub fn logs_in(dir: &Path) -> Vec<Log> {
     logs
 }
 
-/// Those that are kept with the tests.
+/// The images that are kept with the tests.
 pub fn fixtures() -> Vec<Log> {
     logs_in(&Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/logs"))
 }

@@ -1,4 +1,4 @@
-//! A small mounted file system whose power is cut: operations by path, and what is left.
+//! A small mounted file system whose power is cut: operations by path, and the state afterwards.
 #![allow(dead_code, clippy::unwrap_used, unreachable_pub)]
 
 use std::ops::ControlFlow;
@@ -19,7 +19,7 @@ pub struct Small {
     pub device: Arc<MemoryDevice>,
 }
 
-/// What a mount finds after a power cut.
+/// The state that a mount finds after a power cut.
 pub struct After(Small);
 
 impl std::ops::Deref for After {
@@ -43,7 +43,7 @@ impl Small {
         Self { fs, device }
     }
 
-    /// Mounts a device; `policy` is that of its log.
+    /// Mounts a device with `policy` for its log.
     pub fn open(device: Arc<dyn Device>, policy: LogPolicy) -> Btrfs {
         let options = Options {
             background: false,
@@ -53,12 +53,12 @@ impl Small {
         Btrfs::open(vec![device], options).unwrap()
     }
 
-    /// Cuts the power of a copy; mounts what is left, judges it before and after.
+    /// Cuts the power of a copy; mounts the result, judges it before and after.
     pub fn cut(&self) -> After {
         Self::after(self.device.snapshot())
     }
 
-    /// Mounts what a power cut left.
+    /// Mounts an image after a power cut.
     pub fn after(image: MemoryDevice) -> After {
         judge(&image).unwrap();
         let device = Arc::new(image);
@@ -89,7 +89,7 @@ impl Small {
         }
     }
 
-    /// Attributes of what a path leads to.
+    /// Attributes of the file at a path.
     pub fn attr(&self, path: &str) -> Attr {
         if path.is_empty() {
             return self.fs.getattr(self.fs.root()).unwrap();

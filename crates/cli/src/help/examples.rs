@@ -1,6 +1,6 @@
 //! Examples of each command, for its help and its man page.
 
-/// A command line, and what it does.
+/// A command line and its effect.
 pub(crate) type Example = (&'static str, &'static str);
 
 /// Examples by command; a subcommand follows its command after a space.
@@ -71,7 +71,7 @@ pub(super) const EXAMPLES: &[(&str, &[Example])] = &[
         "tree",
         &[(
             "sapwood tree disk.img:/home",
-            "a directory and all below it",
+            "everything below a directory",
         )],
     ),
     (
@@ -96,7 +96,7 @@ pub(super) const EXAMPLES: &[(&str, &[Example])] = &[
         &[
             (
                 "sapwood du -h -d 1 disk.img",
-                "what the top directories take",
+                "the size of each top directory",
             ),
             ("sapwood du -sh 'disk.img:/home/*'", "each home directory"),
         ],
@@ -104,7 +104,7 @@ pub(super) const EXAMPLES: &[(&str, &[Example])] = &[
     (
         "df",
         &[
-            ("sapwood df -h disk.img", "how full an image is"),
+            ("sapwood df -h disk.img", "used and free space of an image"),
             (
                 "sapwood df -i disk.img mnt",
                 "inodes of an image and of a mount",
@@ -158,7 +158,7 @@ pub(super) const EXAMPLES: &[(&str, &[Example])] = &[
             ("sapwood rm disk.img:/tmp/file", "a file"),
             (
                 "sapwood rm -rf 'disk.img:/var/cache/*'",
-                "all that is in a directory",
+                "everything in a directory",
             ),
         ],
     ),
@@ -166,7 +166,7 @@ pub(super) const EXAMPLES: &[(&str, &[Example])] = &[
         "mkdir",
         &[(
             "sapwood mkdir -p -m 750 disk.img:/srv/www/html",
-            "with missing ones above it",
+            "with missing parents",
         )],
     ),
     (
@@ -231,7 +231,7 @@ pub(super) const EXAMPLES: &[(&str, &[Example])] = &[
             ("sapwood chmod 640 disk.img:/etc/shadow", "octal"),
             (
                 "sapwood chmod -R u+rwX,go-w disk.img:/srv",
-                "symbolic, with all below",
+                "symbolic, with everything below",
             ),
         ],
     ),
@@ -302,7 +302,7 @@ pub(super) const EXAMPLES: &[(&str, &[Example])] = &[
         "stats",
         &[(
             "sapwood stats --watch mnt",
-            "each second, what a mount does",
+            "the counters of a mount, each second",
         )],
     ),
     (
@@ -370,7 +370,7 @@ pub(super) const EXAMPLES: &[(&str, &[Example])] = &[
     (
         "check",
         &[
-            ("sapwood check disk.img", "exit code 0 if nothing is wrong"),
+            ("sapwood check disk.img", "exit code 0 without errors"),
             (
                 "sapwood check --check-data-csum --json disk.img",
                 "all data too, as JSON",

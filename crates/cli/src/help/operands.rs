@@ -10,7 +10,7 @@ use super::examples::Example;
 /// Columns of a help page in the narrowest terminal that is cared for.
 const COLUMNS: usize = 60;
 
-/// The usage of a command, and what its operands are.
+/// Usage and operands of a command.
 pub(crate) struct Operands {
     /// Path of the command below `sapwood`.
     command: &'static str,
@@ -27,12 +27,11 @@ const ALL: &[Operands] = &[
         list: &[
             (
                 "<SOURCE>...",
-                "What to copy: [IMAGE:]PATH, or - for standard input. A name in an image may be a \
-                 pattern",
+                "Source: [IMAGE:]PATH, or - for standard input. A name in an image may be a pattern",
             ),
             (
                 "<DESTINATION>",
-                "Where to: [IMAGE:]PATH, or - for standard output",
+                "Target: [IMAGE:]PATH, or - for standard output",
             ),
         ],
     },
@@ -40,25 +39,19 @@ const ALL: &[Operands] = &[
         command: "mv",
         usage: &["[OPTIONS] <SOURCE>... <DESTINATION>"],
         list: &[
-            (
-                "<SOURCE>...",
-                "What to move: IMAGE:PATH; a name may be a pattern",
-            ),
-            (
-                "<DESTINATION>",
-                "Its new name, or a directory: [IMAGE:]PATH",
-            ),
+            ("<SOURCE>...", "Source: IMAGE:PATH; a name may be a pattern"),
+            ("<DESTINATION>", "New name, or a directory: [IMAGE:]PATH"),
         ],
     },
     Operands {
         command: "ln",
         usage: &["[OPTIONS] <FILE>... <NEW>", "-s [OPTIONS] <TEXT> <NEW>"],
         list: &[
-            ("<FILE>...", "What gets a further name: IMAGE:PATH"),
-            ("<TEXT>", "What the symbolic link contains"),
+            ("<FILE>...", "Existing file: IMAGE:PATH"),
+            ("<TEXT>", "Text of the symbolic link"),
             (
                 "<NEW>",
-                "The new name, or a directory: [IMAGE:]PATH; with -s IMAGE:PATH",
+                "New name, or a directory: [IMAGE:]PATH; with -s IMAGE:PATH",
             ),
         ],
     },
@@ -82,7 +75,7 @@ const ALL: &[Operands] = &[
     },
 ];
 
-/// Those of a command, if clap does not show them.
+/// The operands of a command that clap does not show.
 pub(crate) fn operands(path: &str) -> Option<&'static Operands> {
     ALL.iter().find(|one| one.command == path)
 }

@@ -1,4 +1,4 @@
-//! What `sapwood info` shows of a disk image: its partitions.
+//! `sapwood info` of a disk image: its partitions.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use crate::failure::{Failure, IMAGE, Result};
 use crate::output;
 
-/// The partition table with what each partition holds.
+/// The partition table, and the content of each partition.
 pub(super) struct Disk {
     table: PartitionTable,
     /// The kind of file system in each partition.
@@ -30,7 +30,7 @@ pub(super) fn table(device: &Arc<dyn Device>) -> Result<Option<Disk>> {
     }
 }
 
-/// The kind of file system in a partition, if it is one of ours.
+/// The format of the file system in a partition, if Sapwood knows it.
 fn kind(device: &Arc<dyn Device>, part: &Partition) -> Option<&'static str> {
     if part.flaw.is_some() {
         return None;
@@ -40,7 +40,7 @@ fn kind(device: &Arc<dyn Device>, part: &Partition) -> Option<&'static str> {
     detect(&part).ok().map(sapwood::Kind::name)
 }
 
-/// Prints them; `format` is that of the file that holds the disk.
+/// Prints the partitions; `format` is the format of the file that holds the disk.
 pub(super) fn print(disk: &Disk, format: DiskFormat, json: bool) -> Result<()> {
     let partitions = disk.table.partitions.iter().zip(&disk.kinds);
     if json {

@@ -1,5 +1,5 @@
-//! What a new file system holds: the options of `sapwood mkfs` that are fields of a partition of
-//! `sapwood mkdisk` as well.
+//! The contents of a new file system: the options of `sapwood mkfs` that are also fields of a
+//! partition of `sapwood mkdisk`.
 
 use clap::Parser as _;
 use clap::error::{ContextKind, ErrorKind};
@@ -38,7 +38,7 @@ impl ContentArgs {
     /// Reads the fields of a partition: names of options without dashes, with their values.
     ///
     /// # Errors
-    /// A field that is no option, or a value that makes no sense: what to say of it.
+    /// Parses fields. The error is the message for an unknown field or a bad value.
     pub(crate) fn of_fields(fields: &[String]) -> Result<Self, String> {
         let words = fields.iter().map(|field| format!("--{field}"));
         match Fields::try_parse_from(words) {
@@ -63,7 +63,7 @@ impl ContentArgs {
     /// Gives them to a builder of a kind.
     ///
     /// # Errors
-    /// As [`sources`](Self::sources).
+    /// The errors of the sources.
     pub(crate) fn fill(&self, builder: ImageBuilder, kind: Kind) -> Result<ImageBuilder> {
         let sources = self.sources(kind)?;
         let builder = builder.free(self.free).free_inodes(self.free_inodes);

@@ -14,8 +14,8 @@ use super::{Args, complete, failure};
 /// Phases that are named while they run.
 const OWN_PHASES: [&str; 3] = [ARRANGING, MOVING, CONVERTING];
 
-/// Whether the image goes into a new file: it has a size or a format of its own, or what fills it
-/// decides its size. Devices, their partitions and exports are used as they are.
+/// Whether the image goes into a new file: it has a size or a format of its own, or its size
+/// depends on its sources. Devices, partitions and exports are used in place.
 pub(super) fn is_wanted(args: &Args, options: &MkfsOptions, sources: &Sources) -> bool {
     if args.output_format != OutputFormat::Raw {
         return true;
@@ -53,7 +53,7 @@ pub(super) fn run(args: &Args, options: MkfsOptions, sources: Sources) -> Result
     complete(args, built.left_out)
 }
 
-/// Refuses what is no new file, and a disk in a qcow2 file that `--size` would replace.
+/// Refuses operands that are not new files, and a disk in a qcow2 file that `--size` would replace.
 fn check(args: &Args, options: &MkfsOptions) -> Result<()> {
     let (image, format) = (&args.image, args.output_format);
     if Operand::is_fixed(image) || (image.exists() && !image.is_file()) {

@@ -1,5 +1,5 @@
-//! What `sapwood mkfs` fills an image from, in the order of the command line, and the metadata that
-//! the files get in place of their source's.
+//! The sources of `sapwood mkfs`, in the order of the command line, and the metadata that replaces
+//! the sources' metadata.
 
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
@@ -24,8 +24,8 @@ const KINDS: &[Kind] = &[
         long: "rootdir",
         short: Some('r'),
         value: "DIR",
-        help: "Fill it with what is in this directory. Sources can be given several times and mixed: \
-               a later file replaces an earlier one of its name",
+        help: "Fill it with the contents of this directory. Sources can be given several times and \
+               mixed: a later file replaces an earlier one of the same name",
         add: |sources, path| sources.dir(path),
     },
     Kind {
@@ -161,14 +161,14 @@ pub(super) struct ChangeArgs {
     /// Everything belongs to root
     #[arg(long)]
     all_root: bool,
-    /// The COUNT owners from FROM on become those from TO on; others stay
+    /// Map COUNT owners from FROM on to the owners from TO on; others stay
     #[arg(long, value_name = "FROM:TO:COUNT")]
     uid_map: Vec<IdRange>,
-    /// As --uid-map, for groups
+    /// Like --uid-map, for groups
     #[arg(long, value_name = "FROM:TO:COUNT")]
     gid_map: Vec<IdRange>,
-    /// Leave out what the pattern matches, with everything below it: names, or paths from the root
-    /// if it has a slash. * ? [a-z] {a,b} match within a name, ** any number of directories
+    /// Leave out matches, with everything below them: names, or paths from the root if the pattern
+    /// has a slash. * ? [a-z] {a,b} match within a name, ** any number of directories
     #[arg(long, value_name = "GLOB")]
     exclude: Vec<String>,
     /// Times of files after SOURCE_DATE_EPOCH become that time

@@ -1,4 +1,4 @@
-//! How the files of a new image are stored.
+//! Storage of the files in a new image.
 
 use sapwood::Storage;
 use sapwood::storage::{NewSubvolume, PathFlags, StorageError};
@@ -10,12 +10,12 @@ pub(super) struct StorageArgs {
     /// Make the directory of that path a subvolume (btrfs); it is empty if no source has it
     #[arg(long, value_name = "[rw|ro|default|default-ro:]PATH")]
     subvol: Vec<NewSubvolume>,
-    /// Compress the files with zlib, lzo or zstd (btrfs), or only those that the pattern matches,
-    /// as for --exclude; no for none. Of several patterns that match a file the last one counts
+    /// Compress the files with zlib, lzo or zstd (btrfs), or only files that match the pattern, as
+    /// for --exclude; no for none. The last pattern that matches a file counts
     #[arg(long, value_name = "ALGORITHM[:LEVEL][=GLOB]")]
     compress: Vec<String>,
-    /// Set flags of a file or directory: nodatacow, nodatasum (btrfs; for all below a
-    /// directory), immutable, append, nodump, noatime, sync, dirsync
+    /// Set flags of a file or directory: nodatacow, nodatasum (btrfs; on a directory for everything
+    /// below), immutable, append, nodump, noatime, sync, dirsync
     #[arg(long, value_name = "FLAG[,FLAG...]:PATH")]
     inode_flags: Vec<PathFlags>,
     /// Files with the same content share its space (btrfs)
@@ -24,7 +24,7 @@ pub(super) struct StorageArgs {
 }
 
 impl StorageArgs {
-    /// Sets what is given.
+    /// Applies the given options.
     ///
     /// # Errors
     /// A compression or pattern that makes no sense.

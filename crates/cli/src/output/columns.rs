@@ -2,7 +2,7 @@
 
 use unicode_width::UnicodeWidthStr;
 
-/// Columns of a terminal that does not tell its width.
+/// Width of a terminal that does not report its own.
 const WIDTH: usize = 80;
 /// Columns between two names.
 const GAP: usize = 2;

@@ -1,11 +1,10 @@
 //! Lists as JSON.
 //!
 //! # How it works
-//! A command that lists something prints one array, with an object in each line. A list that failed,
-//! even at one of several places, has no closing bracket: no parser takes it for a whole one. A name
-//! or path is
-//! text; where it is not UTF-8, each wrong byte is U+FFFD in the text, and a further field
-//! (`path_bytes`, `name_bytes`, `target_bytes`) has all bytes in base64.
+//! A command that lists something prints one array, with an object in each line. A list that
+//! failed, even at one of several places, has no closing bracket: no parser takes it for a whole
+//! one. A name or path is text; where it is not UTF-8, each wrong byte is U+FFFD in the text, and a
+//! further field (`path_bytes`, `name_bytes`, `target_bytes`) has all bytes in base64.
 
 use std::io;
 
@@ -38,8 +37,8 @@ impl Array {
         }
     }
 
-    /// Prints the last element, and the closing bracket if all was listed. Returns `listed`: whether
-    /// it was.
+    /// Prints the last element, and the closing bracket if all was listed. Returns `listed`:
+    /// whether it was.
     pub(crate) fn end(self, listed: Result<()>) -> Result<()> {
         if let Some(last) = self.last {
             line(last)?;
@@ -48,7 +47,7 @@ impl Array {
         line("]")
     }
 
-    /// As [`end`](Self::end), for a list that may be printed in another form.
+    /// Ends a list that may be printed in another form.
     pub(crate) fn end_if_any(array: Option<Self>, listed: Result<()>) -> Result<()> {
         match array {
             Some(array) => array.end(listed),

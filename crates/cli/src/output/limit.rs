@@ -1,4 +1,4 @@
-//! A bound for what a daemon logs, so that a failing disk does not fill the log.
+//! A bound for the daemon's log, so that a failing disk does not fill the log.
 //!
 //! Errors are counted apart from all else: a flood of warnings leaves no error out.
 
@@ -10,7 +10,7 @@ use log::Level;
 pub(super) const BURST: u32 = 50;
 pub(super) const WINDOW: Duration = Duration::from_secs(10);
 
-/// Messages in a span of time, and the number of those that were left out.
+/// Messages in a span of time, and the number of dropped ones.
 #[derive(Debug, Default)]
 pub(super) struct Limit {
     errors: Window,
@@ -60,7 +60,7 @@ impl Limit {
         self.left_out += 1;
     }
 
-    /// What to log about the messages that were left out.
+    /// The log message about dropped messages.
     pub(super) fn report(&self) -> Option<String> {
         match self.left_out {
             0 => None,

@@ -90,12 +90,12 @@ pub(super) fn severity(level: Level) -> u8 {
 
 /// Starts the log on standard error.
 pub(crate) fn start_log() {
-    // Only a library user who set a logger before us can make this fail, and then theirs counts.
+    // This fails only if a library user set a logger before; then that logger counts.
     let _ = log::set_logger(&Logger);
     log::set_max_level(LevelFilter::Warn);
 }
 
-/// Bounds what is logged to standard error: the daemon of a mount stays in the foreground.
+/// Bounds the log on standard error, for a daemon in the foreground.
 pub(crate) fn limit_log() {
     let _ = FOREGROUND.set(Mutex::default());
 }
@@ -110,7 +110,7 @@ pub(super) fn is_journal() -> bool {
     })
 }
 
-/// Whether `DEVICE:INODE` is that of an open file.
+/// Whether `DEVICE:INODE` names the open file.
 fn names_file(named: &str, file: impl AsFd) -> bool {
     rustix::fs::fstat(file).is_ok_and(|stat| named == format!("{}:{}", stat.st_dev, stat.st_ino))
 }

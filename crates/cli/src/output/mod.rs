@@ -1,5 +1,4 @@
-//! What commands print, and how: names that may be any bytes, sizes, the two standard streams, the
-//! log.
+//! The output of commands: names of any bytes, sizes, the two standard streams, the log.
 //!
 //! No command prints in any other way: `main.rs` denies `println` and `eprintln`.
 

@@ -1,10 +1,10 @@
 //! Standard output and standard error.
 //!
 //! # How it works
-//! What cannot be written to standard output is a failure of the command, even if everything else
-//! went well. The first error is kept here; every later call of [`line`] or [`bytes`] fails at
-//! once. The command cleans up as after any failure, and [`finish`] turns the error into a message
-//! and the exit code. A reader that closed its end of a pipe gets no message: the process ends by
+//! A write error on standard output is a failure of the command, even if everything else succeeded.
+//! The first error is kept here; every later call of [`line`] or [`bytes`] fails at once. The
+//! command cleans up as after any failure, and [`finish`] turns the error into a message and the
+//! exit code. A reader that closed its end of a pipe gets no message: the process ends by
 //! `SIGPIPE`, as other programs do (a shell shows 141).
 //!
 //! Output is written without a buffer, so that nothing is left to write at the end.
@@ -21,7 +21,7 @@ use rustix::io::Errno;
 use super::logger;
 use crate::failure::{FAILED, Failure, Result};
 
-/// What a shell shows for a process that `SIGPIPE` has ended.
+/// The exit code that a shell shows for a process that `SIGPIPE` has ended.
 const BROKEN_PIPE: u8 = 128 + 13;
 
 static ERROR: Mutex<Option<io::Error>> = Mutex::new(None);
@@ -31,7 +31,7 @@ pub(crate) fn line(text: impl Display) -> Result<()> {
     bytes(format!("{text}\n").as_bytes())
 }
 
-/// As [`line`], for a callback that cannot fail, of a command that changes nothing: an error ends
+/// Prints a line from a callback that cannot fail, in a command that changes nothing: an error ends
 /// the process.
 pub(crate) fn line_or_end(text: impl Display) {
     if line(text).is_err() {
@@ -61,8 +61,8 @@ fn write_all(mut bytes: &[u8]) -> io::Result<()> {
     Ok(())
 }
 
-/// Keeps an error of standard output for the end of the command, which it fails; ends what the
-/// command is doing.
+/// Keeps an error of standard output for the end of the command, and returns a failure that ends
+/// the current work.
 pub(crate) fn failed(error: io::Error) -> Failure {
     ERROR.lock().get_or_insert(error);
     silent()
@@ -94,8 +94,8 @@ pub(crate) fn message(text: impl Display) {
     }
 }
 
-/// Writes a line to standard error; to the journal, each line of it with its priority. Errors are
-/// no reason to end a command, or a mount.
+/// Writes a line to standard error; for the journal, each line of it with its priority. Errors do
+/// not end a command, or a mount.
 pub(super) fn to_stderr(level: log::Level, text: &dyn Display) {
     let mut stderr = io::stderr().lock();
     if !logger::is_journal() {

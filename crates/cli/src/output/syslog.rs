@@ -222,7 +222,8 @@ mod tests {
     #[test]
     fn a_full_log_is_not_waited_for() {
         let (_dir, socket, syslog) = listening();
-        // A queue is bounded in messages, a sender in bytes: full is what a new sender finds full.
+        // A queue is bounded in messages, a sender in bytes. The queue is full when a new sender
+        // cannot send.
         let fills = || {
             let filler = UnixDatagram::unbound().unwrap();
             filler.set_nonblocking(true).unwrap();

@@ -1,12 +1,12 @@
-//! What a mount counts, as its daemon tells it: an object of counts, counts by cause, and
-//! durations. The engine decides which there are; here they are subtracted and laid out.
+//! The counters of a mount as its daemon reports them: an object of counts, counts by cause, and
+//! durations. The engine chooses the names; here they are subtracted and laid out.
 
 use std::fmt::{self, Display};
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-/// All that a mount counts, in the daemon's order, and what follows from it.
+/// All counters of a mount, in the daemon's order, and ratios of them.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(transparent)]
 pub(super) struct Counters(Map<String, Value>);
@@ -23,7 +23,7 @@ pub(super) struct Durations {
     pub(super) buckets: Vec<(u64, u64)>,
 }
 
-/// What follows from counts: a name, what is divided, and by what.
+/// Ratios: name, dividend, divisor.
 const RATIOS: [(&str, &str, &str); 3] = [
     ("fsyncs_per_log_commit", "fast_fsyncs", "log_commits"),
     ("bytes_per_fsync", "fsync_bytes", "fsyncs"),
@@ -43,7 +43,7 @@ impl Counters {
         self.0.iter().map(|(name, value)| (name.as_str(), value))
     }
 
-    /// What happened since `before`.
+    /// The difference to `before`.
     pub(super) fn since(&self, before: &Self) -> Self {
         let members = self.0.iter().filter(|(_, now)| !now.is_f64());
         let changes = members.map(|(name, now)| (name.clone(), change(now, before.0.get(name))));
@@ -123,7 +123,7 @@ impl Durations {
     }
 }
 
-/// Texts, then lines of a name, a total, and perhaps what it changed by.
+/// Text cells, then lines of a name, a total, and optionally a difference.
 #[derive(Debug)]
 pub(super) struct Table {
     texts: Vec<String>,
@@ -132,7 +132,7 @@ pub(super) struct Table {
 }
 
 impl Table {
-    /// Of totals.
+    /// A table of totals.
     pub(super) fn of(total: &Counters) -> Self {
         let texts = total.0.iter().filter_map(|(name, value)| {
             let text = value.as_str()?;

@@ -11,7 +11,7 @@ use serde_json::Value;
 
 use super::counters::{Counters, Durations, durations};
 
-/// Numbers that are no counts of what happened.
+/// Numbers that are not event counts.
 const GAUGES: [&str; 1] = ["fast_commit_area_blocks"];
 
 /// The page for the mount on `point`.
@@ -26,11 +26,7 @@ pub(super) fn page(counters: &Counters, point: &Path) -> String {
         labels,
     };
     let failed = counters.members().any(|(name, _)| name == "first_error");
-    page.head(
-        "failed",
-        "gauge",
-        "Whether something that was written is lost",
-    );
+    page.head("failed", "gauge", "Whether written data was lost");
     page.sample("failed", "", u64::from(failed));
     for (name, value) in counters.members() {
         page.member(name, value);

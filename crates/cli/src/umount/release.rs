@@ -16,12 +16,12 @@ use sapwood::mount::{self, MountElsewhere, MountEntry};
 
 use super::{Result, Step};
 
-/// How often a condition is looked at that cannot be waited for.
+/// Time between two looks at a condition that has no wait.
 const INTERVAL: Duration = Duration::from_millis(20);
-/// How often the other mount namespaces are looked at.
+/// Time between two looks at the other mount namespaces.
 const LOOK: Duration = Duration::from_millis(200);
 
-/// What shows that an image is released.
+/// Evidence that an image is released.
 pub(super) enum Sign {
     /// The end of the daemon, and its process id.
     End(OwnedFd, i32),
@@ -68,7 +68,7 @@ pub(super) fn named(process: Option<i32>) -> String {
 }
 
 /// Waits for the sign of a file system that this mount namespace no longer has mounted, and reports
-/// each time that what is waited for changes.
+/// each change of the cause.
 ///
 /// # Errors
 /// No process waits for the report any more.

@@ -25,7 +25,7 @@ pub enum DirError {
     RecLen {
         /// Offset of the entry.
         offset: usize,
-        /// Its length.
+        /// Length of the record.
         rec_len: usize,
         /// Bytes from there to the end.
         room: usize,
@@ -76,7 +76,7 @@ pub enum DirError {
     /// A name that cannot be in a directory: empty, too long, with a slash or NUL.
     #[error("name of {len} bytes cannot be written to a directory")]
     BadName {
-        /// Its length.
+        /// Length of the name.
         len: usize,
     },
     /// The entries do not fit into the block.

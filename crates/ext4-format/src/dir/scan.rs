@@ -83,6 +83,6 @@ impl DirFormat {
 struct Step<'a> {
     name: &'a [u8],
     rec_len: usize,
-    /// Bytes behind its name.
+    /// Bytes after its name.
     slack: usize,
 }

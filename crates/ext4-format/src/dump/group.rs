@@ -4,14 +4,14 @@ use std::fmt::{Display, Formatter, Result};
 
 use crate::{Geometry, GroupDesc, GroupFlags, Incompat, RoCompat};
 
-/// Prints a group's descriptor, and where its superblock and descriptor copies stand.
+/// Prints a group's descriptor, and the places of its superblock and descriptor copies.
 #[derive(Clone, Copy, Debug)]
 pub struct DumpGroup<'a> {
     /// Group.
     pub group: u32,
-    /// Its descriptor.
+    /// Descriptor of the group.
     pub desc: &'a GroupDesc,
-    /// Of the file system.
+    /// Geometry of the file system.
     pub geometry: &'a Geometry,
 }
 
@@ -108,7 +108,7 @@ impl DumpGroup<'_> {
         }
     }
 
-    /// Where a part begins, relative to its own group, or to this one.
+    /// Start of a part, relative to its own group, or to this one.
     fn part(&self, name: &str, block: u64, count: u64, f: &mut Formatter<'_>) -> Result {
         write!(f, "  {name} at {block}")?;
         if count > 1 {

@@ -12,7 +12,7 @@ pub struct DumpInode<'a> {
     pub ino: u32,
     /// The inode.
     pub inode: &'a Inode,
-    /// Of the file system.
+    /// Geometry of the file system.
     pub geometry: &'a Geometry,
 }
 

@@ -22,7 +22,7 @@ pub enum ExtentError {
     Max {
         /// Value in the header.
         max: u16,
-        /// What fits.
+        /// Entries that fit.
         room: usize,
     },
     /// More entries than `max`, or none in an inner node.
@@ -48,7 +48,7 @@ pub enum ExtentError {
     Empty {
         /// Entry.
         index: usize,
-        /// Its logical block.
+        /// Logical block of the entry.
         logical: u32,
     },
     /// An entry overlaps or precedes the one before it.
@@ -56,7 +56,7 @@ pub enum ExtentError {
     Order {
         /// Entry.
         index: usize,
-        /// Its logical block.
+        /// Logical block of the entry.
         logical: u32,
         /// Smallest allowed start.
         after: u64,
@@ -68,9 +68,9 @@ pub enum ExtentError {
     Range {
         /// Entry.
         index: usize,
-        /// Its logical block.
+        /// Logical block of the entry.
         logical: u32,
-        /// Its end.
+        /// End of the entry.
         end: u64,
         /// Begin of the node's range.
         first: u32,

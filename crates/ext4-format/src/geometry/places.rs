@@ -30,7 +30,7 @@ impl Geometry {
         Ok(self.first_block(group))
     }
 
-    /// As [`Self::group_first_block`], for a group number known to be one; others saturate.
+    /// Like [`Self::group_first_block`], for a valid group number; others saturate.
     fn first_block(&self, group: u32) -> u64 {
         let start = u64::from(group).saturating_mul(u64::from(self.blocks_per_group));
         start.saturating_add(u64::from(self.first_data_block))
@@ -153,7 +153,7 @@ impl Geometry {
         })
     }
 
-    /// Whether that block of the descriptor table stands in the meta group that it describes.
+    /// Whether that block of the descriptor table is in the meta group that it describes.
     fn in_meta_group(&self, index: u32) -> bool {
         self.meta_bg() && index >= self.first_meta_bg
     }
@@ -168,8 +168,8 @@ impl Geometry {
         first.saturating_add(u64::from(self.has_super(group)))
     }
 
-    /// Where block `index` of the descriptor table stands: the copy that is read.
-    /// `index` is below [`Self::desc_blocks`]; others give a block that may not exist.
+    /// Address of block `index` of the descriptor table: the copy that is read. `index` is below
+    /// [`Self::desc_blocks`]; others give a block that may not exist.
     pub fn desc_table_block(&self, index: u32) -> u64 {
         if self.in_meta_group(index) {
             self.meta_desc_block(index.saturating_mul(self.descs_per_block()))
@@ -202,8 +202,8 @@ impl Geometry {
             .is_ok_and(|index| self.in_meta_group(index) && self.desc_table_block(index) == block)
     }
 
-    /// Where copies of block `index` of the descriptor table stand, without the one that is
-    /// read. A group whose own descriptor is in its meta group has no copy of the classic table.
+    /// Addresses of the other copies of block `index` of the descriptor table. A group whose own
+    /// descriptor is in its meta group has no copy of the classic table.
     pub fn desc_table_backups(&self, index: u32) -> Vec<u64> {
         if self.in_meta_group(index) {
             let first = index.saturating_mul(self.descs_per_block());
@@ -296,7 +296,7 @@ mod tests {
         // Groups 49 and 81 have a superblock copy and no table: they are past the first meta group.
         let copies: Vec<_> = [1, 3, 5, 7, 9, 25, 27].map(|g| first(g) + 1).into();
         assert_eq!(geometry.desc_table_backups(0), copies);
-        // Block 1: in groups 32, 33 and 63, none of which has a superblock copy.
+        // Block 1: in groups 32, 33 and 63, which have no superblock copy.
         assert_eq!(geometry.descriptor_block(33), Ok((first(32), 32)));
         assert_eq!(geometry.desc_table_backups(1), [first(33), first(63)]);
         // Block 3 describes groups 96 to 99: there is no last group of a full meta group.
@@ -339,7 +339,7 @@ mod tests {
         }
     }
 
-    /// Copies of descriptors lie in what [`Geometry::fixed_blocks`] keeps free of everything else.
+    /// Copies of descriptors lie in blocks that [`Geometry::fixed_blocks`] reserves.
     #[test]
     fn copies_of_descriptors_are_fixed_blocks() {
         let geometry = grown();

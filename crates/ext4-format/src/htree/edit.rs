@@ -145,7 +145,7 @@ impl DirFormat {
         Ok(())
     }
 
-    /// Where the entries begin, limit, count.
+    /// Offset of the entries, limit, count.
     fn dx_layout(&self, block: &[u8]) -> Result<(usize, usize, usize), HtreeError> {
         let at = self.dx_begin(block)?;
         let (limit, count) = dx_count_limit(block, at).ok_or(HtreeError::NoNode)?;

@@ -21,9 +21,9 @@ pub enum HtreeError {
     /// The root's info has an unknown form.
     #[error("htree root info of length {info_length}, flags {flags:#x}")]
     Info {
-        /// Its length field.
+        /// Length field of the root.
         info_length: u8,
-        /// Its flags.
+        /// Flags of the root.
         flags: u8,
     },
     /// Unknown kind of hash.
@@ -48,7 +48,7 @@ pub enum HtreeError {
     Limit {
         /// Value in the node.
         found: u16,
-        /// What fits.
+        /// Size that fits.
         expected: usize,
     },
     /// No entry, or more than the limit.
@@ -64,7 +64,7 @@ pub enum HtreeError {
     Order {
         /// Entry.
         index: usize,
-        /// Its hash.
+        /// Hash of the entry.
         hash: u32,
         /// The hash before it.
         before: u32,

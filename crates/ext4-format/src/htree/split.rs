@@ -40,8 +40,9 @@ impl DirFormat {
         self.split_at(block, other, hash, split_point)
     }
 
-    /// As [`DirFormat::split_leaf`], but the leaf that `incoming` belongs to then has room for it.
-    /// Of all splits, the one is chosen whose fuller leaf, including `incoming`, is the least full.
+    /// Like [`DirFormat::split_leaf`], but makes room for `incoming` in the leaf that it belongs
+    /// to. Of all splits, it chooses the one whose fuller leaf, including `incoming`, is the least
+    /// full.
     pub fn split_leaf_for(
         &self,
         block: &mut [u8],

@@ -63,7 +63,7 @@ impl Inode {
         Ok(())
     }
 
-    /// How many inodes use this one's value; only of an inode with the EA_INODE flag.
+    /// Number of inodes that use this one's value; only for an inode with the EA_INODE flag.
     ///
     /// The kernel's documentation names the two halves the other way round. Images filled by the
     /// kernel count in the low half of the version.

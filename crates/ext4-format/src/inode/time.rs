@@ -80,21 +80,21 @@ impl Inode {
         ))
     }
 
-    /// Stores the last access, cut to what there is room for.
+    /// Stores the last access, in the precision that the inode has room for.
     pub fn set_atime(&mut self, time: Timestamp) {
         let (seconds, extra) = time.encode(self.extra_u32(extra::ATIME).is_some());
         self.base.atime = U32::new(seconds);
         self.set_extra_u32(extra::ATIME, extra);
     }
 
-    /// Stores the last change of the data, cut to what there is room for.
+    /// Stores the last change of the data, in the precision that the inode has room for.
     pub fn set_mtime(&mut self, time: Timestamp) {
         let (seconds, extra) = time.encode(self.extra_u32(extra::MTIME).is_some());
         self.base.mtime = U32::new(seconds);
         self.set_extra_u32(extra::MTIME, extra);
     }
 
-    /// Stores the last change of the inode, cut to what there is room for.
+    /// Stores the last change of the inode, in the precision that the inode has room for.
     pub fn set_ctime(&mut self, time: Timestamp) {
         let (seconds, extra) = time.encode(self.extra_u32(extra::CTIME).is_some());
         self.base.ctime = U32::new(seconds);
@@ -115,7 +115,7 @@ impl Inode {
         u64::from(high) << 32 | u64::from(self.base.version_lo.get())
     }
 
-    /// Stores the version, cut to what there is room for.
+    /// Stores the version, truncated to the inode's room.
     pub fn set_version(&mut self, version: u64) {
         self.base.version_lo = U32::new(version as u32);
         self.set_extra_u32(extra::VERSION_HI, (version >> 32) as u32);

@@ -29,9 +29,9 @@ pub enum XattrError {
     /// The block's count is not 1, or its reference count is 0 or too large.
     #[error("xattr block of {blocks} blocks with {refcount} references")]
     Header {
-        /// Its block count.
+        /// Block count of the header.
         blocks: u32,
-        /// Its reference count.
+        /// Reference count of the header.
         refcount: u32,
     },
     /// An entry, a name or a value is outside the list.
@@ -55,7 +55,7 @@ pub enum XattrError {
     Name {
         /// Offset of the entry.
         offset: usize,
-        /// Its name index.
+        /// Name index of the entry.
         index: u8,
     },
     /// A name exists twice.

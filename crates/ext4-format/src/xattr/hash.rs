@@ -11,9 +11,9 @@ use crate::checksum::crc32c;
 /// above.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum XattrSigns {
-    /// What is written.
+    /// The form that is written.
     Unsigned,
-    /// What older systems wrote.
+    /// The form of older systems.
     Signed,
 }
 

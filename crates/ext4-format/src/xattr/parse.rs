@@ -45,13 +45,13 @@ impl XattrSet {
     }
 }
 
-/// Where the entries of a block name the inodes of values: the offset of each number in the block,
-/// and the number. Names and values are not validated.
+/// References of a block's entries to inodes of values: the offset of each number in the block, and
+/// the number. Names and values are not validated.
 pub fn xattr_block_inodes(block: &[u8]) -> Result<Vec<(usize, u32)>, XattrError> {
     inodes(block, size_of::<XattrHeader>())
 }
 
-/// [`xattr_block_inodes`] of the attributes in an inode, whose `region` is that of
+/// [`xattr_block_inodes`] of the attributes in an inode. `region` is as for
 /// [`XattrSet::parse_ibody`].
 pub fn xattr_ibody_inodes(region: &[u8]) -> Result<Vec<(usize, u32)>, XattrError> {
     if has_ibody(region) {
@@ -61,7 +61,7 @@ pub fn xattr_ibody_inodes(region: &[u8]) -> Result<Vec<(usize, u32)>, XattrError
     }
 }
 
-/// Where the value of an attribute is in such a region; `None` if the region has none.
+/// Range of the value of an attribute in such a region; `None` if the region lacks it.
 pub fn xattr_ibody_value(
     region: &[u8],
     index: u8,

@@ -1,4 +1,4 @@
-//! What is compared.
+//! The comparisons.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -29,8 +29,8 @@ fn fields(text: &str) -> BTreeMap<String, String> {
         .collect()
 }
 
-/// Lines of `dumpe2fs -h` that are written otherwise: dates, units, names of users; and what is
-/// read from elsewhere than the superblock.
+/// Lines of `dumpe2fs -h` in another form (dates, units, names of users), or from other places than
+/// the superblock.
 const OTHERWISE: &[&str] = &[
     "Filesystem created",
     "Last mount time",
@@ -93,7 +93,7 @@ pub(crate) fn superblock(image: &TempImage) -> Result<(), Failed> {
     same("bytes", again.bytes(), image.sb.bytes())
 }
 
-/// Sections of `dumpe2fs` by group, without the lists of what is free.
+/// Sections of `dumpe2fs` by group, without the lists of free blocks and inodes.
 fn sections(text: &str) -> BTreeMap<u32, String> {
     let mut sections = BTreeMap::new();
     let mut group = None;
@@ -150,7 +150,7 @@ pub(crate) fn groups(image: &TempImage) -> Result<(), Failed> {
     Ok(())
 }
 
-/// Where inodes of many groups stand, as the `imap` command of debugfs says.
+/// Positions of inodes of many groups, compared with the `imap` command of debugfs.
 pub(crate) fn inode_places(image: &TempImage) -> Result<(), Failed> {
     let geometry = &image.geometry;
     let mut script = String::new();
@@ -176,7 +176,7 @@ pub(crate) fn inode_places(image: &TempImage) -> Result<(), Failed> {
     Ok(())
 }
 
-/// What debugfs answers to a script.
+/// The output of debugfs for a script.
 fn debugfs(image: &TempImage, script: &str) -> Result<String, Failed> {
     let dir = tempfile::tempdir()?;
     let path = dir.path().join("script");
@@ -187,7 +187,7 @@ fn debugfs(image: &TempImage, script: &str) -> Result<String, Failed> {
         .arg(image.path()))
 }
 
-/// Copies of superblock and descriptors stand where the geometry says.
+/// Copies of superblock and descriptors are where the geometry places them.
 pub(crate) fn copies(image: &TempImage) -> Result<(), Failed> {
     let geometry = &image.geometry;
     for group in image.groups() {
@@ -341,7 +341,7 @@ pub(crate) fn inodes(image: &TempImage) -> Result<(), Failed> {
     same("kinds of files", kinds.len(), 6)
 }
 
-/// What the setters write is what was there.
+/// Setters write back the values that getters read.
 fn round_trip(image: &TempImage, ino: u32, inode: &Inode) -> Result<(), Failed> {
     let geometry = &image.geometry;
     let mut again = inode.clone();

@@ -1,4 +1,4 @@
-//! One image file and what the crate reads from it.
+//! One image file and its structures as this crate reads them.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -18,7 +18,7 @@ pub(crate) struct TempImage {
     pub(crate) geometry: Geometry,
 }
 
-/// Runs a tool and returns what it prints; fails with its errors if it fails.
+/// Runs a tool and returns its output; fails with its error messages if it fails.
 pub(crate) fn run(command: &mut Command) -> Result<String, Failed> {
     let output = command.env("TZ", "UTC").env("LC_ALL", "C").output()?;
     if !output.status.success() {

@@ -1,5 +1,5 @@
-//! Images made by `mke2fs` with many options, read by this crate and compared with what
-//! `dumpe2fs` and `debugfs` say of them. Without those tools every case is skipped by name.
+//! Images made by `mke2fs` with many options, read by this crate and compared with the output of
+//! `dumpe2fs` and `debugfs`. Without those tools every case is skipped by name.
 
 #![allow(clippy::unwrap_used)]
 
@@ -172,7 +172,7 @@ fn structure(variant: Variant) -> Result<(), Failed> {
     if image.geometry.group_count() < 10_000 {
         checks::groups(&image)?;
     } else {
-        // The tool needs very long to list so many.
+        // The tool takes very long to list all inodes.
         checks::inode_places(&image)?;
     }
     checks::copies(&image)?;

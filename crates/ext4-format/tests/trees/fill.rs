@@ -1,4 +1,4 @@
-//! What the kernel puts into an image, and what it then says is there.
+//! The files that the kernel puts into an image, and their state as it reports them.
 
 use std::collections::BTreeMap;
 use std::fs::File;

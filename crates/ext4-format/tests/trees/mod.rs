@@ -1,4 +1,4 @@
-//! What the tests with images share: a mount, a reader that finds inodes by the superblock alone, a
+//! Shared by the tests with images: a mount, a reader that finds inodes by the superblock alone, a
 //! fill.
 
 pub(crate) mod fill;

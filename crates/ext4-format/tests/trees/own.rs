@@ -97,7 +97,7 @@ impl Tree {
         }
     }
 
-    /// Splits the leaf, or what above it has no room for one more entry, from the top.
+    /// Splits the leaf, or a full node above it, from the top.
     fn make_room(&mut self, steps: &[Step], leaf: usize) {
         let mut new = vec![0xff; self.format.block_size];
         let number = self.blocks.len();

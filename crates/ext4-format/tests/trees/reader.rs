@@ -24,7 +24,7 @@ pub(crate) struct Reader {
     pub(crate) block_size: usize,
 }
 
-/// What an inode says, as far as the tests need it.
+/// The fields of an inode that the tests need.
 pub(crate) struct Inode {
     pub(crate) number: u32,
     pub(crate) size: u64,
@@ -32,9 +32,9 @@ pub(crate) struct Inode {
     pub(crate) blocks: Vec<u8>,
     pub(crate) seed: u32,
     pub(crate) acl: u64,
-    /// From behind the extra fields to the end.
+    /// From the end of the extra fields to the end of the inode.
     pub(crate) xattr_region: Vec<u8>,
-    /// Where in the image that region is, in bytes.
+    /// Offset of that region in the image, in bytes.
     pub(crate) xattr_at: u64,
 }
 
@@ -308,8 +308,8 @@ impl Reader {
         names
     }
 
-    /// Walks a hash tree: all nodes are good, each name is where its hash says; gives the inner
-    /// levels.
+    /// Walks a hash tree: all nodes are valid, each name is in the leaf of its hash; returns the
+    /// inner levels.
     pub(crate) fn check_htree(&self, inode: &Inode, map: &BTreeMap<u32, u64>) -> u8 {
         let format = self.dir_format();
         let blocks = (inode.size / self.block_size as u64) as u32;

@@ -1,16 +1,16 @@
-//! Which free blocks a request gets.
+//! The choice of free blocks for a request.
 //!
 //! # How it works
 //! 1. Blocks kept for the inode, if the request continues it (see [`Groups::streams`]).
 //! 2. The goal itself, if all the blocks (or a good piece, [`GOOD_RUN`]) are free there; for a
 //!    stream any run there will do, since it makes no new extent.
-//! 3. For a small request: the next run behind the goal in its group that holds it, so that small
-//!    files stay side by side.
+//! 3. For a small request: the next run after the goal in its group that holds it, so that small
+//!    files stay contiguous.
 //! 4. A free chunk as large as the request; then half of that, and so on down to one block. For
 //!    each size: the goal's group, the rest of its flex group, then all others, from where the last
 //!    search of that kind ended. Groups without such a chunk are passed by without their lock.
 //!
-//! When nothing is found, all that is kept for streams is given back, and the search repeats.
+//! If the search fails, all blocks kept for streams are released, and the search repeats.
 
 use std::sync::atomic::Ordering;
 
@@ -21,12 +21,12 @@ use crate::{Error, Result};
 const SMALL: u32 = 16;
 /// Blocks at the goal that are taken though more were wanted.
 const GOOD_RUN: u32 = 64;
-/// Searches after what was kept was given back; others may keep some again meanwhile.
+/// Searches after streams released their blocks; other threads may keep some again meanwhile.
 const TRIES: usize = 3;
 /// Streams keep blocks only while this part of all blocks is free.
 const PLENTY: u64 = 32;
 
-/// What is wanted of an allocation.
+/// The parameters of an allocation.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Request {
     /// Block near which it had best be.
@@ -162,7 +162,7 @@ fn groups_from(groups: &Groups, home: u32) -> impl Iterator<Item = u32> {
     mates.chain(others.filter(move |number| !flex.contains(number)))
 }
 
-/// Takes what `pick` finds among the free blocks of a group. A group that is out of use has none.
+/// Takes the extent that `pick` finds among the free blocks of a group. An excluded group has none.
 fn take(
     groups: &Groups,
     group: &Group,

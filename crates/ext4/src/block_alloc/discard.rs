@@ -10,11 +10,11 @@ use crate::{Error, Result};
 
 /// Most blocks that are taken out of the free ones at a time.
 const STEP: u32 = 2048;
-/// Part of all free blocks that is taken at most, so that what was promised finds room.
+/// The largest part of all free blocks that is taken, so that promises find room.
 const PART: u64 = 4;
 
-/// Whether the kernel trims such a range: it begins in the file system, has a block, and what is
-/// smaller than its least free range may fill a group.
+/// Whether the kernel trims such a range: it begins in the file system, has a block, and its least
+/// free range fits into a group.
 pub(crate) fn is_trim_range(groups: &Groups, range: &TrimRange) -> bool {
     let geometry = groups.geometry();
     let bits = geometry.block_bits();
@@ -53,7 +53,7 @@ pub(crate) fn trim(groups: &Groups, range: &TrimRange) -> Result<u64> {
     Ok(blocks << bits)
 }
 
-/// Discards what of an extent lies in the range; the number of blocks.
+/// Discards the part of an extent in the range. Returns the number of blocks.
 fn discard(groups: &Groups, found: Extent, wanted: &Range<u64>) -> Result<u64> {
     let end = found.start + u64::from(found.len);
     let (from, to) = (found.start.max(wanted.start), end.min(wanted.end));

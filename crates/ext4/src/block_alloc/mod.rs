@@ -1,8 +1,8 @@
-//! Which blocks are free, and which of them a file gets.
+//! Free blocks, and their allocation to files.
 //!
 //! # How it works
-//! Data blocks go through three steps, so that data can be on the device before any metadata says
-//! so:
+//! Data blocks go through three steps, so that data can be on the device before any metadata refers
+//! to it:
 //!
 //! ```text
 //!   Space::reserve   counted; the only place of ENOSPC
@@ -20,7 +20,7 @@
 //! Metadata blocks are allocated and claimed at once ([`allocate_meta`]), and forgotten by the
 //! journal when freed.
 //!
-//! Which blocks: see [`choose`]; files that grow at once are kept apart by [`Groups::streams`].
+//! For the choice of blocks see [`choose`]; [`Groups::streams`] separates files that grow at once.
 
 mod choose;
 mod discard;
@@ -57,7 +57,7 @@ pub(crate) fn allocate(groups: &Groups, request: &Request) -> Result<Extent> {
 /// Takes free blocks side by side for several files, as [`allocate`] does for one.
 ///
 /// # Errors
-/// As [`allocate`].
+/// `NoSpace`: no group in use has a free block.
 pub(crate) fn allocate_stretch(groups: &Groups, goal: u64, len: u32) -> Result<Extent> {
     choose::allocate_plain(groups, goal, len)
 }
@@ -66,7 +66,8 @@ pub(crate) fn allocate_stretch(groups: &Groups, goal: u64, len: u32) -> Result<E
 /// as write access does.
 ///
 /// # Errors
-/// The bitmap says they are in use (the image is damaged), the group is out of use; the journal.
+/// The bitmap has them in use (the image is damaged), the group is excluded; the errors of the
+/// journal.
 pub(crate) fn claim(groups: &Groups, h: &Handle, extent: Extent) -> Result<()> {
     let (group, start) = groups.place(extent)?;
     let buffer = groups.bitmap(group, BitmapKind::Block)?;
@@ -92,8 +93,8 @@ pub(crate) fn claim(groups: &Groups, h: &Handle, extent: Extent) -> Result<()> {
     Ok(())
 }
 
-/// Marks blocks as used that no allocation gave, where they are not: what a fast commit says of
-/// them. They lie in one group.
+/// Marks blocks as used that no allocation returned, where they are not: blocks in a fast commit.
+/// They lie in one group.
 ///
 /// # Errors
 /// They were freed in the same transaction; the group is out of use; the journal.
@@ -134,7 +135,7 @@ pub(crate) fn cancel(groups: &Groups, extent: Extent) {
 /// Allocates and claims one block for metadata.
 ///
 /// # Errors
-/// As [`allocate`] and [`claim`].
+/// `NoSpace`: no group in use has a free block; the bitmap is damaged; errors of the journal.
 pub(crate) fn allocate_meta(groups: &Groups, h: &Handle, goal: u64) -> Result<u64> {
     let extent = choose::allocate_plain(groups, goal, 1)?;
     claim(groups, h, extent)?;
@@ -146,8 +147,8 @@ pub(crate) fn allocate_meta(groups: &Groups, h: &Handle, goal: u64) -> Result<u6
 /// is out of use stay used.
 ///
 /// # Errors
-/// The bitmap says they are free (the image is damaged), the range is outside the groups or
-/// contains metadata of a group; the journal.
+/// The bitmap has them free (the image is damaged), the range is outside the groups or contains
+/// metadata of a group; the errors of the journal.
 pub(crate) fn free(groups: &Groups, h: &Handle, extent: Extent, metadata: bool) -> Result<()> {
     let geometry = groups.geometry();
     geometry.check_blocks(extent.start, extent.len.into())?;
@@ -181,7 +182,7 @@ pub(crate) fn free(groups: &Groups, h: &Handle, extent: Extent, metadata: bool) 
     Ok(())
 }
 
-/// Nothing will be added to this inode for a while: blocks kept for it may be had by others.
+/// Ends the growth of this inode for a while: other files may use the blocks kept for it.
 pub(crate) fn end_stream(groups: &Groups, ino: u32) {
     if let Some(kept) = groups.streams().remove(ino) {
         give_back(groups, kept);

@@ -1,10 +1,10 @@
-//! Promises of blocks, and what `statfs` shows.
+//! Promises of blocks, and the numbers of `statfs`.
 //!
 //! # How it works
 //! Two sums, both without a lock: the free blocks of all groups (kept by [`Groups`], changed by
 //! each allocation), and the blocks that were promised and not yet taken. A promise of `n` blocks
-//! is made if what is free covers all promises, the tree blocks that they may need, and what is set
-//! aside:
+//! succeeds if the free blocks cover all promises, the tree blocks that they may need, and the
+//! reserve:
 //!
 //! - blocks that only the superuser may use (`s_r_blocks_count`);
 //! - a pool for metadata: a fiftieth of all blocks, 4096 at most. Directories and maps that grow
@@ -42,11 +42,11 @@ pub(crate) struct Space {
     reserved: u64,
     /// For metadata.
     pool: u64,
-    /// Taken by what never changes: superblocks, descriptors, bitmaps, inode tables, journal.
+    /// Blocks of fixed structures: superblocks, descriptors, bitmaps, inode tables, journal.
     overhead: u64,
 }
 
-/// Blocks promised to a file; what is left is given back on drop.
+/// Blocks promised to a file; dropping it releases the rest.
 #[derive(Debug)]
 pub(crate) struct Reservation {
     promised: Arc<AtomicU64>,
@@ -98,8 +98,8 @@ impl Space {
         }
     }
 
-    /// Promises `data` blocks of data and what metadata they may need. `privileged`: may use what
-    /// is kept for the superuser. May wait for a commit: hold no handle, and no lock above an
+    /// Promises `data` blocks of data and the metadata that they may need. `privileged`: may use
+    /// the superuser's reserve. May wait for a commit: hold no handle, and no lock above an
     /// inode's.
     ///
     /// # Errors
@@ -120,7 +120,7 @@ impl Space {
         self.try_reserve(data, true, 0)
     }
 
-    /// A promise out of what is free, and `more`.
+    /// A promise out of the free blocks, and `more`.
     fn try_reserve(&self, data: u64, privileged: bool, more: u64) -> Option<Reservation> {
         let kept = self.pool + if privileged { 0 } else { self.reserved };
         let mut promised = self.promised.load(Ordering::Acquire);
@@ -147,14 +147,14 @@ impl Space {
         })
     }
 
-    /// Tree blocks for so many blocks of data, each in an extent of its own, leaves half full.
+    /// Tree blocks for this many blocks of data, each in an extent of its own, leaves half full.
     fn tree_blocks(&self, data: u64) -> u64 {
         let per_leaf = u64::from(self.groups.geometry().block_size()) / 12 / 2;
         data / per_leaf.max(1)
     }
 
-    /// Most blocks of data that fit, with their [tree blocks](Self::tree_blocks), into so many free
-    /// blocks.
+    /// Most blocks of data that fit, with their [tree blocks](Self::tree_blocks), into this many
+    /// free blocks.
     fn most_data(&self, free: u64) -> u64 {
         let per_leaf = (u64::from(self.groups.geometry().block_size()) / 12 / 2).max(1);
         let data = free - free / (per_leaf + 1);
@@ -170,7 +170,7 @@ impl Space {
         self.promised.load(Ordering::Acquire)
     }
 
-    /// What `statfs` shows: sizes without what never changes, as the kernel counts it (`bsddf`).
+    /// The result of `statfs`: sizes without fixed structures, as the kernel counts them (`bsddf`).
     pub(crate) fn statfs(&self) -> FsStat {
         let geometry = self.groups.geometry();
         let freed = self
@@ -199,7 +199,7 @@ impl Space {
     }
 }
 
-/// Blocks that can never hold files: as the superblock says, else counted.
+/// Blocks that can never hold files: the superblock's number, else counted.
 fn overhead(geometry: &Geometry, sb: &SuperBlock) -> u64 {
     let stored = u64::from(sb.overhead_clusters.get()) << geometry.cluster_ratio_bits();
     if stored > 0 && stored < geometry.blocks_count() {

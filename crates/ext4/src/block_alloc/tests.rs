@@ -41,7 +41,7 @@ fn the_goal_is_given_if_it_is_free_and_else_what_is_near() {
     let (device, engine) = small(256 * MIB, "-b 1024");
     let first = engine.groups.group(5).unwrap().first_block + 4000;
     assert_eq!(take(&engine, first, 10, 12).start, first);
-    // Small and not a continuation: right behind.
+    // Small and not a continuation: right after.
     assert_eq!(take(&engine, first, 4, 13).start, first + 10);
     // Large: a chunk of its size in the same group.
     let large = take(&engine, first, 1000, 14);
@@ -84,7 +84,7 @@ fn a_request_goes_to_its_flex_group_before_it_leaves_it() {
     assert_ne!(flex(take(&engine, goal, len, 12)), 2);
 }
 
-/// Gives back what is kept for streams.
+/// Releases the blocks kept for streams.
 fn cancel_kept(engine: &Engine) {
     for extent in engine.groups.streams().remove_all() {
         give_back(&engine.groups, extent);
@@ -132,7 +132,7 @@ fn claims_cancels_frees_and_commits_in_any_order_leave_what_a_model_says() {
                 }
                 5..=7 if !used.is_empty() => {
                     let extent = used.swap_remove(random.usize(0..used.len()));
-                    // A part of it, so that what is freed is not what was allocated.
+                    // A part of it, so that freed ranges differ from allocated ones.
                     let keep = random.u32(0..extent.len);
                     let gone = Extent {
                         start: extent.start + u64::from(keep),
@@ -258,7 +258,7 @@ fn promises_never_exceed_what_is_free() {
         left -= u64::from(extent.len);
     }
     assert_eq!(engine.space.promised(), 0);
-    // What is set aside for metadata is still there.
+    // The reserve for metadata is still there.
     assert!(engine.groups.free_blocks() >= pool);
     in_handle(&engine, 1, |h| allocate_meta(&engine.groups, h, 0).unwrap());
 }
@@ -294,7 +294,7 @@ fn files_that_grow_at_once_are_kept_apart() {
             extents(file)
         );
     }
-    // Small files that are written once stand side by side.
+    // Small files that are written once are contiguous.
     let goal = engine.groups.group(1).unwrap().first_block;
     let mut last = 0;
     for ino in 100..200 {
@@ -429,7 +429,7 @@ fn what_contradicts_the_bitmap_is_an_error_and_puts_the_group_out_of_use() {
     let lost = u64::from(group.free_blocks());
     assert!(claim(&engine.groups, &h, extent).is_err());
     assert_eq!(engine.groups.free_blocks(), before - lost);
-    // From now on what is freed there stays used, and nothing is given.
+    // From now on freed blocks there stay used, and none is allocated.
     free(&engine.groups, &h, extent, false).unwrap();
     assert_eq!(engine.groups.freed_blocks(), 0);
     let other = take(&engine, goal, 8, 13);
@@ -493,8 +493,7 @@ fn statfs_is_what_the_kernel_says() {
         assert_eq!(u64::from(ours.block_size), kernel.f_bsize, "{args}");
         assert_eq!(ours.blocks, kernel.f_blocks, "{args}");
         assert_eq!(ours.blocks_free, kernel.f_bfree, "{args}");
-        // Without what the tree blocks of so much data may take, which the kernel does not set
-        // aside.
+        // Without the tree blocks of this much data, which the kernel does not reserve.
         let tree = kernel.f_bavail / (kernel.f_bsize / 24 + 1);
         let most = kernel.f_bavail - tree;
         assert!((most - 1..=most).contains(&ours.blocks_available), "{args}");

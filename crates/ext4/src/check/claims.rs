@@ -1,4 +1,4 @@
-//! Which inode uses which block.
+//! The inode of each block.
 
 use std::sync::Arc;
 
@@ -39,7 +39,7 @@ impl Runs {
 /// Space of a map.
 #[derive(Debug, Default)]
 pub(super) struct Taken {
-    /// Clusters, including those of the map itself.
+    /// Clusters, including the clusters of the map itself.
     pub(super) clusters: u64,
     pub(super) nodes: u64,
     /// One past the last logical block that is allocated.

@@ -1,4 +1,4 @@
-//! Everything that a check can find, one variant per cause.
+//! All findings of a check, one variant per cause.
 
 use sapwood_base::findings;
 use sapwood_ext4_format::{
@@ -28,7 +28,7 @@ findings! {
     Warning "group {group}: copy of the superblock: {error}" SuperBackupBad {
         group: u32 = "Group of the copy.", error: FormatError = "What is wrong."
     }
-    /// A copy of the superblock that says something else where both must agree.
+    /// A copy of the superblock that differs in a field that must agree.
     Warning "group {group}: copy of the superblock has {field} {found}, the superblock {expected}" SuperBackupDiffers {
         group: u32 = "Group of the copy.", field: &'static str = "Field.",
         found: u64 = "In the copy.", expected: u64 = "In the superblock."
@@ -52,7 +52,7 @@ findings! {
     Warning "superblock: {count} errors were noted by earlier users" ErrorsNoted {
         count: u32 = "How many; 0 if only the state says so."
     }
-    /// The journal has to be replayed. The check goes on as if it had been.
+    /// The journal needs recovery. The check continues as after one.
     Warning "journal: needs recovery" NeedsRecovery {}
     /// Compatible features that are not known here.
     Warning "unknown compatible features: {names}" UnknownFeatures {
@@ -62,7 +62,7 @@ findings! {
     Error "block {block}: multiple mount protection: {error}" MmpBad {
         block: u64 = "Block.", error: FormatError = "What is wrong."
     }
-    /// Multiple mount protection says that the file system is open elsewhere.
+    /// Multiple mount protection shows the file system open elsewhere.
     Warning "block {block}: multiple mount protection: in use, sequence {sequence:#x}" MmpInUse {
         block: u64 = "Block.", sequence: u32 = "What it says."
     }
@@ -78,19 +78,19 @@ findings! {
     Error "{error}" BitmapChecksum {
         group: u32 = "Group.", kind: BitmapKind = "Which bitmap.", error: FormatError = "Both checksums."
     }
-    /// Bits behind the last block or inode of a group are not set.
+    /// Bits after the last block or inode of a group are not set.
     Error "group {group}: {kind}: padding is not set" BitmapPadding {
         group: u32 = "Group.", kind: BitmapKind = "Which bitmap."
     }
-    /// Free blocks (clusters) of a descriptor are not those of the group.
+    /// The descriptor's number of free blocks (clusters) differs from the group's.
     Error "group {group}: {found} free blocks, counted {expected}" GroupFreeBlocks {
         group: u32 = "Group.", found: u32 = "In the descriptor.", expected: u32 = "Counted."
     }
-    /// Free inodes of a descriptor are not those of the group.
+    /// The descriptor's number of free inodes differs from the group's.
     Error "group {group}: {found} free inodes, counted {expected}" GroupFreeInodes {
         group: u32 = "Group.", found: u32 = "In the descriptor.", expected: u32 = "Counted."
     }
-    /// Directories of a descriptor are not those of the group.
+    /// The descriptor's number of directories differs from the group's.
     Error "group {group}: {found} directories, counted {expected}" GroupDirectories {
         group: u32 = "Group.", found: u32 = "In the descriptor.", expected: u32 = "Counted."
     }
@@ -110,7 +110,7 @@ findings! {
     Error "group {group}: {count} inodes from {ino} on are taken in the bitmap, but not in use" InodesNotUsed {
         group: u32 = "Group.", ino: u32 = "First inode.", count: u32 = "Inodes side by side."
     }
-    /// An inode in use where the descriptor says that the table was never used.
+    /// An inode in use in the part of the table that was never used according to the descriptor.
     Error "group {group}: inode {ino} is in use in the part of the table that never was" InodeInUnused {
         group: u32 = "Group.", ino: u32 = "Inode."
     }
@@ -118,7 +118,7 @@ findings! {
     Error "{error}" InodeChecksum {
         ino: u32 = "Inode.", error: FormatError = "Both checksums."
     }
-    /// An inode that the validator refuses. What it has was not checked.
+    /// An inode that the validator refuses. Its contents were not checked.
     Error "{error}" InodeBad {
         ino: u32 = "Inode.", error: FormatError = "What is wrong."
     }
@@ -126,7 +126,7 @@ findings! {
     Error "inode {ino}: {why}" InodeField {
         ino: u32 = "Inode.", why: &'static str = "What is wrong."
     }
-    /// An inode in use that says when it was deleted.
+    /// An inode in use with a time of deletion.
     Error "inode {ino}: in use, with a time of deletion" DeletedInUse {
         ino: u32 = "Inode."
     }
@@ -134,7 +134,7 @@ findings! {
     Error "inode {ino}: no links and no time of deletion" NotDeleted {
         ino: u32 = "Inode."
     }
-    /// The space that an inode says it takes is not what it takes.
+    /// The inode's sector count differs from its blocks.
     Error "inode {ino}: {found} sectors, counted {expected}" InodeSectors {
         ino: u32 = "Inode.", found: u64 = "In the inode, of 512 bytes.", expected: u64 = "Counted."
     }
@@ -142,11 +142,11 @@ findings! {
     Error "inode {ino}: size {size}, {blocks} blocks are mapped" InodeSize {
         ino: u32 = "Inode.", size: u64 = "Bytes.", blocks: u64 = "One past the last mapped block."
     }
-    /// A node of an extent tree that is damaged. What is below it was not checked.
+    /// A damaged node of an extent tree. Blocks below it were not checked.
     Error "inode {ino}: extent node at block {block}: {error}" ExtentNodeBad {
         ino: u32 = "Inode.", block: u64 = "Block of the node; 0: in the inode.", error: ExtentError = "What is wrong."
     }
-    /// A node of an extent tree does not begin where its parent says.
+    /// A node of an extent tree whose first block differs from the parent's entry.
     Error "inode {ino}: extent node at block {block} begins at {found}, its parent says {expected}" ExtentNodeStart {
         ino: u32 = "Inode.", block: u64 = "Block of the node.", found: u32 = "First logical block.",
         expected: u32 = "In the parent."
@@ -167,7 +167,7 @@ findings! {
     Error "inode {ino}: {count} blocks from {block} on are metadata of groups" BlocksOfGroups {
         ino: u32 = "Inode.", block: u64 = "First block.", count: u64 = "Blocks side by side."
     }
-    /// A symbolic link whose target is not what the size says.
+    /// A symbolic link whose target does not match its size.
     Error "inode {ino}: symbolic link: {why}" SymlinkBad {
         ino: u32 = "Inode.", why: &'static str = "What is wrong."
     }
@@ -175,7 +175,7 @@ findings! {
     Error "inode {ino}: {found} bytes in the inode, size {size}" InlineSize {
         ino: u32 = "Inode.", found: u64 = "Bytes there.", size: u64 = "In the inode."
     }
-    /// A reserved inode that is not what it must be.
+    /// A reserved inode with wrong contents.
     Error "inode {ino}: reserved: {why}" ReservedInode {
         ino: u32 = "Inode.", why: &'static str = "What is wrong."
     }
@@ -183,7 +183,7 @@ findings! {
     Error "journal: {why}" JournalBad {
         why: String = "What is wrong."
     }
-    /// The resize inode does not hold what is reserved for descriptors.
+    /// The resize inode lacks blocks that are reserved for descriptors, or has others.
     Error "resize inode: {why}, at block {block}" ResizeBad {
         block: u64 = "Block that names it, or is missing.", why: &'static str = "What is wrong."
     }
@@ -272,7 +272,7 @@ findings! {
     Error "directory {dir}: the hash tree does not name block {logical}" HtreeForgotten {
         dir: u32 = "Directory.", logical: u32 = "Block."
     }
-    /// An inner node has hashes outside of what its parent gives it.
+    /// An inner node with hashes outside of its range in the parent.
     Error "directory {dir} block {logical}: hash {hash:#010x} is outside of what its parent says" HtreeRange {
         dir: u32 = "Directory.", logical: u32 = "Block of the node.", hash: u32 = "The hash."
     }

@@ -1,5 +1,5 @@
 //! Records of a check about every block and inode: sets and counts, kept only for groups in use;
-//! what is known about directories and attributes.
+//! facts about directories and attributes.
 
 use std::collections::{HashMap, HashSet};
 use std::hash::{BuildHasher, RandomState};
@@ -147,7 +147,7 @@ pub(super) struct BlockUse {
     pub(super) refcount: u32,
     /// Inodes that use it.
     pub(super) seen: u64,
-    /// Its contents are unknown.
+    /// The contents are unknown.
     pub(super) bad: bool,
     /// Inodes with values that it names, and their clusters.
     pub(super) values: Vec<u32>,
@@ -188,7 +188,7 @@ impl Directory<'_> {
         (within < len).then(|| physical + within)
     }
 
-    /// Whether an entry with this type must have that of its inode.
+    /// Whether an entry with this type must match its inode's type.
     pub(super) fn typed(&self, found: u8) -> bool {
         self.format.file_type && !(self.untyped && found == dir_type::UNKNOWN)
     }

@@ -1,4 +1,4 @@
-//! What a check is told, what it reports, and why it reports nothing.
+//! Options and report of a check, and the reasons for no report.
 
 use sapwood_base::finding;
 use sapwood_ext4_format::FormatError;
@@ -63,7 +63,7 @@ pub struct CheckStats {
 /// Result of a check.
 pub type CheckReport = finding::CheckReport<Finding, CheckStats>;
 
-/// Why a check produced no report.
+/// Errors of a check without a report.
 #[derive(Debug, Error)]
 pub enum CheckError {
     /// The device could not be read.
@@ -83,7 +83,7 @@ pub enum CheckError {
         /// The error.
         error: FormatError,
     },
-    /// Features that change what would have to be checked.
+    /// Unknown features that change the rules of a check.
     #[error("unsupported features: {0}")]
     Features(String),
     /// The caller's progress function cancelled the check.

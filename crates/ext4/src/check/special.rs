@@ -124,8 +124,8 @@ impl Check<'_> {
         }
     }
 
-    /// Checks the inode with the blocks that are reserved for descriptors: its two-level block
-    /// names the reserved blocks of group 0, each of which names its copies in the other groups.
+    /// Checks the inode of the blocks reserved for descriptors: its two-level block names the
+    /// reserved blocks of group 0, each of which names its copies in the other groups.
     fn resize_inode(&mut self, view: &View, inode: &Inode) {
         let ino = special_ino::RESIZE;
         self.checksum_of_reserved(view, ino, inode);

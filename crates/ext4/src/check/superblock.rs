@@ -141,7 +141,7 @@ fn extra_isize(sb: &SuperBlock, geometry: &Geometry) -> Vec<Finding> {
     wrong.map(finding).collect()
 }
 
-/// What a superblock may not have: whether it does, the field with its value, and why not.
+/// A rule for a superblock: whether it is violated, the field with its value, and the reason.
 type Fault = (bool, (&'static str, u64), &'static str);
 
 /// Fields and features that contradict each other, where a mount needs only one of the two.

@@ -4,7 +4,7 @@
 //! One thread at a time completes the ranges of a file, in the order in which they were taken,
 //! several in one handle where its credits allow. Files whose I/O was done together share handles,
 //! too. It claims the new blocks in the bitmap, inserts them into the map, converts unwritten ones,
-//! and raises the size on disk to what is there. Each handle ends with the inode stored, so that a
+//! and raises the size on disk accordingly. Each handle ends with the inode stored, so that a
 //! commit in between has a whole, shorter file.
 //!
 //! A range that only overwrote blocks ends when its I/O is done.
@@ -100,8 +100,8 @@ fn only_overwrote(engine: &Engine, inode: &Inode, io: &InFlight) -> bool {
     io.range.end.min(state.size) <= state.raw.size(&engine.geometry)
 }
 
-/// Completes what is ready of files until nothing is. Only for the thread that
-/// `InFlightSet::io_done` or `InFlightSet::remove` asked to.
+/// Completes ready ranges of files until there are none. Only for the thread for which
+/// `InFlightSet::io_done` or `InFlightSet::remove` returned true.
 pub(super) fn complete(engine: &Arc<Engine>, mut inodes: Vec<Arc<Inode>>) {
     while !inodes.is_empty() {
         let mut handle = None;

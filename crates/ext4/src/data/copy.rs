@@ -41,7 +41,7 @@ pub(crate) fn copy_range(
     if end > to.max_size(engine) {
         return Err(vfs::Error::FileTooLarge.into());
     }
-    // `left` says that the end of the source is no overflow.
+    // `left`: the end of the source is no overflow.
     if Arc::ptr_eq(from, to) && from_offset < end && to_offset < from_offset + len {
         return Err(vfs::Error::Invalid.into());
     }
@@ -54,7 +54,7 @@ pub(crate) fn copy_range(
             .and_then(|n| write::write(engine, to, to_offset + done, bytes, false).map(|()| n));
         match copied {
             Ok(n) => done += n as u64,
-            // The caller gets what was copied so far, and the error when it goes on.
+            // The caller gets the number of copied bytes, and the error with the next call.
             Err(_) if done > 0 => break,
             Err(error) => return Err(error),
         }

@@ -1,8 +1,8 @@
 //! `fallocate`: unwritten blocks, holes, zeroed, collapsed and inserted ranges.
 //!
-//! Whatever changes the map here first settles memory in its range: what is dirty there is flushed,
-//! or thrown away where it would be lost anyway, and what is in flight has landed. Steps have
-//! handles of their own, each of which leaves a whole file.
+//! Every change of the map here first settles memory in its range: dirty data there is flushed, or
+//! discarded where it would be lost anyway, and data in flight is waited for. Steps have handles of
+//! their own, each of which leaves a whole file.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -26,7 +26,7 @@ const MAX_UNWRITTEN: u64 = (1 << 15) - 1;
 /// has checked that the range is not empty and its end no overflow.
 ///
 /// # Errors
-/// [`vfs::Error::NotSupported`] for what files with indirect blocks cannot do;
+/// [`vfs::Error::NotSupported`] for a mode that files with indirect blocks lack;
 /// [`vfs::Error::Invalid`]; [`vfs::Error::FileTooLarge`]; [`NoSpace`](crate::Error::NoSpace).
 pub(crate) fn fallocate(
     engine: &Arc<Engine>,
@@ -93,9 +93,9 @@ fn allocate(
     Ok(())
 }
 
-/// What is written back before a range gets unwritten blocks: what is dirty there. If the size on
-/// disk is to follow that, it is all that is dirty in the file. Otherwise a commit in between would
-/// show a size inside of what one call wrote, and a hole where its begin is still dirty.
+/// The range to write back before a range gets unwritten blocks: the dirty data there. If the size
+/// on disk must cover the range, it is all dirty data of the file. Otherwise a commit in between
+/// would show a size inside of one call's write, and a hole where its start is still dirty.
 fn to_settle(engine: &Engine, inode: &Inode, range: &Range<u64>) -> Range<u64> {
     let is_dirty = {
         let data = inode.data.state.lock();
@@ -151,7 +151,7 @@ fn fill_hole(engine: &Arc<Engine>, inode: &Arc<Inode>, hole: Range<u64>, size: u
     Ok(end)
 }
 
-/// Makes a hole. Nothing happens behind the end of the file: what is allocated there stays.
+/// Makes a hole. After the end of the file nothing changes: blocks that are allocated there stay.
 fn punch(engine: &Arc<Engine>, inode: &Arc<Inode>, range: Range<u64>) -> Result<()> {
     let size = inode.size();
     if range.start >= size {
@@ -174,7 +174,8 @@ fn clear(engine: &Arc<Engine>, inode: &Arc<Inode>, range: &Range<u64>) -> Result
     engine.abort(remove_blocks(engine, inode, engine.blocks_of(&inner)))
 }
 
-/// Zeroes the edges of a range and throws away what its whole blocks have in memory; returns those.
+/// Zeroes the edges of a range and discards the data in memory of its whole blocks; returns those
+/// blocks.
 fn settle(engine: &Arc<Engine>, inode: &Arc<Inode>, range: &Range<u64>) -> Result<Range<u64>> {
     let size = inode.size();
     let inner = inner(engine, range);
@@ -185,7 +186,7 @@ fn settle(engine: &Arc<Engine>, inode: &Arc<Inode>, range: &Range<u64>) -> Resul
         return Ok(inner);
     }
     discard(engine, inode, inner.clone());
-    // What was thrown away may have been what the size on disk waited for.
+    // The size on disk may have waited for discarded data.
     let on_disk = inode.state.lock().raw.size(&engine.geometry);
     if on_disk < size && on_disk < inner.end {
         set_size(engine, inode, size)?;
@@ -199,7 +200,7 @@ fn inner(engine: &Engine, range: &Range<u64>) -> Range<u64> {
     start..engine.block_floor(range.end).max(start)
 }
 
-/// The parts of blocks that a range covers beside its whole ones; each lies in one block.
+/// The parts of blocks that a range covers outside of its whole blocks; each lies in one block.
 fn edges(range: &Range<u64>, inner: &Range<u64>) -> [Range<u64>; 2] {
     [
         range.start..inner.start.min(range.end),
@@ -228,7 +229,7 @@ fn is_aligned(engine: &Engine, range: &Range<u64>) -> bool {
     engine.block_floor(range.start) == range.start && engine.block_floor(range.end) == range.end
 }
 
-/// Takes a range out; what follows moves down.
+/// Takes a range out; the blocks after it move down.
 fn collapse(engine: &Arc<Engine>, inode: &Arc<Inode>, range: Range<u64>) -> Result<()> {
     let size = inode.size();
     if !is_aligned(engine, &range) || range.end >= size {
@@ -252,7 +253,7 @@ fn collapse(engine: &Arc<Engine>, inode: &Arc<Inode>, range: Range<u64>) -> Resu
     })())
 }
 
-/// Opens a hole; what was there moves up.
+/// Opens a hole; the blocks from there on move up.
 fn insert(engine: &Arc<Engine>, inode: &Arc<Inode>, range: Range<u64>) -> Result<()> {
     let size = inode.size();
     let len = range.end - range.start;
@@ -267,7 +268,7 @@ fn insert(engine: &Arc<Engine>, inode: &Arc<Inode>, range: Range<u64>) -> Result
     let blocks = engine.blocks_of(&range);
     inode.data.forget_shape();
     engine.abort((|| {
-        // First the size: no block is behind the end at any time.
+        // First the size: no block is after the end at any time.
         set_size(engine, inode, size)?;
         let by = blocks.end - blocks.start;
         let step = map::insert_credits(engine, inode, 1);

@@ -40,7 +40,7 @@ const JOB_RANGES: usize = 128;
 ///
 /// # Errors
 /// [`Error::WriteFailed`] if a write failed since the last call; [`Error::NoSpace`] if the host has
-/// no space, and all that is not written is kept.
+/// no space, and unwritten data is kept.
 pub(crate) fn flush(engine: &Arc<Engine>, inode: &Arc<Inode>) -> Result<()> {
     let refusals = inode.data.refusals();
     flush_range(engine, inode, 0..u64::MAX);
@@ -51,8 +51,8 @@ pub(crate) fn flush(engine: &Arc<Engine>, inode: &Arc<Inode>) -> Result<()> {
     written
 }
 
-/// Writes back what is dirty in a range and waits until the map has it, before the map is changed
-/// there otherwise. The caller holds `io` exclusively.
+/// Writes back dirty data in a range and waits until the map has it, before a change of the map
+/// there. The caller holds `io` exclusively.
 ///
 /// # Errors
 /// [`Error::NoSpace`]: the host has none, and something is dirty still.
@@ -73,14 +73,14 @@ pub(super) fn settle_range(
     clean.then_some(()).ok_or(Error::NoSpace)
 }
 
-/// Writes back what is dirty in a range and waits until the map has it.
+/// Writes back dirty data in a range and waits until the map has it.
 fn flush_range(engine: &Arc<Engine>, inode: &Arc<Inode>, range: Range<u64>) {
     let dispatch = if inode.data.dirty_bytes() <= SMALL {
         Dispatch::Here
     } else {
         Dispatch::Queue
     };
-    // What is left because it is in flight can be taken after the first wait.
+    // Data that is left because older data is in flight can be taken after the first wait.
     for _pass in 0..2 {
         let left = begin(engine, inode, range.clone(), dispatch);
         inode.data.wait_in_flight();
@@ -90,8 +90,8 @@ fn flush_range(engine: &Arc<Engine>, inode: &Arc<Inode>, range: Range<u64>) {
     }
 }
 
-/// Takes what is dirty in `range` and starts its way to disk. True if some was left because it is
-/// in flight already.
+/// Takes dirty data in `range` and hands it to writeback. True if some was left because it is in
+/// flight already.
 pub(super) fn begin(
     engine: &Arc<Engine>,
     inode: &Arc<Inode>,
@@ -106,8 +106,8 @@ pub(super) fn begin(
     left
 }
 
-/// Takes what is dirty in files and starts its way to disk, by the threads of writeback. Returns
-/// the files of which some was left because it is in flight already.
+/// Takes dirty data of files and hands it to the threads of writeback. Returns the files of which
+/// some was left because it is in flight already.
 pub(super) fn begin_all<'f>(engine: &Arc<Engine>, files: &'f [Arc<Inode>]) -> Vec<&'f Arc<Inode>> {
     let (mut all, mut left) = (Vec::new(), Vec::new());
     for inode in files {
@@ -121,7 +121,7 @@ pub(super) fn begin_all<'f>(engine: &Arc<Engine>, files: &'f [Arc<Inode>]) -> Ve
     left
 }
 
-/// Makes what is dirty in `range` in-flight ranges. True if some was left.
+/// Turns dirty data in `range` into in-flight ranges. True if some was left.
 fn take(engine: &Engine, inode: &Arc<Inode>, range: Range<u64>) -> (Vec<Taken>, bool) {
     let mut taken = Vec::new();
     let mut left = false;
@@ -160,8 +160,8 @@ fn push(engine: &Arc<Engine>, taken: Vec<Taken>) {
     }
 }
 
-/// Throws away what is dirty in `range` (whole blocks, in bytes) and waits until nothing of it is
-/// in flight. The caller holds `io` exclusively.
+/// Discards dirty data in `range` (whole blocks, in bytes) and waits until none of it is in flight.
+/// The caller holds `io` exclusively.
 pub(super) fn discard(engine: &Arc<Engine>, inode: &Arc<Inode>, range: Range<u64>) {
     loop {
         let bytes = {
@@ -178,7 +178,7 @@ pub(super) fn discard(engine: &Arc<Engine>, inode: &Arc<Inode>, range: Range<u64
         engine.writeback.leave(bytes);
         engine.writeback.settle(inode);
         inode.data.wait_completed(&range);
-        // What could not be written became dirty again.
+        // Data that could not be written became dirty again.
         let state = inode.data.state.lock();
         if state.dirty.covered(range.clone()).next().is_none() {
             return;
@@ -186,7 +186,7 @@ pub(super) fn discard(engine: &Arc<Engine>, inode: &Arc<Inode>, range: Range<u64
     }
 }
 
-/// Writes back what all files have in memory now, and waits for it.
+/// Writes back the current data of all files in memory, and waits for it.
 pub(super) fn drain(engine: &Arc<Engine>) {
     drain_files(engine, &engine.writeback.active());
 }
@@ -221,7 +221,7 @@ pub(super) fn reserve(engine: &Arc<Engine>, blocks: u64, privileged: bool) -> Re
 /// after all were tried.
 ///
 /// # Errors
-/// As [`flush`], of one of them.
+/// The error of [`flush`] for one of them.
 pub(crate) fn flush_all(engine: &Arc<Engine>) -> Result<()> {
     let files = engine.writeback.active();
     let refusals: Vec<u64> = files.iter().map(|inode| inode.data.refusals()).collect();

@@ -1,7 +1,7 @@
 //! Inline data: a small file that is in its inode; targets of symbolic links.
 //!
 //! # How it works
-//! The first 60 bytes stand where a map would be, the rest in the attribute `system.data`, which is
+//! The first 60 bytes are where a map would be, the rest in the attribute `system.data`, which is
 //! there even if it is empty. Such a file has nothing in memory: a write changes the inode in a
 //! handle at once. One that does not fit any more [becomes blocks](convert): the block is written
 //! first and one handle then puts it in the place of the inline data, so that a power cut leaves
@@ -29,13 +29,13 @@ use crate::store::Store;
 use crate::volume::Volume;
 use crate::{Error, Result, block_alloc, xattr};
 
-/// Attribute that has what does not fit into the map.
+/// Attribute with the part of the data that does not fit into the map.
 const ATTRIBUTE: &[u8] = b"system.data";
 
 /// All content. The caller holds `io` shared.
 ///
 /// # Errors
-/// [`Error::BadInode`] if the file is longer than what is there; the attributes are damaged.
+/// [`Error::BadInode`] if the file is longer than its inline data; errors of damaged attributes.
 pub(super) fn content(volume: &Volume, inode: &Inode) -> Result<Vec<u8>> {
     let size = usize::try_from(inode.size()).unwrap_or(usize::MAX);
     let mut bytes = inode.map.read().to_vec();
@@ -55,7 +55,7 @@ pub(super) fn content(volume: &Volume, inode: &Inode) -> Result<Vec<u8>> {
 /// Fills `buf` from `offset`, within the file. The caller holds `io` shared.
 ///
 /// # Errors
-/// As [`content`].
+/// [`Error::BadInode`] if the file is longer than its inline data; damaged attributes.
 pub(super) fn read_at(volume: &Volume, inode: &Inode, offset: u64, buf: &mut [u8]) -> Result<()> {
     let content = content(volume, inode)?;
     let start = usize::try_from(offset).unwrap_or(usize::MAX);
@@ -106,7 +106,7 @@ fn most(store: &Store) -> u64 {
 /// if it does not fit.
 ///
 /// # Errors
-/// As [`content`].
+/// [`Error::BadInode`] if the file is longer than its inline data; damaged attributes.
 pub(super) fn write_at(
     engine: &Arc<Engine>,
     inode: &Arc<Inode>,
@@ -133,7 +133,7 @@ pub(super) fn write_at(
 /// Cuts or extends a file that is inline. False, and nothing is changed, if it does not fit.
 ///
 /// # Errors
-/// As [`content`].
+/// [`Error::BadInode`] if the file is longer than its inline data; damaged attributes.
 pub(super) fn truncate(engine: &Arc<Engine>, inode: &Arc<Inode>, size: u64) -> Result<bool> {
     if size > most(engine) {
         return Ok(false);

@@ -12,18 +12,18 @@
 //!  complete   I/O done; one handle: bitmap, map, size on disk, inode
 //! ```
 //!
-//! Data is on its way to the device before any handle knows of it, and the device is flushed before
-//! a commit block. So no power cut shows what a block held before, and a commit never waits for
+//! Data is in flight to the device before any handle refers to it, and the device is flushed before
+//! a commit block. So no power cut exposes the old content of a block, and a commit never waits for
 //! data.
 //!
-//! Reads look at the dirty ranges, then at what is in flight, then at the map. A range stays in
-//! flight until the map has it. Nothing of a file is locked over I/O but its `io` lock, which
-//! callers hold: shared to read, exclusive to write, truncate, fallocate and copy. Writeback does
-//! not take it. So a reader's range that is not in memory cannot change under it: a thread that
-//! could begin to change it needs `io` exclusively.
+//! Reads look at the dirty ranges, then at data in flight, then at the map. A range stays in flight
+//! until the map has it. Only the `io` lock of a file is held over I/O: shared to read, exclusive
+//! to write, truncate, fallocate and copy. Writeback does not take it. So a reader's range that is
+//! not in memory cannot change under it: a thread that could begin to change it needs `io`
+//! exclusively.
 //!
 //! A thread that takes blocks out of the map (truncate, punch, collapse) first discards or flushes
-//! what is dirty in the range and waits until nothing there is in flight.
+//! dirty data in the range and waits until nothing there is in flight.
 //!
 //! Dirty bytes are bounded over all files: a writer that would exceed the bound starts writeback
 //! and waits for room. It may hold `io`, as writeback never needs it. No thread may wait for data
@@ -37,7 +37,7 @@
 //! | a power cut between data and extent | `tests::order::extents_follow_their_data` |
 //! | written again while in flight | `tests::order::what_is_written_again_in_flight_is_kept` |
 //! | a write fails | `tests::order::a_failed_write_is_told_once` |
-//! | fsync beside other files' writeback | `tests::order::fsync_waits_for_its_file_only` |
+//! | fsync during other files' writeback | `tests::order::fsync_waits_for_its_file_only` |
 //! | a later part is written first | `tests::order::a_growing_file_is_completed_in_order` |
 //! | no block left | `tests::space::a_full_file_system_refuses_at_the_write` |
 
@@ -68,7 +68,7 @@ pub(crate) use writeback::new_writeback;
 #[cfg(test)]
 use crate::inode::Inode;
 
-/// Whether something was written that waits for what is before it in the file.
+/// Whether written data waits for earlier data of the file.
 #[cfg(test)]
 pub(crate) fn is_waiting_to_complete(inode: &Inode) -> bool {
     inode.data.state.lock().in_flight.is_waiting()

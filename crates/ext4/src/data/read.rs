@@ -1,7 +1,7 @@
 //! Reads files: memory over disk. Finds data and holes.
 //!
-//! What is dirty or in flight is copied from memory. The rest stays as it is while the caller holds
-//! `io`, so it is looked up and read without a lock, straight into the caller's buffer.
+//! Dirty and in-flight data is copied from memory. The rest is stable while the caller holds `io`,
+//! so it is looked up and read without a lock, directly into the caller's buffer.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -45,14 +45,14 @@ pub(crate) fn read(
     Ok(len)
 }
 
-/// Asks the device for what will be read next, where a file is read from front to back. The
-/// device does the work in the background; there is no cache of data here.
+/// For a sequential reader, asks the device to read ahead. The device does the work in the
+/// background; there is no cache of data here.
 fn ask_ahead(volume: &Volume, inode: &Inode, read: Range<u64>, size: u64) {
     let asked = inode.data.state.lock().ahead.note(&read);
     let Some(range) = asked.map(|range| range.start..range.end.min(size)) else {
         return;
     };
-    // What is wrong with the map is found out by the thread that reads there.
+    // The thread that reads there reports errors of the map.
     for piece in pieces(volume, inode, range).unwrap_or_default() {
         if let Some(at) = piece.device {
             volume.device.will_read(at, piece.len);
@@ -60,8 +60,8 @@ fn ask_ahead(volume: &Volume, inode: &Inode, read: Range<u64>, size: u64) {
     }
 }
 
-/// Reads `buf.len()` bytes at `offset` of a file in blocks, wherever it ends; what no block has is
-/// zero.
+/// Reads `buf.len()` bytes at `offset` of a file in blocks, wherever it ends; bytes without a block
+/// are zero.
 pub(super) fn fill(volume: &Volume, inode: &Arc<Inode>, offset: u64, buf: &mut [u8]) -> Result<()> {
     if buf.is_empty() {
         return Ok(());
@@ -108,7 +108,7 @@ fn read_disk(volume: &Volume, inode: &Inode, range: Range<u64>, buf: &mut [u8]) 
     Ok(())
 }
 
-/// Fills `buf` from byte `at` of the device, or with what is newer in the cache.
+/// Fills `buf` from byte `at` of the device, or with newer content in the cache.
 fn read_journaled(store: &Store, at: u64, buf: &mut [u8]) -> Result<()> {
     let block_size = store.block_size();
     let mut at = at;
@@ -131,7 +131,7 @@ fn read_journaled(store: &Store, at: u64, buf: &mut [u8]) -> Result<()> {
     Ok(())
 }
 
-/// Cuts a range by where its bytes are; what touches on the device is one piece.
+/// Cuts a range by the place of its bytes; bytes that are contiguous on the device are one piece.
 fn pieces(volume: &Volume, inode: &Inode, range: Range<u64>) -> Result<Vec<Piece>> {
     let block_size = volume.block_size();
     let last = range.end.div_ceil(block_size);
@@ -166,8 +166,8 @@ fn follows(piece: &Piece, device: Option<u64>) -> bool {
     }
 }
 
-/// Whether the byte at `at` is data, and up to where that is known to go on; inline data is data.
-/// The caller holds `io`.
+/// Whether the byte at `at` is data, and up to where that is known to continue; inline data is
+/// data. The caller holds `io`.
 ///
 /// # Errors
 /// The map is damaged.

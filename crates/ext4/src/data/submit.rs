@@ -7,9 +7,9 @@
 //! completion. The small files of a batch get blocks side by side ([`Stretch`]), so that one
 //! request writes them.
 //!
-//! **Submit.** The plans are cut into requests. Requests that follow each other on the device
-//! become one, also those of several files. If it fails, each range fails that has bytes in it.
-//! [`complete`] goes on with ranges whose last request ended.
+//! **Submit.** The plans are cut into requests. Requests that are contiguous on the device become
+//! one, also across files. If it fails, each range with bytes in it fails. [`complete`] continues
+//! with ranges whose last request ended.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -173,8 +173,8 @@ fn allocate(
 /// Blocks side by side for the small files of one piece of work: those that it has taken and not
 /// given to a file.
 ///
-/// The first file of a group takes what the following files of that group will want, too. Each of
-/// them gets the next blocks of this stretch. What is left goes back to the group.
+/// The first file of a group also takes blocks for the following files of that group. Each of them
+/// gets the next blocks of this run. The rest returns to the group.
 struct Stretch<'a> {
     store: &'a Store,
     /// Delayed blocks of the small files that are still to be planned, by group of their inodes.
@@ -261,7 +261,7 @@ impl Drop for Stretch<'_> {
     }
 }
 
-/// Cuts a plan into requests: what is side by side goes at once.
+/// Cuts a plan into requests: contiguous blocks are one request.
 fn requests(block_size: u64, plan: &WritePlan) -> Vec<Request> {
     let mut whole: Vec<Request> = Vec::new();
     for segment in &plan.segments {
@@ -291,7 +291,7 @@ fn requests(block_size: u64, plan: &WritePlan) -> Vec<Request> {
     whole.into_iter().flat_map(cut).collect()
 }
 
-/// Writes parts of ranges, neighbours with one request; a range goes on to completion after its
+/// Writes parts of ranges, neighbours with one request; a range continues to completion after its
 /// last part.
 pub(super) fn write(engine: &Arc<Engine>, mut parts: Vec<Part>, dispatch: Dispatch) {
     parts.sort_by_key(|part| part.request.at);

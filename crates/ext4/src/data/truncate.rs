@@ -1,14 +1,14 @@
 //! Truncation, and freeing all of a file.
 //!
 //! # How it works
-//! Growing is a matter of the size: what is behind is a hole. Only the rest of the last block is
-//! zeroed first.
+//! Growing only changes the size: the new part is a hole. Only the rest of the last block is zeroed
+//! first.
 //!
-//! Shrinking first settles memory: what is dirty behind the new end is thrown away and what is in
-//! flight waited for; the block that the new end cuts gets zeros behind it, in memory. Then one
-//! handle makes the inode an orphan and sets the size, and blocks are taken out of the map from the
-//! end of the file, as many in each handle as its credits allow. A power cut in between leaves an
-//! orphan, and the next mount goes on. The last handle takes the inode off the orphans.
+//! Shrinking first settles memory: it discards dirty data after the new end, waits for data in
+//! flight, and zeroes the rest of the block that the new end cuts, in memory. Then one handle makes
+//! the inode an orphan and sets the size, and blocks are taken out of the map from the end of the
+//! file, as many in each handle as its credits allow. A power cut in between leaves an orphan, and
+//! the next mount continues. The last handle removes the inode from the orphans.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -23,8 +23,7 @@ use crate::inode::{Inode, STORE_CREDITS};
 use crate::map::{self, Mapped};
 use crate::{Result, block_alloc, orphan};
 
-/// Credits that a step of a removal is begun with, beside those that it needs to get on: so that it
-/// gets on faster.
+/// Further credits of a step of a removal, in addition to the least: fewer steps are faster.
 const STEP: u32 = 32;
 
 /// Sets the length of a file. The caller holds `io` exclusively and no handle; times are its
@@ -69,7 +68,7 @@ pub(crate) fn truncate(engine: &Arc<Engine>, inode: &Arc<Inode>, size: u64) -> R
     engine.abort(shrink(engine, inode, size, blocks))
 }
 
-/// Whether the file may have blocks in a range that ends behind its last one.
+/// Whether the file may have blocks in a range that ends after its last one.
 fn has_blocks(engine: &Engine, inode: &Inode, blocks: Range<u64>) -> Result<bool> {
     if !inode.flags().contains(InodeFlags::EXTENTS) || blocks.is_empty() {
         return Ok(!blocks.is_empty());
@@ -79,7 +78,7 @@ fn has_blocks(engine: &Engine, inode: &Inode, blocks: Range<u64>) -> Result<bool
     Ok(run.what != Mapped::Hole || end < blocks.end)
 }
 
-/// Sets the size, in memory and on disk, where no block is to be freed.
+/// Sets the size, in memory and on disk, where no block must be freed.
 pub(super) fn set_size(engine: &Arc<Engine>, inode: &Arc<Inode>, size: u64) -> Result<()> {
     let h = engine.start_tracked(STORE_CREDITS)?;
     put_size(engine, inode, size)?;
@@ -122,7 +121,7 @@ fn shrink(engine: &Arc<Engine>, inode: &Arc<Inode>, size: u64, blocks: Range<u64
     Ok(())
 }
 
-/// Credits that a step of a removal begins with, but for the inode.
+/// Credits that a step of a removal begins with, without the inode's.
 fn remove_credits(engine: &Engine, inode: &Inode) -> u32 {
     let need = map::remove_credits(engine, inode);
     let most = engine.journal.most_credits() / 2;
@@ -162,8 +161,7 @@ pub(crate) fn delete_content(engine: &Arc<Engine>, inode: &Arc<Inode>) -> Result
     Ok(())
 }
 
-/// Whether the file has nothing on disk or in memory but its inode. The caller holds `io`
-/// exclusively.
+/// Whether the file is only an inode, on disk and in memory. The caller holds `io` exclusively.
 ///
 /// # Errors
 /// The map is damaged.

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use crate::file_data::InFlight;
 use crate::inode::Inode;
 
-/// Where the work of a flush is done.
+/// The threads that do the work of a flush.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Dispatch {
     /// In this thread.
@@ -29,11 +29,11 @@ pub(crate) struct Request {
 
 /// Work for a thread.
 pub(crate) enum Work {
-    /// Plan ranges that were taken, and write what is short.
+    /// Plan taken ranges, and write the short ones.
     Prepare(Vec<Taken>),
     /// Write a part of a range.
     Write(Part),
-    /// Complete what is ready of files.
+    /// Complete ready ranges of files.
     Complete(Vec<Arc<Inode>>),
 }
 

@@ -1,8 +1,7 @@
 //! Writing into memory.
 //!
-//! A write brings the rest of blocks that it covers in part, promises blocks to what is a hole,
-//! waits for room among the dirty bytes of all files, and copies. `ENOSPC` happens here and nowhere
-//! later.
+//! A write reads the rest of partly covered blocks, promises blocks to holes, waits for room among
+//! the dirty bytes of all files, and copies. `ENOSPC` happens here and nowhere later.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -24,7 +23,7 @@ const CHUNK: u64 = 1 << 20;
 const EARLY: u64 = 32 << 20;
 
 /// Writes `data` at `offset`; the file grows if it ends there. May wait for writeback: hold no
-/// handle. The caller holds `io` exclusively; the times are its business. `privileged`: as for
+/// handle. The caller holds `io` exclusively, and sets the times. `privileged`: as for
 /// [`reserve`](crate::block_alloc::Space::reserve).
 ///
 /// # Errors
@@ -76,8 +75,8 @@ pub(crate) fn write(
     Ok(())
 }
 
-/// Zeroes the rest of the last block of a file that ends at `size` and is about to grow: nothing
-/// says that it is zero on disk.
+/// Zeroes the rest of the last block of a file that ends at `size` and is about to grow: it may
+/// have any content on disk.
 pub(super) fn zero_tail(engine: &Arc<Engine>, inode: &Arc<Inode>, size: u64) -> Result<()> {
     zero_part(engine, inode, size..engine.block_ceil(size), size)
 }
@@ -108,7 +107,7 @@ pub(super) fn zero_part(
     Ok(())
 }
 
-/// The block at `start` as the file has it, zero behind the end of the file.
+/// The block at `start` as the file has it, zero after the end of the file.
 fn edge(engine: &Arc<Engine>, inode: &Arc<Inode>, start: u64) -> Result<Vec<u8>> {
     let mut bytes = vec![0; engine.block_size() as usize];
     let len = inode.size().saturating_sub(start).min(bytes.len() as u64) as usize;
@@ -138,7 +137,7 @@ fn write_chunk(
             && !dirty(last)
             && edges.iter().all(|(at, _)| *at != last)
         {
-            // Up to the end of the file there is nothing to keep behind the data.
+            // Up to the end of the file there is nothing to keep after the data.
             let bytes = if end >= inode.size() && offset <= last {
                 vec![0; block_size as usize]
             } else {
@@ -209,8 +208,8 @@ fn store(
     Ok(true)
 }
 
-/// Promises blocks to the holes among `gaps` (whole blocks, in bytes), and returns which they are.
-/// What is in flight will have its own.
+/// Promises blocks to the holes among `gaps` (whole blocks, in bytes), and returns the holes. Data
+/// in flight will have its own.
 fn promise(
     engine: &Arc<Engine>,
     inode: &Arc<Inode>,

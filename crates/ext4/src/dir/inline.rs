@@ -1,4 +1,4 @@
-//! Directories in the inode: entries in the 60 bytes of the map behind the parent's number, and in
+//! Directories in the inode: entries in the 60 bytes of the map after the parent's number, and in
 //! the value of the attribute `system.data`.
 //!
 //! Both regions are taken out, changed, and put back. The second one is made as large as the inode
@@ -17,7 +17,7 @@ use crate::seal::SealKind;
 use crate::store::Store;
 use crate::{Error, Result, map};
 
-/// Name of the attribute, behind `system.`.
+/// Name of the attribute, after `system.`.
 const DATA: &[u8] = sapwood_ext4_format::INLINE_XATTR;
 
 /// Bytes that `.` and `..` take in the block to which the entries may move.
@@ -29,7 +29,7 @@ pub(super) struct Inline {
     value: Vec<u8>,
 }
 
-/// Where a name stands: which region, and at which byte of it.
+/// Place of a name: region and byte.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct InlinePlace {
     second: bool,
@@ -67,7 +67,7 @@ fn set_size(dir: &Dir<'_>, size: u64) -> Result<()> {
 }
 
 impl Inline {
-    /// Reads and judges both regions.
+    /// Reads and validates both regions.
     ///
     /// # Errors
     /// They are damaged.
@@ -179,8 +179,7 @@ impl Inline {
         Ok(true)
     }
 
-    /// Puts a name where there is room, in memory; says in which region. `None` if the inode has no
-    /// room.
+    /// Puts a name into free room, in memory; returns the region. `None` if the inode has no room.
     fn place(&mut self, dir: &Dir<'_>, entry: &NewEntry<'_>) -> Result<Option<bool>> {
         for round in 0..3 {
             let second = round > 0;
@@ -254,8 +253,8 @@ impl Inline {
         self.put(dir, false)
     }
 
-    /// Moves all names to a block. What does not fit, or is no name, is found before anything is
-    /// changed.
+    /// Moves all names to a block. Invalid names, and names that do not fit, are found before the
+    /// first change.
     ///
     /// # Errors
     /// Damage, no space, the journal.

@@ -15,7 +15,7 @@ use super::shape::{Dir, Form, Wanted};
 use crate::seal::SealKind;
 use crate::{Error, Result};
 
-/// Where a name stands.
+/// DirEntryPlace of a name.
 pub(super) struct DirEntryPlace {
     pub(super) buffer: Arc<Buffer>,
     pub(super) logical: u32,
@@ -54,7 +54,7 @@ impl Gap {
         self.place.is_some()
     }
 
-    /// Whether the block had room, of which only the first counts.
+    /// Whether the block had room; only the first such block counts.
     fn wants(&self, logical: u32) -> bool {
         self.place.is_none() && logical >= self.from
     }
@@ -231,7 +231,7 @@ pub(super) fn init(dir: &mut Dir<'_>, h: &Handle, parent: u32) -> Result<()> {
     })
 }
 
-/// The first block, and where in it `..` stands; what it names.
+/// The first block, the place of `..` in it, and its inode.
 ///
 /// # Errors
 /// It is not as a first block must be; the device.
@@ -257,7 +257,7 @@ pub(super) fn dot_dot(dir: &Dir<'_>) -> Result<(Arc<Buffer>, usize, u32)> {
 /// Makes `..` lead elsewhere.
 ///
 /// # Errors
-/// As [`dot_dot`]; the journal.
+/// The first block is invalid; errors of the device and of the journal.
 pub(super) fn set_parent(dir: &Dir<'_>, h: &Handle, parent: u32) -> Result<()> {
     let (buffer, offset, _) = dot_dot(dir)?;
     dir.change(h, &buffer, |format, content| {
@@ -283,7 +283,7 @@ pub(super) fn is_empty_leaf(dir: &Dir<'_>, logical: u32) -> Result<bool> {
 /// Whether a directory without an index holds nothing but `.` and `..`.
 ///
 /// # Errors
-/// As [`dot_dot`].
+/// The first block is invalid; errors of the device.
 pub(super) fn is_empty(dir: &Dir<'_>) -> Result<bool> {
     if dir.blocks == 0 {
         return Err(Error::BadInode {

@@ -5,13 +5,13 @@
 //! orders do that:
 //!
 //! - *By place*, block and byte, in directories that never get an index: names never move there, so
-//!   a position is the place behind a name. Names of an inline directory have the places that they
+//!   a position is the place after a name. Names of an inline directory have the places that they
 //!   will have in the block that they move to.
 //! - *By hash*, in directories that have an index or will get one with their second block: a name's
 //!   hash never changes, wherever splits of blocks move it. The hash of the index decides first, so
-//!   that the index leads to the next names; where it is the same, a second hash that only this
-//!   process knows. Only names equal in both, 63 bits, cannot be told apart: of those a page that
-//!   ends between them is begun again with the first.
+//!   that the index leads to the next names; within one hash, a second hash that only this process
+//!   knows. Only names equal in both, 63 bits, cannot be distinguished: a page that ends between
+//!   them is continued from the first one.
 //!
 //! A thread that lists by hash reads all names of a leaf, and of leaves that continue its last
 //! hash, sorts them and passes them on from the position.
@@ -31,7 +31,7 @@ use crate::Result;
 use crate::inode::{Inode, table_place};
 use crate::store::Store;
 
-/// Where names go.
+/// Receiver of names.
 type Sink<'a> = dyn FnMut(DirEntry) -> ControlFlow<()> + 'a;
 
 /// Bits of a byte in a block in a position by place: blocks have at most 64 KiB.
@@ -52,8 +52,8 @@ fn key(major: u32, name: &[u8]) -> u64 {
     (u64::from(major >> 1) << 32) | u64::from(second)
 }
 
-/// The kind of an inode that its entry does not tell, from the inode table. A name that leads
-/// nowhere is listed too: its look-up returns what is wrong.
+/// The kind of an inode whose entry has no type, from the inode table. A name that leads nowhere is
+/// listed too: its look-up returns the error.
 fn kind_in_table(store: &Store, ino: u32) -> FileKind {
     let mode = table_place(store, ino).ok().and_then(|(buffer, offset)| {
         let content = buffer.read();
@@ -158,7 +158,7 @@ fn by_hash(dir: &Dir<'_>, hasher: &DirHasher, from: u64, sink: &mut Sink<'_>) ->
     let (mut batch, mut items): (Vec<BufferRead>, Vec<Item>) = (Vec::new(), Vec::new());
     loop {
         gather(dir, hasher, &path, &mut batch, &mut items)?;
-        // Names of the last hash go on in the next leaf: they have to be sorted together.
+        // Names of the last hash continue in the next leaf: they have to be sorted together.
         let last = path.high();
         let more = path.advance(dir)?;
         if more && last.is_some_and(|high| high & 1 == 1) {

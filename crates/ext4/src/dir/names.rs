@@ -1,4 +1,4 @@
-//! What can be done with the names of a directory, in whatever form it keeps them.
+//! Operations on the names of a directory, in any of its forms.
 //!
 //! A caller that adds or removes a name searches for it once ([`present`], [`absent`]): the search
 //! returns where the name is, or in which entry's slack it would go, and the change goes there.
@@ -31,7 +31,7 @@ fn search(dir: &Dir<'_>, name: &[u8], gap: Option<&mut Gap>) -> Result<Option<Di
     }
 }
 
-/// Finds a name. The caller holds `io` of the directory, as for all functions here: shared to look,
+/// Finds a name. As for all functions here, the caller holds `io` of the directory: shared to look,
 /// exclusive to change.
 ///
 /// # Errors
@@ -46,7 +46,7 @@ pub(crate) fn find(store: &Store, dir: &Inode, name: &[u8]) -> Result<Option<Fou
     }
 }
 
-/// What one change of names may need at most, as the directory is now.
+/// Most credits and blocks that one change of names may need in the directory's current state.
 fn growth(dir: &Dir<'_>) -> Growth {
     let one = |changed, added| Growth { changed, added };
     let roomy = |logical: u32| {
@@ -70,7 +70,7 @@ fn growth(dir: &Dir<'_>) -> Growth {
     }
 }
 
-/// What adding one name takes.
+/// The needs of adding one name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct NameCost {
     /// Credits of [`insert`].
@@ -79,9 +79,9 @@ pub(crate) struct NameCost {
     pub(crate) blocks: u64,
 }
 
-/// What adding this name will take, as long as the caller holds `io` exclusively. Called before a
-/// handle is started: a directory that can never take the name because its index is as large as the
-/// format allows refuses it here.
+/// The needs of adding this name, valid as long as the caller holds `io` exclusively. Called before
+/// a handle is started: a directory whose index has reached the limit of the format refuses the
+/// name here.
 ///
 /// # Errors
 /// `NoSpace`; the directory is damaged.
@@ -177,7 +177,7 @@ pub(crate) fn remove(store: &Store, h: &Handle, dir: &Inode, name: &[u8]) -> Res
 /// Makes an existing name lead to another inode.
 ///
 /// # Errors
-/// As [`remove`].
+/// `NotFound`; the directory is damaged.
 pub(crate) fn replace(
     store: &Store,
     h: &Handle,
@@ -214,7 +214,7 @@ pub(crate) fn init(store: &Store, h: &Handle, dir: &Inode, parent: u32) -> Resul
     linear::init(&mut Dir::open(store, dir)?, h, parent)
 }
 
-/// Where `..` leads.
+/// Target of `..`.
 ///
 /// # Errors
 /// The directory is damaged.
@@ -230,7 +230,7 @@ pub(crate) fn parent(store: &Store, dir: &Inode) -> Result<u32> {
 /// Makes `..` lead elsewhere.
 ///
 /// # Errors
-/// As [`parent`].
+/// The directory is damaged.
 pub(crate) fn set_parent(store: &Store, h: &Handle, dir: &Inode, parent: u32) -> Result<()> {
     store.fast_commits.whole(h, CommitReason::Directory);
     let dir = Dir::open(store, dir)?;
@@ -244,7 +244,7 @@ pub(crate) fn set_parent(store: &Store, h: &Handle, dir: &Inode, parent: u32) ->
 /// Whether it holds nothing but `.` and `..`.
 ///
 /// # Errors
-/// As [`parent`].
+/// The directory is damaged.
 pub(crate) fn is_empty(store: &Store, dir: &Inode) -> Result<bool> {
     let dir = Dir::open(store, dir)?;
     match dir.form {
@@ -256,7 +256,7 @@ pub(crate) fn is_empty(store: &Store, dir: &Inode) -> Result<bool> {
 
 /// A name that is there. Good until a name of the directory changes.
 pub(crate) struct Present {
-    /// What it leads to.
+    /// Its target.
     pub(crate) found: Found,
     place: Option<DirEntryPlace>,
 }
@@ -266,7 +266,7 @@ pub struct Absent {
     gap: Option<Gap>,
 }
 
-/// Where a name stands, if it is there. The caller holds `io` of the directory exclusively until it
+/// Place of a name, if it is there. The caller holds `io` of the directory exclusively until it
 /// is done with the answer.
 ///
 /// # Errors
@@ -287,7 +287,7 @@ pub(crate) fn present(store: &Store, dir: &Inode, name: &[u8]) -> Result<Option<
     }))
 }
 
-/// As [`remove`](super::remove), of a name that was found.
+/// Like [`remove`](super::remove), of a name that was found.
 ///
 /// # Errors
 /// See there.
@@ -328,7 +328,7 @@ pub(crate) fn absent(store: &Store, dir: &Inode, name: &[u8]) -> Result<Option<A
     Ok((!found).then_some(Absent { gap }))
 }
 
-/// As [`room`](super::room), for a name that was not found.
+/// Like [`room`](super::room), for a name that was not found.
 ///
 /// # Errors
 /// See there.
@@ -348,7 +348,7 @@ pub(crate) fn room_absent(
     })
 }
 
-/// As [`insert`](super::insert), of a name that was not found.
+/// Like [`insert`](super::insert), of a name that was not found.
 ///
 /// # Errors
 /// See there.

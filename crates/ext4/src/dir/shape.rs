@@ -1,7 +1,7 @@
 //! [`Dir`]: a directory for the time of one call, and access to its blocks.
 //!
-//! A block is judged when it comes into memory: its checksum, and its structure as a block of names
-//! or a node of the index. [`Buffer::kind`] tells which it was judged as.
+//! A block is validated when it is read: its checksum, and its structure as a block of names or a
+//! node of the index. [`Buffer::kind`] has the validated kind.
 
 use std::sync::Arc;
 
@@ -25,11 +25,11 @@ const FEW: u32 = 4;
 pub(crate) struct Found {
     /// Inode that it leads to.
     pub(crate) ino: u32,
-    /// Type that the entry says, if the image keeps it.
+    /// Type in the entry, if the image stores types.
     pub(crate) kind: Option<FileKind>,
 }
 
-/// How names are kept.
+/// The form of a directory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Form {
     /// In the inode.
@@ -51,7 +51,7 @@ pub(super) struct Dir<'a> {
     pub(super) blocks: u32,
 }
 
-/// What the file system's features say about blocks of names.
+/// The form of blocks of names under the file system's features.
 pub(crate) fn format_of(geometry: &Geometry, flags: InodeFlags) -> DirFormat {
     let features = geometry.features();
     DirFormat {
@@ -69,7 +69,7 @@ pub(super) fn disk_kind(kind: FileKind) -> u8 {
     dir_type::from_mode(kind.mode_bits() as u16)
 }
 
-/// The kind that an entry's type says, if it says one.
+/// The kind of an entry's type, if it has one.
 pub(super) fn kind_of(file_type: u8) -> Option<FileKind> {
     Some(match file_type {
         dir_type::REGULAR => FileKind::Regular,
@@ -86,7 +86,7 @@ pub(super) fn kind_of(file_type: u8) -> Option<FileKind> {
 /// A name that is looked for.
 pub(super) struct Wanted<'n> {
     name: &'n [u8],
-    /// What equal names look like in a casefolded directory.
+    /// The folded form of the name in a casefolded directory.
     folded: Option<Vec<u8>>,
 }
 
@@ -157,7 +157,7 @@ impl<'a> Dir<'a> {
     /// The directory as it is now.
     ///
     /// # Errors
-    /// Its size is not one that a directory can have.
+    /// The size is impossible for a directory.
     pub(super) fn open(store: &'a Store, inode: &'a Inode) -> Result<Self> {
         let (flags, size) = {
             let state = inode.state.lock();
@@ -206,7 +206,7 @@ impl<'a> Dir<'a> {
         }
     }
 
-    /// A block that is not what it should be.
+    /// The error for an invalid block.
     pub(super) fn bad_block(&self, block: u64, reason: impl ToString) -> Error {
         Error::BadBlock {
             ino: self.inode.ino,
@@ -223,7 +223,7 @@ impl<'a> Dir<'a> {
         }
     }
 
-    /// A block of the directory, not judged.
+    /// A block of the directory, not validated.
     fn block(&self, logical: u32) -> Result<Arc<Buffer>> {
         if let Some(place) = self.inode.dir.places.get(logical) {
             return self.store.block(place);
@@ -269,13 +269,13 @@ impl<'a> Dir<'a> {
             .try_for_each(|entry| entry.map(|_| ()))
     }
 
-    /// Notes what a buffer is, for readers and for the commit.
+    /// Records the kind of a buffer, for readers and for the commit.
     pub(super) fn label(&self, buffer: &Buffer, kind: SealKind) {
         buffer.set_seal(Some(kind.of(self.inode.ino, self.inode.generation)));
         buffer.set_kind(kind as u8);
     }
 
-    /// A root or node of the index, judged by `judge` when it comes into memory.
+    /// A root or node of the index, validated by `judge` when it is read.
     ///
     /// # Errors
     /// It is damaged, the device.
@@ -347,7 +347,7 @@ impl<'a> Dir<'a> {
         state.raw.set_flags(self.flags);
     }
 
-    /// What was found of an entry.
+    /// The result for an entry that was found.
     pub(super) fn found(&self, entry: &DirEntry<'_>) -> Found {
         Found {
             ino: entry.inode,

@@ -22,10 +22,10 @@ pub(crate) const HEAD: u16 = 9;
 /// Bytes before the value of a tag.
 pub(crate) const TAG_HEADER: usize = 4;
 
-/// Blocks of a hole that one tag says: as many as the kernel does.
+/// Most blocks of a hole in one tag, as in the kernel.
 const HOLE_MOST: u64 = 0x7fff_ffff;
 
-/// Bytes of a tail's value that say something.
+/// Bytes of a tail's value that have a meaning.
 const TAIL_LEN: usize = 8;
 
 /// Writes tags into blocks.
@@ -99,8 +99,8 @@ impl Encoder {
         }
     }
 
-    /// A tag lies in one block; a pad fills what is left of the block before, for which there
-    /// always is room.
+    /// A tag lies in one block; a pad fills the rest of the previous block, which always has room
+    /// for it.
     fn tag(&mut self, kind: u16, value: &[&[u8]]) {
         let len: usize = value.iter().map(|part| part.len()).sum();
         if self.used() + TAG_HEADER + len + TAG_HEADER > self.block_size {

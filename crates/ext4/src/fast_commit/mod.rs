@@ -1,25 +1,26 @@
-//! Fast commits: small records of what an fsync needs, beside the journal's transactions.
+//! Fast commits: small records of the changes that an fsync needs, in addition to the journal's
+//! transactions.
 //!
 //! # How it works
 //! An image with this feature has an area after its log. In place of a whole transaction an fsync
-//! may write there what it needs: inodes, ranges of blocks, names. These records count only if they
-//! belong to the transaction that would have come next. A commit of that transaction makes them
-//! stale.
+//! may write the needed records there: inodes, ranges of blocks, names. These records count only if
+//! they belong to the transaction that would follow in the log. A commit of that transaction makes
+//! them stale.
 //!
-//! **Which transactions.** A handle makes its transaction one that only a whole commit can express,
-//! unless it was started with [`Store::start_tracked`]. Operations start so if a replay of their
-//! [records](crate::track) repeats them. Each record is made where all changes of its kind pass,
-//! and there it is also found out what a fast commit cannot express ([`CommitReason`]). So what is not
-//! recorded is committed whole.
+//! **Which transactions.** A handle makes its transaction ineligible for fast commits, unless it
+//! was started with [`Store::start_tracked`]. Operations start so if a replay of their
+//! [records](crate::track) repeats them. Each record is made where all changes of its kind pass;
+//! changes that a fast commit cannot express are detected there, too ([`CommitReason`]). So every change
+//! that is not recorded is committed whole.
 //!
 //! **Writing.** The caller that leads a fast commit keeps the journal from committing, and takes
 //! the records while no handle is open. So it has whole operations: all of the transaction since
 //! the last fast commit, in their order, with the inodes as they are in their table. A fast commit
-//! leads from the state of the last one to the state of that moment, whichever inodes depend on
-//! which others. [`encode`] writes them as [tags](tag): of a new inode its fields, then its name;
-//! ranges and names in their order; last the fields of all inodes that have a name, as names change
-//! what they count. Of directories only names are written: their times and sizes follow. Then the
-//! data is flushed if an inode leads to data that was not, and the blocks are written and flushed.
+//! leads from the state of the last one to the state of that moment, whatever the dependencies
+//! between inodes. [`encode`] writes them as [tags](tag): of a new inode its fields, then its name;
+//! ranges and names in their order; last the fields of all inodes with a name, because names change
+//! their counts. Of directories only names are written: their times and sizes follow. Then the data
+//! is flushed if an inode leads to unflushed data, and the blocks are written and flushed.
 //!
 //! **Replay.** [`recovery`](crate::recovery) reads the area and applies it.
 //!
@@ -34,7 +35,7 @@
 //! | names of an inode just made | its fields come before its first name | `link`, `others_are_carried` |
 //! | orphans: the list on disk is older | whole commit for an inode that left the list, or is on it and has a name ([`CommitReason::Orphan`]) | `unlinked_and_open_for_long`, `without_a_name`, `unlinked_in_groups_just_begun` |
 //! | old attributes in the place of a new inode | whole commit ([`CommitReason::Xattrs`]), as the kernel would leave them there | `tests::old_attributes_are_not_left_to_a_new_inode` |
-//! | an inode counts a block of attributes | whole commit ([`CommitReason::Xattrs`]), as the kernel's replay counts those of the map alone | `attributes_in_a_block` |
+//! | an inode counts a block of attributes | whole commit ([`CommitReason::Xattrs`]), as the kernel's replay counts only blocks of the map | `attributes_in_a_block` |
 //! | superblock and descriptors at home are older | they are written back and flushed before the first fast commit | `tests::what_is_brought_home_is_durable_before_the_fast_commit` |
 //! | a fast commit is torn | the ones before it count | `tests::a_torn_fast_commit_ends_the_area` |
 //! | a commit ends the transaction | it erases the area; the next fast commit begins anew | `after_a_commit`, `tests::old_fast_commits_are_erased` |
@@ -53,8 +54,8 @@
 //! last name, and damages a file that lost all its blocks and got new ones: both are written only
 //! if asked for ([`FastCommits::Full`](crate::FastCommits::Full)).
 //!
-//! Tags: kernel documentation, `filesystems/ext4/journal.rst` ("Fast commits"), and what the kernel
-//! writes.
+//! Tags: kernel documentation, `filesystems/ext4/journal.rst` ("Fast commits"), and images that the
+//! kernel wrote.
 
 pub(crate) mod encode;
 #[cfg(test)]
@@ -73,7 +74,7 @@ use crate::store::Store;
 use crate::track::{Naming, Record, Taken};
 use encode::Encoder;
 
-/// How an inode became durable.
+/// The way in which an inode became durable.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Outcome {
     /// It is durable by a fast commit that was written since the call began, and with it all data
@@ -85,27 +86,27 @@ pub(crate) enum Outcome {
     Whole(CommitReason),
 }
 
-/// An inode as it stands in its table.
+/// An inode with the contents in its table.
 struct Stored {
     kind: Option<FileKind>,
     named: bool,
-    /// What a tag says of it: the part that has fields.
+    /// Its content in a tag: the part that has fields.
     fields: Vec<u8>,
 }
 
-/// All that a fast commit says, fixed while no handle is open.
+/// The contents of a fast commit, fixed while no handle is open.
 struct Snapshot {
     taken: Taken,
     inodes: BTreeMap<u32, Stored>,
 }
 
 impl Snapshot {
-    /// Whether there is nothing to say, as directories follow from their names.
+    /// Whether there is nothing to write, as directories follow from their names.
     fn is_empty(&self) -> bool {
         self.taken.changes.is_empty() && self.told().next().is_none()
     }
 
-    /// Inodes whose fields are to be said, with these.
+    /// Inodes whose fields are written, with these.
     fn told(&self) -> impl Iterator<Item = (u32, &Stored)> {
         let stored = |ino: &u32| Some((*ino, self.inodes.get(ino)?));
         let all = self.taken.touched.iter().filter_map(stored);
@@ -119,8 +120,8 @@ enum Look {
     Write(Snapshot),
 }
 
-/// Makes durable what transaction `tid` has of an inode so far, by a fast commit if there can be
-/// one; after that the device was flushed. Hold no handle.
+/// Makes the changes of an inode in transaction `tid` so far durable, by a fast commit if possible;
+/// the device is flushed after that. Hold no handle.
 ///
 /// # Errors
 /// The device; the journal is aborted then.
@@ -137,7 +138,7 @@ pub(crate) fn commit(store: &Store, ino: u32, tid: Tid) -> Result<Outcome> {
         return Ok(Outcome::Whole(CommitReason::from_number(reason)));
     }
     let running = leader.tid();
-    // What is being changed just now is nothing that the caller was told of.
+    // A change in progress has not been acknowledged to the caller.
     if !store.fast_commits.with(running, |records| records.has(ino)) {
         return Ok(Outcome::Found);
     }
@@ -153,7 +154,7 @@ pub(crate) fn commit(store: &Store, ino: u32, tid: Tid) -> Result<Outcome> {
     }
 }
 
-/// Takes what is to be said, while no handle is open.
+/// Takes the records to write, while no handle is open.
 fn look(store: &Store, tid: Tid, ino: u32) -> Result<Look> {
     let touched = store.fast_commits.with(tid, |records| records.touched());
     if !touched.contains(&ino) {
@@ -176,7 +177,7 @@ fn look(store: &Store, tid: Tid, ino: u32) -> Result<Look> {
     Ok(Look::Write(Snapshot { taken, inodes }))
 }
 
-/// What the next commit would write of an inode.
+/// The content that the next commit would write for an inode.
 fn read(store: &Store, ino: u32) -> Result<Stored> {
     let (buffer, offset) = table_place(store, ino)?;
     let content = buffer.read();
@@ -197,8 +198,8 @@ fn read(store: &Store, ino: u32) -> Result<Stored> {
 /// Blocks of a fast commit.
 ///
 /// The first block of the area must not be torn: the kernel refuses the mount if the first fast
-/// commit has a beginning and no end (6.18). So what does not fit into its first sector comes
-/// behind one that says nothing, and does.
+/// commit has a beginning and no end (6.18). So one that does not fit into its first sector follows
+/// an empty one, which does.
 fn encode(store: &Store, tid: u32, snapshot: &Snapshot) -> Vec<Vec<u8>> {
     let new = || Encoder::new(store.geometry.block_size() as usize);
     let mut encoder = new();
@@ -222,7 +223,7 @@ fn encode(store: &Store, tid: u32, snapshot: &Snapshot) -> Vec<Vec<u8>> {
 fn say(encoder: &mut Encoder, snapshot: &Snapshot) {
     let Snapshot { taken, inodes } = snapshot;
     for record in &taken.changes {
-        // A name for what is not there would be an error.
+        // A name of a missing inode would be an error.
         if let Record::Name {
             name,
             how: Naming::Create,
@@ -233,7 +234,7 @@ fn say(encoder: &mut Encoder, snapshot: &Snapshot) {
         }
         encoder.change(record);
     }
-    // Last, as names change what an inode counts.
+    // Last, because names change an inode's counts.
     for (ino, stored) in snapshot.told() {
         encoder.inode(ino, &stored.fields);
     }
@@ -267,8 +268,8 @@ fn write(
     Ok(Outcome::Written)
 }
 
-/// Makes blocks durable: what they lead to first, as nothing but their checksum tells whether they
-/// are whole. False, and nothing is written: the area has no room for them.
+/// Makes blocks durable. Data that they refer to comes first, because only their checksum proves
+/// them whole. False, and nothing is written: the area has no room for them.
 fn put(
     store: &Store,
     leader: &FastCommitLeader<'_>,
@@ -298,7 +299,7 @@ fn put(
 /// the superblock wrong, and gives up. Of groups that were used first since the last checkpoint it
 /// forgets all blocks and inodes, so that it meets orphans whose blocks are free.
 ///
-/// True if anything was written. It has to be durable before the first fast commit.
+/// True if anything was written. It must be durable before the first fast commit.
 fn write_back(store: &Store, leader: &FastCommitLeader<'_>) -> Result<bool> {
     let geometry = &store.geometry;
     let mut written = leader.write_back(geometry.super_block())?;

@@ -85,7 +85,7 @@ fn put(fs: &Ext4, index: u64, blocks: &[Vec<u8>]) {
     log.write_fast_commit(index, &pieces).unwrap();
 }
 
-/// What a power cut leaves now, recovered: the file `a`.
+/// Recovers after a power cut at this moment: the file `a`.
 fn recovered(device: &MemoryDevice) -> Attr {
     let fs = mount(Arc::new(device.snapshot())).unwrap();
     fs.lookup(fs.root(), b"a").unwrap().attr
@@ -156,7 +156,7 @@ fn numbers_do_not_come_again() {
     };
     fs.setattr(ino, &cut).unwrap();
     fast(&fs, ino);
-    // Behind it is what was the second one.
+    // After it is the former second one.
     assert_eq!(block(&fs, 1), block(&mount_raw(&device), 1));
     assert_eq!(recovered(&after).size, 250);
 }
@@ -229,7 +229,7 @@ fn who_comes_while_one_is_written_shares_the_next() {
         while fs.engine.journal.waiting() < rest.len() {
             thread::yield_now();
         }
-        // The data's flush; then that of the fast commit.
+        // The data's flush; then the fast commit's.
         gate.release_first();
         gate.wait_held(1);
         assert!(!leader.is_finished());
@@ -309,7 +309,7 @@ fn a_recovery_erases_the_area_before_anything_is_home() {
     let mut writes = writes.skip_while(|(_, data)| !is_commit(data)).skip(1);
     let (erased, data) = writes.next().unwrap();
     assert!(data.iter().all(|byte| *byte == 0));
-    // It is the area of what was cut.
+    // The area after a power cut.
     let mut head = [0; 4];
     cut.read_at(erased, &mut head).unwrap();
     assert_eq!(head, [9, 0, 8, 0]);
@@ -353,7 +353,7 @@ fn old_attributes_are_not_left_to_a_new_inode() {
         return;
     };
     drop(device);
-    // As a kernel leaves them, which clears nothing of a deleted inode.
+    // As a kernel leaves them, which clears no field of a deleted inode.
     let number = u32::try_from(ino.0).unwrap();
     let value = fs.setxattr(ino, b"user.x", b"y", SetXattrMode::Any);
     value.unwrap();
@@ -390,7 +390,7 @@ fn without_the_option_nothing_is_said() {
     assert_eq!(recovered(&device).size, 200);
 }
 
-/// What is whole and makes no sense: the mount is refused, and the image is as it was.
+/// Whole records with invalid contents: the mount is refused, and the image is unchanged.
 fn refused(what: &str, lie: impl Fn(&mut Encoder, u32)) {
     let Some((device, fs, ino)) = begin() else {
         return;
@@ -483,7 +483,8 @@ fn fields(fs: &Ext4, ino: u32, change: impl FnOnce(&mut RawInode)) -> Vec<u8> {
     bytes
 }
 
-/// Recovers what a power cut leaves after a fast commit with this record; `e2fsck` finds nothing.
+/// Recovers after a power cut that follows a fast commit with this record; `e2fsck` reports
+/// nothing.
 fn recovers_cleanly(device: &MemoryDevice, fs: &Ext4, ino: u32, fields: &[u8], what: &str) {
     let tid = fs.engine.journal.durable_tid() as u32 + 1;
     let mut encoder = Encoder::new(1024);

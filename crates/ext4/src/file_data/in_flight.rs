@@ -2,18 +2,18 @@
 //!
 //! # How it works
 //! An [`InFlight`] is a range of the file with its bytes. It begins when writeback takes a dirty
-//! run and ends when the map leads to what was written. Until then reads are served from it.
+//! run and ends when the map leads to the written blocks. Until then reads are served from it.
 //!
-//! In-flight ranges of a file never overlap. What is written again while its older bytes are in
-//! flight stays dirty until those are complete, as both would go to the same blocks. A thread that
-//! flushes therefore takes twice: what it could not take at first is free once the I/O of then is
-//! complete.
+//! In-flight ranges of a file never overlap. Data that was written again while older bytes are in
+//! flight stays dirty until those are complete, because both would go to the same blocks. A thread
+//! that flushes therefore takes twice: data that it could not take at first is free after the first
+//! wait.
 //!
 //! Ranges that change the map complete in the order in which they were taken, however their I/O
 //! ends. So a growing file has no hole after a power cut where the I/O of an older part was not
 //! done. A range that only overwrites completes at once.
 //!
-//! A thread that waits for all that is in flight takes a *mark*, the number of the newest range.
+//! A thread that waits for all data in flight takes a *mark*, the number of the newest range.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -23,14 +23,14 @@ use std::sync::{Arc, OnceLock};
 use crate::block_alloc::{self, Extent};
 use crate::group::Groups;
 
-/// What has to be done to the map for a part of a range.
+/// The change of the map for a part of a range.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Change {
     /// Nothing: its blocks have content already.
     None,
-    /// Its blocks become written ones.
+    /// The blocks become written ones.
     Convert,
-    /// Its blocks are new.
+    /// The blocks are new.
     Insert,
 }
 
@@ -41,12 +41,12 @@ pub(crate) struct Segment {
     pub(crate) blocks: Range<u64>,
     /// First block on the device.
     pub(crate) physical: u64,
-    /// What becomes of the map.
+    /// The change of the map.
     pub(crate) change: Change,
 }
 
 impl Segment {
-    /// Its blocks on the device.
+    /// Blocks on the device.
     pub(crate) fn extent(&self) -> Extent {
         Extent {
             start: self.physical,
@@ -62,7 +62,7 @@ impl Segment {
     }
 }
 
-/// Where a range goes on the device.
+/// Place of a range on the device.
 #[derive(Debug, Default)]
 pub(crate) struct WritePlan {
     /// In the order of the file, without gaps.
@@ -87,7 +87,7 @@ pub(crate) struct InFlight {
     pub(crate) range: Range<u64>,
     /// Blocks of it that were reserved for.
     pub(crate) delayed: u64,
-    /// Those of them that the inode's block count has by now.
+    /// Blocks of it that the inode's block count includes by now.
     charged: AtomicU64,
     pieces: Vec<(u64, Vec<u8>)>,
     plan: OnceLock<WritePlan>,
@@ -129,7 +129,7 @@ impl InFlight {
         }
     }
 
-    /// How many of the next `blocks` that the map gets were delayed.
+    /// The number of delayed blocks among the next `blocks` that the map gets.
     pub(crate) fn uncharged(&self, blocks: u64) -> u64 {
         blocks.min(self.delayed - self.charged())
     }
@@ -144,14 +144,14 @@ impl InFlight {
         self.charged.load(Ordering::Acquire).min(self.delayed)
     }
 
-    /// Notes where it goes, and in how many requests. Once.
+    /// Sets its place, and the number of its requests. Once.
     pub(crate) fn set_plan(&self, plan: WritePlan, requests: usize) {
         self.requests.store(requests, Ordering::Release);
         let first = self.plan.set(plan).is_ok();
         debug_assert!(first, "a flight was planned twice");
     }
 
-    /// Where it goes, once that is decided.
+    /// Its place, once that is decided.
     pub(crate) fn plan(&self) -> Option<&WritePlan> {
         self.plan.get()
     }
@@ -169,7 +169,7 @@ impl InFlight {
         self.failed.load(Ordering::Acquire)
     }
 
-    /// The host has no space for its bytes: they are to be written later.
+    /// The host has no space for the bytes: they must be written later.
     pub(crate) fn refuse(&self) {
         self.refused.store(true, Ordering::Release);
     }
@@ -184,7 +184,7 @@ impl InFlight {
         self.refused.load(Ordering::Acquire)
     }
 
-    /// Its bytes are lost.
+    /// The bytes are lost.
     pub(crate) fn fail(&self) {
         self.failed.store(true, Ordering::Release);
     }
@@ -193,7 +193,7 @@ impl InFlight {
 #[derive(Debug)]
 struct InFlightRange {
     io: Arc<InFlight>,
-    /// Its I/O is done, good or bad.
+    /// The I/O is done, good or bad.
     io_done: bool,
 }
 
@@ -311,7 +311,7 @@ impl InFlightSet {
         io
     }
 
-    /// Copies what is in flight of `buf.len()` bytes at `offset` into `buf`.
+    /// Copies the in-flight bytes of `buf.len()` bytes at `offset` into `buf`.
     pub(crate) fn read(&self, offset: u64, buf: &mut [u8]) {
         let wanted = offset..offset + buf.len() as u64;
         for (shown, id) in self.touching(wanted.clone()) {
@@ -324,8 +324,8 @@ impl InFlightSet {
         }
     }
 
-    /// Records that the I/O of a range is done. True if the caller is to complete what is ready,
-    /// with [`next_ready`](Self::next_ready) until that has no more.
+    /// Records that the I/O of a range is done. True if the caller must complete ready ranges, with
+    /// [`next_ready`](Self::next_ready) until there are none.
     pub(crate) fn io_done(&mut self, id: u64) -> bool {
         if let Some(entry) = self.entries.get_mut(&id) {
             entry.io_done = true;
@@ -344,7 +344,7 @@ impl InFlightSet {
         self.entries.values().any(|entry| entry.io_done)
     }
 
-    /// The flights that are to be brought into the map next, in order, at most `max`. Empty: it is
+    /// The ranges to insert into the map next, in order, at most `max`. Empty: the completion is
     /// done.
     pub(crate) fn next_ready(&mut self, max: usize) -> Vec<Arc<InFlight>> {
         let ready: Vec<_> = self
@@ -360,7 +360,7 @@ impl InFlightSet {
         ready
     }
 
-    /// Takes a range out. True if the caller is to complete what only waited for it.
+    /// Takes a range out. True if the caller must complete ranges that only waited for it.
     pub(crate) fn remove(&mut self, io: &InFlight) -> bool {
         if self.entries.remove(&io.id).is_some() {
             self.by_start.remove(&io.range.start);

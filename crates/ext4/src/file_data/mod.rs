@@ -1,6 +1,6 @@
 //! Data of one file in memory: dirty ranges, and ranges in flight.
 //!
-//! Only the state. [`data`](crate::data) has what happens to it.
+//! Only the state. [`data`](crate::data) has the operations.
 
 mod in_flight;
 
@@ -24,7 +24,7 @@ pub(crate) struct FileData {
     pub(crate) changed: Condvar,
 }
 
-/// What the lock of a [`FileData`] guards.
+/// State under the lock of a [`FileData`].
 #[derive(Debug, Default)]
 pub(crate) struct State {
     /// Written by callers, and not taken for writeback.
@@ -33,21 +33,21 @@ pub(crate) struct State {
     pub(crate) in_flight: InFlightSet,
     /// Dirty blocks that were reserved for: they were holes when they were written.
     pub(crate) delayed: RangeSet,
-    /// What was promised to them.
+    /// Blocks promised to them.
     pub(crate) promised: Option<Reservation>,
     /// From this block on the map has nothing, as far as is known.
     pub(crate) hole_from: Option<u64>,
-    /// Where the file's newest extent ended: block of the file, block of the device.
+    /// End of the file's newest extent: block of the file, block of the device.
     pub(crate) hint: Option<(u64, u64)>,
-    /// Number of failed writes, and how many of them a flush has told of.
+    /// Number of failed writes, and the number that a flush has reported.
     pub(crate) failures: u64,
     pub(crate) failures_told: u64,
-    /// How often the host had no space for what was to be written.
+    /// Number of writes for which the host had no space.
     pub(crate) refusals: u64,
     /// InFlightSet that only overwrote, and how many of them the device was flushed after.
     pub(crate) overwrites: u64,
     pub(crate) overwrites_synced: u64,
-    /// What a sequential reader has the device told.
+    /// State of read-ahead.
     pub(crate) ahead: ReadAhead,
 }
 
@@ -57,8 +57,8 @@ impl State {
         self.dirty.bytes() + self.in_flight.bytes()
     }
 
-    /// Makes the bytes of an in-flight range dirty again, but for those that were written again
-    /// since. Returns how many.
+    /// Makes the bytes of an in-flight range dirty again, except bytes that were written again
+    /// since. Returns their number.
     pub(crate) fn put_back(&mut self, io: &InFlight) -> u64 {
         let before = self.dirty.bytes();
         for gap in self.dirty.gaps(io.range.clone()) {
@@ -82,7 +82,7 @@ impl State {
         self.delayed.bytes() + self.in_flight.delayed()
     }
 
-    /// Gives back what was promised to blocks that have theirs now, or need none.
+    /// Releases promises for blocks that are allocated now, or need none.
     pub(crate) fn unpromise(&mut self, blocks: u64) {
         if self.bytes() == 0 && self.delayed.is_empty() {
             self.promised = None;
@@ -93,7 +93,7 @@ impl State {
 }
 
 impl FileData {
-    /// Nothing in memory.
+    /// A file without data in memory.
     pub(crate) fn new(ino: u32) -> Self {
         let key = (u64::from(ino), 0);
         Self {
@@ -107,8 +107,8 @@ impl FileData {
         self.state.lock().bytes()
     }
 
-    /// Whether memory has nothing that would be lost with it: data, failures that no flush has told
-    /// of, overwrites that wait for a flush of the device.
+    /// Whether eviction loses nothing: no data, no failures that no flush has reported, no
+    /// overwrites that wait for a flush of the device.
     pub(crate) fn may_leave(&self) -> bool {
         let state = self.state.lock();
         let told = state.failures == state.failures_told;
@@ -116,7 +116,7 @@ impl FileData {
         state.bytes() == 0 && told && synced
     }
 
-    /// Bytes that its structures take beside those of its fields, but for the data.
+    /// Bytes of its structures, without the fields and the data.
     pub(crate) fn footprint(&self) -> usize {
         /// Nodes of the maps of a file with data in memory.
         const NODES: usize = 1200;
@@ -136,21 +136,21 @@ impl FileData {
         self.state.lock().hint = Some((logical, physical));
     }
 
-    /// Where new blocks at `block` of the file had best be, if that is known without looking.
+    /// Best place of new blocks at `block` of the file, if known without a search.
     pub(crate) fn hint(&self, block: u64) -> Option<u64> {
         let hint = self.state.lock().hint;
         hint.filter(|(logical, _)| *logical == block)
             .map(|(_, physical)| physical)
     }
 
-    /// Forgets what is known of the end of the map: a thread adds blocks beside writeback.
+    /// Forgets the end of the map: a thread outside of writeback adds blocks.
     pub(crate) fn forget_shape(&self) {
         let mut state = self.state.lock();
         state.hole_from = None;
         state.hint = None;
     }
 
-    /// Waits until nothing in `range` is in flight. What is dirty stays.
+    /// Waits until nothing in `range` is in flight. Dirty data stays.
     pub(crate) fn wait_completed(&self, range: &Range<u64>) {
         let mut state = self.state.lock();
         while state.in_flight.overlaps(range.clone()) {
@@ -158,7 +158,7 @@ impl FileData {
         }
     }
 
-    /// Waits for what is in flight now.
+    /// Waits for the data that is in flight now.
     pub(crate) fn wait_in_flight(&self) {
         let mut state = self.state.lock();
         let mark = state.in_flight.mark();
@@ -167,14 +167,14 @@ impl FileData {
         }
     }
 
-    /// How often the host had no space for what was to be written.
+    /// Number of writes for which the host had no space.
     pub(crate) fn refusals(&self) -> u64 {
         self.state.lock().refusals
     }
 
-    /// An error if a write failed that no flush of the file has reported, or one was refused since
-    /// there were so many `refusals`. It is still to be reported then: a thread that writes back
-    /// all files must not hide a failure from the fsync of the file that it concerns.
+    /// An error if a write failed that no flush of the file has reported, or if the host refused a
+    /// write since `refusals` were counted. The failure stays unreported: a thread that writes back
+    /// all files must not hide a failure from the fsync of the file.
     pub(crate) fn check_written(&self, ino: u32, refusals: u64) -> Result<()> {
         let state = self.state.lock();
         if state.failures == state.failures_told {
@@ -184,7 +184,7 @@ impl FileData {
         Err(Error::WriteFailed(ino))
     }
 
-    /// A flush has reported what failed until now.
+    /// Records that a flush has reported all failures so far.
     pub(crate) fn failures_reported(&self) {
         let mut state = self.state.lock();
         state.failures_told = state.failures;
@@ -201,7 +201,7 @@ impl FileData {
         state.overwrites != state.overwrites_synced
     }
 
-    /// The device was flushed since there were so many of them.
+    /// Records that the device was flushed after this many overwrites.
     pub(crate) fn overwrites_synced(&self, overwrites: u64) {
         let mut state = self.state.lock();
         state.overwrites_synced = state.overwrites_synced.max(overwrites);

@@ -17,7 +17,7 @@ const BLOCK_BITMAP: u8 = 0xb0;
 const INODE_BITMAP: u8 = 0xb1;
 
 impl Groups {
-    /// The block of a bitmap. What was never written has no content yet:
+    /// The block of a bitmap. A block that was never written has no content yet:
     /// [`change_bitmap`](Self::change_bitmap) gives it one. Takes the group's lock, reads the
     /// device without it.
     ///
@@ -55,8 +55,8 @@ impl Groups {
         };
         if buffer.kind() != validated {
             let mut state = group.lock();
-            // A thread that changes it validated it before, under this lock; so what is not
-            // validated is unchanged, and the descriptor has its checksum.
+            // A thread that changes it validates it first, under this lock; so an unvalidated block
+            // is unchanged, and the descriptor has its checksum.
             if buffer.kind() != validated {
                 self.validate(group, &state, kind, &buffer)
                     .map_err(|reason| self.put_out_of_use(group, &mut state, reason))?;
@@ -81,8 +81,7 @@ impl Groups {
     }
 
     /// Locks a bitmap for a change: the caller's handle has write access to the buffer, and the
-    /// group's lock is held. Its first change gives it the content that it was said to have without
-    /// being written.
+    /// group's lock is held. The first change of an unwritten bitmap gives it its computed content.
     ///
     /// # Errors
     /// The journal.
@@ -112,8 +111,8 @@ impl Groups {
         Ok(content)
     }
 
-    /// The content of a bitmap that was never written: only metadata are in use, and what the group
-    /// does not have.
+    /// The content of a bitmap that was never written: only metadata, and bits past the end of the
+    /// group, are in use.
     pub(crate) fn computed(&self, group: &Group, kind: BitmapKind) -> Vec<u8> {
         let mut bytes = vec![0; self.geometry.block_size() as usize];
         let bits = self.geometry.block_size().saturating_mul(8);
@@ -142,7 +141,8 @@ impl Groups {
     /// lock.
     ///
     /// # Errors
-    /// As [`bitmap`](Self::bitmap); the bitmap contradicts the descriptor.
+    /// The group is excluded, or becomes excluded because its bitmap is wrong or unreadable; the
+    /// bitmap contradicts the descriptor.
     pub(crate) fn lock_blocks<'a>(
         &self,
         group: &'a Group,
@@ -183,11 +183,12 @@ impl Groups {
         Ok(state)
     }
 
-    /// What is in use of the group's inodes, for searches without the lock. Reads the bitmap the
-    /// first time, without the lock.
+    /// The group's inodes in use, for searches without the lock. Reads the bitmap the first time,
+    /// without the lock.
     ///
     /// # Errors
-    /// As [`bitmap`](Self::bitmap); the bitmap contradicts the descriptor.
+    /// The group is excluded, or becomes excluded because its bitmap is wrong or unreadable; the
+    /// bitmap contradicts the descriptor.
     pub(crate) fn inodes<'a>(&self, group: &'a Group) -> Result<&'a InodeMap> {
         if let Some(map) = group.inodes.get() {
             return Ok(map);

@@ -4,7 +4,7 @@
 //! A *chunk* of order `k` is `1 << k` blocks that begin at a multiple of that. A free chunk is as
 //! large as can be: two free halves of one chunk are always that chunk. So the order of the largest
 //! free chunk is known without a search, and a search for `n` blocks looks at one bit per chunk of
-//! the fitting order. One more bit per block says which are free, for runs that begin at a given
+//! the fitting order. One more bit per block marks free blocks, for runs that begin at a given
 //! block.
 //!
 //! Taking blocks splits the chunks that they are in; giving them back merges halves upwards. Both
@@ -103,7 +103,7 @@ impl Buddy {
         }
     }
 
-    /// What a block bitmap of `blocks` bits says.
+    /// The buddy of a block bitmap with `blocks` bits.
     pub(crate) fn from_bitmap(bytes: &[u8], blocks: u32) -> Self {
         let mut buddy = Self::full(blocks);
         let mut at = 0;
@@ -151,8 +151,8 @@ impl Buddy {
         None
     }
 
-    /// A free chunk of at least `order` and of as little more as can be, the next from `from` on,
-    /// and what is free behind it: `max` blocks at most.
+    /// A free chunk of at least `order`, and of the least order that is free, the next from `from`
+    /// on, with the free blocks after it: `max` blocks at most.
     pub(crate) fn chunk(&self, order: u32, from: u32, max: u32) -> Option<Piece> {
         let orders = self.orders.iter().enumerate().skip(order as usize);
         for (order, chunks) in orders {
@@ -214,7 +214,7 @@ impl Buddy {
 
     /// Inserts a free chunk, together with its other half if that is free, and so on.
     fn merge(&mut self, mut order: u32, mut index: u32) {
-        // The half beside an incomplete last chunk has blocks that do not exist, which are never
+        // The sibling of an incomplete last chunk has blocks that do not exist, which are never
         // free.
         while self.orders.len() > order as usize + 1
             && self.orders[order as usize].remove(index ^ 1)
@@ -231,7 +231,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// What a buddy should be, block by block.
+    /// The expected state of a buddy, block by block.
     struct Plain(Vec<bool>);
 
     impl Plain {

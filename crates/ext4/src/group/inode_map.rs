@@ -1,4 +1,4 @@
-//! Which inodes of a group are in use, in memory.
+//! Inodes in use of a group, in memory.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -27,7 +27,7 @@ pub(crate) struct InodeMap {
 pub(crate) struct Recent(VecDeque<(u32, u64)>);
 
 impl InodeMap {
-    /// Of a bitmap block, whose first `inodes` bits count.
+    /// The map of a bitmap block, whose first `inodes` bits count.
     pub(crate) fn new(bytes: &[u8], inodes: u32) -> Self {
         let words = inodes.div_ceil(WORD);
         let used = (0..words).map(|word| {
@@ -45,7 +45,7 @@ impl InodeMap {
         }
     }
 
-    /// Where the search for the smallest free inode begins: all before it are in use.
+    /// Start of the search for the smallest free inode: all before it are in use.
     pub(crate) fn lowest(&self) -> u32 {
         self.full_below.load(Ordering::Relaxed) * WORD
     }
@@ -74,13 +74,13 @@ impl InodeMap {
         word.map_or(!0, |word| word.load(Ordering::Acquire))
     }
 
-    /// Those of the same inodes that were deleted lately.
+    /// Bits of these inodes that were deleted recently.
     pub(crate) fn recent(&self, index: u32) -> u64 {
         let word = self.recent.get(index as usize);
         word.map_or(0, |word| word.load(Ordering::Acquire))
     }
 
-    /// Notes a change of the bitmap. The group's lock is held.
+    /// Records a change of the bitmap. The group's lock is held.
     pub(crate) fn set(&self, index: u32, used: bool) {
         change(&self.used, index, used);
         if !used {
@@ -94,7 +94,7 @@ impl InodeMap {
         self.full_below.store(full_below, Ordering::Relaxed);
     }
 
-    /// Notes a deletion. The group's lock is held, which guards `recent`.
+    /// Records a deletion. The group's lock is held, which guards `recent`.
     pub(crate) fn deleted(&self, recent: &mut Recent, index: u32, now: u64) {
         recent.0.push_back((index, now));
         change(&self.recent, index, true);

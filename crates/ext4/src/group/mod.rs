@@ -1,8 +1,8 @@
 //! Block groups: descriptors, bitmaps, free blocks.
 //!
 //! # How it works
-//! Every group has its own lock, and nothing global is locked on the way of a create or an
-//! allocation. The lock guards the descriptor, what the bitmaps say, and the [`Buddy`].
+//! Every group has its own lock, and a create or an allocation takes no global lock. The lock
+//! guards the descriptor, the bitmaps, and the [`Buddy`].
 //!
 //! **Descriptors** live in memory. Many groups share a descriptor block, so a change goes only into
 //! the group's own state; the block is joined to the transaction (which costs no lock that others
@@ -19,9 +19,9 @@
 //! transaction that freed them is durable: before that, a crash could bring back the file that had
 //! them ([`Groups::committed`]).
 //!
-//! **Out of use**: a group whose descriptor or bitmap is wrong. One line in the log says why;
-//! nothing is allocated or freed there any more, while reads go on. What would be freed there stays
-//! used, for `e2fsck` to find. (`damage_puts_a_group_out_of_use_and_no_other`,
+//! **Excluded**: a group whose descriptor or bitmap is wrong. One line in the log gives the reason;
+//! nothing is allocated or freed there any more, while reads continue. Blocks that would be freed
+//! there stay used, for `e2fsck` to find. (`damage_puts_a_group_out_of_use_and_no_other`,
 //! `a_wrong_bitmap_puts_its_group_out_of_use_when_it_is_read`).
 
 mod bitmaps;
@@ -50,7 +50,7 @@ use crate::{Error, Result};
 
 /// [`Group::largest`] of a group without a free block, or out of use.
 const NONE: u8 = u8::MAX;
-/// Of one whose bitmap was not looked at yet.
+/// The bitmap was not read yet.
 const UNKNOWN: u8 = u8::MAX - 1;
 
 /// All groups of a file system.
@@ -65,7 +65,7 @@ pub(crate) struct Groups {
     system: Vec<(u64, u64)>,
     /// Files that grow.
     streams: Streams,
-    /// Where the last search for blocks that left its flex group ended.
+    /// End of the last search for blocks that left its flex group.
     pub(crate) rotor: AtomicU32,
     /// Counts directories, for a turn over the groups.
     turn: AtomicU32,
@@ -93,12 +93,12 @@ pub(crate) struct Group {
     bitmaps: [u64; 2],
     /// Inodes.
     inode_count: u32,
-    /// Its descriptor says which inodes were never used.
+    /// The descriptor has the number of inodes that were never used.
     knows_unused: bool,
     state: RankedMutex<GroupState>,
-    /// What is in use of its inodes; there once a thread searched.
+    /// Inodes in use; present after the first search.
     pub(crate) inodes: OnceLock<InodeMap>,
-    // Copies of what the state says, to choose a group without its lock.
+    // Copies of the state's numbers, to choose a group without its lock.
     free_blocks: AtomicU32,
     largest: AtomicU8,
     free_inodes: AtomicU32,
@@ -108,17 +108,17 @@ pub(crate) struct Group {
     small_goal: AtomicU64,
 }
 
-/// What the lock of a group guards.
+/// State under the lock of a group.
 pub(crate) struct GroupState {
     /// The descriptor as it will be written.
     pub(crate) desc: GroupDesc,
     /// Free blocks; there once a thread looked for some.
     pub(crate) buddy: Option<Buddy>,
-    /// Freed and not durable: the bitmap says free, the buddy used.
+    /// Freed and not durable: free in the bitmap, used in the buddy.
     freed: Vec<(Tid, Piece)>,
     /// Inodes deleted lately; empty with a journal.
     pub(crate) recent: Recent,
-    /// Why it is out of use.
+    /// The reason why it is excluded.
     out_of_use: Option<Arc<str>>,
     /// Bitmap blocks that do not have their content yet, because none was ever written.
     unwritten: [Option<Arc<Buffer>>; 2],
@@ -156,18 +156,18 @@ impl Group {
         self.used_dirs.load(Ordering::Relaxed)
     }
 
-    /// Block where the content of the next small file of this group had best begin: behind that of
-    /// the last one, which may stand in another group.
+    /// Best first block for the content of the next small file of this group: after the content of
+    /// the last one, which may be in another group.
     pub(crate) fn small_goal(&self) -> u64 {
         self.small_goal.load(Ordering::Relaxed)
     }
 
-    /// Notes where the content of a small file ends.
+    /// Records the end of a small file's content.
     pub(crate) fn set_small_goal(&self, block: u64) {
         self.small_goal.store(block, Ordering::Relaxed);
     }
 
-    /// Locks it. Whether it is in use is to be asked of the state.
+    /// Locks it. The state shows whether the group is in use.
     pub(crate) fn lock(&self) -> RankedMutexGuard<'_, GroupState> {
         self.state.lock()
     }
@@ -177,7 +177,7 @@ impl Group {
         self.state.try_lock()
     }
 
-    /// Renews what is known without the lock.
+    /// Updates the copies that are read without the lock.
     pub(crate) fn publish(&self, state: &GroupState) {
         let desc = &state.desc;
         let usable = state.out_of_use.is_none();
@@ -347,8 +347,8 @@ impl Groups {
         u32::try_from(sum).unwrap_or(u32::MAX)
     }
 
-    /// Free blocks and inodes as the superblock is to have them: groups out of use count as their
-    /// descriptors say, as what they have is not lost.
+    /// Free blocks and inodes for the superblock: an excluded group counts with its descriptor's
+    /// numbers, because its space is not lost.
     pub(crate) fn totals(&self) -> (u64, u32) {
         let (mut blocks, mut inodes) = (self.free_blocks(), u64::from(self.free_inodes()));
         for group in &self.all {
@@ -469,7 +469,7 @@ impl Groups {
         Ok(state.desc.clone())
     }
 
-    /// Notes blocks that a transaction freed; their bits are clear. The group's lock is held.
+    /// Records blocks that a transaction freed; their bits are clear. The group's lock is held.
     pub(crate) fn note_freed(&self, group: &Group, state: &mut GroupState, tid: Tid, piece: Piece) {
         state.freed.push((tid, piece));
         self.freed.fetch_add(i64::from(piece.1), Ordering::AcqRel);
@@ -480,8 +480,8 @@ impl Groups {
             .insert(group.number);
     }
 
-    /// What was freed up to this transaction may be used again, and the device is told if the mount
-    /// wants that.
+    /// Space that was freed up to this transaction may be used again, and is discarded if the mount
+    /// asks for that.
     pub(crate) fn committed(&self, tid: Tid) {
         loop {
             let first = self.waiting.lock().first_key_value().map(|(tid, _)| *tid);
@@ -498,7 +498,7 @@ impl Groups {
         }
     }
 
-    /// Gives back what one transaction freed in one group.
+    /// Releases the blocks that one transaction freed in one group.
     fn release_freed(&self, group: &Group, tid: Tid) {
         let due: Vec<Piece> = {
             let state = group.lock();

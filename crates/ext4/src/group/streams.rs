@@ -2,14 +2,14 @@
 //!
 //! # How it works
 //! An inode whose request begins where its last one ended is a *stream*. With each of its
-//! allocations some blocks behind it are taken too, and kept: its next request gets them, and no
+//! allocations some blocks after it are taken too, and kept: its next request gets them, and no
 //! other thread does. The more a file has grown, the more is kept (half of it, [`MOST_KEPT`] at
 //! most). So files that grow at once do not interleave, while a small file that is written once
 //! keeps nothing (`files_that_grow_at_once_are_kept_apart`).
 //!
-//! What is kept counts as free: it is given back when the stream ends or is forgotten (only
-//! [`PER_SHARD`] of a shard are remembered), when space gets scarce nothing more is kept, and
-//! before an allocation fails all is given back (`what_is_kept_is_given_back_before_anyone_fails`).
+//! Kept blocks count as free: they are released when the stream ends or is forgotten (only
+//! [`PER_SHARD`] of a shard are remembered). When space gets scarce no more are kept, and before an
+//! allocation fails all are released (`what_is_kept_is_given_back_before_anyone_fails`).
 
 use std::collections::{HashMap, VecDeque};
 
@@ -19,14 +19,14 @@ use crate::lock::{Rank, RankedMutex};
 const SHARDS: usize = 16;
 /// Streams that a shard remembers.
 const PER_SHARD: usize = 64;
-/// Fewest blocks kept behind a stream.
+/// Fewest blocks kept after a stream.
 const LEAST_KEPT: u32 = 8;
-/// Most blocks kept behind a stream.
+/// Most blocks kept after a stream.
 const MOST_KEPT: u32 = 2048;
 
 #[derive(Debug, Clone, Copy)]
 struct Stream {
-    /// Block behind the last one that it got.
+    /// Block after the last one that it got.
     end: u64,
     /// Blocks that it got one after another.
     got: u32,
@@ -46,7 +46,7 @@ impl Stream {
 #[derive(Debug, Default)]
 struct Shard {
     streams: HashMap<u32, Stream>,
-    /// In the order in which they began; may name some that are gone.
+    /// In the order in which they began; may name streams that were removed.
     order: VecDeque<u32>,
 }
 
@@ -56,12 +56,12 @@ pub(crate) struct Streams {
     shards: Vec<RankedMutex<Shard>>,
 }
 
-/// What is known of the inode of a request.
+/// The state of the request's inode.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Known {
     /// These blocks were kept for it.
     Kept(Extent),
-    /// It grows: so many blocks are to be kept behind what it gets.
+    /// It grows: this many blocks should be kept after its allocation.
     Grows(u32),
     /// Nothing.
     No,
@@ -80,7 +80,7 @@ impl Streams {
         &self.shards[ino as usize % SHARDS]
     }
 
-    /// Takes from what is kept for the inode, if the request continues it.
+    /// Takes from the blocks kept for the inode, if the request continues its stream.
     pub(crate) fn serve(&self, ino: u32, goal: u64, len: u32) -> Known {
         let mut shard = self.shard(ino).lock();
         let Some(stream) = shard.streams.get_mut(&ino).filter(|s| s.end == goal) else {
@@ -99,8 +99,8 @@ impl Streams {
         })
     }
 
-    /// Notes what an inode got, and that `kept` blocks behind it are kept. Returns what is kept for
-    /// no thread any more.
+    /// Records the allocation of an inode, and `kept` blocks after it. Returns blocks that are no
+    /// longer kept for any stream.
     pub(crate) fn note(&self, ino: u32, goal: u64, got: Extent, kept: u32) -> Vec<Extent> {
         let mut shard = self.shard(ino).lock();
         let mut returned = Vec::new();
@@ -134,7 +134,7 @@ impl Streams {
         self.shard(ino).lock().streams.contains_key(&ino)
     }
 
-    /// Forgets a stream. Returns what was kept for it.
+    /// Forgets a stream. Returns its kept blocks.
     pub(crate) fn remove(&self, ino: u32) -> Option<Extent> {
         let mut shard = self.shard(ino).lock();
         let stream = shard.streams.remove(&ino)?;
@@ -142,7 +142,7 @@ impl Streams {
         stream.kept()
     }
 
-    /// Forgets all streams. Returns what was kept for them.
+    /// Forgets all streams. Returns their kept blocks.
     pub(crate) fn remove_all(&self) -> Vec<Extent> {
         let mut all = Vec::new();
         for shard in &self.shards {

@@ -66,7 +66,7 @@ fn groups_of_all_kinds_of_images_are_what_dumpe2fs_says() {
             .map(|group| u64::from(group.free_blocks))
             .sum();
         assert_eq!(groups.free_blocks(), free);
-        // All that is free is no metadata; all metadata are in use.
+        // Free blocks are no metadata; all metadata are in use.
         let buddy_free = |block: u64| {
             let (number, offset) = groups.geometry.group_of_block(block).unwrap();
             let state = groups.lock_blocks(groups.group(number).unwrap()).unwrap();
@@ -117,7 +117,7 @@ fn desc(device: &MemoryDevice, number: u32) -> GroupDesc {
     found.unwrap()
 }
 
-/// One kind of damage to group 1, and what the log line says.
+/// One kind of damage to group 1, and its line in the log.
 struct Damage {
     args: &'static str,
     does: fn(&MemoryDevice),
@@ -272,7 +272,7 @@ fn a_bitmap_that_was_never_written_is_computed_and_then_written() {
         .read_at(after.block_bitmap() * 1024, &mut bytes)
         .unwrap();
     assert_eq!(bitmap::count_zero(&bytes, 0, 8192), after.free_clusters());
-    // Read again, it is what its checksums say.
+    // Read again, it matches its checksums.
     let groups = groups(&device);
     drop(groups.lock_blocks(&groups.all[3]).unwrap());
     let h = engine.start(crate::block_alloc::CREDITS).unwrap();
@@ -282,7 +282,7 @@ fn a_bitmap_that_was_never_written_is_computed_and_then_written() {
     oracles::clean(&device, "freed again");
 }
 
-/// What a group out of use has is not lost: `e2fsck` finds it, and the superblock counts it.
+/// Space of an excluded group is not lost: `e2fsck` finds it, and the superblock counts it.
 #[test]
 fn an_unmount_counts_the_groups_out_of_use() {
     if left_out(TOOLS) {

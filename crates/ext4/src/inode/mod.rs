@@ -4,16 +4,16 @@
 //! There is at most one [`Inode`] object for an inode; the [table](InodeTable) sees to it. Its
 //! locks, in rank order:
 //!
-//! - `io` is what an operation on the inode takes first: shared to read, exclusive to change
+//! - `io` is the first lock of an operation on the inode: shared to read, exclusive to change
 //!   content, length, attributes or, in a directory, names. Several are taken in the order of their
 //!   numbers.
-//! - `map` guards the 60 bytes that say where the blocks are, and all tree blocks below them.
+//! - `map` guards the 60 bytes that locate the blocks, and all tree blocks below them.
 //! - `data` belongs to the data path and has a lock of its own.
 //! - `state` guards the native copy of everything else in the inode, for short sections only.
 //!
 //! A change of the state or the map reaches the inode table with [`Inode::store`], once at the end
-//! of the operation, in its handle. What changed without a handle (times) goes with the next store;
-//! before a commit nothing is stored on its own.
+//! of the operation, in its handle. Changes without a handle (times) go with the next store; before
+//! a commit nothing is stored on its own.
 
 mod table;
 
@@ -35,7 +35,7 @@ use crate::store::Store;
 use crate::{Error, Result};
 pub(crate) use table::InodeTable;
 
-/// Bytes in the inode that say where its blocks are.
+/// Bytes in the inode that locate its blocks.
 pub(crate) const MAP_BYTES: usize = 60;
 /// Credits to store an inode.
 pub(crate) const STORE_CREDITS: u32 = 1;
@@ -50,15 +50,15 @@ pub struct Inode {
     pub(crate) generation: u32,
     /// Taken first by every operation on the inode.
     pub(crate) io: RankedRwLock<()>,
-    /// Where the blocks are: extent root, block pointers, target of a short link, or inline data.
+    /// The map: extent root, block pointers, target of a short link, or inline data.
     pub(crate) map: RankedRwLock<[u8; MAP_BYTES]>,
     /// Dirty and in-flight ranges.
     pub(crate) data: FileData,
-    /// What a directory keeps besides.
+    /// Further state of a directory.
     pub(crate) dir: DirState,
     /// Native copy of the rest.
     pub(crate) state: RankedMutex<InodeState>,
-    /// References, and what else the table notes.
+    /// References, and other state of the table.
     pub(crate) residence: Residence,
     /// Last transaction that stored it, and the last in which something changed that `fdatasync`
     /// needs.
@@ -66,29 +66,29 @@ pub struct Inode {
     datasync_tid: AtomicU64,
 }
 
-/// Native copy of an inode but for its map, and what memory adds to it.
+/// Native copy of an inode without its map, and further state in memory.
 #[derive(Debug, Clone)]
 pub(crate) struct InodeState {
     /// All fields as on disk. Its size is the one on disk: not beyond data that is not there yet.
     pub(crate) raw: RawInode,
     /// Length in bytes as callers see it.
     pub(crate) size: u64,
-    /// The inode is gone; only references keep the object.
+    /// The inode was deleted; only references keep the object.
     pub(crate) deleted: bool,
-    /// Its deletion has begun: no thread gets a reference any more.
+    /// The deletion has begun: no thread gets a reference any more.
     pub(crate) dying: bool,
     /// It was made without a name and may be given one.
     pub(crate) linkable: bool,
     /// It is among the orphans.
     pub(crate) orphan: bool,
-    /// In-memory state differs from what was stored last (times).
+    /// State in memory differs from the stored state (times).
     pub(crate) unstored: bool,
     /// Blocks of data in flight that the block count has already.
     pub(crate) charged: u64,
 }
 
 impl InodeState {
-    /// What an inode on disk says.
+    /// The state of an inode on disk.
     fn new(raw: RawInode, geometry: &Geometry) -> Self {
         Self {
             size: raw.size(geometry),
@@ -107,7 +107,8 @@ impl InodeState {
         u32::from(self.raw.links())
     }
 
-    /// Whether the block count may have blocks of attributes: one of its own, or those of values.
+    /// Whether the block count may include blocks of attributes: a block of its own, or blocks of
+    /// values.
     fn may_have_attribute_blocks(&self, geometry: &Geometry) -> bool {
         let values = geometry.features().has_incompat(Incompat::EA_INODE);
         let magic = XATTR_MAGIC.to_le_bytes();
@@ -140,7 +141,7 @@ impl InodeState {
 }
 
 impl Inode {
-    /// An inode in memory made of what stands in the table, or is to stand there.
+    /// An inode in memory, made of its contents in the table.
     pub(crate) fn new(ino: u32, kind: FileKind, raw: RawInode, geometry: &Geometry) -> Self {
         let key = (u64::from(ino), 0);
         Self {
@@ -227,7 +228,7 @@ impl Inode {
         Ok(())
     }
 
-    /// Notes that something of the inode is in this transaction; `data`: something that `fdatasync`
+    /// Records that a change of the inode is in this transaction; `data`: a change that `fdatasync`
     /// needs.
     pub(crate) fn note_tid(&self, tid: Tid, data: bool) {
         self.sync_tid.fetch_max(tid, Ordering::AcqRel);
@@ -306,13 +307,13 @@ impl Inode {
         !unstored && self.data.may_leave()
     }
 
-    /// Bytes of memory that it takes, but for dirty data.
+    /// Bytes in memory, without dirty data.
     pub(crate) fn footprint(&self) -> usize {
         let on_disk = self.state.lock().raw.size_on_disk();
         size_of::<Self>() + on_disk + self.dir.places.footprint() + self.data.footprint()
     }
 
-    /// Refuses what is not a directory.
+    /// Refuses an inode that is not a directory.
     ///
     /// # Errors
     /// `NotDirectory`.
@@ -343,7 +344,7 @@ impl Inode {
         (own, blocks)
     }
 
-    /// Attributes as callers see them. What is dirty and has no block yet counts as allocated.
+    /// Attributes as callers see them. Dirty data without blocks counts as allocated.
     pub(crate) fn attr(&self, store: &Store) -> Attr {
         let (state, delayed) = self.with_delayed_blocks();
         let delayed = delayed.saturating_mul(store.block_size());
@@ -355,7 +356,7 @@ impl Inode {
             }
             _ => 0,
         };
-        // As the kernel shows it, so that a file with content is not taken for a hole.
+        // As the kernel shows it, so that a file with content does not look like a hole.
         let inline =
             if self.kind == FileKind::Regular && raw.flags().contains(InodeFlags::INLINE_DATA) {
                 state.size.div_ceil(512)
@@ -394,7 +395,7 @@ impl std::fmt::Debug for Inode {
     }
 }
 
-/// Where an inode stands: the block of the table, and the offset in it.
+/// Place of an inode: the block of the table, and the offset in it.
 ///
 /// # Errors
 /// There is no such inode; the device.
@@ -431,7 +432,7 @@ pub(crate) fn vfs_time(time: DiskTime) -> Timestamp {
 
 /// A time for the disk.
 pub(crate) fn disk_time(time: Timestamp) -> DiskTime {
-    // Linux keeps no nanoseconds of the first and the last second, nor of what is beyond.
+    // Linux stores no nanoseconds of the first and the last second, nor of times beyond.
     let within = time.sec > DiskTime::MIN.seconds && time.sec < DiskTime::MAX.seconds;
     DiskTime {
         seconds: time.sec,
@@ -446,8 +447,8 @@ const PARTS: usize = 32;
 
 type Part = OnceLock<Box<[AtomicU64; PART]>>;
 
-/// What a directory keeps in memory besides: where its blocks are, and where it has room. Empty for
-/// everything else.
+/// Further state of a directory in memory: the places of its blocks and of free room. Empty for
+/// other inodes.
 ///
 /// The map is asked once for each block of a directory. A directory only grows, so a recorded place
 /// stays true. A thread that takes blocks out of a map, or moves them, calls [`Places::forget`].
@@ -456,11 +457,11 @@ pub(crate) struct DirState {
     /// No block before this one has room, as far as was seen. Only for directories without an
     /// index.
     pub(crate) room: AtomicU32,
-    /// Where its blocks are.
+    /// Places of the blocks.
     pub(crate) places: Places,
 }
 
-/// Where the blocks are. Empty, and small, until the first place is recorded.
+/// Places of the blocks. Empty, and small, until the first place is recorded.
 #[derive(Debug, Default)]
 pub(crate) struct Places {
     /// By the place in the directory; 0: not known, which no block of a directory is.
@@ -468,14 +469,14 @@ pub(crate) struct Places {
 }
 
 impl Places {
-    /// Where block `logical` is, if that is known.
+    /// Place of block `logical`, if known.
     pub(crate) fn get(&self, logical: u32) -> Option<u64> {
         let (part, index) = place(logical);
         let known = self.parts.get()?.get(part)?.get()?.get(index)?;
         Some(known.load(Ordering::Acquire)).filter(|place| *place != 0)
     }
 
-    /// Notes where block `logical` is. The caller holds `io` of the directory.
+    /// Records the place of block `logical`. The caller holds `io` of the directory.
     pub(crate) fn note(&self, logical: u32, physical: u64) {
         let (part, index) = place(logical);
         let parts = self.parts.get_or_init(Box::default);
@@ -487,7 +488,7 @@ impl Places {
         }
     }
 
-    /// Bytes that the table takes beside its fields.
+    /// Bytes of the table, without its fields.
     pub(crate) fn footprint(&self) -> usize {
         let Some(parts) = self.parts.get() else {
             return 0;
@@ -526,8 +527,8 @@ pub(crate) fn vfs_flags(flags: InodeFlags) -> vfs::InodeFlags {
     seen.fold(vfs::InodeFlags::empty(), |all, (_, flag)| all | *flag)
 }
 
-/// Bits of `FS_IOC_GETFLAGS` that callers see and cannot change: how the inode is stored, and what
-/// only other tools set.
+/// Bits of `FS_IOC_GETFLAGS` that callers see and cannot change: the layout of the inode, and flags
+/// that only other tools set.
 pub(crate) fn layout_flags(flags: InodeFlags) -> u32 {
     let known = InodeFlags::INDEX
         | InodeFlags::ENCRYPT

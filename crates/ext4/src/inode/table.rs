@@ -1,6 +1,6 @@
-//! All inodes in memory: a [`ResidentTable`] by number. What [may leave](Inode::may_leave): an
-//! inode without a name does not, its object tells that it is to be deleted; nor one with data, or
-//! times that are not stored.
+//! All inodes in memory: a [`ResidentTable`] by number. An inode without a name is not
+//! [evicted](Inode::may_leave), because only its object records that it must be deleted; nor is one
+//! with data, or with times that are not stored.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -19,7 +19,8 @@ use crate::{Error, Result};
 pub(crate) struct InodeTable {
     inodes: ResidentTable<Rank, Inode>,
     bound: usize,
-    /// From so many bytes on the background thread is asked to store what keeps inodes here.
+    /// Bytes from which on the background thread is asked to store inodes, so that they can be
+    /// evicted.
     relieve_at: AtomicUsize,
 }
 
@@ -56,7 +57,7 @@ impl File for Inode {
 }
 
 impl InodeTable {
-    /// An empty table that keeps inodes of about `bound` bytes, but for those that are held.
+    /// An empty table that keeps inodes of about `bound` bytes, in addition to held ones.
     pub(crate) fn new(bound: usize) -> Self {
         Self {
             inodes: ResidentTable::new(Rank::InodeTable, bound),
@@ -78,7 +79,8 @@ impl InodeTable {
             }
             self.inodes.trim();
         }
-        // What stays now has other reasons: it is not worth looking at before there is more.
+        // The remaining inodes stay for other reasons: another search is not worth it before there
+        // are more.
         let stays = self.inodes.bytes().max(self.bound) / 8 * 9;
         self.relieve_at.store(stays, Ordering::Relaxed);
         Ok(())
@@ -95,7 +97,7 @@ impl InodeTable {
         self.inodes.is_crowded((0, ino.0))
     }
 
-    /// Those of them that callers had best forget.
+    /// Inodes whose references callers should release.
     pub(crate) fn crowd(&self) -> Vec<Ino> {
         let found = self.inodes.crowd();
         found.into_iter().map(|(_, number)| Ino(number)).collect()
@@ -109,7 +111,7 @@ impl InodeTable {
     /// The inode with the number that callers know.
     ///
     /// # Errors
-    /// As [`named`](Self::named), and `Stale` for what no caller can know.
+    /// `Stale`, [`Error::BadInode`], and `Stale` for an inode that no caller can know.
     pub(crate) fn by_number(&self, store: &Store, ino: Ino) -> Result<Arc<Inode>> {
         let number = u32::try_from(ino.0).map_err(|_| sapwood_vfs::Error::Stale)?;
         if store.is_special(number) {
@@ -124,7 +126,8 @@ impl InodeTable {
     /// sound image.
     ///
     /// # Errors
-    /// As [`get`](Self::get); [`Error::BadInode`] for an inode of the file system's own.
+    /// `Stale` if it is not in use, [`Error::BadInode`] if it is damaged; [`Error::BadInode`] for
+    /// an inode of the file system's own.
     pub(crate) fn named(&self, store: &Store, ino: u32) -> Result<Arc<Inode>> {
         let own = |what: &str| Error::BadInode {
             ino,
@@ -157,7 +160,7 @@ impl InodeTable {
     /// Puts a new inode, whose number no other thread can know yet, into the table.
     ///
     /// # Errors
-    /// [`Error::BadInode`] if it is in memory: the image says that an inode in use is free.
+    /// [`Error::BadInode`] if it is in memory: the image has an inode in use as free.
     pub(crate) fn insert_new(&self, inode: &Arc<Inode>) -> Result<()> {
         if self.inodes.insert_first(inode) {
             Ok(())

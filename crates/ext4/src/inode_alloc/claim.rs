@@ -13,13 +13,11 @@
 //!   set ──> taken
 //! ```
 //!
-//! The second search is what ends it. Threads that start over without the lock find the same next
-//! free bit again, all of them, and all but one lose again: with `n` of them the last may lose `n -
-//! 1` races, and each costs a turn at the group's lock. The feature `ablation` keeps that policy
-//! for comparison.
+//! The second search ends the race. Threads that start over without the lock all find the same next
+//! free bit, and all but one lose again: with `n` of them the last may lose `n - 1` races, and each
+//! costs a turn at the group's lock. The feature `ablation` keeps that policy for comparison.
 //!
-//! Which threads meet in one bit at all is decided by where they start to search: see
-//! [`policy`](super::policy).
+//! The starts of the searches decide which threads meet in one bit: see [`policy`](super::policy).
 //!
 //! The function knows a group only as a [`Pool`], so that the tests run it under a scheduler that
 //! takes every order of steps: `schedules` has the cases (no inode is given twice; one lost race at
@@ -31,14 +29,14 @@ use crate::counters::{AllocCounters, count};
 use crate::group::{InodeMap, WORD};
 use crate::options::AllocPolicy;
 
-/// What a search sees of a group: with the group's lock or without, with a journal or not.
+/// A search's view of a group: with the group's lock or without, with a journal or not.
 pub(crate) trait Bits {
     /// Inodes `index * 64 ..` of the group, a set bit is one in use. Without the lock it may be out
     /// of date at once.
     fn used(&self, index: u32) -> u64;
 
-    /// Those of the same inodes that were deleted so recently that they had better wait. None with
-    /// a journal, which makes a deletion and what follows it durable in their order.
+    /// Bits of these inodes that were deleted too recently for reuse. None with a journal, which
+    /// makes a deletion and later changes durable in their order.
     fn recent(&self, index: u32) -> u64;
 }
 
@@ -90,7 +88,7 @@ fn mask(index: u32, range: &Range<u32>) -> u64 {
 
 /// A group whose lock is held.
 pub(crate) trait Locked: Bits {
-    /// Why a bit could not be set.
+    /// Error of setting a bit.
     type Error;
 
     /// Sets the bit. True: it was clear. Only the holder of the lock does this.
@@ -100,9 +98,9 @@ pub(crate) trait Locked: Bits {
     fn test_and_set(&mut self, bit: u32) -> Result<bool, Self::Error>;
 }
 
-/// A group as the claim sees it. A search without the lock goes by the same bits, see [`Bits`].
+/// A group in the view of the claim. A search without the lock uses the same bits, see [`Bits`].
 pub(crate) trait Pool: Bits {
-    /// Why there is no access.
+    /// Error of the access.
     type Error;
     /// The held lock.
     type Guard<'a>: Locked<Error = Self::Error>
@@ -120,11 +118,11 @@ pub(crate) trait Pool: Bits {
     fn lock(&self) -> Self::Guard<'_>;
 }
 
-/// Claims a free inode of the group: its bit is set, and the lock still held for what goes with it.
-/// `None`: the span is full. `start`: where to search first.
+/// Claims a free inode of the group: its bit is set, and the lock is still held for the related
+/// changes. `None`: the span is full. `start`: where to search first.
 ///
 /// # Errors
-/// Those of the pool.
+/// The errors of the pool.
 pub(crate) fn claim<'a, P: Pool>(
     pool: &'a P,
     span: &Range<u32>,

@@ -1,11 +1,10 @@
-//! Which inode a new file gets.
+//! The choice of an inode for a new file.
 //!
 //! # How it works
-//! [`policy`] says which groups to try in order, and where to begin in each. [`search`] finds a
-//! free bit, [`claim`] takes it; both know nothing of groups, policies or journals. This module
-//! joins them to a group: what is searched is a copy of the bitmap in memory ([`InodeMap`]), what
-//! is claimed is the bit in both, and counts, flags and a new table block go with it under the same
-//! lock.
+//! [`policy`] chooses the groups to try in order, and the start in each. [`search`] finds a free
+//! bit, [`claim`] takes it; neither knows groups, policies or journals. This module joins them to a
+//! group: the search reads a copy of the bitmap in memory ([`InodeMap`]), the claim sets the bit in
+//! both, and counts, flags and a new table block change under the same lock.
 
 mod claim;
 mod policy;
@@ -39,13 +38,13 @@ use crate::{Error, Result};
 
 /// Credits that [`allocate`] or [`free`] needs: bitmap, descriptor, inode table.
 pub(crate) const CREDITS: u32 = 3;
-/// Without a journal, an inode is not used again for so many seconds after its deletion, if others
-/// are free: what names it may still be on disk, and would name the new file after a crash. Nor
-/// with fast commits, which cannot say that a number has come back.
+/// Without a journal, an inode is not reused for this many seconds after its deletion, if others
+/// are free: names of it may still be on disk, and would lead to the new file after a crash. The
+/// same holds with fast commits, which cannot express that a number was reused.
 const RECENT_SECONDS: u64 = 5;
 
-/// Marks an inode as used and returns its number. Its place in the table is the caller's to write
-/// (what stood there is of no meaning, but its generation must not be used again).
+/// Marks an inode as used and returns its number. The caller writes its slot of the table (the old
+/// contents have no meaning, but their generation must not be used again).
 ///
 /// # Errors
 /// `NoSpace`: no group that is in use has a free inode; the journal, the device.
@@ -77,7 +76,8 @@ pub(crate) fn allocate(store: &Store, h: &Handle, parent: &Inode, kind: FileKind
 /// Marks an inode as free. One of a group that is out of use stays used.
 ///
 /// # Errors
-/// The bitmap says it is free, it is a reserved one or there is none; the journal, the device.
+/// The bitmap has it free, it is reserved or does not exist; the errors of the journal and the
+/// device.
 pub(crate) fn free(store: &Store, h: &Handle, ino: u32, kind: FileKind) -> Result<()> {
     let allocator = Allocator {
         groups: &store.groups,
@@ -90,11 +90,11 @@ pub(crate) fn free(store: &Store, h: &Handle, ino: u32, kind: FileKind) -> Resul
     allocator.free(h, ino, kind == FileKind::Directory)
 }
 
-/// Marks an inode as used that no allocation gave: what a fast commit says of it. False: it is
-/// already.
+/// Marks an inode as used that no allocation returned: an inode of a fast commit. False: it was
+/// used already.
 ///
 /// # Errors
-/// Its group is out of use; the journal, the device.
+/// The group is excluded; errors of the journal and the device.
 pub(crate) fn mark_used(store: &Store, h: &Handle, ino: u32, directory: bool) -> Result<bool> {
     let allocator = Allocator {
         groups: &store.groups,
@@ -106,7 +106,7 @@ pub(crate) fn mark_used(store: &Store, h: &Handle, ino: u32, directory: bool) ->
     allocator.mark_used(h, ino, directory)
 }
 
-/// Whether the bitmap says that an inode is used; of a group that is out of use, all are.
+/// Whether the bitmap has an inode as used; in an excluded group, all are.
 ///
 /// # Errors
 /// There is no such inode; the device.
@@ -137,7 +137,7 @@ fn avoids_recent(store: &Store) -> bool {
     !journal || store.fast_commits.enabled()
 }
 
-/// What both directions need of a mount.
+/// The parts of a mount that allocation and freeing need.
 struct Allocator<'e> {
     groups: &'e Groups,
     policy: AllocPolicy,
@@ -158,7 +158,7 @@ impl Allocator<'_> {
                     count(&self.counters.given);
                     return Ok(ino);
                 }
-                // Its last free inode was taken after the write access: the next group needs
+                // The last free inode was taken after the write access: the next group needs
                 // credits of its own.
                 Ok(None) => {
                     let _ = h.ensure(CREDITS);

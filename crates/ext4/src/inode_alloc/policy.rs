@@ -1,9 +1,9 @@
-//! Where a new inode had best be: the groups to try in order, and the place in a group where the
-//! search begins.
+//! The best place of a new inode: the groups to try in order, and the start of the search in a
+//! group.
 //!
 //! # How it works
 //! **Files** go to their directory's group, then to others of its flex group (whose inode tables
-//! stand side by side), then to groups found by steps of 1, 2, 4 ... from a place that depends on
+//! are contiguous), then to groups found by steps of 1, 2, 4 ... from a place that depends on
 //! the directory, so that the files of one directory stay together where their group is full; at
 //! last, to any.
 //!
@@ -14,11 +14,11 @@
 //! **Spread** (`AllocPolicy::spread`): the directories of a flex group take turns over its groups,
 //! and a directory's files are searched from a word of the bitmap that depends on the directory.
 //! Threads that create in different directories then take different bits, and mostly different
-//! groups; the inodes of one directory still stand side by side in the table. Without it all
+//! groups; the inodes of one directory are still contiguous in the table. Without it all
 //! directories fill the first group of their flex group, each from its first inode, and all meet at
 //! the first free bit.
 //!
-//! Inodes behind the last one ever used have table blocks without meaning, unless the table was
+//! Inodes after the last one ever used have table blocks without meaning, unless the table was
 //! zeroed. A search there begins at the first of them at most, so that the used part of a table has
 //! no gaps.
 
@@ -36,7 +36,7 @@ pub(crate) struct Wish {
     pub(crate) directory: bool,
     /// The free inode with the smallest number is wanted.
     pub(crate) dense: bool,
-    /// Its directory is the root, or marked as the top of a tree: what is in it is not related.
+    /// Its directory is the root, or marked as the top of a tree: the entries are unrelated.
     pub(crate) top: bool,
 }
 
@@ -71,20 +71,20 @@ pub(crate) fn groups(
     })
 }
 
-/// Where to begin in a group, unless the smallest number is wanted.
+/// Start in a group, unless the smallest number is wanted.
 pub(crate) fn start(group: &Group, wish: Wish, inodes: u32, policy: AllocPolicy) -> u32 {
     if !policy.spread() {
         return 0;
     }
     let words = inodes / WORD;
-    // Multiples of the golden ratio, of which consecutive ones are far apart: directories of one
-    // group are made one after another.
+    // Multiples of the golden ratio: consecutive ones are far apart, and directories of one group
+    // are made one after another.
     let fraction = u64::from(wish.parent).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     let word = (u128::from(fraction) * u128::from(words)) >> u64::BITS;
     (word as u32 * WORD).min(group.search_limit())
 }
 
-/// First group of the flex group that a group is in, and the one behind its last.
+/// First group of the flex group that a group is in, and the one after its last.
 fn flex_range(groups: &Groups, group: u32) -> (u32, u32) {
     let size = groups.geometry().flex_size().max(1);
     let first = group / size * size;
@@ -161,7 +161,7 @@ fn spread_out(all: &[Sums], turn: u32) -> Option<u32> {
 }
 
 /// The first flex group from the parent's on that is not much fuller than the average; `inodes` and
-/// `blocks` is what one has.
+/// `blocks` are the contents of one.
 fn stay_near(all: &[Sums], home: u32, inodes: u64, blocks: u64) -> Option<u32> {
     let average = average(all);
     let least_inodes = average.inodes.saturating_sub(inodes / 4);

@@ -1,6 +1,6 @@
-//! The claim of an inode under a scheduler that decides every step: which thread goes on at each
-//! atomic access, lock and wait. Schedules come from seeds, so a failure repeats. Random ones show
-//! the common orders; those of PCT have few, unlikely switches, which find what needs a certain
+//! The claim of an inode under a scheduler that decides every step: the next thread at each atomic
+//! access, lock and wait. Schedules come from seeds, so a failure repeats. Random ones show the
+//! common orders; PCT schedules have few, unlikely switches, and find errors that need a certain
 //! order.
 
 use std::cell::Cell;
@@ -27,7 +27,7 @@ const OLD: AllocPolicy = AllocPolicy {
     spread: false,
 };
 
-/// A group of the store, but for its lock and atomics, which are the scheduler's.
+/// A group of the store; its lock and atomics belong to the scheduler.
 struct Group {
     words: Vec<AtomicU64>,
     lock: Mutex<()>,
@@ -107,7 +107,7 @@ impl Pool for Claiming<'_> {
 
     fn access(&self) -> Result<(), Infallible> {
         if !self.has_access.replace(true) {
-            // A wait for a commit: everyone else may go on meanwhile.
+            // A wait for a commit: other threads may continue meanwhile.
             thread::yield_now();
         }
         Ok(())
@@ -118,7 +118,7 @@ impl Pool for Claiming<'_> {
     }
 }
 
-/// What one claim ended with, and how often it lost.
+/// The result of one claim, and the number of lost races.
 struct Outcome {
     bit: Option<u32>,
     lost: u64,

@@ -159,7 +159,7 @@ fn directories_spread_and_files_stay_with_them() {
         *flexes.entry(flex).or_insert(0) += 1;
         dirs.push(dir);
     }
-    // Four flex groups, of which the first has the root and less free than the others.
+    // Four flex groups; the first has the root and less free space than the others.
     assert!(
         flexes.len() >= 3 && flexes.values().all(|count| *count <= 3),
         "{flexes:?}"
@@ -172,7 +172,7 @@ fn directories_spread_and_files_stay_with_them() {
         let below = make(&fs, dir, "below", NewInode::Directory);
         let flex = |ino| fs.engine.geometry.flex_of_group(group_of(&fs, ino));
         assert_eq!(flex(below), flex(dir));
-        // The inodes of a directory stand side by side.
+        // The inodes of a directory are contiguous.
         let next = make(&fs, dir, "next", NewInode::Regular);
         assert_eq!(next.0, file.0 + 1);
     }
@@ -338,7 +338,7 @@ fn the_bit_of_a_claim_is_set_in_the_block_that_is_committed() {
     fs.engine.journal.commit_and_settle().unwrap();
     let (number, index) = fs.engine.geometry.inode_location(ino).unwrap();
     assert_eq!(number, 3);
-    // The group had no inode bitmap: what is read again has its checksum and the bit.
+    // The group had no inode bitmap: read again, it has its checksum and the bit.
     let engine = oracles::engine(
         &device,
         Options {

@@ -1,6 +1,6 @@
-//! Shows the raw contents of an image, without replay or repair. For users who know the format.
+//! Shows the raw contents of an image, without replay or repair. For readers who know the format.
 //!
-//! Everything is read from the device, and each step through a tree is validated as in the engine.
+//! Contents are read from the device, and each step through a tree is validated as in the engine.
 //! Damage is an error, or a line in the output if more can follow.
 
 mod file;
@@ -19,7 +19,7 @@ use crate::{Error, mount};
 /// Receives the output line by line.
 pub type Lines<'a> = dyn FnMut(String) + 'a;
 
-/// Why nothing can be shown.
+/// Errors of an inspection.
 #[derive(Debug, thiserror::Error)]
 pub enum InspectError {
     /// The device, or damage on it.
@@ -56,9 +56,9 @@ type Result<T> = std::result::Result<T, InspectError>;
 /// An inode, by its number or by its path from the root.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Which {
-    /// Its number.
+    /// Number of the inode.
     Ino(u32),
-    /// Its path.
+    /// Path of the inode.
     Path(String),
 }
 

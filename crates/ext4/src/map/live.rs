@@ -15,12 +15,11 @@ use crate::seal::SealKind;
 use crate::store::Store;
 use crate::{DataMode, Result};
 
-/// What [`Buffer::kind`] says of a block of pointers. Nodes of extent trees have the number of
-/// their seal.
+/// [`Buffer::kind`] of a block of pointers. Nodes of extent trees have the number of their seal.
 const POINTERS: u8 = 0x40;
 
 impl World {
-    /// What the map of an inode must conform to.
+    /// The rules for the map of an inode.
     pub(crate) fn new(geometry: &Geometry, ino: u32, generation: u32) -> Self {
         let seed = geometry.inode_seed(ino, generation);
         Self {
@@ -49,7 +48,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Notes what a buffer is, for readers and for the commit.
+    /// Records the kind of a buffer, for readers and for the commit.
     fn label(&self, buffer: &Buffer, kind: NodeKind) {
         buffer.set_seal(match kind {
             NodeKind::Extent => Some(self.seal),
@@ -125,9 +124,8 @@ impl<'a> Writer<'a> {
         }
     }
 
-    /// Adds the blocks that were added and removed to the inode's count. To be called after errors
-    /// too. `delayed`: so many of them are blocks of data in flight, which are counted there as
-    /// well.
+    /// Adds the blocks that were added and removed to the inode's count. Also called after errors.
+    /// `delayed`: this many of them are blocks of data in flight, which are counted there as well.
     pub(super) fn settle(&self, inode: &Inode, delayed: u64) -> Result<()> {
         let blocks = self.charged.replace(0);
         if blocks == 0 {

@@ -1,4 +1,4 @@
-//! A world for tests: nodes in memory, a device without content, a handle that counts what it
+//! A stand-in for tests: nodes in memory, a device without content, a handle that counts its
 //! changes.
 
 use std::cell::{Cell, RefCell};
@@ -22,7 +22,7 @@ pub(crate) struct MemoryNode {
     judged: Cell<Option<NodeKind>>,
 }
 
-/// What a handle changed: a node or a bitmap.
+/// A node or bitmap that a handle changed.
 #[derive(PartialEq, Eq, Hash)]
 enum Joined {
     Node(u64),
@@ -79,7 +79,7 @@ impl Memory {
         }
     }
 
-    /// What allocating or freeing a block changes.
+    /// The bitmap that allocating or freeing a block changes.
     fn join_group(&self, block: u64) {
         self.join(Joined::Bitmap(block / GROUP));
         self.join(Joined::Descriptor(block / GROUP));
@@ -103,7 +103,7 @@ impl Memory {
         self.nodes.borrow_mut().insert(block, Rc::new(node));
     }
 
-    /// Changes a byte behind everybody's back, as if the node were loaded like that.
+    /// Changes a byte without a handle, as if the node were loaded like that.
     pub(crate) fn corrupt(&self, block: u64, at: usize, byte: u8) {
         let nodes = self.nodes.borrow();
         let node = &nodes[&block];

@@ -1,19 +1,19 @@
-//! Where the blocks of an inode are: extent trees and the older block maps behind one interface.
+//! The maps of inodes: extent trees and the older block maps behind one interface.
 //!
 //! # How it works
-//! The inode's flags say which of the two it has. Both are written against the traits in [`nodes`];
-//! here they are put on the store's cache and journal.
+//! The inode's flags select one of the two. Both use the traits in [`nodes`]; here they get the
+//! store's cache and journal.
 //!
 //! The map lock of the inode guards its 60 bytes and all blocks of the map below them: shared to
 //! look, exclusive to change, held while such a block is read from the device. Blocks of a map
-//! never move, and a freed one is reused only after a commit, so no other thread changes what a
-//! reader looks at.
+//! never move, and a freed one is reused only after a commit, so no other thread changes a block
+//! under a reader.
 //!
 //! A change counts the blocks that came to the inode or left it, content and map alike, and adds
 //! them to `i_blocks` at its end, after an error too. The caller stores the inode.
 //!
-//! A caller that removes or converts gets back what is left of the range when the handle has no
-//! credits for more. The map is whole then, and the next handle goes on from there.
+//! A caller that removes or converts gets the rest of the range when the handle has no credits for
+//! more. The map is whole then, and the next handle continues there.
 
 mod extent;
 mod indirect;
@@ -89,9 +89,9 @@ pub(crate) fn lookup(store: &Store, inode: &Inode, logical: u64, max: u64) -> Re
     of_raw(&Reader::new(store, inode), &map, flags, logical, max)
 }
 
-/// Credits that one [`insert`] of `blocks` blocks, [`append_block`] (`blocks` is 1), or the first
-/// step of [`convert`] or [`shift`] needs at most, but for the bitmaps of the content and the
-/// inode. Takes the map lock shared.
+/// Most credits of one [`insert`] of `blocks` blocks, [`append_block`] (`blocks` is 1), or the
+/// first step of [`convert`] or [`shift`], without the bitmaps of the content and the inode. Takes
+/// the map lock shared.
 pub(crate) fn insert_credits(store: &Store, inode: &Inode, blocks: u64) -> u32 {
     let credits = if inode.flags().contains(InodeFlags::EXTENTS) {
         let depth = extent::depth(&inode.map.read());
@@ -105,8 +105,8 @@ pub(crate) fn insert_credits(store: &Store, inode: &Inode, blocks: u64) -> u32 {
     u32::try_from(credits).unwrap_or(u32::MAX)
 }
 
-/// Credits that appending a few blocks, one after another, with [`append_block`] needs at most, but
-/// for the blocks themselves, their bitmaps, descriptors and the inode. Takes the map lock shared.
+/// Most credits of appending a few blocks, one after another, with [`append_block`], without the
+/// blocks themselves, their bitmaps, descriptors and the inode. Takes the map lock shared.
 pub(crate) fn append_credits(store: &Store, inode: &Inode, blocks: u32) -> u32 {
     let after = inode.size() / store.block_size() + u64::from(blocks);
     if !inode.flags().contains(InodeFlags::EXTENTS) {
@@ -125,12 +125,12 @@ pub(crate) fn append_credits(store: &Store, inode: &Inode, blocks: u32) -> u32 {
     extent::replace_credits(depth)
 }
 
-/// Credits with which one [`remove`] gets on at least a bit, but for the inode. More make it get on
-/// faster. Takes the map lock shared.
+/// Least credits for progress of one [`remove`], without the inode's. More credits make it faster.
+/// Takes the map lock shared.
 pub(crate) fn remove_credits(store: &Store, inode: &Inode) -> u32 {
     let depth = extent::depth(&inode.map.read()).min(5);
-    // Bitmap and descriptor of one group for an extent; for a block of pointers, of all that its
-    // run may be in.
+    // Bitmap and descriptor of one group for an extent; for a block of pointers, of all groups of
+    // its run.
     let run = u64::from(store.geometry.block_size() / 4);
     let bitmaps = free_credits(&store.geometry, 0, run);
     extent::replace_credits(depth + 2)
@@ -193,11 +193,11 @@ pub(crate) fn insert(
     Ok(())
 }
 
-/// As [`insert`], of an inode that has no name yet: a fast commit has to say the name first. The
-/// caller tells of the blocks.
+/// Like [`insert`], for an inode without a name so far: in a fast commit the name must come first.
+/// The caller records the blocks.
 ///
 /// # Errors
-/// As [`insert`].
+/// The tree is damaged, no space for a tree block, `FileTooLarge`.
 pub(crate) fn insert_untold(
     store: &Store,
     h: &Handle,
@@ -223,11 +223,11 @@ pub(crate) fn insert_untold(
     )
 }
 
-/// As [`insert`], of written data in flight. `delayed`: how many of the blocks count as delayed
-/// until now; in the moment in which they are added to the block count, the inode's state says so.
+/// Like [`insert`], of written data in flight. `delayed` of the blocks counted as delayed until
+/// now; they are added to the inode's block count at the same moment.
 ///
 /// # Errors
-/// As [`insert`].
+/// The tree is damaged, no space for a tree block, `FileTooLarge`.
 pub(crate) fn insert_delayed(
     store: &Store,
     h: &Handle,
@@ -259,7 +259,7 @@ fn not_supported() -> Error {
 /// [`remove`] does, but from the begin of the range on.
 ///
 /// # Errors
-/// As [`insert`].
+/// The tree is damaged, no space for a tree block, `FileTooLarge`.
 pub(crate) fn convert(
     store: &Store,
     h: &Handle,
@@ -279,7 +279,7 @@ pub(crate) fn convert(
     Ok(left)
 }
 
-/// Where the first blocks in a range begin, and the last ones end, if that is to be noted.
+/// Start of the first blocks in a range, and end of the last ones, if they are recorded.
 fn mapped(store: &Store, h: &Handle, inode: &Inode, range: &Range<u64>) -> Result<(u64, u64)> {
     let (mut start, mut end) = (range.end, range.start);
     if !store.fast_commits.wanted(h) || !inode.flags().contains(InodeFlags::EXTENTS) {
@@ -300,7 +300,7 @@ fn mapped(store: &Store, h: &Handle, inode: &Inode, range: &Range<u64>) -> Resul
     Ok((start, end))
 }
 
-/// Notes where these blocks are, all of which are written.
+/// Records the places of these blocks, which are all written.
 fn note_written(store: &Store, h: &Handle, inode: &Inode, blocks: Range<u64>) -> Result<()> {
     if !store.fast_commits.wanted(h) {
         return Ok(());
@@ -324,7 +324,7 @@ fn note_written(store: &Store, h: &Handle, inode: &Inode, blocks: Range<u64>) ->
 /// Makes written blocks in `range` unwritten, so that they read as zeros. Else as [`convert`].
 ///
 /// # Errors
-/// As [`insert`].
+/// The tree is damaged, no space for a tree block, `FileTooLarge`.
 pub(crate) fn unwrite(
     store: &Store,
     h: &Handle,
@@ -346,7 +346,7 @@ pub(crate) fn unwrite(
 
 /// Takes blocks out of the map and frees them, from the end of `range` backwards, as far as the
 /// handle's credits allow. Returns the part that is still to be removed (empty: done): the caller
-/// stores the inode, restarts the handle and goes on. See [`remove_credits`].
+/// stores the inode, restarts the handle and continues. See [`remove_credits`].
 ///
 /// # Errors
 /// The tree is damaged.
@@ -384,12 +384,12 @@ pub(crate) fn remove(
     Ok(left)
 }
 
-/// Moves the extents in `range` to the front by `by` blocks, over a hole: what follows a range that
-/// is collapsed. The end of the range is that of the file or behind. Returns the part that is still
-/// to be moved.
+/// Moves the extents in `range` to the front by `by` blocks, over a hole, after a range was
+/// collapsed. The range ends at or after the end of the file. Returns the part that is still to be
+/// moved.
 ///
 /// # Errors
-/// As [`insert`]; `NotSupported` for block maps.
+/// The tree is damaged, no space for a tree block, `FileTooLarge`; `NotSupported` for block maps.
 pub(crate) fn shift_left(
     store: &Store,
     h: &Handle,
@@ -414,7 +414,7 @@ pub(crate) fn shift_left(
 /// the begin of the range is split. Else as [`shift_left`].
 ///
 /// # Errors
-/// As [`shift_left`]; `FileTooLarge`.
+/// The tree is damaged, no space for a tree block, `NotSupported` for block maps; `FileTooLarge`.
 pub(crate) fn shift_right(
     store: &Store,
     h: &Handle,
@@ -435,11 +435,11 @@ pub(crate) fn shift_right(
     )
 }
 
-/// Changes the map in a range, as far in each handle as its credits allow: `change` returns what is
-/// left. `step`: credits that it needs to get on.
+/// Changes the map in a range, as far in each handle as its credits allow: `change` returns the
+/// rest. `step`: credits that it needs for one step.
 ///
 /// # Errors
-/// What `change` meets; the journal.
+/// The errors of `change` and of the journal.
 pub(crate) fn in_steps(
     store: &Store,
     inode: &Inode,
@@ -460,8 +460,8 @@ pub(crate) fn in_steps(
     }
 }
 
-/// Flags that a new inode of this kind gets for its content: a tree of extents, where the file
-/// system has them. What becomes inline does so with its first bytes.
+/// Flags of a new inode of this kind for its content: a tree of extents, if the file system has
+/// them. A file becomes inline with its first bytes.
 pub(crate) fn new_flags(store: &Store, kind: FileKind) -> InodeFlags {
     let tree = matches!(kind, FileKind::Regular | FileKind::Directory)
         && store.geometry.features().has_incompat(Incompat::EXTENTS);
@@ -501,11 +501,11 @@ fn has_map(store: &Store, inode: &Inode) -> bool {
     }
 }
 
-/// Where a new block at `logical` had best be: behind the block before it, else in the inode's
-/// group. Takes the map lock shared.
+/// Best place of a new block at `logical`: after the block before it, else in the inode's group.
+/// Takes the map lock shared.
 ///
 /// # Errors
-/// As [`lookup`].
+/// The tree is damaged; errors of the device.
 pub(crate) fn goal(store: &Store, inode: &Inode, logical: u64) -> Result<u64> {
     let flags = inode.flags();
     let near = match u32::try_from(logical) {
@@ -530,7 +530,7 @@ pub(crate) fn goal(store: &Store, inode: &Inode, logical: u64) -> Result<u64> {
 /// A metadata block of the inode itself (directory, quota, orphan file), by its place in the file.
 ///
 /// # Errors
-/// As [`lookup`]; a hole.
+/// The tree is damaged; errors of the device; a hole.
 pub(crate) fn block_of(store: &Store, inode: &Inode, logical: u64) -> Result<Arc<Buffer>> {
     let run = lookup(store, inode, logical, 1)?;
     match run.what {
@@ -546,7 +546,7 @@ pub(crate) fn block_of(store: &Store, inode: &Inode, logical: u64) -> Result<Arc
 /// The caller sets the size and stores the inode.
 ///
 /// # Errors
-/// As [`insert`].
+/// The tree is damaged, no space for a tree block, `FileTooLarge`.
 pub(crate) fn append_block(
     store: &Store,
     h: &Handle,

@@ -1,4 +1,4 @@
-//! What the trees need of the world below them: nodes, changes of nodes, and room for them.
+//! The interface of the trees to the world below them: nodes, changes of nodes, and allocation.
 //!
 //! The trees are written against these traits and not against the store, so that the same code
 //! reads a journal's map before there is a cache, and so that the property tests run thousands of
@@ -16,7 +16,7 @@ pub(super) fn too_large() -> Error {
     Error::Vfs(sapwood_vfs::Error::FileTooLarge)
 }
 
-/// What a block of a map is; noted at its buffer once it was judged.
+/// The kind of a map block; recorded at its buffer after validation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum NodeKind {
     /// A node of an extent tree.
@@ -25,7 +25,7 @@ pub(crate) enum NodeKind {
     Pointers,
 }
 
-/// What an inode's map must conform to.
+/// The rules for an inode's map.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct World {
     /// Inode, for errors.
@@ -41,7 +41,7 @@ pub(crate) struct World {
 }
 
 impl World {
-    /// A block of the map that is not what it should be.
+    /// The error for an invalid block of the map.
     pub(crate) fn bad_block(&self, block: u64, reason: impl ToString) -> Error {
         Error::BadBlock {
             ino: self.ino,
@@ -50,7 +50,7 @@ impl World {
         }
     }
 
-    /// The inode's own part of the map is wrong, or what a caller asks for does not fit to it.
+    /// The error for the inode's own part of the map, or for a request that does not fit it.
     pub(crate) fn bad_map(&self, reason: impl ToString) -> Error {
         Error::BadInode {
             ino: self.ino,
@@ -70,14 +70,14 @@ pub(crate) trait Blocks {
     /// A node in memory.
     type Node: Clone;
 
-    /// What the map must conform to.
+    /// The rules for the map.
     fn world(&self) -> &World;
 
-    /// A block of the map, from the device if it is not in memory. `judge` is called if the block
-    /// was not judged as this kind since it was loaded, and says what is wrong with it.
+    /// A block of the map, from the device if it is not in memory. `judge` is called unless the
+    /// block was validated as this kind since it was loaded, and returns its defect.
     ///
     /// # Errors
-    /// [`Error::BadBlock`] with what `judge` says, the device.
+    /// [`Error::BadBlock`] with the defect from `judge`; errors of the device.
     fn node(
         &self,
         block: u64,
@@ -89,10 +89,10 @@ pub(crate) trait Blocks {
     /// tables. No map may name it, or a broken image had us write content over it.
     fn is_system(&self, physical: u64, len: u64) -> bool;
 
-    /// Where the node is.
+    /// Place of the node.
     fn place(&self, node: &Self::Node) -> u64;
 
-    /// Its content now.
+    /// Current content of the node.
     fn bytes(&self, node: &Self::Node) -> impl Deref<Target = [u8]>;
 }
 
@@ -113,13 +113,13 @@ pub(crate) trait Changes: Blocks {
     /// Frees a block of the map.
     ///
     /// # Errors
-    /// The bitmap says that it is free.
+    /// The bitmap has it as free.
     fn discard(&self, node: &Self::Node) -> Result<()>;
 
     /// Frees blocks of content.
     ///
     /// # Errors
-    /// The bitmap says that they are free.
+    /// The bitmap has them as free.
     fn free(&self, physical: u64, len: u64) -> Result<()>;
 
     /// Counts blocks of content that came into the map, or left it.
@@ -128,9 +128,9 @@ pub(crate) trait Changes: Blocks {
     /// Credits that [`free`](Self::free) of these blocks needs at most.
     fn free_cost(&self, physical: u64, len: u64) -> u32;
 
-    /// How many of these blocks, from the last one backwards, are in one group; at least one.
+    /// The number of these blocks, from the last one backwards, in one group; at least one.
     fn tail_in_group(&self, physical: u64, len: u64) -> u64;
 
-    /// Whether the handle has credits for so many more blocks; it is extended if that helps.
+    /// Whether the handle has credits for this many more blocks; it is extended if that helps.
     fn affords(&self, credits: u32) -> bool;
 }

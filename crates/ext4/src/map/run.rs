@@ -1,8 +1,8 @@
-//! What stands at a place of a file.
+//! The mapping of a run of a file.
 
 use crate::{Error, Result};
 
-/// What stands at a place of a file.
+/// The mapping of a run of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Mapped {
     /// No block.
@@ -16,23 +16,23 @@ pub(crate) enum Mapped {
 /// A run of blocks of a file that are all of one kind and side by side on the device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Run {
-    /// First block of the run in the file; not before what was asked for.
+    /// First block of the run in the file; not before the requested one.
     pub(crate) logical: u64,
     /// Blocks.
     pub(crate) len: u64,
-    /// What stands there.
+    /// The mapping.
     pub(crate) what: Mapped,
 }
 
 /// A run that grows at its end while a map is read.
 pub(super) struct Growing {
     run: Run,
-    /// Where the caller's interest ends.
+    /// End of the caller's range.
     end: u64,
 }
 
 impl Growing {
-    /// Nothing yet, at `logical`, up to `max` blocks.
+    /// An empty run at `logical`, up to `max` blocks.
     pub(super) fn new(logical: u64, max: u64) -> Self {
         let run = Run {
             logical,
@@ -43,12 +43,12 @@ impl Growing {
         Self { run, end }
     }
 
-    /// The block behind the run.
+    /// The block after the run.
     pub(super) fn at(&self) -> u64 {
         self.run.logical.saturating_add(self.run.len)
     }
 
-    /// Puts a piece behind the run, which ends at block `to` of the file. False if it is of another
+    /// Puts a piece after the run, which ends at block `to` of the file. False if it is of another
     /// kind, or if the end is reached.
     pub(super) fn push(&mut self, what: Mapped, to: u64) -> bool {
         if self.run.len == 0 {
@@ -71,7 +71,7 @@ impl Growing {
         }
     }
 
-    /// The run, and nothing but a hole behind it.
+    /// The run, followed only by a hole.
     pub(super) fn rest_is_hole(mut self) -> Run {
         let end = self.end;
         self.push(Mapped::Hole, end);
@@ -83,7 +83,7 @@ impl Growing {
         self.run
     }
 }
-/// Where a run that was found at `at` ends, at most `limit`.
+/// End of a run that was found at `at`, at most `limit`.
 ///
 /// # Errors
 /// The run does not begin there or has no length: a caller that walks a map would never end.

@@ -17,7 +17,7 @@ use crate::{Ext4, Options};
 /// Blocks of the file that the changes are within.
 const SPAN: u64 = 20_000;
 
-/// A file whose map is changed from below, and what each of its blocks is to read as.
+/// A file whose map is changed from below, and the expected content of each of its blocks.
 struct File {
     device: Arc<MemoryDevice>,
     fs: Ext4,
@@ -133,8 +133,7 @@ impl File {
             0..=2 => self.fill(range, !extents || rng.bool()),
             3 | 4 => self.remove(range),
             5 | 6 if extents => {
-                // What was never written has whatever the device had; zeros are what is expected of
-                // it.
+                // An unwritten block has the device's old content; zeros are expected here.
                 self.finish(
                     range.clone(),
                     |engine, inode| insert_credits(engine, inode, 1),
@@ -180,7 +179,7 @@ impl File {
         self.fs = mounted(&self.device);
     }
 
-    /// The map says of every block what the model says, after a new mount.
+    /// After a new mount, the map agrees with the model for every block.
     fn compare(&self) {
         let (engine, inode) = self.parts();
         let size = engine.block_size();
@@ -206,7 +205,7 @@ impl File {
         }
     }
 
-    /// The kernel reads what the model says.
+    /// The kernel reads the model's content.
     fn compare_kernel(&self) {
         let (engine, _) = self.parts();
         let size = engine.block_size() as usize;
@@ -272,7 +271,7 @@ fn changes_please_e2fsck_and_the_kernel() {
     }
 }
 
-/// A file of the kernel's making is what the kernel says it is: see [`standalone`] too.
+/// A file by the kernel has the kernel's mapping: see [`standalone`] too.
 #[test]
 fn a_map_reads_the_same_before_there_is_an_engine() {
     if left_out(TOOLS) {

@@ -3,8 +3,7 @@
 use sapwood_ext4_format::{DirError, ExtentError, FormatError, OrphanError};
 use thiserror::Error;
 
-/// Why no file system was created. Nothing was written unless the error is
-/// [`Device`](Self::Device).
+/// Errors of mkfs. Nothing was written unless the error is [`Device`](Self::Device).
 #[derive(Debug, Error)]
 pub enum MkfsError {
     /// The device failed.
@@ -15,7 +14,7 @@ pub enum MkfsError {
     Occupied {
         /// Device name.
         device: String,
-        /// Its contents, such as `a btrfs file system`.
+        /// The contents, such as `a btrfs file system`.
         what: &'static str,
     },
     /// More blocks requested than the device has.
@@ -96,7 +95,7 @@ pub enum MkfsError {
     Needs {
         /// The feature.
         feature: &'static str,
-        /// What is missing.
+        /// The missing feature.
         needs: &'static str,
     },
     /// Two features that exclude each other.

@@ -1,8 +1,8 @@
 //! Features of a new file system.
 //!
-//! The defaults are those of ext4 in Debian's `mke2fs.conf`. Features that only change the layout
-//! of an image, and that the engine can write, can be switched. They exclude each other as in
-//! `mke2fs`.
+//! The defaults are the ext4 features of Debian's `mke2fs.conf`. Features that only change the
+//! layout of an image, and that the engine can write, can be switched. They exclude each other as
+//! in `mke2fs`.
 
 use sapwood_ext4_format::{Compat, Features, Incompat, RoCompat};
 

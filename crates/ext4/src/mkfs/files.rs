@@ -205,7 +205,7 @@ impl Maker<'_> {
     fn resize_inode(&mut self) -> Result<(), MkfsError> {
         let mapped = map::reserved_for_descriptors(self.layout, &self.geometry)?;
         let per_block = self.block_size() / 4;
-        // All that a block of blocks of pointers can address, and everything before it.
+        // Everything up to the end of the range of a block of blocks of pointers.
         let all = per_block * per_block + per_block + u64::from(INDIRECT_DIRECT);
         let size = all * self.block_size();
         let mode = file_mode::REGULAR | 0o600;

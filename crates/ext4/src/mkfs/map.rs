@@ -1,4 +1,4 @@
-//! The map from a new file's blocks to those of the device, as extents or as block pointers.
+//! The map from a new file's blocks to the device's, as extents or as block pointers.
 
 use sapwood_ext4_format::{
     EXTENT_MAX_LEN, EXTENT_ROOT_MAX, Extent, ExtentIndex, ExtentNodeMut, Geometry, I_BLOCK_SIZE,

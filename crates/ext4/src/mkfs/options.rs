@@ -1,4 +1,4 @@
-//! What a new file system is to be like.
+//! Options of a new file system.
 
 use sapwood_ext4_format::hash_version;
 
@@ -24,10 +24,10 @@ impl DirHash {
     }
 }
 
-/// What a kernel does when it finds an error in the file system.
+/// The kernel's reaction to an error in the file system.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum OnError {
-    /// It goes on.
+    /// The kernel continues.
     #[default]
     Continue,
     /// It makes the mount read-only.
@@ -36,7 +36,7 @@ pub enum OnError {
     Panic,
 }
 
-/// Parameters of a new file system. The defaults are those of Debian's `mke2fs -t ext4`.
+/// Parameters of a new file system. The defaults are the ones of Debian's `mke2fs -t ext4`.
 #[derive(Clone, Debug)]
 pub struct MkfsOptions {
     /// Label, up to 16 bytes.
@@ -68,7 +68,7 @@ pub struct MkfsOptions {
     pub hash_seed: Option<[u8; 16]>,
     /// Owner (user, group) of the root directory.
     pub root_owner: (u32, u32),
-    /// What a kernel does when it finds an error.
+    /// The kernel's reaction to an error.
     pub on_error: OnError,
     /// Leave inode tables unchanged, for a kernel to zero them in the background. By default they
     /// are zeroed.

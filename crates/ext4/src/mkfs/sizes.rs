@@ -116,7 +116,8 @@ impl Wanted {
         (inodes.div_ceil(per_block), inodes)
     }
 
-    /// Blocks reserved after the descriptors, for those of a file system 1024 times as large.
+    /// Blocks reserved after the descriptors, for the descriptors of a file system 1024 times as
+    /// large.
     fn reserved_gdt(&self, blocks: u64, blocks_per_group: u64, desc_blocks: u64) -> u64 {
         if !self.features.has_compat(Compat::RESIZE_INODE) {
             return 0;
@@ -266,7 +267,7 @@ fn wanted(device: &dyn Device, options: &MkfsOptions) -> Result<Wanted, MkfsErro
         });
     }
     if features.has_compat(Compat::RESIZE_INODE) && block_size == 4096 {
-        // The size of that inode is all that its blocks of pointers could address: over 2 GiB.
+        // The size of that inode is the range of its blocks of pointers: over 2 GiB.
         features.ro_compat |= RoCompat::LARGE_FILE;
     }
     let end = bytes / PAGE * PAGE;
@@ -293,7 +294,7 @@ fn wanted(device: &dyn Device, options: &MkfsOptions) -> Result<Wanted, MkfsErro
     Ok(wanted)
 }
 
-/// Bytes of the journal that a file system of so many blocks gets.
+/// Bytes of the journal in a file system with this many blocks.
 pub fn usual_journal(blocks: u64, block_size: u32) -> u64 {
     let found = JOURNAL_SIZES.iter().find(|(below, _)| blocks < *below);
     let blocks = found
@@ -302,7 +303,7 @@ pub fn usual_journal(blocks: u64, block_size: u32) -> u64 {
     blocks * u64::from(block_size)
 }
 
-/// Bytes of a block that a file system of so many bytes gets.
+/// Block size of a file system with this many bytes.
 pub fn usual_block_size(bytes: u64) -> u32 {
     usage(bytes).0
 }

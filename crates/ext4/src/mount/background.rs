@@ -1,4 +1,4 @@
-//! The thread that commits old changes and does what the journal asks for.
+//! The thread that commits old changes and serves the journal's requests.
 
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
@@ -48,7 +48,7 @@ impl Background {
 
 fn serve(engine: &Arc<Engine>) {
     loop {
-        // What fails turns the mount read-only, and a thread that waits for it hears of it.
+        // An error makes the mount read-only, and threads that wait get it.
         let _ = match engine.alarm.next(engine.options.commit_interval) {
             Work::Commit => match engine.journal.commit_all() {
                 Ok(()) => engine.inodes.relieve(engine),

@@ -92,7 +92,7 @@ impl front::Inode for Inode {
     }
 }
 
-/// What the front found, without what only the front needs.
+/// The front's result, without the parts that only the front needs.
 fn found<'a>(found: &'a front::Found<'a, Mount>) -> rename::Found<'a> {
     rename::Found {
         place: found.place,

@@ -1,5 +1,5 @@
-//! What the journal asks of the engine: last changes of a transaction, checksums, what a commit
-//! sets free.
+//! The journal's calls into the engine: last changes of a transaction, checksums, release of space
+//! after a commit.
 
 use sapwood_ext4_format as format;
 use sapwood_jbd2::{Buffer, Closing, Host, HostError, Request, Tid};
@@ -40,8 +40,8 @@ impl Host for Engine {
             _ => Ok(()),
         };
         if let Err(reason) = sealed {
-            // What was validated when it was changed cannot fail here; if it does, the block goes
-            // out with the old checksum, which readers refuse.
+            // A block that was validated when it was changed cannot fail here; if it does, it is
+            // written with the old checksum, which readers refuse.
             log::error!("block {}: no checksum: {reason}", buffer.block());
         }
     }

@@ -7,9 +7,9 @@
 //! 3. The layers are assembled: store, volume, engine. Fast commits are replayed, and orphans are
 //!    finished.
 //!
-//! What refuses a mount is found before the first write. The exception is the journal, which is
-//! validated as a whole before it is replayed. An orphan that cannot be finished does not fail the
-//! mount.
+//! Reasons to refuse a mount are found before the first write. The exception is the journal, which
+//! is validated as a whole before it is replayed. An orphan that cannot be finished does not fail
+//! the mount.
 //!
 //! While the file system is mounted for writing, its superblock is marked as needing recovery (with
 //! a journal) or as not clean (without one). Closing removes the mark, after everything else is at
@@ -65,7 +65,7 @@ impl Mount {
     /// Mounts the file system on this device.
     ///
     /// # Errors
-    /// What is wrong with the device or the image, see [`Error`].
+    /// Errors of the device or the image, see [`Error`].
     pub(crate) fn open(device: Arc<dyn Device>, options: Options) -> Result<Self> {
         let engine = open(device, options)?;
         if !engine.read_only() {
@@ -82,7 +82,7 @@ impl Mount {
     /// Makes everything durable and ends the background threads. Later changes fail.
     ///
     /// # Errors
-    /// What kept something from becoming durable.
+    /// The error that kept changes from becoming durable.
     pub fn close(&self) -> Result<()> {
         self.background.stop(&self.engine);
         let result = close(&self.engine);
@@ -91,7 +91,7 @@ impl Mount {
         result
     }
 
-    /// What the mount counted so far, by name.
+    /// The counters of the mount by name.
     pub fn counters(&self) -> Vec<(String, u64)> {
         self.engine.counters.all(&self.engine.journal)
     }
@@ -103,12 +103,12 @@ impl Drop for Mount {
     }
 }
 
-/// How changes reach the disk.
+/// The way of changes to the disk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum With {
     /// By way of the journal, if the image has one.
     Log,
-    /// Straight home: for what must not use the journal.
+    /// Directly to the home location: for blocks that must not use the journal.
     InPlace,
 }
 
@@ -132,7 +132,7 @@ pub(crate) fn read_super(device: &dyn Device) -> Result<SuperBlock> {
     Ok(SuperBlock::parse(&bytes)?)
 }
 
-/// Refuses what this version cannot read, or write.
+/// Refuses features that this version cannot read, or write.
 ///
 /// # Errors
 /// [`Error::UnsupportedFeature`], [`Error::ReadOnlyFeature`].
@@ -155,7 +155,7 @@ fn check_features(sb: &SuperBlock, read_only: bool) -> Result<()> {
 /// Opens a file system; see the module's documentation.
 ///
 /// # Errors
-/// What is wrong with the device or the image.
+/// Errors of the device or the image.
 pub(crate) fn open(device: Arc<dyn Device>, mut options: Options) -> Result<Arc<Engine>> {
     options.read_only |= device.read_only();
     let sb = read_super(&*device)?;
@@ -174,14 +174,14 @@ pub(crate) fn open(device: Arc<dyn Device>, mut options: Options) -> Result<Arc<
     }
     recover_journal(&device, &sb, &geometry)?;
     let engine = assemble(device, options, With::Log)?;
-    // The last that can fail for what the image says, and it only reads.
+    // The last step that can fail because of the image, and it only reads.
     let orphans = recovery::find(&engine)?;
     mark_mounted(&engine)?;
     recovery::finish_all(&engine, &orphans);
     Ok(engine)
 }
 
-/// Shows what a recovery would give, without a write to the device.
+/// Shows the state after a recovery, without a write to the device.
 fn open_recovered_in_memory(device: Arc<dyn Device>, options: Options) -> Result<Arc<Engine>> {
     let overlay: Arc<dyn Device> = Arc::new(OverlayDevice::new(device));
     let sb = read_super(&*overlay)?;
@@ -199,9 +199,8 @@ fn open_recovered_in_memory(device: Arc<dyn Device>, options: Options) -> Result
     assemble(overlay, options, With::Log)
 }
 
-/// Replays the journal, if there is one that needs it, with the fast commits behind it. What is
-/// damaged is found before anything is written. The journal is emptied last, so that a recovery
-/// that is cut off starts again.
+/// Replays the journal, if it needs that, with its fast commits. Damage is found before anything is
+/// written. The journal is emptied last, so that an interrupted recovery starts again.
 fn recover_journal(device: &Arc<dyn Device>, sb: &SuperBlock, geometry: &Geometry) -> Result<()> {
     let features = sb.features();
     if !features.has_compat(Compat::HAS_JOURNAL) || !features.has_incompat(Incompat::RECOVER) {
@@ -241,7 +240,7 @@ fn recover_journal(device: &Arc<dyn Device>, sb: &SuperBlock, geometry: &Geometr
     Ok(log.reset(&recovery)?)
 }
 
-/// Makes one transaction of what the fast commits changed, after the transactions of the log were
+/// Makes one transaction of the fast commits' changes, after the transactions of the log were
 /// written home. Bitmaps, descriptors and inodes belong together: a power cut while they are
 /// written home must leave all of them to the next recovery.
 fn log_what_changed(overlay: &OverlayDevice, log: &sapwood_jbd2::Log, sequence: u32) -> Result<()> {
@@ -287,7 +286,7 @@ fn open_log(
     Ok(log)
 }
 
-/// Where the blocks of the journal are.
+/// Places of the journal's blocks.
 ///
 /// # Errors
 /// [`Error::ExternalJournal`]; the journal's inode is damaged.
@@ -337,7 +336,7 @@ fn read_inode(device: &dyn Device, geometry: &Geometry, ino: u32) -> Result<RawI
     Ok(raw)
 }
 
-/// Reads an inode straight from the device, whatever its checksum says.
+/// Reads an inode directly from the device, whatever its checksum is.
 pub(crate) fn read_inode_unverified(
     device: &dyn Device,
     geometry: &Geometry,
@@ -360,11 +359,11 @@ pub(crate) fn read_inode_unverified(
     Ok(RawInode::read(&bytes, geometry)?)
 }
 
-/// A transaction takes so many blocks whatever the cache: more than any operation needs.
+/// Least blocks of a transaction, whatever the cache: more than any operation needs.
 const LEAST_TRANSACTION: u32 = 1024;
 
-/// Bounds of the journal so that what it holds fits into `cache` bytes: what is committed and not
-/// at home, and the transactions that run and are committed.
+/// Bounds of the journal, so that its blocks fit into `cache` bytes: committed blocks that are not
+/// written home, and the running and committing transactions.
 fn journal_memory(cache: usize, block_size: u32) -> sapwood_jbd2::Options {
     let usual = sapwood_jbd2::Options::default();
     let quarter = (cache / 4) as u64;
@@ -381,7 +380,7 @@ fn assemble(device: Arc<dyn Device>, options: Options, with: With) -> Result<Arc
     let sb = read_super(&*device)?;
     let geometry = Geometry::new(&sb)?;
     geometry.check_device(device.size())?;
-    // What a transaction writes waits for space on the host; data does not.
+    // Writes of a transaction wait for space on the host; data does not.
     let patient: Arc<dyn Device> =
         Arc::new(PatientDevice::new(Arc::clone(&device), options.patience));
     let cache = Arc::new(Cache::new(
@@ -444,7 +443,7 @@ fn assemble(device: Arc<dyn Device>, options: Options, with: With) -> Result<Arc
     Ok(engine)
 }
 
-/// What an fsync puts into fast commits, as far as the image and the options allow them.
+/// The mode of fast commits that the image and the options allow.
 fn possible_fast_commits(sb: &SuperBlock, journal: &Journal, options: &Options) -> FastCommits {
     let area = |log: &sapwood_jbd2::Log| log.fast_commit_blocks() > 0;
     let possible = options.data != DataMode::Journal
@@ -457,14 +456,14 @@ fn possible_fast_commits(sb: &SuperBlock, journal: &Journal, options: &Options) 
     }
 }
 
-/// The clock and random numbers of a mount. What two mounts draw differs.
+/// The clock and random numbers of a mount. Two mounts draw different numbers.
 fn ambient(sb: &SuperBlock, options: &Options) -> Ambient {
     let mounts = sb.mnt_count.get().to_le_bytes();
     let free = sb.free_inodes_count.get().to_le_bytes();
     Ambient::new(options.fixed_time, &[&sb.uuid, &mounts, &free])
 }
 
-/// How a log of this file system is written: as the kernel writes it.
+/// The form of a new log of this file system, as the kernel writes it.
 pub(crate) fn log_form(sb: &SuperBlock, options: &Options) -> sapwood_jbd2::Incompat {
     let features = sb.features();
     let mut form = sapwood_jbd2::Incompat::empty();
@@ -485,8 +484,8 @@ fn closing_credits(geometry: &Geometry) -> u32 {
     geometry.desc_blocks().clamp(4, 16)
 }
 
-/// Says in the superblock that the file system is in use. Before it, nothing was written; after it,
-/// nothing that the image says makes the mount fail.
+/// Marks the file system in use in the superblock. Nothing was written before; after it, no defect
+/// of the image fails the mount.
 fn mark_mounted(engine: &Engine) -> Result<()> {
     let mut sb = engine.super_block.lock();
     let mut features = sb.features();
@@ -514,11 +513,10 @@ fn write_super(device: &dyn Device, sb: &mut SuperBlock) -> Result<()> {
     Ok(device.write_fua(SUPER_OFFSET, sb.bytes())?)
 }
 
-/// Makes everything durable and says in the superblock that nothing needs recovery. Threads must
-/// have ended.
+/// Makes everything durable and marks the superblock as recovered. Threads must have ended.
 ///
 /// # Errors
-/// What kept something from becoming durable; the superblock then still asks for recovery.
+/// The error that kept changes from becoming durable; the superblock then still requires recovery.
 pub(crate) fn close(engine: &Arc<Engine>) -> Result<()> {
     if engine.read_only() {
         return Ok(engine.health.check_unfailed()?);

@@ -3,7 +3,7 @@
 //! # How it works
 //! An fsync writes the file's data back, which puts its blocks into the map in a handle. Then it
 //! makes the last transaction durable that stored the inode, by a fast commit or by a commit; both
-//! flush the device. Data that went to blocks which the file had needs no transaction, but a flush.
+//! flush the device. Data in existing blocks needs no transaction, but a flush.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -40,8 +40,8 @@ pub(crate) fn fsync(engine: &Arc<Engine>, inode: &Arc<Inode>, kind: SyncKind) ->
     Ok(())
 }
 
-/// Makes durable what transaction `tid` has of an inode. True if the device was flushed since the
-/// call began.
+/// Makes the changes of an inode in transaction `tid` durable. True if the device was flushed since
+/// the call began.
 fn commit(engine: &Engine, ino: u32, tid: u64) -> Result<bool> {
     let counters = &engine.counters;
     if tid <= engine.journal.durable_tid() {
@@ -65,7 +65,7 @@ fn commit(engine: &Engine, ino: u32, tid: u64) -> Result<bool> {
 /// Makes everything durable.
 ///
 /// # Errors
-/// As [`fsync`].
+/// Errors of the device and the journal; later changes are never durable.
 pub(crate) fn sync(engine: &Arc<Engine>) -> Result<()> {
     if engine.read_only() {
         return Ok(engine.health.check_unfailed()?);
@@ -76,6 +76,6 @@ pub(crate) fn sync(engine: &Arc<Engine>) -> Result<()> {
     }
     engine.journal.commit_all()?;
     engine.device.flush()?;
-    // What could be written is durable though the host has no space for the rest.
+    // Written data is durable although the host has no space for the rest.
     flushed
 }

@@ -1,4 +1,4 @@
-//! What is refused, and what stays readable.
+//! Refused images, and images that stay readable.
 
 use sapwood_block::{Device, MemoryDevice};
 use sapwood_vfs::FileSystem;
@@ -23,7 +23,7 @@ fn hurd() -> std::sync::Arc<MemoryDevice> {
     made
 }
 
-/// The fields of Linux would be written over those of the Hurd.
+/// Linux's fields would overwrite the Hurd's.
 #[test]
 fn an_image_of_the_hurd_is_only_read() {
     if left_out(TOOLS) {

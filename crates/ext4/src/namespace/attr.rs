@@ -13,7 +13,7 @@ use crate::inode::disk_flags;
 use crate::inode::{Inode, disk_time};
 use crate::{Result, xattr};
 
-/// Stores changes of attributes, but for the length. See [`vfs::front::Engine::setattr`].
+/// Stores changes of attributes, except the length. See [`vfs::front::Engine::setattr`].
 ///
 /// # Errors
 /// Damage, the journal.
@@ -158,7 +158,7 @@ pub(crate) fn set_project(
 /// `FS_XFLAG_PROJINHERIT`.
 const XFLAG_PROJINHERIT: u32 = 0x200;
 
-/// What `FS_IOC_FSGETXATTR` shows.
+/// The result of `FS_IOC_FSGETXATTR`.
 pub(crate) fn fsxattr(inode: &Inode) -> vfs::Fsxattr {
     let mut shown = rules::fsxattr_of(inode.vfs_flags());
     let state = inode.state.lock();
@@ -203,7 +203,8 @@ pub(crate) fn set_privileges(
     reap::reap_values(engine)
 }
 
-/// Notes a change of the content that nothing else stores. Expects the `io` lock exclusively.
+/// Records a change of the content that no other operation stores. Expects the `io` lock
+/// exclusively.
 ///
 /// # Errors
 /// The journal.

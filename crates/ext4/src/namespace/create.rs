@@ -58,11 +58,11 @@ pub(crate) fn create(
     named(engine, place, vacancy, plan, None)
 }
 
-/// Makes a regular file with its content, and its name. `None`: it has to be written after its
+/// Makes a regular file with its content, and its name. `None`: it must be written after its
 /// creation. Expects the `io` lock of the directory exclusively. Hold no handle.
 ///
 /// # Errors
-/// As [`create`].
+/// `TooManyLinks`.
 pub(crate) fn create_filled(
     engine: &Arc<Engine>,
     who: &Credentials,
@@ -82,7 +82,7 @@ pub(crate) fn create_filled(
     }
 }
 
-/// Makes what was planned, with its content if that was written before, and its name. Expects the
+/// Makes the planned inode, with its content if that was written before, and its name. Expects the
 /// `io` lock of the directory exclusively.
 ///
 /// # Errors
@@ -135,7 +135,7 @@ impl Whiteout {
         self.0.own_blocks()
     }
 
-    /// Credits for all but its name.
+    /// Credits without its name's.
     pub(super) fn credits(&self, engine: &Engine) -> u32 {
         credits(engine, &self.0)
     }
@@ -184,7 +184,7 @@ fn reserve(
     engine.space.reserve(plan.own_blocks() + of_name, true)
 }
 
-/// Credits for all but the name.
+/// Credits without the name's.
 fn credits(engine: &Engine, plan: &PlannedInode<'_>) -> u32 {
     let attributes: u32 = plan
         .xattrs

@@ -8,8 +8,8 @@
 //! times, and the name ([`create_filled`](super::create::create_filled)). A power cut before its
 //! commit leaves blocks that nothing names.
 //!
-//! Whatever cannot be done so (no space side by side, the device refuses) is left to the usual way,
-//! which reports what is wrong.
+//! If this is not possible (no contiguous space, the device refuses), the usual way writes the file
+//! and reports errors.
 
 use std::sync::Arc;
 
@@ -27,7 +27,7 @@ use crate::{Error, Result, map};
 const MOST_BLOCKS: u64 = 16;
 /// Bytes whose write to the medium begins at once.
 const STRETCH: u64 = 4 << 20;
-/// Credits for content: a bitmap and a descriptor. Its extent stands in the inode.
+/// Credits for content: a bitmap and a descriptor. Its extent is in the inode.
 pub(super) const CREDITS: u32 = block_alloc::CREDITS;
 
 /// Bytes of the largest content that is written so; 0 where it takes none.
@@ -66,8 +66,8 @@ impl Drop for Taken<'_> {
     }
 }
 
-/// Writes content behind that of the last file of this kind of the directory's group. `None`: that
-/// is not possible, and nothing has happened. Hold no handle.
+/// Writes content after the last file of this kind of the directory's group. `None`: not possible,
+/// and nothing has changed. Hold no handle.
 ///
 /// # Errors
 /// A bitmap is damaged.
@@ -97,7 +97,7 @@ pub(super) fn write<'a>(
         Err(Error::NoSpace) => return Ok(None),
         other => other?,
     };
-    // What was promised is taken.
+    // The promise is used.
     drop(promised);
     let blocks = Taken {
         engine,
@@ -135,7 +135,7 @@ impl Written<'_> {
     /// Gives the content to a new inode, which the caller stores.
     ///
     /// # Errors
-    /// The bitmap says that the blocks are in use; the journal.
+    /// The bitmap has the blocks in use; the errors of the journal.
     pub(super) fn put(&mut self, h: &Handle, inode: &Inode) -> Result<()> {
         let Self { blocks, content } = self;
         let (engine, extent) = (blocks.engine, blocks.extent);

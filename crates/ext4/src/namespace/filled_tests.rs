@@ -1,5 +1,5 @@
-//! Small files that are created with their content, judged by `e2fsck` and beside those that are
-//! created, written and given their times.
+//! Small files that are created with their content, judged by `e2fsck` and compared with files that
+//! are created, written and given their times.
 
 use std::sync::Arc;
 
@@ -215,7 +215,7 @@ fn after_a_cut_a_filled_file_is_whole_or_not_there() {
     }
 }
 
-/// How many of the files an image has, each of which is whole.
+/// The number of the files in an image, each of which is whole.
 fn whole(cut: &Arc<MemoryDevice>, what: &str) -> usize {
     let device: Arc<dyn Device> = cut.clone();
     let options = Options {

@@ -1,9 +1,9 @@
 //! The operations of the [`FileSystem`](sapwood_vfs::FileSystem) trait.
 //!
 //! # How it works
-//! Every change has one skeleton: lock the inodes in the order of their numbers, judge, start a
-//! handle, change, store the inodes, end the handle, unlock, wait if asked. What can be refused is
-//! refused before the first change. An error after it ends the mount's writing
+//! Every change has one skeleton: lock the inodes in the order of their numbers, check, start a
+//! handle, change, store the inodes, end the handle, unlock, wait if requested. Refusals come
+//! before the first change. An error after it makes the mount read-only
 //! ([`Engine::abort`](crate::engine::Engine::abort)): the next mount finds the last commit.
 
 pub(crate) mod attr;

@@ -6,8 +6,8 @@
 //! the inode and takes it from the orphans. A power cut in between leaves an orphan, and the next
 //! mount does the same ([`delete`]).
 //!
-//! An inode that has nothing to free but itself, and no references, never becomes an orphan: it
-//! goes in the handle that removes its last name ([`is_bare`], [`condemn`], [`free`]).
+//! An inode without blocks and without references never becomes an orphan: it is deleted in the
+//! handle that removes its last name ([`is_bare`], [`condemn`], [`free`]).
 
 use std::sync::Arc;
 
@@ -36,10 +36,10 @@ pub(crate) fn reap(engine: &Arc<Engine>, inode: &Arc<Inode>) -> Result<()> {
     delete(engine, inode)
 }
 
-/// Frees all that an inode has, and the inode. No other thread uses it.
+/// Frees the blocks of an inode, and the inode. No other thread uses it.
 ///
 /// # Errors
-/// As [`reap`].
+/// Errors of the device, damage; the next mount deletes the inode.
 pub(crate) fn delete(engine: &Arc<Engine>, inode: &Arc<Inode>) -> Result<()> {
     data::delete_content(engine, inode)?;
     let mut h =
@@ -120,7 +120,7 @@ pub(crate) fn condemn(inode: &Inode, now: Timestamp) -> bool {
 /// Deletes the inode if its last name went and no caller refers to it.
 ///
 /// # Errors
-/// As [`reap`].
+/// Errors of the device, damage; the next mount deletes the inode.
 pub(crate) fn reap_if_unused(engine: &Arc<Engine>, inode: &Arc<Inode>) -> Result<()> {
     if inode.is_linked() {
         Ok(())

@@ -15,7 +15,7 @@ use crate::inode::Inode;
 use crate::{Error, Result};
 use crate::{dir, orphan};
 
-/// What `name` leads to, loaded. The caller holds no inode's lock; what it gets may be out of date.
+/// The target of `name`, loaded. The caller holds no inode's lock; the result may be out of date.
 ///
 /// # Errors
 /// [`Error::BadInode`] if the name leads to an inode that is free; other damage, the device.
@@ -44,8 +44,8 @@ fn load(engine: &Arc<Engine>, parent: &Inode, found: dir::Found) -> Result<Arc<I
 }
 
 /// Whether `name` still leads to an inode that was looked up. Expects the `io` locks of both. The
-/// number alone does not tell: the inode may have been deleted meanwhile, and a new one with its
-/// number have got the name.
+/// number alone is no proof: the inode may have been deleted meanwhile, and the name may lead to a
+/// new one with its number.
 ///
 /// # Errors
 /// Damage, the device.

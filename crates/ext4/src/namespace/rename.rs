@@ -1,4 +1,4 @@
-//! Moving names: what a rename changes, once the front locked and checked everything.
+//! Moving names: the changes of a rename, after the front locked and checked everything.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use crate::engine::Engine;
 use crate::inode::Inode;
 use crate::{Result, dir, inode_alloc, orphan};
 
-/// A name together with what it led to when it was looked up.
+/// A name with its target at the lookup.
 #[derive(Clone, Copy)]
 pub(crate) struct Found<'a> {
     /// The name.
@@ -77,7 +77,7 @@ pub(crate) fn rename(
     engine.abort(exchange(engine, &h, source, target))
 }
 
-/// Moves the name, in place of what `to` led to. `whiteout` gets the old name, and this number.
+/// Moves the name, in place of the target of `to`. `whiteout` gets the old name, and this number.
 fn replace(
     engine: &Arc<Engine>,
     h: &Handle,

@@ -1,4 +1,4 @@
-//! Inodes leave memory, and nothing that was promised of them goes with them.
+//! Inodes are evicted, and promises about them are kept.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use sapwood_vfs::{FileSystem, Ino, SyncKind, WriteMode};
 use crate::oracles::{MIB, file};
 use crate::{Ext4, Options, data};
 
-/// What the table keeps, in bytes.
+/// Size of the table's objects, in bytes.
 const BOUND: usize = 1 << 20;
 /// Files that take more than the table keeps, several times.
 const MANY: usize = 6000;

@@ -1,4 +1,4 @@
-//! When inodes go, judged by `e2fsck`.
+//! The deletion of inodes, judged by `e2fsck`.
 
 use std::sync::Arc;
 
@@ -36,7 +36,7 @@ fn an_empty_file_goes_in_the_handle_that_takes_its_name() {
     assert_eq!(handles(&fs, || fs.unlink(fs.root(), b"empty").unwrap()), 1);
     assert_eq!(fs.getattr(ino), Err(vfs::Error::Stale));
     assert_eq!(fs.statfs().unwrap().inodes_free, free);
-    // Its number is free for another.
+    // The number is free for another inode.
     assert_eq!(file(&fs, "next"), ino);
     fs.unmount().unwrap();
     clean(&device, "empty");
@@ -182,7 +182,7 @@ fn a_dead_inode_of_the_same_number_is_not_what_the_name_leads_to() {
     let fs = mount(&device);
     let root = fs.inode(fs.root()).unwrap();
     let first = file(&fs, "a");
-    // As a rename that looked the name up before it takes the locks.
+    // Like a rename that looked the name up before it takes the locks.
     let dead = fs.inode(first).unwrap();
     fs.forget(first, 1);
     fs.unlink(fs.root(), b"a").unwrap();
@@ -257,7 +257,7 @@ fn an_fsync_of_what_was_overwritten_in_place_flushes_the_device() {
     fs.write(ino, 0, &[7; 4096], WriteMode::default()).unwrap();
     fs.fsync(ino, vfs::SyncKind::All).unwrap();
     fs.write(ino, 0, &[8; 4096], WriteMode::default()).unwrap();
-    // The times are durable: what is left is the data.
+    // The times are durable: only the data is left.
     fs.fsync(ino, vfs::SyncKind::All).unwrap();
     let inode = fs.inode(ino).unwrap();
     {

@@ -17,7 +17,7 @@ use crate::oracles::{
     KERNEL, MIB, TOOLS, clean, debugfs_only, image, kernel_writes, left_out, open as mount,
 };
 
-/// What is done to `/dir`, which is there, and below it.
+/// A change of `/dir`, which exists, and of files below it.
 #[derive(Debug, Clone, Copy)]
 enum Step {
     /// An attribute that fits into the inode, or does not.
@@ -178,7 +178,7 @@ fn by_us(fs: &Ext4, step: Step) {
     }
 }
 
-/// Features, and what a change of the revision sets.
+/// Features, and fields that a change of the revision sets.
 fn summary(device: &MemoryDevice) -> (Features, u32, u32, u16) {
     let mut bytes = vec![0; SUPER_SIZE];
     device.read_at(SUPER_OFFSET, &mut bytes).unwrap();

@@ -1,4 +1,5 @@
-//! Orphans: inodes that are to be deleted or cut, by the next mount if this one does not get to it.
+//! Orphans: inodes that must be deleted or truncated, by the next mount if this one does not
+//! finish.
 //!
 //! # How it works
 //! Older images have one list: the superblock names its first inode, and each inode the next one,
@@ -10,8 +11,8 @@
 //! may write finishes the orphans that it finds ([`recovery`](crate::recovery)): an inode without a
 //! name is deleted, one with a name is cut to its size.
 //!
-//! Trouble cases: a list that is a ring or names what cannot be an orphan ends there
-//! (`a_damaged_list_ends_where_it_is`), an orphan in the middle of the list that goes first
+//! Trouble cases: a list that is a cycle or names an inode that cannot be an orphan ends there
+//! (`a_damaged_list_ends_where_it_is`), an orphan in the middle of the list that is removed first
 //! (`orphans_leave_the_list_in_any_order`), a full orphan file
 //! (`what_the_file_cannot_hold_goes_to_the_list`).
 
@@ -29,8 +30,8 @@ use crate::{Error, Result};
 /// orphan file.
 pub(crate) const CREDITS: u32 = 3;
 
-/// Notes that an inode is to be deleted (no name) or cut to its size (a truncation has begun). Does
-/// nothing if it is noted. The caller stores the inode afterwards.
+/// Records that an inode must be deleted (no name) or cut to its size (a truncation has begun).
+/// Does nothing if it is recorded. The caller stores the inode afterwards.
 ///
 /// # Errors
 /// The device, damage.
@@ -62,7 +63,7 @@ pub(crate) fn add(volume: &Volume, h: &Handle, inode: &Inode) -> Result<()> {
 /// Takes the note away. The caller stores the inode.
 ///
 /// # Errors
-/// As [`add`].
+/// Errors of the device, damage.
 pub(crate) fn remove(volume: &Volume, h: &Handle, inode: &Inode) -> Result<()> {
     let mut state = volume.orphans.state.lock();
     match state.places.remove(&inode.ino) {

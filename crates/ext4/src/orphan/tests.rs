@@ -1,4 +1,4 @@
-//! Orphans of a mount that was cut off, judged by `e2fsck`.
+//! Orphans of an interrupted mount, judged by `e2fsck`.
 
 use std::sync::Arc;
 
@@ -95,7 +95,7 @@ fn what_the_file_cannot_hold_goes_to_the_list() {
 }
 
 /// Every case mounts, as with the kernel; the orphans before the damage are finished, and the
-/// superblock says that a check is due.
+/// superblock asks for a check.
 #[test]
 fn a_damaged_list_ends_where_it_is() {
     if left_out(TOOLS) {
@@ -110,8 +110,7 @@ fn a_damaged_list_ends_where_it_is() {
     let files = unlinked(&fs, 2, &[5; 5000]);
     fs.sync().unwrap();
     let (first, last) = (files[1].0 as u32, files[0].0 as u32);
-    // What the superblock names as first, what the last of the list names as next, orphans that are
-    // finished.
+    // The superblock's first orphan, the last entry's next one, finished orphans.
     let reserved = 5;
     let cases = [
         ("the first is reserved", Some(reserved), None, 0),
@@ -156,7 +155,7 @@ fn put(device: &MemoryDevice, at: u64, number: u32) {
     device.write_at(at, &number.to_le_bytes()).unwrap();
 }
 
-/// Where the inode has its time of deletion, in which an orphan names the next one.
+/// Offset of the inode's time of deletion, in which an orphan names the next one.
 fn dtime(fs: &Ext4, ino: u32) -> u64 {
     let (buffer, offset) = crate::inode::table_place(&fs.engine, ino).unwrap();
     buffer.block() * fs.engine.block_size() + offset as u64 + 0x14
@@ -197,7 +196,7 @@ fn a_damaged_slot_does_not_spoil_the_others() {
     assert!(super_block(&device).state().contains(SuperState::ERROR));
 }
 
-/// It is told and stays; the others go, and the mount is there.
+/// It is reported and stays; the others are deleted, and the mount succeeds.
 #[test]
 fn an_orphan_that_is_damaged_does_not_fail_the_mount() {
     if left_out(TOOLS) {

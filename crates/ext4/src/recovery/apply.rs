@@ -1,15 +1,14 @@
-//! Making the image as the fast commits say.
+//! Applying fast commits to the image.
 //!
 //! # How it works
 //! 1. All blocks that come to files are marked as used, so that no block of a map is put there.
-//! 2. The changes are made in their order. A file keeps the map that it has on disk, and ranges
-//!    change it: blocks of the kernel's own map are not in the records. An inode that has another
-//!    generation on disk, or was free there, begins with an empty one. What counts blocks is kept
-//!    up by the map.
+//! 2. The changes are made in their order. A file keeps its map on disk, and ranges change it: the
+//!    blocks of the kernel's own map are not in the records. An inode that has another generation
+//!    on disk, or was free there, begins with an empty map. The map updates the block counts.
 //! 3. Links of directories are counted: records of a directory itself do not exist. Its times are
-//!    those of the replay.
-//! 4. Orphans of the log are finished, then what lost its last name is deleted. Until then it keeps
-//!    one link, so that it can be loaded.
+//!    the replay's.
+//! 4. Orphans of the log are finished, then inodes without a name are deleted. Until then they keep
+//!    one link, so that they can be loaded.
 
 use std::collections::{BTreeSet, HashMap};
 use std::ops::ControlFlow;
@@ -237,7 +236,7 @@ impl Replay<'_> {
         }
     }
 
-    /// What the table says of an inode in use.
+    /// The table's contents for an inode in use.
     fn on_disk(&self, ino: u32) -> Result<Option<RawInode>> {
         let raw = table_inode(self.engine, ino)?;
         // The time of deletion of an orphan names another orphan.
@@ -257,7 +256,7 @@ impl Replay<'_> {
         } else if mapped {
             *raw.block_mut() = map::empty(raw.flags());
         }
-        // Attributes are behind the fields.
+        // Attributes are after the fields.
         let mut bytes = vec![0; raw.size_on_disk()];
         old.write(&mut bytes)?;
         let mut fresh = vec![0; raw.size_on_disk()];
@@ -269,8 +268,8 @@ impl Replay<'_> {
         self.write(ino, RawInode::read(&bytes, geometry)?)
     }
 
-    /// Sets the fields that a record does not decide: an inode in use has no fragment, and no time
-    /// of deletion but the link of the list of orphans.
+    /// Sets the fields that a record does not decide: an inode in use has no fragment, and its time
+    /// of deletion is 0 or the link of the list of orphans.
     fn clean_fields(&self, ino: u32, raw: &mut RawInode) {
         raw.base_mut().obso_faddr = 0.into();
         raw.set_dtime(self.listed.get(&ino).copied().unwrap_or(0));
@@ -330,8 +329,8 @@ impl Replay<'_> {
         dir.store(self.engine, h)
     }
 
-    /// A replay before this one, which was cut short, changed the names. What it wrote of the
-    /// directory's inode may be lost.
+    /// An earlier, interrupted replay changed the names. Its changes of the directory's inode may
+    /// be lost.
     fn changed_before(&self, dir: &Inode) -> Result<()> {
         let h = self.start(1)?;
         self.changed(dir, &h)
@@ -430,7 +429,7 @@ impl Replay<'_> {
         self.changed(&parent, &h)?;
         let inode = match self.inode(name.ino) {
             Ok(inode) => inode,
-            // It is gone already.
+            // It was removed already.
             Err(Error::Vfs(sapwood_vfs::Error::Stale)) => return Ok(()),
             Err(error) => return Err(error),
         };
@@ -472,7 +471,7 @@ impl Replay<'_> {
         Ok(())
     }
 
-    /// Sets the links of a directory by what it holds.
+    /// Sets the link count of a directory from its subdirectories.
     fn count_links(&self, parent: &Inode) -> Result<()> {
         let mut links = 2u32;
         dir::readdir(self.engine, parent, 0, &mut |entry| {
@@ -505,7 +504,7 @@ fn listed(engine: &Engine) -> Result<HashMap<u32, u32>> {
     Ok(listed)
 }
 
-/// The inode as it stands in its table.
+/// The inode with the contents in its table.
 pub(crate) fn table_inode(engine: &Engine, ino: u32) -> Result<RawInode> {
     let (buffer, offset) = table_place(engine, ino)?;
     let content = buffer.read();

@@ -13,9 +13,9 @@ use crate::{Error, Result};
 /// A change that a fast commit asks for.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Change {
-    /// These blocks stand at this place of the file.
+    /// These blocks are at this place of the file.
     Add(Range),
-    /// Nothing stands in this part of the file.
+    /// This part of the file is a hole.
     Remove { ino: u32, logical: u64, len: u64 },
     /// The name leads to the inode.
     Name { name: Name, how: Naming },
@@ -46,7 +46,7 @@ fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
     Some(u32::from_le_bytes(bytes.try_into().ok()?))
 }
 
-/// Where a tag stands, for errors.
+/// Place of a tag, for errors.
 #[derive(Clone, Copy)]
 struct Spot {
     block: u64,
@@ -140,7 +140,7 @@ impl Reader {
                     else {
                         return Ok(false);
                     };
-                    // All of it but the checksum and what fills the block behind.
+                    // The whole tag except the checksum and the filler after it.
                     let summed = whole.get(..TAG_HEADER + 4).unwrap_or_default();
                     if !self.begun || tid != self.expected || crc32c(self.sum, summed) != sum {
                         return Ok(false);
@@ -173,7 +173,7 @@ impl Reader {
     }
 }
 
-/// What the image allows.
+/// The limits of the image.
 struct Check<'a> {
     geometry: &'a Geometry,
 }

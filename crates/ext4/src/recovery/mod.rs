@@ -1,4 +1,4 @@
-//! What a mount does after a crash: it replays fast commits and finishes orphans.
+//! A mount after a crash: replays fast commits and finishes orphans.
 //!
 //! The journal's transactions are replayed before the engine exists; that is a part of
 //! [`mount`](crate::mount).

@@ -1,4 +1,4 @@
-//! Finishing at mount what a former mount left.
+//! Finishes the orphans of a former mount.
 
 use std::sync::Arc;
 
@@ -13,10 +13,10 @@ use crate::{Error, Result, data, inode_alloc, map, namespace, orphan};
 
 /// The orphans on disk.
 pub(crate) struct Found {
-    /// In the order in which they are to be finished: the first one of the list goes first, as then
-    /// no other inode has to be changed for it.
+    /// In the order in which they are finished: the first one of the list first, because then no
+    /// other inode changes.
     inodes: Vec<Arc<Inode>>,
-    /// Something names an inode that cannot be an orphan. What the list has after it is unknown.
+    /// A reference to an inode that cannot be an orphan. The rest of the list is unknown.
     damaged: bool,
 }
 
@@ -36,7 +36,7 @@ pub(crate) fn recover(engine: &Arc<Engine>) -> Result<()> {
     }
 }
 
-/// Finishes what [`find`] found. An orphan that is damaged stays one, with a warning: its blocks
+/// Finishes the orphans that [`find`] found. A damaged orphan stays one, with a warning: its blocks
 /// are out of reach until a check, and the rest of the file system is usable.
 pub(crate) fn finish_all(engine: &Arc<Engine>, found: &Found) {
     for inode in &found.inodes {
@@ -63,7 +63,8 @@ fn forget_damaged(engine: &Arc<Engine>) -> Result<()> {
     })
 }
 
-/// Finds the orphans on disk. Reads only. What cannot be an orphan is left out, with a warning.
+/// Finds the orphans on disk. Reads only. An inode that cannot be an orphan is left out, with a
+/// warning.
 ///
 /// # Errors
 /// The orphan file is damaged; the device.
@@ -208,7 +209,7 @@ fn finish(engine: &Arc<Engine>, inode: &Arc<Inode>) -> Result<()> {
     Ok(())
 }
 
-/// Whether the superblock says that there may be orphans.
+/// Whether the superblock allows for orphans.
 pub(crate) fn may_have_orphans(sb: &sapwood_ext4_format::SuperBlock) -> bool {
     let features = sb.features();
     sb.last_orphan.get() != 0 || features.has_ro_compat(RoCompat::ORPHAN_PRESENT)

@@ -15,7 +15,7 @@ const LAST_GROUP_ROOM: u64 = 50;
 /// Bytes of one request when a table is zeroed.
 const STEP: u64 = 1 << 20;
 
-/// Gives the file system so many blocks, or fewer if the last group would be too short.
+/// Grows the file system to this many blocks, or fewer if the last group would be too short.
 pub(super) fn grow(image: &mut Image, blocks: u64) -> Result<()> {
     let old = image.geometry.clone();
     let wanted = blocks << old.block_bits();
@@ -117,7 +117,7 @@ fn larger(
     }
 }
 
-/// Blocks by which the classic descriptor table of `old` must become longer for so many groups.
+/// Blocks by which the classic descriptor table of `old` must grow for this many groups.
 fn further_descriptors(old: &Geometry, groups: u64) -> u64 {
     if old.features().has_incompat(Incompat::META_BG) {
         return 0;
@@ -169,7 +169,7 @@ struct Placed {
     used: RangeSet,
 }
 
-/// Places the metadata of the new groups: that of a flex group side by side.
+/// Places the metadata of the new groups: contiguously for each flex group.
 fn place(old: &Geometry, new: &Geometry) -> Result<Placed> {
     let first = old.group_count();
     let mut used = RangeSet::new();
@@ -250,7 +250,7 @@ fn add_group(image: &mut Image, group: u32, place: GroupMetadata, used: &RangeSe
     Ok(())
 }
 
-/// Makes sure that blocks are zero, without writing those of a hole.
+/// Makes sure that blocks are zero, without writing into holes.
 ///
 /// # Errors
 /// The device.
@@ -271,8 +271,8 @@ pub(super) fn zero(image: &Image, start: u64, len: u64) -> Result<()> {
     Ok(())
 }
 
-/// Makes the inode of the blocks reserved for descriptors name those of the new geometry: a block
-/// of pointers to the reserved blocks of group 0, each of which names its copies.
+/// Makes the inode of the blocks reserved for descriptors match the new geometry: a block of
+/// pointers to the reserved blocks of group 0, each of which names its copies.
 pub(super) fn resize_inode(image: &mut Image) -> Result<()> {
     let geometry = image.geometry.clone();
     if !geometry.features().has_compat(Compat::RESIZE_INODE) {

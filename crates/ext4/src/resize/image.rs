@@ -24,18 +24,18 @@ use crate::{Ext4, Options};
 /// Bytes of one request of a copy.
 const COPY_STEP: u64 = 1 << 20;
 
-/// Bitmaps, descriptors, a superblock, and what the journal adds.
+/// Bitmaps, descriptors, a superblock, and the journal's own blocks.
 const FEW_GROUPS: u64 = 16;
 
 /// See the module.
 pub(super) struct Image {
     pub(super) device: Arc<dyn Device>,
-    /// As it will be written.
+    /// The superblock to write.
     pub(super) sb: SuperBlock,
-    /// That of the superblock.
+    /// Geometry of the superblock.
     pub(super) geometry: Geometry,
     pub(super) descs: Vec<GroupDesc>,
-    /// What the table has after them: descriptors of groups that the next commit removes.
+    /// Further entries of the table: descriptors of groups that the next commit removes.
     removed: Vec<GroupDesc>,
     /// The superblock as it is on the device.
     stored: SuperBlock,
@@ -49,7 +49,7 @@ pub(super) struct Image {
     taken: RangeSet,
     /// Blocks that become free with the next commit.
     freed: Vec<(u64, u64)>,
-    /// Group where the search for free blocks goes on.
+    /// Group where the search for free blocks continues.
     cursor: u32,
     log: Option<Log>,
     /// The time that commits record, if it is fixed.
@@ -60,7 +60,7 @@ impl Image {
     /// Opens an image after a recovery.
     ///
     /// # Errors
-    /// What a mount refuses; [`ResizeError::Unclean`].
+    /// The refusals of a mount; [`ResizeError::Unclean`].
     pub(super) fn open(device: &Arc<dyn Device>, time: Option<Timestamp>) -> Result<Self> {
         let options = match time {
             Some(time) => Options::reproducible(time),
@@ -323,7 +323,7 @@ impl Image {
         Ok(None)
     }
 
-    /// Marks free blocks of a group as used: its bits, of which the first is that of `first`.
+    /// Marks free blocks of a group as used, by their bits; the first bit belongs to `first`.
     fn mark_taken(&mut self, group: u32, first: u64, bits: Range<u32>) -> Result<()> {
         bitmap::set_range(self.bitmap(group)?, bits.start, bits.end);
         let len = bits.end - bits.start;
@@ -355,8 +355,8 @@ impl Image {
         self.changed.len() + 2 * self.dirty.len() >= self.enough()
     }
 
-    /// The most blocks that can change together with those of a few groups. Without a journal there
-    /// is no bound.
+    /// Most blocks that can change together with the blocks of a few groups. Without a journal
+    /// there is no bound.
     pub(super) fn most_together(&self) -> usize {
         let Some(log) = &self.log else {
             return usize::MAX;

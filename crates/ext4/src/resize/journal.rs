@@ -19,7 +19,8 @@ use crate::Error;
 /// Blocks of the journal: as few as the kernel accepts.
 const BLOCKS: u32 = 1024;
 const _: () = assert!(BLOCKS <= EXTENT_MAX_LEN);
-/// Most blocks of the descriptor table that one transaction of it changes, beside a few of groups.
+/// Most blocks of the descriptor table that one transaction of it changes, in addition to the
+/// blocks of a few groups.
 pub(super) const MOST_TABLES: u32 = BLOCKS - BLOCKS / 32 - 64;
 /// Most blocks of pointers that its map can need.
 const POINTERS: u32 = 5;
@@ -31,7 +32,7 @@ pub(super) struct Borrowed {
     /// The superblock and the inode of before.
     sb: SuperBlock,
     inode: Inode,
-    /// The blocks, those of the map included.
+    /// The blocks, including the map's.
     start: u64,
     len: u64,
 }

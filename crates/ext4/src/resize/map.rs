@@ -91,7 +91,7 @@ pub(super) fn content(image: &Image, ino: u32, inode: &Inode) -> Result<Vec<(u64
     Ok(found.runs)
 }
 
-/// What pointers lead to.
+/// Blocks that pointers lead to.
 struct Found {
     runs: Vec<(u64, u64)>,
     /// Blocks that the file system has further. More pointers lead in circles.
@@ -99,7 +99,7 @@ struct Found {
 }
 
 impl Found {
-    /// Adds what a pointer leads to, `depth` blocks of pointers above data.
+    /// Adds the target of a pointer, `depth` blocks of pointers above data.
     fn pointer(&mut self, image: &Image, ino: u32, block: u64, depth: usize) -> Result<()> {
         if block == 0 {
             return Ok(());

@@ -1,5 +1,5 @@
-//! The step from the classic descriptor table to meta groups, for a file system that grows past
-//! what is reserved for descriptors.
+//! The step from the classic descriptor table to meta groups, for a file system that grows past the
+//! reserved descriptor blocks.
 //!
 //! # How it works
 //! The classic table takes every block that is reserved for it, in each group with a copy of the
@@ -7,8 +7,8 @@
 //! descriptors of all further groups are in those groups. The kernel grows a mounted file system to
 //! the same layout.
 //!
-//! The resize inode names the reserved blocks and allows no meta groups, so it goes in the same
-//! transaction.
+//! The resize inode names the reserved blocks and allows no meta groups, so it is removed in the
+//! same transaction.
 
 use sapwood_ext4_format::{
     Compat, Features, Geometry, INDIRECT_DIRECT, Incompat, Inode, SuperBlock, special_ino,
@@ -21,8 +21,8 @@ use super::{ResizeError, Result};
 /// Revision of a superblock with feature fields.
 const REV_DYNAMIC: u32 = 1;
 
-/// The superblock `sb` with meta groups after all that the table of `old` can take. `wanted`: bytes
-/// that the file system shall have.
+/// The superblock `sb` with meta groups after the capacity of `old`'s table. `wanted`: bytes of the
+/// new file system.
 ///
 /// # Errors
 /// [`ResizeError::TooLarge`] if the superblock has no feature fields.

@@ -5,14 +5,13 @@
 //! transaction changes the superblock, the descriptor table, and the last of the old groups
 //! (`grow`).
 //!
-//! Shrinking first gives other numbers to inodes of the groups that go (`renumber`). Then it moves
-//! what lies past the new end (`relocate`): contents, blocks of maps, attributes, at last the
-//! journal. Each transaction of both leaves a complete file system of the old size. Then one
-//! transaction changes the superblock and what belongs to it (`shrink`). The caller shortens a file
-//! after that.
+//! Shrinking first renumbers inodes of the removed groups (`renumber`). Then it moves everything
+//! past the new end (`relocate`): contents, blocks of maps, attributes, at last the journal. Each
+//! transaction of both leaves a complete file system of the old size. Then one transaction changes
+//! the superblock and the related blocks (`shrink`). The caller shortens a file after that.
 //!
-//! `Image::commit` says what a power cut leaves. Copies of the superblock and of the descriptor
-//! table are written at the end.
+//! See `Image::commit` for the state after a power cut. Copies of the superblock and of the
+//! descriptor table are written at the end.
 //!
 //! Growing past the blocks that are reserved for descriptors puts further descriptors into meta
 //! groups (`meta_groups`).
@@ -36,16 +35,16 @@ use sapwood_vfs::Timestamp;
 use crate::mount::read_super;
 use image::Image;
 
-/// Passes of [`shrink_to_fit`]: what one sets free, another one can use.
+/// Passes of [`shrink_to_fit`]: space that one frees, another one can use.
 const PASSES: usize = 4;
 /// Larger sizes that are tried if the smallest has too little room.
 const TRIES: u64 = 12;
 
-/// Why a file system keeps its size.
+/// Errors of a resize; the file system keeps its size.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ResizeError {
-    /// What the engine says.
+    /// An error of the engine.
     #[error(transparent)]
     Engine(#[from] crate::Error),
     /// It has errors.
@@ -56,7 +55,7 @@ pub enum ResizeError {
     PastEnd {
         /// Device name.
         device: String,
-        /// Its size in bytes.
+        /// Size in bytes.
         size: u64,
         /// The size that was asked for.
         wanted: u64,
@@ -66,14 +65,14 @@ pub enum ResizeError {
     TooLarge {
         /// The size that was asked for.
         wanted: u64,
-        /// What it lacks.
+        /// The missing property.
         why: &'static str,
     },
     /// A file system without a journal needs one for this change, and has no room for it.
     #[error("there is no room for the journal that this change needs: grow it by less first")]
     NoJournal,
-    /// What is in use does not fit.
-    #[error("what it holds does not fit into {wanted} bytes")]
+    /// The used space does not fit.
+    #[error("the used space does not fit into {wanted} bytes")]
     NoRoom {
         /// The size that was asked for.
         wanted: u64,
@@ -81,7 +80,7 @@ pub enum ResizeError {
     /// More inodes are in use than there would be.
     #[error("{used} inodes are in use, and {wanted} bytes have room for fewer")]
     Inodes {
-        /// How many.
+        /// Number of used inodes.
         used: u32,
         /// The size that was asked for.
         wanted: u64,
@@ -91,7 +90,7 @@ pub enum ResizeError {
     Pinned {
         /// The inode.
         ino: u32,
-        /// Why its number cannot change.
+        /// The reason why its number cannot change.
         why: &'static str,
         /// The size that was asked for.
         wanted: u64,
@@ -104,7 +103,7 @@ pub enum ResizeError {
         /// The size that was asked for.
         wanted: u64,
     },
-    /// What belongs together does not fit into the journal.
+    /// Blocks that must change together do not fit into the journal.
     #[error("the journal is too small for {blocks} blocks that change together")]
     Journal {
         /// Blocks.
@@ -126,7 +125,7 @@ impl From<sapwood_ext4_format::FormatError> for ResizeError {
 
 type Result<T> = std::result::Result<T, ResizeError>;
 
-/// Is told the number of bytes moved so far.
+/// Callback with the number of bytes moved so far.
 pub type OnMoved<'p> = dyn FnMut(u64) + Send + 'p;
 
 /// Bytes of the file system on a device.

@@ -1,9 +1,9 @@
-//! Finds what names inodes.
+//! Finds references to inodes.
 //!
-//! An inode number is written in names of directories (with `.` and `..`), in inodes or in blocks,
+//! An inode number is stored in names of directories (with `.` and `..`), in inodes or in blocks,
 //! and in attributes whose value is an inode of its own. All of these are four bytes at some place,
-//! so a reference is that place. One walk over all inodes in use finds those of all inodes that
-//! move.
+//! so a reference is that place. One walk over all inodes in use finds the references to all inodes
+//! that move.
 
 use sapwood_ext4_format::{
     DirError, DirFormat, INLINE_XATTR, Incompat, Inode, InodeFlags, inline_dir_parent,
@@ -22,7 +22,7 @@ const MAP_AT: usize = 0x28;
 /// Bytes of an inline directory before its first entry: the number of the parent.
 const PARENT: usize = 4;
 
-/// Where an inode number is written: at `offset` of a block or inode.
+/// Place of an inode number: at `offset` of a block or inode.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum ReferencePlace {
     /// A block of a directory, whose checksum begins with `seed`.
@@ -103,8 +103,8 @@ impl Walk<'_> {
         Ok(())
     }
 
-    /// The names in a block. A node of an index has free entries only, its root `.` and `..`, of
-    /// which the last one reaches to the end of the block.
+    /// The names in a block. A node of an index has free entries only; its root has `.` and `..`,
+    /// which reaches to the end of the block.
     fn names(&mut self, ino: u32, block: u64, format: &DirFormat, seed: u32) -> Result<()> {
         let bytes = self.image.block(block)?;
         let bad = |reason: String| Error::BadBlock { ino, block, reason };

@@ -35,7 +35,7 @@ pub(super) fn evacuate(image: &mut Image, limit: u64, moved: &mut OnMoved<'_>) -
     let mut attributes: BTreeMap<u64, Vec<u32>> = BTreeMap::new();
     for group in 0..run.image.geometry.group_count() {
         for piece in run.image.pieces(group)? {
-            // A move changes no inode but its own.
+            // A move changes only its own inode.
             for (ino, inode) in run.image.inodes_of(&piece)? {
                 if inode.file_acl() >= limit {
                     attributes.entry(inode.file_acl()).or_default().push(ino);
@@ -67,7 +67,7 @@ struct Run<'i, 'p> {
 }
 
 impl Run<'_, '_> {
-    /// Moves what an inode maps, unless it has a step of its own.
+    /// Moves the blocks of an inode, unless it has a step of its own.
     fn maps(&mut self, ino: u32, inode: Inode) -> Result<()> {
         let special = [special_ino::RESIZE, special_ino::JOURNAL].contains(&ino);
         if special || !has_map(self.image, &inode) {
@@ -125,7 +125,7 @@ impl Run<'_, '_> {
         Ok(())
     }
 
-    /// Moves what an inode maps, and its map.
+    /// Moves the blocks of an inode, and its map.
     fn map_of(&mut self, ino: u32, mut inode: Inode) -> Result<bool> {
         let before = inode.clone();
         if inode.flags().contains(InodeFlags::EXTENTS) {
@@ -147,7 +147,7 @@ impl Run<'_, '_> {
         Ok(changed)
     }
 
-    /// Moves what a pointer leads to, `depth` blocks of pointers above data. Returns the new one.
+    /// Moves the target of a pointer, `depth` blocks of pointers above data. Returns the new one.
     fn pointer(&mut self, ino: u32, block: u32, depth: u8) -> Result<u32> {
         let number = u64::from(block);
         if block == 0 {
@@ -288,7 +288,7 @@ impl Run<'_, '_> {
         Ok(())
     }
 
-    /// Moves the block of pointers of the inode of reserved descriptors. What it names belongs to
+    /// Moves the block of pointers of the inode of reserved descriptors. Its targets belong to
     /// groups.
     fn reserved(&mut self) -> Result<()> {
         if !self

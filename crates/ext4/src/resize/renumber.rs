@@ -108,7 +108,7 @@ struct Moves<'i> {
     image: &'i mut Image,
     /// Groups that stay.
     groups: u32,
-    /// What moves, sorted.
+    /// Moving inodes, sorted.
     targets: Vec<u32>,
     /// All references to them, sorted.
     references: Vec<Reference>,
@@ -132,7 +132,7 @@ impl Moves<'_> {
         self.references.get(from..to).unwrap_or_default()
     }
 
-    /// Blocks that change with the number of an inode, beside those of groups and its new slot.
+    /// Blocks that change with the number of an inode, except groups' blocks and its new slot.
     fn blocks(&self, ino: u32) -> Result<BTreeSet<u64>> {
         let mut blocks = BTreeSet::from([self.image.inode_place(ino)?.0]);
         for reference in self.references(ino) {

@@ -12,11 +12,11 @@ use super::{OnMoved, ResizeError, Result};
 const SLACK: u64 = 16;
 const SLACK_PART: u64 = 2048;
 
-/// Gives the file system so many blocks, or fewer if the last group would be too short.
+/// Shrinks the file system to this many blocks, or fewer if the last group would be too short.
 ///
 /// # Errors
-/// What is in use does not fit; the image is wrong; the device. The file system is complete then,
-/// and has its old size.
+/// The used space does not fit; errors of the image and the device. The file system is complete
+/// then, and has its old size.
 pub(super) fn shrink(image: &mut Image, blocks: u64, moved: &mut OnMoved<'_>) -> Result<()> {
     let old = image.geometry.clone();
     let (_, new) = smaller(image, blocks)?;
@@ -31,7 +31,7 @@ pub(super) fn shrink(image: &mut Image, blocks: u64, moved: &mut OnMoved<'_>) ->
     }
     renumber(image, new.group_count(), wanted)?;
     evacuate(image, blocks, moved)?;
-    // Moves change what the superblock says of the journal and of the orphan file.
+    // Moves change the superblock's fields of the journal and of the orphan file.
     let (sb, new) = smaller(image, blocks)?;
     cut(image, sb, &old, &new)?;
     resize_inode(image)?;
@@ -135,8 +135,8 @@ fn cut(image: &mut Image, sb: SuperBlock, old: &Geometry, new: &Geometry) -> Res
 }
 
 /// The descriptor of a group that is removed, for a kernel that recovers the journal during a
-/// mount: it goes on with the groups of before. It finds nothing free in this one, has no reason to
-/// read its bitmaps, and requires places of metadata that overlap nothing.
+/// mount: it continues with the groups of before. It finds nothing free in this one, has no reason
+/// to read its bitmaps, and requires places of metadata that overlap nothing.
 fn removed(old: &Geometry, group: u32) -> Result<GroupDesc> {
     let mut desc = GroupDesc::new(old);
     let first = old.group_first_block(group)? + u64::from(old.fixed_blocks(group));
@@ -166,7 +166,7 @@ fn clear(image: &mut Image, start: u64, len: u64) -> Result<()> {
     Ok(())
 }
 
-/// Discards all free blocks: what moved leaves stale bytes behind.
+/// Discards all free blocks: moves leave stale bytes.
 ///
 /// # Errors
 /// A bitmap is wrong; the device.
@@ -189,7 +189,7 @@ pub(super) fn discard_free(image: &mut Image) -> Result<()> {
     Ok(())
 }
 
-/// The fewest blocks that hold what is in use, if so many inodes are free, and the first `groups`
+/// The fewest blocks that hold the used space, if this many inodes are free, and the first `groups`
 /// groups stay.
 pub(super) fn least(image: &Image, inodes: u64, groups: u32) -> Result<u64> {
     let geometry = &image.geometry;
@@ -212,7 +212,7 @@ pub(super) fn least(image: &Image, inodes: u64, groups: u32) -> Result<u64> {
     let per_group = u64::from(geometry.blocks_per_group());
     loop {
         let end = geometry.group_first_block(groups - 1)?;
-        // Blocks of groups that go stay in use until they are gone.
+        // Blocks of removed groups stay in use until the end.
         let mut system = image.system(groups)?;
         let mut kept = end;
         for group in 0..groups {

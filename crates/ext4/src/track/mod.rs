@@ -1,4 +1,4 @@
-//! What the running transaction changed, recorded for the next fast commit.
+//! Changes of the running transaction, recorded for the next fast commit.
 //!
 //! Every change passes one of a few places: an inode is stored, a map or a directory changes, an
 //! inode is allocated or freed, an orphan is added or removed. Each of them calls the [`Tracker`],
@@ -35,7 +35,7 @@ pub(crate) struct Tracker {
 }
 
 impl Tracker {
-    /// None yet; none ever if fast commits are off.
+    /// No records; none ever if fast commits are off.
     pub(crate) fn new(mode: FastCommits, first_ino: u32) -> Self {
         Self {
             mode,
@@ -71,8 +71,8 @@ impl Tracker {
         self.enabled() && !h.requires_whole()
     }
 
-    /// Records something, unless it is of no use any more. False of `what`: a fast commit cannot
-    /// express it.
+    /// Makes a record, unless it is obsolete. `what` returns false if a fast commit cannot express
+    /// it.
     fn record(&self, h: &Handle, reason: CommitReason, what: impl FnOnce(&mut Records) -> bool) {
         if self.wanted(h) && !self.with(h.tid(), what) {
             h.require_whole(reason.number());

@@ -1,11 +1,10 @@
-//! What changed in the running transaction since its last fast commit.
+//! Changes of the running transaction since its last fast commit.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use sapwood_jbd2::Tid;
 
-/// Longest extent whose length says that its blocks are written; beyond it, the rest is the length
-/// of an unwritten one.
+/// Longest extent with written blocks; a larger length, minus this, belongs to an unwritten one.
 pub(crate) const WRITTEN_MAX: u16 = 0x8000;
 
 /// Changes of one transaction that are kept at most.
@@ -34,7 +33,7 @@ pub(crate) struct Name {
     pub(crate) name: Vec<u8>,
 }
 
-/// What happened to a name.
+/// A change of a name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Naming {
     /// First name of a new inode.
@@ -65,7 +64,7 @@ impl Record {
         }
     }
 
-    /// Takes up what comes right behind, if one record can say both.
+    /// Merges the next change, if one record can express both.
     fn absorb(&mut self, next: &Self) -> bool {
         match (self, next) {
             (Self::Add(have), Self::Add(more)) => {
@@ -116,7 +115,7 @@ pub(crate) struct Records {
     pub(crate) next_block: u64,
 }
 
-/// What a fast commit has to say.
+/// The contents of a fast commit.
 #[derive(Debug, Default)]
 pub(crate) struct Taken {
     pub(crate) changes: Vec<Record>,
@@ -126,7 +125,7 @@ pub(crate) struct Taken {
 }
 
 impl Records {
-    /// Those of this transaction, which is the one of before or a newer one.
+    /// The records of this transaction, which is the current or a newer one.
     pub(crate) fn of(&mut self, tid: Tid) -> &mut Self {
         debug_assert!(tid >= self.tid, "records of an old transaction");
         if tid != self.tid {
@@ -193,7 +192,7 @@ impl Records {
         self.touched.contains(&ino)
     }
 
-    /// Inodes of which something is in no fast commit.
+    /// Inodes with changes that are in no fast commit.
     pub(crate) fn touched(&self) -> BTreeSet<u32> {
         self.touched.clone()
     }
@@ -208,8 +207,8 @@ impl Records {
         })
     }
 
-    /// Takes everything out. What is left of inodes that came and went without a fast commit is
-    /// nothing. `alive`: whether an inode has a name now.
+    /// Takes everything out, without inodes that were created and deleted since the last fast
+    /// commit. `alive`: whether an inode has a name now.
     pub(crate) fn take(&mut self, alive: impl Fn(u32) -> bool) -> Taken {
         let mut changes = std::mem::take(&mut self.changes);
         let new = &mut self.new;

@@ -14,7 +14,8 @@ use crate::inode::Inode;
 use crate::volume::Volume;
 use crate::{Error, Result, inode_alloc, map, orphan};
 
-/// Credits beside those of the value's blocks: its inode, the tree above its blocks, the orphans.
+/// Credits in addition to the blocks of the value: its inode, the tree above its blocks, the
+/// orphans.
 pub(super) const CREDITS: u32 =
     inode_alloc::CREDITS + EXTENT_MAX_DEPTH as u32 + 2 * orphan::CREDITS + 2;
 
@@ -52,7 +53,7 @@ fn load(volume: &Volume, owner: &Inode, ino: u32) -> Result<Arc<Inode>> {
     Ok(value)
 }
 
-/// Writes a value to a new inode, and tells what stands for it in the entry.
+/// Writes a value to a new inode, and returns its reference for the entry.
 ///
 /// # Errors
 /// No space, the journal.
@@ -100,8 +101,8 @@ pub(super) fn write(
     })
 }
 
-/// Counts the blocks of a value of `len` bytes among those of the inode that has the attribute, or
-/// no more.
+/// Adds the blocks of a value of `len` bytes to the count of the inode with the attribute, or
+/// subtracts them.
 fn charge(volume: &Volume, owner: &Inode, len: u64, more: bool) -> Result<()> {
     let sectors = len.div_ceil(volume.block_size()) * (volume.block_size() / 512);
     let mut state = owner.state.lock();

@@ -1,15 +1,16 @@
 //! Extended attributes: in the inode, in a block that inodes share, in inodes of their own.
 //!
 //! # How it works
-//! An inode has up to two sets: one behind its extra fields, one in a block. A change is *planned*
-//! on copies of both: the attribute goes where it was if it fits there, else into the inode, else
-//! into the block, else (`ea_inode`) its value goes to an inode of its own. What does not fit is
-//! refused before anything changes. Then the plan is *applied* in a handle.
+//! An inode has up to two sets: one after its extra fields, one in a block. A change is *planned*
+//! on copies of both: the attribute stays in its place if it fits there, else it goes into the
+//! inode, else into the block, else (`ea_inode`) its value goes to an inode of its own. An
+//! attribute that does not fit is refused before the first change. Then the plan is *applied* in a
+//! handle.
 //!
 //! A block that several inodes share is never changed: an inode that changes its set gets another
-//! block. An inode whose set equals that of a block written recently shares that block
-//! ([`shared`]). An inode with a value counts the attributes that refer to it. When the last one is
-//! removed it becomes an orphan, to be deleted outside of the handle
+//! block. An inode whose set equals a recently written block shares that block ([`shared`]). An
+//! inode with a value counts the attributes that refer to it. When the last one is removed it
+//! becomes an orphan, to be deleted outside of the handle
 //! ([`reap_values`](crate::namespace::reap::reap_values)).
 //!
 //! Trouble cases: a value that no place holds (`what_fits_nowhere_is_refused`), a shared block that
@@ -71,10 +72,10 @@ pub(crate) fn get(volume: &Volume, inode: &Inode, name: &[u8]) -> Result<Option<
     Ok(Some(value))
 }
 
-/// Full names of all that callers may see. The caller holds `io` shared.
+/// Full names of all visible attributes. The caller holds `io` shared.
 ///
 /// # Errors
-/// As [`get`].
+/// The attributes are damaged; errors of the device.
 pub(crate) fn list(volume: &Volume, inode: &Inode) -> Result<Vec<Vec<u8>>> {
     let mut names = Vec::new();
     for set in [body_set(volume, inode)?, block_set(volume, inode)?] {
@@ -91,7 +92,8 @@ pub(crate) fn list(volume: &Volume, inode: &Inode) -> Result<Vec<Vec<u8>>> {
     Ok(names)
 }
 
-/// Whether the inode may have attributes, by what its object tells: a quick look before a slow one.
+/// Whether the inode may have attributes, judged by its object alone: a quick look before a slow
+/// one.
 pub(crate) fn may_have(inode: &Inode) -> bool {
     let state = inode.state.lock();
     let magic = sapwood_ext4_format::XATTR_MAGIC.to_le_bytes();
@@ -242,7 +244,7 @@ pub(crate) fn drop_all(volume: &Volume, h: &mut Handle, inode: &Inode) -> Result
     shared::replace(volume, h, inode, &XattrSet::default())
 }
 
-/// Inodes of values that go with this inode: those of a block that others share stay.
+/// Inodes of values that are deleted with this inode: the values of a block that others share stay.
 fn own_values(volume: &Volume, inode: &Inode) -> Result<Vec<u32>> {
     let mut entries = body_set(volume, inode)?.entries;
     if let Some(buffer) = block_of(volume, inode)? {

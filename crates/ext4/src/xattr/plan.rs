@@ -1,4 +1,4 @@
-//! Deciding where an attribute goes, on copies of both sets.
+//! Decides the place of an attribute, on copies of both sets.
 
 use sapwood_ext4_format::{Incompat, XATTR_VALUE_MAX, XattrSet, XattrValue, acl_to_disk};
 use sapwood_vfs as vfs;
@@ -8,8 +8,8 @@ use crate::inode::Inode;
 use crate::volume::Volume;
 use crate::{Error, Result};
 
-/// What both places shall hold. The value of an attribute that goes to an inode of its own is in
-/// `outside`; its entry is there already, and lacks the inode's number.
+/// The new contents of both places. The value of an attribute that goes to an inode of its own is
+/// in `outside`; its entry is there already, and lacks the inode's number.
 #[derive(Debug)]
 pub(super) struct Plan {
     pub(super) body: XattrSet,
@@ -52,7 +52,7 @@ pub(super) fn plan(
     };
     let in_body = body.remove(index, rest);
     let in_block = block.remove(index, rest);
-    // Of a block that others share too, the value stays theirs.
+    // The value of a block that others share stays theirs.
     let own = in_block.as_ref().filter(|_| users == 1);
     let old = in_body.as_ref().or(own);
     let released = old.and_then(|xattr| match xattr.value {
@@ -128,8 +128,8 @@ impl Room {
 }
 
 impl Plan {
-    /// Puts an attribute where it fits; true: into the inode. What is in a block stays there while
-    /// it fits, so that the inode's room stays for what is small.
+    /// Puts an attribute where it fits; true: into the inode. Attributes in a block stay there
+    /// while they fit, so that the inode's room stays for small ones.
     fn place(
         &mut self,
         index: u8,

@@ -21,7 +21,7 @@ pub(super) fn damaged(inode: &Inode, reason: impl ToString) -> Error {
     }
 }
 
-/// The set that stands in the inode.
+/// The set in the inode.
 pub(super) fn body_set(volume: &Volume, inode: &Inode) -> Result<XattrSet> {
     let state = inode.state.lock();
     XattrSet::parse_ibody(state.raw.attr_area(), volume.geometry.inodes_count())
@@ -53,7 +53,7 @@ pub(super) fn block_of(volume: &Volume, inode: &Inode) -> Result<Option<Arc<Buff
     Ok(Some(buffer))
 }
 
-/// The set that stands in a block.
+/// The set in a block.
 pub(super) fn parse_block(
     volume: &Volume,
     inode: &Inode,
@@ -68,7 +68,7 @@ pub(super) fn parse_block(
         })
 }
 
-/// The set that stands in the inode's block; empty without one.
+/// The set in the inode's block; empty without one.
 pub(super) fn block_set(volume: &Volume, inode: &Inode) -> Result<XattrSet> {
     match block_of(volume, inode)? {
         Some(buffer) => Ok(parse_block(volume, inode, &buffer)?.1),

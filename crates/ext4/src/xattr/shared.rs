@@ -114,12 +114,12 @@ fn twin(
     let Some(block) = known.get(&hash).filter(|_| hash != 0) else {
         return Ok(None);
     };
-    // Values in inodes count their users by block; what has any is not shared by us.
+    // Values in inodes count their users by block, so a block with such values is not shared.
     let is_plain = |xattr: &Xattr| matches!(xattr.value, XattrValue::Bytes(_));
     if !set.entries.iter().all(is_plain) {
         return Ok(None);
     }
-    // Only what is still in memory and still a block of attributes: it may have been freed since.
+    // Only a block that is still in memory and still has attributes: it may have been freed since.
     let Some(buffer) = volume.cache.peek(*block).filter(|b| b.kind() == KIND) else {
         return Ok(None);
     };
@@ -140,7 +140,7 @@ fn twin(
     Ok(same.then_some((buffer, count)))
 }
 
-/// Notes the block in the inode, and counts it among the inode's blocks.
+/// Records the block in the inode, and counts it among the inode's blocks.
 fn point_to(volume: &Volume, inode: &Inode, block: u64) -> Result<()> {
     let mut state = inode.state.lock();
     let had = state.raw.file_acl() != 0;

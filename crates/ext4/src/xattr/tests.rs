@@ -16,7 +16,7 @@ fn block(fs: &Ext4, ino: Ino) -> u64 {
     state.raw.file_acl()
 }
 
-/// How many inodes a block of attributes says to have.
+/// The number of inodes that a block of attributes records.
 fn users(fs: &Ext4, block: u64) -> u32 {
     let content = fs.engine.block(block).unwrap().read();
     u32::from_le_bytes(content[4..8].try_into().unwrap())

@@ -10,7 +10,7 @@ use sapwood_ext4::check::{CheckOptions, check};
 use sapwood_testing::machine::{E2FSPROGS, Need};
 use sapwood_testing::oracle::ext4;
 
-/// What a test needs that makes an image and checks it.
+/// The needs of a test that makes an image and checks it.
 pub const TOOLS: &[Need] = &E2FSPROGS;
 
 /// An image of `bytes` bytes in memory, made with these options of `mke2fs`.
@@ -18,7 +18,7 @@ pub fn formatted(bytes: u64, options: &[&str]) -> Arc<MemoryDevice> {
     ext4::image(bytes, &options.join(" "))
 }
 
-/// What `e2fsck`, or our own check, finds wrong with an image that was unmounted.
+/// The findings of `e2fsck`, or of Sapwood's check, on an unmounted image.
 pub fn judge(device: &Arc<MemoryDevice>) -> Result<(), String> {
     let ours: Arc<dyn Device> = device.clone();
     let options = CheckOptions::default();
@@ -30,7 +30,7 @@ pub fn judge(device: &Arc<MemoryDevice>) -> Result<(), String> {
     ext4::check(device)
 }
 
-/// Shows what the engine logs, on standard error.
+/// Shows the engine's log on standard error.
 pub fn show_log() {
     struct Stderr;
     impl log::Log for Stderr {

@@ -1,4 +1,4 @@
-//! File systems whose fsyncs are told apart, and what is done with them.
+//! File systems with distinguishable fsyncs, and changes of them.
 #![allow(dead_code, clippy::unwrap_used, unreachable_pub)]
 
 mod told;
@@ -21,7 +21,7 @@ pub use told::STORIES;
 /// Why a careful mount commits where another one does not.
 const CAREFUL: [&str; 2] = ["deleted", "emptied"];
 
-/// A mount whose fsyncs are told apart.
+/// A mount with distinguishable fsyncs.
 pub struct Story {
     pub fs: Ext4,
     pub device: Arc<MemoryDevice>,
@@ -33,7 +33,7 @@ pub struct Story {
 }
 
 impl Story {
-    /// A file system with a few files in it, all of which are durable.
+    /// A file system with a few files, all of which are durable.
     pub fn begin(form: &[&str], mode: FastCommits) -> Result<Self, Failed> {
         let mut options = vec!["-J", "size=8", "-N", "2048"];
         let mut features = String::from("fast_commit");
@@ -176,7 +176,7 @@ impl Story {
         (self.counter("fast_commit_commits"), whole.sum())
     }
 
-    /// Makes it durable by a fast commit, if that may be said.
+    /// Makes it durable by a fast commit, if that is allowed.
     pub fn fast(&self, path: &str) {
         let before = self.count(&CAREFUL);
         self.sync(path);
@@ -213,7 +213,7 @@ impl Story {
     }
 }
 
-/// A mount that commits only when it is told to.
+/// A mount that commits only on request.
 pub fn mount(
     device: &Arc<MemoryDevice>,
     read_only: bool,

@@ -1,4 +1,4 @@
-//! The stories: what is fsynced how.
+//! The stories: changes and the kind of each fsync.
 
 use sapwood_vfs::{AllocMode, Credentials, FileSystem, NewInode, RenameMode, SyncKind};
 
@@ -7,7 +7,7 @@ use super::Story;
 const KEEP: AllocMode = AllocMode::Allocate { keep_size: true };
 const GROW: AllocMode = AllocMode::Allocate { keep_size: false };
 
-/// A name, and what happens.
+/// A name, and its changes.
 type Told = (&'static str, fn(&Story));
 
 /// All of them.

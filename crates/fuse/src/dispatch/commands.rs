@@ -17,12 +17,12 @@ impl Dispatcher {
         &self.bulk
     }
 
-    /// Sets what does the [bulk work](crate::bulk) of this mount.
+    /// Sets the service for [bulk work](crate::bulk) of this mount.
     pub(crate) fn serve_bulk(&self, service: Arc<dyn Service>) {
         self.bulk.set_service(service);
     }
 
-    /// Starts bulk work for the caller `who`, which listens under `name`.
+    /// Starts bulk work for the caller `who`, which listens at `name`.
     fn start_bulk(
         &self,
         purpose: Purpose,
@@ -50,7 +50,7 @@ impl Dispatcher {
     /// first (`control::wants_settled`).
     ///
     /// # Errors
-    /// The engine's, `ENOTTY` for an unknown command.
+    /// Errors of the engine; `ENOTTY` for an unknown command.
     pub(crate) fn ioctl(
         &self,
         who: Caller,

@@ -118,7 +118,7 @@ impl Dispatcher {
     /// The answer to an unsettled [`lseek`](Self::lseek), after the kernel has written back.
     ///
     /// # Errors
-    /// As there.
+    /// See the request.
     pub(crate) fn settled_lseek(&self, node: NodeId, offset: i64, whence: i32) -> Reply<i64> {
         self.seek(node, offset, whence)
     }

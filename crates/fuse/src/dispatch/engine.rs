@@ -32,7 +32,8 @@ impl ServedEngine {
     /// more than there are releases all, so one of the new engine stands for them.
     pub(super) fn replace(&self, by: Arc<dyn FileSystem>) {
         for ino in self.first.referenced() {
-            // What the log of a mount without recovery deletes is stale for the kernel too.
+            // Names that the log deletes, in a mount without recovery, are stale for the kernel
+            // too.
             if let Err(error) = by.reference(ino) {
                 log::debug!("inode {}: {error}", ino.0);
             }
@@ -50,7 +51,7 @@ impl Deref for ServedEngine {
 }
 
 impl Dispatcher {
-    /// Sets what commands learn that ask for the mount's options.
+    /// Sets the options that commands get.
     #[must_use]
     pub(crate) fn telling(self, options: String) -> Self {
         Self {
@@ -73,7 +74,7 @@ impl Dispatcher {
     /// then learn `options`. Returns the nodes that the kernel may have cached.
     ///
     /// # Errors
-    /// Those of `open`; the engine stays.
+    /// The errors of `open`; the engine stays.
     pub(crate) fn replace_engine<E>(
         &self,
         options: String,

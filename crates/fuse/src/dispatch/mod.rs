@@ -250,7 +250,7 @@ impl Dispatcher {
         self.fs.getattr(self.map.ino(node)).map_err(errno)
     }
 
-    /// Checks whether root may do what `mask` names, with bits as for `access`. Only root sends
+    /// Checks whether root has the rights in `mask`, with bits as for `access`. Only root sends
     /// this, from a mount where the kernel does not check permissions.
     ///
     /// The engine's, `EACCES` if not permitted.

@@ -1,9 +1,9 @@
 //! Decides when to ask the kernel to forget nodes that it does not use.
 //!
-//! The engine tells whether the kernel refers to [very many](FileSystem::is_crowded) inodes. If so,
-//! the transport sends the kernel a list of those that no request used lately. The kernel forgets
-//! the ones that it does not use; asking for the others again would be in vain. So the next list is
-//! due only after the kernel has got a share of the last list's number in new nodes.
+//! The engine reports whether the kernel refers to [very many](FileSystem::is_crowded) inodes. If
+//! so, the transport sends the kernel a list of the ones that no request used lately. The kernel
+//! forgets the ones that it does not use; requests for the others would be in vain. So the next
+//! list is due only after the kernel has got a share of the last list's number in new nodes.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 

@@ -1,15 +1,15 @@
 //! The seccomp filter.
 //!
-//! A call that is not in [`ALLOWED`] fails with `EPERM`, so that a call that a newer C library
-//! tries costs nothing but that call. A call of [`FATAL`] ends the process: only an attacker makes
-//! it, and a second attempt is worth more to the attacker than the mount to its users. What was
-//! acknowledged is durable in any case.
+//! A call that is not in [`ALLOWED`] fails with `EPERM`, so an unlisted call that a newer C library
+//! tries does no harm. A call of [`FATAL`] ends the process: only an attacker makes it, and a
+//! second attempt is worth more to the attacker than the mount to its users. Acknowledged data is
+//! durable in any case.
 //!
 //! `clone3` fails with `ENOSYS`, because its flags are in memory, which a filter cannot read. The C
 //! library then uses `clone`, which is allowed for threads only.
 //!
-//! The kernel remembers calls that are allowed whatever their arguments, so those of a read, a
-//! write or an fsync cost a lookup in a bitmap.
+//! The kernel remembers calls that are allowed whatever their arguments, so a read, a write or an
+//! fsync costs a lookup in a bitmap.
 
 use std::collections::BTreeMap;
 
@@ -99,7 +99,7 @@ const ALLOWED: &[c_long] = &[
     libc::SYS_chdir,
 ];
 
-/// As [`ALLOWED`]; calls that only this architecture has.
+/// Like [`ALLOWED`]; calls that only this architecture has.
 #[cfg(target_arch = "x86_64")]
 const ALLOWED_HERE: &[c_long] = &[libc::SYS_poll, libc::SYS_dup2, libc::SYS_arch_prctl];
 #[cfg(not(target_arch = "x86_64"))]

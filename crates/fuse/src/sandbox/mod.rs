@@ -1,5 +1,5 @@
-//! The sandbox of a daemon: what a bug in parsing a hostile image could gain is taken away before
-//! the first byte of the image is read.
+//! The sandbox of a daemon: it gives up its rights before it reads the first byte of a possibly
+//! hostile image.
 //!
 //! # How it works
 //!
@@ -9,8 +9,8 @@
 //!
 //! 1. Capabilities: all sets become empty. The daemon of root keeps the user id 0.
 //! 2. `no_new_privs`: no program that the process could start gains a privilege.
-//! 3. Landlock: no file can be opened but those of [`READ`] and [`READ_WRITE`]; no TCP port can be
-//!    bound or connected to; no abstract socket and no process outside can be reached.
+//! 3. Landlock: only files in [`READ`] and [`READ_WRITE`] can be opened; no TCP port can be bound
+//!    or connected to; no abstract socket and no process outside can be reached.
 //! 4. A seccomp filter (`filter.rs`): system calls that the daemon needs.
 //!
 //! A part that the kernel lacks is left out, unless the caller is strict. Without Landlock, the
@@ -39,7 +39,7 @@ pub const READ_WRITE: &[&str] = &["/dev/fuse", "/dev/cpu_dma_latency"];
 /// The newest version of Landlock that is used as far as the kernel has it.
 const LANDLOCK: ABI = ABI::V6;
 
-/// What a process needs in addition to what every daemon needs.
+/// Needs of a process in addition to the needs of every daemon.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Needs {
     /// io_uring, whose requests no seccomp filter sees. A daemon should use it only if its user
@@ -48,7 +48,7 @@ pub struct Needs {
 }
 
 impl Needs {
-    /// Of a daemon that serves a mount with these options.
+    /// The needs of a daemon that serves a mount with these options.
     #[must_use]
     pub fn of(options: &MountOptions) -> Self {
         let offered = || std::fs::read_to_string(RINGS).is_ok_and(|text| text.trim() == "Y");
@@ -61,7 +61,7 @@ impl Needs {
 /// Whether the kernel offers FUSE over io_uring: `Y` or `N`.
 const RINGS: &str = "/sys/module/fuse/parameters/enable_uring";
 
-/// What is in force.
+/// The parts in force.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Confinement {
     /// Landlock, as far as the kernel has it.
@@ -112,7 +112,7 @@ pub fn confine(needs: Needs, strict: bool) -> Result<Confinement, SandboxError> 
     if !crate::daemon::has_one_thread() {
         return Err(SandboxError::Threads);
     }
-    // Finds out about the process what it could not find out later.
+    // Reads facts about the process that it could not read later.
     let _ = rustix::param::page_size();
     drop_capabilities().map_err(SandboxError::Capabilities)?;
     rustix::thread::set_no_new_privs(true)

@@ -2,9 +2,9 @@
 //!
 //! **Synchronous writes.** For a write with `O_SYNC`, `O_DSYNC`, `RWF_SYNC` or `RWF_DSYNC`, and in
 //! a mount with `-o sync`, the kernel sends an fsync after the write. It sends none for a direct
-//! write that its caller does not wait for (`io_submit`, io_uring). No request tells the two kinds
-//! of direct write apart, so the server makes every synchronous direct write durable before its
-//! answer ([`durable`]), for `O_SYNC` with the times of the file. An fsync that follows finds
+//! write that its caller does not wait for (`io_submit`, io_uring). The two kinds of direct write
+//! look the same in a request, so the server makes every synchronous direct write durable before
+//! its answer ([`durable`]), for `O_SYNC` with the times of the file. An fsync that follows finds
 //! nothing to do. With a write-back cache the kernel still sends its own times of such a write
 //! later, so a file may have a change of its times that is not durable at any moment.
 //!
@@ -62,7 +62,7 @@ impl Wait {
     }
 }
 
-/// What a write must make durable before its answer.
+/// The part of the inode that a write must make durable before its answer.
 fn durable(args: &WriteIn) -> Option<SyncKind> {
     let flags = args.flags.cast_signed();
     if !is_direct(args) || flags & libc::O_DSYNC == 0 {

@@ -127,7 +127,7 @@ impl Device {
     /// Answers with a payload.
     ///
     /// # Errors
-    /// As [`send`](Self::send).
+    /// The kernel refused the message: `ENOENT` for an answer to a cancelled request.
     pub(super) fn answer(&self, unique: u64, payload: &[u8]) -> io::Result<()> {
         let mut message = header(unique, 0, payload.len()).as_bytes().to_vec();
         message.extend_from_slice(payload);
@@ -137,7 +137,7 @@ impl Device {
     /// Answers with an errno.
     ///
     /// # Errors
-    /// As [`send`](Self::send).
+    /// The kernel refused the message: `ENOENT` for an answer to a cancelled request.
     pub(super) fn refuse(&self, unique: u64, errno: i32) -> io::Result<()> {
         self.send(header(unique, errno, 0).as_bytes())
     }

@@ -286,7 +286,8 @@ impl Forgets {
         self.state.lock().next
     }
 
-    /// As [`settle`](Self::settle), and also waits for forgets that were read but not yet counted.
+    /// Like [`settle`](Self::settle), and also waits for forgets that were read but not yet
+    /// counted.
     fn settle_after_moment(&self, serve: impl Fn(&Device, &[u8])) {
         if self.device.get().is_none() {
             for _ in 0..MOST_MOMENTS {

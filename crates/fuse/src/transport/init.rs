@@ -13,7 +13,7 @@ use crate::wire::{self, MAJOR, MINOR, OLDEST_MINOR, Opcode, Operation};
 /// Most readahead and write-back requests that the kernel keeps in flight.
 pub(super) const MAX_BACKGROUND: u16 = 128;
 
-/// What the mount's options request.
+/// The requests of the mount's options.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Wanted {
     pub(super) writeback: bool,
@@ -88,7 +88,7 @@ impl Handshake {
     /// Answers the handshake: from now on the kernel sends requests.
     ///
     /// # Errors
-    /// The connection is gone.
+    /// The connection has ended.
     pub(super) fn accept(&self, device: &Device, wanted: Wanted) -> io::Result<()> {
         let (out, _) = negotiate(&self.init, wanted);
         let missing = wanted.flags() - InitFlags::from_bits_truncate(offered(&self.init));
@@ -112,7 +112,7 @@ fn offered(init: &InitIn) -> u64 {
 /// Reads the kernel's first request.
 ///
 /// # Errors
-/// The protocol is unknown or too old, or the connection is gone.
+/// The protocol is unknown or too old, or the connection has ended.
 pub(super) fn receive(device: &Device) -> io::Result<Handshake> {
     let mut buffer = vec![0; HEADROOM + HEADROOM];
     loop {

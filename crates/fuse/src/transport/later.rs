@@ -21,7 +21,7 @@ use crate::wire::{Opcode, notify, reply};
 /// Most nodes in one message that asks the kernel to forget them.
 const PRUNE_AT_ONCE: usize = 1024;
 
-/// What to do with a request.
+/// The next step for a request.
 #[derive(Debug)]
 pub(super) enum Outcome {
     /// Answer it, with this number of bytes or an errno.

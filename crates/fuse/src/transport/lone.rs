@@ -4,10 +4,10 @@
 //!
 //! A client that sends one request after another, such as `tar`, sleeps until each is answered. So
 //! a request costs two wake-ups, and the time to wake a thread on an idle CPU is longer than the
-//! time to serve it. [`Lone`] counts the requests in progress. After [`STREAK`] requests of which
-//! none overlapped another, the client is *lone*, until it pauses or a second one appears:
-//! - The CPUs of a virtual machine are kept from halting while they are idle ([`IdleLatency`]): to
-//!   wake a halted one takes the hypervisor.
+//! time to serve it. [`Lone`] counts the requests in progress. After [`STREAK`] requests without an
+//! overlap, the client is *lone*, until it pauses or a second one appears:
+//! - The idle CPUs of a virtual machine are kept from halting ([`IdleLatency`]): waking a halted
+//!   one takes the hypervisor.
 //! - If none of the [`STREAK`] requests waited for the device, one thread, the *leader*, reads
 //!   `/dev/fuse`, and polls it for up to [`POLL`] after each answer ([`Poll`]). The others wait in
 //!   [`Reader::turn`], because the kernel would wake one of them for every request.
@@ -48,9 +48,9 @@ const POLL: Duration = Duration::from_micros(30);
 const TICK: Duration = Duration::from_millis(2);
 /// Ticks without a request that end the state.
 const PAUSE: u32 = 10;
-/// One overlap in so many requests is allowed: the kernel sends some that no client waits for.
+/// One overlap in this many requests is allowed: the kernel sends some that no client waits for.
 const OVERLAPS: u32 = 8;
-/// After so many polls in vain, the next `SKIPPED` requests are not polled for.
+/// After this many polls in vain, the next `SKIPPED` requests are not polled for.
 const MISSES: u32 = 4;
 const SKIPPED: u32 = 64;
 
@@ -267,7 +267,7 @@ impl Lone {
         }
     }
 
-    /// Looks at what happened since the last tick. `quiet` counts ticks without a request. Returns
+    /// Looks at the requests since the last tick. `quiet` counts ticks without a request. Returns
     /// whether the client is still lone.
     fn tick(&self, quiet: &mut u32) -> bool {
         let (begun, overlaps) = (self.begun.swap(0, Relaxed), self.overlaps.swap(0, Relaxed));

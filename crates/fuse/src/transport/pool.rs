@@ -129,7 +129,7 @@ impl Load {
         if busy + self.spare <= threads || threads >= most {
             return Need::Enough;
         }
-        // Of several callers that read the same count, one adds a thread. That is enough: the next
+        // If several callers read the same count, one adds a thread. That is enough: the next
         // request checks again.
         let counted = self.threads.compare_exchange(
             threads,

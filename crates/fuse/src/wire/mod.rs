@@ -123,11 +123,11 @@ pub(crate) enum Malformed {
     /// A truncated struct, name or data.
     #[error("{what} needs {need} bytes, {have} are left")]
     Short {
-        /// What is truncated.
+        /// The truncated part.
         what: &'static str,
         /// Its size.
         need: usize,
-        /// What is left.
+        /// Remaining bytes.
         have: usize,
     },
     /// A name without its NUL.
@@ -184,7 +184,7 @@ impl<'a> Body<'a> {
             })
     }
 
-    /// Takes a struct from what follows.
+    /// Takes a struct from the remaining bytes.
     pub(crate) fn next<T>(&mut self, what: &'static str) -> Result<T, Malformed>
     where
         T: FromBytes + KnownLayout + Immutable,

@@ -27,8 +27,8 @@ pub(crate) fn inval_entry(parent: u64, name: &[u8]) -> Vec<u8> {
     entry(parent, name, 0)
 }
 
-/// Has a cached name looked up again before it is used, without detaching what is mounted or in use
-/// below it. A kernel before protocol 7.38 drops the name.
+/// Makes the kernel look a cached name up again before it uses it, without detaching mounts or open
+/// files below it. A kernel before protocol 7.38 drops the name.
 pub(crate) fn expire_entry(parent: u64, name: &[u8]) -> Vec<u8> {
     entry(parent, name, EXPIRE_ONLY)
 }

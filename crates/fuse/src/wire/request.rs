@@ -7,7 +7,7 @@ use super::abi::{
 };
 use super::{Body, Malformed, Opcode};
 
-/// The operation that a request asks for, with its arguments. Names have no NUL at their end.
+/// The requested operation with its arguments. Names have no NUL at their end.
 #[derive(Debug, Clone)]
 #[allow(missing_docs, reason = "the protocol's names")]
 pub(crate) enum Operation<'a> {
@@ -57,7 +57,7 @@ pub(crate) enum Operation<'a> {
         args: WriteIn,
         data: &'a [u8],
     },
-    /// Bits as for `access`.
+    /// Rights with the bits of `access`.
     Access {
         mask: u32,
     },
@@ -108,7 +108,7 @@ impl<'a> Operation<'a> {
     /// Decodes the arguments of `opcode`. `long_setxattr`: `FUSE_SETXATTR_EXT` was agreed on.
     ///
     /// # Errors
-    /// What is malformed.
+    /// The malformed field.
     pub(crate) fn decode(
         opcode: Opcode,
         mut body: Body<'a>,

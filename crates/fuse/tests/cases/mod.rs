@@ -1,4 +1,4 @@
-//! The cases, by what they use.
+//! The cases, by subject.
 
 mod contents;
 mod control;

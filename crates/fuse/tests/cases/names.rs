@@ -198,7 +198,7 @@ fn many_entries() -> Outcome {
         }
         same!(seen.len(), 10_000);
     }
-    // With attributes: the inode numbers of the listing are those of the inodes.
+    // With attributes: the inode numbers of the listing equal the inodes' numbers.
     for entry in fs::read_dir(mounted.dir())?.take(500) {
         use std::os::unix::fs::DirEntryExt;
         let entry = entry?;

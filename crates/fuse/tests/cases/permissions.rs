@@ -165,7 +165,7 @@ fn acls_of_root() -> Outcome {
     Ok(())
 }
 
-/// The kernel answers from its caches, without a request, what root has read before.
+/// The kernel answers from its caches, without a request, after root's read.
 fn other_fsuid() -> Outcome {
     let mounted = Mounted::new()?;
     let (dir, file) = (mounted.path("d"), mounted.path("d/f"));

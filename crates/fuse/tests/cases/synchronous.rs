@@ -1,4 +1,4 @@
-//! What is durable when a call returns, and what readers see during direct writes.
+//! Durable data when a call returns, and the content for readers during direct writes.
 
 use std::fs::{self, File, FileTimes};
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
@@ -60,7 +60,7 @@ fn stamp() -> Timestamp {
     }
 }
 
-/// What a crash would lose of a write that began at a time.
+/// The part of a write, begun at a time, that a crash would lose.
 fn lost(mounted: &Mounted, ino: Ino, kind: SyncKind, began: Timestamp) -> Option<&'static str> {
     if !mounted.fs.is_durable(ino, SyncKind::Data) {
         return Some("its data");
@@ -74,8 +74,8 @@ fn lost(mounted: &Mounted, ino: Ino, kind: SyncKind, began: Timestamp) -> Option
     (kind == SyncKind::All && !has_times).then_some("its times")
 }
 
-/// After each write the kernel writes back what it has of the inode: with a write-back cache, its
-/// own times of a direct write. That may happen at any moment, and no caller asked for it to be
+/// After each write the kernel writes back its cached state of the inode: with a write-back cache,
+/// its own times of a direct write. That may happen at any moment, and no caller required it to be
 /// durable.
 fn writes() -> Outcome {
     let mounted = Mounted::new()?;

@@ -11,7 +11,7 @@ use std::process::{Command, ExitCode};
 
 use sapwood_fuse::sandbox::{self, Needs};
 
-/// What the attacker aims at, made before the process is confined.
+/// The targets of the attacker, made before the process is confined.
 struct Targets {
     dir: PathBuf,
     open: File,
@@ -23,7 +23,7 @@ struct Targets {
 
 impl Targets {
     fn new() -> io::Result<Self> {
-        // Below the working directory: what is there belongs to the user that attacks.
+        // Below the working directory: its files belong to the user that attacks.
         let dir = PathBuf::from(std::env::var_os("SAPWOOD_FUSE_TEST_DIR").unwrap_or_default());
         let tcp = TcpListener::bind("127.0.0.1:0")?;
         let port = tcp.local_addr()?.port();
@@ -51,7 +51,7 @@ fn confine(needs: Needs) -> Result<(), ExitCode> {
     })
 }
 
-/// Prints what it could do and should not, or could not do and should.
+/// Prints forbidden actions that succeeded, and allowed ones that failed.
 pub(crate) fn attack() -> ExitCode {
     let targets = match Targets::new() {
         Ok(targets) => targets,
@@ -79,8 +79,8 @@ pub(crate) fn attack() -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// What was tried, and whether it went wrong: a success of an attack, or a failure of what a daemon
-/// needs.
+/// The attempts, and whether each went wrong: an attack that succeeded, or an allowed action that
+/// failed.
 fn attempts(targets: &Targets) -> Vec<(&'static str, bool)> {
     let dir = &targets.dir;
     let denied = |result: io::Result<()>| {

@@ -34,8 +34,8 @@ impl Log {
     }
 
     /// Replaces the log by one transaction with these blocks, in rising order, and makes it
-    /// durable. Returns false, with nothing changed, if they do not fit. `sequence` is the number
-    /// after that of the last transaction of the log, whose blocks must be durable at home. The new
+    /// durable. Returns false, with nothing changed, if they do not fit. `sequence` follows the
+    /// number of the last transaction of the log, whose blocks must be durable at home. The new
     /// transaction supersedes fast commits that follow the last transaction, in the same write.
     ///
     /// # Errors
@@ -76,7 +76,7 @@ impl Log {
         let bytes: Vec<&[u8]> = pieces.iter().map(Vec::as_slice).collect();
         commit::write_uncommitted(self, 0, &bytes)?;
         commit::write_commit(self, sequence.into(), pieces.len() as u64)?;
-        // `e2fsck` leaves out the whole log if the area holds those of a committed transaction.
+        // `e2fsck` ignores the whole log if the area holds fast commits of a committed transaction.
         if self.fast_commit_blocks() > 0 {
             self.erase_fast_commits()?;
         }

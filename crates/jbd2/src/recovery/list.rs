@@ -17,7 +17,7 @@ pub struct LogCopy {
     pub at: u64,
     /// The copy begins with zeros in place of the journal's magic.
     pub escaped: bool,
-    /// Its checksum is right, or it has none.
+    /// The checksum is right, or there is none.
     pub good: bool,
 }
 
@@ -32,7 +32,7 @@ pub enum LogEntry {
         block: u64,
         /// The copies.
         copies: Vec<LogCopy>,
-        /// Its checksum is right, or it has none.
+        /// The checksum is right, or there is none.
         good: bool,
     },
     /// Names blocks whose older copies are not replayed.

@@ -10,7 +10,7 @@
 //!
 //! A crash before the end of the reset changes nothing: the next recovery repeats all steps.
 //!
-//! What counts:
+//! Rules:
 //! - The log ends at the first block that does not belong to the expected transaction. A
 //!   transaction without a commit block does not count, nor does anything after it.
 //! - A commit block that was torn after its fields commits its transaction, as in the kernel, but
@@ -70,7 +70,7 @@ struct Record {
     escaped: bool,
 }
 
-/// What a recovery has to do. Nothing is written yet.
+/// The work of a recovery. Nothing is written yet.
 #[derive(Debug)]
 pub struct RecoveryPlan<'a> {
     log: &'a Log,
@@ -79,7 +79,7 @@ pub struct RecoveryPlan<'a> {
     records: BTreeMap<u64, Record>,
     /// The newest transaction that revoked a block, by block.
     revokes: HashMap<u64, usize>,
-    /// Blocks of which every copy is revoked.
+    /// Blocks with revoked copies only.
     revoked: u64,
     /// Torn commit blocks of transactions that count: block of the journal, and the whole content.
     torn: Vec<(u64, Vec<u8>)>,
@@ -87,7 +87,7 @@ pub struct RecoveryPlan<'a> {
     end: u32,
 }
 
-/// What a recovery did.
+/// Result of a recovery.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Recovery {
     /// Sequence number of the first transaction that was replayed.
@@ -117,9 +117,9 @@ pub struct FastCommits {
 }
 
 impl Log {
-    /// Determines what a recovery has to do. Writes nothing. `allowed` tells whether a block may be
-    /// a home location. Blocks of the journal and blocks past the end of the device are refused
-    /// even if it allows them.
+    /// Plans a recovery. Writes nothing. `allowed` returns whether a block may be a home location.
+    /// Blocks of the journal and blocks past the end of the device are refused even if it allows
+    /// them.
     ///
     /// # Errors
     /// [`Error::Corrupt`](crate::Error::Corrupt), [`Error::Target`](crate::Error::Target),
@@ -143,7 +143,8 @@ impl Log {
     /// Does nothing for an empty log.
     ///
     /// # Errors
-    /// As [`scan`](Self::scan).
+    /// [`Error::Corrupt`](crate::Error::Corrupt), [`Error::Target`](crate::Error::Target),
+    /// [`Error::Device`](crate::Error::Device).
     pub fn recover(&self, allowed: &dyn Fn(u64) -> bool) -> Result<Recovery> {
         let plan = self.scan(allowed)?;
         let recovery = plan.replay(&**self.device())?;

@@ -26,7 +26,7 @@ struct Current {
     crc: u32,
 }
 
-/// A transaction that does not count. What follows it decides whether it was the last.
+/// A transaction that does not count. The blocks after it decide whether it was the last.
 #[derive(Debug, Clone, Copy)]
 struct Broken {
     sequence: u32,

@@ -14,11 +14,11 @@ use crate::sources::{Filled, Sources};
 use crate::vfs::Timestamp;
 
 /// Fills the image on `device`, which is called `image` in errors, from sources in their order. The
-/// root belongs to the owner given, else to that of the last source that has one, else to the
-/// caller. What cannot be copied from a directory is reported to `progress` and left out.
+/// root belongs to the given owner, else to the owner in the last source that has one, else to the
+/// caller. Names that cannot be copied from a directory are reported to `progress` and left out.
 ///
 /// # Errors
-/// [`BuildError`]; what was filled until then stays.
+/// [`BuildError`]; the image keeps the files so far.
 pub fn fill(
     device: &Arc<dyn Device>,
     image: &Path,
@@ -55,8 +55,8 @@ pub(super) fn fill_open(
     Ok(filled)
 }
 
-/// How an image is open while it is filled: nothing has to be durable before the end, and what
-/// waits in memory to be written only takes memory. With a time the result is reproducible.
+/// Options of an image while it is filled: nothing must be durable before the end, and unwritten
+/// data only takes memory. With a time the result is reproducible.
 pub(super) fn filling(sources: &Sources) -> Result<Options, BuildError> {
     let mut options = Options::default();
     options.set_unflushed();
@@ -76,8 +76,8 @@ pub(super) fn filling(sources: &Sources) -> Result<Options, BuildError> {
     Ok(options)
 }
 
-/// The owner of what no source has: root in an image that depends on the sources alone, else the
-/// caller.
+/// The owner of files without one in a source: root in an image that depends on the sources alone,
+/// else the caller.
 pub(super) fn builder_of(time: Option<Timestamp>) -> (u32, u32) {
     time.map_or_else(caller, |_| (0, 0))
 }

@@ -1,4 +1,4 @@
-//! What the daemon of a mount does for its clients.
+//! The work of a mount's daemon for its clients.
 
 use std::io::{self, BufReader, Read};
 use std::os::unix::net::UnixStream;
@@ -138,7 +138,7 @@ fn reason(error: &ArchiveError) -> Reason {
     }
 }
 
-/// Sends the client what was done, now and then.
+/// Sends the client progress reports at intervals.
 struct Reports<'s> {
     socket: &'s UnixStream,
     last: Instant,
@@ -162,7 +162,7 @@ impl Reports<'_> {
                 Some(error) => Message::LeftOut(reason(error)),
                 None => return,
             },
-            // The client counts what it sends.
+            // The client counts the sent entries.
             Progress::Total(_) | Progress::Bytes(_) | Progress::Item(_) => return,
         };
         // A client that is gone is found out when its entries end.

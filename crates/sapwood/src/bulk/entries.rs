@@ -1,10 +1,10 @@
 //! Entries on their way to the daemon.
 //!
 //! An entry is its length (4 bytes), and then numbers and byte strings in the order of [`encode`];
-//! a string has its length (4 bytes) in front. A file with a size has its content after it: pieces
-//! of an offset (8 bytes), a length (4 bytes) and so many bytes. A length of 0 ends the content;
-//! [`INCOMPLETE`] says that the client could not read it all, and [`CUT`] that it read it up to the
-//! offset only, where the file is to end. An entry of length 0 is the end.
+//! a string begins with its length (4 bytes). A file with a size has its content after it: pieces
+//! of an offset (8 bytes), a length (4 bytes) and the bytes. A length of 0 ends the content.
+//! [`INCOMPLETE`] means that the client could not read it all, and [`CUT`] that it could read it up
+//! to the offset only, where the file must end. An entry of length 0 is the end.
 //!
 //! The daemon trusts nothing of it: lengths are bounded before memory is allocated.
 
@@ -21,7 +21,7 @@ const MOST: usize = 4 << 20;
 pub(super) const END: [u8; 4] = [0; 4];
 /// The length of a piece that ends a content which is not complete.
 const INCOMPLETE: u32 = u32::MAX;
-/// The length of a piece that ends a content of which the end could not be read.
+/// The length of a piece that ends a content whose rest could not be read.
 const CUT: u32 = u32::MAX - 1;
 
 const REGULAR: u8 = 0;
@@ -43,7 +43,7 @@ pub(super) fn piece(at: u64, length: usize) -> [u8; 12] {
 pub(crate) enum Content {
     /// All of it was sent.
     Complete,
-    /// The file is to have this length, because what follows could not be read.
+    /// The file must get this length, because the rest could not be read.
     Cut(u64),
     /// The file is to be removed.
     Incomplete,
@@ -172,7 +172,7 @@ fn decode(bytes: &[u8]) -> Option<Entry> {
         SOCKET => EntryKind::Special(FileKind::Socket, 0),
         _ => return None,
     };
-    // Only a file that is made here gets content: what a link leads to may belong to another user.
+    // Only a file that is made here gets content: the target of a link may belong to another user.
     let fits = size == 0 || kind == EntryKind::Regular;
     let valid = perm <= 0o7777 && uid != u32::MAX && gid != u32::MAX && fits;
     valid.then_some(Entry {

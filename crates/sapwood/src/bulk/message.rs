@@ -1,4 +1,4 @@
-//! Messages of the daemon to its client: a kind (1 byte), a length (4 bytes) and so many bytes.
+//! Messages of the daemon to its client: a kind (1 byte), a length (4 bytes) and the bytes.
 
 use std::io::{self, Read, Write};
 
@@ -10,14 +10,14 @@ const LEFT_OUT: u8 = 1;
 const END: u8 = 2;
 const FAILED: u8 = 3;
 
-/// What the daemon reports.
+/// A report of the daemon.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Message {
     /// So many entries are done.
     Done(u64),
     /// An entry was left out.
     LeftOut(Reason),
-    /// The work is complete: so many entries are done.
+    /// The work is complete, with this number of entries.
     End(u64),
     /// The work has failed.
     Failed(Reason),
@@ -26,7 +26,7 @@ pub(crate) enum Message {
 /// Why an entry could not be made.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Reason {
-    /// Name of the entry; empty if it is that of none.
+    /// Name of the entry; empty if there is none.
     pub(crate) path: Vec<u8>,
     /// The error number, if the file system gave one.
     pub(crate) errno: Option<i32>,

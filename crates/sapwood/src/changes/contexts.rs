@@ -6,7 +6,7 @@
 //! # How it works
 //! A policy has thousands of rules, of which few concern one path. Literal paths are found by their
 //! hash. Most expressions are [`Plain`]: they are found by the hash of their literal start. All
-//! others together make one automaton. What all rules take is bounded.
+//! others together make one automaton. The memory of all rules is bounded.
 
 mod plain;
 
@@ -135,7 +135,7 @@ impl Contexts {
         new
     }
 
-    /// Why there is no automaton of all expressions, the last of which are in `lines`.
+    /// The reason why there is no automaton of all expressions; the last ones are in `lines`.
     fn refused(&self, lines: &[usize]) -> ChangeError {
         let first = self.others.len().saturating_sub(lines.len());
         let added = self.others.iter().skip(first).zip(lines);

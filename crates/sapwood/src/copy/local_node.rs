@@ -520,8 +520,8 @@ fn meta_of(stat: &Stat) -> Option<Meta> {
     })
 }
 
-/// A failed system call on a named file. Without space, where nothing may be written, and at a limit
-/// of the process, the copy ends.
+/// A failed system call on a named file. Without space, where nothing may be written, and at a
+/// limit of the process, the copy ends.
 pub(super) fn failure(shown: &str, error: Errno) -> CopyError {
     let failure = CopyError::on(shown, std::io::Error::from(error));
     match error {

@@ -1,4 +1,4 @@
-//! What is in a partition: built in a file of its own, and copied to its place.
+//! The content of a partition: built in a file of its own, and copied to its place.
 
 use std::fs::File;
 use std::io;
@@ -28,7 +28,7 @@ pub(super) enum Built {
 }
 
 impl NewPartition {
-    /// A hash of what is put into the partition, and of how.
+    /// A hash of the content of the partition, and of its options.
     pub(super) fn hash(&self) -> Result<[u8; 32]> {
         let mut hash = Sha256::new();
         let about = (&self.name, self.kind, self.uuid, self.size);

@@ -1,4 +1,4 @@
-//! What two trees have in common.
+//! Comparison of two trees.
 
 use std::collections::{HashMap, HashSet};
 

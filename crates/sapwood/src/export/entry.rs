@@ -35,13 +35,13 @@ pub(super) struct Entries<W: Write> {
 pub(super) struct Files {
     /// Holes are left out.
     pub(super) sparse: bool,
-    /// What follows a part that cannot be read is read too.
+    /// Continue after an unreadable part.
     pub(super) keep_going: bool,
     /// Bytes of the image. A file with holes that is larger is worth a warning.
     pub(super) image: u64,
 }
 
-/// Is told of bytes of content that were written.
+/// Callback with the number of content bytes that were written.
 pub(super) type Copied<'c> = dyn FnMut(u64) + 'c;
 
 /// Records of a pax header.
@@ -103,8 +103,8 @@ impl<W: Write> Entries<W> {
         self.header(header, EntryType::Link, path, first, 0, records)
     }
 
-    /// An inode with its content. Returns what of it could not be read, in place of which the
-    /// archive has zeros.
+    /// Writes an inode with its content. Returns its unreadable parts, for which the archive has
+    /// zeros.
     pub(super) fn node(
         &mut self,
         path: &[u8],
@@ -240,7 +240,8 @@ impl<W: Write> Entries<W> {
         Ok(())
     }
 
-    /// Writes the pieces of a file. What cannot be read is zeros, as its length is in the header.
+    /// Writes the pieces of a file, and zeros for unreadable parts, because its length is in the
+    /// header.
     fn content(
         &mut self,
         path: &[u8],
@@ -275,7 +276,7 @@ impl<W: Write> Entries<W> {
         Ok(salvage.found())
     }
 
-    /// Fills the last block of so many bytes.
+    /// Fills the last block of a content with `size` bytes.
     fn pad(&mut self, size: u64) -> Result<()> {
         let rest = (size % BLOCK as u64) as usize;
         if rest > 0 {

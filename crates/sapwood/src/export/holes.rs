@@ -10,7 +10,7 @@ use crate::vfs;
 
 /// Unit of an archive, in bytes.
 const BLOCK: usize = 512;
-/// Most pieces of a map. What follows them is one piece.
+/// Most pieces of a map. The rest is one piece.
 const PIECES: usize = 1 << 20;
 
 /// Where a file has data: offset and length of each piece, in ascending order.
@@ -37,7 +37,7 @@ impl Map {
 
     /// The map as it begins the content of a file of `size` bytes.
     pub(super) fn text(&self, size: u64) -> Vec<u8> {
-        // A piece without length tells GNU tar where a last hole ends.
+        // A piece without length marks the end of a last hole for GNU tar.
         let ends = self
             .0
             .last()

@@ -8,7 +8,7 @@ use sha2::{Digest, Sha256};
 
 use super::ExportCompression;
 
-/// A writer that knows the digest and the number of what it wrote.
+/// A writer that computes the digest and the number of its bytes.
 struct Hashed<W> {
     out: W,
     hash: Sha256,
@@ -62,7 +62,7 @@ impl<W: Write> Write for Encoder<W> {
     }
 }
 
-/// What an archive is written to.
+/// The output of an archive.
 pub(super) struct Stream<W: Write>(Hashed<Encoder<W>>);
 
 impl<W: Write> Stream<W> {

@@ -2,8 +2,8 @@
 //!
 //! `PATH SIZE MODE NLINK UID GID RDEV MTIME PAYLOAD CONTENT DIGEST [NAME=VALUE ...]`. A field `-`
 //! is none. The mode of a further name begins with `@`, and the payload is the first name. The
-//! payload of a symbolic link is its target. That of a regular file is the name of an object, which
-//! a source has to have under the path.
+//! payload of a symbolic link is its target. The payload of a regular file is the name of an
+//! object; a source must have the file at the path.
 
 use super::{Item, ItemKind, LONG, PATH_MAX, Wrong, digits, id, unescaped};
 use crate::archive::{components, device, time};

@@ -1,4 +1,4 @@
-//! Options of btrfs: those of mkfs.btrfs.
+//! Options of btrfs, as in mkfs.btrfs.
 
 use sapwood_btrfs::mkfs::Profile;
 use sapwood_btrfs_format::ChecksumKind;
@@ -18,7 +18,7 @@ pub(super) const OPTIONS: &[MkfsOption] = &[
         Form::Value("BYTES"),
         &[Meaning::of(
             Kind::Btrfs,
-            "bytes of a tree block, 4k to 64k",
+            "size of a tree block, 4k to 64k",
             |options, name, value| {
                 let bytes = u32::try_from(size(name, value)?).map_err(|_| bad(name, value))?;
                 store(&mut options.btrfs.node_size, Some(bytes))

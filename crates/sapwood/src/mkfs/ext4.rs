@@ -1,4 +1,4 @@
-//! Options of ext4: those of mke2fs.
+//! Options of ext4, as in mke2fs.
 
 use sapwood_ext4::mkfs::{DirHash, OnError};
 
@@ -16,7 +16,7 @@ pub(super) const OPTIONS: &[MkfsOption] = &[
         Some("inode-size"),
         Form::Value("BYTES"),
         &[
-            Meaning::of(Kind::Ext4, "bytes of an inode", |options, name, value| {
+            Meaning::of(Kind::Ext4, "inode size", |options, name, value| {
                 store(&mut options.ext4.inode_size, Some(number(name, value)?))
             })
             .default("256"),
@@ -41,7 +41,7 @@ pub(super) const OPTIONS: &[MkfsOption] = &[
         Form::Value("BYTES"),
         &[Meaning::of(
             Kind::Ext4,
-            "an inode for every so many bytes",
+            "bytes of the file system per inode",
             |options, name, value| {
                 store(&mut options.ext4.bytes_per_inode, Some(size(name, value)?))?;
                 one_of(options)
@@ -66,13 +66,13 @@ pub(super) const OPTIONS: &[MkfsOption] = &[
         Some("blocks-per-group"),
         Form::Value("BLOCKS"),
         &[
-            Meaning::of(Kind::Ext4, "blocks of a group", |options, name, value| {
+            Meaning::of(Kind::Ext4, "blocks per group", |options, name, value| {
                 store(
                     &mut options.ext4.blocks_per_group,
                     Some(number(name, value)?),
                 )
             })
-            .default("as many as a bitmap can hold"),
+            .default("all bits of a bitmap"),
         ],
     ),
     MkfsOption::new(
@@ -81,7 +81,7 @@ pub(super) const OPTIONS: &[MkfsOption] = &[
         Form::Value("GROUPS"),
         &[Meaning::of(
             Kind::Ext4,
-            "groups whose metadata is kept together, a power of two",
+            "groups that share a metadata area, a power of two",
             |options, name, value| store(&mut options.ext4.flex_groups, number(name, value)?),
         )
         .default("16")],
@@ -90,7 +90,7 @@ pub(super) const OPTIONS: &[MkfsOption] = &[
         Some('J'),
         Some("journal"),
         Form::List("size=MEGABYTES"),
-        &[Meaning::of(Kind::Ext4, "size of the journal", journal).default("by the size")],
+        &[Meaning::of(Kind::Ext4, "size of the journal", journal).default("depends on the size")],
     ),
     MkfsOption::new(
         Some('e'),
@@ -98,7 +98,7 @@ pub(super) const OPTIONS: &[MkfsOption] = &[
         Form::Value("continue|remount-ro|panic"),
         &[Meaning::of(
             Kind::Ext4,
-            "what a kernel does when it finds an error",
+            "reaction of the kernel to an error",
             |options, name, value| {
                 options.ext4.on_error = match value {
                     "continue" => OnError::Continue,

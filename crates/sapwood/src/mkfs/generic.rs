@@ -14,7 +14,7 @@ pub(super) const OPTIONS: &[MkfsOption] = &[
         Some("size"),
         Form::Value("SIZE"),
         &[Meaning::all(
-            "size of a new image, or a new size for an old one: bytes, or with k, M, G, T",
+            "size of the image: bytes, or with k, M, G, T",
             |options, name, value| {
                 options.set_size(size(name, value)?);
                 Ok(())
@@ -27,12 +27,8 @@ pub(super) const OPTIONS: &[MkfsOption] = &[
         Form::Value("BYTES"),
         &[
             Meaning::of(Kind::Btrfs, "the same as --size", btrfs::size_by_letter),
-            Meaning::of(
-                Kind::Ext4,
-                "bytes of a block: 1k, 2k or 4k",
-                ext4::block_size,
-            )
-            .default("by the size"),
+            Meaning::of(Kind::Ext4, "block size: 1k, 2k or 4k", ext4::block_size)
+                .default("depends on the size"),
         ],
     ),
     MkfsOption::new(
@@ -66,13 +62,12 @@ pub(super) const OPTIONS: &[MkfsOption] = &[
         &[
             Meaning::of(
                 Kind::Btrfs,
-                "features to switch on, or off with ^: no-holes, free-space-tree, \
-                 block-group-tree, extref, skinny-metadata, mixed-bg",
+                "features, with ^ to switch off: no-holes, free-space-tree, block-group-tree, extref, skinny-metadata, mixed-bg",
                 btrfs::feature,
             ),
             Meaning::of(
                 Kind::Ext4,
-                "features to switch on, or off with ^, as in mke2fs",
+                "features, with ^ to switch off, as in mke2fs",
                 ext4::feature,
             ),
         ],
@@ -89,7 +84,7 @@ pub(super) const OPTIONS: &[MkfsOption] = &[
                     options.set_root_owner(uid, gid);
                     Ok(())
                 })
-                .default("root, or the caller if that is an ordinary user"),
+                .default("root, or the caller if an ordinary user"),
             ],
         )
     },
@@ -106,7 +101,7 @@ pub(super) const OPTIONS: &[MkfsOption] = &[
             .default("dup"),
             Meaning::of(
                 Kind::Ext4,
-                "percentage of the blocks reserved for the superuser",
+                "percentage of blocks reserved for root",
                 ext4::reserved,
             )
             .default("5"),
@@ -119,7 +114,7 @@ pub(super) const OPTIONS: &[MkfsOption] = &[
             Some("force"),
             Form::Alone,
             &[Meaning::all(
-                "overwrite a file system that is there",
+                "overwrite an existing file system",
                 |options, _, _| {
                     (options.btrfs.force, options.ext4.force) = (true, true);
                     Ok(())

@@ -1,11 +1,11 @@
 //! A mount that was made read-only becomes writable.
 //!
 //! # How it works
-//! A confined daemon cannot open its image for writing, and none should without the word of a user
-//! who may write to it. So the command that remounts opens the image, and passes the daemon the
-//! descriptors ([`become_writable`]). Between two requests the daemon makes its devices writable,
+//! A confined daemon cannot open its image for writing, and a daemon should do so only for a user
+//! who may write to it. So the command that remounts opens the image, and passes the descriptors to
+//! the daemon ([`become_writable`]). Between two requests the daemon makes its devices writable,
 //! opens a second engine on them as a mount would, which replays a log or journal that the first
-//! one left alone, and has it take over the kernel's references. Nodes of the kernel are inode
+//! one left alone, and transfers the kernel's references to it. Nodes of the kernel are inode
 //! numbers, so open files and directories stay as they are. The kernel drops its caches if the
 //! first engine showed another state (`norecovery`).
 //!
@@ -74,7 +74,7 @@ impl Service for Writing {
 impl Writing {
     fn serve(&self, work: &Work) -> Result<(), String> {
         let failed = |error: io::Error| error.to_string();
-        // That of the directory.
+        // Descriptor of the directory.
         work.receive_file().map_err(failed)?;
         let files = self
             .devices

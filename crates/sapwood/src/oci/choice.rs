@@ -1,4 +1,4 @@
-//! Which image of a layout is extracted, and what its layers are.
+//! The choice of a layout's image, and its layers.
 
 use std::collections::{BTreeSet, HashMap};
 use std::path::Path;
@@ -71,7 +71,8 @@ struct RootFs {
     diff_ids: Vec<String>,
 }
 
-/// Chooses the image of a tag, or the only one; of several platforms that of this machine.
+/// Chooses the image of a tag, or the only one. An image for several platforms gives the one of
+/// this machine.
 ///
 /// # Errors
 /// [`OciError`].
@@ -192,7 +193,7 @@ impl Descriptor {
         names.map(String::as_str)
     }
 
-    /// A statement about an image, which tools store beside it.
+    /// A statement about an image, which tools store next to it.
     fn is_attestation(&self) -> bool {
         let unknown = self
             .platform
@@ -209,7 +210,7 @@ impl Descriptor {
     }
 }
 
-/// What the specification calls the processors of this machine.
+/// The specification's name for the processors of this machine.
 fn architecture() -> &'static str {
     match std::env::consts::ARCH {
         "x86_64" => "amd64",
@@ -221,8 +222,7 @@ fn architecture() -> &'static str {
     }
 }
 
-/// Whether `tag` means an image that is called `name`: the whole name, or what follows its last
-/// colon.
+/// Whether `tag` means an image called `name`: the whole name, or the part after its last colon.
 fn means(tag: &str, name: &str) -> bool {
     name == tag
         || name.rsplit_once(':').is_some_and(|(_, last)| last == tag)

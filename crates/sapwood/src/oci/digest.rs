@@ -78,7 +78,7 @@ enum State {
     Sha512(Sha512),
 }
 
-/// A reader that computes the digest of what passes through it.
+/// A reader that computes the digest of its bytes.
 pub(super) struct Hashing<R> {
     reader: R,
     state: State,
@@ -98,7 +98,7 @@ impl<R: Read> Hashing<R> {
         }
     }
 
-    /// The digest of what was read; `None` without an algorithm.
+    /// The digest of the read bytes; `None` without an algorithm.
     pub(super) fn digest(self) -> Option<Digest> {
         let hex = |bytes: &[u8]| bytes.iter().map(|byte| format!("{byte:02x}")).collect();
         Some(match self.state {
@@ -114,7 +114,7 @@ impl<R: Read> Hashing<R> {
         })
     }
 
-    /// Fails unless what was read has this digest and size.
+    /// Fails unless the read bytes have this digest and size.
     ///
     /// # Errors
     /// [`OciError::Size`], [`OciError::Digest`].

@@ -158,7 +158,7 @@ fn members(file: &File) -> std::result::Result<HashMap<Vec<u8>, Member>, Archive
     Ok(members)
 }
 
-/// What the target of a symbolic link means in the archive; `None` if it leads out of it.
+/// The target of a symbolic link within the archive; `None` if it leads out of it.
 fn beside(link: &[u8], target: &[u8]) -> Option<Vec<u8>> {
     let mut parts: Vec<&[u8]> = link.split(|byte| *byte == b'/').collect();
     parts.pop();

@@ -10,10 +10,10 @@ use Form::{Alone, Optional, Value};
 
 type Taken = Result<(), OptionError>;
 
-/// What `compress` without a value means.
+/// The meaning of `compress` without a value.
 const DEFAULT_COMPRESSION: &str = "zlib";
 const COMPRESSIONS: &str = "zstd[:LEVEL]|zlib[:LEVEL]|lzo|no";
-const ROOTS: &str = "only the current roots are used; `sapwood check` says what is wrong with them";
+const ROOTS: &str = "only the current roots are used; `sapwood check` checks them";
 
 /// Their declarations.
 pub(super) const OPTIONS: &[MountOption] = &[
@@ -21,8 +21,7 @@ pub(super) const OPTIONS: &[MountOption] = &[
         &["subvol"],
         Value("PATH"),
         subvolume,
-        "the subvolume to mount, by its path \
-        from the top level",
+        "subvolume to mount, as a path from the top level",
     )
     .of(Btrfs)
     .default("the image's default subvolume"),
@@ -30,16 +29,14 @@ pub(super) const OPTIONS: &[MountOption] = &[
         &["subvolid"],
         Value("ID"),
         subvolume,
-        "the subvolume to mount, by its id; 0 \
-        is the top level",
+        "subvolume to mount, by id; 0 is the top level",
     )
     .of(Btrfs),
     MountOption::served(
         &["compress"],
         Optional(COMPRESSIONS),
         compress,
-        "compress what is written; \
-        zlib without a value",
+        "compress written data; zlib without a value",
     )
     .of(Btrfs)
     .default("no"),
@@ -47,8 +44,7 @@ pub(super) const OPTIONS: &[MountOption] = &[
         &["compress-force"],
         Optional(COMPRESSIONS),
         compress,
-        "compress also what \
-        does not seem to shrink",
+        "compress also data that does not seem compressible",
     )
     .of(Btrfs)
     .default("no"),
@@ -76,8 +72,7 @@ pub(super) const OPTIONS: &[MountOption] = &[
         &["max_inline"],
         Value("BYTES"),
         max_inline,
-        "largest file whose content is \
-        in the tree",
+        "largest file that is stored in the tree",
     )
     .of(Btrfs)
     .default("2048"),
@@ -110,8 +105,7 @@ pub(super) const OPTIONS: &[MountOption] = &[
         &["space_cache"],
         Optional("v1|v2"),
         space_cache,
-        "no effect: the image \
-        decides; a free-space tree is kept exact, an old cache is dropped",
+        "no effect: a free-space tree is kept exact, an old cache is dropped",
     )
     .of(Btrfs),
     MountOption::accepted(
@@ -124,8 +118,7 @@ pub(super) const OPTIONS: &[MountOption] = &[
     MountOption::accepted(
         &["ssd", "nossd", "ssd_spread", "nossd_spread"],
         Alone,
-        "allocation is the \
-        same on every device",
+        "allocation does not depend on the device",
     )
     .of(Btrfs),
     MountOption::accepted(
@@ -138,24 +131,21 @@ pub(super) const OPTIONS: &[MountOption] = &[
     MountOption::refused(
         &["flushoncommit"],
         Alone,
-        "a commit does not wait for data; -o sync, fsync \
-        and `sapwood sync` do",
+        "a commit does not wait for data; use -o sync, fsync or `sapwood sync`",
     )
     .of(Btrfs),
     MountOption::accepted(&["noflushoncommit"], Alone, "a commit never waits for data").of(Btrfs),
     MountOption::accepted(
         &["user_subvol_rm_allowed"],
         Alone,
-        "the user who mounted may delete \
-        subvolumes in any case",
+        "the user who mounted may always delete subvolumes",
     )
     .of(Btrfs),
     MountOption::accepted(&["skip_balance"], Alone, "a balance is never resumed").of(Btrfs),
     MountOption::accepted(
         &["metadata_ratio"],
         Value("N"),
-        "space for metadata is allocated when it \
-        is needed",
+        "metadata space is allocated on demand",
     )
     .of(Btrfs),
     MountOption::accepted(
@@ -186,37 +176,29 @@ pub(super) const OPTIONS: &[MountOption] = &[
     MountOption::accepted(
         &["inode_cache", "noinode_cache"],
         Alone,
-        "inode numbers are never used \
-        again",
+        "inode numbers are never reused",
     )
     .of(Btrfs),
     MountOption::served(
         &["fatal_errors"],
         Value("bug|panic"),
         fatal,
-        "bug, no effect: after an error \
-        a mount takes no more changes; panic is refused",
+        "bug: no effect, the mount becomes read-only after an error; panic is refused",
     )
     .of(Btrfs),
-    MountOption::accepted(
-        &["degraded"],
-        Alone,
-        "no device may be missing, whatever the profile",
-    )
-    .of(Btrfs),
+    MountOption::accepted(&["degraded"], Alone, "a missing device is always an error").of(Btrfs),
     MountOption::served(
         &["device"],
         Value("PATH"),
         device,
-        "a further device of the file system; once for \
-        each of them",
+        "a further device of the file system; may be repeated",
     )
     .of(Btrfs),
     MountOption::refused(&["usebackuproot", "recovery"], Alone, ROOTS).of(Btrfs),
     MountOption::refused(
         &["rescan_uuid_tree"],
         Alone,
-        "the UUID tree is kept, but never rebuilt",
+        "the UUID tree is updated, but never rebuilt",
     )
     .of(Btrfs),
 ];

@@ -3,7 +3,7 @@
 use super::table::{self, Effect, Form, MountOption};
 use super::*;
 
-/// Options of `btrfs(5)`, of `ext4(5)` (with those of ext2 and ext3), and the independent ones of
+/// Options in `btrfs(5)`, in `ext4(5)` (with ext2 and ext3), and the independent ones in
 /// `mount(8)`.
 const OF_BTRFS: &str = "acl noacl autodefrag noautodefrag barrier nobarrier check_int \
     check_int_data check_int_print_mask clear_cache commit compress compress-force datacow \
@@ -99,7 +99,7 @@ fn ways(option: &MountOption, name: &str) -> Vec<(String, Option<String>)> {
     }
 }
 
-/// Values of served options that are refused all the same, as their texts say.
+/// Values of served options that are still refused, as their texts state.
 const REFUSED_VALUES: &[(&str, &str)] = &[
     ("barrier", "0"),
     ("errors", "continue"),

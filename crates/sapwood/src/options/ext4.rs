@@ -10,7 +10,7 @@ use Form::{Alone, Optional, Value};
 
 type Taken = Result<(), OptionError>;
 
-const QUOTA: &str = "quota is not kept; `quotacheck` afterwards";
+const QUOTA: &str = "quota is not updated; run `quotacheck` afterwards";
 
 /// Their declarations.
 pub(super) const OPTIONS: &[MountOption] = &[
@@ -18,8 +18,7 @@ pub(super) const OPTIONS: &[MountOption] = &[
         &["data"],
         Value("ordered|writeback|journal"),
         data,
-        "what is promised about \
-        data: written before the change that refers to it, also with writeback; or journaled",
+        "order of data and metadata: data is written before the change that refers to it, also with writeback; journal: data is journaled",
     )
     .of(Ext4)
     .default("ordered"),
@@ -34,8 +33,7 @@ pub(super) const OPTIONS: &[MountOption] = &[
         &["errors"],
         Value("remount-ro|continue|panic"),
         errors,
-        "after an error the \
-        mount takes no more changes; continue and panic are refused",
+        "the mount becomes read-only after an error; continue and panic are refused",
     )
     .of(Ext4)
     .default("remount-ro"),
@@ -43,9 +41,7 @@ pub(super) const OPTIONS: &[MountOption] = &[
         &["fast_commit"],
         Value("careful|full|off"),
         fast_commit,
-        "what an fsync puts \
-        into a fast commit, where the image has that feature; full also what e2fsck 1.47 replays \
-        wrong",
+        "contents of a fast commit, if the image has that feature; careful: only what e2fsck 1.47 replays correctly; full: as the kernel",
     )
     .of(Ext4)
     .default("careful"),
@@ -65,7 +61,7 @@ pub(super) const OPTIONS: &[MountOption] = &[
     )
     .of(Ext4)
     .default("bsddf"),
-    MountOption::accepted(&["user_xattr"], Alone, "user attributes are always there").of(Ext4),
+    MountOption::accepted(&["user_xattr"], Alone, "user attributes are always on").of(Ext4),
     MountOption::refused(
         &["nouser_xattr"],
         Alone,
@@ -75,8 +71,7 @@ pub(super) const OPTIONS: &[MountOption] = &[
     MountOption::accepted(
         &["delalloc", "nodelalloc"],
         Alone,
-        "blocks are always allocated when data \
-        is written back",
+        "blocks are always allocated at writeback",
     )
     .of(Ext4),
     MountOption::accepted(
@@ -89,8 +84,7 @@ pub(super) const OPTIONS: &[MountOption] = &[
     MountOption::accepted(
         &["block_validity", "noblock_validity"],
         Alone,
-        "what an image says \
-        is always validated",
+        "images are always validated",
     )
     .of(Ext4),
     MountOption::accepted(
@@ -155,21 +149,19 @@ pub(super) const OPTIONS: &[MountOption] = &[
     MountOption::accepted(
         &["i_version"],
         Alone,
-        "changes of an inode are always counted",
+        "inode changes are always counted",
     )
     .of(Ext4),
     MountOption::accepted(
         &["data_err"],
         Value("ignore|abort"),
-        "data that cannot be written fails \
-        its fsync, and ends all changes unless only space was lacking",
+        "a data write error fails the fsync; any error except lack of space makes the mount read-only",
     )
     .of(Ext4),
     MountOption::accepted(
         &["nogrpid", "sysvgroups"],
         Alone,
-        "a new file has its creator's group, or \
-        that of a set-group-id directory",
+        "a new file has its creator's group, or its directory's group if that is set-group-id",
     )
     .of(Ext4),
     MountOption::refused(
@@ -189,7 +181,7 @@ pub(super) const OPTIONS: &[MountOption] = &[
     )
     .of(Ext4),
     MountOption::accepted(&["nocheck"], Alone, "`sapwood check` checks").of(Ext4),
-    MountOption::accepted(&["noquota"], Alone, "quota is not kept").of(Ext4),
+    MountOption::accepted(&["noquota"], Alone, "quota is not updated").of(Ext4),
     MountOption::refused(&["quota", "usrquota", "grpquota", "prjquota"], Alone, QUOTA).of(Ext4),
     MountOption::refused(&["usrjquota", "grpjquota", "jqfmt"], Value("NAME"), QUOTA).of(Ext4),
     MountOption::refused(&["nouid32"], Alone, "owners have 32 bits").of(Ext4),
@@ -202,8 +194,7 @@ pub(super) const OPTIONS: &[MountOption] = &[
     MountOption::refused(
         &["sb"],
         Value("BLOCK"),
-        "only the first superblock is used; restore it with \
-        `e2fsck -b`",
+        "only the first superblock is used; `e2fsck -b` restores it",
     )
     .of(Ext4),
     MountOption::refused(

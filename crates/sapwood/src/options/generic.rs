@@ -15,16 +15,14 @@ pub(super) const OPTIONS: &[MountOption] = &[
         &["ro"],
         Alone,
         read_only,
-        "change nothing; a log or journal is still \
-        replayed, in memory where that is possible",
+        "no changes; a log or journal is still replayed, in memory where possible",
     ),
     MountOption::served(&["rw"], Alone, read_write, "allow changes").default("rw"),
     MountOption::served(
         &["norecovery"],
         Alone,
         no_recovery,
-        "with ro: show the last commit, and \
-        replay no log or journal",
+        "with ro: show the last commit, without replaying a log or journal",
     ),
     MountOption::served(
         &["commit"],
@@ -38,11 +36,10 @@ pub(super) const OPTIONS: &[MountOption] = &[
         &["discard"],
         Optional("sync|async"),
         discard,
-        "tell the device what was \
-        freed, after each commit",
+        "discard freed space on the device after each commit",
     )
     .default("nodiscard"),
-    MountOption::served(&["nodiscard"], Alone, no_discard, "tell the device nothing"),
+    MountOption::served(&["nodiscard"], Alone, no_discard, "undoes discard"),
     MountOption::served(
         &["memory_size"],
         Value("BYTES"),
@@ -54,13 +51,13 @@ pub(super) const OPTIONS: &[MountOption] = &[
         &["cache_size"],
         Value("BYTES"),
         cache_size,
-        "of it, for metadata",
+        "part of memory_size for metadata",
     ),
     MountOption::served(
         &["dirty_size"],
         Value("BYTES"),
         dirty_size,
-        "of it, for changed data",
+        "part of memory_size for changed data",
     ),
     MountOption::served(
         &["threads", "thread_pool"],
@@ -75,17 +72,14 @@ pub(super) const OPTIONS: &[MountOption] = &[
         &["atime", "relatime", "nostrictatime"],
         Alone,
         atime,
-        "change an access \
-        time if it is older than the last change, or than a day",
+        "update an access time that is older than the last change, or than a day",
     )
     .default("atime"),
     MountOption::served(
         &["strictatime", "norelatime"],
         Alone,
         strict_atime,
-        "as root, shown in the \
-        mount table; the kernel answers most reads from its cache, so that times change as with \
-        relatime",
+        "as root, shown in the mount table; times change as with relatime, because the kernel answers most reads from its cache",
     ),
     MountOption::served(
         &["nodiratime"],
@@ -139,10 +133,9 @@ pub(super) const OPTIONS: &[MountOption] = &[
         &["allow_other"],
         Alone,
         access,
-        "let every user in; without it only the \
-        user who mounts",
+        "all users may use the mount, not only the user who mounts",
     ),
-    MountOption::served(&["allow_root"], Alone, access, "let root in too"),
+    MountOption::served(&["allow_root"], Alone, access, "root may use the mount, too"),
     MountOption::served(
         &["default_permissions"],
         Alone,
@@ -162,7 +155,7 @@ pub(super) const OPTIONS: &[MountOption] = &[
         &["writeback_cache"],
         Alone,
         cache,
-        "the kernel collects small writes",
+        "the kernel combines small writes",
     ),
     MountOption::served(
         &["no_writeback_cache"],
@@ -183,14 +176,14 @@ pub(super) const OPTIONS: &[MountOption] = &[
         &["io_uring"],
         Value("auto|on|off"),
         io_uring,
-        "requests through io_uring; auto: where the kernel offers it, in no sandbox",
+        "requests through io_uring; auto: if the kernel offers it and there is no sandbox",
     )
     .default("auto"),
     MountOption::served(
         &["polling"],
         Value("auto|on|off"),
         polling,
-        "poll for the next request of a client that sends one at a time",
+        "poll for the next request of a client that sends one request at a time",
     )
     .default("auto"),
     MountOption::served(
@@ -205,16 +198,14 @@ pub(super) const OPTIONS: &[MountOption] = &[
         &["sandbox"],
         Value("auto|on|off"),
         sandbox,
-        "confine the daemon before it reads the image: no capabilities, no other file, no \
-        network, few system calls; on: fail where a part is missing",
+        "confine the daemon before it reads the image: no capabilities, no other file, no network, few system calls; on: fail if a part is missing",
     )
     .default("auto"),
     MountOption::served(
         &["log"],
         Value("off|error|warn|info|debug"),
         log_level,
-        "how much the daemon logs: to standard error in the foreground, to the journal under \
-        systemd, else to syslog",
+        "level of the daemon's log: on standard error in the foreground, in the journal under systemd, else in syslog",
     )
     .default("warn"),
     MountOption::served(
@@ -228,44 +219,40 @@ pub(super) const OPTIONS: &[MountOption] = &[
         &["offset"],
         Value("BYTES"),
         offset,
-        "where the file system begins in the image",
+        "start of the file system in the image",
     )
     .default("0"),
     MountOption::served(
         &["length"],
         Value("BYTES"),
         length,
-        "how much of the image the file system \
-        may use",
+        "length of the file system's part of the image",
     )
-    .default("all that follows the offset"),
+    .default("everything after the offset"),
     MountOption::served(
         &["partition"],
         Value("LABEL"),
         partition,
-        "the partition of the image that is mounted, \
-        by number or by GPT name; IMAGE#LABEL is the same",
+        "partition of the image, by number or GPT name; same as IMAGE#LABEL",
     ),
     MountOption::served(
         &["format"],
         Value("raw|qcow2"),
         format,
-        "format of the file that holds the image; raw where a guest may have written a qcow2 header \
-        into its disk",
+        "format of the image file; use raw if a guest may have written a qcow2 header to its disk",
     )
-    .default("qcow2 if the file begins as one, else raw"),
+    .default("detected from the file's first bytes"),
     MountOption::served(
         &["backing_files"],
         Alone,
         backing_files,
-        "open the backing files that a qcow2 file names, wherever they are",
+        "open the backing files that a qcow2 file names",
     ),
     MountOption::served(
         &["barrier"],
         Optional("0|1"),
         barrier,
-        "flush the device where a promise \
-        needs it; barrier=0 is refused",
+        "flush the device for fsync and commits; barrier=0 is refused",
     )
     .default("barrier"),
     MountOption::refused(&["nobarrier"], Alone, BARRIER),
@@ -273,8 +260,7 @@ pub(super) const OPTIONS: &[MountOption] = &[
     MountOption::refused(
         &["noacl"],
         Alone,
-        "access control lists are part of the permissions that \
-        the image gives",
+        "access control lists cannot be switched off",
     ),
     MountOption::accepted(
         &["subtype"],
@@ -314,8 +300,7 @@ pub(super) const OPTIONS: &[MountOption] = &[
     MountOption::accepted(
         &["iversion", "noiversion"],
         Alone,
-        "the format \
-        decides what is counted",
+        "the format decides whether changes are counted",
     ),
     MountOption::accepted(
         &["mand", "nomand"],
@@ -325,17 +310,16 @@ pub(super) const OPTIONS: &[MountOption] = &[
     MountOption::refused(
         &["context", "fscontext", "defcontext", "rootcontext"],
         Value("LABEL"),
-        "a mount has the SELinux labels that its files have",
+        "the files' own SELinux labels are used",
     ),
     MountOption::refused(
         &["remount"],
         Alone,
-        "`sapwood mount -o remount` needs a mount that is \
-        there",
+        "`sapwood mount -o remount` needs an existing mount",
     ),
 ];
 
-const BARRIER: &str = "what fsync promises needs the device's flushes";
+const BARRIER: &str = "fsync needs the device's flushes";
 
 fn root() -> bool {
     rustix::process::geteuid().is_root()

@@ -1,17 +1,16 @@
-//! The options of a mount as text for other processes, and what a second mount may ask for.
+//! The options of a mount as text for other processes, and the options of a second mount.
 //!
-//! The daemon of a mount tells the options that it was given
-//! ([`control::options`](crate::mount::control::options)). A second mount of the image has one
-//! daemon with the first, so all that it may ask for is in effect already. Options are compared by
-//! their effect: `acl` and `defaults` ask for nothing, and `commit=5` asks for nothing new where
-//! the interval is 5 seconds. Tests: `a_second_mount_may_ask_for_what_is_in_effect`,
-//! `options_survive_their_text`.
+//! The daemon of a mount reports its options
+//! ([`control::options`](crate::mount::control::options)). A second mount of the image shares the
+//! daemon, so its options must be in effect already. Options are compared by their effect: `acl`
+//! and `defaults` have none, and `commit=5` changes nothing where the interval is 5 seconds. Tests:
+//! `a_second_mount_may_ask_for_what_is_in_effect`, `options_survive_their_text`.
 
 use super::{Kind, OptionError, Options};
 
 impl Options {
-    /// What a mount of an image of `kind` with these options tells other processes: the kind, then
-    /// the options, one in each line.
+    /// The report of a mount of an image of `kind` with these options for other processes: the
+    /// kind, then the options, one in each line.
     #[must_use]
     pub fn to_text(&self, kind: Kind) -> String {
         let given = self.given.iter().map(|(_, option)| option.as_str());
@@ -36,11 +35,11 @@ impl Options {
         Some((options, kind))
     }
 
-    /// Whether a mount with these options, of an image of `kind`, already has what a list of
-    /// options asks for.
+    /// Whether all options in `list` are in effect for a mount of an image of `kind` with these
+    /// options.
     ///
     /// # Errors
-    /// As [`set`](Self::set); [`OptionError::Foreign`].
+    /// The errors of [`set`](Self::set); [`OptionError::Foreign`].
     pub fn include(&self, list: &str, kind: Kind) -> Result<bool, OptionError> {
         let mut with = self.clone();
         with.set_list(list)?;

@@ -6,8 +6,8 @@ use log::LevelFilter;
 use sapwood_block::{DiskFormat, Operand, OperandError};
 pub use sapwood_vfs::{Access, Choice};
 
-/// What was chosen for the mount. The fields are the options of the same name; `false` and `None`
-/// are the defaults.
+/// Options of the mount itself. The fields have the names of the options; `false` and `None` are
+/// the defaults.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 #[expect(missing_docs, reason = "the table of options explains them")]
 pub struct Mounting {

@@ -1,5 +1,5 @@
-//! Mount options, each declared once: its names, the form of its value, which file systems have it,
-//! what it does or why it is refused, and the function that takes it.
+//! Mount options, each declared once: its names, the form of its value, the formats that have it,
+//! its effect or the reason for refusing it, and the function that applies it.
 //!
 //! Parsing, the help of `sapwood mount`, `sapwood mount-options`, `docs/mount-options.md` and the
 //! error for an option of the other file system all come from these declarations. The tables name
@@ -13,23 +13,22 @@ use crate::Kind;
 /// A mount option.
 #[derive(Debug)]
 pub struct MountOption {
-    /// Its name, and names that the same is said of. One that ends in `*` stands for all that begin
-    /// so.
+    /// The name and its aliases. A trailing `*` matches any suffix.
     pub names: &'static [&'static str],
-    /// What follows the name.
+    /// The form of the value.
     pub form: Form,
-    /// The kind of file system that has it; `None`: every kind.
+    /// The only format with this option; `None`: both have it.
     pub of: Option<Kind>,
-    /// What comes of it.
+    /// Served, accepted or refused.
     pub effect: Effect,
-    /// What it does; or why it changes nothing; or why it is refused.
+    /// The effect, or the reason for having none or for refusing it.
     pub text: &'static str,
-    /// What is so without it.
+    /// The behaviour without the option.
     pub default: Option<&'static str>,
 }
 
-/// What follows the name of an option. The text is a placeholder in capitals, or the words that
-/// can be given with `|` between.
+/// The form of an option's value. The text is a placeholder in capitals, or the possible words
+/// separated by `|`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Form {
     /// Nothing.
@@ -40,21 +39,21 @@ pub enum Form {
     Optional(&'static str),
 }
 
-/// Takes an option that was given, with its name and value.
+/// Applies an option with its name and value.
 pub type Take = fn(&mut Options, &str, Option<&str>) -> Result<(), OptionError>;
 
-/// What comes of an option.
+/// The effect of an option.
 #[derive(Debug, Clone, Copy)]
 pub enum Effect {
-    /// It does what its text says.
+    /// The option takes effect.
     Served(Take),
-    /// It changes nothing, for the reason in its text.
+    /// The option has no effect, for the reason in its text.
     Accepted,
-    /// It is an error, for the reason in its text.
+    /// The option is an error, for the reason in its text.
     Refused,
 }
 
-/// All options, those of every file system first.
+/// All options; common ones first.
 pub fn all() -> impl Iterator<Item = &'static MountOption> {
     generic::OPTIONS
         .iter()
@@ -62,7 +61,7 @@ pub fn all() -> impl Iterator<Item = &'static MountOption> {
         .chain(ext4::OPTIONS)
 }
 
-/// The option of this name.
+/// The option with this name.
 #[must_use]
 pub fn find(name: &str) -> Option<&'static MountOption> {
     let matches = |declared: &str| match declared.strip_suffix('*') {
@@ -122,7 +121,7 @@ impl MountOption {
         }
     }
 
-    /// The same, with what is so without it.
+    /// Adds the behaviour without the option.
     pub(super) const fn default(self, default: &'static str) -> Self {
         Self {
             default: Some(default),
@@ -162,7 +161,7 @@ impl MountOption {
         }
     }
 
-    /// What it does, in one line.
+    /// The explanation in one line.
     fn explained(&self) -> String {
         let mut text = match self.effect {
             Effect::Served(_) => self.text.to_owned(),
@@ -193,7 +192,7 @@ pub(super) fn unsupported(name: &str, value: Option<&str>, why: &'static str) ->
     }
 }
 
-/// The three parts of the table, with what their options belong to.
+/// The three parts of the table with their titles.
 fn parts() -> [(&'static str, &'static [MountOption]); 3] {
     [
         ("every file system", generic::OPTIONS),
@@ -230,7 +229,7 @@ pub fn summary() -> String {
     text
 }
 
-/// All options for people: what they belong to, and each as it is given, with what it does.
+/// All options as lists of usage and explanation, by file system.
 #[must_use]
 pub fn as_list() -> Vec<Part> {
     let row = |option: &MountOption| (option.usage(), vec![option.explained()]);
@@ -244,9 +243,9 @@ pub fn as_list() -> Vec<Part> {
 /// A part of a list of options.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Part {
-    /// What the options belong to.
+    /// Title: the owner of the options.
     pub of: String,
-    /// Each option as it is given, and what it does, in one paragraph or several.
+    /// Usage of each option, and its explanation in paragraphs.
     pub options: Vec<(String, Vec<String>)>,
 }
 
@@ -268,19 +267,19 @@ impl Part {
     }
 }
 
-/// All options as a text for people.
+/// The output of `sapwood mount-options`.
 #[must_use]
 pub fn as_text() -> String {
     Part::as_text(&as_list())
 }
 
-/// All options as the page `docs/mount-options.md`.
+/// The page `docs/mount-options.md`.
 #[must_use]
 pub fn as_markdown() -> String {
     let mut text = String::from(
-        "# Mount options\n\nMade by `sapwood mount-options --markdown` from the declarations in\n\
-         `crates/sapwood/src/options`. A test compares them.\n\n\
-         *Served*: it does what is said. *Accepted*: it changes nothing. *Refused*: an error.\n",
+        "# Mount options\n\n    sapwood mount -o compress=zstd,noatime disk.img mnt\n\n\
+         *Served*: the option takes effect. *Accepted*: no effect. *Refused*: an error.\n\n\
+         Generated by `sapwood mount-options --markdown` from `crates/sapwood/src/options`.\n",
     );
     for (of, options) in parts() {
         let _ = write!(text, "\n## Of {of}\n\n| option | | |\n|---|---|---|\n");

@@ -1,7 +1,7 @@
 //! Android sparse images: chunks of blocks that are stored, or filled with a word.
 //!
-//! Blocks of zeros are filled with zero. A chunk of don't-care blocks would leave what a flash
-//! memory had there, and file systems rely on zeros that nothing wrote.
+//! Blocks of zeros become fill chunks. A chunk of don't-care blocks would keep the old content of a
+//! flash memory, and file systems rely on zeros that they did not write.
 
 use std::fs::File;
 use std::io;
@@ -119,7 +119,7 @@ impl Writer<'_> {
         Ok(())
     }
 
-    /// Writes what is left of an image of so many blocks, and the header.
+    /// Writes the rest of an image of `total` blocks, and the header.
     fn end(&mut self, total: u32) -> io::Result<()> {
         self.zeros(total)?;
         self.close()?;

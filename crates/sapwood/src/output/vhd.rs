@@ -68,8 +68,8 @@ fn footer(size: u64, Identity { uuid, time }: Identity) -> [u8; FOOTER] {
     footer
 }
 
-/// Cylinders, heads and sectors of a track: the largest geometry of at most so many sectors, by the
-/// rule of the format.
+/// Cylinders, heads and sectors of a track: the largest geometry of at most this many sectors, by
+/// the rule of the format.
 fn geometry(sectors: u64) -> (u16, u8, u8) {
     let sectors = sectors.min(65_535 * 16 * 255);
     let (tracks, heads, per_track) = if sectors >= 65_535 * 16 * 63 {
@@ -100,7 +100,7 @@ mod tests {
             let (cylinders, heads, per_track) = geometry(sectors);
             let all = u64::from(cylinders) * u64::from(heads) * u64::from(per_track);
             assert!(all <= sectors && heads <= 16, "{mib} MiB");
-            // All but a cylinder, as far as the format can say it.
+            // All except a cylinder, as far as the format can express it.
             let most = 65_535 * 16 * 255;
             assert!(all + 16 * 255 >= sectors.min(most), "{mib} MiB: {all}");
         }

@@ -88,7 +88,7 @@ impl Writer<'_> {
         Ok(())
     }
 
-    /// Writes what is left of a disk of this size, and the table.
+    /// Writes the rest of a disk of this size, and the table.
     fn end(&mut self, size: u64) -> io::Result<()> {
         self.zeros(size)?;
         if self.done() < size {

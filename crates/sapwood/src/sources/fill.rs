@@ -116,7 +116,7 @@ impl<'f> Filling<'f, '_, '_> {
         Extraction::new(into).run(entries, self.progress).map(drop)
     }
 
-    /// Removes what the whiteouts of a layer hide.
+    /// Removes the names that the whiteouts of a layer hide.
     fn whiteouts(&self, entries: &mut dyn Entries) -> Result<(), ArchiveError> {
         Extraction::new(self.place(Whiteouts::Applied)?).whiteouts(entries)
     }

@@ -1,4 +1,4 @@
-//! What the sources of an image contain, as far as an image of them shows it.
+//! The contents of an image's sources, as far as an image shows them.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -126,7 +126,7 @@ impl Surveyor for Summarizer {
     }
 }
 
-/// What the files of a directory take, by blocks that are not zero.
+/// The size of a directory's files, by blocks that are not zero.
 impl Surveyor for Need {
     fn node(&mut self, node: &Surveyed<'_>) {
         self.entries += u64::from(!node.path.is_empty());

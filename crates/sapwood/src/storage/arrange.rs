@@ -1,4 +1,4 @@
-//! The walk over a filled image that stores files anew, and shares what several have.
+//! The walk over a filled image that stores files again, and shares the data of equal ones.
 
 use std::collections::{HashMap, HashSet};
 use std::ffi::OsStr;
@@ -77,7 +77,7 @@ pub(super) fn set_flags(storage: &Storage, fs: &FileSystem) -> Result<(), Storag
 
 struct Arranged<'a, 'p> {
     storage: &'a Storage,
-    /// What matches a pattern is compressed so; the last one counts.
+    /// Compression of files that match a pattern; the last one counts.
     patterns: Vec<(GlobMatcher, &'a str)>,
     fs: &'a dyn vfs::FileSystem,
     buf: Vec<u8>,
@@ -86,8 +86,8 @@ struct Arranged<'a, 'p> {
     done: u64,
 }
 
-/// How data of a file is stored, if not as that of most files. What has no copies on write has no
-/// checksums either, and without checksums nothing is compressed.
+/// Storage of a file's data, if different from most files. Data without copy-on-write has no
+/// checksums, and data without checksums is not compressed.
 #[derive(Clone, Copy)]
 enum Way<'a> {
     Nodatacow,
@@ -112,8 +112,8 @@ impl Way<'_> {
         }
     }
 
-    /// As [`set`](Self::set), for the file of the image itself, which has no property for that its
-    /// extents are compressed.
+    /// Like [`set`](Self::set), for the file of the image itself, which has no property for the
+    /// compression of its extents.
     fn set_own(self, fs: &dyn vfs::FileSystem, file: &Attr) -> vfs::Result<()> {
         if self.is_flag() {
             self.set(fs, file)

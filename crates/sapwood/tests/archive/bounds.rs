@@ -1,4 +1,4 @@
-//! Bounds on what an archive or a list may ask for: names, records, layers.
+//! Bounds for archives and lists: names, records, layers.
 
 use std::path::Path;
 use std::sync::Mutex;
@@ -18,7 +18,7 @@ fn deep(names: usize) -> String {
 
 #[test]
 fn the_longest_path_is_made_and_a_longer_one_is_refused() {
-    // 4,095 bytes: what a system call takes.
+    // 4,095 bytes: the limit of a system call.
     let longest = deep(2048);
     let archive = new().pax("path", longest.as_bytes()).file("f").end();
     each(&archive, |fs, _| {
@@ -149,7 +149,7 @@ fn a_list_of_nested_directories_is_applied_and_a_deeper_one_refused() {
     assert!(!dir.path().join("other.img").exists());
 }
 
-/// Keeps what is logged in this process.
+/// Keeps the log of this process.
 struct Logged(Mutex<Vec<String>>);
 
 static LOGGED: Logged = Logged(Mutex::new(Vec::new()));
@@ -172,7 +172,7 @@ impl log::Log for Logged {
 fn an_end_mark_of_one_block_is_warned_about() {
     log::set_logger(&LOGGED).unwrap();
     log::set_max_level(log::LevelFilter::Warn);
-    // Other tests log as well: the offset tells this one apart.
+    // Other tests log as well: the offset distinguishes this one.
     let name = "n".repeat(90);
     let files = (0..11).fold(new(), |blocks, _| blocks.file(&name));
     let mark = format!("at byte {}", 1024 * 11);

@@ -1,4 +1,4 @@
-//! What the pax format and cpio say of files.
+//! Metadata of files in the pax format and cpio.
 
 use std::process::{Command, Stdio};
 use std::time::{Duration, SystemTime};
@@ -50,7 +50,7 @@ fn attributes_of_every_writer_of_pax_are_kept() {
         let before = SystemTime::UNIX_EPOCH - Duration::new(1, 250_000_000);
         assert_eq!(fs.metadata("f").unwrap().modified(), before);
         assert!(value("d", "system.posix_acl_default").is_some());
-        // What is extracted has its own mode, not what the directory would give it.
+        // An extracted file has its own mode, not the mode that the directory would give it.
         assert_eq!(fs.metadata("d/f").unwrap().mode() & 0o7777, 0o604);
         assert!(value("d/f", "system.posix_acl_access").is_none());
     });
@@ -112,7 +112,7 @@ fn cpio(format: &str, dir: &std::path::Path) -> Option<Vec<u8>> {
     Some(output.stdout)
 }
 
-/// An archive of cpio(1), with the content of a file of two names behind its last one.
+/// An archive of cpio(1), with the content of a file of two names after its last one.
 fn by_hand(magic: &str) -> Vec<u8> {
     let mut bytes = Vec::new();
     let mut add = |name: &str, ino: u32, mode: u32, links: u32, content: &[u8]| {

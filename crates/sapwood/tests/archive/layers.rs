@@ -211,7 +211,7 @@ fn layers_are_applied_in_their_order_with_whiteouts() {
         assert_eq!(fs.read("etc/b").unwrap(), b"2");
         assert_eq!(fs.read("opt/tool").unwrap(), b"file");
         assert_eq!(fs.metadata("bin/bash").unwrap().nlink(), 2);
-        // What a layer does to a directory does not change its time.
+        // A layer's changes of a directory do not change its time.
         let time = std::time::UNIX_EPOCH + std::time::Duration::from_secs(1_000_000_000);
         assert_eq!(fs.metadata("etc").unwrap().modified(), time);
     };

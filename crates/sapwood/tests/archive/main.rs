@@ -72,7 +72,7 @@ fn opened(image: &Path) -> FileSystem {
     }
 }
 
-/// As [`opened`], for a check, which must find nothing.
+/// Opens the image like [`opened`] for a check, which must find nothing.
 fn assert_clean(kind: Kind, image: &Path) {
     let options = sapwood::CheckOptions::default();
     let end = Instant::now() + PATIENCE;

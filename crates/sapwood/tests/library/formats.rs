@@ -1,4 +1,5 @@
-//! The formats of new images, and file systems in qcow2 files: what the tools of each format say.
+//! The formats of new images, and file systems in qcow2 files, as judged by the tools of each
+//! format.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -58,7 +59,7 @@ fn builder(kind: Kind, dir: &Path) -> ImageBuilder {
     builder.from_dir(dir).unwrap()
 }
 
-/// The disk in an image is that of the raw image, but for zeros at its end.
+/// The disk in an image equals the raw image, except for zeros at its end.
 fn same_disk(format: OutputFormat, image: &Path, raw: &Path) {
     let back = image.with_extension("back");
     let (image, raw_text, back_text) = (text(image), text(raw), text(&back));

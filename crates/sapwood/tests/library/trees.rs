@@ -176,7 +176,7 @@ fn patterns_of_paths_are_expanded() {
         // A name that exists means itself.
         assert_eq!(found("etc/[x].conf"), ["etc/[x].conf"]);
         assert_eq!(found("e*/"), ["etc/"]);
-        // What leads nowhere stays as it is.
+        // A pattern without a match stays as it is.
         assert_eq!(found("etc/*.none"), ["etc/*.none"]);
         assert_eq!(found("etc/a.conf/*"), ["etc/a.conf/*"]);
         assert_eq!(found("none/x"), ["none/x"]);

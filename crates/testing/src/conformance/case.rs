@@ -67,7 +67,7 @@ pub struct Capabilities {
     pub inherited_flags: InodeFlags,
     /// Granularity of holes, in bytes.
     pub block_size: u64,
-    /// The greatest number of names of an inode. `None` skips the case that makes so many names.
+    /// The greatest number of names of an inode. `None` skips the case that makes as many.
     pub link_max: Option<u32>,
     /// Length of the longest value of an extended attribute that certainly fits, in bytes.
     pub xattr_value: usize,

@@ -4,8 +4,8 @@
 //! # How it works
 //! An engine implements [`Target`]: a fresh file system that can be mounted repeatedly. A case gets
 //! a target and mounts it. It works through the trait alone and unmounts. At the end the target
-//! checks itself (an engine runs its own checker there). [`Capabilities`] state in what engines may
-//! differ; a case that needs a missing capability does not apply.
+//! checks itself (an engine runs its own checker there). [`Capabilities`] declare the differences
+//! between engines; a case that needs a missing capability does not apply.
 //!
 //! The outcome of every case is deterministic, also with several threads. A case runs in a thread
 //! of its own, so that a panic or a deadlock fails the case and not the whole run.

@@ -1,6 +1,6 @@
 //! [`GateDevice`]: holds chosen requests until the test releases them.
 //!
-//! How it works
+//! # How it works
 //!
 //! A predicate sees each request before it reaches the device below. A request that it chooses
 //! waits inside the device call, listed by a ticket, until the test releases or fails it. The test
@@ -119,7 +119,7 @@ impl<D: Device> GateDevice<D> {
     /// Waits until at least `n` requests are held; returns them in order of arrival.
     ///
     /// # Panics
-    /// After a minute: the code under test did not send what the test expects.
+    /// After a minute: the code under test did not send the expected requests.
     pub fn wait_held(&self, n: usize) -> Vec<Held> {
         let deadline = Instant::now() + TIMEOUT;
         let mut state = self.state.lock();

@@ -1,4 +1,4 @@
-//! Writes of which only some sectors reached the medium.
+//! Torn writes: only some sectors reached the medium.
 
 use sapwood_block::SECTOR_SIZE;
 use std::ops::Range;

@@ -46,8 +46,8 @@ impl State {
         self.entry(root)
     }
 
-    /// Copies what subvolume `origin` holds below `source` to the empty root `target` of
-    /// subvolume `id`. Hard links stay; a subvolume within becomes an empty directory.
+    /// Copies the tree of subvolume `origin` below `source` to the empty root `target` of subvolume
+    /// `id`. Hard links stay; a nested subvolume becomes an empty directory.
     fn copy_tree(
         &mut self,
         source: Ino,

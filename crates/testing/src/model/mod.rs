@@ -45,7 +45,7 @@ pub struct Settings {
     pub syncs: bool,
     /// Files grow to about this many bytes.
     pub file_size: u64,
-    /// Compare the trees after every so many operations.
+    /// Number of operations between two comparisons of the trees.
     pub compare_every: usize,
 }
 

@@ -18,7 +18,7 @@ pub struct Failure {
     pub seed: Option<u64>,
     /// Operations up to the one that showed the difference.
     pub ops: Vec<Op>,
-    /// What differs.
+    /// The difference.
     pub what: String,
 }
 
@@ -91,7 +91,7 @@ pub fn compare_trees(one: &dyn FileSystem, other: &dyn FileSystem) -> Result<(),
     compare_below((one, one.root()), (other, other.root()))
 }
 
-/// As [`compare_trees`], for two directories and everything below them.
+/// Compares two directories and everything below them, like [`compare_trees`].
 fn compare_below(one: Side<'_>, other: Side<'_>) -> Result<(), String> {
     let read = |side: Side<'_>| Tree::of_directory(side.0, side.1, Detail::Bytes);
     let one = read(one).map_err(|why| format!("the first: {why}"))?;

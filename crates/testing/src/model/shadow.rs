@@ -140,7 +140,7 @@ impl Shadow {
         }
     }
 
-    /// The class of what may be renamed to another path.
+    /// The class of a file that may be renamed to another path.
     fn can_move(&self, from: &str, to: &str) -> Option<Class> {
         let inside = below(to, from).is_some() || below(from, to).is_some();
         let class = self.class(from)?;

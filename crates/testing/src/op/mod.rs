@@ -137,11 +137,11 @@ ops! {
     "punch" Punch { file: Target = "File.", offset: u64 = "Offset.", len: u64 = "Length." }
     /// Makes a range read as zeros.
     "zero" Zero { file: Target = "File.", offset: u64 = "Offset.", len: u64 = "Length." }
-    /// As `zero`; the size stays.
+    /// Like `zero`; the size stays.
     "zero-keep" ZeroKeep { file: Target = "File.", offset: u64 = "Offset.", len: u64 = "Length." }
-    /// Removes a range; what follows it moves down.
+    /// Removes a range; the bytes after it move down.
     "collapse" Collapse { file: Target = "File.", offset: u64 = "Offset.", len: u64 = "Length." }
-    /// Inserts a hole; what follows moves up.
+    /// Inserts a hole; the bytes after it move up.
     "insert" Insert { file: Target = "File.", offset: u64 = "Offset.", len: u64 = "Length." }
     /// Sets the size.
     "truncate" Truncate { file: Target = "File.", size: u64 = "New size." } [kill_setid: bool = false, "Clears set-id bits."]
@@ -211,8 +211,8 @@ impl Op {
         )
     }
 
-    /// True if it may delete a subvolume or make one: the trait does not define what happens to
-    /// inodes of it that are held.
+    /// True if it may delete or create a subvolume: the trait does not define the fate of held
+    /// inodes in it.
     #[must_use]
     pub fn changes_subvolumes(&self) -> bool {
         matches!(

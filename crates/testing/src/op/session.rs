@@ -55,7 +55,7 @@ impl<'a> Session<'a> {
 
     /// A session in which a path stands for the inode that the caller opened under it, so that each
     /// operation is one call of the engine. `@0` is the file that the session created last; the
-    /// session holds all files that it creates. What was not opened or created is `Stale`.
+    /// session holds all files that it creates. A file that was not opened or created is `Stale`.
     #[must_use]
     pub fn on_opened(fs: &'a dyn FileSystem, opened: &'a BTreeMap<String, Ino>) -> Self {
         let mut session = Self::new(fs, fs.root());
@@ -102,7 +102,7 @@ impl<'a> Session<'a> {
     /// The inode that a target names now. The caller gets no reference.
     ///
     /// # Errors
-    /// As [`FileSystem::lookup`]; `Invalid` for an empty slot.
+    /// `NotFound`, `NotDirectory`; `Invalid` for an empty slot.
     pub fn ino(&self, target: &Target) -> Result<Ino> {
         match target {
             Target::Held(slot) => self.slot(*slot)?.ok_or(Error::Invalid),
@@ -113,7 +113,7 @@ impl<'a> Session<'a> {
     /// Attributes of the inode that a target names now.
     ///
     /// # Errors
-    /// As [`ino`](Self::ino).
+    /// `NotFound`, `NotDirectory`, `Stale`; `Invalid` for an empty slot.
     pub fn attr(&self, target: &Target) -> Result<Attr> {
         match target {
             Target::Held(_) => self.fs.getattr(self.ino(target)?),

@@ -48,7 +48,7 @@ impl TempImage {
         &self.path
     }
 
-    /// A file beside it.
+    /// A file next to it.
     #[must_use]
     pub fn beside(&self, name: &str) -> PathBuf {
         self.dir.path().join(name)

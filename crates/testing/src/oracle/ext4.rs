@@ -91,7 +91,7 @@ pub fn dumpe2fs(device: &MemoryDevice) -> String {
     super::run("dumpe2fs", &[Saved::new(device).path()])
 }
 
-/// Mounts an image beside its file, where a test finds it while it is mounted.
+/// Mounts an image next to its file, where a test finds it while it is mounted.
 fn mounted(saved: &Saved, options: &str) -> Result<KernelMount, String> {
     KernelMount::at(&saved.path(), options, &saved.beside("mnt"))
 }
@@ -108,7 +108,7 @@ pub fn kernel_writes(device: &MemoryDevice, body: impl FnOnce(&Path)) -> Arc<Mem
     try_kernel_writes(device, body).unwrap_or_else(|why| panic!("{why}"))
 }
 
-/// As [`kernel_writes`].
+/// Like [`kernel_writes`], with the error as a result.
 ///
 /// # Errors
 /// The kernel cannot mount the image, because not every kernel has every feature. Any other failure

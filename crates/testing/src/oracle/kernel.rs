@@ -71,7 +71,7 @@ impl KernelMount {
     /// # Panics
     /// With its output, if it fails.
     pub fn shell(&self, script: &str) -> String {
-        // Of this mount only: a machine may have others that take long, or never end.
+        // Of this mount only: other mounts of the machine may take long, or never end.
         const SYNC: &str =
             "sync() { if [ $# = 0 ]; then command sync -f .; else command sync \"$@\"; fi; }";
         let dir = self.path().display();
@@ -82,7 +82,7 @@ impl KernelMount {
     /// Unmounts; returns once the image is complete.
     ///
     /// # Errors
-    /// As [`unmount`].
+    /// The error of the unmount.
     pub fn unmount(mut self) -> Result<(), String> {
         self.end()
     }
@@ -112,7 +112,7 @@ impl Drop for KernelMount {
     }
 }
 
-/// Detaches a mount, used or not. What is still mounted is not deleted with the directory.
+/// Detaches a mount, used or not. A directory that is still mounted is not deleted.
 pub fn detach(dir: TempDir) {
     let _ = rustix::mount::unmount(dir.path(), UnmountFlags::DETACH);
     if !scratch::mounts_below(dir.path()).is_empty() {

@@ -85,7 +85,7 @@ impl Kind {
 fn check_btrfs(image: &Path) -> Result<(), String> {
     let args = ["check", "--readonly", "--check-data-csum"];
     let said = process::finish(process::command("btrfs", &args).arg(image), CHECK)?;
-    // It reports some findings (of the free-space tree, say) with a good exit code.
+    // It reports some findings (for example of the free-space tree) with exit code 0.
     let bad = [
         "ERROR",
         "error:",
@@ -130,7 +130,7 @@ pub struct Saved {
 }
 
 impl Saved {
-    /// A copy of what the device has now.
+    /// A copy of the device's current content.
     ///
     /// # Panics
     /// If the file cannot be written.
@@ -148,13 +148,13 @@ impl Saved {
         self.beside("image")
     }
 
-    /// A file beside it.
+    /// A file next to it.
     #[must_use]
     pub fn beside(&self, name: &str) -> std::path::PathBuf {
         self.dir.path().join(name)
     }
 
-    /// What the file holds now.
+    /// The file's current content.
     ///
     /// # Panics
     /// If it cannot be read.

@@ -69,8 +69,8 @@ fn backing_file(at: &Path) -> Option<(PathBuf, Vec<u8>)> {
     (clears_itself.trim_ascii() == b"1").then(|| (attribute, image.trim_ascii_end().to_vec()))
 }
 
-/// The block device of the mount at `at`. The device number of a btrfs file is not that of a block
-/// device, so the name in the mount table decides.
+/// The block device of the mount at `at`. The device number of a btrfs file is not a block
+/// device's, so the name in the mount table decides.
 fn mounted_device(at: &Path) -> Option<u64> {
     let table = fs::read("/proc/self/mountinfo").ok()?;
     let at = fs::canonicalize(at).ok()?;

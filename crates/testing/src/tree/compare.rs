@@ -51,10 +51,11 @@ bitflags! {
         const TIMES = Self::ATIME.bits() | Self::MTIME.bits() | Self::CTIME.bits() | Self::BTIME.bits();
         /// Kind, mode, owner and device number.
         const MODE = Self::KIND.bits() | Self::PERM.bits() | Self::OWNER.bits() | Self::DEVICE.bits();
-        /// What a program sees that neither knows the format nor looks at times.
+        /// Facts that a program sees without knowing the format, except times.
         const PLAIN = Self::MODE.bits() | Self::LINKS.bits() | Self::SIZE.bits() | Self::CONTENT.bits()
             | Self::XATTRS.bits() | Self::IDENTITY.bits();
-        /// What two recoveries of one image have in common, but for times of access and creation.
+        /// Facts that two recoveries of one image have in common, except times of access and
+        /// creation.
         const OF_IMAGE = Self::PLAIN.bits() | Self::DATA.bits() | Self::NUMBER.bits() | Self::MTIME.bits()
             | Self::CTIME.bits();
     }
@@ -119,7 +120,7 @@ impl Tree {
         all
     }
 
-    /// As [`differences`](Self::differences): an error if there are some.
+    /// The [`differences`](Self::differences) as an error.
     ///
     /// # Errors
     /// The differences, one on each line, up to 40.

@@ -2,8 +2,8 @@
 //! [`FileSystem`](sapwood_vfs::FileSystem), through a mount, or from a listing in a text file, and
 //! compared.
 //!
-//! A difference is text for people. The caller chooses by [`Facts`] what is compared, for each pair
-//! of inodes.
+//! A difference is text for people. The caller chooses the compared [`Facts`] for each pair of
+//! inodes.
 
 mod compare;
 mod read;
@@ -16,7 +16,7 @@ use sapwood_vfs::{Attr, FileKind, Ino, Timestamp};
 
 pub use self::compare::{Facts, shown};
 
-/// Bits of our inode numbers that are those of btrfs; above them is the subvolume.
+/// The btrfs bits of Sapwood's inode numbers; above them is the subvolume.
 const OBJECTID: u64 = (1 << 40) - 1;
 /// btrfs shows a subvolume that is not in a snapshot as an empty directory with this number.
 pub const PLACEHOLDER: u64 = 2;
@@ -135,8 +135,8 @@ impl TreeInode {
         self.content = content.into();
     }
 
-    /// What every engine shows alike. btrfs, ext4 and the model count the names in a directory, and
-    /// its size, in different ways.
+    /// Facts on which all engines agree. btrfs, ext4 and the model count the names in a directory,
+    /// and its size, in different ways.
     #[must_use]
     pub fn plain(&self) -> Facts {
         if self.is_dir() {

@@ -24,12 +24,12 @@ type Result<T> = std::result::Result<T, String>;
 const PIECE: usize = 1 << 20;
 /// Greatest size of a file whose bytes are kept.
 const LARGEST: u64 = 64 << 20;
-/// Of a long hole, this much at either end is read.
+/// Bytes that are read at either end of a long hole.
 const BORDER: u64 = 64 << 10;
 /// The middle of a long hole counts as this many zeros at most.
 const ZEROS: u64 = 64 << 20;
 
-/// What a tree is read from.
+/// The source of a tree.
 trait Source {
     /// An inode to which a reference is held.
     type At;
@@ -38,7 +38,7 @@ trait Source {
     /// The inode behind a name.
     fn find(&self, dir: &Self::At, name: &[u8]) -> Result<Self::At>;
     fn names(&self, dir: &Self::At) -> Result<Vec<Vec<u8>>>;
-    /// Attributes as a [`FileSystem`] has them, device, and flags if they can be told.
+    /// Attributes as a [`FileSystem`] has them, device, and flags if known.
     fn stat(&self, at: &Self::At) -> Result<Stat>;
     fn readlink(&self, at: &Self::At) -> Result<Vec<u8>>;
     fn xattrs(&self, at: &Self::At) -> Result<BTreeMap<Vec<u8>, Vec<u8>>>;
@@ -59,7 +59,7 @@ impl Tree {
     /// Reads everything in a file system.
     ///
     /// # Errors
-    /// What cannot be read or contradicts itself, with its path.
+    /// An unreadable or contradictory file, with its path.
     pub fn of(fs: &dyn FileSystem, detail: Detail) -> Result<Self> {
         read(&Library { fs, detail }, detail)
     }
@@ -67,7 +67,7 @@ impl Tree {
     /// Reads everything that is mounted on a directory.
     ///
     /// # Errors
-    /// As [`of`](Self::of).
+    /// An unreadable file, with its path.
     pub fn of_mount(top: &Path, detail: Detail) -> Result<Self> {
         read(&Mounted { top, detail }, detail)
     }
@@ -75,7 +75,7 @@ impl Tree {
     /// Reads everything below a directory of a file system.
     ///
     /// # Errors
-    /// As [`of`](Self::of).
+    /// An unreadable or contradictory file, with its path.
     pub fn of_directory(fs: &dyn FileSystem, dir: Ino, detail: Detail) -> Result<Self> {
         let library = Library { fs, detail };
         read_below(&library, library.held(dir), detail)
@@ -393,7 +393,7 @@ impl<'a> Source for Library<'a> {
         let attr = self.fs.getattr(at.ino).map_err(say)?;
         let flags = match (self.detail, attr.kind) {
             (Detail::Bytes, _) => Some(attr.flags.bits()),
-            // As `lsattr` can open them.
+            // Files that `lsattr` can open.
             (_, FileKind::Regular | FileKind::Directory) => Some(attr.flags.bits() | attr.layout),
             _ => None,
         };

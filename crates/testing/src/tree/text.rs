@@ -1,4 +1,4 @@
-//! Trees from text files: what `find`, `stat`, `sha256sum` and `getfattr` printed of a mount.
+//! Trees from text files: the output of `find`, `stat`, `sha256sum` and `getfattr` on a mount.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;

@@ -151,9 +151,9 @@ pub trait Engine: Send + Sync + Sized {
     type Inode: Inode;
     /// The directory's entry for a name.
     type Target: Debug;
-    /// What a search learned about a missing name, for a later insertion.
+    /// Result of a search for a missing name, for a later insertion.
     type Vacancy;
-    /// What the file system is on.
+    /// The devices of the file system.
     type Devices;
     /// Options of a mount.
     type Options;
@@ -163,7 +163,7 @@ pub trait Engine: Send + Sync + Sized {
     /// Mounts the file system.
     ///
     /// # Errors
-    /// What is wrong with the devices or the image.
+    /// Errors of the devices or the image.
     fn open(
         devices: Self::Devices,
         options: Self::Options,
@@ -274,8 +274,8 @@ pub trait Engine: Send + Sync + Sized {
 
     /// Looks up `name` and loads its inode. The caller holds no I/O lock: the result may be stale.
     fn lookup(&self, dir: &Arc<Self::Inode>, name: &[u8]) -> Result<Option<Hit<Self>>>;
-    /// Whether `place` still leads to what was found, or is still absent (`None`). The caller holds
-    /// all their I/O locks exclusively.
+    /// Whether `place` still leads to the found inode, or the name is still absent (`None`). The
+    /// caller holds all their I/O locks exclusively.
     fn is_current(
         &self,
         place: NameInDir<'_, Self::Inode>,
@@ -413,7 +413,7 @@ pub trait Engine: Send + Sync + Sized {
     fn fsync(&self, inode: &Arc<Self::Inode>, kind: SyncKind) -> Result<()>;
     /// Makes everything durable.
     fn sync(&self) -> Result<()>;
-    /// Discards free space; see [`FileSystem::trim`](crate::FileSystem::trim). Operations go on
+    /// Discards free space; see [`FileSystem::trim`](crate::FileSystem::trim). Operations continue
     /// meanwhile.
     fn trim(&self, range: &TrimRange) -> Result<u64>;
 

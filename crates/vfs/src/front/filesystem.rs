@@ -26,7 +26,7 @@ impl<E: Engine> Front<E> {
     /// Mounts a file system.
     ///
     /// # Errors
-    /// The engine's: what is wrong with the devices or the image.
+    /// Errors of the devices or the image, from the engine.
     pub fn open(
         devices: E::Devices,
         options: E::Options,
@@ -37,7 +37,7 @@ impl<E: Engine> Front<E> {
     }
 }
 
-/// The engine, for what only one format has.
+/// The engine, for operations of one format only.
 impl<E> Deref for Front<E> {
     type Target = E;
 

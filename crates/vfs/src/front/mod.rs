@@ -1,7 +1,7 @@
 //! The front of an engine: the rules around every operation, implemented once.
 //!
-//! An engine implements [`Engine`], and [`Inode`] for its inodes in memory. [`Front`] owns an engine
-//! and is the [`FileSystem`](crate::FileSystem). It
+//! An engine implements [`Engine`], and [`Inode`] for its inodes in memory. [`Front`] owns an
+//! engine and is the [`FileSystem`](crate::FileSystem). It
 //!
 //! - checks arguments and flags in the order of Linux,
 //! - locks inodes and manages references,

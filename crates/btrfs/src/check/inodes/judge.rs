@@ -1,4 +1,4 @@
-//! Checks an inode of which all items are known.
+//! Checks an inode with all its items.
 
 use sapwood_btrfs_format::{Incompat, InodeFlags, file_type, objectid};
 

@@ -14,7 +14,7 @@ use super::super::walk::entries;
 use super::partial::{Extents, Facts, Finished, Partial};
 use super::summary::Summary;
 
-/// Hash of a directory entry, equal to that of the matching name in the inode.
+/// Hash of a directory entry, equal to the hash of the matching name in the inode.
 pub(super) fn link_hash(dir: u64, index: u64, name: &[u8], inode: u64) -> u128 {
     hash(&(dir, index, name, inode))
 }

@@ -73,13 +73,13 @@ pub(super) struct Partial {
     pub(super) damaged: bool,
     /// Names in refs.
     pub(super) names: u64,
-    /// Those that a directory has: all but the top directory's own.
+    /// Entries of a directory: all except the top directory's own.
     pub(super) entries: u64,
     /// The directory of the first of those.
     pub(super) parent: Option<u64>,
     /// Bytes of names in dir items and in indexes.
     pub(super) name_bytes: u64,
-    /// Hashes of dir items minus those of indexes.
+    /// Hashes of dir items minus hashes of indexes.
     pub(super) listing: u128,
     /// Hashes of its entries, as in [`Summary`](super::summary::Summary).
     pub(super) links: u128,

@@ -1,4 +1,4 @@
-//! Facts of a subtree about its inodes, in a form that joins with those of its neighbours.
+//! Facts of a subtree about its inodes, in a form that joins with the facts of its neighbours.
 
 use sapwood_btrfs_format::Key;
 
@@ -16,9 +16,9 @@ pub(super) struct Summary {
     pub(super) holes: bool,
     /// The hole reaches the left, or right, end.
     open: (bool, bool),
-    /// Hashes of directory entries minus those of names in inodes.
+    /// Hashes of directory entries minus hashes of names in inodes.
     pub(super) links: u128,
-    /// Hashes of file types in entries minus those of inodes, once per name.
+    /// Hashes of file types in entries minus hashes of inodes' types, once per name.
     pub(super) types: u128,
     /// Entries for subvolumes.
     pub(super) subvolumes: u64,

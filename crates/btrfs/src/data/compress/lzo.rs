@@ -5,9 +5,9 @@
 //! LZO1X stream that expands to one sector, the last one to less. A length never crosses a
 //! sector boundary of the frame: where fewer than four bytes are left, zeros fill the sector.
 //!
-//! Both coder and decoder are ours: the decoder must neither panic nor grow without bound on
-//! what an image says, and a sector needs only matches of up to 16 KiB distance. Instructions
-//! of a stream (`S` is how many literals follow the match, `H` the byte after the first):
+//! Coder and decoder are part of this crate: the decoder must neither panic nor grow without bound
+//! on hostile data, and a sector needs only matches of up to 16 KiB distance. Instructions of a
+//! stream (`S` is the number of literals after the match, `H` the byte after the first):
 //!
 //! | first byte | means |
 //! |---|---|
@@ -231,7 +231,7 @@ fn shrink(data: &[u8], out: &mut Vec<u8>, table: &mut [u16]) {
     out.extend_from_slice(&END);
 }
 
-/// The bytes of a long length: zeros for 255 each, then what is left (1 to 255).
+/// The bytes of a long length: zeros for 255 each, then the rest (1 to 255).
 fn put_long(out: &mut Vec<u8>, mut rest: usize) {
     while rest > 255 {
         out.push(0);

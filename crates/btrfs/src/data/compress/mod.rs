@@ -1,7 +1,7 @@
 //! Compression of file data: zlib, LZO and Zstandard, as btrfs stores them.
 //!
-//! Data is compressed in pieces of at most [`MAX_PIECE`] bytes, each of which becomes an extent
-//! (or an inline item) of its own. What does not shrink by at least a sector stays as it is.
+//! Data is compressed in pieces of at most [`MAX_PIECE`] bytes, each of which becomes an extent (or
+//! an inline item) of its own. Data that does not shrink by at least a sector stays uncompressed.
 
 mod lzo;
 
@@ -14,7 +14,7 @@ use crate::compression::Compression;
 /// Most bytes that one compressed extent expands to.
 pub(crate) const MAX_PIECE: usize = 128 * 1024;
 
-/// Why compressed data does not expand.
+/// Errors of compressed data.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum Broken {
     #[error("it ends too early")]
@@ -115,8 +115,8 @@ pub(crate) fn compress(
     }
 }
 
-/// Expands `data`, stored with `algorithm`, to exactly `len` bytes: what the stream has less
-/// reads as zeros, what it has more is an error or ignored. Memory is bounded by `len`.
+/// Expands `data`, stored with `algorithm`, to exactly `len` bytes: missing bytes read as zeros,
+/// surplus bytes are an error or ignored. Memory is bounded by `len`.
 ///
 /// # Errors
 /// The stream is damaged or the algorithm unknown.

@@ -1,4 +1,4 @@
-//! What the items of a file say of its content.
+//! The content of a file according to its items.
 
 use super::*;
 
@@ -53,7 +53,7 @@ fn small_files_stand_in_the_tree() {
     write(&engine, &file, 0, b"y");
     flush_complete(&engine, &file).unwrap();
     assert!(is_inline(&file));
-    // More behind it: it becomes a sector like any other.
+    // More after it: it becomes a sector like any other.
     write(&engine, &file, 100_000, b"z");
     flush_complete(&engine, &file).unwrap();
     assert!(!is_inline(&file));

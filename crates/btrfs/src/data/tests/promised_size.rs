@@ -1,4 +1,4 @@
-//! What a flush promised stays within the size on disk, whatever is written beside it.
+//! Data promised by a flush stays within the size on disk, despite concurrent writes.
 
 use sapwood_vfs::SyncKind;
 
@@ -7,7 +7,7 @@ use crate::data::flush::{Begun, settle_size};
 use crate::data::truncate;
 use crate::mount::{fsync, sync};
 
-/// Where the data lies that is promised.
+/// Offset of the promised data.
 const AT: u64 = 24_576;
 
 /// A device and a file with a sector of `b` at [`AT`] in memory, whose write the device holds.

@@ -13,7 +13,8 @@ use sapwood_base::RangeSet;
 use sapwood_testing::machine::{Need, left_out};
 use sapwood_testing::oracle::TempImage;
 
-/// Allocates blocks and data extents and frees some of them. Returns what it still has at the end.
+/// Allocates blocks and data extents and frees some of them. Returns the ones that remain at the
+/// end.
 fn take_and_give(engine: &Arc<Engine>, seed: u64) -> Vec<(u64, u64)> {
     let mut numbers = Numbers(seed);
     let space = &engine.space;
@@ -163,7 +164,7 @@ fn a_full_file_system_fails_at_the_reservation() {
             checked(&device, &format!("{args:?} full"));
             full = world.used();
             let info = engine.space.info_of(BlockGroupFlags::METADATA).clone();
-            // All that ordinary operations could still get is taken. Deletions still work.
+            // Everything that ordinary operations could get is taken. Deletions still work.
             let sums = info.sums();
             let rest = sums.total.saturating_sub(sums.taken() + sums.global);
             let rest = info.promise(rest);

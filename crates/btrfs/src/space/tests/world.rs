@@ -212,7 +212,7 @@ impl World {
         self.account(h, inode, -(SLOT as i64), 0);
     }
 
-    /// Compares the extent tree with what was done. Nothing may be pending.
+    /// Compares the extent tree with the operations. Nothing may be pending.
     pub(super) fn verify(&self) {
         let mut expected: BTreeMap<(u64, u64), BTreeMap<RefKey, u64>> = BTreeMap::new();
         for (&(inode, at), used) in &self.slots {

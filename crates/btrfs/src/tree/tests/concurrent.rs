@@ -47,7 +47,7 @@ fn worker(
     }
 }
 
-/// Walks the tree until told to stop: keys must ascend.
+/// Walks the tree until `stop`: keys must ascend.
 fn reader(env: &Arc<Env>, root: &Arc<Root>, stop: &AtomicBool) -> u64 {
     let mut walks = 0;
     while !stop.load(Ordering::Relaxed) {
@@ -174,7 +174,7 @@ fn exactly_one_of_many_threads_inserts_a_key() {
     assert_eq!(env.check(&[&root])[0].items, 3000);
 }
 
-/// Of the threads that leave the same shared blocks at once, exactly one must be the last.
+/// If threads leave the same shared blocks at once, exactly one must be the last.
 #[test]
 fn exactly_one_of_the_trees_that_leave_a_block_is_the_last() {
     for seed in 0..6 {

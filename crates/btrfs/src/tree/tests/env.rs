@@ -280,7 +280,7 @@ impl TreeWrite for TestHandle {
             let (refs, flags) = &space.refs[&bytenr];
             (refs.values().sum(), *flags)
         };
-        // Lets other threads change what was just looked up.
+        // Lets other threads change the found item.
         (0..20).for_each(|_| std::thread::yield_now());
         Ok((refs, flags))
     }

@@ -1,4 +1,4 @@
-//! What has to be on disk, or may not be written, before something else is.
+//! The order of writes: requests that must be on disk, or must not be written, before another.
 
 use sapwood_btrfs_format::BlockGroupFlags;
 use sapwood_testing::device::RecordedRequest;

@@ -1,4 +1,4 @@
-//! Random damage: the check finds what `e2fsck -fn` finds, and neither panics nor hangs.
+//! Random damage: the check finds the same as `e2fsck -fn`, and neither panics nor hangs.
 //!
 //! [`ALLOWED`] lists causes that only `e2fsck` reports.
 

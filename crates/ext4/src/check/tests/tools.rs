@@ -10,7 +10,7 @@ pub(super) use sapwood_testing::oracle::ext4::try_kernel_writes as with_kernel;
 
 use crate::check::{CheckError, CheckOptions, CheckReport, check};
 
-/// Checks what is on a device.
+/// Checks the image on a device.
 pub(super) fn report(device: &Arc<MemoryDevice>) -> Result<CheckReport, CheckError> {
     let device: Arc<dyn Device> = Arc::clone(device) as Arc<dyn Device>;
     check(&device, &CheckOptions::default(), &mut |_| {

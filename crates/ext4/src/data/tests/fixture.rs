@@ -61,7 +61,7 @@ impl MemoryImage {
         assert!(checked.status.success(), "e2fsck: {said}");
     }
 
-    /// What `debugfs` answers, of the image as it was checked last.
+    /// The output of `debugfs` for the image that was checked last.
     pub(super) fn debugfs(&self, request: &str) -> String {
         let path = self.path("checked");
         let answer = Command::new("debugfs")
@@ -89,7 +89,7 @@ pub(super) fn open(device: Arc<dyn Device>, options: &Options) -> Ext4 {
     Ext4::open(device, options.clone()).unwrap()
 }
 
-/// One of the [`FILES`].
+/// The file among the [`FILES`].
 pub(super) fn file(fs: &Ext4, name: &str) -> Arc<Inode> {
     let root = fs.engine.inodes.get(&fs.engine, 2).unwrap();
     let found = dir::find(&fs.engine, &root, name.as_bytes()).unwrap();

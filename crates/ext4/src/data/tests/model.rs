@@ -80,7 +80,7 @@ impl Run<'_> {
         model.resize(size as usize, 0);
     }
 
-    /// Does what block maps cannot do only where there are extents.
+    /// Uses modes that block maps lack only where there are extents.
     fn fallocate(&self, which: usize, offset: u64, len: u64, mode: AllocMode) -> bool {
         let inode = &self.files[which].0;
         let _io = inode.io.write();
@@ -258,7 +258,7 @@ fn run(arguments: &[&str], tree: bool, options: &Options, seeds: u64) {
         for _ in 0..300 {
             run.step();
         }
-        // All that is free now was free at first, or is in a file.
+        // All free blocks were free at first, or are in a file.
         for which in 0..run.files.len() {
             run.truncate(which, 0);
         }

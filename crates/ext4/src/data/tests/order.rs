@@ -1,5 +1,4 @@
-//! What may be on the device before what, and which thread waits for which. Requests are held at a
-//! gate.
+//! The order of writes to the device, and the waits of threads. Requests are held at a gate.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -124,7 +123,7 @@ fn an_allocation_writes_back_all_that_the_size_waits_for() {
     let found = content(&fs, &file(&fs, "a"));
     let wanted = [vec![7; 20000], vec![0; 20000], vec![8; 100]].concat();
     assert!(found == wanted, "a size of {}", found.len());
-    // Blocks for what is on disk already write nothing back.
+    // Allocating for data on disk writes nothing back.
     let inode = file(&fs, "a");
     write(&fs, &inode, 0, &[9; 8192]).unwrap();
     write(&fs, &inode, 50000, &[9; 100]).unwrap();
@@ -324,7 +323,7 @@ fn only_a_big_writeback_has_the_device_begin_at_once() {
         let inode = file(&fs, "a");
         write(&fs, &inode, 0, &vec![1; len]).unwrap();
         data::flush(&fs.engine, &inode).unwrap();
-        // Its threads may say it after the I/O is complete.
+        // Its threads may report it after the I/O is complete.
         fs.engine.writeback.stop();
         device.counts().behind_bytes
     };

@@ -1,4 +1,4 @@
-//! What stands in the inode: short files and links, and how they become blocks.
+//! Data in the inode: short files and links, and their conversion to blocks.
 
 use std::sync::Arc;
 

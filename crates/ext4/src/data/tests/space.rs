@@ -35,14 +35,14 @@ fn a_full_file_system_refuses_at_the_write() {
         assert!(written < 16 << 20);
     }
     assert!(written > 8 << 20);
-    // What it has may still be overwritten, and what was taken arrives.
+    // Its blocks may still be overwritten, and taken data arrives.
     write(&fs, &inode, 10, b"over").unwrap();
     data::flush(&fs.engine, &inode).unwrap();
     let found = content(&fs, &inode);
     assert_eq!(found[..10], piece[..10]);
     assert_eq!(found[14..100], piece[14..100]);
     assert_eq!(fs.engine.space.promised(), 0);
-    // What is freed can be used again.
+    // Freed blocks can be used again.
     {
         let _io = inode.io.write();
         data::truncate(&fs.engine, &inode, 0).unwrap();
@@ -103,7 +103,7 @@ fn blocks_behind_the_end_stay_until_a_truncation() {
     data::fallocate(&fs.engine, &inode, 0, 81_920, mode).unwrap();
     assert_eq!(inode.size(), 5000);
     assert_eq!(fs.engine.groups.free_blocks(), free - 18);
-    // A hole made behind the end leaves them.
+    // A hole made after the end leaves them.
     data::fallocate(&fs.engine, &inode, 40_960, 40_960, AllocMode::PunchHole).unwrap();
     assert_eq!(fs.engine.groups.free_blocks(), free - 18);
     drop(io);
@@ -161,7 +161,7 @@ fn files_end_where_the_format_does() {
     }
 }
 
-/// What `statfs` calls available can be allocated, metadata and promises included.
+/// Blocks that `statfs` calls available can be allocated, metadata and promises included.
 #[test]
 fn what_is_available_can_be_allocated() {
     for (block, reserved, size) in [

@@ -12,7 +12,7 @@ use super::fixture::{FILES, MemoryImage, content, file, open, write};
 use crate::mount::sync::fsync;
 use crate::{Ext4, Options, data};
 
-/// Writes, cuts and syncs a file for a while; returns what is in it then.
+/// Writes, truncates and syncs a file for a while. Returns its content.
 fn work(fs: &Ext4, name: &str, seed: u64) -> Vec<u8> {
     let mut rng = Rng::with_seed(seed);
     let mut model: Vec<u8> = Vec::new();

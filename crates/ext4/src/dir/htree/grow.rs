@@ -49,7 +49,7 @@ fn split(
     Ok(Halves { low, high, split })
 }
 
-/// Writes what was put together on the side.
+/// Writes a block that was built in memory.
 fn write(h: &Handle, buffer: &Arc<Buffer>, content: &[u8]) -> Result<()> {
     h.modify(buffer)?.copy_from_slice(content);
     Ok(())
@@ -58,7 +58,7 @@ fn write(h: &Handle, buffer: &Arc<Buffer>, content: &[u8]) -> Result<()> {
 /// Puts a name into a leaf that has no room as it is.
 ///
 /// # Errors
-/// As [`insert`](super::insert).
+/// `NoSpace` if the index is full, before the first change; damage; errors of the journal.
 pub(super) fn split_and_insert(
     dir: &mut Dir<'_>,
     h: &Handle,
@@ -104,7 +104,7 @@ fn tidy(dir: &Dir<'_>, leaf: &Buffer, entry: &NewEntry<'_>) -> Result<Option<Vec
     Ok(put.map(|_| tidied))
 }
 
-/// Puts an entry behind the one at which a frame stands.
+/// Puts an entry after the one at which a frame stands.
 fn link(dir: &Dir<'_>, h: &Handle, frame: &Frame, hash: u32, logical: u32) -> Result<()> {
     let index = frame.index + 1;
     dir.change(h, &frame.buffer, |format, content| {
@@ -170,7 +170,7 @@ fn add_level(dir: &mut Dir<'_>, h: &Handle, path: &mut Path) -> Result<()> {
     Ok(())
 }
 
-/// Splits the full node at `depth` of a path, whose parent has room, and lets the path go on
+/// Splits the full node at `depth` of a path, whose parent has room, and lets the path continue
 /// through the half that it came through.
 fn split_node(dir: &mut Dir<'_>, h: &Handle, path: &mut Path, depth: usize) -> Result<()> {
     let no_root = || dir.bad("its index has no root");
@@ -218,7 +218,7 @@ impl Path {
     }
 }
 
-/// What putting a name into the index takes.
+/// The needs of adding a name to the index.
 ///
 /// # Errors
 /// `NoSpace` if all nodes are full and there may be no further level; damage, the device.

@@ -3,19 +3,18 @@
 //! # How it works
 //! The root is the directory's first block; it or nodes below it lead from a hash to the leaf with
 //! the names of that hash. A leaf is a block of names in no order. A look-up goes down once, and on
-//! to the next leaf only if that one says it continues the hash ([`path`]). Names are removed from
-//! their leaf; leaves and nodes are never merged.
+//! to the next leaf only if that one continues the hash ([`path`]). Names are removed from their
+//! leaf; leaves and nodes are never merged.
 //!
-//! A leaf without room is tidied up if that gives room enough, else split at the middle of its
-//! hashes. Its node gets an entry more; a node that is full is split before, and if all are full up
-//! to the root, the index gets a level more, as many as the format allows. Blocks are put together
-//! on the side and written to their buffers at the end, so that damage found on the way leaves
-//! nothing half done ([`grow`]). Blocks are allocated before they are written; what was reserved
-//! for the operation covers them.
+//! A leaf without room is compacted if that gives enough room, else split at the middle of its
+//! hashes. Its node gets one more entry; a full node is split before, and if all are full up to the
+//! root, the index gets one more level, up to the limit of the format. Blocks are built in memory
+//! and written to their buffers at the end, so that damage found on the way leaves no half change
+//! ([`grow`]). Blocks are allocated before they are written, out of the operation's reservation.
 //!
-//! What an image says is judged when a block comes in, and again where blocks meet: a node's hashes
-//! lie within its parent's range, a name's hash within its leaf's, nothing has more leaves than the
-//! directory has blocks. So no way goes round in circles.
+//! Contents are validated when a block is read, and again where blocks meet: a node's hashes lie
+//! within its parent's range, a name's hash within its leaf's, and a node has at most as many
+//! leaves as the directory has blocks. So no path is a cycle.
 
 mod grow;
 mod path;
@@ -121,7 +120,7 @@ pub(super) fn shape(dir: &Dir<'_>) -> Result<(u32, bool)> {
     Ok((info.indirect_levels.into(), full))
 }
 
-/// Where `..` leads.
+/// Target of `..`.
 ///
 /// # Errors
 /// The root is damaged, the device.

@@ -8,11 +8,11 @@ use sapwood_jbd2::Buffer;
 use super::super::shape::Dir;
 use crate::Result;
 
-/// A node on the way, and the entry by which the way goes on.
+/// A node on the way, and the entry by which the way continues.
 pub(super) struct Frame {
     pub(super) buffer: Arc<Buffer>,
     pub(super) index: usize,
-    /// Hash of the entry behind that one, if the node has one.
+    /// Hash of the entry after that one, if the node has one.
     next: Option<u32>,
 }
 
@@ -28,7 +28,7 @@ pub(in super::super) struct Path {
     passed: u32,
 }
 
-/// The hash that an index says it has.
+/// The hash function that an index names.
 ///
 /// # Errors
 /// It is not known.
@@ -51,7 +51,7 @@ fn usable(dir: &Dir<'_>, version: HashVersion) -> Option<DirHasher> {
     (!keyed).then(|| DirHasher::new(version, dir.store.geometry.hash_seed()))
 }
 
-/// Hash of a name; in a casefolded directory, of what all equal names fold to.
+/// Hash of a name; in a casefolded directory, of its folded form.
 pub(in super::super) fn hash(dir: &Dir<'_>, hasher: &DirHasher, name: &[u8]) -> Result<NameHash> {
     let folds = dir.flags.contains(InodeFlags::CASEFOLD);
     let folded = folds.then(|| casefold(name)).flatten();
@@ -68,7 +68,7 @@ pub(in super::super) fn default_hasher(dir: &Dir<'_>) -> Option<DirHasher> {
     usable(dir, version.unwrap_or(HashVersion::HalfMd4))
 }
 
-/// The root, judged, and the hash of names, if they can be hashed.
+/// The validated root, and the hash of names, if they can be hashed.
 ///
 /// # Errors
 /// It is damaged, the device.
@@ -137,7 +137,8 @@ impl Path {
         Ok(())
     }
 
-    /// The hashes of a node must lie within what its parent says: so no way leads to a node twice.
+    /// The hashes of a node must lie within its range in the parent, so no two paths lead to a
+    /// node.
     fn judge_range(&self, dir: &Dir<'_>, node: &Buffer) -> Result<()> {
         let content = node.read();
         let entries = entries(dir, node, &content)?;

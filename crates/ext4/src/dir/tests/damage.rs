@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// Where the directory's blocks are on the device, the first one first.
+/// Places of the directory's blocks on the device, the first one first.
 fn places(bed: &Bed) -> Vec<u64> {
     (0..bed.blocks())
         .map(|logical| {
@@ -84,7 +84,7 @@ fn tour(fs: &Ext4, dir: &Inode, names: &[Vec<u8>]) -> (Result<usize>, usize) {
     (listed.map(|()| count), refused)
 }
 
-/// What a listing says to a change of the directory's bytes.
+/// The result of a listing after a change of the directory's bytes.
 fn verdict(broken: &Broken, changes: &[(usize, usize, &[u8])]) -> String {
     let device = broken.with(changes);
     let fs = open(&device, options());
@@ -117,7 +117,7 @@ fn damage_of_an_index_is_told_by_block() {
     expect(&[(0, 32, &[9, 0])], "limit");
     expect(&[(first, 10, &[0, 0])], "0 entries");
     expect(&[(first, 10, &[255, 255])], "entries of");
-    // The root below itself; a leaf behind the end; one node in two places.
+    // The root below itself; a leaf after the end; one node in two places.
     expect(&[(0, 36, &[0, 0, 0, 0])], "block 0 of");
     expect(&[(first, 12, &[255, 255, 255, 0])], "of");
     let node = (second as u32).to_le_bytes();

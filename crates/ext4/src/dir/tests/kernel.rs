@@ -29,7 +29,7 @@ fn read_all(fs: &Ext4, dir: Ino) -> BTreeSet<Vec<u8>> {
     seen
 }
 
-/// What the kernel made is read, changed by us, and read by the kernel.
+/// Sapwood reads and changes the kernel's directory, and the kernel reads the result.
 fn to_and_fro(args: &str, count: usize) {
     let all = names(count);
     let device = oracles::kernel_writes(&image(64 * MIB, args), |at_root| {

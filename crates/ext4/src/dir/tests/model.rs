@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// A listing by pages, and what must come of it whatever is changed between the pages.
+/// A listing by pages, and its required result for any changes between the pages.
 struct Listing {
     from: u64,
     /// Names that were there when it began, and were all the while.
@@ -44,7 +44,7 @@ impl Listing {
     }
 }
 
-/// How names come and go.
+/// The changes of names.
 struct Play {
     steps: usize,
     most: usize,
@@ -121,7 +121,7 @@ fn run(bed: &Bed, play: &Play) -> BTreeMap<Vec<u8>, usize> {
     names
 }
 
-/// Plays on a new file system, and again on what it is after it was closed.
+/// Plays on a new file system, and again on the same one after it was closed.
 fn plays(what: &str, args: &str, size: u64, play: &Play) -> Form {
     let bed = Bed::new(size, args);
     let names = run(&bed, play);

@@ -36,7 +36,7 @@ pub(super) fn push(list: &mut Vec<Extent>, extent: Extent) {
     }
 }
 
-/// Part of an extent: its blocks in `from..to`, of which it must have some.
+/// Part of an extent: its blocks in `from..to`, which must not be empty.
 pub(super) fn part(extent: &Extent, from: u64, to: u64) -> Option<Extent> {
     let begin = from.max(u64::from(extent.logical));
     let len = to
@@ -148,8 +148,8 @@ impl<S: Changes> Tree<'_, S> {
 }
 
 impl<S: Changes> Tree<'_, S> {
-    /// Gives all blocks of `range` that are mapped the one state. Returns what is left of the range
-    /// when the handle has no credits for more; the first extent always is done. See
+    /// Gives all mapped blocks of `range` the one state. Returns the rest of the range when the
+    /// handle has no credits for more; the first extent is always done. See
     /// [`convert`](crate::map::convert).
     pub(crate) fn convert(&mut self, range: Range<u64>, written: bool) -> Result<Range<u64>> {
         let end = range.end;

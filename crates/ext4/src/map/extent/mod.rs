@@ -1,12 +1,12 @@
 //! Extent trees.
 //!
 //! # How it works
-//! A tree is changed in one way only: some entries side by side in one leaf are [replaced](splice)
-//! by others. Inserting, converting and removing compute what the leaf shall hold and leave it to
-//! that step to split nodes, to add a level, to keep the keys of the parents equal to the first
-//! entry below them, and to drop what becomes empty. Each of those steps is a whole tree with the
-//! same content again, so a block that cannot be allocated in the middle
-//! (`no_room_leaves_the_tree_as_it_was`) or a damaged node stops a change without harm.
+//! A tree is changed in one way only: some neighbouring entries of one leaf are [replaced](splice)
+//! by others. Inserting, converting and removing compute the new contents of the leaf. The
+//! replacement then splits nodes, adds a level, keeps the keys of the parents equal to the first
+//! entry below them, and drops empty nodes. Each of those steps leaves a whole tree with the same
+//! content, so a block that cannot be allocated in the middle (`no_room_leaves_the_tree_as_it_was`)
+//! or a damaged node stops a change without harm.
 //!
 //! Shifting moves the entries of whole leaves, from the side to which they move, so that ranges
 //! never cross meanwhile.
@@ -85,8 +85,8 @@ pub(crate) fn empty_root() -> Root {
     root
 }
 
-/// Where a new block at `logical` had best be: as far from its neighbour in the file as on the
-/// device. `None` in an empty tree.
+/// Best place of a new block at `logical`: as far from its neighbour in the file as on the device.
+/// `None` in an empty tree.
 pub(crate) fn goal<S: Blocks>(store: &S, root: &Root, logical: u32) -> Result<Option<u64>> {
     let path = descend(store, root, logical)?;
     let near = path
@@ -107,9 +107,8 @@ pub(crate) fn goal<S: Blocks>(store: &S, root: &Root, logical: u32) -> Result<Op
     Ok(Some(goal))
 }
 
-/// Credits that one replacement in a leaf needs at most, on a way of so many nodes: each of them
-/// and a new one beside it, and the bitmap and the descriptor that the new one comes from; and a
-/// new level.
+/// Most credits of one replacement in a leaf, on a path of this many nodes: each of them and a new
+/// neighbour, the bitmap and the descriptor of each new node; and a new level.
 pub(crate) fn replace_credits(nodes: u32) -> u32 {
     nodes.saturating_mul(4).saturating_add(3)
 }

@@ -1,13 +1,12 @@
-//! The way from an inode's root to a leaf, judged at each step.
+//! The path from an inode's root to a leaf, validated at each step.
 //!
 //! # How it works
-//! A node is judged as a whole, its checksum too, when it is loaded. What that cannot tell is
-//! whether it belongs *here*: a broken image may name one block from two places, even from below
-//! itself. So each step checks again what depends on the way that was come: the depth is one less
-//! than the parent's, which bounds every way by the depth of the root, and the first and last entry
-//! lie in the range that the parent gives to the node (`a_block_below_itself_ends_in_an_error`,
-//! `a_node_outside_its_range_is_refused`). The entries between them are in order since the node was
-//! judged.
+//! A node is validated as a whole, with its checksum, when it is loaded. That does not prove that
+//! it belongs *here*: a broken image may name one block from two places, even from below itself. So
+//! each step also checks the node against the path: the depth is one less than the parent's, which
+//! bounds every path by the depth of the root, and the first and last entry lie in the node's range
+//! in the parent (`a_block_below_itself_ends_in_an_error`, `a_node_outside_its_range_is_refused`).
+//! The validator checked the order of the entries between them.
 
 use sapwood_ext4_format::{
     EXTENT_ROOT_SIZE, Extent, ExtentBounds, ExtentError, ExtentNode, extent_block_verify,
@@ -25,10 +24,10 @@ pub(crate) type Root = [u8; EXTENT_ROOT_SIZE];
 pub(super) struct Level<N> {
     /// The node; `None` for the root.
     pub(super) node: Option<N>,
-    /// What its entries must conform to.
+    /// Bounds for its entries.
     pub(super) bounds: ExtentBounds,
     /// In an inner node the entry that was followed. In a leaf the last one that begins at or
-    /// before what was looked for.
+    /// before the wanted block.
     pub(super) at: Option<usize>,
     /// Entries in use.
     pub(super) len: usize,
@@ -39,7 +38,7 @@ pub(super) struct Level<N> {
 /// From the root to a leaf.
 #[derive(Debug, Clone)]
 pub(super) struct Path<N> {
-    /// All but the leaf, the root first.
+    /// All nodes except the leaf, the root first.
     pub(super) above: Vec<Level<N>>,
     /// The leaf.
     pub(super) leaf: Level<N>,
@@ -85,7 +84,7 @@ impl<N> Level<N> {
     }
 }
 
-/// What is wrong with a node as a whole, its checksum included.
+/// The defect of a node as a whole, including its checksum.
 fn judge<S: Blocks>(store: &S, bytes: &[u8], bounds: &ExtentBounds) -> Result<(), String> {
     let node = ExtentNode::parse(bytes, bounds).map_err(|err| err.to_string())?;
     let sealed = store
@@ -112,7 +111,7 @@ fn names_no_system<S: Blocks>(store: &S, node: &ExtentNode<'_>) -> Result<(), St
     })
 }
 
-/// Whether a node that was judged good belongs at this place.
+/// Whether a validated node belongs at this place.
 fn belongs(node: &ExtentNode<'_>, bounds: &ExtentBounds) -> Result<(), ExtentError> {
     let (found, expected) = (node.depth(), bounds.depth.unwrap_or(0));
     if found != expected {
@@ -187,7 +186,7 @@ fn step<N>(
     let mut at = view.search(logical);
     let mut child = None;
     if !view.is_leaf() {
-        // What lies before all entries belongs to the first child.
+        // Blocks before all entries belong to the first child.
         let follow = at.unwrap_or(0);
         at = Some(follow);
         child = view
@@ -208,7 +207,7 @@ fn step<N>(
 /// Leaves that one lookup reads at most to make its run longer.
 const LEAVES: usize = 64;
 
-/// What `extent` says of block `logical` in it.
+/// The mapping of block `logical` in `extent`.
 fn mapped(extent: &Extent, logical: u64) -> Mapped {
     let physical = extent.physical + logical.saturating_sub(u64::from(extent.logical));
     if extent.unwritten {
@@ -237,7 +236,7 @@ pub(crate) fn lookup<S: Blocks>(store: &S, root: &Root, logical: u64, max: u64) 
     Ok(growing.done())
 }
 
-/// Lets the run grow through a leaf, from entry `first` on. True if it may go on behind the leaf.
+/// Lets the run grow through a leaf, from entry `first` on. True if it may continue after the leaf.
 fn scan(node: &ExtentNode<'_>, first: usize, limit: u64, growing: &mut Growing) -> bool {
     for extent in (first..node.len()).map_while(|index| node.extent(index)) {
         let begin = u64::from(extent.logical);

@@ -1,13 +1,13 @@
 //! Taking blocks out of a tree and freeing them.
 //!
 //! # How it works
-//! From the end of the range backwards, leaf by leaf: the entries that go, or the parts of them,
-//! are taken out of the leaf in one replacement, then their blocks are freed. As many at once as
-//! the handle has credits for, as each extent may be in another group and so cost a bitmap; at
-//! least the blocks at the end of the last extent that are in one group; what could not be done is
-//! returned. A tree that is truncated thus is whole after each handle, and a power cut between two
-//! of them leaves an inode that is longer than its content or, for an orphan, one whose removal
-//! goes on.
+//! From the end of the range backwards, leaf by leaf: one replacement takes entries, or parts of
+//! them, out of the leaf, then their blocks are freed. One step takes as many extents as the handle
+//! has credits for, because each extent may be in another group and so cost a bitmap; at least the
+//! blocks at the end of the last extent in one group. The rest of the range is returned. A tree
+//! that is truncated in this way is whole after each handle. A power cut between two of them leaves
+//! an inode that is longer than its content or, for an orphan, an unfinished removal that continues
+//! later.
 
 use std::ops::Range;
 
@@ -18,20 +18,20 @@ use super::{Path, Tree};
 use crate::Result;
 use crate::map::nodes::Changes;
 
-/// What one step did.
+/// The result of one step.
 enum Step {
-    /// Everything from this block of the file on is gone.
+    /// Every block of the file from here on was removed.
     Down(u64),
     /// The handle has no credits for anything.
     Stopped,
 }
 
-/// How a step removes.
+/// The kind of removal in a step.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Mode {
     /// At least the end of one extent, so that every handle gets on.
     First,
-    /// As far as the credits go.
+    /// Until the credits are used up.
     Next,
     /// Without freeing the blocks, and whatever the credits: they were enough for putting the
     /// blocks in.

@@ -1,10 +1,10 @@
 //! Moving a part of a file within it: collapsing and inserting ranges.
 //!
 //! # How it works
-//! `range` names the extents that are still to be moved, by where they begin. To the left they are
-//! moved from the first leaf on, to the right from the last one backwards, so that each leaf moves
-//! into room that is already free and all keys stay in order. After each leaf the tree is whole,
-//! and what is left of the range is known: a handle without credits for one more returns it
+//! `range` names the extents that are still to be moved, by their first blocks. To the left they
+//! are moved from the first leaf on, to the right from the last one backwards, so that each leaf
+//! moves into room that is already free and all keys stay in order. After each leaf the tree is
+//! whole, and the rest of the range is known: a handle without credits for one more returns it
 //! (`a_shift_goes_on_with_the_next_handle`).
 
 use std::ops::Range;
@@ -19,8 +19,8 @@ use crate::map::nodes::Changes;
 use crate::map::nodes::{BLOCKS_MAX, too_large};
 
 impl<S: Changes> Tree<'_, S> {
-    /// Moves the extents in `range` by `by` blocks to the front, over a hole. Returns what is left
-    /// of the range.
+    /// Moves the extents in `range` by `by` blocks to the front, over a hole. Returns the rest of
+    /// the range.
     pub(crate) fn shift_left(&mut self, range: Range<u64>, by: u64) -> Result<Range<u64>> {
         let end = range.end.min(1 << 32);
         let (mut at, mut first) = (range.start, true);
@@ -57,7 +57,7 @@ impl<S: Changes> Tree<'_, S> {
     }
 
     /// Moves the extents in `range` by `by` blocks to the back, splitting one that reaches across
-    /// the begin of the range. Returns what is left of the range.
+    /// the start of the range. Returns the rest of the range.
     pub(crate) fn shift_right(&mut self, range: Range<u64>, by: u64) -> Result<Range<u64>> {
         let (start, mut end) = (range.start, range.end.min(1 << 32));
         self.split_at(start)?;
@@ -70,7 +70,7 @@ impl<S: Changes> Tree<'_, S> {
             let from = u64::from(path.leaf.bounds.first);
             let Some(at) = path.leaf.at else {
                 // Nothing of this leaf is in the range; only the first of all leaves may begin
-                // behind it.
+                // after it.
                 end = if from < end { from.max(start) } else { start };
                 continue;
             };
@@ -97,7 +97,7 @@ impl<S: Changes> Tree<'_, S> {
         Ok(start..start)
     }
 
-    /// First entry of the leaf that begins at or behind `at`; no extent may reach across it.
+    /// First entry of the leaf that begins at or after `at`; no extent may reach across it.
     fn border(&self, path: &Path<S::Node>, at: u64) -> Result<usize> {
         let extents = path.leaf.extents(self.store, self.root)?;
         let index = extents.partition_point(|extent| u64::from(extent.logical) < at);

@@ -1,4 +1,4 @@
-//! Replacing entries of a leaf, and what follows from it for the nodes above.
+//! Replacing entries of a leaf, and the resulting changes of the nodes above.
 //!
 //! # How it works
 //! - There is room in the leaf: its entries are replaced. If the first one changed, the key in the
@@ -28,7 +28,7 @@ const SPLITS_MAX: usize = 2 * (EXTENT_MAX_DEPTH as usize + 2);
 /// on a side.
 const ROOM_MIN: usize = 8;
 
-/// Entries of a node, of which kind they are.
+/// Entries of a leaf or of an inner node.
 enum Entries {
     Leaf(Vec<Extent>),
     Inner(Vec<ExtentIndex>),
@@ -204,7 +204,7 @@ impl<S: Changes> Tree<'_, S> {
         })
     }
 
-    /// Moves the entries of `level` from `middle` on to a new node behind it.
+    /// Moves the entries of `level` from `middle` on to a new node after it.
     fn split(
         &mut self,
         parent: &Level<S::Node>,
@@ -230,7 +230,7 @@ impl<S: Changes> Tree<'_, S> {
         self.edit(level, |node| node.remove(middle, level.len - middle))
     }
 
-    /// Where a first node below the root had best be: close to the content.
+    /// Best place of a first node below the root: close to the content.
     fn node_goal(&self, path: &Path<S::Node>) -> Result<u64> {
         if let Some(node) = &path.leaf.node {
             return Ok(self.store.place(node));
@@ -271,7 +271,7 @@ impl<S: Changes> Tree<'_, S> {
         Ok(place)
     }
 
-    /// Takes levels out that hold nothing but one node whose entries the root has room for.
+    /// Removes levels with only one node whose entries fit into the root.
     pub(super) fn shrink(&mut self) -> Result<()> {
         for _ in 0..EXTENT_MAX_DEPTH {
             let path = self.descend(0)?;
@@ -304,7 +304,7 @@ impl<S: Changes> Tree<'_, S> {
     }
 }
 
-/// Where to split a node of `len` entries so that `from..to` stay together.
+/// Split point of a node of `len` entries that keeps `from..to` together.
 fn split_point(len: usize, from: usize, to: usize, last: bool) -> usize {
     let middle = if last && to >= len {
         len.saturating_sub(1)

@@ -1,4 +1,4 @@
-//! Where a block of a file is.
+//! Looks up blocks of a file.
 
 use sapwood_ext4_format::{INDIRECT_DIRECT, IndirectGeometry, IndirectPath};
 use zerocopy::little_endian::U32;
@@ -12,7 +12,7 @@ use crate::map::run::{Growing, Mapped, Run};
 /// Places of pointers that one lookup looks at most to make its run longer.
 const PLACES: usize = 64;
 
-/// Where the way to a block ends.
+/// End of the path to a block.
 struct Found<N> {
     place: PointerPlace<N>,
     index: u32,
@@ -75,8 +75,8 @@ pub(crate) fn lookup<S: Blocks>(store: &S, root: &Root, logical: u64, max: u64) 
     Ok(growing.done())
 }
 
-/// How far the block of `path` lies behind the first one that the pointer with `missing` levels
-/// below it stands for.
+/// Distance of the block of `path` from the first block of the pointer with `missing` levels below
+/// it.
 fn offset_below(geometry: &IndirectGeometry, path: &IndirectPath, missing: u8) -> u64 {
     let offsets = path.offsets();
     let below = offsets.len().saturating_sub(usize::from(missing));
@@ -88,7 +88,7 @@ fn offset_below(geometry: &IndirectGeometry, path: &IndirectPath, missing: u8) -
         })
 }
 
-/// Lets the run grow through the pointers of one place. True if it may go on behind them.
+/// Lets the run grow through the pointers of one place. True if it may continue after them.
 fn scan(all: &[U32], first: usize, last: usize, growing: &mut Growing) -> bool {
     let here = all.iter().take(last).skip(first);
     for pointer in here {
@@ -103,8 +103,8 @@ fn scan(all: &[U32], first: usize, last: usize, growing: &mut Growing) -> bool {
     true
 }
 
-/// Where a new block at `logical` had best be: behind the block before it, else near the pointer to
-/// it. `None` if nothing is near.
+/// Best place of a new block at `logical`: after the block before it, else near the pointer to it.
+/// `None` if there is no neighbour.
 pub(crate) fn goal<S: Blocks>(store: &S, root: &Root, logical: u32) -> Result<Option<u64>> {
     let geometry = IndirectGeometry::new(store.world().block_size);
     let Some(path) = geometry.path(logical) else {

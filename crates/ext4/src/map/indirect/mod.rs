@@ -4,9 +4,9 @@
 //! # How it works
 //! The inode has 12 pointers to blocks of content, then one each to a tree of one, two and three
 //! levels of blocks of pointers. A pointer of 0 is a hole, at any level. There are no unwritten
-//! blocks, and nothing that says how often a block of pointers is named: a broken image may name
-//! one from many places, or from itself. The depth of each tree is fixed, so every way through it
-//! ends (`a_pointer_block_that_names_itself_is_bounded`); freeing a block twice is an error of the
+//! blocks, and no count of references to a block of pointers: a broken image may name one from many
+//! places, or from itself. The depth of each tree is fixed, so every path through it ends
+//! (`a_pointer_block_that_names_itself_is_bounded`); freeing a block twice is an error of the
 //! bitmap, and a lookup reads a bounded number of blocks to make its run longer.
 //!
 //! A block of pointers without a pointer is freed with the last one
@@ -30,7 +30,7 @@ use super::extent::Root;
 use super::nodes::{Blocks, Changes, NodeKind, World};
 use crate::Result;
 
-/// Where pointers are.
+/// Place of pointers.
 #[derive(Debug, Clone)]
 enum PointerPlace<N> {
     /// In the inode.
@@ -53,7 +53,7 @@ pub(crate) fn blocks_max(block_size: u32) -> u64 {
         .min(super::nodes::BLOCKS_MAX)
 }
 
-/// What is wrong with pointers.
+/// The defect of pointers.
 fn judge<S: Blocks>(store: &S, bytes: &[u8]) -> Result<(), String> {
     let World {
         first_block,
@@ -68,13 +68,13 @@ fn judge<S: Blocks>(store: &S, bytes: &[u8]) -> Result<(), String> {
     })
 }
 
-/// A block of pointers, judged.
+/// A validated block of pointers.
 fn pointer_block<S: Blocks>(store: &S, block: u64) -> Result<S::Node> {
     store.node(block, NodeKind::Pointers, &|bytes| judge(store, bytes))
 }
 
-/// Looks at all pointers of a place. Those of the inode are judged each time, as nothing notes that
-/// they were.
+/// Looks at all pointers of a place. The inode's pointers are validated each time, because no flag
+/// records it.
 fn pointers<S: Blocks, R>(
     store: &S,
     root: &Root,

@@ -15,16 +15,16 @@ use crate::map::nodes::Changes;
 /// become empty.
 pub(crate) const WAY_CREDITS: u32 = 9;
 
-/// A removal under way.
+/// A removal in progress.
 struct Removal {
     start: u64,
-    /// Everything from here to the end of what was asked for is gone.
+    /// Every block from here to the end of the range is removed.
     end: u64,
     /// Something was done, so it may stop.
     may_stop: bool,
 }
 
-/// Blocks side by side, of which the first in the file is at `slot`.
+/// Contiguous blocks; the first in the file is at `slot`.
 struct Going {
     physical: u64,
     len: u64,
@@ -110,8 +110,8 @@ impl<S: Changes> Pointers<'_, S> {
         Ok(true)
     }
 
-    /// Removes the blocks that `count` pointers name, of which the first is for block `base` of the
-    /// file. False: stopped.
+    /// Removes the blocks that `count` pointers name; the first is block `base` of the file. False:
+    /// stopped.
     fn clear(
         &mut self,
         place: &PointerPlace<S::Node>,

@@ -17,7 +17,7 @@ use crate::map::{Mapped, Run};
 struct File {
     store: Memory,
     root: [u8; 60],
-    /// Which block each block of the file is.
+    /// The block for each block of the file.
     model: BTreeMap<u64, u64>,
 }
 
@@ -84,8 +84,8 @@ impl File {
         self.model.retain(|at, _| !range.contains(at));
     }
 
-    /// What the map says of every block that may be in it is what the model says, and no block of
-    /// pointers is lost or useless.
+    /// The map agrees with the model for every possible block, and no block of pointers is lost or
+    /// useless.
     fn check(&self) {
         let (mut at, max) = (0, self.max());
         let mut seen = BTreeMap::new();

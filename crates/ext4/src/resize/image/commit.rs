@@ -3,8 +3,8 @@
 //! With a journal, [`Image::commit`] makes all of it one transaction of the journal, and then
 //! writes the blocks home. A power cut leaves all of it or nothing. Without a journal, blocks are
 //! first marked as used, then new blocks are written, then the inodes change, then blocks become
-//! free, and the superblock is last; in between it says that the file system is not clean. A power
-//! cut then leaves blocks that are marked as used and are not, which `e2fsck` corrects.
+//! free, and the superblock is last; in between the file system is marked unclean. A power cut then
+//! leaves unused blocks that are marked as used, which `e2fsck` corrects.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -17,8 +17,8 @@ use super::Image;
 use crate::resize::{ResizeError, Result};
 
 impl Image {
-    /// Writes everything that changed, as the module says. `last`: a block that is written home
-    /// after all others, and whose new content makes another journal count.
+    /// Writes all changes in the order of the module. `last`: a block that is written home after
+    /// all others, and whose new content makes another journal count.
     ///
     /// # Errors
     /// The device; [`ResizeError::Journal`] if the journal is too small.
@@ -33,7 +33,7 @@ impl Image {
         self.sb.free_inodes_count = u32::try_from(inodes).unwrap_or(u32::MAX).into();
         self.sb.set_checksum();
         let mut changed = std::mem::take(&mut self.changed);
-        // What is past the end of the file system on the device is no part of it yet.
+        // Blocks past the end of the file system on the device are no part of it yet.
         for (block, bytes) in changed.split_off(&self.stored_blocks) {
             self.device
                 .write_at(block << self.geometry.block_bits(), &bytes)?;
@@ -151,7 +151,7 @@ impl Image {
         self.write_super(&self.sb)
     }
 
-    /// Clears the bits of what becomes free.
+    /// Clears the bits of blocks that become free.
     fn apply_freed(&mut self) -> Result<Vec<(u64, u64)>> {
         let freed = std::mem::take(&mut self.freed);
         for (start, len) in &freed {

@@ -47,8 +47,8 @@ impl Image {
         Ok(self.geometry.inode_in_table(table, index))
     }
 
-    /// The inodes in use of a group that are side by side in its table, in pieces of at most
-    /// [`TABLE_PIECE`] slots: what one request reads.
+    /// The inodes in use of a group that are contiguous in its table, in pieces of at most
+    /// [`TABLE_PIECE`] slots, one request each.
     ///
     /// # Errors
     /// The device; the bitmap is wrong.
@@ -138,8 +138,8 @@ impl Image {
         Ok(None)
     }
 
-    /// Counts an inode at the end of those that were ever used. What its block of the table held
-    /// before means nothing.
+    /// Counts an inode at the end of the used part. The old contents of its table block have no
+    /// meaning.
     fn first_use(&mut self, group: u32, index: u32) -> Result<()> {
         if !self.geometry.features().group_csum() {
             return Ok(());

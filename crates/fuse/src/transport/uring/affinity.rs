@@ -11,7 +11,7 @@ use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 pub(super) struct Cpus(CpuSet);
 
 impl Cpus {
-    /// Those of the calling thread.
+    /// The CPUs of the calling thread.
     pub(super) fn of_caller() -> Self {
         let cpus = sched_getaffinity(None);
         Self(cpus.unwrap_or_else(|error| {

@@ -276,7 +276,7 @@ fn first_entry(
     }
 }
 
-/// Number of possible CPUs, each of which has a queue.
+/// Number of possible CPUs; each has a queue.
 fn possible_cpus() -> io::Result<usize> {
     let text = std::fs::read_to_string("/sys/devices/system/cpu/possible")?;
     count_cpus(text.trim()).ok_or_else(|| io::Error::other(format!("not a list of CPUs: {text}")))

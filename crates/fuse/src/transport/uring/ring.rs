@@ -94,8 +94,8 @@ impl Ring {
         self.push(COMMIT_AND_FETCH, commit_id, None)
     }
 
-    /// Submits what was pushed, without waiting. What the kernel does not take, the next
-    /// [`wait`](Self::wait) submits again.
+    /// Submits the pushed entries, without waiting. The next [`wait`](Self::wait) submits entries
+    /// again that the kernel did not take.
     ///
     /// # Errors
     /// The ring or the connection is broken.
@@ -125,8 +125,8 @@ impl Ring {
             .addr(ranges.map(|(address, _)| address))
             .build();
         if let Some((_, count)) = ranges {
-            // SAFETY: `Entry128` has the layout of the kernel's 128 bytes, of which these four are
-            // `len`. The crate has no setter for it with this opcode.
+            // SAFETY: `Entry128` has the layout of the kernel's 128 bytes; these four are `len`.
+            // The crate has no setter for it with this opcode.
             unsafe {
                 (&raw mut entry)
                     .cast::<u8>()
@@ -140,7 +140,7 @@ impl Ring {
             .map_err(|_| io::Error::other("the submission queue is full"))
     }
 
-    /// Submits what was pushed and waits for a request, at most for `timeout`.
+    /// Submits the pushed entries and waits for a request, at most for `timeout`.
     ///
     /// # Errors
     /// The ring or the connection is broken.

@@ -2,7 +2,7 @@
 //!
 //! Such an expression takes a few bytes, where a compiled one takes some thousands.
 
-/// What one byte of a path must be.
+/// The condition for one byte of a path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Atom {
     Byte(u8),
@@ -30,7 +30,7 @@ struct Part {
 /// Most parts after the literal start: each is a bit of a word, and the end is one more.
 const PARTS_MAX: usize = 63;
 
-/// What follows the literal start of an expression.
+/// An expression after its literal start.
 #[derive(Debug, Clone)]
 pub(super) struct Plain {
     parts: Box<[Part]>,
@@ -39,7 +39,7 @@ pub(super) struct Plain {
 }
 
 impl Plain {
-    /// Reads an expression: its literal start, and what follows. `None` if it has anything but
+    /// Parses an expression into its literal start and the rest. `None` if it has anything but
     /// literals, `.`, `[^/]`, the repetitions of one of them, and `(/.*)?` at its end.
     pub(super) fn parse(pattern: &str) -> Option<(Vec<u8>, Self)> {
         let (text, below) = match pattern.strip_suffix("(/.*)?") {
@@ -65,7 +65,7 @@ impl Plain {
         self.parts.is_empty() && !self.below
     }
 
-    /// Whether it matches what follows the literal start in a path.
+    /// Whether it matches the rest of a path after the literal start.
     pub(super) fn matches(&self, rest: &[u8]) -> bool {
         let end = 1 << self.parts.len();
         // Bit N: the parts before the part N have matched.
@@ -91,7 +91,7 @@ impl Plain {
         reached & end != 0
     }
 
-    /// Adds what is reached where parts match nothing.
+    /// Adds the states after parts that may match nothing.
     fn skip_optional(&self, reached: u64) -> u64 {
         let mut all = reached;
         for (at, part) in self.parts.iter().enumerate() {

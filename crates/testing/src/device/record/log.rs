@@ -112,7 +112,7 @@ impl RecordLog {
         self
     }
 
-    /// What a discarded byte reads as.
+    /// The value of a discarded byte.
     #[must_use]
     pub fn discarded(&self) -> u8 {
         self.discarded

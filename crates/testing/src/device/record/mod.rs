@@ -1,7 +1,7 @@
 //! [`RecordDevice`]: a log of all changes of a device, and every state that a power cut could have
 //! left.
 //!
-//! How it works
+//! # How it works
 //!
 //! The log has two entries for each request, its begin and its end, because the guarantee of a
 //! flush depends on both: a flush makes durable every write that *ended* before the flush *began*,

@@ -54,7 +54,7 @@ fn a_block_below_itself_ends_in_an_error() {
     assert!(is_bad(file.tree().insert(4, 9, 1, true), 77));
     assert!(is_bad(file.tree().remove(0..1 << 32), 77));
     assert!(is_bad(file.tree().convert(0..1 << 32, true), 77));
-    // Already judged as a node of depth 2, it still is none of depth 1.
+    // Validated as a node of depth 2, it is no node of depth 1.
     assert!(is_bad(lookup(&file.store, &file.root, 0, 9), 77));
 }
 

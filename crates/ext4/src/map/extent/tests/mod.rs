@@ -97,9 +97,9 @@ impl File {
         runs
     }
 
-    /// Walks the whole tree and judges it: every node by the validator, keys equal to what is
-    /// below, no node lost or named twice, blocks counted right, nothing in two extents of a leaf
-    /// that could be one. All extents.
+    /// Walks the whole tree and checks it: every node by the validator, keys equal to the first
+    /// entry below, no node lost or named twice, blocks counted right, no two extents of a leaf
+    /// that could be one. Returns all extents.
     pub(super) fn check(&self) -> Vec<Extent> {
         let extents = self.check_nodes();
         let mut split = extents
@@ -118,7 +118,7 @@ impl File {
         extents
     }
 
-    /// As [`check`](Self::check), while a shift is under way that split an extent.
+    /// Like [`check`](Self::check), during a shift that split an extent.
     pub(super) fn check_nodes(&self) -> Vec<Extent> {
         let world = *self.store.world();
         let bounds = ExtentBounds::root(world.first_block, world.blocks);

@@ -128,7 +128,7 @@ impl Both {
         }
     }
 
-    /// The tree is in order, and says of every block what the model says.
+    /// The tree is in order, and maps every block as the model.
     fn check(&self) {
         self.file.check();
         let end = self.model.keys().next_back().map_or(0, |last| last + 1);
@@ -234,7 +234,7 @@ fn splits_reach_every_depth() {
     }
     both.check();
     assert_eq!(depth(&both.file.root), 3);
-    // Holes are filled, and what can be one becomes one.
+    // Holes are filled, and extents that can be one become one.
     for at in shuffled(2_000, 5) {
         both.fill(2 * at..2 * at + 2, true, false);
     }
