@@ -65,9 +65,6 @@ pub struct Options {
     pub dense: bool,
     /// Threads for writeback; 0: as many as there are processors.
     pub threads: usize,
-    /// How a free inode is found.
-    #[cfg(feature = "ablation")]
-    pub alloc: AllocPolicy,
     /// What fast commits are written, where the image has that feature.
     pub fast_commit: FastCommits,
     /// Times are this one, random numbers derive from the image, and the thread of a caller does
@@ -97,8 +94,6 @@ impl Default for Options {
             discard: false,
             dense: false,
             threads: 0,
-            #[cfg(feature = "ablation")]
-            alloc: AllocPolicy::default(),
             fast_commit: FastCommits::default(),
             fixed_time: None,
             background: true,
@@ -124,68 +119,5 @@ impl Options {
         self.cache_bytes = memory.cache;
         self.dirty_bytes = memory.dirty;
         self.inode_bytes = memory.inodes;
-    }
-
-    /// How a free inode is found.
-    pub(crate) const fn alloc_policy(&self) -> AllocPolicy {
-        #[cfg(feature = "ablation")]
-        return self.alloc;
-        #[cfg(not(feature = "ablation"))]
-        AllocPolicy
-    }
-}
-
-/// How a free inode is found: with all mechanisms.
-///
-/// A normal build has no fields here, every answer is a constant, and the compiler removes what is
-/// excluded. With the feature `ablation` each mechanism can be replaced by what file systems did
-/// before, so that its worth can be measured.
-#[cfg(not(feature = "ablation"))]
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct AllocPolicy;
-
-#[cfg(not(feature = "ablation"))]
-impl AllocPolicy {
-    /// A thread that lost the race for a bit searches again while it holds the group's lock.
-    pub(crate) const fn search_again_locked(self) -> bool {
-        true
-    }
-
-    /// Directories spread over the groups, and searches begin at different places.
-    pub(crate) const fn spread(self) -> bool {
-        true
-    }
-}
-
-/// How a free inode is found.
-#[cfg(feature = "ablation")]
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct AllocPolicy {
-    /// A thread that lost the race for a bit searches again while it holds the group's lock; else
-    /// it starts over without the lock.
-    pub search_again_locked: bool,
-    /// Directories spread over the groups, and searches begin at different places; else all begin
-    /// at the same one.
-    pub spread: bool,
-}
-
-#[cfg(feature = "ablation")]
-impl Default for AllocPolicy {
-    fn default() -> Self {
-        Self {
-            search_again_locked: true,
-            spread: true,
-        }
-    }
-}
-
-#[cfg(feature = "ablation")]
-impl AllocPolicy {
-    pub(crate) const fn search_again_locked(self) -> bool {
-        self.search_again_locked
-    }
-
-    pub(crate) const fn spread(self) -> bool {
-        self.spread
     }
 }

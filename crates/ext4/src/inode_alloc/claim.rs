@@ -15,21 +15,19 @@
 //!
 //! The second search is what ends it. Threads that start over without the lock find the same next
 //! free bit again, all of them, and all but one lose again: with `n` of them the last may lose `n -
-//! 1` races, and each costs a turn at the group's lock. The feature `ablation` keeps that policy
-//! for comparison.
+//! 1` races, and each costs a turn at the group's lock.
 //!
 //! Which threads meet in one bit at all is decided by where they start to search: see
 //! [`policy`](super::policy).
 //!
 //! The function knows a group only as a [`Pool`], so that the tests run it under a scheduler that
 //! takes every order of steps: `schedules` has the cases (no inode is given twice; one lost race at
-//! most; the old policy loses many in a row; a group is left only when it is full).
+//! most; a group is left only when it is full).
 
 use std::ops::Range;
 
 use crate::counters::{AllocCounters, count};
 use crate::group::{InodeMap, WORD};
-use crate::options::AllocPolicy;
 
 /// What a search sees of a group: with the group's lock or without, with a journal or not.
 pub(crate) trait Bits {
@@ -129,38 +127,32 @@ pub(crate) fn claim<'a, P: Pool>(
     pool: &'a P,
     span: &Range<u32>,
     start: u32,
-    policy: AllocPolicy,
     counters: &AllocCounters,
 ) -> Result<Option<(P::Guard<'a>, u32)>, P::Error> {
-    loop {
-        count(&counters.searches);
+    count(&counters.searches);
+    let Some(bit) = search(pool, span, start) else {
+        return Ok(None);
+    };
+    pool.access()?;
+    let mut group = pool.lock();
+    if group.test_and_set(bit)? || sapwood_fault::planted(102) {
+        return Ok(Some((group, bit)));
+    }
+    count(&counters.lost_races);
+    count(&counters.second_searches);
+    if sapwood_fault::planted(103) {
+        drop(group);
         let Some(bit) = search(pool, span, start) else {
             return Ok(None);
         };
-        pool.access()?;
         let mut group = pool.lock();
-        if group.test_and_set(bit)? || sapwood_fault::planted(102) {
-            return Ok(Some((group, bit)));
-        }
-        count(&counters.lost_races);
-        if !policy.search_again_locked() {
-            continue;
-        }
-        count(&counters.second_searches);
-        if sapwood_fault::planted(103) {
-            drop(group);
-            let Some(bit) = search(pool, span, start) else {
-                return Ok(None);
-            };
-            let mut group = pool.lock();
-            return Ok(group.test_and_set(bit)?.then_some((group, bit)));
-        }
-        let Some(bit) = search(&group, span, start) else {
-            return Ok(None);
-        };
-        // No other thread can have set it: this thread has the lock since it saw it clear.
         return Ok(group.test_and_set(bit)?.then_some((group, bit)));
     }
+    let Some(bit) = search(&group, span, start) else {
+        return Ok(None);
+    };
+    // No other thread can have set it: this thread has the lock since it saw it clear.
+    Ok(group.test_and_set(bit)?.then_some((group, bit)))
 }
 
 #[cfg(test)]
