@@ -1,7 +1,7 @@
 # Two commands to know: `make demo` shows Sapwood at work, `make test` is all that CI runs.
 SHELL := /bin/bash
 .SHELLFLAGS := -o pipefail -ec
-.PHONY: all check demo test test-programs foreign-images mutants db-kill kill-mounts crash faults scale bench bench-log bench-create fuzz lint msrv miri package install install-lib lib deb rpm static test-packages help
+.PHONY: all check demo test test-programs foreign-images mutants db-kill kill-mounts crash faults scale bench ablation fuzz lint msrv miri package install install-lib lib deb rpm static test-packages help
 
 all:
 	cargo build --release -p sapwood-cli
@@ -18,9 +18,8 @@ help:
 	@echo "make crash  checks every power cut of very many workloads, per engine (CRASH_SECONDS=1500)"
 	@echo "make faults plants faults one at a time and shows that the tests find each (ONLY='7 20-29 block', SECONDS=600)"
 	@echo "make scale  very many names, extents, snapshots: time and memory"
-	@echo "make bench  everything, compared with the kernel (BENCH_ARGS='--help' lists the choices); reports in bench/results/"
-	@echo "make bench-log  each mechanism of the log on and off"
-	@echo "make bench-create  1,440,000 empty files by 48, and by fewer and more"
+	@echo "make bench  everything, compared with the kernel (BENCH_ARGS='--help' lists the choices); report in bench/results/"
+	@echo "make ablation  each mechanism on and off (ONLY='overlap spread', BENCH_ARGS='--rounds 3')"
 	@echo "make fuzz   fuzz targets, all at once for two minutes (SECONDS=600: ten)"
 	@echo "make lint   formatting, clippy, the order of crates and modules, planted faults, documentation"
 	@echo "make msrv   builds with the oldest Rust that Cargo.toml allows"
@@ -54,6 +53,7 @@ lint: need-build
 	cargo fmt --all --check
 	cargo fmt --manifest-path fuzz/Cargo.toml --check
 	scripts/layers
+	scripts/ablation --check
 	scripts/header --check
 	scripts/deny
 	cargo clippy --workspace --all-targets -- -D warnings
@@ -142,21 +142,14 @@ bench: need-build
 	cargo build --release -p sapwood-cli
 	cargo build --release -p sapwood-bench
 	mkdir -p bench/results
-	target/release/sapwood-bench suite --output bench/results/suite $(BENCH_ARGS)
+	target/release/sapwood-bench --output bench/results/suite $(BENCH_ARGS)
 
-bench-log: BENCH_ARGS = --rounds 5
-bench-log: need-build
-	@scripts/need fusermount3:fuse3 fio:fio dbench:dbench
-	cargo build --release -p sapwood-bench
-	mkdir -p bench/results
-	target/release/sapwood-bench log $(if $(filter 0,$(shell id -u)),--kernel) --output bench/results/log $(BENCH_ARGS)
-
-bench-create: BENCH_ARGS = --files 30000 --rounds 1
-bench-create: need-build
-	@scripts/need fusermount3:fuse3 losetup:mount mkfs.xfs:xfsprogs fuse2fs:fuse2fs
-	cargo build --release -p sapwood-bench
-	mkdir -p bench/results
-	target/release/sapwood-bench create --output bench/results/create $(BENCH_ARGS)
+# Long: measures with each mechanism and without it, in a copy of the tree that has the switches.
+ablation: BENCH_ARGS = --rounds 5
+ablation: ONLY =
+ablation: need-build
+	@scripts/need fusermount3:fuse3 fio:fio dbench:dbench rsync:rsync patch:patch
+	scripts/ablation $(ONLY) -- $(BENCH_ARGS)
 
 msrv: need-build
 	scripts/msrv

@@ -1,109 +1,127 @@
-//! `sapwood-bench`: compares Sapwood with other file systems, and its mechanisms on and off.
+//! `sapwood-bench`: compares Sapwood with other file systems.
+//!
+//! # How it works
+//!
+//! ```text
+//! rows x contestants x media  ->  runner  ->  figures  ->  report, picture
+//! ```
+//!
+//! A *row* is a workload ([`rows`]). A *contestant* is a way to run a file system or to make an
+//! image ([`contestant`]): Sapwood through its command or in process, a file system of the kernel,
+//! or another program. The [`runner`] gives each contestant a fresh file system in each round, and
+//! [`statistics`] compares what they measured in the same round.
 
-mod command;
+mod contestant;
+mod error;
+mod fio;
+mod image;
+mod load;
+mod machine;
+mod make;
+mod material;
+mod picture;
+mod place;
+mod program;
+mod report;
+mod rows;
+mod run;
+mod runner;
+mod stage;
+mod statistics;
+mod tasks;
+mod workers;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use clap::{Parser, Subcommand};
-use sapwood::Kind;
 use sapwood_allocator as _;
-use sapwood_bench::policy::Policy;
-use sapwood_bench::serve;
-use sapwood_bench::setup::{Search, Setup, parse_transport};
-use sapwood_bench::workload::create;
-use sapwood_fuse::Choice;
+
+use contestant::{Contestant, Programs};
+use error::{Context, Result};
+use report::Report;
+use runner::{Case, Runner};
 
 /// Benchmarks of Sapwood.
 #[derive(Debug, Parser)]
-#[command(version)]
+#[command(version, args_conflicts_with_subcommands = true)]
 struct Arguments {
     #[command(subcommand)]
-    command: Command,
+    part: Option<Part>,
+    /// Rows (seq-8, create-48x30000) or groups of rows (fsync, image); by default all
+    rows: Vec<String>,
+    /// Contestants, in place of the ones of the row, separated by spaces: NAME[:MOUNT-OPTION,...]
+    /// [~MECHANISM,...][@PROGRAM][+again]
+    #[arg(short, long, value_delimiter = ' ')]
+    contestants: Vec<String>,
+    /// Another sapwood for contestants like btrfs-fuse@old, as old=PATH
+    #[arg(long = "program", value_name = "NAME=PATH", value_parser = program)]
+    programs: Vec<(String, PathBuf)>,
+    /// Directories for images; on the second and later ones, only the usual size of each row runs
+    #[arg(long = "on", value_delimiter = ',', default_value = "/var/tmp")]
+    media: Vec<PathBuf>,
+    /// Rounds
+    #[arg(short, long, default_value_t = 3, value_parser = clap::value_parser!(u16).range(1..))]
+    rounds: u16,
+    /// Seconds of a run that has no end of its own
+    #[arg(short, long, default_value_t = 3, value_parser = clap::value_parser!(u64).range(1..))]
+    seconds: u64,
+    /// Seconds that a run waits at most until the processors are free
+    #[arg(long, default_value_t = 60)]
+    patience: u64,
+    /// Use sparse images, instead of one image that was written out before
+    #[arg(long)]
+    sparse: bool,
+    /// Print rows and contestants, and run nothing
+    #[arg(long)]
+    list: bool,
+    /// Heading of the report
+    #[arg(long, default_value = "Sapwood next to the kernel")]
+    title: String,
+    /// Write the whole report to this path with the extensions .json, .md and .svg
+    #[arg(short, long)]
+    output: Option<PathBuf>,
 }
 
+/// Processes that a run starts.
 #[derive(Debug, Subcommand)]
-enum Command {
-    /// Compare each mechanism of the btrfs log, on and off
-    Log(command::log::Log),
-    /// Create and remove empty files with many workers: engines, policies of ext4's inode
-    /// allocator, peers
-    Create(command::create::Create),
-    /// Compare all workloads with the kernel and other file systems: the command of `make bench`
-    Suite(Box<command::suite::Suite>),
-    /// Write the HTML and Markdown of an earlier report of `suite` once more, next to its JSON
-    Page {
-        /// Report, as JSON
-        report: PathBuf,
-    },
-    /// Serve a mount with chosen mechanisms until standard input ends; each input line is answered
-    /// by a line of counters
-    Serve(Serve),
+enum Part {
     /// One of many processes that create and remove files
     #[command(hide = true)]
     Worker {
-        /// Directory
         dir: PathBuf,
-        /// Files
         files: u32,
-        /// Number of the process
         number: u32,
+    },
+    /// Run a row in process, and print its figures
+    #[command(hide = true)]
+    InProcess {
+        row: String,
+        contestant: String,
+        image: PathBuf,
+        seconds: u64,
     },
 }
 
-#[derive(Debug, clap::Args)]
-struct Serve {
-    /// Image file
-    image: PathBuf,
-    /// Directory to mount it on
-    dir: PathBuf,
-    /// Engine: btrfs or ext4
-    #[arg(long, default_value = "btrfs")]
-    kind: Kind,
-    /// Mechanisms of the log of btrfs: on, overlap-off, fast_wait-off,
-    /// xattrs_when_changed-off, single_names-off, groups-off, all-off, no-log
-    #[arg(long, default_value = "on")]
-    log_policy: Policy,
-    /// Policy of ext4's inode search: on, locked_search-off, spread-off, all-off
-    #[arg(long, default_value = "on")]
-    search: Search,
-    /// Seconds from the first change of a transaction to its commit
-    #[arg(long)]
-    commit: Option<u64>,
-    /// Number of request threads; 0: the mount's default
-    #[arg(long, default_value_t = 0)]
-    fuse_threads: usize,
-    /// Let users other than root use the mount
-    #[arg(long)]
-    others: bool,
-    /// Transport of requests over io_uring: auto, on or off
-    #[arg(long, default_value = "auto", value_parser = parse_transport)]
-    io_uring: Choice,
-    /// Mount with no_default_permissions
-    #[arg(long)]
-    trusted: bool,
+fn program(text: &str) -> std::result::Result<(String, PathBuf), String> {
+    let (name, path) = text.split_once('=').ok_or("it is NAME=PATH")?;
+    Ok((name.to_owned(), path.into()))
 }
 
 fn main() -> ExitCode {
-    let done = match Arguments::parse().command {
-        Command::Log(log) => log.run(),
-        Command::Create(create) => create.run(),
-        Command::Suite(suite) => suite.run(),
-        Command::Page { report } => command::page(&report),
-        Command::Worker { dir, files, number } => create::work(&dir, files, number),
-        Command::Serve(serve) => {
-            let setup = Setup {
-                kind: serve.kind,
-                log: serve.log_policy,
-                search: serve.search,
-                commit: serve.commit,
-                fuse_threads: serve.fuse_threads,
-                others: serve.others,
-                io_uring: serve.io_uring,
-                trusted: serve.trusted,
-            };
-            serve::serve(&serve.image, &serve.dir, setup)
-        }
+    let arguments = Arguments::parse();
+    let done = match &arguments.part {
+        Some(Part::Worker { dir, files, number }) => load::worker(dir, *files, *number),
+        Some(Part::InProcess {
+            row,
+            contestant,
+            image,
+            seconds,
+        }) => in_process(row, contestant, image, *seconds),
+        None => suite(&arguments),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,
@@ -112,4 +130,125 @@ fn main() -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+fn in_process(row: &str, contestant: &str, image: &Path, seconds: u64) -> Result<()> {
+    let contestant = Contestant::parse(contestant, &Programs(Vec::new()))?;
+    let row = rows::choose(row)?[0];
+    let figures = runner::in_process(row, &contestant, image, Duration::from_secs(seconds))?;
+    println!("{}", serde_json::to_string(&figures)?);
+    Ok(())
+}
+
+fn suite(arguments: &Arguments) -> Result<()> {
+    let cases = cases(arguments)?;
+    if arguments.list {
+        for case in cases {
+            let names: Vec<_> = case
+                .contestants
+                .iter()
+                .map(|one| one.name.as_str())
+                .collect();
+            let (row, medium) = (case.row.name_at(case.size), case.medium.display());
+            println!("{row} on {medium}: {}", names.join(" "));
+        }
+        return Ok(());
+    }
+    let stop = Arc::new(AtomicBool::new(false));
+    let asked = Arc::clone(&stop);
+    let _watch = sapwood_fuse::signals::on_termination(move |_| {
+        eprintln!("ends after this run");
+        asked.store(true, Ordering::Relaxed);
+    });
+    let runner = Runner {
+        rounds: usize::from(arguments.rounds),
+        time: Duration::from_secs(arguments.seconds),
+        sparse: arguments.sparse,
+        patience: Duration::from_secs(arguments.patience),
+    };
+    let mut report = Report {
+        title: arguments.title.clone(),
+        machine: machine::describe(),
+        rounds: runner.rounds,
+        seconds: arguments.seconds,
+        rows: Vec::new(),
+    };
+    // After each row, so that an interruption loses none.
+    let done = runner.run(&cases, &stop, |row| {
+        report.rows.push(row);
+        arguments
+            .output
+            .as_deref()
+            .map_or(Ok(()), |output| save(&report, output))
+    });
+    println!("{}", report.summary());
+    done
+}
+
+fn save(report: &Report, output: &Path) -> Result<()> {
+    let json = serde_json::to_string(report)?.replace("{\"row\"", "\n{\"row\"");
+    for (extension, text) in [
+        ("json", json + "\n"),
+        ("md", report.to_markdown()),
+        ("svg", picture::svg(report)),
+    ] {
+        let path = output.with_extension(extension);
+        std::fs::write(&path, text).on(path.display())?;
+    }
+    Ok(())
+}
+
+/// All rows on all media, without the contestants that cannot run here.
+fn cases(arguments: &Arguments) -> Result<Vec<Case>> {
+    let own = std::env::var_os("SAPWOOD_BIN").map(PathBuf::from);
+    let own = own.map_or_else(
+        || std::env::current_exe().map(|own| own.with_file_name("sapwood")),
+        Ok,
+    )?;
+    let mut programs = vec![(String::new(), own)];
+    programs.extend(arguments.programs.iter().cloned());
+    let programs = Programs(programs);
+    let names: &[String] = if arguments.rows.is_empty() {
+        &["all".to_owned()]
+    } else {
+        &arguments.rows
+    };
+    let mut rows = Vec::new();
+    for name in names {
+        rows.extend(rows::choose(name)?);
+    }
+    let mut cases = Vec::new();
+    let mut left_out = std::collections::BTreeSet::new();
+    for (number, medium) in arguments.media.iter().enumerate() {
+        for (row, size) in &rows {
+            let named = !arguments.contestants.is_empty();
+            if number > 0 && size.count != row.usual && !named {
+                continue;
+            }
+            let names = if named {
+                arguments.contestants.iter().map(String::as_str).collect()
+            } else {
+                row.contestants(*size, number == 0)
+            };
+            let mut contestants = Vec::new();
+            for name in names {
+                let contestant = Contestant::parse(name, &programs)?;
+                match contestant.missing() {
+                    Some(why) => {
+                        left_out.insert(format!("{name} is left out: {why}"));
+                    }
+                    None => contestants.push(contestant),
+                }
+            }
+            let (size, medium) = (*size, medium.clone());
+            cases.push(Case {
+                row,
+                size,
+                medium,
+                contestants,
+            });
+        }
+    }
+    left_out.iter().for_each(|line| eprintln!("{line}"));
+    Ok(cases)
 }

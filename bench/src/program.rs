@@ -1,102 +1,119 @@
-//! The programs that a run measures.
+//! The programs of a run, and what they use.
 
 use std::fs;
-use std::path::PathBuf;
+use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Instant;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
-use crate::error::{io_error, run_program};
-use crate::{Error, Result, wait};
+use crate::error::{Context, Error, Result};
 
 /// What a program used.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Used {
+    /// Seconds from its start to its end.
+    pub(crate) seconds: f64,
     /// Seconds of processor time, in the program and in the kernel.
-    pub(crate) processor_seconds: f64,
+    pub(crate) cpu_seconds: f64,
     /// Peak memory in MiB.
-    pub(crate) peak_mib: Option<f64>,
+    pub(crate) peak_mib: f64,
 }
 
-/// Time between two samples of the peak memory.
-const SAMPLE: Timespec = Timespec {
-    tv_sec: 0,
-    tv_nsec: 5_000_000,
-};
-
-/// Runs a program to its end, with what it used.
+/// Runs a program to its end and returns its standard output.
 ///
 /// # Errors
-/// It could not be started or failed.
-pub(crate) fn watched(command: &mut Command) -> Result<Used> {
-    let program = command.get_program().to_string_lossy().into_owned();
-    let child = command
-        .stdin(Stdio::null())
-        .stdout(Stdio::null())
-        .spawn()
-        .map_err(io_error(program.clone()))?;
-    let failed = |errno: rustix::io::Errno| io_error(program.clone())(errno.into());
-    let end = pidfd_open(Pid::from_child(&child), PidfdFlags::empty()).map_err(failed)?;
-    let mut sampled = None;
-    loop {
-        sampled = peak_mib(child.id()).or(sampled);
-        match poll(&mut [PollFd::new(&end, PollFlags::IN)], Some(&SAMPLE)) {
-            Ok(0) | Err(rustix::io::Errno::INTR) => {}
-            Ok(_) => break,
-            Err(errno) => return Err(failed(errno)),
-        }
+/// It cannot be started, or fails.
+pub(crate) fn output(command: &mut Command) -> Result<String> {
+    let name = command.get_program().display().to_string();
+    let output = command.stdin(Stdio::null()).output().on(&name)?;
+    if output.status.success() {
+        return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
     }
-    let ended = wait::wait(&child).map_err(io_error(program.clone()))?;
-    if !ended.status.success() {
-        let why = ended.status.to_string();
-        return Err(Error::Program { program, why });
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    let last = said.trim().lines().last().unwrap_or("it wrote no message");
+    Err(Error::new(format!("{name}: {}: {last}", output.status)))
+}
+
+/// Runs a program to its end. Its output is dropped.
+///
+/// # Errors
+/// It cannot be started, or fails.
+pub(crate) fn watch(command: &mut Command) -> Result<Used> {
+    // Also the longest time for which the peak memory is out of date at the end.
+    const SAMPLE: Timespec = Timespec {
+        tv_sec: 0,
+        tv_nsec: 2_000_000,
+    };
+    let name = command.get_program().display().to_string();
+    let began = Instant::now();
+    let started = command.stdin(Stdio::null()).stdout(Stdio::null()).spawn();
+    let mut child = started.on(&name)?;
+    let end = pidfd_open(Pid::from_child(&child), PidfdFlags::empty())?;
+    let mut peak_mib = 0.0;
+    while poll(&mut [PollFd::new(&end, PollFlags::IN)], Some(&SAMPLE)) != Ok(1) {
+        peak_mib = status_mib(child.id(), "VmHWM:").unwrap_or(peak_mib);
     }
-    // The kernel's figure is exact if it exceeds this process's, which the child inherited.
-    let exact = Some(ended.peak_kib as f64 / 1024.0);
-    let exact = exact.filter(|peak| peak_mib(std::process::id()).is_some_and(|own| *peak > own));
+    let seconds = began.elapsed().as_secs_f64();
+    // The kernel keeps the times until the wait.
+    let cpu_seconds = cpu_seconds(child.id()).unwrap_or(0.0);
+    let status = child.wait().on(&name)?;
+    if !status.success() {
+        return Err(Error::new(format!("{name}: {status}")));
+    }
     Ok(Used {
-        processor_seconds: ended.processor_seconds,
-        peak_mib: exact.or(sampled),
+        seconds,
+        cpu_seconds,
+        peak_mib,
     })
 }
 
-/// The peak memory of a running process (`VmHWM` in `proc_pid_status(5)`), in MiB.
-pub(crate) fn peak_mib(process: u32) -> Option<f64> {
-    let status = fs::read_to_string(format!("/proc/{process}/status")).ok()?;
-    let kib = crate::usage::field(&status, "VmHWM:")?;
-    Some(kib as f64 / 1024.0)
+/// A field in KiB of a process's `status` (`proc_pid_status(5)`), in MiB.
+pub(crate) fn status_mib(process: u32, field: &str) -> Option<f64> {
+    Some(status(process, field)? as f64 / 1024.0)
 }
 
-/// Runs a program to its end and returns the seconds that it took.
-///
-/// # Errors
-/// It could not be started or failed.
-pub(crate) fn timed(command: &mut Command) -> Result<f64> {
-    let began = Instant::now();
-    run_program(command)?;
-    Ok(began.elapsed().as_secs_f64())
+/// Times that the threads of a process have given up the processor to wait.
+pub(crate) fn waits(process: u32) -> u64 {
+    let tasks = fs::read_dir(format!("/proc/{process}/task"));
+    let tasks = tasks.into_iter().flatten().flatten();
+    let texts = tasks.filter_map(|task| fs::read_to_string(task.path().join("status")).ok());
+    texts
+        .filter_map(|text| number(&text, "voluntary_ctxt_switches:"))
+        .sum()
 }
 
-/// The command of this build, in the directory of this program, or `SAPWOOD_BIN`.
+fn status(process: u32, field: &str) -> Option<u64> {
+    let text = fs::read_to_string(format!("/proc/{process}/status")).ok()?;
+    number(&text, field)
+}
+
+fn number(text: &str, field: &str) -> Option<u64> {
+    let line = text.lines().find(|line| line.starts_with(field))?;
+    line.split_whitespace().nth(1)?.parse().ok()
+}
+
+/// Processor time of a process and of its children that have ended (`proc_pid_stat(5)`).
+pub(crate) fn cpu_seconds(process: u32) -> Option<f64> {
+    let stat = fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
+    Some(ticks(&stat)? as f64 / rustix::param::clock_ticks_per_second() as f64)
+}
+
+/// The program's name, in parentheses, may contain any character.
+fn ticks(stat: &str) -> Option<u64> {
+    let (_, rest) = stat.rsplit_once(')')?;
+    let times = rest.split_whitespace().skip(11).take(4);
+    times.map(|ticks| ticks.parse::<u64>().ok()).sum()
+}
+
+/// Makes everything in the file system of `dir` durable, as far as `syncfs(2)` does.
 ///
 /// # Errors
-/// It is not built.
-pub fn sapwood() -> Result<PathBuf> {
-    if let Some(path) = std::env::var_os("SAPWOOD_BIN") {
-        return Ok(path.into());
-    }
-    let own = std::env::current_exe().map_err(io_error("this program"))?;
-    let beside = own.with_file_name("sapwood");
-    if beside.is_file() {
-        Ok(beside)
-    } else {
-        Err(Error::Refused(format!(
-            "{} is not built: cargo build --release -p sapwood-cli",
-            beside.display()
-        )))
-    }
+/// The file system's.
+pub(crate) fn syncfs(dir: &Path) -> Result<()> {
+    let root = fs::File::open(dir).on(dir.display())?;
+    rustix::fs::syncfs(&root).on(dir.display())
 }
 
 #[cfg(test)]
@@ -105,21 +122,25 @@ mod tests {
 
     #[test]
     fn a_program_is_watched_to_its_end() {
-        let used = watched(Command::new("sleep").arg("0.05")).unwrap();
-        assert!(used.peak_mib.unwrap() > 0.0);
-        assert!(watched(&mut Command::new("false")).is_err());
-        assert!(peak_mib(std::process::id()).unwrap() > 1.0);
+        // The memory of this process, which is larger than `sleep`, is not counted.
+        let ours = vec![1_u8; 64 << 20];
+        assert!(std::hint::black_box(&ours).iter().all(|byte| *byte == 1));
+        let small = watch(Command::new("sleep").arg("0.05")).unwrap();
+        assert!(small.seconds >= 0.05 && small.peak_mib < 32.0, "{small:?}");
+        let script = "a=$(head -c 100000000 /dev/zero | tr '\\0' x); sleep 0.05";
+        let large = watch(Command::new("sh").args(["-c", script])).unwrap();
+        assert!(
+            large.peak_mib > 95.0 && large.cpu_seconds > 0.0,
+            "{large:?}"
+        );
+        assert!(watch(&mut Command::new("false")).is_err());
     }
 
     #[test]
-    fn the_peak_is_the_program_s_and_not_ours() {
-        // The child inherits the kernel's figure of this process, which is larger than `sleep`.
-        let ours = vec![1_u8; 64 << 20];
-        assert!(std::hint::black_box(&ours).iter().all(|byte| *byte == 1));
-        let small = watched(Command::new("sleep").arg("0.05")).unwrap();
-        assert!(small.peak_mib.unwrap() < 32.0, "{small:?}");
-        let script = "a=$(head -c 100000000 /dev/zero | tr '\\0' x)";
-        let large = watched(Command::new("sh").args(["-c", script])).unwrap();
-        assert!(large.peak_mib.unwrap() > 95.0, "{large:?}");
+    fn times_are_found_after_any_name() {
+        let stat = "7 (a) b) R 1 2 3 4 5 6 7 8 9 10 30 12 4 1 20 0 1";
+        assert_eq!(ticks(stat), Some(47));
+        assert_eq!(ticks("7 (a"), None);
+        assert_eq!(number("VmRSS:\t  123 kB\n", "VmRSS:"), Some(123));
     }
 }

@@ -1,349 +1,284 @@
-//! Reports: JSON for programs, Markdown for users.
+//! The report of a run: JSON, and Markdown made of it.
 
+use std::collections::BTreeSet;
 use std::fmt::Write;
 
 use serde::{Deserialize, Serialize};
 
-use crate::figures::{Counted, Figures};
-use crate::machine::Machine;
-use crate::runner::{Entry, Row};
+use crate::runner::{Entry, Heading, Measured};
 use crate::statistics::{Ratio, Spread};
 
-/// All measurements of a command.
+/// A run of the suite.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub struct Report {
-    /// Its subject.
-    pub title: &'static str,
-    /// Command line.
-    pub command: String,
-    /// Seconds of a timed run.
-    pub seconds: u64,
-    /// Rounds.
-    pub rounds: usize,
-    /// The machine.
-    pub machine: Machine,
-    /// True if it has a part about targets.
-    pub judged: bool,
-    /// Rows so far.
-    pub rows: Vec<Row>,
+pub(crate) struct Report {
+    pub(crate) title: String,
+    pub(crate) machine: String,
+    pub(crate) rounds: usize,
+    pub(crate) seconds: u64,
+    pub(crate) rows: Vec<Measured>,
+}
+
+/// What a contestant is compared with, the first that runs; else with the first contestant.
+const BASES: [&str; 4] = ["kernel-btrfs", "mkfs.btrfs", "kernel-ext4", "mke2fs"];
+
+impl Heading {
+    /// Its values, over the rounds.
+    pub(crate) fn spread(&self, entry: &Entry) -> Option<Spread> {
+        Spread::of(
+            entry
+                .runs
+                .iter()
+                .filter_map(|run| run.get(&self.key).copied()),
+        )
+    }
+
+    /// How many times as good `entry` is as `base`, from pairs of one round. Above 1 it is better,
+    /// also for a figure of which a lower value is better.
+    pub(crate) fn ratio(&self, entry: &Entry, base: &Entry) -> Option<Ratio> {
+        let pairs = entry
+            .runs
+            .iter()
+            .zip(&base.runs)
+            .filter_map(|(one, other)| {
+                let (one, other) = (*one.get(&self.key)?, *other.get(&self.key)?);
+                Some(if self.lower {
+                    (other, one)
+                } else {
+                    (one, other)
+                })
+            });
+        Ratio::of(&pairs.collect::<Vec<_>>())
+    }
+
+    fn to_text(&self) -> String {
+        match self.unit.as_str() {
+            "" => self.title.clone(),
+            unit => format!("{}, {unit}", self.title),
+        }
+    }
+}
+
+impl Measured {
+    /// The contestant of this name.
+    pub(crate) fn entry(&self, name: &str) -> Option<&Entry> {
+        self.entries.iter().find(|entry| entry.name == name)
+    }
+
+    /// What the others are compared with.
+    fn base(&self) -> Option<&Entry> {
+        let found = BASES.iter().find_map(|name| self.entry(name));
+        found.or(self.entries.first())
+    }
 }
 
 impl Report {
-    /// An empty report of this command.
-    #[must_use]
-    pub fn new(title: &'static str, rounds: usize, seconds: u64) -> Self {
-        Self {
-            title,
-            command: std::env::args().collect::<Vec<_>>().join(" "),
-            seconds,
-            rounds,
-            machine: Machine::here(),
-            judged: false,
-            rows: Vec::new(),
+    /// The first figure of each row, as a table in Markdown.
+    pub(crate) fn summary(&self) -> String {
+        let mut out = "| row | figure | contestant | median | times as good |\n".to_owned();
+        out += "|---|---|---|--:|---|\n";
+        for row in &self.rows {
+            let figure = &row.figures[0];
+            for name in row.entries.iter().map(|entry| &entry.name) {
+                let (median, ratio) = measured(row, figure, name).unwrap_or_default();
+                let ratio = match row.base() {
+                    Some(base) if !ratio.is_empty() => format!("{ratio} ({})", base.name),
+                    _ => "–".to_owned(),
+                };
+                let (row, figure) = (&row.row, figure.to_text());
+                // Writing to a string does not fail.
+                let _ = writeln!(out, "| {row} | {figure} | {name} | {median} | {ratio} |");
+            }
         }
-    }
-
-    /// As JSON.
-    ///
-    /// # Errors
-    /// Only if memory is exhausted.
-    pub fn to_json(&self) -> serde_json::Result<String> {
-        serde_json::to_string_pretty(self)
-    }
-
-    /// From the JSON of an earlier report. Names in a report live as long as the process, and so
-    /// does the text that they point into.
-    ///
-    /// # Errors
-    /// The text is not the JSON of a report.
-    pub fn from_json(text: &'static str) -> serde_json::Result<Self> {
-        serde_json::from_str(text)
+        out
     }
 
     /// As Markdown.
-    #[must_use]
-    pub fn to_markdown(&self) -> String {
-        let mut text = String::new();
+    pub(crate) fn to_markdown(&self) -> String {
+        let mut out = format!("# {}\n\n{}.\n\n", self.title, self.machine);
         // Writing to a string does not fail.
-        let _ = self.write(&mut text);
-        text
-    }
-
-    /// Machine, load and parameters, as paragraphs.
-    #[must_use]
-    pub fn head(&self) -> Vec<String> {
-        let Machine {
-            kernel,
-            processor,
-            processors,
-            memory,
-            load,
-            versions,
-        } = &self.machine;
-        vec![
-            format!(
-                "Linux {kernel}, {processors} x {processor}, {} GiB; {}.",
-                memory >> 30,
-                versions.join(", ")
-            ),
-            format!(
-                "Load averages at the start: {load}. {} {}",
-                self.busy(),
-                self.noise()
-            ),
-            MOUNTS.to_owned(),
-            format!(
-                "`{}`: {} rounds, runs of {} s, interleaved, a fresh file system for each run.",
-                self.command, self.rounds, self.seconds
-            ),
-        ]
-    }
-
-    fn write(&self, out: &mut String) -> std::fmt::Result {
-        writeln!(out, "# {}\n", self.title)?;
-        for line in self.head() {
-            writeln!(out, "{line}\n")?;
-        }
-        writeln!(out, "{EXPLAIN}\n")?;
-        let mut last = None;
-        for row in &self.rows {
-            let section = (row.face, &row.medium);
-            if last != Some(section) {
-                writeln!(out, "## {}, image in {}\n", row.face, row.medium.display())?;
-                writeln!(out, "{HEAD}")?;
-                last = Some(section);
-            }
-            write_row(out, row)?;
-        }
-        Ok(())
-    }
-
-    /// How much the contestants differ from themselves.
-    fn noise(&self) -> String {
-        let controls = self.rows.iter().flat_map(|row| {
-            let of = |entry: &Entry| {
-                let name = entry.name.strip_suffix("+control")?;
-                let first = row.entries.iter().find(|other| other.name == name)?;
-                let ratio = ratio(first, entry)?;
-                Some((ratio.value.ln().abs().exp() - 1.0) * 100.0)
-            };
-            row.entries.iter().filter_map(of).collect::<Vec<_>>()
-        });
-        match Spread::of(controls) {
-            Some(off) => format!(
-                "Noise: a contestant that ran twice differed from itself by {:.1} % (of {:.1} to {:.1} %).",
-                off.median, off.min, off.max
-            ),
-            None => String::new(),
-        }
-    }
-
-    /// Load of the machine by other processes.
-    fn busy(&self) -> String {
-        let entries = self.rows.iter().flat_map(|row| &row.entries);
-        let runs = entries.flat_map(|entry| entry.runs.iter().flatten());
-        match Spread::of(runs.map(|run| run.free_cpu * 100.0)) {
-            Some(free) => format!(
-                "Processor time that was free before a run: {:.0} % (of all runs {:.0} to {:.0} %).",
-                free.median, free.min, free.max
-            ),
-            None => String::new(),
-        }
-    }
-}
-
-/// Mount options of the file systems; see `peer` and `contestant`.
-const MOUNTS: &str = "\
-Mounts: kernel-btrfs `-o ssd,nodiscard`, kernel-ext4 `-o noinit_itable` (nobody zeroes inode tables meanwhile), \
-kernel-xfs and fuse2fs by default; the kernel's on loop devices, with direct I/O where the file system \
-below can. Sapwood as root has it by default, on the image file (with PostgreSQL, which runs as another user, \
-it and fuse2fs with `allow_other`); commits every 30 s (btrfs) and 5 s (ext4), as \
-the kernel's. Images of btrfs and ext4 are the same for us and for others. On a disk all have the same image \
-file, one after the other, which was written out whole beforehand (not with `--sparse`), so that the file \
-system below has nothing to allocate; in memory a sparse one.";
-
-const EXPLAIN: &str = "\
-Rates are medians (least to greatest). *worth*: rate of `on` divided by that of the row, with its \
-95 % interval; above 1 the mechanism pays; `too noisy` where the spread leaves no meaning. \
-`on (control)` is `on` once more: what it differs from 1 is noise. Latencies are in milliseconds, \
-medians of the rounds. *log* bytes and flushes are what fsyncs wrote by way of the log, *device* \
-all that was written, both per fsync; *shared*: fsyncs per log commit; *full*: fsyncs that \
-committed a transaction.";
-
-const HEAD: &str = "\
-| workload | log | rate | worth | fsync p50 | p99 | max | log KiB | log flushes | device KiB | device flushes | shared | full |
-|---|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|";
-
-fn write_row(out: &mut String, row: &Row) -> std::fmt::Result {
-    let Some(base) = row.entries.first() else {
-        return Ok(());
-    };
-    for (number, entry) in row.entries.iter().enumerate() {
-        let name = if number == 0 {
-            row.workload.as_str()
-        } else {
-            ""
-        };
-        let worth = if number == 0 {
-            "1".to_owned()
-        } else {
-            worth(base, entry)
-        };
-        write!(
+        let _ = writeln!(
             out,
-            "| {name} | {} | {} | {worth} |",
-            entry.name,
-            rate(row, entry)
-        )?;
-        for cell in cells(entry) {
-            write!(out, " {cell} |")?;
+            "{} rounds, runs of {} s where they have no end of their own. Medians (and the extremes \
+             of the rounds); below them how many times as good the contestant is as another one, \
+             with the 95 % interval: above 1 it is better, also where a lower value is. A ratio \
+             within its noise is not stated.",
+            self.rounds, self.seconds
+        );
+        let pairs = |row: &Measured| (row.title.clone(), row.medium.clone());
+        for rows in self.rows.chunk_by(|one, other| pairs(one) == pairs(other)) {
+            let (title, medium) = pairs(&rows[0]);
+            let _ = writeln!(out, "\n## {title} (image in {})", medium.display());
+            for figure in &rows[0].figures {
+                table(&mut out, rows, figure);
+            }
+            for row in rows {
+                failures(&mut out, row);
+            }
         }
-        writeln!(out)?;
+        out
     }
-    Ok(())
 }
 
-/// Ratio of the rates of `entry` and `base`, over the rounds that both have.
-#[must_use]
-pub fn ratio(base: &Entry, entry: &Entry) -> Option<Ratio> {
-    let pairs = base.runs.iter().zip(&entry.runs);
-    let both = pairs.filter_map(|(one, other)| {
-        let (one, other) = (one.as_ref()?, other.as_ref()?);
-        Some((one.seen.rate, other.seen.rate))
-    });
-    Ratio::of(&both.collect::<Vec<_>>())
-}
-
-fn worth(base: &Entry, entry: &Entry) -> String {
-    ratio(base, entry).map_or_else(|| "–".to_owned(), |ratio| ratio.to_text())
-}
-
-fn rate(row: &Row, entry: &Entry) -> String {
-    let runs = entry.runs.iter().flatten();
-    let Some(rate) = Spread::of(runs.map(|run| run.seen.rate)) else {
-        let why = entry.failures.first();
-        return why.map_or_else(|| "–".to_owned(), |why| format!("failed: {why}"));
-    };
-    let digits = if rate.median < 100.0 { 1 } else { 0 };
-    let mut text = format!(
-        "{:.digits$} {} ({:.digits$}–{:.digits$})",
-        rate.median, row.unit, rate.min, rate.max
+/// A line for each contestant, a column for each size.
+fn table(out: &mut String, rows: &[Measured], figure: &Heading) {
+    let has = |entry: &&Entry| figure.spread(entry).is_some();
+    let mut names: Vec<&str> = Vec::new();
+    for entry in rows.iter().flat_map(|row| &row.entries).filter(has) {
+        if !names.contains(&entry.name.as_str()) {
+            names.push(&entry.name);
+        }
+    }
+    if names.is_empty() {
+        return;
+    }
+    let bases: BTreeSet<_> = rows
+        .iter()
+        .filter_map(|row| Some(row.base()?.name.as_str()))
+        .collect();
+    let bases = bases.into_iter().collect::<Vec<_>>().join(" or ");
+    let sizes: Vec<_> = rows.iter().map(|row| row.size.as_str()).collect();
+    let _ = write!(out, "\n{}; ratios to {bases}:\n\n| | ", figure.to_text());
+    let _ = writeln!(
+        out,
+        "{} |\n|---|{}",
+        sizes.join(" | "),
+        "--:|".repeat(sizes.len())
     );
-    if row.unit == "renames/s" {
-        let _ = write!(text, ", {:.1} µs each", 1e6 / rate.median);
+    for name in names {
+        let cells: Vec<_> = rows.iter().map(|row| cell(row, figure, name)).collect();
+        let _ = writeln!(out, "| {name} | {} |", cells.join(" | "));
     }
-    if !entry.failures.is_empty() {
-        let _ = write!(text, ", {} failed", entry.failures.len());
-    }
-    text
 }
 
-/// The columns after rate and effect.
-fn cells(entry: &Entry) -> [String; 9] {
-    let latency = |value: fn(&Figures) -> Option<f64>| {
-        middle(entry, value).map_or_else(|| "–".to_owned(), |ms| format!("{ms:.2}"))
-    };
-    let per = |value: fn(&Counted) -> f64, below: fn(&Counted) -> u64, digits: usize| {
-        let runs = entry.runs.iter().flatten();
-        let shares = runs.filter_map(|run| {
-            let counted = run.counted.as_ref()?;
-            let below = below(counted);
-            (below > 0).then(|| value(counted) / below as f64)
-        });
-        Spread::of(shares).map_or_else(|| "–".to_owned(), |all| format!("{:.digits$}", all.median))
-    };
-    [
-        latency(|run| Some(run.seen.fsync?.p50 / 1000.0)),
-        latency(|run| Some(run.seen.fsync?.p99 / 1000.0)),
-        latency(|run| match run.seen.fsync {
-            Some(fsync) => Some(fsync.max / 1000.0),
-            None => run.seen.slowest_ms,
-        }),
-        per(|c| c.fsync_bytes as f64 / 1024.0, |c| c.fsyncs, 1),
-        per(|c| c.fsync_flushes as f64, |c| c.fsyncs, 2),
-        per(|c| c.device_bytes as f64 / 1024.0, |c| c.fsyncs, 1),
-        per(|c| c.device_flushes as f64, |c| c.fsyncs, 2),
-        per(|c| (c.fsyncs - c.full_fsyncs) as f64, |c| c.log_commits, 2),
-        middle(entry, |run| Some(run.counted.as_ref()?.full_fsyncs as f64))
-            .map_or_else(|| "–".to_owned(), |full| format!("{full:.0}")),
-    ]
+fn cell(row: &Measured, figure: &Heading, name: &str) -> String {
+    match measured(row, figure, name) {
+        None => "–".to_owned(),
+        Some((median, ratio)) if ratio.is_empty() => median,
+        Some((median, ratio)) => format!("{median}<br>{ratio}"),
+    }
 }
 
-/// Median of a figure over the rounds that have it.
-fn middle(entry: &Entry, value: fn(&Figures) -> Option<f64>) -> Option<f64> {
-    let found = entry.runs.iter().flatten().filter_map(value);
-    Spread::of(found).map(|spread| spread.median)
+/// Median with the extremes, and the ratio to what the contestant is compared with, if any.
+fn measured(row: &Measured, figure: &Heading, name: &str) -> Option<(String, String)> {
+    let entry = row.entry(name)?;
+    let Spread { median, min, max } = figure.spread(entry)?;
+    let [median, min, max] = [median, min, max].map(number);
+    let base = row.base().filter(|base| base.name != name);
+    let ratio = base.and_then(|base| figure.ratio(entry, base));
+    let ratio = ratio.map_or_else(String::new, Ratio::to_text);
+    Some((format!("{median} ({min}–{max})"), ratio))
+}
+
+fn failures(out: &mut String, row: &Measured) {
+    for entry in &row.entries {
+        if let Some(first) = entry.failures.first() {
+            let (count, all) = (entry.failures.len(), entry.runs.len());
+            let _ = write!(
+                out,
+                "\n{} {}: {count} of {all} runs failed: {first}\n",
+                row.row, entry.name
+            );
+        }
+    }
+}
+
+/// A number with a useful number of digits.
+pub(crate) fn number(value: f64) -> String {
+    match value.abs() {
+        large if large >= 100.0 => format!("{value:.0}"),
+        middle if middle >= 10.0 => format!("{value:.1}"),
+        _ => format!("{value:.2}"),
+    }
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
-    use crate::figures::{Latency, Seen};
 
-    fn figures(rate: f64) -> Option<Figures> {
-        let latency = Latency {
-            p50: 1000.0,
-            p99: 2000.0,
-            max: 3000.0,
-        };
-        let mut seen = Seen::rate(rate);
-        seen.fsync = Some(latency);
-        let counted = Counted {
-            fsyncs: 10,
-            full_fsyncs: 2,
-            log_commits: 4,
-            fsync_bytes: 10 << 10,
-            ..Counted::default()
-        };
-        Some(Figures {
-            seen,
-            counted: Some(counted),
-            free_cpu: 0.5,
-        })
-    }
-
-    fn row(off: [f64; 3]) -> Row {
-        let entry = |name: &str, rates: [f64; 3]| Entry {
-            name: name.to_owned(),
-            runs: rates.into_iter().map(figures).collect(),
+    /// A report of one figure, less of which is better.
+    pub(crate) fn report(row: &str, entries: &[(&str, &[f64])]) -> Report {
+        let run = |value: &f64| [("s".to_owned(), *value)].into();
+        let entries = entries.iter().map(|(name, values)| Entry {
+            name: (*name).to_owned(),
+            runs: values.iter().map(run).collect(),
             failures: Vec::new(),
+        });
+        let row = Measured {
+            row: row.to_owned(),
+            title: "a task".to_owned(),
+            size: "8".to_owned(),
+            medium: "/disk".into(),
+            figures: vec![Heading {
+                key: "s".to_owned(),
+                title: "time".to_owned(),
+                unit: "s".to_owned(),
+                lower: true,
+            }],
+            entries: entries.collect(),
         };
-        Row {
-            workload: "seq-1".to_owned(),
-            family: "sequential",
-            size: "1".to_owned(),
-            metrics: Vec::new(),
-            unit: "MiB/s",
-            face: "FUSE",
-            medium: "/image".into(),
-            entries: vec![entry("on", [100.0, 110.0, 120.0]), entry("all-off", off)],
+        Report {
+            title: "Title".to_owned(),
+            machine: "a machine".to_owned(),
+            rounds: 2,
+            seconds: 1,
+            rows: vec![row],
         }
     }
 
-    fn report(row: Row) -> String {
-        let mut report = Report::new("Mechanisms", 3, 5);
-        report.rows = vec![row];
-        assert!(report.to_json().unwrap().contains("\"all-off\""));
-        report.to_markdown()
+    #[test]
+    fn a_ratio_above_one_is_better_whichever_end_is_good() {
+        let times: &[(&str, &[f64])] = &[("ours", &[2.0, 2.0]), ("kernel-btrfs", &[1.0, 1.0])];
+        let report = report("task-8", times);
+        let (row, mut figure) = (&report.rows[0], report.rows[0].figures[0].clone());
+        let ratio = |figure: &Heading| {
+            figure
+                .ratio(&row.entries[0], &row.entries[1])
+                .unwrap()
+                .value
+        };
+        assert!((ratio(&figure) - 0.5).abs() < 1e-9);
+        figure.lower = false;
+        assert!((ratio(&figure) - 2.0).abs() < 1e-9);
     }
 
     #[test]
-    fn a_steady_ratio_is_stated_with_all_figures() {
-        let text = report(row([50.0, 55.0, 60.0]));
-        let line = text.lines().find(|line| line.contains("all-off")).unwrap();
-        let expected = "|  | all-off | 55.0 MiB/s (50.0–60.0) | 2.00 [2.00, 2.00] | \
-            1.00 | 2.00 | 3.00 | 1.0 | 0.00 | 0.0 | 0.00 | 2.00 | 2 |";
-        assert_eq!(line, expected);
+    fn a_table_has_medians_ratios_and_failures() {
+        let times: &[(&str, &[f64])] = &[
+            ("ours", &[0.5, 0.5]),
+            ("kernel-btrfs", &[1.0, 1.0]),
+            ("late", &[]),
+        ];
+        let mut one = report("task-8", times);
+        one.rows[0].entries[2].failures.push("no space".to_owned());
+        let mut other = one.rows[0].clone();
+        other.size = "9".to_owned();
+        one.rows.push(other);
+        let text = one.to_markdown();
+        assert!(
+            text.contains("time, s; ratios to kernel-btrfs:\n\n| | 8 | 9 |\n|---|--:|--:|\n"),
+            "{text}"
+        );
+        let cell = "0.50 (0.50–0.50)<br>2.00 [2.00, 2.00]";
+        assert!(
+            text.contains(&format!("| ours | {cell} | {cell} |")),
+            "{text}"
+        );
+        assert!(
+            text.contains("task-8 late: 1 of 0 runs failed: no space"),
+            "{text}"
+        );
+        let line =
+            "| task-8 | time, s | ours | 0.50 (0.50–0.50) | 2.00 [2.00, 2.00] (kernel-btrfs) |";
+        assert!(one.summary().contains(line), "{}", one.summary());
+        assert_eq!(text.matches("## a task (image in /disk)").count(), 1);
+        let json = serde_json::to_string(&one).unwrap();
+        let read: Report = serde_json::from_str(&json).unwrap();
+        assert_eq!(read.to_markdown(), text);
     }
 
     #[test]
-    fn a_noisy_ratio_and_missing_rounds_are_not_made_up() {
-        let text = report(row([50.0, 300.0, 60.0]));
-        assert!(text.contains("too noisy"), "{text}");
-        let mut broken = row([1.0, 1.0, 1.0]);
-        broken.entries[1].runs = vec![None, None, None];
-        broken.entries[1].failures = vec!["no space".to_owned(); 3];
-        let text = report(broken);
-        assert!(text.contains("failed: no space | – |"), "{text}");
+    fn numbers_have_the_digits_that_they_deserve() {
+        let all = [0.0123, 9.876, 56.78, 12345.6].map(number);
+        assert_eq!(all, ["0.01", "9.88", "56.8", "12346"]);
     }
 }

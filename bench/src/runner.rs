@@ -1,232 +1,244 @@
-//! Runs every contestant in every round.
+//! Runs every contestant of every row in every round.
+//!
+//! In each round every contestant runs once, on a fresh file system, so that a disturbance of the
+//! machine affects all of them; a ratio is computed from pairs of one round.
 
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
 use std::time::{Duration, Instant};
 
-use indicatif::{ProgressBar, ProgressStyle};
 use serde::{Deserialize, Serialize};
 
-use crate::contestant::{Contestant, Standing};
-use crate::figures::Figures;
-use crate::images::Images;
-use crate::machine;
-use crate::metric::Metric;
-use crate::workload::{self, Workload};
-use crate::{Error, Result};
+use crate::contestant::{Contestant, Way};
+use crate::error::{Context, Error, Result};
+use crate::image::{self, Images, Room};
+use crate::machine::free_cpu;
+use crate::make;
+use crate::material::Source;
+use crate::program::output;
+use crate::rows::{Row, SERVING, Work};
+use crate::run::{Figures, Run, Size};
+use crate::stage::Stage;
 
-/// A workload on a medium, and its contestants.
-#[derive(Debug, Clone)]
-pub struct Case {
-    /// The workload.
-    pub workload: Workload,
-    /// How Sapwood is used, for the head of a table.
-    pub face: &'static str,
-    /// The table of its row; by default the workload's own.
-    pub family: Option<&'static str>,
-    /// Directory for the image.
-    pub medium: PathBuf,
-    /// The contestants, with their names in tables.
-    pub contestants: Vec<(String, Contestant)>,
+/// A row on a medium, with its contestants.
+pub(crate) struct Case {
+    pub(crate) row: &'static Row,
+    pub(crate) size: Size,
+    pub(crate) medium: PathBuf,
+    pub(crate) contestants: Vec<Contestant>,
 }
 
 /// The parameters of all runs.
 #[derive(Debug, Clone, Copy)]
-pub struct Runner {
-    /// Rounds.
-    pub rounds: usize,
-    /// Length of a run of a workload that has no length of its own.
-    pub seconds: u64,
-    /// Seconds from one commit of a peer to the next; by default the peer's own.
-    pub commit: Option<u64>,
+pub(crate) struct Runner {
+    pub(crate) rounds: usize,
+    /// Length of a run that has no end of its own.
+    pub(crate) time: Duration,
     /// All images are sparse, also on a disk.
-    pub sparse: bool,
+    pub(crate) sparse: bool,
+    /// A run begins when the processors are free, or after this time.
+    pub(crate) patience: Duration,
 }
 
-/// A contestant's runs of one row.
+/// A row that was measured.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub struct Entry {
-    /// Contestant.
-    pub name: String,
-    /// One run for each round; `None` if it failed.
-    pub runs: Vec<Option<Figures>>,
-    /// The reasons why runs failed.
-    pub failures: Vec<String>,
+pub(crate) struct Measured {
+    pub(crate) row: String,
+    /// Rows of one title are in one table.
+    pub(crate) title: String,
+    /// What distinguishes it from the other rows of its title.
+    pub(crate) size: String,
+    pub(crate) medium: PathBuf,
+    /// The most important one is the first.
+    pub(crate) figures: Vec<Heading>,
+    pub(crate) entries: Vec<Entry>,
 }
 
-/// A workload on a medium.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-pub struct Row {
-    /// Workload.
-    pub workload: String,
-    /// Rows of one family stand in one table.
-    pub family: &'static str,
-    /// What distinguishes it from the other rows of its family.
-    pub size: String,
-    /// The unit of its rate.
-    pub unit: &'static str,
-    /// Its figures, the most important first.
-    pub metrics: Vec<Metric>,
-    /// How Sapwood was used.
-    pub face: &'static str,
-    /// Directory of the image.
-    pub medium: PathBuf,
-    /// All contestants; the others are compared with the first.
-    pub entries: Vec<Entry>,
+/// A figure of a row, in a report.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Heading {
+    pub(crate) key: String,
+    pub(crate) title: String,
+    pub(crate) unit: String,
+    /// A lower value is better.
+    pub(crate) lower: bool,
 }
 
-/// Time of a run besides the workload: image, mount, unmount.
-const AROUND: Duration = Duration::from_millis(800);
+/// The runs of one contestant.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+pub(crate) struct Entry {
+    pub(crate) name: String,
+    /// One for each round; empty if it failed.
+    pub(crate) runs: Vec<Figures>,
+    /// Why runs failed.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) failures: Vec<String>,
+}
+
+/// With a smaller share of free processors a run waits.
+const FREE: f64 = 0.85;
 
 impl Runner {
-    /// Number of runs, and their approximate total time.
-    #[must_use]
-    pub fn size(&self, cases: &[Case]) -> (usize, Duration) {
-        let (mut runs, mut time) = (0, Duration::ZERO);
-        for case in cases {
-            let count = case.contestants.len() * self.rounds;
-            runs += count;
-            let one = case.workload.estimate(self.seconds) + AROUND;
-            time += one * u32::try_from(count).unwrap_or(u32::MAX);
-        }
-        (runs, time)
-    }
-
-    /// Runs all cases. `stop` ends this after the current run; the rows that are complete by then
-    /// are returned. `done` gets each row when it is complete.
+    /// Runs all cases. `stop` ends this after the current run. `done` gets each row when it is
+    /// complete.
     ///
     /// # Errors
-    /// An error that concerns all cases; a failed run is noted in its entry.
-    pub fn run(&self, cases: &[Case], stop: &AtomicBool, mut done: impl FnMut(Row)) -> Result<()> {
-        for (_, contestant) in cases.iter().flat_map(|case| &case.contestants) {
-            contestant.check()?;
-        }
-        let bar = ProgressBar::new(self.size(cases).0 as u64);
-        let template = "{bar:30} {pos}/{len} {elapsed}<{eta} {msg}";
-        if let Ok(style) = ProgressStyle::with_template(template) {
-            bar.set_style(style);
-        }
-        let images = Images::new(self.sparse);
+    /// It was stopped; `done`'s. A run that fails is only noted.
+    pub(crate) fn run(
+        &self,
+        cases: &[Case],
+        stop: &AtomicBool,
+        mut done: impl FnMut(Measured) -> Result<()>,
+    ) -> Result<()> {
+        let (images, mut source) = (Images::new(self.sparse), None);
+        let runs: usize = cases
+            .iter()
+            .map(|case| case.contestants.len() * self.rounds)
+            .sum();
+        let (began, mut count) = (Instant::now(), 0);
         for case in cases {
-            // Without a progress bar, a line for each row shows the progress.
-            if bar.is_hidden() {
-                let (at, all) = (bar.position(), bar.length().unwrap_or(0));
-                let (medium, seconds) = (case.medium.display(), bar.elapsed().as_secs());
-                eprintln!(
-                    "{at} of {all} runs, {seconds} s: {} on {medium}",
-                    case.workload
-                );
+            let mut entries: Vec<Entry> = case.contestants.iter().map(entry).collect();
+            for round in 0..self.rounds {
+                for turn in 0..entries.len() {
+                    if stop.load(Ordering::Relaxed) {
+                        return Err(Error::new("interrupted"));
+                    }
+                    // Each round begins with another contestant, so that none always follows the
+                    // same one.
+                    let at = (turn + round) % entries.len();
+                    let (contestant, name) = (&case.contestants[at], case.row.name_at(case.size));
+                    count += 1;
+                    let seconds = began.elapsed().as_secs();
+                    eprintln!("{count} of {runs}, {seconds} s: {name} {}", contestant.name);
+                    let free = self.wait_for_processors();
+                    let run = match case.row.work {
+                        Work::Make(kind) => files(&mut source, &case.medium, case.size.count)
+                            .and_then(|files| make::run(contestant, kind, files, &case.medium)),
+                        _ => self.used(case, contestant, &images),
+                    };
+                    let run = run.unwrap_or_else(|error| {
+                        eprintln!("{name} {}: {error}", contestant.name);
+                        entries[at].failures.push(error.to_string());
+                        Figures::new()
+                    });
+                    entries[at].runs.push(run);
+                    entries[at].runs[round].insert("free_cpu".to_owned(), free);
+                }
             }
-            let row = self.row(case, &images, stop, &bar);
-            if row.entries.iter().any(|entry| !entry.runs.is_empty()) {
-                done(row);
-            }
-            if stop.load(Ordering::Relaxed) {
-                bar.abandon();
-                return Err(Error::Interrupted);
-            }
+            done(case.measured(entries))?;
         }
-        bar.finish_and_clear();
         Ok(())
     }
 
-    fn row(&self, case: &Case, images: &Images, stop: &AtomicBool, bar: &ProgressBar) -> Row {
-        let Case {
-            workload,
-            contestants,
-            ..
-        } = case;
-        let entry = |(name, _): &(String, Contestant)| Entry {
-            name: name.clone(),
-            runs: Vec::new(),
-            failures: Vec::new(),
-        };
-        let mut entries: Vec<Entry> = contestants.iter().map(entry).collect();
-        for round in 0..self.rounds {
-            for turn in 0..contestants.len() {
-                if stop.load(Ordering::Relaxed) {
-                    break;
-                }
-                // Each round begins with another contestant, so that none always follows the same
-                // one.
-                let at = (turn + round) % contestants.len();
-                let (name, contestant) = &contestants[at];
-                bar.set_message(format!("{workload}: {name}"));
-                let result = self.once(*contestant, images, &case.medium, workload);
-                let entry = &mut entries[at];
-                match result {
-                    Ok(figures) => entry.runs.push(Some(figures)),
-                    Err(error) => {
-                        bar.suspend(|| eprintln!("{workload}: {name}: {error}"));
-                        entry.runs.push(None);
-                        entry.failures.push(error.to_string());
-                    }
-                }
-                bar.inc(1);
+    /// Waits until the processors are free, and returns their free share.
+    fn wait_for_processors(&self) -> f64 {
+        let began = Instant::now();
+        loop {
+            let free = free_cpu(Duration::from_millis(100));
+            if free >= FREE || began.elapsed() >= self.patience {
+                return free;
             }
-        }
-        Row {
-            workload: workload.to_string(),
-            family: case.family.unwrap_or(workload.family()),
-            size: workload.size(),
-            unit: workload.unit(),
-            metrics: workload.metrics(),
-            face: case.face,
-            medium: case.medium.clone(),
-            entries,
+            thread::sleep(Duration::from_millis(500));
         }
     }
 
-    fn once(
-        &self,
-        contestant: Contestant,
-        images: &Images,
-        medium: &Path,
-        workload: &Workload,
-    ) -> Result<Figures> {
-        let free_cpu = machine::free_cpu(Duration::from_millis(100));
-        let image = match workload {
-            Workload::Image { tree } => {
-                let made = workload::image::run(contestant, images, medium, *tree, self.commit);
-                Some(made?)
-            }
-            Workload::ImageSmall { files } => {
-                let made = workload::image_small::run(contestant, images, medium, *files);
-                Some(made?)
-            }
-            _ => None,
+    /// A run that uses a file system.
+    fn used(&self, case: &Case, contestant: &Contestant, images: &Images) -> Result<Figures> {
+        let home = image::home(&case.medium)?;
+        let [dir, scratch] = ["mount", "scratch"].map(|name| home.path().join(name));
+        std::fs::create_dir(&dir).and_then(|()| std::fs::create_dir(&scratch))?;
+        let Size { count, files } = case.size;
+        let room = Room {
+            // A group that has been full is not used again before its transaction is durable; and
+            // the last free inodes take a long search.
+            inodes: u64::from(count) * (u64::from(files) + 1) * 5 / 4,
+            ..Room::USUAL
         };
-        if let Some(seen) = image {
-            return Ok(Figures {
-                seen,
-                counted: None,
-                free_cpu,
-            });
+        let image = images.get(&case.medium, room, home.path())?;
+        image::format(contestant.format, &image, room)?;
+        if contestant.way == Way::Library {
+            return self.in_process(case, contestant, &image);
         }
-        let room = workload.room();
-        let mut standing = Standing::start(contestant, images, medium, room, self.commit)?;
-        let began = Instant::now();
-        let seen = workload.run(&mut standing, self.seconds);
-        let counted = match &seen {
-            Ok(_) => standing.counted()?,
-            Err(_) => None,
-        };
-        let ran = began.elapsed();
-        let stopped = standing.stop();
-        let seen = seen?;
-        stopped?;
-        log_slow(workload, self.seconds, ran);
-        Ok(Figures {
-            seen,
-            counted,
-            free_cpu,
-        })
+        let stage = Stage::start(contestant, &image, &dir)?;
+        Run::new(stage, scratch, case.size, self.time).perform(case.row.work)
+    }
+
+    /// The same in a child of its own: switches of mechanisms and memory belong to a process.
+    fn in_process(&self, case: &Case, contestant: &Contestant, image: &Path) -> Result<Figures> {
+        let mut child = Command::new(std::env::current_exe()?);
+        child
+            .arg("in-process")
+            .arg(case.row.name_at(case.size))
+            .arg(&contestant.name)
+            .arg(image);
+        child.arg(self.time.as_secs().to_string());
+        let output = output(child.env("SAPWOOD_WITHOUT", &contestant.without))?;
+        Ok(serde_json::from_str(&output)?)
     }
 }
 
-/// Reports a run that took much longer than requested: its rate may belong to a longer time.
-fn log_slow(workload: &Workload, seconds: u64, ran: Duration) {
-    if workload.is_timed() && ran > Duration::from_secs(seconds * 3 + 10) {
-        eprintln!("{workload} took {} s", ran.as_secs());
+/// Runs a row in process; this is the child's side.
+///
+/// # Errors
+/// The engine's.
+pub(crate) fn in_process(
+    (row, size): (&'static Row, Size),
+    contestant: &Contestant,
+    image: &Path,
+    time: Duration,
+) -> Result<Figures> {
+    let none = Path::new("");
+    let stage = Stage::start(contestant, image, none)?;
+    Run::new(stage, none.to_owned(), size, time).perform(row.work)
+}
+
+/// The small files of an image, made when they are first needed.
+fn files<'s>(
+    source: &'s mut Option<(PathBuf, Source)>,
+    medium: &Path,
+    files: u32,
+) -> Result<&'s Source> {
+    let fits = |(at, kept): &(PathBuf, Source)| at == medium && kept.files == files;
+    if !source.as_ref().is_some_and(fits) {
+        *source = Some((
+            medium.to_owned(),
+            Source::new(medium, files).on(medium.display())?,
+        ));
+    }
+    source
+        .as_ref()
+        .map(|(_, source)| source)
+        .ok_or_else(|| Error::new("no files"))
+}
+
+fn entry(contestant: &Contestant) -> Entry {
+    Entry {
+        name: contestant.name.clone(),
+        ..Entry::default()
+    }
+}
+
+impl Case {
+    fn measured(&self, entries: Vec<Entry>) -> Measured {
+        let row = self.row;
+        let figures = row.figures.iter().chain(&SERVING).map(|figure| Heading {
+            key: figure.key.to_owned(),
+            title: figure.title.to_owned(),
+            unit: figure.unit.to_owned(),
+            lower: figure.lower,
+        });
+        Measured {
+            row: row.name_at(self.size),
+            title: row.title.to_owned(),
+            size: match self.size.count {
+                0 => row.name.to_owned(),
+                count => count.to_string(),
+            },
+            medium: self.medium.clone(),
+            figures: figures.collect(),
+            entries,
+        }
     }
 }

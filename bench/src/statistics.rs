@@ -1,48 +1,43 @@
 //! Medians, and ratios with their confidence.
 //!
 //! A ratio of two contestants is computed from one ratio per round. The logarithms of these are
-//! assumed to have a normal distribution; the interval is Student's t at 95 %. With three
-//! rounds it is wide, as it should be.
-
-use serde::Serialize;
+//! assumed to have a normal distribution; the interval is Student's t at 95 %. With three rounds it
+//! is wide, as it should be.
 
 /// Median, least and greatest of some values.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
-pub struct Spread {
-    /// Median; of an even number of values the mean of the two in the middle.
-    pub median: f64,
-    /// Least.
-    pub min: f64,
-    /// Greatest.
-    pub max: f64,
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct Spread {
+    /// Of an even number of values the mean of the two in the middle.
+    pub(crate) median: f64,
+    pub(crate) min: f64,
+    pub(crate) max: f64,
 }
 
 impl Spread {
     /// `None` without values.
-    #[must_use]
-    pub fn of(values: impl IntoIterator<Item = f64>) -> Option<Self> {
+    pub(crate) fn of(values: impl IntoIterator<Item = f64>) -> Option<Self> {
         let mut all: Vec<f64> = values.into_iter().collect();
         all.sort_by(f64::total_cmp);
         let (min, max) = (*all.first()?, *all.last()?);
         let half = all.len() / 2;
-        let high = *all.get(half)?;
-        let median = match all.len() % 2 {
-            0 => f64::midpoint(*all.get(half - 1)?, high),
-            _ => high,
+        let median = if all.len().is_multiple_of(2) {
+            f64::midpoint(all[half - 1], all[half])
+        } else {
+            all[half]
         };
         Some(Self { median, min, max })
     }
 }
 
 /// How many times as good one contestant is as another.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
-pub struct Ratio {
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct Ratio {
     /// Geometric mean over the rounds.
-    pub value: f64,
+    pub(crate) value: f64,
     /// Lower end of the 95 % interval.
-    pub low: f64,
+    pub(crate) low: f64,
     /// Upper end.
-    pub high: f64,
+    pub(crate) high: f64,
 }
 
 /// An interval with ends further apart than this allows no statement if 1 lies between them.
@@ -54,8 +49,7 @@ const WIDEST: f64 = 4.0;
 impl Ratio {
     /// From pairs (one, other) of the same round. `None` for less than two pairs, or for values
     /// that are not positive.
-    #[must_use]
-    pub fn of(pairs: &[(f64, f64)]) -> Option<Self> {
+    pub(crate) fn of(pairs: &[(f64, f64)]) -> Option<Self> {
         let logs: Vec<f64> = pairs.iter().map(|(a, b)| (a / b).ln()).collect();
         if logs.len() < 2 || logs.iter().any(|log| !log.is_finite()) {
             return None;
@@ -63,8 +57,7 @@ impl Ratio {
         let n = logs.len() as f64;
         let mean = logs.iter().sum::<f64>() / n;
         let squares: f64 = logs.iter().map(|log| (log - mean).powi(2)).sum();
-        let error = (squares / (n - 1.0) / n).sqrt();
-        let half = student_95(logs.len() - 1) * error;
+        let half = student_95(logs.len() - 1) * (squares / (n - 1.0) / n).sqrt();
         Some(Self {
             value: mean.exp(),
             low: (mean - half).exp(),
@@ -72,47 +65,27 @@ impl Ratio {
         })
     }
 
-    /// The statement that its interval allows.
-    #[must_use]
-    pub fn verdict(&self) -> Verdict {
-        let width = self.high / self.low;
-        if self.low < 1.0 && self.high > 1.0 {
-            if width <= WIDEST_AROUND_ONE {
-                Verdict::Value
-            } else {
-                Verdict::Nothing
-            }
-        } else if width <= WIDEST {
-            Verdict::Value
-        } else {
-            Verdict::Bound
-        }
+    /// True if the interval allows a statement which of the two is better, or that they are equal.
+    pub(crate) fn is_clear(&self) -> bool {
+        !(self.low < 1.0 && self.high > 1.0) || self.high / self.low <= WIDEST_AROUND_ONE
     }
 
     /// For a table: `1.82 [1.60, 2.07]`, or the part that the interval allows.
-    #[must_use]
-    pub fn to_text(&self) -> String {
+    pub(crate) fn to_text(self) -> String {
         let Self { value, low, high } = self;
-        match self.verdict() {
-            Verdict::Value => format!("{value:.2} [{low:.2}, {high:.2}]"),
-            Verdict::Bound if *low >= 1.0 => format!("at least {low:.2}"),
-            Verdict::Bound => format!("at most {high:.2}"),
+        if !self.is_clear() && high / low > 100.0 {
             // The ends of an interval this wide are useless.
-            Verdict::Nothing if high / low > 100.0 => "too noisy".to_owned(),
-            Verdict::Nothing => format!("too noisy [{low:.2}, {high:.2}]"),
+            "too noisy".to_owned()
+        } else if !self.is_clear() {
+            format!("too noisy [{low:.2}, {high:.2}]")
+        } else if high / low <= WIDEST {
+            format!("{value:.2} [{low:.2}, {high:.2}]")
+        } else if low >= 1.0 {
+            format!("at least {low:.2}")
+        } else {
+            format!("at most {high:.2}")
         }
     }
-}
-
-/// The statement that a ratio allows.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Verdict {
-    /// Its value.
-    Value,
-    /// Which of the two is better, and at least by how much.
-    Bound,
-    /// None.
-    Nothing,
 }
 
 /// Two-sided 95 % quantile of Student's t.
@@ -139,16 +112,9 @@ mod tests {
     }
 
     #[test]
-    fn a_ratio_of_equal_pairs_has_no_width() {
-        let ratio = Ratio::of(&[(2.0, 1.0), (4.0, 2.0), (6.0, 3.0)]).unwrap();
-        assert!((ratio.value - 2.0).abs() < 1e-9);
-        assert!((ratio.high - ratio.low).abs() < 1e-9);
-        assert_eq!(ratio.verdict(), Verdict::Value);
-        assert_eq!(ratio.to_text(), "2.00 [2.00, 2.00]");
-    }
-
-    #[test]
     fn an_interval_is_as_known_from_tables() {
+        let equal = Ratio::of(&[(2.0, 1.0), (4.0, 2.0), (6.0, 3.0)]).unwrap();
+        assert_eq!(equal.to_text(), "2.00 [2.00, 2.00]");
         // Logarithms 0, 0.1, 0.2: mean 0.1, standard error 0.1 / sqrt(3).
         let pairs = [(1.0, 1.0), (0.1f64.exp(), 1.0), (0.2f64.exp(), 1.0)];
         let ratio = Ratio::of(&pairs).unwrap();
@@ -159,14 +125,13 @@ mod tests {
 
     #[test]
     fn a_noisy_ratio_is_not_stated() {
-        let noisy = Ratio::of(&[(1.0, 1.0), (2.0, 1.0), (1.0, 2.0)]).unwrap();
-        assert_eq!(noisy.verdict(), Verdict::Nothing);
-        assert!(noisy.to_text().starts_with("too noisy"));
-        let clear = Ratio::of(&[(10.0, 1.0), (20.0, 1.0), (40.0, 1.0)]).unwrap();
-        assert_eq!(clear.verdict(), Verdict::Bound);
-        assert!(clear.to_text().starts_with("at least 3."), "{clear:?}");
-        let against = Ratio::of(&[(1.0, 10.0), (1.0, 20.0), (1.0, 40.0)]).unwrap();
-        assert!(against.to_text().starts_with("at most 0.2"), "{against:?}");
+        let text = |pairs: &[(f64, f64)]| Ratio::of(pairs).unwrap().to_text();
+        let noisy = text(&[(1.0, 1.0), (2.0, 1.0), (1.0, 2.0)]);
+        assert!(noisy.starts_with("too noisy"), "{noisy}");
+        let clear = text(&[(10.0, 1.0), (20.0, 1.0), (40.0, 1.0)]);
+        assert!(clear.starts_with("at least 3."), "{clear}");
+        let against = text(&[(1.0, 10.0), (1.0, 20.0), (1.0, 40.0)]);
+        assert!(against.starts_with("at most 0.2"), "{against}");
         assert_eq!(Ratio::of(&[(1.0, 1.0)]), None);
         assert_eq!(Ratio::of(&[(1.0, 0.0), (1.0, 1.0)]), None);
     }

@@ -28,9 +28,8 @@ struct Arguments {
     /// Plant a fault: lying-flush, skip-fsync, no-barrier.
     #[arg(long, global = true)]
     plant: Option<Plant>,
-    /// Mechanisms of the engine: all (now); for ext4 data-journal, full-fast-commits; for btrfs
-    /// without one mechanism of its log: no-log, no-overlap, wait-for-trees, all-xattrs,
-    /// whole-directories, groups.
+    /// How changes become durable: now (the default); for ext4 data-journal, full-fast-commits; for
+    /// btrfs no-log, busy (each fsync is next to another one).
     #[arg(long, global = true, default_value = "now")]
     policy: Policy,
     /// Do not delay the device's answers to threads.

@@ -1,11 +1,11 @@
-//! [`Policy`]: which mechanisms the engine uses.
+//! [`Policy`]: how the engine makes changes durable.
 
 use std::fmt;
 use std::str::FromStr;
 
 use crate::engine::Format;
 
-/// All mechanisms, or all except one, or one that is off by default.
+/// A way to make changes durable: by default, or by a mount option, or as under load.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Policy {
     /// The engine without changes.
@@ -13,16 +13,8 @@ pub enum Policy {
     Now,
     /// No log: every fsync is a commit.
     NoLog,
-    /// A log waits for the previous commit.
-    NoOverlap,
-    /// An fsync waits until the trees have the data.
-    WaitForTrees,
-    /// Attributes are always logged.
-    AllXattrs,
-    /// A rename logs all changes of the directory.
-    WholeDirectories,
-    /// An fsync updates only those names that belong to its inode.
-    Groups,
+    /// Each fsync is next to another one: it logs only those pending names that belong to its inode.
+    Busy,
     /// Data goes through the journal.
     DataJournal,
     /// Fast commits also contain changes that e2fsck does not replay correctly.
@@ -31,14 +23,10 @@ pub enum Policy {
 
 impl Policy {
     /// All policies.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 5] = [
         Self::Now,
         Self::NoLog,
-        Self::NoOverlap,
-        Self::WaitForTrees,
-        Self::AllXattrs,
-        Self::WholeDirectories,
-        Self::Groups,
+        Self::Busy,
         Self::DataJournal,
         Self::FullFastCommits,
     ];
@@ -57,11 +45,7 @@ impl Policy {
         match self {
             Self::Now => "now",
             Self::NoLog => "no-log",
-            Self::NoOverlap => "no-overlap",
-            Self::WaitForTrees => "wait-for-trees",
-            Self::AllXattrs => "all-xattrs",
-            Self::WholeDirectories => "whole-directories",
-            Self::Groups => "groups",
+            Self::Busy => "busy",
             Self::DataJournal => "data-journal",
             Self::FullFastCommits => "full-fast-commits",
         }

@@ -136,7 +136,7 @@ fn ext4_threads_at_once() {
 }
 
 #[test]
-fn known_trouble_cases_without_single_mechanisms() {
+fn known_trouble_cases_with_each_policy() {
     let cases = cases::all(Format::Btrfs).unwrap();
     let policies = Policy::ALL.into_iter();
     let policies: Vec<Policy> = policies

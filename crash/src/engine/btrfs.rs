@@ -5,7 +5,7 @@ use std::sync::Arc;
 use sapwood_block::{Device, MemoryDevice};
 use sapwood_btrfs::check::CheckOptions;
 use sapwood_btrfs::mkfs::{MkfsOptions, Profile, mkfs};
-use sapwood_btrfs::{Btrfs, Groups, LogPolicy, Options, resize};
+use sapwood_btrfs::{Btrfs, Options, resize};
 use sapwood_vfs::FileSystem;
 
 use super::Format;
@@ -45,26 +45,13 @@ pub(super) fn open(
         threads,
         cache_bytes: 8 << 20,
         tree_log: policy != Policy::NoLog,
-        log: log(policy),
         ..Options::default()
     };
-    match Btrfs::open(vec![device], options) {
-        Ok(fs) => Ok(Arc::new(fs)),
-        Err(error) => Err(error.to_string()),
+    let fs = Btrfs::open(vec![device], options).map_err(|error| error.to_string())?;
+    if policy == Policy::Busy {
+        fs.count_endless_fsync();
     }
-}
-
-fn log(policy: Policy) -> LogPolicy {
-    let mut log = LogPolicy::default();
-    match policy {
-        Policy::Now | Policy::NoLog | Policy::DataJournal | Policy::FullFastCommits => {}
-        Policy::NoOverlap => log.overlap = false,
-        Policy::WaitForTrees => log.fast_wait = false,
-        Policy::AllXattrs => log.xattrs_when_changed = false,
-        Policy::WholeDirectories => log.single_names = false,
-        Policy::Groups => log.groups = Groups::Always,
-    }
-    log
+    Ok(Arc::new(fs))
 }
 
 pub(super) fn size(device: &dyn Device) -> Result<u64, String> {

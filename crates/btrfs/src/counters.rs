@@ -46,8 +46,6 @@ pub(crate) struct LogCounters {
     pub(crate) dir_items: AtomicU64,
     /// Ordered extents logged before they were complete.
     pub(crate) pinned: AtomicU64,
-    /// Ordered extents whose completion was waited for.
-    pub(crate) waited: AtomicU64,
 }
 
 impl Counters {
@@ -69,7 +67,7 @@ impl Counters {
         }
     }
 
-    fn counts(&self) -> [(&'static str, &AtomicU64); 13] {
+    fn counts(&self) -> [(&'static str, &AtomicU64); 12] {
         let log = &self.log;
         [
             ("fsyncs", &self.fsyncs),
@@ -84,7 +82,6 @@ impl Counters {
             ("log_extents", &log.extents),
             ("log_dir_items", &log.dir_items),
             ("ordered_pinned", &log.pinned),
-            ("ordered_waited", &log.waited),
         ]
     }
 

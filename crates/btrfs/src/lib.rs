@@ -30,6 +30,4 @@ mod xattr;
 pub use compression::{Compression, UnknownCompression};
 pub use error::{Error, Result};
 pub use mount::{Btrfs, Mount};
-#[cfg(feature = "ablation")]
-pub use options::{Groups, LogPolicy};
 pub use options::{Options, SubvolumeChoice};

@@ -1,19 +1,11 @@
 //! Options of a mount.
 
-mod log_policy;
-
 use std::time::Duration;
 
 use sapwood_base::Memory;
 use sapwood_vfs::Timestamp;
 
 use crate::Compression;
-#[cfg(feature = "ablation")]
-pub use log_policy::Groups;
-#[cfg(not(feature = "ablation"))]
-pub(crate) use log_policy::LogPolicy;
-#[cfg(feature = "ablation")]
-pub use log_policy::LogPolicy;
 
 /// The subvolume at the root of the mount.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -71,9 +63,6 @@ pub struct Options {
     pub threads: usize,
     /// An fsync writes the log tree; else it commits the transaction (`notreelog`).
     pub tree_log: bool,
-    /// Mechanisms of the log.
-    #[cfg(feature = "ablation")]
-    pub log: LogPolicy,
     /// Every time is this one, random numbers derive from the image, and the caller's thread does
     /// the work of the background threads. With the same memory bounds, the same operations of one
     /// thread on the same image give the same bytes.
@@ -105,8 +94,6 @@ impl Default for Options {
             no_log_replay: false,
             threads: 0,
             tree_log: true,
-            #[cfg(feature = "ablation")]
-            log: LogPolicy::default(),
             fixed_time: None,
             background: true,
         }
@@ -131,13 +118,5 @@ impl Options {
         self.cache_bytes = memory.cache;
         self.dirty_bytes = memory.dirty;
         self.inode_bytes = memory.inodes;
-    }
-
-    /// Mechanisms of the log.
-    pub(crate) const fn log_policy(&self) -> LogPolicy {
-        #[cfg(feature = "ablation")]
-        return self.log;
-        #[cfg(not(feature = "ablation"))]
-        LogPolicy
     }
 }

@@ -5,7 +5,6 @@
 mod image;
 mod small;
 
-use sapwood_btrfs::{Groups, LogPolicy};
 use sapwood_vfs::{FileSystem, InodeFlags, RenameMode};
 use small::Small;
 
@@ -466,11 +465,8 @@ fn a_rename_out_of_a_synchronous_directory_is_durable() {
 
 #[test]
 fn an_fsync_brings_what_the_directory_lost_that_the_inode_left() {
-    let policy = LogPolicy {
-        groups: Groups::Always,
-        ..LogPolicy::default()
-    };
-    let fs = Small::with(policy);
+    let fs = Small::new();
+    fs.fs.count_endless_fsync();
     fs.mkdir("from");
     fs.mkdir("to");
     fs.write("from/gone", b"1");
@@ -502,8 +498,8 @@ fn an_unlink_of_a_logged_file_is_durable_with_the_next_fsync() {
 }
 
 /// Files `a` and `b` in two directories, committed.
-fn neighbours(policy: LogPolicy) -> Small {
-    let fs = Small::with(policy);
+fn neighbours() -> Small {
+    let fs = Small::new();
     for dir in ["d", "e"] {
         fs.mkdir(dir);
         fs.write(&format!("{dir}/a"), b"1");
@@ -515,7 +511,7 @@ fn neighbours(policy: LogPolicy) -> Small {
 
 #[test]
 fn an_fsync_after_a_rename_brings_what_else_changed_in_both_directories() {
-    let fs = neighbours(LogPolicy::default());
+    let fs = neighbours();
     fs.unlink("d/a");
     fs.rename("e/a", "e/a2", RenameMode::Replace);
     fs.write("e/new", b"1");
@@ -526,7 +522,7 @@ fn an_fsync_after_a_rename_brings_what_else_changed_in_both_directories() {
     assert_eq!(after.names("e"), ["a2", "b", "moved", "new"]);
     assert_eq!(fs.counter("commits"), 1, "more than that of `sync`");
     // Not so for the fsync of a directory that was renamed.
-    let fs = neighbours(LogPolicy::default());
+    let fs = neighbours();
     fs.unlink("d/a");
     fs.rename("e", "d/e", RenameMode::Replace);
     fs.fsync("d/e");
@@ -535,7 +531,7 @@ fn an_fsync_after_a_rename_brings_what_else_changed_in_both_directories() {
 
 #[test]
 fn an_fsync_after_a_link_or_unlink_brings_what_else_changed_in_the_directory() {
-    let fs = neighbours(LogPolicy::default());
+    let fs = neighbours();
     fs.unlink("d/a");
     fs.link("d/b", "d/c");
     fs.fsync("d/c");
@@ -553,7 +549,7 @@ fn an_fsync_after_a_link_or_unlink_brings_what_else_changed_in_the_directory() {
 
 #[test]
 fn an_fsync_of_an_inode_with_its_old_names_logs_nothing_of_others() {
-    let fs = neighbours(LogPolicy::default());
+    let fs = neighbours();
     fs.unlink("d/a");
     fs.rename("e/a", "e/a2", RenameMode::Replace);
     fs.write("d/b", b"2");
@@ -570,7 +566,7 @@ fn an_fsync_of_an_inode_with_its_old_names_logs_nothing_of_others() {
 
 #[test]
 fn a_directory_with_very_many_changes_is_not_logged_for_a_rename_in_it() {
-    let fs = neighbours(LogPolicy::default());
+    let fs = neighbours();
     for number in 0..100 {
         fs.write(&format!("d/{number}"), b"1");
     }

@@ -36,6 +36,4 @@ mod xattr;
 
 pub use error::{Error, Result};
 pub use mount::{Ext4, Mount};
-#[cfg(feature = "ablation")]
-pub use options::AllocPolicy;
 pub use options::{DataMode, FastCommits, Options};

@@ -66,9 +66,6 @@ pub struct Options {
     pub dense: bool,
     /// Threads for writeback; 0: as many as there are processors.
     pub threads: usize,
-    /// The search for a free inode.
-    #[cfg(feature = "ablation")]
-    pub alloc: AllocPolicy,
     /// Kind of fast commits, if the image has that feature.
     pub fast_commit: FastCommits,
     /// Every time is this one, random numbers derive from the image, and the caller's thread does
@@ -98,8 +95,6 @@ impl Default for Options {
             discard: false,
             dense: false,
             threads: 0,
-            #[cfg(feature = "ablation")]
-            alloc: AllocPolicy::default(),
             fast_commit: FastCommits::default(),
             fixed_time: None,
             background: true,
@@ -125,68 +120,5 @@ impl Options {
         self.cache_bytes = memory.cache;
         self.dirty_bytes = memory.dirty;
         self.inode_bytes = memory.inodes;
-    }
-
-    /// The search for a free inode.
-    pub(crate) const fn alloc_policy(&self) -> AllocPolicy {
-        #[cfg(feature = "ablation")]
-        return self.alloc;
-        #[cfg(not(feature = "ablation"))]
-        AllocPolicy
-    }
-}
-
-/// The search for a free inode: with all mechanisms.
-///
-/// A normal build has no fields here, every answer is a constant, and the compiler removes the
-/// excluded code. With the feature `ablation` each mechanism can be replaced by its predecessor, so
-/// that its worth can be measured.
-#[cfg(not(feature = "ablation"))]
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct AllocPolicy;
-
-#[cfg(not(feature = "ablation"))]
-impl AllocPolicy {
-    /// A thread that lost the race for a bit searches again while it holds the group's lock.
-    pub(crate) const fn search_again_locked(self) -> bool {
-        true
-    }
-
-    /// Directories spread over the groups, and searches begin at different places.
-    pub(crate) const fn spread(self) -> bool {
-        true
-    }
-}
-
-/// The search for a free inode.
-#[cfg(feature = "ablation")]
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct AllocPolicy {
-    /// A thread that lost the race for a bit searches again while it holds the group's lock; else
-    /// it starts over without the lock.
-    pub search_again_locked: bool,
-    /// Directories spread over the groups, and searches begin at different places; else all begin
-    /// at the same one.
-    pub spread: bool,
-}
-
-#[cfg(feature = "ablation")]
-impl Default for AllocPolicy {
-    fn default() -> Self {
-        Self {
-            search_again_locked: true,
-            spread: true,
-        }
-    }
-}
-
-#[cfg(feature = "ablation")]
-impl AllocPolicy {
-    pub(crate) const fn search_again_locked(self) -> bool {
-        self.search_again_locked
-    }
-
-    pub(crate) const fn spread(self) -> bool {
-        self.spread
     }
 }

@@ -409,6 +409,7 @@ impl InFlight {
     }
 
     /// The ordered extents in flight, oldest first.
+    #[cfg(test)]
     pub(crate) fn ordered(&self) -> impl Iterator<Item = &Arc<OrderedExtent>> {
         self.entries
             .values()

@@ -9,7 +9,7 @@ use sapwood_base::{DirtyRanges, RangeSet, ReadAhead};
 use super::extent_map::{ExtentMap, MapCache};
 use super::in_flight::InFlight;
 use super::modified::{ModifiedMap, ModifiedMaps};
-use super::ordered::{InFlightId, OrderedExtent};
+use super::ordered::InFlightId;
 use super::slice::cut;
 use crate::lock::{Rank, RankedMutex};
 use crate::space::{DataReservation, MetadataReservation};
@@ -172,7 +172,8 @@ impl FileData {
     }
 
     /// The ordered extents in flight, oldest first.
-    pub(crate) fn ordered(&self) -> Vec<Arc<OrderedExtent>> {
+    #[cfg(test)]
+    pub(crate) fn ordered(&self) -> Vec<Arc<super::ordered::OrderedExtent>> {
         self.state.lock().in_flight.ordered().cloned().collect()
     }
 

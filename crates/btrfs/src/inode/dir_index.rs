@@ -34,8 +34,6 @@ struct Unlogged {
     transid: u64,
     added: BTreeSet<u64>,
     removed: BTreeSet<u64>,
-    /// Entries that the log has; kept only if requested.
-    logged: (BTreeSet<u64>, BTreeSet<u64>),
     /// There were too many to keep.
     overflow: bool,
 }
@@ -89,13 +87,7 @@ impl DirState {
         const INDEX: usize = 16;
         let names = self.names.lock();
         let unlogged = &names.unlogged;
-        let indexes = [
-            &names.removed,
-            &unlogged.added,
-            &unlogged.removed,
-            &unlogged.logged.0,
-            &unlogged.logged.1,
-        ];
+        let indexes = [&names.removed, &unlogged.added, &unlogged.removed];
         let count: usize = indexes.iter().map(|set| set.len()).sum();
         names.added.len() * ENTRY + count * INDEX
     }
@@ -126,42 +118,31 @@ impl DirState {
         }
     }
 
-    /// Changes of transaction `transid` that were not logged; with `logged`, also the logged ones.
-    pub(crate) fn changes(&self, transid: u64, logged: bool) -> Changes {
+    /// Changes of transaction `transid` that were not logged.
+    pub(crate) fn changes(&self, transid: u64) -> Changes {
         let mut names = self.names.lock();
         let unlogged = names.unlogged.of(transid);
-        let mut changes = Changes {
+        Changes {
             added: unlogged.added.iter().copied().collect(),
             removed: unlogged.removed.iter().copied().collect(),
             overflow: unlogged.overflow,
-        };
-        if logged {
-            changes.added.extend(&unlogged.logged.0);
-            changes.removed.extend(&unlogged.logged.1);
         }
-        changes
     }
 
-    /// The log of transaction `transid` has these now. `keep`: remember them.
+    /// The log of transaction `transid` has these now.
     pub(crate) fn logged(
         &self,
         transid: u64,
         added: impl Iterator<Item = u64>,
         removed: impl Iterator<Item = u64>,
-        keep: bool,
     ) {
         let mut names = self.names.lock();
         let unlogged = names.unlogged.of(transid);
         for index in added {
-            if unlogged.added.remove(&index) && keep {
-                unlogged.logged.0.insert(index);
-            }
+            unlogged.added.remove(&index);
         }
         for index in removed {
-            if unlogged.removed.remove(&index) && keep {
-                unlogged.logged.0.remove(&index);
-                unlogged.logged.1.insert(index);
-            }
+            unlogged.removed.remove(&index);
         }
     }
 }

@@ -50,6 +50,13 @@ impl Mount {
         subvolume::cleaner::clean_now(&self.engine)
     }
 
+    /// Counts one more fsync as under way until the unmount, so that each fsync behaves as next to
+    /// another one. For tests.
+    #[doc(hidden)]
+    pub fn count_endless_fsync(&self) {
+        std::mem::forget(self.engine.fsyncs.begin());
+    }
+
     /// The counters of the mount by name.
     pub fn counters(&self) -> Vec<(String, u64)> {
         self.engine.counters.all()

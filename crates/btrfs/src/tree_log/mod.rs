@@ -44,7 +44,6 @@ mod state;
 mod tests;
 mod write;
 
-use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use sapwood_vfs::FileKind;
@@ -52,14 +51,13 @@ use sapwood_vfs::FileKind;
 pub(crate) use state::Fsyncs;
 
 use crate::commit_reason::CommitReason;
-use crate::counters::Counters;
 use crate::data::{self, Files, Wait};
 use crate::inode::Inode;
 use crate::lock::RankedReadGuard;
 use crate::namespace::NameLog;
 use crate::transaction::{Handle, Store};
 use crate::{Error, Result};
-use plan::{Locked, LogPlan, Planner, Refusal, Step};
+use plan::{Locked, LogPlan, Planner, Refusal};
 use state::Writer;
 use state::{SubvolumeLog, TransactionLog};
 
@@ -107,7 +105,7 @@ pub(crate) fn fsync(files: &Arc<Files>, fsyncs: &Fsyncs, inode: &Arc<Inode>) -> 
         }
         let trans = h.trans().clone();
         let log = TransactionLog::of(&trans).find(inode.root.id());
-        let groups = only_its_group(files, fsyncs);
+        let groups = only_its_group(fsyncs);
         if !inode.is_linked() && !may_come_back(&h, log.as_deref(), inode) {
             return Ok(Outcome::Empty);
         }
@@ -150,26 +148,17 @@ pub(crate) fn fsync(files: &Arc<Files>, fsyncs: &Fsyncs, inode: &Arc<Inode>) -> 
     }
 }
 
-/// Whether to bring only those pending names up to date that belong to the inode.
-fn only_its_group(store: &Store, fsyncs: &Fsyncs) -> bool {
-    let busy = fsyncs.under_way() > 1;
-    store.options.log_policy().only_its_group(busy)
+/// Whether an fsync logs only those pending names that belong to its inode. The names of the whole
+/// subvolume need the locks of inodes that other fsyncs use.
+fn only_its_group(fsyncs: &Fsyncs) -> bool {
+    fsyncs.under_way() > 1
 }
 
 fn write_back(files: &Arc<Files>, inode: &Arc<Inode>) -> Result<()> {
     if inode.kind != FileKind::Regular {
         return Ok(());
     }
-    let wait = if files.options.log_policy().fast_wait() {
-        Wait::Io
-    } else {
-        // Only data that is written back is in flight and can be counted.
-        data::flush(files, inode, 0..u64::MAX, Wait::Io)?;
-        let waited = inode.data.ordered().len() as u64;
-        Counters::add(&files.counters.log.waited, waited);
-        Wait::Completion
-    };
-    data::flush(files, inode, 0..u64::MAX, wait)
+    data::flush(files, inode, 0..u64::MAX, Wait::Io)
 }
 
 /// Takes the `io` locks of inodes of one tree, shared, in their order.
@@ -246,7 +235,7 @@ fn is_logged(h: &Handle, log: &SubvolumeLog, inode: &Inode, groups: bool) -> Opt
     let same = logged.full
         && (logged.sequence, logged.names, logged.xattrs) == (sequence, names, xattrs)
         && !inode.data.has_unlogged(h.transid());
-    let changes = inode.dir.changes(h.transid(), false);
+    let changes = inode.dir.changes(h.transid());
     let entries = changes.overflow || !changes.added.is_empty() || !changes.removed.is_empty();
     (same && !entries && current).then_some(logged.number)
 }
@@ -255,10 +244,6 @@ fn is_logged(h: &Handle, log: &SubvolumeLog, inode: &Inode, groups: bool) -> Opt
 fn write(h: &mut Handle, inode: &Inode, plan: &LogPlan) -> Result<u64> {
     let store = h.store().clone();
     let trans = h.trans().clone();
-    if !store.options.log_policy().overlap() {
-        // Waits for the commit before.
-        drop(store.transactions.superblock_order.lock());
-    }
     let all = TransactionLog::of(&trans);
     let log = all.create(h, inode.root.id())?;
     let logging = all.begin();
@@ -307,8 +292,7 @@ impl NameLog for LoggedNames {
 /// A name of `inode` in `dir` was removed in the handle's transaction. Records the two as pending,
 /// each if the log has it. Expects both `io` locks exclusively.
 fn name_removed(h: &mut Handle, dir: &Arc<Inode>, inode: &Arc<Inode>) {
-    let trans = h.trans().clone();
-    let Some(log) = TransactionLog::of(&trans).find(dir.root.id()) else {
+    let Some(log) = TransactionLog::of(h.trans()).find(dir.root.id()) else {
         return;
     };
     let logged = |objectid| {
@@ -317,50 +301,13 @@ fn name_removed(h: &mut Handle, dir: &Arc<Inode>, inode: &Arc<Inode>) {
     };
     let full = logged(dir.objectid).full;
     let exists = logged(inode.objectid).exists && inode.root.id() == dir.root.id();
-    {
-        let mut pending = log.pending();
-        for (has, noted) in [(full, dir), (exists, inode)] {
-            if has {
-                pending.add(noted.objectid, Arc::clone(noted));
-            }
-        }
-        if (full || exists) && h.store().options.log_policy().ties_names() {
-            pending.tie(dir.objectid, inode.objectid);
+    let mut pending = log.pending();
+    for (has, noted) in [(full, dir), (exists, inode)] {
+        if has {
+            pending.add(noted.objectid, Arc::clone(noted));
         }
     }
-    if full
-        && !h.store().options.log_policy().single_names()
-        && let Err(error) = log_whole(h, &log, dir)
-    {
-        ::log::warn!("{dir:?} cannot be logged: {error}");
-        TransactionLog::of(&trans).set_broken(CommitReason::Failed);
+    if full || exists {
+        pending.tie(dir.objectid, inode.objectid);
     }
-}
-
-/// Logs all changes of a directory in this transaction, as for a rename without single names in the
-/// log.
-fn log_whole(h: &mut Handle, log: &Arc<SubvolumeLog>, dir: &Arc<Inode>) -> Result<()> {
-    let store = h.store().clone();
-    let trans = h.trans().clone();
-    let changes = dir.dir.changes(h.transid(), true);
-    let mut removed = BTreeMap::new();
-    for index in changes.removed {
-        let before = names::committed_at(&store, &dir.root, dir.objectid, index)?;
-        removed.insert(index, before.is_some());
-    }
-    let step = Step {
-        inode: Arc::clone(dir),
-        full: false,
-        entries: BTreeSet::from_iter(changes.added),
-        removed,
-    };
-    let logging = TransactionLog::of(&trans).begin();
-    let number = logging.number();
-    let mut writer = Writer {
-        h,
-        store,
-        log: Arc::clone(log),
-        number,
-    };
-    write::write_entries(&mut writer, &step)
 }

@@ -307,7 +307,7 @@ impl<'a> Planner<'a> {
             let Some(dir) = self.alive(dir)? else {
                 continue;
             };
-            let changes = dir.dir.changes(self.transid, false);
+            let changes = dir.dir.changes(self.transid);
             let count = changes.added.len() + changes.removed.len();
             if !changes.overflow && count <= MOST_NEIGHBOURS {
                 self.want(&dir, true);
@@ -434,8 +434,7 @@ impl<'a> Planner<'a> {
 
     /// The entries of a directory that is, or will be, logged in full.
     fn directory(&mut self, dir: &Arc<Inode>, full: bool) -> Result<(), Refusal> {
-        let whole = !self.files.options.log_policy().single_names();
-        let changes: Changes = dir.dir.changes(self.transid, whole);
+        let changes: Changes = dir.dir.changes(self.transid);
         if changes.overflow {
             return Err(CommitReason::ManyNames.into());
         }

@@ -312,7 +312,7 @@ pub(crate) struct UnderWay<'a>(&'a Fsyncs);
 
 impl Fsyncs {
     /// Begins one.
-    pub(super) fn begin(&self) -> UnderWay<'_> {
+    pub(crate) fn begin(&self) -> UnderWay<'_> {
         self.0.fetch_add(1, Ordering::Relaxed);
         UnderWay(self)
     }

@@ -16,7 +16,7 @@ mod order;
 use super::state::{SubvolumeLog, TransactionLog};
 use crate::mkfs::mkfs;
 use crate::transaction::State;
-use crate::{Btrfs, Groups, LogPolicy, Options, Result};
+use crate::{Btrfs, Options, Result};
 
 type Recorded = RecordDevice<MemoryDevice>;
 type Gate = Arc<GateDevice<Recorded>>;
@@ -30,10 +30,9 @@ fn formatted() -> MemoryDevice {
     device
 }
 
-fn open(device: Arc<dyn Device>, log: LogPolicy) -> Result<Btrfs> {
+fn open(device: Arc<dyn Device>) -> Result<Btrfs> {
     let options = Options {
         background: false,
-        log,
         ..Options::default()
     };
     Btrfs::open(vec![device], options)
@@ -114,7 +113,7 @@ fn every_cut(gate: &Gate, base: &MemoryDevice, must: impl Fn(&Btrfs, &[String]))
         let mut images = vec![replayer.image(&sapwood_testing::CrashPlan::at(at))];
         images.extend((0..3).map(|seed| log.image(base, &log.random_plan(at, seed))));
         for image in images {
-            let fs = open(Arc::new(image), LogPolicy::default()).unwrap();
+            let fs = open(Arc::new(image)).unwrap();
             must(&fs, &marks);
         }
     }
@@ -123,7 +122,7 @@ fn every_cut(gate: &Gate, base: &MemoryDevice, must: impl Fn(&Btrfs, &[String]))
 #[test]
 fn a_log_waits_for_the_commit_before_only_with_its_superblock() {
     let (gate, base) = gate();
-    let fs = open(gate.clone(), LogPolicy::default()).unwrap();
+    let fs = open(gate.clone()).unwrap();
     write(&fs, create(&fs, b"first"), &[1; 50_000]);
     let second = create(&fs, b"second");
     gate.hold_if(|request| is_super(request.offset, request.kind));
@@ -183,48 +182,9 @@ fn transid(fs: &Btrfs) -> u64 {
 }
 
 #[test]
-fn the_older_policy_waits_before_it_logs() {
-    let (gate, _) = gate();
-    let policy = LogPolicy {
-        overlap: false,
-        ..LogPolicy::default()
-    };
-    let fs = open(gate.clone(), policy).unwrap();
-    write(&fs, create(&fs, b"first"), b"1");
-    let second = create(&fs, b"second");
-    gate.hold_if(|request| is_super(request.offset, request.kind));
-    thread::scope(|scope| {
-        let commit = scope.spawn(|| fs.sync().unwrap());
-        gate.wait_held(1);
-        write(&fs, second, &[2; 50_000]);
-        let before = gate.inner().position();
-        let fsync = scope.spawn(|| fs.fsync(second, SyncKind::All).unwrap());
-        until(|| gate.inner().position() > before);
-        gate.open();
-        commit.join().unwrap();
-        fsync.join().unwrap();
-    });
-    // Data may be written meanwhile; between it and the superblock no log block is.
-    let log = gate.inner().log();
-    let super_at = log
-        .entries()
-        .iter()
-        .position(|entry| super_of(entry) == Some(0));
-    let tree_block = |entry: &sapwood_testing::device::RecordedRequest| {
-        let owner = u64::to_le_bytes(sapwood_btrfs_format::objectid::TREE_LOG);
-        match &entry.action {
-            Action::Write { data, .. } => data.get(88..96) == Some(&owner[..]),
-            _ => false,
-        }
-    };
-    let first_log = log.entries().iter().position(tree_block);
-    assert!(first_log > super_at, "{first_log:?} {super_at:?}");
-}
-
-#[test]
 fn a_fast_fsync_does_not_wait_for_completions_but_a_commit_does() {
     let (gate, _) = gate();
-    let fs = open(gate.clone(), LogPolicy::default()).unwrap();
+    let fs = open(gate.clone()).unwrap();
     let ino = create(&fs, b"f");
     fs.sync().unwrap();
     write(&fs, ino, &[7; 100_000]);
@@ -233,7 +193,7 @@ fn a_fast_fsync_does_not_wait_for_completions_but_a_commit_does() {
     assert_eq!(counter(&fs, "fast_fsyncs"), 1);
     assert_eq!(counter(&fs, "ordered_pinned"), 1);
     let image = gate.inner().inner().snapshot();
-    let after = open(Arc::new(image), LogPolicy::default()).unwrap();
+    let after = open(Arc::new(image)).unwrap();
     assert!(content(&after, b"f") == Some(vec![7; 100_000]));
     let before = fs.engine.last_committed();
     thread::scope(|scope| {
@@ -247,82 +207,54 @@ fn a_fast_fsync_does_not_wait_for_completions_but_a_commit_does() {
         commit.join().unwrap();
     });
     let image = gate.inner().inner().snapshot();
-    let after = open(Arc::new(image), LogPolicy::default()).unwrap();
+    let after = open(Arc::new(image)).unwrap();
     assert!(content(&after, b"f") == Some(vec![7; 100_000]));
 }
 
 #[test]
-fn the_older_policy_waits_for_completions() {
-    let (gate, _) = gate();
-    let policy = LogPolicy {
-        fast_wait: false,
-        ..LogPolicy::default()
-    };
-    let fs = open(gate, policy).unwrap();
-    let ino = create(&fs, b"f");
-    fs.sync().unwrap();
-    write(&fs, ino, &[7; 100_000]);
-    fs.fsync(ino, SyncKind::All).unwrap();
-    assert_eq!(counter(&fs, "ordered_pinned"), 0);
-}
-
-#[test]
 fn attributes_stand_in_the_log_and_are_written_once() {
-    for (xattrs_when_changed, written) in [(true, 10), (false, 50)] {
-        let policy = LogPolicy {
-            xattrs_when_changed,
-            ..LogPolicy::default()
-        };
-        let fs = open(Arc::new(formatted()), policy).unwrap();
-        let ino = create(&fs, b"f");
-        for nth in 0..10 {
-            let name = format!("user.{nth}");
-            fs.setxattr(ino, name.as_bytes(), &[nth; 50], SetXattrMode::Any)
-                .unwrap();
-        }
-        for round in 0..5 {
-            write(&fs, ino, &[round; 5000]);
-            fs.fsync(ino, SyncKind::All).unwrap();
-        }
-        assert_eq!(items(&fs, 257, kind::XATTR_ITEM).len(), 10);
-        assert_eq!(counter(&fs, "log_xattrs"), written);
+    let fs = open(Arc::new(formatted())).unwrap();
+    let ino = create(&fs, b"f");
+    for nth in 0..10 {
+        let name = format!("user.{nth}");
+        fs.setxattr(ino, name.as_bytes(), &[nth; 50], SetXattrMode::Any)
+            .unwrap();
     }
+    for round in 0..5 {
+        write(&fs, ino, &[round; 5000]);
+        fs.fsync(ino, SyncKind::All).unwrap();
+    }
+    assert_eq!(items(&fs, 257, kind::XATTR_ITEM).len(), 10);
+    assert_eq!(counter(&fs, "log_xattrs"), 10);
 }
 
 #[test]
 fn renames_touch_single_names() {
-    for (single_names, most) in [(true, 210), (false, u64::MAX)] {
-        let policy = LogPolicy {
-            single_names,
-            ..LogPolicy::default()
-        };
-        let fs = open(Arc::new(formatted()), policy).unwrap();
-        let name = |nth: usize| format!("file{nth}").into_bytes();
-        for nth in 0..100 {
-            create(&fs, &name(nth));
-        }
-        fs.sync().unwrap();
-        create(&fs, b"new");
-        fs.fsync(fs.root(), SyncKind::All).unwrap();
-        assert_eq!(counter(&fs, "log_dir_items"), 1);
-        for nth in 0..100 {
-            let to = [&name(nth)[..], b"-gone"].concat();
-            fs.rename(fs.root(), &name(nth), fs.root(), &to, RenameMode::Replace)
-                .unwrap();
-        }
-        // One range for all removed entries, because they were contiguous.
-        fs.fsync(fs.root(), SyncKind::All).unwrap();
-        assert_eq!(items(&fs, 256, kind::DIR_LOG_INDEX).len(), 1);
-        assert_eq!(items(&fs, 256, kind::DIR_INDEX).len(), 101);
-        let logged = counter(&fs, "log_dir_items");
-        assert!(logged <= most, "{logged} entries logged");
-        assert!(single_names || logged > 5000, "{logged} entries logged");
+    let fs = open(Arc::new(formatted())).unwrap();
+    let name = |nth: usize| format!("file{nth}").into_bytes();
+    for nth in 0..100 {
+        create(&fs, &name(nth));
     }
+    fs.sync().unwrap();
+    create(&fs, b"new");
+    fs.fsync(fs.root(), SyncKind::All).unwrap();
+    assert_eq!(counter(&fs, "log_dir_items"), 1);
+    for nth in 0..100 {
+        let to = [&name(nth)[..], b"-gone"].concat();
+        fs.rename(fs.root(), &name(nth), fs.root(), &to, RenameMode::Replace)
+            .unwrap();
+    }
+    // One range for all removed entries, because they were contiguous.
+    fs.fsync(fs.root(), SyncKind::All).unwrap();
+    assert_eq!(items(&fs, 256, kind::DIR_LOG_INDEX).len(), 1);
+    assert_eq!(items(&fs, 256, kind::DIR_INDEX).len(), 101);
+    let logged = counter(&fs, "log_dir_items");
+    assert!(logged <= 210, "{logged} entries logged");
 }
 
 #[test]
 fn a_rename_of_what_was_not_logged_logs_nothing() {
-    let fs = open(Arc::new(formatted()), LogPolicy::default()).unwrap();
+    let fs = open(Arc::new(formatted())).unwrap();
     create(&fs, b"a");
     let other = create(&fs, b"b");
     fs.sync().unwrap();
@@ -338,24 +270,11 @@ fn a_rename_of_what_was_not_logged_logs_nothing() {
     assert!(items(&fs, 256, kind::INODE_ITEM).is_empty());
 }
 
-#[test]
-fn clients_log_what_is_theirs() {
-    client_beside_another(Groups::Always);
-}
-
+/// Names that one client took away are not logged, so not locked, for an fsync of another.
 #[test]
 fn an_fsync_beside_others_logs_what_is_its_own() {
-    client_beside_another(Groups::WhenBusy);
-}
-
-/// Names that one client took away are not logged, so not locked, for an fsync of another.
-fn client_beside_another(groups: Groups) {
     let memory = Arc::new(formatted());
-    let policy = LogPolicy {
-        groups,
-        ..LogPolicy::default()
-    };
-    let fs = open(memory.clone(), policy).unwrap();
+    let fs = open(memory.clone()).unwrap();
     let who = sapwood_vfs::Credentials::ROOT;
     let [mine, theirs] = [&b"mine"[..], b"theirs"].map(|name| {
         let made = fs.create(&who, fs.root(), name, NewInode::Directory, 0o755);
@@ -381,7 +300,7 @@ fn client_beside_another(groups: Groups) {
     assert_eq!(counter(&fs, "full_fsyncs"), 0);
     assert!(log_of(&fs).pending().concerns(mine.0));
     let names = |expected: [&[u8]; 2], gone: [&[u8]; 2]| {
-        let after = open(Arc::new(memory.snapshot()), LogPolicy::default()).unwrap();
+        let after = open(Arc::new(memory.snapshot())).unwrap();
         let dir = after.lookup(after.root(), b"mine").unwrap().ino();
         assert!(expected.iter().all(|name| after.lookup(dir, name).is_ok()));
         assert!(gone.iter().all(|name| after.lookup(dir, name).is_err()));
@@ -398,16 +317,12 @@ fn client_beside_another(groups: Groups) {
     fs.rename(mine, b"newer", mine, b"newest", RenameMode::Replace)
         .unwrap();
     fs.fsync(kept, SyncKind::All).unwrap();
-    let alone = match groups {
-        Groups::WhenBusy => [&b"newest"[..], b"newer"],
-        _ => [&b"newer"[..], b"newest"],
-    };
-    names([alone[0], b"last"], [alone[1], b"new"]);
+    names([b"newest", b"last"], [b"newer", b"new"]);
 }
 
 #[test]
 fn old_extents_are_not_logged_again() {
-    let fs = open(Arc::new(formatted()), LogPolicy::default()).unwrap();
+    let fs = open(Arc::new(formatted())).unwrap();
     let ino = create(&fs, b"f");
     for round in 0..20u64 {
         fs.write(ino, round * 8192, &[1; 8192], WriteMode::default())
@@ -422,7 +337,7 @@ fn old_extents_are_not_logged_again() {
 #[test]
 fn fsyncs_that_come_meanwhile_share_the_next_log() {
     let (gate, base) = gate();
-    let fs = open(gate.clone(), LogPolicy::default()).unwrap();
+    let fs = open(gate.clone()).unwrap();
     let files: Vec<Ino> = (b'a'..=b'f').map(|name| create(&fs, &[name])).collect();
     fs.sync().unwrap();
     for ino in &files {
@@ -469,7 +384,7 @@ fn fsyncs_that_come_meanwhile_share_the_next_log() {
 #[test]
 fn many_that_fsync_share_one_log_after_another() {
     let (gate, base) = gate();
-    let fs = open(gate.clone(), LogPolicy::default()).unwrap();
+    let fs = open(gate.clone()).unwrap();
     let files: Vec<Ino> = (b'a'..=b'p').map(|name| create(&fs, &[name])).collect();
     fs.sync().unwrap();
     for ino in &files {
@@ -535,7 +450,7 @@ fn a_failed_log_write_falls_back_to_a_commit() {
         for nth in 1..=6 {
             let memory = Arc::new(formatted());
             let device = Arc::new(FaultDevice::new(memory.clone()));
-            let fs = open(device.clone(), LogPolicy::default()).unwrap();
+            let fs = open(device.clone()).unwrap();
             let ino = create(&fs, b"f");
             write(&fs, ino, &[3; 10]);
             device.arm(FaultRule::new(kinds, nth, Fault::Fail));
@@ -548,7 +463,7 @@ fn a_failed_log_write_falls_back_to_a_commit() {
             }
             let causes = counter(&fs, "full_fsyncs_log_write");
             assert_eq!(causes > 0, fired, "{kinds:?} {nth}");
-            let after = open(Arc::new(memory.snapshot()), LogPolicy::default()).unwrap();
+            let after = open(Arc::new(memory.snapshot())).unwrap();
             assert_eq!(content(&after, b"f"), Some(vec![3; 10]), "{kinds:?} {nth}");
         }
     }
@@ -559,7 +474,7 @@ fn a_device_that_fails_for_good_is_never_said_to_be_done() {
     for kinds in [RequestKinds::ANY_WRITE, RequestKinds::FLUSH] {
         let memory = Arc::new(formatted());
         let device = Arc::new(FaultDevice::new(memory.clone()));
-        let fs = open(device.clone(), LogPolicy::default()).unwrap();
+        let fs = open(device.clone()).unwrap();
         let ino = create(&fs, b"f");
         write(&fs, ino, &[3; 10]);
         device.arm(FaultRule::new(kinds, 1, Fault::Fail).from_then_on());
@@ -567,13 +482,13 @@ fn a_device_that_fails_for_good_is_never_said_to_be_done() {
         assert!(fs.engine.read_only());
         assert!(fs.fsync(ino, SyncKind::All).is_err());
         device.clear();
-        open(Arc::new(memory.snapshot()), LogPolicy::default()).unwrap();
+        open(Arc::new(memory.snapshot())).unwrap();
     }
 }
 
 #[test]
 fn space_and_memory_of_old_logs_come_back() {
-    let fs = open(Arc::new(formatted()), LogPolicy::default()).unwrap();
+    let fs = open(Arc::new(formatted())).unwrap();
     let ino = create(&fs, b"f");
     fs.sync().unwrap();
     for round in 0..2000u32 {

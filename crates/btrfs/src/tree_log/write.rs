@@ -170,9 +170,7 @@ impl Writer<'_> {
     /// Makes the attributes in the log those that the inode has, unless they are.
     fn xattrs(&mut self, inode: &Inode, logged: &mut Logged) -> Result<()> {
         let version = inode.state.lock().xattrs_version;
-        let needless =
-            self.store.options.log_policy().xattrs_when_changed() && logged.xattrs == version;
-        if logged.exists && needless {
+        if logged.exists && logged.xattrs == version {
             return Ok(());
         }
         if logged.exists {
@@ -205,7 +203,7 @@ fn item_key(inode: &Inode) -> Key {
 }
 
 /// Writes the entries of a step.
-pub(super) fn write_entries(w: &mut Writer<'_>, step: &Step) -> Result<()> {
+fn write_entries(w: &mut Writer<'_>, step: &Step) -> Result<()> {
     let inode = &step.inode;
     for (index, committed) in &step.removed {
         let key = Key::new(inode.objectid, kind::DIR_INDEX, *index);
@@ -223,12 +221,10 @@ pub(super) fn write_entries(w: &mut Writer<'_>, step: &Step) -> Result<()> {
         w.put(&key, &entry)?;
         Counters::count(&w.store.counters.log.dir_items);
     }
-    let keep = !w.store.options.log_policy().single_names();
     inode.dir.logged(
         w.h.transid(),
         step.entries.iter().copied(),
         step.removed.keys().copied(),
-        keep,
     );
     Ok(())
 }

@@ -5,7 +5,7 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use sapwood_block::{Device, MemoryDevice};
-use sapwood_btrfs::{Btrfs, LogPolicy, Options};
+use sapwood_btrfs::{Btrfs, Options};
 use sapwood_vfs::{
     AllocMode, Attr, Credentials, FileSystem, Ino, InodeFlags, NewInode, RenameMode, SetAttr,
     SetXattrMode, SyncKind, WriteMode,
@@ -33,21 +33,15 @@ impl std::ops::Deref for After {
 impl Small {
     /// An empty one, just committed.
     pub fn new() -> Self {
-        Self::with(LogPolicy::default())
-    }
-
-    /// An empty one whose log works by `policy`.
-    pub fn with(policy: LogPolicy) -> Self {
         let device = formatted(256 << 20);
-        let fs = Self::open(device.clone(), policy);
+        let fs = Self::open(device.clone());
         Self { fs, device }
     }
 
-    /// Mounts a device with `policy` for its log.
-    pub fn open(device: Arc<dyn Device>, policy: LogPolicy) -> Btrfs {
+    /// Mounts a device.
+    pub fn open(device: Arc<dyn Device>) -> Btrfs {
         let options = Options {
             background: false,
-            log: policy,
             ..Options::default()
         };
         Btrfs::open(vec![device], options).unwrap()

@@ -15,19 +15,18 @@
 //!
 //! The second search ends the race. Threads that start over without the lock all find the same next
 //! free bit, and all but one lose again: with `n` of them the last may lose `n - 1` races, and each
-//! costs a turn at the group's lock. The feature `ablation` keeps that policy for comparison.
+//! costs a turn at the group's lock.
 //!
 //! The starts of the searches decide which threads meet in one bit: see [`policy`](super::policy).
 //!
 //! The function knows a group only as a [`Pool`], so that the tests run it under a scheduler that
 //! takes every order of steps: `schedules` has the cases (no inode is given twice; one lost race at
-//! most; the old policy loses many in a row; a group is left only when it is full).
+//! most; a group is left only when it is full).
 
 use std::ops::Range;
 
 use crate::counters::{AllocCounters, count};
 use crate::group::{InodeMap, WORD};
-use crate::options::AllocPolicy;
 
 /// A search's view of a group: with the group's lock or without, with a journal or not.
 pub(crate) trait Bits {
@@ -127,30 +126,24 @@ pub(crate) fn claim<'a, P: Pool>(
     pool: &'a P,
     span: &Range<u32>,
     start: u32,
-    policy: AllocPolicy,
     counters: &AllocCounters,
 ) -> Result<Option<(P::Guard<'a>, u32)>, P::Error> {
-    loop {
-        count(&counters.searches);
-        let Some(bit) = search(pool, span, start) else {
-            return Ok(None);
-        };
-        pool.access()?;
-        let mut group = pool.lock();
-        if group.test_and_set(bit)? {
-            return Ok(Some((group, bit)));
-        }
-        count(&counters.lost_races);
-        if !policy.search_again_locked() {
-            continue;
-        }
-        count(&counters.second_searches);
-        let Some(bit) = search(&group, span, start) else {
-            return Ok(None);
-        };
-        // No other thread can have set it: this thread has the lock since it saw it clear.
-        return Ok(group.test_and_set(bit)?.then_some((group, bit)));
+    count(&counters.searches);
+    let Some(bit) = search(pool, span, start) else {
+        return Ok(None);
+    };
+    pool.access()?;
+    let mut group = pool.lock();
+    if group.test_and_set(bit)? {
+        return Ok(Some((group, bit)));
     }
+    count(&counters.lost_races);
+    count(&counters.second_searches);
+    let Some(bit) = search(&group, span, start) else {
+        return Ok(None);
+    };
+    // No other thread can have set it: this thread has the lock since it saw it clear.
+    Ok(group.test_and_set(bit)?.then_some((group, bit)))
 }
 
 #[cfg(test)]

@@ -32,7 +32,6 @@ use crate::counters::{AllocCounters, count};
 use crate::group::{Group, GroupState, Groups, InodeMap};
 use crate::inode::{Inode, table_place};
 use crate::lock::RankedMutexGuard;
-use crate::options::AllocPolicy;
 use crate::store::Store;
 use crate::{Error, Result};
 
@@ -60,7 +59,6 @@ pub(crate) fn allocate(store: &Store, h: &Handle, parent: &Inode, kind: FileKind
     };
     let allocator = Allocator {
         groups: &store.groups,
-        policy: store.options.alloc_policy(),
         counters: &store.counters.inode_alloc,
         avoid_recent: avoids_recent(store),
         now: store.ambient.seconds(),
@@ -81,7 +79,6 @@ pub(crate) fn allocate(store: &Store, h: &Handle, parent: &Inode, kind: FileKind
 pub(crate) fn free(store: &Store, h: &Handle, ino: u32, kind: FileKind) -> Result<()> {
     let allocator = Allocator {
         groups: &store.groups,
-        policy: store.options.alloc_policy(),
         counters: &store.counters.inode_alloc,
         avoid_recent: avoids_recent(store),
         now: store.ambient.seconds(),
@@ -98,7 +95,6 @@ pub(crate) fn free(store: &Store, h: &Handle, ino: u32, kind: FileKind) -> Resul
 pub(crate) fn mark_used(store: &Store, h: &Handle, ino: u32, directory: bool) -> Result<bool> {
     let allocator = Allocator {
         groups: &store.groups,
-        policy: store.options.alloc_policy(),
         counters: &store.counters.inode_alloc,
         avoid_recent: avoids_recent(store),
         now: store.ambient.seconds(),
@@ -140,7 +136,6 @@ fn avoids_recent(store: &Store) -> bool {
 /// The parts of a mount that allocation and freeing need.
 struct Allocator<'e> {
     groups: &'e Groups,
-    policy: AllocPolicy,
     counters: &'e AllocCounters,
     /// Inodes that were deleted lately are used only if no others are free.
     avoid_recent: bool,
@@ -150,7 +145,7 @@ struct Allocator<'e> {
 
 impl Allocator<'_> {
     fn allocate(&self, h: &Handle, wish: Wish) -> Result<u32> {
-        for number in policy::groups(self.groups, wish, self.policy) {
+        for number in policy::groups(self.groups, wish) {
             let group = self.groups.group(number)?;
             count(&self.counters.groups_visited);
             match self.allocate_in(h, group, wish) {
@@ -195,9 +190,9 @@ impl Allocator<'_> {
         let start = if wish.dense {
             pool.map.lowest()
         } else {
-            policy::start(group, wish, geometry.inodes_per_group(), self.policy)
+            policy::start(group, wish, geometry.inodes_per_group())
         };
-        let claimed = claim(&pool, &self.span(group), start, self.policy, self.counters)?;
+        let claimed = claim(&pool, &self.span(group), start, self.counters)?;
         let Some((mut locked, index)) = claimed else {
             return Ok(None);
         };

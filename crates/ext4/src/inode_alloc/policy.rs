@@ -11,19 +11,16 @@
 //! with the fewest directories among those with more free inodes and blocks than the average; any
 //! other stays in its parent's flex group, unless that is much fuller than the average.
 //!
-//! **Spread** (`AllocPolicy::spread`): the directories of a flex group take turns over its groups,
+//! **Spread**: the directories of a flex group take turns over its groups,
 //! and a directory's files are searched from a word of the bitmap that depends on the directory.
 //! Threads that create in different directories then take different bits, and mostly different
-//! groups; the inodes of one directory are still contiguous in the table. Without it all
-//! directories fill the first group of their flex group, each from its first inode, and all meet at
-//! the first free bit.
+//! groups; the inodes of one directory are still contiguous in the table.
 //!
 //! Inodes after the last one ever used have table blocks without meaning, unless the table was
 //! zeroed. A search there begins at the first of them at most, so that the used part of a table has
 //! no gaps.
 
 use crate::group::{Group, Groups, WORD};
-use crate::options::AllocPolicy;
 
 /// A new inode that looks for a place.
 #[derive(Debug, Clone, Copy)]
@@ -42,16 +39,12 @@ pub(crate) struct Wish {
 
 /// Groups to try, the best first. Some may come twice. Those that seem to have no free inode are
 /// left out.
-pub(crate) fn groups(
-    groups: &Groups,
-    wish: Wish,
-    policy: AllocPolicy,
-) -> impl Iterator<Item = u32> {
+pub(crate) fn groups(groups: &Groups, wish: Wish) -> impl Iterator<Item = u32> {
     let count = groups.count().max(1);
     let home = if wish.dense {
         0
     } else if wish.directory {
-        directory_group(groups, wish, policy)
+        directory_group(groups, wish)
     } else {
         wish.parent_group % count
     };
@@ -72,10 +65,7 @@ pub(crate) fn groups(
 }
 
 /// Start in a group, unless the smallest number is wanted.
-pub(crate) fn start(group: &Group, wish: Wish, inodes: u32, policy: AllocPolicy) -> u32 {
-    if !policy.spread() {
-        return 0;
-    }
+pub(crate) fn start(group: &Group, wish: Wish, inodes: u32) -> u32 {
     let words = inodes / WORD;
     // Multiples of the golden ratio: consecutive ones are far apart, and directories of one group
     // are made one after another.
@@ -109,7 +99,7 @@ fn sums(groups: &Groups, range: (u32, u32)) -> Sums {
 }
 
 /// The group for a directory.
-fn directory_group(groups: &Groups, wish: Wish, policy: AllocPolicy) -> u32 {
+fn directory_group(groups: &Groups, wish: Wish) -> u32 {
     let geometry = groups.geometry();
     let size = geometry.flex_size().max(1);
     let flexes = groups.count().div_ceil(size).max(1);
@@ -129,10 +119,7 @@ fn directory_group(groups: &Groups, wish: Wish, policy: AllocPolicy) -> u32 {
         .or_else(|| from(flexes, home).find(|flex| all[*flex as usize].inodes > 0))
         .unwrap_or(home);
     let (first, end) = flex_range(groups, flex * size);
-    if policy.spread() {
-        return fewest_directories(groups, first, end, turn);
-    }
-    first
+    fewest_directories(groups, first, end, turn)
 }
 
 /// All of `count` numbers, from one on.

@@ -16,16 +16,6 @@ use shuttle::{Config, Runner, thread};
 
 use super::claim::{Bits, Locked, Pool, claim};
 use crate::counters::AllocCounters;
-use crate::options::AllocPolicy;
-
-const NEW: AllocPolicy = AllocPolicy {
-    search_again_locked: true,
-    spread: false,
-};
-const OLD: AllocPolicy = AllocPolicy {
-    search_again_locked: false,
-    spread: false,
-};
 
 /// A group of the store; its lock and atomics belong to the scheduler.
 struct Group {
@@ -125,14 +115,14 @@ struct Outcome {
     second: u64,
 }
 
-fn claim_one(group: &Group, start: u32, policy: AllocPolicy) -> Outcome {
+fn claim_one(group: &Group, start: u32) -> Outcome {
     let counters = AllocCounters::default();
     let span = 0..group.words.len() as u32 * 64;
     let claiming = Claiming {
         group,
         has_access: Cell::new(false),
     };
-    let Ok(claimed) = claim(&claiming, &span, start, policy, &counters);
+    let Ok(claimed) = claim(&claiming, &span, start, &counters);
     Outcome {
         bit: claimed.map(|(_held, bit)| bit),
         lost: counters.lost_races.load(Ordering::Relaxed),
@@ -154,13 +144,13 @@ fn schedules(seed: u64, iterations: usize, body: impl Fn() + Send + Sync + 'stat
 }
 
 /// Threads that claim `each` inodes from places of their own. All outcomes.
-fn race(group: &Arc<Group>, starts: &[u32], each: u32, policy: AllocPolicy) -> Vec<Outcome> {
+fn race(group: &Arc<Group>, starts: &[u32], each: u32) -> Vec<Outcome> {
     let threads: Vec<_> = starts
         .iter()
         .map(|start| {
             let (group, start) = (Arc::clone(group), *start);
             thread::spawn(move || {
-                let one = |_| claim_one(&group, start, policy);
+                let one = |_| claim_one(&group, start);
                 (0..each).map(one).collect::<Vec<_>>()
             })
         })
@@ -180,22 +170,20 @@ fn assert_no_bit_twice(outcomes: &[Outcome]) -> usize {
 
 #[test]
 fn no_inode_is_given_twice_and_a_group_is_left_only_when_it_is_full() {
-    for policy in [NEW, OLD] {
-        schedules(1, 1500, move || {
-            // 9 claims, 7 free inodes.
-            let group = Arc::new(Group::new(&[!0b111_1000_0111, !0]));
-            let outcomes = race(&group, &[0, 0, 64], 3, policy);
-            assert_eq!(assert_no_bit_twice(&outcomes), 7);
-            assert_eq!(group.free(), 0);
-        });
-    }
+    schedules(1, 1500, || {
+        // 9 claims, 7 free inodes.
+        let group = Arc::new(Group::new(&[!0b111_1000_0111, !0]));
+        let outcomes = race(&group, &[0, 0, 64], 3);
+        assert_eq!(assert_no_bit_twice(&outcomes), 7);
+        assert_eq!(group.free(), 0);
+    });
 }
 
 #[test]
 fn the_second_search_ends_a_claim_after_one_lost_race() {
     schedules(2, 3000, || {
         let group = Arc::new(Group::new(&[0]));
-        let outcomes = race(&group, &[0; 5], 2, NEW);
+        let outcomes = race(&group, &[0; 5], 2);
         assert_eq!(assert_no_bit_twice(&outcomes), 10);
         for outcome in outcomes {
             assert!(outcome.lost <= 1, "lost {} races", outcome.lost);
@@ -205,29 +193,13 @@ fn the_second_search_ends_a_claim_after_one_lost_race() {
 }
 
 #[test]
-fn without_a_second_search_one_claim_loses_as_often_as_there_are_others() {
-    let worst = Arc::new(std::sync::atomic::AtomicU64::new(0));
-    let seen = Arc::clone(&worst);
-    schedules(3, 3000, move || {
-        let group = Arc::new(Group::new(&[0]));
-        let outcomes = race(&group, &[0; 5], 1, OLD);
-        assert_eq!(assert_no_bit_twice(&outcomes), 5);
-        let lost = outcomes.iter().map(|outcome| outcome.lost).max();
-        seen.fetch_max(lost.unwrap(), Ordering::Relaxed);
-    });
-    assert_eq!(worst.load(Ordering::Relaxed), 4);
-}
-
-#[test]
 fn threads_that_search_from_places_of_their_own_do_not_meet() {
-    for policy in [NEW, OLD] {
-        schedules(4, 500, move || {
-            let group = Arc::new(Group::new(&[0; 4]));
-            let outcomes = race(&group, &[0, 64, 128, 192], 3, policy);
-            assert_eq!(assert_no_bit_twice(&outcomes), 12);
-            assert!(outcomes.iter().all(|outcome| outcome.lost == 0));
-        });
-    }
+    schedules(4, 500, || {
+        let group = Arc::new(Group::new(&[0; 4]));
+        let outcomes = race(&group, &[0, 64, 128, 192], 3);
+        assert_eq!(assert_no_bit_twice(&outcomes), 12);
+        assert!(outcomes.iter().all(|outcome| outcome.lost == 0));
+    });
 }
 
 #[test]
@@ -239,7 +211,7 @@ fn an_inode_freed_meanwhile_is_found_by_the_second_search() {
             let group = Arc::clone(&group);
             thread::spawn(move || group.clear(7))
         };
-        let outcomes = race(&group, &[0, 0], 1, NEW);
+        let outcomes = race(&group, &[0, 0], 1);
         freer.join().unwrap();
         let given = assert_no_bit_twice(&outcomes);
         assert_eq!(given as u32 + group.free(), 2);
@@ -248,7 +220,7 @@ fn an_inode_freed_meanwhile_is_found_by_the_second_search() {
 }
 
 /// Lost races of all claims, and the most of one, over some schedules.
-fn measure(threads: u32, policy: AllocPolicy, apart: bool) -> (u64, u64) {
+fn measure(threads: u32, apart: bool) -> (u64, u64) {
     let sum = Arc::new(std::sync::atomic::AtomicU64::new(0));
     let most = Arc::new(std::sync::atomic::AtomicU64::new(0));
     let (to_sum, to_most) = (Arc::clone(&sum), Arc::clone(&most));
@@ -257,7 +229,7 @@ fn measure(threads: u32, policy: AllocPolicy, apart: bool) -> (u64, u64) {
         let starts: Vec<u32> = (0..threads)
             .map(|n| if apart { n * 64 } else { 0 })
             .collect();
-        let outcomes = race(&group, &starts, EACH, policy);
+        let outcomes = race(&group, &starts, EACH);
         assert_eq!(assert_no_bit_twice(&outcomes) as u32, threads * EACH);
         for outcome in outcomes {
             to_sum.fetch_add(outcome.lost, Ordering::Relaxed);
@@ -271,22 +243,20 @@ fn measure(threads: u32, policy: AllocPolicy, apart: bool) -> (u64, u64) {
 const MEASURED: usize = 20;
 const EACH: u32 = 4;
 
-/// Prints the lost races per create of each policy (`--nocapture`), the same schedules for all.
+/// Prints the lost races per create (`--nocapture`) of threads that search from one place, and from
+/// places of their own; the same schedules for both.
 #[test]
 fn lost_races_per_create() {
-    println!("threads  old: per create, most  again: per create, most  spread: per create");
+    println!("threads  one place: per create, most  places of their own: per create, most");
     for threads in [2, 8, 24, 48] {
         let creates = f64::from(threads * EACH) * (2 * MEASURED) as f64;
-        let (old, old_most) = measure(threads, OLD, false);
-        let (new, new_most) = measure(threads, NEW, false);
-        let (spread, _) = measure(threads, NEW, true);
+        let (together, most) = measure(threads, false);
+        let (apart, apart_most) = measure(threads, true);
         println!(
-            "{threads:7}  {:15.3}, {old_most:4}  {:17.3}, {new_most:4}  {:18.3}",
-            old as f64 / creates,
-            new as f64 / creates,
-            spread as f64 / creates,
+            "{threads:7}  {:20.3}, {most:4}  {:30.3}, {apart_most:4}",
+            together as f64 / creates,
+            apart as f64 / creates,
         );
-        assert!(new_most <= 1 && spread == 0);
-        assert!(old_most > new_most);
+        assert!(most <= 1 && apart == 0);
     }
 }

@@ -11,14 +11,8 @@ use crate::Options;
 use crate::group::Recent;
 use crate::oracles::{self, MIB, TOOLS, clean, dumped, image, image_on_garbage, left_out};
 
-const OLD: AllocPolicy = AllocPolicy {
-    search_again_locked: false,
-    spread: false,
-};
-
-fn mount(device: &Arc<MemoryDevice>, alloc: AllocPolicy) -> Ext4 {
+fn mount(device: &Arc<MemoryDevice>) -> Ext4 {
     let options = Options {
-        alloc,
         background: false,
         ..Options::default()
     };
@@ -46,10 +40,9 @@ fn group_of(fs: &Ext4, ino: Ino) -> u32 {
 }
 
 /// An allocator without an engine's other parts.
-fn allocator(fs: &Ext4, policy: AllocPolicy) -> Allocator<'_> {
+fn allocator(fs: &Ext4) -> Allocator<'_> {
     Allocator {
         groups: &fs.engine.groups,
-        policy,
         counters: &fs.engine.counters.inode_alloc,
         avoid_recent: avoids_recent(&fs.engine),
         now: 0,
@@ -71,16 +64,16 @@ fn threads_with_directories_of_their_own_leave_a_clean_image() {
     if left_out(TOOLS) {
         return;
     }
-    for (policy, args) in [
-        (AllocPolicy::default(), "-b 4096"),
-        (AllocPolicy::default(), "-b 1024 -O ^has_journal -N 3000"),
-        (AllocPolicy::default(), "-b 1024 -O ^flex_bg"),
-        (OLD, "-b 4096 -O ^has_journal"),
-        (OLD, "-b 1024 -t ext2"),
-        (OLD, "-b 1024 -t ext3"),
+    for args in [
+        "-b 4096",
+        "-b 1024 -O ^has_journal -N 3000",
+        "-b 1024 -O ^flex_bg",
+        "-b 4096 -O ^has_journal",
+        "-b 1024 -t ext2",
+        "-b 1024 -t ext3",
     ] {
         let device = image(128 * MIB, args);
-        let fs = mount(&device, policy);
+        let fs = mount(&device);
         let created = |name: String| {
             let dir = make(&fs, fs.root(), &name, NewInode::Directory);
             let mut inodes = Vec::new();
@@ -108,11 +101,7 @@ fn threads_with_directories_of_their_own_leave_a_clean_image() {
         assert_eq!(distinct.len(), 8 * 30);
         assert_eq!(counter(&fs, "given"), 8 * 41);
         assert_eq!(counter(&fs, "freed"), 8 * 10);
-        if policy.search_again_locked {
-            assert_eq!(counter(&fs, "lost_races"), counter(&fs, "second_searches"));
-        } else {
-            assert_eq!(counter(&fs, "second_searches"), 0);
-        }
+        assert_eq!(counter(&fs, "lost_races"), counter(&fs, "second_searches"));
         let free = fs.engine.groups.free_inodes();
         fs.close().unwrap();
         let says: u32 = dumped(&device).iter().map(|group| group.free_inodes).sum();
@@ -126,13 +115,9 @@ fn a_table_that_was_never_zeroed_is_used_without_gaps() {
     if left_out(TOOLS) {
         return;
     }
-    for (policy, args) in [
-        (AllocPolicy::default(), "-b 1024 -O ^has_journal"),
-        (AllocPolicy::default(), "-b 1024"),
-        (OLD, "-b 1024"),
-    ] {
+    for args in ["-b 1024 -O ^has_journal", "-b 1024"] {
         let device = image_on_garbage(64 * MIB, args);
-        let fs = mount(&device, policy);
+        let fs = mount(&device);
         for dir in 0..6 {
             let dir = make(&fs, fs.root(), &format!("d{dir}"), NewInode::Directory);
             for file in 0..20 {
@@ -150,7 +135,7 @@ fn directories_spread_and_files_stay_with_them() {
         return;
     }
     let device = image(256 * MIB, "-b 1024 -G 8 -O ^has_journal");
-    let fs = mount(&device, AllocPolicy::default());
+    let fs = mount(&device);
     let mut flexes = BTreeMap::new();
     let mut dirs = Vec::new();
     for name in 0..8 {
@@ -186,12 +171,11 @@ fn directories_begin_their_search_at_places_of_their_own() {
         return;
     }
     let device = image(256 * MIB, "-b 4096 -N 65536 -O ^has_journal");
-    let fs = mount(&device, AllocPolicy::default());
+    let fs = mount(&device);
     let group = fs.engine.groups.group(1).unwrap();
     let inodes = fs.engine.geometry.inodes_per_group();
-    let place = |parent, policy| policy::start(group, wish(parent), inodes, policy);
     let places: BTreeSet<u32> = (100..148)
-        .map(|parent| place(parent, AllocPolicy::default()))
+        .map(|parent| policy::start(group, wish(parent), inodes))
         .collect();
     assert_eq!(places.len(), 48);
     assert!(
@@ -199,7 +183,6 @@ fn directories_begin_their_search_at_places_of_their_own() {
             .iter()
             .all(|place| *place < inodes && place % crate::group::WORD == 0)
     );
-    assert!((100..148).all(|parent| place(parent, OLD) == 0));
 }
 
 #[test]
@@ -207,38 +190,36 @@ fn all_inodes_can_be_had_and_no_more() {
     if left_out(TOOLS) {
         return;
     }
-    for policy in [AllocPolicy::default(), OLD] {
-        let device = image(64 * MIB, "-b 1024 -N 200 -O ^has_journal");
-        let fs = mount(&device, policy);
-        let free = fs.engine.groups.free_inodes();
-        let allocator = allocator(&fs, policy);
-        let mut all = BTreeSet::new();
-        for turn in 0..free {
-            let h = fs.engine.start(CREDITS).unwrap();
-            let ino = allocator.allocate(&h, wish(turn % 7 + 20)).unwrap();
-            assert!(ino >= fs.engine.geometry.first_ino());
-            assert!(all.insert(ino), "{ino} twice");
-        }
+    let device = image(64 * MIB, "-b 1024 -N 200 -O ^has_journal");
+    let fs = mount(&device);
+    let free = fs.engine.groups.free_inodes();
+    let allocator = allocator(&fs);
+    let mut all = BTreeSet::new();
+    for turn in 0..free {
         let h = fs.engine.start(CREDITS).unwrap();
-        assert!(matches!(
-            allocator.allocate(&h, wish(12)),
-            Err(Error::NoSpace)
-        ));
-        drop(h);
-        assert_eq!(fs.engine.groups.free_inodes(), 0);
-        for ino in all {
-            let h = fs.engine.start(CREDITS).unwrap();
-            allocator.free(&h, ino, false).unwrap();
-        }
-        let overdrafts = fs.engine.journal.counters().list();
-        assert!(
-            overdrafts
-                .iter()
-                .all(|(name, count)| *name != "overdrafts" || *count == 0)
-        );
-        fs.close().unwrap();
-        clean(&device, "all freed again");
+        let ino = allocator.allocate(&h, wish(turn % 7 + 20)).unwrap();
+        assert!(ino >= fs.engine.geometry.first_ino());
+        assert!(all.insert(ino), "{ino} twice");
     }
+    let h = fs.engine.start(CREDITS).unwrap();
+    assert!(matches!(
+        allocator.allocate(&h, wish(12)),
+        Err(Error::NoSpace)
+    ));
+    drop(h);
+    assert_eq!(fs.engine.groups.free_inodes(), 0);
+    for ino in all {
+        let h = fs.engine.start(CREDITS).unwrap();
+        allocator.free(&h, ino, false).unwrap();
+    }
+    let overdrafts = fs.engine.journal.counters().list();
+    assert!(
+        overdrafts
+            .iter()
+            .all(|(name, count)| *name != "overdrafts" || *count == 0)
+    );
+    fs.close().unwrap();
+    clean(&device, "all freed again");
 }
 
 #[test]
@@ -248,8 +229,8 @@ fn without_a_journal_a_deleted_inode_waits_and_with_one_it_does_not() {
     }
     for (args, waits) in [("-O ^has_journal", true), ("", false)] {
         let device = image(64 * MIB, args);
-        let fs = mount(&device, OLD);
-        let allocator = allocator(&fs, OLD);
+        let fs = mount(&device);
+        let allocator = allocator(&fs);
         let h = fs.engine.start(CREDITS * 4).unwrap();
         let first = allocator.allocate(&h, wish(12)).unwrap();
         allocator.free(&h, first, false).unwrap();
@@ -301,8 +282,8 @@ fn what_contradicts_the_bitmap_is_an_error_and_puts_the_group_out_of_use() {
         return;
     }
     let device = image(64 * MIB, "-b 1024 -O ^has_journal");
-    let fs = mount(&device, AllocPolicy::default());
-    let allocator = allocator(&fs, AllocPolicy::default());
+    let fs = mount(&device);
+    let allocator = allocator(&fs);
     let h = fs.engine.start(40).unwrap();
     assert!(allocator.free(&h, 2, true).is_err());
     assert!(allocator.free(&h, 0, false).is_err());
@@ -326,8 +307,8 @@ fn the_bit_of_a_claim_is_set_in_the_block_that_is_committed() {
         return;
     }
     let device = image(64 * MIB, "-b 1024 -O ^has_journal");
-    let fs = mount(&device, AllocPolicy::default());
-    let allocator = allocator(&fs, AllocPolicy::default());
+    let fs = mount(&device);
+    let allocator = allocator(&fs);
     let far = Wish {
         parent_group: 3,
         ..wish(77)

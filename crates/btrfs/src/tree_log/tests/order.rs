@@ -47,7 +47,7 @@ fn held(gate: &Gate, kind: RequestKind) -> usize {
 #[test]
 fn the_superblock_of_a_log_waits_for_that_of_the_commit() {
     let (gate, _) = gate();
-    let fs = open(gate.clone(), LogPolicy::default()).unwrap();
+    let fs = open(gate.clone()).unwrap();
     write(&fs, create(&fs, b"first"), &[1; 50_000]);
     let second = create(&fs, b"second");
     gate.hold_if(|request| is_super(request.offset, request.kind));
@@ -70,7 +70,7 @@ fn the_superblock_of_a_log_waits_for_that_of_the_commit() {
 #[test]
 fn a_log_waits_for_the_blocks_of_the_log_before() {
     let (gate, base) = gate();
-    let fs = open(gate.clone(), LogPolicy::default()).unwrap();
+    let fs = open(gate.clone()).unwrap();
     let files = [create(&fs, b"a"), create(&fs, b"b")];
     fs.sync().unwrap();
     for ino in files {
@@ -112,7 +112,7 @@ fn a_log_waits_for_the_blocks_of_the_log_before() {
 #[test]
 fn blocks_of_the_durable_log_are_not_free_before_the_next_is_durable() {
     let (gate, _) = gate();
-    let fs = open(gate.clone(), LogPolicy::default()).unwrap();
+    let fs = open(gate.clone()).unwrap();
     let ino = create(&fs, b"f");
     fs.sync().unwrap();
     let position = gate.inner().log().entries().len();
@@ -141,7 +141,7 @@ fn blocks_of_the_durable_log_are_not_free_before_the_next_is_durable() {
 #[test]
 fn a_commit_shows_no_less_of_a_file_than_the_log_before_it() {
     let memory = Arc::new(formatted());
-    let fs = open(memory.clone(), LogPolicy::default()).unwrap();
+    let fs = open(memory.clone()).unwrap();
     let ino = create(&fs, b"f");
     fs.sync().unwrap();
     write(&fs, ino, &[7; 100_000]);
@@ -151,7 +151,7 @@ fn a_commit_shows_no_less_of_a_file_than_the_log_before_it() {
     write(&fs, ino, &[8; 10]);
     fs.engine.writeback.hold_completions(false);
     fs.engine.commit(None).unwrap();
-    let after = open(Arc::new(memory.snapshot()), LogPolicy::default()).unwrap();
+    let after = open(Arc::new(memory.snapshot())).unwrap();
     let found = content(&after, b"f").unwrap();
     assert_eq!(found.len(), 100_000);
     assert!(found[10..].iter().all(|byte| *byte == 7));
@@ -160,7 +160,7 @@ fn a_commit_shows_no_less_of_a_file_than_the_log_before_it() {
 #[test]
 fn an_fsync_waits_for_the_commit_that_has_its_changes() {
     let (gate, _) = gate();
-    let fs = open(gate.clone(), LogPolicy::default()).unwrap();
+    let fs = open(gate.clone()).unwrap();
     let ino = create(&fs, b"f");
     write(&fs, ino, &[1; 50_000]);
     gate.hold_if(|request| is_super(request.offset, request.kind));
@@ -179,7 +179,7 @@ fn an_fsync_waits_for_the_commit_that_has_its_changes() {
 #[test]
 fn superblocks_are_written_through_after_a_flush() {
     let (gate, _) = gate();
-    let fs = open(gate.clone(), LogPolicy::default()).unwrap();
+    let fs = open(gate.clone()).unwrap();
     let ino = create(&fs, b"f");
     fs.sync().unwrap();
     write(&fs, ino, b"1");
