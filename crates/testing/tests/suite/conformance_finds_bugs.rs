@@ -1,10 +1,8 @@
 //! The conformance suite fails a file system with a planted bug, and reports panics and their text.
 
-mod common;
-
 use std::sync::Arc;
 
-use common::{BUGS, Bug, Faulty};
+use crate::common::{BUGS, Bug, Faulty};
 use sapwood_testing::conformance::{Capabilities, Target, cases};
 use sapwood_vfs::FileSystem;
 

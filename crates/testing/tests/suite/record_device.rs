@@ -1,7 +1,5 @@
 //! `RecordDevice`: the crash images that a history allows.
 
-#![allow(clippy::unwrap_used)]
-
 use std::sync::Arc;
 use std::thread;
 

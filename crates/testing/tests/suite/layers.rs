@@ -1,7 +1,5 @@
 //! Devices on top of devices: which requests and properties they pass on.
 
-#![allow(clippy::unwrap_used)]
-
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 

@@ -1,7 +1,5 @@
 //! Unmounting while a process has a mount namespace of its own.
 
-#![allow(clippy::unwrap_used)]
-
 use std::fs;
 use std::io::{Read, Write};
 use std::path::Path;
