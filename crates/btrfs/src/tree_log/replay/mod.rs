@@ -33,8 +33,8 @@
 //!   its size but what the log has there.
 //!
 //! Facts are those of the public descriptions of the format, and of what the kernel makes of
-//! images; `tests/log_replay.rs` compares with the latter, and goes through the trouble cases:
-//! damage in every block of a log, cuts at every write of a replay.
+//! images; `tests/trials/log_replay.rs` compares with the latter, and goes through the trouble
+//! cases: damage in every block of a log, cuts at every write of a replay.
 
 mod dir;
 mod entries;
