@@ -14,7 +14,7 @@
 //!
 //! Nothing is written before everything is known to fit. Layout and numbers are those of Debian's
 //! `mke2fs -t ext4`, derived from its images and compared with them by the test
-//! `tests/mkfs_kernel.rs`.
+//! `tests/trials/mkfs_kernel.rs`.
 //!
 //! Facts: `mke2fs(8)`, `mke2fs.conf(5)`; kernel documentation, `filesystems/ext4`.
 

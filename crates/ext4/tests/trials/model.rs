@@ -5,11 +5,10 @@
 //! A report names its seed. `SAPWOOD_SEED=N` starts there and `SAPWOOD_COUNT=N` takes so many
 //! of one thread.
 
-mod image;
-
 use std::sync::Arc;
 
-use libtest_mimic::{Arguments, Failed};
+use crate::image;
+use libtest_mimic::{Failed, Trial};
 use sapwood_block::MemoryDevice;
 use sapwood_ext4::{DataMode, Ext4, Options};
 use sapwood_testing::MemoryFs;
@@ -173,8 +172,7 @@ fn number(variable: &str, default: u64) -> u64 {
         .unwrap_or(default)
 }
 
-fn main() {
-    image::show_log();
+pub(crate) fn trials() -> Vec<Trial> {
     let mut trials = Vec::new();
     for form in &FORMS {
         let name = format!("sequences_agree::{}", form.name);
@@ -184,5 +182,5 @@ fn main() {
         let run = move || form.threads();
         trials.push(trial(name, image::TOOLS, run));
     }
-    libtest_mimic::run(&Arguments::from_args(), trials).exit();
+    trials
 }

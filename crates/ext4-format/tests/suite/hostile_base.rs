@@ -1,8 +1,6 @@
 //! No bytes, however broken, make a parser, a validator or a dump panic; what passes the
 //! validators holds what they promise; known-bad values are refused by name.
 
-#![allow(clippy::unwrap_used)]
-
 use proptest::prelude::*;
 use sapwood_ext4_format::{
     BitmapKind, Compat, DumpGroup, DumpInode, DumpSuper, Features, FormatError, Geometry,

@@ -1,5 +1,5 @@
 //! Images in memory made by `mke2fs`, and their judge, `e2fsck`.
-#![allow(dead_code, clippy::unwrap_used, unreachable_pub)]
+#![allow(dead_code, unreachable_pub)]
 
 use std::io::Write as _;
 use std::ops::ControlFlow;

@@ -12,7 +12,7 @@ use sapwood_ext4_format::{
     validate_inode_bitmap,
 };
 
-use crate::image::{Image, run};
+use super::image::{Image, run};
 
 fn same<T: PartialEq + std::fmt::Debug>(what: &str, ours: T, theirs: T) -> Result<(), Failed> {
     if ours == theirs {

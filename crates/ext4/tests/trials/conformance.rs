@@ -1,11 +1,10 @@
 //! The conformance suite of the `FileSystem` trait, on images in memory; every image is judged
 //! by `e2fsck` afterwards. Some of the cases run again on older forms of the format.
 
-mod image;
-
 use std::sync::Arc;
 
-use libtest_mimic::{Arguments, Trial};
+use crate::image;
+use libtest_mimic::Trial;
 use sapwood_block::MemoryDevice;
 use sapwood_ext4::{Ext4, Options};
 use sapwood_testing::conformance::{Capabilities, Target, cases};
@@ -87,8 +86,7 @@ fn is_beyond(form: &str, case: &str) -> bool {
     beyond.iter().any(|part| case.contains(part))
 }
 
-fn main() {
-    image::show_log();
+pub(crate) fn trials() -> Vec<Trial> {
     let missing = sapwood_testing::machine::missing(image::TOOLS);
     let mut trials = Vec::new();
     for (form, options) in FORMS {
@@ -104,5 +102,5 @@ fn main() {
             trials.push(Trial::test(name, run).with_ignored_flag(ignored));
         }
     }
-    libtest_mimic::run(&Arguments::from_args(), trials).exit();
+    trials
 }

@@ -1,17 +1,15 @@
 //! Images whose bytes are wrong and whose checksums are right: what `check` says of them, compared
 //! with `e2fsck`. `make mutants` makes many, and other ones.
-#![allow(clippy::unwrap_used)]
-
-mod image;
 
 use std::ops::{ControlFlow, Range};
 use std::path::Path;
 use std::process::Command;
 use std::sync::Arc;
 
+use crate::image;
+use crate::image::formatted;
 use fastrand::Rng;
-use image::formatted;
-use libtest_mimic::Arguments;
+use libtest_mimic::Trial;
 use sapwood_block::{Device, MemoryDevice};
 use sapwood_ext4::check::{CheckOptions, check};
 use sapwood_ext4::{Ext4, Options};
@@ -242,8 +240,8 @@ fn mutants_are_found_as_e2fsck_finds_them() {
     assert!(tally.missed.is_empty() && tally.failed.is_empty(), "{text}");
 }
 
-fn main() {
+pub(crate) fn trials() -> Vec<Trial> {
     let name = "mutants_are_found_as_e2fsck_finds_them";
     let test = trial(name, image::TOOLS, mutants_are_found_as_e2fsck_finds_them);
-    libtest_mimic::run(&Arguments::from_args(), vec![test]).exit();
+    vec![test]
 }

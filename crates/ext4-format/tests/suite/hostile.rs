@@ -1,7 +1,6 @@
 //! Arbitrary bytes: whatever they are, parsers and editors end, without a panic, in a
 //! result or an error. Each block is either all random or a good one with some bytes changed, as
 //! random ones rarely pass the first check.
-#![allow(clippy::unwrap_used)] // A failed unwrap is a failed test.
 
 use proptest::prelude::*;
 use sapwood_ext4_format::{

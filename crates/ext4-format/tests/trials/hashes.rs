@@ -1,12 +1,11 @@
 //! Directory hashes against `debugfs`'s `dx_hash`: all kinds, all lengths, bytes of 128 and above.
-#![allow(clippy::unwrap_used)] // A failed unwrap is a failed test.
 
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, ExitCode};
+use std::process::Command;
 
-use libtest_mimic::{Arguments, Failed, Trial};
+use libtest_mimic::{Failed, Trial};
 use sapwood_ext4_format::{DirHasher, HashVersion, NameHash, casefold};
 use sapwood_testing::machine::{Need, trial};
 
@@ -24,8 +23,7 @@ const KINDS: [(&str, u8, bool); 6] = [
     ("5", 2, true),
 ];
 
-fn main() -> ExitCode {
-    let args = Arguments::from_args();
+pub(crate) fn trials() -> Vec<Trial> {
     let needs = [Need::Program("mke2fs"), Need::Program("debugfs")];
     let mut tests: Vec<Trial> = KINDS
         .into_iter()
@@ -37,7 +35,7 @@ fn main() -> ExitCode {
         })
         .collect();
     tests.push(trial("folded_names_hash_as_with_debugfs", &needs, folded));
-    libtest_mimic::run(&args, tests).exit_code()
+    tests
 }
 
 /// Bytes that pass through the command line of `debugfs` in quotes.

@@ -3,14 +3,12 @@
 //!
 //! Without `debugfs` cases are skipped by name.
 
-#![allow(clippy::unwrap_used)]
-
 use std::io::Write;
 use std::path::PathBuf;
-use std::process::{Command, ExitCode, Stdio};
+use std::process::{Command, Stdio};
 use std::sync::Arc;
 
-use libtest_mimic::{Arguments, Failed};
+use libtest_mimic::{Failed, Trial};
 use sapwood_block::{Device, FileDevice, OpenOptions};
 use sapwood_ext4::inspect::{Image, What};
 use sapwood_ext4::mkfs::{MkfsOptions, mkfs};
@@ -265,8 +263,7 @@ fn damage() -> Result<(), Failed> {
 
 type Case = fn() -> Result<(), Failed>;
 
-fn main() -> ExitCode {
-    let arguments = Arguments::from_args();
+pub(crate) fn trials() -> Vec<Trial> {
     let cases: &[(&str, Case)] = &[
         ("files", files),
         ("other_shapes", other_shapes),
@@ -275,9 +272,8 @@ fn main() -> ExitCode {
         ("superblock_and_groups", superblock_and_groups),
         ("damage", damage),
     ];
-    let trials = cases
+    cases
         .iter()
         .map(|(name, body)| trial(*name, &E2FSPROGS, *body))
-        .collect();
-    libtest_mimic::run(&arguments, trials).exit_code()
+        .collect()
 }

@@ -12,12 +12,10 @@
 //!
 //! Without the tools, or without the right to mount, cases are skipped by name.
 
-#![allow(clippy::unwrap_used)]
-
 use std::path::{Path, PathBuf};
-use std::process::{Command, ExitCode, Stdio};
+use std::process::{Command, Stdio};
 
-use libtest_mimic::{Arguments, Failed};
+use libtest_mimic::{Failed, Trial};
 use sapwood_block::{FileDevice, OpenOptions};
 use sapwood_ext4::mkfs::{DirHash, MkfsOptions, mkfs};
 use sapwood_testing::machine::{E2FSPROGS, Need, Outcome, trial};
@@ -474,8 +472,7 @@ fn over_old_bytes(case: &Case) -> Result<(), Failed> {
     Ok(())
 }
 
-fn main() -> ExitCode {
-    let arguments = Arguments::from_args();
+pub(crate) fn trials() -> Vec<Trial> {
     let resizing = [Need::Program("resize2fs"), Need::Program("tune2fs")];
     let changing = [&E2FSPROGS[..], &resizing].concat();
     let mut trials = Vec::new();
@@ -495,5 +492,5 @@ fn main() -> ExitCode {
             add("tools", &changing, tools_change);
         }
     }
-    libtest_mimic::run(&arguments, trials).exit_code()
+    trials
 }

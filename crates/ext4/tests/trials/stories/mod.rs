@@ -1,5 +1,5 @@
 //! File systems whose fsyncs are told apart, and what is done with them.
-#![allow(dead_code, clippy::unwrap_used, unreachable_pub)]
+#![allow(dead_code, unreachable_pub)]
 
 mod told;
 

@@ -1,15 +1,15 @@
 //! An ext4 shrinks below the numbers of its inodes: inodes of its last groups get other numbers.
-#![allow(clippy::unwrap_used)]
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::Duration;
 
+use libtest_mimic::Trial;
 use sapwood_block::{Device, MemoryDevice};
 use sapwood_ext4::check::{CheckOptions, check};
 use sapwood_ext4::resize::{ResizeError, resize, shrink_to_fit, size};
 use sapwood_ext4::{Ext4, Options};
-use sapwood_testing::machine::{Need, left_out, note};
+use sapwood_testing::machine::{Need, note, trial};
 use sapwood_testing::oracle::{KernelMount, Kind, Saved, ext4};
 use sapwood_testing::tree::{Detail, Facts, Tree};
 use sapwood_testing::{CrashPlan, RecordDevice, Replayer, process};
@@ -148,11 +148,7 @@ fn shrinks(image: &MemoryDevice, what: &str) -> usize {
     renumbered(&before, &after)
 }
 
-#[test]
 fn inodes_of_the_last_groups_move() {
-    if left_out(&NEEDS) {
-        return;
-    }
     for features in [
         "",
         "-I 128 -O ^metadata_csum,^64bit,^extents,^flex_bg,uninit_bg",
@@ -177,11 +173,7 @@ fn inodes_of_the_last_groups_move() {
 }
 
 /// Values of attributes in inodes of their own, some of which two attributes share.
-#[test]
 fn inodes_of_values_move() {
-    if left_out(&NEEDS) {
-        return;
-    }
     let script = format!(
         r#"{FILL}
         for d in $(seq 1 30); do
@@ -200,18 +192,17 @@ fn inodes_of_values_move() {
 }
 
 /// Names and contents are encrypted with a key that the kernel has for tests.
-#[test]
 fn encrypted_directories_move() {
-    if left_out(&NEEDS) {
-        return;
-    }
     let image = ext4::image(64 * MIB, &format!("{SMALL_GROUPS} -O encrypt"));
     let dummy = |saved: &Saved| {
         KernelMount::at(&saved.path(), "test_dummy_encryption", &saved.beside("mnt"))
     };
     let saved = Saved::new(&image);
     let Ok(mount) = dummy(&saved) else {
-        note(None, "no test_dummy_encryption");
+        note(
+            Some("encrypted_directories_move"),
+            "no test_dummy_encryption",
+        );
         return;
     };
     process::shell(mount.path(), FILL, LIMIT).unwrap();
@@ -232,11 +223,7 @@ fn encrypted_directories_move() {
     ext4::clean(&saved.load(), "encrypt, changed");
 }
 
-#[test]
 fn stable_inodes_keep_their_groups() {
-    if left_out(&NEEDS) {
-        return;
-    }
     let args = format!("{SMALL_GROUPS} -O stable_inodes");
     let image = filled(64 * MIB, &args, FILL).unwrap();
     let before = tree(&image);
@@ -260,11 +247,7 @@ fn stable_inodes_keep_their_groups() {
 }
 
 /// The orphan file is an inode like others, which only the superblock names.
-#[test]
 fn the_orphan_file_moves() {
-    if left_out(&NEEDS) {
-        return;
-    }
     let fill = "mkdir d{1..30}
         for d in d*; do touch $d/{1..150} 2>/dev/null || true; done
         rm $(find . -type f -printf '%i %p\\n' | sort -n | tail -n 1 | cut -d ' ' -f 2)";
@@ -288,11 +271,7 @@ fn the_orphan_file_moves() {
     assert!(after < 3000, "{after}");
 }
 
-#[test]
 fn a_name_of_a_free_inode_is_refused() {
-    if left_out(&NEEDS) {
-        return;
-    }
     let image = filled(64 * MIB, SMALL_GROUPS, "mkdir d{1..30}; touch d{1..30}/x").unwrap();
     let before = tree(&image);
     let wrong = ext4::debugfs_only(&image, "ln <4090> /d1/wrong");
@@ -306,11 +285,7 @@ fn a_name_of_a_free_inode_is_refused() {
 }
 
 /// More subdirectories than the journal has blocks: each names its parent.
-#[test]
 fn an_inode_with_too_many_names_for_the_journal_keeps_its_group() {
-    if left_out(&NEEDS) {
-        return;
-    }
     let script = format!(
         "{FILL}
         last=$(stat -c '%i %n' d*/sub | sort -n | tail -n 1 | cut -d ' ' -f 2)
@@ -366,11 +341,7 @@ fn cuts(image: &MemoryDevice, step: usize, mut judge: impl FnMut(Arc<MemoryDevic
     }
 }
 
-#[test]
 fn a_cut_of_a_renumbering_leaves_the_same_tree() {
-    if left_out(&NEEDS) {
-        return;
-    }
     let image = filled(32 * MIB, SMALL_GROUPS, FEW).unwrap();
     let before = tree(&image);
     let (mut number, mut some) = (0, 0);
@@ -393,11 +364,7 @@ fn a_cut_of_a_renumbering_leaves_the_same_tree() {
 }
 
 /// The file system has a journal while inodes move. Before and after, `e2fsck` frees blocks.
-#[test]
 fn a_cut_without_a_journal_leaves_the_same_tree() {
-    if left_out(&NEEDS) {
-        return;
-    }
     for features in ["-O ^has_journal", "-O ^has_journal,^extents,^64bit"] {
         let args = SMALL_GROUPS.replace("-J size=1", features);
         let image = filled(32 * MIB, &args, FEW).unwrap();
@@ -421,4 +388,21 @@ fn a_cut_without_a_journal_leaves_the_same_tree() {
         });
         assert!(some > 0 && number > 60, "{some} {number}");
     }
+}
+
+pub(crate) fn trials() -> Vec<Trial> {
+    macro_rules! trials {
+        ($($test:ident),* $(,)?) => { vec![$(trial(stringify!($test), &NEEDS, $test)),*] };
+    }
+    trials![
+        inodes_of_the_last_groups_move,
+        inodes_of_values_move,
+        encrypted_directories_move,
+        stable_inodes_keep_their_groups,
+        the_orphan_file_moves,
+        a_name_of_a_free_inode_is_refused,
+        an_inode_with_too_many_names_for_the_journal_keeps_its_group,
+        a_cut_of_a_renumbering_leaves_the_same_tree,
+        a_cut_without_a_journal_leaves_the_same_tree,
+    ]
 }

@@ -1,15 +1,11 @@
 //! Images made by `mke2fs` with many options, read by this crate and compared with what
 //! `dumpe2fs` and `debugfs` say of them. Without those tools every case is skipped by name.
 
-#![allow(clippy::unwrap_used)]
-
 mod checks;
 mod image;
 mod populate;
 
-use std::process::ExitCode;
-
-use libtest_mimic::{Arguments, Failed};
+use libtest_mimic::{Failed, Trial};
 use sapwood_testing::machine::{E2FSPROGS, Need, trial};
 
 use image::Image;
@@ -189,8 +185,7 @@ fn inodes(variant: Variant) -> Result<(), Failed> {
     checks::inodes(&image)
 }
 
-fn main() -> ExitCode {
-    let args = Arguments::from_args();
+pub(crate) fn trials() -> Vec<Trial> {
     let needs = [&E2FSPROGS[..], &[Need::Program("resize2fs")]].concat();
     let structure = STRUCTURE
         .iter()
@@ -201,6 +196,5 @@ fn main() -> ExitCode {
     let resized = RESIZED
         .iter()
         .map(|r| trial(r.0.0, &needs, move || resized_case(*r)));
-    let trials = structure.chain(inodes).chain(resized).collect();
-    libtest_mimic::run(&args, trials).exit_code()
+    structure.chain(inodes).chain(resized).collect()
 }

@@ -5,20 +5,18 @@
 //! taken as a power cut leaves it. What is recovered must be the tree at the last fsync. The
 //! kernel's part needs root and loop devices.
 
-mod image;
-mod stories;
-
 use std::path::Path;
 use std::process::Command;
 use std::sync::Arc;
 
-use libtest_mimic::{Arguments, Failed};
+use crate::image;
+use crate::stories::{STORIES, Story, mount};
+use libtest_mimic::{Failed, Trial};
 use sapwood_block::MemoryDevice;
 use sapwood_ext4::FastCommits;
 use sapwood_testing::machine::{Need, Outcome, trial};
 use sapwood_testing::oracle::{KernelMount, Kind};
 use sapwood_testing::tree::{Detail, Facts, Node, Tree};
-use stories::{STORIES, Story, mount};
 use tempfile::TempDir;
 
 type Judge = fn(&Arc<MemoryDevice>, &Tree) -> Outcome;
@@ -124,9 +122,7 @@ fn keep(name: &str, device: &MemoryDevice) {
     }
 }
 
-fn main() {
-    image::show_log();
-    let arguments = Arguments::from_args();
+pub(crate) fn trials() -> Vec<Trial> {
     let mut trials = Vec::new();
     for (form, options) in FORMS {
         for (name, story) in STORIES {
@@ -153,5 +149,5 @@ fn main() {
             add("e2fsck", FastCommits::Careful, image::TOOLS, by_e2fsck);
         }
     }
-    libtest_mimic::run(&arguments, trials).exit();
+    trials
 }

@@ -5,7 +5,7 @@ use std::process::Command;
 
 use libtest_mimic::Failed;
 
-use crate::image::{Image, run};
+use super::image::{Image, run};
 
 /// Fills the image's root directory.
 pub(crate) fn fill(image: &Image) -> Result<(), Failed> {

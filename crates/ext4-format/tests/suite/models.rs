@@ -1,5 +1,4 @@
 //! Editors against plain collections, and the arithmetic of the formats at its edges.
-#![allow(clippy::unwrap_used)] // A failed unwrap is a failed test.
 
 use std::collections::BTreeMap;
 

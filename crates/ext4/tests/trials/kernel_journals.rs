@@ -5,13 +5,12 @@
 //! Where root, loop devices and the kernel's ext4 are, `scripts/kernel-journals` makes many more
 //! kinds, with and without fast commits; all of them with `SAPWOOD_FULL=1`, some without.
 
-mod image;
-
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
 
-use libtest_mimic::{Arguments, Failed};
+use crate::image;
+use libtest_mimic::{Failed, Trial};
 use sapwood_block::{Device as _, MemoryDevice};
 use sapwood_ext4::{Ext4, Options};
 use sapwood_testing::machine::{Need, Outcome, missing, trial};
@@ -235,9 +234,7 @@ fn names_in(directory: &Path, ending: &str) -> Vec<String> {
     names
 }
 
-fn main() {
-    image::show_log();
-    let arguments = Arguments::from_args();
+pub(crate) fn trials() -> Vec<Trial> {
     let kernel = [image::TOOLS, &[Need::Kernel(Kind::Ext4)]].concat();
     let mounts = missing(&kernel).is_none();
     let mut trials = Vec::new();
@@ -265,5 +262,5 @@ fn main() {
         let title = format!("made::{name}");
         trials.push(trial(title, &needs, move || kind(&name)));
     }
-    libtest_mimic::run(&arguments, trials).exit();
+    trials
 }

@@ -3,20 +3,17 @@
 //! what the crate writes in their place must please `e2fsck` and the kernel.
 //!
 //! Needs root, loop devices and e2fsprogs; left out by name without them.
-#![allow(clippy::unwrap_used)] // A failed unwrap is a failed test.
-
-mod trees;
 
 use std::os::unix::fs::FileExt;
 use std::path::Path;
-use std::process::ExitCode;
 
-use libtest_mimic::{Arguments, Failed, Trial};
+use crate::trees;
+use crate::trees::fill::{Seen, fill, look};
+use crate::trees::mount::{clean, make};
+use crate::trees::reader::{EXTENTS, INDEX, INLINE, Reader};
+use libtest_mimic::{Failed, Trial};
 use sapwood_testing::machine::{Need, trial};
 use sapwood_testing::oracle::{KernelMount, Kind};
-use trees::fill::{Seen, fill, look};
-use trees::mount::{clean, make};
-use trees::reader::{EXTENTS, INDEX, INLINE, Reader};
 
 use sapwood_ext4_format::{
     ExtentBounds, QuotaKind, XattrSet, acl_from_disk, acl_to_disk, orphan_check, orphan_verify,
@@ -85,8 +82,7 @@ const OWN: &[(&str, &str, u8, bool, usize, u8)] = &[
     ("blocks64k", "-t ext4 -b 65536", 1, false, 20_000, 0),
 ];
 
-fn main() -> ExitCode {
-    let args = Arguments::from_args();
+pub(crate) fn trials() -> Vec<Trial> {
     let needs = [Need::Kernel(Kind::Ext4)];
     let mut tests: Vec<Trial> = Vec::new();
     for &(name, mkfs, names) in VARIANTS {
@@ -100,7 +96,7 @@ fn main() -> ExitCode {
     }
     tests.push(trial("orphan_file_of_the_kernel", &needs, orphans));
     tests.push(trial("quota_files_are_recognised", &needs, quota_files));
-    libtest_mimic::run(&args, tests).exit_code()
+    tests
 }
 
 fn reads_back(name: &str, mkfs: &str, names: usize) -> Result<(), Failed> {
