@@ -1,6 +1,5 @@
 //! What image builders do with the program: the calls of `mke2fs` and `mkfs.btrfs` that they make,
 //! one of them, unmodified, and exports of what was built. Each test is a script.
-#![allow(clippy::unwrap_used)]
 
 mod disks;
 mod reproducible;
@@ -522,7 +521,7 @@ fn call(call: &(&str, &str, &str, &str), filled: bool) -> Outcome {
     ))
 }
 
-fn trials() -> Vec<Trial> {
+pub(crate) fn trials() -> Vec<Trial> {
     let needs = [
         machine::KERNEL,
         Need::Kernel(Kind::Btrfs),
@@ -606,8 +605,4 @@ fn reproducible(needs: &[Need]) -> Vec<Trial> {
         trials.push(trial(name, &needs, move || run(&script)));
     }
     trials
-}
-
-fn main() {
-    machine::run(2, trials);
 }

@@ -1,7 +1,6 @@
 //! Both directions with the kernel, over many variants of ext4: what the kernel wrote we read byte
 //! for byte and go on with, and what we wrote the kernel reads, finds nothing wrong with, and goes
 //! on with.
-#![allow(clippy::unwrap_used)]
 
 use std::fs;
 use std::path::Path;
@@ -190,7 +189,7 @@ const REFUSALS: &[(&str, &str, &str)] = &[
     ("stable-inodes", "-O stable_inodes", "stable_inodes"),
 ];
 
-fn trials() -> Vec<Trial> {
+pub(crate) fn trials() -> Vec<Trial> {
     let tools = [machine::KERNEL_EXT4, Need::Program("setfattr")];
     let mounts = [&tools[..], &[Need::Fuse]].concat();
     let (label, needs) = match ours() {
@@ -244,8 +243,4 @@ fn both_ways(variant: &Variant, ours: Driver, label: &str, needs: &[Need]) -> Ve
         trials.push(one(name, us_to_kernel));
     }
     trials
-}
-
-fn main() {
-    machine::run(5, trials);
 }

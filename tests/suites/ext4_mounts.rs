@@ -1,6 +1,5 @@
 //! What a mount of ext4 promises about images that were not unmounted, and about features that we
 //! do not know.
-#![allow(clippy::unwrap_used)]
 
 use std::fs;
 use std::time::Duration;
@@ -12,7 +11,7 @@ use sapwood_tests::form::Form;
 use sapwood_tests::image::Image;
 use sapwood_tests::mount::{Driver, SapwoodMount};
 use sapwood_tests::volume::{list, list_by_library};
-use sapwood_tests::{Outcome, machine, process};
+use sapwood_tests::{Outcome, process};
 
 /// What is there before the journal has anything, and what is in the journal alone. The last of it
 /// may be a fast commit, after whose replay directories that got a name may have any times.
@@ -146,7 +145,7 @@ fn unknown_feature(form: &Form, feature: &str, mountable: Mountable) -> Outcome 
     Ok(())
 }
 
-fn trials() -> Vec<Trial> {
+pub(crate) fn trials() -> Vec<Trial> {
     let forms = [
         Form::ext4("plain", "", "rw"),
         Form::ext4("blocks_1k", "-b 1024", "rw"),
@@ -174,8 +173,4 @@ fn trials() -> Vec<Trial> {
         }));
     }
     trials
-}
-
-fn main() {
-    machine::run(2, trials);
 }

@@ -1,6 +1,5 @@
 //! Journals both ways: what our journal writes is recovered alike by us, by e2fsck and by the
 //! kernel; what debugfs writes is recovered by us as by e2fsck.
-#![allow(clippy::unwrap_used)]
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -65,7 +64,7 @@ impl Form {
     }
 }
 
-fn trials() -> Vec<Trial> {
+pub(crate) fn trials() -> Vec<Trial> {
     let tools = [
         Need::Program("mke2fs"),
         Need::Program("e2fsck"),
@@ -311,8 +310,4 @@ fn debugfs_here(form: Form) -> Outcome {
         compare(&ours, &MemoryDevice::load(&e2fsck)?, form, "e2fsck")?;
     }
     Ok(())
-}
-
-fn main() {
-    machine::run(2, trials);
 }

@@ -1,7 +1,6 @@
 //! Everyday use of images without a mount, and of commands that the daemon of a mount does in
 //! process: owners, streams, what cannot be read, names, sizes and times. Each test is a script;
 //! `$KIND` is the kind of image.
-#![allow(clippy::unwrap_used)]
 
 mod commands;
 mod mounted;
@@ -175,7 +174,7 @@ const SCRIPTS: &[(&str, &str)] = &[
     ),
 ];
 
-fn trials() -> Vec<Trial> {
+pub(crate) fn trials() -> Vec<Trial> {
     let mut trials = vec![trial(
         "install_makes_its_directories",
         &[Need::Program("make")],
@@ -283,8 +282,4 @@ fn verify_unit(root: &Path) -> Result<(), String> {
         None => Ok(()),
         Some(line) => Err(line.to_owned()),
     }
-}
-
-fn main() {
-    machine::run(2, trials);
 }

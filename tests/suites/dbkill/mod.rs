@@ -26,7 +26,6 @@
 //! In a third of the rounds the server is killed and started again while the clients commit, and
 //! they must notice nothing. In another third the server fails every request: the clients may stop
 //! then, and what they were told before is there when the server works again.
-#![allow(clippy::unwrap_used)]
 
 mod client;
 mod ledger;
@@ -74,7 +73,7 @@ const OPTIONS: [&str; 3] = [
     "allow_other,compress=zstd",
 ];
 
-fn trials() -> Vec<Trial> {
+pub(crate) fn trials() -> Vec<Trial> {
     let rounds = number("SAPWOOD_DB_ROUNDS");
     // Of ten rounds three go to each journal mode and four to the server.
     let share = move |tenths: u64| rounds.map_or(1, |all| (all * tenths / 10).max(1));
@@ -436,8 +435,4 @@ fn load(
         }
         Ok(())
     })
-}
-
-fn main() {
-    machine::run(2, trials);
 }

@@ -1,5 +1,4 @@
 //! Real programs in the mount. `SAPWOOD_FULL=1` runs the long versions.
-#![allow(clippy::unwrap_used)]
 
 mod builds;
 mod fsx;
@@ -8,9 +7,8 @@ mod pjdfstest;
 mod trees;
 
 use libtest_mimic::Trial;
-use sapwood_tests::machine;
 
-fn trials() -> Vec<Trial> {
+pub(crate) fn trials() -> Vec<Trial> {
     let all = [
         fsx::trials(),
         pjdfstest::trials(),
@@ -19,8 +17,4 @@ fn trials() -> Vec<Trial> {
         trees::trials(),
     ];
     all.into_iter().flatten().collect()
-}
-
-fn main() {
-    machine::run(2, trials);
 }
