@@ -77,7 +77,7 @@ test-programs: need-test
 	scripts/test-programs
 	cargo build --release -p sapwood-cli
 	SAPWOOD_FULL=1 SAPWOOD_BIN=$(CURDIR)/target/release/sapwood \
-		cargo test -p sapwood-tests --test programs -- --nocapture
+		cargo test -p sapwood-tests --test suites -- '[programs]' --nocapture
 
 # Some minutes: needs the network once, for Debian's source packages.
 foreign-images: need-build
@@ -91,7 +91,7 @@ mutants: MUTANTS = 1500
 mutants: SEED = 1
 mutants: need-build
 	@scripts/need e2fsck:e2fsprogs btrfs:btrfs-progs
-	SAPWOOD_MUTANTS=$(MUTANTS) SAPWOOD_MUTANTS_SEED=$(SEED) cargo test -p sapwood-btrfs -p sapwood-ext4 --test mutants -- --nocapture
+	SAPWOOD_MUTANTS=$(MUTANTS) SAPWOOD_MUTANTS_SEED=$(SEED) cargo test -p sapwood-btrfs -p sapwood-ext4 --test trials -- '[mutants]' --nocapture
 
 # Long: SQLite and PostgreSQL commit while the daemon is killed, in ROUNDS rounds, for at most
 # SECONDS for each kind of database.
@@ -101,7 +101,7 @@ db-kill: need-test
 	@scripts/need pg_ctlcluster:postgresql
 	cargo build --release -p sapwood-cli
 	SAPWOOD_DB_ROUNDS=$(ROUNDS) SAPWOOD_DB_SECONDS=$(SECONDS) SAPWOOD_BIN=$(CURDIR)/target/release/sapwood \
-		cargo test -p sapwood-tests --test dbkill -- --nocapture
+		cargo test -p sapwood-tests --test suites -- '[dbkill]' --nocapture
 
 # Long: SQLite commits on both engines while the daemon is killed, or told to end, in ROUNDS rounds,
 # for at most SECONDS for each engine; a tenth as many with the image behind an NBD server.
@@ -110,7 +110,7 @@ kill-mounts: SECONDS = 7200
 kill-mounts: need-test
 	cargo build --release -p sapwood-cli
 	SAPWOOD_MOUNT_ROUNDS=$(ROUNDS) SAPWOOD_MOUNT_SECONDS=$(SECONDS) SAPWOOD_BIN=$(CURDIR)/target/release/sapwood \
-		cargo test -p sapwood-tests --test dbkill -- kill_mounts --nocapture
+		cargo test -p sapwood-tests --test suites -- '[dbkill] kill_mounts' --nocapture
 
 # Long: the complete phases (all sequences of two operations) take some minutes; random workloads
 # fill the rest of the time. As root with btrfs-progs and e2fsprogs the kernel judges a share.
@@ -129,11 +129,12 @@ faults: need-test
 	@scripts/need jq:jq patch:patch
 	scripts/faults --seconds $(SECONDS) $(ONLY)
 
-# Long: time and peak memory of very many names, extents and snapshots, as tables.
+# Long: time and peak memory of very many names, extents and snapshots, as tables. One test at a
+# time, because they are measured.
 scale: need-test
 	cargo build --release -p sapwood-cli
 	SAPWOOD_FULL=1 SAPWOOD_BIN=$(CURDIR)/target/release/sapwood \
-		cargo test -p sapwood-tests --test scale -- --nocapture
+		cargo test -p sapwood-tests --test suites -- '[scale]' --test-threads 1 --nocapture
 
 # Long: the suite. As root peers of the kernel and fuse2fs run too.
 bench: BENCH_ARGS =

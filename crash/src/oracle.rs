@@ -29,7 +29,7 @@
 //! With several threads, a commit may happen in the middle of a write that makes a file longer.
 //! Then any size up to the new one is possible.
 //!
-//! Each rule has a test in `tests/oracle.rs` that breaks it.
+//! Each rule has a test in `tests/suite/oracle.rs` that breaks it.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -1,13 +1,12 @@
 //! Archives in and out with other programs as oracle, layers, modes of piped files, and progress on
 //! a terminal. Each test is a script.
-#![allow(clippy::unwrap_used)]
 
 use std::time::Duration;
 
 use libtest_mimic::Trial;
 use sapwood::Kind;
 use sapwood_tests::mount::sapwood;
-use sapwood_tests::{Need, Outcome, machine, process, scratch, trial};
+use sapwood_tests::{Need, Outcome, process, scratch, trial};
 
 const LIMIT: Duration = Duration::from_secs(300);
 
@@ -106,7 +105,7 @@ fn run(kind: Kind, script: &str) -> Outcome {
     Ok(())
 }
 
-fn trials() -> Vec<Trial> {
+pub(crate) fn trials() -> Vec<Trial> {
     let sparse = ["tar", "python3"].map(Need::Program);
     let tools = [Need::Program("tar")];
     let terminal = ["script", "strace", "tar"].map(Need::Program);
@@ -125,8 +124,4 @@ fn trials() -> Vec<Trial> {
         }
     }
     trials
-}
-
-fn main() {
-    machine::run(2, trials);
 }

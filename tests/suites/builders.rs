@@ -1,6 +1,5 @@
 //! The program in image builders: the calls of `mke2fs` and `mkfs.btrfs` that they make, one
 //! builder unmodified, and exports of the built images. Each test is a script.
-#![allow(clippy::unwrap_used)]
 
 mod disks;
 mod reproducible;
@@ -523,7 +522,7 @@ fn call(call: &(&str, &str, &str, &str), filled: bool) -> Outcome {
     ))
 }
 
-fn trials() -> Vec<Trial> {
+pub(crate) fn trials() -> Vec<Trial> {
     let needs = [
         machine::KERNEL,
         Need::Kernel(Kind::Btrfs),
@@ -607,8 +606,4 @@ fn reproducible(needs: &[Need]) -> Vec<Trial> {
         trials.push(trial(name, &needs, move || run(&script)));
     }
     trials
-}
-
-fn main() {
-    machine::run(2, trials);
 }

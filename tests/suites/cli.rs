@@ -1,5 +1,4 @@
 //! Errors of the command line: one clear line, and a meaningful exit code.
-#![allow(clippy::unwrap_used)]
 
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File, OpenOptions};
@@ -22,7 +21,7 @@ const MOUNT: i32 = 32;
 /// An ordinary user with a name: `fusermount3` refuses other ids.
 const USER: u32 = 65534;
 
-fn trials() -> Vec<Trial> {
+pub(crate) fn trials() -> Vec<Trial> {
     let tools = [Need::Program("mkfs.btrfs")];
     let mounts = [machine::KERNEL, Need::Fuse];
     vec![
@@ -668,8 +667,4 @@ fn demo(arguments: &[&str]) -> Outcome {
         return Err("the demo left something behind".into());
     }
     Ok(())
-}
-
-fn main() {
-    machine::run(2, trials);
 }

@@ -1,5 +1,4 @@
 //! Trees that are copied into images and out again without a mount: `mkfs --rootdir` and `cp -a`.
-#![allow(clippy::unwrap_used)]
 
 use std::fs;
 use std::path::Path;
@@ -40,7 +39,7 @@ find . -depth -exec touch -h -d '2001-02-03 04:05:06.123456789' {} +
 touch -d '1999-09-09 09:09:09' a/b
 "#;
 
-fn trials() -> Vec<Trial> {
+pub(crate) fn trials() -> Vec<Trial> {
     let needs = [Need::Program("setfattr"), machine::KERNEL];
     let ext4 = [Need::Program("setfattr"), machine::KERNEL_EXT4];
     let programs = ["setfacl", "setfattr", "getfattr"].map(Need::Program);
@@ -351,8 +350,4 @@ fn too_much(kind: Kind, size: &str) -> Outcome {
         return Err(said.all().into());
     }
     Ok(())
-}
-
-fn main() {
-    machine::run(2, trials);
 }

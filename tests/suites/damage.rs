@@ -1,5 +1,4 @@
 //! Files with an unreadable part: `cp`, `cat` and `export` copy the rest, name the bytes, and fail.
-#![allow(clippy::unwrap_used)]
 
 use std::fs;
 use std::os::unix::fs::{FileExt, MetadataExt};
@@ -20,7 +19,7 @@ const SIZE: usize = 20 * BLOCK;
 const BAD: (usize, usize) = (10 * BLOCK, 11 * BLOCK);
 const NAMES: [&str; 2] = ["file: bytes 40960-45055 ", "link: bytes 40960-45055 "];
 
-fn trials() -> Vec<Trial> {
+pub(crate) fn trials() -> Vec<Trial> {
     let served = [
         Need::Program("nbdkit"),
         Need::Other(ddrescue_filter),
@@ -273,8 +272,4 @@ fn copies_into_a_mount(kind: Kind) -> Outcome {
     Box::new(to).unmount()?;
     Box::new(from).unmount()?;
     Ok(())
-}
-
-fn main() {
-    machine::run(2, trials);
 }

@@ -1,5 +1,4 @@
 //! No error is lost: of standard output, of writing an image, of a device that cannot be written.
-#![allow(clippy::unwrap_used)]
 
 use std::fs::{self, File};
 use std::io;
@@ -16,7 +15,7 @@ use sapwood_tests::image::{Mkfs, TempImage};
 use sapwood_tests::mount::sapwood;
 use sapwood_tests::process::Said;
 use sapwood_tests::scratch::SmallHost;
-use sapwood_tests::{Need, Outcome, machine, process, scratch, trial};
+use sapwood_tests::{Need, Outcome, process, scratch, trial};
 use tempfile::TempDir;
 
 const KINDS: [Kind; 2] = [Kind::Btrfs, Kind::Ext4];
@@ -24,7 +23,7 @@ const FAILED: i32 = 1;
 const USAGE: i32 = 2;
 const IMAGE: i32 = 3;
 
-fn trials() -> Vec<Trial> {
+pub(crate) fn trials() -> Vec<Trial> {
     let loops = [Need::Fuse, Need::Program("losetup")];
     vec![
         trial("a_full_standard_output_fails_every_command", &[], full),
@@ -358,8 +357,4 @@ fn write_protected() -> Outcome {
         }
     }
     Ok(())
-}
-
-fn main() {
-    machine::run(2, trials);
 }

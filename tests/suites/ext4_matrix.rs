@@ -1,7 +1,6 @@
 //! Both directions with the kernel, over many variants of ext4: Sapwood reads the kernel's files
 //! byte for byte and changes them, and the kernel reads Sapwood's files, reports no error, and
 //! changes them.
-#![allow(clippy::unwrap_used)]
 
 use std::fs;
 use std::path::Path;
@@ -189,7 +188,7 @@ const REFUSALS: &[(&str, &str, &str)] = &[
     ("stable-inodes", "-O stable_inodes", "stable_inodes"),
 ];
 
-fn trials() -> Vec<Trial> {
+pub(crate) fn trials() -> Vec<Trial> {
     let tools = [machine::KERNEL_EXT4, Need::Program("setfattr")];
     let mounts = [&tools[..], &[Need::Fuse]].concat();
     let (label, needs) = match ours() {
@@ -243,8 +242,4 @@ fn both_ways(variant: &Variant, ours: Driver, label: &str, needs: &[Need]) -> Ve
         trials.push(one(name, us_to_kernel));
     }
     trials
-}
-
-fn main() {
-    machine::run(5, trials);
 }

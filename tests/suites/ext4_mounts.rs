@@ -1,5 +1,4 @@
 //! Promises of an ext4 mount for images that were not unmounted, and for unknown features.
-#![allow(clippy::unwrap_used)]
 
 use std::fs;
 use std::time::Duration;
@@ -11,7 +10,7 @@ use sapwood_tests::form::Form;
 use sapwood_tests::image::TempImage;
 use sapwood_tests::mount::{Driver, SapwoodMount};
 use sapwood_tests::volume::{list, list_by_library};
-use sapwood_tests::{Outcome, machine, process};
+use sapwood_tests::{Outcome, process};
 
 /// Files from before the journal was used, and files in the journal only. The last change may be a
 /// fast commit; after its replay, directories with new names may have any times.
@@ -145,7 +144,7 @@ fn unknown_feature(form: &Form, feature: &str, mountable: Mountable) -> Outcome 
     Ok(())
 }
 
-fn trials() -> Vec<Trial> {
+pub(crate) fn trials() -> Vec<Trial> {
     let forms = [
         Form::ext4("plain", "", "rw"),
         Form::ext4("blocks_1k", "-b 1024", "rw"),
@@ -173,8 +172,4 @@ fn trials() -> Vec<Trial> {
         }));
     }
     trials
-}
-
-fn main() {
-    machine::run(2, trials);
 }

@@ -1,5 +1,4 @@
 //! `mkfs`, `info`, `dump` and `resize` of ext4 images on the command line.
-#![allow(clippy::unwrap_used)]
 
 use std::fs;
 use std::path::Path;
@@ -15,7 +14,7 @@ use sapwood_tests::{Need, Outcome, machine, process, scratch, trial, volume};
 
 const LIMIT: Duration = Duration::from_secs(60);
 
-fn trials() -> Vec<Trial> {
+pub(crate) fn trials() -> Vec<Trial> {
     let check = [Need::Program("e2fsck")];
     vec![
         trial("made_and_shown", &check, made_and_shown),
@@ -360,8 +359,4 @@ fn an_image_that_others_grew_past_them() -> Outcome {
         up_and_down(&image, &[26, 7], 33).map_err(|why| format!("{args}: {why}"))?;
     }
     Ok(())
-}
-
-fn main() {
-    machine::run(2, trials);
 }

@@ -1,5 +1,4 @@
 //! A Cargo project outside of the workspace that depends on the library by its path.
-#![allow(clippy::unwrap_used)]
 
 use std::fs;
 use std::path::Path;
@@ -9,7 +8,7 @@ use std::time::Duration;
 use libtest_mimic::Trial;
 use sapwood::{CheckOptions, ImageBuilder};
 use sapwood_tests::mount::workspace;
-use sapwood_tests::{Need, Outcome, machine, process, scratch, trial};
+use sapwood_tests::{Need, Outcome, process, scratch, trial};
 
 /// All dependencies are compiled once more.
 const LIMIT: Duration = Duration::from_secs(1800);
@@ -42,7 +41,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
 }
 "#;
 
-fn trials() -> Vec<Trial> {
+pub(crate) fn trials() -> Vec<Trial> {
     let needs = [Need::Program("cargo"), Need::Program("tar")];
     vec![trial(
         "a_project_outside_compiles_the_example_and_it_does_what_it_says",
@@ -103,8 +102,4 @@ fn external() -> Outcome {
         }
     }
     Ok(())
-}
-
-fn main() {
-    machine::run(1, trials);
 }

@@ -21,7 +21,7 @@ const HOST: u64 = 96 * MIB;
 const LEFT: u64 = 8 * MIB;
 const FILE: u64 = 32 * MIB;
 
-fn trials() -> Vec<Trial> {
+pub(crate) fn trials() -> Vec<Trial> {
     let kinds = [Kind::Btrfs, Kind::Ext4].into_iter();
     kinds
         .map(|kind| {
@@ -130,8 +130,4 @@ impl Drop for Host {
             eprintln!("the tmpfs stays: {error}");
         }
     }
-}
-
-fn main() {
-    machine::run(2, trials);
 }

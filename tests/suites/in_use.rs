@@ -1,6 +1,5 @@
 //! Every command refuses an image in use and names its user; QEMU's programs and the commands
 //! exclude each other.
-#![allow(clippy::unwrap_used)]
 
 use std::fs;
 use std::io::{BufRead, BufReader};
@@ -11,7 +10,7 @@ use std::process::{Child, Command, Stdio};
 use libtest_mimic::Trial;
 use sapwood_block::{NbdDevice, NbdOptions};
 use sapwood_tests::mount::{Mounted, SapwoodMount, sapwood};
-use sapwood_tests::{Need, Outcome, machine, process, scratch, trial};
+use sapwood_tests::{Need, Outcome, process, scratch, trial};
 use tempfile::TempDir;
 
 const KINDS: [&str; 2] = ["ext4", "btrfs"];
@@ -20,7 +19,7 @@ const FORMATS: [&str; 2] = ["raw", "qcow2"];
 /// Exit code of a command whose image cannot be opened.
 const IMAGE: i32 = 3;
 
-fn trials() -> Vec<Trial> {
+pub(crate) fn trials() -> Vec<Trial> {
     let qemu = ["qemu-img", "qemu-io", "qemu-nbd"].map(Need::Program);
     let mounted: Vec<Need> = qemu.into_iter().chain([Need::Fuse]).collect();
     let namespace = [Need::Fuse, Need::Program("unshare")];
@@ -314,8 +313,4 @@ fn hidden() -> Outcome {
     same.end()?;
     process::succeed(&mut list(), process::ORDINARY)?;
     Ok(())
-}
-
-fn main() {
-    machine::run(2, trials);
 }

@@ -1,6 +1,5 @@
 //! Journals both ways: Sapwood, e2fsck and the kernel recover Sapwood's journal alike; Sapwood and
 //! e2fsck recover debugfs's journal alike.
-#![allow(clippy::unwrap_used)]
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -65,7 +64,7 @@ impl Form {
     }
 }
 
-fn trials() -> Vec<Trial> {
+pub(crate) fn trials() -> Vec<Trial> {
     let tools = [
         Need::Program("mke2fs"),
         Need::Program("e2fsck"),
@@ -311,8 +310,4 @@ fn debugfs_here(form: Form) -> Outcome {
         compare(&ours, &MemoryDevice::load(&e2fsck)?, form, "e2fsck")?;
     }
     Ok(())
-}
-
-fn main() {
-    machine::run(2, trials);
 }

@@ -4,7 +4,6 @@
 //! Several threads create, rename, overwrite and delete files, each in a directory of its own, and
 //! record the promise of each `fsync` that returned. Operations in progress when the daemon died
 //! may or may not have happened.
-#![allow(clippy::unwrap_used)]
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -22,7 +21,7 @@ use sapwood_tests::{Outcome, machine};
 
 const THREADS: u64 = 4;
 
-fn trials() -> Vec<Trial> {
+pub(crate) fn trials() -> Vec<Trial> {
     let rounds = if machine::full() { 40 } else { 6 };
     let forms = [
         Form::btrfs("plain", "", "rw"),
@@ -262,8 +261,4 @@ fn verify(root: &Path, allowed: &mut Allowed) -> Result<(), String> {
         *states = vec![found];
     }
     Ok(())
-}
-
-fn main() {
-    machine::run(2, trials);
 }

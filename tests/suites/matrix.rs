@@ -1,6 +1,5 @@
 //! Both directions with the kernel, over many variants of btrfs: Sapwood reads the kernel's files
 //! byte for byte, and the kernel reads Sapwood's files, reports no error, and changes them.
-#![allow(clippy::unwrap_used)]
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -124,7 +123,7 @@ fn both_ways(variant: &Variant, ours: Driver, label: &str, needs: &[Need]) -> [T
     [read, write]
 }
 
-fn trials() -> Vec<Trial> {
+pub(crate) fn trials() -> Vec<Trial> {
     let tools = [machine::KERNEL, Need::Program("setfattr")];
     let mut mounts = tools.to_vec();
     mounts.push(Need::Fuse);
@@ -139,8 +138,4 @@ fn trials() -> Vec<Trial> {
         }
     }
     trials
-}
-
-fn main() {
-    machine::run(5, trials);
 }

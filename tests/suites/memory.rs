@@ -18,7 +18,7 @@ const GROUP: u64 = 128 * MIB;
 const FILES: usize = 40_000;
 const EACH_DIR: usize = 1000;
 
-fn trials() -> Vec<Trial> {
+pub(crate) fn trials() -> Vec<Trial> {
     let mut trials = Vec::new();
     for kind in [Kind::Btrfs, Kind::Ext4] {
         let name = kind.name();
@@ -128,8 +128,4 @@ impl Drop for Group {
         }
         eprintln!("{} stays", self.0.display());
     }
-}
-
-fn main() {
-    machine::run(1, trials);
 }

@@ -1,5 +1,4 @@
 //! The effects of mount options and of a file's own settings, seen through the mount.
-#![allow(clippy::unwrap_used)]
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -18,7 +17,7 @@ use sapwood_tests::mount::{Driver, Mounted, SapwoodMount, sapwood, workspace};
 use sapwood_tests::scratch::SmallHost;
 use sapwood_tests::{Need, Outcome, machine, process, scratch, trial};
 
-fn trials() -> Vec<Trial> {
+pub(crate) fn trials() -> Vec<Trial> {
     let mounts = [machine::KERNEL, Need::Fuse];
     let logs = [Need::Fuse, Need::Program("zstd")];
     vec![
@@ -389,8 +388,4 @@ fn crc(image: &Path) -> io::Result<u32> {
             len => sum = crc32c::crc32c_append(sum, &piece[..len]),
         }
     }
-}
-
-fn main() {
-    machine::run(2, trials);
 }

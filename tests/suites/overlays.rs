@@ -19,7 +19,7 @@ use tempfile::TempDir;
 
 const SIZE: u64 = 200 << 20;
 
-fn trials() -> Vec<Trial> {
+pub(crate) fn trials() -> Vec<Trial> {
     let mut trials = Vec::new();
     for form in Form::plain_ones() {
         trials.push(form.trial("a_whiteout_is_the_same_as_the_kernels", &[], same_as_kernel));
@@ -191,8 +191,4 @@ fn overlay(form: &Form) -> Outcome {
         (found, b"file") if *found == seen => Ok(()),
         _ => Err(format!("in a kernel mount: {found:?}, {content:?}").into()),
     }
-}
-
-fn main() {
-    machine::run(2, trials);
 }

@@ -1,6 +1,5 @@
 //! File systems in a part of a disk image: `IMAGE#N`, `IMAGE#LABEL`, `--offset`, and mounts of
 //! them.
-#![allow(clippy::unwrap_used)]
 
 use std::fs;
 use std::io::Write;
@@ -30,7 +29,7 @@ const TABLES: [(&str, &str); 2] = [
     ),
 ];
 
-fn trials() -> Vec<Trial> {
+pub(crate) fn trials() -> Vec<Trial> {
     let tools = [Need::Program("sfdisk"), Need::Program("e2fsck")];
     let qemu = [Need::Program("qemu-img"), Need::Program("e2fsck")];
     let qemu_mounts = [Need::Program("qemu-img"), Need::Fuse];
@@ -495,8 +494,4 @@ fn refused() -> Outcome {
         "outside of the extended partition",
     )?;
     Ok(())
-}
-
-fn main() {
-    machine::run(2, trials);
 }

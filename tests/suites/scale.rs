@@ -2,7 +2,6 @@
 //! snapshots. Prints time and the daemon's peak memory for each step.
 //!
 //! Only with `SAPWOOD_FULL=1` (`make scale`). `SAPWOOD_SCALE` divides the numbers, for a try.
-#![allow(clippy::unwrap_used)]
 
 use std::collections::HashSet;
 use std::fs::{self, File};
@@ -22,7 +21,7 @@ use sapwood_tests::{Need, Outcome, machine, subvolumes, trial};
 /// Most memory that a daemon may need for any of this.
 const MEMORY: u64 = 1536 << 20;
 
-fn trials() -> Vec<Trial> {
+pub(crate) fn trials() -> Vec<Trial> {
     let needs = [machine::KERNEL, Need::Fuse, Need::Full];
     vec![
         trial("a_million_names", &needs, names),
@@ -275,9 +274,4 @@ fn snapshots() -> Outcome {
     })?;
     table.remount()?;
     table.finish()
-}
-
-fn main() {
-    // One at a time: they are measured.
-    machine::run(1, trials);
 }

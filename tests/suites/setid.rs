@@ -30,11 +30,7 @@ const CAPABILITY: [u8; 20] = [
     1, 0, 0, 2, 0, 0x20, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,
 ];
 
-fn main() {
-    machine::run(2, trials);
-}
-
-fn trials() -> Vec<Trial> {
+pub(crate) fn trials() -> Vec<Trial> {
     let mut trials = Vec::new();
     for kind in [Kind::Btrfs, Kind::Ext4] {
         let need = match kind {

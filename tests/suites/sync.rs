@@ -21,7 +21,7 @@ use sapwood_tests::{Outcome, process};
 
 const SIZE: u64 = 160 << 20;
 
-fn trials() -> Vec<Trial> {
+pub(crate) fn trials() -> Vec<Trial> {
     let mut trials = Vec::new();
     for kind in [Kind::Btrfs, Kind::Ext4] {
         let need = match kind {
@@ -312,8 +312,4 @@ fn anchor(kind: Kind) -> Outcome {
     }
     Box::new(mount).unmount()?;
     Ok(())
-}
-
-fn main() {
-    machine::run(2, trials);
 }

@@ -23,11 +23,7 @@ const LEN: usize = 16 * BLOCK;
 /// The overwritten range.
 const PART: std::ops::Range<usize> = 3 * BLOCK..11 * BLOCK;
 
-fn main() {
-    machine::run(2, trials);
-}
-
-fn trials() -> Vec<Trial> {
+pub(crate) fn trials() -> Vec<Trial> {
     let mut trials = Vec::new();
     for kind in [Kind::Btrfs, Kind::Ext4] {
         let need = match kind {

@@ -3,7 +3,7 @@
 //!
 //! Rust's standard library and the normalization crate implement newer versions of Unicode. Code
 //! points newer than 12.1 must stay unchanged, or a name would get another hash than the one it was
-//! stored under. [`NEWER`] lists the code points that those would change. `tests/hashes.rs`
+//! stored under. [`NEWER`] lists the code points that those would change. `tests/trials/hashes.rs`
 //! compares all code points with `debugfs`, so it detects a change of either. Source: Unicode's
 //! `CaseFolding.txt`, `DerivedCoreProperties.txt`; the output of `dx_hash -c` in `debugfs`.
 

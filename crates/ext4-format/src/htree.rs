@@ -19,9 +19,9 @@
 //!   new node below it ([`DirFormat::dx_grow`]).
 //!
 //! Trouble cases and their tests:
-//! - names with one hash in two leaves (`tests/models.rs`)
+//! - names with one hash in two leaves (`tests/suite/models.rs`)
 //! - one to three levels with every hash, checked by `e2fsck` and the kernel (`tests/trees/own.rs`)
-//! - hostile nodes (`tests/hostile.rs`)
+//! - hostile nodes (`tests/suite/hostile.rs`)
 //!
 //! Source: kernel documentation, `filesystems/ext4/directory.rst`.
 

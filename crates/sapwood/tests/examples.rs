@@ -1,4 +1,7 @@
 //! The examples run, one after another on the same images.
+//!
+//! A program of its own: cargo builds the examples for all tests of the crate, and not for one
+//! program that is named.
 
 #![allow(clippy::unwrap_used)]
 

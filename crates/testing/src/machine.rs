@@ -197,6 +197,20 @@ pub fn trial<E: Ends>(
     Trial::test(name, || run().outcome()).with_ignored_flag(why.is_some())
 }
 
+/// The tests of these modules: what the function `trials` of each returns. The kind of a test is its
+/// module, so lists and filters have `[module] test`.
+#[macro_export]
+macro_rules! trials_of {
+    ($($module:ident),* $(,)?) => {{
+        let mut trials = Vec::new();
+        $(
+            let of_module = $module::trials().into_iter();
+            trials.extend(of_module.map(|trial| trial.with_kind(stringify!($module))));
+        )*
+        trials
+    }};
+}
+
 /// Runs the tests of a binary, on this many threads unless an argument says otherwise.
 pub fn run(threads: usize, trials: impl FnOnce() -> Vec<Trial>) {
     let mut arguments = Arguments::from_args();

@@ -12,9 +12,9 @@ use sapwood_tests::process::{self, ORDINARY};
 use sapwood_tests::scratch;
 use tempfile::TempDir;
 
-use crate::Database;
-use crate::client::Client;
-use crate::ledger::Ledger;
+use super::Database;
+use super::client::Client;
+use super::ledger::Ledger;
 
 const USER: &str = "sapwood";
 /// How long a server may take to recover or to end.

@@ -5,9 +5,9 @@ use std::process::Command;
 
 use sapwood_tests::process::{self, ORDINARY};
 
-use crate::Database;
-use crate::client::Client;
-use crate::ledger::Ledger;
+use super::Database;
+use super::client::Client;
+use super::ledger::Ledger;
 
 /// Databases, each with the pragmas that its client begins with.
 pub(crate) struct Sqlite {

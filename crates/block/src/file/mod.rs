@@ -13,7 +13,7 @@
 //!   (`no_flush_succeeds_after_a_failed_write_behind`).
 //! - The size is read once, at open; only `grow` changes it. A read that ends early, or a flush
 //!   that finds the file shorter, means that another program truncated the image:
-//!   [`Error::Shrunk`], never zeros (`tests/file_device.rs`: `shrunk_image_is_an_error`).
+//!   [`Error::Shrunk`], never zeros (`tests/suite/file_device.rs`: `shrunk_image_is_an_error`).
 //! - With `direct`, requests that are not aligned are copied through an aligned buffer
 //!   (`direct.rs`).
 //! - `open.rs` defines which opens exclude each other.

@@ -1,4 +1,5 @@
-//! Tables made by hand. `tests/partitions.rs` compares with the tables of `sfdisk` and the kernel.
+//! Tables made by hand. `tests/suite/partitions.rs` compares with the tables of `sfdisk` and the
+//! kernel.
 
 use super::*;
 use crate::MemoryDevice;

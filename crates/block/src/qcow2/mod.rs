@@ -24,7 +24,7 @@
 //! A file that lazy reference counts left dirty gets its counts from the tables when it is opened
 //! for writing. This device always writes the counts, so it never sets the mark.
 //!
-//! | trouble | test in `tests/qcow2.rs` |
+//! | trouble | test in `tests/suite/qcow2.rs` |
 //! |---|---|
 //! | power cut at any moment | `every_power_cut_leaves_what_was_flushed` |
 //! | snapshots share clusters and tables | `clusters_of_a_snapshot_stay` |

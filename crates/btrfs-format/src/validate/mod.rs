@@ -10,7 +10,7 @@
 //! 3. Each item is valid for its kind, by itself and after the previous item. An item of an unknown
 //!    kind is accepted: unknown *features* are refused at mount.
 //!
-//! Trouble cases, each planted by a test in `tests/validate.rs`: every error variant of
+//! Trouble cases, each planted by a test in `tests/suite/validate.rs`: every error variant of
 //! [`BlockError`]; random and mutated blocks.
 
 mod extent;

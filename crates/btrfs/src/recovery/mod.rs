@@ -33,7 +33,7 @@
 //!   has only the extents in the log.
 //!
 //! The facts come from the public descriptions of the format, and from images that the kernel
-//! wrote. `tests/log_replay.rs` compares with the latter, and covers the trouble cases: damage in
+//! wrote. `tests/trials/log_replay.rs` compares with the latter, and covers the trouble cases: damage in
 //! every block of a log, cuts at every write of a replay.
 
 mod dir;

@@ -32,7 +32,7 @@
 //! - The inode has no name any more: the removal of its last names is logged. If no power cut could
 //!   show a name of it, nothing is.
 //!
-//! The tests are in `tests/log_*.rs`; the crash explorer covers the rest.
+//! The tests are in `tests/suite/log_*.rs`; the crash explorer covers the rest.
 
 mod commit;
 mod extents;

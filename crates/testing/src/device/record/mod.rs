@@ -18,7 +18,7 @@
 //! another byte ([`RecordLog::discards_leave`]). Writes are applied in the order in which they
 //! began.
 //!
-//! Trouble cases and their tests (`tests/record_device.rs`): a write that ends during a
+//! Trouble cases and their tests (`tests/suite/record_device.rs`): a write that ends during a
 //! flush is not covered (`flush_covers_only_what_ended_before_it_began`); a write that
 //! begins during a flush can survive while one before the flush is lost (same test); a
 //! failed flush covers nothing (`failed_requests_promise_nothing`).

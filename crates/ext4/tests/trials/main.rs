@@ -1,0 +1,31 @@
+//! The engine as a whole: on images of `mke2fs`, beside e2fsprogs and the kernel. Tests are listed at
+//! run time: a case for each row of a table or file of a directory, which is ignored by name where
+//! what it needs is missing.
+#![allow(clippy::unwrap_used)] // A failed unwrap is a failed test.
+
+mod image;
+mod stories;
+
+mod conformance;
+mod fast_commits;
+mod inspect;
+mod kernel_journals;
+mod mkfs_kernel;
+mod model;
+mod mutants;
+mod renumber;
+
+fn main() {
+    image::show_log();
+    let trials = sapwood_testing::trials_of![
+        conformance,
+        fast_commits,
+        inspect,
+        kernel_journals,
+        mkfs_kernel,
+        model,
+        mutants,
+        renumber,
+    ];
+    libtest_mimic::run(&libtest_mimic::Arguments::from_args(), trials).exit();
+}

@@ -1,0 +1,11 @@
+//! The library as its users have it, on both formats.
+#![allow(clippy::unwrap_used)] // A failed unwrap is a failed test.
+
+mod archive;
+mod copying;
+mod damage;
+mod errors;
+mod host_full;
+mod library;
+mod opening;
+mod resize;
