@@ -377,18 +377,6 @@ impl Inode {
         self.state.lock().nlink > 0
     }
 
-    /// Whether the object may leave memory once nothing holds it: all that it knows can be loaded
-    /// again, but for what the table keeps. Of a deleted subvolume none leaves, so that the cleaner
-    /// finds all that are in use.
-    pub(super) fn may_leave(&self) -> bool {
-        self.is_linked() && !self.root.is_dead() && !self.data.has_untold_failure()
-    }
-
-    /// Bytes of memory that it takes, but for dirty data.
-    pub(super) fn footprint(&self) -> usize {
-        size_of::<Self>() + self.data.footprint() + self.dir.footprint()
-    }
-
     /// True while names can be added to the directory: it has one itself, and its subvolume is
     /// not deleted.
     pub(crate) fn takes_names(&self) -> bool {
