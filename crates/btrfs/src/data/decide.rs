@@ -1,10 +1,10 @@
 //! Decides the place of a range in flight, and makes its ordered extents.
 //!
 //! # How it works
-//! [`decide`] sends a range into the tree (inline), over existing extents ([`overwrite`]), or to
-//! new extents, as compressed pieces or unchanged. The range is cut accordingly, and each piece
-//! gets an ordered extent ([`order`]). An error before that ends the range at once; afterwards its
-//! completion ends it.
+//! [`decide`] makes one [`Decision`] for a range in flight: into the tree (inline), over what is
+//! there ([`overwrite`]), or to new extents, compressed or plain. The range is cut accordingly, and
+//! the choice of the compression travels with its pieces. Each piece gets an ordered extent
+//! ([`order`]). An error before that ends the range at once; afterwards its completion ends it.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use std::sync::Arc;
 use sapwood_btrfs_format::{Header, Incompat, InodeFlags, compression as id};
 
 use super::complete::end;
-use super::compress;
+use super::compress::{self, Reason, Wanted};
 use super::files::{Batch, DataWrite, Dispatch, Files, Work};
 use super::submit::{MAX_WRITE, SHORT, submit};
 use super::{items, overwrite};
@@ -48,6 +48,18 @@ pub(super) fn end_batch(files: &Arc<Files>, batch: Batch) {
     submit(files, batch.writes.into_inner(), true);
 }
 
+/// Where a range in flight goes.
+enum Decision {
+    /// It waits for older data that is in flight, and is decided again after it.
+    Parked,
+    /// Into the tree, as the content of a file of this size.
+    Inline(Target, u64),
+    /// Some parts go over what is there, the others (`None`) to new extents.
+    Parts(Vec<(Range<u64>, Option<Target>)>, Option<Wanted>),
+    /// To new extents.
+    New(Option<Wanted>),
+}
+
 /// Decides the place of an entry, and sends it there.
 pub(super) fn decide(
     files: &Arc<Files>,
@@ -55,85 +67,85 @@ pub(super) fn decide(
     id: InFlightId,
     dispatch: Dispatch<'_>,
 ) {
-    if let Err(error) = try_decide(files, inode, id, dispatch) {
-        abandon(files, inode, id, &error);
+    let Some((range, data)) = inode.data.state.lock().in_flight.get(id) else {
+        return;
+    };
+    match decision(files, inode, id, &range, &data) {
+        Ok(Decision::Parked) => {}
+        Ok(Decision::Inline(target, size)) => {
+            let ordered = Arc::new(OrderedExtent::new(range, size, target, id, 0));
+            inode.data.unpromise(ordered.len());
+            register(inode, &ordered);
+            let write = DataWrite {
+                inode: Arc::clone(inode),
+                ordered,
+                at: 0,
+                slices: Vec::new(),
+            };
+            dispatch.batch().writes.borrow_mut().push(write);
+        }
+        Ok(Decision::Parts(parts, wanted)) => {
+            let cuts: Vec<u64> = parts.iter().skip(1).map(|(part, _)| part.start).collect();
+            let ids = inode.data.state.lock().in_flight.split(id, &cuts);
+            for (id, (part, target)) in ids.into_iter().zip(parts) {
+                match target {
+                    Some(target) => {
+                        inode.data.unpromise(part.end - part.start);
+                        order(files, inode, id, target, None, dispatch);
+                    }
+                    None => place_new(files, inode, (id, part), wanted, dispatch),
+                }
+            }
+        }
+        Ok(Decision::New(wanted)) => place_new(files, inode, (id, range), wanted, dispatch),
+        Err(error) => abandon(files, inode, id, &error),
     }
 }
 
-fn try_decide(
+/// Decides where an entry goes. If parts are to be overwritten, the overwrites have begun.
+fn decision(
     files: &Arc<Files>,
     inode: &Arc<Inode>,
     id: InFlightId,
-    dispatch: Dispatch<'_>,
-) -> Result<()> {
+    range: &Range<u64>,
+    data: &[Slice],
+) -> Result<Decision> {
     files.health.check()?;
-    let Some((range, data)) = inode.data.state.lock().in_flight.get(id) else {
-        return Ok(());
-    };
     let (flags, size) = {
         let state = inode.state.lock();
         (state.flags, state.size)
     };
-    if let Some(target) = inline_target(files, inode, &range, &data)? {
-        let ordered = Arc::new(OrderedExtent::new(range, size, target, id, 0));
-        inode.data.unpromise(ordered.len());
-        register(inode, &ordered);
-        let write = DataWrite {
-            inode: Arc::clone(inode),
-            ordered,
-            at: 0,
-            slices: Vec::new(),
-        };
-        dispatch.batch().writes.borrow_mut().push(write);
-        return Ok(());
-    }
     if flags.intersects(InodeFlags::NODATACOW | InodeFlags::PREALLOC) {
         // The data on disk there is about to change. Waiting here could block all threads that are
         // to write it.
         if inode.data.state.lock().in_flight.park_if_blocked(id) {
-            return Ok(());
+            return Ok(Decision::Parked);
         }
-        let segments = overwrite::plan(files, inode, &range)?;
-        let cuts: Vec<u64> = segments
-            .iter()
-            .skip(1)
-            .map(|(part, _)| part.start)
-            .collect();
-        let ids = inode.data.state.lock().in_flight.split(id, &cuts);
-        for (id, (part, target)) in ids.into_iter().zip(segments) {
-            match target {
-                Some(target) => {
-                    inode.data.unpromise(part.end - part.start);
-                    order(files, inode, id, target, None, dispatch);
-                }
-                None => copy(files, inode, id, dispatch),
-            }
-        }
-        return Ok(());
+        let wanted = compression(files, inode, flags)?;
+        let parts = overwrite::plan(files, inode, range)?;
+        return Ok(Decision::Parts(parts, wanted));
     }
-    copy(files, inode, id, dispatch);
-    Ok(())
+    let wanted = compression(files, inode, flags)?;
+    let inline = inline_target(files, inode, range, data, size, wanted)?;
+    Ok(match inline {
+        Some(target) => Decision::Inline(target, size),
+        None => Decision::New(wanted),
+    })
 }
 
-/// Place of a file that is written into the tree if it can be: all of it is in this
-/// range, it is short enough, and it has no other extents.
+/// The inline data of a file of `size` bytes, if all of it is in this range, it is short enough, and
+/// it has no other extents.
 fn inline_target(
     files: &Arc<Files>,
-    inode: &Arc<Inode>,
+    inode: &Inode,
     range: &Range<u64>,
     data: &[Slice],
+    size: u64,
+    wanted: Option<Wanted>,
 ) -> Result<Option<Target>> {
     let sector = u64::from(files.sectorsize);
-    let (size, flags) = {
-        let state = inode.state.lock();
-        (state.size, state.flags)
-    };
     let limit = u64::from(files.options.max_inline).min(leaf_limit(files));
     if range.start != 0 || range.end > sector || size == 0 || size > sector || limit == 0 {
-        return Ok(None);
-    }
-    // A preallocated extent stays, so that a later write finds its space.
-    if flags.intersects(InodeFlags::NODATACOW | InodeFlags::PREALLOC) {
         return Ok(None);
     }
     if items::find(files, inode, sector)?.end != u64::MAX {
@@ -141,7 +153,6 @@ fn inline_target(
     }
     // A whole sector gains nothing by standing in the tree.
     let plain = size <= limit && size < sector;
-    let wanted = compression(files, inode)?;
     if wanted.is_none() && !plain {
         return Ok(None);
     }
@@ -169,22 +180,22 @@ fn inline_target(
 }
 
 /// Sends an entry to new extents.
-fn copy(files: &Arc<Files>, inode: &Arc<Inode>, id: InFlightId, dispatch: Dispatch<'_>) {
-    let Some((range, _)) = inode.data.state.lock().in_flight.get(id) else {
-        return;
-    };
-    let wanted = match compression(files, inode) {
-        Ok(wanted) => wanted,
-        Err(error) => return abandon(files, inode, id, &error),
-    };
-    if wanted.is_none() || range.end - range.start <= u64::from(files.sectorsize) {
+fn place_new(
+    files: &Arc<Files>,
+    inode: &Arc<Inode>,
+    (id, range): (InFlightId, Range<u64>),
+    wanted: Option<Wanted>,
+    dispatch: Dispatch<'_>,
+) {
+    let len = range.end - range.start;
+    let Some(wanted) = wanted.filter(|_| len > u64::from(files.sectorsize)) else {
         return match dispatch {
-            Dispatch::Queue(batch) if range.end - range.start <= SHORT => {
+            Dispatch::Queue(batch) if len <= SHORT => {
                 batch.plain.borrow_mut().push((Arc::clone(inode), id));
             }
             _ => allocate(files, inode, id, dispatch),
         };
-    }
+    };
     let piece = compress::MAX_PIECE as u64;
     let cuts: Vec<u64> = (1..)
         .map(|i| range.start + i * piece)
@@ -193,57 +204,32 @@ fn copy(files: &Arc<Files>, inode: &Arc<Inode>, id: InFlightId, dispatch: Dispat
     let ids = inode.data.state.lock().in_flight.split(id, &cuts);
     for id in ids {
         match dispatch {
-            Dispatch::Here(_) => compress(files, inode, id, dispatch),
+            Dispatch::Here(_) => compress(files, inode, id, wanted, dispatch),
             Dispatch::Queue(_) => files
                 .writeback
-                .push(files, Work::Compress(Arc::clone(inode), id)),
+                .push(files, Work::Compress(Arc::clone(inode), id, wanted)),
         }
     }
 }
 
-/// The wanted compression of a file's data, and whether to try it on any data.
-#[derive(Clone, Copy)]
-struct Wanted {
-    how: Compression,
-    force: bool,
-    /// The file asks for it; the mount alone would not.
-    property: bool,
-}
-
-/// The compression that the file and the mount ask for; `None` for no compression.
-fn compression(files: &Arc<Files>, inode: &Arc<Inode>) -> Result<Option<Wanted>> {
-    let options = &files.options;
-    let flags = inode.state.lock().flags;
-    if flags.intersects(InodeFlags::NODATACOW | InodeFlags::NODATASUM) {
-        return Ok(None);
-    }
-    if let Some(how) = options.compress.filter(|_| options.compress_force) {
-        return Ok(Some(Wanted {
-            how,
-            force: true,
-            property: false,
-        }));
-    }
-    if flags.contains(InodeFlags::NOCOMPRESS) {
-        return Ok(None);
-    }
-    if flags.contains(InodeFlags::COMPRESS) {
+/// How the data of a file with `flags` is to be compressed; `None` for not at all.
+fn compression(files: &Files, inode: &Inode, flags: InodeFlags) -> Result<Option<Wanted>> {
+    let mounted = files.options.compress;
+    let (how, reason) = if flags.intersects(InodeFlags::NODATACOW | InodeFlags::NODATASUM) {
+        (None, Reason::Mount)
+    } else if mounted.is_some() && files.options.compress_force {
+        (mounted, Reason::Force)
+    } else if flags.contains(InodeFlags::NOCOMPRESS) {
+        (None, Reason::Mount)
+    } else if flags.contains(InodeFlags::COMPRESS) {
         let named = xattr::compression(files, inode)?;
         let named = named.and_then(|name| std::str::from_utf8(&name).ok()?.parse().ok());
-        let how = named
-            .or(options.compress)
-            .unwrap_or(Compression::Zlib(Compression::DEFAULT_ZLIB));
-        return Ok(Some(Wanted {
-            how,
-            force: false,
-            property: true,
-        }));
-    }
-    Ok(options.compress.map(|how| Wanted {
-        how,
-        force: false,
-        property: false,
-    }))
+        let default = Compression::Zlib(Compression::DEFAULT_ZLIB);
+        (named.or(mounted).or(Some(default)), Reason::File)
+    } else {
+        (mounted, Reason::Mount)
+    };
+    Ok(how.map(|how| Wanted { how, reason }))
 }
 
 /// Compresses an entry of at most one piece and sends it on; incompressible data stays as it is.
@@ -251,36 +237,20 @@ pub(super) fn compress(
     files: &Arc<Files>,
     inode: &Arc<Inode>,
     id: InFlightId,
+    wanted: Wanted,
     dispatch: Dispatch<'_>,
 ) {
     let Some((range, data)) = inode.data.state.lock().in_flight.get(id) else {
         return;
     };
-    let result = compression(files, inode).and_then(|wanted| {
-        let Some(wanted) = wanted else {
-            return Ok(None);
-        };
-        let bytes = gather(&data);
-        let packed = shrink(files, wanted, &bytes);
-        if packed.is_none() && range.start == 0 && !wanted.force && !wanted.property {
-            inode.state.lock().flags.insert(InodeFlags::NOCOMPRESS);
-        }
-        let Some(packed) = packed else {
-            return Ok(None);
-        };
-        use_feature(files, wanted.how);
-        place_compressed(files, inode, &range, wanted.how, packed)
-    });
-    match result {
+    let Some(packed) = shrink(files, inode, &range, &data, wanted) else {
+        return allocate(files, inode, id, dispatch);
+    };
+    use_feature(files, wanted.how);
+    match place_compressed(files, inode, &range, wanted.how, packed) {
         Ok(Some((target, packed))) => {
-            order(
-                files,
-                inode,
-                id,
-                target,
-                Some(vec![Slice::new(packed)]),
-                dispatch,
-            );
+            let payload = Some(vec![Slice::new(packed)]);
+            order(files, inode, id, target, payload, dispatch);
         }
         Ok(None) => allocate(files, inode, id, dispatch),
         Err(error) => abandon(files, inode, id, &error),
@@ -293,13 +263,32 @@ fn gather(data: &[Slice]) -> Vec<u8> {
     slices.concat()
 }
 
-/// Compresses whole sectors; `None` unless at least one sector is saved. Padded to sectors.
-fn shrink(store: &Store, wanted: Wanted, bytes: &[u8]) -> Option<Vec<u8>> {
-    let sector = store.sectorsize as usize;
-    if bytes.len() <= sector || !(wanted.force || compress::worth_trying(bytes)) {
+/// Compresses whole sectors, and pads the result to sectors; `None` unless at least one sector is
+/// saved. If the first bytes of a file do not shrink, and only the mount asked for it, the file is
+/// not compressed from now on.
+fn shrink(
+    store: &Store,
+    inode: &Inode,
+    range: &Range<u64>,
+    data: &[Slice],
+    wanted: Wanted,
+) -> Option<Vec<u8>> {
+    let may_stop = wanted.reason == Reason::Mount;
+    if may_stop && inode.state.lock().flags.contains(InodeFlags::NOCOMPRESS) {
         return None;
     }
-    let mut packed = compress::compress(wanted.how, bytes, bytes.len() - sector, sector)?;
+    let sector = store.sectorsize as usize;
+    let bytes = gather(data);
+    let tried =
+        bytes.len() > sector && (wanted.reason == Reason::Force || compress::worth_trying(&bytes));
+    let limit = bytes.len().saturating_sub(sector);
+    let packed = tried.then(|| compress::compress(wanted.how, &bytes, limit, sector));
+    let Some(mut packed) = packed.flatten() else {
+        if may_stop && range.start == 0 {
+            inode.state.lock().flags.insert(InodeFlags::NOCOMPRESS);
+        }
+        return None;
+    };
     packed.resize(packed.len().next_multiple_of(sector), 0);
     Some(packed)
 }

@@ -65,9 +65,9 @@ impl WritebackEngine for Files {
     fn run(self: &Arc<Self>, work: Work) {
         match work {
             Work::Decide(taken) => decide::decide_all(self, &taken),
-            Work::Compress(inode, id) => {
+            Work::Compress(inode, id, wanted) => {
                 let batch = Batch::default();
-                decide::compress(self, &inode, id, Dispatch::Queue(&batch));
+                decide::compress(self, &inode, id, wanted, Dispatch::Queue(&batch));
                 decide::end_batch(self, batch);
             }
             Work::Write(write) => submit::submit(self, vec![write], true),

@@ -376,18 +376,6 @@ impl Inode {
         self.state.lock().nlink > 0
     }
 
-    /// Whether the object may be evicted once no thread holds it: all its state can be loaded
-    /// again, except the table's. Inodes of a deleted subvolume stay, so that the cleaner finds all
-    /// that are in use.
-    pub(super) fn may_leave(&self) -> bool {
-        self.is_linked() && !self.root.is_dead() && !self.data.has_untold_failure()
-    }
-
-    /// Bytes in memory, without dirty data.
-    pub(super) fn footprint(&self) -> usize {
-        size_of::<Self>() + self.data.footprint() + self.dir.footprint()
-    }
-
     /// True while names can be added to the directory: it has one itself, and its subvolume is
     /// not deleted.
     pub(crate) fn takes_names(&self) -> bool {

@@ -3,7 +3,7 @@
 //! # How it works
 //! A [`ResidentTable`] by `(tree, objectid)`: it bounds the number of inodes in memory, and keeps
 //! the references to evicted ones. A transaction that still has to write an inode's item, or the
-//! data path, holds the `Arc`. An inode without a name is not [evicted](Inode::may_leave), because
+//! data path, holds the `Arc`. An inode without a name is not [evicted](Resident::may_leave), because
 //! only its object records that it must be deleted. An inode that changed in a transaction is not
 //! evicted before that writes the inode's item, so the log finds all its changes.
 
@@ -14,7 +14,7 @@ use std::sync::Arc;
 use sapwood_base::writeback::File;
 use sapwood_base::{Residence, Resident, ResidentTable};
 use sapwood_btrfs_format::{InodeItem, Key, kind};
-use sapwood_vfs::{self as vfs, FileKind, Ino};
+use sapwood_vfs::{self as vfs, FileKind, Ino, front};
 
 use super::ino::InoMap;
 use super::object::{Inode, InodeState, STUB_TREE, Stub};
@@ -41,12 +41,13 @@ impl Resident for Inode {
         &self.residence
     }
 
+    /// Of a deleted subvolume none leaves, so that the cleaner finds all that are in use.
     fn may_leave(&self) -> bool {
-        self.may_leave()
+        self.is_linked() && !self.root.is_dead() && !self.data.has_untold_failure()
     }
 
     fn footprint(&self) -> usize {
-        self.footprint()
+        size_of::<Self>() + self.data.footprint() + self.dir.footprint()
     }
 }
 
@@ -57,6 +58,32 @@ impl File for Inode {
 
     fn is_idle(&self) -> bool {
         self.data.is_idle()
+    }
+}
+
+impl front::InodeTable for InodeTable {
+    type Inode = Inode;
+
+    fn forget(&self, ino: Ino, count: u64) -> Option<Arc<Inode>> {
+        self.inodes.release(self.numbers.key(ino)?, count)
+    }
+
+    fn all(&self) -> Vec<Arc<Inode>> {
+        self.inodes.all()
+    }
+
+    /// Without those that stand in for subvolumes.
+    fn referenced(&self) -> Vec<Ino> {
+        self.shown(self.inodes.referenced())
+    }
+
+    fn is_crowded(&self, ino: Ino) -> bool {
+        let key = self.numbers.key(ino);
+        key.is_some_and(|key| self.inodes.is_crowded(key))
+    }
+
+    fn crowd(&self) -> Vec<Ino> {
+        self.shown(self.inodes.crowd())
     }
 }
 
@@ -80,17 +107,6 @@ impl InodeTable {
     #[cfg(test)]
     pub(crate) fn bytes(&self) -> usize {
         self.inodes.bytes()
-    }
-
-    /// Whether an inode is among very many that callers refer to and do not use.
-    pub(crate) fn is_crowded(&self, ino: Ino) -> bool {
-        let key = self.numbers.key(ino);
-        key.is_some_and(|key| self.inodes.is_crowded(key))
-    }
-
-    /// Inodes whose references callers should release.
-    pub(crate) fn crowd(&self) -> Vec<Ino> {
-        self.shown(self.inodes.crowd())
     }
 
     /// The numbers that callers know.
@@ -226,21 +242,9 @@ impl InodeTable {
         }
     }
 
-    /// Gives `count` references to the inode with this number back. Returns it if they were the
-    /// last and it is in memory; one that is not has a name and nothing to be done about it.
-    pub(crate) fn release(&self, ino: Ino, count: u64) -> Option<Arc<Inode>> {
-        self.inodes.release(self.numbers.key(ino)?, count)
-    }
-
     /// Whether a caller refers to an inode of a tree that is not in memory.
     pub(crate) fn refers_to_parked(&self, tree: u64) -> bool {
         self.inodes.refers_to_parked(tree)
-    }
-
-    /// The numbers of the inodes that a caller refers to; without those that stand in for
-    /// subvolumes.
-    pub(crate) fn referenced(&self) -> Vec<Ino> {
-        self.shown(self.inodes.referenced())
     }
 
     /// Takes a deleted inode out.
@@ -253,14 +257,9 @@ impl InodeTable {
         self.inodes.evict_unused(inode)
     }
 
-    /// Every inode in memory.
-    pub(crate) fn all(&self) -> Vec<Arc<Inode>> {
-        self.inodes.all()
-    }
-
     /// The inodes of one tree that are in memory.
     pub(crate) fn of_tree(&self, tree: u64) -> Vec<Arc<Inode>> {
-        let mut found = self.all();
+        let mut found = self.inodes.all();
         found.retain(|inode| inode.root.id() == tree);
         found
     }

@@ -5,6 +5,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use sapwood_block::{Device, MemoryDevice};
+use sapwood_vfs::front::InodeTable as _;
 use sapwood_vfs::{self as vfs, Credentials, FileSystem, Ino, NewInode, Subvolumes, WriteMode};
 
 use crate::mkfs::{MkfsOptions, mkfs};

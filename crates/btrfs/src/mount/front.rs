@@ -177,24 +177,8 @@ impl front::Engine for Mount {
         Ok(self.engine.inodes.by_number(&self.engine, ino)?)
     }
 
-    fn forget(&self, ino: Ino, count: u64) -> Option<Arc<Inode>> {
-        self.engine.inodes.release(ino, count)
-    }
-
-    fn inodes(&self) -> Vec<Arc<Inode>> {
-        self.engine.inodes.all()
-    }
-
-    fn referenced(&self) -> Vec<Ino> {
-        self.engine.inodes.referenced()
-    }
-
-    fn is_crowded(&self, ino: Ino) -> bool {
-        self.engine.inodes.is_crowded(ino)
-    }
-
-    fn crowd(&self) -> Vec<Ino> {
-        self.engine.inodes.crowd()
+    fn inodes(&self) -> &impl front::InodeTable<Inode = Inode> {
+        &self.engine.inodes
     }
 
     fn reap(&self, inode: &Arc<Inode>) -> Result<()> {

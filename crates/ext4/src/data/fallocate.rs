@@ -17,7 +17,7 @@ use crate::Result;
 use crate::block_alloc;
 use crate::engine::Engine;
 use crate::inode::{Inode, STORE_CREDITS};
-use crate::map::{self, Mapped};
+use crate::map::{self, Mapped, Shift};
 
 /// Blocks of the longest unwritten extent.
 const MAX_UNWRITTEN: u64 = (1 << 15) - 1;
@@ -247,7 +247,7 @@ fn collapse(engine: &Arc<Engine>, inode: &Arc<Inode>, range: Range<u64>) -> Resu
             inode,
             blocks.end..map::BLOCKS_MAX,
             step,
-            |engine, h, inode, range| map::shift_left(engine, h, inode, range, by),
+            |engine, h, inode, range| map::shift(engine, h, inode, range, Shift::Left(by)),
         )?;
         set_size(engine, inode, size - (range.end - range.start))
     })())
@@ -277,7 +277,7 @@ fn insert(engine: &Arc<Engine>, inode: &Arc<Inode>, range: Range<u64>) -> Result
             inode,
             blocks.start..map::BLOCKS_MAX,
             step,
-            |engine, h, inode, range| map::shift_right(engine, h, inode, range, by),
+            |engine, h, inode, range| map::shift(engine, h, inode, range, Shift::Right(by)),
         )
     })())
 }

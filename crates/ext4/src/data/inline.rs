@@ -146,7 +146,7 @@ pub(super) fn truncate(engine: &Arc<Engine>, inode: &Arc<Inode>, size: u64) -> R
 /// Makes `bytes` the inline content. False if they do not fit.
 fn put(engine: &Arc<Engine>, inode: &Arc<Inode>, bytes: &[u8]) -> Result<bool> {
     let (front, rest) = bytes.split_at(bytes.len().min(MAP_BYTES));
-    let h = engine.start(xattr::credits(engine, inode, rest.len()) + STORE_CREDITS)?;
+    let h = engine.start(xattr::credits(engine, rest.len()) + STORE_CREDITS)?;
     match xattr::set_in(engine, &h, inode, ATTRIBUTE, Some(rest)) {
         Ok(()) => {}
         Err(Error::NoSpace | Error::Vfs(sapwood_vfs::Error::AttributeTooLarge)) => {
@@ -181,7 +181,7 @@ pub(super) fn convert(engine: &Arc<Engine>, inode: &Arc<Inode>) -> Result<()> {
     } else {
         Some(place(engine, inode, bytes)?)
     };
-    let credits = xattr::credits(engine, inode, 0)
+    let credits = xattr::credits(engine, 0)
         + map::insert_credits(engine, inode, 1)
         + block_alloc::CREDITS
         + STORE_CREDITS;

@@ -6,8 +6,8 @@
 //! keeps its place: [`list`](super::list) counts on it.
 
 use sapwood_ext4_format::{
-    DirEntry, Incompat, InodeFlags, NewEntry, XattrSet, XattrValue, inline_dir_parent,
-    inline_dir_region, inline_dir_region_mut, xattr_index,
+    DirEntry, Incompat, Inode as RawInode, InodeFlags, NewEntry, XattrSet, XattrValue,
+    inline_dir_parent, inline_dir_region, inline_dir_region_mut, xattr_index,
 };
 use sapwood_jbd2::Handle;
 
@@ -290,23 +290,26 @@ impl Inline {
     }
 }
 
+/// The attributes of a new directory that begins inline; `None` if none does.
+pub(super) fn first_attributes(store: &Store) -> Option<XattrSet> {
+    let features = store.geometry.features();
+    if !features.has_incompat(Incompat::INLINE_DATA) {
+        return None;
+    }
+    let room = RawInode::new(&store.geometry).attr_area().len();
+    with_value(XattrSet::default(), &[], room)
+}
+
 /// Makes a new directory inline, if the file system has such and the inode has room. False: it is
 /// to get a block.
 ///
 /// # Errors
 /// Damage.
 pub(super) fn init(store: &Store, inode: &Inode, parent: u32) -> Result<bool> {
-    if !store
-        .geometry
-        .features()
-        .has_incompat(Incompat::INLINE_DATA)
-    {
-        return Ok(false);
-    }
-    let mut dir = Dir::open(store, inode)?;
-    let Some(set) = with_value(attributes(&dir)?, &[], area_size(inode)) else {
+    let Some(set) = first_attributes(store) else {
         return Ok(false);
     };
+    let mut dir = Dir::open(store, inode)?;
     write_set(&dir, &set)?;
     dir.set_flags(InodeFlags::INLINE_DATA, InodeFlags::EXTENTS);
     set_size(&dir, MAP_BYTES as u64)?;

@@ -5,7 +5,7 @@
 //! Names in the inode itself are searched again: there are few. The caller holds the lock of the
 //! directory meanwhile.
 
-use sapwood_ext4_format::InodeFlags;
+use sapwood_ext4_format::{InodeFlags, XattrSet};
 use sapwood_jbd2::Handle;
 use sapwood_vfs::FileKind;
 
@@ -200,6 +200,12 @@ pub(crate) fn replace(
     dir.change(h, &place.buffer, |format, content| {
         format.set_inode(content, place.offset, ino, disk_kind(kind))
     })
+}
+
+/// Attributes that [`init`] gives a new inode of this kind: a directory has one if it begins inline.
+pub(crate) fn first_attributes(store: &Store, kind: FileKind) -> XattrSet {
+    let inline = (kind == FileKind::Directory).then(|| inline::first_attributes(store));
+    inline.flatten().unwrap_or_default()
 }
 
 /// Gives a new directory its first block, with `.` and `..`, and its size.

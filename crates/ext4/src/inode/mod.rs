@@ -298,21 +298,6 @@ impl Inode {
         self.state.lock().nlink() > 0
     }
 
-    /// Whether the table may drop it.
-    pub(crate) fn may_leave(&self) -> bool {
-        let unstored = {
-            let state = self.state.lock();
-            state.nlink() == 0 || state.unstored || state.orphan
-        };
-        !unstored && self.data.may_leave()
-    }
-
-    /// Bytes in memory, without dirty data.
-    pub(crate) fn footprint(&self) -> usize {
-        let on_disk = self.state.lock().raw.size_on_disk();
-        size_of::<Self>() + on_disk + self.dir.places.footprint() + self.data.footprint()
-    }
-
     /// Refuses an inode that is not a directory.
     ///
     /// # Errors

@@ -1,5 +1,5 @@
 //! All inodes in memory: a [`ResidentTable`] by number. An inode without a name is not
-//! [evicted](Inode::may_leave), because only its object records that it must be deleted; nor is one
+//! [evicted](Resident::may_leave), because only its object records that it must be deleted; nor is one
 //! with data, or with times that are not stored.
 
 use std::sync::Arc;
@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use sapwood_base::writeback::File;
 use sapwood_base::{Residence, Resident, ResidentTable};
 use sapwood_ext4_format::InodeFlags;
-use sapwood_vfs::Ino;
+use sapwood_vfs::{Ino, front};
 
 use super::Inode;
 use crate::lock::Rank;
@@ -38,11 +38,16 @@ impl Resident for Inode {
     }
 
     fn may_leave(&self) -> bool {
-        self.may_leave()
+        let unstored = {
+            let state = self.state.lock();
+            state.nlink() == 0 || state.unstored || state.orphan
+        };
+        !unstored && self.data.may_leave()
     }
 
     fn footprint(&self) -> usize {
-        self.footprint()
+        let on_disk = self.state.lock().raw.size_on_disk();
+        size_of::<Self>() + on_disk + self.dir.places.footprint() + self.data.footprint()
     }
 }
 
@@ -54,6 +59,34 @@ impl File for Inode {
     fn is_idle(&self) -> bool {
         self.data.is_idle()
     }
+}
+
+impl front::InodeTable for InodeTable {
+    type Inode = Inode;
+
+    fn forget(&self, ino: Ino, count: u64) -> Option<Arc<Inode>> {
+        self.inodes.release((0, ino.0), count)
+    }
+
+    fn all(&self) -> Vec<Arc<Inode>> {
+        self.inodes.all()
+    }
+
+    fn referenced(&self) -> Vec<Ino> {
+        numbers(self.inodes.referenced())
+    }
+
+    fn is_crowded(&self, ino: Ino) -> bool {
+        self.inodes.is_crowded((0, ino.0))
+    }
+
+    fn crowd(&self) -> Vec<Ino> {
+        numbers(self.inodes.crowd())
+    }
+}
+
+fn numbers(keys: Vec<(u64, u64)>) -> Vec<Ino> {
+    keys.into_iter().map(|(_, number)| Ino(number)).collect()
 }
 
 impl InodeTable {
@@ -90,17 +123,6 @@ impl InodeTable {
     #[cfg(test)]
     pub(crate) fn bytes(&self) -> usize {
         self.inodes.bytes()
-    }
-
-    /// Whether an inode is among very many that callers refer to and do not use.
-    pub(crate) fn is_crowded(&self, ino: Ino) -> bool {
-        self.inodes.is_crowded((0, ino.0))
-    }
-
-    /// Inodes whose references callers should release.
-    pub(crate) fn crowd(&self) -> Vec<Ino> {
-        let found = self.inodes.crowd();
-        found.into_iter().map(|(_, number)| Ino(number)).collect()
     }
 
     /// The object of an inode, if it is in memory.
@@ -172,25 +194,8 @@ impl InodeTable {
         }
     }
 
-    /// Gives `count` references to the inode with this number back. Returns it if they were the
-    /// last and it is in memory; one that is not has a name and nothing to be done about it.
-    pub(crate) fn release(&self, ino: Ino, count: u64) -> Option<Arc<Inode>> {
-        self.inodes.release((0, ino.0), count)
-    }
-
-    /// The numbers of the inodes that a caller refers to.
-    pub(crate) fn referenced(&self) -> Vec<Ino> {
-        let found = self.inodes.referenced();
-        found.into_iter().map(|(_, number)| Ino(number)).collect()
-    }
-
     /// Takes a deleted inode out.
     pub(crate) fn remove(&self, inode: &Inode) {
         self.inodes.remove(inode);
-    }
-
-    /// Every inode in memory.
-    pub(crate) fn all(&self) -> Vec<Arc<Inode>> {
-        self.inodes.all()
     }
 }

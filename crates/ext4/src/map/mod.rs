@@ -384,55 +384,35 @@ pub(crate) fn remove(
     Ok(left)
 }
 
-/// Moves the extents in `range` to the front by `by` blocks, over a hole, after a range was
-/// collapsed. The range ends at or after the end of the file. Returns the part that is still to be
-/// moved.
-///
-/// # Errors
-/// The tree is damaged, no space for a tree block, `FileTooLarge`; `NotSupported` for block maps.
-pub(crate) fn shift_left(
-    store: &Store,
-    h: &Handle,
-    inode: &Inode,
-    range: Range<u64>,
-    by: u64,
-) -> Result<Range<u64>> {
-    inode.dir.places.forget();
-    let unsupported = |_: Pointers<'_, Writer<'_>>| Err(not_supported());
-    store.fast_commits.whole(h, CommitReason::Moved);
-    change(
-        store,
-        h,
-        inode,
-        0,
-        |mut tree| tree.shift_left(range, by),
-        unsupported,
-    )
+/// Where extents are moved, and by how many blocks.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Shift {
+    /// To the front, over a hole: what follows a range that is collapsed.
+    Left(u64),
+    /// To the back, to make room. An extent that reaches across the begin of the range is split.
+    Right(u64),
 }
 
-/// Moves the extents in `range` to the back by `by` blocks, to make room; one that reaches across
-/// the begin of the range is split. Else as [`shift_left`].
+/// Moves the extents in `range`, whose end is that of the file or behind. Returns the part that is
+/// still to be moved.
 ///
 /// # Errors
 /// The tree is damaged, no space for a tree block, `NotSupported` for block maps; `FileTooLarge`.
-pub(crate) fn shift_right(
+pub(crate) fn shift(
     store: &Store,
     h: &Handle,
     inode: &Inode,
     range: Range<u64>,
-    by: u64,
+    by: Shift,
 ) -> Result<Range<u64>> {
     inode.dir.places.forget();
     let unsupported = |_: Pointers<'_, Writer<'_>>| Err(not_supported());
     store.fast_commits.whole(h, CommitReason::Moved);
-    change(
-        store,
-        h,
-        inode,
-        0,
-        |mut tree| tree.shift_right(range, by),
-        unsupported,
-    )
+    let extents = |mut tree: Tree<'_, Writer<'_>>| match by {
+        Shift::Left(blocks) => tree.shift_left(range, blocks),
+        Shift::Right(blocks) => tree.shift_right(range, blocks),
+    };
+    change(store, h, inode, 0, extents, unsupported)
 }
 
 /// Changes the map in a range, as far in each handle as its credits allow: `change` returns the

@@ -143,7 +143,8 @@ impl File {
             }
             7 if extents && range.end < SPAN => {
                 self.remove(range.clone());
-                let shift = |e: &Store, h: &Handle, i: &Inode, r| shift_left(e, h, i, r, by);
+                let shift =
+                    |e: &Store, h: &Handle, i: &Inode, r| shift(e, h, i, r, Shift::Left(by));
                 self.finish(
                     range.end..BLOCKS_MAX,
                     |engine, inode| insert_credits(engine, inode, 1),
@@ -155,7 +156,8 @@ impl File {
             }
             8 if extents => {
                 self.remove(SPAN - by..SPAN);
-                let shift = |e: &Store, h: &Handle, i: &Inode, r| shift_right(e, h, i, r, by);
+                let shift =
+                    |e: &Store, h: &Handle, i: &Inode, r| shift(e, h, i, r, Shift::Right(by));
                 self.finish(
                     start..BLOCKS_MAX,
                     |engine, inode| insert_credits(engine, inode, 1),

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use sapwood_vfs::SyncKind;
+use sapwood_vfs::front::InodeTable as _;
 
 use crate::engine::Engine;
 use crate::fast_commit::{self, Outcome};

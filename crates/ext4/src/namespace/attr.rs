@@ -25,7 +25,7 @@ pub(crate) fn setattr(
     strip: bool,
 ) -> Result<()> {
     let len = access.iter().flatten().map(Vec::len).sum();
-    let credits = 2 + 2 * xattr::credits(engine, inode, len);
+    let credits = 2 + 2 * xattr::credits(engine, len);
     let h = match inode.kind {
         FileKind::Directory => engine.start(credits)?,
         _ => engine.start_tracked(credits)?,
@@ -187,7 +187,7 @@ pub(crate) fn set_privileges(
     perm: u32,
     strip: bool,
 ) -> Result<()> {
-    let h = engine.start_tracked(1 + xattr::credits(engine, inode, 0))?;
+    let h = engine.start_tracked(1 + xattr::credits(engine, 0))?;
     engine.abort((|| {
         if strip {
             xattr::set_in(engine, &h, inode, rules::CAPABILITY, None)?;

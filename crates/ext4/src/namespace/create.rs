@@ -24,18 +24,19 @@ struct PlannedInode<'a> {
     perm: u32,
     flags: DiskFlags,
     project: u32,
-    xattrs: Vec<(&'static [u8], Vec<u8>)>,
+    xattrs: Option<xattr::Layout>,
     what: NewInode<'a>,
 }
 
 impl PlannedInode<'_> {
     /// Blocks that the inode may need: the content of a directory or link, attributes.
-    fn own_blocks(&self) -> u64 {
+    fn own_blocks(&self, engine: &Engine) -> u64 {
         let content = match self.what {
             NewInode::Directory | NewInode::Symlink(_) => 1,
             _ => 0,
         };
-        content + self.xattrs.len() as u64
+        let attributes = self.xattrs.as_ref();
+        content + attributes.map_or(0, |layout| layout.blocks(engine))
     }
 }
 
@@ -131,8 +132,8 @@ impl Whiteout {
     }
 
     /// Blocks that it may need.
-    pub(super) fn blocks(&self) -> u64 {
-        self.0.own_blocks()
+    pub(super) fn blocks(&self, engine: &Engine) -> u64 {
+        self.0.own_blocks(engine)
     }
 
     /// Credits without its name's.
@@ -181,16 +182,15 @@ fn reserve(
     plan: &PlannedInode<'_>,
     of_name: u64,
 ) -> Result<crate::block_alloc::Reservation> {
-    engine.space.reserve(plan.own_blocks() + of_name, true)
+    engine
+        .space
+        .reserve(plan.own_blocks(engine) + of_name, true)
 }
 
 /// Credits without the name's.
 fn credits(engine: &Engine, plan: &PlannedInode<'_>) -> u32 {
-    let attributes: u32 = plan
-        .xattrs
-        .iter()
-        .map(|(_, value)| xattr::credits_of_new(engine, value.len()))
-        .sum();
+    let attributes = plan.xattrs.as_ref();
+    let attributes = attributes.map_or(0, |layout| layout.credits(engine));
     // Its own block, for a directory or a long link: bitmap, descriptor and the block; both inodes.
     inode_alloc::CREDITS + attributes + 3 + 2
 }
@@ -221,9 +221,15 @@ fn plan<'a>(
             reason: format!("default ACL: {reason}"),
         }
     })?;
-    let mut xattrs = Vec::new();
-    xattrs.extend(inherited.access.map(|value| (acl::ACCESS, value)));
-    xattrs.extend(inherited.default.map(|value| (acl::DEFAULT, value)));
+    let access = inherited.access.map(|value| (acl::ACCESS, value));
+    let default = inherited.default.map(|value| (acl::DEFAULT, value));
+    let lists: Vec<_> = access.into_iter().chain(default).collect();
+    let xattrs = if lists.is_empty() {
+        None
+    } else {
+        let names = dir::first_attributes(engine, kind);
+        Some(xattr::plan_new(engine, names, &lists)?)
+    };
     Ok(PlannedInode {
         kind,
         uid,
@@ -306,8 +312,8 @@ fn make(
         NewInode::Symlink(target) => data::write_symlink(engine, h, &inode, target)?,
         _ => {}
     }
-    for (name, value) in &plan.xattrs {
-        xattr::set_in(engine, h, &inode, name, Some(value))?;
+    if let Some(layout) = plan.xattrs {
+        xattr::apply(engine, h, &inode, layout)?;
     }
     if let Some(content) = content {
         content.put(h, &inode)?;

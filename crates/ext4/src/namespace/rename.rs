@@ -49,7 +49,7 @@ pub(crate) fn rename(
     let whiteout = whiteout
         .map(|who| Whiteout::plan(engine, &who, from.dir))
         .transpose()?;
-    let of_whiteout = whiteout.as_ref().map_or(0, Whiteout::blocks);
+    let of_whiteout = whiteout.as_ref().map_or(0, |one| one.blocks(engine));
     let _blocks = engine.space.reserve(room.blocks + of_whiteout, true)?;
     // Up to two directories learn of another parent; the inodes of both names and of both
     // directories.

@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 
+use sapwood_base::Resident as _;
 use sapwood_block::{Device, MemoryDevice};
+use sapwood_vfs::front::InodeTable as _;
 use sapwood_vfs::{FileSystem, Ino, SyncKind, WriteMode};
 
 use crate::oracles::{MIB, file};

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use sapwood_ext4_format::InodeFlags;
 use sapwood_testing::{CountDevice, GateDevice, RequestKind};
+use sapwood_vfs::front::InodeTable as _;
 use sapwood_vfs::rules::CAPABILITY;
 use sapwood_vfs::{self as vfs, FileSystem, SetAttr, SetXattrMode, WriteMode};
 

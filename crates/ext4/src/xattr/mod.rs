@@ -38,7 +38,8 @@ use crate::Result;
 use crate::commit_reason::CommitReason;
 use crate::inode::Inode;
 use crate::volume::Volume;
-use plan::{Plan, plan};
+use plan::plan;
+pub(crate) use plan::{Layout, plan_new};
 use sets::{block_of, block_set, body_set, damaged, is_acl, parse_block, split};
 
 /// Credits with which [`drop_all`] is begun: the block, its bitmap and descriptor; inodes of
@@ -100,21 +101,17 @@ pub(crate) fn may_have(inode: &Inode) -> bool {
     state.raw.file_acl() != 0 || state.raw.attr_area().starts_with(&magic)
 }
 
-/// Credits that [`set_in`] needs for a value of `len` bytes: an old and a new block with their
-/// bitmaps and descriptors, and an inode for the value where there may be one.
-pub(crate) fn credits(volume: &Volume, _inode: &Inode, len: usize) -> u32 {
-    credits_of_new(volume, len)
+/// Credits that [`set_in`] needs for a value of `len` bytes.
+pub(crate) fn credits(volume: &Volume, len: usize) -> u32 {
+    let outside = volume.geometry.features().has_incompat(Incompat::EA_INODE);
+    let of_value = outside.then(|| inode_value::credits(volume, len));
+    set_credits(volume) + of_value.unwrap_or(0)
 }
 
-/// The same for a new inode.
-pub(crate) fn credits_of_new(volume: &Volume, len: usize) -> u32 {
+/// Credits to change both sets: an old and a new block with their bitmaps and descriptors.
+fn set_credits(volume: &Volume) -> u32 {
     const BLOCKS: u32 = 6;
-    let needed = BLOCKS + volume.on_demand.ext_attr_credits();
-    if !volume.geometry.features().has_incompat(Incompat::EA_INODE) {
-        return needed;
-    }
-    let blocks = (len as u64).div_ceil(volume.block_size());
-    needed + inode_value::CREDITS + 3 * u32::try_from(blocks).unwrap_or(u32::MAX / 8)
+    BLOCKS + volume.on_demand.ext_attr_credits()
 }
 
 /// Puts the checksum into a block of attributes.
@@ -139,34 +136,39 @@ pub(crate) fn set_in(
     name: &[u8],
     value: Option<&[u8]>,
 ) -> Result<()> {
-    let plan = plan(volume, inode, name, value)?;
-    apply(volume, h, inode, plan)
+    let layout = plan(volume, inode, name, value)?;
+    apply(volume, h, inode, layout)
 }
 
-fn apply(volume: &Volume, h: &Handle, inode: &Inode, mut plan: Plan) -> Result<()> {
+/// Makes the change that was laid out. The caller stores the inode.
+///
+/// # Errors
+/// No space for a block, damage, the journal.
+pub(crate) fn apply(volume: &Volume, h: &Handle, inode: &Inode, mut layout: Layout) -> Result<()> {
     volume.fast_commits.whole(h, CommitReason::Xattrs);
-    if !plan.inline_data {
+    if !layout.inline_data {
         volume.set_on_demand(h, &volume.on_demand.ext_attr)?;
     }
-    if let Some(outside) = &plan.outside {
+    for outside in &layout.outside {
         let value = inode_value::write(volume, h, inode, &outside.name, &outside.value)?;
         let set = if outside.in_body {
-            &mut plan.body
+            &mut layout.body
         } else {
-            &mut plan.block
+            &mut layout.block
         };
         set.set(outside.index, &outside.name, value);
     }
-    if plan.body_changed {
+    if layout.body_changed {
         let mut state = inode.state.lock();
-        plan.body
+        layout
+            .body
             .write_ibody(state.raw.attr_area_mut())
             .map_err(|reason| damaged(inode, reason))?;
     }
-    if plan.block_changed {
-        shared::replace(volume, h, inode, &plan.block)?;
+    if layout.block_changed {
+        shared::replace(volume, h, inode, &layout.block)?;
     }
-    match plan.released {
+    match layout.released {
         Some(ino) => inode_value::release(volume, h, inode, ino),
         None => Ok(()),
     }
@@ -198,17 +200,12 @@ pub(crate) fn change(
         (SetXattrMode::Replace, false) => return Err(vfs::Error::NoAttribute.into()),
         _ => {}
     }
-    let plan = plan(volume, inode, name, value)?;
-    let len = value.map_or(0, <[u8]>::len);
-    let blocks = if plan.outside.is_some() {
-        (len as u64).div_ceil(volume.block_size()) + 1
-    } else {
-        u64::from(plan.block_changed && value.is_some())
-    };
+    let layout = plan(volume, inode, name, value)?;
+    let blocks = value.map_or(0, |_| layout.blocks(volume));
     let _reserved = volume.space.reserve(blocks, true)?;
-    let h = volume.start_tracked(1 + credits(volume, inode, len))?;
+    let h = volume.start_tracked(1 + credits(volume, value.map_or(0, <[u8]>::len)))?;
     volume.abort((|| {
-        apply(volume, &h, inode, plan)?;
+        apply(volume, &h, inode, layout)?;
         {
             let mut state = inode.state.lock();
             if let Some(perm) = perm {

@@ -1,25 +1,29 @@
-//! Decides the place of an attribute, on copies of both sets.
+//! Deciding where attributes go, on copies of both sets.
 
-use sapwood_ext4_format::{Incompat, XATTR_VALUE_MAX, XattrSet, XattrValue, acl_to_disk};
+use sapwood_ext4_format::{
+    Incompat, Inode as RawInode, XATTR_VALUE_MAX, XattrSet, XattrValue, acl_to_disk, xattr_index,
+};
 use sapwood_vfs as vfs;
 
+use super::inode_value::credits as value_credits;
+use super::set_credits;
 use super::sets::{block_of, body_set, is_acl, parse_block, split};
 use crate::inode::Inode;
 use crate::volume::Volume;
 use crate::{Error, Result};
 
-/// The new contents of both places. The value of an attribute that goes to an inode of its own is
-/// in `outside`; its entry is there already, and lacks the inode's number.
+/// The new content of both places. The value of an attribute that goes to an inode of its own is in
+/// `outside`; its entry is there already, and lacks the inode's number.
 #[derive(Debug)]
-pub(super) struct Plan {
+pub(crate) struct Layout {
     pub(super) body: XattrSet,
     pub(super) block: XattrSet,
     pub(super) body_changed: bool,
     pub(super) block_changed: bool,
     /// It is the rest of inline data, which the format keeps as an attribute.
     pub(super) inline_data: bool,
-    /// A value for an inode of its own.
-    pub(super) outside: Option<Outside>,
+    /// Values for inodes of their own.
+    pub(super) outside: Vec<Outside>,
     /// Inode that held the value until now.
     pub(super) released: Option<u32>,
 }
@@ -34,7 +38,7 @@ pub(super) struct Outside {
 }
 
 /// Plans to set an attribute, or to remove it (`None`). The caller holds `io` exclusively, so that
-/// the plan stays good.
+/// the layout stays good.
 ///
 /// # Errors
 /// `NoSpace` if it fits nowhere, `AttributeTooLarge`, `NotSupported` for an unknown name, damage.
@@ -43,7 +47,7 @@ pub(super) fn plan(
     inode: &Inode,
     name: &[u8],
     value: Option<&[u8]>,
-) -> Result<Plan> {
+) -> Result<Layout> {
     let (index, rest) = split(name)?;
     let mut body = body_set(volume, inode)?;
     let (users, mut block) = match block_of(volume, inode)? {
@@ -59,57 +63,46 @@ pub(super) fn plan(
         XattrValue::Inode { inode, .. } => Some(inode),
         XattrValue::Bytes(_) => None,
     });
-    let mut plan = Plan {
+    let mut layout = Layout {
         body_changed: in_body.is_some(),
         block_changed: in_block.is_some(),
         body,
         block,
-        inline_data: index == sapwood_ext4_format::xattr_index::SYSTEM,
-        outside: None,
+        inline_data: index == xattr_index::SYSTEM,
+        outside: Vec::new(),
         released,
     };
-    let Some(value) = value else {
-        return Ok(plan);
-    };
-    if value.len() as u64 > u64::from(XATTR_VALUE_MAX) {
-        return Err(vfs::Error::AttributeTooLarge.into());
+    if let Some(value) = value {
+        let room = Room::of(volume, &inode.state.lock().raw);
+        layout.put(volume, (index, rest), value, &room)?;
     }
-    let stored = if is_acl(index) {
-        acl_to_disk(value).map_err(|_| vfs::Error::Invalid)?
-    } else {
-        value.to_vec()
+    Ok(layout)
+}
+
+/// Lays out the attributes that a new inode begins with, before it exists. A directory that begins
+/// inline has one more, which is in `body`.
+///
+/// # Errors
+/// As [`plan`].
+pub(crate) fn plan_new(
+    volume: &Volume,
+    body: XattrSet,
+    attributes: &[(&[u8], Vec<u8>)],
+) -> Result<Layout> {
+    let mut layout = Layout {
+        body,
+        block: XattrSet::default(),
+        body_changed: false,
+        block_changed: false,
+        inline_data: false,
+        outside: Vec::new(),
+        released: None,
     };
-    let inline_data = plan.inline_data;
-    let room = Room::of(volume, inode);
-    let placed = plan.place(
-        index,
-        rest,
-        XattrValue::Bytes(stored.clone()),
-        &room,
-        inline_data,
-    );
-    if placed.is_some() {
-        return Ok(plan);
+    let room = Room::of(volume, &RawInode::new(&volume.geometry));
+    for (name, value) in attributes {
+        layout.put(volume, split(name)?, value, &room)?;
     }
-    let features = volume.geometry.features();
-    if inline_data || !features.has_incompat(Incompat::EA_INODE) {
-        return Err(Error::NoSpace);
-    }
-    let empty = XattrValue::Inode {
-        inode: 0,
-        size: 0,
-        hash: 0,
-    };
-    let in_body = plan
-        .place(index, rest, empty, &room, false)
-        .ok_or(Error::NoSpace)?;
-    plan.outside = Some(Outside {
-        index,
-        name: rest.to_vec(),
-        value: stored,
-        in_body,
-    });
-    Ok(plan)
+    Ok(layout)
 }
 
 /// Bytes that the two places have.
@@ -119,25 +112,71 @@ struct Room {
 }
 
 impl Room {
-    fn of(volume: &Volume, inode: &Inode) -> Self {
+    fn of(volume: &Volume, inode: &RawInode) -> Self {
         Self {
-            body: inode.state.lock().raw.attr_area().len(),
+            body: inode.attr_area().len(),
             block: volume.geometry.block_size() as usize,
         }
     }
 }
 
-impl Plan {
-    /// Puts an attribute where it fits; true: into the inode. Attributes in a block stay there
-    /// while they fit, so that the inode's room stays for small ones.
-    fn place(
+impl Layout {
+    /// Blocks that it may need.
+    pub(crate) fn blocks(&self, volume: &Volume) -> u64 {
+        let of_value = |value: &Outside| (value.value.len() as u64).div_ceil(volume.block_size());
+        let outside = self.outside.iter().map(|value| of_value(value) + 1);
+        u64::from(self.block_changed) + outside.sum::<u64>()
+    }
+
+    /// Credits to [apply](super::apply) it to a new inode.
+    pub(crate) fn credits(&self, volume: &Volume) -> u32 {
+        let of_value = |value: &Outside| value_credits(volume, value.value.len());
+        let outside = self.outside.iter().map(of_value);
+        set_credits(volume) + outside.sum::<u32>()
+    }
+
+    /// Puts an attribute, which neither set has, into the first place that holds it.
+    fn put(
         &mut self,
-        index: u8,
-        name: &[u8],
-        value: XattrValue,
+        volume: &Volume,
+        (index, name): (u8, &[u8]),
+        value: &[u8],
         room: &Room,
-        only_body: bool,
-    ) -> Option<bool> {
+    ) -> Result<()> {
+        if value.len() as u64 > u64::from(XATTR_VALUE_MAX) {
+            return Err(vfs::Error::AttributeTooLarge.into());
+        }
+        let stored = if is_acl(index) {
+            acl_to_disk(value).map_err(|_| vfs::Error::Invalid)?
+        } else {
+            value.to_vec()
+        };
+        let bytes = XattrValue::Bytes(stored.clone());
+        if self.place(index, name, bytes, room).is_some() {
+            return Ok(());
+        }
+        let features = volume.geometry.features();
+        if self.inline_data || !features.has_incompat(Incompat::EA_INODE) {
+            return Err(Error::NoSpace);
+        }
+        let empty = XattrValue::Inode {
+            inode: 0,
+            size: 0,
+            hash: 0,
+        };
+        let in_body = self.place(index, name, empty, room).ok_or(Error::NoSpace)?;
+        self.outside.push(Outside {
+            index,
+            name: name.to_vec(),
+            value: stored,
+            in_body,
+        });
+        Ok(())
+    }
+
+    /// Puts an attribute where it fits; true: into the inode, where inline data has to be. What is
+    /// in a block stays there while it fits, so that the inode's room stays for what is small.
+    fn place(&mut self, index: u8, name: &[u8], value: XattrValue, room: &Room) -> Option<bool> {
         let mut body = self.body.clone();
         body.set(index, name, value.clone());
         if body.ibody_size_needed() <= room.body {
@@ -147,7 +186,7 @@ impl Plan {
         }
         let mut block = self.block.clone();
         block.set(index, name, value);
-        if !only_body && block.block_size_needed() <= room.block {
+        if !self.inline_data && block.block_size_needed() <= room.block {
             self.block = block;
             self.block_changed = true;
             return Some(false);

@@ -1,6 +1,7 @@
 //! Attributes in all three places, judged by `e2fsck` and the kernel.
 
-use sapwood_vfs::{self as vfs, FileSystem, Ino, SetXattrMode};
+use sapwood_vfs::acl::{self, Acl, AclEntry, Tag};
+use sapwood_vfs::{self as vfs, Credentials, FileSystem, Ino, NewInode, SetXattrMode};
 
 use crate::Ext4;
 use crate::oracles::{MIB, TOOLS, clean, file, image, left_out, open as mount};
@@ -139,4 +140,81 @@ fn a_value_in_an_inode_of_its_own_goes_with_its_attribute() {
     assert_eq!(fs.statfs().unwrap().inodes_free, free);
     fs.unmount().unwrap();
     clean(&device, "value");
+}
+
+/// A default list of the root that names `users`, for what is created there.
+fn inherit(fs: &Ext4, users: u32) -> Vec<u8> {
+    let entry = |tag| AclEntry { tag, perm: 7 };
+    let named = (0..users).map(|user| entry(Tag::User(user)));
+    let ends = [entry(Tag::GroupObj), entry(Tag::Mask), entry(Tag::Other)];
+    let entries = [entry(Tag::UserObj)].into_iter().chain(named).chain(ends);
+    let list = Acl::new(entries.collect()).unwrap().to_bytes();
+    fs.setxattr(fs.root(), acl::DEFAULT, &list, SetXattrMode::Any)
+        .unwrap();
+    list
+}
+
+fn dir(fs: &Ext4, name: &str) -> vfs::Result<Ino> {
+    let (who, what) = (Credentials::ROOT, NewInode::Directory);
+    let made = fs.create(&who, fs.root(), name.as_bytes(), what, 0o777);
+    made.map(|made| made.ino())
+}
+
+#[test]
+fn a_new_inode_gets_all_its_lists_at_once() {
+    if left_out(TOOLS) {
+        return;
+    }
+    // Lists in the inode; one there and one in a block; both in one block, which inodes share.
+    let users = [1, 8, 50];
+    for (users, features) in users
+        .into_iter()
+        .flat_map(|n| [(n, "none"), (n, "inline_data")])
+    {
+        let device = image(16 * MIB, &format!("-b 4096 -O ea_inode,{features}"));
+        let fs = mount(&device);
+        let list = inherit(&fs, users);
+        let (one, two) = (dir(&fs, "one").unwrap(), dir(&fs, "two").unwrap());
+        for ino in [one, two] {
+            for name in [acl::ACCESS, acl::DEFAULT] {
+                assert_eq!(fs.getxattr(ino, name).unwrap(), list);
+            }
+        }
+        let shared = block(&fs, one);
+        assert_eq!(block(&fs, two), shared);
+        assert_eq!(shared != 0, users > 1, "{users} {features}");
+        if shared != 0 {
+            assert_eq!(self::users(&fs, shared), 2);
+        }
+        fs.unmount().unwrap();
+        clean(&device, "lists");
+    }
+}
+
+#[test]
+fn inherited_lists_that_do_not_fit_are_refused() {
+    if left_out(TOOLS) {
+        return;
+    }
+    let device = image(16 * MIB, "-b 1024");
+    let fs = mount(&device);
+    let list = inherit(&fs, 80);
+    assert_eq!(dir(&fs, "dir"), Err(vfs::Error::NoSpace));
+    assert!(!fs.read_only());
+    let ino = file(&fs, "file");
+    assert!(fs.getxattr(ino, acl::ACCESS).unwrap().len() == list.len());
+    fs.unmount().unwrap();
+    clean(&device, "refused");
+    // Values in inodes of their own take both.
+    let device = image(16 * MIB, "-b 1024 -O ea_inode");
+    let fs = mount(&device);
+    for users in [80, 300] {
+        let list = inherit(&fs, users);
+        let ino = dir(&fs, &users.to_string()).unwrap();
+        for name in [acl::ACCESS, acl::DEFAULT] {
+            assert_eq!(fs.getxattr(ino, name).unwrap(), list);
+        }
+    }
+    fs.unmount().unwrap();
+    clean(&device, "values");
 }

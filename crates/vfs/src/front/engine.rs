@@ -142,6 +142,24 @@ pub struct AttributeChange<'a> {
     pub perm: Option<u32>,
 }
 
+/// The inodes of a mount in memory, by the numbers that callers know.
+pub trait InodeTable {
+    /// An inode in memory.
+    type Inode: Inode;
+
+    /// Releases `count` references. Returns the inode if they were the last and it is in memory. One
+    /// that is not in memory has a name, and there is nothing to do about it.
+    fn forget(&self, ino: Ino, count: u64) -> Option<Arc<Self::Inode>>;
+    /// Every inode in memory.
+    fn all(&self) -> Vec<Arc<Self::Inode>>;
+    /// See [`FileSystem::referenced`](crate::FileSystem::referenced).
+    fn referenced(&self) -> Vec<Ino>;
+    /// See [`FileSystem::is_crowded`](crate::FileSystem::is_crowded).
+    fn is_crowded(&self, ino: Ino) -> bool;
+    /// See [`FileSystem::crowd`](crate::FileSystem::crowd).
+    fn crowd(&self) -> Vec<Ino>;
+}
+
 /// An engine: finds, changes and stores. See the [module](super).
 ///
 /// Methods without an `Errors` section fail because of damage, the device or the journal, and, if
@@ -201,16 +219,8 @@ pub trait Engine: Send + Sync + Sized {
     /// # Errors
     /// `Stale` if there is none.
     fn inode_by_number(&self, ino: Ino) -> Result<Arc<Self::Inode>>;
-    /// Releases `count` references. Returns the inode if they were the last.
-    fn forget(&self, ino: Ino, count: u64) -> Option<Arc<Self::Inode>>;
-    /// All inodes in memory.
-    fn inodes(&self) -> Vec<Arc<Self::Inode>>;
-    /// See [`FileSystem::referenced`](crate::FileSystem::referenced).
-    fn referenced(&self) -> Vec<Ino>;
-    /// See [`FileSystem::is_crowded`](crate::FileSystem::is_crowded).
-    fn is_crowded(&self, ino: Ino) -> bool;
-    /// See [`FileSystem::crowd`](crate::FileSystem::crowd).
-    fn crowd(&self) -> Vec<Ino>;
+    /// The inodes in memory.
+    fn inodes(&self) -> &impl InodeTable<Inode = Self::Inode>;
     /// Deletes an inode without a name, unless it is in use. The caller holds no I/O lock.
     fn reap(&self, inode: &Arc<Self::Inode>) -> Result<()>;
 

@@ -3,7 +3,7 @@
 use std::ops::{ControlFlow, Deref};
 use std::sync::Arc;
 
-use super::engine::{AttributeChange, Engine, Inode, NameInDir, lock_all};
+use super::engine::{AttributeChange, Engine, Inode, InodeTable as _, NameInDir, lock_all};
 use super::rename;
 use super::shared::Steps;
 use crate::rules::{self, XattrClass};
@@ -99,7 +99,7 @@ impl<E: Engine> FileSystem for Front<E> {
     }
 
     fn forget(&self, ino: Ino, count: u64) {
-        let Some(inode) = self.engine.forget(ino, count) else {
+        let Some(inode) = self.engine.inodes().forget(ino, count) else {
             return;
         };
         if !inode.is_linked()
@@ -111,15 +111,15 @@ impl<E: Engine> FileSystem for Front<E> {
     }
 
     fn referenced(&self) -> Vec<Ino> {
-        self.engine.referenced()
+        self.engine.inodes().referenced()
     }
 
     fn is_crowded(&self, ino: Ino) -> bool {
-        self.engine.is_crowded(ino)
+        self.engine.inodes().is_crowded(ino)
     }
 
     fn crowd(&self) -> Vec<Ino> {
-        self.engine.crowd()
+        self.engine.inodes().crowd()
     }
 
     fn getattr(&self, ino: Ino) -> Result<Attr> {
@@ -527,7 +527,7 @@ impl<E: Engine> FileSystem for Front<E> {
     fn unmount(&self) -> Result<()> {
         self.engine.check_open()?;
         if !self.engine.refuses_changes() {
-            for inode in self.engine.inodes() {
+            for inode in self.engine.inodes().all() {
                 if !inode.is_linked() {
                     inode.clear_references();
                     self.engine.reap(&inode)?;

@@ -14,7 +14,25 @@ use crate::compression::Compression;
 /// Most bytes that one compressed extent expands to.
 pub(crate) const MAX_PIECE: usize = 128 * 1024;
 
-/// Errors of compressed data.
+/// The compression that was chosen for data that is written.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Wanted {
+    pub(crate) how: Compression,
+    pub(crate) reason: Reason,
+}
+
+/// What asks for a compression.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Reason {
+    /// The mount, for all data, whatever it looks like.
+    Force,
+    /// The file's flag or property.
+    File,
+    /// The mount, for files that shrink.
+    Mount,
+}
+
+/// Why compressed data does not expand.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum Broken {
     #[error("it ends too early")]
