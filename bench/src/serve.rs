@@ -12,7 +12,7 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::Arc;
 
 use sapwood::Kind;
-use sapwood::image::Mounted;
+use sapwood::internal::image::Mounted;
 use sapwood_block::{Device, FileDevice, OpenOptions};
 use sapwood_btrfs::Btrfs;
 use sapwood_ext4::Ext4;
@@ -79,7 +79,7 @@ pub fn serve(image: &Path, dir: &Path, setup: Setup) -> Result<()> {
         ..MountOptions::default()
     };
     let session = sapwood_fuse::mount(opened.fs.shared(), dir, &options)?;
-    sapwood::mount::serve_bulk(&session, opened.fs.shared());
+    sapwood::internal::mount::serve_bulk(&session, opened.fs.shared());
     // A terminal sends its interrupt to the parent too, which ends this process when it is done.
     let watch = sapwood_fuse::signals::on_termination(|_| {});
     let told = tell(&opened, &session);

@@ -48,7 +48,7 @@ pub fn list(image: &Image, driver: Driver) -> Result<Tree, String> {
 /// # Errors
 /// It cannot be opened or read.
 pub fn list_by_library(image: &Image) -> Result<Tree, String> {
-    let fs = sapwood::image::open(image.path(), &Options::new().read_only(true));
+    let fs = sapwood::internal::image::open(image.path(), &Options::new().read_only(true));
     let fs = fs.map_err(|error| error.to_string())?;
     let listing = Tree::of(&*fs, Detail::Sums);
     fs.unmount().map_err(|error| error.to_string())?;

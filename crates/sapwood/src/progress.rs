@@ -45,12 +45,12 @@ impl std::fmt::Debug for Progress<'_> {
 pub type OnProgress<'p> = dyn FnMut(Progress<'_>) + Send + 'p;
 
 /// A callback that ignores every step.
-pub fn ignore(_: Progress<'_>) {}
+pub(crate) fn ignore(_: Progress<'_>) {}
 
 /// Asks a long operation to end early. Clones are the same request.
 ///
 /// The operation completes the step that it is in, and returns with
-/// [`Interrupted`](std::io::ErrorKind::Interrupted). What it did until then stays.
+/// [`Interrupted`](crate::ErrorKind::Interrupted). What it did until then stays.
 #[derive(Debug, Clone, Default)]
 pub struct Stop(Arc<AtomicBool>);
 
