@@ -57,7 +57,8 @@ pub struct ImageBuilder {
 /// An image that was made.
 #[derive(Debug, Clone)]
 pub struct BuiltImage {
-    /// What mkfs made. Its sizes are those before the image was filled.
+    /// What mkfs made. Its sizes are of before the image was filled.
+    #[doc(hidden)]
     pub report: MkfsReport,
     /// Bytes of the image.
     pub size: u64,

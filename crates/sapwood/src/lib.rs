@@ -25,12 +25,12 @@
 //! - [`ImageBuilder`], [`MkfsOptions`]: new images, empty or with files.
 //! - [`Sources`]: what fills an image, with [`Changes`]; [`Storage`]: how btrfs stores it.
 //! - [`DiskBuilder`]: whole disk images with partitions. [`OutputFormat`]: formats of new images.
-//! - [`copy`]: copies between this machine and images.
+//! - [`copy()`]: copies between this machine and images.
 //! - [`FileSystem::export_tar`]: tar archives and layers of the files of an image.
-//! - [`resize`], [`trim`]: the size of an image, and its free space.
-//! - [`check`], [`info`], [`dump`]: reading an image without opening its file system.
+//! - [`resize()`], [`trim()`]: the size of an image, and its free space.
+//! - [`check()`], [`info`], [`dump`]: reading an image without opening its file system.
 //! - `mount` (feature `fuse`): FUSE mounts.
-//! - [`vfs`], [`block`]: the crates below: an engine's interface by inode, and devices.
+//! - [`vfs`], [`block`]: the crates below, with types of this interface.
 //!
 //! A long operation takes a callback ([`OnProgress`]). Every operation has the same [`Error`],
 //! which names what was done and the path, and whose [`source`](std::error::Error::source) leads to

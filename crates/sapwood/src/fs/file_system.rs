@@ -192,6 +192,7 @@ impl FileSystem {
     }
 
     /// The engine, for what this interface does not offer.
+    #[doc(hidden)]
     #[must_use]
     pub fn engine(&self) -> &Mounted {
         &self.inner.mounted
