@@ -49,7 +49,7 @@ pub fn list(image: &TempImage, driver: Driver) -> Result<Tree, String> {
 /// # Errors
 /// It cannot be opened or read.
 pub fn list_by_library(image: &TempImage) -> Result<Tree, String> {
-    let fs = sapwood::image::open(image.path(), &Options::new().read_only(true));
+    let fs = sapwood::internal::image::open(image.path(), &Options::new().read_only(true));
     let fs = fs.map_err(|error| error.to_string())?;
     let listing = Tree::of(&*fs, Detail::Sums);
     fs.unmount().map_err(|error| error.to_string())?;

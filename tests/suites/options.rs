@@ -8,9 +8,9 @@ use std::time::{Duration, Instant};
 
 use libtest_mimic::Trial;
 use rustix::fs::{XattrFlags, getxattr, setxattr};
-use sapwood::image::{Mounted as FileSystem, OpenError};
-use sapwood::options::OptionError;
-use sapwood::options::table::{self, Effect, Form};
+use sapwood::internal::image::{Mounted as FileSystem, OpenError};
+use sapwood::internal::options::OptionError;
+use sapwood::internal::options::table::{self, Effect, Form};
 use sapwood::{Kind, Options};
 use sapwood_tests::image::{Mkfs, TempImage};
 use sapwood_tests::mount::{Driver, Mounted, SapwoodMount, sapwood, workspace};
@@ -63,7 +63,7 @@ fn sample(form: Form) -> Option<&'static str> {
 fn open(image: &TempImage, options: &Options) -> Result<FileSystem, OpenError> {
     let end = Instant::now() + process::ORDINARY;
     loop {
-        match sapwood::image::open(image.path(), options) {
+        match sapwood::internal::image::open(image.path(), options) {
             Err(OpenError::Device(sapwood_block::Error::Busy { .. })) if Instant::now() < end => {
                 std::thread::yield_now();
             }
@@ -96,7 +96,8 @@ fn each_option() -> Outcome {
                 };
                 let taken = options.set(&name, value);
                 if matches!(option.effect, Effect::Refused) {
-                    if !matches!(taken, Err(OptionError::Unsupported { .. })) {
+                    let refused = taken.as_ref().map_err(sapwood::Error::downcast_ref);
+                    if !matches!(refused, Err(Some(OptionError::Unsupported { .. }))) {
                         return Err(format!("{name} on {kind}: {taken:?}").into());
                     }
                     continue;

@@ -33,13 +33,8 @@ pub(crate) fn get(store: &Store, inode: &Inode, name: &[u8]) -> Result<Option<Ve
     let Some(item) = inode.root.get(store, &key)? else {
         return Ok(None);
     };
-    for entry in dir_items(&item) {
-        let entry = entry.map_err(|reason| bad_item(inode.root.id(), key, reason))?;
-        if entry.name == name {
-            return Ok(Some(entry.data.to_vec()));
-        }
-    }
-    Ok(None)
+    let entry = inode.root.packed_entry(key, &item, name)?;
+    Ok(entry.map(|entry| entry.data.to_vec()))
 }
 
 /// Names of all attributes. Expects the `io` lock.

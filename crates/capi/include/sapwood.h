@@ -327,7 +327,7 @@ int sapwood_file_datasync(const struct sapwood_file *file);
  * it may be `NULL`.
  *
  * Errors: `ENOENT`, `EACCES`, `EBUSY` (in use), `EMEDIUMTYPE` (not btrfs or ext4), `EUCLEAN`
- * (damaged, or with an unknown feature), `EINVAL` (an option).
+ * (damaged), `EOPNOTSUPP` (with an unknown feature), `EINVAL` (an option).
  */
 int sapwood_open(const char *image, const char *options, struct sapwood_fs **fs);
 

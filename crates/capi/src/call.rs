@@ -12,10 +12,6 @@ use std::os::unix::ffi::OsStrExt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 
-use sapwood::block;
-use sapwood::image::OpenError;
-use sapwood::mkfs::MkfsOptionError;
-use sapwood::options::OptionError;
 use sapwood::vfs;
 
 thread_local! {
@@ -66,54 +62,26 @@ impl<E: Error + 'static> From<E> for Failure {
     }
 }
 
-/// The error number of the innermost cause that has one.
+/// The error number of the first cause that has one.
 fn errno(error: &(dyn Error + 'static)) -> c_int {
-    let mut found = None;
     let mut next = Some(error);
     while let Some(error) = next {
-        found = own_errno(error).or(found);
+        if let Some(errno) = own_errno(error).filter(|errno| *errno > 0) {
+            return errno;
+        }
         next = error.source();
     }
-    found.filter(|errno| *errno > 0).unwrap_or(libc::EIO)
+    libc::EIO
 }
 
 fn own_errno(error: &(dyn Error + 'static)) -> Option<c_int> {
     if let Some(error) = error.downcast_ref::<sapwood::Error>() {
-        return error.errno().or_else(|| match error {
-            sapwood::Error::Open(error) | sapwood::Error::NoFileSystem(error) => {
-                Some(of_open(error))
-            }
-            _ => None,
-        });
-    }
-    if let Some(error) = error.downcast_ref::<OpenError>() {
-        return Some(error.errno().unwrap_or_else(|| of_open(error)));
-    }
-    if error.is::<OptionError>() || error.is::<MkfsOptionError>() {
-        return Some(libc::EINVAL);
+        return Some(error.errno());
     }
     if let Some(error) = error.downcast_ref::<vfs::Error>() {
         return Some(error.errno());
     }
-    match error.downcast_ref::<block::Error>() {
-        Some(block::Error::Busy { .. }) => return Some(libc::EBUSY),
-        Some(block::Error::ReadOnly { .. }) => return Some(libc::EROFS),
-        _ => {}
-    }
-    let error = error.downcast_ref::<std::io::Error>()?;
-    sapwood::errno(error)
-}
-
-/// For an image whose content is the reason.
-fn of_open(error: &OpenError) -> c_int {
-    match error {
-        // Neither a file nor a block device.
-        OpenError::Device(block::Error::Open { .. }) => libc::EINVAL,
-        OpenError::Kind { .. } | OpenError::OtherKind { .. } => libc::EMEDIUMTYPE,
-        OpenError::Option { .. } | OpenError::Operand(_) => libc::EINVAL,
-        OpenError::Btrfs { .. } | OpenError::Ext4 { .. } => libc::EUCLEAN,
-        _ => libc::EIO,
-    }
+    sapwood::errno(error.downcast_ref::<std::io::Error>()?)
 }
 
 /// The return value of a function.

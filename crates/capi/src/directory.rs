@@ -4,7 +4,7 @@
 use std::ffi::{CString, c_char, c_int};
 use std::os::unix::ffi::OsStrExt;
 
-use sapwood::fs::{ReadDir, Walk as SapwoodWalk};
+use sapwood::{ReadDir, Walk as SapwoodWalk};
 
 use crate::call::{self, call};
 use crate::file_system::Fs;

@@ -45,7 +45,7 @@ pub struct StatFs {
 /// it may be `NULL`.
 ///
 /// Errors: `ENOENT`, `EACCES`, `EBUSY` (in use), `EMEDIUMTYPE` (not btrfs or ext4), `EUCLEAN`
-/// (damaged, or with an unknown feature), `EINVAL` (an option).
+/// (damaged), `EOPNOTSUPP` (with an unknown feature), `EINVAL` (an option).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn sapwood_open(
     image: *const c_char,
@@ -60,7 +60,8 @@ pub unsafe extern "C" fn sapwood_open(
             if let Some(list) = call::optional("options", options)? {
                 given.set_list(list)?;
             }
-            let (image, given) = sapwood::image::located(image, &given)?;
+            let located = sapwood::internal::image::located(image, &given);
+            let (image, given) = located.map_err(sapwood::Error::from)?;
             Ok(Fs(given.open(image)?))
         })
     }

@@ -35,9 +35,7 @@ pub unsafe extern "C" fn sapwood_mkfs(
         let image = call::path("image", image)?;
         let kind =
             call::optional("type", r#type)?.ok_or_else(|| Failure::invalid("type is NULL"))?;
-        let kind: Kind = kind
-            .parse()
-            .map_err(|error: sapwood::kind::UnknownKind| Failure::invalid(error.to_string()))?;
+        let kind: Kind = kind.parse()?;
         known(flags, SAPWOOD_REPLACE)?;
         let mut builder = ImageBuilder::new(kind);
         if size > 0 {
@@ -120,7 +118,7 @@ pub unsafe extern "C" fn sapwood_check(
                 ..CheckOptions::default()
             };
             let image = call::path("image", image)?;
-            let report = sapwood::check(image, &options, &mut sapwood::progress::ignore)?;
+            let report = sapwood::check(image, &options, &mut |_| {})?;
             let findings = report.findings.iter().map(|finding| Found {
                 code: call::text(finding.code),
                 text: call::text(&finding.text),

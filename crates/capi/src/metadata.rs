@@ -5,9 +5,8 @@ use std::ffi::{c_char, c_int};
 use std::path::Path;
 use std::time::{Duration, SystemTime};
 
-use sapwood::FileSystem;
-use sapwood::fs::{Metadata, Times};
 use sapwood::vfs::{FileKind, Timestamp};
+use sapwood::{FileSystem, Metadata, Times};
 
 use crate::call::{self, Failure, Result, done};
 use crate::file_system::Fs;

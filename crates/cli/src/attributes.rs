@@ -1,12 +1,10 @@
 //! Commands that change attributes of files in an image: chmod, chown, touch, truncate.
 
 use std::ffi::OsString;
-use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
-use sapwood::fs::{Metadata, Times};
-use sapwood::{Error, FileSystem, OpenOptions};
+use sapwood::{Error, ErrorKind, FileSystem, Metadata, OpenOptions, Times};
 
 use super::choice::SubvolumeChoice;
 use super::failure::{Failure, Result, USAGE};
@@ -121,7 +119,7 @@ impl std::str::FromStr for Resize {
             Some(b'-') => (Self::Less, text.get(1..).unwrap_or_default()),
             _ => (Self::To, text),
         };
-        let size = sapwood::options::parse_size(number);
+        let size = sapwood::internal::options::parse_size(number);
         size.map(kind)
             .ok_or_else(|| format!("{text} is not a size, such as 4096, 10M, +1G or -512"))
     }

@@ -8,8 +8,8 @@ use std::process::{Command, Stdio};
 
 use rustix::io::fcntl_dupfd_cloexec;
 use sapwood::Options;
-use sapwood::mount::broker::{self, Broker, BrokerSockets};
-use sapwood::mount::{broker_options, broker_process};
+use sapwood::internal::mount::broker::{self, Broker, BrokerSockets};
+use sapwood::internal::mount::{broker_options, broker_process};
 
 use super::failure::{Failure, Result};
 use super::output;

@@ -1,11 +1,10 @@
 //! Commands that change names in an image: rm, mkdir, mv, ln.
 
 use std::ffi::OsString;
-use std::io::ErrorKind;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-use sapwood::{FileSystem, Progress};
+use sapwood::{ErrorKind, FileSystem, Progress};
 
 use super::choice::SubvolumeChoice;
 use super::failure::{Failure, Result};

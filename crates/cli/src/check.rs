@@ -2,7 +2,8 @@
 
 use std::path::PathBuf;
 
-use sapwood::{CheckError, CheckFinding, CheckOptions, CheckReport, Progress};
+use sapwood::internal::CheckError;
+use sapwood::{CheckFinding, CheckOptions, CheckReport, Progress};
 use serde_json::json;
 
 use super::failure::{DEVICES, Failure, IMAGE, Result};
@@ -43,17 +44,10 @@ pub(super) fn run(args: &Args) -> Result<()> {
         _ => {}
     });
     bar.finish_and_clear();
-    let report = checked.map_err(|error| match error {
-        CheckError::Open(error) => error.into(),
-        error => {
-            let missing = error.needs_devices();
-            let failure = Failure::new(IMAGE, error);
-            if missing {
-                failure.advise(DEVICES)
-            } else {
-                failure
-            }
-        }
+    let report = checked.map_err(|error| match error.downcast_ref() {
+        None => error.into(),
+        Some(part) if CheckError::needs_devices(part) => Failure::new(IMAGE, error).advise(DEVICES),
+        Some(_) => Failure::new(IMAGE, error),
     })?;
     print(args, &report)?;
     if report.clean {

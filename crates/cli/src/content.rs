@@ -233,7 +233,7 @@ pub(super) fn edit(args: &EditArgs) -> Result<()> {
 /// The content of a file; `None` if there is none.
 fn content(fs: &FileSystem, path: &Path) -> Result<Option<Vec<u8>>> {
     match fs.metadata(path) {
-        Err(error) if error.kind() == ErrorKind::NotFound => {
+        Err(error) if error.kind() == sapwood::ErrorKind::NotFound => {
             let above = path.parent().unwrap_or(Path::new(""));
             fs.read_dir(above).map_err(failed)?;
             Ok(None)

@@ -6,9 +6,8 @@ use std::path::{Path, PathBuf};
 
 use indicatif::ProgressBar;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-use sapwood::copy::{CopyCause, CopyError, CopyOptions, Existing, Place};
-use sapwood::target::Target;
-use sapwood::{FileSystem, Progress, vfs};
+use sapwood::internal::{CopyCause, CopyError, Target};
+use sapwood::{CopyOptions, ErrorKind, Existing, FileSystem, Place, Progress, vfs};
 
 use super::choice::SubvolumeChoice;
 use super::failure::{FULL, Failure, Result, USAGE};
@@ -166,14 +165,14 @@ pub(super) fn spare_image(path: &Path) -> Result<()> {
     use std::os::unix::fs::FileTypeExt;
 
     use sapwood::block::Error;
-    use sapwood::image::OpenError;
+    use sapwood::internal::image::OpenError;
 
     // Opening anything else could wait, as a fifo does.
     let kind = path.metadata().map(|found| found.file_type());
     if !kind.is_ok_and(|kind| kind.is_file() || kind.is_block_device()) {
         return Ok(());
     }
-    match sapwood::image::open_known(path, true) {
+    match sapwood::internal::image::open_known(path, true) {
         Ok(_) | Err(OpenError::Device(Error::Busy { .. })) => {}
         Err(_) => return Ok(()),
     }
@@ -200,7 +199,7 @@ fn copy(args: &Args, sources: &[Place<'_>], destination: &Place<'_>) -> Result<(
     options.stop = interrupt::stop();
     let mut bar = progress::Files::new(args.quiet || args.verbose, "copied", show);
     bar.measure(sources, Holes::AreLeftOut);
-    let copied = sapwood::copy::copy(sources, destination, &options, &mut |step| match step {
+    let copied = sapwood::copy(sources, destination, &options, &mut |step| match step {
         Progress::Item(item) if args.verbose => {
             // An error of standard output ends the command.
             if output::line(item).is_err() {
@@ -215,11 +214,14 @@ fn copy(args: &Args, sources: &[Place<'_>], destination: &Place<'_>) -> Result<(
         Ok(report) if report.left_out == 0 => Ok(()),
         Ok(_) => Err(Failure::reported()),
         Err(_) if output::broken() => Err(Failure::reported()),
-        Err(error) if matches!(error.cause(), CopyCause::Interrupted) => {
+        Err(error) if error.kind() == ErrorKind::Interrupted => {
             let done = format!("{files} files copied, the last of them perhaps in part");
             Err(interrupt::failure(&done))
         }
-        Err(error) => Err(failure(error)),
+        Err(error) => Err(match error.downcast() {
+            Ok(error) => failure(error),
+            Err(error) => error.into(),
+        }),
     }
 }
 

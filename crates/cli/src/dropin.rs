@@ -1,247 +1,195 @@
 //! The program under the name of another one: `mke2fs`, `mkfs.ext2`, `mkfs.ext3`, `mkfs.ext4` and
 //! `mkfs.btrfs`.
 //!
-//! Image builders call those tools. Under such a name the program takes the tool's options, as
-//! far as builders use them, and exits with 1 on any failure, as the tool does. An option that
-//! changes nothing here is accepted, and one that cannot be served is refused by name.
-
-mod btrfs;
-mod mke2fs;
+//! Image builders call those tools. Under such a name the program takes the tool's options
+//! (`sapwood_dropin`), and exits with 1 on any failure, as the tool does.
 
 use std::ffi::OsString;
 use std::fs::OpenOptions;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use clap::error::ErrorKind;
 use sapwood::block::{Device, Operand, PartDevice};
-use sapwood::copy::Place;
-use sapwood::image::OpenError;
-use sapwood::mkfs::mkfs;
-use sapwood::{BuildError, FileSystem, ImageBuilder, MkfsOptions, NewFile, Sources, Storage};
+use sapwood::internal::image::OpenError;
+use sapwood::internal::{BuildError, NewFile, mkfs};
+use sapwood::{FileSystem, ImageBuilder, Place, Sources};
+use sapwood_dropin::{Asked, Request};
 
 use super::failure::{FAILED, Failure, Result};
 use super::progress::{self, Holes};
 use super::{choice, copy, files, interrupt, output, times};
 
-/// What a tool is asked to make.
-struct Request {
-    options: MkfsOptions,
-    /// The file or device that has to exist.
-    file: PathBuf,
-    /// First byte of the file system in it.
-    offset: u64,
-    /// Bytes of the file system; else all of the file from the offset on.
-    size: Option<u64>,
-    /// A file that does not exist is made.
-    creates: bool,
-    rootdir: Option<PathBuf>,
-    storage: Storage,
-    /// What the root directory has, unless it has what that of `rootdir` has.
-    root: Option<RootDirectory>,
-    quiet: bool,
-}
-
-/// Attributes of the root directory.
-struct RootDirectory {
-    owner: (u32, u32),
-    mode: u32,
-}
-
-/// What the words after the name of a tool ask for.
-enum Asked {
-    /// A file system.
-    Make(Box<Request>),
-    /// A text, on standard output.
-    Print(String),
-}
-
 /// Runs the tool whose name the program was called by; its exit code. `None` for any other name.
 pub(super) fn run_by_name(args: &[OsString]) -> Option<u8> {
-    let name = Path::new(args.first()?).file_name()?.to_str()?;
-    let asked = match name {
-        "mkfs.btrfs" => btrfs::parse(args),
-        "mke2fs" | "mkfs.ext2" | "mkfs.ext3" | "mkfs.ext4" => mke2fs::parse(name, args),
-        _ => return None,
-    };
-    let done = asked.and_then(|asked| match asked {
-        Asked::Make(mut request) => {
-            if let Some(time) = times::source_date_epoch()? {
-                request.options.set_time(time);
-            }
-            request.make()
-        }
-        Asked::Print(text) => output::line(text.trim_end()),
-    });
-    Some(match done {
+    let tool = sapwood_dropin::tool(args)?;
+    Some(match run(tool, args) {
         Ok(()) => 0,
         Err(failure) => {
             let line = failure.to_string();
             if !line.is_empty() {
-                output::message(format_args!("{name}: {line}"));
+                output::message(format_args!("{tool}: {line}"));
             }
             FAILED
         }
     })
 }
 
-/// Reads the words of a tool; the inner error is a text that they ask for.
-fn words<A: clap::Parser>(args: &[OsString]) -> Result<Result<A, String>> {
-    match A::try_parse_from(args) {
-        Ok(args) => Ok(Ok(args)),
-        Err(error) if error.kind() == ErrorKind::DisplayHelp => Ok(Err(error.to_string())),
-        Err(error) => {
-            let text = error.to_string();
-            let text = text.trim_end();
-            let text = text.strip_prefix("error: ").unwrap_or(text);
-            Err(Failure::new(FAILED, text))
+fn run(tool: &str, args: &[OsString]) -> Result<()> {
+    let asked = sapwood_dropin::parse(tool, args);
+    match asked.map_err(|error| Failure::new(FAILED, error))? {
+        Asked::Make(mut request) => {
+            for warning in &request.warnings {
+                output::message(warning);
+            }
+            if let Some(time) = times::source_date_epoch()? {
+                request.options.set_time(time);
+            }
+            make(&request)
         }
+        Asked::Print(text) => output::line(text.trim_end()),
     }
 }
 
-fn refused(what: impl std::fmt::Display) -> Failure {
-    Failure::new(FAILED, format_args!("{what} is not supported"))
+fn make(request: &Request) -> Result<()> {
+    if let Some(source) = &request.rootdir {
+        check(request, source)?;
+    }
+    interrupt::abandon_new_files();
+    let (device, new) = prepare(request)?;
+    let operand = operand(request);
+    let whole = request.size.is_none() || request.offset > 0;
+    let made = mkfs(&*device, &operand, &request.options, whole);
+    let made = made.map_err(|error| Failure::new(FAILED, error))?;
+    if let Some(source) = &request.rootdir {
+        fill(request, &device, &operand, source)?;
+    }
+    drop(device);
+    if let Some(new) = new {
+        new.finish()?;
+    }
+    if request.quiet {
+        Ok(())
+    } else {
+        output::line(format_args!(
+            "{}: {}, {}, uuid {}",
+            request.file.display(),
+            request.options.kind(),
+            output::size(made.size()),
+            output::uuid(&made.uuid())
+        ))
+    }
 }
 
-impl Request {
-    fn make(&self) -> Result<()> {
-        if let Some(source) = &self.rootdir {
-            self.check(source)?;
-        }
-        interrupt::abandon_new_files();
-        let (device, new) = self.prepare()?;
-        let operand = self.operand();
-        let whole = self.size.is_none() || self.offset > 0;
-        let made = mkfs(&*device, &operand, &self.options, whole);
-        let made = made.map_err(|error| Failure::new(FAILED, error))?;
-        if let Some(source) = &self.rootdir {
-            self.fill(&device, &operand, source)?;
-        }
-        drop(device);
-        if let Some(new) = new {
-            new.finish()?;
-        }
-        if self.quiet {
-            Ok(())
-        } else {
-            output::line(format_args!(
-                "{}: {}, {}, uuid {}",
-                self.file.display(),
-                self.options.kind(),
-                output::size(made.size()),
-                output::uuid(&made.uuid())
-            ))
-        }
-    }
+/// Finds what would make the filling fail at once.
+fn check(request: &Request, source: &Path) -> Result<()> {
+    std::fs::read_dir(source).map_err(|error| Failure::local(source, error))?;
+    let fits = request.storage.check(request.options.kind());
+    fits.and_then(|()| request.storage.check_directories(source))
+        .map_err(|error| Failure::new(FAILED, error))
+}
 
-    /// Finds what would make the filling fail at once.
-    fn check(&self, source: &Path) -> Result<()> {
-        std::fs::read_dir(source).map_err(|error| Failure::local(source, error))?;
-        let fits = self.storage.check(self.options.kind());
-        fits.and_then(|()| self.storage.check_directories(source))
-            .map_err(|error| Failure::new(FAILED, error))
+/// Opens the device, or the file, which is made as large as the file system needs it. A file
+/// that does not exist gets its name at the end.
+fn prepare(request: &Request) -> Result<(Arc<dyn Device>, Option<NewFile>)> {
+    let failed = |error| Failure::local(&request.file, error);
+    if !Operand::is_fixed(&request.file) {
+        if !request.file.exists() {
+            return prepare_new(request).map(|(device, new)| (device, Some(new)));
+        }
+        let found = request.file.metadata().map_err(failed)?;
+        let wanted = request.size.map(|size| request.offset.saturating_add(size));
+        if let Some(wanted) = wanted.filter(|wanted| found.is_file() && found.len() < *wanted) {
+            let file = OpenOptions::new().write(true).open(&request.file);
+            let sized = file.and_then(|file| file.set_len(wanted));
+            sized.map_err(failed)?;
+        }
     }
+    Ok((
+        sapwood::internal::image::open_device(&operand(request), false)?,
+        None,
+    ))
+}
 
-    /// Opens the device, or the file, which is made as large as the file system needs it. A file
-    /// that does not exist gets its name at the end.
-    fn prepare(&self) -> Result<(Arc<dyn Device>, Option<NewFile>)> {
-        let failed = |error| Failure::local(&self.file, error);
-        if !Operand::is_fixed(&self.file) {
-            if !self.file.exists() {
-                return self.prepare_new().map(|(device, new)| (device, Some(new)));
-            }
-            let found = self.file.metadata().map_err(failed)?;
-            let wanted = self.size.map(|size| self.offset.saturating_add(size));
-            if let Some(wanted) = wanted.filter(|wanted| found.is_file() && found.len() < *wanted) {
-                let file = OpenOptions::new().write(true).open(&self.file);
-                let sized = file.and_then(|file| file.set_len(wanted));
-                sized.map_err(failed)?;
-            }
-        }
-        Ok((sapwood::image::open_device(&self.operand(), false)?, None))
+fn prepare_new(request: &Request) -> Result<(Arc<dyn Device>, NewFile)> {
+    if !request.creates {
+        let why = "does not exist, and no size was given";
+        return Err(Failure::local(&request.file, why));
     }
+    let wanted = match (request.size, &request.rootdir) {
+        (Some(size), _) => request.offset.saturating_add(size),
+        (None, Some(source)) => needed(request, source)?,
+        (None, None) => 0,
+    };
+    let new = NewFile::create(&request.file, false)?;
+    let whole = new.device_of(wanted).map_err(OpenError::from)?;
+    if request.offset == 0 {
+        return Ok((whole, new));
+    }
+    let name = operand(request).display().to_string();
+    let left = wanted.saturating_sub(request.offset);
+    let length = request.size.unwrap_or(left);
+    let part = PartDevice::new(whole, name, request.offset, length).map_err(OpenError::from)?;
+    Ok((Arc::new(part), new))
+}
 
-    fn prepare_new(&self) -> Result<(Arc<dyn Device>, NewFile)> {
-        if !self.creates {
-            let why = "does not exist, and no size was given";
-            return Err(Failure::local(&self.file, why));
-        }
-        let wanted = match (self.size, &self.rootdir) {
-            (Some(size), _) => self.offset.saturating_add(size),
-            (None, Some(source)) => self.needed(source)?,
-            (None, None) => 0,
-        };
-        let new = NewFile::create(&self.file, false)?;
-        let whole = new.device_of(wanted).map_err(OpenError::from)?;
-        if self.offset == 0 {
-            return Ok((whole, new));
-        }
-        let name = self.operand().display().to_string();
-        let left = wanted.saturating_sub(self.offset);
-        let length = self.size.unwrap_or(left);
-        let part = PartDevice::new(whole, name, self.offset, length).map_err(OpenError::from)?;
-        Ok((Arc::new(part), new))
-    }
+/// Bytes of a file system with room for everything in a directory.
+fn needed(request: &Request, source: &Path) -> Result<u64> {
+    let builder = ImageBuilder::new(request.options.kind()).from_dir(source);
+    let builder = builder.map_err(|error| Failure::new(FAILED, error))?;
+    let builder = match request.options.time() {
+        Some(time) => builder.time(time),
+        None => builder,
+    };
+    let needed = builder.needed_size();
+    let needed = needed.map_err(|error| Failure::new(FAILED, error))?;
+    needed.ok_or_else(|| Failure::local(&request.file, "the image needs a size"))
+}
 
-    /// Bytes of a file system with room for everything in a directory.
-    fn needed(&self, source: &Path) -> Result<u64> {
-        let builder = ImageBuilder::new(self.options.kind()).from_dir(source);
-        let builder = builder.map_err(|error| Failure::new(FAILED, error))?;
-        let builder = match self.options.time() {
-            Some(time) => builder.time(time),
-            None => builder,
-        };
-        let needed = builder.needed_size();
-        let needed = needed.map_err(|error| Failure::new(FAILED, error))?;
-        needed.ok_or_else(|| Failure::local(&self.file, "the image needs a size"))
+/// The image as the library takes it: with the range of the file, if it is not all of it.
+fn operand(request: &Request) -> PathBuf {
+    if request.offset == 0 {
+        return request.file.clone();
     }
+    let mut operand = request.file.clone().into_os_string();
+    operand.push(format!("#offset={}", request.offset));
+    if let Some(size) = request.size {
+        operand.push(format!(",length={size}"));
+    }
+    operand.into()
+}
 
-    /// The image as the library takes it: with the range of the file, if it is not all of it.
-    fn operand(&self) -> PathBuf {
-        if self.offset == 0 {
-            return self.file.clone();
-        }
-        let mut operand = self.file.clone().into_os_string();
-        operand.push(format!("#offset={}", self.offset));
-        if let Some(size) = self.size {
-            operand.push(format!(",length={size}"));
-        }
-        operand.into()
+fn fill(request: &Request, device: &Arc<dyn Device>, operand: &Path, source: &Path) -> Result<()> {
+    copy::lift_file_limit();
+    let mut bar = progress::Files::new(request.quiet, "copied", copy::show);
+    bar.measure(&[Place::host(source)], Holes::AreLeftOut);
+    let mut sources = Sources::default();
+    sources.dir(source);
+    *sources.storage_mut() = request.storage.clone();
+    if let Some(time) = request.options.time() {
+        sources.set_time(time);
     }
-
-    fn fill(&self, device: &Arc<dyn Device>, operand: &Path, source: &Path) -> Result<()> {
-        copy::lift_file_limit();
-        let mut bar = progress::Files::new(self.quiet, "copied", copy::show);
-        bar.measure(&[Place::host(source)], Holes::AreLeftOut);
-        let mut sources = Sources::default();
-        sources.dir(source);
-        *sources.storage_mut() = self.storage.clone();
-        if let Some(time) = self.options.time() {
-            sources.set_time(time);
-        }
-        let filled = sapwood::build::fill(device, operand, &sources, None, &mut |step| {
-            bar.show(step);
-        });
-        bar.end();
-        let report = filled.map_err(|error| match error {
-            BuildError::Copy(error) => copy::failure(error),
-            BuildError::FileSystem(error) => files::whole(operand, error),
-            error => Failure::new(FAILED, error),
-        })?;
-        if report.left_out > 0 {
-            let why = format!("{} files could not be copied", report.left_out);
-            return Err(Failure::local(&self.file, why));
-        }
-        let Some(root) = &self.root else {
-            return Ok(());
-        };
-        let options = choice::fixed(sapwood::Options::new())?;
-        let fs = FileSystem::open_on(Arc::clone(device), operand, &options)?;
-        let (uid, gid) = root.owner;
-        let set = fs.set_owner("/", Some(uid), Some(gid));
-        let set = set.and_then(|()| fs.set_permissions("/", root.mode));
-        let closed = files::close(fs);
-        set.map_err(|error| files::whole(operand, error))
-            .and(closed)
+    let filled = sapwood::internal::fill(device, operand, &sources, None, &mut |step| {
+        bar.show(step);
+    });
+    bar.end();
+    let report = filled.map_err(|error| match error {
+        BuildError::Copy(error) => copy::failure(error),
+        BuildError::FileSystem(error) => files::whole(operand, error),
+        error => Failure::new(FAILED, error),
+    })?;
+    if report.left_out > 0 {
+        let why = format!("{} files could not be copied", report.left_out);
+        return Err(Failure::local(&request.file, why));
     }
+    let Some(root) = &request.root else {
+        return Ok(());
+    };
+    let options = choice::fixed(sapwood::Options::new())?;
+    let fs = FileSystem::open_on(Arc::clone(device), operand, &options)?;
+    let (uid, gid) = root.owner;
+    let set = fs.set_owner("/", Some(uid), Some(gid));
+    let set = set.and_then(|()| fs.set_permissions("/", root.mode));
+    let closed = files::close(fs);
+    set.map_err(|error| files::whole(operand, error))
+        .and(closed)
 }

@@ -3,9 +3,8 @@
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-use sapwood::FileSystem;
-use sapwood::fs::Metadata;
 use sapwood::vfs::FileKind;
+use sapwood::{FileSystem, Metadata};
 use serde::Serialize;
 
 use super::failure::Result;

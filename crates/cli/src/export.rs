@@ -7,10 +7,8 @@ use std::os::unix::ffi::OsStringExt;
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 
-use sapwood::copy::Place;
-use sapwood::export::{ExportCompression, ExportError, ExportOptions, ExportReport};
-use sapwood::target::Target;
-use sapwood::{FileSystem, NewFile, Options};
+use sapwood::internal::{ExportError, NewFile, Target};
+use sapwood::{ExportCompression, ExportOptions, ExportReport, FileSystem, Options, Place};
 use serde_json::json;
 
 use super::choice::SubvolumeChoice;
@@ -189,7 +187,7 @@ fn export(
                 return Err(Failure::local(file, why));
             }
             // Opening it for writing refuses a device in use.
-            true => Some(sapwood::image::open_device(file, false)?),
+            true => Some(sapwood::internal::image::open_device(file, false)?),
             false => None,
         };
         let mut out = File::options().write(true).open(file).map_err(local)?;
@@ -208,11 +206,12 @@ fn export(
     Ok(report)
 }
 
-fn failed(file: &Path, error: ExportError) -> Failure {
-    match error {
-        ExportError::Write(error) if file == Path::new("-") => output::failed(error),
-        ExportError::Write(error) => Failure::local(file, error),
-        error => Failure::new(FAILED, error),
+fn failed(file: &Path, error: sapwood::Error) -> Failure {
+    match error.downcast() {
+        Ok(ExportError::Write(error)) if file == Path::new("-") => output::failed(error),
+        Ok(ExportError::Write(error)) => Failure::local(file, error),
+        Ok(error) => Failure::new(FAILED, error),
+        Err(error) => error.into(),
     }
 }
 

@@ -5,11 +5,10 @@ use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use sapwood::block::{Holder, Server};
-use sapwood::image::OpenError;
-use sapwood::kind::DetectError;
-use sapwood::options::OptionError;
-use sapwood::target::NoImage;
-use sapwood::{NewFileError, vfs};
+use sapwood::internal::image::OpenError;
+use sapwood::internal::options::OptionError;
+use sapwood::internal::{DetectError, NewFileError, NoImage, OperationError};
+use sapwood::vfs;
 
 /// Something that was asked for could not be done.
 pub(super) const FAILED: u8 = 1;
@@ -47,7 +46,7 @@ impl Failure {
 
     /// An operation on a path of this machine failed.
     pub(super) fn local(path: &Path, why: impl Display) -> Self {
-        let line = sapwood::image::named(path, why);
+        let line = sapwood::internal::image::named(path, why);
         let failure = Self::new(FAILED, &line);
         match dead_mount(path, &line) {
             Some(point) => failure.advise(format_args!(
@@ -108,7 +107,7 @@ fn dead_mount(path: &Path, error: &str) -> Option<PathBuf> {
         return None;
     }
     let path = std::path::absolute(path).ok()?;
-    let table = sapwood::mount::mount_table().ok()?;
+    let table = sapwood::internal::mount::mount_table().ok()?;
     let above = table
         .into_iter()
         .filter(|entry| entry.is_ours() && path.starts_with(&entry.point));
@@ -143,7 +142,7 @@ fn next(error: &OpenError) -> Option<String> {
         OpenError::Device(Error::Busy { holder, .. }) => return release(holder),
         OpenError::Device(Error::ReadOnly { .. }) => "only reading commands work there".to_owned(),
         OpenError::Btrfs { source, .. } => match **source {
-            sapwood::btrfs::Error::MissingDevice { .. } => DEVICES.to_owned(),
+            sapwood::internal::btrfs::Error::MissingDevice { .. } => DEVICES.to_owned(),
             _ => return None,
         },
         OpenError::Kind {
@@ -194,14 +193,24 @@ fn named_part(path: &Path) -> bool {
 
 impl From<sapwood::Error> for Failure {
     fn from(error: sapwood::Error) -> Self {
-        match error {
-            sapwood::Error::Open(error) | sapwood::Error::NoFileSystem(error) => error.into(),
-            error => {
-                let full = matches!(error.cause(), Some(vfs::Error::NoSpace));
-                let failure = Self::new(FAILED, error);
-                if full { failure.advise(FULL) } else { failure }
-            }
+        let part = error.downcast::<OpenError>().map(Self::from);
+        let part = part.or_else(|error| error.downcast::<NewFileError>().map(Self::from));
+        let part = part.or_else(|error| error.downcast::<OptionError>().map(Self::from));
+        part.unwrap_or_else(|error| {
+            let full = matches!(engine_error(&error), Some(vfs::Error::NoSpace));
+            let failure = Self::new(FAILED, error);
+            if full { failure.advise(FULL) } else { failure }
+        })
+    }
+}
+
+/// The engine's error, if an operation on the files of an image failed.
+pub(super) fn engine_error(error: &sapwood::Error) -> Option<&vfs::Error> {
+    match error.downcast_ref()? {
+        OperationError::Path { source, .. } | OperationError::FileSystem { source, .. } => {
+            Some(source)
         }
+        OperationError::NotUtf8(_) => None,
     }
 }
 

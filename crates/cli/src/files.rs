@@ -5,11 +5,11 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use sapwood::target::Target;
+use sapwood::internal::{OperationError, Target};
 use sapwood::{Error, FileSystem, vfs};
 
 use super::choice::SubvolumeChoice;
-use super::failure::{FULL, Failure, Result, USAGE};
+use super::failure::{FULL, Failure, Result, USAGE, engine_error};
 use super::interrupt;
 use super::output;
 
@@ -53,17 +53,17 @@ pub(super) fn shown_path(path: &Path) -> String {
 
 /// The failure of an operation on a path in an image: the path, and the cause.
 pub(super) fn failed(error: Error) -> Failure {
-    match error {
-        Error::Path { path, source, .. } => on_path(&path, &source),
-        error => error.into(),
+    match error.downcast_ref() {
+        Some(OperationError::Path { path, source, .. }) => on_path(path, source),
+        _ => error.into(),
     }
 }
 
 /// The failure of `error`, on another path.
 pub(super) fn failed_on(path: &Path, error: Error) -> Failure {
-    match error {
-        Error::Path { source, .. } => on_path(path, &source),
-        error => error.into(),
+    match error.downcast_ref() {
+        Some(OperationError::Path { source, .. }) => on_path(path, source),
+        _ => error.into(),
     }
 }
 
@@ -148,7 +148,7 @@ pub(super) fn close(fs: FileSystem) -> Result<()> {
 
 /// The failure of an operation on a whole image.
 pub(super) fn whole(image: &Path, error: sapwood::Error) -> Failure {
-    match error.cause() {
+    match engine_error(&error) {
         Some(cause) => Failure::local(image, cause),
         None => Failure::from(error),
     }

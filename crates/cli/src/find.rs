@@ -6,10 +6,9 @@ use std::path::Path;
 use std::str::FromStr;
 use std::time::SystemTime;
 
-use sapwood::FileSystem;
-use sapwood::fs::Metadata;
-use sapwood::pattern::Pattern;
+use sapwood::internal::Pattern;
 use sapwood::vfs::{FileKind, Timestamp};
+use sapwood::{FileSystem, Metadata};
 
 use super::attributes::{group_id, user_id};
 use super::choice::SubvolumeChoice;

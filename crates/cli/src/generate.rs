@@ -8,7 +8,7 @@ use clap::{Arg, Command};
 use clap_complete::Shell;
 use clap_mangen::Man;
 use clap_mangen::roff::{Roff, bold, roman};
-use sapwood::options::table::Part;
+use sapwood::internal::options::table::Part;
 
 use super::failure::{Failure, Result};
 use super::{help, output};
@@ -248,8 +248,8 @@ fn entry_of(page: &mut Roff, term: &str, paragraphs: &[String]) {
 /// The declared options that a page lists.
 fn options_of(path: &str) -> Vec<Part> {
     match path {
-        "mount" | "mount-options" => sapwood::options::table::as_list(),
-        "mkfs-options" => sapwood::mkfs::table::as_list(),
+        "mount" | "mount-options" => sapwood::internal::options::table::as_list(),
+        "mkfs-options" => sapwood::internal::mkfs_table::as_list(),
         _ => Vec::new(),
     }
 }

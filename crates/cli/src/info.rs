@@ -5,7 +5,8 @@ mod partitions;
 use std::path::PathBuf;
 
 use sapwood::block::DiskFormat;
-use sapwood::inspect::{Details, Info, InspectError};
+use sapwood::internal::{InspectError, btrfs};
+use sapwood::{Details, Info};
 use serde_json::{Value, json};
 
 use super::failure::{DEVICES, FAILED, Failure, IMAGE, Result, USAGE};
@@ -24,8 +25,8 @@ pub(super) struct Args {
 type Rows = Vec<(&'static str, Value)>;
 
 pub(super) fn run(args: &Args) -> Result<()> {
-    let device = sapwood::image::open_device(&args.image, true)?;
-    if let Err(error) = sapwood::image::known(&args.image, &*device) {
+    let device = sapwood::internal::image::open_device(&args.image, true)?;
+    if let Err(error) = sapwood::internal::image::known(&args.image, &*device) {
         // A whole disk: shows its partitions.
         return match partitions::table(&device)? {
             Some(table) => partitions::print(&table, device.format(), args.json),
@@ -55,17 +56,17 @@ pub(super) fn run(args: &Args) -> Result<()> {
 }
 
 /// The failure of a command that inspects an image.
-pub(super) fn failure(error: InspectError) -> Failure {
-    if let InspectError::Btrfs { source, .. } = &error
-        && matches!(**source, sapwood::btrfs::Error::MissingDevice { .. })
-    {
-        return Failure::new(IMAGE, error).advise(DEVICES);
-    }
-    let code = match error {
-        InspectError::Open(error) => return error.into(),
-        InspectError::Unknown { .. } => USAGE,
-        InspectError::FileSystem { .. } => FAILED,
-        _ => IMAGE,
+pub(super) fn failure(error: sapwood::Error) -> Failure {
+    let code = match error.downcast_ref() {
+        None => return error.into(),
+        Some(InspectError::Unknown { .. }) => USAGE,
+        Some(InspectError::FileSystem { .. }) => FAILED,
+        Some(InspectError::Btrfs { source, .. })
+            if matches!(**source, btrfs::Error::MissingDevice { .. }) =>
+        {
+            return Failure::new(IMAGE, error).advise(DEVICES);
+        }
+        Some(_) => IMAGE,
     };
     Failure::new(code, error)
 }

@@ -13,7 +13,8 @@ use std::sync::{Once, OnceLock};
 
 use rustix::event::{PollFd, PollFlags};
 use rustix::fs::Timespec;
-use sapwood::{Stop, new_file};
+use sapwood::Stop;
+use sapwood::internal::new_file;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
 use signal_hook::iterator::Signals;
 

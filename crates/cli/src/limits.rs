@@ -12,7 +12,7 @@ use std::io::Write;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use sapwood::new_file;
+use sapwood::internal::new_file;
 use signal_hook::consts::SIGXFSZ;
 
 use super::failure::FAILED;

@@ -5,8 +5,7 @@ use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-use sapwood::FileSystem;
-use sapwood::fs::Metadata;
+use sapwood::{FileSystem, Metadata};
 
 use super::choice::SubvolumeChoice;
 use super::entry::{self, ListedFile};

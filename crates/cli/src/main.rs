@@ -80,10 +80,10 @@ enum Command {
     /// Mount an image on a directory
     Mount(mount::Args),
     /// Explain every mount option
-    #[command(long_about = sapwood::options::table::as_text())]
+    #[command(long_about = sapwood::internal::options::table::as_text())]
     MountOptions(MountOptionsArgs),
     /// Explain every option of mkfs
-    #[command(long_about = sapwood::mkfs::table::as_text())]
+    #[command(long_about = sapwood::internal::mkfs_table::as_text())]
     MkfsOptions(mkfs::OptionsArgs),
     /// Unmount a directory and wait until its image is complete
     Umount(umount::Args),
@@ -340,9 +340,9 @@ struct MountOptionsArgs {
 impl MountOptionsArgs {
     fn page(&self) -> String {
         if self.markdown {
-            sapwood::options::table::as_markdown()
+            sapwood::internal::options::table::as_markdown()
         } else {
-            sapwood::options::table::as_text()
+            sapwood::internal::options::table::as_text()
         }
     }
 }

@@ -3,12 +3,11 @@
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 
-use sapwood::disk::{
-    DiskBuilder, DiskError, NewPartition, PartitionContent, PartitionSize, partition_type,
-    type_names,
+use sapwood::internal::options::parse_size;
+use sapwood::internal::{BuildError, DiskError, partition_type, type_names};
+use sapwood::{
+    DiskBuilder, ImageBuilder, Kind, NewPartition, OutputFormat, PartitionContent, PartitionSize,
 };
-use sapwood::options::parse_size;
-use sapwood::{BuildError, ImageBuilder, Kind, OutputFormat};
 
 use super::failure::{FAILED, Failure, Result, USAGE};
 use super::mkfs::content::ContentArgs;
@@ -119,8 +118,12 @@ pub(super) fn run(args: &Args) -> Result<()> {
 }
 
 /// The failure of a disk image, with sizes as people write them.
-fn failure(error: DiskError) -> Failure {
+fn failure(error: sapwood::Error) -> Failure {
     let human = output::human;
+    let error = match error.downcast() {
+        Ok(error) => error,
+        Err(error) => return error.into(),
+    };
     match error {
         DiskError::NewFile(error) => error.into(),
         DiskError::TooLarge {

@@ -10,9 +10,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use sapwood::block::{Device, Operand};
-use sapwood::copy::Place;
-use sapwood::mkfs::{MkfsError, MkfsReport, table};
-use sapwood::{BuildError, FileSystem, Kind, MkfsOptions, Options, OutputFormat, Sources};
+use sapwood::internal::{BuildError, MkfsError, MkfsReport, mkfs_table};
+use sapwood::{FileSystem, Kind, MkfsOptions, Options, OutputFormat, Place, Sources};
 use serde_json::{Value, json};
 
 use super::failure::{FAILED, Failure, Result, USAGE};
@@ -65,9 +64,9 @@ pub(super) struct OptionsArgs {
 impl OptionsArgs {
     pub(super) fn page(&self) -> String {
         if self.markdown {
-            table::as_markdown()
+            mkfs_table::as_markdown()
         } else {
-            table::as_text()
+            mkfs_table::as_text()
         }
     }
 }
@@ -83,7 +82,7 @@ pub(super) fn run(args: &Args) -> Result<()> {
     }
     let mut sources = args.content.sources(args.kind)?;
     if args.reproducible {
-        let made = sapwood::build::make_reproducible(&mut options, &mut sources);
+        let made = sapwood::internal::make_reproducible(&mut options, &mut sources);
         made.map_err(|error| failure(args, error))?;
     }
     if let Some(time) = options.time() {
@@ -104,8 +103,8 @@ fn in_place(args: &Args, options: &MkfsOptions, sources: &Sources) -> Result<()>
         let why = "does not exist; --size creates it, and a source such as --rootdir creates it as large as needed";
         return Err(Failure::local(image, why));
     }
-    let device = sapwood::image::open_device(image, false)?;
-    let made = sapwood::mkfs::mkfs(&*device, image, options, false);
+    let device = sapwood::internal::image::open_device(image, false)?;
+    let made = sapwood::internal::mkfs(&*device, image, options, false);
     let made = made.map_err(|error| mkfs_failure(image, &error))?;
     let missing = if !sources.is_empty() {
         fill(args, &device, sources, options)?
@@ -169,7 +168,7 @@ fn fill(
     if let Some(directory) = args.content.sources.only_directory() {
         bar.measure(&[Place::host(directory)], Holes::AreLeftOut);
     }
-    let filled = sapwood::build::fill(
+    let filled = sapwood::internal::fill(
         device,
         &args.image,
         sources,
@@ -184,7 +183,8 @@ fn fill(
 
 /// The failure of mkfs, with sizes as people write them.
 pub(super) fn mkfs_failure(image: &Path, error: &MkfsError) -> Failure {
-    use sapwood::{btrfs::mkfs::MkfsError as Btrfs, ext4::mkfs::MkfsError as Ext4};
+    use sapwood::internal::btrfs::mkfs::MkfsError as Btrfs;
+    use sapwood::internal::ext4::mkfs::MkfsError as Ext4;
 
     enum Cause {
         Occupied,
@@ -222,13 +222,14 @@ pub(super) fn mkfs_failure(image: &Path, error: &MkfsError) -> Failure {
     }
 }
 
-fn failure(args: &Args, error: BuildError) -> Failure {
-    match error {
-        BuildError::Copy(error) => copy::failure(error),
-        BuildError::FileSystem(error) => files::whole(&args.image, error),
-        BuildError::NewFile(error) => error.into(),
-        BuildError::Mkfs(error) => mkfs_failure(&args.image, &error),
-        error => Failure::new(FAILED, error),
+fn failure(args: &Args, error: impl Into<sapwood::Error>) -> Failure {
+    match error.into().downcast() {
+        Ok(BuildError::Copy(error)) => copy::failure(error),
+        Ok(BuildError::FileSystem(error)) => files::whole(&args.image, error),
+        Ok(BuildError::NewFile(error)) => error.into(),
+        Ok(BuildError::Mkfs(error)) => mkfs_failure(&args.image, &error),
+        Ok(error) => Failure::new(FAILED, error),
+        Err(error) => error.into(),
     }
 }
 

@@ -8,10 +8,10 @@ use std::sync::Arc;
 
 use log::LevelFilter;
 use sapwood::Options;
-use sapwood::image::OpenError;
-use sapwood::mount::daemon::{self, ReadyNotifier};
-use sapwood::mount::{MountError, Session, signals};
-use sapwood::options::{Choice, table};
+use sapwood::internal::image::OpenError;
+use sapwood::internal::mount::daemon::{self, ReadyNotifier};
+use sapwood::internal::mount::{MountError, Session, signals};
+use sapwood::internal::options::{Choice, table};
 
 use super::failure::{FAILED, Failure, MOUNT, Result, USAGE};
 use super::notify::Notifier;
@@ -122,7 +122,7 @@ fn start(args: Args) -> Result<ExitCode> {
     if args.broker {
         return broker::serve(&args.image, dir, &options).map(|()| ExitCode::SUCCESS);
     }
-    let located = sapwood::image::located(&args.image, &options);
+    let located = sapwood::internal::image::located(&args.image, &options);
     let (image, options) = located.map_err(|error| match error {
         OpenError::Operand(error) => Failure::new(USAGE, error),
         error => Failure::new(MOUNT, error),
@@ -185,8 +185,8 @@ fn serve(
         Notifier::default()
     });
     let mount = match &broker {
-        Some(broker) => sapwood::mount::mount_confined(image, dir, options, broker),
-        None => sapwood::mount::mount(image, dir, options),
+        Some(broker) => sapwood::internal::mount::mount_confined(image, dir, options, broker),
+        None => sapwood::mount(image, dir, options),
     };
     let mount = mount.map_err(failure)?;
     if mount.is_write_protected() {
@@ -247,11 +247,12 @@ impl Stop {
     }
 }
 
-fn failure(error: MountError) -> Failure {
-    match error {
-        MountError::Open(error) => error.into(),
-        MountError::Mount(error) => Failure::new(MOUNT, error),
-        error => Failure::new(FAILED, error),
+fn failure(error: sapwood::Error) -> Failure {
+    match error.downcast() {
+        Ok(MountError::Open(error)) => error.into(),
+        Ok(MountError::Mount(error)) => Failure::new(MOUNT, error),
+        Ok(error) => Failure::new(FAILED, error),
+        Err(error) => error.into(),
     }
 }
 

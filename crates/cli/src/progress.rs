@@ -9,8 +9,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressState, ProgressStyle};
-use sapwood::copy::Place;
-use sapwood::{FileSystem, Progress};
+use sapwood::{FileSystem, Place, Progress};
 
 /// Names between two looks at whether a count is still wanted.
 const STEP: u64 = 256;

@@ -5,8 +5,8 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 
 use sapwood::block::{DiskFormat, Operand};
-use sapwood::options::parse_size;
-use sapwood::target::Target;
+use sapwood::internal::Target;
+use sapwood::internal::options::parse_size;
 
 use super::choice::PART;
 use super::failure::{Failure, Result, USAGE};

@@ -3,9 +3,9 @@
 use std::path::Path;
 
 use rustix::mount::MountFlags;
-use sapwood::mount::control::Daemon;
-use sapwood::mount::{self, MountEntry, control};
-use sapwood::options::{OptionError, table};
+use sapwood::internal::mount::control::{self, Daemon};
+use sapwood::internal::mount::{self, MountEntry};
+use sapwood::internal::options::{OptionError, table};
 use sapwood::{Kind, Options};
 
 use super::failure::{Failure, MOUNT, Result};

@@ -2,7 +2,8 @@
 
 use std::path::PathBuf;
 
-use sapwood::{NewSize, Progress, ResizeError};
+use sapwood::internal::ResizeError;
+use sapwood::{NewSize, Progress};
 use serde_json::json;
 
 use super::failure::{FAILED, Failure, Result};
@@ -35,9 +36,10 @@ pub(super) fn run(args: &Args) -> Result<()> {
         None => sapwood::resize(&args.image, args.size, &mut show),
     };
     bar.finish_and_clear();
-    let report = resized.map_err(|error| match error {
-        ResizeError::Open(error) => error.into(),
-        error => Failure::new(FAILED, error),
+    let report = resized.map_err(|error| match error.downcast() {
+        Ok(ResizeError::Open(error)) => error.into(),
+        Ok(error) => Failure::new(FAILED, error),
+        Err(error) => error.into(),
     })?;
     if args.json {
         return output::object(&json!({ "before": report.before, "after": report.after }));

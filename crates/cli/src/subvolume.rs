@@ -5,10 +5,10 @@ use std::io;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 
-use sapwood::mount::{SubvolumeList, control};
-use sapwood::target::Target;
-use sapwood::vfs::{self, SubvolumeId};
-use sapwood::{Error, FileSystem};
+use sapwood::internal::Target;
+use sapwood::internal::mount::{SubvolumeList, control};
+use sapwood::vfs::SubvolumeId;
+use sapwood::{Error, ErrorKind, FileSystem};
 use serde_json::json;
 
 use super::choice::{self, SubvolumeChoice};
@@ -270,8 +270,8 @@ fn set_default(place: &OsStr, named: Option<&OsStr>, choice: &SubvolumeChoice) -
         Some(named) => with(&image, choice, |fs| {
             let id = named_subvolume(named, || list(fs))?;
             let set = fs.set_default_subvolume(id);
-            set.map_err(|error| match error.cause() {
-                Some(vfs::Error::NotFound) => no_subvolume(named),
+            set.map_err(|error| match error.kind() {
+                ErrorKind::NotFound => no_subvolume(named),
                 _ => files::whole(&image, error),
             })
         }),
@@ -311,19 +311,17 @@ fn no_subvolume(named: &OsStr) -> Failure {
 
 /// The failure of an operation on the root of a subvolume.
 fn not_one(fs: &FileSystem, choice: &SubvolumeChoice, error: Error) -> Failure {
-    match error {
-        Error::Path {
-            path,
-            source: vfs::Error::Invalid,
-            ..
-        } => Failure::on(files::shown_path(&path), "not a subvolume"),
-        error => missed(fs, choice, error),
+    match (error.kind(), error.path()) {
+        (ErrorKind::InvalidInput, Some(path)) => {
+            Failure::on(files::shown_path(path), "not a subvolume")
+        }
+        _ => missed(fs, choice, error),
     }
 }
 
 /// The failure of an operation on a path. A path that is missing may be one from the top level.
 fn missed(fs: &FileSystem, choice: &SubvolumeChoice, error: Error) -> Failure {
-    let missing = matches!(error.cause(), Some(vfs::Error::NotFound));
+    let missing = error.kind() == ErrorKind::NotFound;
     let failure = failed(error);
     let other = !choice.is_made() && fs.default_subvolume().is_ok_and(|id| id != TOP_LEVEL);
     if missing && other {

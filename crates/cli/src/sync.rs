@@ -14,9 +14,11 @@ pub(super) struct Args {
 /// Returns when all earlier changes are durable.
 pub(super) fn run(args: &Args) -> Result<()> {
     for dir in &args.dirs {
-        sapwood::mount::control::sync(dir).map_err(|error| match error.raw_os_error() {
-            Some(libc::ENOTTY) => Failure::local(dir, "not in a Sapwood mount"),
-            _ => Failure::local(dir, error),
+        sapwood::internal::mount::control::sync(dir).map_err(|error| {
+            match error.raw_os_error() {
+                Some(libc::ENOTTY) => Failure::local(dir, "not in a Sapwood mount"),
+                _ => Failure::local(dir, error),
+            }
         })?;
     }
     Ok(())

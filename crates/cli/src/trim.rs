@@ -2,10 +2,9 @@
 
 use std::path::PathBuf;
 
-use sapwood::TrimError;
 use serde_json::json;
 
-use super::failure::{FAILED, Failure, Result};
+use super::failure::Result;
 use super::{choice, output};
 
 #[derive(Debug, clap::Args)]
@@ -22,11 +21,7 @@ pub(super) struct Args {
 
 pub(super) fn run(args: &Args) -> Result<()> {
     let options = choice::fixed(choice::opening(false))?;
-    let trimmed = sapwood::trim_with_options(&args.image, &options);
-    let bytes = trimmed.map_err(|error| match error {
-        TrimError::Open(error) => error.into(),
-        error => Failure::new(FAILED, error),
-    })?;
+    let bytes = sapwood::trim_with_options(&args.image, &options)?;
     if args.json {
         return output::object(&json!({ "bytes": bytes }));
     }

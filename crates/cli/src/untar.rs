@@ -8,9 +8,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use sapwood::copy::UntarError;
-use sapwood::target::Target;
-use sapwood::{ArchiveError, FileSystem, OnProgress, Progress};
+use sapwood::internal::{ArchiveError, Target, UntarError};
+use sapwood::{FileSystem, OnProgress, Progress};
 
 use super::choice::SubvolumeChoice;
 use super::failure::{FAILED, Failure, Result, USAGE};
@@ -57,9 +56,10 @@ pub(super) fn run(args: &Args) -> Result<()> {
                 fs.extract_tar_into(&dir, reader, progress)
             })?
         };
-        extracted.map_err(|error| match error {
-            ArchiveError::FileSystem(error) => Failure::from(error),
-            error => Failure::new(FAILED, format_args!("{}: {error}", args.archive.display())),
+        extracted.map_err(|error| match error.downcast() {
+            Ok(ArchiveError::FileSystem(error)) => Failure::from(error),
+            Ok(error) => Failure::new(FAILED, format_args!("{}: {error}", args.archive.display())),
+            Err(error) => Failure::from(error),
         })
     })
 }
@@ -70,7 +70,7 @@ fn apply(
     dir: &Path,
     mut archive: Archive,
     args: &Args,
-) -> Result<Result<(), ArchiveError>> {
+) -> Result<sapwood::Result<()>> {
     if archive.size.is_none() {
         let copied = tempfile::tempfile().and_then(|mut file| {
             io::copy(&mut archive, &mut file)?;
@@ -100,7 +100,7 @@ fn here(args: &Args, dir: &Path) -> Result<()> {
     let stop = interrupt::stop();
     let umask = owner::umask();
     let extracted = with_progress(args.quiet, archive, |reader, progress| {
-        sapwood::copy::untar(dir, reader, umask, &stop, progress)
+        sapwood::internal::untar(dir, reader, umask, &stop, progress)
     })?;
     match extracted {
         Ok(report) if report.left_out == 0 => Ok(()),

@@ -6,7 +6,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use data_encoding::{BASE64, HEXLOWER, HEXLOWER_PERMISSIVE};
-use sapwood::FileSystem;
+use sapwood::{ErrorKind, FileSystem};
 use serde::Serialize;
 
 use super::choice::SubvolumeChoice;
@@ -251,9 +251,9 @@ fn none(path: &Path, name: &OsStr) -> Failure {
 }
 
 fn on(path: &Path, name: &OsStr, error: sapwood::Error) -> Failure {
-    match error.cause() {
-        Some(sapwood::vfs::Error::NoAttribute) => none(path, name),
-        Some(sapwood::vfs::Error::NotSupported) => {
+    match error.kind() {
+        ErrorKind::NoAttribute => none(path, name),
+        ErrorKind::Unsupported => {
             let name = output::name(name.as_bytes());
             let why = format_args!(
                 "{name} cannot be set; a name begins with user., trusted., security. or system."

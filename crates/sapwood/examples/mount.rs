@@ -8,7 +8,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let (Some(image), Some(dir)) = (args.next(), args.next()) else {
         return Err("usage: mount IMAGE DIR".into());
     };
-    let mount = sapwood::mount::mount(&image, &dir, &sapwood::Options::default())?;
+    let mount = sapwood::mount(&image, &dir, &sapwood::Options::default())?;
     let written = std::fs::write(dir.join("hello"), "written through the mount\n");
     mount.unmount()?;
     mount.wait()?;

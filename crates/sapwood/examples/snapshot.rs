@@ -1,6 +1,6 @@
 //! Makes a subvolume and a snapshot of it: `cargo run --example snapshot -- disk.img` (btrfs).
 
-use std::io::ErrorKind;
+use sapwood::ErrorKind;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let image = std::env::args_os().nth(1).ok_or("usage: snapshot IMAGE")?;

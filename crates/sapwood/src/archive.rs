@@ -71,8 +71,9 @@ impl FileSystem {
     /// [`extract_layer_into`](Self::extract_layer_into) applies it.
     ///
     /// # Errors
-    /// [`ArchiveError`]; what was extracted until then stays.
-    pub fn extract_tar(&self, archive: impl Read) -> Result<()> {
+    /// The archive cannot be read, or the image refuses an entry. What was extracted until then
+    /// stays.
+    pub fn extract_tar(&self, archive: impl Read) -> crate::Result<()> {
         self.extract_tar_into("/", archive, &mut progress::ignore)
     }
 
@@ -80,17 +81,18 @@ impl FileSystem {
     /// any other directory than the root no symbolic link is followed.
     ///
     /// # Errors
-    /// [`ArchiveError`]; what was extracted until then stays.
+    /// The archive cannot be read, or the image refuses an entry. What was extracted until then
+    /// stays.
     pub fn extract_tar_into(
         &self,
         dir: impl AsRef<Path>,
         archive: impl Read,
         progress: &mut OnProgress<'_>,
-    ) -> Result<()> {
+    ) -> crate::Result<()> {
         let changes = Changes::default();
         let into = self.extracting(dir.as_ref(), Whiteouts::Refused, &changes)?;
         let extracted = Extraction::new(into).run(&mut *tar_entries(archive)?, progress);
-        extracted.map(|_| ())
+        Ok(extracted.map(drop)?)
     }
 
     /// Applies a layer of a container image to a directory that exists: a tar archive whose
@@ -99,21 +101,21 @@ impl FileSystem {
     /// [`extract_tar_into`](Self::extract_tar_into).
     ///
     /// # Errors
-    /// [`ArchiveError`]; what was applied until then stays.
+    /// The layer cannot be read, or the image refuses an entry. What was applied until then stays.
     pub fn extract_layer_into(
         &self,
         dir: impl AsRef<Path>,
         mut archive: impl Read + Seek,
         progress: &mut OnProgress<'_>,
-    ) -> Result<()> {
+    ) -> crate::Result<()> {
         let (dir, changes) = (dir.as_ref(), Changes::default());
-        archive.rewind()?;
+        archive.rewind().map_err(ArchiveError::Read)?;
         let into = self.extracting(dir, Whiteouts::Applied, &changes)?;
         Extraction::new(into).whiteouts(&mut *tar_entries(&mut archive)?)?;
-        archive.rewind()?;
+        archive.rewind().map_err(ArchiveError::Read)?;
         let into = self.extracting(dir, Whiteouts::Applied, &changes)?;
         let extracted = Extraction::new(into).run(&mut *tar_entries(archive)?, progress);
-        extracted.map(|_| ())
+        Ok(extracted.map(drop)?)
     }
 
     /// How an archive is extracted into a directory.

@@ -15,8 +15,9 @@ use crate::Kind;
 use crate::archive::ArchiveError;
 use crate::changes::Changes;
 use crate::copy::CopyError;
+use crate::error::ErrorKind;
 use crate::fs::FileSystem;
-use crate::mkfs::{MkfsOptionError, MkfsOptions, MkfsReport, mkfs};
+use crate::mkfs::{MkfsOptions, MkfsReport, mkfs};
 use crate::new_file::NewFile;
 use crate::options::Options;
 use crate::output::{Identity, OutputFormat, convert};
@@ -56,7 +57,8 @@ pub struct ImageBuilder {
 /// An image that was made.
 #[derive(Debug, Clone)]
 pub struct BuiltImage {
-    /// What mkfs made. Its sizes are those before the image was filled.
+    /// What mkfs made. Its sizes are of before the image was filled.
+    #[doc(hidden)]
     pub report: MkfsReport,
     /// Bytes of the image.
     pub size: u64,
@@ -203,11 +205,11 @@ impl ImageBuilder {
     }
 
     /// Sets an option of mkfs by its name, long or short, without dashes: `("inode-size",
-    /// Some("512"))`. [`table`](crate::mkfs::table) has them all.
+    /// Some("512"))`. `sapwood mkfs-options` lists them.
     ///
     /// # Errors
     /// There is none of that name, the other format has it, or the value makes no sense.
-    pub fn option(mut self, name: &str, value: Option<&str>) -> Result<Self, MkfsOptionError> {
+    pub fn option(mut self, name: &str, value: Option<&str>) -> crate::Result<Self> {
         self.options.set(name, value)?;
         Ok(self)
     }
@@ -233,9 +235,9 @@ impl ImageBuilder {
     /// ```
     ///
     /// # Errors
-    /// [`BuildError::Archive`]: it cannot be read. What is wrong with its content is an error of
+    /// It cannot be read. What is wrong with its content is an error of
     /// [`write_to`](Self::write_to).
-    pub fn from_tar(mut self, archive: impl Read) -> Result<Self, BuildError> {
+    pub fn from_tar(mut self, archive: impl Read) -> crate::Result<Self> {
         self.sources.tar_stream(copied(archive)?);
         Ok(self)
     }
@@ -244,7 +246,7 @@ impl ImageBuilder {
     ///
     /// # Errors
     /// As [`from_tar`](Self::from_tar).
-    pub fn from_cpio(mut self, archive: impl Read) -> Result<Self, BuildError> {
+    pub fn from_cpio(mut self, archive: impl Read) -> crate::Result<Self> {
         self.sources.cpio_stream(copied(archive)?);
         Ok(self)
     }
@@ -266,8 +268,8 @@ impl ImageBuilder {
     /// ```
     ///
     /// # Errors
-    /// [`BuildError::File`]: the directory cannot be listed.
-    pub fn from_dir(mut self, path: impl Into<PathBuf>) -> Result<Self, BuildError> {
+    /// The directory cannot be listed.
+    pub fn from_dir(mut self, path: impl Into<PathBuf>) -> crate::Result<Self> {
         let path = path.into();
         fs::read_dir(&path).map_err(|source| BuildError::File {
             path: path.clone(),
@@ -288,8 +290,8 @@ impl ImageBuilder {
     /// and an eighth more, in whole MiB. `None` without a source.
     ///
     /// # Errors
-    /// [`BuildError`]: a source cannot be read.
-    pub fn needed_size(&self) -> Result<Option<u64>, BuildError> {
+    /// A source cannot be read.
+    pub fn needed_size(&self) -> crate::Result<Option<u64>> {
         let need = self.sources.need(false)?;
         Ok((!self.sources.is_empty()).then(|| self.size_for(need)))
     }
@@ -308,9 +310,10 @@ impl ImageBuilder {
     /// is [replaced](Self::replace) then.
     ///
     /// # Errors
-    /// [`BuildError`]; [`BuildError::Copy`] also for a file of the [directory](Self::from_dir) that
-    /// cannot be copied.
-    pub fn write_to(&self, path: impl AsRef<Path>) -> Result<(), BuildError> {
+    /// A source cannot be read, or a file of a [directory](Self::from_dir) not be copied.
+    /// [`ErrorKind::AlreadyExists`]: the name exists. [`ErrorKind::StorageFull`]: the image is too
+    /// small.
+    pub fn write_to(&self, path: impl AsRef<Path>) -> crate::Result<()> {
         self.write_with_progress(path, &mut progress::ignore)
     }
 
@@ -322,21 +325,22 @@ impl ImageBuilder {
         &self,
         path: impl AsRef<Path>,
         progress: &mut OnProgress<'_>,
-    ) -> Result<(), BuildError> {
-        self.make(path.as_ref(), true, progress).map(drop)
+    ) -> crate::Result<()> {
+        self.make(path.as_ref(), true, progress)?;
+        Ok(())
     }
 
     /// As [`write_to`](Self::write_to), with progress. The image is made although names of a
     /// [directory](Self::from_dir) could not be copied.
     ///
     /// # Errors
-    /// [`BuildError`].
+    /// As [`write_to`](Self::write_to), except for files that cannot be copied.
     pub fn build(
         &self,
         path: impl AsRef<Path>,
         progress: &mut OnProgress<'_>,
-    ) -> Result<BuiltImage, BuildError> {
-        self.make(path.as_ref(), false, progress)
+    ) -> crate::Result<BuiltImage> {
+        Ok(self.make(path.as_ref(), false, progress)?)
     }
 
     /// Makes the image, and gives it its name. `strict`: every name is copied.
@@ -511,7 +515,7 @@ fn is_full(error: &(dyn std::error::Error + 'static)) -> bool {
     let full = |error: &(dyn std::error::Error + 'static)| {
         let kind = |error: &io::Error| error.kind() == io::ErrorKind::StorageFull;
         let library = error.downcast_ref::<crate::Error>();
-        library.is_some_and(|error| error.kind() == io::ErrorKind::StorageFull)
+        library.is_some_and(|error| error.kind() == ErrorKind::StorageFull)
             || error.downcast_ref::<io::Error>().is_some_and(kind)
             || matches!(error.downcast_ref(), Some(vfs::Error::NoSpace))
     };

@@ -44,7 +44,7 @@ pub(crate) struct Attributes {
 /// Why a change is refused.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-pub enum ChangeError {
+pub(crate) enum ChangeError {
     /// A pattern of names that is none.
     #[error("{0}")]
     Pattern(#[from] globset::Error),
@@ -86,20 +86,20 @@ pub struct IdRange {
 }
 
 impl FromStr for IdRange {
-    type Err = ChangeError;
+    type Err = crate::Error;
 
-    fn from_str(text: &str) -> Result<Self, ChangeError> {
+    fn from_str(text: &str) -> crate::Result<Self> {
         let wrong = || ChangeError::Range(text.to_owned());
         let numbers: Result<Vec<u32>, _> = text.split(':').map(str::parse).collect();
         let Ok(&[from, to, count]) = numbers.as_deref() else {
-            return Err(wrong());
+            return Err(wrong().into());
         };
         // The largest number means none.
         let fits = |first: u32| first.checked_add(count).is_some();
         if fits(from) && fits(to) && count > 0 {
             Ok(Self { from, to, count })
         } else {
-            Err(wrong())
+            Err(wrong().into())
         }
     }
 }
@@ -175,14 +175,15 @@ impl Changes {
     /// anywhere, another one paths from the root.
     ///
     /// # Errors
-    /// [`ChangeError::Pattern`].
-    pub fn exclude(&mut self, pattern: &str) -> Result<(), ChangeError> {
-        self.patterns.push(path_pattern(pattern)?);
+    /// [`ErrorKind::InvalidInput`](crate::ErrorKind::InvalidInput): it is no pattern.
+    pub fn exclude(&mut self, pattern: &str) -> crate::Result<()> {
+        self.patterns
+            .push(path_pattern(pattern).map_err(ChangeError::from)?);
         let mut set = GlobSetBuilder::new();
         for glob in &self.patterns {
             set.add(glob.clone());
         }
-        self.excluded = set.build()?;
+        self.excluded = set.build().map_err(ChangeError::from)?;
         Ok(())
     }
 
@@ -195,9 +196,10 @@ impl Changes {
     /// a kind of file (`--`, `-d`, `-l`, ...), and the label of each line.
     ///
     /// # Errors
-    /// [`ChangeError::Context`], [`ChangeError::Expression`], [`ChangeError::Contexts`].
-    pub fn file_contexts(&mut self, text: &str) -> Result<(), ChangeError> {
-        self.contexts.add(text)
+    /// [`ErrorKind::InvalidInput`](crate::ErrorKind::InvalidInput): a line makes no sense, or there
+    /// are too many.
+    pub fn file_contexts(&mut self, text: &str) -> crate::Result<()> {
+        Ok(self.contexts.add(text)?)
     }
 
     /// The place of a path below another one, or below the root.

@@ -10,7 +10,7 @@ use sapwood_btrfs::check as btrfs;
 use sapwood_ext4::check as ext4;
 
 use crate::Kind;
-use crate::image::{self, OpenError, named};
+use crate::image::{self, named};
 use crate::options::Options;
 use crate::progress::{OnProgress, Progress};
 
@@ -67,9 +67,6 @@ impl fmt::Display for CheckFinding {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum CheckError {
-    /// It cannot be opened.
-    #[error(transparent)]
-    Open(#[from] OpenError),
     /// A btrfs without what a check needs to begin.
     #[error("{}", named(path, source))]
     Btrfs {
@@ -102,22 +99,22 @@ impl CheckError {
 /// Checks an image, which must not be open for writing. Changes nothing.
 ///
 /// # Errors
-/// [`CheckError`]: the check could not begin. What is wrong with the image is in the report.
+/// As [`open`](crate::open): the check could not begin. What is wrong with the image is in the report.
 pub fn check(
     path: impl AsRef<Path>,
     options: &CheckOptions,
     progress: &mut OnProgress<'_>,
-) -> Result<CheckReport, CheckError> {
+) -> crate::Result<CheckReport> {
     let path = path.as_ref();
     let mut opening = Options::new();
     for device in &options.devices {
         opening.add_device(device);
     }
     let (devices, kind) = image::open_all(path, &opening)?;
-    match (kind, &*devices) {
-        (Kind::Ext4, [device, ..]) => check_ext4(path, device, options, progress),
-        _ => check_btrfs(path, &devices, options, progress),
-    }
+    Ok(match (kind, &*devices) {
+        (Kind::Ext4, [device, ..]) => check_ext4(path, device, options, progress)?,
+        _ => check_btrfs(path, &devices, options, progress)?,
+    })
 }
 
 fn check_btrfs(

@@ -157,14 +157,14 @@ pub struct CopyReport {
     /// Names that were copied.
     pub copied: u64,
     /// Names that were left out; each was reported as [`Progress::Failed`](crate::Progress::Failed)
-    /// with a [`CopyError`].
+    /// with its error.
     pub left_out: u64,
     /// Files that stayed as they were, because of [`CopyOptions::existing`].
     pub kept: u64,
     /// Bytes of content that were copied, without holes.
     pub bytes: u64,
     /// Why the first of the names that were left out was.
-    pub first_error: Option<CopyError>,
+    pub(crate) first_error: Option<CopyError>,
 }
 
 impl CopyReport {
@@ -179,14 +179,21 @@ impl CopyReport {
         }
     }
 
+    /// Why the first of the names that were left out was.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn first_error(&self) -> Option<&CopyError> {
+        self.first_error.as_ref()
+    }
+
     /// The number of names that were copied, if nothing was left out.
     ///
     /// # Errors
     /// Why the first name was left out.
-    pub fn complete(self) -> Result<u64> {
+    pub fn complete(self) -> crate::Result<u64> {
         match self.first_error {
             None => Ok(self.copied),
-            Some(error) => Err(error),
+            Some(error) => Err(error.into()),
         }
     }
 }
@@ -232,11 +239,12 @@ pub fn copy(
     destination: &Place<'_>,
     options: &CopyOptions,
     progress: &mut OnProgress<'_>,
-) -> Result<CopyReport> {
+) -> crate::Result<CopyReport> {
     let mut images = Images::default();
     let sources: Vec<Operand> = sources.iter().map(|place| images.operand(place)).collect();
     let destination = images.operand(destination);
-    copy_operands(&sources, &destination, &images.0, options, progress)
+    let copied = copy_operands(&sources, &destination, &images.0, options, progress);
+    Ok(copied?)
 }
 
 /// An operand of a copy.

@@ -311,8 +311,8 @@ impl DiskBuilder {
     /// name is [replaced](Self::replace) then.
     ///
     /// # Errors
-    /// [`DiskError`].
-    pub fn write_to(&self, path: impl AsRef<Path>) -> Result<()> {
+    /// The partitions do not fit, the content of one cannot be made, or the file cannot be written.
+    pub fn write_to(&self, path: impl AsRef<Path>) -> crate::Result<()> {
         self.write_with_progress(path, &mut progress::ignore)
     }
 
@@ -324,7 +324,7 @@ impl DiskBuilder {
         &self,
         path: impl AsRef<Path>,
         progress: &mut OnProgress<'_>,
-    ) -> Result<()> {
+    ) -> crate::Result<()> {
         let path = path.as_ref();
         self.check()?;
         let mut fixed = self.clone();
@@ -336,7 +336,7 @@ impl DiskBuilder {
         if self.reproducible && self.uuid.is_none() {
             fixed.uuid = Some(self.hashed()?);
         }
-        fixed.write(path, progress)
+        Ok(fixed.write(path, progress)?)
     }
 
     /// A UUID derived from the contents of the disk.

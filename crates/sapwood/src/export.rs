@@ -79,7 +79,7 @@ pub struct ExportReport {
     /// Sockets, which an archive cannot have.
     pub left_out: u64,
     /// Files and directories that could not be read, or only in part. Each was reported as
-    /// [`Progress::Failed`] with an [`ExportError`].
+    /// [`Progress::Failed`].
     pub damaged: u64,
     /// SHA-256 of the archive before compression: the layer's `diff_id`.
     pub diff_id: [u8; 32],
@@ -176,14 +176,14 @@ impl FileSystem {
     /// `lost+found` at the root of an ext4 image belongs to the format, and is left out.
     ///
     /// # Errors
-    /// [`ExportError`].
+    /// The archive cannot be written; the format of an archive or layer cannot express a file.
     pub fn export_tar(
         &self,
         path: impl AsRef<Path>,
         writer: impl Write,
         options: &ExportOptions,
         progress: &mut OnProgress<'_>,
-    ) -> Result<ExportReport> {
+    ) -> crate::Result<ExportReport> {
         let new = top(self, path.as_ref())?;
         let base = options.since.as_ref();
         let old = base.map(|(fs, path)| top(fs, path)).transpose();
@@ -196,7 +196,10 @@ impl FileSystem {
         let mut export = Export {
             new: Side::new(&**self.engine(), self.kind()),
             old: base.map(|(fs, _)| Side::new(&**fs.engine(), fs.kind())),
-            out: Entries::new(Stream::new(writer, options.compression)?, files),
+            out: Entries::new(
+                Stream::new(writer, options.compression).map_err(ExportError::Write)?,
+                files,
+            ),
             refuses_whiteouts: options.layer || base.is_some(),
             firsts: HashMap::new(),
             entries: 0,
@@ -210,7 +213,8 @@ impl FileSystem {
             export.new.collect_links(&new)?;
         }
         export.tree(new, old)?;
-        let (diff_id, digest, size) = export.out.finish()?.finish()?;
+        let finished = export.out.finish().and_then(Stream::finish);
+        let (diff_id, digest, size) = finished.map_err(ExportError::Write)?;
         Ok(ExportReport {
             entries: export.entries,
             left_out: export.left_out,

@@ -12,7 +12,6 @@ use sapwood_vfs::FileSystem;
 use crate::kind::{DetectError, Kind, detect};
 use crate::options::{OptionError, Options};
 use crate::unflushed::Unflushed;
-use crate::vfs;
 
 /// Why an image could not be opened, as one line for people.
 #[derive(Debug, thiserror::Error)]
@@ -67,38 +66,6 @@ pub enum OpenError {
         /// What the engine says.
         source: Box<sapwood_ext4::Error>,
     },
-}
-
-impl OpenError {
-    /// The error number of the system call that failed, or of the refusal; `None` for an image
-    /// whose content is the reason.
-    #[must_use]
-    pub fn errno(&self) -> Option<i32> {
-        use sapwood_block::Error;
-
-        let Self::Device(error) = self else {
-            return None;
-        };
-        match error {
-            Error::Io { source, .. } | Error::Open { source, .. } => source.raw_os_error(),
-            Error::ReadOnly { .. } => Some(vfs::Error::ReadOnly.errno()),
-            Error::Busy { .. } => Some(vfs::Error::Busy.errno()),
-            _ => Some(vfs::Error::io("").errno()),
-        }
-    }
-}
-
-impl OpenError {
-    /// Whether the content of the image is the reason, not its name or the options.
-    pub(crate) fn is_of_content(&self) -> bool {
-        !matches!(
-            self,
-            Self::Device(sapwood_block::Error::Open { .. })
-                | Self::Operand(_)
-                | Self::Option { .. }
-                | Self::OtherKind { .. }
-        )
-    }
 }
 
 /// What went wrong with an image, with its name once.

@@ -19,9 +19,6 @@ use crate::{Options, shown};
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum InspectError {
-    /// It cannot be opened.
-    #[error(transparent)]
-    Open(#[from] OpenError),
     /// There is no such part of this format.
     #[error("{}", unknown(*kind, name))]
     Unknown {
@@ -129,8 +126,8 @@ pub enum Details {
 /// Reads what an image is. Changes nothing.
 ///
 /// # Errors
-/// [`InspectError`].
-pub fn info(path: impl AsRef<Path>) -> Result<Info, InspectError> {
+/// As [`open`](crate::open).
+pub fn info(path: impl AsRef<Path>) -> crate::Result<Info> {
     info_with_options(path, &Options::new())
 }
 
@@ -138,7 +135,7 @@ pub fn info(path: impl AsRef<Path>) -> Result<Info, InspectError> {
 ///
 /// # Errors
 /// As [`info`]; an option of the other format.
-pub fn info_with_options(path: impl AsRef<Path>, options: &Options) -> Result<Info, InspectError> {
+pub fn info_with_options(path: impl AsRef<Path>, options: &Options) -> crate::Result<Info> {
     let path = path.as_ref();
     let (devices, kind) = image::open_all(path, options)?;
     match devices.first().filter(|_| kind == Kind::Ext4) {
@@ -151,7 +148,7 @@ fn btrfs_info(
     path: &Path,
     devices: Vec<Arc<dyn Device>>,
     options: &Options,
-) -> Result<Info, InspectError> {
+) -> crate::Result<Info> {
     let super_block = btrfs::super_block(&devices).map_err(|source| InspectError::Btrfs {
         path: path.to_owned(),
         source: Box::new(source),
@@ -195,10 +192,10 @@ fn btrfs_info(
     })
 }
 
-fn ext4_info(path: &Path, device: &dyn Device) -> Result<Info, InspectError> {
+fn ext4_info(path: &Path, device: &dyn Device) -> crate::Result<Info> {
     let mut bytes = [0; SUPER_SIZE];
     let read = device.read_at(SUPER_OFFSET, &mut bytes);
-    read.map_err(|source| InspectError::Open(source.into()))?;
+    read.map_err(OpenError::from)?;
     let super_block = SuperBlock::parse(&bytes).map_err(|source| InspectError::Super {
         path: path.to_owned(),
         source,
@@ -233,12 +230,13 @@ fn ext4_info(path: &Path, device: &dyn Device) -> Result<Info, InspectError> {
 /// number or path of an inode, or nothing for `super` and `groups`.
 ///
 /// # Errors
-/// [`InspectError`].
+/// As [`open`](crate::open). [`ErrorKind::InvalidInput`](crate::ErrorKind::InvalidInput): the
+/// format has no such part.
 pub fn dump(
     path: impl AsRef<Path>,
     part: Option<&str>,
     line: &mut dyn FnMut(&dyn Display),
-) -> Result<(), InspectError> {
+) -> crate::Result<()> {
     dump_with_options(path, &Options::new(), part, line)
 }
 
@@ -251,7 +249,7 @@ pub fn dump_with_options(
     options: &Options,
     part: Option<&str>,
     line: &mut dyn FnMut(&dyn Display),
-) -> Result<(), InspectError> {
+) -> crate::Result<()> {
     let path = path.as_ref();
     let (devices, kind) = image::open_all(path, options)?;
     let part = part.filter(|part| *part != "all");
@@ -274,12 +272,15 @@ pub fn dump_with_options(
                 Some(name) => TreeChoice::named(name).ok_or_else(|| unknown(name))?,
             };
             let mut block = |block: &[u8]| line(&DumpBlock(block));
-            btrfs::walk(&devices, choice, &mut block).map_err(fail)
+            btrfs::walk(&devices, choice, &mut block).map_err(fail)?;
         }
-        Kind::Ext4 => devices
-            .into_iter()
-            .try_for_each(|device| dump_ext4(path, device, part, line)),
+        Kind::Ext4 => {
+            for device in devices {
+                dump_ext4(path, device, part, line)?;
+            }
+        }
     }
+    Ok(())
 }
 
 fn dump_ext4(

@@ -37,14 +37,14 @@ impl fmt::Display for Kind {
 /// A name of no [`Kind`].
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("there is no kind of file system named {0:?}: btrfs, ext4")]
-pub struct UnknownKind(String);
+pub(crate) struct UnknownKind(String);
 
 impl FromStr for Kind {
-    type Err = UnknownKind;
+    type Err = crate::Error;
 
-    fn from_str(text: &str) -> Result<Self, UnknownKind> {
+    fn from_str(text: &str) -> crate::Result<Self> {
         let found = Self::ALL.into_iter().find(|kind| kind.name() == text);
-        found.ok_or_else(|| UnknownKind(text.to_owned()))
+        Ok(found.ok_or_else(|| UnknownKind(text.to_owned()))?)
     }
 }
 
@@ -160,7 +160,7 @@ mod tests {
     #[test]
     fn names_lead_back_to_kinds() {
         for kind in Kind::ALL {
-            assert_eq!(kind.name().parse(), Ok(kind));
+            assert_eq!(kind.name().parse::<Kind>().unwrap(), kind);
         }
         assert!("ext9".parse::<Kind>().is_err());
     }

@@ -20,30 +20,33 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! - [`fs`]: the files of an image, in the shape of [`std::fs`].
-//! - [`Options`]: how an image is opened. [`image`]: which image a path and options name.
-//! - [`ImageBuilder`], [`mkfs`](mod@mkfs): new images, empty or with files.
+//! - [`FileSystem`], [`File`]: the files of an image, in the shape of [`std::fs`].
+//! - [`Options`]: how an image is opened.
+//! - [`ImageBuilder`], [`MkfsOptions`]: new images, empty or with files.
 //! - [`Sources`]: what fills an image, with [`Changes`]; [`Storage`]: how btrfs stores it.
-//! - [`disk`]: whole disk images with partitions. [`output`]: the formats of new images.
-//! - [`copy`](mod@copy): copies between this machine and images.
-//! - [`export`]: tar archives and layers of the files of an image.
+//! - [`DiskBuilder`]: whole disk images with partitions. [`OutputFormat`]: formats of new images.
+//! - [`copy()`]: copies between this machine and images.
+//! - [`FileSystem::export_tar`]: tar archives and layers of the files of an image.
 //! - [`resize()`], [`trim()`]: the size of an image, and its free space.
-//! - [`check()`], [`info()`], [`dump()`]: reading an image without opening its file system.
-//! - `mount` (feature `fuse`): FUSE mounts, and the control of those of other processes.
-//! - [`vfs`]: the interface of the engines below, by inode.
+//! - [`check()`], [`info`], [`dump`]: reading an image without opening its file system.
+//! - `mount` (feature `fuse`): FUSE mounts.
+//! - [`vfs`], [`block`]: the crates below, with types of this interface.
 //!
-//! A long operation takes a callback ([`OnProgress`]). An error names what was done and the path,
-//! and its [`source`](std::error::Error::source) leads to the block, key or inode:
+//! A long operation takes a callback ([`OnProgress`]). Every operation has the same [`Error`],
+//! which names what was done and the path, and whose [`source`](std::error::Error::source) leads to
+//! the block, key or inode:
 //!
 //! ```no_run
+//! use sapwood::ErrorKind;
+//!
 //! let fs = sapwood::open("disk.img")?;
 //! match fs.create("etc/hostname") {
 //!     Ok(_) => {}
-//!     Err(error) if error.kind() == std::io::ErrorKind::StorageFull => println!("full"),
-//!     Err(error) => println!("{error} (errno {:?})", error.errno()),
+//!     Err(error) if error.kind() == ErrorKind::StorageFull => println!("full"),
+//!     Err(error) => println!("{error} (errno {})", error.errno()),
 //! }
 //! match sapwood::open("disk.img") {
-//!     Err(sapwood::Error::NoFileSystem(_)) => println!("neither btrfs nor ext4"),
+//!     Err(error) if error.kind() == ErrorKind::NoFileSystem => println!("neither btrfs nor ext4"),
 //!     opened => drop(opened?),
 //! }
 //! # Ok::<(), sapwood::Error>(())
@@ -51,76 +54,132 @@
 
 mod acls;
 mod archive;
-pub mod build;
+mod build;
 #[cfg(feature = "fuse")]
 mod bulk;
+mod causes;
 mod changes;
 mod check;
 mod coalesced;
-pub mod copy;
+mod copy;
 mod damage;
-pub mod disk;
-pub mod export;
-pub mod fs;
-pub mod image;
-pub mod inspect;
-pub mod kind;
+mod disk;
+mod error;
+mod export;
+mod fs;
+mod image;
+mod inspect;
+mod kind;
 mod manifest;
-pub mod mkfs;
+mod mkfs;
 #[cfg(feature = "fuse")]
-pub mod mount;
-pub mod new_file;
+mod mount;
+mod new_file;
 mod oci;
-pub mod options;
-pub mod output;
+mod options;
+mod output;
 mod path_table;
-pub mod pattern;
-pub mod progress;
-pub mod resize;
-pub mod shown;
+mod pattern;
+mod progress;
+mod resize;
+mod shown;
 mod sources;
-pub mod storage;
-pub mod target;
+mod storage;
+mod target;
 mod tree;
 mod trim;
 mod unflushed;
 
-pub use archive::ArchiveError;
-pub use build::{BuildError, BuiltImage, ImageBuilder};
-pub use changes::{ChangeError, Changes, IdRange};
-pub use check::{CheckError, CheckFinding, CheckOptions, CheckReport, check};
-pub use copy::{CopyError, CopyOptions, CopyReport};
+pub use build::{BuiltImage, ImageBuilder};
+pub use changes::{Changes, IdRange};
+pub use check::{CheckFinding, CheckOptions, CheckReport, check};
+pub use copy::{CopyOptions, CopyReport, Existing, Place, copy};
 pub use damage::Damage;
-pub use export::{ExportError, ExportOptions, ExportReport};
-pub use fs::{Error, File, FileSystem, OpenOptions, Result, errno};
-pub use inspect::{Info, dump, dump_with_options, info, info_with_options};
+pub use disk::{DiskBuilder, NewPartition, PartitionContent, PartitionSize};
+pub use error::{Error, ErrorKind, Result, errno};
+pub use export::{ExportCompression, ExportOptions, ExportReport};
+pub use fs::{
+    DirEntry, File, FileSystem, FileType, Metadata, OpenOptions, ReadDir, Step, Times, Walk,
+    WalkEntry,
+};
+pub use inspect::{Details, Info, dump, dump_with_options, info, info_with_options};
 pub use kind::Kind;
-pub use manifest::ManifestError;
 pub use mkfs::MkfsOptions;
-pub use new_file::{NewFile, NewFileError};
-pub use oci::OciError;
+#[cfg(feature = "fuse")]
+pub use mount::{Mount, mount};
 pub use options::Options;
 pub use output::OutputFormat;
 pub use progress::{OnProgress, Progress, Stop};
-pub use resize::{FreeRoom, NewSize, ResizeError, ResizeReport, resize, resize_reproducibly};
-#[doc(inline)]
+pub use resize::{FreeRoom, NewSize, ResizeReport, resize, resize_reproducibly};
+#[doc(no_inline)]
 pub use sapwood_block as block;
-#[doc(inline)]
-pub use sapwood_btrfs as btrfs;
-#[doc(inline)]
-pub use sapwood_ext4 as ext4;
-#[doc(inline)]
+#[doc(no_inline)]
+pub use sapwood_btrfs::Compression;
+#[doc(no_inline)]
 pub use sapwood_vfs as vfs;
-pub use sources::{Sources, Summary};
-pub use storage::Storage;
-pub use trim::{TrimError, trim, trim_with_options};
+pub use sources::Sources;
+pub use storage::{NewSubvolume, PathFlags, Storage};
+pub use trim::{trim, trim_with_options};
+
+/// What the command, the C library and the tests use beyond the library's interface. It changes
+/// without notice.
+#[doc(hidden)]
+pub mod internal {
+    pub use sapwood_btrfs as btrfs;
+    pub use sapwood_ext4 as ext4;
+
+    pub use crate::archive::ArchiveError;
+    pub use crate::build::{BuildError, fill, make_reproducible};
+    pub use crate::check::CheckError;
+    pub use crate::copy::{CopyCause, CopyError, UntarError, untar};
+    pub use crate::disk::{DiskError, partition_type, type_names};
+    pub use crate::error::Cause;
+    pub use crate::export::ExportError;
+    pub use crate::fs::OperationError;
+    pub use crate::inspect::InspectError;
+    pub use crate::kind::{DetectError, detect};
+    pub use crate::mkfs::{MkfsError, MkfsReport, mkfs};
+    pub use crate::new_file::{NewFile, NewFileError};
+    pub use crate::output::CONVERTING;
+    pub use crate::pattern::Pattern;
+    pub use crate::resize::{MOVING, ResizeError};
+    pub use crate::storage::{ARRANGING, StorageError};
+    pub use crate::target::{NoImage, Target};
+
+    /// Opening images by their operands.
+    pub mod image {
+        pub use crate::image::*;
+    }
+    /// Tables of the options of mkfs.
+    pub mod mkfs_table {
+        pub use crate::mkfs::table::*;
+    }
+    /// FUSE mounts, their daemons, and the control of daemons.
+    #[cfg(feature = "fuse")]
+    pub mod mount {
+        pub use crate::mount::*;
+    }
+    /// New files that appear under their names when they are complete.
+    pub mod new_file {
+        pub use crate::new_file::*;
+    }
+    /// Mount options.
+    pub mod options {
+        pub use crate::options::*;
+    }
+    /// Names and kinds of files as text for people.
+    pub mod shown {
+        pub use crate::shown::*;
+    }
+}
 
 /// Opens an image file or block device for reading and writing. No other process can open it
 /// meanwhile, unless both only read. [`Options::open`] takes options.
 ///
 /// # Errors
-/// [`Error::NoFileSystem`]: the image is not btrfs or ext4. [`Error::Open`]: it does not exist or
-/// is in use; a log or journal cannot be recovered.
+/// [`ErrorKind::NoFileSystem`]: the image is not btrfs or ext4. [`ErrorKind::NotFound`],
+/// [`ErrorKind::ResourceBusy`]: it does not exist or is in use. [`ErrorKind::Corrupt`]: a log or
+/// journal cannot be recovered.
 pub fn open(path: impl AsRef<std::path::Path>) -> Result<FileSystem> {
     FileSystem::open_with_options(path, &Options::default())
 }

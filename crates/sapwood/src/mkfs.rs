@@ -7,7 +7,7 @@
 mod btrfs;
 mod ext4;
 mod generic;
-pub mod table;
+pub(crate) mod table;
 
 use std::path::{Path, PathBuf};
 
@@ -149,7 +149,11 @@ impl MkfsOptions {
     ///
     /// # Errors
     /// There is none of that name, the other format has it, or the value makes no sense.
-    pub fn set(&mut self, name: &str, value: Option<&str>) -> Result<(), MkfsOptionError> {
+    pub fn set(&mut self, name: &str, value: Option<&str>) -> crate::Result<()> {
+        Ok(self.take(name, value)?)
+    }
+
+    fn take(&mut self, name: &str, value: Option<&str>) -> Result<(), MkfsOptionError> {
         let option = table::find(name).ok_or_else(|| MkfsOptionError::Unknown(name.to_owned()))?;
         option.take(self, value)
     }
@@ -324,7 +328,7 @@ mod tests {
             let name = word.trim_start_matches('-');
             let alone = table::find(name).is_some_and(|option| option.form == table::Form::Alone);
             let value = if alone { None } else { words.next() };
-            options.set(name, value)?;
+            options.take(name, value)?;
         }
         Ok(options)
     }

@@ -86,11 +86,17 @@ pub struct Mount {
 /// the caller.
 ///
 /// # Errors
-/// [`MountError::Open`] and [`MountError::Mount`].
-pub fn mount(image: &Path, dir: &Path, options: &Options) -> Result<Mount, MountError> {
+/// The image cannot be opened ([`open`](crate::open)); the kernel or `fusermount3` refuses the
+/// mount.
+pub fn mount(
+    image: impl AsRef<Path>,
+    dir: impl AsRef<Path>,
+    options: &Options,
+) -> crate::Result<Mount> {
+    let (image, dir) = (image.as_ref(), dir.as_ref());
     let prepared = Prepared::new(image, options)?;
     let files = OpenFiles::open(&prepared.image, &prepared.options)?;
-    prepared.mount(files, dir, None)
+    Ok(prepared.mount(files, dir, None)?)
 }
 
 /// As [`mount()`], for a process that does nothing else: `broker` mounts and unmounts, and this
@@ -106,7 +112,7 @@ pub fn mount_confined(
     dir: &Path,
     options: &Options,
     broker: &broker::Broker,
-) -> Result<Mount, MountError> {
+) -> crate::Result<Mount> {
     let mut prepared = Prepared::new(image, options)?;
     let files = OpenFiles::open(&prepared.image, &prepared.options)?;
     let wanted = options.mounting().sandbox;
@@ -117,15 +123,16 @@ pub fn mount_confined(
                 prepared.fuse.io_uring = Choice::Off;
             }
             let needs = sandbox::Needs::of(&prepared.fuse);
-            sandbox::confine(needs, strict).map_err(sapwood_fuse::MountError::Sandbox)?;
+            let confined = sandbox::confine(needs, strict);
+            confined.map_err(|error| MountError::from(sapwood_fuse::MountError::Sandbox(error)))?;
         } else if strict {
             let error = sandbox::SandboxError::Connections;
-            return Err(sapwood_fuse::MountError::Sandbox(error).into());
+            return Err(MountError::from(sapwood_fuse::MountError::Sandbox(error)).into());
         } else {
             log::info!("without a sandbox: a lost connection must be made again");
         }
     }
-    prepared.mount(files, dir, Some(broker))
+    Ok(prepared.mount(files, dir, Some(broker))?)
 }
 
 /// The options of the mount that a [`broker`] makes for [`mount_confined`], of an image that
@@ -221,6 +228,7 @@ impl std::fmt::Debug for Mount {
 
 impl Mount {
     /// The session with the kernel, which can be ended from another thread.
+    #[doc(hidden)]
     #[must_use]
     pub fn session(&self) -> &Arc<Session> {
         &self.session
@@ -244,19 +252,19 @@ impl Mount {
         self.write_protected
     }
 
-    /// Unmounts, as [`Session::unmount`].
+    /// Unmounts.
     ///
     /// # Errors
-    /// As [`Session::unmount`].
-    pub fn unmount(&self) -> Result<(), UnmountError> {
-        self.session.unmount()
+    /// [`ErrorKind::ResourceBusy`](crate::ErrorKind::ResourceBusy): files are open in the mount.
+    pub fn unmount(&self) -> crate::Result<()> {
+        Ok(self.session.unmount()?)
     }
 
     /// Waits until the image is unmounted, by this process or another one, and completes the image.
     ///
     /// # Errors
-    /// [`MountError::Session`] and [`MountError::Incomplete`].
-    pub fn wait(self) -> Result<(), MountError> {
+    /// The session failed, or not everything that was written is in the image.
+    pub fn wait(self) -> crate::Result<()> {
         self.wait_with(|| {})
     }
 
@@ -265,7 +273,8 @@ impl Mount {
     ///
     /// # Errors
     /// As [`wait`](Self::wait).
-    pub fn wait_with(self, ended: impl FnOnce()) -> Result<(), MountError> {
+    #[doc(hidden)]
+    pub fn wait_with(self, ended: impl FnOnce()) -> crate::Result<()> {
         let served = self.session.wait().map_err(|source| MountError::Session {
             path: self.dir.clone(),
             source,
@@ -282,7 +291,7 @@ impl Mount {
             }
         }
         self.session.finish();
-        done
+        Ok(done?)
     }
 
     /// Fails if anything that was written since the mount is not in the image.

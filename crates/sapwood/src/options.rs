@@ -223,8 +223,8 @@ impl Options {
     ///
     /// # Errors
     /// As [`set`](Self::set).
-    pub fn option(mut self, name: &str, value: Option<&str>) -> Result<Self, OptionError> {
-        self.set(name, value)?;
+    pub fn option(mut self, name: &str, value: Option<&str>) -> crate::Result<Self> {
+        self.take(name, value)?;
         Ok(self)
     }
 
@@ -282,7 +282,12 @@ impl Options {
     ///
     /// # Errors
     /// There is none of that name, it has another form of value, or it is refused.
-    pub fn set(&mut self, name: &str, value: Option<&str>) -> Result<(), OptionError> {
+    pub fn set(&mut self, name: &str, value: Option<&str>) -> crate::Result<()> {
+        Ok(self.take(name, value)?)
+    }
+
+    /// As [`set`](Self::set).
+    pub(crate) fn take(&mut self, name: &str, value: Option<&str>) -> Result<(), OptionError> {
         let option = table::find(name).ok_or_else(|| OptionError::Unknown(name.to_owned()))?;
         option.take(self, name, value)?;
         let given = match value {
@@ -297,17 +302,23 @@ impl Options {
     ///
     /// # Errors
     /// As [`set`](Self::set), of the first option that is wrong.
-    pub fn set_list(&mut self, list: &str) -> Result<(), OptionError> {
+    pub fn set_list(&mut self, list: &str) -> crate::Result<()> {
+        Ok(self.take_list(list)?)
+    }
+
+    /// As [`set_list`](Self::set_list).
+    fn take_list(&mut self, list: &str) -> Result<(), OptionError> {
         for option in list.split(',').filter(|option| !option.is_empty()) {
             match option.split_once('=') {
-                Some((name, value)) => self.set(name, Some(value))?,
-                None => self.set(option, None)?,
+                Some((name, value)) => self.take(name, Some(value))?,
+                None => self.take(option, None)?,
             }
         }
         Ok(())
     }
 
     /// Their meaning for the mount.
+    #[doc(hidden)]
     #[must_use]
     pub fn mounting(&self) -> &Mounting {
         &self.mount
@@ -317,6 +328,7 @@ impl Options {
     ///
     /// # Errors
     /// [`OptionError::Foreign`].
+    #[doc(hidden)]
     pub fn for_btrfs(&self) -> Result<sapwood_btrfs::Options, OptionError> {
         self.refuse_foreign(Kind::Btrfs)?;
         Ok(self.btrfs.clone())
@@ -326,6 +338,7 @@ impl Options {
     ///
     /// # Errors
     /// [`OptionError::Foreign`].
+    #[doc(hidden)]
     pub fn for_ext4(&self) -> Result<sapwood_ext4::Options, OptionError> {
         self.refuse_foreign(Kind::Ext4)?;
         Ok(self.ext4.clone())
@@ -434,7 +447,7 @@ mod tests {
 
     fn parsed(list: &str) -> Result<Options, OptionError> {
         let mut options = Options::default();
-        options.set_list(list)?;
+        options.take_list(list)?;
         Ok(options)
     }
 

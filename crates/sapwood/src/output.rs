@@ -76,15 +76,15 @@ impl fmt::Display for OutputFormat {
 /// No format has that name.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("formats are raw, qcow2, vhd, android-sparse and zstd")]
-pub struct UnknownFormat;
+pub(crate) struct UnknownFormat;
 
 impl FromStr for OutputFormat {
-    type Err = UnknownFormat;
+    type Err = crate::Error;
 
-    fn from_str(text: &str) -> std::result::Result<Self, UnknownFormat> {
+    fn from_str(text: &str) -> crate::Result<Self> {
         let mut all = Self::ALL.into_iter();
-        all.find(|format| format.name() == text)
-            .ok_or(UnknownFormat)
+        let found = all.find(|format| format.name() == text);
+        Ok(found.ok_or(UnknownFormat)?)
     }
 }
 

@@ -45,12 +45,12 @@ impl std::fmt::Debug for Progress<'_> {
 pub type OnProgress<'p> = dyn FnMut(Progress<'_>) + Send + 'p;
 
 /// A callback that ignores every step.
-pub fn ignore(_: Progress<'_>) {}
+pub(crate) fn ignore(_: Progress<'_>) {}
 
 /// Asks a long operation to end early. Clones are the same request.
 ///
 /// The operation completes its current step, and returns with
-/// [`Interrupted`](std::io::ErrorKind::Interrupted). Its changes until then stay.
+/// [`Interrupted`](crate::ErrorKind::Interrupted). Its changes until then stay.
 #[derive(Debug, Clone, Default)]
 pub struct Stop(Arc<AtomicBool>);
 

@@ -55,26 +55,26 @@ impl Default for FreeRoom {
 /// A text that is no size.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0:?} is not {1}")]
-pub struct BadSize(String, &'static str);
+pub(crate) struct BadSize(String, &'static str);
 
 impl FromStr for FreeRoom {
-    type Err = BadSize;
+    type Err = crate::Error;
 
-    fn from_str(text: &str) -> Result<Self, BadSize> {
+    fn from_str(text: &str) -> crate::Result<Self> {
         let bad = || BadSize(text.to_owned(), "a size, or a percentage like 10%");
         if let Some(number) = text.strip_suffix('%') {
             let percent: f64 = number.parse().map_err(|_| bad())?;
             let sane = (0.0..=10_000.0).contains(&percent);
-            return sane.then_some(Self::Percent(percent)).ok_or_else(bad);
+            return Ok(sane.then_some(Self::Percent(percent)).ok_or_else(bad)?);
         }
-        parse_size(text).map(Self::Bytes).ok_or_else(bad)
+        Ok(parse_size(text).map(Self::Bytes).ok_or_else(bad)?)
     }
 }
 
 impl FromStr for NewSize {
-    type Err = BadSize;
+    type Err = crate::Error;
 
-    fn from_str(text: &str) -> Result<Self, BadSize> {
+    fn from_str(text: &str) -> crate::Result<Self> {
         let size = |text: &str| parse_size(text).filter(|_| !text.starts_with('+'));
         let found = match text.as_bytes() {
             b"min" => Some(Self::Min(FreeRoom::default())),
@@ -83,7 +83,7 @@ impl FromStr for NewSize {
             _ => size(text).map(Self::Exactly),
         };
         let what = "min, or a size: bytes, or with k, M, G, T; with + or - in front a change";
-        found.ok_or_else(|| BadSize(text.to_owned(), what))
+        Ok(found.ok_or_else(|| BadSize(text.to_owned(), what))?)
     }
 }
 
@@ -164,13 +164,15 @@ impl fmt::Display for ResizeReport {
 /// size is reached in steps, each of which leaves a complete file system too.
 ///
 /// # Errors
-/// [`ResizeError`].
+/// As [`open`](crate::open). [`ErrorKind::InvalidInput`](crate::ErrorKind::InvalidInput): the
+/// content does not fit into the new size, or the image cannot have it.
 pub fn resize(
     path: impl AsRef<Path>,
     size: NewSize,
     progress: &mut OnProgress<'_>,
-) -> Result<ResizeReport, ResizeError> {
-    resize_image(OpenImage::open(path.as_ref(), None)?, size, 0, progress)
+) -> crate::Result<ResizeReport> {
+    let image = OpenImage::open(path.as_ref(), None)?;
+    Ok(resize_image(image, size, 0, progress)?)
 }
 
 /// As [`resize`]. The same image gives the same bytes, with this time where one is needed.
@@ -182,9 +184,9 @@ pub fn resize_reproducibly(
     size: NewSize,
     time: SystemTime,
     progress: &mut OnProgress<'_>,
-) -> Result<ResizeReport, ResizeError> {
+) -> crate::Result<ResizeReport> {
     let image = OpenImage::open(path.as_ref(), Some(time.into()))?;
-    resize_image(image, size, 0, progress)
+    Ok(resize_image(image, size, 0, progress)?)
 }
 
 /// Resizes like [`resize`], for an image that is not complete yet. The smallest size of an ext4
@@ -447,15 +449,18 @@ mod tests {
     #[test]
     fn sizes_are_read() {
         let parsed = |text: &str| text.parse::<NewSize>();
-        assert_eq!(parsed("min"), Ok(NewSize::Min(FreeRoom::Bytes(0))));
-        assert_eq!(parsed("+1M"), Ok(NewSize::More(1 << 20)));
-        assert_eq!(parsed("-4k"), Ok(NewSize::Less(4096)));
-        assert_eq!(parsed("2G"), Ok(NewSize::Exactly(2 << 30)));
+        assert_eq!(parsed("min").unwrap(), NewSize::Min(FreeRoom::Bytes(0)));
+        assert_eq!(parsed("+1M").unwrap(), NewSize::More(1 << 20));
+        assert_eq!(parsed("-4k").unwrap(), NewSize::Less(4096));
+        assert_eq!(parsed("2G").unwrap(), NewSize::Exactly(2 << 30));
         for bad in ["", "max", "+", "-x", "++1", "10%"] {
             assert!(parsed(bad).is_err(), "{bad}");
         }
-        assert_eq!("10%".parse(), Ok(FreeRoom::Percent(10.0)));
-        assert_eq!("64M".parse(), Ok(FreeRoom::Bytes(64 << 20)));
+        assert_eq!("10%".parse::<FreeRoom>().unwrap(), FreeRoom::Percent(10.0));
+        assert_eq!(
+            "64M".parse::<FreeRoom>().unwrap(),
+            FreeRoom::Bytes(64 << 20)
+        );
         assert!("-1%".parse::<FreeRoom>().is_err() && "x".parse::<FreeRoom>().is_err());
         assert_eq!(FreeRoom::Percent(50.0).bytes(8192), 4096);
         assert_eq!(FreeRoom::Bytes(1).bytes(8192), 1);

@@ -25,7 +25,7 @@ use crate::vfs::Timestamp;
 
 use input::Input;
 use summary::Summarizer;
-pub use summary::Summary;
+pub(crate) use summary::Summary;
 pub(crate) use summary::derived_uuid;
 
 /// Unit of space of both formats, in bytes, as the need of files is estimated.
@@ -203,8 +203,8 @@ impl Sources {
     /// of [`manifest`](Self::manifest). The file is read here.
     ///
     /// # Errors
-    /// [`BuildError`]: what is wrong with it.
-    pub fn owners_from(&mut self, path: impl AsRef<Path>) -> Result<(), BuildError> {
+    /// The file cannot be read, or is neither an archive nor a list.
+    pub fn owners_from(&mut self, path: impl AsRef<Path>) -> crate::Result<()> {
         let path = path.as_ref();
         let mut start = Vec::new();
         let opened = File::open(path).map_err(ArchiveError::Read);
@@ -290,7 +290,7 @@ impl Sources {
     ///
     /// # Errors
     /// [`BuildError`]: a source cannot be read.
-    pub fn summary(&self) -> Result<Summary, BuildError> {
+    pub(crate) fn summary(&self) -> Result<Summary, BuildError> {
         let mut all = Summarizer::new();
         for source in &self.list {
             match source {

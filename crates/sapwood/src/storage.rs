@@ -96,16 +96,16 @@ pub struct NewSubvolume {
 }
 
 impl FromStr for NewSubvolume {
-    type Err = StorageError;
+    type Err = crate::Error;
 
-    fn from_str(text: &str) -> Result<Self, StorageError> {
+    fn from_str(text: &str) -> crate::Result<Self> {
         let (kind, path) = text.split_once(':').unwrap_or(("rw", text));
         let (default, read_only) = match kind {
             "rw" => (false, false),
             "ro" => (false, true),
             "default" => (true, false),
             "default-ro" => (true, true),
-            _ => return Err(StorageError::SubvolumeKind(kind.to_owned())),
+            _ => return Err(StorageError::SubvolumeKind(kind.to_owned()).into()),
         };
         Ok(Self {
             path: below_root(Path::new(path))?,
@@ -140,9 +140,9 @@ const NODATASUM: &str = "nodatasum";
 const NAMES: &str = "nodatacow, nodatasum, immutable, append, nodump, noatime, sync, dirsync";
 
 impl FromStr for PathFlags {
-    type Err = StorageError;
+    type Err = crate::Error;
 
-    fn from_str(text: &str) -> Result<Self, StorageError> {
+    fn from_str(text: &str) -> crate::Result<Self> {
         let form = || StorageError::FlagsForm(text.to_owned());
         let (names, path) = text.split_once(':').ok_or_else(form)?;
         let (mut flags, mut nodatasum) = (InodeFlags::empty(), false);
@@ -213,8 +213,8 @@ impl Storage {
     /// (`no`).
     ///
     /// # Errors
-    /// [`StorageError::Compression`].
-    pub fn compress(&mut self, how: &str) -> Result<(), StorageError> {
+    /// [`ErrorKind::InvalidInput`](crate::ErrorKind::InvalidInput): it is no compression.
+    pub fn compress(&mut self, how: &str) -> crate::Result<()> {
         self.compress = compression(how)?;
         Ok(())
     }
@@ -224,10 +224,12 @@ impl Storage {
     /// with everything below. Of several patterns that match a file the last one counts.
     ///
     /// # Errors
-    /// [`StorageError::Compression`], [`StorageError::Pattern`].
-    pub fn compress_matching(&mut self, pattern: &str, how: &str) -> Result<(), StorageError> {
+    /// [`ErrorKind::InvalidInput`](crate::ErrorKind::InvalidInput): it is no compression, or no
+    /// pattern.
+    pub fn compress_matching(&mut self, pattern: &str, how: &str) -> crate::Result<()> {
         let how = compression(how)?.unwrap_or_else(|| "no".to_owned());
-        self.patterns.push((path_pattern(pattern)?, how));
+        let pattern = path_pattern(pattern).map_err(StorageError::from)?;
+        self.patterns.push((pattern, how));
         Ok(())
     }
 
@@ -253,6 +255,7 @@ impl Storage {
     ///
     /// # Errors
     /// [`StorageError::OnlyBtrfs`], [`StorageError::Defaults`].
+    #[doc(hidden)]
     pub fn check(&self, kind: Kind) -> Result<(), StorageError> {
         if self.subvolumes.iter().filter(|one| one.default).count() > 1 {
             return Err(StorageError::Defaults);
@@ -277,6 +280,7 @@ impl Storage {
     ///
     /// # Errors
     /// [`StorageError::NoDirectory`].
+    #[doc(hidden)]
     pub fn check_directories(&self, source: &Path) -> Result<(), StorageError> {
         for one in &self.subvolumes {
             let mut dirs: Vec<&Path> = one.path.ancestors().collect();
@@ -296,7 +300,7 @@ impl Storage {
     /// Sets the compression of most files in the options with which the image is opened.
     pub(crate) fn opening(&self, options: &mut Options) -> Result<(), StorageError> {
         match &self.compress {
-            Some(how) => Ok(options.set("compress", Some(how))?),
+            Some(how) => Ok(options.take("compress", Some(how))?),
             None => Ok(()),
         }
     }

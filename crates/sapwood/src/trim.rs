@@ -6,29 +6,20 @@ use crate::image;
 use crate::options::Options;
 use crate::vfs::{self, TrimRange};
 
-/// Why an image was not trimmed, or not all of it. Its contents are as before.
+/// Why the free space of an image could not be found or discarded. Its contents are as before.
 #[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum TrimError {
-    /// It cannot be opened, or not be closed; something uses it.
-    #[error(transparent)]
-    Open(#[from] image::OpenError),
-    /// The free space could not be found or discarded.
-    #[error("{}: {source}", path.display())]
-    FileSystem {
-        /// The image.
-        path: PathBuf,
-        /// What the engine says.
-        source: vfs::Error,
-    },
+#[error("{}: {source}", path.display())]
+pub(crate) struct TrimError {
+    pub(crate) path: PathBuf,
+    source: vfs::Error,
 }
 
 /// Discards all free space of an image: a file gets holes, a block device discards, an export is
 /// trimmed. Returns the number of bytes. Nothing else may use the image.
 ///
 /// # Errors
-/// [`TrimError`].
-pub fn trim(path: impl AsRef<Path>) -> Result<u64, TrimError> {
+/// As [`open`](crate::open); the device refuses to discard.
+pub fn trim(path: impl AsRef<Path>) -> crate::Result<u64> {
     trim_with_options(path, &Options::default())
 }
 
@@ -36,10 +27,10 @@ pub fn trim(path: impl AsRef<Path>) -> Result<u64, TrimError> {
 ///
 /// # Errors
 /// As [`trim`].
-pub fn trim_with_options(path: impl AsRef<Path>, options: &Options) -> Result<u64, TrimError> {
+pub fn trim_with_options(path: impl AsRef<Path>, options: &Options) -> crate::Result<u64> {
     let path = path.as_ref();
     let fs = image::open(path, options)?;
-    let failed = |source| TrimError::FileSystem {
+    let failed = |source| TrimError {
         path: path.to_owned(),
         source,
     };

@@ -97,16 +97,11 @@ pub(crate) fn find(store: &Store, dir: &Inode, name: &[u8]) -> Result<Option<Tar
     let Some(item) = dir.root.get(store, &key)? else {
         return Ok(None);
     };
-    for entry in dir_items(&item) {
-        let entry = entry.map_err(|reason| bad_item(dir.root.id(), key, reason))?;
-        if entry.name == name {
-            return Ok(Some(Target {
-                location: entry.location,
-                file_type: entry.kind,
-            }));
-        }
-    }
-    Ok(None)
+    let entry = dir.root.packed_entry(key, &item, name)?;
+    Ok(entry.map(|entry| Target {
+        location: entry.location,
+        file_type: entry.kind,
+    }))
 }
 
 /// Like [`find`], for callers without the directory's lock. While a rename replaces or exchanges a

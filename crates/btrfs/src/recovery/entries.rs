@@ -58,16 +58,11 @@ impl Replay<'_> {
         let Some(item) = self.root.get(&self.store, &key)? else {
             return Ok(None);
         };
-        for entry in dir_items(&item) {
-            let entry = entry.map_err(|source| self.bad_item(key, source))?;
-            if entry.name == name {
-                return Ok(Some(LoggedDirEntry {
-                    location: entry.location,
-                    name: name.to_vec(),
-                }));
-            }
-        }
-        Ok(None)
+        let entry = self.root.packed_entry(key, &item, name)?;
+        Ok(entry.map(|entry| LoggedDirEntry {
+            location: entry.location,
+            name: name.to_vec(),
+        }))
     }
 
     /// The entry at an index.

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use sapwood_btrfs_format::{Key, dir_items, kind, name_hash, objectid};
+use sapwood_btrfs_format::{Key, kind, name_hash, objectid};
 use sapwood_vfs as vfs;
 
 use crate::transaction::Store;
@@ -61,17 +61,8 @@ fn find(blocks: &BlockCache, root: &Root, dir: u64, name: &[u8]) -> Result<Optio
     let Some(item) = root.get(blocks, &key)? else {
         return Ok(None);
     };
-    for entry in dir_items(&item) {
-        let entry = entry.map_err(|source| Error::BadItem {
-            root: root.id(),
-            key,
-            source,
-        })?;
-        if entry.name == name {
-            return Ok(Some(entry.location));
-        }
-    }
-    Ok(None)
+    let entry = root.packed_entry(key, &item, name)?;
+    Ok(entry.map(|entry| entry.location))
 }
 
 /// Walks from the top level; the end must be the root of a subvolume.

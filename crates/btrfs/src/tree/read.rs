@@ -3,12 +3,13 @@
 use std::ops::Deref;
 use std::ops::Range;
 
-use sapwood_btrfs_format::{Block, Header, Key};
+use sapwood_btrfs_format::{Block, DirItemRef, Header, Key, dir_items};
 
 use super::block::{BlockBytes, ReadGuard};
 use super::cache::{BlockCache, expect_child};
 use super::root::NodeLock;
 use super::{Root, TreeBlock, TreeRead};
+use crate::error::bad_item;
 use crate::lock::TreeClass;
 use crate::{Error, Result};
 
@@ -152,6 +153,26 @@ impl Root {
             Ok(slot) => ItemBuf::of(&found.leaf, slot),
             Err(_) => None,
         })
+    }
+
+    /// The entry of a name in the item at `key`, which packs directory entries or attributes whose
+    /// names share a hash.
+    ///
+    /// # Errors
+    /// [`Error::BadItem`].
+    pub(crate) fn packed_entry<'i>(
+        &self,
+        key: Key,
+        item: &'i [u8],
+        name: &[u8],
+    ) -> Result<Option<DirItemRef<'i>>> {
+        for entry in dir_items(item) {
+            let entry = entry.map_err(|source| bad_item(self.id(), key, source))?;
+            if entry.name == name {
+                return Ok(Some(entry));
+            }
+        }
+        Ok(None)
     }
 
     /// Calls `each` for every item from `key` on, in the tree as of the last commit, until it

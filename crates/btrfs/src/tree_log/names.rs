@@ -134,17 +134,8 @@ pub(super) fn current_by_name(
 }
 
 fn location_of(root: &Root, key: Key, item: &[u8], name: &[u8]) -> Result<Option<Key>> {
-    for entry in dir_items(item) {
-        let entry = entry.map_err(|source| Error::BadItem {
-            root: root.id(),
-            key,
-            source,
-        })?;
-        if entry.name == name {
-            return Ok(Some(entry.location));
-        }
-    }
-    Ok(None)
+    let entry = root.packed_entry(key, item, name)?;
+    Ok(entry.map(|entry| entry.location))
 }
 
 /// The target of the entry at an index at the last commit.

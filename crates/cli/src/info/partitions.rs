@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use sapwood::block::partition::{Partition, PartitionError, PartitionTable};
 use sapwood::block::{Device, DiskFormat, PartDevice};
-use sapwood::kind::detect;
+use sapwood::internal::detect;
 use serde_json::{Value, json};
 
 use crate::failure::{Failure, IMAGE, Result};

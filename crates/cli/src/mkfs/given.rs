@@ -1,7 +1,7 @@
 //! The declared options of mkfs as arguments of the command line.
 
 use clap::{Arg, ArgAction, ArgMatches, Command};
-use sapwood::mkfs::table::{self, Form, MkfsOption};
+use sapwood::internal::mkfs_table::{self, Form, MkfsOption};
 
 /// The options that were given, in their order, with their values.
 #[derive(Debug)]
@@ -39,7 +39,7 @@ fn argument(option: &'static MkfsOption) -> Arg {
 
 impl clap::Args for Given {
     fn augment_args(command: Command) -> Command {
-        command.args(table::all().map(argument))
+        command.args(mkfs_table::all().map(argument))
     }
 
     fn augment_args_for_update(command: Command) -> Command {
@@ -50,7 +50,7 @@ impl clap::Args for Given {
 impl clap::FromArgMatches for Given {
     fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
         let mut given = Vec::new();
-        for option in table::all() {
+        for option in mkfs_table::all() {
             let id = id(option);
             let values: Vec<Option<String>> = match option.form {
                 Form::Alone if matches.get_flag(id) => vec![None],

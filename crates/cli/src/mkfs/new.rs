@@ -1,9 +1,7 @@
 //! An image in a new file.
 
 use sapwood::block::{DiskFormat, Operand};
-use sapwood::output::CONVERTING;
-use sapwood::resize::MOVING;
-use sapwood::storage::ARRANGING;
+use sapwood::internal::{ARRANGING, CONVERTING, MOVING};
 use sapwood::{BuiltImage, ImageBuilder, MkfsOptions, OutputFormat, Progress, Sources};
 use serde_json::json;
 
@@ -63,7 +61,7 @@ fn check(args: &Args, options: &MkfsOptions) -> Result<()> {
     if format != OutputFormat::Raw || !options.forced() || !image.exists() {
         return Ok(());
     }
-    let old = sapwood::image::open_device(image, false)?;
+    let old = sapwood::internal::image::open_device(image, false)?;
     match old.format() {
         DiskFormat::Qcow2 => {
             let why = "is a qcow2 file; without --size its disk is used, and --output-format \

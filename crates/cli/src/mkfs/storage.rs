@@ -1,7 +1,6 @@
 //! Storage of the files in a new image.
 
-use sapwood::Storage;
-use sapwood::storage::{NewSubvolume, PathFlags, StorageError};
+use sapwood::{NewSubvolume, PathFlags, Storage};
 
 use crate::failure::{Failure, Result, USAGE};
 
@@ -37,9 +36,7 @@ impl StorageArgs {
                 Some((how, pattern)) => storage.compress_matching(pattern, how),
                 None => storage.compress(text),
             };
-            set.map_err(|error: StorageError| {
-                Failure::new(USAGE, format_args!("--compress: {error}"))
-            })?;
+            set.map_err(|error| Failure::new(USAGE, format_args!("--compress: {error}")))?;
         }
         for one in &self.inode_flags {
             storage.inode_flags(one.clone());

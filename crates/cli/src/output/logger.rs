@@ -13,7 +13,7 @@ use std::time::Instant;
 
 use log::{Level, LevelFilter, Log, Metadata, Record};
 use parking_lot::Mutex;
-use sapwood::mount::broker::Broker;
+use sapwood::internal::mount::broker::Broker;
 
 use super::limit::Limit;
 use super::stream;

@@ -17,7 +17,7 @@ pub(super) use stream::{
 };
 pub(super) use syslog::socket as log_socket;
 
-pub(super) use sapwood::shown::{kind, name};
+pub(super) use sapwood::internal::shown::{kind, name};
 use sapwood::vfs::{Attr, FileKind};
 
 /// A size with a binary unit.

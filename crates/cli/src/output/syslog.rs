@@ -14,7 +14,7 @@ use jiff::Timestamp;
 use jiff::tz::TimeZone;
 use log::Level;
 use parking_lot::Mutex;
-use sapwood::mount::broker::Broker;
+use sapwood::internal::mount::broker::Broker;
 
 use super::limit::Limit;
 use super::logger::severity;

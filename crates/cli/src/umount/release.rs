@@ -12,7 +12,7 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::fs::{FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
 use sapwood::block::Operand;
-use sapwood::mount::{self, MountElsewhere, MountEntry};
+use sapwood::internal::mount::{self, MountElsewhere, MountEntry};
 
 use super::{Result, Step};
 

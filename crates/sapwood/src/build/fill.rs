@@ -71,7 +71,9 @@ pub(super) fn filling(sources: &Sources) -> Result<Options, BuildError> {
         ("dirty_size", "32M"),
         ("commit", "4"),
     ] {
-        options.set(name, Some(value)).map_err(BuildError::Option)?;
+        options
+            .take(name, Some(value))
+            .map_err(BuildError::Option)?;
     }
     Ok(options)
 }

@@ -1,10 +1,9 @@
 //! Users and groups by the names that the image gives them.
 
-use std::io::ErrorKind;
 use std::path::Path;
 
-use super::error::Result;
 use super::file_system::FileSystem;
+use crate::error::{ErrorKind, Result};
 
 /// Most bytes of a table of names that are read.
 const TABLE_MAX: usize = 16 << 20;

@@ -4,9 +4,9 @@ use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::Path;
 
-use super::error::Result;
 use super::file_system::FileSystem;
 use super::metadata::Times;
+use crate::error::Result;
 use crate::vfs::{self, SetAttr, SetXattrMode};
 
 impl FileSystem {

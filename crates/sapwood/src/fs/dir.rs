@@ -5,9 +5,9 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use super::error::{Error, Result};
 use super::handle::Handle;
 use super::metadata::{FileType, Metadata};
+use crate::error::{Error, Result};
 use crate::tree::{HeldInode, Names, Walker};
 use crate::vfs;
 

@@ -6,11 +6,11 @@ use std::path::{Path, PathBuf};
 
 use parking_lot::Mutex;
 
-use super::error::{Error, Result};
 use super::file_system::FileSystem;
 use super::handle::Handle;
 use super::metadata::{Metadata, Times};
 use crate::damage::{Content, Damage, InImage, Salvage, read_range};
+use crate::error::{Error, Result};
 use crate::progress::Stop;
 use crate::vfs::{self, AllocMode, Cause, SeekFrom, SetAttr, SyncKind, WriteMode};
 

@@ -10,10 +10,11 @@ use parking_lot::Mutex;
 use sapwood_block::Device;
 
 use super::dir::{ReadDir, Walk};
-use super::error::{Error, Result};
 use super::file::{File, OpenOptions};
 use super::handle::Handle;
 use super::metadata::Metadata;
+use super::operation::OperationError;
+use crate::error::{Error, ErrorKind, Result};
 use crate::image::{self, Mounted};
 use crate::tree::{self, HeldInode};
 use crate::vfs::{self, CopyMode, Credentials, FileKind, FsStat, Ino, NewInode, SetAttr};
@@ -77,8 +78,7 @@ impl FileSystem {
     /// meanwhile, unless both only read.
     ///
     /// # Errors
-    /// [`Error::NoFileSystem`]: the image is not btrfs or ext4. [`Error::Open`]: it does not exist
-    /// or is in use; an option is of the other format; a log or journal cannot be recovered.
+    /// As [`open`](crate::open); an option is of the other format.
     pub fn open_with_options(path: impl AsRef<Path>, options: &Options) -> Result<Self> {
         let path = path.as_ref();
         let (mounted, devices) = image::open_file(path, options, |_| Ok(()))?;
@@ -192,6 +192,7 @@ impl FileSystem {
     }
 
     /// The engine, for what this interface does not offer.
+    #[doc(hidden)]
     #[must_use]
     pub fn engine(&self) -> &Mounted {
         &self.inner.mounted
@@ -316,11 +317,11 @@ impl FileSystem {
     ///
     /// # Errors
     /// As [`open`](Self::open); the content is not UTF-8 (the kind is
-    /// [`InvalidData`](std::io::ErrorKind::InvalidData)).
+    /// [`InvalidData`](crate::ErrorKind::InvalidData)).
     pub fn read_to_string(&self, path: impl AsRef<Path>) -> Result<String> {
         let path = path.as_ref();
         let content = String::from_utf8(self.read(path)?);
-        content.map_err(|_| Error::NotUtf8(path.to_owned()))
+        Ok(content.map_err(|_| OperationError::NotUtf8(path.to_owned()))?)
     }
 
     /// Writes a whole file; creates it, or replaces its content.
@@ -390,7 +391,7 @@ impl FileSystem {
     pub fn exists(&self, path: impl AsRef<Path>) -> Result<bool> {
         match self.metadata(path) {
             Ok(_) => Ok(true),
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(false),
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(false),
             Err(error) => Err(error),
         }
     }

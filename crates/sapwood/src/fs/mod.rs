@@ -10,18 +10,18 @@
 mod accounts;
 mod attributes;
 mod dir;
-mod error;
 mod file;
 mod file_system;
 mod handle;
 mod metadata;
 mod names;
+mod operation;
 mod paths;
 mod replace;
 mod subvolumes;
 
 pub use dir::{DirEntry, ReadDir, Step, Walk, WalkEntry};
-pub use error::{Error, Result, errno};
 pub use file::{File, OpenOptions};
 pub use file_system::FileSystem;
 pub use metadata::{FileType, Metadata, Times};
+pub use operation::OperationError;

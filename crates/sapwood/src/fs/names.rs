@@ -5,8 +5,8 @@ use std::fmt::Display;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
-use super::error::{Error, Result};
 use super::file_system::FileSystem;
+use crate::error::{Error, ErrorKind, Result};
 use crate::tree::{self, HeldInode};
 use crate::vfs::{self, Ino, NewInode, RenameMode};
 use crate::{OnProgress, Progress, Stop, progress, shown};
@@ -52,10 +52,9 @@ impl FileSystem {
                 continue;
             };
             match self.create_dir_with(&made, mode) {
-                Err(Error::Path {
-                    source: vfs::Error::Exists,
-                    ..
-                }) if self.metadata(&made)?.is_dir() => {}
+                Err(error)
+                    if error.kind() == ErrorKind::AlreadyExists
+                        && self.metadata(&made)?.is_dir() => {}
                 other => other?,
             }
         }
@@ -133,7 +132,7 @@ impl FileSystem {
     ///
     /// # Errors
     /// As [`remove_dir_all`](Self::remove_dir_all);
-    /// [`Interrupted`](std::io::ErrorKind::Interrupted).
+    /// [`Interrupted`](crate::ErrorKind::Interrupted).
     pub fn remove_dir_all_with(
         &self,
         path: impl AsRef<Path>,

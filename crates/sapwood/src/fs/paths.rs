@@ -1,12 +1,11 @@
 //! Paths: without links, and by patterns.
 
 use std::ffi::{OsStr, OsString};
-use std::io::ErrorKind;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
-use super::error::{Error, Result};
 use super::file_system::FileSystem;
+use crate::error::{Error, ErrorKind, Result};
 use crate::pattern::Pattern;
 use crate::tree::{LINKS_MAX, components};
 use crate::vfs;
@@ -117,11 +116,11 @@ fn missing<T>(result: Result<T>) -> Result<Option<T>> {
     match result {
         Ok(value) => Ok(Some(value)),
         Err(error) => match error.kind() {
-            ErrorKind::NotFound | ErrorKind::NotADirectory => Ok(None),
-            _ => match error.cause() {
-                Some(vfs::Error::SymlinkLoop | vfs::Error::NameTooLong) => Ok(None),
-                _ => Err(error),
-            },
+            ErrorKind::NotFound
+            | ErrorKind::NotADirectory
+            | ErrorKind::SymlinkLoop
+            | ErrorKind::InvalidFilename => Ok(None),
+            _ => Err(error),
         },
     }
 }

@@ -1,12 +1,12 @@
 //! Replacing a file at once.
 
-use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
-use super::error::{Error, Result};
 use super::file::OpenOptions;
 use super::file_system::FileSystem;
 use super::metadata::Metadata;
+use super::operation::OperationError;
+use crate::error::{Error, ErrorKind, Result};
 use crate::vfs;
 
 /// Temporary names that are tried.
@@ -71,10 +71,15 @@ impl FileSystem {
             match self.open_with(&new, &options) {
                 Ok(file) => return Ok((new, file)),
                 Err(error) if error.kind() == ErrorKind::AlreadyExists => last = error,
-                Err(Error::Path { action, source, .. }) => {
-                    return Err(Error::at(action, place)(source));
+                Err(error) => {
+                    return Err(match error.downcast() {
+                        Ok(OperationError::Path { action, source, .. }) => {
+                            Error::at(action, place)(source)
+                        }
+                        Ok(other) => other.into(),
+                        Err(error) => error,
+                    });
                 }
-                Err(error) => return Err(error),
             }
         }
         Err(last)

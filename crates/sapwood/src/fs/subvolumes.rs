@@ -7,8 +7,8 @@
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-use super::error::{Error, Result};
 use super::file_system::FileSystem;
+use crate::error::{Error, Result};
 use crate::tree::{self, HeldInode};
 use crate::vfs::{self, SetAttr, SubvolumeId, SubvolumeInfo, Subvolumes};
 

@@ -113,7 +113,7 @@ fn every_option_is_what_its_declaration_says() {
         for name in option.names {
             for (name, value) in ways(option, name) {
                 let mut options = Options::default();
-                let taken = options.set(&name, value.as_deref());
+                let taken = options.take(&name, value.as_deref());
                 let only_root = name == "nosymfollow" && !rustix::process::geteuid().is_root();
                 let refused = value
                     .as_deref()
@@ -161,7 +161,7 @@ fn a_value_has_the_declared_form() {
         let Some(name) = option.names.first().map(|name| name.replace('*', "word")) else {
             continue;
         };
-        let given = |value| Options::default().set(&name, value);
+        let given = |value| Options::default().take(&name, value);
         match option.form {
             Form::Alone => assert!(
                 matches!(given(Some("1")), Err(OptionError::BadValue { .. })),
@@ -172,7 +172,7 @@ fn a_value_has_the_declared_form() {
         }
     }
     let unknown = OptionError::Unknown("nosuchoption".to_owned());
-    assert_eq!(Options::default().set("nosuchoption", None), Err(unknown));
+    assert_eq!(Options::default().take("nosuchoption", None), Err(unknown));
 }
 
 #[test]

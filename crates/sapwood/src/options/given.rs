@@ -11,6 +11,7 @@ use super::{Kind, OptionError, Options};
 impl Options {
     /// The report of a mount of an image of `kind` with these options for other processes: the
     /// kind, then the options, one in each line.
+    #[doc(hidden)]
     #[must_use]
     pub fn to_text(&self, kind: Kind) -> String {
         let given = self.given.iter().map(|(_, option)| option.as_str());
@@ -20,6 +21,7 @@ impl Options {
 
     /// The inverse of [`to_text`](Self::to_text). `None` if it is no such text, or an option is
     /// unknown to this version.
+    #[doc(hidden)]
     #[must_use]
     pub fn from_text(text: &str) -> Option<(Self, Kind)> {
         let mut lines = text.lines();
@@ -30,7 +32,7 @@ impl Options {
                 Some((name, value)) => (name, Some(value)),
                 None => (line, None),
             };
-            options.set(name, value).ok()?;
+            options.take(name, value).ok()?;
         }
         Some((options, kind))
     }
@@ -40,9 +42,10 @@ impl Options {
     ///
     /// # Errors
     /// The errors of [`set`](Self::set); [`OptionError::Foreign`].
+    #[doc(hidden)]
     pub fn include(&self, list: &str, kind: Kind) -> Result<bool, OptionError> {
         let mut with = self.clone();
-        with.set_list(list)?;
+        with.take_list(list)?;
         with.refuse_foreign(kind)?;
         Ok(with.effect() == self.effect())
     }

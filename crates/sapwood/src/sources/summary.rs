@@ -16,7 +16,7 @@ const PIECE: usize = 1 << 20;
 /// on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Summary {
+pub(crate) struct Summary {
     /// Hash of all names, contents and metadata.
     pub hash: [u8; 32],
     /// The newest modification time; 1970 if there is none.

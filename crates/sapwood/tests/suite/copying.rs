@@ -4,8 +4,8 @@ use std::io::ErrorKind;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
-use sapwood::copy::{CopyCause, CopyOptions, Existing, Place, copy};
-use sapwood::{BuildError, CopyError, FileSystem, ImageBuilder, Kind, Progress};
+use sapwood::internal::{BuildError, CopyCause, CopyError};
+use sapwood::{CopyOptions, Existing, FileSystem, ImageBuilder, Kind, Place, Progress, copy};
 use tempfile::TempDir;
 
 const SIZE: u64 = 128 << 20;
@@ -125,11 +125,15 @@ fn what_cannot_be_copied_is_reported_and_left_out() {
         let report = report.unwrap();
         assert_eq!((report.left_out, failed.len()), (2, 2), "{failed:?}");
         let error = report.complete().unwrap_err();
-        assert!(matches!(error.cause(), CopyCause::Missing), "{error}");
+        assert!(matches!(cause(&error), CopyCause::Missing), "{error}");
         assert_eq!(std::io::Error::from(error).kind(), ErrorKind::NotFound);
         assert_eq!(fs.read("small").unwrap(), b"small");
         fs.close().unwrap();
     }
+}
+
+fn cause(error: &sapwood::Error) -> &CopyCause {
+    error.downcast_ref::<CopyError>().unwrap().cause()
 }
 
 #[test]
@@ -144,7 +148,7 @@ fn a_full_image_ends_a_copy_with_its_cause() {
         let fs = image(kind, dir.path(), kind.name());
         let (from, to) = (Place::host(&many), Place::image(&fs, "/"));
         let error = copy(&[from], &to, &CopyOptions::archive(), &mut |_| {}).unwrap_err();
-        assert!(matches!(error.cause(), CopyCause::Image(_)), "{error}");
+        assert!(matches!(cause(&error), CopyCause::Image(_)), "{error}");
         assert_eq!(std::io::Error::from(error).kind(), ErrorKind::StorageFull);
     }
 }
@@ -157,7 +161,7 @@ fn an_image_is_built_from_a_directory() {
         let mut done = 0;
         let builder = ImageBuilder::new(kind).from_dir(tree.path()).unwrap();
         let built = builder.write_with_progress(&path, &mut |step| match step {
-            Progress::Done { phase, .. } if phase == sapwood::resize::MOVING => {}
+            Progress::Done { phase, .. } if phase == sapwood::internal::MOVING => {}
             Progress::Done { done: so_far, .. } => done = so_far,
             _ => {}
         });
@@ -187,7 +191,8 @@ fn a_directory_that_does_not_fit_leaves_no_image() {
         let builder = ImageBuilder::new(kind).size(SIZE);
         let built = builder.from_dir(tree.path()).unwrap().write_to(&path);
         let error = built.unwrap_err();
-        assert!(matches!(error, BuildError::Copy(_)), "{error}");
+        let copy = error.downcast_ref::<BuildError>();
+        assert!(matches!(copy, Some(BuildError::Copy(_))), "{error}");
         assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);
     }
 }
@@ -216,7 +221,7 @@ fn over(existing: Existing, newer: bool) -> (Vec<u8>, u64) {
     let day = std::time::Duration::from_secs(86_400);
     let now = std::time::SystemTime::now();
     let time = if newer { now + day } else { now - day };
-    fs.set_times("small", sapwood::fs::Times::new().modified(time))
+    fs.set_times("small", sapwood::Times::new().modified(time))
         .unwrap();
     let mut options = CopyOptions::recursive();
     options.existing = existing;
@@ -291,10 +296,9 @@ fn a_copy_ends_when_it_is_asked_to() {
             stop.stop();
         }
     });
-    assert!(matches!(
-        copied.unwrap_err().cause(),
-        CopyCause::Interrupted
-    ));
+    let error = copied.unwrap_err();
+    assert!(matches!(cause(&error), CopyCause::Interrupted));
+    assert_eq!(error.kind(), sapwood::ErrorKind::Interrupted);
     fs.close().unwrap();
     let path = dir.path().join("image");
     let checked = sapwood::check(&path, &sapwood::CheckOptions::default(), &mut |_| {});

@@ -5,9 +5,11 @@ use std::ops::Range;
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 use std::path::Path;
 
-use sapwood::copy::{CopyCause, CopyOptions, CopyReport, Place, copy};
-use sapwood::export::{ExportError, ExportOptions};
-use sapwood::{Damage, FileSystem, ImageBuilder, Kind, Options, Progress};
+use sapwood::internal::{CopyCause, ExportError};
+use sapwood::{
+    CopyOptions, CopyReport, Damage, ExportOptions, FileSystem, ImageBuilder, Kind, Options, Place,
+    Progress, copy,
+};
 use tempfile::TempDir;
 
 const BLOCK: usize = 4096;
@@ -83,7 +85,7 @@ fn assert_named(report: &CopyReport, reported: &[String]) {
         named.iter().all(|part| reported[0].contains(part)),
         "{reported:?}"
     );
-    let first = report.first_error.as_ref().unwrap();
+    let first = report.first_error().unwrap();
     assert!(matches!(first.cause(), CopyCause::Damaged(found) if found.ranges() == [BAD]));
 }
 

@@ -1,9 +1,10 @@
 //! Errors for a caller: errno, kind, and the conversion from [`io::Error`].
 
-use std::io::{self, ErrorKind, Write};
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
-use sapwood::{Error, FileSystem, ImageBuilder, Kind, Options, vfs};
+use sapwood::internal::OperationError;
+use sapwood::{Error, ErrorKind, FileSystem, ImageBuilder, Kind, Options, vfs};
 use tempfile::TempDir;
 
 fn image(kind: Kind) -> (TempDir, PathBuf) {
@@ -17,8 +18,7 @@ fn image(kind: Kind) -> (TempDir, PathBuf) {
 /// The error has the number and its kind, and keeps both as an [`io::Error`], with path and cause.
 fn has_errno(error: Error, number: i32, what: &str) {
     let kind = io::Error::from_raw_os_error(number).kind();
-    assert_eq!(error.errno(), Some(number), "{what}: {error}");
-    assert_eq!(error.kind(), kind, "{what}: {error}");
+    assert_eq!(error.errno(), number, "{what}: {error}");
     let text = error.to_string();
     let converted = io::Error::from(error);
     assert_eq!(converted.kind(), kind, "{what}: {text}");
@@ -53,7 +53,7 @@ fn operations_fail_with_the_errno_of_the_system_call() {
         refused(fs.create("loop"), libc::ELOOP, "ELOOP of a new file");
         refused(fs.create(&long), libc::ENAMETOOLONG, "ENAMETOOLONG");
         let full = fill(&fs).unwrap_err();
-        assert_eq!(full.kind(), ErrorKind::StorageFull);
+        assert_eq!(full.kind(), io::ErrorKind::StorageFull);
         assert_eq!(sapwood::errno(&full), Some(libc::ENOSPC));
         fs.close().unwrap();
         let fs = Options::new().read_only(true).open(&path).unwrap();
@@ -71,10 +71,14 @@ fn fill(fs: &FileSystem) -> io::Result<()> {
 
 #[test]
 fn a_damaged_device_keeps_its_cause() {
-    let error = |source| Error::Path {
-        action: "read",
-        path: "file".into(),
-        source,
+    let error = |source| -> Error {
+        let (action, path) = ("read", "file".into());
+        OperationError::Path {
+            action,
+            path,
+            source,
+        }
+        .into()
     };
     let broken = io::Error::other("a bad sector");
     has_errno(error(vfs::Error::io(broken)), libc::EIO, "EIO");
@@ -95,11 +99,11 @@ fn an_image_that_cannot_be_opened_has_the_errno_of_its_cause() {
     let text = dir.path().join("text");
     std::fs::write(&text, "no image").unwrap();
     let error = open(&text).unwrap_err();
-    assert_eq!(
-        (error.errno(), error.kind()),
-        (None, ErrorKind::InvalidData)
-    );
-    assert!(matches!(error, Error::NoFileSystem(_)), "{error}");
+    assert_eq!(error.kind(), ErrorKind::NoFileSystem, "{error}");
+    assert_eq!(error.path(), Some(&*text));
+    assert_eq!(error.errno(), libc::EMEDIUMTYPE);
+    let converted = io::Error::from(error);
+    assert_eq!(converted.kind(), io::ErrorKind::InvalidData);
 }
 
 #[test]

@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use sapwood::block::{FileDevice, OpenOptions, OperandError};
-use sapwood::image::{OpenError, located};
-use sapwood::{Error, ImageBuilder, Kind, Options};
+use sapwood::internal::image::{OpenError, located};
+use sapwood::{ImageBuilder, Kind, Options};
 use tempfile::TempDir;
 
 const MIB: u64 = 1 << 20;
@@ -66,8 +66,8 @@ fn a_part_that_cannot_be_opened_is_named() {
     let (_dir, path) = disk(Kind::Ext4);
     let named = PathBuf::from(format!("{}#1", path.display()));
     let refused = |image: &Path, list: &str| match options(list).open(image) {
-        Err(Error::Open(error) | Error::NoFileSystem(error)) => error,
-        other => panic!("{list}: {other:?}"),
+        Err(error) => error.downcast::<OpenError>().expect(list),
+        Ok(_) => panic!("{list}: opened"),
     };
     for (image, list) in [
         (&*named, "offset=4M"),
@@ -99,9 +99,9 @@ fn two_devices() -> (TempDir, PathBuf, PathBuf) {
         Arc::new(FileDevice::open(&path, OpenOptions::default()).unwrap())
     });
     let [first, second] = &devices;
-    let made = sapwood::btrfs::mkfs::mkfs_several(
+    let made = sapwood::internal::btrfs::mkfs::mkfs_several(
         &[&**first, &**second],
-        &sapwood::btrfs::mkfs::MkfsOptions::default(),
+        &sapwood::internal::btrfs::mkfs::MkfsOptions::default(),
     );
     made.unwrap();
     let [first, second] = paths;
@@ -125,8 +125,8 @@ fn a_btrfs_over_two_devices_opens_with_both() {
     let taken = sapwood::open(&second).unwrap_err();
     assert!(
         matches!(
-            taken,
-            Error::Open(OpenError::Device(sapwood::block::Error::Busy { .. }))
+            taken.downcast_ref(),
+            Some(OpenError::Device(sapwood::block::Error::Busy { .. }))
         ),
         "{taken}"
     );
@@ -139,7 +139,7 @@ fn a_btrfs_over_two_devices_opens_with_both() {
     let ext4 = disk(Kind::Ext4);
     let foreign = both.open(format!("{}#1", ext4.1.display())).unwrap_err();
     assert!(
-        matches!(foreign, Error::Open(OpenError::Option { .. })),
+        matches!(foreign.downcast_ref(), Some(OpenError::Option { .. })),
         "{foreign}"
     );
 }

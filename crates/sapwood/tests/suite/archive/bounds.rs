@@ -3,7 +3,8 @@
 use std::path::Path;
 use std::sync::Mutex;
 
-use sapwood::{ArchiveError, BuildError, ImageBuilder, Sources};
+use sapwood::internal::{ArchiveError, BuildError};
+use sapwood::{ImageBuilder, Sources};
 use tar::Header;
 
 use super::attacks::{new, none, record};

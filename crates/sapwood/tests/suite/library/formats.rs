@@ -9,11 +9,13 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use sapwood::block::{Device, MemoryDevice, Qcow2Device, create_qcow2};
-use sapwood::btrfs::Btrfs;
-use sapwood::disk::{DiskBuilder, NewPartition, PartitionContent, PartitionSize};
-use sapwood::ext4::Ext4;
-use sapwood::vfs::{self, Credentials, NewInode, SyncKind, WriteMode};
-use sapwood::{FreeRoom, ImageBuilder, Kind, OutputFormat};
+use sapwood::internal::btrfs::Btrfs;
+use sapwood::internal::ext4::Ext4;
+use sapwood::vfs::{Credentials, NewInode, SyncKind, WriteMode};
+use sapwood::{
+    DiskBuilder, FreeRoom, ImageBuilder, Kind, NewPartition, OutputFormat, PartitionContent,
+    PartitionSize, vfs,
+};
 use sapwood_testing::RecordDevice;
 use sapwood_testing::machine::{Need, left_out, part_left_out};
 
@@ -240,7 +242,7 @@ fn a_power_cut_of_a_qcow2_file_loses_nothing_durable() {
         create_qcow2(&file, 256 * MIB).unwrap();
         let disk = Qcow2Device::open(file.clone(), None).unwrap();
         let options = sapwood::MkfsOptions::new(kind);
-        sapwood::mkfs::mkfs(&disk, Path::new("disk"), &options, true).unwrap();
+        sapwood::internal::mkfs(&disk, Path::new("disk"), &options, true).unwrap();
         disk.flush().unwrap();
         drop(disk);
         let base = file.snapshot();
@@ -282,12 +284,13 @@ fn sound(kind: Kind, disk: Arc<Qcow2Device>, at: usize) {
     let disk: Arc<dyn Device> = disk;
     let errors: Vec<String> = match kind {
         Kind::Btrfs => {
-            let report = sapwood::btrfs::check::check(&[&*disk], &Default::default(), &mut |_| ());
+            let report =
+                sapwood::internal::btrfs::check::check(&[&*disk], &Default::default(), &mut |_| ());
             report.unwrap().errors().map(ToString::to_string).collect()
         }
         _ => {
             let go_on = &mut |_| std::ops::ControlFlow::Continue(());
-            let report = sapwood::ext4::check::check(&disk, &Default::default(), go_on);
+            let report = sapwood::internal::ext4::check::check(&disk, &Default::default(), go_on);
             report.unwrap().errors().map(ToString::to_string).collect()
         }
     };

@@ -7,9 +7,10 @@ use std::path::Path;
 use std::thread::sleep;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use sapwood::copy::{CopyOptions, Place, copy};
-use sapwood::disk::{DiskBuilder, NewPartition, PartitionContent};
-use sapwood::{FreeRoom, ImageBuilder, Kind, NewSize, Options, progress};
+use sapwood::{
+    CopyOptions, DiskBuilder, FreeRoom, ImageBuilder, Kind, NewPartition, NewSize, Options,
+    PartitionContent, Place, copy,
+};
 
 const TIME: Duration = Duration::from_secs(1_700_000_000);
 
@@ -166,7 +167,7 @@ fn edit(image: &Path, tree: &Path, threads: &str) {
     let archive = CopyOptions::archive();
     let copied = |from: Place<'_>, to: &str| {
         let to = Place::image(&fs, to);
-        let report = copy(&[from], &to, &archive, &mut progress::ignore).unwrap();
+        let report = copy(&[from], &to, &archive, &mut |_| {}).unwrap();
         report.complete().unwrap();
     };
     copied(Place::host(tree), "copy");
@@ -195,9 +196,9 @@ fn edit(image: &Path, tree: &Path, threads: &str) {
     }
     fs.close().unwrap();
     let more = NewSize::More(40 << 20);
-    sapwood::resize_reproducibly(image, more, time(), &mut progress::ignore).unwrap();
+    sapwood::resize_reproducibly(image, more, time(), &mut |_| {}).unwrap();
     let least = NewSize::Min(FreeRoom::default());
-    sapwood::resize_reproducibly(image, least, time(), &mut progress::ignore).unwrap();
+    sapwood::resize_reproducibly(image, least, time(), &mut |_| {}).unwrap();
     sapwood::trim_with_options(image, &Options::new().reproducible(time())).unwrap();
 }
 
@@ -226,12 +227,8 @@ fn edits_depend_on_what_they_do_alone() {
                 &format!("{kind}, {threads} threads"),
             );
         }
-        let report = sapwood::check(
-            at("1"),
-            &sapwood::CheckOptions::default(),
-            &mut progress::ignore,
-        )
-        .unwrap();
+        let report =
+            sapwood::check(at("1"), &sapwood::CheckOptions::default(), &mut |_| {}).unwrap();
         assert!(report.clean, "{kind}");
         let fs = sapwood::open(at("1")).unwrap();
         for path in ["new/small", "copy", "new"] {

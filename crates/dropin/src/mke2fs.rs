@@ -6,12 +6,10 @@ use std::path::PathBuf;
 
 use clap::ArgAction;
 use sapwood::block::Operand;
-use sapwood::options::parse_size;
+use sapwood::internal::options::parse_size;
 use sapwood::{Kind, MkfsOptions, Storage};
 
-use super::{Asked, Request, RootDirectory, refused, words};
-use crate::failure::{FAILED, Failure, Result};
-use crate::output;
+use super::{Asked, Error, Request, Result, RootDirectory, set, words};
 
 /// Make an ext2, ext3 or ext4 file system, with the options of mke2fs
 #[derive(Debug, clap::Parser)]
@@ -151,13 +149,12 @@ impl Refused {
 
 /// The values of `-E` that are not options of mkfs.
 struct Extended {
-    owner: (u32, u32),
-    mode: u32,
+    root: RootDirectory,
     offset: u64,
 }
 
 /// What `name` is asked for.
-pub(super) fn parse(name: &str, args: &[OsString]) -> Result<Asked> {
+pub(crate) fn parse(name: &str, args: &[OsString]) -> Result<Asked> {
     let args: Args = match words(args)? {
         Ok(args) => args,
         Err(text) => return Ok(Asked::Print(text)),
@@ -167,50 +164,43 @@ pub(super) fn parse(name: &str, args: &[OsString]) -> Result<Asked> {
         return Ok(Asked::Print(format!("mke2fs of sapwood {version}")));
     }
     if let Some(what) = args.refused.first() {
-        return Err(refused(what));
+        return Err(Error::unsupported(what));
     }
     let mut options = MkfsOptions::new(Kind::Ext4);
-    let set = |options: &mut MkfsOptions, name: &str, value: &str| {
-        let set = options.set(name, Some(value));
-        set.map_err(|error| Failure::new(FAILED, error))
-    };
     let kind = args.kind.as_deref().or_else(|| name.strip_prefix("mkfs."));
-    set(&mut options, "O", base_features(kind.unwrap_or("ext2"))?)?;
+    let base = base_features(kind.unwrap_or("ext2"))?;
+    set(&mut options, "O", Some(base))?;
     if args.journal {
-        set(&mut options, "O", "has_journal")?;
+        set(&mut options, "O", Some("has_journal"))?;
     }
     if let Some(usage) = &args.usage {
         args.take_usage(usage, &mut options)?;
     }
     args.take_numbers(&mut options)?;
     for list in &args.features {
-        set(&mut options, "O", list)?;
+        set(&mut options, "O", Some(list))?;
     }
     let extended = args.take_extended(&mut options)?;
-    args.take_identity(&mut options)?;
+    let warnings = args.take_identity(&mut options)?;
     if args.keep {
         options.set_discard(false);
     }
-    // mke2fs asks a person before it overwrites something, and nobody else.
-    let person = std::io::stdin().is_terminal() && std::io::stdout().is_terminal();
-    if args.force > 0 || !person {
-        let forced = options.set("force", None);
-        forced.map_err(|error| Failure::new(FAILED, error))?;
+    // mke2fs asks before it overwrites something, but only on a terminal.
+    let terminal = std::io::stdin().is_terminal() && std::io::stdout().is_terminal();
+    if args.force > 0 || !terminal {
+        set(&mut options, "force", None)?;
     }
     let Some(device) = args.device.clone() else {
-        return Err(Failure::new(FAILED, "no device"));
+        return Err(Error::new("no device"));
     };
     let size = args.size.as_deref();
     let size = size.map(|text| size_of(text, args.block_size.as_deref()));
     let size = size.transpose()?;
     if let Some(size) = size {
-        set(&mut options, "size", &size.to_string())?;
+        set(&mut options, "size", Some(&size.to_string()))?;
     }
-    set(
-        &mut options,
-        "root-owner",
-        &format!("{}:{}", extended.owner.0, extended.owner.1),
-    )?;
+    let (uid, gid) = extended.root.owner;
+    set(&mut options, "root-owner", Some(&format!("{uid}:{gid}")))?;
     Ok(Asked::Make(Box::new(Request {
         options,
         file: device,
@@ -219,11 +209,9 @@ pub(super) fn parse(name: &str, args: &[OsString]) -> Result<Asked> {
         creates: size.is_some(),
         rootdir: args.rootdir.clone(),
         storage: Storage::default(),
-        root: Some(RootDirectory {
-            owner: extended.owner,
-            mode: extended.mode,
-        }),
+        root: Some(extended.root),
         quiet: args.quiet,
+        warnings,
     })))
 }
 
@@ -236,13 +224,19 @@ fn base_features(kind: &str) -> Result<&'static str> {
         }
         // The library has those of ext4 as its defaults.
         "ext4" => Ok("has_journal"),
-        other => Err(refused(format_args!("-t {other}"))),
+        other => Err(Error::unsupported(format_args!("-t {other}"))),
     }
+}
+
+/// The owner that `UID:GID` names.
+fn owner(text: &str) -> Option<(u32, u32)> {
+    let (uid, gid) = text.split_once(':')?;
+    Some((uid.parse().ok()?, gid.parse().ok()?))
 }
 
 /// Bytes of the operand SIZE.
 fn size_of(text: &str, block_size: Option<&str>) -> Result<u64> {
-    let bad = || Failure::new(FAILED, format_args!("{text:?} is no size"));
+    let bad = || Error::new(format_args!("{text:?} is no size"));
     let digits = text.trim_end_matches(|char: char| char.is_ascii_alphabetic());
     let unit = match text.get(digits.len()..).unwrap_or_default() {
         "" => match block_size {
@@ -277,18 +271,14 @@ impl Args {
                 "news" => (block_size, "4096"),
                 "largefile" => ("4096", "1048576"),
                 "largefile4" => ("4096", "4194304"),
-                _ => return Err(refused(format_args!("-T {word}"))),
+                _ => return Err(Error::unsupported(format_args!("-T {word}"))),
             };
         }
-        let mut set = |name: &str, value: &str| {
-            let set = options.set(name, Some(value));
-            set.map_err(|error| Failure::new(FAILED, error))
-        };
         if self.block_size.is_none() {
-            set("b", block_size)?;
+            set(options, "b", Some(block_size))?;
         }
         if self.ratio.is_none() && self.count().is_none() {
-            set("i", ratio)?;
+            set(options, "i", Some(ratio))?;
         }
         Ok(())
     }
@@ -300,11 +290,11 @@ impl Args {
 
     fn take_numbers(&self, options: &mut MkfsOptions) -> Result<()> {
         if let Some(revision) = self.revision.as_deref().filter(|text| *text != "1") {
-            return Err(refused(format_args!("-r {revision}")));
+            return Err(Error::unsupported(format_args!("-r {revision}")));
         }
         let linux = |system: &&str| system.eq_ignore_ascii_case("linux") || *system == "0";
         if let Some(system) = self.system.as_deref().filter(|system| !linux(system)) {
-            return Err(refused(format_args!("-o {system}")));
+            return Err(Error::unsupported(format_args!("-o {system}")));
         }
         // A number of inodes decides, if a ratio is given as well.
         let ratio = match self.count() {
@@ -323,16 +313,17 @@ impl Args {
         ];
         let lists = self.journal_options.iter().map(|list| ("J", Some(&**list)));
         for (name, value) in given.into_iter().chain(lists) {
-            if let Some(value) = value {
-                let set = options.set(name, Some(value));
-                set.map_err(|error| Failure::new(FAILED, error))?;
+            if value.is_some() {
+                set(options, name, value)?;
             }
         }
         Ok(())
     }
 
-    fn take_identity(&self, options: &mut MkfsOptions) -> Result<()> {
+    /// Label and UUID; returns the warnings.
+    fn take_identity(&self, options: &mut MkfsOptions) -> Result<Vec<String>> {
         const LABEL: usize = 16;
+        let mut warnings = Vec::new();
         if let Some(label) = &self.label {
             let mut end = label.len().min(LABEL);
             while !label.is_char_boundary(end) {
@@ -340,57 +331,55 @@ impl Args {
             }
             let kept = label.get(..end).unwrap_or_default();
             if kept != label {
-                output::message(format_args!("label cut to {kept:?}"));
+                warnings.push(format!("label cut to {kept:?}"));
             }
-            let set = options.set("label", Some(kept));
-            set.map_err(|error| Failure::new(FAILED, error))?;
+            set(options, "label", Some(kept))?;
         }
         let uuid = match self.uuid.as_deref() {
-            None | Some("random" | "time") => return Ok(()),
+            None | Some("random" | "time") => return Ok(warnings),
             Some("clear" | "null") => "00000000-0000-0000-0000-000000000000",
             Some(uuid) => uuid,
         };
-        let set = options.set("uuid", Some(uuid));
-        set.map_err(|error| Failure::new(FAILED, error))
+        set(options, "uuid", Some(uuid))?;
+        Ok(warnings)
     }
 
     fn take_extended(&self, options: &mut MkfsOptions) -> Result<Extended> {
         let mut extended = Extended {
-            owner: (0, 0),
-            mode: 0o755,
+            root: RootDirectory {
+                owner: (0, 0),
+                mode: 0o755,
+            },
             offset: 0,
         };
         let words = self.extended.iter().flat_map(|list| list.split(','));
         for word in words.filter(|word| !word.is_empty()) {
             let (name, value) = word.split_once('=').unwrap_or((word, ""));
-            let bad = || Failure::new(FAILED, format_args!("-E {word}: makes no sense"));
+            let bad = || Error::new(format_args!("-E {word}: makes no sense"));
             match name {
                 "root_owner" if value.is_empty() => {
-                    extended.owner = (
+                    extended.root.owner = (
                         rustix::process::getuid().as_raw(),
                         rustix::process::getgid().as_raw(),
                     );
                 }
                 "root_owner" => {
-                    extended.owner = crate::owner::parse(value).map_err(|_| bad())?;
+                    extended.root.owner = owner(value).ok_or_else(bad)?;
                 }
                 "root_perms" => {
                     let mode = u32::from_str_radix(value, 8).ok();
                     let mode = mode.filter(|mode| *mode <= 0o7777);
-                    extended.mode = mode.ok_or_else(bad)?;
+                    extended.root.mode = mode.ok_or_else(bad)?;
                 }
                 "offset" => extended.offset = parse_size(value).ok_or_else(bad)?,
                 // Where metadata lies, and what the device holds before, are our own choice.
                 "packed_meta_blocks" | "assume_storage_prezeroed" => {}
-                _ => {
-                    let set = options.set("E", Some(word));
-                    set.map_err(|error| Failure::new(FAILED, error))?;
-                }
+                _ => set(options, "E", Some(word))?,
             }
         }
         let device = self.device.as_deref();
         if extended.offset > 0 && device.is_some_and(Operand::is_fixed) {
-            return Err(refused("-E offset= of a part of an image"));
+            return Err(Error::unsupported("-E offset= of a part of an image"));
         }
         Ok(extended)
     }

@@ -4,11 +4,10 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 
 use clap::ArgAction;
-use sapwood::options::parse_size;
+use sapwood::internal::options::parse_size;
 use sapwood::{Kind, MkfsOptions, Storage};
 
-use super::{Asked, Request, refused, words};
-use crate::failure::{FAILED, Failure, Result};
+use super::{Asked, Error, Request, Result, set, words};
 
 /// Make a btrfs file system, with the options of mkfs.btrfs
 #[derive(Debug, clap::Parser)]
@@ -114,7 +113,7 @@ const FEATURES: &str = "mixed-bg, extref, skinny-metadata, no-holes, free-space-
                         block-group-tree (bgt)";
 
 /// What the tool is asked for.
-pub(super) fn parse(args: &[OsString]) -> Result<Asked> {
+pub(crate) fn parse(args: &[OsString]) -> Result<Asked> {
     let args: Args = match words(args)? {
         Ok(args) => args,
         Err(text) => return Ok(Asked::Print(text)),
@@ -130,12 +129,12 @@ pub(super) fn parse(args: &[OsString]) -> Result<Asked> {
         return Ok(Asked::Print(FEATURES.to_owned()));
     }
     if let Some(what) = args.refused.first() {
-        return Err(refused(what));
+        return Err(Error::unsupported(what));
     }
     let file = match &*args.devices {
         [device] => device.clone(),
-        [] => return Err(Failure::new(FAILED, "no device")),
-        _ => return Err(refused("a file system on several devices")),
+        [] => return Err(Error::new("no device")),
+        _ => return Err(Error::unsupported("a file system on several devices")),
     };
     let size = args.byte_count.as_deref().map(size_of).transpose()?;
     Ok(Asked::Make(Box::new(Request {
@@ -148,11 +147,12 @@ pub(super) fn parse(args: &[OsString]) -> Result<Asked> {
         rootdir: args.rootdir,
         root: None,
         quiet: args.quiet,
+        warnings: Vec::new(),
     })))
 }
 
 fn size_of(text: &str) -> Result<u64> {
-    let bad = || Failure::new(FAILED, format_args!("{text:?} is no size"));
+    let bad = || Error::new(format_args!("{text:?} is no size"));
     parse_size(text).filter(|size| *size > 0).ok_or_else(bad)
 }
 
@@ -161,21 +161,18 @@ fn profile(letter: char, name: &str) -> Result<String> {
     let small = name.to_ascii_lowercase();
     match &*small {
         "single" | "dup" => Ok(small),
-        _ => Err(refused(format_args!("-{letter} {name}"))),
+        _ => Err(Error::unsupported(format_args!("-{letter} {name}"))),
     }
 }
 
 impl Args {
     fn options(&self, size: Option<u64>) -> Result<MkfsOptions> {
         let mut options = MkfsOptions::new(Kind::Btrfs);
-        let mut set = |name: &str, value: Option<&str>| {
-            let set = options.set(name, value);
-            set.map_err(|error| Failure::new(FAILED, error))
-        };
+        let mut set = |name: &str, value: Option<&str>| set(&mut options, name, value);
         if let Some(bytes) = &self.sectorsize
             && size_of(bytes)? != 4096
         {
-            return Err(refused(format_args!("--sectorsize {bytes}")));
+            return Err(Error::unsupported(format_args!("--sectorsize {bytes}")));
         }
         if let Some(name) = &self.data {
             set("data", Some(&profile('d', name)?))?;
@@ -220,18 +217,17 @@ impl Args {
         if let Some((_, name)) = given.into_iter().find(|(given, _)| *given)
             && self.rootdir.is_none()
         {
-            return Err(Failure::new(FAILED, format_args!("{name} needs --rootdir")));
+            return Err(Error::new(format_args!("{name} needs --rootdir")));
         }
-        let failed = |error| Failure::new(FAILED, error);
         let mut storage = Storage::default();
         if let Some(how) = &self.compress {
-            storage.compress(how).map_err(failed)?;
+            storage.compress(how).map_err(Error::new)?;
         }
         for one in &self.subvol {
-            storage.subvolume(one.parse().map_err(failed)?);
+            storage.subvolume(one.parse().map_err(Error::new)?);
         }
         for one in &self.inode_flags {
-            storage.inode_flags(one.parse().map_err(failed)?);
+            storage.inode_flags(one.parse().map_err(Error::new)?);
         }
         Ok(storage)
     }
