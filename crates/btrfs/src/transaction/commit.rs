@@ -11,8 +11,8 @@ use super::state::State;
 use super::store::Store;
 use super::table::{Transaction, Turn};
 use crate::counters::Counters;
+use crate::devices::SuperSet;
 use crate::tree::{Root, write_blocks};
-use crate::volume::SuperSet;
 use crate::{Error, Result};
 
 /// Delayed refs from which on it is worth running them before the commit.

@@ -30,7 +30,7 @@ use sapwood_btrfs_format::SUPER_SIZE;
 use super::state::Fsyncs;
 use super::state::{LogState, TransactionLog};
 use crate::Result;
-use crate::cause::Cause;
+use crate::commit_reason::CommitReason;
 use crate::counters::Counters;
 use crate::lock::RankedMutexGuard;
 use crate::transaction::{Handle, Store};
@@ -53,7 +53,7 @@ struct Collected {
 ///
 /// # Errors
 /// Why the transaction has to be committed instead.
-pub(super) fn commit(h: &mut Handle, fsyncs: &Fsyncs, number: u64) -> Result<(), Cause> {
+pub(super) fn commit(h: &mut Handle, fsyncs: &Fsyncs, number: u64) -> Result<(), CommitReason> {
     let store = h.store().clone();
     let trans = h.trans().clone();
     let log = TransactionLog::of(&trans);
@@ -74,7 +74,7 @@ pub(super) fn commit(h: &mut Handle, fsyncs: &Fsyncs, number: u64) -> Result<(),
         }
         let collected = collect(h, log, state);
         let result = collected
-            .map_err(|error| (error, Cause::Failed))
+            .map_err(|error| (error, CommitReason::Failed))
             .and_then(|collected| finish(&store, h, log, collected));
         if let Err((error, cause)) = result {
             ::log::warn!(
@@ -138,8 +138,8 @@ fn finish(
     h: &Handle,
     log: &TransactionLog,
     collected: Collected,
-) -> Result<(), (crate::Error, Cause)> {
-    let failed = |error| (error, Cause::LogWrite);
+) -> Result<(), (crate::Error, CommitReason)> {
+    let failed = |error| (error, CommitReason::LogWrite);
     write_blocks(store, &collected.blocks).map_err(failed)?;
     let bytes = collected.blocks.len() as u64 * u64::from(store.nodesize);
     Counters::add(&store.counters.log.bytes, bytes);
@@ -156,7 +156,7 @@ fn finish(
     }
     // What it has must be readable when the superblock says so: chunks come with a commit only.
     if store.space.has_pending_chunks() {
-        log.set_broken(Cause::NewChunk);
+        log.set_broken(CommitReason::NewChunk);
         return Ok(());
     }
     store.volume.flush().map_err(failed)?;
@@ -180,5 +180,5 @@ fn finish(
     let log_blocks = &h.trans().log_blocks;
     log_blocks
         .give_back(&store.space, &collected.left)
-        .map_err(|error| (error, Cause::Failed))
+        .map_err(|error| (error, CommitReason::Failed))
 }

@@ -15,7 +15,7 @@ use sapwood_vfs::FileKind;
 
 use super::extents;
 use super::names;
-use super::plan::{Plan, Step};
+use super::plan::{LogPlan, Step};
 use super::state::Logged;
 use super::state::Writer;
 use crate::counters::Counters;
@@ -25,7 +25,7 @@ use crate::{Error, Result};
 
 impl Writer<'_> {
     /// Writes all of a plan.
-    pub(super) fn write(&mut self, plan: &Plan) -> Result<()> {
+    pub(super) fn write(&mut self, plan: &LogPlan) -> Result<()> {
         for step in plan.steps.values() {
             self.step(step)?;
         }

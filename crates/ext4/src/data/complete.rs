@@ -23,7 +23,7 @@ use sapwood_jbd2::{Buffer, Handle};
 use super::work::{Dispatch, Taken, Work};
 use crate::block_alloc::{self, Extent};
 use crate::engine::Engine;
-use crate::file_data::{Change, InFlight, Plan, Segment};
+use crate::file_data::{Change, InFlight, Segment, WritePlan};
 use crate::inode::{Inode, STORE_CREDITS};
 use crate::store::Store;
 use crate::{Result, map};
@@ -71,7 +71,7 @@ fn io_done(engine: &Arc<Engine>, inode: &Arc<Inode>, io: &Arc<InFlight>) -> bool
 
 /// Reserves blocks once more for a range that could not be written. Its bytes are lost if there are
 /// none, because other files took them in between.
-fn reserve_again(engine: &Engine, inode: &Inode, io: &InFlight, plan: &Plan) {
+fn reserve_again(engine: &Engine, inode: &Inode, io: &InFlight, plan: &WritePlan) {
     let new = |segment: &&Segment| segment.change == Change::Insert;
     let blocks: u64 = plan
         .segments

@@ -13,7 +13,7 @@ use crate::block_alloc::Reservation;
 use crate::lock::{Rank, RankedMutex};
 use crate::{Error, Result};
 use in_flight::InFlightSet;
-pub(crate) use in_flight::{Change, InFlight, Plan, Segment};
+pub(crate) use in_flight::{Change, InFlight, Segment, WritePlan};
 
 /// Data of one file in memory.
 #[derive(Debug)]

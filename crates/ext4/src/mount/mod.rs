@@ -16,7 +16,9 @@
 //! its home location.
 
 mod background;
+mod front;
 mod host;
+pub(crate) mod sync;
 #[cfg(test)]
 mod tests;
 
@@ -45,7 +47,7 @@ use crate::orphan_set::Orphans;
 use crate::store::Store;
 use crate::track::Tracker;
 use crate::volume::{SharedBlocks, Volume};
-use crate::{DataMode, Error, FastCommits, Options, Result, map, ops, recovery};
+use crate::{DataMode, Error, FastCommits, Options, Result, map, recovery};
 use background::Background;
 
 /// A mounted ext2, ext3 or ext4 file system.
@@ -229,7 +231,7 @@ fn recover_journal(device: &Arc<dyn Device>, sb: &SuperBlock, geometry: &Geometr
             With::InPlace,
         )?;
         recovery::replay(&engine, &log, commits)?;
-        ops::sync::sync(&engine)?;
+        sync::sync(&engine)?;
         recovery::erase_stale(&log, commits)?;
         plan.replay(&**device)?;
         log_what_changed(&overlay, &log, commits.expected)?;
@@ -521,7 +523,7 @@ pub(crate) fn close(engine: &Arc<Engine>) -> Result<()> {
     if engine.read_only() {
         return Ok(engine.health.check_unfailed()?);
     }
-    ops::sync::sync(engine)?;
+    sync::sync(engine)?;
     engine.journal.close()?;
     engine.health.check_unfailed()?;
     let (free_blocks, free_inodes) = engine.groups.totals();

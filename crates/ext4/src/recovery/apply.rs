@@ -27,7 +27,7 @@ use crate::inode::{Inode, table_place};
 use crate::map::{self, BLOCKS_MAX, Mapped};
 use crate::store::Store;
 use crate::track::{Name, Naming, Range};
-use crate::{Error, Result, dir, inode_alloc, ops};
+use crate::{Error, Result, dir, inode_alloc, namespace};
 
 /// Makes the changes.
 ///
@@ -467,7 +467,7 @@ impl Replay<'_> {
                 state.raw.set_links(0);
                 state.dying = true;
             }
-            ops::delete(engine, &inode)?;
+            namespace::delete(engine, &inode)?;
         }
         Ok(())
     }

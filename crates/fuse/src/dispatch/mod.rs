@@ -47,12 +47,12 @@ use crate::request_counts::RequestCounts;
 /// Longest name that FUSE carries. The kernel does not check it for the server.
 const NAME_MAX: usize = 255;
 
-use engine::Engine;
+use engine::ServedEngine;
 use prune::Prune;
 
 /// Turns requests into calls of one file system.
 pub(crate) struct Dispatcher {
-    fs: Engine,
+    fs: ServedEngine,
     map: NodeMap,
     ttl: Duration,
     writeback: AtomicBool,
@@ -85,7 +85,7 @@ impl Dispatcher {
     pub(crate) fn new(fs: Arc<dyn FileSystem>, ttl: Duration) -> Self {
         let map = NodeMap::new(fs.root());
         Self {
-            fs: Engine::new(fs),
+            fs: ServedEngine::new(fs),
             map,
             ttl,
             writeback: AtomicBool::new(false),

@@ -2,7 +2,7 @@
 
 use sapwood_block::Device;
 
-use super::{FastCommits, Plan, Record, Recovery};
+use super::{FastCommits, Record, Recovery, RecoveryPlan};
 use crate::format::MAGIC;
 use crate::home;
 use crate::{Error, Result};
@@ -10,7 +10,7 @@ use crate::{Error, Result};
 /// Blocks in memory at once.
 const BATCH_BYTES: usize = 4 << 20;
 
-impl Plan<'_> {
+impl RecoveryPlan<'_> {
     /// Removes the copies that were revoked after they were logged.
     pub(super) fn drop_revoked(&mut self) {
         let before = self.records.len();

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, HashMap};
 use zerocopy::FromBytes;
 
 use super::reader::Reader;
-use super::{Plan, Record, Scanned};
+use super::{Record, RecoveryPlan, Scanned};
 use crate::checksum::crc32_be;
 use crate::codec::Codec;
 use crate::error::Damage;
@@ -59,12 +59,12 @@ struct Scan<'a> {
     sequence: u32,
     current: Current,
     broken: Option<Broken>,
-    plan: Plan<'a>,
+    plan: RecoveryPlan<'a>,
 }
 
-pub(super) fn scan(log: &Log) -> Result<Plan<'_>> {
+pub(super) fn scan(log: &Log) -> Result<RecoveryPlan<'_>> {
     let superblock = log.superblock();
-    let plan = Plan {
+    let plan = RecoveryPlan {
         log,
         transactions: Vec::new(),
         records: BTreeMap::new(),

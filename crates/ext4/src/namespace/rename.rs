@@ -5,7 +5,7 @@ use std::sync::Arc;
 use sapwood_jbd2::Handle;
 use sapwood_vfs::{FileKind, RenameMode, Timestamp};
 
-use super::create::{Place, Whiteout, links_of_dir};
+use super::create::{NameInDir, Whiteout, links_of_dir};
 use super::remove::{self, lose_link};
 use crate::engine::Engine;
 use crate::inode::Inode;
@@ -15,7 +15,7 @@ use crate::{Result, dir, inode_alloc, orphan};
 #[derive(Clone, Copy)]
 pub(crate) struct Found<'a> {
     /// The name.
-    pub(crate) place: Place<'a>,
+    pub(crate) place: NameInDir<'a>,
     /// The inode.
     pub(crate) inode: &'a Arc<Inode>,
 }
@@ -29,7 +29,7 @@ pub(crate) fn rename(
     engine: &Arc<Engine>,
     source: Found<'_>,
     target: Option<Found<'_>>,
-    to: Place<'_>,
+    to: NameInDir<'_>,
     mode: RenameMode,
 ) -> Result<()> {
     let from = source.place;
@@ -40,7 +40,7 @@ pub(crate) fn rename(
     }
     let room = match target {
         None => dir::room(engine, to.dir, to.name)?,
-        Some(_) => dir::Room {
+        Some(_) => dir::NameCost {
             credits: dir::CHANGE_CREDITS,
             blocks: 0,
         },
@@ -83,11 +83,11 @@ fn replace(
     h: &Handle,
     source: Found<'_>,
     target: Option<Found<'_>>,
-    to: Place<'_>,
+    to: NameInDir<'_>,
     whiteout: Option<(Whiteout, u32)>,
 ) -> Result<()> {
     let now = engine.now();
-    let Place {
+    let NameInDir {
         dir: from_dir,
         name,
     } = source.place;

@@ -14,10 +14,10 @@ use crate::inode::{Inode, disk_device, disk_time};
 use crate::{Error, Result, data, dir, inode_alloc, map, orphan, xattr};
 
 /// A name in a directory.
-pub(crate) type Place<'a> = vfs::front::Place<'a, Inode>;
+pub(crate) type NameInDir<'a> = vfs::front::NameInDir<'a, Inode>;
 
 /// A new inode, decided but not made.
-struct Plan<'a> {
+struct PlannedInode<'a> {
     kind: FileKind,
     uid: u32,
     gid: u32,
@@ -28,7 +28,7 @@ struct Plan<'a> {
     what: NewInode<'a>,
 }
 
-impl Plan<'_> {
+impl PlannedInode<'_> {
     /// Blocks that the inode may need: the content of a directory or link, attributes.
     fn own_blocks(&self) -> u64 {
         let content = match self.what {
@@ -46,7 +46,7 @@ impl Plan<'_> {
 pub(crate) fn create(
     engine: &Arc<Engine>,
     who: &Credentials,
-    place: Place<'_>,
+    place: NameInDir<'_>,
     vacancy: &dir::Absent,
     what: NewInode<'_>,
     perm: u32,
@@ -66,7 +66,7 @@ pub(crate) fn create(
 pub(crate) fn create_filled(
     engine: &Arc<Engine>,
     who: &Credentials,
-    place: Place<'_>,
+    place: NameInDir<'_>,
     vacancy: &dir::Absent,
     perm: u32,
     content: &Content<'_>,
@@ -89,12 +89,12 @@ pub(crate) fn create_filled(
 /// `NoSpace`; the directory cannot take the name.
 fn named(
     engine: &Arc<Engine>,
-    place: Place<'_>,
+    place: NameInDir<'_>,
     vacancy: &dir::Absent,
-    plan: Plan<'_>,
+    plan: PlannedInode<'_>,
     mut content: Option<Written<'_>>,
 ) -> Result<Arc<Inode>> {
-    let Place { dir, name } = place;
+    let NameInDir { dir, name } = place;
     let room = dir::room_absent(engine, dir, name, vacancy)?;
     let _blocks = reserve(engine, &plan, room.blocks)?;
     let of_content = content.as_ref().map_or(0, |_| filled::CREDITS);
@@ -122,7 +122,7 @@ fn named(
 }
 
 /// The inode that a rename leaves at the old name, decided but not made.
-pub(super) struct Whiteout(Plan<'static>);
+pub(super) struct Whiteout(PlannedInode<'static>);
 
 impl Whiteout {
     /// Expects the `io` lock of the directory.
@@ -178,14 +178,14 @@ pub(crate) fn tmpfile(
 /// Blocks that the new name and inode may need: `of_name` for the directory.
 fn reserve(
     engine: &Engine,
-    plan: &Plan<'_>,
+    plan: &PlannedInode<'_>,
     of_name: u64,
 ) -> Result<crate::block_alloc::Reservation> {
     engine.space.reserve(plan.own_blocks() + of_name, true)
 }
 
 /// Credits for all but the name.
-fn credits(engine: &Engine, plan: &Plan<'_>) -> u32 {
+fn credits(engine: &Engine, plan: &PlannedInode<'_>) -> u32 {
     let attributes: u32 = plan
         .xattrs
         .iter()
@@ -201,7 +201,7 @@ fn plan<'a>(
     dir: &Inode,
     what: NewInode<'a>,
     perm: u32,
-) -> Result<Plan<'a>> {
+) -> Result<PlannedInode<'a>> {
     let kind = what.kind();
     let (dir_perm, dir_gid, dir_flags, dir_project) = {
         let state = dir.state.lock();
@@ -224,7 +224,7 @@ fn plan<'a>(
     let mut xattrs = Vec::new();
     xattrs.extend(inherited.access.map(|value| (acl::ACCESS, value)));
     xattrs.extend(inherited.default.map(|value| (acl::DEFAULT, value)));
-    Ok(Plan {
+    Ok(PlannedInode {
         kind,
         uid,
         gid,
@@ -271,7 +271,7 @@ fn make(
     h: &Handle,
     dir: &Inode,
     ino: u32,
-    plan: Plan<'_>,
+    plan: PlannedInode<'_>,
     links: u16,
     content: Option<&mut Written<'_>>,
 ) -> Result<Arc<Inode>> {

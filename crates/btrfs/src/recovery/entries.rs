@@ -12,14 +12,14 @@ use crate::{Error, Result};
 
 /// A directory entry.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Entry {
+pub(super) struct LoggedDirEntry {
     /// What it leads to.
     pub(super) location: Key,
     /// Name.
     pub(super) name: Vec<u8>,
 }
 
-impl Entry {
+impl LoggedDirEntry {
     /// The inode of the same subvolume that it leads to.
     pub(super) fn inode(&self) -> Option<u64> {
         inode_of(&self.location)
@@ -53,7 +53,7 @@ pub(super) fn same_type(one: &InodeItem, other: &InodeItem) -> bool {
 
 impl Replay<'_> {
     /// The entry of a name.
-    pub(super) fn entry_by_name(&self, dir: u64, name: &[u8]) -> Result<Option<Entry>> {
+    pub(super) fn entry_by_name(&self, dir: u64, name: &[u8]) -> Result<Option<LoggedDirEntry>> {
         let key = Key::new(dir, kind::DIR_ITEM, name_hash(name).into());
         let Some(item) = self.root.get(&self.store, &key)? else {
             return Ok(None);
@@ -61,7 +61,7 @@ impl Replay<'_> {
         for entry in dir_items(&item) {
             let entry = entry.map_err(|source| self.bad_item(key, source))?;
             if entry.name == name {
-                return Ok(Some(Entry {
+                return Ok(Some(LoggedDirEntry {
                     location: entry.location,
                     name: name.to_vec(),
                 }));
@@ -71,7 +71,7 @@ impl Replay<'_> {
     }
 
     /// The entry at an index.
-    pub(super) fn entry_at(&self, dir: u64, index: u64) -> Result<Option<Entry>> {
+    pub(super) fn entry_at(&self, dir: u64, index: u64) -> Result<Option<LoggedDirEntry>> {
         let key = Key::new(dir, kind::DIR_INDEX, index);
         let Some(item) = self.root.get(&self.store, &key)? else {
             return Ok(None);
@@ -79,7 +79,7 @@ impl Replay<'_> {
         self.parse_index(key, &item).map(Some)
     }
 
-    fn parse_index(&self, key: Key, data: &[u8]) -> Result<Entry> {
+    fn parse_index(&self, key: Key, data: &[u8]) -> Result<LoggedDirEntry> {
         let entry = dir_items(data).next();
         let entry = entry.unwrap_or(Err(sapwood_btrfs_format::ItemError::Size {
             what: "directory index",
@@ -87,14 +87,19 @@ impl Replay<'_> {
             found: 0,
         }));
         let entry = entry.map_err(|source| self.bad_item(key, source))?;
-        Ok(Entry {
+        Ok(LoggedDirEntry {
             location: entry.location,
             name: entry.name.to_vec(),
         })
     }
 
     /// Entries with an index of `from..=to`.
-    pub(super) fn entries(&self, dir: u64, from: u64, to: u64) -> Result<Vec<(u64, Entry)>> {
+    pub(super) fn entries(
+        &self,
+        dir: u64,
+        from: u64,
+        to: u64,
+    ) -> Result<Vec<(u64, LoggedDirEntry)>> {
         let mut found = Vec::new();
         let first = Key::new(dir, kind::DIR_INDEX, from);
         let mut cursor = self.root.seek(&self.store, &first)?;
@@ -175,7 +180,12 @@ impl Replay<'_> {
     }
 
     /// Takes an entry away that stands in the way of what `item` of the log says.
-    pub(super) fn displace(&mut self, item: &LogItem, dir: u64, entry: &Entry) -> Result<()> {
+    pub(super) fn displace(
+        &mut self,
+        item: &LogItem,
+        dir: u64,
+        entry: &LoggedDirEntry,
+    ) -> Result<()> {
         let Some(inode) = entry.inode() else {
             return Err(item.bad("a subvolume has its name or index"));
         };

@@ -12,11 +12,11 @@ use sapwood_vfs::{
     InodeFlags, NewInode, RenameMode, Result, SetAttr, SyncKind, Timestamp, TrimRange, acl,
 };
 
+use super::{Mount, sync};
 use crate::inode::{Inode, vfs_time};
-use crate::mount::Mount;
-use crate::ops::create::Place;
-use crate::ops::rename;
-use crate::ops::{attr, create, filled, reap, remove, sync};
+use crate::namespace::create::NameInDir;
+use crate::namespace::rename;
+use crate::namespace::{attr, create, filled, reap, remove};
 use crate::{Error, Options, block_alloc, data, dir, xattr};
 
 impl Mount {
@@ -250,8 +250,12 @@ impl front::Engine for Mount {
         Ok(remove::lookup(&self.engine, dir, name)?.map(|inode| ((), inode)))
     }
 
-    fn is_current(&self, place: Place<'_>, found: Option<&front::Found<'_, Self>>) -> Result<bool> {
-        let Place { dir, name } = place;
+    fn is_current(
+        &self,
+        place: NameInDir<'_>,
+        found: Option<&front::Found<'_, Self>>,
+    ) -> Result<bool> {
+        let NameInDir { dir, name } = place;
         Ok(match found {
             Some(found) => remove::leads_to(&self.engine, dir, name, &found.inode)?,
             None => dir::find(&self.engine, dir, name)?.is_none(),
@@ -295,7 +299,7 @@ impl front::Engine for Mount {
     fn create(
         &self,
         who: &Credentials,
-        place: Place<'_>,
+        place: NameInDir<'_>,
         vacancy: dir::Absent,
         what: NewInode<'_>,
         perm: u32,
@@ -317,7 +321,7 @@ impl front::Engine for Mount {
     fn create_filled(
         &self,
         who: &Credentials,
-        place: Place<'_>,
+        place: NameInDir<'_>,
         vacancy: dir::Absent,
         perm: u32,
         content: &Content<'_>,
@@ -336,17 +340,17 @@ impl front::Engine for Mount {
         Ok(create::tmpfile(&self.engine, who, dir, perm)?)
     }
 
-    fn link(&self, inode: &Arc<Inode>, place: Place<'_>) -> Result<()> {
+    fn link(&self, inode: &Arc<Inode>, place: NameInDir<'_>) -> Result<()> {
         Ok(create::link(&self.engine, inode, place.dir, place.name)?)
     }
 
-    fn unlink(&self, place: Place<'_>) -> Result<()> {
-        let Place { dir, name } = place;
+    fn unlink(&self, place: NameInDir<'_>) -> Result<()> {
+        let NameInDir { dir, name } = place;
         Ok(remove::remove(&self.engine, dir, name, false)?)
     }
 
-    fn rmdir(&self, place: Place<'_>) -> Result<()> {
-        let Place { dir, name } = place;
+    fn rmdir(&self, place: NameInDir<'_>) -> Result<()> {
+        let NameInDir { dir, name } = place;
         Ok(remove::remove(&self.engine, dir, name, true)?)
     }
 
@@ -358,7 +362,7 @@ impl front::Engine for Mount {
         &self,
         source: &front::Found<'_, Self>,
         target: Option<&front::Found<'_, Self>>,
-        to: Place<'_>,
+        to: NameInDir<'_>,
         mode: RenameMode,
     ) -> Result<()> {
         let target = target.map(found);

@@ -16,7 +16,6 @@ pub(crate) mod remove;
 pub(crate) mod rename;
 #[cfg(test)]
 mod residence_tests;
-pub(crate) mod sync;
 #[cfg(test)]
 mod tests;
 

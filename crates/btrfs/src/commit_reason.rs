@@ -2,7 +2,7 @@
 
 /// What a log cannot express, or what went wrong.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Cause {
+pub(crate) enum CommitReason {
     /// The policy says so.
     Disabled,
     /// The subvolume was made in this transaction: the trees of the last commit do not have it.
@@ -31,7 +31,7 @@ pub(crate) enum Cause {
     Failed,
 }
 
-impl Cause {
+impl CommitReason {
     /// All of them, in the order of the counters.
     pub(crate) const ALL: [Self; 12] = [
         Self::Disabled,

@@ -67,7 +67,7 @@ impl Replay<'_> {
         };
         let by_name = self.entry_by_name(dir, entry.name)?;
         let by_index = self.entry_at(dir, index)?;
-        let right = |found: &super::entries::Entry| {
+        let right = |found: &super::entries::LoggedDirEntry| {
             found.inode() == Some(inode) && found.name == entry.name
         };
         if by_name.as_ref().is_some_and(right) && by_index.as_ref().is_some_and(right) {

@@ -178,7 +178,7 @@ pub(super) mod tests {
     const ELEMENT: u64 = 64 << 10;
 
     /// A chunk with one stripe on each of devices 1, 2, ...
-    pub(in crate::volume) fn chunk(
+    pub(in crate::devices) fn chunk(
         flags: BlockGroupFlags,
         offsets: &[u64],
         sub: u16,
