@@ -83,7 +83,7 @@ pub(super) fn plan(
 /// inline has one more, which is in `body`.
 ///
 /// # Errors
-/// As [`plan`].
+/// `NoSpace` if they do not fit, `AttributeTooLarge`, `NotSupported` for an unknown name.
 pub(crate) fn plan_new(
     volume: &Volume,
     body: XattrSet,
