@@ -37,7 +37,7 @@ use sapwood_jbd2::{Buffer, Handle};
 use sapwood_vfs::FileKind;
 
 use crate::block_alloc::{self, Extent};
-use crate::commit_reason::Reason;
+use crate::commit_reason::CommitReason;
 use crate::inode::{Inode, MAP_BYTES, STORE_CREDITS};
 use crate::store::Store;
 use crate::{Error, Result};
@@ -333,7 +333,7 @@ pub(crate) fn unwrite(
 ) -> Result<Range<u64>> {
     inode.dir.places.forget();
     let unsupported = |_: Pointers<'_, Writer<'_>>| Err(not_supported());
-    store.fast_commits.whole(h, Reason::Moved);
+    store.fast_commits.whole(h, CommitReason::Moved);
     change(
         store,
         h,
@@ -407,7 +407,7 @@ pub(crate) fn shift(
 ) -> Result<Range<u64>> {
     inode.dir.places.forget();
     let unsupported = |_: Pointers<'_, Writer<'_>>| Err(not_supported());
-    store.fast_commits.whole(h, Reason::Moved);
+    store.fast_commits.whole(h, CommitReason::Moved);
     let extents = |mut tree: Tree<'_, Writer<'_>>| match by {
         Shift::Left(blocks) => tree.shift_left(range, blocks),
         Shift::Right(blocks) => tree.shift_right(range, blocks),

@@ -152,7 +152,7 @@ impl Lone {
             if !alone {
                 self.overlap();
             }
-            if long && !sapwood_fault::planted(367) {
+            if long {
                 let _ended = self.ended.lock();
                 self.let_go();
             }
@@ -231,8 +231,7 @@ impl Lone {
     /// Looks at what happened since the last tick. Returns whether the client is still lone.
     fn tick(&self) -> bool {
         let (begun, overlaps) = (self.begun.swap(0, Relaxed), self.overlaps.swap(0, Relaxed));
-        let busy = begun > 0 || sapwood_fault::planted(366);
-        busy && overlaps <= begun / OVERLAPS
+        begun > 0 && overlaps <= begun / OVERLAPS
     }
 }
 
