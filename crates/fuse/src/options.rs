@@ -57,8 +57,8 @@ pub struct MountOptions {
     /// where the kernel offers it. Who confines a process should make `Off` of `Auto`
     /// ([`sandbox`](crate::sandbox)).
     pub io_uring: Choice,
-    /// Whether a request thread polls for the next request of a lone client, and the idle CPUs of a
-    /// virtual machine are kept from halting meanwhile. `Auto`: if there are two CPUs or more.
+    /// Whether a request thread polls for the next request of a lone client. `Auto`: if there are two
+    /// CPUs or more.
     pub polling: Choice,
     /// Whether the mount is of type `fuseblk` (Linux 6.18 and newer): `sync` and `umount` wait
     /// until the daemon has made everything durable. Needs root, a loop device and

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use sapwood_btrfs_format::{Header, Incompat, InodeFlags, compression as id};
 
 use super::complete::end;
-use super::compress::{self, Reason, Wanted};
+use super::compress::{self, ChosenBy, CompressionChoice};
 use super::files::{Batch, DataWrite, Dispatch, Files, Work};
 use super::submit::{MAX_WRITE, SHORT, submit};
 use super::{items, overwrite};
@@ -55,9 +55,9 @@ enum Decision {
     /// Into the tree, as the content of a file of this size.
     Inline(Target, u64),
     /// Some parts go over what is there, the others (`None`) to new extents.
-    Parts(Vec<(Range<u64>, Option<Target>)>, Option<Wanted>),
+    Parts(Vec<(Range<u64>, Option<Target>)>, Option<CompressionChoice>),
     /// To new extents.
-    New(Option<Wanted>),
+    New(Option<CompressionChoice>),
 }
 
 /// Decides the place of an entry, and sends it there.
@@ -133,15 +133,15 @@ fn decision(
     })
 }
 
-/// The inline data of a file of `size` bytes, if all of it is in this range, it is short enough, and
-/// it has no other extents.
+/// The inline data of a file of `size` bytes, if all of it is in this range, it is short enough,
+/// and it has no other extents.
 fn inline_target(
     files: &Arc<Files>,
     inode: &Inode,
     range: &Range<u64>,
     data: &[Slice],
     size: u64,
-    wanted: Option<Wanted>,
+    wanted: Option<CompressionChoice>,
 ) -> Result<Option<Target>> {
     let sector = u64::from(files.sectorsize);
     let limit = u64::from(files.options.max_inline).min(leaf_limit(files));
@@ -184,7 +184,7 @@ fn place_new(
     files: &Arc<Files>,
     inode: &Arc<Inode>,
     (id, range): (InFlightId, Range<u64>),
-    wanted: Option<Wanted>,
+    wanted: Option<CompressionChoice>,
     dispatch: Dispatch<'_>,
 ) {
     let len = range.end - range.start;
@@ -213,23 +213,27 @@ fn place_new(
 }
 
 /// How the data of a file with `flags` is to be compressed; `None` for not at all.
-fn compression(files: &Files, inode: &Inode, flags: InodeFlags) -> Result<Option<Wanted>> {
+fn compression(
+    files: &Files,
+    inode: &Inode,
+    flags: InodeFlags,
+) -> Result<Option<CompressionChoice>> {
     let mounted = files.options.compress;
-    let (how, reason) = if flags.intersects(InodeFlags::NODATACOW | InodeFlags::NODATASUM) {
-        (None, Reason::Mount)
+    let (how, by) = if flags.intersects(InodeFlags::NODATACOW | InodeFlags::NODATASUM) {
+        (None, ChosenBy::Mount)
     } else if mounted.is_some() && files.options.compress_force {
-        (mounted, Reason::Force)
+        (mounted, ChosenBy::Force)
     } else if flags.contains(InodeFlags::NOCOMPRESS) {
-        (None, Reason::Mount)
+        (None, ChosenBy::Mount)
     } else if flags.contains(InodeFlags::COMPRESS) {
         let named = xattr::compression(files, inode)?;
         let named = named.and_then(|name| std::str::from_utf8(&name).ok()?.parse().ok());
         let default = Compression::Zlib(Compression::DEFAULT_ZLIB);
-        (named.or(mounted).or(Some(default)), Reason::File)
+        (named.or(mounted).or(Some(default)), ChosenBy::File)
     } else {
-        (mounted, Reason::Mount)
+        (mounted, ChosenBy::Mount)
     };
-    Ok(how.map(|how| Wanted { how, reason }))
+    Ok(how.map(|how| CompressionChoice { how, by }))
 }
 
 /// Compresses an entry of at most one piece and sends it on; incompressible data stays as it is.
@@ -237,7 +241,7 @@ pub(super) fn compress(
     files: &Arc<Files>,
     inode: &Arc<Inode>,
     id: InFlightId,
-    wanted: Wanted,
+    wanted: CompressionChoice,
     dispatch: Dispatch<'_>,
 ) {
     let Some((range, data)) = inode.data.state.lock().in_flight.get(id) else {
@@ -271,16 +275,16 @@ fn shrink(
     inode: &Inode,
     range: &Range<u64>,
     data: &[Slice],
-    wanted: Wanted,
+    wanted: CompressionChoice,
 ) -> Option<Vec<u8>> {
-    let may_stop = wanted.reason == Reason::Mount;
+    let may_stop = wanted.by == ChosenBy::Mount;
     if may_stop && inode.state.lock().flags.contains(InodeFlags::NOCOMPRESS) {
         return None;
     }
     let sector = store.sectorsize as usize;
     let bytes = gather(data);
     let tried =
-        bytes.len() > sector && (wanted.reason == Reason::Force || compress::worth_trying(&bytes));
+        bytes.len() > sector && (wanted.by == ChosenBy::Force || compress::worth_trying(&bytes));
     let limit = bytes.len().saturating_sub(sector);
     let packed = tried.then(|| compress::compress(wanted.how, &bytes, limit, sector));
     let Some(mut packed) = packed.flatten() else {

@@ -18,7 +18,7 @@ use std::sync::Arc;
 use parking_lot::Condvar;
 use sapwood_base::writeback::Writeback;
 
-use super::compress::Wanted;
+use super::compress::CompressionChoice;
 use crate::file_data::{InFlightId, OrderedExtent, Slice};
 use crate::inode::{Inode, InodeTable};
 use crate::lock::{Rank, RankedMutex};
@@ -63,7 +63,7 @@ pub(crate) enum Work {
     /// Decide the place of taken runs, and write the short ones.
     Decide(Vec<(Arc<Inode>, InFlightId)>),
     /// Compress a piece of a run as it was decided, and allocate for it.
-    Compress(Arc<Inode>, InFlightId, Wanted),
+    Compress(Arc<Inode>, InFlightId, CompressionChoice),
     /// Write bytes of an ordered extent.
     Write(DataWrite),
     /// Put ordered extents into the tree.

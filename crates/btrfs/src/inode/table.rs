@@ -72,7 +72,7 @@ impl front::InodeTable for InodeTable {
         self.inodes.all()
     }
 
-    /// Without those that stand in for subvolumes.
+    /// The stubs of subvolumes are left out.
     fn referenced(&self) -> Vec<Ino> {
         self.shown(self.inodes.referenced())
     }

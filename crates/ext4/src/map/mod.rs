@@ -397,7 +397,7 @@ pub(crate) enum Shift {
 /// still to be moved.
 ///
 /// # Errors
-/// The tree is damaged, no space for a tree block, `NotSupported` for block maps; `FileTooLarge`.
+/// `NotSupported` for block maps, `FileTooLarge`, no space for the map, damage, the journal.
 pub(crate) fn shift(
     store: &Store,
     h: &Handle,

@@ -24,7 +24,7 @@ struct PlannedInode<'a> {
     perm: u32,
     flags: DiskFlags,
     project: u32,
-    xattrs: Option<xattr::Layout>,
+    xattrs: Option<xattr::XattrLayout>,
     what: NewInode<'a>,
 }
 

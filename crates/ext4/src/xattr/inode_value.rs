@@ -14,8 +14,8 @@ use crate::inode::Inode;
 use crate::volume::Volume;
 use crate::{Error, Result, inode_alloc, map, orphan};
 
-/// Credits for a value of `len` bytes: its inode, the tree above its blocks, the orphans; each block
-/// with its bitmap and descriptor.
+/// Credits for a value of `len` bytes: its inode, the tree above its blocks, the orphans; each
+/// block with its bitmap and descriptor.
 pub(super) fn credits(volume: &Volume, len: usize) -> u32 {
     const INODE: u32 = inode_alloc::CREDITS + EXTENT_MAX_DEPTH as u32 + 2 * orphan::CREDITS + 2;
     let blocks = (len as u64).div_ceil(volume.block_size());

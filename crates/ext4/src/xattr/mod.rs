@@ -39,7 +39,7 @@ use crate::commit_reason::CommitReason;
 use crate::inode::Inode;
 use crate::volume::Volume;
 use plan::plan;
-pub(crate) use plan::{Layout, plan_new};
+pub(crate) use plan::{XattrLayout, plan_new};
 use sets::{block_of, block_set, body_set, damaged, is_acl, parse_block, split};
 
 /// Credits with which [`drop_all`] is begun: the block, its bitmap and descriptor; inodes of
@@ -144,7 +144,12 @@ pub(crate) fn set_in(
 ///
 /// # Errors
 /// No space for a block, damage, the journal.
-pub(crate) fn apply(volume: &Volume, h: &Handle, inode: &Inode, mut layout: Layout) -> Result<()> {
+pub(crate) fn apply(
+    volume: &Volume,
+    h: &Handle,
+    inode: &Inode,
+    mut layout: XattrLayout,
+) -> Result<()> {
     volume.fast_commits.whole(h, CommitReason::Xattrs);
     if !layout.inline_data {
         volume.set_on_demand(h, &volume.on_demand.ext_attr)?;

@@ -15,7 +15,7 @@ use crate::{Error, Result};
 /// The new content of both places. The value of an attribute that goes to an inode of its own is in
 /// `outside`; its entry is there already, and lacks the inode's number.
 #[derive(Debug)]
-pub(crate) struct Layout {
+pub(crate) struct XattrLayout {
     pub(super) body: XattrSet,
     pub(super) block: XattrSet,
     pub(super) body_changed: bool,
@@ -47,7 +47,7 @@ pub(super) fn plan(
     inode: &Inode,
     name: &[u8],
     value: Option<&[u8]>,
-) -> Result<Layout> {
+) -> Result<XattrLayout> {
     let (index, rest) = split(name)?;
     let mut body = body_set(volume, inode)?;
     let (users, mut block) = match block_of(volume, inode)? {
@@ -63,7 +63,7 @@ pub(super) fn plan(
         XattrValue::Inode { inode, .. } => Some(inode),
         XattrValue::Bytes(_) => None,
     });
-    let mut layout = Layout {
+    let mut layout = XattrLayout {
         body_changed: in_body.is_some(),
         block_changed: in_block.is_some(),
         body,
@@ -83,13 +83,13 @@ pub(super) fn plan(
 /// inline has one more, which is in `body`.
 ///
 /// # Errors
-/// As [`plan`].
+/// `NoSpace` if they do not fit, `AttributeTooLarge`, `NotSupported` for an unknown name.
 pub(crate) fn plan_new(
     volume: &Volume,
     body: XattrSet,
     attributes: &[(&[u8], Vec<u8>)],
-) -> Result<Layout> {
-    let mut layout = Layout {
+) -> Result<XattrLayout> {
+    let mut layout = XattrLayout {
         body,
         block: XattrSet::default(),
         body_changed: false,
@@ -120,7 +120,7 @@ impl Room {
     }
 }
 
-impl Layout {
+impl XattrLayout {
     /// Blocks that it may need.
     pub(crate) fn blocks(&self, volume: &Volume) -> u64 {
         let of_value = |value: &Outside| (value.value.len() as u64).div_ceil(volume.block_size());

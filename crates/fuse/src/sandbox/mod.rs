@@ -33,8 +33,8 @@ use crate::options::MountOptions;
 
 /// Read: facts about processes that call, threads of this process, control groups and CPUs.
 pub const READ: &[&str] = &["/proc", "/sys/fs/cgroup", "/sys/devices/system/cpu"];
-/// Read and written: further descriptors of the connection, the limit on idle CPUs.
-pub const READ_WRITE: &[&str] = &["/dev/fuse", "/dev/cpu_dma_latency"];
+/// Read and written: further descriptors of the connection.
+pub const READ_WRITE: &[&str] = &["/dev/fuse"];
 
 /// The newest version of Landlock that is used as far as the kernel has it.
 const LANDLOCK: ABI = ABI::V6;

@@ -16,14 +16,14 @@ pub(crate) const MAX_PIECE: usize = 128 * 1024;
 
 /// The compression that was chosen for data that is written.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Wanted {
+pub(crate) struct CompressionChoice {
     pub(crate) how: Compression,
-    pub(crate) reason: Reason,
+    pub(crate) by: ChosenBy,
 }
 
 /// What asks for a compression.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Reason {
+pub(crate) enum ChosenBy {
     /// The mount, for all data, whatever it looks like.
     Force,
     /// The file's flag or property.

@@ -77,10 +77,10 @@ impl Worker {
 
     /// Moves the thread when polling begins or ends.
     fn choose_cpu(&mut self) {
-        let is_led = self.queue.shared.lone.is_led();
-        if is_led && !self.is_away {
+        let is_lone = self.queue.shared.lone.is_lone();
+        if is_lone && !self.is_away {
             self.is_away = self.queue.shared.cpus.leave(self.queue.number);
-        } else if !is_led && self.is_away {
+        } else if !is_lone && self.is_away {
             Cpus::stay_on(self.queue.number);
             self.is_away = false;
         }
