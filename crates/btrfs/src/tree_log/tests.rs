@@ -166,7 +166,7 @@ fn a_log_waits_for_the_commit_before_only_with_its_superblock() {
 }
 
 /// Address of the log that a written superblock names.
-fn super_of(entry: &sapwood_testing::device::Entry) -> Option<u64> {
+fn super_of(entry: &sapwood_testing::device::RecordedRequest) -> Option<u64> {
     match &entry.action {
         Action::Write { offset, data, .. } if *offset == SUPER => {
             let sb = sapwood_btrfs_format::SuperBlock::read(data).ok()?;
