@@ -13,7 +13,7 @@ pub enum Policy {
     Now,
     /// No log: every fsync is a commit.
     NoLog,
-    /// Each fsync is next to another one: it logs only those pending names that belong to its inode.
+    /// Each fsync is next to another one, so it logs only the pending names of its inode.
     Busy,
     /// Data goes through the journal.
     DataJournal,
