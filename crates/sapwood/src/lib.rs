@@ -110,7 +110,7 @@ pub use mount::{Mount, mount};
 pub use options::Options;
 pub use output::OutputFormat;
 pub use progress::{OnProgress, Progress, Stop};
-pub use resize::{NewSize, ResizeReport, Room, resize, resize_reproducibly};
+pub use resize::{FreeRoom, NewSize, ResizeReport, resize, resize_reproducibly};
 #[doc(no_inline)]
 pub use sapwood_block as block;
 #[doc(no_inline)]
