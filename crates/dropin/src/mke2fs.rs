@@ -49,7 +49,7 @@ struct Args {
     /// Groups whose metadata is kept together
     #[arg(short = 'G', value_name = "GROUPS")]
     flex: Option<String>,
-    /// An inode for every so many bytes
+    /// Bytes per inode
     #[arg(short = 'i', value_name = "BYTES")]
     ratio: Option<String>,
     /// Bytes of an inode
@@ -222,7 +222,7 @@ fn base_features(kind: &str) -> Result<&'static str> {
         "ext3" => {
             Ok("none,sparse_super,large_file,filetype,resize_inode,dir_index,ext_attr,has_journal")
         }
-        // The library has those of ext4 as its defaults.
+        // The features of ext4 are the defaults of the library.
         "ext4" => Ok("has_journal"),
         other => Err(Error::unsupported(format_args!("-t {other}"))),
     }
