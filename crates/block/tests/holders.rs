@@ -1,4 +1,7 @@
 //! A refused open names what has the image in use.
+//!
+//! A program of its own: a process that a test of another module starts would be a holder, too,
+//! until it runs its own program.
 #![allow(clippy::unwrap_used)]
 
 use std::fs::File;
