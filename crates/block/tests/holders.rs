@@ -1,4 +1,7 @@
 //! The error of a refused open names the user of the image.
+//!
+//! A program of its own: a process that a test of another module starts would be a holder, too,
+//! until it runs its own program.
 #![allow(clippy::unwrap_used)]
 
 use std::fs::File;
