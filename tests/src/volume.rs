@@ -7,7 +7,7 @@ use sapwood::{Kind, Options};
 use sapwood_testing::tree::{Detail, Tree};
 
 use crate::compare::{Compare, compare};
-use crate::image::{Image, Mkfs};
+use crate::image::{Mkfs, TempImage};
 use crate::mount::{Driver, Mounted};
 use crate::subvolumes;
 
@@ -26,7 +26,7 @@ pub fn ours() -> Driver {
 ///
 /// # Errors
 /// The findings.
-pub fn check(image: &Image) -> Result<(), String> {
+pub fn check(image: &TempImage) -> Result<(), String> {
     match ours() {
         Driver::Kernel => image.check_by_kernel(),
         Driver::Sapwood => image.check(),
@@ -36,8 +36,8 @@ pub fn check(image: &Image) -> Result<(), String> {
 /// Lists the files of an image, through a read-only mount.
 ///
 /// # Errors
-/// The unreadable file.
-pub fn list(image: &Image, driver: Driver) -> Result<Tree, String> {
+/// What could not be read.
+pub fn list(image: &TempImage, driver: Driver) -> Result<Tree, String> {
     let mount = driver.mount(image.path(), "ro")?;
     let listing = Tree::of_mount(mount.path(), Detail::Sums)?;
     mount.unmount()?;
@@ -48,7 +48,7 @@ pub fn list(image: &Image, driver: Driver) -> Result<Tree, String> {
 ///
 /// # Errors
 /// It cannot be opened or read.
-pub fn list_by_library(image: &Image) -> Result<Tree, String> {
+pub fn list_by_library(image: &TempImage) -> Result<Tree, String> {
     let fs = sapwood::image::open(image.path(), &Options::new().read_only(true));
     let fs = fs.map_err(|error| error.to_string())?;
     let listing = Tree::of(&*fs, Detail::Sums);
@@ -60,7 +60,7 @@ pub fn list_by_library(image: &Image) -> Result<Tree, String> {
 pub struct Volume {
     // Unmounted before its image goes.
     mount: Option<Box<dyn Mounted>>,
-    image: Image,
+    image: TempImage,
     options: String,
 }
 
@@ -70,7 +70,7 @@ impl Volume {
     /// # Errors
     /// The output of the failed program.
     pub fn with(how: &Mkfs, options: &str, driver: Driver) -> Result<Self, String> {
-        let image = Image::new(how)?;
+        let image = TempImage::new(how)?;
         let mount = Some(driver.mount(image.path(), options)?);
         Ok(Self {
             mount,
@@ -96,7 +96,7 @@ impl Volume {
 
     /// The image.
     #[must_use]
-    pub fn image(&self) -> &Image {
+    pub fn image(&self) -> &TempImage {
         &self.image
     }
 

@@ -10,7 +10,7 @@ use sapwood::fs::Metadata;
 use serde::Serialize;
 
 use super::choice::{self, SubvolumeChoice};
-use super::entry::Entry;
+use super::entry::ListedFile;
 use super::failure::{Failure, Result};
 use super::files::{absolute, failed, for_each, shown_path, within};
 use super::long_paths::{LeftOut, LongPaths};
@@ -162,7 +162,12 @@ fn of_mount(dir: &Path) -> Result<Space> {
     let entry = above.find_map(sapwood::mount::mounted_on);
     let entry = entry
         .filter(sapwood::mount::MountEntry::is_ours)
-        .ok_or_else(|| Failure::local(dir, "not in a Sapwood mount; name an image or a mount"))?;
+        .ok_or_else(|| {
+            Failure::local(
+                dir,
+                "a directory in no mount of sapwood; name an image or a mount",
+            )
+        })?;
     let found = rustix::fs::statvfs(dir).map_err(|error| local(error.into()))?;
     let unit = found.f_frsize;
     let (image, image_bytes) = output::json::text(entry.source.as_bytes());
@@ -226,7 +231,7 @@ pub(super) struct DuArgs {
 #[derive(Serialize)]
 struct Used {
     #[serde(flatten)]
-    entry: Entry,
+    entry: ListedFile,
     /// Bytes of the file and of everything below it.
     usage: u64,
 }
@@ -348,7 +353,7 @@ impl Du<'_> {
         let path = self.path.get(..last.end).unwrap_or_default();
         let path = Path::new(OsStr::from_bytes(path));
         if let Some(array) = &mut self.array {
-            let entry = Entry::new(fs, path, path, &last.metadata)?;
+            let entry = ListedFile::new(fs, path, path, &last.metadata)?;
             let usage = last.sum;
             return array.push(&Used { entry, usage });
         }

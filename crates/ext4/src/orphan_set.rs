@@ -14,7 +14,7 @@ use crate::seal::SealKind;
 
 /// Place of an orphan on disk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Place {
+pub(crate) enum OrphanPlace {
     /// In the list through the inodes.
     List,
     /// In a slot of the orphan file.
@@ -30,7 +30,7 @@ pub(crate) struct Orphans {
 #[derive(Default)]
 pub(crate) struct State {
     /// Place of each record.
-    pub(crate) places: NumberMap<u32, Place>,
+    pub(crate) places: NumberMap<u32, OrphanPlace>,
     /// Orphans of the list, the first one last.
     pub(crate) list: Vec<u32>,
     /// The orphan file, if the image has one.

@@ -17,9 +17,8 @@
 //!
 //! The trials `kill_mounts` end the daemon with `SIGKILL` or `SIGTERM` by chance. A killed daemon
 //! leaves a mount that `sapwood umount` removes. After `SIGTERM`, while the clients commit, the
-//! daemon exits with success and leaves a complete image.
-//! `SAPWOOD_MOUNT_ROUNDS` is the number of rounds of both engines, `SAPWOOD_MOUNT_SECONDS` the time
-//! after which each engine stops early.
+//! daemon exits with success and leaves a complete image. `SAPWOOD_MOUNT_ROUNDS` is the number of
+//! rounds of both engines, `SAPWOOD_MOUNT_SECONDS` the time after which each engine stops early.
 //!
 //! The trials `kill_mounts_over_nbd` do the same with the image behind `nbdkit`, a tenth as often.
 //! In a third of the rounds the server is killed and started again while the clients commit, and
@@ -40,7 +39,7 @@ use std::time::{Duration, Instant};
 use client::Client;
 use ledger::Ledger;
 use libtest_mimic::Trial;
-use sapwood_tests::image::{Image, Mkfs};
+use sapwood_tests::image::{Mkfs, TempImage};
 use sapwood_tests::mount::{Driver, Mounted, SapwoodMount};
 use sapwood_tests::random::{Random, seed};
 use sapwood_tests::{Need, Outcome, machine, trial};
@@ -129,7 +128,7 @@ fn trials() -> Vec<Trial> {
 }
 
 /// Parameters of a run of rounds.
-struct Plan {
+struct KillPlan {
     mkfs: Mkfs,
     rounds: u64,
     seconds: Option<u64>,
@@ -145,8 +144,8 @@ struct Plan {
 }
 
 /// Rounds on btrfs that kill the daemon at the end.
-fn killed(rounds: u64, seed: u64) -> Plan {
-    Plan {
+fn killed(rounds: u64, seed: u64) -> KillPlan {
+    KillPlan {
         mkfs: Mkfs::default(),
         rounds,
         seconds: number("SAPWOOD_DB_SECONDS"),
@@ -164,7 +163,7 @@ fn kill_mounts(mkfs: Mkfs, seed: u64, served: bool) -> Outcome {
         "journal_mode=WAL; PRAGMA synchronous=FULL",
         "journal_mode=DELETE; PRAGMA synchronous=EXTRA",
     ];
-    let plan = Plan {
+    let plan = KillPlan {
         mkfs,
         rounds: number("SAPWOOD_MOUNT_ROUNDS").map_or(4, |all| {
             if served {
@@ -196,12 +195,12 @@ fn number(variable: &str) -> Option<u64> {
     )
 }
 
-fn rounds_of(database: &mut dyn Database, mut ledgers: Vec<Ledger>, plan: &Plan) -> Outcome {
+fn rounds_of(database: &mut dyn Database, mut ledgers: Vec<Ledger>, plan: &KillPlan) -> Outcome {
     let start = seed(plan.seed);
     let end = plan
         .seconds
         .map(|s| Instant::now() + Duration::from_secs(s));
-    let image = Image::new(&plan.mkfs.clone().sized(4 << 30))?;
+    let image = TempImage::new(&plan.mkfs.clone().sized(4 << 30))?;
     let mount = Driver::Sapwood.mount(image.path(), plan.options[0])?;
     database.create(mount.path(), &ledgers)?;
     mount.unmount()?;
@@ -239,10 +238,10 @@ struct Clients<'c> {
 
 fn round(
     Clients { database, ledgers }: Clients<'_>,
-    image: &Image,
+    image: &TempImage,
     mut server: Option<&mut nbd::Server>,
     (nth, seed): (u64, u64),
-    plan: &Plan,
+    plan: &KillPlan,
 ) -> Result<(), String> {
     let mut random = Random::new(seed);
     if nth % 3 == 2 {
@@ -326,7 +325,7 @@ enum Fault {
 fn verified(
     database: &mut dyn Database,
     ledgers: &mut [Ledger],
-    image: &Image,
+    image: &TempImage,
     driver: Driver,
 ) -> Result<(), String> {
     let options = match driver {

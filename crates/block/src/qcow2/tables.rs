@@ -270,9 +270,7 @@ impl Tables {
     /// Writes all changed tables durably, in the order that the module describes.
     pub(super) fn flush(&mut self, device: &dyn Device) -> Result<()> {
         self.counts.write_blocks(device)?;
-        if !sapwood_fault::planted(371) {
-            device.flush()?;
-        }
+        device.flush()?;
         if self.counts.has_new() {
             self.counts.write_table(device)?;
             device.flush()?;
