@@ -165,7 +165,7 @@ fn of_mount(dir: &Path) -> Result<Space> {
         .ok_or_else(|| {
             Failure::local(
                 dir,
-                "a directory in no mount of sapwood; name an image or a mount",
+                "not in a Sapwood mount; name an image or a mount",
             )
         })?;
     let found = rustix::fs::statvfs(dir).map_err(|error| local(error.into()))?;
