@@ -162,12 +162,7 @@ fn of_mount(dir: &Path) -> Result<Space> {
     let entry = above.find_map(sapwood::mount::mounted_on);
     let entry = entry
         .filter(sapwood::mount::MountEntry::is_ours)
-        .ok_or_else(|| {
-            Failure::local(
-                dir,
-                "not in a Sapwood mount; name an image or a mount",
-            )
-        })?;
+        .ok_or_else(|| Failure::local(dir, "not in a Sapwood mount; name an image or a mount"))?;
     let found = rustix::fs::statvfs(dir).map_err(|error| local(error.into()))?;
     let unit = found.f_frsize;
     let (image, image_bytes) = output::json::text(entry.source.as_bytes());
