@@ -17,9 +17,8 @@
 //!
 //! The trials `kill_mounts` end the daemon with `SIGKILL` or `SIGTERM` by chance. A killed daemon
 //! leaves a mount that `sapwood umount` removes. After `SIGTERM`, while the clients commit, the
-//! daemon exits with success and leaves a complete image.
-//! `SAPWOOD_MOUNT_ROUNDS` is the number of rounds of both engines, `SAPWOOD_MOUNT_SECONDS` the time
-//! after which each engine stops early.
+//! daemon exits with success and leaves a complete image. `SAPWOOD_MOUNT_ROUNDS` is the number of
+//! rounds of both engines, `SAPWOOD_MOUNT_SECONDS` the time after which each engine stops early.
 //!
 //! The trials `kill_mounts_over_nbd` do the same with the image behind `nbdkit`, a tenth as often.
 //! In a third of the rounds the server is killed and started again while the clients commit, and

@@ -368,7 +368,7 @@ impl InFlightSet {
             self.delayed -= io.delayed;
         }
         if self.entries.is_empty() {
-            // Emptied maps keep a node each.
+            // An emptied map would keep a node allocated.
             self.entries = BTreeMap::new();
             self.by_start = BTreeMap::new();
         }
