@@ -22,7 +22,7 @@ help:
 	@echo "make bench-log  each mechanism of the log on and off"
 	@echo "make bench-create  1,440,000 empty files by 48, and by fewer and more"
 	@echo "make fuzz   fuzz targets, all at once for two minutes (SECONDS=600: ten)"
-	@echo "make lint   formatting, clippy, the order of crates and modules, documentation"
+	@echo "make lint   formatting, clippy, the order of crates and modules, planted faults, documentation"
 	@echo "make msrv   builds with the oldest Rust that Cargo.toml allows"
 	@echo "make miri   unit tests of the crates without system calls under Miri"
 	@echo "make package  the crates as they would be published"
@@ -50,13 +50,14 @@ check: need-build
 	scripts/check $(BASE)
 
 lint: need-build
+	@scripts/need rsync:rsync patch:patch
 	cargo fmt --all --check
 	cargo fmt --manifest-path fuzz/Cargo.toml --check
 	scripts/layers
-	scripts/faults --check
 	scripts/header --check
 	scripts/deny
 	cargo clippy --workspace --all-targets -- -D warnings
+	scripts/faults --check
 	cargo clippy --manifest-path fuzz/Cargo.toml --target-dir target --all-targets -- -D warnings
 	RUSTDOCFLAGS='-D warnings' cargo doc --quiet --no-deps --workspace --exclude sapwood-cli --exclude sapwood-tests --exclude sapwood-crash --exclude sapwood-bench --exclude sapwood-layers --all-features
 
@@ -119,12 +120,13 @@ crash: need-build
 	target/release/sapwood-crash all --engine btrfs --seconds $(CRASH_SECONDS)
 	target/release/sapwood-crash all --engine ext4 --seconds $(CRASH_SECONDS)
 
-# Long: builds the tests with planted faults, and runs the test of each fault with it and without.
+# Long: plants the faults of faults/ in a copy of the tree, builds its tests, and runs the test of
+# each fault with it and without.
 # ONLY chooses numbers, ranges or crates; after SECONDS no further test starts (0: no limit).
 faults: SECONDS = 0
 faults: ONLY =
 faults: need-test
-	@scripts/need jq:jq
+	@scripts/need jq:jq patch:patch
 	scripts/faults --seconds $(SECONDS) $(ONLY)
 
 # Long: time and peak memory of very many names, extents and snapshots, as tables.

@@ -15,14 +15,14 @@ use fastrand::Rng;
 use sapwood_block::MemoryDevice;
 use sapwood_testing::MemoryFs;
 use sapwood_testing::op::{Op, from_text, to_text};
-use sapwood_testing::tree::{Detail, Node, Tree};
+use sapwood_testing::tree::{Detail, Tree, TreeInode};
 use sapwood_vfs::{
     Credentials, FileKind, FileSystem, Ino, NewInode, SetAttr, SetXattrMode, WriteMode,
 };
 
 use crate::base::BaseKind;
 use crate::cut::{Cut, Depth, cuts};
-use crate::engine::Engine;
+use crate::engine::Format;
 use crate::explore::seed_of;
 use crate::judge::recover;
 use crate::record::{Recording, Setting, Workload};
@@ -129,7 +129,7 @@ impl Again {
     /// As [`Recording::run`]; that the first crash cannot be recovered.
     pub fn run(&self, setting: &Setting) -> Result<Recording, String> {
         let (image, model) = self.between(setting)?;
-        let engine: Engine = self.first.base.engine();
+        let engine: Format = self.first.base.engine();
         Recording::on(engine, &image, &model, &self.ops, setting)
     }
 }
@@ -200,7 +200,7 @@ fn fill(
     attributes(model, at, node)
 }
 
-fn attributes(model: &MemoryFs, ino: Ino, node: &Node) -> sapwood_vfs::Result<()> {
+fn attributes(model: &MemoryFs, ino: Ino, node: &TreeInode) -> sapwood_vfs::Result<()> {
     for (name, value) in node.xattrs.iter() {
         model.setxattr(ino, name, value, SetXattrMode::Any)?;
     }

@@ -11,7 +11,7 @@ use sapwood_testing::MemoryFs;
 use sapwood_testing::op::{Op, Session, from_text};
 use sapwood_vfs::FileSystem;
 
-use crate::engine::Engine;
+use crate::engine::Format;
 use crate::policy::Policy;
 
 /// The kinds of bases of all engines.
@@ -65,14 +65,14 @@ impl BaseKind {
 
     /// The engine of the format.
     #[must_use]
-    pub fn engine(self) -> Engine {
+    pub fn engine(self) -> Format {
         match self {
-            Self::Standard | Self::Empty | Self::Usual | Self::Holes => Engine::Btrfs,
+            Self::Standard | Self::Empty | Self::Usual | Self::Holes => Format::Btrfs,
             Self::Ext4
             | Self::Ext4Empty
             | Self::Ext4Usual
             | Self::Ext4Indirect
-            | Self::Ext4Fast => Engine::Ext4,
+            | Self::Ext4Fast => Format::Ext4,
         }
     }
 
@@ -90,7 +90,7 @@ impl BaseKind {
 
     /// The base of another engine that is the most similar.
     #[must_use]
-    pub fn counterpart(self, engine: Engine) -> Self {
+    pub fn counterpart(self, engine: Format) -> Self {
         match self {
             kind if kind.engine() == engine => kind,
             Self::Empty | Self::Ext4Empty => engine.empty(),

@@ -11,7 +11,7 @@ use crate::base::{Base, BaseKind};
 use crate::bounded::Bounded;
 use crate::cases;
 use crate::cut::{Depth, tears};
-use crate::engine::Engine;
+use crate::engine::Format;
 use crate::explore::{Found, explore_with, seed_of};
 use crate::judge::{Judge, Tally};
 use crate::kernel::Kernel;
@@ -25,9 +25,9 @@ use crate::threads::Threads;
 
 /// The extent of a campaign.
 #[derive(Debug, Clone)]
-pub struct Plan {
+pub struct CampaignPlan {
     /// The engine under test.
-    pub engine: Engine,
+    pub engine: Format,
     /// How workloads are mounted.
     pub setting: Setting,
     /// Threads.
@@ -91,7 +91,7 @@ impl fmt::Display for Phase {
 #[derive(Debug, Clone, Default)]
 pub struct Report {
     /// The engine under test.
-    pub engine: Engine,
+    pub engine: Format,
     /// The phases, in order.
     pub phases: Vec<Phase>,
     /// The kernel's verdicts; `None` if the kernel checked no images.
@@ -151,7 +151,7 @@ impl fmt::Display for Report {
 
 /// Runs phases.
 pub struct Campaign {
-    plan: Plan,
+    plan: CampaignPlan,
     end: Instant,
     queue: Option<KernelQueue>,
     report: Report,
@@ -160,7 +160,7 @@ pub struct Campaign {
 impl Campaign {
     /// Starts a campaign, and its time limit.
     #[must_use]
-    pub fn new(plan: Plan) -> Self {
+    pub fn new(plan: CampaignPlan) -> Self {
         let mut report = Report {
             engine: plan.engine,
             ..Report::default()
@@ -424,8 +424,8 @@ impl Campaign {
     fn racing_bases(&self) -> Vec<BaseKind> {
         match (self.plan.base, self.plan.engine) {
             (Some(base), _) => vec![base],
-            (None, Engine::Btrfs) => vec![BaseKind::Standard],
-            (None, Engine::Ext4) => vec![BaseKind::Ext4, BaseKind::Ext4Fast],
+            (None, Format::Btrfs) => vec![BaseKind::Standard],
+            (None, Format::Ext4) => vec![BaseKind::Ext4, BaseKind::Ext4Fast],
         }
     }
 

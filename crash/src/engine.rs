@@ -1,4 +1,4 @@
-//! [`Engine`]: the engine under test: how to make, mount and check its file system, and which other
+//! [`Format`]: the engine under test: how to make, mount and check its file system, and which other
 //! program can check an image of it. All differences between the engines are behind this type.
 
 mod btrfs;
@@ -19,7 +19,7 @@ use crate::policy::Policy;
 
 /// The engines under test.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
-pub enum Engine {
+pub enum Format {
     /// btrfs.
     #[default]
     Btrfs,
@@ -27,7 +27,7 @@ pub enum Engine {
     Ext4,
 }
 
-impl Engine {
+impl Format {
     /// All engines.
     pub const ALL: [Self; 2] = [Self::Btrfs, Self::Ext4];
 
@@ -220,13 +220,13 @@ impl Engine {
     }
 }
 
-impl fmt::Display for Engine {
+impl fmt::Display for Format {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.name())
     }
 }
 
-impl FromStr for Engine {
+impl FromStr for Format {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {

@@ -15,7 +15,7 @@ use sapwood_testing::tree::{Detail, Tree};
 use sapwood_vfs::Timestamp;
 
 use crate::cut::Cut;
-use crate::engine::Engine;
+use crate::engine::Format;
 use crate::image::{Footprint, Images, digest};
 use crate::oracle::Oracle;
 use crate::policy::Policy;
@@ -239,7 +239,7 @@ fn judge_all(oracles: &[Oracle<'_>], tree: &Tree, progress: &[Progress]) -> Vec<
 
 /// Mounts, reads and checks an image; returns also the ranges that were read, as offsets and
 /// lengths.
-pub fn recover(engine: Engine, image: MemoryDevice) -> (Outcome, Vec<(u64, u64)>) {
+pub fn recover(engine: Format, image: MemoryDevice) -> (Outcome, Vec<(u64, u64)>) {
     let device = Arc::new(Tracked {
         inner: image,
         reads: Mutex::default(),
@@ -250,7 +250,7 @@ pub fn recover(engine: Engine, image: MemoryDevice) -> (Outcome, Vec<(u64, u64)>
 }
 
 /// Mounts, reads and checks an image; returns also the image after that.
-pub fn recover_in_place(engine: Engine, image: MemoryDevice) -> (MemoryDevice, Outcome) {
+pub fn recover_in_place(engine: Format, image: MemoryDevice) -> (MemoryDevice, Outcome) {
     let device = Arc::new(Tracked {
         inner: image,
         reads: Mutex::default(),
@@ -259,7 +259,7 @@ pub fn recover_in_place(engine: Engine, image: MemoryDevice) -> (MemoryDevice, O
     (device.inner.snapshot(), outcome)
 }
 
-fn recovered(engine: Engine, device: &Arc<Tracked>) -> Outcome {
+fn recovered(engine: Format, device: &Arc<Tracked>) -> Outcome {
     let began = Timestamp::now();
     let fs = engine.open(device.clone(), Policy::Now, 1);
     let fs = fs.map_err(|error| format!("mount: {error}"))?;

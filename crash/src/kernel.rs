@@ -15,12 +15,12 @@ use sapwood_testing::tree::{Detail, Tree};
 use sapwood_vfs::Timestamp;
 use tempfile::TempDir;
 
-use crate::engine::Engine;
+use crate::engine::Format;
 
 /// A mount point and files for images, which are mounted one after another.
 #[derive(Debug)]
 pub struct Kernel {
-    engine: Engine,
+    engine: Format,
     dir: TempDir,
 }
 
@@ -29,7 +29,7 @@ impl Kernel {
     ///
     /// # Errors
     /// What is missing on this machine.
-    pub fn new(engine: Engine, image: &MemoryDevice) -> Result<Self, String> {
+    pub fn new(engine: Format, image: &MemoryDevice) -> Result<Self, String> {
         if let Some(why) = machine::missing(&[Need::Kernel(engine.kind())]) {
             return Err(why);
         }
@@ -43,7 +43,7 @@ impl Kernel {
 
     /// The engine whose images it mounts.
     #[must_use]
-    pub fn engine(&self) -> Engine {
+    pub fn engine(&self) -> Format {
         self.engine
     }
 

@@ -6,9 +6,9 @@ use std::time::{Duration, Instant};
 use clap::{Parser, Subcommand};
 use sapwood_block::MemoryDevice;
 use sapwood_crash::base::{Base, BaseKind};
-use sapwood_crash::campaign::{Campaign, Plan};
+use sapwood_crash::campaign::{Campaign, CampaignPlan};
 use sapwood_crash::cut::Depth;
-use sapwood_crash::engine::Engine;
+use sapwood_crash::engine::Format;
 use sapwood_crash::explore::{explore, parse_id, replay};
 use sapwood_crash::kernel::Kernel;
 use sapwood_crash::kernel_queue;
@@ -67,7 +67,7 @@ enum Command {
         patience: usize,
         /// Engine under test: btrfs, ext4.
         #[arg(long, default_value = "btrfs")]
-        engine: Engine,
+        engine: Format,
         /// Run one in so many of the sequences of two operations, chosen by the seed.
         #[arg(long, default_value_t = 1)]
         stride: usize,
@@ -142,7 +142,7 @@ fn run(arguments: &Arguments) -> Result<(), String> {
                 0 => std::thread::available_parallelism().map_or(2, usize::from),
                 jobs => *jobs,
             };
-            let campaign = Campaign::new(Plan {
+            let campaign = Campaign::new(CampaignPlan {
                 engine: *engine,
                 setting,
                 jobs,

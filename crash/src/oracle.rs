@@ -33,10 +33,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use sapwood_testing::tree::{Node, Place, Tree};
+use sapwood_testing::tree::{Tree, TreeInode, TreeName};
 use sapwood_vfs::{FileKind, Ino, Timestamp};
 
-use crate::engine::Engine;
+use crate::engine::Format;
 use crate::record::{Lane, Progress, Promise};
 
 /// Unit that is written whole. For files that are overwritten in place even that is not guaranteed.
@@ -46,13 +46,13 @@ const SECTOR: usize = 512;
 /// crashes.
 #[derive(Debug)]
 pub struct Oracle<'a> {
-    engine: Engine,
+    engine: Format,
     root: Ino,
     shared: bool,
     states: &'a [Tree],
     promises: &'a [Promise],
     recovery: Option<(Timestamp, Timestamp)>,
-    names: Vec<BTreeMap<Ino, Vec<Place>>>,
+    names: Vec<BTreeMap<Ino, Vec<TreeName>>>,
 }
 
 /// A moment in a history.
@@ -133,7 +133,7 @@ impl<'a> Oracle<'a> {
 struct View<'a> {
     oracle: &'a Oracle<'a>,
     found: &'a Tree,
-    found_names: BTreeMap<Ino, Vec<Place>>,
+    found_names: BTreeMap<Ino, Vec<TreeName>>,
     floor: usize,
     last: usize,
     /// Operations that had returned, with their guarantees.
@@ -172,12 +172,12 @@ impl View<'_> {
     }
 
     /// The inode in the possible states, beginning at `from`.
-    fn versions(&self, ino: Ino, from: usize) -> impl Iterator<Item = &Node> {
+    fn versions(&self, ino: Ino, from: usize) -> impl Iterator<Item = &TreeInode> {
         let states = self.oracle.states.get(from..=self.last).unwrap_or_default();
         states.iter().filter_map(move |state| state.node(ino))
     }
 
-    fn names_in(&self, state: usize, ino: Ino) -> &[Place] {
+    fn names_in(&self, state: usize, ino: Ino) -> &[TreeName] {
         let names = self.oracle.names.get(state);
         names
             .and_then(|names| names.get(&ino))
@@ -235,7 +235,7 @@ impl View<'_> {
     }
 
     /// Each time is compared by itself with the possible states.
-    fn times(&self, ino: Ino, node: &Node, since: usize) -> Option<String> {
+    fn times(&self, ino: Ino, node: &TreeInode, since: usize) -> Option<String> {
         let versions = self.versions(ino, since);
         let versions = versions.filter(|version| version.kind == node.kind);
         let versions: Option<Vec<_>> = versions
@@ -265,12 +265,12 @@ impl View<'_> {
     /// True if a recovery may set this time, as the kernel's does.
     fn recovery_sets(&self, ino: Ino, name: &str, since: usize) -> bool {
         match (self.oracle.engine, name) {
-            (Engine::Btrfs, "ctime") => (since..self.last).any(|state| {
+            (Format::Btrfs, "ctime") => (since..self.last).any(|state| {
                 let after = self.names_in(state + 1, ino);
                 let mut before = self.names_in(state, ino).iter();
                 before.any(|place| !after.contains(place))
             }),
-            (Engine::Ext4, "ctime" | "mtime") => {
+            (Format::Ext4, "ctime" | "mtime") => {
                 let mut versions = self.versions(ino, self.floor);
                 let first = versions.next().map(|version| &version.entries);
                 versions.any(|version| Some(&version.entries) != first)
@@ -279,7 +279,7 @@ impl View<'_> {
         }
     }
 
-    fn content(&self, ino: Ino, node: &Node, since: usize) -> Option<String> {
+    fn content(&self, ino: Ino, node: &TreeInode, since: usize) -> Option<String> {
         let versions: Vec<&[u8]> = self
             .versions(ino, since)
             .filter(|version| version.kind == node.kind)
@@ -335,7 +335,7 @@ impl View<'_> {
 
     /// Each name must lead to the inode of a possible state.
     fn directories(&self, wrong: &mut Vec<String>) {
-        let mut places: BTreeSet<Place> = BTreeSet::new();
+        let mut places: BTreeSet<TreeName> = BTreeSet::new();
         let states = self
             .oracle
             .states
@@ -361,14 +361,14 @@ impl View<'_> {
         for (ino, names) in &self.found_names {
             // Usually one state has all the names, and so each pair of them.
             let all_at_once = |state| {
-                let there: BTreeSet<&Place> = self.names_in(state, *ino).iter().collect();
+                let there: BTreeSet<&TreeName> = self.names_in(state, *ino).iter().collect();
                 names.iter().all(|name| there.contains(name))
             };
             if (self.floor..=self.last).any(all_at_once) {
                 continue;
             }
             for (number, a) in names.iter().enumerate() {
-                let together = |b: &Place| {
+                let together = |b: &TreeName| {
                     (self.floor..=self.last).any(|state| {
                         let names = self.names_in(state, *ino);
                         names.contains(a) && names.contains(b)
@@ -450,7 +450,7 @@ impl View<'_> {
         }
     }
 
-    fn shown_place(&self, (dir, name): &Place) -> String {
+    fn shown_place(&self, (dir, name): &TreeName) -> String {
         format!("{dir}/{}", name.escape_ascii())
     }
 }

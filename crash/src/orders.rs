@@ -29,7 +29,7 @@ use sapwood_testing::tree::Tree;
 use sapwood_testing::{RecordLog, Step};
 use sapwood_vfs::{Error, Ino};
 
-use crate::engine::Engine;
+use crate::engine::Format;
 use crate::oracle::{Moment, Oracle};
 use crate::record::{BEGIN, END, Lane, Progress, Promise};
 use crate::step::step;
@@ -166,7 +166,7 @@ impl Orders {
 /// # Errors
 /// That there is no such order.
 pub fn find(
-    engine: Engine,
+    engine: Format,
     start: Tree,
     end: Tree,
     opened: BTreeMap<String, Ino>,
@@ -309,7 +309,7 @@ impl Search {
 
     /// The orders of a path: one for each choice of places of the calls that make something
     /// durable.
-    fn orders(&self, engine: Engine, root: Ino, start: &Tree, path: &[(Id, Tree)]) -> Vec<Order> {
+    fn orders(&self, engine: Format, root: Ino, start: &Tree, path: &[(Id, Tree)]) -> Vec<Order> {
         let mut choices: Vec<Vec<Persist>> = vec![Vec::new()];
         for (thread, calls) in self.calls.iter().enumerate() {
             for (number, call) in calls.iter().enumerate() {
@@ -413,7 +413,7 @@ type Persist = (usize, Id, Promise);
 
 /// The order of a path with the calls that make something durable at their places.
 fn arranged(
-    engine: Engine,
+    engine: Format,
     root: Ino,
     start: &Tree,
     path: &[(Id, Tree)],

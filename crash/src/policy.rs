@@ -3,7 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use crate::engine::Engine;
+use crate::engine::Format;
 
 /// All mechanisms, or all except one, or one that is off by default.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -45,11 +45,11 @@ impl Policy {
 
     /// True if the engine has the policy.
     #[must_use]
-    pub fn fits(self, engine: Engine) -> bool {
+    pub fn fits(self, engine: Format) -> bool {
         match self {
             Self::Now => true,
-            Self::DataJournal | Self::FullFastCommits => engine == Engine::Ext4,
-            _ => engine == Engine::Btrfs,
+            Self::DataJournal | Self::FullFastCommits => engine == Format::Ext4,
+            _ => engine == Format::Btrfs,
         }
     }
 

@@ -17,7 +17,7 @@ use sapwood_vfs::{FileSystem, Ino, Timestamp, TrimRange};
 
 use crate::base::{Base, BaseKind};
 use crate::delay::{Delays, Recorder, recorder};
-use crate::engine::Engine;
+use crate::engine::Format;
 use crate::orders::Orders;
 use crate::plant::{Plant, Planted};
 use crate::policy::Policy;
@@ -101,7 +101,7 @@ impl Setting {
 #[derive(Debug)]
 pub struct Lane {
     /// The engine.
-    pub engine: Engine,
+    pub engine: Format,
     /// The directory.
     pub root: Ino,
     /// States of the history.
@@ -120,7 +120,7 @@ pub struct Lane {
 #[derive(Debug)]
 pub struct Recording {
     /// The engine.
-    pub engine: Engine,
+    pub engine: Format,
     /// The device before the workload.
     pub base: MemoryDevice,
     /// All requests.
@@ -160,7 +160,7 @@ impl Recording {
     /// # Errors
     /// As [`run`](Self::run).
     pub fn on(
-        engine: Engine,
+        engine: Format,
         image: &MemoryDevice,
         model: &MemoryFs,
         ops: &[Op],
@@ -236,7 +236,7 @@ pub(crate) const END: &str = "e";
 
 /// One thread of a workload.
 pub struct Run<'a> {
-    on: Engine,
+    on: Format,
     engine: Session<'a>,
     engine_fs: &'a dyn FileSystem,
     model: Session<'a>,
@@ -252,7 +252,7 @@ impl<'a> Run<'a> {
     /// A run on the engine below a directory, side by side with a model of that directory.
     #[must_use]
     pub fn new(
-        on: Engine,
+        on: Format,
         (engine, root): (&'a dyn FileSystem, Ino),
         model: &'a dyn FileSystem,
         skip_fsync: bool,

@@ -24,7 +24,7 @@ use crate::again::THEN;
 use crate::base::{Base, BaseKind};
 use crate::cut::Cut;
 use crate::delay::{Delays, Recorder, recorder};
-use crate::engine::Engine;
+use crate::engine::Format;
 use crate::judge::recover;
 use crate::policy::Policy;
 use crate::record::{BEGIN, END, GARBAGE, Lane, Progress, Promise, Recording, Setting, Workload};
@@ -254,7 +254,7 @@ fn room(image: &MemoryDevice, change: Change) -> MemoryDevice {
 }
 
 /// Performs a change; true if it was not refused.
-fn apply(engine: Engine, device: &Arc<dyn Device>, change: Change) -> Result<bool, String> {
+fn apply(engine: Format, device: &Arc<dyn Device>, change: Change) -> Result<bool, String> {
     let failed = |error: String| format!("{change}: {error}");
     let size = match change {
         Change::Resize(size) => Some(size),
@@ -269,7 +269,7 @@ fn apply(engine: Engine, device: &Arc<dyn Device>, change: Change) -> Result<boo
 }
 
 /// As `sapwood trim`.
-fn trim(engine: Engine, device: &Arc<dyn Device>) -> Result<(), String> {
+fn trim(engine: Format, device: &Arc<dyn Device>) -> Result<(), String> {
     let fs = engine.open(device.clone(), Policy::Now, 1)?;
     let trimmed = fs.sync().and_then(|()| fs.trim(&TrimRange::default()));
     let bytes = trimmed.map_err(|error| error.to_string())?;
@@ -281,7 +281,7 @@ fn trim(engine: Engine, device: &Arc<dyn Device>) -> Result<(), String> {
 }
 
 fn record(
-    engine: Engine,
+    engine: Format,
     image: MemoryDevice,
     change: Change,
     setting: &Setting,
@@ -300,7 +300,7 @@ fn record(
         return Err(format!("{change}: refused, but the size changed"));
     }
     let last = recover(engine, recorder.inner().inner().snapshot()).0?;
-    let renumbers = engine == Engine::Ext4
+    let renumbers = engine == Format::Ext4
         && match change {
             Change::Resize(size) => size < found.size,
             Change::Min => true,
@@ -335,7 +335,7 @@ fn record(
         sizes: Some(Sizes {
             before: found.size,
             after,
-            steps: change == Change::Min && engine == Engine::Ext4,
+            steps: change == Change::Min && engine == Format::Ext4,
             renumbers,
             renumbered,
         }),
@@ -372,7 +372,7 @@ fn changed(before: &Tree, last: &Tree, recovery: (Timestamp, Timestamp)) -> Tree
 ///
 /// # Errors
 /// An operation that failed.
-pub fn by_chance(engine: Engine, seed: u64) -> Result<Subject, String> {
+pub fn by_chance(engine: Format, seed: u64) -> Result<Subject, String> {
     let mut random = Rng::with_seed(seed ^ 0x5e5a);
     let mut bases = engine.bases();
     bases.push(engine.empty());

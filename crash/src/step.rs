@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use sapwood_testing::op::{Op, attribute};
-use sapwood_testing::tree::{Node, Owner, Place, Tree};
+use sapwood_testing::tree::{Owner, Tree, TreeInode, TreeName};
 use sapwood_vfs::{Error, FileKind, Ino};
 
 use crate::orders::Call;
@@ -36,12 +36,12 @@ struct Next<'a> {
 }
 
 impl Next<'_> {
-    fn place(&self, path: &str) -> Option<Place> {
+    fn place(&self, path: &str) -> Option<TreeName> {
         let (dir, name) = path.rsplit_once('/').unwrap_or((".", path));
         Some((*self.opened.get(dir)?, name.as_bytes().to_vec()))
     }
 
-    fn find(&self, (dir, name): &Place) -> Option<Ino> {
+    fn find(&self, (dir, name): &TreeName) -> Option<Ino> {
         self.tree.find(*dir, name)
     }
 
@@ -76,7 +76,7 @@ impl Next<'_> {
     fn causes(&self, call: &Call) -> Option<Vec<Error>> {
         let mut causes = Vec::new();
         let mut if_so = |is: bool, error: Error| causes.extend(is.then_some(error));
-        let gone = |place: &Place| !self.tree.nodes.contains_key(&place.0);
+        let gone = |place: &TreeName| !self.tree.nodes.contains_key(&place.0);
         match &call.op {
             Op::Create { at, .. }
             | Op::Filled { at, .. }
@@ -129,7 +129,7 @@ impl Next<'_> {
                 let (Some(one), Some(other)) = (self.find(&a), self.find(&b)) else {
                     return Some(vec![Error::NotFound]);
                 };
-                let into = |ino, to: &Place| self.is_dir(ino) && self.is_within(to.0, ino);
+                let into = |ino, to: &TreeName| self.is_dir(ino) && self.is_within(to.0, ino);
                 if_so(into(one, &b) || into(other, &a), Error::Invalid);
             }
             Op::RemoveXattr { name, .. } => {
@@ -185,7 +185,7 @@ impl Next<'_> {
         }
     }
 
-    fn node(&mut self, ino: Ino) -> Option<&mut Node> {
+    fn node(&mut self, ino: Ino) -> Option<&mut TreeInode> {
         match self.tree.nodes.get_mut(&ino) {
             Some(node) => Some(node),
             None => self.tree.nameless.get_mut(&ino),
@@ -208,32 +208,32 @@ impl Next<'_> {
             perm,
             ..Owner::default()
         };
-        let mut node = Node::new(ino.0, kind, owner);
+        let mut node = TreeInode::new(ino.0, kind, owner);
         node.set_content(content.to_vec());
         self.tree.nodes.insert(ino, node);
         self.name(&self.place(at)?, ino)
     }
 
     /// Sets a name without a change of link counts.
-    fn name(&mut self, (dir, name): &Place, ino: Ino) -> Option<()> {
+    fn name(&mut self, (dir, name): &TreeName, ino: Ino) -> Option<()> {
         let dir = self.tree.nodes.get_mut(dir)?;
         Arc::make_mut(&mut dir.entries).insert(name.clone(), ino);
         Some(())
     }
 
-    fn unname(&mut self, (dir, name): &Place) -> Option<Ino> {
+    fn unname(&mut self, (dir, name): &TreeName) -> Option<Ino> {
         let dir = self.tree.nodes.get_mut(dir)?;
         Arc::make_mut(&mut dir.entries).remove(name)
     }
 
     /// Adds a name to an inode.
-    fn enter(&mut self, place: &Place, ino: Ino) -> Option<()> {
+    fn enter(&mut self, place: &TreeName, ino: Ino) -> Option<()> {
         self.tree.nodes.get_mut(&ino)?.nlink += 1;
         self.name(place, ino)
     }
 
     /// Removes a name, and the inode with its last name.
-    fn leave(&mut self, place: &Place) -> Option<()> {
+    fn leave(&mut self, place: &TreeName) -> Option<()> {
         let ino = self.unname(place)?;
         let node = self.tree.nodes.get_mut(&ino)?;
         if node.kind == FileKind::Directory || node.nlink <= 1 {

@@ -4,7 +4,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use crate::again::{self, Again};
-use crate::engine::Engine;
+use crate::engine::Format;
 use crate::race::{self, Race};
 use crate::record::{Recording, Setting, Workload};
 use crate::reshape::{self, Reshape};
@@ -98,7 +98,7 @@ impl FromStr for Subject {
 impl Subject {
     /// The engine that it runs on.
     #[must_use]
-    pub fn engine(&self) -> Engine {
+    pub fn engine(&self) -> Format {
         match self {
             Self::Sequence(workload) | Self::Trims(workload) => workload.base.engine(),
             Self::Threads(threads) => threads.engine,
@@ -161,17 +161,17 @@ mod tests {
     #[test]
     fn texts_come_back_with_their_engine() {
         for (text, engine) in [
-            ("std: creat A/x; fsync A/x", Engine::Btrfs),
-            ("ext4: creat A/x; fsync A/x", Engine::Ext4),
-            ("threads: 7 2 9", Engine::Btrfs),
-            ("threads: ext4 7 2 9", Engine::Ext4),
-            ("race: std: creat A/x; fsync @0 | unlink A/x", Engine::Btrfs),
-            ("again: ext4: creat A/x @ 17-3 => fsync A/x", Engine::Ext4),
-            ("trims: std: creat A/x; fsync A/x", Engine::Btrfs),
-            ("reshape: ext4: creat A/x => trim", Engine::Ext4),
+            ("std: creat A/x; fsync A/x", Format::Btrfs),
+            ("ext4: creat A/x; fsync A/x", Format::Ext4),
+            ("threads: 7 2 9", Format::Btrfs),
+            ("threads: ext4 7 2 9", Format::Ext4),
+            ("race: std: creat A/x; fsync @0 | unlink A/x", Format::Btrfs),
+            ("again: ext4: creat A/x @ 17-3 => fsync A/x", Format::Ext4),
+            ("trims: std: creat A/x; fsync A/x", Format::Btrfs),
+            ("reshape: ext4: creat A/x => trim", Format::Ext4),
             (
                 "reshape: std: creat A/x @ 17-3 => resize 99; resize min",
-                Engine::Btrfs,
+                Format::Btrfs,
             ),
         ] {
             let subject: Subject = text.parse().unwrap();

@@ -16,7 +16,7 @@ use sapwood_vfs::{FileSystem, NewInode};
 use crate::base::Base;
 use crate::bounded;
 use crate::delay::{Delays, recorder};
-use crate::engine::Engine;
+use crate::engine::Format;
 use crate::explore::seed_of;
 use crate::plant::Plant;
 use crate::record::{Lane, Recording, Run, Setting};
@@ -27,7 +27,7 @@ use crate::subject::Subject;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Threads {
     /// The engine that they work on.
-    pub engine: Engine,
+    pub engine: Format,
     /// Determines the operations of each thread.
     pub seed: u64,
     /// Number of threads.
@@ -42,7 +42,7 @@ pub const PREFIX: &str = "threads:";
 impl fmt::Display for Threads {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(PREFIX)?;
-        if self.engine != Engine::default() {
+        if self.engine != Format::default() {
             write!(f, " {}", self.engine)?;
         }
         write!(f, " {} {} {}", self.seed, self.lanes, self.ops)
@@ -61,7 +61,7 @@ impl FromStr for Threads {
                 engine,
                 words.trim_start().strip_prefix(first).unwrap_or(words),
             ),
-            Err(_) => (Engine::default(), words),
+            Err(_) => (Format::default(), words),
         };
         let numbers: Result<Vec<u64>, _> = words.split_whitespace().map(str::parse).collect();
         match numbers.map_err(|_| bad())?.as_slice() {
@@ -168,7 +168,7 @@ fn prepare(fs: &dyn FileSystem, lane: usize, setup: &[Op]) -> Result<sapwood_vfs
 /// # Errors
 /// Never, unless the list of operations is wrong.
 pub(crate) fn by_chance(
-    engine: Engine,
+    engine: Format,
     model: &MemoryFs,
     random: &mut Rng,
     ops: usize,

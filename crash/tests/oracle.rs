@@ -5,10 +5,10 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use sapwood_crash::engine::Engine;
+use sapwood_crash::engine::Format;
 use sapwood_crash::oracle::Oracle;
 use sapwood_crash::record::{Lane, Progress, Recording, Setting};
-use sapwood_testing::tree::{Node, Tree};
+use sapwood_testing::tree::{Tree, TreeInode};
 use sapwood_vfs::{FileKind, Ino, Timestamp};
 
 /// The history of a workload on the standard base.
@@ -26,7 +26,7 @@ impl Edit {
         self.0.paths()[path]
     }
 
-    fn node(&mut self, path: &str) -> &mut Node {
+    fn node(&mut self, path: &str) -> &mut TreeInode {
         let ino = self.ino(path);
         self.0.nodes.get_mut(&ino).unwrap()
     }
@@ -278,7 +278,7 @@ fn a_recovery_sets_ctime_only_where_a_name_was_lost() {
 #[test]
 fn a_recovery_of_ext4_sets_times_of_directories_whose_names_changed() {
     let mut created = lane("creat A/new; chmod B 448");
-    created.engine = Engine::Ext4;
+    created.engine = Format::Ext4;
     let set = |path: &'static str| {
         move |tree: &mut Edit| {
             let now = later(tree);

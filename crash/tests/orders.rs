@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 
 use sapwood_block::MemoryDevice;
-use sapwood_crash::engine::Engine;
+use sapwood_crash::engine::Format;
 use sapwood_crash::oracle::Oracle;
 use sapwood_crash::orders::{Call, Orders, find, target_of};
 use sapwood_crash::record::Progress;
@@ -59,7 +59,7 @@ impl Story {
         let (start, opened) = (self.start.clone(), self.opened.clone());
         let calls = self.calls.clone();
         let log = device.take_log();
-        find(Engine::Btrfs, start, self.after(ops), opened, calls, &log)
+        find(Format::Btrfs, start, self.after(ops), opened, calls, &log)
     }
 
     fn after(&self, ops: &str) -> Tree {

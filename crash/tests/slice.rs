@@ -6,7 +6,7 @@ use sapwood_crash::base::BaseKind;
 use sapwood_crash::bounded::Bounded;
 use sapwood_crash::cases;
 use sapwood_crash::cut::{Cut, Depth};
-use sapwood_crash::engine::Engine;
+use sapwood_crash::engine::Format;
 use sapwood_crash::explore::{Found, explore, explore_with, parse_id, replay};
 use sapwood_crash::judge::Tally;
 use sapwood_crash::plant::Plant;
@@ -49,7 +49,7 @@ fn some_sequences_of_two_and_three() {
 
 #[test]
 fn known_trouble_cases() {
-    for case in cases::all(Engine::Btrfs).unwrap() {
+    for case in cases::all(Format::Btrfs).unwrap() {
         let (_, result) = explore(&case.workload.into(), &Setting::default(), Depth::BRIEF);
         result.unwrap_or_else(|found| panic!("{}: {found}", case.name));
     }
@@ -57,7 +57,7 @@ fn known_trouble_cases() {
 
 #[test]
 fn ext4_every_operation_alone() {
-    let bases = Engine::Ext4.bases();
+    let bases = Format::Ext4.bases();
     let number = bases.len();
     let ones = bases.into_iter().enumerate().flat_map(|(at, base)| {
         let ones = Bounded::new(base).unwrap().ones();
@@ -81,7 +81,7 @@ fn ext4_some_sequences_of_two_and_three() {
 
 /// Named cases of ext4 that are short; `make crash` runs the long ones.
 fn ext4_cases() -> Vec<cases::Case> {
-    let mut all = cases::all(Engine::Ext4).unwrap();
+    let mut all = cases::all(Format::Ext4).unwrap();
     all.retain(|case| case.workload.ops.len() <= 40);
     all
 }
@@ -128,7 +128,7 @@ fn ext4_with_fast_commits() {
 #[test]
 fn ext4_threads_at_once() {
     all((1..6).map(|seed| Threads {
-        engine: Engine::Ext4,
+        engine: Format::Ext4,
         seed,
         lanes: 3,
         ops: 8,
@@ -137,10 +137,10 @@ fn ext4_threads_at_once() {
 
 #[test]
 fn known_trouble_cases_without_single_mechanisms() {
-    let cases = cases::all(Engine::Btrfs).unwrap();
+    let cases = cases::all(Format::Btrfs).unwrap();
     let policies = Policy::ALL.into_iter();
     let policies: Vec<Policy> = policies
-        .filter(|policy| policy.fits(Engine::Btrfs))
+        .filter(|policy| policy.fits(Format::Btrfs))
         .collect();
     for (number, policy) in policies.iter().copied().enumerate() {
         let setting = Setting {
@@ -157,7 +157,7 @@ fn known_trouble_cases_without_single_mechanisms() {
 #[test]
 fn threads_at_once() {
     all((1..12).map(|seed| Threads {
-        engine: Engine::Btrfs,
+        engine: Format::Btrfs,
         seed,
         lanes: 3,
         ops: 8,
@@ -270,7 +270,7 @@ fn a_broken_engine_is_found_and_its_id_replays() {
         "rename A/foo B/x; sync",
     ];
     let on = |base: BaseKind| workloads.map(|ops| format!("{base}: {ops}"));
-    let engines = Engine::ALL.map(|engine| on(engine.standard()));
+    let engines = Format::ALL.map(|engine| on(engine.standard()));
     for (plant, workloads) in Plant::ALL
         .into_iter()
         .flat_map(|plant| engines.iter().map(move |workloads| (plant, workloads)))
@@ -334,7 +334,7 @@ fn the_list_names_every_kind_of_operation_of_the_bounded_set() {
 
 /// Explores reshapes; returns how many made the file system smaller, larger, and gave inodes other
 /// numbers.
-fn reshapes(engine: Engine, seeds: std::ops::Range<u64>) -> (usize, usize, usize) {
+fn reshapes(engine: Format, seeds: std::ops::Range<u64>) -> (usize, usize, usize) {
     let (mut smaller, mut larger, mut renumbered) = (0, 0, 0);
     let base = engine.standard();
     let growth =
@@ -366,18 +366,18 @@ const SHALLOW: Depth = Depth {
 
 #[test]
 fn resizes_leave_the_old_or_the_new_size() {
-    let (smaller, larger, _) = reshapes(Engine::Btrfs, 0..24);
+    let (smaller, larger, _) = reshapes(Format::Btrfs, 0..24);
     assert!(smaller > 5 && larger > 0, "{smaller} {larger}");
 }
 
 #[test]
 fn ext4_resizes_leave_the_old_or_the_new_size() {
-    let (smaller, larger, renumbered) = reshapes(Engine::Ext4, 0..16);
+    let (smaller, larger, renumbered) = reshapes(Format::Ext4, 0..16);
     assert!(smaller > 3 && larger > 0, "{smaller} {larger}");
     assert!(renumbered > 1, "{renumbered}");
 }
 
-fn trims(engine: Engine) {
+fn trims(engine: Format) {
     let seeds = (0..).map(|seed| reshape::by_chance(engine, seed).unwrap());
     let trims = seeds.filter(|subject| matches!(subject, Subject::Trims(_)));
     all(trims.take(8));
@@ -385,10 +385,10 @@ fn trims(engine: Engine) {
 
 #[test]
 fn trims_keep_what_a_crash_can_bring_back() {
-    trims(Engine::Btrfs);
+    trims(Format::Btrfs);
 }
 
 #[test]
 fn ext4_trims_keep_what_a_crash_can_bring_back() {
-    trims(Engine::Ext4);
+    trims(Format::Ext4);
 }

@@ -1,6 +1,6 @@
 //! How strictly two trees are compared that tests have filled.
 
-use sapwood_testing::tree::{Facts, Node, PLACEHOLDER, Tree};
+use sapwood_testing::tree::{Facts, PLACEHOLDER, Tree, TreeInode};
 use sapwood_vfs::Timestamp;
 
 /// How strictly trees are compared.
@@ -44,11 +44,11 @@ pub fn compare(expected: &Tree, found: &Tree, how: Compare) -> Result<(), String
             Compare::AlikeTree => tree.without_flags(LAYOUT | NO_COMPRESS).in_pages(),
         }
     };
-    let choose = |path: &str, one: &Node, two: &Node| facts(path, one, two, how);
+    let choose = |path: &str, one: &TreeInode, two: &TreeInode| facts(path, one, two, how);
     prepared(expected).compare(&prepared(found), choose)
 }
 
-fn facts(path: &str, expected: &Node, found: &Node, how: Compare) -> Facts {
+fn facts(path: &str, expected: &TreeInode, found: &TreeInode, how: Compare) -> Facts {
     let mut facts = Facts::MODE | Facts::LINKS | Facts::SIZE | Facts::IDENTITY;
     if expected.is_dir() && how == Compare::AlikeTree {
         facts -= Facts::SIZE;

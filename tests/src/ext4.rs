@@ -1,7 +1,7 @@
 //! The variants of ext4 that both directions with the kernel are tried on.
 
 use crate::fill::Limits;
-use crate::image::{Image, Mkfs};
+use crate::image::{Mkfs, TempImage};
 use crate::mount::Driver;
 
 /// One variant: how it is made, and how it is mounted when it is filled.
@@ -118,7 +118,7 @@ impl Variant {
         }
         // Behind the command and its exit status.
         let one_line = |why: String| why.lines().skip(1).collect::<Vec<_>>().join(" ");
-        let image = match Image::by_kernel(&self.mkfs) {
+        let image = match TempImage::by_kernel(&self.mkfs) {
             Ok(image) => image,
             Err(why) => return Some(one_line(why)),
         };

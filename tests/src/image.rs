@@ -124,13 +124,13 @@ impl Mkfs {
 
 /// An image file in a directory of its own that goes away with it.
 #[derive(Debug)]
-pub struct Image {
+pub struct TempImage {
     dir: TempDir,
     path: PathBuf,
     kind: Kind,
 }
 
-impl Image {
+impl TempImage {
     /// A sparse file of `size` bytes, all zero, in which there will be a btrfs.
     #[must_use]
     pub fn blank(size: u64) -> Self {

@@ -7,7 +7,7 @@ use sapwood::{Kind, Options};
 use sapwood_testing::tree::{Detail, Tree};
 
 use crate::compare::{Compare, compare};
-use crate::image::{Image, Mkfs};
+use crate::image::{Mkfs, TempImage};
 use crate::mount::{Driver, Mounted};
 use crate::subvolumes;
 
@@ -25,7 +25,7 @@ pub fn ours() -> Driver {
 ///
 /// # Errors
 /// With what was found.
-pub fn check(image: &Image) -> Result<(), String> {
+pub fn check(image: &TempImage) -> Result<(), String> {
     match ours() {
         Driver::Kernel => image.check_by_kernel(),
         Driver::Sapwood => image.check(),
@@ -36,7 +36,7 @@ pub fn check(image: &Image) -> Result<(), String> {
 ///
 /// # Errors
 /// What could not be read.
-pub fn list(image: &Image, driver: Driver) -> Result<Tree, String> {
+pub fn list(image: &TempImage, driver: Driver) -> Result<Tree, String> {
     let mount = driver.mount(image.path(), "ro")?;
     let listing = Tree::of_mount(mount.path(), Detail::Sums)?;
     mount.unmount()?;
@@ -47,7 +47,7 @@ pub fn list(image: &Image, driver: Driver) -> Result<Tree, String> {
 ///
 /// # Errors
 /// It cannot be opened or read.
-pub fn list_by_library(image: &Image) -> Result<Tree, String> {
+pub fn list_by_library(image: &TempImage) -> Result<Tree, String> {
     let fs = sapwood::image::open(image.path(), &Options::new().read_only(true));
     let fs = fs.map_err(|error| error.to_string())?;
     let listing = Tree::of(&*fs, Detail::Sums);
@@ -59,7 +59,7 @@ pub fn list_by_library(image: &Image) -> Result<Tree, String> {
 pub struct Volume {
     // Unmounted before its image goes.
     mount: Option<Box<dyn Mounted>>,
-    image: Image,
+    image: TempImage,
     options: String,
 }
 
@@ -69,7 +69,7 @@ impl Volume {
     /// # Errors
     /// What the programs said.
     pub fn with(how: &Mkfs, options: &str, driver: Driver) -> Result<Self, String> {
-        let image = Image::new(how)?;
+        let image = TempImage::new(how)?;
         let mount = Some(driver.mount(image.path(), options)?);
         Ok(Self {
             mount,
@@ -95,7 +95,7 @@ impl Volume {
 
     /// The image.
     #[must_use]
-    pub fn image(&self) -> &Image {
+    pub fn image(&self) -> &TempImage {
         &self.image
     }
 

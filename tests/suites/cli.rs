@@ -9,7 +9,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use libtest_mimic::Trial;
-use sapwood_tests::image::{Image, Mkfs};
+use sapwood_tests::image::{Mkfs, TempImage};
 use sapwood_tests::mount::{Driver, sapwood};
 use sapwood_tests::process::Said;
 use sapwood_tests::random::Random;
@@ -123,7 +123,7 @@ fn none_opens(image: &Path, hint: &str) -> Result<(), String> {
 }
 
 fn missing() -> Outcome {
-    let image = Image::blank(4096);
+    let image = TempImage::blank(4096);
     let gone = image.beside("gone");
     let (gone, dir) = (gone.to_str().unwrap(), scratch::directory());
     for command in [
@@ -145,10 +145,10 @@ fn missing() -> Outcome {
 
 fn no_file_system() -> Outcome {
     for size in [0, 10, 4096, 65_536, 69_632, 1 << 20, 300 << 20] {
-        let image = Image::blank(size);
+        let image = TempImage::blank(size);
         all_fail(image.path(), "btrfs").map_err(|why| format!("{size} zeros: {why}"))?;
     }
-    let image = Image::blank(0);
+    let image = TempImage::blank(0);
     fs::write(image.path(), Random::new(5).bytes(1 << 20))?;
     all_fail(image.path(), "btrfs").map_err(|why| format!("random bytes: {why}"))?;
     // A directory is no image.
@@ -158,7 +158,7 @@ fn no_file_system() -> Outcome {
     Ok(())
 }
 
-fn file(image: &Image) -> std::io::Result<File> {
+fn file(image: &TempImage) -> std::io::Result<File> {
     OpenOptions::new().read(true).write(true).open(image.path())
 }
 
@@ -166,7 +166,7 @@ const SUPER: u64 = 65_536;
 const MIRROR: u64 = 64 << 20;
 
 fn damaged() -> Outcome {
-    let image = Image::by_kernel(&Mkfs::default().sized(300 << 20))?;
+    let image = TempImage::by_kernel(&Mkfs::default().sized(300 << 20))?;
     // One bad copy is no reason to give up.
     file(&image)?.write_all_at(&[0; 4096], SUPER)?;
     let path = image.path().to_str().unwrap();
@@ -180,7 +180,7 @@ fn damaged() -> Outcome {
 }
 
 fn shrunk() -> Outcome {
-    let image = Image::by_kernel(&Mkfs::default().sized(300 << 20))?;
+    let image = TempImage::by_kernel(&Mkfs::default().sized(300 << 20))?;
     file(&image)?.set_len(100 << 20)?;
     let path = image.path().to_str().unwrap();
     none_opens(image.path(), path)?;
@@ -193,7 +193,7 @@ fn shrunk() -> Outcome {
 }
 
 fn several_devices() -> Outcome {
-    let (one, two) = (Image::blank(300 << 20), Image::blank(300 << 20));
+    let (one, two) = (TempImage::blank(300 << 20), TempImage::blank(300 << 20));
     let args = [
         "-q".as_ref(),
         "-f".as_ref(),
@@ -246,7 +246,7 @@ fn several_devices() -> Outcome {
         return Err(format!("{tar:?}").into());
     }
     // A btrfs of one device has no other; an ext4 never has.
-    let ext4 = Image::blank(64 << 20);
+    let ext4 = TempImage::blank(64 << 20);
     let ext4 = ext4.path().to_str().unwrap();
     said(&["mkfs", "-qf", "-t", "ext4", ext4])?;
     for command in ["ls", "check", "info", "dump"] {
@@ -257,8 +257,8 @@ fn several_devices() -> Outcome {
 
 /// Sets bits in the superblock's feature word at `offset`, in the only copy that a small image has
 /// behind the first.
-fn with_features(offset: usize, bits: u64) -> Result<Image, String> {
-    let image = Image::by_kernel(&Mkfs::default().sized(300 << 20))?;
+fn with_features(offset: usize, bits: u64) -> Result<TempImage, String> {
+    let image = TempImage::by_kernel(&Mkfs::default().sized(300 << 20))?;
     let edit = || -> std::io::Result<()> {
         let file = file(&image)?;
         for at in [SUPER, MIRROR] {
@@ -298,7 +298,7 @@ fn unknown_features() -> Outcome {
 }
 
 fn missing_inside() -> Outcome {
-    let image = Image::by_kernel(&Mkfs::default().sized(300 << 20))?;
+    let image = TempImage::by_kernel(&Mkfs::default().sized(300 << 20))?;
     let path = image.path().to_str().unwrap();
     let inside = format!("{path}:no/such");
     for command in [
@@ -328,7 +328,7 @@ fn missing_inside() -> Outcome {
 }
 
 fn usage() -> Outcome {
-    let image = Image::blank(4096);
+    let image = TempImage::blank(4096);
     let path = image.path().to_str().unwrap();
     fails(&["bogus"], USAGE, "bogus")?;
     fails(&["mount"], USAGE, "image")?;
@@ -346,7 +346,7 @@ fn usage() -> Outcome {
 
 /// What a first-time user meets.
 fn next_steps() -> Outcome {
-    let image = Image::blank(128 << 20);
+    let image = TempImage::blank(128 << 20);
     let path = image.path().to_str().unwrap();
     fails(&["ls", path], IMAGE, "`sapwood info")?;
     let told = said(&["info", "/etc/passwd"])?;
@@ -419,7 +419,7 @@ fn next_steps() -> Outcome {
 
 /// The image lies on a read-only file system.
 fn read_only() -> Outcome {
-    let image = Image::by_kernel(&Mkfs::default().sized(300 << 20))?;
+    let image = TempImage::by_kernel(&Mkfs::default().sized(300 << 20))?;
     // Seen through a read-only bind mount.
     let dir = scratch::directory();
     let point = dir.path().join("seen");
@@ -456,7 +456,7 @@ fn read_only_at(point: &Path) -> Result<(), String> {
 
 /// Those that only read may look at an image that is mounted read-only.
 fn mounted_by_us() -> Outcome {
-    let image = Image::by_kernel(&Mkfs::default().sized(300 << 20))?;
+    let image = TempImage::by_kernel(&Mkfs::default().sized(300 << 20))?;
     let mount = Driver::Sapwood.mount(image.path(), "rw")?;
     all_fail(image.path(), "in use").or_else(|_| all_fail(image.path(), "busy"))?;
     let path = image.path().to_str().unwrap();
@@ -470,7 +470,7 @@ fn mounted_by_us() -> Outcome {
 }
 
 fn mounted_by_kernel() -> Outcome {
-    let image = Image::by_kernel(&Mkfs::default().sized(300 << 20))?;
+    let image = TempImage::by_kernel(&Mkfs::default().sized(300 << 20))?;
     let mount = Driver::Kernel.mount(image.path(), "rw")?;
     let path = image.path().to_str().unwrap();
     let dir = scratch::directory();
@@ -487,7 +487,7 @@ fn mounted_by_kernel() -> Outcome {
 }
 
 fn bad_mount_points() -> Outcome {
-    let image = Image::by_kernel(&Mkfs::default().sized(300 << 20))?;
+    let image = TempImage::by_kernel(&Mkfs::default().sized(300 << 20))?;
     let path = image.path().to_str().unwrap();
     let gone = image.beside("gone");
     fails(
@@ -508,7 +508,7 @@ fn bad_mount_points() -> Outcome {
 fn umounts() -> Outcome {
     let dir = scratch::directory();
     fails(&["umount", dir.path().to_str().unwrap()], FAILED, "mounted")?;
-    let image = Image::by_kernel(&Mkfs::default().sized(300 << 20))?;
+    let image = TempImage::by_kernel(&Mkfs::default().sized(300 << 20))?;
     let mount = Driver::Sapwood.mount(image.path(), "rw")?;
     let open = File::create(mount.path().join("open"))?;
     fails(
@@ -523,7 +523,7 @@ fn umounts() -> Outcome {
 }
 
 fn stats() -> Outcome {
-    let image = Image::by_kernel(&Mkfs::default().sized(300 << 20))?;
+    let image = TempImage::by_kernel(&Mkfs::default().sized(300 << 20))?;
     let mount = Driver::Sapwood.mount(image.path(), "rw")?;
     let dir = mount.path().to_str().unwrap();
     for name in ["one", "two"] {
@@ -562,7 +562,7 @@ fn stats() -> Outcome {
 /// It finds its own mount in the mount table, which escapes the space.
 /// A mount by the user `uid`, and every command on subvolumes in it.
 fn subvolumes_of_a_mount(uid: u32) -> Outcome {
-    let image = Image::new(&Mkfs {
+    let image = TempImage::new(&Mkfs {
         size: 128 << 20,
         ..Mkfs::default()
     })?;

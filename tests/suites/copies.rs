@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use libtest_mimic::Trial;
 use sapwood::Kind;
-use sapwood_testing::tree::{Detail, Facts, Node, Tree};
-use sapwood_tests::image::{Image, Mkfs};
+use sapwood_testing::tree::{Detail, Facts, Tree, TreeInode};
+use sapwood_tests::image::{Mkfs, TempImage};
 use sapwood_tests::mount::{Driver, sapwood};
 use sapwood_tests::{Need, Outcome, machine, process, scratch, trial};
 
@@ -89,7 +89,7 @@ fn same(expected: &Path, found: &Path) -> Outcome {
     let (expected, found) = (listed(expected)?, listed(found)?);
     let names = expected.paths().len();
     assert!(names > 800, "{names}");
-    let kept = |_: &str, node: &Node, _: &Node| node.plain() | Facts::DATA | Facts::MTIME;
+    let kept = |_: &str, node: &TreeInode, _: &TreeInode| node.plain() | Facts::DATA | Facts::MTIME;
     Ok(expected.compare(&found, kept)?)
 }
 
@@ -108,7 +108,7 @@ fn in_and_out(kind: Kind) -> Outcome {
     fs::create_dir(&tree)?;
     source(&tree)?;
     let args = format!("-t {} --rootdir {}", kind.name(), tree.display());
-    let image = Image::new(&Mkfs {
+    let image = TempImage::new(&Mkfs {
         kind,
         ..Mkfs::ours(&args)
     })?;
@@ -160,7 +160,7 @@ fn from_archives(kind: Kind) -> Outcome {
     ];
     for source in sources {
         let args = format!("-t {} --exclude .wh.* {source}", kind.name());
-        let image = Image::new(&Mkfs {
+        let image = TempImage::new(&Mkfs {
             kind,
             ..Mkfs::ours(&args)
         })?;
@@ -206,7 +206,7 @@ fn several_sources(kind: Kind) -> Outcome {
     ] {
         let (kind_name, one, later) = (kind.name(), at("one"), at(later));
         let args = format!("-t {kind_name} --rootdir {one} --{option} {later}");
-        let image = Image::new(&Mkfs {
+        let image = TempImage::new(&Mkfs {
             kind,
             ..Mkfs::ours(&args)
         })?;
@@ -267,7 +267,7 @@ fn overlays(kind: Kind) -> Outcome {
         let (lower, upper) = (at("lower"), at(layer));
         let name = kind.name();
         let args = format!("-t {name} --rootdir {lower} --overlay {upper}");
-        let image = Image::new(&Mkfs {
+        let image = TempImage::new(&Mkfs {
             kind,
             ..Mkfs::ours(&args)
         })?;
@@ -315,7 +315,7 @@ fn over(kind: Kind) -> Outcome {
     fs::write(back.join("large"), "old and short")?;
     fs::write(back.join("a/b/file-3"), vec![b'x'; 10_000])?;
     let args = format!("-t {} --rootdir {}", kind.name(), back.display());
-    let image = Image::new(&Mkfs {
+    let image = TempImage::new(&Mkfs {
         kind,
         ..Mkfs::ours(&args)
     })?;

@@ -12,7 +12,7 @@ use libtest_mimic::Trial;
 use rustix::fs::StatVfsMountFlags;
 use sapwood::Kind;
 use sapwood_testing::oracle::Loop;
-use sapwood_tests::image::{Image, Mkfs};
+use sapwood_tests::image::{Mkfs, TempImage};
 use sapwood_tests::mount::sapwood;
 use sapwood_tests::process::Said;
 use sapwood_tests::scratch::SmallHost;
@@ -36,8 +36,8 @@ fn trials() -> Vec<Trial> {
 }
 
 /// An image by `sapwood mkfs` with a few files.
-fn filled(kind: Kind) -> Result<Image, String> {
-    let image = Image::new(&Mkfs {
+fn filled(kind: Kind) -> Result<TempImage, String> {
+    let image = TempImage::new(&Mkfs {
         kind,
         ..Mkfs::ours("").sized(256 << 20)
     })?;
@@ -60,12 +60,12 @@ fn filled(kind: Kind) -> Result<Image, String> {
     Ok(image)
 }
 
-fn inside(image: &Image, path: &str) -> String {
+fn inside(image: &TempImage, path: &str) -> String {
     format!("{}:{path}", image.path().display())
 }
 
 /// Every command that prints, without those that need a mount.
-fn printing(kind: Kind, image: &Image, new: &Path) -> Vec<Vec<String>> {
+fn printing(kind: Kind, image: &TempImage, new: &Path) -> Vec<Vec<String>> {
     let (whole, big) = (inside(image, ""), inside(image, "big"));
     let image = image.path().to_str().unwrap();
     let new = new.to_str().unwrap();

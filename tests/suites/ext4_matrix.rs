@@ -12,7 +12,7 @@ use sapwood_testing::tree::{Detail, Facts, Tree};
 use sapwood_tests::compare::{Compare, compare};
 use sapwood_tests::ext4::{Variant, variants};
 use sapwood_tests::fill::{self, Limits};
-use sapwood_tests::image::{Image, Mkfs};
+use sapwood_tests::image::{Mkfs, TempImage};
 use sapwood_tests::mount::Driver;
 use sapwood_tests::random::Random;
 use sapwood_tests::volume::{check, list, list_by_library, ours};
@@ -34,7 +34,7 @@ const GO_ON: &str = "
 ";
 
 /// Fills an image through mounts by `driver`; a listing of it as it was before the last unmount.
-fn filled(image: &Image, driver: Driver, variant: &Variant) -> Result<Tree, String> {
+fn filled(image: &TempImage, driver: Driver, variant: &Variant) -> Result<Tree, String> {
     let mount = driver.mount(image.path(), variant.options)?;
     fill::fill(mount.path(), variant.limits())?;
     let before = Tree::of_mount(mount.path(), Detail::Sums)?;
@@ -53,7 +53,7 @@ fn filled(image: &Image, driver: Driver, variant: &Variant) -> Result<Tree, Stri
 }
 
 /// Changes what is in an image; the tree after that.
-fn go_on(image: &Image, driver: Driver, variant: &Variant) -> Result<Tree, String> {
+fn go_on(image: &TempImage, driver: Driver, variant: &Variant) -> Result<Tree, String> {
     let mount = driver.mount(image.path(), variant.options)?;
     process::shell(mount.path(), GO_ON, Duration::from_secs(300))?;
     mount.unmount()?;
@@ -67,7 +67,7 @@ fn same(expected: &Tree, found: &Tree, what: &str) -> Result<(), String> {
 
 /// The kernel fills, we read and go on.
 fn kernel_to_us(variant: &Variant, ours: Driver) -> Outcome {
-    let image = Image::new(&variant.mkfs)?;
+    let image = TempImage::new(&variant.mkfs)?;
     filled(&image, Driver::Kernel, variant)?;
     let expected = list(&image, Driver::Kernel)?;
     if ours == Driver::Sapwood {
@@ -87,12 +87,12 @@ fn kernel_to_us(variant: &Variant, ours: Driver) -> Outcome {
 
 /// We fill, the kernel reads and goes on.
 fn us_to_kernel(variant: &Variant, ours: Driver) -> Outcome {
-    let image = Image::new(&variant.mkfs)?;
+    let image = TempImage::new(&variant.mkfs)?;
     let expected = filled(&image, ours, variant)?;
     check(&image)?;
     let found = list(&image, Driver::Kernel)?;
     same(&expected, &found, "the kernel reads")?;
-    let reference = Image::by_kernel(&variant.mkfs)?;
+    let reference = TempImage::by_kernel(&variant.mkfs)?;
     let reference = filled(&reference, Driver::Kernel, variant)?;
     compare(&reference, &found, Compare::AlikeTree)
         .map_err(|why| format!("the kernel's tree and ours: {why}"))?;
@@ -114,7 +114,7 @@ fn large_blocks(size: usize) -> Outcome {
     };
     fill_plainly(source.path(), limits)?;
     let args = format!("-b {size} -d {}", source.path().display());
-    let image = Image::by_kernel(&Mkfs::ext4(&args))?;
+    let image = TempImage::by_kernel(&Mkfs::ext4(&args))?;
     let (expected, found) = (
         Tree::of_mount(source.path(), Detail::Sums)?,
         list_by_library(&image)?,
@@ -162,7 +162,7 @@ fn fill_plainly(root: &Path, limits: Limits) -> Result<(), String> {
 /// A feature that we do not keep right is named, and nothing is changed; one that we let be
 /// written to is kept right.
 fn refused_or_right(args: &str, feature: &str) -> Outcome {
-    let image = Image::by_kernel(&Mkfs::ext4(args))?;
+    let image = TempImage::by_kernel(&Mkfs::ext4(args))?;
     let before = fs::read(image.path())?;
     match Driver::Sapwood.mount(image.path(), "rw") {
         Ok(mount) => {

@@ -9,7 +9,7 @@ use libtest_mimic::Trial;
 use sapwood_testing::tree::{Detail, Tree};
 use sapwood_tests::compare::{Compare, compare};
 use sapwood_tests::form::Form;
-use sapwood_tests::image::Image;
+use sapwood_tests::image::TempImage;
 use sapwood_tests::mount::{Driver, SapwoodMount};
 use sapwood_tests::volume::{list, list_by_library};
 use sapwood_tests::{Outcome, machine, process};
@@ -31,8 +31,8 @@ const IN_THE_JOURNAL: &str = "
 ";
 
 /// An image as a power cut leaves it that ends the kernel's work.
-fn unclean(form: &Form) -> Result<Image, String> {
-    let image = Image::new(&form.mkfs.clone().sized(128 << 20))?;
+fn unclean(form: &Form) -> Result<TempImage, String> {
+    let image = TempImage::new(&form.mkfs.clone().sized(128 << 20))?;
     let limit = Duration::from_secs(60);
     let options = format!("{},commit=300", form.options);
     let mount = Driver::Kernel.mount(image.path(), &options)?;
@@ -100,7 +100,7 @@ enum Mountable {
 }
 
 fn unknown_feature(form: &Form, feature: &str, mountable: Mountable) -> Outcome {
-    let image = Image::new(&form.mkfs.clone().sized(64 << 20))?;
+    let image = TempImage::new(&form.mkfs.clone().sized(64 << 20))?;
     let mount = Driver::Kernel.mount(image.path(), "rw")?;
     process::shell(mount.path(), BEFORE, Duration::from_secs(60))?;
     let expected = Tree::of_mount(mount.path(), Detail::Sums)?;

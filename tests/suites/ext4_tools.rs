@@ -9,7 +9,7 @@ use std::time::Duration;
 use libtest_mimic::Trial;
 use sapwood_testing::oracle::{KernelMount, Loop};
 use sapwood_testing::tree::{Facts, Tree};
-use sapwood_tests::image::{Image, Mkfs};
+use sapwood_tests::image::{Mkfs, TempImage};
 use sapwood_tests::mount::{Driver, sapwood};
 use sapwood_tests::{Need, Outcome, machine, process, scratch, trial, volume};
 
@@ -219,7 +219,7 @@ const fn form(args: &'static str, first: u64, grown: u64, table: u32) -> Form {
 const MIB: u64 = 1 << 20;
 
 /// What the kernel writes into a mounted form: some files, and with `full` as many as fit.
-fn write(image: &Image, dir: &str, full: bool) -> Result<(), String> {
+fn write(image: &TempImage, dir: &str, full: bool) -> Result<(), String> {
     let mount = Driver::Kernel.mount(image.path(), "rw")?;
     let many = if full { "400" } else { "20" };
     let script = format!(
@@ -241,7 +241,7 @@ fn same(before: &Tree, after: &Tree) -> Result<(), String> {
 }
 
 /// Gives an image another size. Both checks find nothing, and the kernel finds the same files.
-fn resized(image: &Image, size: &str) -> Result<(), String> {
+fn resized(image: &TempImage, size: &str) -> Result<(), String> {
     let failed = |why: String| format!("resize {size}: {why}");
     let before = volume::list(image, Driver::Kernel)?;
     said(&["resize", "-q", image.path().to_str().unwrap(), size]).map_err(failed)?;
@@ -251,20 +251,20 @@ fn resized(image: &Image, size: &str) -> Result<(), String> {
 }
 
 /// What `dumpe2fs -h` prints after a name.
-fn header(image: &Image, name: &str) -> Result<String, String> {
+fn header(image: &TempImage, name: &str) -> Result<String, String> {
     let args = ["-h", image.path().to_str().unwrap()];
     let text = process::run("dumpe2fs", &args)?;
     let line = text.lines().find_map(|line| line.strip_prefix(name));
     Ok(line.unwrap_or_default().trim().to_owned())
 }
 
-fn has(image: &Image, feature: &str) -> Result<bool, String> {
+fn has(image: &TempImage, feature: &str) -> Result<bool, String> {
     let features = header(image, "Filesystem features:")?;
     Ok(features.split_whitespace().any(|word| word == feature))
 }
 
 /// Uses the new space, shrinks to each size in MiB, and grows again.
-fn up_and_down(image: &Image, sizes: &[u64], grown: u64) -> Result<(), String> {
+fn up_and_down(image: &TempImage, sizes: &[u64], grown: u64) -> Result<(), String> {
     write(image, "second", true)?;
     image.check()?;
     let mount = Driver::Kernel.mount(image.path(), "rw")?;
@@ -280,7 +280,7 @@ fn up_and_down(image: &Image, sizes: &[u64], grown: u64) -> Result<(), String> {
 }
 
 fn grow_form(form: &Form) -> Result<(), String> {
-    let image = Image::by_kernel(&Mkfs::ext4(form.args).sized(form.first * MIB))?;
+    let image = TempImage::by_kernel(&Mkfs::ext4(form.args).sized(form.first * MIB))?;
     write(&image, "first", false)?;
     resized(&image, &format!("{}M", form.grown))?;
     let table = header(&image, "First meta block group:")?;
@@ -302,7 +302,7 @@ fn grown_past_the_blocks_for_descriptors() -> Outcome {
 }
 
 /// The kernel grows a mounted image past its reserved blocks. False: it does not let this process.
-fn grown_by_the_kernel(image: &Image, size: u64) -> Result<bool, String> {
+fn grown_by_the_kernel(image: &TempImage, size: u64) -> Result<bool, String> {
     let file = fs::File::options().write(true).open(image.path());
     let longer = file.and_then(|file| file.set_len(size));
     longer.map_err(|error| error.to_string())?;
@@ -321,7 +321,7 @@ fn grown_by_the_kernel(image: &Image, size: u64) -> Result<bool, String> {
 
 /// `resize2fs` grows an image whose table ends at its first block: not past blocks that are
 /// reserved, but to the same form.
-fn grown_by_the_tool(image: &Image) -> Result<(), String> {
+fn grown_by_the_tool(image: &TempImage) -> Result<(), String> {
     let path = image.path().to_str().unwrap();
     for command in ["feature meta_bg", "set_super_value first_meta_bg 1"] {
         process::run("debugfs", &["-w", "-R", command, path])?;
@@ -337,7 +337,7 @@ fn an_image_that_others_grew_past_them() -> Outcome {
         ("-b 1024 -g 256 -O ^resize_inode,^64bit -J size=1", "1"),
         ("-b 1024 -g 256 -O ^64bit -E resize=14M -J size=1", "2"),
     ] {
-        let image = Image::by_kernel(&Mkfs::ext4(args).sized(6 * MIB))?;
+        let image = TempImage::by_kernel(&Mkfs::ext4(args).sized(6 * MIB))?;
         write(&image, "first", false)?;
         if !grown_by_the_kernel(&image, 30 * MIB)? {
             machine::note(Some(args), "the kernel does not let this process resize");

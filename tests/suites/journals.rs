@@ -11,7 +11,7 @@ use libtest_mimic::Trial;
 use sapwood_block::{Device, MemoryDevice};
 use sapwood_jbd2::{Cache, Incompat, Journal, LayoutMap, LayoutRun, Log, Options};
 use sapwood_testing::oracle::KernelMount;
-use sapwood_tests::image::{Image, Mkfs};
+use sapwood_tests::image::{Mkfs, TempImage};
 use sapwood_tests::{Need, Outcome, machine, process, trial};
 
 /// Blocks at the end of the device that no file system structure uses.
@@ -51,7 +51,7 @@ impl Form {
     }
 
     /// A file system with a journal of 1024 blocks that may have this form.
-    fn image(self) -> Result<Image, String> {
+    fn image(self) -> Result<TempImage, String> {
         let sum = if self.checksums() { "" } else { "^" };
         let wide = if self.features.contains(WIDE) {
             ""
@@ -61,7 +61,7 @@ impl Form {
         let size = self.block_size;
         let megabytes = size / 1024;
         let args = format!("-b {size} -J size={megabytes} -O {sum}metadata_csum,{wide}64bit");
-        Image::new(&Mkfs::ext4(&args).sized(32 << 20))
+        TempImage::new(&Mkfs::ext4(&args).sized(32 << 20))
     }
 }
 

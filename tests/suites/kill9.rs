@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 use libtest_mimic::Trial;
 use sapwood_tests::form::Form;
-use sapwood_tests::image::Image;
+use sapwood_tests::image::TempImage;
 use sapwood_tests::mount::{Driver, Mounted, SapwoodMount};
 use sapwood_tests::random::{Random, seed};
 use sapwood_tests::{Outcome, machine};
@@ -49,7 +49,7 @@ type Allowed = BTreeMap<PathBuf, Vec<Option<Vec<u8>>>>;
 
 fn kill(form: &Form, rounds: u64) -> Outcome {
     let start = seed(0x9111);
-    let image = Image::new(&form.mkfs.clone().sized(2 << 30))?;
+    let image = TempImage::new(&form.mkfs.clone().sized(2 << 30))?;
     let mut known: Vec<Allowed> = (0..THREADS).map(|_| Allowed::new()).collect();
     for round in 0..rounds {
         let seed = start.wrapping_add(round);

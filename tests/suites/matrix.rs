@@ -10,14 +10,14 @@ use libtest_mimic::Trial;
 use sapwood_testing::tree::{Detail, Tree};
 use sapwood_tests::compare::{Compare, compare};
 use sapwood_tests::fill::{self, Limits};
-use sapwood_tests::image::{Image, Mkfs};
+use sapwood_tests::image::{Mkfs, TempImage};
 use sapwood_tests::matrix::{Variant, variants};
 use sapwood_tests::mount::Driver;
 use sapwood_tests::volume::{check, list, list_by_library, ours};
 use sapwood_tests::{Need, Outcome, machine, process, trial};
 
 /// Fills an image through mounts by `driver`; a listing of it as it was before the last unmount.
-fn filled(image: &Image, driver: Driver, variant: &Variant) -> Result<Tree, String> {
+fn filled(image: &TempImage, driver: Driver, variant: &Variant) -> Result<Tree, String> {
     let (limits, options) = (variant.limits(), variant.options_for(driver));
     let mount = driver.mount(image.path(), options)?;
     fill::fill(mount.path(), limits)?;
@@ -50,7 +50,7 @@ fn reference(variant: &Variant) -> Result<Arc<Tree>, String> {
         let alike = variants().into_iter().filter(|other| !other.by_us());
         let fitting = alike.into_iter().find(|other| other.outcome() == outcome);
         let variant = fitting.ok_or("no variant of the kernel's has these limits")?;
-        let image = Image::by_kernel(&Mkfs {
+        let image = TempImage::by_kernel(&Mkfs {
             size: 2 << 30,
             ..variant.mkfs.clone()
         })?;
@@ -61,7 +61,7 @@ fn reference(variant: &Variant) -> Result<Arc<Tree>, String> {
 
 /// The kernel fills, we read.
 fn kernel_to_us(variant: &Variant, ours: Driver) -> Outcome {
-    let image = Image::new(&variant.mkfs)?;
+    let image = TempImage::new(&variant.mkfs)?;
     filled(&image, Driver::Kernel, variant)?;
     let expected = list(&image, Driver::Kernel)?;
     if ours == Driver::Sapwood {
@@ -77,7 +77,7 @@ fn kernel_to_us(variant: &Variant, ours: Driver) -> Outcome {
 
 /// We fill, the kernel reads and goes on.
 fn us_to_kernel(variant: &Variant, ours: Driver) -> Outcome {
-    let image = Image::new(&variant.mkfs)?;
+    let image = TempImage::new(&variant.mkfs)?;
     let expected = filled(&image, ours, variant)?;
     check(&image)?;
     let found = list(&image, Driver::Kernel)?;

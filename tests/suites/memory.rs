@@ -7,7 +7,7 @@ use std::process::Command;
 use libtest_mimic::Trial;
 use sapwood::Kind;
 use sapwood_tests::Outcome;
-use sapwood_tests::image::{Image, Mkfs};
+use sapwood_tests::image::{Mkfs, TempImage};
 use sapwood_tests::machine::{self, Need};
 use sapwood_tests::mount::{Mounted, SapwoodMount, sapwood};
 
@@ -36,12 +36,12 @@ fn trials() -> Vec<Trial> {
     trials
 }
 
-fn image(kind: Kind) -> Result<Image, String> {
+fn image(kind: Kind) -> Result<TempImage, String> {
     let how = match kind {
         Kind::Btrfs => Mkfs::default(),
         Kind::Ext4 => Mkfs::ext4(""),
     };
-    Image::new(&how.by_us().sized(1 << 30))
+    TempImage::new(&how.by_us().sized(1 << 30))
 }
 
 /// Makes the files, looks at each again, and finds what was written.

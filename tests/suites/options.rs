@@ -13,7 +13,7 @@ use sapwood::image::{Mounted as FileSystem, OpenError};
 use sapwood::options::OptionError;
 use sapwood::options::table::{self, Effect, Form};
 use sapwood::{Kind, Options};
-use sapwood_tests::image::{Image, Mkfs};
+use sapwood_tests::image::{Mkfs, TempImage};
 use sapwood_tests::mount::{Driver, Mounted, SapwoodMount, sapwood, workspace};
 use sapwood_tests::scratch::SmallHost;
 use sapwood_tests::{Need, Outcome, machine, process, scratch, trial};
@@ -61,7 +61,7 @@ fn sample(form: Form) -> Option<&'static str> {
 }
 
 /// Opens an image. A process that another test starts holds its lock from fork to exec.
-fn open(image: &Image, options: &Options) -> Result<FileSystem, OpenError> {
+fn open(image: &TempImage, options: &Options) -> Result<FileSystem, OpenError> {
     let end = Instant::now() + process::ORDINARY;
     loop {
         match sapwood::image::open(image.path(), options) {
@@ -80,7 +80,7 @@ fn each_option() -> Outcome {
             kind,
             ..Mkfs::ours("").sized(128 << 20)
         };
-        let image = Image::new(&mkfs)?;
+        let image = TempImage::new(&mkfs)?;
         // A device that can be opened: the format is found out after that.
         let device = image.beside("device");
         std::fs::write(&device, [0; 4096])?;
@@ -139,7 +139,7 @@ fn each_option() -> Outcome {
 
 /// Options that the kernel keeps, as the mount table shows them.
 fn flags() -> Outcome {
-    let image = Image::new(&Mkfs::ours("").sized(128 << 20))?;
+    let image = TempImage::new(&Mkfs::ours("").sized(128 << 20))?;
     for (options, shown) in [
         ("lazytime", "lazytime"),
         ("nodiratime", "nodiratime"),
@@ -170,7 +170,7 @@ fn minixdf() -> Outcome {
         kind: Kind::Ext4,
         ..Mkfs::ours("").sized(128 << 20)
     };
-    let image = Image::new(&mkfs)?;
+    let image = TempImage::new(&mkfs)?;
     let mut found = Vec::new();
     for options in ["minixdf", "bsddf", "rw"] {
         let mount = SapwoodMount::new(image.path(), options)?;
@@ -263,7 +263,7 @@ const PROPERTY: &str = "btrfs.compression";
 /// `btrfs.compression` of a file, and of a directory for those made in it, read back through the
 /// mount and seen in the extents by `btrfs inspect-internal`.
 fn compression() -> Outcome {
-    let image = Image::by_kernel(&Mkfs::default().sized(512 << 20))?;
+    let image = TempImage::by_kernel(&Mkfs::default().sized(512 << 20))?;
     let mount = Driver::Sapwood.mount(image.path(), "rw")?;
     let root = mount.path().to_owned();
     let content = b"sapwood ".repeat(64 << 10);
@@ -312,7 +312,7 @@ fn compression() -> Outcome {
 }
 
 /// The compressions of the extents of each file, by its name.
-fn extents(image: &Image) -> Result<BTreeMap<String, Vec<String>>, String> {
+fn extents(image: &TempImage) -> Result<BTreeMap<String, Vec<String>>, String> {
     let path = image.path().to_str().unwrap();
     let dump = process::run("btrfs", &["inspect-internal", "dump-tree", "-t", "5", path])?;
     let mut found: BTreeMap<String, Vec<String>> = BTreeMap::new();

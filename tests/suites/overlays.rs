@@ -11,7 +11,7 @@ use rustix::fs::{CWD, RenameFlags, renameat_with};
 use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
 use sapwood_testing::credentials::{OTHER, acting_as};
 use sapwood_tests::form::Form;
-use sapwood_tests::image::Image;
+use sapwood_tests::image::TempImage;
 use sapwood_tests::machine;
 use sapwood_tests::mount::Driver;
 use sapwood_tests::{Outcome, scratch};
@@ -79,8 +79,8 @@ fn renamed(root: &Path) -> Result<Vec<String>, String> {
 }
 
 /// A mount of a new image, with a directory of another user's in it.
-fn prepared(form: &Form, driver: Driver) -> Result<(Image, Vec<String>), String> {
-    let image = Image::new(&form.mkfs.clone().sized(SIZE))?;
+fn prepared(form: &Form, driver: Driver) -> Result<(TempImage, Vec<String>), String> {
+    let image = TempImage::new(&form.mkfs.clone().sized(SIZE))?;
     let options = match driver {
         Driver::Kernel => "rw",
         Driver::Sapwood => "allow_other",
@@ -163,7 +163,7 @@ fn overlay(form: &Form) -> Outcome {
     for name in ["file", "removed", "kept"] {
         fs::write(lower.path().join(name), name)?;
     }
-    let image = Image::new(&form.mkfs.clone().sized(SIZE))?;
+    let image = TempImage::new(&form.mkfs.clone().sized(SIZE))?;
     let mounted = Driver::Sapwood.mount(image.path(), "rw")?;
     for name in ["upper", "work"] {
         fs::create_dir(mounted.path().join(name))?;

@@ -12,7 +12,7 @@ use rustix::fs::{FallocateFlags, XattrFlags, copy_file_range, fallocate, getxatt
 use sapwood::Kind;
 use sapwood_testing::oracle::KernelMount;
 use sapwood_tests::Outcome;
-use sapwood_tests::image::{Image, Mkfs};
+use sapwood_tests::image::{Mkfs, TempImage};
 use sapwood_tests::machine::{self, Need};
 use sapwood_tests::mount::{Mounted, SapwoodMount};
 
@@ -61,7 +61,7 @@ fn trials() -> Vec<Trial> {
 }
 
 fn same_as_kernel(kind: Kind, options: &str) -> Outcome {
-    let image = Image::new(&Mkfs {
+    let image = TempImage::new(&Mkfs {
         kind,
         ..Mkfs::default().sized(SIZE)
     })?;

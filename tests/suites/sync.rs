@@ -14,7 +14,7 @@ use rustix::mount::UnmountFlags;
 use sapwood::Kind;
 use sapwood_testing::tree::{Detail, Tree};
 use sapwood_tests::compare::{Compare, compare};
-use sapwood_tests::image::{Image, Mkfs};
+use sapwood_tests::image::{Mkfs, TempImage};
 use sapwood_tests::machine::{self, Need};
 use sapwood_tests::mount::{Mounted, SapwoodMount, sapwood};
 use sapwood_tests::{Outcome, process};
@@ -64,7 +64,7 @@ fn trials() -> Vec<Trial> {
 /// A deletion empties block groups, which the daemon removes after the commit. Their space is
 /// available all the while.
 fn df_after_sync() -> Outcome {
-    let image = Image::new(&Mkfs::ours("").sized(256 << 20))?;
+    let image = TempImage::new(&Mkfs::ours("").sized(256 << 20))?;
     let mount = SapwoodMount::new(image.path(), "commit=300")?;
     let available = || -> Result<u64, std::io::Error> {
         let stat = rustix::fs::statvfs(mount.path())?;
@@ -99,14 +99,14 @@ fn df_after_sync() -> Outcome {
 /// The two ways in which requests reach the daemon.
 const TRANSPORTS: [&str; 2] = ["io_uring=auto,sandbox=off", "io_uring=off"];
 
-fn image(kind: Kind) -> Result<Image, String> {
-    Image::new(&Mkfs {
+fn image(kind: Kind) -> Result<TempImage, String> {
+    TempImage::new(&Mkfs {
         kind,
         ..Mkfs::default().sized(SIZE)
     })
 }
 
-fn block_mount(image: &Image, transport: &str) -> Result<SapwoodMount, String> {
+fn block_mount(image: &TempImage, transport: &str) -> Result<SapwoodMount, String> {
     let options = format!("commit=300,fuseblk=on,{transport}");
     SapwoodMount::new(image.path(), &options)
 }
@@ -184,7 +184,7 @@ fn completes(kind: Kind, options: &str, unmount: impl Fn(&Path) -> Result<(), St
 }
 
 /// Expects a clean image with this content, and no need to recover it.
-fn same(image: &Image, expected: &Tree) -> Result<(), String> {
+fn same(image: &TempImage, expected: &Tree) -> Result<(), String> {
     image.check()?;
     let mount = SapwoodMount::new(image.path(), "ro,norecovery")?;
     let found = Tree::of_mount(mount.path(), Detail::Sums)?;

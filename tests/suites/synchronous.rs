@@ -10,13 +10,13 @@ use rustix::fs::{IFlags, ioctl_getflags, ioctl_setflags};
 use rustix::mm::{MapFlags, MsyncFlags, ProtFlags, mmap, msync, munmap};
 use sapwood::Kind;
 use sapwood_tests::Outcome;
-use sapwood_tests::image::{Image, Mkfs};
+use sapwood_tests::image::{Mkfs, TempImage};
 use sapwood_tests::machine::{self, Need};
 use sapwood_tests::mount::{Mounted, SapwoodMount};
 
 use sapwood_testing::aio;
 
-use aio::{BLOCK, Engine};
+use aio::{BLOCK, WriteCall};
 
 const SIZE: u64 = 200 << 20;
 const LEN: usize = 16 * BLOCK;
@@ -55,8 +55,8 @@ fn trials() -> Vec<Trial> {
     trials
 }
 
-fn image(kind: Kind) -> Result<Image, String> {
-    Image::new(&Mkfs {
+fn image(kind: Kind) -> Result<TempImage, String> {
+    TempImage::new(&Mkfs {
         kind,
         ..Mkfs::default().sized(SIZE)
     })
@@ -80,7 +80,7 @@ fn zeros(path: &Path) -> std::io::Result<()> {
 /// A way to overwrite a file's part.
 struct Way {
     name: String,
-    engine: Engine,
+    engine: WriteCall,
     open: i32,
     write: i32,
 }
@@ -107,7 +107,7 @@ fn ways() -> Vec<Way> {
 
 fn plain_ways() -> Vec<Way> {
     let mut ways = Vec::new();
-    for engine in Engine::ALL {
+    for engine in WriteCall::ALL {
         for (how, open) in [("buffered", 0), ("direct", libc::O_DIRECT)] {
             ways.push(Way {
                 name: format!("{engine:?}-{how}"),
@@ -130,7 +130,7 @@ impl Way {
 }
 
 /// Kills the daemon, mounts the image again, and expects the new content in these files.
-fn expect(image: &Image, mount: SapwoodMount, names: &[String]) -> Outcome {
+fn expect(image: &TempImage, mount: SapwoodMount, names: &[String]) -> Outcome {
     mount.kill();
     let mount = SapwoodMount::new(image.path(), "rw")?;
     let mut lost = Vec::new();

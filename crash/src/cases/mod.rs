@@ -10,7 +10,7 @@ mod many;
 mod names;
 mod special;
 
-use crate::engine::Engine;
+use crate::engine::Format;
 use crate::record::Workload;
 
 /// A named workload.
@@ -29,7 +29,7 @@ const BEYOND_EXT4: [&str; 1] = ["many attributes, some removed and changed betwe
 ///
 /// # Errors
 /// The name of a case whose text is wrong.
-pub fn all(engine: Engine) -> Result<Vec<Case>, String> {
+pub fn all(engine: Format) -> Result<Vec<Case>, String> {
     let texts = [data::CASES, names::CASES, special::CASES].concat();
     let texts = texts
         .iter()
@@ -38,13 +38,13 @@ pub fn all(engine: Engine) -> Result<Vec<Case>, String> {
         let workload: Result<Workload, String> = text.parse();
         let mut workload = workload.map_err(|why| format!("{name}: {why}"))?;
         workload.base = workload.base.counterpart(engine);
-        let fits = engine != Engine::Ext4 || !BEYOND_EXT4.contains(&name.as_str());
+        let fits = engine != Format::Ext4 || !BEYOND_EXT4.contains(&name.as_str());
         let done = fits && workload.ops.iter().all(|op| workload.base.can(op));
         Ok(done.then_some(Case { name, workload }))
     };
     let own = match engine {
-        Engine::Btrfs => Vec::new(),
-        Engine::Ext4 => ext4::cases(),
+        Format::Btrfs => Vec::new(),
+        Format::Ext4 => ext4::cases(),
     };
     let cases = texts.chain(many::cases()).chain(own).map(parse);
     cases.filter_map(Result::transpose).collect()
@@ -57,11 +57,11 @@ mod tests {
     use sapwood_testing::op::Session;
     use sapwood_vfs::FileSystem;
 
-    use crate::engine::Engine;
+    use crate::engine::Format;
 
     #[test]
     fn every_case_has_a_name_of_its_own_and_can_be_done() {
-        for engine in Engine::ALL {
+        for engine in Format::ALL {
             let cases = super::all(engine).unwrap();
             assert!(cases.len() >= 60, "{engine}: {}", cases.len());
             let names: BTreeSet<&str> = cases.iter().map(|case| case.name.as_str()).collect();

@@ -8,7 +8,7 @@ use sapwood_btrfs::mkfs::{MkfsOptions, Profile, mkfs};
 use sapwood_btrfs::{Btrfs, Groups, LogPolicy, Options, resize};
 use sapwood_vfs::FileSystem;
 
-use super::Engine;
+use super::Format;
 use crate::base::BaseKind;
 use crate::policy::Policy;
 
@@ -37,7 +37,7 @@ pub(super) fn open(
     policy: Policy,
     threads: usize,
 ) -> Result<Arc<dyn FileSystem>, String> {
-    if !policy.fits(Engine::Btrfs) {
+    if !policy.fits(Format::Btrfs) {
         return Err(format!("btrfs has no policy {policy}"));
     }
     let options = Options {

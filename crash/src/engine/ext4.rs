@@ -13,7 +13,7 @@ use sapwood_testing::oracle::Kind;
 use sapwood_testing::{process, scratch};
 use sapwood_vfs::FileSystem;
 
-use super::Engine;
+use super::Format;
 use crate::base::BaseKind;
 use crate::policy::Policy;
 
@@ -73,7 +73,7 @@ pub(super) fn open(
     policy: Policy,
     threads: usize,
 ) -> Result<Arc<dyn FileSystem>, String> {
-    if !policy.fits(Engine::Ext4) {
+    if !policy.fits(Format::Ext4) {
         return Err(format!("ext4 has no policy {policy}"));
     }
     let options = Options {

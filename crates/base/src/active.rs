@@ -76,7 +76,7 @@ impl<R: Rank, T: Resident> ActiveFiles<R, T> {
             let mut files = self.files.lock();
             let active = files.get(&file.key());
             let is_there = active.is_some_and(|active| std::ptr::eq(&*active.file, file));
-            if is_there && (is_idle() || sapwood_fault::planted(214)) {
+            if is_there && is_idle() {
                 files.remove(&file.key())
             } else {
                 None
@@ -134,9 +134,9 @@ mod tests {
     use crate::resident::Residence;
 
     #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-    struct Place;
+    struct TestRank;
 
-    impl Rank for Place {
+    impl Rank for TestRank {
         type Order = Self;
 
         fn place(self) -> u16 {
@@ -171,7 +171,7 @@ mod tests {
 
     #[test]
     fn a_reused_number_is_a_new_file() {
-        let active = ActiveFiles::new(Place);
+        let active = ActiveFiles::new(TestRank);
         let [old, new] = [7, 7].map(|number| Arc::new(File(number, Residence::default())));
         let is_listed = |file: &Arc<File>| active.all().iter().any(|one| Arc::ptr_eq(one, file));
         active.add(&old);
@@ -185,7 +185,7 @@ mod tests {
 
     #[test]
     fn files_are_added_age_and_are_removed() {
-        let active = ActiveFiles::new(Place);
+        let active = ActiveFiles::new(TestRank);
         let files = [7, 3, 5].map(|number| Arc::new(File(number, Residence::default())));
         assert_eq!(active.due(Duration::ZERO).1, None);
         assert_eq!(active.add(&files[0]), Added::First);

@@ -63,12 +63,9 @@ impl<R: Rank> ByteBound<R> {
             drop(total);
             relieve();
             total = self.bytes.lock();
-            if sapwood_fault::planted(206) {
-                break;
-            }
             if exceeds(*total) {
                 let refused = self.refusals.load(Ordering::SeqCst) != refusals;
-                if refused && !sapwood_fault::planted(217) {
+                if refused {
                     return false;
                 }
                 total.wait(&self.room);
@@ -97,9 +94,7 @@ impl<R: Rank> ByteBound<R> {
             self.leave(counted - added);
         } else if added > counted {
             let mut total = self.bytes.lock();
-            if !sapwood_fault::planted(207) {
-                *total = total.saturating_add(added - counted);
-            }
+            *total = total.saturating_add(added - counted);
         }
     }
 
@@ -109,9 +104,7 @@ impl<R: Rank> ByteBound<R> {
             return;
         }
         let mut total = self.bytes.lock();
-        if !sapwood_fault::planted(216) {
-            *total = total.saturating_sub(bytes);
-        }
+        *total = total.saturating_sub(bytes);
         self.room.notify_all();
     }
 }
@@ -123,9 +116,9 @@ mod tests {
     use std::time::Duration;
 
     #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-    struct Place;
+    struct TestRank;
 
-    impl Rank for Place {
+    impl Rank for TestRank {
         type Order = Self;
 
         fn place(self) -> u16 {
@@ -135,7 +128,7 @@ mod tests {
 
     #[test]
     fn a_write_larger_than_the_bound_passes_alone() {
-        let bound = ByteBound::new(Place, 100);
+        let bound = ByteBound::new(TestRank, 100);
         let asked = AtomicU64::new(0);
         let relieve = || {
             asked.fetch_add(1, Ordering::SeqCst);
@@ -154,7 +147,7 @@ mod tests {
     #[cfg(debug_assertions)]
     #[test]
     fn a_writer_above_the_bound_sleeps_until_bytes_leave() {
-        let bound = ByteBound::new(Place, 10);
+        let bound = ByteBound::new(TestRank, 10);
         assert!(bound.enter(8, || ()));
         let entered = AtomicU64::new(0);
         let seen = std::thread::scope(|scope| {
@@ -174,7 +167,7 @@ mod tests {
 
     #[test]
     fn a_writer_above_the_bound_gives_up_when_nothing_can_be_written() {
-        let bound = ByteBound::new(Place, 10);
+        let bound = ByteBound::new(TestRank, 10);
         assert!(bound.enter(8, || ()));
         let (ended, waiting) = mpsc::channel();
         let entered = std::thread::scope(|scope| {
@@ -195,7 +188,7 @@ mod tests {
     #[test]
     fn writers_never_exceed_the_bound() {
         const LIMIT: u64 = 10;
-        let bound = ByteBound::new(Place, LIMIT);
+        let bound = ByteBound::new(TestRank, LIMIT);
         let (dirty, written) = mpsc::channel::<u64>();
         std::thread::scope(|scope| {
             let bound = &bound;

@@ -153,9 +153,7 @@ impl DirtyRanges {
         if range.is_empty() {
             return Vec::new();
         }
-        if !sapwood_fault::planted(210) {
-            self.split(range.start);
-        }
+        self.split(range.start);
         self.split(range.end);
         let mut rest = self.pieces.split_off(&range.start);
         let mut after = rest.split_off(&range.end);

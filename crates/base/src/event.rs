@@ -46,9 +46,7 @@ impl EventCount {
     }
 
     fn notify(&self, most: u32) {
-        if !sapwood_fault::planted(205) {
-            self.count.fetch_add(1, Ordering::Release);
-        }
+        self.count.fetch_add(1, Ordering::Release);
         if self.sleepers.load(Ordering::Relaxed) > 0 {
             // Fails only for an invalid address, which this is not.
             let _ = futex::wake(&self.count, futex::Flags::PRIVATE, most);

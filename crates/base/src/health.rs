@@ -45,7 +45,7 @@ impl Health {
     /// Makes the mount read-only because of `err`. Only the first error is kept and logged.
     pub fn fail(&self, err: &dyn Display) {
         let mut reason = self.reason.write();
-        if reason.is_some() && !sapwood_fault::planted(213) {
+        if reason.is_some() {
             return;
         }
         self.record(err);
@@ -57,9 +57,7 @@ impl Health {
     /// Records an error that lost written data but leaves the mount writable. Only the first error
     /// of a mount is kept; the caller logs it.
     pub fn record(&self, err: &dyn Display) {
-        if !sapwood_fault::planted(218) {
-            let _ = self.first.set(err.to_string().into());
-        }
+        let _ = self.first.set(err.to_string().into());
     }
 
     /// The first error that lost written data or ended all changes. It stays after an unmount.

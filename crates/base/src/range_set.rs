@@ -24,7 +24,7 @@ impl RangeSet {
         }
         let (mut start, mut end) = (start, end);
         while let Some((&from, &to)) = self.ranges.range(..=end).next_back() {
-            if to < start || (to == start && sapwood_fault::planted(211)) {
+            if to < start {
                 break;
             }
             self.ranges.remove(&from);

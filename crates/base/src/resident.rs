@@ -183,11 +183,7 @@ impl<T: Resident> Shard<T> {
     fn insert(&mut self, object: &Arc<T>) -> Vec<Arc<T>> {
         let key = object.key();
         if let Some(references) = self.take_parked(key) {
-            object.residence().refer(if sapwood_fault::planted(212) {
-                0
-            } else {
-                references
-            });
+            object.residence().refer(references);
         }
         self.objects.insert(key, Arc::clone(object));
         self.weigh(object);
@@ -357,7 +353,7 @@ impl<R: Rank, T: Resident> ResidentTable<R, T> {
         let key = object.key();
         let mut shard = self.shard(key).lock();
         // One reference is the table's and one the caller's.
-        let referred = object.residence().references() > 0 && !sapwood_fault::planted(215);
+        let referred = object.residence().references() > 0;
         let used = referred || Arc::strong_count(object) > 2;
         if !used {
             shard.remove(key);

@@ -369,9 +369,9 @@ mod tests {
     use std::sync::mpsc;
 
     #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-    struct Place;
+    struct TestRank;
 
-    impl Rank for Place {
+    impl Rank for TestRank {
         type Order = Self;
 
         fn place(self) -> u16 {
@@ -395,7 +395,7 @@ mod tests {
 
     #[test]
     fn jobs_of_one_queue_may_wait_for_the_other() {
-        let workers = Workers::<_, Job>::new(Place, 2);
+        let workers = Workers::<_, Job>::new(TestRank, 2);
         assert!(workers.start(&[group(1), group(1)], run));
         assert!(!workers.start(&[group(1), group(1)], run));
         let (inner, wait) = mpsc::channel();
@@ -410,7 +410,7 @@ mod tests {
 
     #[test]
     fn stop_runs_queued_jobs_and_refuses_new_ones() {
-        let workers = Workers::<_, Job>::new(Place, 1);
+        let workers = Workers::<_, Job>::new(TestRank, 1);
         workers.start(&[group(2)], run);
         workers.hold(0, true);
         let (sender, done) = mpsc::channel();
@@ -429,7 +429,7 @@ mod tests {
 
     #[test]
     fn held_jobs_run_when_released() {
-        let workers = Workers::<_, Job>::new(Place, 1);
+        let workers = Workers::<_, Job>::new(TestRank, 1);
         workers.start(&[group(1)], run);
         workers.hold(0, true);
         let (sender, done) = mpsc::channel();
@@ -442,7 +442,7 @@ mod tests {
 
     #[test]
     fn a_queue_without_threads_returns_jobs() {
-        let workers = Workers::<_, Job>::new(Place, 2);
+        let workers = Workers::<_, Job>::new(TestRank, 2);
         assert!(workers.push(0, Box::new(|| ())).is_err());
         workers.start(&[group(1)], run);
         assert!(workers.push(0, Box::new(|| ())).is_ok());
@@ -453,7 +453,7 @@ mod tests {
 
     #[test]
     fn jobs_of_threads_that_do_not_start_are_not_lost() {
-        let workers = Workers::<_, u32>::new(Place, 1);
+        let workers = Workers::<_, u32>::new(TestRank, 1);
         workers.shared.state.lock().queues[0].threads = 2;
         assert_eq!(workers.push(0, 7), Ok(()));
         assert!(workers.shared.missing(0).is_empty());
@@ -463,7 +463,7 @@ mod tests {
 
     #[test]
     fn a_worker_may_drop_the_owner() {
-        let workers = Arc::new(Workers::<_, Job>::new(Place, 1));
+        let workers = Arc::new(Workers::<_, Job>::new(TestRank, 1));
         workers.start(&[group(1)], run);
         let (sender, done) = mpsc::channel();
         let (go, wait) = mpsc::channel::<()>();
@@ -482,7 +482,7 @@ mod tests {
 
     #[test]
     fn batching_wakes_a_thread_only_for_many_jobs_or_a_hurry() {
-        let workers = Workers::<_, Job>::new(Place, 1);
+        let workers = Workers::<_, Job>::new(TestRank, 1);
         let batching = Batching {
             time: Duration::from_secs(3600),
             jobs: 3,
@@ -524,7 +524,7 @@ mod tests {
 
     #[test]
     fn an_alarm_wakes_only_a_sleeper_without_timeout() {
-        let alarm = Arc::new(Alarm::new(Place));
+        let alarm = Arc::new(Alarm::new(TestRank));
         let sleeper = {
             let alarm = Arc::clone(&alarm);
             thread::spawn(move || alarm.sleep(Some(Duration::from_secs(3600))))
@@ -540,7 +540,7 @@ mod tests {
 
     #[test]
     fn a_ring_before_the_sleep_is_not_missed() {
-        let alarm = Arc::new(Alarm::new(Place));
+        let alarm = Arc::new(Alarm::new(TestRank));
         alarm.ring();
         assert!(alarm.sleep(None));
         assert!(alarm.sleep(Some(Duration::ZERO)));

@@ -13,7 +13,7 @@
 //! that has been active longest, and goes on until a quarter of the bound is dirty. One more thread
 //! writes back what has been dirty for an interval.
 //!
-//! An engine implements [`Engine`]: what a piece of work is, how it is done, and how the writeback
+//! An engine implements [`WritebackEngine`]: what a piece of work is, how it is done, and how the writeback
 //! of files begins. It gets all files at once, so that small ones can share a piece of work.
 
 use std::sync::Arc;
@@ -62,7 +62,7 @@ impl Queue {
 }
 
 /// An engine with writeback.
-pub trait Engine: Send + Sync + Sized + 'static {
+pub trait WritebackEngine: Send + Sync + Sized + 'static {
     /// Ranks of its locks.
     type Rank: Rank + Send + Sync;
     /// Its files.
@@ -102,13 +102,13 @@ pub struct Settings {
     pub batching: Option<Batching>,
 }
 
-enum Job<E: Engine> {
+enum Job<E: WritebackEngine> {
     Work(Arc<E>, E::Work),
     /// Begin writeback until the dirty bytes fall below the lower mark.
     Relieve(Arc<E>),
 }
 
-impl<E: Engine> Job<E> {
+impl<E: WritebackEngine> Job<E> {
     fn run(self) {
         match self {
             Self::Work(engine, work) => engine.run(work),
@@ -122,7 +122,7 @@ impl<E: Engine> Job<E> {
 }
 
 /// Writeback of all files of a mount.
-pub struct Writeback<E: Engine> {
+pub struct Writeback<E: WritebackEngine> {
     settings: Settings,
     workers: Workers<E::Rank, Job<E>>,
     bound: ByteBound<E::Rank>,
@@ -133,7 +133,7 @@ pub struct Writeback<E: Engine> {
     age: Arc<Alarm<E::Rank>>,
 }
 
-impl<E: Engine> std::fmt::Debug for Writeback<E> {
+impl<E: WritebackEngine> std::fmt::Debug for Writeback<E> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Writeback")
             .field("dirty_bytes", &self.bound.bytes())
@@ -142,7 +142,7 @@ impl<E: Engine> std::fmt::Debug for Writeback<E> {
     }
 }
 
-impl<E: Engine> Writeback<E> {
+impl<E: WritebackEngine> Writeback<E> {
     /// No file has data in memory; without threads yet. `active` is the rank of the lock of the
     /// active files, `leaf` that of all others, under which no other is taken.
     pub fn new(settings: Settings, active: E::Rank, leaf: E::Rank) -> Self {
@@ -307,7 +307,7 @@ impl<E: Engine> Writeback<E> {
     }
 }
 
-impl<E: Engine> Drop for Writeback<E> {
+impl<E: WritebackEngine> Drop for Writeback<E> {
     fn drop(&mut self) {
         // The last reference may be dropped in one of the threads: no thread waits here.
         self.age.stop();
@@ -324,12 +324,12 @@ mod tests {
     use crate::resident::{Key, Residence};
 
     #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-    enum Place {
+    enum TestRank {
         Active,
         Leaf,
     }
 
-    impl Rank for Place {
+    impl Rank for TestRank {
         type Order = Self;
 
         fn place(self) -> u16 {
@@ -387,8 +387,8 @@ mod tests {
         full: AtomicBool,
     }
 
-    impl Engine for Mount {
-        type Rank = Place;
+    impl WritebackEngine for Mount {
+        type Rank = TestRank;
         type File = Inode;
         type Work = Work;
 
@@ -446,7 +446,7 @@ mod tests {
         };
         let (begun, seen) = channel();
         let mount = Mount {
-            writeback: Writeback::new(settings, Place::Active, Place::Leaf),
+            writeback: Writeback::new(settings, TestRank::Active, TestRank::Leaf),
             begun: Mutex::new(begun),
             full: AtomicBool::new(false),
         };

@@ -11,16 +11,16 @@ use sapwood_testing::machine::note;
 
 const MIB: u64 = 1 << 20;
 
-struct Image {
+struct TempImage {
     _dir: tempfile::TempDir,
     path: PathBuf,
 }
 
-fn image(size: u64) -> Image {
+fn image(size: u64) -> TempImage {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("image");
     drop(FileDevice::create(&path, size).unwrap());
-    Image { _dir: dir, path }
+    TempImage { _dir: dir, path }
 }
 
 fn direct() -> OpenOptions {

@@ -16,9 +16,9 @@ use tempfile::TempDir;
 const SIZE: u64 = 128 << 20;
 
 /// A directory with an image in it.
-struct Image(TempDir);
+struct TempImage(TempDir);
 
-impl Image {
+impl TempImage {
     fn new() -> Self {
         let image = Self(tempfile::tempdir().unwrap());
         drop(FileDevice::create(image.path(), SIZE).unwrap());
@@ -113,7 +113,7 @@ fn a_process_that_locked_the_file_is_named() {
     if left_out(&[Need::Program("flock")]) {
         return;
     }
-    let image = Image::new();
+    let image = TempImage::new();
     let other = Other::locking(&image.path());
     // The image has other names too.
     let link = image.0.path().join("link");
@@ -132,7 +132,7 @@ fn a_process_that_locked_the_file_is_named() {
 
 #[test]
 fn this_process_is_named() {
-    let image = Image::new();
+    let image = TempImage::new();
     // An open without a lock is not in the way, and is not named.
     let _open = File::open(image.path()).unwrap();
     let _device = FileDevice::open(image.path(), OpenOptions::read_only()).unwrap();
@@ -147,7 +147,7 @@ fn a_mount_of_the_kernel_is_named() {
         return;
     }
     for kind in [Kind::Ext4, Kind::Btrfs] {
-        let image = Image::new();
+        let image = TempImage::new();
         kind.format(&image.path(), &[]).unwrap();
         let attached = image.attached(&[]);
         let dir = tempfile::tempdir().unwrap();
@@ -177,7 +177,7 @@ fn every_device_of_a_mounted_btrfs_leads_to_its_mount() {
     if left_out(&[Need::Kernel(Kind::Btrfs)]) {
         return;
     }
-    let images = [Image::new(), Image::new()];
+    let images = [TempImage::new(), TempImage::new()];
     let attached = images.each_ref().map(|image| image.attached(&[]));
     let [first, second] = attached
         .each_ref()
@@ -199,7 +199,7 @@ fn a_mount_of_a_partition_is_named() {
     if left_out(&[Need::Kernel(Kind::Ext4), Need::Program("sfdisk")]) {
         return;
     }
-    let image = Image::new();
+    let image = TempImage::new();
     let table = "label: gpt\nsize=64MiB\n";
     let script = "printf '%s' \"$1\" | sfdisk --quiet --no-reread --no-tell-kernel \"$2\"";
     let path = image.path();
@@ -235,7 +235,7 @@ fn swap_space_is_named() {
     if left_out(&[Need::Loop, Need::Program("mkswap"), Need::Program("swapon")]) {
         return;
     }
-    let image = Image::new();
+    let image = TempImage::new();
     let attached = image.attached(&[]);
     let device = attached.path().to_str().unwrap();
     process::run("mkswap", &[device]).unwrap();
@@ -255,7 +255,7 @@ fn a_program_that_has_the_claimed_device_open_is_named() {
     if left_out(&[Need::Loop]) {
         return;
     }
-    let image = Image::new();
+    let image = TempImage::new();
     let attached = image.attached(&[]);
     let claimed = claim(attached.path());
     let (holder, message) = refusal(attached.path());

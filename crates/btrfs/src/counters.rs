@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use sapwood_base::{Histogram, Report};
 
-use crate::cause::Cause;
+use crate::commit_reason::CommitReason;
 
 /// Counters of a mount since it began.
 #[derive(Debug, Default)]
@@ -17,8 +17,8 @@ pub(crate) struct Counters {
     pub(crate) fast_fsyncs: AtomicU64,
     /// Of these, those that committed the transaction.
     full_fsyncs: AtomicU64,
-    /// The same by [`Cause`].
-    causes: [AtomicU64; Cause::ALL.len()],
+    /// The same by [`CommitReason`].
+    causes: [AtomicU64; CommitReason::ALL.len()],
     /// Transactions committed.
     pub(crate) commits: AtomicU64,
     /// What went into logs.
@@ -62,7 +62,7 @@ impl Counters {
     }
 
     /// Counts an fsync that committed the transaction.
-    pub(crate) fn count_full(&self, cause: Cause) {
+    pub(crate) fn count_full(&self, cause: CommitReason) {
         Self::count(&self.full_fsyncs);
         if let Some(counter) = self.causes.get(cause as usize) {
             Self::count(counter);
@@ -99,7 +99,7 @@ impl Counters {
     }
 
     fn by_cause(&self) -> impl Iterator<Item = (&'static str, u64)> {
-        let causes = Cause::ALL.iter().zip(&self.causes);
+        let causes = CommitReason::ALL.iter().zip(&self.causes);
         causes.map(|(cause, counter)| (cause.name(), counter.load(Ordering::Relaxed)))
     }
 

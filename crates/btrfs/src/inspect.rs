@@ -6,8 +6,8 @@ use std::sync::Arc;
 use sapwood_block::Device;
 use sapwood_btrfs_format::{Block, Key, RootItem, SuperBlock, kind, objectid};
 
+use crate::devices::DeviceSet;
 use crate::tree::{self, BlockCache, Opened};
-use crate::volume::DeviceSet;
 use crate::{Error, Result};
 
 /// Bytes of tree blocks kept in memory on the way.

@@ -1,11 +1,12 @@
 //! The btrfs engine: volumes, trees, space, transactions, data, operations.
 
-mod cause;
 pub mod check;
 mod checksum;
+mod commit_reason;
 mod compression;
 mod counters;
 mod data;
+mod devices;
 mod error;
 mod file_data;
 #[doc(hidden)]
@@ -17,13 +18,13 @@ pub mod mkfs;
 mod mount;
 mod namespace;
 mod options;
+mod recovery;
 pub mod resize;
 mod space;
 mod subvolume;
 mod transaction;
 mod tree;
 mod tree_log;
-mod volume;
 mod xattr;
 
 pub use compression::{Compression, UnknownCompression};

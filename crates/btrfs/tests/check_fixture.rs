@@ -9,7 +9,7 @@ use std::os::unix::fs::OpenOptionsExt;
 
 use sapwood_block::MemoryDevice;
 use sapwood_btrfs::mkfs::{MkfsOptions, mkfs};
-use sapwood_testing::oracle::Image;
+use sapwood_testing::oracle::TempImage;
 
 const SCRIPT: &str = r#"
 btrfs -q subvolume create sub
@@ -73,7 +73,7 @@ fn make() {
         ..MkfsOptions::default()
     };
     mkfs(&device, &options).unwrap();
-    let image = Image::blank(0);
+    let image = TempImage::blank(0);
     device.save(image.path()).unwrap();
     let mount = image.mount_with("noatime,commit=300,discard=sync");
     mount.shell(SCRIPT);

@@ -12,7 +12,7 @@ use sapwood_block::{Device, FileDevice, MemoryDevice, OpenOptions};
 use sapwood_btrfs::mkfs::{MkfsOptions, mkfs};
 use sapwood_btrfs::{Btrfs, Options};
 use sapwood_testing::machine::{Need, trial};
-use sapwood_testing::oracle::{Image, Kind};
+use sapwood_testing::oracle::{Kind, TempImage};
 use sapwood_vfs::{Credentials, Entry, FileSystem, Ino, NewInode, WriteMode};
 
 const MIB: u64 = 1 << 20;
@@ -34,7 +34,7 @@ fn make(fs: &Btrfs, dir: Ino, name: &str, what: NewInode<'_>) -> Entry {
 }
 
 fn empty_commit_changes_nothing() {
-    let image = Image::new(256 * MIB, &[]);
+    let image = TempImage::new(256 * MIB, &[]);
     let before = std::fs::read(image.path()).unwrap();
     let fs = open(image.path());
     fs.sync().unwrap();
@@ -44,7 +44,7 @@ fn empty_commit_changes_nothing() {
 }
 
 fn names_reach_the_disk(args: &'static [&'static str]) {
-    let image = Image::new(512 * MIB, args);
+    let image = TempImage::new(512 * MIB, args);
     let fs = open(image.path());
     let dir = make(&fs, fs.root(), "d", NewInode::Directory).ino();
     for i in 0..300 {

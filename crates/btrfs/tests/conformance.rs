@@ -11,9 +11,9 @@ use sapwood_btrfs::{Btrfs, Options};
 use sapwood_testing::conformance::{Capabilities, Target, cases};
 use sapwood_vfs::FileSystem;
 
-struct Image(Arc<MemoryDevice>);
+struct MemoryImage(Arc<MemoryDevice>);
 
-impl Target for Image {
+impl Target for MemoryImage {
     fn mount(&mut self, read_only: bool) -> Result<Arc<dyn FileSystem>, String> {
         let options = Options {
             read_only,
@@ -33,7 +33,7 @@ fn main() {
     let trials = cases().into_iter().map(|case| {
         let ignored = !case.applies(&Capabilities::BTRFS);
         let run = move || {
-            let image = Image(image::formatted(case.capacity()));
+            let image = MemoryImage(image::formatted(case.capacity()));
             Ok(case.run(Capabilities::BTRFS, Box::new(image))?)
         };
         Trial::test(case.name(), run).with_ignored_flag(ignored)

@@ -12,7 +12,7 @@ use libtest_mimic::{Arguments, Trial};
 use sapwood_block::{Device, FileDevice};
 use sapwood_btrfs::{Btrfs, Options};
 use sapwood_testing::machine::{Need, trial};
-use sapwood_testing::oracle::{Image, Kind, run};
+use sapwood_testing::oracle::{Kind, TempImage, run};
 use sapwood_vfs::{FileKind, FileSystem, Ino, SeekFrom};
 
 /// Fills a mount with every kind of extent. `$1`: the compression to ask for.
@@ -64,7 +64,7 @@ const VARIANTS: [(&str, &[&str], &str); 7] = [
     ("mixed", &["--mixed"], "rw,compress=zlib"),
 ];
 
-fn open(image: &Image) -> Btrfs {
+fn open(image: &TempImage) -> Btrfs {
     let device: Arc<dyn Device> =
         Arc::new(FileDevice::open(image.path(), Default::default()).unwrap());
     Btrfs::open(
@@ -166,7 +166,7 @@ fn stretches_of_ours(fs: &Btrfs, name: &str) -> String {
 }
 
 fn kernel_writes_we_read(args: &[&str], options: &str) {
-    let image = Image::new(512 << 20, args);
+    let image = TempImage::new(512 << 20, args);
     let mut kernel = BTreeMap::new();
     let mut stretches = BTreeMap::new();
     {

@@ -17,7 +17,7 @@ use sapwood_btrfs::mkfs::{MkfsOptions, mkfs};
 use sapwood_btrfs::{Btrfs, Options};
 use sapwood_btrfs_format::ChecksumKind;
 use sapwood_testing::machine::{Need, part_left_out};
-use sapwood_testing::oracle::{Image, Kind, run};
+use sapwood_testing::oracle::{Kind, TempImage, run};
 use sapwood_vfs::FileSystem;
 
 const SIZE: u64 = 300 << 20;
@@ -48,7 +48,7 @@ for name in sys.argv[1:]:
 
 /// The image, judged by the tools and the kernel.
 fn judge(device: &MemoryDevice, files: &[&Files], stretches: &[String]) {
-    let image = Image::blank(0);
+    let image = TempImage::blank(0);
     device.save(image.path()).unwrap();
     if !part_left_out("btrfs check", &[Need::Program("btrfs")])
         && let Err(why) = image.try_check()

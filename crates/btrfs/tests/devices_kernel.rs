@@ -14,7 +14,7 @@ use sapwood_btrfs::mkfs::{MkfsOptions, Profile, mkfs_several};
 use sapwood_btrfs::{Btrfs, Options};
 use sapwood_btrfs_format::{SUPER_OFFSETS, SUPER_SIZE, validate_super};
 use sapwood_testing::machine::{Need, trial};
-use sapwood_testing::oracle::{Image, KernelMount, Kind, Loop, run};
+use sapwood_testing::oracle::{KernelMount, Kind, Loop, TempImage, run};
 use sapwood_testing::{process, scratch};
 use sapwood_vfs::{Credentials, FileSystem, NewInode, SyncKind, WriteMode};
 
@@ -25,7 +25,7 @@ type Files = BTreeMap<String, Vec<u8>>;
 
 /// Two image files, with a loop device each while the kernel or its tools use them.
 struct Pair {
-    images: [Image; 2],
+    images: [TempImage; 2],
     /// Made by `mkfs.btrfs`.
     by_tools: bool,
 }
@@ -37,13 +37,13 @@ impl Pair {
     fn blank(by_tools: bool) -> Self {
         Self {
             by_tools,
-            images: [Image::blank(SIZE), Image::blank(SIZE)],
+            images: [TempImage::blank(SIZE), TempImage::blank(SIZE)],
         }
     }
 
     /// Opened by Sapwood, the second one first.
     fn open(&self, read_only: bool) -> Btrfs {
-        let device = |image: &Image| -> Arc<dyn Device> {
+        let device = |image: &TempImage| -> Arc<dyn Device> {
             Arc::new(FileDevice::open(image.path(), Default::default()).unwrap())
         };
         let options = Options {
@@ -55,7 +55,7 @@ impl Pair {
     }
 
     fn attach(&self) -> Attached {
-        let attach = |image: &Image| Loop::new(image.path(), &[]).unwrap();
+        let attach = |image: &TempImage| Loop::new(image.path(), &[]).unwrap();
         let attached = Attached(self.images.each_ref().map(attach));
         let [one, two] = attached.paths();
         run("btrfs", &["device", "scan", one, two]);

@@ -20,7 +20,7 @@ use sapwood_block::{Device, MemoryDevice};
 use sapwood_btrfs::check::{CheckOptions, Finding, check};
 use sapwood_btrfs::{Btrfs, Error, Options, inspect};
 use sapwood_btrfs_format::{Block, BlockMut, ChecksumKind, Header, Item, kind, objectid};
-use sapwood_testing::tree::{Detail, Facts, Node, Tree};
+use sapwood_testing::tree::{Detail, Facts, Tree, TreeInode};
 use sapwood_testing::{CrashPlan, RecordDevice, Replayer};
 use sapwood_vfs::{DirEntry, FileSystem, Timestamp};
 
@@ -47,7 +47,7 @@ fn list(fs: &Btrfs) -> Tree {
 /// may be that of the kernel's replay; so may be the change time of a file whose name the log
 /// removed, and ours is that of our replay then, not before `start`.
 fn differences(kernel: &Tree, ours: &Tree, start: Timestamp) -> Vec<String> {
-    let ctime = |node: &Node| node.times.map(|times| times.ctime);
+    let ctime = |node: &TreeInode| node.times.map(|times| times.ctime);
     let files = kernel.nodes.values().filter(|node| !node.is_dir());
     let newest = files
         .filter_map(|node| node.times.map(|times| times.mtime))
@@ -128,7 +128,7 @@ fn cut_anywhere(log: &Log) {
 }
 
 /// Places of a log block on the device.
-struct Place {
+struct LogBlockPlace {
     bytenr: u64,
     copies: Vec<u64>,
     bytes: Vec<u8>,
@@ -139,7 +139,7 @@ type Damage = (&'static str, fn(&mut [u8]));
 
 const NODESIZE: usize = 16384;
 
-fn log_blocks(device: &Arc<MemoryDevice>) -> Vec<Place> {
+fn log_blocks(device: &Arc<MemoryDevice>) -> Vec<LogBlockPlace> {
     let places = blocks(device, true);
     assert!(!places.is_empty());
     places
@@ -147,7 +147,7 @@ fn log_blocks(device: &Arc<MemoryDevice>) -> Vec<Place> {
 
 /// Blocks of the log, or of the trees of the last commit; these with some that no tree has any
 /// more.
-fn blocks(device: &Arc<MemoryDevice>, of_log: bool) -> Vec<Place> {
+fn blocks(device: &Arc<MemoryDevice>, of_log: bool) -> Vec<LogBlockPlace> {
     let sb = inspect::super_block(&[device.clone() as Arc<dyn Device>]).unwrap();
     let last = sb.generation.get();
     let wanted = |header: &Header| {
@@ -159,7 +159,7 @@ fn blocks(device: &Arc<MemoryDevice>, of_log: bool) -> Vec<Place> {
             !is_log && generation <= last && header.fsid == sb.tree_fsid()
         }
     };
-    let mut places: Vec<Place> = Vec::new();
+    let mut places: Vec<LogBlockPlace> = Vec::new();
     // All metadata of these images lies in the front.
     for at in (1 << 20..160 << 20).step_by(NODESIZE) {
         let mut head = [0; Header::SIZE];
@@ -173,7 +173,7 @@ fn blocks(device: &Arc<MemoryDevice>, of_log: bool) -> Vec<Place> {
         device.read_at(at, &mut bytes).unwrap();
         match places.iter_mut().find(|place| place.bytenr == bytenr) {
             Some(place) => place.copies.push(at),
-            None => places.push(Place {
+            None => places.push(LogBlockPlace {
                 bytenr,
                 copies: vec![at],
                 bytes,
@@ -269,13 +269,13 @@ fn only_a_mount_that_succeeds_repairs(log: &Log) {
     let before = Arc::new(good_log.snapshot());
     // Replay repairs nothing; the mount that follows reads the top of this tree again.
     try_mount(good_log.clone()).unwrap().unmount().unwrap();
-    let repaired = |place: &&Place| {
+    let repaired = |place: &&LogBlockPlace| {
         let mut bytes = vec![0; NODESIZE];
         good_log.read_at(place.copies[0], &mut bytes).unwrap();
         bytes != place.bytes && place.copies.len() == 2
     };
     let places = blocks(&before, false);
-    let top = |place: &&Place| place.bytenr == sb.chunk_root.get();
+    let top = |place: &&LogBlockPlace| place.bytenr == sb.chunk_root.get();
     assert_eq!(places.iter().filter(top).filter(repaired).count(), 1);
 }
 

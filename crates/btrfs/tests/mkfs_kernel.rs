@@ -8,7 +8,7 @@ use sapwood_btrfs::check::{CheckOptions, check};
 use sapwood_btrfs::mkfs::{MkfsOptions, Profile, mkfs};
 use sapwood_btrfs_format::ChecksumKind;
 use sapwood_testing::machine::{Need, trial};
-use sapwood_testing::oracle::{Image, Kind};
+use sapwood_testing::oracle::{Kind, TempImage};
 
 const MIB: u64 = 1 << 20;
 
@@ -191,7 +191,7 @@ fn proved(name: &str, size: u64, options: &MkfsOptions) {
     };
     assert_eq!(mkfs(&device, &options).unwrap().size, size / 4096 * 4096);
     clean(&device);
-    let image = Image::blank(0);
+    let image = TempImage::blank(0);
     device.save(image.path()).unwrap();
     image.check();
     let mount = image.mount();

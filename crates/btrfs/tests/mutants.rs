@@ -10,9 +10,9 @@ use libtest_mimic::Arguments;
 use sapwood_block::{Device, MemoryDevice};
 use sapwood_btrfs::check::{CheckOptions, Finding, check};
 use sapwood_btrfs_format::{Block, Item, SUPER_SIZE, kind};
-use sapwood_hostile::image::{DEFAULT, Image, MIXED, Place, SUPER_OFFSET};
+use sapwood_hostile::image::{DEFAULT, GoodImage, MIXED, SUPER_OFFSET, TreeBlockPlace};
 use sapwood_testing::machine::{Need, trial};
-use sapwood_testing::mutants::{Change, Mutant, Oracle, Plan, Said, compare};
+use sapwood_testing::mutants::{Change, Mutant, MutantPlan, Oracle, Said, compare};
 
 /// Bytes of a tree block's header.
 const HEADER: usize = 101;
@@ -110,14 +110,14 @@ fn slot_of_any_kind(items: &[Item], rng: &mut Rng) -> usize {
     rng.choice(&slots).copied().unwrap_or(0)
 }
 
-fn block_mutant(image: &Image, rng: &mut Rng) -> Option<Mutant> {
+fn block_mutant(image: &GoodImage, rng: &mut Rng) -> Option<Mutant> {
     // Every tree has the same chance.
-    let owner = |place: &Place| Block::new(&image.block(place)).map_or(0, |b| b.owner());
+    let owner = |place: &TreeBlockPlace| Block::new(&image.block(place)).map_or(0, |b| b.owner());
     let mut owners: Vec<u64> = image.blocks.iter().map(owner).collect();
     owners.sort_unstable();
     owners.dedup();
     let tree = *rng.choice(&owners)?;
-    let places: Vec<&Place> = image.blocks.iter().filter(|p| owner(p) == tree).collect();
+    let places: Vec<&TreeBlockPlace> = image.blocks.iter().filter(|p| owner(p) == tree).collect();
     let place = *rng.choice(&places)?;
     let mut bytes = image.block(place);
     let (at, what) = place_in(&Block::new(&bytes).ok()?, rng);
@@ -136,7 +136,7 @@ fn block_mutant(image: &Image, rng: &mut Rng) -> Option<Mutant> {
     })
 }
 
-fn super_mutant(image: &Image, rng: &mut Rng) -> Option<Mutant> {
+fn super_mutant(image: &GoodImage, rng: &mut Rng) -> Option<Mutant> {
     let at = rng.usize(SUPER_FIELDS);
     let change = Change::any(rng, SUPER_SIZE);
     let device = image.device.snapshot();
@@ -159,7 +159,7 @@ fn super_mutant(image: &Image, rng: &mut Rng) -> Option<Mutant> {
 
 fn mutants_are_found_as_btrfs_check_finds_them() {
     let check = include_bytes!("data/check.img.zst");
-    let images = [DEFAULT, MIXED, &check[..]].map(Image::expand);
+    let images = [DEFAULT, MIXED, &check[..]].map(GoodImage::expand);
     let bases: Vec<&MemoryDevice> = images.iter().map(|image| &image.device).collect();
     let mutant = |rng: &mut Rng| {
         let base = rng.usize(0..images.len());
@@ -171,7 +171,7 @@ fn mutants_are_found_as_btrfs_check_finds_them() {
         };
         made.map(|made| Mutant { base, ..made })
     };
-    let tally = compare(Plan::from_env(100), &bases, mutant, ours, &BtrfsCheck);
+    let tally = compare(MutantPlan::from_env(100), &bases, mutant, ours, &BtrfsCheck);
     let text = tally.text();
     eprintln!("{text}");
     assert!(tally.missed.is_empty() && tally.failed.is_empty(), "{text}");

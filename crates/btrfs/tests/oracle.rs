@@ -2,10 +2,10 @@
 
 use libtest_mimic::Arguments;
 use sapwood_testing::machine::{Need, trial};
-use sapwood_testing::oracle::{Image, Kind};
+use sapwood_testing::oracle::{Kind, TempImage};
 
 fn clean_image_is_clean() {
-    let image = Image::new(256 << 20, &[]);
+    let image = TempImage::new(256 << 20, &[]);
     {
         let mount = image.mount();
         mount.shell("mkdir d; echo hello > d/f; ln d/f g; sync");
@@ -16,7 +16,7 @@ fn clean_image_is_clean() {
 }
 
 fn damage_is_found() {
-    let image = Image::blank(256 << 20);
+    let image = TempImage::blank(256 << 20);
     assert!(image.try_check().is_err());
 }
 

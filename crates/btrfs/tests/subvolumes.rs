@@ -9,7 +9,7 @@ use libtest_mimic::Arguments;
 use sapwood_block::{Device, FileDevice, OpenOptions};
 use sapwood_btrfs::{Btrfs, Options, SubvolumeChoice};
 use sapwood_testing::machine::{Need, trial};
-use sapwood_testing::oracle::{Image, Kind, run};
+use sapwood_testing::oracle::{Kind, TempImage, run};
 use sapwood_vfs::{
     Credentials, Error, FileSystem, Ino, NewInode, SubvolumeId, Subvolumes, WriteMode,
 };
@@ -61,7 +61,7 @@ fn wait_clean(fs: &Btrfs) {
 }
 
 fn made_by_us_read_by_the_kernel() {
-    let image = Image::new(512 * MIB, &[]);
+    let image = TempImage::new(512 * MIB, &[]);
     let fs = open(image.path());
     let top = fs.root();
     let sub = fs.create_subvolume(top, b"sub").unwrap().ino();
@@ -118,7 +118,7 @@ fn made_by_us_read_by_the_kernel() {
 }
 
 fn deleted_by_us(args: &'static [&'static str]) {
-    let image = Image::new(1024 * MIB, args);
+    let image = TempImage::new(1024 * MIB, args);
     {
         let mount = image.mount();
         mount.shell(
@@ -158,7 +158,7 @@ fn deleted_by_us(args: &'static [&'static str]) {
     assert!(!image.dump(Some("root")).contains("ORPHAN"));
 }
 
-fn tree_sums(image: &Image, dir: &str) -> String {
+fn tree_sums(image: &TempImage, dir: &str) -> String {
     let mount = image.mount_with("ro");
     mount.shell(&format!(
         "cd {dir}; find . -type f -print0 | sort -z | xargs -0 md5sum"
@@ -167,7 +167,7 @@ fn tree_sums(image: &Image, dir: &str) -> String {
 
 fn deleted_by_the_kernel_in_part() {
     // The kernel leaves a dead tree behind when it is unmounted before its cleaner ran.
-    let image = Image::new(512 * MIB, &[]);
+    let image = TempImage::new(512 * MIB, &[]);
     {
         let mount = image.mount_with("rw,commit=300");
         mount.shell(
@@ -184,7 +184,7 @@ fn deleted_by_the_kernel_in_part() {
 }
 
 fn refusals() {
-    let image = Image::new(256 * MIB, &[]);
+    let image = TempImage::new(256 * MIB, &[]);
     let fs = open(image.path());
     let top = fs.root();
     let sub = fs.create_subvolume(top, b"sub").unwrap().ino();
@@ -242,7 +242,7 @@ fn refusals() {
 }
 
 fn paths_choose_subvolumes() {
-    let image = Image::new(256 * MIB, &[]);
+    let image = TempImage::new(256 * MIB, &[]);
     image.mount().shell(
         "mkdir -p x/y; btrfs subvolume create x/y/s >/dev/null; mkdir x/y/s/in
         btrfs subvolume create x/y/s/in/t >/dev/null; echo t > x/y/s/in/t/f",
@@ -262,7 +262,7 @@ fn paths_choose_subvolumes() {
 }
 
 fn quota_numbers_are_marked_as_wrong() {
-    let image = Image::new(512 * MIB, &[]);
+    let image = TempImage::new(512 * MIB, &[]);
     image.mount().shell(
         "btrfs quota enable .; btrfs subvolume create a > /dev/null
         btrfs subvolume create b > /dev/null; btrfs qgroup create 1/1 .
@@ -291,7 +291,7 @@ fn quota_numbers_are_marked_as_wrong() {
 }
 
 fn many_snapshots() {
-    let image = Image::new(512 * MIB, &[]);
+    let image = TempImage::new(512 * MIB, &[]);
     let fs = open(image.path());
     let top = fs.root();
     let sub = fs.create_subvolume(top, b"sub").unwrap().ino();
@@ -403,7 +403,7 @@ fn storm_subvolumes(fs: &Btrfs, dice: &mut Dice, rounds: u32) {
 }
 
 fn storm(seed: u64) {
-    let image = Image::new(1024 * MIB, &["-n", "4096"]);
+    let image = TempImage::new(1024 * MIB, &["-n", "4096"]);
     let fs = open(image.path());
     for i in 0..3 {
         let made = fs.create_subvolume(fs.root(), format!("s{i}").as_bytes());

@@ -15,7 +15,7 @@ use sapwood_btrfs::mkfs::{MkfsOptions, mkfs};
 use sapwood_btrfs::{Btrfs, Error, Options};
 use sapwood_btrfs_format::Block;
 use sapwood_testing::machine::{Need, trial};
-use sapwood_testing::oracle::{Image, Kind, run};
+use sapwood_testing::oracle::{Kind, TempImage, run};
 
 const NEEDS: &[Need] = &[Need::Program("mkfs.btrfs"), Need::Kernel(Kind::Btrfs)];
 
@@ -101,7 +101,7 @@ fn walked(device: Arc<dyn Device>) -> Vec<(u64, u64, u64)> {
 }
 
 fn all_blocks_are_read(args: &[&str], options: &str) {
-    let image = Image::new(512 << 20, args);
+    let image = TempImage::new(512 << 20, args);
     image.mount_with(options).shell(FILL);
     compare(&image);
 }
@@ -114,13 +114,13 @@ fn all_blocks_block_group_tree() {
         ..MkfsOptions::default()
     };
     mkfs(&device, &options).unwrap();
-    let image = Image::blank(0);
+    let image = TempImage::blank(0);
     device.save(image.path()).unwrap();
     image.mount().shell(FILL);
     compare(&image);
 }
 
-fn compare(image: &Image) {
+fn compare(image: &TempImage) {
     let expected = dumped(&image.dump(None));
     assert!(expected.len() > 30, "{} blocks", expected.len());
     assert_eq!(walked(device(image.path())), expected);
@@ -160,7 +160,7 @@ fn damage(image: &Path, nth: usize) -> usize {
 
 fn a_bad_copy_is_repaired_from_the_good_one() {
     for nth in [0, 1] {
-        let image = Image::new(256 << 20, &["-m", "dup"]);
+        let image = TempImage::new(256 << 20, &["-m", "dup"]);
         image.mount().shell(FILL);
         let good = walked(device(image.path()));
         let count = damage(image.path(), nth);
@@ -180,7 +180,7 @@ fn a_bad_copy_is_repaired_from_the_good_one() {
 }
 
 fn both_copies_bad_is_an_error_that_names_the_block() {
-    let image = Image::new(256 << 20, &["-m", "dup"]);
+    let image = TempImage::new(256 << 20, &["-m", "dup"]);
     damage(image.path(), 0);
     // The list of blocks comes from what is still readable.
     damage(image.path(), 1);
@@ -194,23 +194,23 @@ fn any(path: &Path) -> Arc<dyn Device> {
     device(path)
 }
 
-fn mkfs_on_two(profiles: &[&str], one: &Image, two: &Image) {
+fn mkfs_on_two(profiles: &[&str], one: &TempImage, two: &TempImage) {
     let paths = [one.path(), two.path()].map(|p| p.to_str().unwrap());
     run("mkfs.btrfs", &[&["-q", "-f"], profiles, &paths].concat());
 }
 
 fn a_missing_device_is_named() {
-    let one = Image::blank(256 << 20);
-    let two = Image::blank(256 << 20);
+    let one = TempImage::blank(256 << 20);
+    let two = TempImage::blank(256 << 20);
     mkfs_on_two(&["-d", "single", "-m", "single"], &one, &two);
-    let missing_of = |image: &Image| {
+    let missing_of = |image: &TempImage| {
         let err = walk(&[any(image.path())], TreeChoice::All, &mut |_| {}).unwrap_err();
         match err {
             Error::MissingDevice { devid, uuid } => (devid, uuid),
             err => panic!("{err}"),
         }
     };
-    let own = |image: &Image| {
+    let own = |image: &TempImage| {
         let sb = super_block(&[any(image.path())]).unwrap();
         (sb.dev_item.devid.get(), sb.dev_item.uuid)
     };
@@ -224,8 +224,8 @@ fn a_missing_device_is_named() {
 
 fn mirrored_and_striped_profiles_are_only_read() {
     for (metadata, data) in [("raid1", "raid0"), ("raid0", "single"), ("raid1", "raid1")] {
-        let one = Image::blank(256 << 20);
-        let two = Image::blank(256 << 20);
+        let one = TempImage::blank(256 << 20);
+        let two = TempImage::blank(256 << 20);
         mkfs_on_two(&["-m", metadata, "-d", data], &one, &two);
         let both = [any(one.path()), any(two.path())];
         walk(&both, TreeChoice::All, &mut |_| {}).unwrap();
@@ -238,7 +238,7 @@ fn mirrored_and_striped_profiles_are_only_read() {
 }
 
 fn a_truncated_image_is_refused() {
-    let image = Image::new(256 << 20, &[]);
+    let image = TempImage::new(256 << 20, &[]);
     File::options()
         .write(true)
         .open(image.path())
@@ -251,7 +251,7 @@ fn a_truncated_image_is_refused() {
 }
 
 fn the_second_superblock_serves_when_the_first_is_bad() {
-    let image = Image::new(256 << 20, &[]);
+    let image = TempImage::new(256 << 20, &[]);
     image.mount().shell(FILL);
     let good = walked(device(image.path()));
     let file = OpenOptions::new().write(true).open(image.path()).unwrap();

@@ -25,7 +25,7 @@ pub struct Walk {
 /// A name in a directory.
 #[repr(C)]
 #[derive(Debug)]
-pub struct Entry {
+pub struct DirectoryEntry {
     /// The name. It is valid until the next call with its `sapwood_dir`.
     pub name: *const c_char,
     /// Inode number.
@@ -55,7 +55,7 @@ pub unsafe extern "C" fn sapwood_dir_open(
 
 /// The next entry, without `.` and `..`, in the image's order. Returns 1, or 0 at the end.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn sapwood_dir_next(dir: *mut Dir, entry: *mut Entry) -> c_int {
+pub unsafe extern "C" fn sapwood_dir_next(dir: *mut Dir, entry: *mut DirectoryEntry) -> c_int {
     // SAFETY: the promise of the crate.
     call(|| unsafe {
         let place = call::place("entry", entry)?;
@@ -65,7 +65,7 @@ pub unsafe extern "C" fn sapwood_dir_next(dir: *mut Dir, entry: *mut Entry) -> c
         };
         let found = found?;
         dir.name = call::name(found.file_name().as_bytes())?;
-        place.write(Entry {
+        place.write(DirectoryEntry {
             name: dir.name.as_ptr(),
             ino: found.ino(),
             mode: format_bits(found.file_type().kind()),

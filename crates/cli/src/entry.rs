@@ -14,7 +14,7 @@ use super::{output, times};
 
 /// What every list shows of a file with `--json`.
 #[derive(Serialize)]
-pub(super) struct Entry {
+pub(super) struct ListedFile {
     path: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     path_bytes: Option<String>,
@@ -33,7 +33,7 @@ pub(super) struct Entry {
     target_bytes: Option<String>,
 }
 
-impl Entry {
+impl ListedFile {
     /// What is at `path`, under the name `shown`.
     pub(super) fn new(
         fs: &FileSystem,

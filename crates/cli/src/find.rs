@@ -13,7 +13,7 @@ use sapwood::vfs::{FileKind, Timestamp};
 
 use super::attributes::{group_id, user_id};
 use super::choice::SubvolumeChoice;
-use super::entry::Entry;
+use super::entry::ListedFile;
 use super::failure::Result;
 use super::files::{absolute, failed, for_each, shown_path, within_place};
 use super::long_paths::{LeftOut, LongPaths};
@@ -371,7 +371,7 @@ pub(super) fn run(args: &Args) -> Result<()> {
                 return Ok(());
             }
             match &mut array {
-                Some(array) => array.push(&Entry::new(fs, path, &shown, metadata)?),
+                Some(array) => array.push(&ListedFile::new(fs, path, &shown, metadata)?),
                 None if args.print0 => {
                     output::bytes(&[shown.as_os_str().as_bytes(), b"\0"].concat())
                 }

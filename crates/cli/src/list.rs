@@ -9,7 +9,7 @@ use sapwood::FileSystem;
 use sapwood::fs::Metadata;
 
 use super::choice::SubvolumeChoice;
-use super::entry::{self, Entry};
+use super::entry::{self, ListedFile};
 use super::failure::Result;
 use super::files::{failed, for_each, shown_path};
 use super::long_paths::{LeftOut, LongPaths};
@@ -218,7 +218,7 @@ impl Lister<'_> {
         self.begun = true;
         if let Some(array) = &mut self.array {
             return rows.iter().try_for_each(|row| {
-                let shown = Entry::new(fs, &row.path, &row.name, &row.metadata)?;
+                let shown = ListedFile::new(fs, &row.path, &row.name, &row.metadata)?;
                 array.push(&shown)
             });
         }
@@ -313,7 +313,7 @@ pub(super) fn tree(args: &TreeArgs) -> Result<()> {
                 continue;
             }
             if let Some(array) = &mut array {
-                array.push(&Entry::new(fs, path, entry.relative_path(), metadata)?)?;
+                array.push(&ListedFile::new(fs, path, entry.relative_path(), metadata)?)?;
                 continue;
             }
             let target = if metadata.is_dir() {

@@ -9,7 +9,7 @@ use sapwood::vfs::Attr;
 use serde::Serialize;
 
 use super::choice::SubvolumeChoice;
-use super::entry::{self, Entry};
+use super::entry::{self, ListedFile};
 use super::failure::Result;
 use super::files::{absolute, failed, for_each, shown_path};
 use super::output::{self, Array};
@@ -32,7 +32,7 @@ pub(super) struct Args {
 #[derive(Serialize)]
 struct Shown {
     #[serde(flatten)]
-    entry: Entry,
+    entry: ListedFile,
     generation: u64,
     #[serde(skip_serializing_if = "Option::is_none")]
     device: Option<String>,
@@ -66,7 +66,7 @@ fn look(fs: &FileSystem, path: &Path) -> Result<Shown> {
     let found = fs.symlink_metadata(path).map_err(failed)?;
     let attr = found.attr();
     Ok(Shown {
-        entry: Entry::new(fs, path, &absolute(path), &found)?,
+        entry: ListedFile::new(fs, path, &absolute(path), &found)?,
         generation: attr.generation,
         device: entry::device(&found),
         atime: times::json(attr.atime),

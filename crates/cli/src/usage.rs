@@ -10,7 +10,7 @@ use sapwood::fs::Metadata;
 use serde::Serialize;
 
 use super::choice::{self, SubvolumeChoice};
-use super::entry::Entry;
+use super::entry::ListedFile;
 use super::failure::{Failure, Result};
 use super::files::{absolute, failed, for_each, shown_path, within};
 use super::long_paths::{LeftOut, LongPaths};
@@ -231,7 +231,7 @@ pub(super) struct DuArgs {
 #[derive(Serialize)]
 struct Used {
     #[serde(flatten)]
-    entry: Entry,
+    entry: ListedFile,
     /// Bytes of it and of everything below it.
     usage: u64,
 }
@@ -353,7 +353,7 @@ impl Du<'_> {
         let path = self.path.get(..last.end).unwrap_or_default();
         let path = Path::new(OsStr::from_bytes(path));
         if let Some(array) = &mut self.array {
-            let entry = Entry::new(fs, path, path, &last.metadata)?;
+            let entry = ListedFile::new(fs, path, path, &last.metadata)?;
             let usage = last.sum;
             return array.push(&Used { entry, usage });
         }

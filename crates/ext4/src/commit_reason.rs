@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// What fast commits do not say.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
-pub(crate) enum Reason {
+pub(crate) enum CommitReason {
     /// An operation that keeps no records: of directories, flags, files without a name and so on.
     Operation = 1,
     /// Attributes.
@@ -37,7 +37,7 @@ pub(crate) enum Reason {
     Area,
 }
 
-impl Reason {
+impl CommitReason {
     pub(crate) const ALL: [Self; 14] = [
         Self::Operation,
         Self::Xattrs,
@@ -92,7 +92,7 @@ pub(crate) struct FastCommitCounters {
     commits: AtomicU64,
     blocks: AtomicU64,
     flushes: AtomicU64,
-    whole: [AtomicU64; Reason::ALL.len()],
+    whole: [AtomicU64; CommitReason::ALL.len()],
 }
 
 impl FastCommitCounters {
@@ -108,7 +108,7 @@ impl FastCommitCounters {
     }
 
     /// An fsync committed its whole transaction.
-    pub(crate) fn whole(&self, reason: Reason) {
+    pub(crate) fn whole(&self, reason: CommitReason) {
         if let Some(counter) = self.whole.get(usize::from(reason.number().get() - 1)) {
             counter.fetch_add(1, Ordering::Relaxed);
         }
@@ -124,7 +124,7 @@ impl FastCommitCounters {
         let own = own
             .into_iter()
             .map(|(name, value)| (name.to_owned(), value));
-        let whole = Reason::ALL.into_iter().zip(&self.whole);
+        let whole = CommitReason::ALL.into_iter().zip(&self.whole);
         let whole = whole.map(|(reason, value)| (format!("whole_{}", reason.name()), value));
         own.chain(whole)
             .map(|(name, value)| (name, value.load(Ordering::Relaxed)))
@@ -138,9 +138,9 @@ mod tests {
 
     #[test]
     fn numbers_lead_back() {
-        for (at, reason) in Reason::ALL.into_iter().enumerate() {
+        for (at, reason) in CommitReason::ALL.into_iter().enumerate() {
             assert_eq!(usize::from(reason.number().get()), at + 1);
-            assert_eq!(Reason::from_number(reason.number()), reason);
+            assert_eq!(CommitReason::from_number(reason.number()), reason);
         }
     }
 }

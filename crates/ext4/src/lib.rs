@@ -11,7 +11,6 @@ mod engine;
 mod error;
 mod fast_commit;
 mod file_data;
-mod front;
 mod group;
 mod inode;
 mod inode_alloc;
@@ -20,8 +19,8 @@ mod lock;
 mod map;
 pub mod mkfs;
 mod mount;
+mod namespace;
 mod on_demand;
-mod ops;
 mod options;
 #[cfg(test)]
 mod oracles;

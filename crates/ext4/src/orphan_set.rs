@@ -14,7 +14,7 @@ use crate::seal::SealKind;
 
 /// Where an orphan stands on disk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Place {
+pub(crate) enum OrphanPlace {
     /// In the list through the inodes.
     List,
     /// In a slot of the orphan file.
@@ -30,7 +30,7 @@ pub(crate) struct Orphans {
 #[derive(Default)]
 pub(crate) struct State {
     /// Where each orphan is recorded.
-    pub(crate) places: NumberMap<u32, Place>,
+    pub(crate) places: NumberMap<u32, OrphanPlace>,
     /// Those of the list, the first one last.
     pub(crate) list: Vec<u32>,
     /// The orphan file, if the image has one.

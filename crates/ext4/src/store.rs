@@ -17,7 +17,7 @@ use sapwood_vfs::{Ambient, Timestamp};
 
 use crate::alarm::Alarm;
 use crate::block_alloc::{self, Extent, Space};
-use crate::commit_reason::Reason;
+use crate::commit_reason::CommitReason;
 use crate::counters::Counters;
 use crate::group::Groups;
 use crate::lock::{Rank, RankedMutex, assert_held_at_most};
@@ -132,7 +132,7 @@ impl Store {
     /// The mount takes no changes; the journal failed.
     pub(crate) fn start(&self, credits: u32) -> Result<Handle> {
         let h = self.start_tracked(credits)?;
-        self.fast_commits.whole(&h, Reason::Operation);
+        self.fast_commits.whole(&h, CommitReason::Operation);
         Ok(h)
     }
 
@@ -188,7 +188,7 @@ impl Store {
         }
         // No operation reserves a credit for a change that happens once in the life of an image.
         let _ = h.ensure(1);
-        self.fast_commits.whole(h, Reason::Operation);
+        self.fast_commits.whole(h, CommitReason::Operation);
         self.change_super(h, |sb| sb.add_features(wanted.feature()))?;
         wanted.note_set();
         Ok(())

@@ -11,9 +11,9 @@ use sapwood_ext4::{Ext4, Options};
 use sapwood_testing::conformance::{Capabilities, Target, cases};
 use sapwood_vfs::FileSystem;
 
-struct Image(Arc<MemoryDevice>);
+struct MemoryImage(Arc<MemoryDevice>);
 
-impl Target for Image {
+impl Target for MemoryImage {
     fn mount(&mut self, read_only: bool) -> Result<Arc<dyn FileSystem>, String> {
         let options = Options {
             read_only,
@@ -98,7 +98,7 @@ fn main() {
                 missing.is_some() || !case.applies(&capabilities) || is_beyond(form, &case.name());
             let name = format!("{form}::{}", case.name());
             let run = move || {
-                let image = Image(image::formatted(case.capacity(), options));
+                let image = MemoryImage(image::formatted(case.capacity(), options));
                 Ok(case.run(capabilities, Box::new(image))?)
             };
             trials.push(Trial::test(name, run).with_ignored_flag(ignored));

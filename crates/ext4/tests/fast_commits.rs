@@ -17,14 +17,14 @@ use sapwood_block::MemoryDevice;
 use sapwood_ext4::FastCommits;
 use sapwood_testing::machine::{Need, Outcome, trial};
 use sapwood_testing::oracle::{KernelMount, Kind};
-use sapwood_testing::tree::{Detail, Facts, Node, Tree};
+use sapwood_testing::tree::{Detail, Facts, Tree, TreeInode};
 use stories::{STORIES, Story, mount};
 use tempfile::TempDir;
 
 type Judge = fn(&Arc<MemoryDevice>, &Tree) -> Outcome;
 
 /// What must be recovered. A recovery may set size and times of a directory that gets a name.
-fn kept(_: &str, node: &Node, _: &Node) -> Facts {
+fn kept(_: &str, node: &TreeInode, _: &TreeInode) -> Facts {
     if node.is_dir() {
         Facts::OF_IMAGE - (Facts::MTIME | Facts::CTIME | Facts::SIZE)
     } else {

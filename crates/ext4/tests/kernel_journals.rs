@@ -16,7 +16,7 @@ use sapwood_block::{Device as _, MemoryDevice};
 use sapwood_ext4::{Ext4, Options};
 use sapwood_testing::machine::{Need, Outcome, missing, trial};
 use sapwood_testing::oracle::{KernelMount, Kind};
-use sapwood_testing::tree::{Detail, Facts, Node, Tree};
+use sapwood_testing::tree::{Detail, Facts, Tree, TreeInode};
 use sapwood_vfs::Timestamp;
 use tempfile::TempDir;
 
@@ -105,10 +105,10 @@ fn by_us(device: &Arc<MemoryDevice>) -> Result<Tree, Failed> {
     fs.close()?;
     // A replay of fast commits gives the directories that it changes its own time.
     let late = |time: Option<Timestamp>| time >= Some(begun);
-    let same_or_late = |_: &str, one: &Node, two: &Node| {
+    let same_or_late = |_: &str, one: &TreeInode, two: &TreeInode| {
         let mut facts = Facts::OF_IMAGE;
         for time in [Facts::MTIME, Facts::CTIME] {
-            let of = |node: &Node| match time {
+            let of = |node: &TreeInode| match time {
                 Facts::MTIME => node.times.map(|times| times.mtime),
                 _ => node.times.map(|times| times.ctime),
             };

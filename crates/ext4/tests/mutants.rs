@@ -17,7 +17,7 @@ use sapwood_ext4::check::{CheckOptions, check};
 use sapwood_ext4::{Ext4, Options};
 use sapwood_ext4_format::{Geometry, GroupDesc, Inode, SuperBlock, validate_super};
 use sapwood_testing::machine::trial;
-use sapwood_testing::mutants::{Change, Mutant, Oracle, Plan, Said, compare};
+use sapwood_testing::mutants::{Change, Mutant, MutantPlan, Oracle, Said, compare};
 use sapwood_vfs::{AllocMode, Credentials, FileSystem, NewInode, Result, SetXattrMode, WriteMode};
 
 const BLOCK: usize = 1024;
@@ -236,7 +236,7 @@ fn mutants_are_found_as_e2fsck_finds_them() {
         let made = bases.get(base)?.mutant(rng)?;
         Some(Mutant { base, ..made })
     };
-    let tally = compare(Plan::from_env(60), &devices, mutant, ours, &E2fsck);
+    let tally = compare(MutantPlan::from_env(60), &devices, mutant, ours, &E2fsck);
     let text = tally.text();
     eprintln!("{text}");
     assert!(tally.missed.is_empty() && tally.failed.is_empty(), "{text}");

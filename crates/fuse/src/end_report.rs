@@ -61,7 +61,7 @@ impl Waiters {
 
     /// Reports the end, with a reason if the image lacks something that was written.
     pub(crate) fn report(&self, failure: Option<&str>) {
-        let failed = failure.is_some() && !sapwood_fault::planted(279);
+        let failed = failure.is_some();
         let mut datagram = vec![if failed { FAILED } else { COMPLETE }];
         let reason = failure.unwrap_or_default().as_bytes();
         datagram.extend(reason.iter().take(REASON_BYTES));

@@ -26,7 +26,7 @@ const EXECUTE: u32 = 1;
 
 /// Whether the kernel should check permissions.
 pub(crate) fn kernel_checks(options: &MountOptions) -> bool {
-    options.default_permissions && !sapwood_fault::planted(269)
+    options.default_permissions
 }
 
 /// Whether this process is outside any user namespace.
@@ -79,13 +79,8 @@ impl Admission {
         match self {
             Self::Anyone => true,
             Self::OwnerAndRoot(owner) => {
-                sapwood_fault::planted(276)
-                    || kernel
-                    || uid == 0
-                    || uid == owner
-                    || on_open_file(operation)
+                kernel || uid == 0 || uid == owner || on_open_file(operation)
             }
-            Self::RootAlone if sapwood_fault::planted(268) => true,
             Self::RootAlone => kernel || uid == 0 || written_back(operation),
         }
     }

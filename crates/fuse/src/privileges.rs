@@ -26,7 +26,7 @@ const FSETID: u32 = 4;
 
 /// Whether the kernel may cache these attributes.
 pub(crate) fn cacheable(attr: &Attr) -> bool {
-    !has_setid(attr) || sapwood_fault::planted(256)
+    !has_setid(attr)
 }
 
 fn has_setid(attr: &Attr) -> bool {
@@ -39,7 +39,7 @@ pub(crate) fn after_write(attr: &Attr, who: Caller) -> u32 {
         return attr.perm;
     }
     let process = Process::read(who.pid);
-    if who.uid == 0 && (process.may_keep_setid || sapwood_fault::planted(278)) {
+    if who.uid == 0 && process.may_keep_setid {
         return attr.perm;
     }
     clear(attr, who, &process)
@@ -67,7 +67,7 @@ pub(crate) fn after_chown(attr: &Attr, who: Caller) -> u32 {
 fn clear(attr: &Attr, who: Caller, process: &Process) -> u32 {
     let member = who.gid == attr.gid || process.groups.contains(&attr.gid);
     match attr.perm & GROUP_EXEC {
-        0 if member && !sapwood_fault::planted(277) => attr.perm & !SETUID,
+        0 if member => attr.perm & !SETUID,
         _ => attr.perm & !(SETUID | SETGID),
     }
 }

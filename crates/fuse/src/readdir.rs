@@ -141,11 +141,6 @@ fn add_names(
         };
         let size = request.kind.wire_size(entry.name.len());
         if size > left {
-            if sapwood_fault::planted(264)
-                && let Some(last) = items.last_mut()
-            {
-                last.cookie = cookie;
-            }
             return ControlFlow::Break(());
         }
         left -= size;

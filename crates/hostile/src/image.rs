@@ -18,7 +18,7 @@ pub const SUPER_OFFSET: u64 = 64 << 10;
 
 /// A tree block of the image.
 #[derive(Debug, Clone)]
-pub struct Place {
+pub struct TreeBlockPlace {
     /// Logical address.
     pub logical: u64,
     /// Byte offsets of its copies on the device.
@@ -29,16 +29,16 @@ pub struct Place {
 
 /// A good image.
 #[derive(Debug)]
-pub struct Image {
+pub struct GoodImage {
     /// Its content. Work on a [`MemoryDevice::snapshot`] of it.
     pub device: MemoryDevice,
     /// Its superblock.
     pub super_block: SuperBlock,
     /// Its tree blocks, parents before children.
-    pub blocks: Vec<Place>,
+    pub blocks: Vec<TreeBlockPlace>,
 }
 
-impl Image {
+impl GoodImage {
     /// Expands one of the images above.
     #[must_use]
     pub fn expand(packed: &[u8]) -> Self {
@@ -91,7 +91,7 @@ impl Image {
             }
         })
         .unwrap();
-        let mut blocks: Vec<Place> = Vec::new();
+        let mut blocks: Vec<TreeBlockPlace> = Vec::new();
         for (logical, used) in found {
             if blocks.iter().any(|place| place.logical == logical) {
                 continue;
@@ -101,7 +101,7 @@ impl Image {
                 .find(|(start, chunk)| (*start..start + chunk.length).contains(&logical))
                 .unwrap();
             let stripes = chunk.stripes.iter();
-            blocks.push(Place {
+            blocks.push(TreeBlockPlace {
                 logical,
                 copies: stripes.map(|s| s.offset + (logical - start)).collect(),
                 used,
@@ -128,7 +128,7 @@ impl Image {
 
     /// The bytes of a tree block.
     #[must_use]
-    pub fn block(&self, place: &Place) -> Vec<u8> {
+    pub fn block(&self, place: &TreeBlockPlace) -> Vec<u8> {
         let mut bytes = vec![0; self.nodesize()];
         self.device.read_at(place.copies[0], &mut bytes).unwrap();
         bytes
@@ -138,7 +138,7 @@ impl Image {
     pub fn edit(
         &self,
         device: &MemoryDevice,
-        place: &Place,
+        place: &TreeBlockPlace,
         reseal: bool,
         change: impl FnOnce(&mut [u8]),
     ) {

@@ -29,7 +29,7 @@ const LOOKS: usize = 16;
 const LEAST: usize = 4;
 
 #[derive(Debug)]
-struct Entry {
+struct CachedBuffer {
     buffer: Arc<Buffer>,
     /// Used since the clock's hand passed it.
     used: bool,
@@ -39,7 +39,7 @@ struct Entry {
 
 #[derive(Debug, Default)]
 struct Shard {
-    entries: NumberMap<u64, Entry>,
+    entries: NumberMap<u64, CachedBuffer>,
     /// Block and ticket of each entry, the next to examine first. Tickets of removed entries stay
     /// until the hand passes them.
     clock: VecDeque<(u64, u64)>,
@@ -51,7 +51,7 @@ impl Shard {
         let block = buffer.block();
         let ticket = self.next_ticket;
         self.next_ticket += 1;
-        let entry = Entry {
+        let entry = CachedBuffer {
             buffer,
             used: true,
             ticket,

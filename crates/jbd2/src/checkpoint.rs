@@ -64,11 +64,6 @@ impl Journal {
             Counters::add(&self.counters.blocks_checkpointed, blocks.len() as u64);
             from = last + 1;
         }
-        if sapwood_fault::planted(108) {
-            side.pending.written_back(tid);
-            self.move_tail(side, tid)?;
-            return Ok(self.cache.device().flush()?);
-        }
         self.cache.device().flush()?;
         side.pending.written_back(tid);
         self.move_tail(side, tid)

@@ -286,12 +286,7 @@ impl Codec {
         };
         put(&mut block, 0, raw.as_bytes());
         if self.has_checksums() {
-            let seed = if sapwood_fault::planted(105) {
-                !0
-            } else {
-                self.seed
-            };
-            raw.checksum[0] = crc32c(seed, &block).into();
+            raw.checksum[0] = crc32c(self.seed, &block).into();
             put(&mut block, 0, raw.as_bytes());
         }
         block

@@ -143,9 +143,7 @@ impl Claim<'_> {
         }
         Counters::count(&journal.counters.commits);
         journal.table.committed(trans);
-        if let Some(side) = &journal.log
-            && !sapwood_fault::planted(139)
-        {
+        if let Some(side) = &journal.log {
             side.pending.wait_complete(&snapshot.revoked);
         }
         drop(snapshot);
@@ -195,16 +193,13 @@ impl Claim<'_> {
             let begin = |superblock: &mut Superblock| superblock.set_tail(block, tid as u32);
             side.log.update_superblock(begin)?;
         }
-        if sapwood_fault::planted(107) {
-            side.pending.committed(tid, snapshot);
-        }
         let end = write_blocks(&side.log, &journal.counters, tid, start, snapshot)?;
         // A handle that failed while it changed blocks of this transaction has aborted the journal
         // by now.
         journal.failure.check()?;
         write_commit(&side.log, tid, end)?;
         side.pending.committed(tid, snapshot);
-        if side.fast.swap(false, Ordering::SeqCst) && !sapwood_fault::planted(100) {
+        if side.fast.swap(false, Ordering::SeqCst) {
             side.log.erase_fast_commits()?;
         }
         Ok(())
@@ -271,12 +266,7 @@ fn write_blocks(
     let codec = log.codec();
     let sequence = tid as u32;
     let mut pieces = Vec::new();
-    let revoked = if sapwood_fault::planted(106) {
-        &[]
-    } else {
-        snapshot.revoked.as_slice()
-    };
-    for blocks in revoked.chunks(codec.revokes_per_block()) {
+    for blocks in snapshot.revoked.chunks(codec.revokes_per_block()) {
         pieces.push(Piece::Made(codec.revoke(sequence, blocks)));
     }
     for part in snapshot.blocks.chunks(codec.tags_per_block()) {
@@ -290,7 +280,7 @@ fn write_blocks(
                     target: block,
                 });
             }
-            let escaped = Codec::needs_escape(&one.content) && !sapwood_fault::planted(135);
+            let escaped = Codec::needs_escape(&one.content);
             let piece = if escaped {
                 Counters::count(&counters.escaped);
                 Piece::Made(escape(&one.content))
@@ -322,17 +312,13 @@ fn write_blocks(
 pub(crate) fn write_uncommitted(log: &Log, at: u64, pieces: &[&[u8]]) -> Result<()> {
     let zeros = vec![0; log.block_size() as usize];
     let mut pieces = pieces.to_vec();
-    if !sapwood_fault::planted(364) {
-        pieces.push(&zeros);
-    }
+    pieces.push(&zeros);
     log.write_ring(at, &pieces)
 }
 
 /// Makes all preceding writes durable, then writes the commit block at position `at`, durably.
 pub(crate) fn write_commit(log: &Log, tid: Tid, at: u64) -> Result<()> {
-    if !sapwood_fault::planted(104) {
-        log.device().flush()?;
-    }
+    log.device().flush()?;
     let now = log.time();
     let block = log
         .codec()

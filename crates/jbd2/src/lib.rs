@@ -46,6 +46,6 @@ pub use journal::{Journal, Options};
 pub use layout::LayoutMap;
 pub use log::Log;
 pub use rank::LockOrder;
-pub use recovery::{FastCommits, LogCopy, LogEntry, Plan, Recovery, Scanned};
+pub use recovery::{FastCommits, LogCopy, LogEntry, Recovery, RecoveryPlan, Scanned};
 pub use superblock::NewJournal;
 pub use tid::Tid;

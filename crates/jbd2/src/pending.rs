@@ -26,7 +26,7 @@ use crate::transaction::Snapshot;
 const BATCH_BYTES: usize = 4 << 20;
 
 #[derive(Debug)]
-struct Entry {
+struct PendingBlock {
     tid: Tid,
     content: Content,
     _buffer: Arc<Buffer>,
@@ -34,7 +34,7 @@ struct Entry {
 
 #[derive(Debug, Default)]
 struct Inner {
-    entries: BTreeMap<u64, Entry>,
+    entries: BTreeMap<u64, PendingBlock>,
     /// Blocks of which the log has a copy that a recovery would replay, with the tid of the newest
     /// copy.
     in_log: NumberMap<u64, Tid>,
@@ -88,7 +88,7 @@ impl Pending {
             inner.entries.remove(block);
         }
         for one in &snapshot.blocks {
-            let entry = Entry {
+            let entry = PendingBlock {
                 tid,
                 content: one.content.clone(),
                 _buffer: one.buffer.clone(),
@@ -137,8 +137,7 @@ impl Pending {
     pub(crate) fn written_back(&self, tid: Tid) {
         let mut inner = self.inner.lock();
         let all = std::mem::take(&mut inner.entries).into_iter();
-        let (gone, stay): (BTreeMap<_, _>, _) =
-            all.partition(|(_, entry)| entry.tid <= tid || sapwood_fault::planted(146));
+        let (gone, stay): (BTreeMap<_, _>, _) = all.partition(|(_, entry)| entry.tid <= tid);
         inner.entries = stay;
         // Contents and buffers are dropped without the lock.
         drop(inner);

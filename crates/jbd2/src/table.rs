@@ -128,7 +128,7 @@ pub(crate) enum CommitRole {
     Leader(Arc<Transaction>),
 }
 
-enum Room {
+enum HandleRoom {
     Fits,
     Transaction,
     Log,
@@ -248,8 +248,8 @@ impl Table {
             let trans = inner.running();
             if trans.state().admits(Action::Start) && !inner.gate {
                 match self.room(&inner, &trans, credits) {
-                    Room::Fits => return Ok(self.admit(&trans, credits)),
-                    Room::Log if inner.has_old() => return Ok(Entered::LogFull),
+                    HandleRoom::Fits => return Ok(self.admit(&trans, credits)),
+                    HandleRoom::Log if inner.has_old() => return Ok(Entered::LogFull),
                     _ if inner.committing.is_none() && trans.is_dirty() => {
                         return Ok(Entered::Full(trans.tid));
                     }
@@ -272,24 +272,24 @@ impl Table {
         }
     }
 
-    fn room(&self, inner: &Inner, trans: &Transaction, credits: u32) -> Room {
+    fn room(&self, inner: &Inner, trans: &Transaction, credits: u32) -> HandleRoom {
         let total = u64::from(trans.reserved.load(Ordering::SeqCst))
             + u64::from(credits)
             + u64::from(self.closing);
         if total > u64::from(self.most) {
-            return Room::Transaction;
+            return HandleRoom::Transaction;
         }
         if inner.fits_log(total) {
-            Room::Fits
+            HandleRoom::Fits
         } else {
-            Room::Log
+            HandleRoom::Log
         }
     }
 
     /// Reserves more credits for an open handle, if there is room now.
     pub(crate) fn extend(&self, trans: &Transaction, credits: u32) -> bool {
         let inner = self.inner.lock();
-        let fits = matches!(self.room(&inner, trans, credits), Room::Fits);
+        let fits = matches!(self.room(&inner, trans, credits), HandleRoom::Fits);
         // A committer that waits for this handle should not wait for long.
         if !fits || trans.state() != State::Running {
             return false;

@@ -264,7 +264,7 @@ fn a_lost_flush_is_found_by_a_checksum() {
         }
         let device = Arc::new(run.base.snapshot());
         for other in all.iter().take(entry + 4).enumerate() {
-            if let (index, sapwood_testing::device::Entry { action, .. }) = other
+            if let (index, sapwood_testing::device::RecordedRequest { action, .. }) = other
                 && index != entry
                 && let sapwood_testing::Action::Write { offset, data, .. } = action
             {

@@ -28,7 +28,7 @@ pub(crate) fn absent(kind: FileKind, xattrs: &Xattrs) -> impl Iterator<Item = &'
         FileKind::Directory => &[ACCESS, DEFAULT],
         _ => &[ACCESS],
     };
-    let absent = |name: &&[u8]| !has(xattrs, name) && !sapwood_fault::planted(386);
+    let absent = |name: &&[u8]| !has(xattrs, name);
     possible.iter().copied().filter(absent)
 }
 

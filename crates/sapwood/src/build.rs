@@ -20,7 +20,7 @@ use crate::new_file::NewFile;
 use crate::options::Options;
 use crate::output::{Identity, OutputFormat, convert};
 use crate::progress::{self, OnProgress, Progress};
-use crate::resize::{NewSize, Room, resize_new};
+use crate::resize::{FreeRoom, NewSize, resize_new};
 pub use crate::sources::BuildError;
 use crate::sources::{Counts, Format, Growth, Need, Sources, derived_uuid};
 use crate::vfs;
@@ -50,7 +50,7 @@ const FIRST: Need = Need {
 pub struct ImageBuilder {
     options: MkfsOptions,
     sources: Sources,
-    free: Room,
+    free: FreeRoom,
     free_inodes: u64,
     reproducible: bool,
     format: OutputFormat,
@@ -77,7 +77,7 @@ impl ImageBuilder {
         Self {
             options: MkfsOptions::new(kind),
             sources: Sources::default(),
-            free: Room::default(),
+            free: FreeRoom::default(),
             free_inodes: 0,
             reproducible: false,
             format: OutputFormat::Raw,
@@ -117,7 +117,7 @@ impl ImageBuilder {
 
     /// Space that is available to users, as `df` shows it, if no size is given.
     #[must_use]
-    pub fn free(mut self, room: Room) -> Self {
+    pub fn free(mut self, room: FreeRoom) -> Self {
         self.free = room;
         self
     }

@@ -226,7 +226,7 @@ impl Default for DiskBuilder {
 
 /// The place of a partition, in bytes.
 #[derive(Debug, Clone, Copy)]
-struct Place {
+struct PartitionRange {
     start: u64,
     len: u64,
 }
@@ -457,19 +457,19 @@ impl DiskBuilder {
     }
 
     /// The places of all partitions.
-    fn places(&self, built: &[Built]) -> Result<Vec<Place>> {
+    fn places(&self, built: &[Built]) -> Result<Vec<PartitionRange>> {
         let mut sizes = Vec::new();
         for (partition, content) in self.partitions.iter().zip(built) {
             sizes.push(partition.bytes(content)?);
         }
         let first = self.aligned((1 + TABLE) * SECTOR);
-        let lay_out = |rest: u64| -> (Vec<Place>, u64) {
+        let lay_out = |rest: u64| -> (Vec<PartitionRange>, u64) {
             let mut at = first;
             let mut places = Vec::new();
             for size in &sizes {
                 let start = self.aligned(at);
                 let len = size.unwrap_or(rest);
-                places.push(Place { start, len });
+                places.push(PartitionRange { start, len });
                 at = start.saturating_add(len);
             }
             (places, at)
@@ -494,7 +494,7 @@ impl DiskBuilder {
         file: &File,
         path: &Path,
         uuid: [u8; 16],
-        places: &[Place],
+        places: &[PartitionRange],
     ) -> Result<()> {
         let failed = |source: gpt::GptError| DiskError::Table {
             path: path.to_owned(),

@@ -30,7 +30,7 @@ use crate::damage::Damage;
 use crate::fs::FileSystem;
 use crate::kind::Kind;
 use crate::progress::{OnProgress, Progress};
-use crate::tree::{self, Names, Node};
+use crate::tree::{self, HeldInode, Names};
 use crate::vfs::{self, FileKind, Ino};
 use compare::Side;
 use entry::{Entries, Files};
@@ -223,7 +223,7 @@ impl FileSystem {
 }
 
 /// The directory that is exported, or the base of it.
-fn top<'a>(fs: &'a FileSystem, path: &Path) -> Result<Node<'a>> {
+fn top<'a>(fs: &'a FileSystem, path: &Path) -> Result<HeldInode<'a>> {
     let name = path.as_os_str().as_bytes();
     let vfs: &dyn vfs::FileSystem = &**fs.engine();
     let node = tree::resolve(vfs, name, true).map_err(at(name))?;
@@ -236,9 +236,9 @@ fn top<'a>(fs: &'a FileSystem, path: &Path) -> Result<Node<'a>> {
 
 /// A directory that the walk is in.
 struct Level<'a> {
-    node: Node<'a>,
+    node: HeldInode<'a>,
     /// The same directory of the base.
-    old: Option<Node<'a>>,
+    old: Option<HeldInode<'a>>,
     /// Path from the top, without a slash at its end.
     path: Vec<u8>,
     /// Names that are still to be exported.
@@ -262,7 +262,7 @@ struct Export<'a, 'p, 'q, W: Write> {
 }
 
 impl<'a, W: Write> Export<'a, '_, '_, W> {
-    fn tree(&mut self, new: Node<'a>, old: Option<Node<'a>>) -> Result<()> {
+    fn tree(&mut self, new: HeldInode<'a>, old: Option<HeldInode<'a>>) -> Result<()> {
         self.entry(&new, old.as_ref(), b"")?;
         let mut open = vec![self.level(new, old, Vec::new())?];
         let mut inside = HashSet::new();
@@ -300,7 +300,7 @@ impl<'a, W: Write> Export<'a, '_, '_, W> {
         if !inside.insert(node.ino()) {
             return Err(at(&path)(tree::directory_loop(name)));
         }
-        let old = old.filter(Node::is_dir);
+        let old = old.filter(HeldInode::is_dir);
         self.level(node, old, path).map(Some)
     }
 
@@ -311,7 +311,12 @@ impl<'a, W: Write> Export<'a, '_, '_, W> {
     }
 
     /// Begins a directory: writes its whiteouts, and reads its names.
-    fn level(&mut self, node: Node<'a>, old: Option<Node<'a>>, path: Vec<u8>) -> Result<Level<'a>> {
+    fn level(
+        &mut self,
+        node: HeldInode<'a>,
+        old: Option<HeldInode<'a>>,
+        path: Vec<u8>,
+    ) -> Result<Level<'a>> {
         let names = self.new.names(&node, &path)?;
         if self.refuses_whiteouts
             && let Some(name) = names.iter().find(|name| name.starts_with(WHITEOUT))
@@ -361,7 +366,12 @@ impl<'a, W: Write> Export<'a, '_, '_, W> {
     }
 
     /// Writes one entry, unless the base has it as it is.
-    fn entry(&mut self, node: &Node<'_>, old: Option<&Node<'_>>, path: &[u8]) -> Result<()> {
+    fn entry(
+        &mut self,
+        node: &HeldInode<'_>,
+        old: Option<&HeldInode<'_>>,
+        path: &[u8],
+    ) -> Result<()> {
         let attr = node.attr();
         if attr.kind == FileKind::Socket {
             log::warn!("{}: a socket is left out", shown(path).display());
@@ -443,7 +453,7 @@ fn bytes(fs: &FileSystem) -> u64 {
 }
 
 /// The names of a directory, sorted.
-fn sorted_names(node: &Node<'_>, path: &[u8]) -> Result<Vec<Vec<u8>>> {
+fn sorted_names(node: &HeldInode<'_>, path: &[u8]) -> Result<Vec<Vec<u8>>> {
     let mut names = Names::default();
     let mut sorted = Vec::new();
     while let Some(entry) = names
@@ -462,7 +472,7 @@ fn sorted_names(node: &Node<'_>, path: &[u8]) -> Result<Vec<Vec<u8>>> {
 }
 
 /// Whether a name at the root of an image belongs to its format: an empty `lost+found` of ext4.
-fn is_of_format(kind: Kind, dir: &Node<'_>, name: &[u8]) -> vfs::Result<bool> {
+fn is_of_format(kind: Kind, dir: &HeldInode<'_>, name: &[u8]) -> vfs::Result<bool> {
     let fs = dir.file_system();
     if kind != Kind::Ext4 || dir.ino() != fs.root() || name != b"lost+found" {
         return Ok(false);

@@ -84,9 +84,9 @@ const EXT4_MAGIC: u16 = 0xEF53;
 pub fn detect(device: &dyn Device) -> Result<Kind, DetectError> {
     let [first, copies @ ..] = BTRFS_SUPERS;
     match (has_btrfs(device, first)?, has_ext4(device)?) {
-        (true, true) if !sapwood_fault::planted(350) => return Err(DetectError::Both),
+        (true, true) => return Err(DetectError::Both),
         (true, _) => return Ok(Kind::Btrfs),
-        (false, true) if !sapwood_fault::planted(351) => return Ok(Kind::Ext4),
+        (false, true) => return Ok(Kind::Ext4),
         (false, _) => {}
     }
     for copy in copies {

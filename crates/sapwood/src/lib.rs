@@ -102,7 +102,7 @@ pub use oci::OciError;
 pub use options::Options;
 pub use output::OutputFormat;
 pub use progress::{OnProgress, Progress, Stop};
-pub use resize::{NewSize, ResizeError, ResizeReport, Room, resize, resize_reproducibly};
+pub use resize::{FreeRoom, NewSize, ResizeError, ResizeReport, resize, resize_reproducibly};
 #[doc(inline)]
 pub use sapwood_block as block;
 #[doc(inline)]

@@ -17,7 +17,7 @@ use crate::changes::{Changes, Xattrs};
 use crate::fs::FileSystem;
 use crate::path_table::PathId;
 use crate::shown;
-use crate::tree::Node;
+use crate::tree::HeldInode;
 use crate::vfs::{
     self, Credentials, Error, FileKind, Ino, NewInode, SetAttr, SetTime, SetXattrMode, Timestamp,
     WriteMode,
@@ -263,10 +263,10 @@ struct Work<'a> {
     passed: BTreeMap<Ino, (Timestamp, Timestamp)>,
     items: &'a [Item],
     /// The directory that an item was in last, and those above it, with the numbers of their items.
-    held: Vec<(usize, Rc<Node<'a>>)>,
+    held: Vec<(usize, Rc<HeldInode<'a>>)>,
 }
 
-fn directory(node: Node<'_>) -> vfs::Result<Node<'_>> {
+fn directory(node: HeldInode<'_>) -> vfs::Result<HeldInode<'_>> {
     if node.is_dir() {
         Ok(node)
     } else {
@@ -276,16 +276,16 @@ fn directory(node: Node<'_>) -> vfs::Result<Node<'_>> {
 
 impl<'a> Work<'a> {
     /// Finds the directory of a path from the root, and the last name.
-    fn parent<'p>(&self, path: &'p [u8]) -> vfs::Result<(Rc<Node<'a>>, Option<&'p [u8]>)> {
-        self.below(Rc::new(Node::root(self.fs)?), path)
+    fn parent<'p>(&self, path: &'p [u8]) -> vfs::Result<(Rc<HeldInode<'a>>, Option<&'p [u8]>)> {
+        self.below(Rc::new(HeldInode::root(self.fs)?), path)
     }
 
     /// As [`parent`](Self::parent), of a path below a directory.
     fn below<'p>(
         &self,
-        top: Rc<Node<'a>>,
+        top: Rc<HeldInode<'a>>,
         path: &'p [u8],
-    ) -> vfs::Result<(Rc<Node<'a>>, Option<&'p [u8]>)> {
+    ) -> vfs::Result<(Rc<HeldInode<'a>>, Option<&'p [u8]>)> {
         let mut at = top;
         let parts = components(path).map_err(|_| Error::Invalid)?;
         let Some((name, above)) = parts.split_last() else {
@@ -299,7 +299,7 @@ impl<'a> Work<'a> {
 
     /// The directory that the path of an item begins in. It stays held for the next item, with
     /// those above it.
-    fn above(&mut self, item: &Item) -> vfs::Result<Rc<Node<'a>>> {
+    fn above(&mut self, item: &Item) -> vfs::Result<Rc<HeldInode<'a>>> {
         let mut missing = Vec::new();
         let mut next = item.above;
         while let Some(above) = next {
@@ -315,7 +315,7 @@ impl<'a> Work<'a> {
         }
         let mut at = match self.held.last().filter(|_| next.is_some()) {
             Some((_, held)) => Rc::clone(held),
-            None => Rc::new(Node::root(self.fs)?),
+            None => Rc::new(HeldInode::root(self.fs)?),
         };
         for number in missing.into_iter().rev() {
             let path = self.items.get(number).map_or(&[][..], |item| &item.path);
@@ -331,10 +331,10 @@ impl<'a> Work<'a> {
 
     /// The inode of an item, and whether it was made for that. `None`: it is not there, and need
     /// not be.
-    fn reach(&mut self, item: &Item) -> Result<Option<(Node<'a>, bool)>, Cause> {
+    fn reach(&mut self, item: &Item) -> Result<Option<(HeldInode<'a>, bool)>, Cause> {
         let above = self.above(item)?;
         let (dir, Some(name)) = self.below(above, &item.path)? else {
-            return Ok(Some((Node::root(self.fs)?, false)));
+            return Ok(Some((HeldInode::root(self.fs)?, false)));
         };
         let found = match dir.child(name) {
             Ok(found) => Some(found),
@@ -358,7 +358,7 @@ impl<'a> Work<'a> {
     }
 
     /// Whether what exists needs only other attributes.
-    fn is_same(&self, item: &Item, found: &Node<'_>) -> vfs::Result<bool> {
+    fn is_same(&self, item: &Item, found: &HeldInode<'_>) -> vfs::Result<bool> {
         Ok(match &item.kind {
             Some(ItemKind::Symlink(target)) if found.attr().kind == FileKind::Symlink => {
                 self.fs.readlink(found.ino())? == *target
@@ -377,9 +377,9 @@ impl<'a> Work<'a> {
     fn make(
         &mut self,
         item: &Item,
-        dir: &Node<'a>,
+        dir: &HeldInode<'a>,
         name: &[u8],
-    ) -> Result<Option<(Node<'a>, bool)>, Cause> {
+    ) -> Result<Option<(HeldInode<'a>, bool)>, Cause> {
         let what = match &item.kind {
             None | Some(ItemKind::Regular) if item.content.is_none() => {
                 return if item.optional {
@@ -395,7 +395,7 @@ impl<'a> Work<'a> {
                 let node = from.child(old)?;
                 self.pass(dir);
                 let linked = self.fs.link(node.ino(), dir.ino(), name)?;
-                drop(Node::new(self.fs, linked));
+                drop(HeldInode::new(self.fs, linked));
                 return Ok(None);
             }
             None | Some(ItemKind::Regular) => NewInode::Regular,
@@ -424,7 +424,7 @@ impl<'a> Work<'a> {
             _ => item.perm.unwrap_or(default) & 0o777,
         };
         let made = self.fs.create(&who, dir.ino(), name, what, perm);
-        let node = Node::new(self.fs, made?);
+        let node = HeldInode::new(self.fs, made?);
         // The default ACL of the directory is that of another source.
         let removed = acls::remove_absent(self.fs, node.attr(), &item.xattrs, || Ok(()));
         if removed? || node.attr().perm & 0o777 != perm & 0o777 {
@@ -437,7 +437,7 @@ impl<'a> Work<'a> {
         Ok(Some((node, true)))
     }
 
-    fn content(&self, item: &Item, node: &Node<'_>, made: bool) -> vfs::Result<()> {
+    fn content(&self, item: &Item, node: &HeldInode<'_>, made: bool) -> vfs::Result<()> {
         match &item.content {
             Some(content) if made && !content.is_empty() => {
                 let mode = WriteMode::default();
@@ -449,7 +449,7 @@ impl<'a> Work<'a> {
     }
 
     /// Remembers the times of a directory, which are about to change.
-    fn pass(&mut self, dir: &Node<'_>) {
+    fn pass(&mut self, dir: &HeldInode<'_>) {
         let attr = dir.attr();
         let times = (attr.atime, attr.mtime);
         self.passed.entry(attr.ino).or_insert(times);

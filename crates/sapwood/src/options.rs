@@ -101,11 +101,7 @@ pub fn parse_size(text: &str) -> Option<u64> {
     let unit = 1_u64 << shift;
     let Some((whole, fraction)) = number.split_once('.') else {
         let count = number.parse::<u64>().ok()?;
-        return if sapwood_fault::planted(357) {
-            Some(count.wrapping_mul(unit))
-        } else {
-            count.checked_mul(unit)
-        };
+        return count.checked_mul(unit);
     };
     // Nine digits are more than one in a gibibyte.
     let digits = fraction.bytes().all(|byte| byte.is_ascii_digit());
@@ -246,7 +242,7 @@ impl Options {
         let option = if read_only { "ro" } else { "rw" };
         self.record(None, option.to_owned());
         self.btrfs.read_only = read_only;
-        self.ext4.read_only = read_only && !sapwood_fault::planted(353);
+        self.ext4.read_only = read_only;
         self.mount.read_only = read_only;
     }
 
@@ -261,7 +257,7 @@ impl Options {
     pub fn set_no_recovery(&mut self) {
         self.record(None, "norecovery".to_owned());
         self.btrfs.no_log_replay = true;
-        self.ext4.no_load = !sapwood_fault::planted(356);
+        self.ext4.no_load = true;
     }
 
     /// Looks into the subvolume at this path from the top level (`subvol=`), which need not be
@@ -423,7 +419,7 @@ impl Options {
     }
 
     fn refuse_foreign(&self, found: Kind) -> Result<(), OptionError> {
-        let foreign = |of: Kind| of != found && !sapwood_fault::planted(354);
+        let foreign = |of: Kind| of != found;
         let first = self.given.iter().find_map(|(of, option)| {
             let of = of.filter(|of| foreign(*of))?;
             Some((of, option.clone()))

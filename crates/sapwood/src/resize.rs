@@ -28,7 +28,7 @@ const STEPS: u32 = 64;
 pub enum NewSize {
     /// The smallest that holds what is in it and has so much space available to users, as `df`
     /// shows it.
-    Min(Room),
+    Min(FreeRoom),
     /// So many bytes.
     Exactly(u64),
     /// More bytes than now.
@@ -39,14 +39,14 @@ pub enum NewSize {
 
 /// Space that is available to users.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub enum Room {
+pub enum FreeRoom {
     /// Bytes.
     Bytes(u64),
     /// Per cent of the smallest size.
     Percent(f64),
 }
 
-impl Default for Room {
+impl Default for FreeRoom {
     fn default() -> Self {
         Self::Bytes(0)
     }
@@ -57,7 +57,7 @@ impl Default for Room {
 #[error("{0:?} is not {1}")]
 pub struct BadSize(String, &'static str);
 
-impl FromStr for Room {
+impl FromStr for FreeRoom {
     type Err = BadSize;
 
     fn from_str(text: &str) -> Result<Self, BadSize> {
@@ -77,7 +77,7 @@ impl FromStr for NewSize {
     fn from_str(text: &str) -> Result<Self, BadSize> {
         let size = |text: &str| parse_size(text).filter(|_| !text.starts_with('+'));
         let found = match text.as_bytes() {
-            b"min" => Some(Self::Min(Room::default())),
+            b"min" => Some(Self::Min(FreeRoom::default())),
             [b'+', ..] => size(&text[1..]).map(Self::More),
             [b'-', ..] => size(&text[1..]).map(Self::Less),
             _ => size(text).map(Self::Exactly),
@@ -87,7 +87,7 @@ impl FromStr for NewSize {
     }
 }
 
-impl Room {
+impl FreeRoom {
     /// Its bytes in a file system whose smallest size is `least`.
     fn bytes(self, least: u64) -> u64 {
         match self {
@@ -170,7 +170,7 @@ pub fn resize(
     size: NewSize,
     progress: &mut OnProgress<'_>,
 ) -> Result<ResizeReport, ResizeError> {
-    resize_image(Image::open(path.as_ref(), None)?, size, 0, progress)
+    resize_image(OpenImage::open(path.as_ref(), None)?, size, 0, progress)
 }
 
 /// As [`resize`]. The same image gives the same bytes, with this time where one is needed.
@@ -183,7 +183,7 @@ pub fn resize_reproducibly(
     time: SystemTime,
     progress: &mut OnProgress<'_>,
 ) -> Result<ResizeReport, ResizeError> {
-    let image = Image::open(path.as_ref(), Some(time.into()))?;
+    let image = OpenImage::open(path.as_ref(), Some(time.into()))?;
     resize_image(image, size, 0, progress)
 }
 
@@ -197,7 +197,7 @@ pub(crate) fn resize_new(
     progress: &mut OnProgress<'_>,
 ) -> Result<ResizeReport, ResizeError> {
     let device = new.device().map_err(OpenError::from)?;
-    let image = Image {
+    let image = OpenImage {
         path: new.path(),
         kind: image::known(new.path(), &*device)?,
         device,
@@ -209,7 +209,7 @@ pub(crate) fn resize_new(
 }
 
 fn resize_image(
-    mut image: Image<'_>,
+    mut image: OpenImage<'_>,
     size: NewSize,
     inodes: u64,
     progress: &mut OnProgress<'_>,
@@ -241,7 +241,7 @@ fn resize_image(
 }
 
 /// An open image.
-struct Image<'p> {
+struct OpenImage<'p> {
     path: &'p Path,
     device: Arc<dyn Device>,
     kind: Kind,
@@ -253,7 +253,7 @@ struct Image<'p> {
     time: Option<Timestamp>,
 }
 
-impl<'p> Image<'p> {
+impl<'p> OpenImage<'p> {
     fn open(path: &'p Path, time: Option<Timestamp>) -> Result<Self, ResizeError> {
         let (device, kind) = image::open_known(path, false)?;
         // A qcow2 file is no file system from its first byte to its last.
@@ -447,17 +447,17 @@ mod tests {
     #[test]
     fn sizes_are_read() {
         let parsed = |text: &str| text.parse::<NewSize>();
-        assert_eq!(parsed("min"), Ok(NewSize::Min(Room::Bytes(0))));
+        assert_eq!(parsed("min"), Ok(NewSize::Min(FreeRoom::Bytes(0))));
         assert_eq!(parsed("+1M"), Ok(NewSize::More(1 << 20)));
         assert_eq!(parsed("-4k"), Ok(NewSize::Less(4096)));
         assert_eq!(parsed("2G"), Ok(NewSize::Exactly(2 << 30)));
         for bad in ["", "max", "+", "-x", "++1", "10%"] {
             assert!(parsed(bad).is_err(), "{bad}");
         }
-        assert_eq!("10%".parse(), Ok(Room::Percent(10.0)));
-        assert_eq!("64M".parse(), Ok(Room::Bytes(64 << 20)));
-        assert!("-1%".parse::<Room>().is_err() && "x".parse::<Room>().is_err());
-        assert_eq!(Room::Percent(50.0).bytes(8192), 4096);
-        assert_eq!(Room::Bytes(1).bytes(8192), 1);
+        assert_eq!("10%".parse(), Ok(FreeRoom::Percent(10.0)));
+        assert_eq!("64M".parse(), Ok(FreeRoom::Bytes(64 << 20)));
+        assert!("-1%".parse::<FreeRoom>().is_err() && "x".parse::<FreeRoom>().is_err());
+        assert_eq!(FreeRoom::Percent(50.0).bytes(8192), 4096);
+        assert_eq!(FreeRoom::Bytes(1).bytes(8192), 1);
     }
 }

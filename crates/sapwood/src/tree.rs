@@ -13,13 +13,13 @@ use crate::shown;
 pub(crate) const LINKS_MAX: u32 = 40;
 
 /// A held inode; dropping it gives the reference back.
-pub(crate) struct Node<'a> {
+pub(crate) struct HeldInode<'a> {
     fs: &'a dyn FileSystem,
     attr: Attr,
     counted: bool,
 }
 
-impl<'a> Node<'a> {
+impl<'a> HeldInode<'a> {
     /// Takes over the reference of an entry.
     #[must_use]
     pub(crate) fn new(fs: &'a dyn FileSystem, entry: Entry) -> Self {
@@ -81,7 +81,7 @@ impl<'a> Node<'a> {
     }
 }
 
-impl Drop for Node<'_> {
+impl Drop for HeldInode<'_> {
     fn drop(&mut self) {
         if self.counted {
             self.fs.forget(self.attr.ino, 1);
@@ -102,8 +102,12 @@ pub(crate) fn components(path: &[u8]) -> Vec<Vec<u8>> {
 ///
 /// # Errors
 /// `NotFound`, `NotDirectory`, `SymlinkLoop`.
-pub(crate) fn resolve<'a>(fs: &'a dyn FileSystem, path: &[u8], follow: bool) -> Result<Node<'a>> {
-    let mut at = Node::root(fs)?;
+pub(crate) fn resolve<'a>(
+    fs: &'a dyn FileSystem,
+    path: &[u8],
+    follow: bool,
+) -> Result<HeldInode<'a>> {
+    let mut at = HeldInode::root(fs)?;
     let mut rest = components(path);
     rest.reverse();
     let mut links = 0;
@@ -127,7 +131,7 @@ pub(crate) fn resolve<'a>(fs: &'a dyn FileSystem, path: &[u8], follow: bool) -> 
         }
         let target = fs.readlink(next.ino())?;
         if target.first() == Some(&b'/') {
-            at = Node::root(fs)?;
+            at = HeldInode::root(fs)?;
         }
         rest.extend(components(&target).into_iter().rev());
     }
@@ -141,7 +145,7 @@ pub(crate) fn resolve<'a>(fs: &'a dyn FileSystem, path: &[u8], follow: bool) -> 
 pub(crate) fn resolve_parent<'a>(
     fs: &'a dyn FileSystem,
     path: &[u8],
-) -> Result<(Node<'a>, Vec<u8>)> {
+) -> Result<(HeldInode<'a>, Vec<u8>)> {
     let mut parts = components(path);
     let name = parts.pop().ok_or(Error::Invalid)?;
     if name == b"." || name == b".." {
@@ -303,12 +307,15 @@ impl Walker {
     ///
     /// # Errors
     /// As [`FileSystem::lookup`].
-    pub(crate) fn found<'f>(&self, fs: &'f dyn FileSystem) -> Result<Node<'f>> {
+    pub(crate) fn found<'f>(&self, fs: &'f dyn FileSystem) -> Result<HeldInode<'f>> {
         let above = self.depth.checked_sub(1);
         let above = above.and_then(|above| self.open.get(above));
         let dir = above.ok_or(Error::NotFound)?.dir;
         let name = self.path.rsplit(|byte| *byte == b'/').next();
-        Ok(Node::new(fs, fs.lookup(dir, name.unwrap_or_default())?))
+        Ok(HeldInode::new(
+            fs,
+            fs.lookup(dir, name.unwrap_or_default())?,
+        ))
     }
 
     /// The next name and the attributes of its inode; `None` at the end.
@@ -369,7 +376,7 @@ impl Walker {
 
 /// A directory that is being emptied.
 struct Emptied<'a> {
-    node: Node<'a>,
+    node: HeldInode<'a>,
     name: Vec<u8>,
     names: Names,
 }
@@ -399,8 +406,8 @@ impl Display for Removed<'_, '_> {
 /// An image can contain a directory below itself: such a loop is refused before anything in it is
 /// removed twice.
 pub(crate) fn remove_all<'a>(
-    dir: &Node<'a>,
-    top: Node<'a>,
+    dir: &HeldInode<'a>,
+    top: HeldInode<'a>,
     name: &[u8],
     removed: &mut dyn FnMut(&dyn Display) -> Result<()>,
 ) -> std::result::Result<(), (Vec<u8>, Error)> {

@@ -22,14 +22,14 @@ const BYTE: u8 = 0xda;
 type Faulty = Arc<FaultDevice<MemoryDevice>>;
 
 #[derive(Clone, Copy)]
-enum Engine {
+enum Format {
     Btrfs,
     Ext4,
 }
 
-const BOTH: [Engine; 2] = [Engine::Btrfs, Engine::Ext4];
+const BOTH: [Format; 2] = [Format::Btrfs, Format::Ext4];
 
-impl Engine {
+impl Format {
     fn image(self) -> Faulty {
         let device = MemoryDevice::new(SIZE);
         match self {

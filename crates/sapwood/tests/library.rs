@@ -19,12 +19,12 @@ use sapwood::vfs::{FileKind, InodeFlags};
 use sapwood::{File, FileSystem, ImageBuilder, Kind, OpenOptions, Options, Progress, Stop};
 use tempfile::TempDir;
 
-struct Image {
+struct TempImage {
     _dir: TempDir,
     path: PathBuf,
 }
 
-impl Image {
+impl TempImage {
     fn new(kind: Kind) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("disk.img");
@@ -41,9 +41,9 @@ impl Image {
 }
 
 /// Runs a test on an image of each format.
-fn each(test: impl Fn(&Image)) {
+fn each(test: impl Fn(&TempImage)) {
     for kind in Kind::ALL {
-        test(&Image::new(kind));
+        test(&TempImage::new(kind));
     }
 }
 
@@ -62,7 +62,7 @@ fn handles_can_be_shared_between_threads() {
 }
 
 /// The image as a power cut would leave it now: without what is only in memory.
-fn cut(image: &Image) -> (PathBuf, FileSystem) {
+fn cut(image: &TempImage) -> (PathBuf, FileSystem) {
     let copy = image.path.with_extension("cut");
     std::fs::copy(&image.path, &copy).unwrap();
     let fs = sapwood::open(&copy).unwrap();
@@ -262,7 +262,7 @@ fn operations_after_close_fail() {
 
 #[test]
 fn snapshots_are_made_of_btrfs_alone() {
-    let image = Image::new(Kind::Btrfs);
+    let image = TempImage::new(Kind::Btrfs);
     let fs = image.open();
     fs.create_subvolume("home").unwrap();
     fs.write("home/f", "before").unwrap();
@@ -283,7 +283,7 @@ fn snapshots_are_made_of_btrfs_alone() {
     fs.delete_subvolume("snapshots/monday").unwrap();
     assert_eq!(paths(&fs), ["home", "snapshots/fixed"]);
     fs.close().unwrap();
-    let image = Image::new(Kind::Ext4);
+    let image = TempImage::new(Kind::Ext4);
     assert_eq!(
         kind(image.open().create_subvolume("x")),
         ErrorKind::Unsupported
@@ -319,7 +319,7 @@ fn errors_lead_to_their_cause() {
 
 #[test]
 fn a_damaged_inode_is_named_by_the_source() {
-    let image = Image::new(Kind::Ext4);
+    let image = TempImage::new(Kind::Ext4);
     let fs = image.open();
     fs.write("f", "content").unwrap();
     let number = fs.metadata("f").unwrap().ino();
@@ -388,7 +388,7 @@ fn options_are_built_in_one_expression() {
 
 #[test]
 fn a_subvolume_is_read_only_while_it_is_set_so_and_can_be_the_default() {
-    let image = Image::new(Kind::Btrfs);
+    let image = TempImage::new(Kind::Btrfs);
     let fs = image.open();
     fs.create_subvolume("home").unwrap();
     fs.write("home/f", "kept").unwrap();
@@ -451,7 +451,7 @@ fn new_directories_have_mode_umask_and_creator() {
 
 #[test]
 fn the_top_level_contains_every_subvolume() {
-    let image = Image::new(Kind::Btrfs);
+    let image = TempImage::new(Kind::Btrfs);
     let fs = image.open();
     fs.set_creator(7, 8);
     fs.create_subvolume("home").unwrap();
@@ -467,7 +467,7 @@ fn the_top_level_contains_every_subvolume() {
     assert_eq!((found.uid(), found.gid()), (7, 8));
     assert_eq!(fs.subvolume_at("home").unwrap(), home);
     fs.close().unwrap();
-    let other = Image::new(Kind::Ext4);
+    let other = TempImage::new(Kind::Ext4);
     let refused = FileSystem::open_btrfs(&other.path, &Options::new());
     let text = refused.unwrap_err().to_string();
     assert!(text.contains("a subvolume needs btrfs"), "{text}");
@@ -478,7 +478,7 @@ fn the_top_level_contains_every_subvolume() {
 
 #[test]
 fn a_path_is_in_the_open_subvolume_for_files_and_for_subvolumes() {
-    let image = Image::new(Kind::Btrfs);
+    let image = TempImage::new(Kind::Btrfs);
     let fs = image.open();
     fs.create_subvolume("@").unwrap();
     fs.write("@/f", "kept").unwrap();

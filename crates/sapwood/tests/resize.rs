@@ -18,7 +18,7 @@ const DIRS: u32 = 3;
 const CUTS: usize = 8;
 
 #[derive(Clone, Copy, PartialEq, Debug)]
-enum Engine {
+enum Format {
     Btrfs,
     /// ext4 with these features switched.
     Ext4(&'static str),
@@ -29,7 +29,7 @@ type Verify = fn(&dyn FileSystem) -> Result<()>;
 
 type Result<T> = std::result::Result<T, String>;
 
-impl Engine {
+impl Format {
     /// A file system of `size` bytes.
     fn format(self, device: &dyn Device, size: u64) {
         match self {
@@ -193,11 +193,11 @@ fn verify(fs: &dyn FileSystem) -> Result<()> {
 }
 
 /// The image is complete: mounted, unmounted, and checked.
-fn whole(engine: Engine, device: &Arc<dyn Device>) -> Result<()> {
+fn whole(engine: Format, device: &Arc<dyn Device>) -> Result<()> {
     whole_by(engine, device, verify)
 }
 
-fn whole_by(engine: Engine, device: &Arc<dyn Device>, verify: Verify) -> Result<()> {
+fn whole_by(engine: Format, device: &Arc<dyn Device>, verify: Verify) -> Result<()> {
     let fs = engine.mount(Arc::clone(device))?;
     verify(&*fs)?;
     fs.unmount().map_err(|error| error.to_string())?;
@@ -206,7 +206,7 @@ fn whole_by(engine: Engine, device: &Arc<dyn Device>, verify: Verify) -> Result<
 }
 
 /// A filled file system of `size` bytes on a device of `room` bytes.
-fn filled(engine: Engine, size: u64, room: u64) -> Arc<MemoryDevice> {
+fn filled(engine: Format, size: u64, room: u64) -> Arc<MemoryDevice> {
     let memory = Arc::new(MemoryDevice::new(room));
     engine.format(&*memory, size);
     let fs = engine.mount(memory.clone()).unwrap();
@@ -216,17 +216,17 @@ fn filled(engine: Engine, size: u64, room: u64) -> Arc<MemoryDevice> {
 }
 
 /// Records a change of size, and tries power cuts of it.
-fn cuts(engine: Engine, memory: &Arc<MemoryDevice>, size: Option<u64>) -> u64 {
+fn cuts(engine: Format, memory: &Arc<MemoryDevice>, size: Option<u64>) -> u64 {
     cuts_by(engine, memory, size, verify)
 }
 
-fn cuts_by(engine: Engine, memory: &Arc<MemoryDevice>, size: Option<u64>, verify: Verify) -> u64 {
+fn cuts_by(engine: Format, memory: &Arc<MemoryDevice>, size: Option<u64>, verify: Verify) -> u64 {
     some_cuts(engine, memory, size, verify, CUTS)
 }
 
 /// As [`cuts`], with about `most` cuts.
 fn some_cuts(
-    engine: Engine,
+    engine: Format,
     memory: &Arc<MemoryDevice>,
     size: Option<u64>,
     verify: Verify,
@@ -248,7 +248,7 @@ fn some_cuts(
         points.len()
     );
     // ext4 becomes as small as possible in several steps.
-    let steps = size.is_none() && matches!(engine, Engine::Ext4(_));
+    let steps = size.is_none() && matches!(engine, Format::Ext4(_));
     let step = points.len().div_ceil(most).max(1);
     for at in points.into_iter().step_by(step) {
         let try_image = |image: MemoryDevice, plan: &CrashPlan| {
@@ -277,7 +277,7 @@ fn some_cuts(
 }
 
 /// Grows, shrinks, and shrinks to the least.
-fn every_change(engine: Engine, size: u64, room: u64) {
+fn every_change(engine: Format, size: u64, room: u64) {
     let memory = filled(engine, size, room);
     assert_eq!(cuts(engine, &memory, Some(room)), room);
     let smaller = cuts(engine, &memory, Some(size));
@@ -297,30 +297,30 @@ fn every_change(engine: Engine, size: u64, room: u64) {
 
 #[test]
 fn a_cut_leaves_the_old_or_the_new_size_of_btrfs() {
-    every_change(Engine::Btrfs, 128 * MIB, 192 * MIB);
+    every_change(Format::Btrfs, 128 * MIB, 192 * MIB);
 }
 
 #[test]
 fn a_cut_leaves_the_old_or_the_new_size_of_ext4() {
-    every_change(Engine::Ext4(""), 48 * MIB, 96 * MIB);
+    every_change(Format::Ext4(""), 48 * MIB, 96 * MIB);
 }
 
 #[test]
 fn a_cut_leaves_the_old_or_the_new_size_of_other_forms_of_ext4() {
     every_change(
-        Engine::Ext4("meta_bg,^resize_inode,^flex_bg"),
+        Format::Ext4("meta_bg,^resize_inode,^flex_bg"),
         48 * MIB,
         96 * MIB,
     );
     every_change(
-        Engine::Ext4("^64bit,^metadata_csum,^extent"),
+        Format::Ext4("^64bit,^metadata_csum,^extent"),
         48 * MIB,
         80 * MIB,
     );
 }
 
 /// Grows past what the classic descriptor table reaches, and shrinks below that.
-fn across_the_border(engine: Engine, memory: &Arc<MemoryDevice>, size: u64, room: u64) {
+fn across_the_border(engine: Format, memory: &Arc<MemoryDevice>, size: u64, room: u64) {
     let first_meta_group = |memory: &MemoryDevice| {
         let image = sapwood_ext4::inspect::Image::open(Arc::new(memory.snapshot())).unwrap();
         let sb = image.super_block();
@@ -347,7 +347,7 @@ fn a_cut_of_a_growth_past_the_blocks_for_descriptors_leaves_the_old_or_the_new_s
         ("^resize_inode", 100, 160),
         ("^resize_inode,^64bit,^metadata_csum,^extent", 200, 300),
     ] {
-        let engine = Engine::Ext4(features);
+        let engine = Format::Ext4(features);
         let memory = filled(engine, size * MIB, room * MIB);
         across_the_border(engine, &memory, size * MIB, room * MIB);
     }
@@ -365,7 +365,7 @@ fn a_cut_of_the_removal_of_the_resize_inode_leaves_it_whole_or_gone() {
         ("-b 1024 -g 1024 -O ^64bit -E resize=60M", 31, 120),
         ("-b 1024 -g 1024 -O sparse_super2 -E resize=60M", 31, 80),
     ] {
-        let engine = Engine::Ext4(args);
+        let engine = Format::Ext4(args);
         let image = sapwood_testing::oracle::ext4::image(size * MIB, args);
         let memory = Arc::new(image.resized(room * MIB));
         let fs = engine.mount(memory.clone()).unwrap();
@@ -417,7 +417,7 @@ fn verify_scattered(fs: &dyn FileSystem) -> Result<()> {
 #[test]
 fn a_journal_in_many_pieces_moves_again() {
     for features in ["", "^64bit,^metadata_csum,^extent"] {
-        let engine = Engine::Ext4(features);
+        let engine = Format::Ext4(features);
         let memory = Arc::new(MemoryDevice::new(64 * MIB));
         engine.format(&*memory, 64 * MIB);
         let fs = engine.mount(memory.clone()).unwrap();
@@ -483,7 +483,7 @@ fn verify_spread(fs: &dyn FileSystem) -> Result<()> {
 #[test]
 fn a_cut_leaves_an_ext4_that_shrinks_below_its_inodes_whole() {
     for features in ["", "^has_journal", "^64bit,^metadata_csum,^extent"] {
-        let engine = Engine::Ext4(features);
+        let engine = Format::Ext4(features);
         let memory = Arc::new(MemoryDevice::new(128 * MIB));
         engine.format(&*memory, 128 * MIB);
         let fs = engine.mount(memory.clone()).unwrap();
@@ -517,7 +517,7 @@ fn a_cut_leaves_an_ext4_that_shrinks_below_its_inodes_whole() {
 /// metadata that overlaps.
 #[test]
 fn metadata_of_removed_groups_overlaps_nothing() {
-    let engine = Engine::Ext4("");
+    let engine = Format::Ext4("");
     let memory = Arc::new(MemoryDevice::new(64 * MIB));
     engine.format(&*memory, 64 * MIB);
     let device: Arc<dyn Device> = memory;
@@ -543,7 +543,7 @@ fn metadata_of_removed_groups_overlaps_nothing() {
 
 #[test]
 fn a_trim_discards_free_space_and_nothing_else() {
-    for engine in [Engine::Btrfs, Engine::Ext4("")] {
+    for engine in [Format::Btrfs, Format::Ext4("")] {
         let memory = filled(engine, 200 * MIB, 200 * MIB);
         let device: Arc<dyn Device> = memory.clone();
         let fs = engine.mount(Arc::clone(&device)).unwrap();
@@ -576,7 +576,7 @@ fn a_trim_refuses_the_ranges_that_the_kernel_refuses() {
         (range(0, all, MIB), true, true),
         (range(0, all, 1 << 40), true, false),
     ] {
-        for (engine, allowed) in [(Engine::Btrfs, btrfs), (Engine::Ext4(""), ext4)] {
+        for (engine, allowed) in [(Format::Btrfs, btrfs), (Format::Ext4(""), ext4)] {
             let memory = Arc::new(MemoryDevice::new(200 * MIB));
             engine.format(&*memory, 200 * MIB);
             let fs = engine.mount(memory).unwrap();

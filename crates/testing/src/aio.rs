@@ -15,7 +15,7 @@ pub const BLOCK: usize = 4096;
 
 /// The system call that a program writes with.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Engine {
+pub enum WriteCall {
     /// `pwritev2(2)`: the call waits for the write.
     Psync,
     /// `io_submit(2)`.
@@ -24,7 +24,7 @@ pub enum Engine {
     Uring,
 }
 
-impl Engine {
+impl WriteCall {
     /// All engines.
     pub const ALL: [Self; 3] = [Self::Psync, Self::Libaio, Self::Uring];
 

@@ -11,7 +11,7 @@ use std::sync::{Mutex, OnceLock};
 
 use libtest_mimic::{Arguments, Failed, Trial};
 
-use crate::oracle::{Image, KernelMount, Kind, Loop};
+use crate::oracle::{KernelMount, Kind, Loop, TempImage};
 use crate::{process, scratch};
 
 /// What a test returns; `?` works on anything that can be shown.
@@ -104,7 +104,7 @@ fn no_loop() -> Option<String> {
     if let Some(why) = missing(&[Need::Root, Need::Program("losetup")]) {
         return Some(why);
     }
-    Loop::new(Image::blank(1 << 20).path(), &[]).err()
+    Loop::new(TempImage::blank(1 << 20).path(), &[]).err()
 }
 
 fn no_kernel(kind: Kind) -> Option<String> {
@@ -115,7 +115,7 @@ fn no_kernel(kind: Kind) -> Option<String> {
     let programs = programs.iter().map(|name| Need::Program(name));
     let needs: Vec<Need> = [Need::Root].into_iter().chain(programs).collect();
     missing(&needs).or_else(|| {
-        let image = Image::blank(128 << 20);
+        let image = TempImage::blank(128 << 20);
         let made = kind.format(image.path(), &[]);
         made.and_then(|()| KernelMount::new(image.path(), "ro"))
             .err()

@@ -139,14 +139,14 @@ impl Change {
 
 /// Which mutants to make, and how many.
 #[derive(Clone, Copy, Debug)]
-pub struct Plan {
+pub struct MutantPlan {
     seed: u64,
     first: u64,
     count: u64,
     alone: bool,
 }
 
-impl Plan {
+impl MutantPlan {
     /// The plan of the environment variables; `slice` mutants unless they set another number.
     pub fn from_env(slice: u64) -> Self {
         let number = |name: &str| {
@@ -235,7 +235,7 @@ impl Tally {
 
 /// Makes mutants and runs both checks on each.
 pub fn compare(
-    plan: Plan,
+    plan: MutantPlan,
     bases: &[&MemoryDevice],
     mutant: impl Fn(&mut Rng) -> Option<Mutant>,
     ours: fn(MemoryDevice) -> Said,

@@ -65,8 +65,8 @@ impl Ambient {
     #[must_use]
     pub fn now(&self) -> Timestamp {
         match &self.fixed {
-            Some(fixed) if !sapwood_fault::planted(390) => fixed.time,
-            _ => Timestamp::now(),
+            Some(fixed) => fixed.time,
+            None => Timestamp::now(),
         }
     }
 
@@ -80,8 +80,8 @@ impl Ambient {
     #[must_use]
     pub fn random(&self) -> u32 {
         match &self.fixed {
-            Some(fixed) if !sapwood_fault::planted(391) => fixed.next() as u32,
-            _ => fastrand::u32(..),
+            Some(fixed) => fixed.next() as u32,
+            None => fastrand::u32(..),
         }
     }
 

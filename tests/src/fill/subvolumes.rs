@@ -6,7 +6,7 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::process::Command;
 
-use crate::image::Image;
+use crate::image::TempImage;
 use crate::mount::{Driver, Mounted, sapwood};
 use crate::process;
 use crate::random::Random;
@@ -28,7 +28,7 @@ enum Step {
 ///
 /// # Errors
 /// What failed.
-pub fn fill(image: &Image, driver: Driver, options: &str, seed: u64) -> Result<(), String> {
+pub fn fill(image: &TempImage, driver: Driver, options: &str, seed: u64) -> Result<(), String> {
     use Step::{Create, Delete, Snapshot, Write};
     let steps = [
         Write(|root, _| fs::create_dir(root.join("sub"))),
@@ -82,7 +82,7 @@ pub fn fill(image: &Image, driver: Driver, options: &str, seed: u64) -> Result<(
     mount.map_or(Ok(()), Mounted::unmount)
 }
 
-fn apply(step: &Step, image: &Image, root: Option<&Path>, seed: u64) -> Result<(), String> {
+fn apply(step: &Step, image: &TempImage, root: Option<&Path>, seed: u64) -> Result<(), String> {
     let mut command = match root {
         Some(_) => Command::new("btrfs"),
         None => Command::new(sapwood()),

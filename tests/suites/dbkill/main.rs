@@ -41,7 +41,7 @@ use std::time::{Duration, Instant};
 use client::Client;
 use ledger::Ledger;
 use libtest_mimic::Trial;
-use sapwood_tests::image::{Image, Mkfs};
+use sapwood_tests::image::{Mkfs, TempImage};
 use sapwood_tests::mount::{Driver, Mounted, SapwoodMount};
 use sapwood_tests::random::{Random, seed};
 use sapwood_tests::{Need, Outcome, machine, trial};
@@ -130,7 +130,7 @@ fn trials() -> Vec<Trial> {
 }
 
 /// What a run of rounds is made of.
-struct Plan {
+struct KillPlan {
     mkfs: Mkfs,
     rounds: u64,
     seconds: Option<u64>,
@@ -146,8 +146,8 @@ struct Plan {
 }
 
 /// Rounds on btrfs, each of which ends with the death of the daemon.
-fn killed(rounds: u64, seed: u64) -> Plan {
-    Plan {
+fn killed(rounds: u64, seed: u64) -> KillPlan {
+    KillPlan {
         mkfs: Mkfs::default(),
         rounds,
         seconds: number("SAPWOOD_DB_SECONDS"),
@@ -165,7 +165,7 @@ fn kill_mounts(mkfs: Mkfs, seed: u64, served: bool) -> Outcome {
         "journal_mode=WAL; PRAGMA synchronous=FULL",
         "journal_mode=DELETE; PRAGMA synchronous=EXTRA",
     ];
-    let plan = Plan {
+    let plan = KillPlan {
         mkfs,
         rounds: number("SAPWOOD_MOUNT_ROUNDS").map_or(4, |all| {
             if served {
@@ -197,12 +197,12 @@ fn number(variable: &str) -> Option<u64> {
     )
 }
 
-fn rounds_of(database: &mut dyn Database, mut ledgers: Vec<Ledger>, plan: &Plan) -> Outcome {
+fn rounds_of(database: &mut dyn Database, mut ledgers: Vec<Ledger>, plan: &KillPlan) -> Outcome {
     let start = seed(plan.seed);
     let end = plan
         .seconds
         .map(|s| Instant::now() + Duration::from_secs(s));
-    let image = Image::new(&plan.mkfs.clone().sized(4 << 30))?;
+    let image = TempImage::new(&plan.mkfs.clone().sized(4 << 30))?;
     let mount = Driver::Sapwood.mount(image.path(), plan.options[0])?;
     database.create(mount.path(), &ledgers)?;
     mount.unmount()?;
@@ -240,10 +240,10 @@ struct Clients<'c> {
 
 fn round(
     Clients { database, ledgers }: Clients<'_>,
-    image: &Image,
+    image: &TempImage,
     mut server: Option<&mut nbd::Server>,
     (nth, seed): (u64, u64),
-    plan: &Plan,
+    plan: &KillPlan,
 ) -> Result<(), String> {
     let mut random = Random::new(seed);
     if nth % 3 == 2 {
@@ -327,7 +327,7 @@ enum Fault {
 fn verified(
     database: &mut dyn Database,
     ledgers: &mut [Ledger],
-    image: &Image,
+    image: &TempImage,
     driver: Driver,
 ) -> Result<(), String> {
     let options = match driver {

@@ -12,7 +12,7 @@ use rustix::io::Errno;
 use rustix::mount::UnmountFlags;
 use sapwood::Kind;
 use sapwood_testing::oracle::Loop;
-use sapwood_tests::image::{Image, Mkfs};
+use sapwood_tests::image::{Mkfs, TempImage};
 use sapwood_tests::machine::{self, Need};
 use sapwood_tests::mount::{Mounted, SapwoodMount, sapwood};
 use sapwood_tests::process::Said;
@@ -62,7 +62,7 @@ fn any_offset(kind: Kind) -> Outcome {
         Kind::Btrfs => Mkfs::ours(""),
         Kind::Ext4 => Mkfs::ext4("").by_us(),
     };
-    let image = Image::new(&how.sized(160 << 20))?;
+    let image = TempImage::new(&how.sized(160 << 20))?;
     let mount = SapwoodMount::new(image.path(), "")?;
     let dir = mount.path().join("dir");
     fs::create_dir(&dir)?;
@@ -138,8 +138,8 @@ fn relative_paths() -> Outcome {
     Ok(written?)
 }
 
-fn image() -> Result<Image, String> {
-    Image::new(&Mkfs::default().sized(160 << 20))
+fn image() -> Result<TempImage, String> {
+    TempImage::new(&Mkfs::default().sized(160 << 20))
 }
 
 /// Runs `sapwood` with these arguments to its end.
@@ -333,7 +333,7 @@ fn block_device() -> Outcome {
         if claimed.map(drop) == Err(Errno::BUSY) {
             return Err(format!("round {round}: the device is in use").into());
         }
-        let image = Image::copy(&image)?;
+        let image = TempImage::copy(&image)?;
         image.check()?;
     }
     Ok(())

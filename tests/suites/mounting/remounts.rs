@@ -5,7 +5,7 @@ use std::path::Path;
 
 use libtest_mimic::Trial;
 use sapwood_tests::Outcome;
-use sapwood_tests::image::{Image, Mkfs};
+use sapwood_tests::image::{Mkfs, TempImage};
 use sapwood_tests::machine::{self, Need};
 use sapwood_tests::mount::{Mounted, SapwoodMount};
 
@@ -38,11 +38,11 @@ fn rw(place: &Path) -> Result<(), String> {
     }
 }
 
-fn ext4() -> Result<Image, String> {
-    Image::new(&Mkfs::ext4("").sized(64 << 20))
+fn ext4() -> Result<TempImage, String> {
+    TempImage::new(&Mkfs::ext4("").sized(64 << 20))
 }
 
-fn kept(image: &Image, name: &str) -> Result<Vec<u8>, Box<dyn std::error::Error>> {
+fn kept(image: &TempImage, name: &str) -> Result<Vec<u8>, Box<dyn std::error::Error>> {
     let again = SapwoodMount::new(image.path(), "ro")?;
     let content = fs::read(again.path().join(name));
     Box::new(again).unmount()?;
@@ -112,7 +112,7 @@ fn open_files() -> Outcome {
 }
 
 /// Leaves an image with a log or journal that has `file`.
-fn crashed(image: &Image) -> Result<(), Box<dyn std::error::Error>> {
+fn crashed(image: &TempImage) -> Result<(), Box<dyn std::error::Error>> {
     let running = SapwoodMount::new(image.path(), "commit=300")?;
     let file = running.path().join("file");
     fs::write(&file, b"content")?;

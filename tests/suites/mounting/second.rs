@@ -6,7 +6,7 @@ use std::path::Path;
 use libtest_mimic::Trial;
 use rustix::fs::StatVfsMountFlags;
 use rustix::mount::{MountFlags, MountPropagationFlags, UnmountFlags};
-use sapwood_tests::image::{Image, Mkfs};
+use sapwood_tests::image::{Mkfs, TempImage};
 use sapwood_tests::machine::{self, Need};
 use sapwood_tests::{Outcome, scratch};
 use tempfile::TempDir;
@@ -109,7 +109,7 @@ fn own_flags() -> Outcome {
 }
 
 fn effect() -> Outcome {
-    let image = Image::new(&Mkfs::ext4("").sized(64 << 20))?;
+    let image = TempImage::new(&Mkfs::ext4("").sized(64 << 20))?;
     let first = Point::new();
     mount(image.path(), &first, "acl,user_xattr,commit=7")?;
     for same in ["acl,user_xattr", "defaults", "commit=7,data=ordered,async"] {

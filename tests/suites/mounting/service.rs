@@ -7,7 +7,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use libtest_mimic::Trial;
-use sapwood_tests::image::{Image, Mkfs};
+use sapwood_tests::image::{Mkfs, TempImage};
 use sapwood_tests::machine::{self, Need};
 use sapwood_tests::mount::{Mounted, SapwoodMount, sapwood};
 use sapwood_tests::{Outcome, process, scratch};
@@ -97,7 +97,7 @@ fn confined() -> Outcome {
         let image = if btrfs {
             image()?
         } else {
-            Image::new(&Mkfs::ext4("").sized(160 << 20))?
+            TempImage::new(&Mkfs::ext4("").sized(160 << 20))?
         };
         let rounds = [
             "sandbox=on",

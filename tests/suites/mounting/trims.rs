@@ -3,7 +3,7 @@
 use std::process::Command;
 
 use libtest_mimic::Trial;
-use sapwood_tests::image::{Image, Mkfs};
+use sapwood_tests::image::{Mkfs, TempImage};
 use sapwood_tests::machine::{self, Need};
 use sapwood_tests::mount::Driver;
 use sapwood_tests::{Outcome, process};
@@ -46,7 +46,7 @@ fn trim() -> Outcome {
         Mkfs::ext4("-b 4096").sized(64 << 20),
     ];
     for kind in &kinds {
-        let image = Image::new(kind)?;
+        let image = TempImage::new(kind)?;
         let mut found = Vec::new();
         for driver in [Driver::Kernel, Driver::Sapwood] {
             let mounted = driver.mount(image.path(), "rw")?;

@@ -2,9 +2,9 @@ use super::*;
 use std::convert::Infallible;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Place;
+struct TestRank;
 
-impl Rank for Place {
+impl Rank for TestRank {
     type Order = Self;
 
     fn place(self) -> u16 {
@@ -55,11 +55,11 @@ impl Resident for Object {
     }
 }
 
-type Table = ResidentTable<Place, Object>;
+type Table = ResidentTable<TestRank, Object>;
 
 /// A table for this many objects.
 fn table(bound: usize) -> Table {
-    ResidentTable::new(Place, bound * (EACH + OBJECT_ENTRY))
+    ResidentTable::new(TestRank, bound * (EACH + OBJECT_ENTRY))
 }
 
 fn get(table: &Table, key: Key) -> Arc<Object> {

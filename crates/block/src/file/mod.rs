@@ -121,7 +121,7 @@ impl FileDevice {
     /// Fills `buf` from the descriptor.
     fn read_full(&self, offset: u64, buf: &mut [u8]) -> Result<()> {
         let got = self.read_some(offset, buf)?;
-        if got < buf.len() && !sapwood_fault::planted(221) {
+        if got < buf.len() {
             return Err(Error::Shrunk {
                 device: self.name.clone(),
                 offset,
@@ -174,8 +174,7 @@ impl FileDevice {
         while at < end {
             let some = &slices[..slices.len().min(MAX_BUFFERS)];
             let dsync = through && self.dsync.load(Ordering::Relaxed);
-            let asked = dsync && !sapwood_fault::planted(201);
-            let n = match retry_on_intr(|| sys::write(&self.file, some, at, asked)) {
+            let n = match retry_on_intr(|| sys::write(&self.file, some, at, dsync)) {
                 Ok(0) => return Err(self.error(op, offset, len, io::ErrorKind::WriteZero)),
                 Ok(n) => n,
                 Err(Errno::OPNOTSUPP | Errno::NOSYS) if dsync => {
@@ -188,7 +187,7 @@ impl FileDevice {
             at += n as u64;
             IoSlice::advance_slices(&mut slices, n);
         }
-        if sync_after && !sapwood_fault::planted(202) {
+        if sync_after {
             retry_on_intr(|| sys::data_sync(&self.file))
                 .map_err(|e| self.error(op, offset, len, e))?;
         }
@@ -196,9 +195,7 @@ impl FileDevice {
     }
 
     fn check_write(&self, offset: u64, len: u64) -> Result<()> {
-        if !sapwood_fault::planted(222) {
-            check_writable(&self.name, self.read_only())?;
-        }
+        check_writable(&self.name, self.read_only())?;
         check_range(&self.name, self.size(), offset, len)
     }
 
@@ -238,7 +235,7 @@ impl FileDevice {
         // with the next write. The descriptor's position is not used otherwise.
         let end = rustix::fs::seek(&self.file, SeekFrom::End(0))
             .map_err(|e| self.error("flush", 0, 0, e))?;
-        if end < self.size() && !sapwood_fault::planted(225) {
+        if end < self.size() {
             return Err(Error::Shrunk {
                 device: self.name.clone(),
                 offset: 0,
@@ -308,22 +305,15 @@ impl Device for FileDevice {
         if self.read_only() {
             return Ok(());
         }
-        if !sapwood_fault::planted(200) {
-            retry_on_intr(|| sys::data_sync(&self.file))
-                .map_err(|e| self.error("flush", 0, 0, e))?;
-        }
-        if let Some(&errno) = self.behind_failed.get()
-            && !sapwood_fault::planted(203)
-        {
+        retry_on_intr(|| sys::data_sync(&self.file)).map_err(|e| self.error("flush", 0, 0, e))?;
+        if let Some(&errno) = self.behind_failed.get() {
             return Err(self.error("write behind", 0, 0, errno));
         }
         self.check_not_shrunk()
     }
 
     fn discard(&self, offset: u64, len: u64) -> Result<()> {
-        if !sapwood_fault::planted(220) {
-            self.check_write(offset, len)?;
-        }
+        self.check_write(offset, len)?;
         if len == 0 {
             return Ok(());
         }
@@ -391,9 +381,6 @@ impl Device for FileDevice {
 
     fn write_behind(&self, offset: u64, len: u64) {
         if self.direct.is_none() {
-            if sapwood_fault::planted(204) {
-                return;
-            }
             self.wrote_behind(sys::begin_writeback(&self.file, offset, len));
         }
     }

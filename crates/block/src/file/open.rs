@@ -103,8 +103,7 @@ pub(super) fn open(path: &Path, options: OpenOptions) -> Result<FileDevice> {
     let behind = match (options.lock, is_block) {
         (false, _) => None,
         (true, false) => {
-            let shared = options.read_only || sapwood_fault::planted(223);
-            lock_file(&file, &name, shared)?;
+            lock_file(&file, &name, options.read_only)?;
             None
         }
         (true, true) => lock_behind(&file, &name, options.read_only)?,
@@ -321,7 +320,7 @@ fn finish(
             let logical = rustix::fs::ioctl_blksszget(&file).map_err(|e| Error::open(&name, e))?;
             let logical = u64::from(logical).max(512);
             let protected = sys::is_write_protected(&file).map_err(|e| Error::open(&name, e))?;
-            read_only |= protected && !sapwood_fault::planted(226);
+            read_only |= protected;
             (Medium::Block { logical }, size)
         }
         _ => return Err(Error::open(&name, not_an_image())),

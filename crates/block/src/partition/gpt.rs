@@ -167,7 +167,7 @@ fn table(device: &dyn Device, sector: u64, lba: u64) -> Result<Result<Table, Dam
     }
     let mut entries = vec![0; bytes as usize];
     device.read_at(start * sector, &mut entries)?;
-    if crc32fast::hash(&entries) != le32(&header, 88) && !sapwood_fault::planted(228) {
+    if crc32fast::hash(&entries) != le32(&header, 88) {
         return Ok(Err(Damage::TableChecksum));
     }
     Ok(Ok(Table {

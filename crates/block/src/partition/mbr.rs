@@ -57,14 +57,14 @@ pub(super) enum Found {
 
 /// An entry of a record, in sectors.
 #[derive(Clone, Copy)]
-struct Entry {
+struct MbrEntry {
     status: u8,
     kind: u8,
     start: u64,
     count: u64,
 }
 
-impl Entry {
+impl MbrEntry {
     fn is_used(self) -> bool {
         self.kind != 0 && self.count != 0
     }
@@ -86,11 +86,11 @@ impl Entry {
     }
 }
 
-fn entries(record: &[u8; SECTOR as usize]) -> Option<[Entry; 4]> {
+fn entries(record: &[u8; SECTOR as usize]) -> Option<[MbrEntry; 4]> {
     (record[510..] == [0x55, 0xaa]).then(|| {
         std::array::from_fn(|n| {
             let at = ENTRIES + n * ENTRY;
-            Entry {
+            MbrEntry {
                 status: record[at],
                 kind: record[at + 4],
                 start: le32(record, at + 8).into(),
@@ -100,7 +100,7 @@ fn entries(record: &[u8; SECTOR as usize]) -> Option<[Entry; 4]> {
     })
 }
 
-fn record(device: &dyn Device, sector: u64) -> Result<Option<[Entry; 4]>, Error> {
+fn record(device: &dyn Device, sector: u64) -> Result<Option<[MbrEntry; 4]>, Error> {
     let mut bytes = [0; SECTOR as usize];
     device.read_at(sector * SECTOR, &mut bytes)?;
     Ok(entries(&bytes))
@@ -112,7 +112,7 @@ pub(super) fn read(device: &dyn Device) -> Result<Found, PartitionError> {
         return Ok(Found::Nothing);
     }
     // The boot sector of a file system has the same magic bytes, but code in place of entries.
-    let real = |entries: &[Entry; 4]| entries.iter().all(|entry| entry.status & 0x7f == 0);
+    let real = |entries: &[MbrEntry; 4]| entries.iter().all(|entry| entry.status & 0x7f == 0);
     let Some(entries) = record(device, 0)?.filter(real) else {
         return Ok(Found::Nothing);
     };
@@ -143,7 +143,7 @@ pub(super) fn read(device: &dyn Device) -> Result<Found, PartitionError> {
 /// Follows the chain of records in an extended partition. What lies before a damage is found.
 fn logical(
     device: &dyn Device,
-    extended: Entry,
+    extended: MbrEntry,
     found: &mut Vec<Partition>,
 ) -> Result<Result<(), Damage>, Error> {
     let mut number = FIRST_LOGICAL;

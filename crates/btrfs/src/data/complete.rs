@@ -250,11 +250,9 @@ fn apply(h: &mut Handle, inode: &Arc<Inode>, ordered: &OrderedExtent) -> Result<
             };
             map.content = Content::Data(stored);
             mark_written(h, inode, &map, &stored)?;
-            if !sapwood_fault::planted(61) {
-                store
-                    .checksums
-                    .insert(h, stored.bytenr + stored.offset, &ordered.sums())?;
-            }
+            store
+                .checksums
+                .insert(h, stored.bytenr + stored.offset, &ordered.sums())?;
             (0, 0)
         }
         Target::Inline {
@@ -312,7 +310,7 @@ fn mark_written(h: &mut Handle, inode: &Inode, map: &ExtentMap, stored: &Stored)
     if item.end > map.end {
         let right = FileExtent::Prealloc(part(map.end, item.end)).encode();
         inode.root.insert(h, &key_of(inode, map.end), &right)?;
-        refs += i64::from(!sapwood_fault::planted(63));
+        refs += 1;
     }
     let before = if item.start == map.start {
         goes_on(&store, inode, &item)?

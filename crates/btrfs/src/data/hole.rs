@@ -19,9 +19,7 @@ pub(super) fn clear(files: &Arc<Files>, inode: &Arc<Inode>, range: Range<u64>) -
     if range.is_empty() {
         return Ok(());
     }
-    if !sapwood_fault::planted(68) {
-        discard(files, inode, range.clone());
-    }
+    discard(files, inode, range.clone());
     let mut at = range.start;
     while at < range.end {
         let mut h = files.start_urgent(8)?;

@@ -456,11 +456,6 @@ pub(super) fn data_ref(inode: &Inode, start: u64, stored: &Stored) -> DataRef {
 /// been. The caller holds a handle and queues the inode.
 pub(super) fn raise_disk_size(data: &DataState, state: &mut InodeState) {
     let reached = data.first_missing(state.disk_size).unwrap_or(u64::MAX);
-    let reached = if sapwood_fault::planted(62) {
-        u64::MAX
-    } else {
-        reached
-    };
     state.disk_size = state.disk_size.max(state.size.min(reached));
 }
 

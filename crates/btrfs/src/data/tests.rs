@@ -51,7 +51,7 @@ fn top(engine: &Arc<Engine>) -> Arc<Inode> {
 
 fn create(engine: &Arc<Engine>, name: &[u8]) -> Arc<Inode> {
     let dir = top(engine);
-    let place = crate::namespace::rename::Place { dir: &dir, name };
+    let place = crate::namespace::rename::NameInDir { dir: &dir, name };
     let _io = dir.io.write();
     crate::namespace::create::create(engine, &Credentials::ROOT, place, NewInode::Regular, 0o644)
         .unwrap()

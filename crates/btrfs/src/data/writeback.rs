@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use sapwood_base::Batching;
-use sapwood_base::writeback::{Engine, Queue, Settings, Writeback};
+use sapwood_base::writeback::{Queue, Settings, Writeback, WritebackEngine};
 
 use super::files::{Batch, Dispatch, ExpandedExtents, Files, Overwrites, Work};
 use super::{complete, decide, flush, submit};
@@ -46,7 +46,7 @@ fn settings(options: &Options) -> Settings {
     }
 }
 
-impl Engine for Files {
+impl WritebackEngine for Files {
     type Rank = Rank;
     type File = Inode;
     type Work = Work;

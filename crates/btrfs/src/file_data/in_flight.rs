@@ -25,7 +25,7 @@ use super::slice::{Slice, cut};
 
 /// One range in flight.
 #[derive(Debug)]
-struct Entry {
+struct InFlightRange {
     range: Range<u64>,
     /// Number of the taking.
     mark: u64,
@@ -52,7 +52,7 @@ pub(crate) enum Ready {
 /// All of a file's data in flight.
 #[derive(Debug, Default)]
 pub(crate) struct InFlight {
-    entries: BTreeMap<InFlightId, Entry>,
+    entries: BTreeMap<InFlightId, InFlightRange>,
     /// Start of a range -> its end and the newest entry there.
     cover: BTreeMap<u64, (u64, InFlightId)>,
     marks: BTreeSet<(u64, InFlightId)>,
@@ -141,7 +141,7 @@ impl InFlight {
         }
     }
 
-    fn add(&mut self, entry: Entry) -> InFlightId {
+    fn add(&mut self, entry: InFlightRange) -> InFlightId {
         self.next += 1;
         let id = self.next;
         self.marks.insert((entry.mark, id));
@@ -155,7 +155,7 @@ impl InFlight {
     pub(crate) fn insert(&mut self, range: Range<u64>, data: Vec<Slice>) -> InFlightId {
         let older: BTreeSet<InFlightId> = self.covering(range.clone()).map(|(_, id)| id).collect();
         self.mark += 1;
-        let id = self.add(Entry {
+        let id = self.add(InFlightRange {
             range: range.clone(),
             mark: self.mark,
             data,
@@ -208,7 +208,7 @@ impl InFlight {
         for end in at.iter().copied().chain([whole.range.end]) {
             let range = start..end;
             let within = range.start - whole.range.start..range.end - whole.range.start;
-            ids.push(self.add(Entry {
+            ids.push(self.add(InFlightRange {
                 data: cut(&whole.data, within),
                 range: range.clone(),
                 mark: whole.mark,
@@ -227,7 +227,7 @@ impl InFlight {
     }
 
     /// Puts the parts of `whole` in its place among blockers and dependents.
-    fn rewire(&mut self, id: InFlightId, whole: &Entry, ids: &[InFlightId]) {
+    fn rewire(&mut self, id: InFlightId, whole: &InFlightRange, ids: &[InFlightId]) {
         let touches = |a: &Range<u64>, b: &Range<u64>| a.start < b.end && b.start < a.end;
         let parts: Vec<(InFlightId, Range<u64>)> = ids
             .iter()

@@ -126,7 +126,7 @@ impl OrderedExtent {
     pub(crate) fn write_done<T>(&self, result: &Result<T>) -> bool {
         if let Err(error) = result {
             self.failed.store(true, Ordering::Release);
-            let why = if error.is_host_full() && !sapwood_fault::planted(77) {
+            let why = if error.is_host_full() {
                 &self.refused
             } else {
                 &self.broken

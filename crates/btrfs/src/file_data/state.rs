@@ -93,7 +93,7 @@ impl DataState {
         loop {
             let missing = self.first_behind(at)?;
             let kept = self.in_tree.within(missing, missing.saturating_add(1));
-            if kept.is_empty() || sapwood_fault::planted(54) {
+            if kept.is_empty() {
                 return Some(missing);
             }
             let gap = self.in_tree.gaps(missing, u64::MAX);

@@ -340,7 +340,7 @@ impl Inode {
                 objectid: self.objectid,
             });
         }
-        let refused = state.refusals != refusals && !sapwood_fault::planted(78);
+        let refused = state.refusals != refusals;
         (!refused).then_some(()).ok_or(Error::NoSpace)
     }
 

@@ -23,9 +23,6 @@ fn key_of(inode: u64) -> Key {
 
 /// Adds the item of an inode, or subvolume, of this tree.
 pub(crate) fn add(h: &mut dyn TreeWrite, root: &Arc<Root>, inode: u64) -> Result<()> {
-    if sapwood_fault::planted(81) {
-        return Ok(());
-    }
     match root.insert(h, &key_of(inode), &[]) {
         Err(Error::ItemExists { .. }) => Ok(()),
         other => other,

@@ -37,7 +37,7 @@ pub(super) struct Placed {
 }
 
 /// Everything that the items depend on.
-pub(super) struct Plan<'a> {
+pub(super) struct MkfsPlan<'a> {
     pub(super) options: &'a MkfsOptions,
     pub(super) ids: &'a Ids,
     pub(super) now: SystemTime,
@@ -58,7 +58,7 @@ fn timespec(time: SystemTime) -> Timespec {
     }
 }
 
-impl Plan<'_> {
+impl MkfsPlan<'_> {
     /// Items by tree, each sorted by key.
     pub(super) fn items(&self) -> BTreeMap<u64, Items> {
         let options = self.options;

@@ -14,7 +14,7 @@ use super::bulk::{self, NewBlock};
 use super::error::MkfsError;
 use super::layout::{PlannedChunk, RESERVED};
 use super::options::{MkfsOptions, SECTOR_SIZE};
-use super::trees::{GENERATION, Ids, Placed, Plan};
+use super::trees::{GENERATION, Ids, MkfsPlan, Placed};
 
 /// Identities: all random, or that of the options and what derives from it.
 pub(super) fn new_ids(options: &MkfsOptions, devices: usize) -> Ids {
@@ -40,7 +40,7 @@ pub(super) fn write(
     sizes: &[u64],
     now: SystemTime,
 ) -> Result<(), MkfsError> {
-    let plan = Plan {
+    let plan = MkfsPlan {
         options,
         ids,
         now,
@@ -76,7 +76,7 @@ pub(super) fn write(
 
 /// Finds addresses for all blocks such that the items that depend on them fill exactly these
 /// blocks.
-fn settle(mut plan: Plan<'_>) -> Result<(Plan<'_>, Vec<NewBlock>), MkfsError> {
+fn settle(mut plan: MkfsPlan<'_>) -> Result<(MkfsPlan<'_>, Vec<NewBlock>), MkfsError> {
     let nodesize = plan.options.node_size() as usize;
     loop {
         let trees = plan.items();
@@ -110,7 +110,7 @@ fn settle(mut plan: Plan<'_>) -> Result<(Plan<'_>, Vec<NewBlock>), MkfsError> {
 /// Assigns the next address to every block of every tree: in the system chunk for the chunk tree,
 /// in the metadata chunk for the others.
 fn place(
-    plan: &Plan<'_>,
+    plan: &MkfsPlan<'_>,
     outlines: &BTreeMap<u64, Vec<(u8, Key)>>,
 ) -> Result<Vec<Placed>, MkfsError> {
     let nodesize = plan.options.node_size();
@@ -155,7 +155,7 @@ fn place(
 
 /// Seals and validates all blocks, and resolves them to every device and offset that they go to.
 fn seal(
-    plan: &Plan<'_>,
+    plan: &MkfsPlan<'_>,
     sb: &SuperBlock,
     blocks: Vec<NewBlock>,
 ) -> Result<Vec<(usize, u64, Vec<u8>)>, MkfsError> {
@@ -177,7 +177,7 @@ fn seal(
 }
 
 /// The superblock, without what differs between devices and copies: `dev_item`, `bytenr`, checksum.
-fn superblock(plan: &Plan<'_>) -> Result<SuperBlock, MkfsError> {
+fn superblock(plan: &MkfsPlan<'_>) -> Result<SuperBlock, MkfsError> {
     let options = plan.options;
     let root = |id| {
         plan.root(id)
@@ -227,7 +227,7 @@ fn superblock(plan: &Plan<'_>) -> Result<SuperBlock, MkfsError> {
     Ok(sb)
 }
 
-fn backup(plan: &Plan<'_>, used: u64) -> RootBackup {
+fn backup(plan: &MkfsPlan<'_>, used: u64) -> RootBackup {
     let mut backup = RootBackup {
         total_bytes: plan.size().into(),
         bytes_used: used.into(),

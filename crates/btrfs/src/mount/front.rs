@@ -20,7 +20,7 @@ use super::sync;
 use crate::inode::Inode;
 use crate::namespace::names::{self, Target};
 use crate::namespace::remove::Removal;
-use crate::namespace::rename::{self, Place};
+use crate::namespace::rename::{self, NameInDir};
 use crate::namespace::{attr, create, dir, orphan, remove};
 use crate::subvolume::{choose, default, delete, listing, snapshot};
 use crate::{Error, Options, data, subvolume, xattr};
@@ -255,7 +255,7 @@ impl front::Engine for Mount {
         Ok(remove::lookup(&self.engine, dir, name)?)
     }
 
-    fn is_current(&self, place: Place<'_>, found: Option<&Found<'_>>) -> Result<bool> {
+    fn is_current(&self, place: NameInDir<'_>, found: Option<&Found<'_>>) -> Result<bool> {
         let now = names::find(&self.engine, place.dir, place.name)?;
         Ok(now == found.map(|found| found.target))
     }
@@ -297,7 +297,7 @@ impl front::Engine for Mount {
     fn create(
         &self,
         who: &Credentials,
-        place: Place<'_>,
+        place: NameInDir<'_>,
         (): (),
         what: NewInode<'_>,
         perm: u32,
@@ -317,15 +317,15 @@ impl front::Engine for Mount {
         }
     }
 
-    fn link(&self, inode: &Arc<Inode>, place: Place<'_>) -> Result<()> {
+    fn link(&self, inode: &Arc<Inode>, place: NameInDir<'_>) -> Result<()> {
         Ok(create::link(&self.engine, inode, place.dir, place.name)?)
     }
 
-    fn unlink(&self, place: Place<'_>) -> Result<()> {
+    fn unlink(&self, place: NameInDir<'_>) -> Result<()> {
         self.remove(place, false)
     }
 
-    fn rmdir(&self, place: Place<'_>) -> Result<()> {
+    fn rmdir(&self, place: NameInDir<'_>) -> Result<()> {
         self.remove(place, true)
     }
 
@@ -337,7 +337,7 @@ impl front::Engine for Mount {
         &self,
         source: &Found<'_>,
         target: Option<&Found<'_>>,
-        to: Place<'_>,
+        to: NameInDir<'_>,
         mode: RenameMode,
     ) -> bool {
         rename::crosses_subvolumes(&found(source), target.map(found).as_ref(), to, mode)
@@ -347,7 +347,7 @@ impl front::Engine for Mount {
         &self,
         source: &Found<'_>,
         target: Option<&Found<'_>>,
-        to: Place<'_>,
+        to: NameInDir<'_>,
         mode: RenameMode,
     ) -> Result<()> {
         let target = target.map(found);
@@ -459,8 +459,8 @@ impl front::Engine for Mount {
 }
 
 impl Mount {
-    fn remove(&self, place: Place<'_>, directory: bool) -> Result<()> {
-        let Place { dir, name } = place;
+    fn remove(&self, place: NameInDir<'_>, directory: bool) -> Result<()> {
+        let NameInDir { dir, name } = place;
         match remove::remove(&self.engine, dir, name, directory)? {
             Removal::Done => Ok(()),
             Removal::Subvolume => Ok(subvolume::delete_empty(&self.engine, dir, name)?),

@@ -8,11 +8,11 @@ use sapwood_block::Device;
 
 use super::engine::Engine;
 use super::sync;
+use crate::devices::DeviceSet;
 use crate::options::SubvolumeChoice;
 use crate::subvolume::cleaner;
 use crate::tree::Root;
-use crate::volume::DeviceSet;
-use crate::{Error, Options, Result, namespace, subvolume, tree_log};
+use crate::{Error, Options, Result, namespace, recovery, subvolume};
 
 /// The engine of a mount, below its [front](sapwood_vfs::front).
 pub struct Mount {
@@ -100,7 +100,7 @@ fn replay_if_needed(devices: &[Arc<dyn Device>], options: &Options) -> Result<()
     };
     let (engine, _) = Engine::open_for_replay(devices.to_vec(), for_replay)?;
     check_rest(&engine, options)?;
-    let result = tree_log::replay::replay(&engine);
+    let result = recovery::replay(&engine);
     engine.health.close();
     result.map_err(|source| Error::LogReplay {
         source: Box::new(source),

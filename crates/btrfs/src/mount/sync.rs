@@ -24,7 +24,6 @@ pub(crate) fn fsync(engine: &Arc<Engine>, inode: &Arc<Inode>, _kind: SyncKind) -
     match tree_log::fsync(engine, &engine.fsyncs, inode)? {
         Outcome::Empty => Counters::count(&counters.empty_fsyncs),
         Outcome::Logged => Counters::count(&counters.fast_fsyncs),
-        Outcome::Await(_) if sapwood_fault::planted(88) => {}
         Outcome::Await(transid) => {
             Counters::count(&counters.empty_fsyncs);
             engine.commit(Some(transid))?;
@@ -51,11 +50,7 @@ fn full(engine: &Arc<Engine>, inode: &Arc<Inode>) -> Result<()> {
 
 /// Makes everything durable.
 pub(crate) fn sync(engine: &Arc<Engine>) -> Result<()> {
-    let flushed = if sapwood_fault::planted(85) {
-        Ok(())
-    } else {
-        data::flush_all(engine)
-    };
+    let flushed = data::flush_all(engine);
     // What could be written is made durable though the host has no space for the rest.
     engine.commit(None)?;
     flushed

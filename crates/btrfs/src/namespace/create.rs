@@ -10,7 +10,7 @@ use sapwood_vfs::{self as vfs, Credentials, FileKind, NewInode, acl};
 use super::dir;
 use super::layer::Namespace;
 use super::names::{self, Target};
-use super::rename::Place;
+use super::rename::NameInDir;
 use crate::data::Files;
 use crate::inode::{Inode, InodeState, from_dev, next_objectid, orphan_item};
 use crate::transaction::{Handle, Store};
@@ -21,7 +21,7 @@ use crate::{Error, Result, xattr};
 const ITEMS: u64 = 7;
 
 /// A new inode, decided but not made.
-struct Plan {
+struct PlannedInode {
     kind: FileKind,
     state: InodeState,
     xattrs: Vec<(Vec<u8>, Vec<u8>)>,
@@ -32,7 +32,7 @@ struct Plan {
 pub(crate) fn create(
     files: &Arc<Files>,
     who: &Credentials,
-    place: Place<'_>,
+    place: NameInDir<'_>,
     what: NewInode<'_>,
     perm: u32,
 ) -> Result<Arc<Inode>> {
@@ -50,10 +50,10 @@ pub(crate) fn create(
 fn name_new(
     files: &Arc<Files>,
     h: &mut Handle,
-    Place { dir, name }: Place<'_>,
+    NameInDir { dir, name }: NameInDir<'_>,
     objectid: u64,
     index: u64,
-    plan: Plan,
+    plan: PlannedInode,
 ) -> Result<Arc<Inode>> {
     let target = Target::inode(objectid, plan.kind);
     let reference = (
@@ -84,7 +84,7 @@ pub(crate) fn tmpfile(
 
 /// The inode that a rename leaves at the old name, decided but not made.
 pub(super) struct Whiteout {
-    plan: Plan,
+    plan: PlannedInode,
     objectid: u64,
     index: u64,
 }
@@ -109,7 +109,7 @@ impl Whiteout {
         self,
         files: &Arc<Files>,
         h: &mut Handle,
-        place: Place<'_>,
+        place: NameInDir<'_>,
     ) -> Result<Arc<Inode>> {
         name_new(files, h, place, self.objectid, self.index, self.plan)
     }
@@ -129,7 +129,7 @@ fn plan(
     dir: &Inode,
     what: NewInode<'_>,
     perm: u32,
-) -> Result<Plan> {
+) -> Result<PlannedInode> {
     let kind = what.kind();
     let (dir_perm, dir_gid, dir_flags) = {
         let state = dir.state.lock();
@@ -182,7 +182,7 @@ fn plan(
         state.set_plain_size(target.len() as u64);
         state.nbytes = target.len() as u64;
     }
-    Ok(Plan {
+    Ok(PlannedInode {
         kind,
         state,
         xattrs,
@@ -197,7 +197,7 @@ fn insert(
     h: &mut Handle,
     dir: &Inode,
     objectid: u64,
-    mut plan: Plan,
+    mut plan: PlannedInode,
     reference: Option<(Key, Vec<u8>)>,
 ) -> Result<Arc<Inode>> {
     plan.state.generation = h.transid();
@@ -271,9 +271,7 @@ pub(crate) fn link(
             let transid = h.transid();
             inode.change(&h, |state| {
                 state.names_changed(transid);
-                state.nlink = state
-                    .nlink
-                    .saturating_add(u32::from(!sapwood_fault::planted(82)));
+                state.nlink = state.nlink.saturating_add(1);
                 state.linkable = false;
                 state.inode_changed(now);
             });

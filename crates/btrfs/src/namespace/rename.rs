@@ -20,12 +20,12 @@ use crate::transaction::{Handle, Store};
 const ITEMS: u64 = 14;
 
 /// A name in a directory.
-pub(crate) type Place<'a> = front::Place<'a, Inode>;
+pub(crate) type NameInDir<'a> = front::NameInDir<'a, Inode>;
 /// A name together with what it led to when it was looked up.
 #[derive(Debug)]
 pub(crate) struct Found<'a> {
     /// The name.
-    pub(crate) place: Place<'a>,
+    pub(crate) place: NameInDir<'a>,
     /// What the directory has for it.
     pub(crate) target: Target,
     /// The inode.
@@ -42,7 +42,7 @@ pub(crate) fn rename(
     namespace: &Arc<Namespace>,
     source: &Found<'_>,
     target: Option<&Found<'_>>,
-    to: Place<'_>,
+    to: NameInDir<'_>,
     mode: RenameMode,
 ) -> Result<()> {
     if source.inode.is_stub() || target.is_some_and(|target| target.inode.is_stub()) {
@@ -97,7 +97,7 @@ pub(crate) fn rename(
 pub(crate) fn crosses_subvolumes(
     source: &Found<'_>,
     target: Option<&Found<'_>>,
-    to: Place<'_>,
+    to: NameInDir<'_>,
     mode: RenameMode,
 ) -> bool {
     let stays = |found: &Found<'_>| found.target.as_subvolume().is_none();
@@ -105,7 +105,7 @@ pub(crate) fn crosses_subvolumes(
         && (stays(source) || (mode == RenameMode::Exchange && target.is_some_and(stays)))
 }
 
-fn require_room(store: &Store, found: &Found<'_>, to: Place<'_>) -> Result<()> {
+fn require_room(store: &Store, found: &Found<'_>, to: NameInDir<'_>) -> Result<()> {
     if found.target.as_subvolume().is_some() {
         return Ok(());
     }
@@ -131,20 +131,18 @@ fn is_committed(h: &Handle, found: &Found<'_>) -> bool {
 
 /// Takes a name away from an inode that will get another one.
 fn take(namespace: &Namespace, h: &mut Handle, found: &Found<'_>) -> Result<()> {
-    let Place { dir, name } = found.place;
+    let NameInDir { dir, name } = found.place;
     let index = match found.target.as_subvolume() {
         Some(tree) => names::remove_root_refs(h, dir, tree)?,
         None => names::remove_ref(h, &dir.root, found.inode.objectid, dir.objectid, name)?,
     };
     names::remove_entry(h, dir, name, index)?;
-    if !sapwood_fault::planted(89) {
-        namespace.name_removed(h, dir, found.inode);
-    }
+    namespace.name_removed(h, dir, found.inode);
     Ok(())
 }
 
 /// Gives it the other one.
-fn put(h: &mut Handle, found: &Found<'_>, to: Place<'_>, index: u64) -> Result<()> {
+fn put(h: &mut Handle, found: &Found<'_>, to: NameInDir<'_>, index: u64) -> Result<()> {
     names::add_entry(h, to.dir, to.name, found.target, index)?;
     match found.target.as_subvolume() {
         Some(tree) => names::add_root_refs(h, to.dir, tree, index, to.name)?,

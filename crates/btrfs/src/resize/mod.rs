@@ -24,10 +24,10 @@ use sapwood_block::Device;
 use sapwood_btrfs_format::{BlockGroupFlags, SUPER_OFFSETS, SUPER_SIZE};
 use sapwood_vfs::{FileSystem, Timestamp, TrimRange};
 
+use crate::devices::superblock;
 use crate::options::SubvolumeChoice;
 use crate::space::{Placed, Replaced};
 use crate::transaction::{Handle, Store};
-use crate::volume::superblock;
 use crate::{Btrfs, Error, Options};
 use parts::{Group, STRIPE_LEN};
 

@@ -190,7 +190,7 @@ impl Devices {
 
 /// Locations of a chunk's stripes: (device id, offset, bytes).
 pub(crate) fn stripes(chunk: &ChunkItem) -> impl Iterator<Item = (u64, u64, u64)> + '_ {
-    let extents = crate::volume::stripe::extents(chunk);
+    let extents = crate::devices::stripe::extents(chunk);
     extents.map(|extent| (extent.devid, extent.physical, extent.len))
 }
 

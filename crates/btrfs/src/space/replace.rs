@@ -147,9 +147,6 @@ impl Space {
             let within = from - logical;
             let (old, new) = (placed.offset + within, to + within);
             self.volume.copy_within(placed.devid, old, new, len)?;
-            if sapwood_fault::planted(369) {
-                self.volume.discard_physical(placed.devid, old, len)?;
-            }
         }
         let mut moved = (*chunk).clone();
         if let Some(stripe) = moved.stripes.get_mut(placed.stripe) {

@@ -83,11 +83,7 @@ impl Space {
                     h.delete_checksums(bytenr, len)?;
                 }
                 group.removed(bytenr, len)?;
-                if sapwood_fault::planted(42) {
-                    group.unpin(bytenr, len)?;
-                } else {
-                    changes.pinned.add(bytenr, len);
-                }
+                changes.pinned.add(bytenr, len);
             }
         }
         Ok(())

@@ -14,10 +14,10 @@ use super::free_space_tree::{Collector, Span};
 use super::group::{BlockGroup, Loaded};
 use super::info::{Reservation, SpaceInfo, sub_key};
 use super::waiting::Deletions;
+use crate::devices::Volume;
 use crate::error::{Error, Result};
 use crate::lock::{Rank, RankedMutex, RankedRwLock};
 use crate::tree::{BlockCache, Root, Roots, TreeRead};
-use crate::volume::Volume;
 use sapwood_base::RangeSet;
 
 /// Block groups, sums, devices, and the trees that record them.

@@ -65,9 +65,7 @@ fn take(h: &mut Handle, pending: &Pending) -> Result<()> {
     let transid = h.transid();
     h.record_root(source);
     let top = copy_root(h, source, pending.id)?;
-    if !sapwood_fault::planted(87) {
-        source.set_last_snapshot(transid);
-    }
+    source.set_last_snapshot(transid);
     let mut item = *source.item();
     describe(h.store(), &mut item, pending, transid);
     item.bytenr = top.bytenr().into();

@@ -14,7 +14,7 @@ use crate::mount::Engine;
 use crate::tree::Root;
 use crate::{Btrfs, Options, Result};
 use sapwood_testing::machine::{Need, part_left_out};
-use sapwood_testing::oracle::{Image, Kind};
+use sapwood_testing::oracle::{Kind, TempImage};
 
 fn open(device: &Arc<MemoryDevice>) -> Arc<Engine> {
     let devices: Vec<Arc<dyn Device>> = vec![device.clone()];
@@ -154,7 +154,7 @@ fn each_step_can_be_the_last_before_a_crash() {
         assert!(steps < 1000, "it does not end");
         // Whatever memory held is lost.
         device = Arc::new(device.snapshot());
-        let image = Image::blank(0);
+        let image = TempImage::blank(0);
         device.save(image.path()).unwrap();
         if check {
             image.check();

@@ -11,8 +11,8 @@ use super::state::State;
 use super::store::Store;
 use super::table::{Transaction, Turn};
 use crate::counters::Counters;
+use crate::devices::SuperSet;
 use crate::tree::{Root, write_blocks};
-use crate::volume::SuperSet;
 use crate::{Error, Result};
 
 /// Delayed refs from which on it is worth running them before the commit.
@@ -161,9 +161,7 @@ impl Claim<'_> {
 
     /// All that has to see the transaction at rest. Afterwards none of its blocks changes.
     fn settle(&self, h: &mut Handle) -> Result<SuperSet> {
-        if !sapwood_fault::planted(43) {
-            h.write_delayed()?;
-        }
+        h.write_delayed()?;
         if self.trans.dirty_roots.all().is_empty() {
             // The root tree has to be of the superblock's generation, so something must change.
             h.record_root(&self.store.roots.get(objectid::FS_TREE)?);
@@ -186,9 +184,7 @@ impl Claim<'_> {
     fn write(&self, super_block: &SuperSet) -> Result<()> {
         let store = self.store;
         write_blocks(store, &self.trans.dirty_blocks.take())?;
-        if !sapwood_fault::planted(41) {
-            store.volume.flush()?;
-        }
+        store.volume.flush()?;
         // A handle that failed while it changed trees of this transaction has said so by now.
         store.health.check()?;
         store.volume.write_supers(super_block)?;
@@ -204,16 +200,13 @@ fn settle_roots(h: &mut Handle) -> Result<()> {
     let store = h.store().clone();
     let mut written = BTreeMap::new();
     for _ in 0..MOST_ROUNDS {
-        let limit = sapwood_fault::planted(40).then_some(0);
-        store.space.run_delayed_refs(h, limit)?;
+        store.space.run_delayed_refs(h, None)?;
         let mut changed = false;
         for root in h.trans().dirty_roots.all() {
             changed |= write_root_item(h, &root, &mut written)?;
         }
         changed |= store.space.finish_pending_chunks(h)?;
-        if !sapwood_fault::planted(44) {
-            changed |= store.space.write_dirty_block_groups(h)?;
-        }
+        changed |= store.space.write_dirty_block_groups(h)?;
         if !changed && h.trans().space.delayed.pending() == 0 {
             return Ok(());
         }
@@ -278,12 +271,8 @@ fn next_super(store: &Store, old: &SuperSet, transid: u64) -> Result<SuperSet> {
     let top = roots.chunk_tree.node();
     sb.chunk_root = top.bytenr().into();
     sb.chunk_root_level = top.level();
-    if !sapwood_fault::planted(47) {
-        sb.chunk_root_generation = top.generation().into();
-    }
-    if !sapwood_fault::planted(46) {
-        sb.log_root = 0.into();
-    }
+    sb.chunk_root_generation = top.generation().into();
+    sb.log_root = 0.into();
     sb.log_root_level = 0;
     sb.incompat_flags = (sb.incompat() | store.new_incompat()).bits().into();
     sb.bytes_used = store.space.bytes_used().into();

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use sapwood_btrfs_format::objectid;
 
 use super::dirty::Delayed;
-use super::state::Entry;
+use super::state::HandlePurpose;
 use super::store::Store;
 use super::table::Transaction;
 use crate::lock::{Rank, assert_held_at_most};
@@ -31,7 +31,7 @@ thread_local! {
 pub(crate) struct Handle {
     store: Arc<Store>,
     trans: Arc<Transaction>,
-    entry: Entry,
+    entry: HandlePurpose,
     /// Metadata promised to this handle; none for a join or a commit.
     pub(crate) reservation: Option<MetadataReservation>,
     /// Bytes of it that the commit needs for what is delayed.
@@ -57,7 +57,7 @@ impl Handle {
 
     /// Whether this is the handle of a commit, which is alone in its transaction.
     pub(crate) fn is_commit(&self) -> bool {
-        self.entry == Entry::Commit
+        self.entry == HandlePurpose::Commit
     }
 
     /// Notes that something changes.
@@ -173,13 +173,13 @@ impl Store {
 
     fn enter(
         self: &Arc<Self>,
-        entry: Entry,
+        entry: HandlePurpose,
         reservation: Option<MetadataReservation>,
     ) -> Result<Handle> {
         match entry {
-            Entry::Start => assert_held_at_most(Rank::Inode),
-            Entry::Join => assert_held_at_most(Rank::FileDataFlush),
-            Entry::Commit => {}
+            HandlePurpose::Start => assert_held_at_most(Rank::Inode),
+            HandlePurpose::Join => assert_held_at_most(Rank::FileDataFlush),
+            HandlePurpose::Commit => {}
         }
         let trans = self.transactions.enter(&self.health, entry)?;
         HELD.set(HELD.get() + 1);
@@ -214,13 +214,11 @@ impl Store {
     fn start_with(self: &Arc<Self>, items: u64, urgent: bool) -> Result<Handle> {
         self.health.check()?;
         debug_assert!(HELD.get() == 0, "a thread that holds a handle starts one");
-        if let Some(overfull) = self.transactions.overfull()
-            && !sapwood_fault::planted(76)
-        {
+        if let Some(overfull) = self.transactions.overfull() {
             self.commit(Some(overfull))?;
         }
         let reservation = self.space.reserve_metadata(self, items, urgent)?;
-        self.enter(Entry::Start, Some(reservation))
+        self.enter(HandlePurpose::Start, Some(reservation))
     }
 
     /// Joins the running transaction for work that a commit may wait for, on a reservation
@@ -229,12 +227,12 @@ impl Store {
     /// # Errors
     /// Those of [`Health::check`](sapwood_base::Health::check).
     pub(crate) fn join(self: &Arc<Self>) -> Result<Handle> {
-        self.enter(Entry::Join, None)
+        self.enter(HandlePurpose::Join, None)
     }
 
     /// The handle of a commit.
     pub(super) fn enter_commit(self: &Arc<Self>) -> Result<Handle> {
-        let mut h = self.enter(Entry::Commit, None)?;
+        let mut h = self.enter(HandlePurpose::Commit, None)?;
         h.reservation = h.trans.take_kept();
         Ok(h)
     }

@@ -20,7 +20,7 @@ pub(crate) enum State {
 
 /// What a handle is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Entry {
+pub(crate) enum HandlePurpose {
     /// An operation.
     Start,
     /// Work that a commit waits for: completion of ordered extents.
@@ -40,17 +40,27 @@ impl State {
     ];
 
     /// Which handles each state admits.
-    const ENTERS: [(Self, &[Entry]); 6] = [
-        (Self::Running, &[Entry::Start, Entry::Join, Entry::Commit]),
-        (Self::CommitStart, &[Entry::Join, Entry::Commit]),
-        (Self::CommitDoing, &[Entry::Commit]),
+    const ENTERS: [(Self, &[HandlePurpose]); 6] = [
+        (
+            Self::Running,
+            &[
+                HandlePurpose::Start,
+                HandlePurpose::Join,
+                HandlePurpose::Commit,
+            ],
+        ),
+        (
+            Self::CommitStart,
+            &[HandlePurpose::Join, HandlePurpose::Commit],
+        ),
+        (Self::CommitDoing, &[HandlePurpose::Commit]),
         (Self::Unblocked, &[]),
         (Self::SuperWritten, &[]),
         (Self::Completed, &[]),
     ];
 
     /// Whether a handle may be taken.
-    pub(crate) fn admits(self, entry: Entry) -> bool {
+    pub(crate) fn admits(self, entry: HandlePurpose) -> bool {
         let row = Self::ENTERS.iter().find(|(state, _)| *state == self);
         row.is_some_and(|(_, entries)| entries.contains(&entry))
     }

@@ -11,10 +11,10 @@ use super::handle::Handle;
 use super::table::Transactions;
 use crate::checksum::Checksums;
 use crate::counters::Counters;
+use crate::devices::{SuperSet, Volume};
 use crate::lock::{Rank, RankedMutex};
 use crate::space::{Pressure, Space};
 use crate::tree::{BlockCache, Opened, Roots, TreeRead};
-use crate::volume::{SuperSet, Volume};
 use crate::{Options, Result};
 
 /// A part of the engine above transactions that has something to do in a commit. It keeps what it

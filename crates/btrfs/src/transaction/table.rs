@@ -9,7 +9,7 @@ use parking_lot::Condvar;
 
 use super::dirty::LogBlocks;
 use super::dirty::{DelayedItems, DirtyBlocks, DirtyRoots};
-use super::state::{Entry, State};
+use super::state::{HandlePurpose, State};
 use crate::Result;
 use crate::lock::{Rank, RankedMutex, RankedMutexGuard};
 use crate::space::{MetadataReservation, SpaceChanges};
@@ -38,9 +38,9 @@ pub(crate) struct Transaction {
     /// Its id: the generation of all that it writes.
     pub(crate) transid: u64,
     state: AtomicU8,
-    /// Handles that came by [`Entry::Start`].
+    /// Handles that came by [`HandlePurpose::Start`].
     starters: AtomicU32,
-    /// Handles that came by [`Entry::Join`].
+    /// Handles that came by [`HandlePurpose::Join`].
     joiners: AtomicU32,
     /// Ordered extents that the commit has to wait for.
     pins: AtomicU32,
@@ -107,11 +107,11 @@ impl Transaction {
         self.dirty.load(Ordering::SeqCst)
     }
 
-    fn count(&self, entry: Entry) -> Option<&AtomicU32> {
+    fn count(&self, entry: HandlePurpose) -> Option<&AtomicU32> {
         match entry {
-            Entry::Start => Some(&self.starters),
-            Entry::Join => Some(&self.joiners),
-            Entry::Commit => None,
+            HandlePurpose::Start => Some(&self.starters),
+            HandlePurpose::Join => Some(&self.joiners),
+            HandlePurpose::Commit => None,
         }
     }
 }
@@ -203,7 +203,7 @@ impl Transactions {
     ///
     /// # Errors
     /// Those of [`Health::check`].
-    pub(super) fn enter(&self, health: &Health, entry: Entry) -> Result<Arc<Transaction>> {
+    pub(super) fn enter(&self, health: &Health, entry: HandlePurpose) -> Result<Arc<Transaction>> {
         let mut table = self.table.lock();
         loop {
             health.check()?;
@@ -225,7 +225,7 @@ impl Transactions {
     }
 
     /// Leaves a transaction.
-    pub(super) fn leave(&self, trans: &Transaction, entry: Entry) {
+    pub(super) fn leave(&self, trans: &Transaction, entry: HandlePurpose) {
         let _table = self.table.lock();
         if let Some(count) = trans.count(entry) {
             let before = count.fetch_sub(1, Ordering::SeqCst);
@@ -345,9 +345,7 @@ impl Transactions {
             hurry();
             table = self.table.lock();
         }
-        if !sapwood_fault::planted(48) {
-            self.drain(&mut table, &trans.pins);
-        }
+        self.drain(&mut table, &trans.pins);
     }
 
     fn drain(&self, table: &mut RankedMutexGuard<'_, Table>, count: &AtomicU32) {

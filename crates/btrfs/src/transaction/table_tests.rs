@@ -5,7 +5,7 @@ use std::sync::mpsc::{Receiver, channel};
 use std::thread;
 use std::time::Duration;
 
-use super::state::{Entry, State};
+use super::state::{HandlePurpose, State};
 use super::table::{Transaction, Transactions, Turn};
 use crate::Error;
 use sapwood_base::Health;
@@ -26,12 +26,12 @@ impl Rig {
         })
     }
 
-    fn enter(&self, entry: Entry) -> Arc<Transaction> {
+    fn enter(&self, entry: HandlePurpose) -> Arc<Transaction> {
         self.all.enter(&self.health, entry).unwrap()
     }
 
     fn changed(&self) -> Arc<Transaction> {
-        let trans = self.enter(Entry::Start);
+        let trans = self.enter(HandlePurpose::Start);
         self.all.mark_dirty(&trans);
         trans
     }
@@ -85,7 +85,10 @@ fn got<T>(report: &Report<T>) -> T {
 #[test]
 fn handles_share_the_running_transaction() {
     let rig = Rig::new();
-    let (a, b) = (rig.enter(Entry::Start), rig.enter(Entry::Join));
+    let (a, b) = (
+        rig.enter(HandlePurpose::Start),
+        rig.enter(HandlePurpose::Join),
+    );
     assert!(Arc::ptr_eq(&a, &b));
     assert_eq!(a.transid, 11);
 }
@@ -93,8 +96,8 @@ fn handles_share_the_running_transaction() {
 #[test]
 fn nothing_changed_nothing_committed() {
     let rig = Rig::new();
-    let trans = rig.enter(Entry::Start);
-    rig.all.leave(&trans, Entry::Start);
+    let trans = rig.enter(HandlePurpose::Start);
+    rig.all.leave(&trans, HandlePurpose::Start);
     assert!(matches!(rig.turn(), Ok(Turn::Done)));
     assert_eq!(trans.state(), State::Running);
 }
@@ -105,7 +108,7 @@ fn a_commit_waits_for_starters_then_pins_then_joiners() {
     let trans = rig.changed();
     rig.all.pin(&trans);
     let claimed = rig.claim();
-    let joiner = rig.enter(Entry::Join);
+    let joiner = rig.enter(HandlePurpose::Join);
     let committer = {
         let trans = trans.clone();
         rig.spawn(move |rig| {
@@ -115,7 +118,7 @@ fn a_commit_waits_for_starters_then_pins_then_joiners() {
     };
     rig.wait_asleep(1);
     assert_eq!(claimed.state(), State::CommitStart);
-    rig.all.leave(&trans, Entry::Start);
+    rig.all.leave(&trans, HandlePurpose::Start);
     rig.wait_asleep(1);
     assert_eq!(claimed.state(), State::CommitStart);
     rig.all.unpin(&trans);
@@ -124,7 +127,7 @@ fn a_commit_waits_for_starters_then_pins_then_joiners() {
     }
     rig.wait_asleep(1);
     assert!(committer.try_recv().is_err());
-    rig.all.leave(&joiner, Entry::Join);
+    rig.all.leave(&joiner, HandlePurpose::Join);
     got(&committer);
 }
 
@@ -132,17 +135,17 @@ fn a_commit_waits_for_starters_then_pins_then_joiners() {
 fn starters_and_joiners_wait_until_unblocked_and_get_the_next() {
     let rig = Rig::new();
     let trans = rig.changed();
-    rig.all.leave(&trans, Entry::Start);
+    rig.all.leave(&trans, HandlePurpose::Start);
     let claimed = rig.claim();
-    let starter = rig.spawn(|rig| rig.enter(Entry::Start).transid);
+    let starter = rig.spawn(|rig| rig.enter(HandlePurpose::Start).transid);
     rig.wait_asleep(1);
-    let joiner = rig.enter(Entry::Join);
+    let joiner = rig.enter(HandlePurpose::Join);
     assert_eq!(joiner.transid, 11, "a joiner enters at commit start");
-    rig.all.leave(&joiner, Entry::Join);
+    rig.all.leave(&joiner, HandlePurpose::Join);
     rig.all.advance(&claimed, State::CommitDoing);
-    let late_joiner = rig.spawn(|rig| rig.enter(Entry::Join).transid);
+    let late_joiner = rig.spawn(|rig| rig.enter(HandlePurpose::Join).transid);
     rig.wait_asleep(2);
-    assert_eq!(rig.enter(Entry::Commit).transid, 11);
+    assert_eq!(rig.enter(HandlePurpose::Commit).transid, 11);
     rig.all.advance(&claimed, State::Unblocked);
     assert_eq!((got(&starter), got(&late_joiner)), (12, 12));
     assert_eq!(rig.all.last_committed(), 10);
@@ -152,7 +155,7 @@ fn starters_and_joiners_wait_until_unblocked_and_get_the_next() {
 fn callers_who_come_together_share_one_commit() {
     let rig = Rig::new();
     let trans = rig.changed();
-    rig.all.leave(&trans, Entry::Start);
+    rig.all.leave(&trans, HandlePurpose::Start);
     let claimed = rig.claim();
     let waiters: Vec<_> = (0..4)
         .map(|_| {
@@ -172,12 +175,12 @@ fn callers_who_come_together_share_one_commit() {
 fn only_one_commit_at_a_time() {
     let rig = Rig::new();
     let trans = rig.changed();
-    rig.all.leave(&trans, Entry::Start);
+    rig.all.leave(&trans, HandlePurpose::Start);
     let first = rig.claim();
     rig.all.advance(&first, State::CommitDoing);
     rig.all.advance(&first, State::Unblocked);
     let next = rig.changed();
-    rig.all.leave(&next, Entry::Start);
+    rig.all.leave(&next, HandlePurpose::Start);
     assert_eq!(next.transid, 12);
     let second = rig.spawn(|rig| rig.claim().transid);
     rig.wait_asleep(1);
@@ -191,9 +194,9 @@ fn only_one_commit_at_a_time() {
 fn a_failed_commit_wakes_everybody_with_an_error() {
     let rig = Rig::new();
     let trans = rig.changed();
-    rig.all.leave(&trans, Entry::Start);
+    rig.all.leave(&trans, HandlePurpose::Start);
     let claimed = rig.claim();
-    let starter = rig.spawn(|rig| rig.all.enter(&rig.health, Entry::Start).is_err());
+    let starter = rig.spawn(|rig| rig.all.enter(&rig.health, HandlePurpose::Start).is_err());
     let waiter = rig.spawn(|rig| rig.turn().is_err());
     rig.wait_asleep(2);
     rig.health.fail(&Error::NoDevice);

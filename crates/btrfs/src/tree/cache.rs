@@ -20,8 +20,8 @@ use parking_lot::{Condvar, Mutex, MutexGuard};
 use sapwood_btrfs_format::Key;
 
 use super::TreeBlock;
+use crate::devices::{BlockExpect, Volume};
 use crate::lock::{Held, Rank, RankedRwLock, TreeClass};
-use crate::volume::{BlockExpect, Volume};
 use crate::{Error, Result};
 
 const SHARDS: usize = 64;

@@ -76,9 +76,7 @@ pub(super) fn duplicate(
     let data = Arc::make_mut(&mut bytes);
     let mut edit = BlockMut::new(data).map_err(|e| root.block_error(e))?;
     edit.set_bytenr(bytenr);
-    if !sapwood_fault::planted(90) {
-        edit.set_generation(h.transid());
-    }
+    edit.set_generation(h.transid());
     edit.set_owner(owner);
     edit.header_mut().flags = NEW_FLAGS.into();
     adopt(h, bytes)

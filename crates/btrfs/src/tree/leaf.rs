@@ -168,9 +168,7 @@ fn insert_right(
     guard.edit()?.insert_item(0, key, size).map_err(bad)?;
     let (_, parent) = path.leaf_and_parent().ok_or_else(|| broken(root))?;
     let parent = parent.ok_or_else(|| broken(root))?;
-    if !sapwood_fault::planted(91) {
-        parent.guard.edit()?.set_key(slot, key).map_err(bad)?;
-    }
+    parent.guard.edit()?.set_key(slot, key).map_err(bad)?;
     // The end of the right leaf is known if its parent has another one after it.
     let upper = parent.guard.view()?.key(slot + 1).ok();
     let upper = upper.or(guard.view()?.last_key());

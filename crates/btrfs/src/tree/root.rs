@@ -275,9 +275,8 @@ impl Root {
     /// Whether a block of this tree may be changed in place in transaction `transid`.
     pub(super) fn in_place(&self, block: &TreeBlock, transid: u64) -> bool {
         block.generation() == transid
-            && (!block.is_written() || sapwood_fault::planted(73))
-            && (!(self.is_shareable() && block.generation() <= self.last_snapshot())
-                || sapwood_fault::planted(74))
+            && !block.is_written()
+            && !(self.is_shareable() && block.generation() <= self.last_snapshot())
     }
 }
 

@@ -15,8 +15,8 @@ use sapwood_btrfs_format::{
 
 use super::cache::Expect;
 use super::{BlockCache, Root};
+use crate::devices::{SuperSet, Volume};
 use crate::lock::{Rank, RankedRwLock};
-use crate::volume::{SuperSet, Volume};
 use crate::{Error, Result};
 
 /// The trees that every part of the engine needs, and a table of the others that were used.

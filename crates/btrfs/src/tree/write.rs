@@ -9,8 +9,8 @@ use sapwood_btrfs_format::{BlockMut, block::header_flag};
 use super::block::BlockBytes;
 use super::{TreeBlock, TreeRead};
 use crate::Result;
+use crate::devices::{BlockExpect, Volume};
 use crate::lock::TreeClass;
-use crate::volume::{BlockExpect, Volume};
 
 /// Most bytes of one request.
 const RUN_BYTES: usize = 1 << 20;

@@ -30,7 +30,7 @@ use sapwood_btrfs_format::SUPER_SIZE;
 use super::state::Fsyncs;
 use super::state::{LogState, TransactionLog};
 use crate::Result;
-use crate::cause::Cause;
+use crate::commit_reason::CommitReason;
 use crate::counters::Counters;
 use crate::lock::RankedMutexGuard;
 use crate::transaction::{Handle, Store};
@@ -53,7 +53,7 @@ struct Collected {
 ///
 /// # Errors
 /// Why the transaction has to be committed instead.
-pub(super) fn commit(h: &mut Handle, fsyncs: &Fsyncs, number: u64) -> Result<(), Cause> {
+pub(super) fn commit(h: &mut Handle, fsyncs: &Fsyncs, number: u64) -> Result<(), CommitReason> {
     let store = h.store().clone();
     let trans = h.trans().clone();
     let log = TransactionLog::of(&trans);
@@ -74,7 +74,7 @@ pub(super) fn commit(h: &mut Handle, fsyncs: &Fsyncs, number: u64) -> Result<(),
         }
         let collected = collect(h, log, state);
         let result = collected
-            .map_err(|error| (error, Cause::Failed))
+            .map_err(|error| (error, CommitReason::Failed))
             .and_then(|collected| finish(&store, h, log, collected));
         if let Err((error, cause)) = result {
             ::log::warn!(
@@ -107,7 +107,7 @@ fn collect(
         for tree in trees {
             let known = tree.tree.item().bytenr.get();
             let first = root.get(h, &tree.item_key())?.is_none();
-            if first || (known != tree.tree.node().bytenr() && !sapwood_fault::planted(17)) {
+            if first || known != tree.tree.node().bytenr() {
                 let item = tree.item(h.transid());
                 root.put(h, &tree.item_key(), item.bytes())?;
             }
@@ -138,23 +138,14 @@ fn finish(
     h: &Handle,
     log: &TransactionLog,
     collected: Collected,
-) -> Result<(), (crate::Error, Cause)> {
-    let failed = |error| (error, Cause::LogWrite);
-    let mut collected = collected;
-    if sapwood_fault::planted(26) {
-        let left = std::mem::take(&mut collected.left);
-        let early = h.trans().log_blocks.give_back(&store.space, &left);
-        early.map_err(|error| (error, Cause::Failed))?;
-    }
+) -> Result<(), (crate::Error, CommitReason)> {
+    let failed = |error| (error, CommitReason::LogWrite);
     write_blocks(store, &collected.blocks).map_err(failed)?;
     let bytes = collected.blocks.len() as u64 * u64::from(store.nodesize);
     Counters::add(&store.counters.log.bytes, bytes);
     {
         let mut state = log.state.lock();
-        while state.written + 1 < collected.number
-            && state.broken.is_none()
-            && !sapwood_fault::planted(2)
-        {
+        while state.written + 1 < collected.number && state.broken.is_none() {
             state.wait(&log.signals.written);
         }
         if state.broken.is_some() {
@@ -164,15 +155,13 @@ fn finish(
         log.signals.written.notify_all();
     }
     // What it has must be readable when the superblock says so: chunks come with a commit only.
-    if store.space.has_pending_chunks() && !sapwood_fault::planted(7) {
-        log.set_broken(Cause::NewChunk);
+    if store.space.has_pending_chunks() {
+        log.set_broken(CommitReason::NewChunk);
         return Ok(());
     }
-    if !sapwood_fault::planted(16) {
-        store.volume.flush().map_err(failed)?;
-    }
+    store.volume.flush().map_err(failed)?;
     Counters::count(&store.counters.log.flushes);
-    let order = (!sapwood_fault::planted(1)).then(|| store.transactions.superblock_order.lock());
+    let order = store.transactions.superblock_order.lock();
     if log.state.lock().durable < collected.number {
         store
             .health
@@ -191,5 +180,5 @@ fn finish(
     let log_blocks = &h.trans().log_blocks;
     log_blocks
         .give_back(&store.space, &collected.left)
-        .map_err(|error| (error, Cause::Failed))
+        .map_err(|error| (error, CommitReason::Failed))
 }

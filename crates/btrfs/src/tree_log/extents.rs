@@ -39,10 +39,7 @@ pub(super) fn write(
     let end = size.checked_next_multiple_of(w.store.sectorsize.into());
     let end = end.unwrap_or(u64::MAX);
     let clean = !logged.full;
-    if clean
-        && inode.state.lock().flags.contains(InodeFlags::PREALLOC)
-        && !sapwood_fault::planted(20)
-    {
+    if clean && inode.state.lock().flags.contains(InodeFlags::PREALLOC) {
         for map in data::preallocated_behind(&w.store, inode, end)? {
             put(w, inode, &map, map.generation(w.h.transid()))?;
         }
@@ -72,17 +69,15 @@ fn one(
     let pinned = modified
         .ordered
         .as_ref()
-        .is_some_and(|ordered| !sapwood_fault::planted(15) && ordered.pin(w.h));
+        .is_some_and(|ordered| ordered.pin(w.h));
     if pinned {
         Counters::count(&w.store.counters.log.pinned);
     }
     let mut map = modified.map;
-    if !sapwood_fault::planted(23) {
-        clear(w, inode, map.range())?;
-    }
+    clear(w, inode, map.range())?;
     if matches!(map.content, Content::Hole) {
         map = map.cut(&(0..end));
-        if map.start >= map.end || sapwood_fault::planted(11) {
+        if map.start >= map.end {
             return Ok(());
         }
     }
@@ -108,9 +103,7 @@ fn one(
         (Content::Inline, _) => copy_inline(w, inode),
         _ => {
             put(w, inode, &map, map.generation(w.h.transid()))?;
-            if !sapwood_fault::planted(10) {
-                sums.extend(checksums(w, inode, modified)?);
-            }
+            sums.extend(checksums(w, inode, modified)?);
             Ok(())
         }
     }

@@ -25,7 +25,7 @@
 //!   together with its own work. A directory is never logged because one of its names changed.
 //!
 //! Trouble cases:
-//! - What a log cannot express, or an error: the transaction is committed instead, and [`Cause`]
+//! - What a log cannot express, or an error: the transaction is committed instead, and [`CommitReason`]
 //!   counts why. An error half-way breaks the log for the rest of the transaction; what is durable
 //!   of it by then stays right.
 //! - The inode changed only in T-1, which is being written: the fsync waits for that commit.
@@ -39,7 +39,6 @@ mod extents;
 mod names;
 mod pending;
 mod plan;
-pub(crate) mod replay;
 mod state;
 #[cfg(test)]
 mod tests;
@@ -52,7 +51,7 @@ use sapwood_vfs::FileKind;
 
 pub(crate) use state::Fsyncs;
 
-use crate::cause::Cause;
+use crate::commit_reason::CommitReason;
 use crate::counters::Counters;
 use crate::data::{self, Files, Wait};
 use crate::inode::Inode;
@@ -60,7 +59,7 @@ use crate::lock::RankedReadGuard;
 use crate::namespace::NameLog;
 use crate::transaction::{Handle, Store};
 use crate::{Error, Result};
-use plan::{Locked, Plan, Planner, Refusal, Step};
+use plan::{Locked, LogPlan, Planner, Refusal, Step};
 use state::Writer;
 use state::{SubvolumeLog, TransactionLog};
 
@@ -74,7 +73,7 @@ pub(crate) enum Outcome {
     /// The log is durable.
     Logged,
     /// The transaction has to be committed.
-    Commit(Cause),
+    Commit(CommitReason),
     /// The commit of this transaction has to be waited for; it is under way.
     Await(u64),
 }
@@ -85,7 +84,7 @@ pub(crate) enum Outcome {
 /// The inode's data could not be written; the mount failed.
 pub(crate) fn fsync(files: &Arc<Files>, fsyncs: &Fsyncs, inode: &Arc<Inode>) -> Result<Outcome> {
     if !files.options.tree_log {
-        return Ok(Outcome::Commit(Cause::Disabled));
+        return Ok(Outcome::Commit(CommitReason::Disabled));
     }
     let _under_way = fsyncs.begin();
     write_back(files, inode)?;
@@ -100,7 +99,7 @@ pub(crate) fn fsync(files: &Arc<Files>, fsyncs: &Fsyncs, inode: &Arc<Inode>) -> 
         }
         let mut h = match files.start(items) {
             Ok(h) => h,
-            Err(Error::NoSpace) => return Ok(Outcome::Commit(Cause::NoSpace)),
+            Err(Error::NoSpace) => return Ok(Outcome::Commit(CommitReason::NoSpace)),
             Err(error) => return Err(error),
         };
         if let Some(outcome) = refuse(&h, inode) {
@@ -131,7 +130,7 @@ pub(crate) fn fsync(files: &Arc<Files>, fsyncs: &Fsyncs, inode: &Arc<Inode>) -> 
             Err(Refusal::Commit(cause)) => return Ok(Outcome::Commit(cause)),
             Err(Refusal::Failed(error)) => {
                 ::log::warn!("{inode:?} cannot be logged: {error}");
-                return Ok(Outcome::Commit(Cause::Failed));
+                return Ok(Outcome::Commit(CommitReason::Failed));
             }
         };
         if plan.items() > items {
@@ -144,8 +143,8 @@ pub(crate) fn fsync(files: &Arc<Files>, fsyncs: &Fsyncs, inode: &Arc<Inode>) -> 
             Ok(number) => synced(&mut h, fsyncs, number),
             Err(error) => {
                 ::log::warn!("{inode:?} cannot be logged: {error}");
-                TransactionLog::of(&trans).set_broken(Cause::Failed);
-                Outcome::Commit(Cause::Failed)
+                TransactionLog::of(&trans).set_broken(CommitReason::Failed);
+                Outcome::Commit(CommitReason::Failed)
             }
         });
     }
@@ -185,7 +184,6 @@ fn is_durable(store: &Store, inode: &Inode) -> bool {
         let state = inode.state.lock();
         (state.transid, state.names_in, state.nlink > 0)
     };
-    let durable = durable + u64::from(sapwood_fault::planted(18));
     if linked {
         transid <= durable && !inode.data.has_changed(durable)
     } else {
@@ -221,10 +219,10 @@ fn refuse(h: &Handle, inode: &Inode) -> Option<Outcome> {
     }
     let root = &inode.root;
     if root.is_dead() {
-        return Some(Outcome::Commit(Cause::DeadSubvolume));
+        return Some(Outcome::Commit(CommitReason::DeadSubvolume));
     }
     if root.item().otransid.get() == h.transid() {
-        return Some(Outcome::Commit(Cause::NewSubvolume));
+        return Some(Outcome::Commit(CommitReason::NewSubvolume));
     }
     TransactionLog::of(h.trans()).broken().map(Outcome::Commit)
 }
@@ -254,7 +252,7 @@ fn is_logged(h: &Handle, log: &SubvolumeLog, inode: &Inode, groups: bool) -> Opt
 }
 
 /// Writes a plan into the log; returns the number of the log that it will be in.
-fn write(h: &mut Handle, inode: &Inode, plan: &Plan) -> Result<u64> {
+fn write(h: &mut Handle, inode: &Inode, plan: &LogPlan) -> Result<u64> {
     let store = h.store().clone();
     let trans = h.trans().clone();
     if !store.options.log_policy().overlap() {
@@ -302,7 +300,7 @@ impl NameLog for LoggedNames {
     }
 
     fn forbid(&self, h: &Handle) {
-        TransactionLog::of(h.trans()).set_broken(Cause::Whiteout);
+        TransactionLog::of(h.trans()).set_broken(CommitReason::Whiteout);
     }
 }
 
@@ -322,14 +320,11 @@ fn name_removed(h: &mut Handle, dir: &Arc<Inode>, inode: &Arc<Inode>) {
     {
         let mut pending = log.pending();
         for (has, noted) in [(full, dir), (exists, inode)] {
-            if has && !sapwood_fault::planted(22) {
+            if has {
                 pending.add(noted.objectid, Arc::clone(noted));
             }
         }
-        if (full || exists)
-            && h.store().options.log_policy().ties_names()
-            && !sapwood_fault::planted(4)
-        {
+        if (full || exists) && h.store().options.log_policy().ties_names() {
             pending.tie(dir.objectid, inode.objectid);
         }
     }
@@ -338,7 +333,7 @@ fn name_removed(h: &mut Handle, dir: &Arc<Inode>, inode: &Arc<Inode>) {
         && let Err(error) = log_whole(h, &log, dir)
     {
         ::log::warn!("{dir:?} cannot be logged: {error}");
-        TransactionLog::of(&trans).set_broken(Cause::Failed);
+        TransactionLog::of(&trans).set_broken(CommitReason::Failed);
     }
 }
 

@@ -25,7 +25,7 @@
 //! All these inodes must keep their names meanwhile, so their `io` locks are needed, and locks
 //! of inodes are taken in one order. The plan is therefore made again and again, each time with
 //! the locks that the last time found missing, until none is. What a log cannot say ends in a
-//! [`Cause`].
+//! [`CommitReason`].
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::Arc;
@@ -35,7 +35,7 @@ use sapwood_vfs::{self as vfs, FileKind};
 
 use super::names::{self, NameRef};
 use super::state::{Logged, SubvolumeLog};
-use crate::cause::Cause;
+use crate::commit_reason::CommitReason;
 use crate::data::Files;
 use crate::inode::Changes;
 use crate::inode::Inode;
@@ -54,7 +54,7 @@ pub(super) enum Refusal {
     /// Lock these too, and plan again.
     Lock(Vec<Arc<Inode>>),
     /// Commit the transaction.
-    Commit(Cause),
+    Commit(CommitReason),
     /// Something cannot be read.
     Failed(Error),
 }
@@ -65,8 +65,8 @@ impl From<Error> for Refusal {
     }
 }
 
-impl From<Cause> for Refusal {
-    fn from(cause: Cause) -> Self {
+impl From<CommitReason> for Refusal {
+    fn from(cause: CommitReason) -> Self {
         Self::Commit(cause)
     }
 }
@@ -85,7 +85,7 @@ pub(super) struct Step {
 
 /// What to log.
 #[derive(Default)]
-pub(super) struct Plan {
+pub(super) struct LogPlan {
     /// Inodes whose locks are held.
     pub(super) steps: BTreeMap<u64, Step>,
     /// New inodes to log as existing; their names in logged directories cannot change.
@@ -94,7 +94,7 @@ pub(super) struct Plan {
     pub(super) pending: Vec<u64>,
 }
 
-impl Plan {
+impl LogPlan {
     /// Items that it will touch, roughly.
     pub(super) fn items(&self) -> u64 {
         let entries: usize = self
@@ -113,7 +113,7 @@ pub(super) struct Planner<'a> {
     transid: u64,
     log: Option<Arc<SubvolumeLog>>,
     locked: &'a Locked,
-    plan: Plan,
+    plan: LogPlan,
     /// The inode of the fsync.
     target: u64,
     queue: Vec<u64>,
@@ -141,7 +141,7 @@ impl<'a> Planner<'a> {
             transid,
             log,
             locked,
-            plan: Plan::default(),
+            plan: LogPlan::default(),
             target: 0,
             queue: Vec::new(),
             missing: Vec::new(),
@@ -154,7 +154,7 @@ impl<'a> Planner<'a> {
     ///
     /// # Errors
     /// See [`Refusal`].
-    pub(super) fn plan(mut self, target: &Arc<Inode>) -> Result<Plan, Refusal> {
+    pub(super) fn plan(mut self, target: &Arc<Inode>) -> Result<LogPlan, Refusal> {
         self.target = target.objectid;
         self.want(target, target.is_linked());
         if !self.groups {
@@ -262,11 +262,11 @@ impl<'a> Planner<'a> {
             self.touch(name.parent);
         }
         for name in &now {
-            if !before.iter().any(|old| same(old, name)) && !sapwood_fault::planted(12) {
+            if !before.iter().any(|old| same(old, name)) {
                 self.new_name(inode, name)?;
             }
         }
-        if self.logged(inode.objectid).exists && !sapwood_fault::planted(25) {
+        if self.logged(inode.objectid).exists {
             self.leaving(inode, &now)?;
         }
         if now.is_empty() && !before.is_empty() {
@@ -277,16 +277,14 @@ impl<'a> Planner<'a> {
             if now.iter().any(|new| kept(&new)) {
                 continue;
             }
-            if !sapwood_fault::planted(19) {
-                self.taken_over(inode.objectid, name.parent, &name.name)?;
-            }
+            self.taken_over(inode.objectid, name.parent, &name.name)?;
             let beside = |new: &NameRef| new.parent == name.parent && !new.extended;
             if !name.extended && now.iter().any(beside) {
                 continue;
             }
             match self.alive(name.parent)? {
                 Some(dir) => self.lost_entry(&dir, name.index),
-                None => return Err(Cause::RemovedParent.into()),
+                None => return Err(CommitReason::RemovedParent.into()),
             }
         }
         let changed = before.len() != now.len()
@@ -325,7 +323,9 @@ impl<'a> Planner<'a> {
     fn taken_over(&mut self, loser: u64, dir: u64, name: &[u8]) -> Result<(), Refusal> {
         let taker = names::current_by_name(self.files, self.root, dir, name)?;
         match taker {
-            Some(location) if location.kind != kind::INODE_ITEM => Err(Cause::SubvolumeName.into()),
+            Some(location) if location.kind != kind::INODE_ITEM => {
+                Err(CommitReason::SubvolumeName.into())
+            }
             Some(location) if location.objectid != loser => {
                 self.touch(location.objectid);
                 if let Some(taker) = self.alive(location.objectid)? {
@@ -364,7 +364,7 @@ impl<'a> Planner<'a> {
             };
             match self.alive(name.parent)? {
                 Some(dir) => self.lost_entry(&dir, old.index),
-                None => return Err(Cause::RemovedParent.into()),
+                None => return Err(CommitReason::RemovedParent.into()),
             }
         }
         Ok(())
@@ -381,7 +381,7 @@ impl<'a> Planner<'a> {
         let mut at = files.inodes.load(files, root, name.parent)?;
         loop {
             self.touch(at.objectid);
-            if at.state.lock().names_in == self.transid && !sapwood_fault::planted(13) {
+            if at.state.lock().names_in == self.transid {
                 self.want_new(&at);
             }
             // No directory is within itself; a damaged tree must not make this go round.
@@ -409,7 +409,7 @@ impl<'a> Planner<'a> {
     /// Replay takes a name away from what had it at the last commit.
     fn displaced(&mut self, inode: &Inode, location: &Key) -> Result<(), Refusal> {
         if location.kind != kind::INODE_ITEM {
-            return Err(Cause::SubvolumeName.into());
+            return Err(CommitReason::SubvolumeName.into());
         }
         if location.objectid == inode.objectid {
             return Ok(());
@@ -417,7 +417,7 @@ impl<'a> Planner<'a> {
         self.touch(location.objectid);
         match self.alive(location.objectid)? {
             Some(other) => {
-                if !self.plan_has(other.objectid) && !sapwood_fault::planted(14) {
+                if !self.plan_has(other.objectid) {
                     self.want(&other, false);
                 }
                 Ok(())
@@ -428,8 +428,8 @@ impl<'a> Planner<'a> {
 
     /// An inode that replay may remove: what the last commit has in it would go with it.
     fn gone(&self, objectid: u64) -> Result<(), Refusal> {
-        if names::had_entries(self.files, self.root, objectid)? && !sapwood_fault::planted(8) {
-            return Err(Cause::ReplacedDirectory.into());
+        if names::had_entries(self.files, self.root, objectid)? {
+            return Err(CommitReason::ReplacedDirectory.into());
         }
         Ok(())
     }
@@ -439,7 +439,7 @@ impl<'a> Planner<'a> {
         let whole = !self.files.options.log_policy().single_names();
         let changes: Changes = dir.dir.changes(self.transid, whole);
         if changes.overflow {
-            return Err(Cause::ManyNames.into());
+            return Err(CommitReason::ManyNames.into());
         }
         for index in changes.removed {
             self.removed_entry(dir, index, full)?;
@@ -471,7 +471,7 @@ impl<'a> Planner<'a> {
             return Ok(());
         };
         if location.kind != kind::INODE_ITEM {
-            return Err(Cause::SubvolumeName.into());
+            return Err(CommitReason::SubvolumeName.into());
         }
         self.touch(location.objectid);
         self.taken_over(location.objectid, dir.objectid, &name)?;
@@ -518,7 +518,7 @@ impl<'a> Planner<'a> {
             return Ok(());
         };
         if location.kind != kind::INODE_ITEM {
-            return Err(Cause::SubvolumeName.into());
+            return Err(CommitReason::SubvolumeName.into());
         }
         let files = self.files;
         self.touch(location.objectid);

@@ -11,7 +11,7 @@ use sapwood_btrfs_format::{Key, RootItem, kind, objectid};
 
 use super::pending::Pending;
 use crate::Result;
-use crate::cause::Cause;
+use crate::commit_reason::CommitReason;
 use crate::lock::{Rank, RankedMutex, RankedMutexGuard};
 use crate::transaction::{Handle, Store, Transaction};
 use crate::tree::{Root, create_root};
@@ -48,7 +48,7 @@ pub(super) struct LogState {
     /// Newest log that the superblock names.
     pub(super) durable: u64,
     /// No log of this transaction can be trusted any more: commit.
-    pub(super) broken: Option<Cause>,
+    pub(super) broken: Option<CommitReason>,
 }
 
 /// What threads wait for. Each event wakes only the threads that it concerns: of many that wait,
@@ -167,12 +167,12 @@ impl TransactionLog {
     }
 
     /// Why no log of this transaction will do, if that is so.
-    pub(super) fn broken(&self) -> Option<Cause> {
+    pub(super) fn broken(&self) -> Option<CommitReason> {
         self.state.lock().broken
     }
 
     /// Nothing logged in this transaction counts any more.
-    pub(super) fn set_broken(&self, cause: Cause) {
+    pub(super) fn set_broken(&self, cause: CommitReason) {
         let mut state = self.state.lock();
         state.broken.get_or_insert(cause);
         self.signals.all();

@@ -167,7 +167,7 @@ fn a_log_waits_for_the_commit_before_only_with_its_superblock() {
 }
 
 /// Address of the log that a written superblock names.
-fn super_of(entry: &sapwood_testing::device::Entry) -> Option<u64> {
+fn super_of(entry: &sapwood_testing::device::RecordedRequest) -> Option<u64> {
     match &entry.action {
         Action::Write { offset, data, .. } if *offset == SUPER => {
             let sb = sapwood_btrfs_format::SuperBlock::read(data).ok()?;
@@ -210,7 +210,7 @@ fn the_older_policy_waits_before_it_logs() {
         .entries()
         .iter()
         .position(|entry| super_of(entry) == Some(0));
-    let tree_block = |entry: &sapwood_testing::device::Entry| {
+    let tree_block = |entry: &sapwood_testing::device::RecordedRequest| {
         let owner = u64::to_le_bytes(sapwood_btrfs_format::objectid::TREE_LOG);
         match &entry.action {
             Action::Write { data, .. } => data.get(88..96) == Some(&owner[..]),

@@ -15,7 +15,7 @@ use sapwood_vfs::FileKind;
 
 use super::extents;
 use super::names;
-use super::plan::{Plan, Step};
+use super::plan::{LogPlan, Step};
 use super::state::Logged;
 use super::state::Writer;
 use crate::counters::Counters;
@@ -25,7 +25,7 @@ use crate::{Error, Result};
 
 impl Writer<'_> {
     /// Writes all of a plan.
-    pub(super) fn write(&mut self, plan: &Plan) -> Result<()> {
+    pub(super) fn write(&mut self, plan: &LogPlan) -> Result<()> {
         for step in plan.steps.values() {
             self.step(step)?;
         }
@@ -115,7 +115,6 @@ impl Writer<'_> {
                 })?;
                 before.size
             }
-            None if sapwood_fault::planted(24) => item.size,
             None => 0.into(),
         };
         Ok(item)
@@ -129,9 +128,7 @@ impl Writer<'_> {
             item.size = state.size.into();
             // A commit takes the place of this log, and must not show less: all data is on disk,
             // and what the tree lacks of it is pinned to the same transaction.
-            if !sapwood_fault::planted(5) {
-                state.disk_size = state.disk_size.max(state.size);
-            }
+            state.disk_size = state.disk_size.max(state.size);
             (item, state.sequence, state.size)
         };
         item.transid = self.h.transid().into();
@@ -175,7 +172,7 @@ impl Writer<'_> {
         let version = inode.state.lock().xattrs_version;
         let needless =
             self.store.options.log_policy().xattrs_when_changed() && logged.xattrs == version;
-        if logged.exists && (needless || sapwood_fault::planted(9)) {
+        if logged.exists && needless {
             return Ok(());
         }
         if logged.exists {
@@ -213,7 +210,7 @@ pub(super) fn write_entries(w: &mut Writer<'_>, step: &Step) -> Result<()> {
     for (index, committed) in &step.removed {
         let key = Key::new(inode.objectid, kind::DIR_INDEX, *index);
         w.tree().delete(w.h, &key)?;
-        if *committed && !sapwood_fault::planted(21) {
+        if *committed {
             range(w, inode.objectid, *index)?;
         }
         Counters::count(&w.store.counters.log.dir_items);

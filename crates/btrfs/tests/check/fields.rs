@@ -7,7 +7,7 @@ use sapwood_btrfs_format::{
     DevItem, DirItemRef, InodeFlags, Key, QgroupInfo, QgroupStatus, SUPER_OFFSETS, SUPER_SIZE,
     SuperFlags, kind, name_hash, objectid,
 };
-use sapwood_hostile::image::{Image, MIXED};
+use sapwood_hostile::image::{GoodImage, MIXED};
 
 use super::editor::{Editor, LONE};
 use super::extents::file_extent;
@@ -162,7 +162,7 @@ fn a_restored_dump_needs_one_superblock_only() {
 
 #[test]
 fn quota_groups_are_compared_unless_they_are_known_to_be_wrong() {
-    let image = Image::expand(MIXED).device;
+    let image = GoodImage::expand(MIXED).device;
     let e = Editor::new(image);
     assert_eq!(codes(&run(&e.device)).len(), 0);
     let quotas = objectid::QUOTA_TREE;

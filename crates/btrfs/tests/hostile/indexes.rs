@@ -10,7 +10,7 @@ use sapwood_btrfs::Btrfs;
 use sapwood_btrfs::check::{CheckOptions, check};
 use sapwood_btrfs_format::{Block, DirItemRef, Key, dir_items, inode_refs, kind, objectid};
 use sapwood_hostile::explore::options;
-use sapwood_hostile::image::{DEFAULT, Image};
+use sapwood_hostile::image::{DEFAULT, GoodImage};
 use sapwood_vfs::{Credentials, DirEntry, FileSystem, Ino, NewInode, RenameMode};
 
 /// Bytes of a tree block's header and of an item's head.
@@ -33,7 +33,7 @@ const INDEXES: [u64; 12] = [
 ];
 
 /// Leaves of the top-level subvolume.
-fn leaves(image: &Image) -> impl Iterator<Item = (usize, Vec<u8>)> {
+fn leaves(image: &GoodImage) -> impl Iterator<Item = (usize, Vec<u8>)> {
     let blocks = image.blocks.iter().enumerate();
     let blocks = blocks.map(|(number, place)| (number, image.block(place)));
     blocks.filter(|(_, bytes)| {
@@ -53,7 +53,7 @@ struct Directory {
 }
 
 /// The directory with the most entries whose last one can be given another index in its place.
-fn directory(image: &Image) -> Directory {
+fn directory(image: &GoodImage) -> Directory {
     let mut found: BTreeMap<u64, Directory> = BTreeMap::new();
     for (number, bytes) in leaves(image) {
         let block = Block::new(&bytes).unwrap();
@@ -80,7 +80,7 @@ fn directory(image: &Image) -> Directory {
 }
 
 /// Block and byte of the index in the ref of a directory's last entry.
-fn ref_of(image: &Image, dir: &Directory) -> Option<(usize, usize)> {
+fn ref_of(image: &GoodImage, dir: &Directory) -> Option<(usize, usize)> {
     let wanted = Key::new(dir.target, kind::INODE_REF, dir.objectid);
     leaves(image).find_map(|(number, bytes)| {
         let block = Block::new(&bytes).unwrap();
@@ -93,7 +93,7 @@ fn ref_of(image: &Image, dir: &Directory) -> Option<(usize, usize)> {
 }
 
 /// The image with another index of that entry.
-fn with_index(image: &Image, dir: &Directory, index: u64) -> Arc<MemoryDevice> {
+fn with_index(image: &GoodImage, dir: &Directory, index: u64) -> Arc<MemoryDevice> {
     let device = image.device.snapshot();
     let (block, slot) = dir.last;
     let (ref_block, ref_at) = ref_of(image, dir).unwrap();
@@ -138,7 +138,7 @@ fn list(fs: &Btrfs, dir: Ino, limit: usize, most: usize, each: impl Fn(&DirEntry
 
 #[test]
 fn every_index_lists_once_and_ends() {
-    let image = Image::expand(DEFAULT);
+    let image = GoodImage::expand(DEFAULT);
     let dir = directory(&image);
     assert!(dir.entries > 5);
     let ino = Ino(dir.objectid);

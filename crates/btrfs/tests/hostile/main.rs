@@ -13,7 +13,7 @@ use std::sync::Arc;
 use sapwood_block::{Device, MemoryDevice};
 use sapwood_btrfs_format::SUPER_SIZE;
 use sapwood_hostile::explore::{check_all, explore, options};
-use sapwood_hostile::image::{DEFAULT, Image, MIXED, SUPER_OFFSET};
+use sapwood_hostile::image::{DEFAULT, GoodImage, MIXED, SUPER_OFFSET};
 use sapwood_testing::tour::Outcome;
 use watch::each;
 
@@ -51,7 +51,7 @@ fn look(device: MemoryDevice) -> Option<Outcome> {
 #[test]
 fn the_images_are_good() {
     for packed in [MIXED, DEFAULT] {
-        let image = Image::expand(packed);
+        let image = GoodImage::expand(packed);
         let outcome = look(image.device.snapshot());
         let good = outcome.is_some_and(|outcome| {
             outcome.errors == 0 && outcome.inodes > 80 && outcome.bytes > 300_000
@@ -65,7 +65,7 @@ fn the_images_are_good() {
 
 #[test]
 fn every_byte_of_the_superblock() {
-    let image = Image::expand(MIXED);
+    let image = GoodImage::expand(MIXED);
     let mut good = vec![0; SUPER_SIZE];
     image.device.read_at(SUPER_OFFSET, &mut good).unwrap();
     let all = (0..SUPER_SIZE).flat_map(|at| {
@@ -92,7 +92,7 @@ fn every_byte_of_the_superblock() {
 }
 
 /// A change of each byte that says something in a tree block: block, byte, change.
-fn block_changes(image: &Image) -> Vec<(usize, usize, Change)> {
+fn block_changes(image: &GoodImage) -> Vec<(usize, usize, Change)> {
     let mut all = Vec::new();
     for (number, place) in image.blocks.iter().enumerate() {
         let good = image.block(place);
@@ -115,7 +115,7 @@ fn block_changes(image: &Image) -> Vec<(usize, usize, Change)> {
 
 #[test]
 fn every_byte_of_every_block() {
-    let image = Image::expand(MIXED);
+    let image = GoodImage::expand(MIXED);
     let mounted = each(block_changes(&image), |&(number, at, change)| {
         let device = image.device.snapshot();
         let place = &image.blocks[number];
@@ -130,7 +130,7 @@ fn bytes_of_blocks_under_a_mount_that_writes() {
     // Each takes ten times as long as one that only reads: one byte in this many.
     const STEP: usize = 23;
     for packed in [MIXED, DEFAULT] {
-        let image = Image::expand(packed);
+        let image = GoodImage::expand(packed);
         let some: Vec<_> = block_changes(&image).into_iter().step_by(STEP).collect();
         let mounted = each(some, |&(number, at, change)| {
             let device = Arc::new(image.device.snapshot());
@@ -145,7 +145,7 @@ fn bytes_of_blocks_under_a_mount_that_writes() {
 
 #[test]
 fn one_bad_copy_of_a_block_is_as_good_as_none() {
-    let image = Image::expand(DEFAULT);
+    let image = GoodImage::expand(DEFAULT);
     let good = look(image.device.snapshot());
     let all: Vec<_> = (0..image.blocks.len())
         .flat_map(|n| [(n, 0), (n, 1)])

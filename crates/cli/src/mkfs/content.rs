@@ -3,7 +3,7 @@
 
 use clap::Parser as _;
 use clap::error::{ContextKind, ErrorKind};
-use sapwood::{ImageBuilder, Kind, Room, Sources};
+use sapwood::{FreeRoom, ImageBuilder, Kind, Sources};
 
 use super::sources::{self, ChangeArgs};
 use super::storage::StorageArgs;
@@ -20,7 +20,7 @@ pub(crate) struct ContentArgs {
     /// Without --size, leave at least this much available to users, as df shows it: bytes, or with
     /// k, M, G, T, or a percentage of the smallest size that holds the files
     #[arg(long, value_name = "SIZE|PERCENT%", default_value = "0")]
-    pub(super) free: Room,
+    pub(super) free: FreeRoom,
     /// Without --size, leave this many inodes free at least (ext4)
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub(super) free_inodes: u64,

@@ -37,7 +37,7 @@ impl Window {
             };
         }
         self.messages = self.messages.saturating_add(1);
-        self.messages <= BURST || sapwood_fault::planted(359)
+        self.messages <= BURST
     }
 }
 

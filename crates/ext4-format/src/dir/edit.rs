@@ -116,7 +116,7 @@ impl DirFormat {
     fn put_into(
         &self,
         region: &mut [u8],
-        room: &Room,
+        room: &EntrySpace,
         new: &NewEntry<'_>,
     ) -> Result<usize, DirError> {
         if room.used > 0 {
@@ -310,7 +310,7 @@ impl DirFormat {
         Ok(())
     }
 
-    fn find_room(&self, region: &[u8], need: usize) -> Result<Option<Room>, DirError> {
+    fn find_room(&self, region: &[u8], need: usize) -> Result<Option<EntrySpace>, DirError> {
         for entry in self.region_entries(region) {
             let room = self.room_in(&entry?, need);
             if room.is_some() {
@@ -320,13 +320,13 @@ impl DirFormat {
         Ok(None)
     }
 
-    fn room_in(&self, entry: &DirEntry<'_>, need: usize) -> Option<Room> {
+    fn room_in(&self, entry: &DirEntry<'_>, need: usize) -> Option<EntrySpace> {
         let used = if entry.inode == 0 {
             0
         } else {
             self.entry_size(entry.name)
         };
-        (entry.rec_len.saturating_sub(used) >= need).then_some(Room {
+        (entry.rec_len.saturating_sub(used) >= need).then_some(EntrySpace {
             offset: entry.offset,
             rec_len: entry.rec_len,
             used,
@@ -409,7 +409,7 @@ impl DirFormat {
 }
 
 /// Space for an entry: after the `used` bytes of the one at `offset`.
-struct Room {
+struct EntrySpace {
     offset: usize,
     rec_len: usize,
     used: usize,

@@ -99,11 +99,7 @@ impl DirFormat {
 /// sides of `at`.
 fn split_hash(map: &[Item], at: usize) -> u32 {
     let (last, first) = (map[at - 1].0, map[at].0);
-    if last == first && !sapwood_fault::planted(118) {
-        first | 1
-    } else {
-        first
-    }
+    if last == first { first | 1 } else { first }
 }
 
 /// The split whose fuller leaf is the least full, counting the new entry. Of equal splits the one

@@ -10,7 +10,7 @@ use super::{
 
 /// Differences between the two places.
 #[derive(Clone, Copy)]
-struct Place {
+struct XattrArea {
     /// Offset of the first entry.
     first: usize,
     /// Start of value offsets.
@@ -33,7 +33,7 @@ impl XattrSet {
         let hashes = write(
             block,
             &sorted,
-            Place {
+            XattrArea {
                 first: size_of::<XattrHeader>(),
                 base: 0,
                 hashed: true,
@@ -67,7 +67,7 @@ impl XattrSet {
         write(
             region,
             &entries,
-            Place {
+            XattrArea {
                 first: XATTR_IBODY_HEAD,
                 base: XATTR_IBODY_HEAD,
                 hashed: false,
@@ -79,7 +79,7 @@ impl XattrSet {
 }
 
 /// Writes entries and values into zeroed bytes. Returns the hashes of the entries.
-fn write(bytes: &mut [u8], entries: &[&Xattr], place: Place) -> Result<Vec<u32>, XattrError> {
+fn write(bytes: &mut [u8], entries: &[&Xattr], place: XattrArea) -> Result<Vec<u32>, XattrError> {
     let (mut at, mut values) = (place.first, bytes.len() & !3);
     let mut hashes = Vec::with_capacity(entries.len());
     for xattr in entries {
@@ -110,7 +110,7 @@ fn write(bytes: &mut [u8], entries: &[&Xattr], place: Place) -> Result<Vec<u32>,
     Ok(hashes)
 }
 
-fn entry(xattr: &Xattr, at: usize, place: Place) -> Result<XattrEntry, XattrError> {
+fn entry(xattr: &Xattr, at: usize, place: XattrArea) -> Result<XattrEntry, XattrError> {
     let value_len = match &xattr.value {
         XattrValue::Bytes(value) => value.len(),
         XattrValue::Inode { size, .. } => usize::try_from(*size).unwrap_or(usize::MAX),

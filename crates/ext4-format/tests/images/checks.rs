@@ -12,7 +12,7 @@ use sapwood_ext4_format::{
     validate_inode_bitmap,
 };
 
-use crate::image::{Image, run};
+use crate::image::{TempImage, run};
 
 fn same<T: PartialEq + std::fmt::Debug>(what: &str, ours: T, theirs: T) -> Result<(), Failed> {
     if ours == theirs {
@@ -62,7 +62,7 @@ const ELSEWHERE: &[&str] = &[
 ];
 
 /// The dump, line by line; the checksum; the way back to bytes.
-pub(crate) fn superblock(image: &Image) -> Result<(), Failed> {
+pub(crate) fn superblock(image: &TempImage) -> Result<(), Failed> {
     let theirs = run(Command::new("dumpe2fs").arg("-h").arg(image.path()))?;
     let ours = fields(&DumpSuper(&image.sb).to_string());
     let mut compared = 0;
@@ -115,7 +115,7 @@ fn sections(text: &str) -> BTreeMap<u32, String> {
 }
 
 /// Every descriptor: the dump, validity, checksum, the way back to bytes.
-pub(crate) fn groups(image: &Image) -> Result<(), Failed> {
+pub(crate) fn groups(image: &TempImage) -> Result<(), Failed> {
     let geometry = &image.geometry;
     let theirs = sections(&run(Command::new("dumpe2fs").arg(image.path()))?);
     same("groups", theirs.len(), geometry.group_count() as usize)?;
@@ -151,7 +151,7 @@ pub(crate) fn groups(image: &Image) -> Result<(), Failed> {
 }
 
 /// Where inodes of many groups stand, as the `imap` command of debugfs says.
-pub(crate) fn inode_places(image: &Image) -> Result<(), Failed> {
+pub(crate) fn inode_places(image: &TempImage) -> Result<(), Failed> {
     let geometry = &image.geometry;
     let mut script = String::new();
     let mut ours = Vec::new();
@@ -177,7 +177,7 @@ pub(crate) fn inode_places(image: &Image) -> Result<(), Failed> {
 }
 
 /// What debugfs answers to a script.
-fn debugfs(image: &Image, script: &str) -> Result<String, Failed> {
+fn debugfs(image: &TempImage, script: &str) -> Result<String, Failed> {
     let dir = tempfile::tempdir()?;
     let path = dir.path().join("script");
     std::fs::write(&path, script)?;
@@ -188,7 +188,7 @@ fn debugfs(image: &Image, script: &str) -> Result<String, Failed> {
 }
 
 /// Copies of superblock and descriptors stand where the geometry says.
-pub(crate) fn copies(image: &Image) -> Result<(), Failed> {
+pub(crate) fn copies(image: &TempImage) -> Result<(), Failed> {
     let geometry = &image.geometry;
     for group in image.groups() {
         let Some(block) = geometry.backup_super_block(group) else {
@@ -225,7 +225,7 @@ pub(crate) fn copies(image: &Image) -> Result<(), Failed> {
 }
 
 /// Every bitmap that was written: validity, checksum, count.
-pub(crate) fn bitmaps(image: &Image) -> Result<(), Failed> {
+pub(crate) fn bitmaps(image: &TempImage) -> Result<(), Failed> {
     let geometry = &image.geometry;
     let inodes = geometry.inodes_per_group();
     for group in image.groups() {
@@ -265,7 +265,7 @@ pub(crate) fn bitmaps(image: &Image) -> Result<(), Failed> {
 }
 
 /// The MMP block, if there is one.
-pub(crate) fn mmp(image: &Image) -> Result<(), Failed> {
+pub(crate) fn mmp(image: &TempImage) -> Result<(), Failed> {
     let geometry = &image.geometry;
     if !geometry.features().has_incompat(Incompat::MMP) {
         return Ok(());
@@ -286,7 +286,7 @@ pub(crate) fn mmp(image: &Image) -> Result<(), Failed> {
 }
 
 /// All inodes in use, of all groups.
-fn used_inodes(image: &Image) -> Result<Vec<u32>, Failed> {
+fn used_inodes(image: &TempImage) -> Result<Vec<u32>, Failed> {
     let geometry = &image.geometry;
     let mut used = Vec::new();
     for group in image.groups() {
@@ -306,7 +306,7 @@ fn used_inodes(image: &Image) -> Result<Vec<u32>, Failed> {
 }
 
 /// Every inode in use: the dump against `stat` of debugfs, validity, checksum, the way back.
-pub(crate) fn inodes(image: &Image) -> Result<(), Failed> {
+pub(crate) fn inodes(image: &TempImage) -> Result<(), Failed> {
     let geometry = &image.geometry;
     let used = used_inodes(image)?;
     let mut script = String::new();
@@ -342,7 +342,7 @@ pub(crate) fn inodes(image: &Image) -> Result<(), Failed> {
 }
 
 /// What the setters write is what was there.
-fn round_trip(image: &Image, ino: u32, inode: &Inode) -> Result<(), Failed> {
+fn round_trip(image: &TempImage, ino: u32, inode: &Inode) -> Result<(), Failed> {
     let geometry = &image.geometry;
     let mut again = inode.clone();
     again.set_atime(inode.atime());

@@ -11,7 +11,7 @@ use sapwood_ext4_format::{
 };
 
 /// An image in a directory of its own.
-pub(crate) struct Image {
+pub(crate) struct TempImage {
     dir: tempfile::TempDir,
     pub(crate) file: File,
     pub(crate) sb: SuperBlock,
@@ -28,7 +28,7 @@ pub(crate) fn run(command: &mut Command) -> Result<String, Failed> {
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
-impl Image {
+impl TempImage {
     /// Makes an image of `size` with `options` of `mke2fs`, and reads its superblock.
     pub(crate) fn make(options: &str, size: &str) -> Result<Self, Failed> {
         let dir = tempfile::tempdir()?;

@@ -12,7 +12,7 @@ use std::process::ExitCode;
 use libtest_mimic::{Arguments, Failed};
 use sapwood_testing::machine::{E2FSPROGS, Need, trial};
 
-use image::Image;
+use image::TempImage;
 
 /// Options of `mke2fs` and the size of the image.
 type Variant = (&'static str, &'static str, &'static str);
@@ -157,9 +157,9 @@ const RESIZED: &[(Variant, &str)] = &[
 ];
 
 fn resized_case(((_, options, size), to): (Variant, &str)) -> Result<(), Failed> {
-    let image = Image::make(options, size)?;
+    let image = TempImage::make(options, size)?;
     image.resize(to)?;
-    let image = Image::open(image)?;
+    let image = TempImage::open(image)?;
     checks::superblock(&image)?;
     checks::groups(&image)?;
     checks::copies(&image)?;
@@ -167,7 +167,7 @@ fn resized_case(((_, options, size), to): (Variant, &str)) -> Result<(), Failed>
 }
 
 fn structure(variant: Variant) -> Result<(), Failed> {
-    let image = Image::make(variant.1, variant.2)?;
+    let image = TempImage::make(variant.1, variant.2)?;
     checks::superblock(&image)?;
     if image.geometry.group_count() < 10_000 {
         checks::groups(&image)?;
@@ -181,9 +181,9 @@ fn structure(variant: Variant) -> Result<(), Failed> {
 }
 
 fn inodes(variant: Variant) -> Result<(), Failed> {
-    let image = Image::make(variant.1, variant.2)?;
+    let image = TempImage::make(variant.1, variant.2)?;
     populate::fill(&image)?;
-    let image = Image::open(image)?;
+    let image = TempImage::open(image)?;
     checks::groups(&image)?;
     checks::bitmaps(&image)?;
     checks::inodes(&image)

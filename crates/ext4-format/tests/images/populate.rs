@@ -5,10 +5,10 @@ use std::process::Command;
 
 use libtest_mimic::Failed;
 
-use crate::image::{Image, run};
+use crate::image::{TempImage, run};
 
 /// Fills the image's root directory.
-pub(crate) fn fill(image: &Image) -> Result<(), Failed> {
+pub(crate) fn fill(image: &TempImage) -> Result<(), Failed> {
     let dir = tempfile::tempdir()?;
     let data = dir.path().join("data");
     std::fs::write(&data, vec![b'x'; 300_000])?;

@@ -217,12 +217,6 @@ fn free_piece(groups: &Groups, h: &Handle, group: &Group, piece: Piece) -> Resul
     drop(content);
     let free = state.desc.free_clusters().saturating_add(len);
     state.desc.set_free_clusters(free)?;
-    if sapwood_fault::planted(109) {
-        let _ = state.buddy.as_mut().map(|buddy| buddy.give(start, len));
-        groups.count_blocks(len, true);
-        groups.mark_dirty(group, &mut state, BitmapKind::Block);
-        return Ok(());
-    }
     groups.note_freed(group, &mut state, h.tid(), piece);
     groups.mark_dirty(group, &mut state, BitmapKind::Block);
     Ok(())

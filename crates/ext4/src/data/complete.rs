@@ -23,7 +23,7 @@ use sapwood_jbd2::{Buffer, Handle};
 use super::work::{Dispatch, Taken, Work};
 use crate::block_alloc::{self, Extent};
 use crate::engine::Engine;
-use crate::file_data::{Change, InFlight, Plan, Segment};
+use crate::file_data::{Change, InFlight, Segment, WritePlan};
 use crate::inode::{Inode, STORE_CREDITS};
 use crate::store::Store;
 use crate::{Result, map};
@@ -71,7 +71,7 @@ fn io_done(engine: &Arc<Engine>, inode: &Arc<Inode>, io: &Arc<InFlight>) -> bool
 
 /// Reserves blocks once more for a range that could not be written. Its bytes are lost if there are
 /// none, because other files took them in between.
-fn reserve_again(engine: &Engine, inode: &Inode, io: &InFlight, plan: &Plan) {
+fn reserve_again(engine: &Engine, inode: &Inode, io: &InFlight, plan: &WritePlan) {
     let new = |segment: &&Segment| segment.change == Change::Insert;
     let blocks: u64 = plan
         .segments
@@ -191,7 +191,6 @@ fn map_ranges(
         let extent = segment.extent();
         match segment.change {
             Change::None => {}
-            Change::Convert if sapwood_fault::planted(113) => {}
             Change::Convert => convert(engine, inode, &mut h, segment.blocks.clone())?,
             Change::Insert => {
                 block_alloc::claim(&engine.groups, &h, extent)?;
@@ -306,7 +305,7 @@ fn convert(store: &Store, inode: &Inode, h: &mut Handle, blocks: Range<u64>) -> 
 fn raise_disk_size(store: &Store, inode: &Inode, end: u64) -> Result<()> {
     let mut state = inode.state.lock();
     let size = end.saturating_mul(store.block_size()).min(state.size);
-    if size > state.raw.size(&store.geometry) && !sapwood_fault::planted(114) {
+    if size > state.raw.size(&store.geometry) {
         state.raw.set_size(size, &store.geometry)?;
     }
     Ok(())

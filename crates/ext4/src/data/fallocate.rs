@@ -102,7 +102,7 @@ fn to_settle(engine: &Engine, inode: &Inode, range: &Range<u64>) -> Range<u64> {
         data.dirty.covered(range.clone()).next().is_some()
     };
     let on_disk = inode.state.lock().raw.size(&engine.geometry);
-    if is_dirty && on_disk < range.end && !sapwood_fault::planted(361) {
+    if is_dirty && on_disk < range.end {
         0..u64::MAX
     } else {
         range.clone()

@@ -18,7 +18,7 @@ use super::complete;
 use super::work::{Dispatch, Part, Request, Taken, Work};
 use crate::block_alloc::{self, Extent};
 use crate::engine::Engine;
-use crate::file_data::{Change, InFlight, Plan, Segment};
+use crate::file_data::{Change, InFlight, Segment, WritePlan};
 use crate::inode::Inode;
 use crate::map::{self, Mapped};
 use crate::store::Store;
@@ -82,8 +82,8 @@ fn plan(
     inode: &Arc<Inode>,
     io: &InFlight,
     stretch: &mut Stretch<'_>,
-) -> Result<Plan> {
-    let mut plan = Plan::default();
+) -> Result<WritePlan> {
+    let mut plan = WritePlan::default();
     stretch.next();
     let blocks = store.blocks_of(&io.range);
     match fill(store, inode, blocks, &mut plan, stretch) {
@@ -101,7 +101,7 @@ fn fill(
     store: &Store,
     inode: &Arc<Inode>,
     blocks: Range<u64>,
-    plan: &mut Plan,
+    plan: &mut WritePlan,
     stretch: &mut Stretch<'_>,
 ) -> Result<()> {
     let mut at = blocks.start;
@@ -132,7 +132,7 @@ fn allocate(
     store: &Store,
     inode: &Arc<Inode>,
     hole: Range<u64>,
-    plan: &mut Plan,
+    plan: &mut WritePlan,
     stretch: &mut Stretch<'_>,
 ) -> Result<()> {
     let is_first = plan.segments.is_empty() && hole.start == 0;
@@ -262,7 +262,7 @@ impl Drop for Stretch<'_> {
 }
 
 /// Cuts a plan into requests: what is side by side goes at once.
-fn requests(block_size: u64, plan: &Plan) -> Vec<Request> {
+fn requests(block_size: u64, plan: &WritePlan) -> Vec<Request> {
     let mut whole: Vec<Request> = Vec::new();
     for segment in &plan.segments {
         let at = segment.physical.saturating_mul(block_size);
@@ -348,7 +348,7 @@ fn write_run(engine: &Arc<Engine>, at: u64, run: &[Part], dispatch: Dispatch) {
 /// the file. If only the host has no space, the bytes are kept.
 fn lost(engine: &Engine, inode: &Inode, io: &InFlight, error: &Error) {
     let Range { start, end } = io.range;
-    if error.is_host_full() && !sapwood_fault::planted(174) {
+    if error.is_host_full() {
         log::warn!(
             "inode {}: {start}..{end} stays in memory: {error}",
             inode.ino
@@ -383,7 +383,7 @@ mod tests {
 
     #[test]
     fn neighbours_are_one_request() {
-        let plan = Plan {
+        let plan = WritePlan {
             segments: vec![segment(4..6, 100), segment(6..7, 102), segment(7..9, 50)],
         };
         let wanted = [
@@ -401,7 +401,7 @@ mod tests {
 
     #[test]
     fn long_ones_are_cut() {
-        let plan = Plan {
+        let plan = WritePlan {
             segments: vec![segment(1..2500, 7)],
         };
         let requests = requests(4096, &plan);

@@ -54,7 +54,7 @@ pub(crate) fn truncate(engine: &Arc<Engine>, inode: &Arc<Inode>, size: u64) -> R
     }
     block_alloc::end_stream(&engine.groups, inode.ino);
     let end = engine.block_ceil(size);
-    if size < old && !sapwood_fault::planted(122) {
+    if size < old {
         write::zero_part(engine, inode, size..end, old)?;
     }
     discard(engine, inode, end..u64::MAX);
@@ -112,7 +112,7 @@ fn shrink(engine: &Arc<Engine>, inode: &Arc<Inode>, size: u64, blocks: Range<u64
         h.restart(orphan::CREDITS + STORE_CREDITS)?;
     }
     // One without a name stays an orphan.
-    if inode.is_linked() && !sapwood_fault::planted(111) {
+    if inode.is_linked() {
         orphan::remove(engine, &h, inode)?;
         inode.store(engine, &h)?;
     }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use sapwood_base::writeback::{Engine as WritebackEngine, Queue, Settings, Writeback};
+use sapwood_base::writeback::{Queue, Settings, Writeback, WritebackEngine};
 
 use super::work::{Dispatch, Work};
 use super::{complete, flush, submit};

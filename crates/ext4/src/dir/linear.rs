@@ -16,7 +16,7 @@ use crate::seal::SealKind;
 use crate::{Error, Result};
 
 /// Where a name stands.
-pub(super) struct Place {
+pub(super) struct DirEntryPlace {
     pub(super) buffer: Arc<Buffer>,
     pub(super) logical: u32,
     /// Byte of the block.
@@ -87,7 +87,7 @@ pub(super) fn find_in(
     logical: u32,
     name: &Wanted<'_>,
     gap: Option<&mut Gap>,
-) -> Result<Option<Place>> {
+) -> Result<Option<DirEntryPlace>> {
     let buffer = dir.leaf(logical)?;
     let gap = gap.filter(|gap| gap.wants(logical));
     let need = gap.as_ref().map_or(usize::MAX, |gap| gap.need);
@@ -101,7 +101,7 @@ pub(super) fn find_in(
     if let (None, Some(gap), Some(offset)) = (hit, gap, room) {
         gap.place = Some((Arc::clone(&buffer), logical, offset));
     }
-    Ok(hit.map(|(offset, found)| Place {
+    Ok(hit.map(|(offset, found)| DirEntryPlace {
         buffer,
         logical,
         offset,
@@ -118,7 +118,7 @@ pub(super) fn find(
     dir: &Dir<'_>,
     name: &Wanted<'_>,
     mut gap: Option<&mut Gap>,
-) -> Result<Option<Place>> {
+) -> Result<Option<DirEntryPlace>> {
     for logical in 0..dir.blocks {
         if let Some(place) = find_in(dir, logical, name, gap.as_deref_mut())? {
             return Ok(Some(place));
@@ -205,7 +205,7 @@ pub(super) fn grow(dir: &mut Dir<'_>, h: &Handle, entry: &NewEntry<'_>) -> Resul
 ///
 /// # Errors
 /// The block is damaged, the journal.
-pub(super) fn remove(dir: &Dir<'_>, h: &Handle, place: &Place) -> Result<()> {
+pub(super) fn remove(dir: &Dir<'_>, h: &Handle, place: &DirEntryPlace) -> Result<()> {
     dir.change(h, &place.buffer, |format, content| {
         format.remove_behind(content, place.before, place.offset)
     })?;

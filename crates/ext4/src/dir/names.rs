@@ -11,9 +11,9 @@ use sapwood_vfs::FileKind;
 
 use super::htree;
 use super::inline::{self, Inline};
-use super::linear::{self, Gap, Place};
+use super::linear::{self, DirEntryPlace, Gap};
 use super::shape::{Dir, Form, Found, Growth, Wanted, disk_kind, new_entry};
-use crate::commit_reason::Reason;
+use crate::commit_reason::CommitReason;
 use crate::inode::Inode;
 use crate::store::Store;
 use crate::{Error, Result};
@@ -23,7 +23,7 @@ fn not_found() -> Error {
 }
 
 /// Finds a name in the blocks of a directory, or else perhaps room for it.
-fn search(dir: &Dir<'_>, name: &[u8], gap: Option<&mut Gap>) -> Result<Option<Place>> {
+fn search(dir: &Dir<'_>, name: &[u8], gap: Option<&mut Gap>) -> Result<Option<DirEntryPlace>> {
     match dir.form {
         _ if matches!(name, b"." | b"..") => Ok(None),
         Form::Indexed => htree::find(dir, name, gap),
@@ -72,7 +72,7 @@ fn growth(dir: &Dir<'_>) -> Growth {
 
 /// What adding one name takes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Room {
+pub(crate) struct NameCost {
     /// Credits of [`insert`].
     pub(crate) credits: u32,
     /// New blocks, to be reserved.
@@ -85,7 +85,7 @@ pub(crate) struct Room {
 ///
 /// # Errors
 /// `NoSpace`; the directory is damaged.
-pub(crate) fn room(store: &Store, dir: &Inode, name: &[u8]) -> Result<Room> {
+pub(crate) fn room(store: &Store, dir: &Inode, name: &[u8]) -> Result<NameCost> {
     let dir = Dir::open(store, dir)?;
     dir.check_readable()?;
     let grown = |changed, added| Growth { changed, added };
@@ -98,7 +98,7 @@ pub(crate) fn room(store: &Store, dir: &Inode, name: &[u8]) -> Result<Room> {
         Form::Indexed => htree::growth(&dir, name)?,
     };
     let map = growth.map_credits(&dir);
-    Ok(Room {
+    Ok(NameCost {
         credits: growth.credits(&dir),
         blocks: u64::from(growth.added) + u64::from(map > 0),
     })
@@ -207,7 +207,7 @@ pub(crate) fn replace(
 /// # Errors
 /// No space.
 pub(crate) fn init(store: &Store, h: &Handle, dir: &Inode, parent: u32) -> Result<()> {
-    store.fast_commits.whole(h, Reason::Directory);
+    store.fast_commits.whole(h, CommitReason::Directory);
     if inline::init(store, dir, parent)? {
         return Ok(());
     }
@@ -232,7 +232,7 @@ pub(crate) fn parent(store: &Store, dir: &Inode) -> Result<u32> {
 /// # Errors
 /// As [`parent`].
 pub(crate) fn set_parent(store: &Store, h: &Handle, dir: &Inode, parent: u32) -> Result<()> {
-    store.fast_commits.whole(h, Reason::Directory);
+    store.fast_commits.whole(h, CommitReason::Directory);
     let dir = Dir::open(store, dir)?;
     match dir.form {
         Form::Inline => Inline::read(&dir)?.set_parent(&dir, parent),
@@ -258,7 +258,7 @@ pub(crate) fn is_empty(store: &Store, dir: &Inode) -> Result<bool> {
 pub(crate) struct Present {
     /// What it leads to.
     pub(crate) found: Found,
-    place: Option<Place>,
+    place: Option<DirEntryPlace>,
 }
 
 /// A name that is not there. Good until a name of the directory changes.
@@ -337,12 +337,12 @@ pub(crate) fn room_absent(
     dir: &Inode,
     name: &[u8],
     absent: &Absent,
-) -> Result<Room> {
+) -> Result<NameCost> {
     if absent.gap.is_none() {
         return room(store, dir, name);
     }
     Dir::open(store, dir)?.check_readable()?;
-    Ok(Room {
+    Ok(NameCost {
         credits: 1,
         blocks: 0,
     })

@@ -383,11 +383,6 @@ impl Growth {
 
 /// Puts the checksum into a block of names.
 pub(crate) fn seal_leaf(geometry: &Geometry, content: &mut [u8], seed: u32) -> Result<(), String> {
-    let seed = if sapwood_fault::planted(119) {
-        !seed
-    } else {
-        seed
-    };
     format_of(geometry, InodeFlags::empty())
         .seal(content, seed)
         .map_err(|reason| reason.to_string())

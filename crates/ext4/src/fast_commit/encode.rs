@@ -142,12 +142,7 @@ impl Encoder {
         }
         // Its value fills the block.
         let len = self.block_size - self.used() - TAG_HEADER;
-        let kind = if sapwood_fault::planted(128) {
-            PAD
-        } else {
-            TAIL
-        };
-        self.put(&tag_header(kind, len));
+        self.put(&tag_header(TAIL, len));
         self.put(&tid.to_le_bytes());
         let sum = self.sum;
         if let Some(block) = self.blocks.last_mut() {

@@ -9,7 +9,7 @@
 //! **Which transactions.** A handle makes its transaction one that only a whole commit can express,
 //! unless it was started with [`Store::start_tracked`]. Operations start so if a replay of their
 //! [records](crate::track) repeats them. Each record is made where all changes of its kind pass,
-//! and there it is also found out what a fast commit cannot express ([`Reason`]). So what is not
+//! and there it is also found out what a fast commit cannot express ([`CommitReason`]). So what is not
 //! recorded is committed whole.
 //!
 //! **Writing.** The caller that leads a fast commit keeps the journal from committing, and takes
@@ -28,13 +28,13 @@
 //! | an operation is half done | records are taken while no handle is open; one of several handles is an orphan, or whole in each | `crash`, base `ext4-fast` |
 //! | data is not on disk, its extent is | data is written before the map; flushed before the fast commit | `crash`, base `ext4-fast` |
 //! | blocks freed and used again in one transaction | freed blocks are reusable only after the commit | `truncate`, `holes` |
-//! | an inode number freed and used again | whole commit, and avoided ([`Reason::InodeReused`]) | `the_same_number_again` |
+//! | an inode number freed and used again | whole commit, and avoided ([`CommitReason::InodeReused`]) | `the_same_number_again` |
 //! | a name is removed and added again | names are written in their order | `the_same_name_again`, `replace_by_rename` |
 //! | an inode that was made and deleted | nothing is written of it, if no fast commit had it | `came_and_went` |
 //! | names of an inode just made | its fields come before its first name | `link`, `others_are_carried` |
-//! | orphans: the list on disk is older | whole commit for an inode that left the list, or is on it and has a name ([`Reason::Orphan`]) | `unlinked_and_open_for_long`, `without_a_name`, `unlinked_in_groups_just_begun` |
-//! | old attributes in the place of a new inode | whole commit ([`Reason::Xattrs`]), as the kernel would leave them there | `tests::old_attributes_are_not_left_to_a_new_inode` |
-//! | an inode counts a block of attributes | whole commit ([`Reason::Xattrs`]), as the kernel's replay counts those of the map alone | `attributes_in_a_block` |
+//! | orphans: the list on disk is older | whole commit for an inode that left the list, or is on it and has a name ([`CommitReason::Orphan`]) | `unlinked_and_open_for_long`, `without_a_name`, `unlinked_in_groups_just_begun` |
+//! | old attributes in the place of a new inode | whole commit ([`CommitReason::Xattrs`]), as the kernel would leave them there | `tests::old_attributes_are_not_left_to_a_new_inode` |
+//! | an inode counts a block of attributes | whole commit ([`CommitReason::Xattrs`]), as the kernel's replay counts those of the map alone | `attributes_in_a_block` |
 //! | superblock and descriptors at home are older | they are written back and flushed before the first fast commit | `tests::what_is_brought_home_is_durable_before_the_fast_commit` |
 //! | a fast commit is torn | the ones before it count | `tests::a_torn_fast_commit_ends_the_area` |
 //! | a commit ends the transaction | it erases the area; the next fast commit begins anew | `after_a_commit`, `tests::old_fast_commits_are_erased` |
@@ -67,7 +67,7 @@ use sapwood_jbd2::{FastCommitLeader, FastCommitStart, Tid};
 use sapwood_vfs::FileKind;
 
 use crate::Result;
-use crate::commit_reason::Reason;
+use crate::commit_reason::CommitReason;
 use crate::inode::table_place;
 use crate::store::Store;
 use crate::track::{Naming, Record, Taken};
@@ -82,7 +82,7 @@ pub(crate) enum Outcome {
     /// It was durable already.
     Found,
     /// Only a commit of its transaction makes it durable.
-    Whole(Reason),
+    Whole(CommitReason),
 }
 
 /// An inode as it stands in its table.
@@ -115,7 +115,7 @@ impl Snapshot {
 
 enum Look {
     Found,
-    Whole(Reason),
+    Whole(CommitReason),
     Write(Snapshot),
 }
 
@@ -128,13 +128,13 @@ pub(crate) fn commit(store: &Store, ino: u32, tid: Tid) -> Result<Outcome> {
     let leader = match store.journal.begin_fast_commit()? {
         FastCommitStart::Leader(leader) => leader,
         FastCommitStart::Durable => return Ok(Outcome::Written),
-        FastCommitStart::NoArea => return Ok(Outcome::Whole(Reason::Area)),
+        FastCommitStart::NoArea => return Ok(Outcome::Whole(CommitReason::Area)),
     };
     if tid <= store.journal.durable_tid() {
         return Ok(Outcome::Found);
     }
     if let Some(reason) = leader.requires_whole() {
-        return Ok(Outcome::Whole(Reason::from_number(reason)));
+        return Ok(Outcome::Whole(CommitReason::from_number(reason)));
     }
     let running = leader.tid();
     // What is being changed just now is nothing that the caller was told of.
@@ -142,7 +142,7 @@ pub(crate) fn commit(store: &Store, ino: u32, tid: Tid) -> Result<Outcome> {
         return Ok(Outcome::Found);
     }
     let look = leader.quiesce(|whole| match whole {
-        Some(reason) => Ok(Look::Whole(Reason::from_number(reason))),
+        Some(reason) => Ok(Look::Whole(CommitReason::from_number(reason))),
         None => look(store, running, ino),
     })??;
     match look {
@@ -163,17 +163,14 @@ fn look(store: &Store, tid: Tid, ino: u32) -> Result<Look> {
     for ino in touched {
         let stored = read(store, ino)?;
         if stored.named && store.orphans.knows(ino) {
-            return Ok(Look::Whole(Reason::Orphan));
+            return Ok(Look::Whole(CommitReason::Orphan));
         }
         inodes.insert(ino, stored);
     }
     let alive = |ino: u32| inodes.get(&ino).is_some_and(|stored: &Stored| stored.named);
     let tracker = &store.fast_commits;
-    if tracker.careful()
-        && !sapwood_fault::planted(127)
-        && tracker.with(tid, |records| records.deletes(alive))
-    {
-        return Ok(Look::Whole(Reason::Deleted));
+    if tracker.careful() && tracker.with(tid, |records| records.deletes(alive)) {
+        return Ok(Look::Whole(CommitReason::Deleted));
     }
     let taken = tracker.with(tid, |records| records.take(alive));
     Ok(Look::Write(Snapshot { taken, inodes }))
@@ -253,8 +250,8 @@ fn write(
     match put(store, &leader, &blocks, &snapshot.taken) {
         Ok(true) => {}
         Ok(false) => {
-            leader.require_whole(Reason::Area.number());
-            return Ok(Outcome::Whole(Reason::Area));
+            leader.require_whole(CommitReason::Area.number());
+            return Ok(Outcome::Whole(CommitReason::Area));
         }
         Err(error) => {
             store.journal.abort(&error);
@@ -287,16 +284,12 @@ fn put(
         Ok(store.device.flush()?)
     };
     let written_back = at == 0 && write_back(store, leader)?;
-    if taken.data_written && !sapwood_fault::planted(138)
-        || written_back && !sapwood_fault::planted(362)
-    {
+    if taken.data_written || written_back {
         flush()?;
     }
     let pieces: Vec<&[u8]> = blocks.iter().map(Vec::as_slice).collect();
     leader.write(at, &pieces)?;
-    if !sapwood_fault::planted(147) {
-        flush()?;
-    }
+    flush()?;
     Ok(true)
 }
 

@@ -64,12 +64,12 @@ impl Segment {
 
 /// Where a range goes on the device.
 #[derive(Debug, Default)]
-pub(crate) struct Plan {
+pub(crate) struct WritePlan {
     /// In the order of the file, without gaps.
     pub(crate) segments: Vec<Segment>,
 }
 
-impl Plan {
+impl WritePlan {
     /// Whether the map has to change.
     pub(crate) fn changes_map(&self) -> bool {
         self.segments
@@ -90,7 +90,7 @@ pub(crate) struct InFlight {
     /// Those of them that the inode's block count has by now.
     charged: AtomicU64,
     pieces: Vec<(u64, Vec<u8>)>,
-    plan: OnceLock<Plan>,
+    plan: OnceLock<WritePlan>,
     requests: AtomicUsize,
     failed: AtomicBool,
     refused: AtomicBool,
@@ -145,14 +145,14 @@ impl InFlight {
     }
 
     /// Notes where it goes, and in how many requests. Once.
-    pub(crate) fn set_plan(&self, plan: Plan, requests: usize) {
+    pub(crate) fn set_plan(&self, plan: WritePlan, requests: usize) {
         self.requests.store(requests, Ordering::Release);
         let first = self.plan.set(plan).is_ok();
         debug_assert!(first, "a flight was planned twice");
     }
 
     /// Where it goes, once that is decided.
-    pub(crate) fn plan(&self) -> Option<&Plan> {
+    pub(crate) fn plan(&self) -> Option<&WritePlan> {
         self.plan.get()
     }
 
@@ -191,7 +191,7 @@ impl InFlight {
 }
 
 #[derive(Debug)]
-struct Entry {
+struct InFlightRange {
     io: Arc<InFlight>,
     /// Its I/O is done, good or bad.
     io_done: bool,
@@ -200,7 +200,7 @@ struct Entry {
 /// All of a file's data in flight.
 #[derive(Debug, Default)]
 pub(crate) struct InFlightSet {
-    entries: BTreeMap<u64, Entry>,
+    entries: BTreeMap<u64, InFlightRange>,
     /// Start of a range -> its end and number.
     by_start: BTreeMap<u64, (u64, u64)>,
     newest: u64,
@@ -303,7 +303,7 @@ impl InFlightSet {
             failed: AtomicBool::new(false),
             refused: AtomicBool::new(false),
         });
-        let entry = Entry {
+        let entry = InFlightRange {
             io: Arc::clone(&io),
             io_done: false,
         };
@@ -449,7 +449,7 @@ mod tests {
     fn the_last_request_ends_it() {
         let mut ios = InFlightSet::default();
         let io = ios.insert(0..4, pieces(0, b'a', 4), 1);
-        io.set_plan(Plan::default(), 2);
+        io.set_plan(WritePlan::default(), 2);
         assert!(!io.request_done(false));
         assert!(io.request_done(true) && io.failed());
     }

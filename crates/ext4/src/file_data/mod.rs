@@ -13,7 +13,7 @@ use crate::block_alloc::Reservation;
 use crate::lock::{Rank, RankedMutex};
 use crate::{Error, Result};
 use in_flight::InFlightSet;
-pub(crate) use in_flight::{Change, InFlight, Plan, Segment};
+pub(crate) use in_flight::{Change, InFlight, Segment, WritePlan};
 
 /// Data of one file in memory.
 #[derive(Debug)]
@@ -112,7 +112,7 @@ impl FileData {
     pub(crate) fn may_leave(&self) -> bool {
         let state = self.state.lock();
         let told = state.failures == state.failures_told;
-        let synced = state.overwrites == state.overwrites_synced || sapwood_fault::planted(171);
+        let synced = state.overwrites == state.overwrites_synced;
         state.bytes() == 0 && told && synced
     }
 
@@ -178,7 +178,7 @@ impl FileData {
     pub(crate) fn check_written(&self, ino: u32, refusals: u64) -> Result<()> {
         let state = self.state.lock();
         if state.failures == state.failures_told {
-            let refused = state.refusals != refusals && !sapwood_fault::planted(173);
+            let refused = state.refusals != refusals;
             return (!refused).then_some(()).ok_or(Error::NoSpace);
         }
         Err(Error::WriteFailed(ino))

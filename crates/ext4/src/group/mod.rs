@@ -459,13 +459,11 @@ impl Groups {
             .into_iter()
             .zip(contents)
         {
-            if let Some(content) = content.filter(|_| !sapwood_fault::planted(117)) {
+            if let Some(content) = content {
                 bitmap::set_bitmap_checksum(kind, &content, &mut state.desc, &self.geometry)?;
             }
         }
-        if !sapwood_fault::planted(116) {
-            state.desc.set_checksum(group.number, &self.geometry);
-        }
+        state.desc.set_checksum(group.number, &self.geometry);
         state.dirty = false;
         state.dirty_bitmaps = [false; 2];
         Ok(state.desc.clone())
@@ -473,12 +471,6 @@ impl Groups {
 
     /// Notes blocks that a transaction freed; their bits are clear. The group's lock is held.
     pub(crate) fn note_freed(&self, group: &Group, state: &mut GroupState, tid: Tid, piece: Piece) {
-        if sapwood_fault::planted(370) {
-            let bits = self.geometry.block_bits();
-            let at = (group.first_block + u64::from(piece.0)) << bits;
-            // The fault, not its result, is of interest.
-            let _ = self.device().discard(at, u64::from(piece.1) << bits);
-        }
         state.freed.push((tid, piece));
         self.freed.fetch_add(i64::from(piece.1), Ordering::AcqRel);
         self.waiting

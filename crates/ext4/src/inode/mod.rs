@@ -127,9 +127,7 @@ impl InodeState {
 
     /// The content changed now: both times and the version.
     pub(crate) fn content_changed(&mut self, now: Timestamp) {
-        if !sapwood_fault::planted(134) {
-            self.raw.set_mtime(disk_time(now));
-        }
+        self.raw.set_mtime(disk_time(now));
         self.changed(now);
     }
 
@@ -182,10 +180,8 @@ impl Inode {
         let kind = FileKind::from_mode(raw.mode().into())
             .ok_or_else(|| bad(format!("mode {:o} names no type", raw.mode())))?;
         let inode = Self::new(ino, kind, raw, &store.geometry);
-        if !sapwood_fault::planted(170) {
-            // It may have been in memory before, and its last change not be durable.
-            inode.note_tid(buffer.joined(), true);
-        }
+        // It may have been in memory before, and its last change not be durable.
+        inode.note_tid(buffer.joined(), true);
         Ok(inode)
     }
 
@@ -200,9 +196,7 @@ impl Inode {
             let map = self.map.read();
             let mut state = self.state.lock();
             *state.raw.block_mut() = *map;
-            if !sapwood_fault::planted(142) {
-                state.raw.set_checksum(self.ino, &store.geometry);
-            }
+            state.raw.set_checksum(self.ino, &store.geometry);
             state.unstored = false;
             let mut content = h.modify(&buffer)?;
             let end = offset + state.raw.size_on_disk();
@@ -226,7 +220,7 @@ impl Inode {
     /// # Errors
     /// The device, the journal.
     pub(crate) fn store_late_changes(&self, store: &Store) -> Result<()> {
-        if self.state.lock().unstored && !sapwood_fault::planted(140) {
+        if self.state.lock().unstored {
             let h = store.start_tracked(1)?;
             self.store(store, &h)?;
         }

@@ -72,7 +72,7 @@ impl InodeTable {
     /// The device, the journal.
     pub(crate) fn relieve(&self, store: &Store) -> Result<()> {
         self.inodes.trim();
-        if self.inodes.bytes() > self.bound && !sapwood_fault::planted(172) {
+        if self.inodes.bytes() > self.bound {
             for inode in self.inodes.all() {
                 inode.store_late_changes(store)?;
             }

@@ -139,7 +139,7 @@ pub(crate) fn claim<'a, P: Pool>(
         };
         pool.access()?;
         let mut group = pool.lock();
-        if group.test_and_set(bit)? || sapwood_fault::planted(102) {
+        if group.test_and_set(bit)? {
             return Ok(Some((group, bit)));
         }
         count(&counters.lost_races);
@@ -147,14 +147,6 @@ pub(crate) fn claim<'a, P: Pool>(
             continue;
         }
         count(&counters.second_searches);
-        if sapwood_fault::planted(103) {
-            drop(group);
-            let Some(bit) = search(pool, span, start) else {
-                return Ok(None);
-            };
-            let mut group = pool.lock();
-            return Ok(group.test_and_set(bit)?.then_some((group, bit)));
-        }
         let Some(bit) = search(&group, span, start) else {
             return Ok(None);
         };

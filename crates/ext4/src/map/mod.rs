@@ -37,7 +37,7 @@ use sapwood_jbd2::{Buffer, Handle};
 use sapwood_vfs::FileKind;
 
 use crate::block_alloc::{self, Extent};
-use crate::commit_reason::Reason;
+use crate::commit_reason::CommitReason;
 use crate::inode::{Inode, MAP_BYTES, STORE_CREDITS};
 use crate::store::Store;
 use crate::{Error, Result};
@@ -333,7 +333,7 @@ pub(crate) fn unwrite(
 ) -> Result<Range<u64>> {
     inode.dir.places.forget();
     let unsupported = |_: Pointers<'_, Writer<'_>>| Err(not_supported());
-    store.fast_commits.whole(h, Reason::Moved);
+    store.fast_commits.whole(h, CommitReason::Moved);
     change(
         store,
         h,
@@ -399,7 +399,7 @@ pub(crate) fn shift_left(
 ) -> Result<Range<u64>> {
     inode.dir.places.forget();
     let unsupported = |_: Pointers<'_, Writer<'_>>| Err(not_supported());
-    store.fast_commits.whole(h, Reason::Moved);
+    store.fast_commits.whole(h, CommitReason::Moved);
     change(
         store,
         h,
@@ -424,7 +424,7 @@ pub(crate) fn shift_right(
 ) -> Result<Range<u64>> {
     inode.dir.places.forget();
     let unsupported = |_: Pointers<'_, Writer<'_>>| Err(not_supported());
-    store.fast_commits.whole(h, Reason::Moved);
+    store.fast_commits.whole(h, CommitReason::Moved);
     change(
         store,
         h,

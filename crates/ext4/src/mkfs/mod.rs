@@ -71,7 +71,7 @@ pub fn mkfs(device: &dyn Device, options: &MkfsOptions) -> Result<MkfsReport, Mk
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
     let now = now.map_or(0, |since| since.as_secs());
     let now = options.time.unwrap_or(now);
-    let sizes::Plan {
+    let sizes::MkfsPlan {
         super_block,
         geometry,
         journal,

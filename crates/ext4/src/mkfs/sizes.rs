@@ -50,7 +50,7 @@ pub(super) struct JournalSize {
 }
 
 /// The planned file system.
-pub(super) struct Plan {
+pub(super) struct MkfsPlan {
     /// The superblock, except for the checksum and the fields that depend on locations.
     pub(super) super_block: SuperBlock,
     pub(super) geometry: Geometry,
@@ -352,7 +352,7 @@ pub(super) fn plan(
     device: &dyn Device,
     options: &MkfsOptions,
     now: u64,
-) -> Result<Plan, MkfsError> {
+) -> Result<MkfsPlan, MkfsError> {
     if !(0.0..=50.0).contains(&options.reserved_percent) {
         return Err(MkfsError::Reserved(options.reserved_percent));
     }
@@ -369,7 +369,7 @@ pub(super) fn plan(
     let mut super_block = numbers(&wanted, &groups, options)?;
     identity(&mut super_block, options, now);
     let geometry = Geometry::new(&super_block)?;
-    Ok(Plan {
+    Ok(MkfsPlan {
         super_block,
         geometry,
         journal,

@@ -16,7 +16,9 @@
 //! its home location.
 
 mod background;
+mod front;
 mod host;
+pub(crate) mod sync;
 #[cfg(test)]
 mod tests;
 
@@ -45,7 +47,7 @@ use crate::orphan_set::Orphans;
 use crate::store::Store;
 use crate::track::Tracker;
 use crate::volume::{SharedBlocks, Volume};
-use crate::{DataMode, Error, FastCommits, Options, Result, map, ops, recovery};
+use crate::{DataMode, Error, FastCommits, Options, Result, map, recovery};
 use background::Background;
 
 /// A mounted ext2, ext3 or ext4 file system.
@@ -181,11 +183,7 @@ pub(crate) fn open(device: Arc<dyn Device>, mut options: Options) -> Result<Arc<
 
 /// Shows what a recovery would give, without a write to the device.
 fn open_recovered_in_memory(device: Arc<dyn Device>, options: Options) -> Result<Arc<Engine>> {
-    let overlay: Arc<dyn Device> = if sapwood_fault::planted(133) {
-        device
-    } else {
-        Arc::new(OverlayDevice::new(device))
-    };
+    let overlay: Arc<dyn Device> = Arc::new(OverlayDevice::new(device));
     let sb = read_super(&*overlay)?;
     if sb.write_blockers().is_empty() {
         let recovering = Options {
@@ -221,11 +219,7 @@ fn recover_journal(device: &Arc<dyn Device>, sb: &SuperBlock, geometry: &Geometr
     }
     // Whether fast commits make sense is known only when all of them were replayed.
     let overlay = Arc::new(OverlayDevice::new(Arc::clone(device)));
-    let recovery = if sapwood_fault::planted(132) {
-        plan.replay(&**device)?
-    } else {
-        plan.replay(&*overlay)?
-    };
+    let recovery = plan.replay(&*overlay)?;
     if let Some(commits) = &recovery.fast_commit {
         let options = Options {
             background: false,
@@ -237,12 +231,10 @@ fn recover_journal(device: &Arc<dyn Device>, sb: &SuperBlock, geometry: &Geometr
             With::InPlace,
         )?;
         recovery::replay(&engine, &log, commits)?;
-        ops::sync::sync(&engine)?;
-        if !sapwood_fault::planted(151) {
-            recovery::erase_stale(&log, commits)?;
-            plan.replay(&**device)?;
-            log_what_changed(&overlay, &log, commits.expected)?;
-        }
+        sync::sync(&engine)?;
+        recovery::erase_stale(&log, commits)?;
+        plan.replay(&**device)?;
+        log_what_changed(&overlay, &log, commits.expected)?;
     }
     overlay.write_home()?;
     log::info!("{}: journal recovered", device.name());
@@ -531,7 +523,7 @@ pub(crate) fn close(engine: &Arc<Engine>) -> Result<()> {
     if engine.read_only() {
         return Ok(engine.health.check_unfailed()?);
     }
-    ops::sync::sync(engine)?;
+    sync::sync(engine)?;
     engine.journal.close()?;
     engine.health.check_unfailed()?;
     let (free_blocks, free_inodes) = engine.groups.totals();

@@ -21,7 +21,7 @@ mod tests;
 use sapwood_jbd2::Handle;
 
 use crate::inode::Inode;
-use crate::orphan_set::Place;
+use crate::orphan_set::OrphanPlace;
 use crate::volume::Volume;
 use crate::{Error, Result};
 
@@ -44,13 +44,13 @@ pub(crate) fn add(volume: &Volume, h: &Handle, inode: &Inode) -> Result<()> {
         None => None,
     };
     let place = match slot {
-        Some(slot) => Place::File(slot),
+        Some(slot) => OrphanPlace::File(slot),
         None => {
             let first = state.list.last().copied().unwrap_or(0);
             inode.state.lock().raw.set_dtime(first);
             volume.change_super(h, |sb| sb.last_orphan = inode.ino.into())?;
             state.list.push(inode.ino);
-            Place::List
+            OrphanPlace::List
         }
     };
     state.places.insert(inode.ino, place);
@@ -67,12 +67,12 @@ pub(crate) fn remove(volume: &Volume, h: &Handle, inode: &Inode) -> Result<()> {
     let mut state = volume.orphans.state.lock();
     match state.places.remove(&inode.ino) {
         None => return Ok(()),
-        Some(Place::File(slot)) => {
+        Some(OrphanPlace::File(slot)) => {
             if let Some(file) = &mut state.file {
                 file.clear(h, slot)?;
             }
         }
-        Some(Place::List) => leave_list(volume, h, &mut state.list, inode.ino)?,
+        Some(OrphanPlace::List) => leave_list(volume, h, &mut state.list, inode.ino)?,
     }
     volume
         .fast_commits

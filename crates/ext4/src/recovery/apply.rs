@@ -27,7 +27,7 @@ use crate::inode::{Inode, table_place};
 use crate::map::{self, BLOCKS_MAX, Mapped};
 use crate::store::Store;
 use crate::track::{Name, Naming, Range};
-use crate::{Error, Result, dir, inode_alloc, ops};
+use crate::{Error, Result, dir, inode_alloc, namespace};
 
 /// Makes the changes.
 ///
@@ -326,9 +326,7 @@ impl Replay<'_> {
     /// Stores a directory whose names changed. No record has the time of that change, so it is the
     /// time of the replay. The kernel's replay does the same.
     fn changed(&self, dir: &Inode, h: &Handle) -> Result<()> {
-        if !sapwood_fault::planted(149) {
-            dir.state.lock().content_changed(self.engine.now());
-        }
+        dir.state.lock().content_changed(self.engine.now());
         dir.store(self.engine, h)
     }
 
@@ -469,7 +467,7 @@ impl Replay<'_> {
                 state.raw.set_links(0);
                 state.dying = true;
             }
-            ops::delete(engine, &inode)?;
+            namespace::delete(engine, &inode)?;
         }
         Ok(())
     }

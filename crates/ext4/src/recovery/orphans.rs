@@ -7,9 +7,9 @@ use sapwood_vfs::FileKind;
 
 use crate::engine::Engine;
 use crate::inode::Inode;
-use crate::orphan_set::{OrphanFile, Place, Slot};
+use crate::orphan_set::{OrphanFile, OrphanPlace, Slot};
 use crate::seal::SealKind;
-use crate::{Error, Result, data, inode_alloc, map, ops, orphan};
+use crate::{Error, Result, data, inode_alloc, map, namespace, orphan};
 
 /// The orphans on disk.
 pub(crate) struct Found {
@@ -79,7 +79,7 @@ pub(crate) fn find(engine: &Arc<Engine>) -> Result<Found> {
         let (file, slots) = open_file(engine, &inode)?;
         engine.orphans.state.lock().file = Some(file);
         for (ino, slot) in slots {
-            if let Some(inode) = found.add(engine, ino, Place::File(slot))? {
+            if let Some(inode) = found.add(engine, ino, OrphanPlace::File(slot))? {
                 found.inodes.push(inode);
             }
         }
@@ -120,7 +120,7 @@ fn read_list(engine: &Arc<Engine>, found: &mut Found) -> Result<()> {
     let mut order = Vec::new();
     let mut next = engine.super_block.lock().last_orphan.get();
     while next != 0 {
-        let Some(inode) = found.add(engine, next, Place::List)? else {
+        let Some(inode) = found.add(engine, next, OrphanPlace::List)? else {
             break;
         };
         order.push(next);
@@ -134,7 +134,12 @@ fn read_list(engine: &Arc<Engine>, found: &mut Found) -> Result<()> {
 
 impl Found {
     /// The inode, if it can be an orphan; its place is recorded.
-    fn add(&mut self, engine: &Arc<Engine>, ino: u32, place: Place) -> Result<Option<Arc<Inode>>> {
+    fn add(
+        &mut self,
+        engine: &Arc<Engine>,
+        ino: u32,
+        place: OrphanPlace,
+    ) -> Result<Option<Arc<Inode>>> {
         let places = || engine.orphans.state.lock();
         {
             let mut state = places();
@@ -191,7 +196,7 @@ fn finish(engine: &Arc<Engine>, inode: &Arc<Inode>) -> Result<()> {
     if !inode.is_linked() {
         log::info!("inode {}: deleted, as it has no name", inode.ino);
         inode.state.lock().dying = true;
-        return ops::delete(engine, inode);
+        return namespace::delete(engine, inode);
     }
     log::info!("inode {}: cut to {} bytes", inode.ino, inode.size());
     data::truncate(engine, inode, inode.size())?;

@@ -46,9 +46,6 @@ pub(super) fn grow(image: &mut Image, blocks: u64) -> Result<()> {
     for (group, place) in (old.group_count()..).zip(&placed.groups) {
         add_group(image, group, *place, &placed.used)?;
     }
-    if sapwood_fault::planted(399) {
-        image.commit(None)?;
-    }
     if loses {
         remove_resize_inode(image)?
     } else {
@@ -160,7 +157,7 @@ fn extend_last(image: &mut Image, old: &Geometry, new: &Geometry) -> Result<()> 
 
 /// First blocks of a new group's two bitmaps and table.
 #[derive(Clone, Copy)]
-struct Place {
+struct GroupMetadata {
     block_bitmap: u64,
     inode_bitmap: u64,
     table: u64,
@@ -168,7 +165,7 @@ struct Place {
 
 /// Places of all new groups, and the blocks that they use.
 struct Placed {
-    groups: Vec<Place>,
+    groups: Vec<GroupMetadata>,
     used: RangeSet,
 }
 
@@ -196,7 +193,7 @@ fn place(old: &Geometry, new: &Geometry) -> Result<Placed> {
             Ok::<u64, ResizeError>(start)
         };
         for _ in at..end {
-            groups.push(Place {
+            groups.push(GroupMetadata {
                 block_bitmap: take(1)?,
                 inode_bitmap: take(1)?,
                 table: take(new.inode_table_blocks().into())?,
@@ -209,7 +206,7 @@ fn place(old: &Geometry, new: &Geometry) -> Result<Placed> {
 
 /// Writes the inode bitmap and the table of a new group, which no reader knows yet, and adds its
 /// descriptor and block bitmap.
-fn add_group(image: &mut Image, group: u32, place: Place, used: &RangeSet) -> Result<()> {
+fn add_group(image: &mut Image, group: u32, place: GroupMetadata, used: &RangeSet) -> Result<()> {
     let geometry = image.geometry.clone();
     let first = geometry.group_first_block(group)?;
     let blocks = geometry.group_blocks(group);

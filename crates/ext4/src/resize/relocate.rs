@@ -325,7 +325,7 @@ impl Run<'_, '_> {
             return Ok(());
         }
         let inode = self.image.inode(ino)?;
-        self.fresh = !sapwood_fault::planted(395);
+        self.fresh = true;
         if !self.map_of(ino, inode)? {
             return Ok(());
         }

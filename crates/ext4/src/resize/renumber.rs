@@ -17,7 +17,7 @@ use std::collections::BTreeSet;
 use sapwood_ext4_format::{Compat, RoCompat};
 
 use super::image::Image;
-use super::references::{self, Place, Reference};
+use super::references::{self, Reference, ReferencePlace};
 use super::{ResizeError, Result, journal};
 
 /// The fewest groups that the file system must keep because inodes cannot get other numbers.
@@ -137,8 +137,10 @@ impl Moves<'_> {
         let mut blocks = BTreeSet::from([self.image.inode_place(ino)?.0]);
         for reference in self.references(ino) {
             blocks.insert(match reference.place {
-                Place::Names { block, .. } | Place::Attributes { block, .. } => block,
-                Place::Inode { ino, .. } => self.image.inode_place(self.number(ino))?.0,
+                ReferencePlace::Names { block, .. } | ReferencePlace::Attributes { block, .. } => {
+                    block
+                }
+                ReferencePlace::Inode { ino, .. } => self.image.inode_place(self.number(ino))?.0,
             });
         }
         Ok(blocks)
@@ -182,9 +184,6 @@ impl Moves<'_> {
         for ino in &batch {
             self.copy(*ino)?;
         }
-        if sapwood_fault::planted(397) {
-            self.image.commit(None)?;
-        }
         for ino in &batch {
             self.rename(*ino)?;
             let directory = self.image.inode(*ino)?.is_dir();
@@ -204,9 +203,7 @@ impl Moves<'_> {
         (self.group, _) = self.image.geometry.inode_location(number)?;
         let geometry = &self.image.geometry;
         let generation = geometry.same_seed_generation(ino, number, inode.generation());
-        if !sapwood_fault::planted(396) {
-            inode.set_generation(generation);
-        }
+        inode.set_generation(generation);
         self.image.put_inode(number, inode)?;
         self.numbers.push(number);
         Ok(())
@@ -217,8 +214,8 @@ impl Moves<'_> {
         let number = self.number(ino);
         for reference in self.references(ino).to_vec() {
             let owner = match reference.place {
-                Place::Inode { ino, .. } => self.number(ino),
-                Place::Names { .. } | Place::Attributes { .. } => number,
+                ReferencePlace::Inode { ino, .. } => self.number(ino),
+                ReferencePlace::Names { .. } | ReferencePlace::Attributes { .. } => number,
             };
             references::write(self.image, reference.place, owner, number)?;
         }

@@ -3,7 +3,7 @@
 //! Every change passes one of a few places: an inode is stored, a map or a directory changes, an
 //! inode is allocated or freed, an orphan is added or removed. Each of them calls the [`Tracker`],
 //! which records the change, or makes the transaction one that only a whole commit can make durable
-//! ([`Reason`]). The writer of fast commits takes the [records](Tracker::with).
+//! ([`CommitReason`]). The writer of fast commits takes the [records](Tracker::with).
 
 mod records;
 
@@ -14,7 +14,7 @@ use sapwood_jbd2::{Handle, Tid};
 use sapwood_vfs::FileKind;
 
 use crate::FastCommits;
-use crate::commit_reason::Reason;
+use crate::commit_reason::CommitReason;
 use crate::lock::{Rank, RankedMutex};
 use records::Records;
 pub(crate) use records::{Name, Naming, Range, Record, Taken, WRITTEN_MAX};
@@ -60,8 +60,8 @@ impl Tracker {
     }
 
     /// Only a whole commit makes this handle's transaction durable.
-    pub(crate) fn whole(&self, h: &Handle, reason: Reason) {
-        if self.enabled() && !sapwood_fault::planted(126) {
+    pub(crate) fn whole(&self, h: &Handle, reason: CommitReason) {
+        if self.enabled() {
             h.require_whole(reason.number());
         }
     }
@@ -73,7 +73,7 @@ impl Tracker {
 
     /// Records something, unless it is of no use any more. False of `what`: a fast commit cannot
     /// express it.
-    fn record(&self, h: &Handle, reason: Reason, what: impl FnOnce(&mut Records) -> bool) {
+    fn record(&self, h: &Handle, reason: CommitReason, what: impl FnOnce(&mut Records) -> bool) {
         if self.wanted(h) && !self.with(h.tid(), what) {
             h.require_whole(reason.number());
         }
@@ -95,15 +95,15 @@ impl Tracker {
         // extents.
         let other = !regular && kind != FileKind::Directory;
         if reserved || other || flags.intersects(SPECIAL) {
-            self.whole(h, Reason::SpecialFile);
+            self.whole(h, CommitReason::SpecialFile);
         } else if flags.contains(InodeFlags::INLINE_DATA) {
-            self.whole(h, Reason::Inline);
+            self.whole(h, CommitReason::Inline);
         } else if regular && !flags.contains(InodeFlags::EXTENTS) {
-            self.whole(h, Reason::BlockMap);
-        } else if regular && attribute_blocks && !sapwood_fault::planted(363) {
-            self.whole(h, Reason::Xattrs);
+            self.whole(h, CommitReason::BlockMap);
+        } else if regular && attribute_blocks {
+            self.whole(h, CommitReason::Xattrs);
         }
-        self.record(h, Reason::TooMany, |records| {
+        self.record(h, CommitReason::TooMany, |records| {
             records.stored(ino);
             true
         });
@@ -111,7 +111,7 @@ impl Tracker {
 
     /// Data that the device may still have in its cache belongs to a file from now on.
     pub(crate) fn data_written(&self, h: &Handle) {
-        self.record(h, Reason::TooMany, |records| {
+        self.record(h, CommitReason::TooMany, |records| {
             records.data_written();
             true
         });
@@ -127,11 +127,11 @@ impl Tracker {
     ) {
         match kind {
             FileKind::Regular => {}
-            FileKind::Directory => return self.whole(h, Reason::Directory),
-            _ => return self.whole(h, Reason::LongLink),
+            FileKind::Directory => return self.whole(h, CommitReason::Directory),
+            _ => return self.whole(h, CommitReason::LongLink),
         }
         let mut at = 0;
-        self.record(h, Reason::TooMany, |records| {
+        self.record(h, CommitReason::TooMany, |records| {
             while at < len {
                 let step = (len - at).min(Range::MOST.into());
                 let range = Range {
@@ -141,7 +141,7 @@ impl Tracker {
                     physical: physical + at,
                     written,
                 };
-                if !sapwood_fault::planted(124) && !records.add(Record::Add(range)) {
+                if !records.add(Record::Add(range)) {
                     return false;
                 }
                 at += step;
@@ -156,9 +156,9 @@ impl Tracker {
     /// These blocks left the map of an inode that has a name.
     pub(crate) fn removed(&self, h: &Handle, ino: u32, kind: FileKind, blocks: Blocks<u64>) {
         if kind != FileKind::Regular {
-            return self.whole(h, Reason::Directory);
+            return self.whole(h, CommitReason::Directory);
         }
-        self.record(h, Reason::TooMany, |records| {
+        self.record(h, CommitReason::TooMany, |records| {
             records.add(Record::Remove {
                 ino,
                 logical: blocks.start,
@@ -170,26 +170,25 @@ impl Tracker {
     /// The map of an inode that has a name lost all its blocks.
     pub(crate) fn emptied(&self, h: &Handle) {
         if self.careful() {
-            self.whole(h, Reason::Emptied);
+            self.whole(h, CommitReason::Emptied);
         }
     }
 
     /// A name in the directory `dir` leads to an inode.
     pub(crate) fn named(&self, h: &Handle, dir: u32, name: &[u8], ino: u32) {
-        self.record(h, Reason::TooMany, |records| {
+        self.record(h, CommitReason::TooMany, |records| {
             records.stored(dir);
-            sapwood_fault::planted(125)
-                || records.add_name(Name {
-                    parent: dir,
-                    ino,
-                    name: name.to_vec(),
-                })
+            records.add_name(Name {
+                parent: dir,
+                ino,
+                name: name.to_vec(),
+            })
         });
     }
 
     /// A name of an inode left the directory `dir`.
     pub(crate) fn unnamed(&self, h: &Handle, dir: u32, name: &[u8], ino: u32) {
-        self.record(h, Reason::TooMany, |records| {
+        self.record(h, CommitReason::TooMany, |records| {
             records.stored(dir);
             records.add(Record::Name {
                 name: Name {
@@ -206,14 +205,14 @@ impl Tracker {
     /// inode before. The kernel's recovery gets only the fields, and would keep those attributes.
     pub(crate) fn created(&self, h: &Handle, ino: u32, old_xattrs: bool) {
         if old_xattrs {
-            self.whole(h, Reason::Xattrs);
+            self.whole(h, CommitReason::Xattrs);
         }
-        self.record(h, Reason::InodeReused, |records| records.created(ino));
+        self.record(h, CommitReason::InodeReused, |records| records.created(ino));
     }
 
     /// An inode was freed.
     pub(crate) fn freed(&self, h: &Handle, ino: u32) {
-        self.record(h, Reason::TooMany, |records| {
+        self.record(h, CommitReason::TooMany, |records| {
             records.freed(ino);
             true
         });
@@ -221,7 +220,7 @@ impl Tracker {
 
     /// An inode became an orphan.
     pub(crate) fn orphan_added(&self, h: &Handle, ino: u32) {
-        self.record(h, Reason::TooMany, |records| {
+        self.record(h, CommitReason::TooMany, |records| {
             records.orphan_added(ino);
             true
         });
@@ -231,7 +230,7 @@ impl Tracker {
     /// transaction, and would lose its way if an inode on it were changed. An inode without a name
     /// needs no record: the removal of its last name is one.
     pub(crate) fn orphan_removed(&self, h: &Handle, ino: u32, linked: bool) {
-        self.record(h, Reason::Orphan, |records| {
+        self.record(h, CommitReason::Orphan, |records| {
             records.orphan_removed(ino) || !linked
         });
     }

@@ -10,7 +10,7 @@
 //! block. An inode whose set equals that of a block written recently shares that block
 //! ([`shared`]). An inode with a value counts the attributes that refer to it. When the last one is
 //! removed it becomes an orphan, to be deleted outside of the handle
-//! ([`reap_values`](crate::ops::reap::reap_values)).
+//! ([`reap_values`](crate::namespace::reap::reap_values)).
 //!
 //! Trouble cases: a value that no place holds (`what_fits_nowhere_is_refused`), a shared block that
 //! one of its inodes changes (`a_shared_block_is_left_alone`), a value that outgrows its place
@@ -34,7 +34,7 @@ use sapwood_vfs::front::AttributeChange;
 use sapwood_vfs::{self as vfs, SetXattrMode};
 
 use crate::Result;
-use crate::commit_reason::Reason;
+use crate::commit_reason::CommitReason;
 use crate::inode::Inode;
 use crate::volume::Volume;
 use plan::{Plan, plan};
@@ -142,7 +142,7 @@ pub(crate) fn set_in(
 }
 
 fn apply(volume: &Volume, h: &Handle, inode: &Inode, mut plan: Plan) -> Result<()> {
-    volume.fast_commits.whole(h, Reason::Xattrs);
+    volume.fast_commits.whole(h, CommitReason::Xattrs);
     if !plan.inline_data {
         volume.set_on_demand(h, &volume.on_demand.ext_attr)?;
     }
@@ -229,14 +229,14 @@ pub(crate) fn drop_all(volume: &Volume, h: &mut Handle, inode: &Inode) -> Result
         if !h.ensure(DROP_CREDITS) {
             h.restart(DROP_CREDITS)?;
         }
-        volume.fast_commits.whole(h, Reason::Xattrs);
+        volume.fast_commits.whole(h, CommitReason::Xattrs);
         inode_value::release(volume, h, inode, ino)?;
     }
     {
         let mut state = inode.state.lock();
         state.raw.attr_area_mut().fill(0);
         if state.raw.file_acl() != 0 {
-            volume.fast_commits.whole(h, Reason::Xattrs);
+            volume.fast_commits.whole(h, CommitReason::Xattrs);
         }
     }
     shared::replace(volume, h, inode, &XattrSet::default())

@@ -54,9 +54,7 @@ pub(super) fn replace(volume: &Volume, h: &Handle, inode: &Inode, set: &XattrSet
     let hash = header(&content).map_or(0, |header| header.hash.get());
     if let Some(twin) = twin(volume, &known, hash, set)? {
         let block = twin.0.block();
-        if !sapwood_fault::planted(120) {
-            set_count(h, &twin.0, twin.1 + 1)?;
-        }
+        set_count(h, &twin.0, twin.1 + 1)?;
         if let Some(old) = old {
             release(volume, h, inode, &old)?;
         }

@@ -60,9 +60,7 @@ impl Dispatcher {
         let _open = self.enter()?;
         let mode = alloc_mode(mode).ok_or(libc::EOPNOTSUPP)?;
         let ino = self.map.ino(node);
-        if !sapwood_fault::planted(257) {
-            self.clear_setid(who, ino)?;
-        }
+        self.clear_setid(who, ino)?;
         self.fs.fallocate(ino, offset, len, mode).map_err(errno)?;
         self.settle(ino)
     }
@@ -153,9 +151,7 @@ impl Dispatcher {
             return Ok(0);
         }
         let (source, target) = (self.map.ino(from.0), self.map.ino(to.0));
-        if !sapwood_fault::planted(258) {
-            self.clear_setid(who, target)?;
-        }
+        self.clear_setid(who, target)?;
         let copied = self
             .fs
             .copy_range(source, from.1, target, to.1, len, CopyMode::Any)

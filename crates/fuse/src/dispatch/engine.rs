@@ -12,12 +12,12 @@ use crate::node::NodeId;
 
 /// The engine of a mount. One that was opened read-only can be replaced, once, by an engine that
 /// writes to the same image.
-pub(super) struct Engine {
+pub(super) struct ServedEngine {
     first: Arc<dyn FileSystem>,
     writing: OnceLock<Arc<dyn FileSystem>>,
 }
 
-impl Engine {
+impl ServedEngine {
     pub(super) fn new(first: Arc<dyn FileSystem>) -> Self {
         Self {
             first,
@@ -41,7 +41,7 @@ impl Engine {
     }
 }
 
-impl Deref for Engine {
+impl Deref for ServedEngine {
     type Target = dyn FileSystem;
 
     fn deref(&self) -> &Self::Target {

@@ -47,12 +47,12 @@ use crate::request_counts::RequestCounts;
 /// Longest name that FUSE carries. The kernel does not check it for the server.
 const NAME_MAX: usize = 255;
 
-use engine::Engine;
+use engine::ServedEngine;
 use prune::Prune;
 
 /// Turns requests into calls of one file system.
 pub(crate) struct Dispatcher {
-    fs: Engine,
+    fs: ServedEngine,
     map: NodeMap,
     ttl: Duration,
     writeback: AtomicBool,
@@ -85,7 +85,7 @@ impl Dispatcher {
     pub(crate) fn new(fs: Arc<dyn FileSystem>, ttl: Duration) -> Self {
         let map = NodeMap::new(fs.root());
         Self {
-            fs: Engine::new(fs),
+            fs: ServedEngine::new(fs),
             map,
             ttl,
             writeback: AtomicBool::new(false),
@@ -155,7 +155,7 @@ impl Dispatcher {
 
     /// Makes a change of an inode durable where the mount asks for it.
     fn settle(&self, ino: Ino) -> Reply<()> {
-        if self.synchronous.all && !sapwood_fault::planted(263) {
+        if self.synchronous.all {
             self.fs.fsync(ino, SyncKind::All).map_err(errno)
         } else {
             Ok(())
@@ -164,7 +164,7 @@ impl Dispatcher {
 
     /// Makes a change of a directory's names durable where the mount asks for it.
     fn settle_names(&self, dir: Ino) -> Reply<()> {
-        if (self.synchronous.all || self.synchronous.names) && !sapwood_fault::planted(262) {
+        if self.synchronous.all || self.synchronous.names {
             self.fs.fsync(dir, SyncKind::All).map_err(errno)
         } else {
             Ok(())
@@ -236,11 +236,6 @@ impl Dispatcher {
 
     /// Releases `count` lookups of a node. Lookups of the root are not counted.
     pub(crate) fn forget(&self, node: NodeId, count: u64) {
-        let count = match () {
-            () if sapwood_fault::planted(260) => count + 1,
-            () if sapwood_fault::planted(261) => count - 1,
-            () => count,
-        };
         if node != NodeId::ROOT && node != NodeId::NONE && self.enter().is_ok() {
             self.fs.forget(self.map.ino(node), count);
         }
@@ -262,9 +257,6 @@ impl Dispatcher {
     /// The engine's, `EACCES` if not.
     pub(crate) fn access(&self, node: NodeId, mask: u32) -> Reply<()> {
         let attr = self.getattr(node)?;
-        if sapwood_fault::planted(265) {
-            return Ok(());
-        }
         permissions::may(&attr, mask)
             .then_some(())
             .ok_or(libc::EACCES)
@@ -279,7 +271,7 @@ impl Dispatcher {
         let ino = self.map.ino(node);
         let mut set = changes.set;
         let chown = set.uid.is_some() || set.gid.is_some();
-        let truncate = set.size.is_some() && !changes.keep_setid && !sapwood_fault::planted(259);
+        let truncate = set.size.is_some() && !changes.keep_setid;
         if set.perm.is_none() && (chown || truncate) {
             let attr = self.fs.getattr(ino).map_err(errno)?;
             let kept = privileges::after_chown(&attr, who);
@@ -456,7 +448,6 @@ impl Dispatcher {
         check_name(to.1)?;
         let mode = match flags {
             0 => RenameMode::Replace,
-            libc::RENAME_EXCHANGE if sapwood_fault::planted(274) => RenameMode::Replace,
             libc::RENAME_NOREPLACE => RenameMode::NoReplace,
             libc::RENAME_EXCHANGE => RenameMode::Exchange,
             flags if flags & !libc::RENAME_NOREPLACE == libc::RENAME_WHITEOUT => {
@@ -485,10 +476,7 @@ impl Dispatcher {
     /// The engine's.
     pub(crate) fn fsync(&self, node: NodeId, data_only: bool) -> Reply<()> {
         let _open = self.enter()?;
-        if sapwood_fault::planted(252) {
-            return Ok(());
-        }
-        let kind = if data_only || sapwood_fault::planted(253) {
+        let kind = if data_only {
             SyncKind::Data
         } else {
             SyncKind::All
@@ -561,9 +549,6 @@ fn errno(error: Error) -> i32 {
 
 fn check_name(name: &[u8]) -> Reply<()> {
     if name.len() > NAME_MAX {
-        if sapwood_fault::planted(275) {
-            return Err(libc::EINVAL);
-        }
         return Err(libc::ENAMETOOLONG);
     }
     if name.is_empty() || name == b"." || name == b".." || name.contains(&b'/') {

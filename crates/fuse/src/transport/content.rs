@@ -65,7 +65,7 @@ impl Wait {
 /// What a write must make durable before its answer.
 fn durable(args: &WriteIn) -> Option<SyncKind> {
     let flags = args.flags.cast_signed();
-    if !is_direct(args) || flags & libc::O_DSYNC == 0 || sapwood_fault::planted(250) {
+    if !is_direct(args) || flags & libc::O_DSYNC == 0 {
         return None;
     }
     // `O_SYNC` includes the bit of `O_DSYNC` and one of its own.
@@ -99,7 +99,7 @@ impl Call<'_> {
             node: self.node(),
             offset: args.offset,
             data,
-            kill_setid: args.write_flags & WRITE_KILL_SUIDGID != 0 && !sapwood_fault::planted(255),
+            kill_setid: args.write_flags & WRITE_KILL_SUIDGID != 0,
             direct: is_direct(args),
             sync: durable(args),
         });
@@ -108,7 +108,7 @@ impl Call<'_> {
         }
         if !is_direct(args) {
             readers.writes(self.node());
-        } else if readers.wrote_directly(self.node()) && !sapwood_fault::planted(251) {
+        } else if readers.wrote_directly(self.node()) {
             let job = |slot| Job::Written {
                 node: self.node(),
                 range: (

@@ -96,21 +96,15 @@ impl Job {
         match self {
             Self::Settled(command) => {
                 for node in dispatcher.referenced()? {
-                    if !sapwood_fault::planted(272) {
-                        notify_kernel(device, &notify::inval_inode(node.0, 0, 0));
-                    }
+                    notify_kernel(device, &notify::inval_inode(node.0, 0, 0));
                 }
                 Self::command(command, device, dispatcher, out)
             }
             Self::Flags(command) => {
                 let node = command.node.0;
-                if !sapwood_fault::planted(266) && !sapwood_fault::planted(267) {
-                    notify_kernel(device, &notify::inval_inode(node, 0, 0));
-                }
+                notify_kernel(device, &notify::inval_inode(node, 0, 0));
                 let answer = Self::command(command, device, dispatcher, out);
-                if !sapwood_fault::planted(266) {
-                    notify_kernel(device, &notify::inval_inode(node, -1, 0));
-                }
+                notify_kernel(device, &notify::inval_inode(node, -1, 0));
                 answer
             }
             Self::Written {
@@ -133,15 +127,11 @@ impl Job {
                 range,
             } => {
                 // The kernel writes dirty pages back before it drops them.
-                if !sapwood_fault::planted(271) {
-                    notify_kernel(device, &notify::inval_inode(node.0, range.0, range.1));
-                }
+                notify_kernel(device, &notify::inval_inode(node.0, range.0, range.1));
                 reply::offset(out, dispatcher.settled_lseek(*node, *offset, *whence)?)
             }
             Self::Control { dir, name, output } => {
-                if !sapwood_fault::planted(270) {
-                    notify_kernel(device, &notify::inval_entry(dir.0, name));
-                }
+                notify_kernel(device, &notify::inval_entry(dir.0, name));
                 // A negative offset drops only the attributes.
                 notify_kernel(device, &notify::inval_inode(dir.0, -1, 0));
                 reply::ioctl(out, output)

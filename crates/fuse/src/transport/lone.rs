@@ -167,7 +167,7 @@ impl Lone {
             if !alone {
                 self.overlap();
             }
-            if long && !sapwood_fault::planted(367) {
+            if long {
                 self.follow();
             } else if !self.is_led() && self.short.fetch_add(1, Relaxed) + 1 >= STREAK {
                 self.lead();
@@ -276,7 +276,7 @@ impl Lone {
             return overlaps <= begun / OVERLAPS;
         }
         *quiet += 1;
-        let stuck = self.serving.load(Relaxed) > 0 && !sapwood_fault::planted(366);
+        let stuck = self.serving.load(Relaxed) > 0;
         !stuck && *quiet < PAUSE
     }
 }

@@ -54,9 +54,6 @@ impl Server {
 
     /// Releases the references of an answer that could not be delivered.
     pub(super) fn release(&self, nodes: &[NodeId]) {
-        if sapwood_fault::planted(273) {
-            return;
-        }
         for &node in nodes {
             self.dispatcher.forget(node, 1);
         }
@@ -293,11 +290,6 @@ impl Call<'_> {
                 to.rename(who, (node, old), target, args.flags).map(|()| 0)
             }
             Operation::StatFs => reply::put(out, &reply::statfs(&to.statfs()?)),
-            Operation::Fsync { .. }
-                if sapwood_fault::planted(254) && self.header.opcode == Opcode::FsyncDir as u32 =>
-            {
-                Ok(0)
-            }
             Operation::Fsync { flags } => to.fsync(node, flags & FSYNC_FDATASYNC != 0).map(|()| 0),
             Operation::SyncFs => to.syncfs().map(|()| 0),
             Operation::Fallocate(args) => {

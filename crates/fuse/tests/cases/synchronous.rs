@@ -10,7 +10,7 @@ use rustix::time::{ClockId, clock_gettime};
 use sapwood_fuse::MountOptions;
 use sapwood_vfs::{FileSystem, Ino, SyncKind, Timestamp};
 
-use crate::aio::{BLOCK, Engine, Queue};
+use crate::aio::{BLOCK, Queue, WriteCall};
 use crate::support::{Mounted, Outcome, eventually, trial, writes_back};
 use crate::{holds, same};
 
@@ -87,7 +87,7 @@ fn writes() -> Outcome {
         (0, libc::RWF_DSYNC, SyncKind::Data),
     ];
     let mut seed = 0;
-    for engine in Engine::ALL {
+    for engine in WriteCall::ALL {
         for direct in [0, libc::O_DIRECT] {
             for (open_flags, write_flags, kind) in ways {
                 let what = format!("{engine:?} {direct:o} {open_flags:o} {write_flags:o}");
@@ -119,7 +119,7 @@ fn sync_mount() -> Outcome {
         ..MountOptions::default()
     })?;
     let ino = zeros(&mounted, "f")?;
-    for engine in Engine::ALL {
+    for engine in WriteCall::ALL {
         for direct in [0, libc::O_DIRECT] {
             let file = open(&mounted, "f", direct)?;
             engine.write(&file, 0, &[7; BLOCK], 0)?;

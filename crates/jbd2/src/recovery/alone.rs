@@ -77,7 +77,7 @@ impl Log {
         commit::write_uncommitted(self, 0, &bytes)?;
         commit::write_commit(self, sequence.into(), pieces.len() as u64)?;
         // `e2fsck` leaves out the whole log if the area holds those of a committed transaction.
-        if self.fast_commit_blocks() > 0 && !sapwood_fault::planted(365) {
+        if self.fast_commit_blocks() > 0 {
             self.erase_fast_commits()?;
         }
         Ok(true)

@@ -3,7 +3,7 @@
 //! # How it works
 //! 1. [`Log::scan`] reads the log from its tail and decides which transactions count. It writes
 //!    nothing.
-//! 2. [`Plan::replay`] writes the newest copy of every block that is not revoked, in the order of
+//! 2. [`RecoveryPlan::replay`] writes the newest copy of every block that is not revoked, in the order of
 //!    the blocks, and flushes. Its target may be an overlay in memory.
 //! 3. The engine may replay fast commits.
 //! 4. [`Log::reset`] marks the log empty.
@@ -72,7 +72,7 @@ struct Record {
 
 /// What a recovery has to do. Nothing is written yet.
 #[derive(Debug)]
-pub struct Plan<'a> {
+pub struct RecoveryPlan<'a> {
     log: &'a Log,
     transactions: Vec<Scanned>,
     /// The newest copy of each block, by home location.
@@ -124,7 +124,7 @@ impl Log {
     /// # Errors
     /// [`Error::Corrupt`](crate::Error::Corrupt), [`Error::Target`](crate::Error::Target),
     /// [`Error::Device`](crate::Error::Device).
-    pub fn scan(&self, allowed: &dyn Fn(u64) -> bool) -> Result<Plan<'_>> {
+    pub fn scan(&self, allowed: &dyn Fn(u64) -> bool) -> Result<RecoveryPlan<'_>> {
         let mut plan = scan::scan(self)?;
         plan.drop_revoked();
         plan.check_targets(allowed)?;
@@ -154,7 +154,7 @@ impl Log {
     }
 }
 
-impl Plan<'_> {
+impl RecoveryPlan<'_> {
     /// The committed transactions, the oldest first.
     #[must_use]
     pub fn transactions(&self) -> &[Scanned] {

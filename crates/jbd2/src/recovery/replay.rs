@@ -2,7 +2,7 @@
 
 use sapwood_block::Device;
 
-use super::{FastCommits, Plan, Record, Recovery};
+use super::{FastCommits, Record, Recovery, RecoveryPlan};
 use crate::format::MAGIC;
 use crate::home;
 use crate::{Error, Result};
@@ -10,14 +10,14 @@ use crate::{Error, Result};
 /// Blocks in memory at once.
 const BATCH_BYTES: usize = 4 << 20;
 
-impl Plan<'_> {
+impl RecoveryPlan<'_> {
     /// Removes the copies that were revoked after they were logged.
     pub(super) fn drop_revoked(&mut self) {
         let before = self.records.len();
         let revokes = &self.revokes;
         self.records.retain(|target, record| {
             let revoked = revokes.get(target);
-            sapwood_fault::planted(130) || revoked.is_none_or(|index| *index < record.index)
+            revoked.is_none_or(|index| *index < record.index)
         });
         self.revoked = (before - self.records.len()) as u64;
     }
@@ -43,9 +43,7 @@ impl Plan<'_> {
     /// [`Error::Device`].
     pub fn replay(&self, target: &dyn Device) -> Result<Recovery> {
         let block_size = self.log.block_size();
-        if !sapwood_fault::planted(360) {
-            self.mend_torn_commits(target)?;
-        }
+        self.mend_torn_commits(target)?;
         let batch = (BATCH_BYTES / block_size as usize).max(1);
         let records: Vec<(&u64, &Record)> = self.records.iter().collect();
         for part in records.chunks(batch) {
@@ -59,7 +57,7 @@ impl Plan<'_> {
                 .collect();
             home::write_blocks(target, block_size, &blocks)?;
         }
-        if !records.is_empty() && !sapwood_fault::planted(150) {
+        if !records.is_empty() {
             target.flush()?;
         }
         Ok(self.outcome())
@@ -102,9 +100,7 @@ impl Plan<'_> {
             revoked: self.revoked,
             fast_commit: (blocks > 0 && needed).then_some(fast_commit),
             // A torn transaction may have left blocks with the number `end`.
-            next: self
-                .end
-                .wrapping_add(u32::from(needed && !sapwood_fault::planted(136))),
+            next: self.end.wrapping_add(u32::from(needed)),
         }
     }
 }

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, HashMap};
 use zerocopy::FromBytes;
 
 use super::reader::Reader;
-use super::{Plan, Record, Scanned};
+use super::{Record, RecoveryPlan, Scanned};
 use crate::checksum::crc32_be;
 use crate::codec::Codec;
 use crate::error::Damage;
@@ -59,12 +59,12 @@ struct Scan<'a> {
     sequence: u32,
     current: Current,
     broken: Option<Broken>,
-    plan: Plan<'a>,
+    plan: RecoveryPlan<'a>,
 }
 
-pub(super) fn scan(log: &Log) -> Result<Plan<'_>> {
+pub(super) fn scan(log: &Log) -> Result<RecoveryPlan<'_>> {
     let superblock = log.superblock();
-    let plan = Plan {
+    let plan = RecoveryPlan {
         log,
         transactions: Vec::new(),
         records: BTreeMap::new(),
@@ -124,8 +124,7 @@ impl Scan<'_> {
             return Ok(false);
         };
         let bytes = self.reader.block(block)?;
-        let header = Codec::header(bytes)
-            .filter(|h| h.sequence.get() == self.sequence || sapwood_fault::planted(129));
+        let header = Codec::header(bytes).filter(|h| h.sequence.get() == self.sequence);
         let Some(header) = header else {
             return Ok(false);
         };
@@ -158,8 +157,7 @@ impl Scan<'_> {
                 if self.sums {
                     self.current.crc = crc32_be(self.current.crc, data);
                 }
-                if !sapwood_fault::planted(131)
-                    && self.codec.data_checksum(self.sequence, data) != tag.checksum
+                if self.codec.data_checksum(self.sequence, data) != tag.checksum
                     && self.codec.has_checksums()
                 {
                     self.damaged(at, Damage::Data);
@@ -186,8 +184,7 @@ impl Scan<'_> {
         let Ok((commit, _)) = RawCommit::read_from_prefix(bytes) else {
             return Ok(false);
         };
-        let good = sapwood_fault::planted(141)
-            || self.codec.commit_is_good(bytes) && self.old_sum_is_good(&commit);
+        let good = self.codec.commit_is_good(bytes) && self.old_sum_is_good(&commit);
         let damage = if good {
             self.current.damage
         } else {

@@ -32,7 +32,7 @@ use super::error::{ArchiveError, Result, path};
 use super::gate::{Change, Client, Gate};
 use crate::changes::Changes;
 use crate::progress::{OnProgress, Progress};
-use crate::tree::{self, Node};
+use crate::tree::{self, HeldInode};
 use crate::vfs::{
     self, Content, Credentials, Error, FileKind, FileSystem, Ino, NewInode, Timestamp,
 };
@@ -59,7 +59,7 @@ pub(crate) enum Whiteouts {
 pub(crate) struct Into<'a> {
     pub(crate) fs: &'a dyn FileSystem,
     /// The directory.
-    pub(crate) base: Node<'a>,
+    pub(crate) base: HeldInode<'a>,
     /// Symbolic links in names are followed: the directory is the root of an image.
     pub(crate) through_links: bool,
     /// Owner and umask of directories that are not in the archive.
@@ -167,7 +167,7 @@ impl<'a> Extraction<'a> {
     }
 
     /// The directory that was entered last.
-    fn top(&self) -> &Node<'a> {
+    fn top(&self) -> &HeldInode<'a> {
         self.held.top().unwrap_or(&self.into.base)
     }
 
@@ -251,7 +251,7 @@ impl<'a> Extraction<'a> {
 
     /// Makes a directory in the top one, and enters it. One that exists stays: true.
     fn directory(&mut self, name: &[u8], attributes: &Attributes) -> vfs::Result<(Ino, bool)> {
-        let there = self.child(name)?.filter(Node::is_dir);
+        let there = self.child(name)?.filter(HeldInode::is_dir);
         let found = there.is_some();
         let node = match there {
             Some(node) => node,
@@ -351,7 +351,7 @@ impl<'a> Extraction<'a> {
     }
 
     /// What a name in the top directory leads to; of a symbolic link the link itself.
-    fn child(&self, name: &[u8]) -> vfs::Result<Option<Node<'a>>> {
+    fn child(&self, name: &[u8]) -> vfs::Result<Option<HeldInode<'a>>> {
         self.gate.child(self.top(), name)
     }
 
@@ -362,7 +362,7 @@ impl<'a> Extraction<'a> {
         name: &[u8],
         what: NewInode<'_>,
         perm: u32,
-    ) -> vfs::Result<Node<'a>> {
+    ) -> vfs::Result<HeldInode<'a>> {
         self.pass();
         match self.gate.create(who, self.top(), name, what, perm) {
             Err(Error::Exists) => {
@@ -380,7 +380,7 @@ impl<'a> Extraction<'a> {
         name: &[u8],
         perm: u32,
         content: &Content<'_>,
-    ) -> vfs::Result<Option<Node<'a>>> {
+    ) -> vfs::Result<Option<HeldInode<'a>>> {
         self.pass();
         let create = |this: &Self| (this.gate).create_filled(who, this.top(), name, perm, content);
         match create(self) {

@@ -3,7 +3,7 @@
 use super::entry::{Attributes, Xattrs};
 use super::error::ArchiveError;
 use crate::acls;
-use crate::tree::Node;
+use crate::tree::HeldInode;
 use crate::vfs::permission::{Capabilities, Process};
 use crate::vfs::{
     Attr, Content, Credentials, Error, FileKind, FileSystem, Ino, NewInode, Result, SetAttr,
@@ -117,7 +117,7 @@ impl<'a> Gate<'a> {
     ///
     /// # Errors
     /// `AccessDenied`; as [`FileSystem::lookup`].
-    pub(super) fn child(&self, dir: &Node<'a>, name: &[u8]) -> Result<Option<Node<'a>>> {
+    pub(super) fn child(&self, dir: &HeldInode<'a>, name: &[u8]) -> Result<Option<HeldInode<'a>>> {
         if let Some(client) = self.client {
             let attr = self.fs.getattr(dir.ino())?;
             client
@@ -138,17 +138,17 @@ impl<'a> Gate<'a> {
     pub(super) fn create(
         &self,
         who: &Credentials,
-        dir: &Node<'a>,
+        dir: &HeldInode<'a>,
         name: &[u8],
         what: NewInode<'_>,
         perm: u32,
-    ) -> Result<Node<'a>> {
+    ) -> Result<HeldInode<'a>> {
         self.check_change(dir)?;
         if let Some(client) = self.client {
             client.process.check_new(&what)?;
         }
         let made = self.fs.create(who, dir.ino(), name, what, perm)?;
-        Ok(Node::new(self.fs, made))
+        Ok(HeldInode::new(self.fs, made))
     }
 
     /// Makes a regular file with its content and times, if that can be done at once.
@@ -158,24 +158,29 @@ impl<'a> Gate<'a> {
     pub(super) fn create_filled(
         &self,
         who: &Credentials,
-        dir: &Node<'a>,
+        dir: &HeldInode<'a>,
         name: &[u8],
         perm: u32,
         content: &Content<'_>,
-    ) -> Result<Option<Node<'a>>> {
+    ) -> Result<Option<HeldInode<'a>>> {
         self.check_change(dir)?;
         if let Some(client) = self.client {
             client.process.check_new(&NewInode::Regular)?;
         }
         let made = (self.fs).create_filled(who, dir.ino(), name, perm, content)?;
-        Ok(made.map(|made| Node::new(self.fs, made)))
+        Ok(made.map(|made| HeldInode::new(self.fs, made)))
     }
 
     /// Adds a name to an inode.
     ///
     /// # Errors
     /// As [`create`](Self::create) and [`FileSystem::link`].
-    pub(super) fn link(&self, node: &Node<'a>, dir: &Node<'a>, name: &[u8]) -> Result<()> {
+    pub(super) fn link(
+        &self,
+        node: &HeldInode<'a>,
+        dir: &HeldInode<'a>,
+        name: &[u8],
+    ) -> Result<()> {
         self.check_change(dir)?;
         if let Some(client) = self.client {
             client.process.check_link(&self.fs.getattr(node.ino())?)?;
@@ -189,7 +194,12 @@ impl<'a> Gate<'a> {
     ///
     /// # Errors
     /// `AccessDenied`, `NotPermitted`; as [`FileSystem::unlink`] and [`FileSystem::rmdir`].
-    pub(super) fn remove(&self, dir: &Node<'a>, node: &Node<'a>, name: &[u8]) -> Result<()> {
+    pub(super) fn remove(
+        &self,
+        dir: &HeldInode<'a>,
+        node: &HeldInode<'a>,
+        name: &[u8],
+    ) -> Result<()> {
         self.check_change(dir)?;
         if let Some(client) = self.client {
             let attr = self.fs.getattr(dir.ino())?;
@@ -208,7 +218,7 @@ impl<'a> Gate<'a> {
     ///
     /// # Errors
     /// `NotPermitted`; as [`FileSystem::setattr`].
-    pub(super) fn set(&self, node: &Node<'a>, changes: &SetAttr) -> Result<()> {
+    pub(super) fn set(&self, node: &HeldInode<'a>, changes: &SetAttr) -> Result<()> {
         self.check_owner(node)?;
         self.fs.setattr(node.ino(), changes).map(drop)
     }
@@ -217,7 +227,7 @@ impl<'a> Gate<'a> {
     ///
     /// # Errors
     /// `NotPermitted`; as [`FileSystem::setxattr`].
-    pub(super) fn set_xattr(&self, node: &Node<'a>, name: &[u8], value: &[u8]) -> Result<()> {
+    pub(super) fn set_xattr(&self, node: &HeldInode<'a>, name: &[u8], value: &[u8]) -> Result<()> {
         if let Some(client) = self.client {
             let attr = self.fs.getattr(node.ino())?;
             client.process.check_xattr(&attr, name)?;
@@ -230,12 +240,12 @@ impl<'a> Gate<'a> {
     ///
     /// # Errors
     /// `NotPermitted`; as [`acls::remove_absent`].
-    pub(super) fn remove_other_acls(&self, node: &Node<'a>, xattrs: &Xattrs) -> Result<bool> {
+    pub(super) fn remove_other_acls(&self, node: &HeldInode<'a>, xattrs: &Xattrs) -> Result<bool> {
         let allow = || self.check_owner(node);
         acls::remove_absent(self.fs, node.attr(), xattrs, allow)
     }
 
-    fn check_owner(&self, node: &Node<'a>) -> Result<()> {
+    fn check_owner(&self, node: &HeldInode<'a>) -> Result<()> {
         let Some(client) = self.client else {
             return Ok(());
         };
@@ -253,7 +263,7 @@ impl<'a> Gate<'a> {
         }
     }
 
-    fn check_change(&self, dir: &Node<'a>) -> Result<()> {
+    fn check_change(&self, dir: &HeldInode<'a>) -> Result<()> {
         let Some(client) = self.client else {
             return Ok(());
         };

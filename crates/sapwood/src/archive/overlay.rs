@@ -40,7 +40,7 @@ impl Mark {
         size: u64,
         xattrs: &Xattrs,
     ) -> std::result::Result<Self, &'static str> {
-        if kind == FileKind::CharDevice && rdev == 0 && !sapwood_fault::planted(387) {
+        if kind == FileKind::CharDevice && rdev == 0 {
             return Ok(Self::Whiteout);
         }
         let mut mark = Self::Plain;

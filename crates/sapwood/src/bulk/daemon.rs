@@ -14,7 +14,7 @@ use super::message::{Message, Reason};
 use crate::archive::{ArchiveError, Change, Client, Extraction, Into, Whiteouts};
 use crate::changes::Changes;
 use crate::progress::Progress;
-use crate::tree::Node;
+use crate::tree::HeldInode;
 use crate::vfs::{self, FileSystem, Ino};
 
 /// How often progress is reported.
@@ -97,11 +97,11 @@ impl Daemon {
         extracted.map(|extracted| extracted.done)
     }
 
-    fn base(&self, dir: Ino) -> vfs::Result<Node<'_>> {
+    fn base(&self, dir: Ino) -> vfs::Result<HeldInode<'_>> {
         if dir == self.fs.root() {
-            Node::root(&*self.fs)
+            HeldInode::root(&*self.fs)
         } else {
-            Ok(Node::new(&*self.fs, self.fs.reference(dir)?))
+            Ok(HeldInode::new(&*self.fs, self.fs.reference(dir)?))
         }
     }
 }

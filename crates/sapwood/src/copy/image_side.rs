@@ -10,7 +10,7 @@ use std::sync::OnceLock;
 use crate::acls;
 use crate::damage::{Content, InImage, Salvage, read_data};
 use crate::fs::FileSystem;
-use crate::tree::{self, Node as Inode};
+use crate::tree::{self, HeldInode as Inode};
 use crate::vfs::acl::DEFAULT;
 use crate::vfs::{
     self, Cause, CopyMode, Error, FileKind, NewInode, SetAttr, SetTime, SetXattrMode, WriteMode,

@@ -9,7 +9,9 @@ use rustix::fs::SeekFrom;
 use rustix::io::Errno;
 use sha2::{Digest, Sha256};
 
-use super::{DiskError, NewPartition, PartitionContent, PartitionSize, Place, Result, SECTOR};
+use super::{
+    DiskError, NewPartition, PartitionContent, PartitionRange, PartitionSize, Result, SECTOR,
+};
 use crate::build::ImageBuilder;
 use crate::new_file::NewFile;
 use crate::output::OutputFormat;
@@ -119,7 +121,7 @@ impl NewPartition {
     pub(super) fn copy(
         &self,
         content: &Built,
-        place: Place,
+        place: PartitionRange,
         disk: &File,
         path: &Path,
     ) -> Result<()> {

@@ -4,7 +4,7 @@ use std::collections::{HashMap, HashSet};
 
 use super::{Result, at, is_of_format, sorted_names};
 use crate::kind::Kind;
-use crate::tree::{self, Node};
+use crate::tree::{self, HeldInode};
 use crate::vfs::{self, FileKind, FileSystem, Ino};
 
 /// Bytes that are compared at a time.
@@ -28,7 +28,7 @@ pub(super) fn join(dir: &[u8], name: &[u8]) -> Vec<u8> {
 }
 
 /// A name in a directory, if it exists.
-pub(super) fn child<'a>(dir: &Node<'a>, name: &[u8]) -> vfs::Result<Option<Node<'a>>> {
+pub(super) fn child<'a>(dir: &HeldInode<'a>, name: &[u8]) -> vfs::Result<Option<HeldInode<'a>>> {
     match dir.child(name) {
         Ok(found) => Ok(Some(found)),
         Err(vfs::Error::NotFound) => Ok(None),
@@ -46,7 +46,7 @@ impl<'a> Side<'a> {
     }
 
     /// The names of a directory, sorted.
-    pub(super) fn names(&self, dir: &Node<'_>, path: &[u8]) -> Result<Vec<Vec<u8>>> {
+    pub(super) fn names(&self, dir: &HeldInode<'_>, path: &[u8]) -> Result<Vec<Vec<u8>>> {
         let mut names = sorted_names(dir, path)?;
         if dir.ino() == self.fs.root() {
             let of_format = |name: &Vec<u8>| is_of_format(self.kind, dir, name);
@@ -58,7 +58,7 @@ impl<'a> Side<'a> {
     }
 
     /// Finds all inodes below `top` with several names.
-    pub(super) fn collect_links(&mut self, top: &Node<'_>) -> Result<()> {
+    pub(super) fn collect_links(&mut self, top: &HeldInode<'_>) -> Result<()> {
         let mut waiting = vec![(top.ino(), Vec::new())];
         let mut held = Vec::new();
         let mut entered = HashSet::from([top.ino()]);
@@ -67,7 +67,7 @@ impl<'a> Side<'a> {
             while let Some(entry) = names.next(self.fs, dir).map_err(at(&path))? {
                 let path = join(&path, &entry.name);
                 let found = self.fs.lookup(dir, &entry.name).map_err(at(&path))?;
-                let node = Node::new(self.fs, found);
+                let node = HeldInode::new(self.fs, found);
                 if node.is_dir() {
                     if !entered.insert(node.ino()) {
                         return Err(at(&path)(tree::directory_loop(&entry.name)));
@@ -86,7 +86,12 @@ impl<'a> Side<'a> {
     }
 
     /// Whether an inode has the same names as one of the base.
-    pub(super) fn same_names(&self, node: &Node<'_>, base: &Side<'_>, old: &Node<'_>) -> bool {
+    pub(super) fn same_names(
+        &self,
+        node: &HeldInode<'_>,
+        base: &Side<'_>,
+        old: &HeldInode<'_>,
+    ) -> bool {
         if node.is_dir() {
             return true;
         }
@@ -96,7 +101,7 @@ impl<'a> Side<'a> {
 }
 
 /// Whether two inodes are equal in all that an archive keeps, but for their names.
-pub(super) fn same(new: &Node<'_>, old: &Node<'_>) -> vfs::Result<bool> {
+pub(super) fn same(new: &HeldInode<'_>, old: &HeldInode<'_>) -> vfs::Result<bool> {
     let (now, then) = (new.attr(), old.attr());
     let attributes = now.kind == then.kind
         && now.perm == then.perm
@@ -113,7 +118,7 @@ pub(super) fn same(new: &Node<'_>, old: &Node<'_>) -> vfs::Result<bool> {
     }
 }
 
-fn same_content(new: &Node<'_>, old: &Node<'_>) -> vfs::Result<bool> {
+fn same_content(new: &HeldInode<'_>, old: &HeldInode<'_>) -> vfs::Result<bool> {
     let (mut one, mut other) = (vec![0; PIECE], vec![0; PIECE]);
     let mut at = 0;
     while at < new.attr().size {
@@ -130,7 +135,7 @@ fn same_content(new: &Node<'_>, old: &Node<'_>) -> vfs::Result<bool> {
 }
 
 /// Reads until the buffer is full or the file ends.
-pub(super) fn fill(node: &Node<'_>, at: u64, buf: &mut [u8]) -> vfs::Result<usize> {
+pub(super) fn fill(node: &HeldInode<'_>, at: u64, buf: &mut [u8]) -> vfs::Result<usize> {
     let mut filled = 0;
     while let Some(rest) = buf.get_mut(filled..).filter(|rest| !rest.is_empty()) {
         match node
@@ -145,12 +150,12 @@ pub(super) fn fill(node: &Node<'_>, at: u64, buf: &mut [u8]) -> vfs::Result<usiz
 }
 
 /// The target of a symbolic link.
-pub(super) fn target(node: &Node<'_>) -> vfs::Result<Vec<u8>> {
+pub(super) fn target(node: &HeldInode<'_>) -> vfs::Result<Vec<u8>> {
     node.file_system().readlink(node.ino())
 }
 
 /// All extended attributes, by name.
-pub(super) fn xattrs(node: &Node<'_>) -> vfs::Result<Vec<(Vec<u8>, Vec<u8>)>> {
+pub(super) fn xattrs(node: &HeldInode<'_>) -> vfs::Result<Vec<(Vec<u8>, Vec<u8>)>> {
     let fs = node.file_system();
     let mut all = Vec::new();
     for name in fs.listxattr(node.ino())? {

@@ -9,7 +9,7 @@ use super::holes::{self, Map};
 use super::{ExportError, Result, at, shown};
 use crate::damage::{Content, Damage, InImage, Salvage, read_range};
 use crate::progress::Stop;
-use crate::tree::Node;
+use crate::tree::HeldInode;
 use crate::vfs::acl::{Acl, Tag};
 use crate::vfs::{Attr, Cause, FileKind, Timestamp};
 
@@ -108,7 +108,7 @@ impl<W: Write> Entries<W> {
     pub(super) fn node(
         &mut self,
         path: &[u8],
-        node: &Node<'_>,
+        node: &HeldInode<'_>,
         copied: &mut Copied<'_>,
     ) -> Result<Option<Damage>> {
         let attr = node.attr();
@@ -149,7 +149,7 @@ impl<W: Write> Entries<W> {
     fn file(
         &mut self,
         path: &[u8],
-        node: &Node<'_>,
+        node: &HeldInode<'_>,
         header: Header,
         mut records: Records,
         copied: &mut Copied<'_>,
@@ -174,7 +174,7 @@ impl<W: Write> Entries<W> {
     }
 
     /// Where a file has data, if its holes are left out and that is shorter.
-    fn map(&self, path: &[u8], node: &Node<'_>) -> Result<Option<Map>> {
+    fn map(&self, path: &[u8], node: &HeldInode<'_>) -> Result<Option<Map>> {
         let (size, image) = (node.attr().size, self.files.image);
         if size == 0 || !(self.files.sparse || size > image) {
             return Ok(None);
@@ -244,7 +244,7 @@ impl<W: Write> Entries<W> {
     fn content(
         &mut self,
         path: &[u8],
-        node: &Node<'_>,
+        node: &HeldInode<'_>,
         pieces: &[(u64, u64)],
         copied: &mut Copied<'_>,
     ) -> Result<Option<Damage>> {

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use super::error::{Error, Result};
 use super::handle::Handle;
 use super::metadata::{FileType, Metadata};
-use crate::tree::{Names, Node, Walker};
+use crate::tree::{HeldInode, Names, Walker};
 use crate::vfs;
 
 /// The entries of a directory. It keeps the file system open.
@@ -88,7 +88,7 @@ impl DirEntry {
     pub fn metadata(&self) -> Result<Metadata> {
         let fs = self.dir.vfs();
         match fs.lookup(self.dir.ino(), &self.entry.name) {
-            Ok(found) => Ok(Metadata::new(*Node::new(fs, found).attr())),
+            Ok(found) => Ok(Metadata::new(*HeldInode::new(fs, found).attr())),
             Err(error) => Err(Error::at("stat", &self.path)(error)),
         }
     }

@@ -15,7 +15,7 @@ use super::file::{File, OpenOptions};
 use super::handle::Handle;
 use super::metadata::Metadata;
 use crate::image::{self, Mounted};
-use crate::tree::{self, Node};
+use crate::tree::{self, HeldInode};
 use crate::vfs::{self, CopyMode, Credentials, FileKind, FsStat, Ino, NewInode, SetAttr};
 use crate::{Kind, Options};
 
@@ -266,7 +266,11 @@ impl FileSystem {
     }
 
     /// The file at the end of `path`, or a new one; true if it is new.
-    fn found_or_made(&self, path: &[u8], options: &OpenOptions) -> vfs::Result<(Node<'_>, bool)> {
+    fn found_or_made(
+        &self,
+        path: &[u8],
+        options: &OpenOptions,
+    ) -> vfs::Result<(HeldInode<'_>, bool)> {
         let fs = self.vfs();
         let mut path = path.to_vec();
         for _ in 0..LINKS_MAX {
@@ -282,7 +286,7 @@ impl FileSystem {
                     match fs.create(&who, dir.ino(), &name, what, options.mode & 0o7777) {
                         // Another thread made it meanwhile.
                         Err(vfs::Error::Exists) if !options.create_new => {}
-                        made => return Ok((Node::new(fs, made?), true)),
+                        made => return Ok((HeldInode::new(fs, made?), true)),
                     }
                 }
                 Err(error) => return Err(error),
@@ -454,7 +458,7 @@ impl FileSystem {
         action: &'static str,
         path: &Path,
         follow: bool,
-        work: impl FnOnce(&dyn vfs::FileSystem, &Node<'_>) -> vfs::Result<T>,
+        work: impl FnOnce(&dyn vfs::FileSystem, &HeldInode<'_>) -> vfs::Result<T>,
     ) -> Result<T> {
         let fs = self.vfs();
         let node = tree::resolve(fs, path.as_os_str().as_bytes(), follow);

@@ -1,7 +1,7 @@
 //! References to inodes of an open image.
 
 use super::file_system::FileSystem;
-use crate::tree::Node;
+use crate::tree::HeldInode;
 use crate::vfs::{self, Ino};
 
 /// A reference to an inode that keeps the file system open.
@@ -15,7 +15,7 @@ pub(super) struct Handle {
 
 impl Handle {
     /// Takes a reference of its own to the node's inode.
-    pub(super) fn of(fs: &FileSystem, node: &Node<'_>) -> vfs::Result<Self> {
+    pub(super) fn of(fs: &FileSystem, node: &HeldInode<'_>) -> vfs::Result<Self> {
         let ino = node.ino();
         let counted = ino != fs.vfs().root();
         if counted {

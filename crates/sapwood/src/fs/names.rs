@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use super::error::{Error, Result};
 use super::file_system::FileSystem;
-use crate::tree::{self, Node};
+use crate::tree::{self, HeldInode};
 use crate::vfs::{self, Ino, NewInode, RenameMode};
 use crate::{OnProgress, Progress, Stop, progress, shown};
 
@@ -95,7 +95,7 @@ impl FileSystem {
         let link = link.as_ref();
         self.with("link", original.as_ref(), false, |fs, node| {
             let (dir, name) = tree::resolve_parent(fs, link.as_os_str().as_bytes())?;
-            drop(Node::new(fs, fs.link(node.ino(), dir.ino(), &name)?));
+            drop(HeldInode::new(fs, fs.link(node.ino(), dir.ino(), &name)?));
             Ok(())
         })
     }
@@ -226,7 +226,7 @@ impl FileSystem {
     fn make(&self, action: &'static str, path: &Path, what: NewInode<'_>, mode: u32) -> Result<()> {
         self.in_parent(action, path, |fs, dir, name| {
             let made = fs.create(&self.creator(), dir, name, what, mode)?;
-            drop(Node::new(fs, made));
+            drop(HeldInode::new(fs, made));
             Ok(())
         })
     }

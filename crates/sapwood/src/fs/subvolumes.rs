@@ -9,7 +9,7 @@ use std::path::Path;
 
 use super::error::{Error, Result};
 use super::file_system::FileSystem;
-use crate::tree::{self, Node};
+use crate::tree::{self, HeldInode};
 use crate::vfs::{self, SetAttr, SubvolumeId, SubvolumeInfo, Subvolumes};
 
 impl FileSystem {
@@ -30,7 +30,7 @@ impl FileSystem {
     pub fn create_subvolume(&self, path: impl AsRef<Path>) -> Result<()> {
         self.in_parent("create subvolume", path.as_ref(), |fs, dir, name| {
             let made = self.engine_subvolumes()?.create_subvolume(dir, name)?;
-            let (made, creator) = (Node::new(fs, made), self.creator());
+            let (made, creator) = (HeldInode::new(fs, made), self.creator());
             let changes = SetAttr {
                 uid: Some(creator.uid),
                 gid: Some(creator.gid),
@@ -71,7 +71,7 @@ impl FileSystem {
             let (dir, name) = tree::resolve_parent(fs, to.as_os_str().as_bytes())?;
             let subvolumes = self.engine_subvolumes()?;
             let made = subvolumes.snapshot(source.ino(), dir.ino(), &name, read_only)?;
-            drop(Node::new(fs, made));
+            drop(HeldInode::new(fs, made));
             Ok(())
         })
     }

@@ -547,7 +547,6 @@ fn backing_files(options: &mut Options, _: &str, _: Option<&str>) -> Taken {
 fn barrier(_: &mut Options, name: &str, value: Option<&str>) -> Taken {
     match value {
         None | Some("1") => Ok(()),
-        Some("0") if sapwood_fault::planted(355) => Ok(()),
         Some("0") => Err(unsupported(name, value, BARRIER)),
         Some(_) => Err(bad(name, value)),
     }

@@ -9,7 +9,7 @@ use crate::copy::{self, CopyReport};
 use crate::fs::FileSystem;
 use crate::manifest::Manifest;
 use crate::progress::OnProgress;
-use crate::tree::Node;
+use crate::tree::HeldInode;
 use crate::vfs::{self, Credentials, Timestamp};
 
 impl Sources {
@@ -152,7 +152,7 @@ impl<'f> Filling<'f, '_, '_> {
     /// The root of the image.
     fn place(&self, whiteouts: Whiteouts) -> Result<Place<'f>, ArchiveError> {
         let fs: &dyn vfs::FileSystem = &**self.fs.engine();
-        let base = Node::root(fs).map_err(|source| ArchiveError::Inode {
+        let base = HeldInode::root(fs).map_err(|source| ArchiveError::Inode {
             path: "/".into(),
             source,
         })?;

@@ -12,7 +12,7 @@ use super::{Storage, StorageError};
 use crate::changes::covers;
 use crate::fs::FileSystem;
 use crate::progress::{OnProgress, Progress};
-use crate::tree::{self, Node, Walker};
+use crate::tree::{self, HeldInode, Walker};
 use crate::vfs::{
     self, Attr, CopyMode, Credentials, FileKind, Ino, InodeFlags, SeekFrom, SetAttr, SetTime,
     SetXattrMode, WriteMode,
@@ -194,7 +194,7 @@ impl<'a> Arranged<'a, '_> {
             umask: 0,
             keep_setgid: false,
         };
-        let scratch = Node::new(fs, fs.tmpfile(&superuser, fs.root(), 0o600)?);
+        let scratch = HeldInode::new(fs, fs.tmpfile(&superuser, fs.root(), 0o600)?);
         way.set(fs, scratch.attr())?;
         self.copy(attr.ino, scratch.ino(), attr.size)?;
         if way.is_flag() {

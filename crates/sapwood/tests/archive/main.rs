@@ -52,7 +52,7 @@ fn each(archive: &[u8], test: impl Fn(&FileSystem, &Path)) {
         let path = dir.path().join("disk.img");
         let builder = ImageBuilder::new(kind).from_tar(archive).unwrap();
         // Without it, nothing could be added.
-        let builder = builder.free(sapwood::Room::Bytes(16 << 20));
+        let builder = builder.free(sapwood::FreeRoom::Bytes(16 << 20));
         builder.write_to(&path).unwrap();
         let fs = opened(&path);
         test(&fs, &path);

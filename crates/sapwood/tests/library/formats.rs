@@ -12,7 +12,7 @@ use sapwood::btrfs::Btrfs;
 use sapwood::disk::{DiskBuilder, NewPartition, PartitionContent, PartitionSize};
 use sapwood::ext4::Ext4;
 use sapwood::vfs::{self, Credentials, NewInode, SyncKind, WriteMode};
-use sapwood::{ImageBuilder, Kind, OutputFormat, Room};
+use sapwood::{FreeRoom, ImageBuilder, Kind, OutputFormat};
 use sapwood_testing::RecordDevice;
 use sapwood_testing::machine::{Need, left_out, part_left_out};
 
@@ -303,17 +303,19 @@ fn free_space_is_available_to_users_and_holds_no_stale_bytes() {
     let dir = tempfile::tempdir().unwrap();
     tree(&dir.path().join("tree"));
     for kind in [Kind::Btrfs, Kind::Ext4] {
-        let image = |name: &str, free: Room| {
+        let image = |name: &str, free: FreeRoom| {
             let path = dir.path().join(format!("{name}.{kind:?}"));
             let builder = builder(kind, &dir.path().join("tree")).free(free);
             builder.write_to(&path).unwrap();
             path
         };
-        let least = fs::metadata(image("least", Room::Bytes(0))).unwrap().len();
+        let least = fs::metadata(image("least", FreeRoom::Bytes(0)))
+            .unwrap()
+            .len();
         for (name, free, wanted) in [
-            ("bytes", Room::Bytes(10 * MIB), 10 * MIB),
-            ("per-cent", Room::Percent(60.0), least * 6 / 10),
-            ("much", Room::Bytes(300 * MIB), 300 * MIB),
+            ("bytes", FreeRoom::Bytes(10 * MIB), 10 * MIB),
+            ("per-cent", FreeRoom::Percent(60.0), least * 6 / 10),
+            ("much", FreeRoom::Bytes(300 * MIB), 300 * MIB),
         ] {
             let path = image(name, free);
             let opened = sapwood::open(&path).unwrap();

@@ -9,7 +9,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use sapwood::copy::{CopyOptions, Place, copy};
 use sapwood::disk::{DiskBuilder, NewPartition, PartitionContent};
-use sapwood::{ImageBuilder, Kind, NewSize, Options, Room, progress};
+use sapwood::{FreeRoom, ImageBuilder, Kind, NewSize, Options, progress};
 
 const TIME: Duration = Duration::from_secs(1_700_000_000);
 
@@ -104,7 +104,7 @@ fn the_same_sources_give_the_same_image() {
             let builder = builder.from_dir(at(source)).unwrap();
             let builder = match size {
                 Some(size) => builder.size(size),
-                None => builder.free(Room::Bytes(1 << 20)),
+                None => builder.free(FreeRoom::Bytes(1 << 20)),
             };
             builder.write_to(at(image)).unwrap();
         };
@@ -196,7 +196,7 @@ fn edit(image: &Path, tree: &Path, threads: &str) {
     fs.close().unwrap();
     let more = NewSize::More(40 << 20);
     sapwood::resize_reproducibly(image, more, time(), &mut progress::ignore).unwrap();
-    let least = NewSize::Min(Room::default());
+    let least = NewSize::Min(FreeRoom::default());
     sapwood::resize_reproducibly(image, least, time(), &mut progress::ignore).unwrap();
     sapwood::trim_with_options(image, &Options::new().reproducible(time())).unwrap();
 }

@@ -1,7 +1,7 @@
 //! POSIX access control lists, as extended attributes and by their effects.
 
 use super::case::{Case, group};
-use super::support::{Fixture, Node, Outcome, refused, same};
+use super::support::{Fixture, HeldInode, Outcome, refused, same};
 use sapwood_vfs::acl::{ACCESS, Acl, AclEntry, DEFAULT, Tag};
 use sapwood_vfs::{Credentials, Error, NewInode};
 
@@ -45,7 +45,7 @@ fn with_mask(mask: u32) -> Outcome<Vec<u8>> {
 }
 
 #[track_caller]
-fn perm_is(node: &Node<'_>, perm: u32) -> Outcome {
+fn perm_is(node: &HeldInode<'_>, perm: u32) -> Outcome {
     same(format!("{:o}", node.attr()?.perm), format!("{perm:o}"))
 }
 

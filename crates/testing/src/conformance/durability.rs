@@ -1,7 +1,9 @@
 //! Durability, read-only mounts, unmounting, and a full file system.
 
 use super::case::{Case, group};
-use super::support::{Fixture, Node, Outcome, check, fails, pattern, refused, same, same_bytes};
+use super::support::{
+    Fixture, HeldInode, Outcome, check, fails, pattern, refused, same, same_bytes,
+};
 use sapwood_vfs::{
     AllocMode, CopyMode, Error, FileKind, InodeFlags, NewInode, RenameMode, SyncKind,
 };
@@ -90,7 +92,7 @@ fn unmounted_file_system_refuses_calls(t: &mut Fixture) -> Outcome {
 }
 
 /// Makes a small tree with every kind of file from a seed; `check_tree` checks it.
-fn make_tree(dir: &Node<'_>, seed: u64) -> Outcome {
+fn make_tree(dir: &HeldInode<'_>, seed: u64) -> Outcome {
     let file = dir.file_of("file", &pattern(seed, 20_000 + seed as usize))?;
     file.set_xattr("user.seed", &seed.to_le_bytes())?;
     file.chmod(0o640)?;
@@ -107,7 +109,7 @@ fn make_tree(dir: &Node<'_>, seed: u64) -> Outcome {
     Ok(())
 }
 
-fn check_tree(dir: &Node<'_>, seed: u64) -> Outcome {
+fn check_tree(dir: &HeldInode<'_>, seed: u64) -> Outcome {
     let names = ["below", "device", "file", "link", "sparse", "symlink"];
     same(dir.names()?, names)?;
     let (file, link) = (dir.find("file")?, dir.find("link")?);

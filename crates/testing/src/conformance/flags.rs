@@ -1,7 +1,7 @@
 //! Inode flags and properties.
 
 use super::case::{Case, group};
-use super::support::{Fixture, Node, Outcome, pattern, refused, same, same_bytes};
+use super::support::{Fixture, HeldInode, Outcome, pattern, refused, same, same_bytes};
 use sapwood_vfs::{
     AllocMode, CopyMode, Error, Fsxattr, InodeFlags, NewInode, SetAttr, SetTime, SetXattrMode,
 };
@@ -70,7 +70,7 @@ fn unknown_flags_are_refused(t: &mut Fixture) -> Outcome {
 }
 
 /// A file with these flags, its content and a second name; both directories are plain.
-fn flagged<'a>(root: &Node<'a>, flags: InodeFlags) -> Outcome<Node<'a>> {
+fn flagged<'a>(root: &HeldInode<'a>, flags: InodeFlags) -> Outcome<HeldInode<'a>> {
     let file = root.file_of("f", b"content")?;
     root.link(&file, "g")?;
     file.set_xattr("user.a", b"x")?;

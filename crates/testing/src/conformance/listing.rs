@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::case::{Case, group};
-use super::support::{Fixture, Node, Outcome, check, refused, same};
+use super::support::{Fixture, HeldInode, Outcome, check, refused, same};
 use sapwood_vfs::{DirEntry, Error, FileKind, Ino, NewInode};
 
 pub(super) fn cases() -> Vec<Case> {
@@ -67,7 +67,7 @@ fn listing_of_a_file_is_refused(t: &mut Fixture) -> Outcome {
     refused(link.list(), Error::NotDirectory)
 }
 
-fn fill(dir: &Node<'_>, count: usize) -> Outcome<BTreeSet<Vec<u8>>> {
+fn fill(dir: &HeldInode<'_>, count: usize) -> Outcome<BTreeSet<Vec<u8>>> {
     let mut names = BTreeSet::new();
     for number in 0..count {
         let name = format!("entry-{number}");
@@ -79,7 +79,7 @@ fn fill(dir: &Node<'_>, count: usize) -> Outcome<BTreeSet<Vec<u8>>> {
 
 /// Lists in pages of `limit`, and calls `between` after each page with its entries.
 fn paged(
-    dir: &Node<'_>,
+    dir: &HeldInode<'_>,
     limit: usize,
     mut between: impl FnMut(&[DirEntry]) -> Outcome,
 ) -> Outcome<Vec<DirEntry>> {

@@ -1,7 +1,9 @@
 //! Holes, preallocation, and moving ranges within a file.
 
 use super::case::{Case, group};
-use super::support::{Fixture, Node, Outcome, check, fails, pattern, refused, same, same_bytes};
+use super::support::{
+    Fixture, HeldInode, Outcome, check, fails, pattern, refused, same, same_bytes,
+};
 use sapwood_vfs::{AllocMode, Error, NewInode, SyncKind};
 
 pub(super) fn cases() -> Vec<Case> {
@@ -69,7 +71,7 @@ fn file_without_holes(t: &mut Fixture) -> Outcome {
 }
 
 /// Data in blocks 2, 3 and 8 of a file that is a little longer than ten blocks.
-fn sparse<'a>(t: &'a Fixture, name: &str) -> Outcome<Node<'a>> {
+fn sparse<'a>(t: &'a Fixture, name: &str) -> Outcome<HeldInode<'a>> {
     let block = t.capabilities.block_size;
     let file = t.root().file(name)?;
     file.truncate(10 * block + 5)?;
@@ -78,7 +80,7 @@ fn sparse<'a>(t: &'a Fixture, name: &str) -> Outcome<Node<'a>> {
     Ok(file)
 }
 
-fn seeks_in_sparse(t: &Fixture, file: &Node<'_>) -> Outcome {
+fn seeks_in_sparse(t: &Fixture, file: &HeldInode<'_>) -> Outcome {
     let block = t.capabilities.block_size;
     same(file.data_from(0)?, 2 * block)?;
     same(file.data_from(block + 1)?, 2 * block)?;

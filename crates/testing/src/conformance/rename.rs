@@ -1,7 +1,7 @@
 //! Renames: every kind of file over every kind, in every mode.
 
 use super::case::{Case, group};
-use super::support::{Fixture, Node, Outcome, check, pattern, refused, same, same_bytes};
+use super::support::{Fixture, HeldInode, Outcome, check, pattern, refused, same, same_bytes};
 use sapwood_vfs::RenameMode::{Exchange, NoReplace, Replace};
 use sapwood_vfs::{Error, FileKind, NewInode, RenameMode, Result};
 
@@ -54,7 +54,7 @@ const THINGS: [Thing; 5] = [
 ];
 
 impl Thing {
-    fn make<'a>(self, dir: &Node<'a>, name: &str) -> Result<Node<'a>> {
+    fn make<'a>(self, dir: &HeldInode<'a>, name: &str) -> Result<HeldInode<'a>> {
         match self {
             Self::File => dir.file_of(name, name.as_bytes()),
             Self::EmptyDir => dir.dir(name),
@@ -85,7 +85,7 @@ impl Thing {
 
 /// Makes `source` as `a` in `from` and `target` as `b` in `to`, renames, and checks the result.
 fn try_pair(
-    (from, to): (&Node<'_>, &Node<'_>),
+    (from, to): (&HeldInode<'_>, &HeldInode<'_>),
     (source, target): (Thing, Thing),
     mode: RenameMode,
     want: Result<()>,
@@ -103,7 +103,7 @@ fn try_pair(
         (true, Exchange) => (Some(other.ino()), Some(one.ino())),
         (true, _) => (None, Some(one.ino())),
     };
-    let found = |dir: &Node<'_>, name| dir.find(name).ok().map(|found| found.ino());
+    let found = |dir: &HeldInode<'_>, name| dir.find(name).ok().map(|found| found.ino());
     let now = (found(from, "a"), found(to, "b"));
     check(
         now == (at_a, at_b),
@@ -125,7 +125,7 @@ fn try_pair(
 }
 
 /// Removes the file or tree that `name` leads to.
-fn clear(dir: &Node<'_>, name: &str) -> Outcome {
+fn clear(dir: &HeldInode<'_>, name: &str) -> Outcome {
     let Ok(found) = dir.find(name) else {
         return Ok(());
     };

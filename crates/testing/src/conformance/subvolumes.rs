@@ -1,7 +1,7 @@
 //! Subvolumes and snapshots, for engines that have them.
 
 use super::case::{Case, group};
-use super::support::{Fixture, Node, Outcome, check, pattern, refused, same, same_bytes};
+use super::support::{Fixture, HeldInode, Outcome, check, pattern, refused, same, same_bytes};
 use sapwood_vfs::{AllocMode, CopyMode, Error, InodeFlags, RenameMode, SubvolumeId, SubvolumeInfo};
 
 pub(super) fn cases() -> Vec<Case> {
@@ -39,7 +39,7 @@ pub(super) fn cases() -> Vec<Case> {
     )
 }
 
-fn subvolume<'a>(t: &'a Fixture, dir: &Node<'_>, name: &str) -> Outcome<Node<'a>> {
+fn subvolume<'a>(t: &'a Fixture, dir: &HeldInode<'_>, name: &str) -> Outcome<HeldInode<'a>> {
     let entry = t
         .subvolumes()?
         .create_subvolume(dir.ino(), name.as_bytes())?;
@@ -48,10 +48,10 @@ fn subvolume<'a>(t: &'a Fixture, dir: &Node<'_>, name: &str) -> Outcome<Node<'a>
 
 fn snapshot<'a>(
     t: &'a Fixture,
-    source: &Node<'_>,
+    source: &HeldInode<'_>,
     name: &str,
     read_only: bool,
-) -> Outcome<Node<'a>> {
+) -> Outcome<HeldInode<'a>> {
     let (dir, name) = (t.fs().root(), name.as_bytes());
     let entry = t
         .subvolumes()?
@@ -123,7 +123,7 @@ fn names_are_checked(t: &mut Fixture) -> Outcome {
 }
 
 /// Fills a subvolume with a file of every kind.
-fn furnish(s: &Node<'_>) -> Outcome {
+fn furnish(s: &HeldInode<'_>) -> Outcome {
     let file = s.file_of("file", &pattern(1, 100_000))?;
     file.set_xattr("user.a", b"x")?;
     s.file_of("small", b"small")?;
@@ -134,7 +134,7 @@ fn furnish(s: &Node<'_>) -> Outcome {
     Ok(())
 }
 
-fn check_furnished(s: &Node<'_>) -> Outcome {
+fn check_furnished(s: &HeldInode<'_>) -> Outcome {
     same(s.names()?, ["dir", "file", "small", "symlink"])?;
     let file = s.find("file")?;
     same_bytes(&file.content()?, &pattern(1, 100_000))?;

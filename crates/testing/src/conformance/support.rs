@@ -190,8 +190,8 @@ impl Fixture {
     }
 
     /// The root directory, which needs no reference.
-    pub(super) fn root(&self) -> Node<'_> {
-        Node {
+    pub(super) fn root(&self) -> HeldInode<'_> {
+        HeldInode {
             fs: self.fs(),
             ino: self.fs().root(),
             held: false,
@@ -199,8 +199,8 @@ impl Fixture {
     }
 
     /// The inode of an entry; the node takes over the reference of the entry.
-    pub(super) fn node(&self, entry: Entry) -> Node<'_> {
-        Node::of(self.fs(), entry)
+    pub(super) fn node(&self, entry: Entry) -> HeldInode<'_> {
+        HeldInode::of(self.fs(), entry)
     }
 
     /// The operations on subvolumes.
@@ -216,7 +216,7 @@ impl Fixture {
         Ok(())
     }
 
-    /// Unmounts and mounts again. The compiler ensures that every [`Node`] was dropped, because
+    /// Unmounts and mounts again. The compiler ensures that every [`HeldInode`] was dropped, because
     /// each one borrows the fixture.
     pub(super) fn remount(&mut self, read_only: bool) -> Outcome {
         self.unmount()?;
@@ -227,13 +227,13 @@ impl Fixture {
 }
 
 /// An inode with a reference, which is dropped with this value.
-pub(super) struct Node<'a> {
+pub(super) struct HeldInode<'a> {
     fs: &'a dyn FileSystem,
     ino: Ino,
     held: bool,
 }
 
-impl Drop for Node<'_> {
+impl Drop for HeldInode<'_> {
     fn drop(&mut self) {
         if self.held {
             self.fs.forget(self.ino, 1);
@@ -241,7 +241,7 @@ impl Drop for Node<'_> {
     }
 }
 
-impl<'a> Node<'a> {
+impl<'a> HeldInode<'a> {
     pub(super) fn of(fs: &'a dyn FileSystem, entry: Entry) -> Self {
         Self {
             fs,

@@ -2,7 +2,7 @@
 //! no case depends on the granularity of the clock.
 
 use super::case::{Case, group};
-use super::support::{Fixture, LONG_AGO, Node, Outcome, check, same};
+use super::support::{Fixture, HeldInode, LONG_AGO, Outcome, check, same};
 use sapwood_vfs::{AllocMode, CopyMode, RenameMode, SetAttr, SetXattrMode, SyncKind, WriteMode};
 
 pub(super) fn cases() -> Vec<Case> {
@@ -44,7 +44,7 @@ use Moved::{Content, Inode, Nothing};
 
 /// Checks which times of `node` changed since they were last set to the past, and sets them again.
 #[track_caller]
-fn moved(node: &Node<'_>, want: Moved) -> Outcome {
+fn moved(node: &HeldInode<'_>, want: Moved) -> Outcome {
     let attr = node.attr()?;
     let got = match (attr.mtime != LONG_AGO, attr.ctime != LONG_AGO) {
         (false, false) => Nothing,
@@ -56,7 +56,7 @@ fn moved(node: &Node<'_>, want: Moved) -> Outcome {
     Ok(node.age()?)
 }
 
-fn aged<'a>(nodes: impl IntoIterator<Item = &'a Node<'a>>) -> Outcome {
+fn aged<'a>(nodes: impl IntoIterator<Item = &'a HeldInode<'a>>) -> Outcome {
     for node in nodes {
         node.age()?;
     }

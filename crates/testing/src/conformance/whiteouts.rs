@@ -1,7 +1,9 @@
 //! Renames that leave a whiteout at the old name.
 
 use super::case::{Case, group};
-use super::support::{Fixture, Node, Outcome, check, pattern, refused, same, same_bytes, user};
+use super::support::{
+    Fixture, HeldInode, Outcome, check, pattern, refused, same, same_bytes, user,
+};
 use sapwood_vfs::{Credentials, Error, FileKind, NewInode, RenameMode, Result, SetAttr};
 
 pub(super) fn cases() -> Vec<Case> {
@@ -26,14 +28,14 @@ fn leaving(replace: bool) -> RenameMode {
 }
 
 /// Checks that a name leads to a whiteout.
-fn is_whiteout(dir: &Node<'_>, name: &str) -> Outcome {
+fn is_whiteout(dir: &HeldInode<'_>, name: &str) -> Outcome {
     let attr = dir.find(name)?.attr()?;
     same((attr.kind, attr.rdev), (FileKind::CharDevice, 0))?;
     same((attr.perm, attr.nlink, attr.size), (0, 1, 0))
 }
 
 /// One inode of each kind, under these names.
-fn one_of_each<'a>(dir: &Node<'a>) -> Result<Vec<(&'static str, Node<'a>)>> {
+fn one_of_each<'a>(dir: &HeldInode<'a>) -> Result<Vec<(&'static str, HeldInode<'a>)>> {
     Ok(vec![
         ("file", dir.file_of("file", b"content")?),
         ("dir", dir.dir("dir")?),

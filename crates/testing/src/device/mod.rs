@@ -11,6 +11,8 @@ mod torn;
 pub use count::{CountDevice, Counts};
 pub use fault::{Fault, FaultDevice, FaultRule};
 pub use gate::{GateDevice, Held};
-pub use record::{Action, CrashPlan, Entry, Epoch, RecordDevice, RecordLog, Replayer, Step};
+pub use record::{
+    Action, CrashPlan, Epoch, RecordDevice, RecordLog, RecordedRequest, Replayer, Step,
+};
 pub use request::{Request, RequestKind, RequestKinds};
 pub use torn::Torn;

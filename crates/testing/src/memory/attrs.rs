@@ -1,6 +1,6 @@
 //! Attributes, extended attributes and flags.
 
-use super::state::{Body, Node, State};
+use super::state::{Body, MemoryInode, State};
 use sapwood_vfs::rules::{self, XattrClass};
 use sapwood_vfs::{
     Attr, Error, Fsxattr, Ino, InodeFlags, Result, SetAttr, SetTime, SetXattrMode, Timestamp, acl,
@@ -10,7 +10,7 @@ use sapwood_vfs::{
 const XATTR_ITEM_MAX: usize = 16384 - 101 - 25 - 30;
 
 /// Flags of an inode after a property was set; `None` if the property has no meaning for it.
-fn property_flags(node: &Node, name: &[u8], value: &[u8]) -> Result<Option<InodeFlags>> {
+fn property_flags(node: &MemoryInode, name: &[u8], value: &[u8]) -> Result<Option<InodeFlags>> {
     match name {
         rules::COMPRESSION => rules::set_compression(node.kind, node.flags, value),
         _ => Err(Error::Invalid),

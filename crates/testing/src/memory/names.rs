@@ -3,7 +3,7 @@
 use std::ops::ControlFlow;
 
 use super::content::Content;
-use super::state::{Body, Directory, Node, ROOT, State};
+use super::state::{Body, Directory, MemoryInode, ROOT, State};
 use sapwood_vfs::rules::{self, RenameSide};
 use sapwood_vfs::{
     Credentials, DirEntry, Entry, Error, FileKind, Ino, NewInode, RenameMode, Result, Timestamp,
@@ -54,7 +54,13 @@ impl State {
         Ok(ino)
     }
 
-    fn make(&mut self, who: &Credentials, dir: Ino, what: NewInode<'_>, perm: u32) -> Result<Node> {
+    fn make(
+        &mut self,
+        who: &Credentials,
+        dir: Ino,
+        what: NewInode<'_>,
+        perm: u32,
+    ) -> Result<MemoryInode> {
         let parent = self.node(dir)?;
         let kind = what.kind();
         let owned = rules::new_ownership(who, parent.perm, parent.gid, kind, perm);
@@ -105,7 +111,7 @@ impl State {
     ) -> Result<Entry> {
         self.check_new_name(dir, name)?;
         let node = self.make(who, dir, what, perm)?;
-        let ino = self.add(Node { nlink: 1, ..node });
+        let ino = self.add(MemoryInode { nlink: 1, ..node });
         self.add_name(dir, name, ino)?;
         self.entry(ino)
     }
@@ -118,7 +124,7 @@ impl State {
         }
         rules::check_add_name(self.node(dir)?.flags)?;
         let node = self.make(who, dir, NewInode::Regular, perm)?;
-        let ino = self.add(Node {
+        let ino = self.add(MemoryInode {
             linkable: true,
             ..node
         });
@@ -299,7 +305,7 @@ impl State {
         self.add_name(to_dir, to_name, source)?;
         self.node_mut(source)?.ctime = Timestamp::now();
         if let Some(node) = whiteout {
-            let ino = self.add(Node { nlink: 1, ..node });
+            let ino = self.add(MemoryInode { nlink: 1, ..node });
             self.add_name(from_dir, from_name, ino)?;
         }
         Ok(())

@@ -86,7 +86,7 @@ pub(super) enum Body {
 
 /// An inode.
 #[derive(Debug, Clone)]
-pub(super) struct Node {
+pub(super) struct MemoryInode {
     pub(super) kind: FileKind,
     pub(super) perm: u32,
     pub(super) nlink: u32,
@@ -110,7 +110,7 @@ pub(super) struct Node {
     pub(super) stub: bool,
 }
 
-impl Node {
+impl MemoryInode {
     pub(super) fn attr(&self, ino: Ino) -> Attr {
         let (size, allocated) = match &self.body {
             Body::File(content) => (content.size, content.allocated() * SECTOR),
@@ -161,7 +161,7 @@ pub(super) struct Subvolume {
 /// Everything.
 #[derive(Debug)]
 pub(super) struct State {
-    pub(super) nodes: HashMap<Ino, Node>,
+    pub(super) nodes: HashMap<Ino, MemoryInode>,
     pub(super) subvolumes: BTreeMap<SubvolumeId, Subvolume>,
     pub(super) default_subvolume: SubvolumeId,
     pub(super) next_ino: u64,
@@ -209,7 +209,7 @@ impl State {
     pub(super) fn add_subvolume(&mut self, id: SubvolumeId, parent_uuid: [u8; 16]) -> Ino {
         let root = Ino(self.next_ino);
         let node = self.new_node(FileKind::Directory, Body::Dir(Directory::new(root)), id);
-        let root = self.add(Node {
+        let root = self.add(MemoryInode {
             perm: 0o755,
             nlink: 1,
             ..node
@@ -227,9 +227,14 @@ impl State {
     }
 
     /// An inode of root without permissions or a name.
-    pub(super) fn new_node(&self, kind: FileKind, body: Body, subvolume: SubvolumeId) -> Node {
+    pub(super) fn new_node(
+        &self,
+        kind: FileKind,
+        body: Body,
+        subvolume: SubvolumeId,
+    ) -> MemoryInode {
         let now = Timestamp::now();
-        Node {
+        MemoryInode {
             kind,
             perm: 0,
             nlink: 0,
@@ -251,18 +256,18 @@ impl State {
         }
     }
 
-    pub(super) fn add(&mut self, node: Node) -> Ino {
+    pub(super) fn add(&mut self, node: MemoryInode) -> Ino {
         let ino = Ino(self.next_ino);
         self.next_ino += 1;
         self.nodes.insert(ino, node);
         ino
     }
 
-    pub(super) fn node(&self, ino: Ino) -> Result<&Node> {
+    pub(super) fn node(&self, ino: Ino) -> Result<&MemoryInode> {
         self.nodes.get(&ino).ok_or(Error::Stale)
     }
 
-    pub(super) fn node_mut(&mut self, ino: Ino) -> Result<&mut Node> {
+    pub(super) fn node_mut(&mut self, ino: Ino) -> Result<&mut MemoryInode> {
         self.nodes.get_mut(&ino).ok_or(Error::Stale)
     }
 

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use super::MemoryFs;
-use super::state::{Body, Directory, Node, ROOT, State, TOP};
+use super::state::{Body, Directory, MemoryInode, ROOT, State, TOP};
 use sapwood_vfs::{
     Entry, Error, FileKind, Ino, Result, SubvolumeId, SubvolumeInfo, Subvolumes, rules,
 };
@@ -107,7 +107,7 @@ impl State {
         Ok(self.add(node))
     }
 
-    fn copied(&self, ino: Ino, id: SubvolumeId) -> Result<Node> {
+    fn copied(&self, ino: Ino, id: SubvolumeId) -> Result<MemoryInode> {
         let mut node = self.node(ino)?.clone();
         node.subvolume = id;
         node.refs = 0;

@@ -10,12 +10,12 @@ use crate::scratch;
 
 /// An image file in a directory of its own that goes away with it.
 #[derive(Debug)]
-pub struct Image {
+pub struct TempImage {
     dir: TempDir,
     path: PathBuf,
 }
 
-impl Image {
+impl TempImage {
     /// A sparse file of `size` bytes, all zero.
     #[must_use]
     pub fn blank(size: u64) -> Self {

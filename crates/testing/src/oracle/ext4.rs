@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use sapwood_block::MemoryDevice;
 
-use super::{Image, KernelMount, Kind, Saved};
+use super::{KernelMount, Kind, Saved, TempImage};
 use crate::process;
 
 /// A new image in memory, made by `mke2fs` with these arguments.
@@ -14,7 +14,7 @@ use crate::process;
 /// With the output of `mke2fs`, if it fails.
 #[must_use]
 pub fn image(size: u64, args: &str) -> Arc<MemoryDevice> {
-    let image = Image::blank(size);
+    let image = TempImage::blank(size);
     make(image.path(), args);
     Arc::new(MemoryDevice::load(image.path()).unwrap())
 }
@@ -22,7 +22,7 @@ pub fn image(size: u64, args: &str) -> Arc<MemoryDevice> {
 /// The same on a device that was full of something else, which `mke2fs` leaves where it can.
 #[must_use]
 pub fn image_on_garbage(size: u64, args: &str) -> Arc<MemoryDevice> {
-    let image = Image::from_bytes(&vec![0xa5; usize::try_from(size).unwrap()]);
+    let image = TempImage::from_bytes(&vec![0xa5; usize::try_from(size).unwrap()]);
     make(
         image.path(),
         &format!("{args} -E nodiscard,lazy_itable_init=1"),

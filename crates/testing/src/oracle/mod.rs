@@ -13,7 +13,7 @@ use std::time::Duration;
 use sapwood_block::MemoryDevice;
 use tempfile::TempDir;
 
-pub use self::btrfs::Image;
+pub use self::btrfs::TempImage;
 pub use self::kernel::{KernelMount, Loop, detach};
 pub use self::unmount::unmount;
 use crate::process;

@@ -7,7 +7,7 @@ use bitflags::bitflags;
 use sapwood_vfs::{Ino, Timestamp};
 
 use super::read::in_pages;
-use super::{Node, PLACEHOLDER, Tree};
+use super::{PLACEHOLDER, Tree, TreeInode};
 
 bitflags! {
     /// Facts about an inode. Which names a directory has is always compared.
@@ -90,7 +90,7 @@ impl Tree {
     pub fn differences(
         &self,
         other: &Self,
-        choose: impl Fn(&str, &Node, &Node) -> Facts,
+        choose: impl Fn(&str, &TreeInode, &TreeInode) -> Facts,
     ) -> Vec<String> {
         let (mine, others) = (self.paths(), other.paths());
         let first = (first_names(mine.iter()), first_names(others.iter()));
@@ -126,7 +126,7 @@ impl Tree {
     pub fn compare(
         &self,
         other: &Self,
-        choose: impl Fn(&str, &Node, &Node) -> Facts,
+        choose: impl Fn(&str, &TreeInode, &TreeInode) -> Facts,
     ) -> Result<(), String> {
         let mut lines = self.differences(other, choose);
         if lines.is_empty() {
@@ -189,7 +189,7 @@ impl Tree {
     }
 }
 
-impl Node {
+impl TreeInode {
     /// The differences in these facts. Identity is no fact of one inode.
     #[must_use]
     pub fn differences(&self, other: &Self, facts: Facts) -> Vec<String> {

@@ -82,7 +82,7 @@ impl Times {
 
 /// One inode.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Node {
+pub struct TreeInode {
     /// Number on disk; in btrfs unique only within its subvolume.
     pub number: u64,
     /// Type.
@@ -109,7 +109,7 @@ pub struct Node {
     pub times: Option<Times>,
 }
 
-impl Node {
+impl TreeInode {
     /// An inode of this kind without content, attributes and times.
     #[must_use]
     pub fn new(number: u64, kind: FileKind, owner: Owner) -> Self {
@@ -160,15 +160,15 @@ pub struct Tree {
     pub root: Ino,
     /// All inodes that have a name, and the root. The key of an inode that was read through a
     /// [`FileSystem`](sapwood_vfs::FileSystem) is its identity there.
-    pub nodes: BTreeMap<Ino, Node>,
+    pub nodes: BTreeMap<Ino, TreeInode>,
     /// Inodes without a name that are held open.
-    pub nameless: BTreeMap<Ino, Node>,
+    pub nameless: BTreeMap<Ino, TreeInode>,
     /// When its recovery began, if it was recovered. The recovery set every later time.
     pub recovered: Option<Timestamp>,
 }
 
 /// Directory and name.
-pub type Place = (Ino, Vec<u8>);
+pub type TreeName = (Ino, Vec<u8>);
 
 impl Default for Tree {
     /// A tree without a root.
@@ -189,8 +189,8 @@ impl Tree {
 
     /// Names of all inodes.
     #[must_use]
-    pub fn names(&self) -> BTreeMap<Ino, Vec<Place>> {
-        let mut all: BTreeMap<Ino, Vec<Place>> = BTreeMap::new();
+    pub fn names(&self) -> BTreeMap<Ino, Vec<TreeName>> {
+        let mut all: BTreeMap<Ino, Vec<TreeName>> = BTreeMap::new();
         for (dir, node) in &self.nodes {
             for (name, ino) in node.entries.iter() {
                 all.entry(*ino).or_default().push((*dir, name.clone()));
@@ -218,7 +218,7 @@ impl Tree {
 
     /// An inode with a name, or a held one.
     #[must_use]
-    pub fn node(&self, ino: Ino) -> Option<&Node> {
+    pub fn node(&self, ino: Ino) -> Option<&TreeInode> {
         self.nodes.get(&ino).or_else(|| self.nameless.get(&ino))
     }
 
@@ -232,15 +232,15 @@ impl Tree {
     #[must_use]
     pub fn renumbered(&self, map: &BTreeMap<Ino, Ino>) -> Self {
         let new = |ino: &Ino| map.get(ino).copied();
-        let renumber = |node: &Node| {
+        let renumber = |node: &TreeInode| {
             let entries = node.entries.iter();
             let entries = entries.filter_map(|(name, ino)| Some((name.clone(), new(ino)?)));
-            Node {
+            TreeInode {
                 entries: Arc::new(entries.collect()),
                 ..node.clone()
             }
         };
-        let all = |nodes: &BTreeMap<Ino, Node>| {
+        let all = |nodes: &BTreeMap<Ino, TreeInode>| {
             let nodes = nodes.iter();
             nodes
                 .filter_map(|(ino, node)| Some((new(ino)?, renumber(node))))
@@ -283,7 +283,7 @@ impl Tree {
             };
             for (name, ino) in node.entries.iter() {
                 let path = format!("{path}{}", name.escape_ascii());
-                if self.nodes.get(ino).is_some_and(Node::is_dir) {
+                if self.nodes.get(ino).is_some_and(TreeInode::is_dir) {
                     open.push((format!("{path}/"), *ino));
                 }
                 paths.insert(path, *ino);
@@ -300,10 +300,10 @@ mod tests {
     fn tree(inodes: &[u64], names: &[(&str, u64)]) -> Tree {
         let mut tree = Tree::empty(Ino(1));
         for ino in inodes {
-            let node = Node::new(*ino, FileKind::Regular, Owner::default());
+            let node = TreeInode::new(*ino, FileKind::Regular, Owner::default());
             tree.nodes.insert(Ino(*ino), node);
         }
-        let mut root = Node::new(1, FileKind::Directory, Owner::default());
+        let mut root = TreeInode::new(1, FileKind::Directory, Owner::default());
         let names = names.iter();
         let names = names.map(|(name, ino)| (name.as_bytes().to_vec(), Ino(*ino)));
         root.entries = Arc::new(names.collect());

@@ -16,7 +16,7 @@ use rustix::io::Errno;
 use sapwood_vfs::{Attr, Error, FileKind, FileSystem, Ino, SeekFrom, Timestamp};
 use sha2::{Digest, Sha256};
 
-use super::{Detail, Node, OBJECTID, Owner, PLACEHOLDER, Times, Tree, shown};
+use super::{Detail, OBJECTID, Owner, PLACEHOLDER, Times, Tree, TreeInode, shown};
 
 type Result<T> = std::result::Result<T, String>;
 
@@ -52,7 +52,7 @@ struct Stat {
     /// Device and inode number.
     id: (u64, u64),
     /// Type; `size`, `blocks`, `flags` and the rest are set, the content is not.
-    node: Node,
+    node: TreeInode,
 }
 
 impl Tree {
@@ -181,7 +181,12 @@ fn level<A>(at: A, ino: Ino, path: String, mut names: Vec<Vec<u8>>) -> Result<Le
 }
 
 /// Adds content and extended attributes to an inode.
-fn filled<S: Source>(source: &S, at: &S::At, mut node: Node, detail: Detail) -> Result<Node> {
+fn filled<S: Source>(
+    source: &S,
+    at: &S::At,
+    mut node: TreeInode,
+    detail: Detail,
+) -> Result<TreeInode> {
     match node.kind {
         FileKind::Regular if detail == Detail::Bytes => {
             node.content = bytes(source, at, node.size)?.into();
@@ -294,14 +299,14 @@ pub(super) fn in_pages(size: u64, data: &[(u64, u64)]) -> Vec<(u64, u64)> {
     pages
 }
 
-fn node(attr: &Attr, btime: Option<Timestamp>, flags: Option<u32>) -> Node {
+fn node(attr: &Attr, btime: Option<Timestamp>, flags: Option<u32>) -> TreeInode {
     let owner = Owner {
         perm: attr.perm,
         uid: attr.uid,
         gid: attr.gid,
         rdev: attr.rdev,
     };
-    Node {
+    TreeInode {
         nlink: attr.nlink,
         size: attr.size,
         blocks: Some(attr.allocated.div_ceil(512)),
@@ -310,7 +315,7 @@ fn node(attr: &Attr, btime: Option<Timestamp>, flags: Option<u32>) -> Node {
             btime,
             ..Times::of(attr)
         }),
-        ..Node::new(attr.ino.0 & OBJECTID, attr.kind, owner)
+        ..TreeInode::new(attr.ino.0 & OBJECTID, attr.kind, owner)
     }
 }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use sapwood_vfs::{FileKind, Ino, Timestamp};
 
-use super::{Node, Owner, Times, Tree};
+use super::{Owner, Times, Tree, TreeInode};
 
 type Result<T> = std::result::Result<T, String>;
 
@@ -32,7 +32,7 @@ impl Tree {
 #[derive(Default)]
 struct Listing {
     /// By path; the root's is empty.
-    nodes: BTreeMap<String, Node>,
+    nodes: BTreeMap<String, TreeInode>,
     /// The file whose attributes are listed.
     attributes_of: String,
 }
@@ -93,7 +93,7 @@ impl Listing {
                     perm: u32::from_str_radix(words.next()?, 8).ok()?,
                     ..Owner::default()
                 };
-                let mut root = Node::new(0, FileKind::Directory, owner);
+                let mut root = TreeInode::new(0, FileKind::Directory, owner);
                 root.nlink = words.next()?.strip_prefix("nlink=")?.parse().ok()?;
                 root.size = words.next()?.strip_prefix("size=")?.parse().ok()?;
                 self.nodes.insert(String::new(), root);
@@ -103,7 +103,7 @@ impl Listing {
         Some(())
     }
 
-    fn node(&mut self, path: &str) -> Option<&mut Node> {
+    fn node(&mut self, path: &str) -> Option<&mut TreeInode> {
         self.nodes.get_mut(path.trim_start_matches("./"))
     }
 
@@ -141,7 +141,7 @@ impl Listing {
             gid: gid.parse().ok()?,
             rdev: 0,
         };
-        let node = Node {
+        let node = TreeInode {
             nlink: nlink.parse().ok()?,
             size: size.parse().ok()?,
             content: target.as_bytes().into(),
@@ -150,7 +150,7 @@ impl Listing {
                 ctime: time(ctime)?,
                 ..Times::default()
             }),
-            ..Node::new(ino.parse().ok()?, kind, owner)
+            ..TreeInode::new(ino.parse().ok()?, kind, owner)
         };
         self.nodes.insert(path.to_owned(), node);
         Some(())

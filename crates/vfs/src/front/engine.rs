@@ -98,26 +98,26 @@ pub fn lock_all<'a, I: Inode>(inodes: &[&'a Arc<I>]) -> Vec<impl Sized + use<'a,
 
 /// A name in a directory.
 #[derive(Debug)]
-pub struct Place<'a, I> {
+pub struct NameInDir<'a, I> {
     /// The directory.
     pub dir: &'a Arc<I>,
     /// The name.
     pub name: &'a [u8],
 }
 
-impl<I> Clone for Place<'_, I> {
+impl<I> Clone for NameInDir<'_, I> {
     fn clone(&self) -> Self {
         *self
     }
 }
 
-impl<I> Copy for Place<'_, I> {}
+impl<I> Copy for NameInDir<'_, I> {}
 
 /// A name together with the result of its lookup.
 #[derive(Debug)]
 pub struct Found<'a, E: Engine> {
     /// The name.
-    pub place: Place<'a, E::Inode>,
+    pub place: NameInDir<'a, E::Inode>,
     /// The directory's entry for it.
     pub target: E::Target,
     /// The inode.
@@ -278,7 +278,7 @@ pub trait Engine: Send + Sync + Sized {
     /// all their I/O locks exclusively.
     fn is_current(
         &self,
-        place: Place<'_, Self::Inode>,
+        place: NameInDir<'_, Self::Inode>,
         found: Option<&Found<'_, Self>>,
     ) -> Result<bool>;
     /// Finds the position for a new name. The caller holds the directory's I/O lock exclusively.
@@ -306,7 +306,7 @@ pub trait Engine: Send + Sync + Sized {
     fn create(
         &self,
         who: &Credentials,
-        place: Place<'_, Self::Inode>,
+        place: NameInDir<'_, Self::Inode>,
         vacancy: Self::Vacancy,
         what: NewInode<'_>,
         perm: u32,
@@ -320,7 +320,7 @@ pub trait Engine: Send + Sync + Sized {
     fn create_filled(
         &self,
         _who: &Credentials,
-        _place: Place<'_, Self::Inode>,
+        _place: NameInDir<'_, Self::Inode>,
         _vacancy: Self::Vacancy,
         _perm: u32,
         _content: &Content<'_>,
@@ -345,17 +345,17 @@ pub trait Engine: Send + Sync + Sized {
     ///
     /// # Errors
     /// `TooManyLinks`.
-    fn link(&self, inode: &Arc<Self::Inode>, place: Place<'_, Self::Inode>) -> Result<()>;
+    fn link(&self, inode: &Arc<Self::Inode>, place: NameInDir<'_, Self::Inode>) -> Result<()>;
     /// Removes a name of anything but a directory. The caller holds no I/O lock.
     ///
     /// # Errors
     /// `NotFound`, `IsDirectory`, `NotPermitted`.
-    fn unlink(&self, place: Place<'_, Self::Inode>) -> Result<()>;
+    fn unlink(&self, place: NameInDir<'_, Self::Inode>) -> Result<()>;
     /// Removes an empty directory. The caller holds no I/O lock.
     ///
     /// # Errors
     /// `NotFound`, `NotDirectory`, `NotEmpty`, `NotPermitted`.
-    fn rmdir(&self, place: Place<'_, Self::Inode>) -> Result<()>;
+    fn rmdir(&self, place: NameInDir<'_, Self::Inode>) -> Result<()>;
     /// Excludes other renames between directories.
     fn lock_topology(&self) -> impl Sized;
     /// Whether a rename would move an inode from one subvolume to another.
@@ -363,7 +363,7 @@ pub trait Engine: Send + Sync + Sized {
         &self,
         _source: &Found<'_, Self>,
         _target: Option<&Found<'_, Self>>,
-        _to: Place<'_, Self::Inode>,
+        _to: NameInDir<'_, Self::Inode>,
         _mode: RenameMode,
     ) -> bool {
         false
@@ -378,7 +378,7 @@ pub trait Engine: Send + Sync + Sized {
         &self,
         source: &Found<'_, Self>,
         target: Option<&Found<'_, Self>>,
-        to: Place<'_, Self::Inode>,
+        to: NameInDir<'_, Self::Inode>,
         mode: RenameMode,
     ) -> Result<()>;
 

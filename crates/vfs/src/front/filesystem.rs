@@ -3,7 +3,7 @@
 use std::ops::{ControlFlow, Deref};
 use std::sync::Arc;
 
-use super::engine::{AttributeChange, Engine, Inode, Place, lock_all};
+use super::engine::{AttributeChange, Engine, Inode, NameInDir, lock_all};
 use super::rename;
 use super::shared::Steps;
 use crate::rules::{self, XattrClass};
@@ -223,7 +223,7 @@ impl<E: Engine> FileSystem for Front<E> {
             if !inode.is_linkable() {
                 return Err(Error::NotFound);
             }
-            self.engine.link(&inode, Place { dir: &dir, name })?;
+            self.engine.link(&inode, NameInDir { dir: &dir, name })?;
         }
         self.engine.sync_if_asked(&dir)?;
         self.engine.entry(&inode)
@@ -231,13 +231,13 @@ impl<E: Engine> FileSystem for Front<E> {
 
     fn unlink(&self, dir: Ino, name: &[u8]) -> Result<()> {
         let (engine, dir) = (&self.engine, parent_of_name(&self.engine, dir, name)?);
-        engine.unlink(Place { dir: &dir, name })?;
+        engine.unlink(NameInDir { dir: &dir, name })?;
         engine.sync_if_asked(&dir)
     }
 
     fn rmdir(&self, dir: Ino, name: &[u8]) -> Result<()> {
         let (engine, dir) = (&self.engine, parent_of_name(&self.engine, dir, name)?);
-        engine.rmdir(Place { dir: &dir, name })?;
+        engine.rmdir(NameInDir { dir: &dir, name })?;
         engine.sync_if_asked(&dir)
     }
 
@@ -251,17 +251,17 @@ impl<E: Engine> FileSystem for Front<E> {
     ) -> Result<()> {
         self.engine.check_writable()?;
         let (from, to) = (self.engine.live(from_dir)?, self.engine.live(to_dir)?);
-        let source = Place {
+        let source = NameInDir {
             dir: &from,
             name: from_name,
         };
-        let target = Place {
+        let target = NameInDir {
             dir: &to,
             name: to_name,
         };
         rename::rename(&self.engine, source, target, mode)?;
         self.engine.sync_if_asked(&to)?;
-        if from_dir == to_dir || sapwood_fault::planted(70) {
+        if from_dir == to_dir {
             Ok(())
         } else {
             self.engine.sync_if_asked(&from)
@@ -298,14 +298,9 @@ impl<E: Engine> FileSystem for Front<E> {
         self.engine.check_writable()?;
         let inode = self.engine.regular(ino)?;
         inode.check_changeable()?;
-        let early = inode.size();
         let end = {
             let _io = inode.lock_exclusive();
-            let size = if sapwood_fault::planted(51) {
-                early
-            } else {
-                inode.size()
-            };
+            let size = inode.size();
             let offset = if mode.append { size } else { offset };
             rules::check_write(inode.flags(), offset >= size, mode.writeback)?;
             let end = rules::range_end(offset, data.len() as u64)?;
@@ -549,7 +544,7 @@ fn new_name<E: Engine>(
     dir: Ino,
     name: &[u8],
     what: &NewInode<'_>,
-    make: impl FnOnce(Place<'_, E::Inode>, E::Vacancy) -> Result<Option<Arc<E::Inode>>>,
+    make: impl FnOnce(NameInDir<'_, E::Inode>, E::Vacancy) -> Result<Option<Arc<E::Inode>>>,
 ) -> Result<Option<Entry>> {
     engine.check_writable()?;
     let dir = engine.live(dir)?;
@@ -569,7 +564,7 @@ fn new_name<E: Engine>(
         }
         let vacancy = engine.vacancy(&dir, name)?;
         rules::check_add_name(dir.flags())?;
-        let Some(inode) = make(Place { dir: &dir, name }, vacancy)? else {
+        let Some(inode) = make(NameInDir { dir: &dir, name }, vacancy)? else {
             return Ok(None);
         };
         // Before another thread can remove the name.

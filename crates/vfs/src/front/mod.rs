@@ -22,6 +22,6 @@ mod filesystem;
 mod rename;
 mod shared;
 
-pub use engine::{AttributeChange, Engine, Found, Inode, Place, lock_all};
+pub use engine::{AttributeChange, Engine, Found, Inode, NameInDir, lock_all};
 pub use filesystem::Front;
 pub use shared::Steps;

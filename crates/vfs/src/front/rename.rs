@@ -10,11 +10,14 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
-use super::engine::{Engine, Found, Inode, Place, lock_all};
+use super::engine::{Engine, Found, Inode, NameInDir, lock_all};
 use crate::rules::{self, RenameSide};
 use crate::{Error, FileKind, RenameMode, Result};
 
-fn lookup<'a, E: Engine>(engine: &E, place: Place<'a, E::Inode>) -> Result<Option<Found<'a, E>>> {
+fn lookup<'a, E: Engine>(
+    engine: &E,
+    place: NameInDir<'a, E::Inode>,
+) -> Result<Option<Found<'a, E>>> {
     let found = engine.lookup(place.dir, place.name)?;
     Ok(found.map(|(target, inode)| Found {
         place,
@@ -26,8 +29,8 @@ fn lookup<'a, E: Engine>(engine: &E, place: Place<'a, E::Inode>) -> Result<Optio
 /// Renames. See [`FileSystem::rename`](crate::FileSystem::rename).
 pub(super) fn rename<E: Engine>(
     engine: &E,
-    from: Place<'_, E::Inode>,
-    to: Place<'_, E::Inode>,
+    from: NameInDir<'_, E::Inode>,
+    to: NameInDir<'_, E::Inode>,
     mode: RenameMode,
 ) -> Result<()> {
     rules::check_name(from.name)?;
@@ -70,7 +73,7 @@ fn permitted<E: Engine>(
     engine: &E,
     source: &Found<'_, E>,
     target: Option<&Found<'_, E>>,
-    to: Place<'_, E::Inode>,
+    to: NameInDir<'_, E::Inode>,
     mode: RenameMode,
 ) -> Result<bool> {
     // An inode in a directory cannot be above that directory.

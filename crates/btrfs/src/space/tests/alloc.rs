@@ -11,7 +11,7 @@ use crate::Error;
 use crate::mount::Engine;
 use sapwood_base::RangeSet;
 use sapwood_testing::machine::{Need, left_out};
-use sapwood_testing::oracle::Image;
+use sapwood_testing::oracle::TempImage;
 
 /// Allocates blocks and data extents and frees some of them. Returns what it still has at the end.
 fn take_and_give(engine: &Arc<Engine>, seed: u64) -> Vec<(u64, u64)> {
@@ -46,7 +46,7 @@ fn threads_never_get_the_same_space() {
     if left_out(&[Need::Program("mkfs.btrfs")]) {
         return;
     }
-    let image = Image::new(2048 * MIB, &[]);
+    let image = TempImage::new(2048 * MIB, &[]);
     let (_, engine) = open(&image);
     let workers: Vec<_> = (0..8)
         .map(|n| {
@@ -86,7 +86,7 @@ fn chunks_are_allocated_and_freed() {
         return;
     }
     for args in [&[][..], &["-m", "single"], &["-d", "dup"], &["--mixed"]] {
-        let image = Image::new(700 * MIB, args);
+        let image = TempImage::new(700 * MIB, args);
         let (device, engine) = open(&image);
         let groups = engine.space.all_groups().len();
         let mut world = World::new(engine.clone(), 40);
@@ -137,7 +137,7 @@ fn a_full_file_system_fails_at_the_reservation() {
         return;
     }
     for args in [&[][..], &["-m", "single"], &["--mixed"]] {
-        let image = Image::new(200 * MIB, args);
+        let image = TempImage::new(200 * MIB, args);
         let (device, engine) = open(&image);
         let mut world = World::new(engine.clone(), 40);
         let mut numbers = Numbers(11);

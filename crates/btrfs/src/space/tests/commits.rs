@@ -7,7 +7,7 @@ use super::{MIB, checked, open};
 use crate::mount::Engine;
 use crate::tree::verify::verify_tree;
 use sapwood_testing::machine::{Need, left_out};
-use sapwood_testing::oracle::{Image, Kind};
+use sapwood_testing::oracle::{Kind, TempImage};
 use std::sync::Arc;
 
 /// Changes the top directory's inode, so that a leaf of the top-level tree is copied.
@@ -31,7 +31,7 @@ fn small_commits_are_clean() {
         return;
     }
     for &(mib, args) in VARIANTS {
-        let image = Image::new(mib * MIB, args);
+        let image = TempImage::new(mib * MIB, args);
         image.mount().shell(FILL);
         let (device, engine) = open(&image);
         for _ in 0..5 {

@@ -4,7 +4,7 @@ use sapwood_btrfs_format::BlockGroupFlags;
 
 use super::{MIB, checked, open};
 use sapwood_testing::machine::{Need, left_out};
-use sapwood_testing::oracle::{Image, Kind};
+use sapwood_testing::oracle::{Kind, TempImage};
 
 /// Features that affect space.
 pub(super) const VARIANTS: &[(u64, &[&str])] = &[
@@ -33,7 +33,7 @@ fn statfs_agrees_with_the_kernel() {
         return;
     }
     for &(mib, args) in VARIANTS {
-        let image = Image::new(mib * MIB, args);
+        let image = TempImage::new(mib * MIB, args);
         image.mount().shell(FILL);
         let kernel = image.mount().shell("stat -f -c '%S %b %f %a %l' .");
         let (_, engine) = open(&image);
@@ -52,7 +52,7 @@ fn statfs_of_a_full_image_agrees() {
         return;
     }
     for args in [&[][..], &["--mixed"], &["-m", "single"]] {
-        let image = Image::new(200 * MIB, args);
+        let image = TempImage::new(200 * MIB, args);
         let fill = "for i in 1 2 3; do head -c 150M /dev/zero > f$i || true; sync; done 2>&1";
         image.mount().shell(fill);
         let kernel = image.mount().shell("stat -f -c '%b %f %a' .");
@@ -70,7 +70,7 @@ fn free_space_tree_and_extent_tree_agree() {
         return;
     }
     for &(mib, args) in VARIANTS {
-        let image = Image::new(mib * MIB, args);
+        let image = TempImage::new(mib * MIB, args);
         image.mount().shell(FILL);
         let (_, engine) = open(&image);
         let space = &engine.space;
@@ -101,7 +101,7 @@ fn space_cache_of_the_first_version_is_dropped() {
         return;
     }
     // The kernel keeps caches only for groups from 100 MiB on.
-    let image = Image::new(4096 * MIB, &["-R", "^free-space-tree"]);
+    let image = TempImage::new(4096 * MIB, &["-R", "^free-space-tree"]);
     image.mount_with("rw,space_cache=v1").shell(FILL);
     let (device, engine) = open(&image);
     assert!(engine.space.has_v1_cache().unwrap(), "the kernel made none");
@@ -112,7 +112,7 @@ fn space_cache_of_the_first_version_is_dropped() {
     assert!(engine.space.data.sums().used < used);
     assert_eq!(engine.super_block.lock().cache_generation.get(), 0);
     checked(&device, test);
-    let again = Image::blank(0);
+    let again = TempImage::blank(0);
     device.save(again.path()).unwrap();
     again
         .mount()

@@ -12,12 +12,12 @@ use sapwood_block::{Device, MemoryDevice};
 
 use crate::Options;
 use crate::mount::Engine;
-use sapwood_testing::oracle::Image;
+use sapwood_testing::oracle::TempImage;
 
 const MIB: u64 = 1 << 20;
 
 /// An engine without background threads on a copy of the image in memory.
-fn open(image: &Image) -> (Arc<MemoryDevice>, Arc<Engine>) {
+fn open(image: &TempImage) -> (Arc<MemoryDevice>, Arc<Engine>) {
     let device = Arc::new(MemoryDevice::load(image.path()).unwrap());
     open_device(&device)
 }
@@ -35,7 +35,7 @@ fn open_device(device: &Arc<MemoryDevice>) -> (Arc<MemoryDevice>, Arc<Engine>) {
 
 /// Runs `btrfs check` on the device's contents.
 fn checked(device: &MemoryDevice, what: &str) {
-    let image = Image::blank(0);
+    let image = TempImage::blank(0);
     device.save(image.path()).unwrap();
     if let Err(why) = image.try_check() {
         panic!("{what}: {why}");

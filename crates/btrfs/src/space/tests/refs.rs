@@ -4,7 +4,7 @@ use super::images::{FILL, VARIANTS};
 use super::world::{Numbers, SLOT, World};
 use super::{MIB, checked, open};
 use sapwood_testing::machine::{Need, left_out};
-use sapwood_testing::oracle::{Image, Kind};
+use sapwood_testing::oracle::{Kind, TempImage};
 
 /// Random fills, clones and clears over several commits.
 fn churn(world: &mut World, seed: u64, commits: usize, steps: usize) {
@@ -38,7 +38,7 @@ fn random_data_refs_are_clean() {
         return;
     }
     for (n, &(mib, args)) in VARIANTS.iter().enumerate() {
-        let image = Image::new(mib * MIB, args);
+        let image = TempImage::new(mib * MIB, args);
         image.mount().shell(FILL);
         let (device, engine) = open(&image);
         let mut world = World::new(engine, 12);
@@ -58,7 +58,7 @@ fn emptied_files_leave_no_refs() {
     if left_out(&[Need::Program("mkfs.btrfs"), Need::Program("btrfs")]) {
         return;
     }
-    let image = Image::new(600 * MIB, &[]);
+    let image = TempImage::new(600 * MIB, &[]);
     let (device, engine) = open(&image);
     let before = engine.space.data.sums().used;
     let mut world = World::new(engine, 8);
@@ -83,7 +83,7 @@ fn threads_run_delayed_refs_while_others_commit() {
         return;
     }
     for args in [&[][..], &["--mixed"], &["-n", "4096"]] {
-        let image = Image::new(900 * MIB, args);
+        let image = TempImage::new(900 * MIB, args);
         let (device, engine) = open(&image);
         let workers: Vec<_> = (0..4)
             .map(|n| {

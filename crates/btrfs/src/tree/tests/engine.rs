@@ -14,7 +14,7 @@ use crate::mount::Engine;
 use crate::tree::Root;
 use crate::tree::verify::verify_tree;
 use sapwood_testing::machine::{Need, part_left_out};
-use sapwood_testing::oracle::Image;
+use sapwood_testing::oracle::TempImage;
 
 const THREADS: u64 = 4;
 
@@ -94,7 +94,7 @@ fn threads_change_a_tree_while_commits_run() {
         if part_left_out("btrfs check", &[Need::Program("btrfs")]) {
             return;
         }
-        let image = Image::blank(0);
+        let image = TempImage::blank(0);
         device.save(image.path()).unwrap();
         image.check();
     }

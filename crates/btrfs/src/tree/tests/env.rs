@@ -11,12 +11,12 @@ use sapwood_btrfs_format::{
 };
 
 use crate::Result;
+use crate::devices::Volume;
 use crate::tree::read::child;
 use crate::tree::verify::{TreeStats, verify_tree};
 use crate::tree::{
     BlockCache, BlockRef, DataRef, Root, TreeBlock, TreeRead, TreeWrite, create_root, write_blocks,
 };
-use crate::volume::Volume;
 
 const BASE: u64 = 16 << 20;
 
@@ -96,7 +96,7 @@ impl Env {
         let size = 128 << 30;
         let device = Arc::new(MemoryDevice::new(size));
         let sb = super_block(nodesize, size);
-        crate::volume::write_supers_to(&*device, &sb).unwrap();
+        crate::devices::write_supers_to(&*device, &sb).unwrap();
         let devices: Vec<Arc<dyn Device>> = vec![device.clone()];
         let (volume, _) = Volume::open(&devices, false).unwrap();
         Arc::new(Self {

@@ -1,7 +1,7 @@
 //! What has to be on disk, or may not be written, before something else is.
 
 use sapwood_btrfs_format::BlockGroupFlags;
-use sapwood_testing::device::Entry;
+use sapwood_testing::device::RecordedRequest;
 
 use super::*;
 
@@ -31,7 +31,7 @@ fn is_log_block(request: &Request<'_>) -> bool {
 /// The log tree blocks that were written from `position` on.
 fn logged_since(gate: &Gate, position: usize) -> Vec<u64> {
     let log = gate.inner().log();
-    let blocks = |entry: &Entry| match &entry.action {
+    let blocks = |entry: &RecordedRequest| match &entry.action {
         Action::Write { data, .. } => log_blocks(data).collect(),
         _ => Vec::new(),
     };

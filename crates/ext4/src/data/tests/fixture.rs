@@ -16,12 +16,12 @@ use crate::{Error, Ext4, Options, Result, data, dir};
 pub(super) const FILES: [&str; 3] = ["a", "b", "c"];
 
 /// An image made by `mke2fs`, in memory.
-pub(super) struct Image {
+pub(super) struct MemoryImage {
     place: TempDir,
     pub(super) device: MemoryDevice,
 }
 
-impl Image {
+impl MemoryImage {
     /// An image of `size` (as `mke2fs` understands it); `None` where the tools are missing.
     pub(super) fn new(options: &[&str], size: &str) -> Option<Self> {
         if left_out(TOOLS) {

@@ -6,14 +6,14 @@ use fastrand::Rng;
 use sapwood_block::{Device, MemoryDevice};
 use sapwood_vfs::{self as vfs, AllocMode, CopyMode, FileSystem, SeekFrom};
 
-use super::fixture::{FILES, Image, content, file, is_vfs, open, quiet};
+use super::fixture::{FILES, MemoryImage, content, file, is_vfs, open, quiet};
 use crate::inode::Inode;
 use crate::{DataMode, Ext4, Options, data};
 
 const MOST: u64 = 1 << 20;
 
 struct Run<'a> {
-    image: &'a Image,
+    image: &'a MemoryImage,
     device: Arc<MemoryDevice>,
     options: Options,
     fs: Ext4,
@@ -239,7 +239,7 @@ impl Run<'_> {
 
 fn run(arguments: &[&str], tree: bool, options: &Options, seeds: u64) {
     for seed in 0..seeds {
-        let Some(image) = Image::new(arguments, "32M") else {
+        let Some(image) = MemoryImage::new(arguments, "32M") else {
             return;
         };
         let device = Arc::new(image.device.snapshot());

@@ -9,15 +9,15 @@ use sapwood_block::{Device, MemoryDevice};
 use sapwood_testing::{CountDevice, GateDevice, RequestKind};
 use sapwood_vfs::{AllocMode, SyncKind};
 
-use super::fixture::{FILES, Image, content, file, open, quiet, write};
+use super::fixture::{FILES, MemoryImage, content, file, open, quiet, write};
 use crate::map::{self, Mapped};
-use crate::ops::sync;
+use crate::mount::sync;
 use crate::{Error, Ext4, data};
 
 type Gate = Arc<GateDevice<MemoryDevice>>;
 
-fn mounted() -> Option<(Image, Gate, Ext4)> {
-    let image = Image::new(&["-t", "ext4", "-b", "4096"], "32M")?;
+fn mounted() -> Option<(MemoryImage, Gate, Ext4)> {
+    let image = MemoryImage::new(&["-t", "ext4", "-b", "4096"], "32M")?;
     let gate = Arc::new(GateDevice::new(image.device.snapshot()));
     let fs = open(Arc::clone(&gate) as Arc<dyn Device>, &quiet());
     Some((image, gate, fs))
@@ -210,7 +210,7 @@ fn fsync_waits_for_its_file_only() {
     thread::scope(|scope| {
         let flushing = scope.spawn(|| data::flush(&fs.engine, &slow));
         gate.wait_held(1);
-        crate::ops::sync::fsync(&fs.engine, &fast, sapwood_vfs::SyncKind::All).unwrap();
+        crate::mount::sync::fsync(&fs.engine, &fast, sapwood_vfs::SyncKind::All).unwrap();
         assert_eq!(
             (fast.data.pending_bytes(), slow.data.pending_bytes()),
             (0, 4096)
@@ -315,7 +315,7 @@ fn a_growing_file_is_completed_in_order() {
 #[test]
 fn only_a_big_writeback_has_the_device_begin_at_once() {
     let options = ["-t", "ext4", "-b", "4096"];
-    let Some(image) = Image::new(&options, "32M") else {
+    let Some(image) = MemoryImage::new(&options, "32M") else {
         return;
     };
     let behind = |len: usize| {

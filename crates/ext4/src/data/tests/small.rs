@@ -6,18 +6,18 @@ use sapwood_block::{Device, MemoryDevice};
 use sapwood_ext4_format::InodeFlags;
 use sapwood_vfs::{Credentials, FileSystem, Ino, NewInode};
 
-use super::fixture::{Image, content, file, open, quiet, write};
+use super::fixture::{MemoryImage, content, file, open, quiet, write};
 use crate::{Ext4, data};
 
-fn mounted(options: &[&str]) -> Option<(Image, Arc<MemoryDevice>, Ext4)> {
-    let image = Image::new(options, "16M")?;
+fn mounted(options: &[&str]) -> Option<(MemoryImage, Arc<MemoryDevice>, Ext4)> {
+    let image = MemoryImage::new(options, "16M")?;
     let device = Arc::new(image.device.snapshot());
     let fs = open(Arc::clone(&device) as Arc<dyn Device>, &quiet());
     Some((image, device, fs))
 }
 
 /// Closes, checks and opens again.
-fn again(image: &Image, device: &Arc<MemoryDevice>, fs: &Ext4) -> Ext4 {
+fn again(image: &MemoryImage, device: &Arc<MemoryDevice>, fs: &Ext4) -> Ext4 {
     fs.close().unwrap();
     image.check(device);
     open(Arc::clone(device) as Arc<dyn Device>, &quiet())

@@ -5,11 +5,11 @@ use std::sync::Arc;
 use sapwood_block::Device;
 use sapwood_vfs::AllocMode;
 
-use super::fixture::{Image, content, file, is_vfs, open, quiet, write};
+use super::fixture::{MemoryImage, content, file, is_vfs, open, quiet, write};
 use crate::{Error, Ext4, data};
 
-fn mounted() -> Option<(Image, Arc<sapwood_block::MemoryDevice>, Ext4)> {
-    let image = Image::new(
+fn mounted() -> Option<(MemoryImage, Arc<sapwood_block::MemoryDevice>, Ext4)> {
+    let image = MemoryImage::new(
         &["-t", "ext4", "-b", "4096", "-m", "0", "-O", "^has_journal"],
         "16M",
     )?;
@@ -125,7 +125,7 @@ fn files_end_where_the_format_does() {
         &["-t", "ext4", "-b", "1024"],
         &["-t", "ext2", "-b", "1024"],
     ] {
-        let Some(image) = Image::new(options, "16M") else {
+        let Some(image) = MemoryImage::new(options, "16M") else {
             return;
         };
         let device = Arc::new(image.device.snapshot());
@@ -170,7 +170,7 @@ fn what_is_available_can_be_allocated() {
         ("4096", "1", "64M"),
     ] {
         let options = ["-t", "ext4", "-b", block, "-m", reserved];
-        let Some(image) = Image::new(&options, size) else {
+        let Some(image) = MemoryImage::new(&options, size) else {
             return;
         };
         let device = Arc::new(image.device.snapshot());

@@ -8,8 +8,8 @@ use fastrand::Rng;
 use sapwood_block::Device;
 use sapwood_vfs::SyncKind;
 
-use super::fixture::{FILES, Image, content, file, open, write};
-use crate::ops::sync::fsync;
+use super::fixture::{FILES, MemoryImage, content, file, open, write};
+use crate::mount::sync::fsync;
 use crate::{Ext4, Options, data};
 
 /// Writes, cuts and syncs a file for a while; returns what is in it then.
@@ -44,7 +44,7 @@ fn writers_share_a_small_bound() {
         &["-t", "ext4", "-b", "1024"][..],
         &["-t", "ext3", "-b", "4096"],
     ] {
-        let Some(image) = Image::new(options, "32M") else {
+        let Some(image) = MemoryImage::new(options, "32M") else {
             return;
         };
         let device = Arc::new(image.device.snapshot());

@@ -23,7 +23,7 @@ mod path;
 use sapwood_ext4_format::NewEntry;
 use sapwood_jbd2::Handle;
 
-use super::linear::{self, Place};
+use super::linear::{self, DirEntryPlace};
 use super::shape::{Dir, Wanted};
 use crate::Result;
 pub(super) use grow::{growth, make_indexed};
@@ -37,7 +37,7 @@ pub(super) fn find(
     dir: &Dir<'_>,
     name: &[u8],
     mut gap: Option<&mut linear::Gap>,
-) -> Result<Option<Place>> {
+) -> Result<Option<DirEntryPlace>> {
     let (root, hasher) = root(dir)?;
     let hash = match &hasher {
         Some(hasher) => Some(hash(dir, hasher, name)?.major),

@@ -226,14 +226,6 @@ impl<S: Changes> Tree<'_, S> {
         let entries = self.entries(level, middle)?;
         let child = self.fill(place + 1, depth, &entries)?;
         let (at, entry) = (parent.at.unwrap_or(0) + 1, ExtentIndex { logical, child });
-        let entry = if sapwood_fault::planted(112) {
-            ExtentIndex {
-                logical: logical.saturating_add(1),
-                ..entry
-            }
-        } else {
-            entry
-        };
         self.edit(parent, |node| node.insert_index(at, &entry))?;
         self.edit(level, |node| node.remove(middle, level.len - middle))
     }

@@ -2,7 +2,7 @@
 
 use sapwood_ext4_format::{INDIRECT_DIRECT, IndirectPath};
 
-use super::{Place, Pointers, blocks_max, pointer_block};
+use super::{PointerPlace, Pointers, blocks_max, pointer_block};
 use crate::map::nodes::too_large;
 use crate::map::nodes::{Changes, NodeKind};
 use crate::{Error, Result};
@@ -60,8 +60,8 @@ impl<S: Changes> Pointers<'_, S> {
     }
 
     /// The place of the pointer to a block, with all blocks of pointers on the way.
-    fn make_way(&mut self, path: &IndirectPath, goal: u64) -> Result<(Place<S::Node>, u32)> {
-        let mut place = Place::Root;
+    fn make_way(&mut self, path: &IndirectPath, goal: u64) -> Result<(PointerPlace<S::Node>, u32)> {
+        let mut place = PointerPlace::Root;
         let Some((last, above)) = path.offsets().split_last() else {
             return Err(too_large());
         };
@@ -70,12 +70,17 @@ impl<S: Changes> Pointers<'_, S> {
                 0 => self.make_block(&place, *index, goal)?,
                 block => pointer_block(self.store, block)?,
             };
-            place = Place::Block(next);
+            place = PointerPlace::Block(next);
         }
         Ok((place, *last))
     }
 
-    fn make_block(&mut self, place: &Place<S::Node>, index: u32, goal: u64) -> Result<S::Node> {
+    fn make_block(
+        &mut self,
+        place: &PointerPlace<S::Node>,
+        index: u32,
+        goal: u64,
+    ) -> Result<S::Node> {
         let node = self.store.create(NodeKind::Pointers, goal)?;
         let Ok(block) = u32::try_from(self.store.place(&node)) else {
             self.store.discard(&node)?;
@@ -85,7 +90,7 @@ impl<S: Changes> Pointers<'_, S> {
         Ok(node)
     }
 
-    fn are_holes(&self, place: &Place<S::Node>, index: u32, count: u64) -> Result<bool> {
+    fn are_holes(&self, place: &PointerPlace<S::Node>, index: u32, count: u64) -> Result<bool> {
         self.pointers(place, |all| {
             let here = all.iter().skip(index as usize).take(count as usize);
             here.clone().count() as u64 == count && here.clone().all(|pointer| pointer.get() == 0)

@@ -3,7 +3,7 @@
 use sapwood_ext4_format::{INDIRECT_DIRECT, IndirectGeometry, IndirectPath};
 use zerocopy::little_endian::U32;
 
-use super::{Place, pointer_block, pointers};
+use super::{PointerPlace, pointer_block, pointers};
 use crate::Result;
 use crate::map::extent::Root;
 use crate::map::nodes::Blocks;
@@ -14,7 +14,7 @@ const PLACES: usize = 64;
 
 /// Where the way to a block ends.
 struct Found<N> {
-    place: Place<N>,
+    place: PointerPlace<N>,
     index: u32,
     /// Levels of pointers that are missing below: 0 if this is the place of the block itself.
     missing: u8,
@@ -23,7 +23,7 @@ struct Found<N> {
 /// Follows the way as far as there are pointers.
 fn follow<S: Blocks>(store: &S, root: &Root, path: &IndirectPath) -> Result<Found<S::Node>> {
     let mut found = Found {
-        place: Place::Root,
+        place: PointerPlace::Root,
         index: 0,
         missing: path.depth(),
     };
@@ -37,7 +37,7 @@ fn follow<S: Blocks>(store: &S, root: &Root, path: &IndirectPath) -> Result<Foun
         if next == 0 || found.missing == 0 {
             break;
         }
-        found.place = Place::Block(pointer_block(store, next)?);
+        found.place = PointerPlace::Block(pointer_block(store, next)?);
     }
     Ok(found)
 }
@@ -122,7 +122,7 @@ pub(crate) fn goal<S: Blocks>(store: &S, root: &Root, logical: u32) -> Result<Op
         used.map(|(at, pointer)| u64::from(pointer.get()) + (index - at) as u64)
     })?;
     Ok(before.or(match &found.place {
-        Place::Root => None,
-        Place::Block(node) => Some(store.place(node) + 1),
+        PointerPlace::Root => None,
+        PointerPlace::Block(node) => Some(store.place(node) + 1),
     }))
 }

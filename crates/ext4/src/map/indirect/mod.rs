@@ -32,7 +32,7 @@ use crate::Result;
 
 /// Where pointers are.
 #[derive(Debug, Clone)]
-enum Place<N> {
+enum PointerPlace<N> {
     /// In the inode.
     Root,
     /// In a block.
@@ -78,18 +78,18 @@ fn pointer_block<S: Blocks>(store: &S, block: u64) -> Result<S::Node> {
 fn pointers<S: Blocks, R>(
     store: &S,
     root: &Root,
-    place: &Place<S::Node>,
+    place: &PointerPlace<S::Node>,
     look: impl FnOnce(&[U32]) -> R,
 ) -> Result<R> {
     let world = store.world();
     match place {
-        Place::Root => {
+        PointerPlace::Root => {
             judge(store, root).map_err(|reason| world.bad_map(reason))?;
             indirect_pointers(root)
                 .map(look)
                 .map_err(|err| world.bad_map(err))
         }
-        Place::Block(node) => {
+        PointerPlace::Block(node) => {
             let bytes = store.bytes(node);
             let all = indirect_pointers(&bytes);
             all.map(look)
@@ -109,12 +109,16 @@ impl<'a, S: Changes> Pointers<'a, S> {
         }
     }
 
-    fn pointers<R>(&self, place: &Place<S::Node>, look: impl FnOnce(&[U32]) -> R) -> Result<R> {
+    fn pointers<R>(
+        &self,
+        place: &PointerPlace<S::Node>,
+        look: impl FnOnce(&[U32]) -> R,
+    ) -> Result<R> {
         pointers(self.store, self.root, place, look)
     }
 
     /// One pointer; 0 if there is none.
-    fn pointer(&self, place: &Place<S::Node>, index: u32) -> Result<u64> {
+    fn pointer(&self, place: &PointerPlace<S::Node>, index: u32) -> Result<u64> {
         let look = |all: &[U32]| {
             all.get(index as usize)
                 .map_or(0, |pointer| u64::from(pointer.get()))
@@ -123,22 +127,22 @@ impl<'a, S: Changes> Pointers<'a, S> {
     }
 
     /// Changes pointers.
-    fn edit(&mut self, place: &Place<S::Node>, with: impl FnOnce(&mut [U32])) -> Result<()> {
+    fn edit(&mut self, place: &PointerPlace<S::Node>, with: impl FnOnce(&mut [U32])) -> Result<()> {
         let change = |bytes: &mut [u8]| {
             if let Ok(all) = <[U32]>::mut_from_bytes(bytes) {
                 with(all);
             }
         };
         match place {
-            Place::Root => {
+            PointerPlace::Root => {
                 change(self.root);
                 Ok(())
             }
-            Place::Block(node) => self.store.change(node, change),
+            PointerPlace::Block(node) => self.store.change(node, change),
         }
     }
 
-    fn set(&mut self, place: &Place<S::Node>, index: u32, block: u32) -> Result<()> {
+    fn set(&mut self, place: &PointerPlace<S::Node>, index: u32, block: u32) -> Result<()> {
         self.edit(place, |all| {
             if let Some(pointer) = all.get_mut(index as usize) {
                 *pointer = block.into();

@@ -7,7 +7,7 @@ use std::ops::Range;
 
 use sapwood_ext4_format::INDIRECT_DIRECT;
 
-use super::{Place, Pointers, pointer_block};
+use super::{PointerPlace, Pointers, pointer_block};
 use crate::Result;
 use crate::map::nodes::Changes;
 
@@ -44,11 +44,16 @@ impl<S: Changes> Pointers<'_, S> {
                 sum + self.geometry.span(below)
             });
             let index = INDIRECT_DIRECT + u32::from(depth) - 1;
-            if !self.prune(&Place::Root, index, depth, base, &mut removal)? {
+            if !self.prune(&PointerPlace::Root, index, depth, base, &mut removal)? {
                 return Ok(removal.start..removal.end);
             }
         }
-        if !self.clear(&Place::Root, 0, u64::from(INDIRECT_DIRECT), &mut removal)? {
+        if !self.clear(
+            &PointerPlace::Root,
+            0,
+            u64::from(INDIRECT_DIRECT),
+            &mut removal,
+        )? {
             return Ok(removal.start..removal.end);
         }
         Ok(range.start..range.start)
@@ -59,7 +64,7 @@ impl<S: Changes> Pointers<'_, S> {
     /// stopped.
     fn prune(
         &mut self,
-        parent: &Place<S::Node>,
+        parent: &PointerPlace<S::Node>,
         index: u32,
         depth: u8,
         base: u64,
@@ -77,7 +82,7 @@ impl<S: Changes> Pointers<'_, S> {
             return Ok(true);
         }
         let node = pointer_block(self.store, block)?;
-        let place = Place::Block(node.clone());
+        let place = PointerPlace::Block(node.clone());
         let per_block = u64::from(self.geometry.per_block());
         if depth == 1 {
             if !self.clear(&place, base, per_block, removal)? {
@@ -109,7 +114,7 @@ impl<S: Changes> Pointers<'_, S> {
     /// file. False: stopped.
     fn clear(
         &mut self,
-        place: &Place<S::Node>,
+        place: &PointerPlace<S::Node>,
         base: u64,
         count: u64,
         removal: &mut Removal,
@@ -150,7 +155,7 @@ impl<S: Changes> Pointers<'_, S> {
     }
 
     /// Runs of blocks that the pointers `low..high` name, the last one first.
-    fn going(&self, place: &Place<S::Node>, low: u64, high: u64) -> Result<Vec<Going>> {
+    fn going(&self, place: &PointerPlace<S::Node>, low: u64, high: u64) -> Result<Vec<Going>> {
         let mut going: Vec<Going> = Vec::new();
         self.pointers(place, |all| {
             let here = (0..).zip(all).take(high as usize).skip(low as usize);

@@ -6,7 +6,9 @@ use std::ops::Range;
 use proptest::prelude::*;
 use sapwood_ext4_format::{IndirectGeometry, indirect_pointers};
 
-use super::{Place, Pointers, WAY_CREDITS, goal, insert_credits, lookup, pointer_block, pointers};
+use super::{
+    PointerPlace, Pointers, WAY_CREDITS, goal, insert_credits, lookup, pointer_block, pointers,
+};
 use crate::Error;
 use crate::map::memory::Memory;
 use crate::map::nodes::Blocks;
@@ -105,7 +107,7 @@ impl File {
         assert_eq!(content, used, "blocks of content in use");
         let mut nodes = Vec::new();
         for (depth, index) in [(1, 12), (2, 13), (3, 14)] {
-            self.walk(&Place::Root, index, depth, &mut nodes);
+            self.walk(&PointerPlace::Root, index, depth, &mut nodes);
         }
         nodes.sort_unstable();
         let known: Vec<u64> = self.store.nodes.borrow().keys().copied().collect();
@@ -115,7 +117,7 @@ impl File {
 
     fn walk(
         &self,
-        place: &Place<<Memory as Blocks>::Node>,
+        place: &PointerPlace<<Memory as Blocks>::Node>,
         index: usize,
         depth: u8,
         nodes: &mut Vec<u64>,
@@ -134,7 +136,7 @@ impl File {
         assert!(used > 0, "an empty block of pointers stayed");
         if depth > 1 {
             let count = self.store.world().block_size as usize / 4;
-            let place = Place::Block(node);
+            let place = PointerPlace::Block(node);
             (0..count).for_each(|index| self.walk(&place, index, depth - 1, nodes));
         }
     }

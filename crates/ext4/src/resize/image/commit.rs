@@ -106,16 +106,11 @@ impl Image {
         let (late, early): (Vec<_>, Vec<_>) = blocks
             .into_iter()
             .partition(|(block, _)| *block == last.unwrap_or(place));
-        if sapwood_fault::planted(368) {
-            log.finish_alone().map_err(crate::Error::from)?;
-        }
         self.write_home(early.iter().map(|(block, bytes)| (block, bytes)))?;
         // A journal that moved may have kept its first block. The superblock of a file system that
         // grew counts groups whose descriptors must be there.
         self.write_home(late.iter().map(|(block, bytes)| (block, bytes)))?;
-        if !sapwood_fault::planted(368) {
-            log.finish_alone().map_err(crate::Error::from)?;
-        }
+        log.finish_alone().map_err(crate::Error::from)?;
         self.write_super(&self.sb)
     }
 

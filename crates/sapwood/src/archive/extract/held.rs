@@ -1,11 +1,11 @@
 //! The directories of the last entry, which stay held.
 
 use crate::path_table::{PathId, PathTable};
-use crate::tree::Node;
+use crate::tree::HeldInode;
 
 /// A held directory.
 struct Open<'a> {
-    node: Node<'a>,
+    node: HeldInode<'a>,
     /// Bytes of the path to it.
     end: usize,
     /// Its place in the table, once it is known.
@@ -22,7 +22,7 @@ pub(super) struct Held<'a> {
 
 impl<'a> Held<'a> {
     /// The directory that was entered last; `None` is the base.
-    pub(super) fn top(&self) -> Option<&Node<'a>> {
+    pub(super) fn top(&self) -> Option<&HeldInode<'a>> {
         self.open.last().map(|open| &open.node)
     }
 
@@ -42,7 +42,7 @@ impl<'a> Held<'a> {
     }
 
     /// Enters a directory of the top one.
-    pub(super) fn enter(&mut self, name: &[u8], node: Node<'a>) {
+    pub(super) fn enter(&mut self, name: &[u8], node: HeldInode<'a>) {
         if !self.path.is_empty() {
             self.path.push(b'/');
         }

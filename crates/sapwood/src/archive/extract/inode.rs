@@ -4,7 +4,7 @@ use super::super::entry::{Attributes, Entries, EntryKind};
 use super::super::error::Result;
 use super::{Extraction, failed};
 use crate::acls;
-use crate::tree::Node;
+use crate::tree::HeldInode;
 use crate::vfs::{
     self, Content, Credentials, Error, FileKind, NewInode, SetAttr, SetTime, WriteMode,
 };
@@ -20,7 +20,7 @@ impl<'a> Extraction<'a> {
         named: &[u8],
         size: u64,
         content: &mut dyn Entries,
-    ) -> Result<(Node<'a>, bool)> {
+    ) -> Result<(HeldInode<'a>, bool)> {
         let what = match kind {
             EntryKind::Symlink(target) => NewInode::Symlink(target),
             EntryKind::Special(FileKind::CharDevice, number) => NewInode::CharDevice(*number),
@@ -67,7 +67,7 @@ impl<'a> Extraction<'a> {
         attributes: &Attributes,
         count: usize,
         named: &[u8],
-    ) -> Result<Option<Node<'a>>> {
+    ) -> Result<Option<HeldInode<'a>>> {
         let data = self.piece.get(..count).unwrap_or_default();
         let small = count as u64 <= self.into.fs.most_filled();
         if !small || data.iter().all(|byte| *byte == 0) {
@@ -88,7 +88,7 @@ impl<'a> Extraction<'a> {
     /// Writes the content of a file. Zeros become holes. `first`: the piece that was read already.
     pub(super) fn content(
         &mut self,
-        node: &Node<'a>,
+        node: &HeldInode<'a>,
         size: u64,
         first: Option<(u64, usize)>,
         named: &[u8],
@@ -159,7 +159,7 @@ impl<'a> Extraction<'a> {
     /// As [`finish`](Self::finish), of a file that has its times.
     pub(super) fn finish_filled(
         &self,
-        node: &Node<'a>,
+        node: &HeldInode<'a>,
         attributes: &Attributes,
         named: &[u8],
     ) -> vfs::Result<()> {
@@ -185,7 +185,7 @@ impl<'a> Extraction<'a> {
     /// `found`: it is a directory that was there before.
     pub(super) fn finish(
         &self,
-        node: &Node<'a>,
+        node: &HeldInode<'a>,
         attributes: &Attributes,
         named: &[u8],
         found: bool,
@@ -230,7 +230,7 @@ impl<'a> Extraction<'a> {
     /// error of that, unless it is a copy.
     fn set_xattrs(
         &self,
-        node: &Node<'a>,
+        node: &HeldInode<'a>,
         attributes: &Attributes,
         named: &[u8],
     ) -> vfs::Result<vfs::Result<()>> {

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use super::{THREADS, tally};
 use crate::conformance::case::{Case, group};
 use crate::conformance::support::{
-    Fixture, Node, Outcome, check, parallel, pattern, refused, same, same_bytes,
+    Fixture, HeldInode, Outcome, check, parallel, pattern, refused, same, same_bytes,
 };
 use sapwood_vfs::{Error, RenameMode};
 
@@ -281,7 +281,7 @@ fn opposite_directory_moves_make_no_cycle(t: &mut Fixture) -> Outcome {
 
 /// Number of directories below `dir`. The parent of each must be the directory in which it was
 /// found.
-fn count_tree(dir: &Node<'_>) -> Outcome<usize> {
+fn count_tree(dir: &HeldInode<'_>) -> Outcome<usize> {
     let mut count = 0;
     for entry in dir.list()? {
         let below = dir.find(&entry.name)?;

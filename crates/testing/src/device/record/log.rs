@@ -43,7 +43,7 @@ impl Action {
 
 /// A recorded request, identified by its index in [`RecordLog::entries`].
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Entry {
+pub struct RecordedRequest {
     /// The operation.
     pub action: Action,
 }
@@ -87,14 +87,14 @@ struct Fate {
 /// A recorded history. The module defines crash point, durable and volatile.
 #[derive(Debug, Clone)]
 pub struct RecordLog {
-    entries: Vec<Entry>,
+    entries: Vec<RecordedRequest>,
     steps: Vec<Step>,
     fates: Vec<Fate>,
     discarded: u8,
 }
 
 impl RecordLog {
-    pub(super) fn new(entries: Vec<Entry>, steps: Vec<Step>) -> Self {
+    pub(super) fn new(entries: Vec<RecordedRequest>, steps: Vec<Step>) -> Self {
         let fates = fates(&entries, &steps);
         Self {
             entries,
@@ -120,7 +120,7 @@ impl RecordLog {
 
     /// All requests, in the order of their begins.
     #[must_use]
-    pub fn entries(&self) -> &[Entry] {
+    pub fn entries(&self) -> &[RecordedRequest] {
         &self.entries
     }
 
@@ -268,7 +268,7 @@ impl RecordLog {
 }
 
 /// Finds for each entry the step that made it durable.
-fn fates(entries: &[Entry], steps: &[Step]) -> Vec<Fate> {
+fn fates(entries: &[RecordedRequest], steps: &[Step]) -> Vec<Fate> {
     let mut fates: Vec<Fate> = Vec::with_capacity(entries.len());
     // Successful writes, in the order of their ends; a flush covers a prefix of them.
     let mut ended: Vec<usize> = Vec::new();

@@ -30,7 +30,7 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 
-pub use self::log::{Action, Entry, Epoch, RecordLog, Step};
+pub use self::log::{Action, Epoch, RecordLog, RecordedRequest, Step};
 pub use self::plan::{CrashPlan, Replayer};
 use sapwood_block::{Device, Result};
 
@@ -47,7 +47,7 @@ pub struct RecordDevice<D> {
 struct Recording {
     /// Number of requests in logs that were taken already.
     taken: usize,
-    entries: Vec<Entry>,
+    entries: Vec<RecordedRequest>,
     steps: Vec<Step>,
 }
 
@@ -99,7 +99,7 @@ impl<D: Device> RecordDevice<D> {
         let id = {
             let mut recording = self.recording.lock();
             let entry = recording.entries.len();
-            recording.entries.push(Entry { action });
+            recording.entries.push(RecordedRequest { action });
             recording.steps.push(Step::Begin(entry));
             recording.taken + entry
         };

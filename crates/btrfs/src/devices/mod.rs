@@ -1,0 +1,249 @@
+//! Volumes: from logical addresses to bytes on devices.
+//!
+//! # How it works
+//! All other modules use logical addresses. The [chunk map](ChunkMap) says which chunk holds an
+//! address, [`stripe`] computes where on which devices the bytes of a chunk lie, and [`copies`]
+//! does the I/O: it reads one copy, writes all, and repairs a bad one. [`tree_block`] reads tree
+//! blocks and validates them. [`DeviceSet`] holds the devices, [`superblock`] what each of them
+//! says of itself.
+//!
+//! The order of writes is the same for any number of devices: all of them are flushed before the
+//! superblock of the first is written.
+//!
+//! The profiles single and DUP are read and written, on one device and on several. Mirrored and
+//! striped profiles without parity are read; a mount that would write them is refused.
+
+mod copies;
+mod device_set;
+mod map;
+pub(crate) mod stripe;
+pub(crate) mod superblock;
+mod tree_block;
+
+use std::collections::BTreeMap;
+use std::sync::atomic::AtomicU64;
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use sapwood_block::{Device, PATIENCE, PatientDevice};
+use sapwood_btrfs_format::{ChecksumKind, ChunkItem, DevItem};
+
+use crate::lock::{Rank, RankedMutex, RankedRwLock};
+use crate::{Error, Result};
+pub(crate) use device_set::DeviceSet;
+pub(crate) use map::ChunkMap;
+pub(crate) use stripe::Piece;
+pub(crate) use superblock::SuperSet;
+#[cfg(test)]
+pub(crate) use superblock::write_all as write_supers_to;
+pub(crate) use tree_block::BlockExpect;
+
+/// Sizes and identities that never change while a file system is open.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Geometry {
+    /// Bytes of a tree block.
+    pub(crate) nodesize: u32,
+    /// Bytes of a sector.
+    pub(crate) sectorsize: u32,
+    /// Checksum algorithm.
+    pub(crate) checksum: ChecksumKind,
+    /// fsid that tree blocks carry.
+    pub(crate) fsid: [u8; 16],
+}
+
+/// Devices and chunk map of a file system.
+#[derive(Debug)]
+pub(crate) struct Volume {
+    devices: DeviceSet,
+    /// Device items of the chunk tree, by device id.
+    items: OnceLock<BTreeMap<u64, DevItem>>,
+    chunks: RankedRwLock<ChunkMap>,
+    geometry: Geometry,
+    read_only: bool,
+    /// Tree blocks with a bad copy, until repairs begin.
+    bad: RankedMutex<Option<Vec<(u64, BlockExpect)>>>,
+    repaired: AtomicU64,
+    chunk_tree_uuid: OnceLock<[u8; 16]>,
+    /// How long writes of metadata wait for space on the host.
+    patience: OnceLock<Duration>,
+}
+
+impl Volume {
+    /// Assembles the devices, refuses what cannot be handled, and maps the system chunks. The
+    /// other chunks are added when the chunk tree is read.
+    ///
+    /// # Errors
+    /// Those of [`DeviceSet::assemble`] and [`superblock::check_features`]; those of
+    /// [`add_chunk`](Self::add_chunk) for the system chunks; [`Error::Superblock`] if they do not
+    /// parse.
+    pub(crate) fn open(devices: &[Arc<dyn Device>], read_only: bool) -> Result<(Self, SuperSet)> {
+        let (devices, supers) = DeviceSet::assemble(devices)?;
+        superblock::check_features(&supers, read_only)?;
+        let first = devices.members().first().ok_or(Error::NoDevice)?;
+        let bad = |reason: String| Error::Superblock {
+            device: first.device.name().to_owned(),
+            reason,
+        };
+        let checksum = supers.checksum_kind();
+        let checksum = checksum.ok_or_else(|| bad("unknown checksum algorithm".to_owned()))?;
+        let chunks = supers.sys_chunks().collect::<Result<Vec<_>, _>>();
+        let chunks = chunks.map_err(|e| bad(e.to_string()))?;
+        let volume = Self {
+            geometry: Geometry {
+                nodesize: supers.nodesize.get(),
+                sectorsize: supers.sectorsize.get(),
+                checksum,
+                fsid: supers.tree_fsid(),
+            },
+            chunks: RankedRwLock::new(Rank::ChunkMap, ChunkMap::default()),
+            items: OnceLock::new(),
+            read_only: read_only || devices.read_only(),
+            devices,
+            bad: RankedMutex::new(Rank::Leaf, Some(Vec::new())),
+            repaired: AtomicU64::new(0),
+            chunk_tree_uuid: OnceLock::new(),
+            patience: OnceLock::new(),
+        };
+        for (logical, chunk) in chunks {
+            volume.add_chunk(logical, chunk)?;
+        }
+        Ok((volume, supers))
+    }
+
+    /// Sizes and identities.
+    pub(crate) fn geometry(&self) -> &Geometry {
+        &self.geometry
+    }
+
+    /// Takes the device items of the chunk tree, once that is read.
+    ///
+    /// # Errors
+    /// Those of [`DeviceSet::check_items`].
+    pub(crate) fn set_device_items(&self, items: &[DevItem], num_devices: u64) -> Result<()> {
+        self.devices.check_items(items, num_devices)?;
+        let by_id = items.iter().map(|item| (item.devid.get(), *item));
+        let _ = self.items.set(by_id.collect());
+        Ok(())
+    }
+
+    /// The device items that the chunk tree had when it was read, in order of their ids.
+    pub(crate) fn device_items(&self) -> impl Iterator<Item = &DevItem> {
+        self.items.get().into_iter().flat_map(BTreeMap::values)
+    }
+
+    /// Adds a chunk to the map.
+    ///
+    /// # Errors
+    /// Those of [`ChunkMap::add`]; [`Error::MissingDevice`]; [`Error::BadChunk`] if it reaches past
+    /// the end of a device; [`Error::ReadOnlyFeature`] with the name of a profile that cannot be
+    /// written, unless the volume is read-only.
+    pub(crate) fn add_chunk(&self, logical: u64, chunk: ChunkItem) -> Result<()> {
+        for extent in stripe::extents(&chunk) {
+            let devid = extent.devid;
+            let member = self.devices.named(devid, extent.dev_uuid)?;
+            let end = extent.physical.checked_add(extent.len);
+            if end.is_none_or(|end| end > member.device.size()) {
+                let reason = format!("reaches past the end of device {devid}");
+                return Err(Error::BadChunk { logical, reason });
+            }
+        }
+        let writable = self.read_only || stripe::is_writable(&chunk);
+        let profile = chunk.flags.profile_name();
+        self.chunks.write().add(logical, chunk)?;
+        if writable {
+            Ok(())
+        } else {
+            Err(Error::ReadOnlyFeature(profile.to_owned()))
+        }
+    }
+
+    /// Removes a chunk from the map.
+    pub(crate) fn remove_chunk(&self, logical: u64) -> Option<Arc<ChunkItem>> {
+        self.chunks.write().remove(logical)
+    }
+
+    /// Puts parts of the chunk at `logical`, or the same chunk elsewhere, in its place. The new
+    /// places hold all bytes that are in use.
+    pub(crate) fn replace_chunk(&self, logical: u64, chunks: Vec<(u64, ChunkItem)>) {
+        self.chunks.write().replace(logical, chunks);
+    }
+
+    /// Number of devices.
+    pub(crate) fn device_count(&self) -> usize {
+        self.devices.members().len()
+    }
+
+    /// The chunk that holds a logical address, with the chunk's own address.
+    ///
+    /// # Errors
+    /// [`Error::Unmapped`].
+    pub(crate) fn chunk_at(&self, logical: u64) -> Result<(u64, Arc<ChunkItem>)> {
+        let found = self.chunks.read().find(logical);
+        found.ok_or(Error::Unmapped { logical, len: 1 })
+    }
+
+    /// All chunks in order of their logical addresses.
+    pub(crate) fn chunks(&self) -> Vec<(u64, Arc<ChunkItem>)> {
+        self.chunks.read().all()
+    }
+
+    /// Sets how long writes of metadata wait for space on the host; only the first call counts.
+    pub(crate) fn set_patience(&self, patience: Duration) {
+        let _ = self.patience.set(patience);
+    }
+
+    fn patience(&self) -> Duration {
+        self.patience.get().copied().unwrap_or(PATIENCE)
+    }
+
+    /// Makes all completed writes durable, on every device.
+    ///
+    /// # Errors
+    /// [`Error::Device`].
+    pub(crate) fn flush(&self) -> Result<()> {
+        for member in self.devices.members() {
+            member.device.flush()?;
+        }
+        Ok(())
+    }
+
+    /// Writes all copies of the superblock to every device. The caller has flushed all devices.
+    /// When this returns, the first copy on each device is durable.
+    ///
+    /// # Errors
+    /// [`Error::Device`].
+    pub(crate) fn write_supers(&self, supers: &SuperSet) -> Result<()> {
+        self.each_super(supers, superblock::write_all)
+    }
+
+    /// Writes the first copy of the superblock to every device, for a log. The caller has flushed
+    /// all devices. The copies are durable when this returns.
+    ///
+    /// # Errors
+    /// [`Error::Device`].
+    pub(crate) fn write_log_super(&self, supers: &SuperSet) -> Result<()> {
+        self.each_super(supers, superblock::write_first)
+    }
+
+    /// In order of device ids: [`DeviceSet::assemble`] depends on it.
+    fn each_super(
+        &self,
+        supers: &SuperSet,
+        write: impl Fn(&dyn Device, &sapwood_btrfs_format::SuperBlock) -> Result<()>,
+    ) -> Result<()> {
+        for member in self.devices.members() {
+            let patient = PatientDevice::new(Arc::clone(&member.device), self.patience());
+            if let Some(sb) = supers.of(member.devid) {
+                write(&patient, &sb)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn device(&self, devid: u64) -> Result<&dyn Device> {
+        let found = self.devices.get(devid);
+        let uuid = [0; 16];
+        let found = found.ok_or(Error::MissingDevice { devid, uuid })?;
+        Ok(&*found.device)
+    }
+}

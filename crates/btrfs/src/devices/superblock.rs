@@ -1,0 +1,229 @@
+//! Superblocks: finding the newest of a device, features, and writing those of every device.
+//!
+//! Each device has up to three copies at fixed offsets. A commit writes all of them, the log only
+//! the first.
+
+use std::collections::BTreeMap;
+use std::ops::{Deref, DerefMut};
+
+use sapwood_block::Device;
+use sapwood_btrfs_format::{
+    CompatRo, DevItem, Incompat, MAGIC, SUPER_OFFSETS, SUPER_SIZE, SuperBlock, SuperError,
+    SuperFlags, validate_super,
+};
+
+use crate::{Error, Result};
+
+/// Superblock flags that say that a tool was interrupted in the middle of a conversion, or that the
+/// image is a dump without data.
+const REFUSED: SuperFlags = SuperFlags::METADUMP
+    .union(SuperFlags::METADUMP_V2)
+    .union(SuperFlags::CHANGING_FSID)
+    .union(SuperFlags::CHANGING_FSID_V2)
+    .union(SuperFlags::CHANGING_BG_TREE)
+    .union(SuperFlags::CHANGING_DATA_CSUM)
+    .union(SuperFlags::CHANGING_META_CSUM);
+
+/// The superblocks of one commit: fields that all devices share, and the item of each device.
+///
+/// It dereferences to the shared superblock, whose `dev_item` means nothing.
+#[derive(Clone, Debug)]
+pub(crate) struct SuperSet {
+    shared: SuperBlock,
+    items: BTreeMap<u64, DevItem>,
+}
+
+impl SuperSet {
+    /// `items` are those of the devices' own superblocks, by device id.
+    pub(crate) fn new(shared: SuperBlock, items: BTreeMap<u64, DevItem>) -> Self {
+        Self { shared, items }
+    }
+
+    /// The superblock of a device; `None` if there is no such device.
+    pub(crate) fn of(&self, devid: u64) -> Option<SuperBlock> {
+        let dev_item = *self.items.get(&devid)?;
+        Some(SuperBlock {
+            dev_item,
+            ..self.shared
+        })
+    }
+
+    /// Sets size and bytes in use of a device.
+    pub(crate) fn set_device(&mut self, devid: u64, total_bytes: u64, bytes_used: u64) {
+        if let Some(item) = self.items.get_mut(&devid) {
+            item.total_bytes = total_bytes.into();
+            item.bytes_used = bytes_used.into();
+        }
+    }
+}
+
+impl Deref for SuperSet {
+    type Target = SuperBlock;
+
+    fn deref(&self) -> &SuperBlock {
+        &self.shared
+    }
+}
+
+impl DerefMut for SuperSet {
+    fn deref_mut(&mut self) -> &mut SuperBlock {
+        &mut self.shared
+    }
+}
+
+/// Names of features as the usual tools print them: `mixed-backref`.
+fn feature_names<'n>(names: impl Iterator<Item = &'n str>, unknown: u64) -> String {
+    let mut all: Vec<String> = names.map(|n| n.to_lowercase().replace('_', "-")).collect();
+    if unknown != 0 {
+        all.push(format!("unknown ({unknown:#x})"));
+    }
+    all.join(", ")
+}
+
+/// The newest valid superblock of a device, the first copy if several are as new.
+///
+/// # Errors
+/// [`Error::NotBtrfs`] if no copy has the magic number, [`Error::Superblock`] with the reason of
+/// the first that has it if none is valid, [`Error::Device`].
+pub(crate) fn read_newest(device: &dyn Device) -> Result<SuperBlock> {
+    let mut newest: Option<SuperBlock> = None;
+    let mut reason: Option<SuperError> = None;
+    for offset in copies(device.size()) {
+        let mut bytes = [0; SUPER_SIZE];
+        device.read_at(offset, &mut bytes)?;
+        match validate_super(&bytes, offset) {
+            Ok(sb) => {
+                let older = |n: &SuperBlock| n.generation.get() < sb.generation.get();
+                // A copy with another fsid is what an older, larger file system left behind.
+                let stranger = newest.as_ref().is_some_and(|n| n.fsid != sb.fsid);
+                if newest.as_ref().is_none_or(older) && !stranger {
+                    newest = Some(sb);
+                }
+            }
+            Err(SuperError::Magic { .. }) => {}
+            Err(err) => {
+                log::warn!("{}: {err}", device.name());
+                reason.get_or_insert(err);
+            }
+        }
+    }
+    let device = device.name().to_owned();
+    match (newest, reason) {
+        (Some(sb), _) => Ok(sb),
+        (None, Some(reason)) => Err(Error::Superblock {
+            device,
+            reason: reason.to_string(),
+        }),
+        (None, None) => Err(Error::NotBtrfs { device }),
+    }
+}
+
+/// Offsets of the copies that fit on a device of `size` bytes.
+pub(crate) fn copies(size: u64) -> impl Iterator<Item = u64> {
+    let fits = move |offset: &u64| offset + SUPER_SIZE as u64 <= size;
+    SUPER_OFFSETS.into_iter().filter(fits)
+}
+
+/// Refuses what this engine cannot open.
+///
+/// # Errors
+/// [`Error::UnsupportedFeature`], [`Error::ReadOnlyFeature`] unless `read_only`.
+pub(crate) fn check_features(sb: &SuperBlock, read_only: bool) -> Result<()> {
+    let odd = sb.incompat().difference(Incompat::SUPPORTED);
+    if !odd.is_empty() {
+        let names = feature_names(odd.iter_names().map(|(n, _)| n), odd.unknown().bits());
+        return Err(Error::UnsupportedFeature(names));
+    }
+    let odd = sb.super_flags().intersection(REFUSED);
+    if !odd.is_empty() {
+        let names = feature_names(odd.iter_names().map(|(n, _)| n), 0);
+        return Err(Error::UnsupportedFeature(names));
+    }
+    let odd = sb.compat_ro().difference(CompatRo::SUPPORTED);
+    if !odd.is_empty() && !read_only {
+        let names = feature_names(odd.iter_names().map(|(n, _)| n), odd.unknown().bits());
+        return Err(Error::ReadOnlyFeature(names));
+    }
+    if sb.super_flags().contains(SuperFlags::SEEDING) && !read_only {
+        return Err(Error::ReadOnlyFeature("seeding".to_owned()));
+    }
+    Ok(())
+}
+
+/// Writes the first copy of a superblock only, and through: what it refers to is durable
+/// already. The other copies stay as the last transaction left them, without a log.
+///
+/// # Errors
+/// [`Error::Device`].
+pub(crate) fn write_first(device: &dyn Device, sb: &SuperBlock) -> Result<()> {
+    let Some(kind) = sb.checksum_kind() else {
+        return Err(Error::UnsupportedFeature("checksum algorithm".to_owned()));
+    };
+    let Some(offset) = copies(device.size()).next() else {
+        return Ok(());
+    };
+    let mut copy = *sb;
+    copy.bytenr = offset.into();
+    let mut bytes = copy.bytes().to_vec();
+    kind.seal_block(&mut bytes);
+    Ok(device.write_fua(offset, &bytes)?)
+}
+
+/// Writes all copies of a superblock. What it refers to is durable already; when this returns,
+/// the first copy is durable too.
+///
+/// # Errors
+/// [`Error::Device`].
+pub(crate) fn write_all(device: &dyn Device, sb: &SuperBlock) -> Result<()> {
+    debug_assert_eq!(sb.magic, MAGIC);
+    let Some(kind) = sb.checksum_kind() else {
+        return Err(Error::UnsupportedFeature("checksum algorithm".to_owned()));
+    };
+    // A block device may be larger than the file system on it.
+    let end = device.size().min(sb.dev_item.total_bytes.get());
+    for (nth, offset) in copies(end).enumerate() {
+        let mut copy = *sb;
+        copy.bytenr = offset.into();
+        let mut bytes = copy.bytes().to_vec();
+        kind.seal_block(&mut bytes);
+        if nth == 0 {
+            device.write_fua(offset, &bytes)?;
+        } else {
+            device.write_at(offset, &bytes)?;
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sb() -> SuperBlock {
+        SuperBlock {
+            magic: MAGIC,
+            ..SuperBlock::default()
+        }
+    }
+
+    #[test]
+    fn features_are_refused_by_name() {
+        let mut raid = sb();
+        raid.incompat_flags = (Incompat::RAID56 | Incompat::NO_HOLES).bits().into();
+        let err = check_features(&raid, true).unwrap_err();
+        assert!(matches!(err, Error::UnsupportedFeature(n) if n == "raid56"));
+        let mut quota = sb();
+        quota.incompat_flags = Incompat::SIMPLE_QUOTA.bits().into();
+        let err = check_features(&quota, true).unwrap_err();
+        assert!(matches!(err, Error::UnsupportedFeature(n) if n == "simple-quota"));
+        let mut odd = sb();
+        odd.incompat_flags = (1u64 << 60).into();
+        let err = check_features(&odd, true).unwrap_err();
+        assert!(err.to_string().contains("0x1000000000000000"));
+        let mut verity = sb();
+        verity.compat_ro_flags = CompatRo::VERITY.bits().into();
+        assert!(check_features(&verity, true).is_ok());
+        let err = check_features(&verity, false).unwrap_err();
+        assert!(matches!(err, Error::ReadOnlyFeature(n) if n == "verity"));
+    }
+}

@@ -1,0 +1,22 @@
+//! The operations of the [`FileSystem`](sapwood_vfs::FileSystem) trait.
+//!
+//! # How it works
+//! Every change has one skeleton: lock the inodes in the order of their numbers, judge, start a
+//! handle, change, store the inodes, end the handle, unlock, wait if asked. What can be refused is
+//! refused before the first change. An error after it ends the mount's writing
+//! ([`Engine::abort`](crate::engine::Engine::abort)): the next mount finds the last commit.
+
+pub(crate) mod attr;
+pub(crate) mod create;
+pub(crate) mod filled;
+#[cfg(test)]
+mod filled_tests;
+pub(crate) mod reap;
+pub(crate) mod remove;
+pub(crate) mod rename;
+#[cfg(test)]
+mod residence_tests;
+#[cfg(test)]
+mod tests;
+
+pub(crate) use reap::delete;
