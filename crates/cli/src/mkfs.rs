@@ -81,6 +81,10 @@ pub(super) fn run(args: &Args) -> Result<()> {
         taken.map_err(|error| Failure::new(USAGE, error))?;
     }
     let mut sources = args.content.sources(args.kind)?;
+    let new = new::is_wanted(args, &options, &sources);
+    if new && let Some(dir) = args.image.parent().filter(|dir| *dir != Path::new("")) {
+        sources.keep_in(dir);
+    }
     if args.reproducible {
         let made = sapwood::internal::make_reproducible(&mut options, &mut sources);
         made.map_err(|error| failure(args, error))?;
@@ -90,7 +94,7 @@ pub(super) fn run(args: &Args) -> Result<()> {
     }
     interrupt::abandon_new_files();
     files::refuse_stream(&args.image)?;
-    if new::is_wanted(args, &options, &sources) {
+    if new {
         return new::run(args, options, sources);
     }
     in_place(args, &options, &sources)

@@ -17,6 +17,7 @@ mod entry;
 mod error;
 mod extract;
 mod gate;
+mod kept;
 mod overlay;
 mod pax;
 mod sparse;
@@ -30,7 +31,7 @@ use crate::changes::Changes;
 use crate::fs::FileSystem;
 use crate::progress::{self, OnProgress};
 use crate::{tree, vfs};
-pub(crate) use compression::{is_plain, plain};
+pub(crate) use compression::{decompressed, is_plain, plain};
 pub(crate) use cpio::CpioReader;
 pub(crate) use entry::{Attributes, Entries, Entry, EntryKind, device, time};
 pub use error::ArchiveError;
@@ -39,6 +40,7 @@ pub(crate) use error::path;
 pub(crate) use extract::{Extraction, Into, PIECE, Whiteouts, components, is_whiteout};
 #[cfg(feature = "fuse")]
 pub(crate) use gate::{Change, Client};
+pub(crate) use kept::{Kept, Scratch, Section};
 pub(crate) use overlay::{Layer, Mark, strip};
 pub(crate) use pax::base64;
 pub(crate) use tar::TarReader;
@@ -46,22 +48,20 @@ pub(crate) use tar::TarReader;
 /// Bytes that are read of an archive at once.
 const READ: usize = 64 * 1024;
 
-/// The entries of a tar archive, which may be compressed.
+/// Hands the entries of a tar archive, which may be compressed, to `work`.
 ///
 /// # Errors
-/// It cannot be read.
-pub(crate) fn tar_entries<'r>(reader: impl Read + 'r) -> Result<Box<dyn Entries + 'r>> {
-    let buffered = BufReader::with_capacity(READ, plain(reader)?);
-    Ok(Box::new(TarReader::new(buffered)))
+/// It cannot be read; that of `work`.
+pub(crate) fn tar_entries<T, E: From<ArchiveError>>(
+    archive: impl Read + Send,
+    work: impl FnOnce(&mut dyn Entries) -> std::result::Result<T, E>,
+) -> std::result::Result<T, E> {
+    decompressed(archive, |plain| work(&mut TarReader::new(buffered(plain))))
 }
 
-/// The entries of a cpio archive, which may be compressed.
-///
-/// # Errors
-/// It cannot be read.
-pub(crate) fn cpio_entries<'r>(reader: impl Read + 'r) -> Result<Box<dyn Entries + 'r>> {
-    let buffered = BufReader::with_capacity(READ, plain(reader)?);
-    Ok(Box::new(CpioReader::new(buffered)))
+/// A reader of what is decompressed.
+pub(crate) fn buffered<R: Read>(plain: R) -> BufReader<R> {
+    BufReader::with_capacity(READ, plain)
 }
 
 impl FileSystem {
@@ -73,7 +73,7 @@ impl FileSystem {
     /// # Errors
     /// The archive cannot be read, or the image refuses an entry. What was extracted until then
     /// stays.
-    pub fn extract_tar(&self, archive: impl Read) -> crate::Result<()> {
+    pub fn extract_tar(&self, archive: impl Read + Send) -> crate::Result<()> {
         self.extract_tar_into("/", archive, &mut progress::ignore)
     }
 
@@ -86,36 +86,60 @@ impl FileSystem {
     pub fn extract_tar_into(
         &self,
         dir: impl AsRef<Path>,
-        archive: impl Read,
+        archive: impl Read + Send,
         progress: &mut OnProgress<'_>,
     ) -> crate::Result<()> {
         let changes = Changes::default();
         let into = self.extracting(dir.as_ref(), Whiteouts::Refused, &changes)?;
-        let extracted = Extraction::new(into).run(&mut *tar_entries(archive)?, progress);
-        Ok(extracted.map(drop)?)
+        let extracted = tar_entries(archive, |entries| {
+            Extraction::new(into).run(entries, progress).map(drop)
+        });
+        Ok(extracted?)
     }
 
     /// Applies a layer of a container image to a directory that exists: a tar archive whose
     /// whiteouts remove what is there (`.wh.NAME`, and `.wh..wh..opq` for all that a directory
-    /// has). The archive is read twice from its start. Otherwise as
-    /// [`extract_tar_into`](Self::extract_tar_into).
+    /// has). The archive is read from its start; one that is not compressed is read twice.
+    /// Otherwise as [`extract_tar_into`](Self::extract_tar_into).
     ///
     /// # Errors
     /// The layer cannot be read, or the image refuses an entry. What was applied until then stays.
     pub fn extract_layer_into(
         &self,
         dir: impl AsRef<Path>,
-        mut archive: impl Read + Seek,
+        archive: impl Read + Seek + Send,
         progress: &mut OnProgress<'_>,
     ) -> crate::Result<()> {
-        let (dir, changes) = (dir.as_ref(), Changes::default());
-        archive.rewind().map_err(ArchiveError::Read)?;
-        let into = self.extracting(dir, Whiteouts::Applied, &changes)?;
-        Extraction::new(into).whiteouts(&mut *tar_entries(&mut archive)?)?;
-        archive.rewind().map_err(ArchiveError::Read)?;
-        let into = self.extracting(dir, Whiteouts::Applied, &changes)?;
-        let extracted = Extraction::new(into).run(&mut *tar_entries(archive)?, progress);
-        Ok(extracted.map(drop)?)
+        Ok(self.extract_layer(dir.as_ref(), archive, progress)?)
+    }
+
+    fn extract_layer(
+        &self,
+        dir: &Path,
+        mut archive: impl Read + Seek + Send,
+        progress: &mut OnProgress<'_>,
+    ) -> Result<()> {
+        let changes = Changes::default();
+        let into = || self.extracting(dir, Whiteouts::Applied, &changes);
+        let mut start = Vec::new();
+        archive.rewind()?;
+        archive.by_ref().take(6).read_to_end(&mut start)?;
+        archive.rewind()?;
+        let hide = |plain: &mut dyn Read| {
+            Extraction::new(into()?).whiteouts(&mut TarReader::new(buffered(plain)))
+        };
+        let mut make = |plain: &mut dyn Read| {
+            let entries = &mut TarReader::new(buffered(plain));
+            Extraction::new(into()?).run(entries, progress).map(drop)
+        };
+        if is_plain(&start) {
+            hide(&mut archive)?;
+            archive.rewind()?;
+            return make(&mut archive);
+        }
+        let scratch = Scratch::default();
+        let (kept, ()) = decompressed(archive, |plain| Kept::while_read(plain, &scratch, hide))?;
+        make(&mut kept.reader())
     }
 
     /// How an archive is extracted into a directory.

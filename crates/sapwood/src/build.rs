@@ -12,7 +12,6 @@ use sapwood_block::Device;
 use sha2::{Digest, Sha256};
 
 use crate::Kind;
-use crate::archive::ArchiveError;
 use crate::changes::Changes;
 use crate::copy::CopyError;
 use crate::error::ErrorKind;
@@ -24,7 +23,7 @@ use crate::output::{Identity, OutputFormat, convert};
 use crate::progress::{self, OnProgress, Progress};
 use crate::resize::{FreeRoom, NewSize, resize_new};
 pub use crate::sources::BuildError;
-use crate::sources::{Need, Sources, derived_uuid};
+use crate::sources::{Counts, Format, Growth, Need, Sources, derived_uuid};
 use crate::vfs;
 pub use fill::fill;
 use fill::{builder_of, close, fill_open, filling};
@@ -33,6 +32,11 @@ use fill::{builder_of, close, fill_open, filling};
 const BLOCK: u64 = 4096;
 /// Times that an image is made again with more room.
 const MORE_ROOM: u32 = 5;
+/// What an image that grows has room for at first.
+const FIRST: Need = Need {
+    entries: 1 << 16,
+    bytes: 256 << 20,
+};
 
 /// Makes a file system in a new image file.
 ///
@@ -235,10 +239,10 @@ impl ImageBuilder {
     /// ```
     ///
     /// # Errors
-    /// It cannot be read. What is wrong with its content is an error of
+    /// It cannot be read or decompressed. What is wrong with its entries is an error of
     /// [`write_to`](Self::write_to).
-    pub fn from_tar(mut self, archive: impl Read) -> crate::Result<Self> {
-        self.sources.tar_stream(copied(archive)?);
+    pub fn from_tar(mut self, archive: impl Read + Send) -> crate::Result<Self> {
+        self.sources.read_now(Format::Tar, archive)?;
         Ok(self)
     }
 
@@ -246,8 +250,8 @@ impl ImageBuilder {
     ///
     /// # Errors
     /// As [`from_tar`](Self::from_tar).
-    pub fn from_cpio(mut self, archive: impl Read) -> crate::Result<Self> {
-        self.sources.cpio_stream(copied(archive)?);
+    pub fn from_cpio(mut self, archive: impl Read + Send) -> crate::Result<Self> {
+        self.sources.read_now(Format::Cpio, archive)?;
         Ok(self)
     }
 
@@ -292,7 +296,7 @@ impl ImageBuilder {
     /// # Errors
     /// A source cannot be read.
     pub fn needed_size(&self) -> crate::Result<Option<u64>> {
-        let need = self.sources.need(false)?;
+        let need = self.sources.need(Counts::All)?;
         Ok((!self.sources.is_empty()).then(|| self.size_for(need)))
     }
 
@@ -350,8 +354,8 @@ impl ImageBuilder {
         strict: bool,
         progress: &mut OnProgress<'_>,
     ) -> Result<BuiltImage, BuildError> {
-        let fixed = self.fixed()?;
         let new = NewFile::create(path, self.replace)?;
+        let fixed = self.fixed(&new)?;
         let built = match self.format {
             OutputFormat::Raw => fixed.make_fixed(&new, strict, progress)?,
             format => {
@@ -375,12 +379,13 @@ impl ImageBuilder {
         raw: &NewFile,
         progress: &mut OnProgress<'_>,
     ) -> Result<(), BuildError> {
-        self.fixed()?.make_fixed(raw, true, progress).map(drop)
+        self.fixed(raw)?.make_fixed(raw, true, progress).map(drop)
     }
 
-    /// The same, with UUID and time decided.
-    fn fixed(&self) -> Result<Self, BuildError> {
+    /// The same, with UUID and time decided, for an image in this file.
+    fn fixed(&self, new: &NewFile) -> Result<Self, BuildError> {
         let mut fixed = self.clone();
+        fixed.sources.keep_in(new.directory());
         if self.reproducible {
             make_reproducible(&mut fixed.options, &mut fixed.sources)?;
         }
@@ -401,7 +406,12 @@ impl ImageBuilder {
         if size.is_none() && self.sources.is_empty() {
             return Err(BuildError::NoSize(new.path().to_owned()));
         }
-        let need = self.sources.need(size.is_some())?;
+        let need = self.sources.need(match (size, self.options.kind()) {
+            (None, _) if !self.grows() => Counts::All,
+            (Some(_), Kind::Ext4) if !self.options.has_inodes() => Counts::Files,
+            // No size in the image depends on the archives.
+            _ => Counts::Directories,
+        })?;
         progress(Progress::Total(need.entries));
         let Some(size) = size else {
             return self.make_fitting(new, need, strict, progress);
@@ -409,12 +419,19 @@ impl ImageBuilder {
         let device = new.device_of(size)?;
         let report = self.make_in(&*device, new.path(), &self.options, size, need)?;
         let filling = filling(&self.sources)?;
-        let left_out = self.fill(device, new.path(), strict, &filling, progress)?;
+        let left_out = self.fill(device, new.path(), strict, &filling, None, progress)?;
         Ok(BuiltImage {
             report,
             size,
             left_out,
         })
+    }
+
+    /// Whether the image becomes larger while it is filled. How an ext4 is laid out depends on its
+    /// files from the start. A file of a directory may take more than the host says, so there an
+    /// image may have to be made again.
+    fn grows(&self) -> bool {
+        self.options.kind() == Kind::Btrfs && !self.sources.has_dir()
     }
 
     /// Makes the image with more room than it should need, and shrinks it. If the files took more
@@ -433,11 +450,21 @@ impl ImageBuilder {
                 .entries
                 .saturating_add(self.free_inodes)
                 .saturating_add(16);
-            let size = options.size_to_shrink(content, inodes);
+            let grows = self.grows();
+            let size = if grows {
+                options.size_to_shrink(content.max(FIRST.bytes), inodes.max(FIRST.entries))
+            } else {
+                options.size_to_shrink(content, inodes)
+            };
             let device = new.device_of(size)?;
             let report = self.make_in(&*device, new.path(), &options, size, need)?;
             let filling = filling(&self.sources)?.shrinking_later(content);
-            match self.fill(device, new.path(), strict, &filling, progress) {
+            let in_it = Need {
+                entries: inodes,
+                bytes: content,
+            };
+            let growth = grows.then(|| Growth::new(Arc::clone(&device), in_it));
+            match self.fill(device, new.path(), strict, &filling, growth, progress) {
                 Ok(left_out) => {
                     progress(Progress::Total(0));
                     let min = NewSize::Min(self.free);
@@ -449,7 +476,7 @@ impl ImageBuilder {
                         left_out,
                     });
                 }
-                Err(error) if attempt < MORE_ROOM && is_full(&error) => {
+                Err(error) if attempt < MORE_ROOM && !grows && is_full(&error) => {
                     content = content.saturating_mul(4).saturating_add(1 << 30);
                 }
                 Err(error) => return Err(error),
@@ -488,6 +515,7 @@ impl ImageBuilder {
         path: &Path,
         strict: bool,
         filling: &Options,
+        mut growth: Option<Growth>,
         progress: &mut OnProgress<'_>,
     ) -> Result<u64, BuildError> {
         let given = self.options.root_owner();
@@ -499,7 +527,7 @@ impl ImageBuilder {
             }
         }
         let fs = FileSystem::open_on(Arc::clone(&device), path, filling)?;
-        let report = fill_open(&fs, path, &self.sources, given, progress)?.copied;
+        let report = fill_open(&fs, path, &self.sources, given, growth.as_mut(), progress)?.copied;
         let left_out = report.left_out;
         let ends = |error: &CopyError| error.ends() || is_full(error);
         if strict || report.first_error.as_ref().is_some_and(ends) {
@@ -520,14 +548,6 @@ fn is_full(error: &(dyn std::error::Error + 'static)) -> bool {
             || matches!(error.downcast_ref(), Some(vfs::Error::NoSpace))
     };
     std::iter::successors(Some(error), |error| error.source()).any(full)
-}
-
-/// A copy of a stream, in a file without a name.
-fn copied(mut stream: impl Read) -> Result<fs::File, ArchiveError> {
-    let mut file = tempfile::tempfile()?;
-    io::copy(&mut stream, &mut file)?;
-    io::Seek::rewind(&mut file)?;
-    Ok(file)
 }
 
 /// Makes a file system with these options, filled from these sources, depend on both alone. The

@@ -238,10 +238,9 @@ impl MkfsOptions {
         let expected = content.saturating_add(inodes.saturating_mul(1024));
         match self.kind {
             Kind::Btrfs => {
-                let most = content / 4 * 5 + inodes.saturating_mul(3 * 4096);
                 let nodes = u64::from(self.btrfs.node_size()) * 640;
                 self.btrfs.metadata_chunk.get_or_insert(nodes);
-                most.saturating_mul(2).saturating_add(1 << 30) & !0xf_ffff
+                btrfs_room(content, inodes)
             }
             Kind::Ext4 => {
                 let ext4 = &mut self.ext4;
@@ -268,12 +267,23 @@ impl MkfsOptions {
         }
     }
 
+    /// Whether the number of inodes of an ext4 was chosen.
+    pub(crate) fn has_inodes(&self) -> bool {
+        self.ext4.inodes.is_some() || self.ext4.bytes_per_inode.is_some()
+    }
+
     /// Has ext4 make this many inodes, unless a number was chosen.
     pub(crate) fn suggest_inodes(&mut self, count: u64) {
-        if self.ext4.inodes.is_none() && self.ext4.bytes_per_inode.is_none() {
+        if !self.has_inodes() {
             self.ext4.inodes = Some(count);
         }
     }
+}
+
+/// Bytes in which a btrfs has more than enough room for `content` bytes of files and so many inodes.
+pub(crate) fn btrfs_room(content: u64, inodes: u64) -> u64 {
+    let most = (content / 4 * 5).saturating_add(inodes.saturating_mul(3 * 4096));
+    most.saturating_mul(2).saturating_add(1 << 30) & !0xf_ffff
 }
 
 /// Makes a file system on a device that is open for writing and called `path` in errors. It uses

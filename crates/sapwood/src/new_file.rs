@@ -149,6 +149,11 @@ impl NewFile {
         &self.path
     }
 
+    /// The directory that it is in.
+    pub(crate) fn directory(&self) -> &Path {
+        directory(&self.place)
+    }
+
     /// The file, open for reading and writing.
     #[must_use]
     pub fn file(&self) -> &File {

@@ -5,18 +5,20 @@
 //! them (`choice`). The manifest names layers, which are tar archives. Each is extracted over the
 //! ones below it. The whiteouts of a layer are applied first, in a pass of their own, because they
 //! concern lower layers only, wherever in the layer they are. Blobs come from a directory or an
-//! archive (`store`) and are verified against their digest; every pass over a layer verifies it.
+//! archive (`store`) and are verified against their digest. A layer that is used again is kept
+//! decompressed, so every blob is read, verified and decompressed once.
 
 mod choice;
 mod digest;
 mod store;
 
 use std::ffi::{OsStr, OsString};
-use std::io::{self, BufReader, Read};
+use std::io::{self, Read};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 
-use crate::archive::{ArchiveError, Entries, TarReader, plain};
+use crate::archive::{ArchiveError, Entries, Kept, Scratch, TarReader, buffered, decompressed};
 use choice::Chosen;
 use digest::{Digest, Hashing};
 use store::Store;
@@ -197,7 +199,7 @@ pub enum OciError {
 pub(crate) type Result<T> = std::result::Result<T, OciError>;
 
 /// A layer of an image.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 struct Layer {
     /// Name in the store.
     name: String,
@@ -205,6 +207,8 @@ struct Layer {
     stored: Option<(Digest, u64)>,
     /// Digest of the archive, decompressed.
     content: Option<Digest>,
+    /// A verified copy of the archive.
+    kept: OnceLock<Kept>,
 }
 
 /// A container image that is ready to be extracted.
@@ -232,50 +236,63 @@ impl OciImage {
     }
 
     /// Passes the entries of a layer, counted from the lowest one, to `work`. The blob is verified
-    /// when it returns; an error of a wrong blob takes precedence.
+    /// when it returns; an error of a wrong blob takes precedence. A layer that is used `again` is
+    /// kept.
     ///
     /// # Errors
     /// [`OciError`].
     pub(crate) fn layer(
         &self,
         index: usize,
+        again: Option<&Scratch>,
         work: impl FnOnce(&mut dyn Entries) -> std::result::Result<(), ArchiveError>,
     ) -> Result<()> {
         let Some(layer) = self.layers.get(index) else {
             return Ok(());
         };
-        let blob = || layer.name.clone();
+        let failed = |source| OciError::Layer {
+            blob: layer.name.clone(),
+            source: Box::new(source),
+        };
+        if let Some(kept) = layer.kept.get() {
+            let plain = buffered(kept.reader());
+            return work(&mut TarReader::new(plain).open_end()).map_err(failed);
+        }
         let reader = self.store.open_blob(&layer.name)?;
         let algorithm = layer.stored.as_ref().map(|(digest, _)| digest.algorithm());
         let mut stored = Hashing::new(reader, algorithm);
-        let mut content_digest = None;
-        let worked = (|| {
-            let buffered = BufReader::with_capacity(1 << 16, plain(&mut stored)?);
-            let algorithm = layer.content.as_ref().map(Digest::algorithm);
-            let mut content = Hashing::new(buffered, algorithm);
+        let algorithm = layer.content.as_ref().map(Digest::algorithm);
+        let read = |plain: &mut dyn Read| {
+            let mut content = Hashing::new(buffered(plain), algorithm);
             work(&mut TarReader::new(&mut content).open_end())?;
             io::copy(&mut content, &mut io::sink())?;
-            content_digest = content.digest();
-            Ok(())
-        })();
+            Ok::<_, ArchiveError>(content.digest())
+        };
+        let worked = decompressed(&mut stored, |plain| match again {
+            None => Ok((None, read(plain)?)),
+            Some(scratch) => {
+                let (kept, digest) = Kept::while_read(plain, scratch, read)?;
+                Ok((Some(kept), digest))
+            }
+        });
         let rest = io::copy(&mut stored, &mut io::sink());
         rest.map_err(|source| OciError::Read {
-            blob: blob(),
+            blob: layer.name.clone(),
             source,
         })?;
         if let Some((digest, size)) = &layer.stored {
             stored.verify(&layer.name, digest, *size)?;
         }
-        worked.map_err(|source| OciError::Layer {
-            blob: blob(),
-            source: Box::new(source),
-        })?;
-        match (&layer.content, content_digest) {
+        let (kept, digest) = worked.map_err(failed)?;
+        match (&layer.content, digest) {
             (Some(expected), Some(found)) if *expected != found => Err(OciError::Digest {
-                blob: blob(),
+                blob: layer.name.clone(),
                 found: found.to_string(),
             }),
-            _ => Ok(()),
+            _ => {
+                kept.map(|kept| layer.kept.set(kept));
+                Ok(())
+            }
         }
     }
 }

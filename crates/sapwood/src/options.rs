@@ -114,6 +114,11 @@ pub fn parse_size(text: &str) -> Option<u64> {
     whole.checked_add(u64::try_from(part).ok()?)
 }
 
+/// Bytes of the largest chunk of a btrfs that holds `content` bytes of files and is to shrink.
+pub(crate) fn largest_chunk(content: u64) -> u64 {
+    (content / 16).clamp(16 << 20, 1 << 30)
+}
+
 /// Id of the subvolume that contains all others.
 const TOP_LEVEL: u64 = 5;
 
@@ -356,7 +361,7 @@ impl Options {
     /// Keeps an image compact that shrinks after it was filled with about `bytes`.
     pub(crate) fn shrinking_later(mut self, bytes: u64) -> Self {
         self.ext4.dense = true;
-        self.btrfs.largest_chunk = Some((bytes / 16).clamp(16 << 20, 1 << 30));
+        self.btrfs.largest_chunk = Some(largest_chunk(bytes));
         self
     }
 

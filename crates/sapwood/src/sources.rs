@@ -1,6 +1,7 @@
 //! What an image is filled from: directories, archives, container images and manifests, in any mix.
 
 mod fill;
+mod growth;
 mod input;
 mod summary;
 
@@ -8,9 +9,10 @@ use std::fs::{self, File};
 use std::io::{self, Read};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, OnceLock};
 use std::time::SystemTime;
 
-use crate::archive::{ArchiveError, Entries, components, plain};
+use crate::archive::{ArchiveError, Scratch, components, plain};
 use crate::changes::Changes;
 use crate::copy::{self, CopyError, CopyReport};
 use crate::manifest::{Manifest, ManifestError};
@@ -23,7 +25,9 @@ use crate::resize::ResizeError;
 use crate::storage::{Storage, StorageError};
 use crate::vfs::Timestamp;
 
-use input::Input;
+pub(crate) use growth::Growth;
+pub(crate) use input::Format;
+use input::{Input, Noted, skip};
 use summary::Summarizer;
 pub(crate) use summary::Summary;
 pub(crate) use summary::derived_uuid;
@@ -52,19 +56,43 @@ pub struct Sources {
     changes: Changes,
     storage: Storage,
     time: Option<Timestamp>,
+    /// Where archives are kept that are used several times.
+    scratch: Scratch,
 }
 
 #[derive(Debug, Clone)]
 enum Source {
     Directory(PathBuf),
-    Tar(Input),
-    Cpio(Input),
-    Oci(PathBuf),
+    Archive(Input),
+    Oci(Container),
     /// A layer of a container image.
     Layer(Input),
     /// Layers in the form of overlayfs.
     LayerDirectory(PathBuf),
     LayerTar(Input),
+}
+
+/// A container image, which is opened once.
+#[derive(Clone)]
+struct Container {
+    path: PathBuf,
+    image: Arc<OnceLock<OciImage>>,
+}
+
+impl std::fmt::Debug for Container {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.path.fmt(f)
+    }
+}
+
+impl Container {
+    fn open(&self) -> Result<&OciImage, OciError> {
+        if let Some(image) = self.image.get() {
+            return Ok(image);
+        }
+        let image = OciImage::open(&self.path)?;
+        Ok(self.image.get_or_init(|| image))
+    }
 }
 
 /// Size of the sources' files.
@@ -143,40 +171,49 @@ impl Sources {
 
     /// The files of a tar archive, plain or compressed with gzip, zstd, xz or bzip2.
     pub fn tar(&mut self, path: impl Into<PathBuf>) {
-        self.list.push(Source::Tar(Input::File(path.into())));
+        let input = Input::file(Format::Tar, path.into());
+        self.list.push(Source::Archive(input));
     }
 
     /// As [`tar`](Self::tar), from a stream.
     pub fn tar_stream(&mut self, stream: impl Read + Send + 'static) {
-        self.list.push(Source::Tar(Input::stream(stream)));
+        let input = Input::stream(Format::Tar, stream);
+        self.list.push(Source::Archive(input));
     }
 
     /// The files of a cpio archive (`newc`, with or without checksums), plain or compressed.
     pub fn cpio(&mut self, path: impl Into<PathBuf>) {
-        self.list.push(Source::Cpio(Input::File(path.into())));
+        let input = Input::file(Format::Cpio, path.into());
+        self.list.push(Source::Archive(input));
     }
 
     /// As [`cpio`](Self::cpio), from a stream.
     pub fn cpio_stream(&mut self, stream: impl Read + Send + 'static) {
-        self.list.push(Source::Cpio(Input::stream(stream)));
+        let input = Input::stream(Format::Cpio, stream);
+        self.list.push(Source::Archive(input));
     }
 
     /// A container image: an OCI layout in a directory or an archive, or an archive of `docker
     /// save`; `PATH:TAG` chooses one of several.
     pub fn oci(&mut self, path: impl Into<PathBuf>) {
-        self.list.push(Source::Oci(path.into()));
+        self.list.push(Source::Oci(Container {
+            path: path.into(),
+            image: Arc::default(),
+        }));
     }
 
     /// A layer of a container image over the sources before it: a tar archive, plain or compressed.
     /// Its whiteouts (`.wh.NAME`, and `.wh..wh..opq` for all that a directory has) hide what those
     /// have. In any other archive such a name is an error.
     pub fn layer(&mut self, path: impl Into<PathBuf>) {
-        self.list.push(Source::Layer(Input::File(path.into())));
+        let input = Input::file(Format::Tar, path.into());
+        self.list.push(Source::Layer(input));
     }
 
     /// As [`layer`](Self::layer), from a stream.
     pub fn layer_stream(&mut self, stream: impl Read + Send + 'static) {
-        self.list.push(Source::Layer(Input::stream(stream)));
+        let input = Input::stream(Format::Tar, stream);
+        self.list.push(Source::Layer(input));
     }
 
     /// A layer in the form of overlayfs over the sources before it: the upper directory of a mount,
@@ -188,7 +225,7 @@ impl Sources {
         self.list.push(if path.is_dir() {
             Source::LayerDirectory(path)
         } else {
-            Source::LayerTar(Input::File(path))
+            Source::LayerTar(Input::file(Format::Tar, path))
         });
     }
 
@@ -214,9 +251,13 @@ impl Sources {
             Manifest::read(path)?.add_owners(&mut self.changes);
             return Ok(());
         }
-        let tar = !start.starts_with(b"0707");
+        let format = if start.starts_with(b"0707") {
+            Format::Cpio
+        } else {
+            Format::Tar
+        };
         let changes = &mut self.changes;
-        Input::File(path.to_owned()).with(tar, |entries| {
+        Input::file(format, path.to_owned()).with(|entries| {
             while let Some(entry) = entries.next()? {
                 let owner = (entry.attributes.uid, entry.attributes.gid);
                 let place = changes.place(None, &components(&entry.path)?.join(&b'/'));
@@ -225,6 +266,26 @@ impl Sources {
             Ok(())
         })?;
         Ok(())
+    }
+
+    /// As [`tar`](Self::tar) or [`cpio`](Self::cpio), of an archive that is read to its end here.
+    ///
+    /// # Errors
+    /// [`BuildError::Archive`]: it cannot be read or decompressed.
+    pub(crate) fn read_now(
+        &mut self,
+        format: Format,
+        archive: impl Read + Send,
+    ) -> Result<(), BuildError> {
+        let input = Input::read_now(format, archive)?;
+        self.list.push(Source::Archive(input));
+        Ok(())
+    }
+
+    /// Keeps archives that are used several times in files without a name in this directory, which
+    /// has room for them decompressed, and not where temporary files are.
+    pub fn keep_in(&mut self, dir: impl Into<PathBuf>) {
+        self.scratch = Scratch(Some(dir.into()));
     }
 
     /// Adds the sources of another list; its changes and its storage count if this one has no
@@ -286,7 +347,8 @@ impl Sources {
         self.time
     }
 
-    /// Reads everything and summarizes it. A stream is copied to a file for that.
+    /// Reads everything and summarizes it. Streams and compressed archives are
+    /// [kept](Self::keep_in), decompressed, until the image is filled.
     ///
     /// # Errors
     /// [`BuildError`]: a source cannot be read.
@@ -302,31 +364,16 @@ impl Sources {
                     all.field(b"layer of a directory");
                     copy::survey(path, &self.changes, &mut all)?;
                 }
-                Source::Layer(input) => {
-                    all.field(b"layer of a container");
-                    input.keep()?;
-                    input.with(true, |entries| all.entries(entries))?;
-                }
+                Source::Layer(input) => self.summarize(input, b"layer of a container", &mut all)?,
                 Source::LayerTar(input) => {
-                    all.field(b"layer of an archive");
-                    input.keep()?;
-                    input.with(true, |entries| all.entries(entries))?;
+                    self.summarize(input, b"layer of an archive", &mut all)?
                 }
-                Source::Tar(input) => {
-                    all.field(b"archive");
-                    input.keep()?;
-                    input.with(true, |entries| all.entries(entries))?;
-                }
-                Source::Cpio(input) => {
-                    all.field(b"archive");
-                    input.keep()?;
-                    input.with(false, |entries| all.entries(entries))?;
-                }
-                Source::Oci(path) => {
-                    let image = OciImage::open(path)?;
+                Source::Archive(input) => self.summarize(input, b"archive", &mut all)?,
+                Source::Oci(container) => {
+                    let image = container.open()?;
                     for layer in 0..image.layers() {
                         all.field(b"layer");
-                        image.layer(layer, |entries| all.entries(entries))?;
+                        image.layer(layer, Some(&self.scratch), |entries| all.entries(entries))?;
                     }
                 }
             }
@@ -345,10 +392,21 @@ impl Sources {
         Ok(all.end())
     }
 
-    /// The size of the files. A stream is copied to a file for that, unless the image has a size:
-    /// then the stream does not count. For a reproducible image, the holes in the host's file
-    /// system do not count.
-    pub(crate) fn need(&self, sized: bool) -> Result<Need, BuildError> {
+    fn summarize(
+        &self,
+        input: &Input,
+        what: &[u8],
+        all: &mut Summarizer,
+    ) -> Result<(), BuildError> {
+        all.field(what);
+        input.keep(&self.scratch, |entries| all.entries(entries))?;
+        Ok(())
+    }
+
+    /// The size of the files. Streams and compressed archives are kept for the filling. Unless
+    /// `counts` is all, a stream does not count and is not read yet. For a reproducible image, the
+    /// holes in the host's file system do not count.
+    pub(crate) fn need(&self, counts: Counts) -> Result<Need, BuildError> {
         let mut need = Need::default();
         for path in &self.manifests {
             need.entries += Manifest::read(path)?.len() as u64;
@@ -356,26 +414,27 @@ impl Sources {
         for source in &self.list {
             match source {
                 Source::Directory(path) | Source::LayerDirectory(path) => match self.time {
-                    Some(_) => copy::survey(path, &self.changes, &mut need)?,
-                    None => need.add_directory(path)?,
+                    Some(_) if counts != Counts::Directories => {
+                        copy::survey(path, &self.changes, &mut need)?;
+                    }
+                    _ => need.add_directory(path)?,
                 },
-                Source::Tar(input)
-                | Source::Layer(input)
-                | Source::LayerTar(input)
-                | Source::Cpio(input)
-                    if sized && input.is_read_once() => {}
-                Source::Tar(input) | Source::Layer(input) | Source::LayerTar(input) => {
-                    input.keep()?;
-                    input.with(true, |entries| need.add(entries))?;
+                _ if counts == Counts::Directories => {}
+                Source::Archive(input) | Source::Layer(input) | Source::LayerTar(input) => {
+                    if counts == Counts::All || !input.is_read_once() {
+                        need.add(input.need(&self.scratch)?);
+                    }
                 }
-                Source::Cpio(input) => {
-                    input.keep()?;
-                    input.with(false, |entries| need.add(entries))?;
-                }
-                Source::Oci(path) => {
-                    let image = OciImage::open(path)?;
+                Source::Oci(container) => {
+                    let image = container.open()?;
                     for layer in 0..image.layers() {
-                        image.layer(layer, |entries| need.add(entries))?;
+                        let mut count = |more| {
+                            need.add(more);
+                            Ok(())
+                        };
+                        image.layer(layer, Some(&self.scratch), |entries| {
+                            skip(&mut Noted::new(entries, &mut count))
+                        })?;
                     }
                 }
             }
@@ -384,13 +443,20 @@ impl Sources {
     }
 }
 
+/// Which sources are counted before an image is filled.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Counts {
+    All,
+    /// All but streams, which can only be read once.
+    Files,
+    /// Those whose files are counted without reading them.
+    Directories,
+}
+
 impl Need {
-    fn add(&mut self, entries: &mut dyn Entries) -> Result<(), ArchiveError> {
-        while let Some(entry) = entries.next()? {
-            self.entries += 1;
-            self.add_bytes(entries.allocated(&entry, BLOCK));
-        }
-        Ok(())
+    fn add(&mut self, other: Self) {
+        self.entries = self.entries.saturating_add(other.entries);
+        self.bytes = self.bytes.saturating_add(other.bytes);
     }
 
     fn add_bytes(&mut self, bytes: u64) {

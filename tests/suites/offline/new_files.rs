@@ -88,6 +88,33 @@ pub(crate) const SCRIPTS: &[(&str, &str)] = &[
         "${hidden[@]}" export -q src.img --tar three; tar tf three | grep -c d/big; [ -z "$(names | grep '^\.sapwood-')" ]"#,
     ),
     (
+        "a_signal_while_a_source_blocks_leaves_nothing",
+        r#"sources; gzip -k t.cpio; mkfifo p; names > before
+        for source in '--tar t.tar' '--tar t.tar.gz' '--cpio t.cpio' '--cpio t.cpio.gz' '--layer t.tar'; do
+            for size in '' '--size 160M'; do for signal in INT TERM HUP KILL; do
+                env --default-signal=INT "$SAPWOOD" mkfs -q -t $KIND $size ${source% *} p new 2> err.txt & pid=$!
+                # The command reads what there is, and waits for more.
+                exec 9> p; head -c 200000 ${source#* } >&9; kill -$signal $pid; code=0; wait $pid || code=$?; exec 9>&-
+                [ $code = $((128 + $(kill -l $signal))) ]; names | diff before - || { echo "left by $source $size, $signal"; exit 1; }
+            done; done
+        done"#,
+    ),
+    (
+        "a_pipe_a_file_and_standard_input_make_the_same_image",
+        r#"sources; gzip -k t.cpio; mkfifo p; export SOURCE_DATE_EPOCH=1700000000
+        U=11111111-2222-3333-4444-555555555555; make() { "$SAPWOOD" mkfs -q -t $KIND -U $U "$@"; }
+        for source in '--tar t.tar' '--tar t.tar.gz' '--cpio t.cpio.gz' '--layer t.tar.gz'; do
+            file=${source#* } kind=${source% *}
+            for size in '' '--size 160M'; do
+                make $size $kind $file a.img; "$SAPWOOD" check -q a.img
+                make $size $kind - b.img < $file; cmp a.img b.img
+                cat $file > p & make $size $kind p c.img; wait; cmp a.img c.img
+                [ "$("$SAPWOOD" cat a.img:d/big | sha256sum)" = "$(sha256sum < t/d/big)" ]; rm [abc].img
+            done
+        done
+        make --tar t.tar a.img; make --tar t.tar.gz b.img; cmp a.img b.img"#,
+    ),
+    (
         "what_cannot_be_read_is_left_out_with_and_without_a_size",
         r#"mkdir -p t/a t/shut; echo x > t/a/f; echo y > t/shut/f; chmod 0 t/shut; chmod 777 .
         for size in '' '--size 160M' '--output-format zstd'; do

@@ -111,6 +111,25 @@ pub fn resize(
     })
 }
 
+/// Gives an open file system, whose first device is that large already, so many bytes of it. New
+/// chunks have at most `largest_chunk` bytes from now on. The next commit makes the size durable.
+///
+/// # Errors
+/// `ENOSPC` if the transaction has no room; unreadable blocks.
+pub fn grow_open(
+    fs: &Btrfs,
+    size: u64,
+    largest_chunk: u64,
+) -> std::result::Result<(), crate::Error> {
+    let store: &Arc<Store> = &fs.engine;
+    let space = &store.space;
+    space.set_largest_chunk(largest_chunk);
+    let devid = space.placed().first().map_or(1, |placed| placed.devid);
+    let mut h = store.start_urgent(STEP_ITEMS)?;
+    let worked = space.set_device_size(&mut h, devid, size - size % UNIT);
+    h.finish(worked)
+}
+
 /// Makes the file system on `device` as small as it can be made without moving single extents, and
 /// discards its free space. Returns its new size. With a `time` the result is
 /// [reproducible](Options::reproducible).

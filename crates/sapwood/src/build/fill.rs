@@ -10,7 +10,7 @@ use crate::copy::CopyReport;
 use crate::fs::FileSystem;
 use crate::options::Options;
 use crate::progress::OnProgress;
-use crate::sources::{Filled, Sources};
+use crate::sources::{Filled, Growth, Sources};
 use crate::vfs::Timestamp;
 
 /// Fills the image on `device`, which is called `image` in errors, from sources in their order. The
@@ -27,7 +27,7 @@ pub fn fill(
     progress: &mut OnProgress<'_>,
 ) -> Result<CopyReport, BuildError> {
     let fs = FileSystem::open_on(Arc::clone(device), image, &filling(sources)?)?;
-    let filled = fill_open(&fs, image, sources, root_owner, progress);
+    let filled = fill_open(&fs, image, sources, root_owner, None, progress);
     let ended = close(fs, &**device);
     let filled = filled?;
     ended.map(|()| filled.copied)
@@ -44,11 +44,12 @@ pub(super) fn fill_open(
     image: &Path,
     sources: &Sources,
     root_owner: Option<(u32, u32)>,
+    growth: Option<&mut Growth>,
     progress: &mut OnProgress<'_>,
 ) -> Result<Filled, BuildError> {
     let owner = root_owner.unwrap_or_else(|| builder_of(sources.time()));
     fs.set_owner("/", Some(owner.0), Some(owner.1))?;
-    let filled = sources.fill(fs, image, owner, progress)?;
+    let filled = sources.fill(fs, image, owner, growth, progress)?;
     if let Some((uid, gid)) = root_owner.filter(|_| sources.has_dir()) {
         fs.set_owner("/", Some(uid), Some(gid))?;
     }

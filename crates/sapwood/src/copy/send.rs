@@ -15,7 +15,7 @@ use super::report::{Item, Report};
 use super::side::{Found, Handle, Meta, Node, Rules, Scratch, Shown, join};
 use super::unpack::{UntarError, refuse_whiteout};
 use super::walk::{Copy, MOST_LEVELS, Target};
-use crate::archive::{ArchiveError, Attributes, Entry, EntryKind, PIECE, tar_entries};
+use crate::archive::{ArchiveError, Attributes, Entries, Entry, EntryKind, PIECE, tar_entries};
 use crate::bulk::{self, Content, Message, Reason, Receiver, Sender, Work};
 use crate::damage::Damage;
 use crate::shown;
@@ -56,8 +56,17 @@ pub(super) fn archive<R: Read + Send + 'static>(
     }))
 }
 
-fn send_archive(archive: impl Read, sender: &mut Sender) -> std::result::Result<(), ArchiveError> {
-    let mut entries = tar_entries(archive)?;
+fn send_archive(
+    archive: impl Read + Send,
+    sender: &mut Sender,
+) -> std::result::Result<(), ArchiveError> {
+    tar_entries(archive, |entries| send_entries(entries, sender))
+}
+
+fn send_entries(
+    entries: &mut dyn Entries,
+    sender: &mut Sender,
+) -> std::result::Result<(), ArchiveError> {
     let mut piece = vec![0; PIECE];
     while let Some(entry) = entries.next()? {
         refuse_whiteout(&entry.path)?;

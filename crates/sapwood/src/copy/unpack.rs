@@ -76,7 +76,7 @@ pub fn untar(
         report: &report,
         piece: vec![0; PIECE],
     };
-    unpack.run(&mut *tar_entries(archive)?)?;
+    tar_entries(archive, |entries| unpack.run(entries))?;
     Ok(report.end())
 }
 

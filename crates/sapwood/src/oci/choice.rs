@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeSet, HashMap};
 use std::path::Path;
+use std::sync::OnceLock;
 
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
@@ -176,6 +177,7 @@ fn layers_of(layers: &[Descriptor], blob: &str) -> Result<Chosen> {
             name,
             stored: Some(stored),
             content: None,
+            kept: OnceLock::new(),
         })
     };
     let layers = layers.iter().map(layer).collect::<Result<_>>()?;
@@ -324,6 +326,7 @@ fn saved(store: &Store, tag: Option<&str>) -> Result<Chosen> {
             name: safe_name(name, DOCKER)?,
             stored: None,
             content: Some(Digest::parse(id, &config)?),
+            kept: OnceLock::new(),
         })
     };
     let layers = chosen.layers.iter().zip(&ids).map(layer);

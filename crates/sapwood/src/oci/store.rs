@@ -3,11 +3,12 @@
 use std::collections::HashMap;
 use std::fs::File;
 use std::io::{self, Read, Seek};
-use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 use super::{OciError, Result};
-use crate::archive::{ArchiveError, Entries, EntryKind, TarReader, components, is_plain, plain};
+use crate::archive::{
+    ArchiveError, Entries, EntryKind, Section, TarReader, buffered, components, is_plain, plain,
+};
 use crate::shown;
 
 /// The files of an image by name.
@@ -75,7 +76,7 @@ impl Store {
     ///
     /// # Errors
     /// [`OciError::Missing`], [`OciError::Read`].
-    pub(super) fn open_blob(&self, name: &str) -> Result<Box<dyn Read + '_>> {
+    pub(super) fn open_blob(&self, name: &str) -> Result<Box<dyn Read + Send + '_>> {
         let missing = || OciError::Missing {
             blob: name.to_owned(),
         };
@@ -101,8 +102,7 @@ impl Store {
                 for _ in 0..ALIASES {
                     match members.get(&name) {
                         Some(Member::Content { at, size }) => {
-                            let (at, left) = (*at, *size);
-                            return Ok(Box::new(Section { file, at, left }));
+                            return Ok(Box::new(Section::new(file, *at, *size)));
                         }
                         Some(Member::Alias(other)) => name.clone_from(other),
                         None => break,
@@ -114,30 +114,9 @@ impl Store {
     }
 }
 
-/// A part of a file.
-struct Section<'f> {
-    file: &'f File,
-    at: u64,
-    left: u64,
-}
-
-impl Read for Section<'_> {
-    fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
-        let most = usize::try_from(self.left)
-            .unwrap_or(usize::MAX)
-            .min(buf.len());
-        let count = self
-            .file
-            .read_at(buf.get_mut(..most).unwrap_or_default(), self.at)?;
-        self.at = self.at.saturating_add(count as u64);
-        self.left = self.left.saturating_sub(count as u64);
-        Ok(count)
-    }
-}
-
 /// The files of an archive, and where they are in it.
 fn members(file: &File) -> std::result::Result<HashMap<Vec<u8>, Member>, ArchiveError> {
-    let mut archive = TarReader::new(io::BufReader::with_capacity(1 << 16, file));
+    let mut archive = TarReader::new(buffered(file));
     let mut members = HashMap::new();
     while let Some(entry) = archive.next()? {
         let name = components(&entry.path)?.join(&b'/');

@@ -2,13 +2,12 @@
 
 use std::path::Path;
 
-use super::{BuildError, Filled, Source, Sources};
-use crate::archive::{ArchiveError, Entries, Extraction, Into as Place, Layer, Whiteouts};
+use super::{BuildError, Filled, Growth, Noted, Source, Sources};
+use crate::archive::{ArchiveError, Entries, Extraction, Into as Place, Layer, Scratch, Whiteouts};
 use crate::changes::Changes;
 use crate::copy::{self, CopyReport};
 use crate::fs::FileSystem;
 use crate::manifest::Manifest;
-use crate::oci::OciImage;
 use crate::progress::OnProgress;
 use crate::tree::HeldInode;
 use crate::vfs::{self, Credentials, Timestamp};
@@ -21,6 +20,7 @@ impl Sources {
         fs: &FileSystem,
         image: &Path,
         owner: (u32, u32),
+        growth: Option<&mut Growth>,
         progress: &mut OnProgress<'_>,
     ) -> Result<Filled, BuildError> {
         let time = self.time.unwrap_or_else(Timestamp::now);
@@ -31,6 +31,8 @@ impl Sources {
             owner,
             time,
             changes: &self.changes,
+            scratch: &self.scratch,
+            growth,
             progress,
         };
         let mut filled = Filled::default();
@@ -54,6 +56,8 @@ struct Filling<'f, 'p, 'q> {
     owner: (u32, u32),
     time: Timestamp,
     changes: &'f Changes,
+    scratch: &'f Scratch,
+    growth: Option<&'p mut Growth>,
     progress: &'p mut OnProgress<'q>,
 }
 
@@ -68,32 +72,32 @@ impl<'f> Filling<'f, '_, '_> {
                 return self.copy(path, true).map(Some);
             }
             Source::LayerTar(input) => {
-                input.keep()?;
-                input.with(true, |entries| self.uncover(entries))?;
-                input.with(true, |entries| {
+                input.keep(self.scratch, |entries| self.uncover(entries))?;
+                input.with(|entries| {
                     let into = below(self.place(Whiteouts::Refused)?);
-                    let layer = &mut Layer::new(entries);
-                    Extraction::new(into).run(layer, self.progress).map(drop)
+                    self.grown(entries, |entries, progress| {
+                        let layer = &mut Layer::new(entries);
+                        Extraction::new(into).run(layer, progress).map(drop)
+                    })
                 })?;
             }
-            Source::Tar(input) => {
-                input.with(true, |entries| self.extract(entries, Whiteouts::Refused))?;
-            }
-            Source::Cpio(input) => {
-                input.with(false, |entries| self.extract(entries, Whiteouts::Files))?;
+            Source::Archive(input) => {
+                input.with(|entries| self.extract(entries, input.whiteouts()))?;
             }
             Source::Layer(input) => {
-                input.keep()?;
-                input.with(true, |entries| self.whiteouts(entries))?;
-                input.with(true, |entries| self.extract(entries, Whiteouts::Applied))?;
+                input.keep(self.scratch, |entries| self.whiteouts(entries))?;
+                input.with(|entries| self.extract(entries, Whiteouts::Applied))?;
             }
-            Source::Oci(path) => {
-                let image = OciImage::open(path)?;
+            Source::Oci(container) => {
+                let image = container.open()?;
                 for layer in 0..image.layers() {
                     if layer > 0 {
-                        image.layer(layer, |entries| self.whiteouts(entries))?;
+                        image
+                            .layer(layer, Some(self.scratch), |entries| self.whiteouts(entries))?;
                     }
-                    image.layer(layer, |entries| self.extract(entries, Whiteouts::Applied))?;
+                    let extract =
+                        |entries: &mut dyn Entries| self.extract(entries, Whiteouts::Applied);
+                    image.layer(layer, None, extract)?;
                 }
             }
         }
@@ -113,7 +117,25 @@ impl<'f> Filling<'f, '_, '_> {
         whiteouts: Whiteouts,
     ) -> Result<(), ArchiveError> {
         let into = self.place(whiteouts)?;
-        Extraction::new(into).run(entries, self.progress).map(drop)
+        self.grown(entries, |entries, progress| {
+            Extraction::new(into).run(entries, progress).map(drop)
+        })
+    }
+
+    /// Hands the entries to `work`. The image grows for each, if it can.
+    fn grown(
+        &mut self,
+        entries: &mut dyn Entries,
+        work: impl FnOnce(&mut dyn Entries, &mut OnProgress<'_>) -> Result<(), ArchiveError>,
+    ) -> Result<(), ArchiveError> {
+        let (fs, image) = (self.fs, self.image);
+        match &mut self.growth {
+            None => work(entries, self.progress),
+            Some(growth) => {
+                let mut grow = |more| Ok(growth.add(more, fs, image)?);
+                work(&mut Noted::new(entries, &mut grow), self.progress)
+            }
+        }
     }
 
     /// Removes the names that the whiteouts of a layer hide.

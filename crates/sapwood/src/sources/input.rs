@@ -1,95 +1,271 @@
-//! Where an archive is read from.
+//! An archive that is a source.
+//!
+//! # How it works
+//! An archive is read once, and decompressed by a thread while its entries are used ([`Input::with`]).
+//! One that is needed again, because its files are counted or summarized before the image is made,
+//! is kept ([`Input::keep`]): in a file without a name, decompressed, unless it is a regular file
+//! that is not compressed. Its need is counted on the way.
 
 use std::fs::File;
-use std::io::{self, Read, Seek};
+use std::io::{self, Cursor, Read, Seek};
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
 
-use crate::archive::{ArchiveError, Entries, cpio_entries, tar_entries};
+use super::{BLOCK, Need};
+use crate::archive::{
+    ArchiveError, CpioReader, Entries, Entry, Kept, Scratch, TarReader, Whiteouts, buffered,
+    decompressed, is_plain,
+};
 
-/// Where an archive is read from.
-#[derive(Clone)]
-pub(super) enum Input {
-    File(PathBuf),
-    /// A stream, which is copied to a file when it has to be read twice.
-    Stream(Arc<Mutex<Stream>>),
+/// The format of an archive.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Format {
+    Tar,
+    Cpio,
 }
 
-pub(super) enum Stream {
-    Unread(Box<dyn Read + Send>),
-    Copied(File),
+/// See the module.
+#[derive(Clone)]
+pub(super) struct Input {
+    format: Format,
+    /// The name of the file.
+    path: Option<PathBuf>,
+    state: Arc<Mutex<State>>,
+}
+
+enum State {
+    /// A stream, of which nothing was read.
+    Stream(Box<dyn Read + Send>),
+    /// The file of the path, which is opened each time.
+    File,
+    /// A copy, and what its files take unless the archive is damaged.
+    Kept(Kept, Option<Need>),
+    /// A stream that was read.
     Read,
 }
 
+/// What an archive is read from.
+enum Opened {
+    /// A regular file that is not compressed.
+    Again(File),
+    Once(Box<dyn Read + Send>),
+}
+
+type Result<T> = std::result::Result<T, ArchiveError>;
+
 impl std::fmt::Debug for Input {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Self::File(path) => path.fmt(f),
-            Self::Stream(_) => f.write_str("a stream"),
+        match &self.path {
+            Some(path) => path.fmt(f),
+            None => f.write_str("a stream"),
         }
     }
 }
 
 impl Input {
-    pub(super) fn stream(stream: impl Read + Send + 'static) -> Self {
-        let stream = Stream::Unread(Box::new(stream));
-        Self::Stream(Arc::new(Mutex::new(stream)))
+    fn new(format: Format, path: Option<PathBuf>, state: State) -> Self {
+        let state = Arc::new(Mutex::new(state));
+        Self {
+            format,
+            path,
+            state,
+        }
+    }
+
+    pub(super) fn file(format: Format, path: PathBuf) -> Self {
+        Self::new(format, Some(path), State::File)
+    }
+
+    pub(super) fn stream(format: Format, stream: impl Read + Send + 'static) -> Self {
+        Self::new(format, None, State::Stream(Box::new(stream)))
+    }
+
+    /// Reads an archive to its end and keeps it. What is wrong with its entries is an error later.
+    ///
+    /// # Errors
+    /// It cannot be read or decompressed.
+    pub(super) fn read_now(format: Format, archive: impl Read + Send) -> Result<Self> {
+        let (kept, need) = decompressed(archive, |plain| {
+            Kept::while_read(plain, &Scratch::default(), |plain| {
+                Ok::<_, ArchiveError>(counted(format, plain, skip).ok())
+            })
+        })?;
+        let need = need.map(|(need, ())| need);
+        Ok(Self::new(format, None, State::Kept(kept, need)))
+    }
+
+    /// What an entry with the name of a whiteout is.
+    pub(super) fn whiteouts(&self) -> Whiteouts {
+        match self.format {
+            Format::Tar => Whiteouts::Refused,
+            Format::Cpio => Whiteouts::Files,
+        }
     }
 
     /// Whether it is a stream that nothing was read from, or a pipe.
     pub(super) fn is_read_once(&self) -> bool {
-        match self {
-            Self::File(path) => path.metadata().is_ok_and(|found| !found.is_file()),
-            Self::Stream(stream) => matches!(&*stream.lock(), Stream::Unread(_)),
+        match (&*self.state.lock(), &self.path) {
+            (State::File, Some(path)) => path.metadata().is_ok_and(|found| !found.is_file()),
+            (State::Stream(_), _) => true,
+            _ => false,
         }
     }
 
-    /// Makes sure that it can be read several times.
-    pub(super) fn keep(&self) -> Result<(), ArchiveError> {
-        let Self::Stream(stream) = self else {
-            return Ok(());
-        };
-        let mut stream = stream.lock();
-        if let Stream::Unread(reader) = &mut *stream {
-            let mut file = tempfile::tempfile()?;
-            io::copy(reader, &mut file)?;
-            *stream = Stream::Copied(file);
-        }
-        Ok(())
+    /// Hands the entries to `work`. A stream cannot be read again afterwards.
+    ///
+    /// # Errors
+    /// It cannot be read; that of `work`.
+    pub(super) fn with<T>(&self, work: impl FnOnce(&mut dyn Entries) -> Result<T>) -> Result<T> {
+        let format = self.format;
+        let mut state = self.state.lock();
+        self.named(match &*state {
+            State::Kept(kept, _) => read(format, &mut kept.reader(), work),
+            _ => self.open(&mut state).and_then(|opened| match opened {
+                Opened::Again(mut file) => read(format, &mut file, work),
+                Opened::Once(reader) => decompressed(reader, |plain| read(format, plain, work)),
+            }),
+        })
     }
 
-    /// Hands the entries of the archive, a tar or a cpio, to `work`.
-    pub(super) fn with(
+    /// As [`with`](Self::with), of an archive that is used again.
+    ///
+    /// # Errors
+    /// As [`with`](Self::with); the copy cannot be written.
+    pub(super) fn keep<T>(
         &self,
-        tar: bool,
-        work: impl FnOnce(&mut dyn Entries) -> Result<(), ArchiveError>,
-    ) -> Result<(), ArchiveError> {
-        let read = |reader: &mut dyn Read| {
-            if tar {
-                work(&mut *tar_entries(reader)?)
-            } else {
-                work(&mut *cpio_entries(reader)?)
-            }
-        };
-        match self {
-            Self::File(path) => {
-                let opened = File::open(path).map_err(ArchiveError::Read);
-                let read = opened.and_then(|mut file| read(&mut file));
-                read.map_err(|error| error.of(path))
-            }
-            Self::Stream(stream) => match &mut *stream.lock() {
-                Stream::Copied(file) => {
-                    file.rewind()?;
-                    read(file)
+        scratch: &Scratch,
+        work: impl FnOnce(&mut dyn Entries) -> Result<T>,
+    ) -> Result<(Need, T)> {
+        let format = self.format;
+        let mut state = self.state.lock();
+        let worked = match &*state {
+            State::Kept(kept, _) => counted(format, &mut kept.reader(), work),
+            _ => self.open(&mut state).and_then(|opened| match opened {
+                Opened::Again(mut file) => counted(format, &mut file, work),
+                Opened::Once(reader) => {
+                    let (kept, worked) = decompressed(reader, |plain| {
+                        Kept::while_read(plain, scratch, |plain| counted(format, plain, work))
+                    })?;
+                    *state = State::Kept(kept, Some(worked.0));
+                    Ok(worked)
                 }
-                Stream::Read => Err(ArchiveError::Read(io::ErrorKind::UnexpectedEof.into())),
-                unread @ Stream::Unread(_) => match std::mem::replace(unread, Stream::Read) {
-                    Stream::Unread(mut reader) => read(&mut reader),
-                    _ => Ok(()),
-                },
-            },
+            }),
+        };
+        self.named(worked)
+    }
+
+    /// What its files take.
+    ///
+    /// # Errors
+    /// As [`keep`](Self::keep).
+    pub(super) fn need(&self, scratch: &Scratch) -> Result<Need> {
+        if let State::Kept(_, Some(need)) = &*self.state.lock() {
+            return Ok(*need);
         }
+        self.keep(scratch, skip).map(|(need, ())| need)
+    }
+
+    fn open(&self, state: &mut State) -> Result<Opened> {
+        let Some(path) = &self.path else {
+            return match std::mem::replace(state, State::Read) {
+                State::Stream(stream) => Ok(Opened::Once(stream)),
+                _ => Err(ArchiveError::Read(io::ErrorKind::UnexpectedEof.into())),
+            };
+        };
+        let mut file = File::open(path)?;
+        let mut start = Vec::new();
+        file.by_ref().take(6).read_to_end(&mut start)?;
+        if is_plain(&start) && file.metadata()?.is_file() {
+            file.rewind()?;
+            return Ok(Opened::Again(file));
+        }
+        Ok(Opened::Once(Box::new(Cursor::new(start).chain(file))))
+    }
+
+    fn named<T>(&self, result: Result<T>) -> Result<T> {
+        match &self.path {
+            Some(path) => result.map_err(|error| error.of(path)),
+            None => result,
+        }
+    }
+}
+
+/// Hands the entries of a decompressed archive to `work`.
+fn read<T>(
+    format: Format,
+    plain: &mut dyn Read,
+    work: impl FnOnce(&mut dyn Entries) -> Result<T>,
+) -> Result<T> {
+    let plain = buffered(plain);
+    match format {
+        Format::Tar => work(&mut TarReader::new(plain)),
+        Format::Cpio => work(&mut CpioReader::new(plain)),
+    }
+}
+
+/// As [`read`], with what the files take.
+fn counted<T>(
+    format: Format,
+    plain: &mut dyn Read,
+    work: impl FnOnce(&mut dyn Entries) -> Result<T>,
+) -> Result<(Need, T)> {
+    let mut need = Need::default();
+    let mut count = |more| {
+        need.add(more);
+        Ok(())
+    };
+    let worked = read(format, plain, |entries| {
+        work(&mut Noted::new(entries, &mut count))
+    })?;
+    Ok((need, worked))
+}
+
+/// Reads all entries.
+pub(super) fn skip(entries: &mut dyn Entries) -> Result<()> {
+    while entries.next()?.is_some() {}
+    Ok(())
+}
+
+/// Is told what an entry takes.
+type Note<'n> = dyn FnMut(Need) -> Result<()> + 'n;
+
+/// Entries of which each is noted before it is used.
+pub(super) struct Noted<'e, 'n> {
+    inner: &'e mut dyn Entries,
+    note: &'e mut Note<'n>,
+}
+
+impl<'e, 'n> Noted<'e, 'n> {
+    pub(super) fn new(inner: &'e mut dyn Entries, note: &'e mut Note<'n>) -> Self {
+        Self { inner, note }
+    }
+}
+
+impl Entries for Noted<'_, '_> {
+    fn next(&mut self) -> Result<Option<Entry>> {
+        let entry = self.inner.next()?;
+        if let Some(entry) = &entry {
+            let mut need = Need {
+                entries: 1,
+                bytes: 0,
+            };
+            need.add_bytes(self.inner.allocated(entry, BLOCK));
+            (self.note)(need)?;
+        }
+        Ok(entry)
+    }
+
+    fn read(&mut self, piece: &mut [u8]) -> Result<(u64, usize)> {
+        self.inner.read(piece)
+    }
+
+    fn cut(&self) -> Option<u64> {
+        self.inner.cut()
+    }
+
+    fn allocated(&self, entry: &Entry, block: u64) -> u64 {
+        self.inner.allocated(entry, block)
     }
 }

@@ -1,5 +1,6 @@
 //! Several sources of one image, and metadata that is not theirs.
 
+use std::io::{Cursor, Read};
 use std::os::unix::fs::PermissionsExt;
 use std::time::{Duration, SystemTime};
 
@@ -238,5 +239,51 @@ fn owners_come_from_an_archive_or_a_list() {
             assert_eq!((found.uid(), found.gid()), (7, 8));
             assert_eq!(fs.read("d/a").unwrap(), b"1");
         });
+    }
+}
+
+/// A tar archive of files of this size: zeros, and sevens in the last block.
+fn zeros(names: &[&str], size: u64) -> impl Read + Send + 'static {
+    let end = Box::new(Cursor::new(vec![0_u8; 1024]));
+    names
+        .iter()
+        .rev()
+        .fold(end as Box<dyn Read + Send>, |later, name| {
+            let mut header = header(EntryType::Regular, 0o644, size);
+            header.set_path(name).unwrap();
+            header.set_cksum();
+            let head = Cursor::new(header.as_bytes().to_vec());
+            let content = std::io::repeat(0)
+                .take(size - 512)
+                .chain(Cursor::new([7_u8; 512]));
+            Box::new(head.chain(content).chain(later))
+        })
+}
+
+#[test]
+fn an_image_grows_for_a_stream_of_unknown_size() {
+    for kind in Kind::ALL {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("disk.img");
+        let mut sources = Sources::default();
+        let size = 300 << 20;
+        sources.tar_stream(zeros(&["f0", "f1", "f2"], size));
+        ImageBuilder::new(kind)
+            .sources(sources)
+            .write_to(&path)
+            .unwrap();
+        assert!(path.metadata().unwrap().len() < size);
+        let fs = opened(&path);
+        for file in ["f0", "f1", "f2"] {
+            assert_eq!(fs.metadata(file).unwrap().len(), size);
+            let mut end = [0; 512];
+            fs.open(file)
+                .unwrap()
+                .read_exact_at(&mut end, size - 512)
+                .unwrap();
+            assert_eq!(end, [7; 512]);
+        }
+        fs.close().unwrap();
+        assert_clean(kind, &path);
     }
 }

@@ -1,0 +1,95 @@
+//! Copies of archives that are read several times, decompressed, in files without a name.
+
+use std::fs::File;
+use std::io::{self, Read, Write};
+use std::os::unix::fs::FileExt;
+use std::path::PathBuf;
+
+use super::error::ArchiveError;
+
+/// The directory of copies: one that has room for them, or that of temporary files.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Scratch(pub(crate) Option<PathBuf>);
+
+impl Scratch {
+    fn file(&self) -> io::Result<File> {
+        match &self.0 {
+            Some(dir) => tempfile::tempfile_in(dir),
+            None => tempfile::tempfile(),
+        }
+    }
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(crate) struct Kept(File);
+
+impl Kept {
+    /// Copies what `plain` has while `work` reads it, and then the rest.
+    ///
+    /// # Errors
+    /// That of `work`; `plain` cannot be read, or the copy not be written.
+    pub(crate) fn while_read<T, E: From<ArchiveError>>(
+        plain: &mut dyn Read,
+        scratch: &Scratch,
+        work: impl FnOnce(&mut dyn Read) -> Result<T, E>,
+    ) -> Result<(Self, T), E> {
+        let copy = scratch.file().map_err(ArchiveError::Read)?;
+        let mut tee = Tee { plain, copy: &copy };
+        let worked = work(&mut tee)?;
+        let rest = io::copy(&mut tee, &mut io::sink());
+        rest.map_err(ArchiveError::Read)?;
+        Ok((Self(copy), worked))
+    }
+
+    /// Reads the copy from its start.
+    pub(crate) fn reader(&self) -> Section<'_> {
+        Section::new(&self.0, 0, u64::MAX)
+    }
+}
+
+/// A reader that copies what is read.
+struct Tee<'t> {
+    plain: &'t mut dyn Read,
+    copy: &'t File,
+}
+
+impl Read for Tee<'_> {
+    fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
+        let count = self.plain.read(buf)?;
+        let written = self.copy.write_all(buf.get(..count).unwrap_or_default());
+        written.map_err(|error| {
+            io::Error::new(error.kind(), format!("its temporary copy: {error}"))
+        })?;
+        Ok(count)
+    }
+}
+
+/// A part of a file. Several can be read at the same time.
+pub(crate) struct Section<'f> {
+    file: &'f File,
+    at: u64,
+    left: u64,
+}
+
+impl<'f> Section<'f> {
+    /// `len` bytes from `at` on, or all up to the end of the file.
+    pub(crate) fn new(file: &'f File, at: u64, len: u64) -> Self {
+        let left = len;
+        Self { file, at, left }
+    }
+}
+
+impl Read for Section<'_> {
+    fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
+        let most = usize::try_from(self.left)
+            .unwrap_or(usize::MAX)
+            .min(buf.len());
+        let count = self
+            .file
+            .read_at(buf.get_mut(..most).unwrap_or_default(), self.at)?;
+        self.at = self.at.saturating_add(count as u64);
+        self.left = self.left.saturating_sub(count as u64);
+        Ok(count)
+    }
+}
