@@ -80,7 +80,7 @@ const MODES: &str = r#"mkdir r; image i r; mode() { "$SAPWOOD" stat --json "i:$1
     echo x | "$SAPWOOD" write --mode 4711 i:/setid; is /setid 4711; echo x | "$SAPWOOD" write --mode 600 i:/setid; is /setid 0600
     mkdir -p t/d; touch t/d/1; chmod 700 t/d; "$SAPWOOD" cp -a --mode 444 t i:; is /t/d/1 0444; is /t/d 0700
     "$SAPWOOD" cp -a --mode 400 i:t out; [ $(stat -c %a out/d/1) = 400 ]; [ $(stat -c %a out/d) = 700 ]
-    "$SAPWOOD" cp --mode 8 f i: 2> err && exit 1; grep -q 'no octal mode' err"#;
+    "$SAPWOOD" cp --mode 8 f i: 2> err && exit 1; grep -q 'not an octal mode' err"#;
 
 /// The reader of the export waits until the terminal shows the total.
 const PROGRESS: &str = r#"mkdir -p r/d; yes sapwood | head -c 60000000 > r/d/big || true; touch r/d/1 r/d/2; mkfifo out

@@ -360,7 +360,7 @@ fn next_steps() -> Outcome {
     for (args, code, hint) in [
         (&["ls", gone][..], IMAGE, "`sapwood mkfs --size 10G"),
         (&["ls", &format!("{gone}:/etc")], IMAGE, "no such image"),
-        (&["mkfs", gone], FAILED, "--size makes it"),
+        (&["mkfs", gone], FAILED, "--size creates it"),
         (&["mount", path, gone], MOUNT, "`mkdir`"),
         (
             &["mount", "-o", "bogus", path, dir],

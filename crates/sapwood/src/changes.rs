@@ -7,7 +7,7 @@
 //! changes.all_root();
 //! changes.exclude("*.o")?;
 //! changes.exclude("/var/cache/**")?;
-//! # Ok::<(), sapwood::ChangeError>(())
+//! # Ok::<(), sapwood::Error>(())
 //! ```
 
 mod contexts;

@@ -1,11 +1,11 @@
 //! Copies between this machine and images, and between images, as cp(1) makes them.
 //!
 //! ```no_run
-//! use sapwood::copy::{CopyOptions, Place, copy};
+//! use sapwood::{CopyOptions, Place, copy};
 //!
 //! let fs = sapwood::open("disk.img")?;
 //! let (from, to) = (Place::host("project"), Place::image(&fs, "home"));
-//! copy(&[from], &to, &CopyOptions::archive(), &mut sapwood::progress::ignore)?.complete()?;
+//! copy(&[from], &to, &CopyOptions::archive(), &mut |_| {})?.complete()?;
 //! fs.close()?;
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```

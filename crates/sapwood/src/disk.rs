@@ -196,7 +196,7 @@ type Result<T> = std::result::Result<T, DiskError>;
 /// Makes a disk image with a GUID partition table.
 ///
 /// ```no_run
-/// use sapwood::disk::{DiskBuilder, NewPartition, PartitionContent};
+/// use sapwood::{DiskBuilder, NewPartition, PartitionContent};
 ///
 /// let mut root = NewPartition::default();
 /// root.name = "root".to_owned();

@@ -7,7 +7,7 @@
 //!
 //! ```no_run
 //! let options = sapwood::Options::default();
-//! let mount = sapwood::mount::mount("disk.img".as_ref(), "mnt".as_ref(), &options)?;
+//! let mount = sapwood::mount("disk.img", "mnt", &options)?;
 //! std::fs::write("mnt/hello", "world")?;
 //! mount.unmount()?;
 //! mount.wait()?; // the image is complete

@@ -17,7 +17,7 @@
 //! storage.compress_matching("*.jpg", "no")?;
 //! storage.inode_flags("nodatacow:var/lib/db".parse()?);
 //! storage.dedupe();
-//! # Ok::<(), sapwood::storage::StorageError>(())
+//! # Ok::<(), sapwood::Error>(())
 //! ```
 
 mod arrange;

@@ -36,7 +36,7 @@ pub(crate) const SCRIPTS: &[(&str, &str)] = &[
         same -type f -links 2; same -type f -empty; same -type d -empty; same -maxdepth 1; same -mindepth 2 -type f; same -path '*/b/*'; same -type f -links +1 -size +1k
         [ "$(found a.img --user ann)" = /none ]; [ "$(found a.img --user 7 --group 8)" = /none ]; fails 1 'no such user' find a.img --user bob
         [ "$(found a.img --newer a/b/One.TXT --name second)" = /second ]; [ "$("$SAPWOOD" find a.img:a -name 'O*' -print0 | od -An -c | tr -d ' \n')" = '/a/b/One.TXT\0' ]
-        [ "$("$SAPWOOD" find a.img:a/five)" = /a/five ]; fails 2 'no kind' find a.img -type x; fails 2 'no size' find a.img -size 5x"#,
+        [ "$("$SAPWOOD" find a.img:a/five)" = /a/five ]; fails 2 'not a file type' find a.img -type x; fails 2 'not a size' find a.img -size 5x"#,
     ),
     (
         "du_counts_a_file_with_two_names_once",
@@ -68,16 +68,16 @@ pub(crate) const SCRIPTS: &[(&str, &str)] = &[
         "$SAPWOOD" chmod -v 640 a.img:d/l | grep -c -- '-> 0640'; [ $(mode d/f) = 0640 ]
         "$SAPWOOD" chown web:www a.img:d/f; owner a.img:d/f 33 35; "$SAPWOOD" chown :7 a.img:d/f; owner a.img:d/f 33 7; "$SAPWOOD" chown -h 5 a.img:d/l; owner a.img:d/l 5 0; owner a.img:d/f 33 7
         "$SAPWOOD" chown 6 a.img:d/l; owner a.img:d/f 6 7; "$SAPWOOD" chown -R 1:2 a.img:d; for n in d d/e d/e/g d/f d/l; do owner a.img:$n 1 2; done
-        fails 1 'no such user' chown nobody-here a.img:d; fails 2 'no mode' chmod u+q a.img:d; fails 1 'no such file' chmod 644 a.img:none; "$SAPWOOD" check -q a.img"#,
+        fails 1 'no such user' chown nobody-here a.img:d; fails 2 'not a mode' chmod u+q a.img:d; fails 1 'no such file' chmod 644 a.img:none; "$SAPWOOD" check -q a.img"#,
     ),
     (
         "times_and_sizes_are_set",
         r#"image a.img; export TZ=UTC; "$SAPWOOD" touch -d '2025-07-01 12:00' a.img:f; "$SAPWOOD" stat a.img:f | grep -c 'modify  2025-07-01 12:00:00.000000000'
         "$SAPWOOD" touch -r f a.img:g; "$SAPWOOD" stat a.img:g | grep -c 'access  2025-07-01'; "$SAPWOOD" touch -m -d @86400.5 a.img:g; "$SAPWOOD" stat a.img:g | grep -c 'access  2025'
         "$SAPWOOD" stat a.img:g | grep -c 'modify  1970-01-02 00:00:00.500000000'; "$SAPWOOD" touch -c a.img:none; [ -z "$("$SAPWOOD" ls a.img | grep none)" ]
-        "$SAPWOOD" touch a.img:f; "$SAPWOOD" stat a.img:f | grep -c "modify  $(date +%Y)"; fails 2 'no time' touch -d tomorrow a.img:f; fails 1 'no such file' touch a.img:no/f
+        "$SAPWOOD" touch a.img:f; "$SAPWOOD" stat a.img:f | grep -c "modify  $(date +%Y)"; fails 2 'not a time' touch -d tomorrow a.img:f; fails 1 'no such file' touch a.img:no/f
         size() { "$SAPWOOD" stat a.img:h | grep -oP 'size +\K\d+'; }; "$SAPWOOD" truncate -s 3M a.img:h; [ $(size) = 3145728 ]; "$SAPWOOD" truncate -s -1k a.img:h; [ $(size) = 3144704 ]
-        "$SAPWOOD" truncate -s +5 a.img:h; [ $(size) = 3144709 ]; "$SAPWOOD" truncate -c -s 1 a.img:none; fails 2 'no size' truncate -s x a.img:h; owner a.img:h 0 0; "$SAPWOOD" check -q a.img"#,
+        "$SAPWOOD" truncate -s +5 a.img:h; [ $(size) = 3144709 ]; "$SAPWOOD" truncate -c -s 1 a.img:none; fails 2 'not a size' truncate -s x a.img:h; owner a.img:h 0 0; "$SAPWOOD" check -q a.img"#,
     ),
     (
         "attributes_have_text_hex_and_base64",

@@ -114,7 +114,12 @@ fn decode(decoder: &mut dyn Read, full: &SyncSender<io::Result<Piece>>, used: &R
             }
         }
         let ends = piece.len < piece.buf.len();
-        let sent = full.send(Ok(piece));
+        // The reader takes a piece without bytes for the end.
+        let sent = if piece.len > 0 {
+            full.send(Ok(piece))
+        } else {
+            Ok(())
+        };
         if let Some(error) = failed {
             // The reader may have ended.
             let _ = full.send(Err(error));

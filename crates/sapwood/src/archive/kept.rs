@@ -35,9 +35,17 @@ impl Kept {
         work: impl FnOnce(&mut dyn Read) -> Result<T, E>,
     ) -> Result<(Self, T), E> {
         let copy = scratch.file().map_err(ArchiveError::Read)?;
-        let mut tee = Tee { plain, copy: &copy };
+        let mut tee = Tee {
+            plain,
+            copy: &copy,
+            failed: None,
+        };
         let worked = work(&mut tee)?;
         let rest = io::copy(&mut tee, &mut io::sink());
+        // `work` may have passed over an error.
+        if let Some(error) = tee.failed {
+            return Err(ArchiveError::Read(error).into());
+        }
         rest.map_err(ArchiveError::Read)?;
         Ok((Self(copy), worked))
     }
@@ -52,10 +60,29 @@ impl Kept {
 struct Tee<'t> {
     plain: &'t mut dyn Read,
     copy: &'t File,
+    /// The first error. Every later read fails with it, too: the copy would lack bytes.
+    failed: Option<io::Error>,
 }
 
 impl Read for Tee<'_> {
     fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
+        if self.failed.is_none() {
+            match self.copied(buf) {
+                Err(error) if error.kind() != io::ErrorKind::Interrupted => {
+                    self.failed = Some(error);
+                }
+                read => return read,
+            }
+        }
+        let failed = self.failed.as_ref();
+        failed.map_or(Ok(0), |error| {
+            Err(io::Error::new(error.kind(), error.to_string()))
+        })
+    }
+}
+
+impl Tee<'_> {
+    fn copied(&mut self, buf: &mut [u8]) -> io::Result<usize> {
         let count = self.plain.read(buf)?;
         let written = self.copy.write_all(buf.get(..count).unwrap_or_default());
         written.map_err(|error| {
@@ -91,5 +118,34 @@ impl Read for Section<'_> {
         self.at = self.at.saturating_add(count as u64);
         self.left = self.left.saturating_sub(count as u64);
         Ok(count)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Fails once between two halves.
+    struct Flaky(u32);
+
+    impl Read for Flaky {
+        fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
+            self.0 += 1;
+            match self.0 {
+                2 => Err(io::Error::other("broken")),
+                1 | 3 => Ok(buf.len().min(4)),
+                _ => Ok(0),
+            }
+        }
+    }
+
+    #[test]
+    fn an_error_that_the_work_passes_over_is_one_of_the_copy() {
+        let kept = Kept::while_read(&mut Flaky(0), &Scratch::default(), |plain| {
+            let _ = io::copy(plain, &mut io::sink());
+            Ok::<_, ArchiveError>(())
+        });
+        let error = kept.map(drop).unwrap_err().to_string();
+        assert!(error.contains("broken"), "{error}");
     }
 }
