@@ -2,6 +2,8 @@
 //!
 //! A command that meets one prints one line and exits with 1, and makes no file.
 //!
+//! - Too little address space is refused before the first thread starts: a thread that starts without
+//!   memory can abort the process in the C library.
 //! - A failed allocation ends the process. A new file has no name yet, or a temporary one that is
 //!   removed.
 //! - A thread that cannot be started, where the standard library panics, ends it too.
@@ -12,10 +14,30 @@ use std::io::Write;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use rustix::process::{Resource, getrlimit};
 use sapwood::internal::new_file;
 use signal_hook::consts::SIGXFSZ;
 
-use super::failure::FAILED;
+use super::failure::{FAILED, Failure};
+
+/// Bytes of address space that a command needs, and those that the threads of a processor add.
+const LEAST: u64 = 112 << 20;
+const PER_PROCESSOR: u64 = 8 << 20;
+
+/// Refuses a limit of the address space that a command's threads would meet.
+pub(super) fn check_memory() -> Result<(), Failure> {
+    let processors = std::thread::available_parallelism().map_or(1, usize::from) as u64;
+    let needed = LEAST.saturating_add(PER_PROCESSOR.saturating_mul(processors));
+    match getrlimit(Resource::As).current {
+        Some(limit) if limit < needed => Err(Failure::new(
+            FAILED,
+            format_args!(
+                "the limit of memory is {limit} bytes (ulimit -v); a command needs {needed} bytes"
+            ),
+        )),
+        _ => Ok(()),
+    }
+}
 
 /// Has the limits of the process become errors. Called once, before threads are started.
 pub(super) fn become_errors() {
@@ -28,7 +50,11 @@ pub(super) fn become_errors() {
         let text = payload.downcast_ref::<&str>().copied();
         let text = text.or_else(|| payload.downcast_ref::<String>().map(String::as_str));
         let text = text.unwrap_or_default();
-        if text.starts_with("failed to spawn thread") {
+        let starting = [
+            "failed to spawn thread",
+            "failed to allocate an alternative stack",
+        ];
+        if starting.iter().any(|start| text.starts_with(start)) {
             end(format_args!(
                 "cannot start a thread: a limit of the process, or of the machine"
             ));

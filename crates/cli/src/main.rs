@@ -273,7 +273,7 @@ fn main() -> ExitCode {
             return output::finish(0);
         }
     };
-    let applied = cli.command.apply(cli.range);
+    let applied = limits::check_memory().and_then(|()| cli.command.apply(cli.range));
     if let Err(failure) = applied.and_then(|()| cli.command.with_devices(cli.devices)) {
         return ExitCode::from(output::report(&failure));
     }
