@@ -9,7 +9,7 @@ use arbitrary::Arbitrary;
 use libfuzzer_sys::{Corpus, fuzz_target};
 use sapwood_fuzz::lies::{Change, apply, other_block};
 use sapwood_hostile::explore::{check_all, explore, options};
-use sapwood_hostile::image::{DEFAULT, Image, MIXED};
+use sapwood_hostile::image::{DEFAULT, GoodImage, MIXED};
 
 /// The changes, and the use of the image after them.
 #[derive(Arbitrary, Debug)]
@@ -24,9 +24,9 @@ struct Lies {
 
 const MOST: usize = 12;
 
-fn images() -> &'static [Image; 2] {
-    static IMAGES: OnceLock<[Image; 2]> = OnceLock::new();
-    IMAGES.get_or_init(|| [Image::expand(MIXED), Image::expand(DEFAULT)])
+fn images() -> &'static [GoodImage; 2] {
+    static IMAGES: OnceLock<[GoodImage; 2]> = OnceLock::new();
+    IMAGES.get_or_init(|| [GoodImage::expand(MIXED), GoodImage::expand(DEFAULT)])
 }
 
 fuzz_target!(|lies: Lies| -> Corpus {

@@ -15,7 +15,7 @@ use sapwood_btrfs::inspect::{self, TreeChoice};
 use sapwood_btrfs_format::Block;
 use sapwood_fuzz::lies::Change;
 use sapwood_hostile::explore::{check_all, explore, options};
-use sapwood_hostile::image::{Image, Place};
+use sapwood_hostile::image::{GoodImage, TreeBlockPlace};
 use sapwood_vfs::FileSystem;
 
 /// The changes, and the use of the image after them.
@@ -48,14 +48,14 @@ const LOGS: [&[u8]; 12] = logs!(
 
 /// An image, and the blocks of its log.
 struct Log {
-    image: Image,
-    log: Vec<Place>,
-    others: Vec<Place>,
+    image: GoodImage,
+    log: Vec<TreeBlockPlace>,
+    others: Vec<TreeBlockPlace>,
 }
 
 impl Log {
     fn expand(packed: &[u8]) -> Self {
-        let image = Image::expand(packed);
+        let image = GoodImage::expand(packed);
         let device: Vec<Arc<dyn Device>> = vec![Arc::new(image.device.snapshot())];
         let mut of_log = HashSet::new();
         inspect::walk(&device, TreeChoice::Log, &mut |bytes| {
@@ -67,7 +67,7 @@ impl Log {
         Self { image, log, others }
     }
 
-    fn place(&self, number: u8) -> &Place {
+    fn place(&self, number: u8) -> &TreeBlockPlace {
         let (places, number) = match number {
             0..0xe0 => (&self.log, number),
             0xe0.. => (&self.others, number - 0xe0),

@@ -2,7 +2,7 @@
 
 use arbitrary::Arbitrary;
 use sapwood_block::MemoryDevice;
-use sapwood_hostile::image::{Image, Place};
+use sapwood_hostile::image::{GoodImage, TreeBlockPlace};
 
 /// A change of a tree block or of another part of an image.
 #[derive(Arbitrary, Debug)]
@@ -41,7 +41,13 @@ pub enum How {
 
 impl Change {
     /// Changes a tree block on `device` in all its copies; `reseal` updates its checksum.
-    pub fn edit_block(&self, image: &Image, device: &MemoryDevice, place: &Place, reseal: bool) {
+    pub fn edit_block(
+        &self,
+        image: &GoodImage,
+        device: &MemoryDevice,
+        place: &TreeBlockPlace,
+        reseal: bool,
+    ) {
         let [head, tail] = place.used.clone();
         let at = usize::from(self.at) % (head.len() + tail.len()).max(1);
         let at = if at < head.len() {
@@ -56,7 +62,7 @@ impl Change {
 }
 
 /// A tree block by its number (modulo the number of blocks).
-pub fn other_block(image: &Image, number: u8) -> Vec<u8> {
+pub fn other_block(image: &GoodImage, number: u8) -> Vec<u8> {
     image.block(&image.blocks[usize::from(number) % image.blocks.len()])
 }
 

@@ -131,7 +131,7 @@ impl ImageBuilder {
         self
     }
 
-    /// Format of the file that is written. In a [partition](crate::disk) the image is raw.
+    /// Format of the file that is written. In a [partition](crate::DiskBuilder) the image is raw.
     #[must_use]
     pub fn format(mut self, format: OutputFormat) -> Self {
         self.format = format;

@@ -23,7 +23,7 @@ use crate::{Kind, Options};
 /// Most symbolic links that lead to the place of a new file.
 const LINKS_MAX: u32 = 40;
 
-/// An open image. Clones share it; see the [module](super).
+/// An open image. Clones share it.
 ///
 /// [`close`](Self::close) makes everything durable and reports errors. When the last clone,
 /// [`File`] and iterator is dropped without it, the same happens and an error is logged.
