@@ -10,7 +10,7 @@ use libtest_mimic::Trial;
 use sapwood_tests::mount::sapwood;
 use sapwood_tests::{Need, Outcome, process, scratch, trial};
 
-const LIMIT: Duration = Duration::from_secs(120);
+const LIMIT: Duration = Duration::from_secs(600);
 
 /// Prelude of the scripts. `user`: as an ordinary user; `refused HINT COMMAND...`: it exits with 1
 /// within the time limit and prints the hint; `mode FILE MODE`: the file has these permissions.
