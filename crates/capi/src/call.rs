@@ -12,7 +12,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 
-use sapwood::vfs;
+use sapwood::internal::errno_in;
 
 thread_local! {
     /// The message of the last call of this thread that failed.
@@ -58,30 +58,9 @@ impl Failure {
 
 impl<E: Error + 'static> From<E> for Failure {
     fn from(error: E) -> Self {
-        Self::new(errno(&error), error.to_string())
+        let errno = errno_in(&error).unwrap_or(libc::EIO);
+        Self::new(errno, error.to_string())
     }
-}
-
-/// The error number of the first cause that has one.
-fn errno(error: &(dyn Error + 'static)) -> c_int {
-    let mut next = Some(error);
-    while let Some(error) = next {
-        if let Some(errno) = own_errno(error).filter(|errno| *errno > 0) {
-            return errno;
-        }
-        next = error.source();
-    }
-    libc::EIO
-}
-
-fn own_errno(error: &(dyn Error + 'static)) -> Option<c_int> {
-    if let Some(error) = error.downcast_ref::<sapwood::Error>() {
-        return Some(error.errno());
-    }
-    if let Some(error) = error.downcast_ref::<vfs::Error>() {
-        return Some(error.errno());
-    }
-    sapwood::errno(error.downcast_ref::<std::io::Error>()?)
 }
 
 /// The return value of a function.
@@ -316,6 +295,7 @@ pub extern "C" fn sapwood_version() -> *const c_char {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use sapwood::vfs;
 
     fn message() -> String {
         // SAFETY: the message of this thread, which makes no other call meanwhile.

@@ -4,6 +4,8 @@ use std::fmt;
 use std::io;
 use std::path::Path;
 
+use rustix::io::Errno;
+
 use crate::vfs;
 
 /// Why an operation failed.
@@ -15,8 +17,7 @@ pub struct Error(Box<dyn Cause>);
 /// Result of an operation of the library.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// What kind of error an [`Error`] is. The names are the ones of [`io::ErrorKind`] where it has
-/// the kind.
+/// The kind of an [`Error`]. The names are the ones of [`io::ErrorKind`] where it has the kind.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ErrorKind {
@@ -69,49 +70,52 @@ pub enum ErrorKind {
 }
 
 /// Each kind with its error number. For numbers that are not here, see [`ErrorKind::of`].
-const NUMBERS: [(ErrorKind, i32); 23] = [
-    (ErrorKind::NotFound, 2),
-    (ErrorKind::AlreadyExists, 17),
-    (ErrorKind::NotADirectory, 20),
-    (ErrorKind::IsADirectory, 21),
-    (ErrorKind::DirectoryNotEmpty, 39),
-    (ErrorKind::InvalidFilename, 36),
-    (ErrorKind::SymlinkLoop, 40),
-    (ErrorKind::CrossesDevices, 18),
-    (ErrorKind::TooManyLinks, 31),
-    (ErrorKind::FileTooLarge, 27),
-    (ErrorKind::NoAttribute, 61),
-    (ErrorKind::PermissionDenied, 13),
-    (ErrorKind::ReadOnlyFilesystem, 30),
-    (ErrorKind::StorageFull, 28),
-    (ErrorKind::QuotaExceeded, 122),
-    (ErrorKind::ResourceBusy, 16),
-    (ErrorKind::NoFileSystem, 124),
-    (ErrorKind::Corrupt, 117),
-    (ErrorKind::Unsupported, 95),
-    (ErrorKind::InvalidInput, 22),
-    (ErrorKind::InvalidData, 74),
-    (ErrorKind::Interrupted, 4),
-    (ErrorKind::Io, 5),
+const NUMBERS: [(ErrorKind, Errno); 23] = [
+    (ErrorKind::NotFound, Errno::NOENT),
+    (ErrorKind::AlreadyExists, Errno::EXIST),
+    (ErrorKind::NotADirectory, Errno::NOTDIR),
+    (ErrorKind::IsADirectory, Errno::ISDIR),
+    (ErrorKind::DirectoryNotEmpty, Errno::NOTEMPTY),
+    (ErrorKind::InvalidFilename, Errno::NAMETOOLONG),
+    (ErrorKind::SymlinkLoop, Errno::LOOP),
+    (ErrorKind::CrossesDevices, Errno::XDEV),
+    (ErrorKind::TooManyLinks, Errno::MLINK),
+    (ErrorKind::FileTooLarge, Errno::FBIG),
+    (ErrorKind::NoAttribute, Errno::NODATA),
+    (ErrorKind::PermissionDenied, Errno::ACCESS),
+    (ErrorKind::ReadOnlyFilesystem, Errno::ROFS),
+    (ErrorKind::StorageFull, Errno::NOSPC),
+    (ErrorKind::QuotaExceeded, Errno::DQUOT),
+    (ErrorKind::ResourceBusy, Errno::BUSY),
+    (ErrorKind::NoFileSystem, Errno::MEDIUMTYPE),
+    (ErrorKind::Corrupt, Errno::UCLEAN),
+    (ErrorKind::Unsupported, Errno::OPNOTSUPP),
+    (ErrorKind::InvalidInput, Errno::INVAL),
+    (ErrorKind::InvalidData, Errno::BADMSG),
+    (ErrorKind::Interrupted, Errno::INTR),
+    (ErrorKind::Io, Errno::IO),
 ];
 
 impl ErrorKind {
     /// The kind of an error number.
     fn of(errno: i32) -> Self {
+        let errno = Errno::from_raw_os_error(errno);
         let known = NUMBERS.iter().find(|(_, number)| *number == errno);
         match (known, errno) {
             (Some((kind, _)), _) => *kind,
-            (None, 1) => Self::PermissionDenied,      // EPERM
-            (None, 6 | 7 | 75) => Self::InvalidInput, // ENXIO, E2BIG, EOVERFLOW
-            (None, 26) => Self::ResourceBusy,         // ETXTBSY
-            (None, 116) => Self::NotFound,            // ESTALE
+            (None, Errno::PERM) => Self::PermissionDenied,
+            (None, Errno::NXIO | Errno::TOOBIG | Errno::OVERFLOW) => Self::InvalidInput,
+            (None, Errno::TXTBSY) => Self::ResourceBusy,
+            (None, Errno::STALE) => Self::NotFound,
             (None, _) => Self::Io,
         }
     }
 
     fn errno(self) -> i32 {
         let known = NUMBERS.iter().find(|(kind, _)| *kind == self);
-        known.map_or(5, |(_, number)| *number)
+        known
+            .map_or(Errno::IO, |(_, number)| *number)
+            .raw_os_error()
     }
 }
 
@@ -133,7 +137,7 @@ impl<C: Cause> From<C> for Error {
 }
 
 impl Error {
-    /// What kind of error it is.
+    /// The kind of the error.
     #[must_use]
     pub fn kind(&self) -> ErrorKind {
         ErrorKind::of(self.errno())
@@ -232,8 +236,9 @@ pub fn errno(error: &io::Error) -> Option<i32> {
 }
 
 /// The error number of the first error of a chain of sources that has one.
-fn errno_in(error: &(dyn std::error::Error + 'static)) -> Option<i32> {
-    std::iter::successors(Some(error), |error| error.source()).find_map(own_errno)
+pub fn errno_in(error: &(dyn std::error::Error + 'static)) -> Option<i32> {
+    std::iter::successors(Some(error), |error| error.source())
+        .find_map(|error| own_errno(error).filter(|errno| *errno > 0))
 }
 
 fn own_errno(error: &(dyn std::error::Error + 'static)) -> Option<i32> {
@@ -268,8 +273,8 @@ mod tests {
     #[test]
     fn each_kind_has_a_number_of_its_own() {
         for (kind, number) in NUMBERS {
-            assert_eq!(ErrorKind::of(number), kind);
-            assert_eq!(kind.errno(), number);
+            assert_eq!(ErrorKind::of(number.raw_os_error()), kind);
+            assert_eq!(kind.errno(), number.raw_os_error());
         }
         assert_eq!(ErrorKind::of(1), ErrorKind::PermissionDenied);
         assert_eq!(ErrorKind::of(9999), ErrorKind::Io);

@@ -133,7 +133,7 @@ pub mod internal {
     pub use crate::check::CheckError;
     pub use crate::copy::{CopyCause, CopyError, UntarError, untar};
     pub use crate::disk::{DiskError, partition_type, type_names};
-    pub use crate::error::Cause;
+    pub use crate::error::{Cause, errno_in};
     pub use crate::export::ExportError;
     pub use crate::fs::OperationError;
     pub use crate::inspect::InspectError;
