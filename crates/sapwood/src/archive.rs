@@ -6,9 +6,9 @@
 //! they could lead out of it. A later entry replaces an earlier one of its name. Owners are the
 //! numbers of the archive. Runs of zeros become holes.
 //!
-//! `tar` and `cpio` read an archive as a sequence of entries (`entry`), whatever their format says
-//! them with; `extract` makes them in a file system. Nothing that an archive says is trusted: sizes
-//! of headers are bounded, and an error names the entry.
+//! `tar` and `cpio` read an archive as a sequence of entries (`entry`), the same for both formats;
+//! `extract` makes them in a file system. An archive is not trusted: sizes of headers are bounded,
+//! and an error names the entry.
 
 mod acl;
 mod compression;
@@ -48,10 +48,10 @@ pub(crate) use tar::TarReader;
 /// Bytes that are read of an archive at once.
 const READ: usize = 64 * 1024;
 
-/// Hands the entries of a tar archive, which may be compressed, to `work`.
+/// Passes the entries of a tar archive, which may be compressed, to `work`.
 ///
 /// # Errors
-/// It cannot be read; that of `work`.
+/// The archive cannot be read; the error of `work`.
 pub(crate) fn tar_entries<T, E: From<ArchiveError>>(
     archive: impl Read + Send,
     work: impl FnOnce(&mut dyn Entries) -> std::result::Result<T, E>,
@@ -59,7 +59,7 @@ pub(crate) fn tar_entries<T, E: From<ArchiveError>>(
     decompressed(archive, |plain| work(&mut TarReader::new(buffered(plain))))
 }
 
-/// A reader of what is decompressed.
+/// A buffered reader of a decompressed archive.
 pub(crate) fn buffered<R: Read>(plain: R) -> BufReader<R> {
     BufReader::with_capacity(READ, plain)
 }

@@ -32,7 +32,7 @@ use fill::{builder_of, close, fill_open, filling};
 const BLOCK: u64 = 4096;
 /// Times that an image is made again with more room.
 const MORE_ROOM: u32 = 5;
-/// What an image that grows has room for at first.
+/// The files that an image that grows has room for at first.
 const FIRST: Need = Need {
     entries: 1 << 16,
     bytes: 256 << 20,
@@ -61,7 +61,7 @@ pub struct ImageBuilder {
 /// An image that was made.
 #[derive(Debug, Clone)]
 pub struct BuiltImage {
-    /// What mkfs made. Its sizes are of before the image was filled.
+    /// The report of mkfs. Its sizes are from before the image was filled.
     #[doc(hidden)]
     pub report: MkfsReport,
     /// Bytes of the image.
@@ -427,9 +427,9 @@ impl ImageBuilder {
         })
     }
 
-    /// Whether the image becomes larger while it is filled. How an ext4 is laid out depends on its
-    /// files from the start. A file of a directory may take more than the host says, so there an
-    /// image may have to be made again.
+    /// Whether the image grows while it is filled. The layout of an ext4 depends on its files from
+    /// the start. A file of a directory may take more than the host reports; then the image is made
+    /// again.
     fn grows(&self) -> bool {
         self.options.kind() == Kind::Btrfs && !self.sources.has_dir()
     }

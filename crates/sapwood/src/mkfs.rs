@@ -280,7 +280,8 @@ impl MkfsOptions {
     }
 }
 
-/// Bytes in which a btrfs has more than enough room for `content` bytes of files and so many inodes.
+/// A size in bytes at which a btrfs has more than enough room for `content` bytes of files and
+/// `inodes` inodes.
 pub(crate) fn btrfs_room(content: u64, inodes: u64) -> u64 {
     let most = (content / 4 * 5).saturating_add(inodes.saturating_mul(3 * 4096));
     most.saturating_mul(2).saturating_add(1 << 30) & !0xf_ffff

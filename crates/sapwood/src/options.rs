@@ -408,11 +408,13 @@ impl Options {
     }
 
     /// Whether a log or journal is left alone.
+    #[cfg(feature = "fuse")]
     pub(crate) fn is_without_recovery(&self) -> bool {
         self.btrfs.no_log_replay || self.ext4.no_load
     }
 
     /// The same for an engine that writes.
+    #[cfg(feature = "fuse")]
     pub(crate) fn writing(mut self) -> Self {
         self.set_access(false);
         self.btrfs.no_log_replay = false;

@@ -56,7 +56,7 @@ pub struct Sources {
     changes: Changes,
     storage: Storage,
     time: Option<Timestamp>,
-    /// Where archives are kept that are used several times.
+    /// The directory of copies of archives that are used several times.
     scratch: Scratch,
 }
 
@@ -268,10 +268,10 @@ impl Sources {
         Ok(())
     }
 
-    /// As [`tar`](Self::tar) or [`cpio`](Self::cpio), of an archive that is read to its end here.
+    /// Adds an archive like [`tar`](Self::tar) or [`cpio`](Self::cpio), and reads it to its end.
     ///
     /// # Errors
-    /// [`BuildError::Archive`]: it cannot be read or decompressed.
+    /// [`BuildError::Archive`]: the archive cannot be read or decompressed.
     pub(crate) fn read_now(
         &mut self,
         format: Format,
@@ -282,8 +282,8 @@ impl Sources {
         Ok(())
     }
 
-    /// Keeps archives that are used several times in files without a name in this directory, which
-    /// has room for them decompressed, and not where temporary files are.
+    /// Keeps copies of archives that are used several times in unnamed files in this directory, and
+    /// not in the directory of temporary files. It must have room for them decompressed.
     pub fn keep_in(&mut self, dir: impl Into<PathBuf>) {
         self.scratch = Scratch(Some(dir.into()));
     }
@@ -447,9 +447,9 @@ impl Sources {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Counts {
     All,
-    /// All but streams, which can only be read once.
+    /// All except streams, which can be read only once.
     Files,
-    /// Those whose files are counted without reading them.
+    /// Sources whose files are counted without reading them.
     Directories,
 }
 

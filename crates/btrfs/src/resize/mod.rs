@@ -111,7 +111,7 @@ pub fn resize(
     })
 }
 
-/// Gives an open file system, whose first device is that large already, so many bytes of it. New
+/// Grows an open file system to `size` bytes of its first device, which has at least that size. New
 /// chunks have at most `largest_chunk` bytes from now on. The next commit makes the size durable.
 ///
 /// # Errors

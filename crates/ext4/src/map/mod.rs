@@ -384,17 +384,17 @@ pub(crate) fn remove(
     Ok(left)
 }
 
-/// Where extents are moved, and by how many blocks.
+/// Direction of a move of extents, and its distance in blocks.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Shift {
-    /// To the front, over a hole: what follows a range that is collapsed.
+    /// To the front, over the hole of a collapsed range.
     Left(u64),
     /// To the back, to make room. An extent that reaches across the begin of the range is split.
     Right(u64),
 }
 
-/// Moves the extents in `range`, whose end is that of the file or behind. Returns the part that is
-/// still to be moved.
+/// Moves the extents in `range`, which ends at or after the end of the file. Returns the part that
+/// is still to be moved.
 ///
 /// # Errors
 /// `NotSupported` for block maps, `FileTooLarge`, no space for the map, damage, the journal.

@@ -1,4 +1,4 @@
-//! Decompression of whatever an archive is compressed with, by a thread of its own.
+//! Decompression of archives, by a thread of its own.
 
 use std::io::{self, Cursor, Read};
 use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
@@ -8,22 +8,22 @@ use super::error::{ArchiveError, Result};
 
 /// Most memory of an xz decoder, in KiB. `xz -9` needs half of it.
 const XZ_MEMORY: u32 = 128 << 10;
-/// Bytes that the decoder's thread hands over at a time.
+/// Bytes in a piece that the decoder's thread hands over.
 const PIECE: usize = 256 << 10;
 /// Pieces that wait for the reader.
 const WAITING: usize = 4;
 
-/// What a reader has, decompressed: plain, gzip, zstd, xz, bzip2.
+/// The decompressed content of a reader: plain, gzip, zstd, xz, bzip2.
 ///
 /// # Errors
-/// It cannot be read, or is compressed with something else.
+/// The reader fails, or its content is compressed in another format.
 pub(crate) fn plain<'r>(mut reader: impl Read + Send + 'r) -> Result<Box<dyn Read + Send + 'r>> {
     let mut start = Vec::new();
     reader.by_ref().take(6).read_to_end(&mut start)?;
     decoder(&start, Cursor::new(start.clone()).chain(reader))
 }
 
-/// The decoder of what begins with `start`.
+/// The decoder of a stream that begins with `start`.
 fn decoder<'r>(start: &[u8], all: impl Read + Send + 'r) -> Result<Box<dyn Read + Send + 'r>> {
     Ok(match *start {
         [0x1f, 0x8b, ..] => Box::new(flate2::read::MultiGzDecoder::new(all)),
@@ -40,7 +40,7 @@ fn decoder<'r>(start: &[u8], all: impl Read + Send + 'r) -> Result<Box<dyn Read 
     })
 }
 
-/// True if a file that starts so is read as it is.
+/// True if a file with this start is not compressed.
 pub(crate) fn is_plain(start: &[u8]) -> bool {
     !matches!(
         start,
@@ -54,11 +54,11 @@ pub(crate) fn is_plain(start: &[u8]) -> bool {
     )
 }
 
-/// Hands what `reader` has to `work`, decompressed by a thread that runs ahead of `work`. It ends
-/// before this function returns.
+/// Passes the content of `reader` to `work`, decompressed by a thread that runs ahead of `work`. The
+/// thread ends before this function returns.
 ///
 /// # Errors
-/// As [`plain`]; that of `work`.
+/// The reader fails, or its content is compressed in another format; the error of `work`.
 pub(crate) fn decompressed<T, E: From<ArchiveError>>(
     mut reader: impl Read + Send,
     work: impl FnOnce(&mut dyn Read) -> std::result::Result<T, E>,

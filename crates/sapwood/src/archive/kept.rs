@@ -1,4 +1,4 @@
-//! Copies of archives that are read several times, decompressed, in files without a name.
+//! Decompressed copies of archives that are read several times, in unnamed files.
 
 use std::fs::File;
 use std::io::{self, Read, Write};
@@ -7,7 +7,7 @@ use std::path::PathBuf;
 
 use super::error::ArchiveError;
 
-/// The directory of copies: one that has room for them, or that of temporary files.
+/// The directory of copies; `None` for the directory of temporary files.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Scratch(pub(crate) Option<PathBuf>);
 
@@ -25,10 +25,10 @@ impl Scratch {
 pub(crate) struct Kept(File);
 
 impl Kept {
-    /// Copies what `plain` has while `work` reads it, and then the rest.
+    /// Copies `plain` while `work` reads it, and then the rest.
     ///
     /// # Errors
-    /// That of `work`; `plain` cannot be read, or the copy not be written.
+    /// The error of `work`; `plain` cannot be read; the copy cannot be written.
     pub(crate) fn while_read<T, E: From<ArchiveError>>(
         plain: &mut dyn Read,
         scratch: &Scratch,
@@ -56,11 +56,11 @@ impl Kept {
     }
 }
 
-/// A reader that copies what is read.
+/// A reader that writes a copy of the bytes it reads.
 struct Tee<'t> {
     plain: &'t mut dyn Read,
     copy: &'t File,
-    /// The first error. Every later read fails with it, too: the copy would lack bytes.
+    /// The first error. Every later read fails with it too, because the copy lacks bytes.
     failed: Option<io::Error>,
 }
 

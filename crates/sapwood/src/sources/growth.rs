@@ -1,4 +1,4 @@
-//! A btrfs that becomes larger while it is filled, so that no archive is counted before.
+//! A btrfs that grows while it is filled, so that no archive is counted before.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use crate::options::largest_chunk;
 /// The room of an image on a device that can grow.
 pub(crate) struct Growth {
     device: Arc<dyn Device>,
-    /// What the image was given room for.
+    /// The files that the image has room for.
     need: Need,
 }
 
@@ -24,10 +24,10 @@ impl Growth {
         Self { device, need }
     }
 
-    /// Makes room for more in the image, which is called `path` in errors.
+    /// Makes room for `more` files in the image, whose errors name `path`.
     ///
     /// # Errors
-    /// The host has no files of that size; those of the engine.
+    /// The host has no files of that size; an error of the engine.
     pub(super) fn add(
         &mut self,
         more: Need,

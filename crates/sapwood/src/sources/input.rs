@@ -1,10 +1,11 @@
 //! An archive that is a source.
 //!
 //! # How it works
-//! An archive is read once, and decompressed by a thread while its entries are used ([`Input::with`]).
-//! One that is needed again, because its files are counted or summarized before the image is made,
-//! is kept ([`Input::keep`]): in a file without a name, decompressed, unless it is a regular file
-//! that is not compressed. Its need is counted on the way.
+//! An archive is read once, and a thread decompresses it while its entries are used
+//! ([`Input::with`]). An archive that is needed again, because its files are counted or summarized
+//! before the image is made, is kept ([`Input::keep`]). A kept archive is a decompressed copy in an
+//! unnamed file, or the regular file itself if that is not compressed. The need of its files is
+//! counted during the copy.
 
 use std::fs::File;
 use std::io::{self, Cursor, Read, Seek};
@@ -36,17 +37,17 @@ pub(super) struct Input {
 }
 
 enum State {
-    /// A stream, of which nothing was read.
+    /// An unread stream.
     Stream(Box<dyn Read + Send>),
-    /// The file of the path, which is opened each time.
+    /// The file at the path. Each use opens it.
     File,
-    /// A copy, and what its files take unless the archive is damaged.
+    /// A copy, and the need of its files; `None` for a damaged archive.
     Kept(Kept, Option<Need>),
-    /// A stream that was read.
+    /// A stream that is used up.
     Read,
 }
 
-/// What an archive is read from.
+/// The opened archive.
 enum Opened {
     /// A regular file that is not compressed.
     Again(File),
@@ -82,10 +83,10 @@ impl Input {
         Self::new(format, None, State::Stream(Box::new(stream)))
     }
 
-    /// Reads an archive to its end and keeps it. What is wrong with its entries is an error later.
+    /// Reads an archive to its end and keeps it. A damaged entry is an error of a later use.
     ///
     /// # Errors
-    /// It cannot be read or decompressed.
+    /// The archive cannot be read or decompressed.
     pub(super) fn read_now(format: Format, archive: impl Read + Send) -> Result<Self> {
         let (kept, need) = decompressed(archive, |plain| {
             Kept::while_read(plain, &Scratch::default(), |plain| {
@@ -96,7 +97,7 @@ impl Input {
         Ok(Self::new(format, None, State::Kept(kept, need)))
     }
 
-    /// What an entry with the name of a whiteout is.
+    /// Treatment of entries with the name of a whiteout.
     pub(super) fn whiteouts(&self) -> Whiteouts {
         match self.format {
             Format::Tar => Whiteouts::Refused,
@@ -104,7 +105,7 @@ impl Input {
         }
     }
 
-    /// Whether it is a stream that nothing was read from, or a pipe.
+    /// Whether it is an unread stream or a pipe.
     pub(super) fn is_read_once(&self) -> bool {
         match (&*self.state.lock(), &self.path) {
             (State::File, Some(path)) => path.metadata().is_ok_and(|found| !found.is_file()),
@@ -113,10 +114,10 @@ impl Input {
         }
     }
 
-    /// Hands the entries to `work`. A stream cannot be read again afterwards.
+    /// Passes the entries to `work`. A stream is used up afterwards.
     ///
     /// # Errors
-    /// It cannot be read; that of `work`.
+    /// The archive cannot be read; the error of `work`.
     pub(super) fn with<T>(&self, work: impl FnOnce(&mut dyn Entries) -> Result<T>) -> Result<T> {
         let format = self.format;
         let mut state = self.state.lock();
@@ -129,10 +130,11 @@ impl Input {
         })
     }
 
-    /// As [`with`](Self::with), of an archive that is used again.
+    /// Passes the entries to `work`, and keeps the archive for another use. Returns the need of its
+    /// files, too.
     ///
     /// # Errors
-    /// As [`with`](Self::with); the copy cannot be written.
+    /// The archive cannot be read; the copy cannot be written; the error of `work`.
     pub(super) fn keep<T>(
         &self,
         scratch: &Scratch,
@@ -156,10 +158,10 @@ impl Input {
         self.named(worked)
     }
 
-    /// What its files take.
+    /// The need of its files. The archive is kept.
     ///
     /// # Errors
-    /// As [`keep`](Self::keep).
+    /// The archive cannot be read; the copy cannot be written.
     pub(super) fn need(&self, scratch: &Scratch) -> Result<Need> {
         if let State::Kept(_, Some(need)) = &*self.state.lock() {
             return Ok(*need);
@@ -192,7 +194,7 @@ impl Input {
     }
 }
 
-/// Hands the entries of a decompressed archive to `work`.
+/// Passes the entries of a decompressed archive to `work`.
 fn read<T>(
     format: Format,
     plain: &mut dyn Read,
@@ -205,7 +207,7 @@ fn read<T>(
     }
 }
 
-/// As [`read`], with what the files take.
+/// Passes the entries to `work` like [`read`], and counts the need of their files.
 fn counted<T>(
     format: Format,
     plain: &mut dyn Read,
@@ -228,10 +230,10 @@ pub(super) fn skip(entries: &mut dyn Entries) -> Result<()> {
     Ok(())
 }
 
-/// Is told what an entry takes.
+/// Receives the need of an entry.
 type Note<'n> = dyn FnMut(Need) -> Result<()> + 'n;
 
-/// Entries of which each is noted before it is used.
+/// Entries that pass their need to a [`Note`] before they are used.
 pub(super) struct Noted<'e, 'n> {
     inner: &'e mut dyn Entries,
     note: &'e mut Note<'n>,
