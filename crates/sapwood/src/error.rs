@@ -69,7 +69,7 @@ pub enum ErrorKind {
     Io,
 }
 
-/// Each kind with its error number. For numbers that are not here, see [`ErrorKind::of`].
+/// Each kind with its error number.
 const NUMBERS: [(ErrorKind, Errno); 23] = [
     (ErrorKind::NotFound, Errno::NOENT),
     (ErrorKind::AlreadyExists, Errno::EXIST),
@@ -96,19 +96,22 @@ const NUMBERS: [(ErrorKind, Errno); 23] = [
     (ErrorKind::Io, Errno::IO),
 ];
 
+/// Further error numbers of a kind.
+const FURTHER: [(ErrorKind, Errno); 6] = [
+    (ErrorKind::PermissionDenied, Errno::PERM),
+    (ErrorKind::InvalidInput, Errno::NXIO),
+    (ErrorKind::InvalidInput, Errno::TOOBIG),
+    (ErrorKind::InvalidInput, Errno::OVERFLOW),
+    (ErrorKind::ResourceBusy, Errno::TXTBSY),
+    (ErrorKind::NotFound, Errno::STALE),
+];
+
 impl ErrorKind {
     /// The kind of an error number.
     fn of(errno: i32) -> Self {
-        let errno = Errno::from_raw_os_error(errno);
-        let known = NUMBERS.iter().find(|(_, number)| *number == errno);
-        match (known, errno) {
-            (Some((kind, _)), _) => *kind,
-            (None, Errno::PERM) => Self::PermissionDenied,
-            (None, Errno::NXIO | Errno::TOOBIG | Errno::OVERFLOW) => Self::InvalidInput,
-            (None, Errno::TXTBSY) => Self::ResourceBusy,
-            (None, Errno::STALE) => Self::NotFound,
-            (None, _) => Self::Io,
-        }
+        let mut known = NUMBERS.iter().chain(&FURTHER);
+        let found = known.find(|(_, number)| number.raw_os_error() == errno);
+        found.map_or(Self::Io, |(kind, _)| *kind)
     }
 
     fn errno(self) -> i32 {
