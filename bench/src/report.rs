@@ -18,7 +18,7 @@ pub(crate) struct Report {
     pub(crate) rows: Vec<Measured>,
 }
 
-/// What a contestant is compared with, the first that runs; else with the first contestant.
+/// The peers of a contestant: the first that runs is compared; else the first contestant.
 const BASES: [&str; 4] = ["kernel-btrfs", "mkfs.btrfs", "kernel-ext4", "mke2fs"];
 
 impl Heading {
@@ -64,7 +64,7 @@ impl Measured {
         self.entries.iter().find(|entry| entry.name == name)
     }
 
-    /// What the others are compared with.
+    /// The contestant that the others are compared with.
     fn base(&self) -> Option<&Entry> {
         let found = BASES.iter().find_map(|name| self.entry(name));
         found.or(self.entries.first())

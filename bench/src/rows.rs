@@ -34,7 +34,7 @@ pub(crate) const fn low(key: &'static str, title: &'static str, unit: &'static s
     }
 }
 
-/// What a row does.
+/// The work of a row.
 #[derive(Clone, Copy)]
 pub(crate) enum Work {
     /// Uses a file system.

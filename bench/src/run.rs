@@ -13,7 +13,7 @@ use crate::program::{Used, cpu_seconds, status_mib, watch};
 use crate::rows::Work;
 use crate::stage::Stage;
 
-/// What a run measured, by key of the figure.
+/// Measurements of a run, by the key of the figure.
 pub(crate) type Figures = BTreeMap<String, f64>;
 
 /// The size of a row: the `N` of its name, and for some rows a number of files for each.

@@ -48,7 +48,7 @@ pub(crate) struct Measured {
     pub(crate) row: String,
     /// Rows of one title are in one table.
     pub(crate) title: String,
-    /// What distinguishes it from the other rows of its title.
+    /// The difference from the other rows of its title.
     pub(crate) size: String,
     pub(crate) medium: PathBuf,
     /// The most important one is the first.

@@ -5,7 +5,7 @@ use crate::material::{self, ROOT};
 use crate::rows::{Figure, low};
 use crate::run::Run;
 
-/// What [`small`] measures.
+/// The measurements of [`small`].
 pub(crate) const SMALL: &[Figure] = &[
     low("s", "tar xf", "s"),
     low("durable_s", "until durable", "s"),

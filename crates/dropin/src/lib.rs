@@ -35,7 +35,7 @@ pub struct Request {
     pub root: Option<RootDirectory>,
     /// Nothing but errors is printed.
     pub quiet: bool,
-    /// What the tool warns of on standard error before it makes the file system.
+    /// Warnings that the tool prints on standard error before it makes the file system.
     pub warnings: Vec<String>,
 }
 
@@ -48,7 +48,7 @@ pub struct RootDirectory {
     pub mode: u32,
 }
 
-/// What a call of a tool asks for.
+/// The request of a call of a tool.
 #[derive(Debug)]
 pub enum Asked {
     /// A file system.

@@ -5,13 +5,13 @@ use std::path::{Path, PathBuf};
 use crate::error::{Cause, Error, ErrorKind};
 use crate::vfs;
 
-/// What was to be done, to which path, and the engine's error.
+/// The attempted operation, its path, and the engine's error.
 #[derive(Debug, thiserror::Error)]
 pub enum OperationError {
     /// An operation on a path failed.
     #[error("cannot {action} {}: {source}", path.display())]
     Path {
-        /// What was to be done, as a verb.
+        /// The attempted operation, as a verb.
         action: &'static str,
         /// Path in the image.
         path: PathBuf,
@@ -21,7 +21,7 @@ pub enum OperationError {
     /// An operation on the whole file system failed.
     #[error("cannot {action} the file system: {source}")]
     FileSystem {
-        /// What was to be done, as a verb.
+        /// The attempted operation, as a verb.
         action: &'static str,
         /// Why it failed.
         source: vfs::Error,

@@ -21,7 +21,7 @@ pub(crate) struct CompressionChoice {
     pub(crate) by: ChosenBy,
 }
 
-/// What asks for a compression.
+/// The source of a choice of compression.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ChosenBy {
     /// The mount, for all data, whatever it looks like.
