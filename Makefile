@@ -51,14 +51,12 @@ check: need-build
 lint: need-build
 	@scripts/need rsync:rsync patch:patch
 	cargo fmt --all --check
-	cargo fmt --manifest-path fuzz/Cargo.toml --check
 	scripts/layers
 	scripts/ablation --check
 	scripts/header --check
 	scripts/deny
-	cargo clippy --workspace --all-targets -- -D warnings
+	cargo clippy --workspace --all-targets --features sapwood-fuzz/targets -- -D warnings
 	scripts/faults --check
-	cargo clippy --manifest-path fuzz/Cargo.toml --target-dir target --all-targets -- -D warnings
 	RUSTDOCFLAGS='-D warnings' cargo doc --quiet --no-deps --workspace --exclude sapwood-cli --exclude sapwood-tests --exclude sapwood-crash --exclude sapwood-bench --exclude sapwood-layers --all-features
 
 # An error of a build appears before any test runs.
@@ -160,7 +158,7 @@ miri: need-build
 
 # The packages as for publishing, each built from its archive alone.
 package: need-build
-	cargo package --workspace --exclude sapwood-tests --exclude sapwood-crash --exclude sapwood-bench --exclude sapwood-testing --exclude sapwood-hostile --exclude sapwood-layers
+	cargo package --workspace --exclude sapwood-tests --exclude sapwood-crash --exclude sapwood-bench --exclude sapwood-testing --exclude sapwood-hostile --exclude sapwood-layers --exclude sapwood-fuzz
 
 # Links the archive that cargo builds; scripts/libsapwood gives the library its name and versions.
 lib: need-build
