@@ -1,4 +1,4 @@
-//! The library as programs in C and Python see it.
+//! The library as programs in C, Python and Go see it.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by it")]
 
@@ -173,6 +173,83 @@ fn the_example_in_python_works() {
         command.env("SAPWOOD_LIBRARY", library().join("libsapwood.so.0"));
         command
     });
+}
+
+/// A command of Go in its module. No network is used.
+fn go(arguments: &[&str]) -> Command {
+    let at = library().display();
+    let mut command = Command::new("go");
+    command
+        .args(arguments)
+        .current_dir(source("../../bindings/go"));
+    command.env("CGO_CFLAGS", format!("-I{at}"));
+    command.env("CGO_LDFLAGS", format!("-L{at} -Wl,-rpath,{at}"));
+    command.env("CGO_ENABLED", "1").env("GOTOOLCHAIN", "local");
+    command.env("GOPROXY", "off").env("GOFLAGS", "-mod=mod");
+    if std::env::var_os("HOME").is_none() {
+        command.env("GOCACHE", library().join("go"));
+    }
+    command
+}
+
+#[test]
+fn the_go_module_passes_its_tests() {
+    if left_out(&[GCC, Need::Program("go")]) {
+        return;
+    }
+    assert_eq!(
+        run(Command::new("gofmt")
+            .arg("-l")
+            .arg(source("../../bindings/go"))),
+        ""
+    );
+    run(&mut go(&["vet", "./..."]));
+    run(&mut go(&["test", "-count=1", "./..."]));
+}
+
+#[test]
+fn the_examples_in_go_put_a_file_into_an_image_and_scan_it() {
+    if left_out(&[GCC, Need::Program("go")]) {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let output = format!("-o={}/", dir.path().display());
+    run(&mut go(&["build", &output, "./examples/..."]));
+    let file = dir.path().join("agent");
+    std::fs::write(&file, "agent").unwrap();
+    for kind in ["btrfs", "ext4"] {
+        let image = dir.path().join(kind);
+        let builder = sapwood::ImageBuilder::new(kind.parse().unwrap()).size(128 << 20);
+        builder.write_to(&image).unwrap();
+        let fs = sapwood::open(&image).unwrap();
+        fs.create_dir_all("etc").unwrap();
+        fs.write("etc/os-release", "NAME=x\nPRETTY_NAME=\"Some System 1\"\n")
+            .unwrap();
+        fs.create_dir_all("var/lib/dpkg").unwrap();
+        fs.write(
+            "var/lib/dpkg/status",
+            "Package: a\nVersion: 1\n\nPackage: b\n",
+        )
+        .unwrap();
+        fs.close().unwrap();
+
+        let inject = dir.path().join("inject");
+        run(Command::new(inject).arg(&image).arg(&file).arg("usr/bin"));
+        let fs = sapwood::open(&image).unwrap();
+        assert_eq!(fs.read_to_string("usr/bin/agent").unwrap(), "agent");
+        fs.set_permissions("usr/bin/agent", 0o4755).unwrap();
+        fs.close().unwrap();
+
+        let said = run(Command::new(dir.path().join("scan")).arg(&image));
+        let expected = "system: Some System 1\npackages: 2\n\
+                        set-id: urwxr-xr-x usr/bin/agent (owner 0)\n";
+        assert_eq!(said, expected);
+        let missing = Command::new(dir.path().join("scan"))
+            .arg(&file)
+            .output()
+            .unwrap();
+        assert_eq!(missing.status.code(), Some(1));
+    }
 }
 
 #[test]
