@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
 use crate::acls;
-use crate::archive::{components, path as path_of};
+use crate::archive::{components, new_inode, path as path_of};
 use crate::changes::{Changes, Xattrs};
 use crate::fs::FileSystem;
 use crate::path_table::PathId;
@@ -401,12 +401,7 @@ impl<'a> Work<'a> {
             None | Some(ItemKind::Regular) => NewInode::Regular,
             Some(ItemKind::Directory) => NewInode::Directory,
             Some(ItemKind::Symlink(target)) => NewInode::Symlink(target),
-            Some(ItemKind::Special(FileKind::CharDevice, number)) => NewInode::CharDevice(*number),
-            Some(ItemKind::Special(FileKind::BlockDevice, number)) => {
-                NewInode::BlockDevice(*number)
-            }
-            Some(ItemKind::Special(FileKind::Socket, _)) => NewInode::Socket,
-            Some(ItemKind::Special(..)) => NewInode::Fifo,
+            Some(ItemKind::Special(kind, number)) => new_inode(*kind, *number, b""),
         };
         self.pass(dir);
         let who = Credentials {

@@ -7,7 +7,7 @@ use crate::tree::HeldInode;
 use crate::vfs::permission::{Capabilities, Process};
 use crate::vfs::{
     Attr, Content, Credentials, Error, FileKind, FileSystem, Ino, NewInode, Result, SetAttr,
-    SetXattrMode, acl,
+    SetTime, SetXattrMode, Timestamp, acl,
 };
 
 const SET_ID: u32 = 0o6000;
@@ -102,14 +102,41 @@ pub(crate) enum Change<'c> {
     Attributes(Ino),
 }
 
+/// What to make of an inode of this kind. `rdev` is the number of a device node, `target` that to
+/// which a symbolic link leads.
+pub(crate) fn new_inode(kind: FileKind, rdev: u64, target: &[u8]) -> NewInode<'_> {
+    match kind {
+        FileKind::Regular => NewInode::Regular,
+        FileKind::Directory => NewInode::Directory,
+        FileKind::Symlink => NewInode::Symlink(target),
+        FileKind::CharDevice => NewInode::CharDevice(rdev),
+        FileKind::BlockDevice => NewInode::BlockDevice(rdev),
+        FileKind::Fifo => NewInode::Fifo,
+        FileKind::Socket => NewInode::Socket,
+    }
+}
+
+/// What an inode gets when its content is complete.
+pub(crate) struct Final<'x> {
+    /// Owner and group, where they change.
+    pub(crate) owner: (Option<u32>, Option<u32>),
+    /// The mode; `None` if it stays.
+    pub(crate) perm: Option<u32>,
+    pub(crate) atime: Timestamp,
+    pub(crate) mtime: Timestamp,
+    pub(crate) xattrs: &'x Xattrs,
+    /// The inode loses the ACLs that `xattrs` lacks.
+    pub(crate) exact: bool,
+}
+
 /// A file system that is changed for a client, whose permissions are checked, or by its owner.
-pub(super) struct Gate<'a> {
-    pub(super) fs: &'a dyn FileSystem,
-    pub(super) client: Option<Client<'a>>,
+pub(crate) struct Gate<'a> {
+    fs: &'a dyn FileSystem,
+    client: Option<Client<'a>>,
 }
 
 impl<'a> Gate<'a> {
-    pub(super) fn new(fs: &'a dyn FileSystem, client: Option<Client<'a>>) -> Self {
+    pub(crate) fn new(fs: &'a dyn FileSystem, client: Option<Client<'a>>) -> Self {
         Self { fs, client }
     }
 
@@ -135,7 +162,7 @@ impl<'a> Gate<'a> {
     ///
     /// # Errors
     /// `AccessDenied`, `NotPermitted`; as [`FileSystem::create`].
-    pub(super) fn create(
+    pub(crate) fn create(
         &self,
         who: &Credentials,
         dir: &HeldInode<'a>,
@@ -155,7 +182,7 @@ impl<'a> Gate<'a> {
     ///
     /// # Errors
     /// As [`create`](Self::create).
-    pub(super) fn create_filled(
+    pub(crate) fn create_filled(
         &self,
         who: &Credentials,
         dir: &HeldInode<'a>,
@@ -218,7 +245,7 @@ impl<'a> Gate<'a> {
     ///
     /// # Errors
     /// `NotPermitted`; as [`FileSystem::setattr`].
-    pub(super) fn set(&self, node: &HeldInode<'a>, changes: &SetAttr) -> Result<()> {
+    pub(crate) fn set(&self, node: &HeldInode<'a>, changes: &SetAttr) -> Result<()> {
         self.check_owner(node)?;
         self.fs.setattr(node.ino(), changes).map(drop)
     }
@@ -243,6 +270,50 @@ impl<'a> Gate<'a> {
     pub(super) fn remove_other_acls(&self, node: &HeldInode<'a>, xattrs: &Xattrs) -> Result<bool> {
         let allow = || self.check_owner(node);
         acls::remove_absent(self.fs, node.attr(), xattrs, allow)
+    }
+
+    /// Gives an inode its last attributes: the owner first, because a change of it drops
+    /// capabilities and set-id bits, and the mode last. `refused` decides on an extended attribute
+    /// that cannot be set.
+    ///
+    /// # Errors
+    /// `NotPermitted`; what `refused` returns; as [`FileSystem::setattr`].
+    pub(crate) fn finish(
+        &self,
+        node: &HeldInode<'a>,
+        last: &Final<'_>,
+        refused: &mut dyn FnMut(&[u8], Error) -> Result<()>,
+    ) -> Result<()> {
+        if last.exact {
+            self.remove_other_acls(node, last.xattrs)?;
+        }
+        let (uid, gid) = last.owner;
+        let mut changes = SetAttr {
+            uid,
+            gid,
+            atime: Some(SetTime::To(last.atime)),
+            mtime: Some(SetTime::To(last.mtime)),
+            ..SetAttr::default()
+        };
+        // A client may lose its rights to an inode with the owner: what follows is refused then.
+        let loses = uid.is_some() && self.client.is_some_and(|client| !client.gives());
+        if last.xattrs.is_empty() && !loses {
+            changes.perm = last.perm;
+            return self.set(node, &changes);
+        }
+        self.set(node, &changes)?;
+        for (name, value) in last.xattrs {
+            let set = self.set_xattr(node, name, value);
+            set.or_else(|error| refused(name, error))?;
+        }
+        if last.perm.is_none() {
+            return Ok(());
+        }
+        let mode = SetAttr {
+            perm: last.perm,
+            ..SetAttr::default()
+        };
+        self.set(node, &mode)
     }
 
     fn check_owner(&self, node: &HeldInode<'a>) -> Result<()> {
