@@ -122,11 +122,10 @@ pub(crate) struct Final<'x> {
     pub(crate) owner: (Option<u32>, Option<u32>),
     /// The mode; `None` if it stays.
     pub(crate) perm: Option<u32>,
-    pub(crate) atime: Timestamp,
-    pub(crate) mtime: Timestamp,
+    /// Times; `None` if one stays.
+    pub(crate) atime: Option<Timestamp>,
+    pub(crate) mtime: Option<Timestamp>,
     pub(crate) xattrs: &'x Xattrs,
-    /// The inode loses the ACLs that `xattrs` lacks.
-    pub(crate) exact: bool,
 }
 
 /// A file system that is changed for a client, whose permissions are checked, or by its owner.
@@ -202,7 +201,7 @@ impl<'a> Gate<'a> {
     ///
     /// # Errors
     /// As [`create`](Self::create) and [`FileSystem::link`].
-    pub(super) fn link(
+    pub(crate) fn link(
         &self,
         node: &HeldInode<'a>,
         dir: &HeldInode<'a>,
@@ -245,21 +244,21 @@ impl<'a> Gate<'a> {
     ///
     /// # Errors
     /// `NotPermitted`; as [`FileSystem::setattr`].
-    pub(crate) fn set(&self, node: &HeldInode<'a>, changes: &SetAttr) -> Result<()> {
-        self.check_owner(node)?;
-        self.fs.setattr(node.ino(), changes).map(drop)
+    pub(crate) fn set(&self, ino: Ino, changes: &SetAttr) -> Result<()> {
+        self.check_owner(ino)?;
+        self.fs.setattr(ino, changes).map(drop)
     }
 
     /// Sets an extended attribute.
     ///
     /// # Errors
     /// `NotPermitted`; as [`FileSystem::setxattr`].
-    pub(super) fn set_xattr(&self, node: &HeldInode<'a>, name: &[u8], value: &[u8]) -> Result<()> {
+    pub(super) fn set_xattr(&self, ino: Ino, name: &[u8], value: &[u8]) -> Result<()> {
         if let Some(client) = self.client {
-            let attr = self.fs.getattr(node.ino())?;
+            let attr = self.fs.getattr(ino)?;
             client.process.check_xattr(&attr, name)?;
         }
-        self.fs.setxattr(node.ino(), name, value, SetXattrMode::Any)
+        self.fs.setxattr(ino, name, value, SetXattrMode::Any)
     }
 
     /// Removes the ACLs of an inode, which the client must own, that `xattrs` lacks. True if it has
@@ -267,8 +266,8 @@ impl<'a> Gate<'a> {
     ///
     /// # Errors
     /// `NotPermitted`; as [`acls::remove_absent`].
-    pub(super) fn remove_other_acls(&self, node: &HeldInode<'a>, xattrs: &Xattrs) -> Result<bool> {
-        let allow = || self.check_owner(node);
+    pub(crate) fn remove_other_acls(&self, node: &HeldInode<'a>, xattrs: &Xattrs) -> Result<bool> {
+        let allow = || self.check_owner(node.ino());
         acls::remove_absent(self.fs, node.attr(), xattrs, allow)
     }
 
@@ -280,30 +279,27 @@ impl<'a> Gate<'a> {
     /// `NotPermitted`; what `refused` returns; as [`FileSystem::setattr`].
     pub(crate) fn finish(
         &self,
-        node: &HeldInode<'a>,
+        ino: Ino,
         last: &Final<'_>,
         refused: &mut dyn FnMut(&[u8], Error) -> Result<()>,
     ) -> Result<()> {
-        if last.exact {
-            self.remove_other_acls(node, last.xattrs)?;
-        }
         let (uid, gid) = last.owner;
         let mut changes = SetAttr {
             uid,
             gid,
-            atime: Some(SetTime::To(last.atime)),
-            mtime: Some(SetTime::To(last.mtime)),
+            atime: last.atime.map(SetTime::To),
+            mtime: last.mtime.map(SetTime::To),
             ..SetAttr::default()
         };
         // A client may lose its rights to an inode with the owner: what follows is refused then.
         let loses = uid.is_some() && self.client.is_some_and(|client| !client.gives());
         if last.xattrs.is_empty() && !loses {
             changes.perm = last.perm;
-            return self.set(node, &changes);
+            return self.set(ino, &changes);
         }
-        self.set(node, &changes)?;
+        self.set(ino, &changes)?;
         for (name, value) in last.xattrs {
-            let set = self.set_xattr(node, name, value);
+            let set = self.set_xattr(ino, name, value);
             set.or_else(|error| refused(name, error))?;
         }
         if last.perm.is_none() {
@@ -313,14 +309,14 @@ impl<'a> Gate<'a> {
             perm: last.perm,
             ..SetAttr::default()
         };
-        self.set(node, &mode)
+        self.set(ino, &mode)
     }
 
-    fn check_owner(&self, node: &HeldInode<'a>) -> Result<()> {
+    fn check_owner(&self, ino: Ino) -> Result<()> {
         let Some(client) = self.client else {
             return Ok(());
         };
-        if client.process.owns(&self.fs.getattr(node.ino())?) {
+        if client.process.owns(&self.fs.getattr(ino)?) {
             Ok(())
         } else {
             Err(Error::NotPermitted)

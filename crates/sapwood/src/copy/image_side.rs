@@ -324,7 +324,7 @@ impl<'s> SinkNode<'s> for ImageNode<'s> {
                 perm: Some(perm),
                 ..SetAttr::default()
             };
-            self.on_child(name, gate.set(&inode, &changes))?;
+            self.on_child(name, gate.set(inode.ino(), &changes))?;
         }
         Ok(true)
     }
@@ -429,14 +429,16 @@ impl<'s> SinkNode<'s> for ImageNode<'s> {
         let last = Final {
             owner: gives,
             perm: mode.or((meta.kind != FileKind::Symlink).then_some(rules.perm(meta, owner))),
-            atime: meta.atime,
-            mtime: meta.mtime,
+            atime: Some(meta.atime),
+            mtime: Some(meta.mtime),
             xattrs: &xattrs,
-            exact: self.may_have_acls,
         };
+        if self.may_have_acls {
+            self.on(self.gate().remove_other_acls(&self.inode, &xattrs))?;
+        }
         let finished = self
             .gate()
-            .finish(&self.inode, &last, &mut |_, error| match error {
+            .finish(self.inode.ino(), &last, &mut |_, error| match error {
                 // An attribute of another kind of file system means nothing here.
                 Error::NotSupported => Ok(()),
                 error => Err(error),

@@ -197,15 +197,17 @@ impl<'a> Extraction<'a> {
                 (gid != now.gid).then_some(gid),
             ),
             perm: perm.filter(|_| now.kind != FileKind::Symlink),
-            atime: attributes.atime.unwrap_or(attributes.mtime),
-            mtime: attributes.mtime,
+            atime: attributes.atime.or(Some(attributes.mtime)),
+            mtime: Some(attributes.mtime),
             xattrs: &attributes.xattrs,
-            exact: self.is_exact(attributes),
         };
+        if self.is_exact(attributes) {
+            self.gate.remove_other_acls(node, &attributes.xattrs)?;
+        }
         let mut lacking = Ok(());
         let finished = self
             .gate
-            .finish(node, &last, &mut |name, error| match error {
+            .finish(node.ino(), &last, &mut |name, error| match error {
                 // An attribute of another kind of system means nothing here.
                 Error::NotSupported => {
                     let (named, name) = (crate::shown::name(named), crate::shown::name(name));
