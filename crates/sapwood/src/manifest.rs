@@ -33,7 +33,7 @@ pub enum ManifestError {
     Read {
         /// The list.
         path: PathBuf,
-        /// What the host says.
+        /// Error of the host.
         source: io::Error,
     },
     /// A line makes no sense.
@@ -43,7 +43,7 @@ pub enum ManifestError {
         path: PathBuf,
         /// Number of the line.
         line: usize,
-        /// What of it.
+        /// The wrong part.
         what: &'static str,
     },
     /// A regular file that no source has.
@@ -54,9 +54,9 @@ pub enum ManifestError {
     Kind {
         /// The file.
         path: PathBuf,
-        /// What the list has.
+        /// Kind in the list.
         listed: FileKind,
-        /// What a source has.
+        /// Kind in a source.
         found: FileKind,
     },
     /// A file could not be made or changed.
@@ -64,7 +64,7 @@ pub enum ManifestError {
     Inode {
         /// The file.
         path: PathBuf,
-        /// What the file system says.
+        /// Error of the file system.
         source: Error,
     },
 }
