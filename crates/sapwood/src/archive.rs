@@ -40,6 +40,7 @@ pub(crate) use error::path;
 pub(crate) use extract::{Extraction, Into, PIECE, Whiteouts, components, is_whiteout};
 #[cfg(feature = "fuse")]
 pub(crate) use gate::{Change, Client};
+pub(crate) use gate::{Final, Gate, new_inode};
 pub(crate) use kept::{Kept, Scratch, Section};
 pub(crate) use overlay::{Layer, Mark, strip};
 pub(crate) use pax::base64;

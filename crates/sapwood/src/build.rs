@@ -138,8 +138,8 @@ impl ImageBuilder {
         self
     }
 
-    /// Whether a file that has the name of the image is replaced; it is unless this says otherwise.
-    /// A file in use never is.
+    /// Whether to replace a file with the name of the image. The default is yes; a file in use is
+    /// never replaced.
     #[must_use]
     pub fn replace(mut self, replace: bool) -> Self {
         self.replace = replace;
@@ -166,9 +166,8 @@ impl ImageBuilder {
         self
     }
 
-    /// Every time that no source says is this one, also in the superblock. With a
-    /// [UUID](Self::uuid) the image then depends on the sources and the options alone: the same
-    /// ones give the same bytes.
+    /// Sets every time that no source has, also in the superblock. With a [UUID](Self::uuid) the
+    /// same sources and options then give the same bytes.
     #[must_use]
     pub fn time(mut self, time: SystemTime) -> Self {
         self.options.set_time(time);
@@ -227,7 +226,7 @@ impl ImageBuilder {
 
     /// Adds the files of a tar archive, plain or compressed with gzip, zstd, xz or bzip2, which is
     /// read to its end here. Owners, modes, times, links, device nodes, extended attributes, ACLs
-    /// and holes are those of the archive.
+    /// and holes come from the archive.
     ///
     /// Sources are applied in the order of these calls. A later file replaces an earlier one of
     /// its name, and directories are merged.
@@ -246,7 +245,7 @@ impl ImageBuilder {
         Ok(self)
     }
 
-    /// As [`from_tar`](Self::from_tar), for a cpio archive (`newc`, with or without checksums).
+    /// Like [`from_tar`](Self::from_tar), for a cpio archive (`newc`, with or without checksums).
     ///
     /// # Errors
     /// As [`from_tar`](Self::from_tar).
@@ -290,8 +289,8 @@ impl ImageBuilder {
         self
     }
 
-    /// Bytes that an image needs for its sources: room for the files, for what the format takes,
-    /// and an eighth more, in whole MiB. `None` without a source.
+    /// Bytes that an image needs for its sources: room for the files and the format, and an eighth
+    /// more, in whole MiB. `None` without a source.
     ///
     /// # Errors
     /// A source cannot be read.
@@ -321,7 +320,7 @@ impl ImageBuilder {
         self.write_with_progress(path, &mut progress::ignore)
     }
 
-    /// As [`write_to`](Self::write_to), with progress.
+    /// Like [`write_to`](Self::write_to), with progress.
     ///
     /// # Errors
     /// As [`write_to`](Self::write_to).
@@ -334,7 +333,7 @@ impl ImageBuilder {
         Ok(())
     }
 
-    /// As [`write_to`](Self::write_to), with progress. The image is made although names of a
+    /// Like [`write_to`](Self::write_to), with progress. The image is made although names of a
     /// [directory](Self::from_dir) could not be copied.
     ///
     /// # Errors

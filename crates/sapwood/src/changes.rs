@@ -62,7 +62,7 @@ pub(crate) enum ChangeError {
     /// The rules of `file_contexts` files are too large.
     #[error("{what} of file contexts take more than {limit} bytes")]
     Contexts {
-        /// What is too large.
+        /// The part that is too large.
         what: &'static str,
         /// The limit.
         limit: usize,
@@ -72,7 +72,7 @@ pub(crate) enum ChangeError {
     Expression {
         /// Number of the line.
         line: usize,
-        /// What is wrong with it.
+        /// The defect.
         source: Box<regex::Error>,
     },
 }

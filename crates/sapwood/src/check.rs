@@ -67,20 +67,20 @@ impl fmt::Display for CheckFinding {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum CheckError {
-    /// A btrfs without what a check needs to begin.
+    /// A btrfs that is too damaged for a check.
     #[error("{}", named(path, source))]
     Btrfs {
         /// The image.
         path: PathBuf,
-        /// What is missing.
+        /// The missing part.
         source: Box<btrfs::CheckError>,
     },
-    /// An ext4 without what a check needs to begin.
+    /// An ext4 that is too damaged for a check.
     #[error("{}", named(path, source))]
     Ext4 {
         /// The image.
         path: PathBuf,
-        /// What is missing.
+        /// The missing part.
         source: Box<ext4::CheckError>,
     },
 }

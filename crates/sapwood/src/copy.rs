@@ -11,7 +11,7 @@
 //! ```
 //!
 //! # How it works
-//! Both sides are a `Side`; a copy walks the source and makes the same at the destination, with
+//! Both sides are a `Side`; a copy walks the nodes of the source and makes the same in a sink, with
 //! several threads for the content of files (`walk`). What the caller names may lead through
 //! symbolic links; below it a copy follows none (`side`). An archive copy keeps owner, mode, times,
 //! xattrs, hard links, special files and holes; its ACLs are those of the source alone. Any other
@@ -22,9 +22,9 @@ mod canonical;
 mod changed;
 mod error;
 mod image_side;
-mod listing;
 mod local_node;
 mod local_side;
+mod nodes;
 mod one;
 mod preloaded;
 mod report;
@@ -51,11 +51,10 @@ use crate::vfs::{Credentials, FileKind};
 use changed::Changed;
 use error::Result;
 use image_side::ImageSide;
-pub(crate) use listing::list;
 use local_side::LocalSide;
 use report::Report;
-use side::{Found, Rules, Side};
-pub(crate) use survey::{Surveyed, Surveyor, survey};
+use side::{Rules, Side, Source};
+pub(crate) use survey::{Surveyor, list, survey};
 use walk::{Copy, Target};
 
 /// What a copy keeps.
@@ -313,7 +312,7 @@ fn copy_operands(
     if sources.len() > 1
         && let Some(to) = &to
     {
-        let found = to.side.find(to.path, true)?;
+        let found = to.side.sink(to.path, true)?;
         if found.is_none_or(|node| node.meta().kind != FileKind::Directory) {
             let place = shown::name(to.path);
             return Err(CopyError::on(place, CopyCause::DestinationNotDirectory));
@@ -344,12 +343,12 @@ fn copy_operands(
 fn from_standard(copy: &Copy<'_>, to: Option<&mut Destination<'_>>) -> Result<()> {
     let stop = copy.report.stop();
     let umask = copy.rules.caller.umask;
-    let from: Found<'_> = Box::new(LocalSide::standard(false)?.into_input(stop, umask));
+    let from: Source<'_> = Box::new(LocalSide::standard(false)?.into_input(stop, umask));
     let Some(to) = to else {
         let output = Box::new(LocalSide::standard(true)?);
         return copy.tree(from, false, Target::Content(output));
     };
-    match to.side.find(to.path, true)? {
+    match to.side.sink(to.path, true)? {
         Some(there) if there.meta().kind == FileKind::Directory => {
             Err(CopyError::on(there.shown(), CopyCause::Nameless))
         }
@@ -366,7 +365,7 @@ fn from_path<'s>(
     // A slash at the end asks for what the link leads to.
     let follow = !copy.links || path.ends_with(b"/");
     let gone = || CopyError::on(side.shown(path), CopyCause::Missing);
-    let from = side.find(path, follow)?.ok_or_else(gone)?;
+    let from = side.source(path, follow)?.ok_or_else(gone)?;
     let directory = from.meta().kind == FileKind::Directory;
     if path.ends_with(b"/") && !directory {
         return Err(CopyError::on(from.shown(), CopyCause::NotDirectory));
@@ -396,7 +395,7 @@ impl<'d> Destination<'d> {
         let (side, path) = (self.side, self.path);
         let as_directory = path.ends_with(b"/") || path.ends_with(b"/.");
         let missing = || CopyError::on(side.shown(path), CopyCause::NoDirectory);
-        match side.find(path, true)? {
+        match side.sink(path, true)? {
             Some(there) if there.meta().kind == FileKind::Directory => {
                 let Some(name) = last else {
                     return Ok(Target::Directory(there));
@@ -414,12 +413,12 @@ impl<'d> Destination<'d> {
             Some(_) => {}
             None if as_directory && !directory => return Err(missing()),
             None => {
-                if let Some(link) = side.find(path, false)? {
+                if let Some(link) = side.sink(path, false)? {
                     return Err(CopyError::on(link.shown(), CopyCause::Dangling));
                 }
             }
         }
-        let (dir, name) = side.find_parent(path)?;
+        let (dir, name) = side.sink_parent(path)?;
         match last_name(&name) {
             Some(_) => Ok(Target::Name(dir, name)),
             None => Err(missing()),
@@ -442,11 +441,11 @@ pub(crate) fn fill(
     let to = ImageSide::new(image.to_owned(), fs.clone(), 0);
     let on_source = |cause| CopyError::on(source.display(), cause);
     let gone = || on_source(CopyCause::Missing);
-    let top = from.find(b"", true)?.ok_or_else(gone)?;
+    let top = from.source(b"", true)?.ok_or_else(gone)?;
     if top.meta().kind != FileKind::Directory {
         return Err(on_source(CopyCause::NotDirectory));
     }
-    let root = to.find(b"", true)?.ok_or_else(gone)?;
+    let root = to.sink(b"", true)?.ok_or_else(gone)?;
     let report = Report::new(progress, Stop::new());
     let copy = Copy {
         canonical: fs.is_reproducible(),

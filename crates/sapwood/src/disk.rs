@@ -76,16 +76,16 @@ pub fn partition_type(text: &str) -> Option<[u8; 16]> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub enum PartitionSize {
-    /// As large as its content.
+    /// The size of its content.
     #[default]
     Content,
     /// So many bytes.
     Bytes(u64),
-    /// What the other partitions leave of the disk, whose size is given.
+    /// The part of the disk's given size that the other partitions leave.
     Rest,
 }
 
-/// What is in a partition.
+/// Content of a partition.
 #[derive(Debug, Clone, Default)]
 #[non_exhaustive]
 pub enum PartitionContent {
@@ -104,13 +104,13 @@ pub enum PartitionContent {
 pub struct NewPartition {
     /// Its name in the table.
     pub name: String,
-    /// Its type; that of Linux data if not given.
+    /// Type; Linux data if not given.
     pub kind: Option<[u8; 16]>,
-    /// Its UUID in the table; derived from that of the disk if not given.
+    /// UUID in the table; derived from the disk's if not given.
     pub uuid: Option<[u8; 16]>,
     /// Its size.
     pub size: PartitionSize,
-    /// What is in it.
+    /// Content.
     pub content: PartitionContent,
 }
 
@@ -123,7 +123,7 @@ pub enum DiskError {
     File {
         /// The file.
         path: PathBuf,
-        /// What the host says.
+        /// Error of the host.
         source: io::Error,
     },
     /// The file system of a partition.
@@ -131,7 +131,7 @@ pub enum DiskError {
     Build {
         /// Name of the partition.
         name: String,
-        /// What is wrong.
+        /// The cause.
         source: Box<BuildError>,
     },
     /// The partition table could not be written.
@@ -139,7 +139,7 @@ pub enum DiskError {
     Table {
         /// The disk image.
         path: PathBuf,
-        /// What is wrong.
+        /// The cause.
         source: Box<gpt::GptError>,
     },
     /// The first sector could not be written.
@@ -147,7 +147,7 @@ pub enum DiskError {
     Mbr {
         /// The disk image.
         path: PathBuf,
-        /// What is wrong.
+        /// The cause.
         source: gpt::mbr::MBRError,
     },
     /// The file could not be made, or did not get its name.
@@ -162,7 +162,7 @@ pub enum DiskError {
     /// A name that is empty, too long, or used twice.
     #[error("partition {0:?}: a name has 1 to 36 characters, and only one partition has it")]
     Name(String),
-    /// Nothing says how large the partition is.
+    /// The size of the partition is unknown.
     #[error("partition {0}: needs a size")]
     NoSize(String),
     /// Several partitions take the rest, or the disk has no size.
@@ -171,7 +171,7 @@ pub enum DiskError {
     /// The alignment is no power of two of at least a sector.
     #[error("alignment of {0} bytes: must be a power of two, at least 512")]
     Alignment(u64),
-    /// What is to be in a partition does not fit.
+    /// The content of a partition does not fit.
     #[error("partition {name}: {content} bytes do not fit into {size}")]
     TooLarge {
         /// Name of the partition.
@@ -254,7 +254,7 @@ impl DiskBuilder {
         self
     }
 
-    /// UUID of the disk, from which those of its partitions and file systems derive; random if
+    /// UUID of the disk, from which the UUIDs of its partitions and file systems derive; random if
     /// not given.
     #[must_use]
     pub fn uuid(mut self, uuid: [u8; 16]) -> Self {
@@ -262,23 +262,23 @@ impl DiskBuilder {
         self
     }
 
-    /// Every time in the file systems that no source says is this one. With a [UUID](Self::uuid)
-    /// the disk then depends on the sources and the options alone.
+    /// Sets every time in the file systems that no source has. With a [UUID](Self::uuid) the disk
+    /// then depends on the sources and the options alone.
     #[must_use]
     pub fn time(mut self, time: SystemTime) -> Self {
         self.time = Some(time);
         self
     }
 
-    /// Makes a disk that depends on what is put into it alone. The UUID derives from that if none
-    /// is given, and the time of a file system is the newest one of its sources if none is given.
+    /// Makes a disk that depends only on its contents. The UUID derives from them if none is given,
+    /// and the time of a file system is the newest one of its sources if none is given.
     #[must_use]
     pub fn reproducible(mut self) -> Self {
         self.reproducible = true;
         self
     }
 
-    /// Partitions begin at multiples of so many bytes. Default 1 MiB.
+    /// Partitions begin at multiples of this many bytes. Default 1 MiB.
     #[must_use]
     pub fn alignment(mut self, bytes: u64) -> Self {
         self.alignment = bytes;
@@ -292,8 +292,8 @@ impl DiskBuilder {
         self
     }
 
-    /// Whether a file that has the name of the disk image is replaced; it is unless this says
-    /// otherwise. A file in use never is.
+    /// Whether to replace a file with the name of the disk image. The default is yes; a file in use
+    /// is never replaced.
     #[must_use]
     pub fn replace(mut self, replace: bool) -> Self {
         self.replace = replace;
@@ -316,7 +316,7 @@ impl DiskBuilder {
         self.write_with_progress(path, &mut progress::ignore)
     }
 
-    /// As [`write_to`](Self::write_to), with progress.
+    /// Like [`write_to`](Self::write_to), with progress.
     ///
     /// # Errors
     /// As [`write_to`](Self::write_to).

@@ -49,7 +49,7 @@ pub enum ExportCompression {
     Zstd(i32),
 }
 
-/// What is exported, and how.
+/// Options of an export.
 #[derive(Debug, Clone, Default)]
 #[non_exhaustive]
 pub struct ExportOptions {
@@ -64,13 +64,12 @@ pub struct ExportOptions {
     /// archive, but not of a layer. The image specification of OCI advises against sparse files in
     /// layers, because not every program that unpacks them knows the format.
     pub sparse: Option<bool>,
-    /// Export also what follows a part of a file that cannot be read, which becomes zeros.
-    /// Otherwise the rest of that file becomes zeros. Either way the file is reported and counted
-    /// as damaged.
+    /// Continue after a part of a file that cannot be read, which becomes zeros. Otherwise the rest
+    /// of that file becomes zeros. Either way the file is reported and counted as damaged.
     pub keep_going: bool,
 }
 
-/// What an export wrote.
+/// Report of an export.
 #[derive(Debug, Clone)]
 #[must_use = "an export leaves out sockets, and what it cannot read"]
 pub struct ExportReport {
@@ -83,13 +82,13 @@ pub struct ExportReport {
     pub damaged: u64,
     /// SHA-256 of the archive before compression: the layer's `diff_id`.
     pub diff_id: [u8; 32],
-    /// SHA-256 of what was written: the layer's digest.
+    /// SHA-256 of the output: the layer's digest.
     pub digest: [u8; 32],
     /// Bytes that were written.
     pub size: u64,
 }
 
-/// Why an export failed. What was written until then is no complete archive.
+/// Errors of an export. The output so far is no complete archive.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ExportError {
@@ -101,7 +100,7 @@ pub enum ExportError {
     Image {
         /// Its path.
         path: PathBuf,
-        /// What the file system says.
+        /// Error of the file system.
         source: vfs::Error,
     },
     /// A part of a file of the image could not be read. The archive has zeros in its place.
@@ -109,19 +108,19 @@ pub enum ExportError {
     Damaged {
         /// Its path.
         path: PathBuf,
-        /// What could not be read.
+        /// The unreadable part.
         #[source]
         damage: Damage,
     },
-    /// A directory or file of the base could not be read, so that what changed is not known.
+    /// A directory or file of the base could not be read, so the changes are unknown.
     #[error("the base: {}: {source}", path.display())]
     Base {
         /// Its path.
         path: PathBuf,
-        /// What the file system says.
+        /// Error of the file system.
         source: vfs::Error,
     },
-    /// What is to be exported is no directory.
+    /// The path to export is not a directory.
     #[error("{}: not a directory", .0.display())]
     NotDirectory(PathBuf),
     /// The image has a name that is no file name.

@@ -27,10 +27,10 @@ pub enum OpenError {
     Kind {
         /// Image.
         path: PathBuf,
-        /// What is found.
+        /// The result of the detection.
         source: DetectError,
     },
-    /// An option does not fit what is in it.
+    /// An option does not fit the image.
     #[error("{}", named(path, source))]
     Option {
         /// Image.
@@ -43,32 +43,32 @@ pub enum OpenError {
     OtherKind {
         /// Image.
         path: PathBuf,
-        /// What was asked for.
+        /// The requested feature.
         what: &'static str,
         /// The kind that has it.
         needed: Kind,
         /// The kind that the image is.
         found: Kind,
     },
-    /// What is wrong with a btrfs.
+    /// A damaged or unsupported btrfs.
     #[error("{}", named(path, source))]
     Btrfs {
         /// Image.
         path: PathBuf,
-        /// What the engine says.
+        /// Error of the engine.
         source: Box<sapwood_btrfs::Error>,
     },
-    /// What is wrong with an ext4.
+    /// A damaged or unsupported ext4.
     #[error("{}", named(path, source))]
     Ext4 {
         /// Image.
         path: PathBuf,
-        /// What the engine says.
+        /// Error of the engine.
         source: Box<sapwood_ext4::Error>,
     },
 }
 
-/// What went wrong with an image, with its name once.
+/// The message for an image, with its name once.
 pub fn named(path: &Path, why: impl std::fmt::Display) -> String {
     let (name, why) = (path.display().to_string(), why.to_string());
     match why.strip_prefix(&name) {
@@ -87,7 +87,7 @@ pub enum Mounted {
 }
 
 impl Mounted {
-    /// What kind it is.
+    /// The format.
     #[must_use]
     pub fn image_kind(&self) -> Kind {
         match self {
@@ -144,7 +144,7 @@ pub fn located(path: &Path, options: &Options) -> Result<(PathBuf, Options), Ope
     Ok((image, options.clone().of_whole(devices)))
 }
 
-/// Opens what holds an image, locked against other users: a file, a device, or a part of one.
+/// Opens the device of an image, locked against other users: a file, a device, or a part of one.
 /// `path` is an [`Operand`].
 ///
 /// # Errors
@@ -158,21 +158,21 @@ pub fn open_device(path: &Path, read_only: bool) -> Result<Arc<dyn Device>, Open
     Ok(Operand::parse(path)?.open(options)?)
 }
 
-/// As [`open_device`], and tells what kind of file system is in it.
+/// Like [`open_device`], and detects the format of the file system.
 ///
 /// # Errors
-/// As [`open_device`]; [`OpenError::Kind`].
+/// It does not exist, is in use, or may not be read (or written); [`OpenError::Kind`].
 pub fn open_known(path: &Path, read_only: bool) -> Result<(Arc<dyn Device>, Kind), OpenError> {
     let device = open_device(path, read_only)?;
     let kind = known(path, &*device)?;
     Ok((device, kind))
 }
 
-/// As [`open_known`] for reading, with the further devices of a btrfs that the options name. The
+/// Like [`open_known`] for reading, with the further devices of a btrfs that the options name. The
 /// image itself is the first.
 ///
 /// # Errors
-/// As [`open_known`]; the options name devices, and the image is no btrfs.
+/// [`OpenError`]; the options name devices, and the image is not btrfs.
 pub(crate) fn open_all(
     path: &Path,
     options: &Options,
@@ -192,7 +192,7 @@ pub(crate) fn open_all(
     Ok((devices, kind))
 }
 
-/// Tells what kind of file system is on an opened device; `path` names it.
+/// Detects the format of the file system on an opened device; `path` names it.
 ///
 /// # Errors
 /// [`OpenError::Kind`].
@@ -208,16 +208,15 @@ pub fn known(path: &Path, device: &dyn Device) -> Result<Kind, OpenError> {
 /// ([`Options::add_device`]).
 ///
 /// # Errors
-/// As [`open_known`]; two parts are named; an option that does not fit; what the engine finds
-/// wrong.
+/// [`OpenError`]: two parts are named; an option that does not fit; errors of the engine.
 pub fn open(path: &Path, options: &Options) -> Result<Mounted, OpenError> {
     Ok(open_file(path, options, |_| Ok(()))?.0)
 }
 
-/// As [`open`] for `what`, which only btrfs has.
+/// Like [`open`] for `what`, which only btrfs has.
 ///
 /// # Errors
-/// As [`open`]; [`OpenError::OtherKind`].
+/// [`OpenError`], also [`OpenError::OtherKind`].
 pub(crate) fn open_btrfs(
     path: &Path,
     options: &Options,
@@ -235,11 +234,11 @@ pub(crate) fn open_btrfs(
     Ok(open_file(path, options, only_btrfs)?.0)
 }
 
-/// As [`open`], if `accept` does not refuse the kind. Returns the files or devices too, whose locks
-/// can then be given up while the file system still exists.
+/// Like [`open`], if `accept` does not refuse the format. Also returns the files or devices, whose
+/// locks can then be released while the file system still exists.
 ///
 /// # Errors
-/// As [`open`] and `accept`.
+/// [`OpenError`], and the errors of `accept`.
 pub(crate) fn open_file(
     path: &Path,
     options: &Options,
@@ -290,7 +289,7 @@ impl OpenFiles {
             .any(Operand::is_export)
     }
 
-    /// As [`open_file`].
+    /// [`OpenError`].
     pub(crate) fn mount(
         self,
         options: &Options,
@@ -308,8 +307,8 @@ impl OpenFiles {
     }
 }
 
-/// As [`open_file`] for the file system on a device, which is called `path` in errors. The caller
-/// flushes the device at the end if the options say that the file system does not.
+/// Like [`open_file`] for the file system on a device, which is called `path` in errors. The caller
+/// flushes the device at the end if the options switch the file system's flushes off.
 pub(crate) fn open_on(
     device: Arc<dyn Device>,
     path: &Path,
@@ -346,7 +345,7 @@ fn mount(
     Ok((fs, files))
 }
 
-/// Opens the file system on devices that are open already, the first of which `path` names.
+/// Opens the file system on devices that are open already; `path` names the first.
 pub(crate) fn reopen(
     path: &Path,
     kind: Kind,

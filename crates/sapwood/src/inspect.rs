@@ -1,4 +1,4 @@
-//! What an image is, and what is stored in it, for people who know the format.
+//! Facts about an image, and its structures, for readers who know the format.
 
 use std::fmt::Display;
 use std::path::{Path, PathBuf};
@@ -24,7 +24,7 @@ pub enum InspectError {
     Unknown {
         /// The format.
         kind: Kind,
-        /// What was asked for.
+        /// The requested name.
         name: String,
     },
     /// The superblock of an ext4 is damaged.
@@ -32,7 +32,7 @@ pub enum InspectError {
     Super {
         /// The image.
         path: PathBuf,
-        /// What is wrong.
+        /// The defect.
         source: FormatError,
     },
     /// A btrfs is damaged.
@@ -40,7 +40,7 @@ pub enum InspectError {
     Btrfs {
         /// The image.
         path: PathBuf,
-        /// What is wrong.
+        /// The defect.
         source: Box<sapwood_btrfs::Error>,
     },
     /// An ext4 is damaged.
@@ -48,7 +48,7 @@ pub enum InspectError {
     Ext4 {
         /// The image.
         path: PathBuf,
-        /// What is wrong.
+        /// The defect.
         source: Box<sapwood_ext4::inspect::InspectError>,
     },
     /// The file system could not be read.
@@ -68,7 +68,7 @@ fn unknown(kind: Kind, name: &str) -> String {
     }
 }
 
-/// What an image is.
+/// Facts about an image.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Info {
     /// Label, as text for people.
@@ -83,11 +83,11 @@ pub struct Info {
     pub free: u64,
     /// Names of the features, as the format's tools call them.
     pub features: Vec<String>,
-    /// What only its format has.
+    /// Facts of its format.
     pub details: Details,
 }
 
-/// What only one format has.
+/// Facts of one format.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Details {
@@ -123,7 +123,7 @@ pub enum Details {
     },
 }
 
-/// Reads what an image is. Changes nothing.
+/// Reads facts about an image. Changes nothing.
 ///
 /// # Errors
 /// As [`open`](crate::open).
@@ -131,7 +131,7 @@ pub fn info(path: impl AsRef<Path>) -> crate::Result<Info> {
     info_with_options(path, &Options::new())
 }
 
-/// As [`info`]; of the options only the [devices](Options::add_device) of a btrfs count.
+/// Like [`info`]; of the options only the [devices](Options::add_device) of a btrfs count.
 ///
 /// # Errors
 /// As [`info`]; an option of the other format.
@@ -240,7 +240,7 @@ pub fn dump(
     dump_with_options(path, &Options::new(), part, line)
 }
 
-/// As [`dump`]; of the options only the [devices](Options::add_device) of a btrfs count.
+/// Like [`dump`]; of the options only the [devices](Options::add_device) of a btrfs count.
 ///
 /// # Errors
 /// As [`dump`]; an option of the other format.

@@ -48,13 +48,13 @@ impl FromStr for Kind {
     }
 }
 
-/// Why the kind of an image cannot be told.
+/// Errors of the detection.
 #[derive(Debug, thiserror::Error)]
 pub enum DetectError {
     /// The device cannot be read.
     #[error("{0}")]
     Device(#[from] sapwood_block::Error),
-    /// No magic number of ours.
+    /// No known magic number.
     #[error("no file system that we know: neither btrfs nor ext4 (nor ext2, ext3)")]
     Neither,
     /// More than one.
@@ -74,13 +74,13 @@ const BTRFS_SUPERS: [u64; 3] = [64 << 10, 64 << 20, 256 << 30];
 const EXT4_MAGIC_AT: u64 = 1024 + 56;
 const EXT4_MAGIC: u16 = 0xEF53;
 
-/// Tells what kind of file system a device holds.
+/// Detects the format of the file system on a device.
 ///
-/// The copies of the btrfs superblock count only where neither kind has its first one: what lies
-/// at their place in an ext4 image is anyone's data.
+/// The copies of the btrfs superblock count only where neither format has its first one: in an ext4
+/// image their places may hold any data.
 ///
 /// # Errors
-/// [`DetectError`]: none of ours is in it, or more than one.
+/// [`DetectError`]: no known format, or more than one.
 pub fn detect(device: &dyn Device) -> Result<Kind, DetectError> {
     let [first, copies @ ..] = BTRFS_SUPERS;
     match (has_btrfs(device, first)?, has_ext4(device)?) {
@@ -107,7 +107,7 @@ fn has_ext4(device: &dyn Device) -> Result<bool, DetectError> {
     Ok(magic.is_some_and(|magic| u16::from_le_bytes(magic) == EXT4_MAGIC))
 }
 
-/// What stands at a place in bytes; `None` if the device ends before.
+/// The bytes at a place; `None` if the device ends before.
 fn bytes<const N: usize>(device: &dyn Device, at: u64) -> Result<Option<[u8; N]>, DetectError> {
     if device.size().saturating_sub(N as u64) < at {
         return Ok(None);

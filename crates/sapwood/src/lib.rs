@@ -23,7 +23,8 @@
 //! - [`FileSystem`], [`File`]: the files of an image, in the shape of [`std::fs`].
 //! - [`Options`]: how an image is opened.
 //! - [`ImageBuilder`], [`MkfsOptions`]: new images, empty or with files.
-//! - [`Sources`]: what fills an image, with [`Changes`]; [`Storage`]: how btrfs stores it.
+//! - [`Sources`]: the contents of a new image, with [`Changes`]; [`Storage`]: their storage on
+//!   btrfs.
 //! - [`DiskBuilder`]: whole disk images with partitions. [`OutputFormat`]: formats of new images.
 //! - [`copy()`]: copies between this machine and images.
 //! - [`FileSystem::export_tar`]: tar archives and layers of the files of an image.

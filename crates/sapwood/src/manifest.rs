@@ -11,16 +11,14 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
-use crate::acls;
-use crate::archive::{components, path as path_of};
+use crate::archive::{Final, Gate, components, new_inode, path as path_of};
 use crate::changes::{Changes, Xattrs};
 use crate::fs::FileSystem;
 use crate::path_table::PathId;
 use crate::shown;
 use crate::tree::HeldInode;
 use crate::vfs::{
-    self, Credentials, Error, FileKind, Ino, NewInode, SetAttr, SetTime, SetXattrMode, Timestamp,
-    WriteMode,
+    self, Credentials, Error, FileKind, Ino, NewInode, SetAttr, SetTime, Timestamp, WriteMode,
 };
 
 /// Most bytes of a list.
@@ -35,7 +33,7 @@ pub enum ManifestError {
     Read {
         /// The list.
         path: PathBuf,
-        /// What the host says.
+        /// Error of the host.
         source: io::Error,
     },
     /// A line makes no sense.
@@ -45,7 +43,7 @@ pub enum ManifestError {
         path: PathBuf,
         /// Number of the line.
         line: usize,
-        /// What of it.
+        /// The wrong part.
         what: &'static str,
     },
     /// A regular file that no source has.
@@ -56,9 +54,9 @@ pub enum ManifestError {
     Kind {
         /// The file.
         path: PathBuf,
-        /// What the list has.
+        /// Kind in the list.
         listed: FileKind,
-        /// What a source has.
+        /// Kind in a source.
         found: FileKind,
     },
     /// A file could not be made or changed.
@@ -66,7 +64,7 @@ pub enum ManifestError {
     Inode {
         /// The file.
         path: PathBuf,
-        /// What the file system says.
+        /// Error of the file system.
         source: Error,
     },
 }
@@ -182,6 +180,7 @@ impl Manifest {
     pub(crate) fn apply(&self, fs: &FileSystem, changes: &Changes, time: Timestamp) -> Result<()> {
         let mut work = Work {
             fs: &**fs.engine(),
+            gate: Gate::new(&**fs.engine(), None),
             changes,
             time,
             passed: BTreeMap::new(),
@@ -256,6 +255,7 @@ impl Cause {
 /// A list that is being applied.
 struct Work<'a> {
     fs: &'a dyn vfs::FileSystem,
+    gate: Gate<'a>,
     changes: &'a Changes,
     /// Time of files that the list creates without one.
     time: Timestamp,
@@ -394,19 +394,13 @@ impl<'a> Work<'a> {
                 };
                 let node = from.child(old)?;
                 self.pass(dir);
-                let linked = self.fs.link(node.ino(), dir.ino(), name)?;
-                drop(HeldInode::new(self.fs, linked));
+                self.gate.link(&node, dir, name)?;
                 return Ok(None);
             }
             None | Some(ItemKind::Regular) => NewInode::Regular,
             Some(ItemKind::Directory) => NewInode::Directory,
             Some(ItemKind::Symlink(target)) => NewInode::Symlink(target),
-            Some(ItemKind::Special(FileKind::CharDevice, number)) => NewInode::CharDevice(*number),
-            Some(ItemKind::Special(FileKind::BlockDevice, number)) => {
-                NewInode::BlockDevice(*number)
-            }
-            Some(ItemKind::Special(FileKind::Socket, _)) => NewInode::Socket,
-            Some(ItemKind::Special(..)) => NewInode::Fifo,
+            Some(ItemKind::Special(kind, number)) => new_inode(*kind, *number, b""),
         };
         self.pass(dir);
         let who = Credentials {
@@ -423,16 +417,15 @@ impl<'a> Work<'a> {
             NewInode::Symlink(_) => default,
             _ => item.perm.unwrap_or(default) & 0o777,
         };
-        let made = self.fs.create(&who, dir.ino(), name, what, perm);
-        let node = HeldInode::new(self.fs, made?);
+        let node = self.gate.create(&who, dir, name, what, perm)?;
         // The default ACL of the directory comes from another source.
-        let removed = acls::remove_absent(self.fs, node.attr(), &item.xattrs, || Ok(()));
-        if removed? || node.attr().perm & 0o777 != perm & 0o777 {
+        let removed = self.gate.remove_other_acls(&node, &item.xattrs)?;
+        if removed || node.attr().perm & 0o777 != perm & 0o777 {
             let mode = SetAttr {
                 perm: Some(node.attr().perm & !0o777 | perm),
                 ..SetAttr::default()
             };
-            self.fs.setattr(node.ino(), &mode)?;
+            self.gate.set(node.ino(), &mode)?;
         }
         Ok(Some((node, true)))
     }
@@ -455,34 +448,25 @@ impl<'a> Work<'a> {
         self.passed.entry(attr.ino).or_insert(times);
     }
 
-    /// Gives an inode the list's metadata: the owner first, because a change of it drops
-    /// capabilities.
+    /// Gives an inode the list's metadata.
     fn finish(&self, ino: Ino, kind: FileKind, item: &Item, made: bool) -> Result<(), Cause> {
-        let owner = SetAttr {
-            uid: item.uid,
-            gid: item.gid,
-            ..SetAttr::default()
-        };
-        self.fs.setattr(ino, &owner)?;
         let mut xattrs = item.xattrs.clone();
         let has_label = xattrs.iter().any(|(name, _)| name == b"security.selinux");
         if made && !has_label && self.changes.has_labels() {
             let path = whole_path(self.items, item);
             self.changes.label(&path, kind, &mut xattrs);
         }
-        for (name, value) in &xattrs {
-            self.fs.setxattr(ino, name, value, SetXattrMode::Any)?;
-        }
         let time = item.mtime.or(made.then_some(self.time));
-        let time = time.map(|time| SetTime::To(self.changes.time(time)));
-        let changes = SetAttr {
+        let time = time.map(|time| self.changes.time(time));
+        let last = Final {
+            owner: (item.uid, item.gid),
             perm: item.perm.filter(|_| kind != FileKind::Symlink),
             atime: time,
             mtime: time,
-            ..SetAttr::default()
+            xattrs: &xattrs,
         };
-        self.fs.setattr(ino, &changes)?;
-        Ok(())
+        let finished = self.gate.finish(ino, &last, &mut |_, error| Err(error));
+        finished.map_err(Cause::from)
     }
 
     /// Gives directories that the list only passed through their times.

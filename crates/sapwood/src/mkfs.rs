@@ -47,7 +47,7 @@ pub enum MkfsOptionError {
     /// There is no such checksum, profile, feature or extended option.
     #[error("unknown {what} {name}")]
     UnknownName {
-        /// What it would be.
+        /// The kind of value.
         what: &'static str,
         /// The name.
         name: String,
@@ -60,7 +60,7 @@ pub enum MkfsOptionError {
         /// The format that lacks it.
         kind: Kind,
     },
-    /// Two options say the same thing in different ways.
+    /// Two options contradict each other.
     #[error("{one} and {other} exclude each other")]
     Conflict {
         /// The first.
@@ -79,7 +79,7 @@ pub enum MkfsError {
     Btrfs {
         /// The image.
         path: PathBuf,
-        /// What is wrong with the options or the device.
+        /// A bad option, or an error of the device.
         source: Box<btrfs_mkfs::MkfsError>,
     },
     /// ext4 cannot be made so.
@@ -87,12 +87,12 @@ pub enum MkfsError {
     Ext4 {
         /// The image.
         path: PathBuf,
-        /// What is wrong with the options or the device.
+        /// A bad option, or an error of the device.
         source: Box<ext4_mkfs::MkfsError>,
     },
 }
 
-/// What was made.
+/// Report of mkfs.
 #[derive(Debug, Clone)]
 pub enum MkfsReport {
     /// btrfs.
@@ -191,7 +191,7 @@ impl MkfsOptions {
         self.btrfs.force
     }
 
-    /// Whether a device is discarded first. It is, unless this says otherwise.
+    /// Whether to discard a device first. The default is yes.
     pub fn set_discard(&mut self, discard: bool) {
         (self.btrfs.discard, self.ext4.discard) = (discard, discard);
     }

@@ -56,7 +56,7 @@ pub enum MountError {
     Session {
         /// The directory.
         path: PathBuf,
-        /// What ended the session.
+        /// The error that ended the session.
         source: io::Error,
     },
     /// The mount has ended, and something that was written since is not in the image.
@@ -99,11 +99,11 @@ pub fn mount(
     Ok(prepared.mount(files, dir, None)?)
 }
 
-/// As [`mount()`], for a process that does nothing else: `broker` mounts and unmounts, and this
-/// process is confined as the option `sandbox` says, for the rest of its life and before it reads
-/// the first byte of the image. It must have one thread. An image of an NBD server is served
-/// without a sandbox, because a lost connection must be made again. A confined process uses
-/// io_uring only if the option says `on`, because the sandbox does not see its requests.
+/// Like [`mount()`], for a process that does nothing else: `broker` mounts and unmounts, and this
+/// process is confined as the option `sandbox` requires, for the rest of its life and before it
+/// reads the first byte of the image. It must have one thread. An image of an NBD server is served
+/// without a sandbox, because a reconnect needs sockets. A confined process uses io_uring only with
+/// the option `on`, because the sandbox does not see its requests.
 ///
 /// # Errors
 /// As [`mount()`].
@@ -268,8 +268,8 @@ impl Mount {
         self.wait_with(|| {})
     }
 
-    /// As [`wait`](Self::wait), with `ended` called between the end of the mount and the completion
-    /// of the image.
+    /// Like [`wait`](Self::wait), with `ended` called between the end of the mount and the
+    /// completion of the image.
     ///
     /// # Errors
     /// As [`wait`](Self::wait).

@@ -40,7 +40,7 @@ pub enum NewFileError {
     /// The name exists, and the caller does not replace it.
     #[error("{}: exists", .0.display())]
     Exists(PathBuf),
-    /// What has the name is no file: a directory, device, pipe or socket.
+    /// The name belongs to a directory, device, pipe or socket.
     #[error("{}: is no regular file", .0.display())]
     NotRegular(PathBuf),
     /// The name is a symbolic link whose target does not exist.
@@ -57,7 +57,7 @@ pub enum NewFileError {
     Host {
         /// The file.
         path: PathBuf,
-        /// What the host says.
+        /// Error of the host.
         source: io::Error,
     },
 }
@@ -172,10 +172,10 @@ impl NewFile {
         Renamed::over(opened, &self.path)
     }
 
-    /// As [`device`](Self::device), after the file was emptied and has `size` zero bytes.
+    /// Like [`device`](Self::device), after the file was emptied and has `size` zero bytes.
     ///
     /// # Errors
-    /// As [`device`](Self::device); the host has no files of that size.
+    /// The host refuses a further descriptor, or files of that size.
     pub fn device_of(&self, size: u64) -> Result<Arc<dyn Device>, sapwood_block::Error> {
         let sized = self.file.set_len(0).and_then(|()| self.file.set_len(size));
         let name = self.path.display().to_string();
@@ -421,7 +421,7 @@ pub fn abandon(end: impl FnOnce()) {
     end();
 }
 
-/// As [`abandon`], for a process that has no memory left: allocates nothing. A thread that is just
+/// Like [`abandon`], for a process without free memory: allocates nothing. A thread that is just
 /// making a name keeps it.
 pub fn abandon_without_memory(end: impl FnOnce()) {
     if let Some(names) = TEMPORARY.try_lock() {

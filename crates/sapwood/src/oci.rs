@@ -32,7 +32,7 @@ pub enum OciError {
     Open {
         /// Its path.
         path: PathBuf,
-        /// What the host says.
+        /// Error of the host.
         source: io::Error,
     },
     /// The archive that contains the image.
@@ -40,7 +40,7 @@ pub enum OciError {
     Archive {
         /// Its path.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The defect.
         source: Box<ArchiveError>,
     },
     /// There is neither `index.json` nor `manifest.json`.
@@ -57,7 +57,7 @@ pub enum OciError {
     Read {
         /// The blob.
         blob: String,
-        /// What the host says.
+        /// Error of the host.
         source: io::Error,
     },
     /// A blob is not the JSON that it must be.
@@ -65,7 +65,7 @@ pub enum OciError {
     Json {
         /// The blob.
         blob: String,
-        /// What is wrong with it.
+        /// The defect.
         source: serde_json::Error,
     },
     /// A blob is neither an index nor a manifest.
@@ -97,10 +97,10 @@ pub enum OciError {
     Digest {
         /// The blob.
         blob: String,
-        /// Digest of what is there.
+        /// The actual digest.
         found: String,
     },
-    /// A blob has not the size that its descriptor says.
+    /// A blob whose size differs from its descriptor.
     #[error("{blob}: has {found} bytes instead of {expected}")]
     Size {
         /// The blob.
@@ -191,7 +191,7 @@ pub enum OciError {
     Layer {
         /// The blob.
         blob: String,
-        /// What is wrong with it.
+        /// The defect.
         source: Box<ArchiveError>,
     },
 }

@@ -42,12 +42,12 @@ pub enum OptionError {
         /// Its value.
         value: String,
     },
-    /// We know what it means, and do not do it.
+    /// A known option that is not supported.
     #[error("mount option {option} is not supported: {why}")]
     Unsupported {
         /// Name and value.
         option: String,
-        /// What would have to be done, and is not.
+        /// The reason.
         why: &'static str,
     },
     /// It belongs to another kind of file system.
@@ -57,7 +57,7 @@ pub enum OptionError {
         option: String,
         /// The kind that has it.
         of: Kind,
-        /// What the image is.
+        /// Format of the image.
         found: Kind,
     },
 }
@@ -291,7 +291,7 @@ impl Options {
         Ok(self.take(name, value)?)
     }
 
-    /// As [`set`](Self::set).
+    /// [`OptionError`].
     pub(crate) fn take(&mut self, name: &str, value: Option<&str>) -> Result<(), OptionError> {
         let option = table::find(name).ok_or_else(|| OptionError::Unknown(name.to_owned()))?;
         option.take(self, name, value)?;

@@ -97,7 +97,7 @@ pub enum OutputError {
     Read {
         /// The raw image.
         path: PathBuf,
-        /// What the host says.
+        /// Error of the host.
         source: io::Error,
     },
     /// The image could not be written.
@@ -105,7 +105,7 @@ pub enum OutputError {
     Write {
         /// The image.
         path: PathBuf,
-        /// What the host says.
+        /// Error of the host.
         source: io::Error,
     },
     /// The qcow2 file could not be written.

@@ -26,8 +26,8 @@ const STEPS: u32 = 64;
 /// The size that a file system is to have.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum NewSize {
-    /// The smallest that holds what is in it and has so much space available to users, as `df`
-    /// shows it.
+    /// The smallest size that holds the contents and leaves this much space available to users, as
+    /// `df` shows it.
     Min(FreeRoom),
     /// So many bytes.
     Exactly(u64),
@@ -100,7 +100,7 @@ impl FreeRoom {
     }
 }
 
-/// What a resize did.
+/// Report of a resize.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ResizeReport {
     /// Bytes of the file system before.
@@ -121,7 +121,7 @@ pub enum ResizeError {
     File {
         /// The image.
         path: PathBuf,
-        /// What the host says.
+        /// Error of the host.
         source: std::io::Error,
     },
     /// The change is larger than the file system.
@@ -132,7 +132,7 @@ pub enum ResizeError {
         /// Its size in bytes.
         size: u64,
     },
-    /// What the btrfs engine says.
+    /// Error of the btrfs engine.
     #[error("{}", named(path, source))]
     Btrfs {
         /// The image.
@@ -140,7 +140,7 @@ pub enum ResizeError {
         /// Why.
         source: Box<btrfs::ResizeError>,
     },
-    /// What the ext4 engine says.
+    /// Error of the ext4 engine.
     #[error("{}", named(path, source))]
     Ext4 {
         /// The image.
@@ -175,7 +175,7 @@ pub fn resize(
     Ok(resize_image(image, size, 0, progress)?)
 }
 
-/// As [`resize`]. The same image gives the same bytes, with this time where one is needed.
+/// Like [`resize`]. The same image gives the same bytes; this time is used where one is needed.
 ///
 /// # Errors
 /// As [`resize`].

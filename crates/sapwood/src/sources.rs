@@ -1,4 +1,4 @@
-//! What an image is filled from: directories, archives, container images and manifests, in any mix.
+//! The contents of a new image: directories, archives, container images and manifests, in any mix.
 
 mod fill;
 mod growth;
@@ -125,7 +125,7 @@ pub enum BuildError {
     File {
         /// The image.
         path: PathBuf,
-        /// What the host says.
+        /// Error of the host.
         source: io::Error,
     },
     /// The file could not be made, or did not get its name.
@@ -175,7 +175,7 @@ impl Sources {
         self.list.push(Source::Archive(input));
     }
 
-    /// As [`tar`](Self::tar), from a stream.
+    /// Like [`tar`](Self::tar), from a stream.
     pub fn tar_stream(&mut self, stream: impl Read + Send + 'static) {
         let input = Input::stream(Format::Tar, stream);
         self.list.push(Source::Archive(input));
@@ -187,7 +187,7 @@ impl Sources {
         self.list.push(Source::Archive(input));
     }
 
-    /// As [`cpio`](Self::cpio), from a stream.
+    /// Like [`cpio`](Self::cpio), from a stream.
     pub fn cpio_stream(&mut self, stream: impl Read + Send + 'static) {
         let input = Input::stream(Format::Cpio, stream);
         self.list.push(Source::Archive(input));
@@ -202,24 +202,24 @@ impl Sources {
         }));
     }
 
-    /// A layer of a container image over the sources before it: a tar archive, plain or compressed.
-    /// Its whiteouts (`.wh.NAME`, and `.wh..wh..opq` for all that a directory has) hide what those
-    /// have. In any other archive such a name is an error.
+    /// A layer of a container image, applied to the sources before it: a tar archive, plain or
+    /// compressed. Its whiteouts (`.wh.NAME`, and `.wh..wh..opq` for everything in a directory)
+    /// hide names of these. In any other archive such a name is an error.
     pub fn layer(&mut self, path: impl Into<PathBuf>) {
         let input = Input::file(Format::Tar, path.into());
         self.list.push(Source::Layer(input));
     }
 
-    /// As [`layer`](Self::layer), from a stream.
+    /// Like [`layer`](Self::layer), from a stream.
     pub fn layer_stream(&mut self, stream: impl Read + Send + 'static) {
         let input = Input::stream(Format::Tar, stream);
         self.list.push(Source::Layer(input));
     }
 
-    /// A layer in the form of overlayfs over the sources before it: the upper directory of a mount,
-    /// or a tar archive of it, plain or compressed. A whiteout is a device node 0/0, or an empty
-    /// file with the attribute `overlay.whiteout`, in the namespace `trusted.` or `user.`. A
-    /// directory with `overlay.opaque=y` hides what the sources before have in it.
+    /// A layer of overlayfs, applied to the sources before it: the upper directory of a mount, or a
+    /// tar archive of it, plain or compressed. A whiteout is a device node 0/0, or an empty file
+    /// with the attribute `overlay.whiteout`, in the namespace `trusted.` or `user.`. A directory
+    /// with `overlay.opaque=y` hides everything that earlier sources have in it.
     pub fn overlay(&mut self, path: impl Into<PathBuf>) {
         let path = path.into();
         self.list.push(if path.is_dir() {
@@ -229,9 +229,9 @@ impl Sources {
         });
     }
 
-    /// Metadata from a list in the format of BSD mtree or the dump format of composefs, which is
-    /// applied when all sources are there: owners, modes, times, attributes; and what has no
-    /// content, as device nodes, links and empty files.
+    /// Metadata from a list in the format of BSD mtree or of composefs dumps, applied after all
+    /// sources: owners, modes, times, attributes; also files without content, such as device nodes,
+    /// links and empty files.
     pub fn manifest(&mut self, path: impl Into<PathBuf>) {
         self.manifests.push(path.into());
     }
@@ -306,7 +306,7 @@ impl Sources {
         &self.changes
     }
 
-    /// As [`changes`](Self::changes), to change it.
+    /// The [`changes`](Self::changes), to change them.
     pub fn changes_mut(&mut self) -> &mut Changes {
         &mut self.changes
     }
@@ -317,7 +317,7 @@ impl Sources {
         &self.storage
     }
 
-    /// As [`storage`](Self::storage), to change it.
+    /// The [`storage`](Self::storage), to change it.
     pub fn storage_mut(&mut self) -> &mut Storage {
         &mut self.storage
     }
@@ -336,8 +336,8 @@ impl Sources {
         self.list.iter().any(is_dir)
     }
 
-    /// Times that no source says, as that of the root directory, become this one, and the image
-    /// depends on the sources alone.
+    /// Sets times that no source has, such as the root directory's. The image then depends on the
+    /// sources alone.
     pub fn set_time(&mut self, time: SystemTime) {
         self.time = Some(time.into());
     }

@@ -76,7 +76,7 @@ pub enum StorageError {
     File {
         /// Its path.
         path: PathBuf,
-        /// What the engine says.
+        /// Error of the engine.
         source: vfs::Error,
     },
     /// The image.
@@ -219,9 +219,9 @@ impl Storage {
         Ok(())
     }
 
-    /// As [`compress`](Self::compress), for files that a pattern matches, as that of
+    /// Like [`compress`](Self::compress), for files that match a pattern as in
     /// [`Changes::exclude`](crate::Changes::exclude): names anywhere, or paths if it has a slash,
-    /// with everything below. Of several patterns that match a file the last one counts.
+    /// with everything below. The last pattern that matches a file counts.
     ///
     /// # Errors
     /// [`ErrorKind::InvalidInput`](crate::ErrorKind::InvalidInput): it is no compression, or no
@@ -251,7 +251,7 @@ impl Storage {
         !compresses && self.subvolumes.is_empty() && self.flags.is_empty() && !self.dedupe
     }
 
-    /// Finds what cannot be stored in this format, before an image is made.
+    /// Finds options that this format cannot store, before an image is made.
     ///
     /// # Errors
     /// [`StorageError::OnlyBtrfs`], [`StorageError::Defaults`].

@@ -24,16 +24,16 @@ pub enum Target {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{}: no such image (a file of this machine with a colon in its name is written ./NAME)", image.display())]
 pub struct NoImage {
-    /// What would be the image.
+    /// The image that the argument would name.
     pub image: PathBuf,
 }
 
 impl Target {
-    /// Reads an argument. What exists as it stands is local; else the first colon after the
-    /// name of an existing file or device ends the image's name. Without such an image a name
-    /// with a colon is local only if its directory exists and the colon is in the directory's
-    /// name, or if the component with the colon follows `./`: a mistyped image must not become
-    /// a file.
+    /// Parses an argument. An argument that names an existing file is local; else the first colon
+    /// after the name of an existing file or device ends the image's name. Without such an image a
+    /// name with a colon is local only if its directory exists and the colon is in the directory's
+    /// name, or if the component with the colon follows `./`: a mistyped image must not become a
+    /// file.
     ///
     /// # Errors
     /// [`NoImage`].
@@ -74,7 +74,7 @@ impl Target {
         }
     }
 
-    /// As [`parse`](Self::parse) where only an image makes sense: without a colon it means the
+    /// Like [`parse`](Self::parse) where only an image makes sense: without a colon it means the
     /// image's root.
     ///
     /// # Errors

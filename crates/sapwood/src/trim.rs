@@ -23,7 +23,7 @@ pub fn trim(path: impl AsRef<Path>) -> crate::Result<u64> {
     trim_with_options(path, &Options::default())
 }
 
-/// As [`trim`], with the image opened so.
+/// Like [`trim`], with these options for opening the image.
 ///
 /// # Errors
 /// As [`trim`].

@@ -108,7 +108,7 @@ pub enum ArchiveError {
     Overlay {
         /// Name of the entry.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The defect.
         what: &'static str,
     },
     /// It is compressed in a way that is not read.
@@ -127,7 +127,7 @@ pub enum ArchiveError {
     Sparse {
         /// Name of the entry.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The defect.
         what: &'static str,
     },
     /// The checksum of an entry's content does not match (cpio with checksums).
@@ -138,7 +138,7 @@ pub enum ArchiveError {
     Inode {
         /// Name of the entry.
         path: PathBuf,
-        /// What the file system says.
+        /// Error of the file system.
         source: vfs::Error,
     },
     /// The directory that the archive is put into.
@@ -149,7 +149,7 @@ pub enum ArchiveError {
     Of {
         /// The archive.
         archive: PathBuf,
-        /// What is wrong with it.
+        /// The defect.
         source: Box<ArchiveError>,
     },
 }

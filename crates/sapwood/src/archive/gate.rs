@@ -7,7 +7,7 @@ use crate::tree::HeldInode;
 use crate::vfs::permission::{Capabilities, Process};
 use crate::vfs::{
     Attr, Content, Credentials, Error, FileKind, FileSystem, Ino, NewInode, Result, SetAttr,
-    SetXattrMode, acl,
+    SetTime, SetXattrMode, Timestamp, acl,
 };
 
 const SET_ID: u32 = 0o6000;
@@ -102,14 +102,40 @@ pub(crate) enum Change<'c> {
     Attributes(Ino),
 }
 
+/// What to make of an inode of this kind. `rdev` is the number of a device node, `target` that to
+/// which a symbolic link leads.
+pub(crate) fn new_inode(kind: FileKind, rdev: u64, target: &[u8]) -> NewInode<'_> {
+    match kind {
+        FileKind::Regular => NewInode::Regular,
+        FileKind::Directory => NewInode::Directory,
+        FileKind::Symlink => NewInode::Symlink(target),
+        FileKind::CharDevice => NewInode::CharDevice(rdev),
+        FileKind::BlockDevice => NewInode::BlockDevice(rdev),
+        FileKind::Fifo => NewInode::Fifo,
+        FileKind::Socket => NewInode::Socket,
+    }
+}
+
+/// What an inode gets when its content is complete.
+pub(crate) struct Final<'x> {
+    /// Owner and group, where they change.
+    pub(crate) owner: (Option<u32>, Option<u32>),
+    /// The mode; `None` if it stays.
+    pub(crate) perm: Option<u32>,
+    /// Times; `None` if one stays.
+    pub(crate) atime: Option<Timestamp>,
+    pub(crate) mtime: Option<Timestamp>,
+    pub(crate) xattrs: &'x Xattrs,
+}
+
 /// A file system that is changed for a client, whose permissions are checked, or by its owner.
-pub(super) struct Gate<'a> {
-    pub(super) fs: &'a dyn FileSystem,
-    pub(super) client: Option<Client<'a>>,
+pub(crate) struct Gate<'a> {
+    fs: &'a dyn FileSystem,
+    client: Option<Client<'a>>,
 }
 
 impl<'a> Gate<'a> {
-    pub(super) fn new(fs: &'a dyn FileSystem, client: Option<Client<'a>>) -> Self {
+    pub(crate) fn new(fs: &'a dyn FileSystem, client: Option<Client<'a>>) -> Self {
         Self { fs, client }
     }
 
@@ -135,7 +161,7 @@ impl<'a> Gate<'a> {
     ///
     /// # Errors
     /// `AccessDenied`, `NotPermitted`; as [`FileSystem::create`].
-    pub(super) fn create(
+    pub(crate) fn create(
         &self,
         who: &Credentials,
         dir: &HeldInode<'a>,
@@ -155,7 +181,7 @@ impl<'a> Gate<'a> {
     ///
     /// # Errors
     /// As [`create`](Self::create).
-    pub(super) fn create_filled(
+    pub(crate) fn create_filled(
         &self,
         who: &Credentials,
         dir: &HeldInode<'a>,
@@ -175,7 +201,7 @@ impl<'a> Gate<'a> {
     ///
     /// # Errors
     /// As [`create`](Self::create) and [`FileSystem::link`].
-    pub(super) fn link(
+    pub(crate) fn link(
         &self,
         node: &HeldInode<'a>,
         dir: &HeldInode<'a>,
@@ -218,21 +244,21 @@ impl<'a> Gate<'a> {
     ///
     /// # Errors
     /// `NotPermitted`; as [`FileSystem::setattr`].
-    pub(super) fn set(&self, node: &HeldInode<'a>, changes: &SetAttr) -> Result<()> {
-        self.check_owner(node)?;
-        self.fs.setattr(node.ino(), changes).map(drop)
+    pub(crate) fn set(&self, ino: Ino, changes: &SetAttr) -> Result<()> {
+        self.check_owner(ino)?;
+        self.fs.setattr(ino, changes).map(drop)
     }
 
     /// Sets an extended attribute.
     ///
     /// # Errors
     /// `NotPermitted`; as [`FileSystem::setxattr`].
-    pub(super) fn set_xattr(&self, node: &HeldInode<'a>, name: &[u8], value: &[u8]) -> Result<()> {
+    pub(super) fn set_xattr(&self, ino: Ino, name: &[u8], value: &[u8]) -> Result<()> {
         if let Some(client) = self.client {
-            let attr = self.fs.getattr(node.ino())?;
+            let attr = self.fs.getattr(ino)?;
             client.process.check_xattr(&attr, name)?;
         }
-        self.fs.setxattr(node.ino(), name, value, SetXattrMode::Any)
+        self.fs.setxattr(ino, name, value, SetXattrMode::Any)
     }
 
     /// Removes the ACLs of an inode, which the client must own, that `xattrs` lacks. True if it has
@@ -240,16 +266,57 @@ impl<'a> Gate<'a> {
     ///
     /// # Errors
     /// `NotPermitted`; as [`acls::remove_absent`].
-    pub(super) fn remove_other_acls(&self, node: &HeldInode<'a>, xattrs: &Xattrs) -> Result<bool> {
-        let allow = || self.check_owner(node);
+    pub(crate) fn remove_other_acls(&self, node: &HeldInode<'a>, xattrs: &Xattrs) -> Result<bool> {
+        let allow = || self.check_owner(node.ino());
         acls::remove_absent(self.fs, node.attr(), xattrs, allow)
     }
 
-    fn check_owner(&self, node: &HeldInode<'a>) -> Result<()> {
+    /// Gives an inode its last attributes: the owner first, because a change of it drops
+    /// capabilities and set-id bits, and the mode last. `refused` decides on an extended attribute
+    /// that cannot be set.
+    ///
+    /// # Errors
+    /// `NotPermitted`; what `refused` returns; as [`FileSystem::setattr`].
+    pub(crate) fn finish(
+        &self,
+        ino: Ino,
+        last: &Final<'_>,
+        refused: &mut dyn FnMut(&[u8], Error) -> Result<()>,
+    ) -> Result<()> {
+        let (uid, gid) = last.owner;
+        let mut changes = SetAttr {
+            uid,
+            gid,
+            atime: last.atime.map(SetTime::To),
+            mtime: last.mtime.map(SetTime::To),
+            ..SetAttr::default()
+        };
+        // A client may lose its rights to an inode with the owner: what follows is refused then.
+        let loses = uid.is_some() && self.client.is_some_and(|client| !client.gives());
+        if last.xattrs.is_empty() && !loses {
+            changes.perm = last.perm;
+            return self.set(ino, &changes);
+        }
+        self.set(ino, &changes)?;
+        for (name, value) in last.xattrs {
+            let set = self.set_xattr(ino, name, value);
+            set.or_else(|error| refused(name, error))?;
+        }
+        if last.perm.is_none() {
+            return Ok(());
+        }
+        let mode = SetAttr {
+            perm: last.perm,
+            ..SetAttr::default()
+        };
+        self.set(ino, &mode)
+    }
+
+    fn check_owner(&self, ino: Ino) -> Result<()> {
         let Some(client) = self.client else {
             return Ok(());
         };
-        if client.process.owns(&self.fs.getattr(node.ino())?) {
+        if client.process.owns(&self.fs.getattr(ino)?) {
             Ok(())
         } else {
             Err(Error::NotPermitted)

@@ -4,13 +4,13 @@
 //! that is reproducible gets a hole wherever a whole block is zero, and the same pieces always.
 
 use super::error::Result;
-use super::side::{CHUNK, Sink};
+use super::side::{CHUNK, Take};
 
 /// Bytes of a block.
 const BLOCK: usize = 4096;
 
 /// Collects the pieces of a file, which come in rising order, and hands blocks that are not zero to
-/// a sink.
+/// `take`.
 pub(super) struct Canonical {
     /// Bytes of the chunk at `at`; zeros where none came.
     chunk: Vec<u8>,
@@ -30,12 +30,12 @@ impl Canonical {
     }
 
     /// Takes a piece.
-    pub(super) fn add(&mut self, mut at: u64, mut data: &[u8], sink: &mut Sink<'_>) -> Result<()> {
+    pub(super) fn add(&mut self, mut at: u64, mut data: &[u8], take: &mut Take<'_>) -> Result<()> {
         while !data.is_empty() {
             let within = usize::try_from(at % CHUNK as u64).unwrap_or(0);
             let start = at - within as u64;
             if start != self.at {
-                self.end(u64::MAX, sink)?;
+                self.end(u64::MAX, take)?;
                 self.at = start;
             }
             let (now, later) = data.split_at(data.len().min(CHUNK - within));
@@ -50,7 +50,7 @@ impl Canonical {
     }
 
     /// Hands over what is left of a file that has `size` bytes, if that is known.
-    pub(super) fn end(&mut self, size: u64, sink: &mut Sink<'_>) -> Result<()> {
+    pub(super) fn end(&mut self, size: u64, take: &mut Take<'_>) -> Result<()> {
         let room = usize::try_from(size.saturating_sub(self.at)).unwrap_or(CHUNK);
         // A host may report data up to the end of a block, or of the bytes that were written.
         let whole = self.filled.next_multiple_of(BLOCK).min(CHUNK);
@@ -62,12 +62,12 @@ impl Canonical {
             if !is_zero(block) {
                 run += block.len()
             } else {
-                self.hand_over(start, run, sink)?;
+                self.hand_over(start, run, take)?;
                 start += run + block.len();
                 run = 0;
             }
         }
-        self.hand_over(start, run, sink)?;
+        self.hand_over(start, run, take)?;
         if let Some(used) = self.chunk.get_mut(..self.filled) {
             used.fill(0);
         }
@@ -75,9 +75,9 @@ impl Canonical {
         Ok(())
     }
 
-    fn hand_over(&self, start: usize, len: usize, sink: &mut Sink<'_>) -> Result<()> {
+    fn hand_over(&self, start: usize, len: usize, take: &mut Take<'_>) -> Result<()> {
         match self.chunk.get(start..start + len) {
-            Some(run) if len > 0 => sink(self.at + start as u64, run),
+            Some(run) if len > 0 => take(self.at + start as u64, run),
             _ => Ok(()),
         }
     }

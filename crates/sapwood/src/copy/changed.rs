@@ -1,9 +1,7 @@
 //! A source whose files get other metadata, and of which some are left out.
 
 use super::error::Result;
-use super::side::{
-    Fill, Found, Handle, Meta, New, Node, Rules, Scratch, Shown, Sink, Xattrs, join,
-};
+use super::side::{Handle, Meta, Node, Scratch, Shown, Source, SourceNode, Take, Xattrs, join};
 use crate::archive::{self, Mark};
 use crate::changes::Changes;
 use crate::damage::Salvage;
@@ -11,7 +9,7 @@ use crate::vfs::FileKind;
 
 /// A node of the source, as its copy is to be.
 pub(super) struct Changed<'s> {
-    node: Found<'s>,
+    node: Source<'s>,
     /// Below the directory that is copied.
     path: Vec<u8>,
     meta: Meta,
@@ -21,7 +19,7 @@ pub(super) struct Changed<'s> {
 }
 
 impl<'s> Changed<'s> {
-    pub(super) fn new(node: Found<'s>, path: Vec<u8>, layer: bool, changes: &'s Changes) -> Self {
+    pub(super) fn new(node: Source<'s>, path: Vec<u8>, layer: bool, changes: &'s Changes) -> Self {
         let mut meta = node.meta().clone();
         (meta.uid, meta.gid) = changes.owner(&path, (meta.uid, meta.gid));
         meta.mtime = changes.time(meta.mtime);
@@ -57,11 +55,17 @@ impl Shown for Changed<'_> {
     }
 }
 
-impl<'s> Node<'s> for Changed<'s> {
+impl Node for Changed<'_> {
     fn meta(&self) -> &Meta {
         &self.meta
     }
 
+    fn handle(&self) -> Result<Handle<'_>> {
+        self.node.handle()
+    }
+}
+
+impl<'s> SourceNode<'s> for Changed<'s> {
     fn open(&self) -> Result<()> {
         self.node.open()
     }
@@ -70,9 +74,9 @@ impl<'s> Node<'s> for Changed<'s> {
         &self,
         scratch: &mut Scratch,
         salvage: &mut Salvage,
-        sink: &mut Sink<'_>,
+        take: &mut Take<'_>,
     ) -> Result<()> {
-        self.node.read(scratch, salvage, sink)
+        self.node.read(scratch, salvage, take)
     }
 
     fn whole<'b>(&self, scratch: &'b mut Scratch) -> Result<Option<&'b [u8]>> {
@@ -110,7 +114,7 @@ impl<'s> Node<'s> for Changed<'s> {
         }
     }
 
-    fn child(&self, name: &[u8]) -> Result<Option<Found<'s>>> {
+    fn child(&self, name: &[u8]) -> Result<Option<Source<'s>>> {
         let Some(child) = self.node.child(name)? else {
             return Ok(None);
         };
@@ -121,33 +125,5 @@ impl<'s> Node<'s> for Changed<'s> {
             self.layer,
             self.changes,
         ))))
-    }
-
-    fn handle(&self) -> Result<Handle<'_>> {
-        self.node.handle()
-    }
-
-    fn create(&self, name: &[u8], rules: &Rules, like: &New<'_>) -> Result<Found<'s>> {
-        self.node.create(name, rules, like)
-    }
-
-    fn link(&self, name: &[u8], old_dir: &dyn Node<'s>, old: &[u8]) -> Result<()> {
-        self.node.link(name, old_dir, old)
-    }
-
-    fn remove(&self, name: &[u8]) -> Result<()> {
-        self.node.remove(name)
-    }
-
-    fn truncate(&self, rules: &Rules) -> Result<()> {
-        self.node.truncate(rules)
-    }
-
-    fn write(&self, fill: &mut Fill<'_>) -> Result<()> {
-        self.node.write(fill)
-    }
-
-    fn finish(&self, rules: &Rules, meta: &Meta, xattrs: &Xattrs, made: bool) -> Result<()> {
-        self.node.finish(rules, meta, xattrs, made)
     }
 }

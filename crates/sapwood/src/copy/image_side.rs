@@ -3,26 +3,27 @@
 //! A node holds a reference to its inode; every step below an operand looks up one name in a
 //! directory.
 
+use std::borrow::Cow;
 use std::ops::ControlFlow;
 use std::path::PathBuf;
 use std::sync::OnceLock;
 
-use crate::acls;
+use crate::archive::{Final, Gate, new_inode};
 use crate::damage::{Content, InImage, Salvage, read_data};
 use crate::fs::FileSystem;
 use crate::tree::{self, HeldInode as Inode};
 use crate::vfs::acl::DEFAULT;
-use crate::vfs::{
-    self, Cause, CopyMode, Error, FileKind, NewInode, SetAttr, SetTime, SetXattrMode, WriteMode,
-};
+use crate::vfs::{self, Cause, CopyMode, Error, FileKind, SetAttr, WriteMode};
 
 use super::error::{CopyCause, CopyError, Result};
 use super::side::{
-    Fill, Found, Handle, Meta, New, Node, Rules, SET_ID, Scratch, Shown, Side, Sink, Xattrs, join,
-    single_name,
+    Fill, Handle, Meta, New, Node, Rules, SET_ID, Scratch, Shown, Side, Sink, SinkNode, Source,
+    SourceNode, Take, Xattrs, join, single_name,
 };
 use crate::shown;
 
+/// File capabilities, which do not outlive a change of the owner.
+const CAPABILITY: &[u8] = b"security.capability";
 /// Names read from a directory at once.
 const NAMES: usize = 1024;
 
@@ -81,16 +82,28 @@ impl ImageSide {
     }
 }
 
-impl Side for ImageSide {
-    fn find(&self, path: &[u8], follow: bool) -> Result<Option<Found<'_>>> {
+impl ImageSide {
+    fn find(&self, path: &[u8], follow: bool) -> Result<Option<ImageNode<'_>>> {
         match tree::resolve(self.vfs(), path, follow) {
-            Ok(inode) => Ok(Some(Box::new(self.wrap(inode, path.to_vec(), true)))),
+            Ok(inode) => Ok(Some(self.wrap(inode, path.to_vec(), true))),
             Err(Error::NotFound) => Ok(None),
             Err(error) => Err(self.fail(path, error)),
         }
     }
+}
 
-    fn find_parent(&self, path: &[u8]) -> Result<(Found<'_>, Vec<u8>)> {
+impl Side for ImageSide {
+    fn source(&self, path: &[u8], follow: bool) -> Result<Option<Source<'_>>> {
+        let found = self.find(path, follow)?;
+        Ok(found.map(|node| Box::new(node) as Source<'_>))
+    }
+
+    fn sink(&self, path: &[u8], follow: bool) -> Result<Option<Sink<'_>>> {
+        let found = self.find(path, follow)?;
+        Ok(found.map(|node| Box::new(node) as Sink<'_>))
+    }
+
+    fn sink_parent(&self, path: &[u8]) -> Result<(Sink<'_>, Vec<u8>)> {
         let (dir, name) =
             tree::resolve_parent(self.vfs(), path).map_err(|error| self.fail(path, error))?;
         let parts: Vec<&[u8]> = path
@@ -123,7 +136,24 @@ struct ImageNode<'s> {
     gives_acls: OnceLock<bool>,
 }
 
-impl ImageNode<'_> {
+impl<'s> ImageNode<'s> {
+    fn find_child(&self, name: &[u8]) -> Result<Option<Self>> {
+        single_name(self, name)?;
+        match self.side.vfs().lookup(self.inode.ino(), name) {
+            Ok(entry) => {
+                let inode = Inode::new(self.side.vfs(), entry);
+                let path = join(&self.path, name);
+                Ok(Some(self.side.wrap(inode, path, true)))
+            }
+            Err(Error::NotFound) => Ok(None),
+            Err(error) => self.on_child(name, Err(error)),
+        }
+    }
+
+    fn gate(&self) -> Gate<'s> {
+        Gate::new(self.side.vfs(), None)
+    }
+
     /// Whether what is made in this directory may inherit ACLs. The copy gives a directory its own
     /// when all in it is made.
     fn gives_acls(&self) -> bool {
@@ -179,11 +209,17 @@ impl Content for ImageNode<'_> {
     }
 }
 
-impl<'s> Node<'s> for ImageNode<'s> {
+impl Node for ImageNode<'_> {
     fn meta(&self) -> &Meta {
         &self.meta
     }
 
+    fn handle(&self) -> Result<Handle<'_>> {
+        Ok(Handle::Ino(self.inode.ino()))
+    }
+}
+
+impl<'s> SourceNode<'s> for ImageNode<'s> {
     fn open(&self) -> Result<()> {
         match self.meta.kind {
             FileKind::Regular => Ok(()),
@@ -195,10 +231,10 @@ impl<'s> Node<'s> for ImageNode<'s> {
         &self,
         scratch: &mut Scratch,
         salvage: &mut Salvage,
-        sink: &mut Sink<'_>,
+        take: &mut Take<'_>,
     ) -> Result<()> {
         self.open()?;
-        read_data(self, self.meta.size, &mut scratch.piece, salvage, sink)
+        read_data(self, self.meta.size, &mut scratch.piece, salvage, take)
     }
 
     fn read_link(&self) -> Result<Vec<u8>> {
@@ -231,45 +267,27 @@ impl<'s> Node<'s> for ImageNode<'s> {
         self.on(read).map(|()| names)
     }
 
-    fn child(&self, name: &[u8]) -> Result<Option<Found<'s>>> {
-        single_name(self, name)?;
-        match self.side.vfs().lookup(self.inode.ino(), name) {
-            Ok(entry) => {
-                let inode = Inode::new(self.side.vfs(), entry);
-                Ok(Some(Box::new(self.side.wrap(
-                    inode,
-                    join(&self.path, name),
-                    true,
-                ))))
-            }
-            Err(Error::NotFound) => Ok(None),
-            Err(error) => self.on_child(name, Err(error)),
-        }
+    fn child(&self, name: &[u8]) -> Result<Option<Source<'s>>> {
+        let found = self.find_child(name)?;
+        Ok(found.map(|node| Box::new(node) as Source<'s>))
+    }
+}
+
+impl<'s> SinkNode<'s> for ImageNode<'s> {
+    fn existing(&self, name: &[u8]) -> Result<Option<Sink<'s>>> {
+        let found = self.find_child(name)?;
+        Ok(found.map(|node| Box::new(node) as Sink<'s>))
     }
 
-    fn handle(&self) -> Result<Handle<'_>> {
-        Ok(Handle::Ino(self.inode.ino()))
-    }
-
-    fn create(&self, name: &[u8], rules: &Rules, like: &New<'_>) -> Result<Found<'s>> {
+    fn create(&self, name: &[u8], rules: &Rules, like: &New<'_>) -> Result<Sink<'s>> {
         single_name(self, name)?;
         let meta = like.meta;
-        let what = match meta.kind {
-            FileKind::Regular => NewInode::Regular,
-            FileKind::Directory => NewInode::Directory,
-            FileKind::Symlink => NewInode::Symlink(like.target),
-            FileKind::CharDevice => NewInode::CharDevice(meta.rdev),
-            FileKind::BlockDevice => NewInode::BlockDevice(meta.rdev),
-            FileKind::Fifo => NewInode::Fifo,
-            FileKind::Socket => NewInode::Socket,
-        };
+        let what = new_inode(meta.kind, meta.rdev, like.target);
         let who = rules.credentials(meta);
         // With its owner from the start nothing has to be given away later. Set-id bits come last.
-        let created =
-            self.side
-                .vfs()
-                .create(&who, self.inode.ino(), name, what, meta.perm & !SET_ID);
-        let inode = Inode::new(self.side.vfs(), self.on_child(name, created)?);
+        let perm = meta.perm & !SET_ID;
+        let created = self.gate().create(&who, &self.inode, name, what, perm);
+        let inode = self.on_child(name, created)?;
         let path = join(&self.path, name);
         Ok(Box::new(self.side.wrap(inode, path, self.gives_acls())))
     }
@@ -292,12 +310,11 @@ impl<'s> Node<'s> for ImageNode<'s> {
             atime: meta.atime,
             mtime: meta.mtime,
         };
-        let fs = self.side.vfs();
-        let made = fs.create_filled(&who, self.inode.ino(), name, perm, &content);
-        let Some(made) = self.on_child(name, made)? else {
+        let gate = self.gate();
+        let made = gate.create_filled(&who, &self.inode, name, perm, &content);
+        let Some(inode) = self.on_child(name, made)? else {
             return Ok(false);
         };
-        let inode = Inode::new(fs, made);
         let attr = inode.attr();
         // A directory with set-group-id gives what is made in it its own group.
         if (attr.uid, attr.gid, attr.perm) != (who.uid, who.gid, perm) {
@@ -307,12 +324,12 @@ impl<'s> Node<'s> for ImageNode<'s> {
                 perm: Some(perm),
                 ..SetAttr::default()
             };
-            self.on_child(name, fs.setattr(inode.ino(), &changes))?;
+            self.on_child(name, gate.set(inode.ino(), &changes))?;
         }
         Ok(true)
     }
 
-    fn link(&self, name: &[u8], old_dir: &dyn Node<'s>, old: &[u8]) -> Result<()> {
+    fn link(&self, name: &[u8], old_dir: &dyn SinkNode<'s>, old: &[u8]) -> Result<()> {
         single_name(self, name)?;
         let Handle::Ino(from) = old_dir.handle()? else {
             return Err(CopyError::on(self.shown(), CopyCause::LinkLeaves));
@@ -345,7 +362,7 @@ impl<'s> Node<'s> for ImageNode<'s> {
         })
     }
 
-    fn share(&self, from: &dyn Node<'s>) -> Result<bool> {
+    fn share(&self, from: &dyn SourceNode<'s>) -> Result<bool> {
         if from.meta().id.0 != self.meta.id.0 {
             return Ok(false);
         }
@@ -382,45 +399,50 @@ impl<'s> Node<'s> for ImageNode<'s> {
         let who = rules.credentials(meta);
         let owner = (who.uid, who.gid);
         // A directory with set-group-id gives what is made in it its own group.
-        let exact = rules.archive || (made && rules.owner.is_some());
-        if exact && !(made && owner == (self.meta.uid, self.meta.gid)) {
-            self.set(&SetAttr {
-                uid: Some(owner.0),
-                gid: Some(owner.1),
-                ..SetAttr::default()
-            })?;
-        }
+        let keeps = made && owner == (self.meta.uid, self.meta.gid);
+        let gives = (!keeps).then_some(owner).unzip();
         let mode = rules.mode.filter(|_| self.meta.kind == FileKind::Regular);
         if !rules.archive {
+            let (uid, gid) = if made && rules.owner.is_some() {
+                gives
+            } else {
+                (None, None)
+            };
+            if uid.is_some() {
+                let owner = SetAttr {
+                    uid,
+                    gid,
+                    ..SetAttr::default()
+                };
+                self.set(&owner)?;
+            }
             let changes = SetAttr {
                 perm: mode,
                 ..SetAttr::default()
             };
             return mode.map_or(Ok(()), |_| self.set(&changes));
         }
-        if self.may_have_acls {
-            let (fs, attr) = (self.side.vfs(), self.inode.attr());
-            self.on(acls::remove_absent(fs, attr, xattrs, || Ok(())))?;
+        let mut xattrs = Cow::Borrowed(xattrs);
+        if owner != (meta.uid, meta.gid) && xattrs.iter().any(|(name, _)| name == CAPABILITY) {
+            xattrs.to_mut().retain(|(name, _)| name != CAPABILITY);
         }
-        for (name, value) in xattrs {
-            if name == b"security.capability" && owner != (meta.uid, meta.gid) {
-                continue;
-            }
-            match self
-                .side
-                .vfs()
-                .setxattr(self.inode.ino(), name, value, SetXattrMode::Any)
-            {
-                // An attribute of another kind of file system means nothing here.
-                Err(Error::NotSupported) => {}
-                other => self.on(other)?,
-            }
-        }
-        self.set(&SetAttr {
+        let last = Final {
+            owner: gives,
             perm: mode.or((meta.kind != FileKind::Symlink).then_some(rules.perm(meta, owner))),
-            atime: Some(SetTime::To(meta.atime)),
-            mtime: Some(SetTime::To(meta.mtime)),
-            ..SetAttr::default()
-        })
+            atime: Some(meta.atime),
+            mtime: Some(meta.mtime),
+            xattrs: &xattrs,
+        };
+        if self.may_have_acls {
+            self.on(self.gate().remove_other_acls(&self.inode, &xattrs))?;
+        }
+        let finished = self
+            .gate()
+            .finish(self.inode.ino(), &last, &mut |_, error| match error {
+                // An attribute of another kind of file system means nothing here.
+                Error::NotSupported => Ok(()),
+                error => Err(error),
+            });
+        self.on(finished)
     }
 }

@@ -23,8 +23,8 @@ use rustix::io::Errno;
 use super::error::{CopyCause, CopyError, Result};
 use super::preloaded;
 use super::side::{
-    CHUNK, Fill, Found, Handle, Meta, New, Node, Rules, SET_ID, Scratch, Shown, Sink, Xattrs,
-    single_name,
+    CHUNK, Fill, Handle, Meta, New, Node, Rules, SET_ID, Scratch, Shown, Sink, SinkNode, Source,
+    SourceNode, Take, Xattrs, single_name,
 };
 use crate::shown;
 
@@ -171,26 +171,38 @@ impl LocalNode {
         fd: &OwnedFd,
         buf: &mut [u8],
         salvage: &mut Salvage,
-        sink: &mut Sink<'_>,
+        take: &mut Take<'_>,
     ) -> Result<()> {
         let mut at = 0;
         loop {
             let count = match self.read_at(fd, buf, at) {
                 Err(error) if error.is_damage() && at < self.meta.size => {
                     let rest = at..self.meta.size;
-                    return read_range(&OnHost(self, fd), rest, buf, salvage, sink);
+                    return read_range(&OnHost(self, fd), rest, buf, salvage, take);
                 }
                 other => other?,
             };
             if count == 0 {
                 return Ok(());
             }
-            sink(at, buf.get(..count).unwrap_or_default())?;
+            take(at, buf.get(..count).unwrap_or_default())?;
             at += count as u64;
             if at == self.meta.size && count < buf.len() {
                 return Ok(());
             }
         }
+    }
+
+    fn find_child(&self, name: &[u8]) -> Result<Option<Self>> {
+        single_name(self, name)?;
+        let (dir, shown) = (Arc::clone(self.directory()?), self.child_shown(name));
+        let stat =
+            match rustix::fs::statat(&dir, OsStr::from_bytes(name), AtFlags::SYMLINK_NOFOLLOW) {
+                Ok(stat) => stat,
+                Err(Errno::NOENT) => return Ok(None),
+                Err(error) => return Err(failure(&shown, error)),
+            };
+        Self::new(Base::In(dir), name.to_vec(), false, shown, &stat).map(Some)
     }
 
     fn duplicate(&self, flags: OFlags) -> Result<File> {
@@ -206,11 +218,17 @@ impl Shown for LocalNode {
     }
 }
 
-impl<'s> Node<'s> for LocalNode {
+impl Node for LocalNode {
     fn meta(&self) -> &Meta {
         &self.meta
     }
 
+    fn handle(&self) -> Result<Handle<'_>> {
+        self.directory().map(|fd| Handle::Fd(fd.as_fd()))
+    }
+}
+
+impl<'s> SourceNode<'s> for LocalNode {
     fn open(&self) -> Result<()> {
         // Not to wait if a fifo took the place of a file meanwhile; of a fifo that the user named
         // the content is wanted.
@@ -225,15 +243,15 @@ impl<'s> Node<'s> for LocalNode {
         &self,
         scratch: &mut Scratch,
         salvage: &mut Salvage,
-        sink: &mut Sink<'_>,
+        take: &mut Take<'_>,
     ) -> Result<()> {
         self.open()?;
         let fd = self.descriptor(OFlags::RDONLY)?;
         let buf = &mut scratch.piece;
         match self.meta.kind {
-            FileKind::Regular if self.dense => self.read_dense(fd, buf, salvage, sink),
-            FileKind::Regular => read_data(&OnHost(self, fd), self.meta.size, buf, salvage, sink),
-            _ => self.read_stream(fd, buf, sink),
+            FileKind::Regular if self.dense => self.read_dense(fd, buf, salvage, take),
+            FileKind::Regular => read_data(&OnHost(self, fd), self.meta.size, buf, salvage, take),
+            _ => self.read_stream(fd, buf, take),
         }
     }
 
@@ -311,24 +329,19 @@ impl<'s> Node<'s> for LocalNode {
         Ok(names)
     }
 
-    fn child(&self, name: &[u8]) -> Result<Option<Found<'s>>> {
-        single_name(self, name)?;
-        let (dir, shown) = (Arc::clone(self.directory()?), self.child_shown(name));
-        let stat =
-            match rustix::fs::statat(&dir, OsStr::from_bytes(name), AtFlags::SYMLINK_NOFOLLOW) {
-                Ok(stat) => stat,
-                Err(Errno::NOENT) => return Ok(None),
-                Err(error) => return Err(failure(&shown, error)),
-            };
-        let node = Self::new(Base::In(dir), name.to_vec(), false, shown, &stat)?;
-        Ok(Some(Box::new(node)))
+    fn child(&self, name: &[u8]) -> Result<Option<Source<'s>>> {
+        let found = self.find_child(name)?;
+        Ok(found.map(|node| Box::new(node) as Source<'s>))
+    }
+}
+
+impl<'s> SinkNode<'s> for LocalNode {
+    fn existing(&self, name: &[u8]) -> Result<Option<Sink<'s>>> {
+        let found = self.find_child(name)?;
+        Ok(found.map(|node| Box::new(node) as Sink<'s>))
     }
 
-    fn handle(&self) -> Result<Handle<'_>> {
-        self.directory().map(|fd| Handle::Fd(fd.as_fd()))
-    }
-
-    fn create(&self, name: &[u8], rules: &Rules, like: &New<'_>) -> Result<Found<'s>> {
+    fn create(&self, name: &[u8], rules: &Rules, like: &New<'_>) -> Result<Sink<'s>> {
         single_name(self, name)?;
         let (dir, os_name) = (self.directory()?, OsStr::from_bytes(name));
         let (meta, shown) = (like.meta, self.child_shown(name));
@@ -380,7 +393,7 @@ impl<'s> Node<'s> for LocalNode {
         Ok(Box::new(node))
     }
 
-    fn link(&self, name: &[u8], old_dir: &dyn Node<'s>, old: &[u8]) -> Result<()> {
+    fn link(&self, name: &[u8], old_dir: &dyn SinkNode<'s>, old: &[u8]) -> Result<()> {
         single_name(self, name)?;
         let Handle::Fd(from) = old_dir.handle()? else {
             return Err(CopyError::on(self.child_shown(name), CopyCause::LinkLeaves));

@@ -10,7 +10,7 @@ use rustix::io::Errno;
 
 use super::error::{CopyCause, CopyError, Result};
 use super::local_node::{LocalNode, failure};
-use super::side::{Found, Node, Side, join};
+use super::side::{Node, Side, Sink, Source, join};
 use crate::shown;
 
 /// This machine; paths start at `top`, or at the current directory if it is empty.
@@ -47,10 +47,8 @@ impl LocalSide {
         };
         LocalNode::stream(fd.map_err(fail)?, shown)
     }
-}
 
-impl Side for LocalSide {
-    fn find(&self, path: &[u8], follow: bool) -> Result<Option<Found<'_>>> {
+    fn find(&self, path: &[u8], follow: bool) -> Result<Option<LocalNode>> {
         let path = self.path(path);
         let flags = if follow {
             AtFlags::empty()
@@ -62,10 +60,22 @@ impl Side for LocalSide {
             Err(Errno::NOENT) => return Ok(None),
             Err(error) => return Err(failure(&shown::name(&path), error)),
         };
-        Ok(Some(Box::new(LocalNode::named(path, follow, &stat)?)))
+        LocalNode::named(path, follow, &stat).map(Some)
+    }
+}
+
+impl Side for LocalSide {
+    fn source(&self, path: &[u8], follow: bool) -> Result<Option<Source<'_>>> {
+        let found = self.find(path, follow)?;
+        Ok(found.map(|node| Box::new(node) as Source<'_>))
     }
 
-    fn find_parent(&self, path: &[u8]) -> Result<(Found<'_>, Vec<u8>)> {
+    fn sink(&self, path: &[u8], follow: bool) -> Result<Option<Sink<'_>>> {
+        let found = self.find(path, follow)?;
+        Ok(found.map(|node| Box::new(node) as Sink<'_>))
+    }
+
+    fn sink_parent(&self, path: &[u8]) -> Result<(Sink<'_>, Vec<u8>)> {
         let path = self.path(path);
         let named = Path::new(OsStr::from_bytes(&path));
         let name = named.file_name().unwrap_or_default().as_bytes().to_vec();

@@ -6,17 +6,17 @@ use crate::vfs::FileKind;
 use super::canonical::{Canonical, has_hole};
 use super::error::{CopyCause, CopyError, Result};
 use super::report::Item;
-use super::side::{Meta, New, Node, Scratch, Shown, Sink, Xattrs};
+use super::side::{Meta, New, Node, Scratch, Shown, SinkNode, SourceNode, Take, Xattrs};
 use super::walk::{Copy, Target};
 
 impl<'a> Copy<'_> {
     /// Copies one thing that is no directory.
-    pub(super) fn single(&self, from: &dyn Node<'a>, place: Target<'a>) -> Result<()> {
+    pub(super) fn single(&self, from: &dyn SourceNode<'a>, place: Target<'a>) -> Result<()> {
         self.report.check_stop()?;
         let mut scratch = Scratch::default();
         let reads = self.by_content(from.meta());
         let began = |to: &dyn Shown, name: &[u8]| {
-            let from = &Source(from);
+            let from = &from;
             self.report.one(&Item { from, to, name });
         };
         let (dir, name) = match place {
@@ -36,7 +36,7 @@ impl<'a> Copy<'_> {
                 return self.content(from, &*to, false, &mut scratch);
             }
         };
-        let there = dir.child(&name)?;
+        let there = dir.existing(&name)?;
         if let Some(there) = &there
             && self.keeps(from.meta(), there.meta())
         {
@@ -72,8 +72,8 @@ impl<'a> Copy<'_> {
 
     pub(super) fn special(
         &self,
-        from: &dyn Node<'a>,
-        dir: &dyn Node<'a>,
+        from: &dyn SourceNode<'a>,
+        dir: &dyn SinkNode<'a>,
         name: &[u8],
         scratch: &mut Scratch,
     ) -> Result<()> {
@@ -95,8 +95,8 @@ impl<'a> Copy<'_> {
 
     pub(super) fn file(
         &self,
-        from: &dyn Node<'a>,
-        dir: &dyn Node<'a>,
+        from: &dyn SourceNode<'a>,
+        dir: &dyn SinkNode<'a>,
         name: &[u8],
         scratch: &mut Scratch,
     ) -> Result<()> {
@@ -123,8 +123,8 @@ impl<'a> Copy<'_> {
     /// False: it was not made.
     fn filled(
         &self,
-        from: &dyn Node<'a>,
-        dir: &dyn Node<'a>,
+        from: &dyn SourceNode<'a>,
+        dir: &dyn SinkNode<'a>,
         name: &[u8],
         scratch: &mut Scratch,
     ) -> Result<bool> {
@@ -153,8 +153,8 @@ impl<'a> Copy<'_> {
 
     pub(super) fn content(
         &self,
-        from: &dyn Node<'a>,
-        to: &dyn Node<'a>,
+        from: &dyn SourceNode<'a>,
+        to: &dyn SinkNode<'a>,
         made: bool,
         scratch: &mut Scratch,
     ) -> Result<()> {
@@ -164,10 +164,10 @@ impl<'a> Copy<'_> {
         if filled && to.share(from)? {
             self.report.bytes(meta.size);
         } else if filled {
-            let mut fill = |sink: &mut Sink<'_>| {
+            let mut fill = |to: &mut Take<'_>| {
                 let mut take = |at, data: &[u8]| {
                     self.report.check_stop()?;
-                    sink(at, data)?;
+                    to(at, data)?;
                     self.report.bytes(data.len() as u64);
                     Ok(())
                 };
@@ -199,8 +199,8 @@ impl<'a> Copy<'_> {
 
     pub(super) fn finish(
         &self,
-        from: &dyn Node<'a>,
-        to: &dyn Node<'a>,
+        from: &dyn SourceNode<'a>,
+        to: &dyn SinkNode<'a>,
         made: bool,
         scratch: &mut Scratch,
     ) -> Result<()> {
@@ -221,17 +221,8 @@ impl<'a> Copy<'_> {
     }
 }
 
-/// The source of a copy, as text.
-struct Source<'n, 'a>(&'n dyn Node<'a>);
-
-impl Shown for Source<'_, '_> {
-    fn shown(&self) -> String {
-        self.0.shown()
-    }
-}
-
 /// Refuses to copy a node onto itself.
-pub(super) fn refuse_same<'a>(from: &dyn Node<'a>, to: &dyn Node<'a>) -> Result<()> {
+pub(super) fn refuse_same(from: &(impl Node + ?Sized), to: &(impl Node + ?Sized)) -> Result<()> {
     if from.meta().id == to.meta().id {
         Err(CopyError::on(to.shown(), CopyCause::SameFile(from.shown())))
     } else {

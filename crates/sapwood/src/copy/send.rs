@@ -11,11 +11,12 @@ use std::thread;
 
 use super::Existing;
 use super::error::{CopyCause, CopyError, Result};
+use super::nodes::{Nodes, Step, attributes_of, entry_of};
 use super::report::{Item, Report};
-use super::side::{Found, Handle, Meta, Node, Rules, Scratch, Shown, join};
+use super::side::{Handle, Rules, Scratch, Shown, Sink, SinkNode, Source, SourceNode};
 use super::unpack::{UntarError, refuse_whiteout};
-use super::walk::{Copy, MOST_LEVELS, Target};
-use crate::archive::{ArchiveError, Attributes, Entries, Entry, EntryKind, PIECE, tar_entries};
+use super::walk::{Copy, Target};
+use crate::archive::{ArchiveError, Entries, Entry, EntryKind, PIECE, tar_entries};
 use crate::bulk::{self, Content, Message, Reason, Receiver, Sender, Work};
 use crate::damage::Damage;
 use crate::shown;
@@ -24,7 +25,7 @@ use crate::vfs::FileKind;
 /// Has a daemon extract an archive into the directory `dir`. Gives the archive back if no daemon
 /// does.
 pub(super) fn archive<R: Read + Send + 'static>(
-    dir: &dyn Node<'_>,
+    dir: &dyn SinkNode<'_>,
     archive: R,
     umask: u32,
     report: &Report<'_>,
@@ -129,10 +130,10 @@ fn shown_below(to: &str, path: &[u8]) -> String {
 /// does not know the rules of this copy.
 pub(super) fn tree<'a>(
     copy: &Copy<'_>,
-    from: Found<'a>,
+    from: Source<'a>,
     from_image: bool,
     place: Target<'a>,
-) -> std::result::Result<Result<()>, (Found<'a>, Target<'a>)> {
+) -> std::result::Result<Result<()>, (Source<'a>, Target<'a>)> {
     let Some((sender, receiver)) = connect(copy, &from, from_image, &place) else {
         return Err((from, place));
     };
@@ -169,7 +170,7 @@ pub(super) fn tree<'a>(
 /// Connects to the daemon that can make a copy.
 fn connect<'a>(
     copy: &Copy<'_>,
-    from: &Found<'a>,
+    from: &Source<'a>,
     from_image: bool,
     place: &Target<'a>,
 ) -> Option<(Sender, Receiver)> {
@@ -184,7 +185,7 @@ fn connect<'a>(
         return None;
     }
     let (dir, top) = match place {
-        Target::Name(dir, name) => (dir, dir.child(name).ok()?),
+        Target::Name(dir, name) => (dir, dir.existing(name).ok()?),
         Target::Directory(dir) => (dir, None),
         Target::Content(_) => return None,
     };
@@ -201,20 +202,12 @@ fn lost(to: &str) -> CopyError {
     CopyError::on(to, CopyCause::DaemonEnded).that_ends()
 }
 
-/// A directory of the source that the walk is in.
-struct Level<'a> {
-    dir: Found<'a>,
-    names: std::vec::IntoIter<(Vec<u8>, u64)>,
-    /// Bytes of the path to it.
-    path: usize,
-}
-
 struct Walk<'w, 'c, 'a> {
     copy: &'w Copy<'c>,
     sender: Sender,
     /// The directory of the destination, as people know it.
     to: &'w str,
-    dir: &'w Found<'a>,
+    dir: &'w Sink<'a>,
     /// Name of the copy in it; empty for the directory itself.
     name: Vec<u8>,
     scratch: Scratch,
@@ -235,107 +228,81 @@ impl Shown for Place<'_> {
 }
 
 impl<'a> Walk<'_, '_, 'a> {
-    fn run(&mut self, from: Found<'a>) -> Result<()> {
-        let mut path = self.name.clone();
-        let mut levels = Vec::new();
-        if let Some(level) = self.enter(from, &path)? {
-            levels.push(level);
-        }
-        while let Some(level) = levels.last_mut() {
+    fn run(&mut self, from: Source<'a>) -> Result<()> {
+        let mut nodes = Nodes::new(self.name.clone(), false);
+        self.enter(from, &mut nodes)?;
+        while let Some(step) = nodes.next() {
             self.copy.report.check_stop()?;
-            path.truncate(level.path);
-            let Some((name, _)) = level.names.next() else {
-                levels.pop();
-                continue;
-            };
-            let found = level.dir.child(&name);
-            let gone = || CopyCause::EntryGone(shown::name(&name));
-            let found = found
-                .and_then(|found| found.ok_or_else(|| CopyError::on(level.dir.shown(), gone())));
-            let from = match found {
-                Ok(from) => from,
-                Err(failure) => {
+            let from = match step {
+                Step::Node(from) => from,
+                Step::Failed(failure) => {
                     self.copy.go_on(Err(failure))?;
                     continue;
                 }
+                Step::Left(_) => continue,
             };
+            let (dir, name) = nodes.place();
             self.copy.report.one(&Item {
                 from: &from,
-                to: &Place(self.to, &path),
-                name: &name,
+                to: &Place(self.to, dir),
+                name,
             });
-            path = join(&path, &name);
             if from.meta().kind != FileKind::Directory {
-                let sent = self.one(&*from, &path);
+                let sent = self.one(&*from, nodes.path());
                 self.copy.go_on(sent)?;
                 continue;
             }
-            let entered = match self.refuse(&levels, &from) {
-                Ok(()) => self.enter(from, &path)?,
-                Err(failure) => self.copy.go_on(Err(failure)).map(|()| None)?,
-            };
-            levels.extend(entered);
+            match nodes.check(&*from).and_then(|()| self.refuse(&*from)) {
+                Ok(()) => self.enter(from, &mut nodes)?,
+                refused => self.copy.go_on(refused)?,
+            }
         }
         self.sender.end().map_err(|_| lost(self.to))
     }
 
-    /// Refuses a directory that the walk is in, or that the copy goes to.
-    fn refuse(&self, levels: &[Level<'a>], from: &Found<'a>) -> Result<()> {
+    /// Refuses the directory that the copy goes to.
+    fn refuse(&self, from: &dyn SourceNode<'a>) -> Result<()> {
         let id = from.meta().id;
-        let refused = |cause| Err(CopyError::on(from.shown(), cause));
-        if levels.len() >= MOST_LEVELS {
-            return refused(CopyCause::TooDeep);
-        }
-        if levels.iter().any(|level| level.dir.meta().id == id) {
-            return refused(CopyCause::Loop);
-        }
         if id.0 != self.dir.meta().id.0 {
             return Ok(());
         }
         let top = if self.name.is_empty() {
             Some(self.dir.meta().id)
         } else {
-            self.dir.child(&self.name)?.map(|top| top.meta().id)
+            self.dir.existing(&self.name)?.map(|top| top.meta().id)
         };
         if top == Some(id) {
-            refused(CopyCause::IntoItself)
+            Err(CopyError::on(from.shown(), CopyCause::IntoItself))
         } else {
             Ok(())
         }
     }
 
-    /// Sends a directory, and lists it. `None` if it was left out.
-    fn enter(&mut self, dir: Found<'a>, path: &[u8]) -> Result<Option<Level<'a>>> {
-        let listed = dir.names(0);
-        let sent = self.entry(&*dir, EntryKind::Directory, path, 0);
-        self.copy.go_on(sent)?;
-        match listed {
-            Ok(names) => Ok(Some(Level {
-                dir,
-                names: names.into_iter(),
-                path: path.len(),
-            })),
-            Err(failure) => self.copy.go_on(Err(failure)).map(|()| None),
-        }
+    /// Sends the directory that is the last node, and enters it.
+    fn enter(&mut self, dir: Source<'a>, nodes: &mut Nodes<Source<'a>>) -> Result<()> {
+        let sent = self.node(&*dir, nodes.path());
+        nodes.enter(dir);
+        self.copy.go_on(sent)
     }
 
     /// Sends what is no directory.
-    fn one(&mut self, from: &dyn Node<'a>, path: &[u8]) -> Result<()> {
+    fn one(&mut self, from: &dyn SourceNode<'a>, path: &[u8]) -> Result<()> {
         let meta = from.meta();
         let several = meta.nlink > 1;
         if several && let Some(first) = self.firsts.get(&meta.id) {
-            let kind = EntryKind::Link(first.clone());
-            return self.entry(from, kind, path, 0);
+            let entry = Entry {
+                path: path.to_vec(),
+                kind: EntryKind::Link(first.clone()),
+                attributes: attributes_of(meta, Vec::new()),
+                size: 0,
+            };
+            return self.send(from, &entry);
         }
-        let mut damage = None;
-        match meta.kind {
-            FileKind::Regular => damage = self.file(from, path)?,
-            FileKind::Symlink => {
-                let target = from.read_link()?;
-                self.entry(from, EntryKind::Symlink(target), path, 0)?;
-            }
-            kind => self.entry(from, EntryKind::Special(kind, meta.rdev), path, 0)?,
-        }
+        let damage = if meta.kind == FileKind::Regular {
+            self.file(from, path)?
+        } else {
+            self.node(from, path).map(|()| None)?
+        };
         if several {
             self.firsts.insert(meta.id, path.to_vec());
         }
@@ -346,10 +313,10 @@ impl<'a> Walk<'_, '_, 'a> {
     }
 
     /// Sends a file; returns what of it cannot be read.
-    fn file(&mut self, from: &dyn Node<'a>, path: &[u8]) -> Result<Option<Damage>> {
+    fn file(&mut self, from: &dyn SourceNode<'a>, path: &[u8]) -> Result<Option<Damage>> {
         from.open()?;
         let size = from.meta().size;
-        self.entry(from, EntryKind::Regular, path, size)?;
+        self.node(from, path)?;
         if size == 0 {
             return Ok(None);
         }
@@ -377,46 +344,18 @@ impl<'a> Walk<'_, '_, 'a> {
         Ok(salvage.found())
     }
 
-    /// Sends an entry; content follows it.
-    fn entry(
-        &mut self,
-        from: &dyn Node<'a>,
-        kind: EntryKind,
-        path: &[u8],
-        size: u64,
-    ) -> Result<()> {
-        let linked = matches!(kind, EntryKind::Link(_));
-        let xattrs = if linked {
-            Vec::new()
-        } else {
-            from.xattrs(&mut self.scratch)?
-        };
-        let Meta {
-            perm,
-            uid,
-            gid,
-            mtime,
-            atime,
-            ..
-        } = *from.meta();
-        let entry = Entry {
-            path: path.to_vec(),
-            kind,
-            attributes: Attributes {
-                perm,
-                uid,
-                gid,
-                mtime,
-                atime: Some(atime),
-                xattrs,
-            },
-            size,
-        };
-        self.sender
-            .entry(&entry)
-            .map_err(|error| match error.kind() {
-                io::ErrorKind::InvalidInput => CopyError::on(from.shown(), error),
-                _ => lost(self.to),
-            })
+    /// Sends a node. Its content follows.
+    fn node(&mut self, from: &dyn SourceNode<'a>, path: &[u8]) -> Result<()> {
+        let xattrs = from.xattrs(&mut self.scratch)?;
+        let entry = entry_of(from, path.to_vec(), xattrs)?;
+        self.send(from, &entry)
+    }
+
+    fn send(&mut self, from: &dyn SourceNode<'a>, entry: &Entry) -> Result<()> {
+        let sent = self.sender.entry(entry);
+        sent.map_err(|error| match error.kind() {
+            io::ErrorKind::InvalidInput => CopyError::on(from.shown(), error),
+            _ => lost(self.to),
+        })
     }
 }

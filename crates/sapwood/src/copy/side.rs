@@ -1,4 +1,4 @@
-//! What a copy asks of either side: open nodes, found by one name at a time.
+//! What a copy asks of a source and of a sink: open nodes, found by one name at a time.
 //!
 //! A path is resolved once, for the operand that the user named. Below it every step takes a single
 //! name in a directory that is held open, and never follows a symbolic link. No name of the source
@@ -75,9 +75,9 @@ impl Rules {
 }
 
 /// Takes a piece of a file: its offset and bytes.
-pub(super) type Sink<'s> = dyn FnMut(u64, &[u8]) -> Result<()> + 's;
-/// Hands all pieces of a file to a sink; returns the length of the file.
-pub(super) type Fill<'f> = dyn FnMut(&mut Sink<'_>) -> Result<u64> + 'f;
+pub(super) type Take<'t> = dyn FnMut(u64, &[u8]) -> Result<()> + 't;
+/// Hands over all pieces of a file; returns the length of the file.
+pub(super) type Fill<'f> = dyn FnMut(&mut Take<'_>) -> Result<u64> + 'f;
 /// Names and values of extended attributes.
 pub(super) type Xattrs = Vec<(Vec<u8>, Vec<u8>)>;
 
@@ -116,40 +116,54 @@ pub(super) enum Handle<'h> {
     Ino(Ino),
 }
 
-/// One side of a copy.
+/// One side of a copy, where the user names nodes by path.
 pub(super) trait Side: Sync {
-    /// Finds what the user named. `follow`: what a symbolic link at the end of the path leads to.
-    fn find(&self, path: &[u8], follow: bool) -> Result<Option<Found<'_>>>;
-    /// The directory of what the user named, and the last name, which need not exist.
-    fn find_parent(&self, path: &[u8]) -> Result<(Found<'_>, Vec<u8>)>;
+    /// Finds a source. `follow`: what a symbolic link at the end of the path leads to.
+    fn source(&self, path: &[u8], follow: bool) -> Result<Option<Source<'_>>>;
+    /// Finds what exists at the destination.
+    fn sink(&self, path: &[u8], follow: bool) -> Result<Option<Sink<'_>>>;
+    /// The directory of a destination, and the last name, which need not exist.
+    fn sink_parent(&self, path: &[u8]) -> Result<(Sink<'_>, Vec<u8>)>;
     fn shown(&self, path: &[u8]) -> String;
     /// True for an image.
     fn is_image(&self) -> bool;
 }
 
-/// A node of a side that lives as long as `'s`.
-pub(super) type Found<'s> = Box<dyn Node<'s> + 's>;
+/// A node that is read, of a side that lives as long as `'s`.
+pub(super) type Source<'s> = Box<dyn SourceNode<'s> + 's>;
+/// A node that is written.
+pub(super) type Sink<'s> = Box<dyn SinkNode<'s> + 's>;
 
 /// What people know a node as.
 pub(super) trait Shown {
     fn shown(&self) -> String;
 }
 
-impl Shown for Found<'_> {
+impl<T: Shown + ?Sized> Shown for Box<T> {
+    fn shown(&self) -> String {
+        (**self).shown()
+    }
+}
+
+impl<T: Shown + ?Sized> Shown for &T {
     fn shown(&self) -> String {
         (**self).shown()
     }
 }
 
 /// A file, directory, link or special file of one side, held open.
-pub(super) trait Node<'s>: Shown + Send + Sync {
+pub(super) trait Node: Shown + Send + Sync {
     fn meta(&self) -> &Meta;
+    fn handle(&self) -> Result<Handle<'_>>;
+}
 
+/// A node of the source.
+pub(super) trait SourceNode<'s>: Node {
     /// Opens a regular file for reading, so that a copy of an unreadable file makes nothing.
     fn open(&self) -> Result<()>;
-    /// Calls `sink` with every piece of data of a file; between them are holes, or damage, which
+    /// Calls `take` with every piece of data of a file; between them are holes, or damage, which
     /// `salvage` gets.
-    fn read(&self, scratch: &mut Scratch, salvage: &mut Salvage, sink: &mut Sink<'_>)
+    fn read(&self, scratch: &mut Scratch, salvage: &mut Salvage, take: &mut Take<'_>)
     -> Result<()>;
     /// All content of a file that has no holes and fits into one piece, where that can be said.
     fn whole<'b>(&self, _scratch: &'b mut Scratch) -> Result<Option<&'b [u8]>> {
@@ -160,13 +174,16 @@ pub(super) trait Node<'s>: Shown + Send + Sync {
     /// Names in this directory after a position (0 is the start), each with the position after it.
     /// None: the end.
     fn names(&self, from: u64) -> Result<Vec<(Vec<u8>, u64)>>;
-
     /// The node of a name in this directory; of a symbolic link the link itself.
-    fn child(&self, name: &[u8]) -> Result<Option<Found<'s>>>;
-    fn handle(&self) -> Result<Handle<'_>>;
+    fn child(&self, name: &[u8]) -> Result<Option<Source<'s>>>;
+}
 
+/// A node of the destination.
+pub(super) trait SinkNode<'s>: Node {
+    /// What has a name in this directory; of a symbolic link the link itself.
+    fn existing(&self, name: &[u8]) -> Result<Option<Sink<'s>>>;
     /// Makes a new node of that kind in this directory; fails if the name exists.
-    fn create(&self, name: &[u8], rules: &Rules, like: &New<'_>) -> Result<Found<'s>>;
+    fn create(&self, name: &[u8], rules: &Rules, like: &New<'_>) -> Result<Sink<'s>>;
     /// Bytes of content up to which [`create_filled`](Self::create_filled) is worth a try.
     fn most_filled(&self) -> u64 {
         0
@@ -184,18 +201,16 @@ pub(super) trait Node<'s>: Shown + Send + Sync {
     }
     /// Makes a further name in this directory of what `old` is in the directory `old_dir` of the
     /// same side.
-    fn link(&self, name: &[u8], old_dir: &dyn Node<'s>, old: &[u8]) -> Result<()>;
+    fn link(&self, name: &[u8], old_dir: &dyn SinkNode<'s>, old: &[u8]) -> Result<()>;
     /// Removes a name of anything but a directory from this directory.
     fn remove(&self, name: &[u8]) -> Result<()>;
-
     /// Empties a file that existed, to be written anew. Without `archive` it loses its set-id bits.
     fn truncate(&self, rules: &Rules) -> Result<()>;
     /// Makes the content of a new file that of `from`, without reading it. False if the two are of
     /// different sides, or the format cannot share content.
-    fn share(&self, _from: &dyn Node<'s>) -> Result<bool> {
+    fn share(&self, _from: &dyn SourceNode<'s>) -> Result<bool> {
         Ok(false)
     }
-
     /// Writes a file's content: `fill` hands over its pieces.
     fn write(&self, fill: &mut Fill<'_>) -> Result<()>;
     /// Gives the node times, owner, attributes and mode, in this order, and removes ACLs that the
@@ -211,7 +226,7 @@ pub(super) struct New<'n> {
 }
 
 /// Refuses a name that is not a single name in a directory. Names of an image are any bytes.
-pub(super) fn single_name(dir: &dyn Node<'_>, name: &[u8]) -> Result<()> {
+pub(super) fn single_name(dir: &dyn Shown, name: &[u8]) -> Result<()> {
     let bad = name.is_empty()
         || name == b"."
         || name == b".."

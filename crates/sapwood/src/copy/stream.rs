@@ -10,7 +10,7 @@ use rustix::io::Errno;
 
 use super::error::{CopyCause, CopyError, Result};
 use super::local_node::{LocalNode, failure};
-use super::side::{Fill, Shown as _, Sink};
+use super::side::{Fill, Shown as _, Take};
 
 /// How long a stream is waited for before the stop request is looked at again.
 const WAIT: Timespec = Timespec {
@@ -24,7 +24,7 @@ impl LocalNode {
         &self,
         fd: &OwnedFd,
         buf: &mut [u8],
-        sink: &mut Sink<'_>,
+        take: &mut Take<'_>,
     ) -> Result<()> {
         let mut at = 0;
         loop {
@@ -36,7 +36,7 @@ impl LocalNode {
             if count == 0 {
                 return Ok(());
             }
-            sink(at, buf.get(..count).unwrap_or_default())?;
+            take(at, buf.get(..count).unwrap_or_default())?;
             at += count as u64;
         }
     }

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use super::error::{CopyCause, CopyError, Result};
 use super::local_side::LocalSide;
 use super::report::Report;
-use super::side::{Found, Meta, New, Rules, Side, Sink, Xattrs};
+use super::side::{Meta, New, Rules, Shown, Side, Sink, Take, Xattrs};
 use super::{CopyOptions, CopyReport};
 use crate::acls;
 use crate::archive::{
@@ -52,7 +52,7 @@ pub fn untar(
     let side = LocalSide::new(PathBuf::new());
     let named = dir.as_os_str().as_bytes();
     let gone = || CopyError::on(side.shown(named), CopyCause::Missing);
-    let base = side.find(named, true)?.ok_or_else(gone)?;
+    let base = side.sink(named, true)?.ok_or_else(gone)?;
     if base.meta().kind != FileKind::Directory {
         return Err(CopyError::on(base.shown(), CopyCause::NotDirectory).into());
     }
@@ -85,12 +85,12 @@ const SET_GID: u32 = 0o2000;
 /// A directory that is held.
 struct Open<'u> {
     name: Vec<u8>,
-    node: Found<'u>,
+    node: Sink<'u>,
 }
 
 /// The extraction of an archive by system calls.
 struct Unpack<'r, 'p, 'u> {
-    base: Found<'u>,
+    base: Sink<'u>,
     /// The directories of the last entry.
     open: Vec<Open<'u>>,
     /// Directories that get their attributes at the end.
@@ -135,7 +135,7 @@ impl<'u> Unpack<'_, '_, 'u> {
         }
     }
 
-    fn top(&self) -> &Found<'u> {
+    fn top(&self) -> &Sink<'u> {
         self.open.last().map_or(&self.base, |open| &open.node)
     }
 
@@ -178,7 +178,7 @@ impl<'u> Unpack<'_, '_, 'u> {
         let same = same.count();
         self.open.truncate(same);
         for name in parts.get(same..).unwrap_or_default() {
-            match self.top().child(name)? {
+            match self.top().existing(name)? {
                 Some(node) if node.meta().kind == FileKind::Symlink => {
                     return Err(ArchiveError::ThroughLink(path(named)).into());
                 }
@@ -192,14 +192,14 @@ impl<'u> Unpack<'_, '_, 'u> {
         Ok(())
     }
 
-    fn enter(&mut self, name: &[u8], node: Found<'u>) {
+    fn enter(&mut self, name: &[u8], node: Sink<'u>) {
         let name = name.to_vec();
         self.open.push(Open { name, node });
     }
 
     /// Makes a directory in the top one, and enters it. One that exists stays.
     fn directory(&mut self, name: &[u8]) -> Result<()> {
-        let found = self.top().child(name)?;
+        let found = self.top().existing(name)?;
         let node = match found {
             Some(node) if node.meta().kind == FileKind::Directory => node,
             found => {
@@ -241,7 +241,7 @@ impl<'u> Unpack<'_, '_, 'u> {
         let mut meta = self.meta(&entry.attributes);
         meta.kind = entry.kind.kind().unwrap_or(FileKind::Regular);
         (meta.rdev, meta.size) = (rdev, entry.size);
-        if self.top().child(name)?.is_some() {
+        if self.top().existing(name)?.is_some() {
             self.top().remove(name)?;
         }
         let mut rules = self.rules;
@@ -257,7 +257,7 @@ impl<'u> Unpack<'_, '_, 'u> {
         if entry.size > 0 {
             let (piece, report) = (&mut self.piece, self.report);
             let mut failed = None;
-            let mut fill = |sink: &mut Sink<'_>| {
+            let mut fill = |take: &mut Take<'_>| {
                 loop {
                     report.check_stop()?;
                     let (at, count) = match content.read(piece) {
@@ -270,7 +270,7 @@ impl<'u> Unpack<'_, '_, 'u> {
                     };
                     let data = piece.get(..count).unwrap_or_default();
                     if data.iter().any(|byte| *byte != 0) {
-                        sink(at, data)?;
+                        take(at, data)?;
                     }
                     report.bytes(count as u64);
                 }
@@ -304,7 +304,7 @@ impl<'u> Unpack<'_, '_, 'u> {
         let parts = components(target)?;
         let (old, old_parents) = parts.split_last().ok_or_else(none)?;
         self.reach(old_parents, target)?;
-        if self.top().child(old)?.is_none() {
+        if self.top().existing(old)?.is_none() {
             return Err(none().into());
         }
         if parents == old_parents && name == *old {
@@ -313,7 +313,7 @@ impl<'u> Unpack<'_, '_, 'u> {
         // The directory of the old name stays held while the other one is entered.
         let held = self.open.pop().map(|open| open.node);
         self.reach(parents, named)?;
-        if self.top().child(name)?.is_some() {
+        if self.top().existing(name)?.is_some() {
             self.top().remove(name)?;
         }
         let from = held.as_ref().unwrap_or(&self.base);
@@ -344,7 +344,7 @@ impl<'u> Unpack<'_, '_, 'u> {
         !self.restores && !acls::has_any(xattrs)
     }
 
-    fn finish(&self, node: &Found<'u>, mut meta: Meta, xattrs: &Xattrs) -> Result<()> {
+    fn finish(&self, node: &Sink<'u>, mut meta: Meta, xattrs: &Xattrs) -> Result<()> {
         if !self.restores {
             let now = node.meta();
             (meta.uid, meta.gid) = (now.uid, now.gid);

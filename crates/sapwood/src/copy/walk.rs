@@ -8,12 +8,8 @@
 //!
 //! A failure on one file is reported, and the copy goes on. A failure that would meet every further
 //! file (no space) ends the copy at once.
-//!
-//! An image can contain a directory below itself, or twice. The walk refuses both: it enters a
-//! directory of an image once, and no directory that it is in. It holds one batch of names for each
-//! level, and the number of each directory.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, sync_channel};
@@ -24,10 +20,10 @@ use parking_lot::Mutex;
 
 use super::Existing;
 use super::error::{CopyCause, CopyError, Result};
+use super::nodes::{Nodes, SourceDir, Step};
 use super::one::refuse_same;
 use super::report::{Item, Report};
-use super::side::{Found, Meta, New, Node, Rules, Scratch, Shown};
-use crate::shown;
+use super::side::{Meta, New, Rules, Scratch, Shown, Sink, Source, SourceNode};
 
 /// Batches that wait for a worker.
 const WAITING: usize = 4;
@@ -39,10 +35,6 @@ const MOST_FILES: usize = 256;
 /// Bytes of files that end a batch.
 const BATCH_BYTES: u64 = 2 << 20;
 const MOST_THREADS: usize = 8;
-/// Levels of directories; cp(1) ends earlier, where a path gets too long.
-pub(super) const MOST_LEVELS: usize = 4096;
-/// Levels that keep a batch of names while a directory below them is walked.
-const BATCHES: usize = 32;
 
 /// A copy from one side to the other.
 pub(super) struct Copy<'a> {
@@ -62,40 +54,35 @@ pub(super) struct Copy<'a> {
 /// Where a copy goes.
 pub(super) enum Target<'d> {
     /// A name in a directory, which may exist.
-    Name(Found<'d>, Vec<u8>),
+    Name(Sink<'d>, Vec<u8>),
     /// This directory itself.
-    Directory(Found<'d>),
+    Directory(Sink<'d>),
     /// The content of this file.
-    Content(Found<'d>),
+    Content(Sink<'d>),
 }
 
 /// A destination directory that is being filled.
 struct Open<'a> {
-    from: Found<'a>,
-    to: Found<'a>,
+    from: Source<'a>,
+    to: Sink<'a>,
     /// The copy made it: nothing else is in it.
     fresh: bool,
     parent: Option<Arc<Open<'a>>>,
-    /// Its name in the parent.
-    name: Vec<u8>,
+}
+
+impl<'a> SourceDir<'a> for Arc<Open<'a>> {
+    fn source(&self) -> &dyn SourceNode<'a> {
+        &*self.from
+    }
 }
 
 /// A regular file for a worker.
 struct Job<'a> {
-    from: Found<'a>,
+    from: Source<'a>,
     dir: Arc<Open<'a>>,
     name: Vec<u8>,
     /// It was made already, because further names of it follow.
-    made: Option<Found<'a>>,
-}
-
-/// A directory whose names are being walked.
-struct Level<'a> {
-    dir: Arc<Open<'a>>,
-    batch: std::vec::IntoIter<(Vec<u8>, u64)>,
-    next: u64,
-    /// A name was found in it.
-    entered: bool,
+    made: Option<Sink<'a>>,
 }
 
 struct Walk<'w, 'a> {
@@ -109,18 +96,14 @@ struct Walk<'w, 'a> {
     /// Bytes of them.
     batch_bytes: u64,
     scratch: Scratch,
-    /// Names, from the top, of the first name of an inode that has several.
-    firsts: HashMap<(u64, u64), Vec<Vec<u8>>>,
+    /// Path from the top of the first name of an inode that has several.
+    firsts: HashMap<(u64, u64), Vec<u8>>,
     top: Option<Arc<Open<'a>>>,
-    /// Directories of the source that the walk is in.
-    inside: HashSet<(u64, u64)>,
-    /// Directories of an image that the walk has entered, without empty ones.
-    entered: HashSet<(u64, u64)>,
 }
 
 impl<'a> Copy<'_> {
     /// Copies a source, which may be in an image, with everything below it.
-    pub(super) fn tree(&self, from: Found<'a>, from_image: bool, place: Target<'a>) -> Result<()> {
+    pub(super) fn tree(&self, from: Source<'a>, from_image: bool, place: Target<'a>) -> Result<()> {
         if from.meta().kind != FileKind::Directory {
             return self.single(&*from, place);
         }
@@ -168,7 +151,7 @@ impl<'a> Copy<'_> {
     }
 
     /// As [`tree`](Self::tree), in this thread: every file when the walk comes to it.
-    fn tree_in_order(&self, from: Found<'a>, from_image: bool, place: Target<'a>) -> Result<()> {
+    fn tree_in_order(&self, from: Source<'a>, from_image: bool, place: Target<'a>) -> Result<()> {
         let mut scratch = Scratch::default();
         let mut send = |batch: Vec<Job<'a>>| {
             let mut jobs = batch.into_iter();
@@ -261,72 +244,34 @@ impl<'a> Copy<'_> {
         Ok(())
     }
 
-    fn walk(&self, from: Found<'a>, place: Target<'a>, walk: &mut Walk<'_, 'a>) -> Result<()> {
+    fn walk(&self, from: Source<'a>, place: Target<'a>, walk: &mut Walk<'_, 'a>) -> Result<()> {
         let (to, fresh) = self.top(&*from, place)?;
-        let (top_id, name) = (to.meta().id, Vec::new());
+        let top_id = to.meta().id;
         let top = Arc::new(Open {
             from,
             to,
             fresh,
             parent: None,
-            name,
         });
         walk.top = Some(Arc::clone(&top));
-        walk.inside.insert(top.from.meta().id);
-        let mut levels = vec![Level::new(top)];
-        while let Some(level) = levels.last_mut() {
+        let mut nodes = Nodes::new(Vec::new(), walk.from_image);
+        nodes.enter(top);
+        while let Some(step) = nodes.next() {
             self.report.check_stop()?;
-            let name = self
-                .next_name(level, walk)
-                .or_else(|failure| self.go_on(Err(failure)).map(|()| None))?;
-            let Some(name) = name else {
-                if let Some(Level { dir, .. }) = levels.pop() {
-                    walk.inside.remove(&dir.from.meta().id);
-                    self.release(Some(dir), &mut walk.scratch)?;
-                }
-                continue;
-            };
-            let dir = Arc::clone(&level.dir);
-            let below = match self.one(&dir, name, top_id, walk) {
-                Ok(Some(below)) if levels.len() >= MOST_LEVELS => {
-                    walk.inside.remove(&below.from.meta().id);
-                    Err(CopyError::on(below.from.shown(), CopyCause::TooDeep))
-                }
-                other => other,
-            };
-            match below {
-                Ok(None) => {}
-                Err(failure) => self.go_on(Err(failure))?,
-                Ok(Some(below)) => {
-                    // Names of an image can be read again from where the walk was.
-                    let sheds = walk.from_image && levels.len() > BATCHES;
-                    if let Some(level) = levels.last_mut().filter(|_| sheds) {
-                        level.batch = Vec::new().into_iter();
-                    }
-                    levels.push(Level::new(below));
-                }
+            match step {
+                Step::Node(from) => match self.one(from, &nodes, top_id, walk) {
+                    Ok(Some(below)) => nodes.enter(below),
+                    other => self.go_on(other.map(drop))?,
+                },
+                Step::Failed(failure) => self.go_on(Err(failure))?,
+                Step::Left(dir) => self.release(Some(dir), &mut walk.scratch)?,
             }
-            self.release(Some(dir), &mut walk.scratch)?;
         }
         Ok(())
     }
 
-    /// The next name of a directory. An image can give a directory two names; its content is copied
-    /// for the first.
-    fn next_name(&self, level: &mut Level<'a>, walk: &mut Walk<'_, 'a>) -> Result<Option<Vec<u8>>> {
-        let name = level.next_name()?;
-        if name.is_some() && !level.entered {
-            level.entered = true;
-            let from = &level.dir.from;
-            if walk.from_image && !walk.entered.insert(from.meta().id) {
-                return Err(CopyError::on(from.shown(), CopyCause::SecondName));
-            }
-        }
-        Ok(name)
-    }
-
     /// The directory that a tree goes to; whether it was made for that.
-    fn top(&self, from: &dyn Node<'a>, place: Target<'a>) -> Result<(Found<'a>, bool)> {
+    fn top(&self, from: &dyn SourceNode<'a>, place: Target<'a>) -> Result<(Sink<'a>, bool)> {
         let (dir, name) = match place {
             Target::Name(dir, name) => (dir, name),
             Target::Directory(dir) => {
@@ -340,7 +285,7 @@ impl<'a> Copy<'_> {
                 ));
             }
         };
-        match dir.child(&name)? {
+        match dir.existing(&name)? {
             Some(there) if there.meta().kind != FileKind::Directory => Err(CopyError::on(
                 there.shown(),
                 CopyCause::NotReplacedByDirectory,
@@ -359,21 +304,23 @@ impl<'a> Copy<'_> {
         }
     }
 
-    /// Copies what a name in a directory is, or hands it to a worker; a directory is returned to be
+    /// Copies the last node of a walk, or hands it to a worker; a directory is returned to be
     /// walked.
     fn one(
         &self,
-        dir: &Arc<Open<'a>>,
-        name: Vec<u8>,
+        from: Source<'a>,
+        nodes: &Nodes<Arc<Open<'a>>>,
         top: (u64, u64),
         walk: &mut Walk<'_, 'a>,
     ) -> Result<Option<Arc<Open<'a>>>> {
-        let gone = || CopyError::on(dir.from.shown(), CopyCause::EntryGone(shown::name(&name)));
-        let from = dir.from.child(&name)?.ok_or_else(gone)?;
+        let Some(dir) = nodes.dir() else {
+            return Ok(None);
+        };
+        let (_, name) = nodes.place();
         let there = if dir.fresh {
             None
         } else {
-            dir.to.child(&name)?
+            dir.to.existing(name)?
         };
         let meta = from.meta().clone();
         if let Some(there) = &there
@@ -384,21 +331,21 @@ impl<'a> Copy<'_> {
         self.report.one(&Item {
             from: &from,
             to: &dir.to,
-            name: &name,
+            name,
         });
         if meta.kind == FileKind::Directory {
-            return self.directory(dir, name, from, there, top, walk).map(Some);
+            return self.directory(dir, from, there, nodes, top).map(Some);
         }
         if let Some(there) = there {
             refuse_same(&*from, &*there)?;
             if there.meta().kind == FileKind::Directory {
                 return Err(CopyError::on(there.shown(), CopyCause::Directory));
             }
-            dir.to.remove(&name)?;
+            dir.to.remove(name)?;
         }
         let several = self.links && meta.nlink > 1;
         if several && let Some(first) = walk.firsts.get(&meta.id) {
-            match self.link(dir, &name, first, walk.top.as_deref()) {
+            match self.link(dir, name, first, walk.top.as_deref()) {
                 // In another subvolume, where no link leads: a file of its own.
                 Err(error) if error.crosses_subvolumes() => {}
                 linked => return linked.map(|()| None),
@@ -406,53 +353,50 @@ impl<'a> Copy<'_> {
         }
         let mut made = None;
         if meta.kind != FileKind::Regular {
-            self.special(&*from, &*dir.to, &name, &mut walk.scratch)?;
+            self.special(&*from, &*dir.to, name, &mut walk.scratch)?;
         } else if several {
             from.open()?;
             let new = New {
                 meta: &meta,
                 target: b"",
             };
-            made = Some(dir.to.create(&name, &self.rules, &new)?);
+            made = Some(dir.to.create(name, &self.rules, &new)?);
         }
         if several {
-            walk.firsts.insert(meta.id, dir.path_of(&name));
+            walk.firsts.insert(meta.id, nodes.path().to_vec());
         }
         if meta.kind == FileKind::Regular {
-            let dir = Arc::clone(dir);
             walk.add(Job {
                 from,
-                dir,
-                name,
+                dir: Arc::clone(dir),
+                name: name.to_vec(),
                 made,
             })?;
         }
         Ok(None)
     }
 
+    /// Makes or finds the directory of the destination for the last node, which is a directory.
     fn directory(
         &self,
         dir: &Arc<Open<'a>>,
-        name: Vec<u8>,
-        from: Found<'a>,
-        there: Option<Found<'a>>,
+        from: Source<'a>,
+        there: Option<Sink<'a>>,
+        nodes: &Nodes<Arc<Open<'a>>>,
         top: (u64, u64),
-        walk: &mut Walk<'_, 'a>,
     ) -> Result<Arc<Open<'a>>> {
-        let id = from.meta().id;
-        if id == top {
+        if from.meta().id == top {
             return Err(CopyError::on(from.shown(), CopyCause::IntoItself));
         }
-        if walk.inside.contains(&id) {
-            return Err(CopyError::on(from.shown(), CopyCause::Loop));
-        }
+        nodes.check(&*from)?;
         let (to, fresh) = match there {
             None => {
                 let new = New {
                     meta: from.meta(),
                     target: b"",
                 };
-                (dir.to.create(&name, &self.rules, &new)?, true)
+                let (_, name) = nodes.place();
+                (dir.to.create(name, &self.rules, &new)?, true)
             }
             Some(there) if there.meta().kind == FileKind::Directory => (there, false),
             Some(there) => {
@@ -462,14 +406,12 @@ impl<'a> Copy<'_> {
                 ));
             }
         };
-        walk.inside.insert(id);
         let parent = Some(Arc::clone(dir));
         Ok(Arc::new(Open {
             from,
             to,
             fresh,
             parent,
-            name,
         }))
     }
 
@@ -479,18 +421,18 @@ impl<'a> Copy<'_> {
         &self,
         dir: &Open<'a>,
         name: &[u8],
-        first: &[Vec<u8>],
+        first: &[u8],
         top: Option<&Open<'a>>,
     ) -> Result<()> {
-        let (Some(top), Some((old, above))) = (top, first.split_last()) else {
-            return Ok(());
-        };
-        let mut at: Option<Found<'a>> = None;
-        for part in above {
+        let Some(top) = top else { return Ok(()) };
+        let mut at: Option<Sink<'a>> = None;
+        let mut parts = first.split(|byte| *byte == b'/');
+        let old = parts.next_back().unwrap_or(first);
+        for part in parts {
             let from = at.as_ref().map_or(&top.to, |at| at);
             let gone = || CopyError::on(from.shown(), CopyCause::Changed);
             let below = from
-                .child(part)?
+                .existing(part)?
                 .filter(|node| node.meta().kind == FileKind::Directory);
             at = Some(below.ok_or_else(gone)?);
         }
@@ -510,8 +452,6 @@ impl<'w, 'a> Walk<'w, 'a> {
             scratch: Scratch::default(),
             firsts: HashMap::new(),
             top: None,
-            inside: HashSet::new(),
-            entered: HashSet::new(),
         }
     }
 
@@ -537,41 +477,5 @@ impl<'w, 'a> Walk<'w, 'a> {
             batch if batch.is_empty() => Ok(()),
             batch => (self.send)(batch),
         }
-    }
-}
-
-impl Open<'_> {
-    /// The names from the top to a name in this directory.
-    fn path_of(&self, name: &[u8]) -> Vec<Vec<u8>> {
-        let mut path = vec![name.to_vec()];
-        let mut at = self;
-        while let Some(parent) = &at.parent {
-            path.push(at.name.clone());
-            at = parent;
-        }
-        path.reverse();
-        path
-    }
-}
-
-impl<'a> Level<'a> {
-    fn new(dir: Arc<Open<'a>>) -> Self {
-        let batch = Vec::new().into_iter();
-        Self {
-            dir,
-            batch,
-            next: 0,
-            entered: false,
-        }
-    }
-
-    fn next_name(&mut self) -> Result<Option<Vec<u8>>> {
-        if self.batch.len() == 0 {
-            self.batch = self.dir.from.names(self.next)?.into_iter();
-        }
-        Ok(self.batch.next().map(|(name, next)| {
-            self.next = next;
-            name
-        }))
     }
 }

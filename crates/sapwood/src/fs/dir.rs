@@ -121,7 +121,7 @@ impl Walk {
         }
     }
 
-    /// Ends the walk at this depth: 1 is what is in the top directory.
+    /// Ends the walk at this depth: 1 is the content of the top directory.
     #[must_use]
     pub fn max_depth(mut self, depth: usize) -> Self {
         self.walker.limit(depth);

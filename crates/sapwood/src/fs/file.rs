@@ -159,7 +159,7 @@ impl File {
     /// Reads at a byte offset until `buf` is full.
     ///
     /// # Errors
-    /// As [`read_at`](Self::read_at); [`io::ErrorKind::UnexpectedEof`].
+    /// The file was not opened for reading; [`io::ErrorKind::UnexpectedEof`]; a damaged image.
     pub fn read_exact_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {
         if self.read_at(buf, offset)? == buf.len() {
             Ok(())
@@ -168,9 +168,9 @@ impl File {
         }
     }
 
-    /// Hands the content to `sink` in pieces, each with its offset: up to a part that cannot be
-    /// read, or also after it if `keep_going`. Returns what could not be read; a range that no
-    /// piece covers is in it.
+    /// Passes the content to `sink` in pieces, each with its offset: up to an unreadable part, or
+    /// also after it if `keep_going`. Returns the unreadable parts, which include every range
+    /// without a piece.
     ///
     /// # Errors
     /// The file was not opened for reading, or is a directory; the first error of `sink`.
@@ -179,7 +179,7 @@ impl File {
         keep_going: bool,
         sink: &mut dyn FnMut(u64, &[u8]) -> io::Result<()>,
     ) -> io::Result<Option<Damage>> {
-        // Refuses what is no regular file.
+        // Refuses a file that is not regular.
         self.read_at(&mut [], 0)?;
         let size = self.metadata()?.len();
         let mut salvage = Salvage::new(keep_going, Stop::new());
@@ -234,7 +234,7 @@ impl File {
     /// Makes the content durable, and the metadata that is needed to read it.
     ///
     /// # Errors
-    /// As [`sync_all`](Self::sync_all).
+    /// A write failed since the last call; the device.
     pub fn sync_data(&self) -> Result<()> {
         let synced = self.handle.vfs().fsync(self.handle.ino(), SyncKind::Data);
         self.on("sync", synced)

@@ -111,8 +111,8 @@ impl FileSystem {
         ))
     }
 
-    /// As [`open_with_options`](Self::open_with_options), for work on subvolumes. Paths are in the
-    /// subvolume that the options name, or in the default one; [`Options::top_level`] reaches all.
+    /// Opens a btrfs for work on subvolumes. Paths are in the subvolume that the options name, or
+    /// in the default one; [`Options::top_level`] reaches all.
     ///
     /// # Errors
     /// As [`open_with_options`](Self::open_with_options); the image is no btrfs.
@@ -150,7 +150,7 @@ impl FileSystem {
     /// that.
     ///
     /// # Errors
-    /// What did not become durable.
+    /// Changes that did not become durable.
     pub fn close(self) -> Result<()> {
         self.inner.close().map_err(Error::whole("close"))
     }
@@ -161,8 +161,8 @@ impl FileSystem {
         (creator.uid, creator.gid) = (uid, gid);
     }
 
-    /// Permission bits that inodes created from now on do not get, through any clone; none at
-    /// first. A default ACL of the directory counts instead, as for umask(2).
+    /// Sets the permission bits that new inodes do not get, through any clone; none at first. A
+    /// default ACL of the directory counts instead, as for umask(2).
     pub fn set_umask(&self, umask: u32) {
         self.inner.creator.lock().umask = umask & 0o777;
     }
@@ -173,7 +173,7 @@ impl FileSystem {
         &self.inner.path
     }
 
-    /// Whether the image depends on what is done to it alone ([`Options::reproducible`]).
+    /// Whether the same operations give the same image ([`Options::reproducible`]).
     #[must_use]
     pub fn is_reproducible(&self) -> bool {
         self.inner.reproducible
@@ -191,7 +191,7 @@ impl FileSystem {
         self.inner.mounted.image_kind()
     }
 
-    /// The engine, for what this interface does not offer.
+    /// The engine, for operations that this interface lacks.
     #[doc(hidden)]
     #[must_use]
     pub fn engine(&self) -> &Mounted {
@@ -299,7 +299,7 @@ impl FileSystem {
     /// The content of a file.
     ///
     /// # Errors
-    /// As [`open`](Self::open).
+    /// The file does not exist; the device.
     pub fn read(&self, path: impl AsRef<Path>) -> Result<Vec<u8>> {
         let path = path.as_ref();
         let file = self.open(path)?;
@@ -327,7 +327,7 @@ impl FileSystem {
     /// Writes a whole file; creates it, or replaces its content.
     ///
     /// # Errors
-    /// As [`create`](Self::create).
+    /// The directory does not exist; the path is a directory; no space.
     pub fn write(&self, path: impl AsRef<Path>, content: impl AsRef<[u8]>) -> Result<()> {
         self.create(path)?.write_at(content.as_ref(), 0)
     }
@@ -347,7 +347,7 @@ impl FileSystem {
     /// are not followed.
     ///
     /// # Errors
-    /// As [`read_dir`](Self::read_dir).
+    /// The path does not exist, or is not a directory.
     pub fn walk(&self, path: impl AsRef<Path>) -> Result<Walk> {
         let path = path.as_ref();
         let handle = self.directory(path);
@@ -364,7 +364,7 @@ impl FileSystem {
         }
     }
 
-    /// Metadata of a file; of what a symbolic link leads to.
+    /// Metadata of a file. Follows symbolic links.
     ///
     /// # Errors
     /// There is none; the device.
@@ -377,7 +377,7 @@ impl FileSystem {
     /// Metadata of a file; of a symbolic link itself.
     ///
     /// # Errors
-    /// As [`metadata`](Self::metadata).
+    /// The path does not exist; the device.
     pub fn symlink_metadata(&self, path: impl AsRef<Path>) -> Result<Metadata> {
         self.with("stat", path.as_ref(), false, |_, node| {
             Ok(Metadata::new(*node.attr()))
@@ -400,7 +400,7 @@ impl FileSystem {
     /// format can (btrfs). Returns the number of bytes.
     ///
     /// # Errors
-    /// As [`open`](Self::open) and [`create`](Self::create); both are the same file.
+    /// The source does not exist; the target cannot be created; both are the same file.
     pub fn copy(&self, from: impl AsRef<Path>, to: impl AsRef<Path>) -> Result<u64> {
         let (from, to) = (from.as_ref(), to.as_ref());
         let source = self.open(from)?;
@@ -441,7 +441,7 @@ impl FileSystem {
     /// Makes everything durable.
     ///
     /// # Errors
-    /// What did not become durable.
+    /// Changes that did not become durable.
     pub fn sync(&self) -> Result<()> {
         self.vfs().sync().map_err(Error::whole("sync"))
     }

@@ -1,4 +1,4 @@
-//! What is known of a file beside its content.
+//! Metadata of a file.
 
 use std::time::{Duration, SystemTime};
 
@@ -151,7 +151,7 @@ impl Metadata {
     }
 }
 
-/// A time of the image. What this machine's clock cannot express becomes the epoch.
+/// A time of the image. A time that this machine's clock cannot express becomes the epoch.
 fn system_time(time: Timestamp) -> SystemTime {
     let seconds = Duration::from_secs(time.sec.unsigned_abs());
     let whole = if time.sec < 0 {

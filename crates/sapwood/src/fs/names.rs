@@ -20,11 +20,11 @@ impl FileSystem {
         self.create_dir_with(path, 0o755)
     }
 
-    /// As [`create_dir`](Self::create_dir), with these permission bits, less the
+    /// Like [`create_dir`](Self::create_dir), with these permission bits, less the
     /// [umask](Self::set_umask).
     ///
     /// # Errors
-    /// As [`create_dir`](Self::create_dir).
+    /// The name exists; the directory above does not.
     pub fn create_dir_with(&self, path: impl AsRef<Path>, mode: u32) -> Result<()> {
         let what = NewInode::Directory;
         self.make("create directory", path.as_ref(), what, mode & 0o7777)
@@ -33,16 +33,16 @@ impl FileSystem {
     /// Creates a directory and all missing ones above it.
     ///
     /// # Errors
-    /// As [`create_dir`](Self::create_dir); a name above is no directory.
+    /// A name above is not a directory; no space.
     pub fn create_dir_all(&self, path: impl AsRef<Path>) -> Result<()> {
         self.create_dir_all_with(path, 0o755)
     }
 
-    /// As [`create_dir_all`](Self::create_dir_all), with these permission bits, less the
+    /// Like [`create_dir_all`](Self::create_dir_all), with these permission bits, less the
     /// [umask](Self::set_umask).
     ///
     /// # Errors
-    /// As [`create_dir_all`](Self::create_dir_all).
+    /// A name above is not a directory; no space.
     pub fn create_dir_all_with(&self, path: impl AsRef<Path>, mode: u32) -> Result<()> {
         let path = path.as_ref();
         let mut made = PathBuf::new();
@@ -122,13 +122,13 @@ impl FileSystem {
     /// Removes a directory and everything below it. A symbolic link below is removed, not followed.
     ///
     /// # Errors
-    /// The first failure, with its path; what was removed until then is gone.
+    /// The first failure, with its path; earlier removals stay.
     pub fn remove_dir_all(&self, path: impl AsRef<Path>) -> Result<()> {
         self.remove_dir_all_with(path, &Stop::new(), &mut progress::ignore)
     }
 
-    /// As [`remove_dir_all`](Self::remove_dir_all); reports each name that is removed, with its
-    /// path in the image, and their number. Ends early when it is asked to.
+    /// Like [`remove_dir_all`](Self::remove_dir_all); reports each removed name, with its path in
+    /// the image, and their number. Ends early on request.
     ///
     /// # Errors
     /// As [`remove_dir_all`](Self::remove_dir_all);
@@ -175,25 +175,25 @@ impl FileSystem {
     /// Renames; replaces a file or an empty directory at `to`.
     ///
     /// # Errors
-    /// As rename(2); `to` in another subvolume.
+    /// The errors of rename(2); `to` in another subvolume.
     pub fn rename(&self, from: impl AsRef<Path>, to: impl AsRef<Path>) -> Result<()> {
         self.rename_as(from.as_ref(), to.as_ref(), RenameMode::Replace)
     }
 
-    /// As [`rename`](Self::rename), but fails if `to` exists.
+    /// Like [`rename`](Self::rename), but fails if `to` exists.
     ///
     /// # Errors
-    /// As [`rename`](Self::rename); `to` exists.
+    /// The errors of rename(2); `to` exists.
     pub fn rename_no_replace(&self, from: impl AsRef<Path>, to: impl AsRef<Path>) -> Result<()> {
         self.rename_as(from.as_ref(), to.as_ref(), RenameMode::NoReplace)
     }
 
-    /// As [`rename`](Self::rename), and leaves a whiteout at `from`, in the same transaction: a
+    /// Like [`rename`](Self::rename), and leaves a whiteout at `from`, in the same transaction: a
     /// character device 0/0 without permission bits, which hides the name from the lower layers of
     /// an overlay. Its owner is the [creator](Self::set_creator) of new files.
     ///
     /// # Errors
-    /// As [`rename`](Self::rename); no space for the whiteout.
+    /// The errors of rename(2); no space for the whiteout.
     pub fn rename_whiteout(&self, from: impl AsRef<Path>, to: impl AsRef<Path>) -> Result<()> {
         let mode = RenameMode::Whiteout {
             who: self.creator(),

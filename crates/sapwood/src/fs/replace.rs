@@ -85,8 +85,8 @@ impl FileSystem {
         Err(last)
     }
 
-    /// Gives `new` what `old` has beside its content. Mode and attributes follow the owner, because
-    /// a change of the owner drops set-id bits and capabilities.
+    /// Gives `new` the metadata of `old`. Mode and attributes follow the owner, because a change of
+    /// the owner drops set-id bits and capabilities.
     fn like(&self, place: &Path, old: &Metadata, new: &Path) -> Result<()> {
         self.set_owner(new, Some(old.uid()), Some(old.gid()))?;
         for name in self.xattrs(place)? {

@@ -58,10 +58,10 @@ impl FileSystem {
         self.make_snapshot(from.as_ref(), to.as_ref(), false)
     }
 
-    /// As [`snapshot`](Self::snapshot), read-only.
+    /// Like [`snapshot`](Self::snapshot), read-only.
     ///
     /// # Errors
-    /// As [`snapshot`](Self::snapshot).
+    /// The format has no snapshots; `from` is not the root of a subvolume; the name exists.
     pub fn snapshot_read_only(&self, from: impl AsRef<Path>, to: impl AsRef<Path>) -> Result<()> {
         self.make_snapshot(from.as_ref(), to.as_ref(), true)
     }

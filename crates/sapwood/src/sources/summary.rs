@@ -5,8 +5,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use sha2::{Digest, Sha256};
 
 use super::Need;
-use crate::archive::{ArchiveError, Entries, EntryKind};
-use crate::copy::{Surveyed, Surveyor};
+use crate::archive::{ArchiveError, Entries, Entry, EntryKind};
+use crate::copy::Surveyor;
 use crate::vfs::{FileKind, Timestamp};
 
 /// Bytes that are read of an archive at a time.
@@ -76,26 +76,7 @@ impl Summarizer {
     pub(super) fn entries(&mut self, entries: &mut dyn Entries) -> Result<(), ArchiveError> {
         let mut piece = vec![0; PIECE];
         while let Some(entry) = entries.next()? {
-            self.field(&entry.path);
-            let (target, rdev) = match &entry.kind {
-                EntryKind::Symlink(target) | EntryKind::Link(target) => (target.as_slice(), 0),
-                EntryKind::Special(_, rdev) => (b"".as_slice(), *rdev),
-                EntryKind::Regular | EntryKind::Directory => (b"".as_slice(), 0),
-            };
-            self.field(target);
-            let about = &entry.attributes;
-            let kind = kind_number(entry.kind.kind());
-            let owner = [about.uid.into(), about.gid.into()];
-            self.numbers(&[
-                kind,
-                about.perm.into(),
-                owner[0],
-                owner[1],
-                rdev,
-                entry.size,
-            ]);
-            self.time(about.mtime);
-            self.attributes(&about.xattrs);
+            self.entry(&entry);
             loop {
                 let (at, count) = entries.read(&mut piece)?;
                 if count == 0 {
@@ -109,15 +90,21 @@ impl Summarizer {
 }
 
 impl Surveyor for Summarizer {
-    fn node(&mut self, node: &Surveyed<'_>) {
-        self.field(node.path);
-        self.field(&node.target);
-        let owner = [node.owner.0.into(), node.owner.1.into()];
-        let kind = kind_number(Some(node.kind));
-        let perm = node.perm.into();
-        self.numbers(&[kind, perm, owner[0], owner[1], node.rdev, node.size]);
-        self.time(node.mtime);
-        self.attributes(node.xattrs);
+    fn entry(&mut self, entry: &Entry) {
+        self.field(&entry.path);
+        let (target, rdev) = match &entry.kind {
+            EntryKind::Symlink(target) | EntryKind::Link(target) => (target.as_slice(), 0),
+            EntryKind::Special(_, rdev) => (b"".as_slice(), *rdev),
+            EntryKind::Regular | EntryKind::Directory => (b"".as_slice(), 0),
+        };
+        self.field(target);
+        let about = &entry.attributes;
+        let kind = kind_number(entry.kind.kind());
+        let owner = [about.uid.into(), about.gid.into()];
+        let perm = about.perm.into();
+        self.numbers(&[kind, perm, owner[0], owner[1], rdev, entry.size]);
+        self.time(about.mtime);
+        self.attributes(&about.xattrs);
     }
 
     fn content(&mut self, at: u64, data: &[u8]) {
@@ -128,8 +115,8 @@ impl Surveyor for Summarizer {
 
 /// The size of a directory's files, by blocks that are not zero.
 impl Surveyor for Need {
-    fn node(&mut self, node: &Surveyed<'_>) {
-        self.entries += u64::from(!node.path.is_empty());
+    fn entry(&mut self, entry: &Entry) {
+        self.entries += u64::from(!entry.path.is_empty());
     }
 
     fn content(&mut self, _at: u64, data: &[u8]) {

@@ -2,12 +2,11 @@
 
 use super::super::entry::{Attributes, Entries, EntryKind};
 use super::super::error::Result;
+use super::super::gate::{Final, new_inode};
 use super::{Extraction, failed};
 use crate::acls;
 use crate::tree::HeldInode;
-use crate::vfs::{
-    self, Content, Credentials, Error, FileKind, NewInode, SetAttr, SetTime, WriteMode,
-};
+use crate::vfs::{self, Content, Credentials, Error, FileKind, NewInode, SetAttr, WriteMode};
 
 impl<'a> Extraction<'a> {
     /// Makes what is neither a directory nor a further name, with its content. True if it has its
@@ -23,10 +22,7 @@ impl<'a> Extraction<'a> {
     ) -> Result<(HeldInode<'a>, bool)> {
         let what = match kind {
             EntryKind::Symlink(target) => NewInode::Symlink(target),
-            EntryKind::Special(FileKind::CharDevice, number) => NewInode::CharDevice(*number),
-            EntryKind::Special(FileKind::BlockDevice, number) => NewInode::BlockDevice(*number),
-            EntryKind::Special(FileKind::Socket, _) => NewInode::Socket,
-            EntryKind::Special(..) => NewInode::Fifo,
+            EntryKind::Special(kind, rdev) => new_inode(*kind, *rdev, b""),
             _ => NewInode::Regular,
         };
         let (who, perm) = self.credentials(attributes);
@@ -181,8 +177,8 @@ impl<'a> Extraction<'a> {
         }
     }
 
-    /// Gives an inode its attributes: the owner first, because a change of it drops capabilities.
-    /// `found`: it is a directory that was there before.
+    /// Gives an inode its attributes. What a client has no right to is left out, and is an error of
+    /// all but a copy. `found`: it is a directory that was there before.
     pub(super) fn finish(
         &self,
         node: &HeldInode<'a>,
@@ -195,58 +191,37 @@ impl<'a> Extraction<'a> {
             None => (attributes.uid, attributes.gid, Some(attributes.perm)),
             Some(client) => client.attributes(now, attributes, found),
         };
-        let perm = perm.filter(|_| now.kind != FileKind::Symlink);
-        let mut changes = SetAttr {
-            uid: (uid != now.uid).then_some(uid),
-            gid: (gid != now.gid).then_some(gid),
-            atime: Some(SetTime::To(attributes.atime.unwrap_or(attributes.mtime))),
-            mtime: Some(SetTime::To(attributes.mtime)),
-            ..SetAttr::default()
+        let last = Final {
+            owner: (
+                (uid != now.uid).then_some(uid),
+                (gid != now.gid).then_some(gid),
+            ),
+            perm: perm.filter(|_| now.kind != FileKind::Symlink),
+            atime: attributes.atime.or(Some(attributes.mtime)),
+            mtime: Some(attributes.mtime),
+            xattrs: &attributes.xattrs,
         };
         if self.is_exact(attributes) {
             self.gate.remove_other_acls(node, &attributes.xattrs)?;
         }
-        // A client may lose its rights to an inode with the owner: what follows is refused then.
-        let loses = changes.uid.is_some() && self.into.client.is_some_and(|client| !client.gives());
-        if attributes.xattrs.is_empty() && !loses {
-            changes.perm = perm;
-            return self.gate.set(node, &changes);
-        }
-        self.gate.set(node, &changes)?;
-        let refused = self.set_xattrs(node, attributes, named)?;
-        match perm {
-            Some(_) => {
-                let mode = SetAttr {
-                    perm,
-                    ..SetAttr::default()
-                };
-                self.gate.set(node, &mode).and(refused)
-            }
-            None => refused,
-        }
-    }
-
-    /// Sets extended attributes. What a client has no right to is left out; the inner result is the
-    /// error of that, unless it is a copy.
-    fn set_xattrs(
-        &self,
-        node: &HeldInode<'a>,
-        attributes: &Attributes,
-        named: &[u8],
-    ) -> vfs::Result<vfs::Result<()>> {
-        let mut refused = Ok(());
-        for (name, value) in &attributes.xattrs {
-            match self.gate.set_xattr(node, name, value) {
+        let mut lacking = Ok(());
+        let finished = self
+            .gate
+            .finish(node.ino(), &last, &mut |name, error| match error {
                 // An attribute of another kind of system means nothing here.
-                Err(Error::NotSupported) => {
+                Error::NotSupported => {
                     let (named, name) = (crate::shown::name(named), crate::shown::name(name));
                     log::warn!("{named}: the attribute {name} is left out");
+                    Ok(())
                 }
-                Err(Error::NotPermitted) if self.is_copy() => {}
-                Err(error @ Error::NotPermitted) => refused = Err(error),
-                other => other?,
-            }
-        }
-        Ok(refused)
+                // A client may lack the right to set it. A copy has none to say so.
+                Error::NotPermitted if self.is_copy() => Ok(()),
+                Error::NotPermitted => {
+                    lacking = Err(error);
+                    Ok(())
+                }
+                error => Err(error),
+            });
+        finished.and(lacking)
     }
 }
