@@ -45,6 +45,8 @@ pub(crate) enum Way {
     Kernel,
     /// fuse2fs of e2fsprogs.
     Fuse2fs,
+    /// Sapwood's transport over a file system that does nothing; it needs no image.
+    Limit,
     /// `sapwood mkfs`.
     SapwoodMkfs,
     /// `mkfs.btrfs --rootdir`.
@@ -60,8 +62,9 @@ pub(crate) enum Way {
 /// Without `ssd` the kernel's btrfs treats a loop device as a rotating disk and waits a timer tick
 /// in each log of several writers. With `nodiscard`, the default of the other peers, a written-out
 /// image stays allocated. With `noinit_itable` no kernel thread zeroes inode tables during the
-/// measurement of another contestant.
-const BASES: [(&str, Way, Format, &str); 17] = [
+/// measurement of another contestant. `fuse-limit` reads `/dev/fuse`, as the default mount does; with
+/// `fuse-limit:io_uring=on` it uses a ring.
+const BASES: [(&str, Way, Format, &str); 18] = [
     ("btrfs-fuse", Way::Sapwood, Format::Btrfs, ""),
     ("btrfs-loop", Way::Sapwood, Format::Btrfs, "io_uring=off"),
     (
@@ -84,6 +87,7 @@ const BASES: [(&str, Way, Format, &str); 17] = [
     ("kernel-ext4", Way::Kernel, Format::Ext4, "noinit_itable"),
     ("kernel-xfs", Way::Kernel, Format::Xfs, ""),
     ("fuse2fs", Way::Fuse2fs, Format::Ext4, ""),
+    ("fuse-limit", Way::Limit, Format::Ext4, "io_uring=off"),
     ("sapwood-mkfs-btrfs", Way::SapwoodMkfs, Format::Btrfs, ""),
     ("sapwood-mkfs-ext4", Way::SapwoodMkfs, Format::Ext4, ""),
     ("mkfs.btrfs", Way::MkfsBtrfs, Format::Btrfs, ""),

@@ -15,6 +15,7 @@ mod contestant;
 mod error;
 mod fio;
 mod image;
+mod limit;
 mod load;
 mod machine;
 mod make;
@@ -96,6 +97,13 @@ enum Part {
         files: u32,
         number: u32,
     },
+    /// Serve a file system that does nothing
+    #[command(hide = true)]
+    Limit {
+        dir: PathBuf,
+        #[arg(short, default_value = "")]
+        options: String,
+    },
     /// Run a row in process, and print its figures
     #[command(hide = true)]
     InProcess {
@@ -115,6 +123,7 @@ fn main() -> ExitCode {
     let arguments = Arguments::parse();
     let done = match &arguments.part {
         Some(Part::Worker { dir, files, number }) => load::worker(dir, *files, *number),
+        Some(Part::Limit { dir, options }) => limit::serve(dir, options),
         Some(Part::InProcess {
             row,
             contestant,

@@ -21,6 +21,11 @@ pub(crate) struct Report {
 /// The peers of a contestant: the first that runs is compared; else the first contestant.
 const BASES: [&str; 4] = ["kernel-btrfs", "mkfs.btrfs", "kernel-ext4", "mke2fs"];
 
+/// The ceiling of mounts with a daemon: each of them shows its share of it.
+const LIMIT: &str = "fuse-limit";
+/// Suffixes of these mounts, of Sapwood.
+const SERVED: [&str; 3] = ["-fuse", "-loop", "-trusted"];
+
 impl Heading {
     /// Its values, over the rounds.
     pub(crate) fn spread(&self, entry: &Entry) -> Option<Spread> {
@@ -153,8 +158,19 @@ fn table(out: &mut String, rows: &[Measured], figure: &Heading) {
 fn cell(row: &Measured, figure: &Heading, name: &str) -> String {
     match measured(row, figure, name) {
         None => "–".to_owned(),
-        Some((median, ratio)) if ratio.is_empty() => median,
-        Some((median, ratio)) => format!("{median}<br>{ratio}"),
+        Some((median, ratio)) if ratio.is_empty() => median + &share(row, figure, name),
+        Some((median, ratio)) => format!("{median}<br>{ratio}{}", share(row, figure, name)),
+    }
+}
+
+/// How near a mount comes to the limit of FUSE, if it ran in this row.
+fn share(row: &Measured, figure: &Heading, name: &str) -> String {
+    let base = name.split([':', '~', '@', '+']).next().unwrap_or(name);
+    let served = SERVED.iter().any(|suffix| base.ends_with(suffix));
+    let found = || figure.ratio(row.entry(name)?, row.entry(LIMIT)?);
+    match found().filter(|_| served) {
+        Some(ratio) => format!("<br>{} of {LIMIT}", number(ratio.value)),
+        None => String::new(),
     }
 }
 
@@ -274,6 +290,17 @@ pub(crate) mod tests {
         let json = serde_json::to_string(&one).unwrap();
         let read: Report = serde_json::from_str(&json).unwrap();
         assert_eq!(read.to_markdown(), text);
+    }
+
+    #[test]
+    fn a_mount_with_a_daemon_shows_its_share_of_the_limit() {
+        let times: &[(&str, &[f64])] = &[
+            ("btrfs-fuse:commit=5", &[2.0, 2.0]),
+            ("kernel-btrfs", &[2.0, 2.0]),
+            ("fuse-limit", &[1.0, 1.0]),
+        ];
+        let text = report("task-8", times).to_markdown();
+        assert_eq!(text.matches("<br>0.50 of fuse-limit |").count(), 1, "{text}");
     }
 
     #[test]

@@ -73,7 +73,9 @@ const MOUNTS: &str = "btrfs-fuse ext4-fuse kernel-btrfs kernel-ext4";
 const LIBRARY: &str = "btrfs-lib ext4-lib";
 const OTHERS: &str = "btrfs-loop ext4-loop kernel-xfs fuse2fs btrfs-fuse+again";
 const ALL: &str = "btrfs-lib ext4-lib btrfs-loop ext4-loop kernel-xfs fuse2fs btrfs-fuse+again";
-const TRUSTED: &str = "btrfs-loop ext4-loop btrfs-trusted ext4-trusted";
+const TRUSTED: &str = "btrfs-loop ext4-loop btrfs-trusted ext4-trusted fuse-limit";
+/// Mounts of rows whose limit is FUSE.
+const NAMES: &str = "btrfs-fuse ext4-fuse kernel-btrfs kernel-ext4 fuse-limit";
 const SERVED: &str = "btrfs-fuse ext4-fuse btrfs-loop ext4-loop fuse2fs";
 const MAKERS: &str = "sapwood-mkfs-btrfs sapwood-mkfs-ext4 mkfs.btrfs mke2fs \
     kernel-btrfs kernel-ext4 source-read";
@@ -190,9 +192,9 @@ pub(crate) const ROWS: &[Row] = &[
         .sizes(&[1, 16, 64], 64).more(OTHERS),
     row("create-NxF", "empty files created and removed; workers", Work::Use(load::create))
         .shows("create", &[high("rate", "creates", "1/s"), high("removes", "removes", "1/s")])
-        .sizes(&[1, 8, 48, 64], 48).more(ALL),
+        .sizes(&[1, 8, 48, 64], 48).main(NAMES).more(ALL),
     row("renames-N", "renames after an fsync; files", Work::Use(|run| load::renames(run, 0)))
-        .shows("renames", RENAMES).sizes(&[1000, 10_000, 50_000], 10_000).more(ALL),
+        .shows("renames", RENAMES).sizes(&[1000, 10_000, 50_000], 10_000).main(NAMES).more(ALL),
     row("renames-fsync-N", "the same with an fsync of the directory every 100; files",
         Work::Use(|run| load::renames(run, 100)))
         .shows("renames", RENAMES).sizes(&[1000, 10_000, 50_000], 10_000).more(ALL),

@@ -99,6 +99,11 @@ impl Run {
         self.stage.contestant().way == Way::Sapwood
     }
 
+    /// True if an unmount loses the files.
+    pub(crate) fn is_volatile(&self) -> bool {
+        self.stage.contestant().way == Way::Limit
+    }
+
     /// The process that serves the mount.
     pub(crate) fn process(&self) -> Option<u32> {
         self.stage.process()

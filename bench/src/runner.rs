@@ -157,7 +157,9 @@ impl Runner {
             ..Room::USUAL
         };
         let image = images.get(&case.medium, room, home.path())?;
-        image::format(contestant.format, &image, room)?;
+        if contestant.way != Way::Limit {
+            image::format(contestant.format, &image, room)?;
+        }
         if contestant.way == Way::Library {
             return self.in_process(case, contestant, &image);
         }

@@ -103,7 +103,7 @@ impl Used {
     fn start(contestant: &Contestant, image: &Path, dir: &Path) -> Result<Self> {
         let mut options = contestant.options.clone();
         // A database server runs as another user.
-        let served = matches!(contestant.way, Way::Sapwood | Way::Fuse2fs);
+        let served = matches!(contestant.way, Way::Sapwood | Way::Fuse2fs | Way::Limit);
         if served && rustix::process::geteuid().is_root() {
             options += if options.is_empty() {
                 "allow_other"
@@ -133,6 +133,11 @@ impl Used {
                 let mut command = Command::new("fuse2fs");
                 command.arg("-f");
                 command
+            }
+            Way::Limit => {
+                let mut command = Command::new(std::env::current_exe()?);
+                command.args(["limit", "-o", &options]).arg(dir);
+                return Served::start(&mut command, dir).map(Self::Served);
             }
             _ => return Err(Error::new(format!("{} only makes images", contestant.name))),
         };

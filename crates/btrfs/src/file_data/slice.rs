@@ -3,16 +3,18 @@
 use std::ops::Range;
 use std::sync::Arc;
 
+use sapwood_base::Piece;
+
 /// Part of the bytes of one dirty piece.
 #[derive(Debug, Clone)]
 pub(crate) struct Slice {
-    bytes: Arc<Vec<u8>>,
+    bytes: Arc<Piece>,
     range: Range<usize>,
 }
 
 impl Slice {
     /// All of a piece.
-    pub(crate) fn new(bytes: Vec<u8>) -> Self {
+    pub(crate) fn new(bytes: Piece) -> Self {
         let range = 0..bytes.len();
         Self {
             bytes: Arc::new(bytes),

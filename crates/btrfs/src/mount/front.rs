@@ -149,9 +149,6 @@ impl front::Engine for Mount {
     }
 
     fn statfs(&self) -> Result<FsStat> {
-        if let Err(error) = self.engine.run_frees() {
-            log::warn!("free space: {error}");
-        }
         Ok(self.engine.space.statfs(&self.engine.fsid, self.top.id()))
     }
 

@@ -216,12 +216,6 @@ impl DelayedRefs {
         self.pending.load(Ordering::Acquire)
     }
 
-    /// Whether a data extent may lose its last ref when the waiting heads are run.
-    pub(crate) fn frees_data(&self) -> bool {
-        let frees = |head: &Head| !head.insert && head.extent.level.is_none() && head.total() < 0;
-        let mut shards = self.shards.iter();
-        shards.any(|(shard, _)| shard.lock().heads.values().any(frees))
-    }
 
     /// Records a new extent with its first refs.
     pub(crate) fn insert(
@@ -288,6 +282,17 @@ impl DelayedRefs {
             return shard.heads.remove(&bytenr).map(|head| (at, head));
         }
         None
+    }
+
+    /// Takes the head of an extent that may lose its last ref, unless the extent is busy. The
+    /// caller must call [`done`](Self::done).
+    pub(crate) fn take_freed(&self, bytenr: u64) -> Option<Head> {
+        let mut shard = self.shard(bytenr).0.lock();
+        let head = shard.heads.get(&bytenr)?;
+        if head.insert || head.total() >= 0 || !shard.busy.insert(bytenr) {
+            return None;
+        }
+        shard.heads.remove(&bytenr)
     }
 
     /// Records that the head that was taken is in the tree.
@@ -411,6 +416,35 @@ mod tests {
         refs.done(BLOCK.bytenr);
         refs.done(other.bytenr);
         assert_eq!(refs.pending(), 0);
+    }
+
+    #[test]
+    fn only_a_head_that_may_free_its_extent_is_taken_early() {
+        let refs = DelayedRefs::default();
+        let data = |offset| RefKey::Data {
+            root: 5,
+            objectid: 257,
+            offset,
+        };
+        let extent = Extent {
+            level: None,
+            ..BLOCK
+        };
+        assert!(refs.take_freed(extent.bytenr).is_none(), "there is none");
+        refs.change(extent, data(0), -1);
+        refs.change(extent, data(4096), 1);
+        assert!(refs.take_freed(extent.bytenr).is_none(), "as many refs");
+        refs.change(extent, data(4096), -1);
+        let head = refs.take_freed(extent.bytenr).unwrap();
+        assert_eq!(head.total(), -1);
+        refs.change(extent, data(8192), -1);
+        assert!(refs.take_freed(extent.bytenr).is_none(), "it is busy");
+        refs.done(extent.bytenr);
+        assert!(refs.take_freed(extent.bytenr).is_some());
+        refs.done(extent.bytenr);
+        refs.insert(extent, data(0), 1, ExtentFlags::DATA);
+        refs.change(extent, data(0), -1);
+        assert!(refs.take_freed(extent.bytenr).is_none(), "it is new");
     }
 
     #[test]

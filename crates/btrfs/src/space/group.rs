@@ -5,6 +5,7 @@ use std::sync::Arc;
 use parking_lot::Condvar;
 use sapwood_btrfs_format::BlockGroupFlags;
 
+use super::devices::copies_on_device;
 use super::free_space::FreeSpace;
 use super::free_space::RangeDelta;
 use super::info::SpaceInfo;
@@ -111,6 +112,11 @@ impl BlockGroup {
     /// Whether it contains an address.
     pub(crate) fn contains(&self, logical: u64) -> bool {
         (self.start..self.end()).contains(&logical)
+    }
+
+    /// Bytes that `len` bytes of it take on the devices, with all copies.
+    pub(crate) fn on_device(&self, len: u64) -> u64 {
+        len * copies_on_device(self.flags).unwrap_or(1)
     }
 
     /// Locks its state.
@@ -256,6 +262,7 @@ impl BlockGroup {
         self.info.change(|sums| {
             sums.reserved -= len;
             sums.used += len;
+            sums.device_used += self.on_device(len);
         });
         Ok(())
     }
@@ -270,6 +277,7 @@ impl BlockGroup {
         self.info.change(|sums| {
             sums.used -= len;
             sums.pinned += len;
+            sums.device_used -= self.on_device(len);
         });
         Ok(())
     }

@@ -51,6 +51,10 @@ pub(crate) struct Sums {
     pub(crate) promised: u64,
     /// Kept for commits and for deletions on a full file system.
     pub(crate) global: u64,
+    /// `total` on the devices, with all copies.
+    pub(crate) device_total: u64,
+    /// `used` on the devices, with all copies.
+    pub(crate) device_used: u64,
 }
 
 impl Sums {
@@ -112,6 +116,8 @@ impl SpaceInfo {
             sums.total += group.len;
             sums.used += used;
             sums.read_only += super_bytes;
+            sums.device_total += group.on_device(group.len);
+            sums.device_used += group.on_device(used);
         });
     }
 

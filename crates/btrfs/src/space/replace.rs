@@ -268,6 +268,8 @@ impl Space {
             sums.total -= group.len;
             sums.used -= used;
             sums.read_only -= group.super_bytes();
+            sums.device_total -= group.on_device(group.len);
+            sums.device_used -= group.on_device(used);
         });
         Ok(())
     }

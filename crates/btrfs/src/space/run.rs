@@ -43,15 +43,40 @@ impl Space {
             };
             shard = at;
             done += 1;
-            let result = self.run_head(h, &changes, &head);
-            changes.delayed.done(head.extent.bytenr);
-            self.delayed.give_back(self.head_cost());
-            if let Err(err) = result {
-                h.abort(&err);
-                return Err(err);
+            self.run_taken(h, &changes, &head)?;
+        }
+        Ok(())
+    }
+
+    /// Runs the delayed refs of those of `extents` that may have lost their last ref, so that
+    /// their space counts as free before the commit. The caller holds no tree block.
+    ///
+    /// # Errors
+    /// A change that the extent tree does not allow; the transaction is aborted then.
+    pub(crate) fn run_frees(&self, h: &mut dyn SpaceWrite, extents: &[u64]) -> Result<()> {
+        let changes = h.changes();
+        for bytenr in extents {
+            if let Some(head) = changes.delayed.take_freed(*bytenr) {
+                self.run_taken(h, &changes, &head)?;
             }
         }
         Ok(())
+    }
+
+    /// Runs a head that was taken.
+    fn run_taken(
+        &self,
+        h: &mut dyn SpaceWrite,
+        changes: &Arc<SpaceChanges>,
+        head: &Head,
+    ) -> Result<()> {
+        let result = self.run_head(h, changes, head);
+        changes.delayed.done(head.extent.bytenr);
+        self.delayed.give_back(self.head_cost());
+        if let Err(err) = &result {
+            h.abort(err);
+        }
+        result
     }
 
     fn run_head(

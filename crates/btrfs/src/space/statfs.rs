@@ -6,8 +6,7 @@ use std::sync::atomic::Ordering;
 use sapwood_btrfs_format::NAME_MAX;
 use sapwood_vfs::FsStat;
 
-use super::devices::{Devices, STRIPE_LEN, copies_on_device};
-use super::group::BlockGroup;
+use super::devices::{Devices, STRIPE_LEN};
 use super::info::SpaceInfo;
 use super::state::Space;
 
@@ -31,20 +30,10 @@ fn folded(fsid: &[u8; 16]) -> u64 {
     (word(0) ^ word(2)) | (word(1) ^ word(3)) << 32
 }
 
-fn factor(group: &BlockGroup) -> u64 {
-    copies_on_device(group.flags).unwrap_or(1)
-}
-
 /// Device bytes of a kind: (in groups, used).
 fn on_device(info: &SpaceInfo) -> (u64, u64) {
-    let groups = info.groups.read();
-    groups.iter().fold((0, 0), |(total, used), group| {
-        let in_use = group.lock().used;
-        (
-            total + group.len * factor(group),
-            used + in_use * factor(group),
-        )
-    })
+    let sums = info.sums();
+    (sums.device_total, sums.device_used)
 }
 
 impl Space {
@@ -72,13 +61,14 @@ impl Space {
         self.metadata.sums().global
     }
 
-    /// The numbers for the file system `fsid`, seen through the subvolume `root_id`.
+    /// The numbers for the file system `fsid`, seen through the subvolume `root_id`. It only reads
+    /// sums, and never waits for the device.
     pub(crate) fn statfs(&self, fsid: &[u8; 16], root_id: u64) -> FsStat {
         // A group whose removal begins counts either as a group or as unallocated.
         let devices = self.devices.lock();
         let copies = {
             let groups = self.data.groups.read();
-            groups.iter().map(|group| factor(group)).max().unwrap_or(1)
+            groups.iter().map(|group| group.on_device(1)).max().unwrap_or(1)
         };
         let (data_total, data_used) = on_device(&self.data);
         let (system_total, system_used) = on_device(&self.system);

@@ -102,11 +102,13 @@ impl Space {
         groups.retain(|g| !Arc::ptr_eq(g, group));
         drop(groups);
         devices.leave(&chunk);
-        drop(devices);
         info.change(|sums| {
             sums.total -= group.len;
             sums.read_only -= group.super_bytes();
+            sums.device_total -= group.on_device(group.len);
         });
+        // Until now, so that `statfs` counts the group's bytes once.
+        drop(devices);
         Ok(true)
     }
 

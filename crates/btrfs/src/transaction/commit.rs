@@ -17,8 +17,6 @@ use crate::{Error, Result};
 
 /// Delayed refs from which on it is worth running them before the commit.
 const EARLY_REFS: usize = 500;
-/// Runs of delayed refs after which [`Store::run_frees`] leaves the rest to the commit.
-const MOST_RUNS: usize = 4;
 /// Rounds of [`settle_roots`] after which something is wrong.
 const MOST_ROUNDS: usize = 1000;
 
@@ -72,36 +70,6 @@ impl Store {
             h.abort(err);
         }
         done
-    }
-
-    /// Runs the delayed refs of the running transaction if they free data, so that the space counts
-    /// as free before the commit.
-    ///
-    /// # Errors
-    /// The errors of the extent tree; the mount is read-only then.
-    pub(crate) fn run_frees(self: &Arc<Self>) -> Result<()> {
-        if self.health.read_only() {
-            return Ok(());
-        }
-        let newest = self.transactions.target(&self.health, None)?;
-        let running = newest.and_then(|newest| self.transactions.running(newest));
-        if !running.is_some_and(|trans| trans.space.delayed.frees_data()) {
-            return Ok(());
-        }
-        let mut h = self.join()?;
-        // Running refs makes others, of tree blocks, which may come first.
-        for _ in 0..MOST_RUNS {
-            let trans = h.trans().clone();
-            if !trans.space.delayed.frees_data() {
-                break;
-            }
-            let pending = trans.space.delayed.pending();
-            if let Err(err) = self.space.run_delayed_refs(&mut h, Some(pending)) {
-                h.abort(&err);
-                return Err(err);
-            }
-        }
-        Ok(())
     }
 
     fn run_commit(self: &Arc<Self>, trans: Arc<Transaction>) -> Result<()> {

@@ -36,6 +36,8 @@ pub(crate) struct Handle {
     pub(crate) reservation: Option<MetadataReservation>,
     /// Bytes of it that the commit needs for delayed items.
     kept: Cell<u64>,
+    /// Data extents that files lost through this handle, by address.
+    pub(crate) lost: Vec<u64>,
     _not_send: PhantomData<*const ()>,
 }
 
@@ -187,6 +189,7 @@ impl Store {
             entry,
             reservation,
             kept: Cell::new(0),
+            lost: Vec::new(),
             _not_send: PhantomData,
         })
     }

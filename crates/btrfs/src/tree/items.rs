@@ -129,6 +129,53 @@ impl<F: FnMut(Option<&[u8]>) -> Result<Change>> LeafOp for Modify<'_, F> {
     }
 }
 
+/// Makes an item longer.
+struct Append<'a> {
+    root: &'a Root,
+    key: Key,
+    tail: &'a [u8],
+    limit: usize,
+    /// All of the item, if it has to move to another leaf.
+    whole: Vec<u8>,
+}
+
+impl LeafOp for Append<'_> {
+    fn key(&self) -> Key {
+        self.key
+    }
+
+    fn decide(&mut self, leaf: &Block<'_>, _upper: Option<&Key>) -> Result<Edit> {
+        let (root, key) = (self.root.id(), self.key);
+        let Ok(slot) = leaf.search(&key) else {
+            return Err(Error::ItemNotFound { root, key });
+        };
+        let old = leaf.item_data(slot).map_err(|e| self.root.block_error(e))?;
+        let size = old.len() + self.tail.len();
+        if size + Item::SIZE > self.limit {
+            return Err(Error::ItemTooLarge { root, key, size });
+        }
+        self.whole = if self.tail.len() <= leaf.free_space() {
+            Vec::new()
+        } else {
+            [old, self.tail].concat()
+        };
+        Ok(Edit::Resize { slot, size })
+    }
+
+    fn fill(&mut self, data: &mut [u8]) {
+        // Where the leaf has room, the item keeps its bytes.
+        let bytes = if self.whole.is_empty() {
+            self.tail
+        } else {
+            &self.whole
+        };
+        let start = data.len().saturating_sub(bytes.len());
+        if let Some(place) = data.get_mut(start..) {
+            place.copy_from_slice(bytes);
+        }
+    }
+}
+
 /// Deletes all keys up to `to` in one leaf.
 struct DeleteUpTo {
     from: Key,
@@ -279,6 +326,27 @@ impl Root {
         data: &[u8],
     ) -> Result<()> {
         self.modify(h, key, |_| Ok(Change::Put(data.to_vec())))
+    }
+
+    /// Adds bytes at the end of an item. Copies only these, if the item's leaf has room for them.
+    ///
+    /// # Errors
+    /// [`Error::ItemNotFound`], [`Error::ItemTooLarge`]; unreadable blocks; no space.
+    pub(crate) fn append(
+        self: &Arc<Self>,
+        h: &mut dyn TreeWrite,
+        key: &Key,
+        tail: &[u8],
+    ) -> Result<()> {
+        let nodesize = h.blocks().volume().geometry().nodesize as usize;
+        let mut op = Append {
+            root: self,
+            key: *key,
+            tail,
+            limit: leaf_data_size(nodesize),
+            whole: Vec::new(),
+        };
+        self.run(h, &mut op).map(|_| ())
     }
 
     /// Calls `change` to write an item's data in place.

@@ -170,6 +170,8 @@ fn clear(w: &mut Writer<'_>, inode: &Inode, range: Range<u64>) -> Result<()> {
         touched.push((key, data.to_vec()));
         cursor.next()?;
     }
+    // With the cursor's snapshot of the leaf alive, every change would copy the leaf.
+    drop(cursor);
     for (key, data) in touched {
         let item = FileExtent::parse(&data).map_err(bad(key))?;
         let (extent, prealloc) = match item {

@@ -20,6 +20,8 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 
+use sapwood_base::Piece;
+
 use crate::block_alloc::{self, Extent};
 use crate::group::Groups;
 
@@ -89,7 +91,7 @@ pub(crate) struct InFlight {
     pub(crate) delayed: u64,
     /// Blocks of it that the inode's block count includes by now.
     charged: AtomicU64,
-    pieces: Vec<(u64, Vec<u8>)>,
+    pieces: Vec<(u64, Piece)>,
     plan: OnceLock<WritePlan>,
     requests: AtomicUsize,
     failed: AtomicBool,
@@ -283,7 +285,7 @@ impl InFlightSet {
     pub(crate) fn insert(
         &mut self,
         range: Range<u64>,
-        pieces: Vec<(u64, Vec<u8>)>,
+        pieces: Vec<(u64, Piece)>,
         delayed: u64,
     ) -> Arc<InFlight> {
         debug_assert!(!self.overlaps(range.clone()));
@@ -385,7 +387,7 @@ impl InFlightSet {
 mod tests {
     use super::*;
 
-    fn pieces(at: u64, byte: u8, len: usize) -> Vec<(u64, Vec<u8>)> {
+    fn pieces(at: u64, byte: u8, len: usize) -> Vec<(u64, Piece)> {
         let half = len / 2;
         vec![
             (at, vec![byte; half]),

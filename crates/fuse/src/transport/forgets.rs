@@ -4,9 +4,10 @@
 //!
 //! To the caller of `unlink` the inode is gone when the call returns. The server learns of it by a
 //! forget, which no caller waits for. So a forget may still be in flight while a later request is
-//! served, and then there seems to be less space than there is. The two that depend on it, a
-//! `statfs` and a request that found no space, first wait for the forgets that were sent before
-//! them ([`Forgets::settle`]).
+//! served, and then there seems to be less space than there is. A request that found no space waits
+//! for the forgets that were sent before it ([`Forgets::settle`]), and is tried again. So does a
+//! request that makes everything durable. A `statfs` does not wait: its answer may lack the space of
+//! forgets in flight.
 //!
 //! **With io_uring** ([`Forgets::use_for_forgets`]) forgets arrive on `/dev/fuse`, which carries
 //! almost nothing else. One of its threads at a time polls the device. When something arrives, the
@@ -21,7 +22,7 @@
 //! forgets that no thread has taken.
 //! A request thread may be delayed between the read and the count, or before the read, so a request
 //! without space is retried only when no other request thread is about to run and the kernel has no
-//! message ([`Plain::is_quiet`]), or after [`MOST_MOMENTS`]. `statfs` does not wait for that.
+//! message ([`Plain::is_quiet`]), or after [`MOST_MOMENTS`].
 //!
 //! Test: `many_names` in `tests/suites/enospc.rs`, over both transports.
 

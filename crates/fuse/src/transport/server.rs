@@ -137,15 +137,21 @@ impl Server {
 
     /// Serves one request. The payload of the answer goes to the start of `out`.
     pub(super) fn handle(&self, header: &InHeader, body: Body<'_>, out: &mut [u8]) -> Outcome {
-        let beside = |device: &Device, message: &[u8]| self.serve_forget_message(device, message);
-        if header.opcode == Opcode::StatFs as u32 || header.opcode == Opcode::Destroy as u32 {
-            self.forgets.settle(beside);
+        if header.opcode == Opcode::SyncFs as u32 || header.opcode == Opcode::Destroy as u32 {
+            self.settle_forgets();
         }
+        let serve = |device: &Device, message: &[u8]| self.serve_forget_message(device, message);
         let no_space = |outcome: &Outcome| {
             matches!(outcome, Outcome::Answer(Err(libc::ENOSPC | libc::EDQUOT)))
         };
         let once = || self.once(header, body, out);
-        self.forgets.retry(once, no_space, beside)
+        self.forgets.retry(once, no_space, serve)
+    }
+
+    /// Waits until all forgets that were sent before now are served.
+    fn settle_forgets(&self) {
+        self.forgets
+            .settle(|device, message| self.serve_forget_message(device, message));
     }
 
     fn once(&self, header: &InHeader, body: Body<'_>, out: &mut [u8]) -> Outcome {
@@ -349,6 +355,7 @@ impl Call<'_> {
             out_size: usize::try_from(args.out_size).unwrap_or(usize::MAX),
         };
         if control::wants_settled(args.cmd) {
+            self.server.settle_forgets();
             return Outcome::Later(Job::Settled(command));
         }
         if ioctl::sets_flags(args.cmd) {
@@ -479,6 +486,14 @@ mod tests {
         body.extend_from_slice(ForgetOne { nodeid, nlookup: 1 }.as_bytes());
         server.handle(&batch, Body::joined(&body), &mut []);
         assert_eq!(fs.held_references(), 1);
+    }
+
+    #[test]
+    fn statfs_does_not_wait_for_a_forget() {
+        let (_, server) = server(Admission::Anyone);
+        let _in_progress = server.forgets.begin();
+        let answer = ask(&server, Opcode::StatFs, 0, &[], &mut [0; 200]);
+        assert!(matches!(answer, Outcome::Answer(Ok(_))));
     }
 
     #[test]

@@ -7,5 +7,6 @@ mod damage;
 mod errors;
 mod host_full;
 mod library;
+mod no_wait;
 mod opening;
 mod resize;

@@ -24,7 +24,7 @@ fn step(env: &Arc<Env>, root: &Arc<Root>, model: &mut Model, random: &mut Random
     let mut h = env.handle();
     let k = key(random.below(shape.keys));
     let data = random.bytes(shape.size);
-    match random.below(12) {
+    match random.below(13) {
         0..=3 => match root.insert(&mut h, &k, &data) {
             Ok(()) => assert!(model.insert(k, data).is_none()),
             Err(Error::ItemExists { .. }) => assert!(model.contains_key(&k)),
@@ -54,6 +54,14 @@ fn step(env: &Arc<Env>, root: &Arc<Root>, model: &mut Model, random: &mut Random
         }
         9 => modify(root, &mut h, model, &k, &data, shape),
         10 => batch(root, &mut h, model, random, shape),
+        11 => match root.append(&mut h, &k, &data) {
+            Ok(()) => model.get_mut(&k).unwrap().extend(data),
+            Err(Error::ItemNotFound { .. }) => assert!(!model.contains_key(&k)),
+            Err(Error::ItemTooLarge { size, .. }) => {
+                assert_eq!(model.get(&k).unwrap().len() + data.len(), size);
+            }
+            Err(err) => panic!("{err}"),
+        },
         _ => assert_eq!(root.delete(&mut h, &k).unwrap(), model.remove(&k).is_some()),
     }
 }
