@@ -82,6 +82,19 @@ fn of_ext4(error: &sapwood_ext4::Error) -> ErrorKind {
     }
 }
 
+fn of_rescue(error: &sapwood_rescue::Error) -> ErrorKind {
+    use sapwood_rescue::Error;
+
+    match error {
+        Error::Device(error) => of_device(error),
+        Error::Interrupted => ErrorKind::Interrupted,
+        Error::NoBtrfs { .. } | Error::NoExt4 { .. } => ErrorKind::NoFileSystem,
+        Error::NoSuchCopy { .. } => ErrorKind::InvalidInput,
+        Error::NoGeneration { .. } | Error::NoRootAt { .. } => ErrorKind::NotFound,
+        _ => ErrorKind::Corrupt,
+    }
+}
+
 impl Cause for OpenError {
     fn kind(&self) -> ErrorKind {
         match self {
@@ -94,6 +107,7 @@ impl Cause for OpenError {
             Self::Kind { .. } | Self::OtherKind { .. } => ErrorKind::NoFileSystem,
             Self::Btrfs { source, .. } => of_btrfs(source),
             Self::Ext4 { source, .. } => of_ext4(source),
+            Self::Rescue { source, .. } => of_rescue(source),
         }
     }
 
@@ -105,7 +119,8 @@ impl Cause for OpenError {
             | Self::Option { path, .. }
             | Self::OtherKind { path, .. }
             | Self::Btrfs { path, .. }
-            | Self::Ext4 { path, .. } => Some(path),
+            | Self::Ext4 { path, .. }
+            | Self::Rescue { path, .. } => Some(path),
         }
     }
 }

@@ -7,10 +7,12 @@ use std::sync::Arc;
 use sapwood_block::{Device, OpenOptions, Operand, OperandError, OperandFiles};
 use sapwood_btrfs::Btrfs;
 use sapwood_ext4::Ext4;
+use sapwood_rescue::Rescued;
 use sapwood_vfs::FileSystem;
 
 use crate::kind::{DetectError, Kind, detect};
 use crate::options::{OptionError, Options};
+use crate::rescue::{self, OnScan, Survey};
 use crate::unflushed::Unflushed;
 
 /// Why an image could not be opened, as one line for people.
@@ -66,6 +68,14 @@ pub enum OpenError {
         /// Error of the engine.
         source: Box<sapwood_ext4::Error>,
     },
+    /// Nothing of a damaged image can be read.
+    #[error("{}", named(path, source))]
+    Rescue {
+        /// Image.
+        path: PathBuf,
+        /// Why.
+        source: sapwood_rescue::Error,
+    },
 }
 
 /// The message for an image, with its name once.
@@ -84,6 +94,8 @@ pub enum Mounted {
     Btrfs(Arc<Btrfs>),
     /// ext4, ext3 or ext2.
     Ext4(Arc<Ext4>),
+    /// What is left of a damaged image of this kind.
+    Rescued(Kind, Arc<Rescued>),
 }
 
 impl Mounted {
@@ -93,6 +105,7 @@ impl Mounted {
         match self {
             Self::Btrfs(_) => Kind::Btrfs,
             Self::Ext4(_) => Kind::Ext4,
+            Self::Rescued(kind, _) => *kind,
         }
     }
 
@@ -102,6 +115,7 @@ impl Mounted {
         match self {
             Self::Btrfs(fs) => fs.clone(),
             Self::Ext4(fs) => fs.clone(),
+            Self::Rescued(_, fs) => fs.clone(),
         }
     }
 }
@@ -113,6 +127,7 @@ impl Deref for Mounted {
         match self {
             Self::Btrfs(fs) => &**fs,
             Self::Ext4(fs) => &**fs,
+            Self::Rescued(_, fs) => &**fs,
         }
     }
 }
@@ -289,6 +304,15 @@ impl OpenFiles {
             .any(Operand::is_export)
     }
 
+    /// The devices, the image first.
+    fn devices(self) -> Result<Vec<Arc<dyn Device>>, OpenError> {
+        let mut devices = vec![self.operand.part_of(self.whole)?];
+        for (operand, whole) in self.others {
+            devices.push(operand.part_of(whole)?);
+        }
+        Ok(devices)
+    }
+
     /// [`OpenError`].
     pub(crate) fn mount(
         self,
@@ -331,6 +355,15 @@ fn mount(
     options: &Options,
     accept: impl FnOnce(Kind) -> Result<(), OpenError>,
 ) -> Result<(Mounted, Vec<Arc<dyn Device>>), OpenError> {
+    if options.rescues().is_some() {
+        let mut files = vec![file];
+        for other in others {
+            files.push(other?);
+        }
+        let fs = rescue(path, &files, options, &|_, _| true)?;
+        accept(fs.image_kind())?;
+        return Ok((fs, files));
+    }
     let kind = known(path, &*file)?;
     accept(kind)?;
     options.fit(kind).map_err(|source| OpenError::Option {
@@ -345,6 +378,64 @@ fn mount(
     Ok((fs, files))
 }
 
+/// Reads what is left of the damaged file system on devices, as the options say.
+fn rescue(
+    path: &Path,
+    devices: &[Arc<dyn Device>],
+    options: &Options,
+    on_scan: &OnScan<'_>,
+) -> Result<Mounted, OpenError> {
+    let misfit = |source| OpenError::Option {
+        path: path.to_owned(),
+        source,
+    };
+    if !options.is_read_only() {
+        return Err(misfit(OptionError::Unsupported {
+            option: "rescue".to_owned(),
+            why: "a damaged image is only read; add ro",
+        }));
+    }
+    let how = options.rescues().cloned().unwrap_or_default();
+    let opened = rescue::open(devices, &how, on_scan);
+    let (fs, kind) = opened.map_err(|source| OpenError::Rescue {
+        path: path.to_owned(),
+        source,
+    })?;
+    options.fit(kind).map_err(misfit)?;
+    Ok(Mounted::Rescued(kind, Arc::new(fs)))
+}
+
+/// As [`open`] for a damaged image, with the progress of the scan.
+///
+/// # Errors
+/// As [`open`]; [`OpenError::Rescue`].
+pub fn open_damaged(
+    path: &Path,
+    options: &Options,
+    on_scan: &OnScan<'_>,
+) -> Result<Mounted, OpenError> {
+    let devices = OpenFiles::open(path, options)?.devices()?;
+    rescue(path, &devices, options, on_scan)
+}
+
+/// What is left of a damaged image.
+///
+/// # Errors
+/// As [`open_device`]; [`OpenError::Rescue`].
+pub fn survey(
+    path: &Path,
+    options: &Options,
+    on_scan: &OnScan<'_>,
+) -> Result<Survey, OpenError> {
+    let devices = OpenFiles::open(path, options)?.devices()?;
+    let how = options.rescues().cloned().unwrap_or_default();
+    let found = rescue::survey(&devices, &how, on_scan);
+    found.map_err(|source| OpenError::Rescue {
+        path: path.to_owned(),
+        source,
+    })
+}
+
 /// Opens the file system on devices that are open already; `path` names the first.
 pub(crate) fn reopen(
     path: &Path,
@@ -352,6 +443,9 @@ pub(crate) fn reopen(
     devices: Vec<Arc<dyn Device>>,
     options: &Options,
 ) -> Result<Mounted, OpenError> {
+    if options.rescues().is_some() {
+        return rescue(path, &devices, options, &|_, _| true);
+    }
     let path = || path.to_owned();
     let misfit = |source| OpenError::Option {
         path: path(),

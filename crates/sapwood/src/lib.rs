@@ -29,6 +29,7 @@
 //! - [`copy()`]: copies between this machine and images.
 //! - [`FileSystem::export_tar`]: tar archives and layers of the files of an image.
 //! - [`resize()`], [`trim()`]: the size of an image, and its free space.
+//! - [`Rescue`]: reading damaged images.
 //! - [`check()`], [`info`], [`dump`]: reading an image without opening its file system.
 //! - `mount` (feature `fuse`): FUSE mounts.
 //! - [`vfs`], [`block`]: the crates below, with types of this interface.
@@ -82,6 +83,7 @@ mod output;
 mod path_table;
 mod pattern;
 mod progress;
+mod rescue;
 mod resize;
 mod shown;
 mod sources;
@@ -108,7 +110,7 @@ pub use kind::Kind;
 pub use mkfs::MkfsOptions;
 #[cfg(feature = "fuse")]
 pub use mount::{Mount, mount};
-pub use options::Options;
+pub use options::{Options, Rescue};
 pub use output::OutputFormat;
 pub use progress::{OnProgress, Progress, Stop};
 pub use resize::{FreeRoom, NewSize, ResizeReport, resize, resize_reproducibly};
@@ -147,6 +149,10 @@ pub mod internal {
     pub use crate::storage::{ARRANGING, StorageError};
     pub use crate::target::{NoImage, Target};
 
+    /// What is left of damaged images.
+    pub mod rescue {
+        pub use crate::rescue::*;
+    }
     /// Opening images by their operands.
     pub mod image {
         pub use crate::image::*;

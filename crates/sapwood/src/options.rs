@@ -15,6 +15,7 @@ mod ext4;
 mod generic;
 mod given;
 mod mounting;
+mod rescue;
 pub mod table;
 
 use std::os::unix::ffi::OsStrExt;
@@ -24,6 +25,7 @@ use std::time::{Duration, SystemTime};
 use crate::Kind;
 use crate::vfs::Timestamp;
 pub use mounting::{Access, Choice, Mounting};
+pub use rescue::Rescue;
 
 /// Why an option is refused.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -134,6 +136,8 @@ pub struct Options {
     commit_is_chosen: bool,
     /// Nothing has to be durable before the end; see [`Unflushed`](crate::unflushed::Unflushed).
     unflushed: bool,
+    /// How the image is read if it is damaged, instead of by its engine.
+    rescue: Option<Rescue>,
     /// The options in the order in which they were given, with the kind that has each, if only one
     /// has it.
     given: Vec<(Option<Kind>, String)>,
@@ -363,6 +367,19 @@ impl Options {
         self.ext4.dense = true;
         self.btrfs.largest_chunk = Some(largest_chunk(bytes));
         self
+    }
+
+    /// Reads a damaged image as [`Rescue`] describes, instead of by its engine. Paths of a btrfs are
+    /// from the top level. The image is read-only.
+    #[must_use]
+    pub fn rescue(mut self, rescue: Rescue) -> Self {
+        self.rescue = Some(rescue);
+        self.read_only(true)
+    }
+
+    /// How a damaged image is read.
+    pub(crate) fn rescues(&self) -> Option<&Rescue> {
+        self.rescue.as_ref()
     }
 
     /// Adds a device of a btrfs over several devices (`device=PATH`). The image itself is one of

@@ -111,6 +111,22 @@ impl FileSystem {
         ))
     }
 
+    /// As [`open_with_options`](Self::open_with_options) for a damaged image
+    /// ([`Options::rescue`]), with the progress of the scan: bytes done and in all. The scan ends if
+    /// it returns false.
+    ///
+    /// # Errors
+    /// As [`open_with_options`](Self::open_with_options); [`ErrorKind::Interrupted`].
+    pub fn open_damaged(
+        path: impl AsRef<Path>,
+        options: &Options,
+        on_scan: &(dyn Fn(u64, u64) -> bool + Sync),
+    ) -> Result<Self> {
+        let path = path.as_ref();
+        let mounted = image::open_damaged(path, options, on_scan)?;
+        Ok(Self::of(path, mounted, Vec::new(), options))
+    }
+
     /// Opens a btrfs for work on subvolumes. Paths are in the subvolume that the options name, or
     /// in the default one; [`Options::top_level`] reaches all.
     ///

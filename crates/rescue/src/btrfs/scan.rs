@@ -1,0 +1,386 @@
+//! Finds tree blocks on devices by their content.
+//!
+//! # How it works
+//! A tree block names itself: its header has the fsid, its logical address, generation, owner and
+//! level, and a checksum covers it. So a scan finds every block that was not overwritten, also of
+//! older generations, and where it lies, without the chunk map. Threads take pieces of the
+//! devices in turn. The index has one entry of fixed size for each block; if it grows beyond
+//! [`MOST_NODES`], the oldest generations are dropped.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread;
+
+use parking_lot::Mutex;
+use sapwood_block::Device;
+use sapwood_btrfs_format::{Block, ChecksumKind, Header, Key, SuperBlock, header_flag};
+
+use crate::{Error, Result, Scanning, Watch};
+
+/// Most blocks in an index.
+const MOST_NODES: usize = 2_000_000;
+/// Bytes that a thread reads at once.
+const PIECE: u64 = 4 << 20;
+/// Bytes that are read at once where a larger read failed.
+const RETRY: u64 = 64 << 10;
+/// Alignment of tree blocks.
+const STEP: u64 = 4096;
+/// Largest node size.
+const MOST_NODE: usize = 64 << 10;
+/// Blocks that suffice to identify a file system without superblock.
+const SAMPLE: usize = 64;
+/// Bytes of a block's checksum field.
+const CSUM_FIELD: usize = 32;
+
+/// What a tree block must match.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Identity {
+    /// fsid that tree blocks carry.
+    pub fsid: [u8; 16],
+    /// Bytes of a tree block.
+    pub nodesize: u32,
+    /// Bytes of a sector.
+    pub sectorsize: u32,
+    /// Checksum algorithm.
+    pub checksum: ChecksumKind,
+}
+
+impl Identity {
+    /// The identity in a superblock; `None` if its checksum algorithm is unknown.
+    pub(super) fn of(sb: &SuperBlock) -> Option<Self> {
+        Some(Self {
+            fsid: sb.tree_fsid(),
+            nodesize: sb.nodesize.get(),
+            sectorsize: sb.sectorsize.get(),
+            checksum: sb.checksum_kind()?,
+        })
+    }
+}
+
+/// A tree block that was found, with the place of one copy of it.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Node {
+    pub(super) logical: u64,
+    pub(super) generation: u64,
+    pub(super) owner: u64,
+    pub(super) physical: u64,
+    pub(super) first: Key,
+    pub(super) last: Key,
+    pub(super) device: u16,
+    pub(super) level: u8,
+}
+
+/// A range of a device.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Area {
+    pub(super) device: usize,
+    pub(super) start: u64,
+    pub(super) end: u64,
+}
+
+/// The tree block at the start of `bytes`, if there is one with this identity.
+pub(super) fn block<'b>(bytes: &'b [u8], identity: &Identity) -> Option<Block<'b>> {
+    let bytes = bytes.get(..identity.nodesize as usize)?;
+    let (header, _) = Header::split(bytes).ok()?;
+    let address = header.bytenr.get();
+    let plausible = header.fsid == identity.fsid
+        && header.level < 8
+        && address.is_multiple_of(u64::from(identity.sectorsize.max(1)))
+        && address.checked_add(u64::from(identity.nodesize)).is_some();
+    if !plausible {
+        return None;
+    }
+    let (head, body) = bytes.split_at_checked(CSUM_FIELD)?;
+    if identity.checksum.read(head)? != identity.checksum.compute(body) {
+        return None;
+    }
+    let block = Block::new(bytes).ok()?;
+    let keys = (0..block.nritems()).map(|slot| block.key(slot));
+    keys.collect::<std::result::Result<Vec<_>, _>>()
+        .is_ok_and(|keys| keys.is_sorted_by(|a, b| a < b))
+        .then_some(block)
+}
+
+/// The blocks of a scan.
+#[derive(Debug, Default)]
+pub(super) struct NodeIndex {
+    /// By address, then newest first.
+    nodes: Vec<Node>,
+    /// Indexes of one copy of each block, by owner, then newest first, then highest level first.
+    by_owner: Vec<u32>,
+    /// Blocks of old generations that did not fit.
+    pub(super) dropped: u64,
+    /// Bytes that could not be read.
+    pub(super) unreadable: u64,
+}
+
+impl NodeIndex {
+    fn new(mut nodes: Vec<Node>, dropped: u64, unreadable: u64) -> Self {
+        let by_place = |n: &Node| (n.logical, u64::MAX - n.generation, n.device, n.physical);
+        nodes.sort_unstable_by_key(by_place);
+        let same = |a: &Node, b: &Node| a.logical == b.logical && a.generation == b.generation;
+        let firsts = (0..nodes.len()).filter(|at| match at.checked_sub(1) {
+            Some(before) => !same(&nodes[before], &nodes[*at]),
+            None => true,
+        });
+        let mut by_owner: Vec<u32> = firsts.map(|at| at as u32).collect();
+        by_owner.sort_by_key(|at| {
+            let node = &nodes[*at as usize];
+            (node.owner, u64::MAX - node.generation, u8::MAX - node.level)
+        });
+        Self {
+            nodes,
+            by_owner,
+            dropped,
+            unreadable,
+        }
+    }
+
+    /// Copies of the block at an address with a generation.
+    pub(super) fn copies(&self, logical: u64, generation: u64) -> &[Node] {
+        let key = |n: &Node| (n.logical, u64::MAX - n.generation);
+        let wanted = (logical, u64::MAX - generation);
+        let start = self.nodes.partition_point(|node| key(node) < wanted);
+        let end = self.nodes.partition_point(|node| key(node) <= wanted);
+        self.nodes.get(start..end).unwrap_or_default()
+    }
+
+    /// The newest block at an address.
+    pub(super) fn newest_at(&self, logical: u64) -> Option<&Node> {
+        let start = self.nodes.partition_point(|node| node.logical < logical);
+        self.nodes.get(start).filter(|node| node.logical == logical)
+    }
+
+    /// Blocks of a tree: newest first, of one generation the highest level first.
+    pub(super) fn of_owner(&self, owner: u64) -> impl Iterator<Item = &Node> {
+        let owner_at = |at: &u32| self.nodes[*at as usize].owner;
+        let start = self.by_owner.partition_point(|at| owner_at(at) < owner);
+        let end = self.by_owner.partition_point(|at| owner_at(at) <= owner);
+        let range = self.by_owner.get(start..end).unwrap_or_default();
+        range.iter().map(|at| &self.nodes[*at as usize])
+    }
+
+    /// Number of different blocks.
+    pub(super) fn len(&self) -> usize {
+        self.by_owner.len()
+    }
+}
+
+/// The state that the threads of a scan share.
+struct Scan<'s> {
+    devices: &'s [Arc<dyn Device>],
+    areas: &'s [Area],
+    identity: &'s Identity,
+    watch: &'s dyn Watch,
+    total: u64,
+    next: AtomicU64,
+    done: AtomicU64,
+    ended: AtomicBool,
+    unreadable: AtomicU64,
+    found: Mutex<(Vec<Node>, u64)>,
+}
+
+/// Scans areas of devices for tree blocks.
+///
+/// # Errors
+/// [`Error::Interrupted`]. What cannot be read is skipped, and counted.
+pub(super) fn scan(
+    devices: &[Arc<dyn Device>],
+    areas: &[Area],
+    identity: &Identity,
+    watch: &dyn Watch,
+) -> Result<NodeIndex> {
+    let scan = Scan {
+        devices,
+        areas,
+        identity,
+        watch,
+        total: areas.iter().map(|area| area.end - area.start).sum(),
+        next: AtomicU64::new(0),
+        done: AtomicU64::new(0),
+        ended: AtomicBool::new(false),
+        unreadable: AtomicU64::new(0),
+        found: Mutex::default(),
+    };
+    let threads = thread::available_parallelism().map_or(1, usize::from);
+    thread::scope(|scope| {
+        for _ in 0..threads.min(16) {
+            scope.spawn(|| scan.work());
+        }
+    });
+    if scan.ended.into_inner() {
+        return Err(Error::Interrupted);
+    }
+    let (nodes, dropped) = scan.found.into_inner();
+    Ok(NodeIndex::new(nodes, dropped, scan.unreadable.into_inner()))
+}
+
+impl Scan<'_> {
+    fn work(&self) {
+        let mut buf = vec![0; PIECE as usize + MOST_NODE];
+        while !self.ended.load(Ordering::Relaxed) {
+            let at = self.next.fetch_add(1, Ordering::Relaxed);
+            let Some(piece) = self.piece(at) else { return };
+            let device = &self.devices[piece.device];
+            let len = piece.end - piece.start;
+            if !device.has_no_data(piece.start, len) {
+                let nodes = self.piece_nodes(&piece, &mut buf);
+                self.add(nodes);
+            }
+            let mut guard = self.found.lock();
+            let done = self.done.fetch_add(len, Ordering::Relaxed) + len;
+            let total = self.total;
+            if !self.watch.step(Scanning { done, total }) {
+                self.ended.store(true, Ordering::Relaxed);
+            }
+            bound(&mut guard);
+        }
+    }
+
+    /// The piece with this number.
+    fn piece(&self, mut number: u64) -> Option<Area> {
+        for area in self.areas {
+            let pieces = (area.end - area.start).div_ceil(PIECE);
+            if number < pieces {
+                let start = area.start + number * PIECE;
+                let end = area.end.min(start.saturating_add(PIECE));
+                return Some(Area {
+                    start,
+                    end,
+                    ..*area
+                });
+            }
+            number -= pieces;
+        }
+        None
+    }
+
+    /// The blocks that begin in a piece.
+    fn piece_nodes(&self, piece: &Area, buf: &mut [u8]) -> Vec<Node> {
+        let device = &self.devices[piece.device];
+        let after = piece.end.saturating_add(u64::from(self.identity.nodesize));
+        let end = after.min(device.size());
+        let len = end.saturating_sub(piece.start).min(buf.len() as u64) as usize;
+        let bytes = &mut buf[..len];
+        self.read(&**device, piece.start, bytes);
+        let mut nodes = Vec::new();
+        let mut at = 0;
+        while at < piece.end - piece.start {
+            let here = bytes.get(at as usize..).unwrap_or_default();
+            let Some(block) = block(here, self.identity) else {
+                at += STEP;
+                continue;
+            };
+            let key = |key: Option<Key>| key.unwrap_or(Key::MIN);
+            nodes.push(Node {
+                logical: block.bytenr(),
+                generation: block.generation(),
+                owner: block.owner(),
+                physical: piece.start + at,
+                first: key(block.first_key()),
+                last: key(block.last_key()),
+                device: piece.device as u16,
+                level: block.level(),
+            });
+            at += u64::from(self.identity.nodesize).max(STEP);
+        }
+        nodes
+    }
+
+    /// Reads as much as can be read; the rest becomes zeros.
+    fn read(&self, device: &dyn Device, start: u64, bytes: &mut [u8]) {
+        if device.read_at(start, bytes).is_ok() {
+            return;
+        }
+        for (number, part) in bytes.chunks_mut(RETRY as usize).enumerate() {
+            if device.read_at(start + number as u64 * RETRY, part).is_err() {
+                part.fill(0);
+                let lost = part.len() as u64;
+                self.unreadable.fetch_add(lost, Ordering::Relaxed);
+            }
+        }
+    }
+
+    fn add(&self, nodes: Vec<Node>) {
+        self.found.lock().0.extend(nodes);
+    }
+}
+
+/// Drops the oldest blocks if there are too many.
+fn bound((nodes, dropped): &mut (Vec<Node>, u64)) {
+    if nodes.len() <= MOST_NODES {
+        return;
+    }
+    let keep = MOST_NODES - MOST_NODES / 4;
+    nodes.select_nth_unstable_by_key(keep, |node| u64::MAX - node.generation);
+    *dropped += (nodes.len() - keep) as u64;
+    nodes.truncate(keep);
+}
+
+/// Identifies a file system without superblock by its tree blocks: the identity that most of the
+/// first ones have.
+///
+/// # Errors
+/// [`Error::NoBtrfs`], [`Error::Interrupted`].
+pub(super) fn identify(devices: &[Arc<dyn Device>], watch: &dyn Watch) -> Result<Identity> {
+    let mut votes: HashMap<Identity, usize> = HashMap::new();
+    let total: u64 = devices.iter().map(|device| device.size()).sum();
+    let mut done = 0;
+    let mut buf = vec![0; PIECE as usize + MOST_NODE];
+    'devices: for device in devices {
+        let mut start = 0;
+        while start < device.size() {
+            let len = (device.size() - start).min(PIECE);
+            let with_tail = (device.size() - start).min(buf.len() as u64) as usize;
+            let bytes = &mut buf[..with_tail];
+            if !device.has_no_data(start, len) && device.read_at(start, bytes).is_ok() {
+                let blocks = (0..len).step_by(STEP as usize);
+                let found = blocks.filter_map(|at| guess(bytes.get(at as usize..)?));
+                for identity in found {
+                    *votes.entry(identity).or_default() += 1;
+                }
+            }
+            (start, done) = (start + len, done + len);
+            if !watch.step(Scanning { done, total }) {
+                return Err(Error::Interrupted);
+            }
+            if votes.values().sum::<usize>() >= SAMPLE {
+                break 'devices;
+            }
+        }
+    }
+    let best = votes.into_iter().max_by_key(|(_, count)| *count);
+    best.map(|(identity, _)| identity)
+        .ok_or(Error::NoBtrfs { bytes: done })
+}
+
+/// The identity of a tree block at the start of `bytes`: the node size and the algorithm whose
+/// checksum is right.
+fn guess(bytes: &[u8]) -> Option<Identity> {
+    let (header, _) = Header::split(bytes).ok()?;
+    let flags = header.flags.get();
+    let revision = flags >> header_flag::BACKREF_REV_SHIFT;
+    let plausible = header.level < 8
+        && header.fsid != [0; 16]
+        && header.bytenr.get() != 0
+        && header.bytenr.get().is_multiple_of(STEP)
+        && flags & header_flag::WRITTEN != 0
+        && revision <= header_flag::MIXED_BACKREF_REV
+        && header.nritems.get() as usize <= MOST_NODE / 25;
+    if !plausible {
+        return None;
+    }
+    let sizes = [16, 4, 8, 32, 64].map(|kib: u32| kib << 10);
+    let all = sizes.iter().flat_map(|size| {
+        let kinds = ChecksumKind::ALL.into_iter();
+        kinds.map(move |kind| (*size, kind))
+    });
+    let mut identities = all.map(|(nodesize, checksum)| Identity {
+        fsid: header.fsid,
+        nodesize,
+        sectorsize: STEP as u32,
+        checksum,
+    });
+    identities.find(|identity| block(bytes, identity).is_some())
+}

@@ -1,0 +1,161 @@
+//! Entries of directories, also of damaged ones.
+
+use sapwood_ext4_format::{
+    DirFormat, INLINE_XATTR, Incompat, Inode, InodeFlags, XattrSet, XattrValue, inline_dir_parent,
+    inline_dir_region, special_ino, xattr_index,
+};
+
+use super::map::{self, Mapped};
+use super::volume::Volume;
+
+/// An entry.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Entry {
+    pub(super) ino: u32,
+    pub(super) kind: u8,
+    pub(super) name: Vec<u8>,
+}
+
+/// The entries of a block, and whether the block is whole.
+#[derive(Debug, Default)]
+pub(super) struct Listed {
+    pub(super) entries: Vec<Entry>,
+    /// Inode of `..`, if the block has it.
+    pub(super) parent: Option<u32>,
+    pub(super) whole: bool,
+}
+
+/// Blocks of a directory.
+pub(super) fn blocks(volume: &Volume, inode: &Inode) -> u32 {
+    if inode.flags().contains(InodeFlags::INLINE_DATA) {
+        return 1;
+    }
+    let size = inode.size(&volume.geometry) / volume.block_size() as u64;
+    u32::try_from(size).unwrap_or(u32::MAX)
+}
+
+fn format(volume: &Volume, inode: &Inode) -> DirFormat {
+    let features = volume.geometry.features();
+    let both = InodeFlags::ENCRYPT | InodeFlags::CASEFOLD;
+    DirFormat {
+        block_size: volume.block_size(),
+        checksums: volume.geometry.metadata_csum(),
+        file_type: features.has_incompat(Incompat::FILETYPE),
+        hash_in_entry: inode.flags().contains(both),
+        large_dir: features.has_incompat(Incompat::LARGEDIR),
+        inodes: volume.geometry.inodes_count(),
+    }
+}
+
+/// What block `number` of a directory has, and how many further blocks are known to have nothing.
+pub(super) fn list(volume: &Volume, ino: u32, inode: &Inode, number: u32) -> (Listed, u32) {
+    if inode.flags().contains(InodeFlags::INLINE_DATA) {
+        return (inline(volume, inode), 0);
+    }
+    let physical = match map::find(volume, ino, inode, number) {
+        Mapped::Data { physical, .. } => physical,
+        Mapped::Hole { len } | Mapped::Lost { len, .. } => {
+            let further = u32::try_from(len.saturating_sub(1)).unwrap_or(u32::MAX);
+            return (Listed::default(), further);
+        }
+    };
+    let format = format(volume, inode);
+    let seed = volume.geometry.inode_seed(ino, inode.generation());
+    let indexed = inode.flags().contains(InodeFlags::INDEX);
+    let whole = |bytes: &[u8]| {
+        let listed = parse(&format, bytes, seed, indexed, number);
+        listed.whole.then_some(listed)
+    };
+    let listed = volume.content(physical, whole).unwrap_or_else(|| {
+        let bytes = volume.block(physical).unwrap_or_default();
+        parse(&format, &bytes, seed, indexed, number)
+    });
+    (listed, 0)
+}
+
+fn parse(format: &DirFormat, bytes: &[u8], seed: u32, indexed: bool, number: u32) -> Listed {
+    let mut listed = Listed {
+        whole: true,
+        ..Listed::default()
+    };
+    let word = |at: usize| {
+        bytes
+            .get(at..at + 4)
+            .map_or(0, |b| u32::from_le_bytes([b[0], b[1], b[2], b[3]]))
+    };
+    let first_len = sapwood_ext4_format::rec_len_decode(word(4) as u16, format.block_size);
+    if word(0) == 0 && first_len >= format.usable() && !bytes.is_empty() {
+        // An empty block, or a node of the index.
+        return listed;
+    }
+    let is_index_root = indexed && number == 0;
+    for entry in format.entries(bytes) {
+        match entry {
+            Ok(entry) if entry.inode == 0 => {}
+            Ok(entry) if entry.name == b".." => listed.parent = Some(entry.inode),
+            Ok(entry) if entry.is_dots() => {}
+            Ok(entry) if entry.name.iter().any(|byte| matches!(byte, 0 | b'/')) => {
+                listed.whole = false;
+            }
+            Ok(entry) => listed.entries.push(Entry {
+                ino: entry.inode,
+                kind: entry.file_type,
+                name: entry.name.to_vec(),
+            }),
+            Err(_) => {
+                listed.whole = false;
+                break;
+            }
+        }
+    }
+    if is_index_root {
+        // `..` of an index root covers the index, which is no entry.
+        listed.whole = word(0) != 0 && bytes.get(8..9) == Some(b".");
+        listed.parent = Some(word(12)).filter(|ino| *ino != 0);
+        listed.entries.clear();
+    } else if format.verify(bytes, seed).is_err() {
+        listed.whole = false;
+    }
+    listed
+}
+
+/// The entries of an inline directory.
+fn inline(volume: &Volume, inode: &Inode) -> Listed {
+    let format = format(volume, inode);
+    let mut listed = Listed {
+        parent: inline_dir_parent(inode.block()),
+        whole: true,
+        ..Listed::default()
+    };
+    let first = inline_dir_region(inode.block()).map(<[u8]>::to_vec);
+    let second = inline_rest(volume, inode);
+    for region in first.into_iter().chain(second) {
+        for entry in format.region_entries(&region) {
+            match entry {
+                Ok(entry) if entry.inode == 0 || entry.is_dots() => {}
+                Ok(entry) => listed.entries.push(Entry {
+                    ino: entry.inode,
+                    kind: entry.file_type,
+                    name: entry.name.to_vec(),
+                }),
+                Err(_) => listed.whole = false,
+            }
+        }
+    }
+    listed
+}
+
+/// The part of inline data after the first 60 bytes.
+pub(super) fn inline_rest(volume: &Volume, inode: &Inode) -> Option<Vec<u8>> {
+    let set = XattrSet::parse_ibody(inode.attr_area(), volume.geometry.inodes_count()).ok()?;
+    match &set.get(xattr_index::SYSTEM, INLINE_XATTR)?.value {
+        XattrValue::Bytes(bytes) => Some(bytes.clone()),
+        XattrValue::Inode { .. } => None,
+    }
+}
+
+/// The parent of a directory, from its `..`.
+pub(super) fn parent(volume: &Volume, ino: u32, inode: &Inode) -> u32 {
+    let listed = list(volume, ino, inode, 0).0;
+    listed.parent.unwrap_or(special_ino::ROOT)
+}

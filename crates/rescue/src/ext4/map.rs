@@ -1,0 +1,155 @@
+//! Where the blocks of a file are.
+
+use sapwood_ext4_format::{
+    ExtentBounds, ExtentNode, INDIRECT_DIRECT, IndirectGeometry, Inode, InodeFlags,
+    extent_block_verify, indirect_pointers,
+};
+
+use super::volume::Volume;
+
+/// What a file has from a block on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Mapped {
+    /// Data from this block of the device on.
+    Data {
+        /// Block of the device.
+        physical: u64,
+        /// Blocks.
+        len: u64,
+    },
+    /// No data, for so many blocks.
+    Hole {
+        /// Blocks.
+        len: u64,
+    },
+    /// Unknown for so many blocks, because a block of the map is damaged.
+    Lost {
+        /// The damaged block; 0: the map in the inode.
+        block: u64,
+        /// Blocks.
+        len: u64,
+    },
+}
+
+/// What an inode has from block `at` on.
+pub(super) fn find(volume: &Volume, ino: u32, inode: &Inode, at: u32) -> Mapped {
+    if inode.flags().contains(InodeFlags::EXTENTS) {
+        extents(volume, ino, inode, at)
+    } else {
+        pointers(volume, inode, at)
+    }
+}
+
+fn extents(volume: &Volume, ino: u32, inode: &Inode, at: u32) -> Mapped {
+    let geometry = &volume.geometry;
+    let first = u64::from(geometry.first_data_block());
+    let mut bounds = ExtentBounds::root(first, geometry.blocks_count());
+    let seed = geometry.inode_seed(ino, inode.generation());
+    let sums = geometry.metadata_csum();
+    let mut bytes = inode.block().to_vec();
+    let mut block = 0;
+    loop {
+        let rest = bounds.limit.saturating_sub(u64::from(at)).max(1);
+        let Ok(node) = ExtentNode::parse(&bytes, &bounds) else {
+            return Mapped::Lost { block, len: rest };
+        };
+        let Some(index) = node.search(at) else {
+            let next = node.logical(0).map_or(bounds.limit, u64::from);
+            let len = next.saturating_sub(u64::from(at)).max(1);
+            return Mapped::Hole { len };
+        };
+        if let Some(extent) = node.extent(index) {
+            if u64::from(at) >= extent.end() {
+                let next = node.logical(index + 1).map_or(bounds.limit, u64::from);
+                let len = next.saturating_sub(u64::from(at)).max(1);
+                return Mapped::Hole { len };
+            }
+            let skip = u64::from(at - extent.logical);
+            let len = u64::from(extent.len) - skip;
+            if extent.unwritten {
+                return Mapped::Hole { len };
+            }
+            let physical = extent.physical + skip;
+            return Mapped::Data { physical, len };
+        }
+        let below = node.index(index).zip(node.child_bounds(index, &bounds));
+        let Some((child, below)) = below else {
+            return Mapped::Lost { block, len: rest };
+        };
+        block = child.child;
+        bounds = below;
+        let good = |bytes: &[u8]| {
+            let valid = ExtentNode::parse(bytes, &bounds).is_ok()
+                && (!sums || extent_block_verify(bytes, seed).is_ok());
+            valid.then(|| bytes.to_vec())
+        };
+        let Some(found) = volume.content(block, good) else {
+            let len = bounds.limit.saturating_sub(u64::from(at)).max(1);
+            return Mapped::Lost { block, len };
+        };
+        bytes = found;
+    }
+}
+
+fn pointers(volume: &Volume, inode: &Inode, at: u32) -> Mapped {
+    let geometry = IndirectGeometry::new(volume.geometry.block_size());
+    let Some(path) = geometry.path(at) else {
+        return Mapped::Hole { len: u64::MAX >> 1 };
+    };
+    let blocks = volume.geometry.blocks_count();
+    let mut pointers: Vec<u32> = (0..15).map(|word| inode.block_word(word)).collect();
+    let mut block = 0;
+    let offsets = path.offsets();
+    for (level, offset) in offsets.iter().enumerate() {
+        let below = (offsets.len() - 1 - level) as u8;
+        let span = geometry.span(below).max(1);
+        let pointer = pointers.get(*offset as usize).copied().unwrap_or(0);
+        let within = if level == 0 && *offset < INDIRECT_DIRECT {
+            0
+        } else {
+            offsets[level + 1..]
+                .iter()
+                .enumerate()
+                .fold(0, |sum, (deeper, offset)| {
+                    let below = below - 1 - deeper as u8;
+                    sum + u64::from(*offset) * geometry.span(below).max(1)
+                })
+        };
+        let len = span.saturating_sub(within).max(1);
+        if pointer == 0 {
+            return Mapped::Hole { len };
+        }
+        if u64::from(pointer) >= blocks {
+            return Mapped::Lost { block, len };
+        }
+        if below == 0 {
+            return Mapped::Data {
+                physical: pointer.into(),
+                len: contiguous(&pointers, *offset as usize),
+            };
+        }
+        block = pointer.into();
+        let all = volume.block(block);
+        let all = all.as_ref().and_then(|bytes| indirect_pointers(bytes).ok());
+        let Some(all) = all else {
+            return Mapped::Lost { block, len };
+        };
+        pointers = all.iter().map(|pointer| pointer.get()).collect();
+    }
+    Mapped::Lost { block, len: 1 }
+}
+
+/// Pointers from an index on that name blocks one after the other. Of the inode's pointers only the
+/// direct ones count.
+fn contiguous(pointers: &[u32], from: usize) -> u64 {
+    let end = if pointers.len() == 15 {
+        INDIRECT_DIRECT as usize
+    } else {
+        pointers.len()
+    };
+    let run = pointers.get(from..end).unwrap_or_default();
+    let pairs = run.windows(2);
+    1 + pairs
+        .take_while(|pair| pair[0].checked_add(1) == Some(pair[1]))
+        .count() as u64
+}

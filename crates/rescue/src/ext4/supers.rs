@@ -1,0 +1,138 @@
+//! The superblock and its backups.
+
+use sapwood_block::Device;
+use sapwood_ext4_format::{Geometry, SUPER_OFFSET, SUPER_SIZE, SuperBlock};
+
+use crate::{Error, Result, Scanning, Watch};
+
+/// Bytes that a search reads at once.
+const PIECE: u64 = 4 << 20;
+/// Alignment of superblocks that a search finds.
+const STEP: usize = 1024;
+/// Groups that have a backup in every format with backups, in the order in which they are tried.
+const GROUPS: [u64; 8] = [1, 3, 5, 7, 9, 25, 27, 49];
+/// Most superblocks that are listed.
+const MOST: usize = 64;
+
+/// A valid superblock.
+#[derive(Debug, Clone, PartialEq)]
+pub struct FoundSuper {
+    /// Byte offset on the device.
+    pub offset: u64,
+    /// Group that it names itself.
+    pub group: u16,
+    /// Last write, in seconds since 1970.
+    pub written: u64,
+    /// Blocks of the file system.
+    pub blocks: u64,
+    /// The superblock.
+    pub(super) sb: SuperBlock,
+    pub(super) geometry: Geometry,
+}
+
+/// The superblock at a byte offset.
+///
+/// # Errors
+/// What is wrong with it.
+pub(super) fn read(device: &dyn Device, offset: u64) -> std::result::Result<FoundSuper, String> {
+    let mut bytes = vec![0; SUPER_SIZE];
+    let read = device.read_at(offset, &mut bytes);
+    read.map_err(|error| error.to_string())?;
+    parse(&bytes, offset)
+}
+
+fn parse(bytes: &[u8], offset: u64) -> std::result::Result<FoundSuper, String> {
+    let sb = SuperBlock::parse(bytes).map_err(|error| error.to_string())?;
+    let geometry = Geometry::new(&sb).map_err(|error| error.to_string())?;
+    Ok(FoundSuper {
+        offset,
+        group: sb.block_group_nr.get(),
+        written: sb.wtime(),
+        blocks: geometry.blocks_count(),
+        sb,
+        geometry,
+    })
+}
+
+/// The superblock, or else the first valid backup: where mke2fs puts them, then anywhere.
+///
+/// # Errors
+/// [`Error::NoExt4`], [`Error::Interrupted`].
+pub(super) fn find(device: &dyn Device, watch: &dyn Watch) -> Result<FoundSuper> {
+    if let Ok(found) = read(device, SUPER_OFFSET) {
+        return Ok(found);
+    }
+    for offset in usual() {
+        if let Ok(found) = read(device, offset)
+            && found.is_backup_at(offset)
+        {
+            return Ok(found);
+        }
+    }
+    let found = search(device, 1, watch)?;
+    let none = Error::NoExt4 {
+        bytes: device.size(),
+    };
+    found.into_iter().next().ok_or(none)
+}
+
+/// The usual places of backups, for each block size.
+fn usual() -> impl Iterator<Item = u64> {
+    [4096_u64, 1024, 2048, 65536].into_iter().flat_map(|size| {
+        let (per_group, first) = (size * 8, u64::from(size == 1024));
+        GROUPS.map(|group| (group * per_group + first) * size)
+    })
+}
+
+impl FoundSuper {
+    /// Whether a backup of its group belongs at this offset.
+    pub(super) fn is_backup_at(&self, offset: u64) -> bool {
+        let group = u32::from(self.group);
+        let block = self.geometry.backup_super_block(group);
+        let size = u64::from(self.geometry.block_size());
+        block.is_some_and(|block| group > 0 && block.checked_mul(size) == Some(offset))
+    }
+}
+
+/// Searches a device for backups that are where they say.
+///
+/// # Errors
+/// [`Error::Interrupted`].
+fn search(device: &dyn Device, most: usize, watch: &dyn Watch) -> Result<Vec<FoundSuper>> {
+    let mut found = Vec::new();
+    let mut buf = vec![0; PIECE as usize];
+    let mut start = 0;
+    while start < device.size() && found.len() < most {
+        let len = (device.size() - start).min(PIECE);
+        let bytes = &mut buf[..len as usize];
+        if !device.has_no_data(start, len) && device.read_at(start, bytes).is_ok() {
+            for (number, part) in bytes.chunks_exact(STEP).enumerate() {
+                let offset = start + (number * STEP) as u64;
+                let magic = part.get(56..58) == Some(&[0x53, 0xef]);
+                let here = magic.then(|| parse(part, offset).ok()).flatten();
+                found.extend(here.filter(|here| here.is_backup_at(offset)));
+            }
+        }
+        start += len;
+        let (done, total) = (start, device.size());
+        if !watch.step(Scanning { done, total }) {
+            return Err(Error::Interrupted);
+        }
+    }
+    found.truncate(most);
+    Ok(found)
+}
+
+/// The state of each place that a superblock belongs to: its byte offset, and what is there.
+pub(super) fn places(
+    device: &dyn Device,
+    geometry: &Geometry,
+) -> Vec<(u64, std::result::Result<FoundSuper, String>)> {
+    let size = u64::from(geometry.block_size());
+    let backups = (1..geometry.group_count())
+        .filter_map(|group| geometry.backup_super_block(group))
+        .filter_map(|block| block.checked_mul(size))
+        .take_while(|offset| *offset < device.size());
+    let all = std::iter::once(SUPER_OFFSET).chain(backups).take(MOST);
+    all.map(|offset| (offset, read(device, offset))).collect()
+}

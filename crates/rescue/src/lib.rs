@@ -1,0 +1,23 @@
+//! Reads what is left of damaged file systems: superblocks, trees, inodes and files.
+//!
+//! # How it works
+//! An engine refuses an image that contradicts itself. This crate reads the same structures with
+//! other rules: what validates is used, what does not is searched elsewhere, and what cannot be
+//! found is an error of the one file, directory or range that needed it.
+//!
+//! - [`Rescued`] is a read-only file system, so every command that reads works on it.
+//! - [`btrfs`] scans devices for tree blocks, and builds trees from the blocks that it found.
+//! - [`ext4`] uses backups of superblock and descriptors, and copies of blocks in the journal.
+//!
+//! Nothing here writes to a device. Input is never trusted: any bytes give a value or an error, in
+//! bounded time and memory.
+
+pub mod btrfs;
+mod error;
+pub mod ext4;
+mod progress;
+mod tree;
+
+pub use error::{Error, Lost, Result};
+pub use progress::{Scanning, Watch};
+pub use tree::{Rescued, Tree, Xattrs};

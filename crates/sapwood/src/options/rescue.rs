@@ -1,0 +1,23 @@
+//! How a damaged image is read.
+
+use crate::Kind;
+
+/// How a damaged image is read, instead of by its engine. The default takes the newest state.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub struct Rescue {
+    /// The format, if the image no longer shows it.
+    pub kind: Option<Kind>,
+    /// btrfs: the state of this generation, as far as its blocks are left.
+    pub generation: Option<u64>,
+    /// btrfs: the state whose tree of roots has its root at this logical address.
+    pub root: Option<u64>,
+    /// Superblock to use: for btrfs a copy (0, 1 or 2), for ext4 a block.
+    pub super_block: Option<u64>,
+    /// btrfs: scan whole devices, also if the chunk tree says where metadata is.
+    pub whole: bool,
+    /// btrfs: read data also if its checksum is wrong.
+    pub ignore_data_checksums: bool,
+    /// ext4: do not replay the journal. The log of a btrfs is never replayed.
+    pub ignore_journal: bool,
+}
