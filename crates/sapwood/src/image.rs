@@ -422,11 +422,7 @@ pub fn open_damaged(
 ///
 /// # Errors
 /// As [`open_device`]; [`OpenError::Rescue`].
-pub fn survey(
-    path: &Path,
-    options: &Options,
-    on_scan: &OnScan<'_>,
-) -> Result<Survey, OpenError> {
+pub fn survey(path: &Path, options: &Options, on_scan: &OnScan<'_>) -> Result<Survey, OpenError> {
     let devices = OpenFiles::open(path, options)?.devices()?;
     let how = options.rescues().cloned().unwrap_or_default();
     let found = rescue::survey(&devices, &how, on_scan);
