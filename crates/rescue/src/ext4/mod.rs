@@ -24,7 +24,7 @@ use volume::Volume;
 #[derive(Debug, Clone, Copy, Default)]
 #[non_exhaustive]
 pub struct Options {
-    /// Use the superblock in this block, counted in blocks of the block size that it names.
+    /// Use the superblock in this block, counted in blocks of the file system or in KiB.
     pub super_block: Option<u64>,
     /// Do not replay the journal. Its copies are still used where a block is damaged.
     pub ignore_journal: bool,
@@ -118,7 +118,7 @@ impl Image {
     }
 }
 
-/// The superblock in a block, whose size it names itself.
+/// The superblock in a block of any size, if a backup belongs there.
 fn at_block(device: &dyn Device, block: u64) -> Result<FoundSuper> {
     let mut why = "no superblock".to_owned();
     let sizes = [4096_u64, 1024, 2048, 8192, 16384, 32768, 65536];
@@ -129,9 +129,7 @@ fn at_block(device: &dyn Device, block: u64) -> Result<FoundSuper> {
             _ => block.saturating_mul(size),
         };
         match supers::read(device, offset) {
-            Ok(found) if block == 0 || u64::from(found.geometry.block_size()) == size => {
-                return Ok(found);
-            }
+            Ok(found) if block == 0 || found.is_backup_at(offset) => return Ok(found),
             Ok(_) => {}
             Err(found) => why = found,
         }
