@@ -76,7 +76,12 @@ fn inspect(image: &TempImage, args: &[&str]) -> String {
 pub(super) fn generation(image: &TempImage) -> u64 {
     let text = inspect(image, &["dump-super"]);
     let line = text.lines().find(|line| line.starts_with("generation"));
-    line.unwrap().split_whitespace().nth(1).unwrap().parse().unwrap()
+    line.unwrap()
+        .split_whitespace()
+        .nth(1)
+        .unwrap()
+        .parse()
+        .unwrap()
 }
 
 fn supers(image: &TempImage) {
@@ -152,7 +157,9 @@ fn inode_table(image: &TempImage, blocks: usize) {
 fn blocks(image: &TempImage, path: &str) -> Vec<u64> {
     let request = format!("blocks {path}");
     let text = run("debugfs", &["-R", &request], image);
-    text.split_whitespace().map(|block| block.parse().unwrap()).collect()
+    text.split_whitespace()
+        .map(|block| block.parse().unwrap())
+        .collect()
 }
 
 fn directories(image: &TempImage, paths: &[&str]) {

@@ -44,11 +44,17 @@ pub(crate) fn trials() -> Vec<Trial> {
     for kind in Kind::ALL {
         let needs = [kernel(kind)];
         let name = |what| format!("{kind}::{what}");
-        trials.push(trial(&name("a_report_names_the_damage"), &needs, move || {
-            a_report_names_the_damage(kind)
-        }));
+        trials.push(trial(
+            &name("a_report_names_the_damage"),
+            &needs,
+            move || a_report_names_the_damage(kind),
+        ));
     }
-    trials.push(trial("btrfs::older_generations", &[kernel(Kind::Btrfs)], older_generations));
+    trials.push(trial(
+        "btrfs::older_generations",
+        &[kernel(Kind::Btrfs)],
+        older_generations,
+    ));
     trials
 }
 
@@ -89,13 +95,18 @@ fn fill(mount: &KernelMount, kind: Kind) {
         fs::hard_link(from, top.join(format!("big/hard{round}"))).unwrap();
         if kind == Kind::Btrfs && round == 1 {
             mount.shell("btrfs subvolume create vol; head -c 50000 /dev/urandom >vol/in");
-            mount.shell("sync; btrfs subvolume snapshot vol snap; head -c 9000 /dev/urandom >vol/b");
+            mount
+                .shell("sync; btrfs subvolume snapshot vol snap; head -c 9000 /dev/urandom >vol/b");
         }
         mount.shell("sync");
     }
     fs::create_dir(top.join("many")).unwrap();
     for file in 0..1500 {
-        fs::write(top.join(format!("many/name-{file:05}")), format!("content {file}")).unwrap();
+        fs::write(
+            top.join(format!("many/name-{file:05}")),
+            format!("content {file}"),
+        )
+        .unwrap();
     }
     mount.shell("sync");
 }
@@ -142,7 +153,10 @@ fn run(disaster: &Disaster) -> Outcome {
     let ours = files.found_in(&Files::of(&to.path().join("out")));
     let tool = files.found_in(&recovered_by_tool(&image, to.path()));
     let all = files.count();
-    println!("| {} | {} | {ours} | {tool} | {all} |", disaster.kind, disaster.name);
+    println!(
+        "| {} | {} | {ours} | {tool} | {all} |",
+        disaster.kind, disaster.name
+    );
     let least = |percent: u64| (all * percent).div_ceil(100);
     if ours.contents < tool.contents || ours.paths < tool.paths {
         return Err(format!("the tools recover more: {tool}, not {ours}"));

@@ -63,7 +63,7 @@ struct Report {
 impl Report {
     fn failed(&mut self, error: &(dyn std::error::Error + 'static)) {
         if let Some(error) = error.downcast_ref::<CopyError>() {
-            let path = error.place().to_owned();
+            let path = error.place().replace("/./", "/");
             match error.cause() {
                 CopyCause::Damaged(damage) => self.partial(path, damage),
                 cause => self.lost.push((path, cause.to_string())),

@@ -12,6 +12,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use sapwood_block::Device;
+use sapwood_ext4_format::SUPER_OFFSET;
 
 pub use files::Files;
 pub use supers::FoundSuper;
@@ -125,11 +126,13 @@ fn at_block(device: &dyn Device, block: u64) -> Result<FoundSuper> {
     for size in sizes {
         // The first superblock follows the boot sector, also within block 0.
         let offset = match block {
-            0 => sapwood_ext4_format::SUPER_OFFSET,
+            0 => SUPER_OFFSET,
             _ => block.saturating_mul(size),
         };
         match supers::read(device, offset) {
-            Ok(found) if block == 0 || found.is_backup_at(offset) => return Ok(found),
+            Ok(found) if offset == SUPER_OFFSET || found.is_backup_at(offset) => {
+                return Ok(found);
+            }
             Ok(_) => {}
             Err(found) => why = found,
         }

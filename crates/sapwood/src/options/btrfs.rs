@@ -94,7 +94,9 @@ pub(super) const OPTIONS: &[MountOption] = &[
     .of(Btrfs),
     MountOption::served(
         &["rescue"],
-        Value("nologreplay|usebackuproot|ignorebadroots|ignoredatacsums|ignoremetacsums|ignoresuperflags|all"),
+        Value(
+            "nologreplay|usebackuproot|ignorebadroots|ignoredatacsums|ignoremetacsums|ignoresuperflags|all",
+        ),
         rescue,
         "with ro: nologreplay; with any other word a damaged image is read as far as it can be, \
         and files of btrfs are below the top level",
@@ -265,8 +267,8 @@ fn rescue(options: &mut Options, name: &str, value: Option<&str>) -> Taken {
                 options.btrfs.no_log_replay = true;
                 options.ext4.no_load = true;
             }
-            "usebackuproot" | "ignorebadroots" | "ibadroots" | "ignoremetacsums"
-            | "imetacsums" | "ignoresuperflags" | "isuperflags" => {
+            "usebackuproot" | "ignorebadroots" | "ibadroots" | "ignoremetacsums" | "imetacsums"
+            | "ignoresuperflags" | "isuperflags" => {
                 options.rescue.get_or_insert_default();
             }
             "ignoredatacsums" | "idatacsums" => {
