@@ -25,6 +25,7 @@ mod options;
 mod overlays;
 mod partitions;
 mod programs;
+mod rescue;
 mod scale;
 mod setid;
 mod sync;
@@ -60,6 +61,7 @@ fn main() {
             overlays,
             partitions,
             programs,
+            rescue,
             scale,
             setid,
             sync,

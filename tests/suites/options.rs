@@ -40,7 +40,15 @@ fn code<T>(result: io::Result<T>) -> Option<i32> {
 }
 
 /// Options that need `ro`.
-const READ_ONLY: &[&str] = &["norecovery", "nologreplay", "noload", "rescue"];
+const READ_ONLY: &[&str] = &[
+    "norecovery",
+    "nologreplay",
+    "noload",
+    "rescue",
+    "usebackuproot",
+    "recovery",
+    "sb",
+];
 
 /// Options that name a part of the image.
 const PARTS: &[&str] = &["offset", "length", "partition"];

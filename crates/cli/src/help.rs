@@ -41,7 +41,7 @@ const TASKS: &[Task] = &[
     },
     Task {
         title: "Check and maintain",
-        commands: &["check", "resize", "trim", "dump"],
+        commands: &["check", "rescue", "resize", "trim", "dump"],
     },
     Task {
         title: "Learn",

@@ -34,6 +34,7 @@ mod owner;
 mod progress;
 mod range;
 mod remount;
+mod rescue;
 mod resize;
 mod stat;
 mod stats;
@@ -145,6 +146,8 @@ enum Command {
     Trim(trim::Args),
     /// Check an image, without changing it
     Check(check::Args),
+    /// Show what is left of a damaged image, and copy it out
+    Rescue(Box<rescue::Args>),
     /// Print the trees of an image
     Dump(dump::Args),
     /// Make an image, work in it, pull the plug, recover
@@ -168,6 +171,7 @@ impl Command {
             Self::Resize(args) => range.image(&mut args.image),
             Self::Trim(args) => range.image(&mut args.image),
             Self::Dump(args) => range.image(&mut args.image),
+            Self::Rescue(args) => args.apply(range),
             Self::Ls(args) => range.places(&mut args.places),
             Self::Cat(args) => range.places(&mut args.places),
             Self::Stat(args) => range.places(&mut args.places),
@@ -324,6 +328,7 @@ fn run(command: Command) -> failure::Result<()> {
         Command::Resize(args) => resize::run(&args),
         Command::Trim(args) => trim::run(&args),
         Command::Check(args) => check::run(&args),
+        Command::Rescue(args) => rescue::run(&args),
         Command::Dump(args) => dump::run(&args),
         Command::Demo(args) => demo::run(&args),
         Command::Generate(args) => generate::run(&args, help::complete(Cli::command())),

@@ -53,6 +53,16 @@ pub(super) fn moved(quiet: bool) -> ProgressBar {
     styled(ProgressBar::no_length(), MOVED)
 }
 
+/// The progress of a scan of bytes; hidden if `quiet`.
+pub(super) fn scanned(quiet: bool) -> ProgressBar {
+    if quiet {
+        return ProgressBar::hidden();
+    }
+    styled(ProgressBar::no_length(), SCANNED)
+}
+
+const SCANNED: &str = "scanning [{bar:20}] {percent}%, {binary_bytes_per_sec}, {eta} left";
+
 const MOVED: &str = "{spinner} moved {binary_bytes}, {binary_bytes_per_sec}, {elapsed}";
 
 const COUNTER: &str = "{spinner} {msg} {human_pos}, {rate}, {elapsed}";

@@ -1,6 +1,8 @@
 //! Opening images.
 
+use std::ffi::OsStr;
 use std::ops::Deref;
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -149,6 +151,7 @@ impl From<OperandError> for OpenError {
 /// [`OpenError::Operand`]: more than one of them names a part. The image, or a device of the
 /// options, does not exist.
 pub fn located(path: &Path, options: &Options) -> Result<(PathBuf, Options), OpenError> {
+    let (path, options) = &with_state(path, options);
     let real = |path: &Path| {
         Operand::canonical(path)
             .map_err(|error| sapwood_block::Error::open(&path.display().to_string(), error))
@@ -157,6 +160,27 @@ pub fn located(path: &Path, options: &Options) -> Result<(PathBuf, Options), Ope
     let devices = options.devices().iter().map(|device| real(device));
     let devices = devices.collect::<Result<_, _>>()?;
     Ok((image, options.clone().of_whole(devices)))
+}
+
+/// The image and the generation of `IMAGE@GENERATION`, unless a file has this name.
+#[must_use]
+pub fn state_of(path: &Path) -> Option<(PathBuf, u64)> {
+    let bytes = path.as_os_str().as_bytes();
+    let at = bytes.iter().rposition(|byte| *byte == b'@')?;
+    if Operand::exists(path) {
+        return None;
+    }
+    let generation = std::str::from_utf8(&bytes[at + 1..]).ok()?.parse().ok()?;
+    let image = PathBuf::from(OsStr::from_bytes(&bytes[..at]));
+    Operand::exists(&image).then_some((image, generation))
+}
+
+/// Options for the state that `IMAGE@GENERATION` names, and the image.
+pub(crate) fn with_state(path: &Path, options: &Options) -> (PathBuf, Options) {
+    match state_of(path) {
+        Some((image, generation)) => (image, options.clone().of_generation(generation)),
+        None => (path.to_owned(), options.clone()),
+    }
 }
 
 /// Opens the device of an image, locked against other users: a file, a device, or a part of one.
@@ -259,6 +283,7 @@ pub(crate) fn open_file(
     options: &Options,
     accept: impl FnOnce(Kind) -> Result<(), OpenError>,
 ) -> Result<(Mounted, Vec<Arc<dyn Device>>), OpenError> {
+    let (path, options) = &with_state(path, options);
     OpenFiles::open(path, options)?.mount(options, accept)
 }
 
@@ -414,6 +439,7 @@ pub fn open_damaged(
     options: &Options,
     on_scan: &OnScan<'_>,
 ) -> Result<Mounted, OpenError> {
+    let (path, options) = &with_state(path, options);
     let devices = OpenFiles::open(path, options)?.devices()?;
     rescue(path, &devices, options, on_scan)
 }

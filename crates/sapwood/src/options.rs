@@ -377,6 +377,12 @@ impl Options {
         self.read_only(true)
     }
 
+    /// Reads the state of this generation of a btrfs.
+    pub(crate) fn of_generation(mut self, generation: u64) -> Self {
+        self.rescue.get_or_insert_default().generation = Some(generation);
+        self
+    }
+
     /// How a damaged image is read.
     pub(crate) fn rescues(&self) -> Option<&Rescue> {
         self.rescue.as_ref()

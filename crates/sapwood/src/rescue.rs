@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use sapwood_block::Device;
+pub use sapwood_rescue::Error as Failed;
 pub use sapwood_rescue::btrfs::{CopyState, Origin, State, SuperCopy, TreeState};
 pub use sapwood_rescue::ext4::{DescSource, JournalState, SuperPlace, Survey as Ext4Survey};
 use sapwood_rescue::{Error, Rescued, Scanning, btrfs, ext4};

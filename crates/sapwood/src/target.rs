@@ -6,6 +6,8 @@ use std::path::{Path, PathBuf};
 
 use sapwood_block::Operand;
 
+use crate::image;
+
 /// A place that a command works on.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Target {
@@ -13,7 +15,8 @@ pub enum Target {
     Local(PathBuf),
     /// A path in an image, without a leading `/`.
     Image {
-        /// Image: a file, a device, or a part of one ([`Operand`]).
+        /// Image: a file, a device, or a part of one ([`Operand`]); `IMAGE@GENERATION` for a state
+        /// of a btrfs.
         image: PathBuf,
         /// Path from the root of the image.
         path: Vec<u8>,
@@ -99,7 +102,7 @@ impl Target {
 }
 
 fn names_image(path: &Path) -> bool {
-    Operand::exists(path)
+    Operand::exists(path) || image::state_of(path).is_some()
 }
 
 #[cfg(test)]

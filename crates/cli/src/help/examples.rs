@@ -368,6 +368,29 @@ pub(super) const EXAMPLES: &[(&str, &[Example])] = &[
         )],
     ),
     (
+        "rescue",
+        &[
+            ("sapwood rescue disk.img", "what is left of a damaged image"),
+            (
+                "sapwood rescue copy disk.img /mnt/backup",
+                "copy everything that can be read",
+            ),
+        ],
+    ),
+    (
+        "rescue copy",
+        &[
+            (
+                "sapwood rescue copy disk.img backup --report lost.json",
+                "and a list of what is lost",
+            ),
+            (
+                "sapwood rescue copy disk.img@1234:home home.tar",
+                "a directory of an older state of a btrfs, as an archive",
+            ),
+        ],
+    ),
+    (
         "check",
         &[
             ("sapwood check disk.img", "exit code 0 without errors"),

@@ -12,6 +12,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use sapwood_block::Device;
+use sapwood_ext4_format::SUPER_OFFSET;
 
 pub use files::Files;
 pub use supers::FoundSuper;
@@ -24,7 +25,7 @@ use volume::Volume;
 #[derive(Debug, Clone, Copy, Default)]
 #[non_exhaustive]
 pub struct Options {
-    /// Use the superblock in this block, counted in blocks of the block size that it names.
+    /// Use the superblock in this block, counted in blocks of the file system or in KiB.
     pub super_block: Option<u64>,
     /// Do not replay the journal. Its copies are still used where a block is damaged.
     pub ignore_journal: bool,
@@ -118,18 +119,18 @@ impl Image {
     }
 }
 
-/// The superblock in a block, whose size it names itself.
+/// The superblock in a block of any size, if a backup belongs there.
 fn at_block(device: &dyn Device, block: u64) -> Result<FoundSuper> {
     let mut why = "no superblock".to_owned();
     let sizes = [4096_u64, 1024, 2048, 8192, 16384, 32768, 65536];
     for size in sizes {
         // The first superblock follows the boot sector, also within block 0.
         let offset = match block {
-            0 => sapwood_ext4_format::SUPER_OFFSET,
+            0 => SUPER_OFFSET,
             _ => block.saturating_mul(size),
         };
         match supers::read(device, offset) {
-            Ok(found) if block == 0 || u64::from(found.geometry.block_size()) == size => {
+            Ok(found) if offset == SUPER_OFFSET || found.is_backup_at(offset) => {
                 return Ok(found);
             }
             Ok(_) => {}

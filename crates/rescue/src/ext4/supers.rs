@@ -54,7 +54,8 @@ fn parse(bytes: &[u8], offset: u64) -> std::result::Result<FoundSuper, String> {
     })
 }
 
-/// The superblock, or else the first valid backup: where mke2fs puts them, then anywhere.
+/// The superblock, or else a valid backup: where mke2fs puts them, then anywhere, and last a copy
+/// in the journal.
 ///
 /// # Errors
 /// [`Error::NoExt4`], [`Error::Interrupted`].
@@ -69,11 +70,9 @@ pub(super) fn find(device: &dyn Device, watch: &dyn Watch) -> Result<FoundSuper>
             return Ok(found);
         }
     }
-    let found = search(device, 1, watch)?;
-    let none = Error::NoExt4 {
+    search(device, watch)?.ok_or(Error::NoExt4 {
         bytes: device.size(),
-    };
-    found.into_iter().next().ok_or(none)
+    })
 }
 
 /// The usual places of backups, for each block size.
@@ -92,25 +91,43 @@ impl FoundSuper {
         let size = u64::from(self.geometry.block_size());
         block.is_some_and(|block| group > 0 && block.checked_mul(size) == Some(offset))
     }
+
+    /// Whether it has a checksum, and its file system fills nearly all of a device.
+    fn fills(&self, device: u64) -> bool {
+        let size = u64::from(self.geometry.block_size());
+        let bytes = self.blocks.saturating_mul(size);
+        self.geometry.metadata_csum() && bytes <= device && device - bytes <= device / 64
+    }
 }
 
-/// Searches a device for backups that are where they say.
+/// Searches a device for a backup that is where it belongs. Without one, takes the newest
+/// superblock anywhere that has a right checksum and the size of the device: a copy in the journal.
 ///
 /// # Errors
 /// [`Error::Interrupted`].
-fn search(device: &dyn Device, most: usize, watch: &dyn Watch) -> Result<Vec<FoundSuper>> {
-    let mut found = Vec::new();
+fn search(device: &dyn Device, watch: &dyn Watch) -> Result<Option<FoundSuper>> {
+    let mut copy: Option<FoundSuper> = None;
     let mut buf = vec![0; PIECE as usize];
     let mut start = 0;
-    while start < device.size() && found.len() < most {
+    while start < device.size() {
         let len = (device.size() - start).min(PIECE);
         let bytes = &mut buf[..len as usize];
         if !device.has_no_data(start, len) && device.read_at(start, bytes).is_ok() {
             for (number, part) in bytes.chunks_exact(STEP).enumerate() {
                 let offset = start + (number * STEP) as u64;
                 let magic = part.get(56..58) == Some(&[0x53, 0xef]);
-                let here = magic.then(|| parse(part, offset).ok()).flatten();
-                found.extend(here.filter(|here| here.is_backup_at(offset)));
+                let Some(found) = magic.then(|| parse(part, offset).ok()).flatten() else {
+                    continue;
+                };
+                if found.is_backup_at(offset) {
+                    return Ok(Some(found));
+                }
+                let newer = copy
+                    .as_ref()
+                    .is_none_or(|copy| copy.written <= found.written);
+                if newer && found.fills(device.size()) {
+                    copy = Some(found);
+                }
             }
         }
         start += len;
@@ -119,8 +136,7 @@ fn search(device: &dyn Device, most: usize, watch: &dyn Watch) -> Result<Vec<Fou
             return Err(Error::Interrupted);
         }
     }
-    found.truncate(most);
-    Ok(found)
+    Ok(copy)
 }
 
 /// The state of each place that a superblock belongs to: its byte offset, and what is there.

@@ -13,7 +13,6 @@ type Taken = Result<(), OptionError>;
 /// The meaning of `compress` without a value.
 const DEFAULT_COMPRESSION: &str = "zlib";
 const COMPRESSIONS: &str = "zstd[:LEVEL]|zlib[:LEVEL]|lzo|no";
-const ROOTS: &str = "only the current roots are used; `sapwood check` checks them";
 
 /// Their declarations.
 pub(super) const OPTIONS: &[MountOption] = &[
@@ -95,12 +94,13 @@ pub(super) const OPTIONS: &[MountOption] = &[
     .of(Btrfs),
     MountOption::served(
         &["rescue"],
-        Value("nologreplay"),
+        Value(
+            "nologreplay|usebackuproot|ignorebadroots|ignoredatacsums|ignoremetacsums|ignoresuperflags|all",
+        ),
         rescue,
-        "with ro: nologreplay; every other \
-        rescue is refused",
-    )
-    .of(Btrfs),
+        "with ro: nologreplay; with any other word a damaged image is read as far as it can be, \
+        and files of btrfs are below the top level",
+    ),
     MountOption::served(
         &["space_cache"],
         Optional("v1|v2"),
@@ -194,7 +194,13 @@ pub(super) const OPTIONS: &[MountOption] = &[
         "a further device of the file system; may be repeated",
     )
     .of(Btrfs),
-    MountOption::refused(&["usebackuproot", "recovery"], Alone, ROOTS).of(Btrfs),
+    MountOption::served(
+        &["usebackuproot", "recovery"],
+        Alone,
+        rescue_alone,
+        "with ro: rescue=usebackuproot",
+    )
+    .of(Btrfs),
     MountOption::refused(
         &["rescan_uuid_tree"],
         Alone,
@@ -257,16 +263,29 @@ fn tree_log(options: &mut Options, name: &str, _: Option<&str>) -> Taken {
 fn rescue(options: &mut Options, name: &str, value: Option<&str>) -> Taken {
     for word in value.unwrap_or("nologreplay").split(':') {
         match word {
-            "nologreplay" => options.btrfs.no_log_replay = true,
-            "usebackuproot" => return Err(unsupported(name, value, ROOTS)),
-            "ignorebadroots" | "ibadroots" | "ignoredatacsums" | "idatacsums"
-            | "ignoremetacsums" | "imetacsums" | "ignoresuperflags" | "isuperflags" | "all" => {
-                let why = "what is damaged is an error, and is not skipped";
-                return Err(unsupported(name, value, why));
+            "nologreplay" => {
+                options.btrfs.no_log_replay = true;
+                options.ext4.no_load = true;
+            }
+            "usebackuproot" | "ignorebadroots" | "ibadroots" | "ignoremetacsums" | "imetacsums"
+            | "ignoresuperflags" | "isuperflags" => {
+                options.rescue.get_or_insert_default();
+            }
+            "ignoredatacsums" | "idatacsums" => {
+                options.rescue.get_or_insert_default().ignore_data_checksums = true;
+            }
+            "all" => {
+                let rescue = options.rescue.get_or_insert_default();
+                (rescue.ignore_data_checksums, rescue.ignore_journal) = (true, true);
             }
             _ => return Err(bad(name, value)),
         }
     }
+    Ok(())
+}
+
+fn rescue_alone(options: &mut Options, _: &str, _: Option<&str>) -> Taken {
+    options.rescue.get_or_insert_default();
     Ok(())
 }
 

@@ -3,7 +3,7 @@
 use sapwood_ext4::{DataMode, FastCommits};
 
 use super::table::{Form, MountOption, unsupported};
-use super::{OptionError, Options, bad};
+use super::{OptionError, Options, bad, number};
 use crate::Kind::Ext4;
 
 use Form::{Alone, Optional, Value};
@@ -191,10 +191,12 @@ pub(super) const OPTIONS: &[MountOption] = &[
         "reserved blocks are for root",
     )
     .of(Ext4),
-    MountOption::refused(
+    MountOption::served(
         &["sb"],
         Value("BLOCK"),
-        "only the first superblock is used; `e2fsck -b` restores it",
+        superblock,
+        "with ro: the superblock in this block, counted in KiB; the image is read as far as it can \
+        be",
     )
     .of(Ext4),
     MountOption::refused(
@@ -250,6 +252,12 @@ fn fast_commit(options: &mut Options, name: &str, value: Option<&str>) -> Taken 
 
 fn statistics(options: &mut Options, name: &str, _: Option<&str>) -> Taken {
     options.ext4.minix_df = name == "minixdf";
+    Ok(())
+}
+
+fn superblock(options: &mut Options, name: &str, value: Option<&str>) -> Taken {
+    let block = number(name, value)?;
+    options.rescue.get_or_insert_default().super_block = Some(block);
     Ok(())
 }
 

@@ -1,0 +1,124 @@
+//! What was recovered, by Sapwood and by the tools.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use sapwood::Kind;
+use sapwood_testing::oracle::KernelMount;
+use sapwood_tests::image::TempImage;
+use sapwood_tests::process;
+use sha2::{Digest, Sha256};
+
+const LIMIT: Duration = Duration::from_secs(300);
+
+/// The regular files of a tree: their paths and the digests of their content.
+#[derive(Debug, Default)]
+pub(super) struct Files(HashMap<PathBuf, [u8; 32]>);
+
+/// Numbers of files.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Found {
+    /// With their path and content.
+    pub(super) paths: u64,
+    /// With their content, under any name.
+    pub(super) contents: u64,
+}
+
+impl fmt::Display for Found {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} ({} under their paths)", self.contents, self.paths)
+    }
+}
+
+impl Files {
+    pub(super) fn of(top: &Path) -> Self {
+        let mut files = Self::default();
+        files.add(top, top);
+        files
+    }
+
+    fn add(&mut self, top: &Path, dir: &Path) {
+        for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
+            let (path, kind) = (entry.path(), entry.file_type());
+            match kind {
+                Ok(kind) if kind.is_dir() => self.add(top, &path),
+                Ok(kind) if kind.is_file() => {
+                    if let Ok(content) = fs::read(&path) {
+                        let name = path.strip_prefix(top).unwrap().to_owned();
+                        self.0.insert(name, Sha256::digest(content).into());
+                    }
+                }
+                _ => {}
+            }
+        }
+    }
+
+    pub(super) fn count(&self) -> u64 {
+        self.0.len() as u64
+    }
+
+    /// How many of these files the output has.
+    pub(super) fn found_in(&self, output: &Self) -> Found {
+        let mut contents: HashMap<[u8; 32], u64> = HashMap::new();
+        for digest in output.0.values() {
+            *contents.entry(*digest).or_default() += 1;
+        }
+        let mut found = Found {
+            paths: 0,
+            contents: 0,
+        };
+        for (path, digest) in &self.0 {
+            found.paths += u64::from(output.0.get(path) == Some(digest));
+            if let Some(left) = contents.get_mut(digest).filter(|left| **left > 0) {
+                *left -= 1;
+                found.contents += 1;
+            }
+        }
+        found
+    }
+}
+
+/// What `btrfs restore`, or `e2fsck -y` with a mount by the kernel, recovers. The image is changed.
+pub(super) fn recovered_by_tool(image: &TempImage, dir: &Path) -> Files {
+    match image.kind() {
+        Kind::Btrfs => by_restore(image, dir),
+        Kind::Ext4 => by_e2fsck(image),
+    }
+}
+
+fn by_restore(image: &TempImage, dir: &Path) -> Files {
+    let mut best = Files::default();
+    for (number, copy) in [None, Some("1")].into_iter().enumerate() {
+        let out = dir.join(format!("restore{number}"));
+        fs::create_dir(&out).unwrap();
+        let mut command = process::command("btrfs", &["restore", "-i", "-m", "-S", "-x", "-s"]);
+        if let Some(copy) = copy {
+            command.args(["-u", copy]);
+        }
+        command.arg(image.path()).arg(&out);
+        let _ = process::finish(&mut command, LIMIT);
+        let files = Files::of(&out);
+        if files.count() > best.count() {
+            best = files;
+        }
+    }
+    best
+}
+
+fn by_e2fsck(image: &TempImage) -> Files {
+    let fix = |more: &[&str]| {
+        let mut command = process::command("e2fsck", &["-f", "-y"]);
+        let said = process::finish(command.args(more).arg(image.path()), LIMIT);
+        said.is_ok_and(|said| matches!(said.status.code(), Some(0 | 1)))
+    };
+    if !fix(&[]) {
+        fix(&["-b", "32768", "-B", "4096"]);
+    }
+    match KernelMount::new(image.path(), "ro") {
+        Ok(mount) => Files::of(mount.path()),
+        Err(_) => Files::default(),
+    }
+}
