@@ -27,6 +27,7 @@ mod partitions;
 mod programs;
 mod scale;
 mod setid;
+mod streams;
 mod sync;
 mod synchronous;
 
@@ -62,6 +63,7 @@ fn main() {
             programs,
             scale,
             setid,
+            streams,
             sync,
             synchronous,
         ]
