@@ -8,6 +8,7 @@
     reason = "a failed step fails the test"
 )]
 
+pub mod changes;
 pub mod compare;
 pub mod ext4;
 pub mod fill;

@@ -28,6 +28,7 @@ mod programs;
 mod rescue;
 mod scale;
 mod setid;
+mod streams;
 mod sync;
 mod synchronous;
 
@@ -64,6 +65,7 @@ fn main() {
             rescue,
             scale,
             setid,
+            streams,
             sync,
             synchronous,
         ]

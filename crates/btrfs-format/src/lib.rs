@@ -19,6 +19,7 @@ mod key;
 mod layout;
 mod root;
 mod space;
+pub mod stream;
 mod superblock;
 mod validate;
 

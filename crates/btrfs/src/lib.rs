@@ -3,6 +3,7 @@
 pub mod check;
 mod checksum;
 mod commit_reason;
+pub mod compare;
 mod compression;
 mod counters;
 mod data;

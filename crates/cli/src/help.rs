@@ -40,6 +40,10 @@ const TASKS: &[Task] = &[
         commands: &["subvolume"],
     },
     Task {
+        title: "Backup",
+        commands: &["diff", "send", "receive"],
+    },
+    Task {
         title: "Check and maintain",
         commands: &["check", "rescue", "resize", "trim", "dump"],
     },

@@ -10,6 +10,7 @@ mod choice;
 mod content;
 mod copy;
 mod demo;
+mod diff;
 mod dropin;
 mod dump;
 mod entry;
@@ -33,9 +34,11 @@ mod output;
 mod owner;
 mod progress;
 mod range;
+mod receive;
 mod remount;
 mod rescue;
 mod resize;
+mod send;
 mod stat;
 mod stats;
 mod subvolume;
@@ -138,6 +141,12 @@ enum Command {
     /// List, create, snapshot and delete subvolumes
     #[command(subcommand)]
     Subvolume(subvolume::Command),
+    /// Show what changed between two snapshots, directories or images
+    Diff(diff::Args),
+    /// Write a snapshot, or its changes since another one, as a stream
+    Send(send::Args),
+    /// Make the subvolume of a stream in an image
+    Receive(receive::Args),
     /// Show the counters of a mount: fsyncs, commits, durations
     Stats(stats::Args),
     /// Make the file system of an image larger or smaller
@@ -207,6 +216,18 @@ impl Command {
             Self::Xattr(command) => range.places(command.places()),
             Self::Cp(args) => range.places_with_paths(&mut args.places),
             Self::Subvolume(command) => range.subvolume(command),
+            Self::Diff(args) => {
+                range.place(&mut args.old)?;
+                range.place_with_path(&mut args.new)
+            }
+            Self::Receive(args) => args
+                .place
+                .as_mut()
+                .map_or(Ok(()), |place| range.place(place)),
+            Self::Send(args) => {
+                range.place(&mut args.place)?;
+                range.optional(args.parent.as_mut())
+            }
             Self::Mkdisk(_)
             | Self::MountOptions(_)
             | Self::MkfsOptions(_)
@@ -324,6 +345,9 @@ fn run(command: Command) -> failure::Result<()> {
         Command::Chown(args) => attributes::chown(&args),
         Command::Xattr(command) => xattr::run(&command),
         Command::Subvolume(command) => subvolume::run(&command),
+        Command::Diff(args) => diff::run(&args),
+        Command::Send(args) => send::run(&args),
+        Command::Receive(args) => receive::run(&args),
         Command::Stats(args) => stats::run(&args),
         Command::Resize(args) => resize::run(&args),
         Command::Trim(args) => trim::run(&args),

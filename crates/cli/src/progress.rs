@@ -125,7 +125,7 @@ pub(super) struct Files {
 }
 
 /// Phases that copy files.
-const FILLING: [&str; 3] = ["copied", "export", "extract"];
+const FILLING: [&str; 4] = ["copied", "export", "extract", "sent"];
 
 const FILES: &str = "{spinner} {msg}, {binary_bytes}, {binary_bytes_per_sec}, {elapsed}";
 const FILES_OF_TOTAL: &str = "{msg}, {binary_bytes} of {binary_total_bytes} [{bar:16}] \

@@ -28,6 +28,8 @@
 //! - [`DiskBuilder`]: whole disk images with partitions. [`OutputFormat`]: formats of new images.
 //! - [`copy()`]: copies between this machine and images.
 //! - [`FileSystem::export_tar`]: tar archives and layers of the files of an image.
+//! - [`diff()`]: what changed between two directories, snapshots or images.
+//! - [`FileSystem::send`], [`FileSystem::receive`]: snapshots as streams.
 //! - [`resize()`], [`trim()`]: the size of an image, and its free space.
 //! - [`Rescue`]: reading damaged images.
 //! - [`check()`], [`info`], [`dump`]: reading an image without opening its file system.
@@ -65,6 +67,7 @@ mod check;
 mod coalesced;
 mod copy;
 mod damage;
+mod diff;
 mod disk;
 mod error;
 mod export;
@@ -83,8 +86,10 @@ mod output;
 mod path_table;
 mod pattern;
 mod progress;
+mod receive;
 mod rescue;
 mod resize;
+mod send;
 mod shown;
 mod sources;
 mod storage;
@@ -98,6 +103,7 @@ pub use changes::{Changes, IdRange};
 pub use check::{CheckFinding, CheckOptions, CheckReport, check};
 pub use copy::{CopyOptions, CopyReport, Existing, Place, copy};
 pub use damage::Damage;
+pub use diff::{DiffEntry, DiffKind, DiffOptions, DiffParts, diff};
 pub use disk::{DiskBuilder, NewPartition, PartitionContent, PartitionSize};
 pub use error::{Error, ErrorKind, Result, errno};
 pub use export::{ExportCompression, ExportOptions, ExportReport};
@@ -113,6 +119,7 @@ pub use mount::{Mount, mount};
 pub use options::{Options, Rescue};
 pub use output::OutputFormat;
 pub use progress::{OnProgress, Progress, Stop};
+pub use receive::{ReceiveOptions, ReceiveReport};
 pub use resize::{FreeRoom, NewSize, ResizeReport, resize, resize_reproducibly};
 #[doc(no_inline)]
 pub use sapwood_block as block;
@@ -120,6 +127,7 @@ pub use sapwood_block as block;
 pub use sapwood_btrfs::Compression;
 #[doc(no_inline)]
 pub use sapwood_vfs as vfs;
+pub use send::{SendOptions, SendReport};
 pub use sources::Sources;
 pub use storage::{NewSubvolume, PathFlags, Storage};
 pub use trim::{trim, trim_with_options};
@@ -129,12 +137,14 @@ pub use trim::{trim, trim_with_options};
 #[doc(hidden)]
 pub mod internal {
     pub use sapwood_btrfs as btrfs;
+    pub use sapwood_btrfs_format as btrfs_format;
     pub use sapwood_ext4 as ext4;
 
     pub use crate::archive::ArchiveError;
     pub use crate::build::{BuildError, fill, make_reproducible};
     pub use crate::check::CheckError;
     pub use crate::copy::{CopyCause, CopyError, UntarError, untar};
+    pub use crate::diff::DiffError;
     pub use crate::disk::{DiskError, partition_type, type_names};
     pub use crate::error::{Cause, errno_in};
     pub use crate::export::ExportError;
@@ -145,7 +155,9 @@ pub mod internal {
     pub use crate::new_file::{NewFile, NewFileError};
     pub use crate::output::CONVERTING;
     pub use crate::pattern::Pattern;
+    pub use crate::receive::{ReceiveError, read_stream};
     pub use crate::resize::{MOVING, ResizeError};
+    pub use crate::send::SendError;
     pub use crate::storage::{ARRANGING, StorageError};
     pub use crate::target::{NoImage, Target};
 

@@ -67,6 +67,13 @@ pub trait Subvolumes {
     /// `Invalid` if `root` is not the root of a subvolume.
     fn set_read_only(&self, root: Ino, read_only: bool) -> Result<()>;
 
+    /// Records that the subvolume was received as a copy of the subvolume `uuid` as of its
+    /// transaction `transid`, makes it read-only, and makes all of this durable.
+    ///
+    /// # Errors
+    /// `Invalid` if `root` is not the root of a subvolume.
+    fn set_received(&self, root: Ino, uuid: [u8; 16], transid: u64) -> Result<()>;
+
     /// The default subvolume, which a mount shows if no other is chosen.
     ///
     /// # Errors

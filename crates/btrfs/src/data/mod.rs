@@ -59,6 +59,6 @@ pub(crate) use clone::copy_range;
 pub(crate) use files::Files;
 pub(crate) use flush::{Wait, flush, flush_all, flush_complete, flush_root};
 pub(crate) use items::{drop_extents, preallocated_behind};
-pub(crate) use read::{read, readlink, stretch};
+pub(crate) use read::{read, read_stored, readlink, stretch};
 pub(crate) use truncate::{delete_content, truncate};
 pub(crate) use write::write;

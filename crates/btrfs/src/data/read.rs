@@ -4,7 +4,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use sapwood_btrfs_format::{Checksum, FileExtent, InodeFlags, compression as id};
+use sapwood_btrfs_format::{Checksum, FileExtent, InodeFlags, RegularExtent, compression as id};
 
 use super::compress;
 use super::files::Files;
@@ -171,6 +171,28 @@ fn expand(
     files
         .expanded
         .keep(stored.bytenr, stored.generation, &bytes);
+    Ok(bytes)
+}
+
+/// Reads the stored bytes of the compressed extent that the range at `start` of a file shows, and
+/// checks them.
+pub(crate) fn read_stored(
+    files: &Arc<Files>,
+    inode: &Inode,
+    start: u64,
+    extent: &RegularExtent,
+) -> Result<Vec<u8>> {
+    let aligned = extent
+        .disk_num_bytes
+        .is_multiple_of(files.sectorsize.into());
+    let len = usize::try_from(extent.disk_num_bytes).ok();
+    let Some(len) = len.filter(|len| *len <= compress::MAX_PIECE && aligned) else {
+        let why = "compressed extent of impossible length";
+        return Err(damaged(inode, start, why));
+    };
+    let mut bytes = vec![0; len];
+    let begin = start.wrapping_sub(extent.offset);
+    read_sectors(files, inode, extent.disk_bytenr, &mut bytes, &|_| begin)?;
     Ok(bytes)
 }
 

@@ -425,7 +425,7 @@ impl std::fmt::Debug for Inode {
 }
 
 /// The device number that `stat` shows for one that btrfs stores.
-fn to_dev(stored: u64) -> u64 {
+pub(crate) fn to_dev(stored: u64) -> u64 {
     let (major, minor) = (stored >> 20, stored & 0xf_ffff);
     ((major & 0xffff_f000) << 32)
         | ((major & 0xfff) << 8)

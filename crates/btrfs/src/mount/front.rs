@@ -22,7 +22,7 @@ use crate::namespace::names::{self, Target};
 use crate::namespace::remove::Removal;
 use crate::namespace::rename::{self, NameInDir};
 use crate::namespace::{attr, create, dir, orphan, remove};
-use crate::subvolume::{choose, default, delete, listing, snapshot};
+use crate::subvolume::{choose, default, delete, listing, received, snapshot};
 use crate::{Error, Options, data, subvolume, xattr};
 
 /// A name with its target, as the front passes it.
@@ -477,6 +477,12 @@ impl Subvolumes for Mount {
         self.check_writable()?;
         let root = snapshot::top_of(&*self.live(root)?)?;
         Ok(default::set_read_only(&self.engine, &root, read_only)?)
+    }
+
+    fn set_received(&self, root: Ino, uuid: [u8; 16], transid: u64) -> Result<()> {
+        self.check_writable()?;
+        let root = snapshot::top_of(&*self.live(root)?)?;
+        Ok(received::set_received(&self.engine, &root, uuid, transid)?)
     }
 
     fn default_subvolume(&self) -> Result<SubvolumeId> {

@@ -34,7 +34,7 @@ pub(crate) fn choose(
 }
 
 /// The tree of a subvolume that was not deleted.
-pub(super) fn by_id(roots: &Roots, id: u64) -> Result<Arc<Root>> {
+pub(crate) fn by_id(roots: &Roots, id: u64) -> Result<Arc<Root>> {
     let missing = || Error::NoSuchSubvolume(id.to_string());
     if !objectid::is_fs_tree(id) {
         return Err(missing());

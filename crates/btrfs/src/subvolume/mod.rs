@@ -21,6 +21,7 @@ mod layer;
 pub(crate) mod listing;
 mod pending;
 mod quota;
+pub(crate) mod received;
 pub(crate) mod snapshot;
 #[cfg(test)]
 mod tests;

@@ -42,6 +42,9 @@ pub(super) const EXAMPLES: &[(&str, &[Example])] = &[
     ),
     ("mkdisk", crate::mkdisk::EXAMPLES),
     ("export", crate::export::EXAMPLES),
+    ("diff", crate::diff::EXAMPLES),
+    ("send", crate::send::EXAMPLES),
+    ("receive", crate::receive::EXAMPLES),
     (
         "ls",
         &[

@@ -154,6 +154,7 @@ pub(super) struct Subvolume {
     pub(super) read_only: bool,
     pub(super) uuid: [u8; 16],
     pub(super) parent_uuid: [u8; 16],
+    pub(super) received_uuid: [u8; 16],
     pub(super) created: Timestamp,
     pub(super) created_generation: u64,
 }
@@ -219,6 +220,7 @@ impl State {
             read_only: false,
             uuid: (u128::from(id.0) << 64 | 0x5a70).to_be_bytes(),
             parent_uuid,
+            received_uuid: [0; 16],
             created: Timestamp::now(),
             created_generation: self.generation,
         };

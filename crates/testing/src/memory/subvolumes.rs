@@ -172,7 +172,7 @@ impl State {
                 read_only: subvolume.read_only,
                 uuid: subvolume.uuid,
                 parent_uuid: subvolume.parent_uuid,
-                received_uuid: [0; 16],
+                received_uuid: subvolume.received_uuid,
             });
         }
         Ok(list)
@@ -206,6 +206,16 @@ impl Subvolumes for MemoryFs {
         let id = state.root_of(root)?;
         if let Some(subvolume) = state.subvolumes.get_mut(&id) {
             subvolume.read_only = read_only;
+        }
+        Ok(())
+    }
+
+    fn set_received(&self, root: Ino, uuid: [u8; 16], _transid: u64) -> Result<()> {
+        Subvolumes::set_read_only(self, root, true)?;
+        let mut state = self.live()?;
+        let id = state.root_of(root)?;
+        if let Some(subvolume) = state.subvolumes.get_mut(&id) {
+            subvolume.received_uuid = uuid;
         }
         Ok(())
     }

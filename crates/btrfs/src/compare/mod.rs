@@ -1,0 +1,28 @@
+//! Trees of files as they are on disk, and the difference of two of them.
+//!
+//! # How it works
+//! A [`FileTree`] reads a subvolume item by item, without inodes in memory. [`Difference`] walks two
+//! trees together in the order of their keys. A snapshot shares its unchanged blocks with its
+//! source. A pointer to the same block in both trees is passed without reading the block, so the
+//! cost is in proportion to the changed items.
+//!
+//! Both need subvolumes that do not change meanwhile: read-only ones, or an image that is open for
+//! reading only.
+
+use crate::data::compress;
+
+mod difference;
+mod file_tree;
+
+pub use difference::{ChangedInode, Difference, Parts};
+pub use file_tree::{
+    Entries, Extent, ExtentContent, Extents, FileTree, Inode, LinkName, NamedInode,
+    SubvolumeIdentity,
+};
+
+/// Expands the stored bytes of a compressed extent to `len` bytes. `algorithm` is the number of
+/// file extent items, `sector` the sector of LZO. `None`: the bytes are damaged.
+#[must_use]
+pub fn expand(algorithm: u8, stored: &[u8], len: usize, sector: usize) -> Option<Vec<u8>> {
+    compress::decompress(algorithm, stored, len, sector).ok()
+}

@@ -1,0 +1,446 @@
+//! An open image as the place of received subvolumes.
+
+use std::path::Path;
+
+use sapwood_btrfs::compare;
+use sapwood_btrfs_format::stream::{Command, attribute as attr, command as cmd, encoding};
+use sapwood_btrfs_format::{NAME_MAX, compression as algorithm};
+
+use super::error::{ReceiveError, Result, at};
+use super::{CloneRange, NewSubvolume, Sink, timestamp};
+use crate::fs::FileSystem;
+use crate::image::Mounted;
+use crate::tree::{self, HeldInode, components};
+use crate::vfs::{
+    self, AllocMode, CopyMode, Credentials, FileKind, Ino, NewInode, RenameMode, SetAttr, SetTime,
+    SetXattrMode, WriteMode,
+};
+
+/// `fallocate` modes of the stream.
+const KEEP_SIZE: u32 = 1;
+const PUNCH_HOLE: u32 = 2;
+const ZERO_RANGE: u32 = 16;
+
+/// The largest piece that one encoded write expands to.
+const EXPANDED_MAX: u64 = 128 << 10;
+
+/// The subvolume that is being received.
+struct Current<'a> {
+    root: HeldInode<'a>,
+    uuid: [u8; 16],
+    transid: u64,
+}
+
+/// An open image.
+pub(super) struct ImageSink<'a> {
+    image: &'a Mounted,
+    fs: &'a dyn vfs::FileSystem,
+    dir: HeldInode<'a>,
+    current: Option<Current<'a>>,
+    /// The file of the last command, because most commands are about the same one.
+    last: Option<(Vec<u8>, HeldInode<'a>)>,
+}
+
+impl<'a> ImageSink<'a> {
+    pub(super) fn new(fs: &'a FileSystem, dir: &Path) -> Result<Self> {
+        use std::os::unix::ffi::OsStrExt;
+
+        let image = fs.engine();
+        let vfs: &dyn vfs::FileSystem = &**image;
+        let path = dir.as_os_str().as_bytes();
+        let node = tree::resolve(vfs, path, true).map_err(at("receive into", path))?;
+        if !node.is_dir() {
+            return Err(ReceiveError::NotDirectory(dir.to_owned()));
+        }
+        Ok(Self {
+            image,
+            fs: vfs,
+            dir: node,
+            current: None,
+            last: None,
+        })
+    }
+
+    fn root(&self) -> vfs::Result<HeldInode<'a>> {
+        let current = self.current.as_ref().ok_or(vfs::Error::NotFound)?;
+        self.hold(current.root.ino())
+    }
+
+    fn hold(&self, ino: Ino) -> vfs::Result<HeldInode<'a>> {
+        Ok(HeldInode::new(self.fs, self.fs.reference(ino)?))
+    }
+
+    /// The inode at a path below a directory. No symbolic link is followed.
+    fn below(top: HeldInode<'a>, path: &[u8]) -> vfs::Result<HeldInode<'a>> {
+        let mut at = top;
+        for name in components(path) {
+            if !at.is_dir() {
+                return Err(vfs::Error::NotDirectory);
+            }
+            at = at.child(&name)?;
+        }
+        Ok(at)
+    }
+
+    fn find(&mut self, path: &[u8]) -> vfs::Result<Ino> {
+        if let Some((last, node)) = &self.last
+            && last == path
+        {
+            return Ok(node.ino());
+        }
+        let node = Self::below(self.root()?, path)?;
+        let ino = node.ino();
+        self.last = Some((path.to_vec(), node));
+        Ok(ino)
+    }
+
+    /// The directory of a path, and its last name.
+    fn parent<'p>(&self, path: &'p [u8]) -> vfs::Result<(HeldInode<'a>, &'p [u8])> {
+        let end = path.iter().rposition(|byte| *byte == b'/');
+        let (dir, name) = match end {
+            Some(end) => path.split_at_checked(end).unwrap_or((path, b"")),
+            None => (&b""[..], path),
+        };
+        let name = name.strip_prefix(b"/").unwrap_or(name);
+        if name.is_empty() || name.len() > NAME_MAX {
+            return Err(vfs::Error::Invalid);
+        }
+        Ok((Self::below(self.root()?, dir)?, name))
+    }
+
+    /// The read-only subvolume that a UUID stands for: received with it, or its own.
+    fn subvolume(&self, uuid: [u8; 16], transid: u64) -> vfs::Result<Option<Ino>> {
+        let Mounted::Btrfs(btrfs) = self.image else {
+            return Ok(None);
+        };
+        let subvolumes = self.fs.subvolumes().ok_or(vfs::Error::NotSupported)?;
+        let mut found = None;
+        for one in subvolumes.list()? {
+            let received = one.received_uuid == uuid;
+            if !one.read_only || !(received || one.uuid == uuid) {
+                continue;
+            }
+            let tree = btrfs.file_tree(one.id)?;
+            let identity = tree.identity();
+            let same = if received {
+                identity.stransid == transid
+            } else {
+                identity.ctransid == transid
+            };
+            // A received one first, then the one of that very transaction.
+            let rank = (same, received);
+            if found.as_ref().is_none_or(|(best, _)| rank > *best) {
+                found = Some((rank, tree.ino(tree.top())));
+            }
+        }
+        Ok(found.map(|(_, ino)| ino))
+    }
+
+    fn create(&mut self, command: &Command<'_>, what: NewInode<'_>) -> Result<()> {
+        let path = command.path(attr::PATH)?;
+        let perm = match what {
+            NewInode::Directory => 0o700,
+            NewInode::Symlink(_) => 0o777,
+            _ => 0o600,
+        };
+        let fs = self.fs;
+        let made = self.parent(path).and_then(|(dir, name)| {
+            let made = fs.create(&Credentials::ROOT, dir.ino(), name, what, perm)?;
+            let made = HeldInode::new(fs, made);
+            // What a directory leaves to its new entries is in the stream, or was never theirs.
+            for inherited in fs.listxattr(made.ino())? {
+                fs.removexattr(made.ino(), &inherited)?;
+            }
+            Ok(made)
+        });
+        let made = made.map_err(at("create", path))?;
+        self.last = Some((path.to_vec(), made));
+        Ok(())
+    }
+
+    fn node(&mut self, command: &Command<'_>) -> Result<()> {
+        let device = command.u64(attr::RDEV)?;
+        let mode = command.u64(attr::MODE)?;
+        let kind = u32::try_from(mode).ok().and_then(FileKind::from_mode);
+        let what = match kind {
+            Some(FileKind::CharDevice) => NewInode::CharDevice(device),
+            Some(FileKind::BlockDevice) => NewInode::BlockDevice(device),
+            Some(FileKind::Fifo) => NewInode::Fifo,
+            Some(FileKind::Socket) => NewInode::Socket,
+            Some(FileKind::Regular) => NewInode::Regular,
+            _ => {
+                let path = command.path(attr::PATH)?;
+                return Err(at("create", path)(vfs::Error::Invalid));
+            }
+        };
+        self.create(command, what)
+    }
+
+    /// Names changed: the last file may be elsewhere.
+    fn names(&mut self, command: &Command<'_>) -> Result<()> {
+        self.last = None;
+        let fs = self.fs;
+        let path = command.path(attr::PATH)?;
+        match command.number {
+            cmd::RENAME => {
+                let to = command.path(attr::PATH_TO)?;
+                let renamed = self.parent(path).and_then(|(from_dir, from)| {
+                    let (to_dir, to) = self.parent(to)?;
+                    fs.rename(from_dir.ino(), from, to_dir.ino(), to, RenameMode::Replace)
+                });
+                renamed.map_err(at("rename", path))
+            }
+            cmd::LINK => {
+                let existing = command.path(attr::PATH_LINK)?;
+                let linked = self.parent(path).and_then(|(dir, name)| {
+                    let node = Self::below(self.root()?, existing)?;
+                    fs.link(node.ino(), dir.ino(), name)
+                });
+                let linked = linked.map_err(at("link", path))?;
+                drop(HeldInode::new(fs, linked));
+                Ok(())
+            }
+            cmd::RMDIR => self
+                .parent(path)
+                .and_then(|(dir, name)| fs.rmdir(dir.ino(), name))
+                .map_err(at("remove", path)),
+            _ => self
+                .parent(path)
+                .and_then(|(dir, name)| fs.unlink(dir.ino(), name))
+                .map_err(at("remove", path)),
+        }
+    }
+
+    fn write(&mut self, path: &[u8], offset: u64, data: &[u8]) -> Result<u64> {
+        let written = self.find(path).and_then(|ino| {
+            self.fs.write(ino, offset, data, WriteMode::default())?;
+            Ok(data.len() as u64)
+        });
+        written.map_err(at("write", path))
+    }
+
+    fn encoded_write(&mut self, command: &Command<'_>) -> Result<u64> {
+        let path = command.path(attr::PATH)?;
+        let start = command.u64(attr::FILE_OFFSET)?;
+        let len = command.u64(attr::UNENCODED_FILE_LEN)?;
+        let expanded = command.u64(attr::UNENCODED_LEN)?;
+        let from = command.u64(attr::UNENCODED_OFFSET)?;
+        let data = command.get(attr::DATA)?;
+        let number = match command.find(attr::COMPRESSION) {
+            Some(_) => command.u32(attr::COMPRESSION)?,
+            None => encoding::NONE,
+        };
+        let (algorithm, sector) = match number {
+            encoding::NONE => (algorithm::NONE, 0),
+            encoding::ZLIB => (algorithm::ZLIB, 0),
+            encoding::ZSTD => (algorithm::ZSTD, 0),
+            lzo => (
+                algorithm::LZO,
+                4096_usize << (lzo - encoding::LZO_4K).min(4),
+            ),
+        };
+        let whole = match usize::try_from(expanded) {
+            _ if algorithm == algorithm::NONE => Some(data.to_vec()),
+            Ok(len) if expanded <= EXPANDED_MAX => compare::expand(algorithm, data, len, sector),
+            _ => None,
+        };
+        let part = whole.as_deref().and_then(|whole| {
+            let from = usize::try_from(from).ok()?;
+            let end = from.checked_add(usize::try_from(len).ok()?)?;
+            whole.get(from..end)
+        });
+        let part = part.ok_or_else(|| ReceiveError::Content {
+            path: shown(path),
+            offset: start,
+        })?;
+        self.write(path, start, part)
+    }
+
+    fn clone_range(&mut self, range: &CloneRange<'_>) -> Result<u64> {
+        let failed = at("clone", range.path);
+        let own = self.current.as_ref().map(|current| current.uuid);
+        let root = if own == Some(range.source) {
+            self.root()
+        } else {
+            match self.subvolume(range.source, 0) {
+                Ok(Some(ino)) => self.hold(ino),
+                Ok(None) => return Err(ReceiveError::NoCloneSource(range.source)),
+                Err(error) => Err(error),
+            }
+        };
+        let cloned = root.and_then(|root| {
+            let from = Self::below(root, range.source_path)?.ino();
+            let to = self.find(range.path)?;
+            let mut done = 0;
+            while done < range.len {
+                let from_offset = range.source_offset.saturating_add(done);
+                let to_offset = range.offset.saturating_add(done);
+                let left = range.len - done;
+                let count =
+                    self.fs
+                        .copy_range(from, from_offset, to, to_offset, left, CopyMode::Any)?;
+                if count == 0 {
+                    return Err(vfs::Error::Invalid);
+                }
+                done += count;
+            }
+            Ok(done)
+        });
+        cloned.map_err(failed)
+    }
+
+    fn allocate(&mut self, command: &Command<'_>) -> Result<()> {
+        let path = command.path(attr::PATH)?;
+        let (offset, len) = (command.u64(attr::FILE_OFFSET)?, command.u64(attr::SIZE)?);
+        let mode = command.u32(attr::FALLOCATE_MODE)?;
+        let keep_size = mode & KEEP_SIZE != 0;
+        let mode = match mode & !KEEP_SIZE {
+            0 => AllocMode::Allocate { keep_size },
+            PUNCH_HOLE if keep_size => AllocMode::PunchHole,
+            ZERO_RANGE => AllocMode::ZeroRange { keep_size },
+            _ => return Err(at("allocate", path)(vfs::Error::NotSupported)),
+        };
+        let done = self
+            .find(path)
+            .and_then(|ino| self.fs.fallocate(ino, offset, len, mode));
+        done.map_err(at("allocate", path))
+    }
+
+    fn attributes(&mut self, command: &Command<'_>) -> Result<()> {
+        let path = command.path(attr::PATH)?;
+        let mut changes = SetAttr::default();
+        match command.number {
+            cmd::TRUNCATE => changes.size = Some(command.u64(attr::SIZE)?),
+            cmd::CHMOD => changes.perm = Some(command.u32(attr::MODE)? & 0o7777),
+            cmd::CHOWN => {
+                changes.uid = Some(command.u32(attr::UID)?);
+                changes.gid = Some(command.u32(attr::GID)?);
+            }
+            _ => {
+                changes.atime = Some(SetTime::To(timestamp(command, attr::ATIME)?));
+                changes.mtime = Some(SetTime::To(timestamp(command, attr::MTIME)?));
+                changes.ctime = Some(timestamp(command, attr::CTIME)?);
+                if command.find(attr::OTIME).is_some() {
+                    changes.btime = Some(timestamp(command, attr::OTIME)?);
+                }
+            }
+        }
+        let done = self
+            .find(path)
+            .and_then(|ino| self.fs.setattr(ino, &changes).map(drop));
+        done.map_err(at("set attributes of", path))
+    }
+
+    fn xattr(&mut self, command: &Command<'_>) -> Result<()> {
+        let path = command.path(attr::PATH)?;
+        let name = command.get(attr::XATTR_NAME)?;
+        if command.number == cmd::SET_XATTR {
+            let value = command.get(attr::XATTR_DATA)?;
+            let mode = SetXattrMode::Any;
+            let done = self
+                .find(path)
+                .and_then(|ino| self.fs.setxattr(ino, name, value, mode));
+            return done.map_err(at("set an attribute of", path));
+        }
+        let done = self
+            .find(path)
+            .and_then(|ino| self.fs.removexattr(ino, name));
+        match done {
+            // A default ACL or a capability may be gone already.
+            Err(vfs::Error::NoAttribute) => Ok(()),
+            done => done.map_err(at("remove an attribute of", path)),
+        }
+    }
+}
+
+fn shown(path: &[u8]) -> std::path::PathBuf {
+    use std::os::unix::ffi::OsStrExt;
+
+    std::path::PathBuf::from(std::ffi::OsStr::from_bytes(path))
+}
+
+impl Sink for ImageSink<'_> {
+    fn begin(&mut self, new: &NewSubvolume<'_>) -> Result<()> {
+        let failed = at("create", new.name);
+        let (fs, dir) = (self.fs, self.dir.ino());
+        let made = match (fs.subvolumes(), new.parent) {
+            (None, Some(_)) => return Err(ReceiveError::NoSnapshots),
+            (None, None) => fs.create(
+                &Credentials::ROOT,
+                dir,
+                new.name,
+                NewInode::Directory,
+                0o755,
+            ),
+            (Some(subvolumes), None) => subvolumes.create_subvolume(dir, new.name),
+            (Some(subvolumes), Some((uuid, transid))) => {
+                let parent = self.subvolume(uuid, transid);
+                match parent {
+                    Ok(None) => return Err(ReceiveError::NoParent(uuid)),
+                    Ok(Some(parent)) => self
+                        .hold(parent)
+                        .and_then(|parent| subvolumes.snapshot(parent.ino(), dir, new.name, false)),
+                    Err(error) => Err(error),
+                }
+            }
+        };
+        self.current = Some(Current {
+            root: HeldInode::new(fs, made.map_err(failed)?),
+            uuid: new.uuid,
+            transid: new.transid,
+        });
+        Ok(())
+    }
+
+    fn apply(&mut self, command: &Command<'_>) -> Result<u64> {
+        match command.number {
+            cmd::MKFILE => self.create(command, NewInode::Regular)?,
+            cmd::MKDIR => self.create(command, NewInode::Directory)?,
+            cmd::MKFIFO => self.create(command, NewInode::Fifo)?,
+            cmd::MKSOCK => self.create(command, NewInode::Socket)?,
+            cmd::MKNOD => self.node(command)?,
+            cmd::SYMLINK => {
+                let target = command.get(attr::PATH_LINK)?;
+                self.create(command, NewInode::Symlink(target))?;
+            }
+            cmd::RENAME | cmd::LINK | cmd::UNLINK | cmd::RMDIR => self.names(command)?,
+            cmd::SET_XATTR | cmd::REMOVE_XATTR => self.xattr(command)?,
+            cmd::WRITE => {
+                let path = command.path(attr::PATH)?;
+                let offset = command.u64(attr::FILE_OFFSET)?;
+                return self.write(path, offset, command.get(attr::DATA)?);
+            }
+            cmd::ENCODED_WRITE => return self.encoded_write(command),
+            cmd::CLONE => {
+                return self.clone_range(&CloneRange {
+                    path: command.path(attr::PATH)?,
+                    offset: command.u64(attr::FILE_OFFSET)?,
+                    len: command.u64(attr::CLONE_LEN)?,
+                    source: command.uuid(attr::CLONE_UUID)?,
+                    source_path: command.path(attr::CLONE_PATH)?,
+                    source_offset: command.u64(attr::CLONE_OFFSET)?,
+                });
+            }
+            cmd::TRUNCATE | cmd::CHMOD | cmd::CHOWN | cmd::UTIMES => self.attributes(command)?,
+            cmd::FALLOCATE => self.allocate(command)?,
+            cmd::UPDATE_EXTENT => return Err(ReceiveError::NoContent),
+            // Flags of the format, which `btrfs receive` leaves out, too.
+            _ => {}
+        }
+        Ok(0)
+    }
+
+    fn finish(&mut self) -> Result<()> {
+        self.last = None;
+        let Some(current) = self.current.take() else {
+            return Ok(());
+        };
+        let done = self.fs.sync().and_then(|()| match self.fs.subvolumes() {
+            Some(subvolumes) => {
+                subvolumes.set_received(current.root.ino(), current.uuid, current.transid)
+            }
+            None => Ok(()),
+        });
+        done.map_err(at("complete", b""))
+    }
+}

@@ -1,0 +1,103 @@
+//! Reading a stream command by command.
+
+use std::io::{self, Read};
+
+use sapwood_btrfs_format::stream::{
+    self, COMMAND_HEADER, Command, CommandHeader, HEADER, command as cmd,
+};
+
+use super::error::{ReceiveError, Result};
+
+/// The commands of one or several streams that follow each other.
+pub(super) struct Commands<R> {
+    reader: R,
+    version: Option<u32>,
+    buffer: Vec<u8>,
+    /// Whole commands that were read.
+    pub(super) count: u64,
+}
+
+impl<R: Read> Commands<R> {
+    pub(super) fn new(reader: R) -> Self {
+        Self {
+            reader,
+            version: None,
+            buffer: Vec::new(),
+            count: 0,
+        }
+    }
+
+    /// Fills the buffer. Returns false at the end of the input, before the first byte.
+    fn fill(&mut self, buf: &mut [u8]) -> Result<bool> {
+        let mut filled = 0;
+        while let Some(rest) = buf.get_mut(filled..).filter(|rest| !rest.is_empty()) {
+            match self.reader.read(rest) {
+                Ok(0) if filled == 0 => return Ok(false),
+                Ok(0) => return Err(self.cut()),
+                Ok(count) => filled += count,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(ReceiveError::Read(error)),
+            }
+        }
+        Ok(true)
+    }
+
+    fn cut(&self) -> ReceiveError {
+        ReceiveError::Cut {
+            commands: self.count,
+        }
+    }
+
+    /// The next command; `None` at the end of the input after a whole stream.
+    pub(super) fn next(&mut self) -> Result<Option<Command<'_>>> {
+        let version = match self.version {
+            Some(version) => version,
+            None => {
+                let mut header = [0; HEADER];
+                if !self.fill(&mut header)? {
+                    return if self.count == 0 {
+                        Err(self.cut())
+                    } else {
+                        Ok(None)
+                    };
+                }
+                let version = stream::parse_header(&header)?;
+                self.version = Some(version);
+                version
+            }
+        };
+        let mut header = [0; COMMAND_HEADER];
+        if !self.fill(&mut header)? {
+            return Err(self.cut());
+        }
+        let header = CommandHeader::parse(&header)?;
+        let mut buffer = std::mem::take(&mut self.buffer);
+        buffer.resize(header.len, 0);
+        if !self.fill(&mut buffer)? && header.len > 0 {
+            return Err(self.cut());
+        }
+        self.buffer = buffer;
+        self.count += 1;
+        if header.command == cmd::END {
+            // Another stream may follow.
+            self.version = None;
+        }
+        let parsed = stream::parse(version, &header, &self.buffer)?;
+        Ok(Some(parsed))
+    }
+}
+
+/// Calls `each` for the commands of a stream.
+///
+/// # Errors
+/// The stream cannot be read, is damaged or ends early; the errors of `each`.
+pub fn read_stream<E: From<ReceiveError>>(
+    reader: impl Read,
+    mut each: impl FnMut(&Command<'_>) -> Result<(), E>,
+) -> Result<(), E> {
+    let mut commands = Commands::new(reader);
+    while let Some(command) = commands.next()? {
+        each(&command)?;
+    }
+    Ok(())
+}

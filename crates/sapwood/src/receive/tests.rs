@@ -1,0 +1,126 @@
+//! Damaged streams: a receive ends with an error or a subvolume, and the image stays consistent.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use sapwood_block::MemoryDevice;
+use sapwood_btrfs::check::{CheckOptions, check};
+use sapwood_btrfs_format::stream::{
+    COMMAND_HEADER, CommandHeader, HEADER, Writer, attribute, parse,
+};
+
+use super::ReceiveOptions;
+use crate::{FileSystem, Options, SendOptions};
+
+const SIZE: u64 = 128 << 20;
+
+fn image(path: &Path) -> FileSystem {
+    crate::ImageBuilder::btrfs()
+        .size(SIZE)
+        .write_to(path)
+        .unwrap();
+    crate::open(path).unwrap()
+}
+
+/// A stream of a subvolume with one of each thing.
+fn stream(dir: &Path, version: u32) -> Vec<u8> {
+    let fs = image(&dir.join("source"));
+    fs.create_dir("/d").unwrap();
+    fs.write("/d/file", vec![7; 70_000]).unwrap();
+    fs.write("/small", b"text").unwrap();
+    fs.symlink("../../outside", "/d/link").unwrap();
+    fs.hard_link("/d/file", "/link").unwrap();
+    fs.set_xattr("/small", "user.x", b"y").unwrap();
+    fs.snapshot_read_only("/", "/s").unwrap();
+    let mut options = SendOptions::default();
+    options.version = version;
+    let mut bytes = Vec::new();
+    fs.send("/s", &mut bytes, &options, &mut |_| {}).unwrap();
+    let mut again = Vec::new();
+    fs.send("/s", &mut again, &options, &mut |_| {}).unwrap();
+    assert_eq!(bytes, again);
+    bytes
+}
+
+/// The same stream with one attribute changed, under a right checksum.
+fn lie(bytes: &[u8], version: u32, random: &mut fastrand::Rng) -> Vec<u8> {
+    let (head, mut rest) = bytes.split_at(HEADER);
+    let mut commands = Vec::new();
+    while let Some((head, tail)) = rest.split_first_chunk::<COMMAND_HEADER>() {
+        let header = CommandHeader::parse(head).unwrap();
+        let (attributes, next) = tail.split_at(header.len);
+        commands.push((header, attributes));
+        rest = next;
+    }
+    let chosen = random.usize(..commands.len());
+    let mut lied = head.to_vec();
+    for (index, (header, attributes)) in commands.iter().enumerate() {
+        let command = parse(version, header, attributes).unwrap();
+        let mut writer = Writer::new(version);
+        writer.begin(header.command);
+        let count = command.attributes().count().max(1);
+        let wrong = random.usize(..count);
+        for (place, (number, value)) in command.attributes().enumerate() {
+            let mut value = value.to_vec();
+            if index == chosen && place == wrong {
+                match random.u8(..5) {
+                    0 => value.clear(),
+                    1 => value = b"d/link/x".to_vec(),
+                    2 => value = b"../outside".to_vec(),
+                    3 => value = random.u64(..).to_le_bytes().to_vec(),
+                    _ => value.iter_mut().for_each(|byte| *byte = random.u8(..)),
+                }
+            }
+            if number != attribute::DATA {
+                writer.put(number, &value);
+            } else if index != chosen || wrong != place || random.bool() {
+                writer.put_data(&value);
+            }
+        }
+        lied.extend_from_slice(writer.finish());
+    }
+    lied
+}
+
+#[test]
+fn a_stream_that_lies_leaves_a_consistent_image() {
+    let dir = tempfile::tempdir().unwrap();
+    let target = dir.path().join("target");
+    let fs = image(&target);
+    fs.write("/outside", b"kept").unwrap();
+    fs.close().unwrap();
+    let empty = std::fs::read(&target).unwrap();
+    for version in [1, 2] {
+        let good = stream(dir.path(), version);
+        std::fs::remove_file(dir.path().join("source")).unwrap();
+        for seed in 0..40 {
+            let mut random = fastrand::Rng::with_seed(seed);
+            let bytes = match seed {
+                0 => good.clone(),
+                _ => lie(&good, version, &mut random),
+            };
+            let device = Arc::new(MemoryDevice::from_bytes(&empty));
+            let fs = FileSystem::open_on(device.clone(), "memory", &Options::new()).unwrap();
+            let options = ReceiveOptions::default();
+            let received = fs.receive("/", &*bytes, &options, &mut |_| {});
+            assert!(seed != 0 || received.is_ok(), "{received:?}");
+            assert_eq!(fs.read("/outside").unwrap(), b"kept", "seed {seed}");
+            for one in fs.subvolumes().unwrap() {
+                let complete = one.received_uuid != [0; 16];
+                assert_eq!(one.read_only, complete, "seed {seed}");
+                assert!(!complete || received.is_ok(), "seed {seed}");
+            }
+            fs.close().unwrap();
+            let options = CheckOptions {
+                check_data_csum: true,
+                max_findings: 10,
+            };
+            let report = check(&[&*device], &options, &mut |_| ()).unwrap();
+            assert!(
+                report.findings.is_empty(),
+                "seed {seed}: {:?}",
+                report.findings
+            );
+        }
+    }
+}
