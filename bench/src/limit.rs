@@ -512,7 +512,12 @@ mod tests {
         // The file is there until its last reference is gone.
         file.write(0, b"more").unwrap();
         drop(file);
-        let all = || fs.inodes.iter().map(|some| some.read().len()).sum::<usize>();
+        let all = || {
+            fs.inodes
+                .iter()
+                .map(|some| some.read().len())
+                .sum::<usize>()
+        };
         assert_eq!(all(), 2, "the root and the directory");
     }
 

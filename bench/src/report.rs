@@ -300,7 +300,11 @@ pub(crate) mod tests {
             ("fuse-limit", &[1.0, 1.0]),
         ];
         let text = report("task-8", times).to_markdown();
-        assert_eq!(text.matches("<br>0.50 of fuse-limit |").count(), 1, "{text}");
+        assert_eq!(
+            text.matches("<br>0.50 of fuse-limit |").count(),
+            1,
+            "{text}"
+        );
     }
 
     #[test]

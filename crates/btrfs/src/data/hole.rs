@@ -25,8 +25,8 @@ pub(super) fn clear(files: &Arc<Files>, inode: &Arc<Inode>, range: Range<u64>) -
         let mut h = files.start_urgent(8)?;
         let end = step_end(files, inode, at..range.end)?;
         let size = sector_ceil(files, inode.state.lock().size);
-        let result = replace_with_hole(&mut h, inode, at..end, size)
-            .and_then(|()| items::free_lost(&mut h));
+        let result =
+            replace_with_hole(&mut h, inode, at..end, size).and_then(|()| items::free_lost(&mut h));
         if end == range.end {
             // The size on disk may have waited only for the dropped ranges.
             let data = inode.data.state.lock();

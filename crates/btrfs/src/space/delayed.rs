@@ -216,7 +216,6 @@ impl DelayedRefs {
         self.pending.load(Ordering::Acquire)
     }
 
-
     /// Records a new extent with its first refs.
     pub(crate) fn insert(
         &self,

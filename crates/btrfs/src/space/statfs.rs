@@ -68,7 +68,11 @@ impl Space {
         let devices = self.devices.lock();
         let copies = {
             let groups = self.data.groups.read();
-            groups.iter().map(|group| group.on_device(1)).max().unwrap_or(1)
+            groups
+                .iter()
+                .map(|group| group.on_device(1))
+                .max()
+                .unwrap_or(1)
         };
         let (data_total, data_used) = on_device(&self.data);
         let (system_total, system_used) = on_device(&self.system);
