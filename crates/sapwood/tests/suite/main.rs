@@ -8,4 +8,5 @@ mod errors;
 mod host_full;
 mod library;
 mod opening;
+mod public_names;
 mod resize;
