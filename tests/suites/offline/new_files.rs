@@ -3,7 +3,7 @@
 
 /// Prelude of these scripts, after the common prelude.
 ///
-/// `sources`: a directory, archives and a container image. `COMMANDS`: everything that makes a
+/// `sources`: a directory, a layer in the form of overlayfs, archives, a container image and a list. `COMMANDS`: everything that makes a
 /// file; `$OUT` is the file. `sound FILE`: it is complete.
 pub(crate) const PRELUDE: &str = r#"
 trap 'umount -l m 2> /dev/null || true' EXIT
@@ -13,6 +13,7 @@ sources() {
     blob() { local sum; sum=$(sha256sum < "$1" | cut -d' ' -f1); cp "$1" oci/blobs/sha256/$sum; printf '{"mediaType":"%s","digest":"sha256:%s","size":%s}' "$2" $sum $(stat -c %s "$1"); }
     printf '{"layers":[%s]}' "$(blob t.tar application/vnd.oci.image.layer.v1.tar)" > manifest
     printf '{"manifests":[%s]}' "$(blob manifest application/vnd.oci.image.manifest.v1+json)" > oci/index.json
+    mkdir -p u/d; mknod u/d/1 c 0 0; cp t/d/big u; printf '#mtree\n. type=dir\n./n type=dir mode=0750 uid=1 gid=2\n' > list
     image src.img -r t; rm manifest
 }
 COMMANDS=(
@@ -21,6 +22,8 @@ COMMANDS=(
     'mkfs -q -t $KIND --size 160M --cpio t.cpio $OUT' 'mkfs -q -t $KIND --output-format qcow2 --tar t.tar.gz $OUT'
     'mkfs -q -t $KIND --output-format zstd --oci oci --size 160M $OUT' 'mkfs -q -t $KIND --output-format vhd -r t $OUT'
     'mkfs -q -t $KIND --output-format android-sparse --cpio t.cpio $OUT'
+    'mkfs -q -t $KIND --tar t.tar.gz $OUT' 'mkfs -q -t $KIND -r t --overlay u --manifest list $OUT'
+    'mkfs -q -t $KIND --size 160M -r t --layer t.tar.gz $OUT' 'mkfs -q -t $KIND --size 160M --manifest list $OUT'
     'mkdisk -q $OUT --part r:$KIND:rootdir=t --part s:size=1M' 'mkdisk -q $OUT --output-format qcow2 --part r:$KIND:oci=oci'
     'export -q src.img --tar $OUT' 'export -q src.img --oci-layer $OUT' 'export -q src.img --tar $OUT --compress zstd'
 )

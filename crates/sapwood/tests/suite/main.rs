@@ -9,4 +9,5 @@ mod host_full;
 mod library;
 mod no_wait;
 mod opening;
+mod public_names;
 mod resize;
