@@ -21,7 +21,7 @@ use sapwood_vfs::{
 };
 
 /// Mounts it on `dir` and serves until the unmount. `options`: a list for `-o`, of which this knows
-/// `io_uring` and `allow_other`.
+/// `io_uring`, `polling` and `allow_other`.
 ///
 /// # Errors
 /// The mount's; an unknown option.
@@ -34,6 +34,8 @@ pub(crate) fn serve(dir: &Path, options: &str) -> crate::error::Result<()> {
         match option {
             "io_uring=on" => mount.io_uring = Choice::On,
             "io_uring=off" => mount.io_uring = Choice::Off,
+            "polling=on" => mount.polling = Choice::On,
+            "polling=off" => mount.polling = Choice::Off,
             "allow_other" => mount.access = Access::All,
             _ => return Err(crate::error::Error::new(format!("no option {option}"))),
         }
