@@ -1,10 +1,11 @@
-//! The contestant `fuse-limit`: Sapwood's FUSE transport over a file system without work of its own.
+//! The contestant `fuse-limit`: Sapwood's FUSE transport over a file system without work of its
+//! own.
 //!
 //! # How it works
 //! [`Nothing`] keeps names, attributes and bytes in memory. It has no device, no transaction and no
-//! rules beyond what a load needs. Each inode has a lock of its own, and an operation takes them one
-//! after the other. So what a row costs here, it costs any file system behind this transport, and a
-//! contestant's share of it shows how much of its time is its own.
+//! rules beyond what a load needs. Each inode has a lock of its own, and an operation takes them
+//! one after the other. So what a row costs here, it costs any file system behind this transport,
+//! and a contestant's share of it shows how much of its time is its own.
 
 use std::collections::{BTreeMap, HashMap};
 use std::ops::ControlFlow;
