@@ -62,8 +62,8 @@ pub(crate) enum Way {
 /// Without `ssd` the kernel's btrfs treats a loop device as a rotating disk and waits a timer tick
 /// in each log of several writers. With `nodiscard`, the default of the other peers, a written-out
 /// image stays allocated. With `noinit_itable` no kernel thread zeroes inode tables during the
-/// measurement of another contestant. `fuse-limit` reads `/dev/fuse`, as the default mount does; with
-/// `fuse-limit:io_uring=on` it uses a ring.
+/// measurement of another contestant. `fuse-limit` reads `/dev/fuse`, as the default mount does;
+/// with `fuse-limit:io_uring=on` it uses a ring.
 const BASES: [(&str, Way, Format, &str); 18] = [
     ("btrfs-fuse", Way::Sapwood, Format::Btrfs, ""),
     ("btrfs-loop", Way::Sapwood, Format::Btrfs, "io_uring=off"),

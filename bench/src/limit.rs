@@ -1,10 +1,11 @@
-//! The contestant `fuse-limit`: Sapwood's FUSE transport over a file system without work of its own.
+//! The contestant `fuse-limit`: Sapwood's FUSE transport over a file system without work of its
+//! own.
 //!
 //! # How it works
 //! [`Nothing`] keeps names, attributes and bytes in memory. It has no device, no transaction and no
-//! rules beyond what a load needs. Each inode has a lock of its own, and an operation takes them one
-//! after the other. So what a row costs here, it costs any file system behind this transport, and a
-//! contestant's share of it shows how much of its time is its own.
+//! rules beyond what a load needs. Each inode has a lock of its own, and an operation takes them
+//! one after the other. So what a row costs here, it costs any file system behind this transport,
+//! and a contestant's share of it shows how much of its time is its own.
 
 use std::collections::{BTreeMap, HashMap};
 use std::ops::ControlFlow;
@@ -21,7 +22,7 @@ use sapwood_vfs::{
 };
 
 /// Mounts it on `dir` and serves until the unmount. `options`: a list for `-o`, of which this knows
-/// `io_uring` and `allow_other`.
+/// `io_uring`, `polling` and `allow_other`.
 ///
 /// # Errors
 /// The mount's; an unknown option.
@@ -34,6 +35,8 @@ pub(crate) fn serve(dir: &Path, options: &str) -> crate::error::Result<()> {
         match option {
             "io_uring=on" => mount.io_uring = Choice::On,
             "io_uring=off" => mount.io_uring = Choice::Off,
+            "polling=on" => mount.polling = Choice::On,
+            "polling=off" => mount.polling = Choice::Off,
             "allow_other" => mount.access = Access::All,
             _ => return Err(crate::error::Error::new(format!("no option {option}"))),
         }

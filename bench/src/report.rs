@@ -163,14 +163,21 @@ fn cell(row: &Measured, figure: &Heading, name: &str) -> String {
     }
 }
 
-/// How near a mount comes to the limit of FUSE, if it ran in this row.
+/// How near the median of a mount comes to the limit of FUSE, if that ran in this row.
 fn share(row: &Measured, figure: &Heading, name: &str) -> String {
     let base = name.split([':', '~', '@', '+']).next().unwrap_or(name);
     let served = SERVED.iter().any(|suffix| base.ends_with(suffix));
-    let found = || figure.ratio(row.entry(name)?, row.entry(LIMIT)?);
-    match found().filter(|_| served) {
-        Some(ratio) => format!("<br>{} of {LIMIT}", number(ratio.value)),
-        None => String::new(),
+    let median = |name: &str| Some(figure.spread(row.entry(name)?)?.median);
+    match (median(name), median(LIMIT)) {
+        (Some(own), Some(limit)) if served => {
+            let share = if figure.lower {
+                limit / own
+            } else {
+                own / limit
+            };
+            format!("<br>{} of {LIMIT}", number(share))
+        }
+        _ => String::new(),
     }
 }
 

@@ -1,11 +1,11 @@
 //! Bytes of file data in memory, in buffers that are used again.
 //!
 //! # How it works
-//! A [`Piece`] takes its buffer from a pool of the process, and gives it back when it is dropped. The
-//! buffer that came back last goes out first: its memory is mapped and in the processor's caches.
-//! The allocator would keep such a buffer in no thread's cache, because it is large and another
-//! thread releases it, and would return its memory to the system meanwhile. The pool keeps at most
-//! [`MOST_BYTES`]; smaller buffers than [`LEAST`] are the allocator's.
+//! A [`Piece`] takes its buffer from a pool of the process, and gives it back when it is dropped.
+//! The buffer that came back last goes out first: its memory is mapped and in the processor's
+//! caches. The allocator would keep such a buffer in no thread's cache, because it is large and
+//! another thread releases it, and would return its memory to the system meanwhile. The pool keeps
+//! at most [`MOST_BYTES`]; smaller buffers than [`LEAST`] are the allocator's.
 
 use std::ops::{Deref, DerefMut};
 

@@ -5,9 +5,9 @@
 //! To the caller of `unlink` the inode is gone when the call returns. The server learns of it by a
 //! forget, which no caller waits for. So a forget may still be in flight while a later request is
 //! served, and then there seems to be less space than there is. A request that found no space waits
-//! for the forgets that were sent before it ([`Forgets::settle`]), and is tried again. So does a
-//! request that makes everything durable. A `statfs` does not wait: its answer may lack the space of
-//! forgets in flight.
+//! for the forgets that were sent before it ([`Forgets::settle`]), and is tried again. A request
+//! that makes everything durable waits for them, too. A `statfs` does not: its answer may lack the
+//! space of forgets in flight.
 //!
 //! **With io_uring** ([`Forgets::use_for_forgets`]) forgets arrive on `/dev/fuse`, which carries
 //! almost nothing else. One of its threads at a time polls the device. When something arrives, the
