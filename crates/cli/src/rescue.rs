@@ -1,6 +1,7 @@
 //! `sapwood rescue`: what is left of a damaged image, and copies of it.
 
 mod copy;
+mod deleted;
 mod survey;
 
 use std::path::{Path, PathBuf};
@@ -33,6 +34,8 @@ pub(super) struct Args {
 enum Command {
     /// Copy everything that can be read to a directory or a tar archive
     Copy(copy::Args),
+    /// List files that older states of a btrfs have, and the newest one has not
+    Deleted(deleted::Args),
 }
 
 /// How a damaged image is read.
@@ -83,6 +86,7 @@ impl Args {
     pub(super) fn apply(&mut self, range: super::range::Range) -> Result<()> {
         match (&mut self.command, &mut self.image) {
             (Some(Command::Copy(args)), _) => args.apply(range),
+            (Some(Command::Deleted(args)), _) => range.image(&mut args.image),
             (None, Some(image)) => range.image(image),
             (None, None) => Ok(()),
         }
@@ -138,6 +142,7 @@ fn failure(error: OpenError) -> Failure {
 pub(super) fn run(args: &Args) -> Result<()> {
     match (&args.command, &args.image) {
         (Some(Command::Copy(args)), _) => copy::run(args),
+        (Some(Command::Deleted(args)), _) => deleted::run(args),
         (None, Some(image)) => survey::run(args, image),
         (None, None) => Err(Failure::new(USAGE, "rescue needs an image")),
     }

@@ -86,10 +86,10 @@ pub trait Tree: Send + Sync {
     /// `Invalid` for another kind of inode. Any damage in the range fails all of it.
     fn read(&self, ino: Ino, offset: u64, buf: &mut [u8]) -> Result<usize>;
 
-    /// Finds data or a hole. A lost range counts as data.
+    /// Finds data or a hole. A hole is also where a lost range begins.
     ///
     /// # Errors
-    /// `NoSuchOffset`.
+    /// `NoSuchOffset`; `Corrupt` in a lost range.
     fn seek(&self, ino: Ino, from: SeekFrom) -> Result<u64>;
 
     /// All extended attributes.

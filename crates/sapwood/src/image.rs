@@ -14,7 +14,7 @@ use sapwood_vfs::FileSystem;
 
 use crate::kind::{DetectError, Kind, detect};
 use crate::options::{OptionError, Options};
-use crate::rescue::{self, OnScan, Survey};
+use crate::rescue::{self, OnDeleted, OnScan, Survey};
 use crate::unflushed::Unflushed;
 
 /// Why an image could not be opened, as one line for people.
@@ -453,6 +453,27 @@ pub fn survey(path: &Path, options: &Options, on_scan: &OnScan<'_>) -> Result<Su
     let how = options.rescues().cloned().unwrap_or_default();
     let found = rescue::survey(&devices, &how, on_scan);
     found.map_err(|source| OpenError::Rescue {
+        path: path.to_owned(),
+        source,
+    })
+}
+
+/// Lists the files that older states of a btrfs have, and the newest one has not. `states`: the
+/// most that are looked at.
+///
+/// # Errors
+/// As [`open_device`]; [`OpenError::Rescue`].
+pub fn deleted(
+    path: &Path,
+    options: &Options,
+    states: usize,
+    on_scan: &OnScan<'_>,
+    each: &mut OnDeleted<'_>,
+) -> Result<(), OpenError> {
+    let devices = OpenFiles::open(path, options)?.devices()?;
+    let how = options.rescues().cloned().unwrap_or_default();
+    let listed = rescue::deleted(&devices, &how, states, on_scan, each);
+    listed.map_err(|source| OpenError::Rescue {
         path: path.to_owned(),
         source,
     })

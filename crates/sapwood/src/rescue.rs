@@ -1,10 +1,11 @@
 //! Opens damaged images, and describes what is left of them.
 
+use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use sapwood_block::Device;
 pub use sapwood_rescue::Error as Failed;
-pub use sapwood_rescue::btrfs::{CopyState, Origin, State, SuperCopy, TreeState};
+pub use sapwood_rescue::btrfs::{CopyState, Deleted, Origin, State, SuperCopy, TreeState};
 pub use sapwood_rescue::ext4::{DescSource, JournalState, SuperPlace, Survey as Ext4Survey};
 use sapwood_rescue::{Error, Rescued, Scanning, btrfs, ext4};
 
@@ -132,6 +133,22 @@ pub(crate) fn open(
             Ok((Rescued::new(image.files(choice)?), Kind::Btrfs))
         }
     }
+}
+
+/// Receives deleted files, until it breaks.
+pub type OnDeleted<'d> = dyn FnMut(Deleted) -> ControlFlow<()> + 'd;
+
+/// Lists the files that older states of a btrfs have, and the newest one has not. `states`: the
+/// most that are looked at.
+pub(crate) fn deleted(
+    devices: &[Arc<dyn Device>],
+    rescue: &Rescue,
+    states: usize,
+    on_scan: &OnScan<'_>,
+    each: &mut OnDeleted<'_>,
+) -> Result<(), Error> {
+    let image = btrfs_image(devices.to_vec(), rescue, on_scan)?;
+    image.deleted(states, each)
 }
 
 /// What is left of a damaged image.

@@ -145,10 +145,10 @@ fn run(disaster: &Disaster) -> Outcome {
     let to = scratch::directory();
     let said = rescue(image.path(), &to.path().join("out"), &[])?;
     if !matches!(said.status.code(), Some(0 | 1 | 3)) {
-        return Err(format!("{}\n{}", said.status, process::tail(&said.all())));
+        return Err(format!("{}\n{}", said.status, process::tail(&said.all())).into());
     }
     if fs::read(image.path()).unwrap() != before {
-        return Err("the image was changed".to_owned());
+        return Err("the image was changed".into());
     }
     let ours = files.found_in(&Files::of(&to.path().join("out")));
     let tool = files.found_in(&recovered_by_tool(&image, to.path()));
@@ -159,11 +159,11 @@ fn run(disaster: &Disaster) -> Outcome {
     );
     let least = |percent: u64| (all * percent).div_ceil(100);
     if ours.contents < tool.contents || ours.paths < tool.paths {
-        return Err(format!("the tools recover more: {tool}, not {ours}"));
+        return Err(format!("the tools recover more: {tool}, not {ours}").into());
     }
     if ours.paths < least(disaster.paths) || ours.contents < least(disaster.contents) {
         let tail = process::tail(&said.all());
-        return Err(format!("only {ours} of {all} files are recovered\n{tail}"));
+        return Err(format!("only {ours} of {all} files are recovered\n{tail}").into());
     }
     Ok(())
 }
@@ -176,21 +176,21 @@ fn a_report_names_the_damage(kind: Kind) -> Outcome {
     let out = to.path().join("out");
     let whole = rescue(image.path(), &out, &[])?;
     if !whole.status.success() {
-        return Err(format!("of an intact image: {}", whole.all()));
+        return Err(format!("of an intact image: {}", whole.all()).into());
     }
     let report = to.path().join("report");
     damage::destroy_map(&image, "dir2/sub1");
     let args = ["--report", report.to_str().unwrap()];
     let said = rescue(image.path(), &to.path().join("again"), &args)?;
     if said.status.code() != Some(1) {
-        return Err(format!("{}: {}", said.status, said.all()));
+        return Err(format!("{}: {}", said.status, said.all()).into());
     }
     let report: serde_json::Value =
         serde_json::from_slice(&fs::read(&report).unwrap()).map_err(|error| error.to_string())?;
     let lost = report["lost"].as_array().map_or(0, Vec::len);
     let partial = report["partial"].as_array().map_or(0, Vec::len);
     if lost + partial == 0 {
-        return Err(format!("the report is empty: {report}"));
+        return Err(format!("the report is empty: {report}").into());
     }
     Ok(())
 }
@@ -209,11 +209,11 @@ fn older_generations() -> Outcome {
     let place = format!("{}@{generation}:big/1", image.path().display());
     let said = rescue(Path::new(&place), to.path(), &[])?;
     if !said.status.success() {
-        return Err(said.all());
+        return Err(said.all().into());
     }
     if fs::read(to.path().join("1")).unwrap() == wanted {
         Ok(())
     } else {
-        Err("the content differs".to_owned())
+        Err("the content differs".into())
     }
 }

@@ -381,6 +381,13 @@ pub(super) const EXAMPLES: &[(&str, &[Example])] = &[
         ],
     ),
     (
+        "rescue deleted",
+        &[(
+            "sapwood rescue deleted disk.img --since 2026-11-20",
+            "removed files, as places for `rescue copy`",
+        )],
+    ),
+    (
         "rescue copy",
         &[
             (

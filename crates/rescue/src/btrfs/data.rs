@@ -33,7 +33,7 @@ type Expanded = (u64, Arc<Vec<u8>>);
 
 /// Reads data.
 pub(super) struct Data {
-    pub(super) volume: Volume,
+    volume: Arc<Volume>,
     nodes: Arc<Nodes>,
     checksums: Leaves,
     /// Data with a wrong checksum is an error.
@@ -42,7 +42,12 @@ pub(super) struct Data {
 }
 
 impl Data {
-    pub(super) fn new(volume: Volume, nodes: Arc<Nodes>, checksums: Leaves, verify: bool) -> Self {
+    pub(super) fn new(
+        volume: Arc<Volume>,
+        nodes: Arc<Nodes>,
+        checksums: Leaves,
+        verify: bool,
+    ) -> Self {
         Self {
             volume,
             nodes,

@@ -24,6 +24,8 @@ use super::orphans::{self, FIRST, Name, Orphaned};
 use crate::Lost;
 use crate::tree::{Tree, Xattrs, nameless_directory};
 
+/// Largest extent of data: what btrfs makes, with room.
+const MOST_EXTENT: u64 = 1 << 30;
 const NUMBER_BITS: u32 = 40;
 const NUMBERS: u64 = (1 << NUMBER_BITS) - 1;
 /// Number of the directory with nameless inodes, in each subvolume.
@@ -183,6 +185,7 @@ fn kind_of(entry: u8) -> FileKind {
 enum Run {
     Hole(u64),
     Data(u64),
+    Lost,
 }
 
 impl Files {
@@ -388,10 +391,12 @@ impl Files {
                 Ok(FileExtent::Prealloc(extent)) => {
                     Run::Hole(start.saturating_add(extent.num_bytes).min(size))
                 }
-                Ok(extent) => Run::Data(start.saturating_add(extent.len()).min(size)),
-                Err(_) => Run::Data(next),
+                Ok(extent) if extent.len() <= MOST_EXTENT => {
+                    Run::Data(start.saturating_add(extent.len()).min(size))
+                }
+                _ => Run::Lost,
             },
-            None if self.lost_between(sub, number, at, next) => Run::Data(next),
+            None if self.lost_between(sub, number, at, next) => Run::Lost,
             None => Run::Hole(next),
         }
     }
@@ -684,6 +689,9 @@ impl Tree for Files {
                 (Run::Data(_), SeekFrom::Data(_)) | (Run::Hole(_), SeekFrom::Hole(_)) => {
                     return Ok(at);
                 }
+                // What is before it ends here.
+                (Run::Lost, SeekFrom::Hole(_)) if at > start => return Ok(at),
+                (Run::Lost, _) => return Err(Lost::Inode { ino: number }.into()),
                 (Run::Data(end) | Run::Hole(end), _) => end,
             };
             if end <= at {

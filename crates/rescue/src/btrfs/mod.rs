@@ -2,6 +2,7 @@
 
 mod chunks;
 mod data;
+mod deleted;
 mod files;
 mod items;
 mod leaves;
@@ -18,6 +19,7 @@ use std::sync::Arc;
 use sapwood_block::Device;
 use sapwood_btrfs_format::{Key, SuperBlock, kind, objectid};
 
+pub use deleted::Deleted;
 pub use files::Files;
 pub use scan::Identity;
 pub use states::{Origin, State, TreeState};
@@ -57,7 +59,7 @@ pub enum Choice {
 
 /// A scanned file system.
 pub struct Image {
-    volume: Volume,
+    volume: Arc<Volume>,
     nodes: Arc<Nodes>,
     copies: Vec<SuperCopy>,
     sb: Option<Box<SuperBlock>>,
@@ -123,35 +125,20 @@ impl Image {
         let devices = volume.devices();
         let index = scan::scan(&devices, &areas, &identity, watch)?;
         let nodes = Arc::new(Nodes::new(identity, index, devices));
-        let mut image = Self {
-            volume,
+        if !whole_tree {
+            let newest = newest(sb.as_deref(), &nodes);
+            let root = sb.as_deref().map(chunks::root);
+            chunks::from_scan(&nodes, &mut volume.chunks, root, newest);
+            chunks::from_extents(&nodes, &mut volume.chunks, newest);
+        }
+        Ok(Self {
+            volume: Arc::new(volume),
             nodes,
             copies,
             sb,
             scanned: areas.iter().map(|area| area.end - area.start).sum(),
             options,
-        };
-        if !whole_tree {
-            image.find_chunks();
-        }
-        Ok(image)
-    }
-
-    fn find_chunks(&mut self) {
-        let newest = self.newest();
-        let root = self.sb.as_deref().map(chunks::root);
-        let map = &mut self.volume.chunks;
-        chunks::from_scan(&self.nodes, map, root, newest);
-        chunks::from_extents(&self.nodes, map, newest);
-    }
-
-    /// The newest generation that counts: the superblock's, or of all roots that were found.
-    fn newest(&self) -> u64 {
-        if let Some(sb) = &self.sb {
-            return sb.generation.get();
-        }
-        let mut roots = self.nodes.index.of_owner(objectid::ROOT_TREE);
-        roots.next().map_or(u64::MAX, |node| node.generation)
+        })
     }
 
     /// What identifies its tree blocks.
@@ -188,7 +175,7 @@ impl Image {
     ///
     /// # Errors
     /// [`Error::NoGeneration`], [`Error::NoRootAt`], [`Error::NoRoots`].
-    pub fn files(self, choice: Choice) -> Result<Files> {
+    pub fn files(&self, choice: Choice) -> Result<Files> {
         let (root, newest) = self.root(choice)?;
         let orphans = match choice {
             Choice::Newest => vec![Orphans {
@@ -206,7 +193,8 @@ impl Image {
         let size = self.sb.as_ref().map_or(size, |sb| sb.total_bytes.get());
         let verify = !self.options.ignore_data_checksums;
         let nodes = Arc::clone(&self.nodes);
-        let data = Data::new(self.volume, Arc::clone(&nodes), checksums, verify);
+        let volume = Arc::clone(&self.volume);
+        let data = Data::new(volume, Arc::clone(&nodes), checksums, verify);
         Ok(Files::new(nodes, data, roots, newest, size))
     }
 
@@ -219,7 +207,7 @@ impl Image {
         };
         match choice {
             Choice::Newest => {
-                let newest = self.newest();
+                let newest = newest(self.superblock(), &self.nodes);
                 let sb = self.sb.as_deref().map(states::current);
                 let found = self.top_of(newest).as_ref().map(ptr);
                 let sb = sb.filter(|sb| self.nodes.find(sb).is_some());
@@ -262,6 +250,15 @@ impl Image {
         });
         trees
     }
+}
+
+/// The newest generation that counts: the superblock's, or of all roots that were found.
+fn newest(sb: Option<&SuperBlock>, nodes: &Nodes) -> u64 {
+    if let Some(sb) = sb {
+        return sb.generation.get();
+    }
+    let mut roots = nodes.index.of_owner(objectid::ROOT_TREE);
+    roots.next().map_or(u64::MAX, |node| node.generation)
 }
 
 /// All bytes of all devices.

@@ -474,7 +474,15 @@ impl Tree for Files {
             };
             let (is_hole, len) = match mapped {
                 Mapped::Hole { len } => (true, len),
-                Mapped::Data { len, .. } | Mapped::Lost { len, .. } => (false, len),
+                Mapped::Data { len, .. } => (false, len),
+                // What is before it ends here.
+                Mapped::Lost { .. } if at > start && matches!(from, SeekFrom::Hole(_)) => {
+                    return Ok(at);
+                }
+                Mapped::Lost { block, .. } => {
+                    let ino = number.into();
+                    return Err(Lost::Map { ino, block }.into());
+                }
             };
             if is_hole == matches!(from, SeekFrom::Hole(_)) {
                 return Ok(at);

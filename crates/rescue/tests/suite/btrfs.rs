@@ -1,0 +1,120 @@
+//! btrfs.
+
+use std::sync::Arc;
+
+use sapwood_block::{Device, MemoryDevice};
+use sapwood_btrfs::{Btrfs, SubvolumeChoice};
+use sapwood_hostile::image::{DEFAULT, GoodImage, MIXED, SUPER_OFFSET};
+use sapwood_rescue::btrfs::{Choice, Image, Options};
+use sapwood_rescue::{Error, Rescued, Scanning};
+use sapwood_vfs::FileSystem;
+
+use crate::walk::{Contents, files, wrong};
+
+const WATCH: fn(Scanning) -> bool = |_| true;
+
+fn open(device: &Arc<MemoryDevice>) -> Result<Image, Error> {
+    let devices: Vec<Arc<dyn Device>> = vec![device.clone()];
+    Image::open(devices, Options::default(), &WATCH)
+}
+
+fn rescued(device: &Arc<MemoryDevice>) -> Contents {
+    let files_of = |image: Image| image.files(Choice::Newest);
+    let opened = open(device).and_then(files_of);
+    opened.map_or(Contents::new(), |found| files(&Rescued::new(found)))
+}
+
+/// The files that the engine shows from the top level.
+fn by_engine(image: &GoodImage) -> Contents {
+    let options = sapwood_btrfs::Options {
+        subvolume: SubvolumeChoice::Id(5),
+        read_only: true,
+        no_log_replay: true,
+        ..sapwood_btrfs::Options::default()
+    };
+    let device: Vec<Arc<dyn Device>> = vec![Arc::new(image.device.snapshot())];
+    let fs = Btrfs::open(device, options).unwrap();
+    let found = files(&fs);
+    fs.unmount().unwrap();
+    found
+}
+
+#[test]
+fn an_intact_image_has_the_files_of_the_engine() {
+    for packed in [DEFAULT, MIXED] {
+        let image = GoodImage::expand(packed);
+        let device = Arc::new(image.device.snapshot());
+        let expected = by_engine(&image);
+        assert!(!expected.is_empty());
+        assert_eq!(rescued(&device), expected);
+    }
+}
+
+#[test]
+fn a_lost_tree_block_never_changes_a_file() {
+    for packed in [DEFAULT, MIXED] {
+        let image = GoodImage::expand(packed);
+        let expected = by_engine(&image);
+        for place in &image.blocks {
+            let device = image.device.snapshot();
+            for copy in &place.copies {
+                device
+                    .write_at(*copy, &vec![0xa5; image.nodesize()])
+                    .unwrap();
+            }
+            let found = rescued(&Arc::new(device));
+            let wrong = wrong(&found, &expected);
+            assert!(wrong.is_empty(), "block {}: {wrong:?}", place.logical);
+        }
+    }
+}
+
+#[test]
+fn superblocks_are_not_needed() {
+    for packed in [DEFAULT, MIXED] {
+        let image = GoodImage::expand(packed);
+        let device = Arc::new(image.device.snapshot());
+        for offset in [SUPER_OFFSET, 64 << 20] {
+            if offset < device.size() {
+                device.write_at(offset, &[0; 4096]).unwrap();
+            }
+        }
+        assert_eq!(rescued(&device), by_engine(&image));
+    }
+}
+
+#[test]
+fn nothing_is_found_where_nothing_is() {
+    let device = Arc::new(MemoryDevice::new(1 << 20));
+    assert!(matches!(open(&device), Err(Error::NoBtrfs { .. })));
+    let mut random = fastrand::Rng::with_seed(1);
+    let noise: Vec<u8> = std::iter::repeat_with(|| random.u8(..))
+        .take(1 << 20)
+        .collect();
+    device.write_at(0, &noise).unwrap();
+    assert!(matches!(open(&device), Err(Error::NoBtrfs { .. })));
+}
+
+#[test]
+fn a_watcher_ends_the_scan() {
+    let image = GoodImage::expand(DEFAULT);
+    let devices: Vec<Arc<dyn Device>> = vec![Arc::new(image.device.snapshot())];
+    let opened = Image::open(devices, Options::default(), &|_: Scanning| false);
+    assert!(matches!(opened, Err(Error::Interrupted)));
+}
+
+#[test]
+fn every_state_is_named_by_its_generation() {
+    let image = GoodImage::expand(DEFAULT);
+    let device = Arc::new(image.device.snapshot());
+    let states = open(&device).unwrap().states(100);
+    let newest = states.first().unwrap();
+    assert_eq!(newest.generation, image.super_block.generation.get());
+    assert_eq!(newest.missing, 0);
+    for state in &states {
+        let found = open(&device).unwrap();
+        assert!(found.files(Choice::Generation(state.generation)).is_ok());
+    }
+    let found = open(&device).unwrap().files(Choice::Generation(u64::MAX));
+    assert!(matches!(found, Err(Error::NoGeneration { .. })));
+}

@@ -1,0 +1,6 @@
+//! Damaged images in memory: what is lost, and what is not.
+#![allow(clippy::unwrap_used)] // A failed unwrap is a failed test.
+
+mod btrfs;
+mod ext4;
+mod walk;
