@@ -226,7 +226,8 @@ impl Command {
                 .map_or(Ok(()), |place| range.place(place)),
             Self::Send(args) => {
                 range.place(&mut args.place)?;
-                range.optional(args.parent.as_mut())
+                range.optional(args.parent.as_mut())?;
+                range.places_with_paths(&mut args.clone_source)
             }
             Self::Mkdisk(_)
             | Self::MountOptions(_)

@@ -32,6 +32,10 @@ pub(super) struct Args {
     /// Only the changes since this read-only snapshot of the same image, which the receiver has
     #[arg(short, long, value_name = "[IMAGE:]PATH")]
     pub(super) parent: Option<OsString>,
+    /// A read-only snapshot of the same image that the receiver has, to share content with; can be
+    /// given several times
+    #[arg(short, long, value_name = "[IMAGE:]PATH")]
+    pub(super) clone_source: Vec<OsString>,
     /// Version of the stream: 1 for every receiver, 2 for holes, preallocation and large writes
     #[arg(long, value_name = "VERSION", default_value_t = 1,
         value_parser = clap::value_parser!(u32).range(1..=2))]
@@ -65,6 +69,9 @@ pub(super) fn run(args: &Args) -> Result<()> {
     let parent = args.parent.as_ref();
     let parent = parent.map(|parent| within_place(&image, parent, "send"));
     options.parent = parent.transpose()?;
+    let sources = args.clone_source.iter();
+    let sources = sources.map(|source| within_place(&image, source, "send"));
+    options.clone_sources = sources.collect::<Result<_>>()?;
     let standard = args.output == Path::new("-");
     if standard && io::stdout().is_terminal() {
         let why = "a stream is not for a terminal; -o FILE stores it";

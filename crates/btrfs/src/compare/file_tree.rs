@@ -175,6 +175,14 @@ impl FileTree {
         self.engine.blocks()
     }
 
+    pub(super) fn root(&self) -> &Root {
+        &self.root
+    }
+
+    pub(super) fn extent_tree(&self) -> &Root {
+        &self.engine.roots.extent_tree
+    }
+
     pub(super) fn top_block(&self) -> Arc<TreeBlock> {
         self.root.node()
     }
@@ -385,6 +393,46 @@ impl FileTree {
         let inode = engine.inodes.load(engine, &self.root, number)?;
         data::read_stored(engine, &inode, start, extent)
     }
+
+    pub(super) fn parse_extent(&self, key: Key, data: &[u8]) -> Result<Extent> {
+        let bad = |error| bad_item(self.id(), key, error);
+        let start = key.offset;
+        let (len, content) = match FileExtent::parse(data).map_err(bad)? {
+            FileExtent::Inline {
+                ram_bytes,
+                compression,
+                data,
+                ..
+            } => {
+                let sector = self.sector();
+                let len = ram_bytes.checked_next_multiple_of(sector);
+                let content = ExtentContent::Inline {
+                    compression,
+                    stored: data.to_vec(),
+                };
+                (len.unwrap_or(ram_bytes), content)
+            }
+            FileExtent::Regular(extent) if extent.is_hole() => {
+                (extent.num_bytes, ExtentContent::Hole)
+            }
+            FileExtent::Regular(extent) => (extent.num_bytes, ExtentContent::Data(extent)),
+            FileExtent::Prealloc(extent) => (extent.num_bytes, ExtentContent::Prealloc(extent)),
+        };
+        let end = start.checked_add(len).ok_or(Error::BadItem {
+            root: self.id(),
+            key,
+            source: sapwood_btrfs_format::ItemError::Value {
+                what: "file extent",
+                field: "length",
+                value: len,
+            },
+        })?;
+        Ok(Extent {
+            start,
+            end,
+            content,
+        })
+    }
 }
 
 /// Iterates over the entries of a directory.
@@ -454,7 +502,7 @@ impl Extents<'_> {
                 Some((key, data))
                     if key.objectid == self.number && key.kind == kind::EXTENT_DATA =>
                 {
-                    Some(self.parse(key, data)?)
+                    Some(self.tree.parse_extent(key, data)?)
                 }
                 _ => None,
             };
@@ -480,46 +528,6 @@ impl Extents<'_> {
             return Ok(Some(item));
         }
         Ok(None)
-    }
-
-    fn parse(&self, key: Key, data: &[u8]) -> Result<Extent> {
-        let bad = |error| bad_item(self.tree.id(), key, error);
-        let start = key.offset;
-        let (len, content) = match FileExtent::parse(data).map_err(bad)? {
-            FileExtent::Inline {
-                ram_bytes,
-                compression,
-                data,
-                ..
-            } => {
-                let sector = self.tree.sector();
-                let len = ram_bytes.checked_next_multiple_of(sector);
-                let content = ExtentContent::Inline {
-                    compression,
-                    stored: data.to_vec(),
-                };
-                (len.unwrap_or(ram_bytes), content)
-            }
-            FileExtent::Regular(extent) if extent.is_hole() => {
-                (extent.num_bytes, ExtentContent::Hole)
-            }
-            FileExtent::Regular(extent) => (extent.num_bytes, ExtentContent::Data(extent)),
-            FileExtent::Prealloc(extent) => (extent.num_bytes, ExtentContent::Prealloc(extent)),
-        };
-        let end = start.checked_add(len).ok_or(Error::BadItem {
-            root: self.tree.id(),
-            key,
-            source: sapwood_btrfs_format::ItemError::Value {
-                what: "file extent",
-                field: "length",
-                value: len,
-            },
-        })?;
-        Ok(Extent {
-            start,
-            end,
-            content,
-        })
     }
 }
 

@@ -13,6 +13,9 @@ use crate::data::compress;
 
 mod difference;
 mod file_tree;
+mod references;
+
+pub use sapwood_btrfs_format::RegularExtent;
 
 pub use difference::{ChangedInode, Difference, Parts};
 pub use file_tree::{

@@ -242,6 +242,17 @@ impl<'a, W: Write> Sender<'a, '_, '_, W> {
         content: &ExtentContent,
         (start, end): (u64, u64),
     ) -> Result<()> {
+        if let ExtentContent::Data(extent) = content
+            && self.options.data
+        {
+            let rest = self.clone_range(number, path, extent, (start, end))?;
+            if rest >= end {
+                return Ok(());
+            }
+            if rest > start {
+                return self.write(number, path, rest, end);
+            }
+        }
         let encoding = match content {
             ExtentContent::Data(extent) if self.options.compressed && self.options.data => {
                 encoding_of(extent.compression, self.new.sector()).map(|number| (number, extent))

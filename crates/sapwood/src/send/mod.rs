@@ -7,11 +7,12 @@
 //!
 //! 1. `names` moves, removes and creates names until all are as in the snapshot. Each command finds
 //!    the paths that the commands before it left (`places`).
-//! 2. `content` sends data, attributes and times of each changed inode at its new path, in the order
+//! 2. `content` sends data (shared with other files where it is, `clones`), attributes and times of each changed inode at its new path, in the order
 //!    of inode numbers. Times come last, because every other command changes them.
 //!
 //! The stream depends on the two snapshots alone.
 
+mod clones;
 mod content;
 mod error;
 mod full;
@@ -31,6 +32,7 @@ use crate::image::Mounted;
 use crate::progress::{OnProgress, Progress, Stop};
 use crate::tree;
 use crate::vfs::{self, Subvolumes as _};
+use clones::Clones;
 pub use error::SendError;
 use error::{Result, at};
 use output::Output;
@@ -41,6 +43,9 @@ use output::Output;
 pub struct SendOptions {
     /// Send the changes since this snapshot of the same image.
     pub parent: Option<PathBuf>,
+    /// Read-only snapshots of the same image that the receiver has, too. Files share their content
+    /// with them, and with the parent.
+    pub clone_sources: Vec<PathBuf>,
     /// Version of the stream: 1, which every receiver knows, or 2, with large writes, holes and
     /// preallocation.
     pub version: u32,
@@ -56,6 +61,7 @@ impl Default for SendOptions {
     fn default() -> Self {
         Self {
             parent: None,
+            clone_sources: Vec::new(),
             version: 1,
             compressed: false,
             data: true,
@@ -83,6 +89,7 @@ struct Sender<'a, 'p, 'q, W> {
     out: Output<W>,
     options: &'p SendOptions,
     progress: &'p mut OnProgress<'q>,
+    clones: Clones,
     buffer: Vec<u8>,
     inodes: u64,
     content: u64,
@@ -135,10 +142,16 @@ impl FileSystem {
         let new = snapshot_at(self, path)?;
         let old = options.parent.as_ref();
         let old = old.map(|parent| snapshot_at(self, parent)).transpose()?;
+        let old = old.map(Arc::new);
+        let mut sources: Vec<_> = old.iter().cloned().collect();
+        for source in &options.clone_sources {
+            sources.push(Arc::new(snapshot_at(self, source)?));
+        }
         let mut sender = Sender {
             fs: &**self.engine(),
             new: Arc::new(new),
-            old: old.map(Arc::new),
+            old,
+            clones: Clones::new(sources),
             out: Output::new(writer, options.version)?,
             options,
             progress,

@@ -5,6 +5,7 @@ use std::io::Write;
 use sapwood_btrfs::compare::Inode;
 use sapwood_btrfs_format::stream::{Writer, attribute as attr, command as cmd};
 
+use super::clones::CloneSource;
 use super::error::{Result, SendError};
 use crate::vfs::FileKind;
 
@@ -137,6 +138,25 @@ impl<W: Write> Output<W> {
                 .put_u64(attr::UNENCODED_OFFSET, range.extent_offset)
                 .put_u32(attr::COMPRESSION, range.encoding)
                 .put_data(stored);
+        })
+    }
+
+    /// Shares a range with another file.
+    pub(super) fn clone_range(
+        &mut self,
+        path: &[u8],
+        offset: u64,
+        len: u64,
+        source: &CloneSource,
+    ) -> Result<()> {
+        self.command(cmd::CLONE, |out| {
+            out.put_u64(attr::FILE_OFFSET, offset)
+                .put_u64(attr::CLONE_LEN, len)
+                .put(attr::PATH, path)
+                .put(attr::CLONE_UUID, &source.uuid)
+                .put_u64(attr::CLONE_CTRANSID, source.transid)
+                .put(attr::CLONE_PATH, &source.path)
+                .put_u64(attr::CLONE_OFFSET, source.offset);
         })
     }
 
