@@ -26,6 +26,7 @@ mod overlays;
 mod partitions;
 mod programs;
 mod scale;
+mod scripts;
 mod setid;
 mod sync;
 mod synchronous;
@@ -61,6 +62,7 @@ fn main() {
             partitions,
             programs,
             scale,
+            scripts,
             setid,
             sync,
             synchronous,

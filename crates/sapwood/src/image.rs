@@ -222,7 +222,7 @@ pub(crate) fn open_btrfs(
     path: &Path,
     options: &Options,
     what: &'static str,
-) -> Result<Mounted, OpenError> {
+) -> Result<(Mounted, Vec<Arc<dyn Device>>), OpenError> {
     let only_btrfs = |found: Kind| match found {
         Kind::Btrfs => Ok(()),
         found => Err(OpenError::OtherKind {
@@ -232,7 +232,7 @@ pub(crate) fn open_btrfs(
             found,
         }),
     };
-    Ok(open_file(path, options, only_btrfs)?.0)
+    open_file(path, options, only_btrfs)
 }
 
 /// As [`open`], if `accept` does not refuse the kind. Returns the files or devices too, whose locks
@@ -290,6 +290,17 @@ impl OpenFiles {
             .any(Operand::is_export)
     }
 
+    /// The kind of the file system, and its devices.
+    pub(crate) fn devices(
+        self,
+        options: &Options,
+    ) -> Result<(Kind, Vec<Arc<dyn Device>>), OpenError> {
+        let file = self.operand.part_of(self.whole)?;
+        let others = self.others.into_iter();
+        let others = others.map(|(operand, whole)| Ok(operand.part_of(whole)?));
+        devices(&self.path, file, others, options, |_| Ok(()))
+    }
+
     /// As [`open_file`].
     pub(crate) fn mount(
         self,
@@ -332,6 +343,19 @@ fn mount(
     options: &Options,
     accept: impl FnOnce(Kind) -> Result<(), OpenError>,
 ) -> Result<(Mounted, Vec<Arc<dyn Device>>), OpenError> {
+    let (kind, files) = devices(path, file, others, options, accept)?;
+    let fs = reopen(path, kind, files.clone(), options)?;
+    Ok((fs, files))
+}
+
+/// The kind of the file system on `file`, if `accept` does not refuse it, and all of its devices.
+fn devices(
+    path: &Path,
+    file: Arc<dyn Device>,
+    others: impl Iterator<Item = Result<Arc<dyn Device>, OpenError>>,
+    options: &Options,
+    accept: impl FnOnce(Kind) -> Result<(), OpenError>,
+) -> Result<(Kind, Vec<Arc<dyn Device>>), OpenError> {
     let kind = known(path, &*file)?;
     accept(kind)?;
     options.fit(kind).map_err(|source| OpenError::Option {
@@ -342,8 +366,7 @@ fn mount(
     for other in others {
         files.push(other?);
     }
-    let fs = reopen(path, kind, files.clone(), options)?;
-    Ok((fs, files))
+    Ok((kind, files))
 }
 
 /// Opens the file system on devices that are open already, the first of which `path` names.

@@ -9,3 +9,4 @@ mod host_full;
 mod library;
 mod opening;
 mod resize;
+mod transaction;
