@@ -27,6 +27,7 @@ mod partitions;
 mod programs;
 mod rescue;
 mod scale;
+mod scripts;
 mod setid;
 mod streams;
 mod sync;
@@ -64,6 +65,7 @@ fn main() {
             programs,
             rescue,
             scale,
+            scripts,
             setid,
             streams,
             sync,

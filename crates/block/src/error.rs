@@ -90,6 +90,14 @@ pub enum Error {
         #[source]
         source: Qcow2Error,
     },
+    /// The changes of one transaction overwrite more than can be applied at once.
+    #[error("{device}: one transaction can overwrite at most {limit} bytes of what is stored")]
+    StagedTooMuch {
+        /// Device name.
+        device: String,
+        /// Bytes that it can overwrite.
+        limit: u64,
+    },
     /// The device could not be opened.
     #[error("{device}: {source}")]
     Open {

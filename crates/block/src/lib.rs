@@ -1,9 +1,9 @@
 //! Block devices: the only crate of Sapwood that opens a file or a device.
 //!
 //! Everything above works on the [`Device`] trait. There are devices for files, for memory, for
-//! exports of NBD servers, for the disks in qcow2 files, and for changes that stay in memory, and
-//! [`Layer`] for devices on top of another. The crate `sapwood-testing` has devices that record,
-//! fail, tear or hold chosen writes.
+//! exports of NBD servers, for the disks in qcow2 files, and for changes that stay in memory or are
+//! applied in one step, and [`Layer`] for devices on top of another. The crate `sapwood-testing` has
+//! devices that record, fail, tear or hold chosen writes.
 
 mod device;
 mod disk_format;
@@ -21,6 +21,7 @@ pub mod partition;
 mod patient;
 mod qcow2;
 pub mod signature;
+mod staged;
 
 pub use device::{Device, SECTOR_SIZE};
 pub use disk_format::{DiskFormat, UnknownFormat};
@@ -36,3 +37,4 @@ pub use overlay::{OVERLAY_PAGE, OverlayDevice};
 pub use part::PartDevice;
 pub use patient::{PATIENCE, PatientDevice, patiently};
 pub use qcow2::{BackingFile, Qcow2Device, backing_disk, create_qcow2, is_qcow2, open_backing};
+pub use staged::{Passes, StagedDevice};

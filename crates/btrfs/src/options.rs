@@ -57,6 +57,10 @@ pub struct Options {
     pub largest_chunk: Option<u64>,
     /// Largest file in bytes whose content is in the tree.
     pub max_inline: u32,
+    /// Neither overwrites nor reuses what the commit that the mount opened has on disk. Its
+    /// superblock leads to the same files until it is overwritten. For a
+    /// [staged](crate::Staging) device.
+    pub keep_opened: bool,
     /// Mount without replaying the log; needs `read_only`.
     pub no_log_replay: bool,
     /// Threads for compression, checksums and writeback; 0: as many as there are processors.
@@ -91,6 +95,7 @@ impl Default for Options {
             discard: false,
             largest_chunk: None,
             max_inline: 2048,
+            keep_opened: false,
             no_log_replay: false,
             threads: 0,
             tree_log: true,

@@ -1,7 +1,7 @@
 //! Commands that print and write the content of files in an image: cat, write, edit.
 
 use std::ffi::{OsStr, OsString};
-use std::io::{ErrorKind, Read};
+use std::io::{Cursor, ErrorKind, Read};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -12,7 +12,7 @@ use super::choice::SubvolumeChoice;
 use super::failure::{Failure, Result, USAGE};
 use super::files::{failed, for_each, in_image, shown_path, with_image};
 use super::interrupt::{self, Input};
-use super::{mode, output, owner};
+use super::{mode, output, owner, session};
 
 /// Bytes that are read or written at once.
 const CHUNK: usize = 1 << 20;
@@ -159,7 +159,10 @@ pub(super) fn write(args: &WriteArgs) -> Result<()> {
             .mode(args.mode.map_or(0o666, |mode| mode & 0o700 | 0o600))
             .clone();
         let file = fs.open_with(&path, &options).map_err(failed)?;
-        let mut input = Input(std::io::stdin());
+        let mut input: Box<dyn Read> = match session::take_input() {
+            Some(text) => Box::new(Cursor::new(text)),
+            None => Box::new(Input(std::io::stdin())),
+        };
         let (mut buf, mut done) = (vec![0; CHUNK], 0);
         loop {
             let count = match input.read(&mut buf) {

@@ -11,7 +11,7 @@ use sapwood::{CopyOptions, ErrorKind, Existing, FileSystem, Place, Progress, vfs
 
 use super::choice::SubvolumeChoice;
 use super::failure::{FULL, Failure, Result, USAGE};
-use super::files::{close, failed, same_file};
+use super::files::{self, close, failed, same_file};
 use super::progress::{self, Holes};
 use super::{interrupt, mode, output, owner};
 
@@ -145,8 +145,7 @@ pub(super) fn run(args: &Args) -> Result<()> {
     lift_file_limit();
     let mut images = Vec::new();
     for (image, written) in &named.0 {
-        let options = args.choice.options(!written)?;
-        images.push(FileSystem::open_with_options(image, &options)?);
+        images.push(files::open(image, &args.choice, !written)?);
     }
     let expanded: Result<Vec<_>> = sources.iter().map(|one| one.expand(&images)).collect();
     let sources = expanded.map(std::iter::IntoIterator::into_iter);

@@ -10,8 +10,7 @@ use sapwood::{Error, FileSystem, vfs};
 
 use super::choice::SubvolumeChoice;
 use super::failure::{FULL, Failure, Result, USAGE, engine_error};
-use super::interrupt;
-use super::output;
+use super::{interrupt, output, session};
 
 /// A path as text.
 fn text(path: &Path) -> String {
@@ -19,7 +18,14 @@ fn text(path: &Path) -> String {
 }
 
 /// Reads a place in an image: the image and the path.
+///
+/// In a script, a path without an image is in the image of the script.
 pub(super) fn in_image(place: &OsStr) -> Result<(PathBuf, PathBuf)> {
+    if let Some(image) = session::image()
+        && let Ok(Target::Local(path)) = Target::parse(place)
+    {
+        return Ok((image, path));
+    }
     let (image, path) = Target::parse_in_image(place)?;
     Ok((image, OsString::from_vec(path).into()))
 }
@@ -140,8 +146,26 @@ pub(super) fn for_each(
     all_done
 }
 
-/// Closes an image after a command.
+/// Opens an image for a command; in a script, its image is open.
+pub(super) fn open(image: &Path, choice: &SubvolumeChoice, read_only: bool) -> Result<FileSystem> {
+    if let (Some(fs), Some(open)) = (session::fs(), session::image())
+        && same_file(image, &open)
+    {
+        if choice.is_made() {
+            let line = "a script is for one subvolume: `sapwood apply` takes its options";
+            return Err(Failure::new(USAGE, line));
+        }
+        return Ok(fs);
+    }
+    let options = choice.options(read_only)?;
+    Ok(FileSystem::open_with_options(image, &options)?)
+}
+
+/// Closes an image after a command, unless it is the image of a script.
 pub(super) fn close(fs: FileSystem) -> Result<()> {
+    if session::fs().is_some_and(|open| open.is_same(&fs)) {
+        return Ok(());
+    }
     let image = fs.image_path().to_owned();
     fs.close().map_err(|error| whole(&image, error))
 }
@@ -161,8 +185,7 @@ pub(super) fn with_image<T>(
     read_only: bool,
     work: impl FnOnce(&FileSystem) -> Result<T>,
 ) -> Result<T> {
-    let options = choice.options(read_only)?;
-    within(FileSystem::open_with_options(image, &options)?, work)
+    within(open(image, choice, read_only)?, work)
 }
 
 /// Runs `work` on an opened image, and closes it whether that succeeded or not.

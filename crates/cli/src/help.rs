@@ -28,7 +28,7 @@ const TASKS: &[Task] = &[
         title: "Change files",
         commands: &[
             "cp", "mv", "rm", "mkdir", "ln", "write", "edit", "touch", "truncate", "chmod",
-            "chown", "xattr",
+            "chown", "xattr", "apply",
         ],
     },
     Task {

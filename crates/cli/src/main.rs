@@ -2,6 +2,7 @@
 
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 
+mod apply;
 mod attributes;
 mod broker;
 mod change;
@@ -39,6 +40,7 @@ mod remount;
 mod rescue;
 mod resize;
 mod send;
+mod session;
 mod stat;
 mod stats;
 mod subvolume;
@@ -135,6 +137,8 @@ enum Command {
     Chmod(attributes::ChmodArgs),
     /// Change owners of files in an image
     Chown(attributes::ChownArgs),
+    /// Run the commands of a script in an image: all of them, or none
+    Apply(apply::Args),
     /// List, print, set and remove extended attributes
     #[command(subcommand)]
     Xattr(xattr::Command),
@@ -179,6 +183,7 @@ impl Command {
             Self::Check(args) => range.image(&mut args.image),
             Self::Resize(args) => range.image(&mut args.image),
             Self::Trim(args) => range.image(&mut args.image),
+            Self::Apply(args) => range.image(&mut args.image),
             Self::Dump(args) => range.image(&mut args.image),
             Self::Rescue(args) => args.apply(range),
             Self::Ls(args) => range.places(&mut args.places),
@@ -250,6 +255,31 @@ impl Command {
         }
         devices.choose();
         Ok(())
+    }
+
+    /// Whether a script can have the command: it works on files of one image.
+    fn is_for_scripts(&self) -> bool {
+        matches!(
+            self,
+            Self::Ls(_)
+                | Self::Cat(_)
+                | Self::Stat(_)
+                | Self::Tree(_)
+                | Self::Find(_)
+                | Self::Du(_)
+                | Self::Cp(_)
+                | Self::Untar(_)
+                | Self::Rm(_)
+                | Self::Mkdir(_)
+                | Self::Mv(_)
+                | Self::Ln(_)
+                | Self::Write(_)
+                | Self::Touch(_)
+                | Self::Truncate(_)
+                | Self::Chmod(_)
+                | Self::Chown(_)
+                | Self::Xattr(_)
+        )
     }
 
     /// Whether the command works on images that exist.
@@ -344,6 +374,7 @@ fn run(command: Command) -> failure::Result<()> {
         Command::Truncate(args) => attributes::truncate(&args),
         Command::Chmod(args) => attributes::chmod(&args),
         Command::Chown(args) => attributes::chown(&args),
+        Command::Apply(args) => apply::run(&args),
         Command::Xattr(command) => xattr::run(&command),
         Command::Subvolume(command) => subvolume::run(&command),
         Command::Diff(args) => diff::run(&args),

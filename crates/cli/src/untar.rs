@@ -3,7 +3,6 @@
 use std::ffi::OsString;
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom, Stdin};
-use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -13,9 +12,9 @@ use sapwood::{FileSystem, OnProgress, Progress};
 
 use super::choice::SubvolumeChoice;
 use super::failure::{FAILED, Failure, Result, USAGE};
-use super::files::with_image;
+use super::files::{in_image, with_image};
 use super::interrupt::{self, Input};
-use super::{copy, owner, progress};
+use super::{copy, owner, progress, session};
 
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
@@ -38,11 +37,10 @@ pub(super) struct Args {
 }
 
 pub(super) fn run(args: &Args) -> Result<()> {
-    let (image, path) = match Target::parse(&args.place)? {
-        Target::Image { image, path } => (image, path),
-        Target::Local(dir) => return here(args, &dir),
+    let (image, dir) = match Target::parse(&args.place)? {
+        Target::Local(dir) if session::image().is_none() => return here(args, &dir),
+        _ => in_image(&args.place)?,
     };
-    let dir = PathBuf::from(OsString::from_vec(path));
     let archive = Archive::open(&args.archive)?;
     interrupt::stop();
     with_image(&image, &args.choice, false, |fs| {

@@ -66,6 +66,9 @@ pub struct Options {
     pub dense: bool,
     /// Threads for writeback; 0: as many as there are processors.
     pub threads: usize,
+    /// Writes every change to its home location, past the journal. Only for a
+    /// [staged](crate::Staging) device.
+    pub in_place: bool,
     /// Kind of fast commits, if the image has that feature.
     pub fast_commit: FastCommits,
     /// Every time is this one, random numbers derive from the image, and the caller's thread does
@@ -95,6 +98,7 @@ impl Default for Options {
             discard: false,
             dense: false,
             threads: 0,
+            in_place: false,
             fast_commit: FastCommits::default(),
             fixed_time: None,
             background: true,

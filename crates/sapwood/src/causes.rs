@@ -18,6 +18,7 @@ use crate::diff::DiffError;
 use crate::disk::DiskError;
 use crate::error::{Cause, Error, ErrorKind};
 use crate::export::ExportError;
+use crate::fs::TransactionError;
 use crate::image::OpenError;
 use crate::inspect::InspectError;
 use crate::kind::{DetectError, UnknownKind};
@@ -59,6 +60,7 @@ fn of_device(error: &DeviceError) -> ErrorKind {
     match error {
         DeviceError::Busy { .. } => ErrorKind::ResourceBusy,
         DeviceError::ReadOnly { .. } => ErrorKind::ReadOnlyFilesystem,
+        DeviceError::StagedTooMuch { .. } => ErrorKind::StorageFull,
         // Neither a file nor a block device.
         DeviceError::Open { .. } => ErrorKind::InvalidInput,
         _ => ErrorKind::Io,
@@ -273,6 +275,36 @@ impl Cause for ResizeError {
             Self::Open(error) => error.path(),
             Self::File { path, .. }
             | Self::TooMuchLess { path, .. }
+            | Self::Btrfs { path, .. }
+            | Self::Ext4 { path, .. } => Some(path),
+        }
+    }
+}
+
+impl Cause for TransactionError {
+    fn kind(&self) -> ErrorKind {
+        use sapwood_btrfs::StagingError as Btrfs;
+        use sapwood_ext4::StagingError as Ext4;
+
+        match self {
+            Self::InUse(_) => ErrorKind::ResourceBusy,
+            Self::ReadOnly(_) => ErrorKind::ReadOnlyFilesystem,
+            Self::Btrfs { source, .. } => match &**source {
+                Btrfs::Engine(error) => of_btrfs(error),
+                _ => ErrorKind::Unsupported,
+            },
+            Self::Ext4 { source, .. } => match &**source {
+                Ext4::Engine(sapwood_ext4::Error::Device(error)) => of_device(error),
+                Ext4::Engine(error) => of_ext4(error),
+                _ => ErrorKind::StorageFull,
+            },
+        }
+    }
+
+    fn path(&self) -> Option<&Path> {
+        match self {
+            Self::InUse(path)
+            | Self::ReadOnly(path)
             | Self::Btrfs { path, .. }
             | Self::Ext4 { path, .. } => Some(path),
         }

@@ -260,7 +260,7 @@ pub(crate) fn open_btrfs(
     path: &Path,
     options: &Options,
     what: &'static str,
-) -> Result<Mounted, OpenError> {
+) -> Result<(Mounted, Vec<Arc<dyn Device>>), OpenError> {
     let only_btrfs = |found: Kind| match found {
         Kind::Btrfs => Ok(()),
         found => Err(OpenError::OtherKind {
@@ -270,7 +270,7 @@ pub(crate) fn open_btrfs(
             found,
         }),
     };
-    Ok(open_file(path, options, only_btrfs)?.0)
+    open_file(path, options, only_btrfs)
 }
 
 /// Like [`open`], if `accept` does not refuse the format. Also returns the files or devices, whose
@@ -329,13 +329,24 @@ impl OpenFiles {
             .any(Operand::is_export)
     }
 
-    /// The devices, the image first.
-    fn devices(self) -> Result<Vec<Arc<dyn Device>>, OpenError> {
+    /// The devices, the image first, whatever is on them.
+    fn all(self) -> Result<Vec<Arc<dyn Device>>, OpenError> {
         let mut devices = vec![self.operand.part_of(self.whole)?];
         for (operand, whole) in self.others {
             devices.push(operand.part_of(whole)?);
         }
         Ok(devices)
+    }
+
+    /// The kind of the file system, and its devices.
+    pub(crate) fn devices(
+        self,
+        options: &Options,
+    ) -> Result<(Kind, Vec<Arc<dyn Device>>), OpenError> {
+        let file = self.operand.part_of(self.whole)?;
+        let others = self.others.into_iter();
+        let others = others.map(|(operand, whole)| Ok(operand.part_of(whole)?));
+        devices(&self.path, file, others, options, |_| Ok(()))
     }
 
     /// [`OpenError`].
@@ -389,6 +400,19 @@ fn mount(
         accept(fs.image_kind())?;
         return Ok((fs, files));
     }
+    let (kind, files) = devices(path, file, others, options, accept)?;
+    let fs = reopen(path, kind, files.clone(), options)?;
+    Ok((fs, files))
+}
+
+/// The kind of the file system on `file`, if `accept` does not refuse it, and all of its devices.
+fn devices(
+    path: &Path,
+    file: Arc<dyn Device>,
+    others: impl Iterator<Item = Result<Arc<dyn Device>, OpenError>>,
+    options: &Options,
+    accept: impl FnOnce(Kind) -> Result<(), OpenError>,
+) -> Result<(Kind, Vec<Arc<dyn Device>>), OpenError> {
     let kind = known(path, &*file)?;
     accept(kind)?;
     options.fit(kind).map_err(|source| OpenError::Option {
@@ -399,8 +423,7 @@ fn mount(
     for other in others {
         files.push(other?);
     }
-    let fs = reopen(path, kind, files.clone(), options)?;
-    Ok((fs, files))
+    Ok((kind, files))
 }
 
 /// Reads what is left of the damaged file system on devices, as the options say.
@@ -440,7 +463,7 @@ pub fn open_damaged(
     on_scan: &OnScan<'_>,
 ) -> Result<Mounted, OpenError> {
     let (path, options) = &with_state(path, options);
-    let devices = OpenFiles::open(path, options)?.devices()?;
+    let devices = OpenFiles::open(path, options)?.all()?;
     rescue(path, &devices, options, on_scan)
 }
 
@@ -449,7 +472,7 @@ pub fn open_damaged(
 /// # Errors
 /// As [`open_device`]; [`OpenError::Rescue`].
 pub fn survey(path: &Path, options: &Options, on_scan: &OnScan<'_>) -> Result<Survey, OpenError> {
-    let devices = OpenFiles::open(path, options)?.devices()?;
+    let devices = OpenFiles::open(path, options)?.all()?;
     let how = options.rescues().cloned().unwrap_or_default();
     let found = rescue::survey(&devices, &how, on_scan);
     found.map_err(|source| OpenError::Rescue {
@@ -470,7 +493,7 @@ pub fn deleted(
     on_scan: &OnScan<'_>,
     each: &mut OnDeleted<'_>,
 ) -> Result<(), OpenError> {
-    let devices = OpenFiles::open(path, options)?.devices()?;
+    let devices = OpenFiles::open(path, options)?.all()?;
     let how = options.rescues().cloned().unwrap_or_default();
     let listed = rescue::deleted(&devices, &how, states, on_scan, each);
     listed.map_err(|source| OpenError::Rescue {

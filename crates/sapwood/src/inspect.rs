@@ -156,7 +156,7 @@ fn btrfs_info(
     drop(devices);
     let mut options = options.clone().read_only(true).top_level();
     options.set_no_recovery();
-    let fs = image::open_btrfs(path, &options, "this")?;
+    let fs = image::open_btrfs(path, &options, "this")?.0;
     let failed = |source| InspectError::FileSystem {
         path: path.to_owned(),
         source,

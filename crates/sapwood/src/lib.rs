@@ -148,7 +148,7 @@ pub mod internal {
     pub use crate::disk::{DiskError, partition_type, type_names};
     pub use crate::error::{Cause, errno_in};
     pub use crate::export::ExportError;
-    pub use crate::fs::OperationError;
+    pub use crate::fs::{OperationError, TransactionError};
     pub use crate::inspect::InspectError;
     pub use crate::kind::{DetectError, detect};
     pub use crate::mkfs::{MkfsError, MkfsReport, mkfs};

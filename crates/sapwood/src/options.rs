@@ -362,6 +362,21 @@ impl Options {
         self.unflushed
     }
 
+    /// The options of an engine over a staged device. Whatever it commits is durable only when the
+    /// changes are applied.
+    pub(crate) fn staged(mut self) -> Self {
+        const NEVER: Duration = Duration::from_secs(u32::MAX as u64);
+        self.btrfs.keep_opened = true;
+        self.btrfs.tree_log = false;
+        self.btrfs.discard = false;
+        self.btrfs.commit_interval = NEVER;
+        self.ext4.in_place = true;
+        self.ext4.discard = false;
+        self.ext4.commit_interval = NEVER;
+        self.unflushed = false;
+        self
+    }
+
     /// Keeps an image compact that shrinks after it was filled with about `bytes`.
     pub(crate) fn shrinking_later(mut self, bytes: u64) -> Self {
         self.ext4.dense = true;

@@ -1,8 +1,9 @@
 //! Overwriting in place: files without copy-on-write, and preallocated extents.
 //!
 //! An extent may be overwritten if only this file's item uses it: it is not compressed, it was made
-//! after the last snapshot of the tree, no other ref of it exists, and the range has no checksums
-//! (which would be wrong until new ones are in the tree).
+//! after the last snapshot of the tree, it is not kept as it was when the mount began
+//! ([`Options::keep_opened`](crate::Options::keep_opened)), no other ref of it exists, and the range
+//! has no checksums (which would be wrong until new ones are in the tree).
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -81,7 +82,10 @@ fn candidate(inode: &Inode, map: &ExtentMap) -> Option<(Stored, Target)> {
 }
 
 fn is_ours(files: &Arc<Files>, inode: &Inode, map: &ExtentMap, stored: &Stored) -> Result<bool> {
-    if stored.compression != 0 || stored.generation <= inode.root.last_snapshot() {
+    if stored.compression != 0
+        || stored.generation <= inode.root.last_snapshot()
+        || files.space.keeps(stored.generation)
+    {
         return Ok(false);
     }
     let len = map.end - map.start;

@@ -109,7 +109,10 @@ pub(crate) enum Applied {
     /// It is still in use.
     Changed,
     /// The last ref and the item were removed.
-    Removed,
+    Removed {
+        /// Transaction that had allocated the extent.
+        generation: u64,
+    },
 }
 
 fn find(store: &mut impl ItemRead, rules: &ItemRules, extent: &Extent) -> Result<Option<Parsed>> {
@@ -268,7 +271,8 @@ pub(crate) fn apply(
             return Err(missing(extent.bytenr, left));
         }
         store.delete(item.key)?;
-        return Ok(Applied::Removed);
+        let generation = item.generation;
+        return Ok(Applied::Removed { generation });
     }
     store.replace(item.key, &item.encode())?;
     Ok(Applied::Changed)

@@ -103,12 +103,15 @@ impl Space {
         match apply(&mut store, &self.rules, head, transid, first_key)? {
             Applied::Inserted => group.inserted(bytenr, len)?,
             Applied::Changed => {}
-            Applied::Removed => {
+            Applied::Removed { generation } => {
                 if head.extent.level.is_none() {
                     h.delete_checksums(bytenr, len)?;
                 }
                 group.removed(bytenr, len)?;
-                changes.pinned.add(bytenr, len);
+                // What is kept stays pinned until the mount ends.
+                if !self.keeps(generation) {
+                    changes.pinned.add(bytenr, len);
+                }
             }
         }
         Ok(())

@@ -48,6 +48,8 @@ pub(crate) struct Space {
     pub(super) delayed: Reservation,
     /// Height of the highest tree seen.
     pub(super) height: AtomicU8,
+    /// Extents of this transaction and earlier ones are not reused.
+    pub(super) kept: AtomicU64,
 }
 
 impl Drop for Space {
@@ -132,6 +134,7 @@ impl Space {
             ),
             fresh: RankedMutex::new(Rank::Leaf, Vec::new()),
             height: AtomicU8::new(0),
+            kept: AtomicU64::new(0),
             blocks: blocks.clone(),
             volume,
         };
@@ -143,6 +146,17 @@ impl Space {
         }
         this.update_global_reserve();
         Ok(this)
+    }
+
+    /// From now on, extents that transaction `transid` or an earlier one allocated are not reused
+    /// when they are freed.
+    pub(crate) fn keep_until(&self, transid: u64) {
+        self.kept.store(transid, Ordering::Relaxed);
+    }
+
+    /// Whether an extent that this transaction allocated is not reused.
+    pub(crate) fn keeps(&self, generation: u64) -> bool {
+        generation <= self.kept.load(Ordering::Relaxed)
     }
 
     /// The tree that contains the block-group items.

@@ -97,6 +97,9 @@ impl Store {
         if let Some(bytes) = options.largest_chunk {
             space.set_largest_chunk(bytes);
         }
+        if options.keep_opened {
+            space.keep_until(super_block.generation.get());
+        }
         Ok(Arc::new(Self {
             counters: Counters::default(),
             checksums: Checksums::new(&roots.csum_tree, &super_block, checksum),

@@ -249,6 +249,23 @@ pub(super) const EXAMPLES: &[(&str, &[Example])] = &[
         ],
     ),
     (
+        "apply",
+        &[
+            (
+                "sapwood apply disk.img changes.txt",
+                "all commands of a script, or none of them",
+            ),
+            (
+                "echo 'rm -r /var/cache' | sapwood apply --dry-run disk.img -",
+                "what a script would change",
+            ),
+            (
+                "sapwood apply --debugfs disk.img requests.txt",
+                "a script of debugfs -w -f",
+            ),
+        ],
+    ),
+    (
         "xattr",
         &[
             ("sapwood xattr list -v disk.img:/f", "names and values"),

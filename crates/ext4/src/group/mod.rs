@@ -172,6 +172,11 @@ impl Group {
         self.state.lock()
     }
 
+    /// Whether a bitmap was never written. Takes the group's lock.
+    pub(crate) fn is_unwritten(&self, kind: BitmapKind) -> bool {
+        self.lock().unwritten(kind)
+    }
+
     /// Locks it if no thread has it.
     pub(crate) fn try_lock(&self) -> Option<RankedMutexGuard<'_, GroupState>> {
         self.state.try_lock()

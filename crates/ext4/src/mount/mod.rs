@@ -136,7 +136,7 @@ pub(crate) fn read_super(device: &dyn Device) -> Result<SuperBlock> {
 ///
 /// # Errors
 /// [`Error::UnsupportedFeature`], [`Error::ReadOnlyFeature`].
-fn check_features(sb: &SuperBlock, read_only: bool) -> Result<()> {
+pub(crate) fn check_features(sb: &SuperBlock, read_only: bool) -> Result<()> {
     let features = sb.features();
     if features.has_incompat(Incompat::JOURNAL_DEV) {
         return Err(Error::UnsupportedFeature("journal_dev".into()));
@@ -173,7 +173,12 @@ pub(crate) fn open(device: Arc<dyn Device>, mut options: Options) -> Result<Arc<
         return open_recovered_in_memory(device, options);
     }
     recover_journal(&device, &sb, &geometry)?;
-    let engine = assemble(device, options, With::Log)?;
+    let with = if options.in_place {
+        With::InPlace
+    } else {
+        With::Log
+    };
+    let engine = assemble(device, options, with)?;
     // The last step that can fail because of the image, and it only reads.
     let orphans = recovery::find(&engine)?;
     mark_mounted(&engine)?;
@@ -284,6 +289,26 @@ fn open_log(
         log::warn!("{}: an earlier mount met an error", device.name());
     }
     Ok(log)
+}
+
+/// The empty log of a file system that was closed, in the form in which a mount writes it. `None`: it
+/// has no journal.
+///
+/// # Errors
+/// [`Error::ExternalJournal`]; the journal is damaged, or must be recovered.
+pub(crate) fn open_empty_log(
+    device: &Arc<dyn Device>,
+    sb: &SuperBlock,
+    geometry: &Geometry,
+    time: Option<Timestamp>,
+) -> Result<Option<sapwood_jbd2::Log>> {
+    if !sb.features().has_compat(Compat::HAS_JOURNAL) {
+        return Ok(None);
+    }
+    let mut log = open_log(device, sb, geometry)?;
+    log.set_form(log_form(sb, &Options::default()))?;
+    log.set_time(time.map(Timestamp::since_epoch));
+    Ok(Some(log))
 }
 
 /// Places of the journal's blocks.

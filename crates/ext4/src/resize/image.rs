@@ -14,11 +14,11 @@ use sapwood_ext4_format::{
     Compat, Geometry, GroupDesc, GroupFlags, Incompat, SuperBlock, SuperState, bitmap,
     validate_block_bitmap,
 };
-use sapwood_jbd2::{LayoutMap, Log};
+use sapwood_jbd2::Log;
 use sapwood_vfs::Timestamp;
 
 use super::{ResizeError, Result};
-use crate::mount::{journal_layout, log_form, read_super};
+use crate::mount::{open_empty_log, read_super};
 use crate::{Ext4, Options};
 
 /// Bytes of one request of a copy.
@@ -87,7 +87,7 @@ impl Image {
             device: Arc::clone(device),
             stored: sb.clone(),
             stored_blocks: geometry.blocks_count(),
-            log: open_log(device, &sb, &geometry, time)?,
+            log: open_empty_log(device, &sb, &geometry, time)?,
             time,
             sb,
             geometry,
@@ -390,7 +390,7 @@ impl Image {
     /// # Errors
     /// The journal is wrong.
     pub(super) fn reopen_log(&mut self) -> Result<()> {
-        self.log = open_log(&self.device, &self.sb, &self.geometry, self.time)?;
+        self.log = open_empty_log(&self.device, &self.sb, &self.geometry, self.time)?;
         Ok(())
     }
 }
@@ -402,23 +402,4 @@ pub(super) fn places(desc: &GroupDesc, table: u64) -> [(u64, u64); 3] {
         (desc.inode_bitmap(), 1),
         (desc.inode_table(), table),
     ]
-}
-
-fn open_log(
-    device: &Arc<dyn Device>,
-    sb: &SuperBlock,
-    geometry: &Geometry,
-    time: Option<Timestamp>,
-) -> Result<Option<Log>> {
-    if !sb.features().has_compat(Compat::HAS_JOURNAL) {
-        return Ok(None);
-    }
-    let runs = journal_layout(&**device, sb, geometry)?;
-    let layout = LayoutMap::new(runs, geometry.blocks_count()).map_err(crate::Error::from)?;
-    let log = Log::load(Arc::clone(device), layout, geometry.block_size());
-    let mut log = log.map_err(crate::Error::from)?;
-    let form = log_form(sb, &Options::default());
-    log.set_form(form).map_err(crate::Error::from)?;
-    log.set_time(time.map(Timestamp::since_epoch));
-    Ok(Some(log))
 }

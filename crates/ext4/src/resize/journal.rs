@@ -28,7 +28,8 @@ const POINTERS: u32 = 5;
 pub(super) const ROOM: u64 = (BLOCKS + POINTERS) as u64;
 
 /// A journal that will be removed.
-pub(super) struct Borrowed {
+#[derive(Debug)]
+pub(crate) struct Borrowed {
     /// The superblock and the inode of before.
     sb: SuperBlock,
     inode: Inode,

@@ -34,6 +34,7 @@ use sapwood_vfs::Timestamp;
 
 use crate::mount::read_super;
 use image::Image;
+pub(crate) use journal::Borrowed;
 
 /// Passes of [`shrink_to_fit`]: space that one frees, another one can use.
 const PASSES: usize = 4;
@@ -127,6 +128,29 @@ type Result<T> = std::result::Result<T, ResizeError>;
 
 /// Callback with the number of bytes moved so far.
 pub type OnMoved<'p> = dyn FnMut(u64) + Send + 'p;
+
+/// Gives a file system without a journal one, until [`give_back_journal`]. `None`: there is no room.
+///
+/// # Errors
+/// [`ResizeError`].
+pub(crate) fn borrow_journal(
+    device: &Arc<dyn Device>,
+    time: Option<Timestamp>,
+) -> Result<Option<Borrowed>> {
+    journal::borrow(&mut Image::open(device, time)?)
+}
+
+/// Removes a journal that [`borrow_journal`] made.
+///
+/// # Errors
+/// [`ResizeError`]. The file system is complete, and may still have the journal.
+pub(crate) fn give_back_journal(
+    device: &Arc<dyn Device>,
+    time: Option<Timestamp>,
+    borrowed: Borrowed,
+) -> Result<()> {
+    journal::give_back(&mut Image::open(device, time)?, borrowed)
+}
 
 /// Bytes of the file system on a device.
 ///

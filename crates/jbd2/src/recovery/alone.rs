@@ -4,6 +4,8 @@
 //! blocks that belong together. If it wrote them home one by one, a power cut could leave some of
 //! them. As one transaction of the log, a later recovery replays all of them or none.
 
+use std::borrow::Cow;
+
 use crate::codec::{Codec, Tag};
 use crate::log::Log;
 use crate::{Error, Result, commit};
@@ -21,6 +23,15 @@ impl Log {
             return Err(Error::NeedsRecovery);
         }
         self.write_alone(self.superblock().sequence(), blocks)
+    }
+
+    /// Most blocks of a transaction that [`commit_alone`](Self::commit_alone) can write.
+    #[must_use]
+    pub fn most_alone(&self) -> u64 {
+        // The commit block, and a descriptor for each run of blocks.
+        let left = self.size().saturating_sub(1);
+        let run = self.codec().tags_per_block() as u64;
+        left - left.div_ceil(run + 1)
     }
 
     /// Marks the log empty after its transaction of [`commit_alone`](Self::commit_alone) is durable
@@ -42,12 +53,10 @@ impl Log {
     /// [`Error::Device`](crate::Error::Device).
     pub fn write_alone(&self, sequence: u32, blocks: &[(u64, Vec<u8>)]) -> Result<bool> {
         let codec = self.codec();
-        let descriptors = blocks.len().div_ceil(codec.tags_per_block());
-        let cost = (blocks.len() + descriptors + 1) as u64;
         let wide = blocks
             .last()
             .is_some_and(|(block, _)| *block > u64::from(u32::MAX));
-        if cost > self.size() || wide && !codec.is_wide() {
+        if blocks.len() as u64 > self.most_alone() || wide && !codec.is_wide() {
             return Ok(false);
         }
         let mut pieces = Vec::new();
@@ -57,9 +66,9 @@ impl Log {
             for (block, content) in part {
                 let escaped = Codec::needs_escape(content);
                 let piece = if escaped {
-                    commit::escape(content)
+                    Cow::Owned(commit::escape(content))
                 } else {
-                    content.clone()
+                    Cow::Borrowed(content.as_slice())
                 };
                 tags.push(Tag {
                     block: *block,
@@ -68,12 +77,12 @@ impl Log {
                 });
                 pieces.push(piece);
             }
-            pieces.insert(at, codec.descriptor(sequence, &tags));
+            pieces.insert(at, Cow::Owned(codec.descriptor(sequence, &tags)));
         }
         // First an empty log with this number: it makes the fast commits of the old log stale.
         let first = u32::try_from(self.block_at(0)).unwrap_or(1);
         self.update_superblock(|superblock| superblock.set_tail(first, sequence))?;
-        let bytes: Vec<&[u8]> = pieces.iter().map(Vec::as_slice).collect();
+        let bytes: Vec<&[u8]> = pieces.iter().map(AsRef::as_ref).collect();
         commit::write_uncommitted(self, 0, &bytes)?;
         commit::write_commit(self, sequence.into(), pieces.len() as u64)?;
         // `e2fsck` ignores the whole log if the area holds fast commits of a committed transaction.

@@ -34,13 +34,11 @@ pub struct FileSystem {
 
 struct Inner {
     mounted: Mounted,
-    /// Devices that coalesce short writes and write them back when flushed. An engine may write
-    /// after its last flush.
-    coalescing: Vec<Arc<dyn Device>>,
+    devices: Vec<Arc<dyn Device>>,
     path: PathBuf,
+    options: Options,
     creator: Mutex<Credentials>,
     closed: AtomicBool,
-    reproducible: bool,
 }
 
 impl Inner {
@@ -50,7 +48,10 @@ impl Inner {
             return Ok(());
         }
         let ended = self.mounted.unmount();
-        let mut coalescing = self.coalescing.iter();
+        // Devices that coalesce short writes write them back when flushed. An engine may write after
+        // its last flush.
+        let coalesce = self.options.is_unflushed();
+        let mut coalescing = self.devices.iter().filter(|_| coalesce);
         let written = coalescing.try_for_each(|device| device.flush());
         ended.and(written.map_err(vfs::Error::io))
     }
@@ -64,15 +65,6 @@ impl Drop for Inner {
     }
 }
 
-/// The devices that coalesce writes: all of a file system that does not flush them.
-fn coalescing(devices: Vec<Arc<dyn Device>>, options: &Options) -> Vec<Arc<dyn Device>> {
-    if options.is_unflushed() {
-        devices
-    } else {
-        Vec::new()
-    }
-}
-
 impl FileSystem {
     /// Opens an image file or block device, as [`Options::open`] does. No other process can open it
     /// meanwhile, unless both only read.
@@ -82,12 +74,7 @@ impl FileSystem {
     pub fn open_with_options(path: impl AsRef<Path>, options: &Options) -> Result<Self> {
         let path = path.as_ref();
         let (mounted, devices) = image::open_file(path, options, |_| Ok(()))?;
-        Ok(Self::of(
-            path,
-            mounted,
-            coalescing(devices, options),
-            options,
-        ))
+        Ok(Self::of(path, mounted, devices, options))
     }
 
     /// Opens the file system on a device that is open, and that errors call `path`. With
@@ -103,12 +90,7 @@ impl FileSystem {
     ) -> Result<Self> {
         let path = path.as_ref();
         let (mounted, devices) = image::open_on(device, path, options)?;
-        Ok(Self::of(
-            path,
-            mounted,
-            coalescing(devices, options),
-            options,
-        ))
+        Ok(Self::of(path, mounted, devices, options))
     }
 
     /// As [`open_with_options`](Self::open_with_options) for a damaged image
@@ -134,14 +116,15 @@ impl FileSystem {
     /// As [`open_with_options`](Self::open_with_options); the image is no btrfs.
     pub fn open_btrfs(path: impl AsRef<Path>, options: &Options) -> Result<Self> {
         let path = path.as_ref();
-        let mounted = image::open_btrfs(path, options, "a subvolume")?;
-        Ok(Self::of(path, mounted, Vec::new(), options))
+        let (mounted, devices) = image::open_btrfs(path, options, "a subvolume")?;
+        Ok(Self::of(path, mounted, devices, options))
     }
 
-    fn of(
+    /// The engine that was opened on `devices`.
+    pub(super) fn of(
         path: &Path,
         mounted: Mounted,
-        coalescing: Vec<Arc<dyn Device>>,
+        devices: Vec<Arc<dyn Device>>,
         options: &Options,
     ) -> Self {
         let creator = Credentials {
@@ -153,11 +136,11 @@ impl FileSystem {
         Self {
             inner: Arc::new(Inner {
                 mounted,
-                coalescing,
+                devices,
                 path: path.to_owned(),
+                options: options.clone(),
                 creator: Mutex::new(creator),
                 closed: AtomicBool::new(false),
-                reproducible: options.is_reproducible(),
             }),
         }
     }
@@ -192,7 +175,7 @@ impl FileSystem {
     /// Whether the same operations give the same image ([`Options::reproducible`]).
     #[must_use]
     pub fn is_reproducible(&self) -> bool {
-        self.inner.reproducible
+        self.inner.options.is_reproducible()
     }
 
     /// Whether both are the same open image.
@@ -462,6 +445,38 @@ impl FileSystem {
         self.vfs().sync().map_err(Error::whole("sync"))
     }
 
+    /// The options that it was opened with.
+    pub(super) fn options(&self) -> &Options {
+        &self.inner.options
+    }
+
+    /// Makes everything durable and ends the engine until [`resume`](Self::resume). Returns the
+    /// devices; `None` if clones exist or files are open.
+    ///
+    /// # Errors
+    /// What did not become durable.
+    pub(super) fn suspend(&mut self) -> Result<Option<Vec<Arc<dyn Device>>>> {
+        let Some(inner) = Arc::get_mut(&mut self.inner) else {
+            return Ok(None);
+        };
+        inner.close().map_err(Error::whole("close"))?;
+        Ok(Some(inner.devices.clone()))
+    }
+
+    /// Opens the devices again after [`suspend`](Self::suspend).
+    ///
+    /// # Errors
+    /// As [`open_on`](Self::open_on); every later operation fails then.
+    pub(super) fn resume(&mut self) -> Result<()> {
+        let Some(inner) = Arc::get_mut(&mut self.inner) else {
+            return Ok(());
+        };
+        let kind = inner.mounted.image_kind();
+        inner.mounted = image::reopen(&inner.path, kind, inner.devices.clone(), &inner.options)?;
+        *inner.closed.get_mut() = false;
+        Ok(())
+    }
+
     pub(super) fn vfs(&self) -> &dyn vfs::FileSystem {
         &*self.inner.mounted
     }
@@ -534,12 +549,13 @@ mod tests {
         let image = crate::ImageBuilder::ext4().size(16 << 20);
         image.write_to(&path).unwrap();
         let closed = |refuses: bool| {
-            let options = Options::default();
+            let mut options = Options::default();
+            options.set_unflushed();
             let device = Arc::new(FaultDevice::new(MemoryDevice::new(4096)));
             if refuses {
                 device.fail_all(RequestKinds::FLUSH);
             }
-            let mounted = image::open(&path, &options).unwrap();
+            let mounted = image::open(&path, &Options::default()).unwrap();
             FileSystem::of(&path, mounted, vec![device], &options).close()
         };
         assert!(closed(false).is_ok());

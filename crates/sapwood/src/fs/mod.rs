@@ -19,9 +19,11 @@ mod operation;
 mod paths;
 mod replace;
 mod subvolumes;
+mod transaction;
 
 pub use dir::{DirEntry, ReadDir, Step, Walk, WalkEntry};
 pub use file::{File, OpenOptions};
 pub use file_system::FileSystem;
 pub use metadata::{FileType, Metadata, Times};
 pub use operation::OperationError;
+pub use transaction::TransactionError;

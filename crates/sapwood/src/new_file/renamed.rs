@@ -36,6 +36,7 @@ fn renamed(mut error: Error, name: &str) -> Error {
         | Error::Busy { device, .. }
         | Error::Nbd { device, .. }
         | Error::Qcow2 { device, .. }
+        | Error::StagedTooMuch { device, .. }
         | Error::Open { device, .. } => name.clone_into(device),
     }
     error

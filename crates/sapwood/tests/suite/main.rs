@@ -11,3 +11,4 @@ mod no_wait;
 mod opening;
 mod public_names;
 mod resize;
+mod transaction;

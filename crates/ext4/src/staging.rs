@@ -1,0 +1,307 @@
+//! [`Staging`]: many changes that become durable together.
+//!
+//! # How it works
+//! A mount with [`Options::in_place`](crate::Options::in_place) runs over a [`StagedDevice`]. Writes
+//! to blocks that the bitmaps on the device call free pass; they are new data, mostly. Every other
+//! block stays in memory. [`Staging::apply`] makes the kept blocks one transaction of the journal,
+//! and writes them home. A recovery, of Sapwood or of the kernel, finds all of them or none.
+//!
+//! | step of `apply` | after a power cut |
+//! |---|---|
+//! | 1. Flush. | No bitmap on the device has the new blocks. |
+//! | 2. The superblock requires a recovery. | The log is empty. |
+//! | 3. The log gets one transaction, its commit block last. | Nothing without the commit block, else everything. |
+//! | 4. The blocks go home. | Recovery repeats it. |
+//! | 5. The log becomes empty, and the superblock clean. | Everything is home. |
+//!
+//! The kept blocks must fit into the journal. A file system without a journal borrows one, which is
+//! small.
+
+use std::sync::{Arc, OnceLock};
+
+use sapwood_block::{Device, OVERLAY_PAGE, StagedDevice};
+use sapwood_ext4_format::{
+    BitmapKind, Compat, Geometry, Incompat, SUPER_OFFSET, SUPER_SIZE, SuperBlock, bitmap,
+};
+use sapwood_jbd2::{Cache, Log};
+use sapwood_vfs::Timestamp;
+
+use crate::group::Groups;
+use crate::mount::{check_features, open_empty_log, read_super};
+use crate::resize::{Borrowed, ResizeError, borrow_journal, give_back_journal};
+use crate::{Error, Ext4, Options, Result, recovery};
+
+/// Bytes of bitmaps in memory while the groups are read.
+const CACHE: usize = 4 << 20;
+
+/// Errors of a staging; the file system on the device is as before.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum StagingError {
+    /// An error of the engine.
+    #[error(transparent)]
+    Engine(#[from] Error),
+    /// A file system without a journal has no room for one.
+    #[error("there is no journal, and no room to borrow one")]
+    NoJournal,
+    /// Making or removing the borrowed journal.
+    #[error("the borrowed journal: {0}")]
+    Borrow(#[source] ResizeError),
+    /// The kept blocks do not fit into the journal.
+    #[error("{blocks} blocks change together, and the journal has room for {most}")]
+    TooMuch {
+        /// Blocks.
+        blocks: u64,
+        /// Most blocks of one transaction.
+        most: u64,
+    },
+}
+
+impl From<sapwood_block::Error> for StagingError {
+    fn from(error: sapwood_block::Error) -> Self {
+        Self::Engine(error.into())
+    }
+}
+
+impl From<sapwood_jbd2::Error> for StagingError {
+    fn from(error: sapwood_jbd2::Error) -> Self {
+        Self::Engine(error.into())
+    }
+}
+
+/// See the module.
+#[derive(Debug)]
+pub struct Staging {
+    below: Arc<dyn Device>,
+    staged: Arc<StagedDevice>,
+    geometry: Geometry,
+    /// The superblock on the device.
+    stored: SuperBlock,
+    log: Log,
+    borrowed: Option<Borrowed>,
+    time: Option<Timestamp>,
+}
+
+impl Staging {
+    /// Begins with the file system on a device, which is not mounted. Recovers it first if that is
+    /// needed. With a `time`, commits record it.
+    ///
+    /// # Errors
+    /// The refusals of a mount for writing; [`StagingError::NoJournal`].
+    pub fn begin(device: &Arc<dyn Device>, time: Option<Timestamp>) -> Result<Self, StagingError> {
+        let mut stored = recovered(device, time)?;
+        let mut borrowed = None;
+        if !stored.features().has_compat(Compat::HAS_JOURNAL) {
+            let lent = borrow_journal(device, time).map_err(StagingError::Borrow)?;
+            borrowed = Some(lent.ok_or(StagingError::NoJournal)?);
+            stored = read_super(&**device)?;
+        }
+        let geometry = Geometry::new(&stored).map_err(Error::from)?;
+        let log = open_empty_log(device, &stored, &geometry, time)?;
+        let log = log.ok_or(StagingError::NoJournal)?;
+        let limit = log.most_alone() * u64::from(geometry.block_size());
+        let unused = Unused::open(device, &geometry)?;
+        let passes = Box::new(move |offset| unused.has_page(offset));
+        Ok(Self {
+            staged: Arc::new(StagedDevice::new(Arc::clone(device), limit, passes)),
+            below: Arc::clone(device),
+            geometry,
+            stored,
+            log,
+            borrowed,
+            time,
+        })
+    }
+
+    /// The device to mount.
+    #[must_use]
+    pub fn device(&self) -> Arc<dyn Device> {
+        Arc::clone(&self.staged) as Arc<dyn Device>
+    }
+
+    /// Fails if the changes are too large for one transaction.
+    ///
+    /// # Errors
+    /// [`sapwood_block::Error::StagedTooMuch`].
+    pub fn check(&self) -> Result<(), StagingError> {
+        Ok(self.staged.check()?)
+    }
+
+    /// Makes the changes of a mount that was closed durable: all of them, or after an error or a
+    /// power cut none.
+    ///
+    /// # Errors
+    /// [`StagingError::TooMuch`]; the device. If the device fails after the commit, the next mount
+    /// completes the changes.
+    pub fn apply(mut self) -> Result<(), StagingError> {
+        let applied = self.check().and_then(|()| self.write());
+        let given_back = self.give_back();
+        applied.and(given_back)
+    }
+
+    /// Leaves the file system on the device as it was.
+    ///
+    /// # Errors
+    /// [`StagingError::Borrow`].
+    pub fn abandon(mut self) -> Result<(), StagingError> {
+        self.give_back()
+    }
+
+    fn give_back(&mut self) -> Result<(), StagingError> {
+        let Some(borrowed) = self.borrowed.take() else {
+            return Ok(());
+        };
+        give_back_journal(&self.below, self.time, borrowed).map_err(StagingError::Borrow)
+    }
+
+    fn write(&self) -> Result<(), StagingError> {
+        let mut sb = read_super(&*self.staged)?;
+        let mut blocks = self.changed()?;
+        let place = self.geometry.super_block();
+        // A recovery must find the mark of an unfinished one.
+        let mut content = self.staged_block(place)?;
+        let at = (SUPER_OFFSET % u64::from(self.geometry.block_size())) as usize;
+        if let Some(bytes) = content.get_mut(at..at + SUPER_SIZE) {
+            bytes.copy_from_slice(recovering(&sb).bytes());
+        }
+        match blocks.binary_search_by_key(&place, |(block, _)| *block) {
+            Ok(found) => blocks[found].1 = content,
+            Err(before) => blocks.insert(before, (place, content)),
+        }
+        let (count, most) = (blocks.len() as u64, self.log.most_alone());
+        let too_much = StagingError::TooMuch {
+            blocks: count,
+            most,
+        };
+        if count > most {
+            return Err(too_much);
+        }
+        self.below.flush()?;
+        self.write_super(&mut recovering(&self.stored))?;
+        if !self.log.commit_alone(&blocks)? {
+            self.write_super(&mut self.stored.clone())?;
+            return Err(too_much);
+        }
+        for (block, bytes) in &blocks {
+            self.below
+                .write_at(block << self.geometry.block_bits(), bytes)?;
+        }
+        self.below.flush()?;
+        self.log.finish_alone()?;
+        self.write_super(&mut sb)
+    }
+
+    /// The blocks whose content differs from the device, in rising order.
+    fn changed(&self) -> Result<Vec<(u64, Vec<u8>)>, StagingError> {
+        let (bits, size) = (self.geometry.block_bits(), self.geometry.block_size());
+        let mut numbers = Vec::new();
+        for page in self.staged.kept() {
+            let end = (page + OVERLAY_PAGE).min(self.geometry.blocks_count() << bits);
+            numbers.extend(page >> bits..end.div_ceil(size.into()));
+        }
+        // Blocks may be larger than pages.
+        numbers.dedup();
+        let mut changed = Vec::new();
+        for number in numbers {
+            let new = self.staged_block(number)?;
+            let mut old = vec![0; new.len()];
+            self.below.read_at(number << bits, &mut old)?;
+            if old != new {
+                changed.push((number, new));
+            }
+        }
+        Ok(changed)
+    }
+
+    fn staged_block(&self, block: u64) -> Result<Vec<u8>, StagingError> {
+        let mut bytes = vec![0; self.geometry.block_size() as usize];
+        self.staged
+            .read_at(block << self.geometry.block_bits(), &mut bytes)?;
+        Ok(bytes)
+    }
+
+    fn write_super(&self, sb: &mut SuperBlock) -> Result<(), StagingError> {
+        sb.set_checksum();
+        Ok(self.below.write_fua(SUPER_OFFSET, sb.bytes())?)
+    }
+}
+
+/// The superblock, marked as needing a recovery.
+fn recovering(sb: &SuperBlock) -> SuperBlock {
+    let mut sb = sb.clone();
+    let mut features = sb.features();
+    features.incompat |= Incompat::RECOVER;
+    sb.set_features(features);
+    sb.set_checksum();
+    sb
+}
+
+/// The superblock of the file system on a device, after a recovery.
+fn recovered(device: &Arc<dyn Device>, time: Option<Timestamp>) -> Result<SuperBlock> {
+    let sb = read_super(&**device)?;
+    check_features(&sb, false)?;
+    let unclean = sb.features().has_incompat(Incompat::RECOVER) || recovery::may_have_orphans(&sb);
+    if !unclean {
+        return Ok(sb);
+    }
+    let options = time.map_or_else(Options::default, Options::reproducible);
+    let options = Options {
+        background: false,
+        ..options
+    };
+    let fs = Ext4::open(Arc::clone(device), options)?;
+    fs.close()?;
+    drop(fs);
+    read_super(&**device)
+}
+
+/// The blocks that are free on the device.
+struct Unused {
+    geometry: Geometry,
+    groups: Groups,
+    /// Bitmaps of the groups that were asked for; `None` if it is wrong.
+    bitmaps: Vec<OnceLock<Option<Box<[u8]>>>>,
+}
+
+impl Unused {
+    fn open(device: &Arc<dyn Device>, geometry: &Geometry) -> Result<Self> {
+        let cache = Arc::new(Cache::new(Arc::clone(device), geometry.block_size(), CACHE));
+        let groups = Groups::open(&cache, geometry, false)?;
+        let bitmaps = (0..groups.count()).map(|_| OnceLock::new()).collect();
+        Ok(Self {
+            geometry: geometry.clone(),
+            groups,
+            bitmaps,
+        })
+    }
+
+    /// Whether all blocks in the page at `offset` are free.
+    fn has_page(&self, offset: u64) -> bool {
+        let size = u64::from(self.geometry.block_size());
+        let end = offset.saturating_add(OVERLAY_PAGE).div_ceil(size);
+        (offset / size..end).all(|block| self.has(block))
+    }
+
+    /// Whether a block is free. One that is in no group, or in a group with a wrong bitmap, is not.
+    fn has(&self, block: u64) -> bool {
+        let Ok((number, bit)) = self.geometry.group_of_block(block) else {
+            return false;
+        };
+        let Some(known) = self.bitmaps.get(number as usize) else {
+            return false;
+        };
+        let bytes = known.get_or_init(|| {
+            let group = self.groups.group(number).ok()?;
+            let buffer = self.groups.bitmap(group, BitmapKind::Block).ok()?;
+            let bytes = if group.is_unwritten(BitmapKind::Block) {
+                self.groups.computed(group, BitmapKind::Block)
+            } else {
+                buffer.read().to_vec()
+            };
+            Some(bytes.into_boxed_slice())
+        });
+        bytes
+            .as_deref()
+            .is_some_and(|bytes| !bitmap::test_bit(bytes, bit))
+    }
+}
