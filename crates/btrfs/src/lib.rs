@@ -20,6 +20,7 @@ mod namespace;
 mod options;
 mod recovery;
 pub mod resize;
+pub mod scrub;
 mod space;
 mod subvolume;
 mod transaction;

@@ -57,6 +57,10 @@ pub struct Options {
     pub largest_chunk: Option<u64>,
     /// Largest file in bytes whose content is in the tree.
     pub max_inline: u32,
+    /// Devices may be missing, as far as the profiles allow.
+    pub degraded: bool,
+    /// Stale devices are accepted and written, for a scrub that makes them current.
+    pub resync: bool,
     /// Mount without replaying the log; needs `read_only`.
     pub no_log_replay: bool,
     /// Threads for compression, checksums and writeback; 0: as many as there are processors.
@@ -91,6 +95,8 @@ impl Default for Options {
             discard: false,
             largest_chunk: None,
             max_inline: 2048,
+            degraded: false,
+            resync: false,
             no_log_replay: false,
             threads: 0,
             tree_log: true,

@@ -5,7 +5,6 @@ mod front;
 mod open;
 mod sync;
 
-#[cfg(test)]
 pub(crate) use engine::Engine;
 pub use open::Mount;
 #[cfg(test)]
