@@ -352,7 +352,9 @@ impl Incompat {
         .union(Self::EXTENDED_IREF)
         .union(Self::SKINNY_METADATA)
         .union(Self::NO_HOLES)
-        .union(Self::METADATA_UUID);
+        .union(Self::METADATA_UUID)
+        .union(Self::RAID56)
+        .union(Self::RAID1C34);
 }
 
 impl CompatRo {

@@ -27,13 +27,15 @@ pub(crate) enum CommitReason {
     NoSpace,
     /// Writing the log failed.
     LogWrite,
+    /// A device is missing or failed, and would not be known as stale.
+    LostDevice,
     /// Something else failed while the log was made.
     Failed,
 }
 
 impl CommitReason {
     /// All of them, in the order of the counters.
-    pub(crate) const ALL: [Self; 12] = [
+    pub(crate) const ALL: [Self; 13] = [
         Self::Disabled,
         Self::NewSubvolume,
         Self::DeadSubvolume,
@@ -45,6 +47,7 @@ impl CommitReason {
         Self::Whiteout,
         Self::NoSpace,
         Self::LogWrite,
+        Self::LostDevice,
         Self::Failed,
     ];
 
@@ -62,6 +65,7 @@ impl CommitReason {
             Self::Whiteout => "whiteout",
             Self::NoSpace => "no_space",
             Self::LogWrite => "log_write",
+            Self::LostDevice => "lost_device",
             Self::Failed => "failed",
         }
     }

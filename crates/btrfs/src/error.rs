@@ -44,6 +44,18 @@ pub enum Error {
         /// uuid of the device.
         uuid: [u8; 16],
     },
+    /// Chunks whose profile needs more devices than there are.
+    #[error("profile {profile} needs {needed} of its {of} devices, {present} are there")]
+    TooFewDevices {
+        /// Name of the profile.
+        profile: &'static str,
+        /// Its devices that are there.
+        present: usize,
+        /// Its devices without which bytes are lost.
+        needed: usize,
+        /// Its devices.
+        of: usize,
+    },
     /// Two devices with one device id: one device given twice, or a copy of a device.
     #[error("{second}: device {devid} of the file system was given already, as {first}")]
     DuplicateDevice {
@@ -508,6 +520,7 @@ impl From<Error> for vfs::Error {
             Error::Device(sapwood_block::Error::Busy { .. }) => Self::Busy,
             err @ (Error::Device(_)
             | Error::BadBlock { .. }
+            | Error::TooFewDevices { .. }
             | Error::Unmounted
             | Error::Compressed { .. }
             | Error::DataChecksum { .. }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use sapwood_block::Device;
 use sapwood_btrfs_format::{Block, Key, RootItem, SuperBlock, kind, objectid};
 
-use crate::devices::DeviceSet;
+use crate::devices::{Access, DeviceSet};
 use crate::tree::{self, BlockCache, Opened};
 use crate::{Error, Result};
 
@@ -48,13 +48,19 @@ impl TreeChoice {
     }
 }
 
+const READ_ONLY: Access = Access {
+    read_only: true,
+    degraded: false,
+    resync: false,
+};
+
 /// The newest valid superblock of the devices of one file system; some of them may be missing. Its
 /// `dev_item` belongs to the device that has it.
 ///
 /// # Errors
 /// No device, no btrfs, no valid copy, devices that do not belong together.
 pub fn super_block(devices: &[Arc<dyn Device>]) -> Result<SuperBlock> {
-    let (_, supers) = DeviceSet::assemble(devices)?;
+    let (_, supers) = DeviceSet::assemble(devices, READ_ONLY)?;
     Ok(*supers)
 }
 
@@ -67,7 +73,7 @@ pub fn walk(
     choice: TreeChoice,
     each: &mut dyn FnMut(&[u8]),
 ) -> Result<()> {
-    let opened = tree::open(devices, true, CACHE_BYTES)?;
+    let opened = tree::open(devices, READ_ONLY, CACHE_BYTES)?;
     match choice {
         TreeChoice::Id(objectid::CHUNK_TREE) => from_root(&opened, objectid::CHUNK_TREE, each),
         TreeChoice::Id(objectid::ROOT_TREE) => from_root(&opened, objectid::ROOT_TREE, each),

@@ -21,6 +21,7 @@ mod namespace;
 mod options;
 mod recovery;
 pub mod resize;
+pub mod scrub;
 mod space;
 mod staging;
 mod subvolume;

@@ -61,6 +61,10 @@ pub struct Options {
     /// superblock leads to the same files until it is overwritten. For a
     /// [staged](crate::Staging) device.
     pub keep_opened: bool,
+    /// Devices may be missing, as far as the profiles allow.
+    pub degraded: bool,
+    /// Stale devices are accepted and written, for a scrub that makes them current.
+    pub resync: bool,
     /// Mount without replaying the log; needs `read_only`.
     pub no_log_replay: bool,
     /// Threads for compression, checksums and writeback; 0: as many as there are processors.
@@ -96,6 +100,8 @@ impl Default for Options {
             largest_chunk: None,
             max_inline: 2048,
             keep_opened: false,
+            degraded: false,
+            resync: false,
             no_log_replay: false,
             threads: 0,
             tree_log: true,

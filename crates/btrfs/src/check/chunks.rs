@@ -6,7 +6,7 @@ use sapwood_btrfs_format::{BlockGroupFlags, ChunkItem, DevExtent, DevItem, kind,
 
 use super::error::CheckError;
 use super::finding::Finding;
-use super::source::is_mirrored;
+use super::source::{has_parity, on_device};
 use super::state::{Check, Pointer};
 use super::superblock::is_dump;
 use super::walk::{Walk, entries};
@@ -83,7 +83,7 @@ impl Check<'_> {
             generation: self.sb.chunk_root_generation.get(),
             first_key: None,
         };
-        self.refuse_striped()?;
+        self.refuse_parity()?;
         let mut chunks = Vec::new();
         let mut devices = Vec::new();
         let tree = objectid::CHUNK_TREE;
@@ -103,19 +103,15 @@ impl Check<'_> {
             self.source.chunks.clear();
         }
         self.source.chunks.extend(chunks);
-        self.refuse_striped()?;
+        self.refuse_parity()?;
         self.compare_chunks();
         self.compare_devices(&devices);
         Ok(())
     }
 
-    fn refuse_striped(&self) -> Result<(), CheckError> {
-        let striped = self
-            .source
-            .chunks
-            .iter()
-            .find(|(_, c)| !is_mirrored(c.flags));
-        match striped {
+    fn refuse_parity(&self) -> Result<(), CheckError> {
+        let mut chunks = self.source.chunks.iter();
+        match chunks.find(|(_, chunk)| has_parity(chunk.flags)) {
             Some((&logical, chunk)) => Err(CheckError::Profile {
                 logical,
                 profile: chunk.flags.profile_name(),
@@ -298,13 +294,7 @@ impl Check<'_> {
                     .iter()
                     .any(|s| (s.devid, s.offset) == (devid, physical))
             };
-            match self
-                .source
-                .chunks
-                .get(&logical)
-                .filter(has)
-                .map(|c| c.length)
-            {
+            match self.source.chunks.get(&logical).filter(has).map(on_device) {
                 None => self.found(Finding::DevExtentStray {
                     devid,
                     physical,

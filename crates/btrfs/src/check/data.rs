@@ -44,10 +44,7 @@ impl Check<'_> {
                 .min(STEP / sectorsize)
                 .max(1);
             // One item may have the checksums of neighbouring chunks.
-            let chunk = self.source.chunk(bytenr, sectorsize);
-            let room = chunk.map_or(sectorsize, |(start, c)| {
-                start.saturating_add(c.length) - bytenr
-            });
+            let room = self.source.contiguous(bytenr).max(sectorsize);
             let sectors = wanted.min(room / sectorsize).max(1);
             let (now, rest) = sums.split_at((sectors as usize * kind.size()).min(sums.len()));
             for at in self.source.copies(bytenr, sectors * sectorsize) {

@@ -10,11 +10,9 @@ use sapwood_btrfs_format::{
 
 use super::finding::Finding;
 use super::refs::{Use, identity, listed};
+use super::source::byte_of;
 use super::state::{Check, Pointer};
 use super::walk::{Walk, entries};
-
-/// Bytes around a superblock that must not contain extents.
-const SUPER_STRIPE: u64 = 64 << 10;
 
 /// A 128-bit hash. Two values with equal hashes are taken for equal.
 pub(super) fn hash(value: &impl Hash) -> u128 {
@@ -380,8 +378,8 @@ impl Check<'_> {
                 });
             }
             before = before.max(end);
-            for (place, offset) in &supers {
-                if bytenr < place + SUPER_STRIPE && *place < end {
+            for (place, len, offset) in &supers {
+                if bytenr < place + len && *place < end {
                     self.found(Finding::ExtentOnSuper {
                         bytenr,
                         offset: *offset,
@@ -427,15 +425,17 @@ impl Check<'_> {
         }
     }
 
-    /// Logical address of each superblock within a chunk, and its byte offset.
-    fn super_places(&self) -> Vec<(u64, u64)> {
+    /// Logical address of each superblock within a chunk, the bytes there that must not contain
+    /// extents, and its offset on the device.
+    fn super_places(&self) -> Vec<(u64, u64, u64)> {
         let mut places = Vec::new();
         for (logical, chunk) in &self.source.chunks {
-            for stripe in &chunk.stripes {
+            for (nth, stripe) in chunk.stripes.iter().enumerate() {
                 for offset in SUPER_OFFSETS {
-                    let within = offset.checked_sub(stripe.offset);
-                    if let Some(within) = within.filter(|at| *at < chunk.length) {
-                        places.push((logical.saturating_add(within), offset));
+                    let on_stripe = offset.checked_sub(stripe.offset);
+                    let place = on_stripe.and_then(|at| byte_of(chunk, nth as u64, at));
+                    if let Some((within, len)) = place {
+                        places.push((logical.saturating_add(within), len, offset));
                     }
                 }
             }

@@ -7,6 +7,9 @@ use sapwood_btrfs_format::{BlockGroupFlags, ChunkItem, Expect, validate_block};
 
 use super::finding::BlockFault;
 
+/// Bytes of an element of a striped profile.
+const ELEMENT: u64 = 64 << 10;
+
 /// A device of the file system.
 pub(super) struct Disk<'d> {
     pub(super) devid: u64,
@@ -39,14 +42,38 @@ pub(super) struct Source<'d> {
     pub(super) chunks: BTreeMap<u64, ChunkItem>,
 }
 
-/// Whether every stripe of the profile is a whole copy.
-pub(super) fn is_mirrored(flags: BlockGroupFlags) -> bool {
-    !flags.intersects(
-        BlockGroupFlags::RAID0
-            | BlockGroupFlags::RAID10
-            | BlockGroupFlags::RAID5
-            | BlockGroupFlags::RAID6,
-    )
+/// Whether copies must be computed from parity.
+pub(super) fn has_parity(flags: BlockGroupFlags) -> bool {
+    flags.intersects(BlockGroupFlags::RAID5 | BlockGroupFlags::RAID6)
+}
+
+/// Number of parts into which a chunk is cut, and of mirrors of each part.
+fn parts(chunk: &ChunkItem) -> (u64, u64) {
+    let stripes = chunk.stripes.len() as u64;
+    match chunk.flags.profile() {
+        BlockGroupFlags::RAID0 => (stripes.max(1), 1),
+        BlockGroupFlags::RAID10 => ((stripes / 2).max(1), 2),
+        _ => (1, stripes),
+    }
+}
+
+/// Bytes of a chunk on each of its devices.
+pub(super) fn on_device(chunk: &ChunkItem) -> u64 {
+    chunk.length / parts(chunk).0
+}
+
+/// The byte of a chunk at an offset on its stripe `nth`, and the bytes that follow there up to the
+/// length of an element; `None` past the end of the stripe.
+pub(super) fn byte_of(chunk: &ChunkItem, nth: u64, at: u64) -> Option<(u64, u64)> {
+    let (count, mirrors) = parts(chunk);
+    if at >= on_device(chunk) {
+        return None;
+    }
+    if count == 1 {
+        return Some((at, ELEMENT));
+    }
+    let element = at / ELEMENT * count + nth / mirrors;
+    Some((element * ELEMENT + at % ELEMENT, ELEMENT - at % ELEMENT))
 }
 
 impl Source<'_> {
@@ -57,17 +84,48 @@ impl Source<'_> {
         (end <= start.saturating_add(chunk.length)).then_some((*start, chunk))
     }
 
-    /// Locations of the copies of a range; none if no chunk contains it.
+    /// Bytes from an address on that every copy has in one piece; 0 if no chunk contains it.
+    pub(super) fn contiguous(&self, logical: u64) -> u64 {
+        let Some((start, chunk)) = self.chunk(logical, 1) else {
+            return 0;
+        };
+        let within = logical - start;
+        let left = chunk.length - within;
+        match parts(chunk) {
+            (1, _) => left,
+            _ => left.min(ELEMENT - within % ELEMENT),
+        }
+    }
+
+    /// Locations of the copies of a range; none if no chunk contains it, or if it is not in one
+    /// piece.
     pub(super) fn copies(&self, logical: u64, len: u64) -> Vec<CopyAt> {
         let Some((start, chunk)) = self.chunk(logical, len) else {
             return Vec::new();
         };
+        if self.contiguous(logical) < len {
+            return Vec::new();
+        }
+        let within = logical - start;
+        let (count, mirrors) = parts(chunk);
+        let (first, offset) = if count == 1 {
+            (0, within)
+        } else {
+            let element = within / ELEMENT;
+            let row = element / count;
+            (element % count * mirrors, row * ELEMENT + within % ELEMENT)
+        };
         let place = |(copy, stripe): (usize, &sapwood_btrfs_format::StripeItem)| CopyAt {
             copy,
             disk: self.disks.iter().position(|d| d.devid == stripe.devid),
-            physical: stripe.offset.saturating_add(logical - start),
+            physical: stripe.offset.saturating_add(offset),
         };
-        chunk.stripes.iter().enumerate().map(place).collect()
+        let stripes = chunk.stripes.iter().skip(first as usize);
+        stripes
+            .take(mirrors as usize)
+            .enumerate()
+            .map(place)
+            .collect()
     }
 
     /// Name of the device of a copy.

@@ -9,6 +9,7 @@ use sapwood_btrfs_format::{Checksum, FileExtent, InodeFlags, RegularExtent, comp
 use super::compress;
 use super::files::Files;
 use super::items::{self, damaged, key_of};
+use crate::devices::errors::ErrorKind;
 use crate::file_data::{Content, ExtentMap, Stored};
 use crate::inode::Inode;
 use crate::transaction::Store;
@@ -211,8 +212,11 @@ fn read_sectors(
     } else {
         None
     };
-    let first = files.volume.read(logical, buf, 0);
-    let failed = first.is_err();
+    let readable = files.volume.readable(logical, buf.len() as u64)?;
+    let mirror = readable.first();
+    let first = mirror.map(|mirror| files.volume.read(logical, buf, mirror));
+    let failed = !matches!(first, Some(Ok(())));
+    let mirror = mirror.unwrap_or(0);
     let sector = files.sectorsize as usize;
     for (i, bytes) in buf.chunks_mut(sector).enumerate() {
         let at = logical + (i * sector) as u64;
@@ -228,12 +232,12 @@ fn read_sectors(
             expected,
         };
         let read = if failed {
-            Err(sector.unreadable())
+            Err(sector.unreadable(mirror))
         } else {
-            sector.judged(bytes, 0)
+            sector.judged(bytes, mirror)
         };
         if let Err(error) = read {
-            sector.recover(bytes, error)?;
+            sector.recover(bytes, mirror, error)?;
         }
     }
     Ok(())
@@ -276,6 +280,8 @@ impl Sector<'_> {
         };
         let (root, objectid, offset) = (self.inode.root.id(), self.inode.objectid, self.offset);
         let (device, physical) = self.place(mirror);
+        let volume = &self.files.volume;
+        volume.count_corruption(self.logical, mirror, ErrorKind::Corruption);
         Err(match (self.expected.flatten(), found) {
             (Some(expected), Some(found)) => Error::DataChecksum {
                 device,
@@ -296,8 +302,8 @@ impl Sector<'_> {
         })
     }
 
-    fn unreadable(&self) -> Error {
-        let (device, physical) = self.place(0);
+    fn unreadable(&self, mirror: usize) -> Error {
+        let (device, physical) = self.place(mirror);
         let (root, objectid, offset) = (self.inode.root.id(), self.inode.objectid, self.offset);
         Error::DataUnreadable {
             device,
@@ -312,36 +318,36 @@ impl Sector<'_> {
         self.files.volume.place(self.logical, mirror)
     }
 
-    /// Tries the other copies; the first valid one is read and repairs the bad one. `first` is the
-    /// error of copy 0.
-    fn recover(&self, bytes: &mut [u8], first: Error) -> Result<()> {
+    /// Tries the other copies; the first valid one is read and repairs the bad ones. `first` is the
+    /// error of the copy `tried`.
+    fn recover(&self, bytes: &mut [u8], tried: usize, first: Error) -> Result<()> {
         log::warn!("{first}");
+        let volume = &self.files.volume;
+        let readable = volume.readable(self.logical, bytes.len() as u64)?;
+        let mut bad: Vec<usize> = readable.iter().filter(|mirror| *mirror == tried).collect();
         // Without a checksum in the tree no copy can be verified.
-        let mirrors = match self.expected {
-            Some(None) => 1,
-            _ => self
-                .files
-                .volume
-                .mirrors(self.logical, bytes.len() as u64)?,
-        };
-        for mirror in 1..mirrors {
-            if self.files.volume.read(self.logical, bytes, mirror).is_err() {
-                continue;
-            }
-            match self.judged(bytes, mirror) {
+        let verifiable = self.expected != Some(None);
+        for mirror in readable.iter().filter(|m| verifiable && *m != tried) {
+            let read = volume.read(self.logical, bytes, mirror);
+            match read.and_then(|()| self.judged(bytes, mirror)) {
                 Ok(()) => {
-                    match self.files.volume.repair(self.logical, bytes, 0) {
-                        Ok(()) => {
-                            log::info!("repaired logical {} from copy {mirror}", self.logical)
-                        }
-                        Err(error) => log::warn!("cannot repair logical {}: {error}", self.logical),
-                    }
+                    self.repair(bytes, &bad, mirror);
                     return Ok(());
                 }
                 Err(error) => log::warn!("{error}"),
             }
+            bad.push(mirror);
         }
         Err(first)
+    }
+
+    fn repair(&self, good: &[u8], bad: &[usize], from: usize) {
+        for mirror in bad {
+            match self.files.volume.repair(self.logical, good, *mirror) {
+                Ok(()) => log::info!("repaired logical {} from copy {from}", self.logical),
+                Err(error) => log::warn!("cannot repair logical {}: {error}", self.logical),
+            }
+        }
     }
 }
 

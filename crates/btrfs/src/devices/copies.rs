@@ -4,18 +4,27 @@
 //! read from one copy, or written to all of them. A caller that finds a copy bad (it has the
 //! checksum) reads the next one, and then [repairs](Volume::repair) the bad one.
 
+use std::ops::Range;
 use std::sync::atomic::Ordering;
 
 use sapwood_block::{Device, patiently};
 
-use super::{Piece, Volume, stripe};
+use super::degraded::{Mirrors, Refused};
+use super::errors::ErrorKind;
+use super::stripe::Role;
+use super::{Piece, Volume, parity, stripe};
 use crate::{Error, Result};
+
+/// Takes device id, offset and buffers of a request.
+type EachRequest<'e> = dyn FnMut(u64, u64, &[&[u8]]) -> Result<()> + 'e;
+/// A way to write buffers to a device.
+type Write<'w> = dyn Fn(&dyn Device, u64, &[&[u8]]) -> sapwood_block::Result<()> + 'w;
 
 /// Most bytes of one request of a copy.
 const COPY_STEP: u64 = 4 << 20;
 
 impl Volume {
-    /// Number of copies of each byte at a logical address.
+    /// Number of copies of each byte at a logical address, rebuilds from parity included.
     ///
     /// # Errors
     /// [`Error::Unmapped`].
@@ -23,9 +32,27 @@ impl Volume {
         let (at, chunk) = self.chunk_at(logical)?;
         if logical - at + len > chunk.length {
             let (_, next) = self.chunk_at(at + chunk.length)?;
-            return Ok(stripe::copies(&chunk).min(stripe::copies(&next)));
+            return Ok(stripe::ways(&chunk).min(stripe::ways(&next)));
         }
+        Ok(stripe::ways(&chunk))
+    }
+
+    /// Number of copies of the byte at a logical address that lie on devices.
+    ///
+    /// # Errors
+    /// [`Error::Unmapped`].
+    pub(crate) fn copies(&self, logical: u64) -> Result<usize> {
+        let (_, chunk) = self.chunk_at(logical)?;
         Ok(stripe::copies(&chunk))
+    }
+
+    /// Numbers of the ways to rebuild a byte from parity.
+    ///
+    /// # Errors
+    /// [`Error::Unmapped`].
+    pub(crate) fn rebuilds(&self, logical: u64) -> Result<Range<usize>> {
+        let (_, chunk) = self.chunk_at(logical)?;
+        Ok(stripe::copies(&chunk)..stripe::ways(&chunk))
     }
 
     /// The place of a logical range: one piece after another for copy `mirror`.
@@ -65,8 +92,11 @@ impl Volume {
         let mut at = logical;
         while at < end {
             let (start, chunk) = self.chunk_at(at)?;
+            // A rebuild is of the only copy.
+            let rebuilds = mirror < stripe::ways(&chunk) && mirror >= stripe::copies(&chunk);
+            let copy = if rebuilds { 0 } else { mirror };
             // A range may go from a chunk with more copies into one with fewer.
-            let piece = stripe::piece(&chunk, at - start, end - at, mirror).ok_or_else(unmapped)?;
+            let piece = stripe::piece(&chunk, at - start, end - at, copy).ok_or_else(unmapped)?;
             each(at - logical, piece)?;
             at += piece.len;
         }
@@ -81,15 +111,73 @@ impl Volume {
         let len = buf.len() as u64;
         self.each_piece(logical, len, mirror, &mut |at, piece| {
             let (from, to) = (at as usize, (at + piece.len) as usize);
-            let device = self.device(piece.devid)?;
             let part = buf.get_mut(from..to).unwrap_or_default();
-            Ok(device.read_at(piece.physical, part)?)
+            if mirror > 0 && self.rebuild(logical + at, part, mirror)? {
+                return Ok(());
+            }
+            let device = self.device(piece.devid)?;
+            let read = device.read_at(piece.physical, part);
+            if read.is_err() {
+                self.count(piece.devid, ErrorKind::Read);
+            }
+            Ok(read?)
         })
     }
 
-    /// Tells the devices that the first copy of a logical range will be read soon.
+    /// Fills `buf`, which lies in one element, from the other elements of its row and from parity.
+    /// `way` 1 uses P if it can, 2 only Q, and the others assume that one more element is bad.
+    /// Returns false without parity.
+    fn rebuild(&self, logical: u64, buf: &mut [u8], way: usize) -> Result<bool> {
+        let (start, chunk) = self.chunk_at(logical)?;
+        let Some((wanted, places)) = stripe::row(&chunk, logical - start, buf.len() as u64) else {
+            return Ok(false);
+        };
+        // The other elements, counted from 3.
+        let doubted = way.checked_sub(3);
+        let doubted = doubted.map(|nth| nth + usize::from(nth >= wanted));
+        let (mut data, mut p, mut q) = (vec![None; places.len()], None, None);
+        for (role, piece) in places {
+            let unused = match role {
+                Role::Data(nth) => nth == wanted || Some(nth) == doubted,
+                Role::P => way == 2,
+                Role::Q => false,
+            };
+            let mut bytes = vec![0; buf.len()];
+            let device = self.device(piece.devid).ok().filter(|_| !unused);
+            let read = device.map(|device| device.read_at(piece.physical, &mut bytes));
+            let there = matches!(read, Some(Ok(()))).then_some(bytes);
+            match role {
+                Role::P => p = there,
+                Role::Q => q = there,
+                Role::Data(nth) => {
+                    if let Some(place) = data.get_mut(nth) {
+                        *place = there;
+                    }
+                }
+            }
+        }
+        data.truncate(stripe::elements_in_row(&chunk));
+        let rebuilt = parity::rebuild(wanted, &data, p, q);
+        let rebuilt = rebuilt.ok_or_else(|| self.too_few(&chunk))?;
+        buf.copy_from_slice(&rebuilt);
+        Ok(true)
+    }
+
+    /// Counts bytes of copy `mirror` that are not what was written.
+    pub(crate) fn count_corruption(&self, logical: u64, mirror: usize, kind: ErrorKind) {
+        let pieces = self.map(logical, 1, mirror).unwrap_or_default();
+        for piece in pieces {
+            self.count(piece.devid, kind);
+        }
+    }
+
+    /// Tells the devices that a logical range will be read soon, from the copy that is tried first.
     pub(crate) fn will_read(&self, logical: u64, len: u64) {
-        self.hint(logical, len, 0, |device, at, len| device.will_read(at, len));
+        let readable = self.readable(logical, len).ok();
+        let mirror = readable.and_then(Mirrors::first).unwrap_or(0);
+        self.hint(logical, len, mirror, |device, at, len| {
+            device.will_read(at, len)
+        });
     }
 
     /// Tells the devices that a big writeback wrote all copies of a logical range.
@@ -114,47 +202,79 @@ impl Volume {
     /// requests as the map allows.
     ///
     /// # Errors
-    /// [`Error::Unmapped`], [`Error::Device`].
+    /// [`Error::Unmapped`]; [`Error::Device`] if a byte was written to no device.
     pub(crate) fn write_vectored(&self, logical: u64, bufs: &[&[u8]]) -> Result<()> {
-        let len = bufs.iter().map(|b| b.len() as u64).sum();
-        if len == 0 {
-            return Ok(());
-        }
-        for mirror in 0..self.mirrors(logical, len)? {
-            self.write_mirror(logical, bufs, len, mirror)?;
-        }
-        Ok(())
+        self.write_copies(logical, bufs, &|device, at, part| {
+            device.write_vectored_at(at, part)
+        })
     }
 
     /// Like [`write_vectored`](Self::write_vectored), for metadata: waits for space on the host.
     ///
     /// # Errors
-    /// [`Error::Unmapped`], [`Error::Device`].
+    /// [`Error::Unmapped`]; [`Error::Device`] if a byte was written to no device.
     pub(crate) fn write_metadata(&self, logical: u64, bufs: &[&[u8]]) -> Result<()> {
+        self.write_copies(logical, bufs, &|device, at, part| {
+            patiently(self.patience(), || device.write_vectored_at(at, part))
+        })
+    }
+
+    fn write_copies(&self, logical: u64, bufs: &[&[u8]], write: &Write<'_>) -> Result<()> {
         let len = bufs.iter().map(|b| b.len() as u64).sum();
         if len == 0 {
             return Ok(());
         }
+        let (mut refused, mut missed) = (Vec::new(), false);
         for mirror in 0..self.mirrors(logical, len)? {
-            self.each_piece(logical, len, mirror, &mut |at, piece| {
-                let device = self.device(piece.devid)?;
-                let part = cut(bufs, at as usize, piece.len as usize);
-                let write = || device.write_vectored_at(piece.physical, &part);
-                Ok(patiently(self.patience(), write)?)
+            self.each_request(logical, bufs, mirror, &mut |devid, at, part| {
+                let Some(member) = self.written(devid) else {
+                    missed = true;
+                    return Ok(());
+                };
+                match write(&*member.device, at, part) {
+                    // A later flush may skip it.
+                    Ok(()) => missed |= member.has_failed(),
+                    Err(error) if error.is_host_full() => return Err(error.into()),
+                    Err(error) => refused.push(Refused { devid, error }),
+                }
+                Ok(())
             })?;
+        }
+        if missed || !refused.is_empty() {
+            return self.after_write(logical, len, refused);
         }
         Ok(())
     }
 
-    fn write_mirror(&self, logical: u64, bufs: &[&[u8]], len: u64, mirror: usize) -> Result<()> {
+    /// Calls `each` with device id, offset and buffers of each request that copy `mirror` of
+    /// `bufs` needs. Elements that follow each other on a device are one request.
+    fn each_request(
+        &self,
+        logical: u64,
+        bufs: &[&[u8]],
+        mirror: usize,
+        each: &mut EachRequest<'_>,
+    ) -> Result<()> {
+        let len = bufs.iter().map(|b| b.len() as u64).sum();
+        let mut requests: Vec<(Piece, Vec<&[u8]>)> = Vec::new();
         self.each_piece(logical, len, mirror, &mut |at, piece| {
-            let device = self.device(piece.devid)?;
-            if at == 0 && piece.len == len {
-                return Ok(device.write_vectored_at(piece.physical, bufs)?);
+            if piece.len == len {
+                return each(piece.devid, piece.physical, bufs);
             }
             let part = cut(bufs, at as usize, piece.len as usize);
-            Ok(device.write_vectored_at(piece.physical, &part)?)
-        })
+            let follows = |(before, _): &&mut (Piece, Vec<&[u8]>)| {
+                before.devid == piece.devid && before.physical + before.len == piece.physical
+            };
+            if let Some((before, parts)) = requests.iter_mut().rev().find(follows) {
+                before.len += piece.len;
+                parts.extend(part);
+            } else {
+                requests.push((piece, part));
+            }
+            Ok(())
+        })?;
+        let mut requests = requests.iter();
+        requests.try_for_each(|(piece, parts)| each(piece.devid, piece.physical, parts))
     }
 
     /// Writes good bytes over one bad copy. Does nothing on a read-only volume, and before
@@ -166,7 +286,9 @@ impl Volume {
         if self.read_only || self.bad.lock().is_some() {
             return Ok(());
         }
-        self.write_mirror(logical, &[good], good.len() as u64, mirror)?;
+        self.each_request(logical, &[good], mirror, &mut |devid, at, part| {
+            Ok(self.device(devid)?.write_vectored_at(at, part)?)
+        })?;
         self.repaired.fetch_add(1, Ordering::Relaxed);
         Ok(())
     }
@@ -203,10 +325,15 @@ impl Volume {
     /// [`Error::Unmapped`], [`Error::Device`].
     pub(crate) fn discard(&self, logical: u64, len: u64) -> Result<()> {
         for mirror in 0..self.mirrors(logical, len)? {
-            self.each_piece(logical, len, mirror, &mut |_, piece| {
-                let device = self.device(piece.devid)?;
-                Ok(device.discard(piece.physical, piece.len)?)
-            })?;
+            self.each_piece(
+                logical,
+                len,
+                mirror,
+                &mut |_, piece| match self.written(piece.devid) {
+                    Some(member) => Ok(member.device.discard(piece.physical, piece.len)?),
+                    None => Ok(()),
+                },
+            )?;
         }
         Ok(())
     }

@@ -5,7 +5,8 @@
 //! refuses devices that do not belong together. A power cut between the superblocks of two devices
 //! leaves them one generation apart: the newer one counts, because everything that it refers to was
 //! flushed on all devices before. Two superblocks of one generation can name different logs. Then
-//! the device with the lowest devid counts, because its superblock is written first.
+//! the device with the lowest devid counts: the blocks of both logs are intact, and what only the
+//! newer one has was not acknowledged.
 //!
 //! The chunk tree lists the existing devices. [`DeviceSet::check_items`] compares the two once that
 //! tree can be read, and names a device that was not given.
@@ -13,10 +14,13 @@
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use sapwood_block::Device;
 use sapwood_btrfs_format::{DevItem, SUPER_OFFSETS, SuperBlock};
 
+use super::Access;
+use super::errors::ErrorCounts;
 use super::superblock::{self, SuperSet};
 use crate::{Error, Result};
 
@@ -32,23 +36,57 @@ pub(crate) struct Member {
     pub(crate) uuid: [u8; 16],
     /// The device.
     pub(crate) device: Arc<dyn Device>,
+    /// Errors since the file system was made.
+    pub(crate) errors: ErrorCounts,
+    /// It missed a write, so it is neither written nor read any more.
+    failed: AtomicBool,
+    /// It missed commits of earlier mounts. A scrub writes it until it is current; its mirrored
+    /// bytes are not read.
+    stale: AtomicBool,
 }
 
-/// All devices of a file system, in order of their ids; at least one.
+impl Member {
+    /// Whether it missed a write.
+    pub(crate) fn has_failed(&self) -> bool {
+        self.failed.load(Ordering::Acquire)
+    }
+
+    /// Whether a scrub makes it current.
+    pub(crate) fn is_stale(&self) -> bool {
+        self.stale.load(Ordering::Acquire)
+    }
+
+    /// Records that it is current.
+    pub(super) fn set_current(&self) {
+        self.stale.store(false, Ordering::Release);
+    }
+
+    /// Records that it missed a write. Returns false if that was known.
+    pub(super) fn set_failed(&self) -> bool {
+        !self.failed.swap(true, Ordering::AcqRel)
+    }
+}
+
+/// The devices of a file system that are there, in order of their ids; at least one.
 #[derive(Debug)]
 pub(crate) struct DeviceSet {
     members: Vec<Member>,
+    degraded: bool,
 }
 
 impl DeviceSet {
     /// Reads the superblocks of `devices`, given in any order, and groups them into one file
-    /// system. Missing devices are found later.
+    /// system. Missing devices are found later. If `access` permits missing devices, a stale device
+    /// counts as missing.
     ///
     /// # Errors
     /// [`Error::NoDevice`]; the errors of [`superblock::read_newest`]; [`Error::ForeignDevice`],
     /// [`Error::DuplicateDevice`], [`Error::StaleDevice`], [`Error::ExtraDevices`];
     /// [`Error::Superblock`] for a device id 0 or a device smaller than in its superblock.
-    pub(crate) fn assemble(devices: &[Arc<dyn Device>]) -> Result<(Self, SuperSet)> {
+    pub(crate) fn assemble(
+        devices: &[Arc<dyn Device>],
+        access: Access,
+    ) -> Result<(Self, SuperSet)> {
         let mut found: BTreeMap<u64, (Arc<dyn Device>, SuperBlock)> = BTreeMap::new();
         let mut first: Option<SuperBlock> = None;
         for device in devices {
@@ -70,19 +108,35 @@ impl DeviceSet {
         if given > expected {
             return Err(Error::ExtraDevices { given, expected });
         }
-        let items = found.iter().map(|(devid, (_, sb))| (*devid, sb.dev_item));
-        let supers = SuperSet::new(*newest, items.collect());
-        let mut members = Vec::new();
+        let newest = *newest;
+        let (mut members, mut items) = (Vec::new(), BTreeMap::new());
         for (devid, (device, sb)) in found {
-            check_generation(&*device, &sb, supers.generation.get())?;
-            let uuid = sb.dev_item.uuid;
+            let mut stale = access.resync && sb.generation < newest.generation;
+            match check_generation(&*device, &sb, newest.generation.get()) {
+                Err(_) if access.resync => stale = true,
+                Err(why) if access.degraded => {
+                    log::warn!("{why}; it is neither read nor written");
+                    continue;
+                }
+                checked => checked?,
+            }
+            items.insert(devid, sb.dev_item);
             members.push(Member {
                 devid,
-                uuid,
+                uuid: sb.dev_item.uuid,
                 device,
+                errors: ErrorCounts::default(),
+                failed: AtomicBool::new(false),
+                stale: AtomicBool::new(stale),
             });
         }
-        Ok((Self { members }, supers))
+        let degraded = access.degraded;
+        Ok((Self { members, degraded }, SuperSet::new(newest, items)))
+    }
+
+    /// Whether devices may be missing.
+    pub(crate) fn may_be_degraded(&self) -> bool {
+        self.degraded
     }
 
     /// The devices in order of their ids.
@@ -117,11 +171,15 @@ impl DeviceSet {
     /// the superblock.
     ///
     /// # Errors
-    /// [`Error::MissingDevice`] for the first device that has an item and is not in the set;
+    /// [`Error::MissingDevice`] for the first device that has an item and is not in the set, unless
+    /// devices may be missing;
     /// [`Error::BadDeviceItem`] for items that contradict the devices or the superblock.
     pub(crate) fn check_items(&self, items: &[DevItem], num_devices: u64) -> Result<()> {
         for item in items {
             let devid = item.devid.get();
+            if self.degraded && self.get(devid).is_none() {
+                continue;
+            }
             let member = self.named(devid, item.uuid)?;
             let (need, have) = (item.total_bytes.get(), member.device.size());
             if need > have {

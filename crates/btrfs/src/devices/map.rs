@@ -5,8 +5,19 @@ use std::sync::Arc;
 
 use sapwood_btrfs_format::ChunkItem;
 
-use super::stripe::{self, Misfit};
+use super::stripe;
 use crate::{Error, Result};
+
+/// Checks a chunk's stripes.
+///
+/// # Errors
+/// [`Error::BadChunk`] if they do not fit its profile.
+pub(crate) fn check(logical: u64, chunk: &ChunkItem) -> Result<()> {
+    stripe::check(logical, chunk).map_err(|reason| {
+        let reason = reason.to_owned();
+        Error::BadChunk { logical, reason }
+    })
+}
 
 /// All chunks by logical address.
 #[derive(Debug, Default)]
@@ -18,14 +29,10 @@ impl ChunkMap {
     /// Adds a chunk. Adding the same chunk again changes nothing.
     ///
     /// # Errors
-    /// [`Error::BadChunk`] if it overlaps another or its stripes do not fit its profile,
-    /// [`Error::UnsupportedFeature`] with the name of a profile that cannot be read.
+    /// [`Error::BadChunk`] if it overlaps another or its stripes do not fit its profile.
     pub(crate) fn add(&mut self, logical: u64, chunk: ChunkItem) -> Result<()> {
         let bad = |reason: String| Error::BadChunk { logical, reason };
-        stripe::check(logical, &chunk).map_err(|misfit| match misfit {
-            Misfit::Profile(name) => Error::UnsupportedFeature(name.to_owned()),
-            Misfit::Reason(reason) => bad(reason.to_owned()),
-        })?;
+        check(logical, &chunk)?;
         let end = logical + chunk.length;
         if let Some((&at, other)) = self.chunks.range(..end).next_back() {
             if at == logical && **other == chunk {

@@ -9,12 +9,15 @@
 //! The order of writes is the same for any number of devices: all of them are flushed before the
 //! superblock of the first is written.
 //!
-//! The profiles single and DUP are read and written, on one device and on several. Mirrored and
-//! striped profiles without parity are read; a mount that would write them is refused.
+//! All profiles are read, and all without parity are written. [`degraded`] says what happens when a device
+//! is missing or fails.
 
 mod copies;
+mod degraded;
 mod device_set;
+pub(crate) mod errors;
 mod map;
+mod parity;
 pub(crate) mod stripe;
 pub(crate) mod superblock;
 mod tree_block;
@@ -24,11 +27,12 @@ use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use sapwood_block::{Device, PATIENCE, PatientDevice};
+use sapwood_block::{Device, PATIENCE};
 use sapwood_btrfs_format::{ChecksumKind, ChunkItem, DevItem};
 
 use crate::lock::{Rank, RankedMutex, RankedRwLock};
-use crate::{Error, Result};
+use crate::{Error, Options, Result};
+use degraded::Losses;
 pub(crate) use device_set::DeviceSet;
 pub(crate) use map::ChunkMap;
 pub(crate) use stripe::Piece;
@@ -50,6 +54,28 @@ pub(crate) struct Geometry {
     pub(crate) fsid: [u8; 16],
 }
 
+/// How the devices of a file system are opened.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Access {
+    /// Changes nothing.
+    pub(crate) read_only: bool,
+    /// Devices may be missing, as far as the profiles allow.
+    pub(crate) degraded: bool,
+    /// Stale devices are accepted, to be made current.
+    pub(crate) resync: bool,
+}
+
+impl Options {
+    /// The way in which a mount opens its devices.
+    pub(crate) fn access(&self, read_only: bool) -> Access {
+        Access {
+            read_only,
+            degraded: self.degraded,
+            resync: self.resync,
+        }
+    }
+}
+
 /// Devices and chunk map of a file system.
 #[derive(Debug)]
 pub(crate) struct Volume {
@@ -65,6 +91,9 @@ pub(crate) struct Volume {
     chunk_tree_uuid: OnceLock<[u8; 16]>,
     /// Time that writes of metadata wait for space on the host.
     patience: OnceLock<Duration>,
+    losses: RankedMutex<Losses>,
+    /// Superblock generation from which on commits and logs may be acknowledged.
+    acknowledged_from: AtomicU64,
 }
 
 impl Volume {
@@ -75,8 +104,9 @@ impl Volume {
     /// The errors of [`DeviceSet::assemble`], [`superblock::check_features`], and of
     /// [`add_chunk`](Self::add_chunk) for the system chunks; [`Error::Superblock`] if they are
     /// malformed.
-    pub(crate) fn open(devices: &[Arc<dyn Device>], read_only: bool) -> Result<(Self, SuperSet)> {
-        let (devices, supers) = DeviceSet::assemble(devices)?;
+    pub(crate) fn open(devices: &[Arc<dyn Device>], access: Access) -> Result<(Self, SuperSet)> {
+        let read_only = access.read_only;
+        let (devices, supers) = DeviceSet::assemble(devices, access)?;
         superblock::check_features(&supers, read_only)?;
         let first = devices.members().first().ok_or(Error::NoDevice)?;
         let bad = |reason: String| Error::Superblock {
@@ -102,6 +132,8 @@ impl Volume {
             repaired: AtomicU64::new(0),
             chunk_tree_uuid: OnceLock::new(),
             patience: OnceLock::new(),
+            losses: RankedMutex::new(Rank::Leaf, Losses::new(supers.generation.get())),
+            acknowledged_from: AtomicU64::new(0),
         };
         for (logical, chunk) in chunks {
             volume.add_chunk(logical, chunk)?;
@@ -120,6 +152,9 @@ impl Volume {
     /// The errors of [`DeviceSet::check_items`].
     pub(crate) fn set_device_items(&self, items: &[DevItem], num_devices: u64) -> Result<()> {
         self.devices.check_items(items, num_devices)?;
+        if items.len() > self.devices.members().len() {
+            self.begin_degraded();
+        }
         let by_id = items.iter().map(|item| (item.devid.get(), *item));
         let _ = self.items.set(by_id.collect());
         Ok(())
@@ -134,11 +169,15 @@ impl Volume {
     ///
     /// # Errors
     /// The errors of [`ChunkMap::add`]; [`Error::MissingDevice`]; [`Error::BadChunk`] if it reaches
-    /// past the end of a device; [`Error::ReadOnlyFeature`] with the name of a profile that cannot
-    /// be written, unless the volume is read-only.
+    /// past the end of a device; [`Error::TooFewDevices`]; [`Error::ReadOnlyFeature`] with the name
+    /// of a profile that cannot be written, unless the volume is read-only.
     pub(crate) fn add_chunk(&self, logical: u64, chunk: ChunkItem) -> Result<()> {
+        map::check(logical, &chunk)?;
         for extent in stripe::extents(&chunk) {
             let devid = extent.devid;
+            if self.devices.may_be_degraded() && self.devices.get(devid).is_none() {
+                continue;
+            }
             let member = self.devices.named(devid, extent.dev_uuid)?;
             let end = extent.physical.checked_add(extent.len);
             if end.is_none_or(|end| end > member.device.size()) {
@@ -146,6 +185,7 @@ impl Volume {
                 return Err(Error::BadChunk { logical, reason });
             }
         }
+        self.check_survives(logical, &chunk)?;
         let writable = self.read_only || stripe::is_writable(&chunk);
         let profile = chunk.flags.profile_name();
         self.chunks.write().add(logical, chunk)?;
@@ -167,7 +207,7 @@ impl Volume {
         self.chunks.write().replace(logical, chunks);
     }
 
-    /// Number of devices.
+    /// Number of devices that are there.
     pub(crate) fn device_count(&self) -> usize {
         self.devices.members().len()
     }
@@ -193,50 +233,6 @@ impl Volume {
 
     fn patience(&self) -> Duration {
         self.patience.get().copied().unwrap_or(PATIENCE)
-    }
-
-    /// Makes all completed writes durable, on every device.
-    ///
-    /// # Errors
-    /// [`Error::Device`].
-    pub(crate) fn flush(&self) -> Result<()> {
-        for member in self.devices.members() {
-            member.device.flush()?;
-        }
-        Ok(())
-    }
-
-    /// Writes all copies of the superblock to every device. The caller has flushed all devices.
-    /// When this returns, the first copy on each device is durable.
-    ///
-    /// # Errors
-    /// [`Error::Device`].
-    pub(crate) fn write_supers(&self, supers: &SuperSet) -> Result<()> {
-        self.each_super(supers, superblock::write_all)
-    }
-
-    /// Writes the first copy of the superblock to every device, for a log. The caller has flushed
-    /// all devices. The copies are durable when this returns.
-    ///
-    /// # Errors
-    /// [`Error::Device`].
-    pub(crate) fn write_log_super(&self, supers: &SuperSet) -> Result<()> {
-        self.each_super(supers, superblock::write_first)
-    }
-
-    /// In order of device ids: [`DeviceSet::assemble`] depends on it.
-    fn each_super(
-        &self,
-        supers: &SuperSet,
-        write: impl Fn(&dyn Device, &sapwood_btrfs_format::SuperBlock) -> Result<()>,
-    ) -> Result<()> {
-        for member in self.devices.members() {
-            let patient = PatientDevice::new(Arc::clone(&member.device), self.patience());
-            if let Some(sb) = supers.of(member.devid) {
-                write(&patient, &sb)?;
-            }
-        }
-        Ok(())
     }
 
     fn device(&self, devid: u64) -> Result<&dyn Device> {

@@ -10,13 +10,17 @@
 //! | DUP, RAID1, RAID1C3, RAID1C4 | as many as stripes | the copy's own; there are no elements |
 //! | RAID0 | 1 | `n % stripes` |
 //! | RAID10 | `sub_stripes` | `n % groups * sub_stripes + copy`, `groups = stripes / sub_stripes` |
+//! | RAID5, RAID6 | 1 | `(row + n % groups) % stripes`, `row = n / groups`, `groups = stripes - parity` |
 //!
-//! RAID5 and RAID6 are refused by name. A further profile is a further arm of [`Shape::of`] and
-//! [`piece`].
+//! RAID5 has one parity element in each row, RAID6 two. They follow the row's last element, on the
+//! next stripes ([`row`]).
 //!
 //! Facts: the "Chunk items" section of the btrfs documentation.
 
-use sapwood_btrfs_format::{BlockGroupFlags, ChunkItem};
+use sapwood_btrfs_format::{BlockGroupFlags, ChunkItem, StripeItem};
+
+/// Bytes of an element, the only size in use.
+pub(crate) const ELEMENT: u64 = 64 << 10;
 
 /// A range of one copy that is contiguous on one device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,6 +53,8 @@ struct Shape {
     copies: u64,
     /// Groups of stripes that take elements in turn, 1 if the chunk is not cut into elements.
     groups: u64,
+    /// Parity elements in each row.
+    parity: u64,
 }
 
 impl Shape {
@@ -56,19 +62,26 @@ impl Shape {
         use BlockGroupFlags as F;
         let stripes = chunk.stripes.len() as u64;
         let profile = chunk.flags.profile();
-        if profile == F::RAID0 {
-            let groups = stripes.max(1);
-            return Self { copies: 1, groups };
-        }
-        if profile == F::RAID10 {
-            let copies = u64::from(chunk.sub_stripes.max(1));
-            let groups = (stripes / copies).max(1);
-            return Self { copies, groups };
-        }
+        let (copies, groups, parity) = match profile {
+            F::RAID0 => (1, stripes, 0),
+            F::RAID5 => (1, stripes.saturating_sub(1), 1),
+            F::RAID6 => (1, stripes.saturating_sub(2), 2),
+            F::RAID10 => {
+                let copies = u64::from(chunk.sub_stripes.max(1));
+                (copies, stripes / copies, 0)
+            }
+            _ => (stripes, 1, 0),
+        };
         Self {
-            copies: stripes,
-            groups: 1,
+            copies,
+            groups: groups.max(1),
+            parity,
         }
+    }
+
+    /// Whether the chunk is one element.
+    fn is_whole(self) -> bool {
+        self.groups == 1 && self.parity == 0
     }
 }
 
@@ -79,18 +92,91 @@ pub(crate) fn copies(chunk: &ChunkItem) -> usize {
 
 /// Whether chunks of this profile may be written and allocated. The others are only read.
 pub(crate) fn is_writable(chunk: &ChunkItem) -> bool {
-    let profile = chunk.flags.profile();
-    let alone = profile == BlockGroupFlags::RAID0 && chunk.stripes.len() == 1;
-    profile.is_empty() || profile == BlockGroupFlags::DUP || alone
+    let parity = BlockGroupFlags::RAID5 | BlockGroupFlags::RAID6;
+    !chunk.flags.intersects(parity)
 }
 
-/// Reasons why the arithmetic does not hold for a chunk.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Misfit {
-    /// The profile, by its name.
-    Profile(&'static str),
-    /// The contradiction.
-    Reason(&'static str),
+/// Number of ways to read a byte of a chunk: its copies, and with parity the rebuilds of [`row`].
+pub(crate) fn ways(chunk: &ChunkItem) -> usize {
+    let shape = Shape::of(chunk);
+    let rebuilds = match shape.parity {
+        0 => 0,
+        1 => 1,
+        _ => 1 + shape.groups as usize,
+    };
+    shape.copies as usize + rebuilds
+}
+
+/// Whether all bytes of a chunk are on the devices for which `here` is true.
+pub(crate) fn survives(chunk: &ChunkItem, here: &dyn Fn(u64) -> bool) -> bool {
+    let parity = Shape::of(chunk).parity as usize;
+    if parity > 0 {
+        let lost = chunk.stripes.iter().filter(|stripe| !here(stripe.devid));
+        return lost.count() <= parity;
+    }
+    let copies = copies(chunk).max(1);
+    let mut groups = chunk.stripes.chunks(copies);
+    groups.all(|group| group.iter().any(|stripe| here(stripe.devid)))
+}
+
+/// Whether a chunk is complete without any one of its devices.
+pub(crate) fn tolerates_a_loss(chunk: &ChunkItem) -> bool {
+    let mut stripes = chunk.stripes.iter();
+    stripes.all(|lost| survives(chunk, &|devid| devid != lost.devid))
+}
+
+/// Number of devices that a chunk can always lack.
+pub(crate) fn tolerated(chunk: &ChunkItem) -> usize {
+    if tolerates_a_loss(chunk) {
+        let shape = Shape::of(chunk);
+        (shape.copies - 1 + shape.parity) as usize
+    } else {
+        0
+    }
+}
+
+/// Elements of data in each row of a chunk.
+pub(crate) fn elements_in_row(chunk: &ChunkItem) -> usize {
+    Shape::of(chunk).groups as usize
+}
+
+/// The part of a device in a row of a chunk with parity.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Role {
+    /// Element of this number in the row.
+    Data(usize),
+    /// The sum of the elements.
+    P,
+    /// The sum of the elements, each times its power of the generator.
+    Q,
+}
+
+/// The row that contains the byte at `within`: the number of its element in the row, and role and
+/// place of each stripe, at the byte's offset in the element. `None` without parity.
+pub(crate) fn row(chunk: &ChunkItem, within: u64, len: u64) -> Option<(usize, Vec<(Role, Piece)>)> {
+    let shape = Shape::of(chunk);
+    if shape.parity == 0 || within >= chunk.length {
+        return None;
+    }
+    let (element, inner) = (within / chunk.stripe_len, within % chunk.stripe_len);
+    let (row, nth) = (element / shape.groups, element % shape.groups);
+    let stripes = chunk.stripes.len() as u64;
+    let place = |(index, stripe): (usize, &StripeItem)| {
+        let turned = (index as u64 + stripes - row % stripes) % stripes;
+        let role = match turned.checked_sub(shape.groups) {
+            None => Role::Data(turned as usize),
+            Some(0) => Role::P,
+            Some(_) => Role::Q,
+        };
+        let piece = Piece {
+            devid: stripe.devid,
+            physical: stripe.offset + row * chunk.stripe_len + inner,
+            len: len.min(chunk.stripe_len - inner),
+        };
+        (role, piece)
+    };
+    let places = chunk.stripes.iter().enumerate().map(place).collect();
+    Some((nth as usize, places))
 }
 
 /// Checks that a chunk at `logical` has the stripes that its profile needs, and that no sum of its
@@ -98,34 +184,38 @@ pub(crate) enum Misfit {
 ///
 /// # Errors
 /// The first thing found wrong.
-pub(crate) fn check(logical: u64, chunk: &ChunkItem) -> Result<(), Misfit> {
+pub(crate) fn check(logical: u64, chunk: &ChunkItem) -> Result<(), &'static str> {
     use BlockGroupFlags as F;
     let profile = chunk.flags.profile();
-    if profile.intersects(F::RAID5 | F::RAID6) {
-        return Err(Misfit::Profile(profile.profile_name()));
-    }
     if logical.checked_add(chunk.length).is_none() || chunk.length == 0 {
-        return Err(Misfit::Reason("impossible length"));
+        return Err("impossible length");
     }
     let stripes = chunk.stripes.len();
     let sub = usize::from(chunk.sub_stripes);
-    let elements = chunk.stripe_len > 0;
+    let elements = chunk.stripe_len == ELEMENT;
     let fits = match profile {
         F::DUP | F::RAID1 => stripes == 2,
         F::RAID1C3 => stripes == 3,
         F::RAID1C4 => stripes == 4,
         F::RAID0 => stripes >= 1 && elements,
+        F::RAID5 => stripes >= 2 && elements,
+        F::RAID6 => stripes >= 3 && elements,
         F::RAID10 => sub >= 2 && stripes >= sub && stripes.is_multiple_of(sub) && elements,
         p if p.is_empty() => stripes == 1,
         _ => false,
     };
     if !fits {
         let reason = "number of stripes does not fit the profile";
-        return Err(Misfit::Reason(reason));
+        return Err(reason);
+    }
+    let shape = Shape::of(chunk);
+    if !shape.is_whole() && !chunk.length.is_multiple_of(shape.groups * ELEMENT) {
+        let reason = "its length is no multiple of its stripes' elements";
+        return Err(reason);
     }
     let overflows = |offset: u64| offset.checked_add(chunk.length).is_none();
     if chunk.stripes.iter().any(|s| overflows(s.offset)) {
-        return Err(Misfit::Reason("impossible stripe"));
+        return Err("impossible stripe");
     }
     Ok(())
 }
@@ -150,11 +240,14 @@ pub(crate) fn piece(chunk: &ChunkItem, within: u64, len: u64, copy: usize) -> Op
         return None;
     }
     let rest = len.min(chunk.length - within);
-    let (stripe, at, len) = if shape.groups == 1 {
+    let (stripe, at, len) = if shape.is_whole() {
         (copy, within, rest)
     } else {
         let (element, inner) = (within / chunk.stripe_len, within % chunk.stripe_len);
-        let stripe = element % shape.groups * shape.copies + copy;
+        let mut stripe = element % shape.groups * shape.copies + copy;
+        if shape.parity > 0 {
+            stripe = (stripe + element / shape.groups) % chunk.stripes.len() as u64;
+        }
         let at = element / shape.groups * chunk.stripe_len + inner;
         (stripe, at, rest.min(chunk.stripe_len - inner))
     };
@@ -166,16 +259,40 @@ pub(crate) fn piece(chunk: &ChunkItem, within: u64, len: u64, copy: usize) -> Op
     })
 }
 
+/// The ranges of a chunk, as offset in the chunk and bytes, that lie in `from..to` of the device
+/// extent of stripe `nth`. The inverse of [`piece`].
+pub(crate) fn within(chunk: &ChunkItem, nth: usize, from: u64, to: u64) -> Vec<(u64, u64)> {
+    let shape = Shape::of(chunk);
+    let to = to.min(chunk.length / shape.groups);
+    if shape.is_whole() {
+        return Vec::from_iter((from < to).then(|| (from, to - from)));
+    }
+    let stripes = (chunk.stripes.len() as u64).max(1);
+    let (mut at, mut ranges) = (from, Vec::new());
+    while at < to {
+        let (row, inner) = (at / chunk.stripe_len, at % chunk.stripe_len);
+        let len = (chunk.stripe_len - inner).min(to - at);
+        let group = if shape.parity > 0 {
+            (nth as u64 + stripes - row % stripes) % stripes
+        } else {
+            nth as u64 / shape.copies
+        };
+        if group < shape.groups {
+            let element = row * shape.groups + group;
+            ranges.push((element * chunk.stripe_len + inner, len));
+        }
+        at += len;
+    }
+    ranges
+}
+
 #[cfg(test)]
 pub(super) mod tests {
     use std::collections::BTreeSet;
 
     use proptest::prelude::*;
-    use sapwood_btrfs_format::StripeItem;
 
     use super::*;
-
-    const ELEMENT: u64 = 64 << 10;
 
     /// A chunk with one stripe on each of devices 1, 2, ...
     pub(in crate::devices) fn chunk(
@@ -205,6 +322,31 @@ pub(super) mod tests {
     const MIB: u64 = 1 << 20;
 
     #[test]
+    fn parity_turns_through_the_devices() {
+        let roles = |profile, stripes: &[u64], element: u64| -> (usize, Vec<Role>) {
+            let chunk = chunk(profile, stripes, 1, 12 * ELEMENT);
+            let (nth, places) = row(&chunk, element * ELEMENT + 5, 10).unwrap();
+            for (role, place) in &places {
+                assert_eq!(place.physical % ELEMENT, 5);
+                if *role == Role::Data(nth) {
+                    assert_eq!(piece(&chunk, element * ELEMENT + 5, 10, 0), Some(*place));
+                }
+            }
+            (nth, places.into_iter().map(|(role, _)| role).collect())
+        };
+        use Role::{Data, P, Q};
+        let raid5 = |element| roles(BlockGroupFlags::RAID5, &[0, 0, 0], element);
+        assert_eq!(raid5(0), (0, vec![Data(0), Data(1), P]));
+        assert_eq!(raid5(3), (1, vec![P, Data(0), Data(1)]));
+        assert_eq!(raid5(4), (0, vec![Data(1), P, Data(0)]));
+        assert_eq!(raid5(6), (0, vec![Data(0), Data(1), P]));
+        let raid6 = |element| roles(BlockGroupFlags::RAID6, &[0, 0, 0, 0], element);
+        assert_eq!(raid6(1), (1, vec![Data(0), Data(1), P, Q]));
+        assert_eq!(raid6(2), (0, vec![Q, Data(0), Data(1), P]));
+        assert_eq!(raid6(7), (1, vec![Data(1), P, Q, Data(0)]));
+    }
+
+    #[test]
     fn copies_of_dup_hold_the_same_range() {
         let dup = chunk(BlockGroupFlags::DUP, &[MIB, 4 * MIB], 1, MIB);
         assert_eq!(copies(&dup), 2);
@@ -230,7 +372,7 @@ pub(super) mod tests {
     fn chunks_that_contradict_their_profile_are_refused() {
         use BlockGroupFlags as F;
         let fits = |flags, stripes: &[u64], sub| check(MIB, &chunk(flags, stripes, sub, MIB));
-        let odd = Err(Misfit::Reason("number of stripes does not fit the profile"));
+        let odd = Err("number of stripes does not fit the profile");
         assert_eq!(fits(F::empty(), &[0], 1), Ok(()));
         assert_eq!(fits(F::empty(), &[0, 0], 1), odd);
         assert_eq!(fits(F::DUP, &[0], 1), odd);
@@ -238,12 +380,14 @@ pub(super) mod tests {
         assert_eq!(fits(F::RAID10, &[0, 0, 0], 2), odd);
         assert_eq!(fits(F::RAID10, &[0, 0], 1), odd);
         assert_eq!(fits(F::RAID1 | F::DUP, &[0, 0], 1), odd);
-        assert_eq!(fits(F::RAID5, &[0, 0], 1), Err(Misfit::Profile("raid5")));
-        assert_eq!(fits(F::RAID6, &[0], 1), Err(Misfit::Profile("raid6")));
+        assert_eq!(fits(F::RAID5, &[0], 1), odd);
+        assert_eq!(fits(F::RAID6, &[0, 0], 1), odd);
+        let uneven = Err("its length is no multiple of its stripes' elements");
+        assert_eq!(fits(F::RAID0, &[0, 0, 0], 1), uneven);
         let far = fits(F::empty(), &[u64::MAX - 5], 1);
-        assert_eq!(far, Err(Misfit::Reason("impossible stripe")));
+        assert_eq!(far, Err("impossible stripe"));
         let long = check(u64::MAX, &chunk(F::empty(), &[0], 1, MIB));
-        assert_eq!(long, Err(Misfit::Reason("impossible length")));
+        assert_eq!(long, Err("impossible length"));
     }
 
     /// A chunk of any profile that passes [`check`]; its stripes do not touch.
@@ -326,6 +470,24 @@ pub(super) mod tests {
                 prop_assert_eq!(found.physical, whole.physical + (at - from));
                 prop_assert_eq!(found.len, len.min(whole.len - (at - from)));
             }
+        }
+
+        #[test]
+        fn a_place_on_a_device_leads_back_to_its_byte(
+            chunk in any_chunk(), nth in 0..8usize, at in any::<u64>(),
+        ) {
+            let nth = nth % chunk.stripes.len();
+            let extent = extents(&chunk).nth(nth).unwrap();
+            let at = at % extent.len;
+            let found = within(&chunk, nth, at, extent.len);
+            let mut place = extent.physical + at;
+            for (byte, len) in found {
+                let here = (0..copies(&chunk)).filter_map(|copy| piece(&chunk, byte, len, copy));
+                let wanted = Piece { devid: extent.devid, physical: place, len };
+                prop_assert!(here.into_iter().any(|piece| piece == wanted));
+                place += len;
+            }
+            prop_assert_eq!(place, extent.physical + extent.len);
         }
 
         #[test]

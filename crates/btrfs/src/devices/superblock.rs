@@ -209,9 +209,16 @@ mod tests {
     #[test]
     fn features_are_refused_by_name() {
         let mut raid = sb();
-        raid.incompat_flags = (Incompat::RAID56 | Incompat::NO_HOLES).bits().into();
-        let err = check_features(&raid, true).unwrap_err();
-        assert!(matches!(err, Error::UnsupportedFeature(n) if n == "raid56"));
+        let refused = [
+            (Incompat::RAID_STRIPE_TREE, "raid-stripe-tree"),
+            (Incompat::ZONED, "zoned"),
+            (Incompat::REMAP_TREE, "remap-tree"),
+        ];
+        for (feature, name) in refused {
+            raid.incompat_flags = (feature | Incompat::NO_HOLES).bits().into();
+            let err = check_features(&raid, true).unwrap_err();
+            assert!(matches!(err, Error::UnsupportedFeature(n) if n == name));
+        }
         let mut quota = sb();
         quota.incompat_flags = Incompat::SIMPLE_QUOTA.bits().into();
         let err = check_features(&quota, true).unwrap_err();

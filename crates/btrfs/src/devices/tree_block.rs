@@ -9,6 +9,7 @@ use std::sync::Arc;
 use sapwood_btrfs_format::{BlockError, Expect, Header, Key, validate_block, validate_content};
 
 use super::Volume;
+use super::errors::ErrorKind;
 use crate::{Error, Result};
 
 /// Most tree blocks with a bad copy that are remembered until repairs begin.
@@ -60,30 +61,43 @@ impl Volume {
     /// first.
     pub(crate) fn read_tree_block(&self, logical: u64, want: &BlockExpect) -> Result<Arc<[u8]>> {
         let nodesize = self.geometry.nodesize as usize;
-        let expect = self.expect(logical, want);
         // Zeroed in place: one allocation, no copy.
         let mut block: Arc<[u8]> = std::iter::repeat_n(0, nodesize).collect();
         let mut first: Option<Error> = None;
-        let mirrors = self.mirrors(logical, nodesize as u64)?;
-        for mirror in 0..mirrors {
+        let mut bad = Vec::new();
+        for mirror in self.readable(logical, nodesize as u64)?.iter() {
             let bytes = Arc::make_mut(&mut block);
-            let result = self.read(logical, bytes, mirror).and_then(|()| {
-                validate_block(bytes, &expect).map_err(|e| self.bad_block(logical, mirror, e))
-            });
-            match result {
+            match self.read_tree_copy(logical, bytes, mirror, want) {
                 Ok(()) => {
-                    self.repair_others(logical, &block, mirror, want);
+                    self.repair_others(logical, &block, &bad, want);
                     self.note_chunk_tree_uuid(&block);
                     return Ok(block);
                 }
                 Err(err) => {
                     log::warn!("copy {} of tree block {logical}: {err}", mirror + 1);
                     first.get_or_insert(err);
+                    bad.push(mirror);
                 }
             }
         }
         let len = nodesize as u64;
         Err(first.unwrap_or(Error::Unmapped { logical, len }))
+    }
+
+    /// Reads and validates one copy of a tree block.
+    ///
+    /// # Errors
+    /// [`Error::Unmapped`], [`Error::BadBlock`], [`Error::Device`].
+    pub(crate) fn read_tree_copy(
+        &self,
+        logical: u64,
+        bytes: &mut [u8],
+        mirror: usize,
+        want: &BlockExpect,
+    ) -> Result<()> {
+        self.read(logical, bytes, mirror)?;
+        let expect = self.expect(logical, want);
+        validate_block(bytes, &expect).map_err(|e| self.bad_block(logical, mirror, e))
     }
 
     /// uuid of the chunk tree, as all tree blocks carry it; zeros before the first was read.
@@ -97,18 +111,18 @@ impl Volume {
         }
     }
 
-    /// Copies before `good` were just found bad.
-    fn repair_others(&self, logical: u64, block: &[u8], good: usize, want: &BlockExpect) {
-        if good == 0 || self.read_only {
+    /// Copies `bad` were just found bad.
+    fn repair_others(&self, logical: u64, block: &[u8], bad: &[usize], want: &BlockExpect) {
+        if bad.is_empty() || self.read_only {
             return;
         }
-        if let Some(bad) = &mut *self.bad.lock() {
-            if bad.len() < MOST_BAD {
-                bad.push((logical, *want));
+        if let Some(later) = &mut *self.bad.lock() {
+            if later.len() < MOST_BAD {
+                later.push((logical, *want));
             }
             return;
         }
-        for mirror in 0..good {
+        for &mirror in bad {
             match self.repair(logical, block, mirror) {
                 Ok(()) => log::warn!("tree block {logical}: copy {} repaired", mirror + 1),
                 Err(err) => log::warn!("tree block {logical}: repair failed: {err}"),
@@ -117,6 +131,12 @@ impl Volume {
     }
 
     fn bad_block(&self, logical: u64, mirror: usize, reason: BlockError) -> Error {
+        let kind = if matches!(reason, BlockError::Generation { .. }) {
+            ErrorKind::Generation
+        } else {
+            ErrorKind::Corruption
+        };
+        self.count_corruption(logical, mirror, kind);
         let (device, physical) = self.place(logical, mirror);
         Error::BadBlock {
             device,

@@ -12,6 +12,18 @@ pub enum MkfsError {
     /// No device was given.
     #[error("no device")]
     NoDevice,
+    /// A profile needs more devices.
+    #[error("{content} profile {profile} needs {needed} devices, {given} given")]
+    TooFewDevices {
+        /// `data` or `metadata`.
+        content: &'static str,
+        /// Name of the profile.
+        profile: &'static str,
+        /// Devices that it needs.
+        needed: usize,
+        /// Devices that were given.
+        given: usize,
+    },
     /// The device contains something already.
     #[error("{device} contains {what}; force is needed to overwrite it")]
     Occupied {

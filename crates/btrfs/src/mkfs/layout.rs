@@ -1,9 +1,13 @@
 //! Locations of the first chunks, and the addresses in them for tree blocks.
 
+use std::cmp::Reverse;
+
 use sapwood_btrfs_format::{BlockGroupFlags, ChunkItem, SUPER_OFFSETS, StripeItem, objectid};
 
 use super::error::MkfsError;
 use super::options::{MkfsOptions, SECTOR_SIZE};
+use crate::devices::stripe;
+use crate::space::Layout;
 
 /// Only the superblock is before this offset.
 pub(super) const RESERVED: u64 = 1 << 20;
@@ -18,21 +22,18 @@ pub(super) struct PlannedChunk {
     pub(super) logical: u64,
     pub(super) length: u64,
     pub(super) flags: BlockGroupFlags,
-    /// The device that holds all copies, counted from 0.
-    pub(super) device: usize,
-    /// Byte offset of each copy there.
-    pub(super) copies: Vec<u64>,
+    /// Device, counted from 0, and byte offset of each stripe.
+    pub(super) stripes: Vec<(usize, u64)>,
 }
 
 impl PlannedChunk {
-    /// Id of the device that holds it.
-    pub(super) fn devid(&self) -> u64 {
-        self.device as u64 + 1
-    }
-
     /// The chunk item. `uuids` are the UUIDs of all devices.
     pub(super) fn item(&self, uuids: &[[u8; 16]]) -> ChunkItem {
-        let dev_uuid = uuids.get(self.device).copied().unwrap_or_default();
+        let stripes = self.stripes.iter().map(|&(device, offset)| StripeItem {
+            devid: device as u64 + 1,
+            offset,
+            dev_uuid: uuids.get(device).copied().unwrap_or_default(),
+        });
         ChunkItem {
             length: self.length,
             owner: objectid::EXTENT_TREE,
@@ -41,26 +42,34 @@ impl PlannedChunk {
             io_align: STRIPE_LEN as u32,
             io_width: STRIPE_LEN as u32,
             sector_size: SECTOR_SIZE,
-            sub_stripes: 1,
-            stripes: self
-                .copies
-                .iter()
-                .map(|&offset| StripeItem {
-                    devid: self.devid(),
-                    offset,
-                    dev_uuid,
-                })
-                .collect(),
+            sub_stripes: Layout::sub_stripes(self.flags),
+            stripes: stripes.collect(),
         }
+    }
+
+    /// Device ids, offsets and lengths of its device extents.
+    pub(super) fn extents(&self) -> Vec<(u64, u64, u64)> {
+        let item = self.item(&[]);
+        let extents = stripe::extents(&item);
+        let places = extents.map(|extent| (extent.devid, extent.physical, extent.len));
+        places.collect()
+    }
+
+    /// Device, counted from 0, and offset of each copy of a tree block.
+    pub(super) fn places(&self, bytenr: u64, len: u64) -> Vec<(usize, u64)> {
+        let item = self.item(&[]);
+        let copies = 0..stripe::copies(&item);
+        let pieces = copies.filter_map(|n| stripe::piece(&item, bytenr - self.logical, len, n));
+        let places = pieces.map(|piece| (piece.devid as usize - 1, piece.physical));
+        places.collect()
     }
 
     /// Whether a copy of the range is in the free area around a superblock.
     fn on_super(&self, logical: u64, len: u64) -> bool {
-        self.copies.iter().any(|copy| {
-            let start = copy + (logical - self.logical);
+        self.places(logical, len).iter().any(|(_, start)| {
             SUPER_OFFSETS
                 .iter()
-                .any(|sb| start < sb + STRIPE_LEN && *sb < start + len)
+                .any(|sb| *start < sb + STRIPE_LEN && *sb < start + len)
         })
     }
 
@@ -160,64 +169,82 @@ pub(super) fn plan(
         size,
         minimum: wanted(options, &least)
             .iter()
-            .fold(RESERVED, |sum, (_, length, copies)| sum + length * *copies),
+            .fold(RESERVED, |sum, (flags, length)| {
+                sum + length * Layout::of(*flags).copies
+            }),
     })
 }
 
-/// Content and profile, length and number of copies of each chunk.
-fn wanted(options: &MkfsOptions, sizes: &Sizes) -> Vec<(BlockGroupFlags, u64, u64)> {
+/// Content and profile, and length, of each chunk.
+fn wanted(options: &MkfsOptions, sizes: &Sizes) -> Vec<(BlockGroupFlags, u64)> {
     use BlockGroupFlags as F;
-    let (metadata, data) = (options.metadata_profile(), options.data_profile());
-    let mut chunks = vec![(
-        F::SYSTEM | metadata.flags(),
-        sizes.system,
-        metadata.copies(),
-    )];
+    let metadata = options.metadata_profile().flags();
+    let data = options.data_profile().flags();
+    let mut chunks = vec![(F::SYSTEM | metadata, sizes.system)];
     if options.mixed {
-        let flags = F::DATA | F::METADATA | metadata.flags();
-        chunks.push((flags, sizes.metadata, metadata.copies()));
+        chunks.push((F::DATA | F::METADATA | metadata, sizes.metadata));
     } else {
-        chunks.push((
-            F::METADATA | metadata.flags(),
-            sizes.metadata,
-            metadata.copies(),
-        ));
-        chunks.push((F::DATA | data.flags(), sizes.data, data.copies()));
+        chunks.push((F::METADATA | metadata, sizes.metadata));
+        chunks.push((F::DATA | data, sizes.data));
     }
     chunks
 }
 
-/// Puts each chunk on the device with most room, after the chunks that are there; `None` if they
+/// Refuses profiles that need more devices than there are.
+pub(super) fn check_devices(options: &MkfsOptions, devices: usize) -> Result<(), MkfsError> {
+    let metadata = options.metadata_profile();
+    for (content, profile) in [("metadata", metadata), ("data", options.data_profile())] {
+        let needed = Layout::of(profile.flags()).least;
+        if needed > devices {
+            return Err(MkfsError::TooFewDevices {
+                content,
+                profile: profile.flags().profile_name(),
+                needed,
+                given: devices,
+            });
+        }
+    }
+    Ok(())
+}
+
+/// Puts each chunk on the devices with most room, after the chunks that are there; `None` if they
 /// do not fit.
 fn place(devices: &[u64], options: &MkfsOptions, sizes: &Sizes) -> Option<Vec<PlannedChunk>> {
     let mut next = vec![RESERVED; devices.len()];
     let mut logical = RESERVED;
     let mut chunks = Vec::new();
-    for (flags, length, copies) in wanted(options, sizes) {
-        let room = |at: usize| Some(devices.get(at)?.saturating_sub(*next.get(at)?));
-        // `max_by_key` gives the last of equals, the first device has to come first.
-        let device = (0..devices.len()).rev().max_by_key(|at| room(*at))?;
-        let physical = next.get_mut(device)?;
-        let mut starts = Vec::new();
-        for _ in 0..copies {
-            starts.push(*physical);
-            let end = physical.checked_add(length);
-            *physical = end.filter(|end| devices.get(device).is_some_and(|size| end <= size))?;
+    for (flags, length) in wanted(options, sizes) {
+        let layout = Layout::of(flags);
+        let room = |at: &usize| Some(devices.get(*at)?.saturating_sub(*next.get(*at)?));
+        let mut order: Vec<usize> = (0..devices.len()).collect();
+        order.sort_by_key(|at| Reverse(room(at)));
+        let count = layout.count(devices.len())?;
+        let parts = layout.parts(count);
+        let each = length.div_ceil(parts).next_multiple_of(STRIPE_LEN);
+        let mut stripes = Vec::new();
+        for device in order.into_iter().take(count) {
+            let physical = next.get_mut(device)?;
+            for _ in 0..layout.on_device {
+                stripes.push((device, *physical));
+                let end = physical.checked_add(each);
+                *physical =
+                    end.filter(|end| devices.get(device).is_some_and(|size| end <= size))?;
+            }
         }
         chunks.push(PlannedChunk {
             logical,
-            length,
+            length: each * parts,
             flags,
-            device,
-            copies: starts,
+            stripes,
         });
-        logical = logical.checked_add(length)?;
+        logical = logical.checked_add(each * parts)?;
     }
     Some(chunks)
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::options::Profile;
     use super::*;
 
     #[test]
@@ -226,8 +253,7 @@ mod tests {
             logical: 1 << 20,
             length: 8 << 20,
             flags: BlockGroupFlags::METADATA | BlockGroupFlags::DUP,
-            device: 0,
-            copies: vec![60 << 20, 100 << 20],
+            stripes: vec![(0, 60 << 20), (0, 100 << 20)],
         };
         let addresses: Vec<u64> = chunk.block_addresses(16384).collect();
         assert_eq!(addresses.len(), 512 - 4);
@@ -251,11 +277,34 @@ mod tests {
     }
 
     #[test]
+    fn mirrored_chunks_lie_on_different_devices() {
+        let options = MkfsOptions {
+            metadata: Some(Profile::Raid1c3),
+            data: Some(Profile::Raid10),
+            ..MkfsOptions::default()
+        };
+        let chunks = plan("d", &[1 << 30; 5], &options).unwrap();
+        let devices = |nth: usize| -> Vec<usize> {
+            chunks[nth]
+                .stripes
+                .iter()
+                .map(|(device, _)| *device)
+                .collect()
+        };
+        assert_eq!(devices(0), [0, 1, 2]);
+        assert_eq!(devices(1), [3, 4, 0]);
+        assert_eq!(devices(2).len(), 4);
+        for chunk in &chunks {
+            assert_eq!(stripe::check(chunk.logical, &chunk.item(&[])), Ok(()));
+        }
+    }
+
+    #[test]
     fn chunks_go_where_most_room_is() {
         let options = MkfsOptions::default();
         let devices = |sizes: &[u64]| -> Vec<usize> {
             let chunks = plan("d", sizes, &options).unwrap();
-            chunks.iter().map(|chunk| chunk.device).collect()
+            chunks.iter().map(|chunk| chunk.stripes[0].0).collect()
         };
         assert_eq!(devices(&[1 << 30]), [0, 0, 0]);
         assert_eq!(devices(&[1 << 30, 1 << 30]), [0, 1, 0]);

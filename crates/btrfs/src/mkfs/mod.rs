@@ -73,16 +73,18 @@ pub fn mkfs(device: &dyn Device, options: &MkfsOptions) -> Result<MkfsReport, Mk
 }
 
 /// Makes a file system like [`mkfs`], on several devices, which get the ids 1, 2, ... in this
-/// order. [`MkfsOptions::size`] is the size of each of them. Every chunk lies on one device.
+/// order. [`MkfsOptions::size`] is the size of each of them.
 ///
 /// # Errors
-/// The errors of [`mkfs`]; [`MkfsError::NoDevice`].
+/// The errors of [`mkfs`]; [`MkfsError::NoDevice`], [`MkfsError::TooFewDevices`].
 pub fn mkfs_several(
     devices: &[&dyn Device],
     options: &MkfsOptions,
 ) -> Result<MkfsReport, MkfsError> {
+    let options = &options.on(devices.len());
     options.verify()?;
     let first = devices.first().ok_or(MkfsError::NoDevice)?;
+    layout::check_devices(options, devices.len())?;
     let sizes = devices.iter().map(|device| usable(*device, options));
     let sizes = sizes.collect::<Result<Vec<u64>, _>>()?;
     let chunks = layout::plan(first.name(), &sizes, options)?;

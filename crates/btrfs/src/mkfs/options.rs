@@ -1,5 +1,6 @@
 //! Options of a new file system.
 
+use std::fmt;
 use std::time::SystemTime;
 
 use sapwood_btrfs_format::{BlockGroupFlags, ChecksumKind, CompatRo, Incompat};
@@ -9,28 +10,59 @@ use super::error::MkfsError;
 /// Bytes of a sector; the only size that every kernel can mount.
 pub(crate) const SECTOR_SIZE: u32 = 4096;
 
-/// Number of copies in a block group.
+/// Copies of a block group, and their places.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Profile {
-    /// One.
+    /// One copy.
     Single,
-    /// Two on the same device.
+    /// Two copies on one device.
     Dup,
+    /// One copy, striped over all devices.
+    Raid0,
+    /// Two copies on two devices.
+    Raid1,
+    /// Three copies on three devices.
+    Raid1c3,
+    /// Four copies on four devices.
+    Raid1c4,
+    /// Two copies, striped over all devices.
+    Raid10,
 }
 
 impl Profile {
+    /// All of them.
+    pub const ALL: [Self; 7] = [
+        Self::Single,
+        Self::Dup,
+        Self::Raid0,
+        Self::Raid1,
+        Self::Raid1c3,
+        Self::Raid1c4,
+        Self::Raid10,
+    ];
+
+    /// The profile of a name, in small or capital letters.
+    pub fn from_name(name: &str) -> Option<Self> {
+        let mut all = Self::ALL.into_iter();
+        all.find(|profile| name.eq_ignore_ascii_case(profile.flags().profile_name()))
+    }
+
     pub(super) fn flags(self) -> BlockGroupFlags {
         match self {
             Self::Single => BlockGroupFlags::empty(),
             Self::Dup => BlockGroupFlags::DUP,
+            Self::Raid0 => BlockGroupFlags::RAID0,
+            Self::Raid1 => BlockGroupFlags::RAID1,
+            Self::Raid1c3 => BlockGroupFlags::RAID1C3,
+            Self::Raid1c4 => BlockGroupFlags::RAID1C4,
+            Self::Raid10 => BlockGroupFlags::RAID10,
         }
     }
+}
 
-    pub(super) fn copies(self) -> u64 {
-        match self {
-            Self::Single => 1,
-            Self::Dup => 2,
-        }
+impl fmt::Display for Profile {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.flags().profile_name())
     }
 }
 
@@ -46,7 +78,8 @@ pub struct MkfsOptions {
     pub node_size: Option<u32>,
     /// Checksum algorithm.
     pub checksum: ChecksumKind,
-    /// Profile of metadata and of the chunk tree. Default DUP, or single if mixed.
+    /// Profile of metadata and of the chunk tree. Default RAID1 on several devices and DUP on one;
+    /// if mixed, the data's, or single.
     pub metadata: Option<Profile>,
     /// Profile of data. Default single; if mixed, the metadata's.
     pub data: Option<Profile>,
@@ -118,6 +151,15 @@ impl MkfsOptions {
             .unwrap_or_else(|| if self.mixed { of_mixed() } else { Profile::Dup })
     }
 
+    /// The options for this number of devices, on which the default profile of metadata depends.
+    pub(super) fn on(&self, devices: usize) -> Self {
+        let mut options = self.clone();
+        if devices > 1 && !options.mixed {
+            options.metadata.get_or_insert(Profile::Raid1);
+        }
+        options
+    }
+
     /// Profile of data groups.
     pub(crate) fn data_profile(&self) -> Profile {
         let default = if self.mixed {
@@ -141,6 +183,10 @@ impl MkfsOptions {
         flags.set(Incompat::EXTENDED_IREF, self.extended_refs);
         flags.set(Incompat::SKINNY_METADATA, self.skinny_metadata);
         flags.set(Incompat::NO_HOLES, self.no_holes);
+        let many = [Profile::Raid1c3, Profile::Raid1c4];
+        let used = [self.metadata_profile(), self.data_profile()];
+        let uses_many = used.iter().any(|profile| many.contains(profile));
+        flags.set(Incompat::RAID1C34, uses_many);
         flags
     }
 

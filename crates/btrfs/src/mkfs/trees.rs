@@ -91,10 +91,12 @@ impl MkfsPlan<'_> {
     pub(super) fn dev_items(&self) -> Vec<DevItem> {
         let devices = self.sizes.iter().zip(&self.ids.devices).enumerate();
         let item = |(device, (size, uuid)): (usize, (&u64, &[u8; 16]))| {
-            let here = self.chunks.iter().filter(|c| c.device == device);
-            let used = here.map(|c| c.length * c.copies.len() as u64).sum::<u64>();
+            let devid = device as u64 + 1;
+            let extents = self.chunks.iter().flat_map(PlannedChunk::extents);
+            let here = extents.filter(|(on, ..)| *on == devid);
+            let used = here.map(|(_, _, len)| len).sum::<u64>();
             DevItem {
-                devid: (device as u64 + 1).into(),
+                devid: devid.into(),
                 total_bytes: (*size).into(),
                 bytes_used: used.into(),
                 io_align: SECTOR_SIZE.into(),
@@ -145,15 +147,15 @@ impl MkfsPlan<'_> {
     fn dev_tree(&self) -> Items {
         let mut items = Items::new();
         for chunk in self.chunks {
-            for physical in &chunk.copies {
+            for (devid, physical, length) in chunk.extents() {
                 let extent = DevExtent {
                     chunk_tree: objectid::CHUNK_TREE.into(),
                     chunk_objectid: objectid::FIRST_CHUNK_TREE.into(),
                     chunk_offset: chunk.logical.into(),
-                    length: chunk.length.into(),
+                    length: length.into(),
                     chunk_tree_uuid: self.ids.chunk_tree,
                 };
-                let key = Key::new(chunk.devid(), kind::DEV_EXTENT, *physical);
+                let key = Key::new(devid, kind::DEV_EXTENT, physical);
                 items.push((key, extent.bytes().to_vec()));
             }
         }

@@ -167,9 +167,9 @@ fn seal(
         }
         let holds = |c: &&PlannedChunk| (c.logical..c.logical + c.length).contains(&block.bytenr);
         for chunk in plan.chunks.iter().filter(holds) {
-            for copy in &chunk.copies {
-                let physical = copy + (block.bytenr - chunk.logical);
-                out.push((chunk.device, physical, block.bytes.clone()));
+            let places = chunk.places(block.bytenr, block.bytes.len() as u64);
+            for (device, physical) in places {
+                out.push((device, physical, block.bytes.clone()));
             }
         }
     }

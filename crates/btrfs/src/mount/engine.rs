@@ -39,7 +39,7 @@ impl Engine {
         options: Options,
     ) -> Result<(Arc<Self>, Arc<Root>)> {
         let read_only = options.read_only || devices.iter().any(|device| device.read_only());
-        let opened = tree::open(&devices, read_only, options.cache_bytes)?;
+        let opened = tree::open(&devices, options.access(read_only), options.cache_bytes)?;
         check_log(&opened.super_block, &options, read_only)?;
         Self::assemble(opened, options, read_only)
     }
@@ -52,7 +52,7 @@ impl Engine {
         devices: Vec<Arc<dyn Device>>,
         options: Options,
     ) -> Result<(Arc<Self>, Arc<Root>)> {
-        let opened = tree::open(&devices, false, options.cache_bytes)?;
+        let opened = tree::open(&devices, options.access(false), options.cache_bytes)?;
         Self::assemble(opened, options, false)
     }
 

@@ -96,7 +96,7 @@ fn replay_if_needed(devices: &[Arc<dyn Device>], options: &Options) -> Result<()
     if options.read_only || options.no_log_replay {
         return Ok(());
     }
-    let (set, supers) = DeviceSet::assemble(devices)?;
+    let (set, supers) = DeviceSet::assemble(devices, options.access(false))?;
     if set.read_only() || supers.log_root.get() == 0 {
         return Ok(());
     }

@@ -9,12 +9,11 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use sapwood_btrfs_format::{
-    Block, BlockGroupFlags, BlockGroupItem, ChunkItem, DevExtent, DevItem, Key, StripeItem, kind,
-    objectid,
+    Block, BlockGroupFlags, BlockGroupItem, ChunkItem, DevExtent, DevItem, Key, kind, objectid,
 };
 
-use super::devices::{Devices, STRIPE_LEN, stripes};
-use super::devices::{copies_on_device, wanted};
+use super::devices::{BY_REDUNDANCY, Layout, wanted};
+use super::devices::{DeviceSpace, Devices, STRIPE_LEN, stripes};
 use super::free_space_tree;
 use super::group::BlockGroup;
 use super::info::SpaceInfo;
@@ -52,13 +51,19 @@ impl Space {
         result
     }
 
-    /// Flags of the next chunk: the largest profile in use that one device can hold.
-    fn chunk_flags(&self, info: &SpaceInfo) -> BlockGroupFlags {
+    /// Flags of the next chunk, of a profile that is in use and that the devices which are there
+    /// allow: the most redundant one over several devices, else the larger of DUP and single.
+    pub(super) fn chunk_flags(&self, info: &SpaceInfo) -> BlockGroupFlags {
         let groups = info.groups.read();
         let bytes = |profile: BlockGroupFlags| -> u64 {
             let same = groups.iter().filter(|g| g.flags.profile() == profile);
             same.map(|g| g.len).sum()
         };
+        let devices = self.volume.written_ids().len();
+        let mut several = BY_REDUNDANCY.into_iter();
+        if let Some(best) = several.find(|p| bytes(*p) > 0 && Layout::of(*p).least <= devices) {
+            return info.content | best;
+        }
         let dup = BlockGroupFlags::DUP;
         let single = BlockGroupFlags::empty();
         let data_only = info.content == BlockGroupFlags::DATA;
@@ -70,41 +75,37 @@ impl Space {
     fn owed_to_metadata(&self) -> u64 {
         let sums = self.metadata.sums();
         let owed = (sums.taken() + sums.global).saturating_sub(sums.total);
-        owed * copies_on_device(self.chunk_flags(&self.metadata)).unwrap_or(1)
+        owed * Layout::of(self.chunk_flags(&self.metadata)).copies
+    }
+
+    /// Bytes that chunks of a profile can get from the devices that are written.
+    pub(super) fn room(&self, devices: &Devices, flags: BlockGroupFlags) -> u64 {
+        let layout = Layout::of(flags);
+        let written = |devid| self.volume.is_written(devid);
+        devices.room(&layout, &written, DeviceSpace::unallocated)
     }
 
     fn make_chunk(&self, devices: &mut Devices, info: &Arc<SpaceInfo>) -> Result<()> {
         let flags = self.chunk_flags(info);
-        let copies = copies_on_device(flags).ok_or(Error::NoSpace)?;
+        let layout = Layout::of(flags);
         let owed = if info.content.contains(BlockGroupFlags::DATA) && !self.mixed {
             self.owed_to_metadata()
         } else {
             0
         };
-        let room = devices.unallocated().saturating_sub(owed) / copies;
+        let room = self.room(devices, flags).saturating_sub(owed) / layout.copies;
         let largest = self.largest_chunk.load(Ordering::Relaxed);
         let want = wanted(info.content, self.total_bytes())
             .min(room)
             .min(largest);
-        let logical = devices.next_logical.next_multiple_of(STRIPE_LEN);
-        let candidates = devices.by_id.values();
-        let holes = candidates.filter_map(|device| {
-            let (at, len) = device.hole(want * copies)?;
-            Some((device, at, len))
-        });
-        // The device with most room among those with such a hole, so that they fill evenly.
-        let best = holes.max_by_key(|(device, _, len)| (*len, device.unallocated()));
-        let (device, at, len) = best.ok_or(Error::NoSpace)?;
-        let (devid, dev_uuid) = (device.devid, device.uuid);
-        let length = len / copies - len / copies % STRIPE_LEN;
-        if length == 0 || want < STRIPE_LEN {
+        if want < STRIPE_LEN {
             return Err(Error::NoSpace);
         }
-        let stripe = |copy| StripeItem {
-            devid,
-            offset: at + copy * length,
-            dev_uuid,
-        };
+        let logical = devices.next_logical.next_multiple_of(STRIPE_LEN);
+        let written = |devid| self.volume.is_written(devid);
+        let placed = devices.place(&layout, want, &written);
+        let placed = placed.filter(|p| p.length > 0).ok_or(Error::NoSpace)?;
+        let length = placed.length;
         let chunk = ChunkItem {
             length,
             owner: objectid::EXTENT_TREE,
@@ -113,8 +114,8 @@ impl Space {
             io_align: STRIPE_LEN as u32,
             io_width: STRIPE_LEN as u32,
             sector_size: self.sector as u32,
-            sub_stripes: 1,
-            stripes: (0..copies).map(stripe).collect(),
+            sub_stripes: Layout::sub_stripes(flags),
+            stripes: placed.stripes,
         };
         devices.take(logical, &chunk);
         self.volume.add_chunk(logical, chunk)?;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use parking_lot::Condvar;
 use sapwood_btrfs_format::BlockGroupFlags;
 
-use super::devices::copies_on_device;
+use super::devices::Layout;
 use super::free_space::FreeSpace;
 use super::free_space::RangeDelta;
 use super::info::SpaceInfo;
@@ -116,7 +116,7 @@ impl BlockGroup {
 
     /// Bytes that `len` bytes of it take on the devices, with all copies.
     pub(crate) fn on_device(&self, len: u64) -> u64 {
-        len * copies_on_device(self.flags).unwrap_or(1)
+        len * Layout::of(self.flags).copies
     }
 
     /// Locks its state.

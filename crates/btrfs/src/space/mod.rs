@@ -18,6 +18,7 @@ mod alloc;
 mod cache_v1;
 mod chunk;
 mod delayed;
+mod device_errors;
 mod devices;
 mod discard;
 mod extent_refs;
@@ -38,6 +39,7 @@ mod unpin;
 mod waiting;
 mod write;
 
+pub(crate) use devices::Layout;
 pub(crate) use info::{DataReservation, MetadataReservation, Reservation};
 pub(crate) use replace::{Placed, Replaced, boundary};
 pub(crate) use reserve::Pressure;

@@ -18,7 +18,7 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use super::devices::copies_on_device;
+use super::devices::Layout;
 use super::info::{DataReservation, MetadataReservation, SpaceInfo};
 use super::state::Space;
 use crate::error::{Error, Result};
@@ -126,9 +126,9 @@ impl Space {
 
     /// Bytes that could still become metadata chunks, estimated cautiously.
     fn beyond(&self, info: &SpaceInfo) -> u64 {
-        let copies = info.groups.read().last().map(|group| group.flags);
-        let copies = copies.and_then(copies_on_device).unwrap_or(1);
-        self.devices.lock().unallocated() / copies / BEYOND_DIVISOR
+        let flags = self.chunk_flags(info);
+        let room = self.room(&self.devices.lock(), flags);
+        room / Layout::of(flags).copies / BEYOND_DIVISOR
     }
 
     /// Promises bytes of data (a multiple of the sector size). The caller holds no handle, and no

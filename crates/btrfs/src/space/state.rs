@@ -14,7 +14,7 @@ use super::free_space_tree::{Collector, Span};
 use super::group::{BlockGroup, Loaded};
 use super::info::{Reservation, SpaceInfo, sub_key};
 use super::waiting::Deletions;
-use crate::devices::Volume;
+use crate::devices::{Volume, stripe};
 use crate::error::{Error, Result};
 use crate::lock::{Rank, RankedMutex, RankedRwLock};
 use crate::tree::{BlockCache, Root, Roots, TreeRead};
@@ -145,6 +145,7 @@ impl Space {
             this.note_level(root.node().level());
         }
         this.update_global_reserve();
+        this.read_device_errors()?;
         Ok(this)
     }
 
@@ -221,12 +222,17 @@ impl Space {
         if start < SUPER_OFFSETS[0] {
             excluded.insert(start, SUPER_OFFSETS[0].min(start + len));
         }
-        for (_, offset, stripe_len) in stripes(&chunk) {
+        for (nth, (_, offset, stripe_len)) in stripes(&chunk).enumerate() {
             for copy in SUPER_OFFSETS {
                 let from = copy.max(offset);
                 let to = (copy + STRIPE_LEN).min(offset.saturating_add(stripe_len));
-                if from < to && to - offset <= len {
-                    excluded.insert(start + (from - offset), start + (to - offset));
+                if from >= to {
+                    continue;
+                }
+                for (at, bytes) in stripe::within(&chunk, nth, from - offset, to - offset) {
+                    if at + bytes <= len {
+                        excluded.insert(start + at, start + at + bytes);
+                    }
                 }
             }
         }

@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 use sapwood_btrfs_format::NAME_MAX;
 use sapwood_vfs::FsStat;
 
-use super::devices::{Devices, STRIPE_LEN};
+use super::devices::{DeviceSpace, Layout};
 use super::info::SpaceInfo;
 use super::state::Space;
 
@@ -89,7 +89,10 @@ impl Space {
         let free = blocks
             .saturating_sub(unit(used / copies))
             .saturating_sub(unit(global));
-        let unallocated = available_for_data(&devices, copies);
+        let layout = Layout::of(self.chunk_flags(&self.data));
+        let written = |devid| self.volume.is_written(devid);
+        // Also what the commit that removes other chunks releases.
+        let unallocated = devices.room(&layout, &written, DeviceSpace::soon_unallocated);
         let mut available = (data_total.saturating_sub(data_used) + unallocated) / copies;
         let metadata_free = metadata_total.saturating_sub(metadata_used);
         let exhausted = metadata_free < METADATA_MARGIN + global;
@@ -107,13 +110,4 @@ impl Space {
             fsid: folded(fsid) ^ root_id.rotate_left(32),
         }
     }
-}
-
-/// Device bytes that data chunks can get, now or after the commit that removes other chunks.
-fn available_for_data(devices: &Devices, copies: u64) -> u64 {
-    let each = devices.by_id.values().map(|device| {
-        let free = device.soon_unallocated();
-        free - free % (STRIPE_LEN * copies)
-    });
-    each.sum()
 }

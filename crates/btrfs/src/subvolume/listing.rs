@@ -122,7 +122,25 @@ fn path_of(
     Ok(path)
 }
 
-/// Path of a directory within its tree; `None` if it does not lead to the top.
+/// Path of an inode from the top level; empty if no name leads to it. `known`: paths of subvolumes.
+///
+/// # Errors
+/// Unreadable blocks or items.
+pub(crate) fn file_path(
+    subvolumes: &Arc<Subvolumes>,
+    root: &Root,
+    inode: u64,
+    known: &mut HashMap<u64, Vec<u8>>,
+) -> Result<Vec<u8>> {
+    let Some(path) = dir_path(subvolumes, root, inode)? else {
+        return Ok(Vec::new());
+    };
+    let mut parts = vec![path_of(subvolumes, root.id(), known, 0)?, path];
+    parts.retain(|part| !part.is_empty());
+    Ok(parts.join(&b'/'))
+}
+
+/// Path of a directory or file within its tree; `None` if it does not lead to the top.
 fn dir_path(store: &Store, root: &Root, dir: u64) -> Result<Option<Vec<u8>>> {
     let mut names = Vec::new();
     let mut at = dir;

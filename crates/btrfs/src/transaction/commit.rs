@@ -51,6 +51,19 @@ impl Store {
             return Ok(());
         };
         self.run_early(target)?;
+        self.commit_target(target, until)?;
+        // A device that missed writes must be known as stale before anything is acknowledged.
+        while all.last_committed() < self.volume.acknowledged_from() {
+            let h = self.join()?;
+            let next = h.transid();
+            h.end()?;
+            self.commit_target(next, until)?;
+        }
+        Ok(())
+    }
+
+    fn commit_target(self: &Arc<Self>, target: u64, until: State) -> Result<()> {
+        let all = &self.transactions;
         while let Turn::Commit(trans) = all.turn(&self.health, target, until)? {
             self.run_commit(trans)?;
         }
@@ -138,6 +151,7 @@ impl Claim<'_> {
         for participant in store.participants() {
             participant.settle(h)?;
         }
+        store.space.write_device_errors(h)?;
         settle_roots(h)?;
         Counters::count(&store.counters.commits);
         let old = store.super_block.lock().clone();

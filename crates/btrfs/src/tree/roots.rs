@@ -15,7 +15,7 @@ use sapwood_btrfs_format::{
 
 use super::cache::Expect;
 use super::{BlockCache, Root};
-use crate::devices::{SuperSet, Volume};
+use crate::devices::{Access, SuperSet, Volume};
 use crate::lock::{Rank, RankedRwLock};
 use crate::{Error, Result};
 
@@ -269,7 +269,7 @@ fn read_chunks(blocks: &BlockCache, chunk_tree: &Root, num_devices: u64) -> Resu
     for (logical, chunk) in chunks {
         volume.add_chunk(logical, chunk)?;
     }
-    Ok(())
+    volume.check_extents()
 }
 
 /// The parts needed to read trees.
@@ -292,10 +292,10 @@ pub(crate) struct Opened {
 /// The errors of [`Volume::open`] and [`Roots::open`].
 pub(crate) fn open(
     devices: &[Arc<dyn Device>],
-    read_only: bool,
+    access: Access,
     cache_bytes: usize,
 ) -> Result<Opened> {
-    let (volume, mut super_block) = Volume::open(devices, read_only)?;
+    let (volume, mut super_block) = Volume::open(devices, access)?;
     let volume = Arc::new(volume);
     let blocks = BlockCache::new(volume.clone(), cache_bytes);
     let roots = Roots::open(&blocks, &super_block)?;

@@ -172,6 +172,11 @@ fn finish(
         debug_assert_eq!(sb.generation.get() + 1, h.transid());
         (sb.log_root, sb.log_root_level) = (collected.top.0.into(), collected.top.1);
         store.volume.write_log_super(&sb).map_err(failed)?;
+        if store.volume.acknowledged_from() > sb.generation.get() {
+            drop(order);
+            log.set_broken(CommitReason::LostDevice);
+            return Ok(());
+        }
         Counters::add(&store.counters.log.bytes, SUPER_SIZE as u64);
         Counters::count(&store.counters.log.commits);
         Counters::count(&store.counters.log.flushes);

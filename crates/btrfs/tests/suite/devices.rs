@@ -11,26 +11,30 @@ use sapwood_btrfs_format::{SUPER_OFFSETS, SUPER_SIZE, SuperBlock, validate_super
 use sapwood_testing::{CrashPlan, FaultDevice, RecordDevice, RequestKinds};
 use sapwood_vfs::{Credentials, FileSystem, Ino, NewInode, SyncKind, WriteMode};
 
-const MIB: u64 = 1 << 20;
-const SIZE: u64 = 96 * MIB;
+pub(crate) const MIB: u64 = 1 << 20;
+pub(crate) const SIZE: u64 = 96 * MIB;
 
-type Pair = [Arc<MemoryDevice>; 2];
+pub(crate) type Pair = [Arc<MemoryDevice>; 2];
 
-fn formatted(options: &MkfsOptions) -> Pair {
+pub(crate) fn formatted(options: &MkfsOptions) -> Pair {
     let pair = [MemoryDevice::new(SIZE), MemoryDevice::new(SIZE)];
     mkfs_several(&[&pair[0], &pair[1]], options).unwrap();
     pair.map(Arc::new)
 }
 
+/// Each chunk lies on one device.
 fn pair() -> Pair {
-    formatted(&MkfsOptions::default())
+    formatted(&MkfsOptions {
+        metadata: Some(Profile::Dup),
+        ..MkfsOptions::default()
+    })
 }
 
-fn any(device: &Arc<MemoryDevice>) -> Arc<dyn Device> {
+pub(crate) fn any(device: &Arc<MemoryDevice>) -> Arc<dyn Device> {
     device.clone()
 }
 
-fn open(devices: Vec<Arc<dyn Device>>) -> Result<Btrfs, Error> {
+pub(crate) fn open(devices: Vec<Arc<dyn Device>>) -> Result<Btrfs, Error> {
     let options = Options {
         background: false,
         ..Options::default()
@@ -55,13 +59,13 @@ fn create(fs: &Btrfs, name: &[u8]) -> Ino {
     made.unwrap().ino()
 }
 
-fn put(fs: &Btrfs, name: &[u8], content: &[u8]) -> Ino {
+pub(crate) fn put(fs: &Btrfs, name: &[u8], content: &[u8]) -> Ino {
     let file = create(fs, name);
     fs.write(file, 0, content, WriteMode::default()).unwrap();
     file
 }
 
-fn get(fs: &Btrfs, name: &[u8]) -> Vec<u8> {
+pub(crate) fn get(fs: &Btrfs, name: &[u8]) -> Vec<u8> {
     let file = fs.lookup(fs.root(), name).unwrap();
     let mut content = vec![0; file.attr.size as usize];
     let read = fs.read(file.ino(), 0, &mut content).unwrap();
@@ -69,7 +73,7 @@ fn get(fs: &Btrfs, name: &[u8]) -> Vec<u8> {
     content
 }
 
-fn super_of(device: &dyn Device, at: u64) -> SuperBlock {
+pub(crate) fn super_of(device: &dyn Device, at: u64) -> SuperBlock {
     let mut bytes = [0; SUPER_SIZE];
     device.read_at(at, &mut bytes).unwrap();
     validate_super(&bytes, at).unwrap()
@@ -86,7 +90,7 @@ fn edit_supers(device: &MemoryDevice, edit: impl Fn(&mut SuperBlock)) {
     }
 }
 
-fn clean(pair: &Pair) {
+pub(crate) fn clean(pair: &Pair) {
     let options = CheckOptions {
         check_data_csum: true,
         ..CheckOptions::default()
@@ -378,11 +382,11 @@ impl sapwood_block::Layer for Clocked {
 
 const ROUNDS: u8 = 8;
 
-fn content(round: u8) -> Vec<u8> {
+pub(crate) fn content(round: u8) -> Vec<u8> {
     vec![round + 1; 3000 + usize::from(round) * 9000]
 }
 
-fn name(round: u8) -> [u8; 2] {
+pub(crate) fn name(round: u8) -> [u8; 2] {
     [b'f', b'a' + round]
 }
 
@@ -410,7 +414,27 @@ fn verify(images: [MemoryDevice; 2], acknowledged: Option<u8>, why: &str) {
 
 #[test]
 fn every_cut_over_two_devices_leaves_what_was_acknowledged() {
-    let memory = pair();
+    every_cut(pair());
+}
+
+#[test]
+fn every_cut_over_two_mirrors_leaves_what_was_acknowledged() {
+    every_cut(formatted(&MkfsOptions {
+        data: Some(Profile::Raid1),
+        ..MkfsOptions::default()
+    }));
+}
+
+#[test]
+fn every_cut_over_two_stripes_leaves_what_was_acknowledged() {
+    every_cut(formatted(&MkfsOptions {
+        metadata: Some(Profile::Raid0),
+        data: Some(Profile::Raid0),
+        ..MkfsOptions::default()
+    }));
+}
+
+fn every_cut(memory: Pair) {
     let base = memory.each_ref().map(|device| device.snapshot());
     let recorded = memory.map(|device| Arc::new(RecordDevice::new(device)));
     let clock = Arc::default();

@@ -19,6 +19,7 @@ mod full;
 mod hostile;
 mod log_removed;
 mod log_write;
+mod mirrors;
 mod mkfs;
 mod model;
 mod names_of_one_hash;

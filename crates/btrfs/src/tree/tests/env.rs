@@ -11,7 +11,7 @@ use sapwood_btrfs_format::{
 };
 
 use crate::Result;
-use crate::devices::Volume;
+use crate::devices::{Access, Volume};
 use crate::tree::read::child;
 use crate::tree::verify::{TreeStats, verify_tree};
 use crate::tree::{
@@ -98,7 +98,7 @@ impl Env {
         let sb = super_block(nodesize, size);
         crate::devices::write_supers_to(&*device, &sb).unwrap();
         let devices: Vec<Arc<dyn Device>> = vec![device.clone()];
-        let (volume, _) = Volume::open(&devices, false).unwrap();
+        let (volume, _) = Volume::open(&devices, Access::default()).unwrap();
         Arc::new(Self {
             blocks: BlockCache::new(Arc::new(volume), cache_bytes),
             transid: AtomicU64::new(10),
