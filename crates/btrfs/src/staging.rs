@@ -17,7 +17,7 @@ use std::sync::Arc;
 use sapwood_block::{Device, StagedDevice};
 use sapwood_btrfs_format::{SUPER_OFFSETS, SUPER_SIZE};
 
-use crate::devices::DeviceSet;
+use crate::devices::{Access, DeviceSet};
 use crate::{Btrfs, Error, Options, Result};
 
 /// Bytes of all superblocks.
@@ -55,7 +55,7 @@ impl Staging {
     /// The refusals of a mount for writing; [`StagingError::Devices`].
     pub fn begin(device: &Arc<dyn Device>) -> Result<Self, StagingError> {
         let devices = [Arc::clone(device)];
-        let (_, supers) = DeviceSet::assemble(&devices)?;
+        let (_, supers) = DeviceSet::assemble(&devices, Access::default())?;
         let count = supers.num_devices.get();
         if count != 1 {
             return Err(StagingError::Devices(count));

@@ -390,8 +390,8 @@ mod tests {
     fn pieces(at: u64, byte: u8, len: usize) -> Vec<(u64, Piece)> {
         let half = len / 2;
         vec![
-            (at, vec![byte; half]),
-            (at + half as u64, vec![byte + 1; len - half]),
+            (at, vec![byte; half].into()),
+            (at + half as u64, vec![byte + 1; len - half].into()),
         ]
     }
 
