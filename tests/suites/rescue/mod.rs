@@ -45,7 +45,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         let needs = [kernel(kind)];
         let name = |what| format!("{kind}::{what}");
         trials.push(trial(
-            &name("a_report_names_the_damage"),
+            name("a_report_names_the_damage"),
             &needs,
             move || a_report_names_the_damage(kind),
         ));
