@@ -16,7 +16,8 @@ use sapwood_vfs::{
     Attr, DirEntry, Error, FileKind, FsStat, Ino, InodeFlags, Result, SeekFrom, Timestamp,
 };
 
-use super::data::{Compressed, Data};
+use super::content::Run;
+use super::data::Data;
 use super::items::{floor, item, items};
 use super::leaves::{Leaves, Orphans, RootPtr};
 use super::nodes::Nodes;
@@ -24,8 +25,6 @@ use super::orphans::{self, FIRST, Name, Orphaned};
 use crate::Lost;
 use crate::tree::{Tree, Xattrs, nameless_directory};
 
-/// Largest extent of data: what btrfs makes, with room.
-const MOST_EXTENT: u64 = 1 << 30;
 const NUMBER_BITS: u32 = 40;
 const NUMBERS: u64 = (1 << NUMBER_BITS) - 1;
 /// Number of the directory with nameless inodes, in each subvolume.
@@ -40,16 +39,16 @@ const NAMES_AT: u64 = 1 << 62;
 const LOST_FOUND_AT: u64 = NAMES_AT + (1 << 61);
 
 /// A subvolume.
-struct Subvolume {
-    id: u64,
-    leaves: Leaves,
+pub(super) struct Subvolume {
+    pub(super) id: u64,
+    pub(super) leaves: Leaves,
     orphaned: OnceLock<Orphaned>,
 }
 
 /// The files of one state.
 pub struct Files {
-    nodes: Arc<Nodes>,
-    data: Data,
+    pub(super) nodes: Arc<Nodes>,
+    pub(super) data: Data,
     roots: Leaves,
     newest: u64,
     size: u64,
@@ -179,13 +178,6 @@ fn kind_of(entry: u8) -> FileKind {
         file_type::SYMLINK => FileKind::Symlink,
         _ => FileKind::Regular,
     }
-}
-
-/// The range of a file that has one kind of content.
-enum Run {
-    Hole(u64),
-    Data(u64),
-    Lost,
 }
 
 impl Files {
@@ -359,125 +351,6 @@ impl Files {
         }
         true
     }
-
-    /// The extent item that covers an offset, and the offset of the next one.
-    fn extent(&self, sub: &Subvolume, number: u64, at: u64) -> (Option<(u64, Vec<u8>)>, u64) {
-        let key = |offset| Key::new(number, kind::EXTENT_DATA, offset);
-        let found = floor(&self.nodes, &sub.leaves, key(at), key(0));
-        let covers = found.and_then(|(key, data)| {
-            let len = FileExtent::parse(&data).ok()?.len();
-            (at - key.offset < len).then_some((key.offset, data))
-        });
-        let mut next = u64::MAX;
-        if covers.is_none() && at < u64::MAX {
-            let (from, to) = (key(at + 1), key(u64::MAX));
-            items(&self.nodes, &sub.leaves, from, to, &mut |key, _| {
-                next = key.offset;
-                ControlFlow::Break(())
-            });
-        }
-        (covers, next)
-    }
-
-    /// The content from an offset on, up to the end of an extent or hole.
-    fn run(&self, sub: &Subvolume, number: u64, at: u64, size: u64) -> Run {
-        let (covers, next) = self.extent(sub, number, at);
-        let next = next.min(size);
-        match covers {
-            Some((start, data)) => match FileExtent::parse(&data) {
-                Ok(FileExtent::Regular(extent)) if extent.is_hole() => {
-                    Run::Hole(start.saturating_add(extent.num_bytes).min(size))
-                }
-                Ok(FileExtent::Prealloc(extent)) => {
-                    Run::Hole(start.saturating_add(extent.num_bytes).min(size))
-                }
-                Ok(extent) if extent.len() <= MOST_EXTENT => {
-                    Run::Data(start.saturating_add(extent.len()).min(size))
-                }
-                _ => Run::Lost,
-            },
-            None if self.lost_between(sub, number, at, next) => Run::Lost,
-            None => Run::Hole(next),
-        }
-    }
-
-    /// Whether extent items of a range may be lost.
-    fn lost_between(&self, sub: &Subvolume, number: u64, at: u64, next: u64) -> bool {
-        let key = |offset| Key::new(number, kind::EXTENT_DATA, offset);
-        let last = key(next.saturating_sub(1).max(at));
-        sub.leaves.lost_in(&key(at), &last).is_some()
-    }
-
-    /// Reads the part of one extent or hole that begins at `at`. Returns its length.
-    fn read_run(
-        &self,
-        sub: &Subvolume,
-        number: u64,
-        at: u64,
-        buf: &mut [u8],
-        sums: bool,
-    ) -> Result<usize> {
-        let (covers, next) = self.extent(sub, number, at);
-        let Some((start, item)) = covers else {
-            let len = (next - at).min(buf.len() as u64);
-            if self.lost_between(sub, number, at, at + len) {
-                let key = Key::new(number, kind::EXTENT_DATA, at);
-                return Err(Lost::Item { tree: sub.id, key }.into());
-            }
-            buf[..len as usize].fill(0);
-            return Ok(len as usize);
-        };
-        let within = at - start;
-        let broken = Lost::Map {
-            ino: number,
-            block: at,
-        };
-        let extent = FileExtent::parse(&item).map_err(|_| broken.clone())?;
-        let len = (extent.len() - within).min(buf.len() as u64) as usize;
-        let buf = &mut buf[..len];
-        match extent {
-            FileExtent::Prealloc(_) => buf.fill(0),
-            FileExtent::Regular(extent) if extent.is_hole() => buf.fill(0),
-            FileExtent::Inline {
-                ram_bytes,
-                compression,
-                data,
-                ..
-            } => {
-                let expanded = match compression {
-                    0 => data.to_vec(),
-                    other => self.data.inline(other, data, ram_bytes).ok_or(broken)?,
-                };
-                copy_part(&expanded, within, buf);
-            }
-            FileExtent::Regular(extent) if extent.compression == 0 => {
-                let from = extent.offset.checked_add(within);
-                let from = from.and_then(|from| extent.disk_bytenr.checked_add(from));
-                self.data.read(from.ok_or(broken)?, buf, sums)?;
-            }
-            FileExtent::Regular(extent) => {
-                let compressed = Compressed {
-                    algorithm: extent.compression,
-                    logical: extent.disk_bytenr,
-                    stored: extent.disk_num_bytes,
-                    len: extent.ram_bytes,
-                };
-                let expanded = self.data.expand(&compressed, sums)?;
-                copy_part(&expanded, extent.offset.saturating_add(within), buf);
-            }
-        }
-        Ok(len)
-    }
-}
-
-/// Fills `buf` from an offset of `bytes`; with zeros after their end.
-fn copy_part(bytes: &[u8], from: u64, buf: &mut [u8]) {
-    let from = usize::try_from(from).unwrap_or(usize::MAX);
-    let rest = bytes.get(from..).unwrap_or_default();
-    let len = rest.len().min(buf.len());
-    let (front, back) = buf.split_at_mut(len);
-    front.copy_from_slice(&rest[..len]);
-    back.fill(0);
 }
 
 impl Tree for Files {

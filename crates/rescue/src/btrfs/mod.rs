@@ -1,6 +1,7 @@
 //! btrfs: superblock copies, a scan for tree blocks, states by generation, and files.
 
 mod chunks;
+mod content;
 mod data;
 mod deleted;
 mod files;
@@ -84,22 +85,7 @@ impl Image {
             Some(number) => return Err(Error::NoSuchCopy { number }),
             None => None,
         };
-        let mut copies = Vec::new();
-        let mut members = Vec::new();
-        let mut sb: Option<Box<SuperBlock>> = None;
-        for (number, device) in devices.into_iter().enumerate() {
-            let (found, newest) = supers::of_device(number, &device, only);
-            copies.extend(found);
-            let devid = newest.as_ref().map(|sb| sb.dev_item.devid.get());
-            members.push(Member { device, devid });
-            let is_newer = |new: &SuperBlock| {
-                sb.as_ref()
-                    .is_none_or(|old| old.generation.get() < new.generation.get())
-            };
-            if let Some(new) = newest.filter(|new| is_newer(new)) {
-                sb = Some(new);
-            }
-        }
+        let (members, copies, sb) = superblocks(devices, only);
         if let (Some(only), None) = (only, &sb) {
             let offset = sapwood_btrfs_format::SUPER_OFFSETS[only];
             let why = "no superblock with the right checksum".to_owned();
@@ -250,6 +236,30 @@ impl Image {
         });
         trees
     }
+}
+
+/// The devices, all places of superblocks, and the newest superblock.
+fn superblocks(
+    devices: Vec<Arc<dyn Device>>,
+    only: Option<usize>,
+) -> (Vec<Member>, Vec<SuperCopy>, Option<Box<SuperBlock>>) {
+    let mut copies = Vec::new();
+    let mut members = Vec::new();
+    let mut sb: Option<Box<SuperBlock>> = None;
+    for (number, device) in devices.into_iter().enumerate() {
+        let (found, newest) = supers::of_device(number, &device, only);
+        copies.extend(found);
+        let devid = newest.as_ref().map(|sb| sb.dev_item.devid.get());
+        members.push(Member { device, devid });
+        let is_newer = |new: &SuperBlock| {
+            sb.as_ref()
+                .is_none_or(|old| old.generation.get() < new.generation.get())
+        };
+        if let Some(new) = newest.filter(|new| is_newer(new)) {
+            sb = Some(new);
+        }
+    }
+    (members, copies, sb)
 }
 
 /// The newest generation that counts: the superblock's, or of all roots that were found.
