@@ -158,7 +158,10 @@ impl Volume {
         let losses = self.losses.lock();
         let devid = refused.devid;
         let here = |other| other != devid && self.written(other).is_some();
-        if !chunks.iter().all(|(_, chunk)| stripe::survives(chunk, &here)) {
+        if !chunks
+            .iter()
+            .all(|(_, chunk)| stripe::survives(chunk, &here))
+        {
             return Err(refused.error.into());
         }
         let behind = losses.newest.saturating_add(BEHIND);
