@@ -27,6 +27,7 @@ mod partitions;
 mod programs;
 mod scale;
 mod setid;
+mod several;
 mod sync;
 mod synchronous;
 
@@ -62,6 +63,7 @@ fn main() {
             programs,
             scale,
             setid,
+            several,
             sync,
             synchronous,
         ]

@@ -35,6 +35,7 @@ mod progress;
 mod range;
 mod remount;
 mod resize;
+mod scrub;
 mod stat;
 mod stats;
 mod subvolume;
@@ -143,6 +144,8 @@ enum Command {
     Resize(resize::Args),
     /// Discard the free space of an image on its device
     Trim(trim::Args),
+    /// Read everything in every copy, and repair bad copies from good ones
+    Scrub(scrub::Args),
     /// Check an image, without changing it
     Check(check::Args),
     /// Print the trees of an image
@@ -167,6 +170,7 @@ impl Command {
             Self::Check(args) => range.image(&mut args.image),
             Self::Resize(args) => range.image(&mut args.image),
             Self::Trim(args) => range.image(&mut args.image),
+            Self::Scrub(args) => range.image(&mut args.image),
             Self::Dump(args) => range.image(&mut args.image),
             Self::Ls(args) => range.places(&mut args.places),
             Self::Cat(args) => range.places(&mut args.places),
@@ -323,6 +327,7 @@ fn run(command: Command) -> failure::Result<()> {
         Command::Stats(args) => stats::run(&args),
         Command::Resize(args) => resize::run(&args),
         Command::Trim(args) => trim::run(&args),
+        Command::Scrub(args) => scrub::run(&args),
         Command::Check(args) => check::run(&args),
         Command::Dump(args) => dump::run(&args),
         Command::Demo(args) => demo::run(&args),

@@ -82,6 +82,7 @@ mod path_table;
 mod pattern;
 mod progress;
 mod resize;
+mod scrub;
 mod shown;
 mod sources;
 mod storage;
@@ -117,6 +118,7 @@ pub use sapwood_block as block;
 pub use sapwood_btrfs::Compression;
 #[doc(no_inline)]
 pub use sapwood_vfs as vfs;
+pub use scrub::{ScrubOptions, ScrubReport, ScrubbedDevice, ScrubbedFile, scrub};
 pub use sources::Sources;
 pub use storage::{NewSubvolume, PathFlags, Storage};
 pub use trim::{trim, trim_with_options};
@@ -138,11 +140,12 @@ pub mod internal {
     pub use crate::fs::OperationError;
     pub use crate::inspect::InspectError;
     pub use crate::kind::{DetectError, detect};
-    pub use crate::mkfs::{MkfsError, MkfsReport, mkfs};
+    pub use crate::mkfs::{MkfsError, MkfsReport, mkfs, mkfs_several};
     pub use crate::new_file::{NewFile, NewFileError};
     pub use crate::output::CONVERTING;
     pub use crate::pattern::Pattern;
     pub use crate::resize::{MOVING, ResizeError};
+    pub use crate::scrub::ScrubError;
     pub use crate::storage::{ARRANGING, StorageError};
     pub use crate::target::{NoImage, Target};
 
