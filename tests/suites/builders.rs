@@ -199,8 +199,9 @@ const SCRIPTS: &[(&str, &str)] = &[
         refused "unexpected argument '-Z'" mkfs.ext4 -Z i
         refused "does not exist, and no size was given" mkfs.ext4 none
         refused "is no size" mkfs.ext4 i 12q
-        refused "-d raid1 is not supported" mkfs.btrfs -d raid1 i
-        refused "several devices is not supported" mkfs.btrfs i i
+        refused "-d raid5 is not supported" mkfs.btrfs -d raid5 i
+        refused "data profile raid1 needs 2 devices, 1 given" mkfs.btrfs -f -d raid1 i
+        refused "in use" mkfs.btrfs -f i i
         refused "--sectorsize 65536 is not supported" mkfs.btrfs -s 65536 i
         refused "unknown feature raid56" mkfs.btrfs -O raid56 i
         refused "--reflink is not supported" mkfs.btrfs --reflink i

@@ -29,6 +29,7 @@ mod rescue;
 mod scale;
 mod scripts;
 mod setid;
+mod several;
 mod streams;
 mod sync;
 mod synchronous;
@@ -67,6 +68,7 @@ fn main() {
             scale,
             scripts,
             setid,
+            several,
             streams,
             sync,
             synchronous,

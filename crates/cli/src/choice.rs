@@ -1,7 +1,7 @@
 //! The part of an image that a command opens: its devices, and a subvolume.
 
 use std::os::unix::ffi::OsStrExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
 use super::failure::{Failure, Result, USAGE};
@@ -17,32 +17,51 @@ pub(super) struct Devices {
     #[arg(long = "device", value_name = "FILE", global = true, help_heading = PART,
         display_order = 1004)]
     paths: Vec<PathBuf>,
+    /// Look for the other devices of a btrfs in this directory; can be given several times
+    #[arg(long = "scan", value_name = "DIR", global = true, help_heading = PART,
+        display_order = 1005)]
+    scanned: Vec<PathBuf>,
+    /// Open a btrfs although devices are missing, as far as its profiles allow
+    #[arg(long, global = true, help_heading = PART, display_order = 1006)]
+    degraded: bool,
 }
 
 /// The devices that the command line names, once it was read.
-static DEVICES: OnceLock<Vec<PathBuf>> = OnceLock::new();
+static DEVICES: OnceLock<Devices> = OnceLock::new();
 
 impl Devices {
     /// Whether any is named.
     pub(super) fn are_given(&self) -> bool {
-        !self.paths.is_empty()
+        !self.paths.is_empty() || !self.scanned.is_empty() || self.degraded
     }
 
     /// Makes them the devices of [`opening`].
     pub(super) fn choose(self) {
-        DEVICES.get_or_init(|| self.paths);
+        DEVICES.get_or_init(|| self);
     }
 
     /// For a command that cannot use them.
     pub(super) fn refuse() -> Failure {
-        let line = "--device is for commands that read or change the files of an image";
+        let line = "--device, --scan and --degraded are for commands that read or change the files of an image";
         Failure::new(USAGE, line)
     }
 }
 
 /// The other devices of the image.
 pub(super) fn devices() -> &'static [PathBuf] {
-    DEVICES.get().map_or(&[], Vec::as_slice)
+    DEVICES.get().map_or(&[], |devices| &devices.paths)
+}
+
+/// The other devices of `image`, also those that are found.
+///
+/// # Errors
+/// The image or one of the devices does not exist.
+pub(super) fn devices_of(image: &Path) -> Result<Vec<PathBuf>> {
+    if DEVICES.get().is_none_or(|given| given.scanned.is_empty()) {
+        return Ok(devices().to_vec());
+    }
+    let (_, options) = sapwood::internal::image::located(image, &opening(true))?;
+    Ok(options.devices().to_vec())
 }
 
 /// Options with the other devices of the image.
@@ -50,6 +69,13 @@ pub(super) fn opening(read_only: bool) -> sapwood::Options {
     let mut options = sapwood::Options::new().read_only(read_only);
     for device in devices() {
         options.add_device(device);
+    }
+    let given = DEVICES.get();
+    for directory in given.iter().flat_map(|given| &given.scanned) {
+        options.scan(directory);
+    }
+    if given.is_some_and(|given| given.degraded) {
+        options = options.degraded();
     }
     options
 }

@@ -10,8 +10,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use sapwood::block::{Device, Operand, PartDevice};
-use sapwood::internal::image::OpenError;
-use sapwood::internal::{BuildError, NewFile, mkfs};
+use sapwood::internal::image::{OpenError, open_device};
+use sapwood::internal::{BuildError, NewFile, mkfs_several};
 use sapwood::{FileSystem, ImageBuilder, Place, Sources};
 use sapwood_dropin::{Asked, Request};
 
@@ -58,7 +58,12 @@ fn make(request: &Request) -> Result<()> {
     let (device, new) = prepare(request)?;
     let operand = operand(request);
     let whole = request.size.is_none() || request.offset > 0;
-    let made = mkfs(&*device, &operand, &request.options, whole);
+    let others = request.others.iter();
+    let others = others.map(|path| open_device(path, false));
+    let others = others.collect::<Result<Vec<_>, OpenError>>()?;
+    let mut devices: Vec<&dyn Device> = vec![&*device];
+    devices.extend(others.iter().map(Arc::as_ref));
+    let made = mkfs_several(&devices, &operand, &request.options, whole);
     let made = made.map_err(|error| Failure::new(FAILED, error))?;
     if let Some(source) = &request.rootdir {
         fill(request, &device, &operand, source)?;
@@ -104,10 +109,7 @@ fn prepare(request: &Request) -> Result<(Arc<dyn Device>, Option<NewFile>)> {
             sized.map_err(failed)?;
         }
     }
-    Ok((
-        sapwood::internal::image::open_device(&operand(request), false)?,
-        None,
-    ))
+    Ok((open_device(&operand(request), false)?, None))
 }
 
 fn prepare_new(request: &Request) -> Result<(Arc<dyn Device>, NewFile)> {

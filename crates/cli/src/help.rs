@@ -45,7 +45,7 @@ const TASKS: &[Task] = &[
     },
     Task {
         title: "Check and maintain",
-        commands: &["check", "rescue", "resize", "trim", "dump"],
+        commands: &["check", "scrub", "rescue", "resize", "trim", "dump"],
     },
     Task {
         title: "Learn",
@@ -86,9 +86,15 @@ fn without_foreign(command: Command, global: &[Arg]) -> Command {
     let (no_image, one_device) = (WITHOUT_IMAGE.contains(&name), OF_ONE_DEVICE.contains(&name));
     let foreign = global
         .iter()
-        .filter(|arg| no_image || (one_device && arg.get_long() == Some("device")));
+        .filter(|arg| no_image || (one_device && is_for_several(arg)));
     let hidden: Vec<Arg> = foreign.map(|arg| arg.clone().hide(true)).collect();
     command.args(hidden)
+}
+
+fn is_for_several(arg: &Arg) -> bool {
+    ["device", "scan", "degraded"]
+        .map(Some)
+        .contains(&arg.get_long())
 }
 
 fn with_examples(command: Command, above: &str) -> Command {

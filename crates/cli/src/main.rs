@@ -39,6 +39,7 @@ mod receive;
 mod remount;
 mod rescue;
 mod resize;
+mod scrub;
 mod send;
 mod session;
 mod stat;
@@ -157,6 +158,8 @@ enum Command {
     Resize(resize::Args),
     /// Discard the free space of an image on its device
     Trim(trim::Args),
+    /// Read everything in every copy, and repair bad copies from good ones
+    Scrub(scrub::Args),
     /// Check an image, without changing it
     Check(check::Args),
     /// Show what is left of a damaged image, and copy it out
@@ -184,6 +187,7 @@ impl Command {
             Self::Resize(args) => range.image(&mut args.image),
             Self::Trim(args) => range.image(&mut args.image),
             Self::Apply(args) => range.image(&mut args.image),
+            Self::Scrub(args) => range.image(&mut args.image),
             Self::Dump(args) => range.image(&mut args.image),
             Self::Rescue(args) => args.apply(range),
             Self::Ls(args) => range.places(&mut args.places),
@@ -383,6 +387,7 @@ fn run(command: Command) -> failure::Result<()> {
         Command::Stats(args) => stats::run(&args),
         Command::Resize(args) => resize::run(&args),
         Command::Trim(args) => trim::run(&args),
+        Command::Scrub(args) => scrub::run(&args),
         Command::Check(args) => check::run(&args),
         Command::Rescue(args) => rescue::run(&args),
         Command::Dump(args) => dump::run(&args),

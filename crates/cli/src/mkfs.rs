@@ -3,6 +3,7 @@
 pub(crate) mod content;
 mod given;
 mod new;
+mod several;
 pub(crate) mod sources;
 mod storage;
 
@@ -27,6 +28,9 @@ pub(super) struct Args {
     /// nbd://HOST/EXPORT an export of an NBD server
     #[arg(value_name = "IMAGE")]
     pub(super) image: PathBuf,
+    /// Further devices of a btrfs over several, each named as IMAGE is
+    #[arg(value_name = "DEVICE")]
+    others: Vec<PathBuf>,
     /// Kind of file system: btrfs, ext4
     #[arg(
         short = 't',
@@ -81,6 +85,9 @@ pub(super) fn run(args: &Args) -> Result<()> {
         taken.map_err(|error| Failure::new(USAGE, error))?;
     }
     let mut sources = args.content.sources(args.kind)?;
+    if !args.others.is_empty() {
+        return several::run(args, &options, &sources);
+    }
     let new = new::is_wanted(args, &options, &sources);
     if new && let Some(dir) = args.image.parent().filter(|dir| *dir != Path::new("")) {
         sources.keep_in(dir);
@@ -103,11 +110,7 @@ pub(super) fn run(args: &Args) -> Result<()> {
 /// Makes the file system on a device, a partition or an export, or in a file that keeps its size.
 fn in_place(args: &Args, options: &MkfsOptions, sources: &Sources) -> Result<()> {
     let image = &args.image;
-    if !Operand::exists(image) && !image.is_dir() {
-        let why = "does not exist; --size creates it, and a source such as --rootdir creates it as large as needed";
-        return Err(Failure::local(image, why));
-    }
-    let device = sapwood::internal::image::open_device(image, false)?;
+    let device = open(image)?;
     let made = sapwood::internal::mkfs(&*device, image, options, false);
     let made = made.map_err(|error| mkfs_failure(image, &error))?;
     let missing = if !sources.is_empty() {
@@ -120,6 +123,15 @@ fn in_place(args: &Args, options: &MkfsOptions, sources: &Sources) -> Result<()>
     };
     print(args, options, &made)?;
     complete(args, missing)
+}
+
+/// Opens a device, partition, export or file that exists.
+fn open(image: &Path) -> Result<Arc<dyn Device>> {
+    if !Operand::exists(image) && !image.is_dir() {
+        let why = "does not exist; --size creates it, and a source such as --rootdir creates it as large as needed";
+        return Err(Failure::local(image, why));
+    }
+    Ok(sapwood::internal::image::open_device(image, false)?)
 }
 
 /// Fails if something could not be copied.
@@ -248,6 +260,10 @@ fn root_owner(options: &MkfsOptions) -> Option<(u32, u32)> {
 
 fn set_root_owner(device: Arc<dyn Device>, image: &Path, uid: u32, gid: u32) -> Result<()> {
     let fs = FileSystem::open_on(device, image, &choice::fixed(Options::new())?)?;
+    set_owner(fs, image, uid, gid)
+}
+
+fn set_owner(fs: FileSystem, image: &Path, uid: u32, gid: u32) -> Result<()> {
     let set = fs.set_owner("/", Some(uid), Some(gid));
     let closed = files::close(fs);
     set.map_err(|error| files::whole(image, error)).and(closed)

@@ -14,13 +14,13 @@ use super::{Asked, Error, Request, Result, set, words};
 #[command(name = "mkfs.btrfs", max_term_width = 100, args_override_self = true)]
 #[command(disable_version_flag = true, infer_long_args = true)]
 struct Args {
-    /// Image file or block device
+    /// Image files or block devices
     #[arg(value_name = "DEVICE", required_unless_present_any = ["version", "features"])]
     devices: Vec<PathBuf>,
-    /// Copies of data: single or dup
+    /// Copies of data: single, dup, raid0, raid1, raid1c3, raid1c4, raid10
     #[arg(short, long, value_name = "PROFILE")]
     data: Option<String>,
-    /// Copies of metadata: single or dup
+    /// Copies of metadata, likewise
     #[arg(short, long, value_name = "PROFILE")]
     metadata: Option<String>,
     /// Keep data and metadata together
@@ -131,15 +131,17 @@ pub(crate) fn parse(args: &[OsString]) -> Result<Asked> {
     if let Some(what) = args.refused.first() {
         return Err(Error::unsupported(what));
     }
-    let file = match &*args.devices {
-        [device] => device.clone(),
-        [] => return Err(Error::new("no device")),
-        _ => return Err(Error::unsupported("a file system on several devices")),
+    let [file, others @ ..] = &*args.devices else {
+        return Err(Error::new("no device"));
     };
+    if !others.is_empty() && args.rootdir.is_some() {
+        return Err(Error::unsupported("--rootdir on several devices"));
+    }
     let size = args.byte_count.as_deref().map(size_of).transpose()?;
     Ok(Asked::Make(Box::new(Request {
         options: args.options(size)?,
-        file,
+        file: file.clone(),
+        others: others.to_vec(),
         offset: 0,
         size,
         creates: args.rootdir.is_some(),
@@ -156,13 +158,16 @@ fn size_of(text: &str) -> Result<u64> {
     parse_size(text).filter(|size| *size > 0).ok_or_else(bad)
 }
 
-/// `single` or `dup`, in small letters.
-fn profile(letter: char, name: &str) -> Result<String> {
-    let small = name.to_ascii_lowercase();
-    match &*small {
-        "single" | "dup" => Ok(small),
-        _ => Err(Error::unsupported(format_args!("-{letter} {name}"))),
+/// A profile that can be written.
+fn profile(letter: char, name: &str) -> Result<&str> {
+    let parity = ["raid5", "raid6"];
+    if parity
+        .iter()
+        .any(|parity| name.eq_ignore_ascii_case(parity))
+    {
+        return Err(Error::unsupported(format_args!("-{letter} {name}")));
     }
+    Ok(name)
 }
 
 impl Args {
@@ -175,10 +180,10 @@ impl Args {
             return Err(Error::unsupported(format_args!("--sectorsize {bytes}")));
         }
         if let Some(name) = &self.data {
-            set("data", Some(&profile('d', name)?))?;
+            set("data", Some(profile('d', name)?))?;
         }
         if let Some(name) = &self.metadata {
-            set("metadata", Some(&profile('m', name)?))?;
+            set("metadata", Some(profile('m', name)?))?;
         }
         for list in self.features.iter().chain(&self.runtime_features) {
             set("O", Some(list))?;

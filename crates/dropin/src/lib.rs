@@ -21,6 +21,8 @@ pub struct Request {
     pub options: MkfsOptions,
     /// Image file or block device.
     pub file: PathBuf,
+    /// Further devices of the file system.
+    pub others: Vec<PathBuf>,
     /// First byte of the file system in the file.
     pub offset: u64,
     /// Bytes of the file system; without it, the file from the offset to its end.

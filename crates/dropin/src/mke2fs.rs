@@ -204,6 +204,7 @@ pub(crate) fn parse(name: &str, args: &[OsString]) -> Result<Asked> {
     Ok(Asked::Make(Box::new(Request {
         options,
         file: device,
+        others: Vec::new(),
         offset: extended.offset,
         size,
         creates: size.is_some(),

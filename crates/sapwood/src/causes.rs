@@ -32,6 +32,7 @@ use crate::options::OptionError;
 use crate::output::{OutputError, UnknownFormat};
 use crate::receive::ReceiveError;
 use crate::resize::{BadSize, ResizeError};
+use crate::scrub::ScrubError;
 use crate::send::SendError;
 use crate::storage::StorageError;
 use crate::trim::TrimError;
@@ -229,6 +230,21 @@ impl Cause for NewFileError {
     }
 }
 
+impl Cause for ScrubError {
+    fn kind(&self) -> ErrorKind {
+        match self {
+            Self::Btrfs { source, .. } => of_btrfs(source),
+            Self::State { .. } => ErrorKind::Io,
+        }
+    }
+
+    fn path(&self) -> Option<&Path> {
+        match self {
+            Self::Btrfs { path, .. } | Self::State { path, .. } => Some(path),
+        }
+    }
+}
+
 impl Cause for MkfsError {
     fn kind(&self) -> ErrorKind {
         match self {
@@ -242,12 +258,15 @@ impl Cause for MkfsError {
                 Ext4MkfsError::Occupied { .. } => ErrorKind::AlreadyExists,
                 _ => ErrorKind::InvalidInput,
             },
+            Self::OneDevice { .. } => ErrorKind::InvalidInput,
         }
     }
 
     fn path(&self) -> Option<&Path> {
         match self {
-            Self::Btrfs { path, .. } | Self::Ext4 { path, .. } => Some(path),
+            Self::Btrfs { path, .. } | Self::Ext4 { path, .. } | Self::OneDevice { path, .. } => {
+                Some(path)
+            }
         }
     }
 }

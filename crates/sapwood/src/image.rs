@@ -1,8 +1,11 @@
 //! Opening images.
 
+use std::collections::BTreeSet;
 use std::ffi::OsStr;
+use std::fs;
 use std::ops::Deref;
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -157,9 +160,51 @@ pub fn located(path: &Path, options: &Options) -> Result<(PathBuf, Options), Ope
             .map_err(|error| sapwood_block::Error::open(&path.display().to_string(), error))
     };
     let image = real(&options.mounting().operand(path)?)?;
-    let devices = options.devices().iter().map(|device| real(device));
+    let devices = devices_of(&image, options)?;
+    let devices = devices.iter().map(|device| real(device));
     let devices = devices.collect::<Result<_, _>>()?;
     Ok((image, options.clone().of_whole(devices)))
+}
+
+/// The further devices that options name, and those that are found in their directories.
+fn devices_of(image: &Path, options: &Options) -> Result<Vec<PathBuf>, OpenError> {
+    let mut devices = options.devices().to_vec();
+    if options.scanned().is_empty() {
+        return Ok(devices);
+    }
+    let Some((fsid, own)) = member(image) else {
+        // What is wrong with the image is the error of the thread that opens it.
+        return Ok(devices);
+    };
+    let mut known: BTreeSet<u64> = devices.iter().filter_map(|d| Some(member(d)?.1)).collect();
+    known.insert(own);
+    for directory in options.scanned() {
+        let failed = |error| sapwood_block::Error::open(&directory.display().to_string(), error);
+        let entries = fs::read_dir(directory).map_err(failed)?;
+        let mut paths: Vec<PathBuf> = entries.flatten().map(|entry| entry.path()).collect();
+        paths.sort();
+        for path in paths {
+            let kind = fs::metadata(&path).map(|found| found.file_type());
+            if !kind.is_ok_and(|kind| kind.is_file() || kind.is_block_device()) {
+                continue;
+            }
+            if let Some((of, devid)) = member(&path)
+                && of == fsid
+                && known.insert(devid)
+            {
+                devices.push(path);
+            }
+        }
+    }
+    Ok(devices)
+}
+
+/// File system id and device id of a device of a btrfs; `None` for anything else, and for a device
+/// that cannot be opened.
+fn member(path: &Path) -> Option<([u8; 16], u64)> {
+    let device = open_device(path, true).ok()?;
+    let found = sapwood_btrfs::inspect::super_block(&[device]).ok()?;
+    Some((found.fsid, found.dev_item.devid.get()))
 }
 
 /// The image and the generation of `IMAGE@GENERATION`, unless a file has this name.
@@ -216,7 +261,20 @@ pub(crate) fn open_all(
     path: &Path,
     options: &Options,
 ) -> Result<(Vec<Arc<dyn Device>>, Kind), OpenError> {
-    let (first, kind) = open_known(path, true)?;
+    open_devices(path, options, true)
+}
+
+/// As [`open_all`], for reading or for writing.
+///
+/// # Errors
+/// As [`open_all`].
+pub(crate) fn open_devices(
+    path: &Path,
+    options: &Options,
+    read_only: bool,
+) -> Result<(Vec<Arc<dyn Device>>, Kind), OpenError> {
+    let others = devices_of(path, options)?;
+    let (first, kind) = open_known(path, read_only)?;
     let mut devices = vec![first];
     if kind == Kind::Ext4 {
         options.for_ext4().map_err(|source| OpenError::Option {
@@ -225,8 +283,8 @@ pub(crate) fn open_all(
         })?;
         return Ok((devices, kind));
     }
-    for device in options.devices() {
-        devices.push(open_device(device, true)?);
+    for device in &others {
+        devices.push(open_device(device, read_only)?);
     }
     Ok((devices, kind))
 }
@@ -310,8 +368,9 @@ impl OpenFiles {
             let whole = operand.open_whole(how)?;
             Ok((operand, whole))
         };
+        let devices = devices_of(&path, options)?;
         let (operand, whole) = open(&path)?;
-        let others = options.devices().iter().map(|device| open(device));
+        let others = devices.iter().map(|device| open(device));
         Ok(Self {
             others: others.collect::<Result<_, _>>()?,
             path,

@@ -82,6 +82,14 @@ pub enum MkfsError {
         /// A bad option, or an error of the device.
         source: Box<btrfs_mkfs::MkfsError>,
     },
+    /// Several devices, for a format that has one.
+    #[error("{}: {kind} has one device", path.display())]
+    OneDevice {
+        /// The image.
+        path: PathBuf,
+        /// The format.
+        kind: Kind,
+    },
     /// ext4 cannot be made so.
     #[error("{}", named(path, source))]
     Ext4 {
@@ -298,12 +306,25 @@ pub fn mkfs(
     options: &MkfsOptions,
     whole: bool,
 ) -> Result<MkfsReport, MkfsError> {
+    mkfs_several(&[device], path, options, whole)
+}
+
+/// As [`mkfs`], on several devices, the first of which is called `path` in errors.
+///
+/// # Errors
+/// [`MkfsError`], also for a format that has one device.
+pub fn mkfs_several(
+    devices: &[&dyn Device],
+    path: &Path,
+    options: &MkfsOptions,
+    whole: bool,
+) -> Result<MkfsReport, MkfsError> {
     let size = options.size.filter(|_| !whole);
     match options.kind {
         Kind::Btrfs => {
             let mut engine = options.btrfs.clone();
             engine.size = size;
-            let made = btrfs_mkfs::mkfs(device, &engine);
+            let made = btrfs_mkfs::mkfs_several(devices, &engine);
             made.map(MkfsReport::Btrfs)
                 .map_err(|source| MkfsError::Btrfs {
                     path: path.to_owned(),
@@ -311,12 +332,18 @@ pub fn mkfs(
                 })
         }
         Kind::Ext4 => {
+            let [device] = devices else {
+                return Err(MkfsError::OneDevice {
+                    path: path.to_owned(),
+                    kind: options.kind,
+                });
+            };
             let mut engine = options.ext4.clone();
             engine.size = size;
             if let Some(owner) = options.root_owner {
                 engine.root_owner = owner;
             }
-            let made = ext4_mkfs::mkfs(device, &engine);
+            let made = ext4_mkfs::mkfs(*device, &engine);
             made.map(MkfsReport::Ext4)
                 .map_err(|source| MkfsError::Ext4 {
                     path: path.to_owned(),
@@ -409,7 +436,7 @@ mod tests {
         ] {
             assert!(parsed(Kind::Ext4, words).is_err(), "{words}");
         }
-        for words in ["-m raid1", "-O turbo", "--checksum md5", "-n 5000x"] {
+        for words in ["-m raid5", "-O turbo", "--checksum md5", "-n 5000x"] {
             assert!(parsed(Kind::Btrfs, words).is_err(), "{words}");
         }
     }

@@ -132,6 +132,8 @@ pub struct Options {
     mount: Mounting,
     /// Further devices of a btrfs.
     devices: Vec<PathBuf>,
+    /// Directories in which further devices are looked for.
+    scanned: Vec<PathBuf>,
     /// The interval of commits was chosen.
     commit_is_chosen: bool,
     /// Nothing has to be durable before the end; see [`Unflushed`](crate::unflushed::Unflushed).
@@ -403,6 +405,21 @@ impl Options {
         self.rescue.as_ref()
     }
 
+    /// Opens a btrfs although devices are missing, as far as the profiles of its data and metadata
+    /// allow (`degraded`).
+    #[must_use]
+    pub fn degraded(mut self) -> Self {
+        self.record(Some(Kind::Btrfs), "degraded".to_owned());
+        self.btrfs.degraded = true;
+        self
+    }
+
+    /// Whether devices of a btrfs may be missing.
+    #[must_use]
+    pub fn is_degraded(&self) -> bool {
+        self.btrfs.degraded
+    }
+
     /// Adds a device of a btrfs over several devices (`device=PATH`). The image itself is one of
     /// its devices, and is not added.
     pub fn add_device(&mut self, path: impl AsRef<Path>) {
@@ -410,6 +427,17 @@ impl Options {
         let option = format!("device={}", path.display());
         self.record(Some(Kind::Btrfs), option);
         self.devices.push(path);
+    }
+
+    /// Looks for the other devices of a btrfs over several devices in a directory, not below it.
+    /// Files and block devices there belong to it if their superblock has the same file system id.
+    pub fn scan(&mut self, directory: impl AsRef<Path>) {
+        self.scanned.push(directory.as_ref().to_owned());
+    }
+
+    /// The directories of [`scan`](Self::scan).
+    pub(crate) fn scanned(&self) -> &[PathBuf] {
+        &self.scanned
     }
 
     /// The devices of [`add_device`](Self::add_device).
@@ -425,6 +453,7 @@ impl Options {
         self.mount.partition = None;
         (self.mount.format, self.mount.backing_files) = (None, false);
         self.devices = devices;
+        self.scanned.clear();
         self
     }
 

@@ -231,13 +231,12 @@ fn read_sectors(
             offset: place(at),
             expected,
         };
-        let read = if failed {
-            Err(sector.unreadable(mirror))
-        } else {
-            sector.judged(bytes, mirror)
-        };
-        if let Err(error) = read {
-            sector.recover(bytes, mirror, error)?;
+        if failed {
+            // Another part of the range may be the one that cannot be read.
+            sector.recover(bytes, None, sector.unreadable(mirror))?;
+        } else if let Err(error) = sector.judged(bytes, mirror) {
+            log::warn!("{error}");
+            sector.recover(bytes, Some(mirror), error)?;
         }
     }
     Ok(())
@@ -318,16 +317,15 @@ impl Sector<'_> {
         self.files.volume.place(self.logical, mirror)
     }
 
-    /// Tries the other copies; the first valid one is read and repairs the bad ones. `first` is the
-    /// error of the copy `tried`.
-    fn recover(&self, bytes: &mut [u8], tried: usize, first: Error) -> Result<()> {
-        log::warn!("{first}");
+    /// Tries all copies but `tried`; the first valid one is read and repairs the bad ones. `first` is
+    /// the error if there is none.
+    fn recover(&self, bytes: &mut [u8], tried: Option<usize>, first: Error) -> Result<()> {
         let volume = &self.files.volume;
         let readable = volume.readable(self.logical, bytes.len() as u64)?;
-        let mut bad: Vec<usize> = readable.iter().filter(|mirror| *mirror == tried).collect();
+        let mut bad: Vec<usize> = tried.into_iter().collect();
         // Without a checksum in the tree no copy can be verified.
         let verifiable = self.expected != Some(None);
-        for mirror in readable.iter().filter(|m| verifiable && *m != tried) {
+        for mirror in readable.iter().filter(|m| verifiable && Some(*m) != tried) {
             let read = volume.read(self.logical, bytes, mirror);
             match read.and_then(|()| self.judged(bytes, mirror)) {
                 Ok(()) => {

@@ -10,6 +10,10 @@ pub(super) const EXAMPLES: &[(&str, &[Example])] = &[
         &[
             ("sapwood mkfs --size 10G disk.img", "a new btrfs"),
             (
+                "sapwood mkfs --size 10G -d raid1 a.img b.img",
+                "a btrfs with two copies on two devices",
+            ),
+            (
                 "sapwood mkfs -t ext4 --size 2G -r tree/ root.img",
                 "an ext4 with the files of tree/",
             ),
@@ -424,6 +428,19 @@ pub(super) const EXAMPLES: &[(&str, &[Example])] = &[
             (
                 "sapwood check --check-data-csum --json disk.img",
                 "all data too, as JSON",
+            ),
+        ],
+    ),
+    (
+        "scrub",
+        &[
+            (
+                "sapwood scrub a.img b.img",
+                "verify and repair both copies of a btrfs over two devices",
+            ),
+            (
+                "sapwood scrub --limit 50M --state disk.scrub disk.img",
+                "at 50 MB a second; the same command continues after an interruption",
             ),
         ],
     ),

@@ -44,10 +44,10 @@ pub(super) const OPTIONS: &[MkfsOption] = &[
     MkfsOption::new(
         Some('d'),
         Some("data"),
-        Form::Value("DUP|SINGLE"),
+        Form::Value("PROFILE"),
         &[Meaning::of(
             Kind::Btrfs,
-            "copies of data, single or dup",
+            "copies of data: single, dup, raid0, raid1, raid1c3, raid1c4, raid10",
             |options, _, value| store(&mut options.btrfs.data, Some(profile(value)?)),
         )
         .default("single")],
@@ -72,11 +72,7 @@ fn unknown(what: &'static str, name: &str) -> MkfsOptionError {
 }
 
 fn profile(name: &str) -> Result<Profile, MkfsOptionError> {
-    match name {
-        "single" => Ok(Profile::Single),
-        "dup" | "DUP" => Ok(Profile::Dup),
-        _ => Err(unknown("profile", name)),
-    }
+    Profile::from_name(name).ok_or_else(|| unknown("profile", name))
 }
 
 /// `-b`, which `--size` overrides.

@@ -91,14 +91,14 @@ pub(super) const OPTIONS: &[MkfsOption] = &[
     MkfsOption::new(
         Some('m'),
         Some("metadata"),
-        Form::Value("DUP|SINGLE|PERCENT"),
+        Form::Value("PROFILE|PERCENT"),
         &[
             Meaning::of(
                 Kind::Btrfs,
-                "copies of metadata, dup or single",
+                "copies of metadata, the profiles of --data",
                 btrfs::metadata,
             )
-            .default("dup"),
+            .default("dup, or raid1 on several devices"),
             Meaning::of(
                 Kind::Ext4,
                 "percentage of blocks reserved for root",

@@ -186,7 +186,16 @@ pub(super) const OPTIONS: &[MountOption] = &[
         "bug: no effect, the mount becomes read-only after an error; panic is refused",
     )
     .of(Btrfs),
-    MountOption::accepted(&["degraded"], Alone, "a missing device is always an error").of(Btrfs),
+    MountOption::served(
+        &["degraded"],
+        Alone,
+        |options, _, _| {
+            options.btrfs.degraded = true;
+            Ok(())
+        },
+        "devices may be missing, as far as the profiles of data and metadata allow",
+    )
+    .of(Btrfs),
     MountOption::served(
         &["device"],
         Value("PATH"),

@@ -1,0 +1,312 @@
+//! Reading everything that an image stores, and repairing bad copies from good ones.
+
+use std::ops::{ControlFlow, Range};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use std::{fs, io, thread};
+
+use sapwood_block::Device;
+use sapwood_btrfs::scrub as btrfs;
+
+use crate::check::{CheckFinding, CheckOptions, check};
+use crate::image::{self, named};
+use crate::options::Options;
+use crate::progress::{OnProgress, Progress, Stop};
+use crate::{Kind, Result};
+
+/// Bytes of an ext4 that are read at a time.
+const STEP: usize = 1 << 20;
+/// Bytes of the smallest range that is called unreadable.
+const UNIT: usize = 4096;
+/// Phases of the progress.
+const READING: &str = "copies";
+
+/// How an image is scrubbed.
+#[derive(Debug, Clone, Default)]
+pub struct ScrubOptions {
+    /// Repairs nothing.
+    pub read_only: bool,
+    /// Bytes that are read in a second at most, of all devices together.
+    pub limit: Option<u64>,
+    /// File that records how far the scrub of a btrfs is. A scrub that finds it continues there; a
+    /// complete one removes it.
+    pub state: Option<PathBuf>,
+    /// Ends the scrub early.
+    pub stop: Stop,
+}
+
+/// One device of a scrubbed image.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ScrubbedDevice {
+    /// Name of the device.
+    pub name: String,
+    /// Id of the device in its btrfs.
+    pub devid: Option<u64>,
+    /// It missed changes while the file system was used without it.
+    pub was_stale: bool,
+    /// Bytes read.
+    pub bytes: u64,
+    /// Sectors or blocks that the device did not return.
+    pub unreadable: u64,
+    /// Sectors of data that differ from their checksum.
+    pub data: u64,
+    /// Tree blocks that are not valid.
+    pub trees: u64,
+    /// Superblocks that are not valid.
+    pub superblocks: u64,
+    /// Errors that were repaired.
+    pub repaired: u64,
+    /// Errors that could not be repaired.
+    pub lost: u64,
+}
+
+/// A file with bad sectors.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ScrubbedFile {
+    /// Path from the top level of all subvolumes; empty if no name leads to the file.
+    pub path: Vec<u8>,
+    /// Subvolume.
+    pub subvolume: u64,
+    /// Inode.
+    pub inode: u64,
+    /// Bytes of the file.
+    pub range: Range<u64>,
+    /// A good copy of all of it exists.
+    pub repaired: bool,
+}
+
+/// The result of a scrub.
+#[derive(Debug, Clone, Default)]
+#[non_exhaustive]
+pub struct ScrubReport {
+    /// Every byte has a good copy, and every copy is good now.
+    pub clean: bool,
+    /// All devices.
+    pub devices: Vec<ScrubbedDevice>,
+    /// Files with bad sectors, also with those that were repaired (btrfs).
+    pub files: Vec<ScrubbedFile>,
+    /// Logical addresses of tree blocks without a good copy (btrfs).
+    pub lost_blocks: Vec<u64>,
+    /// Bytes of data without checksums, whose copies cannot be verified (btrfs).
+    pub unverified: u64,
+    /// Findings of the check of all metadata (ext4).
+    pub findings: Vec<CheckFinding>,
+    /// It ended early.
+    pub interrupted: bool,
+}
+
+/// Why an image could not be scrubbed.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ScrubError {
+    /// A btrfs that cannot be opened, or whose trees of extents or checksums are unreadable.
+    #[error("{}", named(path, source))]
+    Btrfs {
+        /// The image.
+        path: PathBuf,
+        /// The error of the engine.
+        source: Box<sapwood_btrfs::Error>,
+    },
+    /// The file that records the position.
+    #[error("{}: {source}", path.display())]
+    State {
+        /// The file.
+        path: PathBuf,
+        /// The error of the host.
+        source: io::Error,
+    },
+}
+
+/// Reads all used space of an image that nothing else uses, in every copy, and repairs bad copies.
+/// The options name further devices, and whether devices may be missing. A device that missed
+/// changes is brought up to date. On ext4, which has no copies and no checksums of data, it checks
+/// the metadata and reads every block.
+///
+/// # Errors
+/// As [`open`](crate::open); a device that fails. Damage is in the report.
+pub fn scrub(
+    path: impl AsRef<Path>,
+    opening: &Options,
+    options: &ScrubOptions,
+    progress: &mut OnProgress<'_>,
+) -> Result<ScrubReport> {
+    let path = path.as_ref();
+    let (devices, kind) = image::open_devices(path, opening, options.read_only)?;
+    match (kind, &*devices) {
+        (Kind::Ext4, [device, ..]) => {
+            let (scrubbed, interrupted) = read_all(&**device, options, progress);
+            drop(devices);
+            ext4(path, scrubbed, interrupted, progress)
+        }
+        _ => Ok(btrfs(path, &devices, opening, options, progress)?),
+    }
+}
+
+fn btrfs(
+    path: &Path,
+    devices: &[Arc<dyn Device>],
+    opening: &Options,
+    options: &ScrubOptions,
+    progress: &mut OnProgress<'_>,
+) -> std::result::Result<ScrubReport, ScrubError> {
+    let failed = |source| ScrubError::Btrfs {
+        path: path.to_owned(),
+        source: Box::new(source),
+    };
+    let state = options.state.as_deref();
+    let engine = btrfs::ScrubOptions {
+        read_only: options.read_only,
+        degraded: opening.is_degraded(),
+        limit: options.limit,
+        resume: state.and_then(read_state),
+        time: opening.fixed_time(),
+    };
+    let (mut total, mut written) = (None, Ok(()));
+    let report = btrfs::scrub(devices, &engine, &mut |step| {
+        if total.replace(step.total) != Some(step.total) {
+            progress(Progress::Total(step.total));
+        }
+        progress(Progress::Done {
+            phase: READING,
+            done: step.done,
+        });
+        if let (Some(path), Some(position)) = (state, step.position) {
+            written = write_state(path, position);
+        }
+        if options.stop.is_stopped() || written.is_err() {
+            return ControlFlow::Break(());
+        }
+        ControlFlow::Continue(())
+    });
+    let report = report.map_err(failed)?;
+    if let Some(path) = state {
+        let ended = written.and_then(|()| {
+            if report.interrupted {
+                return Ok(());
+            }
+            fs::remove_file(path)
+        });
+        if let Err(source) = ended
+            && source.kind() != io::ErrorKind::NotFound
+        {
+            let path = path.to_owned();
+            return Err(ScrubError::State { path, source });
+        }
+    }
+    Ok(shown(report))
+}
+
+fn shown(report: btrfs::ScrubReport) -> ScrubReport {
+    let clean = report.is_clean() && !report.interrupted;
+    let device = |(devid, errors): (u64, btrfs::DeviceErrors)| ScrubbedDevice {
+        name: errors.name,
+        devid: Some(devid),
+        was_stale: errors.was_stale,
+        bytes: errors.bytes,
+        unreadable: errors.unreadable,
+        data: errors.data,
+        trees: errors.trees,
+        superblocks: errors.superblocks,
+        repaired: errors.repaired,
+        lost: errors.lost,
+    };
+    let file = |file: btrfs::DamagedFile| ScrubbedFile {
+        path: file.path,
+        subvolume: file.subvolume,
+        inode: file.inode,
+        range: file.offset..file.offset.saturating_add(file.len),
+        repaired: file.repaired,
+    };
+    ScrubReport {
+        clean,
+        devices: report.devices.into_iter().map(device).collect(),
+        files: report.files.into_iter().map(file).collect(),
+        lost_blocks: report.lost_blocks,
+        unverified: report.unverified,
+        findings: Vec::new(),
+        interrupted: report.interrupted,
+    }
+}
+
+/// The position that a state file records; `None` if it is missing or malformed.
+fn read_state(path: &Path) -> Option<btrfs::Position> {
+    let text = fs::read_to_string(path).ok()?;
+    let mut words = text.split_whitespace();
+    let (generation, logical) = (words.next()?.parse().ok()?, words.next()?.parse().ok()?);
+    Some(btrfs::Position {
+        generation,
+        logical,
+    })
+}
+
+fn write_state(path: &Path, position: btrfs::Position) -> io::Result<()> {
+    let text = format!("{} {}\n", position.generation, position.logical);
+    let new = path.with_extension("new");
+    fs::write(&new, text)?;
+    fs::rename(new, path)
+}
+
+/// Reads a whole device. Returns what was found, and whether the read ended early.
+fn read_all(
+    device: &dyn Device,
+    options: &ScrubOptions,
+    progress: &mut OnProgress<'_>,
+) -> (ScrubbedDevice, bool) {
+    let size = device.size();
+    let mut scrubbed = ScrubbedDevice {
+        name: device.name().to_owned(),
+        ..ScrubbedDevice::default()
+    };
+    progress(Progress::Total(size));
+    let (begun, mut buf) = (Instant::now(), vec![0; STEP]);
+    while scrubbed.bytes < size {
+        let at = scrubbed.bytes;
+        let len = (size - at).min(STEP as u64) as usize;
+        let part = buf.get_mut(..len).unwrap_or_default();
+        if device.read_at(at, part).is_err() {
+            for (nth, unit) in part.chunks_mut(UNIT).enumerate() {
+                let failed = device.read_at(at + (nth * UNIT) as u64, unit).is_err();
+                scrubbed.unreadable += u64::from(failed);
+            }
+        }
+        scrubbed.bytes += len as u64;
+        progress(Progress::Done {
+            phase: READING,
+            done: scrubbed.bytes,
+        });
+        if options.stop.is_stopped() {
+            return (scrubbed, true);
+        }
+        if let Some(rate) = options.limit {
+            let due = Duration::from_secs_f64(scrubbed.bytes as f64 / rate.max(1) as f64);
+            if let Some(early) = due.checked_sub(begun.elapsed()) {
+                thread::sleep(early);
+            }
+        }
+    }
+    scrubbed.lost = scrubbed.unreadable;
+    (scrubbed, false)
+}
+
+/// Checks the metadata of an ext4 whose device was read.
+fn ext4(
+    path: &Path,
+    device: ScrubbedDevice,
+    interrupted: bool,
+    progress: &mut OnProgress<'_>,
+) -> Result<ScrubReport> {
+    let mut report = ScrubReport {
+        interrupted,
+        ..ScrubReport::default()
+    };
+    if !interrupted {
+        let checked = check(path, &CheckOptions::default(), progress)?;
+        report.clean = checked.clean && device.unreadable == 0;
+        report.findings = checked.findings;
+    }
+    report.devices.push(device);
+    Ok(report)
+}
