@@ -373,7 +373,7 @@ fn cut_streams() -> Outcome {
     run(
         r#"if "$SAPWOOD" receive -f cut target: 2> error; then exit 1; fi; grep -q checksum error; "$SAPWOOD" subvolume delete target:/s
         "$SAPWOOD" receive -f stream target:; "$SAPWOOD" subvolume list target | grep -q 's (read-only)'
-        "$SAPWOOD" cp -q -a target:/s/t back; diff -r t back; [ -z "$("$SAPWOOD" diff source:s target:s)" ]"#,
+        "$SAPWOOD" cp -q -a target:/s/t back; diff -r --no-dereference t back; [ -z "$("$SAPWOOD" diff source:s target:s)" ]"#,
     )?;
     Ok(())
 }
