@@ -41,7 +41,7 @@ const TASKS: &[Task] = &[
     },
     Task {
         title: "Check and maintain",
-        commands: &["check", "resize", "trim", "dump"],
+        commands: &["check", "resize", "trim", "verity", "dump"],
     },
     Task {
         title: "Learn",
@@ -53,8 +53,9 @@ const TASKS: &[Task] = &[
 const OTHERS: &str = "More";
 
 /// Commands that open no image. Options that choose a part of one are not in their help.
-const WITHOUT_IMAGE: [&str; 7] = [
+const WITHOUT_IMAGE: [&str; 8] = [
     "mkdisk",
+    "verity",
     "demo",
     "umount",
     "sync",

@@ -29,6 +29,7 @@
 //! - [`FileSystem::export_tar`]: tar archives and layers of the files of an image.
 //! - [`resize()`], [`trim()`]: the size of an image, and its free space.
 //! - [`check()`], [`info`], [`dump`]: reading an image without opening its file system.
+//! - [`verity`]: hash trees of dm-verity.
 //! - `mount` (feature `fuse`): FUSE mounts.
 //! - [`vfs`], [`block`]: the crates below, with types of this interface.
 //!
@@ -89,6 +90,7 @@ mod target;
 mod tree;
 mod trim;
 mod unflushed;
+pub mod verity;
 
 pub use build::{BuiltImage, ImageBuilder};
 pub use changes::{Changes, IdRange};
@@ -145,6 +147,7 @@ pub mod internal {
     pub use crate::resize::{MOVING, ResizeError};
     pub use crate::storage::{ARRANGING, StorageError};
     pub use crate::target::{NoImage, Target};
+    pub use crate::verity::VerityError;
 
     /// Opening images by their operands.
     pub mod image {
