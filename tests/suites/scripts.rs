@@ -76,7 +76,7 @@ code=0; "$SAPWOOD" apply nowhere good 2> err || code=$?; [ $code = 3 ]; cat err
 tar -cf t -C r .; printf 'mkdir /u\nuntar -q t /u\n' | "$SAPWOOD" apply -q i -; [ "$("$SAPWOOD" cat i:/u/old)" = old ]
 now=$(state); mkfifo pipe
 printf 'rm -r /u\ncp pipe :/big\n' > slow; "$SAPWOOD" apply i slow 2> err & pid=$!
-exec 3> pipe; head -c 3000000 /dev/zero >&3; kill -INT $pid; exec 3>&-; code=0; wait $pid || code=$?; cat err; [ $code = 130 ] || { echo "code $code"; exit 1; }
+exec 3> pipe; head -c 3000000 /dev/zero >&3; kill -INT $pid; code=0; wait $pid || code=$?; exec 3>&-; cat err; [ $code = 130 ] || { echo "code $code"; exit 1; }
 [ "$(state)" = "$now" ]"#;
 
 const DEBUGFS: &str = r#"mkdir r; echo old > r/old; echo data > source; mkdir sub; echo other > sub/other

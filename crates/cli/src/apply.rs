@@ -8,12 +8,11 @@ use std::ffi::OsString;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
-use clap::{CommandFactory, FromArgMatches};
 use sapwood::FileSystem;
 
 use super::choice::SubvolumeChoice;
 use super::failure::{FAILED, Failure, Result, USAGE};
-use super::{Cli, Command, files, interrupt, output, session};
+use super::{files, interrupt, output, session};
 use debugfs::Before;
 use difference::Names;
 use script::Line;
@@ -42,15 +41,26 @@ pub(super) struct Args {
     choice: SubvolumeChoice,
 }
 
+/// A command that a line of a script can have.
+pub(super) struct ScriptCommand {
+    /// Whether it reads standard input.
+    pub(super) reads_input: bool,
+    /// Runs it.
+    pub(super) run: Box<dyn FnOnce() -> Result<()>>,
+}
+
+/// Parses the words of a line; the error is a text for people.
+pub(super) type Parse<'p> = dyn FnMut(Vec<OsString>) -> Result<ScriptCommand, String> + 'p;
+
 /// A command of the script, ready to run.
 struct Step {
     line: Line,
     before: Before,
-    command: Command,
+    command: ScriptCommand,
 }
 
-pub(super) fn run(args: &Args) -> Result<()> {
-    let steps = steps(args, read(&args.script)?)?;
+pub(super) fn run(args: &Args, parse: &mut Parse<'_>) -> Result<()> {
+    let steps = steps(args, read(&args.script)?, parse)?;
     interrupt::stop();
     if args.dry_run {
         return rehearse(args, steps);
@@ -148,13 +158,13 @@ fn run_one(fs: &FileSystem, step: Step) -> Result<()> {
         }
     }
     session::set_input(step.line.input);
-    let done = super::run(step.command);
+    let done = (step.command.run)();
     session::set_input(None);
     done
 }
 
 /// The commands of the script, parsed before the first one runs.
-fn steps(args: &Args, script: String) -> Result<Vec<Step>> {
+fn steps(args: &Args, script: String, parse: &mut Parse<'_>) -> Result<Vec<Step>> {
     let name = args.script.display();
     let wrong =
         |error: &dyn std::fmt::Display| Failure::new(USAGE, format_args!("{name}: {error}"));
@@ -172,30 +182,19 @@ fn steps(args: &Args, script: String) -> Result<Vec<Step>> {
             .collect()
     };
     drop(script);
-    let mut parser = Cli::command().no_binary_name(true);
     lines
         .into_iter()
-        .map(|(line, before)| step(&mut parser, line, before, args))
+        .map(|(line, before)| step(parse, line, before, args))
         .collect()
 }
 
 /// Parses the command of a line.
-fn step(parser: &mut clap::Command, line: Line, before: Before, args: &Args) -> Result<Step> {
+fn step(parse: &mut Parse<'_>, line: Line, before: Before, args: &Args) -> Result<Step> {
     let place = format!("{}:{}", args.script.display(), line.number);
     let wrong = |why: String| Failure::new(USAGE, format_args!("{place}: {why}"));
     let words = line.words.iter().map(|word| in_image(word, &args.image));
-    let matches = parser.try_get_matches_from_mut(words);
-    let command = matches.and_then(|matches| Cli::from_arg_matches(&matches));
-    let command = command.map_err(|error| {
-        let text = error.to_string();
-        let first = text.lines().next().unwrap_or_default();
-        wrong(first.trim_start_matches("error: ").to_owned())
-    })?;
-    if !command.command.is_for_scripts() {
-        let name = line.words.first().map_or("", String::as_str);
-        return Err(wrong(format!("{name} is not a command of a script")));
-    }
-    if matches!(command.command, Command::Write(_)) && line.input.is_none() {
+    let command = parse(words.collect()).map_err(wrong)?;
+    if command.reads_input && line.input.is_none() {
         return Err(wrong(
             "write needs its text: <<END, and lines until END".to_owned(),
         ));
@@ -203,7 +202,7 @@ fn step(parser: &mut clap::Command, line: Line, before: Before, args: &Args) -> 
     Ok(Step {
         line,
         before,
-        command: command.command,
+        command,
     })
 }
 

@@ -4,6 +4,8 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
+use sapwood::verity::RootHash;
+
 use super::failure::{Failure, Result, USAGE};
 use super::times;
 
@@ -47,6 +49,38 @@ impl Devices {
     }
 }
 
+/// The hash tree of the image, for every command that reads one.
+#[derive(Debug, Clone, clap::Args)]
+pub(super) struct Verity {
+    /// Verify every block that is read with the dm-verity hash tree of this root hash
+    #[arg(long, value_name = "HEX", global = true, help_heading = PART, display_order = 1005,
+        requires = "hash_device")]
+    root_hash: Option<RootHash>,
+    /// File or device with the hash tree
+    #[arg(long, value_name = "FILE", global = true, help_heading = PART, display_order = 1006,
+        requires = "root_hash")]
+    hash_device: Option<PathBuf>,
+}
+
+/// The hash tree that the command line names, once it was read.
+static VERITY: OnceLock<(PathBuf, RootHash)> = OnceLock::new();
+
+impl Verity {
+    /// Makes it the hash tree of [`opening`], for a command that `reads` an image.
+    pub(super) fn choose(self, reads: bool) -> Result<()> {
+        let (Some(device), Some(root)) = (self.hash_device, self.root_hash) else {
+            return Ok(());
+        };
+        if !reads {
+            let line = "--root-hash is for commands that read files of an image; a mount takes -o \
+                        verity.roothash=HEX,verity.hashdevice=FILE";
+            return Err(Failure::new(USAGE, line));
+        }
+        VERITY.get_or_init(|| (device, root));
+        Ok(())
+    }
+}
+
 /// The other devices of the image.
 pub(super) fn devices() -> &'static [PathBuf] {
     DEVICES.get().map_or(&[], |devices| &devices.paths)
@@ -67,6 +101,9 @@ pub(super) fn devices_of(image: &Path) -> Result<Vec<PathBuf>> {
 /// Options with the other devices of the image.
 pub(super) fn opening(read_only: bool) -> sapwood::Options {
     let mut options = sapwood::Options::new().read_only(read_only);
+    if let Some((device, root)) = VERITY.get() {
+        options = options.verified(device, root.clone());
+    }
     for device in devices() {
         options.add_device(device);
     }

@@ -45,7 +45,9 @@ const TASKS: &[Task] = &[
     },
     Task {
         title: "Check and maintain",
-        commands: &["check", "scrub", "rescue", "resize", "trim", "dump"],
+        commands: &[
+            "check", "scrub", "rescue", "resize", "trim", "verity", "dump",
+        ],
     },
     Task {
         title: "Learn",
@@ -57,8 +59,9 @@ const TASKS: &[Task] = &[
 const OTHERS: &str = "More";
 
 /// Commands that open no image. Options that choose a part of one are not in their help.
-const WITHOUT_IMAGE: [&str; 7] = [
+const WITHOUT_IMAGE: [&str; 8] = [
     "mkdisk",
+    "verity",
     "demo",
     "umount",
     "sync",

@@ -51,6 +51,7 @@ mod trim;
 mod umount;
 mod untar;
 mod usage;
+mod verity;
 mod xattr;
 
 use std::ffi::OsString;
@@ -74,6 +75,8 @@ struct Cli {
     range: range::Range,
     #[command(flatten)]
     devices: choice::Devices,
+    #[command(flatten)]
+    verity: choice::Verity,
     #[command(subcommand)]
     command: Command,
 }
@@ -160,6 +163,9 @@ enum Command {
     Trim(trim::Args),
     /// Read everything in every copy, and repair bad copies from good ones
     Scrub(scrub::Args),
+    /// Make and verify hash trees of dm-verity
+    #[command(subcommand)]
+    Verity(verity::Command),
     /// Check an image, without changing it
     Check(check::Args),
     /// Show what is left of a damaged image, and copy it out
@@ -239,6 +245,7 @@ impl Command {
                 range.places_with_paths(&mut args.clone_source)
             }
             Self::Mkdisk(_)
+            | Self::Verity(_)
             | Self::MountOptions(_)
             | Self::MkfsOptions(_)
             | Self::Umount(_)
@@ -259,6 +266,22 @@ impl Command {
         }
         devices.choose();
         Ok(())
+    }
+
+    /// Lets the command verify the images that it reads.
+    fn with_verity(&self, verity: choice::Verity) -> failure::Result<()> {
+        let reads = matches!(
+            self,
+            Self::Ls(_)
+                | Self::Cat(_)
+                | Self::Stat(_)
+                | Self::Tree(_)
+                | Self::Find(_)
+                | Self::Du(_)
+                | Self::Cp(_)
+                | Self::Export(_)
+        );
+        verity.choose(reads)
     }
 
     /// Whether a script can have the command: it works on files of one image.
@@ -291,6 +314,7 @@ impl Command {
         !matches!(
             self,
             Self::Mkdisk(_)
+                | Self::Verity(_)
                 | Self::MountOptions(_)
                 | Self::MkfsOptions(_)
                 | Self::Umount(_)
@@ -334,6 +358,7 @@ fn main() -> ExitCode {
         }
     };
     let applied = limits::check_memory().and_then(|()| cli.command.apply(cli.range));
+    let applied = applied.and_then(|()| cli.command.with_verity(cli.verity));
     if let Err(failure) = applied.and_then(|()| cli.command.with_devices(cli.devices)) {
         return ExitCode::from(output::report(&failure));
     }
@@ -344,6 +369,29 @@ fn main() -> ExitCode {
     output::finish(match result {
         Ok(()) => 0,
         Err(failure) => output::report(&failure),
+    })
+}
+
+/// The command of a line of a script.
+fn of_script(
+    parser: &mut clap::Command,
+    words: Vec<OsString>,
+) -> Result<apply::ScriptCommand, String> {
+    let name = words.first().map(|word| word.display().to_string());
+    let matches = parser.try_get_matches_from_mut(words);
+    let cli = matches.and_then(|matches| Cli::from_arg_matches(&matches));
+    let cli = cli.map_err(|error| {
+        let text = error.to_string();
+        let first = text.lines().next().unwrap_or_default();
+        first.trim_start_matches("error: ").to_owned()
+    })?;
+    if !cli.command.is_for_scripts() {
+        let name = name.unwrap_or_default();
+        return Err(format!("{name} is not a command of a script"));
+    }
+    Ok(apply::ScriptCommand {
+        reads_input: matches!(cli.command, Command::Write(_)),
+        run: Box::new(|| run(cli.command)),
     })
 }
 
@@ -378,7 +426,10 @@ fn run(command: Command) -> failure::Result<()> {
         Command::Truncate(args) => attributes::truncate(&args),
         Command::Chmod(args) => attributes::chmod(&args),
         Command::Chown(args) => attributes::chown(&args),
-        Command::Apply(args) => apply::run(&args),
+        Command::Apply(args) => {
+            let mut parser = Cli::command().no_binary_name(true);
+            apply::run(&args, &mut |words| of_script(&mut parser, words))
+        }
         Command::Xattr(command) => xattr::run(&command),
         Command::Subvolume(command) => subvolume::run(&command),
         Command::Diff(args) => diff::run(&args),
@@ -388,6 +439,7 @@ fn run(command: Command) -> failure::Result<()> {
         Command::Resize(args) => resize::run(&args),
         Command::Trim(args) => trim::run(&args),
         Command::Scrub(args) => scrub::run(&args),
+        Command::Verity(command) => verity::run(&command),
         Command::Check(args) => check::run(&args),
         Command::Rescue(args) => rescue::run(&args),
         Command::Dump(args) => dump::run(&args),

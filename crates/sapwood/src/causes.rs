@@ -36,6 +36,7 @@ use crate::scrub::ScrubError;
 use crate::send::SendError;
 use crate::storage::StorageError;
 use crate::trim::TrimError;
+use crate::verity::VerityError;
 
 /// Errors of an argument.
 macro_rules! arguments {
@@ -109,7 +110,8 @@ impl Cause for OpenError {
                 source: DetectError::Device(error),
                 ..
             } => of_device(error),
-            Self::Operand(_) | Self::Option { .. } => ErrorKind::InvalidInput,
+            Self::Operand(_) | Self::Option { .. } | Self::HalfVerity(_) => ErrorKind::InvalidInput,
+            Self::Verity { .. } => ErrorKind::Corrupt,
             Self::Kind { .. } | Self::OtherKind { .. } => ErrorKind::NoFileSystem,
             Self::Btrfs { source, .. } => of_btrfs(source),
             Self::Ext4 { source, .. } => of_ext4(source),
@@ -124,6 +126,8 @@ impl Cause for OpenError {
             Self::Kind { path, .. }
             | Self::Option { path, .. }
             | Self::OtherKind { path, .. }
+            | Self::Verity { path, .. }
+            | Self::HalfVerity(path)
             | Self::Btrfs { path, .. }
             | Self::Ext4 { path, .. }
             | Self::Rescue { path, .. } => Some(path),
@@ -204,6 +208,33 @@ fn device_path(error: &DeviceError) -> Option<&Path> {
         | DeviceError::Busy { device, .. }
         | DeviceError::ReadOnly { device } => Some(Path::new(device)),
         _ => None,
+    }
+}
+
+impl Cause for VerityError {
+    fn kind(&self) -> ErrorKind {
+        use sapwood_verity::Error;
+
+        match self {
+            Self::Open(error) => error.kind(),
+            Self::NewFile(error) => error.kind(),
+            Self::Tree { source, .. } => match source {
+                Error::Device(error) => of_device(error),
+                Error::NoHeader { .. } | Error::Field { .. } | Error::Mismatch { .. } => {
+                    ErrorKind::Corrupt
+                }
+                Error::Algorithm(_) => ErrorKind::Unsupported,
+                _ => ErrorKind::InvalidInput,
+            },
+        }
+    }
+
+    fn path(&self) -> Option<&Path> {
+        match self {
+            Self::Open(error) => error.path(),
+            Self::NewFile(error) => error.path(),
+            Self::Tree { path, .. } => Some(path),
+        }
     }
 }
 

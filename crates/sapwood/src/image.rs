@@ -13,6 +13,7 @@ use sapwood_block::{Device, OpenOptions, Operand, OperandError, OperandFiles};
 use sapwood_btrfs::Btrfs;
 use sapwood_ext4::Ext4;
 use sapwood_rescue::Rescued;
+use sapwood_verity::{RootHash, VerityDevice};
 use sapwood_vfs::FileSystem;
 
 use crate::kind::{DetectError, Kind, detect};
@@ -57,6 +58,17 @@ pub enum OpenError {
         /// The kind that the image is.
         found: Kind,
     },
+    /// The hash tree of dm-verity does not fit, or only half of what it needs is named.
+    #[error("{}", named(path, source))]
+    Verity {
+        /// Image.
+        path: PathBuf,
+        /// The reason.
+        source: Box<sapwood_verity::Error>,
+    },
+    /// A root hash without a hash device, or the reverse.
+    #[error("{}: a root hash and a hash device are needed together", .0.display())]
+    HalfVerity(PathBuf),
     /// A damaged or unsupported btrfs.
     #[error("{}", named(path, source))]
     Btrfs {
@@ -163,7 +175,9 @@ pub fn located(path: &Path, options: &Options) -> Result<(PathBuf, Options), Ope
     let devices = devices_of(&image, options)?;
     let devices = devices.iter().map(|device| real(device));
     let devices = devices.collect::<Result<_, _>>()?;
-    Ok((image, options.clone().of_whole(devices)))
+    let mut options = options.clone().of_whole(devices);
+    options.relocate_hashes(|hashes| real(hashes))?;
+    Ok((image, options))
 }
 
 /// The further devices that options name, and those that are found in their directories.
@@ -352,13 +366,23 @@ pub(crate) struct OpenFiles {
     operand: Operand,
     whole: OperandFiles,
     others: Vec<(Operand, OperandFiles)>,
+    /// The hash tree of the image, and its root hash.
+    hashes: Option<(Arc<dyn Device>, RootHash)>,
 }
 
 impl OpenFiles {
     /// Opens the image, and the devices of the options.
     pub(crate) fn open(path: &Path, options: &Options) -> Result<Self, OpenError> {
         let path = options.mounting().operand(path)?;
-        let how = if options.is_read_only() {
+        let hashes = match (
+            &options.mounting().hash_device,
+            &options.mounting().root_hash,
+        ) {
+            (Some(device), Some(root)) => Some((open_device(device, true)?, root.clone())),
+            (None, None) => None,
+            _ => return Err(OpenError::HalfVerity(path)),
+        };
+        let how = if options.is_read_only() || hashes.is_some() {
             OpenOptions::read_only()
         } else {
             OpenOptions::default()
@@ -376,6 +400,7 @@ impl OpenFiles {
             path,
             operand,
             whole,
+            hashes,
         })
     }
 
@@ -403,6 +428,7 @@ impl OpenFiles {
         options: &Options,
     ) -> Result<(Kind, Vec<Arc<dyn Device>>), OpenError> {
         let file = self.operand.part_of(self.whole)?;
+        let file = verified(&self.path, file, self.hashes)?;
         let others = self.others.into_iter();
         let others = others.map(|(operand, whole)| Ok(operand.part_of(whole)?));
         devices(&self.path, file, others, options, |_| Ok(()))
@@ -420,10 +446,28 @@ impl OpenFiles {
         } else {
             file
         };
+        let file = verified(&self.path, file, self.hashes)?;
         let others = self.others.into_iter();
         let others = others.map(|(operand, whole)| Ok(operand.part_of(whole)?));
         mount(&self.path, file, others, options, accept)
     }
+}
+
+/// The device that verifies what it reads of an image, if there is a hash tree.
+fn verified(
+    path: &Path,
+    file: Arc<dyn Device>,
+    hashes: Option<(Arc<dyn Device>, RootHash)>,
+) -> Result<Arc<dyn Device>, OpenError> {
+    let Some((hashes, root)) = hashes else {
+        return Ok(file);
+    };
+    let failed = |source| OpenError::Verity {
+        path: path.to_owned(),
+        source: Box::new(source),
+    };
+    let verified = VerityDevice::open(file, hashes, root).map_err(failed)?;
+    Ok(Arc::new(verified))
 }
 
 /// Like [`open_file`] for the file system on a device, which is called `path` in errors. The caller

@@ -33,6 +33,7 @@
 //! - [`resize()`], [`trim()`]: the size of an image, and its free space.
 //! - [`Rescue`]: reading damaged images.
 //! - [`check()`], [`info`], [`dump`]: reading an image without opening its file system.
+//! - [`verity`]: hash trees of dm-verity.
 //! - `mount` (feature `fuse`): FUSE mounts.
 //! - [`vfs`], [`block`]: the crates below, with types of this interface.
 //!
@@ -98,6 +99,7 @@ mod target;
 mod tree;
 mod trim;
 mod unflushed;
+pub mod verity;
 
 pub use build::{BuiltImage, ImageBuilder};
 pub use changes::{Changes, IdRange};
@@ -163,6 +165,7 @@ pub mod internal {
     pub use crate::send::SendError;
     pub use crate::storage::{ARRANGING, StorageError};
     pub use crate::target::{NoImage, Target};
+    pub use crate::verity::VerityError;
 
     /// What is left of damaged images.
     pub mod rescue {

@@ -173,6 +173,19 @@ impl Options {
         self
     }
 
+    /// Verifies every block that is read with the hash tree of dm-verity in `hashes`
+    /// (`verity.roothash=`, `verity.hashdevice=`). Nothing can be changed. A block that differs is an
+    /// error of the device.
+    #[must_use]
+    pub fn verified(mut self, hashes: impl AsRef<Path>, root: sapwood_verity::RootHash) -> Self {
+        let hashes = hashes.as_ref();
+        self.record(None, format!("verity.roothash={root}"));
+        self.record(None, format!("verity.hashdevice={}", hashes.display()));
+        self.mount.root_hash = Some(root);
+        self.mount.hash_device = Some(hashes.to_owned());
+        self
+    }
+
     /// Looks into the subvolume at this path from the top level (`subvol=`), on btrfs.
     #[must_use]
     pub fn subvolume(mut self, path: impl AsRef<Path>) -> Self {
@@ -353,6 +366,20 @@ impl Options {
     pub fn for_ext4(&self) -> Result<sapwood_ext4::Options, OptionError> {
         self.refuse_foreign(Kind::Ext4)?;
         Ok(self.ext4.clone())
+    }
+
+    /// Replaces the path of the hash device.
+    ///
+    /// # Errors
+    /// The error of `real`.
+    pub(crate) fn relocate_hashes<E>(
+        &mut self,
+        real: impl FnOnce(&Path) -> Result<PathBuf, E>,
+    ) -> Result<(), E> {
+        if let Some(hashes) = &mut self.mount.hash_device {
+            *hashes = real(hashes)?;
+        }
+        Ok(())
     }
 
     /// Leaves out flushes of the image. The caller that fills it flushes the image at the end.

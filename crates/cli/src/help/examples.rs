@@ -461,6 +461,34 @@ pub(super) const EXAMPLES: &[(&str, &[Example])] = &[
             "free space becomes holes; fstrim does it for a mount",
         )],
     ),
+    (
+        "verity",
+        &[(
+            "sapwood verity format root.img root.hash",
+            "a hash tree; its root hash is printed",
+        )],
+    ),
+    (
+        "verity format",
+        &[(
+            "sapwood verity format --root-hash-file root.roothash root.img root.hash",
+            "also writes the root hash to a file",
+        )],
+    ),
+    (
+        "verity verify",
+        &[(
+            "sapwood verity verify root.img root.hash $(cat root.roothash)",
+            "reads and verifies everything",
+        )],
+    ),
+    (
+        "verity dump",
+        &[(
+            "sapwood verity dump root.hash",
+            "the superblock of the tree",
+        )],
+    ),
     ("dump", &[("sapwood dump disk.img super", "the superblock")]),
     (
         "demo",

@@ -236,6 +236,19 @@ pub(super) const OPTIONS: &[MountOption] = &[
         "partition of the image, by number or GPT name; same as IMAGE#LABEL",
     ),
     MountOption::served(
+        &["verity.roothash"],
+        Value("HEX"),
+        root_hash,
+        "verify every block that is read with the hash tree of dm-verity that has this root hash; \
+        needs verity.hashdevice",
+    ),
+    MountOption::served(
+        &["verity.hashdevice"],
+        Value("PATH"),
+        hash_device,
+        "file or device that has the hash tree",
+    ),
+    MountOption::served(
         &["format"],
         Value("raw|qcow2"),
         format,
@@ -514,6 +527,18 @@ fn length(options: &mut Options, name: &str, value: Option<&str>) -> Taken {
 fn partition(options: &mut Options, name: &str, value: Option<&str>) -> Taken {
     let wanted = value.ok_or_else(|| bad(name, value))?;
     options.mount.partition = Some(wanted.to_owned());
+    Ok(())
+}
+
+fn root_hash(options: &mut Options, name: &str, value: Option<&str>) -> Taken {
+    let root = value.and_then(|value| value.parse().ok());
+    options.mount.root_hash = Some(root.ok_or_else(|| bad(name, value))?);
+    Ok(())
+}
+
+fn hash_device(options: &mut Options, name: &str, value: Option<&str>) -> Taken {
+    let path = value.ok_or_else(|| bad(name, value))?;
+    options.mount.hash_device = Some(path.into());
     Ok(())
 }
 

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use log::LevelFilter;
 use sapwood_block::{DiskFormat, Operand, OperandError};
+use sapwood_verity::RootHash;
 pub use sapwood_vfs::{Access, Choice};
 
 /// Options of the mount itself. The fields have the names of the options; `false` and `None` are
@@ -38,6 +39,8 @@ pub struct Mounting {
     pub partition: Option<String>,
     pub format: Option<DiskFormat>,
     pub backing_files: bool,
+    pub root_hash: Option<RootHash>,
+    pub hash_device: Option<PathBuf>,
 }
 
 impl Mounting {

@@ -1,0 +1,211 @@
+//! `sapwood verity`: hash trees of dm-verity.
+
+use std::path::{Path, PathBuf};
+
+use data_encoding::HEXLOWER;
+use sapwood::Progress;
+use sapwood::verity::{Algorithm, Header, Params, RootHash};
+use serde_json::json;
+
+use super::failure::{Failure, Result, USAGE};
+use super::{interrupt, output, progress};
+
+#[derive(Debug, clap::Subcommand)]
+pub(super) enum Command {
+    /// Make the hash tree of an image, and print its root hash
+    Format {
+        /// Image, which is only read
+        image: PathBuf,
+        /// Hash device: a file that is made or replaced, or an existing device or partition
+        hashes: PathBuf,
+        #[command(flatten)]
+        tree: Tree,
+        /// Also write the root hash to a file
+        #[arg(long, value_name = "FILE")]
+        root_hash_file: Option<PathBuf>,
+        /// No progress
+        #[arg(short, long)]
+        quiet: bool,
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Verify all blocks of an image
+    Verify {
+        /// Image
+        image: PathBuf,
+        /// Hash device
+        hashes: PathBuf,
+        /// Root hash in hexadecimal
+        root_hash: RootHash,
+        /// Print nothing
+        #[arg(short, long)]
+        quiet: bool,
+    },
+    /// Show the superblock of a hash device
+    Dump {
+        /// Hash device
+        hashes: PathBuf,
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+    },
+}
+
+/// What a tree is made of.
+#[derive(Debug, clap::Args)]
+pub(super) struct Tree {
+    /// Digest: sha256 or sha512
+    #[arg(long, value_name = "NAME", default_value = "sha256")]
+    hash: Algorithm,
+    /// Bytes of a data block
+    #[arg(long, value_name = "BYTES", default_value = "4096")]
+    data_block_size: u32,
+    /// Bytes of a hash block
+    #[arg(long, value_name = "BYTES", default_value = "4096")]
+    hash_block_size: u32,
+    /// Salt in hexadecimal; - for none [default: 32 random bytes; none with SOURCE_DATE_EPOCH]
+    #[arg(long, value_name = "HEX", allow_hyphen_values = true)]
+    salt: Option<String>,
+    /// UUID of the hash device [default: derived from the root hash]
+    #[arg(long, value_name = "UUID")]
+    uuid: Option<String>,
+}
+
+impl Tree {
+    fn params(&self) -> Result<Params> {
+        let mut params = Params {
+            algorithm: self.hash,
+            data_block: self.data_block_size,
+            hash_block: self.hash_block_size,
+            salt: Vec::new(),
+        };
+        let fixed = super::times::source_date_epoch()?.is_some();
+        let salt = match &self.salt {
+            Some(salt) => salt.clone(),
+            None if fixed => "-".to_owned(),
+            None => HEXLOWER.encode(&sapwood::verity::random_salt()),
+        };
+        let set = params.set_salt(&salt);
+        set.map_err(|error| Failure::new(USAGE, format_args!("--salt: {error}")))?;
+        Ok(params)
+    }
+
+    fn uuid(&self) -> Result<Option<[u8; 16]>> {
+        let parsed = self.uuid.as_ref().map(|text| {
+            let digits: String = text.chars().filter(|char| *char != '-').collect();
+            let bytes = HEXLOWER.decode(digits.to_ascii_lowercase().as_bytes()).ok();
+            let bytes = bytes.and_then(|bytes| bytes.try_into().ok());
+            bytes.ok_or_else(|| Failure::new(USAGE, format_args!("--uuid: {text} is no UUID")))
+        });
+        parsed.transpose()
+    }
+}
+
+pub(super) fn run(command: &Command) -> Result<()> {
+    match command {
+        Command::Format {
+            image,
+            hashes,
+            tree,
+            root_hash_file,
+            quiet,
+            json,
+        } => {
+            let (params, uuid) = (tree.params()?, tree.uuid()?);
+            interrupt::abandon_new_files();
+            let bar = progress::moved(*quiet || *json);
+            let made = sapwood::verity::format(image, hashes, &params, uuid, &mut |step| {
+                show(&bar, &step);
+            });
+            bar.finish_and_clear();
+            let made = made?;
+            if let Some(file) = root_hash_file {
+                let written = std::fs::write(file, format!("{}\n", made.root));
+                written.map_err(|error| Failure::local(file, error))?;
+            }
+            if *json {
+                let mut object = fields(&made.header);
+                object["root_hash"] = made.root.to_string().into();
+                return output::object(&object);
+            }
+            print(hashes, &made.header)?;
+            output::line(format_args!("Root hash:       \t{}", made.root))
+        }
+        Command::Verify {
+            image,
+            hashes,
+            root_hash,
+            quiet,
+        } => {
+            let bar = progress::moved(*quiet);
+            let verified = sapwood::verity::verify(image, hashes, root_hash, &mut |step| {
+                show(&bar, &step);
+            });
+            bar.finish_and_clear();
+            verified?;
+            if *quiet {
+                return Ok(());
+            }
+            output::line(format_args!("{}: every block is verified", image.display()))
+        }
+        Command::Dump { hashes, json } => {
+            let header = sapwood::verity::header(hashes)?;
+            if *json {
+                return output::object(&fields(&header));
+            }
+            print(hashes, &header)
+        }
+    }
+}
+
+fn show(bar: &indicatif::ProgressBar, step: &Progress<'_>) {
+    match step {
+        Progress::Total(total) => bar.set_length(*total),
+        Progress::Done { done, .. } => bar.set_position(*done),
+        _ => {}
+    }
+}
+
+fn fields(header: &Header) -> serde_json::Value {
+    json!({
+        "uuid": output::uuid(&header.uuid),
+        "hash_type": 1,
+        "data_blocks": header.data_blocks,
+        "data_block_size": header.params.data_block,
+        "hash_block_size": header.params.hash_block,
+        "hash_algorithm": header.params.algorithm.name(),
+        "salt": HEXLOWER.encode(&header.params.salt),
+    })
+}
+
+/// Prints a superblock as `veritysetup` does.
+fn print(hashes: &Path, header: &Header) -> Result<()> {
+    let salt = if header.params.salt.is_empty() {
+        "-".to_owned()
+    } else {
+        HEXLOWER.encode(&header.params.salt)
+    };
+    output::line(format_args!(
+        "VERITY header information for {}",
+        hashes.display()
+    ))?;
+    for (name, value) in [
+        ("UUID:", output::uuid(&header.uuid)),
+        ("Hash type:", "1".to_owned()),
+        ("Data blocks:", header.data_blocks.to_string()),
+        (
+            "Data block size:",
+            format!("{} [bytes]", header.params.data_block),
+        ),
+        (
+            "Hash block size:",
+            format!("{} [bytes]", header.params.hash_block),
+        ),
+        ("Hash algorithm:", header.params.algorithm.to_string()),
+        ("Salt:", salt),
+    ] {
+        output::line(format_args!("{name:<16}\t{value}"))?;
+    }
+    Ok(())
+}

@@ -1,0 +1,162 @@
+//! dm-verity: hash trees of images, as `veritysetup` makes them.
+//!
+//! ```no_run
+//! use sapwood::verity;
+//!
+//! let tree = verity::format("root.img", "root.hash", &verity::Params::default(), None, &mut |_| {})?;
+//! let fs = sapwood::Options::new().verified("root.hash", tree.root.clone()).open("root.img")?;
+//! println!("{}: {}", tree.root, fs.read_to_string("etc/os-release")?);
+//! # Ok::<(), sapwood::Error>(())
+//! ```
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use sapwood_block::{Device, Operand};
+pub use sapwood_verity::{Algorithm, Header, Params, RootHash};
+
+use crate::error::Result;
+use crate::image::{self, OpenError};
+use crate::new_file::{NewFile, NewFileError};
+use crate::progress::{OnProgress, Progress};
+
+/// A hash tree that was made.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct VerityTree {
+    /// Its superblock.
+    pub header: Header,
+    /// Its root hash.
+    pub root: RootHash,
+}
+
+/// Why a hash tree was not made, or does not fit.
+#[derive(Debug, thiserror::Error)]
+pub enum VerityError {
+    /// The image or the hash device.
+    #[error(transparent)]
+    Open(#[from] OpenError),
+    /// The new file for the hashes.
+    #[error(transparent)]
+    NewFile(#[from] NewFileError),
+    /// The tree, or what it verifies.
+    #[error("{}", image::named(path, source))]
+    Tree {
+        /// Image or hash device.
+        path: PathBuf,
+        /// The reason.
+        source: sapwood_verity::Error,
+    },
+}
+
+fn tree(path: &Path) -> impl FnOnce(sapwood_verity::Error) -> VerityError {
+    move |source| VerityError::Tree {
+        path: path.to_owned(),
+        source,
+    }
+}
+
+/// Writes the hash tree of an image to `hashes`: a file, which is made or replaced, or an existing
+/// device or partition. Without a `uuid`, the first bytes of the root hash are the UUID of the tree,
+/// so that the same image and parameters give the same bytes.
+///
+/// # Errors
+/// The image is no multiple of the block size, or in use; the parameters make no sense; the hash
+/// device is too small.
+pub fn format(
+    image: impl AsRef<Path>,
+    hashes: impl AsRef<Path>,
+    params: &Params,
+    uuid: Option<[u8; 16]>,
+    progress: &mut OnProgress<'_>,
+) -> Result<VerityTree> {
+    let (image, hashes) = (image.as_ref(), hashes.as_ref());
+    Ok(make(image, hashes, params, uuid, progress)?)
+}
+
+fn make(
+    image: &Path,
+    hashes: &Path,
+    params: &Params,
+    uuid: Option<[u8; 16]>,
+    progress: &mut OnProgress<'_>,
+) -> Result<VerityTree, VerityError> {
+    let data = image::open_device(image, true)?;
+    let is_file = !Operand::is_fixed(hashes) && !is_device(hashes);
+    if is_file {
+        let new = NewFile::create(hashes, true)?;
+        let device = new.device().map_err(OpenError::Device)?;
+        let made = build(image, &*data, &*device, params, uuid, progress)?;
+        drop(device);
+        new.finish()?;
+        return Ok(made);
+    }
+    let device = image::open_device(hashes, false)?;
+    build(image, &*data, &*device, params, uuid, progress)
+}
+
+fn is_device(path: &Path) -> bool {
+    use std::os::unix::fs::FileTypeExt;
+
+    path.metadata()
+        .is_ok_and(|found| found.file_type().is_block_device())
+}
+
+fn build(
+    image: &Path,
+    data: &dyn Device,
+    hashes: &dyn Device,
+    params: &Params,
+    uuid: Option<[u8; 16]>,
+    progress: &mut OnProgress<'_>,
+) -> Result<VerityTree, VerityError> {
+    progress(Progress::Total(data.size()));
+    let mut hashed = |done| {
+        let phase = "hashing";
+        progress(Progress::Done { phase, done });
+    };
+    let built = sapwood_verity::build(data, hashes, params, uuid, &mut hashed);
+    let (header, root) = built.map_err(tree(image))?;
+    Ok(VerityTree { header, root })
+}
+
+/// A salt of 32 random bytes.
+#[must_use]
+pub fn random_salt() -> Vec<u8> {
+    let half = || uuid::Uuid::new_v4().into_bytes();
+    [half(), half()].concat()
+}
+
+/// Verifies all data of an image.
+///
+/// # Errors
+/// A block differs ([`ErrorKind::Corrupt`](crate::ErrorKind::Corrupt)), with its number; the root
+/// hash is not the one of the tree.
+pub fn verify(
+    image: impl AsRef<Path>,
+    hashes: impl AsRef<Path>,
+    root: &RootHash,
+    progress: &mut OnProgress<'_>,
+) -> Result<()> {
+    let (image, hashes) = (image.as_ref(), hashes.as_ref());
+    let mut verified = || {
+        let data = image::open_device(image, true)?;
+        let tree_device = image::open_device(hashes, true)?;
+        let device = sapwood_verity::VerityDevice::open(data, tree_device, root.clone());
+        let device = Arc::new(device.map_err(tree(image))?);
+        progress(Progress::Total(device.size()));
+        let phase = "verifying";
+        let done = device.verify_all(&mut |done| progress(Progress::Done { phase, done }));
+        done.map_err(tree(image))
+    };
+    verified().map_err(VerityError::into)
+}
+
+/// The superblock of a hash device.
+///
+/// # Errors
+/// There is none, or it makes no sense.
+pub fn header(hashes: impl AsRef<Path>) -> Result<Header> {
+    let hashes = hashes.as_ref();
+    let device = image::open_device(hashes, true).map_err(VerityError::from)?;
+    Ok(Header::read(&*device).map_err(tree(hashes))?)
+}
