@@ -403,11 +403,15 @@ fn next_steps() -> Outcome {
             USAGE,
             "work on an image",
         ),
-        (&["umount", "--device", path, dir], USAGE, "--device is for"),
+        (
+            &["umount", "--device", path, dir],
+            USAGE,
+            "--degraded are for",
+        ),
         (
             &["resize", "--device", path, path, "min"],
             USAGE,
-            "--device is for",
+            "--degraded are for",
         ),
         (&["find", path, "-size", "big"], USAGE, "as 10k"),
         (&["chmod", "rwx", path], USAGE, "as 644"),

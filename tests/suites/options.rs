@@ -53,6 +53,12 @@ const READ_ONLY: &[&str] = &[
 /// Options that name a part of the image.
 const PARTS: &[&str] = &["offset", "length", "partition"];
 
+/// Options of dm-verity.
+const VERITY: &[&str] = &["verity.roothash", "verity.hashdevice"];
+
+/// A root hash of dm-verity.
+const HASH: &str = "00112233445566778899aabbccddeeff00112233445566778899aabbccddeeff";
+
 /// A value that fits the declared form of an option.
 fn sample(form: Form) -> Option<&'static str> {
     let (Form::Value(placeholder) | Form::Optional(placeholder)) = form else {
@@ -62,6 +68,7 @@ fn sample(form: Form) -> Option<&'static str> {
         "BYTES" => "1M",
         "PATH" => "/",
         "ID" => "5",
+        "HEX" => HASH,
         placeholder if placeholder.starts_with(|first: char| first.is_ascii_uppercase()) => "1",
         choices => choices.split(['|', '[', ':']).next().unwrap_or(choices),
     })
@@ -116,7 +123,7 @@ fn each_option() -> Outcome {
                 taken.map_err(|error| format!("{kind}: {error}"))?;
                 let opened = open(&image, &options);
                 match (opened, option.of.is_none_or(|of| of == kind)) {
-                    (Ok(_), true) if PARTS.contains(&&*name) => {
+                    (Ok(_), true) if PARTS.contains(&&*name) || VERITY.contains(&&*name) => {
                         return Err(format!("{name} on {kind}: ignored").into());
                     }
                     (Ok(fs), true) => fs.unmount().map_err(|error| format!("{name}: {error}"))?,
@@ -135,6 +142,8 @@ fn each_option() -> Outcome {
                         if name == "length" => {}
                     (Err(OpenError::Operand(sapwood_block::OperandError::Partition(_))), true)
                         if name == "partition" => {}
+                    // Each needs the other.
+                    (Err(OpenError::HalfVerity(_)), true) if VERITY.contains(&&*name) => {}
                     (Ok(_), false) => return Err(format!("{name} on {kind}: opened").into()),
                     (Err(error), _) => return Err(format!("{name} on {kind}: {error}").into()),
                 }

@@ -75,8 +75,9 @@ code=0; "$SAPWOOD" apply nowhere good 2> err || code=$?; [ $code = 3 ]; cat err
 # untar, and a signal
 tar -cf t -C r .; printf 'mkdir /u\nuntar -q t /u\n' | "$SAPWOOD" apply -q i -; [ "$("$SAPWOOD" cat i:/u/old)" = old ]
 now=$(state); mkfifo pipe
-printf 'rm -r /u\ncp pipe :/big\n' > slow; "$SAPWOOD" apply i slow 2> err & pid=$!
-exec 3> pipe; head -c 3000000 /dev/zero >&3; kill -INT $pid; code=0; wait $pid || code=$?; exec 3>&-; cat err; [ $code = 130 ] || { echo "code $code"; exit 1; }
+head -c 6000000 /dev/zero > z; tar -cf z.tar z
+printf 'rm -r /u\nmkdir /big\nuntar pipe /big\n' > slow; "$SAPWOOD" apply i slow 2> err & pid=$!
+exec 3> pipe; head -c 3000000 z.tar >&3; kill -INT $pid; code=0; wait $pid || code=$?; exec 3>&-; cat err; [ $code = 130 ] || { echo "code $code"; exit 1; }
 [ "$(state)" = "$now" ]"#;
 
 const DEBUGFS: &str = r#"mkdir r; echo old > r/old; echo data > source; mkdir sub; echo other > sub/other

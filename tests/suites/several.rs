@@ -153,7 +153,7 @@ fn scrubbed() -> Outcome {
         lost.all()
     );
     run(&[
-        &["cp", "-qf"],
+        &["cp", "-q"],
         &others[..],
         &[source.to_str().unwrap(), &target],
     ]

@@ -168,13 +168,19 @@ fn directories(image: &TempImage, paths: &[&str]) {
     }
 }
 
-/// Destroys what leads to the files of a directory.
-pub(super) fn destroy_map(image: &TempImage, path: &str) {
+/// Destroys what no older state or copy replaces: in btrfs a block with the given content of a
+/// file, in ext4 the inodes of the group that has the directory `dir2/sub1`.
+pub(super) fn destroy_for_good(image: &TempImage, content: &[u8]) {
     match image.kind() {
-        Kind::Btrfs => one_leaf(image),
+        Kind::Btrfs => {
+            let all = std::fs::read(image.path()).unwrap();
+            let mut blocks = all.chunks(BLOCK);
+            let number = blocks.position(|block| block == content).unwrap();
+            zero(image, (number * BLOCK) as u64, BLOCK);
+        }
         Kind::Ext4 => {
-            // The inode table of the directory's group, without the journal's copies of it.
-            let text = run("debugfs", &["-R", &format!("imap {path}")], image);
+            // The journal has copies of the inode table.
+            let text = run("debugfs", &["-R", "imap dir2/sub1"], image);
             let block: u64 = after(&text, "located at block").unwrap().parse().unwrap();
             directories(image, &["<8>"]);
             zero(image, block * BLOCK as u64, BLOCK);

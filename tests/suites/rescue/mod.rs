@@ -179,7 +179,8 @@ fn a_report_names_the_damage(kind: Kind) -> Outcome {
         return Err(format!("of an intact image: {}", whole.all()).into());
     }
     let report = to.path().join("report");
-    damage::destroy_map(&image, "dir2/sub1");
+    let copied = fs::read(out.join("big/1")).unwrap();
+    damage::destroy_for_good(&image, &copied[1 << 20..(1 << 20) + 4096]);
     let args = ["--report", report.to_str().unwrap()];
     let said = rescue(image.path(), &to.path().join("again"), &args)?;
     if said.status.code() != Some(1) {

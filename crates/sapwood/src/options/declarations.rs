@@ -71,6 +71,7 @@ fn samples(placeholder: &str) -> Vec<String> {
     if placeholder.starts_with(|first: char| first.is_ascii_uppercase()) {
         let value = match placeholder {
             "BYTES" => "64k",
+            "HEX" => "00112233445566778899aabbccddeeff00112233445566778899aabbccddeeff",
             "PATH" | "NAME" | "TEXT" | "TYPE" | "LABEL" | "DEVICE" => "word",
             _ => "7",
         };

@@ -188,15 +188,17 @@ impl<'a, W: Write> Sender<'a, '_, '_, W> {
             self.out.truncate(path, new.size)?;
             written = true;
         }
-        let cut = new.size < old.size;
+        // A change of the size within a hole leaves a sector of zeros there at the receiver.
+        let edge = old.size.min(new.size);
+        let leaves_zeros = written && !edge.is_multiple_of(tree.sector());
         let mut start = 0;
         while start < new.size {
             let (old, old_end) = before.at(start)?;
             let (new_content, new_end) = after.at(start)?;
             let end = old_end.min(new_end).min(new.size);
-            // Cutting a file within a hole leaves a sector of zeros at the receiver.
-            let cut_hole = cut && end == new.size && new_content == ExtentContent::Hole;
-            if cut_hole || !old.is_shared(&new_content) {
+            let has_edge = leaves_zeros && (start..end).contains(&(edge - 1));
+            let zeros = has_edge && new_content == ExtentContent::Hole;
+            if zeros || !old.is_shared(&new_content) {
                 written |= self.replace(number, path, (&old, &new_content), (start, end))?;
             }
             start = end;

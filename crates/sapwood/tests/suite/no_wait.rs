@@ -11,7 +11,7 @@ use sapwood_vfs::{Credentials, FileSystem, Ino, NewInode, WriteMode};
 const SIZE: u64 = 256 << 20;
 /// Bytes that the writer writes, and bytes that may be dirty.
 const LEN: u64 = 16 << 20;
-const DIRTY: u64 = 4 << 20;
+const DIRTY: usize = 4 << 20;
 
 type Gate = Arc<GateDevice<MemoryDevice>>;
 
@@ -79,7 +79,7 @@ fn statfs_and_getattr_return_while_a_writer_waits_for_the_device() {
             let now = fs.statfs().unwrap();
             let (block, kind) = (u64::from(now.block_size), fs.kind());
             let most = before.blocks_free + LEN / block;
-            let least = before.blocks_free + (LEN - 2 * DIRTY) / block;
+            let least = before.blocks_free + (LEN - 2 * DIRTY as u64) / block;
             assert!((least..=most).contains(&now.blocks_free), "{kind}: {now:?}");
             assert!(fs.getattr(written).unwrap().size <= LEN, "{kind}");
             assert!(!writer.is_finished(), "{kind}: the bound holds it");
