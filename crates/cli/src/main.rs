@@ -161,7 +161,7 @@ enum Command {
     Resize(resize::Args),
     /// Discard the free space of an image on its device
     Trim(trim::Args),
-    /// Read everything in every copy, and repair bad copies from good ones
+    /// Read all copies of everything, and repair bad ones
     Scrub(scrub::Args),
     /// Make and verify hash trees of dm-verity
     #[command(subcommand)]

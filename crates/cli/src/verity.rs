@@ -1,6 +1,7 @@
 //! `sapwood verity`: hash trees of dm-verity.
 
 use std::path::{Path, PathBuf};
+use std::str::FromStr;
 
 use data_encoding::HEXLOWER;
 use sapwood::Progress;
@@ -37,7 +38,11 @@ pub(super) enum Command {
         /// Hash device
         hashes: PathBuf,
         /// Root hash in hexadecimal
-        root_hash: RootHash,
+        #[arg(required_unless_present = "root_hash_file")]
+        root_hash: Option<RootHash>,
+        /// Read the root hash from a file
+        #[arg(long, value_name = "FILE", conflicts_with = "root_hash")]
+        root_hash_file: Option<PathBuf>,
         /// Print nothing
         #[arg(short, long)]
         quiet: bool,
@@ -136,10 +141,12 @@ pub(super) fn run(command: &Command) -> Result<()> {
             image,
             hashes,
             root_hash,
+            root_hash_file,
             quiet,
         } => {
+            let root = root_of(root_hash.as_ref(), root_hash_file.as_deref())?;
             let bar = progress::moved(*quiet);
-            let verified = sapwood::verity::verify(image, hashes, root_hash, &mut |step| {
+            let verified = sapwood::verity::verify(image, hashes, &root, &mut |step| {
                 show(&bar, &step);
             });
             bar.finish_and_clear();
@@ -156,6 +163,19 @@ pub(super) fn run(command: &Command) -> Result<()> {
             }
             print(hashes, &header)
         }
+    }
+}
+
+/// The root hash of the command line, or of a file.
+fn root_of(given: Option<&RootHash>, file: Option<&Path>) -> Result<RootHash> {
+    match (given, file) {
+        (Some(root), _) => Ok(root.clone()),
+        (None, Some(file)) => {
+            let text = std::fs::read_to_string(file);
+            let text = text.map_err(|error| Failure::local(file, error))?;
+            RootHash::from_str(text.trim()).map_err(|error| Failure::local(file, error))
+        }
+        (None, None) => Err(Failure::new(USAGE, "a root hash is needed")),
     }
 }
 

@@ -60,7 +60,9 @@ impl State {
     /// The place of a name in the image.
     fn place(&self, name: &str) -> String {
         let dir = if name.starts_with('/') { "" } else { &self.dir };
-        format!(":/{dir}/{name}").replace("//", "/")
+        let names = [dir, name].into_iter().flat_map(|path| path.split('/'));
+        let names: Vec<&str> = names.filter(|name| !name.is_empty()).collect();
+        format!(":/{}", names.join("/"))
     }
 
     fn local(&self, name: &str) -> String {

@@ -478,7 +478,7 @@ pub(super) const EXAMPLES: &[(&str, &[Example])] = &[
     (
         "verity verify",
         &[(
-            "sapwood verity verify root.img root.hash $(cat root.roothash)",
+            "sapwood verity verify --root-hash-file root.roothash root.img root.hash",
             "reads and verifies everything",
         )],
     ),

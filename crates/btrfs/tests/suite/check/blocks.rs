@@ -257,12 +257,13 @@ fn what_cannot_be_checked_is_an_error() {
     };
     let (key, data) = editor.find(objectid::CHUNK_TREE, is_data);
     let mut chunk = ChunkItem::parse(&data).unwrap();
-    chunk.flags |= BlockGroupFlags::RAID0;
+    chunk.flags |= BlockGroupFlags::RAID5;
+    chunk.stripes.push(chunk.stripes[0]);
     editor.put(objectid::CHUNK_TREE, &key, &chunk.encode());
     assert!(matches!(
         fails(&editor.device),
         CheckError::Profile {
-            profile: "raid0",
+            profile: "raid5",
             ..
         }
     ));
