@@ -32,8 +32,10 @@ fn stream(dir: &Path, version: u32) -> Vec<u8> {
     fs.hard_link("/d/file", "/link").unwrap();
     fs.set_xattr("/small", "user.x", b"y").unwrap();
     fs.snapshot_read_only("/", "/s").unwrap();
-    let mut options = SendOptions::default();
-    options.version = version;
+    let options = SendOptions {
+        version,
+        ..SendOptions::default()
+    };
     let mut bytes = Vec::new();
     fs.send("/s", &mut bytes, &options, &mut |_| {}).unwrap();
     let mut again = Vec::new();
