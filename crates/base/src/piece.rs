@@ -5,7 +5,7 @@
 //! The buffer that came back last goes out first: its memory is mapped and in the processor's
 //! caches. The allocator would keep such a buffer in no thread's cache, because it is large and
 //! another thread releases it, and would return its memory to the system meanwhile. The pool keeps
-//! at most [`MOST_BYTES`]; smaller buffers than [`LEAST`] are the allocator's.
+//! at most `MOST_BYTES`; smaller buffers than `LEAST` are the allocator's.
 
 use std::ops::{Deref, DerefMut};
 

@@ -36,9 +36,10 @@ pub(super) enum Command {
         /// Image
         image: PathBuf,
         /// Hash device
+        #[arg(value_name = "TREE")]
         hashes: PathBuf,
         /// Root hash in hexadecimal
-        #[arg(required_unless_present = "root_hash_file")]
+        #[arg(value_name = "ROOT", required_unless_present = "root_hash_file")]
         root_hash: Option<RootHash>,
         /// Read the root hash from a file
         #[arg(long, value_name = "FILE", conflicts_with = "root_hash")]

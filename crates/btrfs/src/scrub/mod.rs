@@ -2,7 +2,7 @@
 //! from good ones.
 //!
 //! # How it works
-//! The extent tree lists all extents of a block group. [`extents`] verifies them in several
+//! The extent tree lists all extents of a block group. `extents` verifies them in several
 //! threads: data against its checksums, tree blocks by their own, each copy by itself. A bad copy
 //! is overwritten with a good one, or with what parity gives.
 //!

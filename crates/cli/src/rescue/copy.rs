@@ -17,8 +17,8 @@ use crate::{copy, interrupt, output, progress};
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Image, state and directory to copy [default: everything]
-    #[arg(value_name = "IMAGE[@GENERATION][:PATH]")]
+    /// What to copy, as IMAGE[@GENERATION][:PATH] [default: everything]
+    #[arg(value_name = "PLACE")]
     place: OsString,
     /// Directory, which is made if it does not exist; a tar archive if the name ends in .tar; - for
     /// an archive on standard output

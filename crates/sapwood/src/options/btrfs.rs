@@ -94,12 +94,11 @@ pub(super) const OPTIONS: &[MountOption] = &[
     .of(Btrfs),
     MountOption::served(
         &["rescue"],
-        Value(
-            "nologreplay|usebackuproot|ignorebadroots|ignoredatacsums|ignoremetacsums|ignoresuperflags|all",
-        ),
+        Value("nologreplay|usebackuproot|all"),
         rescue,
-        "with ro: nologreplay; with any other word a damaged image is read as far as it can be, \
-        and files of btrfs are below the top level",
+        "with ro: nologreplay; with any other word (also ignorebadroots, ignoredatacsums, \
+        ignoremetacsums, ignoresuperflags) a damaged image is read as far as it can be, and files \
+        of btrfs are below the top level",
     ),
     MountOption::served(
         &["space_cache"],
