@@ -132,7 +132,7 @@ impl Changing {
     fn step(&mut self) -> io::Result<()> {
         let new = self.new_name();
         match self.random.below(32) {
-            0..=3 => fs::write(&new, self.data()),
+            0..=3 => self.write(&new),
             4..=6 => fs::create_dir(&new),
             7 => symlink("../target", &new),
             8 => self.node(&new),
@@ -155,6 +155,16 @@ impl Changing {
             26..=27 => self.allocate(),
             _ => self.attributes(),
         }
+    }
+
+    /// Makes a file or replaces the content of one. It opens no pipe, no device and no link.
+    fn write(&mut self, new: &Path) -> io::Result<()> {
+        let data = self.data();
+        let found = fs::symlink_metadata(new);
+        if found.is_ok_and(|found| !found.is_file()) {
+            return Err(io::ErrorKind::AlreadyExists.into());
+        }
+        fs::write(new, data)
     }
 
     fn node(&mut self, new: &Path) -> io::Result<()> {

@@ -75,8 +75,9 @@ fn man_pages() -> Outcome {
 
 const WIDTHS: [usize; 2] = [80, 60];
 /// Commands that open no image.
-const WITHOUT_IMAGE: [&str; 7] = [
+const WITHOUT_IMAGE: [&str; 8] = [
     "mkdisk",
+    "verity",
     "demo",
     "umount",
     "sync",
