@@ -188,22 +188,38 @@ impl<'a, W: Write> Sender<'a, '_, '_, W> {
             self.out.truncate(path, new.size)?;
             written = true;
         }
-        // A change of the size within a hole leaves a sector of zeros there at the receiver.
         let edge = old.size.min(new.size);
-        let leaves_zeros = written && !edge.is_multiple_of(tree.sector());
+        let leaves_zeros =
+            written && self.out.version() >= 2 && !edge.is_multiple_of(tree.sector());
         let mut start = 0;
         while start < new.size {
             let (old, old_end) = before.at(start)?;
-            let (new_content, new_end) = after.at(start)?;
+            let (content, new_end) = after.at(start)?;
             let end = old_end.min(new_end).min(new.size);
-            let has_edge = leaves_zeros && (start..end).contains(&(edge - 1));
-            let zeros = has_edge && new_content == ExtentContent::Hole;
-            if zeros || !old.is_shared(&new_content) {
-                written |= self.replace(number, path, (&old, &new_content), (start, end))?;
+            if leaves_zeros && (start..end).contains(&(edge - 1)) {
+                self.clear_edge(path, edge, &content)?;
+            }
+            if !old.is_shared(&content) {
+                written |= self.replace(number, path, (&old, &content), (start, end))?;
             }
             start = end;
         }
         Ok(written)
+    }
+
+    /// Removes the sector of zeros that a receiver makes when it changes the size of a file within
+    /// a hole or within preallocated space.
+    fn clear_edge(&mut self, path: &[u8], edge: u64, content: &ExtentContent) -> Result<()> {
+        let sector = self.new.sector();
+        let start = edge - edge % sector;
+        if matches!(content, ExtentContent::Hole | ExtentContent::Prealloc(_)) {
+            self.out
+                .fallocate(path, PUNCH_HOLE | KEEP_SIZE, start, sector)?;
+        }
+        if matches!(content, ExtentContent::Prealloc(_)) {
+            self.out.fallocate(path, KEEP_SIZE, start, sector)?;
+        }
+        Ok(())
     }
 
     /// Turns the content of a range into another.
