@@ -11,7 +11,7 @@
 //! flush. Until then it stays stale, so an interrupted scrub leaves nothing half done.
 //!
 //! After each block group all repairs are flushed. A later scrub may continue there, unless the
-//! file system changed since ([`Position`]).
+//! file system changed since ([`Position`]) or a device is stale.
 
 mod extents;
 mod files;
@@ -184,6 +184,13 @@ fn run(
         total += group.lock().used * copies(group.start)?;
     }
     let mut scan = Scan::new(store, options.limit, options.read_only, total);
+    // A stale device lacks bytes that an earlier scrub verified on the others alone.
+    let resyncs = store
+        .volume
+        .members()
+        .iter()
+        .any(|member| member.is_stale());
+    let resume = resume.filter(|_| !resyncs);
     let from = resume.map_or(0, |position| position.logical);
     for group in groups.iter().filter(|group| group.start >= from) {
         let extents = extents_of(store, group.start)?;
@@ -209,7 +216,7 @@ fn run(
         return Ok(());
     }
     store.volume.flush()?;
-    if !report.interrupted && resume.is_none_or(|p| p.logical > 0) {
+    if !report.interrupted {
         end_resync(store, report);
     }
     finish(store, report)

@@ -359,6 +359,43 @@ fn a_scrub_continues_at_a_position_of_the_same_generation() {
 }
 
 #[test]
+fn a_stale_device_gets_all_bytes_whatever_an_earlier_scrub_did() {
+    let pair = mirrored();
+    let fs = open(pair.each_ref().map(any).to_vec()).unwrap();
+    assert_eq!(acknowledged(&fs, 0, 2), 2);
+    fs.unmount().unwrap();
+    drop(fs);
+    let fs = degraded(vec![any(&pair[0])]).unwrap();
+    assert_eq!(acknowledged(&fs, 2, 6), 8);
+    fs.unmount().unwrap();
+    drop(fs);
+    let mut end = None;
+    let alone = ScrubOptions {
+        degraded: true,
+        ..ScrubOptions::default()
+    };
+    let report = scrub(&[any(&pair[0])], &alone, &mut |step| {
+        end = step.position.or(end);
+        ControlFlow::Continue(())
+    });
+    assert!(report.unwrap().is_clean() && end.is_some());
+    let report = scrubbed(
+        &pair,
+        &ScrubOptions {
+            resume: end,
+            ..ScrubOptions::default()
+        },
+    );
+    assert!(
+        report.is_clean() && report.devices[&2].was_stale,
+        "{report:?}"
+    );
+    let fs = degraded(vec![any(&pair[1])]).unwrap();
+    all_there(&fs, 8);
+    fs.unmount().unwrap();
+}
+
+#[test]
 fn a_file_without_a_good_copy_is_named() {
     let pair = formatted(&MkfsOptions::default());
     let fs = open(pair.each_ref().map(any).to_vec()).unwrap();
