@@ -13,8 +13,7 @@
 //
 // # Paths
 //
-// Paths are those of [io/fs]: relative to the root of the image, with slashes, "." for the root
-// itself. Names are bytes and need not be UTF-8. A symbolic link is followed within the image, and
+// Paths follow [io/fs]: relative to the root of the image, with slashes, "." for the root itself. Names are bytes and need not be UTF-8. A symbolic link is followed within the image, and
 // never leads out of it. No permission is checked.
 //
 // # Errors

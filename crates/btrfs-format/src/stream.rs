@@ -83,7 +83,7 @@ const ATTRIBUTES: usize = 32;
 /// Why bytes are no stream, or no command of one.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum StreamError {
-    /// The first bytes are not those of a stream.
+    /// The first bytes are no header of a stream.
     #[error("not a send stream")]
     Magic,
     /// A version that is not known.

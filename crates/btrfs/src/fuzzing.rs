@@ -3,13 +3,6 @@
 use crate::Compression;
 use crate::data::compress;
 
-/// Expands `data`, stored with algorithm number `algorithm`, to `len` bytes; `None` if it is
-/// damaged.
-#[must_use]
-pub fn decompress(algorithm: u8, data: &[u8], len: usize, sector: usize) -> Option<Vec<u8>> {
-    compress::decompress(algorithm, data, len, sector).ok()
-}
-
 /// Compresses `data` to at most `limit` bytes; `None` if they do not suffice.
 #[must_use]
 pub fn compress(how: Compression, data: &[u8], limit: usize, sector: usize) -> Option<Vec<u8>> {

@@ -31,6 +31,7 @@ mod tree_log;
 mod xattr;
 
 pub use compression::{Compression, UnknownCompression};
+pub use data::compress::expand;
 pub use error::{Error, Result};
 pub use mount::{Btrfs, Mount};
 pub use options::{Options, SubvolumeChoice};

@@ -119,7 +119,7 @@ fn line_of(file: &ScrubbedFile) -> String {
     let name = if file.path.is_empty() {
         format!("inode {} of subvolume {}", file.inode, file.subvolume)
     } else {
-        String::from_utf8_lossy(&file.path).into_owned()
+        output::name(&file.path)
     };
     let state = if file.repaired { "repaired" } else { "LOST" };
     let (start, end) = (file.range.start, file.range.end);
@@ -156,11 +156,16 @@ fn as_json(report: &ScrubReport) -> Value {
         })
     };
     let file = |file: &ScrubbedFile| {
-        json!({
-            "path": String::from_utf8_lossy(&file.path), "subvolume": file.subvolume,
+        let (path, bytes) = output::json::text(&file.path);
+        let mut row = json!({
+            "path": path, "subvolume": file.subvolume,
             "inode": file.inode, "start": file.range.start, "end": file.range.end,
             "repaired": file.repaired,
-        })
+        });
+        if let (Some(bytes), Some(row)) = (bytes, row.as_object_mut()) {
+            row.insert("path_bytes".to_owned(), bytes.into());
+        }
+        row
     };
     json!({
         "clean": report.clean,

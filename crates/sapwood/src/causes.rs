@@ -3,6 +3,8 @@
 //! A part keeps one variant per cause. The kind that is given here counts if no source of the
 //! error has an error number, such as an error of a device or of the host.
 
+mod layers;
+
 use std::path::Path;
 
 use sapwood_block::Error as DeviceError;
@@ -37,6 +39,7 @@ use crate::send::SendError;
 use crate::storage::StorageError;
 use crate::trim::TrimError;
 use crate::verity::VerityError;
+use layers::{of_btrfs, of_device, of_ext4, of_rescue};
 
 /// Errors of an argument.
 macro_rules! arguments {
@@ -57,50 +60,6 @@ arguments!(
     UnknownFormat,
     UnknownKind
 );
-
-fn of_device(error: &DeviceError) -> ErrorKind {
-    match error {
-        DeviceError::Busy { .. } => ErrorKind::ResourceBusy,
-        DeviceError::ReadOnly { .. } => ErrorKind::ReadOnlyFilesystem,
-        DeviceError::StagedTooMuch { .. } => ErrorKind::StorageFull,
-        // Neither a file nor a block device.
-        DeviceError::Open { .. } => ErrorKind::InvalidInput,
-        _ => ErrorKind::Io,
-    }
-}
-
-fn of_btrfs(error: &sapwood_btrfs::Error) -> ErrorKind {
-    use sapwood_btrfs::Error;
-
-    match error {
-        Error::UnsupportedFeature(_) | Error::ReadOnlyFeature(_) => ErrorKind::Unsupported,
-        Error::NoSuchSubvolume(_) => ErrorKind::NotFound,
-        Error::NoSpace => ErrorKind::StorageFull,
-        _ => ErrorKind::Corrupt,
-    }
-}
-
-fn of_ext4(error: &sapwood_ext4::Error) -> ErrorKind {
-    use sapwood_ext4::Error;
-
-    match error {
-        Error::UnsupportedFeature(_) | Error::ReadOnlyFeature(_) => ErrorKind::Unsupported,
-        _ => ErrorKind::Corrupt,
-    }
-}
-
-fn of_rescue(error: &sapwood_rescue::Error) -> ErrorKind {
-    use sapwood_rescue::Error;
-
-    match error {
-        Error::Device(error) => of_device(error),
-        Error::Interrupted => ErrorKind::Interrupted,
-        Error::NoBtrfs { .. } | Error::NoExt4 { .. } => ErrorKind::NoFileSystem,
-        Error::NoSuchCopy { .. } => ErrorKind::InvalidInput,
-        Error::NoGeneration { .. } | Error::NoRootAt { .. } => ErrorKind::NotFound,
-        _ => ErrorKind::Corrupt,
-    }
-}
 
 impl Cause for OpenError {
     fn kind(&self) -> ErrorKind {
@@ -170,15 +129,13 @@ impl Cause for ReceiveError {
             Self::NoSnapshots | Self::NoContent => ErrorKind::Unsupported,
             Self::NotDirectory(_) => ErrorKind::NotADirectory,
             Self::Stopped => ErrorKind::Interrupted,
-            Self::Read(_) | Self::File { .. } | Self::Host { .. } => ErrorKind::Io,
+            Self::Read(_) | Self::File { .. } => ErrorKind::Io,
         }
     }
 
     fn path(&self) -> Option<&Path> {
         match self {
-            Self::NotDirectory(path) | Self::File { path, .. } | Self::Host { path, .. } => {
-                Some(path)
-            }
+            Self::NotDirectory(path) | Self::File { path, .. } => Some(path),
             _ => None,
         }
     }

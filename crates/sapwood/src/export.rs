@@ -26,9 +26,9 @@ use std::io::{self, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
+use crate::archive::path as path_of;
 use crate::damage::Damage;
 use crate::fs::FileSystem;
-use crate::kind::Kind;
 use crate::progress::{OnProgress, Progress};
 use crate::tree::{self, HeldInode, Names};
 use crate::vfs::{self, FileKind, Ino};
@@ -146,13 +146,9 @@ const WHITEOUT: &[u8] = b".wh.";
 /// The whiteout of all that the base has in a directory.
 const OPAQUE: &[u8] = b".wh..wh..opq";
 
-fn shown(path: &[u8]) -> PathBuf {
-    PathBuf::from(std::ffi::OsStr::from_bytes(path))
-}
-
 /// An error of the file system at a path.
 fn at(path: &[u8]) -> impl Fn(vfs::Error) -> ExportError {
-    let path = shown(path);
+    let path = path_of(path);
     move |source| ExportError::Image {
         path: path.clone(),
         source,
@@ -161,7 +157,7 @@ fn at(path: &[u8]) -> impl Fn(vfs::Error) -> ExportError {
 
 /// An error of the base at a path.
 fn at_base(path: &[u8]) -> impl Fn(vfs::Error) -> ExportError {
-    let path = shown(path);
+    let path = path_of(path);
     move |source| ExportError::Base {
         path: path.clone(),
         source,
@@ -290,7 +286,7 @@ impl<'a, W: Write> Export<'a, '_, '_, W> {
         name: &[u8],
         inside: &mut HashSet<Ino>,
     ) -> Result<Option<Level<'a>>> {
-        let path = compare::join(&level.path, name);
+        let path = tree::join(&level.path, name);
         let node = level.node.child(name).map_err(at(&path))?;
         let old = match &level.old {
             Some(dir) => compare::child(dir, name).map_err(at_base(&path))?,
@@ -324,13 +320,13 @@ impl<'a, W: Write> Export<'a, '_, '_, W> {
         if self.refuses_whiteouts
             && let Some(name) = names.iter().find(|name| name.starts_with(WHITEOUT))
         {
-            return Err(ExportError::Whiteout(shown(&compare::join(&path, name))));
+            return Err(ExportError::Whiteout(path_of(&tree::join(&path, name))));
         }
         if let (Some(old), Some(side)) = (&old, &self.old) {
             let before = side.names(old, &path).map_err(ExportError::of_base)?;
             let mut gone = Vec::new();
             for name in &before {
-                let path = compare::join(&path, name);
+                let path = tree::join(&path, name);
                 let is_gone = match names.binary_search(name) {
                     Err(_) => true,
                     // A directory does not replace a file, nor a file a directory.
@@ -348,7 +344,7 @@ impl<'a, W: Write> Export<'a, '_, '_, W> {
                 gone = vec![OPAQUE.to_vec()];
             }
             for name in gone {
-                self.out.whiteout(&compare::join(&path, &name))?;
+                self.out.whiteout(&tree::join(&path, &name))?;
                 self.count();
             }
         }
@@ -377,7 +373,7 @@ impl<'a, W: Write> Export<'a, '_, '_, W> {
     ) -> Result<()> {
         let attr = node.attr();
         if attr.kind == FileKind::Socket {
-            log::warn!("{}: a socket is left out", shown(path).display());
+            log::warn!("{}: a socket is left out", path_of(path).display());
             self.left_out += 1;
             return Ok(());
         }
@@ -412,7 +408,7 @@ impl<'a, W: Write> Export<'a, '_, '_, W> {
         }
         self.count();
         if let Some(damage) = damage {
-            let path = shown(path);
+            let path = path_of(path);
             self.damaged(&ExportError::Damaged { path, damage });
         }
         Ok(())
@@ -466,20 +462,10 @@ fn sorted_names(node: &HeldInode<'_>, path: &[u8]) -> Result<Vec<Vec<u8>>> {
         let name = entry.name;
         let bad = name.is_empty() || name == b"." || name == b"..";
         if bad || name.iter().any(|byte| matches!(byte, 0 | b'/')) {
-            return Err(ExportError::BadName(shown(path)));
+            return Err(ExportError::BadName(path_of(path)));
         }
         sorted.push(name);
     }
     sorted.sort();
     Ok(sorted)
-}
-
-/// Whether a name at the root of an image belongs to its format: an empty `lost+found` of ext4.
-fn is_of_format(kind: Kind, dir: &HeldInode<'_>, name: &[u8]) -> vfs::Result<bool> {
-    let fs = dir.file_system();
-    if kind != Kind::Ext4 || dir.ino() != fs.root() || name != b"lost+found" {
-        return Ok(false);
-    }
-    let found = dir.child(name)?;
-    Ok(found.is_dir() && Names::default().next(fs, found.ino())?.is_none())
 }

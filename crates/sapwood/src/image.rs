@@ -1,10 +1,10 @@
 //! Opening images.
 
+mod damaged;
+
 use std::collections::BTreeSet;
-use std::ffi::OsStr;
 use std::fs;
 use std::ops::Deref;
-use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -18,8 +18,9 @@ use sapwood_vfs::FileSystem;
 
 use crate::kind::{DetectError, Kind, detect};
 use crate::options::{OptionError, Options};
-use crate::rescue::{self, OnDeleted, OnScan, Survey};
 use crate::unflushed::Unflushed;
+pub use damaged::{deleted, open_damaged, state_of, survey};
+use damaged::{rescue, with_state};
 
 /// Why an image could not be opened, as one line for people.
 #[derive(Debug, thiserror::Error)]
@@ -221,27 +222,6 @@ fn member(path: &Path) -> Option<([u8; 16], u64)> {
     Some((found.fsid, found.dev_item.devid.get()))
 }
 
-/// The image and the generation of `IMAGE@GENERATION`, unless a file has this name.
-#[must_use]
-pub fn state_of(path: &Path) -> Option<(PathBuf, u64)> {
-    let bytes = path.as_os_str().as_bytes();
-    let at = bytes.iter().rposition(|byte| *byte == b'@')?;
-    if Operand::exists(path) {
-        return None;
-    }
-    let generation = std::str::from_utf8(&bytes[at + 1..]).ok()?.parse().ok()?;
-    let image = PathBuf::from(OsStr::from_bytes(&bytes[..at]));
-    Operand::exists(&image).then_some((image, generation))
-}
-
-/// Options for the state that `IMAGE@GENERATION` names, and the image.
-pub(crate) fn with_state(path: &Path, options: &Options) -> (PathBuf, Options) {
-    match state_of(path) {
-        Some((image, generation)) => (image, options.clone().of_generation(generation)),
-        None => (path.to_owned(), options.clone()),
-    }
-}
-
 /// Opens the device of an image, locked against other users: a file, a device, or a part of one.
 /// `path` is an [`Operand`].
 ///
@@ -434,7 +414,10 @@ impl OpenFiles {
         devices(&self.path, file, others, options, |_| Ok(()))
     }
 
-    /// [`OpenError`].
+    /// Opens the file system, if `accept` does not refuse its format. Also returns its devices.
+    ///
+    /// # Errors
+    /// [`OpenError`], and the errors of `accept`.
     pub(crate) fn mount(
         self,
         options: &Options,
@@ -527,82 +510,6 @@ fn devices(
         files.push(other?);
     }
     Ok((kind, files))
-}
-
-/// Reads what is left of the damaged file system on devices, as the options say.
-fn rescue(
-    path: &Path,
-    devices: &[Arc<dyn Device>],
-    options: &Options,
-    on_scan: &OnScan<'_>,
-) -> Result<Mounted, OpenError> {
-    let misfit = |source| OpenError::Option {
-        path: path.to_owned(),
-        source,
-    };
-    if !options.is_read_only() {
-        return Err(misfit(OptionError::Unsupported {
-            option: "rescue".to_owned(),
-            why: "a damaged image is only read; add ro",
-        }));
-    }
-    let how = options.rescues().cloned().unwrap_or_default();
-    let opened = rescue::open(devices, &how, on_scan);
-    let (fs, kind) = opened.map_err(|source| OpenError::Rescue {
-        path: path.to_owned(),
-        source,
-    })?;
-    options.fit(kind).map_err(misfit)?;
-    Ok(Mounted::Rescued(kind, Arc::new(fs)))
-}
-
-/// As [`open`] for a damaged image, with the progress of the scan.
-///
-/// # Errors
-/// As [`open`]; [`OpenError::Rescue`].
-pub fn open_damaged(
-    path: &Path,
-    options: &Options,
-    on_scan: &OnScan<'_>,
-) -> Result<Mounted, OpenError> {
-    let (path, options) = &with_state(path, options);
-    let devices = OpenFiles::open(path, options)?.all()?;
-    rescue(path, &devices, options, on_scan)
-}
-
-/// What is left of a damaged image.
-///
-/// # Errors
-/// As [`open_device`]; [`OpenError::Rescue`].
-pub fn survey(path: &Path, options: &Options, on_scan: &OnScan<'_>) -> Result<Survey, OpenError> {
-    let devices = OpenFiles::open(path, options)?.all()?;
-    let how = options.rescues().cloned().unwrap_or_default();
-    let found = rescue::survey(&devices, &how, on_scan);
-    found.map_err(|source| OpenError::Rescue {
-        path: path.to_owned(),
-        source,
-    })
-}
-
-/// Lists the files that older states of a btrfs have, and the newest one has not. `states`: the
-/// most that are looked at.
-///
-/// # Errors
-/// As [`open_device`]; [`OpenError::Rescue`].
-pub fn deleted(
-    path: &Path,
-    options: &Options,
-    states: usize,
-    on_scan: &OnScan<'_>,
-    each: &mut OnDeleted<'_>,
-) -> Result<(), OpenError> {
-    let devices = OpenFiles::open(path, options)?.all()?;
-    let how = options.rescues().cloned().unwrap_or_default();
-    let listed = rescue::deleted(&devices, &how, states, on_scan, each);
-    listed.map_err(|source| OpenError::Rescue {
-        path: path.to_owned(),
-        source,
-    })
 }
 
 /// Opens the file system on devices that are open already; `path` names the first.

@@ -11,6 +11,7 @@
 mod btrfs;
 #[cfg(test)]
 mod declarations;
+mod devices;
 mod ext4;
 mod generic;
 mod given;
@@ -310,7 +311,7 @@ impl Options {
         Ok(self.take(name, value)?)
     }
 
-    /// [`OptionError`].
+    /// Like [`set`](Self::set), with the error of this part of the library.
     pub(crate) fn take(&mut self, name: &str, value: Option<&str>) -> Result<(), OptionError> {
         let option = table::find(name).ok_or_else(|| OptionError::Unknown(name.to_owned()))?;
         option.take(self, name, value)?;
@@ -410,77 +411,6 @@ impl Options {
     pub(crate) fn shrinking_later(mut self, bytes: u64) -> Self {
         self.ext4.dense = true;
         self.btrfs.largest_chunk = Some(largest_chunk(bytes));
-        self
-    }
-
-    /// Reads a damaged image as [`Rescue`] describes, instead of by its engine. Paths of a btrfs are
-    /// from the top level. The image is read-only.
-    #[must_use]
-    pub fn rescue(mut self, rescue: Rescue) -> Self {
-        self.rescue = Some(rescue);
-        self.read_only(true)
-    }
-
-    /// Reads the state of this generation of a btrfs.
-    pub(crate) fn of_generation(mut self, generation: u64) -> Self {
-        self.rescue.get_or_insert_default().generation = Some(generation);
-        self
-    }
-
-    /// How a damaged image is read.
-    pub(crate) fn rescues(&self) -> Option<&Rescue> {
-        self.rescue.as_ref()
-    }
-
-    /// Opens a btrfs although devices are missing, as far as the profiles of its data and metadata
-    /// allow (`degraded`).
-    #[must_use]
-    pub fn degraded(mut self) -> Self {
-        self.record(Some(Kind::Btrfs), "degraded".to_owned());
-        self.btrfs.degraded = true;
-        self
-    }
-
-    /// Whether devices of a btrfs may be missing.
-    #[must_use]
-    pub fn is_degraded(&self) -> bool {
-        self.btrfs.degraded
-    }
-
-    /// Adds a device of a btrfs over several devices (`device=PATH`). The image itself is one of
-    /// its devices, and is not added.
-    pub fn add_device(&mut self, path: impl AsRef<Path>) {
-        let path = path.as_ref().to_owned();
-        let option = format!("device={}", path.display());
-        self.record(Some(Kind::Btrfs), option);
-        self.devices.push(path);
-    }
-
-    /// Looks for the other devices of a btrfs over several devices in a directory, not below it.
-    /// Files and block devices there belong to it if their superblock has the same file system id.
-    pub fn scan(&mut self, directory: impl AsRef<Path>) {
-        self.scanned.push(directory.as_ref().to_owned());
-    }
-
-    /// The directories of [`scan`](Self::scan).
-    pub(crate) fn scanned(&self) -> &[PathBuf] {
-        &self.scanned
-    }
-
-    /// The devices of [`add_device`](Self::add_device).
-    #[must_use]
-    pub fn devices(&self) -> &[PathBuf] {
-        &self.devices
-    }
-
-    /// The same for an image that is the whole of its operand, with these paths of its further
-    /// devices.
-    pub(crate) fn of_whole(mut self, devices: Vec<PathBuf>) -> Self {
-        (self.mount.offset, self.mount.length) = (None, None);
-        self.mount.partition = None;
-        (self.mount.format, self.mount.backing_files) = (None, false);
-        self.devices = devices;
-        self.scanned.clear();
         self
     }
 

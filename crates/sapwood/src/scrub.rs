@@ -1,5 +1,6 @@
 //! Reading everything that an image stores, and repairing bad copies from good ones.
 
+use std::io::Write as _;
 use std::ops::{ControlFlow, Range};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -243,10 +244,11 @@ fn read_state(path: &Path) -> Option<btrfs::Position> {
 }
 
 fn write_state(path: &Path, position: btrfs::Position) -> io::Result<()> {
-    let text = format!("{} {}\n", position.generation, position.logical);
-    let new = path.with_extension("new");
-    fs::write(&new, text)?;
-    fs::rename(new, path)
+    let directory = path.parent().filter(|dir| !dir.as_os_str().is_empty());
+    let mut new = tempfile::NamedTempFile::new_in(directory.unwrap_or(Path::new(".")))?;
+    writeln!(new, "{} {}", position.generation, position.logical)?;
+    new.persist(path)?;
+    Ok(())
 }
 
 /// Reads a whole device. Returns what was found, and whether the read ended early.

@@ -7,7 +7,11 @@ use std::ops::ControlFlow;
 
 use sapwood_vfs::{Attr, DirEntry, Entry, Error, FileKind, FileSystem, Ino, Result};
 
+use crate::kind::Kind;
 use crate::shown;
+
+/// Bytes of two files that are compared at a time.
+const PIECE: usize = 128 * 1024;
 
 /// Most symbolic links that one path may lead through.
 pub(crate) const LINKS_MAX: u32 = 40;
@@ -75,6 +79,51 @@ impl<'a> HeldInode<'a> {
         Ok(Self::new(self.fs, self.fs.lookup(self.ino(), name)?))
     }
 
+    /// The target of a symbolic link.
+    pub(crate) fn target(&self) -> Result<Vec<u8>> {
+        self.fs.readlink(self.ino())
+    }
+
+    /// All extended attributes, sorted by name.
+    pub(crate) fn xattrs(&self) -> Result<Vec<(Vec<u8>, Vec<u8>)>> {
+        let mut all = Vec::new();
+        for name in self.fs.listxattr(self.ino())? {
+            let value = self.fs.getxattr(self.ino(), &name)?;
+            all.push((name, value));
+        }
+        all.sort();
+        Ok(all)
+    }
+
+    /// Whether another file of the same size has the same bytes.
+    pub(crate) fn has_content_of(&self, other: &HeldInode<'_>) -> Result<bool> {
+        let (mut one, mut two) = (vec![0; PIECE], vec![0; PIECE]);
+        let mut at = 0;
+        while at < self.attr.size {
+            let count = self.fill(at, &mut one)?;
+            if count == 0 || count != other.fill(at, &mut two)? {
+                return Ok(false);
+            }
+            if one.get(..count) != two.get(..count) {
+                return Ok(false);
+            }
+            at += count as u64;
+        }
+        Ok(true)
+    }
+
+    /// Reads until the buffer is full or the file ends.
+    fn fill(&self, at: u64, buf: &mut [u8]) -> Result<usize> {
+        let mut filled = 0;
+        while let Some(rest) = buf.get_mut(filled..).filter(|rest| !rest.is_empty()) {
+            match self.fs.read(self.ino(), at + filled as u64, rest)? {
+                0 => break,
+                count => filled += count,
+            }
+        }
+        Ok(filled)
+    }
+
     /// The directory that holds this one.
     fn parent(&self) -> Result<Self> {
         Ok(Self::new(self.fs, self.fs.parent(self.ino())?))
@@ -87,6 +136,25 @@ impl Drop for HeldInode<'_> {
             self.fs.forget(self.attr.ino, 1);
         }
     }
+}
+
+/// The path of a name in a directory.
+pub(crate) fn join(dir: &[u8], name: &[u8]) -> Vec<u8> {
+    match dir {
+        b"" => name.to_vec(),
+        dir if dir.ends_with(b"/") => [dir, name].concat(),
+        dir => [dir, b"/", name].concat(),
+    }
+}
+
+/// Whether a name at the root of an image belongs to its format: an empty `lost+found` of ext4.
+pub(crate) fn is_of_format(kind: Kind, dir: &HeldInode<'_>, name: &[u8]) -> Result<bool> {
+    let fs = dir.file_system();
+    if kind != Kind::Ext4 || dir.ino() != fs.root() || name != b"lost+found" {
+        return Ok(false);
+    }
+    let found = dir.child(name)?;
+    Ok(found.is_dir() && Names::default().next(fs, found.ino())?.is_none())
 }
 
 /// The names of a path.

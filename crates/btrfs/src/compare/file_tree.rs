@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use sapwood_btrfs_format::{
-    FileExtent, InodeItem, Key, RegularExtent, dir_items, file_type, inode_extrefs, inode_refs,
-    kind, name_hash,
+    FileExtent, InodeItem, Key, RegularExtent, dir_items, inode_extrefs, inode_refs, kind,
+    name_hash,
 };
 use sapwood_vfs::{FileKind, Ino, SubvolumeId, Timestamp};
 
@@ -12,9 +12,13 @@ use crate::data;
 use crate::error::bad_item;
 use crate::inode::to_dev;
 use crate::mount::{Engine, Mount};
+use crate::namespace::names::kind_of;
 use crate::subvolume::choose;
 use crate::tree::{BlockCache, Cursor, Root, TreeBlock, TreeRead as _};
 use crate::{Error, Result};
+
+/// Most directories above a file.
+const DEEPEST: usize = 4096;
 
 /// The identity of a subvolume for send and receive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -321,6 +325,25 @@ impl FileTree {
         Ok(names)
     }
 
+    /// The path of an inode from the top directory, by the first of its names. `None`: its names do
+    /// not lead to the top.
+    ///
+    /// # Errors
+    /// Unreadable or damaged blocks and items.
+    pub fn path(&self, number: u64) -> Result<Option<Vec<u8>>> {
+        let (mut names, mut at) = (Vec::new(), number);
+        while at != self.top() {
+            let first = self.names(at)?.into_iter().next();
+            let Some(first) = first.filter(|_| names.len() < DEEPEST) else {
+                return Ok(None);
+            };
+            names.push(first.name);
+            at = first.dir;
+        }
+        names.reverse();
+        Ok(Some(names.join(&b'/')))
+    }
+
     /// The inode that a name leads to; `None` for a subvolume, too.
     ///
     /// # Errors
@@ -467,19 +490,6 @@ impl Entries<'_> {
         }
         Ok(None)
     }
-}
-
-fn kind_of(stored: u8) -> Option<FileKind> {
-    Some(match stored {
-        file_type::REG_FILE => FileKind::Regular,
-        file_type::DIR => FileKind::Directory,
-        file_type::SYMLINK => FileKind::Symlink,
-        file_type::CHRDEV => FileKind::CharDevice,
-        file_type::BLKDEV => FileKind::BlockDevice,
-        file_type::FIFO => FileKind::Fifo,
-        file_type::SOCK => FileKind::Socket,
-        _ => return None,
-    })
 }
 
 /// Iterates over the ranges of a file.

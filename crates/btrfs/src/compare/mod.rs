@@ -9,8 +9,6 @@
 //! Both need subvolumes that do not change meanwhile: read-only ones, or an image that is open for
 //! reading only.
 
-use crate::data::compress;
-
 mod difference;
 mod file_tree;
 mod references;
@@ -22,10 +20,3 @@ pub use file_tree::{
     Entries, Extent, ExtentContent, Extents, FileTree, Inode, LinkName, NamedInode,
     SubvolumeIdentity,
 };
-
-/// Expands the stored bytes of a compressed extent to `len` bytes. `algorithm` is the number of
-/// file extent items, `sector` the sector of LZO. `None`: the bytes are damaged.
-#[must_use]
-pub fn expand(algorithm: u8, stored: &[u8], len: usize, sector: usize) -> Option<Vec<u8>> {
-    compress::decompress(algorithm, stored, len, sector).ok()
-}

@@ -262,7 +262,7 @@ impl Volume {
                     && other_end > from
                 {
                     let reason = format!(
-                        "its bytes {from}..{end} of device {devid} overlap those of another \
+                        "its bytes {from}..{end} of device {devid} overlap the bytes of another \
                          chunk at {at}"
                     );
                     return Err(Error::BadChunk { logical, reason });

@@ -9,8 +9,8 @@
 //! The order of writes is the same for any number of devices: all of them are flushed before the
 //! superblock of the first is written.
 //!
-//! All profiles are read, and all without parity are written. [`degraded`] says what happens when a device
-//! is missing or fails.
+//! All profiles are read, and all without parity are written. [`degraded`] says what happens when a
+//! device is missing or fails.
 
 mod copies;
 mod degraded;

@@ -1,8 +1,7 @@
 //! Elements rebuilt from the parity of RAID5 and RAID6. No I/O.
 //!
-//! P is the sum of a row's elements, Q the sum of the elements, each times the power of the
-//! generator 2 that is its number. Sums and products are those of the field of 256 elements with the
-//! polynomial 0x11d, byte by byte.
+//! P is the sum of a row's elements. Q is the sum of the elements, element `n` times 2 to the power
+//! of `n`. Both are computed byte by byte in the field of 256 elements with the polynomial 0x11d.
 
 /// The field's polynomial, without its highest term.
 const POLYNOMIAL: u8 = 0x1d;

@@ -48,8 +48,8 @@ impl Space {
         Ok(())
     }
 
-    /// Runs the delayed refs of those of `extents` that may have lost their last ref, so that
-    /// their space counts as free before the commit. The caller holds no tree block.
+    /// Runs the delayed refs of each of `extents` that may have lost its last ref, so that its
+    /// space counts as free before the commit. The caller holds no tree block.
     ///
     /// # Errors
     /// A change that the extent tree does not allow; the transaction is aborted then.

@@ -113,8 +113,8 @@ pub(super) fn from_scan(nodes: &Nodes, map: &mut ChunkMap, root: Option<RootPtr>
     }
 }
 
-/// Adds chunks that only the device extents still name. Profile and length are those of the block
-/// group. Without it, the device extents are taken as copies of each other.
+/// Adds chunks that only the device extents still name. The block group gives profile and length.
+/// Without it, the device extents are taken as copies of each other.
 pub(super) fn from_extents(nodes: &Nodes, map: &mut ChunkMap, newest: u64) {
     let mut groups: BTreeMap<u64, (u64, BlockGroupFlags)> = BTreeMap::new();
     for owner in [objectid::BLOCK_GROUP_TREE, objectid::EXTENT_TREE] {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use parking_lot::Mutex;
-use sapwood_btrfs::fuzzing::decompress;
+use sapwood_btrfs::expand;
 use sapwood_btrfs_format::{Checksum, Key, kind, objectid};
 
 use super::items::floor;
@@ -156,6 +156,6 @@ impl Data {
             return None;
         }
         let sector = self.nodes.identity.sectorsize as usize;
-        decompress(algorithm, stored, len as usize, sector)
+        expand(algorithm, stored, len as usize, sector)
     }
 }

@@ -47,7 +47,7 @@ fn time(stored: Time) -> Timestamp {
 }
 
 fn flags(stored: Stored) -> InodeFlags {
-    // The bits of the interface are those of the disk.
+    // The interface has the same bits as the disk.
     InodeFlags::from_bits_truncate(stored.bits())
 }
 
@@ -85,8 +85,8 @@ impl Files {
         self.nameless.get_or_init(|| nameless::find(&self.volume))
     }
 
-    /// The number of the directory that shows the nameless inodes: that of the image's
-    /// `lost+found`, if there is one.
+    /// The number of the directory that shows the nameless inodes: the image's `lost+found`, if
+    /// there is one.
     fn lost_found(&self) -> u64 {
         *self.lost_found.get_or_init(|| {
             let root = Ino(special_ino::ROOT.into());

@@ -17,12 +17,12 @@ pub(super) enum Mapped {
         /// Blocks.
         len: u64,
     },
-    /// No data, for so many blocks.
+    /// Blocks without data.
     Hole {
         /// Blocks.
         len: u64,
     },
-    /// Unknown for so many blocks, because a block of the map is damaged.
+    /// Blocks of unknown place, because a block of the map is damaged.
     Lost {
         /// The damaged block; 0: the map in the inode.
         block: u64,

@@ -406,22 +406,20 @@ impl Volume {
     }
 }
 
-/// Whether the bytes of an inode have a mode, links and no time of deletion.
-pub(super) fn is_in_use(raw: &[u8]) -> bool {
-    let half = |at: usize| {
-        raw.get(at..at + 2)
-            .map_or(0, |b| u16::from_le_bytes([b[0], b[1]]))
-    };
-    let dtime = raw.get(20..24).is_some_and(|bytes| bytes != [0; 4]);
-    // Orphans have a link to the next orphan in place of the time.
-    half(0) != 0 && half(26) != 0 && !dtime
+/// The 16-bit field of an inode's bytes at this offset.
+fn half(raw: &[u8], at: usize) -> u16 {
+    let bytes = raw.get(at..).and_then(<[u8]>::first_chunk);
+    bytes.map_or(0, |bytes| u16::from_le_bytes(*bytes))
 }
 
-/// Whether the bytes are those of an inode that was in use and then freed.
+/// Whether the bytes of an inode have a mode, links and no time of deletion.
+pub(super) fn is_in_use(raw: &[u8]) -> bool {
+    let dtime = raw.get(20..24).is_some_and(|bytes| bytes != [0; 4]);
+    // Orphans have a link to the next orphan in place of the time.
+    half(raw, 0) != 0 && half(raw, 26) != 0 && !dtime
+}
+
+/// Whether an inode with these bytes was in use and then freed.
 fn is_freed(raw: &[u8]) -> bool {
-    let half = |at: usize| {
-        raw.get(at..at + 2)
-            .map_or(0, |b| u16::from_le_bytes([b[0], b[1]]))
-    };
-    half(26) == 0 && raw.iter().any(|byte| *byte != 0)
+    half(raw, 26) == 0 && raw.iter().any(|byte| *byte != 0)
 }

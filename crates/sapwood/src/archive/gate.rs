@@ -55,8 +55,8 @@ impl Client<'_> {
     }
 
     /// Owner, group and mode of an inode that the client gives the attributes of an entry. No mode:
-    /// that with which it was made, or that of its ACL. `found`: it is a directory that was there
-    /// before.
+    /// the inode keeps the mode with which it was made, or the one of its ACL. `found`: it is a
+    /// directory that was there before.
     pub(super) fn attributes(
         &self,
         now: &Attr,
@@ -102,8 +102,7 @@ pub(crate) enum Change<'c> {
     Attributes(Ino),
 }
 
-/// What to make of an inode of this kind. `rdev` is the number of a device node, `target` that to
-/// which a symbolic link leads.
+/// The new inode of this kind: a device node of the number `rdev`, a symbolic link with `target`.
 pub(crate) fn new_inode(kind: FileKind, rdev: u64, target: &[u8]) -> NewInode<'_> {
     match kind {
         FileKind::Regular => NewInode::Regular,

@@ -1,10 +1,11 @@
 //! A source whose files get other metadata, and of which some are left out.
 
 use super::error::Result;
-use super::side::{Handle, Meta, Node, Scratch, Shown, Source, SourceNode, Take, Xattrs, join};
+use super::side::{Handle, Meta, Node, Scratch, Shown, Source, SourceNode, Take, Xattrs};
 use crate::archive::{self, Mark};
 use crate::changes::Changes;
 use crate::damage::Salvage;
+use crate::tree::join;
 use crate::vfs::FileKind;
 
 /// A node of the source, as its copy is to be.

@@ -11,14 +11,14 @@ use std::sync::OnceLock;
 use crate::archive::{Final, Gate, new_inode};
 use crate::damage::{Content, InImage, Salvage, read_data};
 use crate::fs::FileSystem;
-use crate::tree::{self, HeldInode as Inode};
+use crate::tree::{self, HeldInode as Inode, join};
 use crate::vfs::acl::DEFAULT;
 use crate::vfs::{self, Cause, CopyMode, Error, FileKind, SetAttr, WriteMode};
 
 use super::error::{CopyCause, CopyError, Result};
 use super::side::{
     Fill, Handle, Meta, New, Node, Rules, SET_ID, Scratch, Shown, Side, Sink, SinkNode, Source,
-    SourceNode, Take, Xattrs, join, single_name,
+    SourceNode, Take, Xattrs, single_name,
 };
 use crate::shown;
 

@@ -10,8 +10,9 @@ use rustix::io::Errno;
 
 use super::error::{CopyCause, CopyError, Result};
 use super::local_node::{LocalNode, failure};
-use super::side::{Node, Side, Sink, Source, join};
+use super::side::{Node, Side, Sink, Source};
 use crate::shown;
+use crate::tree::join;
 
 /// This machine; paths start at `top`, or at the current directory if it is empty.
 pub(super) struct LocalSide {

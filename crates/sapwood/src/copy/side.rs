@@ -241,11 +241,3 @@ pub(super) fn single_name(dir: &dyn Shown, name: &[u8]) -> Result<()> {
         ))
     }
 }
-
-pub(super) fn join(dir: &[u8], name: &[u8]) -> Vec<u8> {
-    match dir {
-        b"" => name.to_vec(),
-        dir if dir.ends_with(b"/") => [dir, name].concat(),
-        dir => [dir, b"/", name].concat(),
-    }
-}

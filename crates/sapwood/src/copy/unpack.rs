@@ -96,7 +96,7 @@ struct Unpack<'r, 'p, 'u> {
     /// Directories that get their attributes at the end.
     directories: BTreeMap<Vec<u8>, Attributes>,
     umask: u32,
-    /// Owners and modes are those of the archive.
+    /// Owners and modes come from the archive.
     restores: bool,
     rules: Rules,
     report: &'r Report<'p>,

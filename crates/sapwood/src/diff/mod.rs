@@ -12,14 +12,12 @@ use std::path::{Path, PathBuf};
 
 use sapwood_btrfs::compare::FileTree;
 
+use crate::archive::path;
 use crate::fs::{FileSystem, OperationError};
 use crate::image::Mounted;
 use crate::progress::Stop;
 use crate::tree::{self, HeldInode};
 use crate::vfs::{self, FileKind, Subvolumes as _};
-
-/// Bytes that are compared at a time.
-const PIECE: usize = 128 << 10;
 
 /// How directories are compared.
 #[derive(Debug, Clone, Default)]
@@ -113,12 +111,6 @@ impl From<sapwood_btrfs::Error> for DiffError {
     }
 }
 
-fn path(bytes: &[u8]) -> PathBuf {
-    use std::os::unix::ffi::OsStrExt;
-
-    PathBuf::from(std::ffi::OsStr::from_bytes(bytes))
-}
-
 fn at(action: &'static str, name: &[u8]) -> impl FnOnce(vfs::Error) -> DiffError + use<> {
     let path = path(name);
     move |source| {
@@ -178,20 +170,4 @@ pub fn diff(
         _ => names::diff(&old, &new, options, each)?,
     }
     Ok(())
-}
-
-/// Whether two files of equal size have the same bytes.
-fn same_bytes(old: &HeldInode<'_>, new: &HeldInode<'_>) -> vfs::Result<bool> {
-    let (mut one, mut other) = (vec![0; PIECE], vec![0; PIECE]);
-    let mut offset = 0;
-    while offset < new.attr().size {
-        let count = new.file_system().read(new.ino(), offset, &mut one)?;
-        let piece = other.get_mut(..count).unwrap_or_default();
-        let other_count = old.file_system().read(old.ino(), offset, piece)?;
-        if count == 0 || count != other_count || one.get(..count) != other.get(..count) {
-            return Ok(false);
-        }
-        offset += count as u64;
-    }
-    Ok(true)
 }

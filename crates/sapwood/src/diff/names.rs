@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use super::{DiffEntry, DiffError, DiffKind, DiffOptions, DiffParts, Result, Top, at, path};
 use crate::kind::Kind;
-use crate::tree::{self, HeldInode, Names, Walker};
+use crate::tree::{self, HeldInode, Names, Walker, join};
 use crate::vfs::{self, FileKind};
 
 /// A directory that both sides have.
@@ -19,14 +19,6 @@ struct Level<'a> {
 struct Comparison<'o> {
     options: &'o DiffOptions,
     each: &'o mut dyn FnMut(DiffEntry),
-}
-
-fn join(dir: &[u8], name: &[u8]) -> Vec<u8> {
-    if dir.is_empty() {
-        name.to_vec()
-    } else {
-        [dir, b"/", name].concat()
-    }
 }
 
 /// Takes a reference of its own to a top directory.
@@ -107,9 +99,7 @@ fn level<'a>(
         let mut listing = Names::default();
         let fs = dir.file_system();
         while let Some(entry) = listing.next(fs, dir.ino()).map_err(at("list", &path))? {
-            // It belongs to the format.
-            let of_format = kind == Kind::Ext4 && path.is_empty() && dir.ino() == fs.root();
-            if of_format && entry.name == b"lost+found" {
+            if tree::is_of_format(kind, dir, &entry.name).map_err(at("list", &path))? {
                 continue;
             }
             let sides = names.entry(entry.name).or_default();
@@ -154,15 +144,14 @@ impl Comparison<'_> {
             mode: now.perm != then.perm,
             uid: now.uid != then.uid,
             gid: now.gid != then.gid,
-            xattrs: xattrs(old)? != xattrs(new)?,
+            xattrs: old.xattrs()? != new.xattrs()?,
         };
         if parts.size {
             parts.content = true;
         } else if regular && (parts.mtime || self.options.content) {
-            parts.content = !super::same_bytes(old, new)?;
+            parts.content = !new.has_content_of(old)?;
         } else if now.kind == FileKind::Symlink {
-            let target = |node: &HeldInode<'_>| node.file_system().readlink(node.ino());
-            parts.content = target(old)? != target(new)?;
+            parts.content = old.target()? != new.target()?;
         }
         Ok(parts)
     }
@@ -202,15 +191,4 @@ impl Comparison<'_> {
             report(walk.whole_path(), step.kind);
         }
     }
-}
-
-fn xattrs(node: &HeldInode<'_>) -> vfs::Result<Vec<(Vec<u8>, Vec<u8>)>> {
-    let fs = node.file_system();
-    let mut all = Vec::new();
-    for name in fs.listxattr(node.ino())? {
-        let value = fs.getxattr(node.ino(), &name)?;
-        all.push((name, value));
-    }
-    all.sort();
-    Ok(all)
 }

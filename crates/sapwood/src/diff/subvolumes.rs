@@ -4,14 +4,9 @@ use std::collections::HashMap;
 
 use sapwood_btrfs::compare::{ChangedInode, Difference, FileTree, Inode, LinkName};
 
-use super::{
-    DiffEntry, DiffError, DiffKind, DiffOptions, DiffParts, Result, Top, at, path, same_bytes,
-};
-use crate::tree::HeldInode;
+use super::{DiffEntry, DiffError, DiffKind, DiffOptions, DiffParts, Result, Top, at, path};
+use crate::tree::{HeldInode, join};
 use crate::vfs::{self, FileKind, FileSystem};
-
-/// Most directories above a file.
-const DEEPEST: usize = 4096;
 
 /// Most paths of directories that are remembered.
 const REMEMBERED: usize = 4096;
@@ -34,18 +29,7 @@ impl<'t> Paths<'t> {
         if let Some(path) = self.known.get(&number) {
             return Ok(path.clone());
         }
-        let (mut names, mut dir) = (Vec::new(), number);
-        while dir != self.tree.top() {
-            let first = self.tree.names(dir)?.into_iter().next();
-            let first = first.ok_or(DiffError::Names(dir))?;
-            names.push(first.name);
-            dir = first.dir;
-            if names.len() > DEEPEST {
-                return Err(DiffError::Names(number));
-            }
-        }
-        names.reverse();
-        let path = names.join(&b'/');
+        let path = self.tree.path(number)?.ok_or(DiffError::Names(number))?;
         if self.known.len() >= REMEMBERED {
             self.known.clear();
         }
@@ -54,12 +38,7 @@ impl<'t> Paths<'t> {
     }
 
     fn of(&mut self, name: &LinkName) -> Result<Vec<u8>> {
-        let mut path = self.directory(name.dir)?;
-        if !path.is_empty() {
-            path.push(b'/');
-        }
-        path.extend_from_slice(&name.name);
-        Ok(path)
+        Ok(join(&self.directory(name.dir)?, &name.name))
     }
 
     fn first(&mut self, number: u64, names: &[LinkName]) -> Result<Vec<u8>> {
@@ -200,7 +179,7 @@ impl Comparison<'_, '_> {
             let old = old_fs.reference(self.old.1.tree.ino(number))?;
             let old = HeldInode::new(old_fs, old);
             let new = new_fs.reference(self.new.1.tree.ino(number))?;
-            same_bytes(&old, &HeldInode::new(new_fs, new))
+            HeldInode::new(new_fs, new).has_content_of(&old)
         };
         compared().map_err(at("compare", name))
     }

@@ -2,13 +2,10 @@
 
 use std::collections::{HashMap, HashSet};
 
-use super::{Result, at, is_of_format, sorted_names};
+use super::{Result, at, sorted_names};
 use crate::kind::Kind;
-use crate::tree::{self, HeldInode};
+use crate::tree::{self, HeldInode, is_of_format, join};
 use crate::vfs::{self, FileKind, FileSystem, Ino};
-
-/// Bytes that are compared at a time.
-const PIECE: usize = 128 * 1024;
 
 /// One of the trees.
 pub(super) struct Side<'a> {
@@ -16,15 +13,6 @@ pub(super) struct Side<'a> {
     kind: Kind,
     /// All paths of each inode with several names, sorted; only with a base.
     links: HashMap<Ino, Vec<Vec<u8>>>,
-}
-
-/// The path of a name in a directory.
-pub(super) fn join(dir: &[u8], name: &[u8]) -> Vec<u8> {
-    if dir.is_empty() {
-        name.to_vec()
-    } else {
-        [dir, b"/", name].concat()
-    }
 }
 
 /// A name in a directory, if it exists.
@@ -108,60 +96,12 @@ pub(super) fn same(new: &HeldInode<'_>, old: &HeldInode<'_>) -> vfs::Result<bool
         && (now.uid, now.gid) == (then.uid, then.gid)
         && now.mtime == then.mtime
         && now.rdev == then.rdev;
-    if !attributes || xattrs(new)? != xattrs(old)? {
+    if !attributes || new.xattrs()? != old.xattrs()? {
         return Ok(false);
     }
     match now.kind {
-        FileKind::Regular => Ok(now.size == then.size && same_content(new, old)?),
-        FileKind::Symlink => Ok(target(new)? == target(old)?),
+        FileKind::Regular => Ok(now.size == then.size && new.has_content_of(old)?),
+        FileKind::Symlink => Ok(new.target()? == old.target()?),
         _ => Ok(true),
     }
-}
-
-fn same_content(new: &HeldInode<'_>, old: &HeldInode<'_>) -> vfs::Result<bool> {
-    let (mut one, mut other) = (vec![0; PIECE], vec![0; PIECE]);
-    let mut at = 0;
-    while at < new.attr().size {
-        let count = fill(new, at, &mut one)?;
-        if count == 0 || count != fill(old, at, &mut other)? {
-            return Ok(false);
-        }
-        if one.get(..count) != other.get(..count) {
-            return Ok(false);
-        }
-        at += count as u64;
-    }
-    Ok(true)
-}
-
-/// Reads until the buffer is full or the file ends.
-pub(super) fn fill(node: &HeldInode<'_>, at: u64, buf: &mut [u8]) -> vfs::Result<usize> {
-    let mut filled = 0;
-    while let Some(rest) = buf.get_mut(filled..).filter(|rest| !rest.is_empty()) {
-        match node
-            .file_system()
-            .read(node.ino(), at + filled as u64, rest)?
-        {
-            0 => break,
-            count => filled += count,
-        }
-    }
-    Ok(filled)
-}
-
-/// The target of a symbolic link.
-pub(super) fn target(node: &HeldInode<'_>) -> vfs::Result<Vec<u8>> {
-    node.file_system().readlink(node.ino())
-}
-
-/// All extended attributes, by name.
-pub(super) fn xattrs(node: &HeldInode<'_>) -> vfs::Result<Vec<(Vec<u8>, Vec<u8>)>> {
-    let fs = node.file_system();
-    let mut all = Vec::new();
-    for name in fs.listxattr(node.ino())? {
-        let value = fs.getxattr(node.ino(), &name)?;
-        all.push((name, value));
-    }
-    all.sort();
-    Ok(all)
 }

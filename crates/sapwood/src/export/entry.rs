@@ -4,9 +4,9 @@ use std::io::{self, Write};
 
 use tar::{EntryType, Header};
 
-use super::compare::{target, xattrs};
 use super::holes::{self, Map};
-use super::{ExportError, Result, at, shown};
+use super::{ExportError, Result, at};
+use crate::archive::path as path_of;
 use crate::damage::{Content, Damage, InImage, Salvage, read_range};
 use crate::progress::Stop;
 use crate::tree::HeldInode;
@@ -114,7 +114,7 @@ impl<W: Write> Entries<W> {
         let attr = node.attr();
         let mut records = Records::default();
         let mut header = attributes(attr, &mut records);
-        for (name, value) in xattrs(node).map_err(at(path))? {
+        for (name, value) in node.xattrs().map_err(at(path))? {
             xattr(&mut records, &name, &value);
         }
         let (mut name, mut link) = (path.to_vec(), Vec::new());
@@ -125,12 +125,12 @@ impl<W: Write> Entries<W> {
                 EntryType::Directory
             }
             FileKind::Symlink => {
-                link = target(node).map_err(at(path))?;
+                link = node.target().map_err(at(path))?;
                 EntryType::Symlink
             }
             FileKind::CharDevice | FileKind::BlockDevice => {
                 device(&mut header, attr.rdev).ok_or_else(|| ExportError::Device {
-                    path: shown(path),
+                    path: path_of(path),
                     rdev: attr.rdev,
                 })?;
                 match attr.kind {
@@ -185,7 +185,7 @@ impl<W: Write> Entries<W> {
         };
         let data = map.bytes();
         if !self.files.sparse {
-            let (path, holes) = (shown(path), size - data);
+            let (path, holes) = (path_of(path), size - data);
             log::warn!(
                 "{}: its holes, {holes} bytes, are written as zeros",
                 path.display()

@@ -454,7 +454,7 @@ impl FileSystem {
     /// devices; `None` if clones exist or files are open.
     ///
     /// # Errors
-    /// What did not become durable.
+    /// Changes that did not become durable.
     pub(super) fn suspend(&mut self) -> Result<Option<Vec<Arc<dyn Device>>>> {
         let Some(inner) = Arc::get_mut(&mut self.inner) else {
             return Ok(None);

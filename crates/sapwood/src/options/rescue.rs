@@ -1,5 +1,6 @@
 //! How a damaged image is read.
 
+use super::Options;
 use crate::Kind;
 
 /// How a damaged image is read, instead of by its engine. The default takes the newest state.
@@ -20,4 +21,25 @@ pub struct Rescue {
     pub ignore_data_checksums: bool,
     /// ext4: do not replay the journal. The log of a btrfs is never replayed.
     pub ignore_journal: bool,
+}
+
+impl Options {
+    /// Reads a damaged image as [`Rescue`] describes, instead of by its engine. Paths of a btrfs are
+    /// from the top level. The image is read-only.
+    #[must_use]
+    pub fn rescue(mut self, rescue: Rescue) -> Self {
+        self.rescue = Some(rescue);
+        self.read_only(true)
+    }
+
+    /// Reads the state of this generation of a btrfs.
+    pub(crate) fn of_generation(mut self, generation: u64) -> Self {
+        self.rescue.get_or_insert_default().generation = Some(generation);
+        self
+    }
+
+    /// How a damaged image is read.
+    pub(crate) fn rescues(&self) -> Option<&Rescue> {
+        self.rescue.as_ref()
+    }
 }

@@ -1,8 +1,6 @@
 //! Why a receive failed.
 
-use std::ffi::OsStr;
 use std::io;
-use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 
 use sapwood_btrfs_format::stream::StreamError;
@@ -73,16 +71,6 @@ pub enum ReceiveError {
         /// Why.
         source: vfs::Error,
     },
-    /// A command failed on this machine.
-    #[error("cannot {action} {}: {source}", path.display())]
-    Host {
-        /// The command, as a verb.
-        action: String,
-        /// Path in the subvolume.
-        path: PathBuf,
-        /// Why.
-        source: io::Error,
-    },
     /// The caller stopped it.
     #[error("stopped")]
     Stopped,
@@ -94,7 +82,7 @@ pub(super) type Result<T, E = ReceiveError> = std::result::Result<T, E>;
 pub(super) fn at(action: &str, path: &[u8]) -> impl FnOnce(vfs::Error) -> ReceiveError {
     move |source| ReceiveError::File {
         action: action.to_owned(),
-        path: PathBuf::from(OsStr::from_bytes(path)),
+        path: crate::archive::path(path),
         source,
     }
 }

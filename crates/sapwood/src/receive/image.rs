@@ -2,12 +2,11 @@
 
 use std::path::Path;
 
-use sapwood_btrfs::compare;
 use sapwood_btrfs_format::stream::{Command, attribute as attr, command as cmd, encoding};
 use sapwood_btrfs_format::{NAME_MAX, compression as algorithm};
 
 use super::error::{ReceiveError, Result, at};
-use super::{CloneRange, NewSubvolume, Sink, timestamp};
+use super::{CloneRange, NewSubvolume, timestamp};
 use crate::fs::FileSystem;
 use crate::image::Mounted;
 use crate::tree::{self, HeldInode, components};
@@ -241,7 +240,9 @@ impl<'a> ImageSink<'a> {
         };
         let whole = match usize::try_from(expanded) {
             _ if algorithm == algorithm::NONE => Some(data.to_vec()),
-            Ok(len) if expanded <= EXPANDED_MAX => compare::expand(algorithm, data, len, sector),
+            Ok(len) if expanded <= EXPANDED_MAX => {
+                sapwood_btrfs::expand(algorithm, data, len, sector)
+            }
             _ => None,
         };
         let part = whole.as_deref().and_then(|whole| {
@@ -250,7 +251,7 @@ impl<'a> ImageSink<'a> {
             whole.get(from..end)
         });
         let part = part.ok_or_else(|| ReceiveError::Content {
-            path: shown(path),
+            path: crate::archive::path(path),
             offset: start,
         })?;
         self.write(path, start, part)
@@ -353,14 +354,9 @@ impl<'a> ImageSink<'a> {
     }
 }
 
-fn shown(path: &[u8]) -> std::path::PathBuf {
-    use std::os::unix::ffi::OsStrExt;
-
-    std::path::PathBuf::from(std::ffi::OsStr::from_bytes(path))
-}
-
-impl Sink for ImageSink<'_> {
-    fn begin(&mut self, new: &NewSubvolume<'_>) -> Result<()> {
+impl ImageSink<'_> {
+    /// Makes the subvolume that a stream begins.
+    pub(super) fn begin(&mut self, new: &NewSubvolume<'_>) -> Result<()> {
         let failed = at("create", new.name);
         let (fs, dir) = (self.fs, self.dir.ino());
         let made = match (fs.subvolumes(), new.parent) {
@@ -392,7 +388,8 @@ impl Sink for ImageSink<'_> {
         Ok(())
     }
 
-    fn apply(&mut self, command: &Command<'_>) -> Result<u64> {
+    /// Executes a command on the subvolume. Returns the bytes of content.
+    pub(super) fn apply(&mut self, command: &Command<'_>) -> Result<u64> {
         match command.number {
             cmd::MKFILE => self.create(command, NewInode::Regular)?,
             cmd::MKDIR => self.create(command, NewInode::Directory)?,
@@ -430,7 +427,8 @@ impl Sink for ImageSink<'_> {
         Ok(0)
     }
 
-    fn finish(&mut self) -> Result<()> {
+    /// Marks the subvolume as received, which makes it read-only.
+    pub(super) fn finish(&mut self) -> Result<()> {
         self.last = None;
         let Some(current) = self.current.take() else {
             return Ok(());

@@ -1,9 +1,9 @@
 //! Receiving a stream that [`FileSystem::send`] or `btrfs send` wrote.
 //!
 //! # How it works
-//! `reader` reads command after command, each bounded and with its checksum verified. [`Sink`] is a
-//! place that takes them: the open image (`image`). The stream's paths have no `..`, and a sink
-//! follows no symbolic link, so no command leads out of the subvolume.
+//! `reader` reads command after command, each bounded and with its checksum verified. `image` executes
+//! them on the open image. The stream's paths have no `..`, and no symbolic link is followed, so no
+//! command leads out of the subvolume.
 //!
 //! The last command marks the subvolume as received and makes it read-only. A stream that ends
 //! early leaves a writable subvolume without that mark, and nothing else.
@@ -66,14 +66,6 @@ struct CloneRange<'a> {
     source_offset: u64,
 }
 
-/// A place that takes the commands of a stream.
-trait Sink {
-    fn begin(&mut self, new: &NewSubvolume<'_>) -> Result<()>;
-    /// Executes a command on the subvolume. Returns the bytes of content.
-    fn apply(&mut self, command: &Command<'_>) -> Result<u64>;
-    fn finish(&mut self) -> Result<()>;
-}
-
 fn timestamp(command: &Command<'_>, attribute: u16) -> Result<Timestamp> {
     let (sec, nsec) = command.time(attribute)?;
     Ok(Timestamp { sec, nsec })
@@ -107,7 +99,7 @@ impl FileSystem {
 }
 
 fn receive(
-    sink: &mut dyn Sink,
+    sink: &mut ImageSink<'_>,
     reader: impl Read,
     options: &ReceiveOptions,
     progress: &mut OnProgress<'_>,

@@ -11,13 +11,10 @@ use std::sync::Arc;
 use sapwood_btrfs::compare::{FileTree, RegularExtent};
 
 use super::error::Result;
-use super::{Sender, contradiction, join, known_as};
+use super::{Sender, contradiction, known_as};
 
 /// Most extents of files that were sent that are remembered.
 const REMEMBERED: usize = 1 << 18;
-
-/// Most directories above a file.
-const DEEPEST: usize = 4096;
 
 /// An extent of a file that was sent.
 struct Sent {
@@ -70,25 +67,6 @@ impl Clones {
     }
 }
 
-/// The path of an inode in a snapshot.
-fn path_in(tree: &FileTree, number: u64) -> Result<Vec<u8>> {
-    let (mut path, mut at) = (Vec::new(), number);
-    for _ in 0..DEEPEST {
-        if at == tree.top() {
-            return Ok(path);
-        }
-        let first = tree.names(at)?.into_iter().next();
-        let first = first.ok_or(contradiction(at, "no name"))?;
-        path = if path.is_empty() {
-            first.name
-        } else {
-            join(&first.name, &path)
-        };
-        at = first.dir;
-    }
-    Err(contradiction(number, "a directory below itself"))
-}
-
 impl<W: Write> Sender<'_, '_, '_, W> {
     /// Shares as much as possible from the begin of a range. Returns where the rest begins.
     pub(super) fn clone_range(
@@ -130,7 +108,8 @@ impl<W: Write> Sender<'_, '_, '_, W> {
         for tree in &self.clones.sources {
             if let Some((found, offset, len)) = tree.find_shared(extent)? {
                 let (uuid, transid) = known_as(tree);
-                let path = path_in(tree, found)?;
+                let path = tree.path(found)?;
+                let path = path.ok_or(contradiction(found, "its names do not lead to the top"))?;
                 return Ok(Some(CloneSource {
                     uuid,
                     transid,

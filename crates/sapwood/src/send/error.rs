@@ -1,8 +1,6 @@
 //! Why a send failed.
 
-use std::ffi::OsStr;
 use std::io;
-use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 
 use crate::vfs;
@@ -63,6 +61,6 @@ impl From<sapwood_btrfs::Error> for SendError {
 
 /// An error of a file at a path.
 pub(super) fn at(path: &[u8]) -> impl FnOnce(vfs::Error) -> SendError {
-    let path = PathBuf::from(OsStr::from_bytes(path));
+    let path = crate::archive::path(path);
     move |source| SendError::File { path, source }
 }

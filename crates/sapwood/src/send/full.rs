@@ -7,7 +7,8 @@ use std::sync::Arc;
 use sapwood_btrfs::compare::{FileTree, Inode, LinkName, NamedInode};
 
 use super::error::{Result, SendError};
-use super::{Sender, contradiction, join};
+use super::{Sender, contradiction};
+use crate::tree::join;
 use crate::vfs::FileKind;
 
 /// A directory that the walk is in.

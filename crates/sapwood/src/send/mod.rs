@@ -7,8 +7,9 @@
 //!
 //! 1. `names` moves, removes and creates names until all are as in the snapshot. Each command finds
 //!    the paths that the commands before it left (`places`).
-//! 2. `content` sends data (shared with other files where it is, `clones`), attributes and times of each changed inode at its new path, in the order
-//!    of inode numbers. Times come last, because every other command changes them.
+//! 2. `content` sends data, attributes and times of each changed inode at its new path, in the order
+//!    of inode numbers. Times come last, because every other command changes them. Data that the
+//!    receiver has already is shared (`clones`).
 //!
 //! The stream depends on the two snapshots alone.
 
@@ -93,15 +94,6 @@ struct Sender<'a, 'p, 'q, W> {
     buffer: Vec<u8>,
     inodes: u64,
     content: u64,
-}
-
-/// The path of a name in a directory.
-fn join(dir: &[u8], name: &[u8]) -> Vec<u8> {
-    if dir.is_empty() {
-        name.to_vec()
-    } else {
-        [dir, b"/", name].concat()
-    }
 }
 
 /// The error of an inode that contradicts its directories.
@@ -200,11 +192,12 @@ fn snapshot_at(fs: &FileSystem, path: &Path) -> Result<FileTree> {
 /// The UUID by which receivers know a snapshot, and its transaction.
 fn known_as(tree: &FileTree) -> ([u8; 16], u64) {
     let identity = tree.identity();
-    if identity.received_uuid == [0; 16] {
-        (identity.uuid, identity.ctransid)
+    let uuid = if identity.received_uuid == [0; 16] {
+        identity.uuid
     } else {
-        (identity.received_uuid, identity.ctransid)
-    }
+        identity.received_uuid
+    };
+    (uuid, identity.ctransid)
 }
 
 impl<W: Write> Sender<'_, '_, '_, W> {

@@ -6,8 +6,9 @@ use std::sync::Arc;
 
 use sapwood_btrfs::compare::{Difference, FileTree, Inode, LinkName};
 
+use super::contradiction;
 use super::error::Result;
-use super::{contradiction, join};
+use crate::tree::join;
 use crate::vfs::FileKind;
 
 /// Most directories above a file.

@@ -133,6 +133,13 @@ pub(crate) fn compress(
     }
 }
 
+/// Expands the stored bytes of a compressed extent to `len` bytes. `algorithm` is the number in file
+/// extent items, `sector` the sector of LZO in bytes. `None`: the bytes are damaged.
+#[must_use]
+pub fn expand(algorithm: u8, stored: &[u8], len: usize, sector: usize) -> Option<Vec<u8>> {
+    decompress(algorithm, stored, len, sector).ok()
+}
+
 /// Expands `data`, stored with `algorithm`, to exactly `len` bytes: missing bytes read as zeros,
 /// surplus bytes are an error or ignored. Memory is bounded by `len`.
 ///

@@ -1,0 +1,49 @@
+//! Kinds for the errors of devices, engines and the reader of damaged images.
+
+use sapwood_block::Error as DeviceError;
+
+use crate::error::ErrorKind;
+
+pub(super) fn of_device(error: &DeviceError) -> ErrorKind {
+    match error {
+        DeviceError::Busy { .. } => ErrorKind::ResourceBusy,
+        DeviceError::ReadOnly { .. } => ErrorKind::ReadOnlyFilesystem,
+        DeviceError::StagedTooMuch { .. } => ErrorKind::StorageFull,
+        // Neither a file nor a block device.
+        DeviceError::Open { .. } => ErrorKind::InvalidInput,
+        _ => ErrorKind::Io,
+    }
+}
+
+pub(super) fn of_btrfs(error: &sapwood_btrfs::Error) -> ErrorKind {
+    use sapwood_btrfs::Error;
+
+    match error {
+        Error::UnsupportedFeature(_) | Error::ReadOnlyFeature(_) => ErrorKind::Unsupported,
+        Error::NoSuchSubvolume(_) => ErrorKind::NotFound,
+        Error::NoSpace => ErrorKind::StorageFull,
+        _ => ErrorKind::Corrupt,
+    }
+}
+
+pub(super) fn of_ext4(error: &sapwood_ext4::Error) -> ErrorKind {
+    use sapwood_ext4::Error;
+
+    match error {
+        Error::UnsupportedFeature(_) | Error::ReadOnlyFeature(_) => ErrorKind::Unsupported,
+        _ => ErrorKind::Corrupt,
+    }
+}
+
+pub(super) fn of_rescue(error: &sapwood_rescue::Error) -> ErrorKind {
+    use sapwood_rescue::Error;
+
+    match error {
+        Error::Device(error) => of_device(error),
+        Error::Interrupted => ErrorKind::Interrupted,
+        Error::NoBtrfs { .. } | Error::NoExt4 { .. } => ErrorKind::NoFileSystem,
+        Error::NoSuchCopy { .. } => ErrorKind::InvalidInput,
+        Error::NoGeneration { .. } | Error::NoRootAt { .. } => ErrorKind::NotFound,
+        _ => ErrorKind::Corrupt,
+    }
+}
