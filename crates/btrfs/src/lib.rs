@@ -1,5 +1,6 @@
 //! The btrfs engine: volumes, trees, space, transactions, data, operations.
 
+pub mod balance;
 pub mod check;
 mod checksum;
 mod commit_reason;
@@ -15,11 +16,13 @@ pub mod fuzzing;
 mod inode;
 pub mod inspect;
 mod lock;
+pub mod membership;
 pub mod mkfs;
 mod mount;
 mod namespace;
 mod options;
 mod recovery;
+mod relocate;
 pub mod resize;
 pub mod scrub;
 mod space;

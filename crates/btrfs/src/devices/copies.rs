@@ -8,6 +8,7 @@ use std::ops::Range;
 use std::sync::atomic::Ordering;
 
 use sapwood_block::{Device, patiently};
+use sapwood_btrfs_format::ChunkItem;
 
 use super::degraded::{Mirrors, Refused};
 use super::errors::ErrorKind;
@@ -293,22 +294,85 @@ impl Volume {
         Ok(())
     }
 
-    /// Copies bytes from one place of a device to another one that does not overlap it.
+    /// Copies a logical range to its places in the chunk `new` at `start`, which the map does not
+    /// have. Places that hold the bytes already are skipped.
     ///
     /// # Errors
-    /// [`Error::Device`], [`Error::MissingDevice`].
-    pub(crate) fn copy_within(&self, devid: u64, from: u64, to: u64, len: u64) -> Result<()> {
-        let device = self.device(devid)?;
+    /// [`Error::Unmapped`], [`Error::Device`], [`Error::MissingDevice`]; [`Error::TooFewDevices`].
+    pub(crate) fn copy_to(
+        &self,
+        (logical, len): (u64, u64),
+        (start, new): (u64, &ChunkItem),
+    ) -> Result<()> {
         let mut buf = vec![0; COPY_STEP.min(len) as usize];
         let mut done = 0;
         while done < len {
             let step = COPY_STEP.min(len - done);
-            let part = buf.get_mut(..step as usize).unwrap_or_default();
-            device.read_at(from + done, part)?;
-            patiently(self.patience(), || device.write_at(to + done, part))?;
+            let at = logical + done;
             done += step;
+            let places = self.new_places(at, step, start, new)?;
+            if places.is_empty() {
+                continue;
+            }
+            let part = buf.get_mut(..step as usize).unwrap_or_default();
+            self.read_any(at, part)?;
+            for (skipped, piece) in places {
+                let bytes = part
+                    .get(skipped as usize..)
+                    .and_then(|rest| rest.get(..piece.len as usize));
+                let bytes = bytes.unwrap_or_default();
+                let device = self.device(piece.devid)?;
+                patiently(self.patience(), || device.write_at(piece.physical, bytes))?;
+            }
         }
         Ok(())
+    }
+
+    /// Reads the first copy of a range that its devices return.
+    fn read_any(&self, logical: u64, buf: &mut [u8]) -> Result<()> {
+        let len = buf.len() as u64;
+        let mut read = Err(Error::Unmapped { logical, len });
+        for mirror in self.readable(logical, len)?.iter() {
+            read = self.read(logical, buf, mirror);
+            if read.is_ok() {
+                break;
+            }
+        }
+        read
+    }
+
+    /// The pieces of a range in the chunk `new` at `start` that lie elsewhere than now, each with
+    /// its offset in the range.
+    fn new_places(
+        &self,
+        logical: u64,
+        len: u64,
+        start: u64,
+        new: &ChunkItem,
+    ) -> Result<Vec<(u64, Piece)>> {
+        let unmapped = || Error::Unmapped { logical, len };
+        let (old_start, old) = self.chunk_at(logical)?;
+        let mut places = Vec::new();
+        for copy in 0..stripe::copies(new) {
+            let mut done = 0;
+            while done < len {
+                let (at, rest) = (logical + done, len - done);
+                let mut piece =
+                    stripe::piece(new, at - start, rest, copy).ok_or_else(unmapped)?;
+                let mut there = false;
+                for mirror in 0..stripe::copies(&old) {
+                    let now = stripe::piece(&old, at - old_start, piece.len, mirror);
+                    let now = now.ok_or_else(unmapped)?;
+                    piece.len = now.len;
+                    there |= now == piece;
+                }
+                if !there {
+                    places.push((done, piece));
+                }
+                done += piece.len;
+            }
+        }
+        Ok(places)
     }
 
     /// Discards a range of a device.

@@ -220,6 +220,28 @@ pub(crate) fn check(logical: u64, chunk: &ChunkItem) -> Result<(), &'static str>
     Ok(())
 }
 
+/// Bytes of a chunk after which its places on all stripes are as far: it can be cut at multiples of
+/// this.
+pub(crate) fn row_len(chunk: &ChunkItem) -> u64 {
+    Shape::of(chunk).groups.saturating_mul(ELEMENT)
+}
+
+/// Whether each stripe is one copy of the whole chunk.
+pub(crate) fn is_whole(chunk: &ChunkItem) -> bool {
+    Shape::of(chunk).is_whole()
+}
+
+/// The part of a chunk that begins `within` bytes after its start, a multiple of [`row_len`].
+pub(crate) fn part(chunk: &ChunkItem, within: u64, length: u64) -> ChunkItem {
+    let skipped = within / Shape::of(chunk).groups;
+    let mut part = chunk.clone();
+    part.length = length;
+    for stripe in &mut part.stripes {
+        stripe.offset = stripe.offset.saturating_add(skipped);
+    }
+    part
+}
+
 /// The device extents of a chunk, in the order of its stripes.
 pub(crate) fn extents(chunk: &ChunkItem) -> impl Iterator<Item = Extent> + '_ {
     let len = chunk.length / Shape::of(chunk).groups;

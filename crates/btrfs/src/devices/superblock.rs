@@ -48,6 +48,12 @@ impl SuperSet {
         })
     }
 
+    /// Removes all devices but these from the file system.
+    pub(crate) fn keep_devices(&mut self, ids: &[u64]) {
+        self.items.retain(|devid, _| ids.contains(devid));
+        self.shared.num_devices = (ids.len() as u64).into();
+    }
+
     /// Sets size and bytes in use of a device.
     pub(crate) fn set_device(&mut self, devid: u64, total_bytes: u64, bytes_used: u64) {
         if let Some(item) = self.items.get_mut(&devid) {

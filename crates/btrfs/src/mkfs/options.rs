@@ -47,7 +47,7 @@ impl Profile {
         all.find(|profile| name.eq_ignore_ascii_case(profile.flags().profile_name()))
     }
 
-    pub(super) fn flags(self) -> BlockGroupFlags {
+    pub(crate) fn flags(self) -> BlockGroupFlags {
         match self {
             Self::Single => BlockGroupFlags::empty(),
             Self::Dup => BlockGroupFlags::DUP,

@@ -163,6 +163,22 @@ pub fn scrub(
     Ok(report)
 }
 
+/// Verifies all copies of the block group at `start`, and repairs bad ones. Returns how many sectors
+/// and tree blocks have no good copy. The repairs are durable with the next flush.
+///
+/// # Errors
+/// A device that fails, an unreadable tree of extents or checksums.
+pub(crate) fn verify_group(store: &Arc<Store>, start: u64) -> Result<u64> {
+    let mut scan = Scan::new(store, None, false, 0);
+    let extents = extents_of(store, start)?;
+    let _ = scan.group(&extents, &mut |_| ControlFlow::Continue(()))?;
+    let mut report = ScrubReport::default();
+    let bad = scan.finish(&mut report);
+    let lost = bad.iter().filter(|(.., repaired)| !repaired).count();
+    let unrepaired: u64 = report.devices.values().map(|device| device.lost).sum();
+    Ok(unrepaired.max((lost + report.lost_blocks.len()) as u64))
+}
+
 fn run(
     fs: &Btrfs,
     options: &ScrubOptions,

@@ -32,6 +32,9 @@ impl Space {
     pub(crate) fn write_device_errors(&self, h: &mut dyn SpaceWrite) -> Result<()> {
         let tree = &self.trees.device;
         for member in self.volume.members() {
+            if !self.devices.lock().by_id.contains_key(&member.devid) {
+                continue;
+            }
             let Some(item) = member.errors.changed() else {
                 continue;
             };
@@ -41,6 +44,7 @@ impl Space {
     }
 }
 
-fn key(devid: u64) -> Key {
+/// Key of a device's counters.
+pub(super) fn key(devid: u64) -> Key {
     Key::new(objectid::DEV_STATS, kind::DEV_STATS, devid)
 }

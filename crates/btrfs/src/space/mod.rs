@@ -27,6 +27,7 @@ mod free_space_tree;
 mod group;
 mod info;
 mod refs;
+mod relocate;
 mod replace;
 mod reserve;
 mod run;
@@ -41,7 +42,8 @@ mod write;
 
 pub(crate) use devices::Layout;
 pub(crate) use info::{DataReservation, MetadataReservation, Reservation};
-pub(crate) use replace::{Placed, Replaced, boundary};
+pub(crate) use relocate::{NewPlace, Prefer};
+pub(crate) use replace::{Placed, Replaced};
 pub(crate) use reserve::Pressure;
 pub(crate) use state::Space;
 pub(crate) use write::{SpaceChanges, SpaceWrite};

@@ -1,14 +1,15 @@
-//! Moves chunks on their device, and cuts out their unused parts, so that a file system can become
-//! smaller.
+//! Moves chunks to other places and devices, changes their profile, and cuts out their unused
+//! parts.
 //!
 //! # How it works
-//! Logical addresses never change, so no reference to an extent does. Only the chunk item, the
-//! device extents and the block group contain the place of the bytes and the length of a chunk.
+//! Logical addresses never change, so no reference to an extent does: snapshots and clones stay
+//! shared, and checksums stay valid. Only the chunk item, the device extents and the block group
+//! contain the profile, the places and the length of a chunk.
 //!
-//! - **Move**: the used bytes are copied to a free place of the device. The map in memory changes,
-//!   so that the transaction writes to the new place. The commit makes the new place count. Until
-//!   then the superblock leads to the old place, which is not overwritten.
-//! - **Replace**: a chunk becomes several smaller ones, which cover every extent of it.
+//! A chunk is *replaced* by one chunk or several that cover every extent of it, with the same or
+//! another profile. Used bytes are copied to free places of the devices. The map in memory
+//! changes, so that the transaction writes to the new places. The commit makes the new places
+//! count. Until then the superblock leads to the old ones, which are not overwritten.
 //!
 //! The caller has committed everything before, and no other thread uses the file system. Device
 //! space that becomes free is used again only after the commit: see [`Space::release_replaced`].
@@ -16,10 +17,9 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use sapwood_btrfs_format::{BlockGroupFlags, ChunkItem, DevExtent, DevItem, Key, kind, objectid};
+use sapwood_btrfs_format::{BlockGroupFlags, ChunkItem, DevItem, Key, kind, objectid};
 
-use super::chunk::chunk_key;
-use super::devices::{STRIPE_LEN, stripes};
+use super::devices::stripes;
 use super::free_space::RangeDelta;
 use super::free_space_tree;
 use super::group::BlockGroup;
@@ -143,78 +143,47 @@ impl Space {
         to: u64,
     ) -> Result<Replaced> {
         let (logical, chunk) = self.volume.chunk_at(placed.logical)?;
-        for (from, len) in merged(&self.extents_of(logical)?) {
-            let within = from - logical;
-            let (old, new) = (placed.offset + within, to + within);
-            self.volume.copy_within(placed.devid, old, new, len)?;
-        }
         let mut moved = (*chunk).clone();
         if let Some(stripe) = moved.stripes.get_mut(placed.stripe) {
             stripe.offset = to;
         }
-        let item = moved.encode();
-        self.volume.replace_chunk(logical, vec![(logical, moved)]);
-        self.trees.chunk.put(h, &chunk_key(logical), &item)?;
-        let tree = &self.trees.device;
-        let old = Key::new(placed.devid, kind::DEV_EXTENT, placed.offset);
-        let root = tree.id();
-        let found = tree.get(self, &old)?;
-        let found = found
-            .ok_or(Error::ItemNotFound { root, key: old })?
-            .to_vec();
-        DevExtent::read(&found).map_err(|source| Error::BadItem {
-            root,
-            key: old,
-            source,
-        })?;
-        tree.delete(h, &old)?;
-        let new = Key::new(placed.devid, kind::DEV_EXTENT, to);
-        tree.insert(h, &new, &found)?;
-        let range = |offset| vec![(placed.devid, offset, placed.len)];
-        Ok(Replaced {
-            given: range(placed.offset),
-            taken: range(to),
-        })
+        self.replace_chunk(h, logical, vec![(logical, moved)])
     }
 
-    /// Replaces the chunk at `logical` by chunks that cover `parts` of it: (start, bytes), in
-    /// order. Every extent lies in one part.
+    /// Replaces the chunk at `logical` by `chunks` (address, chunk) that cover parts of it, in
+    /// order. Every extent lies in one of them. Their stripes lie where they were, or in free
+    /// places, to which the used bytes are copied.
     ///
     /// # Errors
-    /// Unreadable blocks, no space. The transaction must not be committed then.
+    /// The devices, unreadable blocks, no space. The transaction must not be committed then.
     pub(crate) fn replace_chunk(
         &self,
         h: &mut dyn SpaceWrite,
         logical: u64,
-        parts: &[(u64, u64)],
+        chunks: Vec<(u64, ChunkItem)>,
     ) -> Result<Replaced> {
         let group = self.group_at(logical)?;
         let (_, chunk) = self.volume.chunk_at(logical)?;
         let used = merged(&self.extents_of(logical)?);
-        self.detach(&group)?;
-        let part = |(start, len): &(u64, u64)| {
-            let mut part = (*chunk).clone();
-            part.length = *len;
-            for stripe in &mut part.stripes {
-                stripe.offset += start - logical;
-            }
-            (*start, part)
-        };
-        let chunks: Vec<(u64, ChunkItem)> = parts.iter().map(part).collect();
-        let mut replaced = Replaced {
+        let replaced = Replaced {
             given: stripes(&chunk).collect(),
-            taken: Vec::new(),
+            taken: chunks.iter().flat_map(|(_, new)| stripes(new)).collect(),
         };
-        for (_, chunk) in &chunks {
-            replaced.taken.extend(stripes(chunk));
+        // No chunk that this transaction allocates gets the new places.
+        self.take_places(&replaced.taken);
+        for (start, new) in &chunks {
+            for (from, to) in within(&used, *start, new.length).iter() {
+                self.volume.copy_to((from, to - from), (*start, new))?;
+            }
         }
-        self.volume.replace_chunk(logical, chunks);
+        self.detach(&group)?;
+        self.volume.replace_chunk(logical, chunks.clone());
         let mut groups = Vec::new();
-        for (start, len) in parts {
-            let inside = within(&used, *start, *len);
-            let bytes = inside.bytes();
-            let group = self.add_group(*start, *len, group.flags, Some(bytes));
-            let free = inside.gaps(*start, start + len);
+        for (start, new) in &chunks {
+            let (start, len) = (*start, new.length);
+            let inside = within(&used, start, len);
+            let group = self.add_group(start, len, new.flags, Some(inside.bytes()));
+            let free = inside.gaps(start, start + len);
             group.load(|| Ok(free))?;
             groups.push((group, inside));
         }
@@ -224,6 +193,15 @@ impl Space {
             self.record_used(h, group, used)?;
         }
         Ok(replaced)
+    }
+
+    fn take_places(&self, places: &[(u64, u64, u64)]) {
+        let mut devices = self.devices.lock();
+        for (devid, offset, len) in places {
+            if let Some(device) = devices.by_id.get_mut(devid) {
+                device.take(*offset, *len);
+            }
+        }
     }
 
     /// Records the used ranges of a group in the free-space tree, which has it as all free.
@@ -282,12 +260,8 @@ impl Space {
                 device.give(*offset, *len);
             }
         }
-        for (devid, offset, len) in &replaced.taken {
-            if let Some(device) = devices.by_id.get_mut(devid) {
-                device.take(*offset, *len);
-            }
-        }
         drop(devices);
+        self.take_places(&replaced.taken);
         for info in [&self.data, &self.metadata, &self.system] {
             info.full.store(false, Ordering::Relaxed);
         }
@@ -343,9 +317,4 @@ fn within(ranges: &[(u64, u64)], start: u64, len: u64) -> RangeSet {
         }
     }
     inside
-}
-
-/// The boundary at or before `at` where a chunk that begins at `logical` may be cut.
-pub(crate) fn boundary(logical: u64, at: u64) -> u64 {
-    at - (at - logical) % STRIPE_LEN
 }

@@ -259,7 +259,10 @@ fn next_super(store: &Store, old: &SuperSet, transid: u64) -> Result<SuperSet> {
     sb.incompat_flags = (sb.incompat() | store.new_incompat()).bits().into();
     sb.bytes_used = store.space.bytes_used().into();
     sb.total_bytes = store.space.total_bytes().into();
-    for (devid, total, used) in store.space.device_bytes() {
+    let devices = store.space.device_bytes();
+    let ids: Vec<u64> = devices.iter().map(|(devid, ..)| *devid).collect();
+    sb.keep_devices(&ids);
+    for (devid, total, used) in devices {
         sb.set_device(devid, total, used);
     }
     if !sb.compat_ro().contains(CompatRo::FREE_SPACE_TREE) {

@@ -2,12 +2,8 @@
 
 use sapwood_btrfs_format::BlockGroupFlags;
 
-use crate::space::boundary;
-
-/// Chunks begin and end at multiples of this.
-pub(super) const STRIPE_LEN: u64 = 64 << 10;
 /// Unused space within a data chunk that is worth another chunk.
-const LEAST_GAP: u64 = 1 << 20;
+pub(crate) const LEAST_GAP: u64 = 1 << 20;
 /// Bytes of the last data chunk of a file system without data.
 const LEAST_DATA: u64 = 1 << 20;
 /// Nodes of metadata that stay free: the reserve of the kernel (368 nodes as of Linux 6.18) and
@@ -19,12 +15,14 @@ const FREE_SYSTEM_NODES: u64 = 32;
 
 /// A block group as of the last commit.
 #[derive(Clone, Debug)]
-pub(super) struct Group {
-    pub(super) start: u64,
-    pub(super) len: u64,
-    pub(super) flags: BlockGroupFlags,
+pub(crate) struct Group {
+    pub(crate) start: u64,
+    pub(crate) len: u64,
+    pub(crate) flags: BlockGroupFlags,
+    /// It can be cut at multiples of this from its start.
+    pub(crate) row: u64,
     /// Start and bytes of each extent, in order.
-    pub(super) extents: Vec<(u64, u64)>,
+    pub(crate) extents: Vec<(u64, u64)>,
 }
 
 impl Group {
@@ -32,30 +30,42 @@ impl Group {
         self.start + self.len
     }
 
-    fn used(&self) -> u64 {
+    /// Whether only data is in it.
+    pub(crate) fn is_data(&self) -> bool {
+        let mixed = BlockGroupFlags::DATA | BlockGroupFlags::METADATA;
+        self.flags.contains(BlockGroupFlags::DATA) && !self.flags.contains(mixed)
+    }
+
+    /// Bytes in extents.
+    pub(crate) fn used(&self) -> u64 {
         self.extents.iter().map(|(_, len)| len).sum()
+    }
+
+    /// The boundary at or before an address where it can be cut.
+    fn boundary(&self, at: u64) -> u64 {
+        at - (at - self.start) % self.row
     }
 
     /// First boundary at or after an address, or the end.
     fn boundary_after(&self, at: u64) -> u64 {
-        boundary(self.start, at + STRIPE_LEN - 1).min(self.end())
+        self.boundary(at + self.row - 1).min(self.end())
     }
 }
 
-/// The parts of a data group that hold its extents. None if it is empty and not the only one.
-pub(super) fn of_data(group: &Group, all: &[Group]) -> Vec<(u64, u64)> {
+/// The parts of a data group that hold its extents, without gaps of `gap` bytes. None if it is empty and not the only one.
+pub(crate) fn of_data(group: &Group, all: &[Group], gap: u64) -> Vec<(u64, u64)> {
     let mut parts: Vec<(u64, u64)> = Vec::new();
     for (start, len) in &group.extents {
-        let from = boundary(group.start, *start);
+        let from = group.boundary(*start);
         let to = group.boundary_after(start + len);
         match parts.last_mut() {
-            Some((_, end)) if from < *end + LEAST_GAP => *end = to.max(*end),
+            Some((_, end)) if from < *end + gap => *end = to.max(*end),
             _ => parts.push((from, to)),
         }
     }
     let siblings = all.iter().filter(|other| other.flags == group.flags);
     if parts.is_empty() && siblings.count() == 1 {
-        parts.push((group.start, group.start + LEAST_DATA.min(group.len)));
+        parts.push((group.start, group.start + LEAST_DATA.next_multiple_of(group.row).min(group.len)));
     }
     let lengths = parts.into_iter().map(|(from, to)| (from, to - from));
     lengths.collect()
@@ -63,7 +73,7 @@ pub(super) fn of_data(group: &Group, all: &[Group]) -> Vec<(u64, u64)> {
 
 /// The front of a group of metadata up to its last extent, and more as far as the metadata of all
 /// groups needs free space.
-pub(super) fn of_metadata(group: &Group, all: &[Group], nodesize: u64) -> Vec<(u64, u64)> {
+pub(crate) fn of_metadata(group: &Group, all: &[Group], nodesize: u64) -> Vec<(u64, u64)> {
     let system = group.flags.contains(BlockGroupFlags::SYSTEM);
     let kind = |other: &&Group| other.flags == group.flags;
     let free: u64 = all.iter().filter(kind).map(|g| g.len - g.used()).sum();
@@ -85,12 +95,12 @@ pub(super) fn of_metadata(group: &Group, all: &[Group], nodesize: u64) -> Vec<(u
         true => vec![(group.start, end - group.start)],
         // The last group of a kind is never removed.
         false if siblings > 1 => Vec::new(),
-        false => vec![(group.start, STRIPE_LEN.min(group.len))],
+        false => vec![(group.start, group.row.min(group.len))],
     }
 }
 
 /// Two parts of a group, the second of at most `most` bytes; `None` if an extent is in the way.
-pub(super) fn split(group: &Group, most: u64) -> Option<Vec<(u64, u64)>> {
+pub(crate) fn split(group: &Group, most: u64) -> Option<Vec<(u64, u64)>> {
     let mut at = group.boundary_after(group.end().saturating_sub(most).max(group.start + 1));
     for (start, len) in &group.extents {
         if *start < at && start + len > at {
@@ -106,12 +116,14 @@ mod tests {
     use super::*;
 
     const MIB: u64 = 1 << 20;
+    const STRIPE_LEN: u64 = 64 << 10;
 
     fn data(extents: &[(u64, u64)]) -> Group {
         Group {
             start: 16 * MIB,
             len: 64 * MIB,
             flags: BlockGroupFlags::DATA,
+            row: STRIPE_LEN,
             extents: extents.to_vec(),
         }
     }
@@ -120,7 +132,7 @@ mod tests {
     fn only_large_gaps_of_a_data_group_are_cut_out() {
         let at = |mib: u64| 16 * MIB + mib * MIB;
         let group = data(&[(at(1) + 4096, 4096), (at(1) + MIB / 2, 4096), (at(9), MIB)]);
-        let parts = of_data(&group, std::slice::from_ref(&group));
+        let parts = of_data(&group, std::slice::from_ref(&group), LEAST_GAP);
         assert_eq!(
             parts,
             [(at(1), MIB / 2 + STRIPE_LEN), (at(9), MIB)],
@@ -132,10 +144,10 @@ mod tests {
     fn the_last_data_group_stays() {
         let group = data(&[]);
         assert_eq!(
-            of_data(&group, std::slice::from_ref(&group)),
+            of_data(&group, std::slice::from_ref(&group), LEAST_GAP),
             [(16 * MIB, MIB)]
         );
-        assert!(of_data(&group, &[group.clone(), group.clone()]).is_empty());
+        assert!(of_data(&group, &[group.clone(), group.clone()], LEAST_GAP).is_empty());
     }
 
     #[test]
@@ -156,6 +168,7 @@ mod tests {
             start: MIB,
             len,
             flags: BlockGroupFlags::METADATA | BlockGroupFlags::DUP,
+            row: STRIPE_LEN,
             extents: extents.to_vec(),
         };
         let one = group(256 * MIB, &[(MIB, node), (2 * MIB, node)]);

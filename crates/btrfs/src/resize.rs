@@ -12,29 +12,24 @@
 //!
 //! [`shrink_to_fit`] first cuts the unused space out of every chunk, and then moves the topmost
 //! chunk as long as it can. The metadata keeps the free space that the next mount needs for changes
-//! (`parts`).
+//! (`relocate::parts`).
 //!
 //! The caller shortens a file after that, and lengthens it before.
-
-mod parts;
 
 use std::sync::Arc;
 
 use sapwood_block::Device;
-use sapwood_btrfs_format::{BlockGroupFlags, SUPER_OFFSETS, SUPER_SIZE};
+use sapwood_btrfs_format::{SUPER_OFFSETS, SUPER_SIZE};
 use sapwood_vfs::{FileSystem, Timestamp, TrimRange};
 
 use crate::devices::superblock;
-use crate::options::SubvolumeChoice;
 use crate::space::{Placed, Replaced};
-use crate::transaction::{Handle, Store};
-use crate::{Btrfs, Error, Options};
-use parts::{Group, STRIPE_LEN};
+use crate::relocate::{self, Relocation, STEP_ITEMS, STRIPE_LEN, parts};
+use crate::transaction::Store;
+use crate::{Btrfs, Error};
 
 /// Sizes are multiples of this.
 const UNIT: u64 = 4096;
-/// Items that a step changes, about. It may take more than that from the reserved free space.
-const STEP_ITEMS: u64 = 12;
 /// Smallest part of a chunk that is split off to fill a hole, unless a size must be reached.
 const LEAST_PART: u64 = 1 << 20;
 
@@ -161,16 +156,7 @@ fn run(
     moved: &mut OnMoved<'_>,
     work: impl FnOnce(&mut Resize<'_, '_>) -> Result<u64>,
 ) -> Result<u64> {
-    let options = match time {
-        Some(time) => Options::reproducible(time),
-        None => Options::default(),
-    };
-    let options = Options {
-        subvolume: SubvolumeChoice::Id(0),
-        background: false,
-        ..options
-    };
-    let fs = Btrfs::open(vec![Arc::clone(device)], options)?;
+    let fs = relocate::open(std::slice::from_ref(device), time, false)?;
     let devices = fs.engine.volume.device_count();
     if devices != 1 {
         fs.close()?;
@@ -201,63 +187,21 @@ impl Resize<'_, '_> {
         &self.fs.engine
     }
 
+    fn relocation(&self) -> Relocation<'_> {
+        Relocation::new(self.store())
+    }
+
     /// Drops deleted subvolumes and empty groups.
     fn drop_unused(&self) -> Result<()> {
         self.fs.finish_cleaning();
         Ok(self.store().commit_and_unpin(None)?)
     }
 
-    /// One transaction. The space that it releases is free afterwards.
-    fn step(
-        &self,
-        work: impl FnOnce(&mut Handle) -> std::result::Result<Replaced, Error>,
-    ) -> Result<()> {
-        let store = self.store();
-        store.commit_and_unpin(None)?;
-        let mut h = store.start_urgent(STEP_ITEMS)?;
-        let worked = work(&mut h);
-        let replaced = h.finish(worked)?;
-        store.commit_and_unpin(None)?;
-        store.space.release_replaced(&replaced);
-        Ok(())
-    }
-
-    fn group(&self, logical: u64) -> Result<Group> {
-        let space = &self.store().space;
-        let (flags, len) = space.group_shape(logical)?;
-        Ok(Group {
-            start: logical,
-            len,
-            flags,
-            extents: space.extents_of(logical)?,
-        })
-    }
-
-    /// All groups, in order of their addresses.
-    fn groups(&self) -> Result<Vec<Group>> {
-        let chunks = self.store().volume.chunks();
-        let each = chunks.iter().map(|(logical, _)| self.group(*logical));
-        each.collect()
-    }
-
-    fn replace(&self, group: &Group, parts: &[(u64, u64)]) -> Result<()> {
-        let space = &self.store().space;
-        self.step(|h| space.replace_chunk(h, group.start, parts))
-    }
-
     /// Cuts the unused space out of every chunk.
     fn cut_all(&self) -> Result<()> {
-        let nodesize = self.store().nodesize.into();
-        for group in &self.groups()? {
-            // The groups change with each step, and with them the space that must stay free.
-            let parts = if group.is_data() {
-                parts::of_data(group, &self.groups()?)
-            } else {
-                parts::of_metadata(&self.group(group.start)?, &self.groups()?, nodesize)
-            };
-            if parts.iter().map(|(_, len)| len).sum::<u64>() < group.len {
-                self.replace(group, &parts)?;
-            }
+        let relocation = self.relocation();
+        for group in &relocation.groups()? {
+            relocation.cut(group, parts::LEAST_GAP)?;
         }
         Ok(())
     }
@@ -292,21 +236,14 @@ impl Resize<'_, '_> {
         let below = limit.unwrap_or(u64::MAX).min(top.offset);
         let holes = space.clear_holes(top.devid, below);
         if let Some((to, _)) = holes.iter().find(|(from, to)| to - from >= top.len) {
-            self.step(|h| space.move_stripe(h, top, *to))?;
+            self.relocation().step(|h| space.move_stripe(h, top, *to))?;
             self.bytes += top.len;
             (self.moved)(self.bytes);
             return Ok(true);
         }
-        let group = self.group(top.logical)?;
-        let parts = match (group.is_data(), limit) {
-            (true, Some(_)) => parts::of_data(&group, &self.groups()?),
-            (false, Some(_)) => {
-                parts::of_metadata(&group, &self.groups()?, self.store().nodesize.into())
-            }
-            (_, None) => vec![(group.start, group.len)],
-        };
-        if parts.iter().map(|(_, len)| len).sum::<u64>() < group.len {
-            self.replace(&group, &parts)?;
+        let relocation = self.relocation();
+        let group = relocation.group(top.logical)?;
+        if limit.is_some() && relocation.cut(&group, parts::LEAST_GAP)? {
             return Ok(true);
         }
         let largest = holes.iter().map(|(from, to)| to - from).max().unwrap_or(0);
@@ -320,7 +257,10 @@ impl Resize<'_, '_> {
             return Ok(false);
         }
         match parts::split(&group, largest) {
-            Some(parts) => self.replace(&group, &parts).map(|()| true),
+            Some(parts) => {
+                relocation.split(&group, &parts)?;
+                Ok(true)
+            }
             None => Ok(false),
         }
     }
@@ -332,7 +272,7 @@ impl Resize<'_, '_> {
         let devid = self.store().space.placed().first().map_or(1, |p| p.devid);
         if size != old {
             let space = &self.store().space;
-            self.step(|h| {
+            self.relocation().step(|h| {
                 space.set_device_size(h, devid, size)?;
                 Ok(Replaced::default())
             })?;
@@ -346,13 +286,5 @@ impl Resize<'_, '_> {
         }
         self.device.flush().map_err(Error::from)?;
         Ok(size)
-    }
-}
-
-impl Group {
-    /// Whether only data is in it.
-    fn is_data(&self) -> bool {
-        let mixed = BlockGroupFlags::DATA | BlockGroupFlags::METADATA;
-        self.flags.contains(BlockGroupFlags::DATA) && !self.flags.contains(mixed)
     }
 }

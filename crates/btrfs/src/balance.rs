@@ -1,0 +1,349 @@
+//! Moves block groups of a file system that is not mounted, and changes their profiles.
+//!
+//! # How it works
+//! The chosen block groups are processed one after another, the highest address first, as the
+//! kernel does. Each one moves in a transaction of its own ([`relocate`](crate::relocate)). An
+//! interrupted balance leaves a complete file system with some groups done; running it again
+//! continues with the others. Addresses do not change, so extents stay in their order: a group
+//! shrinks to its used parts, but does not merge with others.
+
+use std::ops::{ControlFlow, RangeInclusive};
+use std::sync::Arc;
+
+use sapwood_block::Device;
+use sapwood_btrfs_format::BlockGroupFlags;
+use sapwood_vfs::Timestamp;
+
+use crate::mkfs::Profile;
+use crate::relocate::parts::{self, Group};
+use crate::relocate::{self, Relocated, Relocation};
+use crate::space::{Layout, Prefer};
+use crate::transaction::Store;
+use crate::{Btrfs, Error};
+
+/// Parts of a group that are kept when its unused space is cut out, at most.
+const MOST_PARTS: u64 = 64;
+/// Passes over the groups: a conversion may allocate a chunk of the old profile.
+const MOST_PASSES: usize = 4;
+
+/// The block groups of one content that a balance moves.
+#[derive(Clone, Debug, Default)]
+pub struct Filter {
+    /// Used percentage.
+    pub usage: Option<RangeInclusive<u64>>,
+    /// Profiles that they have; all if it is empty.
+    pub profiles: Vec<Profile>,
+    /// A device on which they lie.
+    pub devid: Option<u64>,
+    /// How many at most.
+    pub limit: Option<u64>,
+    /// The profile that they get.
+    pub convert: Option<Profile>,
+    /// Groups that have that profile stay.
+    pub soft: bool,
+}
+
+/// Parameters of a balance.
+#[derive(Clone, Debug, Default)]
+pub struct BalanceOptions {
+    /// Block groups of data that are moved.
+    pub data: Option<Filter>,
+    /// Block groups of metadata that are moved.
+    pub metadata: Option<Filter>,
+    /// Block groups of the chunk tree that are moved.
+    pub system: Option<Filter>,
+    /// A conversion may leave metadata with fewer copies.
+    pub force: bool,
+    /// Devices may be missing, as far as the profiles allow.
+    pub degraded: bool,
+    /// Time of the changes, for a reproducible result.
+    pub time: Option<Timestamp>,
+}
+
+/// The result of a balance.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct BalanceReport {
+    /// Block groups of the file system.
+    pub groups: u64,
+    /// Block groups that the filters chose.
+    pub chosen: u64,
+    /// Block groups that moved, got another profile or became smaller.
+    pub changed: u64,
+    /// Used bytes of groups that moved.
+    pub moved: u64,
+    /// The callback ended it.
+    pub interrupted: bool,
+}
+
+/// Why a balance ended. The file system is complete.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum BalanceError {
+    /// An error of the engine.
+    #[error(transparent)]
+    Engine(#[from] Error),
+    /// A profile that needs more devices.
+    #[error("profile {profile} needs {needed} devices, the file system has {present}")]
+    TooFewDevices {
+        /// The profile.
+        profile: Profile,
+        /// Devices that it needs.
+        needed: usize,
+        /// Devices that are there.
+        present: usize,
+    },
+    /// A conversion that leaves metadata with fewer copies.
+    #[error("profile {0} has fewer copies of metadata than now; it needs force")]
+    LessRedundant(Profile),
+    /// Data and metadata share block groups.
+    #[error("data and metadata share block groups, so both need the same filters")]
+    Mixed,
+    /// No such device.
+    #[error("the file system has no device {0}")]
+    NoSuchDevice(u64),
+    /// No free place is large enough.
+    #[error("block group {group} ({profile}, {len} bytes) fits nowhere in the unallocated space")]
+    NoRoom {
+        /// Logical address.
+        group: u64,
+        /// Profile that it was to have.
+        profile: &'static str,
+        /// Bytes.
+        len: u64,
+    },
+}
+
+type Result<T> = std::result::Result<T, BalanceError>;
+
+/// Callback with used bytes of the groups that are done, and of all chosen ones.
+pub type OnBalanced<'p> = dyn FnMut(u64, u64) -> ControlFlow<()> + Send + 'p;
+
+/// Balances the file system on `devices`. Nothing else uses them meanwhile.
+///
+/// # Errors
+/// [`BalanceError`]. Groups that are done stay so.
+pub fn balance(
+    devices: &[Arc<dyn Device>],
+    options: &BalanceOptions,
+    step: &mut OnBalanced<'_>,
+) -> Result<BalanceReport> {
+    let fs = relocate::open(devices, options.time, options.degraded)?;
+    let mut balance = Balance {
+        fs: &fs,
+        options,
+        report: BalanceReport::default(),
+    };
+    let done = balance.run(step);
+    let report = balance.report;
+    let closed = fs.close();
+    done?;
+    closed?;
+    Ok(report)
+}
+
+struct Balance<'b> {
+    fs: &'b Btrfs,
+    options: &'b BalanceOptions,
+    report: BalanceReport,
+}
+
+impl Balance<'_> {
+    fn store(&self) -> &Arc<Store> {
+        &self.fs.engine
+    }
+
+    fn run(&mut self, step: &mut OnBalanced<'_>) -> Result<()> {
+        self.fs.finish_cleaning();
+        self.store().commit_and_unpin(None)?;
+        let groups = Relocation::new(self.store()).groups()?;
+        self.validate(&groups)?;
+        self.report.groups = groups.len() as u64;
+        let mut chosen = self.chosen(&groups)?;
+        self.report.chosen = chosen.len() as u64;
+        let mut total: u64 = chosen.iter().map(Group::used).sum();
+        let mut done = 0;
+        for _ in 0..MOST_PASSES {
+            for group in &chosen {
+                if step(done, total).is_break() {
+                    self.report.interrupted = true;
+                    return Ok(());
+                }
+                self.group(group)?;
+                done += group.used();
+            }
+            chosen = self.left()?;
+            if chosen.is_empty() {
+                break;
+            }
+            total += chosen.iter().map(Group::used).sum::<u64>();
+        }
+        let _ = step(total, total);
+        Ok(())
+    }
+
+    fn filter(&self, flags: BlockGroupFlags) -> Option<&Filter> {
+        if flags.contains(BlockGroupFlags::SYSTEM) {
+            self.options.system.as_ref()
+        } else if flags.contains(BlockGroupFlags::DATA) {
+            self.options.data.as_ref()
+        } else {
+            self.options.metadata.as_ref()
+        }
+    }
+
+    /// Refuses what cannot be done before anything is changed.
+    fn validate(&self, groups: &[Group]) -> Result<()> {
+        let options = self.options;
+        let both = BlockGroupFlags::DATA | BlockGroupFlags::METADATA;
+        let mixed = groups.iter().any(|group| group.flags.contains(both));
+        let convert = |filter: &Option<Filter>| filter.as_ref().map(|f| f.convert);
+        if mixed && convert(&options.data) != convert(&options.metadata) {
+            return Err(BalanceError::Mixed);
+        }
+        let all = [&options.data, &options.metadata, &options.system];
+        let devices = self.store().space.devices();
+        for filter in all.into_iter().flatten() {
+            if let Some(devid) = filter.devid
+                && !devices.iter().any(|device| device.devid == devid)
+            {
+                return Err(BalanceError::NoSuchDevice(devid));
+            }
+            let Some(profile) = filter.convert else {
+                continue;
+            };
+            let needed = Layout::of(profile.flags()).least;
+            let present = self.store().volume.written_ids().len();
+            if present < needed {
+                return Err(BalanceError::TooFewDevices {
+                    profile,
+                    needed,
+                    present,
+                });
+            }
+        }
+        let copies = |flags| Layout::of(flags).copies;
+        for group in groups.iter().filter(|group| !group.is_data()) {
+            if let Some(profile) = self.filter(group.flags).and_then(|f| f.convert)
+                && copies(profile.flags()) < copies(group.flags)
+                && !options.force
+            {
+                return Err(BalanceError::LessRedundant(profile));
+            }
+        }
+        Ok(())
+    }
+
+    /// The groups that the filters choose, the highest address first.
+    fn chosen(&self, groups: &[Group]) -> Result<Vec<Group>> {
+        let mut chosen: Vec<Group> = Vec::new();
+        for group in groups.iter().rev() {
+            let Some(filter) = self.filter(group.flags) else {
+                continue;
+            };
+            let content = |flags| self.filter(flags).map(std::ptr::from_ref);
+            let own = content(group.flags);
+            let before = chosen.iter().filter(|other| content(other.flags) == own);
+            let full = filter.limit.is_some_and(|most| before.count() as u64 >= most);
+            if !full && self.matches(filter, group)? {
+                chosen.push(group.clone());
+            }
+        }
+        Ok(chosen)
+    }
+
+    fn matches(&self, filter: &Filter, group: &Group) -> Result<bool> {
+        let profile = group.flags.profile();
+        let has = |wanted: &Profile| wanted.flags() == profile;
+        if !filter.profiles.is_empty() && !filter.profiles.iter().any(has) {
+            return Ok(false);
+        }
+        if filter.soft && filter.convert.as_ref().is_some_and(has) {
+            return Ok(false);
+        }
+        if let Some(usage) = &filter.usage {
+            let used = u128::from(group.used());
+            let percent = |bound: u64| u128::from(group.len) * u128::from(bound.min(100)) / 100;
+            let (from, to) = (percent(*usage.start()), percent(*usage.end()));
+            if used < from || used > to {
+                return Ok(false);
+            }
+        }
+        let Some(devid) = filter.devid else {
+            return Ok(true);
+        };
+        let (_, chunk) = self.store().volume.chunk_at(group.start)?;
+        Ok(chunk.stripes.iter().any(|stripe| stripe.devid == devid))
+    }
+
+    /// Groups of profiles that were to be converted, which exist now: parts of split ones, and new
+    /// ones.
+    fn left(&self) -> Result<Vec<Group>> {
+        let mut left = Vec::new();
+        for group in Relocation::new(self.store()).groups()? {
+            let Some(filter) = self.filter(group.flags) else {
+                continue;
+            };
+            let Some(profile) = filter.convert.filter(|_| filter.limit.is_none()) else {
+                continue;
+            };
+            if group.flags.profile() != profile.flags() && self.matches(filter, &group)? {
+                left.push(group);
+            }
+        }
+        Ok(left)
+    }
+
+    fn group(&mut self, group: &Group) -> Result<()> {
+        let Some(filter) = self.filter(group.flags) else {
+            return Ok(());
+        };
+        let content = group.flags.difference(group.flags.profile());
+        let convert = filter.convert;
+        let flags = convert.map_or(group.flags, |profile| content | profile.flags());
+        let relocation = Relocation::new(self.store());
+        let mut changed = false;
+        if convert.is_none() {
+            changed = relocation.cut(group, parts::LEAST_GAP.max(group.len / MOST_PARTS))?;
+        }
+        let prefer = if flags == group.flags {
+            Prefer::Room
+        } else {
+            Prefer::Present
+        };
+        let (from, to) = (group.start, group.start.saturating_add(group.len));
+        let (mut at, mut moved) = (from, 0);
+        while let Some((start, len)) = next_chunk(self.store(), at, to) {
+            match relocation.relocate(start, flags, prefer, &|_| true)? {
+                Relocated::Stays => {}
+                Relocated::Moved(bytes) => {
+                    moved += bytes;
+                    changed = true;
+                }
+                Relocated::Split => {
+                    changed = true;
+                    continue;
+                }
+                // Without a conversion its places are as good as any.
+                Relocated::NoRoom if convert.is_none() => {}
+                Relocated::NoRoom => {
+                    return Err(BalanceError::NoRoom {
+                        group: start,
+                        profile: flags.profile_name(),
+                        len,
+                    });
+                }
+            }
+            at = start.saturating_add(len);
+        }
+        self.report.changed += u64::from(changed);
+        self.report.moved += moved;
+        Ok(())
+    }
+}
+
+/// The first chunk in a range of addresses, and its bytes.
+pub(crate) fn next_chunk(store: &Store, from: u64, to: u64) -> Option<(u64, u64)> {
+    let chunks = store.volume.chunks();
+    let mut chunks = chunks.iter().map(|(start, chunk)| (*start, chunk.length));
+    chunks.find(|(start, _)| (from..to).contains(start))
+}

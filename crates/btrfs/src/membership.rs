@@ -1,0 +1,396 @@
+//! Adds devices to a file system that is not mounted, removes them, and shows what lies on each.
+//!
+//! # How it works
+//! **Add**: the new device first gets superblocks of the last commit that name it, then one
+//! transaction adds its item to the chunk tree and counts it. After a power cut between the two the
+//! file system opens without the device; adding it again continues. After the transaction the new
+//! device is one generation behind, as after any power cut between superblocks.
+//!
+//! **Remove**: each block group on the device moves to the others, in a transaction of its own
+//! ([`relocate`](crate::relocate)). One more transaction removes the device's item. Its superblocks
+//! are erased last; until then a mount that finds the device ignores it by name.
+
+use std::collections::BTreeMap;
+use std::ops::ControlFlow;
+use std::sync::Arc;
+
+use sapwood_block::Device;
+use sapwood_btrfs_format::{BlockGroupFlags, DevItem, SUPER_OFFSETS, SUPER_SIZE, SuperBlock};
+use sapwood_vfs::Timestamp;
+
+use crate::balance::next_chunk;
+use crate::devices::superblock;
+use crate::mount::Btrfs;
+use crate::relocate::{self, Relocated, Relocation};
+use crate::space::{Layout, Prefer, Replaced};
+use crate::transaction::Store;
+use crate::{Error, Options, SubvolumeChoice};
+
+/// Bytes that a device must have to be added.
+const LEAST_SIZE: u64 = 16 << 20;
+
+/// Why a device was not added or removed. The file system is complete.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum MembershipError {
+    /// An error of the engine.
+    #[error(transparent)]
+    Engine(#[from] Error),
+    /// The device is part of the file system already.
+    #[error("{device}: is device {devid} of the file system already")]
+    Member {
+        /// Name of the device.
+        device: String,
+        /// Its id.
+        devid: u64,
+    },
+    /// The device is too small.
+    #[error("{device}: has {size} bytes; a device needs at least {LEAST_SIZE}")]
+    TooSmall {
+        /// Name of the device.
+        device: String,
+        /// Its bytes.
+        size: u64,
+    },
+    /// No such device.
+    #[error("the file system has no device {0}")]
+    NoSuchDevice(u64),
+    /// No device is missing.
+    #[error("no device of the file system is missing")]
+    NoneMissing,
+    /// It has only one device.
+    #[error("device {0} is the only one of the file system")]
+    OnlyDevice(u64),
+    /// A profile in use that needs more devices.
+    #[error(
+        "profile {profile} needs {needed} devices, {left} would be left; \
+         convert it first with sapwood balance"
+    )]
+    TooFewDevices {
+        /// Name of the profile.
+        profile: &'static str,
+        /// Devices that it needs.
+        needed: usize,
+        /// Devices that would be left.
+        left: usize,
+    },
+    /// The other devices lack room.
+    #[error(
+        "block group {group} ({profile}, {len} bytes) fits nowhere in the unallocated space of the \
+         other devices"
+    )]
+    NoRoom {
+        /// Logical address.
+        group: u64,
+        /// Its profile.
+        profile: &'static str,
+        /// Bytes.
+        len: u64,
+    },
+}
+
+type Result<T> = std::result::Result<T, MembershipError>;
+
+/// A device to remove.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Removal {
+    /// The device with this id.
+    Devid(u64),
+    /// The first device that is not there.
+    Missing,
+}
+
+/// Parameters of a removal.
+#[derive(Clone, Copy, Debug)]
+pub struct RemoveOptions {
+    /// The device.
+    pub device: Removal,
+    /// Devices may be missing, as far as the profiles allow.
+    pub degraded: bool,
+    /// Time of the changes, for a reproducible result.
+    pub time: Option<Timestamp>,
+}
+
+/// Callback with used bytes that moved, and bytes to move, about.
+pub type OnRemoved<'p> = dyn FnMut(u64, u64) -> ControlFlow<()> + Send + 'p;
+
+/// Space of a device in one profile.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Allocated {
+    /// `Data`, `Metadata`, `System`, or `Data+Metadata`.
+    pub content: &'static str,
+    /// Name of the profile.
+    pub profile: &'static str,
+    /// Bytes of the device in its chunks.
+    pub bytes: u64,
+}
+
+/// The space of a device.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DeviceUsage {
+    /// Id.
+    pub devid: u64,
+    /// Name of the device; `None` if it is missing.
+    pub name: Option<String>,
+    /// Bytes that the file system may use.
+    pub size: u64,
+    /// Bytes of the device past these.
+    pub slack: u64,
+    /// Bytes in chunks, by content and profile.
+    pub allocated: Vec<Allocated>,
+    /// Bytes in no chunk.
+    pub unallocated: u64,
+}
+
+fn content_name(flags: BlockGroupFlags) -> &'static str {
+    use BlockGroupFlags as F;
+    match flags.content() {
+        F::SYSTEM => "System",
+        F::METADATA => "Metadata",
+        F::DATA => "Data",
+        _ => "Data+Metadata",
+    }
+}
+
+/// The space of each device.
+///
+/// # Errors
+/// The errors of a mount.
+pub fn usage(devices: &[Arc<dyn Device>], degraded: bool) -> Result<Vec<DeviceUsage>> {
+    let options = Options {
+        subvolume: SubvolumeChoice::Id(0),
+        background: false,
+        read_only: true,
+        no_log_replay: true,
+        degraded,
+        ..Options::default()
+    };
+    let fs = Btrfs::open(devices.to_vec(), options)?;
+    let store: &Store = &fs.engine;
+    let mut used: BTreeMap<(u64, &str, &str), u64> = BTreeMap::new();
+    for placed in store.space.placed() {
+        let (flags, _) = store.space.group_shape(placed.logical)?;
+        let key = (placed.devid, content_name(flags), flags.profile_name());
+        *used.entry(key).or_default() += placed.len;
+    }
+    let shown = store.space.devices().into_iter().map(|device| {
+        let devid = device.devid;
+        let mut members = store.volume.members().iter();
+        let member = members.find(|member| member.devid == devid);
+        let own = used.iter().filter(|((of, ..), _)| *of == devid);
+        let allocated: Vec<Allocated> = own
+            .map(|((_, content, profile), bytes)| Allocated {
+                content,
+                profile,
+                bytes: *bytes,
+            })
+            .collect();
+        let taken: u64 = allocated.iter().map(|part| part.bytes).sum();
+        DeviceUsage {
+            devid,
+            name: member.map(|member| member.device.name().to_owned()),
+            size: device.total,
+            slack: member.map_or(0, |m| m.device.size().saturating_sub(device.total)),
+            allocated,
+            unallocated: device.total.saturating_sub(taken),
+        }
+    });
+    Ok(shown.collect())
+}
+
+/// Adds the device `new` to the file system on `devices`. What is on it is lost. Returns its id.
+///
+/// # Errors
+/// [`MembershipError`].
+pub fn add(
+    devices: &[Arc<dyn Device>],
+    new: &Arc<dyn Device>,
+    degraded: bool,
+    time: Option<Timestamp>,
+) -> Result<u64> {
+    let size = new.size() - new.size() % u64::from(SECTOR);
+    if size < LEAST_SIZE {
+        let device = new.name().to_owned();
+        return Err(MembershipError::TooSmall { device, size });
+    }
+    let fs = relocate::open(devices, time, degraded)?;
+    let added = join(&fs, new, size);
+    let closed = fs.close();
+    let devid = added?;
+    closed?;
+    drop(fs);
+    // One more commit, so that its superblock is as new as the others'.
+    let mut all = devices.to_vec();
+    all.push(Arc::clone(new));
+    let fs = relocate::open(&all, time, degraded)?;
+    let store: &Arc<Store> = &fs.engine;
+    let relocation = Relocation::new(store);
+    let committed = relocation.step(|_| Ok(Replaced::default()));
+    let closed = fs.close();
+    committed?;
+    closed?;
+    Ok(devid)
+}
+
+/// Sectors of all file systems that this engine writes.
+const SECTOR: u32 = 4096;
+
+fn join(fs: &Btrfs, new: &Arc<dyn Device>, size: u64) -> Result<u64> {
+    let store: &Arc<Store> = &fs.engine;
+    store.commit_and_unpin(None)?;
+    let now = store.super_block.lock().clone();
+    let devices = store.space.devices();
+    let left_over = superblock::read_newest(&**new).ok();
+    let left_over = left_over.filter(|sb| sb.fsid == store.fsid);
+    if let Some(sb) = left_over {
+        let member = devices.iter().find(|d| d.uuid == sb.dev_item.uuid);
+        if let Some(member) = member {
+            return Err(MembershipError::Member {
+                device: new.name().to_owned(),
+                devid: member.devid,
+            });
+        }
+    }
+    let highest = devices.iter().map(|device| device.devid).max();
+    let devid = highest.unwrap_or(0).saturating_add(1);
+    let item = DevItem {
+        devid: devid.into(),
+        total_bytes: size.into(),
+        io_align: SECTOR.into(),
+        io_width: SECTOR.into(),
+        sector_size: store.sectorsize.into(),
+        uuid: store.ambient.uuid(),
+        fsid: store.fsid,
+        ..DevItem::default()
+    };
+    let sb = SuperBlock {
+        dev_item: item,
+        ..*now
+    };
+    erase_supers(&**new)?;
+    superblock::write_all(&**new, &sb)?;
+    new.flush().map_err(Error::from)?;
+    Relocation::new(store).step(|h| {
+        store.space.add_device(h, &item)?;
+        Ok(Replaced::default())
+    })?;
+    Ok(devid)
+}
+
+/// Removes a device from the file system on `devices`: everything on it moves to the others. False
+/// if the callback ended it.
+///
+/// # Errors
+/// [`MembershipError`]. Block groups that moved stay where they are.
+pub fn remove(
+    devices: &[Arc<dyn Device>],
+    options: &RemoveOptions,
+    step: &mut OnRemoved<'_>,
+) -> Result<bool> {
+    let degraded = options.degraded || options.device == Removal::Missing;
+    let fs = relocate::open(devices, options.time, degraded)?;
+    let removed = leave(&fs, options.device, step);
+    let closed = fs.close();
+    let removed = removed?;
+    closed?;
+    Ok(removed)
+}
+
+fn leave(fs: &Btrfs, removal: Removal, step: &mut OnRemoved<'_>) -> Result<bool> {
+    fs.finish_cleaning();
+    let store: &Arc<Store> = &fs.engine;
+    store.commit_and_unpin(None)?;
+    let devid = chosen(store, removal)?;
+    check_profiles(store, devid)?;
+    let relocation = Relocation::new(store);
+    // No chunk that a transaction allocates meanwhile lies on it.
+    store.space.close_device(devid);
+    let on_it = |start: u64| -> Result<bool> {
+        let (_, chunk) = store.volume.chunk_at(start).map_err(MembershipError::from)?;
+        Ok(chunk.stripes.iter().any(|stripe| stripe.devid == devid))
+    };
+    let mut total = 0;
+    for group in relocation.groups()? {
+        total += if on_it(group.start)? { group.used() } else { 0 };
+    }
+    let (mut at, mut done) = (0, 0);
+    while let Some((start, len)) = next_chunk(store, at, u64::MAX) {
+        if on_it(start)? {
+            if step(done, total).is_break() {
+                return Ok(false);
+            }
+            let (flags, _) = store.space.group_shape(start)?;
+            match relocation.relocate(start, flags, Prefer::Present, &|other| other != devid)? {
+                Relocated::Moved(bytes) => done += bytes,
+                Relocated::Stays => {}
+                Relocated::Split => continue,
+                Relocated::NoRoom => {
+                    return Err(MembershipError::NoRoom {
+                        group: start,
+                        profile: flags.profile_name(),
+                        len,
+                    });
+                }
+            }
+        }
+        at = start.saturating_add(len);
+    }
+    relocation.step(|h| {
+        store.space.remove_device(h, devid)?;
+        Ok(Replaced::default())
+    })?;
+    let members = store.volume.members().iter();
+    for member in members.filter(|member| member.devid == devid) {
+        erase_supers(&*member.device)?;
+    }
+    let _ = step(total, total);
+    Ok(true)
+}
+
+/// The id of the device to remove.
+fn chosen(store: &Store, removal: Removal) -> Result<u64> {
+    let devices = store.space.devices();
+    let there = |devid| store.volume.members().iter().any(|m| m.devid == devid);
+    let devid = match removal {
+        Removal::Devid(devid) => {
+            let known = devices.iter().any(|device| device.devid == devid);
+            known.then_some(devid).ok_or(MembershipError::NoSuchDevice(devid))?
+        }
+        Removal::Missing => {
+            let missing = devices.iter().find(|device| !there(device.devid));
+            missing.ok_or(MembershipError::NoneMissing)?.devid
+        }
+    };
+    if devices.len() == 1 {
+        return Err(MembershipError::OnlyDevice(devid));
+    }
+    Ok(devid)
+}
+
+/// Refuses a removal after which a profile in use lacks devices.
+fn check_profiles(store: &Store, devid: u64) -> Result<()> {
+    let left = store.volume.written_ids();
+    let left = left.into_iter().filter(|other| *other != devid).count();
+    for (_, chunk) in store.volume.chunks() {
+        let needed = Layout::of(chunk.flags).least;
+        let lies_on_it = chunk.stripes.iter().any(|stripe| stripe.devid == devid);
+        if lies_on_it && left < needed {
+            return Err(MembershipError::TooFewDevices {
+                profile: chunk.flags.profile_name(),
+                needed,
+                left,
+            });
+        }
+    }
+    Ok(())
+}
+
+/// Erases all copies of the superblock, durably.
+fn erase_supers(device: &dyn Device) -> Result<()> {
+    for at in SUPER_OFFSETS {
+        if at + SUPER_SIZE as u64 <= device.size() {
+            device.write_at(at, &[0; SUPER_SIZE]).map_err(Error::from)?;
+        }
+    }
+    Ok(device.flush().map_err(Error::from)?)
+}
