@@ -243,7 +243,9 @@ impl Balance<'_> {
             let content = |flags| self.filter(flags).map(std::ptr::from_ref);
             let own = content(group.flags);
             let before = chosen.iter().filter(|other| content(other.flags) == own);
-            let full = filter.limit.is_some_and(|most| before.count() as u64 >= most);
+            let full = filter
+                .limit
+                .is_some_and(|most| before.count() as u64 >= most);
             if !full && self.matches(filter, group)? {
                 chosen.push(group.clone());
             }

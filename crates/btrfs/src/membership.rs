@@ -14,7 +14,7 @@ use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
-use sapwood_block::Device;
+use sapwood_block::{Device, signature};
 use sapwood_btrfs_format::{BlockGroupFlags, DevItem, SUPER_OFFSETS, SUPER_SIZE, SuperBlock};
 use sapwood_vfs::Timestamp;
 
@@ -43,6 +43,14 @@ pub enum MembershipError {
         device: String,
         /// Its id.
         devid: u64,
+    },
+    /// The device contains something.
+    #[error("{device} contains {what}; force is needed to overwrite it")]
+    Occupied {
+        /// Name of the device.
+        device: String,
+        /// The contents, such as `a btrfs file system`.
+        what: &'static str,
     },
     /// The device is too small.
     #[error("{device}: has {size} bytes; a device needs at least {LEAST_SIZE}")]
@@ -92,16 +100,29 @@ pub enum MembershipError {
 type Result<T> = std::result::Result<T, MembershipError>;
 
 /// A device to remove.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub enum Removal {
     /// The device with this id.
     Devid(u64),
+    /// This device. A removal that ended before it erased the superblocks is completed.
+    Device(Arc<dyn Device>),
     /// The first device that is not there.
     Missing,
 }
 
+/// Parameters of an addition.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct AddOptions {
+    /// What the device contains is lost.
+    pub force: bool,
+    /// Devices may be missing, as far as the profiles allow.
+    pub degraded: bool,
+    /// Time of the changes, for a reproducible result.
+    pub time: Option<Timestamp>,
+}
+
 /// Parameters of a removal.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct RemoveOptions {
     /// The device.
     pub device: Removal,
@@ -198,23 +219,22 @@ pub fn usage(devices: &[Arc<dyn Device>], degraded: bool) -> Result<Vec<DeviceUs
     Ok(shown.collect())
 }
 
-/// Adds the device `new` to the file system on `devices`. What is on it is lost. Returns its id.
+/// Adds the device `new` to the file system on `devices`. Returns its id.
 ///
 /// # Errors
 /// [`MembershipError`].
 pub fn add(
     devices: &[Arc<dyn Device>],
     new: &Arc<dyn Device>,
-    degraded: bool,
-    time: Option<Timestamp>,
+    options: &AddOptions,
 ) -> Result<u64> {
     let size = new.size() - new.size() % u64::from(SECTOR);
     if size < LEAST_SIZE {
         let device = new.name().to_owned();
         return Err(MembershipError::TooSmall { device, size });
     }
-    let fs = relocate::open(devices, time, degraded)?;
-    let added = join(&fs, new, size);
+    let fs = relocate::open(devices, options.time, options.degraded)?;
+    let added = join(&fs, new, size, options.force);
     let closed = fs.close();
     let devid = added?;
     closed?;
@@ -222,9 +242,8 @@ pub fn add(
     // One more commit, so that its superblock is as new as the others'.
     let mut all = devices.to_vec();
     all.push(Arc::clone(new));
-    let fs = relocate::open(&all, time, degraded)?;
-    let store: &Arc<Store> = &fs.engine;
-    let relocation = Relocation::new(store);
+    let fs = relocate::open(&all, options.time, options.degraded)?;
+    let relocation = Relocation::new(&fs.engine);
     let committed = relocation.step(|_| Ok(Replaced::default()));
     let closed = fs.close();
     committed?;
@@ -232,17 +251,17 @@ pub fn add(
     Ok(devid)
 }
 
-/// Sectors of all file systems that this engine writes.
+/// Bytes of the units in which a device is accessed.
 const SECTOR: u32 = 4096;
 
-fn join(fs: &Btrfs, new: &Arc<dyn Device>, size: u64) -> Result<u64> {
-    let store: &Arc<Store> = &fs.engine;
-    store.commit_and_unpin(None)?;
-    let now = store.super_block.lock().clone();
-    let devices = store.space.devices();
-    let left_over = superblock::read_newest(&**new).ok();
-    let left_over = left_over.filter(|sb| sb.fsid == store.fsid);
-    if let Some(sb) = left_over {
+/// Refuses a member of the file system, and a device with other contents unless forced.
+fn check_new(store: &Store, new: &dyn Device, force: bool) -> Result<()> {
+    let own = superblock::read_newest(new).ok();
+    let own = own.filter(|sb| sb.fsid == store.fsid);
+    // A device that an interrupted addition left is no member.
+    let left_over = own.is_some();
+    if let Some(sb) = own {
+        let devices = store.space.devices();
         let member = devices.iter().find(|d| d.uuid == sb.dev_item.uuid);
         if let Some(member) = member {
             return Err(MembershipError::Member {
@@ -251,6 +270,22 @@ fn join(fs: &Btrfs, new: &Arc<dyn Device>, size: u64) -> Result<u64> {
             });
         }
     }
+    let found = signature::find(new).map_err(Error::from)?;
+    match found.filter(|_| !force && !left_over) {
+        Some(what) => Err(MembershipError::Occupied {
+            device: new.name().to_owned(),
+            what,
+        }),
+        None => Ok(()),
+    }
+}
+
+fn join(fs: &Btrfs, new: &Arc<dyn Device>, size: u64, force: bool) -> Result<u64> {
+    let store: &Arc<Store> = &fs.engine;
+    store.commit_and_unpin(None)?;
+    check_new(store, &**new, force)?;
+    let now = store.super_block.lock().clone();
+    let devices = store.space.devices();
     let highest = devices.iter().map(|device| device.devid).max();
     let devid = highest.unwrap_or(0).saturating_add(1);
     let item = DevItem {
@@ -268,6 +303,7 @@ fn join(fs: &Btrfs, new: &Arc<dyn Device>, size: u64) -> Result<u64> {
         ..*now
     };
     erase_supers(&**new)?;
+    signature::wipe(&**new).map_err(Error::from)?;
     superblock::write_all(&**new, &sb)?;
     new.flush().map_err(Error::from)?;
     Relocation::new(store).step(|h| {
@@ -287,16 +323,57 @@ pub fn remove(
     options: &RemoveOptions,
     step: &mut OnRemoved<'_>,
 ) -> Result<bool> {
-    let degraded = options.degraded || options.device == Removal::Missing;
-    let fs = relocate::open(devices, options.time, degraded)?;
-    let removed = leave(&fs, options.device, step);
+    let (mut degraded, mut all) = (options.degraded, devices.to_vec());
+    let removal = match &options.device {
+        Removal::Devid(devid) => Chosen::Devid(*devid),
+        Removal::Missing => {
+            degraded = true;
+            Chosen::Missing
+        }
+        Removal::Device(device) => {
+            if was_removed(devices, &**device, options)? {
+                erase_supers(&**device)?;
+                return Ok(true);
+            }
+            let sb = superblock::read_newest(&**device)?;
+            all.push(Arc::clone(device));
+            Chosen::Devid(sb.dev_item.devid.get())
+        }
+    };
+    let fs = relocate::open(&all, options.time, degraded)?;
+    let removed = leave(&fs, removal, step);
     let closed = fs.close();
     let removed = removed?;
     closed?;
     Ok(removed)
 }
 
-fn leave(fs: &Btrfs, removal: Removal, step: &mut OnRemoved<'_>) -> Result<bool> {
+/// A device to remove, of an open file system.
+#[derive(Clone, Copy, Debug)]
+enum Chosen {
+    Devid(u64),
+    Missing,
+}
+
+/// Whether the others are a complete file system that does not have the device any more.
+fn was_removed(
+    others: &[Arc<dyn Device>],
+    device: &dyn Device,
+    options: &RemoveOptions,
+) -> Result<bool> {
+    let sb = superblock::read_newest(device)?;
+    let Ok(fs) = relocate::open(others, options.time, options.degraded) else {
+        return Ok(false);
+    };
+    let store: &Store = &fs.engine;
+    let members = store.space.devices();
+    let member = members.iter().any(|d| d.uuid == sb.dev_item.uuid);
+    let removed = store.fsid == sb.fsid && !member;
+    fs.close()?;
+    Ok(removed)
+}
+
+fn leave(fs: &Btrfs, removal: Chosen, step: &mut OnRemoved<'_>) -> Result<bool> {
     fs.finish_cleaning();
     let store: &Arc<Store> = &fs.engine;
     store.commit_and_unpin(None)?;
@@ -306,7 +383,10 @@ fn leave(fs: &Btrfs, removal: Removal, step: &mut OnRemoved<'_>) -> Result<bool>
     // No chunk that a transaction allocates meanwhile lies on it.
     store.space.close_device(devid);
     let on_it = |start: u64| -> Result<bool> {
-        let (_, chunk) = store.volume.chunk_at(start).map_err(MembershipError::from)?;
+        let (_, chunk) = store
+            .volume
+            .chunk_at(start)
+            .map_err(MembershipError::from)?;
         Ok(chunk.stripes.iter().any(|stripe| stripe.devid == devid))
     };
     let mut total = 0;
@@ -348,15 +428,17 @@ fn leave(fs: &Btrfs, removal: Removal, step: &mut OnRemoved<'_>) -> Result<bool>
 }
 
 /// The id of the device to remove.
-fn chosen(store: &Store, removal: Removal) -> Result<u64> {
+fn chosen(store: &Store, removal: Chosen) -> Result<u64> {
     let devices = store.space.devices();
     let there = |devid| store.volume.members().iter().any(|m| m.devid == devid);
     let devid = match removal {
-        Removal::Devid(devid) => {
+        Chosen::Devid(devid) => {
             let known = devices.iter().any(|device| device.devid == devid);
-            known.then_some(devid).ok_or(MembershipError::NoSuchDevice(devid))?
+            known
+                .then_some(devid)
+                .ok_or(MembershipError::NoSuchDevice(devid))?
         }
-        Removal::Missing => {
+        Chosen::Missing => {
             let missing = devices.iter().find(|device| !there(device.devid));
             missing.ok_or(MembershipError::NoneMissing)?.devid
         }

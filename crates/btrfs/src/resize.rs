@@ -23,8 +23,8 @@ use sapwood_btrfs_format::{SUPER_OFFSETS, SUPER_SIZE};
 use sapwood_vfs::{FileSystem, Timestamp, TrimRange};
 
 use crate::devices::superblock;
-use crate::space::{Placed, Replaced};
 use crate::relocate::{self, Relocation, STEP_ITEMS, STRIPE_LEN, parts};
+use crate::space::{Placed, Replaced};
 use crate::transaction::Store;
 use crate::{Btrfs, Error};
 

@@ -46,7 +46,7 @@ const TASKS: &[Task] = &[
     Task {
         title: "Check and maintain",
         commands: &[
-            "check", "scrub", "rescue", "resize", "trim", "verity", "dump",
+            "check", "scrub", "rescue", "resize", "trim", "balance", "device", "verity", "dump",
         ],
     },
     Task {

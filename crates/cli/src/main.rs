@@ -4,6 +4,7 @@
 
 mod apply;
 mod attributes;
+mod balance;
 mod broker;
 mod change;
 mod check;
@@ -11,6 +12,7 @@ mod choice;
 mod content;
 mod copy;
 mod demo;
+mod device;
 mod diff;
 mod dropin;
 mod dump;
@@ -163,6 +165,11 @@ enum Command {
     Trim(trim::Args),
     /// Read all copies of everything, and repair bad ones
     Scrub(scrub::Args),
+    /// Move block groups of a btrfs, and change their profiles
+    Balance(balance::Args),
+    /// Add and remove devices of a btrfs
+    #[command(subcommand)]
+    Device(device::Command),
     /// Make and verify hash trees of dm-verity
     #[command(subcommand)]
     Verity(verity::Command),
@@ -194,6 +201,8 @@ impl Command {
             Self::Trim(args) => range.image(&mut args.image),
             Self::Apply(args) => range.image(&mut args.image),
             Self::Scrub(args) => range.image(&mut args.image),
+            Self::Balance(args) => range.image(&mut args.image),
+            Self::Device(command) => command.image().map_or(Ok(()), |image| range.image(image)),
             Self::Dump(args) => range.image(&mut args.image),
             Self::Rescue(args) => args.apply(range),
             Self::Ls(args) => range.places(&mut args.places),
@@ -439,6 +448,8 @@ fn run(command: Command) -> failure::Result<()> {
         Command::Resize(args) => resize::run(&args),
         Command::Trim(args) => trim::run(&args),
         Command::Scrub(args) => scrub::run(&args),
+        Command::Balance(args) => balance::run(&args),
+        Command::Device(command) => device::run(&command),
         Command::Verity(command) => verity::run(&command),
         Command::Check(args) => check::run(&args),
         Command::Rescue(args) => rescue::run(&args),

@@ -53,6 +53,25 @@ pub(super) fn moved(quiet: bool) -> ProgressBar {
     styled(ProgressBar::no_length(), MOVED)
 }
 
+/// The progress of work that moves a known number of bytes; hidden if `quiet`.
+pub(super) fn moving(quiet: bool) -> ProgressBar {
+    if quiet {
+        return ProgressBar::hidden();
+    }
+    styled(ProgressBar::no_length(), MOVING)
+}
+
+const MOVING: &str = "moving [{bar:20}] {percent}%, {binary_bytes_per_sec}, {eta} left";
+
+/// Displays a step of such work.
+pub(super) fn show_moved(bar: &ProgressBar, step: Progress<'_>) {
+    match step {
+        Progress::Total(total) => bar.set_length(total),
+        Progress::Done { done, .. } => bar.set_position(done),
+        _ => {}
+    }
+}
+
 /// The progress of a scan of bytes; hidden if `quiet`.
 pub(super) fn scanned(quiet: bool) -> ProgressBar {
     if quiet {

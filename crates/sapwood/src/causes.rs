@@ -16,6 +16,7 @@ use crate::build::BuildError;
 use crate::changes::ChangeError;
 use crate::check::CheckError;
 use crate::copy::{CopyCause, CopyError};
+use crate::devices::DevicesError;
 use crate::diff::DiffError;
 use crate::disk::DiskError;
 use crate::error::{Cause, Error, ErrorKind};
@@ -229,6 +230,33 @@ impl Cause for ScrubError {
     fn path(&self) -> Option<&Path> {
         match self {
             Self::Btrfs { path, .. } | Self::State { path, .. } => Some(path),
+        }
+    }
+}
+
+impl Cause for DevicesError {
+    fn kind(&self) -> ErrorKind {
+        use sapwood_btrfs::balance::BalanceError as Balance;
+        use sapwood_btrfs::membership::MembershipError as Membership;
+        match self {
+            Self::Open(error) => error.kind(),
+            Self::Balance { source, .. } => match &**source {
+                Balance::Engine(error) => of_btrfs(error),
+                Balance::NoRoom { .. } => ErrorKind::StorageFull,
+                _ => ErrorKind::InvalidInput,
+            },
+            Self::Membership { source, .. } => match &**source {
+                Membership::Engine(error) => of_btrfs(error),
+                Membership::NoRoom { .. } => ErrorKind::StorageFull,
+                _ => ErrorKind::InvalidInput,
+            },
+        }
+    }
+
+    fn path(&self) -> Option<&Path> {
+        match self {
+            Self::Open(error) => error.path(),
+            Self::Balance { path, .. } | Self::Membership { path, .. } => Some(path),
         }
     }
 }

@@ -68,6 +68,7 @@ mod check;
 mod coalesced;
 mod copy;
 mod damage;
+mod devices;
 mod diff;
 mod disk;
 mod error;
@@ -106,6 +107,10 @@ pub use changes::{Changes, IdRange};
 pub use check::{CheckFinding, CheckOptions, CheckReport, check};
 pub use copy::{CopyOptions, CopyReport, Existing, Place, copy};
 pub use damage::Damage;
+pub use devices::{
+    AllocatedSpace, BadFilter, BalanceFilter, BalanceOptions, BalanceReport, DeviceChoice,
+    DeviceSpace, add_device, balance, device_usage, remove_device,
+};
 pub use diff::{DiffEntry, DiffKind, DiffOptions, DiffParts, diff};
 pub use disk::{DiskBuilder, NewPartition, PartitionContent, PartitionSize};
 pub use error::{Error, ErrorKind, Result, errno};
@@ -148,6 +153,7 @@ pub mod internal {
     pub use crate::build::{BuildError, fill, make_reproducible};
     pub use crate::check::CheckError;
     pub use crate::copy::{CopyCause, CopyError, UntarError, untar};
+    pub use crate::devices::DevicesError;
     pub use crate::diff::DiffError;
     pub use crate::disk::{DiskError, partition_type, type_names};
     pub use crate::error::{Cause, errno_in};

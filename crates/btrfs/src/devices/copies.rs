@@ -357,8 +357,7 @@ impl Volume {
             let mut done = 0;
             while done < len {
                 let (at, rest) = (logical + done, len - done);
-                let mut piece =
-                    stripe::piece(new, at - start, rest, copy).ok_or_else(unmapped)?;
+                let mut piece = stripe::piece(new, at - start, rest, copy).ok_or_else(unmapped)?;
                 let mut there = false;
                 for mirror in 0..stripe::copies(&old) {
                     let now = stripe::piece(&old, at - old_start, piece.len, mirror);

@@ -65,7 +65,10 @@ pub(crate) fn of_data(group: &Group, all: &[Group], gap: u64) -> Vec<(u64, u64)>
     }
     let siblings = all.iter().filter(|other| other.flags == group.flags);
     if parts.is_empty() && siblings.count() == 1 {
-        parts.push((group.start, group.start + LEAST_DATA.next_multiple_of(group.row).min(group.len)));
+        parts.push((
+            group.start,
+            group.start + LEAST_DATA.next_multiple_of(group.row).min(group.len),
+        ));
     }
     let lengths = parts.into_iter().map(|(from, to)| (from, to - from));
     lengths.collect()

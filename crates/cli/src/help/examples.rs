@@ -445,6 +445,46 @@ pub(super) const EXAMPLES: &[(&str, &[Example])] = &[
         ],
     ),
     (
+        "balance",
+        &[
+            (
+                "sapwood balance -d convert=raid1 -m convert=raid1 a.img b.img",
+                "two copies of everything",
+            ),
+            (
+                "sapwood balance -d usage=50 disk.img",
+                "unused space of data block groups that are at most half full becomes unallocated",
+            ),
+        ],
+    ),
+    (
+        "device add",
+        &[(
+            "sapwood device add a.img b.img",
+            "a.img has b.img as its second device from now on",
+        )],
+    ),
+    (
+        "device remove",
+        &[
+            (
+                "sapwood device remove a.img b.img c.img",
+                "everything on c.img moves to a.img and b.img",
+            ),
+            (
+                "sapwood device remove a.img b.img missing",
+                "the copies that a lost device had are made anew on the others",
+            ),
+        ],
+    ),
+    (
+        "device usage",
+        &[(
+            "sapwood device usage a.img b.img",
+            "block groups and unallocated space of both",
+        )],
+    ),
+    (
         "resize",
         &[
             ("sapwood resize disk.img +10G", "10 GiB more"),

@@ -1,0 +1,181 @@
+//! `sapwood device`: the devices of a btrfs.
+
+use std::path::PathBuf;
+
+use sapwood::internal::DevicesError;
+use sapwood::{DeviceChoice, DeviceSpace};
+use serde_json::{Value, json};
+
+use super::failure::{DEVICES, FAILED, Failure, IMAGE, Result, USAGE};
+use super::{choice, interrupt, output, progress};
+
+#[derive(Debug, clap::Subcommand)]
+pub(super) enum Command {
+    /// Add a device
+    Add {
+        /// Devices of the btrfs that nothing has mounted, and last the new one
+        #[arg(value_name = "IMAGE", num_args = 2.., required = true)]
+        images: Vec<PathBuf>,
+        /// Overwrite what the new device contains
+        #[arg(short, long)]
+        force: bool,
+        /// Print errors only
+        #[arg(short, long)]
+        quiet: bool,
+    },
+    /// Move everything from a device to the others, and take it out
+    Remove {
+        /// Devices of the btrfs that nothing has mounted, and last the one to remove: its id, its
+        /// file, or missing
+        #[arg(value_name = "IMAGE", num_args = 2.., required = true)]
+        images: Vec<PathBuf>,
+        /// Print errors only
+        #[arg(short, long)]
+        quiet: bool,
+    },
+    /// Show how much of each device belongs to block groups
+    Usage {
+        /// Devices of the btrfs
+        #[arg(value_name = "IMAGE", required = true)]
+        images: Vec<PathBuf>,
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+    },
+}
+
+impl Command {
+    /// The image that the command opens first.
+    pub(super) fn image(&mut self) -> Option<&mut PathBuf> {
+        match self {
+            Self::Add { images, .. } | Self::Remove { images, .. } | Self::Usage { images, .. } => {
+                images.first_mut()
+            }
+        }
+    }
+}
+
+pub(super) fn run(command: &Command) -> Result<()> {
+    match command {
+        Command::Add {
+            images,
+            force,
+            quiet,
+        } => add(images, *force, *quiet),
+        Command::Remove { images, quiet } => remove(images, *quiet),
+        Command::Usage { images, json } => usage(images, *json),
+    }
+}
+
+/// The last operand, the image, and options with the devices between them.
+fn operands(images: &[PathBuf]) -> Result<(&PathBuf, &PathBuf, sapwood::Options)> {
+    let [image, others @ .., last] = images else {
+        return Err(Failure::new(USAGE, "an image and a device are needed"));
+    };
+    let mut opening = choice::fixed(choice::opening(false))?;
+    for other in others {
+        opening.add_device(other);
+    }
+    Ok((last, image, opening))
+}
+
+fn add(images: &[PathBuf], force: bool, quiet: bool) -> Result<()> {
+    let (new, image, opening) = operands(images)?;
+    let added = sapwood::add_device(image, &opening, new, force).map_err(failure)?;
+    if quiet {
+        return Ok(());
+    }
+    let (image, new) = (image.display(), new.display());
+    output::line(format_args!("{image}: {new} is device {added} now"))
+}
+
+fn remove(images: &[PathBuf], quiet: bool) -> Result<()> {
+    let (last, image, opening) = operands(images)?;
+    let text = last.to_str().map(str::parse);
+    let choice = match text {
+        Some(Ok(choice)) => choice,
+        _ => DeviceChoice::Path(last.clone()),
+    };
+    let stop = interrupt::stop();
+    let bar = progress::moving(quiet);
+    let removed = sapwood::remove_device(image, &opening, &choice, &stop, &mut |step| {
+        progress::show_moved(&bar, step);
+    });
+    bar.finish_and_clear();
+    if !removed.map_err(failure)? {
+        let line = "ended early, the device is not removed; the same command continues";
+        return Err(Failure::new(FAILED, line));
+    }
+    if quiet {
+        return Ok(());
+    }
+    let (image, last) = (image.display(), last.display());
+    output::line(format_args!("{image}: device {last} is removed"))
+}
+
+fn usage(images: &[PathBuf], json: bool) -> Result<()> {
+    let mut opening = choice::opening(true);
+    let Some((image, others)) = images.split_first() else {
+        return Ok(());
+    };
+    for other in others {
+        opening.add_device(other);
+    }
+    let used = sapwood::device_usage(image, &opening).map_err(failure)?;
+    if json {
+        let devices: Vec<Value> = used.iter().map(as_json).collect();
+        return output::object(&json!({ "devices": devices }));
+    }
+    for device in &used {
+        let name = device.name.as_deref().unwrap_or("missing");
+        let size = output::size(device.size);
+        output::line(format_args!("{name}, device {}: {size}", device.devid))?;
+        for part in &device.allocated {
+            let what = format!("{}, {}", part.content, part.profile);
+            let bytes = output::size(part.bytes);
+            output::line(format_args!("  {what:<24} {bytes:>10}"))?;
+        }
+        let rest = output::size(device.unallocated);
+        output::line(format_args!("  {:<24} {rest:>10}", "unallocated"))?;
+        if device.slack > 0 {
+            let slack = output::size(device.slack);
+            output::line(format_args!("  {:<24} {slack:>10}", "past the end"))?;
+        }
+    }
+    Ok(())
+}
+
+fn as_json(device: &DeviceSpace) -> Value {
+    let parts = device.allocated.iter().map(
+        |part| json!({ "content": part.content, "profile": part.profile, "bytes": part.bytes }),
+    );
+    json!({
+        "devid": device.devid, "name": device.name, "size": device.size, "slack": device.slack,
+        "allocated": parts.collect::<Vec<_>>(), "unallocated": device.unallocated,
+    })
+}
+
+/// An error of a balance or of a change of the devices.
+pub(super) fn failure(error: sapwood::Error) -> Failure {
+    use sapwood::internal::btrfs::Error;
+    use sapwood::internal::btrfs::balance::BalanceError;
+    use sapwood::internal::btrfs::membership::MembershipError;
+    let part = error.downcast_ref::<DevicesError>();
+    let engine = match part {
+        Some(DevicesError::Balance { source, .. }) => match &**source {
+            BalanceError::Engine(error) => Some(error),
+            _ => None,
+        },
+        Some(DevicesError::Membership { source, .. }) => match &**source {
+            MembershipError::Engine(error) => Some(error),
+            _ => None,
+        },
+        Some(DevicesError::Open(_)) | None => return error.into(),
+        Some(_) => None,
+    };
+    match engine {
+        Some(Error::MissingDevice { .. }) => Failure::new(IMAGE, error).advise(DEVICES),
+        Some(_) => Failure::new(IMAGE, error),
+        None => Failure::new(FAILED, error),
+    }
+}

@@ -1,0 +1,396 @@
+//! The devices of a btrfs, and the block groups on them: devices are added and removed, block
+//! groups move and get other profiles.
+
+use std::ops::ControlFlow;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+use std::sync::Arc;
+
+use sapwood_block::Device;
+use sapwood_btrfs::balance as engine;
+use sapwood_btrfs::membership as members;
+use sapwood_btrfs::mkfs::Profile;
+
+use crate::image::{self, OpenError, named};
+use crate::options::Options;
+use crate::progress::{OnProgress, Progress, Stop};
+use crate::resize::MOVING;
+use crate::{Kind, Result};
+
+/// Which block groups of one content a balance moves, in the syntax of btrfs-progs:
+/// `usage=50,profiles=single|dup,devid=2,limit=3,convert=raid1,soft`. An empty text is all of them.
+#[derive(Debug, Clone, Default)]
+pub struct BalanceFilter(engine::Filter);
+
+/// A filter that does not parse.
+#[derive(Debug, thiserror::Error)]
+#[error("{text}: {why}")]
+pub struct BadFilter {
+    text: String,
+    why: &'static str,
+}
+
+impl FromStr for BalanceFilter {
+    type Err = BadFilter;
+
+    fn from_str(text: &str) -> std::result::Result<Self, BadFilter> {
+        let mut filter = engine::Filter::default();
+        for word in text.split(',').filter(|word| !word.is_empty()) {
+            let bad = |why| BadFilter {
+                text: word.to_owned(),
+                why,
+            };
+            let (name, value) = word.split_once('=').unwrap_or((word, ""));
+            let number = || value.parse().map_err(|_| bad("not a number"));
+            let profile = |name: &str| {
+                Profile::from_name(name).ok_or_else(|| bad("not a profile that can be written"))
+            };
+            match name {
+                "usage" => filter.usage = Some(percent(value).ok_or_else(|| bad(PERCENT))?),
+                "profiles" => {
+                    let each = value.split('|').map(profile);
+                    filter.profiles = each.collect::<std::result::Result<_, _>>()?;
+                }
+                "devid" => filter.devid = Some(number()?),
+                "limit" => filter.limit = Some(number()?),
+                "convert" => filter.convert = Some(profile(value)?),
+                "soft" if value.is_empty() => filter.soft = true,
+                _ => {
+                    let why = "not a filter: usage=, profiles=, devid=, limit=, convert=, soft";
+                    return Err(bad(why));
+                }
+            }
+        }
+        if filter.soft && filter.convert.is_none() {
+            let (text, why) = (text.to_owned(), "soft needs convert=");
+            return Err(BadFilter { text, why });
+        }
+        Ok(Self(filter))
+    }
+}
+
+const PERCENT: &str = "not a percentage, or a range of two";
+
+/// `50` is 0 to 50, as in btrfs-progs; `10..50` is a range.
+fn percent(text: &str) -> Option<std::ops::RangeInclusive<u64>> {
+    let bound = |text: &str| text.parse().ok().filter(|percent: &u64| *percent <= 100);
+    match text.split_once("..") {
+        None => Some(0..=bound(text)?),
+        Some(("", to)) => Some(0..=bound(to)?),
+        Some((from, "")) => Some(bound(from)?..=100),
+        Some((from, to)) => Some(bound(from)?..=bound(to)?),
+    }
+}
+
+/// What a balance moves. Without any filter it moves all block groups.
+#[derive(Debug, Clone, Default)]
+pub struct BalanceOptions {
+    /// Block groups of data.
+    pub data: Option<BalanceFilter>,
+    /// Block groups of metadata, and of the chunk tree unless `system` is given.
+    pub metadata: Option<BalanceFilter>,
+    /// Block groups of the chunk tree.
+    pub system: Option<BalanceFilter>,
+    /// A conversion may leave metadata with fewer copies.
+    pub force: bool,
+    /// Ends the balance after the block group that is being moved.
+    pub stop: Stop,
+}
+
+/// The result of a balance.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct BalanceReport {
+    /// Block groups of the file system.
+    pub groups: u64,
+    /// Block groups that the filters chose.
+    pub chosen: u64,
+    /// Block groups that moved, got another profile or became smaller.
+    pub changed: u64,
+    /// Used bytes of groups that moved.
+    pub moved: u64,
+    /// It ended early.
+    pub interrupted: bool,
+}
+
+/// A device to remove.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum DeviceChoice {
+    /// By its id.
+    Id(u64),
+    /// By its file.
+    Path(PathBuf),
+    /// The first one that is not there.
+    Missing,
+}
+
+impl FromStr for DeviceChoice {
+    type Err = std::convert::Infallible;
+
+    fn from_str(text: &str) -> std::result::Result<Self, Self::Err> {
+        Ok(match text.parse() {
+            Ok(id) => Self::Id(id),
+            Err(_) if text == "missing" => Self::Missing,
+            Err(_) => Self::Path(text.into()),
+        })
+    }
+}
+
+/// Space of a device in one profile.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct AllocatedSpace {
+    /// `Data`, `Metadata`, `System`, or `Data+Metadata`.
+    pub content: &'static str,
+    /// Name of the profile.
+    pub profile: &'static str,
+    /// Bytes of the device.
+    pub bytes: u64,
+}
+
+/// The space of one device.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct DeviceSpace {
+    /// Id in the file system.
+    pub devid: u64,
+    /// Name of the device; `None` if it is missing.
+    pub name: Option<String>,
+    /// Bytes that the file system may use.
+    pub size: u64,
+    /// Bytes of the device past these.
+    pub slack: u64,
+    /// Bytes in block groups.
+    pub allocated: Vec<AllocatedSpace>,
+    /// Bytes in no block group.
+    pub unallocated: u64,
+}
+
+/// Why devices or block groups stay as they are. The file system is complete.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum DevicesError {
+    /// The image, or a device, cannot be opened.
+    #[error(transparent)]
+    Open(#[from] OpenError),
+    /// Error of a balance.
+    #[error("{}", named(path, source))]
+    Balance {
+        /// The image.
+        path: PathBuf,
+        /// Why.
+        source: Box<engine::BalanceError>,
+    },
+    /// Error of a change of the devices.
+    #[error("{}", named(path, source))]
+    Membership {
+        /// The image.
+        path: PathBuf,
+        /// Why.
+        source: Box<members::MembershipError>,
+    },
+}
+
+fn open(
+    path: &Path,
+    opening: &Options,
+    read_only: bool,
+    what: &'static str,
+) -> std::result::Result<Vec<Arc<dyn Device>>, DevicesError> {
+    let (devices, found) = image::open_devices(path, opening, read_only)?;
+    if found == Kind::Btrfs {
+        return Ok(devices);
+    }
+    Err(DevicesError::Open(OpenError::OtherKind {
+        path: path.to_owned(),
+        what,
+        needed: Kind::Btrfs,
+        found,
+    }))
+}
+
+/// Moves block groups of a btrfs that nothing else uses, and changes their profiles. Each block
+/// group is one step: a crash leaves a complete file system, and the same call continues.
+///
+/// # Errors
+/// As [`open`](crate::open). [`ErrorKind::InvalidInput`](crate::ErrorKind::InvalidInput): the
+/// devices do not allow the profile.
+pub fn balance(
+    path: impl AsRef<Path>,
+    opening: &Options,
+    options: &BalanceOptions,
+    progress: &mut OnProgress<'_>,
+) -> Result<BalanceReport> {
+    let path = path.as_ref();
+    let devices = open(path, opening, false, "a balance")?;
+    let filter = |filter: &Option<BalanceFilter>| filter.as_ref().map(|filter| filter.0.clone());
+    let (mut data, mut metadata) = (filter(&options.data), filter(&options.metadata));
+    let mut system = filter(&options.system);
+    if data.is_none() && metadata.is_none() && system.is_none() {
+        (data, metadata) = (
+            Some(engine::Filter::default()),
+            Some(engine::Filter::default()),
+        );
+    }
+    system = system.or_else(|| metadata.clone());
+    let engine = engine::BalanceOptions {
+        data,
+        metadata,
+        system,
+        force: options.force,
+        degraded: opening.is_degraded(),
+        time: opening.fixed_time(),
+    };
+    let stop = &options.stop;
+    let done = engine::balance(&devices, &engine, &mut |done, total| {
+        step(stop, progress, done, total)
+    });
+    let done = done.map_err(|source| DevicesError::Balance {
+        path: path.to_owned(),
+        source: Box::new(source),
+    })?;
+    Ok(BalanceReport {
+        groups: done.groups,
+        chosen: done.chosen,
+        changed: done.changed,
+        moved: done.moved,
+        interrupted: done.interrupted,
+    })
+}
+
+fn step(stop: &Stop, progress: &mut OnProgress<'_>, done: u64, total: u64) -> ControlFlow<()> {
+    progress(Progress::Total(total));
+    progress(Progress::Done {
+        phase: MOVING,
+        done,
+    });
+    if stop.is_stopped() {
+        return ControlFlow::Break(());
+    }
+    ControlFlow::Continue(())
+}
+
+fn membership(path: &Path) -> impl Fn(members::MembershipError) -> DevicesError {
+    let path = path.to_owned();
+    move |source| DevicesError::Membership {
+        path: path.clone(),
+        source: Box::new(source),
+    }
+}
+
+/// Adds a device to a btrfs that nothing else uses, and returns its id. `force`: what the device
+/// contains is lost.
+///
+/// # Errors
+/// As [`open`](crate::open). [`ErrorKind::InvalidInput`](crate::ErrorKind::InvalidInput): the
+/// device is too small, contains something, or belongs to the file system.
+pub fn add_device(
+    path: impl AsRef<Path>,
+    opening: &Options,
+    new: impl AsRef<Path>,
+    force: bool,
+) -> Result<u64> {
+    let path = path.as_ref();
+    let devices = open(path, opening, false, "another device")?;
+    let new = image::open_device(new.as_ref(), false).map_err(DevicesError::from)?;
+    let options = members::AddOptions {
+        force,
+        degraded: opening.is_degraded(),
+        time: opening.fixed_time(),
+    };
+    Ok(members::add(&devices, &new, &options).map_err(membership(path))?)
+}
+
+/// Removes a device from a btrfs that nothing else uses: all of it moves to the other devices, and
+/// its superblocks are erased. Each block group is one step: a crash leaves a complete file system,
+/// and the same call continues. False if `stop` ended it.
+///
+/// # Errors
+/// As [`open`](crate::open). [`ErrorKind::InvalidInput`](crate::ErrorKind::InvalidInput): a profile
+/// in use would lack devices. [`ErrorKind::StorageFull`](crate::ErrorKind::StorageFull): the others
+/// have no room.
+pub fn remove_device(
+    path: impl AsRef<Path>,
+    opening: &Options,
+    device: &DeviceChoice,
+    stop: &Stop,
+    progress: &mut OnProgress<'_>,
+) -> Result<bool> {
+    let path = path.as_ref();
+    let devices = open(path, opening, false, "the removal of a device")?;
+    let device = match device {
+        DeviceChoice::Id(id) => members::Removal::Devid(*id),
+        DeviceChoice::Missing => members::Removal::Missing,
+        DeviceChoice::Path(path) => {
+            let device = image::open_device(path, false).map_err(DevicesError::from)?;
+            members::Removal::Device(device)
+        }
+    };
+    let options = members::RemoveOptions {
+        device,
+        degraded: opening.is_degraded(),
+        time: opening.fixed_time(),
+    };
+    let removed = members::remove(&devices, &options, &mut |done, total| {
+        step(stop, progress, done, total)
+    });
+    Ok(removed.map_err(membership(path))?)
+}
+
+/// The space of each device of a btrfs: block groups by content and profile, and the rest.
+///
+/// # Errors
+/// As [`open`](crate::open).
+pub fn device_usage(path: impl AsRef<Path>, opening: &Options) -> Result<Vec<DeviceSpace>> {
+    let path = path.as_ref();
+    let devices = open(path, opening, true, "the use of devices")?;
+    let used = members::usage(&devices, opening.is_degraded()).map_err(membership(path))?;
+    let allocated = |part: members::Allocated| AllocatedSpace {
+        content: part.content,
+        profile: part.profile,
+        bytes: part.bytes,
+    };
+    let shown = used.into_iter().map(|device| DeviceSpace {
+        devid: device.devid,
+        name: device.name,
+        size: device.size,
+        slack: device.slack,
+        allocated: device.allocated.into_iter().map(allocated).collect(),
+        unallocated: device.unallocated,
+    });
+    Ok(shown.collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn filters_are_read_as_btrfs_progs_writes_them() {
+        let read = |text: &str| text.parse::<BalanceFilter>().map(|filter| filter.0);
+        let all = read("usage=50,profiles=single|DUP,devid=2,limit=3,convert=raid1,soft").unwrap();
+        assert_eq!(all.usage, Some(0..=50));
+        assert_eq!(all.profiles, [Profile::Single, Profile::Dup]);
+        assert_eq!((all.devid, all.limit), (Some(2), Some(3)));
+        assert_eq!((all.convert, all.soft), (Some(Profile::Raid1), true));
+        assert_eq!(read("usage=10..20").unwrap().usage, Some(10..=20));
+        for bad in [
+            "usage=101",
+            "profiles=raid5",
+            "convert=",
+            "soft",
+            "x",
+            "devid=a",
+        ] {
+            assert!(read(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn a_device_is_named_by_id_path_or_as_missing() {
+        let read = |text: &str| text.parse::<DeviceChoice>().unwrap();
+        assert_eq!(read("2"), DeviceChoice::Id(2));
+        assert_eq!(read("missing"), DeviceChoice::Missing);
+        assert_eq!(read("b.img"), DeviceChoice::Path("b.img".into()));
+    }
+}
