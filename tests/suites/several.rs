@@ -25,6 +25,9 @@ pub(crate) fn trials() -> Vec<Trial> {
     vec![
         trial("made_filled_damaged_and_scrubbed", &kernel, scrubbed),
         trial("a_mount_without_a_device", &both, degraded),
+        trial("moved_to_another_disk_over_mirrors", &kernel, moved),
+        trial("a_lost_disk_is_replaced", &kernel, replaced),
+        trial("devices_and_profiles_are_refused_by_name", &[], refused),
         trial("a_scrub_of_ext4_reads_everything", &[], ext4),
     ]
 }
@@ -205,6 +208,153 @@ fn degraded() -> Outcome {
     let refused = said(&["mkdir", "--degraded", &format!("{}:/dir", few.at(0))])?;
     let why = "profile raid0 needs 2 of its 2 devices, 1 are there";
     assert!(refused.stderr.contains(why), "{}", refused.all());
+    Ok(())
+}
+
+/// A file, a clone of it, and a snapshot of both, by the kernel.
+fn fill(dir: &Path) {
+    let path = |name: &str| dir.join(name).to_str().unwrap().to_owned();
+    process::run("btrfs", &["subvolume", "create", &path("volume")]).unwrap();
+    fs::write(path("volume/file"), content(20 << 20)).unwrap();
+    fs::write(path("volume/text"), vec![b't'; 3 << 20]).unwrap();
+    for nth in 0..100 {
+        fs::write(path(&format!("volume/small{nth}")), content(nth)).unwrap();
+    }
+    let clone = [
+        "--reflink=always",
+        &path("volume/file"),
+        &path("volume/clone"),
+    ];
+    process::run("cp", &clone).unwrap();
+    let (volume, snapshot) = (path("volume"), path("snapshot"));
+    process::run(
+        "btrfs",
+        &["subvolume", "snapshot", "-r", &volume, &snapshot],
+    )
+    .unwrap();
+}
+
+/// The content is there, and still shared as it was.
+fn verify(dir: &Path) {
+    for name in ["volume", "snapshot"] {
+        let dir = dir.join(name);
+        for file in ["file", "clone"] {
+            assert!(
+                fs::read(dir.join(file)).unwrap() == content(20 << 20),
+                "{file}"
+            );
+        }
+        assert!(fs::read(dir.join("text")).unwrap() == vec![b't'; 3 << 20]);
+        for nth in 0..100 {
+            assert!(fs::read(dir.join(format!("small{nth}"))).unwrap() == content(nth));
+        }
+    }
+    let snapshot = dir.join("snapshot");
+    let args = [
+        "filesystem",
+        "du",
+        "-s",
+        "--raw",
+        snapshot.to_str().unwrap(),
+    ];
+    let used = process::run("btrfs", &args).unwrap();
+    let numbers = used.lines().last().unwrap().split_whitespace();
+    let numbers: Vec<u64> = numbers.filter_map(|word| word.parse().ok()).collect();
+    let [_, exclusive, shared] = numbers[..] else {
+        panic!("{used}");
+    };
+    assert_eq!((exclusive, shared >= 23 << 20), (0, true), "{used}");
+}
+
+/// A new, empty image next to the others.
+fn blank(set: &Set, name: &str) -> Result<String, Box<dyn std::error::Error>> {
+    let path = set.dir.path().join(name);
+    File::create(&path)?.set_len(SIZE)?;
+    Ok(path.to_str().unwrap().to_owned())
+}
+
+fn moved() -> Outcome {
+    let mut set = Set::made(1, &[])?;
+    set.by_kernel(fill)?;
+    let (old, new) = (set.at(0).to_owned(), blank(&set, "new.img")?);
+    run(&["device", "add", "-q", &old, &new])?;
+    set.names.push(new.clone());
+    set.by_kernel(verify)?;
+    let mirrors = ["-d", "convert=raid1", "-m", "convert=raid1"];
+    let balanced = run(&[&["balance", "--json"][..], &mirrors, &[&old, &new]].concat())?;
+    let report: serde_json::Value = serde_json::from_str(&balanced)?;
+    assert_eq!(report["chosen"], report["changed"], "{report}");
+    set.command(&["check", "-q", "--check-data-csum"], "")?;
+    set.by_kernel(verify)?;
+    let usage = run(&["device", "usage", "--json", &old, &new])?;
+    let usage: serde_json::Value = serde_json::from_str(&usage)?;
+    for device in usage["devices"].as_array().unwrap() {
+        let allocated = device["allocated"].as_array().unwrap();
+        assert!(
+            allocated.iter().all(|part| part["profile"] == "raid1"),
+            "{usage}"
+        );
+    }
+    let single = ["-f", "-d", "convert=single", "-m", "convert=dup"];
+    run(&[&["balance", "-q"][..], &single, &[&old, &new]].concat())?;
+    run(&["device", "remove", "-q", &old, &new, &old])?;
+    let gone = said(&["ls", &old])?;
+    assert_eq!(gone.status.code(), Some(IMAGE), "{}", gone.all());
+    set.names = vec![new.clone()];
+    set.by_kernel(verify)?;
+    process::run("btrfs", &["check", "--check-data-csum", &new])?;
+    Ok(())
+}
+
+fn replaced() -> Outcome {
+    let mut set = Set::made(2, &["-d", "raid1", "-m", "raid1"])?;
+    set.by_kernel(fill)?;
+    let (left, new) = (set.at(0).to_owned(), blank(&set, "new.img")?);
+    run(&["device", "add", "-q", "--degraded", &left, &new])?;
+    run(&["device", "remove", "-q", &left, &new, "missing"])?;
+    set.names = vec![left, new.clone()];
+    set.command(&["check", "-q", "--check-data-csum"], "")?;
+    set.by_kernel(verify)?;
+    let other = run(&["ls", "--degraded", &new])?;
+    assert!(other.contains("volume"), "{other}");
+    Ok(())
+}
+
+fn refused() -> Outcome {
+    let set = Set::made(2, &["-d", "raid1", "-m", "raid1"])?;
+    let refused = |args: &[&str], code: i32, why: &str| -> Result<(), String> {
+        let told = said(args)?;
+        assert_eq!(told.status.code(), Some(code), "{args:?}: {}", told.all());
+        assert!(told.stderr.contains(why), "{args:?}: {}", told.all());
+        Ok(())
+    };
+    let (a, b) = (set.at(0), set.at(1));
+    let c3 = ["balance", "-d", "convert=raid1c3", a, b];
+    refused(
+        &c3,
+        1,
+        "profile raid1c3 needs 3 devices, the file system has 2",
+    )?;
+    let fewer = ["balance", "-m", "convert=single", a, b];
+    refused(&fewer, 1, "fewer copies of metadata")?;
+    refused(
+        &["balance", "-d", "convert=raid7", a, b],
+        2,
+        "not a profile",
+    )?;
+    refused(&["balance", a], IMAGE, "is missing")?;
+    let one = ["device", "remove", a, b];
+    refused(&one, 1, "profile raid1 needs 2 devices, 1 would be left")?;
+    refused(&["device", "remove", a, b, "9"], 1, "has no device 9")?;
+    refused(&["device", "add", a, b, b], IMAGE, "in use")?;
+    let other = Set::made(1, &[])?;
+    refused(
+        &["device", "add", a, b, other.at(0)],
+        1,
+        "contains a btrfs file system",
+    )?;
+    set.command(&["check", "-q"], "")?;
+    other.command(&["check", "-q"], "")?;
     Ok(())
 }
 

@@ -304,7 +304,8 @@ impl Balance<'_> {
         let flags = convert.map_or(group.flags, |profile| content | profile.flags());
         let relocation = Relocation::new(self.store());
         let mut changed = false;
-        if convert.is_none() {
+        // Metadata keeps its free space unless a filter asks for full groups.
+        if convert.is_none() && (group.is_data() || filter.usage.is_some()) {
             changed = relocation.cut(group, parts::LEAST_GAP.max(group.len / MOST_PARTS))?;
         }
         let prefer = if flags == group.flags {

@@ -239,12 +239,11 @@ pub fn add(
     let devid = added?;
     closed?;
     drop(fs);
-    // One more commit, so that its superblock is as new as the others'.
+    // One more commit makes its superblock as new as the others'.
     let mut all = devices.to_vec();
     all.push(Arc::clone(new));
     let fs = relocate::open(&all, options.time, options.degraded)?;
-    let relocation = Relocation::new(&fs.engine);
-    let committed = relocation.step(|_| Ok(Replaced::default()));
+    let committed = Relocation::new(&fs.engine).renew_supers();
     let closed = fs.close();
     committed?;
     closed?;
@@ -282,8 +281,10 @@ fn check_new(store: &Store, new: &dyn Device, force: bool) -> Result<()> {
 
 fn join(fs: &Btrfs, new: &Arc<dyn Device>, size: u64, force: bool) -> Result<u64> {
     let store: &Arc<Store> = &fs.engine;
-    store.commit_and_unpin(None)?;
     check_new(store, &**new, force)?;
+    let relocation = Relocation::new(store);
+    // The first commit of a degraded file system is several, and this one must be one.
+    relocation.renew_supers()?;
     let now = store.super_block.lock().clone();
     let devices = store.space.devices();
     let highest = devices.iter().map(|device| device.devid).max();
@@ -306,10 +307,16 @@ fn join(fs: &Btrfs, new: &Arc<dyn Device>, size: u64, force: bool) -> Result<u64
     signature::wipe(&**new).map_err(Error::from)?;
     superblock::write_all(&**new, &sb)?;
     new.flush().map_err(Error::from)?;
-    Relocation::new(store).step(|h| {
+    relocation.step(|h| {
         store.space.add_device(h, &item)?;
         Ok(Replaced::default())
     })?;
+    // It must not be two generations behind after the next commit.
+    let sb = SuperBlock {
+        dev_item: item,
+        ..**store.super_block.lock()
+    };
+    superblock::write_all(&**new, &sb)?;
     Ok(devid)
 }
 

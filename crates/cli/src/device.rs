@@ -89,8 +89,25 @@ fn add(images: &[PathBuf], force: bool, quiet: bool) -> Result<()> {
     output::line(format_args!("{image}: {new} is device {added} now"))
 }
 
+/// The operands without images that are the last one again.
+fn without_repeated(images: &[PathBuf]) -> Vec<PathBuf> {
+    let real = |path: &PathBuf| path.canonicalize().ok();
+    let Some((last, before)) = images.split_last() else {
+        return Vec::new();
+    };
+    let own = real(last);
+    let other = |image: &&PathBuf| own.is_none() || real(image) != own;
+    let mut kept: Vec<PathBuf> = before.iter().filter(other).cloned().collect();
+    if kept.is_empty() {
+        return images.to_vec();
+    }
+    kept.push(last.clone());
+    kept
+}
+
 fn remove(images: &[PathBuf], quiet: bool) -> Result<()> {
-    let (last, image, opening) = operands(images)?;
+    let images = without_repeated(images);
+    let (last, image, opening) = operands(&images)?;
     let text = last.to_str().map(str::parse);
     let choice = match text {
         Some(Ok(choice)) => choice,

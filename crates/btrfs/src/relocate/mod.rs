@@ -88,6 +88,17 @@ impl<'s> Relocation<'s> {
         Ok(())
     }
 
+    /// Writes new superblocks to all devices, although nothing changed.
+    ///
+    /// # Errors
+    /// The error that keeps the commit from becoming durable.
+    pub(crate) fn renew_supers(&self) -> Result<()> {
+        let h = self.store.join()?;
+        let transid = h.transid();
+        h.end()?;
+        self.store.commit_and_unpin(Some(transid))
+    }
+
     /// The block group at an address, as of the last commit.
     ///
     /// # Errors

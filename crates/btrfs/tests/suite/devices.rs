@@ -333,14 +333,14 @@ fn a_failing_flush_of_either_device_acknowledges_nothing() {
     }
 }
 
-type Recorded = Arc<RecordDevice<Arc<MemoryDevice>>>;
+pub(crate) type Recorded = Arc<RecordDevice<Arc<MemoryDevice>>>;
 
 /// Lets one request to either device happen at a time, and keeps the logs' positions after each.
 #[derive(Debug)]
-struct Clocked {
-    own: Recorded,
-    both: [Recorded; 2],
-    clock: Arc<Mutex<Vec<[usize; 2]>>>,
+pub(crate) struct Clocked {
+    pub(crate) own: Recorded,
+    pub(crate) both: [Recorded; 2],
+    pub(crate) clock: Arc<Mutex<Vec<[usize; 2]>>>,
 }
 
 impl Clocked {

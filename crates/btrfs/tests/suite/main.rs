@@ -25,4 +25,5 @@ mod model;
 mod names_of_one_hash;
 mod orphans;
 mod reclaim;
+mod relocation;
 mod whiteouts;
