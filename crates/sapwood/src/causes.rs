@@ -3,6 +3,7 @@
 //! A part keeps one variant per cause. The kind that is given here counts if no source of the
 //! error has an error number, such as an error of a device or of the host.
 
+mod devices;
 mod layers;
 
 use std::path::Path;
@@ -16,7 +17,6 @@ use crate::build::BuildError;
 use crate::changes::ChangeError;
 use crate::check::CheckError;
 use crate::copy::{CopyCause, CopyError};
-use crate::devices::DevicesError;
 use crate::diff::DiffError;
 use crate::disk::DiskError;
 use crate::error::{Cause, Error, ErrorKind};
@@ -230,33 +230,6 @@ impl Cause for ScrubError {
     fn path(&self) -> Option<&Path> {
         match self {
             Self::Btrfs { path, .. } | Self::State { path, .. } => Some(path),
-        }
-    }
-}
-
-impl Cause for DevicesError {
-    fn kind(&self) -> ErrorKind {
-        use sapwood_btrfs::balance::BalanceError as Balance;
-        use sapwood_btrfs::membership::MembershipError as Membership;
-        match self {
-            Self::Open(error) => error.kind(),
-            Self::Balance { source, .. } => match &**source {
-                Balance::Engine(error) => of_btrfs(error),
-                Balance::NoRoom { .. } => ErrorKind::StorageFull,
-                _ => ErrorKind::InvalidInput,
-            },
-            Self::Membership { source, .. } => match &**source {
-                Membership::Engine(error) => of_btrfs(error),
-                Membership::NoRoom { .. } => ErrorKind::StorageFull,
-                _ => ErrorKind::InvalidInput,
-            },
-        }
-    }
-
-    fn path(&self) -> Option<&Path> {
-        match self {
-            Self::Open(error) => error.path(),
-            Self::Balance { path, .. } | Self::Membership { path, .. } => Some(path),
         }
     }
 }
