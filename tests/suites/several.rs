@@ -346,7 +346,7 @@ fn refused() -> Outcome {
     let one = ["device", "remove", a, b];
     refused(&one, 1, "profile raid1 needs 2 devices, 1 would be left")?;
     refused(&["device", "remove", a, b, "9"], 1, "has no device 9")?;
-    refused(&["device", "add", a, b, b], IMAGE, "in use")?;
+    refused(&["device", "add", a, b, b], 1, "in use")?;
     let other = Set::made(1, &[])?;
     refused(
         &["device", "add", a, b, other.at(0)],
