@@ -274,6 +274,24 @@ impl<E: WritebackEngine> Writeback<E> {
         self.active.settle(file, || file.is_idle());
     }
 
+    /// Discards dirty data of a file until none is left. `take` removes it from memory and returns
+    /// its bytes. `wait` waits until none is in flight, and returns whether none is dirty: data that
+    /// could not be written becomes dirty again.
+    pub fn discard(
+        &self,
+        file: &E::File,
+        mut take: impl FnMut() -> u64,
+        mut wait: impl FnMut() -> bool,
+    ) {
+        loop {
+            self.leave(take());
+            self.settle(file);
+            if wait() {
+                return;
+            }
+        }
+    }
+
     fn kick(&self, engine: &Arc<E>) {
         self.hurry();
         if !self.relieving.swap(true, Ordering::SeqCst) {

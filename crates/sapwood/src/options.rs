@@ -213,24 +213,8 @@ impl Options {
     }
 
     pub(crate) fn set_reproducible(&mut self, time: Timestamp) {
-        let (btrfs, ext4) = (
-            sapwood_btrfs::Options::reproducible(time),
-            sapwood_ext4::Options::reproducible(time),
-        );
-        self.btrfs = sapwood_btrfs::Options {
-            fixed_time: btrfs.fixed_time,
-            cache_bytes: btrfs.cache_bytes,
-            dirty_bytes: btrfs.dirty_bytes,
-            inode_bytes: btrfs.inode_bytes,
-            ..self.btrfs.clone()
-        };
-        self.ext4 = sapwood_ext4::Options {
-            fixed_time: ext4.fixed_time,
-            cache_bytes: ext4.cache_bytes,
-            dirty_bytes: ext4.dirty_bytes,
-            inode_bytes: ext4.inode_bytes,
-            ..self.ext4.clone()
-        };
+        self.btrfs.set_reproducible(time);
+        self.ext4.set_reproducible(time);
     }
 
     /// The time of [`reproducible`](Self::reproducible).
