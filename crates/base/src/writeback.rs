@@ -545,6 +545,25 @@ mod tests {
     }
 
     #[test]
+    fn a_discard_takes_what_became_dirty_again() {
+        let (mount, _begun) = mount(None);
+        let file = inode(1);
+        assert!(write(&mount, &file, 100));
+        file.dirty.store(60, Ordering::SeqCst);
+        file.in_flight.store(40, Ordering::SeqCst);
+        let take = || file.dirty.swap(0, Ordering::SeqCst);
+        let wait = || {
+            let refused = file.in_flight.swap(0, Ordering::SeqCst);
+            file.dirty.store(refused, Ordering::SeqCst);
+            refused == 0
+        };
+        mount.writeback.discard(&file, take, wait);
+        mount.writeback.stop();
+        assert_eq!(mount.writeback.bytes(), 0);
+        assert!(file.is_idle() && mount.writeback.active().is_empty());
+    }
+
+    #[test]
     fn work_after_the_end_is_done_by_the_caller() {
         let (mount, _begun) = mount(None);
         let file = inode(1);
