@@ -7,11 +7,24 @@ use parking_lot::RwLock;
 use sapwood_block::{Device, check_range};
 
 use crate::cipher::{IV_UNIT, SectorCipher};
-use crate::volume::Place;
 use crate::{Error, Result};
 
 /// Most bytes that are encrypted at once.
 const PIECE: usize = 1 << 20;
+
+/// Where the data of a volume is, and how it is encrypted.
+#[derive(Debug)]
+pub(crate) struct Place {
+    pub(crate) cipher: String,
+    /// Bytes from the start of the device.
+    pub(crate) offset: u64,
+    /// Bytes; `None` is up to the end of the device.
+    pub(crate) size: Option<u64>,
+    /// Bytes of a sector.
+    pub(crate) sector: u64,
+    /// Number of the first sector in the cipher.
+    pub(crate) first_iv: u64,
+}
 
 /// The data of an encrypted volume. Discards do nothing, as they would show what is in use.
 ///

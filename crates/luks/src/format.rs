@@ -34,7 +34,7 @@ pub struct FormatOptions {
     /// Label, of at most 47 bytes.
     pub label: String,
     /// UUID; random without one.
-    pub uuid: Option<uuid::Uuid>,
+    pub uuid: Option<[u8; 16]>,
 }
 
 impl Default for FormatOptions {
@@ -141,7 +141,8 @@ fn kdf(derivation: Derivation, salt: &[u8]) -> Value {
 fn write_headers(device: &dyn Device, metadata: &Value, options: &FormatOptions) -> Result<()> {
     let mut json = metadata.to_string().into_bytes();
     json.resize(HEADER as usize - BINARY, 0);
-    let uuid = options.uuid.unwrap_or_else(uuid::Uuid::new_v4);
+    let given = options.uuid.map(uuid::Uuid::from_bytes);
+    let uuid = given.unwrap_or_else(uuid::Uuid::new_v4);
     for (offset, magic) in [(HEADER, MAGIC_2ND), (0, MAGIC)] {
         let mut header = Header2::new_zeroed();
         header.magic = magic;

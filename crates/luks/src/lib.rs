@@ -40,6 +40,7 @@ mod layout;
 mod luks1;
 mod luks2;
 mod metadata;
+mod slot;
 mod split;
 mod volume;
 
@@ -48,4 +49,5 @@ pub use device::CryptDevice;
 pub use error::{Error, Result};
 pub use format::{FormatOptions, format};
 pub use key::Key;
-pub use volume::{Description, SlotDescription, describe, is_luks, open};
+pub use slot::SlotDescription;
+pub use volume::{Description, describe, is_luks, open};

@@ -5,11 +5,12 @@ use zerocopy::FromBytes;
 
 use crate::cipher::SectorCipher;
 use crate::derive::Hash;
+use crate::device::Place;
 use crate::error::field;
 use crate::key::{Key, Secret};
 use crate::layout::{Header1, Slot1, text};
 use crate::metadata::split_bytes;
-use crate::volume::{Place, SlotDescription, read_slot};
+use crate::slot::{SlotDescription, read_slot};
 use crate::{Error, Result, split};
 
 /// Value of `active` of a key slot that is in use.

@@ -5,11 +5,12 @@ use zerocopy::{FromBytes, IntoBytes};
 
 use crate::cipher::SectorCipher;
 use crate::derive::Hash;
+use crate::device::Place;
 use crate::error::field;
 use crate::key::{Key, Secret};
 use crate::layout::{Header2, MAGIC, MAGIC_2ND, text};
 use crate::metadata::{KeySlot, Metadata, bytes_of};
-use crate::volume::{Place, SlotDescription, read_slot};
+use crate::slot::{SlotDescription, read_slot};
 use crate::{Error, Result, split};
 
 /// Sizes of a header that the specification allows; the second copy is as far from the start.

@@ -4,27 +4,13 @@ use std::sync::Arc;
 
 use sapwood_block::Device;
 
-use crate::cipher::SectorCipher;
 use crate::device::CryptDevice;
-use crate::key::{Key, Secret, zeros};
+use crate::key::Key;
 use crate::layout::{MAGIC, text};
 use crate::luks1::Luks1;
 use crate::luks2::Luks2;
+use crate::slot::SlotDescription;
 use crate::{Error, Result};
-
-/// Where the data of a volume is, and how it is encrypted.
-#[derive(Debug)]
-pub(crate) struct Place {
-    pub(crate) cipher: String,
-    /// Bytes from the start of the device.
-    pub(crate) offset: u64,
-    /// Bytes; `None` is up to the end of the device.
-    pub(crate) size: Option<u64>,
-    /// Bytes of a sector.
-    pub(crate) sector: u64,
-    /// Number of the first sector in the cipher.
-    pub(crate) first_iv: u64,
-}
 
 /// What a header says about its volume.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -44,15 +30,6 @@ pub struct Description {
     pub offset: u64,
     /// Key slots in use.
     pub slots: Vec<SlotDescription>,
-}
-
-/// A key slot.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct SlotDescription {
-    /// Its number.
-    pub number: u32,
-    /// How its key is derived from a passphrase.
-    pub derivation: String,
 }
 
 /// Whether a device begins as a LUKS volume.
@@ -136,20 +113,4 @@ pub fn describe(device: &dyn Device) -> Result<Description> {
             })
         }
     }
-}
-
-/// Reads and decrypts the area of a key slot.
-///
-/// # Errors
-/// The device.
-pub(crate) fn read_slot(
-    device: &dyn Device,
-    cipher: &SectorCipher,
-    offset: u64,
-    len: usize,
-) -> Result<Secret> {
-    let mut pieces = zeros(len);
-    device.read_at(offset, &mut pieces)?;
-    cipher.decrypt(&mut pieces, 512, 0);
-    Ok(pieces)
 }
