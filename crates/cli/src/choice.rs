@@ -109,7 +109,7 @@ impl Encryption {
     pub(super) fn choose(self, opens: bool, makes: bool) -> Result<()> {
         let given = self.key_file.is_some() || self.ask_passphrase;
         if given && !opens && !makes {
-            let line = "--key-file and --ask-passphrase are for commands that open an image";
+            let line = "--key-file and --ask-passphrase are for commands that read or change the files of an image";
             return Err(Failure::new(USAGE, line));
         }
         let source = match self.key_file {
@@ -165,19 +165,7 @@ pub(super) fn devices() -> &'static [PathBuf] {
     DEVICES.get().map_or(&[], |devices| &devices.paths)
 }
 
-/// The other devices of `image`, also those that are found.
-///
-/// # Errors
-/// The image or one of the devices does not exist.
-pub(super) fn devices_of(image: &Path) -> Result<Vec<PathBuf>> {
-    if DEVICES.get().is_none_or(|given| given.scanned.is_empty()) {
-        return Ok(devices().to_vec());
-    }
-    let (_, options) = sapwood::internal::image::located(image, &opening(true))?;
-    Ok(options.devices().to_vec())
-}
-
-/// Options with the other devices of the image.
+/// Options with the other devices of the image, its hash tree and its key.
 pub(super) fn opening(read_only: bool) -> sapwood::Options {
     let mut options = sapwood::Options::new().read_only(read_only);
     if let Some((device, root)) = VERITY.get() {

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use sapwood::luks::{Derivation, Description, FormatOptions, NewVolume};
+use sapwood::luks::{Derivation, Description, FormatOptions, NewVolume, SlotDescription};
 use serde_json::json;
 
 use super::failure::{Failure, Result, USAGE};
@@ -120,7 +120,7 @@ pub(super) fn run(command: &Command) -> Result<()> {
 
 fn fields(found: &Description) -> serde_json::Value {
     let slots = found.slots.iter();
-    let slots = slots.map(|slot| json!({ "number": slot.number, "pbkdf": slot.derivation }));
+    let slots = slots.map(|slot| json!({ "number": slot.number, "pbkdf": derivation(slot) }));
     json!({
         "version": found.version,
         "uuid": found.uuid,
@@ -130,6 +130,11 @@ fn fields(found: &Description) -> serde_json::Value {
         "offset": found.offset,
         "keyslots": slots.collect::<Vec<_>>(),
     })
+}
+
+fn derivation(slot: &SlotDescription) -> String {
+    let derivation = slot.derivation;
+    derivation.map_or_else(|| "no passphrase".to_owned(), |how| how.to_string())
 }
 
 fn print(found: &Description) -> Result<()> {
@@ -142,10 +147,8 @@ fn print(found: &Description) -> Result<()> {
     output::line(format_args!("Sector size: {}", found.sector))?;
     output::line(format_args!("Data offset: {}", found.offset))?;
     for slot in &found.slots {
-        output::line(format_args!(
-            "Key slot {}:  {}",
-            slot.number, slot.derivation
-        ))?;
+        let (number, derivation) = (slot.number, derivation(slot));
+        output::line(format_args!("Key slot {number}:  {derivation}"))?;
     }
     Ok(())
 }

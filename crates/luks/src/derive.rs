@@ -1,6 +1,8 @@
 //! Keys that are derived from a passphrase. A header may ask for any amount of time and memory, so
 //! both have a limit.
 
+use std::fmt;
+
 use argon2::{Algorithm, Argon2, Block, Params, Version};
 use hmac::Hmac;
 use sha1::Sha1;
@@ -120,11 +122,25 @@ pub enum Derivation {
         /// Lanes.
         lanes: u64,
     },
-    /// PBKDF2 with SHA-256.
+    /// PBKDF2; of a new volume with SHA-256.
     Pbkdf2 {
         /// Iterations.
         iterations: u64,
     },
+}
+
+impl fmt::Display for Derivation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Argon2i { passes, kib, lanes } => {
+                write!(f, "argon2i, {passes} passes, {kib} KiB, {lanes} lanes")
+            }
+            Self::Argon2id { passes, kib, lanes } => {
+                write!(f, "argon2id, {passes} passes, {kib} KiB, {lanes} lanes")
+            }
+            Self::Pbkdf2 { iterations } => write!(f, "pbkdf2, {iterations} iterations"),
+        }
+    }
 }
 
 impl Default for Derivation {

@@ -4,7 +4,7 @@ use sapwood_block::Device;
 use zerocopy::FromBytes;
 
 use crate::cipher::SectorCipher;
-use crate::derive::Hash;
+use crate::derive::{Derivation, Hash};
 use crate::device::Place;
 use crate::error::field;
 use crate::key::{Key, Secret};
@@ -105,9 +105,11 @@ impl Luks1 {
 
     /// Its key slots.
     pub(crate) fn slots(&self) -> Vec<SlotDescription> {
-        let slots = self.active().map(|(number, _)| SlotDescription {
+        let slots = self.active().map(|(number, slot)| SlotDescription {
             number,
-            derivation: "pbkdf2".to_owned(),
+            derivation: Some(Derivation::Pbkdf2 {
+                iterations: u64::from(slot.iterations.get()),
+            }),
         });
         slots.collect()
     }

@@ -9,7 +9,7 @@ use crate::device::Place;
 use crate::error::field;
 use crate::key::{Key, Secret};
 use crate::layout::{Header2, MAGIC, MAGIC_2ND, text};
-use crate::metadata::{KeySlot, Metadata, bytes_of};
+use crate::metadata::{KeySlot, Metadata, bytes_of, slot_number, slot_of};
 use crate::slot::{SlotDescription, read_slot};
 use crate::{Error, Result, split};
 
@@ -103,13 +103,15 @@ impl Luks2 {
     pub(crate) fn slots(&self) -> Result<Vec<SlotDescription>> {
         let mut slots = Vec::new();
         for (name, value) in &self.metadata.keyslots {
-            let number = name
-                .parse()
-                .map_err(|_| field("name of a key slot", name))?;
-            let kind = value["kdf"]["type"].as_str().unwrap_or("unknown");
+            let number = slot_number(name)?;
+            let slot = slot_of(value)?;
+            let derivation = slot.map(|slot| -> Result<_> {
+                slot.split_bytes()?;
+                Ok(slot.derivation()?.0)
+            });
             slots.push(SlotDescription {
                 number,
-                derivation: kind.to_owned(),
+                derivation: derivation.transpose()?,
             });
         }
         slots.sort_by_key(|slot| slot.number);

@@ -274,6 +274,24 @@ impl KeySlot {
     }
 }
 
+/// The key slot in an object; `None` if it is of a type that no passphrase opens.
+///
+/// # Errors
+/// [`Error::Metadata`]: it is of our type, and has not its form.
+pub(crate) fn slot_of(value: &Value) -> Result<Option<KeySlot>> {
+    let is_ours = value["type"] == "luks2";
+    let slot = is_ours.then(|| KeySlot::deserialize(value));
+    Ok(slot.transpose()?)
+}
+
+/// The number that is the name of a key slot.
+///
+/// # Errors
+/// [`Error::Field`].
+pub(crate) fn slot_number(name: &str) -> Result<u32> {
+    name.parse().map_err(|_| field("name of a key slot", name))
+}
+
 /// Bytes of a split key at a byte offset; `None` if a value makes no sense.
 pub(crate) fn split_bytes(key: u64, stripes: u64, offset: u64) -> Option<usize> {
     let makes_sense = (1..=KEY_BYTES).contains(&key)

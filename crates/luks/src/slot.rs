@@ -4,6 +4,7 @@ use sapwood_block::Device;
 
 use crate::Result;
 use crate::cipher::{IV_UNIT, SectorCipher};
+use crate::derive::Derivation;
 use crate::key::{Secret, zeros};
 
 /// A key slot.
@@ -11,8 +12,8 @@ use crate::key::{Secret, zeros};
 pub struct SlotDescription {
     /// Its number.
     pub number: u32,
-    /// How its key is derived from a passphrase.
-    pub derivation: String,
+    /// How its key is derived from a passphrase; `None` for a key slot that no passphrase opens.
+    pub derivation: Option<Derivation>,
 }
 
 /// Reads and decrypts the area of a key slot.
