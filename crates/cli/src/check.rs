@@ -32,7 +32,7 @@ pub(super) fn run(args: &Args) -> Result<()> {
     let options = CheckOptions {
         data: args.check_data_csum,
         max_findings: args.most,
-        devices: choice::devices_of(&args.image)?,
+        opening: choice::opening(true),
     };
     let bar = progress::phases(args.quiet || args.json);
     let checked = sapwood::check(&args.image, &options, &mut |step| match step {

@@ -46,7 +46,8 @@ const TASKS: &[Task] = &[
     Task {
         title: "Check and maintain",
         commands: &[
-            "check", "scrub", "rescue", "resize", "trim", "balance", "device", "verity", "dump",
+            "check", "scrub", "rescue", "resize", "trim", "balance", "device", "verity", "luks",
+            "dump",
         ],
     },
     Task {
@@ -59,9 +60,10 @@ const TASKS: &[Task] = &[
 const OTHERS: &str = "More";
 
 /// Commands that open no image. Options that choose a part of one are not in their help.
-const WITHOUT_IMAGE: [&str; 8] = [
+const WITHOUT_IMAGE: [&str; 9] = [
     "mkdisk",
     "verity",
+    "luks",
     "demo",
     "umount",
     "sync",

@@ -28,6 +28,7 @@ mod interrupt;
 mod limits;
 mod list;
 mod long_paths;
+mod luks;
 mod mkdisk;
 mod mkfs;
 mod mode;
@@ -79,6 +80,8 @@ struct Cli {
     devices: choice::Devices,
     #[command(flatten)]
     verity: choice::Verity,
+    #[command(flatten)]
+    encryption: choice::Encryption,
     #[command(subcommand)]
     command: Command,
 }
@@ -173,6 +176,9 @@ enum Command {
     /// Make and verify hash trees of dm-verity
     #[command(subcommand)]
     Verity(verity::Command),
+    /// Make and show encrypted volumes
+    #[command(subcommand)]
+    Luks(luks::Command),
     /// Check an image, without changing it
     Check(check::Args),
     /// Show what is left of a damaged image, and copy it out
@@ -255,6 +261,7 @@ impl Command {
             }
             Self::Mkdisk(_)
             | Self::Verity(_)
+            | Self::Luks(_)
             | Self::MountOptions(_)
             | Self::MkfsOptions(_)
             | Self::Umount(_)
@@ -293,6 +300,13 @@ impl Command {
         verity.choose(reads)
     }
 
+    /// Lets the command open encrypted images.
+    fn with_key(&self, encryption: choice::Encryption) -> failure::Result<()> {
+        let opens = self.opens_images() && !matches!(self, Self::Resize(_));
+        let makes = matches!(self, Self::Luks(luks::Command::Format(_)));
+        encryption.choose(opens, makes)
+    }
+
     /// Whether a script can have the command: it works on files of one image.
     fn is_for_scripts(&self) -> bool {
         matches!(
@@ -324,6 +338,7 @@ impl Command {
             self,
             Self::Mkdisk(_)
                 | Self::Verity(_)
+                | Self::Luks(_)
                 | Self::MountOptions(_)
                 | Self::MkfsOptions(_)
                 | Self::Umount(_)
@@ -368,6 +383,7 @@ fn main() -> ExitCode {
     };
     let applied = limits::check_memory().and_then(|()| cli.command.apply(cli.range));
     let applied = applied.and_then(|()| cli.command.with_verity(cli.verity));
+    let applied = applied.and_then(|()| cli.command.with_key(cli.encryption));
     if let Err(failure) = applied.and_then(|()| cli.command.with_devices(cli.devices)) {
         return ExitCode::from(output::report(&failure));
     }
@@ -451,6 +467,7 @@ fn run(command: Command) -> failure::Result<()> {
         Command::Balance(args) => balance::run(&args),
         Command::Device(command) => device::run(&command),
         Command::Verity(command) => verity::run(&command),
+        Command::Luks(command) => luks::run(&command),
         Command::Check(args) => check::run(&args),
         Command::Rescue(args) => rescue::run(&args),
         Command::Dump(args) => dump::run(&args),

@@ -28,7 +28,7 @@ pub(crate) const STEP_ITEMS: u64 = 12;
 const LEAST_PART: u64 = 1 << 20;
 
 /// Opens the file system on `devices` without background threads. With a `time` the result is
-/// [reproducible](Options::reproducible).
+/// [reproducible](Options::set_reproducible).
 ///
 /// # Errors
 /// The errors of a mount.
@@ -37,16 +37,15 @@ pub(crate) fn open(
     time: Option<Timestamp>,
     degraded: bool,
 ) -> Result<Btrfs> {
-    let options = match time {
-        Some(time) => Options::reproducible(time),
-        None => Options::default(),
-    };
-    let options = Options {
+    let mut options = Options {
         subvolume: SubvolumeChoice::Id(0),
         background: false,
         degraded,
-        ..options
+        ..Options::default()
     };
+    if let Some(time) = time {
+        options.set_reproducible(time);
+    }
     Btrfs::open(devices.to_vec(), options)
 }
 

@@ -1,4 +1,4 @@
-//! Kinds for the errors of devices, engines and the reader of damaged images.
+//! Kinds for the errors of devices, volumes, engines and the reader of damaged images.
 
 use sapwood_block::Error as DeviceError;
 
@@ -44,6 +44,20 @@ pub(super) fn of_rescue(error: &sapwood_rescue::Error) -> ErrorKind {
         Error::NoBtrfs { .. } | Error::NoExt4 { .. } => ErrorKind::NoFileSystem,
         Error::NoSuchCopy { .. } => ErrorKind::InvalidInput,
         Error::NoGeneration { .. } | Error::NoRootAt { .. } => ErrorKind::NotFound,
+        _ => ErrorKind::Corrupt,
+    }
+}
+
+pub(super) fn of_luks(error: &sapwood_luks::Error) -> ErrorKind {
+    use sapwood_luks::Error;
+
+    match error {
+        Error::Device(error) => of_device(error),
+        Error::WrongKey { .. } => ErrorKind::PermissionDenied,
+        Error::NoHeader { .. } => ErrorKind::NoFileSystem,
+        Error::Unsupported(_) | Error::Version { .. } => ErrorKind::Unsupported,
+        Error::TooSmall { .. } => ErrorKind::InvalidInput,
+        Error::NoMemory(_) | Error::Random(_) => ErrorKind::Io,
         _ => ErrorKind::Corrupt,
     }
 }
