@@ -453,9 +453,16 @@ pub(super) const EXAMPLES: &[(&str, &[Example])] = &[
             ),
             (
                 "sapwood balance -d usage=50 disk.img",
-                "unused space of data block groups that are at most half full becomes unallocated",
+                "give back the unused space of half empty block groups",
             ),
         ],
+    ),
+    (
+        "device",
+        &[(
+            "sapwood device add a.img b.img",
+            "a.img has b.img as its second device from now on",
+        )],
     ),
     (
         "device add",
