@@ -173,7 +173,7 @@ miri: need-build
 
 # The packages as for publishing, each built from its archive alone.
 package: need-build
-	cargo package --workspace --exclude sapwood-tests --exclude sapwood-crash --exclude sapwood-bench --exclude sapwood-testing --exclude sapwood-hostile --exclude sapwood-layers --exclude sapwood-fuzz
+	cargo package --workspace --exclude sapwood-tests --exclude sapwood-crash --exclude sapwood-bench --exclude sapwood-testing --exclude sapwood-hostile --exclude sapwood-layers --exclude sapwood-fuzz --exclude sapwood-python
 
 # Links the archive that cargo builds; scripts/libsapwood gives the library its name and versions.
 lib: need-build
