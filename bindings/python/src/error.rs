@@ -1,18 +1,21 @@
 //! Errors of the library as exceptions of Python.
 
-use std::ffi::OsString;
+use std::ffi::OsStr;
 use std::io;
 use std::path::Path;
 
 use pyo3::PyErr;
 use pyo3::exceptions::{PyOSError, PyValueError};
-use sapwood::internal::OperationError;
+use sapwood::internal::{CopyError, OperationError};
 
 /// An `OSError` with this number. Python makes it the subclass of the number, as
-/// `FileNotFoundError`.
-fn os_error(errno: i32, text: String, path: Option<&Path>) -> PyErr {
+/// `FileNotFoundError`. The text of an error of this machine ends in its number, which an `OSError`
+/// displays anyway.
+fn os_error(errno: i32, text: &str, path: Option<&OsStr>) -> PyErr {
+    let number = format!(" (os error {errno})");
+    let text = text.strip_suffix(&number).unwrap_or(text).to_owned();
     match path {
-        Some(path) => PyOSError::new_err((errno, text, OsString::from(path))),
+        Some(path) => PyOSError::new_err((errno, text, path.to_owned())),
         None => PyOSError::new_err((errno, text)),
     }
 }
@@ -20,17 +23,21 @@ fn os_error(errno: i32, text: String, path: Option<&Path>) -> PyErr {
 /// The exception of an error of the library. Its text is the reason alone where the path is known,
 /// because an `OSError` displays its file name.
 pub(crate) fn exception(error: &sapwood::Error) -> PyErr {
-    let errno = error.errno();
+    let (errno, text) = (error.errno(), error.to_string());
     if let Some(OperationError::Path { path, source, .. }) = error.downcast_ref() {
-        return os_error(errno, source.to_string(), Some(path));
+        return os_error(errno, &source.to_string(), Some(path.as_os_str()));
     }
-    let text = error.to_string();
+    if let Some(error) = error.downcast_ref::<CopyError>() {
+        let cause = error.cause().to_string();
+        let place = text.strip_suffix(&format!(": {cause}"));
+        return os_error(errno, &cause, place.map(OsStr::new));
+    }
     let Some(path) = error.path() else {
-        return os_error(errno, text, None);
+        return os_error(errno, &text, None);
     };
     let before = format!("{}: ", path.display());
-    let reason = text.strip_prefix(&before).unwrap_or(&text).to_owned();
-    os_error(errno, reason, Some(path))
+    let reason = text.strip_prefix(&before).unwrap_or(&text);
+    os_error(errno, reason, Some(path.as_os_str()))
 }
 
 /// The exception of an error of reading, writing or seeking.
@@ -38,11 +45,11 @@ pub(crate) fn io_exception(error: io::Error) -> PyErr {
     match error.downcast::<sapwood::Error>() {
         Ok(error) => exception(&error),
         Err(error) if error.kind() == io::ErrorKind::InvalidInput => {
-            os_error(libc::EINVAL, error.to_string(), None)
+            os_error(libc::EINVAL, &error.to_string(), None)
         }
         Err(error) => {
             let errno = sapwood::errno(&error).unwrap_or(libc::EIO);
-            os_error(errno, error.to_string(), None)
+            os_error(errno, &error.to_string(), None)
         }
     }
 }
@@ -59,5 +66,5 @@ pub(crate) fn invalid(text: impl Into<String>) -> PyErr {
 
 /// Opening a directory as a file.
 pub(crate) fn is_a_directory(path: &Path) -> PyErr {
-    os_error(libc::EISDIR, "is a directory".to_owned(), Some(path))
+    os_error(libc::EISDIR, "is a directory", Some(path.as_os_str()))
 }

@@ -232,6 +232,10 @@ class Errors(TestCase):
             self.assertErrno(IsADirectoryError, errno.EISDIR, "dir", image.read_bytes, "dir")
             self.assertErrno(IsADirectoryError, errno.EISDIR, "dir", image.write_bytes, "dir", b"")
             self.assertErrno(OSError, errno.ENAMETOOLONG, "x" * 256, image.mkdir, "x" * 256)
+            for call, wrong in ((image.write_bytes, "text"), (image.write_text, b"bytes")):
+                image.write_bytes("kept", b"content")
+                self.assertRaises(TypeError, call, "kept", wrong)
+                self.assertEqual(image.read_bytes("kept"), b"content")
             with self.assertRaises(OSError) as raised:
                 image.write_bytes("big", bytes(200 << 20))
                 image.sync()
@@ -256,7 +260,10 @@ class Errors(TestCase):
     def test_what_is_no_image_is_named(self):
         with tempfile.TemporaryDirectory() as directory:
             missing = os.path.join(directory, "missing")
-            self.assertErrno(FileNotFoundError, errno.ENOENT, missing, sapwood.open, missing)
+            error = self.assertErrno(
+                FileNotFoundError, errno.ENOENT, missing, sapwood.open, missing
+            )
+            self.assertEqual(str(error), f"[Errno 2] No such file or directory: {missing!r}")
             blank = os.path.join(directory, "blank")
             with open(blank, "wb") as file:
                 file.truncate(8 << 20)
@@ -313,8 +320,9 @@ class Copies(TestCase):
             image.copy_out("/tree", out)
             subprocess.run(["diff", "-r", tree, out], check=True)
             missing = os.path.join(directory, "missing")
-            with self.assertRaises(FileNotFoundError):
-                image.copy_in(missing, "/")
+            self.assertErrno(
+                FileNotFoundError, errno.ENOENT, missing, image.copy_in, missing, "/"
+            )
             with self.assertRaises(ValueError):
                 image.copy_in(tree, "/", existing="maybe")
             image.copy_in(tree, "/", existing="keep")

@@ -92,8 +92,8 @@ class ImageBuilder:
     ) -> ImageBuilder:
         """Adds the content of a file of this machine or of a binary file object, which is read now,
         as the file ``target`` of the image."""
-        if not hasattr(source, "read"):
-            with io.open(host_path(source), "rb") as file:
+        if isinstance(source, (str, bytes, os.PathLike)):
+            with io.open(source, "rb") as file:
                 return self.add_file(
                     file, target, mode=mode, uid=uid, gid=gid, mtime=mtime
                 )
@@ -176,11 +176,10 @@ class ImageBuilder:
         return self
 
     def _add_archive(self, kind: str, archive: Union[HostPath, BinaryIO]) -> ImageBuilder:
-        if hasattr(archive, "read"):
+        if not isinstance(archive, (str, bytes, os.PathLike)):
             return self._add(f"{kind}-stream", archive)
-        path = host_path(archive)
-        os.stat(path)
-        return self._add(kind, path)
+        os.stat(archive)
+        return self._add(kind, host_path(archive))
 
     def _open_files(self) -> _Files:
         if self._files is None:

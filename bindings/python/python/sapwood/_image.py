@@ -162,6 +162,8 @@ class Image:
 
     def write_bytes(self, path: Name, data: bytes) -> int:
         """Writes a whole file; creates it, or replaces its content."""
+        # What is no bytes must not empty the file.
+        memoryview(data)
         with self.open(path, "wb", 0) as file:
             return file.write(data)
 
@@ -169,6 +171,8 @@ class Image:
         self, path: Name, text: str, encoding: str | None = None, errors: str | None = None
     ) -> int:
         """Writes a whole file of text."""
+        if not isinstance(text, str):
+            raise TypeError(f"data must be str, not {type(text).__name__}")
         with self.open(path, "w", encoding=encoding, errors=errors) as file:
             return file.write(text)
 
@@ -378,10 +382,10 @@ class Image:
     ) -> None:
         """Puts the files of a tar archive, plain or compressed, into a directory. ``archive`` is a
         path of this machine or a binary file object."""
-        if hasattr(archive, "read"):
+        if not isinstance(archive, (str, bytes, os.PathLike)):
             self._native.extract_tar(archive, self._bytes(target), native(progress))
             return
-        with io.open(host_path(archive), "rb") as file:
+        with io.open(archive, "rb") as file:
             self._native.extract_tar(file, self._bytes(target), native(progress))
 
     def snapshot(self, target: Name, source: Name = "/", *, read_only: bool = False) -> None:
