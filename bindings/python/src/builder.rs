@@ -21,6 +21,7 @@ pub(crate) struct Build {
     output: String,
     size: Option<u64>,
     free: Option<String>,
+    free_inodes: u64,
     label: Option<String>,
     uuid: Option<[u8; 16]>,
     time: Option<i64>,
@@ -39,6 +40,7 @@ impl Build {
         let mut builder = ImageBuilder::new(self.format.parse::<Kind>()?)
             .format(self.output.parse::<OutputFormat>()?)
             .replace(self.replace)
+            .free_inodes(self.free_inodes)
             .sources(sources);
         if let Some(size) = self.size {
             builder = builder.size(size);

@@ -87,6 +87,11 @@ class Builder(TestCase):
             self.assertErrno(
                 FileExistsError, errno.EEXIST, path, builder.build, path, replace=False
             )
+            builder.build(path, free="16M", free_inodes=1000)
+            with sapwood.open(path, writable=True) as image:
+                for number in range(1000):
+                    image.write_bytes(f"file {number}", b"")
+            builder.build(path)
             other = os.path.join(directory, "disk.qcow2")
             builder.build(other, output="qcow2")
             with open(other, "rb") as file:

@@ -140,6 +140,7 @@ class ImageBuilder:
         size: int | str | None = None,
         *,
         free: int | str | None = None,
+        free_inodes: int = 0,
         output: str = "raw",
         replace: bool = True,
         progress: OnProgress = None,
@@ -147,7 +148,8 @@ class ImageBuilder:
         """Makes the image, and returns the bytes of its file.
 
         Without a ``size`` (bytes, or ``"2G"``) the image is as small as it can be, with ``free``
-        space (bytes, ``"64M"`` or ``"10%"``). ``output`` is the format of the file: ``"raw"``,
+        space (bytes, ``"64M"`` or ``"10%"``) and ``free_inodes`` for files that are added later to an
+        ext4 (btrfs makes inodes as it needs them). ``output`` is the format of the file: ``"raw"``,
         ``"qcow2"``, ``"vhd"``, ``"zstd"``, ``"android-sparse"``. The file gets its name when it is
         complete.
         """
@@ -158,6 +160,7 @@ class ImageBuilder:
             **self._what,
             "size": _sapwood.parse_size(size) if isinstance(size, str) else size,
             "free": None if free is None else str(free),
+            "free_inodes": free_inodes,
             "output": output,
             "replace": replace,
             "sources": [
