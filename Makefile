@@ -1,7 +1,7 @@
 # Two commands to know: `make demo` shows Sapwood at work, `make test` is all that CI runs.
 SHELL := /bin/bash
 .SHELLFLAGS := -o pipefail -ec
-.PHONY: all check demo test test-programs foreign-images mutants db-kill kill-mounts streams disasters crash faults scale bench ablation fuzz lint msrv miri package install install-lib lib deb rpm static test-packages help
+.PHONY: all check demo test test-programs foreign-images mutants db-kill kill-mounts streams disasters crash faults scale bench ablation fuzz lint msrv miri package install install-lib lib deb rpm static wheel test-packages help
 
 all:
 	cargo build --release -p sapwood-cli
@@ -31,6 +31,7 @@ help:
 	@echo "make lib    build the C library: target/release/capi"
 	@echo "make deb, make rpm   packages with the command, the C library and debug symbols: target/packages"
 	@echo "make static   static programs for x86_64 and aarch64: target/static (ARCHITECTURES=x86_64)"
+	@echo "make wheel   build the package for Python with maturin: target/wheels"
 	@echo "make test-packages   install the Debian packages into a fresh root and use them there"
 
 need-build:
@@ -173,7 +174,7 @@ miri: need-build
 
 # The packages as for publishing, each built from its archive alone.
 package: need-build
-	cargo package --workspace --exclude sapwood-tests --exclude sapwood-crash --exclude sapwood-bench --exclude sapwood-testing --exclude sapwood-hostile --exclude sapwood-layers --exclude sapwood-fuzz
+	cargo package --workspace --exclude sapwood-tests --exclude sapwood-crash --exclude sapwood-bench --exclude sapwood-testing --exclude sapwood-hostile --exclude sapwood-layers --exclude sapwood-fuzz --exclude sapwood-python
 
 # Links the archive that cargo builds; scripts/libsapwood gives the library its name and versions.
 lib: need-build
@@ -191,6 +192,10 @@ rpm: all lib
 static: ARCHITECTURES = x86_64 aarch64
 static: need-build
 	scripts/static $(ARCHITECTURES)
+
+wheel: need-build
+	@command -v maturin >/dev/null || { echo "maturin is missing: pip install maturin" >&2; exit 1; }
+	cd bindings/python && maturin build --release --out $(CURDIR)/target/wheels
 
 # Some minutes: needs root, and the network once, for the fresh root.
 test-packages: deb

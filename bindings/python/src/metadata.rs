@@ -1,0 +1,53 @@
+//! Metadata as the numbers of stat(2).
+
+use std::time::{Duration, SystemTime};
+
+use sapwood::Metadata;
+use sapwood::vfs::{FileKind, Timestamp};
+
+/// Mode, inode number, links, owner, group, size, device number and allocated bytes; then the
+/// nanoseconds since 1970 of the last access, the last change of the content, the last change of
+/// the inode, and the creation.
+pub(crate) type Numbers = (u32, u64, u32, u32, u32, u64, u64, u64, [i128; 4]);
+
+pub(crate) fn numbers(metadata: &Metadata) -> Numbers {
+    let attr = metadata.attr();
+    (
+        format_bits(attr.kind) | metadata.mode(),
+        metadata.ino(),
+        metadata.nlink(),
+        metadata.uid(),
+        metadata.gid(),
+        metadata.len(),
+        metadata.rdev(),
+        metadata.allocated(),
+        [attr.atime, attr.mtime, attr.ctime, attr.btime].map(nanoseconds),
+    )
+}
+
+fn nanoseconds(time: Timestamp) -> i128 {
+    i128::from(time.sec) * 1_000_000_000 + i128::from(time.nsec)
+}
+
+/// The time of so many nanoseconds since 1970, if there is one.
+pub(crate) fn time(nanoseconds: i64) -> Option<SystemTime> {
+    let distance = Duration::from_nanos(nanoseconds.unsigned_abs());
+    if nanoseconds < 0 {
+        SystemTime::UNIX_EPOCH.checked_sub(distance)
+    } else {
+        SystemTime::UNIX_EPOCH.checked_add(distance)
+    }
+}
+
+/// The bits of `S_IFMT`.
+pub(crate) fn format_bits(kind: FileKind) -> u32 {
+    match kind {
+        FileKind::Regular => libc::S_IFREG,
+        FileKind::Directory => libc::S_IFDIR,
+        FileKind::Symlink => libc::S_IFLNK,
+        FileKind::CharDevice => libc::S_IFCHR,
+        FileKind::BlockDevice => libc::S_IFBLK,
+        FileKind::Fifo => libc::S_IFIFO,
+        FileKind::Socket => libc::S_IFSOCK,
+    }
+}
