@@ -46,7 +46,7 @@ const TASKS: &[Task] = &[
     Task {
         title: "Check and maintain",
         commands: &[
-            "check", "scrub", "rescue", "resize", "trim", "verity", "dump",
+            "check", "undo", "scrub", "rescue", "resize", "trim", "verity", "dump",
         ],
     },
     Task {
@@ -59,7 +59,8 @@ const TASKS: &[Task] = &[
 const OTHERS: &str = "More";
 
 /// Commands that open no image. Options that choose a part of one are not in their help.
-const WITHOUT_IMAGE: [&str; 8] = [
+const WITHOUT_IMAGE: [&str; 9] = [
+    "undo",
     "mkdisk",
     "verity",
     "demo",

@@ -166,8 +166,10 @@ enum Command {
     /// Make and verify hash trees of dm-verity
     #[command(subcommand)]
     Verity(verity::Command),
-    /// Check an image, without changing it
+    /// Check an image, and repair it on request
     Check(check::Args),
+    /// Restore an image as it was before a repair
+    Undo(check::UndoArgs),
     /// Show what is left of a damaged image, and copy it out
     Rescue(Box<rescue::Args>),
     /// Print the trees of an image
@@ -251,6 +253,7 @@ impl Command {
             | Self::Umount(_)
             | Self::Sync(_)
             | Self::Stats(_)
+            | Self::Undo(_)
             | Self::Generate(_)
             | Self::Demo(_) => range.refuse(),
         }
@@ -320,6 +323,7 @@ impl Command {
                 | Self::Umount(_)
                 | Self::Sync(_)
                 | Self::Stats(_)
+                | Self::Undo(_)
                 | Self::Generate(_)
                 | Self::Demo(_)
         )
@@ -441,6 +445,7 @@ fn run(command: Command) -> failure::Result<()> {
         Command::Scrub(args) => scrub::run(&args),
         Command::Verity(command) => verity::run(&command),
         Command::Check(args) => check::run(&args),
+        Command::Undo(args) => check::undo(&args),
         Command::Rescue(args) => rescue::run(&args),
         Command::Dump(args) => dump::run(&args),
         Command::Demo(args) => demo::run(&args),
