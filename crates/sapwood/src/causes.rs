@@ -7,7 +7,7 @@ mod layers;
 
 use std::path::Path;
 
-use sapwood_block::{Error as DeviceError, UndoError};
+use sapwood_block::Error as DeviceError;
 use sapwood_btrfs::mkfs::MkfsError as BtrfsMkfsError;
 use sapwood_ext4::mkfs::MkfsError as Ext4MkfsError;
 
@@ -33,7 +33,6 @@ use crate::oci::OciError;
 use crate::options::OptionError;
 use crate::output::{OutputError, UnknownFormat};
 use crate::receive::ReceiveError;
-use crate::repair::RepairError;
 use crate::resize::{BadSize, ResizeError};
 use crate::scrub::ScrubError;
 use crate::send::SendError;
@@ -230,23 +229,6 @@ impl Cause for ScrubError {
     fn path(&self) -> Option<&Path> {
         match self {
             Self::Btrfs { path, .. } | Self::State { path, .. } => Some(path),
-        }
-    }
-}
-
-impl Cause for RepairError {
-    fn kind(&self) -> ErrorKind {
-        match self {
-            Self::Device(error) => of_device(error),
-            Self::Several(_) => ErrorKind::Unsupported,
-            Self::NoPlace(_) => ErrorKind::InvalidInput,
-            Self::Taken(_) => ErrorKind::AlreadyExists,
-            Self::Undo(error) => match error {
-                UndoError::Device(error) => of_device(error),
-                UndoError::Write(_) => ErrorKind::Io,
-                UndoError::Changed { .. } | UndoError::Size { .. } => ErrorKind::InvalidInput,
-                _ => ErrorKind::InvalidData,
-            },
         }
     }
 }

@@ -245,3 +245,35 @@ fn update_descriptor(editor: &Editor, block: u64, group: u32) -> Result<bool, Ch
     editor.write_block(block, &bytes)?;
     Ok(true)
 }
+
+/// Writes the reserved blocks of group 0 that do not name their copies in the other groups.
+pub(super) fn name_reserved(
+    editor: &Editor,
+    report: &CheckReport,
+    done: &mut Repaired,
+) -> Result<(), CheckError> {
+    let geometry = &editor.view.geometry;
+    let start = geometry.group_first_block(0).unwrap_or_default();
+    let fixed = u64::from(geometry.fixed_blocks(0));
+    let reserved = u64::from(geometry.reserved_blocks(0));
+    let places = start + fixed.saturating_sub(reserved)..start + fixed;
+    for finding in &report.findings {
+        let Finding::ResizeBad { block, .. } = finding else {
+            continue;
+        };
+        // The other kind of finding names the two-level block of the inode.
+        if !places.contains(block) {
+            continue;
+        }
+        let groups = (1..geometry.group_count()).filter(|group| geometry.has_super(*group));
+        let firsts = groups.filter_map(|group| geometry.group_first_block(group).ok());
+        let copies = firsts.filter_map(|first| u32::try_from(first + (block - start)).ok());
+        let mut bytes = vec![0; geometry.block_size() as usize];
+        for (pointer, copy) in bytes.chunks_exact_mut(4).zip(copies) {
+            pointer.copy_from_slice(&copy.to_le_bytes());
+        }
+        editor.write_block(*block, &bytes)?;
+        done.add(finding.code(), format!("{finding}: written again"));
+    }
+    Ok(())
+}

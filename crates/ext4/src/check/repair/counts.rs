@@ -22,8 +22,12 @@ pub(super) fn repair(
     report: &CheckReport,
     done: &mut Repaired,
 ) -> Result<(), CheckError> {
+    let doubtful = report.findings.iter().any(is_doubtful);
     let mut groups: BTreeMap<u32, Changes<'_>> = BTreeMap::new();
     for finding in &report.findings {
+        if doubtful && frees_blocks(finding) {
+            continue;
+        }
         let Some((group, part)) = part_of(finding) else {
             continue;
         };
@@ -40,7 +44,22 @@ pub(super) fn repair(
             group_of(editor, *group, changes, done)?;
         }
     }
-    sums(editor, report, done)
+    sums(editor, report, doubtful, done)
+}
+
+/// Whether an inode may have blocks that its map does not show.
+fn is_doubtful(finding: &Finding) -> bool {
+    matches!(finding, Finding::InodeChecksum { .. })
+}
+
+/// Whether a repair of this may make the blocks of a doubtful inode free.
+fn frees_blocks(finding: &Finding) -> bool {
+    matches!(
+        finding,
+        Finding::BlocksNotUsed { .. }
+            | Finding::GroupFreeBlocks { .. }
+            | Finding::SuperFreeBlocks { .. }
+    )
 }
 
 /// The group of a finding, and the bitmap that it is about; else it is about a count.
@@ -195,8 +214,16 @@ fn change_bits(editor: &Editor, group: u32, bytes: &mut [u8], finding: &Finding)
 }
 
 /// Repairs the sums of the superblock.
-fn sums(editor: &mut Editor, report: &CheckReport, done: &mut Repaired) -> Result<(), CheckError> {
+fn sums(
+    editor: &mut Editor,
+    report: &CheckReport,
+    doubtful: bool,
+    done: &mut Repaired,
+) -> Result<(), CheckError> {
     for finding in &report.findings {
+        if doubtful && frees_blocks(finding) {
+            continue;
+        }
         match *finding {
             Finding::SuperFreeBlocks { expected, .. } => {
                 editor.change_super(|sb| {

@@ -91,6 +91,7 @@ pub fn repair(
             break;
         };
         let before = done.repairs.len();
+        backups::name_reserved(&editor, &report, &mut done)?;
         names::repair(&mut editor, &report, &mut done)?;
         counts::repair(&mut editor, &report, &mut done)?;
         if done.repairs.len() == before {

@@ -2,7 +2,7 @@
 
 use std::collections::{HashMap, HashSet};
 
-use sapwood_ext4_format::DirError;
+use sapwood_ext4_format::{DirError, special_ino};
 
 use super::edit::{DirBlock, Editor};
 use super::{Finding, Repaired};
@@ -83,6 +83,7 @@ fn hides_names(finding: &Finding) -> bool {
 fn damaged_inode(finding: &Finding) -> Option<u32> {
     match *finding {
         Finding::InodeChecksum { ino, .. } | Finding::InodeBad { ino, .. } => Some(ino),
+        Finding::ResizeBad { .. } => Some(special_ino::RESIZE),
         _ => None,
     }
 }
