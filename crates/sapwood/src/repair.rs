@@ -1,11 +1,11 @@
 //! Repairs images, and undoes repairs.
 //!
 //! # How it works
-//! | step of a repair | after a power cut |
-//! |---|---|
-//! | 1. The engine repairs the image in memory, over the device, and checks the result. | nothing happened |
-//! | 2. The undo file gets every changed page, before and after, is made durable, and gets its name. | nothing happened |
-//! | 3. The changed pages are written from the undo file, and flushed. | The next repair, or an undo, continues from the undo file. |
+//! 1. The engine repairs the image in memory, over the device, and checks the result.
+//! 2. The undo file gets every changed page, before and after, is made durable, and gets its name.
+//!    Until then a power cut changes nothing.
+//! 3. The changed pages are written from the undo file, and flushed. After a power cut the next
+//!    repair, or an undo, continues from the undo file.
 //!
 //! A dry run ends after step 1.
 
@@ -34,7 +34,7 @@ const CHANGED: u64 = 1 << 30;
 /// The pages with superblocks. An undo file always has them, because each mount for writing changes
 /// one.
 const SUPERS: [u64; 2] = [0, 64 << 10];
-/// Most undo files beside an image.
+/// Most undo files next to an image.
 const FILES: u32 = 1000;
 
 /// How an image is repaired.
