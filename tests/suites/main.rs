@@ -18,6 +18,7 @@ mod host_full;
 mod in_use;
 mod journals;
 mod kill9;
+mod luks;
 mod matrix;
 mod memory;
 mod offline;
@@ -57,6 +58,7 @@ fn main() {
             in_use,
             journals,
             kill9,
+            luks,
             matrix,
             memory,
             offline,

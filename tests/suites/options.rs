@@ -144,6 +144,8 @@ fn each_option() -> Outcome {
                         if name == "partition" => {}
                     // Each needs the other.
                     (Err(OpenError::HalfVerity(_)), true) if VERITY.contains(&&*name) => {}
+                    // Its sample is a directory.
+                    (Err(OpenError::KeyFile { .. }), true) if name == "luks.keyfile" => {}
                     (Ok(_), false) => return Err(format!("{name} on {kind}: opened").into()),
                     (Err(error), _) => return Err(format!("{name} on {kind}: {error}").into()),
                 }

@@ -274,6 +274,24 @@ impl<E: WritebackEngine> Writeback<E> {
         self.active.settle(file, || file.is_idle());
     }
 
+    /// Discards dirty data of a file until none is left. `take` removes it from memory and returns
+    /// its bytes. `wait` waits until none is in flight, and returns whether none is dirty: data that
+    /// could not be written becomes dirty again.
+    pub fn discard(
+        &self,
+        file: &E::File,
+        mut take: impl FnMut() -> u64,
+        mut wait: impl FnMut() -> bool,
+    ) {
+        loop {
+            self.leave(take());
+            self.settle(file);
+            if wait() {
+                return;
+            }
+        }
+    }
+
     fn kick(&self, engine: &Arc<E>) {
         self.hurry();
         if !self.relieving.swap(true, Ordering::SeqCst) {
@@ -523,6 +541,25 @@ mod tests {
         assert!(write(&mount, &file, 1));
         assert_eq!(begun.recv(), Ok(7));
         mount.writeback.stop();
+        assert!(file.is_idle() && mount.writeback.active().is_empty());
+    }
+
+    #[test]
+    fn a_discard_takes_what_became_dirty_again() {
+        let (mount, _begun) = mount(None);
+        let file = inode(1);
+        assert!(write(&mount, &file, 100));
+        file.dirty.store(60, Ordering::SeqCst);
+        file.in_flight.store(40, Ordering::SeqCst);
+        let take = || file.dirty.swap(0, Ordering::SeqCst);
+        let wait = || {
+            let refused = file.in_flight.swap(0, Ordering::SeqCst);
+            file.dirty.store(refused, Ordering::SeqCst);
+            refused == 0
+        };
+        mount.writeback.discard(&file, take, wait);
+        mount.writeback.stop();
+        assert_eq!(mount.writeback.bytes(), 0);
         assert!(file.is_idle() && mount.writeback.active().is_empty());
     }
 

@@ -112,15 +112,11 @@ impl Default for Options {
 }
 
 impl Options {
-    /// Options with which the same operations of one thread on the same image give the same bytes.
-    /// Memory has a fixed bound.
-    pub fn reproducible(time: Timestamp) -> Self {
-        let mut options = Self {
-            fixed_time: Some(time),
-            ..Self::default()
-        };
-        options.set_memory(Memory::REPRODUCIBLE);
-        options
+    /// The same operations of one thread on the same image give the same bytes. Memory has a fixed
+    /// bound.
+    pub fn set_reproducible(&mut self, time: Timestamp) {
+        self.fixed_time = Some(time);
+        self.set_memory(Memory::REPRODUCIBLE);
     }
 
     /// Divides `total` bytes among all caches.

@@ -91,7 +91,7 @@ pub(super) fn run(args: &Args) -> Result<()> {
     let options = CheckOptions {
         data: args.check_data_csum,
         max_findings: args.most,
-        devices: choice::devices_of(&args.image)?,
+        opening: choice::opening(true),
     };
     let bar = progress::phases(args.quiet || args.json);
     let checked = sapwood::check(&args.image, &options, &mut |step| match step {
@@ -131,7 +131,7 @@ fn repair(args: &Args) -> Result<()> {
         undo: args.undo.clone(),
         drop_log: args.drop_log,
         max_findings: args.most,
-        devices: choice::devices_of(&args.image)?,
+        devices: choice::devices().to_vec(),
     };
     let bar = progress::phases(args.quiet || args.json);
     let repaired = sapwood::repair(&args.image, &options, &mut |step| match step {

@@ -4,6 +4,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
+use sapwood::luks::Key;
 use sapwood::verity::RootHash;
 
 use super::failure::{Failure, Result, USAGE};
@@ -81,28 +82,99 @@ impl Verity {
     }
 }
 
+/// The key of an encrypted image, for every command that opens one.
+#[derive(Debug, Clone, clap::Args)]
+pub(super) struct Encryption {
+    /// Decrypt the image, a LUKS volume, with the content of this file; - is standard input
+    #[arg(long, value_name = "FILE", global = true, help_heading = PART, display_order = 1007)]
+    key_file: Option<PathBuf>,
+    /// Decrypt the image, a LUKS volume, with a passphrase from the terminal
+    #[arg(long, global = true, help_heading = PART, display_order = 1008,
+        conflicts_with = "key_file")]
+    ask_passphrase: bool,
+}
+
+/// Where the key of the image is, once the command line was read.
+enum KeySource {
+    File(PathBuf),
+    Given(Key),
+    Terminal,
+}
+
+static KEY: OnceLock<KeySource> = OnceLock::new();
+
+impl Encryption {
+    /// Makes it the key of [`opening`], for a command that `opens` an image. A command that
+    /// `makes` a volume asks for a new passphrase itself.
+    pub(super) fn choose(self, opens: bool, makes: bool) -> Result<()> {
+        let given = self.key_file.is_some() || self.ask_passphrase;
+        if given && !opens && !makes {
+            let line = "--key-file and --ask-passphrase are for commands that read or change the files of an image";
+            return Err(Failure::new(USAGE, line));
+        }
+        let source = match self.key_file {
+            Some(path) if path == Path::new("-") => {
+                KeySource::Given(sapwood::luks::read_key(&path)?)
+            }
+            Some(path) => KeySource::File(path),
+            None if !self.ask_passphrase => return Ok(()),
+            None if makes => KeySource::Terminal,
+            None => KeySource::Given(passphrase("Passphrase: ")?),
+        };
+        KEY.get_or_init(|| source);
+        Ok(())
+    }
+}
+
+/// A passphrase from the terminal.
+fn passphrase(prompt: &str) -> Result<Key> {
+    let read = rpassword::prompt_password(prompt);
+    let text = read.map_err(|error| Failure::on("the terminal", error))?;
+    if text.is_empty() {
+        return Err(Failure::new(USAGE, "an empty passphrase"));
+    }
+    Ok(Key::new(text.into_bytes()))
+}
+
+/// The key of a volume that is made; `None` if the command line has none.
+///
+/// # Errors
+/// The key file cannot be read; two different passphrases.
+pub(super) fn new_key() -> Result<Option<Key>> {
+    match KEY.get() {
+        None => Ok(None),
+        Some(KeySource::File(path)) => Ok(Some(sapwood::luks::read_key(path)?)),
+        Some(KeySource::Given(key)) => Ok(Some(key.clone())),
+        Some(KeySource::Terminal) => {
+            let key = passphrase("New passphrase: ")?;
+            if passphrase("Once more: ")? != key {
+                return Err(Failure::new(USAGE, "the two passphrases differ"));
+            }
+            Ok(Some(key))
+        }
+    }
+}
+
+/// Whether the command line has a key.
+pub(super) fn has_key() -> bool {
+    KEY.get().is_some()
+}
+
 /// The other devices of the image.
 pub(super) fn devices() -> &'static [PathBuf] {
     DEVICES.get().map_or(&[], |devices| &devices.paths)
 }
 
-/// The other devices of `image`, also those that are found.
-///
-/// # Errors
-/// The image or one of the devices does not exist.
-pub(super) fn devices_of(image: &Path) -> Result<Vec<PathBuf>> {
-    if DEVICES.get().is_none_or(|given| given.scanned.is_empty()) {
-        return Ok(devices().to_vec());
-    }
-    let (_, options) = sapwood::internal::image::located(image, &opening(true))?;
-    Ok(options.devices().to_vec())
-}
-
-/// Options with the other devices of the image.
+/// Options with the other devices of the image, its hash tree and its key.
 pub(super) fn opening(read_only: bool) -> sapwood::Options {
     let mut options = sapwood::Options::new().read_only(read_only);
     if let Some((device, root)) = VERITY.get() {
         options = options.verified(device, root.clone());
+    }
+    match KEY.get() {
+        Some(KeySource::File(path)) => options = options.key_file(path),
+        Some(KeySource::Given(key)) => options = options.key(key.clone()),
+        Some(KeySource::Terminal) | None => {}
     }
     for device in devices() {
         options.add_device(device);

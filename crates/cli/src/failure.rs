@@ -146,6 +146,10 @@ fn next(error: &OpenError) -> Option<String> {
             _ => return None,
         },
         OpenError::Kind {
+            source: DetectError::Encrypted,
+            ..
+        } => "that is --key-file or --ask-passphrase".to_owned(),
+        OpenError::Kind {
             path,
             source: DetectError::Neither,
         } => {

@@ -400,6 +400,7 @@ fn see_also(path: &str) -> &'static [(&'static str, char)] {
         "xattr" => &[("getfattr", '1'), ("setfattr", '1'), ("xattr", '7')],
         "untar" => &[("tar", '1')],
         "verity" => &[("veritysetup", '8')],
+        "luks" => &[("cryptsetup", '8')],
         "apply" => &[("sapwood-cp", '1'), ("debugfs", '8'), ("guestfish", '1')],
         "write" => &[("sapwood-cp", '1'), ("sapwood-edit", '1')],
         "ls" => &[("ls", '1')],

@@ -46,7 +46,7 @@ const TASKS: &[Task] = &[
     Task {
         title: "Check and maintain",
         commands: &[
-            "check", "undo", "scrub", "rescue", "resize", "trim", "verity", "dump",
+            "check", "undo", "scrub", "rescue", "resize", "trim", "verity", "luks", "dump",
         ],
     },
     Task {
@@ -59,10 +59,11 @@ const TASKS: &[Task] = &[
 const OTHERS: &str = "More";
 
 /// Commands that open no image. Options that choose a part of one are not in their help.
-const WITHOUT_IMAGE: [&str; 9] = [
+const WITHOUT_IMAGE: [&str; 10] = [
     "undo",
     "mkdisk",
     "verity",
+    "luks",
     "demo",
     "umount",
     "sync",

@@ -5,7 +5,8 @@ mod partitions;
 use std::path::PathBuf;
 
 use sapwood::block::DiskFormat;
-use sapwood::internal::{InspectError, btrfs};
+use sapwood::internal::image::OpenError;
+use sapwood::internal::{DetectError, InspectError, btrfs};
 use sapwood::{Details, Info};
 use serde_json::{Value, json};
 
@@ -26,12 +27,19 @@ type Rows = Vec<(&'static str, Value)>;
 
 pub(super) fn run(args: &Args) -> Result<()> {
     let device = sapwood::internal::image::open_device(&args.image, true)?;
-    if let Err(error) = sapwood::internal::image::known(&args.image, &*device) {
+    match sapwood::internal::image::known(&args.image, &*device) {
+        Ok(_) => {}
+        Err(OpenError::Kind {
+            source: DetectError::Encrypted,
+            ..
+        }) if choice::has_key() => {}
         // A whole disk: shows its partitions.
-        return match partitions::table(&device)? {
-            Some(table) => partitions::print(&table, device.format(), args.json),
-            None => Err(Failure::new(IMAGE, error)),
-        };
+        Err(error) => {
+            return match partitions::table(&device)? {
+                Some(table) => partitions::print(&table, device.format(), args.json),
+                None => Err(error.into()),
+            };
+        }
     }
     let format = device.format();
     drop(device);

@@ -26,6 +26,7 @@ mod interrupt;
 mod limits;
 mod list;
 mod long_paths;
+mod luks;
 mod mkdisk;
 mod mkfs;
 mod mode;
@@ -77,6 +78,8 @@ struct Cli {
     devices: choice::Devices,
     #[command(flatten)]
     verity: choice::Verity,
+    #[command(flatten)]
+    encryption: choice::Encryption,
     #[command(subcommand)]
     command: Command,
 }
@@ -166,6 +169,9 @@ enum Command {
     /// Make and verify hash trees of dm-verity
     #[command(subcommand)]
     Verity(verity::Command),
+    /// Make and show encrypted volumes
+    #[command(subcommand)]
+    Luks(luks::Command),
     /// Check an image, and repair it on request
     Check(check::Args),
     /// Restore an image as it was before a repair
@@ -248,6 +254,7 @@ impl Command {
             }
             Self::Mkdisk(_)
             | Self::Verity(_)
+            | Self::Luks(_)
             | Self::MountOptions(_)
             | Self::MkfsOptions(_)
             | Self::Umount(_)
@@ -287,6 +294,13 @@ impl Command {
         verity.choose(reads)
     }
 
+    /// Lets the command open encrypted images.
+    fn with_key(&self, encryption: choice::Encryption) -> failure::Result<()> {
+        let opens = self.opens_images() && !matches!(self, Self::Resize(_));
+        let makes = matches!(self, Self::Luks(luks::Command::Format(_)));
+        encryption.choose(opens, makes)
+    }
+
     /// Whether a script can have the command: it works on files of one image.
     fn is_for_scripts(&self) -> bool {
         matches!(
@@ -318,6 +332,7 @@ impl Command {
             self,
             Self::Mkdisk(_)
                 | Self::Verity(_)
+                | Self::Luks(_)
                 | Self::MountOptions(_)
                 | Self::MkfsOptions(_)
                 | Self::Umount(_)
@@ -363,6 +378,7 @@ fn main() -> ExitCode {
     };
     let applied = limits::check_memory().and_then(|()| cli.command.apply(cli.range));
     let applied = applied.and_then(|()| cli.command.with_verity(cli.verity));
+    let applied = applied.and_then(|()| cli.command.with_key(cli.encryption));
     if let Err(failure) = applied.and_then(|()| cli.command.with_devices(cli.devices)) {
         return ExitCode::from(output::report(&failure));
     }
@@ -444,6 +460,7 @@ fn run(command: Command) -> failure::Result<()> {
         Command::Trim(args) => trim::run(&args),
         Command::Scrub(args) => scrub::run(&args),
         Command::Verity(command) => verity::run(&command),
+        Command::Luks(command) => luks::run(&command),
         Command::Check(args) => check::run(&args),
         Command::Undo(args) => check::undo(&args),
         Command::Rescue(args) => rescue::run(&args),

@@ -101,6 +101,10 @@ pub(super) fn run(args: &Args) -> Result<()> {
     }
     interrupt::abandon_new_files();
     files::refuse_stream(&args.image)?;
+    if new && choice::has_key() {
+        let why = "an encrypted image is made by `sapwood luks format` first";
+        return Err(Failure::local(&args.image, why));
+    }
     if new {
         return new::run(args, options, sources);
     }
@@ -131,7 +135,13 @@ fn open(image: &Path) -> Result<Arc<dyn Device>> {
         let why = "does not exist; --size creates it, and a source such as --rootdir creates it as large as needed";
         return Err(Failure::local(image, why));
     }
-    Ok(sapwood::internal::image::open_device(image, false)?)
+    let device = sapwood::internal::image::open_device(image, false)?;
+    let key = choice::new_key()?;
+    Ok(sapwood::internal::image::decrypted(
+        image,
+        device,
+        key.as_ref(),
+    )?)
 }
 
 /// Fails if something could not be copied.

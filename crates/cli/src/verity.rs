@@ -74,8 +74,8 @@ pub(super) struct Tree {
     #[arg(long, value_name = "HEX", allow_hyphen_values = true)]
     salt: Option<String>,
     /// UUID of the hash device [default: derived from the root hash]
-    #[arg(long, value_name = "UUID")]
-    uuid: Option<String>,
+    #[arg(long, value_name = "UUID", value_parser = output::parse_uuid)]
+    uuid: Option<[u8; 16]>,
 }
 
 impl Tree {
@@ -96,16 +96,6 @@ impl Tree {
         set.map_err(|error| Failure::new(USAGE, format_args!("--salt: {error}")))?;
         Ok(params)
     }
-
-    fn uuid(&self) -> Result<Option<[u8; 16]>> {
-        let parsed = self.uuid.as_ref().map(|text| {
-            let digits: String = text.chars().filter(|char| *char != '-').collect();
-            let bytes = HEXLOWER.decode(digits.to_ascii_lowercase().as_bytes()).ok();
-            let bytes = bytes.and_then(|bytes| bytes.try_into().ok());
-            bytes.ok_or_else(|| Failure::new(USAGE, format_args!("--uuid: {text} is no UUID")))
-        });
-        parsed.transpose()
-    }
 }
 
 pub(super) fn run(command: &Command) -> Result<()> {
@@ -118,7 +108,7 @@ pub(super) fn run(command: &Command) -> Result<()> {
             quiet,
             json,
         } => {
-            let (params, uuid) = (tree.params()?, tree.uuid()?);
+            let (params, uuid) = (tree.params()?, tree.uuid);
             interrupt::abandon_new_files();
             let bar = progress::moved(*quiet || *json);
             let made = sapwood::verity::format(image, hashes, &params, uuid, &mut |step| {

@@ -244,11 +244,13 @@ fn recovered(device: &Arc<dyn Device>, time: Option<Timestamp>) -> Result<SuperB
     if !unclean {
         return Ok(sb);
     }
-    let options = time.map_or_else(Options::default, Options::reproducible);
-    let options = Options {
+    let mut options = Options {
         background: false,
-        ..options
+        ..Options::default()
     };
+    if let Some(time) = time {
+        options.set_reproducible(time);
+    }
     let fs = Ext4::open(Arc::clone(device), options)?;
     fs.close()?;
     drop(fs);

@@ -24,6 +24,7 @@ use crate::fs::TransactionError;
 use crate::image::OpenError;
 use crate::inspect::InspectError;
 use crate::kind::{DetectError, UnknownKind};
+use crate::luks::LuksError;
 use crate::manifest::ManifestError;
 use crate::mkfs::{MkfsError, MkfsOptionError};
 #[cfg(feature = "fuse")]
@@ -39,7 +40,7 @@ use crate::send::SendError;
 use crate::storage::StorageError;
 use crate::trim::TrimError;
 use crate::verity::VerityError;
-use layers::{of_btrfs, of_device, of_ext4, of_rescue};
+use layers::{of_btrfs, of_device, of_ext4, of_luks, of_rescue};
 
 /// Errors of an argument.
 macro_rules! arguments {
@@ -71,6 +72,12 @@ impl Cause for OpenError {
             } => of_device(error),
             Self::Operand(_) | Self::Option { .. } | Self::HalfVerity(_) => ErrorKind::InvalidInput,
             Self::Verity { .. } => ErrorKind::Corrupt,
+            Self::Luks { source, .. } => of_luks(source),
+            Self::KeyFile { .. } => ErrorKind::Io,
+            Self::Kind {
+                source: DetectError::Encrypted,
+                ..
+            } => ErrorKind::PermissionDenied,
             Self::Kind { .. } | Self::OtherKind { .. } => ErrorKind::NoFileSystem,
             Self::Btrfs { source, .. } => of_btrfs(source),
             Self::Ext4 { source, .. } => of_ext4(source),
@@ -86,6 +93,8 @@ impl Cause for OpenError {
             | Self::Option { path, .. }
             | Self::OtherKind { path, .. }
             | Self::Verity { path, .. }
+            | Self::Luks { path, .. }
+            | Self::KeyFile { path, .. }
             | Self::HalfVerity(path)
             | Self::Btrfs { path, .. }
             | Self::Ext4 { path, .. }
@@ -191,6 +200,25 @@ impl Cause for VerityError {
             Self::Open(error) => error.path(),
             Self::NewFile(error) => error.path(),
             Self::Tree { path, .. } => Some(path),
+        }
+    }
+}
+
+impl Cause for LuksError {
+    fn kind(&self) -> ErrorKind {
+        match self {
+            Self::Open(error) => error.kind(),
+            Self::NewFile(error) => error.kind(),
+            Self::Occupied { .. } => ErrorKind::AlreadyExists,
+            Self::Volume { source, .. } => of_luks(source),
+        }
+    }
+
+    fn path(&self) -> Option<&Path> {
+        match self {
+            Self::Open(error) => error.path(),
+            Self::NewFile(error) => error.path(),
+            Self::Occupied { path, .. } | Self::Volume { path, .. } => Some(path),
         }
     }
 }

@@ -21,8 +21,8 @@ pub struct CheckOptions {
     pub data: bool,
     /// Number of findings that are kept; further ones are counted.
     pub max_findings: usize,
-    /// The other devices of a btrfs over several devices.
-    pub devices: Vec<PathBuf>,
+    /// How the image is opened: the other devices of a btrfs, the key of an encrypted image.
+    pub opening: Options,
 }
 
 impl Default for CheckOptions {
@@ -30,7 +30,7 @@ impl Default for CheckOptions {
         Self {
             data: false,
             max_findings: 1000,
-            devices: Vec::new(),
+            opening: Options::new(),
         }
     }
 }
@@ -106,11 +106,7 @@ pub fn check(
     progress: &mut OnProgress<'_>,
 ) -> crate::Result<CheckReport> {
     let path = path.as_ref();
-    let mut opening = Options::new();
-    for device in &options.devices {
-        opening.add_device(device);
-    }
-    let (devices, kind) = image::open_all(path, &opening)?;
+    let (devices, kind) = image::open_all(path, &options.opening)?;
     Ok(match (kind, &*devices) {
         (Kind::Ext4, [device, ..]) => check_ext4(path, device, options, progress)?,
         _ => check_btrfs(path, &devices, options, progress)?,

@@ -1,6 +1,7 @@
 //! Opening images.
 
 mod damaged;
+mod encrypted;
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -12,6 +13,7 @@ use std::sync::Arc;
 use sapwood_block::{Device, OpenOptions, Operand, OperandError, OperandFiles};
 use sapwood_btrfs::Btrfs;
 use sapwood_ext4::Ext4;
+use sapwood_luks::Key;
 use sapwood_rescue::Rescued;
 use sapwood_verity::{RootHash, VerityDevice};
 use sapwood_vfs::FileSystem;
@@ -21,6 +23,9 @@ use crate::options::{OptionError, Options};
 use crate::unflushed::Unflushed;
 pub use damaged::{deleted, open_damaged, state_of, survey};
 use damaged::{rescue, with_state};
+pub use encrypted::decrypted;
+use encrypted::key_of;
+pub(crate) use encrypted::read_key;
 
 /// Why an image could not be opened, as one line for people.
 #[derive(Debug, thiserror::Error)]
@@ -70,6 +75,22 @@ pub enum OpenError {
     /// A root hash without a hash device, or the reverse.
     #[error("{}: a root hash and a hash device are needed together", .0.display())]
     HalfVerity(PathBuf),
+    /// The image is no LUKS volume, a damaged or unsupported one, or the key is wrong.
+    #[error("{}", named(path, source))]
+    Luks {
+        /// Image.
+        path: PathBuf,
+        /// The reason.
+        source: Box<sapwood_luks::Error>,
+    },
+    /// The file with the key of a LUKS volume.
+    #[error("{}: {source}", path.display())]
+    KeyFile {
+        /// Key file.
+        path: PathBuf,
+        /// Error of the host.
+        source: std::io::Error,
+    },
     /// A damaged or unsupported btrfs.
     #[error("{}", named(path, source))]
     Btrfs {
@@ -177,7 +198,7 @@ pub fn located(path: &Path, options: &Options) -> Result<(PathBuf, Options), Ope
     let devices = devices.iter().map(|device| real(device));
     let devices = devices.collect::<Result<_, _>>()?;
     let mut options = options.clone().of_whole(devices);
-    options.relocate_hashes(|hashes| real(hashes))?;
+    options.relocate(real)?;
     Ok((image, options))
 }
 
@@ -268,7 +289,10 @@ pub(crate) fn open_devices(
     read_only: bool,
 ) -> Result<(Vec<Arc<dyn Device>>, Kind), OpenError> {
     let others = devices_of(path, options)?;
-    let (first, kind) = open_known(path, read_only)?;
+    let key = key_of(options)?;
+    let open = |path: &Path| decrypted(path, open_device(path, read_only)?, key.as_ref());
+    let first = open(path)?;
+    let kind = known(path, &*first)?;
     let mut devices = vec![first];
     if kind == Kind::Ext4 {
         options.for_ext4().map_err(|source| OpenError::Option {
@@ -278,7 +302,7 @@ pub(crate) fn open_devices(
         return Ok((devices, kind));
     }
     for device in &others {
-        devices.push(open_device(device, read_only)?);
+        devices.push(open(device)?);
     }
     Ok((devices, kind))
 }
@@ -339,13 +363,38 @@ pub(crate) fn open_file(
     OpenFiles::open(path, options)?.mount(options, accept)
 }
 
-/// The files, devices and exports of an image, opened and locked. Nothing of them was read, except
-/// the headers of a qcow2 file whose backing files the user asks for.
-pub(crate) struct OpenFiles {
+/// A file, device or export, opened and locked.
+struct OpenFile {
     path: PathBuf,
     operand: Operand,
     whole: OperandFiles,
-    others: Vec<(Operand, OperandFiles)>,
+}
+
+impl OpenFile {
+    fn open(path: PathBuf, how: OpenOptions) -> Result<Self, OpenError> {
+        let operand = Operand::parse(&path)?;
+        let whole = operand.open_whole(how)?;
+        Ok(Self {
+            path,
+            operand,
+            whole,
+        })
+    }
+
+    /// The part of it that the path names, decrypted if there is a key.
+    fn device(self, key: Option<&Key>) -> Result<Arc<dyn Device>, OpenError> {
+        let part = self.operand.part_of(self.whole)?;
+        decrypted(&self.path, part, key)
+    }
+}
+
+/// The files, devices and exports of an image, opened and locked. Nothing of them was read, except
+/// the headers of a qcow2 file whose backing files the user asks for.
+pub(crate) struct OpenFiles {
+    image: OpenFile,
+    others: Vec<OpenFile>,
+    /// The key of the volumes that they are.
+    key: Option<Key>,
     /// The hash tree of the image, and its root hash.
     hashes: Option<(Arc<dyn Device>, RootHash)>,
 }
@@ -367,19 +416,14 @@ impl OpenFiles {
         } else {
             OpenOptions::default()
         };
-        let open = |path: &Path| -> Result<_, OpenError> {
-            let operand = Operand::parse(path)?;
-            let whole = operand.open_whole(how)?;
-            Ok((operand, whole))
-        };
         let devices = devices_of(&path, options)?;
-        let (operand, whole) = open(&path)?;
-        let others = devices.iter().map(|device| open(device));
+        let image = OpenFile::open(path, how)?;
+        let others = devices.into_iter();
+        let others = others.map(|device| OpenFile::open(device, how));
         Ok(Self {
+            image,
             others: others.collect::<Result<_, _>>()?,
-            path,
-            operand,
-            whole,
+            key: key_of(options)?,
             hashes,
         })
     }
@@ -387,19 +431,15 @@ impl OpenFiles {
     /// Whether an NBD server has one of them.
     #[cfg(feature = "fuse")]
     pub(crate) fn has_export(&self) -> bool {
-        let others = self.others.iter().map(|(operand, _)| operand);
-        std::iter::once(&self.operand)
-            .chain(others)
-            .any(Operand::is_export)
+        std::iter::once(&self.image)
+            .chain(&self.others)
+            .any(|file| file.operand.is_export())
     }
 
     /// The devices, the image first, whatever is on them.
     fn all(self) -> Result<Vec<Arc<dyn Device>>, OpenError> {
-        let mut devices = vec![self.operand.part_of(self.whole)?];
-        for (operand, whole) in self.others {
-            devices.push(operand.part_of(whole)?);
-        }
-        Ok(devices)
+        let files = std::iter::once(self.image).chain(self.others);
+        files.map(|file| file.device(self.key.as_ref())).collect()
     }
 
     /// The kind of the file system, and its devices.
@@ -407,11 +447,10 @@ impl OpenFiles {
         self,
         options: &Options,
     ) -> Result<(Kind, Vec<Arc<dyn Device>>), OpenError> {
-        let file = self.operand.part_of(self.whole)?;
-        let file = verified(&self.path, file, self.hashes)?;
-        let others = self.others.into_iter();
-        let others = others.map(|(operand, whole)| Ok(operand.part_of(whole)?));
-        devices(&self.path, file, others, options, |_| Ok(()))
+        let (path, key) = (self.image.path.clone(), self.key.as_ref());
+        let file = verified(&path, self.image.device(key)?, self.hashes)?;
+        let others = self.others.into_iter().map(|other| other.device(key));
+        devices(&path, file, others, options, |_| Ok(()))
     }
 
     /// Opens the file system, if `accept` does not refuse its format. Also returns its devices.
@@ -423,16 +462,17 @@ impl OpenFiles {
         options: &Options,
         accept: impl FnOnce(Kind) -> Result<(), OpenError>,
     ) -> Result<(Mounted, Vec<Arc<dyn Device>>), OpenError> {
-        let file = self.operand.part_of(self.whole)?;
+        let (path, key) = (self.image.path.clone(), self.key.as_ref());
+        let is_export = self.image.operand.is_export();
+        let file = self.image.device(key)?;
         let file = if options.is_unflushed() {
-            Unflushed::over(file, self.operand.is_export())
+            Unflushed::over(file, is_export)
         } else {
             file
         };
-        let file = verified(&self.path, file, self.hashes)?;
-        let others = self.others.into_iter();
-        let others = others.map(|(operand, whole)| Ok(operand.part_of(whole)?));
-        mount(&self.path, file, others, options, accept)
+        let file = verified(&path, file, self.hashes)?;
+        let others = self.others.into_iter().map(|other| other.device(key));
+        mount(&path, file, others, options, accept)
     }
 }
 

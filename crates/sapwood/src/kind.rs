@@ -57,6 +57,9 @@ pub enum DetectError {
     /// No known magic number.
     #[error("no file system that we know: neither btrfs nor ext4 (nor ext2, ext3)")]
     Neither,
+    /// The device is encrypted.
+    #[error("a LUKS volume: a key opens it")]
+    Encrypted,
     /// More than one.
     #[error(
         "superblocks of both btrfs and ext4: remove what is left of the older one (wipefs(8)) first"
@@ -80,9 +83,13 @@ const EXT4_MAGIC: u16 = 0xEF53;
 /// image their places may hold any data.
 ///
 /// # Errors
-/// [`DetectError`]: no known format, or more than one.
+/// [`DetectError`]: no known format, or more than one; a LUKS volume.
 pub fn detect(device: &dyn Device) -> Result<Kind, DetectError> {
     let [first, copies @ ..] = BTRFS_SUPERS;
+    // The area of its key slots may have any bytes at the places of superblocks.
+    if sapwood_luks::is_luks(device)? {
+        return Err(DetectError::Encrypted);
+    }
     match (has_btrfs(device, first)?, has_ext4(device)?) {
         (true, true) => return Err(DetectError::Both),
         (true, _) => return Ok(Kind::Btrfs),

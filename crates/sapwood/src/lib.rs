@@ -33,6 +33,7 @@
 //! - [`resize()`], [`trim()`]: the size of an image, and its free space.
 //! - [`Rescue`]: reading damaged images.
 //! - [`check()`], [`info`], [`dump`]: reading an image without opening its file system.
+//! - [`luks`]: encrypted volumes.
 //! - [`verity`]: hash trees of dm-verity.
 //! - `mount` (feature `fuse`): FUSE mounts.
 //! - [`vfs`], [`block`]: the crates below, with types of this interface.
@@ -76,6 +77,7 @@ mod fs;
 mod image;
 mod inspect;
 mod kind;
+pub mod luks;
 mod manifest;
 mod mkfs;
 #[cfg(feature = "fuse")]
@@ -157,6 +159,7 @@ pub mod internal {
     pub use crate::fs::{OperationError, TransactionError};
     pub use crate::inspect::InspectError;
     pub use crate::kind::{DetectError, detect};
+    pub use crate::luks::LuksError;
     pub use crate::mkfs::{MkfsError, MkfsReport, mkfs, mkfs_several};
     pub use crate::new_file::{NewFile, NewFileError};
     pub use crate::output::CONVERTING;

@@ -139,6 +139,8 @@ pub struct Options {
     commit_is_chosen: bool,
     /// Nothing has to be durable before the end; see [`Unflushed`](crate::unflushed::Unflushed).
     unflushed: bool,
+    /// The key of a LUKS volume.
+    key: Option<sapwood_luks::Key>,
     /// How the image is read if it is damaged, instead of by its engine.
     rescue: Option<Rescue>,
     /// The options in the order in which they were given, with the kind that has each, if only one
@@ -187,6 +189,28 @@ impl Options {
         self
     }
 
+    /// Decrypts the image with a key: all of its devices are LUKS volumes that the key opens.
+    #[must_use]
+    pub fn key(mut self, key: sapwood_luks::Key) -> Self {
+        self.key = Some(key);
+        self
+    }
+
+    /// Decrypts the image with the content of a key file (`luks.keyfile=`), as
+    /// [`key`](Self::key).
+    #[must_use]
+    pub fn key_file(mut self, path: impl AsRef<Path>) -> Self {
+        let path = path.as_ref();
+        self.record(None, format!("luks.keyfile={}", path.display()));
+        self.mount.key_file = Some(path.to_owned());
+        self
+    }
+
+    /// The key that the program gave.
+    pub(crate) fn given_key(&self) -> Option<&sapwood_luks::Key> {
+        self.key.as_ref()
+    }
+
     /// Looks into the subvolume at this path from the top level (`subvol=`), on btrfs.
     #[must_use]
     pub fn subvolume(mut self, path: impl AsRef<Path>) -> Self {
@@ -213,24 +237,8 @@ impl Options {
     }
 
     pub(crate) fn set_reproducible(&mut self, time: Timestamp) {
-        let (btrfs, ext4) = (
-            sapwood_btrfs::Options::reproducible(time),
-            sapwood_ext4::Options::reproducible(time),
-        );
-        self.btrfs = sapwood_btrfs::Options {
-            fixed_time: btrfs.fixed_time,
-            cache_bytes: btrfs.cache_bytes,
-            dirty_bytes: btrfs.dirty_bytes,
-            inode_bytes: btrfs.inode_bytes,
-            ..self.btrfs.clone()
-        };
-        self.ext4 = sapwood_ext4::Options {
-            fixed_time: ext4.fixed_time,
-            cache_bytes: ext4.cache_bytes,
-            dirty_bytes: ext4.dirty_bytes,
-            inode_bytes: ext4.inode_bytes,
-            ..self.ext4.clone()
-        };
+        self.btrfs.set_reproducible(time);
+        self.ext4.set_reproducible(time);
     }
 
     /// The time of [`reproducible`](Self::reproducible).
@@ -369,16 +377,17 @@ impl Options {
         Ok(self.ext4.clone())
     }
 
-    /// Replaces the path of the hash device.
+    /// Replaces the paths of the hash device and of the key file.
     ///
     /// # Errors
     /// The error of `real`.
-    pub(crate) fn relocate_hashes<E>(
+    pub(crate) fn relocate<E>(
         &mut self,
-        real: impl FnOnce(&Path) -> Result<PathBuf, E>,
+        real: impl Fn(&Path) -> Result<PathBuf, E>,
     ) -> Result<(), E> {
-        if let Some(hashes) = &mut self.mount.hash_device {
-            *hashes = real(hashes)?;
+        let paths = [&mut self.mount.hash_device, &mut self.mount.key_file];
+        for path in paths.into_iter().flatten() {
+            *path = real(path)?;
         }
         Ok(())
     }

@@ -61,7 +61,7 @@ fn kind_of(device: &dyn Device, rescue: &Rescue) -> Result<Option<Kind>, Error> 
         Err(DetectError::Device(error)) => Err(error.into()),
         // Two superblocks: the option `kind` decides. The older one is usually a remainder.
         Err(DetectError::Both) => Ok(Some(Kind::Btrfs)),
-        Err(DetectError::Neither) => Ok(None),
+        Err(DetectError::Neither | DetectError::Encrypted) => Ok(None),
     }
 }
 

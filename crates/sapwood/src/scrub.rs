@@ -140,7 +140,7 @@ pub fn scrub(
         (Kind::Ext4, [device, ..]) => {
             let (scrubbed, interrupted) = read_all(&**device, options, progress);
             drop(devices);
-            ext4(path, scrubbed, interrupted, progress)
+            ext4(path, opening, scrubbed, interrupted, progress)
         }
         _ => Ok(btrfs(path, &devices, opening, options, progress)?),
     }
@@ -296,6 +296,7 @@ fn read_all(
 /// Checks the metadata of an ext4 whose device was read.
 fn ext4(
     path: &Path,
+    opening: &Options,
     device: ScrubbedDevice,
     interrupted: bool,
     progress: &mut OnProgress<'_>,
@@ -305,7 +306,11 @@ fn ext4(
         ..ScrubReport::default()
     };
     if !interrupted {
-        let checked = check(path, &CheckOptions::default(), progress)?;
+        let how = CheckOptions {
+            opening: opening.clone(),
+            ..CheckOptions::default()
+        };
+        let checked = check(path, &how, progress)?;
         report.clean = checked.clean && device.unreadable == 0;
         report.findings = checked.findings;
     }

@@ -75,9 +75,10 @@ fn man_pages() -> Outcome {
 
 const WIDTHS: [usize; 2] = [80, 60];
 /// Commands that open no image.
-const WITHOUT_IMAGE: [&str; 8] = [
+const WITHOUT_IMAGE: [&str; 9] = [
     "mkdisk",
     "verity",
+    "luks",
     "demo",
     "umount",
     "sync",

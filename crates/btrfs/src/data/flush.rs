@@ -245,28 +245,23 @@ pub(super) fn settle_size(files: &Arc<Files>, inode: &Arc<Inode>, mut begun: Beg
 /// Discards the dirty data in `range` (whole sectors) and waits until none of it is in flight. The
 /// caller holds `io` exclusively.
 pub(super) fn discard(files: &Arc<Files>, inode: &Arc<Inode>, range: Range<u64>) {
-    loop {
-        let bytes = {
-            let mut state = inode.data.state.lock();
-            let before = state.dirty.bytes();
-            let taken = state.dirty.take(range.clone());
-            let bytes = before - state.dirty.bytes();
-            if let Some(promised) = &state.promised {
-                promised.give_back(bytes);
-            }
-            drop(taken);
-            if state.bytes() == 0 {
-                state.promised_metadata = None;
-            }
-            bytes
-        };
-        files.writeback.leave(bytes);
-        files.writeback.settle(inode);
-        inode.data.wait_not_in_flight(&range);
-        // Data that could not be written became dirty again.
-        let state = inode.data.state.lock();
-        if state.dirty.covered(range.clone()).next().is_none() {
-            return;
+    let take = || {
+        let mut state = inode.data.state.lock();
+        let before = state.dirty.bytes();
+        let taken = state.dirty.take(range.clone());
+        let bytes = before - state.dirty.bytes();
+        if let Some(promised) = &state.promised {
+            promised.give_back(bytes);
         }
-    }
+        drop(taken);
+        if state.bytes() == 0 {
+            state.promised_metadata = None;
+        }
+        bytes
+    };
+    let wait = || {
+        inode.data.wait_not_in_flight(&range);
+        inode.data.is_clean(range.clone())
+    };
+    files.writeback.discard(inode, take, wait);
 }

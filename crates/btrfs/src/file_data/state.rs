@@ -222,6 +222,12 @@ impl FileData {
         }
     }
 
+    /// Whether nothing in `range` is dirty.
+    pub(crate) fn is_clean(&self, range: Range<u64>) -> bool {
+        let state = self.state.lock();
+        state.dirty.covered(range).next().is_none()
+    }
+
     /// Bytes that are dirty.
     pub(crate) fn dirty_bytes(&self) -> u64 {
         self.state.lock().dirty.bytes()

@@ -82,7 +82,7 @@ pub fn size(device: &dyn Device) -> std::result::Result<u64, Error> {
 }
 
 /// Gives the file system on `device` this size, rounded down to whole sectors. Returns that size.
-/// With a `time` the result is [reproducible](Options::reproducible).
+/// With a `time` the result is [reproducible](Options::set_reproducible).
 ///
 /// # Errors
 /// [`ResizeError`]. The file system is complete and has its old size then.
@@ -132,7 +132,7 @@ pub fn grow_open(
 
 /// Makes the file system on `device` as small as it can be made without moving single extents, and
 /// discards its free space. Returns its new size. With a `time` the result is
-/// [reproducible](Options::reproducible).
+/// [reproducible](Options::set_reproducible).
 ///
 /// # Errors
 /// [`ResizeError`]. The file system is complete and has its old size then.
@@ -161,15 +161,14 @@ fn run(
     moved: &mut OnMoved<'_>,
     work: impl FnOnce(&mut Resize<'_, '_>) -> Result<u64>,
 ) -> Result<u64> {
-    let options = match time {
-        Some(time) => Options::reproducible(time),
-        None => Options::default(),
-    };
-    let options = Options {
+    let mut options = Options {
         subvolume: SubvolumeChoice::Id(0),
         background: false,
-        ..options
+        ..Options::default()
     };
+    if let Some(time) = time {
+        options.set_reproducible(time);
+    }
     let fs = Btrfs::open(vec![Arc::clone(device)], options)?;
     let devices = fs.engine.volume.device_count();
     if devices != 1 {

@@ -137,19 +137,18 @@ pub fn scrub(
     options: &ScrubOptions,
     step: &mut OnStep<'_>,
 ) -> Result<ScrubReport> {
-    let engine = match options.time {
-        Some(time) => Options::reproducible(time),
-        None => Options::default(),
-    };
-    let engine = Options {
+    let mut engine = Options {
         subvolume: SubvolumeChoice::Id(0),
         background: false,
         read_only: options.read_only,
         no_log_replay: options.read_only,
         degraded: options.degraded,
         resync: true,
-        ..engine
+        ..Options::default()
     };
+    if let Some(time) = options.time {
+        engine.set_reproducible(time);
+    }
     let (_, supers) = DeviceSet::assemble(devices, engine.access(options.read_only))?;
     let resume = options
         .resume

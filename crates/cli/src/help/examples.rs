@@ -510,6 +510,30 @@ pub(super) const EXAMPLES: &[(&str, &[Example])] = &[
             "the superblock of the tree",
         )],
     ),
+    (
+        "luks",
+        &[(
+            "sapwood luks format --size 1G --key-file root.key root.img",
+            "an encrypted image that mkfs then fills",
+        )],
+    ),
+    (
+        "luks format",
+        &[
+            (
+                "sapwood luks format --size 1G --key-file root.key root.img",
+                "a new file",
+            ),
+            (
+                "sapwood luks format --ask-passphrase disk.img#2",
+                "a partition that exists",
+            ),
+        ],
+    ),
+    (
+        "luks dump",
+        &[("sapwood luks dump root.img", "cipher and key slots")],
+    ),
     ("dump", &[("sapwood dump disk.img super", "the superblock")]),
     (
         "demo",

@@ -88,6 +88,14 @@ pub(super) fn uuid(bytes: &[u8; 16]) -> String {
     text
 }
 
+/// The bytes of a UUID in hexadecimal, with or without dashes.
+pub(super) fn parse_uuid(text: &str) -> std::result::Result<[u8; 16], String> {
+    let digits = text.replace('-', "").to_ascii_lowercase();
+    let bytes = data_encoding::HEXLOWER.decode(digits.as_bytes()).ok();
+    let bytes = bytes.and_then(|bytes| bytes.try_into().ok());
+    bytes.ok_or_else(|| format!("{text} is no UUID"))
+}
+
 #[cfg(test)]
 mod tests {
     use super::human;

@@ -97,10 +97,7 @@ fn allocate(
 /// on disk must cover the range, it is all dirty data of the file. Otherwise a commit in between
 /// would show a size inside of one call's write, and a hole where its start is still dirty.
 fn to_settle(engine: &Engine, inode: &Inode, range: &Range<u64>) -> Range<u64> {
-    let is_dirty = {
-        let data = inode.data.state.lock();
-        data.dirty.covered(range.clone()).next().is_some()
-    };
+    let is_dirty = !inode.data.is_clean(range.clone());
     let on_disk = inode.state.lock().raw.size(&engine.geometry);
     if is_dirty && on_disk < range.end {
         0..u64::MAX

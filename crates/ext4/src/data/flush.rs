@@ -62,14 +62,7 @@ pub(super) fn settle_range(
     range: Range<u64>,
 ) -> Result<()> {
     flush_range(engine, inode, range.clone());
-    let clean = inode
-        .data
-        .state
-        .lock()
-        .dirty
-        .covered(range)
-        .next()
-        .is_none();
+    let clean = inode.data.is_clean(range);
     clean.then_some(()).ok_or(Error::NoSpace)
 }
 
@@ -163,27 +156,22 @@ fn push(engine: &Arc<Engine>, taken: Vec<Taken>) {
 /// Discards dirty data in `range` (whole blocks, in bytes) and waits until none of it is in flight.
 /// The caller holds `io` exclusively.
 pub(super) fn discard(engine: &Arc<Engine>, inode: &Arc<Inode>, range: Range<u64>) {
-    loop {
-        let bytes = {
-            let mut state = inode.data.state.lock();
-            let before = state.dirty.bytes();
-            let taken = state.dirty.take(range.clone());
-            let bytes = before - state.dirty.bytes();
-            let blocks = engine.blocks_of(&range);
-            let count = state.delayed.remove(blocks.start, blocks.end);
-            state.unpromise(count);
-            drop(taken);
-            bytes
-        };
-        engine.writeback.leave(bytes);
-        engine.writeback.settle(inode);
-        inode.data.wait_completed(&range);
-        // Data that could not be written became dirty again.
-        let state = inode.data.state.lock();
-        if state.dirty.covered(range.clone()).next().is_none() {
-            return;
-        }
-    }
+    let take = || {
+        let mut state = inode.data.state.lock();
+        let before = state.dirty.bytes();
+        let taken = state.dirty.take(range.clone());
+        let bytes = before - state.dirty.bytes();
+        let blocks = engine.blocks_of(&range);
+        let count = state.delayed.remove(blocks.start, blocks.end);
+        state.unpromise(count);
+        drop(taken);
+        bytes
+    };
+    let wait = || {
+        inode.data.wait_not_in_flight(&range);
+        inode.data.is_clean(range.clone())
+    };
+    engine.writeback.discard(inode, take, wait);
 }
 
 /// Writes back the current data of all files in memory, and waits for it.

@@ -151,11 +151,17 @@ impl FileData {
     }
 
     /// Waits until nothing in `range` is in flight. Dirty data stays.
-    pub(crate) fn wait_completed(&self, range: &Range<u64>) {
+    pub(crate) fn wait_not_in_flight(&self, range: &Range<u64>) {
         let mut state = self.state.lock();
         while state.in_flight.overlaps(range.clone()) {
             state.wait(&self.changed);
         }
+    }
+
+    /// Whether nothing in `range` is dirty.
+    pub(crate) fn is_clean(&self, range: Range<u64>) -> bool {
+        let state = self.state.lock();
+        state.dirty.covered(range).next().is_none()
     }
 
     /// Waits for the data that is in flight now.

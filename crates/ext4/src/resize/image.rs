@@ -62,14 +62,13 @@ impl Image {
     /// # Errors
     /// The refusals of a mount; [`ResizeError::Unclean`].
     pub(super) fn open(device: &Arc<dyn Device>, time: Option<Timestamp>) -> Result<Self> {
-        let options = match time {
-            Some(time) => Options::reproducible(time),
-            None => Options::default(),
-        };
-        let options = Options {
+        let mut options = Options {
             background: false,
-            ..options
+            ..Options::default()
         };
+        if let Some(time) = time {
+            options.set_reproducible(time);
+        }
         let fs = Ext4::open(Arc::clone(device), options)?;
         fs.close()?;
         drop(fs);

@@ -163,7 +163,7 @@ pub fn size(device: &dyn Device) -> std::result::Result<u64, crate::Error> {
 
 /// Gives the file system on `device` this size, or the next smaller one that it can have: the last
 /// group needs room for its own metadata. Returns that size. With a `time` the result is
-/// [reproducible](crate::Options::reproducible).
+/// [reproducible](crate::Options::set_reproducible).
 ///
 /// # Errors
 /// [`ResizeError`]. The file system is complete and has its old size then.
@@ -193,7 +193,7 @@ pub fn resize(
 
 /// Makes the file system on `device` as small as it can be made, with at least `inodes` free
 /// inodes, and discards its free blocks. Returns its new size. With a `time` the result is
-/// [reproducible](crate::Options::reproducible).
+/// [reproducible](crate::Options::set_reproducible).
 ///
 /// # Errors
 /// [`ResizeError`]. The file system is complete then.

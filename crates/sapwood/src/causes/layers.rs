@@ -1,4 +1,4 @@
-//! Kinds for the errors of devices, engines, repairs and the reader of damaged images.
+//! Kinds for the errors of devices, volumes, engines, repairs and the reader of damaged images.
 
 use sapwood_block::{Error as DeviceError, UndoError};
 
@@ -70,5 +70,19 @@ impl Cause for RepairError {
             Self::Taken(_) => ErrorKind::AlreadyExists,
             Self::Undo(error) => of_undo(error),
         }
+    }
+}
+
+pub(super) fn of_luks(error: &sapwood_luks::Error) -> ErrorKind {
+    use sapwood_luks::Error;
+
+    match error {
+        Error::Device(error) => of_device(error),
+        Error::WrongKey { .. } => ErrorKind::PermissionDenied,
+        Error::NoHeader { .. } => ErrorKind::NoFileSystem,
+        Error::Unsupported(_) | Error::Version { .. } => ErrorKind::Unsupported,
+        Error::TooSmall { .. } => ErrorKind::InvalidInput,
+        Error::NoMemory(_) | Error::Random(_) => ErrorKind::Io,
+        _ => ErrorKind::Corrupt,
     }
 }

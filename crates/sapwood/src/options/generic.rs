@@ -249,6 +249,12 @@ pub(super) const OPTIONS: &[MountOption] = &[
         "file or device that has the hash tree",
     ),
     MountOption::served(
+        &["luks.keyfile"],
+        Value("PATH"),
+        key_file,
+        "decrypt the image, which is a LUKS volume, with the key that this file holds",
+    ),
+    MountOption::served(
         &["format"],
         Value("raw|qcow2"),
         format,
@@ -539,6 +545,12 @@ fn root_hash(options: &mut Options, name: &str, value: Option<&str>) -> Taken {
 fn hash_device(options: &mut Options, name: &str, value: Option<&str>) -> Taken {
     let path = value.ok_or_else(|| bad(name, value))?;
     options.mount.hash_device = Some(path.into());
+    Ok(())
+}
+
+fn key_file(options: &mut Options, name: &str, value: Option<&str>) -> Taken {
+    let path = value.ok_or_else(|| bad(name, value))?;
+    options.mount.key_file = Some(path.into());
     Ok(())
 }
 

@@ -41,6 +41,7 @@ pub struct Mounting {
     pub backing_files: bool,
     pub root_hash: Option<RootHash>,
     pub hash_device: Option<PathBuf>,
+    pub key_file: Option<PathBuf>,
 }
 
 impl Mounting {
