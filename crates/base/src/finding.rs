@@ -3,6 +3,8 @@
 //! An engine declares its findings with [`findings!`](crate::findings) and has aliases of the types
 //! here.
 
+use std::fmt;
+
 /// Severity of a finding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Severity {
@@ -69,6 +71,21 @@ impl<F: Finding, S> CheckReport<F, S> {
     pub fn errors(&self) -> impl Iterator<Item = &F> {
         let errors = self.findings.iter();
         errors.filter(|finding| finding.severity() == Severity::Error)
+    }
+}
+
+/// A change that a repair makes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Repair {
+    /// Kind of the repair, as a word that stays the same from version to version.
+    pub code: &'static str,
+    /// One line that names what is changed, and to what.
+    pub text: String,
+}
+
+impl fmt::Display for Repair {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text)
     }
 }
 

@@ -22,6 +22,7 @@ mod patient;
 mod qcow2;
 pub mod signature;
 mod staged;
+mod undo;
 
 pub use device::{Device, SECTOR_SIZE};
 pub use disk_format::{DiskFormat, UnknownFormat};
@@ -38,3 +39,4 @@ pub use part::PartDevice;
 pub use patient::{PATIENCE, PatientDevice, patiently};
 pub use qcow2::{BackingFile, Qcow2Device, backing_disk, create_qcow2, is_qcow2, open_backing};
 pub use staged::{Passes, StagedDevice};
+pub use undo::{UndoError, UndoFile, UndoSide, UndoState, record_undo};

@@ -1,13 +1,16 @@
-//! `sapwood check`.
+//! `sapwood check` and `sapwood undo`.
 
 use std::path::PathBuf;
 
 use sapwood::internal::CheckError;
-use sapwood::{CheckFinding, CheckOptions, CheckReport, Progress};
+use sapwood::{
+    CheckFinding, CheckOptions, CheckReport, ErrorKind, Progress, RepairOptions, RepairReport,
+    UndoOptions,
+};
 use serde_json::json;
 
-use super::failure::{DEVICES, Failure, IMAGE, Result};
-use super::{choice, output, progress};
+use super::failure::{DEVICES, FAILED, Failure, IMAGE, Result};
+use super::{choice, interrupt, output, progress};
 
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
@@ -16,6 +19,18 @@ pub(super) struct Args {
     /// Read all data too, and compare every copy with its checksums (btrfs; ext4 has none of data)
     #[arg(long)]
     check_data_csum: bool,
+    /// Repair what can be derived from intact parts, with an undo file; leave everything else
+    #[arg(long, conflicts_with = "check_data_csum")]
+    repair: bool,
+    /// Print the repairs, and change nothing
+    #[arg(long, requires = "repair")]
+    dry_run: bool,
+    /// Undo file; default: the name of the image with .undo
+    #[arg(long, value_name = "FILE", requires = "repair")]
+    undo: Option<PathBuf>,
+    /// Drop the log of a btrfs, with the fsyncs since the last commit
+    #[arg(long, requires = "repair")]
+    drop_log: bool,
     /// Print at most this many findings
     #[arg(long, default_value_t = 1000)]
     most: usize,
@@ -27,8 +42,52 @@ pub(super) struct Args {
     quiet: bool,
 }
 
-/// Exit code 0: nothing wrong; 1: something is; 3: the image could not be checked.
+#[derive(Debug, clap::Args)]
+pub(super) struct UndoArgs {
+    /// Undo file of a repair
+    file: PathBuf,
+    /// Image, if it has another name than at the time of the repair
+    #[arg(long, value_name = "IMAGE")]
+    image: Option<PathBuf>,
+    /// Overwrite an image that was changed since the repair
+    #[arg(long)]
+    force: bool,
+    /// Print nothing
+    #[arg(short, long)]
+    quiet: bool,
+}
+
+/// Undoes a repair. Exit code 3: the undo file or the image cannot be used.
+pub(super) fn undo(args: &UndoArgs) -> Result<()> {
+    let options = UndoOptions {
+        image: args.image.clone(),
+        force: args.force,
+    };
+    let done = sapwood::undo(&args.file, &options).map_err(|error| {
+        let changed = error.kind() == ErrorKind::InvalidInput;
+        let failure = Failure::new(IMAGE, error);
+        if changed && !args.force {
+            failure.advise("--force overwrites it")
+        } else {
+            failure
+        }
+    })?;
+    if args.quiet {
+        return Ok(());
+    }
+    let image = done.image.display();
+    output::line(match done.pages {
+        0 => format!("{image}: as before the repair already"),
+        _ => format!("{image}: as before the repair"),
+    })
+}
+
+/// Exit code 0: nothing wrong; 1: something is; 3: the image could not be checked. After a repair
+/// it is about the repaired image, after a dry run about the image as it is.
 pub(super) fn run(args: &Args) -> Result<()> {
+    if args.repair {
+        return repair(args);
+    }
     let options = CheckOptions {
         data: args.check_data_csum,
         max_findings: args.most,
@@ -49,12 +108,110 @@ pub(super) fn run(args: &Args) -> Result<()> {
         Some(part) if CheckError::needs_devices(part) => Failure::new(IMAGE, error).advise(DEVICES),
         Some(_) => Failure::new(IMAGE, error),
     })?;
-    print(args, &report)?;
-    if report.clean {
+    if args.json {
+        output::object(&report_json(&report))?;
+    } else {
+        print(args, &report)?;
+    }
+    exit(report.clean)
+}
+
+fn exit(clean: bool) -> Result<()> {
+    if clean {
         Ok(())
     } else {
         Err(Failure::reported())
     }
+}
+
+fn repair(args: &Args) -> Result<()> {
+    interrupt::abandon_new_files();
+    let options = RepairOptions {
+        dry_run: args.dry_run,
+        undo: args.undo.clone(),
+        drop_log: args.drop_log,
+        max_findings: args.most,
+        devices: choice::devices().to_vec(),
+    };
+    let bar = progress::phases(args.quiet || args.json);
+    let repaired = sapwood::repair(&args.image, &options, &mut |step| match step {
+        Progress::Total(total) => progress::begin_phase(&bar, total),
+        Progress::Done { phase, done } => {
+            bar.set_message(phase);
+            bar.set_position(done);
+        }
+        _ => {}
+    });
+    bar.finish_and_clear();
+    let report = repaired.map_err(|error| match error.kind() {
+        ErrorKind::AlreadyExists => {
+            Failure::new(FAILED, error).advise("name another undo file (--undo FILE)")
+        }
+        _ => Failure::new(IMAGE, error),
+    })?;
+    if args.json {
+        output::object(&repair_json(args, &report))?;
+    } else {
+        print_repair(args, &report)?;
+    }
+    let would_change = args.dry_run && !report.repairs.is_empty();
+    exit(report.after.clean && !would_change)
+}
+
+fn repair_json(args: &Args, report: &RepairReport) -> serde_json::Value {
+    let repairs = report.repairs.iter();
+    let repairs: Vec<_> = repairs
+        .map(|repair| json!({ "code": repair.code, "text": repair.text }))
+        .collect();
+    let mut shown = report_json(&report.after);
+    if let Some(fields) = shown.as_object_mut() {
+        fields.insert("dry_run".into(), json!(args.dry_run));
+        fields.insert("resumed".into(), json!(report.resumed));
+        fields.insert("repairs".into(), json!(repairs));
+        fields.insert("left".into(), json!(report.left));
+        fields.insert("undo".into(), json!(report.undo));
+    }
+    shown
+}
+
+fn print_repair(args: &Args, report: &RepairReport) -> Result<()> {
+    if let Some(file) = &report.resumed {
+        output::line(format!(
+            "an interrupted repair is completed first, from {}",
+            file.display()
+        ))?;
+    }
+    for repair in &report.repairs {
+        output::line(&repair.text)?;
+    }
+    for left in &report.left {
+        output::line(format!("left as it is: {left}"))?;
+    }
+    for finding in &report.after.findings {
+        output::line(format!("left as it is: {finding}"))?;
+    }
+    if report.after.suppressed > 0 {
+        output::line(format!("and {} more", report.after.suppressed))?;
+    }
+    if args.quiet {
+        return Ok(());
+    }
+    let count = report.repairs.len();
+    output::line(match (count, args.dry_run, report.after.clean) {
+        (0, _, true) => "clean, nothing to repair".to_owned(),
+        (0, _, false) => "nothing that can be repaired".to_owned(),
+        (_, true, true) => format!("dry run: {count} repairs would make the image clean"),
+        (_, true, false) => format!("dry run: {count} repairs, and some findings would be left"),
+        (_, false, true) => format!("{count} repairs, clean"),
+        (_, false, false) => format!("{count} repairs, some findings are left"),
+    })?;
+    if let Some(file) = &report.undo {
+        let file = file.display();
+        output::line(format!(
+            "to restore the image as it was: sapwood undo {file}"
+        ))?;
+    }
+    Ok(())
 }
 
 /// A finding as JSON.
@@ -75,14 +232,15 @@ impl<'f> Shown<'f> {
     }
 }
 
+fn report_json(report: &CheckReport) -> serde_json::Value {
+    json!({
+        "clean": report.clean,
+        "findings": report.findings.iter().map(Shown::new).collect::<Vec<_>>(),
+        "suppressed": report.suppressed,
+    })
+}
+
 fn print(args: &Args, report: &CheckReport) -> Result<()> {
-    if args.json {
-        return output::object(&json!({
-            "clean": report.clean,
-            "findings": report.findings.iter().map(Shown::new).collect::<Vec<_>>(),
-            "suppressed": report.suppressed,
-        }));
-    }
     for finding in &report.findings {
         output::line(finding)?;
     }

@@ -46,8 +46,8 @@ const TASKS: &[Task] = &[
     Task {
         title: "Check and maintain",
         commands: &[
-            "check", "scrub", "rescue", "resize", "trim", "balance", "device", "verity", "luks",
-            "dump",
+            "check", "undo", "scrub", "rescue", "resize", "trim", "balance", "device", "verity",
+            "luks", "dump",
         ],
     },
     Task {
@@ -60,7 +60,8 @@ const TASKS: &[Task] = &[
 const OTHERS: &str = "More";
 
 /// Commands that open no image. Options that choose a part of one are not in their help.
-const WITHOUT_IMAGE: [&str; 9] = [
+const WITHOUT_IMAGE: [&str; 10] = [
+    "undo",
     "mkdisk",
     "verity",
     "luks",

@@ -179,8 +179,10 @@ enum Command {
     /// Make and show encrypted volumes
     #[command(subcommand)]
     Luks(luks::Command),
-    /// Check an image, without changing it
+    /// Check an image, and repair it on request
     Check(check::Args),
+    /// Restore an image as it was before a repair
+    Undo(check::UndoArgs),
     /// Show what is left of a damaged image, and copy it out
     Rescue(Box<rescue::Args>),
     /// Print the trees of an image
@@ -267,6 +269,7 @@ impl Command {
             | Self::Umount(_)
             | Self::Sync(_)
             | Self::Stats(_)
+            | Self::Undo(_)
             | Self::Generate(_)
             | Self::Demo(_) => range.refuse(),
         }
@@ -344,6 +347,7 @@ impl Command {
                 | Self::Umount(_)
                 | Self::Sync(_)
                 | Self::Stats(_)
+                | Self::Undo(_)
                 | Self::Generate(_)
                 | Self::Demo(_)
         )
@@ -469,6 +473,7 @@ fn run(command: Command) -> failure::Result<()> {
         Command::Verity(command) => verity::run(&command),
         Command::Luks(command) => luks::run(&command),
         Command::Check(args) => check::run(&args),
+        Command::Undo(args) => check::undo(&args),
         Command::Rescue(args) => rescue::run(&args),
         Command::Dump(args) => dump::run(&args),
         Command::Demo(args) => demo::run(&args),

@@ -54,7 +54,7 @@ pub use quota::*;
 pub use superblock::{
     CHECKSUM_CRC32C, CREATOR_HURD, GOOD_OLD_FIRST_INO, GOOD_OLD_INODE_SIZE, MountOpts, REV_DYNAMIC,
     REV_GOOD_OLD, SUPER_MAGIC, SUPER_OFFSET, SUPER_SIZE, SuperBlock, SuperFlags, SuperState,
-    errors_behaviour, hash_version,
+    errors_behaviour, hash_version, usual_backups,
 };
 pub use validate::{
     validate_block_bitmap, validate_group, validate_inode, validate_inode_bitmap, validate_super,

@@ -381,6 +381,18 @@ macro_rules! time40 {
     )*};
 }
 
+/// Groups that have a backup in every format with backups.
+const BACKUP_GROUPS: [u64; 8] = [1, 3, 5, 7, 9, 25, 27, 49];
+
+/// Byte offsets at which mke2fs puts backups of the superblock, for each block size, the most usual
+/// first.
+pub fn usual_backups() -> impl Iterator<Item = u64> {
+    [4096_u64, 1024, 2048, 65536].into_iter().flat_map(|size| {
+        let (per_group, first) = (size * 8, u64::from(size == 1024));
+        BACKUP_GROUPS.map(|group| (group * per_group + first) * size)
+    })
+}
+
 impl SuperBlock {
     /// The three feature words.
     pub const fn features(&self) -> Features {

@@ -123,9 +123,24 @@ fn check_btrfs(
         check_data_csum: options.data,
         max_findings: options.max_findings,
     };
-    let mut current = None;
     let devices: Vec<&dyn Device> = devices.iter().map(|device| &**device).collect();
-    let report = btrfs::check(&devices, &engine, &mut |step| {
+    let report = btrfs::check(&devices, &engine, &mut on_btrfs(progress));
+    let report = report.map_err(|source| of_btrfs(path, source))?;
+    Ok(btrfs_report(&report))
+}
+
+/// The error for an image.
+pub(crate) fn of_btrfs(path: &Path, source: btrfs::CheckError) -> CheckError {
+    CheckError::Btrfs {
+        path: path.to_owned(),
+        source: Box::new(source),
+    }
+}
+
+/// Passes on the progress of a check of a btrfs.
+pub(crate) fn on_btrfs(progress: &mut OnProgress<'_>) -> impl FnMut(btrfs::Progress) {
+    let mut current = None;
+    move |step| {
         if current.replace(step.phase) != Some(step.phase) {
             progress(Progress::Total(step.total));
         }
@@ -137,21 +152,20 @@ fn check_btrfs(
         };
         let done = step.done;
         progress(Progress::Done { phase, done });
-    });
-    let report = report.map_err(|source| CheckError::Btrfs {
-        path: path.to_owned(),
-        source: Box::new(source),
-    })?;
+    }
+}
+
+pub(crate) fn btrfs_report(report: &btrfs::CheckReport) -> CheckReport {
     let findings = report.findings.iter().map(|finding| CheckFinding {
         code: finding.code(),
         warning: finding.severity() == btrfs::Severity::Warning,
         text: finding.to_string(),
     });
-    Ok(CheckReport {
+    CheckReport {
         clean: report.is_clean(),
         findings: findings.collect(),
         suppressed: report.suppressed,
-    })
+    }
 }
 
 fn check_ext4(
@@ -163,8 +177,25 @@ fn check_ext4(
     let engine = ext4::CheckOptions {
         max_findings: options.max_findings,
     };
+    let report = ext4::check(device, &engine, &mut on_ext4(progress));
+    let report = report.map_err(|source| of_ext4(path, source))?;
+    Ok(ext4_report(&report))
+}
+
+/// The error for an image.
+pub(crate) fn of_ext4(path: &Path, source: ext4::CheckError) -> CheckError {
+    CheckError::Ext4 {
+        path: path.to_owned(),
+        source: Box::new(source),
+    }
+}
+
+/// Passes on the progress of a check of an ext4.
+pub(crate) fn on_ext4(
+    progress: &mut OnProgress<'_>,
+) -> impl FnMut(ext4::Progress) -> ControlFlow<()> {
     let mut current = None;
-    let report = ext4::check(device, &engine, &mut |step| {
+    move |step| {
         if current.replace(step.phase) != Some(step.phase) {
             progress(Progress::Total(step.total));
         }
@@ -177,19 +208,18 @@ fn check_ext4(
         let done = step.done;
         progress(Progress::Done { phase, done });
         ControlFlow::Continue(())
-    });
-    let report = report.map_err(|source| CheckError::Ext4 {
-        path: path.to_owned(),
-        source: Box::new(source),
-    })?;
+    }
+}
+
+pub(crate) fn ext4_report(report: &ext4::CheckReport) -> CheckReport {
     let findings = report.findings.iter().map(|finding| CheckFinding {
         code: finding.code(),
         warning: finding.severity() == ext4::Severity::Warning,
         text: finding.to_string(),
     });
-    Ok(CheckReport {
+    CheckReport {
         clean: report.is_clean(),
         findings: findings.collect(),
         suppressed: report.suppressed,
-    })
+    }
 }

@@ -91,6 +91,7 @@ mod path_table;
 mod pattern;
 mod progress;
 mod receive;
+mod repair;
 mod rescue;
 mod resize;
 mod scrub;
@@ -130,6 +131,7 @@ pub use options::{Options, Rescue};
 pub use output::OutputFormat;
 pub use progress::{OnProgress, Progress, Stop};
 pub use receive::{ReceiveOptions, ReceiveReport};
+pub use repair::{ImageRepair, RepairOptions, RepairReport, UndoOptions, UndoReport, repair, undo};
 pub use resize::{FreeRoom, NewSize, ResizeReport, resize, resize_reproducibly};
 #[doc(no_inline)]
 pub use sapwood_block as block;
@@ -169,6 +171,7 @@ pub mod internal {
     pub use crate::output::CONVERTING;
     pub use crate::pattern::Pattern;
     pub use crate::receive::{ReceiveError, read_stream};
+    pub use crate::repair::RepairError;
     pub use crate::resize::{MOVING, ResizeError};
     pub use crate::scrub::ScrubError;
     pub use crate::send::SendError;

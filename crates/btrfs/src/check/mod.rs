@@ -36,6 +36,7 @@ mod inodes;
 mod log;
 mod qgroups;
 mod refs;
+pub mod repair;
 mod report;
 mod roots;
 mod source;

@@ -429,6 +429,27 @@ pub(super) const EXAMPLES: &[(&str, &[Example])] = &[
                 "sapwood check --check-data-csum --json disk.img",
                 "all data too, as JSON",
             ),
+            (
+                "sapwood check --repair --dry-run disk.img",
+                "what a repair would change",
+            ),
+            (
+                "sapwood check --repair disk.img",
+                "repair; disk.img.undo has the old bytes",
+            ),
+        ],
+    ),
+    (
+        "undo",
+        &[
+            (
+                "sapwood undo disk.img.undo",
+                "restore disk.img as it was before the repair",
+            ),
+            (
+                "sapwood undo --image /dev/sdb1 repair.undo",
+                "the device has another name now",
+            ),
         ],
     ),
     (

@@ -20,7 +20,7 @@ use super::walk::{self, Piece};
 const CIPHER_BLOCK: usize = 16;
 
 /// The directory's format, from superblock and inode.
-fn format(view: &View, inode: &Inode) -> DirFormat {
+pub(super) fn format(view: &View, inode: &Inode) -> DirFormat {
     let features = view.geometry.features();
     let both = InodeFlags::ENCRYPT | InodeFlags::CASEFOLD;
     DirFormat {

@@ -93,6 +93,11 @@ fn load(view: &View, device: &Arc<dyn Device>) -> Result<Option<Log>, String> {
     log.map(Some).map_err(|error| error.to_string())
 }
 
+/// Whether there is a usable journal that has content.
+pub(super) fn has_content(view: &View) -> bool {
+    matches!(load(view, &view.device), Ok(Some(log)) if log.needs_recovery())
+}
+
 /// Checks a journal that need not be replayed.
 pub(super) fn judge(view: &View, findings: &mut Vec<Finding>) {
     match load(view, &view.device) {

@@ -35,6 +35,7 @@ mod inodes;
 mod journal;
 mod notes;
 mod orphans;
+pub mod repair;
 mod report;
 mod special;
 mod state;

@@ -1,7 +1,7 @@
 //! The superblock and its backups.
 
 use sapwood_block::Device;
-use sapwood_ext4_format::{Geometry, SUPER_OFFSET, SUPER_SIZE, SuperBlock};
+use sapwood_ext4_format::{Geometry, SUPER_OFFSET, SUPER_SIZE, SuperBlock, usual_backups};
 
 use crate::{Error, Result, Scanning, Watch};
 
@@ -9,8 +9,6 @@ use crate::{Error, Result, Scanning, Watch};
 const PIECE: u64 = 4 << 20;
 /// Alignment of superblocks that a search finds.
 const STEP: usize = 1024;
-/// Groups that have a backup in every format with backups, in the order in which they are tried.
-const GROUPS: [u64; 8] = [1, 3, 5, 7, 9, 25, 27, 49];
 /// Most superblocks that are listed.
 const MOST: usize = 64;
 
@@ -63,7 +61,7 @@ pub(super) fn find(device: &dyn Device, watch: &dyn Watch) -> Result<FoundSuper>
     if let Ok(found) = read(device, SUPER_OFFSET) {
         return Ok(found);
     }
-    for offset in usual() {
+    for offset in usual_backups() {
         if let Ok(found) = read(device, offset)
             && found.is_backup_at(offset)
         {
@@ -72,14 +70,6 @@ pub(super) fn find(device: &dyn Device, watch: &dyn Watch) -> Result<FoundSuper>
     }
     search(device, watch)?.ok_or(Error::NoExt4 {
         bytes: device.size(),
-    })
-}
-
-/// The usual places of backups, for each block size.
-fn usual() -> impl Iterator<Item = u64> {
-    [4096_u64, 1024, 2048, 65536].into_iter().flat_map(|size| {
-        let (per_group, first) = (size * 8, u64::from(size == 1024));
-        GROUPS.map(|group| (group * per_group + first) * size)
     })
 }
 

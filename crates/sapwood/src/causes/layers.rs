@@ -1,8 +1,9 @@
-//! Kinds for the errors of devices, volumes, engines and the reader of damaged images.
+//! Kinds for the errors of devices, volumes, engines, repairs and the reader of damaged images.
 
-use sapwood_block::Error as DeviceError;
+use sapwood_block::{Error as DeviceError, UndoError};
 
-use crate::error::ErrorKind;
+use crate::error::{Cause, ErrorKind};
+use crate::repair::RepairError;
 
 pub(super) fn of_device(error: &DeviceError) -> ErrorKind {
     match error {
@@ -45,6 +46,30 @@ pub(super) fn of_rescue(error: &sapwood_rescue::Error) -> ErrorKind {
         Error::NoSuchCopy { .. } => ErrorKind::InvalidInput,
         Error::NoGeneration { .. } | Error::NoRootAt { .. } => ErrorKind::NotFound,
         _ => ErrorKind::Corrupt,
+    }
+}
+
+/// The kind of an error of an undo file.
+fn of_undo(error: &UndoError) -> ErrorKind {
+    match error {
+        UndoError::Device(error) => of_device(error),
+        UndoError::Write(_) => ErrorKind::Io,
+        UndoError::Changed { .. } | UndoError::Size { .. } | UndoError::Name(_) => {
+            ErrorKind::InvalidInput
+        }
+        _ => ErrorKind::InvalidData,
+    }
+}
+
+impl Cause for RepairError {
+    fn kind(&self) -> ErrorKind {
+        match self {
+            Self::Device(error) => of_device(error),
+            Self::Several(_) => ErrorKind::Unsupported,
+            Self::NoPlace(_) => ErrorKind::InvalidInput,
+            Self::Taken(_) => ErrorKind::AlreadyExists,
+            Self::Undo(error) => of_undo(error),
+        }
     }
 }
 

@@ -10,5 +10,6 @@ mod library;
 mod no_wait;
 mod opening;
 mod public_names;
+mod repair;
 mod resize;
 mod transaction;

@@ -1,0 +1,240 @@
+//! Repairs what can be derived from intact parts of the image.
+//!
+//! # How it works
+//! A repair changes a device that the caller can throw away: an overlay in memory. It writes each
+//! change at once, so an error leaves the image half repaired.
+//! - A superblock that is damaged, stale or differs is replaced by the newest valid one. A log
+//!   commit writes only the first superblock, so a log is lost with it.
+//! - A bad copy of a tree block is replaced by the good copy.
+//! - `bytes_used` of the superblock becomes the sum of the extents.
+//! - A free-space tree with errors is marked invalid. Every writer then ignores it, and Linux
+//!   rebuilds it at the next mount.
+//!
+//! All of these leave trees as they are. Further damage is left.
+
+use std::sync::Arc;
+
+use sapwood_base::finding::Repair;
+use sapwood_block::Device;
+use sapwood_btrfs_format::{CompatRo, SUPER_OFFSETS, SUPER_SIZE, SuperBlock, validate_super};
+
+use super::error::CheckError;
+use super::finding::Finding;
+use super::report::{CheckOptions, CheckReport, Progress};
+use super::source::Source;
+use super::state::Check;
+use super::{check, superblock};
+
+/// Most rounds of check and repair.
+const ROUNDS: usize = 8;
+
+/// Result of a repair.
+#[derive(Debug, Default)]
+pub struct Repaired {
+    /// The changes, in their order.
+    pub repairs: Vec<Repair>,
+    /// The check of the result.
+    pub report: CheckReport,
+    /// Why some parts were not repaired.
+    pub left: Vec<String>,
+}
+
+impl Repaired {
+    fn add(&mut self, code: &'static str, text: String) {
+        self.repairs.push(Repair { code, text });
+    }
+}
+
+/// Repairs the file system on `device`, which the caller can throw away after an error. Nothing
+/// else may use it meanwhile. With `drop_log` the log is dropped, with the fsyncs since the last
+/// commit.
+///
+/// # Errors
+/// [`CheckError`]: no superblock is valid; [`CheckError::MissingDevices`]: the file system has
+/// several devices.
+pub fn repair(
+    device: &Arc<dyn Device>,
+    drop_log: bool,
+    options: &CheckOptions,
+    progress: &mut dyn FnMut(Progress),
+) -> Result<Repaired, CheckError> {
+    let mut done = Repaired::default();
+    let mut findings = Vec::new();
+    let opened = superblock::open(&[&**device], &mut findings)?;
+    let mut sb = opened.sb;
+    if !superblock::is_dump(&sb) {
+        restore_supers(&**device, &sb, &findings, &mut done)?;
+    }
+    if drop_log && sb.log_root.get() != 0 {
+        sb.log_root = 0.into();
+        sb.log_root_transid = 0.into();
+        sb.log_root_level = 0;
+        write_supers(&**device, &sb)?;
+        done.add("LogDropped", "superblock: log dropped".to_owned());
+    }
+    let mut report = check(&[&**device], options, progress)?;
+    for _ in 0..ROUNDS {
+        let before = done.repairs.len();
+        round(device, &report, &mut done)?;
+        if done.repairs.len() == before {
+            break;
+        }
+        report = check(&[&**device], options, progress)?;
+    }
+    done.report = report;
+    Ok(done)
+}
+
+/// Whether a finding is about a copy of the superblock, at which offset.
+fn bad_super(finding: &Finding) -> Option<u64> {
+    match finding {
+        Finding::SuperBad { offset, .. }
+        | Finding::SuperStale { offset, .. }
+        | Finding::SuperDiffers { offset, .. } => Some(*offset),
+        _ => None,
+    }
+}
+
+/// Writes the newest superblock to the places of those that are not valid.
+fn restore_supers(
+    device: &dyn Device,
+    sb: &SuperBlock,
+    findings: &[Finding],
+    done: &mut Repaired,
+) -> Result<(), CheckError> {
+    for finding in findings {
+        let Some(offset) = bad_super(finding) else {
+            continue;
+        };
+        // The last copy may lie past the end of the file system, on a larger device.
+        let end = offset.saturating_add(SUPER_SIZE as u64);
+        if end > device.size().min(sb.dev_item.total_bytes.get()) {
+            continue;
+        }
+        write_super(device, offset, sb)?;
+        let from = sb.bytenr.get();
+        let text = format!("{finding}: restored from the superblock at {from}");
+        done.add(finding.code(), text);
+    }
+    Ok(())
+}
+
+/// Writes a superblock to one of its places.
+fn write_super(device: &dyn Device, offset: u64, sb: &SuperBlock) -> Result<(), CheckError> {
+    let mut own = *sb;
+    own.bytenr = offset.into();
+    if offset != SUPER_OFFSETS[0] {
+        own.log_root = 0.into();
+        own.log_root_transid = 0.into();
+        own.log_root_level = 0;
+    }
+    let mut bytes = own.bytes().to_vec();
+    if let Some(kind) = own.checksum_kind() {
+        kind.seal_block(&mut bytes);
+    }
+    device.write_at(offset, &bytes)?;
+    Ok(())
+}
+
+/// Writes a superblock to all places that have a valid one.
+fn write_supers(device: &dyn Device, sb: &SuperBlock) -> Result<(), CheckError> {
+    for offset in SUPER_OFFSETS {
+        if offset.saturating_add(SUPER_SIZE as u64) > device.size() {
+            continue;
+        }
+        let mut bytes = vec![0; SUPER_SIZE];
+        device.read_at(offset, &mut bytes)?;
+        if validate_super(&bytes, offset).is_ok() {
+            write_super(device, offset, sb)?;
+        }
+    }
+    Ok(())
+}
+
+/// Repairs the findings of one check.
+fn round(
+    device: &Arc<dyn Device>,
+    report: &CheckReport,
+    done: &mut Repaired,
+) -> Result<(), CheckError> {
+    let options = CheckOptions::default();
+    let devices: [&dyn Device; 1] = [&**device];
+    let mut ignored = |_| {};
+    let opened = Check::open(&devices, &options, &mut ignored)?;
+    let (mut sb, source) = (opened.sb, opened.source);
+    let valid = CompatRo::FREE_SPACE_TREE_VALID;
+    let intact = !report.findings.iter().any(hides_extents);
+    let mut changed = false;
+    for finding in &report.findings {
+        match finding {
+            Finding::BlockCopy {
+                logical, physical, ..
+            } if copy_block(&source, &sb, *logical, *physical)? => {
+                let text = format!("{finding}: replaced by the good copy");
+                done.add(finding.code(), text);
+            }
+            Finding::SuperBytesUsed { expected, .. } if intact => {
+                sb.bytes_used = (*expected).into();
+                changed = true;
+                done.add(finding.code(), format!("{finding}: corrected"));
+            }
+            Finding::FreeSpaceInfoMissing { .. }
+            | Finding::FreeSpaceCount { .. }
+            | Finding::FreeSpaceForm { .. }
+            | Finding::FreeSpaceMissing { .. }
+            | Finding::FreeSpaceUsed { .. }
+            | Finding::FreeSpaceOutside { .. }
+                if sb.compat_ro().contains(valid) =>
+            {
+                let flags = sb.compat_ro() - valid;
+                sb.compat_ro_flags = flags.bits().into();
+                changed = true;
+                let text = format!(
+                    "{finding}: free-space tree marked invalid, the next mount of Linux rebuilds it"
+                );
+                done.add("FreeSpaceTreeInvalid", text);
+            }
+            _ => {}
+        }
+    }
+    if changed {
+        write_supers(&**device, &sb)?;
+    }
+    Ok(())
+}
+
+/// Whether extents may be missing because of the damage.
+fn hides_extents(finding: &Finding) -> bool {
+    matches!(
+        finding,
+        Finding::BlockBad { .. } | Finding::TreeMissing { .. }
+    )
+}
+
+/// Writes the other copy of a tree block over a bad one. Only a block with two copies is repaired:
+/// the check then found the other one good.
+fn copy_block(
+    source: &Source<'_>,
+    sb: &SuperBlock,
+    logical: u64,
+    physical: u64,
+) -> Result<bool, CheckError> {
+    let copies = source.copies(logical, sb.nodesize.get().into());
+    let [one, two] = &*copies else {
+        return Ok(false);
+    };
+    let (bad, good) = match (one.physical == physical, two.physical == physical) {
+        (true, false) => (one, two),
+        (false, true) => (two, one),
+        _ => return Ok(false),
+    };
+    let mut bytes = vec![0; sb.nodesize.get() as usize];
+    let Some(disk) = bad.disk.and_then(|number| source.disks.get(number)) else {
+        return Ok(false);
+    };
+    if source.read(good, &mut bytes).is_err() {
+        return Ok(false);
+    }
+    disk.device.write_at(bad.physical, &bytes)?;
+    Ok(true)
+}

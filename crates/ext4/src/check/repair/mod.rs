@@ -1,0 +1,154 @@
+//! Repairs what can be derived from intact parts of the image.
+//!
+//! # How it works
+//! A repair changes a device that the caller can throw away: an overlay in memory. It writes each
+//! change at once, so an error leaves the image half repaired.
+//! 1. A superblock that cannot be used is replaced by a backup, a group descriptor by its backup.
+//!    Flags and counts of a backup are out of date; they are set to values that hide nothing.
+//! 2. A journal that needs recovery is replayed by the engine, which also frees the orphans.
+//! 3. The check runs, and each finding that names its right value is repaired. That repeats until
+//!    a round repairs nothing, because a repair may show further findings.
+//! 4. Last, backups get the values of the superblock and the descriptors, and a file system without
+//!    errors is marked clean.
+//!
+//! The check reports no consequence of a part that it could not read (see `check`). So a bitmap
+//! loses no bit while a map is unreadable, and a link count is not changed while names are missing.
+//! An inode or a block whose checksum does not match is never changed here.
+
+mod backups;
+mod counts;
+mod edit;
+mod names;
+
+use std::ops::ControlFlow;
+use std::sync::Arc;
+
+use sapwood_base::finding::Repair;
+use sapwood_block::Device;
+use sapwood_ext4_format::SuperState;
+
+use super::check;
+use super::finding::Finding;
+use super::report::{CheckError, CheckOptions, CheckReport, Progress};
+use crate::{Ext4, Options};
+
+pub use backups::has_backup;
+use edit::Editor;
+
+/// Most rounds of check and repair.
+const ROUNDS: usize = 50;
+
+/// Receives the progress of a check, and can break it off.
+type OnProgress<'p> = dyn FnMut(Progress) -> ControlFlow<()> + 'p;
+
+/// Result of a repair.
+#[derive(Debug, Default)]
+pub struct Repaired {
+    /// The changes, in their order.
+    pub repairs: Vec<Repair>,
+    /// The check of the result.
+    pub report: CheckReport,
+    /// Why some parts were not repaired.
+    pub left: Vec<String>,
+}
+
+impl Repaired {
+    fn add(&mut self, code: &'static str, text: String) {
+        self.repairs.push(Repair { code, text });
+    }
+}
+
+/// Repairs the file system on `device`, which the caller can throw away after an error. Nothing
+/// else may use it meanwhile.
+///
+/// # Errors
+/// [`CheckError`]: nothing can be checked, also with a backup of the superblock.
+pub fn repair(
+    device: &Arc<dyn Device>,
+    options: &CheckOptions,
+    progress: &mut OnProgress<'_>,
+) -> Result<Repaired, CheckError> {
+    let mut done = Repaired::default();
+    backups::restore_super(device, &mut done)?;
+    if let Some(mut editor) = Editor::open(device)? {
+        backups::restore_descriptors(&mut editor, &mut done)?;
+    }
+    let mut report = check(device, options, progress)?;
+    if must_recover(&report) {
+        if let Err(error) = recover(device) {
+            done.left.push(format!(
+                "the journal cannot be replayed, and nothing is repaired before that: {error}"
+            ));
+            done.report = report;
+            return Ok(done);
+        }
+        let text = "journal replayed, orphans freed".to_owned();
+        done.add("JournalReplayed", text);
+        report = check(device, options, progress)?;
+    }
+    for _ in 0..ROUNDS {
+        let Some(mut editor) = Editor::open(device)? else {
+            break;
+        };
+        let before = done.repairs.len();
+        backups::name_reserved(&editor, &report, &mut done)?;
+        names::repair(&mut editor, &report, &mut done)?;
+        counts::repair(&mut editor, &report, &mut done)?;
+        if done.repairs.len() == before {
+            break;
+        }
+        report = check(device, options, progress)?;
+    }
+    if let Some(mut editor) = Editor::open(device)?
+        && finish(&mut editor, &report, &mut done)?
+    {
+        report = check(device, options, progress)?;
+    }
+    done.report = report;
+    Ok(done)
+}
+
+/// Whether the engine has to recover the image: a journal with content, or orphans.
+fn must_recover(report: &CheckReport) -> bool {
+    let bad_list = |finding: &Finding| matches!(finding, Finding::OrphanListBad { .. });
+    let needed = |finding: &Finding| {
+        matches!(
+            finding,
+            Finding::NeedsRecovery {} | Finding::OrphanOnClean { .. }
+        )
+    };
+    report.findings.iter().any(needed) && !report.findings.iter().any(bad_list)
+}
+
+/// Mounts and unmounts the file system.
+fn recover(device: &Arc<dyn Device>) -> crate::Result<()> {
+    let options = Options {
+        background: false,
+        ..Options::default()
+    };
+    Ext4::open(Arc::clone(device), options)?.close()
+}
+
+/// Updates backups from the originals, and marks a file system without errors clean. Returns
+/// whether it changed anything.
+fn finish(
+    editor: &mut Editor,
+    report: &CheckReport,
+    done: &mut Repaired,
+) -> Result<bool, CheckError> {
+    let before = done.repairs.len();
+    backups::update(editor, report, done)?;
+    let unclean = report
+        .findings
+        .iter()
+        .any(|finding| matches!(finding, Finding::NotClean {} | Finding::ErrorsNoted { .. }));
+    if unclean && report.is_clean() {
+        editor.change_super(|sb| {
+            let state = (sb.state() | SuperState::VALID) - SuperState::ERROR;
+            sb.set_state(state);
+            sb.error_count = 0.into();
+        })?;
+        done.add("MarkedClean", "superblock: marked clean".to_owned());
+    }
+    Ok(done.repairs.len() > before)
+}

@@ -1,0 +1,382 @@
+//! Repairs images, and undoes repairs.
+//!
+//! # How it works
+//! 1. The engine repairs the image in memory, over the device, and checks the result.
+//! 2. The undo file gets every changed page, before and after, is made durable, and gets its name.
+//!    Until then a power cut changes nothing.
+//! 3. The changed pages are written from the undo file, and flushed. After a power cut the next
+//!    repair, or an undo, continues from the undo file.
+//!
+//! A dry run ends after step 1.
+
+use std::fs;
+use std::io::{BufWriter, Write as _};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use sapwood_base::finding::Repair;
+use sapwood_block::{
+    Device, FileDevice, OVERLAY_PAGE, OpenOptions, Operand, StagedDevice, UndoError, UndoFile,
+    UndoSide, UndoState, record_undo,
+};
+use sapwood_btrfs::check::CheckError;
+use sapwood_btrfs::check::repair as btrfs;
+use sapwood_ext4::check::repair as ext4;
+
+use crate::check::{CheckReport, btrfs_report, ext4_report, of_btrfs, of_ext4, on_btrfs, on_ext4};
+use crate::image::{self, OpenError};
+use crate::kind::{DetectError, Kind, detect};
+use crate::new_file::NewFile;
+use crate::progress::OnProgress;
+
+/// Most bytes that a repair changes.
+const CHANGED: u64 = 1 << 30;
+/// The pages with superblocks. An undo file always has them, because each mount for writing changes
+/// one.
+const SUPERS: [u64; 2] = [0, 64 << 10];
+/// Most undo files next to an image.
+const FILES: u32 = 1000;
+
+/// How an image is repaired.
+#[derive(Debug, Clone)]
+pub struct RepairOptions {
+    /// Reports the repairs, and writes nothing.
+    pub dry_run: bool,
+    /// The undo file. Without one it is next to the image, with the suffix `.undo`.
+    pub undo: Option<PathBuf>,
+    /// Drops the log of a btrfs, with the last fsyncs before a crash.
+    pub drop_log: bool,
+    /// Number of findings that are kept; further ones are counted.
+    pub max_findings: usize,
+    /// The other devices of a btrfs over several devices.
+    pub devices: Vec<PathBuf>,
+}
+
+impl Default for RepairOptions {
+    fn default() -> Self {
+        Self {
+            dry_run: false,
+            undo: None,
+            drop_log: false,
+            max_findings: 1000,
+            devices: Vec::new(),
+        }
+    }
+}
+
+/// A change that a repair made.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ImageRepair {
+    /// Kind of the repair, as a word that stays the same from version to version.
+    pub code: &'static str,
+    /// The damage, and what the repair did.
+    pub text: String,
+}
+
+impl From<Repair> for ImageRepair {
+    fn from(repair: Repair) -> Self {
+        Self {
+            code: repair.code,
+            text: repair.text,
+        }
+    }
+}
+
+/// The result of a repair.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct RepairReport {
+    /// An interrupted repair was completed first, from its undo file.
+    pub resumed: Option<PathBuf>,
+    /// What was repaired; in a dry run, what would be.
+    pub repairs: Vec<ImageRepair>,
+    /// Why some parts were left as they are.
+    pub left: Vec<String>,
+    /// The check of the result.
+    pub after: CheckReport,
+    /// The undo file, if the image was changed.
+    pub undo: Option<PathBuf>,
+}
+
+/// How a repair is undone.
+#[derive(Debug, Clone, Default)]
+pub struct UndoOptions {
+    /// The image, if it has another name now.
+    pub image: Option<PathBuf>,
+    /// Overwrites an image that was changed since the repair.
+    pub force: bool,
+}
+
+/// The result of undoing a repair.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct UndoReport {
+    /// The image.
+    pub image: PathBuf,
+    /// Pages of 4096 bytes that were written.
+    pub pages: u64,
+}
+
+/// Why an image was not repaired, or a repair not undone.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum RepairError {
+    /// A device failed, or the repair changes too much.
+    #[error(transparent)]
+    Device(#[from] sapwood_block::Error),
+    /// A btrfs over several devices.
+    #[error("{}: a btrfs over several devices cannot be repaired", .0.display())]
+    Several(PathBuf),
+    /// There is no place for an undo file next to the image.
+    #[error("{}: no regular file: name the undo file (--undo FILE)", .0.display())]
+    NoPlace(PathBuf),
+    /// The undo file exists, and a repair that may have to be undone needs it.
+    #[error("{}: exists", .0.display())]
+    Taken(PathBuf),
+    /// The undo file.
+    #[error(transparent)]
+    Undo(#[from] UndoError),
+}
+
+/// Repairs what can be derived from intact parts of an image, which must not be in use. Everything
+/// else stays as it is. The undo file has every changed page before the image is changed, and
+/// [`undo`] restores the exact bytes.
+///
+/// ```no_run
+/// let options = sapwood::RepairOptions::default();
+/// let report = sapwood::repair("disk.img", &options, &mut |_| {})?;
+/// for repair in &report.repairs {
+///     println!("{}", repair.text);
+/// }
+/// # Ok::<(), sapwood::Error>(())
+/// ```
+///
+/// # Errors
+/// As [`check`](crate::check()). The undo file exists
+/// ([`ErrorKind::AlreadyExists`](crate::ErrorKind::AlreadyExists)) or cannot be written: the image
+/// is as before. After an error of the image's device another repair continues, and [`undo`] goes
+/// back.
+pub fn repair(
+    path: impl AsRef<Path>,
+    options: &RepairOptions,
+    progress: &mut OnProgress<'_>,
+) -> crate::Result<RepairReport> {
+    let path = path.as_ref();
+    if !options.devices.is_empty() {
+        return Err(RepairError::Several(path.to_owned()).into());
+    }
+    let device = image::open_device(path, options.dry_run)?;
+    let staged = StagedDevice::new(Arc::clone(&device), CHANGED, Box::new(|_| false));
+    let staged = Arc::new(staged);
+    let work: Arc<dyn Device> = Arc::clone(&staged) as Arc<dyn Device>;
+    let place = Place::find(path, &*device, options)?;
+    if let Some(unfinished) = &place.unfinished {
+        let on: &dyn Device = if options.dry_run { &*staged } else { &*device };
+        unfinished
+            .apply(on, UndoSide::After, false)
+            .map_err(RepairError::from)?;
+    }
+    let mut report = in_memory(path, &work, options, progress)?;
+    report.resumed = place.unfinished.as_ref().map(|_| place.file.clone());
+    staged.check().map_err(RepairError::from)?;
+    if options.dry_run {
+        return Ok(report);
+    }
+    let changed = changed_pages(&staged)?;
+    if !changed.is_empty() {
+        let file = place.next(path)?;
+        let image = Operand::canonical(path).unwrap_or_else(|_| path.to_owned());
+        write(&image, &staged, changed, &file)?;
+        report.undo = Some(file);
+    } else if place.unfinished.is_some() {
+        report.undo = Some(place.file);
+    }
+    Ok(report)
+}
+
+/// Restores the bytes of an image from before a repair. The undo file stays.
+///
+/// # Errors
+/// The file is no undo file, or damaged
+/// ([`ErrorKind::InvalidData`](crate::ErrorKind::InvalidData)). The image was changed since the
+/// repair, or is another one ([`ErrorKind::InvalidInput`](crate::ErrorKind::InvalidInput)): nothing
+/// was written. After an error of the image's device it can be repeated.
+pub fn undo(file: impl AsRef<Path>, options: &UndoOptions) -> crate::Result<UndoReport> {
+    let undo = open_undo(file.as_ref())?;
+    let image = options.image.clone();
+    let image = image.unwrap_or_else(|| undo.image().to_owned());
+    let device = image::open_device(&image, false)?;
+    let applied = undo.apply(&*device, UndoSide::Before, options.force);
+    let pages = applied.map_err(RepairError::from)?;
+    Ok(UndoReport { image, pages })
+}
+
+fn open_undo(file: &Path) -> Result<UndoFile, RepairError> {
+    let file = FileDevice::open(file, OpenOptions::read_only())?;
+    Ok(UndoFile::open(Arc::new(file))?)
+}
+
+/// Repairs the image on `work` and checks the result.
+fn in_memory(
+    path: &Path,
+    work: &Arc<dyn Device>,
+    options: &RepairOptions,
+    progress: &mut OnProgress<'_>,
+) -> crate::Result<RepairReport> {
+    let kind = match detect(&**work) {
+        // The magic number went with the superblock.
+        Err(DetectError::Neither) if ext4::has_backup(&**work) => Kind::Ext4,
+        Err(source) => {
+            let path = path.to_owned();
+            return Err(OpenError::Kind { path, source }.into());
+        }
+        Ok(kind) => kind,
+    };
+    let (repairs, left, after) = match kind {
+        Kind::Ext4 => {
+            let engine = sapwood_ext4::check::CheckOptions {
+                max_findings: options.max_findings.max(FINDINGS),
+            };
+            let done = ext4::repair(work, &engine, &mut on_ext4(progress));
+            let done = done.map_err(|source| of_ext4(path, source))?;
+            (done.repairs, done.left, ext4_report(&done.report))
+        }
+        Kind::Btrfs => {
+            let engine = sapwood_btrfs::check::CheckOptions {
+                check_data_csum: false,
+                max_findings: options.max_findings.max(FINDINGS),
+            };
+            let done = btrfs::repair(work, options.drop_log, &engine, &mut on_btrfs(progress));
+            let done = done.map_err(|source| match source {
+                CheckError::MissingDevices { .. } => RepairError::Several(path.to_owned()).into(),
+                source => crate::Error::from(of_btrfs(path, source)),
+            })?;
+            (done.repairs, done.left, btrfs_report(&done.report))
+        }
+    };
+    let mut after = after;
+    if after.findings.len() > options.max_findings {
+        after.suppressed += (after.findings.len() - options.max_findings) as u64;
+        after.findings.truncate(options.max_findings);
+    }
+    Ok(RepairReport {
+        resumed: None,
+        repairs: repairs.into_iter().map(ImageRepair::from).collect(),
+        left,
+        after,
+        undo: None,
+    })
+}
+
+/// Findings that one round of a repair handles at least.
+const FINDINGS: usize = 10_000;
+
+/// Offsets of the pages that the repair changed.
+fn changed_pages(staged: &StagedDevice) -> Result<Vec<u64>, RepairError> {
+    let mut changed = Vec::new();
+    for offset in staged.kept() {
+        let len = staged.size().saturating_sub(offset).min(OVERLAY_PAGE) as usize;
+        let (mut old, mut new) = (vec![0; len], vec![0; len]);
+        staged.below().read_at(offset, &mut old)?;
+        staged.read_at(offset, &mut new)?;
+        if old != new {
+            changed.push(offset);
+        }
+    }
+    Ok(changed)
+}
+
+/// Writes the undo file, then the changes.
+fn write(
+    image: &Path,
+    staged: &StagedDevice,
+    mut pages: Vec<u64>,
+    file: &Path,
+) -> crate::Result<()> {
+    pages.extend(SUPERS);
+    let new = NewFile::create(file, file.exists())?;
+    let mut to = BufWriter::with_capacity(1 << 20, new.file());
+    let recorded = record_undo(image, &**staged.below(), staged, &pages, &mut to);
+    recorded.map_err(RepairError::from)?;
+    to.flush()
+        .map_err(UndoError::from)
+        .map_err(RepairError::from)?;
+    drop(to);
+    new.finish()?;
+    let undo = open_undo(file)?;
+    undo.apply(&**staged.below(), UndoSide::After, false)
+        .map_err(RepairError::from)?;
+    Ok(())
+}
+
+/// Where the undo file of a repair goes.
+struct Place {
+    file: PathBuf,
+    /// The name is the default one, so that another number can be appended.
+    default: bool,
+    /// The file has another repair, which can still be undone.
+    taken: bool,
+    /// The file has a repair of this image that was interrupted.
+    unfinished: Option<UndoFile>,
+}
+
+impl Place {
+    fn find(
+        path: &Path,
+        device: &dyn Device,
+        options: &RepairOptions,
+    ) -> Result<Self, RepairError> {
+        let default = options.undo.is_none();
+        let file = match &options.undo {
+            Some(file) => file.clone(),
+            None if options.dry_run || fs::metadata(path).is_ok_and(|found| found.is_file()) => {
+                numbered(path, 0)
+            }
+            None => return Err(RepairError::NoPlace(path.to_owned())),
+        };
+        let mut place = Self {
+            file,
+            default,
+            taken: false,
+            unfinished: None,
+        };
+        let mut number = 0;
+        while place.file.symlink_metadata().is_ok() {
+            match open_undo(&place.file).and_then(|undo| Ok((undo.state(device)?, undo))) {
+                Ok((UndoState::Between, undo)) => {
+                    place.unfinished = Some(undo);
+                    place.taken = true;
+                    return Ok(place);
+                }
+                // The repair was undone, or never began.
+                Ok((UndoState::Before, _)) => return Ok(place),
+                _ if default && number < FILES => {
+                    number += 1;
+                    place.file = numbered(path, number);
+                }
+                _ => return Err(RepairError::Taken(place.file)),
+            }
+        }
+        Ok(place)
+    }
+
+    /// The name for the undo file of one more repair.
+    fn next(&self, path: &Path) -> Result<PathBuf, RepairError> {
+        if !self.taken {
+            return Ok(self.file.clone());
+        }
+        let mut free = (1..FILES).map(|number| numbered(path, number));
+        let free = free.find(|file| self.default && file.symlink_metadata().is_err());
+        free.ok_or_else(|| RepairError::Taken(self.file.clone()))
+    }
+}
+
+/// The default name of an undo file: `IMAGE.undo`, then `IMAGE.undo.1` and so on.
+fn numbered(path: &Path, number: u32) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(".undo");
+    if number > 0 {
+        name.push(format!(".{number}"));
+    }
+    PathBuf::from(name)
+}
