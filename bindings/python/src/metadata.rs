@@ -29,7 +29,7 @@ fn nanoseconds(time: Timestamp) -> i128 {
     i128::from(time.sec) * 1_000_000_000 + i128::from(time.nsec)
 }
 
-/// The time of so many nanoseconds since 1970, if there is one.
+/// The time that is this number of nanoseconds after 1970, if there is one.
 pub(crate) fn time(nanoseconds: i64) -> Option<SystemTime> {
     let distance = Duration::from_nanos(nanoseconds.unsigned_abs());
     if nanoseconds < 0 {

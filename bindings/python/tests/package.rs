@@ -9,7 +9,6 @@ use std::process::Command;
 use std::sync::OnceLock;
 
 use sapwood_testing::machine::{Need, left_out};
-use tempfile::TempDir;
 
 /// An interpreter that the package is for.
 const PYTHON: Need = Need::Other(|| {
@@ -43,7 +42,7 @@ fn run(command: &mut Command) -> String {
 /// A directory with the package, made once from its sources and from the library that `cargo build`
 /// puts next to this test; `cargo test` makes none.
 fn package() -> &'static Path {
-    static MADE: OnceLock<TempDir> = OnceLock::new();
+    static MADE: OnceLock<PathBuf> = OnceLock::new();
     let made = MADE.get_or_init(|| {
         let test = std::env::current_exe().unwrap();
         let library = test.ancestors().nth(2).unwrap();
@@ -55,9 +54,13 @@ fn package() -> &'static Path {
             build.args(["build", "--quiet", "--package", "sapwood-python"]);
             run(build.args(release).current_dir(source("../..")));
         }
-        let dir = tempfile::tempdir().unwrap();
-        let package = dir.path().join("sapwood");
-        fs::create_dir(&package).unwrap();
+        // Nothing drops what a static has: a temporary directory would stay.
+        let dir = Path::new(env!("CARGO_TARGET_TMPDIR")).join("python");
+        let package = dir.join("sapwood");
+        if package.exists() {
+            fs::remove_dir_all(&package).unwrap();
+        }
+        fs::create_dir_all(&package).unwrap();
         fs::copy(library, package.join("_sapwood.abi3.so")).unwrap();
         for entry in fs::read_dir(source("python/sapwood")).unwrap() {
             let file = entry.unwrap().path();
@@ -67,7 +70,7 @@ fn package() -> &'static Path {
         }
         dir
     });
-    made.path()
+    made
 }
 
 /// The interpreter with the package. Warnings are errors, and it writes nothing into the sources.

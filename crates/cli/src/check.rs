@@ -125,6 +125,10 @@ fn exit(clean: bool) -> Result<()> {
 }
 
 fn repair(args: &Args) -> Result<()> {
+    if choice::has_key() {
+        let why = "an encrypted image cannot be repaired";
+        return Err(Failure::local(&args.image, why));
+    }
     interrupt::abandon_new_files();
     let options = RepairOptions {
         dry_run: args.dry_run,

@@ -8,6 +8,18 @@ use serde_json::json;
 use super::failure::{Failure, Result, USAGE};
 use super::{choice, interrupt, output};
 
+/// Examples of `luks format`, for its help.
+pub(super) const FORMAT_EXAMPLES: &[(&str, &str)] = &[
+    (
+        "sapwood luks format --size 1G --key-file root.key root.img",
+        "a new file",
+    ),
+    (
+        "sapwood luks format --ask-passphrase disk.img#2",
+        "a partition that exists",
+    ),
+];
+
 #[derive(Debug, clap::Subcommand)]
 pub(super) enum Command {
     /// Make an empty encrypted volume (LUKS2); --key-file or --ask-passphrase gives its key

@@ -102,8 +102,7 @@ pub(super) fn run(args: &Args) -> Result<()> {
     interrupt::abandon_new_files();
     files::refuse_stream(&args.image)?;
     if new && choice::has_key() {
-        let why = "an encrypted image is made by `sapwood luks format` first";
-        return Err(Failure::local(&args.image, why));
+        return Err(not_encrypted(&args.image));
     }
     if new {
         return new::run(args, options, sources);
@@ -142,6 +141,14 @@ fn open(image: &Path) -> Result<Arc<dyn Device>> {
         device,
         key.as_ref(),
     )?)
+}
+
+/// A new image with a key: only an existing volume has a place for it.
+fn not_encrypted(image: &Path) -> Failure {
+    Failure::local(
+        image,
+        "`sapwood luks format` makes an encrypted volume first",
+    )
 }
 
 /// Fails if something could not be copied.

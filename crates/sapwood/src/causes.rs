@@ -5,6 +5,7 @@
 
 mod devices;
 mod layers;
+mod volumes;
 
 use std::path::Path;
 
@@ -25,7 +26,6 @@ use crate::fs::TransactionError;
 use crate::image::OpenError;
 use crate::inspect::InspectError;
 use crate::kind::{DetectError, UnknownKind};
-use crate::luks::LuksError;
 use crate::manifest::ManifestError;
 use crate::mkfs::{MkfsError, MkfsOptionError};
 #[cfg(feature = "fuse")]
@@ -40,7 +40,6 @@ use crate::scrub::ScrubError;
 use crate::send::SendError;
 use crate::storage::StorageError;
 use crate::trim::TrimError;
-use crate::verity::VerityError;
 use layers::{of_btrfs, of_device, of_ext4, of_luks, of_rescue};
 
 /// Errors of an argument.
@@ -175,52 +174,6 @@ fn device_path(error: &DeviceError) -> Option<&Path> {
         | DeviceError::Busy { device, .. }
         | DeviceError::ReadOnly { device } => Some(Path::new(device)),
         _ => None,
-    }
-}
-
-impl Cause for VerityError {
-    fn kind(&self) -> ErrorKind {
-        use sapwood_verity::Error;
-
-        match self {
-            Self::Open(error) => error.kind(),
-            Self::NewFile(error) => error.kind(),
-            Self::Tree { source, .. } => match source {
-                Error::Device(error) => of_device(error),
-                Error::NoHeader { .. } | Error::Field { .. } | Error::Mismatch { .. } => {
-                    ErrorKind::Corrupt
-                }
-                Error::Algorithm(_) => ErrorKind::Unsupported,
-                _ => ErrorKind::InvalidInput,
-            },
-        }
-    }
-
-    fn path(&self) -> Option<&Path> {
-        match self {
-            Self::Open(error) => error.path(),
-            Self::NewFile(error) => error.path(),
-            Self::Tree { path, .. } => Some(path),
-        }
-    }
-}
-
-impl Cause for LuksError {
-    fn kind(&self) -> ErrorKind {
-        match self {
-            Self::Open(error) => error.kind(),
-            Self::NewFile(error) => error.kind(),
-            Self::Occupied { .. } => ErrorKind::AlreadyExists,
-            Self::Volume { source, .. } => of_luks(source),
-        }
-    }
-
-    fn path(&self) -> Option<&Path> {
-        match self {
-            Self::Open(error) => error.path(),
-            Self::NewFile(error) => error.path(),
-            Self::Occupied { path, .. } | Self::Volume { path, .. } => Some(path),
-        }
     }
 }
 

@@ -292,7 +292,7 @@ pub fn add_device(
 ) -> Result<u64> {
     let path = path.as_ref();
     let devices = open(path, opening, false, "another device")?;
-    let new = image::open_device(new.as_ref(), false).map_err(DevicesError::from)?;
+    let new = image::open_member(new.as_ref(), opening).map_err(DevicesError::from)?;
     let options = members::AddOptions {
         force,
         degraded: opening.is_degraded(),
@@ -322,7 +322,7 @@ pub fn remove_device(
         DeviceChoice::Id(id) => members::Removal::Devid(*id),
         DeviceChoice::Missing => members::Removal::Missing,
         DeviceChoice::Path(path) => {
-            let device = image::open_device(path, false).map_err(DevicesError::from)?;
+            let device = image::open_member(path, opening).map_err(DevicesError::from)?;
             members::Removal::Device(device)
         }
     };

@@ -25,7 +25,7 @@ pub use damaged::{deleted, open_damaged, state_of, survey};
 use damaged::{rescue, with_state};
 pub use encrypted::decrypted;
 use encrypted::key_of;
-pub(crate) use encrypted::read_key;
+pub(crate) use encrypted::{open_member, read_key};
 
 /// Why an image could not be opened, as one line for people.
 #[derive(Debug, thiserror::Error)]

@@ -564,19 +564,7 @@ pub(super) const EXAMPLES: &[(&str, &[Example])] = &[
             "an encrypted image that mkfs then fills",
         )],
     ),
-    (
-        "luks format",
-        &[
-            (
-                "sapwood luks format --size 1G --key-file root.key root.img",
-                "a new file",
-            ),
-            (
-                "sapwood luks format --ask-passphrase disk.img#2",
-                "a partition that exists",
-            ),
-        ],
-    ),
+    ("luks format", crate::luks::FORMAT_EXAMPLES),
     (
         "luks dump",
         &[("sapwood luks dump root.img", "cipher and key slots")],

@@ -6,11 +6,11 @@ use std::sync::Arc;
 use sapwood::block::{Device, Operand};
 use sapwood::internal::image::OpenError;
 use sapwood::internal::{NewFile, mkfs_several};
-use sapwood::{FileSystem, MkfsOptions, Options, OutputFormat, Sources};
+use sapwood::{FileSystem, MkfsOptions, OutputFormat, Sources};
 
 use super::super::failure::{Failure, Result, USAGE};
 use super::super::{choice, files, interrupt};
-use super::{Args, mkfs_failure, open, print, root_owner, set_owner};
+use super::{Args, mkfs_failure, not_encrypted, open, print, root_owner, set_owner};
 
 /// Makes it in files, devices, partitions and exports. `--size` creates the files that do not
 /// exist; they get their names at the end.
@@ -28,6 +28,7 @@ pub(super) fn run(args: &Args, options: &MkfsOptions, sources: &Sources) -> Resu
     for path in std::iter::once(&args.image).chain(&args.others) {
         files::refuse_stream(path)?;
         match options.size().filter(|_| is_missing(path)) {
+            Some(_) if choice::has_key() => return Err(not_encrypted(path)),
             Some(size) => {
                 let file = NewFile::create(path, false)?;
                 devices.push(file.device_of(size).map_err(OpenError::from)?);
@@ -42,7 +43,7 @@ pub(super) fn run(args: &Args, options: &MkfsOptions, sources: &Sources) -> Resu
     drop(devices);
     new.into_iter().try_for_each(NewFile::finish)?;
     if let Some((uid, gid)) = root_owner(options) {
-        let mut opening = choice::fixed(Options::new())?;
+        let mut opening = choice::fixed(choice::opening(false))?;
         for other in &args.others {
             opening.add_device(other);
         }

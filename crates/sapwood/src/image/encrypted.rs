@@ -57,6 +57,15 @@ pub(super) fn key_of(options: &Options) -> Result<Option<Key>, OpenError> {
     file.map(read_key).transpose()
 }
 
+/// Opens another device of an image, for writing.
+///
+/// # Errors
+/// As [`open_device`](super::open_device) and [`decrypted`].
+pub(crate) fn open_member(path: &Path, opening: &Options) -> Result<Arc<dyn Device>, OpenError> {
+    let device = super::open_device(path, false)?;
+    decrypted(path, device, key_of(opening)?.as_ref())
+}
+
 /// The content of the volume on a device, if there is a key.
 ///
 /// # Errors
