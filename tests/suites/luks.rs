@@ -113,17 +113,17 @@ pub(crate) fn trials() -> Vec<Trial> {
     for kind in Kind::ALL {
         let named = |what| format!("{kind}::{what}");
         trials.push(trial(
-            &named("a_volume_of_ours_holds_an_image"),
+            named("a_volume_of_ours_holds_an_image"),
             &[],
             move || run(OURS, kind),
         ));
         trials.push(trial(
-            &named("cryptsetup_and_qemu_agree_with_us"),
+            named("cryptsetup_and_qemu_agree_with_us"),
             &oracles,
             move || run(CRYPTSETUP, kind),
         ));
         trials.push(trial(
-            &named("a_volume_is_mounted"),
+            named("a_volume_is_mounted"),
             &[Need::Fuse],
             move || run(MOUNTED, kind),
         ));
