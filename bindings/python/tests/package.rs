@@ -43,7 +43,7 @@ fn run(command: &mut Command) -> String {
 /// puts next to this test; `cargo test` makes none.
 fn package() -> &'static Path {
     static MADE: OnceLock<PathBuf> = OnceLock::new();
-    let made = MADE.get_or_init(|| {
+    MADE.get_or_init(|| {
         let test = std::env::current_exe().unwrap();
         let library = test.ancestors().nth(2).unwrap();
         let library = library.join("libsapwood_python.so");
@@ -69,8 +69,7 @@ fn package() -> &'static Path {
             }
         }
         dir
-    });
-    made
+    })
 }
 
 /// The interpreter with the package. Warnings are errors, and it writes nothing into the sources.
