@@ -2,7 +2,7 @@
 //!
 //! # How it works
 //! The chosen block groups are processed one after another, the highest address first, as the
-//! kernel does. Each one moves in a transaction of its own ([`relocate`](crate::relocate)). An
+//! kernel does. Each one moves in a transaction of its own (module `relocate`). An
 //! interrupted balance leaves a complete file system with some groups done; running it again
 //! continues with the others. Addresses do not change, so extents stay in their order: a group
 //! shrinks to its used parts, but does not merge with others.

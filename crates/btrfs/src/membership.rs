@@ -7,7 +7,7 @@
 //! device is one generation behind, as after any power cut between superblocks.
 //!
 //! **Remove**: each block group on the device moves to the others, in a transaction of its own
-//! ([`relocate`](crate::relocate)). One more transaction removes the device's item. Its superblocks
+//! (module `relocate`). One more transaction removes the device's item. Its superblocks
 //! are erased last; until then a mount that finds the device ignores it by name.
 
 use std::collections::BTreeMap;

@@ -77,7 +77,7 @@ pub fn size(device: &dyn Device) -> std::result::Result<u64, Error> {
 }
 
 /// Gives the file system on `device` this size, rounded down to whole sectors. Returns that size.
-/// With a `time` the result is [reproducible](Options::set_reproducible).
+/// With a `time` the result is [reproducible](crate::Options::set_reproducible).
 ///
 /// # Errors
 /// [`ResizeError`]. The file system is complete and has its old size then.
@@ -127,7 +127,7 @@ pub fn grow_open(
 
 /// Makes the file system on `device` as small as it can be made without moving single extents, and
 /// discards its free space. Returns its new size. With a `time` the result is
-/// [reproducible](Options::set_reproducible).
+/// [reproducible](crate::Options::set_reproducible).
 ///
 /// # Errors
 /// [`ResizeError`]. The file system is complete and has its old size then.

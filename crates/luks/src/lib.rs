@@ -6,7 +6,7 @@
 //!
 //! - [`Key`]: a passphrase or the content of a key file.
 //! - [`open`]: a device that decrypts what it reads and encrypts what it writes.
-//! - [`format`]: a new LUKS2 volume.
+//! - [`format()`]: a new LUKS2 volume.
 //! - [`describe`]: what a header says, without a key.
 //!
 //! The cipher is AES in XTS mode. Every other cipher, authenticated encryption, and a volume whose

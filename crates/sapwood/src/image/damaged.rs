@@ -59,10 +59,10 @@ pub(super) fn rescue(
     Ok(Mounted::Rescued(kind, Arc::new(fs)))
 }
 
-/// As [`open`] for a damaged image, with the progress of the scan.
+/// As [`open`](super::open) for a damaged image, with the progress of the scan.
 ///
 /// # Errors
-/// As [`open`]; [`OpenError::Rescue`].
+/// As [`open`](super::open); [`OpenError::Rescue`].
 pub fn open_damaged(
     path: &Path,
     options: &Options,
@@ -76,7 +76,7 @@ pub fn open_damaged(
 /// What is left of a damaged image.
 ///
 /// # Errors
-/// As [`open_device`]; [`OpenError::Rescue`].
+/// As [`open_device`](super::open_device); [`OpenError::Rescue`].
 pub fn survey(path: &Path, options: &Options, on_scan: &OnScan<'_>) -> Result<Survey, OpenError> {
     let devices = OpenFiles::open(path, options)?.all()?;
     let how = options.rescues().cloned().unwrap_or_default();
@@ -91,7 +91,7 @@ pub fn survey(path: &Path, options: &Options, on_scan: &OnScan<'_>) -> Result<Su
 /// most that are looked at.
 ///
 /// # Errors
-/// As [`open_device`]; [`OpenError::Rescue`].
+/// As [`open_device`](super::open_device); [`OpenError::Rescue`].
 pub fn deleted(
     path: &Path,
     options: &Options,
