@@ -35,9 +35,16 @@ pub(super) fn run(args: &Args) -> Result<()> {
         }) if choice::has_key() => {}
         // A whole disk: shows its partitions.
         Err(error) => {
-            return match partitions::table(&device)? {
-                Some(table) => partitions::print(&table, device.format(), args.json),
-                None => Err(error.into()),
+            return match (partitions::table(&device)?, &error) {
+                (Some(table), _) => partitions::print(&table, device.format(), args.json),
+                (
+                    None,
+                    OpenError::Kind {
+                        source: DetectError::Encrypted,
+                        ..
+                    },
+                ) => Err(error.into()),
+                (None, _) => Err(Failure::new(IMAGE, error)),
             };
         }
     }

@@ -75,10 +75,11 @@ fn man_pages() -> Outcome {
 
 const WIDTHS: [usize; 2] = [80, 60];
 /// Commands that open no image.
-const WITHOUT_IMAGE: [&str; 9] = [
+const WITHOUT_IMAGE: [&str; 10] = [
     "mkdisk",
     "verity",
     "luks",
+    "undo",
     "demo",
     "umount",
     "sync",
