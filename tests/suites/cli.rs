@@ -391,7 +391,7 @@ fn next_steps() -> Outcome {
         ),
         (&["write", path], USAGE, ":/PATH"),
         (&["subvolume", "list", path], IMAGE, "needs btrfs"),
-        (&["lss", path], USAGE, "a similar subcommand"),
+        (&["exprot", path], USAGE, "a similar subcommand"),
         (&["cp", "--recursiv", path, dir], USAGE, "--recursive"),
         (
             &["cp", "/etc/passwd", path],
