@@ -297,8 +297,10 @@ pub(crate) fn split_bytes(key: u64, stripes: u64, offset: u64) -> Option<usize> 
     let makes_sense = (1..=KEY_BYTES).contains(&key)
         && (1..=STRIPES_MAX).contains(&stripes)
         && offset.is_multiple_of(IV_UNIT);
-    let bytes = (key * stripes).next_multiple_of(IV_UNIT);
-    usize::try_from(bytes).ok().filter(|_| makes_sense)
+    if !makes_sense {
+        return None;
+    }
+    usize::try_from((key * stripes).next_multiple_of(IV_UNIT)).ok()
 }
 
 /// The bytes of a Base64 text.
@@ -308,4 +310,23 @@ pub(crate) fn split_bytes(key: u64, stripes: u64, offset: u64) -> Option<usize> 
 pub(crate) fn bytes_of(name: &'static str, text: &str) -> Result<Vec<u8>> {
     let bytes = data_encoding::BASE64.decode(text.as_bytes());
     bytes.map_err(|_| field(name, "no Base64"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_that_make_no_sense_are_refused() {
+        assert_eq!(split_bytes(64, 4000, 32768), Some(256_000));
+        for (key, stripes, offset) in [
+            (u64::MAX, u64::MAX, 0),
+            (64, u64::MAX, 0),
+            (0, 4000, 0),
+            (64, 0, 0),
+            (64, 4000, 100),
+        ] {
+            assert_eq!(split_bytes(key, stripes, offset), None);
+        }
+    }
 }
