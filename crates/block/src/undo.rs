@@ -10,25 +10,84 @@
 //! unless the caller forces it. The recorder adds the pages of superblocks even if they do not
 //! change, because each mount for writing changes them.
 
+use std::ffi::OsStr;
 use std::io::{self, Write};
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+
+use zerocopy::little_endian::{U32, U64};
+use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use crate::{Device, OVERLAY_PAGE, SECTOR_SIZE};
 
 /// First bytes of an undo file.
-const MAGIC: &[u8; 8] = b"SAPWUNDO";
+const MAGIC: [u8; 8] = *b"SAPWUNDO";
 const VERSION: u32 = 1;
-/// Bytes of the head.
-const HEAD: usize = 4096;
 /// Bytes of the page of a record.
 const PAGE: usize = OVERLAY_PAGE as usize;
-/// Bytes of the head before the name of the image.
-const FIELDS: usize = 32;
 /// Most bytes of the name of the image.
-const NAME_MAX: usize = HEAD - FIELDS - 4;
-/// Bytes of a record: offset, length, checksum, the page before and after.
-const RECORD: usize = 16 + 2 * PAGE;
+const NAME_MAX: usize = 4060;
+
+/// The start of an undo file.
+#[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+struct Head {
+    magic: [u8; 8],
+    version: U32,
+    name_len: U32,
+    /// Bytes of the image.
+    size: U64,
+    records: U64,
+    name: [u8; NAME_MAX],
+    /// CRC-32 of the bytes before.
+    sum: U32,
+}
+const HEAD: usize = size_of::<Head>();
+const _: () = assert!(HEAD == 4096);
+const _: () = assert!(std::mem::offset_of!(Head, name) == 32);
+
+impl Head {
+    fn expected_sum(&self) -> u32 {
+        crc32fast::hash(&self.as_bytes()[..std::mem::offset_of!(Head, sum)])
+    }
+}
+
+/// A changed page.
+#[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+struct Record {
+    /// Bytes from the start of the image.
+    offset: U64,
+    /// Bytes of the page: fewer at the end of the image.
+    len: U32,
+    /// CRC-32 of all other bytes.
+    sum: U32,
+    before: [u8; PAGE],
+    after: [u8; PAGE],
+}
+const RECORD: usize = size_of::<Record>();
+const _: () = assert!(RECORD == 8208);
+const _: () = assert!(std::mem::offset_of!(Record, before) == 16);
+
+impl Record {
+    fn expected_sum(&self) -> u32 {
+        let mut sum = crc32fast::Hasher::new();
+        sum.update(self.offset.as_bytes());
+        sum.update(self.len.as_bytes());
+        sum.update(&self.before);
+        sum.update(&self.after);
+        sum.finalize()
+    }
+
+    fn side(&self, side: UndoSide) -> &[u8] {
+        let page = match side {
+            UndoSide::Before => &self.before,
+            UndoSide::After => &self.after,
+        };
+        page.get(..self.len.get() as usize).unwrap_or(page)
+    }
+}
 
 /// Why an undo file cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -121,51 +180,39 @@ pub fn record_undo(
     pages.retain(|offset| *offset < before.size());
     pages.sort_unstable();
     pages.dedup();
-    to.write_all(&head(image, before.size(), pages.len() as u64)?)?;
-    let mut record = vec![0; RECORD];
+    to.write_all(head(image, before.size(), pages.len() as u64)?.as_bytes())?;
+    let mut record = Record::new_zeroed();
     for offset in &pages {
+        record.zero();
         let len = page_len(*offset, before.size());
-        record.fill(0);
-        record[..8].copy_from_slice(&offset.to_le_bytes());
-        record[8..12].copy_from_slice(&(len as u32).to_le_bytes());
-        before.read_at(*offset, &mut record[16..16 + len])?;
-        after.read_at(*offset, &mut record[16 + PAGE..16 + PAGE + len])?;
-        let sum = record_sum(&record);
-        record[12..16].copy_from_slice(&sum.to_le_bytes());
-        to.write_all(&record)?;
+        record.offset = (*offset).into();
+        record.len = (len as u32).into();
+        before.read_at(*offset, &mut record.before[..len])?;
+        after.read_at(*offset, &mut record.after[..len])?;
+        record.sum = record.expected_sum().into();
+        to.write_all(record.as_bytes())?;
     }
     Ok(pages.len() as u64)
 }
 
-fn head(image: &Path, size: u64, records: u64) -> Result<Vec<u8>, UndoError> {
-    use std::os::unix::ffi::OsStrExt;
+fn head(image: &Path, size: u64, records: u64) -> Result<Head, UndoError> {
     let name = image.as_os_str().as_bytes();
-    if name.len() > NAME_MAX {
-        return Err(UndoError::Name(image.to_owned()));
-    }
-    let mut head = vec![0; HEAD];
-    head[..8].copy_from_slice(MAGIC);
-    head[8..12].copy_from_slice(&VERSION.to_le_bytes());
-    head[12..16].copy_from_slice(&(name.len() as u32).to_le_bytes());
-    head[16..24].copy_from_slice(&size.to_le_bytes());
-    head[24..32].copy_from_slice(&records.to_le_bytes());
-    head[FIELDS..FIELDS + name.len()].copy_from_slice(name);
-    let sum = crc32fast::hash(&head[..HEAD - 4]);
-    head[HEAD - 4..].copy_from_slice(&sum.to_le_bytes());
+    let mut head = Head::new_zeroed();
+    let place = head.name.get_mut(..name.len());
+    let place = place.ok_or_else(|| UndoError::Name(image.to_owned()))?;
+    place.copy_from_slice(name);
+    head.magic = MAGIC;
+    head.version = VERSION.into();
+    head.name_len = (name.len() as u32).into();
+    head.size = size.into();
+    head.records = records.into();
+    head.sum = head.expected_sum().into();
     Ok(head)
 }
 
 /// Bytes of the page at `offset` of a device of `size` bytes.
 fn page_len(offset: u64, size: u64) -> usize {
     size.saturating_sub(offset).min(OVERLAY_PAGE) as usize
-}
-
-/// The checksum of a record, which covers all but the field of the checksum.
-fn record_sum(record: &[u8]) -> u32 {
-    let mut sum = crc32fast::Hasher::new();
-    sum.update(&record[..12]);
-    sum.update(&record[16..]);
-    sum.finalize()
 }
 
 /// A valid undo file.
@@ -177,23 +224,6 @@ pub struct UndoFile {
     records: u64,
 }
 
-/// A record in memory.
-struct Record {
-    offset: u64,
-    len: usize,
-    bytes: Vec<u8>,
-}
-
-impl Record {
-    fn side(&self, side: UndoSide) -> &[u8] {
-        let start = match side {
-            UndoSide::Before => 16,
-            UndoSide::After => 16 + PAGE,
-        };
-        &self.bytes[start..start + self.len]
-    }
-}
-
 impl UndoFile {
     /// Reads the head of an undo file, and validates all records.
     ///
@@ -201,35 +231,30 @@ impl UndoFile {
     /// [`UndoError::NotUndo`], [`UndoError::Version`], [`UndoError::Damaged`];
     /// [`UndoError::Device`].
     pub fn open(file: Arc<dyn Device>) -> Result<Self, UndoError> {
-        use std::ffi::OsStr;
-        use std::os::unix::ffi::OsStrExt;
         let name = || file.name().to_owned();
-        let mut head = vec![0; HEAD];
+        let mut head = Head::new_zeroed();
         if file.size() < HEAD as u64 {
             return Err(UndoError::NotUndo(name()));
         }
-        file.read_at(0, &mut head)?;
-        if &head[..8] != MAGIC {
+        file.read_at(0, head.as_mut_bytes())?;
+        if head.magic != MAGIC {
             return Err(UndoError::NotUndo(name()));
         }
         let damaged = |what: &str| UndoError::Damaged {
             file: name(),
             what: what.to_owned(),
         };
-        let word =
-            |at: usize| u32::from_le_bytes([head[at], head[at + 1], head[at + 2], head[at + 3]]);
-        let long = |at: usize| u64::from(word(at)) | u64::from(word(at + 4)) << 32;
-        let version = word(8);
+        let version = head.version.get();
         if version != VERSION {
             let file = name();
             return Err(UndoError::Version { file, version });
         }
-        if word(HEAD - 4) != crc32fast::hash(&head[..HEAD - 4]) {
+        if head.sum.get() != head.expected_sum() {
             return Err(damaged("checksum of the head"));
         }
-        let image = head[FIELDS..HEAD - 4].get(..word(12) as usize);
+        let image = head.name.get(..head.name_len.get() as usize);
         let image = image.ok_or_else(|| damaged("length of the image's name"))?;
-        let (size, records) = (long(16), long(24));
+        let (size, records) = (head.size.get(), head.records.get());
         let bytes = records.checked_mul(RECORD as u64);
         if bytes.and_then(|bytes| bytes.checked_add(HEAD as u64)) != Some(file.size()) {
             return Err(damaged("its length does not match its number of records"));
@@ -242,12 +267,13 @@ impl UndoFile {
         };
         let mut next = 0;
         undo.each(&mut |record| {
-            let rising = record.offset >= next && record.offset.is_multiple_of(OVERLAY_PAGE);
-            let inside = record.offset < size && record.len == page_len(record.offset, size);
+            let (offset, len) = (record.offset.get(), record.len.get() as usize);
+            let rising = offset >= next && offset.is_multiple_of(OVERLAY_PAGE);
+            let inside = offset < size && len == page_len(offset, size);
             if !rising || !inside {
-                return Err(damaged(&format!("record of byte {}", record.offset)));
+                return Err(damaged(&format!("record of byte {offset}")));
             }
-            next = record.offset + OVERLAY_PAGE;
+            next = offset + OVERLAY_PAGE;
             Ok(())
         })?;
         Ok(undo)
@@ -270,30 +296,16 @@ impl UndoFile {
         &self,
         visit: &mut dyn FnMut(&Record) -> Result<(), UndoError>,
     ) -> Result<(), UndoError> {
-        let mut record = Record {
-            offset: 0,
-            len: 0,
-            bytes: vec![0; RECORD],
-        };
+        let mut record = Record::new_zeroed();
         for number in 0..self.records {
             let at = HEAD as u64 + number * RECORD as u64;
-            self.file.read_at(at, &mut record.bytes)?;
-            let bytes = &record.bytes;
-            let field = |at: usize| {
-                bytes[at..at + 4]
-                    .iter()
-                    .rev()
-                    .fold(0, |n, b| n << 8 | u32::from(*b))
-            };
-            let (low, high, len, sum) = (field(0), field(4), field(8), field(12));
-            if sum != record_sum(bytes) || len as usize > PAGE {
+            self.file.read_at(at, record.as_mut_bytes())?;
+            if record.sum.get() != record.expected_sum() || record.len.get() as usize > PAGE {
                 return Err(UndoError::Damaged {
                     file: self.file.name().to_owned(),
                     what: format!("checksum of record {number}"),
                 });
             }
-            record.offset = u64::from(low) | u64::from(high) << 32;
-            record.len = len as usize;
             visit(&record)?;
         }
         Ok(())
@@ -308,8 +320,9 @@ impl UndoFile {
         let (mut before, mut after, mut changed) = (true, true, None);
         let mut found = vec![0; PAGE];
         self.each(&mut |record| {
-            let found = &mut found[..record.len];
-            device.read_at(record.offset, found)?;
+            let offset = record.offset.get();
+            let found = &mut found[..record.len.get() as usize];
+            device.read_at(offset, found)?;
             let sectors = SECTOR_SIZE as usize;
             let old = record.side(UndoSide::Before).chunks(sectors);
             let new = record.side(UndoSide::After).chunks(sectors);
@@ -318,7 +331,7 @@ impl UndoFile {
                 before &= found == old;
                 after &= found == new;
                 if found != old && found != new {
-                    changed = changed.or(Some(record.offset + (number * sectors) as u64));
+                    changed = changed.or(Some(offset + (number * sectors) as u64));
                 }
             }
             Ok(())
@@ -365,10 +378,11 @@ impl UndoFile {
         let mut written = 0;
         let mut found = vec![0; PAGE];
         self.each(&mut |record| {
-            let found = &mut found[..record.len];
-            device.read_at(record.offset, found)?;
+            let offset = record.offset.get();
+            let found = &mut found[..record.len.get() as usize];
+            device.read_at(offset, found)?;
             if found != record.side(side) {
-                device.write_at(record.offset, record.side(side))?;
+                device.write_at(offset, record.side(side))?;
                 written += 1;
             }
             Ok(())
