@@ -4,8 +4,7 @@ use std::path::PathBuf;
 
 use sapwood::internal::CheckError;
 use sapwood::{
-    CheckFinding, CheckOptions, CheckReport, ErrorKind, Progress, RepairOptions, RepairReport,
-    UndoOptions,
+    CheckFinding, CheckOptions, CheckReport, ErrorKind, RepairOptions, RepairReport, UndoOptions,
 };
 use serde_json::json;
 
@@ -94,13 +93,8 @@ pub(super) fn run(args: &Args) -> Result<()> {
         opening: choice::opening(true),
     };
     let bar = progress::phases(args.quiet || args.json);
-    let checked = sapwood::check(&args.image, &options, &mut |step| match step {
-        Progress::Total(total) => progress::begin_phase(&bar, total),
-        Progress::Done { phase, done } => {
-            bar.set_message(phase);
-            bar.set_position(done);
-        }
-        _ => {}
+    let checked = sapwood::check(&args.image, &options, &mut |step| {
+        progress::show_phase(&bar, step);
     });
     bar.finish_and_clear();
     let report = checked.map_err(|error| match error.downcast_ref() {
@@ -125,26 +119,17 @@ fn exit(clean: bool) -> Result<()> {
 }
 
 fn repair(args: &Args) -> Result<()> {
-    if choice::has_key() {
-        let why = "an encrypted image cannot be repaired";
-        return Err(Failure::local(&args.image, why));
-    }
     interrupt::abandon_new_files();
     let options = RepairOptions {
         dry_run: args.dry_run,
         undo: args.undo.clone(),
         drop_log: args.drop_log,
         max_findings: args.most,
-        devices: choice::devices().to_vec(),
+        opening: choice::opening(false),
     };
     let bar = progress::phases(args.quiet || args.json);
-    let repaired = sapwood::repair(&args.image, &options, &mut |step| match step {
-        Progress::Total(total) => progress::begin_phase(&bar, total),
-        Progress::Done { phase, done } => {
-            bar.set_message(phase);
-            bar.set_position(done);
-        }
-        _ => {}
+    let repaired = sapwood::repair(&args.image, &options, &mut |step| {
+        progress::show_phase(&bar, step);
     });
     bar.finish_and_clear();
     let report = repaired.map_err(|error| match error.kind() {

@@ -111,8 +111,20 @@ pub(super) fn phases(quiet: bool) -> ProgressBar {
 const UNKNOWN_PHASE: &str = "{spinner} checking {msg}, {elapsed}";
 const PHASE: &str = "checking {msg} [{bar:20}] {percent}%, {eta} left";
 
-/// Begins a phase with so much to do; 0: it is not known.
-pub(super) fn begin_phase(bar: &ProgressBar, total: u64) {
+/// Displays a step of work in phases.
+pub(super) fn show_phase(bar: &ProgressBar, step: Progress<'_>) {
+    match step {
+        Progress::Total(total) => begin_phase(bar, total),
+        Progress::Done { phase, done } => {
+            bar.set_message(phase);
+            bar.set_position(done);
+        }
+        _ => {}
+    }
+}
+
+/// Begins a phase with this much to do; 0: it is not known.
+fn begin_phase(bar: &ProgressBar, total: u64) {
     bar.reset();
     let template = match total {
         0 => UNKNOWN_PHASE,

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use sapwood::internal::ScrubError;
 use sapwood::internal::options::parse_size;
-use sapwood::{Progress, ScrubOptions, ScrubReport, ScrubbedDevice, ScrubbedFile};
+use sapwood::{ScrubOptions, ScrubReport, ScrubbedDevice, ScrubbedFile};
 use serde_json::{Value, json};
 
 use super::failure::{DEVICES, Failure, IMAGE, Result};
@@ -53,13 +53,8 @@ pub(super) fn run(args: &Args) -> Result<()> {
         ..ScrubOptions::default()
     };
     let bar = progress::phases(args.quiet || args.json);
-    let scrubbed = sapwood::scrub(&args.image, &opening, &options, &mut |step| match step {
-        Progress::Total(total) => progress::begin_phase(&bar, total),
-        Progress::Done { phase, done } => {
-            bar.set_message(phase);
-            bar.set_position(done);
-        }
-        _ => {}
+    let scrubbed = sapwood::scrub(&args.image, &opening, &options, &mut |step| {
+        progress::show_phase(&bar, step);
     });
     bar.finish_and_clear();
     let report = scrubbed.map_err(|error| match error.downcast_ref() {

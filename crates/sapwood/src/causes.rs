@@ -35,12 +35,13 @@ use crate::oci::OciError;
 use crate::options::OptionError;
 use crate::output::{OutputError, UnknownFormat};
 use crate::receive::ReceiveError;
+use crate::repair::RepairError;
 use crate::resize::{BadSize, ResizeError};
 use crate::scrub::ScrubError;
 use crate::send::SendError;
 use crate::storage::StorageError;
 use crate::trim::TrimError;
-use layers::{of_btrfs, of_device, of_ext4, of_luks, of_rescue};
+use layers::{of_btrfs, of_device, of_ext4, of_luks, of_rescue, of_undo};
 
 /// Errors of an argument.
 macro_rules! arguments {
@@ -318,6 +319,29 @@ impl Cause for CheckError {
     fn path(&self) -> Option<&Path> {
         match self {
             Self::Btrfs { path, .. } | Self::Ext4 { path, .. } => Some(path),
+        }
+    }
+}
+
+impl Cause for RepairError {
+    fn kind(&self) -> ErrorKind {
+        match self {
+            Self::Device(error) => of_device(error),
+            Self::Several(_) | Self::Encrypted(_) => ErrorKind::Unsupported,
+            Self::NoPlace(_) => ErrorKind::InvalidInput,
+            Self::Taken(_) => ErrorKind::AlreadyExists,
+            Self::Undo(error) => of_undo(error),
+        }
+    }
+
+    fn path(&self) -> Option<&Path> {
+        match self {
+            Self::Device(error) => device_path(error),
+            Self::Several(path)
+            | Self::Encrypted(path)
+            | Self::NoPlace(path)
+            | Self::Taken(path) => Some(path),
+            Self::Undo(_) => None,
         }
     }
 }

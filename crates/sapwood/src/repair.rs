@@ -9,8 +9,9 @@
 //!
 //! A dry run ends after step 1.
 
-use std::fs;
+use std::fs::{self, Permissions};
 use std::io::{BufWriter, Write as _};
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -27,6 +28,7 @@ use crate::check::{CheckReport, btrfs_report, ext4_report, of_btrfs, of_ext4, on
 use crate::image::{self, OpenError};
 use crate::kind::{DetectError, Kind, detect};
 use crate::new_file::NewFile;
+use crate::options::Options;
 use crate::progress::OnProgress;
 
 /// Most bytes that a repair changes.
@@ -48,8 +50,9 @@ pub struct RepairOptions {
     pub drop_log: bool,
     /// Number of findings that are kept; further ones are counted.
     pub max_findings: usize,
-    /// The other devices of a btrfs over several devices.
-    pub devices: Vec<PathBuf>,
+    /// How the image is opened. Neither an encrypted image nor one over several devices can be
+    /// repaired.
+    pub opening: Options,
 }
 
 impl Default for RepairOptions {
@@ -59,7 +62,7 @@ impl Default for RepairOptions {
             undo: None,
             drop_log: false,
             max_findings: 1000,
-            devices: Vec::new(),
+            opening: Options::new(),
         }
     }
 }
@@ -127,6 +130,9 @@ pub enum RepairError {
     /// A btrfs over several devices.
     #[error("{}: a btrfs over several devices cannot be repaired", .0.display())]
     Several(PathBuf),
+    /// An encrypted image: its undo file would not be encrypted.
+    #[error("{}: an encrypted image cannot be repaired", .0.display())]
+    Encrypted(PathBuf),
     /// There is no place for an undo file next to the image.
     #[error("{}: no regular file: name the undo file (--undo FILE)", .0.display())]
     NoPlace(PathBuf),
@@ -162,8 +168,11 @@ pub fn repair(
     progress: &mut OnProgress<'_>,
 ) -> crate::Result<RepairReport> {
     let path = path.as_ref();
-    if !options.devices.is_empty() {
+    if !options.opening.devices().is_empty() {
         return Err(RepairError::Several(path.to_owned()).into());
+    }
+    if options.opening.has_key() {
+        return Err(RepairError::Encrypted(path.to_owned()).into());
     }
     let device = image::open_device(path, options.dry_run)?;
     let staged = StagedDevice::new(Arc::clone(&device), CHANGED, Box::new(|_| false));
@@ -295,6 +304,10 @@ fn write(
 ) -> crate::Result<()> {
     pages.extend(SUPERS);
     let new = NewFile::create(file, file.exists())?;
+    // Who may not read the image may not read its pages either.
+    let mode = fs::metadata(Operand::file_of(image)).map_or(0o600, |found| found.mode() & 0o666);
+    let set = new.file().set_permissions(Permissions::from_mode(mode));
+    set.map_err(UndoError::from).map_err(RepairError::from)?;
     let mut to = BufWriter::with_capacity(1 << 20, new.file());
     let recorded = record_undo(image, &**staged.below(), staged, &pages, &mut to);
     recorded.map_err(RepairError::from)?;

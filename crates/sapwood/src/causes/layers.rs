@@ -1,9 +1,8 @@
-//! Kinds for the errors of devices, volumes, engines, repairs and the reader of damaged images.
+//! Kinds for the errors of devices, volumes, engines, undo files and the reader of damaged images.
 
 use sapwood_block::{Error as DeviceError, UndoError};
 
-use crate::error::{Cause, ErrorKind};
-use crate::repair::RepairError;
+use crate::error::ErrorKind;
 
 pub(super) fn of_device(error: &DeviceError) -> ErrorKind {
     match error {
@@ -49,8 +48,7 @@ pub(super) fn of_rescue(error: &sapwood_rescue::Error) -> ErrorKind {
     }
 }
 
-/// The kind of an error of an undo file.
-fn of_undo(error: &UndoError) -> ErrorKind {
+pub(super) fn of_undo(error: &UndoError) -> ErrorKind {
     match error {
         UndoError::Device(error) => of_device(error),
         UndoError::Write(_) => ErrorKind::Io,
@@ -58,18 +56,6 @@ fn of_undo(error: &UndoError) -> ErrorKind {
             ErrorKind::InvalidInput
         }
         _ => ErrorKind::InvalidData,
-    }
-}
-
-impl Cause for RepairError {
-    fn kind(&self) -> ErrorKind {
-        match self {
-            Self::Device(error) => of_device(error),
-            Self::Several(_) => ErrorKind::Unsupported,
-            Self::NoPlace(_) => ErrorKind::InvalidInput,
-            Self::Taken(_) => ErrorKind::AlreadyExists,
-            Self::Undo(error) => of_undo(error),
-        }
     }
 }
 

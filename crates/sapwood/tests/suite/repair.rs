@@ -5,14 +5,14 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use sapwood::internal::mkfs;
 use sapwood::{
     CheckOptions, ErrorKind, FileSystem, MkfsOptions, Options, RepairOptions, RepairReport,
-    UndoOptions,
+    UndoOptions, luks,
 };
 use sapwood_block::{FileDevice, OpenOptions};
 use sapwood_testing::machine::{E2FSPROGS, Need, left_out};
@@ -292,6 +292,47 @@ fn an_undo_file_of_another_repair_is_kept() {
     file.write_all_at(&[0; 1024], 2048).unwrap();
     let refused = sapwood::repair(&image, &named, &mut |_| {}).unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::AlreadyExists);
+}
+
+#[test]
+fn an_undo_file_is_as_private_as_its_image() {
+    let dir = TempDir::new().unwrap();
+    let image = filled(dir.path(), "ext4", EXT4);
+    for mode in [0o600, 0o640] {
+        fs::set_permissions(&image, fs::Permissions::from_mode(mode)).unwrap();
+        let file = fs::File::options().write(true).open(&image).unwrap();
+        file.write_all_at(&[0; 1024], 2048).unwrap();
+        let undo = repair(&image, false).unwrap().undo.unwrap();
+        let found = fs::metadata(&undo).unwrap().permissions().mode();
+        assert_eq!(found & 0o777, mode);
+        fs::remove_file(undo).unwrap();
+    }
+}
+
+#[test]
+fn an_encrypted_image_is_left_alone() {
+    let dir = TempDir::new().unwrap();
+    let image = dir.path().join("image");
+    let key = luks::Key::new(b"key".to_vec());
+    let how = luks::FormatOptions {
+        derivation: luks::Derivation::Pbkdf2 { iterations: 10 },
+        ..luks::FormatOptions::default()
+    };
+    let volume = luks::NewVolume::new(&image).size(20 * MIB);
+    luks::format(&volume, &key, &how).unwrap();
+    let before = fs::read(&image).unwrap();
+    for (opening, kind) in [
+        (Options::new(), ErrorKind::PermissionDenied),
+        (Options::new().key(key), ErrorKind::Unsupported),
+    ] {
+        let options = RepairOptions {
+            opening,
+            ..RepairOptions::default()
+        };
+        let refused = sapwood::repair(&image, &options, &mut |_| {}).unwrap_err();
+        assert_eq!(refused.kind(), kind, "{refused}");
+        assert!(fs::read(&image).unwrap() == before);
+    }
 }
 
 fn number(name: &str, default: u64) -> u64 {
