@@ -11,7 +11,7 @@ use sapwood::{CopyOptions, Existing, FileSystem, Options, Place, Stop, Times};
 
 use crate::error::{closed, exception, invalid};
 use crate::file::{self, File, Opening};
-use crate::metadata::{Numbers, format_bits, numbers, time};
+use crate::metadata::{Numbers, numbers, time};
 use crate::work::{Callback, Raised, Stream, long};
 
 /// An open image.
@@ -173,7 +173,7 @@ impl Image {
             let entries = fs.read_dir(path(dir))?;
             let entries = entries.map(|entry| {
                 let entry = entry?;
-                let kind = format_bits(entry.file_type().kind());
+                let kind = entry.file_type().kind().mode_bits();
                 Ok((entry.file_name(), kind, entry.ino()))
             });
             entries.collect::<sapwood::Result<Vec<_>>>()

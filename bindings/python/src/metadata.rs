@@ -3,7 +3,7 @@
 use std::time::{Duration, SystemTime};
 
 use sapwood::Metadata;
-use sapwood::vfs::{FileKind, Timestamp};
+use sapwood::vfs::Timestamp;
 
 /// Mode, inode number, links, owner, group, size, device number and allocated bytes; then the
 /// nanoseconds since 1970 of the last access, the last change of the content, the last change of
@@ -13,7 +13,7 @@ pub(crate) type Numbers = (u32, u64, u32, u32, u32, u64, u64, u64, [i128; 4]);
 pub(crate) fn numbers(metadata: &Metadata) -> Numbers {
     let attr = metadata.attr();
     (
-        format_bits(attr.kind) | metadata.mode(),
+        attr.kind.mode_bits() | metadata.mode(),
         metadata.ino(),
         metadata.nlink(),
         metadata.uid(),
@@ -36,18 +36,5 @@ pub(crate) fn time(nanoseconds: i64) -> Option<SystemTime> {
         SystemTime::UNIX_EPOCH.checked_sub(distance)
     } else {
         SystemTime::UNIX_EPOCH.checked_add(distance)
-    }
-}
-
-/// The bits of `S_IFMT`.
-pub(crate) fn format_bits(kind: FileKind) -> u32 {
-    match kind {
-        FileKind::Regular => libc::S_IFREG,
-        FileKind::Directory => libc::S_IFDIR,
-        FileKind::Symlink => libc::S_IFLNK,
-        FileKind::CharDevice => libc::S_IFCHR,
-        FileKind::BlockDevice => libc::S_IFBLK,
-        FileKind::Fifo => libc::S_IFIFO,
-        FileKind::Socket => libc::S_IFSOCK,
     }
 }

@@ -89,6 +89,24 @@ impl fmt::Display for Repair {
     }
 }
 
+/// Result of a repair; `R` is the engine's report of a check.
+#[derive(Debug, Default)]
+pub struct Repaired<R> {
+    /// The changes, in their order.
+    pub repairs: Vec<Repair>,
+    /// The check of the result.
+    pub report: R,
+    /// Why some parts were not repaired.
+    pub left: Vec<String>,
+}
+
+impl<R> Repaired<R> {
+    /// Adds a change.
+    pub fn add(&mut self, code: &'static str, text: String) {
+        self.repairs.push(Repair { code, text });
+    }
+}
+
 /// Declares an enum `Finding` together with its severities, so that none is missing. The attributes
 /// of the enum come first. The caller has `thiserror::Error` in scope.
 #[macro_export]

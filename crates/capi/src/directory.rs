@@ -8,7 +8,7 @@ use sapwood::{ReadDir, Walk as SapwoodWalk};
 
 use crate::call::{self, call};
 use crate::file_system::Fs;
-use crate::metadata::{Stat, format_bits};
+use crate::metadata::Stat;
 
 /// The entries of a directory. One thread at a time may use it.
 pub struct Dir {
@@ -68,7 +68,7 @@ pub unsafe extern "C" fn sapwood_dir_next(dir: *mut Dir, entry: *mut DirectoryEn
         place.write(DirectoryEntry {
             name: dir.name.as_ptr(),
             ino: found.ino(),
-            mode: format_bits(found.file_type().kind()),
+            mode: found.file_type().kind().mode_bits(),
         });
         Ok(1)
     })

@@ -5,7 +5,7 @@ use std::ffi::{c_char, c_int};
 use std::path::Path;
 use std::time::{Duration, SystemTime};
 
-use sapwood::vfs::{FileKind, Timestamp};
+use sapwood::vfs::Timestamp;
 use sapwood::{FileSystem, Metadata, Times};
 
 use crate::call::{self, Failure, Result, done};
@@ -87,7 +87,7 @@ impl Stat {
             size: metadata.len(),
             allocated: metadata.allocated(),
             rdev: metadata.rdev(),
-            mode: format_bits(attr.kind) | metadata.mode(),
+            mode: attr.kind.mode_bits() | metadata.mode(),
             nlink: metadata.nlink(),
             uid: metadata.uid(),
             gid: metadata.gid(),
@@ -97,19 +97,6 @@ impl Stat {
             btime: attr.btime.into(),
             reserved: [0; 4],
         }
-    }
-}
-
-/// The bits of `S_IFMT`.
-pub(crate) fn format_bits(kind: FileKind) -> u32 {
-    match kind {
-        FileKind::Regular => libc::S_IFREG,
-        FileKind::Directory => libc::S_IFDIR,
-        FileKind::Symlink => libc::S_IFLNK,
-        FileKind::CharDevice => libc::S_IFCHR,
-        FileKind::BlockDevice => libc::S_IFBLK,
-        FileKind::Fifo => libc::S_IFIFO,
-        FileKind::Socket => libc::S_IFSOCK,
     }
 }
 

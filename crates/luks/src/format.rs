@@ -79,20 +79,33 @@ pub fn format(device: &dyn Device, key: &Key, options: &FormatOptions) -> Result
     let mut area = split::split(Hash::Sha256, &volume_key, STRIPES)?;
     SectorCipher::new(cipher::NAME, &derived)?.encrypt(&mut area, IV_UNIT as usize, 0);
     let digest = Hash::Sha256.pbkdf2(&volume_key, &digest_salt, DIGEST_ITERATIONS, 32)?;
-    let metadata = json!({
-        "keyslots": { "0": {
-            "type": "luks2",
+    let salt = BASE64.encode(&digest_salt);
+    let slot = json!({
+        "type": "luks2",
+        "key_size": KEY,
+        "af": { "type": "luks1", "stripes": STRIPES, "hash": "sha256" },
+        "area": {
+            "type": "raw",
+            "offset": offset.to_string(),
+            "size": len.next_multiple_of(4096).to_string(),
+            "encryption": cipher::NAME,
             "key_size": KEY,
-            "af": { "type": "luks1", "stripes": STRIPES, "hash": "sha256" },
-            "area": {
-                "type": "raw",
-                "offset": offset.to_string(),
-                "size": len.next_multiple_of(4096).to_string(),
-                "encryption": cipher::NAME,
-                "key_size": KEY,
-            },
-            "kdf": kdf(options.derivation, &slot_salt),
-        }},
+        },
+        "kdf": kdf(options.derivation, &slot_salt),
+    });
+    let metadata = metadata(slot, sector, &salt, &BASE64.encode(&digest));
+    // A device that is cut off before the end has no header that opens.
+    device.write_at(0, &vec![0; BINARY])?;
+    device.write_at(offset, &area)?;
+    device.flush()?;
+    write_headers(device, &metadata, options)?;
+    Ok(device.flush()?)
+}
+
+/// The metadata of a volume with one key slot, and the digest of its key.
+fn metadata(slot: Value, sector: u64, salt: &str, digest: &str) -> Value {
+    json!({
+        "keyslots": { "0": slot },
         "tokens": {},
         "segments": { "0": {
             "type": "crypt",
@@ -108,20 +121,14 @@ pub fn format(device: &dyn Device, key: &Key, options: &FormatOptions) -> Result
             "segments": ["0"],
             "hash": "sha256",
             "iterations": DIGEST_ITERATIONS,
-            "salt": BASE64.encode(&digest_salt),
-            "digest": BASE64.encode(&digest),
+            "salt": salt,
+            "digest": digest,
         }},
         "config": {
             "json_size": (HEADER - BINARY as u64).to_string(),
-            "keyslots_size": (DATA - offset).to_string(),
+            "keyslots_size": (DATA - 2 * HEADER).to_string(),
         },
-    });
-    // A device that is cut off before the end has no header that opens.
-    device.write_at(0, &vec![0; BINARY])?;
-    device.write_at(offset, &area)?;
-    device.flush()?;
-    write_headers(device, &metadata, options)?;
-    Ok(device.flush()?)
+    })
 }
 
 /// The derivation of a key slot as metadata.

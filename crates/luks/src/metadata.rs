@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer};
 use serde_json::Value;
 
 use crate::cipher::IV_UNIT;
@@ -18,31 +18,24 @@ const KEY_BYTES: u64 = 512;
 const STRIPES_MAX: u64 = 1 << 16;
 
 /// The whole metadata. Objects of types that are not known stay values.
-#[derive(Debug, Serialize, Deserialize)]
+#[derive(Debug, Deserialize)]
 pub(crate) struct Metadata {
     pub(crate) keyslots: BTreeMap<String, Value>,
-    pub(crate) tokens: BTreeMap<String, Value>,
     pub(crate) segments: BTreeMap<String, Value>,
     pub(crate) digests: BTreeMap<String, DigestObject>,
     pub(crate) config: Config,
 }
 
-/// Sizes and requirements.
-#[derive(Debug, Serialize, Deserialize)]
+/// What a reader has to know.
+#[derive(Debug, Deserialize)]
 pub(crate) struct Config {
-    #[serde(with = "decimal")]
-    pub(crate) json_size: u64,
-    #[serde(with = "decimal")]
-    pub(crate) keyslots_size: u64,
-    #[serde(default, skip_serializing_if = "Value::is_null")]
+    #[serde(default)]
     pub(crate) requirements: Value,
 }
 
 /// A key slot of type `luks2`.
-#[derive(Debug, Serialize, Deserialize)]
+#[derive(Debug, Deserialize)]
 pub(crate) struct KeySlot {
-    #[serde(rename = "type")]
-    pub(crate) kind: String,
     pub(crate) key_size: u64,
     pub(crate) af: Splitter,
     pub(crate) area: Area,
@@ -50,7 +43,7 @@ pub(crate) struct KeySlot {
 }
 
 /// The splitter of a key slot.
-#[derive(Debug, Serialize, Deserialize)]
+#[derive(Debug, Deserialize)]
 pub(crate) struct Splitter {
     #[serde(rename = "type")]
     pub(crate) kind: String,
@@ -59,56 +52,52 @@ pub(crate) struct Splitter {
 }
 
 /// The place of a key slot, and how it is encrypted.
-#[derive(Debug, Serialize, Deserialize)]
+#[derive(Debug, Deserialize)]
 pub(crate) struct Area {
     #[serde(rename = "type")]
     pub(crate) kind: String,
-    #[serde(with = "decimal")]
+    #[serde(deserialize_with = "decimal")]
     pub(crate) offset: u64,
-    #[serde(with = "decimal")]
+    #[serde(deserialize_with = "decimal")]
     pub(crate) size: u64,
     pub(crate) encryption: String,
     pub(crate) key_size: u64,
 }
 
 /// The derivation of the key of a key slot.
-#[derive(Debug, Serialize, Deserialize)]
+#[derive(Debug, Deserialize)]
 pub(crate) struct Kdf {
     #[serde(rename = "type")]
     pub(crate) kind: String,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default)]
     pub(crate) hash: Option<String>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default)]
     pub(crate) iterations: Option<u64>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default)]
     pub(crate) time: Option<u64>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default)]
     pub(crate) memory: Option<u64>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default)]
     pub(crate) cpus: Option<u64>,
     /// Base64.
     pub(crate) salt: String,
 }
 
 /// A segment of type `crypt`.
-#[derive(Debug, Serialize, Deserialize)]
+#[derive(Debug, Deserialize)]
 pub(crate) struct Segment {
-    #[serde(rename = "type")]
-    pub(crate) kind: String,
-    #[serde(with = "decimal")]
+    #[serde(deserialize_with = "decimal")]
     pub(crate) offset: u64,
     /// A number of bytes, or `dynamic`: up to the end of the device.
     pub(crate) size: String,
-    #[serde(with = "decimal")]
+    #[serde(deserialize_with = "decimal")]
     pub(crate) iv_tweak: u64,
     pub(crate) encryption: String,
     pub(crate) sector_size: u64,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) integrity: Option<Value>,
 }
 
 /// A digest of the volume key.
-#[derive(Debug, Serialize, Deserialize)]
+#[derive(Debug, Deserialize)]
 pub(crate) struct DigestObject {
     #[serde(rename = "type")]
     pub(crate) kind: String,
@@ -122,18 +111,10 @@ pub(crate) struct DigestObject {
     pub(crate) digest: String,
 }
 
-/// Numbers as decimal texts.
-mod decimal {
-    use serde::{Deserialize, Deserializer, Serializer};
-
-    pub(super) fn serialize<S: Serializer>(number: &u64, to: S) -> Result<S::Ok, S::Error> {
-        to.serialize_str(&number.to_string())
-    }
-
-    pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<u64, D::Error> {
-        let text = String::deserialize(from)?;
-        text.parse().map_err(serde::de::Error::custom)
-    }
+/// A number as a decimal text.
+fn decimal<'de, D: Deserializer<'de>>(from: D) -> Result<u64, D::Error> {
+    let text = String::deserialize(from)?;
+    text.parse().map_err(serde::de::Error::custom)
 }
 
 impl Metadata {

@@ -288,22 +288,8 @@ pub(crate) fn open_devices(
     options: &Options,
     read_only: bool,
 ) -> Result<(Vec<Arc<dyn Device>>, Kind), OpenError> {
-    let others = devices_of(path, options)?;
-    let key = key_of(options)?;
-    let open = |path: &Path| decrypted(path, open_device(path, read_only)?, key.as_ref());
-    let first = open(path)?;
-    let kind = known(path, &*first)?;
-    let mut devices = vec![first];
-    if kind == Kind::Ext4 {
-        options.for_ext4().map_err(|source| OpenError::Option {
-            path: path.to_owned(),
-            source,
-        })?;
-        return Ok((devices, kind));
-    }
-    for device in &others {
-        devices.push(open(device)?);
-    }
+    let files = OpenFiles::open_as(path, options, read_only)?;
+    let (kind, devices) = files.devices(options)?;
     Ok((devices, kind))
 }
 
@@ -402,6 +388,11 @@ pub(crate) struct OpenFiles {
 impl OpenFiles {
     /// Opens the image, and the devices of the options.
     pub(crate) fn open(path: &Path, options: &Options) -> Result<Self, OpenError> {
+        Self::open_as(path, options, options.is_read_only())
+    }
+
+    /// As [`open`](Self::open), for reading or for writing.
+    fn open_as(path: &Path, options: &Options, read_only: bool) -> Result<Self, OpenError> {
         let path = options.mounting().operand(path)?;
         let hashes = match (
             &options.mounting().hash_device,
@@ -411,7 +402,7 @@ impl OpenFiles {
             (None, None) => None,
             _ => return Err(OpenError::HalfVerity(path)),
         };
-        let how = if options.is_read_only() || hashes.is_some() {
+        let how = if read_only || hashes.is_some() {
             OpenOptions::read_only()
         } else {
             OpenOptions::default()

@@ -14,7 +14,6 @@
 
 use std::sync::Arc;
 
-use sapwood_base::finding::Repair;
 use sapwood_block::Device;
 use sapwood_btrfs_format::{CompatRo, SUPER_OFFSETS, SUPER_SIZE, SuperBlock, validate_super};
 
@@ -24,26 +23,13 @@ use super::report::{CheckOptions, CheckReport, Progress};
 use super::source::Source;
 use super::state::Check;
 use super::{check, superblock};
+use crate::devices::superblock::copy_at;
 
 /// Most rounds of check and repair.
 const ROUNDS: usize = 8;
 
 /// Result of a repair.
-#[derive(Debug, Default)]
-pub struct Repaired {
-    /// The changes, in their order.
-    pub repairs: Vec<Repair>,
-    /// The check of the result.
-    pub report: CheckReport,
-    /// Why some parts were not repaired.
-    pub left: Vec<String>,
-}
-
-impl Repaired {
-    fn add(&mut self, code: &'static str, text: String) {
-        self.repairs.push(Repair { code, text });
-    }
-}
+pub type Repaired = sapwood_base::finding::Repaired<CheckReport>;
 
 /// Repairs the file system on `device`, which the caller can throw away after an error. Nothing
 /// else may use it meanwhile. With `drop_log` the log is dropped, with the fsyncs since the last
@@ -122,18 +108,14 @@ fn restore_supers(
 /// Writes a superblock to one of its places.
 fn write_super(device: &dyn Device, offset: u64, sb: &SuperBlock) -> Result<(), CheckError> {
     let mut own = *sb;
-    own.bytenr = offset.into();
     if offset != SUPER_OFFSETS[0] {
         own.log_root = 0.into();
         own.log_root_transid = 0.into();
         own.log_root_level = 0;
     }
-    let mut bytes = own.bytes().to_vec();
-    if let Some(kind) = own.checksum_kind() {
-        kind.seal_block(&mut bytes);
-    }
-    device.write_at(offset, &bytes)?;
-    Ok(())
+    let bytes = copy_at(&own, offset);
+    let bytes = bytes.map_err(|error| CheckError::Features(error.to_string()))?;
+    Ok(device.write_at(offset, &bytes)?)
 }
 
 /// Writes a superblock to all places that have a valid one.

@@ -156,23 +156,31 @@ pub(crate) fn check_features(sb: &SuperBlock, read_only: bool) -> Result<()> {
     Ok(())
 }
 
+/// The bytes of the copy of a superblock at `offset`.
+///
+/// # Errors
+/// [`Error::UnsupportedFeature`]: its checksum algorithm.
+pub(crate) fn copy_at(sb: &SuperBlock, offset: u64) -> Result<Vec<u8>> {
+    let Some(kind) = sb.checksum_kind() else {
+        return Err(Error::UnsupportedFeature("checksum algorithm".to_owned()));
+    };
+    let mut copy = *sb;
+    copy.bytenr = offset.into();
+    let mut bytes = copy.bytes().to_vec();
+    kind.seal_block(&mut bytes);
+    Ok(bytes)
+}
+
 /// Writes the first copy of a superblock only, and through: the blocks that it refers to are
 /// durable already. The other copies stay as the last transaction left them, without a log.
 ///
 /// # Errors
 /// [`Error::Device`].
 pub(crate) fn write_first(device: &dyn Device, sb: &SuperBlock) -> Result<()> {
-    let Some(kind) = sb.checksum_kind() else {
-        return Err(Error::UnsupportedFeature("checksum algorithm".to_owned()));
-    };
     let Some(offset) = copies(device.size()).next() else {
         return Ok(());
     };
-    let mut copy = *sb;
-    copy.bytenr = offset.into();
-    let mut bytes = copy.bytes().to_vec();
-    kind.seal_block(&mut bytes);
-    Ok(device.write_fua(offset, &bytes)?)
+    Ok(device.write_fua(offset, &copy_at(sb, offset)?)?)
 }
 
 /// Writes all copies of a superblock. The blocks that it refers to are durable already; when this
@@ -182,16 +190,10 @@ pub(crate) fn write_first(device: &dyn Device, sb: &SuperBlock) -> Result<()> {
 /// [`Error::Device`].
 pub(crate) fn write_all(device: &dyn Device, sb: &SuperBlock) -> Result<()> {
     debug_assert_eq!(sb.magic, MAGIC);
-    let Some(kind) = sb.checksum_kind() else {
-        return Err(Error::UnsupportedFeature("checksum algorithm".to_owned()));
-    };
     // A block device may be larger than the file system on it.
     let end = device.size().min(sb.dev_item.total_bytes.get());
     for (nth, offset) in copies(end).enumerate() {
-        let mut copy = *sb;
-        copy.bytenr = offset.into();
-        let mut bytes = copy.bytes().to_vec();
-        kind.seal_block(&mut bytes);
+        let bytes = copy_at(sb, offset)?;
         if nth == 0 {
             device.write_fua(offset, &bytes)?;
         } else {

@@ -52,7 +52,8 @@ impl Group {
     }
 }
 
-/// The parts of a data group that hold its extents, without gaps of `gap` bytes. None if it is empty and not the only one.
+/// The parts of a data group that hold its extents, without gaps of `gap` bytes. There are none if
+/// the group is empty and not the only one.
 pub(crate) fn of_data(group: &Group, all: &[Group], gap: u64) -> Vec<(u64, u64)> {
     let mut parts: Vec<(u64, u64)> = Vec::new();
     for (start, len) in &group.extents {

@@ -23,7 +23,6 @@ mod names;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
-use sapwood_base::finding::Repair;
 use sapwood_block::Device;
 use sapwood_ext4_format::SuperState;
 
@@ -42,21 +41,7 @@ const ROUNDS: usize = 50;
 type OnProgress<'p> = dyn FnMut(Progress) -> ControlFlow<()> + 'p;
 
 /// Result of a repair.
-#[derive(Debug, Default)]
-pub struct Repaired {
-    /// The changes, in their order.
-    pub repairs: Vec<Repair>,
-    /// The check of the result.
-    pub report: CheckReport,
-    /// Why some parts were not repaired.
-    pub left: Vec<String>,
-}
-
-impl Repaired {
-    fn add(&mut self, code: &'static str, text: String) {
-        self.repairs.push(Repair { code, text });
-    }
-}
+pub type Repaired = sapwood_base::finding::Repaired<CheckReport>;
 
 /// Repairs the file system on `device`, which the caller can throw away after an error. Nothing
 /// else may use it meanwhile.
