@@ -56,7 +56,7 @@ pub enum Error {
         /// Its devices.
         of: usize,
     },
-    /// Two devices with one device id: one device given twice, or a copy of a device.
+    /// Two devices with one device id: a device that was given twice, or a copy of a device.
     #[error("{second}: device {devid} of the file system was given already, as {first}")]
     DuplicateDevice {
         /// Device id.
@@ -66,7 +66,7 @@ pub enum Error {
         /// Name of the other one.
         second: String,
     },
-    /// A device of another file system than the first that was given.
+    /// A device of another file system than the first device.
     #[error(
         "{device}: belongs to the file system {}, not to {}",
         uuid::Uuid::from_bytes(*fsid), uuid::Uuid::from_bytes(*expected)
@@ -82,7 +82,7 @@ pub enum Error {
     /// A device that missed commits, so its contents are stale.
     #[error(
         "{device}: device {devid} of the file system is stale: its generation is {generation}, \
-         that of the file system {newest}"
+         the newest device has {newest}"
     )]
     StaleDevice {
         /// Device name.
@@ -154,7 +154,7 @@ pub enum Error {
     Block {
         /// Tree id.
         root: u64,
-        /// The error of the device.
+        /// The defect.
         source: block::Error,
     },
     /// A tree higher than the format allows.
@@ -222,13 +222,13 @@ pub enum Error {
          or look at it as of the last commit with ro,nologreplay"
     )]
     LogPresent,
-    /// Not to replay the log is for looking only.
+    /// A mount without log replay must be read-only.
     #[error("nologreplay needs a read-only mount")]
     NoReplayNeedsReadOnly,
     /// A commit ended without a result.
     #[error("commit of transaction {0} failed")]
     CommitFailed(u64),
-    /// A commit that does not come to an end: the trees that record space change for ever.
+    /// A commit that does not end, because the trees that record space keep changing.
     #[error("commit of transaction {0} does not settle")]
     CommitUnsettled(u64),
     /// More system chunks than the superblock can hold.
@@ -254,7 +254,7 @@ pub enum Error {
         /// Logical address.
         bytenr: u64,
     },
-    /// A backref that was to be dropped and is not there, or not that often.
+    /// A backref to drop that is missing, or has a smaller count.
     #[error("extent {bytenr}: no backref {backref}")]
     RefMissing {
         /// Logical address.
@@ -395,7 +395,7 @@ pub enum Error {
         /// File offset.
         offset: u64,
     },
-    /// A sector of data that the device does not give.
+    /// A sector of data that no device can read.
     #[error("{device} at {physical}: tree {root} inode {objectid} offset {offset}: cannot be read")]
     DataUnreadable {
         /// Device of the copy.
@@ -477,7 +477,7 @@ pub enum Error {
         /// Directory.
         directory: u64,
     },
-    /// An error that an operation is to return as it is.
+    /// An error of the interface, which an operation returns unchanged.
     #[error(transparent)]
     Vfs(#[from] vfs::Error),
 }

@@ -2,6 +2,7 @@
 //! of a command.
 
 use std::ffi::OsString;
+use std::os::unix::ffi::OsStringExt;
 use std::path::PathBuf;
 
 use sapwood::block::{DiskFormat, Operand};
@@ -104,7 +105,7 @@ impl Range {
             .try_for_each(|place| self.place_with_path(place))
     }
 
-    /// Several of them.
+    /// Places that are images, or paths in images.
     pub(super) fn places(self, places: &mut [OsString]) -> Result<()> {
         places.iter_mut().try_for_each(|place| self.place(place))
     }
@@ -112,8 +113,6 @@ impl Range {
     /// A place that is a path of this machine, or one in an image.
     pub(super) fn place_with_path(self, place: &mut OsString) -> Result<()> {
         if let Ok(Target::Image { mut image, path }) = Target::parse(place) {
-            use std::os::unix::ffi::OsStringExt;
-
             self.image(&mut image)?;
             let mut text = image.into_os_string();
             text.push(":/");

@@ -180,7 +180,7 @@ impl Metadata {
     /// The key slots that open a digest, in the order of their numbers.
     ///
     /// # Errors
-    /// [`Error::Metadata`]: a slot of our type has not its form.
+    /// [`Error::Metadata`]: a slot of type `luks2` does not parse; [`Error::Field`]: its name.
     pub(crate) fn slots_of(&self, digest: &DigestObject) -> Result<Vec<(u32, KeySlot)>> {
         let mut slots = Vec::new();
         for name in &digest.keyslots {
@@ -188,10 +188,7 @@ impl Metadata {
                 continue;
             };
             if value["type"] == "luks2" {
-                let number = name
-                    .parse()
-                    .map_err(|_| field("name of a key slot", name))?;
-                slots.push((number, KeySlot::deserialize(value)?));
+                slots.push((slot_number(name)?, KeySlot::deserialize(value)?));
             }
         }
         slots.sort_by_key(|(number, _)| *number);
@@ -258,7 +255,7 @@ impl KeySlot {
 /// The key slot in an object; `None` if it is of a type that no passphrase opens.
 ///
 /// # Errors
-/// [`Error::Metadata`]: it is of our type, and has not its form.
+/// [`Error::Metadata`]: it has type `luks2` and does not parse.
 pub(crate) fn slot_of(value: &Value) -> Result<Option<KeySlot>> {
     let is_ours = value["type"] == "luks2";
     let slot = is_ours.then(|| KeySlot::deserialize(value));

@@ -126,7 +126,7 @@ findings! {
         logical: u64 = "Address."
     }
     /// Two chunks that overlap.
-    Error "chunk {logical} begins before the one before ends at {end}" ChunkOverlap {
+    Error "chunk {logical} begins before its predecessor ends, at {end}" ChunkOverlap {
         logical: u64 = "Address.", end: u64 = "End of the chunk before."
     }
     /// A stripe of a chunk on a device that there is no item of.
@@ -151,8 +151,8 @@ findings! {
         expected: u64 = "Of the chunk."
     }
     /// Two device extents that overlap.
-    Error "device {devid}: extent at {physical} begins before the one before ends at {end}" DevExtentOverlap {
-        devid: u64 = "Device id.", physical: u64 = "Byte offset.", end: u64 = "End of the one before."
+    Error "device {devid}: extent at {physical} begins before its predecessor ends, at {end}" DevExtentOverlap {
+        devid: u64 = "Device id.", physical: u64 = "Byte offset.", end: u64 = "End of the predecessor."
     }
     /// A device extent past the end of the device.
     Error "device {devid}: extent at {physical} ends at {end}, the device at {size}" DevExtentPastEnd {
@@ -193,8 +193,8 @@ findings! {
         bytenr: u64 = "Address.", len: u64 = "Bytes."
     }
     /// Two extents that overlap.
-    Error "extent {bytenr} begins before the one before ends at {end}" ExtentOverlap {
-        bytenr: u64 = "Address.", end: u64 = "End of the one before."
+    Error "extent {bytenr} begins before its predecessor ends, at {end}" ExtentOverlap {
+        bytenr: u64 = "Address.", end: u64 = "End of the predecessor."
     }
     /// An extent that does not lie in one block group.
     Error "extent {bytenr}: {len} bytes not within one block group" ExtentNoGroup {
@@ -305,8 +305,8 @@ findings! {
         bytenr: u64 = "Address.", len: u64 = "Bytes of the file extent."
     }
     /// Two checksum items that overlap.
-    Error "checksums: item at {start} begins before the one before ends at {end}" ChecksumOverlap {
-        start: u64 = "Address.", end: u64 = "End of the one before."
+    Error "checksums: item at {start} begins before its predecessor ends, at {end}" ChecksumOverlap {
+        start: u64 = "Address.", end: u64 = "End of the predecessor."
     }
     /// Data was to be verified, and the image has none.
     Warning "checksums of data are not verified: the image is a restored dump of metadata" DataOfDump {}
@@ -426,7 +426,7 @@ findings! {
         tree: u64 = "Subvolume.", inode: u64 = "Directory.", name: String = "Name, escaped."
     }
     /// A name twice in one directory, or an xattr twice in one inode.
-    Error "subvolume {tree} inode {inode}: {name} stands there twice" NameTwice {
+    Error "subvolume {tree} inode {inode}: {name} appears twice" NameTwice {
         tree: u64 = "Subvolume.", inode: u64 = "Inode.", name: String = "Name, escaped."
     }
     /// A directory entry for an inode that is not there.
@@ -454,7 +454,7 @@ findings! {
         tree: u64 = "Subvolume.", inode: u64 = "Inode.", mode: u32 = "Mode.", key: Key = "An item."
     }
     /// Two file extents that overlap.
-    Error "subvolume {tree} inode {inode}: file extent at {offset} begins before the one before ends" FileExtentOverlap {
+    Error "subvolume {tree} inode {inode}: file extent at {offset} begins before its predecessor ends" FileExtentOverlap {
         tree: u64 = "Subvolume.", inode: u64 = "Inode.", offset: u64 = "File offset."
     }
     /// A gap between file extents where holes need an item.

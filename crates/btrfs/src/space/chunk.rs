@@ -12,8 +12,7 @@ use sapwood_btrfs_format::{
     Block, BlockGroupFlags, BlockGroupItem, ChunkItem, DevExtent, DevItem, Key, kind, objectid,
 };
 
-use super::devices::{BY_REDUNDANCY, Layout, wanted};
-use super::devices::{DeviceSpace, Devices, STRIPE_LEN, stripes};
+use super::devices::{BY_REDUNDANCY, DeviceSpace, Devices, Layout, STRIPE_LEN, stripes, wanted};
 use super::free_space_tree;
 use super::group::BlockGroup;
 use super::info::SpaceInfo;

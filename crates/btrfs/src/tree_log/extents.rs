@@ -17,8 +17,7 @@ use std::sync::Arc;
 
 use sapwood_btrfs_format::{FileExtent, InodeFlags, Key, RegularExtent, kind};
 
-use super::state::Logged;
-use super::state::Writer;
+use super::state::{Logged, Writer};
 use crate::counters::Counters;
 use crate::data;
 use crate::file_data::{Content, ExtentMap, ModifiedMap, Stored, Target};

@@ -12,69 +12,69 @@ findings! {
     /// block or name. `block` is a block of the device, `logical` a block of a file; names are
     /// escaped.
     enum Finding;
-    /// A block that the device did not give.
+    /// A block that the device could not read.
     Error "block {block}: cannot be read: {error}" Unreadable {
-        block: u64 = "Block.", error: String = "What the device said."
+        block: u64 = "Block.", error: String = "Error of the device."
     }
-    /// The superblock's checksum is another.
+    /// A wrong checksum of the superblock.
     Error "{error}" SuperChecksum {
         error: FormatError = "Both checksums."
     }
-    /// A field of the superblock that cannot be so.
+    /// An impossible value in the superblock.
     Error "{error}" SuperField {
         error: FormatError = "Field and value."
     }
-    /// A copy of the superblock that is none, or has another checksum.
+    /// A copy of the superblock that is damaged.
     Warning "group {group}: copy of the superblock: {error}" SuperBackupBad {
-        group: u32 = "Group of the copy.", error: FormatError = "What is wrong."
+        group: u32 = "Group of the copy.", error: FormatError = "The defect."
     }
-    /// A copy of the superblock that differs in a field that must agree.
+    /// A copy of the superblock with another value in a field that all copies share.
     Warning "group {group}: copy of the superblock has {field} {found}, the superblock {expected}" SuperBackupDiffers {
         group: u32 = "Group of the copy.", field: &'static str = "Field.",
         found: u64 = "In the copy.", expected: u64 = "In the superblock."
     }
-    /// A copy of a group's descriptor names other places.
-    Warning "block {block}: copy of the descriptor of group {group} names another {field}" DescriptorBackupDiffers {
+    /// A copy of a group's descriptor with another location of a bitmap or table.
+    Warning "block {block}: copy of the descriptor of group {group} has another {field}" DescriptorBackupDiffers {
         block: u64 = "Block of the copy.", group: u32 = "Group described.",
-        field: &'static str = "Which place."
+        field: &'static str = "Bitmap or table."
     }
-    /// Free blocks in the superblock are not the sum over the groups.
+    /// The superblock's number of free blocks is not the sum over the groups.
     Error "superblock: {found} free blocks, the groups have {expected}" SuperFreeBlocks {
         found: u64 = "In the superblock.", expected: u64 = "Counted."
     }
-    /// Free inodes in the superblock are not the sum over the groups.
+    /// The superblock's number of free inodes is not the sum over the groups.
     Error "superblock: {found} free inodes, the groups have {expected}" SuperFreeInodes {
         found: u64 = "In the superblock.", expected: u64 = "Counted."
     }
-    /// The file system was not unmounted, and there is no journal that would help.
+    /// The file system was not unmounted and has no journal.
     Warning "superblock: not unmounted cleanly" NotClean {}
-    /// An earlier mount met errors in this file system and recorded it.
-    Warning "superblock: {count} errors were noted by earlier users" ErrorsNoted {
-        count: u32 = "How many; 0 if only the state says so."
+    /// An earlier mount recorded errors.
+    Warning "superblock: earlier mounts recorded {count} errors" ErrorsNoted {
+        count: u32 = "Number of errors; 0 if only the state records that there were some."
     }
-    /// The journal needs recovery. The check continues as after one.
+    /// The journal needs recovery. The check continues with the recovered state.
     Warning "journal: needs recovery" NeedsRecovery {}
-    /// Compatible features that are not known here.
+    /// Compatible features that Sapwood does not know.
     Warning "unknown compatible features: {names}" UnknownFeatures {
         names: String = "Their names."
     }
-    /// The block against several mounts is damaged.
+    /// A damaged block of multiple mount protection.
     Error "block {block}: multiple mount protection: {error}" MmpBad {
-        block: u64 = "Block.", error: FormatError = "What is wrong."
+        block: u64 = "Block.", error: FormatError = "The defect."
     }
     /// Multiple mount protection shows the file system open elsewhere.
-    Warning "block {block}: multiple mount protection: in use, sequence {sequence:#x}" MmpInUse {
-        block: u64 = "Block.", sequence: u32 = "What it says."
+    Warning "block {block}: multiple mount protection: in use, with sequence number {sequence:#x}" MmpInUse {
+        block: u64 = "Block.", sequence: u32 = "Its sequence number."
     }
     /// A group descriptor that the validator refuses.
     Error "{error}" GroupBad {
-        group: u32 = "Group.", error: FormatError = "What is wrong."
+        group: u32 = "Group.", error: FormatError = "The defect."
     }
-    /// A bitmap or table lies over another group's.
-    Error "group {group}: {what} at block {block} lies over other metadata" GroupOverlap {
+    /// A bitmap or table that overlaps other metadata.
+    Error "group {group}: {what} overlaps other metadata at block {block}" GroupOverlap {
         group: u32 = "Group.", what: &'static str = "Bitmap or table.", block: u64 = "First such block."
     }
-    /// A bitmap's checksum is another.
+    /// A wrong checksum of a bitmap.
     Error "{error}" BitmapChecksum {
         group: u32 = "Group.", kind: BitmapKind = "Which bitmap.", error: FormatError = "Both checksums."
     }
@@ -94,37 +94,37 @@ findings! {
     Error "group {group}: {found} directories, counted {expected}" GroupDirectories {
         group: u32 = "Group.", found: u32 = "In the descriptor.", expected: u32 = "Counted."
     }
-    /// Blocks that are used and free in the bitmap.
-    Error "group {group}: {count} blocks from {block} on are in use, but free in the bitmap" BlocksNotMarked {
-        group: u32 = "Group.", block: u64 = "First block.", count: u64 = "Blocks side by side."
+    /// Blocks in use that are free in the bitmap.
+    Error "group {group}: {count} blocks from block {block} on are in use, but free in the bitmap" BlocksNotMarked {
+        group: u32 = "Group.", block: u64 = "First block.", count: u64 = "Number of blocks in a row."
     }
-    /// Blocks that nothing uses and that are taken in the bitmap.
-    Error "group {group}: {count} blocks from {block} on are taken in the bitmap, but not in use" BlocksNotUsed {
-        group: u32 = "Group.", block: u64 = "First block.", count: u64 = "Blocks side by side."
+    /// Unused blocks that are allocated in the bitmap.
+    Error "group {group}: {count} blocks from block {block} on are allocated in the bitmap, but not in use" BlocksNotUsed {
+        group: u32 = "Group.", block: u64 = "First block.", count: u64 = "Number of blocks in a row."
     }
-    /// Inodes that are used and free in the bitmap.
-    Error "group {group}: {count} inodes from {ino} on are in use, but free in the bitmap" InodesNotMarked {
-        group: u32 = "Group.", ino: u32 = "First inode.", count: u32 = "Inodes side by side."
+    /// Inodes in use that are free in the bitmap.
+    Error "group {group}: {count} inodes from inode {ino} on are in use, but free in the bitmap" InodesNotMarked {
+        group: u32 = "Group.", ino: u32 = "First inode.", count: u32 = "Number of inodes in a row."
     }
-    /// Inodes that are not used and taken in the bitmap.
-    Error "group {group}: {count} inodes from {ino} on are taken in the bitmap, but not in use" InodesNotUsed {
-        group: u32 = "Group.", ino: u32 = "First inode.", count: u32 = "Inodes side by side."
+    /// Unused inodes that are allocated in the bitmap.
+    Error "group {group}: {count} inodes from inode {ino} on are allocated in the bitmap, but not in use" InodesNotUsed {
+        group: u32 = "Group.", ino: u32 = "First inode.", count: u32 = "Number of inodes in a row."
     }
-    /// An inode in use in the part of the table that was never used according to the descriptor.
-    Error "group {group}: inode {ino} is in use in the part of the table that never was" InodeInUnused {
+    /// An inode in use in the part of the table that the descriptor declares never used.
+    Error "group {group}: inode {ino} is in use, but the descriptor declares its part of the table never used" InodeInUnused {
         group: u32 = "Group.", ino: u32 = "Inode."
     }
-    /// An inode's checksum is another.
+    /// A wrong checksum of an inode.
     Error "{error}" InodeChecksum {
         ino: u32 = "Inode.", error: FormatError = "Both checksums."
     }
     /// An inode that the validator refuses. Its contents were not checked.
     Error "{error}" InodeBad {
-        ino: u32 = "Inode.", error: FormatError = "What is wrong."
+        ino: u32 = "Inode.", error: FormatError = "The defect."
     }
-    /// Flags or fields of an inode that do not go together.
+    /// Flags or fields of an inode that contradict each other.
     Error "inode {ino}: {why}" InodeField {
-        ino: u32 = "Inode.", why: &'static str = "What is wrong."
+        ino: u32 = "Inode.", why: &'static str = "The defect."
     }
     /// An inode in use with a time of deletion.
     Error "inode {ino}: in use, with a time of deletion" DeletedInUse {
@@ -138,113 +138,113 @@ findings! {
     Error "inode {ino}: {found} sectors, counted {expected}" InodeSectors {
         ino: u32 = "Inode.", found: u64 = "In the inode, of 512 bytes.", expected: u64 = "Counted."
     }
-    /// A size that does not go with the blocks.
-    Error "inode {ino}: size {size}, {blocks} blocks are mapped" InodeSize {
+    /// A size that contradicts the mapped blocks.
+    Error "inode {ino}: size {size}, but its blocks end after {blocks}" InodeSize {
         ino: u32 = "Inode.", size: u64 = "Bytes.", blocks: u64 = "One past the last mapped block."
     }
     /// A damaged node of an extent tree. Blocks below it were not checked.
     Error "inode {ino}: extent node at block {block}: {error}" ExtentNodeBad {
-        ino: u32 = "Inode.", block: u64 = "Block of the node; 0: in the inode.", error: ExtentError = "What is wrong."
+        ino: u32 = "Inode.", block: u64 = "Block of the node; 0: in the inode.", error: ExtentError = "The defect."
     }
     /// A node of an extent tree whose first block differs from the parent's entry.
-    Error "inode {ino}: extent node at block {block} begins at {found}, its parent says {expected}" ExtentNodeStart {
+    Error "inode {ino}: extent node at block {block} begins at {found}, but at {expected} in its parent" ExtentNodeStart {
         ino: u32 = "Inode.", block: u64 = "Block of the node.", found: u32 = "First logical block.",
         expected: u32 = "In the parent."
     }
-    /// An extent that lies otherwise in its clusters than the file.
+    /// An extent whose offset in its cluster differs from the offset in the file.
     Error "inode {ino}: extent of {logical} at block {block} is not aligned to clusters" ExtentCluster {
         ino: u32 = "Inode.", logical: u32 = "First logical block.", block: u64 = "First block."
     }
-    /// A pointer of a block map leads out of the file system.
+    /// A pointer of a block map that leads out of the file system.
     Error "inode {ino}: block map at block {block}: {error}" PointerBad {
-        ino: u32 = "Inode.", block: u64 = "Block of the pointer; 0: in the inode.", error: IndirectError = "What is wrong."
+        ino: u32 = "Inode.", block: u64 = "Block of the pointer; 0: in the inode.", error: IndirectError = "The defect."
     }
-    /// Blocks that several inodes use, or one twice.
-    Error "inode {ino}: {count} blocks from {block} on are used elsewhere too" BlocksShared {
-        ino: u32 = "One of the users.", block: u64 = "First block.", count: u64 = "Blocks side by side."
+    /// Blocks that several inodes use, or one inode twice.
+    Error "inode {ino}: {count} blocks from block {block} on have another user" BlocksShared {
+        ino: u32 = "One of the users.", block: u64 = "First block.", count: u64 = "Number of blocks in a row."
     }
     /// An inode uses a superblock, descriptors, bitmaps or inode tables.
-    Error "inode {ino}: {count} blocks from {block} on are metadata of groups" BlocksOfGroups {
-        ino: u32 = "Inode.", block: u64 = "First block.", count: u64 = "Blocks side by side."
+    Error "inode {ino}: {count} blocks from block {block} on are metadata of groups" BlocksOfGroups {
+        ino: u32 = "Inode.", block: u64 = "First block.", count: u64 = "Number of blocks in a row."
     }
     /// A symbolic link whose target does not match its size.
     Error "inode {ino}: symbolic link: {why}" SymlinkBad {
-        ino: u32 = "Inode.", why: &'static str = "What is wrong."
+        ino: u32 = "Inode.", why: &'static str = "The defect."
     }
-    /// Data in an inode that is not as long as its size, or has no place.
-    Error "inode {ino}: {found} bytes in the inode, size {size}" InlineSize {
-        ino: u32 = "Inode.", found: u64 = "Bytes there.", size: u64 = "In the inode."
+    /// Inline data of another length than the size, or without room in the inode.
+    Error "inode {ino}: {found} bytes of inline data, size {size}" InlineSize {
+        ino: u32 = "Inode.", found: u64 = "Bytes of inline data.", size: u64 = "In the inode."
     }
     /// A reserved inode with wrong contents.
     Error "inode {ino}: reserved: {why}" ReservedInode {
-        ino: u32 = "Inode.", why: &'static str = "What is wrong."
+        ino: u32 = "Inode.", why: &'static str = "The defect."
     }
-    /// The journal cannot be used.
+    /// A journal that cannot be used.
     Error "journal: {why}" JournalBad {
-        why: String = "What is wrong."
+        why: String = "The defect."
     }
-    /// The resize inode lacks blocks that are reserved for descriptors, or has others.
+    /// A resize inode that lacks reserved blocks of the descriptors, or has other blocks.
     Error "resize inode: {why}, at block {block}" ResizeBad {
-        block: u64 = "Block that names it, or is missing.", why: &'static str = "What is wrong."
+        block: u64 = "Missing block, or block with the wrong pointer.", why: &'static str = "The defect."
     }
-    /// A quota file without its head.
-    Error "inode {ino}: no quota file" QuotaBad {
+    /// A quota file without a valid header.
+    Error "inode {ino}: not a quota file" QuotaBad {
         ino: u32 = "Inode."
     }
-    /// Attributes of an inode, in the inode.
+    /// Damaged attributes in an inode.
     Error "inode {ino}: {error}" XattrBad {
-        ino: u32 = "Inode.", error: XattrError = "What is wrong."
+        ino: u32 = "Inode.", error: XattrError = "The defect."
     }
-    /// A block of attributes.
+    /// A damaged attribute block.
     Error "inode {ino}: attribute block {block}: {error}" XattrBlockBad {
-        ino: u32 = "First inode that names it.", block: u64 = "Block.", error: XattrError = "What is wrong."
+        ino: u32 = "First inode that uses the block.", block: u64 = "Block.", error: XattrError = "The defect."
     }
-    /// The hash of a block of attributes is another.
+    /// A wrong hash of an attribute block.
     Error "attribute block {block}: hash {found:#010x}, expected {expected:#010x}" XattrBlockHash {
-        block: u64 = "Block.", found: u32 = "In its head.", expected: u32 = "Of its entries."
+        block: u64 = "Block.", found: u32 = "In its header.", expected: u32 = "Of its entries."
     }
-    /// A block of attributes counts other inodes than use it.
+    /// An attribute block whose reference count is not the number of its users.
     Error "attribute block {block}: {found} references, counted {expected}" XattrRefcount {
-        block: u64 = "Block.", found: u32 = "In its head.", expected: u64 = "Counted."
+        block: u64 = "Block.", found: u32 = "In its header.", expected: u64 = "Counted."
     }
     /// An access control list that does not parse.
     Error "inode {ino}: {error}" AclBad {
-        ino: u32 = "Inode.", error: AclFormatError = "What is wrong."
+        ino: u32 = "Inode.", error: AclFormatError = "The defect."
     }
-    /// An attribute's value in an inode that is none of this kind, or another value.
+    /// An attribute value in an inode that is not for values, or that has another value.
     Error "inode {ino}: attribute value in inode {value}: {why}" XattrValueBad {
-        ino: u32 = "Inode with the attribute.", value: u32 = "Inode with the value.", why: &'static str = "What is wrong."
+        ino: u32 = "Inode with the attribute.", value: u32 = "Inode with the value.", why: &'static str = "The defect."
     }
-    /// An inode with an attribute's value counts other attributes than name it.
-    Error "inode {ino}: attribute value with {found} references, counted {expected}" XattrValueRefcount {
-        ino: u32 = "Inode with the value.", found: u64 = "In it.", expected: u64 = "Counted."
+    /// A value inode whose reference count is not the number of its attributes.
+    Error "inode {ino}: value of an attribute with {found} references, counted {expected}" XattrValueRefcount {
+        ino: u32 = "Inode with the value.", found: u64 = "In the inode.", expected: u64 = "Counted."
     }
-    /// A directory without a block in its middle.
+    /// A directory with a hole.
     Error "directory {dir}: block {logical} is a hole" DirHole {
         dir: u32 = "Directory.", logical: u32 = "Block."
     }
-    /// A block of a directory that is damaged.
+    /// A damaged directory block.
     Error "directory {dir} block {logical}: {error}" DirBlockBad {
-        dir: u32 = "Directory.", logical: u32 = "Block; 0 for entries in the inode.", error: DirError = "What is wrong."
+        dir: u32 = "Directory.", logical: u32 = "Block; 0 for entries in the inode.", error: DirError = "The defect."
     }
-    /// `.` or `..` is missing, not where it belongs, or there again.
+    /// A missing, misplaced or repeated `.` or `..`.
     Error "directory {dir} block {logical}: {why}" DirDots {
-        dir: u32 = "Directory.", logical: u32 = "Block.", why: &'static str = "What is wrong."
+        dir: u32 = "Directory.", logical: u32 = "Block.", why: &'static str = "The defect."
     }
-    /// `..` names another directory than the one with the name.
-    Error "directory {dir}: `..` is {found}, its name is in {expected}" DotDotWrong {
-        dir: u32 = "Directory.", found: u32 = "What it says.", expected: u32 = "Where its name is."
+    /// A `..` that leads to another directory than the one with the entry.
+    Error "directory {dir}: `..` leads to {found}, its entry is in {expected}" DotDotWrong {
+        dir: u32 = "Directory.", found: u32 = "Inode in `..`.", expected: u32 = "Directory with its entry."
     }
-    /// A name twice in a directory.
-    Error "directory {dir}: {name} stands there twice" NameTwice {
+    /// A repeated name in a directory.
+    Error "directory {dir}: {name} appears twice" NameTwice {
         dir: u32 = "Directory.", name: String = "Name."
     }
-    /// A name for an inode that is not in use.
+    /// A name that leads to an unused inode.
     Error "directory {dir}: {name} leads to inode {ino}, which is not in use" EntryDangling {
         dir: u32 = "Directory.", name: String = "Name.", ino: u32 = "Inode."
     }
-    /// A name for an inode of the file system's own.
-    Error "directory {dir}: {name} leads to inode {ino}, which may have no name" EntryReserved {
+    /// A name that leads to a reserved inode.
+    Error "directory {dir}: {name} leads to the reserved inode {ino}" EntryReserved {
         dir: u32 = "Directory.", name: String = "Name.", ino: u32 = "Inode."
     }
     /// A name with another file type than its inode.
@@ -252,36 +252,36 @@ findings! {
         dir: u32 = "Directory.", name: String = "Name.", ino: u32 = "Inode.", found: u8 = "Of the entry.",
         expected: u8 = "Of the inode."
     }
-    /// A name in an encrypted directory that cannot be one.
+    /// An impossible name in an encrypted directory.
     Error "directory {dir}: {name} of inode {ino}: {why}" EntryEncryption {
-        dir: u32 = "Directory.", name: String = "Name.", ino: u32 = "Inode.", why: &'static str = "What is wrong."
+        dir: u32 = "Directory.", name: String = "Name.", ino: u32 = "Inode.", why: &'static str = "The defect."
     }
-    /// A node of a hash tree that is damaged.
+    /// A damaged node of a hash tree.
     Error "directory {dir} block {logical}: {error}" HtreeBad {
-        dir: u32 = "Directory.", logical: u32 = "Block.", error: HtreeError = "What is wrong."
+        dir: u32 = "Directory.", logical: u32 = "Block.", error: HtreeError = "The defect."
     }
-    /// A kind of hash that is not known, or does not go with the directory.
-    Error "directory {dir}: hash version {version} cannot be" HtreeVersion {
-        dir: u32 = "Directory.", version: u8 = "In the root."
+    /// A hash version that is unknown, or wrong for the directory.
+    Error "directory {dir}: impossible hash version {version}" HtreeVersion {
+        dir: u32 = "Directory.", version: u8 = "Version in the root of the tree."
     }
-    /// A block of a directory that its hash tree names twice.
-    Error "directory {dir}: the hash tree names block {logical} twice" HtreeTwice {
+    /// A directory block to which the hash tree leads twice.
+    Error "directory {dir}: the hash tree leads to block {logical} twice" HtreeTwice {
         dir: u32 = "Directory.", logical: u32 = "Block."
     }
-    /// A block of a directory that its hash tree does not name.
-    Error "directory {dir}: the hash tree does not name block {logical}" HtreeForgotten {
+    /// A directory block to which the hash tree does not lead.
+    Error "directory {dir}: the hash tree does not lead to block {logical}" HtreeForgotten {
         dir: u32 = "Directory.", logical: u32 = "Block."
     }
-    /// An inner node with hashes outside of its range in the parent.
-    Error "directory {dir} block {logical}: hash {hash:#010x} is outside of what its parent says" HtreeRange {
+    /// An inner node with a hash outside of its range.
+    Error "directory {dir} block {logical}: hash {hash:#010x} is outside of the range in the parent" HtreeRange {
         dir: u32 = "Directory.", logical: u32 = "Block of the node.", hash: u32 = "The hash."
     }
-    /// A name that a lookup by its hash does not find.
-    Error "directory {dir} block {logical}: {name} with hash {hash:#010x} belongs into another block" HtreeHash {
+    /// A name in another block than a lookup by its hash searches.
+    Error "directory {dir} block {logical}: {name} with hash {hash:#010x} belongs in another block" HtreeHash {
         dir: u32 = "Directory.", logical: u32 = "Block.", name: String = "Name.", hash: u32 = "Its hash."
     }
     /// An inode in use without a name.
-    Error "inode {ino}: in use, but no directory has a name of it" Unattached {
+    Error "inode {ino}: in use, but in no directory" Unattached {
         ino: u32 = "Inode."
     }
     /// A directory with several names.
@@ -290,7 +290,7 @@ findings! {
     }
     /// A directory that no path from the root leads to.
     Error "directory {ino}: is below itself" DirectoryLoop {
-        ino: u32 = "A directory of the loop, or one below it."
+        ino: u32 = "A directory in the loop, or below it."
     }
     /// A link count that is not the number of names.
     Error "inode {ino}: {found} links, counted {expected}" LinkCount {
@@ -300,13 +300,13 @@ findings! {
     Error "inode {ino}: an orphan, in a file system that is clean" OrphanOnClean {
         ino: u32 = "Inode."
     }
-    /// The list of orphans is damaged.
+    /// A damaged list of orphans.
     Error "orphan list: inode {ino}: {why}" OrphanListBad {
-        ino: u32 = "Inode.", why: &'static str = "What is wrong."
+        ino: u32 = "Inode.", why: &'static str = "The defect."
     }
-    /// A block of the orphan file is damaged.
+    /// A damaged block of the orphan file.
     Error "orphan file: block {block}: {error}" OrphanFileBad {
-        block: u64 = "Block.", error: OrphanError = "What is wrong."
+        block: u64 = "Block.", error: OrphanError = "The defect."
     }
 }
 
@@ -327,7 +327,7 @@ mod tests {
             dir: 2,
             name: shown(b"a\nb"),
         };
-        let line = "directory 2: a\\nb stands there twice";
+        let line = "directory 2: a\\nb appears twice";
         assert_eq!(finding.to_string(), line);
         assert_eq!(
             (finding.code(), finding.severity()),

@@ -44,7 +44,7 @@ fn an_empty_file_goes_in_the_handle_that_takes_its_name() {
 }
 
 #[test]
-fn what_somebody_refers_to_or_has_content_goes_by_the_orphans() {
+fn a_held_or_filled_inode_is_deleted_as_an_orphan() {
     if left_out(TOOLS) {
         return;
     }
@@ -271,7 +271,7 @@ fn an_fsync_of_what_was_overwritten_in_place_flushes_the_device() {
 }
 
 #[test]
-fn an_fsync_that_waits_for_a_commit_flushes_what_was_overwritten_beside_it() {
+fn an_fsync_that_waits_for_a_commit_flushes_what_was_overwritten_meanwhile() {
     if left_out(TOOLS) {
         return;
     }

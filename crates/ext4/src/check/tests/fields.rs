@@ -80,7 +80,7 @@ const TABLE: &[(&str, &str, &str)] = &[
     (
         OLD,
         "sif <1> block[0] 2\nsif <1> size 1024",
-        "inode 1: 1 blocks from 2 on are metadata of groups",
+        "inode 1: 1 blocks from block 2 on are metadata of groups",
     ),
 ];
 
