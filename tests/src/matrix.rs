@@ -62,6 +62,12 @@ impl Variant {
         }
     }
 
+    /// Whether `make test` tries it; `make matrices` tries all.
+    #[must_use]
+    pub fn always(&self) -> bool {
+        ALWAYS.contains(&self.name)
+    }
+
     /// The limits of the fill.
     #[must_use]
     pub fn limits(&self) -> Limits {
@@ -105,6 +111,22 @@ impl Variant {
         self.mkfs.maker == Maker::Sapwood
     }
 }
+
+/// Variants that stand for the others: the least and the largest tree blocks, old and new forms of
+/// items, each place of the space cache, compression, each kind of data.
+const ALWAYS: [&str; 11] = [
+    "default",
+    "nodes-64k",
+    "mixed",
+    "space-cache-v1",
+    "old",
+    "zstd-force",
+    "4k-sha256-holes-lzo",
+    "64k-blake2-zlib",
+    "nodatacow",
+    "ours",
+    "ours-block-group-tree",
+];
 
 /// All variants.
 #[must_use]
@@ -165,4 +187,16 @@ pub fn variants() -> Vec<Variant> {
         )
         .mounted("nospace_cache"),
     ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_always_tried_exists() {
+        let all = variants();
+        let chosen = all.iter().filter(|variant| variant.always());
+        assert_eq!(chosen.count(), ALWAYS.len());
+    }
 }

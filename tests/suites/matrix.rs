@@ -129,6 +129,9 @@ pub(crate) fn trials() -> Vec<Trial> {
     mounts.push(Need::Fuse);
     let mut trials = Vec::new();
     for variant in variants() {
+        let long = (!variant.always()).then_some(Need::Full);
+        let tools: Vec<_> = tools.iter().copied().chain(long).collect();
+        let mounts: Vec<_> = mounts.iter().copied().chain(long).collect();
         // With the kernel on both sides the tests prove themselves.
         if !variant.by_us() && (variant.name == "old" || ours() == Driver::Kernel) {
             trials.extend(both_ways(&variant, Driver::Kernel, "itself", &tools));

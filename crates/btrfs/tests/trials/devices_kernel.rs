@@ -511,29 +511,55 @@ const MADE_BY_TOOLS: &[Made] = &[
     ("raid10", "raid1", &[256, 256], 1, ""),
 ];
 
+/// The combinations that `make test` tries; `make matrices` tries all. Each profile, node size and
+/// checksum is in one of them.
+const ALWAYS: &[&str] = &[
+    "dup_and_single_on_2",
+    "raid1_and_raid0_on_3",
+    "raid0_and_raid0_on_2",
+    "raid1_and_raid1_on_3",
+    "raid1c3_and_raid1c3_on_4",
+    "raid1c4_and_raid10_on_4",
+    "raid10_and_raid10_on_2",
+    "raid1_and_raid1_on_2-Ono-holes",
+    "raid1_and_raid1_on_2-M-n4k",
+    "raid10_and_raid10_on_4-n64k",
+    "raid1_and_raid1_on_2--csumsha256-n32k",
+    "raid1c3_and_raid1c3_on_3-n4k--csumblake2",
+    "raid1c4_and_raid1_on_4--csumxxhash",
+    "our_mkfs_raid1_and_raid1_on_2",
+    "our_mkfs_raid1c3_and_raid1c3_on_3",
+    "our_mkfs_raid1c4_and_raid10_on_4",
+];
+
 pub(crate) fn trials() -> Vec<Trial> {
     const NEEDS: &[Need] = &[
         Need::Program("mkfs.btrfs"),
         Need::Program("btrfs"),
         Need::Kernel(Kind::Btrfs),
     ];
+    let combination = |name: String, run: Box<dyn FnOnce() + Send>| {
+        let long = (!ALWAYS.contains(&&*name)).then_some(Need::Full);
+        let needs: Vec<_> = NEEDS.iter().copied().chain(long).collect();
+        trial(name, &needs, run)
+    };
     let each = MADE_BY_TOOLS
         .iter()
         .map(|(metadata, data, sizes, lacks, options)| {
             let name = format!("{metadata}_and_{data}_on_{}{options}", sizes.len());
             let bytes: Vec<u64> = sizes.iter().map(|size| size * MIB).collect();
-            trial(name.replace([' ', '^'], ""), NEEDS, move || {
-                both_write(&made_with(metadata, data, &bytes, options), *lacks);
-            })
+            let both = move || both_write(&made_with(metadata, data, &bytes, options), *lacks);
+            combination(name.replace([' ', '^'], ""), Box::new(both))
         });
     let mut all: Vec<Trial> = each.collect();
     all.extend(MADE_BY_US.iter().map(|(metadata, data, sizes, lacks)| {
         let name = format!("our_mkfs_{metadata}_and_{data}_on_{}", sizes.len());
         let bytes: Vec<u64> = sizes.iter().map(|size| size * MIB).collect();
-        trial(name, NEEDS, move || {
-            both_write(&made_by_us(*metadata, *data, &bytes), *lacks);
-        })
+        let both = move || both_write(&made_by_us(*metadata, *data, &bytes), *lacks);
+        combination(name, Box::new(both))
     }));
+    let chosen = all.iter().filter(|trial| ALWAYS.contains(&trial.name()));
+    assert_eq!(chosen.count(), ALWAYS.len());
     all.extend([
         trial("raid5_is_read", NEEDS, || parity_is_read("raid5", 3, 1)),
         trial("raid6_is_read", NEEDS, || parity_is_read("raid6", 5, 2)),
