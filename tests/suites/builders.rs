@@ -1,6 +1,7 @@
 //! The program in image builders: the calls of `mke2fs` and `mkfs.btrfs` that they make, one
 //! builder unmodified, and exports of the built images. Each test is a script.
 
+mod contents;
 mod disks;
 mod exports;
 mod reproducible;
@@ -453,6 +454,12 @@ pub(crate) fn trials() -> Vec<Trial> {
     let for_disks = [&needs[..], &tools].concat();
     for (name, script) in disks::SCRIPTS {
         trials.push(trial(*name, &for_disks, move || run(script)));
+    }
+    for (name, programs, script) in contents::SCRIPTS {
+        let programs: Vec<Need> = programs.iter().map(|name| Need::Program(name)).collect();
+        let script = format!("{}\n{script}", contents::PRELUDE);
+        let needs = [&needs[..], &programs].concat();
+        trials.push(trial(*name, &needs, move || run(&script)));
     }
     let needs = [
         &with("setfacl")[..],

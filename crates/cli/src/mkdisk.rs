@@ -1,34 +1,47 @@
 //! `sapwood mkdisk`.
 
+mod part;
+
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 
+use sapwood::block::partition::Scheme;
 use sapwood::internal::options::parse_size;
-use sapwood::internal::{BuildError, DiskError, partition_type, type_names};
-use sapwood::{
-    DiskBuilder, ImageBuilder, Kind, NewPartition, OutputFormat, PartitionContent, PartitionSize,
-};
+use sapwood::internal::{BuildError, DiskError};
+use sapwood::{DiskBuilder, OutputFormat};
 
-use super::failure::{FAILED, Failure, Result, USAGE};
-use super::mkfs::content::ContentArgs;
+use super::failure::{FAILED, Failure, Result};
 use super::mkfs::{mkfs_failure, sources};
 use super::{copy, files, interrupt, output, progress, times};
+use part::{fields, partition, uuid};
 
 /// For `sapwood help mkdisk`.
-pub(super) const EXAMPLES: &[(&str, &str)] = &[(
-    "sapwood mkdisk d.img --part esp:file=esp.img --part root:ext4:tar=r.tar",
-    "a disk with two partitions",
-)];
+pub(super) const EXAMPLES: &[(&str, &str)] = &[
+    (
+        "sapwood mkdisk d.img --part esp:fat:rootdir=esp --part root:ext4:tar=r.tar",
+        "an EFI system partition and a root file system",
+    ),
+    (
+        "sapwood mkdisk d.img --part esp:file=esp.img --part swap:swap:size=512M",
+        "the bytes of a file, and swap space",
+    ),
+    (
+        "sapwood mkdisk --table mbr d.img --part boot:fat:rootdir=boot:boot",
+        "a partition table of the BIOS",
+    ),
+];
 
-/// Each --part is NAME, a format or nothing, and fields, with colons between: esp:file=esp.img,
-/// root:ext4:tar=root.tar:size=2G, swap:type=swap:size=512M. A colon in a value is written \:.
+/// Each --part is NAME, a format or nothing, and fields, with colons between: esp:fat:rootdir=esp,
+/// root:ext4:tar=root.tar:size=2G, swap:swap:size=512M. A colon in a value is written \:. Formats:
+/// btrfs, ext4, fat (fat12, fat16, fat32), swap.
 ///
 /// Fields: file= (the bytes of a file); rootdir=, tar=, oci=, overlay=, cpio= (the sources of mkfs,
 /// applied in their order); all-root, uid-map=, gid-map=, exclude=, clamp-mtime, manifest=,
 /// owner-from=, file-contexts=, subvol=, compress=, inode-flags=, dedupe, free=, free-inodes=
-/// (options of mkfs); size=SIZE or size=rest; type=NAME or GUID [default: the name of the partition
-/// if it names a type, else linux]; uuid= of the partition; label= of the file system; opt=NAME or
-/// opt=NAME=VALUE, a further option of mkfs by its name without dashes.
+/// (options of mkfs); size=SIZE or size=rest; type=NAME or GUID, in an MBR also two hexadecimal
+/// digits [default: the name of the partition if it names a type, else what its format says]; uuid=
+/// of the partition; label= of the file system; boot (for a BIOS); opt=NAME or opt=NAME=VALUE, a
+/// further option of mkfs by its name without dashes.
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
     /// Disk image, a new file
@@ -50,6 +63,9 @@ pub(super) struct Args {
     /// and the time is SOURCE_DATE_EPOCH, or the newest time of the sources of a partition
     #[arg(long)]
     reproducible: bool,
+    /// Partition table: gpt, or mbr with at most four partitions, which have no names in it
+    #[arg(long, value_name = "KIND", value_parser = scheme, default_value = "gpt")]
+    table: Scheme,
     /// Partitions begin at multiples of this
     #[arg(long, value_name = "SIZE", value_parser = size, default_value = "1M")]
     align: u64,
@@ -65,11 +81,12 @@ fn size(text: &str) -> Result<u64, String> {
     parse_size(text).ok_or_else(|| "bytes, or a number with k, M, G or T".to_owned())
 }
 
-fn uuid(text: &str) -> Result<[u8; 16], String> {
-    // A GUID is also a type.
-    let known = type_names().any(|name| name == text);
-    let parsed = partition_type(text).filter(|_| !known);
-    parsed.ok_or_else(|| "no UUID".to_owned())
+fn scheme(text: &str) -> Result<Scheme, String> {
+    match text {
+        "gpt" => Ok(Scheme::Gpt),
+        "mbr" => Ok(Scheme::Mbr),
+        _ => Err("tables are gpt and mbr".to_owned()),
+    }
 }
 
 pub(super) fn run(args: &Args) -> Result<()> {
@@ -79,6 +96,7 @@ pub(super) fn run(args: &Args) -> Result<()> {
     let mut builder = DiskBuilder::new()
         .replace(args.force)
         .alignment(args.align)
+        .scheme(args.table)
         .format(args.output_format);
     if let Some(size) = args.size {
         builder = builder.size(size);
@@ -148,171 +166,5 @@ fn failure(error: sapwood::Error) -> Failure {
             source => Failure::on(format_args!("partition {name}"), source),
         },
         error => Failure::new(FAILED, error),
-    }
-}
-
-/// The parts of a text between colons; `\:` is a colon in one.
-fn fields(text: &str) -> Vec<String> {
-    let mut fields = vec![String::new()];
-    let mut chars = text.chars().peekable();
-    while let Some(char) = chars.next() {
-        match char {
-            ':' => fields.push(String::new()),
-            other => {
-                let escaped = other == '\\' && chars.peek() == Some(&':');
-                let char = if escaped { chars.next() } else { Some(other) };
-                if let (Some(field), Some(char)) = (fields.last_mut(), char) {
-                    field.push(char);
-                }
-            }
-        }
-    }
-    fields
-}
-
-fn partition(text: &str) -> Result<NewPartition> {
-    let bad = |why: &str| Failure::new(USAGE, format_args!("--part {text}: {why}"));
-    let mut parts = fields(text).into_iter();
-    let mut made = NewPartition::default();
-    made.name = parts.next().unwrap_or_default();
-    made.kind = type_names()
-        .find(|name| *name == made.name)
-        .and_then(partition_type);
-    let mut builder: Option<(ImageBuilder, Kind)> = None;
-    let mut content = Vec::new();
-    for field in parts {
-        if let Ok(kind) = field.parse::<Kind>() {
-            if builder.replace((ImageBuilder::new(kind), kind)).is_some() {
-                return Err(bad("one format"));
-            }
-            continue;
-        }
-        let (name, value) = field.split_once('=').unwrap_or((&field, ""));
-        let image = builder.take();
-        let needs = || {
-            if field.contains('=') {
-                bad(&format!("{name}= needs a format before it"))
-            } else {
-                bad("formats are btrfs and ext4")
-            }
-        };
-        match name {
-            "size" if value == "rest" => made.size = PartitionSize::Rest,
-            "size" => {
-                let size = parse_size(value).ok_or_else(|| bad("size= is not a size"))?;
-                made.size = PartitionSize::Bytes(size);
-            }
-            "type" => {
-                let kind = partition_type(value);
-                made.kind = Some(kind.ok_or_else(|| bad(&unknown_type(value)))?);
-            }
-            "uuid" => made.uuid = Some(uuid(value).map_err(|why| bad(&why))?),
-            "file" => made.content = PartitionContent::File(value.into()),
-            "label" => {
-                let (image, kind) = image.ok_or_else(needs)?;
-                builder = Some((image.label(value), kind));
-                continue;
-            }
-            "opt" => {
-                let (image, kind) = image.ok_or_else(needs)?;
-                builder = Some((with_option(image, value)?, kind));
-                continue;
-            }
-            _ => {
-                builder = Some(image.ok_or_else(needs)?);
-                content.push(field);
-                continue;
-            }
-        }
-        builder = image;
-    }
-    match (builder, &made.content) {
-        (Some(_), PartitionContent::File(_)) => Err(bad("a file, or a format")),
-        (Some((builder, kind)), _) => {
-            let content = ContentArgs::of_fields(&content).map_err(|why| bad(&why))?;
-            let filled = content.fill(builder, kind);
-            let builder = filled.map_err(|failure| failure.about(format_args!("--part {text}")))?;
-            made.content = PartitionContent::Image(Box::new(builder));
-            Ok(made)
-        }
-        (None, _) => Ok(made),
-    }
-}
-
-fn unknown_type(value: &str) -> String {
-    let names: Vec<&str> = type_names().collect();
-    format!(
-        "unknown type {value}; a GUID, or one of {}",
-        names.join(", ")
-    )
-}
-
-/// The builder with an option of mkfs, `NAME` or `NAME=VALUE`.
-fn with_option(builder: ImageBuilder, text: &str) -> Result<ImageBuilder> {
-    let (option, value) = match text.split_once('=') {
-        Some((option, value)) => (option, Some(value)),
-        None => (text, None),
-    };
-    let set = builder.option(option, value);
-    set.map_err(|error| Failure::new(USAGE, error))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn fields_are_between_colons() {
-        assert_eq!(fields("a:b=c"), ["a", "b=c"]);
-        assert_eq!(fields(r"a:file=x\:y\z"), ["a", r"file=x:y\z"]);
-        assert_eq!(fields(""), [""]);
-    }
-
-    #[test]
-    fn a_partition_is_read() {
-        let made = partition("esp:size=3M:uuid=11111111-2222-3333-4444-555555555555").unwrap();
-        assert_eq!(
-            made.kind,
-            partition_type("c12a7328-f81f-11d2-ba4b-00a0c93ec93b")
-        );
-        assert_eq!(
-            (made.size, made.uuid.unwrap()[0]),
-            (PartitionSize::Bytes(3 << 20), 0x11)
-        );
-        assert!(matches!(made.content, PartitionContent::Empty));
-        let made = partition("x:ext4:label=l:opt=inode-size=512:type=home:size=rest").unwrap();
-        assert_eq!(made.kind, partition_type("home"));
-        assert!(matches!(made.content, PartitionContent::Image(_)));
-        let sources = ["rootdir", "tar", "oci", "layer", "overlay", "cpio"];
-        for source in sources.map(|name| format!("x:btrfs:{name}=y")) {
-            let made = partition(&source).unwrap();
-            assert!(
-                matches!(made.content, PartitionContent::Image(_)),
-                "{source}"
-            );
-        }
-        let stored =
-            "x:btrfs:rootdir=y:subvol=ro\\:a:compress=zstd\\:3=*.c:dedupe:all-root:free=5%";
-        assert!(partition(stored).is_ok());
-        for wrong in [
-            "x:xfs",
-            "x:ext4:dedupe",
-            "x:btrfs:dedupe=yes",
-            "x:btrfs:free=much",
-            "x:btrfs:compress",
-            "x:all-root:ext4",
-            "x:size=y",
-            "x:type=y",
-            "x:uuid=esp",
-            "x:label=y",
-            "x:turbo=1",
-            "x:ext4:btrfs",
-            "x:ext4:file=y",
-            "x:ext4:opt=turbo",
-            "x:tar=y",
-            "x:ext4:turbo=1",
-        ] {
-            assert!(partition(wrong).is_err(), "{wrong}");
-        }
     }
 }

@@ -500,6 +500,7 @@ impl Cause for DiskError {
     fn kind(&self) -> ErrorKind {
         match self {
             Self::Build { source, .. } => source.kind(),
+            Self::Fat { source, .. } => source.kind(),
             Self::NewFile(error) => error.kind(),
             Self::Output(error) => error.kind(),
             Self::File { .. } | Self::Table { .. } | Self::Mbr { .. } => ErrorKind::Io,
@@ -513,6 +514,7 @@ impl Cause for DiskError {
                 Some(path)
             }
             Self::Build { source, .. } => source.path(),
+            Self::Fat { source, .. } => source.path(),
             Self::NewFile(error) => error.path(),
             Self::Output(error) => error.path(),
             _ => None,

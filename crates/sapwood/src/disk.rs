@@ -1,76 +1,41 @@
-//! Whole disk images: a GUID partition table, and partitions that are filled.
+//! Whole disk images: a partition table, and partitions that are filled.
 //!
 //! # How it works
 //! The content of each partition is built in a file of its own, so its size is known before the
 //! places are. Then the partitions are laid out in their order, each at a multiple of the
 //! alignment, the contents are copied to their places without their holes, and the table is
-//! written with its backup. All of it goes into a file that gets its name at the end.
+//! written, a GPT with its backup. All of it goes into a file that gets its name at the end.
 
 mod content;
+mod swap;
+mod table;
 
-use std::collections::BTreeMap;
-use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
-use gpt::mbr::ProtectiveMBR;
-use gpt::partition_types::{OperatingSystem, Type};
-use gpt::{GptConfig, partition};
+use sapwood_block::partition::Scheme;
 use uuid::Uuid;
 
 use crate::build::{BuildError, ImageBuilder};
+use crate::fat::{FatError, FatImage};
 use crate::new_file::{NewFile, NewFileError};
 use crate::output::{Identity, OutputError, OutputFormat, VHD_UNIT, convert};
 use crate::progress::{self, OnProgress};
 use crate::sources::derived_uuid;
 use content::Built;
+pub use table::{partition_type, type_names};
 
 /// Bytes of a sector.
 const SECTOR: u64 = 512;
-/// Sectors of a table with its header, at each end of the disk.
+/// Sectors of a GPT with its header, at each end of the disk.
 const TABLE: u64 = 33;
 /// Most UTF-16 units of a partition's name.
 const NAME: usize = 36;
-/// Most partitions of a table.
+/// Most partitions of a GPT.
 const PARTITIONS: usize = 128;
-
-/// The types of partitions that have a name here.
-const TYPES: &[(&str, &str)] = &[
-    ("linux", "0fc63daf-8483-4772-8e79-3d69d8477de4"),
-    ("esp", "c12a7328-f81f-11d2-ba4b-00a0c93ec93b"),
-    ("xbootldr", "bc13c2ff-59e6-4262-a352-b275fd6f7172"),
-    ("bios", "21686148-6449-6e6f-744e-656564454649"),
-    ("swap", "0657fd6d-a4ab-43c4-84e5-0933c84b4f4f"),
-    ("home", "933ac7e1-2eb4-4f13-b844-0e14e2aef915"),
-    ("srv", "3b8f8425-20e0-4f3b-907f-1a25a76f98e8"),
-    ("var", "4d21b016-b534-45c2-a9fb-5c16e091fd2d"),
-    ("tmp", "7ec6f557-3bc5-4aca-b293-16ef5df639d1"),
-    ("root-x86", "44479540-f297-41b2-9af7-d131d5f0458a"),
-    ("root-x86-64", "4f68bce3-e8cd-4db1-96e7-fbcaf984b709"),
-    ("root-arm", "69dad710-2ce4-4e3c-b16c-21a1d49abed3"),
-    ("root-arm64", "b921b045-1df0-41c3-af44-4c6f280d3fae"),
-    ("root-riscv64", "72ec70a6-cf74-40e6-bd49-4bda08e8f224"),
-    ("usr-x86-64", "8484680c-9521-48c6-9c11-b0720656f69e"),
-    ("usr-arm64", "b0e01050-ee5f-4390-949a-9101b17104e9"),
-    ("lvm", "e6d6d379-f507-44c2-a23c-238f2a3df928"),
-    ("raid", "a19d880f-05fc-4d3b-a006-743f0f84911e"),
-    ("luks", "ca7d7ccb-63ed-4c53-861c-1742536059cc"),
-    ("basic", "ebd0a0a2-b9e5-4433-87c0-68b6b72699c7"),
-];
-
-/// The names of [`partition_type`].
-pub fn type_names() -> impl Iterator<Item = &'static str> {
-    TYPES.iter().map(|(name, _)| *name)
-}
-
-/// The type of a partition by its name (`esp`, `root-x86-64`, ...) or GUID.
-#[must_use]
-pub fn partition_type(text: &str) -> Option<[u8; 16]> {
-    let named = TYPES.iter().find(|(name, _)| *name == text);
-    let guid = named.map_or(text, |(_, guid)| *guid);
-    Some(Uuid::parse_str(guid).ok()?.into_bytes())
-}
+/// Most primary partitions of an MBR.
+const PRIMARY: usize = 4;
 
 /// How large a partition is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -96,6 +61,10 @@ pub enum PartitionContent {
     File(PathBuf),
     /// A file system.
     Image(Box<ImageBuilder>),
+    /// A FAT volume.
+    Fat(Box<FatImage>),
+    /// Swap space of Linux, with this label.
+    Swap(String),
 }
 
 /// A partition to be made.
@@ -106,6 +75,10 @@ pub struct NewPartition {
     pub name: String,
     /// Type; Linux data if not given.
     pub kind: Option<[u8; 16]>,
+    /// Type in an MBR; it follows from `kind` if not given.
+    pub mbr_kind: Option<u8>,
+    /// Whether firmware of a BIOS boots from it.
+    pub boot: bool,
     /// UUID in the table; derived from the disk's if not given.
     pub uuid: Option<[u8; 16]>,
     /// Its size.
@@ -134,6 +107,14 @@ pub enum DiskError {
         /// The cause.
         source: Box<BuildError>,
     },
+    /// The FAT volume of a partition.
+    #[error("partition {name}: {source}")]
+    Fat {
+        /// Name of the partition.
+        name: String,
+        /// The cause.
+        source: Box<FatError>,
+    },
     /// The partition table could not be written.
     #[error("{}: the partition table: {source}", path.display())]
     Table {
@@ -157,8 +138,22 @@ pub enum DiskError {
     #[error(transparent)]
     Output(#[from] OutputError),
     /// There is nothing to make, or too much.
-    #[error("{0} partitions: at least 1, at most 128")]
-    Count(usize),
+    #[error("{count} partitions: at least 1, at most {most}")]
+    Count {
+        /// Number of partitions.
+        count: usize,
+        /// Most that the table has.
+        most: usize,
+    },
+    /// An MBR has no such type.
+    #[error("partition {0}: its type has no number in an MBR; type=XX gives one")]
+    NoMbrType(String),
+    /// The disk is too large for an MBR.
+    #[error("an MBR describes at most 2 TiB, and the disk has {0} bytes")]
+    TooLargeForMbr(u64),
+    /// A size or label that swap space cannot have.
+    #[error("partition {0}: swap space has at least 40 KiB, and a label of at most 16 bytes")]
+    Swap(String),
     /// A name that is empty, too long, or used twice.
     #[error("partition {0:?}: a name has 1 to 36 characters, and only one partition has it")]
     Name(String),
@@ -193,7 +188,7 @@ pub enum DiskError {
 
 type Result<T> = std::result::Result<T, DiskError>;
 
-/// Makes a disk image with a GUID partition table.
+/// Makes a disk image with a partition table.
 ///
 /// ```no_run
 /// use sapwood::{DiskBuilder, NewPartition, PartitionContent};
@@ -214,6 +209,7 @@ pub struct DiskBuilder {
     time: Option<SystemTime>,
     reproducible: bool,
     alignment: u64,
+    scheme: Scheme,
     format: OutputFormat,
     replace: bool,
 }
@@ -242,6 +238,7 @@ impl DiskBuilder {
             time: None,
             reproducible: false,
             alignment: 1 << 20,
+            scheme: Scheme::Gpt,
             format: OutputFormat::Raw,
             replace: true,
         }
@@ -282,6 +279,14 @@ impl DiskBuilder {
     #[must_use]
     pub fn alignment(mut self, bytes: u64) -> Self {
         self.alignment = bytes;
+        self
+    }
+
+    /// Kind of the partition table: GPT, or an MBR with at most four partitions, which have no
+    /// names in it.
+    #[must_use]
+    pub fn scheme(mut self, scheme: Scheme) -> Self {
+        self.scheme = scheme;
         self
     }
 
@@ -329,8 +334,10 @@ impl DiskBuilder {
         self.check()?;
         let mut fixed = self.clone();
         for partition in &mut fixed.partitions {
-            if let PartitionContent::Image(image) = &mut partition.content {
-                image.fix(self.time, self.reproducible);
+            match &mut partition.content {
+                PartitionContent::Image(image) => image.fix(self.time, self.reproducible),
+                PartitionContent::Fat(image) => image.fix(self.time, self.reproducible),
+                _ => {}
             }
         }
         if self.reproducible && self.uuid.is_none() {
@@ -346,7 +353,11 @@ impl DiskBuilder {
             parts.extend(partition.hash()?);
         }
         let options = (self.size, self.alignment);
-        Ok(derived_uuid(&parts, &format!("disk {options:?}")))
+        let mut what = format!("disk {options:?}");
+        if self.scheme != Scheme::Gpt {
+            what.push_str(" mbr");
+        }
+        Ok(derived_uuid(&parts, &what))
     }
 
     /// Makes the disk image, when the UUID is decided.
@@ -414,8 +425,12 @@ impl DiskBuilder {
 
     fn check(&self) -> Result<()> {
         let count = self.partitions.len();
-        if !(1..=PARTITIONS).contains(&count) {
-            return Err(DiskError::Count(count));
+        let most = match self.scheme {
+            Scheme::Gpt => PARTITIONS,
+            Scheme::Mbr => PRIMARY,
+        };
+        if !(1..=most).contains(&count) {
+            return Err(DiskError::Count { count, most });
         }
         if !self.alignment.is_power_of_two() || self.alignment < SECTOR {
             return Err(DiskError::Alignment(self.alignment));
@@ -424,6 +439,9 @@ impl DiskBuilder {
         for (index, partition) in self.partitions.iter().enumerate() {
             let name = &partition.name;
             let before = self.partitions.get(..index).unwrap_or_default();
+            if self.scheme == Scheme::Mbr {
+                partition.mbr_type()?;
+            }
             let units = name.encode_utf16().count();
             let bad = name.contains(|char: char| char.is_control());
             if bad || !(1..=NAME).contains(&units) || before.iter().any(|one| one.name == *name) {
@@ -451,9 +469,17 @@ impl DiskBuilder {
             .saturating_mul(self.alignment)
     }
 
+    /// Bytes of the backup of the table, at the end of the disk.
+    fn backup(&self) -> u64 {
+        match self.scheme {
+            Scheme::Gpt => TABLE * SECTOR,
+            Scheme::Mbr => 0,
+        }
+    }
+
     /// Bytes of a disk whose last partition has this end.
     fn whole(&self, end: u64) -> u64 {
-        self.aligned(end.saturating_add(TABLE * SECTOR))
+        self.aligned(end.saturating_add(self.backup()))
     }
 
     /// The places of all partitions.
@@ -478,7 +504,7 @@ impl DiskBuilder {
         let Some(size) = self.size else {
             return Ok(places);
         };
-        let usable = size.saturating_sub(TABLE * SECTOR);
+        let usable = size.saturating_sub(self.backup());
         let takes_rest = sizes.iter().any(Option::is_none);
         let unit = self.alignment.max(4096);
         let rest = usable.saturating_sub(end) / unit * unit;
@@ -487,55 +513,5 @@ impl DiskBuilder {
             return Err(DiskError::Full { needed, size });
         }
         Ok(lay_out(rest).0)
-    }
-
-    fn write_table(
-        &self,
-        file: &File,
-        path: &Path,
-        uuid: [u8; 16],
-        places: &[PartitionRange],
-    ) -> Result<()> {
-        let failed = |source: gpt::GptError| DiskError::Table {
-            path: path.to_owned(),
-            source: Box::new(source),
-        };
-        let host = |source| DiskError::File {
-            path: path.to_owned(),
-            source,
-        };
-        let mut device = file.try_clone().map_err(host)?;
-        let sectors = file.metadata().map_err(host)?.len() / SECTOR;
-        let protected = u32::try_from(sectors - 1).unwrap_or(u32::MAX);
-        let mbr = ProtectiveMBR::with_lb_size(protected);
-        let written = mbr.overwrite_lba0(&mut device);
-        written.map_err(|source| DiskError::Mbr {
-            path: path.to_owned(),
-            source,
-        })?;
-        let linux = partition_type("linux").unwrap_or_default();
-        let mut entries = BTreeMap::new();
-        for (index, (partition, place)) in (0..).zip(self.partitions.iter().zip(places)) {
-            let derived = || self.derived(index, "table");
-            let own = partition.uuid.or_else(derived);
-            let entry = partition::Partition {
-                part_type_guid: Type {
-                    guid: Uuid::from_bytes(partition.kind.unwrap_or(linux)),
-                    os: OperatingSystem::None,
-                },
-                part_guid: own.map_or_else(Uuid::new_v4, Uuid::from_bytes),
-                first_lba: place.start / SECTOR,
-                last_lba: (place.start + place.len) / SECTOR - 1,
-                flags: 0,
-                name: partition.name.clone(),
-            };
-            entries.insert(index as u32 + 1, entry);
-        }
-        let config = GptConfig::new().writable(true);
-        let disk = config.create_from_device(device, Some(Uuid::from_bytes(uuid)));
-        let mut disk = disk.map_err(failed)?;
-        disk.update_partitions(entries).map_err(failed)?;
-        disk.write().map_err(failed)?;
-        Ok(())
     }
 }

@@ -74,6 +74,7 @@ mod diff;
 mod disk;
 mod error;
 mod export;
+mod fat;
 mod fs;
 mod image;
 mod inspect;
@@ -118,6 +119,7 @@ pub use diff::{DiffEntry, DiffKind, DiffOptions, DiffParts, diff};
 pub use disk::{DiskBuilder, NewPartition, PartitionContent, PartitionSize};
 pub use error::{Error, ErrorKind, Result, errno};
 pub use export::{ExportCompression, ExportOptions, ExportReport};
+pub use fat::{FatImage, FatWidth};
 pub use fs::{
     DirEntry, File, FileSystem, FileType, Metadata, OpenOptions, ReadDir, Step, Times, Walk,
     WalkEntry,
@@ -162,6 +164,7 @@ pub mod internal {
     pub use crate::disk::{DiskError, partition_type, type_names};
     pub use crate::error::{Cause, errno_in};
     pub use crate::export::ExportError;
+    pub use crate::fat::FatError;
     pub use crate::fs::{OperationError, TransactionError};
     pub use crate::inspect::InspectError;
     pub use crate::kind::{DetectError, detect};

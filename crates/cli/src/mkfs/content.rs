@@ -3,7 +3,7 @@
 
 use clap::Parser as _;
 use clap::error::{ContextKind, ErrorKind};
-use sapwood::{FreeRoom, ImageBuilder, Kind, Sources};
+use sapwood::{FatImage, FreeRoom, ImageBuilder, Kind, Sources};
 
 use super::sources::{self, ChangeArgs};
 use super::storage::StorageArgs;
@@ -68,6 +68,24 @@ impl ContentArgs {
         let sources = self.sources(kind)?;
         let builder = builder.free(self.free).free_inodes(self.free_inodes);
         Ok(builder.sources(sources))
+    }
+
+    /// Gives them to a FAT volume.
+    ///
+    /// # Errors
+    /// The errors of the sources; options that FAT has not.
+    pub(crate) fn fill_fat(&self, image: FatImage) -> Result<FatImage> {
+        let usage = |why: &dyn std::fmt::Display| Failure::new(USAGE, why);
+        let FreeRoom::Bytes(free) = self.free else {
+            return Err(usage(&"free= of a FAT volume is a size"));
+        };
+        if self.free_inodes > 0 {
+            return Err(usage(&"FAT has no inodes"));
+        }
+        let mut sources = self.sources.sources(&self.changes)?;
+        self.storage.apply(sources.storage_mut())?;
+        let filled = image.free(free).sources(sources);
+        filled.map_err(|error| usage(&error))
     }
 }
 

@@ -1,9 +1,10 @@
-//! Kinds and paths for the errors of hash trees and encrypted volumes.
+//! Kinds and paths for the errors of hash trees, encrypted volumes and FAT volumes.
 
 use std::path::Path;
 
 use super::layers::{of_device, of_luks};
 use crate::error::{Cause, ErrorKind};
+use crate::fat::FatError;
 use crate::luks::LuksError;
 use crate::verity::VerityError;
 
@@ -49,6 +50,35 @@ impl Cause for LuksError {
             Self::Open(error) => error.path(),
             Self::NewFile(error) => error.path(),
             Self::Occupied { path, .. } | Self::Volume { path, .. } => Some(path),
+        }
+    }
+}
+
+impl Cause for FatError {
+    fn kind(&self) -> ErrorKind {
+        match self {
+            Self::Build(error) => error.kind(),
+            Self::NewFile(error) => error.kind(),
+            Self::Device(error) => of_device(error),
+            Self::FileSystem(error) => error.kind(),
+            Self::Read { .. } | Self::Write(_) => ErrorKind::Io,
+            Self::Full { .. } => ErrorKind::StorageFull,
+            _ => ErrorKind::InvalidInput,
+        }
+    }
+
+    fn path(&self) -> Option<&Path> {
+        match self {
+            Self::Build(error) => error.path(),
+            Self::NewFile(error) => error.path(),
+            Self::FileSystem(error) => error.path(),
+            Self::Read { path, .. }
+            | Self::Kind { path, .. }
+            | Self::Name { path, .. }
+            | Self::Case(path)
+            | Self::TooLarge { path, .. }
+            | Self::TooManyNames(path) => Some(path),
+            _ => None,
         }
     }
 }

@@ -8,11 +8,13 @@ use std::path::{Path, PathBuf};
 use rustix::fs::SeekFrom;
 use rustix::io::Errno;
 use sha2::{Digest, Sha256};
+use uuid::Uuid;
 
 use super::{
-    DiskError, NewPartition, PartitionContent, PartitionRange, PartitionSize, Result, SECTOR,
+    DiskError, NewPartition, PartitionContent, PartitionRange, PartitionSize, Result, SECTOR, swap,
 };
 use crate::build::ImageBuilder;
+use crate::fat::{FatError, FatImage};
 use crate::new_file::NewFile;
 use crate::output::OutputFormat;
 use crate::progress::OnProgress;
@@ -33,6 +35,9 @@ impl NewPartition {
         let mut hash = Sha256::new();
         let about = (&self.name, self.kind, self.uuid, self.size);
         hash.update(format!("{about:?}"));
+        if self.mbr_kind.is_some() || self.boot {
+            hash.update(format!("{:?}", (self.mbr_kind, self.boot)));
+        }
         match &self.content {
             PartitionContent::Empty => {}
             PartitionContent::File(path) => {
@@ -50,6 +55,14 @@ impl NewPartition {
                 })?;
                 hash.update(found);
             }
+            PartitionContent::Swap(label) => hash.update(format!("swap {label:?}")),
+            PartitionContent::Fat(image) => {
+                let found = image.hash().map_err(|source| DiskError::Build {
+                    name: self.name.clone(),
+                    source: Box::new(source),
+                })?;
+                hash.update(found);
+            }
         }
         Ok(hash.finalize().into())
     }
@@ -62,6 +75,10 @@ impl NewPartition {
         disk: &NewFile,
         progress: &mut OnProgress<'_>,
     ) -> Result<Built> {
+        let size = match self.size {
+            PartitionSize::Bytes(bytes) => Some(bytes),
+            _ => size,
+        };
         let builder = match &self.content {
             PartitionContent::Empty => return Ok(Built::Nothing),
             PartitionContent::File(path) => {
@@ -71,13 +88,13 @@ impl NewPartition {
                 })?;
                 return Ok(Built::File(file, path.clone()));
             }
+            PartitionContent::Swap(label) => return self.build_swap(label, size, uuid, disk),
+            PartitionContent::Fat(image) => {
+                return self.build_fat(image, size, uuid, disk, progress);
+            }
             PartitionContent::Image(builder) => builder,
         };
         let mut builder = ImageBuilder::clone(builder).format(OutputFormat::Raw);
-        let size = match self.size {
-            PartitionSize::Bytes(bytes) => Some(bytes),
-            _ => size,
-        };
         if let Some(size) = size {
             builder = builder.size(size);
         }
@@ -89,6 +106,56 @@ impl NewPartition {
         made.map_err(|source| DiskError::Build {
             name: self.name.clone(),
             source: Box::new(source),
+        })?;
+        Ok(Built::Made(file))
+    }
+
+    /// Builds swap space.
+    fn build_swap(
+        &self,
+        label: &str,
+        size: Option<u64>,
+        uuid: Option<[u8; 16]>,
+        disk: &NewFile,
+    ) -> Result<Built> {
+        let size = size.ok_or_else(|| DiskError::NoSize(self.name.clone()))?;
+        let uuid = uuid.unwrap_or_else(|| *Uuid::new_v4().as_bytes());
+        let page = swap::header(size, uuid, label);
+        let page = page.ok_or_else(|| DiskError::Swap(self.name.clone()))?;
+        let file = disk.scratch()?;
+        let sized = file.file().set_len(size);
+        let written = sized.and_then(|()| file.file().write_all_at(&page, 0));
+        written.map_err(|source| DiskError::File {
+            path: disk.path().to_owned(),
+            source,
+        })?;
+        Ok(Built::Made(file))
+    }
+
+    /// Builds a FAT volume, whose number is the start of `uuid`.
+    fn build_fat(
+        &self,
+        image: &FatImage,
+        size: Option<u64>,
+        uuid: Option<[u8; 16]>,
+        disk: &NewFile,
+        progress: &mut OnProgress<'_>,
+    ) -> Result<Built> {
+        let file = disk.scratch()?;
+        let uuid = uuid.unwrap_or_else(|| *Uuid::new_v4().as_bytes());
+        let [a, b, c, d, ..] = uuid;
+        let id = u32::from_be_bytes([a, b, c, d]);
+        let made = image.make_in_scratch(&file, size, id, progress);
+        made.map_err(|error| match error {
+            FatError::Full { needed, size } => DiskError::TooLarge {
+                name: self.name.clone(),
+                content: needed,
+                size,
+            },
+            source => DiskError::Fat {
+                name: self.name.clone(),
+                source: Box::new(source),
+            },
         })?;
         Ok(Built::Made(file))
     }

@@ -1,0 +1,80 @@
+//! Contents of partitions that are no btrfs or ext4, and the tables around them. Each test is a
+//! script, as in `builders`.
+
+/// Prelude of these scripts. `place N`: first sector and sectors of partition N of `disk`; `part N
+/// FILE`: copies it.
+pub(crate) const PRELUDE: &str = r#"
+place() { sfdisk -d disk | sed -n "s/^disk$1 : start= *\([0-9]*\), size= *\([0-9]*\),.*/\1 \2/p"; }
+part() { local start size; read -r start size < <(place $1); dd if=disk of=$2 bs=1M iflag=skip_bytes,count_bytes skip=$((start * 512)) count=$((size * 512)) conv=sparse status=none; }
+"#;
+
+/// The tests, with the programs that they need.
+pub(crate) const SCRIPTS: &[(&str, &[&str], &str)] = &[
+    (
+        "a_fat_partition_is_what_the_tools_and_the_kernel_take",
+        &["fsck.vfat", "mcopy", "sfdisk"],
+        r#"mkdir -p r/EFI/BOOT r/loader/entries r/empty; head -c 3000000 /dev/urandom > r/EFI/BOOT/BOOTX64.EFI; : > r/none
+        echo default > r/loader/loader.conf; for n in $(seq 300); do echo $n > "r/loader/entries/entry number $n.conf"; done
+        echo ü > "r/Grüße 日本 and more.txt"; truncate -s 2M r/hole; echo end >> r/hole; ln r/loader/loader.conf r/loader/again
+        find r -exec touch -h -d '2021-02-03 04:05:06' {} +; (cd r; find . -type f -exec sha256sum {} + | sort) > expected
+        times() { (cd $1; TZ=UTC find . -type f -printf '%P %s %TY-%Tm-%Td %TH:%TM:%TS\n' | sort); }; times r > expected.times
+        same_files() { (cd $1; find . -type f -exec sha256sum {} + | sort) > found; same expected found; times $1 > found.times; same expected.times found.times; [ -d $1/empty ]; }
+        tar -c --numeric-owner -f t.tar -C r .
+        for field in fat:rootdir=r fat:tar=t.tar:size=8M fat12:rootdir=r:size=20M fat16:tar=t.tar:size=100M:free=3M fat32:rootdir=r fat:rootdir=r:size=520M:label=efi fat16:rootdir=r:size=1G; do
+            "$SAPWOOD" mkdisk -qf disk --part esp:$field; part 1 esp; fsck.vfat -n esp > check.txt 2>&1 || { echo $field; cat check.txt; exit 1; }
+            not grep -iE 'differ|dirty|wrong|free cluster|bad|orphan' check.txt
+            case $field in fat12:*) want=FAT12;; fat16:*) want=FAT16;; fat32:*|*520M*) want=FAT32;; *:tar*) want=FAT16;; *) want=FAT12;; esac
+            blkid -p -s VERSION -o value esp | grep -qx $want || { blkid -p esp; echo "$field: not $want"; exit 1; }
+            rm -rf back; mkdir back; LC_ALL=C.UTF-8 mcopy -s -Q -m -i esp ::* back/; same_files back
+            if grep -qw vfat /proc/filesystems; then mount -t vfat -o ro,loop,utf8,tz=UTC esp m; same_files m; umount m; fi
+        done
+        "$SAPWOOD" mkdisk -qf disk --part esp:fat:rootdir=r:size=520M:label=efi; part 1 esp; blkid -p -s LABEL -o value esp | grep -cx EFI
+        mcopy -i esp r/EFI/BOOT/BOOTX64.EFI ::new; mdeltree -i esp ::loader; mdir -i esp ::EFI/BOOT | grep -c 'BOOTX64.*EFI.*2021-02-03'; fsck.vfat -n esp > check.txt 2>&1
+        sfdisk -d disk | grep -c 'type=C12A7328-F81F-11D2-BA4B-00A0C93EC93B'
+        "$SAPWOOD" mkdisk -qf disk --part esp:fat:size=33M --part x:fat32:size=40M; for n in 1 2; do part $n esp; fsck.vfat -n esp > check.txt 2>&1; done"#,
+    ),
+    (
+        "a_fat_partition_is_reproducible",
+        &["fsck.vfat", "sfdisk"],
+        r#"mkdir -p r/d; echo one > r/d/one; touch -d 2020-01-01 r/d/one r/d r; tar -c -f t.tar -C r d/one
+        make() { "$SAPWOOD" mkdisk -qf "$1" "${@:2}" --part esp:fat:tar=t.tar:label=x --part esp2:fat32:rootdir=r; }
+        make one --reproducible; make two --reproducible; cmp one two
+        export SOURCE_DATE_EPOCH=1600000000; make three -U $U; make four -U $U; cmp three four; not cmp -s one three
+        make five -U 22222222-2222-3333-4444-555555555555; not cmp -s four five"#,
+    ),
+    (
+        "files_that_fat_has_not_are_refused_by_name",
+        &[],
+        r#"mkdir -p r/d; bad() { refused "$1" "$SAPWOOD" mkdisk disk --part esp:fat:rootdir=r"$2"; [ ! -e disk ]; [ -z "$(ls -A | grep '^\.sapwood')" ]; rm -rf r/d/*; }
+        ln -s x r/d/link; bad '/d/link: FAT has no symbolic links'; mkfifo r/d/pipe; bad '/d/pipe: FAT has no pipes'; mknod r/d/null c 1 3; bad '/d/null: FAT has no device nodes'
+        : > r/d/a:b; bad '/d/a:b: FAT has no names with'; : > r/d/a.; bad 'a dot or a space at the end'; : > r/d/Same; : > r/d/same; bad '/d/same: another name differs'
+        truncate -s 4G r/d/huge; bad '/d/huge: 4294967296 bytes are too many'; head -c 3000000 /dev/urandom > r/d/f; bad 'do not fit into 1.0M' :size=1M; : > r/d/f; bad 'no FAT volume has 1024 bytes' :size=1k
+        refused 'no FAT32 volume has' "$SAPWOOD" mkdisk disk --part esp:fat32:size=20M; refused 'no FAT16 volume has' "$SAPWOOD" mkdisk disk --part esp:fat16:size=3G
+        refused 'no FAT12 volume has' "$SAPWOOD" mkdisk disk --part esp:fat12:size=300M; [ ! -e disk ]
+        usage() { local code=0; "$SAPWOOD" mkdisk disk --part "$2" 2> err.txt || code=$?; [ $code = 2 ]; grep -qF -- "$1" err.txt || { cat err.txt; exit 1; }; [ ! -e disk ]; }
+        usage 'at most 11' 'esp:fat:label=much too long'; usage 'one format' esp:fat:ext4; usage 'opt= is for' esp:fat:opt=inode-size=512
+        usage 'FAT stores files in one way' esp:fat:rootdir=r:subvol=d; usage 'is a size' esp:fat:free=5%; usage 'swap space has no field tar' s:swap:tar=t"#,
+    ),
+    (
+        "swap_space_is_what_the_kernel_uses",
+        &["sfdisk", "swaplabel"],
+        r#"trap 'swapoff $loop 2> /dev/null || true; losetup -d $loop 2> /dev/null || true' EXIT; loop=
+        "$SAPWOOD" mkdisk -q disk --part a:swap:size=64M:label=swapped -U $U; "$SAPWOOD" mkdisk -q two --part a:swap:size=64M:label=swapped -U $U; cmp disk two
+        sfdisk -d disk | grep -c type=0657FD6D; part 1 swap; swaplabel swap | grep -c 'LABEL: swapped'; blkid -p -s TYPE -o value swap | grep -cx swap; chmod 600 swap
+        loop=$(losetup --find --show swap); if swapon $loop; then swapon --show=NAME,SIZE --bytes --noheadings | grep -c "$loop *67104768"; swapoff $loop; fi; losetup -d $loop; loop=
+        refused 'at least 40 KiB' "$SAPWOOD" mkdisk no --part a:swap:size=20k; refused 'needs a size' "$SAPWOOD" mkdisk no --part a:swap; [ ! -e no ]
+        "$SAPWOOD" mkdisk -qf disk --size 100M --part a:swap:size=rest; part 1 swap; swaplabel swap > out.txt"#,
+    ),
+    (
+        "an_mbr_is_what_the_tools_take",
+        &["sfdisk", "fsck.vfat"],
+        r#"mkdir r; echo x > r/f; "$SAPWOOD" mkdisk -q --table mbr disk -U $U --part boot:fat:rootdir=r:size=10M:boot --part root:ext4:rootdir=r --part swap:swap:size=8M --part other:size=1M:type=da
+        sfdisk --verify disk > check.txt 2>&1; grep -q 'No errors detected' check.txt; sfdisk -d disk > table; grep -c 'label: dos' table; grep -c 'label-id: 0x11111111' table
+        grep -c 'disk1 : start= *2048, size= *20480, type=c, bootable' table; grep -c 'disk2 : .*type=83$' table; grep -c 'disk3 : .*size= *16384, type=82$' table; grep -c 'disk4 : .*type=da$' table
+        part 1 esp; fsck.vfat -n esp > check.txt 2>&1; part 2 root; sound root; "$SAPWOOD" cat disk#2:f | grep -cx x
+        "$SAPWOOD" mkdisk -q --table mbr two -U $U --part boot:fat:rootdir=r:size=10M:boot --part root:ext4:rootdir=r --part swap:swap:size=8M --part other:size=1M:type=da; not cmp -s disk two
+        refused '5 partitions: at least 1, at most 4' "$SAPWOOD" mkdisk --table mbr no --part a:size=1M --part b:size=1M --part c:size=1M --part d:size=1M --part e:size=1M
+        refused 'its type has no number in an MBR' "$SAPWOOD" mkdisk --table mbr no --part a:size=1M:type=bios; refused 'at most 2 TiB' "$SAPWOOD" mkdisk --table mbr no --part a:size=1M --part b:size=3T --part c:size=1M; [ ! -e no ]
+        "$SAPWOOD" mkdisk -q --table mbr whole --size 20M --part a:size=rest; sfdisk -d whole | grep -c 'size= *38912,'"#,
+    ),
+];
