@@ -8,11 +8,12 @@ use std::path::{Path, PathBuf};
 use sapwood::block::partition::Scheme;
 use sapwood::internal::options::parse_size;
 use sapwood::internal::{BuildError, DiskError};
-use sapwood::{DiskBuilder, OutputFormat};
+use sapwood::{BuiltDisk, DiskBuilder, OutputFormat};
+use serde_json::{Value, json};
 
 use super::failure::{FAILED, Failure, Result};
 use super::mkfs::{mkfs_failure, sources};
-use super::{copy, files, interrupt, output, progress, times};
+use super::{copy, files, interrupt, output, progress, times, verity};
 use part::{fields, partition, uuid};
 
 /// For `sapwood help mkdisk`.
@@ -24,6 +25,14 @@ pub(super) const EXAMPLES: &[(&str, &str)] = &[
     (
         "sapwood mkdisk d.img --part esp:file=esp.img --part swap:swap:size=512M",
         "the bytes of a file, and swap space",
+    ),
+    (
+        "sapwood mkdisk d.img --part root:ext4:tar=r.tar:verity",
+        "with its hash tree in the partition root-verity",
+    ),
+    (
+        "sapwood mkdisk d.img --part root:btrfs:rootdir=r:luks=root.key",
+        "an encrypted partition",
     ),
     (
         "sapwood mkdisk --table mbr d.img --part boot:fat:rootdir=boot:boot",
@@ -41,7 +50,8 @@ pub(super) const EXAMPLES: &[(&str, &str)] = &[
 /// (options of mkfs); size=SIZE or size=rest; type=NAME or GUID, in an MBR also two hexadecimal
 /// digits [default: the name of the partition if it names a type, else what its format says]; uuid=
 /// of the partition; label= of the file system; boot (for a BIOS); opt=NAME or opt=NAME=VALUE, a
-/// further option of mkfs by its name without dashes.
+/// further option of mkfs by its name without dashes; luks=KEYFILE, to encrypt the partition;
+/// verity or verity=NAME, a hash tree in the partition NAME; root-hash-file=FILE.
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
     /// Disk image, a new file
@@ -75,6 +85,9 @@ pub(super) struct Args {
     /// Print nothing
     #[arg(short, long)]
     quiet: bool,
+    /// Print JSON: the partitions with their places, UUIDs and root hashes
+    #[arg(long)]
+    json: bool,
 }
 
 fn size(text: &str) -> Result<u64, String> {
@@ -116,23 +129,65 @@ pub(super) fn run(args: &Args) -> Result<()> {
         field.is_some_and(|(name, value)| sources::is_stdin(name, OsStr::new(value)))
     });
     sources::check_stdin(stdin.count())?;
-    for part in &args.part {
-        builder = builder.partition(partition(part)?);
+    let mut root_hash_files = Vec::new();
+    for text in &args.part {
+        let part = partition(text)?;
+        let name = part.made.name.clone();
+        root_hash_files.extend(part.root_hash_file.map(|file| (name, file)));
+        builder = builder.partition(part.made);
     }
-    let bar = progress::items(args.quiet, "files");
-    let written = builder.write_with_progress(&args.image, &mut |step| copy::show(&bar, step));
+    let bar = progress::items(args.quiet || args.json, "files");
+    let built = builder.build(&args.image, &mut |step| copy::show(&bar, step));
     bar.finish_and_clear();
-    written.map_err(failure)?;
-    if args.quiet {
+    let built = built.map_err(failure)?;
+    for (name, file) in root_hash_files {
+        let part = built.partitions.iter().find(|part| part.name == name);
+        if let Some(root) = part.and_then(|part| part.root_hash.as_ref()) {
+            verity::write_root_hash(&file, root)?;
+        }
+    }
+    if args.json {
+        output::object(&described(args.table, &built))
+    } else if args.quiet {
         Ok(())
     } else {
-        let size = args.image.metadata().map_or(0, |found| found.len());
-        let (image, count) = (args.image.display(), args.part.len());
-        output::line(format!(
-            "{image}: {count} partitions, {}",
-            output::size(size)
-        ))
+        print(args, &built)
     }
+}
+
+fn print(args: &Args, built: &BuiltDisk) -> Result<()> {
+    let size = args.image.metadata().map_or(0, |found| found.len());
+    let (image, count) = (args.image.display(), built.partitions.len());
+    output::line(format!(
+        "{image}: {count} partitions, {}",
+        output::size(size)
+    ))?;
+    for part in &built.partitions {
+        if let Some(root) = &part.root_hash {
+            output::line(format_args!("root hash of {}: {root}", part.name))?;
+        }
+    }
+    Ok(())
+}
+
+/// The disk as JSON.
+fn described(scheme: Scheme, built: &BuiltDisk) -> Value {
+    let partitions = built.partitions.iter().map(|part| {
+        let mut object = json!({
+            "name": part.name, "offset": part.start, "length": part.len,
+            "type": output::uuid(&part.kind), "uuid": output::uuid(&part.uuid),
+        });
+        if let Some(root) = &part.root_hash {
+            object["root_hash"] = root.to_string().into();
+        }
+        object
+    });
+    json!({
+        "table": scheme.to_string().to_lowercase(),
+        "uuid": output::uuid(&built.uuid),
+        "size": built.size,
+        "partitions": partitions.collect::<Vec<_>>(),
+    })
 }
 
 /// The failure of a disk image, with sizes as people write them.

@@ -12,6 +12,7 @@ use std::sync::Arc;
 
 use sapwood::block::{Device, Operand};
 use sapwood::internal::{BuildError, MkfsError, MkfsReport, mkfs_table};
+use sapwood::verity::RootHash;
 use sapwood::{FileSystem, Kind, MkfsOptions, Options, OutputFormat, Place, Sources};
 use serde_json::{Value, json};
 
@@ -50,6 +51,13 @@ pub(super) struct Args {
     output_format: OutputFormat,
     #[command(flatten)]
     given: Given,
+    /// Write the hash tree of dm-verity of the image, which is a new file, to this file, and print
+    /// its root hash
+    #[arg(long, value_name = "HASHES")]
+    verity: Option<PathBuf>,
+    /// Also write the root hash to a file
+    #[arg(long, value_name = "FILE", requires = "verity")]
+    root_hash_file: Option<PathBuf>,
     /// Print nothing
     #[arg(short, long)]
     quiet: bool,
@@ -85,10 +93,15 @@ pub(super) fn run(args: &Args) -> Result<()> {
         taken.map_err(|error| Failure::new(USAGE, error))?;
     }
     let mut sources = args.content.sources(args.kind)?;
+    let new = args.others.is_empty() && new::is_wanted(args, &options, &sources);
+    if !new && args.verity.is_some() {
+        let why = "--verity is for a new file; `sapwood verity format` makes the tree of another \
+                   image";
+        return Err(Failure::new(USAGE, why));
+    }
     if !args.others.is_empty() {
         return several::run(args, &options, &sources);
     }
-    let new = new::is_wanted(args, &options, &sources);
     if new && let Some(dir) = args.image.parent().filter(|dir| *dir != Path::new("")) {
         sources.keep_in(dir);
     }
@@ -101,9 +114,6 @@ pub(super) fn run(args: &Args) -> Result<()> {
     }
     interrupt::abandon_new_files();
     files::refuse_stream(&args.image)?;
-    if new && choice::has_key() {
-        return Err(not_encrypted(&args.image));
-    }
     if new {
         return new::run(args, options, sources);
     }
@@ -124,7 +134,7 @@ fn in_place(args: &Args, options: &MkfsOptions, sources: &Sources) -> Result<()>
         }
         0
     };
-    print(args, options, &made)?;
+    print(args, options, &made, None)?;
     complete(args, missing)
 }
 
@@ -143,7 +153,7 @@ fn open(image: &Path) -> Result<Arc<dyn Device>> {
     )?)
 }
 
-/// A new image with a key: only an existing volume has a place for it.
+/// A new device with a key among several: only an existing volume has a place for it.
 fn not_encrypted(image: &Path) -> Failure {
     Failure::local(
         image,
@@ -162,7 +172,12 @@ fn complete(args: &Args, missing: u64) -> Result<()> {
     }
 }
 
-fn print(args: &Args, options: &MkfsOptions, made: &MkfsReport) -> Result<()> {
+fn print(
+    args: &Args,
+    options: &MkfsOptions,
+    made: &MkfsReport,
+    root: Option<&RootHash>,
+) -> Result<()> {
     let (uuid, size) = (output::uuid(&made.uuid()), made.size());
     if args.json {
         let mut object = json!({
@@ -181,12 +196,22 @@ fn print(args: &Args, options: &MkfsOptions, made: &MkfsReport) -> Result<()> {
         if let (Value::Object(map), Value::Object(more)) = (&mut object, more) {
             map.extend(more);
         }
+        if let Some(root) = root {
+            object["root_hash"] = root.to_string().into();
+        }
         output::object(&object)?;
     } else if !args.quiet {
         let (image, size) = (args.image.display(), output::size(size));
         output::line(format!("{image}: {}, {size}, uuid {uuid}", args.kind))?;
+        print_root_hash(root)?;
     }
     Ok(())
+}
+
+fn print_root_hash(root: Option<&RootHash>) -> Result<()> {
+    root.map_or(Ok(()), |root| {
+        output::line(format_args!("root hash: {root}"))
+    })
 }
 
 /// Fills the image on a device; the number of files that could not be copied.

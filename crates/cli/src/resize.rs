@@ -11,7 +11,7 @@ use super::{output, progress, times};
 
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
-    /// Image that nothing has mounted
+    /// Image that nothing has mounted; the end of a partition (IMAGE#PART) moves if there is room
     pub(super) image: PathBuf,
     /// New size: bytes, or with k, M, G, T; +SIZE or -SIZE for a change; min for the smallest size
     #[arg(allow_hyphen_values = true)]

@@ -98,6 +98,21 @@ impl Tree {
     }
 }
 
+/// Writes a root hash to a file of its own.
+pub(super) fn write_root_hash(file: &Path, root: &RootHash) -> Result<()> {
+    let written = std::fs::write(file, format!("{root}\n"));
+    written.map_err(|error| Failure::local(file, error))
+}
+
+/// What the hash tree of a new image is made of: no salt with a fixed time.
+pub(super) fn params(fixed: bool) -> Params {
+    let mut params = Params::default();
+    if !fixed {
+        params.salt = sapwood::verity::random_salt();
+    }
+    params
+}
+
 pub(super) fn run(command: &Command) -> Result<()> {
     match command {
         Command::Format {
@@ -117,8 +132,7 @@ pub(super) fn run(command: &Command) -> Result<()> {
             bar.finish_and_clear();
             let made = made?;
             if let Some(file) = root_hash_file {
-                let written = std::fs::write(file, format!("{}\n", made.root));
-                written.map_err(|error| Failure::local(file, error))?;
+                write_root_hash(file, &made.root)?;
             }
             if *json {
                 let mut object = fields(&made.header);

@@ -17,8 +17,9 @@ use crate::{Error, Result};
 
 /// Bytes of a copy of the header.
 const HEADER: u64 = 0x4000;
-/// Bytes from the start of the device to the data.
-const DATA: u64 = 16 << 20;
+/// Bytes from the start of a new volume to its data.
+pub const HEADER_SIZE: u64 = 16 << 20;
+const DATA: u64 = HEADER_SIZE;
 /// Bytes of a volume key: two keys of AES-256.
 const KEY: usize = 64;
 /// Iterations of the digest of the volume key. That key is random, so few are enough.

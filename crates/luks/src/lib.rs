@@ -47,7 +47,7 @@ mod volume;
 pub use derive::Derivation;
 pub use device::CryptDevice;
 pub use error::{Error, Result};
-pub use format::{FormatOptions, format};
+pub use format::{FormatOptions, HEADER_SIZE, format};
 pub use key::Key;
 pub use slot::SlotDescription;
 pub use volume::{Description, describe, is_luks, open};

@@ -1,6 +1,7 @@
 //! Making images.
 
 mod fill;
+mod whole;
 
 use std::fs;
 use std::io::{self, Read};
@@ -16,14 +17,16 @@ use crate::changes::Changes;
 use crate::copy::CopyError;
 use crate::error::ErrorKind;
 use crate::fs::FileSystem;
+use crate::luks::{FormatOptions, Key};
 use crate::mkfs::{MkfsOptions, MkfsReport, mkfs};
 use crate::new_file::NewFile;
 use crate::options::Options;
-use crate::output::{Identity, OutputFormat, convert};
+use crate::output::OutputFormat;
 use crate::progress::{self, OnProgress, Progress};
 use crate::resize::{FreeRoom, NewSize, resize_new};
 pub use crate::sources::BuildError;
 use crate::sources::{Counts, Format, Growth, Need, Sources, derived_uuid};
+use crate::verity::{Params, RootHash};
 use crate::vfs;
 pub use fill::fill;
 use fill::{builder_of, close, fill_open, filling};
@@ -54,6 +57,8 @@ pub struct ImageBuilder {
     free: FreeRoom,
     free_inodes: u64,
     reproducible: bool,
+    encryption: Option<(Key, FormatOptions)>,
+    verity: Option<(PathBuf, Params)>,
     format: OutputFormat,
     replace: bool,
 }
@@ -69,6 +74,8 @@ pub struct BuiltImage {
     /// Names of a [directory](ImageBuilder::from_dir) that could not be copied; each was reported
     /// as [`Progress::Failed`].
     pub left_out: u64,
+    /// Root hash of its [hash tree](ImageBuilder::verity).
+    pub root_hash: Option<RootHash>,
 }
 
 impl ImageBuilder {
@@ -82,6 +89,8 @@ impl ImageBuilder {
             free: FreeRoom::default(),
             free_inodes: 0,
             reproducible: false,
+            encryption: None,
+            verity: None,
             format: OutputFormat::Raw,
             replace: true,
         }
@@ -135,6 +144,23 @@ impl ImageBuilder {
     #[must_use]
     pub fn format(mut self, format: OutputFormat) -> Self {
         self.format = format;
+        self
+    }
+
+    /// Encrypts the image: it becomes a LUKS2 volume, whose header of 16 MiB counts in its size. In
+    /// a partition, [`NewPartition::key`](crate::NewPartition) does that.
+    #[must_use]
+    pub fn encrypted(mut self, key: Key, options: FormatOptions) -> Self {
+        self.encryption = Some((key, options));
+        self
+    }
+
+    /// Writes the hash tree of the image to a new file, which appears with the image. A file of that
+    /// name is treated as one of the image's name. In a partition,
+    /// [`NewPartition::verity`](crate::NewPartition) does that.
+    #[must_use]
+    pub fn verity(mut self, hashes: impl Into<PathBuf>, params: Params) -> Self {
+        self.verity = Some((hashes.into(), params));
         self
     }
 
@@ -346,32 +372,6 @@ impl ImageBuilder {
         Ok(self.make(path.as_ref(), false, progress)?)
     }
 
-    /// Makes the image, and gives it its name. `strict`: every name is copied.
-    fn make(
-        &self,
-        path: &Path,
-        strict: bool,
-        progress: &mut OnProgress<'_>,
-    ) -> Result<BuiltImage, BuildError> {
-        let new = NewFile::create(path, self.replace)?;
-        let fixed = self.fixed(&new)?;
-        let built = match self.format {
-            OutputFormat::Raw => fixed.make_fixed(&new, strict, progress)?,
-            format => {
-                let raw = new.scratch()?;
-                let built = fixed.make_fixed(&raw, strict, progress)?;
-                let identity = Identity {
-                    uuid: built.report.uuid(),
-                    time: fixed.options.time().unwrap_or_else(SystemTime::now),
-                };
-                convert(&raw, &new, format, identity, progress)?;
-                built
-            }
-        };
-        new.finish()?;
-        Ok(built)
-    }
-
     /// Makes the image in a file that never has a name. Every name is copied.
     pub(crate) fn make_in_scratch(
         &self,
@@ -423,6 +423,7 @@ impl ImageBuilder {
             report,
             size,
             left_out,
+            root_hash: None,
         })
     }
 
@@ -473,6 +474,7 @@ impl ImageBuilder {
                         report,
                         size: resized.after,
                         left_out,
+                        root_hash: None,
                     });
                 }
                 Err(error) if attempt < MORE_ROOM && !grows && is_full(&error) => {

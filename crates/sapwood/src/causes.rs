@@ -247,6 +247,7 @@ impl Cause for ResizeError {
         match self {
             Self::Open(error) => error.kind(),
             Self::File { .. } => ErrorKind::Io,
+            Self::Partition(error) => error.kind(),
             Self::TooMuchLess { .. } => ErrorKind::InvalidInput,
             Self::Btrfs { source, .. } => match &**source {
                 sapwood_btrfs::resize::ResizeError::Engine(error) => of_btrfs(error),
@@ -263,6 +264,7 @@ impl Cause for ResizeError {
     fn path(&self) -> Option<&Path> {
         match self {
             Self::Open(error) => error.path(),
+            Self::Partition(_) => None,
             Self::File { path, .. }
             | Self::TooMuchLess { path, .. }
             | Self::Btrfs { path, .. }
@@ -465,6 +467,8 @@ fn part(error: &BuildError) -> Option<&dyn Cause> {
         BuildError::NewFile(error) => error,
         BuildError::Output(error) => error,
         BuildError::Mkfs(error) => error,
+        BuildError::Luks(error) => error,
+        BuildError::Verity(error) => error,
         BuildError::Archive(error) => error,
         BuildError::Oci(error) => error,
         BuildError::Manifest(error) => error,
@@ -481,7 +485,7 @@ impl Cause for BuildError {
             (Some(part), _) => part.kind(),
             (None, Self::FileSystem(error)) => error.kind(),
             (None, Self::Device(error)) => of_device(error),
-            (None, Self::NoSize(_)) => ErrorKind::InvalidInput,
+            (None, Self::NoSize(_) | Self::Encrypted(_)) => ErrorKind::InvalidInput,
             (None, _) => ErrorKind::Io,
         }
     }
@@ -501,6 +505,8 @@ impl Cause for DiskError {
         match self {
             Self::Build { source, .. } => source.kind(),
             Self::Fat { source, .. } => source.kind(),
+            Self::Encrypt { source, .. } => source.kind(),
+            Self::Verity { source, .. } => source.kind(),
             Self::NewFile(error) => error.kind(),
             Self::Output(error) => error.kind(),
             Self::File { .. } | Self::Table { .. } | Self::Mbr { .. } => ErrorKind::Io,
@@ -515,6 +521,8 @@ impl Cause for DiskError {
             }
             Self::Build { source, .. } => source.path(),
             Self::Fat { source, .. } => source.path(),
+            Self::Encrypt { source, .. } => source.path(),
+            Self::Verity { source, .. } => source.path(),
             Self::NewFile(error) => error.path(),
             Self::Output(error) => error.path(),
             _ => None,

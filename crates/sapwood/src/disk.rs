@@ -7,23 +7,25 @@
 //! written, a GPT with its backup. All of it goes into a file that gets its name at the end.
 
 mod content;
+mod hashes;
+mod layout;
 mod swap;
 mod table;
+mod write;
 
 use std::io;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
-use sapwood_block::partition::Scheme;
-use uuid::Uuid;
-
 use crate::build::{BuildError, ImageBuilder};
 use crate::fat::{FatError, FatImage};
-use crate::new_file::{NewFile, NewFileError};
-use crate::output::{Identity, OutputError, OutputFormat, VHD_UNIT, convert};
+use crate::luks::{Key, LuksError};
+use crate::new_file::NewFileError;
+use crate::output::{OutputError, OutputFormat};
 use crate::progress::{self, OnProgress};
 use crate::sources::derived_uuid;
-use content::Built;
+use crate::verity::{Params, RootHash, VerityError};
+use sapwood_block::partition::Scheme;
 pub use table::{partition_type, type_names};
 
 /// Bytes of a sector.
@@ -85,6 +87,52 @@ pub struct NewPartition {
     pub size: PartitionSize,
     /// Content.
     pub content: PartitionContent,
+    /// Encrypts the content: the partition is a LUKS2 volume that this key opens.
+    pub key: Option<Key>,
+    /// Makes the hash tree of the content.
+    pub verity: Option<NewHashes>,
+}
+
+/// The hash tree of a partition, in another partition. The UUIDs of both partitions are parts of
+/// the root hash unless they are given, as the Discoverable Partitions Specification has it.
+#[derive(Debug, Clone, Default)]
+#[non_exhaustive]
+pub struct NewHashes {
+    /// Name of the partition with the tree. If the disk has none of that name, it is added after
+    /// the partition that it verifies.
+    pub partition: String,
+    /// What the tree is made of. Without a salt, one derives from the UUID of the disk.
+    pub params: Params,
+}
+
+/// A disk that was made.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct BuiltDisk {
+    /// Its UUID.
+    pub uuid: [u8; 16],
+    /// Its bytes.
+    pub size: u64,
+    /// Its partitions, in their order.
+    pub partitions: Vec<BuiltPartition>,
+}
+
+/// A partition of a disk that was made.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct BuiltPartition {
+    /// Its name.
+    pub name: String,
+    /// First byte on the disk.
+    pub start: u64,
+    /// Bytes.
+    pub len: u64,
+    /// Type.
+    pub kind: [u8; 16],
+    /// UUID in the table of a GPT.
+    pub uuid: [u8; 16],
+    /// Root hash of its hash tree.
+    pub root_hash: Option<RootHash>,
 }
 
 /// Why no disk image was made. There is no file under its name then.
@@ -114,6 +162,30 @@ pub enum DiskError {
         name: String,
         /// The cause.
         source: Box<FatError>,
+    },
+    /// The encrypted volume of a partition.
+    #[error("partition {name}: {source}")]
+    Encrypt {
+        /// Name of the partition.
+        name: String,
+        /// The cause.
+        source: Box<LuksError>,
+    },
+    /// The hash tree of a partition.
+    #[error("partition {name}: {source}")]
+    Verity {
+        /// Name of the partition.
+        name: String,
+        /// The cause.
+        source: Box<VerityError>,
+    },
+    /// A partition cannot have the hash tree or the key that it is to have.
+    #[error("partition {name}: {why}")]
+    Layers {
+        /// Name of the partition.
+        name: String,
+        /// The reason.
+        why: &'static str,
     },
     /// The partition table could not be written.
     #[error("{}: the partition table: {source}", path.display())]
@@ -330,9 +402,21 @@ impl DiskBuilder {
         path: impl AsRef<Path>,
         progress: &mut OnProgress<'_>,
     ) -> crate::Result<()> {
-        let path = path.as_ref();
-        self.check()?;
+        self.build(path, progress).map(drop)
+    }
+
+    /// Like [`write_to`](Self::write_to), with progress. Describes the disk.
+    ///
+    /// # Errors
+    /// As [`write_to`](Self::write_to).
+    pub fn build(
+        &self,
+        path: impl AsRef<Path>,
+        progress: &mut OnProgress<'_>,
+    ) -> crate::Result<BuiltDisk> {
         let mut fixed = self.clone();
+        fixed.add_hash_partitions()?;
+        fixed.check()?;
         for partition in &mut fixed.partitions {
             match &mut partition.content {
                 PartitionContent::Image(image) => image.fix(self.time, self.reproducible),
@@ -343,7 +427,7 @@ impl DiskBuilder {
         if self.reproducible && self.uuid.is_none() {
             fixed.uuid = Some(self.hashed()?);
         }
-        Ok(fixed.write(path, progress)?)
+        Ok(fixed.write(path.as_ref(), progress)?)
     }
 
     /// A UUID derived from the contents of the disk.
@@ -358,160 +442,5 @@ impl DiskBuilder {
             what.push_str(" mbr");
         }
         Ok(derived_uuid(&parts, &what))
-    }
-
-    /// Makes the disk image, when the UUID is decided.
-    fn write(&self, path: &Path, progress: &mut OnProgress<'_>) -> Result<()> {
-        let failed = |source| DiskError::File {
-            path: path.to_owned(),
-            source,
-        };
-        let new = NewFile::create(path, self.replace)?;
-        let disk_uuid = self.uuid.unwrap_or_else(|| *Uuid::new_v4().as_bytes());
-        let mut built = Vec::new();
-        for (index, partition) in self.partitions.iter().enumerate() {
-            let rest = partition.size == PartitionSize::Rest;
-            built.push(if rest {
-                Built::Nothing
-            } else {
-                partition.build(None, self.derived(index, "file system"), &new, progress)?
-            });
-        }
-        let places = self.places(&built)?;
-        for (index, (partition, place)) in self.partitions.iter().zip(&places).enumerate() {
-            if partition.size == PartitionSize::Rest {
-                let uuid = self.derived(index, "file system");
-                let content = partition.build(Some(place.len), uuid, &new, progress)?;
-                if let Some(slot) = built.get_mut(index) {
-                    *slot = content;
-                }
-            }
-        }
-        let raw = match self.format {
-            OutputFormat::Raw => None,
-            _ => Some(new.scratch()?),
-        };
-        let disk = raw.as_ref().unwrap_or(&new).file();
-        let end = places.last().map_or(0, |place| place.start + place.len);
-        let size = match (self.size.unwrap_or_else(|| self.whole(end)), self.format) {
-            // So that the backup of the table is at the end of the disk.
-            (size, OutputFormat::Vhd) => size.next_multiple_of(VHD_UNIT),
-            (size, _) => size,
-        };
-        disk.set_len(size).map_err(failed)?;
-        for ((partition, content), place) in self.partitions.iter().zip(&built).zip(&places) {
-            partition.copy(content, *place, disk, path)?;
-        }
-        drop(built);
-        self.write_table(disk, path, disk_uuid, &places)?;
-        let identity = Identity {
-            uuid: disk_uuid,
-            time: self.time.unwrap_or_else(|| self.fixed_time()),
-        };
-        if let Some(raw) = raw {
-            convert(&raw, &new, self.format, identity, progress)?;
-        }
-        Ok(new.finish()?)
-    }
-
-    /// The time of a format that records one, where none is given.
-    fn fixed_time(&self) -> SystemTime {
-        if self.reproducible {
-            SystemTime::UNIX_EPOCH
-        } else {
-            SystemTime::now()
-        }
-    }
-
-    fn check(&self) -> Result<()> {
-        let count = self.partitions.len();
-        let most = match self.scheme {
-            Scheme::Gpt => PARTITIONS,
-            Scheme::Mbr => PRIMARY,
-        };
-        if !(1..=most).contains(&count) {
-            return Err(DiskError::Count { count, most });
-        }
-        if !self.alignment.is_power_of_two() || self.alignment < SECTOR {
-            return Err(DiskError::Alignment(self.alignment));
-        }
-        let mut rest = false;
-        for (index, partition) in self.partitions.iter().enumerate() {
-            let name = &partition.name;
-            let before = self.partitions.get(..index).unwrap_or_default();
-            if self.scheme == Scheme::Mbr {
-                partition.mbr_type()?;
-            }
-            let units = name.encode_utf16().count();
-            let bad = name.contains(|char: char| char.is_control());
-            if bad || !(1..=NAME).contains(&units) || before.iter().any(|one| one.name == *name) {
-                return Err(DiskError::Name(name.clone()));
-            }
-            if partition.size == PartitionSize::Rest {
-                if rest || self.size.is_none() {
-                    return Err(DiskError::Rest(name.clone()));
-                }
-                rest = true;
-            }
-        }
-        Ok(())
-    }
-
-    /// A UUID derived from the disk's, if that was given.
-    fn derived(&self, index: usize, what: &str) -> Option<[u8; 16]> {
-        let what = format!("partition {index}: {what}");
-        Some(derived_uuid(&self.uuid?, &what))
-    }
-
-    fn aligned(&self, bytes: u64) -> u64 {
-        bytes
-            .div_ceil(self.alignment)
-            .saturating_mul(self.alignment)
-    }
-
-    /// Bytes of the backup of the table, at the end of the disk.
-    fn backup(&self) -> u64 {
-        match self.scheme {
-            Scheme::Gpt => TABLE * SECTOR,
-            Scheme::Mbr => 0,
-        }
-    }
-
-    /// Bytes of a disk whose last partition has this end.
-    fn whole(&self, end: u64) -> u64 {
-        self.aligned(end.saturating_add(self.backup()))
-    }
-
-    /// The places of all partitions.
-    fn places(&self, built: &[Built]) -> Result<Vec<PartitionRange>> {
-        let mut sizes = Vec::new();
-        for (partition, content) in self.partitions.iter().zip(built) {
-            sizes.push(partition.bytes(content)?);
-        }
-        let first = self.aligned((1 + TABLE) * SECTOR);
-        let lay_out = |rest: u64| -> (Vec<PartitionRange>, u64) {
-            let mut at = first;
-            let mut places = Vec::new();
-            for size in &sizes {
-                let start = self.aligned(at);
-                let len = size.unwrap_or(rest);
-                places.push(PartitionRange { start, len });
-                at = start.saturating_add(len);
-            }
-            (places, at)
-        };
-        let (places, end) = lay_out(0);
-        let Some(size) = self.size else {
-            return Ok(places);
-        };
-        let usable = size.saturating_sub(self.backup());
-        let takes_rest = sizes.iter().any(Option::is_none);
-        let unit = self.alignment.max(4096);
-        let rest = usable.saturating_sub(end) / unit * unit;
-        if end > usable || (takes_rest && rest == 0) {
-            let needed = self.whole(end + if takes_rest { unit } else { 0 });
-            return Err(DiskError::Full { needed, size });
-        }
-        Ok(lay_out(rest).0)
     }
 }

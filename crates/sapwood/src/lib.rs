@@ -93,6 +93,7 @@ mod pattern;
 mod progress;
 mod receive;
 mod repair;
+mod repartition;
 mod rescue;
 mod resize;
 mod scrub;
@@ -116,7 +117,10 @@ pub use devices::{
     DeviceSpace, add_device, balance, device_usage, remove_device,
 };
 pub use diff::{DiffEntry, DiffKind, DiffOptions, DiffParts, diff};
-pub use disk::{DiskBuilder, NewPartition, PartitionContent, PartitionSize};
+pub use disk::{
+    BuiltDisk, BuiltPartition, DiskBuilder, NewHashes, NewPartition, PartitionContent,
+    PartitionSize,
+};
 pub use error::{Error, ErrorKind, Result, errno};
 pub use export::{ExportCompression, ExportOptions, ExportReport};
 pub use fat::{FatImage, FatWidth};
@@ -168,7 +172,7 @@ pub mod internal {
     pub use crate::fs::{OperationError, TransactionError};
     pub use crate::inspect::InspectError;
     pub use crate::kind::{DetectError, detect};
-    pub use crate::luks::LuksError;
+    pub use crate::luks::{ENCRYPTING, LuksError};
     pub use crate::mkfs::{MkfsError, MkfsReport, mkfs, mkfs_several};
     pub use crate::new_file::{NewFile, NewFileError};
     pub use crate::output::CONVERTING;
@@ -180,7 +184,7 @@ pub mod internal {
     pub use crate::send::SendError;
     pub use crate::storage::{ARRANGING, StorageError};
     pub use crate::target::{NoImage, Target};
-    pub use crate::verity::VerityError;
+    pub use crate::verity::{HASHING, VerityError};
 
     /// What is left of damaged images.
     pub mod rescue {

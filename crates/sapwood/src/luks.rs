@@ -11,14 +11,25 @@
 //! # Ok::<(), sapwood::Error>(())
 //! ```
 
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-use sapwood_block::signature;
+use sapwood_block::{Device, signature};
+pub(crate) use sapwood_luks::HEADER_SIZE;
 pub use sapwood_luks::{Derivation, Description, FormatOptions, Key, SlotDescription};
 
 use crate::error::Result;
 use crate::image::{self, OpenError};
 use crate::new_file::{NewFile, NewFileError};
+use crate::progress::{OnProgress, Progress};
+
+/// The phase of [`Progress::Done`] in which an image is encrypted; its unit is the MiB.
+#[doc(hidden)]
+pub const ENCRYPTING: &str = "encrypting";
+/// Bytes that are encrypted at a time.
+const PIECE: usize = 1 << 20;
 
 /// Why a volume was not made or described.
 #[derive(Debug, thiserror::Error)]
@@ -36,6 +47,14 @@ pub enum LuksError {
         path: PathBuf,
         /// What was found.
         found: &'static str,
+    },
+    /// The content of the volume cannot be read.
+    #[error("{}: {source}", path.display())]
+    Content {
+        /// The file.
+        path: PathBuf,
+        /// Error of the host.
+        source: io::Error,
     },
     /// The volume.
     #[error("{}", image::named(path, source))]
@@ -116,6 +135,44 @@ fn make(new: &NewVolume, key: &Key, options: &FormatOptions) -> Result<(), LuksE
     }
     signature::wipe(&*device).map_err(OpenError::Device)?;
     sapwood_luks::format(&*device, key, options).map_err(volume(path))
+}
+
+/// Makes a volume in an empty file, with the content of another file, which errors call `path`. All
+/// of the content is written, zeros too: a hole would show what is not in use.
+///
+/// # Errors
+/// The content cannot be read; the volume cannot be made or written.
+pub(crate) fn encrypt(
+    from: &File,
+    len: u64,
+    path: &Path,
+    out: &NewFile,
+    (key, options): (&Key, &FormatOptions),
+    progress: &mut OnProgress<'_>,
+) -> Result<(), LuksError> {
+    let size = HEADER_SIZE + len.next_multiple_of(options.sector.max(1));
+    let device = out.device_of(size).map_err(OpenError::Device)?;
+    sapwood_luks::format(&*device, key, options).map_err(volume(out.path()))?;
+    let opened = sapwood_luks::open(device, key).map_err(volume(out.path()))?;
+    progress(Progress::Total(len >> 20));
+    let mut piece = vec![0; PIECE];
+    let mut at = 0;
+    while at < len {
+        let bytes = (len - at).min(PIECE as u64) as usize;
+        let bytes = piece.get_mut(..bytes).unwrap_or_default();
+        let read = from.read_exact_at(bytes, at);
+        read.map_err(|source| LuksError::Content {
+            path: path.to_owned(),
+            source,
+        })?;
+        opened.write_at(at, bytes).map_err(OpenError::Device)?;
+        at += bytes.len() as u64;
+        progress(Progress::Done {
+            phase: ENCRYPTING,
+            done: at >> 20,
+        });
+    }
+    Ok(opened.flush().map_err(OpenError::Device)?)
 }
 
 /// Describes a volume. It needs no key.

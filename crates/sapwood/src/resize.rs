@@ -7,7 +7,7 @@ use std::str::FromStr;
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use sapwood_block::{Device, DiskFormat, Operand};
+use sapwood_block::{Device, DiskFormat, MemoryDevice, Operand, Part};
 use sapwood_btrfs::{Btrfs, resize as btrfs};
 use sapwood_ext4::{Ext4, resize as ext4};
 
@@ -16,6 +16,7 @@ use crate::image::{self, OpenError, named};
 use crate::new_file::NewFile;
 use crate::options::parse_size;
 use crate::progress::{OnProgress, Progress};
+use crate::repartition::{self, RepartitionError};
 use crate::vfs::{FileSystem, FsStat, Timestamp};
 
 /// Sizes of file systems are multiples of this.
@@ -124,6 +125,9 @@ pub enum ResizeError {
         /// Error of the host.
         source: std::io::Error,
     },
+    /// The end of its partition cannot be moved.
+    #[error(transparent)]
+    Partition(#[from] RepartitionError),
     /// The change is larger than the file system.
     #[error("{}: the file system has only {size} bytes", path.display())]
     TooMuchLess {
@@ -157,8 +161,10 @@ impl fmt::Display for ResizeReport {
 }
 
 /// Gives the file system in an image another size. Nothing else may use the image. A file gets the
-/// size of its file system: it is made longer first, and cut last. A partition, a block device and
-/// an export keep theirs, and the file system must fit.
+/// size of its file system: it is made longer first, and cut last. A partition whose file system
+/// outgrows it gets a later end in its table, if there is room up to the next partition or the end
+/// of the disk; it is never made smaller. A block device and an export keep their size, and the
+/// file system must fit.
 ///
 /// A crash at any moment leaves a complete file system of the old or the new size. The smallest
 /// size is reached in steps, each of which leaves a complete file system too.
@@ -366,11 +372,29 @@ impl<'p> OpenImage<'p> {
         Ok(size)
     }
 
-    /// Makes a file at least this long.
+    /// Makes a file or a partition at least this long.
     fn make_room(&mut self, size: u64) -> Result<(), ResizeError> {
-        if self.file && size > self.device.size() {
-            self.set_len(size)?;
+        if size <= self.device.size() {
+            return Ok(());
         }
+        if self.file {
+            return self.set_len(size);
+        }
+        let operand = Operand::parse(self.path).map_err(OpenError::from)?;
+        match operand.part() {
+            Part::Partition(wanted) => self.grow_partition(operand.file(), wanted, size),
+            _ => Ok(()),
+        }
+    }
+
+    /// Moves the end of a partition. Its disk is closed and opened for that.
+    fn grow_partition(&mut self, disk: &Path, wanted: &str, size: u64) -> Result<(), ResizeError> {
+        let disk = Operand::with_format(disk, Some(self.device.format()), false);
+        self.device = Arc::new(MemoryDevice::new(0));
+        let whole = image::open_device(&disk, false)?;
+        repartition::grow(&*whole, wanted, size)?;
+        drop(whole);
+        self.device = image::open_device(self.path, false)?;
         Ok(())
     }
 
@@ -405,7 +429,7 @@ impl<'p> OpenImage<'p> {
             path: self.path.to_owned(),
             source,
         })?;
-        self.device = Arc::new(sapwood_block::MemoryDevice::new(0));
+        self.device = Arc::new(MemoryDevice::new(0));
         self.device = match self.new {
             Some(new) => new.device().map_err(OpenError::from)?,
             None => image::open_device(self.path, false)?,

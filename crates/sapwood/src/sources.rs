@@ -15,6 +15,7 @@ use std::time::SystemTime;
 use crate::archive::{ArchiveError, Scratch, components, plain};
 use crate::changes::Changes;
 use crate::copy::{self, CopyError, CopyReport};
+use crate::luks::LuksError;
 use crate::manifest::{Manifest, ManifestError};
 use crate::mkfs::MkfsError;
 use crate::new_file::NewFileError;
@@ -23,6 +24,7 @@ use crate::options::OptionError;
 use crate::output::OutputError;
 use crate::resize::ResizeError;
 use crate::storage::{Storage, StorageError};
+use crate::verity::VerityError;
 use crate::vfs::Timestamp;
 
 pub(crate) use growth::Growth;
@@ -137,6 +139,15 @@ pub enum BuildError {
     /// The device.
     #[error(transparent)]
     Device(#[from] sapwood_block::Error),
+    /// The encrypted volume around the image.
+    #[error(transparent)]
+    Luks(#[from] LuksError),
+    /// The hash tree of the image.
+    #[error(transparent)]
+    Verity(#[from] VerityError),
+    /// An encrypted image is asked for with a property that it cannot have.
+    #[error("an encrypted image {0}")]
+    Encrypted(&'static str),
     /// The format cannot be made so.
     #[error(transparent)]
     Mkfs(#[from] MkfsError),

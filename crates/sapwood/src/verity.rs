@@ -20,6 +20,10 @@ use crate::image::{self, OpenError};
 use crate::new_file::{NewFile, NewFileError};
 use crate::progress::{OnProgress, Progress};
 
+/// The phase of [`Progress::Done`] in which an image is hashed; its unit is the byte.
+#[doc(hidden)]
+pub const HASHING: &str = "hashing";
+
 /// A hash tree that was made.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct VerityTree {
@@ -101,7 +105,8 @@ fn is_device(path: &Path) -> bool {
         .is_ok_and(|found| found.file_type().is_block_device())
 }
 
-fn build(
+/// Writes the hash tree of a device, which errors call `image`.
+pub(crate) fn build(
     image: &Path,
     data: &dyn Device,
     hashes: &dyn Device,
@@ -111,7 +116,7 @@ fn build(
 ) -> Result<VerityTree, VerityError> {
     progress(Progress::Total(data.size()));
     let mut hashed = |done| {
-        let phase = "hashing";
+        let phase = HASHING;
         progress(Progress::Done { phase, done });
     };
     let built = sapwood_verity::build(data, hashes, params, uuid, &mut hashed);

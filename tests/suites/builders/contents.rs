@@ -77,4 +77,70 @@ pub(crate) const SCRIPTS: &[(&str, &[&str], &str)] = &[
         refused 'its type has no number in an MBR' "$SAPWOOD" mkdisk --table mbr no --part a:size=1M:type=bios; refused 'at most 2 TiB' "$SAPWOOD" mkdisk --table mbr no --part a:size=1M --part b:size=3T --part c:size=1M; [ ! -e no ]
         "$SAPWOOD" mkdisk -q --table mbr whole --size 20M --part a:size=rest; sfdisk -d whole | grep -c 'size= *38912,'"#,
     ),
+    (
+        "a_disk_with_a_hash_tree_is_what_veritysetup_takes",
+        &["veritysetup", "sfdisk", "python3"],
+        r#"mkdir r; seq 200000 > r/numbers; printf data > r/f; head -c 1048576 /dev/urandom > raw
+        "$SAPWOOD" mkdisk -q disk --part root:ext4:rootdir=r:verity:root-hash-file=root.hash --part usr:btrfs:rootdir=r:type=usr-arm64:verity=hashes --part hashes:size=8M --part data:file=raw:verity --json > made.json
+        sfdisk --verify disk > check.txt 2>&1; grep -q 'No errors detected' check.txt; sfdisk -d disk > table; [ $(grep -c '^disk' table) = 6 ]; root=$(cat root.hash); [ ${#root} = 64 ]
+        of() { python3 -c 'import json, sys; print(next(part["root_hash"] for part in json.load(open("made.json"))["partitions"] if part["name"] == sys.argv[1]))' $1; }
+        uuid() { local hash=$1; printf '%s-%s-%s-%s-%s' ${hash:0:8} ${hash:8:4} ${hash:12:4} ${hash:16:4} ${hash:20:12} | tr a-f A-F; }
+        [ "$(of root)" = $root ]; grep -c "disk1 : .*uuid=$(uuid $root), name=\"root\"" table; grep -c "disk2 : .*uuid=$(uuid ${root:32}), name=\"root-verity\"" table
+        case $(uname -m) in x86_64) grep -c 'disk1 .*type=4F68BCE3' table; grep -c 'disk2 .*type=2C7357ED' table;; esac
+        grep -c "disk3 : .*type=B0E01050-EE5F-4390-949A-9101B17104E9, uuid=$(uuid $(of usr))" table; grep -c 'disk4 : .*size= *16384, type=6E11A4E7-FBCA-4DED-B9E9-E1A512BB664E' table
+        for pair in '1 2 root' '3 4 usr' '5 6 data'; do set -- $pair; part $1 data; part $2 tree; veritysetup verify data tree $(of $3); "$SAPWOOD" verity verify -q disk#$1 tree $(of $3); done
+        part 2 tree2; "$SAPWOOD" cat --root-hash $root --hash-device tree2 disk#1:f | grep -c data
+        part 1 data; printf X | dd of=data bs=1 seek=70000 conv=notrunc status=none; not veritysetup verify data tree2 $root > out.txt 2>&1
+        make() { "$SAPWOOD" mkdisk -q $1 --reproducible --part root:ext4:rootdir=r:verity; }; make one; make two; cmp one two
+        bad() { refused "$1" "$SAPWOOD" mkdisk no "${@:2}"; [ ! -e no ]; }
+        bad 'needs a size of its own' --size 1G --part root:ext4:rootdir=r:verity:size=rest; bad 'is for a file system or a file' --part a:swap:size=1M:verity
+        bad 'no other content' --part root:ext4:rootdir=r:verity=x --part x:file=raw; echo odd > odd; bad 'odd\|multiple\|blocks' --part a:file=odd:verity; bad 'do not fit' --part a:file=raw:verity=x --part x:size=4k"#,
+    ),
+    (
+        "an_image_with_its_hash_tree_is_what_veritysetup_takes",
+        &["veritysetup", "python3"],
+        r#"mkdir r; seq 200000 > r/numbers
+        for kind in ext4 btrfs; do
+            "$SAPWOOD" mkfs -f -t $kind -r r --verity hashes --root-hash-file root.hash i > out.txt; root=$(cat root.hash); grep -cx "root hash: $root" out.txt; veritysetup verify i hashes $root; "$SAPWOOD" verity verify -q i hashes $root
+        done
+        "$SAPWOOD" mkfs -f -t ext4 --size 64M --verity hashes --json i > made.json; root=$(python3 -c 'import json; print(json.load(open("made.json"))["root_hash"])'); veritysetup verify i hashes $root
+        for n in 1 2; do "$SAPWOOD" mkfs -q -t ext4 -r r --reproducible --verity hashes.$n --root-hash-file root.$n i.$n; done; cmp i.1 i.2; cmp hashes.1 hashes.2; cmp root.1 root.2
+        "$SAPWOOD" mkfs -q -t ext4 -r r --reproducible --output-format qcow2 --verity hashes.3 --root-hash-file root.3 i.3; cmp hashes.1 hashes.3
+        refused exists "$SAPWOOD" mkfs -q -t ext4 -r r --verity hashes.1 new; [ ! -e new ]; refused exists "$SAPWOOD" mkfs -q -t ext4 -r r --verity new new; [ ! -e new ]
+        refused 'o such file' "$SAPWOOD" mkfs -q -r none --verity new.hash new; [ ! -e new ]; [ ! -e new.hash ]
+        code=0; "$SAPWOOD" mkfs -t ext4 -f i --verity new.hash 2> err.txt || code=$?; [ $code = 2 ]; grep -c 'is for a new file' err.txt; [ ! -e new.hash ]"#,
+    ),
+    (
+        "partitions_and_images_are_encrypted_when_they_are_made",
+        &["cryptsetup", "qemu-img", "sfdisk"],
+        r#"mkdir r; seq 200000 > r/numbers; printf 'key\nof two lines' > key; printf wrong > wrong
+        decrypted() { qemu-img convert --object secret,id=key,file=key --image-opts driver=luks,key-secret=key,file.filename=$1 -O raw plain; }
+        for kind in ext4 btrfs; do
+            "$SAPWOOD" mkdisk -qf disk --part root:$kind:rootdir=r:luks=key --part other:size=1M; part 1 luks; cryptsetup open --test-passphrase --key-file key luks; not cryptsetup open --test-passphrase --key-file wrong luks > out.txt 2>&1
+            "$SAPWOOD" cat --key-file key disk#root:numbers | cmp - r/numbers; "$SAPWOOD" check -q --key-file key disk#root; decrypted luks; sound plain; "$SAPWOOD" cat plain:numbers | cmp - r/numbers; not grep -q 19999 disk
+            "$SAPWOOD" mkfs -qf -t $kind -r r --key-file key i; cryptsetup luksDump i | grep -c 'Version: *2'; decrypted i; sound plain; "$SAPWOOD" cat plain:numbers | cmp - r/numbers
+            "$SAPWOOD" mkfs -qf -t $kind --size 200M --key-file key i; [ $(stat -c %s i) = 209715200 ]; "$SAPWOOD" cp -q --key-file key r/numbers i:/; decrypted i; sound plain
+        done
+        "$SAPWOOD" mkdisk -qf disk --part esp:fat:rootdir=r:luks=key:size=64M --part s:swap:luks=key:size=32M; sfdisk -d disk | grep -c 'disk1 .*size= *131072,'; part 2 luks; decrypted luks; blkid -p -s TYPE -o value plain | grep -cx swap
+        bad() { refused "$1" "$SAPWOOD" mkdisk no "${@:2}"; [ ! -e no ]; [ -z "$(ls -A | grep '^\.sapwood')" ]; }
+        bad 'do not fit into 16.0M' --part a:ext4:luks=key:size=16M; bad 'differs each time' --reproducible --part a:ext4:rootdir=r:luks=key; bad 'needs a content' --part a:size=40M:luks=key
+        bad 'has a key, so' --part a:ext4:rootdir=r:luks=key:verity; bad 'none' --part a:ext4:rootdir=r:luks=none; : > empty; bad 'it is empty' --part a:ext4:rootdir=r:luks=empty
+        usage() { local code=0; "$SAPWOOD" mkfs -t ext4 -r r --key-file key "${@:2}" no 2> err.txt || code=$?; [ $code = 2 ]; grep -qF -- "$1" err.txt || { cat err.txt; exit 1; }; [ ! -e no ]; }
+        usage 'not --reproducible' --reproducible; usage 'exclude each other' --verity hashes; [ ! -e hashes ]"#,
+    ),
+    (
+        "a_partition_grows_into_the_room_after_it",
+        &["sfdisk", "sgdisk"],
+        r#"mkdir r; seq 100000 > r/numbers
+        for kind in ext4 btrfs; do for table in gpt mbr; do
+            two=2; [ $table = mbr ] || two=root
+            "$SAPWOOD" mkdisk -qf disk --table $table --size 600M --part first:size=4M --part root:$kind:rootdir=r; before=$(sfdisk -d disk | grep "^disk1")
+            "$SAPWOOD" resize -q disk#$two +100M; sfdisk --verify disk > check.txt 2>&1; grep -q 'No errors detected' check.txt; part 2 root; sound root; "$SAPWOOD" cat disk#$two:numbers | cmp - r/numbers; [ "$(sfdisk -d disk | grep "^disk1")" = "$before" ]
+            refused 'at most .*up to the end of the disk' "$SAPWOOD" resize disk#$two 1G
+            truncate -s 1200M disk; "$SAPWOOD" resize -q disk#$two 1G; part 2 root; sound root; "$SAPWOOD" check -q disk#$two; "$SAPWOOD" cat disk#$two:numbers | cmp - r/numbers
+            [ $table = mbr ] || sgdisk -v disk | grep -c 'No problems found'; sfdisk --verify disk > check.txt 2>&1; grep -q 'No errors detected' check.txt
+            [ $(stat -c %s root) -ge 1073741824 ]; "$SAPWOOD" resize -q disk#$two min; "$SAPWOOD" cat disk#$two:numbers | cmp - r/numbers
+        done; done
+        "$SAPWOOD" mkdisk -qf disk --size 600M --part root:ext4:rootdir=r --part last:size=4M; cp --sparse=always disk old; refused 'up to partition 2' "$SAPWOOD" resize disk#root +100M; cmp disk old"#,
+    ),
 ];

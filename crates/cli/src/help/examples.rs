@@ -517,6 +517,10 @@ pub(super) const EXAMPLES: &[(&str, &[Example])] = &[
         &[
             ("sapwood resize disk.img +10G", "10 GiB more"),
             (
+                "sapwood resize disk.img#root +1G",
+                "a partition, into the room after it",
+            ),
+            (
                 "sapwood resize disk.img min",
                 "as small as the files allow, before it is copied elsewhere",
             ),

@@ -1,14 +1,16 @@
 //! The partitions that `sapwood mkdisk` makes: `NAME[:FORMAT][:FIELD=VALUE...]`.
 
 use std::fmt::Display;
+use std::path::PathBuf;
 
 use sapwood::internal::options::parse_size;
 use sapwood::internal::{partition_type, type_names};
 use sapwood::{
-    FatImage, FatWidth, ImageBuilder, Kind, NewPartition, PartitionContent, PartitionSize,
+    FatImage, FatWidth, ImageBuilder, Kind, NewHashes, NewPartition, PartitionContent,
+    PartitionSize, luks,
 };
 
-use crate::failure::{Failure, Result, USAGE};
+use crate::failure::{FAILED, Failure, Result, USAGE};
 use crate::mkfs::content::ContentArgs;
 
 /// The parts of a text between colons; `\:` is a colon in one.
@@ -41,11 +43,18 @@ pub(super) fn uuid(text: &str) -> Result<[u8; 16], String> {
     parsed.ok_or_else(|| "no UUID".to_owned())
 }
 
+/// A partition, and the file that gets its root hash.
+#[derive(Debug)]
+pub(super) struct Part {
+    pub(super) made: NewPartition,
+    pub(super) root_hash_file: Option<PathBuf>,
+}
+
 /// Reads a partition.
 ///
 /// # Errors
 /// Fields that make no sense; a source that cannot be read.
-pub(super) fn partition(text: &str) -> Result<NewPartition> {
+pub(super) fn partition(text: &str) -> Result<Part> {
     let mut parts = fields(text).into_iter();
     let mut made = NewPartition::default();
     made.name = parts.next().unwrap_or_default();
@@ -57,6 +66,7 @@ pub(super) fn partition(text: &str) -> Result<NewPartition> {
         text,
         made,
         format: None,
+        root_hash_file: None,
         content: Vec::new(),
     };
     for field in parts {
@@ -98,6 +108,7 @@ struct Reading<'t> {
     text: &'t str,
     made: NewPartition,
     format: Option<Format>,
+    root_hash_file: Option<PathBuf>,
     /// Fields that are options of mkfs.
     content: Vec<String>,
 }
@@ -123,6 +134,17 @@ impl Reading<'_> {
             ("uuid", Some(value)) => {
                 self.made.uuid = Some(uuid(value).map_err(|why| self.bad(why))?);
             }
+            ("luks", Some(value)) => {
+                let key = luks::read_key(value);
+                self.made.key = Some(key.map_err(|error| Failure::new(FAILED, error))?);
+            }
+            ("verity", value) => {
+                let mut hashes = NewHashes::default();
+                let own = || format!("{}-verity", self.made.name);
+                hashes.partition = value.map_or_else(own, str::to_owned);
+                self.made.verity = Some(hashes);
+            }
+            ("root-hash-file", Some(value)) => self.root_hash_file = Some(value.into()),
             ("boot", None) => self.made.boot = true,
             ("file", Some(value)) => self.made.content = PartitionContent::File(value.into()),
             ("label", Some(value)) => self.label(value)?,
@@ -183,7 +205,20 @@ impl Reading<'_> {
     }
 
     /// The partition, after its last field.
-    fn end(mut self) -> Result<NewPartition> {
+    fn end(mut self) -> Result<Part> {
+        if self.root_hash_file.is_some() && self.made.verity.is_none() {
+            return Err(self.bad("root-hash-file= needs verity"));
+        }
+        let root_hash_file = self.root_hash_file.take();
+        let made = self.content()?;
+        Ok(Part {
+            made,
+            root_hash_file,
+        })
+    }
+
+    /// The partition with its content.
+    fn content(mut self) -> Result<NewPartition> {
         let Some(format) = self.format.take() else {
             return Ok(self.made);
         };
@@ -239,7 +274,9 @@ mod tests {
 
     #[test]
     fn a_partition_is_read() {
-        let made = partition("esp:size=3M:uuid=11111111-2222-3333-4444-555555555555").unwrap();
+        let made = partition("esp:size=3M:uuid=11111111-2222-3333-4444-555555555555")
+            .unwrap()
+            .made;
         assert_eq!(
             made.kind,
             partition_type("c12a7328-f81f-11d2-ba4b-00a0c93ec93b")
@@ -249,12 +286,14 @@ mod tests {
             (PartitionSize::Bytes(3 << 20), 0x11)
         );
         assert!(matches!(made.content, PartitionContent::Empty));
-        let made = partition("x:ext4:label=l:opt=inode-size=512:type=home:size=rest").unwrap();
+        let made = partition("x:ext4:label=l:opt=inode-size=512:type=home:size=rest")
+            .unwrap()
+            .made;
         assert_eq!(made.kind, partition_type("home"));
         assert!(matches!(made.content, PartitionContent::Image(_)));
         let sources = ["rootdir", "tar", "oci", "layer", "overlay", "cpio"];
         for source in sources.map(|name| format!("x:btrfs:{name}=y")) {
-            let made = partition(&source).unwrap();
+            let made = partition(&source).unwrap().made;
             assert!(
                 matches!(made.content, PartitionContent::Image(_)),
                 "{source}"
@@ -263,10 +302,12 @@ mod tests {
         let stored =
             "x:btrfs:rootdir=y:subvol=ro\\:a:compress=zstd\\:3=*.c:dedupe:all-root:free=5%";
         assert!(partition(stored).is_ok());
-        let made = partition("esp:fat32:rootdir=y:label=efi:boot:type=0c").unwrap();
+        let made = partition("esp:fat32:rootdir=y:label=efi:boot:type=0c")
+            .unwrap()
+            .made;
         assert!(matches!(made.content, PartitionContent::Fat(_)));
         assert_eq!((made.boot, made.mbr_kind), (true, Some(0x0c)));
-        let made = partition("x:swap:label=s:size=1M").unwrap();
+        let made = partition("x:swap:label=s:size=1M").unwrap().made;
         assert!(matches!(made.content, PartitionContent::Swap(label) if label == "s"));
         for wrong in [
             "x:xfs",
@@ -278,6 +319,8 @@ mod tests {
             "x:fat:free-inodes=5",
             "x:swap:rootdir=y",
             "x:boot=1",
+            "x:ext4:root-hash-file=y",
+            "x:ext4:luks=none/such",
             "x:ext4:dedupe",
             "x:btrfs:dedupe=yes",
             "x:btrfs:free=much",

@@ -1,16 +1,17 @@
 //! An image in a new file.
 
 use sapwood::block::{DiskFormat, Operand};
-use sapwood::internal::{ARRANGING, CONVERTING, MOVING};
+use sapwood::internal::{ARRANGING, CONVERTING, ENCRYPTING, HASHING, MOVING};
+use sapwood::luks::FormatOptions;
 use sapwood::{BuiltImage, ImageBuilder, MkfsOptions, OutputFormat, Progress, Sources};
 use serde_json::json;
 
-use super::super::failure::{Failure, Result};
-use super::super::{copy, output, progress};
+use super::super::failure::{Failure, Result, USAGE};
+use super::super::{choice, copy, output, progress, verity};
 use super::{Args, complete, failure};
 
 /// Phases that are named while they run.
-const OWN_PHASES: [&str; 3] = [ARRANGING, MOVING, CONVERTING];
+const OWN_PHASES: [&str; 5] = [ARRANGING, MOVING, ENCRYPTING, HASHING, CONVERTING];
 
 /// Whether the image goes into a new file: it has a size or a format of its own, or its size
 /// depends on its sources. Devices, partitions and exports are used in place.
@@ -28,12 +29,26 @@ pub(super) fn is_wanted(args: &Args, options: &MkfsOptions, sources: &Sources) -
 pub(super) fn run(args: &Args, options: MkfsOptions, sources: Sources) -> Result<()> {
     check(args, &options)?;
     copy::lift_file_limit();
-    let builder = ImageBuilder::with_options(options.clone())
+    let mut builder = ImageBuilder::with_options(options.clone())
         .replace(options.forced())
         .free(args.content.free)
         .free_inodes(args.content.free_inodes)
         .format(args.output_format)
         .sources(sources);
+    if let Some(key) = choice::new_key()? {
+        if args.reproducible {
+            let why = "an encrypted image differs each time, so it is not --reproducible";
+            return Err(Failure::new(USAGE, why));
+        }
+        if args.verity.is_some() {
+            let why = "--verity and a key exclude each other";
+            return Err(Failure::new(USAGE, why));
+        }
+        builder = builder.encrypted(key, FormatOptions::default());
+    }
+    if let Some(hashes) = &args.verity {
+        builder = builder.verity(hashes, verity::params(options.time().is_some()));
+    }
     let bar = progress::items(args.quiet || args.json, "files");
     let built = builder.build(&args.image, &mut |step| match step {
         Progress::Done { phase, done } if OWN_PHASES.contains(&phase) => {
@@ -44,8 +59,11 @@ pub(super) fn run(args: &Args, options: MkfsOptions, sources: Sources) -> Result
     });
     bar.finish_and_clear();
     let built = built.map_err(|error| failure(args, error))?;
+    if let (Some(file), Some(root)) = (&args.root_hash_file, &built.root_hash) {
+        verity::write_root_hash(file, root)?;
+    }
     match options.size() {
-        Some(_) => super::print(args, &options, &built.report)?,
+        Some(_) => super::print(args, &options, &built.report, built.root_hash.as_ref())?,
         None => print(args, options.label(), &built)?,
     }
     complete(args, built.left_out)
@@ -75,13 +93,18 @@ fn check(args: &Args, options: &MkfsOptions) -> Result<()> {
 fn print(args: &Args, label: &str, built: &BuiltImage) -> Result<()> {
     let (kind, uuid) = (args.kind, output::uuid(&built.report.uuid()));
     if args.json {
-        return output::object(&json!({
+        let mut object = json!({
             "kind": kind.name(), "uuid": uuid, "label": label, "size": built.size,
-        }));
+        });
+        if let Some(root) = &built.root_hash {
+            object["root_hash"] = root.to_string().into();
+        }
+        return output::object(&object);
     }
     if args.quiet {
         return Ok(());
     }
     let (image, size) = (args.image.display(), output::size(built.size));
-    output::line(format!("{image}: {kind}, {size}, uuid {uuid}"))
+    output::line(format!("{image}: {kind}, {size}, uuid {uuid}"))?;
+    super::print_root_hash(built.root_hash.as_ref())
 }

@@ -50,7 +50,7 @@ pub(super) fn run(args: &Args, options: &MkfsOptions, sources: &Sources) -> Resu
         let fs = FileSystem::open_with_options(&args.image, &opening)?;
         set_owner(fs, &args.image, uid, gid)?;
     }
-    print(args, options, &made)
+    print(args, options, &made, None)
 }
 
 fn is_missing(path: &Path) -> bool {

@@ -1,13 +1,14 @@
-//! Kinds for the errors of balances and of changes of the devices.
+//! Kinds for the errors of balances, of changes of the devices, and of partition tables.
 
 use std::path::Path;
 
 use sapwood_btrfs::balance::BalanceError as Balance;
 use sapwood_btrfs::membership::MembershipError as Membership;
 
-use super::layers::of_btrfs;
+use super::layers::{of_btrfs, of_device};
 use crate::devices::DevicesError;
 use crate::error::{Cause, ErrorKind};
+use crate::repartition::RepartitionError;
 
 impl Cause for DevicesError {
     fn kind(&self) -> ErrorKind {
@@ -30,6 +31,18 @@ impl Cause for DevicesError {
         match self {
             Self::Open(error) => error.path(),
             Self::Balance { path, .. } | Self::Membership { path, .. } => Some(path),
+        }
+    }
+}
+
+impl Cause for RepartitionError {
+    fn kind(&self) -> ErrorKind {
+        match self {
+            Self::Device(error) => of_device(error),
+            Self::Table(_) => ErrorKind::InvalidInput,
+            Self::NoRoom { .. } => ErrorKind::StorageFull,
+            Self::Damaged { .. } => ErrorKind::Corrupt,
+            Self::Logical { .. } => ErrorKind::Unsupported,
         }
     }
 }

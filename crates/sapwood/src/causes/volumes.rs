@@ -41,6 +41,7 @@ impl Cause for LuksError {
             Self::Open(error) => error.kind(),
             Self::NewFile(error) => error.kind(),
             Self::Occupied { .. } => ErrorKind::AlreadyExists,
+            Self::Content { .. } => ErrorKind::Io,
             Self::Volume { source, .. } => of_luks(source),
         }
     }
@@ -49,7 +50,9 @@ impl Cause for LuksError {
         match self {
             Self::Open(error) => error.path(),
             Self::NewFile(error) => error.path(),
-            Self::Occupied { path, .. } | Self::Volume { path, .. } => Some(path),
+            Self::Occupied { path, .. }
+            | Self::Content { path, .. }
+            | Self::Volume { path, .. } => Some(path),
         }
     }
 }

@@ -15,9 +15,11 @@ use super::{
 };
 use crate::build::ImageBuilder;
 use crate::fat::{FatError, FatImage};
+use crate::luks::{self, FormatOptions, HEADER_SIZE};
 use crate::new_file::NewFile;
 use crate::output::OutputFormat;
 use crate::progress::OnProgress;
+use crate::sources::derived_uuid;
 
 /// Bytes that are copied at a time.
 const PIECE: usize = 1 << 20;
@@ -35,6 +37,9 @@ impl NewPartition {
         let mut hash = Sha256::new();
         let about = (&self.name, self.kind, self.uuid, self.size);
         hash.update(format!("{about:?}"));
+        if let Some(verity) = &self.verity {
+            hash.update(format!("{verity:?}"));
+        }
         if self.mbr_kind.is_some() || self.boot {
             hash.update(format!("{:?}", (self.mbr_kind, self.boot)));
         }
@@ -67,7 +72,8 @@ impl NewPartition {
         Ok(hash.finalize().into())
     }
 
-    /// Builds the content: of `size` bytes, or of its own size, in a file next to `disk`.
+    /// Builds the content, encrypted if it is to be: of `size` bytes, or of its own size, in a file
+    /// next to `disk`.
     pub(super) fn build(
         &self,
         size: Option<u64>,
@@ -79,6 +85,52 @@ impl NewPartition {
             PartitionSize::Bytes(bytes) => Some(bytes),
             _ => size,
         };
+        let Some(key) = &self.key else {
+            return self.build_plain(size, uuid, disk, progress);
+        };
+        let inner = match size {
+            Some(size) if size <= HEADER_SIZE => {
+                return Err(DiskError::TooLarge {
+                    name: self.name.clone(),
+                    content: HEADER_SIZE + SECTOR,
+                    size,
+                });
+            }
+            size => size.map(|size| size - HEADER_SIZE),
+        };
+        let built = self.build_plain(inner, uuid, disk, progress)?;
+        let (from, path) = match &built {
+            Built::Nothing => {
+                return Err(DiskError::Layers {
+                    name: self.name.clone(),
+                    why: "an encrypted partition needs a content",
+                });
+            }
+            Built::File(file, path) => (file, path.as_path()),
+            Built::Made(made) => (made.file(), made.path()),
+        };
+        let len = size_of(from, path)?;
+        let options = FormatOptions {
+            uuid: uuid.map(|uuid| derived_uuid(&uuid, "volume")),
+            ..FormatOptions::default()
+        };
+        let out = disk.scratch()?;
+        let encrypted = luks::encrypt(from, len, path, &out, (key, &options), progress);
+        encrypted.map_err(|source| DiskError::Encrypt {
+            name: self.name.clone(),
+            source: Box::new(source),
+        })?;
+        Ok(Built::Made(out))
+    }
+
+    /// Builds the content as it is before encryption.
+    fn build_plain(
+        &self,
+        size: Option<u64>,
+        uuid: Option<[u8; 16]>,
+        disk: &NewFile,
+        progress: &mut OnProgress<'_>,
+    ) -> Result<Built> {
         let builder = match &self.content {
             PartitionContent::Empty => return Ok(Built::Nothing),
             PartitionContent::File(path) => {

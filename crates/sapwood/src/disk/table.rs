@@ -11,9 +11,7 @@ use gpt::{GptConfig, partition};
 use sapwood_block::partition::Scheme;
 use uuid::Uuid;
 
-use super::{
-    DiskBuilder, DiskError, NewPartition, PartitionContent, PartitionRange, Result, SECTOR,
-};
+use super::{BuiltDisk, DiskBuilder, DiskError, NewPartition, PartitionContent, Result, SECTOR};
 
 /// Attribute of a GPT entry: firmware of a BIOS boots from it.
 const BOOT: u64 = 1 << 2;
@@ -154,9 +152,26 @@ pub fn partition_type(text: &str) -> Option<[u8; 16]> {
     Some(Uuid::parse_str(guid).ok()?.into_bytes())
 }
 
+/// The type of the partition with the hash tree of one with this type.
+pub(super) fn verity_type(kind: [u8; 16]) -> Option<[u8; 16]> {
+    let mut types = type_names();
+    let name = types.find(|name| partition_type(name) == Some(kind))?;
+    partition_type(&format!("{name}-verity"))
+}
+
+/// The type of a root or `/usr` file system of the machines that this program runs on.
+pub(super) fn native_type(name: &str) -> Option<[u8; 16]> {
+    let machine = match std::env::consts::ARCH {
+        "x86_64" => "x86-64",
+        "aarch64" => "arm64",
+        other => other,
+    };
+    partition_type(&format!("{name}-{machine}"))
+}
+
 impl NewPartition {
     /// The type in a GPT.
-    fn gpt_type(&self) -> [u8; 16] {
+    pub(super) fn gpt_type(&self) -> [u8; 16] {
         let own = match self.content {
             PartitionContent::Fat(_) => "basic",
             PartitionContent::Swap(_) => "swap",
@@ -183,33 +198,22 @@ impl NewPartition {
 
 impl DiskBuilder {
     /// Writes the partition table of a disk of its size.
-    pub(super) fn write_table(
-        &self,
-        file: &File,
-        path: &Path,
-        uuid: [u8; 16],
-        places: &[PartitionRange],
-    ) -> Result<()> {
+    pub(super) fn write_table(&self, file: &File, path: &Path, made: &BuiltDisk) -> Result<()> {
         match self.scheme {
-            Scheme::Gpt => self.write_gpt(file, path, uuid, places),
-            Scheme::Mbr => self.write_mbr(file, path, uuid, places),
+            Scheme::Gpt => write_gpt(file, path, made, &self.partitions),
+            Scheme::Mbr => self.write_mbr(file, path, made),
         }
     }
 
-    /// Writes an MBR, whose number is the start of `uuid`.
-    fn write_mbr(
-        &self,
-        file: &File,
-        path: &Path,
-        uuid: [u8; 16],
-        places: &[PartitionRange],
-    ) -> Result<()> {
+    /// Writes an MBR, whose number is the start of the UUID of the disk.
+    fn write_mbr(&self, file: &File, path: &Path, made: &BuiltDisk) -> Result<()> {
         // Of the start and end of a partition: beyond what cylinders, heads and sectors can tell.
         const BEYOND: [u8; 3] = [0xfe, 0xff, 0xff];
         let mut sector = [0; SECTOR as usize];
-        sector[440..444].copy_from_slice(&uuid[..4]);
+        sector[440..444].copy_from_slice(&made.uuid[..4]);
         let entries = sector[446..510].chunks_exact_mut(16);
-        for (entry, (partition, place)) in entries.zip(self.partitions.iter().zip(places)) {
+        for (entry, (partition, place)) in entries.zip(self.partitions.iter().zip(&made.partitions))
+        {
             let number = |bytes: u64| {
                 let end = place.start.saturating_add(place.len);
                 u32::try_from(bytes / SECTOR).map_err(|_| DiskError::TooLargeForMbr(end))
@@ -228,53 +232,51 @@ impl DiskBuilder {
                 source,
             })
     }
+}
 
-    fn write_gpt(
-        &self,
-        file: &File,
-        path: &Path,
-        uuid: [u8; 16],
-        places: &[PartitionRange],
-    ) -> Result<()> {
-        let failed = |source: gpt::GptError| DiskError::Table {
-            path: path.to_owned(),
-            source: Box::new(source),
+/// Writes a GPT with its backup.
+fn write_gpt(
+    file: &File,
+    path: &Path,
+    made: &BuiltDisk,
+    partitions: &[NewPartition],
+) -> Result<()> {
+    let failed = |source: gpt::GptError| DiskError::Table {
+        path: path.to_owned(),
+        source: Box::new(source),
+    };
+    let host = |source| DiskError::File {
+        path: path.to_owned(),
+        source,
+    };
+    let mut device = file.try_clone().map_err(host)?;
+    let sectors = file.metadata().map_err(host)?.len() / SECTOR;
+    let protected = u32::try_from(sectors - 1).unwrap_or(u32::MAX);
+    let mbr = ProtectiveMBR::with_lb_size(protected);
+    let written = mbr.overwrite_lba0(&mut device);
+    written.map_err(|source| DiskError::Mbr {
+        path: path.to_owned(),
+        source,
+    })?;
+    let mut entries = BTreeMap::new();
+    for (number, (partition, made)) in (1..).zip(partitions.iter().zip(&made.partitions)) {
+        let entry = partition::Partition {
+            part_type_guid: Type {
+                guid: Uuid::from_bytes(made.kind),
+                os: OperatingSystem::None,
+            },
+            part_guid: Uuid::from_bytes(made.uuid),
+            first_lba: made.start / SECTOR,
+            last_lba: (made.start + made.len) / SECTOR - 1,
+            flags: if partition.boot { BOOT } else { 0 },
+            name: made.name.clone(),
         };
-        let host = |source| DiskError::File {
-            path: path.to_owned(),
-            source,
-        };
-        let mut device = file.try_clone().map_err(host)?;
-        let sectors = file.metadata().map_err(host)?.len() / SECTOR;
-        let protected = u32::try_from(sectors - 1).unwrap_or(u32::MAX);
-        let mbr = ProtectiveMBR::with_lb_size(protected);
-        let written = mbr.overwrite_lba0(&mut device);
-        written.map_err(|source| DiskError::Mbr {
-            path: path.to_owned(),
-            source,
-        })?;
-        let mut entries = BTreeMap::new();
-        for (index, (partition, place)) in (0..).zip(self.partitions.iter().zip(places)) {
-            let derived = || self.derived(index, "table");
-            let own = partition.uuid.or_else(derived);
-            let entry = partition::Partition {
-                part_type_guid: Type {
-                    guid: Uuid::from_bytes(partition.gpt_type()),
-                    os: OperatingSystem::None,
-                },
-                part_guid: own.map_or_else(Uuid::new_v4, Uuid::from_bytes),
-                first_lba: place.start / SECTOR,
-                last_lba: (place.start + place.len) / SECTOR - 1,
-                flags: if partition.boot { BOOT } else { 0 },
-                name: partition.name.clone(),
-            };
-            entries.insert(index as u32 + 1, entry);
-        }
-        let config = GptConfig::new().writable(true);
-        let disk = config.create_from_device(device, Some(Uuid::from_bytes(uuid)));
-        let mut disk = disk.map_err(failed)?;
-        disk.update_partitions(entries).map_err(failed)?;
-        disk.write().map_err(failed)?;
-        Ok(())
+        entries.insert(number, entry);
     }
+    let config = GptConfig::new().writable(true);
+    let disk = config.create_from_device(device, Some(Uuid::from_bytes(made.uuid)));
+    let mut disk = disk.map_err(failed)?;
+    disk.update_partitions(entries).map_err(failed)?;
+    disk.write().map_err(failed)?;
+    Ok(())
 }

@@ -1,0 +1,383 @@
+//! Moves the end of a partition in the table of its disk.
+//!
+//! # How it works
+//! A GPT has two copies. The backup is written first, at the end of the disk, which may be larger
+//! than the table knows; then the first copy, entries before header. Each step is durable before
+//! the next one begins, so at every moment one copy is valid and has the old or the new end of the
+//! partition. The sector of a backup that was elsewhere is wiped last. An entry of an MBR changes
+//! with one write of its sector.
+
+use sapwood_block::Device;
+use sapwood_block::partition::{Partition, PartitionError, PartitionTable, Scheme};
+
+/// Bytes of a sector of an MBR.
+const SECTOR: u64 = 512;
+/// Sizes of the sectors of a GPT.
+const SECTORS: [u64; 2] = [512, 4096];
+/// Bytes of a header that the specification defines.
+const HEADER: usize = 92;
+/// Most bytes of a table.
+const TABLE: u64 = 1 << 20;
+
+/// Why a partition keeps its end.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum RepartitionError {
+    /// The disk.
+    #[error(transparent)]
+    Device(#[from] sapwood_block::Error),
+    /// Its table, or the partition.
+    #[error(transparent)]
+    Table(#[from] PartitionError),
+    /// Another partition or the end of the disk is in the way.
+    #[error("{disk}: partition {number} can have at most {most} bytes, up to {}", up_to(*next))]
+    NoRoom {
+        /// Name of the disk.
+        disk: String,
+        /// Number of the partition.
+        number: u32,
+        /// Most bytes that it can have.
+        most: u64,
+        /// Number of the partition that follows.
+        next: Option<u32>,
+    },
+    /// The first copy of a GPT is damaged.
+    #[error("{disk}: the GPT is damaged ({why}), so it is not changed")]
+    Damaged {
+        /// Name of the disk.
+        disk: String,
+        /// What is wrong.
+        why: &'static str,
+    },
+    /// A logical partition of an MBR.
+    #[error("{disk}: partition {number} is a logical one, whose end is not moved")]
+    Logical {
+        /// Name of the disk.
+        disk: String,
+        /// Number of the partition.
+        number: u32,
+    },
+}
+
+fn up_to(next: Option<u32>) -> String {
+    next.map_or_else(
+        || "the end of the disk".to_owned(),
+        |next| format!("partition {next}"),
+    )
+}
+
+type Result<T> = std::result::Result<T, RepartitionError>;
+
+/// Makes a partition, named by its number or label, at least `len` bytes long.
+///
+/// # Errors
+/// There is no room; the table is damaged; a logical partition.
+pub(crate) fn grow(disk: &dyn Device, wanted: &str, len: u64) -> Result<()> {
+    let table = PartitionTable::read(disk)?;
+    let part = table.find(disk.name(), wanted)?;
+    if len <= part.len {
+        return Ok(());
+    }
+    match table.scheme {
+        Scheme::Gpt => grow_gpt(disk, &table.partitions, part, len),
+        Scheme::Mbr => grow_mbr(disk, &table.partitions, part, len),
+    }
+}
+
+/// The new end of a partition, in whole sectors, if no other partition begins before it, and `limit`
+/// is not before it.
+fn new_end(
+    disk: &dyn Device,
+    all: &[Partition],
+    part: &Partition,
+    len: u64,
+    (sector, limit): (u64, u64),
+) -> Result<u64> {
+    let later = all.iter().filter(|other| other.start > part.start);
+    let next = later.min_by_key(|other| other.start);
+    let next = next.filter(|next| next.start < limit);
+    let limit = next.map_or(limit, |next| next.start);
+    let end = part.start.checked_add(len);
+    let end = end.and_then(|end| end.checked_next_multiple_of(sector));
+    end.filter(|end| *end <= limit)
+        .ok_or_else(|| RepartitionError::NoRoom {
+            disk: disk.name().to_owned(),
+            number: part.number,
+            most: limit.saturating_sub(part.start),
+            next: next.map(|next| next.number),
+        })
+}
+
+fn grow_mbr(disk: &dyn Device, all: &[Partition], part: &Partition, len: u64) -> Result<()> {
+    let at = match part.number {
+        number @ 1..=4 => 446 + (number as usize - 1) * 16 + 12,
+        number => {
+            let disk = disk.name().to_owned();
+            return Err(RepartitionError::Logical { disk, number });
+        }
+    };
+    let most = part.start.saturating_add(u64::from(u32::MAX) * SECTOR);
+    let limit = disk.size().min(most) / SECTOR * SECTOR;
+    let end = new_end(disk, all, part, len, (SECTOR, limit))?;
+    let mut record = [0; SECTOR as usize];
+    disk.read_at(0, &mut record)?;
+    // At most the number that `limit` allows.
+    let count = ((end - part.start) / SECTOR) as u32;
+    put(&mut record, at, &count.to_le_bytes());
+    disk.write_at(0, &record)?;
+    Ok(disk.flush()?)
+}
+
+/// The first copy of a GPT.
+struct Gpt {
+    sector: u64,
+    /// The header, as many bytes as its checksum covers.
+    header: Vec<u8>,
+    entries: Vec<u8>,
+}
+
+impl Gpt {
+    fn read(disk: &dyn Device) -> Result<Self> {
+        let damaged = |why| RepartitionError::Damaged {
+            disk: disk.name().to_owned(),
+            why,
+        };
+        let mut found = None;
+        for sector in SECTORS
+            .into_iter()
+            .filter(|sector| disk.size() > 2 * *sector)
+        {
+            let mut bytes = vec![0; sector as usize];
+            disk.read_at(sector, &mut bytes)?;
+            if bytes.starts_with(b"EFI PART") {
+                found.get_or_insert((sector, bytes));
+            }
+        }
+        let (sector, mut header) = found.ok_or_else(|| damaged("no first header"))?;
+        let size = number32(&header, 12) as usize;
+        if !(HEADER..=header.len()).contains(&size) {
+            return Err(damaged("size of the header"));
+        }
+        header.truncate(size);
+        if header_sum(&header) != number32(&header, 16) || number64(&header, 24) != 1 {
+            return Err(damaged("checksum of the first header"));
+        }
+        let len = u64::from(number32(&header, 80)) * u64::from(number32(&header, 84));
+        if number32(&header, 84) < 128 || !(1..=TABLE).contains(&len) {
+            return Err(damaged("size of the table"));
+        }
+        let start = number64(&header, 72).checked_mul(sector);
+        let start = start.ok_or_else(|| damaged("place of the table"))?;
+        let mut entries = vec![0; len as usize];
+        disk.read_at(start, &mut entries)?;
+        if crc32fast::hash(&entries) != number32(&header, 88) {
+            return Err(damaged("checksum of the first table"));
+        }
+        Ok(Self {
+            sector,
+            header,
+            entries,
+        })
+    }
+
+    /// The header of a copy: in sector `here`, with its entries at `entries`.
+    fn header(&self, here: u64, other: u64, entries: u64, last_usable: u64) -> Vec<u8> {
+        let mut header = self.header.clone();
+        for (at, number) in [(24, here), (32, other), (48, last_usable), (72, entries)] {
+            put(&mut header, at, &number.to_le_bytes());
+        }
+        put(
+            &mut header,
+            88,
+            &crc32fast::hash(&self.entries).to_le_bytes(),
+        );
+        let sum = header_sum(&header);
+        put(&mut header, 16, &sum.to_le_bytes());
+        let size = header.len().max(self.sector as usize);
+        header.resize(size, 0);
+        header
+    }
+}
+
+fn grow_gpt(disk: &dyn Device, all: &[Partition], part: &Partition, len: u64) -> Result<()> {
+    let damaged = |why| RepartitionError::Damaged {
+        disk: disk.name().to_owned(),
+        why,
+    };
+    let mut gpt = Gpt::read(disk)?;
+    let sector = gpt.sector;
+    let last = disk.size() / sector - 1;
+    let backup = last.checked_sub((gpt.entries.len() as u64).div_ceil(sector));
+    let backup = backup.ok_or_else(|| damaged("no room for the backup"))?;
+    let old_backup = number64(&gpt.header, 32);
+    let last_usable = if old_backup == last {
+        number64(&gpt.header, 48)
+    } else {
+        backup.saturating_sub(1)
+    };
+    let limit = (last_usable + 1).saturating_mul(sector);
+    let ends = all
+        .iter()
+        .map(|other| other.start.saturating_add(other.len));
+    if last_usable >= backup || ends.max().is_some_and(|end| end > limit) {
+        return Err(damaged("no room for the backup"));
+    }
+    let end = new_end(disk, all, part, len, (sector, limit))?;
+    let entry = (part.number as usize - 1) * number32(&gpt.header, 84) as usize;
+    put(
+        &mut gpt.entries,
+        entry + 40,
+        &(end / sector - 1).to_le_bytes(),
+    );
+
+    disk.write_at(backup * sector, &gpt.entries)?;
+    disk.flush()?;
+    disk.write_at(last * sector, &gpt.header(last, 1, backup, last_usable))?;
+    disk.flush()?;
+    let first = number64(&gpt.header, 72);
+    disk.write_at(first * sector, &gpt.entries)?;
+    disk.flush()?;
+    disk.write_at(sector, &gpt.header(1, last, first, last_usable))?;
+    disk.flush()?;
+    if old_backup != last {
+        forget_old_end(disk, sector, old_backup, last)?;
+    }
+    Ok(())
+}
+
+/// Wipes the header of a backup that is elsewhere now, and tells the protective MBR the new size.
+fn forget_old_end(disk: &dyn Device, sector: u64, old_backup: u64, last: u64) -> Result<()> {
+    let at = old_backup.saturating_mul(sector);
+    let mut magic = [0; 8];
+    if old_backup > 1 && old_backup < last {
+        disk.read_at(at, &mut magic)?;
+    }
+    if magic == *b"EFI PART" {
+        disk.write_at(at, &vec![0; sector as usize])?;
+    }
+    let mut record = [0; SECTOR as usize];
+    disk.read_at(0, &mut record)?;
+    let size = u32::try_from(last).unwrap_or(u32::MAX);
+    if let Some(entry) = (0..4).find(|entry| record.get(446 + entry * 16 + 4) == Some(&0xee)) {
+        put(&mut record, 446 + entry * 16 + 12, &size.to_le_bytes());
+        disk.write_at(0, &record)?;
+    }
+    Ok(disk.flush()?)
+}
+
+/// The checksum of a header, which is taken while its own field is zero.
+fn header_sum(header: &[u8]) -> u32 {
+    let mut header = header.to_vec();
+    put(&mut header, 16, &[0; 4]);
+    crc32fast::hash(&header)
+}
+
+fn number32(bytes: &[u8], at: usize) -> u32 {
+    let four = bytes.get(at..).and_then(|rest| rest.first_chunk());
+    four.map_or(0, |four| u32::from_le_bytes(*four))
+}
+
+fn number64(bytes: &[u8], at: usize) -> u64 {
+    let eight = bytes.get(at..).and_then(|rest| rest.first_chunk());
+    eight.map_or(0, |eight| u64::from_le_bytes(*eight))
+}
+
+/// Writes a field at its place.
+fn put(bytes: &mut [u8], at: usize, field: &[u8]) {
+    for (to, from) in bytes.iter_mut().skip(at).zip(field) {
+        *to = *from;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use sapwood_block::MemoryDevice;
+    use sapwood_testing::device::{Fault, FaultDevice, FaultRule, RequestKinds};
+
+    use super::*;
+    use crate::{DiskBuilder, NewPartition, PartitionSize};
+
+    const MIB: u64 = 1 << 20;
+
+    /// A disk with two partitions of 1 MiB and room after the second one.
+    fn disk(scheme: Scheme) -> MemoryDevice {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("disk");
+        let mut builder = DiskBuilder::new().scheme(scheme).size(8 * MIB);
+        for name in ["one", "two"] {
+            let mut part = NewPartition::default();
+            part.name = name.to_owned();
+            part.size = PartitionSize::Bytes(MIB);
+            builder = builder.partition(part);
+        }
+        builder.write_to(&path).unwrap();
+        MemoryDevice::load(path).unwrap()
+    }
+
+    fn len(device: &dyn Device, number: usize) -> u64 {
+        let table = PartitionTable::read(device).unwrap();
+        assert_eq!(table.partitions.len(), 2);
+        assert!(table.partitions.iter().all(|part| part.flaw.is_none()));
+        table.partitions[number - 1].len
+    }
+
+    #[test]
+    fn every_cut_leaves_the_old_or_the_new_end() {
+        for scheme in [Scheme::Gpt, Scheme::Mbr] {
+            let old = disk(scheme);
+            for (disk, wanted) in [(old.snapshot(), 5 * MIB), (old.resized(12 * MIB), 9 * MIB)] {
+                let mut cuts = 0;
+                loop {
+                    let device = FaultDevice::new(disk.snapshot());
+                    let rule = FaultRule::new(RequestKinds::ANY_CHANGE, cuts + 1, Fault::Fail);
+                    device.arm(rule.from_then_on());
+                    let done = grow(&device, "2", wanted);
+                    let found = len(device.inner(), 2);
+                    assert_eq!(len(device.inner(), 1), MIB);
+                    if done.is_ok() {
+                        assert_eq!(found, wanted);
+                        break;
+                    }
+                    assert!([MIB, wanted].contains(&found), "{scheme} {cuts}: {found}");
+                    cuts += 1;
+                }
+                assert!(cuts >= 2, "{scheme}: {cuts}");
+            }
+        }
+    }
+
+    #[test]
+    fn both_copies_of_a_gpt_are_new_at_the_end_of_a_grown_disk() {
+        let device = disk(Scheme::Gpt).resized(12 * MIB);
+        grow(&device, "two", 9 * MIB).unwrap();
+        let mut first = [0; 92];
+        device.read_at(512, &mut first).unwrap();
+        let last = 12 * MIB / 512 - 1;
+        assert_eq!(number64(&first, 32), last);
+        device.write_at(512, &[0; 512]).unwrap();
+        assert_eq!(len(&device, 2), 9 * MIB);
+        let mut old = [0; 8];
+        device.read_at(8 * MIB - 512, &mut old).unwrap();
+        assert_eq!(old, [0; 8]);
+    }
+
+    #[test]
+    fn an_end_without_room_stays() {
+        for scheme in [Scheme::Gpt, Scheme::Mbr] {
+            let device = disk(scheme);
+            let before = device.snapshot();
+            let message = grow(&device, "1", 2 * MIB).unwrap_err().to_string();
+            assert!(
+                message.ends_with("1048576 bytes, up to partition 2"),
+                "{message}"
+            );
+            let message = grow(&device, "2", 8 * MIB).unwrap_err().to_string();
+            assert!(message.ends_with("up to the end of the disk"), "{message}");
+            assert_eq!(device.first_difference(&before), None);
+        }
+        let device = disk(Scheme::Gpt);
+        device.write_at(520, &[7]).unwrap();
+        let refused = grow(&device, "2", 2 * MIB);
+        assert!(matches!(refused, Err(RepartitionError::Damaged { .. })));
+    }
+}
