@@ -90,7 +90,7 @@ pub(crate) const SCRIPTS: &[(&str, &str)] = &[
         bad 'partition x' --part x:ext4:size=100k; bad 'none' --part x:ext4:tar=none
         usage --part x:turbo=1; usage --part x:tar=a; usage --part x:ext4:tar=- --part y:ext4:cpio=-; bad 'none' --part x:ext4:oci=none; bad 'none' --part x:ext4:overlay=none; bad 'none' --part x:ext4:cpio=none; usage --part x:xfs; usage --part x:type=none; usage; usage --part x:file=a:label=l
         part() { usage --part "$2"; grep -qF -- "$1" err.txt; }
-        part 'unknown field turbo' x:ext4:turbo=1; part 'formats are btrfs and ext4' x:xfs; part 'tar= needs a format before it' x:tar=a; part 'compress needs a value' x:btrfs:compress; part 'dedupe has no value' x:btrfs:dedupe=1
+        part 'unknown field turbo' x:ext4:turbo=1; part 'formats are btrfs, ext4, fat' x:xfs; part 'tar= needs a format before it' x:tar=a; part 'compress needs a value' x:btrfs:compress; part 'dedupe has no value' x:btrfs:dedupe=1
         part '--part x:ext4:subvol=a: ' x:ext4:subvol=a; part '--compress: ' x:btrfs:compress=fast; part 'free' x:ext4:free=much; part 'all-root twice' x:ext4:all-root:all-root
         echo old > disk; refused 'do not fit' "$SAPWOOD" mkdisk -f disk --part x:file=a:size=1M; [ "$(cat disk)" = old ]
         "$SAPWOOD" mkdisk -qf disk --part x:file=a; sgdisk -v disk | grep -c 'No problems found'"#,

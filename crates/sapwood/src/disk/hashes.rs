@@ -1,5 +1,6 @@
 //! Hash trees of partitions, in partitions of their own.
 
+use std::collections::HashSet;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -17,7 +18,7 @@ use crate::verity::{self, RootHash, VerityError};
 impl DiskBuilder {
     /// Adds the partitions of hash trees that are not there, and gives both partitions their types.
     pub(super) fn add_hash_partitions(&mut self) -> Result<()> {
-        let mut index = 0;
+        let (mut index, mut taken) = (0, HashSet::new());
         while let Some(partition) = self.partitions.get_mut(index) {
             index += 1;
             let Some(hashes) = partition.verity.clone() else {
@@ -64,7 +65,8 @@ impl DiskBuilder {
             let Some(tree) = self.partitions.get_mut(at) else {
                 continue;
             };
-            let plain = tree.key.is_none() && tree.verity.is_none();
+            let first = taken.insert(hashes.partition);
+            let plain = first && tree.key.is_none() && tree.verity.is_none();
             if !plain || !matches!(tree.content, PartitionContent::Empty) {
                 let why = "the partition of a hash tree has no other content";
                 return Err(refuse(&tree.name, why));

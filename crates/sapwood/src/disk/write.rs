@@ -35,7 +35,8 @@ impl DiskBuilder {
         let roots = self.build_hashes(&mut built, disk_uuid, &new, progress)?;
         let places = self.places(&built)?;
         for (index, (partition, place)) in self.partitions.iter().zip(&places).enumerate() {
-            if partition.size == PartitionSize::Rest {
+            let hashes = matches!(built.get(index), Some(Built::Made(_)));
+            if partition.size == PartitionSize::Rest && !hashes {
                 let uuid = self.derived(index, "file system");
                 let content = partition.build(Some(place.len), uuid, &new, progress)?;
                 if let Some(slot) = built.get_mut(index) {
