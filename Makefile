@@ -1,7 +1,7 @@
 # Two commands to know: `make demo` shows Sapwood at work, `make test` is all that CI runs.
 SHELL := /bin/bash
 .SHELLFLAGS := -o pipefail -ec
-.PHONY: all check demo test test-programs foreign-images mutants db-kill kill-mounts streams matrices disasters crash faults scale bench ablation fuzz lint msrv miri package install install-lib lib deb rpm static wheel test-packages help
+.PHONY: all check demo test test-programs foreign-images mutants db-kill kill-mounts streams matrices disasters crash faults scale bench ablation fuzz lint msrv miri package install install-lib lib deb rpm static wheel test-packages docs release help
 
 all:
 	cargo build --release -p sapwood-cli
@@ -33,6 +33,8 @@ help:
 	@echo "make deb, make rpm   packages with the command, the C library and debug symbols: target/packages"
 	@echo "make static   static programs for x86_64 and aarch64: target/static (ARCHITECTURES=x86_64)"
 	@echo "make wheel   build the package for Python with maturin: target/wheels"
+	@echo "make docs   the site, with mdbook: target/site/html"
+	@echo "make release  the files of a release and their checksums, in target/release-files; publishes nothing"
 	@echo "make test-packages   install the Debian packages into a fresh root and use them there"
 
 need-build:
@@ -187,6 +189,14 @@ package: need-build
 lib: need-build
 	cargo build --release -p sapwood-capi
 	scripts/libsapwood target/release/libsapwood_capi.a target/release/capi
+
+# The site, from docs/: target/site/html. Its page of all commands needs the built command.
+docs:
+	scripts/site
+
+# Everything that a release publishes, in target/release-files. Publishes nothing.
+release:
+	scripts/release
 
 deb: all lib
 	@scripts/need dpkg-deb:dpkg dpkg-shlibdeps:dpkg-dev objcopy:binutils
