@@ -1,5 +1,7 @@
 //! `sapwood generate`: man pages and shell completions from the declaration of the command line.
 
+mod completions;
+
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -71,9 +73,8 @@ pub(super) fn run(args: &Args, mut command: Command) -> Result<()> {
     match args {
         Args::Man { dir } => man(dir, command).map_err(|error| Failure::local(dir, error)),
         Args::Completions { shell } => {
-            let mut text = Vec::new();
-            clap_complete::generate(*shell, &mut command, "sapwood", &mut text);
-            output::bytes(&text)
+            let script = completions::script(*shell, &mut command);
+            output::bytes(script.as_bytes())
         }
     }
 }
@@ -187,9 +188,7 @@ fn overview(command: &Command) -> io::Result<Vec<u8>> {
     for (title, commands) in help::tasks(command) {
         rest.control("SS", [title]);
         for (name, about) in commands {
-            if name != "help" {
-                related.push((format!("sapwood-{name}"), '1'));
-            }
+            related.push((format!("sapwood-{name}"), '1'));
             entry(&mut rest, &name, &about);
         }
     }

@@ -3,11 +3,38 @@
 mod examples;
 mod operands;
 
+use std::ffi::OsString;
+
 use clap::{Arg, Command};
 
 use examples::Example;
 pub(super) use examples::examples;
 pub(super) use operands::operands;
+
+#[derive(Debug, clap::Args)]
+pub(super) struct Args {
+    /// Command, of several words if it has commands itself
+    #[arg(value_name = "COMMAND")]
+    words: Vec<OsString>,
+    /// Show the help of all commands, with the options of images once, at the end
+    #[arg(long, conflicts_with = "words")]
+    pub(super) all: bool,
+}
+
+impl Args {
+    /// The command line of the wanted help.
+    pub(super) fn as_option(&self) -> Vec<OsString> {
+        let words = self.words.iter().cloned();
+        let words = std::iter::once("sapwood".into()).chain(words);
+        words.chain(["--help".into()]).collect()
+    }
+}
+
+/// Examples of `help`, for its own.
+const HELP_EXAMPLES: &[Example] = &[
+    ("sapwood help subvolume snapshot", "one command"),
+    ("sapwood help --all", "all commands with their options"),
+];
 
 /// The commands for one task.
 struct Task {
@@ -33,7 +60,7 @@ const TASKS: &[Task] = &[
     },
     Task {
         title: "Mount",
-        commands: &["mount", "umount", "sync", "stats"],
+        commands: &["mount", "umount", "sync", "stats", "doctor"],
     },
     Task {
         title: "Subvolumes and snapshots (btrfs)",
@@ -60,7 +87,7 @@ const TASKS: &[Task] = &[
 const OTHERS: &str = "More";
 
 /// Commands that open no image. Options that choose a part of one are not in their help.
-const WITHOUT_IMAGE: [&str; 10] = [
+const WITHOUT_IMAGE: [&str; 12] = [
     "undo",
     "mkdisk",
     "verity",
@@ -69,6 +96,8 @@ const WITHOUT_IMAGE: [&str; 10] = [
     "umount",
     "sync",
     "stats",
+    "doctor",
+    "help",
     "mount-options",
     "mkfs-options",
 ];
@@ -136,15 +165,9 @@ fn about(command: &Command) -> String {
 
 /// Tasks with the commands that there are; commands that no task names come last.
 pub(super) fn tasks(command: &Command) -> Vec<(&'static str, Vec<(String, String)>)> {
-    let row = |name: &str| match name {
-        "help" => Some((
-            name.to_owned(),
-            "Show this page, or the help of a command".to_owned(),
-        )),
-        _ => {
-            let found = command.find_subcommand(name)?;
-            (!found.is_hide_set()).then(|| (name.to_owned(), about(found)))
-        }
+    let row = |name: &str| {
+        let found = command.find_subcommand(name)?;
+        (!found.is_hide_set()).then(|| (name.to_owned(), about(found)))
     };
     let mut tasks: Vec<_> = TASKS
         .iter()
@@ -162,6 +185,55 @@ pub(super) fn tasks(command: &Command) -> Vec<(&'static str, Vec<(String, String
         tasks.push((OTHERS, others));
     }
     tasks
+}
+
+/// The help of all commands as one text, in the order of the tasks.
+pub(super) fn all(command: Command) -> String {
+    let images = command.get_arguments().filter(|arg| arg.is_global_set());
+    let images: Vec<Arg> = images.cloned().collect();
+    let order = tasks(&command);
+    let mut command = complete(command);
+    command.build();
+    let mut text = String::new();
+    for (_, commands) in order {
+        for (name, _) in commands {
+            if let Some(found) = command.find_subcommand(&name) {
+                add_help(found, &images, &mut text);
+            }
+        }
+    }
+    let images = Command::new("images")
+        .disable_help_flag(true)
+        .help_template("{options}")
+        .args(
+            images
+                .into_iter()
+                .map(|arg| arg.global(false).help_heading(None::<&str>)),
+        )
+        .render_help();
+    text.push_str(&format!(
+        "Options of every command that opens images:\n{images}\n"
+    ));
+    text
+}
+
+/// Adds the help of a command and of the commands below it, without the options `hidden`.
+fn add_help(command: &Command, hidden: &[Arg], text: &mut String) {
+    let is_hidden = |arg: &Arg| hidden.iter().any(|one| one.get_id() == arg.get_id());
+    let mut alone = command.clone().mut_args(|arg| {
+        let hide = arg.is_hide_set() || is_hidden(&arg);
+        arg.hide(hide)
+    });
+    let help = match command.get_long_about() {
+        Some(_) => alone.render_long_help(),
+        None => alone.render_help(),
+    };
+    text.push_str(&format!("{help}\n\n"));
+    for sub in command.get_subcommands() {
+        if sub.get_name() != "help" && !sub.is_hide_set() {
+            add_help(sub, hidden, text);
+        }
+    }
 }
 
 fn page(command: &Command) -> String {
@@ -255,7 +327,7 @@ mod tests {
             );
         }
         for task in TASKS {
-            for name in task.commands.iter().filter(|name| **name != "help") {
+            for name in task.commands {
                 assert!(commands.iter().any(|one| one == name), "{name} is none");
             }
         }

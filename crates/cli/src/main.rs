@@ -9,11 +9,13 @@ mod broker;
 mod change;
 mod check;
 mod choice;
+mod complete;
 mod content;
 mod copy;
 mod demo;
 mod device;
 mod diff;
+mod doctor;
 mod dropin;
 mod dump;
 mod entry;
@@ -71,6 +73,7 @@ use sapwood_allocator as _;
     name = "sapwood",
     version,
     arg_required_else_help = true,
+    disable_help_subcommand = true,
     max_term_width = 100
 )]
 struct Cli {
@@ -187,11 +190,18 @@ enum Command {
     Rescue(Box<rescue::Args>),
     /// Print the trees of an image
     Dump(dump::Args),
+    /// Show what mounts need of this machine, and what it lacks
+    Doctor(doctor::Args),
     /// Make an image, work in it, pull the plug, recover
     Demo(demo::Args),
     /// Make man pages and shell completions
     #[command(subcommand, hide = true)]
     Generate(generate::Args),
+    /// Print the paths in an image that continue a word
+    #[command(hide = true)]
+    Complete(complete::Args),
+    /// Show this page, or the help of a command
+    Help(help::Args),
 }
 
 impl Command {
@@ -269,8 +279,11 @@ impl Command {
             | Self::Umount(_)
             | Self::Sync(_)
             | Self::Stats(_)
+            | Self::Doctor(_)
             | Self::Undo(_)
             | Self::Generate(_)
+            | Self::Complete(_)
+            | Self::Help(_)
             | Self::Demo(_) => range.refuse(),
         }
     }
@@ -347,8 +360,11 @@ impl Command {
                 | Self::Umount(_)
                 | Self::Sync(_)
                 | Self::Stats(_)
+                | Self::Doctor(_)
                 | Self::Undo(_)
                 | Self::Generate(_)
+                | Self::Complete(_)
+                | Self::Help(_)
                 | Self::Demo(_)
         )
     }
@@ -370,9 +386,11 @@ fn main() -> ExitCode {
     if let Some(code) = dropin::run_by_name(&args) {
         return output::finish(code);
     }
-    let parsed = help::complete(Cli::command())
-        .try_get_matches_from(find::with_long_options(args))
-        .and_then(|matches| Cli::from_arg_matches(&matches));
+    let parsed = parse(find::with_long_options(args)).and_then(|cli| match &cli.command {
+        // Ends with the help, which is an error for the parser.
+        Command::Help(args) if !args.all => parse(args.as_option()),
+        _ => Ok(cli),
+    });
     let mut cli = match parsed {
         Ok(cli) => cli,
         Err(error) => {
@@ -399,6 +417,11 @@ fn main() -> ExitCode {
         Ok(()) => 0,
         Err(failure) => output::report(&failure),
     })
+}
+
+fn parse(args: Vec<OsString>) -> Result<Cli, clap::Error> {
+    let matches = help::complete(Cli::command()).try_get_matches_from(args)?;
+    Cli::from_arg_matches(&matches)
 }
 
 /// The command of a line of a script.
@@ -476,8 +499,11 @@ fn run(command: Command) -> failure::Result<()> {
         Command::Undo(args) => check::undo(&args),
         Command::Rescue(args) => rescue::run(&args),
         Command::Dump(args) => dump::run(&args),
+        Command::Doctor(args) => doctor::run(&args),
         Command::Demo(args) => demo::run(&args),
         Command::Generate(args) => generate::run(&args, help::complete(Cli::command())),
+        Command::Complete(args) => complete::run(&args),
+        Command::Help(_) => output::line(help::all(Cli::command()).trim_end()),
     }
 }
 

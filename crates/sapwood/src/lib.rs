@@ -35,7 +35,7 @@
 //! - [`check()`], [`info`], [`dump`]: reading an image without opening its file system.
 //! - [`luks`]: encrypted volumes.
 //! - [`verity`]: hash trees of dm-verity.
-//! - `mount` (feature `fuse`): FUSE mounts.
+//! - `mount` (feature `fuse`): FUSE mounts. `doctor` examines what they need of this machine.
 //! - [`vfs`], [`block`]: the crates below, with types of this interface.
 //!
 //! A long operation takes a callback ([`OnProgress`]). Every operation has the same [`Error`],
@@ -72,6 +72,8 @@ mod damage;
 mod devices;
 mod diff;
 mod disk;
+#[cfg(feature = "fuse")]
+mod doctor;
 mod error;
 mod export;
 mod fat;
@@ -121,6 +123,8 @@ pub use disk::{
     BuiltDisk, BuiltPartition, DiskBuilder, NewHashes, NewPartition, PartitionContent,
     PartitionSize,
 };
+#[cfg(feature = "fuse")]
+pub use doctor::{DoctorOptions, DoctorReport, HostFinding, HostState, doctor};
 pub use error::{Error, ErrorKind, Result, errno};
 pub use export::{ExportCompression, ExportOptions, ExportReport};
 pub use fat::{FatImage, FatWidth};

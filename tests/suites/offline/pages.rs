@@ -24,6 +24,13 @@ pub(crate) fn trials() -> Vec<Trial> {
             lists_of_man_pages,
         ),
         trial("completions_load_in_bash", &[Need::Program("bash")], bash),
+        trial(
+            "paths_in_images_are_completed_in_bash",
+            &[Need::Program("bash")],
+            paths_in_bash,
+        ),
+        trial("help_all_has_every_command_and_option_once", &[], help_all),
+        trial("doctor_examines_this_machine", &[], doctor),
         trial("lists_are_json_of_one_shape", &[], json),
         trial("a_list_that_fails_is_no_json", &[], failed_lists),
     ]
@@ -75,7 +82,7 @@ fn man_pages() -> Outcome {
 
 const WIDTHS: [usize; 2] = [80, 60];
 /// Commands that open no image.
-const WITHOUT_IMAGE: [&str; 10] = [
+const WITHOUT_IMAGE: [&str; 11] = [
     "mkdisk",
     "verity",
     "luks",
@@ -84,6 +91,7 @@ const WITHOUT_IMAGE: [&str; 10] = [
     "umount",
     "sync",
     "stats",
+    "doctor",
     "mount-options",
     "mkfs-options",
 ];
@@ -249,12 +257,105 @@ fn bash() -> Outcome {
         [ "${COMPREPLY[*]}" = subvolume ]
         COMP_WORDS=(sapwood ls --hum); COMP_CWORD=2; _sapwood sapwood --hum ls
         [ "${COMPREPLY[*]}" = --human-readable ]
+        [ "$(complete -p sapwood | grep -c _sapwood_in_images)" = 1 ]
         "$SAPWOOD" generate completions zsh | grep -q '#compdef sapwood'
         "$SAPWOOD" generate completions fish | grep -q 'complete -c sapwood'"#;
     let mut command = Command::new("bash");
     command.args(["-c", script]).env("SAPWOOD", sapwood());
     process::succeed(&mut command, LIMIT)?;
     Ok(())
+}
+
+/// Words as readline breaks them at colons, and what each becomes.
+fn paths_in_bash() -> Outcome {
+    let script = r#"set -eu
+        mkdir -p r/etc/app r/e r/.git r/"with space"; touch r/etc/hosts r/file
+        "$SAPWOOD" mkfs -q --size 128M -r r a.img
+        "$SAPWOOD" mkdisk -q d.img --part root:ext4:rootdir=r
+        source <("$SAPWOOD" generate completions bash)
+        becomes() {
+            local wanted=$1; shift
+            COMP_WORDS=("$SAPWOOD" "$@"); COMP_CWORD=$#
+            _sapwood_in_images "$SAPWOOD" "${!#}" x
+            [ "${COMPREPLY[*]-}" = "$wanted" ] || { echo "$*: ${COMPREPLY[*]-}, not $wanted"; exit 1; }
+        }
+        becomes '/e/ /etc/' ls a.img : /e
+        becomes '/etc/app/ /etc/hosts' ls a.img : /etc/
+        becomes 'e/ etc/ file with space/' ls a.img :
+        becomes '/with space/' ls a.img : '/with\ s'
+        becomes 'a.img:/file' cat '"a.img:/fi'
+        becomes '/.git/' ls a.img : /.g
+        becomes '/file' cp a.img : /etc/hosts d.img#1 : /f
+        becomes '' ls a.img : /none
+        becomes '' ls a.img : /none/x
+        becomes '' ls gone.img : /
+        becomes 'subvolume' subv
+        becomes '--human-readable' ls --hum
+        # An image in use, and a pipe, complete nothing, and soon.
+        mkfifo pipe; becomes '' ls pipe : /
+        "$SAPWOOD" complete a.img:/etc/h | grep -qx a.img:/etc/hosts"#;
+    let dir = scratch::directory();
+    let mut command = Command::new("bash");
+    command
+        .args(["-c", script])
+        .current_dir(dir.path())
+        .env("SAPWOOD", sapwood());
+    process::succeed(&mut command, LIMIT)?;
+    Ok(())
+}
+
+fn help_all() -> Outcome {
+    let mut help = Command::new(sapwood());
+    help.args(["help", "--all"]).env("COLUMNS", "80");
+    let text = process::succeed(&mut help, LIMIT)?;
+    for command in commands()?.iter().filter(|command| !command.is_empty()) {
+        let usage = format!("Usage: sapwood {}", command.join(" "));
+        let count = text.lines().filter(|line| {
+            let rest = line.strip_prefix(&usage);
+            rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(' '))
+        });
+        if count.count() == 0 {
+            return Err(format!("no {usage}: {text}").into());
+        }
+    }
+    for option in ["--offset <", "--image-format <", "--hash-device <"] {
+        if text.matches(option).count() != 1 {
+            return Err(format!("{option} is not there once: {text}").into());
+        }
+    }
+    // A word that is no command, and both forms of the help of one.
+    let said = process::finish(Command::new(sapwood()).args(["help", "lss"]), LIMIT)?;
+    if said.status.code() != Some(2) || !said.stderr.contains("'ls'") {
+        return Err(said.all().into());
+    }
+    if run(&["help", "subvolume", "list"])? != run(&["subvolume", "list", "--help"])? {
+        return Err("the two forms of help differ".into());
+    }
+    Ok(())
+}
+
+/// The report agrees with its exit code and with what this process can open.
+fn doctor() -> Outcome {
+    let mut command = Command::new(sapwood());
+    let said = process::finish(command.args(["doctor", "--json"]), LIMIT)?;
+    let report: Value = serde_json::from_str(&said.stdout)?;
+    let code = if report["mounts"] == true { 0 } else { 1 };
+    let findings = report["findings"].as_array().ok_or("no findings")?;
+    let device = findings.iter().find(|one| one["subject"] == "/dev/fuse");
+    let opens = fs::File::options().read(true).write(true).open("/dev/fuse");
+    let state = if opens.is_ok() { "works" } else { "fails" };
+    if said.status.code() != Some(code) || device.is_none_or(|one| one["state"] != state) {
+        return Err(said.all().into());
+    }
+    let text = process::finish(Command::new(sapwood()).arg("doctor"), LIMIT)?;
+    if findings.iter().all(|one| {
+        let found = one["found"].as_str().unwrap_or("?");
+        text.stdout.contains(found)
+    }) {
+        Ok(())
+    } else {
+        Err(text.all().into())
+    }
 }
 
 /// Names in the image: text, one with a quote, a line end and a backslash, one that is no text.

@@ -573,6 +573,8 @@ pub(super) const EXAMPLES: &[(&str, &[Example])] = &[
         "luks dump",
         &[("sapwood luks dump root.img", "cipher and key slots")],
     ),
+    ("doctor", crate::doctor::EXAMPLES),
+    ("help", super::HELP_EXAMPLES),
     ("dump", &[("sapwood dump disk.img super", "the superblock")]),
     (
         "demo",

@@ -23,8 +23,8 @@ mod filter;
 use std::io;
 
 use landlock::{
-    ABI, Access, AccessFs, AccessNet, Ruleset, RulesetAttr, RulesetCreatedAttr, RulesetError,
-    RulesetStatus, Scope, path_beneath_rules,
+    ABI, Access, AccessFs, AccessNet, CompatLevel, Compatible, Ruleset, RulesetAttr,
+    RulesetCreatedAttr, RulesetError, RulesetStatus, Scope, path_beneath_rules,
 };
 use rustix::thread::{CapabilitySet, CapabilitySets};
 use sapwood_vfs::Choice;
@@ -120,6 +120,14 @@ pub fn confine(needs: Needs, strict: bool) -> Result<Confinement, SandboxError> 
     let landlock = part(strict, restrict_files())?;
     let seccomp = part(strict, filter::install(needs, landlock))?;
     Ok(Confinement { landlock, seccomp })
+}
+
+/// Whether the kernel has Landlock, and it is enabled. Confines nothing.
+#[must_use]
+pub fn has_landlock() -> bool {
+    let rules = Ruleset::default().set_compatibility(CompatLevel::HardRequirement);
+    let rules = rules.handle_access(AccessFs::from_all(ABI::V1));
+    rules.and_then(Ruleset::create).is_ok()
 }
 
 /// Whether a part of the sandbox is in force.
