@@ -8,6 +8,7 @@ mod cli;
 mod copies;
 mod damage;
 mod dbkill;
+mod documents;
 mod errors;
 mod ext4_matrix;
 mod ext4_mounts;
@@ -26,6 +27,7 @@ mod options;
 mod overlays;
 mod partitions;
 mod programs;
+mod recipes;
 mod rescue;
 mod scale;
 mod scripts;
@@ -48,6 +50,7 @@ fn main() {
             cli,
             copies,
             damage,
+            documents,
             errors,
             ext4_matrix,
             ext4_mounts,
@@ -66,6 +69,7 @@ fn main() {
             overlays,
             partitions,
             programs,
+            recipes,
             rescue,
             scale,
             scripts,
