@@ -27,6 +27,7 @@ mod options;
 mod overlays;
 mod partitions;
 mod programs;
+mod received;
 mod recipes;
 mod rescue;
 mod scale;
@@ -70,6 +71,7 @@ fn main() {
             partitions,
             programs,
             recipes,
+            received,
             rescue,
             scale,
             scripts,

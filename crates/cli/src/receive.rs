@@ -4,23 +4,33 @@ use std::ffi::OsString;
 use std::fmt::Write as _;
 use std::fs::File;
 use std::io::{self, BufReader, Read};
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-use sapwood::ReceiveOptions;
 use sapwood::internal::btrfs_format::stream::{Command, attribute as attr, command_name};
-use sapwood::internal::{ReceiveError, read_stream};
+use sapwood::internal::{ReceiveError, Target, read_stream};
+use sapwood::{OnProgress, ReceiveOptions, ReceiveReport};
+use serde_json::{Value, json};
 
 use super::choice::SubvolumeChoice;
 use super::failure::{FAILED, Failure, Result, USAGE};
 use super::files::{in_image, with_image};
 use super::interrupt::{self, Input};
-use super::{copy, output, progress};
+use super::{copy, output, progress, session};
 
 /// For `sapwood help receive`.
 pub(super) const EXAMPLES: &[(&str, &str)] = &[
     (
         "sapwood receive backup.img:snapshots < monday.stream",
         "a stream into a directory of an image",
+    ),
+    (
+        "sapwood receive /srv/backup < monday.stream",
+        "into a directory of any file system, as any user",
+    ),
+    (
+        "sapwood receive --resume backup.img: < monday.stream",
+        "after an interruption: the rest of the stream",
     ),
     (
         "sapwood receive --dump -f monday.stream",
@@ -30,15 +40,22 @@ pub(super) const EXAMPLES: &[(&str, &str)] = &[
 
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
-    /// Directory that gets the subvolume; IMAGE: is the root of the image
-    #[arg(value_name = "IMAGE:DIR", required_unless_present = "dump")]
+    /// Directory that gets the subvolume: of an image (IMAGE: is its root) or of this machine, where
+    /// the subvolume becomes a directory
+    #[arg(value_name = "IMAGE:DIR | DIR", required_unless_present = "dump")]
     pub(super) place: Option<OsString>,
     /// File with the stream; - is standard input
     #[arg(short = 'f', long, value_name = "FILE", default_value = "-")]
     input: PathBuf,
     /// Print the commands of the stream, and receive nothing
-    #[arg(long, conflicts_with = "place")]
+    #[arg(long, conflicts_with_all = ["place", "resume", "json"])]
     dump: bool,
+    /// Continue what an interrupted receive of the same stream left
+    #[arg(long)]
+    resume: bool,
+    /// Print what was received, and what the directory cannot hold, as JSON
+    #[arg(long)]
+    json: bool,
     /// No progress
     #[arg(short, long)]
     quiet: bool,
@@ -60,22 +77,87 @@ pub(super) fn run(args: &Args) -> Result<()> {
     let Some(place) = args.place.as_ref().filter(|_| !args.dump) else {
         return dump(input);
     };
-    let (image, dir) = in_image(place)?;
     let mut options = ReceiveOptions::default();
     options.stop = stop;
+    options.resume = args.resume;
+    if let Target::Local(dir) = Target::parse(place)?
+        && session::image().is_none()
+        && dir.is_dir()
+    {
+        copy::lift_file_limit();
+        return received(args, |progress| {
+            sapwood::receive(&dir, input, &options, progress)
+        });
+    }
+    let (image, dir) = in_image(place)?;
     with_image(&image, &args.choice, false, |fs| {
-        let mut bar = progress::Files::new(args.quiet, "received", copy::show);
-        let received = fs.receive(&dir, input, &options, &mut |step| bar.show(step));
-        bar.end();
-        interrupt::check(|| "the subvolume is incomplete".to_owned())?;
-        received.map(drop).map_err(failed)
+        received(args, |progress| fs.receive(&dir, input, &options, progress))
+    })
+}
+
+/// Runs a receive and prints its report.
+fn received(
+    args: &Args,
+    receive: impl FnOnce(&mut OnProgress<'_>) -> sapwood::Result<ReceiveReport>,
+) -> Result<()> {
+    let mut bar = progress::Files::new(args.quiet || args.json, "received", copy::show);
+    let received = receive(&mut |step| bar.show(step));
+    bar.end();
+    interrupt::check(|| "the subvolume is incomplete, and --resume continues it".to_owned())?;
+    let report = received.map_err(failed)?;
+    if args.json {
+        output::object(&as_json(&report))?;
+    }
+    if report.left_out.is_empty() {
+        return Ok(());
+    }
+    if !args.json {
+        for one in &report.left_out {
+            output::report(&Failure::new(FAILED, one));
+        }
+    }
+    Err(Failure::reported())
+}
+
+fn as_json(report: &ReceiveReport) -> Value {
+    let subvolume = |name: &Vec<u8>| {
+        let (name, bytes) = output::json::text(name);
+        match bytes {
+            None => json!({ "name": name }),
+            Some(bytes) => json!({ "name": name, "name_bytes": bytes }),
+        }
+    };
+    let left_out = |one: &sapwood::LeftOut| {
+        let (path, bytes) = output::json::text(one.first.as_os_str().as_bytes());
+        let mut value = json!({
+            "what": one.kind.name(), "count": one.count, "first": path, "why": one.reason,
+        });
+        if let (Some(bytes), Some(map)) = (bytes, value.as_object_mut()) {
+            map.insert("first_bytes".to_owned(), json!(bytes));
+        }
+        value
+    };
+    json!({
+        "subvolumes": report.subvolumes.iter().map(subvolume).collect::<Vec<_>>(),
+        "commands": report.commands,
+        "content": report.content,
+        "left_out": report.left_out.iter().map(left_out).collect::<Vec<_>>(),
     })
 }
 
 fn failed(error: sapwood::Error) -> Failure {
     match error.downcast() {
         Ok(error @ ReceiveError::NoParent(_)) => Failure::new(FAILED, error)
-            .advise("receive the parent first; --top-level looks into all subvolumes"),
+            .advise("receive the parent first; --top-level looks into all subvolumes of an image"),
+        Ok(error @ ReceiveError::Cut { .. }) => {
+            Failure::new(FAILED, error).advise("--resume continues with the whole stream")
+        }
+        Ok(error @ ReceiveError::Part(_)) => {
+            Failure::new(FAILED, error).advise("--resume continues it, or remove it first")
+        }
+        Ok(error @ (ReceiveError::NoPosition(_) | ReceiveError::OtherPart(_))) => {
+            Failure::new(FAILED, error).advise("remove it, and receive the stream again")
+        }
         Ok(error) => Failure::new(FAILED, error),
         Err(error) => error.into(),
     }

@@ -138,14 +138,23 @@ impl Cause for ReceiveError {
             Self::NoParent(_) | Self::NoCloneSource(_) => ErrorKind::NotFound,
             Self::NoSnapshots | Self::NoContent => ErrorKind::Unsupported,
             Self::NotDirectory(_) => ErrorKind::NotADirectory,
+            Self::Part(_) | Self::OtherPart(_) => ErrorKind::AlreadyExists,
+            Self::NoPosition(_) | Self::OtherStream(_) => ErrorKind::InvalidInput,
+            Self::CopyParent { source, .. } => Cause::kind(&**source),
             Self::Stopped => ErrorKind::Interrupted,
-            Self::Read(_) | Self::File { .. } => ErrorKind::Io,
+            Self::Read(_) | Self::File { .. } | Self::Host { .. } => ErrorKind::Io,
         }
     }
 
     fn path(&self) -> Option<&Path> {
         match self {
-            Self::NotDirectory(path) | Self::File { path, .. } => Some(path),
+            Self::NotDirectory(path)
+            | Self::Part(path)
+            | Self::OtherPart(path)
+            | Self::NoPosition(path)
+            | Self::CopyParent { path, .. }
+            | Self::Host { path, .. }
+            | Self::File { path, .. } => Some(path),
             _ => None,
         }
     }

@@ -185,6 +185,11 @@ impl CopyReport {
         self.first_error.as_ref()
     }
 
+    /// The same, by value.
+    pub(crate) fn into_first_error(self) -> Option<CopyError> {
+        self.first_error
+    }
+
     /// The number of names that were copied, if nothing was left out.
     ///
     /// # Errors

@@ -29,7 +29,7 @@
 //! - [`copy()`]: copies between this machine and images.
 //! - [`FileSystem::export_tar`]: tar archives and layers of the files of an image.
 //! - [`diff()`]: what changed between two directories, snapshots or images.
-//! - [`FileSystem::send`], [`FileSystem::receive`]: snapshots as streams.
+//! - [`FileSystem::send`], [`FileSystem::receive`], [`receive()`]: snapshots as streams.
 //! - [`resize()`], [`trim()`]: the size of an image, and its free space.
 //! - [`Rescue`]: reading damaged images.
 //! - [`check()`], [`info`], [`dump`]: reading an image without opening its file system.
@@ -140,7 +140,7 @@ pub use mount::{Mount, mount};
 pub use options::{Options, Rescue};
 pub use output::OutputFormat;
 pub use progress::{OnProgress, Progress, Stop};
-pub use receive::{ReceiveOptions, ReceiveReport};
+pub use receive::{LeftOut, LeftOutKind, ReceiveOptions, ReceiveReport, receive};
 pub use repair::{ImageRepair, RepairOptions, RepairReport, UndoOptions, UndoReport, repair, undo};
 pub use resize::{FreeRoom, NewSize, ResizeReport, resize, resize_reproducibly};
 #[doc(no_inline)]

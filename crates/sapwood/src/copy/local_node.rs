@@ -423,6 +423,19 @@ impl<'s> SinkNode<'s> for LocalNode {
         }
     }
 
+    fn share(&self, from: &dyn SourceNode<'s>) -> Result<bool> {
+        let files = [self.meta.kind, from.meta().kind];
+        if files != [FileKind::Regular; 2] {
+            return Ok(false);
+        }
+        let Handle::Fd(source) = from.handle()? else {
+            return Ok(false);
+        };
+        // Most file systems cannot, and some only within one subvolume: then the bytes are copied.
+        let to = self.descriptor(OFlags::WRONLY)?;
+        Ok(rustix::fs::ioctl_ficlone(to, source).is_ok())
+    }
+
     fn write(&self, fill: &mut Fill<'_>) -> Result<()> {
         let file = self.duplicate(OFlags::WRONLY)?;
         if !matches!(self.meta.kind, FileKind::Regular | FileKind::BlockDevice) {

@@ -5,10 +5,11 @@ use std::path::PathBuf;
 
 use sapwood_btrfs_format::stream::StreamError;
 
+use crate::copy::CopyError;
 use crate::vfs;
 
-/// Why a receive failed. The subvolume that was being received stays writable and without the mark
-/// of a received one.
+/// Why a receive failed. In an image the subvolume that was being received stays writable and
+/// without the mark of a received one; on this machine its name ends in `.part`.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ReceiveError {
@@ -70,6 +71,36 @@ pub enum ReceiveError {
         path: PathBuf,
         /// Why.
         source: vfs::Error,
+    },
+    /// The directory of the parent could not be copied.
+    #[error("{}: the directory of the parent cannot be copied: {source}", path.display())]
+    CopyParent {
+        /// The directory.
+        path: PathBuf,
+        /// Why.
+        source: Box<CopyError>,
+    },
+    /// An interrupted receive left a part.
+    #[error("{}: an interrupted receive left it", .0.display())]
+    Part(PathBuf),
+    /// What has the name of the subvolume is of another stream.
+    #[error("{}: exists, and is not a part of this stream", .0.display())]
+    OtherPart(PathBuf),
+    /// A receive ended without recording its position.
+    #[error("{}: the receive of it ended without recording its position", .0.display())]
+    NoPosition(PathBuf),
+    /// The stream is not the one that was received in part.
+    #[error("{}: was received from another stream until now", crate::archive::path(.0).display())]
+    OtherStream(Vec<u8>),
+    /// A directory of this machine refused a command.
+    #[error("cannot {action} {}: {source}", path.display())]
+    Host {
+        /// The command, as a verb.
+        action: String,
+        /// Path in the directory.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
     },
     /// The caller stopped it.
     #[error("stopped")]

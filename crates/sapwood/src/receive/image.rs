@@ -2,11 +2,16 @@
 
 use std::path::Path;
 
-use sapwood_btrfs_format::stream::{Command, attribute as attr, command as cmd, encoding};
-use sapwood_btrfs_format::{NAME_MAX, compression as algorithm};
+use sapwood_btrfs_format::NAME_MAX;
+use sapwood_btrfs_format::stream::{Command, attribute as attr, command as cmd};
 
+use super::content::expanded;
 use super::error::{ReceiveError, Result, at};
-use super::{CloneRange, NewSubvolume, timestamp};
+use super::left_out::LeftOut;
+use super::record::{Position, Record, State};
+use super::{
+    CloneRange, KEEP_SIZE, NewSubvolume, PUNCH_HOLE, Resumed, Sink, ZERO_RANGE, timestamp,
+};
 use crate::fs::FileSystem;
 use crate::image::Mounted;
 use crate::tree::{self, HeldInode, components};
@@ -15,19 +20,15 @@ use crate::vfs::{
     SetXattrMode, WriteMode,
 };
 
-/// `fallocate` modes of the stream.
-const KEEP_SIZE: u32 = 1;
-const PUNCH_HOLE: u32 = 2;
-const ZERO_RANGE: u32 = 16;
-
-/// The largest piece that one encoded write expands to.
-const EXPANDED_MAX: u64 = 128 << 10;
+/// Extended attribute of a subvolume that is received in part: its [`Record`].
+const RECORD: &[u8] = b"user.sapwood.part";
 
 /// The subvolume that is being received.
 struct Current<'a> {
     root: HeldInode<'a>,
     uuid: [u8; 16],
     transid: u64,
+    name: Vec<u8>,
 }
 
 /// An open image.
@@ -135,6 +136,42 @@ impl<'a> ImageSink<'a> {
         Ok(found.map(|(_, ino)| ino))
     }
 
+    /// Whether a directory is the complete subvolume of a stream.
+    fn is_complete(&self, node: &HeldInode<'_>, new: &NewSubvolume<'_>) -> vfs::Result<bool> {
+        let Mounted::Btrfs(btrfs) = self.image else {
+            return Ok(false);
+        };
+        let subvolumes = self.fs.subvolumes().ok_or(vfs::Error::NotSupported)?;
+        for one in subvolumes.list()? {
+            if !one.read_only || one.received_uuid != new.uuid {
+                continue;
+            }
+            let tree = btrfs.file_tree(one.id)?;
+            if tree.identity().stransid == new.transid && tree.ino(tree.top()) == node.ino() {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    /// Records how far the subvolume is received, durably.
+    fn record(&self, state: State) -> Result<()> {
+        let Some(current) = &self.current else {
+            return Ok(());
+        };
+        let record = Record {
+            uuid: current.uuid,
+            transid: current.transid,
+            state,
+            mode: 0,
+            name: current.name.clone(),
+        };
+        let (ino, value) = (current.root.ino(), record.to_bytes());
+        let stored = self.fs.setxattr(ino, RECORD, &value, SetXattrMode::Any);
+        let stored = stored.and_then(|()| self.fs.sync());
+        stored.map_err(at("record the state of", &current.name))
+    }
+
     fn create(&mut self, command: &Command<'_>, what: NewInode<'_>) -> Result<()> {
         let path = command.path(attr::PATH)?;
         let perm = match what {
@@ -219,42 +256,8 @@ impl<'a> ImageSink<'a> {
     }
 
     fn encoded_write(&mut self, command: &Command<'_>) -> Result<u64> {
-        let path = command.path(attr::PATH)?;
-        let start = command.u64(attr::FILE_OFFSET)?;
-        let len = command.u64(attr::UNENCODED_FILE_LEN)?;
-        let expanded = command.u64(attr::UNENCODED_LEN)?;
-        let from = command.u64(attr::UNENCODED_OFFSET)?;
-        let data = command.get(attr::DATA)?;
-        let number = match command.find(attr::COMPRESSION) {
-            Some(_) => command.u32(attr::COMPRESSION)?,
-            None => encoding::NONE,
-        };
-        let (algorithm, sector) = match number {
-            encoding::NONE => (algorithm::NONE, 0),
-            encoding::ZLIB => (algorithm::ZLIB, 0),
-            encoding::ZSTD => (algorithm::ZSTD, 0),
-            lzo => (
-                algorithm::LZO,
-                4096_usize << (lzo - encoding::LZO_4K).min(4),
-            ),
-        };
-        let whole = match usize::try_from(expanded) {
-            _ if algorithm == algorithm::NONE => Some(data.to_vec()),
-            Ok(len) if expanded <= EXPANDED_MAX => {
-                sapwood_btrfs::expand(algorithm, data, len, sector)
-            }
-            _ => None,
-        };
-        let part = whole.as_deref().and_then(|whole| {
-            let from = usize::try_from(from).ok()?;
-            let end = from.checked_add(usize::try_from(len).ok()?)?;
-            whole.get(from..end)
-        });
-        let part = part.ok_or_else(|| ReceiveError::Content {
-            path: crate::archive::path(path),
-            offset: start,
-        })?;
-        self.write(path, start, part)
+        let (start, data) = expanded(command)?;
+        self.write(command.path(attr::PATH)?, start, &data)
     }
 
     fn clone_range(&mut self, range: &CloneRange<'_>) -> Result<u64> {
@@ -354,9 +357,8 @@ impl<'a> ImageSink<'a> {
     }
 }
 
-impl ImageSink<'_> {
-    /// Makes the subvolume that a stream begins.
-    pub(super) fn begin(&mut self, new: &NewSubvolume<'_>) -> Result<()> {
+impl Sink for ImageSink<'_> {
+    fn begin(&mut self, new: &NewSubvolume<'_>) -> Result<()> {
         let failed = at("create", new.name);
         let (fs, dir) = (self.fs, self.dir.ino());
         let made = match (fs.subvolumes(), new.parent) {
@@ -384,12 +386,65 @@ impl ImageSink<'_> {
             root: HeldInode::new(fs, made.map_err(failed)?),
             uuid: new.uuid,
             transid: new.transid,
+            name: new.name.to_vec(),
         });
         Ok(())
     }
 
-    /// Executes a command on the subvolume. Returns the bytes of content.
-    pub(super) fn apply(&mut self, command: &Command<'_>) -> Result<u64> {
+    fn resume(&mut self, new: &NewSubvolume<'_>) -> Result<Resumed> {
+        let failed = at("continue", new.name);
+        let node = match self.dir.child(new.name) {
+            Err(vfs::Error::NotFound) => return Ok(Resumed::No),
+            node => node.map_err(failed)?,
+        };
+        let failed = at("continue", new.name);
+        if self.is_complete(&node, new).map_err(failed)? {
+            return Ok(Resumed::Complete);
+        }
+        let shown = || crate::archive::path(new.name);
+        let record = self.fs.getxattr(node.ino(), RECORD).ok();
+        let record = record.and_then(|bytes| Record::parse(&bytes));
+        let record = record.ok_or_else(|| ReceiveError::NoPosition(shown()))?;
+        if (record.uuid, record.transid) != (new.uuid, new.transid) {
+            return Err(ReceiveError::OtherPart(shown()));
+        }
+        let State::Interrupted { commands, digest } = record.state else {
+            return Err(ReceiveError::NoPosition(shown()));
+        };
+        self.current = Some(Current {
+            root: node,
+            uuid: new.uuid,
+            transid: new.transid,
+            name: new.name.to_vec(),
+        });
+        Ok(Resumed::At { commands, digest })
+    }
+
+    fn proceed(&mut self) -> Result<()> {
+        self.record(State::Running)
+    }
+
+    fn exists(&mut self, path: &[u8]) -> Result<bool> {
+        match self.root().and_then(|root| Self::below(root, path)) {
+            Ok(_) => Ok(true),
+            Err(vfs::Error::NotFound) => Ok(false),
+            Err(error) => Err(at("find", path)(error)),
+        }
+    }
+
+    fn remove(&mut self, path: &[u8]) -> Result<()> {
+        self.last = None;
+        let removed = self.parent(path).and_then(|(dir, name)| {
+            if dir.child(name)?.is_dir() {
+                self.fs.rmdir(dir.ino(), name)
+            } else {
+                self.fs.unlink(dir.ino(), name)
+            }
+        });
+        removed.map_err(at("remove", path))
+    }
+
+    fn apply(&mut self, command: &Command<'_>) -> Result<u64> {
         match command.number {
             cmd::MKFILE => self.create(command, NewInode::Regular)?,
             cmd::MKDIR => self.create(command, NewInode::Directory)?,
@@ -428,17 +483,40 @@ impl ImageSink<'_> {
     }
 
     /// Marks the subvolume as received, which makes it read-only.
-    pub(super) fn finish(&mut self) -> Result<()> {
+    fn finish(&mut self) -> Result<()> {
         self.last = None;
-        let Some(current) = self.current.take() else {
+        let Some(current) = &self.current else {
             return Ok(());
         };
-        let done = self.fs.sync().and_then(|()| match self.fs.subvolumes() {
-            Some(subvolumes) => {
-                subvolumes.set_received(current.root.ino(), current.uuid, current.transid)
-            }
+        let ino = current.root.ino();
+        let unmarked = match self.fs.removexattr(ino, RECORD) {
+            Err(vfs::Error::NoAttribute) => Ok(()),
+            removed => removed,
+        };
+        let synced = unmarked.and_then(|()| self.fs.sync());
+        let done = synced.and_then(|()| match self.fs.subvolumes() {
+            Some(subvolumes) => subvolumes.set_received(ino, current.uuid, current.transid),
             None => Ok(()),
         });
-        done.map_err(at("complete", b""))
+        done.map_err(at("complete", b""))?;
+        self.current = None;
+        Ok(())
+    }
+
+    fn interrupt(&mut self, position: &Position) -> Result<()> {
+        self.last = None;
+        if self.current.is_none() {
+            return Ok(());
+        }
+        // What the position counts is durable before the position is.
+        self.fs.sync().map_err(at("write back", b""))?;
+        self.record(State::Interrupted {
+            commands: position.commands,
+            digest: position.digest(),
+        })
+    }
+
+    fn left_out(&mut self) -> Vec<LeftOut> {
+        Vec::new()
     }
 }

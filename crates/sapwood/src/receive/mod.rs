@@ -1,16 +1,29 @@
 //! Receiving a stream that [`FileSystem::send`] or `btrfs send` wrote.
 //!
 //! # How it works
-//! `reader` reads command after command, each bounded and with its checksum verified. `image` executes
-//! them on the open image. The stream's paths have no `..`, and no symbolic link is followed, so no
-//! command leads out of the subvolume.
+//! `reader` reads command after command, each bounded and with its checksum verified. A [`Sink`]
+//! executes them: on an open image (`image`), or in a directory of this machine (`directory`). The
+//! stream's paths have no `..`, and no symbolic link is followed, so no command leads out of the
+//! subvolume.
 //!
-//! The last command marks the subvolume as received and makes it read-only. A stream that ends
-//! early leaves a writable subvolume without that mark, and nothing else.
+//! The last command marks the subvolume as received and makes it read-only; a directory gets its
+//! name. A stream that ends early leaves a part without that mark, and nothing else.
+//!
+//! A receive that ends early, but in order, records its position (`record`): the number of whole
+//! commands, and a digest of their headers, which contain the checksums of the commands. A resumed
+//! receive reads as many commands and compares the digest. The command after them may have been
+//! executed in whole or in part. It is executed again, after what it may have left is removed.
 
+mod confined;
+mod content;
+mod directory;
 mod error;
 mod image;
+mod left_out;
+mod node;
 mod reader;
+mod record;
+mod records;
 #[cfg(test)]
 mod tests;
 
@@ -22,11 +35,19 @@ use sapwood_btrfs_format::stream::{Command, attribute as attr, command as cmd, c
 use crate::fs::FileSystem;
 use crate::progress::{OnProgress, Progress, Stop};
 use crate::vfs::Timestamp;
+use directory::DirectorySink;
 pub use error::ReceiveError;
 use error::Result;
 use image::ImageSink;
+pub use left_out::{LeftOut, LeftOutKind};
 use reader::Commands;
 pub use reader::read_stream;
+use record::Position;
+
+/// `fallocate` modes of the stream.
+const KEEP_SIZE: u32 = 1;
+const PUNCH_HOLE: u32 = 2;
+const ZERO_RANGE: u32 = 16;
 
 /// How a stream is received.
 #[derive(Debug, Clone, Default)]
@@ -34,6 +55,9 @@ pub use reader::read_stream;
 pub struct ReceiveOptions {
     /// Ends the receive early.
     pub stop: Stop,
+    /// Continue what an earlier receive of the same stream left. Subvolumes of the stream that are
+    /// complete are passed over, and those that do not exist are made.
+    pub resume: bool,
 }
 
 /// What was received.
@@ -45,6 +69,8 @@ pub struct ReceiveReport {
     pub commands: u64,
     /// Bytes of content.
     pub content: u64,
+    /// What a directory of this machine cannot hold, by kind.
+    pub left_out: Vec<LeftOut>,
 }
 
 /// A subvolume that a stream begins.
@@ -66,6 +92,38 @@ struct CloneRange<'a> {
     source_offset: u64,
 }
 
+/// What an earlier receive of the same subvolume left.
+enum Resumed {
+    /// Nothing.
+    No,
+    /// The whole subvolume.
+    Complete,
+    /// A part: this number of whole commands, with this digest, was executed.
+    At { commands: u64, digest: String },
+}
+
+/// The place of received subvolumes.
+trait Sink {
+    /// Makes the subvolume that a stream begins.
+    fn begin(&mut self, new: &NewSubvolume<'_>) -> Result<()>;
+    /// Finds what an earlier receive left of a subvolume; a part becomes the current subvolume.
+    fn resume(&mut self, new: &NewSubvolume<'_>) -> Result<Resumed>;
+    /// The found part will change: its recorded position is no longer valid.
+    fn proceed(&mut self) -> Result<()>;
+    /// Executes a command on the subvolume. Returns the bytes of content.
+    fn apply(&mut self, command: &Command<'_>) -> Result<u64>;
+    /// Whether a path of the subvolume exists.
+    fn exists(&mut self, path: &[u8]) -> Result<bool>;
+    /// Removes a file or an empty directory.
+    fn remove(&mut self, path: &[u8]) -> Result<()>;
+    /// Completes the subvolume.
+    fn finish(&mut self) -> Result<()>;
+    /// Makes the part durable that is received, and then records the position.
+    fn interrupt(&mut self, position: &Position) -> Result<()>;
+    /// What could not be kept until now.
+    fn left_out(&mut self) -> Vec<LeftOut>;
+}
+
 fn timestamp(command: &Command<'_>, attribute: u16) -> Result<Timestamp> {
     let (sec, nsec) = command.time(attribute)?;
     Ok(Timestamp { sec, nsec })
@@ -85,7 +143,8 @@ impl FileSystem {
     ///
     /// # Errors
     /// The stream is damaged or ends early; its parent is missing; a name exists; the image is
-    /// full.
+    /// full. With [`resume`](ReceiveOptions::resume) also: the stream is another one, or the earlier
+    /// receive did not end in order.
     pub fn receive(
         &self,
         dir: impl AsRef<Path>,
@@ -94,58 +153,228 @@ impl FileSystem {
         progress: &mut OnProgress<'_>,
     ) -> crate::Result<ReceiveReport> {
         let mut sink = ImageSink::new(self, dir.as_ref())?;
-        Ok(receive(&mut sink, reader, options, progress)?)
+        Ok(receive_into(&mut sink, reader, options, progress)?)
     }
 }
 
-fn receive(
-    sink: &mut ImageSink<'_>,
+/// Makes the subvolumes of a stream as directories in a directory of this machine, on any file
+/// system and as any user. What the file system does not have, or the caller has no right to, is
+/// left out, and is in the report.
+///
+/// ```
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let dir = tempfile::tempdir()?;
+/// # let image = dir.path().join("disk.img");
+/// sapwood::ImageBuilder::btrfs().size(128 << 20).write_to(&image)?;
+/// let fs = sapwood::open(&image)?;
+/// fs.write("/note", "text")?;
+/// fs.snapshot_read_only("/", "/monday")?;
+/// let mut stream = Vec::new();
+/// fs.send("/monday", &mut stream, &sapwood::SendOptions::default(), &mut |_| {})?;
+///
+/// let options = sapwood::ReceiveOptions::default();
+/// sapwood::receive(dir.path(), &*stream, &options, &mut |_| {})?;
+/// assert_eq!(std::fs::read_to_string(dir.path().join("monday/note"))?, "text");
+/// # Ok(())
+/// # }
+/// ```
+///
+/// # Errors
+/// As [`FileSystem::receive`]; also: the directory of the parent cannot be copied.
+pub fn receive(
+    dir: impl AsRef<Path>,
+    reader: impl Read,
+    options: &ReceiveOptions,
+    progress: &mut OnProgress<'_>,
+) -> crate::Result<ReceiveReport> {
+    let mut sink = DirectorySink::new(dir.as_ref(), &options.stop)?;
+    Ok(receive_into(&mut sink, reader, options, progress)?)
+}
+
+/// Where a receive is in its stream.
+enum Place {
+    /// Before a subvolume.
+    Between,
+    /// In a subvolume that is complete already.
+    Passing,
+    /// In the part of a subvolume that was received before.
+    Skipping {
+        name: Vec<u8>,
+        commands: u64,
+        digest: String,
+    },
+    /// In a subvolume. `doubtful`: the next command may have been executed.
+    Inside { doubtful: bool },
+}
+
+/// Executes the commands of streams.
+struct Receive<'r, 's> {
+    sink: &'s mut dyn Sink,
+    options: &'r ReceiveOptions,
+    place: Place,
+    /// Of the current subvolume.
+    position: Position,
+    report: ReceiveReport,
+}
+
+fn receive_into(
+    sink: &mut dyn Sink,
     reader: impl Read,
     options: &ReceiveOptions,
     progress: &mut OnProgress<'_>,
 ) -> Result<ReceiveReport> {
-    let mut report = ReceiveReport::default();
-    let mut commands = Commands::new(reader);
-    let mut inside = false;
-    while let Some(command) = commands.next()? {
-        if options.stop.is_stopped() {
-            return Err(ReceiveError::Stopped);
+    let mut receive = Receive {
+        sink,
+        options,
+        place: Place::Between,
+        position: Position::default(),
+        report: ReceiveReport::default(),
+    };
+    let received = receive.run(reader, progress);
+    if received.is_err() && matches!(receive.place, Place::Inside { .. }) {
+        // The error that is reported is the first one.
+        if let Err(error) = receive.sink.interrupt(&receive.position) {
+            log::warn!("the receive cannot be resumed: {error}");
         }
-        let wrong = |place| ReceiveError::Order {
-            command: command_name(command.number),
-            place,
-        };
-        match command.number {
-            cmd::SUBVOL | cmd::SNAPSHOT => {
-                if inside {
-                    return Err(wrong("inside a subvolume"));
-                }
-                inside = true;
-                let new = new_subvolume(&command)?;
-                sink.begin(&new)?;
-                report.subvolumes.push(new.name.to_vec());
-            }
-            _ if !inside => return Err(wrong("before the subvolume")),
-            cmd::END => {
-                sink.finish()?;
-                inside = false;
-            }
-            _ => {
-                let content = sink.apply(&command)?;
-                report.content = report.content.saturating_add(content);
-                if content > 0 {
-                    progress(Progress::Bytes(report.content));
-                } else {
-                    progress(Progress::Done {
-                        phase: "received",
-                        done: report.commands,
-                    });
-                }
-            }
-        }
-        report.commands += 1;
     }
-    Ok(report)
+    received?;
+    receive.report.left_out = receive.sink.left_out();
+    Ok(receive.report)
+}
+
+impl Receive<'_, '_> {
+    fn run(&mut self, reader: impl Read, progress: &mut OnProgress<'_>) -> Result<()> {
+        let mut commands = Commands::new(reader);
+        while let Some((header, command)) = commands.next()? {
+            if self.options.stop.is_stopped() {
+                return Err(ReceiveError::Stopped);
+            }
+            let content = self.command(&command)?;
+            self.position.add(&header);
+            self.end_of_skipped()?;
+            self.report.commands += 1;
+            self.report.content = self.report.content.saturating_add(content);
+            if content > 0 {
+                progress(Progress::Bytes(self.report.content));
+            } else {
+                progress(Progress::Done {
+                    phase: "received",
+                    done: self.report.commands,
+                });
+            }
+        }
+        Ok(())
+    }
+
+    /// Executes a command, or passes it over. Returns the bytes of content.
+    fn command(&mut self, command: &Command<'_>) -> Result<u64> {
+        let begins = matches!(command.number, cmd::SUBVOL | cmd::SNAPSHOT);
+        let between = matches!(self.place, Place::Between);
+        if begins != between {
+            return Err(ReceiveError::Order {
+                command: command_name(command.number),
+                place: if begins {
+                    "inside a subvolume"
+                } else {
+                    "before the subvolume"
+                },
+            });
+        }
+        let ends = command.number == cmd::END;
+        match self.place {
+            Place::Between => self.begin(command)?,
+            Place::Passing if ends => self.place = Place::Between,
+            Place::Skipping { ref name, .. } if ends => {
+                return Err(ReceiveError::OtherStream(name.clone()));
+            }
+            Place::Passing | Place::Skipping { .. } => {}
+            Place::Inside { .. } if ends => {
+                self.sink.finish()?;
+                self.place = Place::Between;
+            }
+            Place::Inside { doubtful } => {
+                let content = if doubtful && self.is_done(command)? {
+                    0
+                } else {
+                    self.sink.apply(command)?
+                };
+                self.place = Place::Inside { doubtful: false };
+                return Ok(content);
+            }
+        }
+        Ok(0)
+    }
+
+    fn begin(&mut self, command: &Command<'_>) -> Result<()> {
+        let new = new_subvolume(command)?;
+        let resumed = if self.options.resume {
+            self.sink.resume(&new)?
+        } else {
+            Resumed::No
+        };
+        self.position = Position::default();
+        self.place = match resumed {
+            Resumed::No => {
+                self.sink.begin(&new)?;
+                Place::Inside { doubtful: false }
+            }
+            Resumed::Complete => Place::Passing,
+            Resumed::At { commands, digest } => Place::Skipping {
+                name: new.name.to_vec(),
+                commands,
+                digest,
+            },
+        };
+        self.report.subvolumes.push(new.name.to_vec());
+        Ok(())
+    }
+
+    /// Continues where an earlier receive ended, if this command was its last one.
+    fn end_of_skipped(&mut self) -> Result<()> {
+        let Place::Skipping {
+            name,
+            commands,
+            digest,
+        } = &self.place
+        else {
+            return Ok(());
+        };
+        if self.position.commands < *commands {
+            return Ok(());
+        }
+        if self.position.digest() != *digest {
+            return Err(ReceiveError::OtherStream(name.clone()));
+        }
+        self.sink.proceed()?;
+        self.place = Place::Inside { doubtful: true };
+        Ok(())
+    }
+
+    /// Whether a command has been executed that may have been executed in whole or in part. What it
+    /// made is removed, so that it can be executed again. The others have the same effect twice.
+    fn is_done(&mut self, command: &Command<'_>) -> Result<bool> {
+        let path = || command.path(attr::PATH);
+        match command.number {
+            cmd::MKFILE
+            | cmd::MKDIR
+            | cmd::MKFIFO
+            | cmd::MKSOCK
+            | cmd::MKNOD
+            | cmd::SYMLINK
+            | cmd::LINK => {
+                if self.sink.exists(path()?)? {
+                    self.sink.remove(path()?)?;
+                }
+                Ok(false)
+            }
+            cmd::RENAME => {
+                let to = command.path(attr::PATH_TO)?;
+                Ok(!self.sink.exists(path()?)? && self.sink.exists(to)?)
+            }
+            cmd::UNLINK | cmd::RMDIR => Ok(!self.sink.exists(path()?)?),
+            _ => Ok(false),
+        }
+    }
 }
 
 fn new_subvolume<'a>(command: &Command<'a>) -> Result<NewSubvolume<'a>> {

@@ -8,6 +8,9 @@ use sapwood_btrfs_format::stream::{
 
 use super::error::{ReceiveError, Result};
 
+/// The bytes of the header of a command.
+pub(super) type RawHeader = [u8; COMMAND_HEADER];
+
 /// The commands of one or several streams that follow each other.
 pub(super) struct Commands<R> {
     reader: R,
@@ -48,8 +51,9 @@ impl<R: Read> Commands<R> {
         }
     }
 
-    /// The next command; `None` at the end of the input after a whole stream.
-    pub(super) fn next(&mut self) -> Result<Option<Command<'_>>> {
+    /// The next command, with the bytes of its header; `None` at the end of the input after a whole
+    /// stream.
+    pub(super) fn next(&mut self) -> Result<Option<(RawHeader, Command<'_>)>> {
         let version = match self.version {
             Some(version) => version,
             None => {
@@ -66,11 +70,11 @@ impl<R: Read> Commands<R> {
                 version
             }
         };
-        let mut header = [0; COMMAND_HEADER];
-        if !self.fill(&mut header)? {
+        let mut raw = [0; COMMAND_HEADER];
+        if !self.fill(&mut raw)? {
             return Err(self.cut());
         }
-        let header = CommandHeader::parse(&header)?;
+        let header = CommandHeader::parse(&raw)?;
         let mut buffer = std::mem::take(&mut self.buffer);
         buffer.resize(header.len, 0);
         if !self.fill(&mut buffer)? && header.len > 0 {
@@ -83,7 +87,7 @@ impl<R: Read> Commands<R> {
             self.version = None;
         }
         let parsed = stream::parse(version, &header, &self.buffer)?;
-        Ok(Some(parsed))
+        Ok(Some((raw, parsed)))
     }
 }
 
@@ -96,7 +100,7 @@ pub fn read_stream<E: From<ReceiveError>>(
     mut each: impl FnMut(&Command<'_>) -> Result<(), E>,
 ) -> Result<(), E> {
     let mut commands = Commands::new(reader);
-    while let Some(command) = commands.next()? {
+    while let Some((_, command)) = commands.next()? {
         each(&command)?;
     }
     Ok(())

@@ -1,4 +1,7 @@
 //! Damaged streams: a receive ends with an error or a subvolume, and the image stays consistent.
+//! Nothing outside of a directory changes.
+
+mod interrupted;
 
 use std::path::Path;
 use std::sync::Arc;
@@ -9,7 +12,7 @@ use sapwood_btrfs_format::stream::{
     COMMAND_HEADER, CommandHeader, HEADER, Writer, attribute, parse,
 };
 
-use super::ReceiveOptions;
+use super::{ReceiveError, ReceiveOptions};
 use crate::{FileSystem, Options, SendOptions};
 
 const SIZE: u64 = 128 << 20;
@@ -123,6 +126,28 @@ fn a_stream_that_lies_leaves_a_consistent_image() {
                 "seed {seed}: {:?}",
                 report.findings
             );
+            lies_stay_in_a_directory(&bytes, seed);
         }
     }
+}
+
+/// No command on a directory of this machine changes anything outside of it.
+fn lies_stay_in_a_directory(bytes: &[u8], seed: u64) {
+    let above = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir());
+    let above = above.unwrap();
+    let dir = above.path().join("dir");
+    std::fs::create_dir(&dir).unwrap();
+    let outside = above.path().join("outside");
+    std::fs::write(&outside, b"kept").unwrap();
+    let options = ReceiveOptions::default();
+    let received = super::receive(&dir, bytes, &options, &mut |_| {});
+    assert!(seed != 0 || received.is_ok(), "{received:?}");
+    assert_eq!(std::fs::read(&outside).unwrap(), b"kept", "seed {seed}");
+    let names = std::fs::read_dir(above.path()).unwrap().count();
+    assert_eq!(names, 2, "seed {seed}");
+    let complete = std::fs::read_dir(&dir).unwrap().any(|entry| {
+        let name = entry.unwrap().file_name().into_encoded_bytes();
+        name != b".sapwood-received" && !name.ends_with(b".part")
+    });
+    assert_eq!(complete, received.is_ok(), "seed {seed}");
 }

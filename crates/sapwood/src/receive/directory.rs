@@ -1,0 +1,347 @@
+//! A directory of this machine as the place of received subvolumes.
+//!
+//! # How it works
+//! A subvolume `monday` is received in the directory `monday.part`, which gets its name when it is
+//! complete and durable. The difference from a parent begins with a copy of the parent's directory,
+//! which a record of an earlier receive names. The copy shares the content of files where the file
+//! system can.
+//!
+//! Any user can receive. What the caller has no right to, or the file system does not have, is left
+//! out and reported. A device, fifo, socket or symbolic link that cannot be made becomes an empty
+//! file, so that later commands and streams find its name.
+
+use std::collections::HashMap;
+use std::ffi::OsStr;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{CWD, Mode, OFlags, RenameFlags};
+use rustix::io::Errno;
+use sapwood_btrfs_format::stream::{Command, attribute as attr, command as cmd};
+
+use super::confined::{Confined, set_mode};
+use super::error::{ReceiveError, Result};
+use super::left_out::{LeftOut, LeftOutKind, Omissions};
+use super::node::Tree;
+use super::record::{Position, Record, State};
+use super::records::Records;
+use super::{NewSubvolume, Resumed, Sink};
+use crate::copy::{CopyError, CopyOptions, Place, copy};
+use crate::progress::{self, Stop};
+
+/// Follows the name of a directory that is received in part.
+const PART: &[u8] = b".part";
+
+/// The directory that is being received.
+struct Current {
+    record: Record,
+    tree: Tree,
+}
+
+/// See the module.
+pub(super) struct DirectorySink {
+    path: PathBuf,
+    dir: OwnedFd,
+    current: Option<Current>,
+    /// Complete directories that content is shared with.
+    sources: HashMap<[u8; 16], Confined>,
+    omissions: Omissions,
+    stop: Stop,
+}
+
+impl DirectorySink {
+    pub(super) fn new(path: &Path, stop: &Stop) -> Result<Self> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let dir = match rustix::fs::openat(CWD, path, flags, Mode::empty()) {
+            Err(Errno::NOTDIR) => return Err(ReceiveError::NotDirectory(path.to_owned())),
+            dir => dir.map_err(|error| host("receive into", path, error))?,
+        };
+        Ok(Self {
+            path: path.to_owned(),
+            dir,
+            current: None,
+            sources: HashMap::new(),
+            omissions: Omissions::default(),
+            stop: stop.clone(),
+        })
+    }
+
+    fn shown(&self, name: &[u8]) -> PathBuf {
+        self.path.join(OsStr::from_bytes(name))
+    }
+
+    fn store(&self, record: &Record) -> Result<()> {
+        let stored = Records(&self.dir).store(record);
+        stored.map_err(|error| host("record the state of", &self.shown(&record.name), error))
+    }
+
+    fn record(&self, uuid: [u8; 16]) -> Result<Option<Record>> {
+        let found = Records(&self.dir).find(uuid);
+        found.map_err(|error| host("read the records of", &self.path, error))
+    }
+
+    fn open(&self, name: &[u8]) -> rustix::io::Result<OwnedFd> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        rustix::fs::openat(&self.dir, OsStr::from_bytes(name), flags, Mode::empty())
+    }
+
+    fn has(&self, name: &[u8]) -> bool {
+        let flags = rustix::fs::AtFlags::SYMLINK_NOFOLLOW;
+        rustix::fs::statat(&self.dir, OsStr::from_bytes(name), flags).is_ok()
+    }
+
+    /// The complete directory of a subvolume.
+    fn complete(&self, uuid: [u8; 16]) -> Result<Option<(Record, OwnedFd)>> {
+        let record = self.record(uuid)?;
+        let Some(record) = record.filter(|record| record.state == State::Complete) else {
+            return Ok(None);
+        };
+        match self.open(&record.name) {
+            Ok(dir) => Ok(Some((record, dir))),
+            Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => Ok(None),
+            Err(error) => Err(host("open", &self.shown(&record.name), error)),
+        }
+    }
+
+    /// Gives the directory its mode and its name.
+    fn complete_part(&mut self, current: &mut Current) -> Result<()> {
+        let Current { record, tree } = current;
+        let shown = self.shown(&record.name);
+        let failed = |error: Errno| host("complete", &shown, error);
+        tree.close().map_err(failed)?;
+        if let Err(error) = tree.open_to_others(record.mode) {
+            let kind = LeftOutKind::Mode;
+            self.omissions.add(kind, || shown.clone(), Some(error));
+        }
+        // Its contents first: the name is for a complete directory.
+        rustix::fs::syncfs(&self.dir).map_err(failed)?;
+        self.store(&Record {
+            state: State::Complete,
+            ..record.clone()
+        })?;
+        self.name_complete(&record.name)
+    }
+
+    /// Gives a complete directory its name.
+    fn name_complete(&self, name: &[u8]) -> Result<()> {
+        let part = part_of(name);
+        let (from, to) = (OsStr::from_bytes(&part), OsStr::from_bytes(name));
+        let flags = RenameFlags::NOREPLACE;
+        let renamed = match rustix::fs::renameat_with(&self.dir, from, &self.dir, to, flags) {
+            // A file system without that flag.
+            Err(Errno::INVAL) if !self.has(name) => {
+                rustix::fs::renameat(&self.dir, from, &self.dir, to)
+            }
+            renamed => renamed,
+        };
+        let durable = renamed.and_then(|()| rustix::fs::fsync(&self.dir));
+        durable.map_err(|error| host("complete", &self.shown(name), error))
+    }
+
+    /// Copies the directory of a parent.
+    fn copy_parent(&self, parent: &[u8], part: &[u8]) -> Result<()> {
+        let mut options = CopyOptions::archive();
+        options.stop = self.stop.clone();
+        let (from, to) = (self.shown(parent), self.shown(part));
+        let copied = copy(
+            &[Place::host(from.clone())],
+            &Place::host(to),
+            &options,
+            &mut progress::ignore,
+        );
+        let failed = |error: CopyError| ReceiveError::CopyParent {
+            path: from.clone(),
+            source: Box::new(error),
+        };
+        match copied {
+            Ok(report) => match report.into_first_error() {
+                None => Ok(()),
+                Some(error) => Err(failed(error)),
+            },
+            Err(_) if self.stop.is_stopped() => Err(ReceiveError::Stopped),
+            Err(error) => match error.downcast() {
+                Ok(error) => Err(failed(error)),
+                Err(error) => Err(host("copy", &from, io::Error::from(error))),
+            },
+        }
+    }
+
+    fn clone_range(&mut self, command: &Command<'_>) -> Result<u64> {
+        let uuid = command.uuid(attr::CLONE_UUID)?;
+        let own = self.current.as_ref().map(|current| current.record.uuid);
+        if own != Some(uuid) && !self.sources.contains_key(&uuid) {
+            let (_, dir) = self
+                .complete(uuid)?
+                .ok_or(ReceiveError::NoCloneSource(uuid))?;
+            self.sources.insert(uuid, Confined::new(dir));
+        }
+        let Some(current) = &mut self.current else {
+            return Ok(0);
+        };
+        let source = self.sources.get_mut(&uuid).filter(|_| own != Some(uuid));
+        current.tree.clone_range(command, source)
+    }
+}
+
+/// The name of the directory of a subvolume that is received in part.
+pub(super) fn part_of(name: &[u8]) -> Vec<u8> {
+    [name, PART].concat()
+}
+
+/// An error of this machine.
+pub(super) fn host(action: &str, path: &Path, error: impl Into<io::Error>) -> ReceiveError {
+    ReceiveError::Host {
+        action: action.to_owned(),
+        path: path.to_owned(),
+        source: error.into(),
+    }
+}
+
+impl Sink for DirectorySink {
+    fn begin(&mut self, new: &NewSubvolume<'_>) -> Result<()> {
+        let part = part_of(new.name);
+        if self.has(new.name) {
+            return Err(host("create", &self.shown(new.name), Errno::EXIST));
+        }
+        if self.has(&part) {
+            return Err(ReceiveError::Part(self.shown(&part)));
+        }
+        let mut mode = 0o755;
+        if let Some((uuid, _)) = new.parent {
+            let parent = self.complete(uuid)?;
+            let (parent, dir) = parent.ok_or(ReceiveError::NoParent(uuid))?;
+            let shown = self.shown(&parent.name);
+            let stat = rustix::fs::fstat(&dir).map_err(|error| host("open", &shown, error))?;
+            mode = stat.st_mode & 0o7777;
+            if let Err(error) = self.copy_parent(&parent.name, &part) {
+                // The error that is reported is the first one.
+                let _ = std::fs::remove_dir_all(self.shown(&part));
+                return Err(error);
+            }
+        } else {
+            let made = rustix::fs::mkdirat(
+                &self.dir,
+                OsStr::from_bytes(&part),
+                Mode::from_raw_mode(0o700),
+            );
+            made.map_err(|error| host("create", &self.shown(&part), error))?;
+        }
+        let failed = |error| host("create", &self.shown(&part), error);
+        let top = self.open(&part).map_err(failed)?;
+        set_mode(&top, 0o700).map_err(failed)?;
+        let mut tree = Tree::new(Confined::new(top));
+        if new.parent.is_none() {
+            tree.remove_inherited(b"");
+        }
+        let record = Record {
+            uuid: new.uuid,
+            transid: new.transid,
+            state: State::Running,
+            mode,
+            name: new.name.to_vec(),
+        };
+        self.store(&record)?;
+        self.current = Some(Current { record, tree });
+        Ok(())
+    }
+
+    fn resume(&mut self, new: &NewSubvolume<'_>) -> Result<Resumed> {
+        let part = part_of(new.name);
+        let record = self.record(new.uuid)?;
+        let same = |record: &Record| record.name == new.name && record.transid == new.transid;
+        let Some(record) = record.filter(same) else {
+            return if self.has(&part) || self.has(new.name) {
+                Err(ReceiveError::OtherPart(self.shown(new.name)))
+            } else {
+                Ok(Resumed::No)
+            };
+        };
+        let (commands, digest) = match &record.state {
+            State::Complete if self.has(new.name) => return Ok(Resumed::Complete),
+            // Only the name is missing.
+            State::Complete if self.has(&part) => {
+                self.name_complete(new.name)?;
+                return Ok(Resumed::Complete);
+            }
+            State::Interrupted { commands, digest } if self.has(&part) => {
+                (*commands, digest.clone())
+            }
+            _ if self.has(&part) => return Err(ReceiveError::NoPosition(self.shown(&part))),
+            _ => return Ok(Resumed::No),
+        };
+        let top = self.open(&part);
+        let top = top.map_err(|error| host("open", &self.shown(&part), error))?;
+        let tree = Tree::new(Confined::new(top));
+        self.current = Some(Current { record, tree });
+        Ok(Resumed::At { commands, digest })
+    }
+
+    fn proceed(&mut self) -> Result<()> {
+        let Some(current) = &mut self.current else {
+            return Ok(());
+        };
+        current.record.state = State::Running;
+        let record = current.record.clone();
+        self.store(&record)
+    }
+
+    fn apply(&mut self, command: &Command<'_>) -> Result<u64> {
+        if command.number == cmd::CLONE {
+            return self.clone_range(command);
+        }
+        let Some(Current { record, tree }) = &mut self.current else {
+            return Ok(0);
+        };
+        // The top is closed to others until it is complete.
+        if command.number == cmd::CHMOD && command.path(attr::PATH)?.is_empty() {
+            record.mode = tree.permitted(command, &mut self.omissions, &record.name)?;
+            return Ok(0);
+        }
+        tree.apply(command, &mut self.omissions, &record.name)
+    }
+
+    fn exists(&mut self, path: &[u8]) -> Result<bool> {
+        let tree = self.current.as_mut().map(|current| &mut current.tree);
+        tree.map_or(Ok(false), |tree| tree.exists(path))
+    }
+
+    fn remove(&mut self, path: &[u8]) -> Result<()> {
+        let tree = self.current.as_mut().map(|current| &mut current.tree);
+        tree.map_or(Ok(()), |tree| tree.remove(path))
+    }
+
+    fn finish(&mut self) -> Result<()> {
+        self.sources.clear();
+        let Some(mut current) = self.current.take() else {
+            return Ok(());
+        };
+        let completed = self.complete_part(&mut current);
+        if completed.is_err() {
+            self.current = Some(current);
+        }
+        completed
+    }
+
+    fn interrupt(&mut self, position: &Position) -> Result<()> {
+        self.sources.clear();
+        let Some(Current { record, mut tree }) = self.current.take() else {
+            return Ok(());
+        };
+        let failed = |error: Errno| host("write back", &self.shown(&record.name), error);
+        tree.close().map_err(failed)?;
+        rustix::fs::syncfs(&self.dir).map_err(failed)?;
+        self.store(&Record {
+            state: State::Interrupted {
+                commands: position.commands,
+                digest: position.digest(),
+            },
+            ..record
+        })
+    }
+
+    fn left_out(&mut self) -> Vec<LeftOut> {
+        std::mem::take(&mut self.omissions).into_report()
+    }
+}

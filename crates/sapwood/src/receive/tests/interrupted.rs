@@ -1,0 +1,314 @@
+//! Receives that end early: cut streams, power cuts, and what a resumed receive makes of them.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use sapwood_block::{Device, MemoryDevice};
+use sapwood_btrfs::check::{CheckOptions, check};
+use sapwood_btrfs_format::stream::{COMMAND_HEADER, CommandHeader, HEADER};
+use sapwood_testing::tree::{Detail, Facts, Tree};
+use sapwood_testing::{CrashPlan, RecordDevice, Replayer};
+use tempfile::TempDir;
+
+use super::super::directory::part_of;
+use super::super::record::{Position, Record, State};
+use super::super::records::Records;
+use super::{ReceiveError, ReceiveOptions, image};
+use crate::{FileSystem, Options, SendOptions};
+
+/// Streams of a snapshot `a`, and of the changes to `b`.
+struct Streams {
+    full: Vec<u8>,
+    changes: Vec<u8>,
+}
+
+fn streams(version: u32) -> Streams {
+    let dir = directory();
+    let fs = image(&dir.path().join("source"));
+    fs.create_dir("/d").unwrap();
+    fs.write("/d/file", vec![7; 9000]).unwrap();
+    fs.write("/small", b"text").unwrap();
+    fs.symlink("target", "/d/link").unwrap();
+    fs.hard_link("/d/file", "/link").unwrap();
+    fs.set_xattr("/small", "user.x", b"y").unwrap();
+    fs.create_dir("/old").unwrap();
+    fs.write("/old/gone", b"gone").unwrap();
+    fs.snapshot_read_only("/", "/a").unwrap();
+    fs.rename("/d", "/e").unwrap();
+    fs.rename("/small", "/d").unwrap();
+    fs.rename("/e", "/small").unwrap();
+    fs.remove_file("/link").unwrap();
+    fs.remove_dir_all("/old").unwrap();
+    fs.write("/new", vec![8; 5000]).unwrap();
+    fs.snapshot_read_only("/", "/b").unwrap();
+    let send = |path: &str, parent: Option<PathBuf>| {
+        let options = SendOptions {
+            version,
+            parent,
+            ..SendOptions::default()
+        };
+        let mut bytes = Vec::new();
+        fs.send(path, &mut bytes, &options, &mut |_| {}).unwrap();
+        bytes
+    };
+    Streams {
+        full: send("/a", None),
+        changes: send("/b", Some("/a".into())),
+    }
+}
+
+/// In memory where the machine has such a file system: a receive waits until its files are durable.
+fn directory() -> TempDir {
+    tempfile::tempdir_in("/dev/shm").unwrap_or_else(|_| tempfile::tempdir().unwrap())
+}
+
+fn into(dir: &Path, stream: &[u8], resume: bool) -> crate::Result<crate::ReceiveReport> {
+    let options = ReceiveOptions {
+        resume,
+        ..ReceiveOptions::default()
+    };
+    super::super::receive(dir, stream, &options, &mut |_| {})
+}
+
+fn tree(dir: &Path, name: &str) -> Tree {
+    Tree::of_mount(&dir.join(name), Detail::Bytes).unwrap()
+}
+
+const SAME: Facts = Facts::PLAIN.union(Facts::MTIME);
+
+/// The ends of the commands of a stream.
+fn ends(stream: &[u8]) -> Vec<usize> {
+    let mut at = HEADER;
+    let mut ends = Vec::new();
+    while let Some(head) = stream[at..].first_chunk::<COMMAND_HEADER>() {
+        at += COMMAND_HEADER + CommandHeader::parse(head).unwrap().len;
+        ends.push(at);
+    }
+    ends
+}
+
+/// Every byte of the first commands and of the last ones, and some of those between.
+fn cuts(stream: &[u8], step: usize) -> impl Iterator<Item = usize> {
+    let all = (0..stream.len()).step_by(step);
+    let ends = ends(stream);
+    all.chain(ends.into_iter().rev().skip(1).step_by(3))
+}
+
+#[test]
+fn a_cut_stream_is_resumed_in_a_directory() {
+    for version in [1, 2] {
+        let Streams { full, changes } = streams(version);
+        let whole = directory();
+        into(whole.path(), &full, false).unwrap();
+        into(whole.path(), &changes, false).unwrap();
+        for (name, stream) in [("a", &full), ("b", &changes)] {
+            let expected = tree(whole.path(), name);
+            for cut in cuts(stream, 131) {
+                let dir = directory();
+                if name == "b" {
+                    into(dir.path(), &full, false).unwrap();
+                }
+                into(dir.path(), &stream[..cut], false).unwrap_err();
+                assert!(!dir.path().join(name).exists(), "cut at {cut}");
+                into(dir.path(), stream, true).unwrap();
+                let found = tree(dir.path(), name);
+                expected
+                    .compare(&found, |_, _, _| SAME)
+                    .unwrap_or_else(|error| panic!("version {version}, cut at {cut}: {error}"));
+                assert!(!dir.path().join(format!("{name}.part")).exists());
+                // Once more it is complete.
+                let again = into(dir.path(), stream, true).unwrap();
+                assert_eq!((again.content, again.subvolumes.len()), (0, 1));
+            }
+        }
+    }
+}
+
+#[test]
+fn the_command_after_the_position_may_have_been_executed() {
+    let Streams { full, changes } = streams(1);
+    let whole = directory();
+    into(whole.path(), &full, false).unwrap();
+    into(whole.path(), &changes, false).unwrap();
+    for (name, stream) in [("a", &full), ("b", &changes)] {
+        let expected = tree(whole.path(), name);
+        let ends = ends(stream);
+        let mut position = Position::default();
+        let mut start = HEADER;
+        // Not the last command, which completes the directory.
+        for pair in ends.windows(2).take(ends.len() - 2) {
+            position.add(stream[start..].first_chunk().unwrap());
+            start = pair[0];
+            let dir = directory();
+            if name == "b" {
+                into(dir.path(), &full, false).unwrap();
+            }
+            into(dir.path(), &stream[..pair[1]], false).unwrap_err();
+            // The record is one command behind.
+            let open = std::fs::File::open(dir.path()).unwrap().into();
+            let records = Records(&open);
+            let bytes = std::fs::read_dir(dir.path().join(".sapwood-received")).unwrap();
+            let found = bytes.map(|entry| std::fs::read(entry.unwrap().path()).unwrap());
+            let mut found = found.map(|bytes| Record::parse(&bytes).unwrap());
+            let record = found.find(|record| record.name == name.as_bytes()).unwrap();
+            let state = State::Interrupted {
+                commands: position.commands,
+                digest: position.digest(),
+            };
+            records.store(&Record { state, ..record }).unwrap();
+            into(dir.path(), stream, true).unwrap();
+            let found = tree(dir.path(), name);
+            expected
+                .compare(&found, |_, _, _| SAME)
+                .unwrap_or_else(|error| panic!("{name}, {}: {error}", position.commands));
+        }
+    }
+}
+
+#[test]
+fn another_stream_is_not_resumed() {
+    let (first, second) = (streams(1).full, streams(2).full);
+    let dir = directory();
+    into(dir.path(), &first[..first.len() / 2], false).unwrap_err();
+    // A stream of another snapshot of that name.
+    let error = into(dir.path(), &second, true).unwrap_err();
+    let other = matches!(error.downcast_ref(), Some(ReceiveError::OtherPart(_)));
+    assert!(other, "{error}");
+    // The same snapshot, but another content.
+    let mut changed = first.clone();
+    let text = changed.windows(4).position(|bytes| bytes == b"text");
+    changed[text.unwrap()] = b'T';
+    let error = into(dir.path(), &changed, true).unwrap_err();
+    assert!(error.to_string().contains("checksum"), "{error}");
+    let part = dir.path().join("a.part");
+    assert!(part.exists());
+    let error = into(dir.path(), &first, false).unwrap_err();
+    let part = matches!(error.downcast_ref(), Some(ReceiveError::Part(_)));
+    assert!(part, "{error}");
+    // None of them has spoilt the part.
+    into(dir.path(), &first, true).unwrap();
+    assert!(dir.path().join("a").exists());
+    assert_eq!(part_of(b"a"), b"a.part");
+}
+
+fn open(device: &Arc<dyn Device>) -> FileSystem {
+    FileSystem::open_on(Arc::clone(device), "memory", &Options::new()).unwrap()
+}
+
+fn into_image(fs: &FileSystem, stream: &[u8], resume: bool) -> crate::Result<()> {
+    let options = ReceiveOptions {
+        resume,
+        ..ReceiveOptions::default()
+    };
+    fs.receive("/", stream, &options, &mut |_| {}).map(drop)
+}
+
+fn in_image(fs: &FileSystem, name: &str) -> Tree {
+    let dir = fs.metadata(name).unwrap().attr().ino;
+    Tree::of_directory(&**fs.engine(), dir, Detail::Bytes).unwrap()
+}
+
+fn assert_clean(device: &Arc<dyn Device>, what: &str) {
+    let options = CheckOptions {
+        check_data_csum: true,
+        max_findings: 10,
+    };
+    let report = check(&[&**device], &options, &mut |_| ()).unwrap();
+    assert!(report.findings.is_empty(), "{what}: {:?}", report.findings);
+}
+
+/// An image with a file that no receive may touch.
+fn empty_image() -> MemoryDevice {
+    let dir = directory();
+    let path = dir.path().join("image");
+    let fs = image(&path);
+    fs.write("/outside", b"kept").unwrap();
+    fs.close().unwrap();
+    MemoryDevice::from_bytes(&std::fs::read(path).unwrap())
+}
+
+/// Whether a subvolume is complete; `None`: it is not there.
+fn is_complete(fs: &FileSystem, name: &str) -> Option<bool> {
+    let all = fs.subvolumes().unwrap();
+    let one = all.iter().find(|one| one.path == name.as_bytes())?;
+    assert_eq!(one.read_only, one.received_uuid != [0; 16]);
+    Some(one.read_only)
+}
+
+#[test]
+fn a_cut_stream_is_resumed_in_an_image() {
+    let Streams { full, changes } = streams(1);
+    let empty = empty_image();
+    let with_a = Arc::new(empty.snapshot());
+    let device: Arc<dyn Device> = with_a.clone();
+    let fs = open(&device);
+    into_image(&fs, &full, false).unwrap();
+    let a = in_image(&fs, "/a");
+    fs.close().unwrap();
+    let whole: Arc<dyn Device> = Arc::new(with_a.snapshot());
+    let fs = open(&whole);
+    into_image(&fs, &changes, false).unwrap();
+    let b = in_image(&fs, "/b");
+    fs.close().unwrap();
+    for (name, stream, base, expected) in [("a", &full, &empty, a), ("b", &changes, &with_a, b)] {
+        for cut in cuts(stream, 401) {
+            let device: Arc<dyn Device> = Arc::new(base.snapshot());
+            let fs = open(&device);
+            into_image(&fs, &stream[..cut], false).unwrap_err();
+            assert_ne!(is_complete(&fs, name), Some(true));
+            fs.close().unwrap();
+            let fs = open(&device);
+            into_image(&fs, stream, true).unwrap();
+            assert_eq!(is_complete(&fs, name), Some(true));
+            let found = in_image(&fs, &format!("/{name}"));
+            expected
+                .compare(&found, |_, _, _| SAME)
+                .unwrap_or_else(|error| panic!("{name}, cut at {cut}: {error}"));
+            into_image(&fs, stream, true).unwrap();
+            fs.close().unwrap();
+            assert_clean(&device, &format!("{name}, cut at {cut}"));
+        }
+    }
+}
+
+#[test]
+fn a_power_cut_leaves_a_part_or_nothing_and_a_receive_completes_it() {
+    let Streams { full, .. } = streams(1);
+    let base = empty_image();
+    let record = Arc::new(RecordDevice::new(base.snapshot()));
+    let device: Arc<dyn Device> = record.clone();
+    let fs = open(&device);
+    // An interruption, and then the rest.
+    into_image(&fs, &full[..full.len() / 2], false).unwrap_err();
+    into_image(&fs, &full, true).unwrap();
+    let expected = in_image(&fs, "/a");
+    fs.close().unwrap();
+    let log = record.log();
+    let mut replayer = Replayer::new(&log, &base);
+    let (mut parts, mut resumed) = (0, 0);
+    for at in log.crash_points() {
+        for plan in [CrashPlan::at(at), log.random_plan(at, at as u64)] {
+            let what = format!("{plan:?}");
+            let device: Arc<dyn Device> = Arc::new(replayer.image(&plan));
+            let fs = open(&device);
+            assert_eq!(fs.read("/outside").unwrap(), b"kept", "{what}");
+            let found = is_complete(&fs, "a");
+            parts += u32::from(found == Some(false));
+            match into_image(&fs, &full, true) {
+                Ok(()) => resumed += u32::from(found == Some(false)),
+                Err(error) => {
+                    let lost = matches!(error.downcast_ref(), Some(ReceiveError::NoPosition(_)));
+                    assert!(lost && found == Some(false), "{what}: {error}");
+                    fs.delete_subvolume("/a").unwrap();
+                    into_image(&fs, &full, false).unwrap();
+                }
+            }
+            let found = in_image(&fs, "/a");
+            let same = expected.compare(&found, |_, _, _| SAME);
+            same.unwrap_or_else(|error| panic!("{what}: {error}"));
+            fs.close().unwrap();
+            assert_clean(&device, &what);
+        }
+    }
+    assert!(parts > resumed && resumed > 0, "{parts}, {resumed}");
+}

@@ -1,0 +1,133 @@
+//! Streams received into directories of this machine, compared with what the kernel receives.
+
+use std::os::unix::fs::chown;
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+use libtest_mimic::Trial;
+use sapwood_testing::tree::{Detail, Facts, Tree};
+use sapwood_tests::changes::Changing;
+use sapwood_tests::image::{Mkfs, TempImage};
+use sapwood_tests::mount::{Driver, sapwood};
+use sapwood_tests::{Need, Outcome, machine, process, scratch, trial};
+
+const LIMIT: Duration = Duration::from_secs(120);
+
+/// An ordinary user.
+const USER: u32 = 65534;
+
+pub(crate) fn trials() -> Vec<Trial> {
+    let kernel = [machine::KERNEL, Need::Program("btrfs")];
+    let user = [
+        Need::Root,
+        Need::Program("setpriv"),
+        Need::Program("setcap"),
+    ];
+    vec![
+        trial("a_directory_has_what_the_kernel_receives", &kernel, || {
+            (1..=2).try_for_each(like_the_kernel)
+        }),
+        trial("an_ordinary_user_gets_a_report", &user, ordinary_user),
+    ]
+}
+
+fn text(path: &Path) -> &str {
+    path.to_str().unwrap()
+}
+
+fn btrfs(args: &[&str]) -> Result<String, String> {
+    process::run("btrfs", args)
+}
+
+fn tree(path: &Path) -> Result<Tree, String> {
+    Tree::of_mount(path, Detail::Sums).map_err(|error| error.to_string())
+}
+
+/// The kernel's streams of a chain of snapshots, received by the kernel and as directories, on the
+/// kernel's btrfs and on the file system of temporary files.
+fn like_the_kernel(version: u64) -> Outcome {
+    let source = TempImage::by_kernel(&Mkfs::default())?;
+    let destination = TempImage::by_kernel(&Mkfs::default())?;
+    let from = Driver::Kernel.mount(source.path(), "noatime")?;
+    let to = Driver::Kernel.mount(destination.path(), "noatime")?;
+    let volume = from.path().join("volume");
+    btrfs(&["subvolume", "create", text(&volume)])?;
+    let (shared, plain) = (to.path().join("directories"), scratch::directory());
+    std::fs::create_dir(&shared)?;
+    let stream = source.beside("stream");
+    let number = version.to_string();
+    for step in 0..4 {
+        Changing::new(&volume, 100 * version + step).change(60);
+        let snapshot = from.path().join(format!("s{step}"));
+        let parent = from.path().join(format!("s{}", step.saturating_sub(1)));
+        let (snapshot, parent) = (text(&snapshot), text(&parent));
+        btrfs(&["subvolume", "snapshot", "-r", text(&volume), snapshot])?;
+        let mut args = vec!["send", "--proto", &number, "-f", text(&stream)];
+        if version == 2 {
+            args.push("--compressed-data");
+        }
+        if step > 0 {
+            args.extend(["-p", parent]);
+        }
+        args.push(snapshot);
+        btrfs(&args)?;
+        btrfs(&["receive", "-f", text(&stream), text(to.path())])?;
+        for dir in [&*shared, plain.path()] {
+            let mut receive = Command::new(sapwood());
+            receive.args(["receive", "-f"]).arg(&stream).arg(dir);
+            process::succeed(&mut receive, LIMIT)?;
+        }
+        let name = format!("s{step}");
+        let expected = tree(&to.path().join(&name))?;
+        let times = Facts::MTIME | Facts::ATIME;
+        expected
+            .compare(&tree(&shared.join(&name))?, |_, one, _| {
+                one.plain() | times | Facts::DATA
+            })
+            .map_err(|error| format!("version {version}, {name}: {error}"))?;
+        expected
+            .compare(&tree(&plain.path().join(&name))?, |_, one, _| {
+                one.plain() | times
+            })
+            .map_err(|error| format!("version {version}, {name}, elsewhere: {error}"))?;
+    }
+    from.unmount()?;
+    to.unmount()?;
+    Ok(())
+}
+
+/// Owners, devices, capabilities and set-id bits are left out and reported. Everything else is
+/// there, also below directories that their owner cannot write to, and after a difference.
+fn ordinary_user() -> Outcome {
+    let dir = scratch::directory();
+    // The command is where every user can run it.
+    let program = dir.path().join("sapwood");
+    std::fs::copy(sapwood(), &program)?;
+    std::fs::create_dir(dir.path().join("to"))?;
+    chown(dir.path().join("to"), Some(USER), Some(USER))?;
+    let script = r#"
+        set -e; chmod 755 .
+        ./sapwood mkfs -q --size 256M source; mkdir t; cd t
+        mkdir -p closed/below; echo text > closed/below/file; echo secret > closed/secret; ln closed/secret link
+        mknod null c 1 3; mkfifo fifo; ln -s /etc/passwd outside; cp /bin/true true; chmod 4755 true
+        chown -R 12:34 closed/below; setcap cap_net_raw+ep closed/below/file; chmod 400 closed/secret; chmod 555 closed/below; chmod 500 closed; cd ..
+        ./sapwood subvolume create source:/v; ./sapwood cp -q -a t source:/v/t; ./sapwood subvolume snapshot -r source:/v /a
+        ./sapwood mv source:/v/t/closed/below/file /v/t/closed/below/moved; ./sapwood rm source:/v/t/null; echo more > more
+        ./sapwood cp -q more source:/v/t/closed/below/more; ./sapwood cp -q more source:/v/t/closed/secret; ./sapwood subvolume snapshot -r source:/v /b
+        ./sapwood send source:a -o a.stream; ./sapwood send source:b -p a -o b.stream; chmod 644 a.stream b.stream
+        user() { setpriv --reuid 65534 --regid 65534 --clear-groups "$@"; }
+        ! user ./sapwood receive --json to < a.stream > report || exit 1
+        for what in owner set_id attribute special; do grep -q "\"$what\"" report || { cat report; exit 1; }; done
+        ! user ./sapwood receive to < a.stream 2> error || exit 1; grep -q 'exists' error
+        ! user ./sapwood receive to < b.stream 2> error || exit 1; grep -q 'owner not kept' error || { cat error; exit 1; }
+        [ "$(ls -A to | tr '\n' ' ')" = ".sapwood-received a b " ]
+        [ "$(stat -c %a to/b/t/closed to/b/t/closed/below to/a/t/closed/secret to/b/t/true | tr '\n' ' ')" = "500 555 400 755 " ]
+        [ "$(cat to/b/t/closed/below/moved to/b/t/closed/secret to/a/t/link | tr '\n' ' ')" = "text more secret " ]
+        [ to/a/t/closed/secret -ef to/a/t/link ]; [ "$(readlink to/b/t/outside)" = /etc/passwd ]; [ -p to/b/t/fifo ]
+        [ -f to/a/t/null ]; [ ! -e to/b/t/null ]; [ ! -e to/b/t/closed/below/file ]
+        [ "$(stat -c %u to/b/t/closed/below/moved)" = 65534 ]
+        "#;
+    process::shell(dir.path(), script, LIMIT)?;
+    Ok(())
+}
