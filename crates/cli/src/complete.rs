@@ -47,7 +47,8 @@ fn words(word: &OsStr) -> Option<Vec<Vec<u8>>> {
         return None;
     };
     // A server may be far away, and a key press should reach none.
-    if image.as_os_str().as_bytes().starts_with(b"nbd") {
+    let scheme = image.as_os_str().as_bytes();
+    if scheme.starts_with(b"nbd:") || scheme.starts_with(b"nbd+") {
         return None;
     }
     let start = path.iter().rposition(|byte| *byte == b'/');
