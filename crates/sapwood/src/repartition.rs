@@ -305,10 +305,11 @@ mod tests {
         let path = dir.path().join("disk");
         let mut builder = DiskBuilder::new().scheme(scheme).size(8 * MIB);
         for name in ["one", "two"] {
-            let mut part = NewPartition::default();
-            part.name = name.to_owned();
-            part.size = PartitionSize::Bytes(MIB);
-            builder = builder.partition(part);
+            builder = builder.partition(NewPartition {
+                name: name.to_owned(),
+                size: PartitionSize::Bytes(MIB),
+                ..NewPartition::default()
+            });
         }
         builder.write_to(&path).unwrap();
         MemoryDevice::load(path).unwrap()
