@@ -413,21 +413,21 @@ fn man_pages(facts: &Facts) -> HostFinding {
         .remedy("install the package, or `sapwood generate man DIR`")
 }
 
-/// Open files that a mount or a copy with all its threads uses at most, with some to spare.
-const FILES: u64 = 256;
+/// Open files that suffice for a copy with all its threads.
+const FILES: u64 = 512;
 
 fn open_files(facts: &Facts) -> HostFinding {
     let subject = "open files";
-    let Some((soft, hard)) = &facts.open_files else {
+    let Some(most) = facts.open_files else {
         return HostFinding::works(subject, "no limit");
     };
-    let found = format!("at most {soft} in a process, {hard} on request");
-    if *soft >= FILES {
+    let found = format!("at most {most} in a process");
+    if most >= FILES {
         return HostFinding::works(subject, found);
     }
     HostFinding::lacks(subject, found)
-        .effect("a copy of many files, or a mount with many clients, may stop with an error")
-        .remedy(format!("`ulimit -n {}`", FILES * 4))
+        .effect("a copy or an image of a directory may end with \"Too many open files\"")
+        .remedy("raise the hard limit (`ulimit -Hn 1024`, as root; LimitNOFILE= of a service)")
 }
 
 #[cfg(test)]

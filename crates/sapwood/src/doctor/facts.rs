@@ -132,8 +132,8 @@ pub(super) struct Facts {
     /// The installed shells, and whether each has its completions.
     pub(super) shells: Vec<(&'static str, bool)>,
     pub(super) man_pages: bool,
-    /// Soft and hard limit; none if there is no limit.
-    pub(super) open_files: Option<(u64, String)>,
+    /// The hard limit, to which commands raise the soft one; none if there is no limit.
+    pub(super) open_files: Option<u64>,
 }
 
 impl Facts {
@@ -240,13 +240,10 @@ fn shells(options: &DoctorOptions) -> Vec<(&'static str, bool)> {
         .collect()
 }
 
-/// The limits of open files of this process.
-fn open_files(root: &Path) -> Option<(u64, String)> {
+/// The hard limit of open files of this process.
+fn open_files(root: &Path) -> Option<u64> {
     let limits = text(root, "proc/self/limits")?;
-    let line = limits
-        .lines()
-        .find_map(|line| line.strip_prefix("Max open files"))?;
-    let mut words = line.split_whitespace();
-    let soft = words.next()?.parse().ok()?;
-    Some((soft, words.next()?.to_owned()))
+    let mut lines = limits.lines();
+    let line = lines.find_map(|line| line.strip_prefix("Max open files"))?;
+    line.split_whitespace().nth(1)?.parse().ok()
 }

@@ -22,7 +22,7 @@ impl Machine {
             ("proc/self/uid_map", "         0          0 4294967295\n"),
             (
                 "proc/self/limits",
-                "Max open files            1024                 524288               files\n",
+                "Max open files            64                   524288               files\n",
             ),
             ("proc/sys/kernel/osrelease", "6.18.2-amd64\n"),
             ("proc/sys/kernel/io_uring_disabled", "0\n"),
