@@ -1,7 +1,7 @@
 # Two commands to know: `make demo` shows Sapwood at work, `make test` is all that CI runs.
 SHELL := /bin/bash
 .SHELLFLAGS := -o pipefail -ec
-.PHONY: all check demo test test-programs foreign-images mutants db-kill kill-mounts streams matrices disasters crash faults scale bench ablation fuzz lint msrv miri package install install-lib lib deb rpm static wheel test-packages docs release help
+.PHONY: all check demo test test-programs foreign-images mutants db-kill kill-mounts streams matrices disasters crash faults scale bench ablation fuzz lint msrv miri package install install-lib lib deb rpm static wheel test-packages docs release repairs help
 
 all:
 	cargo build --release -p sapwood-cli
@@ -17,6 +17,7 @@ help:
 	@echo "make kill-mounts   SQLite in the mount, the daemon killed or told to end 1000 times (ROUNDS=20)"
 	@echo "make disasters  damaged images: files recovered by Sapwood and by the tools"
 	@echo "make matrices   every variant of both formats, filled by the kernel and by us, read and filled on by the other"
+	@echo "make repairs  damaged images, repaired by Sapwood and by the tools, and undone (MUTANTS=2000, SEED=1)"
 	@echo "make streams  chains of snapshots sent to the kernel and received from it (CHAINS=20)"
 	@echo "make crash  checks every power cut of very many workloads, per engine (CRASH_SECONDS=1500)"
 	@echo "make faults plants faults one at a time and shows that the tests find each (ONLY='7 20-29 block', SECONDS=600)"
@@ -127,6 +128,15 @@ matrices: need-test
 	cargo build -p sapwood-cli
 	SAPWOOD_FULL=1 cargo test -p sapwood-tests --test suites -- matrix] --nocapture
 	SAPWOOD_FULL=1 cargo test -p sapwood-btrfs --test trials -- '[devices_kernel]' --nocapture
+
+# Long: mutants of each format, repaired by Sapwood and by the tools. Prints a table; a lost file, or
+# an undo that is not exact, is a failure.
+repairs: MUTANTS = 2000
+repairs: SEED = 1
+repairs: need-build
+	@scripts/need e2fsck:e2fsprogs btrfs:btrfs-progs
+	SAPWOOD_REPAIR_MUTANTS=$(MUTANTS) SAPWOOD_REPAIR_SEED=$(SEED) \
+		cargo test -p sapwood --test suite -- no_repair_of_a_mutant --nocapture
 
 # Long: chains of eight streams each, ours to the kernel and the kernel's to ours.
 streams: CHAINS = 100

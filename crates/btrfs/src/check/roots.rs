@@ -153,7 +153,8 @@ impl Check<'_> {
         }
     }
 
-    fn root_tree(&mut self) {
+    /// Walks the root tree.
+    pub(super) fn root_tree(&mut self) {
         let tree = objectid::ROOT_TREE;
         let root = self.root_tree_root();
         self.walk(&Walk::own(tree), &root, &mut |check, block| {

@@ -184,6 +184,14 @@ impl Check<'_> {
             0 => self.dots(dir, &entries),
             _ => 0,
         };
+        if dots == 2 && bytes.get(22).is_some_and(|byte| *byte != 0) {
+            let why = "`..` does not end with a NUL";
+            self.found(Finding::DirDots {
+                dir: ino,
+                logical,
+                why,
+            });
+        }
         for entry in entries.iter().skip(dots).filter(|entry| entry.inode != 0) {
             self.entry(dir, logical, bytes, entry);
             if let Some(tree) = tree {

@@ -31,7 +31,8 @@ fn inode(view: &View) -> Result<(u32, Inode), String> {
     Ok((ino, inode))
 }
 
-fn layout(view: &View) -> Result<LayoutMap, String> {
+/// Blocks of the journal.
+pub(super) fn layout(view: &View) -> Result<LayoutMap, String> {
     let (ino, inode) = inode(view)?;
     let mut runs: Vec<LayoutRun> = Vec::new();
     let mut nodes = std::collections::HashSet::new();

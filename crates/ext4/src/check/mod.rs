@@ -45,6 +45,7 @@ mod tests;
 mod walk;
 mod xattrs;
 
+use std::collections::HashMap;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
@@ -54,6 +55,7 @@ pub use finding::Finding;
 pub use report::{CheckError, CheckOptions, CheckReport, CheckStats, Phase, Progress};
 pub use sapwood_base::finding::Severity;
 
+use notes::Parents;
 use state::Check;
 
 /// Checks the file system on `device`. Writes nothing to it. Nothing else may write to it
@@ -67,6 +69,15 @@ pub fn check(
     options: &CheckOptions,
     progress: &mut dyn FnMut(Progress) -> ControlFlow<()>,
 ) -> Result<CheckReport, CheckError> {
+    Ok(examine(device, options, progress)?.0)
+}
+
+/// [`check`], which also returns where the directories are.
+fn examine(
+    device: &Arc<dyn Device>,
+    options: &CheckOptions,
+    progress: &mut dyn FnMut(Progress) -> ControlFlow<()>,
+) -> Result<(CheckReport, HashMap<u32, Parents>), CheckError> {
     let mut findings = Vec::new();
     let opened = superblock::open(device, &mut findings)?;
     let mut check = Check::new(opened.view, opened.recovered, options, progress);
@@ -80,5 +91,5 @@ pub fn check(
     check.connect();
     check.references();
     check.compare()?;
-    Ok(check.into_report())
+    Ok((check.report, check.parents))
 }

@@ -167,8 +167,4 @@ impl<'a> Check<'a> {
         }
         self.view.inode(group.desc.inode_table(), ino).ok()
     }
-
-    pub(super) fn into_report(self) -> CheckReport {
-        self.report
-    }
 }

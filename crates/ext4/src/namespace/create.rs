@@ -361,6 +361,27 @@ pub(crate) fn link(
     })())
 }
 
+/// Gives an inode that no directory names, and that is not loaded, a name. Its link count and its
+/// `..` stay as they are.
+///
+/// # Errors
+/// `NoSpace`; the directory cannot take the name.
+pub(crate) fn name_lost(
+    engine: &Arc<Engine>,
+    dir: &Inode,
+    name: &[u8],
+    (ino, kind): (u32, FileKind),
+) -> Result<()> {
+    let room = dir::room(engine, dir, name)?;
+    let _blocks = engine.space.reserve(room.blocks, true)?;
+    let h = engine.start_tracked(room.credits + 1)?;
+    engine.abort((|| {
+        dir::insert(engine, &h, dir, name, ino, kind)?;
+        dir.state.lock().content_changed(engine.now());
+        dir.store(engine, &h)
+    })())
+}
+
 /// Links of a directory after `change` subdirectories came (1) or went (-1). One link stands for
 /// "more than the field can count", where the image has that feature (`dir_nlink`) and the
 /// directory a hash tree.

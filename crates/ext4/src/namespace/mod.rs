@@ -19,4 +19,5 @@ mod residence_tests;
 #[cfg(test)]
 mod tests;
 
+pub(crate) use create::name_lost;
 pub(crate) use reap::delete;

@@ -25,10 +25,10 @@ pub(super) fn type_hash(inode: u64, file_type: u8) -> u128 {
 }
 
 /// A name as in a ref: directory, index, name.
-pub(super) type Name<'n> = (u64, u64, &'n [u8]);
+pub(in super::super) type Name<'n> = (u64, u64, &'n [u8]);
 
 /// Names in an INODE_REF or INODE_EXTREF item.
-pub(super) fn names<'n>(key: &Key, data: &'n [u8]) -> Vec<Name<'n>> {
+pub(in super::super) fn names<'n>(key: &Key, data: &'n [u8]) -> Vec<Name<'n>> {
     if key.kind == kind::INODE_REF {
         let refs = inode_refs(data).filter_map(Result::ok);
         return refs.map(|r| (key.offset, r.index, r.name)).collect();

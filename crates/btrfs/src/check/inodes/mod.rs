@@ -20,7 +20,7 @@ use sapwood_btrfs_format::{Block, Key, kind, objectid};
 
 use super::finding::Finding;
 use super::state::{Check, Pointer, children};
-pub(super) use leaf::summed_range;
+pub(super) use leaf::{names, summed_range};
 use summary::Summary;
 
 /// Summaries of shared blocks, and the subvolume being checked.

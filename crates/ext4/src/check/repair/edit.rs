@@ -28,6 +28,26 @@ pub(super) struct DirBlock {
     pub(super) bytes: Vec<u8>,
 }
 
+/// A directory that has blocks.
+pub(super) struct DirLayout {
+    pub(super) inode: Inode,
+    pub(super) format: DirFormat,
+    pub(super) seed: u32,
+    pub(super) indexed: bool,
+    pub(super) encrypted: bool,
+    /// Block of the directory, block of the device; ascending.
+    pub(super) blocks: Vec<(u64, u64)>,
+}
+
+impl DirLayout {
+    /// Location of a block of the directory.
+    pub(super) fn physical(&self, logical: u32) -> Option<u64> {
+        let logical = u64::from(logical);
+        let at = self.blocks.binary_search_by_key(&logical, |block| block.0);
+        self.blocks.get(at.ok()?).map(|block| block.1)
+    }
+}
+
 impl Editor {
     /// `None`: the journal must be replayed first.
     pub(super) fn open(device: &Arc<dyn Device>) -> Result<Option<Self>, CheckError> {
@@ -127,37 +147,55 @@ impl Editor {
         self.put_block(block, offset.into(), &bytes)
     }
 
-    /// The blocks of a directory that hold entries and whose checksums match. Empty for a directory
-    /// in its inode.
-    pub(super) fn dir_blocks(&self, dir: u32) -> Vec<DirBlock> {
+    /// A directory whose inode is intact and that has blocks, in their order.
+    pub(super) fn layout(&self, dir: u32) -> Option<DirLayout> {
         let view = &self.view;
-        let Some(inode) = self.inode(dir) else {
-            return Vec::new();
-        };
+        let inode = self.inode(dir)?;
         let valid = validate_inode(dir, &inode, &view.geometry).is_ok();
         if !valid || !inode.is_dir() || !has_map(view, &inode) {
-            return Vec::new();
+            return None;
         }
         let mut nodes = std::collections::HashSet::new();
         let mut blocks = Vec::new();
         walk(view, dir, &inode, &mut |piece| match piece {
             Piece::Node { block } => nodes.insert(block),
-            Piece::Data { physical, len, .. } => {
+            Piece::Data {
+                logical,
+                physical,
+                len,
+                ..
+            } => {
                 let room = DIR_BLOCKS.saturating_sub(blocks.len() as u64);
-                blocks.extend(physical..physical.saturating_add(len.min(room)));
+                let places = (logical..).zip(physical..physical.saturating_add(len.min(room)));
+                blocks.extend(places);
                 true
             }
         });
-        let format = dirs::format(view, &inode);
-        let seed = view.geometry.inode_seed(dir, inode.generation());
-        let indexed = inode.flags().contains(InodeFlags::INDEX);
-        let count = u32::try_from(blocks.len()).unwrap_or(u32::MAX);
+        blocks.sort_unstable();
+        Some(DirLayout {
+            format: dirs::format(view, &inode),
+            seed: view.geometry.inode_seed(dir, inode.generation()),
+            indexed: inode.flags().contains(InodeFlags::INDEX),
+            encrypted: inode.flags().contains(InodeFlags::ENCRYPT),
+            inode,
+            blocks,
+        })
+    }
+
+    /// The blocks of a directory that hold entries and whose checksums match. Empty for a directory
+    /// in its inode.
+    pub(super) fn dir_blocks(&self, dir: u32) -> Vec<DirBlock> {
+        let Some(layout) = self.layout(dir) else {
+            return Vec::new();
+        };
+        let (format, seed) = (layout.format, layout.seed);
+        let count = u32::try_from(layout.blocks.len()).unwrap_or(u32::MAX);
         let mut found = Vec::new();
-        for (number, block) in blocks.into_iter().enumerate() {
-            let Ok(bytes) = view.block(block) else {
+        for (logical, block) in layout.blocks {
+            let Ok(bytes) = self.view.block(block) else {
                 continue;
             };
-            let index = indexed && (number == 0 || format.dx_node(&bytes, count).is_ok());
+            let index = layout.indexed && (logical == 0 || format.dx_node(&bytes, count).is_ok());
             if index || format.check(&bytes).is_err() || format.verify(&bytes, seed).is_err() {
                 continue;
             }

@@ -8,26 +8,33 @@
 //! 2. A journal that needs recovery is replayed by the engine, which also frees the orphans.
 //! 3. The check runs, and each finding that names its right value is repaired. That repeats until
 //!    a round repairs nothing, because a repair may show further findings.
-//! 4. Last, backups get the values of the superblock and the descriptors, and a file system without
+//! 4. Only if nothing else is repaired in a round, inodes without a name get one in `lost+found`,
+//!    from the engine.
+//! 5. Last, backups get the values of the superblock and the descriptors, and a file system without
 //!    errors is marked clean.
 //!
 //! The check reports no consequence of a part that it could not read (see `check`). So a bitmap
 //! loses no bit while a map is unreadable, and a link count is not changed while names are missing.
 //! An inode or a block whose checksum does not match is never changed here.
 
+mod attach;
 mod backups;
+mod blocks;
 mod counts;
 mod edit;
+mod journal;
 mod names;
 
+use std::collections::HashMap;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use sapwood_block::Device;
 use sapwood_ext4_format::SuperState;
 
-use super::check;
+use super::examine;
 use super::finding::Finding;
+use super::notes::Parents;
 use super::report::{CheckError, CheckOptions, CheckReport, Progress};
 use crate::{Ext4, Options};
 
@@ -58,7 +65,7 @@ pub fn repair(
     if let Some(mut editor) = Editor::open(device)? {
         backups::restore_descriptors(&mut editor, &mut done)?;
     }
-    let mut report = check(device, options, progress)?;
+    let (mut report, mut parents) = examine(device, options, progress)?;
     if must_recover(&report) {
         if let Err(error) = recover(device) {
             done.left.push(format!(
@@ -69,7 +76,7 @@ pub fn repair(
         }
         let text = "journal replayed, orphans freed".to_owned();
         done.add("JournalReplayed", text);
-        report = check(device, options, progress)?;
+        (report, parents) = examine(device, options, progress)?;
     }
     for _ in 0..ROUNDS {
         let Some(mut editor) = Editor::open(device)? else {
@@ -77,21 +84,32 @@ pub fn repair(
         };
         let before = done.repairs.len();
         backups::name_reserved(&editor, &report, &mut done)?;
-        names::repair(&mut editor, &report, &mut done)?;
-        counts::repair(&mut editor, &report, &mut done)?;
+        journal::repair(&editor, &report, &mut done)?;
+        blocks::repair(&editor, &report, &parents, &mut done)?;
+        // Counts follow from names: those of a repaired block are not in this report.
+        if done.repairs.len() == before {
+            names::repair(&mut editor, &report, &mut done)?;
+            counts::repair(&mut editor, &report, &mut done)?;
+        }
+        if done.repairs.len() == before {
+            attach::repair(editor, &report, &mut done)?;
+        }
         if done.repairs.len() == before {
             break;
         }
-        report = check(device, options, progress)?;
+        (report, parents) = examine(device, options, progress)?;
     }
     if let Some(mut editor) = Editor::open(device)?
         && finish(&mut editor, &report, &mut done)?
     {
-        report = check(device, options, progress)?;
+        (report, _) = examine(device, options, progress)?;
     }
     done.report = report;
     Ok(done)
 }
+
+/// Directories by inode.
+type Directories = HashMap<u32, Parents>;
 
 /// Whether the engine has to recover the image: a journal with content, or orphans.
 fn must_recover(report: &CheckReport) -> bool {
@@ -105,13 +123,17 @@ fn must_recover(report: &CheckReport) -> bool {
     report.findings.iter().any(needed) && !report.findings.iter().any(bad_list)
 }
 
-/// Mounts and unmounts the file system.
-fn recover(device: &Arc<dyn Device>) -> crate::Result<()> {
-    let options = Options {
+/// Options of the engine for a repair.
+fn mount_options() -> Options {
+    Options {
         background: false,
         ..Options::default()
-    };
-    Ext4::open(Arc::clone(device), options)?.close()
+    }
+}
+
+/// Mounts and unmounts the file system.
+fn recover(device: &Arc<dyn Device>) -> crate::Result<()> {
+    Ext4::open(Arc::clone(device), mount_options())?.close()
 }
 
 /// Updates backups from the originals, and marks a file system without errors clean. Returns

@@ -7,10 +7,17 @@
 //!   commit writes only the first superblock, so a log is lost with it.
 //! - A bad copy of a tree block is replaced by the good copy.
 //! - `bytes_used` of the superblock becomes the sum of the extents.
+//! - Counts and sums get the value that the check has counted: links, bytes and sizes of inodes,
+//!   `used` of block groups, bytes of devices, refs of extents.
+//! - A name is in three items; where two of them agree, the third one follows.
 //! - A free-space tree with errors is marked invalid. Every writer then ignores it, and Linux
 //!   rebuilds it at the next mount.
 //!
-//! All of these leave trees as they are. Further damage is left.
+//! Items are changed in place, in all copies of their leaf: no tree grows. Further damage is left.
+
+mod edit;
+mod fields;
+mod names;
 
 use std::sync::Arc;
 
@@ -24,6 +31,7 @@ use super::source::Source;
 use super::state::Check;
 use super::{check, superblock};
 use crate::devices::superblock::copy_at;
+use edit::Editor;
 
 /// Most rounds of check and repair.
 const ROUNDS: usize = 8;
@@ -142,7 +150,17 @@ fn round(
     let options = CheckOptions::default();
     let devices: [&dyn Device; 1] = [&**device];
     let mut ignored = |_| {};
-    let opened = Check::open(&devices, &options, &mut ignored)?;
+    let mut opened = Check::open(&devices, &options, &mut ignored)?;
+    opened.root_tree();
+    let before = done.repairs.len();
+    let editor = Editor::new(&opened);
+    names::repair(&editor, report, done)?;
+    if done.repairs.len() > before {
+        // Counts follow from names.
+        return Ok(());
+    }
+    fields::repair(&opened, &editor, report, done)?;
+    drop(editor);
     let (mut sb, source) = (opened.sb, opened.source);
     let valid = CompatRo::FREE_SPACE_TREE_VALID;
     let intact = !report.findings.iter().any(hides_extents);
@@ -160,8 +178,22 @@ fn round(
                 changed = true;
                 done.add(finding.code(), format!("{finding}: corrected"));
             }
+            Finding::SuperTotalBytes { expected, .. } => {
+                sb.total_bytes = (*expected).into();
+                changed = true;
+                done.add(finding.code(), format!("{finding}: corrected"));
+            }
+            Finding::DeviceItem {
+                devid,
+                field: "bytes used",
+                expected,
+                ..
+            } if *devid == sb.dev_item.devid.get() => {
+                sb.dev_item.bytes_used = (*expected).into();
+                changed = true;
+                done.add(finding.code(), format!("{finding}: corrected"));
+            }
             Finding::FreeSpaceInfoMissing { .. }
-            | Finding::FreeSpaceCount { .. }
             | Finding::FreeSpaceForm { .. }
             | Finding::FreeSpaceMissing { .. }
             | Finding::FreeSpaceUsed { .. }
