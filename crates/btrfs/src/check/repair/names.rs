@@ -150,28 +150,32 @@ impl Names {
         };
         for one in &self.refs {
             let (index, name, _) = one;
-            match (self.agree(one), self.items.get(name), self.index.get(index)) {
-                // With another index, the ref is the odd one.
-                ((true, false), Some(item), _) if !self.index.values().any(|e| e.same(item)) => {
-                    let key = Key::new(dir, kind::DIR_INDEX, *index);
-                    if editor.put(tree, &key, &item.encode())? {
-                        add(
-                            "DirIndexMissing",
-                            name,
-                            "index written from dir item and ref",
-                        );
-                    }
-                }
-                ((false, true), _, Some(listed)) => {
-                    if put_item(editor, (tree, dir), listed)? {
-                        add(
-                            "DirItemMissing",
-                            name,
-                            "dir item written from index and ref",
-                        );
-                    }
-                }
-                _ => {}
+            let agree = self.agree(one);
+            // With another index of the same name, the ref is the odd one.
+            if agree == (true, false)
+                && let Some(item) = self.items.get(name)
+                && !self.index.values().any(|entry| entry.same(item))
+                && editor.put(
+                    tree,
+                    &Key::new(dir, kind::DIR_INDEX, *index),
+                    &item.encode(),
+                )?
+            {
+                add(
+                    "DirIndexMissing",
+                    name,
+                    "index written from dir item and ref",
+                );
+            }
+            if agree == (false, true)
+                && let Some(listed) = self.index.get(index)
+                && put_item(editor, (tree, dir), listed)?
+            {
+                add(
+                    "DirItemMissing",
+                    name,
+                    "dir item written from index and ref",
+                );
             }
         }
         for (index, entry) in &self.index {
