@@ -294,6 +294,8 @@ fn one(base: &Base, number: u64, rng: &mut Rng, alone: bool, table: &mut Table) 
 
 #[test]
 fn no_repair_of_a_mutant_loses_a_file() {
+    type Make = fn() -> Base;
+
     if left_out(&E2FSPROGS) || left_out(&BTRFS_PROGS) {
         return;
     }
@@ -309,7 +311,7 @@ fn no_repair_of_a_mutant_loses_a_file() {
     };
     let only = std::env::var("SAPWOOD_REPAIR_ONLY").ok();
     let mut failed = Vec::new();
-    let bases: [(&str, fn() -> Base); 3] = [
+    let bases: [(&str, Make); 3] = [
         ("ext4", || Base::ext4("ext4", EXT4)),
         ("plain", || Base::ext4("plain", PLAIN)),
         ("btrfs", Base::btrfs),
