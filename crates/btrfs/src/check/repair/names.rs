@@ -48,8 +48,9 @@ impl Entry {
         entry.encode()
     }
 
-    fn same(&self, other: &Self) -> bool {
-        self.name == other.name && self.location == other.location
+    /// The name, and where it leads.
+    fn target(&self) -> (&[u8], Key) {
+        (&self.name, self.location)
     }
 }
 
@@ -60,6 +61,12 @@ struct Names {
     index: BTreeMap<u64, Entry>,
     /// Index, name and inode of each ref.
     refs: BTreeSet<(u64, Vec<u8>, u64)>,
+}
+
+/// All that is known about the names in some directories of a tree.
+struct TreeNames {
+    dirs: BTreeMap<u64, Names>,
+    /// The inodes of the tree.
     inodes: HashSet<u64>,
 }
 
@@ -82,10 +89,15 @@ pub(super) fn repair(
     report: &CheckReport,
     done: &mut Repaired,
 ) -> Result<(), CheckError> {
-    let dirs: BTreeSet<Dir> = report.findings.iter().filter_map(dir_of).collect();
-    for dir in dirs {
-        let names = Names::read(editor, dir);
-        names.repair(editor, dir, done)?;
+    let mut trees: BTreeMap<u64, BTreeSet<u64>> = BTreeMap::new();
+    for (tree, dir) in report.findings.iter().filter_map(dir_of) {
+        trees.entry(tree).or_default().insert(dir);
+    }
+    for (tree, dirs) in trees {
+        let TreeNames { dirs, inodes } = TreeNames::read(editor, tree, &dirs);
+        for (dir, names) in dirs {
+            names.repair(editor, (tree, dir), &inodes, done)?;
+        }
     }
     for finding in &report.findings {
         if set_type(editor, finding)? {
@@ -95,37 +107,47 @@ pub(super) fn repair(
     Ok(())
 }
 
-impl Names {
-    fn read(editor: &Editor<'_, '_>, (tree, dir): Dir) -> Self {
-        let mut names = Self::default();
+impl TreeNames {
+    /// Reads the tree once, for all directories.
+    fn read(editor: &Editor<'_, '_>, tree: u64, wanted: &BTreeSet<u64>) -> Self {
+        let empty = wanted.iter().map(|dir| (*dir, Names::default()));
+        let mut dirs: BTreeMap<u64, Names> = empty.collect();
+        let mut inodes = HashSet::new();
         editor.range(
             tree,
             &Key::MIN,
             &Key::MAX,
             &mut |key, data| match key.kind {
-                kind::DIR_ITEM if key.objectid == dir => {
-                    let entries = dir_items(data).filter_map(Result::ok);
-                    let entries = entries.map(|entry| (entry.name.to_vec(), Entry::of(&entry)));
-                    names.items.extend(entries);
+                kind::DIR_ITEM => {
+                    if let Some(names) = dirs.get_mut(&key.objectid) {
+                        let entries = dir_items(data).filter_map(Result::ok);
+                        let entries = entries.map(|entry| (entry.name.to_vec(), Entry::of(&entry)));
+                        names.items.extend(entries);
+                    }
                 }
-                kind::DIR_INDEX if key.objectid == dir => {
-                    let entry = dir_items(data).find_map(Result::ok);
-                    let entry = entry.map(|entry| (key.offset, Entry::of(&entry)));
-                    names.index.extend(entry);
+                kind::DIR_INDEX => {
+                    if let Some(names) = dirs.get_mut(&key.objectid) {
+                        let entry = dir_items(data).find_map(Result::ok);
+                        let entry = entry.map(|entry| (key.offset, Entry::of(&entry)));
+                        names.index.extend(entry);
+                    }
                 }
                 kind::INODE_REF | kind::INODE_EXTREF => {
-                    let refs = names_of(&key, data).into_iter();
-                    let refs = refs.filter(|(parent, ..)| *parent == dir);
-                    let refs = refs.map(|(_, index, name)| (index, name.to_vec(), key.objectid));
-                    names.refs.extend(refs);
+                    for (parent, index, name) in names_of(&key, data) {
+                        if let Some(names) = dirs.get_mut(&parent) {
+                            names.refs.insert((index, name.to_vec(), key.objectid));
+                        }
+                    }
                 }
-                kind::INODE_ITEM => _ = names.inodes.insert(key.objectid),
+                kind::INODE_ITEM => _ = inodes.insert(key.objectid),
                 _ => {}
             },
         );
-        names
+        Self { dirs, inodes }
     }
+}
 
+impl Names {
     /// Whether a ref and its dir item agree, and whether the ref and its index do.
     fn agree(&self, (index, name, inode): &(u64, Vec<u8>, u64)) -> (bool, bool) {
         let location = Key::new(*inode, kind::INODE_ITEM, 0);
@@ -139,6 +161,7 @@ impl Names {
         &self,
         editor: &Editor<'_, '_>,
         (tree, dir): Dir,
+        inodes: &HashSet<u64>,
         done: &mut Repaired,
     ) -> Result<(), CheckError> {
         let mut add = |code, name: &[u8], what: &str| {
@@ -148,13 +171,14 @@ impl Names {
                 format!("subvolume {tree} directory {dir}: {name}: {what}"),
             );
         };
+        let listed: BTreeSet<(&[u8], Key)> = self.index.values().map(Entry::target).collect();
         for one in &self.refs {
             let (index, name, _) = one;
             let agree = self.agree(one);
             // With another index of the same name, the ref is the odd one.
             if agree == (true, false)
                 && let Some(item) = self.items.get(name)
-                && !self.index.values().any(|entry| entry.same(item))
+                && !listed.contains(&item.target())
                 && editor.put(
                     tree,
                     &Key::new(dir, kind::DIR_INDEX, *index),
@@ -182,8 +206,8 @@ impl Names {
             let item = self.items.get(&entry.name);
             let inode = entry.location.objectid;
             let known = (*index, entry.name.clone(), inode);
-            let agree = item.is_some_and(|item| item.same(entry));
-            let is_inode = entry.location.kind == kind::INODE_ITEM && self.inodes.contains(&inode);
+            let agree = item.is_some_and(|item| item.target() == entry.target());
+            let is_inode = entry.location.kind == kind::INODE_ITEM && inodes.contains(&inode);
             if !agree || !is_inode || self.refs.contains(&known) {
                 continue;
             }

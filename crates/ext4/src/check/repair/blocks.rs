@@ -26,6 +26,8 @@ use crate::check::report::{CheckError, CheckReport};
 const DOTDOT: usize = 12;
 /// Bytes of an entry before its name.
 const HEADER: usize = 8;
+/// Corrections of one block at most. A block with more errors is left.
+const MOST_CORRECTIONS: usize = 64;
 
 /// The findings about a directory that are repaired here.
 #[derive(Default)]
@@ -158,7 +160,7 @@ impl Whole<'_> {
             self.dots(&mut new, len)?;
         }
         // Each step ends at an entry, which is never moved again.
-        for _ in 0..format.block_size / HEADER {
+        for _ in 0..MOST_CORRECTIONS {
             let Some((before, error)) = first_error(format, &new) else {
                 break;
             };
@@ -179,8 +181,11 @@ impl Whole<'_> {
                 _ => return None,
             }
         }
-        while let Some(shorter) = self.with_lost(&new) {
-            new = shorter;
+        for _ in 0..MOST_CORRECTIONS {
+            match self.with_lost(&new) {
+                Some(shorter) => new = shorter,
+                None => break,
+            }
         }
         format.seal(&mut new, self.layout.seed).ok()?;
         let checked = if self.layout.encrypted {
@@ -248,8 +253,8 @@ impl Whole<'_> {
         Some(offset + self.layout.format.entry_size(name))
     }
 
-    /// The block in which the entry at `offset` ends at `end`, if good entries follow it up to the
-    /// end.
+    /// The block in which the entry at `offset` ends at `end`, if it is good then. The caller knows
+    /// that good entries follow.
     fn with_end(&self, block: &[u8], offset: usize, end: usize) -> Option<Vec<u8>> {
         let format = &self.layout.format;
         let len = rec_len_encode(end.checked_sub(offset)?, format.block_size)?;
@@ -258,14 +263,34 @@ impl Whole<'_> {
         field.copy_from_slice(&len.to_le_bytes());
         let own = format.entry_at(&new, offset).ok()?;
         let own = own.is_dots() && offset <= DOTDOT || self.is_good(&own);
-        let mut rest = format.entries_from(&new, end);
-        let good = rest.all(|entry| entry.is_ok_and(|entry| self.is_good(&entry)));
-        (own && good).then_some(new)
+        own.then_some(new)
     }
 
-    /// The block in which the entry at `offset` has its smallest length.
+    /// For each fourth byte of a block whether good entries follow it up to the end.
+    fn good_ends(&self, block: &[u8]) -> Vec<bool> {
+        let format = &self.layout.format;
+        let count = format.usable() / 4;
+        let mut good = vec![false; count + 1];
+        good[count] = true;
+        for at in (0..count).rev() {
+            let entry = format.entry_at(block, at * 4);
+            good[at] = entry.is_ok_and(|entry| {
+                let follows = good.get(entry.end() / 4).is_some_and(|good| *good);
+                follows && self.is_good(&entry)
+            });
+        }
+        good
+    }
+
+    /// The block in which the entry at `offset` has its smallest length, if good entries follow it.
     fn with_least(&self, block: &[u8], offset: usize) -> Option<Vec<u8>> {
-        self.with_end(block, offset, self.least(block, offset)?)
+        let least = self.least(block, offset)?;
+        let mut rest = self.layout.format.entries_from(block, least);
+        if rest.all(|entry| entry.is_ok_and(|entry| self.is_good(&entry))) {
+            self.with_end(block, offset, least)
+        } else {
+            None
+        }
     }
 
     /// The block with the length of the entry at `offset` that leads to good entries: the smallest
@@ -275,36 +300,60 @@ impl Whole<'_> {
             return Some(new);
         }
         let least = self.least(block, offset)?;
+        let good = self.good_ends(block);
         let ends = (least..=self.layout.format.usable()).step_by(4);
-        let mut fits = ends.filter_map(|end| self.with_end(block, offset, end));
-        let only = fits.next()?;
-        fits.next().is_none().then_some(only)
+        let mut ends = ends.filter(|end| good.get(*end / 4).is_some_and(|good| *good));
+        let only = ends.next()?;
+        if ends.next().is_some() {
+            return None;
+        }
+        self.with_end(block, offset, only)
     }
 
     /// The block with one entry shortened, such that entries of inodes that lack a name follow it.
     fn with_lost(&self, block: &[u8]) -> Option<Vec<u8>> {
         let format = &self.layout.format;
-        format
-            .entries(block)
-            .map_while(Result::ok)
-            .find_map(|long| {
-                let ends = (long.offset + format.entry_size(long.name)..long.end()).step_by(4);
-                let end = ends.into_iter().find(|end| {
-                    let mut at = *end;
-                    let hidden = format.entries_from(block, *end).map_while(|entry| {
-                        let entry = entry.ok().filter(|_| at < long.end())?;
-                        at = entry.end();
-                        Some(self.lost.contains(&entry.inode) && self.is_good(&entry))
-                    });
-                    let good = hidden.fold((0, true), |(n, all), good| (n + 1, all && good));
-                    good.0 > 0 && good.1 && (at == long.end() || at == format.usable())
-                })?;
+        for long in format.entries(block).map_while(Result::ok) {
+            let mut misled = BTreeSet::new();
+            let first = long.offset + format.entry_size(long.name);
+            let mut ends = (first..long.end()).step_by(4);
+            let end = ends.find(|end| self.leads_to_lost(block, *end, long.end(), &mut misled));
+            if let Some(end) = end {
                 let len = rec_len_encode(end - long.offset, format.block_size)?;
                 let mut new = block.to_vec();
                 let field = new.get_mut(long.offset + 4..long.offset + 6)?;
                 field.copy_from_slice(&len.to_le_bytes());
-                Some(new)
-            })
+                return Some(new);
+            }
+        }
+        None
+    }
+
+    /// Whether only entries of inodes that lack a name lie from `at` to `end`, or to the end of the
+    /// block. `misled` has the offsets of which it is known that they lie elsewhere.
+    fn leads_to_lost(
+        &self,
+        block: &[u8],
+        mut at: usize,
+        end: usize,
+        misled: &mut BTreeSet<usize>,
+    ) -> bool {
+        let format = &self.layout.format;
+        let mut passed = Vec::new();
+        while at < end && !misled.contains(&at) {
+            passed.push(at);
+            match format.entry_at(block, at) {
+                Ok(entry) if self.lost.contains(&entry.inode) && self.is_good(&entry) => {
+                    at = entry.end();
+                }
+                _ => break,
+            }
+        }
+        let leads = at == end || at == format.usable();
+        if !leads {
+            misled.extend(passed);
+        }
+        leads
     }
 
     /// Turns an indexed directory into a linear one. Returns false, and changes nothing, if one of
