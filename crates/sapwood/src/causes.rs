@@ -5,6 +5,7 @@
 
 mod devices;
 mod layers;
+mod streams;
 mod volumes;
 
 use std::path::Path;
@@ -18,7 +19,6 @@ use crate::build::BuildError;
 use crate::changes::ChangeError;
 use crate::check::CheckError;
 use crate::copy::{CopyCause, CopyError};
-use crate::diff::DiffError;
 use crate::disk::DiskError;
 use crate::error::{Cause, Error, ErrorKind};
 use crate::export::ExportError;
@@ -34,11 +34,9 @@ use crate::new_file::NewFileError;
 use crate::oci::OciError;
 use crate::options::OptionError;
 use crate::output::{OutputError, UnknownFormat};
-use crate::receive::ReceiveError;
 use crate::repair::RepairError;
 use crate::resize::{BadSize, ResizeError};
 use crate::scrub::ScrubError;
-use crate::send::SendError;
 use crate::storage::StorageError;
 use crate::trim::TrimError;
 use layers::{of_btrfs, of_device, of_ext4, of_luks, of_rescue, of_undo};
@@ -100,80 +98,6 @@ impl Cause for OpenError {
             | Self::Btrfs { path, .. }
             | Self::Ext4 { path, .. }
             | Self::Rescue { path, .. } => Some(path),
-        }
-    }
-}
-
-impl Cause for SendError {
-    fn kind(&self) -> ErrorKind {
-        match self {
-            Self::Tree(source) => of_btrfs(source),
-            Self::NotBtrfs(_) => ErrorKind::NoFileSystem,
-            Self::NotSubvolume(_) | Self::Writable(_) | Self::Version(_) | Self::Compressed => {
-                ErrorKind::InvalidInput
-            }
-            Self::Names { .. } => ErrorKind::Corrupt,
-            Self::Stopped => ErrorKind::Interrupted,
-            Self::Write(_) | Self::File { .. } => ErrorKind::Io,
-        }
-    }
-
-    fn path(&self) -> Option<&Path> {
-        match self {
-            Self::NotBtrfs(path)
-            | Self::NotSubvolume(path)
-            | Self::Writable(path)
-            | Self::File { path, .. } => Some(path),
-            _ => None,
-        }
-    }
-}
-
-impl Cause for ReceiveError {
-    fn kind(&self) -> ErrorKind {
-        match self {
-            Self::Stream(_) | Self::Cut { .. } | Self::Order { .. } | Self::Content { .. } => {
-                ErrorKind::InvalidData
-            }
-            Self::NoParent(_) | Self::NoCloneSource(_) => ErrorKind::NotFound,
-            Self::NoSnapshots | Self::NoContent => ErrorKind::Unsupported,
-            Self::NotDirectory(_) => ErrorKind::NotADirectory,
-            Self::Part(_) | Self::OtherPart(_) => ErrorKind::AlreadyExists,
-            Self::NoPosition(_) | Self::OtherStream(_) => ErrorKind::InvalidInput,
-            Self::CopyParent { source, .. } => Cause::kind(&**source),
-            Self::Stopped => ErrorKind::Interrupted,
-            Self::Read(_) | Self::File { .. } | Self::Host { .. } => ErrorKind::Io,
-        }
-    }
-
-    fn path(&self) -> Option<&Path> {
-        match self {
-            Self::NotDirectory(path)
-            | Self::Part(path)
-            | Self::OtherPart(path)
-            | Self::NoPosition(path)
-            | Self::CopyParent { path, .. }
-            | Self::Host { path, .. }
-            | Self::File { path, .. } => Some(path),
-            _ => None,
-        }
-    }
-}
-
-impl Cause for DiffError {
-    fn kind(&self) -> ErrorKind {
-        match self {
-            Self::Path(error) => Cause::kind(error),
-            Self::Tree(source) => of_btrfs(source),
-            Self::Names(_) => ErrorKind::Corrupt,
-            Self::Stopped => ErrorKind::Interrupted,
-        }
-    }
-
-    fn path(&self) -> Option<&Path> {
-        match self {
-            Self::Path(error) => Cause::path(error),
-            _ => None,
         }
     }
 }

@@ -1,0 +1,83 @@
+//! Kinds and paths for the errors of streams and differences.
+
+use std::path::Path;
+
+use super::layers::of_btrfs;
+use crate::diff::DiffError;
+use crate::error::{Cause, ErrorKind};
+use crate::receive::ReceiveError;
+use crate::send::SendError;
+
+impl Cause for SendError {
+    fn kind(&self) -> ErrorKind {
+        match self {
+            Self::Tree(source) => of_btrfs(source),
+            Self::NotBtrfs(_) => ErrorKind::NoFileSystem,
+            Self::NotSubvolume(_) | Self::Writable(_) | Self::Version(_) | Self::Compressed => {
+                ErrorKind::InvalidInput
+            }
+            Self::Names { .. } => ErrorKind::Corrupt,
+            Self::Stopped => ErrorKind::Interrupted,
+            Self::Write(_) | Self::File { .. } => ErrorKind::Io,
+        }
+    }
+
+    fn path(&self) -> Option<&Path> {
+        match self {
+            Self::NotBtrfs(path)
+            | Self::NotSubvolume(path)
+            | Self::Writable(path)
+            | Self::File { path, .. } => Some(path),
+            _ => None,
+        }
+    }
+}
+
+impl Cause for ReceiveError {
+    fn kind(&self) -> ErrorKind {
+        match self {
+            Self::Stream(_) | Self::Cut { .. } | Self::Order { .. } | Self::Content { .. } => {
+                ErrorKind::InvalidData
+            }
+            Self::NoParent(_) | Self::NoCloneSource(_) => ErrorKind::NotFound,
+            Self::NoSnapshots | Self::NoContent => ErrorKind::Unsupported,
+            Self::NotDirectory(_) => ErrorKind::NotADirectory,
+            Self::Part(_) | Self::OtherPart(_) => ErrorKind::AlreadyExists,
+            Self::NoPosition(_) | Self::OtherStream(_) => ErrorKind::InvalidInput,
+            Self::CopyParent { source, .. } => Cause::kind(&**source),
+            Self::Stopped => ErrorKind::Interrupted,
+            Self::Read(_) | Self::File { .. } | Self::Host { .. } => ErrorKind::Io,
+        }
+    }
+
+    fn path(&self) -> Option<&Path> {
+        match self {
+            Self::NotDirectory(path)
+            | Self::Part(path)
+            | Self::OtherPart(path)
+            | Self::NoPosition(path)
+            | Self::CopyParent { path, .. }
+            | Self::Host { path, .. }
+            | Self::File { path, .. } => Some(path),
+            _ => None,
+        }
+    }
+}
+
+impl Cause for DiffError {
+    fn kind(&self) -> ErrorKind {
+        match self {
+            Self::Path(error) => Cause::kind(error),
+            Self::Tree(source) => of_btrfs(source),
+            Self::Names(_) => ErrorKind::Corrupt,
+            Self::Stopped => ErrorKind::Interrupted,
+        }
+    }
+
+    fn path(&self) -> Option<&Path> {
+        match self {
+            Self::Path(error) => Cause::path(error),
+            _ => None,
+        }
+    }
+}
