@@ -45,7 +45,7 @@ pub(crate) const SCRIPTS: &[(&str, &[&str], &str)] = &[
     (
         "files_that_fat_has_not_are_refused_by_name",
         &[],
-        r#"mkdir -p r/d; bad() { refused "$1" "$SAPWOOD" mkdisk disk --part esp:fat:rootdir=r"$2"; [ ! -e disk ]; [ -z "$(ls -A | grep '^\.sapwood')" ]; rm -rf r/d/*; }
+        r#"mkdir -p r/d; bad() { refused "$1" "$SAPWOOD" mkdisk disk --part esp:fat:rootdir=r"${2-}"; [ ! -e disk ]; [ -z "$(ls -A | grep '^\.sapwood')" ]; rm -rf r/d/*; }
         ln -s x r/d/link; bad '/d/link: FAT has no symbolic links'; mkfifo r/d/pipe; bad '/d/pipe: FAT has no pipes'; mknod r/d/null c 1 3; bad '/d/null: FAT has no device nodes'
         : > r/d/a:b; bad '/d/a:b: FAT has no names with'; : > r/d/a.; bad 'a dot or a space at the end'; : > r/d/Same; : > r/d/same; bad '/d/same: another name differs'
         truncate -s 4G r/d/huge; bad '/d/huge: 4294967296 bytes are too many'; head -c 3000000 /dev/urandom > r/d/f; bad 'do not fit into 1.0M' :size=1M; : > r/d/f; bad 'no FAT volume has 1024 bytes' :size=1k
