@@ -8,16 +8,12 @@
 //! with one write of its sector.
 
 use sapwood_block::Device;
-use sapwood_block::partition::{Partition, PartitionError, PartitionTable, Scheme};
+use sapwood_block::partition::{
+    GptCopy, GptDamage, Partition, PartitionError, PartitionTable, Scheme, first_gpt, gpt_checksum,
+};
 
 /// Bytes of a sector of an MBR.
 const SECTOR: u64 = 512;
-/// Sizes of the sectors of a GPT.
-const SECTORS: [u64; 2] = [512, 4096];
-/// Bytes of a header that the specification defines.
-const HEADER: usize = 92;
-/// Most bytes of a table.
-const TABLE: u64 = 1 << 20;
 
 /// Why a partition keeps its end.
 #[derive(Debug, thiserror::Error)]
@@ -42,12 +38,18 @@ pub enum RepartitionError {
         next: Option<u32>,
     },
     /// The first copy of a GPT is damaged.
-    #[error("{disk}: the GPT is damaged ({why}), so it is not changed")]
+    #[error("{disk}: the GPT is damaged ({damage}), so it is not changed")]
     Damaged {
         /// Name of the disk.
         disk: String,
-        /// What is wrong.
-        why: &'static str,
+        /// The damage.
+        damage: GptDamage,
+    },
+    /// The backup of a GPT would overlap a partition.
+    #[error("{disk}: no room for the backup of the GPT, so it is not changed")]
+    NoBackup {
+        /// Name of the disk.
+        disk: String,
     },
     /// A logical partition of an MBR.
     #[error("{disk}: partition {number} is a logical one, whose end is not moved")]
@@ -128,90 +130,37 @@ fn grow_mbr(disk: &dyn Device, all: &[Partition], part: &Partition, len: u64) ->
     Ok(disk.flush()?)
 }
 
-/// The first copy of a GPT.
-struct Gpt {
-    sector: u64,
-    /// The header, as many bytes as its checksum covers.
-    header: Vec<u8>,
-    entries: Vec<u8>,
-}
-
-impl Gpt {
-    fn read(disk: &dyn Device) -> Result<Self> {
-        let damaged = |why| RepartitionError::Damaged {
-            disk: disk.name().to_owned(),
-            why,
-        };
-        let mut found = None;
-        for sector in SECTORS
-            .into_iter()
-            .filter(|sector| disk.size() > 2 * *sector)
-        {
-            let mut bytes = vec![0; sector as usize];
-            disk.read_at(sector, &mut bytes)?;
-            if bytes.starts_with(b"EFI PART") {
-                found.get_or_insert((sector, bytes));
-            }
-        }
-        let (sector, mut header) = found.ok_or_else(|| damaged("no first header"))?;
-        let size = number32(&header, 12) as usize;
-        if !(HEADER..=header.len()).contains(&size) {
-            return Err(damaged("size of the header"));
-        }
-        header.truncate(size);
-        if header_sum(&header) != number32(&header, 16) || number64(&header, 24) != 1 {
-            return Err(damaged("checksum of the first header"));
-        }
-        let len = u64::from(number32(&header, 80)) * u64::from(number32(&header, 84));
-        if number32(&header, 84) < 128 || !(1..=TABLE).contains(&len) {
-            return Err(damaged("size of the table"));
-        }
-        let start = number64(&header, 72).checked_mul(sector);
-        let start = start.ok_or_else(|| damaged("place of the table"))?;
-        let mut entries = vec![0; len as usize];
-        disk.read_at(start, &mut entries)?;
-        if crc32fast::hash(&entries) != number32(&header, 88) {
-            return Err(damaged("checksum of the first table"));
-        }
-        Ok(Self {
-            sector,
-            header,
-            entries,
-        })
+/// The header of a copy of a GPT: in sector `here`, with its entries at `table`.
+fn header(gpt: &GptCopy, here: u64, other: u64, table: u64, last_usable: u64) -> Vec<u8> {
+    let mut header = gpt.header.clone();
+    for (at, number) in [(24, here), (32, other), (48, last_usable), (72, table)] {
+        put(&mut header, at, &number.to_le_bytes());
     }
-
-    /// The header of a copy: in sector `here`, with its entries at `entries`.
-    fn header(&self, here: u64, other: u64, entries: u64, last_usable: u64) -> Vec<u8> {
-        let mut header = self.header.clone();
-        for (at, number) in [(24, here), (32, other), (48, last_usable), (72, entries)] {
-            put(&mut header, at, &number.to_le_bytes());
-        }
-        put(
-            &mut header,
-            88,
-            &crc32fast::hash(&self.entries).to_le_bytes(),
-        );
-        let sum = header_sum(&header);
-        put(&mut header, 16, &sum.to_le_bytes());
-        let size = header.len().max(self.sector as usize);
-        header.resize(size, 0);
-        header
-    }
+    put(
+        &mut header,
+        88,
+        &crc32fast::hash(&gpt.entries).to_le_bytes(),
+    );
+    let sum = gpt_checksum(&header);
+    put(&mut header, 16, &sum.to_le_bytes());
+    let size = header.len().max(gpt.sector as usize);
+    header.resize(size, 0);
+    header
 }
 
 fn grow_gpt(disk: &dyn Device, all: &[Partition], part: &Partition, len: u64) -> Result<()> {
-    let damaged = |why| RepartitionError::Damaged {
-        disk: disk.name().to_owned(),
-        why,
-    };
-    let mut gpt = Gpt::read(disk)?;
+    let name = || disk.name().to_owned();
+    let mut gpt = first_gpt(disk)?.map_err(|damage| RepartitionError::Damaged {
+        disk: name(),
+        damage,
+    })?;
+    let no_backup = || RepartitionError::NoBackup { disk: name() };
     let sector = gpt.sector;
     let last = disk.size() / sector - 1;
     let backup = last.checked_sub((gpt.entries.len() as u64).div_ceil(sector));
-    let backup = backup.ok_or_else(|| damaged("no room for the backup"))?;
-    let old_backup = number64(&gpt.header, 32);
-    let last_usable = if old_backup == last {
-        number64(&gpt.header, 48)
+    let backup = backup.ok_or_else(no_backup)?;
+    let last_usable = if gpt.alternate == last {
+        gpt.last_usable
     } else {
         backup.saturating_sub(1)
     };
@@ -220,10 +169,10 @@ fn grow_gpt(disk: &dyn Device, all: &[Partition], part: &Partition, len: u64) ->
         .iter()
         .map(|other| other.start.saturating_add(other.len));
     if last_usable >= backup || ends.max().is_some_and(|end| end > limit) {
-        return Err(damaged("no room for the backup"));
+        return Err(no_backup());
     }
     let end = new_end(disk, all, part, len, (sector, limit))?;
-    let entry = (part.number as usize - 1) * number32(&gpt.header, 84) as usize;
+    let entry = (part.number as usize - 1) * gpt.entry_size;
     put(
         &mut gpt.entries,
         entry + 40,
@@ -232,15 +181,14 @@ fn grow_gpt(disk: &dyn Device, all: &[Partition], part: &Partition, len: u64) ->
 
     disk.write_at(backup * sector, &gpt.entries)?;
     disk.flush()?;
-    disk.write_at(last * sector, &gpt.header(last, 1, backup, last_usable))?;
+    disk.write_at(last * sector, &header(&gpt, last, 1, backup, last_usable))?;
     disk.flush()?;
-    let first = number64(&gpt.header, 72);
-    disk.write_at(first * sector, &gpt.entries)?;
+    disk.write_at(gpt.table * sector, &gpt.entries)?;
     disk.flush()?;
-    disk.write_at(sector, &gpt.header(1, last, first, last_usable))?;
+    disk.write_at(sector, &header(&gpt, 1, last, gpt.table, last_usable))?;
     disk.flush()?;
-    if old_backup != last {
-        forget_old_end(disk, sector, old_backup, last)?;
+    if gpt.alternate != last {
+        forget_old_end(disk, sector, gpt.alternate, last)?;
     }
     Ok(())
 }
@@ -263,23 +211,6 @@ fn forget_old_end(disk: &dyn Device, sector: u64, old_backup: u64, last: u64) ->
         disk.write_at(0, &record)?;
     }
     Ok(disk.flush()?)
-}
-
-/// The checksum of a header, which is taken while its own field is zero.
-fn header_sum(header: &[u8]) -> u32 {
-    let mut header = header.to_vec();
-    put(&mut header, 16, &[0; 4]);
-    crc32fast::hash(&header)
-}
-
-fn number32(bytes: &[u8], at: usize) -> u32 {
-    let four = bytes.get(at..).and_then(|rest| rest.first_chunk());
-    four.map_or(0, |four| u32::from_le_bytes(*four))
-}
-
-fn number64(bytes: &[u8], at: usize) -> u64 {
-    let eight = bytes.get(at..).and_then(|rest| rest.first_chunk());
-    eight.map_or(0, |eight| u64::from_le_bytes(*eight))
 }
 
 /// Writes a field at its place.
@@ -354,7 +285,7 @@ mod tests {
         let mut first = [0; 92];
         device.read_at(512, &mut first).unwrap();
         let last = 12 * MIB / 512 - 1;
-        assert_eq!(number64(&first, 32), last);
+        assert_eq!(first[32..40], last.to_le_bytes());
         device.write_at(512, &[0; 512]).unwrap();
         assert_eq!(len(&device, 2), 9 * MIB);
         let mut old = [0; 8];

@@ -59,15 +59,52 @@ pub enum Damage {
     },
 }
 
-/// A valid header with its table.
-struct Table {
-    sector: u64,
-    /// Address of the other header.
-    alternate: u64,
-    first_usable: u64,
-    last_usable: u64,
-    entry_size: usize,
-    entries: Vec<u8>,
+/// A valid header with its table. Places are numbers of sectors.
+#[derive(Debug, Clone)]
+pub struct GptCopy {
+    /// Bytes of a sector.
+    pub sector: u64,
+    /// Place of the other header.
+    pub alternate: u64,
+    /// First sector that a partition may have.
+    pub first_usable: u64,
+    /// Last sector that a partition may have.
+    pub last_usable: u64,
+    /// Place of the table.
+    pub table: u64,
+    /// Bytes of an entry.
+    pub entry_size: usize,
+    /// The table.
+    pub entries: Vec<u8>,
+    /// The header, as many bytes as its checksum covers.
+    pub header: Vec<u8>,
+}
+
+/// The first copy of a GPT, or the damage because of which it is not used.
+///
+/// # Errors
+/// The device cannot be read.
+pub fn first_copy(device: &dyn Device) -> Result<Result<GptCopy, Damage>, Error> {
+    let mut damage = Damage::Signature;
+    for sector in SECTORS {
+        match table(device, sector, 1)? {
+            Ok(copy) => return Ok(Ok(copy)),
+            // The reason for an existing header takes precedence.
+            Err(why) if why != Damage::Signature => damage = why,
+            Err(_) => {}
+        }
+    }
+    Ok(Err(damage))
+}
+
+/// The checksum of a header, which is taken while its own field is zero.
+pub fn header_checksum(header: &[u8]) -> u32 {
+    let (before, after) = header.split_at(header.len().min(16));
+    let mut hasher = crc32fast::Hasher::new();
+    hasher.update(before);
+    hasher.update(&[0; 4]);
+    hasher.update(after.get(4..).unwrap_or_default());
+    hasher.finalize()
 }
 
 /// Whether the first header's place holds a signature, for one of the sector sizes.
@@ -86,19 +123,13 @@ pub(super) fn has_header(device: &dyn Device) -> Result<bool, Error> {
 
 /// The partitions of the first header, or of the backup if the first one is damaged.
 pub(super) fn read(device: &dyn Device) -> Result<Vec<Partition>, PartitionError> {
-    let mut damage = None;
-    for sector in SECTORS {
-        match table(device, sector, 1)? {
-            Ok(table) => {
-                compare_with_backup(device, &table)?;
-                return Ok(partitions(&table));
-            }
-            // The reason for an existing header takes precedence.
-            Err(why) if damage.is_none() || why != Damage::Signature => damage = Some(why),
-            Err(_) => {}
+    let primary = match first_copy(device)? {
+        Ok(copy) => {
+            compare_with_backup(device, &copy)?;
+            return Ok(partitions(&copy));
         }
-    }
-    let primary = damage.unwrap_or(Damage::Signature);
+        Err(damage) => damage,
+    };
     let mut damage = None;
     for sector in SECTORS {
         let last = (device.size() / sector).saturating_sub(1);
@@ -122,7 +153,7 @@ pub(super) fn read(device: &dyn Device) -> Result<Vec<Partition>, PartitionError
 }
 
 /// Warns if the backup is unusable or differs.
-fn compare_with_backup(device: &dyn Device, primary: &Table) -> Result<(), Error> {
+fn compare_with_backup(device: &dyn Device, primary: &GptCopy) -> Result<(), Error> {
     let name = device.name();
     match table(device, primary.sector, primary.alternate)? {
         Err(why) => log::warn!("{name}: the backup of the GPT is damaged: {why}"),
@@ -135,15 +166,15 @@ fn compare_with_backup(device: &dyn Device, primary: &Table) -> Result<(), Error
 }
 
 /// Reads and validates the header in sector `lba`, and its table.
-fn table(device: &dyn Device, sector: u64, lba: u64) -> Result<Result<Table, Damage>, Error> {
+fn table(device: &dyn Device, sector: u64, lba: u64) -> Result<Result<GptCopy, Damage>, Error> {
     let sectors = device.size() / sector;
     if lba == 0 || lba >= sectors {
         return Ok(Err(Damage::Outside(lba)));
     }
     let mut header = vec![0; sector as usize];
     device.read_at(lba * sector, &mut header)?;
-    let size = le32(&header, 12);
-    if let Err(damage) = check_header(&header, size, lba) {
+    let header_size = le32(&header, 12);
+    if let Err(damage) = check_header(&header, header_size, lba) {
         return Ok(Err(damage));
     }
     let (first_usable, last_usable) = (le64(&header, 40), le64(&header, 48));
@@ -170,13 +201,16 @@ fn table(device: &dyn Device, sector: u64, lba: u64) -> Result<Result<Table, Dam
     if crc32fast::hash(&entries) != le32(&header, 88) {
         return Ok(Err(Damage::TableChecksum));
     }
-    Ok(Ok(Table {
+    header.truncate(header_size as usize);
+    Ok(Ok(GptCopy {
         sector,
         alternate: le64(&header, 32),
         first_usable,
         last_usable,
+        table: start,
         entry_size: size as usize,
         entries,
+        header,
     }))
 }
 
@@ -191,12 +225,7 @@ fn check_header(header: &[u8], size: u32, lba: u64) -> Result<(), Damage> {
     let Some(checked) = header.get(..size as usize).filter(|_| size >= HEADER) else {
         return Err(Damage::HeaderSize(size));
     };
-    // The checksum is taken while its own field is zero.
-    let mut hasher = crc32fast::Hasher::new();
-    hasher.update(&checked[..16]);
-    hasher.update(&[0; 4]);
-    hasher.update(&checked[20..]);
-    if hasher.finalize() != le32(header, 16) {
+    if header_checksum(checked) != le32(header, 16) {
         return Err(Damage::HeaderChecksum);
     }
     match le64(header, 24) {
@@ -205,7 +234,7 @@ fn check_header(header: &[u8], size: u32, lba: u64) -> Result<(), Damage> {
     }
 }
 
-fn partitions(table: &Table) -> Vec<Partition> {
+fn partitions(table: &GptCopy) -> Vec<Partition> {
     let entries = table.entries.chunks_exact(table.entry_size).zip(1..);
     entries
         .filter(|(entry, _)| entry[..16] != [0; 16])
@@ -213,7 +242,7 @@ fn partitions(table: &Table) -> Vec<Partition> {
         .collect()
 }
 
-fn partition(table: &Table, entry: &[u8], number: u32) -> Partition {
+fn partition(table: &GptCopy, entry: &[u8], number: u32) -> Partition {
     let (first, last) = (le64(entry, 32), le64(entry, 40));
     let valid = first >= table.first_usable && first <= last && last <= table.last_usable;
     let sector = table.sector;

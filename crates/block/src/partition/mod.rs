@@ -157,7 +157,9 @@ pub enum PartitionError {
     },
 }
 
-pub use gpt::Damage as GptDamage;
+pub use gpt::{
+    Damage as GptDamage, GptCopy, first_copy as first_gpt, header_checksum as gpt_checksum,
+};
 pub use mbr::Damage as MbrDamage;
 
 /// The most partitions that a message lists.

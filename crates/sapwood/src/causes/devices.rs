@@ -41,7 +41,7 @@ impl Cause for RepartitionError {
             Self::Device(error) => of_device(error),
             Self::Table(_) => ErrorKind::InvalidInput,
             Self::NoRoom { .. } => ErrorKind::StorageFull,
-            Self::Damaged { .. } => ErrorKind::Corrupt,
+            Self::Damaged { .. } | Self::NoBackup { .. } => ErrorKind::Corrupt,
             Self::Logical { .. } => ErrorKind::Unsupported,
         }
     }

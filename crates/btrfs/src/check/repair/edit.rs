@@ -3,6 +3,8 @@
 //! The first key of a leaf stays as it is, because several parents may name it. A leaf never
 //! becomes empty. A change that needs more room than the leaf has is refused.
 
+use std::collections::BTreeMap;
+
 use sapwood_btrfs_format::{Block, BlockMut, Key, validate_block};
 
 use super::super::error::CheckError;
@@ -11,7 +13,7 @@ use super::super::state::{Check, Pointer, children};
 /// Finds and changes leaves.
 pub(super) struct Editor<'c, 'd> {
     check: &'c Check<'d>,
-    roots: Vec<(u64, Pointer)>,
+    roots: BTreeMap<u64, Pointer>,
 }
 
 /// A leaf with its location.
@@ -24,18 +26,16 @@ struct Leaf {
 impl<'c, 'd> Editor<'c, 'd> {
     /// Expects a check that has read the root tree.
     pub(super) fn new(check: &'c Check<'d>) -> Self {
-        let roots = check.all_roots();
-        let roots = roots.into_iter().map(|(tree, root, _)| (tree, root));
-        Self {
-            check,
-            roots: roots.collect(),
+        let mut roots = BTreeMap::new();
+        for (tree, root, _) in check.all_roots() {
+            roots.entry(tree).or_insert(root);
         }
+        Self { check, roots }
     }
 
     /// The root of a tree.
     pub(super) fn root(&self, tree: u64) -> Option<Pointer> {
-        let mut roots = self.roots.iter();
-        roots.find(|(id, _)| *id == tree).map(|(_, root)| *root)
+        self.roots.get(&tree).copied()
     }
 
     /// Calls `f` for the items `from..=to`.

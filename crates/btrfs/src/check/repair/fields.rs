@@ -76,27 +76,26 @@ fn inode(editor: &Editor<'_, '_>, finding: &Finding) -> Result<bool, CheckError>
             let Ok(links) = u32::try_from(expected) else {
                 return Ok(false);
             };
-            let set = |item: &mut InodeItem| item.nlink = links.into();
-            field(editor, tree, &of(inode), set)
+            field(editor, tree, &of(inode), |item: &mut InodeItem| {
+                item.nlink = links.into();
+            })
         }
         Finding::InodeBytes {
             tree,
             inode,
             expected,
             ..
-        } => {
-            let set = |item: &mut InodeItem| item.nbytes = expected.into();
-            field(editor, tree, &of(inode), set)
-        }
+        } => field(editor, tree, &of(inode), |item: &mut InodeItem| {
+            item.nbytes = expected.into();
+        }),
         Finding::DirectorySize {
             tree,
             inode,
             expected,
             ..
-        } => {
-            let set = |item: &mut InodeItem| item.size = expected.into();
-            field(editor, tree, &of(inode), set)
-        }
+        } => field(editor, tree, &of(inode), |item: &mut InodeItem| {
+            item.size = expected.into();
+        }),
         _ => Ok(false),
     }
 }
@@ -107,32 +106,19 @@ fn space(
     editor: &Editor<'_, '_>,
     finding: &Finding,
 ) -> Result<bool, CheckError> {
-    let length = |logical: u64| check.source.chunks.get(&logical).map(|chunk| chunk.length);
     match *finding {
         Finding::BlockGroupUsed {
             logical, expected, ..
-        } => {
-            let Some(length) = length(logical) else {
-                return Ok(false);
-            };
-            let key = Key::new(logical, kind::BLOCK_GROUP_ITEM, length);
-            let set = |item: &mut BlockGroupItem| item.used = expected.into();
-            field(editor, check.group_tree(), &key, set)
-        }
+        } => group(check, editor, logical, |item| item.used = expected.into()),
         Finding::BlockGroupKind {
             logical, expected, ..
-        } => {
-            let Some(length) = length(logical) else {
-                return Ok(false);
-            };
-            let key = Key::new(logical, kind::BLOCK_GROUP_ITEM, length);
-            let set = |item: &mut BlockGroupItem| item.flags = expected.bits().into();
-            field(editor, check.group_tree(), &key, set)
-        }
+        } => group(check, editor, logical, |item| {
+            item.flags = expected.bits().into();
+        }),
         Finding::FreeSpaceCount {
             group, expected, ..
         } => {
-            let (Some(length), Ok(count)) = (length(group), u32::try_from(expected)) else {
+            let (Some(length), Ok(count)) = (length(check, group), u32::try_from(expected)) else {
                 return Ok(false);
             };
             let key = Key::new(group, kind::FREE_SPACE_INFO, length);
@@ -160,6 +146,25 @@ fn space(
         }
         _ => Ok(false),
     }
+}
+
+/// Length of a chunk, and of its block group.
+fn length(check: &Check<'_>, logical: u64) -> Option<u64> {
+    check.source.chunks.get(&logical).map(|chunk| chunk.length)
+}
+
+/// Changes the item of a block group.
+fn group(
+    check: &Check<'_>,
+    editor: &Editor<'_, '_>,
+    logical: u64,
+    change: impl FnOnce(&mut BlockGroupItem),
+) -> Result<bool, CheckError> {
+    let Some(length) = length(check, logical) else {
+        return Ok(false);
+    };
+    let key = Key::new(logical, kind::BLOCK_GROUP_ITEM, length);
+    field(editor, check.group_tree(), &key, change)
 }
 
 /// Changes the head of an extent item.

@@ -86,7 +86,7 @@ pub fn repair(
         backups::name_reserved(&editor, &report, &mut done)?;
         journal::repair(&editor, &report, &mut done)?;
         blocks::repair(&editor, &report, &parents, &mut done)?;
-        // Counts follow from names: those of a repaired block are not in this report.
+        // Counts follow from names. This report lacks the names of a repaired block.
         if done.repairs.len() == before {
             names::repair(&mut editor, &report, &mut done)?;
             counts::repair(&mut editor, &report, &mut done)?;
