@@ -16,6 +16,15 @@ use crate::{process, scratch};
 /// How long a mount may take to come up, and a daemon to end.
 const PATIENCE: Duration = Duration::from_secs(300);
 
+/// Shell commands for a new, private mount namespace: they detach its copies of Sapwood's mounts,
+/// except the one on `$kept`. The daemon of each copied mount would wait until the namespace ends,
+/// and `sapwood umount` in another test with it.
+pub const DETACH_COPIES: &str = r#"
+findmnt -rno TARGET -t fuse.sapwood,fuseblk.sapwood | while read -r copy; do
+    test "$copy" = "$kept" || umount -il "$copy" 2>/dev/null || true
+done
+"#;
+
 /// Something mounted on a directory.
 pub trait Mounted: Send {
     /// The mount point.

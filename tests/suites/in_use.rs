@@ -9,7 +9,7 @@ use std::process::{Child, Command, Stdio};
 
 use libtest_mimic::Trial;
 use sapwood_block::{NbdDevice, NbdOptions};
-use sapwood_tests::mount::{Mounted, SapwoodMount, sapwood};
+use sapwood_tests::mount::{DETACH_COPIES, Mounted, SapwoodMount, sapwood};
 use sapwood_tests::{Need, Outcome, process, scratch, trial};
 use tempfile::TempDir;
 
@@ -251,9 +251,17 @@ fn mount_named() -> Outcome {
 fn elsewhere() -> Outcome {
     let disk = Disk::new("raw", "btrfs")?;
     let point = scratch::directory();
-    let script = "\"$1\" mount \"$2\" \"$3\" && echo ready && read end; exec \"$1\" umount \"$3\"";
+    let mounts = "\"$1\" mount \"$2\" \"$3\" && echo ready && read end; exec \"$1\" umount \"$3\"";
+    let script = format!("{DETACH_COPIES} {mounts}");
     let mut command = Command::new("unshare");
-    command.args(["--mount", "--propagation=private", "sh", "-c", script, "sh"]);
+    command.args([
+        "--mount",
+        "--propagation=private",
+        "sh",
+        "-c",
+        &script,
+        "sh",
+    ]);
     command.arg(sapwood()).arg(disk.path()).arg(point.path());
     let other = Program::ready(&mut command)?;
     let point = point.path().display();

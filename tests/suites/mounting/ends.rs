@@ -8,7 +8,7 @@ use std::process::{Child, Command, Stdio};
 
 use libtest_mimic::Trial;
 use sapwood_tests::machine::{self, Need};
-use sapwood_tests::mount::{Mounted, SapwoodMount, sapwood};
+use sapwood_tests::mount::{DETACH_COPIES, Mounted, SapwoodMount, sapwood};
 use sapwood_tests::process::Said;
 use sapwood_tests::{Outcome, process, scratch};
 
@@ -111,16 +111,12 @@ fn inherited() -> Outcome {
 struct Namespace(Child);
 
 impl Namespace {
-    fn new() -> Result<Self, String> {
+    /// A namespace that has a copy of the mount on `kept`, and of no other mount of Sapwood.
+    fn new(kept: &Path) -> Result<Self, String> {
         let mut command = Command::new("unshare");
-        command.args([
-            "--mount",
-            "--propagation",
-            "private",
-            "sh",
-            "-c",
-            "echo up; read line",
-        ]);
+        let script = format!("{DETACH_COPIES} echo up; read line");
+        command.args(["--mount", "--propagation=private", "sh", "-c", &script]);
+        command.env("kept", kept);
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut child = command.spawn().map_err(|error| error.to_string())?;
         let out = child.stdout.take().ok_or("no output")?;
@@ -152,7 +148,7 @@ fn held() -> Outcome {
         let running = SapwoodMount::new(image.path(), options)?;
         let dir = running.path().to_owned();
         fs::write(dir.join("file"), b"content")?;
-        let namespace = Namespace::new()?;
+        let namespace = Namespace::new(&dir)?;
         let mut command = Command::new(sapwood());
         command.arg("umount").args(timeout).arg(&dir);
         let Said { status, stderr, .. } = process::finish(&mut command, process::ORDINARY)?;
@@ -173,7 +169,7 @@ fn released() -> Outcome {
     let image = image()?;
     let running = SapwoodMount::new(image.path(), "rw")?;
     let dir = running.path().to_owned();
-    let namespace = Namespace::new()?;
+    let namespace = Namespace::new(&dir)?;
     let mut command = Command::new(sapwood());
     command.args(["umount", "--timeout=300"]).arg(&dir);
     let mut waiting = command.spawn()?;

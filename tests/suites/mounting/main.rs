@@ -134,7 +134,7 @@ fn relative_paths() -> Outcome {
     let mount: Vec<_> = mount.iter().map(std::ffi::OsStr::new).collect();
     run(&[&mount[..], &[point]].concat())?;
     let written = fs::write(Path::new(point).join("file"), "x");
-    run(&["umount".as_ref(), point])?;
+    umount(Path::new(point))?;
     Ok(written?)
 }
 
@@ -206,8 +206,11 @@ fn remount(point: &Path, options: &str) -> Result<Said, String> {
     run(&args)
 }
 
+/// Seconds that `sapwood umount` waits: the mount namespaces of other tests have copies of the mount.
+const PATIENT: &str = "--timeout=300";
+
 fn umount(point: &Path) -> Result<Said, String> {
-    succeeds(&["umount".as_ref(), point.as_os_str()])
+    succeeds(&["umount".as_ref(), PATIENT.as_ref(), point.as_os_str()])
 }
 
 fn remount_ro() -> Outcome {

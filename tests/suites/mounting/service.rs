@@ -9,10 +9,10 @@ use std::time::{Duration, Instant};
 use libtest_mimic::Trial;
 use sapwood_tests::image::{Mkfs, TempImage};
 use sapwood_tests::machine::{self, Need};
-use sapwood_tests::mount::{Mounted, SapwoodMount, sapwood};
+use sapwood_tests::mount::{DETACH_COPIES, Mounted, SapwoodMount, sapwood};
 use sapwood_tests::{Outcome, process, scratch};
 
-use super::{Point, image, succeeds, umount};
+use super::{PATIENT, Point, image, succeeds, umount};
 
 pub(super) fn trials() -> Vec<Trial> {
     let kernel = [machine::KERNEL, Need::Fuse];
@@ -204,7 +204,7 @@ fn confined_user() -> Outcome {
         ours(&["sync"], &[point.path()])?;
         ours(&["stats"], &[point.path()])?;
         if ended_by == "umount" {
-            ours(&["umount"], &[point.path()])?;
+            ours(&["umount", PATIENT], &[point.path()])?;
         } else {
             process::run("kill", &["-TERM", &daemon.to_string()])?;
             let end = Instant::now() + Duration::from_secs(60);
@@ -229,9 +229,7 @@ fn confined_user() -> Outcome {
 /// Mounts by lines of fstab, in a mount namespace in which the helpers are installed. Its
 /// arguments: the program, the image, the directory, and a directory for files.
 const FSTAB: &str = r#"
-set -e
 program=$1 image=$2 dir=$3 work=$4
-mount --make-rprivate /
 mount -t tmpfs none /usr/sbin
 for name in mount.fuse.sapwood umount.fuse.sapwood umount.fuseblk.sapwood; do
     ln -s "$program" /usr/sbin/$name
@@ -269,7 +267,8 @@ fn fstab() -> Outcome {
     let image = image()?;
     let (point, work) = (Point::new(), scratch::directory());
     let mut command = Command::new("unshare");
-    command.args(["--mount", "sh", "-c", FSTAB, "sh"]);
+    let script = format!("set -e; mount --make-rprivate /; {DETACH_COPIES} {FSTAB}");
+    command.args(["--mount", "sh", "-c", &script, "sh"]);
     command.args([sapwood(), image.path(), point.path(), work.path()]);
     process::succeed(&mut command, process::ORDINARY)?;
     image.check()?;
