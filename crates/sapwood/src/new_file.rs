@@ -16,7 +16,7 @@ mod renamed;
 use std::ffi::{CString, OsString};
 use std::fs::{self, File};
 use std::io;
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -285,8 +285,9 @@ fn unnamed(dir: &Path) -> Option<File> {
     ((shown.dev(), shown.ino()) == (found.dev(), found.ino())).then_some(file)
 }
 
-fn by_descriptor(file: &File) -> PathBuf {
-    PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd()))
+/// The path below `/proc` that names an open file to system calls that take no descriptor.
+pub(crate) fn by_descriptor(file: &impl AsFd) -> PathBuf {
+    PathBuf::from(format!("/proc/self/fd/{}", file.as_fd().as_raw_fd()))
 }
 
 /// Gives a file without a name one that does not exist.

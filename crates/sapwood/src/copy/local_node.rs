@@ -15,6 +15,7 @@ use std::sync::{Arc, OnceLock};
 
 use crate::acls;
 use crate::damage::{Content, Salvage, read_data, read_range};
+use crate::new_file::by_descriptor;
 use crate::progress::Stop;
 use crate::vfs::{Cause, FileKind, Timestamp};
 use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, SeekFrom, Stat};
@@ -518,11 +519,11 @@ impl Content for OnHost<'_> {
 }
 
 fn by_path(dir: &impl AsFd, name: &OsStr) -> PathBuf {
-    let fd = dir.as_fd().as_raw_fd();
-    if fd < 0 {
+    // `CWD` is no descriptor.
+    if dir.as_fd().as_raw_fd() < 0 {
         return PathBuf::from(name);
     }
-    let dir = PathBuf::from(format!("/proc/self/fd/{fd}"));
+    let dir = by_descriptor(dir);
     if name.is_empty() { dir } else { dir.join(name) }
 }
 

@@ -11,13 +11,15 @@
 
 use std::collections::HashMap;
 use std::ffi::OsStr;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, Stat};
 use rustix::io::{Errno, Result};
+
+use crate::new_file::by_descriptor;
 
 /// Identity of an inode: device and number.
 type Id = (u64, u64);
@@ -38,7 +40,7 @@ impl Located<'_> {
 
     /// A path for the system calls that take no descriptor. Its last component is the name.
     pub(super) fn by_path(&self) -> PathBuf {
-        by_fd(&self.dir).join(self.name())
+        by_descriptor(&self.dir).join(self.name())
     }
 
     pub(super) fn stat(&self) -> Result<Stat> {
@@ -174,7 +176,7 @@ impl Confined {
             return Err(Errno::INVAL);
         }
         let flags = flags | OFlags::CLOEXEC;
-        let open = || rustix::fs::open(by_fd(&fd), flags, Mode::empty());
+        let open = || rustix::fs::open(by_descriptor(&fd), flags, Mode::empty());
         match open() {
             Err(Errno::ACCESS) if !self.privileged && is_own(&stat) => {
                 let perm = stat.st_mode & 0o7777;
@@ -262,13 +264,9 @@ impl Confined {
     }
 }
 
-fn by_fd(fd: &impl AsFd) -> PathBuf {
-    PathBuf::from(format!("/proc/self/fd/{}", fd.as_fd().as_raw_fd()))
-}
-
 /// Sets the mode of what a descriptor has reached without opening it.
 pub(super) fn set_mode(fd: &OwnedFd, perm: u32) -> Result<()> {
-    rustix::fs::chmod(by_fd(fd), Mode::from_raw_mode(perm))
+    rustix::fs::chmod(by_descriptor(fd), Mode::from_raw_mode(perm))
 }
 
 fn is_own(stat: &Stat) -> bool {
