@@ -1,46 +1,28 @@
 //! Making images.
 
-mod fill;
-mod whole;
+mod make;
 
 use std::fs;
-use std::io::{self, Read};
+use std::io::Read;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::time::SystemTime;
 
-use sapwood_block::Device;
 use sha2::{Digest, Sha256};
 
 use crate::Kind;
 use crate::changes::Changes;
-use crate::copy::CopyError;
-use crate::error::ErrorKind;
-use crate::fs::FileSystem;
 use crate::luks::{FormatOptions, Key};
-use crate::mkfs::{MkfsOptions, MkfsReport, mkfs};
-use crate::new_file::NewFile;
-use crate::options::Options;
+use crate::mkfs::{MkfsOptions, MkfsReport};
 use crate::output::OutputFormat;
-use crate::progress::{self, OnProgress, Progress};
-use crate::resize::{FreeRoom, NewSize, resize_new};
+use crate::progress::{self, OnProgress};
+use crate::resize::FreeRoom;
 pub use crate::sources::BuildError;
-use crate::sources::{Counts, Format, Growth, Need, Sources, derived_uuid};
+use crate::sources::{Counts, Format, Need, Sources, derived_uuid};
 use crate::verity::{Params, RootHash};
-use crate::vfs;
-pub use fill::fill;
-use fill::{builder_of, close, fill_open, filling};
+pub use make::fill;
 
 /// Unit of space of both formats, in bytes, as the need of files is estimated.
 const BLOCK: u64 = 4096;
-/// Times that an image is made again with more room.
-const MORE_ROOM: u32 = 5;
-/// The files that an image that grows has room for at first.
-const FIRST: Need = Need {
-    entries: 1 << 16,
-    bytes: 256 << 20,
-};
-
 /// Makes a file system in a new image file.
 ///
 /// ```no_run
@@ -72,7 +54,7 @@ pub struct BuiltImage {
     /// Bytes of the image.
     pub size: u64,
     /// Names of a [directory](ImageBuilder::from_dir) that could not be copied; each was reported
-    /// as [`Progress::Failed`].
+    /// as [`Progress::Failed`](crate::Progress::Failed).
     pub left_out: u64,
     /// Root hash of its [hash tree](ImageBuilder::verity).
     pub root_hash: Option<RootHash>,
@@ -340,7 +322,7 @@ impl ImageBuilder {
     ///
     /// # Errors
     /// A source cannot be read, or a file of a [directory](Self::from_dir) not be copied.
-    /// [`ErrorKind::AlreadyExists`]: the name exists. [`ErrorKind::StorageFull`]: the image is too
+    /// [`ErrorKind::AlreadyExists`](crate::ErrorKind::AlreadyExists): the name exists. [`ErrorKind::StorageFull`](crate::ErrorKind::StorageFull): the image is too
     /// small.
     pub fn write_to(&self, path: impl AsRef<Path>) -> crate::Result<()> {
         self.write_with_progress(path, &mut progress::ignore)
@@ -371,184 +353,6 @@ impl ImageBuilder {
     ) -> crate::Result<BuiltImage> {
         Ok(self.make(path.as_ref(), false, progress)?)
     }
-
-    /// Makes the image in a file that never has a name. Every name is copied.
-    pub(crate) fn make_in_scratch(
-        &self,
-        raw: &NewFile,
-        progress: &mut OnProgress<'_>,
-    ) -> Result<(), BuildError> {
-        self.fixed(raw)?.make_fixed(raw, true, progress).map(drop)
-    }
-
-    /// The same, with UUID and time decided, for an image in this file.
-    fn fixed(&self, new: &NewFile) -> Result<Self, BuildError> {
-        let mut fixed = self.clone();
-        fixed.sources.keep_in(new.directory());
-        if self.reproducible {
-            make_reproducible(&mut fixed.options, &mut fixed.sources)?;
-        }
-        if let Some(time) = fixed.options.time() {
-            fixed.sources.set_time(time);
-        }
-        Ok(fixed)
-    }
-
-    /// Makes the raw image, when UUID and time are decided.
-    fn make_fixed(
-        &self,
-        new: &NewFile,
-        strict: bool,
-        progress: &mut OnProgress<'_>,
-    ) -> Result<BuiltImage, BuildError> {
-        let size = self.options.size();
-        if size.is_none() && self.sources.is_empty() {
-            return Err(BuildError::NoSize(new.path().to_owned()));
-        }
-        let need = self.sources.need(match (size, self.options.kind()) {
-            (None, _) if !self.grows() => Counts::All,
-            (Some(_), Kind::Ext4) if !self.options.has_inodes() => Counts::Files,
-            // No size in the image depends on the archives.
-            _ => Counts::Directories,
-        })?;
-        progress(Progress::Total(need.entries));
-        let Some(size) = size else {
-            return self.make_fitting(new, need, strict, progress);
-        };
-        let device = new.device_of(size)?;
-        let report = self.make_in(&*device, new.path(), &self.options, size, need)?;
-        let filling = filling(&self.sources)?;
-        let left_out = self.fill(device, new.path(), strict, &filling, None, progress)?;
-        Ok(BuiltImage {
-            report,
-            size,
-            left_out,
-            root_hash: None,
-        })
-    }
-
-    /// Whether the image grows while it is filled. The layout of an ext4 depends on its files from
-    /// the start. A file of a directory may take more than the host reports; then the image is made
-    /// again.
-    fn grows(&self) -> bool {
-        self.options.kind() == Kind::Btrfs && !self.sources.has_dir()
-    }
-
-    /// Makes the image with more room than it should need, and shrinks it. If the files took more
-    /// than they seemed to, it begins again with more room.
-    fn make_fitting(
-        &self,
-        new: &NewFile,
-        need: Need,
-        strict: bool,
-        progress: &mut OnProgress<'_>,
-    ) -> Result<BuiltImage, BuildError> {
-        let mut content = need.bytes;
-        for attempt in 0.. {
-            let mut options = self.options.clone();
-            let inodes = need
-                .entries
-                .saturating_add(self.free_inodes)
-                .saturating_add(16);
-            let grows = self.grows();
-            let size = if grows {
-                options.size_to_shrink(content.max(FIRST.bytes), inodes.max(FIRST.entries))
-            } else {
-                options.size_to_shrink(content, inodes)
-            };
-            let device = new.device_of(size)?;
-            let report = self.make_in(&*device, new.path(), &options, size, need)?;
-            let filling = filling(&self.sources)?.shrinking_later(content);
-            let in_it = Need {
-                entries: inodes,
-                bytes: content,
-            };
-            let growth = grows.then(|| Growth::new(Arc::clone(&device), in_it));
-            match self.fill(device, new.path(), strict, &filling, growth, progress) {
-                Ok(left_out) => {
-                    progress(Progress::Total(0));
-                    let min = NewSize::Min(self.free);
-                    let time = filling.fixed_time();
-                    let resized = resize_new(new, min, self.free_inodes, time, progress)?;
-                    return Ok(BuiltImage {
-                        report,
-                        size: resized.after,
-                        left_out,
-                        root_hash: None,
-                    });
-                }
-                Err(error) if attempt < MORE_ROOM && !grows && is_full(&error) => {
-                    content = content.saturating_mul(4).saturating_add(1 << 30);
-                }
-                Err(error) => return Err(error),
-            }
-        }
-        Err(BuildError::NoSize(new.path().to_owned()))
-    }
-
-    /// Makes the file system on a device of this size, which is called `path` in errors.
-    fn make_in(
-        &self,
-        device: &dyn Device,
-        path: &Path,
-        options: &MkfsOptions,
-        size: u64,
-        Need { entries, .. }: Need,
-    ) -> Result<MkfsReport, BuildError> {
-        let mut options = options.clone();
-        if options.root_owner().is_none() {
-            let (uid, gid) = builder_of(self.sources.time());
-            options.set_root_owner(uid, gid);
-        }
-        // More than an image of that size has.
-        let needed = entries.saturating_add(entries / 8).saturating_add(64);
-        if entries > 0 && needed > size / 16_384 {
-            options.suggest_inodes(needed);
-        }
-        Ok(mkfs(device, path, &options, true)?)
-    }
-
-    /// Fills the image on a device, which is called `path` in errors, and gives the root its owner.
-    /// Returns how many names could not be copied, unless that is an error.
-    fn fill(
-        &self,
-        device: Arc<dyn Device>,
-        path: &Path,
-        strict: bool,
-        filling: &Options,
-        mut growth: Option<Growth>,
-        progress: &mut OnProgress<'_>,
-    ) -> Result<u64, BuildError> {
-        let given = self.options.root_owner();
-        if self.sources.is_empty() {
-            // mkfs of ext4 gives the root its owner.
-            let owner = given.unwrap_or_else(|| builder_of(self.sources.time()));
-            if self.options.kind() == Kind::Ext4 || owner == (0, 0) {
-                return Ok(0);
-            }
-        }
-        let fs = FileSystem::open_on(Arc::clone(&device), path, filling)?;
-        let report = fill_open(&fs, path, &self.sources, given, growth.as_mut(), progress)?.copied;
-        let left_out = report.left_out;
-        let ends = |error: &CopyError| error.ends() || is_full(error);
-        if strict || report.first_error.as_ref().is_some_and(ends) {
-            report.complete()?;
-        }
-        close(fs, &*device)?;
-        Ok(left_out)
-    }
-}
-
-/// Whether an error came from a lack of space.
-fn is_full(error: &(dyn std::error::Error + 'static)) -> bool {
-    let full = |error: &(dyn std::error::Error + 'static)| {
-        let kind = |error: &io::Error| error.kind() == io::ErrorKind::StorageFull;
-        let library = error.downcast_ref::<crate::Error>();
-        library.is_some_and(|error| error.kind() == ErrorKind::StorageFull)
-            || error.downcast_ref::<io::Error>().is_some_and(kind)
-            || matches!(error.downcast_ref(), Some(vfs::Error::NoSpace))
-    };
-    std::iter::successors(Some(error), |error| error.source()).any(full)
 }
 
 /// Makes a file system with these options, filled from these sources, depend on both alone. The
