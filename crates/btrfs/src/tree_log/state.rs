@@ -311,7 +311,7 @@ pub(crate) struct Fsyncs(AtomicUsize);
 pub(crate) struct UnderWay<'a>(&'a Fsyncs);
 
 impl Fsyncs {
-    /// Begins a deletion.
+    /// Begins an fsync.
     pub(crate) fn begin(&self) -> UnderWay<'_> {
         self.0.fetch_add(1, Ordering::Relaxed);
         UnderWay(self)
