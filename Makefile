@@ -1,7 +1,7 @@
 # Two commands to know: `make demo` shows Sapwood at work, `make test` is all that CI runs.
 SHELL := /bin/bash
 .SHELLFLAGS := -o pipefail -ec
-.PHONY: all check demo test test-programs foreign-images mutants db-kill kill-mounts streams matrices disasters crash faults scale bench ablation fuzz lint msrv miri package install install-lib lib deb rpm static wheel test-packages docs release repairs help
+.PHONY: all check demo test test-programs foreign-images mutants db-kill kill-mounts streams matrices cuts disasters crash faults scale bench ablation fuzz lint msrv miri package install install-lib lib deb rpm static wheel test-packages docs release repairs help
 
 all:
 	cargo build --release -p sapwood-cli
@@ -17,6 +17,7 @@ help:
 	@echo "make kill-mounts   SQLite in the mount, the daemon killed or told to end 1000 times (ROUNDS=20)"
 	@echo "make disasters  damaged images: files recovered by Sapwood and by the tools"
 	@echo "make matrices   every variant of both formats, filled by the kernel and by us, read and filled on by the other"
+	@echo "make cuts     power cuts at every write of a transaction and of a resize"
 	@echo "make repairs  damaged images, repaired by Sapwood and by the tools, and undone (MUTANTS=2000, SEED=1)"
 	@echo "make streams  chains of snapshots sent to the kernel and received from it (CHAINS=20)"
 	@echo "make crash  checks every power cut of very many workloads, per engine (CRASH_SECONDS=1500)"
@@ -69,8 +70,8 @@ lint: need-build
 # An error of a build appears before any test runs.
 test: need-test lint
 	scripts/test-programs
-	cargo build --workspace --all-targets
-	scripts/fuzz 120
+	cargo build --workspace --all-targets --features sapwood-fuzz/targets
+	scripts/fuzz 0
 	scripts/run-tests 2>&1 | scripts/total
 
 fuzz: SECONDS = 120
@@ -123,11 +124,18 @@ disasters: need-test
 	SAPWOOD_FULL=1 SAPWOOD_BIN=$(CURDIR)/target/release/sapwood \
 		cargo test -p sapwood-tests --test suites -- '[rescue]' --test-threads 1 --nocapture
 
-# Long: `make test` has a third of the variants and of the combinations of devices.
+# Long: `make test` has a quarter of the variants and of the combinations of devices, and half of
+# the cases of ext4's older forms.
 matrices: need-test
 	cargo build -p sapwood-cli
 	SAPWOOD_FULL=1 cargo test -p sapwood-tests --test suites -- matrix] --nocapture
+	SAPWOOD_FULL=1 cargo test -p sapwood-tests --test suites -- '[ext4_tools]' --nocapture
 	SAPWOOD_FULL=1 cargo test -p sapwood-btrfs --test trials -- '[devices_kernel]' --nocapture
+	SAPWOOD_FULL=1 cargo test -p sapwood-ext4 --test trials -- '[conformance]' --nocapture
+
+# Some minutes: every cut of a transaction and of a resize, of which `make test` has a third.
+cuts: need-test
+	SAPWOOD_FULL=1 cargo test -p sapwood --test suite -- a_cut --nocapture
 
 # Long: mutants of each format, repaired by Sapwood and by the tools. Prints a table; a lost file, or
 # an undo that is not exact, is a failure.
@@ -194,6 +202,7 @@ miri: need-build
 # The packages as for publishing, each built from its archive alone.
 package: need-build
 	cargo package --workspace --exclude sapwood-tests --exclude sapwood-crash --exclude sapwood-bench --exclude sapwood-testing --exclude sapwood-hostile --exclude sapwood-layers --exclude sapwood-fuzz --exclude sapwood-python
+	SAPWOOD_FULL=1 cargo test -p sapwood-tests --test suites -- '[external]' --nocapture
 
 # Links the archive that cargo builds; scripts/libsapwood gives the library its name and versions.
 lib: need-build

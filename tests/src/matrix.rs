@@ -114,18 +114,13 @@ impl Variant {
 
 /// Variants that stand for the others: the least and the largest tree blocks, old and new forms of
 /// items, each place of the space cache, compression, each kind of data.
-const ALWAYS: [&str; 11] = [
+const ALWAYS: [&str; 6] = [
     "default",
-    "nodes-64k",
     "mixed",
-    "space-cache-v1",
     "old",
-    "zstd-force",
     "4k-sha256-holes-lzo",
     "64k-blake2-zlib",
-    "nodatacow",
     "ours",
-    "ours-block-group-tree",
 ];
 
 /// All variants.

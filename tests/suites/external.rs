@@ -42,7 +42,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
 "#;
 
 pub(crate) fn trials() -> Vec<Trial> {
-    let needs = [Need::Program("cargo"), Need::Program("tar")];
+    let needs = [Need::Full, Need::Program("cargo"), Need::Program("tar")];
     vec![trial(
         "a_project_outside_compiles_the_example_and_it_does_what_it_says",
         &needs,

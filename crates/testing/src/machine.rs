@@ -52,6 +52,13 @@ pub fn full() -> bool {
     std::env::var_os("SAPWOOD_FULL").is_some_and(|value| value == "1")
 }
 
+/// The distance between the cases of a long list that a test tries: `usual`, or every case with
+/// `SAPWOOD_FULL=1`.
+#[must_use]
+pub fn step(usual: usize) -> usize {
+    if full() { 1 } else { usual }
+}
+
 /// Whether this process is root.
 #[must_use]
 pub fn is_root() -> bool {

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use sapwood::internal::mkfs;
 use sapwood::{Error, ErrorKind, FileSystem, MkfsOptions, OpenOptions, Options};
 use sapwood_block::{Device, MemoryDevice};
-use sapwood_testing::machine::{Need, left_out};
+use sapwood_testing::machine::{Need, left_out, step};
 use sapwood_testing::oracle::{KernelMount, Kind};
 use sapwood_testing::tree::{Detail, Tree};
 use sapwood_testing::{CrashPlan, RecordDevice, RecordLog, Replayer};
@@ -152,7 +152,7 @@ fn random_plan(log: &RecordLog, at: usize) -> CrashPlan {
     plan
 }
 
-/// Every cut leaves the old or the new state, and the new one after the transaction returned.
+/// A cut leaves the old or the new state, and the new one after the transaction returned.
 fn cut_everywhere(kind: &str, options: &[(&str, &str)]) {
     let recorded = record(kind, options);
     let (base, log) = (&recorded.base, &recorded.log);
@@ -161,7 +161,7 @@ fn cut_everywhere(kind: &str, options: &[(&str, &str)]) {
     assert!(old.difference(&new).is_some());
     let mut replayer = Replayer::new(log, base);
     let mut seen = [0, 0];
-    for at in log.crash_points() {
+    for at in log.crash_points().into_iter().step_by(step(3)) {
         for plan in [CrashPlan::at(at), random_plan(log, at)] {
             let image: Arc<dyn Device> = Arc::new(replayer.image(&plan));
             let found = tree(&image).unwrap_or_else(|error| panic!("{kind}, {plan:?}: {error}"));
@@ -217,7 +217,7 @@ fn the_kernel_finds_all_or_nothing_after_a_cut() {
         // The switch is near the end.
         let last = points.len().saturating_sub(24);
         let few = points[..last].iter().step_by(last.div_ceil(4).max(1));
-        for at in few.chain(points[last..].iter().step_by(2)) {
+        for at in few.chain(points[last..].iter().step_by(step(4))) {
             let plan = random_plan(&recorded.log, *at);
             let image = recorded.log.image(&recorded.base, &plan);
             let seen = seen_by_the_kernel(&image, check);
