@@ -78,8 +78,9 @@ impl FileSystem {
         self.extract_tar_into("/", archive, &mut progress::ignore)
     }
 
-    /// As [`extract_tar`](Self::extract_tar), into a directory that exists, with progress. Below
-    /// any other directory than the root no symbolic link is followed.
+    /// Extracts a tar archive into a directory that exists, by the rules of
+    /// [`extract_tar`](Self::extract_tar) and with progress. Below any other directory than the
+    /// root no symbolic link is followed.
     ///
     /// # Errors
     /// The archive cannot be read, or the image refuses an entry. What was extracted until then
@@ -98,10 +99,11 @@ impl FileSystem {
         Ok(extracted?)
     }
 
-    /// Applies a layer of a container image to a directory that exists: a tar archive whose
-    /// whiteouts remove what is there (`.wh.NAME`, and `.wh..wh..opq` for all that a directory
-    /// has). The archive is read from its start; one that is not compressed is read twice.
-    /// Otherwise as [`extract_tar_into`](Self::extract_tar_into).
+    /// Applies a layer of a container image to a directory that exists. A layer is a tar archive.
+    /// Its whiteouts remove what the layers below have: `.wh.NAME` one name, and `.wh..wh..opq`
+    /// everything in a directory. The archive is read from its start; one that is not compressed is
+    /// read twice. All other entries follow the rules of
+    /// [`extract_tar_into`](Self::extract_tar_into).
     ///
     /// # Errors
     /// The layer cannot be read, or the image refuses an entry. What was applied until then stays.

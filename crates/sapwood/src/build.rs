@@ -21,7 +21,7 @@ use crate::sources::{Counts, Format, Need, Sources, derived_uuid};
 use crate::verity::{Params, RootHash};
 pub use make::fill;
 
-/// Unit of space of both formats, in bytes, as the need of files is estimated.
+/// Unit of space of both formats, in bytes, for estimates.
 const BLOCK: u64 = 4096;
 /// Makes a file system in a new image file.
 ///
@@ -246,7 +246,7 @@ impl ImageBuilder {
     /// ```
     ///
     /// # Errors
-    /// It cannot be read or decompressed. What is wrong with its entries is an error of
+    /// It cannot be read or decompressed. Errors of its entries are errors of
     /// [`write_to`](Self::write_to).
     pub fn from_tar(mut self, archive: impl Read + Send) -> crate::Result<Self> {
         self.sources.read_now(Format::Tar, archive)?;
@@ -256,7 +256,8 @@ impl ImageBuilder {
     /// Like [`from_tar`](Self::from_tar), for a cpio archive (`newc`, with or without checksums).
     ///
     /// # Errors
-    /// As [`from_tar`](Self::from_tar).
+    /// It cannot be read or decompressed. Errors of its entries are errors of
+    /// [`write_to`](Self::write_to).
     pub fn from_cpio(mut self, archive: impl Read + Send) -> crate::Result<Self> {
         self.sources.read_now(Format::Cpio, archive)?;
         Ok(self)
@@ -270,8 +271,8 @@ impl ImageBuilder {
         self
     }
 
-    /// Adds everything that is in a directory of this machine, as `cp -a` copies it: with owners,
-    /// modes, times, links, special files, extended attributes and holes.
+    /// Adds everything in a directory of this machine, as `cp -a` copies it: with owners, modes,
+    /// times, links, special files, extended attributes and holes.
     ///
     /// ```no_run
     /// sapwood::ImageBuilder::btrfs().from_dir("root")?.write_to("root.img")?;
@@ -331,7 +332,7 @@ impl ImageBuilder {
     /// Like [`write_to`](Self::write_to), with progress.
     ///
     /// # Errors
-    /// As [`write_to`](Self::write_to).
+    /// The errors of [`write_to`](Self::write_to).
     pub fn write_with_progress(
         &self,
         path: impl AsRef<Path>,
@@ -345,7 +346,7 @@ impl ImageBuilder {
     /// [directory](Self::from_dir) could not be copied.
     ///
     /// # Errors
-    /// As [`write_to`](Self::write_to), except for files that cannot be copied.
+    /// The errors of [`write_to`](Self::write_to), except for files that cannot be copied.
     pub fn build(
         &self,
         path: impl AsRef<Path>,

@@ -77,7 +77,7 @@ impl Sender {
     /// Sends an entry; the content of a file with a size follows.
     ///
     /// # Errors
-    /// The connection; `InvalidInput` for an entry that is too long.
+    /// I/O errors of the connection; `InvalidInput` for an entry that is too long.
     pub(crate) fn entry(&mut self, entry: &Entry) -> io::Result<()> {
         self.scratch.clear();
         entries::encode(entry, &mut self.scratch)?;
@@ -87,7 +87,7 @@ impl Sender {
     /// Sends a piece of a file.
     ///
     /// # Errors
-    /// The connection.
+    /// I/O errors of the connection.
     pub(crate) fn content(&mut self, mut at: u64, data: &[u8]) -> io::Result<()> {
         for piece in data.chunks(PIECE) {
             let header = entries::piece(at, piece.len());
@@ -101,15 +101,15 @@ impl Sender {
     /// Ends the content of a file.
     ///
     /// # Errors
-    /// The connection.
+    /// I/O errors of the connection.
     pub(crate) fn end_content(&mut self, content: Content) -> io::Result<()> {
         self.socket.write_all(&entries::end_of_content(content))
     }
 
-    /// Ends the work: without, the daemon stops after the last whole file.
+    /// Ends the work. Without this mark the daemon stops after the last whole file.
     ///
     /// # Errors
-    /// The connection.
+    /// I/O errors of the connection.
     pub(crate) fn end(&mut self) -> io::Result<()> {
         self.socket.write_all(&entries::END)?;
         self.socket.flush()
@@ -124,10 +124,10 @@ impl Drop for Sender {
 }
 
 impl Receiver {
-    /// The next message. An error if the daemon has ended.
+    /// The next message.
     ///
     /// # Errors
-    /// The connection.
+    /// I/O errors of the connection; `UnexpectedEof` if the daemon has ended.
     pub(crate) fn next(&mut self) -> io::Result<Message> {
         Message::receive(&mut self.0)
     }

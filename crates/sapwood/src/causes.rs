@@ -1,4 +1,4 @@
-//! What kind of [`Error`](crate::Error) each part's own error is, and which path it is about.
+//! The kind of [`Error`](crate::Error) for each error of a part of the library, and its path.
 //!
 //! A part keeps one variant per cause. The kind that is given here counts if no source of the
 //! error has an error number, such as an error of a device or of the host.

@@ -77,7 +77,7 @@ pub(crate) enum ChangeError {
     },
 }
 
-/// `COUNT` ids from `FROM` on, which become those from `TO` on.
+/// `COUNT` ids from `FROM` on, which become the ids from `TO` on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct IdRange {
     from: u32,

@@ -99,7 +99,8 @@ impl CheckError {
 /// Checks an image, which must not be open for writing. Changes nothing.
 ///
 /// # Errors
-/// As [`open`](crate::open): the check could not begin. What is wrong with the image is in the report.
+/// The image cannot be opened ([`open`](crate::open)), or is too damaged for a check. All other
+/// damage is in the report.
 pub fn check(
     path: impl AsRef<Path>,
     options: &CheckOptions,

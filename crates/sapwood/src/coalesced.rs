@@ -1,8 +1,8 @@
 //! Short writes that are adjacent, coalesced into long ones for the device below.
 //!
 //! # How it works
-//! For each write the host searches a page of the file, and locks it. A write of a few KB costs
-//! more for that than for the copy. [`Coalesced`] keeps short writes in memory, in *streams*: a
+//! For each write the host searches a page of the file and locks it, which costs more than the copy
+//! of a few KB. [`Coalesced`] keeps short writes in memory, in *streams*: a
 //! write that begins where a stream ends is appended to it. A thread writes a stream back when the
 //! stream has [`STREAM`] bytes, when a new stream needs its place, and before any request that
 //! overlaps it.

@@ -12,11 +12,11 @@
 //!
 //! # How it works
 //! Both sides are a `Side`; a copy walks the nodes of the source and makes the same in a sink, with
-//! several threads for the content of files (`walk`). What the caller names may lead through
+//! several threads for the content of files (`walk`). A path that the caller names may lead through
 //! symbolic links; below it a copy follows none (`side`). An archive copy keeps owner, mode, times,
-//! xattrs, hard links, special files and holes; its ACLs are those of the source alone. Any other
-//! copy belongs to the caller and has no set-id bits. A copy within an image shares the content
-//! where the format can.
+//! xattrs, hard links, special files and holes. It removes ACLs that the source does not have. Any
+//! other copy belongs to the caller and has no set-id bits. A copy within an image shares the
+//! content where the format can.
 
 mod canonical;
 mod changed;
@@ -57,7 +57,7 @@ use side::{Rules, Side, Source};
 pub(crate) use survey::{Surveyor, list, survey};
 use walk::{Copy, Target};
 
-/// What a copy keeps.
+/// The metadata and kinds of files that a copy keeps, and its treatment of existing files.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct CopyOptions {
@@ -66,26 +66,26 @@ pub struct CopyOptions {
     /// Copy recursively, and keep owner, mode, times, extended attributes, hard links and special
     /// files.
     pub archive: bool,
-    /// Owner and group of what is made in an image; if `None`, of an archive copy the source's,
-    /// else the caller's effective ones.
+    /// Owner and group of every inode that the copy makes in an image. `None`: an archive copy
+    /// keeps the source's; any other copy uses the effective ids of the caller.
     pub owner: Option<(u32, u32)>,
     /// Keep owner, mode, times and extended attributes, as `cp -p`.
     pub preserve: bool,
-    /// What happens to a file that has the name of a copy.
+    /// Treatment of a file that has the name of a copy.
     pub existing: Existing,
     /// Permission bits that a copy in an image does not get, unless it is an archive copy.
     pub umask: u32,
-    /// Permission, set-id and sticky bits of every file that is written, also of one that existed,
-    /// whatever the source and the umask say. Directories are not concerned.
+    /// Permission, set-id and sticky bits of every file that is written, also of one that existed.
+    /// It overrides the source and the umask. Directories are not concerned.
     pub mode: Option<u32>,
-    /// Copy also what follows a part of a file that cannot be read, which becomes a hole. Otherwise
-    /// the copy of that file ends there. Either way the file is reported as left out.
+    /// Continue after a part of a file that cannot be read, which becomes a hole. Otherwise the
+    /// copy of that file ends there. Either way the file is reported as left out.
     pub keep_going: bool,
     /// Ends the copy early.
     pub stop: Stop,
 }
 
-/// What a copy does where a file exists already. Directories are always merged.
+/// Treatment of a file that exists already. Directories are always merged.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Existing {
     /// The copy replaces it.
@@ -149,7 +149,7 @@ impl CopyOptions {
     }
 }
 
-/// What a copy did.
+/// Counters of a copy.
 #[derive(Debug, Default)]
 #[must_use = "a copy leaves out what it cannot copy"]
 pub struct CopyReport {
@@ -162,7 +162,7 @@ pub struct CopyReport {
     pub kept: u64,
     /// Bytes of content that were copied, without holes.
     pub bytes: u64,
-    /// Why the first of the names that were left out was.
+    /// The error of the first name that was left out.
     pub(crate) first_error: Option<CopyError>,
 }
 
@@ -178,14 +178,14 @@ impl CopyReport {
         }
     }
 
-    /// Why the first of the names that were left out was.
+    /// The error of the first name that was left out.
     #[doc(hidden)]
     #[must_use]
     pub fn first_error(&self) -> Option<&CopyError> {
         self.first_error.as_ref()
     }
 
-    /// The same, by value.
+    /// The error of the first name that was left out, by value.
     pub(crate) fn into_first_error(self) -> Option<CopyError> {
         self.first_error
     }
@@ -193,7 +193,7 @@ impl CopyReport {
     /// The number of names that were copied, if nothing was left out.
     ///
     /// # Errors
-    /// Why the first name was left out.
+    /// The error of the first name that was left out.
     pub fn complete(self) -> crate::Result<u64> {
         match self.first_error {
             None => Ok(self.copied),
@@ -236,8 +236,8 @@ impl<'f> Place<'f> {
 /// each processor.
 ///
 /// # Errors
-/// What every further file would meet: a full or read-only destination; a destination of several
-/// sources that is no directory. Everything else is in the report.
+/// A failure that every further file would meet: a full or read-only destination, or a destination
+/// of several sources that is no directory. Everything else is in the report.
 pub fn copy(
     sources: &[Place<'_>],
     destination: &Place<'_>,
@@ -367,7 +367,7 @@ fn from_path<'s>(
     path: &[u8],
     to: Option<&mut Destination<'s>>,
 ) -> Result<()> {
-    // A slash at the end asks for what the link leads to.
+    // With a slash at the end the path means the target of the link.
     let follow = !copy.links || path.ends_with(b"/");
     let gone = || CopyError::on(side.shown(path), CopyCause::Missing);
     let from = side.source(path, follow)?.ok_or_else(gone)?;
@@ -385,8 +385,8 @@ fn from_path<'s>(
     copy.tree(from, side.is_image(), target)
 }
 
-/// The name that a copy gets in a directory. `a/..` has none: joined to the destination it would
-/// lead out of it.
+/// The name that a copy gets in a directory. `a/..` has none, because it would lead out of the
+/// destination.
 fn last_name(path: &[u8]) -> Option<&[u8]> {
     let last = path
         .rsplit(|byte| *byte == b'/')
@@ -431,9 +431,9 @@ impl<'d> Destination<'d> {
     }
 }
 
-/// Copies everything that is in a directory of this machine, with changes, to the root of a file
-/// system, which is called `image` in errors. `layer`: the directory is a layer in the form of
-/// overlayfs, of which whiteouts and attributes of overlayfs are left out.
+/// Copies everything in a directory of this machine, with changes, to the root of a file system,
+/// which is called `image` in errors. `layer`: the directory is a layer in the form of overlayfs;
+/// its whiteouts and its attributes of overlayfs are left out.
 pub(crate) fn fill(
     fs: &FileSystem,
     image: &Path,

@@ -82,7 +82,7 @@ fn percent(text: &str) -> Option<std::ops::RangeInclusive<u64>> {
     }
 }
 
-/// What a balance moves. Without any filter it moves all block groups.
+/// The block groups that a balance moves. Without any filter it moves all of them.
 #[derive(Debug, Clone, Default)]
 pub struct BalanceOptions {
     /// Block groups of data.
@@ -120,7 +120,7 @@ pub enum DeviceChoice {
     Id(u64),
     /// By its file.
     Path(PathBuf),
-    /// The first one that is not there.
+    /// The first missing device of the file system.
     Missing,
 }
 
@@ -213,8 +213,9 @@ fn open(
 /// group is one step: a crash leaves a complete file system, and the same call continues.
 ///
 /// # Errors
-/// As [`open`](crate::open). [`ErrorKind::InvalidInput`](crate::ErrorKind::InvalidInput): the
-/// devices do not allow the profile.
+/// The image cannot be opened ([`open`](crate::open)).
+/// [`ErrorKind::InvalidInput`](crate::ErrorKind::InvalidInput): the devices do not allow the
+/// profile.
 pub fn balance(
     path: impl AsRef<Path>,
     opening: &Options,
@@ -282,8 +283,9 @@ fn membership(path: &Path) -> impl Fn(members::MembershipError) -> DevicesError 
 /// contains is lost.
 ///
 /// # Errors
-/// As [`open`](crate::open). [`ErrorKind::InvalidInput`](crate::ErrorKind::InvalidInput): the
-/// device is too small, contains something, or belongs to the file system.
+/// The image cannot be opened ([`open`](crate::open)).
+/// [`ErrorKind::InvalidInput`](crate::ErrorKind::InvalidInput): the device is too small, contains
+/// something, or belongs to the file system.
 pub fn add_device(
     path: impl AsRef<Path>,
     opening: &Options,
@@ -306,9 +308,10 @@ pub fn add_device(
 /// and the same call continues. False if `stop` ended it.
 ///
 /// # Errors
-/// As [`open`](crate::open). [`ErrorKind::InvalidInput`](crate::ErrorKind::InvalidInput): a profile
-/// in use would lack devices. [`ErrorKind::StorageFull`](crate::ErrorKind::StorageFull): the others
-/// have no room.
+/// The image cannot be opened ([`open`](crate::open)).
+/// [`ErrorKind::InvalidInput`](crate::ErrorKind::InvalidInput): a profile in use would lack
+/// devices. [`ErrorKind::StorageFull`](crate::ErrorKind::StorageFull): the other devices have no
+/// room.
 pub fn remove_device(
     path: impl AsRef<Path>,
     opening: &Options,
@@ -340,7 +343,7 @@ pub fn remove_device(
 /// The space of each device of a btrfs: block groups by content and profile, and the rest.
 ///
 /// # Errors
-/// As [`open`](crate::open).
+/// The image cannot be opened ([`open`](crate::open)), or its trees cannot be read.
 pub fn device_usage(path: impl AsRef<Path>, opening: &Options) -> Result<Vec<DeviceSpace>> {
     let path = path.as_ref();
     let devices = open(path, opening, true, "the use of devices")?;

@@ -46,7 +46,7 @@ pub enum PartitionSize {
     /// The size of its content.
     #[default]
     Content,
-    /// So many bytes.
+    /// A number of bytes.
     Bytes(u64),
     /// The part of the disk's given size that the other partitions leave.
     Rest,
@@ -101,7 +101,7 @@ pub struct NewHashes {
     /// Name of the partition with the tree. If the disk has none of that name, it is added after
     /// the partition that it verifies.
     pub partition: String,
-    /// What the tree is made of. Without a salt, one derives from the UUID of the disk.
+    /// Parameters of the tree. If they have no salt, it derives from the UUID of the disk.
     pub params: Params,
 }
 
@@ -396,7 +396,7 @@ impl DiskBuilder {
     /// Like [`write_to`](Self::write_to), with progress.
     ///
     /// # Errors
-    /// As [`write_to`](Self::write_to).
+    /// The errors of [`write_to`](Self::write_to).
     pub fn write_with_progress(
         &self,
         path: impl AsRef<Path>,
@@ -408,7 +408,7 @@ impl DiskBuilder {
     /// Like [`write_to`](Self::write_to), with progress. Describes the disk.
     ///
     /// # Errors
-    /// As [`write_to`](Self::write_to).
+    /// The errors of [`write_to`](Self::write_to).
     pub fn build(
         &self,
         path: impl AsRef<Path>,

@@ -1,4 +1,4 @@
-//! What this machine offers to mounts and to the command, and what it lacks.
+//! A report of what this machine offers to mounts and to the command, and what it lacks.
 //!
 //! # How it works
 //! [`Facts`] are read from files below a root directory: `/proc`, `/sys`, `/dev`, `/etc`, and the
@@ -65,15 +65,15 @@ impl HostState {
 /// The result of one check.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HostFinding {
-    /// What was examined, as a name that stays the same from version to version.
+    /// The examined part of the machine, as a name that stays the same from version to version.
     pub subject: &'static str,
     /// Whether it works.
     pub state: HostState,
-    /// What was found.
+    /// The observed state, as text.
     pub found: String,
-    /// What does not work without it. Empty if nothing is missing.
+    /// The operations that do not work without it. Empty if nothing is missing.
     pub effect: String,
-    /// What to install or to set. Empty if nothing is missing.
+    /// The package to install or the setting to change. Empty if nothing is missing.
     pub remedy: String,
 }
 

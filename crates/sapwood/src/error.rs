@@ -17,7 +17,7 @@ pub struct Error(Box<dyn Cause>);
 /// Result of an operation of the library.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// The kind of an [`Error`]. The names are the ones of [`io::ErrorKind`] where it has the kind.
+/// The kind of an [`Error`]. Kinds that [`io::ErrorKind`] has too have the same name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ErrorKind {
@@ -61,7 +61,7 @@ pub enum ErrorKind {
     Unsupported,
     /// An argument or option makes no sense.
     InvalidInput,
-    /// An archive, a list or a text is not what it should be.
+    /// An archive, a list or a text is malformed.
     InvalidData,
     /// The caller stopped the operation.
     Interrupted,
@@ -174,7 +174,7 @@ impl Error {
         self.as_std().downcast_ref()
     }
 
-    /// The same, by value.
+    /// The error of a part of the library by value, if it is of this type.
     ///
     /// # Errors
     /// This error, if it is of another type.
@@ -207,7 +207,7 @@ impl std::error::Error for Error {
     }
 }
 
-/// The [`kind`](io::Error::kind) is the one of the errno. The error itself, with path and cause, is
+/// The [`kind`](io::Error::kind) follows from the errno. The error itself, with path and cause, is
 /// inside: [`io::Error::get_ref`] and [`io::Error::downcast`] lead to it.
 ///
 /// An [`io::Error`] contains either an error number or another error. This one contains the error,

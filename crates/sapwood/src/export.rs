@@ -55,14 +55,13 @@ pub enum ExportCompression {
 pub struct ExportOptions {
     /// Export the changes since this directory of this image; it may be the same image.
     pub since: Option<(FileSystem, PathBuf)>,
-    /// Make a layer of an OCI image: names that mean a whiteout are refused. So are they with a
-    /// base.
+    /// Make a layer of an OCI image. A name that means a whiteout is refused, here and with a base.
     pub layer: bool,
     /// Compression.
     pub compression: ExportCompression,
-    /// Leave out the holes of files, in version 1.0 of GNU tar's sparse format. `None`: of an
-    /// archive, but not of a layer. The image specification of OCI advises against sparse files in
-    /// layers, because not every program that unpacks them knows the format.
+    /// Leave out the holes of files, in version 1.0 of GNU tar's sparse format. `None`: leave them
+    /// out in an archive, but not in a layer. The image specification of OCI advises against sparse
+    /// files in layers, because not every program that unpacks them knows the format.
     pub sparse: Option<bool>,
     /// Continue after a part of a file that cannot be read, which becomes zeros. Otherwise the rest
     /// of that file becomes zeros. Either way the file is reported and counted as damaged.
@@ -221,7 +220,7 @@ impl FileSystem {
     }
 }
 
-/// The directory that is exported, or the base of it.
+/// The directory to export, or its base.
 fn top<'a>(fs: &'a FileSystem, path: &Path) -> Result<HeldInode<'a>> {
     let name = path.as_os_str().as_bytes();
     let vfs: &dyn vfs::FileSystem = &**fs.engine();

@@ -1,9 +1,9 @@
 //! FAT volumes with files, for the EFI system partition of a disk.
 //!
 //! # How it works
-//! The sources fill a file system in a scratch file, so they mean the same as in every image. Its
-//! files are then laid out one after the other and written, directory by directory. Nothing of a
-//! volume depends on more than the files, its size, its label and its number.
+//! The sources fill a file system in a scratch file, so they have the same meaning as for every
+//! image. Its files are then laid out one after the other and written, directory by directory. A
+//! volume depends only on its files, size, label and volume number.
 
 mod geometry;
 mod names;
@@ -83,7 +83,7 @@ pub enum FatError {
     /// The volume.
     #[error("{0}")]
     Write(io::Error),
-    /// A kind of file that FAT has not.
+    /// A kind of file that FAT cannot store.
     #[error("{}: FAT has no {what}", path.display())]
     Kind {
         /// The file in the volume.
@@ -91,7 +91,7 @@ pub enum FatError {
         /// The kind.
         what: &'static str,
     },
-    /// A name that FAT has not.
+    /// A name that FAT cannot store.
     #[error("{}: {why}", path.display())]
     Name {
         /// The file in the volume.
@@ -99,7 +99,7 @@ pub enum FatError {
         /// The reason.
         why: &'static str,
     },
-    /// Two names that are one for FAT.
+    /// Two names that FAT cannot distinguish.
     #[error("{}: another name differs from it only in upper and lower case", .0.display())]
     Case(PathBuf),
     /// A file of 4 GiB or more.
@@ -129,7 +129,7 @@ pub enum FatError {
         /// Bytes of the volume.
         size: Option<u64>,
     },
-    /// A label that FAT has not.
+    /// A label that FAT cannot store.
     #[error(
         "label {0:?}: at most 11 letters, digits, spaces, and characters of !#$%&'()-@^_`{{}}~"
     )]
@@ -159,7 +159,8 @@ impl FatImage {
     /// Fills it from these sources.
     ///
     /// # Errors
-    /// Sources that are to be stored in a way of btrfs or ext4.
+    /// [`ErrorKind::InvalidInput`](crate::ErrorKind::InvalidInput): the sources have storage
+    /// options of btrfs or ext4.
     pub fn sources(mut self, sources: Sources) -> crate::Result<Self> {
         if !sources.storage().is_plain() {
             return Err(FatError::Storage.into());

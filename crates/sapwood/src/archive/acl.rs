@@ -3,13 +3,13 @@
 
 use crate::vfs::acl::{Acl, AclEntry, Tag};
 
-/// What a text describes.
+/// The result of parsing the text of an ACL.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Parsed {
     /// The value of the attribute.
     Value(Vec<u8>),
-    /// It has names of users or groups without their numbers. Names of this machine are not those
-    /// of the archive.
+    /// It has names of users or groups without their numbers. Names of this machine do not identify
+    /// accounts of the archive.
     Names,
     /// It makes no sense.
     Nonsense,

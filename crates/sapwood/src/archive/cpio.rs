@@ -2,8 +2,8 @@
 //!
 //! # How it works
 //! A header of 110 characters has 13 numbers in hexadecimal digits. The name follows, then the
-//! content, each up to a multiple of 4 bytes. Of a file with several names only the last has the
-//! content. Several archives may follow each other, with zeros between them.
+//! content, each up to a multiple of 4 bytes. If a file has several names, only the last one has
+//! the content. Several archives may follow each other, with zeros between them.
 
 use std::collections::HashMap;
 use std::io::{self, Read};
@@ -23,7 +23,7 @@ pub(crate) struct CpioReader<R> {
     /// Bytes of the content that were not read, and their place in the file.
     left: u64,
     at: u64,
-    /// The checksum that the content must have, and that of what was read.
+    /// The checksum in the header, and the checksum of the bytes that were read.
     expected: Option<u32>,
     sum: u32,
     current: Option<Vec<u8>>,

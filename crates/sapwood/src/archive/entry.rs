@@ -43,7 +43,7 @@ impl Entry {
     }
 }
 
-/// What an entry makes.
+/// The kind of inode that an entry creates, or the name to which it links.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum EntryKind {
     Regular,
@@ -70,17 +70,19 @@ impl EntryKind {
 
 /// The entries of an archive in their order.
 pub(crate) trait Entries {
-    /// The next entry; what was not read of the content of the last one is skipped.
+    /// The next entry. Content of the last entry that was not read is skipped.
     ///
     /// # Errors
-    /// What is wrong with the archive.
+    /// [`ArchiveError`]: the archive cannot be read, or a header is damaged, truncated or not
+    /// supported.
     fn next(&mut self) -> Result<Option<Entry>>;
 
     /// Reads the next piece of the content of the last entry: its offset in the file, and the
     /// number of bytes, which is 0 at the end. What is between two pieces is a hole.
     ///
     /// # Errors
-    /// What is wrong with the archive.
+    /// [`ArchiveError`]: the archive cannot be read, or ends within the entry; its checksum
+    /// differs.
     fn read(&mut self, piece: &mut [u8]) -> Result<(u64, usize)>;
 
     /// Length of the last entry, if its content ended early because the rest cannot be read. Asked

@@ -34,7 +34,7 @@ pub enum ArchiveError {
     Content {
         /// Name of the entry.
         path: PathBuf,
-        /// What reading the archive says.
+        /// Error of the reader.
         source: io::Error,
     },
     /// A field of an entry makes no sense.
@@ -62,7 +62,7 @@ pub enum ArchiveError {
     TooMany {
         /// Name of the entry.
         path: PathBuf,
-        /// What there is too much of.
+        /// The items that are too many.
         what: &'static str,
         /// How many there are.
         count: u64,
@@ -91,7 +91,7 @@ pub enum ArchiveError {
     NoTarget {
         /// Name of the entry.
         path: PathBuf,
-        /// What it links to.
+        /// Target of the link.
         target: PathBuf,
     },
     /// A whiteout of a layer that names nothing that a directory can have.

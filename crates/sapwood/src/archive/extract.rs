@@ -8,8 +8,8 @@
 //! in it changes its times. A directory that the archive only passes through keeps its times if an
 //! image is built.
 //!
-//! A layer of a container image replaces what lower layers have, also whole directories by files.
-//! Its whiteouts are applied to the lower layers before anything of it is made.
+//! A layer of a container image replaces inodes of the layers below it, also whole directories by
+//! files. Its whiteouts are applied before any of its entries is made.
 //!
 //! An archive is extracted by the owner of an image, or for a [`Client`] of a mounted file system
 //! (`gate`). For a client, as with tar(1), an entry that the client has no right to make is
@@ -43,13 +43,13 @@ pub(crate) use whiteouts::is_one as is_whiteout;
 
 /// Bytes in which content is copied, and which become a hole if all are zero.
 pub(crate) const PIECE: usize = 64 * 1024;
-/// What an entry with the name of a whiteout (`.wh.NAME`) is.
+/// Treatment of an entry with the name of a whiteout (`.wh.NAME`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Whiteouts {
     /// The archive is a layer of a container image. Its whiteouts were applied before, and are left
     /// out.
     Applied,
-    /// A file of that name.
+    /// Such an entry is a file of that name.
     Files,
     /// An error if it is empty, because the archive seems to be a layer.
     Refused,
@@ -64,18 +64,17 @@ pub(crate) struct Into<'a> {
     pub(crate) through_links: bool,
     /// Owner and umask of directories that are not in the archive.
     pub(crate) creator: Credentials,
-    /// What is made otherwise than the archive has it.
+    /// Attributes that replace the archive's, and entries that are left out.
     pub(crate) changes: &'a Changes,
     /// An image is built: directories that are not in the archive have this time, and those that
     /// exist keep theirs.
     pub(crate) building: Option<Timestamp>,
-    /// What names of whiteouts mean.
     pub(crate) whiteouts: Whiteouts,
     /// The process that it is extracted for.
     pub(crate) client: Option<Client<'a>>,
 }
 
-/// What an extraction did.
+/// Counters of an extraction.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[must_use]
 pub(crate) struct Extracted {
@@ -143,7 +142,8 @@ impl<'a> Extraction<'a> {
         Ok(())
     }
 
-    /// Reports what a client has no right to, or cannot have; ends with any other failure.
+    /// Reports an entry that a client has no right to make, or that the image cannot have. Any
+    /// other failure ends the extraction.
     fn settle(
         &self,
         made: Result<()>,
@@ -240,7 +240,7 @@ impl<'a> Extraction<'a> {
         self.into.client.is_some_and(|client| client.copies)
     }
 
-    /// Whether a path is that of a directory that could not be made, or below it.
+    /// Whether a path is a directory that could not be made, or is below one.
     fn is_shut(&self, path: &[u8]) -> bool {
         let below = self
             .shut
@@ -284,8 +284,8 @@ impl<'a> Extraction<'a> {
         Ok(true)
     }
 
-    /// As [`reach`](Self::reach), of a directory in the top one. `named`: the entry that is named
-    /// in errors; `None` is the directory.
+    /// Enters a directory in the top one. One that is missing is made, or else not entered: false.
+    /// `named`: the entry that is named in errors; `None` is the directory.
     fn enter(&mut self, name: &[u8], named: Option<&[u8]>, make: bool) -> Result<bool> {
         self.try_enter(name, make).map_err(|barred| {
             let path = path(&named.map_or_else(|| self.held.path_of(name), <[u8]>::to_vec));
@@ -350,12 +350,12 @@ impl<'a> Extraction<'a> {
         Ok(())
     }
 
-    /// What a name in the top directory leads to; of a symbolic link the link itself.
+    /// The inode of a name in the top directory. A symbolic link is not followed.
     fn child(&self, name: &[u8]) -> vfs::Result<Option<HeldInode<'a>>> {
         self.gate.child(self.top(), name)
     }
 
-    /// Makes an inode in the top directory, in place of what has the name.
+    /// Makes an inode in the top directory. It replaces a file or empty directory of this name.
     fn create(
         &mut self,
         who: &Credentials,
@@ -373,7 +373,8 @@ impl<'a> Extraction<'a> {
         }
     }
 
-    /// As [`create`](Self::create), of a file with its content, if it can be made so.
+    /// Makes a file together with its content, in place of an existing name like
+    /// [`create`](Self::create). `None` if the file system cannot do both at once.
     fn create_filled(
         &mut self,
         who: &Credentials,
@@ -392,8 +393,8 @@ impl<'a> Extraction<'a> {
         }
     }
 
-    /// Removes what has a name in the top directory. A directory must be empty, unless a layer
-    /// replaces it. `directory`: for a directory.
+    /// Removes the inode with this name from the top directory. A directory must be empty, unless a
+    /// layer replaces it. `directory`: the new inode is a directory.
     fn vacate(&mut self, name: &[u8], directory: bool) -> vfs::Result<()> {
         let Some(node) = self.child(name)? else {
             return Ok(());
@@ -425,8 +426,8 @@ impl<'a> Extraction<'a> {
         }
     }
 
-    /// Adds a name to what another entry made. `brings`: content of an archive that has it with the
-    /// last name.
+    /// Adds a name to an inode that another entry made. `brings`: size and attributes of the
+    /// content, where the archive stores it with the last name.
     fn link(
         &mut self,
         target: &[u8],

@@ -1,4 +1,4 @@
-//! Changes for a process that the kernel did not check.
+//! Changes on behalf of a process whose rights the kernel did not check.
 
 use super::entry::{Attributes, Xattrs};
 use super::error::ArchiveError;
@@ -27,7 +27,7 @@ pub(crate) struct Client<'a> {
 }
 
 impl Client<'_> {
-    /// Owners are those of the entries.
+    /// Whether inodes get the owners of their entries.
     pub(super) fn restores(&self) -> bool {
         self.process.can(Capabilities::CHOWN)
     }
@@ -54,9 +54,9 @@ impl Client<'_> {
         }
     }
 
-    /// Owner, group and mode of an inode that the client gives the attributes of an entry. No mode:
-    /// the inode keeps the mode with which it was made, or the one of its ACL. `found`: it is a
-    /// directory that was there before.
+    /// Owner, group and mode that an inode gets when the client sets the attributes of an entry on
+    /// it. No mode: the inode keeps the mode with which it was made, or the one of its ACL.
+    /// `found`: it is a directory that was there before.
     pub(super) fn attributes(
         &self,
         now: &Attr,
@@ -92,13 +92,13 @@ impl Client<'_> {
     }
 }
 
-/// What has changed.
+/// A change that the kernel has to learn of.
 #[derive(Debug, Clone, Copy)]
 #[cfg_attr(not(feature = "fuse"), expect(dead_code, reason = "of mounts alone"))]
 pub(crate) enum Change<'c> {
-    /// What a name in this directory leads to, if to anything.
+    /// A name in this directory was added, removed or replaced.
     Name(Ino, &'c [u8]),
-    /// The attributes of an inode.
+    /// Attributes of an inode changed.
     Attributes(Ino),
 }
 
@@ -115,7 +115,7 @@ pub(crate) fn new_inode(kind: FileKind, rdev: u64, target: &[u8]) -> NewInode<'_
     }
 }
 
-/// What an inode gets when its content is complete.
+/// The attributes that an inode gets when its content is complete.
 pub(crate) struct Final<'x> {
     /// Owner and group, where they change.
     pub(crate) owner: (Option<u32>, Option<u32>),
@@ -138,10 +138,11 @@ impl<'a> Gate<'a> {
         Self { fs, client }
     }
 
-    /// What a name in a directory leads to; of a symbolic link the link itself.
+    /// The inode of a name in a directory. A symbolic link is not followed.
     ///
     /// # Errors
-    /// `AccessDenied`; as [`FileSystem::lookup`].
+    /// `AccessDenied`: the client may not search the directory. The errors of
+    /// [`FileSystem::lookup`].
     pub(super) fn child(&self, dir: &HeldInode<'a>, name: &[u8]) -> Result<Option<HeldInode<'a>>> {
         if let Some(client) = self.client {
             let attr = self.fs.getattr(dir.ino())?;
@@ -159,7 +160,8 @@ impl<'a> Gate<'a> {
     /// Makes an inode.
     ///
     /// # Errors
-    /// `AccessDenied`, `NotPermitted`; as [`FileSystem::create`].
+    /// `AccessDenied` and `NotPermitted`: the client has no right to. The errors of
+    /// [`FileSystem::create`].
     pub(crate) fn create(
         &self,
         who: &Credentials,
@@ -179,7 +181,7 @@ impl<'a> Gate<'a> {
     /// Makes a regular file with its content and times, if that can be done at once.
     ///
     /// # Errors
-    /// As [`create`](Self::create).
+    /// The errors of [`create`](Self::create).
     pub(crate) fn create_filled(
         &self,
         who: &Credentials,
@@ -199,7 +201,8 @@ impl<'a> Gate<'a> {
     /// Adds a name to an inode.
     ///
     /// # Errors
-    /// As [`create`](Self::create) and [`FileSystem::link`].
+    /// `AccessDenied` and `NotPermitted`: the client has no right to. The errors of
+    /// [`FileSystem::link`].
     pub(crate) fn link(
         &self,
         node: &HeldInode<'a>,
@@ -218,7 +221,8 @@ impl<'a> Gate<'a> {
     /// Removes the name of `node` from a directory. If it is a directory, it must be empty.
     ///
     /// # Errors
-    /// `AccessDenied`, `NotPermitted`; as [`FileSystem::unlink`] and [`FileSystem::rmdir`].
+    /// `AccessDenied` and `NotPermitted`: the client has no right to. The errors of
+    /// [`FileSystem::unlink`] and [`FileSystem::rmdir`].
     pub(super) fn remove(
         &self,
         dir: &HeldInode<'a>,
@@ -242,7 +246,7 @@ impl<'a> Gate<'a> {
     /// Changes attributes of an inode that the client must own.
     ///
     /// # Errors
-    /// `NotPermitted`; as [`FileSystem::setattr`].
+    /// `NotPermitted`: the client does not own the inode. The errors of [`FileSystem::setattr`].
     pub(crate) fn set(&self, ino: Ino, changes: &SetAttr) -> Result<()> {
         self.check_owner(ino)?;
         self.fs.setattr(ino, changes).map(drop)
@@ -251,7 +255,7 @@ impl<'a> Gate<'a> {
     /// Sets an extended attribute.
     ///
     /// # Errors
-    /// `NotPermitted`; as [`FileSystem::setxattr`].
+    /// `NotPermitted`: the client has no right to. The errors of [`FileSystem::setxattr`].
     pub(super) fn set_xattr(&self, ino: Ino, name: &[u8], value: &[u8]) -> Result<()> {
         if let Some(client) = self.client {
             let attr = self.fs.getattr(ino)?;
@@ -264,7 +268,7 @@ impl<'a> Gate<'a> {
     /// lost its mode with them.
     ///
     /// # Errors
-    /// `NotPermitted`; as [`acls::remove_absent`].
+    /// `NotPermitted`: the client does not own the inode. The errors of [`acls::remove_absent`].
     pub(crate) fn remove_other_acls(&self, node: &HeldInode<'a>, xattrs: &Xattrs) -> Result<bool> {
         let allow = || self.check_owner(node.ino());
         acls::remove_absent(self.fs, node.attr(), xattrs, allow)
@@ -275,7 +279,8 @@ impl<'a> Gate<'a> {
     /// that cannot be set.
     ///
     /// # Errors
-    /// `NotPermitted`; what `refused` returns; as [`FileSystem::setattr`].
+    /// `NotPermitted`: the client has no right to. An error that `refused` returns. The errors of
+    /// [`FileSystem::setattr`].
     pub(crate) fn finish(
         &self,
         ino: Ino,
@@ -290,7 +295,8 @@ impl<'a> Gate<'a> {
             mtime: last.mtime.map(SetTime::To),
             ..SetAttr::default()
         };
-        // A client may lose its rights to an inode with the owner: what follows is refused then.
+        // A client may lose its rights to an inode with the owner. The changes after that are
+        // refused then.
         let loses = uid.is_some() && self.client.is_some_and(|client| !client.gives());
         if last.xattrs.is_empty() && !loses {
             changes.perm = last.perm;
@@ -322,7 +328,7 @@ impl<'a> Gate<'a> {
         }
     }
 
-    /// Tells what has changed.
+    /// Reports a change to the client's callback.
     pub(super) fn changed(&self, change: Change<'_>) {
         if let Some(client) = self.client {
             (client.changed)(change);

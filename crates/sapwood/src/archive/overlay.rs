@@ -4,8 +4,8 @@
 //! attribute `overlay.whiteout`. A directory with `overlay.opaque=y` hides all that lower layers
 //! have in it. These attributes are in the namespace `trusted.`, or in `user.` if the overlay was
 //! mounted with `userxattr`. They belong to overlayfs, so an image gets none of them.
-//!
-//! A layer can also refer to what a lower one has under another name (`redirect_dir`), or has the
+//! A layer can also refer to an inode that a lower layer has under another name (`redirect_dir`),
+//! or whose content a lower layer has (`metacopy`). Such a layer is refused.
 //! content of (`metacopy`). Such a layer is refused.
 
 use std::collections::HashSet;
@@ -18,22 +18,22 @@ use crate::vfs::FileKind;
 /// Where the attributes of overlayfs are.
 const NAMESPACES: [&[u8]; 2] = [b"trusted.overlay.", b"user.overlay."];
 
-/// What an inode of a layer does to the layers below.
+/// The effect of an inode of a layer on the layers below.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Mark {
-    /// It replaces what has its name; a directory is merged with one.
+    /// It replaces an inode of its name; two directories are merged.
     Plain,
-    /// It hides what has its name, and is nothing itself.
+    /// It hides an inode of its name, and creates none.
     Whiteout,
-    /// It is a directory, and hides what is in one of its name.
+    /// It is a directory, and hides the content of a directory of its name.
     Opaque,
 }
 
 impl Mark {
-    /// That of an inode.
+    /// The mark of an inode.
     ///
     /// # Errors
-    /// Why the layer cannot be applied.
+    /// A description of the defect, if the layer cannot be applied.
     pub(crate) fn of(
         kind: FileKind,
         rdev: u64,
@@ -113,7 +113,7 @@ impl<'e> Layer<'e> {
     /// The next entry, which may be a whiteout, and what it does to the layers below.
     ///
     /// # Errors
-    /// [`ArchiveError::Overlay`]; those of the entries.
+    /// [`ArchiveError::Overlay`]: the layer cannot be applied. The errors of [`Entries::next`].
     pub(crate) fn marked(&mut self) -> Result<Option<(Entry, Mark)>> {
         let Some(mut entry) = self.inner.next()? else {
             return Ok(None);

@@ -1,4 +1,4 @@
-//! Records of the pax format: what extended headers say of an entry.
+//! Records of the pax format: the fields of an entry that are in extended headers.
 
 use std::collections::BTreeMap;
 
@@ -185,8 +185,8 @@ impl<'r> Records<'r> {
         } else {
             names::ACCESS
         };
-        // GNU tar writes an empty list of a directory that has only the other one. It stores the
-        // attribute as well, if it stores any.
+        // GNU tar writes an empty list for a directory that has only the other one. If it stores
+        // attributes, it stores the list there as well.
         if value.is_empty() || self.find(&[XATTR, name].concat()).is_some() {
             return Ok(None);
         }
@@ -334,7 +334,7 @@ mod tests {
         assert_eq!(found, [Some(&b"3"[..]), None, Some(b"4"), None]);
     }
 
-    /// So many records of a header: a key with a number, and a value.
+    /// The content of a header with `count` records: each has a key with a number, and a value.
     fn many(count: usize, key: &str, value: &str) -> Vec<u8> {
         let record = |nth: usize| {
             let rest = format!(" {key}{nth:06}={value}\n");

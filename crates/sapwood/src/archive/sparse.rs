@@ -1,4 +1,4 @@
-//! Maps of sparse files: where the pieces are that an archive has of a file.
+//! Maps of sparse files: the offset and length of each piece that the archive has.
 
 use super::entry::whole_blocks;
 use super::error::{ArchiveError, Result, path};
@@ -79,7 +79,7 @@ impl Map {
             .fold(0, u64::saturating_add)
     }
 
-    /// So many bytes of the piece were read.
+    /// Counts bytes of the piece as read.
     pub(super) fn advance(&mut self, count: u64) {
         self.now.0 = self.now.0.saturating_add(count);
         self.now.1 = self.now.1.saturating_sub(count);

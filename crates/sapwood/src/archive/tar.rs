@@ -42,7 +42,7 @@ pub(crate) struct TarReader<R> {
     open_end: bool,
 }
 
-/// What headers before the one of an entry say of it.
+/// Fields of an entry from the headers before its own.
 #[derive(Default)]
 struct Extensions {
     records: Extended,
@@ -416,7 +416,7 @@ impl<R: Read> Entries for TarReader<R> {
     }
 }
 
-/// Whether the checksum is that of the header. Old programs add signed bytes.
+/// Whether the checksum in the header is right. Old programs add signed bytes.
 fn is_valid(header: &Header) -> bool {
     let sum = |add: fn(u8) -> i64| -> i64 {
         let bytes = header.as_bytes().iter().enumerate();
@@ -456,12 +456,13 @@ fn field(named: &[u8], field: &'static str) -> ArchiveError {
     }
 }
 
-/// A number in binary begins with a byte that has its highest bit; of a negative one all bits.
+/// A number in binary begins with a byte whose highest bit is set. All bits of that byte are set if
+/// the number is negative.
 fn is_negative(bytes: &[u8]) -> bool {
     bytes.first() == Some(&0xff)
 }
 
-/// The number in a header's field. One of only NULs is 0, as for GNU tar.
+/// The number in a header's field. A field of NULs alone is 0, as in GNU tar.
 fn written<T: Default>(bytes: &[u8], number: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
     if bytes.iter().all(|byte| *byte == 0) {
         Ok(T::default())
@@ -485,7 +486,7 @@ fn size_of(header: &Header, named: &[u8]) -> Result<u64> {
     }
 }
 
-/// What a header makes; `None` for a volume label, which makes nothing.
+/// The kind of inode of a header; `None` for a volume label, which creates none.
 fn kind(
     header: &Header,
     records: &Records<'_>,

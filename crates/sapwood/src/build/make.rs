@@ -25,7 +25,7 @@ use crate::vfs::{self, Timestamp};
 
 /// Times that an image is made again with more room.
 const MORE_ROOM: u32 = 5;
-/// The files that an image that grows has room for at first.
+/// The files for which an image that grows has room at first.
 const FIRST: Need = Need {
     entries: 1 << 16,
     bytes: 256 << 20,
@@ -164,8 +164,8 @@ impl ImageBuilder {
         self.options.kind() == Kind::Btrfs && !self.sources.has_dir()
     }
 
-    /// Makes the image with more room than it should need, and shrinks it. If the files took more
-    /// than they seemed to, it begins again with more room.
+    /// Makes the image with more room than it should need, and shrinks it. If the files take more
+    /// space than estimated, it begins again with more room.
     fn make_fitting(
         &self,
         new: &NewFile,
@@ -324,8 +324,8 @@ pub(super) fn fill_open(
     Ok(filled)
 }
 
-/// Options of an image while it is filled: nothing must be durable before the end, and unwritten
-/// data only takes memory. With a time the result is reproducible.
+/// Options of an image while it is filled. Nothing has to be durable before the end, and data that
+/// waits for writeback only takes memory. With a time the result is reproducible.
 pub(super) fn filling(sources: &Sources) -> Result<Options, BuildError> {
     let mut options = Options::default();
     options.set_unflushed();

@@ -112,7 +112,7 @@ impl Service for Daemon {
             Ok(done) => Message::End(done),
             Err(reason) => Message::Failed(reason),
         };
-        // A client that is gone hears nothing.
+        // The client may have closed the connection.
         let _ = message.send(&mut &work.socket);
         // The client may still be sending.
         let _ = work.socket.shutdown(std::net::Shutdown::Both);
@@ -165,7 +165,7 @@ impl Reports<'_> {
             // The client counts the sent entries.
             Progress::Total(_) | Progress::Bytes(_) | Progress::Item(_) => return,
         };
-        // A client that is gone is found out when its entries end.
+        // If the client has closed the connection, the end of its entries shows that.
         let _ = message.send(&mut &*self.socket);
     }
 

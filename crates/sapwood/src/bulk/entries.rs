@@ -2,10 +2,10 @@
 //!
 //! An entry is its length (4 bytes), and then numbers and byte strings in the order of [`encode`];
 //! a string begins with its length (4 bytes). A file with a size has its content after it: pieces
-//! of an offset (8 bytes), a length (4 bytes) and the bytes. A length of 0 ends the content.
-//! [`INCOMPLETE`] means that the client could not read it all, and [`CUT`] that it could read it up
-//! to the offset only, where the file must end. An entry of length 0 is the end.
-//!
+//! a string begins with its length (4 bytes). The content of a file with a size follows its entry:
+//! pieces of an offset (8 bytes), a length (4 bytes) and the bytes. A length of 0 ends the content.
+//! [`INCOMPLETE`] means that the client could not read all of it. [`CUT`] means that the client
+//! could read it only up to the offset, where the file must end. An entry of length 0 is the end.
 //! The daemon trusts nothing of it: lengths are bounded before memory is allocated.
 
 use std::io::{self, Read};
@@ -226,7 +226,7 @@ fn invalid() -> ArchiveError {
 impl<R: Read> Entries for Received<R> {
     fn next(&mut self) -> Result<Option<Entry>> {
         let mut piece = Vec::new();
-        // The rest of a file that was left out; whether it is complete is of no matter.
+        // Skips the rest of a file that was left out, whether or not it is complete.
         while self.open.is_some() {
             piece.resize(PIECE, 0);
             match self.read(&mut piece) {

@@ -13,7 +13,7 @@ const FAILED: u8 = 3;
 /// A report of the daemon.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Message {
-    /// So many entries are done.
+    /// Number of entries that are done.
     Done(u64),
     /// An entry was left out.
     LeftOut(Reason),
@@ -35,10 +35,10 @@ pub(crate) struct Reason {
 }
 
 impl Message {
-    /// Sends it.
+    /// Sends the message.
     ///
     /// # Errors
-    /// The connection.
+    /// I/O errors of the connection.
     pub(super) fn send(&self, socket: &mut impl Write) -> io::Result<()> {
         let (kind, payload) = match self {
             Self::Done(done) => (DONE, done.to_ne_bytes().to_vec()),
@@ -51,10 +51,10 @@ impl Message {
         socket.write_all(&message)
     }
 
-    /// Receives one.
+    /// Receives a message.
     ///
     /// # Errors
-    /// The connection; `InvalidData`.
+    /// I/O errors of the connection; `InvalidData` for a message that is too long or malformed.
     pub(super) fn receive(socket: &mut impl Read) -> io::Result<Self> {
         let mut header = [0; 5];
         socket.read_exact(&mut header)?;

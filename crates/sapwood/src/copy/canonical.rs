@@ -49,7 +49,7 @@ impl Canonical {
         Ok(())
     }
 
-    /// Hands over what is left of a file that has `size` bytes, if that is known.
+    /// Hands over the rest of a file. `size` is the length of the file, if it is known.
     pub(super) fn end(&mut self, size: u64, take: &mut Take<'_>) -> Result<()> {
         let room = usize::try_from(size.saturating_sub(self.at)).unwrap_or(CHUNK);
         // A host may report data up to the end of a block, or of the bytes that were written.
@@ -97,7 +97,7 @@ fn is_zero(block: &[u8]) -> bool {
 mod tests {
     use super::*;
 
-    /// What a sink gets of these pieces of a file.
+    /// The pieces that a sink gets for these pieces of a file.
     fn pieces(size: u64, given: &[(u64, &[u8])]) -> Vec<(u64, Vec<u8>)> {
         let mut canonical = Canonical::new();
         let mut got = Vec::new();

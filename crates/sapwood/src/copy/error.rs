@@ -9,7 +9,7 @@ use crate::damage::Damage;
 use crate::shown;
 use crate::vfs::{self, Cause, FileKind};
 
-/// Why something was not copied: its place, as people know it, and the cause.
+/// Why something was not copied: its path, as text for people, and the cause.
 #[derive(Debug, thiserror::Error)]
 #[error("{place}: {cause}")]
 pub struct CopyError {
@@ -42,7 +42,7 @@ pub enum CopyCause {
     /// A path ends in a slash, and is no directory.
     #[error("not a directory")]
     NotDirectory,
-    /// Several sources, or a directory, cannot go to what is no directory.
+    /// Several sources, or a directory, need a directory as destination.
     #[error("is no directory")]
     DestinationNotDirectory,
     /// A directory cannot replace a file.
@@ -108,14 +108,14 @@ pub enum CopyCause {
     /// The caller asked for an early end.
     #[error("interrupted")]
     Interrupted,
-    /// The daemon of a mount did not do what it was asked for.
+    /// The daemon of a mount failed to do its work.
     #[error("{0}")]
     Daemon(String),
     /// The daemon of the mount ended before the copy did.
     #[error("the daemon of the mount ended")]
     DaemonEnded,
-    /// A part of a file cannot be read. The rest was copied up to there, or also after it, if the
-    /// copy keeps going.
+    /// A part of a file cannot be read. The copy ends there, or continues after it if the caller
+    /// asked for that.
     #[error(transparent)]
     Damaged(Damage),
     /// Another thread ended the copy, and returns why.
@@ -166,13 +166,13 @@ impl CopyError {
         self.ends
     }
 
-    /// What could not be copied, as text for people.
+    /// The path that could not be copied, as text for people.
     #[must_use]
     pub fn place(&self) -> &str {
         &self.place
     }
 
-    /// Why.
+    /// The cause, without the path.
     #[must_use]
     pub fn cause(&self) -> &CopyCause {
         &self.cause
@@ -181,7 +181,7 @@ impl CopyError {
 
 /// Whether a device or a file system of this machine cannot read what it has stored.
 fn is_unreadable(error: Errno) -> bool {
-    // Of a defect medium the kernel says that it has no data.
+    // For a defective medium the kernel returns `ENODATA`.
     let all = [
         Errno::IO,
         Errno::UCLEAN,

@@ -28,15 +28,15 @@ const CAPABILITY: &[u8] = b"security.capability";
 const NAMES: usize = 1024;
 
 pub(super) struct ImageSide {
-    /// What the image is called in errors.
+    /// Name of the image in errors.
     shown: PathBuf,
     fs: FileSystem,
-    /// Tells images apart, in [`Meta::id`].
+    /// Distinguishes images, in [`Meta::id`].
     number: u64,
 }
 
 impl ImageSide {
-    /// `number`: another for each image of the command.
+    /// `number`: a different one for each image of the command.
     pub(super) fn new(shown: PathBuf, fs: FileSystem, number: u64) -> Self {
         // Device numbers of this machine are far smaller.
         let number = u64::MAX - number;
@@ -132,7 +132,7 @@ struct ImageNode<'s> {
     path: Vec<u8>,
     meta: Meta,
     may_have_acls: bool,
-    /// See the function.
+    /// Cached result of `gives_acls`.
     gives_acls: OnceLock<bool>,
 }
 
@@ -154,8 +154,8 @@ impl<'s> ImageNode<'s> {
         Gate::new(self.side.vfs(), None)
     }
 
-    /// Whether what is made in this directory may inherit ACLs. The copy gives a directory its own
-    /// when all in it is made.
+    /// Whether new inodes in this directory may inherit ACLs. A directory gets its own ACLs when
+    /// everything in it is made.
     fn gives_acls(&self) -> bool {
         *self.gives_acls.get_or_init(|| {
             let default = self.side.vfs().getxattr(self.inode.ino(), DEFAULT);

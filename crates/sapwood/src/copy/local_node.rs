@@ -81,8 +81,8 @@ impl LocalNode {
         Ok(node)
     }
 
-    /// The same stream, as the source of a file of which the umask decides on the mode. Reading
-    /// from it ends when `stop` asks for it.
+    /// The same stream, as the source of a file whose mode the umask decides. Reading from it ends
+    /// when `stop` asks for it.
     pub(super) fn into_input(mut self, stop: Stop, umask: u32) -> Self {
         self.meta.perm = 0o666 & !umask;
         Self { stop, ..self }
@@ -231,8 +231,8 @@ impl Node for LocalNode {
 
 impl<'s> SourceNode<'s> for LocalNode {
     fn open(&self) -> Result<()> {
-        // Not to wait if a fifo took the place of a file meanwhile; of a fifo that the user named
-        // the content is wanted.
+        // Without blocking, in case a fifo took the place of a file meanwhile. The content of a
+        // fifo that the user named is wanted.
         let wait = match self.meta.kind {
             FileKind::Regular => OFlags::NONBLOCK,
             _ => OFlags::empty(),
@@ -265,7 +265,7 @@ impl<'s> SourceNode<'s> for LocalNode {
             Err(error) if error.is_damage() => return Ok(None),
             other => other?,
         };
-        // Of a file that changes meanwhile nothing can be said.
+        // A file that changes during the copy has no defined content.
         let all = count as u64 == self.meta.size && count < scratch.piece.len();
         Ok(scratch.piece.get(..count).filter(|_| all))
     }
@@ -346,7 +346,7 @@ impl<'s> SinkNode<'s> for LocalNode {
         single_name(self, name)?;
         let (dir, os_name) = (self.directory()?, OsStr::from_bytes(name));
         let (meta, shown) = (like.meta, self.child_shown(name));
-        // An archive copy grants nothing to others before it has its owner.
+        // An archive copy grants nothing to other users before it has its owner.
         let perm = match rules.mode.filter(|_| meta.kind == FileKind::Regular) {
             Some(mode) => mode & 0o700 | 0o600,
             None if rules.archive => acls::private(meta.perm) | 0o600,
@@ -464,7 +464,7 @@ impl<'s> SinkNode<'s> for LocalNode {
             return self.set_mode(mode);
         }
         if !rules.archive {
-            // Nothing but a new directory was made with more rights than it gets.
+            // Only a new directory may have more rights than it gets at the end.
             let more = made && meta.kind == FileKind::Directory && meta.perm & 0o700 != 0o700;
             return if more {
                 self.set_mode(self.meta.perm & meta.perm & 0o777)
@@ -472,7 +472,7 @@ impl<'s> SinkNode<'s> for LocalNode {
                 Ok(())
             };
         }
-        // What the user named, and is no file, keeps what it is: a terminal, a pipe, a device.
+        // If the user named an existing terminal, pipe or device, it keeps its attributes.
         if !made && !matches!(self.meta.kind, FileKind::Regular | FileKind::Directory) {
             return Ok(());
         }
@@ -547,8 +547,8 @@ fn meta_of(stat: &Stat) -> Option<Meta> {
     })
 }
 
-/// A failed system call on a named file. Without space, where nothing may be written, and at a
-/// limit of the process, the copy ends.
+/// A failed system call on a named file. The copy ends if there is no space, if the file system is
+/// read-only, or at a limit of the process.
 pub(super) fn failure(shown: &str, error: Errno) -> CopyError {
     let failure = CopyError::on(shown, std::io::Error::from(error));
     match error {

@@ -1,4 +1,4 @@
-//! A copy's side on this machine: what the user names.
+//! A copy's side on this machine: resolves the paths that the user names.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;

@@ -60,8 +60,8 @@ impl<'a> Copy<'_> {
         }
     }
 
-    /// True if the content is copied, not the node. Of a fifo, device or socket it is without -r,
-    /// as with cp(1).
+    /// True if the content is copied, not the node. Without `-r` the content of a fifo, device or
+    /// socket is copied, as with cp(1).
     pub(super) fn by_content(&self, meta: &Meta) -> bool {
         match meta.kind {
             FileKind::Regular => true,
@@ -192,7 +192,7 @@ impl<'a> Copy<'_> {
         }
     }
 
-    /// What the reading of a file that may be damaged begins with.
+    /// A new record of damage, for reading one file.
     pub(super) fn salvage(&self) -> Salvage {
         Salvage::new(self.keep_going, self.report.stop())
     }

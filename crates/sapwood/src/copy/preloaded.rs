@@ -1,8 +1,8 @@
 //! Attributes as a preloaded library shows them.
 //!
-//! `fakeroot` and `pseudo` pretend owners and device nodes to the programs that they start, by
-//! functions in place of those of the C library. A copy asks the kernel directly, which is faster.
-//! Where a library is preloaded, it asks the C library for attributes instead.
+//! `fakeroot` and `pseudo` pretend owners and device nodes to the programs that they start: their
+//! functions replace functions of the C library. A copy asks the kernel directly, which is faster.
+//! If a library is preloaded, the copy asks the C library for attributes instead.
 
 use std::fs::Metadata;
 use std::os::unix::fs::MetadataExt;
@@ -15,7 +15,7 @@ use crate::vfs::{FileKind, Timestamp};
 static PRELOADED: LazyLock<bool> =
     LazyLock::new(|| std::env::var_os("LD_PRELOAD").is_some_and(|libraries| !libraries.is_empty()));
 
-/// The attributes of what `path` makes a path; `None` without a preloaded library, or where they
+/// The attributes of the path that `path` returns; `None` without a preloaded library, or if they
 /// cannot be read.
 pub(super) fn meta(path: impl FnOnce() -> PathBuf, follow: bool) -> Option<Meta> {
     if !*PRELOADED {

@@ -1,4 +1,4 @@
-//! What a copy reports to its caller, and counts.
+//! Progress reports of a copy, and its counters.
 
 use std::fmt::Display;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -11,7 +11,7 @@ use super::side::Shown;
 use crate::progress::{OnProgress, Progress, Stop};
 use crate::shown;
 
-/// What a copy reports, and counts.
+/// Progress reports of a copy to its caller, and its counters.
 pub(super) struct Report<'p> {
     done: AtomicU64,
     bytes: AtomicU64,
@@ -49,7 +49,7 @@ impl<'p> Report<'p> {
         self.until(self.done.load(Ordering::Relaxed) + 1);
     }
 
-    /// At least so many names are done.
+    /// At least this number of names is done.
     pub(super) fn until(&self, done: u64) {
         let mut progress = self.progress.lock();
         let before = self.done.fetch_max(done, Ordering::Relaxed);
@@ -57,7 +57,7 @@ impl<'p> Report<'p> {
         progress(Progress::Done { phase, done });
     }
 
-    /// So many more bytes are copied.
+    /// Counts bytes that were copied.
     pub(super) fn bytes(&self, count: u64) {
         let mut progress = self.progress.lock();
         let done = self.bytes.fetch_add(count, Ordering::Relaxed);
@@ -88,7 +88,7 @@ impl<'p> Report<'p> {
         self.first.lock().get_or_insert(error);
     }
 
-    /// What was counted.
+    /// The counters at the end.
     pub(super) fn end(&self) -> CopyReport {
         let left_out = self.failed.load(Ordering::Relaxed);
         CopyReport {

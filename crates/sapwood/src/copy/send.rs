@@ -41,15 +41,15 @@ pub(super) fn archive<R: Read + Send + 'static>(
     let name = "bulk-send".to_owned();
     let thread = thread::Builder::new().name(name).spawn(move || {
         let sent = send_archive(archive, &mut sender);
-        // The caller has stopped listening if it failed. It hears why before the daemon fails,
-        // which is when the sender is dropped.
+        // The receiver is gone if the caller failed. The error is in the channel before the drop of
+        // the sender makes the daemon fail.
         let _ = done.send(sent);
     });
     if let Err(error) = thread {
         return Ok(Err(CopyError::on(dir.shown(), error).into()));
     }
     Ok(receive(receiver, &dir.shown(), report).map_err(|failure| {
-        // An archive that cannot be read is why the daemon failed.
+        // If the archive could not be read, that is why the daemon failed.
         match sent.try_recv() {
             Ok(Err(error)) => error.into(),
             _ => failure.into(),
@@ -84,12 +84,12 @@ fn send_entries(
         }
         match sent {
             Err(error) if error.kind() == io::ErrorKind::InvalidInput => return Err(error.into()),
-            // The daemon has failed, and says why.
+            // The daemon has failed, and sends the reason.
             Err(_) => return Ok(()),
             Ok(()) => {}
         }
     }
-    // As above.
+    // The daemon may have failed; then it sends the reason.
     let _ = sender.end();
     Ok(())
 }
@@ -159,7 +159,8 @@ pub(super) fn tree<'a>(
         let answered = answers.join();
         let answered = answered.unwrap_or_else(|_| Err(lost(&to)));
         match walked {
-            // Why the daemon hears nothing more, which it says.
+            // This failure made the sender stop. The daemon's own error would only report the end
+            // of the entries.
             Err(failure) if !matches!(failure.cause(), CopyCause::DaemonEnded) => Err(failure),
             _ => answered,
         }
@@ -312,7 +313,7 @@ impl<'a> Walk<'_, '_, 'a> {
         }
     }
 
-    /// Sends a file; returns what of it cannot be read.
+    /// Sends a file; returns its unreadable parts.
     fn file(&mut self, from: &dyn SourceNode<'a>, path: &[u8]) -> Result<Option<Damage>> {
         from.open()?;
         let size = from.meta().size;

@@ -1,4 +1,4 @@
-//! What a copy asks of a source and of a sink: open nodes, found by one name at a time.
+//! The interface of a source and of a sink: open nodes, found by one name at a time.
 //!
 //! A path is resolved once, for the operand that the user named. Below it every step takes a single
 //! name in a directory that is held open, and never follows a symbolic link. No name of the source
@@ -31,17 +31,17 @@ pub(super) struct Meta {
 /// Set-user-id and set-group-id.
 pub(super) const SET_ID: u32 = 0o6000;
 
-/// What a copy keeps, and which owner new files get.
+/// The metadata that a copy keeps, and the owner of new files.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Rules {
     /// Keep owner, mode, times and extended attributes.
     pub(super) archive: bool,
-    /// What is made on this machine, and whose source has no ACL, keeps those that its directory
-    /// gave.
+    /// A new inode on this machine keeps the ACLs that its directory gave it, if its source has
+    /// none.
     pub(super) inherits: bool,
-    /// Owner of everything that is made in an image, whatever the source says.
+    /// Owner of every inode that the copy makes in an image, in place of the source's.
     pub(super) owner: Option<(u32, u32)>,
-    /// Mode of every file that is written, whatever its source and the umask say.
+    /// Mode of every file that is written, in place of the source's and without the umask.
     pub(super) mode: Option<u32>,
     /// The user that runs the command.
     pub(super) caller: Credentials,
@@ -108,7 +108,7 @@ impl Default for Scratch {
     }
 }
 
-/// What identifies an open directory to its own side.
+/// The identity of an open directory on its own side.
 pub(super) enum Handle<'h> {
     /// A descriptor on this machine.
     Fd(BorrowedFd<'h>),
@@ -134,7 +134,7 @@ pub(super) type Source<'s> = Box<dyn SourceNode<'s> + 's>;
 /// A node that is written.
 pub(super) type Sink<'s> = Box<dyn SinkNode<'s> + 's>;
 
-/// What people know a node as.
+/// The name of a node in messages.
 pub(super) trait Shown {
     fn shown(&self) -> String;
 }
@@ -165,7 +165,7 @@ pub(super) trait SourceNode<'s>: Node {
     /// `salvage` gets.
     fn read(&self, scratch: &mut Scratch, salvage: &mut Salvage, take: &mut Take<'_>)
     -> Result<()>;
-    /// All content of a file that has no holes and fits into one piece, where that can be said.
+    /// All content of a file, if it is known to have no holes and to fit into one piece.
     fn whole<'b>(&self, _scratch: &'b mut Scratch) -> Result<Option<&'b [u8]>> {
         Ok(None)
     }
@@ -180,7 +180,7 @@ pub(super) trait SourceNode<'s>: Node {
 
 /// A node of the destination.
 pub(super) trait SinkNode<'s>: Node {
-    /// What has a name in this directory; of a symbolic link the link itself.
+    /// The node of a name in this directory, if it exists. A symbolic link is not followed.
     fn existing(&self, name: &[u8]) -> Result<Option<Sink<'s>>>;
     /// Makes a new node of that kind in this directory; fails if the name exists.
     fn create(&self, name: &[u8], rules: &Rules, like: &New<'_>) -> Result<Sink<'s>>;
@@ -188,8 +188,8 @@ pub(super) trait SinkNode<'s>: Node {
     fn most_filled(&self) -> u64 {
         0
     }
-    /// Makes a file in this directory with its content, owner, mode and times at once. Its source
-    /// has no attributes. False: it was not made.
+    /// Makes a file in this directory with its content, owner, mode and times at once. The source
+    /// has no extended attributes. False: the file was not made.
     fn create_filled(
         &self,
         _name: &[u8],
@@ -199,15 +199,15 @@ pub(super) trait SinkNode<'s>: Node {
     ) -> Result<bool> {
         Ok(false)
     }
-    /// Makes a further name in this directory of what `old` is in the directory `old_dir` of the
-    /// same side.
+    /// Makes a hard link in this directory to the file `old` in the directory `old_dir` of the same
+    /// side.
     fn link(&self, name: &[u8], old_dir: &dyn SinkNode<'s>, old: &[u8]) -> Result<()>;
     /// Removes a name of anything but a directory from this directory.
     fn remove(&self, name: &[u8]) -> Result<()>;
-    /// Empties a file that existed, to be written anew. Without `archive` it loses its set-id bits.
+    /// Empties an existing file, to be written anew. Without `archive` it loses its set-id bits.
     fn truncate(&self, rules: &Rules) -> Result<()>;
-    /// Makes the content of a new file that of `from`, without reading it. False if the two are of
-    /// different sides, or the format cannot share content.
+    /// Shares the content of `from` with a new file, without reading it. False if the two are on
+    /// different sides, or if the format cannot share content.
     fn share(&self, _from: &dyn SourceNode<'s>) -> Result<bool> {
         Ok(false)
     }
@@ -219,7 +219,7 @@ pub(super) trait SinkNode<'s>: Node {
     fn finish(&self, rules: &Rules, meta: &Meta, xattrs: &Xattrs, made: bool) -> Result<()>;
 }
 
-/// What to create: metadata of the source, and the target of a symbolic link.
+/// Attributes of a node to create: metadata of the source, and the target of a symbolic link.
 pub(super) struct New<'n> {
     pub(super) meta: &'n Meta,
     pub(super) target: &'n [u8],

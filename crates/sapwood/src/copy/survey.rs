@@ -1,4 +1,4 @@
-//! What is in a directory of this machine, as a copy of it into an image would read it.
+//! Lists a directory of this machine in the form in which a copy puts it into an image.
 
 use std::path::Path;
 
@@ -21,8 +21,8 @@ pub(crate) trait Surveyor {
     fn content(&mut self, at: u64, data: &[u8]);
 }
 
-/// Walks everything in a directory, in the order of a copy, with changes. What cannot be read is
-/// left out, as the copy reports it.
+/// Walks everything in a directory, in the order of a copy, with changes. Files that cannot be read
+/// are left out, because the copy reports them.
 ///
 /// # Errors
 /// The directory itself cannot be read.

@@ -121,7 +121,8 @@ impl<'u> Unpack<'_, '_, 'u> {
         Ok(())
     }
 
-    /// Reports what this process has no right to; ends with any other failure.
+    /// Reports an entry that this process has no right to make. Any other failure ends the
+    /// extraction.
     fn settle(
         &self,
         made: std::result::Result<(), UntarError>,
@@ -226,7 +227,7 @@ impl<'u> Unpack<'_, '_, 'u> {
         Ok(())
     }
 
-    /// Makes what is neither a directory nor a further name.
+    /// Makes an inode that is neither a directory nor a hard link.
     fn make(
         &mut self,
         entry: &Entry,
@@ -289,7 +290,7 @@ impl<'u> Unpack<'_, '_, 'u> {
         Ok(())
     }
 
-    /// Adds a name to what another entry made.
+    /// Adds a name to an inode that another entry made.
     fn link(
         &mut self,
         target: &[u8],
@@ -321,11 +322,11 @@ impl<'u> Unpack<'_, '_, 'u> {
         Ok(())
     }
 
-    /// Metadata as the rules ask for them.
+    /// The metadata that the rules ask for.
     fn meta(&self, attributes: &Attributes) -> Meta {
         let perm = match self.restores {
             true => attributes.perm,
-            // An access list gives the mode, whatever the umask is.
+            // An access list decides on the mode; the umask does not apply.
             false if acls::has_access(&attributes.xattrs) => attributes.perm & 0o777,
             false => attributes.perm & 0o777 & !self.umask,
         };

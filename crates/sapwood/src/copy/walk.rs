@@ -39,15 +39,15 @@ const MOST_THREADS: usize = 8;
 /// A copy from one side to the other.
 pub(super) struct Copy<'a> {
     pub(super) recursive: bool,
-    /// Keep hard links, and copy a symbolic link that is named, not what it leads to.
+    /// Keep hard links. A named symbolic link is copied as a link.
     pub(super) links: bool,
     pub(super) existing: Existing,
-    /// What follows a part of a file that cannot be read is copied too.
+    /// Copying continues after a part of a file that cannot be read.
     pub(super) keep_going: bool,
     pub(super) rules: Rules,
     pub(super) report: &'a Report<'a>,
-    /// One thread makes everything in the order of the walk, and what depends on the host's file
-    /// system is left out: the result is reproducible.
+    /// One thread makes everything in the order of the walk, and properties of the host's file
+    /// system are left out. The result is reproducible.
     pub(super) canonical: bool,
 }
 
@@ -122,7 +122,7 @@ impl<'a> Copy<'_> {
             ended.store(true, Ordering::Relaxed);
         };
         let (sender, jobs) = sync_channel(WAITING);
-        // The receiver goes with the last worker, so that a send fails once no worker is left.
+        // The last worker drops the receiver, so a send fails once no worker is left.
         let jobs = Arc::new(Mutex::new(jobs));
         thread::scope(|scope| {
             for _ in 0..threads.min(MOST_THREADS) {
@@ -133,7 +133,7 @@ impl<'a> Copy<'_> {
             let sender = sender;
             let mut send = |batch: Vec<Job<'a>>| {
                 let sent = !ended.load(Ordering::Relaxed) && sender.send(batch).is_ok();
-                // The worker that failed has left the reason.
+                // The worker that failed has recorded the reason.
                 sent.then_some(())
                     .ok_or_else(|| CopyError::on("", CopyCause::Ended).that_ends())
             };
@@ -150,7 +150,7 @@ impl<'a> Copy<'_> {
         last.into_inner().map_or(Ok(()), Err)
     }
 
-    /// As [`tree`](Self::tree), in this thread: every file when the walk comes to it.
+    /// Copies a source with everything below it in this thread, each file when the walk reaches it.
     fn tree_in_order(&self, from: Source<'a>, from_image: bool, place: Target<'a>) -> Result<()> {
         let mut scratch = Scratch::default();
         let mut send = |batch: Vec<Job<'a>>| {
@@ -203,7 +203,7 @@ impl<'a> Copy<'_> {
             let next = batches.lock().recv();
             let Ok(batch) = next else { return };
             for job in batch {
-                // The rest is taken, so that the walk does not wait for room.
+                // The rest of the queue is taken, so that the walk does not block.
                 if !ended.load(Ordering::Relaxed) {
                     self.job(job, &mut scratch).unwrap_or_else(end);
                 }
@@ -227,7 +227,8 @@ impl<'a> Copy<'_> {
         self.release(Some(dir), scratch)
     }
 
-    /// Gives a directory back; the last holder finishes it, and its parents alike.
+    /// Drops a reference to a directory. The last holder finishes the directory, and then releases
+    /// its parent in the same way.
     fn release(&self, dir: Option<Arc<Open<'a>>>, scratch: &mut Scratch) -> Result<()> {
         let mut next = dir;
         while let Some(open) = next.and_then(Arc::into_inner) {
@@ -270,7 +271,7 @@ impl<'a> Copy<'_> {
         Ok(())
     }
 
-    /// The directory that a tree goes to; whether it was made for that.
+    /// The directory that receives a tree, and whether the copy made it.
     fn top(&self, from: &dyn SourceNode<'a>, place: Target<'a>) -> Result<(Sink<'a>, bool)> {
         let (dir, name) = match place {
             Target::Name(dir, name) => (dir, name),
@@ -415,8 +416,8 @@ impl<'a> Copy<'_> {
         }))
     }
 
-    /// Makes a further name of a file that was copied. The way to it is walked from the top, and
-    /// follows no link.
+    /// Makes a hard link to a file that was copied. The path of the file is resolved from the top
+    /// of the destination, without following links.
     fn link(
         &self,
         dir: &Open<'a>,

@@ -30,7 +30,7 @@ pub struct DiffOptions {
     pub stop: Stop,
 }
 
-/// What happened to a name.
+/// The kind of a difference.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum DiffKind {
     /// Only the old directory has it.
@@ -62,18 +62,18 @@ pub struct DiffParts {
     pub xattrs: bool,
 }
 
-/// A difference.
+/// One difference between the directories.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DiffEntry {
     /// What happened.
     pub kind: DiffKind,
-    /// The path: of [`Removed`](DiffKind::Removed) in the old directory, else in the new one.
+    /// The path: in the old directory for [`Removed`](DiffKind::Removed), else in the new one.
     pub path: PathBuf,
     /// The old path of a renamed file.
     pub from: Option<PathBuf>,
     /// Type of the file.
     pub file: FileKind,
-    /// Of [`Changed`](DiffKind::Changed): the attributes.
+    /// The attributes that differ, for [`Changed`](DiffKind::Changed).
     pub parts: DiffParts,
 }
 

@@ -207,7 +207,7 @@ impl DiskBuilder {
 
     /// Writes an MBR, whose number is the start of the UUID of the disk.
     fn write_mbr(&self, file: &File, path: &Path, made: &BuiltDisk) -> Result<()> {
-        // Of the start and end of a partition: beyond what cylinders, heads and sectors can tell.
+        // A start or end that cannot be expressed in cylinders, heads and sectors.
         const BEYOND: [u8; 3] = [0xfe, 0xff, 0xff];
         let mut sector = [0; SECTOR as usize];
         sector[440..444].copy_from_slice(&made.uuid[..4]);

@@ -127,7 +127,7 @@ pub(super) struct Facts {
     pub(super) landlock: bool,
     pub(super) seccomp: bool,
     pub(super) loop_control: bool,
-    /// Those of [`HELPERS`] that are installed.
+    /// The members of [`HELPERS`] that are installed.
     pub(super) helpers: Vec<&'static str>,
     /// The installed shells, and whether each has its completions.
     pub(super) shells: Vec<(&'static str, bool)>,

@@ -92,14 +92,14 @@ impl Machine {
     }
 }
 
-/// What is wrong after `change` for a user, and for root.
+/// Checks the findings after `change`, for a user and for root.
 #[track_caller]
 fn case(change: impl Fn(&Machine), user: &[(&str, HostState)], root: &[(&str, HostState)]) {
     for (status, expected) in [(USER, user), (ROOT, root)] {
         let machine = Machine::of(status);
         change(&machine);
         let mut wrong = machine.wrong();
-        // Only root's mounts hear of `sync`.
+        // `sync` reaches only mounts that root made.
         wrong.retain(|found| status == ROOT || *found != ("sync, umount", HostState::Lacks));
         assert_eq!(wrong, expected, "{status}");
     }

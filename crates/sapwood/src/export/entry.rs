@@ -19,7 +19,7 @@ const BLOCK: usize = 512;
 const PIECE: usize = 256 * 1024;
 /// Most bytes of a name, and of a link's target, in a header.
 const NAME: usize = 100;
-/// Numbers from here on do not fit into a header's field for an owner, and one for a size or time.
+/// Larger numbers do not fit into a header's field for an owner, or for a size or time.
 const OWNERS: u32 = 1 << 21;
 const SIZES: u64 = 1 << 33;
 
@@ -382,7 +382,8 @@ fn device(header: &mut Header, rdev: u64) -> Option<()> {
     header.set_device_minor(minor).ok()
 }
 
-/// The records of an extended attribute. An ACL gets one for tools that know its text only, too.
+/// The records of an extended attribute. An ACL also gets a record with its text, for tools that
+/// read only that.
 fn xattr(records: &mut Records, name: &[u8], value: &[u8]) {
     let mut key = b"SCHILY.xattr.".to_vec();
     if name.contains(&b'=') {

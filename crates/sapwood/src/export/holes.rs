@@ -20,7 +20,7 @@ impl Map {
     /// The map of a file of `size` bytes; `None` if it has no holes, or none that can be found.
     ///
     /// # Errors
-    /// The file system.
+    /// The file system cannot search the file for data and holes.
     pub(super) fn of(file: &InImage<'_>, size: u64) -> vfs::Result<Option<Self>> {
         match pieces(file, size) {
             Ok(pieces) if pieces == [(0, size)] => Ok(None),

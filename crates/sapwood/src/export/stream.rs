@@ -67,7 +67,7 @@ pub(super) struct Stream<W: Write>(Hashed<Encoder<W>>);
 
 impl<W: Write> Stream<W> {
     /// # Errors
-    /// The level of the compression.
+    /// `InvalidInput` if the compression has no such level.
     pub(super) fn new(out: W, compression: ExportCompression) -> io::Result<Self> {
         let out = Hashed::new(out);
         let encoder = match compression {

@@ -7,9 +7,10 @@ use super::{FatError, FatWidth, Result};
 pub(super) const SECTOR: u64 = 512;
 /// Bytes of a directory entry.
 pub(super) const ENTRY: u64 = 32;
-/// Least names of the root directory of FAT12 and FAT16, which has its own place.
+/// Least names of the root directory of FAT12 and FAT16, which is not in clusters.
 const ROOT_ENTRIES: u64 = 512;
-/// Clusters away from the bounds between the widths, as some readers count wrongly there.
+/// Least distance, in clusters, from the bounds between the widths, because some readers count
+/// wrongly there.
 const MARGIN: u64 = 16;
 /// The first cluster has this number.
 pub(super) const FIRST_CLUSTER: u32 = 2;

@@ -34,7 +34,7 @@ pub(super) enum Content {
     Directory(Vec<usize>),
 }
 
-/// Files with the names that a volume has for them. Directories are before their files.
+/// Files with the names that a volume stores. A directory precedes its files.
 #[derive(Debug)]
 pub(super) struct Tree {
     pub(super) nodes: Vec<Node>,
@@ -46,7 +46,7 @@ impl Tree {
     /// All files of a file system.
     ///
     /// # Errors
-    /// A file that FAT cannot store; one that cannot be read.
+    /// FAT cannot store a file, or a file cannot be read.
     pub(super) fn read(fs: Option<&FileSystem>, labelled: bool) -> Result<Self> {
         let root = Node {
             path: "/".into(),
@@ -169,7 +169,7 @@ fn directory(fs: &FileSystem, path: &Path, parent: usize) -> Result<Vec<Node>> {
     Ok(nodes)
 }
 
-/// A kind of file that FAT has not.
+/// The name of a kind of file that FAT cannot store.
 fn kind(kind: FileType) -> &'static str {
     match kind.kind() {
         FileKind::Symlink => "symbolic links",

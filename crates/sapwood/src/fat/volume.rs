@@ -23,7 +23,7 @@ const ARCHIVE: u8 = 0x20;
 const INFO: u16 = 1;
 const BACKUP: u16 = 6;
 
-/// What is written into a volume.
+/// Everything that is written into a volume.
 pub(super) struct Volume<'v> {
     pub(super) geometry: Geometry,
     pub(super) tree: &'v Tree,
@@ -49,7 +49,7 @@ struct Chain {
 struct FatTime {
     date: u16,
     time: u16,
-    /// Hundredths of a second of the two seconds that `time` counts.
+    /// Hundredths of a second after `time`, which counts units of two seconds.
     hundredths: u8,
 }
 

@@ -12,7 +12,8 @@ impl FileSystem {
     /// The number of a user, from `etc/passwd` in the image; `None` if the image does not name it.
     ///
     /// # Errors
-    /// A damaged image; the device.
+    /// [`ErrorKind::Corrupt`](crate::ErrorKind::Corrupt) for a damaged image; I/O errors of the
+    /// device.
     pub fn user_id(&self, name: &str) -> Result<Option<u32>> {
         self.account("etc/passwd", name)
     }
@@ -20,7 +21,8 @@ impl FileSystem {
     /// The number of a group, from `etc/group` in the image; `None` if the image does not name it.
     ///
     /// # Errors
-    /// A damaged image; the device.
+    /// [`ErrorKind::Corrupt`](crate::ErrorKind::Corrupt) for a damaged image; I/O errors of the
+    /// device.
     pub fn group_id(&self, name: &str) -> Result<Option<u32>> {
         self.account("etc/group", name)
     }

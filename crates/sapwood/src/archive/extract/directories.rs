@@ -1,4 +1,5 @@
-//! Directories, which get attributes at the end, because what is made in them changes them.
+//! Directories. They get their attributes at the end, because every new name in one changes its
+//! times.
 
 use std::collections::{HashMap, HashSet};
 
@@ -36,7 +37,7 @@ pub(super) struct Remembered {
     /// Their names. A directory that was removed is not in it.
     table: PathTable,
     listed: HashMap<PathId, Directory>,
-    /// Directories that get times, because what is made in them changes them.
+    /// Directories that get times at the end, because new names in them change the times.
     pub(super) passed: HashMap<Ino, Passed>,
     /// The directories in both.
     pub(super) settled: HashSet<Ino>,

@@ -9,8 +9,8 @@ use crate::tree::HeldInode;
 use crate::vfs::{self, Content, Credentials, Error, FileKind, NewInode, SetAttr, WriteMode};
 
 impl<'a> Extraction<'a> {
-    /// Makes what is neither a directory nor a further name, with its content. True if it has its
-    /// times, too.
+    /// Makes an inode that is neither a directory nor a hard link, with its content. True if it
+    /// also has its times.
     pub(super) fn make(
         &mut self,
         kind: &EntryKind,
@@ -30,7 +30,7 @@ impl<'a> Extraction<'a> {
             EntryKind::Symlink(_) => 0o777,
             _ => perm & 0o1777,
         };
-        // Read first: nothing is made of a small file that the archive does not have in whole.
+        // Read first: no small file is made if the archive ends within its content.
         let first = match what {
             NewInode::Regular if size > 0 => Some(content.read(&mut self.piece)?),
             _ => None,
@@ -152,7 +152,7 @@ impl<'a> Extraction<'a> {
         self.into.building.is_some() || self.is_copy() || acls::has_any(&attributes.xattrs)
     }
 
-    /// As [`finish`](Self::finish), of a file that has its times.
+    /// Gives a file that already has its times the rest of its attributes.
     pub(super) fn finish_filled(
         &self,
         node: &HeldInode<'a>,
@@ -177,8 +177,9 @@ impl<'a> Extraction<'a> {
         }
     }
 
-    /// Gives an inode its attributes. What a client has no right to is left out, and is an error of
-    /// all but a copy. `found`: it is a directory that was there before.
+    /// Gives an inode its attributes. An attribute that a client has no right to set is left out,
+    /// which is an error unless the entries are a copy. `found`: the inode is a directory that
+    /// existed before.
     pub(super) fn finish(
         &self,
         node: &HeldInode<'a>,
@@ -214,7 +215,7 @@ impl<'a> Extraction<'a> {
                     log::warn!("{named}: the attribute {name} is left out");
                     Ok(())
                 }
-                // A client may lack the right to set it. A copy has none to say so.
+                // A client may lack the right to set it. A copy skips it silently.
                 Error::NotPermitted if self.is_copy() => Ok(()),
                 Error::NotPermitted => {
                     lacking = Err(error);

@@ -1,4 +1,4 @@
-//! What a layer hides of the layers below it: by names, or in the form of overlayfs.
+//! Removal of names that a layer hides: by `.wh.` names, or by the marks of overlayfs.
 
 use super::super::entry::{Entries, EntryKind};
 use super::super::error::{ArchiveError, Result, path};
@@ -8,11 +8,11 @@ use crate::progress;
 use crate::tree::Names;
 use crate::vfs::{self, Error};
 
-/// Names of whiteouts begin so.
+/// Prefix of the names of whiteouts.
 const WHITEOUT: &[u8] = b".wh.";
-/// Names that begin so are for the tool that wrote the layer, apart from [`OPAQUE`].
+/// Prefix of names that are for the tool that wrote the layer, apart from [`OPAQUE`].
 const RESERVED: &[u8] = b".wh..wh.";
-/// A directory that has this name hides what lower layers have in it.
+/// An entry of this name hides everything that lower layers have in its directory.
 const OPAQUE: &[u8] = b".wh..wh..opq";
 
 /// Whether an entry of this name only hides others, or is for the tool that wrote the layer.
@@ -21,7 +21,7 @@ pub(crate) fn is_one(name: &[u8]) -> bool {
 }
 
 impl Extraction<'_> {
-    /// Removes what the whiteouts of a layer hide of the layers below it.
+    /// Removes the names that the whiteouts of a layer hide.
     ///
     /// # Errors
     /// [`ArchiveError`].
@@ -47,9 +47,9 @@ impl Extraction<'_> {
         self.finish_directories(&mut extracted, &mut progress::ignore)
     }
 
-    /// Makes room for a layer in the form of overlayfs. Removes what it hides of the layers below,
-    /// and what cannot be merged with what it has of the same name. A directory that is merged has
-    /// the extended attributes of the layer alone, so it loses those that it has.
+    /// Prepares for a layer in the form of overlayfs: removes the names that it hides, and inodes
+    /// that cannot be merged with its inode of the same name. A merged directory has the extended
+    /// attributes of the layer alone, so its own are removed.
     ///
     /// # Errors
     /// [`ArchiveError`].
@@ -99,7 +99,7 @@ impl Extraction<'_> {
         }
     }
 
-    /// Makes room for what the layer has of the top directory.
+    /// Prepares the top directory for its entry in the layer.
     fn merge(&mut self, mark: Mark) -> vfs::Result<()> {
         if mark == Mark::Opaque {
             self.hide(None)?;

@@ -1,4 +1,4 @@
-//! What a node of this machine keeps of its source: owner, attributes, mode, times.
+//! The attributes of the source that a node of this machine keeps: owner, xattrs, mode, times.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -56,8 +56,8 @@ impl LocalNode {
                 None => rustix::fs::lsetxattr(&path, name, value, XattrFlags::empty()),
             };
             match set {
-                // Some namespaces belong to the superuser, some to one kind of file system, and
-                // that of users to a process that may write.
+                // Some namespaces belong to the superuser, some to one kind of file system. The
+                // namespace `user` needs the right to write.
                 Err(Errno::PERM | Errno::ACCESS | Errno::NOTSUP) => {
                     let name = shown::name(name.as_bytes());
                     log::warn!("{}: attribute {name} not kept", self.shown);
@@ -68,7 +68,7 @@ impl LocalNode {
         Ok(())
     }
 
-    /// Gives the node to the source's owner; false without the right to.
+    /// Gives the node to the source's owner; false if the process has no right to.
     pub(super) fn keep_owner(&self, meta: &Meta) -> Result<bool> {
         let (uid, gid) = (Uid::from_raw(meta.uid), Gid::from_raw(meta.gid));
         let chown = |uid| match self.opened.get() {
