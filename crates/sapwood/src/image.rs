@@ -36,7 +36,7 @@ pub enum OpenError {
     /// The part of a file or device that the operand names.
     #[error("{0}")]
     Operand(OperandError),
-    /// Nothing that we know, or too much, is in it.
+    /// It has no known file system, or superblocks of both formats.
     #[error("{}", named(path, source))]
     Kind {
         /// Image.
@@ -49,22 +49,22 @@ pub enum OpenError {
     Option {
         /// Image.
         path: PathBuf,
-        /// Which, and why.
+        /// The option, and the reason.
         source: OptionError,
     },
-    /// It is of another kind than the one that is needed.
+    /// It is of another format than the operation needs.
     #[error("{}", named(path, format_args!("this is {found}; {what} needs {needed}")))]
     OtherKind {
         /// Image.
         path: PathBuf,
-        /// The requested feature.
+        /// The operation, as text.
         what: &'static str,
-        /// The kind that has it.
+        /// The format that has it.
         needed: Kind,
-        /// The kind that the image is.
+        /// The format of the image.
         found: Kind,
     },
-    /// The hash tree of dm-verity does not fit, or only half of what it needs is named.
+    /// The hash tree of dm-verity does not verify the image.
     #[error("{}", named(path, source))]
     Verity {
         /// Image.
@@ -133,7 +133,7 @@ pub enum Mounted {
     Btrfs(Arc<Btrfs>),
     /// ext4, ext3 or ext2.
     Ext4(Arc<Ext4>),
-    /// What is left of a damaged image of this kind.
+    /// A damaged image of this kind, read without an engine.
     Rescued(Kind, Arc<Rescued>),
 }
 
@@ -180,8 +180,8 @@ impl From<OperandError> for OpenError {
     }
 }
 
-/// Names an image without regard to the current directory: the operand that `path` and the options
-/// `offset`, `length` and `partition` give together, with real paths, and the options without these
+/// Names an image without regard to the current directory. Returns an operand with real paths, made
+/// of `path` and the options `offset`, `length` and `partition`, and the options without these
 /// three. A daemon needs it, because it changes its directory before it opens the image.
 ///
 /// # Errors
@@ -202,14 +202,15 @@ pub fn located(path: &Path, options: &Options) -> Result<(PathBuf, Options), Ope
     Ok((image, options))
 }
 
-/// The further devices that options name, and those that are found in their directories.
+/// The further devices that options name, and devices of the same btrfs in the directories that
+/// they name.
 fn devices_of(image: &Path, options: &Options) -> Result<Vec<PathBuf>, OpenError> {
     let mut devices = options.devices().to_vec();
     if options.scanned().is_empty() {
         return Ok(devices);
     }
     let Some((fsid, own)) = member(image) else {
-        // What is wrong with the image is the error of the thread that opens it.
+        // The thread that opens the image reports its errors.
         return Ok(devices);
     };
     let mut known: BTreeSet<u64> = devices.iter().filter_map(|d| Some(member(d)?.1)).collect();
@@ -279,10 +280,10 @@ pub(crate) fn open_all(
     open_devices(path, options, true)
 }
 
-/// As [`open_all`], for reading or for writing.
+/// Opens the devices of [`open_all`], for reading or for writing.
 ///
 /// # Errors
-/// As [`open_all`].
+/// [`OpenError`]; the options name devices, and the image is not btrfs.
 pub(crate) fn open_devices(
     path: &Path,
     options: &Options,
@@ -304,8 +305,8 @@ pub fn known(path: &Path, device: &dyn Device) -> Result<Kind, OpenError> {
     })
 }
 
-/// Opens the file system in an image: in the part of `path` that the options `offset`, `length` and
-/// `partition` name, if they name one. A btrfs over several devices needs the others in the options
+/// Opens the file system in an image. If the options `offset`, `length` or `partition` name a part
+/// of `path`, the image is that part. For a btrfs over several devices the options name the others
 /// ([`Options::add_device`]).
 ///
 /// # Errors
@@ -314,7 +315,7 @@ pub fn open(path: &Path, options: &Options) -> Result<Mounted, OpenError> {
     Ok(open_file(path, options, |_| Ok(()))?.0)
 }
 
-/// Like [`open`] for `what`, which only btrfs has.
+/// Opens a btrfs like [`open`]. `what` names the operation in the error for another format.
 ///
 /// # Errors
 /// [`OpenError`], also [`OpenError::OtherKind`].
@@ -374,12 +375,12 @@ impl OpenFile {
     }
 }
 
-/// The files, devices and exports of an image, opened and locked. Nothing of them was read, except
-/// the headers of a qcow2 file whose backing files the user asks for.
+/// The files, devices and exports of an image, opened and locked. Nothing was read from them,
+/// except headers of a qcow2 file with backing files that the user allows.
 pub(crate) struct OpenFiles {
     image: OpenFile,
     others: Vec<OpenFile>,
-    /// The key of the volumes that they are.
+    /// The key, if they are LUKS volumes.
     key: Option<Key>,
     /// The hash tree of the image, and its root hash.
     hashes: Option<(Arc<dyn Device>, RootHash)>,
@@ -391,7 +392,7 @@ impl OpenFiles {
         Self::open_as(path, options, options.is_read_only())
     }
 
-    /// As [`open`](Self::open), for reading or for writing.
+    /// Opens the image, and the devices of the options, for reading or for writing.
     fn open_as(path: &Path, options: &Options, read_only: bool) -> Result<Self, OpenError> {
         let path = options.mounting().operand(path)?;
         let hashes = match (
@@ -419,7 +420,7 @@ impl OpenFiles {
         })
     }
 
-    /// Whether an NBD server has one of them.
+    /// Whether any of them is an export of an NBD server.
     #[cfg(feature = "fuse")]
     pub(crate) fn has_export(&self) -> bool {
         std::iter::once(&self.image)
@@ -427,7 +428,7 @@ impl OpenFiles {
             .any(|file| file.operand.is_export())
     }
 
-    /// The devices, the image first, whatever is on them.
+    /// The devices, the image first, whether or not they have a file system.
     fn all(self) -> Result<Vec<Arc<dyn Device>>, OpenError> {
         let files = std::iter::once(self.image).chain(self.others);
         files.map(|file| file.device(self.key.as_ref())).collect()
@@ -467,7 +468,7 @@ impl OpenFiles {
     }
 }
 
-/// The device that verifies what it reads of an image, if there is a hash tree.
+/// A device that verifies all reads of the image, if there is a hash tree.
 fn verified(
     path: &Path,
     file: Arc<dyn Device>,

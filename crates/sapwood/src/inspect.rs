@@ -126,15 +126,15 @@ pub enum Details {
 /// Reads facts about an image. Changes nothing.
 ///
 /// # Errors
-/// As [`open`](crate::open).
+/// The image cannot be opened ([`open`](crate::open)); its superblock is damaged.
 pub fn info(path: impl AsRef<Path>) -> crate::Result<Info> {
     info_with_options(path, &Options::new())
 }
 
-/// Like [`info`]; of the options only the [devices](Options::add_device) of a btrfs count.
+/// Like [`info`], with options. Only the [devices](Options::add_device) of a btrfs have an effect.
 ///
 /// # Errors
-/// As [`info`]; an option of the other format.
+/// The errors of [`info`]; an option is of the other format.
 pub fn info_with_options(path: impl AsRef<Path>, options: &Options) -> crate::Result<Info> {
     let path = path.as_ref();
     let (devices, kind) = image::open_all(path, options)?;
@@ -225,13 +225,13 @@ fn ext4_info(path: &Path, device: &dyn Device) -> crate::Result<Info> {
 
 /// Shows part of an image, with one call of `line` for each line or block. Changes nothing.
 ///
-/// `part` is, of btrfs, `super`, `log`, a tree by name or number, or nothing for all trees; of
-/// ext4, `super`, `groups`, `group:N`, `journal`, `inode:X`, `map:X`, `dir:X`, `attrs:X` with the
+/// For btrfs `part` is `super`, `log`, a tree by name or number, or nothing for all trees. For ext4
+/// it is `super`, `groups`, `group:N`, `journal`, `inode:X`, `map:X`, `dir:X`, `attrs:X` with the
 /// number or path of an inode, or nothing for `super` and `groups`.
 ///
 /// # Errors
-/// As [`open`](crate::open). [`ErrorKind::InvalidInput`](crate::ErrorKind::InvalidInput): the
-/// format has no such part.
+/// The image cannot be opened ([`open`](crate::open)).
+/// [`ErrorKind::InvalidInput`](crate::ErrorKind::InvalidInput): the format has no such part.
 pub fn dump(
     path: impl AsRef<Path>,
     part: Option<&str>,
@@ -240,10 +240,10 @@ pub fn dump(
     dump_with_options(path, &Options::new(), part, line)
 }
 
-/// Like [`dump`]; of the options only the [devices](Options::add_device) of a btrfs count.
+/// Like [`dump`], with options. Only the [devices](Options::add_device) of a btrfs have an effect.
 ///
 /// # Errors
-/// As [`dump`]; an option of the other format.
+/// The errors of [`dump`]; an option is of the other format.
 pub fn dump_with_options(
     path: impl AsRef<Path>,
     options: &Options,

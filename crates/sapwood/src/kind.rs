@@ -1,11 +1,11 @@
-//! Which kind of file system an image holds, by the magic numbers in it.
+//! Detection of the file system on a device, by magic numbers.
 
 use std::fmt;
 use std::str::FromStr;
 
 use sapwood_block::Device;
 
-/// A kind of file system that there is an engine for.
+/// A format that an engine implements.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Kind {
     /// btrfs.
@@ -60,7 +60,7 @@ pub enum DetectError {
     /// The device is encrypted.
     #[error("a LUKS volume: a key opens it")]
     Encrypted,
-    /// More than one.
+    /// Superblocks of both formats.
     #[error(
         "superblocks of both btrfs and ext4: remove what is left of the older one (wipefs(8)) first"
     )]
@@ -72,15 +72,15 @@ const BTRFS_MAGIC_AT: u64 = 0x40;
 const BTRFS_MAGIC: &[u8; 8] = b"_BHRfS_M";
 /// Where btrfs keeps its superblock and the copies of it, in bytes.
 const BTRFS_SUPERS: [u64; 3] = [64 << 10, 64 << 20, 256 << 30];
-/// Where ext4 has its magic number: 56 bytes into the superblock, which begins at 1024 (kernel
+/// The offset of ext4's magic number: 56 bytes into the superblock, which begins at 1024 (kernel
 /// documentation, `ext4/super.rst`).
 const EXT4_MAGIC_AT: u64 = 1024 + 56;
 const EXT4_MAGIC: u16 = 0xEF53;
 
 /// Detects the format of the file system on a device.
 ///
-/// The copies of the btrfs superblock count only where neither format has its first one: in an ext4
-/// image their places may hold any data.
+/// The copies of the btrfs superblock count only if neither format has its first one: in an ext4
+/// image, any data may be at their offsets.
 ///
 /// # Errors
 /// [`DetectError`]: no known format, or more than one; a LUKS volume.

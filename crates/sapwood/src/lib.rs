@@ -28,7 +28,7 @@
 //! - [`DiskBuilder`]: whole disk images with partitions. [`OutputFormat`]: formats of new images.
 //! - [`copy()`]: copies between this machine and images.
 //! - [`FileSystem::export_tar`]: tar archives and layers of the files of an image.
-//! - [`diff()`]: what changed between two directories, snapshots or images.
+//! - [`diff()`]: the differences between two directories, snapshots or images.
 //! - [`FileSystem::send`], [`FileSystem::receive`], [`receive()`]: snapshots as streams.
 //! - [`resize()`], [`trim()`]: the size of an image, and its free space.
 //! - [`Rescue`]: reading damaged images.
@@ -155,8 +155,8 @@ pub use sources::Sources;
 pub use storage::{NewSubvolume, PathFlags, Storage};
 pub use trim::{trim, trim_with_options};
 
-/// What the command, the C library and the tests use beyond the library's interface. It changes
-/// without notice.
+/// Items that the command, the C library and the tests use beyond the library's interface. They
+/// change without notice.
 #[doc(hidden)]
 pub mod internal {
     pub use sapwood_btrfs as btrfs;
@@ -190,7 +190,7 @@ pub mod internal {
     pub use crate::target::{NoImage, Target};
     pub use crate::verity::{HASHING, VerityError};
 
-    /// What is left of damaged images.
+    /// Reading damaged images.
     pub mod rescue {
         pub use crate::rescue::*;
     }

@@ -45,7 +45,7 @@ pub enum LuksError {
     Occupied {
         /// Image.
         path: PathBuf,
-        /// What was found.
+        /// Its format, as text.
         found: &'static str,
     },
     /// The content of the volume cannot be read.
@@ -82,7 +82,7 @@ pub struct NewVolume {
 }
 
 impl NewVolume {
-    /// In what has this path, an operand as `disk.img#1`.
+    /// A volume in `path`, which may be an operand such as `disk.img#1`.
     #[must_use]
     pub fn new(path: impl AsRef<Path>) -> Self {
         Self {
@@ -137,8 +137,8 @@ fn make(new: &NewVolume, key: &Key, options: &FormatOptions) -> Result<(), LuksE
     sapwood_luks::format(&*device, key, options).map_err(volume(path))
 }
 
-/// Makes a volume in an empty file, with the content of another file, which errors call `path`. All
-/// of the content is written, zeros too: a hole would show what is not in use.
+/// Makes a volume in an empty file, with the content of another file, which errors call `path`.
+/// Zeros are written too, because holes would show which blocks are free.
 ///
 /// # Errors
 /// The content cannot be read; the volume cannot be made or written.

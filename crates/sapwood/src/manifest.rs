@@ -49,7 +49,7 @@ pub enum ManifestError {
     /// A regular file that no source has.
     #[error("{}: is in the list, and in no source", shown(.0))]
     Missing(PathBuf),
-    /// A source has something else of that name.
+    /// A source has a file of another kind with that name.
     #[error("{}: is a {} in the list, and a {} in a source", shown(path), shown::kind(*listed), shown::kind(*found))]
     Kind {
         /// The file.
@@ -76,12 +76,12 @@ const PATH_MAX: usize = 4095;
 /// The error of a longer path.
 const LONG: &str = "a path of more than 4095 bytes";
 
-/// Where the path of an item begins.
+/// The directory in which the path of an item begins.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Above {
     /// The item of the directory.
     item: usize,
-    /// How many such directories are above that.
+    /// Number of such directories above it.
     depth: usize,
 }
 
@@ -99,7 +99,7 @@ pub(crate) struct Item {
     xattrs: Xattrs,
     /// The whole content of a file.
     content: Option<Vec<u8>>,
-    /// It need not exist.
+    /// It is an error if it does not exist, unless this is set.
     optional: bool,
 }
 
@@ -108,7 +108,7 @@ enum ItemKind {
     Regular,
     Directory,
     Symlink(Vec<u8>),
-    /// A further name of the file of this path.
+    /// A hard link to the file with this path.
     Link(Vec<u8>),
     Special(FileKind, u64),
 }
@@ -173,7 +173,7 @@ impl Manifest {
         }
     }
 
-    /// Applies it to the files of an image.
+    /// Applies the list to the files of an image.
     ///
     /// # Errors
     /// [`ManifestError`].
@@ -262,7 +262,8 @@ struct Work<'a> {
     /// Times of directories in which something is made.
     passed: BTreeMap<Ino, (Timestamp, Timestamp)>,
     items: &'a [Item],
-    /// The directory that an item was in last, and those above it, with the numbers of their items.
+    /// The directory of the last item, and the directories above it, with the numbers of their
+    /// items.
     held: Vec<(usize, Rc<HeldInode<'a>>)>,
 }
 
@@ -297,8 +298,8 @@ impl<'a> Work<'a> {
         Ok((at, Some(name)))
     }
 
-    /// The directory that the path of an item begins in. It stays held for the next item, with
-    /// those above it.
+    /// The directory in which the path of an item begins. It stays held for the next item, and so
+    /// do the directories above it.
     fn above(&mut self, item: &Item) -> vfs::Result<Rc<HeldInode<'a>>> {
         let mut missing = Vec::new();
         let mut next = item.above;
@@ -329,8 +330,8 @@ impl<'a> Work<'a> {
         Ok(at)
     }
 
-    /// The inode of an item, and whether it was made for that. `None`: it is not there, and need
-    /// not be.
+    /// The inode of an item, and whether it was made for the item. `None`: an optional file that
+    /// does not exist.
     fn reach(&mut self, item: &Item) -> Result<Option<(HeldInode<'a>, bool)>, Cause> {
         let above = self.above(item)?;
         let (dir, Some(name)) = self.below(above, &item.path)? else {
@@ -469,7 +470,7 @@ impl<'a> Work<'a> {
         finished.map_err(Cause::from)
     }
 
-    /// Gives directories that the list only passed through their times.
+    /// Restores the times of directories that the list only passed through.
     fn end(self) -> vfs::Result<()> {
         for (ino, (atime, mtime)) in self.passed {
             let changes = SetAttr {

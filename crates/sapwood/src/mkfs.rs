@@ -1,8 +1,8 @@
-//! Making a file system on a device, and the options of it.
+//! Creation of a file system on a device, and its options.
 //!
-//! Each option is declared once ([`table`]), with its meaning for each format. The declaration
-//! gives parsing, the help of `sapwood mkfs`, `sapwood mkfs-options`, `docs/mkfs-options.md` and
-//! the error for an option of the other format.
+//! Each option is declared once ([`table`]), with its meaning for each format. Parsing, the help of
+//! `sapwood mkfs`, `sapwood mkfs-options`, `docs/mkfs-options.md` and the error for an option of
+//! the other format follow from the declaration.
 
 mod btrfs;
 mod ext4;
@@ -63,9 +63,9 @@ pub enum MkfsOptionError {
     /// Two options contradict each other.
     #[error("{one} and {other} exclude each other")]
     Conflict {
-        /// The first.
+        /// The first option.
         one: &'static str,
-        /// The second.
+        /// The second option.
         other: &'static str,
     },
 }
@@ -129,7 +129,7 @@ impl MkfsReport {
     }
 }
 
-/// How a file system is made.
+/// Format and options of a new file system.
 #[derive(Debug, Clone)]
 pub struct MkfsOptions {
     kind: Kind,
@@ -156,7 +156,7 @@ impl MkfsOptions {
     /// `L`.
     ///
     /// # Errors
-    /// There is none of that name, the other format has it, or the value makes no sense.
+    /// No option has that name, the other format has it, or the value makes no sense.
     pub fn set(&mut self, name: &str, value: Option<&str>) -> crate::Result<()> {
         Ok(self.take(name, value)?)
     }
@@ -193,7 +193,7 @@ impl MkfsOptions {
         self.root_owner
     }
 
-    /// Whether a file system that is there is overwritten.
+    /// Whether an existing file system is overwritten.
     #[must_use]
     pub fn forced(&self) -> bool {
         self.btrfs.force
@@ -239,9 +239,9 @@ impl MkfsOptions {
         self.root_owner = Some((uid, gid));
     }
 
-    /// Sets unset sizes for an image with room for everything, which shrinks to about `content`
-    /// bytes of files once it holds them, with at least `inodes` inodes. Returns the size of the
-    /// image until then. It is sparse.
+    /// Sets unset sizes for an image that is filled and then shrunk: room for about `content` bytes
+    /// of files and for at least `inodes` inodes. Returns the size of the image until then. The
+    /// image is sparse.
     pub(crate) fn size_to_shrink(&mut self, content: u64, inodes: u64) -> u64 {
         let expected = content.saturating_add(inodes.saturating_mul(1024));
         match self.kind {
@@ -264,7 +264,7 @@ impl MkfsOptions {
                 let size = (most / 3).saturating_mul(4).saturating_add(journal);
                 let size = size.saturating_add(64 << 20) & !0xf_ffff;
                 if ext4.inodes.is_none() && ext4.bytes_per_inode.is_none() {
-                    // As many in each group as the remaining groups need.
+                    // The share of each group, so that the remaining groups have enough.
                     let group = ext4.blocks_per_group.map_or(8 * unit, u64::from) * unit;
                     let remaining = (content / group).max(1);
                     let each = inodes.div_ceil(remaining).min(8 * unit);
@@ -298,8 +298,8 @@ pub(crate) fn btrfs_room(content: u64, inodes: u64) -> u64 {
 /// Makes a file system on a device that is open for writing and called `path` in errors. It uses
 /// all of the device, or, with `whole` false, the chosen [size](MkfsOptions::size).
 ///
-/// # Errors
-/// [`MkfsError`]. Nothing was written if the options contradict each other or something is there.
+/// [`MkfsError`]. Nothing was written if the options contradict each other or if the device has a
+/// file system.
 pub fn mkfs(
     device: &dyn Device,
     path: &Path,
@@ -309,7 +309,7 @@ pub fn mkfs(
     mkfs_several(&[device], path, options, whole)
 }
 
-/// As [`mkfs`], on several devices, the first of which is called `path` in errors.
+/// Makes a file system on several devices like [`mkfs`]. Errors call the first one `path`.
 ///
 /// # Errors
 /// [`MkfsError`], also for a format that has one device.

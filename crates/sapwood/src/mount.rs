@@ -1,9 +1,9 @@
 //! Mounting an image with FUSE.
 //!
-//! [`mount()`] serves a mount from this process. [`control`] asks the daemon of any Sapwood mount,
-//! by a path in it: `sync`, subvolumes, counters. [`mounted_on`] and [`mount_table`] find mounts,
-//! [`unmount`] ends one. [`daemon`] and [`signals`] are for a process that serves in the
-//! background.
+//! [`mount()`] serves a mount from this process. [`control`] sends requests to the daemon of any
+//! Sapwood mount, by a path in it: `sync`, subvolumes, counters. [`mounted_on`] and [`mount_table`]
+//! find mounts, [`unmount`] ends one. [`daemon`] and [`signals`] are for a process that serves in
+//! the background.
 //!
 //! ```no_run
 //! let options = sapwood::Options::default();
@@ -37,8 +37,8 @@ use crate::options::Options;
 pub use writing::become_writable;
 use writing::{Engines, Writing};
 
-/// How long a change may stay in memory only, in a mount in which `sync(1)` does not reach the
-/// daemon: as long as in a kernel's ext4.
+/// Interval of commits in a mount whose daemon `sync(1)` does not reach: the same as in the
+/// kernel's ext4.
 const UNHEARD_COMMIT: Duration = Duration::from_secs(5);
 
 /// Why an image was not mounted, or did not stay so.
@@ -59,12 +59,12 @@ pub enum MountError {
         /// The error that ended the session.
         source: io::Error,
     },
-    /// The mount has ended, and something that was written since is not in the image.
+    /// The mount has ended, and some data that was written since is not in the image.
     #[error("{}", named(image, format_args!("not everything was written: {why}")))]
     Incomplete {
         /// The image.
         image: PathBuf,
-        /// The first error that lost something.
+        /// The error that lost it.
         why: String,
     },
 }
@@ -81,8 +81,8 @@ pub struct Mount {
 }
 
 /// Mounts an image on a directory, under its real path, and returns when programs can use it.
-/// Threads of this process serve it. Without a chosen interval of commits, one of 5 seconds is set
-/// where `sync(1)` does not reach the mount. The options `auto_unmount` and `sandbox` are left to
+/// Threads of this process serve it. If no interval of commits was chosen and `sync(1)` does not
+/// reach the mount, the interval is 5 seconds. The options `auto_unmount` and `sandbox` are left to
 /// the caller.
 ///
 /// # Errors
@@ -106,7 +106,8 @@ pub fn mount(
 /// the option `on`, because the sandbox does not see its requests.
 ///
 /// # Errors
-/// As [`mount()`].
+/// The image cannot be opened ([`open`](crate::open)); the broker cannot mount; the sandbox cannot
+/// be set up.
 pub fn mount_confined(
     image: &Path,
     dir: &Path,
@@ -135,8 +136,8 @@ pub fn mount_confined(
     Ok(prepared.mount(files, dir, Some(broker))?)
 }
 
-/// The options of the mount that a [`broker`] makes for [`mount_confined`], of an image that
-/// [`located`](image::located) has named.
+/// The options of the mount that a [`broker`] makes for [`mount_confined`]. `image` is a path from
+/// [`located`](image::located).
 #[must_use]
 pub fn broker_options(image: &Path, options: &Options) -> MountOptions {
     let mut fuse = options.mounting().for_fuse(image);
@@ -144,8 +145,8 @@ pub fn broker_options(image: &Path, options: &Options) -> MountOptions {
     fuse
 }
 
-/// Serves the bulk work of a session that was not made by [`mount()`]: with it `sapwood untar` and
-/// `sapwood cp` into the mount have this process make the files. `fs` is the file system of the
+/// Serves the bulk work of a session that was not made by [`mount()`]: this process then makes the
+/// files of `sapwood untar` and `sapwood cp` into the mount. `fs` is the file system of the
 /// session. [`Session::end_bulk`] must be called after the end of the session, before `fs` is
 /// unmounted.
 pub fn serve_bulk(session: &Session, fs: Arc<dyn FileSystem>) {
@@ -163,7 +164,7 @@ impl Prepared {
     fn new(image: &Path, options: &Options) -> Result<Self, MountError> {
         let (image, mut options) = image::located(image, options)?;
         let mut fuse = broker_options(&image, &options);
-        // Beside the caches, which take a quarter at most.
+        // In addition to the caches, which take a quarter at most.
         fuse.buffer_bytes = Some(sapwood_base::memory::available() / 8);
         if !options.commit_is_chosen() && !sapwood_fuse::will_receive_sync(&fuse) {
             options.set_commit_interval(UNHEARD_COMMIT);
@@ -234,13 +235,13 @@ impl Mount {
         &self.session
     }
 
-    /// The file system that is mounted. A read-only mount that becomes writable gets another one.
+    /// The mounted file system. A read-only mount that becomes writable gets another one.
     #[must_use]
     pub fn engine(&self) -> Arc<dyn FileSystem> {
         self.engines.current().shared()
     }
 
-    /// Whether nothing can be changed.
+    /// Whether the mount is read-only.
     #[must_use]
     pub fn is_read_only(&self) -> bool {
         self.engines.current().read_only()
@@ -272,7 +273,7 @@ impl Mount {
     /// completion of the image.
     ///
     /// # Errors
-    /// As [`wait`](Self::wait).
+    /// The errors of [`wait`](Self::wait).
     #[doc(hidden)]
     pub fn wait_with(self, ended: impl FnOnce()) -> crate::Result<()> {
         let served = self.session.wait().map_err(|source| MountError::Session {
@@ -284,7 +285,7 @@ impl Mount {
         let done = self.complete().and(served);
         let why = done.as_ref().map_err(ToString::to_string).err();
         self.session.report_end(why.as_deref());
-        // Whatever the kernel's unmount is followed by finds the image complete, and free.
+        // A program that waits for the kernel's unmount then finds the image complete and unlocked.
         for device in &self.devices {
             if let Err(error) = device.release_lock() {
                 log::warn!("{error}");

@@ -1,14 +1,15 @@
 //! [`NewFile`]: a file that gets its name when it is complete.
 //!
 //! # How it works
-//! - The file has no name while it is written (`O_TMPFILE`), so it ends with the process, whatever
-//!   ends that. [`NewFile::finish`] makes it durable and links its name.
-//! - Where the host's file system has no such files, or `/proc` cannot name them, the file has a
+//! - The file has no name while it is written (`O_TMPFILE`), so it vanishes with the process,
+//!   however that ends. [`NewFile::finish`] makes it durable and links its name.
+//! - If the host's file system has no such files, or `/proc` cannot name them, the file has a
 //!   temporary name. A program that a signal ends calls [`abandon`], which removes these names. The
-//!   program is notified before there is one ([`before_temporary_names`]): until then a signal that
-//!   ends the process at once leaves nothing.
-//! - A file that has the name already is refused, or replaced if the caller asks for it. It is
-//!   locked from the start, so an image in use is never replaced. No system call links a file over
+//!   program is notified before the first such name exists ([`before_temporary_names`]): until
+//!   then, a signal that ends the process at once leaves nothing.
+//! - If a file has the name already, it is an error, unless the caller asks to replace the file.
+//!   That file is locked from the start, so an image in use is never replaced. No system call links
+//!   a file over another one, so the new file gets a temporary name, which is renamed at once.
 //!   another one: the new file gets a temporary name, which is renamed at once.
 
 mod renamed;
@@ -37,7 +38,7 @@ const PREFIX: &str = ".sapwood-";
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum NewFileError {
-    /// The name exists, and the caller does not replace it.
+    /// The name exists, and the caller does not want to replace it.
     #[error("{}: exists", .0.display())]
     Exists(PathBuf),
     /// The name belongs to a directory, device, pipe or socket.
@@ -64,11 +65,11 @@ pub enum NewFileError {
 
 type Result<T, E = NewFileError> = std::result::Result<T, E>;
 
-/// See the module. Dropping it removes the file.
+/// A file that gets its name when it is complete. Dropping it removes the file.
 #[derive(Debug)]
 pub struct NewFile {
     path: PathBuf,
-    /// Where its name goes: `path`, without the symbolic links at its end.
+    /// The path of its name: `path`, with the symbolic links at its end resolved.
     place: PathBuf,
     file: File,
     temporary: Option<Temporary>,
@@ -81,7 +82,7 @@ struct Old {
     /// Device and inode.
     id: (u64, u64),
     permissions: fs::Permissions,
-    /// Locks it.
+    /// Holds the lock.
     _lock: FileDevice,
 }
 
@@ -149,7 +150,7 @@ impl NewFile {
         &self.path
     }
 
-    /// The directory that it is in.
+    /// The directory of the file.
     pub(crate) fn directory(&self) -> &Path {
         directory(&self.place)
     }
@@ -290,7 +291,7 @@ pub(crate) fn by_descriptor(file: &impl AsFd) -> PathBuf {
     PathBuf::from(format!("/proc/self/fd/{}", file.as_fd().as_raw_fd()))
 }
 
-/// Gives a file without a name one that does not exist.
+/// Links a file without a name to a name that does not exist.
 fn link(file: &File, path: &Path) -> io::Result<()> {
     let flags = AtFlags::SYMLINK_FOLLOW;
     Ok(rustix::fs::linkat(
@@ -302,7 +303,7 @@ fn link(file: &File, path: &Path) -> io::Result<()> {
     )?)
 }
 
-/// The names that [`abandon`] removes. Held while a name is made or given up.
+/// The names that [`abandon`] removes. Locked while a name is made or given up.
 static TEMPORARY: Mutex<Vec<Arc<Name>>> = Mutex::new(Vec::new());
 
 static BEFORE: OnceLock<fn()> = OnceLock::new();
@@ -316,7 +317,7 @@ pub fn before_temporary_names(prepare: fn()) {
 #[derive(Debug)]
 struct Name {
     path: CString,
-    /// The same.
+    /// The name, for errors.
     shown: PathBuf,
     /// Device and inode.
     id: (u64, u64),
@@ -337,7 +338,7 @@ impl Name {
 struct Temporary(Arc<Name>);
 
 impl Temporary {
-    /// Makes a file with such a name.
+    /// Makes a file with a temporary name.
     fn create(dir: &Path) -> io::Result<(File, Self)> {
         let flags = OFlags::CREATE | OFlags::EXCL | OFlags::RDWR | OFlags::CLOEXEC;
         Self::named(dir, |path| {
@@ -346,7 +347,7 @@ impl Temporary {
         })
     }
 
-    /// Gives such a name to a file without one.
+    /// Gives a temporary name to a file without one.
     fn link(file: &File, dir: &Path) -> io::Result<Self> {
         let linked = Self::named(dir, |path| {
             link(file, path)?;
@@ -379,7 +380,7 @@ impl Temporary {
         }
     }
 
-    /// Gives the file its own name. Only with `replace` another file may have it.
+    /// Renames the file to its own name. Only with `replace` may another file have that name.
     fn rename(self, place: &Path, replace: bool) -> io::Result<()> {
         let mut names = TEMPORARY.lock();
         let path = &*self.0.path;
@@ -388,7 +389,7 @@ impl Temporary {
             rustix::fs::rename(path, place)
         } else {
             match rustix::fs::renameat_with(CWD, path, CWD, place, only_new) {
-                // Some file systems know no flags.
+                // Some file systems support no flags.
                 Err(Errno::INVAL | Errno::NOSYS) => rustix::fs::rename(path, place),
                 renamed => renamed,
             }
@@ -422,8 +423,8 @@ pub fn abandon(end: impl FnOnce()) {
     end();
 }
 
-/// Like [`abandon`], for a process without free memory: allocates nothing. A thread that is just
-/// making a name keeps it.
+/// Like [`abandon`], for a process without free memory: allocates nothing. A name that another
+/// thread is just making stays.
 pub fn abandon_without_memory(end: impl FnOnce()) {
     if let Some(names) = TEMPORARY.try_lock() {
         for name in names.iter() {
@@ -443,7 +444,7 @@ mod tests {
 
     type Unnamed = fn(&Path) -> Option<File>;
 
-    /// With and without files that have no name.
+    /// With files that have no name, and without.
     const WAYS: [Unnamed; 2] = [unnamed, |_| None];
 
     fn names(dir: &Path) -> Vec<OsString> {

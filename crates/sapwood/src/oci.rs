@@ -4,7 +4,7 @@
 //! `index.json` names manifests, or further indexes; an image for this machine is chosen among
 //! them (`choice`). The manifest names layers, which are tar archives. Each is extracted over the
 //! ones below it. The whiteouts of a layer are applied first, in a pass of their own, because they
-//! concern lower layers only, wherever in the layer they are. Blobs come from a directory or an
+//! concern only lower layers, whatever their order in the layer. Blobs come from a directory or an
 //! archive (`store`) and are verified against their digest. A layer that is used again is kept
 //! decompressed, so every blob is read, verified and decompressed once.
 
@@ -46,7 +46,7 @@ pub enum OciError {
     /// There is neither `index.json` nor `manifest.json`.
     #[error("{}: neither an OCI layout nor an archive of docker save", .0.display())]
     NoImage(PathBuf),
-    /// A blob or file that is named is not there.
+    /// A blob or file does not exist, although another one names it.
     #[error("{blob}: is named, but is not there")]
     Missing {
         /// The blob.

@@ -1,12 +1,11 @@
-//! How an image is opened and mounted, whatever is in it.
+//! Options for opening and mounting an image, for both formats.
 //!
 //! # How it works
 //! Options are given by name before the image is read. Each is declared once, with the kind of file
-//! system that has it ([`table`]). One that every kind has is set for all of them; one that only
-//! one kind has is set for that, and recorded with its name. When the image is opened its kind is
-//! known, and an option of another kind refuses to open it. Tests:
-//! `common_options_reach_every_engine`, `foreign_options_are_refused`,
-//! `every_option_is_what_its_declaration_says`.
+//! system that has it ([`table`]). A common option is set for every kind. An option of one kind is
+//! set for that kind, and recorded with its name. When the image is opened its kind is known: an
+//! option of another kind is then an error. Tests: `common_options_reach_every_engine`,
+//! `foreign_options_are_refused`, `every_option_is_what_its_declaration_says`.
 
 mod btrfs;
 #[cfg(test)]
@@ -35,7 +34,7 @@ pub enum OptionError {
     /// No file system has it.
     #[error("unknown mount option {0}")]
     Unknown(String),
-    /// It needs one.
+    /// The option needs a value.
     #[error("mount option {0} needs a value")]
     NoValue(String),
     /// The value makes no sense.
@@ -54,7 +53,7 @@ pub enum OptionError {
         /// The reason.
         why: &'static str,
     },
-    /// It belongs to another kind of file system.
+    /// The option belongs to another kind of file system.
     #[error("mount option {option} is one of {of}, and this is {found}")]
     Foreign {
         /// The option.
@@ -118,7 +117,7 @@ pub fn parse_size(text: &str) -> Option<u64> {
     whole.checked_add(u64::try_from(part).ok()?)
 }
 
-/// Bytes of the largest chunk of a btrfs that holds `content` bytes of files and is to shrink.
+/// Largest chunk, in bytes, for a btrfs with `content` bytes of files that shrinks later.
 pub(crate) fn largest_chunk(content: u64) -> u64 {
     (content / 16).clamp(16 << 20, 1 << 30)
 }
@@ -138,14 +137,14 @@ pub struct Options {
     scanned: Vec<PathBuf>,
     /// The interval of commits was chosen.
     commit_is_chosen: bool,
-    /// Nothing has to be durable before the end; see [`Unflushed`](crate::unflushed::Unflushed).
+    /// Commits need not be durable before the end; see [`Unflushed`](crate::unflushed::Unflushed).
     unflushed: bool,
     /// The key of a LUKS volume.
     key: Option<sapwood_luks::Key>,
-    /// How the image is read if it is damaged, instead of by its engine.
+    /// Options for reading a damaged image without its engine.
     rescue: Option<Rescue>,
-    /// The options in the order in which they were given, with the kind that has each, if only one
-    /// has it.
+    /// The options in the order in which they were given. An option of one kind is recorded with
+    /// that kind.
     given: Vec<(Option<Kind>, String)>,
 }
 
@@ -177,7 +176,7 @@ impl Options {
         self
     }
 
-    /// Looks into the subvolume at this path from the top level (`subvol=`), on btrfs.
+    /// Opens the subvolume at this path from the top level (`subvol=`), on btrfs.
     #[must_use]
     pub fn subvolume(mut self, path: impl AsRef<Path>) -> Self {
         self.set_subvolume(path.as_ref().as_os_str().as_bytes());
@@ -218,10 +217,10 @@ impl Options {
         self.fixed_time().is_some()
     }
 
-    /// Takes an option by its name in `-o`, as [`set`](Self::set).
+    /// Sets an option by its name in `-o`, and returns the options.
     ///
     /// # Errors
-    /// As [`set`](Self::set).
+    /// The errors of [`set`](Self::set).
     pub fn option(mut self, name: &str, value: Option<&str>) -> crate::Result<Self> {
         self.take(name, value)?;
         Ok(self)
@@ -254,8 +253,7 @@ impl Options {
         self.ext4.no_load = true;
     }
 
-    /// Looks into the subvolume at this path from the top level (`subvol=`), which need not be
-    /// text.
+    /// Opens the subvolume at this path from the top level (`subvol=`), which need not be text.
     pub fn set_subvolume(&mut self, path: &[u8]) {
         self.btrfs.subvolume = sapwood_btrfs::SubvolumeChoice::Path(path.to_vec());
         let option = format!("subvol={}", String::from_utf8_lossy(path));
@@ -277,10 +275,10 @@ impl Options {
         self.commit_is_chosen
     }
 
-    /// Takes an option by its name in `-o`.
+    /// Sets an option by its name in `-o`.
     ///
     /// # Errors
-    /// There is none of that name, it has another form of value, or it is refused.
+    /// No option has that name, it has another form of value, or it is refused.
     pub fn set(&mut self, name: &str, value: Option<&str>) -> crate::Result<()> {
         Ok(self.take(name, value)?)
     }
@@ -297,15 +295,15 @@ impl Options {
         Ok(())
     }
 
-    /// Takes a list of options as `-o` has it: separated by commas.
+    /// Sets a list of options as in `-o`, separated by commas.
     ///
     /// # Errors
-    /// As [`set`](Self::set), of the first option that is wrong.
+    /// The first error of [`set`](Self::set).
     pub fn set_list(&mut self, list: &str) -> crate::Result<()> {
         Ok(self.take_list(list)?)
     }
 
-    /// As [`set_list`](Self::set_list).
+    /// Like [`set_list`](Self::set_list), with the error of this part of the library.
     fn take_list(&mut self, list: &str) -> Result<(), OptionError> {
         for option in list.split(',').filter(|option| !option.is_empty()) {
             match option.split_once('=') {
@@ -316,14 +314,14 @@ impl Options {
         Ok(())
     }
 
-    /// Their meaning for the mount.
+    /// The options of the mount.
     #[doc(hidden)]
     #[must_use]
     pub fn mounting(&self) -> &Mounting {
         &self.mount
     }
 
-    /// Their meaning for btrfs.
+    /// The options of the btrfs engine.
     ///
     /// # Errors
     /// [`OptionError::Foreign`].
@@ -333,7 +331,7 @@ impl Options {
         Ok(self.btrfs.clone())
     }
 
-    /// Their meaning for ext4.
+    /// The options of the ext4 engine.
     ///
     /// # Errors
     /// [`OptionError::Foreign`].
@@ -343,7 +341,7 @@ impl Options {
         Ok(self.ext4.clone())
     }
 
-    /// Leaves out flushes of the image. The caller that fills it flushes the image at the end.
+    /// Leaves out flushes of the image. The caller that fills the image flushes it at the end.
     pub(crate) fn set_unflushed(&mut self) {
         self.unflushed = true;
     }
@@ -352,8 +350,8 @@ impl Options {
         self.unflushed
     }
 
-    /// The options of an engine over a staged device. Whatever it commits is durable only when the
-    /// changes are applied.
+    /// The options of an engine on a staged device. A commit of the engine becomes durable only
+    /// when the changes are applied.
     pub(crate) fn staged(mut self) -> Self {
         const NEVER: Duration = Duration::from_secs(u32::MAX as u64);
         self.btrfs.keep_opened = true;
@@ -367,14 +365,14 @@ impl Options {
         self
     }
 
-    /// Keeps an image compact that shrinks after it was filled with about `bytes`.
+    /// Keeps an image compact that is filled with about `bytes` and shrinks then.
     pub(crate) fn shrinking_later(mut self, bytes: u64) -> Self {
         self.ext4.dense = true;
         self.btrfs.largest_chunk = Some(largest_chunk(bytes));
         self
     }
 
-    /// Looks into the top level (`subvolid=0`), on btrfs: every subvolume has a path there.
+    /// Opens the top level (`subvolid=0`), on btrfs: every subvolume has a path there.
     #[must_use]
     pub fn top_level(mut self) -> Self {
         self.btrfs.subvolume = sapwood_btrfs::SubvolumeChoice::Id(TOP_LEVEL);
@@ -382,8 +380,8 @@ impl Options {
         self
     }
 
-    /// Adds to the options that were given. A function that takes an option and one that it calls
-    /// may record the same.
+    /// Records an option as given. A function that sets an option may call another one that records
+    /// the same.
     fn record(&mut self, of: Option<Kind>, option: String) {
         let entry = (of, option);
         if self.given.last() != Some(&entry) {
@@ -391,13 +389,13 @@ impl Options {
         }
     }
 
-    /// Whether a log or journal is left alone.
+    /// Whether the log or journal is not replayed.
     #[cfg(feature = "fuse")]
     pub(crate) fn is_without_recovery(&self) -> bool {
         self.btrfs.no_log_replay || self.ext4.no_load
     }
 
-    /// The same for an engine that writes.
+    /// The same options for an engine that writes.
     #[cfg(feature = "fuse")]
     pub(crate) fn writing(mut self) -> Self {
         self.set_access(false);

@@ -1,10 +1,10 @@
 //! The formats in which a new image is written.
 //!
 //! # How it works
-//! An image is built as a raw file without a name, and then written in the wanted format into
-//! another such file, which gets the name. The output depends on the bytes of the image, and for
-//! VHD on a UUID and a time: not on the holes of the raw file, the number of threads, or the
-//! machine.
+//! An image is built as a raw file without a name. It is then written in the wanted format into
+//! another such file, which gets the name. The output depends only on the bytes of the image, and
+//! for VHD on a UUID and a time. The holes of the raw file, the number of threads and the machine
+//! have no effect.
 
 mod android;
 mod qcow2;
@@ -36,7 +36,7 @@ pub enum OutputFormat {
     Raw,
     /// qcow2, version 3.
     Qcow2,
-    /// VHD of fixed size. The disk is made a whole number of MiB, as Azure demands.
+    /// VHD of fixed size. The size of the disk is rounded up to whole MiB, as Azure requires.
     Vhd,
     /// Android sparse image, version 1.0, with blocks of 4096 bytes.
     AndroidSparse,
@@ -111,7 +111,7 @@ pub enum OutputError {
     /// The qcow2 file could not be written.
     #[error(transparent)]
     Device(#[from] sapwood_block::Error),
-    /// The format has no larger disks.
+    /// The disk is too large for the format.
     #[error("a disk of {size} bytes is too large for {format}: at most {most}")]
     TooLarge {
         /// The format.

@@ -1,4 +1,4 @@
-//! Patterns of file names, as a shell has them.
+//! Patterns of file names, with the syntax of a shell.
 //!
 //! `*` is any text, `?` one character, `[a-z]` one of a set, `[!a-z]` one outside of it, and a
 //! backslash takes the next character literally. A bracket that is never closed is literal. Names
@@ -111,8 +111,8 @@ impl Pattern {
         true
     }
 
-    /// Whether the first character is a literal dot: only such a pattern matches a hidden name
-    /// where a path is expanded.
+    /// Whether the first character is a literal dot: when a path is expanded, only such a pattern
+    /// matches a hidden name.
     #[must_use]
     pub fn begins_with_dot(&self) -> bool {
         matches!(self.parts.first(), Some(Part::Literal(Unit(first))) if *first == u32::from('.'))

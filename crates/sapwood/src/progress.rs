@@ -13,18 +13,18 @@ pub enum Progress<'p> {
     Done {
         /// The activity, as a word for people.
         phase: &'static str,
-        /// Number of things that are done in this phase.
+        /// Units that are done in this phase.
         done: u64,
     },
     /// A phase begins; this is how much it has to do, in the unit of [`Done`](Self::Done). 0: it is
     /// not known.
     Total(u64),
-    /// So many bytes of content are copied.
+    /// Number of copied bytes of content.
     Bytes(u64),
-    /// The thing that is being done. Its text costs something only where it is displayed.
+    /// The item in work. Its text is made only if it is displayed.
     Item(&'p dyn Display),
-    /// One thing could not be done, and the operation continues without it. The type of the error
-    /// is the one that the operation itself returns.
+    /// An item failed, and the operation continues without it. The error has the type that the
+    /// operation itself returns.
     Failed(&'p (dyn Error + 'static)),
 }
 
@@ -40,14 +40,13 @@ impl std::fmt::Debug for Progress<'_> {
     }
 }
 
-/// The callback of a long operation. It is called by one thread at a time, not always by the
-/// caller's.
+/// The callback of a long operation. One thread calls it at a time, which need not be the caller's.
 pub type OnProgress<'p> = dyn FnMut(Progress<'_>) + Send + 'p;
 
 /// A callback that ignores every step.
 pub(crate) fn ignore(_: Progress<'_>) {}
 
-/// Asks a long operation to end early. Clones are the same request.
+/// A request to end a long operation early. Clones are the same request.
 ///
 /// The operation completes its current step, and returns with
 /// [`Interrupted`](crate::ErrorKind::Interrupted). Its changes until then stay.

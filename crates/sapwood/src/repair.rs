@@ -91,9 +91,9 @@ impl From<Repair> for ImageRepair {
 pub struct RepairReport {
     /// An interrupted repair was completed first, from its undo file.
     pub resumed: Option<PathBuf>,
-    /// What was repaired; in a dry run, what would be.
+    /// The repairs that were made; in a dry run, the repairs that would be.
     pub repairs: Vec<ImageRepair>,
-    /// Why some parts were left as they are.
+    /// The parts that were not repaired, each with the reason.
     pub left: Vec<String>,
     /// The check of the result.
     pub after: CheckReport,
@@ -145,7 +145,7 @@ pub enum RepairError {
 }
 
 /// Repairs what can be derived from intact parts of an image, which must not be in use. Everything
-/// else stays as it is. The undo file has every changed page before the image is changed, and
+/// else stays as it is. The undo file contains every changed page before the image is changed, and
 /// [`undo`] restores the exact bytes.
 ///
 /// ```no_run
@@ -158,10 +158,10 @@ pub enum RepairError {
 /// ```
 ///
 /// # Errors
-/// As [`check`](crate::check()). The undo file exists
-/// ([`ErrorKind::AlreadyExists`](crate::ErrorKind::AlreadyExists)) or cannot be written: the image
-/// is as before. After an error of the image's device another repair continues, and [`undo`] goes
-/// back.
+/// The errors of [`check`](crate::check()): the image cannot be opened, or is too damaged. The undo
+/// file exists ([`ErrorKind::AlreadyExists`](crate::ErrorKind::AlreadyExists)) or cannot be
+/// written: the image is as before. If the image's device fails, another repair continues, and
+/// [`undo`] reverts.
 pub fn repair(
     path: impl AsRef<Path>,
     options: &RepairOptions,
@@ -203,13 +203,11 @@ pub fn repair(
     Ok(report)
 }
 
-/// Restores the bytes of an image from before a repair. The undo file stays.
-///
-/// # Errors
-/// The file is no undo file, or damaged
-/// ([`ErrorKind::InvalidData`](crate::ErrorKind::InvalidData)). The image was changed since the
-/// repair, or is another one ([`ErrorKind::InvalidInput`](crate::ErrorKind::InvalidInput)): nothing
-/// was written. After an error of the image's device it can be repeated.
+/// Restores the bytes of an image from before a repair. The undo file stays.  # Errors The file is
+/// no undo file, or damaged ([`ErrorKind::InvalidData`](crate::ErrorKind::InvalidData)). The image
+/// was changed since the repair, or is another one
+/// ([`ErrorKind::InvalidInput`](crate::ErrorKind::InvalidInput)): nothing was written. If the
+/// image's device fails, the call can be repeated.
 pub fn undo(file: impl AsRef<Path>, options: &UndoOptions) -> crate::Result<UndoReport> {
     let undo = open_undo(file.as_ref())?;
     let image = options.image.clone();
@@ -233,7 +231,7 @@ fn in_memory(
     progress: &mut OnProgress<'_>,
 ) -> crate::Result<RepairReport> {
     let kind = match detect(&**work) {
-        // The magic number went with the superblock.
+        // The repair restores the magic number with the superblock.
         Err(DetectError::Neither) if ext4::has_backup(&**work) => Kind::Ext4,
         Err(source) => {
             let path = path.to_owned();
@@ -304,7 +302,7 @@ fn write(
 ) -> crate::Result<()> {
     pages.extend(SUPERS);
     let new = NewFile::create(file, file.exists())?;
-    // Who may not read the image may not read its pages either.
+    // The undo file contains pages of the image, so it gets the image's permissions.
     let mode = fs::metadata(Operand::file_of(image)).map_or(0o600, |found| found.mode() & 0o666);
     let set = new.file().set_permissions(Permissions::from_mode(mode));
     set.map_err(UndoError::from).map_err(RepairError::from)?;
@@ -322,14 +320,14 @@ fn write(
     Ok(())
 }
 
-/// Where the undo file of a repair goes.
+/// The path for the undo file of a repair.
 struct Place {
     file: PathBuf,
     /// The name is the default one, so that another number can be appended.
     default: bool,
-    /// The file has another repair, which can still be undone.
+    /// The file belongs to another repair, which can still be undone.
     taken: bool,
-    /// The file has a repair of this image that was interrupted.
+    /// The file belongs to an interrupted repair of this image.
     unfinished: Option<UndoFile>,
 }
 

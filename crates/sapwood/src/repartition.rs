@@ -3,9 +3,9 @@
 //! # How it works
 //! A GPT has two copies. The backup is written first, at the end of the disk, which may be larger
 //! than the table knows; then the first copy, entries before header. Each step is durable before
-//! the next one begins, so at every moment one copy is valid and has the old or the new end of the
-//! partition. The sector of a backup that was elsewhere is wiped last. An entry of an MBR changes
-//! with one write of its sector.
+//! the next one begins, so one copy is valid at any time, with the old or the new end of the
+//! partition. If the backup moved, its old header is wiped last. An entry of an MBR changes with
+//! one write of its sector.
 
 use sapwood_block::Device;
 use sapwood_block::partition::{
@@ -73,7 +73,7 @@ type Result<T> = std::result::Result<T, RepartitionError>;
 /// Makes a partition, named by its number or label, at least `len` bytes long.
 ///
 /// # Errors
-/// There is no room; the table is damaged; a logical partition.
+/// There is no room; the table is damaged; the partition is a logical one.
 pub(crate) fn grow(disk: &dyn Device, wanted: &str, len: u64) -> Result<()> {
     let table = PartitionTable::read(disk)?;
     let part = table.find(disk.name(), wanted)?;
@@ -193,7 +193,7 @@ fn grow_gpt(disk: &dyn Device, all: &[Partition], part: &Partition, len: u64) ->
     Ok(())
 }
 
-/// Wipes the header of a backup that is elsewhere now, and tells the protective MBR the new size.
+/// Wipes the header of a backup that moved, and stores the new size in the protective MBR.
 fn forget_old_end(disk: &dyn Device, sector: u64, old_backup: u64, last: u64) -> Result<()> {
     let at = old_backup.saturating_mul(sector);
     let mut magic = [0; 8];

@@ -1,4 +1,4 @@
-//! Opens damaged images, and describes what is left of them.
+//! Opens damaged images, and surveys their recoverable contents.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -18,7 +18,7 @@ const STATES: usize = 32;
 /// Receives the progress of a scan in bytes: done and in all. False ends it.
 pub type OnScan<'s> = dyn Fn(u64, u64) -> bool + Sync + 's;
 
-/// What is left of an image.
+/// A survey of a damaged image.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub enum Survey {
@@ -28,7 +28,7 @@ pub enum Survey {
     Ext4(Ext4Survey),
 }
 
-/// What is left of a btrfs.
+/// A survey of a damaged btrfs.
 #[derive(Debug, Clone)]
 pub struct BtrfsSurvey {
     /// fsid of its tree blocks.
@@ -39,7 +39,7 @@ pub struct BtrfsSurvey {
     pub states: Vec<State>,
     /// Generations whose tree of roots was found.
     pub generations: u64,
-    /// The oldest of them.
+    /// The oldest of these generations.
     pub oldest: Option<u64>,
     /// Tree blocks that were found.
     pub blocks: u64,
@@ -138,8 +138,8 @@ pub(crate) fn open(
 /// Receives deleted files, until it breaks.
 pub type OnDeleted<'d> = dyn FnMut(Deleted) -> ControlFlow<()> + 'd;
 
-/// Lists the files that older states of a btrfs have, and the newest one has not. `states`: the
-/// most that are looked at.
+/// Lists the files that older states of a btrfs have, and the newest one lacks. `states`: the most
+/// states to read.
 pub(crate) fn deleted(
     devices: &[Arc<dyn Device>],
     rescue: &Rescue,
@@ -151,7 +151,7 @@ pub(crate) fn deleted(
     image.deleted(states, each)
 }
 
-/// What is left of a damaged image.
+/// Surveys a damaged image.
 pub(crate) fn survey(
     devices: &[Arc<dyn Device>],
     rescue: &Rescue,

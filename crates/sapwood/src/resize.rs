@@ -1,4 +1,4 @@
-//! Making a file system larger or smaller where it is.
+//! Growing and shrinking a file system in place.
 
 use std::fmt;
 use std::fs::File;
@@ -30,7 +30,7 @@ pub enum NewSize {
     /// The smallest size that holds the contents and leaves this much space available to users, as
     /// `df` shows it.
     Min(FreeRoom),
-    /// So many bytes.
+    /// A number of bytes.
     Exactly(u64),
     /// More bytes than now.
     More(u64),
@@ -53,7 +53,7 @@ impl Default for FreeRoom {
     }
 }
 
-/// A text that is no size.
+/// The error for a text that is no size.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0:?} is not {1}")]
 pub(crate) struct BadSize(String, &'static str);
@@ -89,7 +89,7 @@ impl FromStr for NewSize {
 }
 
 impl FreeRoom {
-    /// Its bytes in a file system whose smallest size is `least`.
+    /// The number of bytes in a file system whose smallest size is `least`.
     fn bytes(self, least: u64) -> u64 {
         match self {
             Self::Bytes(bytes) => bytes,
@@ -161,17 +161,17 @@ impl fmt::Display for ResizeReport {
 }
 
 /// Gives the file system in an image another size. Nothing else may use the image. A file gets the
-/// size of its file system: it is made longer first, and cut last. A partition whose file system
-/// outgrows it gets a later end in its table, if there is room up to the next partition or the end
-/// of the disk; it is never made smaller. A block device and an export keep their size, and the
-/// file system must fit.
+/// size of its file system: it is made longer first, and cut last. A partition grows if its file
+/// system needs that, and if there is room up to the next partition or the end of the disk; it is
+/// never made smaller. A block device and an export keep their size, and the file system must fit.
 ///
 /// A crash at any moment leaves a complete file system of the old or the new size. The smallest
 /// size is reached in steps, each of which leaves a complete file system too.
 ///
 /// # Errors
-/// As [`open`](crate::open). [`ErrorKind::InvalidInput`](crate::ErrorKind::InvalidInput): the
-/// content does not fit into the new size, or the image cannot have it.
+/// The image cannot be opened ([`open`](crate::open)).
+/// [`ErrorKind::InvalidInput`](crate::ErrorKind::InvalidInput): the content does not fit into the
+/// new size, or the image cannot have it.
 pub fn resize(
     path: impl AsRef<Path>,
     size: NewSize,
@@ -181,10 +181,11 @@ pub fn resize(
     Ok(resize_image(image, size, 0, progress)?)
 }
 
-/// Like [`resize`]. The same image gives the same bytes; this time is used where one is needed.
+/// Like [`resize`], and reproducible: the same image gives the same bytes. New timestamps are
+/// `time`.
 ///
 /// # Errors
-/// As [`resize`].
+/// The errors of [`resize`].
 pub fn resize_reproducibly(
     path: impl AsRef<Path>,
     size: NewSize,
@@ -340,8 +341,8 @@ impl<'p> OpenImage<'p> {
         Ok(stat.blocks_available.saturating_mul(stat.block_size.into()))
     }
 
-    /// Makes the file system, which has `size` bytes, large enough for `free` available bytes.
-    /// Growth brings metadata and a larger reserve, so it continues until there is enough.
+    /// Grows the file system, which has `size` bytes, until `free` bytes are available. Growth adds
+    /// metadata and enlarges the reserve, so it may take several steps.
     fn grow_to_have(
         &mut self,
         free: u64,
@@ -387,7 +388,7 @@ impl<'p> OpenImage<'p> {
         }
     }
 
-    /// Moves the end of a partition. Its disk is closed and opened for that.
+    /// Moves the end of a partition. The disk is closed for that, and opened again.
     fn grow_partition(&mut self, disk: &Path, wanted: &str, size: u64) -> Result<(), ResizeError> {
         let disk = Operand::with_format(disk, Some(self.device.format()), false);
         self.device = Arc::new(MemoryDevice::new(0));
@@ -418,7 +419,7 @@ impl<'p> OpenImage<'p> {
     /// Sets the length of a file. It stays locked by the old device until the new one is opened.
     fn set_len(&mut self, size: u64) -> Result<(), ResizeError> {
         let set = match self.new {
-            // It is made durable when it gets its name.
+            // Becomes durable when the file gets its name.
             Some(new) => new.file().set_len(size),
             None => File::options()
                 .write(true)
@@ -456,7 +457,7 @@ fn available_in_ext4(device: Arc<dyn Device>) -> Result<FsStat, sapwood_ext4::Er
     Ok(Ext4::open(device, options)?.statfs()?)
 }
 
-/// The phase of a resize in its progress: the number is one of bytes.
+/// The phase of a resize in its progress, counted in bytes.
 pub const MOVING: &str = "bytes moved";
 
 fn moved(done: u64) -> Progress<'static> {

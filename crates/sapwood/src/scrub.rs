@@ -1,4 +1,4 @@
-//! Reading everything that an image stores, and repairing bad copies from good ones.
+//! Reads everything that an image stores, and repairs bad copies from good ones.
 
 use std::io::Write as _;
 use std::ops::{ControlFlow, Range};
@@ -18,7 +18,7 @@ use crate::{Kind, Result};
 
 /// Bytes of an ext4 that are read at a time.
 const STEP: usize = 1 << 20;
-/// Bytes of the smallest range that is called unreadable.
+/// Granularity, in bytes, of unreadable ranges.
 const UNIT: usize = 4096;
 /// Phases of the progress.
 const READING: &str = "copies";
@@ -28,10 +28,10 @@ const READING: &str = "copies";
 pub struct ScrubOptions {
     /// Repairs nothing.
     pub read_only: bool,
-    /// Bytes that are read in a second at most, of all devices together.
+    /// Most bytes that are read in a second, on all devices together.
     pub limit: Option<u64>,
-    /// File that records how far the scrub of a btrfs is. A scrub that finds it continues there; a
-    /// complete one removes it.
+    /// File with the position of the scrub of a btrfs. A scrub that finds the file continues there;
+    /// a complete one removes it.
     pub state: Option<PathBuf>,
     /// Ends the scrub early.
     pub stop: Stop,
@@ -45,7 +45,7 @@ pub struct ScrubbedDevice {
     pub name: String,
     /// Id of the device in its btrfs.
     pub devid: Option<u64>,
-    /// It missed changes while the file system was used without it.
+    /// It missed changes while the file system was mounted without it.
     pub was_stale: bool,
     /// Bytes read.
     pub bytes: u64,
@@ -127,7 +127,7 @@ pub enum ScrubError {
 /// the metadata and reads every block.
 ///
 /// # Errors
-/// As [`open`](crate::open); a device that fails. Damage is in the report.
+/// The image cannot be opened ([`open`](crate::open)), or a device fails. Damage is in the report.
 pub fn scrub(
     path: impl AsRef<Path>,
     opening: &Options,
@@ -251,7 +251,7 @@ fn write_state(path: &Path, position: btrfs::Position) -> io::Result<()> {
     Ok(())
 }
 
-/// Reads a whole device. Returns what was found, and whether the read ended early.
+/// Reads a whole device. Returns the device's report, and whether the read ended early.
 fn read_all(
     device: &dyn Device,
     options: &ScrubOptions,

@@ -1,4 +1,4 @@
-//! How names and kinds of files are shown to people.
+//! Names and kinds of files as text for people.
 
 use crate::vfs::FileKind;
 

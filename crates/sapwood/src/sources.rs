@@ -34,7 +34,7 @@ use summary::Summarizer;
 pub(crate) use summary::Summary;
 pub(crate) use summary::derived_uuid;
 
-/// Unit of space of both formats, in bytes, as the need of files is estimated.
+/// Unit of space of both formats, in bytes, for estimates.
 const BLOCK: u64 = 4096;
 
 /// Sources of the files of an image, applied in their order: a later file replaces an earlier one
@@ -145,10 +145,10 @@ pub enum BuildError {
     /// The hash tree of the image.
     #[error(transparent)]
     Verity(#[from] VerityError),
-    /// An encrypted image is asked for with a property that it cannot have.
+    /// An encrypted image was requested together with a property that excludes it.
     #[error("an encrypted image {0}")]
     Encrypted(&'static str),
-    /// The format cannot be made so.
+    /// mkfs refuses the options, or failed.
     #[error(transparent)]
     Mkfs(#[from] MkfsError),
     /// The archive could not be read, or put into the image.
@@ -175,7 +175,7 @@ pub enum BuildError {
 }
 
 impl Sources {
-    /// Everything that is in a directory of this machine, as `cp -a` copies it.
+    /// Everything in a directory of this machine, as `cp -a` copies it.
     pub fn dir(&mut self, path: impl Into<PathBuf>) {
         self.list.push(Source::Directory(path.into()));
     }
@@ -299,8 +299,8 @@ impl Sources {
         self.scratch = Scratch(Some(dir.into()));
     }
 
-    /// Adds the sources of another list; its changes and its storage count if this one has no
-    /// sources.
+    /// Adds the sources of another list. If this one has no sources, it also takes the other's
+    /// changes and storage.
     pub(crate) fn append(&mut self, mut later: Self) {
         if self.is_empty() {
             self.changes = later.changes;
@@ -333,13 +333,13 @@ impl Sources {
         &mut self.storage
     }
 
-    /// Whether they put nothing into an image, not even a subvolume.
+    /// Whether the sources put nothing into an image, not even a subvolume.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.list.is_empty() && self.manifests.is_empty() && self.storage.is_plain()
     }
 
-    /// Whether one is a directory, whose owner the root gets.
+    /// Whether one source is a directory. The root of the image gets its owner.
     #[must_use]
     pub fn has_dir(&self) -> bool {
         let is_dir =
@@ -414,8 +414,8 @@ impl Sources {
         Ok(())
     }
 
-    /// The size of the files. Streams and compressed archives are kept for the filling. Unless
-    /// `counts` is all, a stream does not count and is not read yet. For a reproducible image, the
+    /// The size of the files. Streams and compressed archives are kept for the filling. With a
+    /// `counts` that leaves out streams, a stream is not read yet. For a reproducible image, the
     /// holes in the host's file system do not count.
     pub(crate) fn need(&self, counts: Counts) -> Result<Need, BuildError> {
         let mut need = Need::default();
@@ -454,7 +454,7 @@ impl Sources {
     }
 }
 
-/// Which sources are counted before an image is filled.
+/// The sources that are counted before an image is filled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Counts {
     All,
@@ -486,7 +486,7 @@ impl Need {
             let entries = match (top.take(), waiting.pop()) {
                 (Some(top), _) => top,
                 (None, None) => return Ok(()),
-                // The copy meets the same error, and reports the names that it leaves out.
+                // The copy fails in the same way, and reports the names that it leaves out.
                 (None, Some(dir)) => match fs::read_dir(dir) {
                     Ok(entries) => entries,
                     Err(_) => continue,

@@ -1,11 +1,12 @@
-//! How btrfs stores the files of an image: subvolumes, compression, inode flags, shared extents.
+//! Storage of the files of an image on btrfs: subvolumes, compression, inode flags, shared extents.
 //!
 //! # How it works
 //! Subvolumes are created before the sources are applied, which merge their directories into them.
-//! All files are written with the compression of most of them. A walk then visits every file. A
-//! file that is to be stored in another way is copied to a file without a name, which is stored so,
-//! and takes its extents. A file whose content an earlier one has takes the extents of that one.
-//! Flags that forbid changes come last, with read-only subvolumes.
+//! Subvolumes are created before the sources are applied, which merge their directories into them.
+//! All files are written with the compression of most of them. A walk then visits every file. If a
+//! file needs another compression or flag, its data is copied to an unnamed file with that
+//! property, and the file takes the extents of the copy. A file with the content of an earlier one
+//! takes the extents of that file. Flags that forbid changes come last, with read-only subvolumes.
 //!
 //! ```
 //! use sapwood::Sources;
@@ -37,7 +38,7 @@ use crate::progress::OnProgress;
 use crate::vfs::{self, InodeFlags};
 pub use arrange::ARRANGING;
 
-/// Why files cannot be stored so.
+/// Why files cannot be stored in the requested way.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum StorageError {
@@ -53,7 +54,7 @@ pub enum StorageError {
     /// There is no such flag.
     #[error("{0:?} is no inode flag: {NAMES}")]
     Flag(String),
-    /// A path with flags has not the form `FLAGS:PATH`.
+    /// A path with flags does not have the form `FLAGS:PATH`.
     #[error("{0:?} is not FLAGS:PATH")]
     FlagsForm(String),
     /// A word before the path of a subvolume is not known.
@@ -71,7 +72,7 @@ pub enum StorageError {
     /// An option with which the image is opened.
     #[error(transparent)]
     Option(#[from] OptionError),
-    /// A file of the image could not be stored so.
+    /// A file of the image could not be stored in the requested way.
     #[error("{}: {source}", path.display())]
     File {
         /// Its path.
@@ -120,7 +121,7 @@ impl FromStr for NewSubvolume {
 pub struct PathFlags {
     /// Its path in the image.
     pub path: PathBuf,
-    /// The flags that are added to those that it has.
+    /// The flags that it gets in addition to its own.
     pub flags: InodeFlags,
     /// The data has no checksums. The interface between program and kernel has no flag for this.
     pub nodatasum: bool,
@@ -172,7 +173,7 @@ impl PathFlags {
     }
 }
 
-/// A path of names only, from the root of the image.
+/// Validates a path below the root of the image: names only.
 fn below_root(path: &Path) -> Result<PathBuf, StorageError> {
     let mut below = PathBuf::new();
     for part in path.components() {
@@ -191,7 +192,7 @@ fn below_root(path: &Path) -> Result<PathBuf, StorageError> {
     }
 }
 
-/// How the files of an image are stored. All but some flags is for btrfs.
+/// Storage options for the files of an image. Only some flags exist on ext4.
 #[derive(Debug, Clone, Default)]
 pub struct Storage {
     subvolumes: Vec<NewSubvolume>,
@@ -203,8 +204,8 @@ pub struct Storage {
 }
 
 impl Storage {
-    /// Adds a subvolume. A directory of the sources that has its path is put into it; without one
-    /// it is empty.
+    /// Adds a subvolume. A directory of the sources with this path is put into it; otherwise it is
+    /// empty.
     pub fn subvolume(&mut self, subvolume: NewSubvolume) {
         self.subvolumes.push(subvolume);
     }
@@ -233,8 +234,8 @@ impl Storage {
         Ok(())
     }
 
-    /// Sets flags of a file or directory. All below a directory with `nodatacow` or `nodatasum` has
-    /// that flag, too.
+    /// Sets flags of a file or directory. If a directory has `nodatacow` or `nodatasum`, everything
+    /// below it gets that flag, too.
     pub fn inode_flags(&mut self, flags: PathFlags) {
         self.flags.push(flags);
     }
@@ -244,14 +245,14 @@ impl Storage {
         self.dedupe = true;
     }
 
-    /// Whether files are stored as a plain copy stores them.
+    /// Whether no file needs a special way of storage.
     #[must_use]
     pub fn is_plain(&self) -> bool {
         let compresses = self.compress.is_some() || !self.patterns.is_empty();
         !compresses && self.subvolumes.is_empty() && self.flags.is_empty() && !self.dedupe
     }
 
-    /// Finds options that this format cannot store, before an image is made.
+    /// Rejects options that this format cannot store, before an image is made.
     ///
     /// # Errors
     /// [`StorageError::OnlyBtrfs`], [`StorageError::Defaults`].
@@ -276,7 +277,7 @@ impl Storage {
         }
     }
 
-    /// Finds a subvolume that is no directory of `source`.
+    /// Rejects a subvolume that is no directory of `source`.
     ///
     /// # Errors
     /// [`StorageError::NoDirectory`].
@@ -311,7 +312,7 @@ impl Storage {
         subvolumes::create(fs, &self.subvolumes, owner)
     }
 
-    /// Stores the files, which the sources made, in their way.
+    /// Applies compression, flags and sharing to the files that the sources made.
     pub(crate) fn finish(
         &self,
         fs: &FileSystem,
@@ -337,7 +338,7 @@ fn compression(how: &str) -> Result<Option<String>, StorageError> {
     if how == "no" || how == "none" {
         return Ok(None);
     }
-    // A property of an inode, by which a single file is compressed, has no levels below 1.
+    // Levels below 1 are refused: the inode property that compresses a single file has none.
     match how.parse::<Compression>() {
         Ok(Compression::Zstd(level)) if level < 1 => {}
         Ok(_) => return Ok(Some(how.to_owned())),

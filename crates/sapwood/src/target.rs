@@ -1,4 +1,4 @@
-//! Arguments that name a place: a file on this machine, or `IMAGE:PATH`.
+//! Arguments that name a file on this machine, or a path in an image as `IMAGE:PATH`.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -8,7 +8,7 @@ use sapwood_block::Operand;
 
 use crate::image;
 
-/// A place that a command works on.
+/// A file or directory that a command works on.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Target {
     /// A file or directory of this machine.
@@ -77,8 +77,8 @@ impl Target {
         }
     }
 
-    /// Like [`parse`](Self::parse) where only an image makes sense: without a colon it means the
-    /// image's root.
+    /// Like [`parse`](Self::parse), for commands that need an image: without a colon the argument
+    /// means the root of the image.
     ///
     /// # Errors
     /// [`NoImage`].

@@ -1,5 +1,5 @@
-//! Walking a mounted file system by path, without a mount: inodes that give their reference
-//! back, path lookup, and whole-directory listings.
+//! Access to a file system by path, without a mount: inodes that release their reference, path
+//! lookup, walks, and listings of whole directories.
 
 use std::collections::{HashSet, VecDeque};
 use std::fmt::Display;
@@ -16,7 +16,7 @@ const PIECE: usize = 128 * 1024;
 /// Most symbolic links that one path may lead through.
 pub(crate) const LINKS_MAX: u32 = 40;
 
-/// A held inode; dropping it gives the reference back.
+/// A held inode; dropping it releases the reference.
 pub(crate) struct HeldInode<'a> {
     fs: &'a dyn FileSystem,
     attr: Attr,
@@ -47,7 +47,7 @@ impl<'a> HeldInode<'a> {
         })
     }
 
-    /// The file system that it is in.
+    /// The file system of the inode.
     #[must_use]
     pub(crate) fn file_system(&self) -> &'a dyn FileSystem {
         self.fs
@@ -59,7 +59,7 @@ impl<'a> HeldInode<'a> {
         self.attr.ino
     }
 
-    /// Its attributes as they were when it was found.
+    /// Its attributes at the time of its lookup.
     #[must_use]
     pub(crate) fn attr(&self) -> &Attr {
         &self.attr
@@ -261,8 +261,8 @@ impl Names {
         Ok(entry)
     }
 
-    /// Drops the names that were read and not taken; they are read again. A walk calls it before
-    /// it enters a directory, so that its memory grows with its depth by little.
+    /// Drops the names that were read and not taken; they are read again. A walk calls it before it
+    /// enters a directory, which keeps its memory small even if it is deep.
     pub(crate) fn shed(&mut self) {
         const KEPT: usize = 64;
         if self.batch.len() > KEPT {
@@ -272,7 +272,7 @@ impl Names {
     }
 }
 
-/// The error of a walk that meets, by this name, a directory that it is in, or was in before.
+/// The error of a walk that reaches a directory for the second time, by this name.
 #[must_use]
 pub(crate) fn directory_loop(name: &[u8]) -> Error {
     let name = String::from_utf8_lossy(name);
@@ -365,7 +365,7 @@ impl Walker {
         &self.path
     }
 
-    /// How many names [`path`](Self::path) has.
+    /// Number of names in [`path`](Self::path).
     #[must_use]
     pub(crate) fn depth(&self) -> usize {
         self.depth
@@ -434,7 +434,7 @@ impl Walker {
         }
     }
 
-    /// Gives all references back.
+    /// Releases all references.
     pub(crate) fn end(&mut self, fs: &dyn FileSystem) {
         while !self.open.is_empty() {
             self.leave(fs);

@@ -18,7 +18,7 @@ pub(crate) struct TrimError {
 /// trimmed. Returns the number of bytes. Nothing else may use the image.
 ///
 /// # Errors
-/// As [`open`](crate::open); the device refuses to discard.
+/// The image cannot be opened ([`open`](crate::open)); the device does not support discard.
 pub fn trim(path: impl AsRef<Path>) -> crate::Result<u64> {
     trim_with_options(path, &Options::default())
 }
@@ -26,7 +26,7 @@ pub fn trim(path: impl AsRef<Path>) -> crate::Result<u64> {
 /// Like [`trim`], with these options for opening the image.
 ///
 /// # Errors
-/// As [`trim`].
+/// The errors of [`trim`].
 pub fn trim_with_options(path: impl AsRef<Path>, options: &Options) -> crate::Result<u64> {
     let path = path.as_ref();
     let fs = image::open(path, options)?;
@@ -34,7 +34,7 @@ pub fn trim_with_options(path: impl AsRef<Path>, options: &Options) -> crate::Re
         path: path.to_owned(),
         source,
     };
-    // Space that the open recovered or deleted is free only once that is durable.
+    // Space that recovery frees is available only after a commit.
     let trimmed = fs.sync().and_then(|()| fs.trim(&TrimRange::default()));
     let closed = fs.unmount();
     let bytes = trimmed.map_err(failed)?;

@@ -1,4 +1,4 @@
-//! The device below a new file system, which need not survive a power cut before it is complete.
+//! The device below a new file system, which may be lost in a power cut until it is complete.
 
 use std::sync::Arc;
 

@@ -42,7 +42,7 @@ pub enum VerityError {
     /// The new file for the hashes.
     #[error(transparent)]
     NewFile(#[from] NewFileError),
-    /// The tree, or what it verifies.
+    /// The tree cannot be made, or does not verify the image.
     #[error("{}", image::named(path, source))]
     Tree {
         /// Image or hash device.
@@ -134,8 +134,8 @@ pub fn random_salt() -> Vec<u8> {
 /// Verifies all data of an image.
 ///
 /// # Errors
-/// A block differs ([`ErrorKind::Corrupt`](crate::ErrorKind::Corrupt)), with its number; the root
-/// hash is not the one of the tree.
+/// [`ErrorKind::Corrupt`](crate::ErrorKind::Corrupt) with the number of a block that differs; the
+/// root hash differs from the tree's.
 pub fn verify(
     image: impl AsRef<Path>,
     hashes: impl AsRef<Path>,
@@ -159,7 +159,7 @@ pub fn verify(
 /// The superblock of a hash device.
 ///
 /// # Errors
-/// There is none, or it makes no sense.
+/// The device has no superblock, or a malformed one.
 pub fn header(hashes: impl AsRef<Path>) -> Result<Header> {
     let hashes = hashes.as_ref();
     let device = image::open_device(hashes, true).map_err(VerityError::from)?;

@@ -13,7 +13,7 @@ impl FileSystem {
     /// Sets permission, set-id and sticky bits (`0o7777`).
     ///
     /// # Errors
-    /// There is no such file; it is immutable.
+    /// The path does not exist; the file is immutable.
     pub fn set_permissions(&self, path: impl AsRef<Path>, mode: u32) -> Result<()> {
         let perm = Some(mode & 0o7777);
         let changes = SetAttr {
@@ -23,11 +23,11 @@ impl FileSystem {
         self.change("change the mode of", path.as_ref(), true, &changes)
     }
 
-    /// Sets owner and group, as far as they are named; of a symbolic link itself. Set-id bits are
-    /// cleared, as chown(2) does.
+    /// Sets owner and group, as far as they are named. A symbolic link at the end is not followed.
+    /// Set-id bits are cleared, as chown(2) does.
     ///
     /// # Errors
-    /// There is no such file; it is immutable.
+    /// The path does not exist; the file is immutable.
     pub fn set_owner(
         &self,
         path: impl AsRef<Path>,
@@ -46,16 +46,16 @@ impl FileSystem {
     /// Sets times.
     ///
     /// # Errors
-    /// There is no such file; it is immutable.
+    /// The path does not exist; the file is immutable.
     pub fn set_times(&self, path: impl AsRef<Path>, times: Times) -> Result<()> {
         self.change("set the times of", path.as_ref(), true, &times.changes())
     }
 
-    /// The value of an extended attribute by its full name (`user.x`), if there is one; of a
-    /// symbolic link itself.
+    /// The value of an extended attribute by its full name (`user.x`), if it exists. A symbolic
+    /// link at the end is not followed.
     ///
     /// # Errors
-    /// There is no such file; an unknown namespace.
+    /// The path does not exist; the namespace is unknown.
     pub fn xattr(
         &self,
         path: impl AsRef<Path>,
@@ -73,10 +73,10 @@ impl FileSystem {
         )
     }
 
-    /// Full names of all extended attributes; of a symbolic link itself.
+    /// Full names of all extended attributes. A symbolic link at the end is not followed.
     ///
     /// # Errors
-    /// There is no such file.
+    /// The path does not exist.
     pub fn xattrs(&self, path: impl AsRef<Path>) -> Result<Vec<OsString>> {
         self.with("read attributes of", path.as_ref(), false, |fs, node| {
             let names = fs.listxattr(node.ino())?;
@@ -84,11 +84,11 @@ impl FileSystem {
         })
     }
 
-    /// Sets an extended attribute; of a symbolic link itself. ACLs are validated, and the mode
-    /// follows them.
+    /// Sets an extended attribute. A symbolic link at the end is not followed. An ACL is validated,
+    /// and the mode changes with it.
     ///
     /// # Errors
-    /// There is no such file; an unknown namespace; no space for the value.
+    /// The path does not exist; the namespace is unknown; the value finds no space.
     pub fn set_xattr(
         &self,
         path: impl AsRef<Path>,
@@ -105,10 +105,10 @@ impl FileSystem {
         })
     }
 
-    /// Removes an extended attribute; of a symbolic link itself.
+    /// Removes an extended attribute. A symbolic link at the end is not followed.
     ///
     /// # Errors
-    /// There is no such file or attribute.
+    /// The path or the attribute does not exist.
     pub fn remove_xattr(&self, path: impl AsRef<Path>, name: impl AsRef<OsStr>) -> Result<()> {
         self.with(
             "remove an attribute of",

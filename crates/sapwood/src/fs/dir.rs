@@ -81,10 +81,10 @@ impl DirEntry {
         FileType::new(self.entry.kind)
     }
 
-    /// Metadata of the file that has the name now; of a symbolic link itself.
+    /// Metadata of the file that has the name now. A symbolic link is not followed.
     ///
     /// # Errors
-    /// The name was removed meanwhile; a damaged image; the device.
+    /// The name was removed meanwhile; the image is damaged; the device fails.
     pub fn metadata(&self) -> Result<Metadata> {
         let fs = self.dir.vfs();
         match fs.lookup(self.dir.ino(), &self.entry.name) {
@@ -100,10 +100,9 @@ impl DirEntry {
     }
 }
 
-/// Everything below a directory. It keeps the file system open.
-///
-/// An image can contain a directory below itself. The walk enters no directory twice: it reports
-/// the second time as an error, and ends.
+/// Everything below a directory. It keeps the file system open.  An image can contain a directory
+/// below itself. The walk enters no directory twice: it returns an error for the second time, and
+/// ends.
 #[derive(Debug)]
 pub struct Walk {
     handle: Handle,
@@ -130,11 +129,11 @@ impl Walk {
 }
 
 impl Walk {
-    /// The next file, whose path the walk lends; `None` at the end. The iterator copies the path
-    /// of each file: below many nested directories that takes far more time.
+    /// The next file; `None` at the end. The path is borrowed from the walk. The iterator copies
+    /// the path of each file, which takes far more time below many nested directories.
     ///
     /// # Errors
-    /// A damaged image; the device. The walk ends after an error.
+    /// The image is damaged; the device fails. The walk ends after an error.
     pub fn step(&mut self) -> Result<Option<Step<'_>>> {
         if self.ended {
             return Ok(None);
@@ -197,13 +196,13 @@ impl Step<'_> {
         self.walk.relative_path()
     }
 
-    /// How many names that path has.
+    /// Number of names in [`relative_path`](Self::relative_path).
     #[must_use]
     pub fn depth(&self) -> usize {
         self.walk.walker.depth()
     }
 
-    /// Metadata as the walk found it; of a symbolic link itself.
+    /// Metadata as the walk found it. A symbolic link is not followed.
     #[must_use]
     pub fn metadata(&self) -> &Metadata {
         &self.metadata
@@ -212,7 +211,7 @@ impl Step<'_> {
     /// Whether it is a directory without names.
     ///
     /// # Errors
-    /// A damaged image; the device.
+    /// The image is damaged; the device fails.
     pub fn is_empty_dir(&self) -> Result<bool> {
         if !self.metadata.is_dir() {
             return Ok(false);
@@ -253,7 +252,7 @@ impl WalkEntry {
         &self.relative
     }
 
-    /// Metadata as the walk found it; of a symbolic link itself.
+    /// Metadata as the walk found it. A symbolic link is not followed.
     #[must_use]
     pub fn metadata(&self) -> &Metadata {
         &self.metadata

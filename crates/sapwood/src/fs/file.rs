@@ -145,10 +145,11 @@ impl File {
         self.handle.fs()
     }
 
-    /// Reads at a byte offset; returns how many bytes, fewer than asked for only at the end.
+    /// Reads at a byte offset. Returns the number of bytes, which is smaller than `buf` only at the
+    /// end of the file.
     ///
     /// # Errors
-    /// The file was not opened for reading; a damaged image; the device.
+    /// The file was not opened for reading; the image is damaged; the device fails.
     pub fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<usize> {
         let action = "read";
         self.allowed(self.read, action)?;
@@ -159,7 +160,7 @@ impl File {
     /// Reads at a byte offset until `buf` is full.
     ///
     /// # Errors
-    /// The file was not opened for reading; [`io::ErrorKind::UnexpectedEof`]; a damaged image.
+    /// The file was not opened for reading; [`io::ErrorKind::UnexpectedEof`]; the image is damaged.
     pub fn read_exact_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {
         if self.read_at(buf, offset)? == buf.len() {
             Ok(())
@@ -192,7 +193,7 @@ impl File {
     /// Writes all of `data` at a byte offset; at the end if the file was opened to append.
     ///
     /// # Errors
-    /// The file was not opened for writing; no space; the device.
+    /// The file was not opened for writing; no space; the device fails.
     pub fn write_at(&self, data: &[u8], offset: u64) -> Result<()> {
         self.write_from(data, offset).map(drop)
     }
@@ -211,7 +212,7 @@ impl File {
     /// Truncates the file, or extends it with a hole.
     ///
     /// # Errors
-    /// The file was not opened for writing; too large; the device.
+    /// The file was not opened for writing; the size is too large; the device fails.
     pub fn set_len(&self, size: u64) -> Result<()> {
         self.allowed(self.write, "truncate")?;
         let size = Some(size);
@@ -225,7 +226,7 @@ impl File {
     /// Makes content and metadata durable.
     ///
     /// # Errors
-    /// A write failed since the last call; the device.
+    /// A write failed since the last call; the device fails.
     pub fn sync_all(&self) -> Result<()> {
         let synced = self.handle.vfs().fsync(self.handle.ino(), SyncKind::All);
         self.on("sync", synced)
@@ -234,7 +235,7 @@ impl File {
     /// Makes the content durable, and the metadata that is needed to read it.
     ///
     /// # Errors
-    /// A write failed since the last call; the device.
+    /// A write failed since the last call; the device fails.
     pub fn sync_data(&self) -> Result<()> {
         let synced = self.handle.vfs().fsync(self.handle.ino(), SyncKind::Data);
         self.on("sync", synced)
@@ -243,7 +244,7 @@ impl File {
     /// Metadata now.
     ///
     /// # Errors
-    /// The file system was closed; the device.
+    /// The file system was closed; the device fails.
     pub fn metadata(&self) -> Result<Metadata> {
         let attr = self.handle.vfs().getattr(self.handle.ino());
         self.on("stat", attr).map(Metadata::new)
@@ -252,7 +253,7 @@ impl File {
     /// Sets permission, set-id and sticky bits.
     ///
     /// # Errors
-    /// As [`FileSystem::set_permissions`].
+    /// The file is immutable; the file system was closed.
     pub fn set_permissions(&self, mode: u32) -> Result<()> {
         let changes = SetAttr {
             perm: Some(mode & 0o7777),
@@ -264,7 +265,7 @@ impl File {
     /// Sets times.
     ///
     /// # Errors
-    /// As [`FileSystem::set_times`].
+    /// The file is immutable; the file system was closed.
     pub fn set_times(&self, times: Times) -> Result<()> {
         self.set("set the times of", &times.changes())
     }
@@ -272,16 +273,16 @@ impl File {
     /// The first byte with data at or after `offset`; `None` if only a hole follows.
     ///
     /// # Errors
-    /// A damaged image; the device.
+    /// The image is damaged; the device fails.
     pub fn next_data(&self, offset: u64) -> Result<Option<u64>> {
         self.find(SeekFrom::Data(offset))
     }
 
-    /// The first byte of a hole at or after `offset`; the end of the file counts as one. `None`
+    /// The first byte of a hole at or after `offset`; the end of the file counts as a hole. `None`
     /// past the end.
     ///
     /// # Errors
-    /// A damaged image; the device.
+    /// The image is damaged; the device fails.
     pub fn next_hole(&self, offset: u64) -> Result<Option<u64>> {
         self.find(SeekFrom::Hole(offset))
     }
@@ -297,16 +298,16 @@ impl File {
     /// Allocates space for a range of bytes. The file grows if the range ends past its end.
     ///
     /// # Errors
-    /// No space; the image has no unwritten extents; the device.
+    /// No space; the image has no unwritten extents; the device fails.
     pub fn allocate(&self, offset: u64, len: u64) -> Result<()> {
         let keep_size = false;
         self.change_range(offset, len, AllocMode::Allocate { keep_size })
     }
 
-    /// Frees the space of a range of bytes, which reads as zeros then.
+    /// Frees the space of a range of bytes, which then reads as zeros.
     ///
     /// # Errors
-    /// The device; no space for metadata.
+    /// No space for metadata; the device fails.
     pub fn punch_hole(&self, offset: u64, len: u64) -> Result<()> {
         self.change_range(offset, len, AllocMode::PunchHole)
     }

@@ -20,7 +20,7 @@ use crate::tree::{self, HeldInode};
 use crate::vfs::{self, CopyMode, Credentials, FileKind, FsStat, Ino, NewInode, SetAttr};
 use crate::{Kind, Options};
 
-/// Most symbolic links that lead to the place of a new file.
+/// Most symbolic links that are followed to the path of a new file.
 const LINKS_MAX: u32 = 40;
 
 /// An open image. Clones share it.
@@ -48,8 +48,8 @@ impl Inner {
             return Ok(());
         }
         let ended = self.mounted.unmount();
-        // Devices that coalesce short writes write them back when flushed. An engine may write after
-        // its last flush.
+        // A device that coalesces short writes writes them back when it is flushed. An engine may
+        // write after its last flush.
         let coalesce = self.options.is_unflushed();
         let mut coalescing = self.devices.iter().filter(|_| coalesce);
         let written = coalescing.try_for_each(|device| device.flush());
@@ -70,19 +70,19 @@ impl FileSystem {
     /// meanwhile, unless both only read.
     ///
     /// # Errors
-    /// As [`open`](crate::open); an option is of the other format.
+    /// The errors of [`open`](crate::open); an option is of the other format.
     pub fn open_with_options(path: impl AsRef<Path>, options: &Options) -> Result<Self> {
         let path = path.as_ref();
         let (mounted, devices) = image::open_file(path, options, |_| Ok(()))?;
         Ok(Self::of(path, mounted, devices, options))
     }
 
-    /// Opens the file system on a device that is open, and that errors call `path`. With
+    /// Opens the file system on a device that is open already. Errors call it `path`. With
     /// [options](Options) that leave flushes out, the caller flushes the device after
     /// [`close`](Self::close).
     ///
     /// # Errors
-    /// As [`open_with_options`](Self::open_with_options).
+    /// [`ErrorKind::NoFileSystem`]; [`ErrorKind::Corrupt`]; an option is of the other format.
     pub fn open_on(
         device: Arc<dyn Device>,
         path: impl AsRef<Path>,
@@ -93,12 +93,12 @@ impl FileSystem {
         Ok(Self::of(path, mounted, devices, options))
     }
 
-    /// As [`open_with_options`](Self::open_with_options) for a damaged image
-    /// ([`Options::rescue`]), with the progress of the scan: bytes done and in all. The scan ends if
-    /// it returns false.
+    /// Opens a damaged image ([`Options::rescue`]). `on_scan` receives the progress of the scan:
+    /// bytes done, and bytes in all. The scan ends if it returns false.
     ///
     /// # Errors
-    /// As [`open_with_options`](Self::open_with_options); [`ErrorKind::Interrupted`].
+    /// The errors of [`open_with_options`](Self::open_with_options). [`ErrorKind::Interrupted`]:
+    /// `on_scan` ended the scan.
     pub fn open_damaged(
         path: impl AsRef<Path>,
         options: &Options,
@@ -113,7 +113,7 @@ impl FileSystem {
     /// in the default one; [`Options::top_level`] reaches all.
     ///
     /// # Errors
-    /// As [`open_with_options`](Self::open_with_options); the image is no btrfs.
+    /// The errors of [`open_with_options`](Self::open_with_options); the image is no btrfs.
     pub fn open_btrfs(path: impl AsRef<Path>, options: &Options) -> Result<Self> {
         let path = path.as_ref();
         let (mounted, devices) = image::open_btrfs(path, options, "a subvolume")?;
@@ -149,7 +149,7 @@ impl FileSystem {
     /// that.
     ///
     /// # Errors
-    /// Changes that did not become durable.
+    /// Some changes did not become durable.
     pub fn close(self) -> Result<()> {
         self.inner.close().map_err(Error::whole("close"))
     }
@@ -160,8 +160,8 @@ impl FileSystem {
         (creator.uid, creator.gid) = (uid, gid);
     }
 
-    /// Sets the permission bits that new inodes do not get, through any clone; none at first. A
-    /// default ACL of the directory counts instead, as for umask(2).
+    /// Sets the permission bits that new inodes do not get, through any clone; none at first. If
+    /// the directory has a default ACL, that applies instead, as for umask(2).
     pub fn set_umask(&self, umask: u32) {
         self.inner.creator.lock().umask = umask & 0o777;
     }
@@ -210,7 +210,7 @@ impl FileSystem {
     /// ```
     ///
     /// # Errors
-    /// There is no such file; the device.
+    /// The path does not exist; the device fails.
     pub fn open(&self, path: impl AsRef<Path>) -> Result<File> {
         self.open_with(path, OpenOptions::new().read(true))
     }
@@ -229,7 +229,8 @@ impl FileSystem {
     /// Opens a file with options.
     ///
     /// # Errors
-    /// The options contradict each other; as [`create`](Self::create).
+    /// The options contradict each other; the directory does not exist; the path is a directory; no
+    /// space.
     pub fn open_with(&self, path: impl AsRef<Path>, options: &OpenOptions) -> Result<File> {
         let path = path.as_ref();
         let handle = self.find_or_create(path.as_os_str().as_bytes(), options);
@@ -265,7 +266,7 @@ impl FileSystem {
         Handle::of(self, &found)
     }
 
-    /// The file at the end of `path`, or a new one; true if it is new.
+    /// The file at `path`, or a new one. True if the file is new.
     fn found_or_made(
         &self,
         path: &[u8],
@@ -298,7 +299,7 @@ impl FileSystem {
     /// The content of a file.
     ///
     /// # Errors
-    /// The file does not exist; the device.
+    /// The path does not exist; the device fails.
     pub fn read(&self, path: impl AsRef<Path>) -> Result<Vec<u8>> {
         let path = path.as_ref();
         let file = self.open(path)?;
@@ -315,8 +316,8 @@ impl FileSystem {
     /// The content of a file that is UTF-8.
     ///
     /// # Errors
-    /// As [`open`](Self::open); the content is not UTF-8 (the kind is
-    /// [`InvalidData`](crate::ErrorKind::InvalidData)).
+    /// The path does not exist; the content is not UTF-8
+    /// ([`InvalidData`](crate::ErrorKind::InvalidData)); the device fails.
     pub fn read_to_string(&self, path: impl AsRef<Path>) -> Result<String> {
         let path = path.as_ref();
         let content = String::from_utf8(self.read(path)?);
@@ -334,7 +335,7 @@ impl FileSystem {
     /// The entries of a directory, in the image's order, without `.` and `..`.
     ///
     /// # Errors
-    /// There is none; it is no directory.
+    /// The path does not exist, or is not a directory.
     pub fn read_dir(&self, path: impl AsRef<Path>) -> Result<ReadDir> {
         let path = path.as_ref();
         let handle = self.directory(path);
@@ -366,27 +367,27 @@ impl FileSystem {
     /// Metadata of a file. Follows symbolic links.
     ///
     /// # Errors
-    /// There is none; the device.
+    /// The path does not exist; the device fails.
     pub fn metadata(&self, path: impl AsRef<Path>) -> Result<Metadata> {
         self.with("stat", path.as_ref(), true, |_, node| {
             Ok(Metadata::new(*node.attr()))
         })
     }
 
-    /// Metadata of a file; of a symbolic link itself.
+    /// Metadata of a file. A symbolic link at the end is not followed.
     ///
     /// # Errors
-    /// The path does not exist; the device.
+    /// The path does not exist; the device fails.
     pub fn symlink_metadata(&self, path: impl AsRef<Path>) -> Result<Metadata> {
         self.with("stat", path.as_ref(), false, |_, node| {
             Ok(Metadata::new(*node.attr()))
         })
     }
 
-    /// Whether something is at a path; a symbolic link is followed.
+    /// Whether a path exists. Symbolic links are followed.
     ///
     /// # Errors
-    /// The device; anything but that there is none.
+    /// Any failure but a missing name, such as an error of the device.
     pub fn exists(&self, path: impl AsRef<Path>) -> Result<bool> {
         match self.metadata(path) {
             Ok(_) => Ok(true),
@@ -432,7 +433,7 @@ impl FileSystem {
     /// Sizes and counts.
     ///
     /// # Errors
-    /// The device.
+    /// The device fails.
     pub fn statfs(&self) -> Result<FsStat> {
         self.vfs().statfs().map_err(Error::whole("stat"))
     }
@@ -440,12 +441,12 @@ impl FileSystem {
     /// Makes everything durable.
     ///
     /// # Errors
-    /// Changes that did not become durable.
+    /// Some changes did not become durable.
     pub fn sync(&self) -> Result<()> {
         self.vfs().sync().map_err(Error::whole("sync"))
     }
 
-    /// The options that it was opened with.
+    /// The options with which it was opened.
     pub(super) fn options(&self) -> &Options {
         &self.inner.options
     }
@@ -454,7 +455,7 @@ impl FileSystem {
     /// devices; `None` if clones exist or files are open.
     ///
     /// # Errors
-    /// Changes that did not become durable.
+    /// Some changes did not become durable.
     pub(super) fn suspend(&mut self) -> Result<Option<Vec<Arc<dyn Device>>>> {
         let Some(inner) = Arc::get_mut(&mut self.inner) else {
             return Ok(None);
@@ -466,7 +467,7 @@ impl FileSystem {
     /// Opens the devices again after [`suspend`](Self::suspend).
     ///
     /// # Errors
-    /// As [`open_on`](Self::open_on); every later operation fails then.
+    /// The errors of [`open_on`](Self::open_on). Every later operation fails then.
     pub(super) fn resume(&mut self) -> Result<()> {
         let Some(inner) = Arc::get_mut(&mut self.inner) else {
             return Ok(());
@@ -503,7 +504,7 @@ impl Options {
     /// Opens an image with these options; see [`FileSystem::open_with_options`].
     ///
     /// # Errors
-    /// As [`FileSystem::open_with_options`].
+    /// The errors of [`FileSystem::open_with_options`].
     pub fn open(&self, path: impl AsRef<Path>) -> Result<FileSystem> {
         FileSystem::open_with_options(path, self)
     }

@@ -164,7 +164,7 @@ fn system_time(time: Timestamp) -> SystemTime {
         .unwrap_or(SystemTime::UNIX_EPOCH)
 }
 
-/// Times to set; those that are not named stay.
+/// Times to set. A time that is not named stays.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Times {
     accessed: Option<SystemTime>,
@@ -172,7 +172,7 @@ pub struct Times {
 }
 
 impl Times {
-    /// None.
+    /// No times.
     #[must_use]
     pub fn new() -> Self {
         Self::default()

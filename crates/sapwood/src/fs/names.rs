@@ -15,7 +15,7 @@ impl FileSystem {
     /// Creates a directory with mode `0o755`.
     ///
     /// # Errors
-    /// The name exists; the directory above does not.
+    /// The name exists; the parent directory does not.
     pub fn create_dir(&self, path: impl AsRef<Path>) -> Result<()> {
         self.create_dir_with(path, 0o755)
     }
@@ -24,7 +24,7 @@ impl FileSystem {
     /// [umask](Self::set_umask).
     ///
     /// # Errors
-    /// The name exists; the directory above does not.
+    /// The name exists; the parent directory does not.
     pub fn create_dir_with(&self, path: impl AsRef<Path>, mode: u32) -> Result<()> {
         let what = NewInode::Directory;
         self.make("create directory", path.as_ref(), what, mode & 0o7777)
@@ -33,16 +33,14 @@ impl FileSystem {
     /// Creates a directory and all missing ones above it.
     ///
     /// # Errors
-    /// A name above is not a directory; no space.
+    /// A component of the path is not a directory; no space.
     pub fn create_dir_all(&self, path: impl AsRef<Path>) -> Result<()> {
         self.create_dir_all_with(path, 0o755)
     }
 
     /// Like [`create_dir_all`](Self::create_dir_all), with these permission bits, less the
     /// [umask](Self::set_umask).
-    ///
-    /// # Errors
-    /// A name above is not a directory; no space.
+    ///  # Errors A component of the path is not a directory; no space.
     pub fn create_dir_all_with(&self, path: impl AsRef<Path>, mode: u32) -> Result<()> {
         let path = path.as_ref();
         let mut made = PathBuf::new();
@@ -78,7 +76,7 @@ impl FileSystem {
     /// The target of a symbolic link.
     ///
     /// # Errors
-    /// It is none.
+    /// The path does not exist, or is not a symbolic link.
     pub fn read_link(&self, path: impl AsRef<Path>) -> Result<PathBuf> {
         self.with("read link", path.as_ref(), false, |fs, node| {
             let target = fs.readlink(node.ino())?;
@@ -86,7 +84,8 @@ impl FileSystem {
         })
     }
 
-    /// Gives the file at `original` one more name. A symbolic link itself gets it.
+    /// Adds the name `link` to the file at `original`. A symbolic link at the end of `original` is
+    /// not followed.
     ///
     /// # Errors
     /// The name exists; `original` is a directory or in another subvolume.
@@ -102,7 +101,7 @@ impl FileSystem {
     /// Removes a name of anything but a directory.
     ///
     /// # Errors
-    /// There is none; it is a directory.
+    /// The path does not exist, or is a directory.
     pub fn remove_file(&self, path: impl AsRef<Path>) -> Result<()> {
         self.in_parent("remove", path.as_ref(), |fs, dir, name| {
             fs.unlink(dir, name)
@@ -112,7 +111,7 @@ impl FileSystem {
     /// Removes an empty directory.
     ///
     /// # Errors
-    /// There is none; it is not empty.
+    /// The path does not exist, or is not an empty directory.
     pub fn remove_dir(&self, path: impl AsRef<Path>) -> Result<()> {
         self.in_parent("remove directory", path.as_ref(), |fs, dir, name| {
             fs.rmdir(dir, name)
@@ -127,12 +126,12 @@ impl FileSystem {
         self.remove_dir_all_with(path, &Stop::new(), &mut progress::ignore)
     }
 
-    /// Like [`remove_dir_all`](Self::remove_dir_all); reports each removed name, with its path in
-    /// the image, and their number. Ends early on request.
+    /// Like [`remove_dir_all`](Self::remove_dir_all). Reports each removed name to `progress`, as
+    /// its path in the image, and the number of removed names. `stop` ends the removal early.
     ///
     /// # Errors
-    /// As [`remove_dir_all`](Self::remove_dir_all);
-    /// [`Interrupted`](crate::ErrorKind::Interrupted).
+    /// The first failure, with its path; earlier removals stay.
+    /// [`Interrupted`](crate::ErrorKind::Interrupted): `stop` ended the removal.
     pub fn remove_dir_all_with(
         &self,
         path: impl AsRef<Path>,

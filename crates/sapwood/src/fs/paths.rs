@@ -14,7 +14,7 @@ impl FileSystem {
     /// The path from the root without symbolic links, `.` and `..`.
     ///
     /// # Errors
-    /// There is none; too many links.
+    /// The path does not exist, or leads through too many symbolic links.
     pub fn canonicalize(&self, path: impl AsRef<Path>) -> Result<PathBuf> {
         let path = path.as_ref();
         let mut rest = components(path.as_os_str().as_bytes());
@@ -55,7 +55,7 @@ impl FileSystem {
     /// it begins with a dot. Without any match the result is the pattern itself, as in a shell.
     ///
     /// # Errors
-    /// A damaged image; the device.
+    /// The image is damaged; the device fails.
     pub fn glob(&self, pattern: impl AsRef<Path>) -> Result<Vec<PathBuf>> {
         let pattern = pattern.as_ref();
         let bytes = pattern.as_os_str().as_bytes();
@@ -111,7 +111,7 @@ impl FileSystem {
     }
 }
 
-/// `None` where a path leads nowhere.
+/// `None` for a path that does not exist.
 fn missing<T>(result: Result<T>) -> Result<Option<T>> {
     match result {
         Ok(value) => Ok(Some(value)),

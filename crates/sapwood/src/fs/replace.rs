@@ -1,4 +1,4 @@
-//! Replacing a file at once.
+//! Atomic replacement of a file.
 
 use std::path::{Path, PathBuf};
 
@@ -13,11 +13,11 @@ use crate::vfs;
 const TRIES: u32 = 1000;
 
 impl FileSystem {
-    /// Replaces a whole file at once, by a new file that is renamed: whatever happens meanwhile,
-    /// the name leads to the old content or to the new one. The new file gets mode, owner and
-    /// extended attributes of the old one; other names of the old file keep the old content. A
-    /// symbolic link at the end of the path is followed. Without an old file, the new one has the
-    /// mode `0o666` less the umask.
+    /// Replaces a whole file atomically: writes a new file, and renames it over the old one. The
+    /// name always leads to the old content or to the new one, also after a crash. The new file
+    /// gets mode, owner and extended attributes of the old one. Other names of the old file keep
+    /// the old content. A symbolic link at the end of the path is followed. If no file exists, the
+    /// new one has the mode `0o666` less the umask.
     ///
     /// # Errors
     /// The directory does not exist; `path` is no regular file; no space. The old file stays.
@@ -52,7 +52,7 @@ impl FileSystem {
             .and_then(|()| self.rename(&new, &place));
         drop(file);
         if filled.is_err() {
-            // The first error is the one that matters; the name is left over if this fails too.
+            // The first error is the one to return. If this fails too, the temporary name stays.
             let _ = self.remove_file(&new);
         }
         filled

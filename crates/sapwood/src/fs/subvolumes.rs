@@ -1,8 +1,8 @@
 //! Subvolumes and snapshots, which btrfs has.
 //!
-//! A path names a place in the subvolume that is open, as everywhere in [`FileSystem`]: the default
-//! one, or the one that the options name. Only the paths of [`FileSystem::subvolumes`] begin at the
-//! top level, which [`Options::top_level`](crate::Options::top_level) opens.
+//! Paths begin at the root of the open subvolume, as everywhere in [`FileSystem`]. That is the
+//! default one, or the one that the options name. Only the paths of [`FileSystem::subvolumes`]
+//! begin at the top level, which [`Options::top_level`](crate::Options::top_level) opens.
 
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
@@ -17,7 +17,7 @@ impl FileSystem {
     /// is open.
     ///
     /// # Errors
-    /// The format has none ([`vfs::Error::NotSupported`]); the device.
+    /// The format has no subvolumes ([`vfs::Error::NotSupported`]); the device fails.
     pub fn subvolumes(&self) -> Result<Vec<SubvolumeInfo>> {
         let listed = self.engine_subvolumes().and_then(Subvolumes::list);
         listed.map_err(Error::whole("list the subvolumes of"))
@@ -26,7 +26,7 @@ impl FileSystem {
     /// Creates an empty subvolume, which belongs to the [creator](Self::set_creator).
     ///
     /// # Errors
-    /// The format has none; the name exists.
+    /// The format has no subvolumes; the name exists.
     pub fn create_subvolume(&self, path: impl AsRef<Path>) -> Result<()> {
         self.in_parent("create subvolume", path.as_ref(), |fs, dir, name| {
             let made = self.engine_subvolumes()?.create_subvolume(dir, name)?;
@@ -53,7 +53,7 @@ impl FileSystem {
     /// ```
     ///
     /// # Errors
-    /// The format has none; `from` is not the root of a subvolume; the name exists.
+    /// The format has no snapshots; `from` is not the root of a subvolume; the name exists.
     pub fn snapshot(&self, from: impl AsRef<Path>, to: impl AsRef<Path>) -> Result<()> {
         self.make_snapshot(from.as_ref(), to.as_ref(), false)
     }
@@ -79,7 +79,8 @@ impl FileSystem {
     /// Deletes a subvolume with everything in it. Its space returns over time.
     ///
     /// # Errors
-    /// It is none; it holds another one; it is the default one.
+    /// The path is not the root of a subvolume; the subvolume contains another one, or is the
+    /// default.
     pub fn delete_subvolume(&self, path: impl AsRef<Path>) -> Result<()> {
         self.in_parent("delete subvolume", path.as_ref(), |_, dir, name| {
             self.engine_subvolumes()?.delete_subvolume(dir, name)
@@ -100,7 +101,7 @@ impl FileSystem {
     /// The subvolume whose root is `path`.
     ///
     /// # Errors
-    /// The format has none; `path` is not the root of a subvolume.
+    /// The format has no subvolumes; `path` is not the root of a subvolume.
     pub fn subvolume_at(&self, path: impl AsRef<Path>) -> Result<SubvolumeId> {
         self.with("find subvolume", path.as_ref(), true, |_, node| {
             self.engine_subvolumes()?.subvolume_at(node.ino())
@@ -110,7 +111,7 @@ impl FileSystem {
     /// The subvolume that is mounted when none is named.
     ///
     /// # Errors
-    /// The format has none; the device.
+    /// The format has no subvolumes; the device fails.
     pub fn default_subvolume(&self) -> Result<SubvolumeId> {
         let found = self
             .engine_subvolumes()

@@ -11,10 +11,11 @@
 //! ```
 //!
 //! # How it works
-//! The changes run in an engine of their own, over a staged device: of btrfs it keeps the
-//! superblock, of ext4 every block that is in use. At the end they are applied in the format's own
-//! way: one superblock of btrfs, one transaction of the journal of ext4. So the kernel, too, finds
-//! all of them or none after a power cut (`sapwood_btrfs::Staging`, `sapwood_ext4::Staging`).
+//! The changes run in an engine of their own, on a staged device. The device keeps the superblock
+//! of a btrfs in memory, and of an ext4 every change to a block in use. At the end the changes are
+//! applied by the format's own means: one superblock of btrfs, or one transaction of ext4's
+//! journal. So the kernel, too, finds all of them or none after a power cut
+//! (`sapwood_btrfs::Staging`, `sapwood_ext4::Staging`).
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -39,7 +40,7 @@ pub enum TransactionError {
     /// It was opened for reading.
     #[error("{}: opened read-only", .0.display())]
     ReadOnly(PathBuf),
-    /// What keeps a btrfs from applying the changes together.
+    /// The changes cannot be applied to a btrfs together.
     #[error("{}", image::named(path, source))]
     Btrfs {
         /// Image.
@@ -47,7 +48,7 @@ pub enum TransactionError {
         /// The reason.
         source: Box<sapwood_btrfs::StagingError>,
     },
-    /// What keeps an ext4 from applying the changes together.
+    /// The changes cannot be applied to an ext4 together.
     #[error("{}", image::named(path, source))]
     Ext4 {
         /// Image.
@@ -62,8 +63,9 @@ impl FileSystem {
     /// returns. After an error, a panic or a power cut none of them exists, and the image is as
     /// before. `work` sees its own changes.
     ///
-    /// What is overwritten must fit into the journal of an ext4; new files are written directly. A
-    /// btrfs has its old and its new state on disk until the end, and must be on one device.
+    /// On ext4 the overwritten blocks must fit into the journal; new files are written directly. On
+    /// btrfs the old and the new state are on disk until the end, and the file system must be on
+    /// one device.
     ///
     /// # Errors
     /// An error of `work`. Files or clones of this file system are open
@@ -96,7 +98,7 @@ impl Options {
     /// ```
     ///
     /// # Errors
-    /// As [`open`](crate::open) and [`FileSystem::transaction`].
+    /// The errors of [`open`](crate::open) and of [`FileSystem::transaction`].
     pub fn transaction<T, E: From<Error>>(
         &self,
         path: impl AsRef<Path>,
@@ -114,7 +116,7 @@ impl Options {
     /// stays as it is, and need not be writable.
     ///
     /// # Errors
-    /// As [`open`](crate::open); an error of `work`; the changes are larger
+    /// The errors of [`open`](crate::open); an error of `work`; the changes exceed the limit
     /// ([`ErrorKind::StorageFull`](crate::ErrorKind::StorageFull)).
     pub fn rehearse<T, E: From<Error>>(
         &self,

@@ -32,7 +32,7 @@ pub(super) fn with_state(path: &Path, options: &Options) -> (PathBuf, Options) {
     }
 }
 
-/// Reads what is left of the damaged file system on devices, as the options say.
+/// Reads the damaged file system on devices, with the options for rescue.
 pub(super) fn rescue(
     path: &Path,
     devices: &[Arc<dyn Device>],
@@ -59,10 +59,10 @@ pub(super) fn rescue(
     Ok(Mounted::Rescued(kind, Arc::new(fs)))
 }
 
-/// As [`open`](super::open) for a damaged image, with the progress of the scan.
+/// Opens a damaged image like [`open`](super::open), with the progress of the scan.
 ///
 /// # Errors
-/// As [`open`](super::open); [`OpenError::Rescue`].
+/// The errors of [`open`](super::open). [`OpenError::Rescue`]: no file system was found.
 pub fn open_damaged(
     path: &Path,
     options: &Options,
@@ -73,10 +73,11 @@ pub fn open_damaged(
     rescue(path, &devices, options, on_scan)
 }
 
-/// What is left of a damaged image.
+/// Lists the recoverable trees and files of a damaged image.
 ///
 /// # Errors
-/// As [`open_device`](super::open_device); [`OpenError::Rescue`].
+/// The errors of [`open_device`](super::open_device). [`OpenError::Rescue`]: no file system was
+/// found.
 pub fn survey(path: &Path, options: &Options, on_scan: &OnScan<'_>) -> Result<Survey, OpenError> {
     let devices = OpenFiles::open(path, options)?.all()?;
     let how = options.rescues().cloned().unwrap_or_default();
@@ -87,11 +88,12 @@ pub fn survey(path: &Path, options: &Options, on_scan: &OnScan<'_>) -> Result<Su
     })
 }
 
-/// Lists the files that older states of a btrfs have, and the newest one has not. `states`: the
-/// most that are looked at.
+/// Lists the files that older states of a btrfs have, and the newest one lacks. `states`: the most
+/// states to read.
 ///
 /// # Errors
-/// As [`open_device`](super::open_device); [`OpenError::Rescue`].
+/// The errors of [`open_device`](super::open_device). [`OpenError::Rescue`]: no file system was
+/// found.
 pub fn deleted(
     path: &Path,
     options: &Options,

@@ -1,4 +1,4 @@
-//! Volumes of LUKS: an image is decrypted before anything else looks at it.
+//! LUKS volumes: an image is decrypted before its format is detected.
 
 use std::io::Read;
 use std::path::Path;
@@ -48,7 +48,7 @@ pub(crate) fn read_key(path: &Path) -> Result<Key, OpenError> {
 /// The key that the options name.
 ///
 /// # Errors
-/// As [`read_key`].
+/// [`OpenError::KeyFile`]: the key file cannot be read, is empty, or is larger than 8 MiB.
 pub(super) fn key_of(options: &Options) -> Result<Option<Key>, OpenError> {
     if let Some(key) = options.given_key() {
         return Ok(Some(key.clone()));
@@ -60,7 +60,7 @@ pub(super) fn key_of(options: &Options) -> Result<Option<Key>, OpenError> {
 /// Opens another device of an image, for writing.
 ///
 /// # Errors
-/// As [`open_device`](super::open_device) and [`decrypted`].
+/// The errors of [`open_device`](super::open_device) and of [`decrypted`].
 pub(crate) fn open_member(path: &Path, opening: &Options) -> Result<Arc<dyn Device>, OpenError> {
     let device = super::open_device(path, false)?;
     decrypted(path, device, key_of(opening)?.as_ref())

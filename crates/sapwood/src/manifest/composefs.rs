@@ -1,7 +1,7 @@
 //! The dump format of composefs: a file a line, with eleven fields and the attributes.
 //!
-//! `PATH SIZE MODE NLINK UID GID RDEV MTIME PAYLOAD CONTENT DIGEST [NAME=VALUE ...]`. A field `-`
-//! is none. The mode of a further name begins with `@`, and the payload is the first name. The
+//! `PATH SIZE MODE NLINK UID GID RDEV MTIME PAYLOAD CONTENT DIGEST [NAME=VALUE ...]`. `-` is an
+//! empty field. The mode of a hard link begins with `@`, and its payload is the first name. The
 //! payload of a symbolic link is its target. The payload of a regular file is the name of an
 //! object; a source must have the file at the path.
 

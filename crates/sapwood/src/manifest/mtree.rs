@@ -1,8 +1,8 @@
 //! BSD mtree: a file a line, with `keyword=value` words.
 //!
-//! A name with a slash is a path from the root. One without is in the directory that was named
-//! last; `..` leaves it. `/set` gives defaults, and a backslash at its end continues a line. An
-//! attribute is `xattr.NAME=BASE64`. Keywords that describe the content are not verified.
+//! A name with a slash is a path from the root. A name without a slash is in the directory that was
+//! named last; `..` leaves that. `/set` gives defaults, and a backslash at its end continues a
+//! line. An attribute is `xattr.NAME=BASE64`. Keywords that describe the content are not verified.
 
 use std::collections::HashMap;
 
@@ -18,7 +18,8 @@ type Words<'t> = HashMap<&'t [u8], &'t [u8]>;
 pub(super) fn parse(text: &[u8]) -> Result<Vec<Item>, Wrong> {
     let mut items = Vec::new();
     let mut defaults = Words::new();
-    // The directory that was entered last, and those above it, with the bytes of their paths.
+    // The directory that was entered last and the directories above it, with the lengths of their
+    // paths.
     let mut inside: Vec<(Above, usize)> = Vec::new();
     for (line, text) in lines(text) {
         let wrong = |what| Wrong { line, what };
@@ -68,7 +69,7 @@ pub(super) fn parse(text: &[u8]) -> Result<Vec<Item>, Wrong> {
     Ok(items)
 }
 
-/// Lines with those that continue them, each with the number of its first one.
+/// Lines joined with their continuations, each with the number of its first line.
 fn lines(text: &[u8]) -> impl Iterator<Item = (usize, &[u8])> {
     let mut rest = text;
     let mut number = 1;

@@ -113,7 +113,7 @@ pub(super) const OPTIONS: &[MkfsOption] = &[
     ),
 ];
 
-/// The number of inodes is given in one way.
+/// Fails if the number of inodes is given in two ways.
 fn one_of(options: &MkfsOptions) -> Taken {
     if !(options.ext4.inodes.is_some() && options.ext4.bytes_per_inode.is_some()) {
         Ok(())
@@ -173,7 +173,7 @@ fn extended(options: &mut MkfsOptions, letter: &str, given: &str) -> Taken {
         || -> Result<u32, _> { value.and_then(|value| value.parse().ok()).ok_or_else(bad) };
     match name {
         "lazy_itable_init" => engine.lazy_itable_init = switch()?,
-        // Ours is always written out: the log is zeroed or discarded.
+        // The journal is always complete on disk: it is zeroed or discarded.
         "lazy_journal_init" => drop(switch()?),
         "discard" => engine.discard = switch()?,
         "nodiscard" => engine.discard = false,

@@ -3,9 +3,9 @@
 //! # How it works
 //! A confined daemon cannot open its image for writing, and a daemon should do so only for a user
 //! who may write to it. So the command that remounts opens the image, and passes the descriptors to
-//! the daemon ([`become_writable`]). Between two requests the daemon makes its devices writable,
-//! opens a second engine on them as a mount would, which replays a log or journal that the first
-//! one left alone, and transfers the kernel's references to it. Nodes of the kernel are inode
+//! the daemon ([`become_writable`]). Between two requests the daemon makes its devices writable and
+//! opens a second engine on them. That engine replays a log or journal that the first one left
+//! alone. The daemon then transfers the kernel's references to it. Nodes of the kernel are inode
 //! numbers, so open files and directories stay as they are. The kernel drops its caches if the
 //! first engine showed another state (`norecovery`).
 //!
@@ -48,14 +48,14 @@ impl Engines {
     }
 }
 
-/// Has a mount become writable.
+/// Makes a mount writable.
 pub(super) struct Writing {
     pub(super) image: PathBuf,
     pub(super) options: Options,
     pub(super) engines: Arc<Engines>,
     pub(super) devices: Vec<Arc<dyn Device>>,
     pub(super) session: Weak<Session>,
-    /// Held by the one client that is served.
+    /// Held while a client is served: one at a time.
     pub(super) one: Mutex<()>,
 }
 
@@ -99,7 +99,7 @@ impl Writing {
         let told = options.to_text(kind);
         session.replace_engine(told, skipped, || self.open(files, kind, &options))?;
         serve_bulk(&session, self.engines.current().shared());
-        // It has nothing to write, and its memory is free.
+        // The first engine has nothing to write. Unmounting it frees its memory.
         if let Err(error) = self.engines.first.unmount() {
             log::info!("the engine that was read-only: {error}");
         }
@@ -133,7 +133,7 @@ impl Writing {
 /// mount is remounted.
 ///
 /// # Errors
-/// This process may not write to them; the daemon's reason.
+/// This process may not write to the image; the daemon refuses, and the error has its reason.
 pub fn become_writable(dir: &Path, image: &Path, devices: &[PathBuf]) -> io::Result<()> {
     let all = std::iter::once(image).chain(devices.iter().map(PathBuf::as_path));
     let files = all.map(|path| {

@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use sapwood_block::{Device, Error, FileDevice, Result};
 
-/// Passes on all requests. Errors have the name that the file will have, in place of the one under
-/// which it is open.
+/// Passes on all requests. Errors contain the future name of the file in place of its temporary
+/// one.
 #[derive(Debug)]
 pub(super) struct Renamed {
     device: FileDevice,

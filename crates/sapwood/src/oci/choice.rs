@@ -72,8 +72,8 @@ struct RootFs {
     diff_ids: Vec<String>,
 }
 
-/// Chooses the image of a tag, or the only one. An image for several platforms gives the one of
-/// this machine.
+/// Chooses the image of a tag, or the only one. From an image for several platforms, it chooses the
+/// one for this machine.
 ///
 /// # Errors
 /// [`OciError`].
@@ -224,7 +224,7 @@ fn architecture() -> &'static str {
     }
 }
 
-/// Whether `tag` means an image called `name`: the whole name, or the part after its last colon.
+/// Whether `tag` means the image `name`: it is the whole name, or the part after its last colon.
 fn means(tag: &str, name: &str) -> bool {
     name == tag
         || name.rsplit_once(':').is_some_and(|(_, last)| last == tag)
@@ -259,7 +259,7 @@ fn tagged<'d>(
     }
 }
 
-/// The image for this machine; one alone is taken as it is.
+/// The image for this machine. If there is only one image, its platform does not matter.
 fn for_platform<'d>(manifests: &[&'d Descriptor], blob: &str) -> Result<&'d Descriptor> {
     let images: Vec<&Descriptor> = manifests
         .iter()

@@ -1,4 +1,4 @@
-//! Where the files of an image are: a directory or an archive.
+//! The files of an image: in a directory or in an archive.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -27,7 +27,8 @@ pub(super) enum Member {
         at: u64,
         size: u64,
     },
-    /// The same as the member of this name. `docker save` stores a layer once that two images have.
+    /// The same as the member of this name. `docker save` stores a layer once if two images share
+    /// it.
     Alias(Vec<u8>),
 }
 
@@ -72,7 +73,7 @@ impl Store {
         }
     }
 
-    /// Opens a file by a name that is safe.
+    /// Opens a file. Its name must be safe.
     ///
     /// # Errors
     /// [`OciError::Missing`], [`OciError::Read`].
@@ -90,7 +91,7 @@ impl Store {
                         source,
                     },
                 };
-                // A fifo would be waited for.
+                // Opening a fifo would block.
                 if !std::fs::metadata(&path).map_err(failed)?.is_file() {
                     return Err(missing());
                 }
@@ -114,7 +115,7 @@ impl Store {
     }
 }
 
-/// The files of an archive, and where they are in it.
+/// The files of an archive, and their ranges in it.
 fn members(file: &File) -> std::result::Result<HashMap<Vec<u8>, Member>, ArchiveError> {
     let mut archive = TarReader::new(buffered(file));
     let mut members = HashMap::new();
@@ -154,7 +155,7 @@ fn beside(link: &[u8], target: &[u8]) -> Option<Vec<u8>> {
     Some(parts.join(&b'/'))
 }
 
-/// A name that the file `blob` has for another one.
+/// Validates the name of a file that `blob` contains.
 ///
 /// # Errors
 /// [`OciError::Outside`].

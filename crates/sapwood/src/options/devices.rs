@@ -47,8 +47,8 @@ impl Options {
         &self.devices
     }
 
-    /// The same for an image that is the whole of its operand, with these paths of its further
-    /// devices.
+    /// The same options for an image that is the whole of its operand. `devices` replace the paths
+    /// of the further devices.
     pub(crate) fn of_whole(mut self, devices: Vec<PathBuf>) -> Self {
         (self.mount.offset, self.mount.length) = (None, None);
         self.mount.partition = None;

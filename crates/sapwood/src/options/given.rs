@@ -50,7 +50,7 @@ impl Options {
         Ok(with.effect() == self.effect())
     }
 
-    /// The same without the words, and each device once.
+    /// The options without their texts, and each device once.
     fn effect(&self) -> Self {
         let mut effect = self.clone();
         effect.given.clear();

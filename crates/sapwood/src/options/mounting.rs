@@ -1,4 +1,4 @@
-//! Options of the mount itself, for whatever makes it.
+//! Options of the mount itself, for both kinds of mounts: by a command and by a program.
 
 use std::path::{Path, PathBuf};
 
@@ -66,7 +66,7 @@ impl Mounting {
 
 #[cfg(feature = "fuse")]
 impl Mounting {
-    /// The same for a FUSE mount of `image`.
+    /// The options of a FUSE mount of `image`.
     #[must_use]
     pub fn for_fuse(&self, image: &Path) -> sapwood_fuse::MountOptions {
         use sapwood_fuse::MountOptions;

@@ -1,21 +1,21 @@
-//! How a damaged image is read.
+//! Options for reading a damaged image.
 
 use super::Options;
 use crate::Kind;
 
-/// How a damaged image is read, instead of by its engine. The default takes the newest state.
+/// Options for reading a damaged image without its engine. The default is the newest state.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub struct Rescue {
     /// The format, if the image no longer shows it.
     pub kind: Option<Kind>,
-    /// btrfs: the state of this generation, as far as its blocks are left.
+    /// btrfs: the state of this generation, as far as its blocks still exist.
     pub generation: Option<u64>,
     /// btrfs: the state whose tree of roots has its root at this logical address.
     pub root: Option<u64>,
     /// Superblock to use: for btrfs a copy (0, 1 or 2), for ext4 a block.
     pub super_block: Option<u64>,
-    /// btrfs: scan whole devices, also if the chunk tree says where metadata is.
+    /// btrfs: scan whole devices, even if the chunk tree locates the metadata.
     pub whole: bool,
     /// btrfs: read data also if its checksum is wrong.
     pub ignore_data_checksums: bool,
@@ -24,8 +24,8 @@ pub struct Rescue {
 }
 
 impl Options {
-    /// Reads a damaged image as [`Rescue`] describes, instead of by its engine. Paths of a btrfs are
-    /// from the top level. The image is read-only.
+    /// Reads a damaged image as [`Rescue`] describes, instead of by its engine. In a btrfs, paths
+    /// begin at the top level. The image is read-only.
     #[must_use]
     pub fn rescue(mut self, rescue: Rescue) -> Self {
         self.rescue = Some(rescue);
@@ -38,7 +38,7 @@ impl Options {
         self
     }
 
-    /// How a damaged image is read.
+    /// The options for reading a damaged image, if it is read that way.
     pub(crate) fn rescues(&self) -> Option<&Rescue> {
         self.rescue.as_ref()
     }

@@ -2,7 +2,7 @@
 //! its effect or the reason for refusing it, and the function that applies it.
 //!
 //! Parsing, the help of `sapwood mount`, `sapwood mount-options`, `docs/mount-options.md` and the
-//! error for an option of the other file system all come from these declarations. The tables name
+//! error for an option of the other file system follow from these declarations. The tables name
 //! every option of `btrfs(5)`, `ext4(5)` and the independent ones of `mount(8)`.
 
 use std::fmt::Write;
@@ -113,7 +113,7 @@ impl MountOption {
         Self::new(names, form, Effect::Refused, text)
     }
 
-    /// The same, of one kind of file system.
+    /// The same option, for one kind of file system only.
     pub(super) const fn of(self, kind: Kind) -> Self {
         Self {
             of: Some(kind),
@@ -201,7 +201,7 @@ fn parts() -> [(&'static str, &'static [MountOption]); 3] {
     ]
 }
 
-/// The options that do something, as a help text: a paragraph for each part of the table.
+/// The options with an effect, as a help text: a paragraph for each part of the table.
 #[must_use]
 pub fn summary() -> String {
     let mut text =
@@ -212,7 +212,7 @@ pub fn summary() -> String {
         let mut before = Form::Alone;
         let served = |option: &&MountOption| matches!(option.effect, Effect::Served(_));
         for option in options.iter().filter(served) {
-            // Values that were just listed are not listed once more.
+            // Refers to values that were just listed.
             let usage = match option.form {
                 Form::Optional(_) if option.form == before => {
                     format!(

@@ -1,7 +1,7 @@
 //! Android sparse images: chunks of blocks that are stored, or filled with a word.
 //!
-//! Blocks of zeros become fill chunks. A chunk of don't-care blocks would keep the old content of a
-//! flash memory, and file systems rely on zeros that they did not write.
+//! Blocks of zeros become fill chunks. With don't-care chunks, flash memory would keep its old
+//! content, and a file system relies on reading zeros there.
 
 use std::fs::File;
 use std::io;
@@ -57,7 +57,7 @@ pub(super) fn write(copy: &mut Copy<'_, '_>, out: &File) -> Result<()> {
 }
 
 impl Writer<'_> {
-    /// Adds a block that is not zero. All between the one before and it is zero.
+    /// Adds a block that is not zero. All blocks between the previous one and this one are zero.
     fn block(&mut self, number: u32, bytes: &[u8]) -> io::Result<()> {
         self.zeros(number)?;
         self.blocks += 1;

@@ -1,7 +1,7 @@
 //! zstd in the seekable format: frames of a fixed number of bytes, and a table of them in a frame
 //! that decoders skip.
 //!
-//! The frames are compressed on all processors. How many there are does not change the bytes.
+//! The frames are compressed on all processors. The number of processors does not change the bytes.
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -42,7 +42,7 @@ pub(super) fn write(copy: &mut Copy<'_, '_>, out: &File) -> Result<()> {
 }
 
 impl Writer<'_> {
-    /// Adds a frame that is not zero. All between the one before and it is zero.
+    /// Adds a frame that is not zero. All frames between the previous one and this one are zero.
     fn frame(&mut self, at: u64, bytes: &[u8]) -> std::result::Result<(), Failed> {
         self.zeros(at)?;
         self.waiting.push(bytes.to_vec());

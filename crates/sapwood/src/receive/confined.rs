@@ -1,4 +1,4 @@
-//! A directory of this machine that no path leads out of.
+//! A directory of this machine, out of which no path leads.
 //!
 //! # How it works
 //! Every system call below the top names one component in a directory that is held, and does not
@@ -54,7 +54,7 @@ impl Located<'_> {
     }
 }
 
-/// See the module.
+/// A directory that is changed only through descriptors; see the module.
 pub(super) struct Confined {
     top: Arc<OwnedFd>,
     /// This process is not bound by modes.
@@ -83,7 +83,7 @@ impl Confined {
         &self.top
     }
 
-    /// Names changed: the last directory may be elsewhere.
+    /// Forgets the last directory, because a change of names may have moved it.
     pub(super) fn forget_paths(&mut self) {
         self.last = None;
     }
@@ -214,7 +214,7 @@ impl Confined {
         }
     }
 
-    /// Gives the directories that were opened their modes.
+    /// Sets the final modes of the directories that were opened to their owner.
     pub(super) fn restore_modes(&mut self) -> Result<()> {
         self.last = None;
         if self.opened.is_empty() {
@@ -252,7 +252,7 @@ impl Confined {
         Ok(())
     }
 
-    /// A directory to be listed. That does not change its access time.
+    /// Opens a directory for listing, which does not change its access time.
     fn list(&self, dir: &OwnedFd, name: &OsStr) -> Result<(Dir, OwnedFd)> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let open = |flags| rustix::fs::openat(dir, name, flags, Mode::empty());
@@ -264,7 +264,7 @@ impl Confined {
     }
 }
 
-/// Sets the mode of what a descriptor has reached without opening it.
+/// Sets the mode of the inode of a descriptor that only locates it (`O_PATH`).
 pub(super) fn set_mode(fd: &OwnedFd, perm: u32) -> Result<()> {
     rustix::fs::chmod(by_descriptor(fd), Mode::from_raw_mode(perm))
 }

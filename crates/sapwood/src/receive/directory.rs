@@ -6,9 +6,9 @@
 //! which a record of an earlier receive names. The copy shares the content of files where the file
 //! system can.
 //!
-//! Any user can receive. What the caller has no right to, or the file system does not have, is left
-//! out and reported. A device, fifo, socket or symbolic link that cannot be made becomes an empty
-//! file, so that later commands and streams find its name.
+//! Any user can receive. Attributes that the caller has no right to set, or that the file system
+//! does not have, are left out and reported. A device, fifo, socket or symbolic link that cannot be
+//! made becomes an empty file, so that later commands and streams find its name.
 
 use std::collections::HashMap;
 use std::ffi::OsStr;
@@ -31,7 +31,7 @@ use super::{NewSubvolume, Resumed, Sink};
 use crate::copy::{CopyError, CopyOptions, Place, copy};
 use crate::progress::{self, Stop};
 
-/// Follows the name of a directory that is received in part.
+/// Suffix of the name of a directory that is received in part.
 const PART: &[u8] = b".part";
 
 /// The directory that is being received.
@@ -45,7 +45,7 @@ pub(super) struct DirectorySink {
     path: PathBuf,
     dir: OwnedFd,
     current: Option<Current>,
-    /// Complete directories that content is shared with.
+    /// Complete directories, from which commands clone content.
     sources: HashMap<[u8; 16], Confined>,
     omissions: Omissions,
     stop: Stop,
@@ -115,7 +115,7 @@ impl DirectorySink {
             let kind = LeftOutKind::Mode;
             self.omissions.add(kind, || shown.clone(), Some(error));
         }
-        // Its contents first: the name is for a complete directory.
+        // The contents become durable first, because only a complete directory may have the name.
         rustix::fs::syncfs(&self.dir).map_err(failed)?;
         self.store(&Record {
             state: State::Complete,
@@ -130,7 +130,7 @@ impl DirectorySink {
         let (from, to) = (OsStr::from_bytes(&part), OsStr::from_bytes(name));
         let flags = RenameFlags::NOREPLACE;
         let renamed = match rustix::fs::renameat_with(&self.dir, from, &self.dir, to, flags) {
-            // A file system without that flag.
+            // The file system does not support the flag.
             Err(Errno::INVAL) if !self.has(name) => {
                 rustix::fs::renameat(&self.dir, from, &self.dir, to)
             }
@@ -216,7 +216,7 @@ impl Sink for DirectorySink {
             let stat = rustix::fs::fstat(&dir).map_err(|error| host("open", &shown, error))?;
             mode = stat.st_mode & 0o7777;
             if let Err(error) = self.copy_parent(&parent.name, &part) {
-                // The error that is reported is the first one.
+                // The first error is the one to return.
                 let _ = std::fs::remove_dir_all(self.shown(&part));
                 return Err(error);
             }

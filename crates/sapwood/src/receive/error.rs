@@ -16,7 +16,7 @@ pub enum ReceiveError {
     /// The stream could not be read.
     #[error("the stream cannot be read: {0}")]
     Read(#[source] io::Error),
-    /// The stream is damaged, or none.
+    /// The stream is damaged, or is no stream.
     #[error("{0}")]
     Stream(#[from] StreamError),
     /// The stream ends before its last command.
@@ -25,7 +25,7 @@ pub enum ReceiveError {
         /// Whole commands before the end.
         commands: u64,
     },
-    /// A command where it cannot be.
+    /// A command at a position where it is not allowed.
     #[error("the command {command} cannot be {place}")]
     Order {
         /// Name of the command.
@@ -44,13 +44,13 @@ pub enum ReceiveError {
     /// The stream has no content.
     #[error("the stream was made without data and cannot be received")]
     NoContent,
-    /// The snapshot that the stream is the difference from is missing.
+    /// The image lacks the parent snapshot of the stream.
     #[error(
         "the parent of the snapshot is missing: no read-only subvolume has the UUID {}",
         uuid::Uuid::from_bytes(*.0)
     )]
     NoParent([u8; 16]),
-    /// A subvolume that data is to be shared with is missing.
+    /// A subvolume from which the stream clones data is missing.
     #[error(
         "a clone source is missing: no read-only subvolume has the UUID {}",
         uuid::Uuid::from_bytes(*.0)
@@ -83,7 +83,7 @@ pub enum ReceiveError {
     /// An interrupted receive left a part.
     #[error("{}: an interrupted receive left it", .0.display())]
     Part(PathBuf),
-    /// What has the name of the subvolume is of another stream.
+    /// A partial receive of another stream has the name of the subvolume.
     #[error("{}: exists, and is not a part of this stream", .0.display())]
     OtherPart(PathBuf),
     /// A receive ended without recording its position.

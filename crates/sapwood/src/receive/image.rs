@@ -31,13 +31,13 @@ struct Current<'a> {
     name: Vec<u8>,
 }
 
-/// An open image.
+/// An open image that receives subvolumes.
 pub(super) struct ImageSink<'a> {
     image: &'a Mounted,
     fs: &'a dyn vfs::FileSystem,
     dir: HeldInode<'a>,
     current: Option<Current<'a>>,
-    /// The file of the last command, because most commands are about the same one.
+    /// The file of the last command, because consecutive commands mostly concern the same file.
     last: Option<(Vec<u8>, HeldInode<'a>)>,
 }
 
@@ -108,7 +108,7 @@ impl<'a> ImageSink<'a> {
         Ok((Self::below(self.root()?, dir)?, name))
     }
 
-    /// The read-only subvolume that a UUID stands for: received with it, or its own.
+    /// The read-only subvolume with a UUID, as its received one or its own.
     fn subvolume(&self, uuid: [u8; 16], transid: u64) -> vfs::Result<Option<Ino>> {
         let Mounted::Btrfs(btrfs) = self.image else {
             return Ok(None);
@@ -127,7 +127,7 @@ impl<'a> ImageSink<'a> {
             } else {
                 identity.ctransid == transid
             };
-            // A received one first, then the one of that very transaction.
+            // A received subvolume is preferred, then the one of exactly this transaction.
             let rank = (same, received);
             if found.as_ref().is_none_or(|(best, _)| rank > *best) {
                 found = Some((rank, tree.ino(tree.top())));
@@ -154,7 +154,7 @@ impl<'a> ImageSink<'a> {
         Ok(false)
     }
 
-    /// Records how far the subvolume is received, durably.
+    /// Records durably how much of the subvolume was received.
     fn record(&self, state: State) -> Result<()> {
         let Some(current) = &self.current else {
             return Ok(());
@@ -183,7 +183,8 @@ impl<'a> ImageSink<'a> {
         let made = self.parent(path).and_then(|(dir, name)| {
             let made = fs.create(&Credentials::ROOT, dir.ino(), name, what, perm)?;
             let made = HeldInode::new(fs, made);
-            // What a directory leaves to its new entries is in the stream, or was never theirs.
+            // Attributes that the new inode inherited are removed. The stream sends the attributes
+            // that the original has.
             for inherited in fs.listxattr(made.ino())? {
                 fs.removexattr(made.ino(), &inherited)?;
             }
@@ -212,7 +213,7 @@ impl<'a> ImageSink<'a> {
         self.create(command, what)
     }
 
-    /// Names changed: the last file may be elsewhere.
+    /// Forgets the last file, because a change of names may have moved it.
     fn names(&mut self, command: &Command<'_>) -> Result<()> {
         self.last = None;
         let fs = self.fs;
@@ -476,7 +477,7 @@ impl Sink for ImageSink<'_> {
             cmd::TRUNCATE | cmd::CHMOD | cmd::CHOWN | cmd::UTIMES => self.attributes(command)?,
             cmd::FALLOCATE => self.allocate(command)?,
             cmd::UPDATE_EXTENT => return Err(ReceiveError::NoContent),
-            // Flags of the format, which `btrfs receive` leaves out, too.
+            // Flags that only the format defines. `btrfs receive` leaves them out, too.
             _ => {}
         }
         Ok(0)
@@ -508,7 +509,7 @@ impl Sink for ImageSink<'_> {
         if self.current.is_none() {
             return Ok(());
         }
-        // What the position counts is durable before the position is.
+        // The changes that the position counts must be durable before the position.
         self.fs.sync().map_err(at("write back", b""))?;
         self.record(State::Interrupted {
             commands: position.commands,

@@ -1,4 +1,4 @@
-//! What a file system of this machine could not hold of a stream.
+//! Attributes of a stream's files that a file system of this machine could not hold.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use rustix::io::Errno;
 
-/// A fact of a file that may be left out.
+/// An attribute of a file that may be left out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 #[non_exhaustive]
 pub enum LeftOutKind {
@@ -22,9 +22,9 @@ pub enum LeftOutKind {
     Attribute,
     /// Its inode flags, as of chattr(1).
     Flags,
-    /// That it is a device, fifo or socket. An empty file has its name.
+    /// The kind device, fifo or socket. An empty file has its name.
     Special,
-    /// That it is a symbolic link. An empty file has its name.
+    /// The kind symbolic link. An empty file has its name.
     Symlink,
     /// Its hole or preallocated range, which consists of zeros or of nothing.
     Allocation,
@@ -64,16 +64,16 @@ impl fmt::Display for LeftOutKind {
     }
 }
 
-/// One kind of facts that was left out.
+/// A kind of attribute that was left out, with its first file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LeftOut {
-    /// What was left out.
+    /// The kind of attribute.
     pub kind: LeftOutKind,
-    /// How often.
+    /// The number of times.
     pub count: u64,
     /// The first file, as a path in the directory that was received into.
     pub first: PathBuf,
-    /// Why, for the first file; empty where a rule says so.
+    /// The error of the first file; empty if a rule leaves the attribute out.
     pub reason: String,
 }
 
@@ -92,7 +92,7 @@ impl fmt::Display for LeftOut {
     }
 }
 
-/// The facts that were left out, counted by kind.
+/// The attributes that were left out, counted by kind.
 #[derive(Debug, Default)]
 pub(super) struct Omissions(BTreeMap<LeftOutKind, LeftOut>);
 

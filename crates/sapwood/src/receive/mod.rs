@@ -7,12 +7,12 @@
 //! subvolume.
 //!
 //! The last command marks the subvolume as received and makes it read-only; a directory gets its
-//! name. A stream that ends early leaves a part without that mark, and nothing else.
+//! name. A stream that ends early leaves a partial subvolume without that mark.
 //!
-//! A receive that ends early, but in order, records its position (`record`): the number of whole
-//! commands, and a digest of their headers, which contain the checksums of the commands. A resumed
-//! receive reads as many commands and compares the digest. The command after them may have been
-//! executed in whole or in part. It is executed again, after what it may have left is removed.
+//! A receive that is stopped records its position (`record`): the number of whole commands, and a
+//! digest of their headers, which contain the checksums of the commands. A resumed receive reads
+//! the same number of commands and compares the digest. The command after them may have been
+//! executed in whole or in part. It is executed again, after its possible results are removed.
 
 mod confined;
 mod content;
@@ -55,12 +55,12 @@ const ZERO_RANGE: u32 = 16;
 pub struct ReceiveOptions {
     /// Ends the receive early.
     pub stop: Stop,
-    /// Continue what an earlier receive of the same stream left. Subvolumes of the stream that are
-    /// complete are passed over, and those that do not exist are made.
+    /// Continue an earlier receive of the same stream. Complete subvolumes of the stream are
+    /// skipped, and missing ones are made.
     pub resume: bool,
 }
 
-/// What was received.
+/// The result of a receive.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ReceiveReport {
     /// Names of the subvolumes.
@@ -69,20 +69,20 @@ pub struct ReceiveReport {
     pub commands: u64,
     /// Bytes of content.
     pub content: u64,
-    /// What a directory of this machine cannot hold, by kind.
+    /// Attributes that a directory of this machine cannot hold, by kind.
     pub left_out: Vec<LeftOut>,
 }
 
-/// A subvolume that a stream begins.
+/// The subvolume that a stream creates.
 struct NewSubvolume<'a> {
     name: &'a [u8],
     uuid: [u8; 16],
     transid: u64,
-    /// UUID and transaction of the snapshot that it is the difference from.
+    /// UUID and transaction of the parent snapshot, if the stream is a difference.
     parent: Option<([u8; 16], u64)>,
 }
 
-/// A piece of a file that is shared with another one.
+/// A range of a file whose extents another file shares.
 struct CloneRange<'a> {
     path: &'a [u8],
     offset: u64,
@@ -92,7 +92,7 @@ struct CloneRange<'a> {
     source_offset: u64,
 }
 
-/// What an earlier receive of the same subvolume left.
+/// The result of an earlier receive of the same subvolume.
 enum Resumed {
     /// Nothing.
     No,
@@ -102,11 +102,12 @@ enum Resumed {
     At { commands: u64, digest: String },
 }
 
-/// The place of received subvolumes.
+/// The destination of received subvolumes.
 trait Sink {
-    /// Makes the subvolume that a stream begins.
+    /// Creates the subvolume of a stream.
     fn begin(&mut self, new: &NewSubvolume<'_>) -> Result<()>;
-    /// Finds what an earlier receive left of a subvolume; a part becomes the current subvolume.
+    /// Finds the result of an earlier receive of a subvolume. A partial one becomes the current
+    /// subvolume.
     fn resume(&mut self, new: &NewSubvolume<'_>) -> Result<Resumed>;
     /// The found part will change: its recorded position is no longer valid.
     fn proceed(&mut self) -> Result<()>;
@@ -118,9 +119,9 @@ trait Sink {
     fn remove(&mut self, path: &[u8]) -> Result<()>;
     /// Completes the subvolume.
     fn finish(&mut self) -> Result<()>;
-    /// Makes the part durable that is received, and then records the position.
+    /// Makes the partial subvolume durable, and then records the position.
     fn interrupt(&mut self, position: &Position) -> Result<()>;
-    /// What could not be kept until now.
+    /// Attributes that could not be kept until now.
     fn left_out(&mut self) -> Vec<LeftOut>;
 }
 
@@ -130,7 +131,7 @@ fn timestamp(command: &Command<'_>, attribute: u16) -> Result<Timestamp> {
 }
 
 impl FileSystem {
-    /// Makes the subvolumes of a stream in the directory `dir`. Owners and devices are kept.
+    /// Creates the subvolumes of a stream in the directory `dir`. Owners and devices are kept.
     ///
     /// ```no_run
     /// let fs = sapwood::open("backup.img")?;
@@ -141,10 +142,9 @@ impl FileSystem {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///
-    /// # Errors
-    /// The stream is damaged or ends early; its parent is missing; a name exists; the image is
-    /// full. With [`resume`](ReceiveOptions::resume) also: the stream is another one, or the earlier
-    /// receive did not end in order.
+    /// # Errors The stream is damaged or ends early; its parent is missing; a name exists; the
+    /// image is full. With [`resume`](ReceiveOptions::resume): the stream is another one, or the
+    /// earlier receive recorded no position.
     pub fn receive(
         &self,
         dir: impl AsRef<Path>,
@@ -157,9 +157,9 @@ impl FileSystem {
     }
 }
 
-/// Makes the subvolumes of a stream as directories in a directory of this machine, on any file
-/// system and as any user. What the file system does not have, or the caller has no right to, is
-/// left out, and is in the report.
+/// Creates the subvolumes of a stream as directories in a directory of this machine, on any file
+/// system and as any user. Attributes that the file system does not have, or that the caller has no
+/// right to set, are left out and listed in the report.
 ///
 /// ```
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -180,7 +180,7 @@ impl FileSystem {
 /// ```
 ///
 /// # Errors
-/// As [`FileSystem::receive`]; also: the directory of the parent cannot be copied.
+/// The errors of [`FileSystem::receive`]; the directory of the parent cannot be copied.
 pub fn receive(
     dir: impl AsRef<Path>,
     reader: impl Read,
@@ -191,13 +191,13 @@ pub fn receive(
     Ok(receive_into(&mut sink, reader, options, progress)?)
 }
 
-/// Where a receive is in its stream.
+/// The position of a receive in its stream.
 enum Place {
     /// Before a subvolume.
     Between,
-    /// In a subvolume that is complete already.
+    /// In a subvolume that exists completely.
     Passing,
-    /// In the part of a subvolume that was received before.
+    /// In the part of a subvolume that an earlier receive executed.
     Skipping {
         name: Vec<u8>,
         commands: u64,
@@ -232,7 +232,7 @@ fn receive_into(
     };
     let received = receive.run(reader, progress);
     if received.is_err() && matches!(receive.place, Place::Inside { .. }) {
-        // The error that is reported is the first one.
+        // The first error is the one to return.
         if let Err(error) = receive.sink.interrupt(&receive.position) {
             log::warn!("the receive cannot be resumed: {error}");
         }
@@ -266,7 +266,7 @@ impl Receive<'_, '_> {
         Ok(())
     }
 
-    /// Executes a command, or passes it over. Returns the bytes of content.
+    /// Executes a command, or skips it. Returns the bytes of content.
     fn command(&mut self, command: &Command<'_>) -> Result<u64> {
         let begins = matches!(command.number, cmd::SUBVOL | cmd::SNAPSHOT);
         let between = matches!(self.place, Place::Between);
@@ -350,8 +350,9 @@ impl Receive<'_, '_> {
         Ok(())
     }
 
-    /// Whether a command has been executed that may have been executed in whole or in part. What it
-    /// made is removed, so that it can be executed again. The others have the same effect twice.
+    /// Whether a command that may have been executed has to be skipped. An inode that it may have
+    /// created is removed first, so that it can be created again. Commands other than creations,
+    /// renames and removals have the same effect twice.
     fn is_done(&mut self, command: &Command<'_>) -> Result<bool> {
         let path = || command.path(attr::PATH);
         match command.number {

@@ -32,14 +32,14 @@ const USER_FLAGS: u64 = 0x20 | 0x40 | 0x80 | 0x100 | 0x200 | 0x400;
 /// The directory that is being received.
 pub(super) struct Tree {
     confined: Confined,
-    /// The file of the last command, opened for writing, because most commands are about the same
-    /// one.
+    /// The file of the last command, opened for writing, because consecutive commands mostly
+    /// concern the same file.
     last: Option<(Vec<u8>, OwnedFd)>,
     /// Every owner could be set until now.
     keeps_owners: bool,
 }
 
-/// The facts of a command that cannot be kept, with the name of the subvolume.
+/// Records attributes of a command that cannot be kept, with the name of the subvolume.
 struct Report<'o> {
     omissions: &'o mut Omissions,
     subvolume: &'o [u8],
@@ -59,7 +59,7 @@ fn at(action: &str, path: &[u8]) -> impl FnOnce(Errno) -> ReceiveError {
     move |error| host(action, &crate::archive::path(path), error)
 }
 
-/// Whether the host refuses something for good, which is no failure of a device or a lack of space.
+/// Whether the host refuses an operation permanently, rather than failing or being full.
 fn is_refusal(error: Errno) -> bool {
     matches!(
         error,
@@ -76,13 +76,13 @@ impl Tree {
         }
     }
 
-    /// Gives directories that were opened to their owner their modes.
+    /// Sets the final modes of the directories that were opened to their owner.
     pub(super) fn close(&mut self) -> rustix::io::Result<()> {
         self.last = None;
         self.confined.restore_modes()
     }
 
-    /// Gives the top its mode.
+    /// Sets the mode of the top.
     pub(super) fn open_to_others(&self, mode: u32) -> rustix::io::Result<()> {
         set_mode(self.confined.top(), mode)
     }
@@ -188,7 +188,7 @@ impl Tree {
         Ok(perm & !SET_ID)
     }
 
-    /// Removes the ACLs that a directory gave to a new entry.
+    /// Removes the ACLs that a new entry inherited from its directory.
     pub(super) fn remove_inherited(&mut self, path: &[u8]) {
         let Ok(located) = self.confined.locate(path) else {
             return;
@@ -263,7 +263,7 @@ impl Tree {
         Ok(())
     }
 
-    /// Names change: the last file and directory may be elsewhere.
+    /// Executes a command that changes names. The last file and directory may move.
     fn names(&mut self, command: &Command<'_>, path: &[u8]) -> Result<()> {
         self.last = None;
         self.confined.forget_paths();
@@ -465,7 +465,7 @@ fn write_all(file: &OwnedFd, mut data: &[u8], mut offset: u64) -> rustix::io::Re
     Ok(())
 }
 
-/// Makes a range zeros (`zeros`), and the file as long as it (`extend`), without holes.
+/// Writes zeros over a range (`zeros`), and extends the file to its end (`extend`), without holes.
 fn write_zeros(
     file: &OwnedFd,
     offset: u64,

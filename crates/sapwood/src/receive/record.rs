@@ -1,10 +1,10 @@
-//! The record of a received subvolume: which one it is, and how far its stream was received.
+//! The record of a received subvolume: its identity, and how much of its stream was received.
 //!
 //! In a directory of this machine the records are files of a hidden directory, one for each UUID,
 //! because every file system has files. Extended attributes would move with the directory, but many
-//! file systems lack them, and a copy of the directory that is changed later would still claim to
-//! be the received one. In an image the record of a subvolume that is received in part is an
-//! extended attribute of its top; a complete subvolume of btrfs has its received UUID.
+//! file systems lack them. They would also stay on a copy of the directory that was changed later.
+//! In an image, the record of a partial subvolume is an extended attribute of its top; a complete
+//! subvolume of btrfs has its received UUID.
 
 use std::fmt::Write as _;
 
@@ -41,7 +41,7 @@ impl Position {
     }
 }
 
-/// How far a subvolume was received.
+/// The progress of a received subvolume.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum State {
     /// A receive works on it, or ended without recording its position.
@@ -52,7 +52,7 @@ pub(super) enum State {
     Complete,
 }
 
-/// See the module.
+/// The identity and progress of a subvolume; see the module.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Record {
     pub(super) uuid: [u8; 16],

@@ -13,7 +13,7 @@ use super::record::{RECORD_MAX, Record};
 /// The hidden directory that has the records.
 const DIRECTORY: &str = ".sapwood-received";
 
-/// Where the records are.
+/// The directory with the records.
 pub(super) struct Records<'a>(pub(super) &'a OwnedFd);
 
 impl Records<'_> {
@@ -28,7 +28,7 @@ impl Records<'_> {
             Err(Errno::NOENT) => return Ok(None),
             dir => dir?,
         };
-        // Not to wait if it is a fifo.
+        // Does not block on a fifo.
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
         let name = Uuid::from_bytes(uuid).to_string();
         let file = match rustix::fs::openat(&dir, name, flags, Mode::empty()) {

@@ -1,5 +1,5 @@
-//! Content that the receiver has already: in the parent, in a clone source, or in a file that was
-//! sent before.
+//! Content that the receiver already has: in the parent, in a clone source, or in a file that was
+//! sent earlier.
 //!
 //! The extent tree names candidates. A candidate counts only if a tree of the sender shows the same
 //! extent there, so the result does not depend on the receiver.
@@ -68,7 +68,7 @@ impl Clones {
 }
 
 impl<W: Write> Sender<'_, '_, '_, W> {
-    /// Shares as much as possible from the begin of a range. Returns where the rest begins.
+    /// Shares the largest possible part from the start of a range. Returns the start of the rest.
     pub(super) fn clone_range(
         &mut self,
         number: u64,
@@ -126,7 +126,7 @@ impl<W: Write> Sender<'_, '_, '_, W> {
             return Ok(None);
         };
         let offset = sent.begin.wrapping_add(extent.offset);
-        // Of the same file, only what is before this range was sent.
+        // Within the same file, only the content before this range was sent.
         if sent.number == number && offset.saturating_add(len) > at {
             return Ok(None);
         }

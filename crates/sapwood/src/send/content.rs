@@ -21,7 +21,7 @@ const CAPABILITY: &[u8] = b"security.capability";
 const KEEP_SIZE: u32 = 1;
 const PUNCH_HOLE: u32 = 2;
 
-/// The number that the stream has for the compression of an extent.
+/// The stream's number for the compression of an extent.
 fn encoding_of(compression: u8, sector: u64) -> Option<u32> {
     match compression {
         algorithm::ZLIB => Some(encoding::ZLIB),
@@ -129,7 +129,7 @@ impl<'a, W: Write> Sender<'a, '_, '_, W> {
         let new_xattrs = self.new.xattrs(number)?;
         for (name, _) in &old_xattrs {
             if new_xattrs.iter().all(|(other, _)| other != name) {
-                // It may be lost already.
+                // The change may have removed it already.
                 if name != CAPABILITY || !privileges_lost {
                     self.out.remove_xattr(path, name)?;
                 }
@@ -222,7 +222,7 @@ impl<'a, W: Write> Sender<'a, '_, '_, W> {
         Ok(())
     }
 
-    /// Turns the content of a range into another.
+    /// Replaces the content of a range.
     fn replace(
         &mut self,
         number: u64,
@@ -255,7 +255,8 @@ impl<'a, W: Write> Sender<'a, '_, '_, W> {
         Ok(true)
     }
 
-    /// Sends a range with data of a file of the new snapshot: as stored if that is asked for.
+    /// Sends a data range of a file of the new snapshot, compressed as stored if that was
+    /// requested.
     fn extent(
         &mut self,
         number: u64,

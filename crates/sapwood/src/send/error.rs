@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use crate::vfs;
 
-/// Why a send failed. What was written until then is no complete stream.
+/// Why a send failed. The output until then is no complete stream.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SendError {

@@ -5,8 +5,8 @@
 //! Without a parent the tree is walked depth first (`full`). With a parent the
 //! [difference](sapwood_btrfs::compare) of the two trees is walked twice:
 //!
-//! 1. `names` moves, removes and creates names until all are as in the snapshot. Each command finds
-//!    the paths that the commands before it left (`places`).
+//! 1. `names` moves, removes and creates names until all are as in the snapshot. Each command uses
+//!    the paths that exist after the previous commands (`places`).
 //! 2. `content` sends data, attributes and times of each changed inode at its new path, in the order
 //!    of inode numbers. Times come last, because every other command changes them. Data that the
 //!    receiver has already is shared (`clones`).
@@ -38,13 +38,13 @@ pub use error::SendError;
 use error::{Result, at};
 use output::Output;
 
-/// What is sent, and how.
+/// The form and the extent of a stream.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct SendOptions {
     /// Send the changes since this snapshot of the same image.
     pub parent: Option<PathBuf>,
-    /// Read-only snapshots of the same image that the receiver has, too. Files share their content
+    /// Read-only snapshots of the same image that the receiver has, too. Sent files share extents
     /// with them, and with the parent.
     pub clone_sources: Vec<PathBuf>,
     /// Version of the stream: 1, which every receiver knows, or 2, with large writes, holes and
@@ -71,7 +71,7 @@ impl Default for SendOptions {
     }
 }
 
-/// What a send wrote.
+/// Counters of a send.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SendReport {
     /// Inodes that were sent.
@@ -189,7 +189,7 @@ fn snapshot_at(fs: &FileSystem, path: &Path) -> Result<FileTree> {
     }
 }
 
-/// The UUID by which receivers know a snapshot, and its transaction.
+/// The UUID that receivers record for a snapshot, and its transaction.
 fn known_as(tree: &FileTree) -> ([u8; 16], u64) {
     let identity = tree.identity();
     let uuid = if identity.received_uuid == [0; 16] {

@@ -1,16 +1,16 @@
-//! The names of a snapshot, made from its parent's.
+//! Commands that turn the names of the parent into the names of the snapshot.
 //!
 //! # How it works
 //! 1. Names of files that only the parent has are removed, unless the file keeps no other name.
 //! 2. Moved directories and files go to their new names. If that name is taken, does not exist yet,
 //!    or is below the directory itself, they go to a temporary name in the top directory.
 //! 3. Deleted directories, which are empty now, are removed, the deepest first.
-//! 4. New directories are made, the topmost first; what has a temporary name gets its new one; new
-//!    files and further names follow.
+//! 4. New directories are made, the topmost first. Inodes with a temporary name get their new one.
+//!    New files and hard links follow.
 //!
 //! After step 3 every name of the parent that the snapshot lacks is free, so step 4 meets no name
-//! that is taken. A directory that step 4 moves has all its new ancestors, or they are at temporary
-//! names, so no move closes a ring.
+//! that is taken. When step 4 moves a directory, each of its new ancestors exists or has a
+//! temporary name, so no move closes a cycle.
 
 use std::collections::{HashMap, HashSet};
 use std::io::Write;
@@ -27,7 +27,7 @@ use super::{Sender, contradiction};
 /// The attribute that new files of a directory inherit.
 const DEFAULT_ACL: &[u8] = b"system.posix_acl_default";
 
-/// What is known of the receiver's directories.
+/// The state of the receiver's directories.
 #[derive(Default)]
 struct Receiver {
     /// Names of the parent that are gone.
@@ -75,7 +75,8 @@ impl<W: Write> Sender<'_, '_, '_, W> {
         Ok(())
     }
 
-    /// Sets what [`free_top`](Self::free_top) removed, and the times of the top directory.
+    /// Restores the ACL that [`free_top`](Self::free_top) removed, and the times of the top
+    /// directory.
     pub(super) fn restore_top(&mut self, places: &Places) -> Result<()> {
         let new = places.tree(Side::New);
         let top = new.top();
@@ -92,7 +93,7 @@ impl<W: Write> Sender<'_, '_, '_, W> {
     fn remove_files(&mut self, places: &Places, receiver: &mut Receiver) -> Result<()> {
         let deleted = places.deleted.values().filter(|one| !one.directory);
         let deleted = deleted.flat_map(|one| one.names.iter());
-        // A file that keeps none of its names is renamed from the first of them.
+        // If a file keeps none of its names, it is renamed from the first one.
         let moved = places.moved.values().filter(|one| !one.directory);
         let moved = moved.flat_map(|one| {
             let carried = usize::from(one.kept.is_none());
@@ -124,7 +125,8 @@ impl<W: Write> Sender<'_, '_, '_, W> {
         Ok(())
     }
 
-    /// Moves an inode to its new name, if it can go there; if `last`, else to a temporary one.
+    /// Moves an inode to its new name, if that is possible now. Otherwise, if `last`, moves it to a
+    /// temporary name.
     fn move_one(
         &mut self,
         places: &mut Places,

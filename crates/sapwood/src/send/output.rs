@@ -9,7 +9,7 @@ use super::clones::CloneSource;
 use super::error::{Result, SendError};
 use crate::vfs::FileKind;
 
-/// A range of a file that shows a part of a compressed extent.
+/// A range of a file that refers to a part of a compressed extent.
 pub(super) struct EncodedRange {
     /// Offset in the file.
     pub(super) start: u64,
@@ -46,7 +46,7 @@ impl<W: Write> Output<W> {
         self.stream.version()
     }
 
-    /// Writes the command that `compose` adds the attributes of.
+    /// Writes a command whose attributes `compose` adds.
     pub(super) fn command(
         &mut self,
         command: u16,
@@ -64,7 +64,7 @@ impl<W: Write> Output<W> {
         })
     }
 
-    /// Creates an inode; `target` of a symbolic link.
+    /// Creates an inode. `target`: for a symbolic link.
     pub(super) fn create(
         &mut self,
         number: u64,
@@ -160,7 +160,7 @@ impl<W: Write> Output<W> {
         })
     }
 
-    /// Says that a range changed, without its content.
+    /// Records in the stream that a range changed, without its content.
     pub(super) fn update_extent(&mut self, path: &[u8], offset: u64, len: u64) -> Result<()> {
         self.command(cmd::UPDATE_EXTENT, |out| {
             out.put(attr::PATH, path)

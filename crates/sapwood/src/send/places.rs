@@ -17,7 +17,7 @@ const DEEPEST: usize = 4096;
 /// Most paths of directories that are remembered.
 const REMEMBERED: usize = 4096;
 
-/// Whether an inode that both snapshots have was moved yet.
+/// The progress of an inode that both snapshots have.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Place {
     /// At its old names.
@@ -48,14 +48,14 @@ pub(super) struct Single {
     pub(super) names: Vec<LinkName>,
 }
 
-/// A snapshot to look into.
+/// A snapshot whose tree is searched.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) enum Side {
     Old,
     New,
 }
 
-/// The changed names of two snapshots, and how far the receiver is.
+/// The names that differ between two snapshots, and the progress of the receiver.
 pub(super) struct Places {
     old: Arc<FileTree>,
     new: Arc<FileTree>,
@@ -134,8 +134,8 @@ impl Places {
         number == self.old.top() || number == self.new.top()
     }
 
-    /// A directory whose number has another inode now takes no names with it: its entries count as
-    /// moved.
+    /// If the number of a directory belongs to another inode now, the entries of the old directory
+    /// count as moved.
     fn add_children_of_replaced(&self, candidates: &mut BTreeSet<u64>) -> Result<()> {
         let replaced = self.created.keys();
         for &dir in replaced.filter(|number| self.deleted.contains_key(number)) {
@@ -184,7 +184,7 @@ impl Places {
         named(&self.new, number)
     }
 
-    /// The inode of the old snapshot that is the same as the one of the new snapshot.
+    /// The inode of the old snapshot with this number, if the new snapshot has the same inode.
     pub(super) fn survivor(&self, number: u64) -> Result<Option<Inode>> {
         if self.created.contains_key(&number) {
             return Ok(None);
@@ -215,7 +215,7 @@ impl Places {
         self.path(Side::New, first)
     }
 
-    /// The directory above one of a side, as it is now; or the name in the top directory.
+    /// The current parent directory of a directory on a side, or its name in the top directory.
     fn above(&self, side: Side, number: u64) -> Result<(Side, LinkName)> {
         let mut side = side;
         if let Some(moved) = self.moved.get(&number) {

@@ -1,4 +1,4 @@
-//! A btrfs that grows while it is filled, so that no archive is counted before.
+//! A btrfs that grows while it is filled, so that archives need not be counted first.
 
 use std::path::Path;
 use std::sync::Arc;

@@ -2,8 +2,8 @@
 //!
 //! # How it works
 //! An archive is read once, and a thread decompresses it while its entries are used
-//! ([`Input::with`]). An archive that is needed again, because its files are counted or summarized
-//! before the image is made, is kept ([`Input::keep`]). A kept archive is a decompressed copy in an
+//! ([`Input::with`]). If the files are counted or summarized before the image is made, the archive
+//! is needed twice and is kept ([`Input::keep`]). A kept archive is a decompressed copy in an
 //! unnamed file, or the regular file itself if that is not compressed. The need of its files is
 //! counted during the copy.
 

@@ -1,4 +1,4 @@
-//! The contents of an image's sources, as far as an image shows them.
+//! A summary of the contents of an image's sources.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -12,8 +12,8 @@ use crate::vfs::{FileKind, Timestamp};
 /// Bytes that are read of an archive at a time.
 const PIECE: usize = 1 << 20;
 
-/// A summary of the sources of an image: equal sources have equal ones, whatever machine they are
-/// on.
+/// A summary of the sources of an image. It depends only on contents that the image will have, so
+/// equal sources have equal summaries on every machine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub(crate) struct Summary {
@@ -124,7 +124,7 @@ impl Surveyor for Need {
     }
 }
 
-/// 0 for a further name of an inode.
+/// 0 for a hard link.
 fn kind_number(kind: Option<FileKind>) -> u64 {
     kind.map_or(0, |kind| u64::from(kind.mode_bits()))
 }

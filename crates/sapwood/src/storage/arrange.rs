@@ -26,7 +26,7 @@ const LEAST: u64 = 4096;
 /// Bytes that are copied or hashed at a time.
 const PIECE: usize = 1 << 20;
 
-/// Stores the files that are not to be stored as most are, and then those that share extents.
+/// Stores files with other properties than most again, and then shares the extents of equal files.
 pub(super) fn files(
     storage: &Storage,
     fs: &FileSystem,
@@ -100,7 +100,7 @@ impl Way<'_> {
         !matches!(self, Self::Compressed(_))
     }
 
-    /// Has an empty file, or a directory, store its data so.
+    /// Sets this storage on an empty file or a directory.
     fn set(self, fs: &dyn vfs::FileSystem, file: &Attr) -> vfs::Result<()> {
         match self {
             Self::Nodatacow => fs.set_flags(file.ino, file.flags | InodeFlags::NOCOW),
@@ -112,8 +112,8 @@ impl Way<'_> {
         }
     }
 
-    /// Like [`set`](Self::set), for the file of the image itself, which has no property for the
-    /// compression of its extents.
+    /// Like [`set`](Self::set), for the final file, which has no property for the compression of
+    /// its extents.
     fn set_own(self, fs: &dyn vfs::FileSystem, file: &Attr) -> vfs::Result<()> {
         if self.is_flag() {
             self.set(fs, file)
@@ -162,14 +162,14 @@ impl<'a> Arranged<'a, '_> {
         ended.map_err(|source| StorageError::File { path, source })
     }
 
-    /// How the file at a path is compressed, if it is not as most files.
+    /// The compression of the file at a path, if it differs from most files.
     fn compression(&self, path: &[u8]) -> Option<&'a str> {
         let mut patterns = self.patterns.iter().rev();
         let found = patterns.find(|(pattern, _)| covers(path, |path| pattern.is_match(path)));
         found.map(|(_, how)| *how)
     }
 
-    /// Stores a file in its own way, if it has one.
+    /// Stores a file again, if it has a storage of its own.
     fn store(&mut self, path: &[u8], attr: &Attr) -> vfs::Result<()> {
         let fs = self.fs;
         let (nodatacow, nodatasum) = self.storage.of_data(Path::new(OsStr::from_bytes(path)));
@@ -241,7 +241,7 @@ impl<'a> Arranged<'a, '_> {
         }
     }
 
-    /// Has a file use the extents of another one with the same content.
+    /// Lets a file share the extents of another one with the same content.
     fn take(&self, from: Ino, file: &Attr) -> vfs::Result<()> {
         let fs = self.fs;
         // A length of 0 is the whole file.
@@ -262,7 +262,7 @@ impl<'a> Arranged<'a, '_> {
         attr.kind == FileKind::Regular && attr.size >= LEAST && !flagged()
     }
 
-    /// Finds files with the same content, and has all use the extents of the first one.
+    /// Finds files with the same content, and lets them share the extents of the first one.
     fn share(&mut self) -> Result<(), StorageError> {
         let mut sizes: HashMap<u64, bool> = HashMap::new();
         self.each(|this, path, attr| {
@@ -278,7 +278,7 @@ impl<'a> Arranged<'a, '_> {
             if !this.shares(path, attr) || !sizes.contains_key(&attr.size) {
                 return Ok(());
             }
-            // Each keeps its compression.
+            // Only files with the same compression share extents.
             let content = (this.compression(path), this.hash(attr)?);
             let Some(earlier) = first.get(&content) else {
                 first.insert(content, path.to_vec());
@@ -289,7 +289,7 @@ impl<'a> Arranged<'a, '_> {
         })
     }
 
-    /// A hash of the content of a file, and of where its holes are.
+    /// A hash of the content of a file, and of the position of its holes.
     fn hash(&mut self, attr: &Attr) -> vfs::Result<[u8; 32]> {
         let mut hash = Sha256::new();
         let mut next = None;

@@ -27,7 +27,7 @@ pub(super) fn create(
     Ok(())
 }
 
-/// Makes the subvolumes, which are filled, read-only and the default one as they are wanted.
+/// Makes filled subvolumes read-only, and sets the default one, as requested.
 pub(super) fn finish(fs: &FileSystem, wanted: &[NewSubvolume]) -> Result<(), StorageError> {
     if wanted.is_empty() {
         return Ok(());

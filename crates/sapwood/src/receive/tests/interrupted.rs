@@ -1,4 +1,4 @@
-//! Receives that end early: cut streams, power cuts, and what a resumed receive makes of them.
+//! Receives that end early: cut streams, power cuts, and their continuation by a resumed receive.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
