@@ -107,8 +107,8 @@ impl<R> Repaired<R> {
     }
 }
 
-/// Declares an enum `Finding` together with its severities, so that none is missing. The attributes
-/// of the enum come first. The caller has `thiserror::Error` in scope.
+/// Declares an enum `Finding` together with the severity of each variant. The attributes of the
+/// enum come first. The caller has `thiserror::Error` in scope.
 #[macro_export]
 macro_rules! findings {
     ($(#[$about:meta])* enum Finding;

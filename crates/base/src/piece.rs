@@ -1,11 +1,12 @@
-//! Bytes of file data in memory, in buffers that are used again.
+//! Bytes of file data in memory, in buffers that are reused.
 //!
 //! # How it works
-//! A [`Piece`] takes its buffer from a pool of the process, and gives it back when it is dropped.
-//! The buffer that came back last goes out first: its memory is mapped and in the processor's
-//! caches. The allocator would keep such a buffer in no thread's cache, because it is large and
-//! another thread releases it, and would return its memory to the system meanwhile. The pool keeps
-//! at most `MOST_BYTES`; smaller buffers than `LEAST` are the allocator's.
+//! A [`Piece`] takes its buffer from a pool of the process, and returns it when it is dropped. The
+//! pool hands out the buffer that was returned last, because its memory is mapped and in the
+//! processor's caches. The allocator would not cache such a buffer, because it is large and
+//! released by another thread than the one that allocated it; it would return the memory to the
+//! system. The pool keeps at most `MOST_BYTES`. Buffers smaller than `LEAST` come from the
+//! allocator.
 
 use std::ops::{Deref, DerefMut};
 
@@ -20,7 +21,7 @@ const MOST_BYTES: usize = 4 << 20;
 
 static POOL: Mutex<Pool> = Mutex::new(Pool::new());
 
-/// Unused buffers, the one that came back last at the end.
+/// Unused buffers, the most recently returned one at the end.
 struct Pool {
     buffers: Vec<Vec<u8>>,
     /// Sum of their capacities.
@@ -77,7 +78,7 @@ impl Piece {
         self.0.extend_from_slice(bytes);
     }
 
-    /// Takes away the bytes from `at` on, and returns them.
+    /// Splits off the bytes from `at` on.
     #[must_use]
     pub fn split_off(&mut self, at: usize) -> Self {
         let rest = Self::copy_of(self.0.get(at..).unwrap_or_default());

@@ -7,8 +7,8 @@
 //! | a text | string |
 //! | durations in nanoseconds | object: `count`, `sum`, `p50`, `p99`, `max`, and `buckets`, a list of pairs: longest duration, how many |
 //!
-//! A reader that takes it twice can subtract numbers, causes and buckets to get the values of the
-//! interval.
+//! A reader can take two reports and subtract numbers, causes and buckets: the differences are the
+//! values of the interval.
 
 use std::fmt::Write;
 use std::sync::atomic::{AtomicU64, Ordering};

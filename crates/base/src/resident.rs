@@ -94,14 +94,14 @@ pub trait Resident {
     /// The table's data.
     fn residence(&self) -> &Residence;
 
-    /// Whether the object may be evicted when no thread holds it: everything it knows can be loaded
+    /// Whether the object may be evicted when no thread holds it: all of its state can be loaded
     /// again. An object without a name must return false while it is referenced, because the thread
     /// that releases the last reference must find it. Called with a shard locked: it may only take
     /// locks of higher ranks, and must not wait.
     fn may_leave(&self) -> bool;
 
-    /// Approximate size in bytes, without dirty data, which has its own bound. Called as
-    /// [`may_leave`](Self::may_leave).
+    /// Approximate size in bytes, without dirty data, which has its own bound. The rules for locks
+    /// and waiting are the same as for [`may_leave`](Self::may_leave).
     fn footprint(&self) -> usize;
 }
 
@@ -117,7 +117,7 @@ struct Shard<T> {
     bound: usize,
     /// Sum of the weights of all objects.
     weight: usize,
-    /// Searches since one weighed an object.
+    /// Searches since one of them weighed an object.
     searches: u32,
     objects: NumberMap<Key, Arc<T>>,
     /// All objects in the order of a clock. May have keys of removed objects.

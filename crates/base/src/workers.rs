@@ -12,7 +12,8 @@
 //! - stopped
 //!
 //! Threads refer only to the queues, and jobs own their data. So one of the threads may drop the
-//! last reference to the owner; it then does not wait for itself (`a_worker_may_drop_the_owner`).
+//! last reference to the owner; `stop` then does not wait for that thread
+//! (`a_worker_may_drop_the_owner`).
 //!
 //! Waking a thread often costs more than the job itself. So a queue may *batch* its jobs: a thread
 //! that has run all jobs looks again after a delay before it sleeps, and a job that is queued

@@ -13,8 +13,8 @@
 //! that has been active longest, and continues until a quarter of the bound is dirty. A further
 //! thread writes back data that has been dirty for an interval.
 //!
-//! An engine implements [`WritebackEngine`]: the jobs, their execution, and the start of the writeback of
-//! files. It gets all files at once, so that small ones can share a job.
+//! An engine implements [`WritebackEngine`]: the jobs, their execution, and the start of writeback.
+//! It gets all files at once, so that small ones can share a job.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -43,7 +43,7 @@ pub trait File: Resident + Send + Sync + 'static {
     fn is_idle(&self) -> bool;
 }
 
-/// The queue that a piece of work belongs to.
+/// The queue of a piece of work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Queue {
     /// Allocation and I/O.
@@ -90,11 +90,11 @@ pub struct Settings {
     pub name: &'static str,
     /// Threads that do I/O; 0: as many as the machine has processors.
     pub threads: usize,
-    /// Whether the caller that begins a piece of work does it, and no thread starts.
+    /// Whether the caller that begins a piece of work executes it itself, so that no thread starts.
     pub inline: bool,
     /// Whether data that has been dirty for the interval is written back.
     pub background: bool,
-    /// Age of dirty data that is written back without other need.
+    /// Age at which dirty data is written back without other need.
     pub interval: Duration,
     /// Bytes that may be dirty.
     pub dirty_bytes: u64,
@@ -157,8 +157,8 @@ impl<E: WritebackEngine> Writeback<E> {
         }
     }
 
-    /// Starts the threads, once. A mount does so when it begins: a thread may run only where the
-    /// one that started it may, and a request's may be bound to a CPU.
+    /// Starts the threads, once. Call it when a mount begins: a thread inherits the CPU affinity of
+    /// its creator, and a request thread may be bound to a CPU.
     pub fn start(&self, engine: &Arc<E>) {
         if self.settings.inline || self.workers.is_started() {
             return;
@@ -198,8 +198,8 @@ impl<E: WritebackEngine> Writeback<E> {
         self.workers.stop();
     }
 
-    /// Queues a piece of work. Hold no lock that the work takes, or that ranks above one: where no
-    /// thread serves the queue the work is done here.
+    /// Queues a piece of work. If no thread serves the queue, the calling thread executes it. So
+    /// the caller must not hold a lock that the work takes, or one that ranks higher.
     pub fn push(&self, engine: &Arc<E>, work: E::Work) {
         self.start(engine);
         let queue = E::queue(&work);
@@ -224,20 +224,20 @@ impl<E: WritebackEngine> Writeback<E> {
         self.workers.hold(Queue::Completion.index(), hold);
     }
 
-    /// Waits until `bytes` more may be dirty, and counts them. False, and nothing is counted:
-    /// nothing can be written because the host has no space.
+    /// Waits until `bytes` more may be dirty, and counts them. Returns false, and counts nothing,
+    /// if the host has no space for writeback.
     #[must_use]
     pub fn enter(&self, engine: &Arc<E>, bytes: u64) -> bool {
         self.start(engine);
         self.bound.enter(bytes, || self.kick(engine))
     }
 
-    /// The host had no space for bytes, which stay.
+    /// Records that the host had no space for bytes, which stay.
     pub fn refuse(&self) {
         self.bound.refuse();
     }
 
-    /// A writer entered `counted` bytes and brought `added`.
+    /// Corrects the count of a writer that entered `counted` bytes and added `added`.
     pub fn correct(&self, counted: u64, added: u64) {
         self.bound.correct(counted, added);
     }
@@ -269,7 +269,7 @@ impl<E: WritebackEngine> Writeback<E> {
         }
     }
 
-    /// Forgets a file that has nothing left in memory.
+    /// Removes a file from the active ones if it has nothing left in memory.
     pub fn settle(&self, file: &E::File) {
         self.active.settle(file, || file.is_idle());
     }

@@ -53,7 +53,7 @@ pub fn mounted_on(point: &Path) -> Option<MountEntry> {
     table.into_iter().rfind(|entry| entry.point == point)
 }
 
-/// The mounts that a process sees, which has this directory in `/proc`.
+/// The mounts that the process with this directory in `/proc` sees.
 pub(crate) fn table_of(process: &Path) -> io::Result<Vec<MountEntry>> {
     let table = std::fs::read(process.join("mountinfo"))?;
     let lines = table.split(|&byte| byte == b'\n');

@@ -109,8 +109,8 @@ struct How {
     backing: bool,
 }
 
-/// The opened file, device or export of an operand, with the backing files of a qcow2 file. Of the
-/// first nothing was read, unless it has backing files.
+/// The opened file, device or export of an operand, with the backing files of a qcow2 file. Nothing
+/// was read from it, unless it has backing files.
 #[derive(Debug)]
 pub struct OperandFiles {
     whole: Arc<dyn Device>,
@@ -278,8 +278,8 @@ impl Operand {
         is_export(operand) || split(operand).is_some()
     }
 
-    /// Where the name of an image may end in an argument `IMAGE:PATH`: at a colon from this byte
-    /// on. The colons before it belong to the address of an export.
+    /// The first byte of an argument `IMAGE:PATH` at which a colon can end the name of the image.
+    /// The colons before it belong to the address of an export.
     #[must_use]
     pub fn least_end(argument: &[u8]) -> usize {
         let start = argument.windows(3).position(|three| three == b"://");
@@ -334,7 +334,8 @@ impl Operand {
         Self::with_text(operand, &part.to_string())
     }
 
-    /// The operand with a part, which begins with `#`. A format that it has follows the part.
+    /// The operand with a part, which begins with `#`. If the operand has a format, that follows
+    /// the part.
     fn with_text(operand: &Path, part: &str) -> Result<PathBuf, OperandError> {
         let (file, how) = match split(operand) {
             None => (operand, None),

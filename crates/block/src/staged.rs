@@ -7,7 +7,7 @@
 //! pass, and writes the kept pages in one crash-safe step at the end.
 //!
 //! Flushes do nothing, because nothing has to be durable before that step. Discards do nothing,
-//! because they could take away what is on the device.
+//! because they could destroy stored data.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

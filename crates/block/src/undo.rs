@@ -110,7 +110,7 @@ pub enum UndoError {
         /// Its version.
         version: u32,
     },
-    /// It is longer or shorter than its head says, or a checksum does not match.
+    /// It is longer or shorter than its head states, or a checksum does not match.
     #[error("{file}: damaged undo file: {what}")]
     Damaged {
         /// The undo file.
@@ -144,9 +144,9 @@ pub enum UndoError {
 /// State of a device, compared with an undo file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum UndoState {
-    /// As before the repair.
+    /// The device has the content from before the repair.
     Before,
-    /// As after the repair.
+    /// The device has the content from after the repair.
     After,
     /// Partly repaired: a repair or an undo was interrupted.
     Between,

@@ -1,7 +1,7 @@
 //! The error of a refused open names the user of the image.
 //!
-//! A program of its own: a process that a test of another module starts would be a holder, too,
-//! until it runs its own program.
+//! The tests are a program of their own, because a process that another test has just forked would
+//! also be a holder until it executes its program.
 #![allow(clippy::unwrap_used)]
 
 use std::fs::File;

@@ -1,8 +1,9 @@
-//! How long requests take through a mount of an engine that only answers: a file created,
-//! written to nothing and closed, looked up, renamed, removed; fsyncs that wait.
+//! Measures requests through a mount whose engine does no work: create and close, lookup, rename,
+//! remove, and fsyncs that wait.
 //!
-//! `roundtrips DIR [off|on]`: mounts on `DIR` over `/dev/fuse`, over io_uring, or whichever
-//! the kernel has. As root. Prints operations per second, for 1 and 8 callers.
+//! `roundtrips DIR [off|on]` mounts on `DIR` over `/dev/fuse` (`off`), over io_uring (`on`), or
+//! over whichever the kernel offers. It needs root. It prints operations per second, for 1 and 8
+//! callers.
 
 use std::path::Path;
 use std::process::ExitCode;

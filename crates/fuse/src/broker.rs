@@ -78,7 +78,7 @@ pub struct BrokerSockets {
 /// Makes the sockets.
 ///
 /// # Errors
-/// The system's.
+/// Errors of system calls.
 pub fn sockets() -> io::Result<(Broker, BrokerSockets)> {
     let pair = || {
         let (family, kind) = (AddressFamily::UNIX, SocketType::SEQPACKET);

@@ -2,9 +2,9 @@
 //! protocol.
 //!
 //! The broker unmounts only the mount that it made, which it recognizes by the device number that
-//! the kernel gave it. It connects only to the system's log and to abstract sockets with the
-//! prefixes of those that wait for the end of a mount and of clients of bulk work. It keeps no
-//! descriptor of `/dev/fuse`, so that the kernel ends the connection when the daemon dies.
+//! the kernel gave it. It connects only to the system's log and to two kinds of abstract sockets,
+//! by their prefixes: sockets that wait for the end of a mount, and clients of bulk work. It keeps
+//! no descriptor of `/dev/fuse`, so that the kernel ends the connection when the daemon dies.
 //!
 //! Signals that end a daemon do not end the broker. It ends with the daemon, when its sockets are
 //! closed. With `auto_unmount` it first detaches a mount that the daemon left.
@@ -35,14 +35,14 @@ use sapwood_block::mount_table::mounted_on;
 
 /// How long the kernel may take to end the connection of a process that has ended.
 const CLOSING: Duration = Duration::from_secs(30);
-/// How often a condition is looked at that cannot be waited for.
+/// Interval at which a condition without an event is checked.
 const INTERVAL: Duration = Duration::from_millis(20);
 
 /// Serves the daemon of the mount on `dir`, a real path, until the daemon ends. `log` is the socket
 /// of the system's log. With `auto_unmount`, a mount that the daemon left is then detached.
 ///
 /// # Errors
-/// The system's.
+/// Errors of system calls.
 pub fn serve(
     sockets: BrokerSockets,
     dir: &Path,

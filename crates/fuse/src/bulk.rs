@@ -62,7 +62,7 @@ pub(crate) trait Notify: Send + Sync {
     fn expire_name(&self, dir: NodeId, name: &[u8]);
     /// The attributes of a node have changed.
     fn drop_attributes(&self, node: NodeId);
-    /// All names may lead elsewhere, and these nodes may have other attributes and content.
+    /// Any name may lead elsewhere now, and these nodes may have other attributes and content.
     fn drop_all(&self, nodes: &[NodeId]);
 }
 
@@ -80,7 +80,7 @@ impl std::fmt::Debug for Caches {
 }
 
 impl Caches {
-    /// A name in `dir` was made or removed: the kernel looks it up again, and asks for the
+    /// A name in `dir` was made or removed: the kernel must look it up again, and read the
     /// attributes of `dir` again. Must not be called with a lock held that a request needs.
     pub fn name_changed(&self, dir: Ino, name: &[u8]) {
         self.notify.expire_name(self.map.node(dir), name);
@@ -103,7 +103,7 @@ pub struct Work {
     pub process: Process,
     /// The kernel's caches.
     pub caches: Caches,
-    /// Every change must be durable before the client hears of it.
+    /// Every change must be durable before it is acknowledged to the client.
     pub synchronous: bool,
     mount: Option<u64>,
 }
@@ -117,7 +117,7 @@ impl Work {
     ///
     /// # Errors
     /// `EROFS` if the client reached the directory through a read-only mount; `EPERM` if the
-    /// descriptor is not the directory; the connection.
+    /// descriptor is not the directory; I/O errors of the connection.
     pub fn admit(&self) -> io::Result<Admitted> {
         let dir = bulk_socket::receive_descriptor(&self.socket)?;
         let found = rustix::fs::fstat(&dir)?;
@@ -134,7 +134,7 @@ impl Work {
     /// Receives a descriptor that the client sends.
     ///
     /// # Errors
-    /// The connection; `UnexpectedEof` if none comes.
+    /// `UnexpectedEof` if no descriptor arrives; I/O errors of the connection.
     pub fn receive_file(&self) -> io::Result<OwnedFd> {
         bulk_socket::receive_descriptor(&self.socket)
     }
@@ -144,7 +144,7 @@ impl Admitted {
     /// Checks that the mount through which the client reached the directory is still writable.
     ///
     /// # Errors
-    /// `EROFS`; the system's.
+    /// `EROFS`; errors of system calls.
     pub fn check_writable(&self) -> io::Result<()> {
         let flags = rustix::fs::fstatvfs(&self.0)?.f_flag;
         if flags.contains(StatVfsMountFlags::RDONLY) {
@@ -215,7 +215,7 @@ impl Bulk {
     ///
     /// # Errors
     /// `EOPNOTSUPP` without a service, or if the rights of the client are unknown; `EPERM` if
-    /// another process listens; `EUSERS`; the system's.
+    /// another process listens; `EUSERS`; errors of system calls.
     pub(crate) fn start(
         self: &Arc<Self>,
         purpose: Purpose,
@@ -341,15 +341,14 @@ fn token() -> io::Result<Token> {
 ///
 /// # Errors
 /// `ENOTTY` if it is not a Sapwood mount, `EOPNOTSUPP` if its daemon does not do such work for this
-/// process; the system's.
+/// process; errors of system calls.
 pub fn connect(dir: BorrowedFd<'_>) -> io::Result<UnixStream> {
     connect_for(Purpose::Files, dir)
 }
 
-/// Has the daemon of the read-only mount that the directory `dir` is in write to its image from now
-/// on, with descriptors of the image and of its further devices, in the order of the mount's
-/// options, that `sapwood_block::open_for_writing` gave. The inner result is
-/// the daemon's.
+/// Makes the daemon of a read-only mount write to its image from now on. `dir` is a directory in
+/// the mount. The descriptors, from `sapwood_block::open_for_writing`, are for the image and its
+/// further devices, in the order of the mount's options. The inner result is the daemon's.
 ///
 /// # Errors
 /// `ENOTTY` if it is not a Sapwood mount, `EOPNOTSUPP` if its daemon does no bulk work for this
@@ -374,7 +373,7 @@ pub fn become_writable(
 /// Answers [`become_writable`].
 ///
 /// # Errors
-/// The connection.
+/// I/O errors of the connection.
 pub fn answer(mut socket: &UnixStream, result: &std::result::Result<(), String>) -> io::Result<()> {
     match result {
         Ok(()) => socket.write_all(&[DONE]),

@@ -47,7 +47,7 @@ const STATS_BYTES: usize = 16_000;
 const SNAPSHOT_BYTES: usize = 16 + NAME_BYTES;
 const DAEMON_BYTES: usize = 24;
 const FLAG_READ_ONLY: u64 = 1;
-/// In the place of a subvolume's id: the subvolume whose root directory the command goes to.
+/// Instead of a subvolume's id: the subvolume whose root directory receives the command.
 const AT_ROOT: u64 = u64::MAX;
 
 /// Direction bits of a command's number.
@@ -353,7 +353,7 @@ pub(crate) fn offer_bulk(dir: impl AsFd, purpose: Purpose, name: &[u8]) -> io::R
 /// write-back of the kernel's dirty pages: FUSE does not pass it on.
 ///
 /// # Errors
-/// `ENOTTY` if it is not a Sapwood mount; the engine's error.
+/// `ENOTTY` if it is not a Sapwood mount; errors of the engine.
 pub fn sync(path: &Path) -> io::Result<()> {
     let file = File::open(path)?;
     rustix::fs::syncfs(&file)?;
@@ -406,7 +406,7 @@ pub fn daemon(path: &Path) -> io::Result<Daemon> {
 /// Creates a subvolume `name` in the mounted directory `dir`.
 ///
 /// # Errors
-/// `ENOTTY` if it is not a Sapwood mount, `EPERM`, `EOPNOTSUPP`; the engine's error.
+/// `ENOTTY` if it is not a Sapwood mount, `EPERM`, `EOPNOTSUPP`; errors of the engine.
 pub fn create_subvolume(dir: &Path, name: &[u8]) -> io::Result<()> {
     call::write::<CREATE, NAME_BYTES>(&File::open(dir)?, name_field(name)?)
 }

@@ -121,7 +121,7 @@ fn release_terminal(null: &File) -> io::Result<()> {
 /// its sandbox.
 ///
 /// # Errors
-/// The process has more than one thread; the system's.
+/// The process has more than one thread; errors of system calls.
 pub fn close_inherited() -> io::Result<()> {
     if !has_one_thread() {
         let why = "cannot close what was inherited: the process has threads already";

@@ -54,8 +54,8 @@ pub struct MountOptions {
     pub buffer_bytes: Option<u64>,
     /// Whether requests come through io_uring (Linux 6.14 and newer, where
     /// `/sys/module/fuse/parameters/enable_uring` is on) or through `/dev/fuse`. `Auto` uses it
-    /// where the kernel offers it. Who confines a process should make `Off` of `Auto`
-    /// ([`sandbox`](crate::sandbox)).
+    /// where the kernel offers it. A caller that confines the process should replace `Auto` by
+    /// `Off` ([`sandbox`](crate::sandbox)).
     pub io_uring: Choice,
     /// Whether a request thread polls for the next request of a lone client. `Auto`: if there are two
     /// CPUs or more.

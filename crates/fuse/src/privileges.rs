@@ -1,4 +1,4 @@
-//! Which set-id bits remain after a process changed a file's content or owner.
+//! The set-id bits that remain after a process changed a file's content or owner.
 //!
 //! `FUSE_WRITE` and a truncating `FUSE_SETATTR` tell whether the caller has `CAP_FSETID`.
 //! `FUSE_FALLOCATE` and `FUSE_COPY_FILE_RANGE` do not, and no request carries the caller's
@@ -82,7 +82,8 @@ pub(crate) enum UserNamespace {
 }
 
 impl UserNamespace {
-    /// Of a process or thread. For another user's process this needs `CAP_SYS_PTRACE`.
+    /// The namespace of a process or thread. For another user's process this needs
+    /// `CAP_SYS_PTRACE`.
     pub(crate) fn of(pid: u32) -> Self {
         let namespace = |pid: &dyn Display| {
             let found = std::fs::metadata(format!("/proc/{pid}/ns/user"));
@@ -96,8 +97,8 @@ impl UserNamespace {
     }
 }
 
-/// The process of a caller, for permission checks, and its id. `None` for one in another PID
-/// namespace, in another user namespace, or with capabilities that may be of another one.
+/// The process of a caller, for permission checks, and its id. `None` for a process in another PID
+/// namespace, in another user namespace, or with capabilities that may belong to another namespace.
 pub(crate) fn process(who: Caller, namespace: UserNamespace) -> Option<(permission::Process, i32)> {
     let file = |pid: &dyn Display, name| std::fs::read_to_string(format!("/proc/{pid}/{name}"));
     let status = file(&who.pid, "status").ok().filter(|_| who.pid != 0)?;

@@ -345,7 +345,7 @@ impl Session {
     /// Makes everything durable in the engine.
     ///
     /// # Errors
-    /// The engine's.
+    /// Errors of the engine.
     pub fn sync(&self) -> sapwood_vfs::Result<()> {
         self.shared.dispatcher.sync_engine()
     }

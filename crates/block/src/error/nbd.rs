@@ -56,12 +56,12 @@ pub enum Violation {
         /// Bytes.
         len: u64,
     },
-    /// A read ended before all of its data came.
+    /// A read ended before all of its data arrived.
     #[error("a read ended after {got} of {wanted} bytes")]
     Short {
-        /// Bytes that came.
+        /// Bytes that arrived.
         got: u64,
-        /// Bytes that were asked for.
+        /// Requested bytes.
         wanted: u64,
     },
 }

@@ -24,7 +24,7 @@ pub enum Qcow2Error {
     /// It uses something that is not supported.
     #[error("qcow2 with {0} is not supported")]
     Feature(String),
-    /// A backing file that the caller did not ask for.
+    /// A backing file that the caller did not allow.
     #[error(
         "needs the backing file {name:?}, which is opened only on demand: with --backing-files, or \
          the mount option backing_files"

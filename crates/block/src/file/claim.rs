@@ -1,8 +1,8 @@
 //! Exclusive opens of block devices (`O_EXCL`).
 //!
 //! The kernel ends a claim with the last copy of its descriptor. A process that another thread has
-//! just started has such a copy until it runs its own program. So an open that finds the device
-//! busy is repeated for a short time.
+//! just forked has such a copy until it executes its program. So an open that finds the device busy
+//! is repeated for a short time.
 
 use std::os::fd::OwnedFd;
 use std::path::Path;

@@ -1,4 +1,5 @@
-//! Images and loop devices over them give access to the same bytes.
+//! Conflicts between opens of an image and of loop devices over it, which give access to the same
+//! bytes.
 //!
 //! # How it works
 //!

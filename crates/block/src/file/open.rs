@@ -16,9 +16,9 @@
 //! that it mounts through a loop device, so a read-write open searches for loop devices in use
 //! (`loop_device.rs`). All conflicts are [`Error::Busy`].
 //!
-//! A file's lock ends with its [`FileDevice`], not with the last copy of the descriptor: a process
-//! that another thread of the program has just started has one until it runs its own program. A
-//! block device stays claimed that long (`claim.rs`).
+//! A file's lock ends with its [`FileDevice`], even if copies of the descriptor exist: a process
+//! that another thread has just forked has one until it executes its program. A block device stays
+//! claimed until that copy is closed (`claim.rs`).
 
 use std::fs::File;
 use std::io;
@@ -195,7 +195,7 @@ pub(super) fn make_writable(device: &FileDevice, file: &File) -> Result<()> {
     };
     if !take(false)? {
         let busy = Error::busy(name, &new, None);
-        // An attempt that fails may give up the locks that there were.
+        // A failed attempt may release locks that the file had.
         take(true)?;
         return Err(busy);
     }
@@ -295,7 +295,7 @@ fn flock(file: &File, name: &str, read_only: bool) -> Result<bool> {
     }
 }
 
-/// Gives up the locks of a file, also for copies of the descriptor. Without locks nothing happens.
+/// Releases the locks of a file, also for copies of the descriptor. Without locks nothing happens.
 pub(super) fn unlock(file: &File) {
     qemu_lock::unlock(file);
     // Closing the last descriptor unlocks in any case.

@@ -64,7 +64,7 @@ trait Bytes {
     /// The bytes of a lock of another open file description on this byte.
     fn found(&self, byte: u64) -> Result<Option<Range<u64>>>;
 
-    /// Gives up all locks.
+    /// Releases all locks.
     fn give_up(&self);
 }
 
@@ -94,7 +94,7 @@ pub(super) fn is_locked(file: &File) -> bool {
     bytes(USES, ALL).any(|byte| matches!(conflict(file, byte), Ok(true)))
 }
 
-/// Gives up the locks, also for copies of the descriptor. Without locks nothing happens.
+/// Releases the locks, also for copies of the descriptor. Without locks nothing happens.
 pub(super) fn unlock(file: &File) {
     // Closing the last descriptor unlocks in any case.
     let _ = sys::unlock_bytes(file);
@@ -125,8 +125,8 @@ fn try_lock(file: &impl Bytes, permissions: &Permissions) -> Result<bool> {
     Ok(true)
 }
 
-/// Whether a program signals something by a lock on a byte. A lock on other bytes too is none of
-/// these: on NFS, the `flock` of another reader is a lock on all bytes.
+/// Whether a program signals a permission by a lock on a byte. A lock that also covers other bytes
+/// is no such signal: on NFS, the `flock` of another reader is a lock on all bytes.
 fn conflict(file: &impl Bytes, byte: u64) -> Result<bool> {
     let found = file.found(byte)?;
     Ok(found.is_some_and(|lock| BYTES.start <= lock.start && lock.end <= BYTES.end))
@@ -146,7 +146,7 @@ mod tests {
 
     use super::*;
 
-    /// A file of a host that answers in a chosen way.
+    /// A file of a host with given answers.
     #[derive(Default)]
     struct Host {
         /// Error of taking a lock, if not success.

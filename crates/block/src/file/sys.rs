@@ -120,7 +120,7 @@ pub(super) fn lock_byte(file: &File, byte: u64) -> Result<()> {
     Ok(())
 }
 
-/// Gives up all locks on bytes that the open file description has.
+/// Releases all locks on bytes that the open file description has.
 pub(super) fn unlock_bytes(file: &File) -> Result<()> {
     lock_call(file, libc::F_OFD_SETLK, libc::F_UNLCK, 0, 0)?;
     Ok(())

@@ -190,7 +190,7 @@ fn below(root: &Path, name: &[u8]) -> PathBuf {
     root.join(std::ffi::OsStr::from_bytes(name))
 }
 
-/// A text of others, without control characters.
+/// A text from another program, without control characters.
 fn printable(text: &str) -> String {
     text.chars()
         .map(|char| if char.is_control() { '?' } else { char })

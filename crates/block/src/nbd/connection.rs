@@ -26,7 +26,7 @@ const MAX_ERROR: u32 = 8 << 10;
 pub(super) enum Failure {
     /// The server's error, as an error number of the host.
     Server(i32),
-    /// The connection is of no use any more. The request may have been carried out or not.
+    /// The connection is unusable. The server may have executed the request or not.
     Dead(Arc<NbdError>),
 }
 
@@ -91,7 +91,7 @@ struct Waiting {
 }
 
 impl Waiting {
-    /// Place of the data within the request's; it becomes known.
+    /// Records a piece of data as received. Returns its range in the data of the request.
     fn place(&mut self, offset: u64, len: u64) -> Result<std::ops::Range<usize>, Violation> {
         let wrong = Violation::Data { offset, len };
         let from = offset.checked_sub(self.offset);
@@ -251,7 +251,7 @@ impl Connection {
             waiting.ticket.arrive(Err(Failure::Dead(Arc::clone(&why))));
         }
         drop(pending);
-        // A request that finds the socket closed must not take its error for the reason.
+        // Only now: a request that finds the socket closed must find the reason recorded.
         self.socket.shutdown(Shutdown::Both);
     }
 

@@ -38,7 +38,7 @@ pub struct NbdOptions {
     pub without_flush: bool,
     /// Connections, if the server allows several.
     pub connections: usize,
-    /// Time in which a lost connection is made again.
+    /// Longest time for replacing a lost connection.
     pub patience: Duration,
     /// Time without a reply after which the connection counts as lost.
     pub timeout: Duration,
@@ -145,8 +145,8 @@ impl NbdDevice {
         }
     }
 
-    /// Does a request, again after a lost connection. `work` returns `None` if its session ended
-    /// before the outcome was recorded.
+    /// Performs a request, and repeats it after a lost connection. `work` returns `None` if its
+    /// session ended before the outcome was recorded.
     pub(super) fn request<T>(
         &self,
         op: &'static str,
@@ -175,7 +175,7 @@ impl NbdDevice {
         }
     }
 
-    /// Makes the connections again, unless another thread has since `generation`.
+    /// Replaces the session `generation`, unless another thread has replaced it.
     fn recover(&self, generation: u64, why: Arc<NbdError>, last: bool) -> Result<()> {
         let mut state = self.state.lock();
         if let Some(failed) = &state.failed {

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use crate::NbdError;
 
-/// The port that the protocol has.
+/// The default port of the protocol.
 const PORT: u16 = 10809;
 /// Longest name of an export in bytes.
 const MAX_EXPORT: usize = 4096;

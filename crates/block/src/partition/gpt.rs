@@ -32,7 +32,7 @@ pub enum Damage {
     /// The checksum of the header.
     #[error("wrong checksum of the header")]
     HeaderChecksum,
-    /// It belongs to another place.
+    /// The header contains another position than its own.
     #[error("says that it is at sector {0}")]
     Place(u64),
     /// The sizes of the table.
@@ -43,7 +43,7 @@ pub enum Damage {
         /// Bytes of each.
         size: u32,
     },
-    /// The table reaches past the end, or shares sectors with the partitions.
+    /// The table reaches past the end of the device, or overlaps the partitions.
     #[error("table at sector {0}, which is outside of the device or among the partitions")]
     TablePlace(u64),
     /// The checksum of the table.

@@ -17,7 +17,7 @@ use std::fmt;
 
 use crate::{Device, Error};
 
-/// Which format a partition table has.
+/// The format of a partition table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Scheme {
     /// A GUID partition table.

@@ -20,7 +20,7 @@ pub struct BackingFile {
 /// Opens the backing files of a qcow2 file at `path`, the first one first, read-only and locked
 /// against writers. Of each file only the header is read.
 ///
-/// A hostile file names any file of the machine here: the caller has the consent of its user.
+/// A hostile file can name any file of the machine, so the caller needs the consent of its user.
 ///
 /// # Errors
 /// [`Error::Qcow2`]; [`Error::Open`]: a file of the chain cannot be opened.
@@ -60,7 +60,7 @@ pub fn open_backing(path: &Path, file: &dyn Device) -> Result<Vec<BackingFile>> 
     }
 }
 
-/// The path that a name in a file at `path` means.
+/// The path that `name`, in a file at `path`, refers to.
 fn beside(path: &Path, name: &str) -> PathBuf {
     path.parent()
         .map_or_else(|| name.into(), |dir| dir.join(name))

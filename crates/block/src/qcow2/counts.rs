@@ -10,7 +10,7 @@ use crate::{Device, Error, Result};
 /// Largest offset of a cluster.
 const MOST_OFFSET: u64 = (1 << 56) - 1;
 
-/// See the module.
+/// The reference counts of a file; see the module.
 #[derive(Debug)]
 pub(super) struct Counts {
     cluster_bits: u32,

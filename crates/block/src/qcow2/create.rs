@@ -11,7 +11,7 @@ const CLUSTER_BITS: u32 = 16;
 /// made longer as needed.
 ///
 /// # Errors
-/// The device.
+/// I/O errors of the device.
 pub fn create_qcow2(device: &dyn Device, size: u64) -> Result<()> {
     let cluster = 1_u64 << CLUSTER_BITS;
     let entries = size.div_ceil(cluster * (cluster / 8)).max(1);

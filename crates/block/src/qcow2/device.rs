@@ -1,4 +1,4 @@
-//! [`Qcow2Device`].
+//! [`Qcow2Device`]: the disk in a qcow2 file, as a device.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -35,8 +35,8 @@ struct Piece {
 }
 
 impl Qcow2Device {
-    /// Opens the disk in a file. It is read-only if the file is. `backing` is the disk that shows
-    /// where the file has nothing: no path in the file is ever followed.
+    /// Opens the disk in a file. It is read-only if the file is. `backing` has the content of
+    /// clusters that the file does not have. No path in the file is ever followed.
     ///
     /// # Errors
     /// [`Error::Qcow2`]: the file is damaged, needs an unsupported feature, or a backing file that
@@ -92,7 +92,7 @@ impl Qcow2Device {
         })
     }
 
-    /// The tables, with where a cluster is.
+    /// The locked tables, and the mapping of a cluster.
     fn find(&self, cluster: u64) -> Result<(RwLockReadGuard<'_, Tables>, Mapping)> {
         loop {
             let tables = self.tables.read();
@@ -348,7 +348,7 @@ impl Device for Qcow2Device {
 }
 
 impl Drop for Qcow2Device {
-    /// Without a power cut, nothing that was written is lost.
+    /// Flushes, so that written data is in the file unless the power fails.
     fn drop(&mut self) {
         if !self.failed.load(Ordering::Acquire)
             && self.tables.get_mut().is_changed()

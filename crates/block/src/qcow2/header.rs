@@ -52,7 +52,7 @@ pub(super) struct Header {
 /// Whether a file begins as a qcow2 file does.
 ///
 /// # Errors
-/// The device.
+/// I/O errors of the device.
 pub fn is_qcow2(device: &dyn Device) -> Result<bool> {
     let mut magic = [0; 4];
     if device.size() < LEN as u64 {

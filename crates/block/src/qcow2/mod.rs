@@ -13,8 +13,8 @@
 //! 3. the L2 tables; if L2 tables are new, flush, and the L1 table; flush
 //! 4. the counts of clusters that nothing leads to any more
 //!
-//! A cluster is used again only after step 3 has made the file forget it. A power cut leaves
-//! clusters that are counted and not used, at worst.
+//! A cluster is used again only after step 3 has removed the last reference to it from the file. At
+//! worst, a power cut leaves clusters that are counted and not used.
 //!
 //! Zeros that are written to a cluster that reads as zeros change nothing.
 //!

@@ -48,7 +48,7 @@ struct Table {
     changed: bool,
 }
 
-/// See the module.
+/// The tables of a file in memory; see the module.
 #[derive(Debug)]
 pub(super) struct Tables {
     pub(super) header: Header,
@@ -60,7 +60,7 @@ pub(super) struct Tables {
     /// Number of changed L2 tables.
     changed: usize,
     pub(super) counts: Counts,
-    /// Clusters that the file forgets with the next flush.
+    /// Clusters to which the file has no reference after the next flush.
     forgotten: Vec<u64>,
 }
 

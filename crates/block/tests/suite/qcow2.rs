@@ -55,7 +55,7 @@ impl Files {
         open(&self.at(name))
     }
 
-    /// The file is in order, and its disk is as the model.
+    /// qemu finds no damage, and the disk has the model's content.
     fn judged_by_qemu(&self, name: &str, model: &MemoryDevice) {
         let (disk, raw) = (self.text(name), self.text("raw"));
         model.save(&raw).unwrap();
@@ -396,7 +396,8 @@ fn a_file_that_lazy_counts_left_dirty_gets_its_counts() {
     let disk = files.open("disk").unwrap();
     scribble(&mut fastrand::Rng::with_seed(1), 60, [&disk, &model]);
     drop(disk);
-    // As after a crash of a writer that did not write counts: dirty, without counts of its data.
+    // The state after a crash of a writer that did not write counts: dirty, without counts of its
+    // data.
     let file = FileDevice::open(files.at("disk"), OpenOptions::default()).unwrap();
     file.write_at(72, &1_u64.to_be_bytes()).unwrap();
     let mut block = [0; 8];

@@ -13,7 +13,7 @@ impl Dispatcher {
     /// Reads into `buf`. Returns the number of bytes read.
     ///
     /// # Errors
-    /// The engine's.
+    /// Errors of the engine.
     pub(crate) fn read(&self, node: NodeId, offset: u64, buf: &mut [u8]) -> Reply<usize> {
         let _open = self.enter()?;
         self.fs.read(self.map.ino(node), offset, buf).map_err(errno)
@@ -27,7 +27,7 @@ impl Dispatcher {
     /// the engine sets them.
     ///
     /// # Errors
-    /// The engine's.
+    /// Errors of the engine.
     pub(crate) fn write(&self, request: &WriteRequest<'_>) -> Reply<()> {
         let _open = self.enter()?;
         let mode = WriteMode {
@@ -48,7 +48,7 @@ impl Dispatcher {
     /// `fallocate`, with its mode bits.
     ///
     /// # Errors
-    /// The engine's, `EOPNOTSUPP` for other bits.
+    /// `EOPNOTSUPP` for other bits; errors of the engine.
     pub(crate) fn fallocate(
         &self,
         who: Caller,
@@ -88,7 +88,7 @@ impl Dispatcher {
     /// `lseek` for data or a hole. The kernel handles the other kinds.
     ///
     /// # Errors
-    /// The engine's, `EINVAL` for another `whence`.
+    /// `EINVAL` for another `whence`; errors of the engine.
     pub(crate) fn lseek(&self, node: NodeId, offset: i64, whence: i32) -> Reply<Seek> {
         let found = self.seek(node, offset, whence);
         if !self.writeback.load(Ordering::Acquire) {
@@ -138,7 +138,7 @@ impl Dispatcher {
     /// Copies a range, sharing extents where possible. Returns the number of bytes copied.
     ///
     /// # Errors
-    /// The engine's.
+    /// Errors of the engine.
     pub(crate) fn copy_file_range(
         &self,
         who: Caller,

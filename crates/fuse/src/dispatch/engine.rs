@@ -28,8 +28,8 @@ impl ServedEngine {
     /// Replaces the engine; the kernel's references pass to the new one. No call of the engine may
     /// be in progress.
     ///
-    /// A reference of the kernel is one or more lookups, which it releases all at once. Releasing
-    /// more than there are releases all, so one of the new engine stands for them.
+    /// The kernel releases all lookups of a node at once. Releasing more references than exist
+    /// releases all, so one reference of the new engine stands for all lookups of a node.
     pub(super) fn replace(&self, by: Arc<dyn FileSystem>) {
         for ino in self.first.referenced() {
             // Names that the log deletes, in a mount without recovery, are stale for the kernel
@@ -93,7 +93,7 @@ impl Dispatcher {
     /// Makes everything durable.
     ///
     /// # Errors
-    /// The engine's.
+    /// Errors of the engine.
     pub(crate) fn sync_engine(&self) -> sapwood_vfs::Result<()> {
         self.fs.sync()
     }

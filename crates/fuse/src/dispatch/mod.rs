@@ -109,8 +109,8 @@ impl Dispatcher {
         }
     }
 
-    /// Has `broker`, if there is one, connect to the processes that wait for the end of the mount,
-    /// and to those that have bulk work.
+    /// Makes `broker`, if there is one, connect to processes that wait for the end of the mount and
+    /// to clients of bulk work.
     #[must_use]
     pub(crate) fn connecting_through(self, broker: Option<Broker>) -> Self {
         Self {
@@ -215,7 +215,7 @@ impl Dispatcher {
     /// and `..`.
     ///
     /// # Errors
-    /// The engine's, and `ENAMETOOLONG`.
+    /// `ENAMETOOLONG` for a name of more than 255 bytes; errors of the engine.
     pub(crate) fn lookup(&self, dir: NodeId, name: &[u8]) -> Reply<Option<NodeEntry>> {
         let _open = self.enter()?;
         let dir = self.map.ino(dir);
@@ -244,7 +244,7 @@ impl Dispatcher {
     /// Reads attributes.
     ///
     /// # Errors
-    /// The engine's.
+    /// Errors of the engine.
     pub(crate) fn getattr(&self, node: NodeId) -> Reply<Attr> {
         let _open = self.enter()?;
         self.fs.getattr(self.map.ino(node)).map_err(errno)
@@ -253,8 +253,8 @@ impl Dispatcher {
     /// Checks whether root has the rights in `mask`, with bits as for `access`. Only root sends
     /// this, from a mount where the kernel does not check permissions.
     ///
-    /// The engine's, `EACCES` if not permitted.
-    /// The engine's, `EACCES` if not.
+    /// # Errors
+    /// `EACCES` if root has not all of them; errors of the engine.
     pub(crate) fn access(&self, node: NodeId, mask: u32) -> Reply<()> {
         let attr = self.getattr(node)?;
         permissions::may(&attr, mask)
@@ -265,7 +265,7 @@ impl Dispatcher {
     /// Changes attributes.
     ///
     /// # Errors
-    /// The engine's.
+    /// Errors of the engine.
     pub(crate) fn setattr(&self, who: Caller, node: NodeId, changes: &Changes) -> Reply<Attr> {
         let _open = self.enter()?;
         let ino = self.map.ino(node);
@@ -304,7 +304,7 @@ impl Dispatcher {
     /// Target of a symbolic link.
     ///
     /// # Errors
-    /// The engine's.
+    /// Errors of the engine.
     pub(crate) fn readlink(&self, node: NodeId) -> Reply<Vec<u8>> {
         let _open = self.enter()?;
         self.fs.readlink(self.map.ino(node)).map_err(errno)
@@ -314,7 +314,8 @@ impl Dispatcher {
     /// 32-bit form.
     ///
     /// # Errors
-    /// The engine's, `ENAMETOOLONG`, `EINVAL` for an unknown type.
+    /// `ENAMETOOLONG` for a name of more than 255 bytes; `EINVAL` for an unknown type; errors of
+    /// the engine.
     pub(crate) fn mknod(
         &self,
         who: Caller,
@@ -338,7 +339,7 @@ impl Dispatcher {
     /// Creates a directory.
     ///
     /// # Errors
-    /// The engine's, `ENAMETOOLONG`.
+    /// `ENAMETOOLONG` for a name of more than 255 bytes; errors of the engine.
     pub(crate) fn mkdir(
         &self,
         who: Caller,
@@ -352,7 +353,7 @@ impl Dispatcher {
     /// Creates a symbolic link.
     ///
     /// # Errors
-    /// The engine's, `ENAMETOOLONG`.
+    /// `ENAMETOOLONG` for a name of more than 255 bytes; errors of the engine.
     pub(crate) fn symlink(
         &self,
         who: Caller,
@@ -385,7 +386,7 @@ impl Dispatcher {
     /// Creates an unnamed regular file.
     ///
     /// # Errors
-    /// The engine's.
+    /// Errors of the engine.
     pub(crate) fn tmpfile(&self, who: Caller, dir: NodeId, mode: u32) -> Reply<NodeEntry> {
         let _open = self.enter()?;
         self.fs
@@ -397,7 +398,7 @@ impl Dispatcher {
     /// Adds a name for a node.
     ///
     /// # Errors
-    /// The engine's, `ENAMETOOLONG`.
+    /// `ENAMETOOLONG` for a name of more than 255 bytes; errors of the engine.
     pub(crate) fn link(&self, node: NodeId, dir: NodeId, name: &[u8]) -> Reply<NodeEntry> {
         let _open = self.enter()?;
         check_name(name)?;
@@ -411,7 +412,7 @@ impl Dispatcher {
     /// Removes a name of anything but a directory.
     ///
     /// # Errors
-    /// The engine's, `ENAMETOOLONG`.
+    /// `ENAMETOOLONG` for a name of more than 255 bytes; errors of the engine.
     pub(crate) fn unlink(&self, dir: NodeId, name: &[u8]) -> Reply<()> {
         let _open = self.enter()?;
         check_name(name)?;
@@ -423,7 +424,7 @@ impl Dispatcher {
     /// Removes an empty directory.
     ///
     /// # Errors
-    /// The engine's, `ENAMETOOLONG`.
+    /// `ENAMETOOLONG` for a name of more than 255 bytes; errors of the engine.
     pub(crate) fn rmdir(&self, dir: NodeId, name: &[u8]) -> Reply<()> {
         let _open = self.enter()?;
         check_name(name)?;
@@ -435,7 +436,8 @@ impl Dispatcher {
     /// Renames, with the flags of `renameat2`.
     ///
     /// # Errors
-    /// The engine's, `ENAMETOOLONG`, `EINVAL` for other flags.
+    /// `ENAMETOOLONG` for a name of more than 255 bytes; `EINVAL` for other flags; errors of the
+    /// engine.
     pub(crate) fn rename(
         &self,
         who: Caller,
@@ -473,7 +475,7 @@ impl Dispatcher {
     /// Makes a file or directory durable.
     ///
     /// # Errors
-    /// The engine's.
+    /// Errors of the engine.
     pub(crate) fn fsync(&self, node: NodeId, data_only: bool) -> Reply<()> {
         let _open = self.enter()?;
         let kind = if data_only {
@@ -487,7 +489,7 @@ impl Dispatcher {
     /// Makes everything durable.
     ///
     /// # Errors
-    /// The engine's.
+    /// Errors of the engine.
     pub(crate) fn syncfs(&self) -> Reply<()> {
         let _open = self.enter()?;
         self.fs.sync().map_err(errno)
@@ -497,7 +499,7 @@ impl Dispatcher {
     /// most `max_bytes` on the wire. An empty page is the end.
     ///
     /// # Errors
-    /// The engine's.
+    /// Errors of the engine.
     pub(crate) fn readdir(
         &self,
         dir: NodeId,
@@ -526,7 +528,7 @@ impl Dispatcher {
     /// Sizes and counts.
     ///
     /// # Errors
-    /// The engine's.
+    /// Errors of the engine.
     pub(crate) fn statfs(&self) -> Reply<FsStat> {
         let _open = self.enter()?;
         self.fs.statfs().map_err(errno)

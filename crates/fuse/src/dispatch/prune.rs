@@ -2,8 +2,8 @@
 //!
 //! The engine reports whether the kernel refers to [very many](FileSystem::is_crowded) inodes. If
 //! so, the transport sends the kernel a list of the ones that no request used lately. The kernel
-//! forgets the ones that it does not use; requests for the others would be in vain. So the next
-//! list is due only after the kernel has got a share of the last list's number in new nodes.
+//! forgets the ones that it does not use, and keeps the others. So the next list is due only after
+//! the kernel has got new nodes: a share of the last list's number.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 

@@ -11,7 +11,7 @@ impl Dispatcher {
     /// its set-group-id bit: a caller that is not in its group sets its ACL.
     ///
     /// # Errors
-    /// The engine's, `EINVAL` for other flags.
+    /// `EINVAL` for other flags; errors of the engine.
     pub(crate) fn setxattr(
         &self,
         node: NodeId,
@@ -46,7 +46,7 @@ impl Dispatcher {
     /// Value of an extended attribute, at most `size` bytes; 0 asks for its size.
     ///
     /// # Errors
-    /// The engine's, `ERANGE` if it is larger.
+    /// `ERANGE` if it is larger; errors of the engine.
     pub(crate) fn getxattr(&self, node: NodeId, name: &[u8], size: u32) -> Reply<XattrReply> {
         let _open = self.enter()?;
         match self.fs.getxattr(self.map.ino(node), name) {
@@ -63,7 +63,7 @@ impl Dispatcher {
     /// for the size.
     ///
     /// # Errors
-    /// The engine's, `ERANGE` if they are longer.
+    /// `ERANGE` if they are longer; errors of the engine.
     pub(crate) fn listxattr(&self, node: NodeId, size: u32) -> Reply<XattrReply> {
         let _open = self.enter()?;
         let names = self.fs.listxattr(self.map.ino(node)).map_err(errno)?;
@@ -78,7 +78,7 @@ impl Dispatcher {
     /// Removes an extended attribute.
     ///
     /// # Errors
-    /// The engine's.
+    /// Errors of the engine.
     pub(crate) fn removexattr(&self, node: NodeId, name: &[u8]) -> Reply<()> {
         let _open = self.enter()?;
         let ino = self.map.ino(node);

@@ -87,7 +87,7 @@ const ALLOWED: &[c_long] = &[
     libc::SYS_exit,
     libc::SYS_exit_group,
     libc::SYS_restart_syscall,
-    // Time, chance, facts about the system.
+    // Time, random numbers, facts about the system.
     libc::SYS_clock_gettime,
     libc::SYS_clock_getres,
     libc::SYS_clock_nanosleep,

@@ -35,7 +35,7 @@ pub(super) enum Wait {
 }
 
 impl Wait {
-    /// Of a request.
+    /// The wait of a request with this opcode.
     pub(super) fn of(opcode: u32, mut body: Body<'_>) -> Self {
         let Ok(opcode) = Opcode::try_from(opcode) else {
             return Self::No;

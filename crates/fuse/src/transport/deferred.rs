@@ -5,7 +5,7 @@
 //! A forget may free the space of a file, which takes as long as several requests, and no client
 //! waits for it. So a request thread only copies the message ([`Deferred::push`]) and takes the
 //! next request. The thread of forgets ([`Deferred::take`]) collects messages for [`BATCH_TIME`],
-//! because to be woken for each would cost the request threads more than to serve it.
+//! because waking it for each message would cost the request threads more than serving the message.
 //!
 //! A message is counted before it is passed on, so `forgets` waits for it as for any other. Where
 //! many clients run, the thread gets little time, so a thread that settles takes waiting messages

@@ -71,7 +71,7 @@ impl Device {
     /// Makes [`receive_now`](Self::receive_now) return at once.
     ///
     /// # Errors
-    /// The system's.
+    /// Errors of system calls.
     pub(super) fn never_block(&self) -> io::Result<()> {
         let flags = rustix::fs::fcntl_getfl(&self.0)?;
         Ok(rustix::fs::fcntl_setfl(&self.0, flags | OFlags::NONBLOCK)?)

@@ -67,7 +67,7 @@ impl Server {
     /// Takes over the `/dev/fuse` device while most requests arrive through io_uring.
     ///
     /// # Errors
-    /// The system's.
+    /// Errors of system calls.
     pub(super) fn use_for_forgets(&self, device: &Arc<Device>) -> io::Result<()> {
         let longest = usize::try_from(MAX_IO).map_err(io::Error::other)? + HEADROOM;
         self.forgets.use_for_forgets(device, longest)

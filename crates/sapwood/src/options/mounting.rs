@@ -45,11 +45,11 @@ pub struct Mounting {
 }
 
 impl Mounting {
-    /// The part of `image` that `offset`, `length` and `partition` name, in a file of the `format`,
-    /// as an operand.
+    /// The operand for the part of `image` that `offset`, `length` and `partition` name, in a file
+    /// of the `format`.
     ///
     /// # Errors
-    /// [`OperandError::TwoRanges`]: more than one of them, or of them and `image`, names a part.
+    /// [`OperandError::TwoRanges`]: two of them, or one of them and `image`, name a part.
     pub fn operand(&self, image: &Path) -> Result<PathBuf, OperandError> {
         let image = match &self.partition {
             Some(wanted) => Operand::with_partition(image, wanted)?,

@@ -1,4 +1,4 @@
-//! Servers that lie, answer twice, out of order or with garbage.
+//! Servers that send wrong answers, answer twice, out of order or with garbage.
 
 use std::io::{self, Read, Write};
 use std::net::Shutdown;

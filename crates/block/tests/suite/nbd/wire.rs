@@ -156,7 +156,7 @@ fn a_large_discard_leaves_out_what_takes_no_space() {
         (CMD_TRIM, 0, 11 * MIB, 4 << 20),
     ];
     assert_eq!(asked(&seen), wanted);
-    // To ask would cost more than it saves.
+    // Asking would cost more than it saves.
     device.discard(0, 2 * MIB).unwrap();
     assert_eq!(asked(&seen), [(CMD_TRIM, 0, 0, 2 << 20)]);
 }
