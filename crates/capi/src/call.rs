@@ -261,7 +261,7 @@ fn checked(pointer: *const c_void, len: usize) -> Result<bool> {
     }
 }
 
-/// Gives `value` as getxattr(2) does: with `size` 0 only its length.
+/// Copies `value` into the buffer, like getxattr(2): with `size` 0 it only returns the length.
 ///
 /// # Safety
 /// `buffer` is `NULL` or points to `size` bytes that no other thread uses.

@@ -131,7 +131,7 @@ pub(super) fn chmod(args: &ChmodArgs) -> Result<()> {
     let stop = interrupt::stop();
     for_each(&args.places, &args.choice, false, |fs, path, _| {
         let mut change = |path: &Path, found: &Metadata, named: bool| {
-            // As with chmod(1), a link's target changes only if the command line named the link.
+            // Like chmod(1), changes the target of a link only if the command line named the link.
             if found.is_symlink() && !named {
                 return Ok(());
             }

@@ -18,7 +18,7 @@ use super::output;
 /// command was given.
 ///
 /// # Errors
-/// The system's.
+/// Errors of system calls.
 pub(super) fn start(image: &Path, dir: &Path, lists: &[String]) -> io::Result<Broker> {
     let (broker, sockets) = broker::sockets()?;
     let mut command = Command::new("/proc/self/exe");

@@ -168,7 +168,7 @@ pub(super) fn mkdir(args: &MkdirArgs) -> Result<()> {
                 _ => failed(error),
             })?;
         }
-        // As with mkdir(1), only the last directory gets the mode, whatever the umask is.
+        // Like mkdir(1), sets the mode of the last directory only, without regard to the umask.
         if let Some(mode) = args.mode.as_ref().filter(|_| !exists) {
             let mode = mode.apply(0o777, true, umask);
             fs.set_permissions(path, mode).map_err(failed)?;

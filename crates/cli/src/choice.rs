@@ -94,7 +94,7 @@ pub(super) struct Encryption {
     ask_passphrase: bool,
 }
 
-/// Where the key of the image is, once the command line was read.
+/// The source of the image's key, from the command line.
 enum KeySource {
     File(PathBuf),
     Given(Key),

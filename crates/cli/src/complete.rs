@@ -12,7 +12,7 @@ use sapwood::internal::Target;
 use super::failure::Result;
 use super::output;
 
-/// A slow or large image completes nothing after this time: a person waits.
+/// Time after which a completion gives up, because the user waits for it.
 const LONGEST: Duration = Duration::from_secs(2);
 /// Names that are printed at most.
 const MOST: usize = 1000;

@@ -10,7 +10,7 @@ use sapwood::internal::options::OptionError;
 use sapwood::internal::{DetectError, NewFileError, NoImage, OperationError};
 use sapwood::vfs;
 
-/// Something that was asked for could not be done.
+/// A part of the requested work failed.
 pub(super) const FAILED: u8 = 1;
 /// The command line makes no sense.
 pub(super) const USAGE: u8 = 2;
@@ -67,7 +67,7 @@ impl Failure {
         Self { line, ..self }
     }
 
-    /// The same failure with its subject in front.
+    /// The same failure, prefixed with its subject.
     pub(super) fn about(self, what: impl Display) -> Self {
         let line = format!("{what}: {}", self.line);
         Self { line, ..self }

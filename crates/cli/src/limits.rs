@@ -39,7 +39,7 @@ pub(super) fn check_memory() -> Result<(), Failure> {
     }
 }
 
-/// Has the limits of the process become errors. Called once, before threads are started.
+/// Turns the limits of the process into errors. Called once, before threads are started.
 pub(super) fn become_errors() {
     sapwood_allocator::when_exhausted(|bytes| {
         end(format_args!("out of memory: {bytes} bytes were needed"));

@@ -26,7 +26,7 @@ pub(super) struct Clause {
 enum What {
     /// Letters of `rwxXst`.
     Letters(Vec<char>),
-    /// The bits that these have now, as the shift to them.
+    /// The current bits of a class, given as the shift to them.
     CopyOf(u32),
 }
 
@@ -144,7 +144,7 @@ impl Clause {
                 }
             }),
         };
-        // The sticky bit belongs to all, and without a name to everybody that the umask allows.
+        // The sticky bit belongs to `a`. A clause without a class has it, too, within the umask.
         let who = self.who
             | if self.who & 0o1000 != 0 || self.unnamed {
                 0o1000

@@ -22,7 +22,7 @@ impl Notifier {
         Self(socket.ok())
     }
 
-    /// To a path, or to an abstract name that begins with `@`.
+    /// Connects to a path, or to an abstract name that begins with `@`.
     fn connect(name: &[u8]) -> std::io::Result<UnixDatagram> {
         let address = match name.strip_prefix(b"@") {
             Some(name) => SocketAddr::from_abstract_name(name)?,

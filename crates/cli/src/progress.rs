@@ -1,4 +1,4 @@
-//! Progress of long work, on a terminal only: how far it is, how fast, and how long it takes yet.
+//! Progress of long work, on a terminal only: position, speed and remaining time.
 
 use std::fmt::Write;
 use std::fs::Metadata;
@@ -86,7 +86,7 @@ const MOVED: &str = "{spinner} moved {binary_bytes}, {binary_bytes_per_sec}, {el
 
 const COUNTER: &str = "{spinner} {msg} {human_pos}, {rate}, {elapsed}";
 
-/// Says how many things there are from now on; 0: it is not known.
+/// Sets the number of things to do; 0: it is not known.
 pub(super) fn expect_items(bar: &ProgressBar, total: u64) {
     match total {
         0 => styled(bar.clone(), COUNTER),
@@ -138,9 +138,8 @@ fn begin_phase(bar: &ProgressBar, total: u64) {
     }
 }
 
-/// The progress of work on files: how many, and their bytes. Both are counted meanwhile by a thread
-/// of its own, or one of them is known from the start; then the bar shows how long the work takes
-/// yet.
+/// The progress of work on files: their number, and their bytes. A thread counts both while the
+/// work runs, or one of them is known from the start. The bar then shows the remaining time.
 pub(super) struct Files {
     bar: ProgressBar,
     /// The participle of the work: `copied`.
@@ -165,8 +164,8 @@ const ARCHIVE: &str = "{msg}, {binary_bytes} of {binary_total_bytes} of the arch
                        {binary_bytes_per_sec}, {eta} left";
 
 impl Files {
-    /// Hidden if `quiet`. `what` is a participle, such as `copied`. `others` displays the steps
-    /// that change no count.
+    /// A progress that is hidden if `quiet`. `what` is a participle, such as `copied`. `others`
+    /// displays the steps that change no count.
     pub(super) fn new(
         quiet: bool,
         what: &'static str,
@@ -219,7 +218,7 @@ impl Files {
         }));
     }
 
-    /// The position is in an archive of `size` bytes.
+    /// Sets the position in an archive of `size` bytes as the progress.
     pub(super) fn of_archive(&self, size: u64) {
         self.bar.set_length(size);
         restyle(&self.bar, ARCHIVE);

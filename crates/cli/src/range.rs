@@ -45,7 +45,7 @@ impl Range {
         part || self.image_format.is_some() || self.backing_files
     }
 
-    /// For a command that works on no image.
+    /// Fails, for a command that works on no image.
     pub(super) fn refuse(self) -> Result<()> {
         Err(Failure::new(
             USAGE,
@@ -54,7 +54,7 @@ impl Range {
         ))
     }
 
-    /// Every image of `sapwood subvolume`.
+    /// Applies the range to every image of `sapwood subvolume`.
     pub(super) fn subvolume(self, command: &mut subvolume::Command) -> Result<()> {
         use subvolume::Command::{
             Create, Delete, GetDefault, List, SetDefault, SetReadOnly, Snapshot,
@@ -72,7 +72,7 @@ impl Range {
         }
     }
 
-    /// An image.
+    /// Applies the range to an image.
     pub(super) fn image(self, image: &mut PathBuf) -> Result<()> {
         let part = Operand::with_range(image, self.offset, self.length)
             .map_err(|error| Failure::new(USAGE, error))?;
@@ -80,7 +80,7 @@ impl Range {
         Ok(())
     }
 
-    /// A place that is an image, or a path in one.
+    /// Applies the range to a place that is an image, or a path in one.
     pub(super) fn place(self, place: &mut OsString) -> Result<()> {
         match Target::parse(place)? {
             Target::Local(image) => {
@@ -93,24 +93,24 @@ impl Range {
         }
     }
 
-    /// A place that may be left out.
+    /// Applies the range to a place that may be left out.
     pub(super) fn optional(self, place: Option<&mut OsString>) -> Result<()> {
         place.map_or(Ok(()), |place| self.place_with_path(place))
     }
 
-    /// Places that are paths of this machine or of an image.
+    /// Applies the range to places that are paths of this machine or of an image.
     pub(super) fn places_with_paths(self, places: &mut [OsString]) -> Result<()> {
         places
             .iter_mut()
             .try_for_each(|place| self.place_with_path(place))
     }
 
-    /// Places that are images, or paths in images.
+    /// Applies the range to places that are images, or paths in images.
     pub(super) fn places(self, places: &mut [OsString]) -> Result<()> {
         places.iter_mut().try_for_each(|place| self.place(place))
     }
 
-    /// A place that is a path of this machine, or one in an image.
+    /// Applies the range to a place that is a path of this machine, or one in an image.
     pub(super) fn place_with_path(self, place: &mut OsString) -> Result<()> {
         if let Ok(Target::Image { mut image, path }) = Target::parse(place) {
             self.image(&mut image)?;

@@ -199,7 +199,7 @@ pub(super) fn again(
     )
 }
 
-/// The mount of an image that is there.
+/// The existing mount of an image.
 struct First {
     entry: MountEntry,
     daemon: Daemon,

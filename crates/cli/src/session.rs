@@ -9,7 +9,7 @@ use sapwood::FileSystem;
 struct Session {
     image: PathBuf,
     fs: FileSystem,
-    /// What the current command reads as standard input.
+    /// The standard input of the current command.
     input: Option<Vec<u8>>,
 }
 
@@ -47,7 +47,7 @@ pub(super) fn fs() -> Option<FileSystem> {
     SESSION.with_borrow(|session| session.as_ref().map(|session| session.fs.clone()))
 }
 
-/// Sets what the next command reads as standard input.
+/// Sets the standard input of the next command.
 pub(super) fn set_input(input: Option<Vec<u8>>) {
     SESSION.with_borrow_mut(|session| {
         if let Some(session) = session {
@@ -56,7 +56,7 @@ pub(super) fn set_input(input: Option<Vec<u8>>) {
     });
 }
 
-/// Takes what the command reads as standard input.
+/// Takes the standard input of the current command.
 pub(super) fn take_input() -> Option<Vec<u8>> {
     SESSION.with_borrow_mut(|session| session.as_mut().and_then(|session| session.input.take()))
 }

@@ -104,7 +104,7 @@ pub(super) fn write_root_hash(file: &Path, root: &RootHash) -> Result<()> {
     written.map_err(|error| Failure::local(file, error))
 }
 
-/// What the hash tree of a new image is made of: no salt with a fixed time.
+/// Parameters of the hash tree of a new image: no salt with a fixed time.
 pub(super) fn params(fixed: bool) -> Params {
     let mut params = Params::default();
     if !fixed {

@@ -112,7 +112,7 @@ impl Refused {
 const FEATURES: &str = "mixed-bg, extref, skinny-metadata, no-holes, free-space-tree (fst), \
                         block-group-tree (bgt)";
 
-/// What the tool is asked for.
+/// Parses a call of the tool.
 pub(crate) fn parse(args: &[OsString]) -> Result<Asked> {
     let args: Args = match words(args)? {
         Ok(args) => args,

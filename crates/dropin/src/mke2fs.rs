@@ -153,7 +153,7 @@ struct Extended {
     offset: u64,
 }
 
-/// What `name` is asked for.
+/// Parses a call of the tool `name`.
 pub(crate) fn parse(name: &str, args: &[OsString]) -> Result<Asked> {
     let args: Args = match words(args)? {
         Ok(args) => args,

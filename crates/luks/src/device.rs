@@ -26,10 +26,11 @@ pub(crate) struct Place {
     pub(crate) first_iv: u64,
 }
 
-/// The data of an encrypted volume. Discards do nothing, as they would show what is in use.
+/// The data of an encrypted volume. Discards do nothing, because they would reveal which blocks are
+/// in use.
 ///
-/// A write of a part of a sector reads the whole one first. `partial` excludes the other writes
-/// meanwhile.
+/// A write of a part of a sector first reads the whole sector. The lock `partial` excludes all
+/// other writes meanwhile.
 pub struct CryptDevice {
     below: Arc<dyn Device>,
     cipher: SectorCipher,
@@ -191,7 +192,7 @@ impl sapwood_block::Layer for CryptDevice {
         check_range(self.disk().name(), self.size, offset, len)
     }
 
-    /// Refuses to grow: what is not written reads as noise and not as zeros.
+    /// Refuses to grow: unwritten sectors read as noise, not as zeros.
     fn grow(&self, size: u64) -> sapwood_block::Result<()> {
         check_range(self.disk().name(), self.size, 0, size)
     }

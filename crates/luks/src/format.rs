@@ -54,7 +54,8 @@ impl Default for FormatOptions {
 /// result differs each time. What was on the device before is lost.
 ///
 /// # Errors
-/// [`Error::TooSmall`]: the header alone takes 16 MiB; options that make no sense; the device.
+/// [`Error::TooSmall`]: the header alone takes 16 MiB. An option is out of range; I/O errors of the
+/// device.
 pub fn format(device: &dyn Device, key: &Key, options: &FormatOptions) -> Result<()> {
     let needed = DATA + options.sector;
     if device.size() < needed {

@@ -1,4 +1,4 @@
-//! [`Key`]: what opens a volume.
+//! [`Key`]: the secret that opens a volume.
 
 use std::fmt;
 

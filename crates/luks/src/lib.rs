@@ -1,13 +1,13 @@
 //! Encrypted volumes: LUKS2 read, written and made, LUKS1 read and written.
 //!
 //! A volume is encrypted with its *volume key*. Each *key slot* in the header holds the volume key,
-//! encrypted with a key that is derived from a passphrase. A digest in the header tells whether the
-//! volume key is right.
+//! encrypted with a key that is derived from a passphrase. A digest in the header verifies the
+//! volume key.
 //!
 //! - [`Key`]: a passphrase or the content of a key file.
 //! - [`open`]: a device that decrypts what it reads and encrypts what it writes.
 //! - [`format()`]: a new LUKS2 volume.
-//! - [`describe`]: what a header says, without a key.
+//! - [`describe`]: the fields of a header, without a key.
 //!
 //! The cipher is AES in XTS mode. Every other cipher, authenticated encryption, and a volume whose
 //! re-encryption is under way are refused by name. Sources: "LUKS On-Disk Format Specification"

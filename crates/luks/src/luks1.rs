@@ -28,7 +28,7 @@ impl Luks1 {
     /// Reads the header of a device that has its magic number.
     ///
     /// # Errors
-    /// [`Error::TooSmall`]; the device.
+    /// [`Error::TooSmall`]; I/O errors of the device.
     pub(crate) fn read(device: &dyn Device) -> Result<Self> {
         let mut bytes = [0; size_of::<Header1>()];
         let too_small = || Error::TooSmall {
@@ -57,7 +57,8 @@ impl Luks1 {
     /// The volume key, and the place of the volume.
     ///
     /// # Errors
-    /// [`Error::WrongKey`]; [`Error::Unsupported`]; a field that makes no sense; the device.
+    /// [`Error::WrongKey`]; [`Error::Unsupported`]; [`Error::Field`] for a malformed field; I/O
+    /// errors of the device.
     pub(crate) fn unlock(&self, device: &dyn Device, key: &Key) -> Result<(Secret, Place)> {
         let hash = Hash::named(&text(&self.header.hash))?;
         let iterations = u64::from(self.header.digest_iterations.get());

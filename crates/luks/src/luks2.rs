@@ -31,7 +31,7 @@ impl Luks2 {
     /// The newer of the two copies that are intact.
     ///
     /// # Errors
-    /// [`Error::Damaged`]; [`Error::Metadata`]; the device.
+    /// [`Error::Damaged`]; [`Error::Metadata`]; I/O errors of the device.
     pub(crate) fn read(device: &dyn Device) -> Result<Self> {
         let first = copy(device, 0, MAGIC)?;
         let mut best = first;
@@ -59,7 +59,8 @@ impl Luks2 {
     /// The volume key, and the place of the volume.
     ///
     /// # Errors
-    /// [`Error::WrongKey`]; what [`Metadata`] refuses; the device.
+    /// [`Error::WrongKey`]; [`Error::Unsupported`] and [`Error::Field`] for the metadata; I/O
+    /// errors of the device.
     pub(crate) fn unlock(&self, device: &dyn Device, key: &Key) -> Result<(Secret, Place)> {
         let (name, segment) = self.metadata.segment()?;
         let digest = self.metadata.digest_of(name)?;
@@ -99,7 +100,7 @@ impl Luks2 {
     /// Its key slots.
     ///
     /// # Errors
-    /// What [`Metadata`] refuses.
+    /// [`Error::Unsupported`] and [`Error::Field`] for the metadata.
     pub(crate) fn slots(&self) -> Result<Vec<SlotDescription>> {
         let mut slots = Vec::new();
         for (name, value) in &self.metadata.keyslots {
@@ -149,7 +150,7 @@ fn copy(device: &dyn Device, offset: u64, magic: [u8; 6]) -> Result<Option<(Head
     Ok(right.then_some((binary, json)))
 }
 
-/// What a key slot holds if `key` is right for it. Only the digest can tell.
+/// The key in a key slot, if `key` is right for the slot. Only the digest can verify that.
 fn open_slot(device: &dyn Device, key: &Key, slot: &KeySlot) -> Result<Secret> {
     let split_bytes = slot.split_bytes()?;
     let (derivation, hash, salt) = slot.derivation()?;

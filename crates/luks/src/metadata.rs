@@ -26,7 +26,7 @@ pub(crate) struct Metadata {
     pub(crate) config: Config,
 }
 
-/// What a reader has to know.
+/// Requirements on a reader.
 #[derive(Debug, Deserialize)]
 pub(crate) struct Config {
     #[serde(default)]

@@ -19,7 +19,7 @@ pub struct SlotDescription {
 /// Reads and decrypts the area of a key slot.
 ///
 /// # Errors
-/// The device.
+/// I/O errors of the device.
 pub(crate) fn read_slot(
     device: &dyn Device,
     cipher: &SectorCipher,

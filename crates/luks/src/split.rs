@@ -1,5 +1,5 @@
-//! The anti-forensic splitter: a secret becomes many stripes. It cannot be
-//! had without all of them, so wiping a part of a key slot destroys it.
+//! The anti-forensic splitter turns a secret into many stripes. All stripes are needed to restore
+//! it, so wiping a part of a key slot destroys the secret.
 
 use crate::Result;
 use crate::derive::Hash;

@@ -1,4 +1,4 @@
-//! Opening of volumes, whatever version their header has.
+//! Opens volumes of both versions.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use crate::luks2::Luks2;
 use crate::slot::SlotDescription;
 use crate::{Error, Result};
 
-/// What a header says about its volume.
+/// The fields of a header that can be read without a key.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Description {
@@ -35,7 +35,7 @@ pub struct Description {
 /// Whether a device begins as a LUKS volume.
 ///
 /// # Errors
-/// The device.
+/// I/O errors of the device.
 pub fn is_luks(device: &dyn Device) -> sapwood_block::Result<bool> {
     Ok(version(device)?.is_some())
 }
@@ -75,8 +75,8 @@ impl Header {
 /// Opens a volume: tries the key slots in the order of their numbers.
 ///
 /// # Errors
-/// [`Error::NoHeader`], [`Error::WrongKey`], [`Error::Unsupported`], [`Error::Cost`]; a damaged
-/// header; the device.
+/// [`Error::NoHeader`], [`Error::WrongKey`], [`Error::Unsupported`], [`Error::Cost`]; the header is
+/// damaged; I/O errors of the device.
 pub fn open(device: Arc<dyn Device>, key: &Key) -> Result<Arc<CryptDevice>> {
     let (volume_key, place) = match Header::read(&*device)? {
         Header::Luks1(header) => header.unlock(&*device, key)?,
@@ -88,7 +88,7 @@ pub fn open(device: Arc<dyn Device>, key: &Key) -> Result<Arc<CryptDevice>> {
 /// Describes the volume on a device.
 ///
 /// # Errors
-/// The errors of [`open`], but those that need a key.
+/// The errors of [`open`], except those for the key.
 pub fn describe(device: &dyn Device) -> Result<Description> {
     match Header::read(device)? {
         Header::Luks1(luks) => Ok(Description {

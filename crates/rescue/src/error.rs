@@ -33,7 +33,7 @@ pub enum Error {
     Superblock {
         /// Byte offset on the device.
         offset: u64,
-        /// What is wrong with it.
+        /// The defect.
         why: String,
     },
     /// No superblock copy has this number.

@@ -1,9 +1,10 @@
-//! Reads what is left of damaged file systems: superblocks, trees, inodes and files.
+//! Reads the remains of damaged file systems: superblocks, trees, inodes and files.
 //!
 //! # How it works
 //! An engine refuses an image that contradicts itself. This crate reads the same structures with
-//! other rules: what validates is used, what does not is searched elsewhere, and what cannot be
-//! found is an error of the one file, directory or range that needed it.
+//! other rules. It uses a structure that validates, and searches for another copy of one that does
+//! not. A structure that it cannot find is an error only for the file, directory or range that
+//! needs it.
 //!
 //! - [`Rescued`] is a read-only file system, so every command that reads works on it.
 //! - [`btrfs`] scans devices for tree blocks, and builds trees from the blocks that it found.

@@ -86,7 +86,7 @@ pub trait Tree: Send + Sync {
     /// `Invalid` for another kind of inode. Any damage in the range fails all of it.
     fn read(&self, ino: Ino, offset: u64, buf: &mut [u8]) -> Result<usize>;
 
-    /// Finds data or a hole. A hole is also where a lost range begins.
+    /// Finds data or a hole. The start of a lost range counts as a hole, too.
     ///
     /// # Errors
     /// `NoSuchOffset`; `Corrupt` in a lost range.
@@ -324,7 +324,7 @@ impl FileSystem for Rescued {
     }
 }
 
-/// Attributes of a directory that only its entries are known of.
+/// Attributes of a directory of which only the entries are known.
 pub(crate) fn nameless_directory(ino: Ino) -> Attr {
     Attr {
         ino,

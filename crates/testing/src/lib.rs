@@ -6,11 +6,11 @@
 //! | [`memory`] | a file system in memory, the model |
 //! | [`op`] | one operation on a file system: its text, and how it is applied |
 //! | [`model`] | random operations on an engine and on the model, compared |
-//! | [`tree`] | everything that can be seen of a file system, and the differences of two |
+//! | [`tree`] | everything that is visible of a file system, and the differences of two |
 //! | [`tour`] | one call of each kind on every inode of a hostile image |
 //! | [`mutants`] | images with wrong bytes, and a comparison of two checks on them |
 //! | [`device`] | devices that record, fail, tear, hold or count requests |
-//! | [`machine`] | what the machine can do; tests are left out by name where it cannot |
+//! | [`machine`] | abilities of the machine; tests that need a missing one are left out by name |
 //! | [`oracle`] | `btrfs check`, `e2fsck`, mounts by the kernel on loop devices |
 //! | [`process`], [`scratch`] | running programs; directories that a killed run leaves are removed |
 //! | [`aio`], [`credentials`] | system calls that tests need |

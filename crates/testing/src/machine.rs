@@ -169,7 +169,8 @@ pub fn note(part: Option<&str>, why: &str) {
     }
 }
 
-/// How the body of a [`trial`] ends: with nothing, where it panics on failure, or an [`Outcome`].
+/// The end of the body of a [`trial`]: nothing, for a body that panics on failure, or an
+/// [`Outcome`].
 pub trait Ends {
     /// The result for the harness.
     ///
@@ -204,7 +205,7 @@ pub fn trial<E: Ends>(
     Trial::test(name, || run().outcome()).with_ignored_flag(why.is_some())
 }
 
-/// The tests of these modules: what the function `trials` of each returns. The kind of a test is its
+/// The tests of these modules, from the function `trials` of each. The kind of a test is its
 /// module, so lists and filters have `[module] test`.
 #[macro_export]
 macro_rules! trials_of {

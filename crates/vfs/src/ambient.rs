@@ -1,4 +1,4 @@
-//! Where a mount takes the time and random numbers from.
+//! The sources of time and random numbers of a mount.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 

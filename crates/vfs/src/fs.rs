@@ -107,7 +107,7 @@ pub enum CopyMode {
     ShareOnly,
 }
 
-/// Which free space is discarded.
+/// The free space to discard.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TrimRange {
     /// First byte of the file system.
@@ -240,8 +240,8 @@ pub trait FileSystem: Send + Sync {
     /// Bytes of content up to which [`create_filled`](FileSystem::create_filled) is worth a try.
     fn most_filled(&self) -> u64;
 
-    /// Creates a regular file with its content and its times, where that is less work than to
-    /// create it, to write it and to set its times. `None`: it is not, and nothing has happened.
+    /// Creates a regular file with its content and its times, if that is less work than creating,
+    /// writing and setting the times. `None`: nothing was done.
     ///
     /// # Errors
     /// `Exists`, `NotFound`, `NotDirectory`, `NameTooLong`, as for [`create`](FileSystem::create).

@@ -135,7 +135,7 @@ impl Process {
     /// Checks that it may look names up in a directory.
     ///
     /// # Errors
-    /// `AccessDenied`; as [`is_granted`](Self::is_granted).
+    /// `AccessDenied`; the errors of [`is_granted`](Self::is_granted).
     pub fn check_search(
         &self,
         dir: &Attr,
@@ -148,7 +148,7 @@ impl Process {
     /// Checks that it may add names to a directory, and remove names.
     ///
     /// # Errors
-    /// `AccessDenied`; as [`is_granted`](Self::is_granted).
+    /// `AccessDenied`; the errors of [`is_granted`](Self::is_granted).
     pub fn check_change(
         &self,
         dir: &Attr,
@@ -171,7 +171,7 @@ impl Process {
         }
     }
 
-    /// Checks the sticky bit of a directory, from which it may otherwise remove names.
+    /// Checks the sticky bit of a directory in which it may otherwise remove names.
     ///
     /// # Errors
     /// `NotPermitted`.
@@ -218,7 +218,7 @@ impl Process {
             XattrClass::Trusted => self.can(Capabilities::SYS_ADMIN),
             XattrClass::Security if name == CAPABILITY => self.can(Capabilities::SETFCAP),
             XattrClass::Security => self.can(Capabilities::SYS_ADMIN),
-            // A sticky directory's owner alone has its attributes.
+            // In a sticky directory only the owner may set `user.` attributes.
             XattrClass::User if attr.kind != FileKind::Directory || attr.perm & STICKY == 0 => {
                 self.uid == attr.uid || self.can(Capabilities::DAC_OVERRIDE)
             }
@@ -231,7 +231,7 @@ impl Process {
         }
     }
 
-    /// The permission bits, out of `perm`, that it may give an inode of this kind in group `gid`.
+    /// The bits of `perm` that it may give an inode of this kind in group `gid`.
     #[must_use]
     pub fn settable(&self, kind: FileKind, gid: u32, perm: u32) -> u32 {
         let keeps = self.is_member(gid) || self.can(Capabilities::FSETID);

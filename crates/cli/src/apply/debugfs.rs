@@ -6,16 +6,16 @@ use super::script::{self, Line, Wrong};
 pub(crate) struct Request {
     /// The command.
     pub(crate) line: Line,
-    /// What must be true.
+    /// The condition that must hold.
     pub(crate) before: Before,
 }
 
-/// What must be true before a command.
+/// A condition that must hold before a command.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Before {
-    /// Nothing.
+    /// No condition.
     Nothing,
-    /// There is nothing of this name.
+    /// No file has this name.
     Absent(String),
     /// It is an empty directory.
     Empty(String),

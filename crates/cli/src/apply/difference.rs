@@ -1,4 +1,4 @@
-//! What a script would change: names that come, go, or lead to something else.
+//! The changes that a script would make: names that are new, gone, or belong to another file.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -8,11 +8,11 @@ use sapwood::{FileSystem, Metadata};
 use crate::failure::Result;
 use crate::{files, output};
 
-/// All names of an image with what they lead to.
+/// All names of an image, with the metadata of their files.
 pub(super) struct Names(BTreeMap<PathBuf, Metadata>);
 
 impl Names {
-    /// The names now.
+    /// Reads the names of an image.
     pub(super) fn of(fs: &FileSystem) -> Result<Self> {
         let mut names = BTreeMap::new();
         for entry in fs.walk("/").map_err(files::failed)? {

@@ -1,9 +1,9 @@
 //! Lines of a script: words and texts.
 //!
-//! A line has the words of a command, quoted as in a shell. `<<END` as the last word makes the lines
-//! until `END` what the command reads as standard input. A line that begins with `[` or `{` is JSON:
-//! the words as an array, or an object with the words as `args` and the text as `input`. Empty lines
-//! and lines that begin with `#` have no effect.
+//! A line has the words of a command, quoted as in a shell. If the last word is `<<END`, the lines
+//! until `END` are the standard input of the command. A line that begins with `[` or `{` is JSON:
+//! the words as an array, or an object with the words as `args` and the text as `input`. Empty
+//! lines and lines that begin with `#` have no effect.
 
 use serde::Deserialize;
 
@@ -19,7 +19,7 @@ pub(crate) struct Line {
     pub(crate) number: usize,
     /// The words of the command.
     pub(crate) words: Vec<String>,
-    /// What it reads as standard input.
+    /// The standard input of the command.
     pub(crate) input: Option<Vec<u8>>,
 }
 

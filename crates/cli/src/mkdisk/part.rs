@@ -79,7 +79,7 @@ pub(super) fn partition(text: &str) -> Result<Part> {
     reading.end()
 }
 
-/// What a partition contains.
+/// The content of a partition, by the name of its format.
 enum Format {
     FileSystem(Box<ImageBuilder>, Kind),
     Fat(Box<FatImage>),

@@ -38,7 +38,7 @@ impl ContentArgs {
     /// Reads the fields of a partition: names of options without dashes, with their values.
     ///
     /// # Errors
-    /// Parses fields. The error is the message for an unknown field or a bad value.
+    /// An unknown field or a bad value. The error is the message.
     pub(crate) fn of_fields(fields: &[String]) -> Result<Self, String> {
         let words = fields.iter().map(|field| format!("--{field}"));
         match Fields::try_parse_from(words) {
@@ -73,7 +73,7 @@ impl ContentArgs {
     /// Gives them to a FAT volume.
     ///
     /// # Errors
-    /// The errors of the sources; options that FAT has not.
+    /// The errors of the sources; options that FAT does not support.
     pub(crate) fn fill_fat(&self, image: FatImage) -> Result<FatImage> {
         let usage = |why: &dyn std::fmt::Display| Failure::new(USAGE, why);
         let FreeRoom::Bytes(free) = self.free else {

@@ -50,7 +50,7 @@ struct Partial {
     damage: Damage,
 }
 
-/// What a copy left out.
+/// The report of a copy, with everything that it left out.
 #[derive(Default)]
 struct Report {
     copied: u64,

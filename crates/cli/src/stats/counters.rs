@@ -84,7 +84,7 @@ fn change(now: &Value, before: Option<&Value>) -> Value {
     count(now).saturating_sub(before.map_or(0, count)).into()
 }
 
-/// The durations that a member is, if it is that.
+/// The member as durations, if it is an object of durations.
 pub(super) fn durations(value: &Value) -> Option<Durations> {
     value.get("buckets")?;
     Durations::deserialize(value).ok()

@@ -2,28 +2,27 @@
 //!
 //! # How it works
 //!
-//! To the caller of `unlink` the inode is gone when the call returns. The server learns of it by a
+//! When `unlink` returns, the inode is gone for its caller. The kernel tells the server by a
 //! forget, which no caller waits for. So a forget may still be in flight while a later request is
-//! served, and then there seems to be less space than there is. A request that found no space waits
-//! for the forgets that were sent before it ([`Forgets::settle`]), and is tried again. A request
-//! that makes everything durable waits for them, too. A `statfs` does not: its answer may lack the
-//! space of forgets in flight.
+//! served, and the free space seems smaller than it is. A request that finds no space waits for the
+//! forgets that were sent before it ([`Forgets::settle`]), and is tried again. A request that makes
+//! everything durable waits for them, too. A `statfs` does not: its answer may lack the space of
+//! forgets in flight.
 //!
 //! **With io_uring** ([`Forgets::use_for_forgets`]) forgets arrive on `/dev/fuse`, which carries
 //! almost nothing else. One of its threads at a time polls the device. When something arrives, the
 //! thread waits for [`BATCH_TIME`], because each message would wake a thread, and the kernel
 //! delivers everything that has arrived in one message. A thread that settles reads the pending
-//! messages itself. If a message of forgets does not fill its buffer, it has all of them, and later
-//! ones are not waited for. A message is counted under the lock that it is read with, so every
-//! message that was read is counted.
+//! messages itself. If a message of forgets does not fill its buffer, it contains all of them, and
+//! the thread does not wait for later ones. A message is counted under the lock that it is read
+//! with, so every message that was read is counted.
 //!
 //! **Without io_uring** requests and forgets arrive in one order, and are counted after they are
 //! read. A thread of their own serves most forgets ([`Deferred`]). A thread that settles serves the
-//! forgets that no thread has taken.
-//! A request thread may be delayed between the read and the count, or before the read, so a request
-//! without space is retried only when no other request thread is about to run and the kernel has no
-//! message ([`Plain::is_quiet`]), or after [`MOST_MOMENTS`].
-//!
+//! forgets that no thread has taken. A request thread may be delayed between the read and the
+//! count, or before the read. So a request without space is retried only when no other request
+//! thread is about to run and the kernel has no message ([`Plain::is_quiet`]), or after
+//! [`MOST_MOMENTS`].
 //! Test: `many_names` in `tests/suites/enospc.rs`, over both transports.
 
 use std::collections::BTreeSet;
@@ -42,8 +41,8 @@ use crate::wire::abi::{ForgetOne, InHeader};
 
 /// How long messages are collected with io_uring.
 const BATCH_TIME: Duration = Duration::from_millis(2);
-/// How long a request without space waits, without io_uring, between two looks at the other
-/// threads, and how often it looks at most.
+/// Without io_uring, a request without space checks the other threads at this interval, and at most
+/// [`MOST_MOMENTS`] times.
 const MOMENT: Duration = Duration::from_millis(2);
 const MOST_MOMENTS: u32 = 50;
 /// Most messages that a settling thread reads: the kernel delivers interrupts before forgets.
@@ -149,8 +148,8 @@ impl State {
     }
 }
 
-/// Whether `message` has all forgets that the kernel had. `room` is the size of its buffer. The
-/// kernel puts as many forgets as fit into one message.
+/// Whether `message` contains all forgets that the kernel had. `room` is the size of its buffer.
+/// The kernel puts as many forgets as fit into one message.
 fn brings_all(message: &[u8], room: usize) -> bool {
     let Ok((header, _)) = InHeader::read_from_prefix(message) else {
         return false;
@@ -222,7 +221,7 @@ impl Forgets {
         })
     }
 
-    /// Waits until a message may have arrived, and then for those that follow shortly.
+    /// Waits until a message may have arrived, and then for messages that follow shortly.
     pub(super) fn wait_for_messages(&self) {
         if let Some(device) = self.device.get() {
             let _turn = device.poller.lock();

@@ -14,8 +14,8 @@
 //!   not; they are taken in batches ([`forgets`]).
 //! - [`lone`] recognizes a client that sends one request at a time, and saves wake-ups.
 //! - [`pool`] adds threads while requests take long.
-//! - [`later`] answers requests that must wait for the kernel first, because a request thread that
-//!   waits may be needed by the kernel.
+//! - [`later`] answers requests that must wait for the kernel first, because the kernel may need
+//!   the request thread meanwhile.
 //!
 //! Trouble cases:
 //! - A malformed request is answered with an errno and logged (`wire/tests.rs`).

@@ -1,4 +1,4 @@
-//! Which pages the kernel may hold.
+//! The pages of files that the kernel may hold.
 //!
 //! **Direct writes and the page cache.** The kernel drops the pages of the range before it sends a
 //! direct write, and again after the answer only if the caller waits. In between, a reader can fill

@@ -91,8 +91,8 @@ pub(super) enum Need {
 }
 
 impl Load {
-    /// For `threads` threads that exist or are about to. `spare` of them should be free of long
-    /// requests; there may be at most `most`.
+    /// A load of `threads` threads that exist or are about to. `spare` of them should be free of
+    /// long requests; there may be at most `most`.
     pub(super) fn new(threads: usize, spare: usize, most: usize) -> Self {
         Self {
             threads: AtomicUsize::new(threads),

@@ -108,7 +108,7 @@ impl Server {
     /// Serves deferred forgets until the connection ends.
     ///
     /// # Errors
-    /// None. The result has the type of a pool thread's.
+    /// None. The result has the type of every thread of the pool.
     pub(super) fn serve_deferred(&self, device: &Device) -> io::Result<()> {
         while let Some(message) = self.forgets.deferred.take() {
             let _in_progress = self.forgets.resume(message.number);

@@ -51,7 +51,7 @@ pub(crate) fn prune(nodes: &[u64]) -> Vec<u8> {
     message(PRUNE, &[body.as_bytes(), nodes.as_bytes()])
 }
 
-/// Has every cached name looked up again before it is used. Since protocol 7.44.
+/// Makes the kernel look up every cached name again before it uses it. Since protocol 7.44.
 pub(crate) fn expire_all() -> Vec<u8> {
     message(INC_EPOCH, &[])
 }

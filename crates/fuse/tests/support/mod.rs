@@ -120,7 +120,7 @@ pub(crate) fn writes_back() -> bool {
     WRITEBACK.get()
 }
 
-/// A test that needs FUSE, the requirements of its transport, and `needs`.
+/// A test that needs FUSE, `needs`, and the requirements of its transport.
 pub(crate) fn trial(name: &str, needs: &[Need], run: fn() -> Outcome) -> Trial {
     let (transport, writeback) = (TRANSPORT.get(), WRITEBACK.get());
     let kind = match (transport, writeback) {

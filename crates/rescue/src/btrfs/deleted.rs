@@ -32,13 +32,12 @@ pub struct Deleted {
     pub readable: u64,
 }
 
-/// What tells inodes apart over time: the number, and the generation that made it.
+/// Identity of an inode over time: the number, and the generation that created it.
 type Identity = (Ino, u64);
 
 impl Image {
-    /// Calls `each` for the regular files that the newest state has not, of at most `most` older
-    /// states, until it breaks. A file that several states have is listed once, as the newest of
-    /// them has it.
+    /// Calls `each` for regular files that the newest state lacks, until it breaks. Reads at most
+    /// `most` older states. A file in several states is listed once, as in the newest of them.
     ///
     /// # Errors
     /// The errors of [`files`](Self::files).
@@ -88,7 +87,7 @@ fn go_on(wanted: bool) -> ControlFlow<()> {
 }
 
 /// Calls `each` for every regular file, with its path, until it breaks. A directory is entered
-/// once; what cannot be read is left out.
+/// once. Unreadable files and directories are left out.
 fn walk(files: &Files, each: &mut dyn FnMut(&[u8], &Attr) -> ControlFlow<()>) {
     let mut entered = HashSet::new();
     let mut todo = vec![(files.root(), Vec::new(), 0)];

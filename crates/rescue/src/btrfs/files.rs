@@ -56,7 +56,8 @@ pub struct Files {
 }
 
 impl Subvolume {
-    /// What its directories do not lead to; nothing for a subvolume without damage.
+    /// The names and inodes that its directories no longer reference; none in a subvolume without
+    /// damage.
     fn orphaned(&self, nodes: &Nodes) -> &Orphaned {
         self.orphaned.get_or_init(|| {
             if self.leaves.missing == 0 && self.leaves.lost.is_empty() {
@@ -562,7 +563,7 @@ impl Tree for Files {
                 (Run::Data(_), SeekFrom::Data(_)) | (Run::Hole(_), SeekFrom::Hole(_)) => {
                     return Ok(at);
                 }
-                // What is before it ends here.
+                // The range before the lost one ends here.
                 (Run::Lost, SeekFrom::Hole(_)) if at > start => return Ok(at),
                 (Run::Lost, _) => return Err(Lost::Inode { ino: number }.into()),
                 (Run::Data(end) | Run::Hole(end), _) => end,

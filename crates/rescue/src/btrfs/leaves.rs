@@ -3,10 +3,10 @@
 //! # How it works
 //! The walk from a root takes every block that the scan found at the address and with the
 //! generation that the parent has. A block that is missing leaves a range of keys without leaf.
-//! Such ranges are filled from orphaned blocks of the tree: the newest first, and of one
+//! Such ranges are filled from orphaned blocks of the tree: the newest first, and within a
 //! generation the highest level first. An interior block knows exactly which leaves were part of
-//! the tree then; a leaf covers only the keys from its first to its last item. What stays
-//! uncovered is lost.
+//! the tree then; a leaf covers only the keys from its first to its last item. Keys that stay
+//! uncovered are lost.
 //!
 //! A block is used at most once in the walk, and interior blocks at most once more in the fill, so
 //! that a hostile image cannot make the list larger than the scan's index.
@@ -68,7 +68,7 @@ pub(super) struct Leaf {
     pub(super) generation: u64,
 }
 
-/// The leaves of a tree.
+/// The leaves of a tree that were found.
 #[derive(Debug, Default)]
 pub(super) struct Leaves {
     /// In rising order of their spans, which do not overlap.
@@ -83,7 +83,7 @@ pub(super) struct Leaves {
     pub(super) filled: u64,
 }
 
-/// Which orphans may fill a tree's gaps.
+/// The orphans that may fill a tree's gaps.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Orphans {
     pub(super) owner: u64,

@@ -33,26 +33,26 @@ use nodes::Nodes;
 use scan::Area;
 use volume::{ChunkMap, Member, Volume};
 
-/// How a damaged image is read.
+/// Options for reading a damaged image.
 #[derive(Debug, Clone, Copy, Default)]
 #[non_exhaustive]
 pub struct Options {
     /// Use this superblock copy alone: 0, 1 or 2.
     pub super_copy: Option<u64>,
-    /// Scan whole devices, also if the chunk map says where metadata is.
+    /// Scan whole devices, even if the chunk map locates the metadata.
     pub whole: bool,
     /// Read data also if its checksum is wrong.
     pub ignore_data_checksums: bool,
 }
 
-/// Which state of the file system is read.
+/// The state of the file system to read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub enum Choice {
     /// The newest one. Gaps in it are filled from older blocks.
     #[default]
     Newest,
-    /// The state of this generation, as far as its blocks are left.
+    /// The state of this generation, as far as its blocks still exist.
     Generation(u64),
     /// The state whose tree of roots has its root at this logical address.
     Root(u64),
@@ -127,7 +127,7 @@ impl Image {
         })
     }
 
-    /// What identifies its tree blocks.
+    /// The identity of its tree blocks.
     #[must_use]
     pub fn identity(&self) -> Identity {
         self.nodes.identity

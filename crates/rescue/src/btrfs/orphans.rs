@@ -38,7 +38,7 @@ impl FileKindOrd {
     }
 }
 
-/// What a subvolume has besides its directories.
+/// The names and inodes of a subvolume that its directories lack.
 #[derive(Debug, Default)]
 pub(super) struct Orphaned {
     /// Names by directory.
@@ -47,7 +47,7 @@ pub(super) struct Orphaned {
     pub(super) nameless: Vec<Name>,
 }
 
-/// What is known of an inode while its items pass by.
+/// The known facts of an inode while its items are read.
 struct Passing {
     ino: u64,
     mode: Option<u32>,

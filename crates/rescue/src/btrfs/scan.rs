@@ -3,8 +3,8 @@
 //! # How it works
 //! A tree block names itself: its header has the fsid, its logical address, generation, owner and
 //! level, and a checksum covers it. So a scan finds every block that was not overwritten, also of
-//! older generations, and where it lies, without the chunk map. Threads take pieces of the
-//! devices in turn. The index has one entry of fixed size for each block; if it grows beyond
+//! older generations, and its position, without the chunk map. Threads take pieces of the devices
+//! in turn. The index has one entry of fixed size for each block; if it grows beyond
 //! [`MOST_NODES`], the oldest generations are dropped.
 
 use std::collections::HashMap;
@@ -33,7 +33,7 @@ const SAMPLE: usize = 64;
 /// Bytes of a block's checksum field.
 const CSUM_FIELD: usize = 32;
 
-/// What a tree block must match.
+/// Properties that a tree block must have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Identity {
     /// fsid that tree blocks carry.
@@ -152,7 +152,7 @@ impl NodeIndex {
         self.nodes.get(start).filter(|node| node.logical == logical)
     }
 
-    /// Blocks of a tree: newest first, of one generation the highest level first.
+    /// Blocks of a tree: newest first, within a generation the highest level first.
     pub(super) fn of_owner(&self, owner: u64) -> impl Iterator<Item = &Node> {
         let owner_at = |at: &u32| self.nodes[*at as usize].owner;
         let start = self.by_owner.partition_point(|at| owner_at(at) < owner);
@@ -184,7 +184,7 @@ struct Scan<'s> {
 /// Scans areas of devices for tree blocks.
 ///
 /// # Errors
-/// [`Error::Interrupted`]. What cannot be read is skipped, and counted.
+/// [`Error::Interrupted`]. Unreadable ranges are skipped and counted.
 pub(super) fn scan(
     devices: &[Arc<dyn Device>],
     areas: &[Area],

@@ -21,14 +21,14 @@ pub enum Origin {
     Scan,
 }
 
-/// How complete a tree is.
+/// The completeness of a tree.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TreeState {
     /// Tree.
     pub id: u64,
     /// Blocks that its readable blocks point to, the root included.
     pub blocks: u64,
-    /// Those of them that were not found.
+    /// Pointers among these whose block was not found.
     pub missing: u64,
 }
 
@@ -45,7 +45,7 @@ pub struct State {
     pub time: Option<Timestamp>,
     /// Blocks of all trees.
     pub blocks: u64,
-    /// Those of them that were not found.
+    /// Blocks among these that were not found.
     pub missing: u64,
     /// Trees with missing blocks.
     pub damaged: Vec<TreeState>,

@@ -28,7 +28,7 @@ pub struct SuperCopy {
     pub number: usize,
     /// Byte offset.
     pub offset: u64,
-    /// What is there.
+    /// The state of the copy.
     pub state: CopyState,
 }
 

@@ -47,7 +47,8 @@ fn format(volume: &Volume, inode: &Inode) -> DirFormat {
     }
 }
 
-/// What block `number` of a directory has, and how many further blocks are known to have nothing.
+/// Lists block `number` of a directory. Also returns how many of the following blocks are known to
+/// be empty.
 pub(super) fn list(volume: &Volume, ino: u32, inode: &Inode, number: u32) -> (Listed, u32) {
     if inode.flags().contains(InodeFlags::INLINE_DATA) {
         return (inline(volume, inode), 0);

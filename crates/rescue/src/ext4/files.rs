@@ -475,7 +475,7 @@ impl Tree for Files {
             let (is_hole, len) = match mapped {
                 Mapped::Hole { len } => (true, len),
                 Mapped::Data { len, .. } => (false, len),
-                // What is before it ends here.
+                // The range before the lost one ends here.
                 Mapped::Lost { .. } if at > start && matches!(from, SeekFrom::Hole(_)) => {
                     return Ok(at);
                 }

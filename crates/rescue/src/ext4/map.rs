@@ -1,4 +1,4 @@
-//! Where the blocks of a file are.
+//! The blocks of a file.
 
 use sapwood_ext4_format::{
     ExtentBounds, ExtentNode, INDIRECT_DIRECT, IndirectGeometry, Inode, InodeFlags,
@@ -7,7 +7,7 @@ use sapwood_ext4_format::{
 
 use super::volume::Volume;
 
-/// What a file has from a block on.
+/// The content of a file from a block on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Mapped {
     /// Data from this block of the device on.
@@ -31,7 +31,7 @@ pub(super) enum Mapped {
     },
 }
 
-/// What an inode has from block `at` on.
+/// The content of an inode from block `at` on.
 pub(super) fn find(volume: &Volume, ino: u32, inode: &Inode, at: u32) -> Mapped {
     if inode.flags().contains(InodeFlags::EXTENTS) {
         extents(volume, ino, inode, at)
@@ -139,8 +139,8 @@ fn pointers(volume: &Volume, inode: &Inode, at: u32) -> Mapped {
     Mapped::Lost { block, len: 1 }
 }
 
-/// Pointers from an index on that name blocks one after the other. Of the inode's pointers only the
-/// direct ones count.
+/// Number of pointers from an index on that refer to consecutive blocks. Of the inode's pointers
+/// only the direct ones count.
 fn contiguous(pointers: &[u32], from: usize) -> u64 {
     let end = if pointers.len() == 15 {
         INDIRECT_DIRECT as usize

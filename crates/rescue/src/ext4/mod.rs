@@ -21,7 +21,7 @@ pub use volume::{DescSource, JournalState};
 use crate::{Error, Result, Watch};
 use volume::Volume;
 
-/// How a damaged image is read.
+/// Options for reading a damaged image.
 #[derive(Debug, Clone, Copy, Default)]
 #[non_exhaustive]
 pub struct Options {
@@ -42,11 +42,11 @@ pub struct Image {
 pub struct SuperPlace {
     /// Byte offset.
     pub offset: u64,
-    /// Last write in seconds since 1970, or what is wrong.
+    /// Last write in seconds since 1970, or the defect.
     pub state: std::result::Result<u64, String>,
 }
 
-/// What is left of an image.
+/// A survey of an image.
 #[derive(Debug, Clone)]
 pub struct Survey {
     /// Byte offset of the superblock that is used.
@@ -79,7 +79,7 @@ impl Image {
         Ok(Self { volume, used })
     }
 
-    /// What is left. Reads all inodes and directories.
+    /// Surveys the image. Reads all inodes and directories.
     #[must_use]
     pub fn survey(self) -> Survey {
         let supers = supers::places(&*self.volume.device, &self.volume.geometry);

@@ -1,9 +1,10 @@
 //! Inodes in use that no directory leads to.
 //!
 //! # How it works
-//! One pass over the inode tables notes the inodes in use and the directories. A second one lists
-//! every directory, whether something leads to it or not, and notes the inodes that it names. What
-//! is in use and not named gets its number as a name. A directory keeps everything below it.
+//! One pass over the inode tables records the inodes in use and the directories. A second pass
+//! lists every directory, whether or not another one refers to it, and records the inodes that it
+//! names. An inode that is in use and not named gets its number as a name. A directory keeps
+//! everything below it.
 
 use std::collections::BTreeMap;
 

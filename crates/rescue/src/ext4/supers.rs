@@ -31,7 +31,7 @@ pub struct FoundSuper {
 /// The superblock at a byte offset.
 ///
 /// # Errors
-/// What is wrong with it.
+/// A description of the defect.
 pub(super) fn read(device: &dyn Device, offset: u64) -> std::result::Result<FoundSuper, String> {
     let mut bytes = vec![0; SUPER_SIZE];
     let read = device.read_at(offset, &mut bytes);
@@ -52,8 +52,8 @@ fn parse(bytes: &[u8], offset: u64) -> std::result::Result<FoundSuper, String> {
     })
 }
 
-/// The superblock, or else a valid backup: where mke2fs puts them, then anywhere, and last a copy
-/// in the journal.
+/// The superblock, or else a valid backup: at the positions that mke2fs uses, then anywhere, and
+/// last a copy in the journal.
 ///
 /// # Errors
 /// [`Error::NoExt4`], [`Error::Interrupted`].
@@ -129,7 +129,7 @@ fn search(device: &dyn Device, watch: &dyn Watch) -> Result<Option<FoundSuper>> 
     Ok(copy)
 }
 
-/// The state of each place that a superblock belongs to: its byte offset, and what is there.
+/// The state of each position of a superblock, with its byte offset.
 pub(super) fn places(
     device: &dyn Device,
     geometry: &Geometry,

@@ -20,7 +20,7 @@ const CACHED: usize = 1024;
 /// Most blocks of a journal that is read.
 const JOURNAL_BLOCKS: u64 = 1 << 20;
 
-/// Where a group's descriptor is from.
+/// The source of a group's descriptor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum DescSource {
     /// Its place.
@@ -31,7 +31,7 @@ pub enum DescSource {
     Journal,
     /// Computed from the usual layout, and confirmed by the inodes there.
     Layout,
-    /// None is left: the group's inodes are lost.
+    /// No source: the group's inodes are lost.
     None,
 }
 
@@ -348,7 +348,7 @@ impl Volume {
         Some(inode)
     }
 
-    /// Reads the journal's copies, and applies what was not written back.
+    /// Reads the journal's copies, and applies transactions that were not written back.
     fn read_journal(&mut self, ignore: bool) {
         let Some(blocks) = self.journal_blocks() else {
             if self.sb.journal_inum.get() != 0 {

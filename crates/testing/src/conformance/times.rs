@@ -1,5 +1,5 @@
-//! Which operation changes which time. A case first sets the times of every inode to the past, so
-//! no case depends on the granularity of the clock.
+//! The times that each operation changes. A case first sets the times of every inode to the past,
+//! so no case depends on the granularity of the clock.
 
 use super::case::{Case, group};
 use super::support::{Fixture, HeldInode, LONG_AGO, Outcome, check, same};

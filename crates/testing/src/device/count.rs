@@ -13,11 +13,11 @@ pub struct Counts {
     pub read_bytes: u64,
     /// Writes without write-through; a vectored one counts once.
     pub writes: u64,
-    /// Bytes of those.
+    /// Bytes of these writes.
     pub write_bytes: u64,
     /// Write-through writes.
     pub fuas: u64,
-    /// Bytes of those.
+    /// Bytes of these writes.
     pub fua_bytes: u64,
     /// Flushes.
     pub flushes: u64,

@@ -34,14 +34,14 @@ pub enum Fault {
     Corrupt(usize),
 }
 
-/// When a [`Fault`] happens.
+/// The condition for a [`Fault`].
 #[derive(Debug, Clone)]
 pub struct FaultRule {
     kinds: RequestKinds,
     range: Option<Range<u64>>,
     nth: u64,
     from_then_on: bool,
-    /// Which writes, by their bytes.
+    /// A condition on the bytes of a write.
     bytes: Option<fn(&[u8]) -> bool>,
     fault: Fault,
 }

@@ -20,11 +20,11 @@ pub(super) struct Content {
 /// The part of a range that lies within one sector.
 struct Piece {
     sector: u64,
-    /// Where it starts in the sector.
+    /// Start in the sector.
     start: usize,
-    /// Where it ends in the sector.
+    /// End in the sector.
     end: usize,
-    /// Where it starts in the range.
+    /// Start in the range.
     at: usize,
 }
 

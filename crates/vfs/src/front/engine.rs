@@ -147,8 +147,8 @@ pub trait InodeTable {
     /// An inode in memory.
     type Inode: Inode;
 
-    /// Releases `count` references. Returns the inode if they were the last and it is in memory. One
-    /// that is not in memory has a name, and there is nothing to do about it.
+    /// Releases `count` references. Returns the inode if they were the last and it is in memory. An
+    /// inode that is not in memory has a name, so nothing has to be done for it.
     fn forget(&self, ino: Ino, count: u64) -> Option<Arc<Self::Inode>>;
     /// Every inode in memory.
     fn all(&self) -> Vec<Arc<Self::Inode>>;

@@ -15,8 +15,8 @@ use crate::{
 
 /// An engine with the rules around its operations: a [`FileSystem`].
 ///
-/// An operation has one name here and in [`Engine`]. Here it takes inode numbers, checks its
-/// arguments and takes locks; there it takes inodes that the front found and locked.
+/// An operation has one name here and in [`Engine`]. The method here takes inode numbers, checks
+/// its arguments and takes locks. The method of the engine gets inodes that are found and locked.
 #[derive(Debug)]
 pub struct Front<E> {
     engine: E,
