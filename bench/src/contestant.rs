@@ -121,7 +121,7 @@ impl Programs {
 /// A way to run a file system, or to make an image.
 #[derive(Debug, Clone)]
 pub(crate) struct Contestant {
-    /// As on the command line and in tables.
+    /// The name on the command line and in tables.
     pub(crate) name: String,
     pub(crate) way: Way,
     pub(crate) format: Format,

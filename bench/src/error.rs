@@ -27,10 +27,10 @@ impl<E: std::error::Error> From<E> for Error {
     }
 }
 
-/// Adds what failed to an error.
+/// Adds the failed operation to an error.
 pub(crate) trait Context<T> {
     /// # Errors
-    /// The same, with `what` before it.
+    /// The same error, with `what` before it.
     fn on(self, what: impl fmt::Display) -> Result<T>;
 }
 

@@ -57,7 +57,7 @@ const TMPFS_MAGIC: rustix::fs::FsWord = 0x0102_1994;
 /// A directory on a medium that is removed with its value.
 ///
 /// # Errors
-/// The medium's.
+/// I/O errors of the medium.
 pub(crate) fn home(medium: &Path) -> Result<TempDir> {
     let made = tempfile::Builder::new()
         .prefix("sapwood-bench-")
@@ -77,7 +77,7 @@ impl Images {
     /// an image of this run alone.
     ///
     /// # Errors
-    /// The medium's.
+    /// I/O errors of the medium.
     pub(crate) fn get(&self, medium: &Path, room: Room, home: &Path) -> Result<PathBuf> {
         if !self.sparse && !room.sparse {
             let mut written = self.written.borrow_mut();
@@ -134,7 +134,7 @@ fn write_out(medium: &Path, bytes: u64) -> Result<Option<TempDir>> {
 /// Writes a file's cached pages back and drops them.
 ///
 /// # Errors
-/// The medium's.
+/// I/O errors of the medium.
 pub(crate) fn forget_cached(path: &Path) -> Result<()> {
     let file = File::open(path).on(path.display())?;
     file.sync_all().on(path.display())?;
@@ -144,7 +144,7 @@ pub(crate) fn forget_cached(path: &Path) -> Result<()> {
 /// Makes an empty file system, the same for Sapwood and for its peers. It discards nothing.
 ///
 /// # Errors
-/// The engine's, or the program's.
+/// Errors of the engine, or of the program.
 pub(crate) fn format(format: Format, image: &Path, room: Room) -> Result<()> {
     let device = || FileDevice::open(image, OpenOptions::default());
     match format {

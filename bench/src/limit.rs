@@ -1,11 +1,11 @@
 //! The contestant `fuse-limit`: Sapwood's FUSE transport over a file system without work of its
 //! own.
 //!
-//! # How it works
-//! [`Nothing`] keeps names, attributes and bytes in memory. It has no device, no transaction and no
-//! rules beyond what a load needs. Each inode has a lock of its own, and an operation takes them
-//! one after the other. So what a row costs here, it costs any file system behind this transport,
-//! and a contestant's share of it shows how much of its time is its own.
+//! # How it works [`Nothing`] keeps names, attributes and bytes in memory. It has no device, no
+//! transaction and no rules beyond what a load needs. Each inode has a lock of its own, and an
+//! operation takes them one after the other. So the time of a row here is a minimum for every file
+//! system on this transport, and the ratio to it shows how much of a contestant's time is its own
+//! work.
 
 use std::collections::{BTreeMap, HashMap};
 use std::ops::ControlFlow;
@@ -21,11 +21,11 @@ use sapwood_vfs::{
     SetXattrMode, Subvolumes, SyncKind, Timestamp, WriteMode,
 };
 
-/// Mounts it on `dir` and serves until the unmount. `options`: a list for `-o`, of which this knows
-/// `io_uring`, `polling` and `allow_other`.
+/// Mounts it on `dir` and serves until the unmount. `options` is a list for `-o`. The supported
+/// options are `io_uring`, `polling` and `allow_other`.
 ///
 /// # Errors
-/// The mount's; an unknown option.
+/// The mount fails; an unknown option.
 pub(crate) fn serve(dir: &Path, options: &str) -> crate::error::Result<()> {
     let mut mount = MountOptions {
         fsname: "fuse-limit".to_owned(),
@@ -60,9 +60,9 @@ pub(crate) struct Nothing {
 struct Inode {
     attr: Attr,
     references: u64,
-    /// Of a file or a symbolic link.
+    /// Content of a file, or target of a symbolic link.
     bytes: Vec<u8>,
-    /// Of a directory: position of a name, and the entry at a position.
+    /// Names of a directory with their positions, and the entry at each position.
     positions: HashMap<Vec<u8>, u64>,
     entries: BTreeMap<u64, (Vec<u8>, Ino, FileKind)>,
     next_position: u64,

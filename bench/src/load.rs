@@ -239,7 +239,7 @@ fn phase_of_worker(dir: &Node, files: u32, remove: bool) -> Result<()> {
 /// The work of one process of [`create`].
 ///
 /// # Errors
-/// The file system's, or the parent has ended.
+/// Errors of the file system; the parent has ended.
 pub(crate) fn worker(dir: &Path, files: u32, number: u32) -> Result<()> {
     let dir = Place::Mount(dir.join(format!("tree.{number}"))).root()?;
     for remove in [false, true] {
@@ -283,7 +283,7 @@ impl Big {
     }
 }
 
-/// Writes or reads a large file, by fio in a mount; what is written is durable in the end.
+/// Writes or reads a large file, by fio in a mount. Written data is durable at the end.
 pub(crate) fn big(run: &mut Run, big: Big) -> Result<()> {
     let (write, random, cache) = (true, false, Cache::Cold);
     let first = Big {

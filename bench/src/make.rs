@@ -18,7 +18,7 @@ use crate::program::{Used, output, watch};
 use crate::run::Figures;
 use crate::stage::Stage;
 
-/// Of what an image is made.
+/// The source of an image.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Source {
     /// A directory of this machine, which is also extracted again.
@@ -69,7 +69,7 @@ impl Source {
 /// Makes an image on `medium`. `files`: the small files.
 ///
 /// # Errors
-/// The program's, or it cannot do this.
+/// The program fails, or it cannot do this.
 pub(crate) fn run(
     contestant: &Contestant,
     source: Source,

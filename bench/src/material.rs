@@ -45,7 +45,7 @@ pub(crate) fn path(number: u32) -> String {
 /// Writes an archive of `files` files.
 ///
 /// # Errors
-/// The medium's.
+/// I/O errors of the medium.
 pub(crate) fn make_archive(archive: &Path, files: u32) -> Result<()> {
     let out = BufWriter::with_capacity(1 << 20, File::create(archive).on(archive.display())?);
     write_archive(out, files).on(archive.display())
@@ -82,7 +82,7 @@ impl Source {
     /// Makes `files` files on `medium`.
     ///
     /// # Errors
-    /// The medium's.
+    /// I/O errors of the medium.
     pub(crate) fn new(medium: &Path, files: u32) -> Result<Self> {
         let home = crate::image::home(medium)?;
         let (tree, tar) = (home.path().join("tree"), home.path().join("small.tar"));

@@ -10,7 +10,7 @@ use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
 use crate::error::{Context, Error, Result};
 
-/// What a program used.
+/// The resources that a program used.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Used {
     /// Seconds from its start to its end.
@@ -110,7 +110,7 @@ fn ticks(stat: &str) -> Option<u64> {
 /// Makes everything in the file system of `dir` durable, as far as `syncfs(2)` does.
 ///
 /// # Errors
-/// The file system's.
+/// Errors of the file system.
 pub(crate) fn syncfs(dir: &Path) -> Result<()> {
     let root = fs::File::open(dir).on(dir.display())?;
     rustix::fs::syncfs(&root).on(dir.display())

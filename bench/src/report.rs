@@ -18,7 +18,8 @@ pub(crate) struct Report {
     pub(crate) rows: Vec<Measured>,
 }
 
-/// The peers of a contestant: the first that runs is compared; else the first contestant.
+/// The peers of a contestant: the first one that runs is the base of the comparison; else the first
+/// contestant.
 const BASES: [&str; 4] = ["kernel-btrfs", "mkfs.btrfs", "kernel-ext4", "mke2fs"];
 
 /// The ceiling of mounts with a daemon: each of them shows its share of it.
@@ -37,8 +38,8 @@ impl Heading {
         )
     }
 
-    /// How many times as good `entry` is as `base`, from pairs of one round. Above 1 it is better,
-    /// also for a figure of which a lower value is better.
+    /// How many times as good `entry` is as `base`, from pairs of one round. A value above 1 is
+    /// better, also for a figure whose lower value is better.
     pub(crate) fn ratio(&self, entry: &Entry, base: &Entry) -> Option<Ratio> {
         let pairs = entry
             .runs
@@ -97,7 +98,7 @@ impl Report {
         out
     }
 
-    /// As Markdown.
+    /// The whole report as Markdown.
     pub(crate) fn to_markdown(&self) -> String {
         let mut out = format!("# {}\n\n{}.\n\n", self.title, self.machine);
         // Writing to a string does not fail.
@@ -181,7 +182,7 @@ fn share(row: &Measured, figure: &Heading, name: &str) -> String {
     }
 }
 
-/// Median with the extremes, and the ratio to what the contestant is compared with, if any.
+/// Median with the extremes, and the ratio to the base of the contestant, if it has one.
 fn measured(row: &Measured, figure: &Heading, name: &str) -> Option<(String, String)> {
     let entry = row.entry(name)?;
     let Spread { median, min, max } = figure.spread(entry)?;

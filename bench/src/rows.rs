@@ -51,7 +51,7 @@ pub(crate) enum Work {
 pub(crate) struct Row {
     /// `N` stands for the size, `F` for a number of files for each.
     pub(crate) name: &'static str,
-    /// Heading of its table. What comes after a semicolon is what `N` counts.
+    /// Heading of its table. The text after a semicolon is the unit that `N` counts.
     pub(crate) title: &'static str,
     pub(crate) work: Work,
     /// Rows of one group are chosen together.

@@ -52,7 +52,7 @@ impl Run {
     /// process that serves the mount.
     ///
     /// # Errors
-    /// The work's, or the unmount's.
+    /// The work or the unmount fails.
     pub(crate) fn perform(mut self, work: Work) -> Result<Figures> {
         let done = match work {
             Work::Use(load) => load(&mut self),
@@ -109,8 +109,7 @@ impl Run {
         self.stage.process()
     }
 
-    /// Starts the measured part: makes all earlier changes durable, so that the measured part does
-    /// not pay for them.
+    /// Starts the measured part: makes all earlier changes durable, so that they are not measured.
     pub(crate) fn begin(&mut self) -> Result<()> {
         self.stage.sync()?;
         self.cpu_before = self.stage.process().and_then(cpu_seconds);
@@ -172,7 +171,7 @@ impl Run {
         Ok(used)
     }
 
-    /// As [`timed`](Self::timed), while the image, `IMAGE`, is not mounted.
+    /// Like [`timed`](Self::timed), while the image, `IMAGE`, is not mounted.
     pub(crate) fn timed_unmounted(&mut self, key: &str, script: &str) -> Result<()> {
         let mut command = self.script(script);
         let run = |image: &Path| watch(command.env("IMAGE", image));

@@ -85,7 +85,7 @@ impl Runner {
     /// complete.
     ///
     /// # Errors
-    /// It was stopped; `done`'s. A run that fails is only noted.
+    /// It was stopped; an error of `done`. A failed run is only recorded.
     pub(crate) fn run(
         &self,
         cases: &[Case],
@@ -184,7 +184,7 @@ impl Runner {
 /// Runs a row in process; this is the child's side.
 ///
 /// # Errors
-/// The engine's.
+/// Errors of the engine.
 pub(crate) fn in_process(
     (row, size): (&'static Row, Size),
     contestant: &Contestant,

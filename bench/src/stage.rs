@@ -174,7 +174,7 @@ impl Stage {
     /// Starts a contestant on an image, and mounts it on `dir`.
     ///
     /// # Errors
-    /// The mount's.
+    /// The mount fails.
     pub(crate) fn start(contestant: &Contestant, image: &Path, dir: &Path) -> Result<Self> {
         forget_cached(image)?;
         Ok(Self {
@@ -216,7 +216,7 @@ impl Stage {
     /// Makes everything durable.
     ///
     /// # Errors
-    /// The file system's.
+    /// Errors of the file system.
     pub(crate) fn sync(&self) -> Result<()> {
         match self.used()? {
             Used::Library(fs) => fs.sync()?,
@@ -238,7 +238,7 @@ impl Stage {
     /// have been dropped.
     ///
     /// # Errors
-    /// The file system's, and the work's: then nothing is mounted.
+    /// Errors of the file system and of the work. Nothing is mounted then.
     pub(crate) fn unmounted<T>(&mut self, work: impl FnOnce(&Path) -> Result<T>) -> Result<T> {
         self.end()?;
         forget_cached(&self.image)?;
@@ -251,7 +251,7 @@ impl Stage {
     /// Unmounts.
     ///
     /// # Errors
-    /// The file system's.
+    /// Errors of the file system.
     pub(crate) fn end(&mut self) -> Result<()> {
         self.used.take().map_or(Ok(()), Used::stop)
     }

@@ -7,7 +7,7 @@
 /// Median, least and greatest of some values.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Spread {
-    /// Of an even number of values the mean of the two in the middle.
+    /// The median; for an even number of values, the mean of the two in the middle.
     pub(crate) median: f64,
     pub(crate) min: f64,
     pub(crate) max: f64,

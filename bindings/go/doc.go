@@ -13,8 +13,9 @@
 //
 // # Paths
 //
-// Paths follow [io/fs]: relative to the root of the image, with slashes, "." for the root itself. Names are bytes and need not be UTF-8. A symbolic link is followed within the image, and
-// never leads out of it. No permission is checked.
+// Paths follow [io/fs]: relative to the root of the image, with slashes, "." for the root itself.
+// Names are bytes and need not be UTF-8. A symbolic link is followed within the image, and never
+// leads out of it. No permission is checked.
 //
 // # Errors
 //
@@ -23,11 +24,11 @@
 //
 // # Durability
 //
-// [File.Sync], [FS.Sync] and [FS.Close] return when the changes are durable. Check what Close
-// returns.
+// [File.Sync], [FS.Sync] and [FS.Close] return when the changes are durable. Check the error of
+// Close.
 //
 // # Building
 //
 // The package calls the C library libsapwood (`make install-lib`, or the package libsapwood-dev).
-// Where it is not installed, CGO_CFLAGS and CGO_LDFLAGS say where it is.
+// If it is in another directory, set CGO_CFLAGS and CGO_LDFLAGS.
 package sapwood

@@ -48,7 +48,7 @@ func wrap(op, path string, err error) error {
 	return &fs.PathError{Op: op, Path: path, Err: err}
 }
 
-// valid rejects a path that is none of io/fs. Names need not be UTF-8.
+// valid rejects a path that io/fs does not allow. Names need not be UTF-8.
 func valid(op, name string) error {
 	if strings.IndexByte(name, 0) >= 0 || !fs.ValidPath(strings.ToValidUTF8(name, "?")) {
 		return &fs.PathError{Op: op, Path: name, Err: fs.ErrInvalid}

@@ -167,7 +167,7 @@ func (f *FS) stat(op, name string, follow bool) (fs.FileInfo, error) {
 }
 
 // ReadDir returns the entries of a directory, sorted by name. If an entry cannot be read, it
-// returns those before it, and the error.
+// returns the entries before it, and the error.
 func (f *FS) ReadDir(name string) ([]fs.DirEntry, error) {
 	var dir *C.sapwood_dir
 	err := f.at("readdir", name, func(handle *C.sapwood_fs, text *C.char) C.int {

@@ -8,7 +8,7 @@ import (
 	"unsafe"
 )
 
-// MkfsOptions say how to make a file system.
+// MkfsOptions are the options of a new file system.
 type MkfsOptions struct {
 	// Size of the image in bytes. Zero: as small as the files of Source allow.
 	Size uint64

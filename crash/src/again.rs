@@ -41,7 +41,7 @@ pub struct Again {
 
 /// First word of the text.
 pub const PREFIX: &str = "again:";
-/// Stands between the first crash and the second workload.
+/// Separates the first crash and the second workload.
 pub const THEN: &str = " => ";
 
 impl fmt::Display for Again {

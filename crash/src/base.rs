@@ -88,7 +88,7 @@ impl BaseKind {
         self.engine().can(op) && !(self == Self::Ext4Indirect && extents)
     }
 
-    /// The base of another engine that is the most similar.
+    /// The most similar base of another engine.
     #[must_use]
     pub fn counterpart(self, engine: Format) -> Self {
         match self {

@@ -74,7 +74,7 @@ pub fn changes(tag: u8) -> Result<Vec<Op>, String> {
 /// Operations that make something durable.
 ///
 /// # Errors
-/// The failure of a workload.
+/// Never, unless the list here is wrong.
 pub fn persists() -> Result<Vec<Op>, String> {
     parse(PERSISTS, 0)
 }

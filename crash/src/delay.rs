@@ -25,7 +25,7 @@ pub fn recorder(memory: MemoryDevice, delays: Delays) -> Recorder {
     RecordDevice::new(DelayDevice::new(memory, delays))
 }
 
-/// Which requests are delayed, and how long at most.
+/// The requests that are delayed, and the longest delay.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Delays {
     /// Determines the delays.

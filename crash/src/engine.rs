@@ -1,5 +1,6 @@
-//! [`Format`]: the engine under test: how to make, mount and check its file system, and which other
-//! program can check an image of it. All differences between the engines are behind this type.
+//! [`Format`]: the engine under test. It makes, mounts and checks file systems of the engine, and
+//! names the other program that can check an image. All differences between the engines are behind
+//! this type.
 
 mod btrfs;
 mod ext4;
@@ -75,7 +76,7 @@ impl Format {
     #[must_use]
     pub fn can(self, op: &Op) -> bool {
         match self {
-            // A file that is written after its creation can be seen without content.
+            // A file that is created and then written can be seen without content.
             Self::Btrfs => !matches!(op, Op::Filled { .. }),
             Self::Ext4 => ext4::can(op),
         }
@@ -120,8 +121,8 @@ impl Format {
         }
     }
 
-    /// Gives the file system on a device a size, or with `None` the smallest. The inner error is a
-    /// refusal: there is no room.
+    /// Changes the size of the file system on a device; `None` is the smallest size. The inner
+    /// error is a refusal: there is no room.
     ///
     /// # Errors
     /// Any other error.

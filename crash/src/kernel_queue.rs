@@ -1,5 +1,5 @@
-//! [`KernelQueue`]: a thread that has the kernel check sampled crash images while other threads go
-//! on with workloads.
+//! [`KernelQueue`]: a thread in which the kernel checks sampled crash images while other threads
+//! run workloads.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

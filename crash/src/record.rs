@@ -63,10 +63,10 @@ pub enum Promise {
     All,
 }
 
-/// How a workload is run.
+/// Parameters of a run of a workload.
 #[derive(Debug, Clone, Default)]
 pub struct Setting {
-    /// Which mechanisms the engine uses.
+    /// The mechanisms that the engine uses.
     pub policy: Policy,
     /// The planted fault.
     pub plant: Option<Plant>,
@@ -241,7 +241,7 @@ pub struct Run<'a> {
     engine_fs: &'a dyn FileSystem,
     model: Session<'a>,
     model_fs: &'a dyn FileSystem,
-    /// From the model's inode numbers to the engine's.
+    /// The engine's inode number of each of the model's.
     map: BTreeMap<Ino, Ino>,
     root: Ino,
     skip_fsync: bool,

@@ -14,7 +14,7 @@ use sapwood_btrfs::check::{CheckOptions, check};
 use sapwood_btrfs::mkfs::{MkfsOptions, mkfs};
 use sapwood_btrfs_format::stream::{Writer, attribute as attr, command as cmd, header};
 
-/// The commands of a subvolume, and where the stream is cut at first.
+/// The commands of a subvolume, and the position of the first cut.
 #[derive(Arbitrary, Debug)]
 struct Run {
     newer: bool,

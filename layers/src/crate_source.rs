@@ -1,4 +1,4 @@
-//! The source of one crate: its modules, where their names come from, and the paths they use.
+//! The source of one crate: its modules, the origin of their names, and the paths that they use.
 //!
 //! Code under `#[cfg(test)]` is left out: tests may use any module.
 

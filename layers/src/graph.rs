@@ -1,4 +1,4 @@
-//! The graph of a crate's modules: arrows between those at the top, and circles of files.
+//! The graph of a crate's modules: dependencies between top-level modules, and cycles of files.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use crate::crate_source::{CrateSource, ModulePath};
 use crate::resolve::resolve;
 
-/// Where an arrow comes from.
+/// The first source line of each arrow between two modules.
 type Sites = BTreeMap<(String, String), (PathBuf, usize, String)>;
 
 /// The dependencies between the modules of a crate.

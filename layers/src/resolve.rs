@@ -1,12 +1,12 @@
-//! Which module of the crate a path leads to, through re-exports.
+//! Resolves a path to the module of the crate that defines its item, through re-exports.
 
 use crate::crate_source::{CrateSource, ModulePath};
 
 /// Re-exports of re-exports are followed this far.
 const DEPTH: usize = 16;
 
-/// The module that defines the item named by `path` in the module `from`. `None` if it is not of
-/// this crate.
+/// The module that defines the item named by `path` in the module `from`. `None` if another crate
+/// defines it.
 pub(crate) fn resolve(
     source: &CrateSource,
     from: &ModulePath,

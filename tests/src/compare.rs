@@ -1,9 +1,9 @@
-//! How strictly two trees are compared that tests have filled.
+//! Comparison of two trees that tests have filled, at several levels of strictness.
 
 use sapwood_testing::tree::{Facts, PLACEHOLDER, Tree, TreeInode};
 use sapwood_vfs::Timestamp;
 
-/// How strictly trees are compared.
+/// The strictness of a comparison.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Compare {
     /// Two views of one image: everything.
@@ -25,7 +25,7 @@ const NO_COMPRESS: u32 = 0x400;
 /// differ.
 const LAYOUT: u32 = 0x1000 | 0x4_0000 | 0x8_0000 | 0x1000_0000;
 
-/// Paths below which times are as they came.
+/// Paths below which times were not set.
 const OWN_TIMES: [&str; 2] = ["now", "sub"];
 
 /// Compares two trees.
@@ -74,7 +74,7 @@ fn facts(path: &str, expected: &TreeInode, found: &TreeInode, how: Compare) -> F
         Compare::Live => {
             facts |= Facts::NUMBER | Facts::BTIME;
             facts.set(Facts::MTIME, !cut(times.mtime, others.mtime));
-            // FUSE's cache does not hear of the change of time that a change of flags brings.
+            // A change of flags changes a time, and FUSE's cache is not told.
             let in_flags = path.split('/').any(|name| name == "flags");
             facts.set(Facts::CTIME, !in_flags && !cut(times.ctime, others.ctime));
         }

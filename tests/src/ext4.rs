@@ -78,7 +78,7 @@ impl Variant {
         }
     }
 
-    /// Directories are hashed so.
+    /// Sets the hash of directories.
     fn hashed(self, algorithm: &str) -> Self {
         let option = format!("hash_alg={algorithm}");
         self.then(&["tune2fs", "-E", &option])
@@ -116,7 +116,7 @@ impl Variant {
         if !self.uncertain {
             return None;
         }
-        // Behind the command and its exit status.
+        // The reason follows the line with the command and its exit status.
         let one_line = |why: String| why.lines().skip(1).collect::<Vec<_>>().join(" ");
         let image = match TempImage::by_kernel(&self.mkfs) {
             Ok(image) => image,

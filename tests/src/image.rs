@@ -122,7 +122,7 @@ impl Mkfs {
     }
 }
 
-/// An image file in a directory of its own that goes away with it.
+/// An image file in a directory of its own, which is removed with this value.
 #[derive(Debug)]
 pub struct TempImage {
     dir: TempDir,
@@ -169,7 +169,7 @@ impl TempImage {
         })
     }
 
-    /// Where it is.
+    /// The path of the file.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
@@ -225,8 +225,8 @@ impl TempImage {
         process::succeed(&mut command, Duration::from_secs(600)).map(drop)
     }
 
-    /// Both, of an image whose mount ended in a crash. `e2fsck -n` does not look behind the
-    /// journal: it judges copies, one recovered by the kernel and one by `e2fsck`.
+    /// Runs both checks on an image whose mount ended in a crash. `e2fsck -n` does not read past
+    /// the journal, so it checks two copies: one recovered by the kernel and one by `e2fsck`.
     ///
     /// # Errors
     /// The findings.
@@ -248,7 +248,7 @@ impl TempImage {
         }
     }
 
-    /// Both.
+    /// Runs both checks.
     ///
     /// # Errors
     /// The findings.

@@ -24,19 +24,19 @@ pub const POSTGRES: Need = Need::Other(|| no(postgres_programs().is_some(), "Pos
 /// This source tree's history.
 pub const HISTORY: Need = Need::Other(|| no(mount::workspace().join(".git").exists(), "history"));
 
-/// Why something is missing that is there or not.
+/// The reason for a missing requirement, unless it is `there`.
 #[must_use]
 pub fn no(there: bool, what: &str) -> Option<String> {
     (!there).then(|| format!("no {what}"))
 }
 
-/// Why a program is missing that `scripts/test-programs` installs.
+/// The reason, if a program that `scripts/test-programs` installs is missing.
 #[must_use]
 pub fn no_cached(program: &str) -> Option<String> {
     no(cached(program).is_file(), program)
 }
 
-/// Where a program is that `scripts/test-programs` installs.
+/// The path of a program that `scripts/test-programs` installs.
 #[must_use]
 pub fn cached(program: &str) -> PathBuf {
     mount::cache().join("bin").join(program)
@@ -50,7 +50,7 @@ fn has_overlay() -> bool {
     known.is_ok_and(|known| known.contains("overlay"))
 }
 
-/// Where the programs of PostgreSQL's server are.
+/// The directory of the programs of PostgreSQL's server.
 #[must_use]
 pub fn postgres_programs() -> Option<PathBuf> {
     postgres(&["initdb", "postgres", "psql", "pg_isready", "pg_amcheck"])

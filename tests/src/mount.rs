@@ -42,7 +42,7 @@ pub trait Mounted: Send {
     }
 }
 
-/// The user that mounts.
+/// The driver of a mount.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Driver {
     /// The kernel's driver, over a loop device.
@@ -116,8 +116,8 @@ impl Mounted for KernelMount {
     }
 }
 
-/// Retries for a moment while a mount is busy: a process that another thread starts has this
-/// process's open files until it runs its program.
+/// Retries for a moment while a mount is busy: a process that another thread has just forked has
+/// this process's open files until it executes its program.
 fn patiently<T, E>(
     mut unmount: impl FnMut() -> Result<T, E>,
     busy: impl Fn(&E) -> bool,
@@ -207,7 +207,7 @@ impl SapwoodMount {
                 return Err(format!("sapwood mount: {status}\n{}", self.said()));
             }
             let dir = self.path();
-            // Mounted is not yet answering: the root has to be there too.
+            // A new mount does not answer at once: the root must exist, too.
             if scratch::mounts_below(dir).iter().any(|point| point == dir)
                 && fs::metadata(dir).is_ok()
             {
@@ -255,7 +255,7 @@ impl SapwoodMount {
         self.said()
     }
 
-    /// Sends the daemon `SIGTERM`, as a system does that shuts down.
+    /// Sends the daemon `SIGTERM`, as at a shutdown of the system.
     ///
     /// # Errors
     /// The daemon is gone.
@@ -267,7 +267,7 @@ impl SapwoodMount {
             .map_err(|error| format!("{error}\n{}", self.said()))
     }
 
-    /// Clears away the mount of a daemon that was killed, with `sapwood umount`.
+    /// Removes the mount of a killed daemon, with `sapwood umount`.
     ///
     /// # Errors
     /// The command's output, or that a file system is still mounted.

@@ -58,7 +58,7 @@ pub fn list_by_library(image: &TempImage) -> Result<Tree, String> {
 
 /// A mounted file system of its own.
 pub struct Volume {
-    // Unmounted before its image goes.
+    // Unmounted before its image is removed.
     mount: Option<Box<dyn Mounted>>,
     image: TempImage,
     options: String,

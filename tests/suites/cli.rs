@@ -259,8 +259,7 @@ fn several_devices() -> Outcome {
     Ok(())
 }
 
-/// Sets bits in the superblock's feature word at `offset`, in the only copy that a small image has
-/// behind the first.
+/// Sets bits in the superblock's feature word at `offset`, in both copies that a small image has.
 fn with_features(offset: usize, bits: u64) -> Result<TempImage, String> {
     let image = TempImage::by_kernel(&Mkfs::default().sized(300 << 20))?;
     let edit = || -> std::io::Result<()> {
@@ -290,7 +289,7 @@ fn unknown_features() -> Outcome {
     all_fail(image.path(), "feature")?;
     let zoned = with_features(INCOMPAT, 1 << 12)?;
     all_fail(zoned.path(), "zoned")?;
-    // A read-only-compatible one can still be read, and only that.
+    // An unknown read-only-compatible feature allows reading only.
     let image = with_features(COMPAT_RO, 1 << 50)?;
     let path = image.path().to_str().unwrap();
     let listed = said(&["ls", path])?;
@@ -425,6 +424,7 @@ fn next_steps() -> Outcome {
     Ok(())
 }
 
+/// The demo finds its own mount in the mount table, which escapes the space in its name.
 fn demo(arguments: &[&str]) -> Outcome {
     let dir = scratch::directory();
     let spaced = dir.path().join("two words");

@@ -311,7 +311,7 @@ fn verify(volume: &Volume, filled: &Filled, when: &str) -> Result<(), String> {
     for (name, content) in &filled.durable {
         let found = fs::read(volume.join(name))
             .map_err(|error| format!("{when}: {}: {error}", name.display()))?;
-        // Behind the durable part there may be more.
+        // More data may follow the durable part.
         if !found.starts_with(content) {
             return Err(format!("{when}: {} has lost its content", name.display()));
         }

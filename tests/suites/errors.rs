@@ -215,7 +215,7 @@ fn mute() -> Outcome {
     Ok(())
 }
 
-/// A directory to mount on, unmounted in the end whatever happened.
+/// A directory to mount on, unmounted when this value is dropped.
 struct Point(TempDir);
 
 impl Point {
@@ -290,7 +290,7 @@ fn lost_writes_of(kind: Kind, options: &str) -> Outcome {
             _ => Err(error),
         }
     })?;
-    // The caller that hears of it is not the one that unmounts.
+    // The caller that gets the error is not the one that unmounts.
     let _ = File::open(point.path())?.sync_all();
     let _ = ours(&["sync"], &[point.path()])?;
     let stats = ours(&["stats"], &[point.path()])?;

@@ -118,7 +118,7 @@ fn large_blocks(size: usize) -> Outcome {
         list_by_library(&image)?,
     );
     let new = |line: &String| line.ends_with("missing in the first");
-    // The layout is mke2fs's business, and so is all of a directory but its mode.
+    // The layout is mke2fs's choice. Of a directory only the mode must agree.
     let all = expected.differences(&found, |path, node, _| match (path, node.is_dir()) {
         (".", _) => Facts::empty(),
         (_, true) => Facts::KIND | Facts::PERM,
@@ -157,8 +157,8 @@ fn fill_plainly(root: &Path, limits: Limits) -> Result<(), String> {
     fill().map_err(|error| error.to_string())
 }
 
-/// A feature that we do not keep right is named, and nothing is changed; one that we let be
-/// written to is kept right.
+/// An image with a feature that Sapwood does not support is refused with its name, and nothing is
+/// changed. With any other feature, writing to the image keeps it valid.
 fn refused_or_right(args: &str, feature: &str) -> Outcome {
     let image = TempImage::by_kernel(&Mkfs::ext4(args))?;
     let before = fs::read(image.path())?;

@@ -28,7 +28,7 @@ const IN_THE_JOURNAL: &str = "
     sync -f .; echo last >> replaced; sync replaced
 ";
 
-/// An image as a power cut leaves it that ends the kernel's work.
+/// An image after a power cut during the kernel's work.
 fn unclean(form: &Form) -> Result<TempImage, String> {
     let image = TempImage::new(&form.mkfs.clone().sized(128 << 20))?;
     let limit = Duration::from_secs(60);
@@ -89,7 +89,7 @@ fn not_recovered(form: &Form) -> Outcome {
     }
 }
 
-/// Whether an image can be mounted that has an unknown feature.
+/// Whether an image with an unknown feature can be mounted.
 #[derive(Debug, Clone, Copy)]
 enum Mountable {
     Never,

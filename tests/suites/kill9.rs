@@ -55,7 +55,7 @@ fn kill(form: &Form, rounds: u64) -> Outcome {
         let again = |why: String| format!("round {round}, SAPWOOD_SEED={seed}: {why}");
         let mut random = Random::new(seed);
         let mount = SapwoodMount::new(image.path(), form.options)?;
-        // Killed behind this many finished changes, and a little.
+        // Killed after this number of finished changes and a short time.
         let target = 20 + random.below(400);
         let pause = Duration::from_micros(random.below(30_000));
         load(mount, &mut known, seed, target, pause)?;
@@ -169,7 +169,7 @@ impl Worker<'_> {
             .flatten()
     }
 
-    /// Notes that the name is about to become this.
+    /// Records that the name is about to get this content.
     fn begin(&mut self, name: &Path, state: Option<Vec<u8>>) {
         self.allowed
             .entry(name.to_owned())

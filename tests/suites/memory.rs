@@ -14,7 +14,8 @@ use sapwood_tests::mount::{Mounted, SapwoodMount, sapwood};
 const MIB: u64 = 1 << 20;
 /// Memory of the control group, in bytes.
 const GROUP: u64 = 128 * MIB;
-/// Files; a third as many took more than that before there was one bound for all caches.
+/// Number of files: without one bound for all caches, a third of them would need more memory than
+/// the group has.
 const FILES: usize = 40_000;
 const EACH_DIR: usize = 1000;
 

@@ -1,4 +1,4 @@
-//! Streams received into directories of this machine, compared with what the kernel receives.
+//! Streams received into directories of this machine, compared with the kernel's results.
 
 use std::os::unix::fs::chown;
 use std::path::Path;

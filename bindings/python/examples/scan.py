@@ -1,4 +1,4 @@
-"""Reads what a scanner of VM images looks for, without root.
+"""Reads the facts that a scanner of VM images looks for, without root.
 
 Usage: scan.py IMAGE
 """

@@ -13,7 +13,7 @@ use crate::work::{Callback, Raised, Stream, long};
 /// A source of the files of an image: its kind, and a path as bytes or a binary file object.
 type Source = (String, Py<PyAny>);
 
-/// What is made.
+/// The image to make.
 #[derive(FromPyObject)]
 #[pyo3(from_item_all)]
 pub(crate) struct Build {

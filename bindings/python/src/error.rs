@@ -64,7 +64,7 @@ pub(crate) fn invalid(text: impl Into<String>) -> PyErr {
     PyValueError::new_err(text.into())
 }
 
-/// Opening a directory as a file.
+/// The exception of opening a directory as a file.
 pub(crate) fn is_a_directory(path: &Path) -> PyErr {
     os_error(libc::EISDIR, "is a directory", Some(path.as_os_str()))
 }

@@ -1,4 +1,4 @@
-"""What the tests share."""
+"""Helpers of the tests."""
 
 import functools
 import os

@@ -1,4 +1,4 @@
-//! The explorer: that it finds what is wrong, and a slice of what it explores.
+//! The explorer: it finds planted faults, and a slice of its workloads passes.
 #![allow(clippy::unwrap_used)] // A failed unwrap is a failed test.
 
 mod oracle;

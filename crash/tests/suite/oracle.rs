@@ -211,7 +211,7 @@ fn an_fsync_of_an_inode_without_a_name_keeps_its_names_away() {
     refused(&judge(&lane, 4, 0, |_| ()), "had lost it before its fsync");
 }
 
-/// A moment after all that a lane did.
+/// A time after all operations of a lane.
 fn later(tree: &mut Edit) -> Timestamp {
     let times = tree.0.nodes.values().filter_map(|node| node.times);
     let last = times.map(|times| times.ctime).max().unwrap();

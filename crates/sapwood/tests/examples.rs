@@ -1,7 +1,7 @@
 //! The examples run, one after another on the same images.
 //!
-//! A program of its own: cargo builds the examples for all tests of the crate, and not for one
-//! program that is named.
+//! These tests are a program of their own. Cargo builds the examples when it builds all tests of
+//! the crate, but not when one test program is named.
 
 #![allow(clippy::unwrap_used)]
 

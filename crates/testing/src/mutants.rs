@@ -73,7 +73,7 @@ pub enum Change {
         /// The new number.
         to: u64,
     },
-    /// Replaces bytes with those from another place.
+    /// Replaces bytes with bytes from another offset.
     Copy {
         /// Number of bytes.
         width: usize,
@@ -137,7 +137,7 @@ impl Change {
     }
 }
 
-/// Which mutants to make, and how many.
+/// The choice and the number of mutants.
 #[derive(Clone, Copy, Debug)]
 pub struct MutantPlan {
     seed: u64,
@@ -251,7 +251,7 @@ pub fn compare(
     let mut tally = Tally::default();
     for number in plan.first..plan.first + plan.count {
         let mut rng = Rng::with_seed(plan.seed << 40 ^ number);
-        // A change that leaves all bytes as they are is made anew.
+        // A change that leaves all bytes as they are is replaced by another one.
         let mutant = (0..100).find_map(|_| mutant(&mut rng)).unwrap();
         let file = &files[mutant.base];
         copy(&mutant.device, file, &mutant.touched);

@@ -73,7 +73,7 @@ pub fn succeed(command: &mut Command, limit: Duration) -> Result<String, String>
     ))
 }
 
-/// Runs a command to its end, whatever it is.
+/// Runs a command to its end, whatever its exit status is.
 ///
 /// # Errors
 /// It cannot be started or takes too long (then it is killed).
@@ -110,7 +110,7 @@ pub fn finish(command: &mut Command, limit: Duration) -> Result<Said, String> {
     }
 }
 
-/// Waits for a child to end, at most so long.
+/// Waits for a child to end, at most for `limit`.
 pub fn wait(child: &mut Child, limit: Duration) -> Option<ExitStatus> {
     let end = Instant::now() + limit;
     let mut pause = Duration::from_millis(1);

@@ -15,7 +15,7 @@ use tempfile::TempDir;
 
 const PREFIX: &str = "sapwood-tests-";
 
-/// A new directory that goes away with its guard.
+/// A new directory that is removed with its guard.
 #[must_use]
 pub fn directory() -> TempDir {
     let prefix = format!("{PREFIX}{}-", std::process::id());
@@ -51,10 +51,10 @@ impl SmallHost {
         self.0.path()
     }
 
-    /// Makes it large.
+    /// Enlarges it.
     ///
     /// # Errors
-    /// The kernel's.
+    /// The kernel refuses the remount.
     pub fn grow(&self) -> std::io::Result<()> {
         let path = self.0.path();
         Ok(rustix::mount::mount_remount(

@@ -18,7 +18,7 @@ pub type OnHashed<'p> = dyn FnMut(u64) + 'p;
 /// first bytes of the root hash are the UUID, with the version and variant of a name-based one.
 ///
 /// # Errors
-/// `data` does not consist of blocks, or is empty; `hashes` cannot grow; the devices.
+/// `data` does not consist of blocks, or is empty; `hashes` cannot grow; I/O errors of the devices.
 pub fn build(
     data: &dyn Device,
     hashes: &dyn Device,

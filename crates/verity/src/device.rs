@@ -80,7 +80,7 @@ impl VerityDevice {
     /// Verifies all data. `verified` gets the bytes so far.
     ///
     /// # Errors
-    /// [`Error::Mismatch`] with the first wrong block; the devices.
+    /// [`Error::Mismatch`] with the first wrong block; I/O errors of the devices.
     pub fn verify_all(&self, verified: &mut dyn FnMut(u64)) -> Result<()> {
         let size = Device::size(self);
         let mut piece = vec![0; PIECE as usize];

@@ -24,10 +24,10 @@ pub enum Error {
     /// A digest that is not supported.
     #[error("{0:?} is not a digest that Sapwood has; it has sha256 and sha512")]
     Algorithm(String),
-    /// A size of blocks.
+    /// The size of blocks is not supported.
     #[error("{0} is not a block size of dm-verity: a power of two from 512 to 65536")]
     BlockSize(u32),
-    /// A salt.
+    /// The salt is too long.
     #[error("a salt has at most 256 bytes, and not {0}")]
     Salt(usize),
     /// The data device does not consist of blocks.
@@ -40,7 +40,7 @@ pub enum Error {
         /// Bytes of a block.
         block: u32,
     },
-    /// A device is smaller than the tree says.
+    /// A device is smaller than the tree requires.
     #[error("{device}: {size} bytes, but the hash tree needs {needed}")]
     TooSmall {
         /// Device.
@@ -50,7 +50,7 @@ pub enum Error {
         /// Needed bytes.
         needed: u64,
     },
-    /// A root hash in hexadecimal.
+    /// The root hash has another length than the tree's digests.
     #[error(
         "a root hash has {expected} hexadecimal digits for this tree, and this one has {found}"
     )]
@@ -70,7 +70,7 @@ pub enum Error {
         device: String,
         /// Block of the device.
         block: u64,
-        /// What it was compared with.
+        /// The reference of the comparison.
         above: &'static str,
     },
 }

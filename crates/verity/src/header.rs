@@ -25,7 +25,7 @@ const MAGIC: &[u8; 8] = b"verity\0\0";
 const SALT_MAX: usize = 256;
 const SALT_AT: usize = 88;
 
-/// What a tree is made of.
+/// Parameters of a tree.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Params {
     /// Digest.
@@ -34,7 +34,7 @@ pub struct Params {
     pub data_block: u32,
     /// Bytes of a hash block.
     pub hash_block: u32,
-    /// Is digested before each block; at most 256 bytes.
+    /// Salt, digested before each block; at most 256 bytes.
     pub salt: Vec<u8>,
 }
 
@@ -68,7 +68,7 @@ impl Params {
         Ok(())
     }
 
-    /// Refuses what dm-verity does not have.
+    /// Refuses parameters that dm-verity does not support.
     pub(crate) fn check(&self) -> Result<()> {
         for size in [self.data_block, self.hash_block] {
             if !(512..=65536).contains(&size) || !size.is_power_of_two() {
@@ -85,7 +85,7 @@ impl Params {
 /// A superblock.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Header {
-    /// What the tree is made of.
+    /// The parameters of the tree.
     pub params: Params,
     /// Number of data blocks.
     pub data_blocks: u64,
@@ -97,8 +97,8 @@ impl Header {
     /// Reads the superblock at the start of a hash device.
     ///
     /// # Errors
-    /// [`Error::NoHeader`]; [`Error::Field`] for a value that makes no sense;
-    /// [`Error::Algorithm`], [`Error::BlockSize`]; the device.
+    /// [`Error::NoHeader`]; [`Error::Field`] for a malformed field; [`Error::Algorithm`],
+    /// [`Error::BlockSize`]; I/O errors of the device.
     pub fn read(device: &dyn Device) -> Result<Self> {
         let no_header = || Error::NoHeader {
             device: device.name().to_owned(),

@@ -16,7 +16,7 @@ pub(crate) struct Level {
     pub(crate) blocks: u64,
 }
 
-/// See the module.
+/// The levels of a tree; see the module.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Layout {
     /// From level 0 on.

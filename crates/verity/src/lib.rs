@@ -4,7 +4,7 @@
 //! *root hash*. A reader that trusts the root hash trusts every block that it verifies. Forward error
 //! correction is not supported: a wrong block is an error.
 //!
-//! - [`Params`], [`Header`]: what a tree is made of, and the superblock that stores it.
+//! - [`Params`], [`Header`]: the parameters of a tree, and the superblock that stores them.
 //! - [`build`]: the tree of a device.
 //! - [`VerityDevice`]: a read-only device that verifies what it reads.
 

@@ -159,7 +159,7 @@ fn punched(fill: &mut Fill<'_>, dir: &Path) -> io::Result<()> {
         fallocate(&file, zero | FallocateFlags::KEEP_SIZE, from, len)?;
     }
     let file = open(&dir.join("punched-all"))?;
-    // Never written before it is gone.
+    // Removed before it was ever written back.
     file.write_all_at(&fill.random.bytes(98_304), 0)?;
     fallocate(&file, punch, 0, 98_304)?;
     Ok(())

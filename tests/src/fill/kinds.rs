@@ -30,7 +30,7 @@ pub(super) fn kinds(fill: &mut Fill<'_>) -> io::Result<()> {
     node("odd", FileType::CharacterDevice, makedev(4095, 1_048_575))?;
     node("pipe", FileType::Fifo, 0)?;
     node("socket", FileType::Socket, 0)?;
-    // A bound one has to be reached by a short path.
+    // Binding a socket needs a short path.
     let short = tempfile::Builder::new().prefix("s").tempdir()?;
     let place = short.path().join("d");
     symlink(&dir, &place)?;
@@ -59,7 +59,7 @@ pub(super) fn modes(fill: &mut Fill<'_>) -> io::Result<()> {
         fs::set_permissions(&below, fs::Permissions::from_mode(mode))?;
         fs::write(below.join("inside"), b"x")?;
     }
-    // A directory with the set-group-id bit hands on its group, and to directories the bit.
+    // A directory with the set-group-id bit passes its group on, and to directories also the bit.
     let handing = dir.join("handing");
     fs::create_dir(&handing)?;
     chown(&handing, None, Some(4321))?;

@@ -63,7 +63,7 @@ pub(super) fn names(fill: &mut Fill<'_>) -> io::Result<()> {
         fs::write(dir.join(&left), &right)?;
         fs::write(dir.join(&right), &left)?;
     }
-    // One of a colliding pair goes, comes back, and is another type.
+    // One name of a colliding pair is removed, made again, and gets another type.
     for (at, (left, right)) in colliding(&mut fill.random).into_iter().enumerate() {
         fs::write(dir.join(&left), b"l")?;
         fs::write(dir.join(&right), b"r")?;

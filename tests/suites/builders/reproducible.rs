@@ -1,5 +1,5 @@
-//! Images and edits that depend on their input alone: whatever the host's file system, the order of
-//! its directories, the user, the number of processors and the time are. Each test is a script.
+//! Images and edits that depend on their input alone, not on the host's file system, the order of
+//! its directories, the user, the number of processors or the time. Each test is a script.
 
 /// Prelude of these scripts, after the builders' prelude. `shuffled FROM TO`: a copy whose names
 /// are made in a random order. `host FS`: `h` is a file system of this type. `same A B`: two files

@@ -155,7 +155,6 @@ pub(super) fn stats() -> Outcome {
     Ok(())
 }
 
-/// It finds its own mount in the mount table, which escapes the space.
 /// A mount by the user `uid`, and every command on subvolumes in it.
 pub(super) fn subvolumes_of_a_mount(uid: u32) -> Outcome {
     let image = TempImage::new(&Mkfs {

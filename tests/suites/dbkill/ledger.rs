@@ -13,9 +13,9 @@ const KEPT: u64 = 150;
 /// The commits of one client, numbered from 1.
 #[derive(Debug)]
 pub(crate) struct Ledger {
-    /// Which client.
+    /// Number of the client.
     pub(crate) id: u64,
-    /// The last transaction that is known to be there.
+    /// The last transaction that is known to be committed.
     acknowledged: u64,
     /// The last that was sent.
     sent: u64,

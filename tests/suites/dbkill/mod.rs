@@ -262,7 +262,7 @@ fn round(
         },
         None => None,
     };
-    // Ended behind this many acknowledged commits, and a little.
+    // Ended after this number of acknowledged commits and a short time.
     let moment = Moment {
         target: 5 + random.below(plan.commits),
         pause: Duration::from_micros(random.below(50_000)),
@@ -297,15 +297,15 @@ fn round(
     }
 }
 
-/// When a round ends the daemon, and how.
+/// The end of the daemon in a round.
 struct Moment {
-    /// The number of acknowledged commits before the end,
+    /// Number of acknowledged commits before the end.
     target: u64,
-    /// and so much time.
+    /// Time after the last of them.
     pause: Duration,
-    /// A signal ends the daemon instead of a kill,
+    /// A signal ends the daemon instead of a kill.
     told: bool,
-    /// and the clients continue for so long.
+    /// Time for which the clients continue after the signal.
     lead: Duration,
     /// The server's fault before that.
     fault: Option<Fault>,
@@ -320,7 +320,7 @@ enum Fault {
     Errors,
 }
 
-/// Mounts, compares, and unmounts as one should.
+/// Mounts, compares, and unmounts regularly.
 fn verified(
     database: &mut dyn Database,
     ledgers: &mut [Ledger],
@@ -389,7 +389,7 @@ fn load(
                 std::thread::sleep(Duration::from_millis(1));
             }
         };
-        // An error is returned when the clients are gone, for the scope waits for them.
+        // The error is returned after the clients have ended, because the scope waits for them.
         let mut crashed = Ok(());
         if let (Some(server), Some(Fault::Crash)) = (&mut server, moment.fault) {
             wait_for(target / 2);
@@ -419,7 +419,7 @@ fn load(
         } else {
             mount.kill_daemon()
         };
-        // A client may wait for the server, which may wait for nothing any more.
+        // A client may wait for the server, which may wait for ever.
         clients.iter_mut().for_each(Client::kill);
         crashed?;
         failed.map_err(|why| format!("{why}\n{said}"))?;

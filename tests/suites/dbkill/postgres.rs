@@ -147,7 +147,7 @@ impl Database for Postgres {
 
     fn start(&mut self, root: &Path) -> Result<(), String> {
         let failed = |error: std::io::Error| error.to_string();
-        // The number of the server that died with the daemon may be another process's by now.
+        // Another process may have the number of the server that died with the daemon.
         let _ = fs::remove_file(cluster(root).join("postmaster.pid"));
         let log = File::create(self.log()).map_err(failed)?;
         let copy = log.try_clone().map_err(failed)?;

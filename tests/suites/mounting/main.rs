@@ -99,7 +99,7 @@ fn any_offset(kind: Kind) -> Outcome {
     Ok(())
 }
 
-/// The offsets after the entries of an open directory, from where it stands.
+/// The offsets after the entries of an open directory, from its current position.
 fn listed(dir: &fs::File) -> Result<Vec<u64>, Errno> {
     let mut buffer = Vec::with_capacity(32 << 10);
     let mut entries = rustix::fs::RawDir::new(dir, buffer.spare_capacity_mut());

@@ -78,7 +78,7 @@ fn is_confined(process: u32) -> Result<(), String> {
     Ok(())
 }
 
-/// Ends the mount as a system does that shuts down, while a file is open if `busy`.
+/// Ends the mount as at a shutdown of the system; a file is open if `busy`.
 fn terminate(running: SapwoodMount, busy: bool) -> Result<(), String> {
     let failed = |error: std::io::Error| error.to_string();
     let held = fs::File::open(running.path().join("file")).map_err(failed)?;
@@ -310,7 +310,7 @@ fn notify() -> Outcome {
 /// A service logs the messages of its level, each line with its priority, from inside its sandbox.
 fn journal() -> Outcome {
     let image = image()?;
-    // As a service manager marks standard error as the journal.
+    // A service manager marks standard error as the journal in this way.
     let as_service = "JOURNAL_STREAM=$(stat -Lc %d:%i /proc/self/fd/2) exec \"$0\" \"$@\"";
     let mounted = "<6>mounted\n";
     let ended = "<6>unmounted: the image is complete\n";

@@ -3,8 +3,9 @@
 
 /// Prelude of these scripts, after the common prelude.
 ///
-/// `sources`: a directory, a layer in the form of overlayfs, archives, a container image and a list. `COMMANDS`: everything that makes a
-/// file; `$OUT` is the file. `sound FILE`: it is complete.
+/// `sources`: a directory, a layer in the form of overlayfs, archives, a container image and a
+/// list. `COMMANDS`: everything that makes a file; `$OUT` is the file. `sound FILE`: it is
+/// complete.
 pub(crate) const PRELUDE: &str = r#"
 trap 'umount -l m 2> /dev/null || true' EXIT
 sources() {

@@ -46,8 +46,8 @@ const ORDINARY: Sizes = Sizes {
     most: 1 << 17,
 };
 
-/// Around the size that an inode of 512 bytes holds inline. Lengths of 0 would soon occur, and
-/// `fsx` takes it for a failure that `posix_fallocate` refuses them.
+/// Around the size that an inode of 512 bytes holds inline. Lengths of 0 would be frequent;
+/// `posix_fallocate` refuses them, which `fsx` takes for a failure.
 const TINY: Sizes = Sizes {
     file: 700,
     least: 1,

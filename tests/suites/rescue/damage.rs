@@ -1,4 +1,4 @@
-//! The disasters, and where their victims are on disk, as the tools tell it.
+//! The disasters, and the positions of their victims on disk, from the format's tools.
 
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -168,8 +168,8 @@ fn directories(image: &TempImage, paths: &[&str]) {
     }
 }
 
-/// Destroys what no older state or copy replaces: in btrfs a block with the given content of a
-/// file, in ext4 the inodes of the group that has the directory `dir2/sub1`.
+/// Destroys blocks that no older state or copy replaces: in btrfs a block with the given content of
+/// a file, in ext4 the inodes of the group of the directory `dir2/sub1`.
 pub(super) fn destroy_for_good(image: &TempImage, content: &[u8]) {
     match image.kind() {
         Kind::Btrfs => {

@@ -1,4 +1,4 @@
-//! What was recovered, by Sapwood and by the tools.
+//! The files that Sapwood and the tools recovered.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -81,7 +81,8 @@ impl Files {
     }
 }
 
-/// What `btrfs restore`, or `e2fsck -y` with a mount by the kernel, recovers. The image is changed.
+/// The files that `btrfs restore`, or `e2fsck -y` with a mount by the kernel, recovers. The image
+/// is changed.
 pub(super) fn recovered_by_tool(image: &TempImage, dir: &Path) -> Files {
     match image.kind() {
         Kind::Btrfs => by_restore(image, dir),

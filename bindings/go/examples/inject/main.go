@@ -1,5 +1,5 @@
-// Inject copies files of this machine into an image, as root's: `inject IMAGE FILE... DIR`.
-// A builder of micro-VMs does this with a key, an agent and a configuration before each start.
+// Inject copies files of this machine into an image, owned by root: `inject IMAGE FILE... DIR`. A
+// builder of micro-VMs does this with a key, an agent and a configuration before each start.
 package main
 
 import (
@@ -29,7 +29,7 @@ func inject(name string, files []string, dir string) (err error) {
 	if err != nil {
 		return err
 	}
-	// What is written is durable when Close returns without an error.
+	// Written data is durable when Close returns without an error.
 	defer func() {
 		if closing := image.Close(); err == nil {
 			err = closing

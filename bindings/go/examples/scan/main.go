@@ -1,6 +1,6 @@
-// Scan reports what a scanner of VM images looks for: the operating system, the packages of dpkg,
-// and programs that run with the rights of their owner. `scan IMAGE`. It needs no root and changes
-// nothing.
+// Scan reports the facts that a scanner of VM images looks for: the operating system, the packages
+// of dpkg, and programs that run with the rights of their owner. `scan IMAGE`. It needs no root and
+// changes nothing.
 package main
 
 import (
@@ -56,8 +56,8 @@ func scan(name string) error {
 	})
 }
 
-// field returns what follows a prefix, in each line of a file that begins with it. A file that is
-// not there has none.
+// field returns the rest of each line of a file that begins with a prefix. A missing file has no
+// such line.
 func field(image fs.FS, name, prefix string) ([]string, error) {
 	file, err := image.Open(name)
 	if errors.Is(err, fs.ErrNotExist) {

@@ -162,7 +162,7 @@ class Image:
 
     def write_bytes(self, path: Name, data: bytes) -> int:
         """Writes a whole file; creates it, or replaces its content."""
-        # What is no bytes must not empty the file.
+        # A value that is not bytes must not empty the file.
         memoryview(data)
         with self.open(path, "wb", 0) as file:
             return file.write(data)

@@ -561,7 +561,7 @@ fn a_trim_discards_free_space_and_nothing_else() {
 fn a_trim_refuses_the_ranges_that_the_kernel_refuses() {
     let range = |start, len, least| TrimRange { start, len, least };
     let all = u64::MAX;
-    // With the answers of btrfs and of ext4.
+    // With the results of btrfs and of ext4.
     for (range, btrfs, ext4) in [
         (range(0, 0, 0), false, false),
         (range(0, 100, 0), false, false),

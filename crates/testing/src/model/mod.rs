@@ -34,7 +34,7 @@ pub use run::{Failure, Threads, compare_trees, minimize, replay, run_sequence};
 
 use crate::conformance::Capabilities;
 
-/// Which operations to generate, and how closely to compare.
+/// The operations to generate, and the depth of the comparison.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Settings {
     /// The engine's capabilities; only operations within them are made.

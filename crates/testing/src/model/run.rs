@@ -68,7 +68,7 @@ pub fn run_sequence(
     })
 }
 
-/// Applies given operations, as [`run_sequence`] does.
+/// Applies given operations like [`run_sequence`].
 ///
 /// # Errors
 /// The first difference.

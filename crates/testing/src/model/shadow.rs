@@ -19,8 +19,8 @@ impl Class {
     }
 }
 
-/// A guess: an operation may fail for a reason that the shadow does not know. Then the generator
-/// only chooses some paths badly.
+/// A guess: an operation may fail for a reason that the shadow does not know. The generator then
+/// chooses some bad paths.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Shadow {
     pub(super) known: Vec<(String, Class)>,

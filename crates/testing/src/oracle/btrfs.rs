@@ -8,7 +8,7 @@ use tempfile::TempDir;
 use super::{KernelMount, Kind, run};
 use crate::scratch;
 
-/// An image file in a directory of its own that goes away with it.
+/// An image file in a directory of its own, which is removed with this value.
 #[derive(Debug)]
 pub struct TempImage {
     dir: TempDir,
@@ -42,7 +42,7 @@ impl TempImage {
         image
     }
 
-    /// Where it is.
+    /// The path of the file.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path

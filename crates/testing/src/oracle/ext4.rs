@@ -19,7 +19,7 @@ pub fn image(size: u64, args: &str) -> Arc<MemoryDevice> {
     Arc::new(MemoryDevice::load(image.path()).unwrap())
 }
 
-/// The same on a device that was full of something else, which `mke2fs` leaves where it can.
+/// Makes an image on a device that was full of other data. `mke2fs` leaves that data where it can.
 #[must_use]
 pub fn image_on_garbage(size: u64, args: &str) -> Arc<MemoryDevice> {
     let image = TempImage::from_bytes(&vec![0xa5; usize::try_from(size).unwrap()]);

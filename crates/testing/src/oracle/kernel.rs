@@ -1,4 +1,4 @@
-//! Mounts by the kernel and loop devices, which go away with their guards.
+//! Mounts by the kernel and loop devices, which end with their guards.
 
 use std::path::{Path, PathBuf};
 
@@ -8,7 +8,7 @@ use tempfile::TempDir;
 use super::{Kind, unmount};
 use crate::{process, scratch};
 
-/// A mount by the kernel, on a loop device of its own; both go away with it.
+/// A mount by the kernel, on a loop device of its own. Both end with this value.
 #[derive(Debug)]
 pub struct KernelMount {
     at: PathBuf,
@@ -71,7 +71,7 @@ impl KernelMount {
     /// # Panics
     /// With its output, if it fails.
     pub fn shell(&self, script: &str) -> String {
-        // Of this mount only: other mounts of the machine may take long, or never end.
+        // Syncs this mount only: the sync of another mount may take long, or never end.
         const SYNC: &str =
             "sync() { if [ $# = 0 ]; then command sync -f .; else command sync \"$@\"; fi; }";
         let dir = self.path().display();
@@ -129,7 +129,7 @@ impl Loop {
     /// Made with these arguments of `losetup`.
     ///
     /// # Errors
-    /// There is none to be had.
+    /// The output of `losetup`, for example if no loop device is free.
     pub fn new(image: &Path, args: &[&str]) -> Result<Self, String> {
         let mut losetup = process::command("losetup", &["--find", "--show"]);
         losetup.args(args).arg(image);

@@ -10,7 +10,7 @@ use super::read::in_pages;
 use super::{PLACEHOLDER, Tree, TreeInode};
 
 bitflags! {
-    /// Facts about an inode. Which names a directory has is always compared.
+    /// Facts about an inode. The names in a directory are always compared.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub struct Facts: u32 {
         /// Type.
@@ -45,7 +45,7 @@ bitflags! {
         const BTIME = 1 << 14;
         /// Extended attributes.
         const XATTRS = 1 << 15;
-        /// Which names lead to the same inode.
+        /// The sets of names that belong to the same inode.
         const IDENTITY = 1 << 16;
         /// All times.
         const TIMES = Self::ATIME.bits() | Self::MTIME.bits() | Self::CTIME.bits() | Self::BTIME.bits();
@@ -75,7 +75,7 @@ fn shown_bytes(bytes: &[u8]) -> String {
     shown(&bytes.escape_ascii().to_string())
 }
 
-/// For each inode its first path.
+/// The first path of each inode.
 fn first_names<'a>(paths: impl Iterator<Item = (&'a String, &'a Ino)>) -> HashMap<Ino, &'a str> {
     let mut first = HashMap::new();
     for (path, ino) in paths {

@@ -1,4 +1,4 @@
-//! [`Tree`]: everything that can be seen of a file system, by inode. It is read through a
+//! [`Tree`]: everything that is visible of a file system, by inode. It is read through a
 //! [`FileSystem`](sapwood_vfs::FileSystem), through a mount, or from a listing in a text file, and
 //! compared.
 //!
@@ -21,7 +21,7 @@ const OBJECTID: u64 = (1 << 40) - 1;
 /// btrfs shows a subvolume that is not in a snapshot as an empty directory with this number.
 pub const PLACEHOLDER: u64 = 2;
 
-/// How much is read of each inode.
+/// The extent of reading an inode.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Detail {
     /// The bytes of files, which must be small.

@@ -1,4 +1,4 @@
-//! Devices on top of devices: which requests and properties they pass on.
+//! Devices on top of devices: the requests and properties that they pass on.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -1,4 +1,4 @@
-//! The devices, the model and the suites themselves: that they find what is wrong.
+//! The devices, the model and the suites themselves: they find planted defects.
 #![allow(clippy::unwrap_used)] // A failed unwrap is a failed test.
 
 mod common;

@@ -159,7 +159,7 @@ fn layers() -> [Vec<u8>; 3] {
         ("opt/tool/file", "1"),
         ("gone/deep/f", "1"),
     ]);
-    // Whiteouts concern lower layers, wherever they are in this one.
+    // A whiteout concerns lower layers only, whatever its position in its layer.
     let mut tar = Builder::new(Vec::new());
     let file = |size| header(EntryType::Regular, 0o644, size);
     add(&mut tar, "etc/b", file(1), b"2");

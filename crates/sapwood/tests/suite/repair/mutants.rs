@@ -178,7 +178,7 @@ impl Base {
     }
 }
 
-/// What one side reached.
+/// The results of one side.
 #[derive(Default)]
 struct Side {
     clean: usize,
