@@ -46,7 +46,7 @@ pub struct CampaignPlan {
     pub base: Option<BaseKind>,
 }
 
-/// How a phase checks its workloads.
+/// Depth and frequency of the checks of a phase.
 #[derive(Debug, Clone, Copy)]
 struct Care {
     depth: Depth,
@@ -65,7 +65,7 @@ pub struct Phase {
     pub tally: Tally,
     /// Failures.
     pub failures: Vec<Found>,
-    /// How long it took.
+    /// Duration of the phase.
     pub time: Duration,
 }
 

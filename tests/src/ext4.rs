@@ -110,7 +110,7 @@ impl Variant {
         ALWAYS.contains(&self.name)
     }
 
-    /// Why this machine cannot make or mount it, if it cannot.
+    /// The reason why this machine cannot make or mount it, if it cannot.
     #[must_use]
     pub fn impossible(&self) -> Option<String> {
         if !self.uncertain {

@@ -13,7 +13,7 @@ use tempfile::TempDir;
 use crate::mount::sapwood;
 use crate::{process, scratch};
 
-/// Which program makes the file system.
+/// The program that makes the file system.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Maker {
     /// `mkfs.btrfs` or `mke2fs`.

@@ -59,7 +59,7 @@ pub(crate) fn trials() -> Vec<Trial> {
 
 fn said(args: &[&str]) -> Result<Said, String> {
     let mut command = Command::new(sapwood());
-    // Where the code failed would show.
+    // A panic prints a backtrace, and the tests search the output for one.
     command.args(args).env("RUST_BACKTRACE", "1");
     process::finish(&mut command, Duration::from_secs(60))
 }

@@ -61,7 +61,7 @@ pub(crate) struct Attached {
     /// The descriptor to serve it with.
     pub(crate) device: OwnedFd,
     keeper: Option<UnixStream>,
-    /// Why it is not of the type that was preferred.
+    /// The reason why it is not of the preferred type.
     pub(crate) warning: Option<String>,
 }
 

@@ -239,7 +239,7 @@ impl Drop for Owner {
 }
 
 impl Session {
-    /// Where it is mounted, as an absolute path.
+    /// The absolute path of the mount point.
     #[must_use]
     pub fn mount_point(&self) -> &Path {
         self.shared.mount_point.path()

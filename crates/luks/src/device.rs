@@ -12,7 +12,7 @@ use crate::{Error, Result};
 /// Most bytes that are encrypted at once.
 const PIECE: usize = 1 << 20;
 
-/// Where the data of a volume is, and how it is encrypted.
+/// The position of a volume's data, and its encryption.
 #[derive(Debug)]
 pub(crate) struct Place {
     pub(crate) cipher: String,

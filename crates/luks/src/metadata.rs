@@ -218,7 +218,7 @@ impl KeySlot {
             .ok_or_else(|| field("size of a key slot area", self.area.size))
     }
 
-    /// How its key is derived, and the salt.
+    /// The derivation of its key, and the salt.
     ///
     /// # Errors
     /// [`Error::Unsupported`], [`Error::Field`].

@@ -12,7 +12,7 @@ use crate::key::{Secret, zeros};
 pub struct SlotDescription {
     /// Its number.
     pub number: u32,
-    /// How its key is derived from a passphrase; `None` for a key slot that no passphrase opens.
+    /// The derivation of its key from a passphrase; `None` for a key slot that no passphrase opens.
     pub derivation: Option<Derivation>,
 }
 

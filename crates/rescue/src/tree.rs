@@ -95,7 +95,7 @@ pub trait Tree: Send + Sync {
     /// All extended attributes.
     ///
     /// # Errors
-    /// See the trait.
+    /// Neither format returns an error. A lost attribute is left out.
     fn xattrs(&self, ino: Ino) -> Result<Xattrs>;
 
     /// Further facts about the state that was opened, as a JSON object.

@@ -395,7 +395,8 @@ fn last_name(path: &[u8]) -> Option<&[u8]> {
 }
 
 impl<'d> Destination<'d> {
-    /// Where a source goes. `reads`: its content is copied, not the node; `directory`: it is one.
+    /// The target of one source. `reads`: its content is copied, not the node; `directory`: it is
+    /// one.
     fn target(&mut self, last: Option<&[u8]>, reads: bool, directory: bool) -> Result<Target<'d>> {
         let (side, path) = (self.side, self.path);
         let as_directory = path.ends_with(b"/") || path.ends_with(b"/.");

@@ -24,7 +24,7 @@ pub struct Damage {
     ranges: Vec<Range<u64>>,
     /// Ranges after those.
     more: u64,
-    /// Where the last range ends.
+    /// The end of the last range.
     end: u64,
     bytes: u64,
     cause: Cause,
@@ -177,7 +177,7 @@ pub(crate) trait Content {
     fn data(&self, at: u64) -> Result<Option<u64>, Self::Error>;
     /// The first hole from an offset on.
     fn hole(&self, at: u64) -> Result<u64, Self::Error>;
-    /// Why a part of the file cannot be read; any other error as it is.
+    /// Returns the cause if a part of the file cannot be read, and any other error unchanged.
     fn damage(error: Self::Error) -> Result<Cause, Self::Error>;
 }
 
@@ -219,7 +219,7 @@ struct Reading<'r, C: Content> {
     buf: &'r mut [u8],
     salvage: &'r mut Salvage,
     sink: &'r mut Sink<'r, C::Error>,
-    /// Where the data ends that is being read.
+    /// The end of the data that is being read.
     end: u64,
 }
 

@@ -162,7 +162,7 @@ pub trait FileSystem: Send + Sync {
     /// Sizes and counts.
     ///
     /// # Errors
-    /// See the trait.
+    /// `Io`, `Corrupt`.
     fn statfs(&self) -> Result<FsStat>;
 
     /// Finds `name` in `dir`.
@@ -385,7 +385,7 @@ pub trait FileSystem: Send + Sync {
     /// Full names of all extended attributes.
     ///
     /// # Errors
-    /// See the trait.
+    /// `Io`, `Corrupt`.
     fn listxattr(&self, ino: Ino) -> Result<Vec<Vec<u8>>>;
 
     /// Removes an extended attribute.

@@ -118,7 +118,8 @@ impl Dispatcher {
     /// The answer to an unsettled [`lseek`](Self::lseek), after the kernel has written back.
     ///
     /// # Errors
-    /// See the request.
+    /// `ENXIO` if no data or hole follows `offset`; `EINVAL` for another `whence`; errors of the
+    /// engine.
     pub(crate) fn settled_lseek(&self, node: NodeId, offset: i64, whence: i32) -> Reply<i64> {
         self.seek(node, offset, whence)
     }

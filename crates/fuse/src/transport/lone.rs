@@ -39,9 +39,9 @@ use sapwood_vfs::Choice;
 /// Requests in a row that overlap no other and do not wait for the device, until their client
 /// counts as lone.
 const STREAK: u32 = 64;
-/// How long a thread polls after an answer.
+/// Time for which a thread polls after an answer.
 const POLL: Duration = Duration::from_micros(30);
-/// How often the watcher looks.
+/// Interval between checks of the watcher.
 const TICK: Duration = Duration::from_millis(4);
 /// One overlap in this many requests is allowed: the kernel sends some that no client waits for.
 const OVERLAPS: u32 = 8;

@@ -10,7 +10,7 @@ use super::leaves::{Leaves, RootPtr};
 use super::nodes::Nodes;
 use super::{Choice, Image};
 
-/// Where the root of a state was found.
+/// The place at which the root of a state was found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Origin {
     /// The superblock names it.
@@ -39,7 +39,7 @@ pub struct State {
     pub generation: u64,
     /// Logical address of the root of the tree of roots.
     pub root: u64,
-    /// Where it was found.
+    /// The place at which it was found.
     pub origin: Origin,
     /// The last change of a subvolume.
     pub time: Option<Timestamp>,

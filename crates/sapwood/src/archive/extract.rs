@@ -55,7 +55,7 @@ pub(crate) enum Whiteouts {
     Refused,
 }
 
-/// Where an archive is extracted.
+/// The place into which an archive is extracted.
 pub(crate) struct Into<'a> {
     pub(crate) fs: &'a dyn FileSystem,
     /// The directory.

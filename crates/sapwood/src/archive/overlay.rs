@@ -15,7 +15,7 @@ use super::error::{ArchiveError, Result, path};
 use super::extract::components;
 use crate::vfs::FileKind;
 
-/// Where the attributes of overlayfs are.
+/// The prefixes of the attributes of overlayfs.
 const NAMESPACES: [&[u8]; 2] = [b"trusted.overlay.", b"user.overlay."];
 
 /// The effect of an inode of a layer on the layers below.

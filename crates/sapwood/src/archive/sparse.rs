@@ -60,7 +60,7 @@ impl Map {
         })
     }
 
-    /// Where the next bytes of the archive belong, and how many of them.
+    /// The position of the next bytes of the archive in the file, and their number.
     pub(super) fn next(&mut self) -> (u64, u64) {
         while self.now.1 == 0 {
             match self.pieces.next() {

@@ -92,7 +92,7 @@ impl<R: Read> TarReader<R> {
         Self { open_end, ..self }
     }
 
-    /// Where in the archive the content of the last entry begins, before it is read.
+    /// The position in the archive of the content of the last entry, before it is read.
     pub(crate) fn position(&self) -> u64 {
         self.position
     }
@@ -252,7 +252,7 @@ impl<R: Read> TarReader<R> {
         }))
     }
 
-    /// Where the content of the entry belongs in its file.
+    /// The ranges of the file in which the content of the entry belongs.
     fn sparse_map(
         &mut self,
         header: &Header,

@@ -17,7 +17,7 @@ use crate::progress::Progress;
 use crate::tree::HeldInode;
 use crate::vfs::{self, FileSystem, Ino};
 
-/// How often progress is reported.
+/// The interval between reports of progress.
 const INTERVAL: Duration = Duration::from_millis(100);
 
 /// Makes the entries of clients.

@@ -146,7 +146,7 @@ impl CopyError {
         }
     }
 
-    /// Why a part of a file cannot be read; any other error as it is.
+    /// Returns the cause if a part of a file cannot be read, and any other error unchanged.
     pub(super) fn into_damage(self) -> Result<Cause> {
         if self.is_damage() {
             Ok(Cause::new(self.cause))

@@ -29,7 +29,7 @@ use super::side::{
 };
 use crate::shown;
 
-/// Where the name of a node starts.
+/// The directory at which the name of a node starts.
 #[derive(Clone)]
 enum Base {
     /// The user named it: the name is a path from the current directory.

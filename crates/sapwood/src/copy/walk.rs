@@ -51,7 +51,7 @@ pub(super) struct Copy<'a> {
     pub(super) canonical: bool,
 }
 
-/// Where a copy goes.
+/// The target of a copy.
 pub(super) enum Target<'d> {
     /// A name in a directory, which may exist.
     Name(Sink<'d>, Vec<u8>),
@@ -91,9 +91,9 @@ struct Walk<'w, 'a> {
     send: &'w mut dyn FnMut(Vec<Job<'a>>) -> Result<()>,
     /// Files for the next batch.
     batch: Vec<Job<'a>>,
-    /// How many of them end the batch; 0: each is handed over at once.
+    /// Number of files that ends the batch; 0: each file is handed over at once.
     batch_files: usize,
-    /// Bytes of them.
+    /// Bytes of the files in the batch.
     batch_bytes: u64,
     scratch: Scratch,
     /// Path from the top of the first name of an inode that has several.

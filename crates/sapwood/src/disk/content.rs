@@ -281,7 +281,7 @@ fn size_of(mut file: &File, path: &Path) -> Result<u64> {
     })
 }
 
-/// Which side of a copy failed.
+/// The side of a copy that failed.
 enum Copied {
     Read(io::Error),
     Write(io::Error),

@@ -173,7 +173,7 @@ impl<W: Write> Entries<W> {
         self.content(path, node, &map.0, copied)
     }
 
-    /// Where a file has data, if its holes are left out and that is shorter.
+    /// The ranges of a file that have data, if its holes are left out and that is shorter.
     fn map(&self, path: &[u8], node: &HeldInode<'_>) -> Result<Option<Map>> {
         let (size, image) = (node.attr().size, self.files.image);
         if size == 0 || !(self.files.sparse || size > image) {

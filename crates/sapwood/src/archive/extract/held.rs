@@ -63,7 +63,7 @@ impl<'a> Held<'a> {
         self.leave(self.open.len().saturating_sub(1));
     }
 
-    /// How many directories, from the base on, have these names.
+    /// The number of directories, from the base on, that have these names.
     pub(super) fn common(&self, parts: &[&[u8]]) -> usize {
         let mut start = 0;
         let same = |(open, part): &(&Open<'a>, &&[u8])| {
