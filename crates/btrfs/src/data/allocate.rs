@@ -40,7 +40,8 @@ pub(crate) fn fallocate(
     }
 }
 
-/// The whole sectors within a range. Behind the end of the file its last sector counts as whole.
+/// The whole sectors within a range. If the range reaches the end of the file, the file's last
+/// sector counts as whole.
 fn inner(store: &Store, range: &Range<u64>, size: u64) -> Range<u64> {
     let start = sector_ceil(store, range.start);
     let end = sector_floor(store, range.end);
@@ -117,7 +118,8 @@ fn allocate(
     Ok(())
 }
 
-/// An inline extent holds a file alone: before others come after it, it becomes a sector.
+/// Turns an inline extent into a sector before other extents follow it: an inline extent must be
+/// the only extent of its file.
 fn make_regular(
     files: &Arc<Files>,
     inode: &Arc<Inode>,
@@ -136,7 +138,7 @@ fn make_regular(
     Ok(())
 }
 
-/// Holes of a range, side by side ones joined.
+/// The holes in a range; adjacent ones are joined.
 fn holes(store: &Store, inode: &Inode, range: &Range<u64>) -> Result<Vec<Range<u64>>> {
     let mut holes: Vec<Range<u64>> = Vec::new();
     let mut at = range.start;
@@ -152,7 +154,7 @@ fn holes(store: &Store, inode: &Inode, range: &Range<u64>) -> Result<Vec<Range<u
     Ok(holes)
 }
 
-/// Fills a hole with preallocated extents. `size`: the file grows with them up to that.
+/// Fills a hole with preallocated extents. The file grows with them, up to `size`.
 fn preallocate(
     files: &Arc<Files>,
     inode: &Arc<Inode>,
@@ -203,7 +205,7 @@ fn preallocate(
     Ok(())
 }
 
-/// Puts an extent that was just taken where there was a hole.
+/// Inserts the item of a newly allocated extent where the file had a hole.
 fn insert(h: &mut Handle, inode: &Inode, map: &ExtentMap, stored: &Stored) -> Result<(), Error> {
     let store = Arc::clone(h.store());
     let change = changing(inode);

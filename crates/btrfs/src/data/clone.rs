@@ -174,8 +174,7 @@ fn share(
     Ok(())
 }
 
-/// Replaces a range of the target by content of the source. `end`: the file grows with it up to
-/// there.
+/// Replaces a range of the target by content of the source. The file grows with it, up to `end`.
 fn link(
     files: &Arc<Files>,
     to: &Arc<Inode>,

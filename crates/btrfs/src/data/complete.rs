@@ -29,7 +29,8 @@ pub(super) fn complete(files: &Arc<Files>, batch: &[Extent]) {
     }
 }
 
-/// Ends an ordered extent that is in the tree since the transaction `result`, or whose I/O failed.
+/// Ends an ordered extent. `result`: the transaction that put it into the tree, or the error of its
+/// I/O.
 fn finish(
     files: &Arc<Files>,
     inode: &Arc<Inode>,
@@ -103,7 +104,7 @@ pub(super) fn end(
             state.promised = None;
             state.promised_metadata = None;
         }
-        // Before a waiter looks: its bytes count no longer.
+        // Before waiters are woken: they must not count these bytes any more.
         files.writeback.leave(bytes - kept);
         if put_back {
             files.writeback.refuse();
@@ -197,7 +198,7 @@ fn fail_all(files: &Files, batch: &[&Extent], error: Error) -> Vec<Result<u64>> 
     batch.iter().map(error).collect()
 }
 
-/// Inserts the checksums of new extents; neighbours' with one change of the tree.
+/// Inserts the checksums of new extents. Adjacent extents share one change of the tree.
 fn insert_sums(h: &mut Handle, batch: &[&Extent]) -> Result<()> {
     let mut sums: Vec<(u64, u64, Vec<u8>)> = batch
         .iter()

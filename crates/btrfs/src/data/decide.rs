@@ -48,13 +48,13 @@ pub(super) fn end_batch(files: &Arc<Files>, batch: Batch) {
     submit(files, batch.writes.into_inner(), true);
 }
 
-/// Where a range in flight goes.
+/// The destination of a range in flight.
 enum Decision {
     /// It waits for older data that is in flight, and is decided again after it.
     Parked,
     /// Into the tree, as the content of a file of this size.
     Inline(Target, u64),
-    /// Some parts go over what is there, the others (`None`) to new extents.
+    /// Some parts overwrite existing extents, the others (`None`) go to new ones.
     Parts(Vec<(Range<u64>, Option<Target>)>, Option<CompressionChoice>),
     /// To new extents.
     New(Option<CompressionChoice>),
@@ -151,7 +151,7 @@ fn inline_target(
     if items::find(files, inode, sector)?.end != u64::MAX {
         return Ok(None);
     }
-    // A whole sector gains nothing by standing in the tree.
+    // A whole sector saves no space as an inline extent.
     let plain = size <= limit && size < sector;
     if wanted.is_none() && !plain {
         return Ok(None);
@@ -212,7 +212,7 @@ fn place_new(
     }
 }
 
-/// How the data of a file with `flags` is to be compressed; `None` for not at all.
+/// The compression for data of a file with `flags`; `None` if it is not compressed.
 fn compression(
     files: &Files,
     inode: &Inode,
@@ -345,8 +345,8 @@ fn take_space(
     };
     let promised = match promised {
         Some(promised) => promised,
-        // Overwrites that turned out not to be possible come without a promise. Waiting for
-        // space here could be waiting for this very thread.
+        // A range whose planned overwrite turned out to be impossible has no reservation. This
+        // thread cannot wait for space, because it may be the one that has to free it.
         None => match files.space.try_reserve_data(want)? {
             Some(promised) => Arc::new(promised),
             None => return Ok(None),
@@ -455,7 +455,7 @@ fn abandon(files: &Arc<Files>, inode: &Arc<Inode>, id: InFlightId, error: &Error
     );
     log::error!("{lost}");
     files.health.record(&lost);
-    // Lack of space damages this file only: nothing on disk contradicts anything.
+    // Lack of space damages only this file: the image stays consistent.
     if !matches!(error, Error::NoSpace) {
         files.health.fail(error);
     }

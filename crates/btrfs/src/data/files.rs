@@ -70,7 +70,7 @@ pub(crate) enum Work {
     Complete(Vec<(Arc<Inode>, Arc<OrderedExtent>)>),
 }
 
-/// Bytes of an ordered extent that one request can write; none of one that is inline.
+/// Bytes of an ordered extent that one request can write. An inline extent has none.
 pub(crate) struct DataWrite {
     pub(super) inode: Arc<Inode>,
     pub(super) ordered: Arc<OrderedExtent>,
@@ -198,7 +198,6 @@ struct Expanded {
 }
 
 impl ExpandedExtents {
-    /// None.
     pub(super) fn new() -> Self {
         Self(RankedMutex::new(Rank::Leaf, VecDeque::new()))
     }

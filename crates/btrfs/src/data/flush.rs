@@ -23,10 +23,10 @@ use crate::file_data::{InFlightId, Slice};
 use crate::inode::Inode;
 use crate::{Error, Result};
 
-/// The wait of a flush.
+/// How long a flush waits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Wait {
-    /// Not at all: it only starts.
+    /// Not at all: it only starts the writeback.
     None,
     /// Until the bytes are on the device (but not flushed to the medium).
     Io,
@@ -36,9 +36,9 @@ pub(crate) enum Wait {
 
 /// Bytes up to which a flush that is waited for runs in the caller's thread.
 const SMALL: u64 = 256 << 10;
-/// Bytes of ranges that end a piece of work.
+/// A job is full when its ranges have this many bytes.
 const JOB_BYTES: u64 = 1 << 20;
-/// Ranges of a piece of work at most.
+/// Most ranges of a job.
 const JOB_RANGES: usize = 128;
 
 /// Writes back the dirty data in `range`, and waits as requested for all in-flight data of the

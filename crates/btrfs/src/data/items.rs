@@ -333,7 +333,7 @@ pub(crate) fn drop_extents(h: &mut Handle, inode: &Inode, range: Range<u64>) -> 
     let mut dropped = 0;
     let mut at = range.start;
     while at < range.end {
-        // A batch, because a walk does not see changes of the leaf it stands in.
+        // In batches, because an iterator does not see changes of the leaf that it is in.
         let mut items = Items::from(&store, inode, at)?;
         let mut batch = Vec::new();
         while batch.len() < BATCH {
@@ -429,7 +429,7 @@ pub(super) fn insert(h: &mut Handle, inode: &Inode, map: &ExtentMap) -> Result<(
     inode.root.insert(h, &key_of(inode, map.start), &item)
 }
 
-/// Inserts the item of an explicit hole, where the file system wants one.
+/// Inserts the item of an explicit hole, unless the file system has the no-holes feature.
 pub(super) fn insert_hole(h: &mut Handle, inode: &Inode, range: Range<u64>) -> Result<()> {
     if range.is_empty() || h.store().incompat.contains(Incompat::NO_HOLES) {
         return Ok(());
@@ -460,9 +460,9 @@ pub(super) fn data_ref(inode: &Inode, start: u64, stored: &Stored) -> DataRef {
     }
 }
 
-/// Raises the size that the inode item will have, up to the first byte that is not in the tree
-/// yet. So after a power cut the file shows no range that was being written as if it had never
-/// been. The caller holds a handle and queues the inode.
+/// Raises the size that the inode item will have, at most to the first byte that is not in the tree
+/// yet. So after a power cut the file ends before a range whose write was not complete, instead of
+/// having a hole there. The caller holds a handle and queues the inode.
 pub(super) fn raise_disk_size(data: &DataState, state: &mut InodeState) {
     let reached = data.first_missing(state.disk_size).unwrap_or(u64::MAX);
     state.disk_size = state.disk_size.max(state.size.min(reached));
@@ -497,7 +497,7 @@ impl Changing<'_> {
 }
 
 impl Drop for Changing<'_> {
-    /// After an error nothing is known of the items.
+    /// After an error, the cached maps of the whole file are invalidated.
     fn drop(&mut self) {
         if !self.ended {
             self.inode.data.state.lock().maps.end(0..u64::MAX, &[]);

@@ -242,8 +242,8 @@ fn read_sectors(
     Ok(())
 }
 
-/// Compares a sector with its checksum: `None` if the file has none, `Some(None)` if the one
-/// that it should have is missing.
+/// Compares a sector with its expected checksum, `None` for data without checksums. The error is
+/// the checksum found, or `None` if the expected one is missing in the tree.
 fn judge(
     store: &Store,
     expected: Option<Option<Checksum>>,
@@ -317,8 +317,8 @@ impl Sector<'_> {
         self.files.volume.place(self.logical, mirror)
     }
 
-    /// Tries all copies but `tried`; the first valid one is read and repairs the bad ones. `first` is
-    /// the error if there is none.
+    /// Tries all copies but `tried`; the first valid one is read and repairs the bad ones. `first`
+    /// is the error if there is none.
     fn recover(&self, bytes: &mut [u8], tried: Option<usize>, first: Error) -> Result<()> {
         let volume = &self.files.volume;
         let readable = volume.readable(self.logical, bytes.len() as u64)?;
@@ -349,7 +349,7 @@ impl Sector<'_> {
     }
 }
 
-/// Records the read of `read`. For a sequential reader, asks the devices to read ahead, up to the
+/// Records that `read` was read. For a sequential reader, asks the devices to read ahead, up to the
 /// end of the file at `size`. They read in the background into the system's page cache: there is no
 /// cache of data here. Checksums are compared when the data is read.
 pub(super) fn note_read(store: &Store, inode: &Inode, read: &Range<u64>, size: u64) {

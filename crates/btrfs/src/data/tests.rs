@@ -560,7 +560,7 @@ fn an_allocation_without_space_waits_for_deletions_under_way() {
     let (victim, other) = (create(&engine, b"victim"), create(&engine, b"other"));
     allocate(&victim, &engine).unwrap();
     assert!(matches!(allocate(&other, &engine), Err(Error::NoSpace)));
-    // A thread that deletes a file stands still after it began.
+    // The thread that deletes a file is stopped after it began.
     let deletion = engine.space.deletions.begin();
     let waiting = {
         let (engine, other) = (Arc::clone(&engine), Arc::clone(&other));

@@ -23,7 +23,7 @@ use crate::transaction::{Handle, Store};
 
 /// Items dropped in one handle.
 const STEP: usize = 32;
-/// Items that a step is reserved for: those dropped are contiguous.
+/// Items for which a step reserves space: few, because the dropped items are adjacent.
 const ITEMS: u64 = 8;
 
 /// Sets the length of a file. The caller holds `io` exclusively; times are its business.
@@ -61,7 +61,7 @@ pub(crate) fn delete_content(files: &Arc<Files>, inode: &Arc<Inode>) -> Result<(
     shrink(files, inode, 0)
 }
 
-/// Whether the file is in the tree, and nothing newer in memory.
+/// Whether the tree has the file as an inline extent, and memory has nothing newer.
 fn inline_on_disk(store: &Store, inode: &Inode) -> Result<bool> {
     let in_memory = inode.data.state.lock().bytes() > 0;
     Ok(!in_memory && items::find(store, inode, 0)?.content == Content::Inline)

@@ -67,8 +67,8 @@ pub(super) fn prepare_growth(
     if end <= size {
         return Ok(());
     }
-    // An inline extent holds a file alone: with more after it, it becomes a sector like any
-    // other. A write that touches the first sector brings all of it anyway.
+    // An inline extent must be the only extent of its file, so before data follows it, its sector
+    // is made dirty. A write that touches the first sector does that anyway.
     if size > 0 && size <= sector && start >= sector {
         pull_first(files, inode)?;
     }
@@ -83,8 +83,8 @@ pub(super) fn prepare_growth(
     Ok(())
 }
 
-/// Drops data after the end of the file at `size`, up to `to`. A power cut may leave some: it was
-/// in the tree, but earlier data, and with it the size, was not yet.
+/// Drops data after the end of the file at `size`, up to `to`. A power cut may leave such data: it
+/// was in the tree already, but the size on disk still had to wait for earlier data.
 pub(super) fn drop_stale(files: &Arc<Files>, inode: &Arc<Inode>, size: u64, to: u64) -> Result<()> {
     let mut at = sector_ceil(files, size);
     let to = sector_ceil(files, to);
@@ -98,7 +98,7 @@ pub(super) fn drop_stale(files: &Arc<Files>, inode: &Arc<Inode>, size: u64, to: 
     Ok(())
 }
 
-/// Makes the first sector dirty if it is in the tree.
+/// Makes the first sector dirty if it is in flight, or an inline extent in the tree.
 fn pull_first(files: &Arc<Files>, inode: &Arc<Inode>) -> Result<()> {
     let sector = u64::from(files.sectorsize);
     {
@@ -127,7 +127,7 @@ pub(super) fn touch_sector(files: &Arc<Files>, inode: &Arc<Inode>, start: u64) -
 /// power cut interrupted.
 fn zero_tail(files: &Arc<Files>, inode: &Arc<Inode>, size: u64, to: u64) -> Result<()> {
     let start = sector_floor(files, size);
-    // A write within the sector of the end brings it, and zeros it.
+    // A write in the last sector of the file reads that sector and zeroes its rest.
     if start == size
         || (sector_floor(files, to) == start && !to.is_multiple_of(files.sectorsize.into()))
     {
@@ -233,8 +233,8 @@ fn write_chunk(files: &Arc<Files>, inode: &Arc<Inode>, offset: u64, data: &[u8])
 }
 
 /// Copies bytes into the dirty ranges: first `edges` (whole sectors that `data` covers in part),
-/// then `data`. `size`: the file is at least that long then. False, and nothing changed, if
-/// writeback took a sector meanwhile whose other bytes are needed.
+/// then `data`. The file grows to at least `size`. Returns false, without a change, if writeback
+/// took a sector meanwhile whose other bytes are needed.
 fn store(
     files: &Arc<Files>,
     inode: &Arc<Inode>,
@@ -342,7 +342,7 @@ pub(super) fn set_size(files: &Arc<Files>, inode: &Arc<Inode>, size: u64) -> Res
     h.end()
 }
 
-/// Zeroes part of a sector, if the file has anything else there.
+/// Zeroes part of a sector, unless it is zero already.
 pub(super) fn zero_part(files: &Arc<Files>, inode: &Arc<Inode>, range: Range<u64>) -> Result<()> {
     if range.is_empty() {
         return Ok(());

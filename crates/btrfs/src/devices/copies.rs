@@ -93,7 +93,7 @@ impl Volume {
         let mut at = logical;
         while at < end {
             let (start, chunk) = self.chunk_at(at)?;
-            // A rebuild is of the only copy.
+            // A chunk with parity has one copy, number 0; the higher numbers rebuild it.
             let rebuilds = mirror < stripe::ways(&chunk) && mirror >= stripe::copies(&chunk);
             let copy = if rebuilds { 0 } else { mirror };
             // A range may go from a chunk with more copies into one with fewer.
@@ -191,7 +191,7 @@ impl Volume {
     }
 
     fn hint(&self, logical: u64, len: u64, mirror: usize, tell: impl Fn(&dyn Device, u64, u64)) {
-        // A range that is not mapped is found out by the thread that reads or writes it.
+        // The thread that reads or writes the range reports that it is unmapped.
         let _ = self.each_piece(logical, len, mirror, &mut |_, piece| {
             let device = self.device(piece.devid)?;
             tell(device, piece.physical, piece.len);
@@ -233,7 +233,8 @@ impl Volume {
                     return Ok(());
                 };
                 match write(&*member.device, at, part) {
-                    // A later flush may skip it.
+                    // The device may have failed meanwhile. Later flushes skip it, so the write
+                    // does not count.
                     Ok(()) => missed |= member.has_failed(),
                     Err(error) if error.is_host_full() => return Err(error.into()),
                     Err(error) => refused.push(Refused { devid, error }),

@@ -2,8 +2,8 @@
 //!
 //! # How it works
 //! A device that refuses a write or a flush *fails*, if every byte that it holds has a copy on
-//! another device. From then on it is neither written nor read. Otherwise the request fails, as on a
-//! single device.
+//! another device. From then on it is neither written nor read. Otherwise the request fails, as on
+//! a single device.
 //!
 //! A device that missed a write must be known as stale when it returns. [`DeviceSet`] sees that by
 //! the generation of its superblock, which must be older by more than a power cut explains: by two.
@@ -148,13 +148,13 @@ impl Volume {
             .try_for_each(|refused| self.lose(refused))
     }
 
-    /// Has a device fail, unless chunks would then lack bytes.
+    /// Marks a device as failed, unless chunks would then lack bytes.
     ///
     /// # Errors
     /// The error of the device.
     fn lose(&self, refused: Refused) -> Result<()> {
         let chunks = self.chunks();
-        // Held, so that not two devices fail that have the copies of each other.
+        // Held, so that two devices with copies of the same bytes cannot fail at once.
         let losses = self.losses.lock();
         let devid = refused.devid;
         let here = |other| other != devid && self.written(other).is_some();

@@ -5,8 +5,8 @@
 //! refuses devices that do not belong together. A power cut between the superblocks of two devices
 //! leaves them one generation apart: the newer one counts, because everything that it refers to was
 //! flushed on all devices before. Two superblocks of one generation can name different logs. Then
-//! the device with the lowest devid counts: the blocks of both logs are intact, and what only the
-//! newer one has was not acknowledged.
+//! the device with the lowest devid counts: the blocks of both logs are intact, and the operations
+//! that only the newer log contains were not acknowledged.
 //!
 //! The chunk tree lists the existing devices. [`DeviceSet::check_items`] compares the two once that
 //! tree can be read, and names a device that was not given.
@@ -202,7 +202,7 @@ impl DeviceSet {
     }
 }
 
-/// Orders superblocks by how much they know. The log is in the first copy only.
+/// Orders superblocks by their age, the newest last. Only the first copy of a device names its log.
 fn rank(sb: &SuperBlock) -> (u64, bool, Reverse<u64>) {
     let is_first = sb.bytenr.get() == SUPER_OFFSETS[0];
     let devid = Reverse(sb.dev_item.devid.get());

@@ -9,8 +9,8 @@
 //! The order of writes is the same for any number of devices: all of them are flushed before the
 //! superblock of the first is written.
 //!
-//! All profiles are read, and all without parity are written. [`degraded`] says what happens when a
-//! device is missing or fails.
+//! All profiles are read, and all without parity are written. [`degraded`] describes missing
+//! devices and devices that fail.
 
 mod copies;
 mod degraded;
@@ -201,8 +201,8 @@ impl Volume {
         self.chunks.write().remove(logical)
     }
 
-    /// Puts parts of the chunk at `logical`, or the same chunk elsewhere, in its place. The new
-    /// places hold all bytes that are in use.
+    /// Replaces the chunk at `logical` by parts of it, or by the same chunk in other places on the
+    /// devices. The new places already hold all bytes that are in use.
     pub(crate) fn replace_chunk(&self, logical: u64, chunks: Vec<(u64, ChunkItem)>) {
         self.chunks.write().replace(logical, chunks);
     }

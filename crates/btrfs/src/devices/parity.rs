@@ -60,7 +60,7 @@ pub(crate) fn rebuild(
     if lost.next().is_some() {
         return None;
     }
-    // What is left of a parity without the elements that are there.
+    // A parity minus the elements that are present.
     let rest = |mut parity: Vec<u8>, factor: &dyn Fn(usize) -> u8| {
         for (nth, bytes) in others() {
             add(

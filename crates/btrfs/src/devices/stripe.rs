@@ -220,7 +220,7 @@ pub(crate) fn check(logical: u64, chunk: &ChunkItem) -> Result<(), &'static str>
     Ok(())
 }
 
-/// Bytes of a chunk after which its places on all stripes are as far: it can be cut at multiples of
+/// Bytes of a chunk after which its offsets on all stripes are equal: it can be cut at multiples of
 /// this.
 pub(crate) fn row_len(chunk: &ChunkItem) -> u64 {
     Shape::of(chunk).groups.saturating_mul(ELEMENT)

@@ -171,8 +171,8 @@ pub(crate) fn copy_at(sb: &SuperBlock, offset: u64) -> Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Writes the first copy of a superblock only, and through: the blocks that it refers to are
-/// durable already. The other copies stay as the last transaction left them, without a log.
+/// Writes only the first copy of a superblock, with forced unit access: the blocks that it refers
+/// to are durable already. The other copies stay as the last transaction left them, without a log.
 ///
 /// # Errors
 /// [`Error::Device`].

@@ -111,7 +111,8 @@ impl Volume {
         }
     }
 
-    /// Copies `bad` were just found bad.
+    /// Overwrites the copies `bad` with the valid bytes `block`, or records the block until repairs
+    /// begin.
     fn repair_others(&self, logical: u64, block: &[u8], bad: &[usize], want: &BlockExpect) {
         if bad.is_empty() || self.read_only {
             return;

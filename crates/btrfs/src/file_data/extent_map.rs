@@ -90,7 +90,7 @@ impl ExtentMap {
     }
 }
 
-/// Size of a map's nodes with this many entries, in bytes; a node has room for eleven.
+/// Bytes of the nodes of a `BTreeMap` with this many entries; a node has room for eleven.
 pub(super) fn nodes<T>(entries: usize) -> usize {
     let nodes = entries.div_ceil(7);
     nodes * 11 * size_of::<(u64, T)>()
@@ -146,12 +146,12 @@ impl MapCache {
         (map.end > offset).then_some(*map)
     }
 
-    /// Bytes of its structures, without its fields.
+    /// Bytes that it holds on the heap.
     pub(crate) fn footprint(&self) -> usize {
         nodes::<ExtentMap>(self.maps.len())
     }
 
-    /// To be taken before a search.
+    /// Takes a ticket, before a search.
     pub(crate) fn ticket(&self) -> Ticket {
         Ticket((self.changing == 0).then_some(self.version))
     }
@@ -176,14 +176,14 @@ impl MapCache {
         }
     }
 
-    /// Items are about to change.
+    /// Records that items are about to change.
     pub(crate) fn begin(&mut self) {
         self.changing += 1;
         self.version += 1;
     }
 
-    /// Items of `range` changed to `now` (which may be less than the range, where it is not
-    /// known). Also after an error, with nothing.
+    /// Records that the items of `range` changed to `now`, which covers only the known part of the
+    /// range. After an error `now` is empty.
     pub(crate) fn end(&mut self, range: Range<u64>, now: &[ExtentMap]) {
         self.changing -= 1;
         self.version += 1;

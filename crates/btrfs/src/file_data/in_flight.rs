@@ -13,8 +13,8 @@
 //!   not wait, because each goes to an extent of its own; an overwrite in place waits for its
 //!   blockers first.
 //!
-//! Each taking of dirty runs has a number, its *mark*; entries and their parts keep it. A thread
-//! that waits for all data in flight remembers the newest mark.
+//! Each range that writeback takes gets a new number, its *mark*; the parts of its entry keep it. A
+//! thread that waits for all data in flight waits for the entries up to the newest mark.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -27,7 +27,6 @@ use super::slice::{Slice, cut};
 #[derive(Debug)]
 struct InFlightRange {
     range: Range<u64>,
-    /// Number of the taking that it belongs to.
     mark: u64,
     data: Vec<Slice>,
     ordered: Option<Arc<OrderedExtent>>,
@@ -73,19 +72,19 @@ impl InFlight {
         self.entries.is_empty()
     }
 
-    /// Mark of the newest taking.
+    /// The newest mark.
     pub(crate) fn mark(&self) -> u64 {
         self.mark
     }
 
-    /// Whether a taking up to `mark` has I/O that is not done.
+    /// Whether an entry with a mark of at most `mark` has I/O that is not done.
     pub(crate) fn io_pending(&self, mark: u64) -> bool {
         self.io_marks
             .first()
             .is_some_and(|(first, _)| *first <= mark)
     }
 
-    /// Whether anything of a taking up to `mark` is in flight.
+    /// Whether an entry with a mark of at most `mark` is in flight.
     pub(crate) fn pending(&self, mark: u64) -> bool {
         self.marks.first().is_some_and(|(first, _)| *first <= mark)
     }
@@ -182,8 +181,8 @@ impl InFlight {
         Some((entry.range.clone(), entry.data.clone()))
     }
 
-    /// Whether older data in the range of an entry is still in flight. If so the entry is
-    /// reported once it is not.
+    /// Parks an entry if older data in its range is still in flight. Returns whether it did;
+    /// [`remove`](Self::remove) then reports the entry once no older data is in flight.
     pub(crate) fn park_if_blocked(&mut self, id: InFlightId) -> bool {
         let Some(entry) = self.entries.get_mut(&id) else {
             return false;

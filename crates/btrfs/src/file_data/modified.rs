@@ -1,8 +1,8 @@
-//! The extent maps that changed and that no commit has yet.
+//! The extent maps of a file that changed since the last commit.
 //!
-//! Each is listed with the transaction that changes it, until that is durable: the log takes the
-//! extents to log from this list. A range in flight is listed as soon as its extent is allocated,
-//! with its ordered extent.
+//! A map is listed with the transaction that changes it, until that transaction is durable. The log
+//! takes the extents to log from this list. A range in flight is listed as soon as its extent is
+//! allocated, with its ordered extent.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -44,11 +44,11 @@ pub(crate) struct ModifiedMaps {
     pruned_to: u64,
 }
 
-/// Ranges that are kept apart; beyond this number they become one. A file that no thread fsyncs
-/// must not collect them without end.
+/// Most ranges that are kept apart; beyond this number they become one. This bounds the memory of a
+/// file that is never synced.
 const MAX_RANGES: usize = 4096;
 
-/// Adds a range to those that are kept apart.
+/// Adds a range. Joins it with the last one if they touch.
 fn note(ranges: &mut Vec<Range<u64>>, range: Range<u64>) {
     let range = range.start..range.end.max(range.start.saturating_add(1));
     let full = ranges.len() >= MAX_RANGES;
@@ -65,7 +65,7 @@ fn note(ranges: &mut Vec<Range<u64>>, range: Range<u64>) {
 }
 
 impl ModifiedMaps {
-    /// Bytes of its structures, without its fields.
+    /// Bytes that it holds on the heap.
     pub(crate) fn footprint(&self) -> usize {
         let ranges = self.unlogged.capacity() + self.holes.capacity();
         nodes::<ModifiedMap>(self.maps.len()) + ranges * size_of::<Range<u64>>()
@@ -102,7 +102,8 @@ impl ModifiedMaps {
         );
     }
 
-    /// The ordered extent is complete in `transid`: the rest of it in the list stays.
+    /// Records that the parts of the ordered extent that are still listed are in the tree since
+    /// `transid`.
     pub(crate) fn completed(&mut self, ordered: &Arc<OrderedExtent>, transid: u64) {
         for modified in self
             .maps
@@ -123,7 +124,7 @@ impl ModifiedMaps {
         }
     }
 
-    /// The ordered extent failed: its range differs from the list.
+    /// Removes the parts of a failed ordered extent from the list.
     pub(crate) fn failed(&mut self, ordered: &Arc<OrderedExtent>) {
         self.maps.retain(|_, modified| {
             !modified

@@ -122,7 +122,7 @@ impl OrderedExtent {
         self.writes.store(writes, Ordering::Release);
     }
 
-    /// A write is done; true if it was the last one.
+    /// Records the result of one write. Returns true if it was the last one.
     pub(crate) fn write_done<T>(&self, result: &Result<T>) -> bool {
         if let Err(error) = result {
             self.failed.store(true, Ordering::Release);
@@ -165,7 +165,7 @@ impl OrderedExtent {
         true
     }
 
-    /// It is complete, or failed for good: lets the commits go that waited.
+    /// Unpins the transactions that waited for this extent. It is complete, or failed for good.
     pub(crate) fn complete(&self, store: &Store) {
         let waiting = {
             let mut pins = self.pins.lock();

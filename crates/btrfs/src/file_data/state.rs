@@ -20,7 +20,7 @@ pub(crate) struct FileData {
     pub(crate) state: RankedMutex<DataState>,
     /// Held by the thread that changes the file's items.
     pub(crate) items: RankedMutex<()>,
-    /// Anything that a thread may wait for.
+    /// Notified when anything changes that a thread may wait for.
     pub(crate) changed: Condvar,
 }
 
@@ -101,7 +101,7 @@ impl DataState {
         }
     }
 
-    /// The part of the metadata promised that `bytes` of all bytes in memory have.
+    /// The share of the promised metadata that belongs to `bytes` of the bytes in memory.
     pub(crate) fn share_of_metadata(&self, bytes: u64) -> Option<MetadataReservation> {
         let promised = self.promised_metadata.as_ref()?;
         let all = self.bytes().max(1);
@@ -129,7 +129,7 @@ impl FileData {
         self.state.lock().bytes()
     }
 
-    /// Bytes of its structures, without its fields and the data.
+    /// Bytes that it holds on the heap, without the data.
     pub(crate) fn footprint(&self) -> usize {
         /// Nodes of the maps of a file with data in memory.
         const NODES: usize = 2400;
@@ -177,7 +177,7 @@ impl FileData {
         self.state.lock().in_flight.ordered().cloned().collect()
     }
 
-    /// Gives space back that was promised to bytes that need none, or less.
+    /// Gives back space that was promised to bytes that turned out to need less, or none.
     pub(crate) fn unpromise(&self, bytes: u64) {
         if let Some(promised) = &self.state.lock().promised {
             promised.give_back(bytes);

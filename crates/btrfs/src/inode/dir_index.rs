@@ -16,7 +16,8 @@ pub(crate) struct DirState {
 pub(crate) struct Pending {
     /// The index that the next name gets, once it was looked up.
     pub(crate) next_index: Option<u64>,
-    /// Bound of the listings of a directory whose positions have no room for it.
+    /// Bound of the last listing that began at the start, for a directory whose positions do not
+    /// carry it (`namespace::position`).
     pub(crate) listing_end: Option<u64>,
     /// Encoded entries to insert.
     pub(crate) added: BTreeMap<u64, Vec<u8>>,
@@ -28,7 +29,7 @@ pub(crate) struct Pending {
     unlogged: Unlogged,
 }
 
-/// Entries that came and went in one transaction and that its log does not show.
+/// Entries that were added or removed in one transaction and are not in its log.
 #[derive(Default)]
 struct Unlogged {
     transid: u64,
@@ -38,7 +39,7 @@ struct Unlogged {
     overflow: bool,
 }
 
-/// Most entries that are noted for the log.
+/// Most entries that are recorded for the log.
 const MOST_UNLOGGED: usize = 1 << 16;
 
 impl Unlogged {
@@ -58,14 +59,13 @@ impl Unlogged {
     }
 }
 
-/// Entries of a directory that came and went, by index.
+/// Indexes of entries that were added to and removed from a directory.
 #[derive(Debug, Default)]
 pub(crate) struct Changes {
-    /// New ones.
     pub(crate) added: Vec<u64>,
-    /// Gone ones; the last commit may have had them, or not.
+    /// The last commit may or may not have these entries.
     pub(crate) removed: Vec<u64>,
-    /// There were too many: nothing is known.
+    /// There were too many: the changes are unknown.
     pub(crate) overflow: bool,
 }
 
@@ -80,9 +80,9 @@ impl DirState {
         self.names.lock()
     }
 
-    /// Bytes of its structures, without its fields.
+    /// Bytes that it holds on the heap.
     pub(super) fn footprint(&self) -> usize {
-        /// A pending entry and its bytes; an index.
+        /// Estimated bytes of a pending entry, with its index.
         const ENTRY: usize = 128;
         const INDEX: usize = 16;
         let names = self.names.lock();
@@ -129,7 +129,7 @@ impl DirState {
         }
     }
 
-    /// The log of transaction `transid` has these now.
+    /// Records that the log of transaction `transid` has these entries now.
     pub(crate) fn logged(
         &self,
         transid: u64,

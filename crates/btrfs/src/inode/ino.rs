@@ -1,11 +1,11 @@
-//! Numbers of new inodes, and inode numbers above the engine.
+//! Numbers of new inodes, and the inode numbers that callers see.
 //!
 //! Inodes of the mounted subvolume keep their btrfs numbers. An inode of another one appears as
 //! `subvolume << 40 | number`, which is unique and stable as long as both parts fit. Other inodes
 //! get a number with the top bit set, from a table that lives as long as the mount.
 //!
-//! The empty directories that snapshots show in place of subvolumes are all inode 2 to the kernel's
-//! callers. Here a number is an identity, so that they get `top bit | place in a table << 40 | 2`.
+//! In Linux, the empty directories that snapshots show in place of subvolumes are all inode 2. Here
+//! a number is an identity, so each of them gets `top bit | place in a table << 40 | 2`.
 
 use std::collections::HashMap;
 use std::sync::atomic::Ordering;
@@ -123,9 +123,9 @@ impl InoMap {
     }
 }
 
-/// Makes sure that the highest inode number of a tree is known. Called before an inode is deleted:
-/// no mount uses a number twice, or a log could name an inode that the last commit has as another
-/// one.
+/// Makes sure that the highest inode number of a tree is known. Call it before an inode is deleted,
+/// so that the number is never reused: otherwise a log could use it for another inode than the last
+/// commit.
 pub(crate) fn know_objectids(store: &Store, root: &Root) -> Result<()> {
     let highest = root.highest_objectid();
     if highest.load(Ordering::Acquire) == 0 {

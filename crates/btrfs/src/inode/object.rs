@@ -1,7 +1,7 @@
 //! An inode in memory.
 //!
 //! # How it works
-//! There is at most one [`Inode`] object for an inode; the [table](super::table) sees to it.
+//! There is at most one [`Inode`] object for an inode; the [table](super::table) ensures this.
 //! Three locks guard it, in rank order:
 //!
 //! - `io` is the first lock of an operation on the inode: shared to read, exclusive to change
@@ -28,7 +28,7 @@ use crate::{Error, Result};
 
 /// Number of the empty directory that a snapshot shows in place of a subvolume of its source.
 pub(super) const STUB: u64 = 2;
-/// Stands in [`Inode::lock_key`] of a stub for its tree: no subvolume can have this number.
+/// Replaces the tree in [`Inode::lock_key`] of a stub: no subvolume can have this number.
 pub(super) const STUB_TREE: u64 = u64::MAX;
 
 /// The subvolume behind one of these empty directories. A tree can show many; this distinguishes
@@ -96,7 +96,6 @@ pub(crate) struct InodeState {
     pub(crate) mode: u32,
     /// Device number as btrfs stores it: `major << 20 | minor`.
     pub(crate) rdev: u64,
-    /// Flags.
     pub(crate) flags: InodeFlags,
     /// Counts changes.
     pub(crate) sequence: u64,
@@ -343,7 +342,7 @@ impl Inode {
         (!refused).then_some(()).ok_or(Error::NoSpace)
     }
 
-    /// Whether it stands for a subvolume that a snapshot has the name of, but not the content.
+    /// Whether it is the empty directory that a snapshot shows in place of a subvolume.
     pub(crate) fn is_stub(&self) -> bool {
         self.stub.is_some()
     }

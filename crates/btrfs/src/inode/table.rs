@@ -3,9 +3,9 @@
 //! # How it works
 //! A [`ResidentTable`] by `(tree, objectid)`: it bounds the number of inodes in memory, and keeps
 //! the references to evicted ones. A transaction that still has to write an inode's item, or the
-//! data path, holds the `Arc`. An inode without a name is not [evicted](Resident::may_leave), because
-//! only its object records that it must be deleted. An inode that changed in a transaction is not
-//! evicted before that writes the inode's item, so the log finds all its changes.
+//! data path, holds the `Arc`. An inode without a name is not [evicted](Resident::may_leave),
+//! because only its object records that it must be deleted. An inode that changed in a transaction
+//! is not evicted before that writes the inode's item, so the log finds all its changes.
 
 use std::collections::HashSet;
 use std::convert::Infallible;
@@ -41,7 +41,8 @@ impl Resident for Inode {
         &self.residence
     }
 
-    /// Of a deleted subvolume none leaves, so that the cleaner finds all that are in use.
+    /// Inodes of a deleted subvolume are never evicted, so that the cleaner finds all that are in
+    /// use.
     fn may_leave(&self) -> bool {
         self.is_linked() && !self.root.is_dead() && !self.data.has_untold_failure()
     }
@@ -98,7 +99,7 @@ impl InodeTable {
         }
     }
 
-    /// Lets all go that may leave, down to the bound.
+    /// Evicts inodes, down to the bound.
     pub(crate) fn trim(&self) {
         self.inodes.trim();
     }
@@ -163,8 +164,8 @@ impl InodeTable {
         self.load_if(store, root, objectid, false)
     }
 
-    /// Like [`load`](Self::load). `known`: a caller refers to it, so a deleted subvolume is no
-    /// reason to refuse.
+    /// Like [`load`](Self::load). With `known`, a caller holds a reference, so the inode is loaded
+    /// even if its subvolume is deleted.
     fn load_if(
         &self,
         store: &Store,

@@ -13,7 +13,7 @@ use crate::{Btrfs, Options};
 
 /// Size of the table's objects, in bytes.
 const BOUND: usize = 4 << 20;
-/// More than the table keeps, several times: an inode that was asked for lately stays for a round.
+/// Several times the number that the table keeps: eviction spares a recently used inode once.
 const MANY: usize = 20_000;
 
 fn mount() -> Btrfs {
@@ -93,7 +93,7 @@ fn a_referenced_inode_leaves_memory_and_comes_back() {
     assert!(!in_memory(&fs, kept));
     assert!(in_memory(&fs, nameless));
 
-    // It loses its name while it is away: its deletion waits for the reference.
+    // It loses its last name while it is evicted: its deletion waits for the reference.
     fs.unlink(fs.root(), b"kept").unwrap();
     let mut bytes = [0; 7];
     assert_eq!(fs.read(kept, 0, &mut bytes), Ok(7));

@@ -50,8 +50,8 @@ impl Mount {
         subvolume::cleaner::clean_now(&self.engine)
     }
 
-    /// Counts one more fsync as under way until the unmount, so that each fsync behaves as next to
-    /// another one. For tests.
+    /// Counts one more fsync as in progress until the unmount, so that each fsync behaves as if
+    /// another one ran concurrently. For tests.
     #[doc(hidden)]
     pub fn count_endless_fsync(&self) {
         std::mem::forget(self.engine.fsyncs.begin());

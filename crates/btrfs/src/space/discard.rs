@@ -10,14 +10,15 @@ use crate::error::Result;
 
 /// Most bytes of a group that are taken out of its free space at a time.
 const STEP: u64 = 64 << 20;
-/// The largest part of the free space of a kind that is taken, so that promises find room.
+/// Divisor of a kind's free space: the part that is taken at a time, so that reservations find
+/// space.
 const PART: u64 = 4;
 /// Most unallocated bytes that no chunk can get at a time.
 const DEVICE_STEP: u64 = 1 << 30;
 
 impl Space {
-    /// Whether the kernel trims such a range: it has at least a sector, and an end. It may lie
-    /// after the end of every device, because logical addresses have no bound.
+    /// Whether the kernel accepts such a range: it has at least a sector, and its end does not
+    /// overflow. It may lie after the end of every device, because logical addresses have no bound.
     pub(crate) fn is_trim_range(&self, range: &TrimRange) -> bool {
         // All of the length means up to the last address.
         let has_end = range.len == u64::MAX || range.start.checked_add(range.len).is_some();

@@ -237,7 +237,7 @@ fn insert_keyed(store: &mut impl ItemStore, bytenr: u64, new: InlineRef) -> Resu
 /// in the tree-block info of an old-style one.
 ///
 /// # Errors
-/// [`Error::RefMissing`] if a ref is dropped that the extent does not have (or not that often),
+/// [`Error::RefMissing`] if the extent lacks a ref that is dropped, or has it with a smaller count,
 /// [`Error::ExtentMissing`] if it has no item, [`Error::ExtentItem`]; errors of the store.
 pub(crate) fn apply(
     store: &mut impl ItemStore,

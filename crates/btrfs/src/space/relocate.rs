@@ -46,8 +46,8 @@ struct Candidate {
 }
 
 impl Space {
-    /// The chunk `old` with other places, at the front of its addresses: as many devices as the
-    /// profile takes. `None` if too few have room.
+    /// A chunk for the first bytes of `old` in other places, on as many devices as the profile
+    /// takes. `None` if too few have room.
     pub(crate) fn new_place(&self, old: &ChunkItem, wanted: &NewPlace<'_>) -> Option<ChunkItem> {
         let layout = Layout::of(wanted.flags);
         let devices = self.devices.lock();
@@ -62,7 +62,8 @@ impl Space {
                 && (parts == 1 || wanted.length.is_multiple_of(parts * STRIPE_LEN));
             let len = wanted.length / parts.max(1);
             let may_stay = parts == 1 && stripe::is_whole(old);
-            // With room to choose, the free space of a device is made contiguous, too.
+            // With `Prefer::Room`, a stripe also moves into a lower hole: free space becomes
+            // contiguous.
             let keeps = |offset: u64, holes: &[(u64, u64)]| {
                 let lower = holes.first().is_some_and(|(from, _)| *from < offset);
                 may_stay && !(wanted.prefer == Prefer::Room && lower)

@@ -13,7 +13,7 @@
 //!
 //! Such a thread waits in a [queue](super::waiting), so that later threads cannot take the space
 //! that the first one frees. A reservation of data also waits for deletions in progress, because
-//! the space of an unlinked file is in no sum before.
+//! the sums do not include the space of an unlinked file before its deletion.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -80,7 +80,7 @@ impl Space {
         })
     }
 
-    /// Makes room until `try_it` finds some.
+    /// Makes space until `try_it` succeeds.
     fn with_pressure<T>(
         &self,
         pressure: &dyn Pressure,
@@ -90,7 +90,7 @@ impl Space {
         let _turn = info.queue.wait();
         let reclaimable = || {
             let sums = info.sums();
-            // Freed space is in no sum before its delayed refs ran.
+            // Freed space enters the sums only when its delayed refs run.
             sums.promised + sums.reserved + sums.pinned + self.delayed.bytes()
         };
         for _ in 0..MOST_ROUNDS {

@@ -108,7 +108,7 @@ impl Space {
                     h.delete_checksums(bytenr, len)?;
                 }
                 group.removed(bytenr, len)?;
-                // What is kept stays pinned until the mount ends.
+                // An extent that is not reused stays pinned until the mount ends.
                 if !self.keeps(generation) {
                     changes.pinned.add(bytenr, len);
                 }

@@ -91,7 +91,7 @@ impl Space {
             .saturating_sub(unit(global));
         let layout = Layout::of(self.chunk_flags(&self.data));
         let written = |devid| self.volume.is_written(devid);
-        // Also what the commit that removes other chunks releases.
+        // Includes the space that the commit releases by removing other chunks.
         let unallocated = devices.room(&layout, &written, DeviceSpace::soon_unallocated);
         let mut available = (data_total.saturating_sub(data_used) + unallocated) / copies;
         let metadata_free = metadata_total.saturating_sub(metadata_used);

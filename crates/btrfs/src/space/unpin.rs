@@ -107,7 +107,7 @@ impl Space {
             sums.read_only -= group.super_bytes();
             sums.device_total -= group.on_device(group.len);
         });
-        // Until now, so that `statfs` counts the group's bytes once.
+        // Held until now, so that `statfs` counts the group's bytes once.
         drop(devices);
         Ok(true)
     }

@@ -17,7 +17,7 @@ use crate::{Error, Result};
 
 /// Delayed refs from which on it is worth running them before the commit.
 const EARLY_REFS: usize = 500;
-/// Rounds of [`settle_roots`] after which something is wrong.
+/// Most rounds of [`settle_roots`]: more indicate a bug.
 const MOST_ROUNDS: usize = 1000;
 
 impl Store {
@@ -70,7 +70,7 @@ impl Store {
         Ok(())
     }
 
-    /// Runs most of the delayed refs before the commit keeps others out.
+    /// Runs most of the delayed refs before the commit excludes other threads.
     fn run_early(self: &Arc<Self>, target: u64) -> Result<()> {
         let running = self.transactions.running(target);
         let pending = running.map_or(0, |trans| trans.space.delayed.pending());
@@ -121,7 +121,8 @@ impl Claim<'_> {
             }
         });
         transactions.advance(trans, State::CommitDoing);
-        // Only now: a handle that was waited for may have been a log's, which wants it too.
+        // Taken only now: a handle that the commit waited for may be a log commit's, which takes it
+        // too.
         let order = transactions.superblock_order.lock();
         store.health.check()?;
         let mut handle = store.enter_commit()?;

@@ -23,14 +23,14 @@ impl Default for DirtyBlocks {
 }
 
 impl DirtyBlocks {
-    /// Takes in a new block. Returns how many there are now.
+    /// Adds a new block. Returns the number of blocks.
     pub(crate) fn insert(&self, block: &Arc<TreeBlock>) -> usize {
         let mut blocks = self.blocks.lock();
         blocks.insert(block.bytenr(), block.clone());
         blocks.len()
     }
 
-    /// Takes out a block that was freed.
+    /// Removes a block that was freed.
     pub(crate) fn remove(&self, block: &TreeBlock) {
         let mut blocks = self.blocks.lock();
         // Another block may have taken the address since.
@@ -73,7 +73,7 @@ impl Default for DelayedItems {
 }
 
 impl DelayedItems {
-    /// Takes in something that is not there yet. Returns how many there are now.
+    /// Adds delayed items that are not queued yet. Returns the number of entries.
     pub(super) fn insert(&self, delayed: Arc<dyn Delayed>) -> usize {
         let mut queue = self.queue.lock();
         queue.push(delayed);
@@ -101,12 +101,12 @@ impl Default for DirtyRoots {
 }
 
 impl DirtyRoots {
-    /// Takes in a tree.
+    /// Adds a tree.
     pub(crate) fn insert(&self, root: &Arc<Root>) {
         self.roots.lock().insert(root.id(), root.clone());
     }
 
-    /// Takes out a tree that is no more.
+    /// Removes a deleted tree.
     pub(crate) fn remove(&self, id: u64) {
         self.roots.lock().remove(&id);
     }
@@ -132,9 +132,9 @@ pub(crate) struct LogBlocks {
 
 #[derive(Debug, Default)]
 struct Held {
-    /// Addresses that were handed out and not given back.
+    /// Addresses that were allocated and not released.
     taken: BTreeSet<u64>,
-    /// Blocks that the trees left since the last log was collected.
+    /// Blocks that the trees freed since the last log was collected.
     left: Vec<u64>,
 }
 
@@ -153,16 +153,16 @@ impl LogBlocks {
         self.space.lock().taken.insert(bytenr);
     }
 
-    /// Number of addresses that were handed out and not given back.
+    /// Number of addresses that were allocated and not released.
     #[cfg(test)]
     pub(crate) fn taken(&self) -> usize {
         self.space.lock().taken.len()
     }
 
-    /// A tree left a block.
+    /// Records that a tree freed a block. Releases its space if the block was never written.
     ///
     /// # Errors
-    /// [`Error::FreeSpace`](crate::Error::FreeSpace) if space was lost count of.
+    /// [`Error::FreeSpace`](crate::Error::FreeSpace) if space is accounted wrongly.
     pub(crate) fn free(&self, space: &Space, block: &TreeBlock) -> Result<()> {
         if block.is_written() {
             self.space.lock().left.push(block.bytenr());
@@ -171,15 +171,15 @@ impl LogBlocks {
         self.give_back(space, &[block.bytenr()])
     }
 
-    /// Takes the blocks that the log collected now has no more.
+    /// Takes the blocks that the log being collected no longer contains.
     pub(crate) fn take_left(&self) -> Vec<u64> {
         std::mem::take(&mut self.space.lock().left)
     }
 
-    /// Gives the space of blocks back that no log on disk, nor one being written, has.
+    /// Releases the space of blocks that neither a log on disk nor one being written contains.
     ///
     /// # Errors
-    /// [`Error::FreeSpace`](crate::Error::FreeSpace) if space was lost count of.
+    /// [`Error::FreeSpace`](crate::Error::FreeSpace) if space is accounted wrongly.
     pub(crate) fn give_back(&self, space: &Space, blocks: &[u64]) -> Result<()> {
         for bytenr in blocks {
             self.space.lock().taken.remove(bytenr);
@@ -188,10 +188,10 @@ impl LogBlocks {
         Ok(())
     }
 
-    /// The transaction is durable: gives everything back.
+    /// Releases the space of all blocks. The transaction is durable.
     ///
     /// # Errors
-    /// [`Error::FreeSpace`](crate::Error::FreeSpace) if space was lost count of.
+    /// [`Error::FreeSpace`](crate::Error::FreeSpace) if space is accounted wrongly.
     pub(super) fn release_all(&self, cache: &BlockCache, space: &Space) -> Result<()> {
         abandon(cache, &self.dirty.take());
         let held = std::mem::take(&mut *self.space.lock());

@@ -126,8 +126,8 @@ impl Handle {
         Ok(())
     }
 
-    /// Ends the handle of an operation that is partly done if it failed: nothing can take the first
-    /// part back, so an error makes the mount read-only.
+    /// Ends the handle of an operation. If the operation failed, its changes may be incomplete and
+    /// cannot be undone, so the mount becomes read-only.
     ///
     /// # Errors
     /// The error of the operation; [`Error::Aborted`].

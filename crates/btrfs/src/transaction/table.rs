@@ -37,9 +37,9 @@ pub(crate) struct Transaction {
     /// Id: the generation of everything that it writes.
     pub(crate) transid: u64,
     state: AtomicU8,
-    /// Handles that came by [`HandlePurpose::Start`].
+    /// Open handles of [`HandlePurpose::Start`].
     starters: AtomicU32,
-    /// Handles that came by [`HandlePurpose::Join`].
+    /// Open handles of [`HandlePurpose::Join`].
     joiners: AtomicU32,
     /// Ordered extents that the commit has to wait for.
     pins: AtomicU32,
@@ -134,7 +134,7 @@ struct Table {
     current: Option<Arc<Transaction>>,
     /// Claimed and not completed; the same as `current` until it is unblocked.
     committing: Option<Arc<Transaction>>,
-    /// Newest transid given away.
+    /// Newest transid assigned.
     newest: u64,
     /// Newest transid whose superblock is on disk.
     durable: u64,

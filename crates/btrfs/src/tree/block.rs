@@ -133,8 +133,8 @@ impl TreeBlock {
         }
     }
 
-    /// The current bytes. For blocks that do not change, or where any moment will do. Takes the
-    /// lock briefly, whatever the thread holds.
+    /// The current bytes. For blocks that do not change, or for callers that accept any recent
+    /// state. Takes the lock briefly, regardless of the locks that the thread holds.
     pub(crate) fn snapshot(&self) -> BlockBytes {
         self.data.read_recursive().clone()
     }

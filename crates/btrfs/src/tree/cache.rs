@@ -146,9 +146,10 @@ impl BlockCache {
         &self.inner.volume
     }
 
-    /// Locks a block that a tree leaves and that others may share, from the lookup of its number of
-    /// refs until the tree's own is dropped. Otherwise two trees that leave at once could both
-    /// believe that the other one stays. Taken after all blocks of files' trees, one at a time.
+    /// Locks a block that a tree is about to leave and that other trees may share. Hold it from the
+    /// lookup of its number of refs until the tree's own ref is dropped. Otherwise two trees that
+    /// leave at once could each count the other's ref. Taken after all blocks of files' trees, one
+    /// at a time.
     pub(crate) fn leave_lock(&self, bytenr: u64) -> LeaveGuard<'_> {
         let held = Held::new(Rank::TreeBlock, (TreeClass::Subvolume as u64, 9));
         let mixed = bytenr.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;

@@ -103,7 +103,7 @@ fn read_ahead(blocks: &BlockCache, node: &Block<'_>, slot: usize) {
     blocks.will_read(behind.map(|ptr| ptr.blockptr.get()).collect());
 }
 
-/// The same below a locked block.
+/// Like [`find_leaf`], below a locked block.
 pub(super) fn descend(
     blocks: &BlockCache,
     root_id: u64,

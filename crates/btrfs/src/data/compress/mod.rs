@@ -133,8 +133,8 @@ pub(crate) fn compress(
     }
 }
 
-/// Expands the stored bytes of a compressed extent to `len` bytes. `algorithm` is the number in file
-/// extent items, `sector` the sector of LZO in bytes. `None`: the bytes are damaged.
+/// Expands the stored bytes of a compressed extent to `len` bytes. `algorithm` is the number in
+/// file extent items, `sector` the sector of LZO in bytes. `None`: the bytes are damaged.
 #[must_use]
 pub fn expand(algorithm: u8, stored: &[u8], len: usize, sector: usize) -> Option<Vec<u8>> {
     decompress(algorithm, stored, len, sector).ok()
@@ -181,9 +181,9 @@ pub(crate) fn decompress(
     Ok(out)
 }
 
-/// Bytes looked at in one place.
+/// Bytes of one sample.
 const SAMPLE: usize = 16;
-/// Distance of the places.
+/// Distance between the starts of two samples.
 const STRIDE: usize = 256;
 
 /// False if `data` looks like noise: its bytes are spread so evenly that no compression
