@@ -21,25 +21,26 @@ use crate::space::{Layout, Prefer};
 use crate::transaction::Store;
 use crate::{Btrfs, Error};
 
-/// Parts of a group that are kept when its unused space is cut out, at most.
+/// Most parts into which a group is cut when its unused space is removed.
 const MOST_PARTS: u64 = 64;
-/// Passes over the groups: a conversion may allocate a chunk of the old profile.
+/// Most passes over the groups. A conversion needs several, because it may allocate a chunk of the
+/// old profile.
 const MOST_PASSES: usize = 4;
 
 /// The block groups of one content that a balance moves.
 #[derive(Clone, Debug, Default)]
 pub struct Filter {
-    /// Used percentage.
+    /// Only groups whose used percentage is in this range.
     pub usage: Option<RangeInclusive<u64>>,
-    /// Profiles that they have; all if it is empty.
+    /// Only groups with one of these profiles; all groups if it is empty.
     pub profiles: Vec<Profile>,
-    /// A device on which they lie.
+    /// Only groups with a stripe on this device.
     pub devid: Option<u64>,
-    /// How many at most.
+    /// Most groups that are moved.
     pub limit: Option<u64>,
-    /// The profile that they get.
+    /// The profile to which the groups are converted.
     pub convert: Option<Profile>,
-    /// Groups that have that profile stay.
+    /// Skips groups that have the new profile already.
     pub soft: bool,
 }
 
@@ -71,34 +72,34 @@ pub struct BalanceReport {
     pub changed: u64,
     /// Used bytes of groups that moved.
     pub moved: u64,
-    /// The callback ended it.
+    /// The callback stopped the balance.
     pub interrupted: bool,
 }
 
-/// Why a balance ended. The file system is complete.
+/// Reasons why a balance failed. The file system is consistent after each of them.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum BalanceError {
     /// An error of the engine.
     #[error(transparent)]
     Engine(#[from] Error),
-    /// A profile that needs more devices.
+    /// The file system has fewer devices than the profile needs.
     #[error("profile {profile} needs {needed} devices, the file system has {present}")]
     TooFewDevices {
         /// The profile.
         profile: Profile,
-        /// Devices that it needs.
+        /// Devices that the profile needs.
         needed: usize,
-        /// Devices that are there.
+        /// Devices that are present.
         present: usize,
     },
-    /// A conversion that leaves metadata with fewer copies.
+    /// The conversion would leave metadata with fewer copies.
     #[error("profile {0} has fewer copies of metadata than now; it needs force")]
     LessRedundant(Profile),
     /// Data and metadata share block groups.
     #[error("data and metadata share block groups, so both need the same filters")]
     Mixed,
-    /// No such device.
+    /// No device has this id.
     #[error("the file system has no device {0}")]
     NoSuchDevice(u64),
     /// No free place is large enough.
@@ -106,22 +107,24 @@ pub enum BalanceError {
     NoRoom {
         /// Logical address.
         group: u64,
-        /// Profile that it was to have.
+        /// Profile that the group was to get.
         profile: &'static str,
-        /// Bytes.
+        /// Bytes of the group.
         len: u64,
     },
 }
 
 type Result<T> = std::result::Result<T, BalanceError>;
 
-/// Callback with used bytes of the groups that are done, and of all chosen ones.
+/// Progress callback: used bytes of the groups that are done, and of all chosen groups.
 pub type OnBalanced<'p> = dyn FnMut(u64, u64) -> ControlFlow<()> + Send + 'p;
 
 /// Balances the file system on `devices`. Nothing else uses them meanwhile.
 ///
 /// # Errors
-/// [`BalanceError`]. Groups that are done stay so.
+/// Before any change: [`BalanceError::Mixed`], [`BalanceError::NoSuchDevice`],
+/// [`BalanceError::TooFewDevices`], [`BalanceError::LessRedundant`]. Later [`BalanceError::NoRoom`]
+/// or [`BalanceError::Engine`]; groups that are done stay done.
 pub fn balance(
     devices: &[Arc<dyn Device>],
     options: &BalanceOptions,
@@ -191,7 +194,7 @@ impl Balance<'_> {
         }
     }
 
-    /// Refuses what cannot be done before anything is changed.
+    /// Rejects options that cannot be fulfilled, before anything is changed.
     fn validate(&self, groups: &[Group]) -> Result<()> {
         let options = self.options;
         let both = BlockGroupFlags::DATA | BlockGroupFlags::METADATA;
@@ -277,8 +280,8 @@ impl Balance<'_> {
         Ok(chunk.stripes.iter().any(|stripe| stripe.devid == devid))
     }
 
-    /// Groups of profiles that were to be converted, which exist now: parts of split ones, and new
-    /// ones.
+    /// The groups that still have to be converted: parts of groups that were split, and groups that
+    /// were allocated meanwhile.
     fn left(&self) -> Result<Vec<Group>> {
         let mut left = Vec::new();
         for group in Relocation::new(self.store()).groups()? {
@@ -326,7 +329,7 @@ impl Balance<'_> {
                     changed = true;
                     continue;
                 }
-                // Without a conversion its places are as good as any.
+                // Without a conversion the group can stay where it is.
                 Relocated::NoRoom if convert.is_none() => {}
                 Relocated::NoRoom => {
                     return Err(BalanceError::NoRoom {

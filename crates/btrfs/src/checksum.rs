@@ -60,8 +60,7 @@ impl Rules {
     }
 }
 
-/// Checksums that one item may have: two such items fit in a leaf of no other item's size, as
-/// the kernel counts it.
+/// Most checksums of one item: two such items fit in a leaf, as the kernel counts it.
 fn max_sums(nodesize: u32, size: usize) -> usize {
     (leaf_data_size(nodesize as usize).saturating_sub(2 * ITEM_HEAD) / size)
         .saturating_sub(1)
@@ -222,7 +221,7 @@ fn each(
     Ok(())
 }
 
-/// An item, out of its leaf.
+/// An item, copied from its leaf.
 struct Item {
     start: u64,
     data: Vec<u8>,

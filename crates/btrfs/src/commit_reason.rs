@@ -9,7 +9,7 @@ pub(crate) enum CommitReason {
     NewSubvolume,
     /// The subvolume is being deleted.
     DeadSubvolume,
-    /// The name of a subvolume came or went in a directory to log.
+    /// The name of a subvolume was added or removed in a directory to log.
     SubvolumeName,
     /// A chunk was allocated in this transaction: after a power cut its contents would be
     /// unreadable.
@@ -27,7 +27,7 @@ pub(crate) enum CommitReason {
     NoSpace,
     /// Writing the log failed.
     LogWrite,
-    /// A device is missing or failed, and would not be known as stale.
+    /// A device is missing or failed, and a log would not make it recognizable as stale.
     LostDevice,
     /// Something else failed while the log was made.
     Failed,

@@ -32,7 +32,7 @@ pub(crate) struct Counters {
 /// Contents of logs.
 #[derive(Debug, Default)]
 pub(crate) struct LogCounters {
-    /// Logs that the superblock came to name.
+    /// Logs that became durable: the superblock names them.
     pub(crate) commits: AtomicU64,
     /// Bytes of tree blocks and superblocks written.
     pub(crate) bytes: AtomicU64,

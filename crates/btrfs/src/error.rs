@@ -49,11 +49,11 @@ pub enum Error {
     TooFewDevices {
         /// Name of the profile.
         profile: &'static str,
-        /// Its devices that are there.
+        /// Number of the chunk's devices that are present.
         present: usize,
-        /// Its devices without which bytes are lost.
+        /// Smallest number of devices with which no bytes are lost.
         needed: usize,
-        /// Its devices.
+        /// Number of the chunk's devices.
         of: usize,
     },
     /// Two devices with one device id: a device that was given twice, or a copy of a device.
@@ -189,7 +189,7 @@ pub enum Error {
         /// Key.
         key: Key,
     },
-    /// A key that would change its place among its neighbours.
+    /// A change of a key that would break the order of the keys.
     #[error("tree {root} {key}: key would leave its place")]
     KeyOrder {
         /// Tree id.
@@ -428,7 +428,7 @@ pub enum Error {
         "the log cannot be replayed: {source} (a read-only mount with nologreplay shows the last commit)"
     )]
     LogReplay {
-        /// Why.
+        /// The error that stopped the replay.
         source: Box<Error>,
     },
     /// A misplaced or wrong block of the log.

@@ -29,7 +29,7 @@ use crate::{Error, Options, SubvolumeChoice};
 /// Bytes that a device must have to be added.
 const LEAST_SIZE: u64 = 16 << 20;
 
-/// Why a device was not added or removed. The file system is complete.
+/// Reasons why a device was not added or removed. The file system is consistent after each of them.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum MembershipError {
@@ -60,7 +60,7 @@ pub enum MembershipError {
         /// Its bytes.
         size: u64,
     },
-    /// No such device.
+    /// No device has this id.
     #[error("the file system has no device {0}")]
     NoSuchDevice(u64),
     /// No device is missing.
@@ -69,7 +69,7 @@ pub enum MembershipError {
     /// It has only one device.
     #[error("device {0} is the only one of the file system")]
     OnlyDevice(u64),
-    /// A profile in use that needs more devices.
+    /// A profile in use needs more devices than would be left.
     #[error(
         "profile {profile} needs {needed} devices, {left} would be left; \
          convert it first with sapwood balance"
@@ -113,7 +113,7 @@ pub enum Removal {
 /// Parameters of an addition.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct AddOptions {
-    /// What the device contains is lost.
+    /// Adds the device even if it has contents, which are lost.
     pub force: bool,
     /// Devices may be missing, as far as the profiles allow.
     pub degraded: bool,
@@ -132,7 +132,7 @@ pub struct RemoveOptions {
     pub time: Option<Timestamp>,
 }
 
-/// Callback with used bytes that moved, and bytes to move, about.
+/// Progress callback: used bytes that moved so far, and roughly the number of all bytes to move.
 pub type OnRemoved<'p> = dyn FnMut(u64, u64) -> ControlFlow<()> + Send + 'p;
 
 /// Space of a device in one profile.
@@ -155,7 +155,7 @@ pub struct DeviceUsage {
     pub name: Option<String>,
     /// Bytes that the file system may use.
     pub size: u64,
-    /// Bytes of the device past these.
+    /// Bytes of the device beyond `size`.
     pub slack: u64,
     /// Bytes in chunks, by content and profile.
     pub allocated: Vec<Allocated>,
@@ -222,7 +222,8 @@ pub fn usage(devices: &[Arc<dyn Device>], degraded: bool) -> Result<Vec<DeviceUs
 /// Adds the device `new` to the file system on `devices`. Returns its id.
 ///
 /// # Errors
-/// [`MembershipError`].
+/// [`MembershipError::TooSmall`], [`MembershipError::Member`], [`MembershipError::Occupied`];
+/// [`MembershipError::Engine`].
 pub fn add(
     devices: &[Arc<dyn Device>],
     new: &Arc<dyn Device>,
@@ -283,7 +284,8 @@ fn join(fs: &Btrfs, new: &Arc<dyn Device>, size: u64, force: bool) -> Result<u64
     let store: &Arc<Store> = &fs.engine;
     check_new(store, &**new, force)?;
     let relocation = Relocation::new(store);
-    // The first commit of a degraded file system is several, and this one must be one.
+    // The first commit of a degraded file system is followed by further ones. This one must be the
+    // only one.
     relocation.renew_supers()?;
     let now = store.super_block.lock().clone();
     let devices = store.space.devices();
@@ -320,11 +322,14 @@ fn join(fs: &Btrfs, new: &Arc<dyn Device>, size: u64, force: bool) -> Result<u64
     Ok(devid)
 }
 
-/// Removes a device from the file system on `devices`: everything on it moves to the others. False
-/// if the callback ended it.
+/// Removes a device from the file system on `devices`: everything on it moves to the others.
+/// Returns false if the callback stopped it.
 ///
 /// # Errors
-/// [`MembershipError`]. Block groups that moved stay where they are.
+/// [`MembershipError::NoSuchDevice`], [`MembershipError::NoneMissing`],
+/// [`MembershipError::OnlyDevice`], [`MembershipError::TooFewDevices`] before any change. Later
+/// [`MembershipError::NoRoom`] or [`MembershipError::Engine`]; block groups that moved stay where
+/// they are.
 pub fn remove(
     devices: &[Arc<dyn Device>],
     options: &RemoveOptions,

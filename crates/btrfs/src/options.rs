@@ -19,8 +19,8 @@ pub enum SubvolumeChoice {
     Path(Vec<u8>),
 }
 
-/// Inodes get one in this many parts of the memory. A changed inode stays in memory until the
-/// commit, and the more inodes a commit writes, the fewer tree blocks it copies for each.
+/// Inodes get one of this many parts of the caches' memory. A changed inode stays in memory until
+/// the commit, and the more inodes a commit writes, the fewer tree blocks it copies for each.
 const INODE_PARTS: usize = 5;
 
 /// Options of a mount.
@@ -55,10 +55,10 @@ pub struct Options {
     pub discard: bool,
     /// Largest chunk in bytes, so that little of the last one of each kind is unused.
     pub largest_chunk: Option<u64>,
-    /// Largest file in bytes whose content is in the tree.
+    /// Largest file in bytes whose content is stored inline in the tree.
     pub max_inline: u32,
-    /// Neither overwrites nor reuses what the commit that the mount opened has on disk. Its
-    /// superblock leads to the same files until it is overwritten. For a
+    /// Neither overwrites nor reuses any block or extent of the commit that the mount opened. The
+    /// superblock of that commit leads to the same files until it is overwritten. For a
     /// [staged](crate::Staging) device.
     pub keep_opened: bool,
     /// Devices may be missing, as far as the profiles allow.
@@ -71,9 +71,9 @@ pub struct Options {
     pub threads: usize,
     /// An fsync writes the log tree; else it commits the transaction (`notreelog`).
     pub tree_log: bool,
-    /// Every time is this one, random numbers derive from the image, and the caller's thread does
-    /// the work of the background threads. With the same memory bounds, the same operations of one
-    /// thread on the same image give the same bytes.
+    /// All timestamps are this time, random numbers derive from the image, and the caller's thread
+    /// does the work of the background threads. With the same memory bounds, the same operations of
+    /// one thread on the same image give the same bytes.
     pub fixed_time: Option<Timestamp>,
     /// Run the commit and cleaner threads. Tests that step through a commit switch them off.
     pub background: bool,

@@ -40,7 +40,7 @@ pub enum ResizeError {
     /// An error of the engine.
     #[error(transparent)]
     Engine(#[from] Error),
-    /// It has several devices.
+    /// The file system has several devices.
     #[error("the file system has {0} devices; only one of one device is resized")]
     Devices(usize),
     /// The device is smaller.
@@ -79,7 +79,8 @@ pub fn size(device: &dyn Device) -> std::result::Result<u64, Error> {
 /// Gives the file system on `device` this size, rounded down to whole sectors. Returns that size.
 /// With a `time` the result is [reproducible](crate::Options::set_reproducible).
 ///
-/// # Errors
+/// [`ResizeError::Devices`], [`ResizeError::PastEnd`], [`ResizeError::NoRoom`],
+/// [`ResizeError::Engine`]. The file system is consistent and has its old size then.
 /// [`ResizeError`]. The file system is complete and has its old size then.
 pub fn resize(
     device: &Arc<dyn Device>,
@@ -130,7 +131,8 @@ pub fn grow_open(
 /// [reproducible](crate::Options::set_reproducible).
 ///
 /// # Errors
-/// [`ResizeError`]. The file system is complete and has its old size then.
+/// [`ResizeError::Devices`], [`ResizeError::Engine`]. The file system is consistent and has its old
+/// size then.
 pub fn shrink_to_fit(
     device: &Arc<dyn Device>,
     time: Option<Timestamp>,
@@ -230,7 +232,7 @@ impl Resize<'_, '_> {
         }
     }
 
-    /// Brings the topmost chunk nearer to its place. False if nothing more can be done.
+    /// Makes one step towards moving the topmost chunk down. False if nothing more can be done.
     fn lower(&mut self, top: &Placed, limit: Option<u64>) -> Result<bool> {
         let space = &self.store().space;
         let below = limit.unwrap_or(u64::MAX).min(top.offset);

@@ -2,9 +2,9 @@
 //!
 //! # How it works
 //! A mount with [`Options::keep_opened`](crate::Options::keep_opened) runs over a [`StagedDevice`]
-//! that keeps the superblocks. All other writes pass: copy-on-write puts them where the commit on
-//! the device has nothing. So that commit stays whole, however often the mount commits.
-//! [`Staging::apply`] flushes, and overwrites the superblock.
+//! that keeps the superblocks in memory. All other writes pass: copy-on-write places them in space
+//! that the commit on the device does not use. So that commit stays intact, however often the mount
+//! commits. [`Staging::apply`] flushes, and overwrites the superblock.
 //!
 //! After a power cut the superblock leads to all changes or to none, for the kernel too. A torn
 //! superblock has a wrong checksum, and its copies are used.
@@ -41,15 +41,15 @@ impl From<sapwood_block::Error> for StagingError {
     }
 }
 
-/// See the module.
+/// Changes of a file system that become durable together. See the module.
 #[derive(Debug)]
 pub struct Staging {
     staged: Arc<StagedDevice>,
 }
 
 impl Staging {
-    /// Begins with the file system on a device, which is not mounted. Replays its log first if it
-    /// has one.
+    /// Begins to stage changes of the file system on a device, which is not mounted. Replays its
+    /// log first if it has one.
     ///
     /// # Errors
     /// The refusals of a mount for writing; [`StagingError::Devices`].

@@ -121,7 +121,7 @@ findings! {
     Error "superblock: system chunk {logical} is missing" SysChunkMissing {
         logical: u64 = "Address."
     }
-    /// A system chunk in the superblock that the chunk tree does not have, or not so.
+    /// A system chunk in the superblock that the chunk tree lacks or describes differently.
     Error "superblock: system chunk {logical} is not in the chunk tree" SysChunkStray {
         logical: u64 = "Address."
     }
@@ -129,7 +129,7 @@ findings! {
     Error "chunk {logical} begins before its predecessor ends, at {end}" ChunkOverlap {
         logical: u64 = "Address.", end: u64 = "End of the chunk before."
     }
-    /// A stripe of a chunk on a device that there is no item of.
+    /// A stripe of a chunk on a device without a device item.
     Error "chunk {logical}: device {devid} is not there" ChunkDevice {
         logical: u64 = "Address.", devid: u64 = "Device id."
     }
@@ -176,7 +176,8 @@ findings! {
         logical: u64 = "Address.", found: BlockGroupFlags = "Of the group.",
         expected: BlockGroupFlags = "Of the chunk."
     }
-    /// A block group in the extent tree and in the block-group tree's file system, or twice.
+    /// A block-group item in the extent tree although there is a block-group tree, or a second
+    /// item.
     Error "block group {logical}: item in tree {tree}, where it does not belong" BlockGroupPlace {
         logical: u64 = "Address.", tree: u64 = "Tree."
     }
@@ -208,7 +209,7 @@ findings! {
     Error "extent {bytenr}: lies on the superblock at {offset}" ExtentOnSuper {
         bytenr: u64 = "Address.", offset: u64 = "Byte offset of the superblock."
     }
-    /// A user of an extent that takes it for longer or shorter than it is.
+    /// A use of an extent with another length than its item has.
     Error "extent {bytenr}: {found} bytes in its item, {used} where it is used" ExtentLength {
         bytenr: u64 = "Address.", found: u64 = "In the item.", used: u64 = "Where it is used."
     }
@@ -332,11 +333,11 @@ findings! {
         level: u64 = "Level.", id: u64 = "Id within the level.", field: &'static str = "Field.",
         found: u64 = "In the item.", expected: u64 = "Sum of the extents."
     }
-    /// A root item of a tree that there is once, under a key by which it is not looked for.
+    /// A root item whose key has another offset than lookups of this tree use.
     Error "tree {tree}: root item with offset {offset}" RootOffset {
         tree: u64 = "Tree.", offset: u64 = "Offset in the key."
     }
-    /// A root item that a parent's ref should go with, and does not.
+    /// A root backref of a subvolume without the matching ref of its parent.
     Error "subvolume {child}: parent {parent} has no ref to it" RootRefMissing {
         parent: u64 = "Parent subvolume.", child: u64 = "Subvolume."
     }
@@ -434,12 +435,12 @@ findings! {
         tree: u64 = "Subvolume.", dir: u64 = "Directory.", name: String = "Name, escaped.",
         inode: u64 = "Inode."
     }
-    /// A directory entry that its inode does not know of.
+    /// A directory entry without a ref in its inode.
     Error "subvolume {tree} directory {dir}: {name} with index {index} is not a name of inode {inode}" InodeRefMissing {
         tree: u64 = "Subvolume.", dir: u64 = "Directory.", index: u64 = "Index.",
         name: String = "Name, escaped.", inode: u64 = "Inode."
     }
-    /// A name of an inode that its directory does not have.
+    /// A ref of an inode without an entry in the directory.
     Error "subvolume {tree} inode {inode}: its name {name} with index {index} is not in directory {dir}" DirEntryMissing {
         tree: u64 = "Subvolume.", dir: u64 = "Directory.", index: u64 = "Index.",
         name: String = "Name, escaped.", inode: u64 = "Inode."
@@ -449,7 +450,7 @@ findings! {
         tree: u64 = "Subvolume.", dir: u64 = "Directory.", name: String = "Name, escaped.",
         inode: u64 = "Inode.", found: u8 = "Of the entry.", expected: u8 = "Of the inode."
     }
-    /// Items of a directory in an inode that is none, or file extents in one that has no data.
+    /// Directory items in an inode that is no directory, or file extents in one that has no data.
     Error "subvolume {tree} inode {inode}: mode {mode:o} does not go with {key}" ItemNotOfMode {
         tree: u64 = "Subvolume.", inode: u64 = "Inode.", mode: u32 = "Mode.", key: Key = "An item."
     }

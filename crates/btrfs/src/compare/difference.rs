@@ -123,7 +123,7 @@ pub struct Parts {
 pub struct ChangedInode {
     /// Inode number.
     pub number: u64,
-    /// What differs.
+    /// The kinds of items that differ.
     pub parts: Parts,
 }
 

@@ -90,7 +90,7 @@ pub(super) struct Whiteout {
 }
 
 impl Whiteout {
-    /// Expects the `io` lock of the directory exclusively.
+    /// Plans a whiteout. Expects the `io` lock of the directory exclusively.
     pub(super) fn plan(files: &Files, who: &Credentials, dir: &Inode) -> Result<Self> {
         Ok(Self {
             plan: plan(files, who, dir, NewInode::CharDevice(0), 0)?,

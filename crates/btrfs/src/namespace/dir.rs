@@ -2,11 +2,11 @@
 //!
 //! # How it works
 //! Creating a name puts its `DIR_ITEM` into the tree at once, because lookups need it, but keeps
-//! its `DIR_INDEX` in memory until the transaction commits or many have gathered: they are in order
-//! and go into the tree as one batch. A name that is removed before that never reaches the tree
-//! by index. Listing merges both sources by index; the memory side is read first, so that an
-//! entry that moves to the tree meanwhile is seen at least once, and the merge drops the copy.
-//!
+//! Creating a name puts its `DIR_ITEM` into the tree at once, because lookups need it, but keeps
+//! its `DIR_INDEX` in memory until the transaction commits or the directory has many. They are in
+//! order and go into the tree as one batch. A name that is removed before that never reaches the
+//! tree by index. Listing merges both sources by index. It reads the memory side first, so that an
+//! entry that moves to the tree meanwhile is seen at least once; the merge drops the copy.
 //! A directory with pending entries is always queued in the running transaction, which holds it
 //! in memory.
 //!
@@ -78,8 +78,8 @@ pub(crate) fn entry_at(store: &Store, dir: &Inode, index: u64) -> Result<Option<
     Ok(found.map(|item| item.to_vec()))
 }
 
-/// The inode that `name` in `dir` was found to lead to; `None` if it does so no more. Hold no
-/// `io` lock.
+/// The inode that `name` in `dir` leads to, as an earlier lookup found; `None` if that changed
+/// since. Hold no `io` lock.
 ///
 /// # Errors
 /// `NotFound` in a deleted subvolume; [`Error::DanglingName`].
@@ -97,7 +97,7 @@ pub(super) fn resolve(
     if dir.root.is_dead() {
         return Err(vfs::Error::NotFound.into());
     }
-    // It may be made or removed just now, item by item; the thread that does so holds the lock.
+    // Another thread may be creating or removing the inode, item by item. It holds this lock.
     let _io = dir.io.read();
     if names::find(files, dir, name)? != Some(target) {
         return Ok(None);

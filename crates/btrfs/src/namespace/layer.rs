@@ -1,4 +1,4 @@
-//! The layer of names, and how the log learns of names that come and go.
+//! The layer of names, and the trait through which the log receives added and removed names.
 
 use std::ops::Deref;
 use std::sync::Arc;
@@ -18,7 +18,7 @@ pub(crate) trait NameLog: Send + Sync {
     /// `io` locks are held exclusively.
     fn name_removed(&self, h: &mut Handle, dir: &Arc<Inode>, inode: &Arc<Inode>);
 
-    /// The handle's transaction has a whiteout that a log could lose. Every fsync commits it.
+    /// The handle's transaction has a whiteout that a log could lose: every fsync must commit it.
     fn forbid(&self, h: &Handle);
 }
 
@@ -34,7 +34,7 @@ impl Namespace {
         Arc::new(Self { files, log })
     }
 
-    /// Tells the log of a new name. Expects the inode's `io` lock exclusively.
+    /// Reports an added name to the log. Expects the inode's `io` lock exclusively.
     pub(super) fn name_added(&self, h: &mut Handle, inode: &Arc<Inode>) {
         if h.trans().log.is_filled() {
             self.log.name_added(h, inode);
@@ -48,7 +48,8 @@ impl Namespace {
         }
     }
 
-    /// Has every fsync of the handle's transaction commit it, for a whiteout that a log could lose.
+    /// Makes every fsync of the handle's transaction commit it, for a whiteout that a log could
+    /// lose.
     pub(super) fn forbid_log(&self, h: &Handle) {
         self.log.forbid(h);
     }

@@ -114,8 +114,8 @@ pub(crate) fn find_for_sure(store: &Store, dir: &Inode, name: &[u8]) -> Result<O
     find(store, dir, name)
 }
 
-/// Refuses a name that `dir` has, or for which there is no room. Holds until the directory's lock
-/// is given back.
+/// Refuses a name that `dir` has, or for which there is no room. The answer holds until the
+/// directory's lock is released.
 ///
 /// # Errors
 /// `Exists`; `Overflow`: too many names with its hash.
@@ -423,9 +423,8 @@ fn find_root_ref(store: &Store, dir: &Inode, subvolume: u64) -> Result<(u64, Vec
     }
 }
 
-/// Whether the subvolume that entry `name` of `dir` names has its place there. In a snapshot it
-/// has not: there the entry is all that was copied. Without the directory's lock the answer
-/// may be of a moment within a change.
+/// Whether entry `name` of `dir` is the subvolume's own name. An entry that a snapshot copied is
+/// not. Without the directory's lock, the answer may come from the middle of a change.
 pub(crate) fn holds_subvolume(
     store: &Store,
     dir: &Inode,
@@ -439,7 +438,7 @@ pub(crate) fn holds_subvolume(
     }
 }
 
-/// Index of a name that no ref leads back from. Looks through the whole directory.
+/// Index of a name without a ref in its inode. Looks through the whole directory.
 pub(crate) fn find_index(store: &Store, dir: &Inode, name: &[u8]) -> Result<u64> {
     let mut cursor = dir
         .root

@@ -67,7 +67,7 @@ impl Layout {
         self.width.min(PAYLOAD - MIN_TAG - self.width)
     }
 
-    /// Low bits of the bound that have no room.
+    /// Low bits of the bound that a position omits.
     fn dropped(self) -> u32 {
         self.width - self.bound()
     }

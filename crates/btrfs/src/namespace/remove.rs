@@ -42,11 +42,11 @@ pub(crate) enum Removal {
     Subvolume,
 }
 
-/// Removes `name` of a directory, if `directory`, or of anything else. The caller holds no inode's
-/// lock.
+/// Removes `name`, which must be a directory if `directory` is true, and must not be one otherwise.
+/// The caller holds no inode's lock.
 ///
 /// # Errors
-/// See [`vfs::FileSystem::unlink`] and [`vfs::FileSystem::rmdir`].
+/// `NotFound`, `NotPermitted`, `NotEmpty`; `IsDirectory` or `NotDirectory` for the wrong type.
 pub(crate) fn remove(
     namespace: &Arc<Namespace>,
     dir: &Arc<Inode>,
@@ -85,7 +85,7 @@ pub(crate) fn remove(
     }
 }
 
-/// Deletes the inode if its last name went and no caller refers to it.
+/// Deletes the inode if it has no name left and no caller refers to it.
 pub(super) fn reap_if_unused(files: &Arc<Files>, inode: &Arc<Inode>) -> Result<()> {
     if inode.is_linked() {
         Ok(())
@@ -94,8 +94,8 @@ pub(super) fn reap_if_unused(files: &Arc<Files>, inode: &Arc<Inode>) -> Result<(
     }
 }
 
-/// Takes the name of an inode of the same tree away; the last one makes it an orphan. Expects both
-/// `io` locks.
+/// Removes a name of an inode of the same tree. An inode without names becomes an orphan. Expects
+/// both `io` locks.
 pub(super) fn remove_name(
     namespace: &Namespace,
     h: &mut Handle,

@@ -32,8 +32,8 @@ pub(crate) struct Found<'a> {
     pub(crate) inode: &'a Arc<Inode>,
 }
 
-/// Moves a name, in place of `target`, or exchanges the two. A whiteout takes the old name in the
-/// same handle. Expects all `io` locks.
+/// Moves a name, replacing `target` if there is one, or exchanges the two. A whiteout takes the old
+/// name in the same handle. Expects all `io` locks.
 ///
 /// # Errors
 /// `NotPermitted` for the stub of a subvolume, `CrossDevice`, `NotEmpty` for a subvolume in the
@@ -123,13 +123,13 @@ fn require_room(store: &Store, found: &Found<'_>, to: NameInDir<'_>) -> Result<(
 }
 
 /// Whether the last commit has the name. The log of an inode that loses a committed name also has
-/// the inode that takes it over, so the whiteout is durable together with the new name. Of a name
-/// that is newer, the log of its inode knows nothing.
+/// the inode that takes the name over, so the whiteout is durable together with the new name. The
+/// log does not record that an inode lost a newer name.
 fn is_committed(h: &Handle, found: &Found<'_>) -> bool {
     found.target.as_subvolume().is_none() && found.inode.state.lock().names_in < h.transid()
 }
 
-/// Takes a name away from an inode that will get another one.
+/// Removes the old name of an inode, for which [`put`] adds a new one.
 fn take(namespace: &Namespace, h: &mut Handle, found: &Found<'_>) -> Result<()> {
     let NameInDir { dir, name } = found.place;
     let index = match found.target.as_subvolume() {
@@ -141,7 +141,7 @@ fn take(namespace: &Namespace, h: &mut Handle, found: &Found<'_>) -> Result<()> 
     Ok(())
 }
 
-/// Gives it the other one.
+/// Adds the new name of an inode.
 fn put(h: &mut Handle, found: &Found<'_>, to: NameInDir<'_>, index: u64) -> Result<()> {
     names::add_entry(h, to.dir, to.name, found.target, index)?;
     match found.target.as_subvolume() {

@@ -61,7 +61,7 @@ impl Replay<'_> {
         let Some(inode) = inode_of(&entry.location) else {
             return Ok(());
         };
-        // An entry whose inode was not logged was made for nothing: that file was never synced.
+        // The inode is not in the log: that file was never synced, and its entry is not added.
         let Some(target) = self.inode_item(inode)? else {
             return Ok(());
         };
@@ -91,10 +91,9 @@ impl Replay<'_> {
 }
 
 impl Replay<'_> {
-    /// Follows every directory that replay gave a name up to the top of the subvolume. A log that
-    /// was made up can put a directory below itself: nothing would lead to that ring, and a thread
-    /// that walked it would not come to an end. Every ring has a name that replay made.
-    ///
+    /// Follows every directory that replay gave a name up to the top of the subvolume. A crafted
+    /// log can put a directory below itself. No path would lead to that ring, and a walk of it
+    /// would not end. Every ring has a name that replay made.
     /// # Errors
     /// [`Error::LogRing`].
     pub(super) fn check_ancestors(&self) -> Result<()> {

@@ -158,7 +158,8 @@ impl Replay<'_> {
         self.resize_dir(dir, name, false)
     }
 
-    /// An inode lost a name. When that was is known only if the inode was logged as a whole.
+    /// An inode lost a name. Sets its ctime, unless the log has the inode as a whole, with its
+    /// ctime.
     fn renamed(&mut self, inode: u64) -> Result<()> {
         let key = Key::new(inode, kind::INODE_ITEM, 0);
         if let Some(item) = self.log.get(&key)? {

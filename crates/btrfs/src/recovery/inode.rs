@@ -68,7 +68,7 @@ impl Replay<'_> {
     }
 }
 
-/// The item of an inode that only the log has. Its bytes and names are counted as they come.
+/// The item of an inode that only the log has. Its bytes and names are counted as replay adds them.
 fn fresh(logged: &InodeItem, transid: u64) -> InodeItem {
     let mut item = *logged;
     if item.generation.get() == 0 {

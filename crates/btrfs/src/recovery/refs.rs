@@ -106,9 +106,9 @@ impl Replay<'_> {
 }
 
 impl Replay<'_> {
-    /// Sets the link counts right, and makes orphans of inodes without a name. Emptying a directory
-    /// without a name touches others; the last inode comes first, so a tree of them is emptied from
-    /// its newest part.
+    /// Corrects the link counts, and makes orphans of inodes without a name. Emptying a directory
+    /// without a name adds its entries' inodes to the touched ones. The highest inode number comes
+    /// first, so a tree of directories is emptied from its newest part.
     pub(super) fn count_links(&mut self) -> Result<()> {
         while let Some(inode) = self.touched.pop_last() {
             self.count(inode)?;

@@ -7,7 +7,7 @@ use sapwood_btrfs_format::{Block, InodeRefRef, Key, extref_hash, inode_extrefs, 
 use crate::tree::{BlockCache, Expect};
 use crate::{Error, Result};
 
-/// An item of a log, and where it stands.
+/// An item of a log, and its location.
 #[derive(Debug)]
 pub(super) struct LogItem {
     /// Subvolume of the log.
@@ -42,7 +42,7 @@ impl LogItem {
     }
 }
 
-/// A leaf: how to read it again.
+/// A leaf of a log, as needed to read it again.
 #[derive(Debug)]
 pub(super) struct Leaf {
     /// First key of the block.

@@ -1,8 +1,8 @@
 //! Moves, cuts and splits the chunks of a file system that is not mounted, for a resize, a balance
 //! and the removal of a device.
 //!
-//! Each step is one transaction, which leaves a complete file system. So what uses this module may
-//! be interrupted anywhere; running it again continues with what is left.
+//! Each step is one transaction, which leaves a consistent file system. So the operations that use
+//! this module may be interrupted anywhere; running them again continues with the remaining chunks.
 
 pub(crate) mod parts;
 
@@ -22,7 +22,8 @@ use parts::Group;
 
 /// Chunks begin and end at multiples of this.
 pub(crate) const STRIPE_LEN: u64 = 64 << 10;
-/// Items that a step changes, about. It may take more than that from the reserved free space.
+/// Approximate number of items that a step changes. A step that needs more takes it from the
+/// reserved free space.
 pub(crate) const STEP_ITEMS: u64 = 12;
 /// Smallest part of a chunk that is split off to fill a hole.
 const LEAST_PART: u64 = 1 << 20;
@@ -49,12 +50,12 @@ pub(crate) fn open(
     Btrfs::open(devices.to_vec(), options)
 }
 
-/// The result of a request for other places.
+/// The result of a relocation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Relocated {
-    /// It lies there already.
+    /// The chunk lies in such places already.
     Stays,
-    /// These many used bytes moved.
+    /// This many used bytes moved.
     Moved(u64),
     /// The chunk was split, so that the parts fit into free places.
     Split,
@@ -72,7 +73,8 @@ impl<'s> Relocation<'s> {
         Self { store }
     }
 
-    /// One transaction. The space that it releases is free afterwards.
+    /// Commits one transaction with the changes of `work`. The space that it releases is free
+    /// afterwards.
     ///
     /// # Errors
     /// An error of `work`, which is not committed; unreadable blocks, no space.

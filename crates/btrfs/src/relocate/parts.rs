@@ -75,7 +75,7 @@ pub(crate) fn of_data(group: &Group, all: &[Group], gap: u64) -> Vec<(u64, u64)>
     lengths.collect()
 }
 
-/// The front of a group of metadata up to its last extent, and more as far as the metadata of all
+/// The front of a metadata group up to its last extent, and further as far as the metadata of all
 /// groups needs free space.
 pub(crate) fn of_metadata(group: &Group, all: &[Group], nodesize: u64) -> Vec<(u64, u64)> {
     let system = group.flags.contains(BlockGroupFlags::SYSTEM);

@@ -184,7 +184,7 @@ impl<'s> Scan<'s> {
         Ok(ended)
     }
 
-    /// Moves what was found into the report, and returns the bad ranges of data.
+    /// Moves the findings into the report, and returns the bad ranges of data.
     pub(super) fn finish(self, report: &mut ScrubReport) -> Vec<(u64, u64, bool)> {
         let own = self.report.into_inner();
         report.unverified += own.unverified;
@@ -437,7 +437,7 @@ struct CopyRead {
     states: Vec<Sector>,
 }
 
-/// What a copy of a sector is worth, the best first.
+/// The state of a copy of a sector, the best first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Sector {
     Good,

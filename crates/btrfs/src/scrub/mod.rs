@@ -4,7 +4,7 @@
 //! # How it works
 //! The extent tree lists all extents of a block group. `extents` verifies them in several
 //! threads: data against its checksums, tree blocks by their own, each copy by itself. A bad copy
-//! is overwritten with a good one, or with what parity gives.
+//! is overwritten with a good one, or with bytes rebuilt from parity.
 //!
 //! A stale device missed the commits of a mount without it. It is accepted here, is not read where
 //! another device has the same bytes, and gets all of them. Its superblock is written last, after a
@@ -47,10 +47,10 @@ pub struct ScrubOptions {
     pub time: Option<Timestamp>,
 }
 
-/// How far a scrub came.
+/// The progress of a scrub.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Position {
-    /// Generation of the file system then.
+    /// Generation of the file system at that time.
     pub generation: u64,
     /// All block groups below this logical address are done.
     pub logical: u64,
@@ -109,7 +109,7 @@ pub struct ScrubReport {
     pub lost_blocks: Vec<u64>,
     /// Files with bad sectors.
     pub files: Vec<DamagedFile>,
-    /// The callback ended it.
+    /// The callback stopped the scrub.
     pub interrupted: bool,
 }
 
@@ -162,8 +162,8 @@ pub fn scrub(
     Ok(report)
 }
 
-/// Verifies all copies of the block group at `start`, and repairs bad ones. Returns how many sectors
-/// and tree blocks have no good copy. The repairs are durable with the next flush.
+/// Verifies all copies of the block group at `start`, and repairs bad ones. Returns how many
+/// sectors and tree blocks have no good copy. The repairs are durable with the next flush.
 ///
 /// # Errors
 /// A device that fails, an unreadable tree of extents or checksums.

@@ -22,7 +22,7 @@ const BUDGET: usize = 4000;
 const GROUP_ITEMS: u64 = 8;
 /// Rounds that [`clean_now`] needs for unused trees.
 const TRIES: u32 = 3;
-/// Time that [`clean_now`] waits for threads with objects that no caller refers to.
+/// Longest time that [`clean_now`] waits for threads that hold objects to which no caller refers.
 const PATIENCE: Duration = Duration::from_secs(2);
 /// Pause between two rounds.
 const PAUSE: Duration = Duration::from_millis(1);
@@ -200,7 +200,7 @@ fn evict(subvolumes: &Arc<Subvolumes>, root: &Arc<Root>) -> Result<bool> {
 
 /// Whether a caller refers to an inode of a dead tree.
 fn is_used(files: &Files, root: &Root) -> bool {
-    // In this order: from now on inodes of this tree come back to memory, but do not leave it.
+    // The order matters: meanwhile, inodes of this tree may be loaded again, but are not evicted.
     if files.inodes.refers_to_parked(root.id()) {
         return true;
     }

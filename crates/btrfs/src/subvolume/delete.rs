@@ -1,4 +1,4 @@
-//! Taking a subvolume's name away and marking its tree as dead.
+//! Deletes subvolumes: removes the name and marks the tree as dead.
 
 use std::sync::Arc;
 
@@ -21,7 +21,7 @@ use sapwood_vfs::front::lock_all;
 /// item, uuids (two).
 const ITEMS: u64 = 9;
 
-/// Deletes the subvolume `name` in `dir`. Its blocks go over time.
+/// Deletes the subvolume `name` in `dir`. The cleaner drops its blocks later.
 ///
 /// # Errors
 /// `NotFound`, `Invalid`, `NotEmpty`, `NotPermitted`, `Busy`, with the causes that

@@ -17,8 +17,8 @@
 //! belong to its source, and so do the blocks below them.
 //!
 //! Trouble cases:
-//! - Another tree leaves the shared block at the same time: how many refs there are is asked and
-//!   acted on under the block's leave lock, which copying takes too. A block that became
+//! - Another tree leaves the shared block at the same time: a thread reads the number of refs and
+//!   acts on it under the block's leave lock, which copy-on-write takes too. A block that became
 //!   unshared during its conversion is then entered.
 //! - The step is large (a whole shared tree is converted): the budget ends it between blocks; the
 //!   stack stays in memory, and the state on disk is right at each of these points.
@@ -33,7 +33,7 @@ use crate::transaction::{Handle, Store};
 use crate::tree::{BlockRef, Root, TreeBlock, TreeWrite, change_children, expect_child};
 use crate::{Error, Result};
 
-/// A block on the way to where the walk stands.
+/// A block on the path to the position of the walk.
 #[derive(Debug)]
 struct Frame {
     block: Arc<TreeBlock>,
@@ -53,7 +53,7 @@ impl Frame {
         Ok(self.view()?.ptrs().get(self.slot).copied())
     }
 
-    /// By which block its children are counted, if not by tree.
+    /// The block by which its children are counted; `None` if they are counted by tree.
     fn parent(&self) -> Option<u64> {
         self.full.then(|| self.block.bytenr())
     }
@@ -126,12 +126,12 @@ impl Dropping {
         Ok(self.done)
     }
 
-    /// The block that kept the walk from going on.
+    /// The error that stopped the walk for good.
     pub(super) fn stuck(&self) -> Option<&Error> {
         self.stuck.as_ref()
     }
 
-    /// Finds the way to where an earlier walk came.
+    /// Finds the path to the position that an earlier walk recorded.
     fn start(&mut self, h: &mut Handle) -> Result<usize> {
         self.started = true;
         let (progress, level) = {
@@ -204,7 +204,7 @@ impl Dropping {
         Ok(changed)
     }
 
-    /// Drops the ref of the last block of the path, all below which is dropped.
+    /// Drops the ref of the last block of the path. Everything below that block is dropped already.
     fn leave(&mut self, h: &mut Handle) -> Result<()> {
         let Some(last) = self.path.pop() else {
             return Ok(());
@@ -213,7 +213,7 @@ impl Dropping {
         self.drop_ref(h, bytenr, level)
     }
 
-    /// Drops the ref that the end of the path has on the child that comes next.
+    /// Drops the ref that the last block of the path has on its next child.
     fn drop_ref(&mut self, h: &mut Handle, bytenr: u64, level: u8) -> Result<()> {
         let (owner, parent) = match self.path.last_mut() {
             Some(parent) => {
@@ -311,7 +311,7 @@ impl Dropping {
         change_children(h, &self.root, &block, Some(bytenr), true)?;
         change_children(h, &self.root, &block, None, false)?;
         store.space.set_full_backref(h, bytenr, level)?;
-        // If this was the block that the path stands at, the walk meets it again, converted.
+        // If the path's next child is this block, the walk visits it again, converted.
         Ok(2 * block.nritems())
     }
 

@@ -45,8 +45,8 @@ impl PendingSnapshots {
         self.list.lock().push(snapshot);
     }
 
-    /// Takes the snapshots. For the commit, after everything delayed was written; the names leave
-    /// delayed changes of their own. True if there were any.
+    /// Takes the snapshots. For the commit, after everything delayed was written; adding the names
+    /// delays further changes. True if there were any.
     ///
     /// # Errors
     /// The error that prevents a snapshot; the transaction must not be committed then.

@@ -3,8 +3,8 @@
 //!
 //! Before the first change reaches disk the status item gets the flag "inconsistent", which makes
 //! the kernel ignore the numbers until they are counted anew (`btrfs quota rescan`). A new
-//! subvolume gets its group, so that such a count finds one; with the last block of a deleted one
-//! its group goes, with its place in groups of groups.
+//! subvolume gets its group, so that a rescan finds one. When the last block of a deleted subvolume
+//! is dropped, its group is deleted, with its relations to groups of higher levels.
 //!
 //! Simple quotas, which need an owner in every data extent, are an incompatible feature and
 //! refused.
@@ -26,7 +26,7 @@ fn tree(store: &Store) -> Result<Option<Arc<Root>>> {
     let root = match store.roots.get(objectid::QUOTA_TREE) {
         Err(Error::NoSuchRoot(_)) => return Ok(None),
         Err(err) => {
-            // Numbers that cannot be read are no reason to write nothing.
+            // An unreadable quota tree does not prevent changes.
             log::warn!("quota tree: {err}");
             return Ok(None);
         }

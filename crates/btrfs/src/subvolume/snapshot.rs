@@ -1,12 +1,12 @@
 //! Snapshots.
 //!
 //! # How it works
-//! A thread that wants a snapshot writes the source's data back, queues a [`Pending`] in the
-//! running transaction and commits that. The commit, once no handle is open and all delayed changes
-//! are in the trees, copies the top block of the source; from then on blocks of this transaction
-//! count as shared in both trees (`last_snapshot`). So the snapshot has all of the transactions up
-//! to its own, and nothing of later ones. The thread that asked holds the lock of the directory for
-//! the new name until the commit is done.
+//! To take a snapshot, a thread writes the source's data back, queues a [`Pending`] in the running
+//! transaction and commits that. The commit, once no handle is open and all delayed changes are in
+//! the trees, copies the top block of the source; from then on blocks of this transaction count as
+//! shared in both trees (`last_snapshot`). So the snapshot contains the changes of all transactions
+//! up to its own, and no later change. The thread holds the lock of the directory for the new name
+//! until the commit is done.
 
 use std::sync::Arc;
 
@@ -39,7 +39,7 @@ pub(crate) fn snapshot(
     if source.is_dead() {
         return Err(vfs::Error::NotFound.into());
     }
-    // First as usual, so that little is left to be copied that could have been overwritten.
+    // Once before overwrites are frozen, so that little data must go to new extents afterwards.
     data::flush_root(subvolumes, source.id(), Wait::Completion)?;
     let _frozen = subvolumes.overwrites.freeze(source.id());
     data::flush_root(subvolumes, source.id(), Wait::Completion)?;

@@ -45,7 +45,7 @@ struct Collected {
     blocks: Vec<Arc<TreeBlock>>,
     /// Address and level of its root.
     top: (u64, u8),
-    /// Blocks that it has no longer.
+    /// Blocks that it no longer contains.
     left: Vec<u64>,
 }
 
@@ -154,8 +154,8 @@ fn finish(
         state.written = collected.number;
         log.signals.written.notify_all();
     }
-    // Its blocks must be readable as soon as the superblock names them: chunks come with a commit
-    // only.
+    // Its blocks must be readable as soon as the superblock names them, but a new chunk becomes
+    // durable only with a commit.
     if store.space.has_pending_chunks() {
         log.set_broken(CommitReason::NewChunk);
         return Ok(());

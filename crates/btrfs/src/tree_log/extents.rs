@@ -1,10 +1,9 @@
 //! Extents and checksums of a file in the log.
 //!
 //! # How it works
-//! The maps that changed in this transaction, and were not logged yet, come from the file's list
-//! of modified maps: those that are in the tree as well as those whose ordered extent is still
-//! to be completed, whose I/O is done. The latter is pinned, so that the transaction is not
-//! committed without it.
+//! The maps that changed in this transaction, and were not logged yet, come from the file's list of
+//! modified maps. Some are in the tree already. For the others the I/O is done, but their ordered
+//! extent is not complete: it is pinned, so that the transaction is not committed without it.
 //!
 //! Extents in the log never overlap, so a range is deleted from the log before it is logged again.
 //! Replay first drops extents of the subvolume after the logged length: preallocated extents there,
@@ -46,7 +45,7 @@ pub(super) fn write(
     // Holes were logged up to the length only: holes in the growth since then are missing.
     let grown = logged.full && size > logged.size;
     let had = if grown { logged.size } else { u64::MAX };
-    // Taken only now, and put into the log without a way back: an error breaks the whole log.
+    // The changes leave the list only now. They cannot be put back: an error breaks the whole log.
     let mut sums = Vec::new();
     for modified in inode.data.take_unlogged(w.h.transid(), had) {
         one(w, inode, &modified, end, &mut sums)?;

@@ -26,11 +26,11 @@
 //!
 //! Trouble cases:
 //! - If a log cannot express a change, or after an error, the transaction is committed instead, and
-//!   [`CommitReason`] counts why. An error half-way breaks the log for the rest of the transaction; its
-//!   durable part stays right.
+//!   [`CommitReason`] counts why. An error half-way breaks the log for the rest of the transaction;
+//!   its durable part stays right.
 //! - The inode changed only in T-1, which is being written: the fsync waits for that commit.
 //! - The inode has no name any more: the removal of its last names is logged. If no power cut could
-//!   show a name of it, nothing is.
+//!   show a name of it, nothing is logged.
 //!
 //! The tests are in `tests/suite/log_*.rs`; the crash explorer covers the rest.
 
@@ -265,7 +265,7 @@ fn synced(h: &mut Handle, fsyncs: &Fsyncs, number: u64) -> Outcome {
     }
 }
 
-/// The log as names see it.
+/// The tree log, as the receiver of added and removed names.
 #[derive(Debug, Default)]
 pub(crate) struct LoggedNames;
 

@@ -1,4 +1,4 @@
-//! Pending inodes: the log has names of them, or entries, that changed since.
+//! Pending inodes: logged ones whose names, or directory entries, changed since they were logged.
 //!
 //! # How it works
 //! An unlink or rename records the directory and the inode as pending, each if the log has the
@@ -77,12 +77,12 @@ impl<T: Clone> Pending<T> {
             .collect()
     }
 
-    /// Whether nothing is.
+    /// Whether no inode is pending.
     pub(super) fn is_empty(&self) -> bool {
         self.inodes.is_empty()
     }
 
-    /// An inode is up to date.
+    /// Records that an inode is up to date in the log.
     pub(super) fn done(&mut self, objectid: u64) {
         self.inodes.remove(&objectid);
         if self.inodes.is_empty() {

@@ -18,8 +18,8 @@
 //! - Replay deletes an entry that a directory lost (if the directory is logged in full). If the
 //!   entry's inode has other names, they are logged, because the inode would be lost otherwise.
 //!
-//! Every inode that is touched by any of this brings the [pending](super::pending) inodes of its
-//! group.
+//! For each inode that one of these rules touches, the [pending](super::pending) inodes of its
+//! group are logged too.
 //!
 //! All these inodes must keep their names until they are logged, so their `io` locks are needed,
 //! and locks of inodes are taken in one order. The plan is therefore repeated with the locks that
@@ -124,8 +124,9 @@ pub(super) struct Planner<'a> {
 }
 
 impl<'a> Planner<'a> {
-    /// A plan for a log of `root` in transaction `transid`, of which the caller holds a handle;
-    /// with all pending inodes, or only its `groups`.
+    /// A plan for a log of `root` in transaction `transid`, of which the caller holds a handle.
+    /// With `groups`, it includes only the pending inodes of the groups that it touches, otherwise
+    /// all.
     pub(super) fn new(
         files: &'a Arc<Files>,
         root: &'a Arc<Root>,
@@ -152,7 +153,8 @@ impl<'a> Planner<'a> {
     /// The plan for an fsync of `target`.
     ///
     /// # Errors
-    /// See [`Refusal`].
+    /// [`Refusal::Lock`] while `io` locks are missing, [`Refusal::Commit`] for a change that a log
+    /// cannot express, [`Refusal::Failed`].
     pub(super) fn plan(mut self, target: &Arc<Inode>) -> Result<LogPlan, Refusal> {
         self.target = target.objectid;
         self.want(target, target.is_linked());
@@ -316,8 +318,8 @@ impl<'a> Planner<'a> {
         Ok(())
     }
 
-    /// A name that `loser` lost may have been taken by a rename, which is there as a whole or not
-    /// at all: replay takes the name from the one, so the other must get it.
+    /// A rename may have given a name that `loser` lost to another inode. Replay takes the name
+    /// from the one, so the other must be logged too: a rename is durable as a whole or not at all.
     fn taken_over(&mut self, loser: u64, dir: u64, name: &[u8]) -> Result<(), Refusal> {
         let taker = names::current_by_name(self.files, self.root, dir, name)?;
         match taker {
@@ -335,8 +337,8 @@ impl<'a> Planner<'a> {
         }
     }
 
-    /// Names that leave the log: replay took each from its owner at the last commit, whose name
-    /// must not return.
+    /// Finds logged names that were removed again. Replay took each from its owner at the last
+    /// commit, whose entry must not return.
     fn leaving(&mut self, inode: &Inode, now: &[NameRef]) -> Result<(), Refusal> {
         let Some(log) = self.log.clone() else {
             return Ok(());
@@ -382,7 +384,7 @@ impl<'a> Planner<'a> {
             if at.state.lock().names_in == self.transid {
                 self.want_new(&at);
             }
-            // No directory is within itself; a damaged tree must not make this go round.
+            // No directory is within itself; on a damaged tree this ends the loop.
             if at.objectid == top || at.objectid == inode.objectid {
                 return Ok(());
             }
@@ -390,7 +392,7 @@ impl<'a> Planner<'a> {
         }
     }
 
-    /// Wants a directory above a new name, unless the log has it as it is.
+    /// Plans to log a directory above a new name, unless the log has its current state.
     fn want_new(&mut self, dir: &Arc<Inode>) {
         let logged = self.logged(dir.objectid);
         let version = dir.state.lock().names_version;
@@ -404,7 +406,7 @@ impl<'a> Planner<'a> {
         self.plan.steps.contains_key(&objectid)
     }
 
-    /// Replay takes a name from its owner at the last commit.
+    /// Plans to log the inode that has a name at the last commit: replay removes the name from it.
     fn displaced(&mut self, inode: &Inode, location: &Key) -> Result<(), Refusal> {
         if location.kind != kind::INODE_ITEM {
             return Err(CommitReason::SubvolumeName.into());
@@ -424,7 +426,8 @@ impl<'a> Planner<'a> {
         }
     }
 
-    /// An inode that replay may remove, with everything in it at the last commit.
+    /// Checks that an inode without a name had no entries at the last commit: replay may remove it,
+    /// and would remove the entries with it.
     fn gone(&self, objectid: u64) -> Result<(), Refusal> {
         if names::had_entries(self.files, self.root, objectid)? {
             return Err(CommitReason::ReplacedDirectory.into());
@@ -459,7 +462,7 @@ impl<'a> Planner<'a> {
         if let Some(step) = self.step(dir) {
             step.removed.insert(index, committed);
         }
-        // One that only the log has leaves it.
+        // The last commit does not have this entry; an earlier log of the transaction may.
         let before = match (before, self.log.clone()) {
             (None, Some(log)) => names::logged_entry(self.files, &log.tree, dir.objectid, index)?,
             (before, _) => before,
@@ -486,7 +489,7 @@ impl<'a> Planner<'a> {
             // directory's first item is the first of a leaf.
             self.want_new(&inode);
         } else if !full {
-            // Its new entry is enough: the last commit has the inode.
+            // Logging its new entry is enough, because the last commit has the inode.
             for name in now {
                 let known = names::committed_at(self.files, self.root, dir.objectid, name.index)?;
                 if known.is_none() {
@@ -532,7 +535,7 @@ impl<'a> Planner<'a> {
             let now = names::current(files, self.root, child.objectid)?;
             let before = names::committed(files, self.root, child.objectid)?;
             let elsewhere = |name: &NameRef| name.parent != dir.objectid;
-            // The log has no more of it than its names.
+            // The log has older names of this inode.
             let stale = self.logged(child.objectid).exists;
             if stale || now.iter().chain(&before).any(elsewhere) {
                 self.want_new(&child);

@@ -43,7 +43,7 @@ pub(super) struct LogState {
     pub(super) collecting: bool,
     /// The log that is being filled.
     pub(super) filling: u64,
-    /// Newest log whose blocks are on their way or there; the log after it may be collected.
+    /// Newest log whose blocks are on disk or being written; the log after it may be collected.
     pub(super) written: u64,
     /// Newest log that the superblock names.
     pub(super) durable: u64,
@@ -59,7 +59,7 @@ pub(super) struct Signals {
     pub(super) opened: Condvar,
     /// No logger is at work; for the thread that collects.
     pub(super) quiet: Condvar,
-    /// Blocks of a log are on their way.
+    /// The blocks of a log are being written.
     pub(super) written: Condvar,
     /// A log is durable, or the filling one may be collected. By number modulo 4; few are waited
     /// for at once.
@@ -152,7 +152,7 @@ impl TransactionLog {
         self.durable.load(Ordering::Acquire) >= number
     }
 
-    /// Log `number` is durable, with those before it.
+    /// Records that log `number` and all logs before it are durable.
     pub(super) fn set_durable(&self, number: u64) {
         let mut state = self.state.lock();
         let before = std::mem::replace(&mut state.durable, number);

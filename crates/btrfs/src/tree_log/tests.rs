@@ -270,7 +270,7 @@ fn a_rename_of_what_was_not_logged_logs_nothing() {
     assert!(items(&fs, 256, kind::INODE_ITEM).is_empty());
 }
 
-/// Names that one client took away are not logged, so not locked, for an fsync of another.
+/// Names that one client removed are not logged, so not locked, for an fsync of another client.
 #[test]
 fn an_fsync_beside_others_logs_what_is_its_own() {
     let memory = Arc::new(formatted());

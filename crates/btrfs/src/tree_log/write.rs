@@ -80,8 +80,8 @@ impl Writer<'_> {
         Ok(())
     }
 
-    /// Makes the attributes in the log those that the inode has. An ACL and the mode change
-    /// together, so the item follows.
+    /// Replaces the attributes in the log with the inode's, if they changed. An ACL and the mode
+    /// change together, so the item follows.
     fn changed_xattrs(&mut self, inode: &Arc<Inode>, logged: &mut Logged) -> Result<()> {
         if logged.xattrs == inode.state.lock().xattrs_version {
             return Ok(());
@@ -105,7 +105,7 @@ impl Writer<'_> {
         let mut item = inode.state.lock().to_item();
         item.generation = 0.into();
         item.transid = self.h.transid().into();
-        // The length that replay may set: the one that it finds.
+        // Replay sets this length, so it must be the length at the last commit.
         item.size = match before {
             Some(bytes) => {
                 let before = InodeItem::read(&bytes).map_err(|source| Error::BadItem {
@@ -151,7 +151,7 @@ impl Writer<'_> {
         Ok(())
     }
 
-    /// Makes the names in the log those that the inode has.
+    /// Replaces the names in the log with the inode's, if they changed.
     fn names(&mut self, inode: &Inode, logged: &mut Logged) -> Result<()> {
         let version = inode.state.lock().names_version;
         if logged.exists && logged.names == version {
@@ -167,7 +167,7 @@ impl Writer<'_> {
         Ok(())
     }
 
-    /// Makes the attributes in the log those that the inode has, unless they are.
+    /// Replaces the attributes in the log with the inode's, if they changed.
     fn xattrs(&mut self, inode: &Inode, logged: &mut Logged) -> Result<()> {
         let version = inode.state.lock().xattrs_version;
         if logged.exists && logged.xattrs == version {

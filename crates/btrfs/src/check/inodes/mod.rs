@@ -29,8 +29,7 @@ pub(super) struct Cache {
     summaries: HashMap<u64, (Pointer, Summary)>,
     /// Root of the subvolume being checked.
     root: Option<Pointer>,
-    /// Directories of the subvolume that are older than the directory that contains them. Most are
-    /// created after theirs; a loop must have one that is not.
+    /// Directories of the subvolume that are older than their parent. A loop contains at least one.
     climbers: Vec<u64>,
     /// Data that is allocated but not written, and that has checksums: an error unless another file
     /// extent shows that it was written.

@@ -75,7 +75,7 @@ pub(super) struct Partial {
     pub(super) names: u64,
     /// Entries of a directory: all except the top directory's own.
     pub(super) entries: u64,
-    /// The directory of the first of those.
+    /// The directory of the first name.
     pub(super) parent: Option<u64>,
     /// Bytes of names in dir items and in indexes.
     pub(super) name_bytes: u64,

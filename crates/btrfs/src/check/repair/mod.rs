@@ -89,7 +89,7 @@ fn bad_super(finding: &Finding) -> Option<u64> {
     }
 }
 
-/// Writes the newest superblock to the places of those that are not valid.
+/// Writes the newest superblock over the invalid ones.
 fn restore_supers(
     device: &dyn Device,
     sb: &SuperBlock,
