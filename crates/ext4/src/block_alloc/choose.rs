@@ -29,7 +29,7 @@ const PLENTY: u64 = 32;
 /// The parameters of an allocation.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Request {
-    /// Block near which it had best be.
+    /// Preferred block.
     pub(crate) goal: u64,
     /// Blocks wanted; fewer may come, at least one.
     pub(crate) len: u32,
@@ -188,7 +188,7 @@ fn take(
     }))
 }
 
-/// Blocks that are counted as free go back to the buddy.
+/// Returns blocks that are counted as free already to the buddy.
 pub(super) fn give_back(groups: &Groups, extent: Extent) {
     let Ok((group, start)) = groups.place(extent) else {
         return;

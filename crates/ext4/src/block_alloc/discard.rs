@@ -10,11 +10,11 @@ use crate::{Error, Result};
 
 /// Most blocks that are taken out of the free ones at a time.
 const STEP: u32 = 2048;
-/// The largest part of all free blocks that is taken, so that promises find room.
+/// Divisor of all free blocks: the part that is taken at a time, so that reservations find blocks.
 const PART: u64 = 4;
 
-/// Whether the kernel trims such a range: it begins in the file system, has a block, and its least
-/// free range fits into a group.
+/// Whether the kernel accepts such a range: it begins in the file system, has a block, and its
+/// least free range fits into a group.
 pub(crate) fn is_trim_range(groups: &Groups, range: &TrimRange) -> bool {
     let geometry = groups.geometry();
     let bits = geometry.block_bits();
@@ -65,7 +65,7 @@ fn discard(groups: &Groups, found: Extent, wanted: &Range<u64>) -> Result<u64> {
     Ok(to - from)
 }
 
-/// Takes the next free blocks of a group from `from` on out of the free ones.
+/// Takes the next free blocks of a group, from `from` on.
 fn take(groups: &Groups, group: &Group, from: u32, least: u32) -> Result<Option<Extent>> {
     let most = u32::try_from(groups.free_blocks() / PART).unwrap_or(u32::MAX);
     let most = most.min(STEP);

@@ -14,8 +14,8 @@
 //! block. A single promise of a few blocks would round up to more than it needs.
 //!
 //! Blocks that were freed but whose transaction is not durable are not free. A promise that fails
-//! for want of them commits, and is tried again
-//! (`freed_blocks_are_not_given_before_their_commit_and_a_promise_waits_for_freed_blocks`).
+//! Blocks that were freed but whose transaction is not durable are not free. If a promise fails
+//! only because of them, the thread commits, and tries again
 //! Deletions need no promise.
 
 use std::sync::Arc;

@@ -50,7 +50,7 @@ fn the_goal_is_given_if_it_is_free_and_else_what_is_near() {
     // More than a group has in one piece: the most that there is nearby.
     let most = take(&engine, first, 20_000, 15);
     assert!(most.len >= 4096, "{most:?}");
-    // A goal in nowhere is none.
+    // A goal outside of the file system is ignored.
     assert!(take(&engine, u64::MAX, 4, 16).start < engine.geometry.blocks_count());
     assert!(try_take(&engine, 0, 0, 17).is_err());
     // Nothing was claimed, so nothing is left of it.

@@ -1,4 +1,4 @@
-//! I/O done, and completion: ranges that were written get into the map.
+//! Completion: after the I/O of a range, its blocks enter the map.
 //!
 //! # How it works
 //! One thread at a time completes the ranges of a file, in the order in which they were taken,
@@ -90,7 +90,7 @@ fn reserve_again(engine: &Engine, inode: &Inode, io: &InFlight, plan: &WritePlan
     }
 }
 
-/// Whether neither map nor size on disk have to follow.
+/// Whether neither the map nor the size on disk must change.
 fn only_overwrote(engine: &Engine, inode: &Inode, io: &InFlight) -> bool {
     let in_place = io.plan().is_some_and(|plan| !plan.changes_map());
     if !in_place || inode.is_journaled(engine) {
@@ -301,7 +301,7 @@ fn convert(store: &Store, inode: &Inode, h: &mut Handle, blocks: Range<u64>) -> 
     }
 }
 
-/// The size on disk may go up to the end of block `end` (exclusive), if the file does.
+/// Raises the size on disk to the start of block `end`, but not beyond the size of the file.
 fn raise_disk_size(store: &Store, inode: &Inode, end: u64) -> Result<()> {
     let mut state = inode.state.lock();
     let size = end.saturating_mul(store.block_size()).min(state.size);
@@ -332,7 +332,7 @@ fn end(engine: &Arc<Engine>, inode: &Arc<Inode>, io: &InFlight) -> bool {
             state.in_flight.remove(io)
         };
         state.unpromise(0);
-        // Before a waiter looks: its bytes count no longer.
+        // Before waiters are woken: they must not count these bytes any more.
         engine.writeback.leave(io.len() - kept);
         if io.refused() {
             engine.writeback.refuse();

@@ -59,7 +59,7 @@ pub(crate) fn fallocate(
     }
 }
 
-/// Gives all holes of a range unwritten blocks. Behind the end of the file they stay, if the size
+/// Allocates unwritten blocks for all holes of a range, also after the end of the file if the size
 /// is kept.
 fn allocate(
     engine: &Arc<Engine>,
@@ -106,8 +106,8 @@ fn to_settle(engine: &Engine, inode: &Inode, range: &Range<u64>) -> Range<u64> {
     }
 }
 
-/// Gives the begin of a hole unwritten blocks; returns where they end. The file is as long as they
-/// reach then, but not longer than `size`, or than it was.
+/// Allocates unwritten blocks for the start of a hole; returns where they end. The file grows with
+/// them, up to `size`.
 fn fill_hole(engine: &Arc<Engine>, inode: &Arc<Inode>, hole: Range<u64>, size: u64) -> Result<u64> {
     let len = hole.end - hole.start;
     let mut promised = flush::reserve(engine, len, false)?;
@@ -205,7 +205,7 @@ fn edges(range: &Range<u64>, inner: &Range<u64>) -> [Range<u64>; 2] {
     ]
 }
 
-/// Makes a range read as zeros, with blocks: those that it has become unwritten.
+/// Makes a range read as zeros: its blocks become unwritten, and its holes get unwritten blocks.
 fn zero(
     engine: &Arc<Engine>,
     inode: &Arc<Inode>,

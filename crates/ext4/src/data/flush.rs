@@ -1,4 +1,4 @@
-//! Dirty ranges are taken and sent on their way, and waited for.
+//! Writes back dirty ranges, and waits for them.
 //!
 //! # How it works
 //! [`begin`] takes dirty runs out; each becomes in-flight I/O, which [`submit`] plans and writes.
@@ -30,9 +30,9 @@ use crate::{Error, Result};
 const MAX_IO: u64 = 64 << 20;
 /// Bytes up to which a flush that is waited for runs in the caller's thread.
 const SMALL: u64 = 256 << 10;
-/// Bytes of ranges that end a piece of work.
+/// A piece of work is full when its ranges have this many bytes.
 const JOB_BYTES: u64 = 1 << 20;
-/// Ranges of a piece of work at most.
+/// Most ranges of a piece of work.
 const JOB_RANGES: usize = 128;
 
 /// Writes back all of a file and waits until the map has it, in a transaction that need not be

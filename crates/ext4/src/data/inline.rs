@@ -173,7 +173,8 @@ fn put(engine: &Arc<Engine>, inode: &Arc<Inode>, bytes: &[u8]) -> Result<bool> {
 /// Makes an inline file one with blocks. The caller holds `io` exclusively and no handle.
 ///
 /// # Errors
-/// [`Error::NoSpace`]; as [`content`].
+/// [`Error::NoSpace`]; [`Error::BadInode`] if the file is longer than its inline data; damaged
+/// attributes.
 pub(super) fn convert(engine: &Arc<Engine>, inode: &Arc<Inode>) -> Result<()> {
     let bytes = content(engine, inode)?;
     let extent = if bytes.is_empty() {

@@ -27,8 +27,8 @@
 //!
 //! Dirty bytes are bounded over all files: a writer that would exceed the bound starts writeback
 //! and waits for room. It may hold `io`, as writeback never needs it. No thread may wait for data
-//! with a handle open: completion needs a handle, and may wait for the commit that waits for the
-//! other one.
+//! with a handle open: completion needs a handle, for which it may wait for a commit, which in turn
+//! waits for the open handle.
 //!
 //! A failed write makes the mount read-only: the data is lost, and `flush` returns the error.
 //!

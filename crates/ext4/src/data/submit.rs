@@ -1,4 +1,4 @@
-//! From taken ranges to the device: where they go, and the requests that write them.
+//! Plans the blocks of taken ranges, and writes them to the device.
 //!
 //! # How it works
 //! **Plan.** A plan is made before anything is written. Written blocks are overwritten in place.
@@ -76,7 +76,7 @@ pub(super) fn prepare(engine: &Arc<Engine>, taken: &[Taken], dispatch: Dispatch)
 /// Plans a range. After an error nothing is allocated.
 ///
 /// # Errors
-/// The map is damaged; [`Error::NoSpace`], which a reservation should have kept away.
+/// The map is damaged; [`Error::NoSpace`], which the reservation should prevent.
 fn plan(
     store: &Store,
     inode: &Arc<Inode>,
@@ -182,12 +182,12 @@ struct Stretch<'a> {
     /// The next file.
     at: usize,
     left: Extent,
-    /// The group that `left` was taken for.
+    /// The group whose blocks `left` has.
     group: u32,
 }
 
 impl<'a> Stretch<'a> {
-    /// For the files of a piece of work, in this order.
+    /// A stretch for the files of a piece of work, in this order.
     fn new(store: &'a Store, taken: &[Taken]) -> Self {
         let small = |io: &Arc<InFlight>| {
             let delayed = u32::try_from(io.delayed).unwrap_or(u32::MAX);
@@ -215,13 +215,12 @@ impl<'a> Stretch<'a> {
         }
     }
 
-    /// The next range of the piece of work is being planned.
+    /// Moves on to the next range of the piece of work.
     fn next(&mut self) {
         self.at += 1;
     }
 
-    /// Blocks for the range that is being planned, if it is small; `goal` is where they had best
-    /// be.
+    /// Blocks for the range that is being planned, if it is small, near `goal` if possible.
     fn take(&mut self, goal: u64, want: u32) -> Option<Extent> {
         let rest = self.wanted.get(self.at.checked_sub(1)?..)?;
         let (group, delayed) = *rest.first()?;
@@ -362,7 +361,7 @@ fn lost(engine: &Engine, inode: &Inode, io: &InFlight, error: &Error) {
     );
     log::error!("{lost}");
     engine.health.record(&lost);
-    // Nothing on disk contradicts anything if only space was lacking.
+    // Lack of space damages only this file: the image stays consistent.
     if !matches!(error, Error::NoSpace) {
         engine.health.fail(error);
     }

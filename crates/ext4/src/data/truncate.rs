@@ -128,8 +128,8 @@ fn remove_credits(engine: &Engine, inode: &Inode) -> u32 {
     need.saturating_add(STEP).min(most.max(need))
 }
 
-/// Frees the blocks of a range, in handles of its own. The caller sees to it that nothing of them
-/// is in memory.
+/// Frees the blocks of a range, in handles of its own. The caller ensures that no data of them is
+/// in memory.
 ///
 /// # Errors
 /// The map is damaged.

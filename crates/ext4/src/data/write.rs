@@ -81,8 +81,7 @@ pub(super) fn zero_tail(engine: &Arc<Engine>, inode: &Arc<Inode>, size: u64) -> 
     zero_part(engine, inode, size..engine.block_ceil(size), size)
 }
 
-/// Zeroes part of a block, if it has anything else there. The file does not grow beyond `size` by
-/// that.
+/// Zeroes part of a block, unless it is zero already. The file does not grow beyond `size`.
 pub(super) fn zero_part(
     engine: &Arc<Engine>,
     inode: &Arc<Inode>,
@@ -152,7 +151,7 @@ fn write_chunk(
 }
 
 /// Copies bytes into the dirty ranges: first `edges` (whole blocks that `data` covers in part),
-/// then `data`. The file is at least `size` long then. False, and nothing changed, if writeback
+/// then `data`. The file grows to at least `size`. Returns false, without a change, if writeback
 /// took a block meanwhile whose other bytes are needed.
 fn store(
     engine: &Arc<Engine>,
@@ -208,8 +207,8 @@ fn store(
     Ok(true)
 }
 
-/// Promises blocks to the holes among `gaps` (whole blocks, in bytes), and returns the holes. Data
-/// in flight will have its own.
+/// Promises blocks to the holes among `gaps` (whole blocks, in bytes), and returns the holes.
+/// Ranges in flight are left out, because they get blocks of their own.
 fn promise(
     engine: &Arc<Engine>,
     inode: &Arc<Inode>,

@@ -43,7 +43,7 @@ fn attributes(dir: &Dir<'_>) -> Result<XattrSet> {
         .map_err(|reason| dir.bad(format!("attributes: {reason}")))
 }
 
-/// Puts a value into a set of attributes, if the inode's area holds it then.
+/// Puts a value into a set of attributes, if the result fits into the inode.
 fn with_value(mut set: XattrSet, value: &[u8], room: usize) -> Option<XattrSet> {
     set.set(xattr_index::SYSTEM, DATA, XattrValue::Bytes(value.to_vec()));
     (set.ibody_size_needed() <= room).then_some(set)
@@ -112,7 +112,7 @@ impl Inline {
             .ok_or_else(|| dir.bad("an inline directory without a parent"))
     }
 
-    /// All names, each with the byte at which it stands in the block to which they may move.
+    /// All names, each with its byte offset in the block to which they may move.
     pub(super) fn names<'a>(
         &'a self,
         dir: &Dir<'_>,
@@ -228,7 +228,7 @@ impl Inline {
         self.put(dir, place.second)
     }
 
-    /// Makes the name at a place lead elsewhere.
+    /// Sets the target of the name at a place.
     ///
     /// # Errors
     /// Damage.
@@ -245,7 +245,7 @@ impl Inline {
         self.put(dir, place.second)
     }
 
-    /// Makes `..` lead elsewhere.
+    /// Sets the target of `..`.
     pub(super) fn set_parent(&mut self, dir: &Dir<'_>, parent: u32) -> Result<()> {
         if let Some(head) = self.map.first_chunk_mut() {
             *head = parent.to_le_bytes();
@@ -290,7 +290,7 @@ impl Inline {
     }
 }
 
-/// The attributes of a new directory that begins inline; `None` if none does.
+/// The attributes of a new directory that begins inline; `None` if directories do not.
 pub(super) fn first_attributes(store: &Store) -> Option<XattrSet> {
     let features = store.geometry.features();
     if !features.has_incompat(Incompat::INLINE_DATA) {
@@ -300,8 +300,8 @@ pub(super) fn first_attributes(store: &Store) -> Option<XattrSet> {
     with_value(XattrSet::default(), &[], room)
 }
 
-/// Makes a new directory inline, if the file system has such and the inode has room. False: it is
-/// to get a block.
+/// Makes a new directory inline, if the file system has such and the inode has room. False if it
+/// needs a block.
 ///
 /// # Errors
 /// Damage.

@@ -1,9 +1,10 @@
 //! Directories without an index: blocks of names, one after another.
 //!
 //! A new name goes into the first block with room. Blocks are not searched for room again and
-//! again: the directory remembers up to which block there was none, until a name is removed there.
-//! That a shorter name would have fitted is not remembered; such room is used after the next
-//! removal in the block.
+//! A new name goes into the first block with room. The directory remembers up to which block there
+//! was none, until a name is removed there: these blocks are not searched for room again. That a
+//! shorter name would have fitted is not remembered; such room is used after the next removal in
+//! the block.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -15,7 +16,7 @@ use super::shape::{Dir, Form, Wanted};
 use crate::seal::SealKind;
 use crate::{Error, Result};
 
-/// DirEntryPlace of a name.
+/// The place of a name in a block.
 pub(super) struct DirEntryPlace {
     pub(super) buffer: Arc<Buffer>,
     pub(super) logical: u32,
@@ -26,17 +27,17 @@ pub(super) struct DirEntryPlace {
     pub(super) found: super::Found,
 }
 
-/// Room for a name that is looked for: the first that is passed on the way.
+/// Room for a name, found while it is searched for: the first that the search passes.
 pub(super) struct Gap {
     /// Bytes of its entry.
     need: usize,
-    /// The first block that counts.
+    /// Blocks before this one are not considered.
     from: u32,
     place: Option<(Arc<Buffer>, u32, usize)>,
 }
 
 impl Gap {
-    /// None seen yet.
+    /// No room was found yet.
     pub(super) fn new(dir: &Dir<'_>, name: &[u8]) -> Self {
         let from = match dir.form {
             Form::Linear => dir.inode.dir.room.load(Ordering::Relaxed),
@@ -49,17 +50,18 @@ impl Gap {
         }
     }
 
-    /// Whether some was seen.
+    /// Whether room was found.
     pub(super) fn is_found(&self) -> bool {
         self.place.is_some()
     }
 
-    /// Whether the block had room; only the first such block counts.
+    /// Whether room in this block is of interest: only the first block with room counts.
     fn wants(&self, logical: u32) -> bool {
         self.place.is_none() && logical >= self.from
     }
 
-    /// Puts the name there; false if no room was seen. Nothing changed in the directory since then.
+    /// Puts the name into the room that was found; false if there is none. The directory has not
+    /// changed since the search.
     ///
     /// # Errors
     /// The block is damaged, the journal.
@@ -77,7 +79,7 @@ impl Gap {
     }
 }
 
-/// Finds a name in one block. The first room that is passed is noted in `gap`, if it has none and
+/// Finds a name in one block. Records the first room that it passes in `gap`, if that has none and
 /// the name is not there.
 ///
 /// # Errors
@@ -166,7 +168,8 @@ pub(super) fn insert(dir: &Dir<'_>, h: &Handle, entry: &NewEntry<'_>) -> Result<
     Ok(false)
 }
 
-/// Whether [`insert`] would find room. Moves the mark of where to look first, as it does.
+/// Whether [`insert`] would find room. Like it, this advances the mark from which blocks are
+/// searched.
 ///
 /// # Errors
 /// A block is damaged, the device.
@@ -234,7 +237,7 @@ pub(super) fn init(dir: &mut Dir<'_>, h: &Handle, parent: u32) -> Result<()> {
 /// The first block, the place of `..` in it, and its inode.
 ///
 /// # Errors
-/// It is not as a first block must be; the device.
+/// It is not a valid first block; the device.
 pub(super) fn dot_dot(dir: &Dir<'_>) -> Result<(Arc<Buffer>, usize, u32)> {
     let buffer = dir.leaf(0)?;
     let hit = {
@@ -254,7 +257,7 @@ pub(super) fn dot_dot(dir: &Dir<'_>) -> Result<(Arc<Buffer>, usize, u32)> {
     Ok((buffer, offset, parent))
 }
 
-/// Makes `..` lead elsewhere.
+/// Sets the target of `..`.
 ///
 /// # Errors
 /// The first block is invalid; errors of the device and of the journal.
@@ -280,7 +283,7 @@ pub(super) fn is_empty_leaf(dir: &Dir<'_>, logical: u32) -> Result<bool> {
     empty.map_err(|reason| dir.bad_block(buffer.block(), reason))
 }
 
-/// Whether a directory without an index holds nothing but `.` and `..`.
+/// Whether a directory without an index has only `.` and `..`.
 ///
 /// # Errors
 /// The first block is invalid; errors of the device.

@@ -1,8 +1,8 @@
 //! Listing.
 //!
 //! # How it works
-//! A position must stay good while names come and go, and must not depend on the call before. Two
-//! orders do that:
+//! A position must stay valid while names are added and removed, and must not depend on the
+//! previous call. Two orders have these properties:
 //!
 //! - *By place*, block and byte, in directories that never get an index: names never move there, so
 //!   a position is the place after a name. Names of an inline directory have the places that they

@@ -22,7 +22,7 @@ fn not_found() -> Error {
     Error::Vfs(sapwood_vfs::Error::NotFound)
 }
 
-/// Finds a name in the blocks of a directory, or else perhaps room for it.
+/// Finds a name in the blocks of a directory. If it is not there, `gap` may have room for it.
 fn search(dir: &Dir<'_>, name: &[u8], gap: Option<&mut Gap>) -> Result<Option<DirEntryPlace>> {
     match dir.form {
         _ if matches!(name, b"." | b"..") => Ok(None),
@@ -63,14 +63,14 @@ fn growth(dir: &Dir<'_>) -> Growth {
         Form::Linear if dir.blocks == 1 && dir.may_index() => one(1, 2),
         Form::Linear => one(1, 1),
         Form::Indexed => match htree::shape(dir) {
-            // The way to the leaf; a leaf, a node on each level, and a level.
+            // The path to the leaf changes. A leaf, a node on each level, and a level are added.
             Ok((levels, full)) => one(levels + 2, 1 + levels + u32::from(full)),
             Err(_) => one(1, 0),
         },
     }
 }
 
-/// The needs of adding one name.
+/// The credits and blocks that adding one name needs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct NameCost {
     /// Credits of [`insert`].
@@ -79,7 +79,7 @@ pub(crate) struct NameCost {
     pub(crate) blocks: u64,
 }
 
-/// The needs of adding this name, valid as long as the caller holds `io` exclusively. Called before
+/// The cost of adding this name, valid as long as the caller holds `io` exclusively. Called before
 /// a handle is started: a directory whose index has reached the limit of the format refuses the
 /// name here.
 ///
@@ -174,7 +174,7 @@ pub(crate) fn remove(store: &Store, h: &Handle, dir: &Inode, name: &[u8]) -> Res
     linear::remove(&dir, h, &place)
 }
 
-/// Makes an existing name lead to another inode.
+/// Sets the target of an existing name.
 ///
 /// # Errors
 /// `NotFound`; the directory is damaged.
@@ -202,7 +202,8 @@ pub(crate) fn replace(
     })
 }
 
-/// Attributes that [`init`] gives a new inode of this kind: a directory has one if it begins inline.
+/// Attributes that [`init`] gives a new inode of this kind: a directory has one if it begins
+/// inline.
 pub(crate) fn first_attributes(store: &Store, kind: FileKind) -> XattrSet {
     let inline = (kind == FileKind::Directory).then(|| inline::first_attributes(store));
     inline.flatten().unwrap_or_default()
@@ -233,7 +234,7 @@ pub(crate) fn parent(store: &Store, dir: &Inode) -> Result<u32> {
     }
 }
 
-/// Makes `..` lead elsewhere.
+/// Sets the target of `..`.
 ///
 /// # Errors
 /// The directory is damaged.
@@ -247,7 +248,7 @@ pub(crate) fn set_parent(store: &Store, h: &Handle, dir: &Inode, parent: u32) ->
     }
 }
 
-/// Whether it holds nothing but `.` and `..`.
+/// Whether it has only `.` and `..`.
 ///
 /// # Errors
 /// The directory is damaged.
@@ -296,7 +297,7 @@ pub(crate) fn present(store: &Store, dir: &Inode, name: &[u8]) -> Result<Option<
 /// Like [`remove`](super::remove), of a name that was found.
 ///
 /// # Errors
-/// See there.
+/// `NotFound`; the directory is damaged.
 pub(crate) fn remove_present(
     store: &Store,
     h: &Handle,
@@ -337,7 +338,7 @@ pub(crate) fn absent(store: &Store, dir: &Inode, name: &[u8]) -> Result<Option<A
 /// Like [`room`](super::room), for a name that was not found.
 ///
 /// # Errors
-/// See there.
+/// `NoSpace`; the directory is damaged.
 pub(crate) fn room_absent(
     store: &Store,
     dir: &Inode,
@@ -357,7 +358,7 @@ pub(crate) fn room_absent(
 /// Like [`insert`](super::insert), of a name that was not found.
 ///
 /// # Errors
-/// See there.
+/// No space, the directory cannot grow further, it is damaged.
 pub(crate) fn insert_absent(
     store: &Store,
     h: &Handle,

@@ -312,7 +312,7 @@ impl<'a> Dir<'a> {
         let blocks = logical.checked_add(1).ok_or(Error::NoSpace)?;
         let size = u64::from(blocks) * self.store.block_size();
         let geometry = &self.store.geometry;
-        // Judged on a copy: a size that does not fit must not cost a block.
+        // Checked on a copy: a size that does not fit must not cost a block.
         let mut raw = self.inode.state.lock().raw.clone();
         raw.set_size(size, geometry).map_err(|_| Error::NoSpace)?;
         let buffer = map::append_block(self.store, h, self.inode, logical.into())?;
@@ -358,9 +358,9 @@ impl<'a> Dir<'a> {
 
 /// Blocks that one change of names may touch.
 pub(super) struct Growth {
-    /// Blocks that are there.
+    /// Existing blocks.
     pub(super) changed: u32,
-    /// Blocks that are added.
+    /// New blocks.
     pub(super) added: u32,
 }
 

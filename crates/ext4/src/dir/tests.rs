@@ -168,7 +168,7 @@ impl Bed {
         found.unwrap_or_else(|| panic!("no counter {name}")).1
     }
 
-    /// Gives the targets as many links as they have names, and lets `e2fsck` look at all of it.
+    /// Gives the targets as many links as they have names, and runs `e2fsck`.
     fn check(self, names: &BTreeMap<Vec<u8>, usize>, what: &str) -> Arc<MemoryDevice> {
         for (number, (inode, _)) in self.targets.iter().enumerate() {
             let links = 1 + names.values().filter(|target| **target == number).count();

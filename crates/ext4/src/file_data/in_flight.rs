@@ -87,7 +87,7 @@ pub(crate) struct InFlight {
     pub(crate) id: u64,
     /// Whole blocks, in bytes.
     pub(crate) range: Range<u64>,
-    /// Blocks of it that were reserved for.
+    /// Number of its blocks that had a reservation when it was taken.
     pub(crate) delayed: u64,
     /// Blocks of it that the inode's block count includes by now.
     charged: AtomicU64,
@@ -136,7 +136,7 @@ impl InFlight {
         blocks.min(self.delayed - self.charged())
     }
 
-    /// Records that the inode's block count has `blocks` more of those that were delayed.
+    /// Records that the inode's block count includes `blocks` more of the delayed blocks.
     pub(crate) fn charge(&self, blocks: u64) {
         self.charged.fetch_add(blocks, Ordering::AcqRel);
     }
@@ -171,12 +171,12 @@ impl InFlight {
         self.failed.load(Ordering::Acquire)
     }
 
-    /// The host has no space for the bytes: they must be written later.
+    /// Records that the host has no space for the bytes: they must be written later.
     pub(crate) fn refuse(&self) {
         self.refused.store(true, Ordering::Release);
     }
 
-    /// They cannot be kept after all.
+    /// Records that refused bytes cannot be kept after all.
     pub(crate) fn give_up(&self) {
         self.refused.store(false, Ordering::Release);
     }
@@ -186,7 +186,7 @@ impl InFlight {
         self.refused.load(Ordering::Acquire)
     }
 
-    /// The bytes are lost.
+    /// Records that the bytes are lost.
     pub(crate) fn fail(&self) {
         self.failed.store(true, Ordering::Release);
     }
@@ -207,19 +207,20 @@ pub(crate) struct InFlightSet {
     by_start: BTreeMap<u64, (u64, u64)>,
     newest: u64,
     bytes: u64,
-    /// Delayed blocks of all flights, whether the inode's block count has them or not.
+    /// Delayed blocks of all ranges, whether the inode's block count has them or not.
     delayed: u64,
-    /// A thread brings flights into the map, and does so until none is left that is ready.
+    /// A thread puts ranges into the map, until no ready range is left.
     completing: bool,
 }
 
 impl InFlightSet {
-    /// Sum of all flights, in bytes.
+    /// Sum of all ranges in flight, in bytes.
     pub(crate) fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// Delayed blocks of all flights, those that are charged to the inode already included.
+    /// Delayed blocks of all ranges in flight, including blocks that are charged to the inode
+    /// already.
     pub(crate) fn delayed(&self) -> u64 {
         self.delayed
     }
@@ -281,7 +282,7 @@ impl InFlightSet {
         gaps
     }
 
-    /// Takes a range in that overlaps with nothing in flight, with its bytes.
+    /// Adds a range with its bytes. It overlaps with no other range in flight.
     pub(crate) fn insert(
         &mut self,
         range: Range<u64>,
@@ -340,7 +341,7 @@ impl InFlightSet {
         ready && !std::mem::replace(&mut self.completing, true)
     }
 
-    /// Whether the I/O of a range is done that cannot complete yet.
+    /// Whether some range whose I/O is done cannot complete yet.
     #[cfg(test)]
     pub(crate) fn is_waiting(&self) -> bool {
         self.entries.values().any(|entry| entry.io_done)
@@ -362,7 +363,7 @@ impl InFlightSet {
         ready
     }
 
-    /// Takes a range out. True if the caller must complete ranges that only waited for it.
+    /// Removes a range. True if the caller must complete ranges that only waited for it.
     pub(crate) fn remove(&mut self, io: &InFlight) -> bool {
         if self.entries.remove(&io.id).is_some() {
             self.by_start.remove(&io.range.start);

@@ -20,7 +20,7 @@ pub(crate) use in_flight::{Change, InFlight, Segment, WritePlan};
 pub(crate) struct FileData {
     /// Dirty and in-flight ranges.
     pub(crate) state: RankedMutex<State>,
-    /// Anything that a thread may wait for.
+    /// Notified when anything changes that a thread may wait for.
     pub(crate) changed: Condvar,
 }
 
@@ -31,7 +31,7 @@ pub(crate) struct State {
     pub(crate) dirty: DirtyRanges,
     /// Taken for writeback, and not in the map yet.
     pub(crate) in_flight: InFlightSet,
-    /// Dirty blocks that were reserved for: they were holes when they were written.
+    /// Dirty blocks with a reservation: they were holes when they were written.
     pub(crate) delayed: RangeSet,
     /// Blocks promised to them.
     pub(crate) promised: Option<Reservation>,
@@ -44,7 +44,8 @@ pub(crate) struct State {
     pub(crate) failures_told: u64,
     /// Number of writes for which the host had no space.
     pub(crate) refusals: u64,
-    /// InFlightSet that only overwrote, and how many of them the device was flushed after.
+    /// Number of ranges that only overwrote blocks, and how many of them a flush of the device
+    /// followed.
     pub(crate) overwrites: u64,
     pub(crate) overwrites_synced: u64,
     /// State of read-ahead.
@@ -116,7 +117,7 @@ impl FileData {
         state.bytes() == 0 && told && synced
     }
 
-    /// Bytes of its structures, without the fields and the data.
+    /// Bytes that it holds on the heap, without the data.
     pub(crate) fn footprint(&self) -> usize {
         /// Nodes of the maps of a file with data in memory.
         const NODES: usize = 1200;

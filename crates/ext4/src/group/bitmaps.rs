@@ -137,8 +137,8 @@ impl Groups {
         bytes
     }
 
-    /// Locks the group with its free blocks at hand. Reads the bitmap the first time, without the
-    /// lock.
+    /// Locks the group, with its free blocks in memory. Reads the bitmap the first time, without
+    /// the lock.
     ///
     /// # Errors
     /// The group is excluded, or becomes excluded because its bitmap is wrong or unreadable; the
@@ -226,7 +226,7 @@ impl Groups {
             })
     }
 
-    /// The same if it is known already.
+    /// Like [`inodes`](Self::inodes), if the bitmap was read already.
     pub(crate) fn inodes_if_known<'a>(&self, group: &'a Group) -> Option<&'a InodeMap> {
         group.inodes.get()
     }

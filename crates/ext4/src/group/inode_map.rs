@@ -8,9 +8,9 @@ use sapwood_ext4_format::bitmap;
 /// Inodes in a word of an [`InodeMap`].
 pub(crate) const WORD: u32 = u64::BITS;
 
-/// A copy of a group's inode bitmap in words that a search reads without any lock: the bitmap's
-/// buffer is locked and perhaps copied for each change, and a search that took part in that would
-/// make others wait for it. Changed together with the buffer, by the holder of the group's lock.
+/// A copy of a group's inode bitmap in words that a search reads without any lock. The bitmap's
+/// buffer is locked, and perhaps copied, for each change, so a search that locked it would block
+/// other threads. Changed together with the buffer, by the holder of the group's lock.
 #[derive(Debug)]
 pub(crate) struct InodeMap {
     used: Vec<AtomicU64>,
@@ -100,7 +100,7 @@ impl InodeMap {
         change(&self.recent, index, true);
     }
 
-    /// Lets deletions be forgotten that are older than `seconds`. The group's lock is held.
+    /// Forgets deletions that are older than `seconds`. The group's lock is held.
     pub(crate) fn forget_older(&self, recent: &mut Recent, now: u64, seconds: u64) {
         while let Some((index, deleted)) = recent.0.front().copied() {
             if now.saturating_sub(deleted) < seconds {

@@ -61,13 +61,13 @@ pub(crate) struct Groups {
     all: Vec<Group>,
     /// Blocks of the descriptor table, by index. Held, so that none is read in a commit.
     desc_blocks: Vec<Arc<Buffer>>,
-    /// Runs of metadata that belong to groups: first block, one past; sorted, apart.
+    /// Runs of metadata that belong to groups: first block, one past; sorted, not adjacent.
     system: Vec<(u64, u64)>,
     /// Files that grow.
     streams: Streams,
     /// End of the last search for blocks that left its flex group.
     pub(crate) rotor: AtomicU32,
-    /// Counts directories, for a turn over the groups.
+    /// Counts new directories, to use the groups in turn.
     turn: AtomicU32,
     /// Free blocks that may be allocated, with those that are kept for streams.
     free: AtomicI64,
@@ -112,7 +112,7 @@ pub(crate) struct Group {
 pub(crate) struct GroupState {
     /// The descriptor as it will be written.
     pub(crate) desc: GroupDesc,
-    /// Free blocks; there once a thread looked for some.
+    /// Free blocks; present after the first search.
     pub(crate) buddy: Option<Buddy>,
     /// Freed and not durable: free in the bitmap, used in the buddy.
     freed: Vec<(Tid, Piece)>,
@@ -220,8 +220,8 @@ impl Group {
         self.inode_count.saturating_sub(state.desc.itable_unused())
     }
 
-    /// Last place where a search for an inode may begin, so that no table block is skipped that has
-    /// no meaning. As far as is known without the lock; it only grows.
+    /// Last index at which a search for an inode may begin, so that it skips no uninitialized table
+    /// block. As far as is known without the lock; it only grows.
     pub(crate) fn search_limit(&self) -> u32 {
         self.search_limit.load(Ordering::Relaxed)
     }
@@ -289,7 +289,7 @@ impl Groups {
         &self.streams
     }
 
-    /// A number that grows with each call: whose turn it is.
+    /// A number that grows with each call, to use the groups in turn.
     pub(crate) fn next_turn(&self) -> u32 {
         self.turn.fetch_add(1, Ordering::Relaxed)
     }
@@ -485,8 +485,8 @@ impl Groups {
             .insert(group.number);
     }
 
-    /// Space that was freed up to this transaction may be used again, and is discarded if the mount
-    /// asks for that.
+    /// Releases the space that was freed up to this transaction, and discards it if the mount asks
+    /// for that.
     pub(crate) fn committed(&self, tid: Tid) {
         loop {
             let first = self.waiting.lock().first_key_value().map(|(tid, _)| *tid);

@@ -63,12 +63,12 @@ pub(crate) enum Known {
     Kept(Extent),
     /// It grows: this many blocks should be kept after its allocation.
     Grows(u32),
-    /// Nothing.
+    /// It is not known to grow.
     No,
 }
 
 impl Streams {
-    /// None.
+    /// No streams.
     pub(crate) fn new() -> Self {
         let shard = || RankedMutex::new(Rank::Leaf, Shard::default());
         Self {

@@ -186,7 +186,8 @@ fn damage_puts_a_group_out_of_use_and_no_other() {
         let mut usable = 0;
         for group in &groups.all {
             let error = groups.lock_blocks(group).err();
-            // Whose table is the wrong one is not to be known; this one reaches over two others.
+            // Which of two overlapping tables is wrong cannot be known; this one overlaps two
+            // others.
             let beside = damage.says == "overlap" && matches!(group.number, 2 | 3);
             let may_fail = group.number == 1 || beside;
             assert!(may_fail || error.is_none(), "{number}: {error:?}");

@@ -1,7 +1,7 @@
 //! An inode in memory.
 //!
 //! # How it works
-//! There is at most one [`Inode`] object for an inode; the [table](InodeTable) sees to it. Its
+//! There is at most one [`Inode`] object for an inode; the [table](InodeTable) ensures this. Its
 //! locks, in rank order:
 //!
 //! - `io` is the first lock of an operation on the inode: shared to read, exclusive to change
@@ -12,8 +12,8 @@
 //! - `state` guards the native copy of everything else in the inode, for short sections only.
 //!
 //! A change of the state or the map reaches the inode table with [`Inode::store`], once at the end
-//! of the operation, in its handle. Changes without a handle (times) go with the next store; before
-//! a commit nothing is stored on its own.
+//! of the operation, in its handle. Changes without a handle (times) are stored with the next such
+//! change; a commit does not store them on its own.
 
 mod table;
 
@@ -46,7 +46,7 @@ pub struct Inode {
     pub(crate) ino: u32,
     /// Type; never changes.
     pub(crate) kind: FileKind,
-    /// Tells uses of the same number apart; part of every checksum of the inode's metadata.
+    /// Distinguishes uses of the same number; part of every checksum of the inode's metadata.
     pub(crate) generation: u32,
     /// Taken first by every operation on the inode.
     pub(crate) io: RankedRwLock<()>,
@@ -102,7 +102,7 @@ impl InodeState {
         }
     }
 
-    /// Names.
+    /// Number of names.
     pub(crate) fn nlink(&self) -> u32 {
         u32::from(self.raw.links())
     }
@@ -281,7 +281,8 @@ impl Inode {
         }
     }
 
-    /// Refuses to change content whose keys or whose hashes are not kept here.
+    /// Refuses to change content that is encrypted or has a hash tree, because neither is
+    /// supported.
     pub(crate) fn check_changeable(&self) -> Result<()> {
         let flags = self.flags();
         if flags.contains(InodeFlags::ENCRYPT) {
@@ -434,8 +435,9 @@ type Part = OnceLock<Box<[AtomicU64; PART]>>;
 
 /// Further state of a directory in memory: the places of its blocks and of free room. Empty for
 /// other inodes.
-///
-/// The map is asked once for each block of a directory. A directory only grows, so a recorded place
+/// The map is searched once for each block of a directory. A directory only grows, so a recorded
+/// place stays true. A thread that takes blocks out of a map, or moves them, calls
+/// [`Places::forget`].
 /// stays true. A thread that takes blocks out of a map, or moves them, calls [`Places::forget`].
 #[derive(Debug, Default)]
 pub(crate) struct DirState {
@@ -449,7 +451,7 @@ pub(crate) struct DirState {
 /// Places of the blocks. Empty, and small, until the first place is recorded.
 #[derive(Debug, Default)]
 pub(crate) struct Places {
-    /// By the place in the directory; 0: not known, which no block of a directory is.
+    /// Blocks of the device by block of the directory. 0: not known; no directory has block 0.
     parts: OnceLock<Box<[Part; PARTS]>>,
 }
 
@@ -473,7 +475,7 @@ impl Places {
         }
     }
 
-    /// Bytes of the table, without its fields.
+    /// Bytes that it holds on the heap.
     pub(crate) fn footprint(&self) -> usize {
         let Some(parts) = self.parts.get() else {
             return 0;

@@ -1,6 +1,6 @@
 //! All inodes in memory: a [`ResidentTable`] by number. An inode without a name is not
-//! [evicted](Resident::may_leave), because only its object records that it must be deleted; nor is one
-//! with data, or with times that are not stored.
+//! [evicted](Resident::may_leave), because only its object records that it must be deleted; nor is
+//! one with data, or with times that are not stored.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -99,8 +99,8 @@ impl InodeTable {
         }
     }
 
-    /// Lets inodes go down to the bound. Those that stay only because of a time that was not stored
-    /// are stored first. Hold no handle.
+    /// Evicts inodes down to the bound. Inodes that stay only because a time was not stored are
+    /// stored first. Hold no handle.
     ///
     /// # Errors
     /// The device, the journal.

@@ -165,7 +165,7 @@ impl Allocator<'_> {
         Err(Error::NoSpace)
     }
 
-    /// Inodes of the group that may be given.
+    /// Inodes of the group that may be allocated.
     fn span(&self, group: &Group) -> Range<u32> {
         let geometry = self.groups.geometry();
         let inodes = geometry.inodes_per_group();

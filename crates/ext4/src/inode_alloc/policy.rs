@@ -22,7 +22,7 @@
 
 use crate::group::{Group, Groups, WORD};
 
-/// A new inode that looks for a place.
+/// The properties of a new inode that decide on its place.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Wish {
     /// Inode of its directory.
@@ -37,7 +37,7 @@ pub(crate) struct Wish {
     pub(crate) top: bool,
 }
 
-/// Groups to try, the best first. Some may come twice. Those that seem to have no free inode are
+/// Groups to try, the best first. Some may appear twice. Groups that seem to have no free inode are
 /// left out.
 pub(crate) fn groups(groups: &Groups, wish: Wish) -> impl Iterator<Item = u32> {
     let count = groups.count().max(1);
@@ -54,7 +54,7 @@ pub(crate) fn groups(groups: &Groups, wish: Wish) -> impl Iterator<Item = u32> {
     let steps = (0..u32::BITS)
         .map(|bit| 1u64 << bit)
         .take_while(move |step| !wish.dense && *step < u64::from(count))
-        // After the steps 1, 2, ... 2^k it stands at 2^(k+1) - 1 from its begin.
+        // The steps 1, 2, ... 2^k add up to 2^(k+1) - 1.
         .map(move |step| ((hashed + 2 * step - 1) % u64::from(count)) as u32);
     let linear = (home..count).chain(0..home);
     mates.chain(steps).chain(linear).filter(|number| {

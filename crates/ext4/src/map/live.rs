@@ -105,7 +105,7 @@ pub(super) struct Writer<'a> {
     h: &'a Handle,
     /// The journal may hold blocks of the content, as it holds names and long link targets.
     journaled: bool,
-    /// Blocks that came to the inode and were not yet added to its count.
+    /// Blocks that were added to the inode (or, negative, removed) and not yet to its count.
     charged: Cell<i64>,
 }
 

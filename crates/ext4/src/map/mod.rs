@@ -9,8 +9,8 @@
 //! never move, and a freed one is reused only after a commit, so no other thread changes a block
 //! under a reader.
 //!
-//! A change counts the blocks that came to the inode or left it, content and map alike, and adds
-//! them to `i_blocks` at its end, after an error too. The caller stores the inode.
+//! A change counts the blocks that it adds to the inode or removes from it, content and map alike,
+//! and adds them to `i_blocks` at its end, after an error too. The caller stores the inode.
 //!
 //! A caller that removes or converts gets the rest of the range when the handle has no credits for
 //! more. The map is whole then, and the next handle continues there.
@@ -57,7 +57,7 @@ pub(crate) fn empty(flags: InodeFlags) -> [u8; MAP_BYTES] {
     }
 }
 
-/// Looks into a map, wherever its blocks are read from.
+/// Looks up a run in a map whose blocks `store` reads.
 fn of_raw<S: Blocks>(
     store: &S,
     root: &[u8; MAP_BYTES],
@@ -321,7 +321,8 @@ fn note_written(store: &Store, h: &Handle, inode: &Inode, blocks: Range<u64>) ->
     Ok(())
 }
 
-/// Makes written blocks in `range` unwritten, so that they read as zeros. Else as [`convert`].
+/// Makes written blocks in `range` unwritten, so that they read as zeros. Otherwise like
+/// [`convert`].
 ///
 /// # Errors
 /// The tree is damaged, no space for a tree block, `FileTooLarge`.

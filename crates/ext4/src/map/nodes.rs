@@ -86,7 +86,8 @@ pub(crate) trait Blocks {
     ) -> Result<Self::Node>;
 
     /// Whether one of these blocks belongs to a group: superblock, descriptors, bitmaps, inode
-    /// tables. No map may name it, or a broken image had us write content over it.
+    /// tables. A map that names one is refused: otherwise a broken image could make the engine
+    /// write content over it.
     fn is_system(&self, physical: u64, len: u64) -> bool;
 
     /// Place of the node.
@@ -122,7 +123,7 @@ pub(crate) trait Changes: Blocks {
     /// The bitmap has them as free.
     fn free(&self, physical: u64, len: u64) -> Result<()>;
 
-    /// Counts blocks of content that came into the map, or left it.
+    /// Counts blocks of content that were added to the map or (negative) removed from it.
     fn charge(&self, blocks: i64);
 
     /// Credits that [`free`](Self::free) of these blocks needs at most.

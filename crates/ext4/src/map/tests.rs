@@ -171,7 +171,7 @@ impl File {
         }
     }
 
-    /// Unmounts, asks `e2fsck`, mounts again.
+    /// Unmounts, runs `e2fsck`, mounts again.
     fn judge(&mut self, what: &str) {
         let overdrafts = |(name, count): &(String, u64)| name.ends_with("overdrafts") && *count > 0;
         let counters = self.fs.counters();

@@ -48,7 +48,7 @@ impl MemoryImage {
         Some(Self { place, device })
     }
 
-    /// `e2fsck` finds nothing to complain about.
+    /// Asserts that `e2fsck` finds no error.
     pub(super) fn check(&self, device: &MemoryDevice) {
         let path = self.path("checked");
         device.save(&path).unwrap();

@@ -11,15 +11,15 @@ use super::path::{self, Frame, Path, entries};
 use crate::seal::SealKind;
 use crate::{Error, Result};
 
-/// A leaf taken apart, on the side.
+/// A leaf split in memory.
 struct Halves {
     low: Vec<u8>,
     high: Vec<u8>,
-    /// Hash with which the upper one begins, and how much went there.
+    /// The first hash of the upper half, and what moved there.
     split: LeafSplit,
 }
 
-/// Splits the content of a leaf, and puts a name into the half that it belongs to.
+/// Splits the content of a leaf, and puts a name into the half where it belongs.
 fn split(
     dir: &Dir<'_>,
     block: u64,
@@ -82,8 +82,8 @@ pub(super) fn split_and_insert(
     }
 }
 
-/// The leaf without gaps and with the name, if a quarter of it is free: then its names fill it
-/// badly, and a split would only make two such leaves.
+/// The compacted leaf with the name, if a quarter of it stays free: a split would only make two
+/// leaves with few names. `None` if it does not.
 fn tidy(dir: &Dir<'_>, leaf: &Buffer, entry: &NewEntry<'_>) -> Result<Option<Vec<u8>>> {
     let format = &dir.format;
     let content = leaf.read();
@@ -104,7 +104,7 @@ fn tidy(dir: &Dir<'_>, leaf: &Buffer, entry: &NewEntry<'_>) -> Result<Option<Vec
     Ok(put.map(|_| tidied))
 }
 
-/// Puts an entry after the one at which a frame stands.
+/// Inserts an entry after the current entry of a frame.
 fn link(dir: &Dir<'_>, h: &Handle, frame: &Frame, hash: u32, logical: u32) -> Result<()> {
     let index = frame.index + 1;
     dir.change(h, &frame.buffer, |format, content| {
@@ -123,7 +123,7 @@ fn levels(dir: &Dir<'_>, path: &Path) -> (usize, usize) {
     (path.frames.len().saturating_sub(1), most)
 }
 
-/// Sees to it that the node above the leaf has room for one entry more.
+/// Ensures that the node above the leaf has room for one more entry.
 ///
 /// # Errors
 /// `NoSpace` if all nodes are full and there may be no further level, before anything changed.
@@ -203,7 +203,8 @@ impl Path {
         self.frames.insert(1, frame);
     }
 
-    /// The node at `depth` was split: its first `kept` entries stayed, the others are in `new`.
+    /// Updates the path after a split of the node at `depth`: its first `kept` entries stayed, the
+    /// others are in `new`.
     fn follow_split(&mut self, depth: usize, kept: usize, new: Arc<Buffer>) {
         let Some(frame) = self.frames.get_mut(depth) else {
             return;
@@ -218,7 +219,7 @@ impl Path {
     }
 }
 
-/// The needs of adding a name to the index.
+/// The blocks that adding a name to the index changes and adds.
 ///
 /// # Errors
 /// `NoSpace` if all nodes are full and there may be no further level; damage, the device.

@@ -28,7 +28,7 @@ use crate::Result;
 pub(super) use grow::{growth, make_indexed};
 pub(super) use path::{Path, default_hasher, hash, root};
 
-/// Finds a name. Room for it is noted only in the leaf to which [`insert`] would bring it.
+/// Finds a name. Records room for it only in the leaf where [`insert`] would put it.
 ///
 /// # Errors
 /// The index or a leaf is damaged, the device.
@@ -77,7 +77,7 @@ pub(super) fn insert(dir: &mut Dir<'_>, h: &Handle, entry: &NewEntry<'_>) -> Res
     grow::split_and_insert(dir, h, path, &hasher, &entry)
 }
 
-/// Whether it holds nothing.
+/// Whether the directory is empty.
 ///
 /// # Errors
 /// The index or a leaf is damaged, the device.
@@ -130,7 +130,7 @@ pub(super) fn parent(dir: &Dir<'_>) -> Result<u32> {
     parent.map_err(|reason| dir.bad_block(root.block(), reason))
 }
 
-/// Makes `..` lead elsewhere.
+/// Sets the target of `..`.
 ///
 /// # Errors
 /// The root is damaged, the journal.

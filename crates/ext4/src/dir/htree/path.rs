@@ -1,4 +1,4 @@
-//! [`Path`]: the way from the root of an index down to one leaf.
+//! [`Path`]: the path from the root of an index to one leaf.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use sapwood_jbd2::Buffer;
 use super::super::shape::Dir;
 use crate::Result;
 
-/// A node on the way, and the entry by which the way continues.
+/// A node of a path, and the entry by which the path continues.
 pub(super) struct Frame {
     pub(super) buffer: Arc<Buffer>,
     pub(super) index: usize,
@@ -16,15 +16,17 @@ pub(super) struct Frame {
     next: Option<u32>,
 }
 
-/// The way to one leaf.
+/// The path to one leaf.
 pub(in super::super) struct Path {
     /// The root first.
     pub(super) frames: Vec<Frame>,
     /// Block of names that it leads to.
     pub(in super::super) leaf: u32,
-    /// Lowest hash of names in the leaf. Odd: the leaf before has names of the hash below, too.
+    /// Lowest hash of names in the leaf. If it is odd, names of the next lower hash begin in the
+    /// previous leaf.
     pub(in super::super) low: u32,
-    /// Leaves that it led to before: each of a sound index once, so no more than there are blocks.
+    /// Number of leaves passed. A valid index leads to each leaf once, so there are at most as many
+    /// as blocks.
     passed: u32,
 }
 
@@ -60,7 +62,7 @@ pub(in super::super) fn hash(dir: &Dir<'_>, hasher: &DirHasher, name: &[u8]) -> 
         .ok_or_else(|| dir.bad("its names are hashed with a key"))
 }
 
-/// The hash that an index made today gets.
+/// The hash of a new index.
 pub(in super::super) fn default_hasher(dir: &Dir<'_>) -> Option<DirHasher> {
     let geometry = &dir.store.geometry;
     let number = dir.store.super_block.lock().def_hash_version;
@@ -102,7 +104,7 @@ impl Frame {
 }
 
 impl Path {
-    /// The way to the first leaf that may have names with this hash.
+    /// The path to the first leaf that may have names with this hash.
     ///
     /// # Errors
     /// The index is damaged, the device.
@@ -124,7 +126,7 @@ impl Path {
         Ok(path)
     }
 
-    /// Goes on from the last frame until there are `levels` below the root.
+    /// Continues from the last frame until there are `levels` below the root.
     fn descend(&mut self, dir: &Dir<'_>, levels: usize, hash: u32) -> Result<()> {
         while self.frames.len() <= levels {
             let logical = self.leaf;
@@ -167,7 +169,7 @@ impl Path {
         self.point(dir)
     }
 
-    /// Reads the entry at which the last frame stands.
+    /// Reads the current entry of the last frame.
     fn point(&mut self, dir: &Dir<'_>) -> Result<()> {
         let Some(frame) = self.frames.last_mut() else {
             return Err(dir.bad("its index has no root"));
@@ -190,7 +192,7 @@ impl Path {
         self.frames.iter().rev().find_map(|frame| frame.next)
     }
 
-    /// The next leaf begins with names of this hash, which is even.
+    /// Whether the next leaf begins with names of this hash, which is even.
     pub(in super::super) fn continues(&self, hash: u32) -> bool {
         self.high() == Some(hash | 1)
     }
@@ -200,7 +202,7 @@ impl Path {
         (hash | 1) >= self.low && self.high().is_none_or(|high| hash < high)
     }
 
-    /// Goes on to the next leaf; false if there is none.
+    /// Continues to the next leaf; false if there is none.
     ///
     /// # Errors
     /// The index is damaged, the device.

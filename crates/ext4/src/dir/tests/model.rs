@@ -5,7 +5,7 @@ use super::*;
 /// A listing by pages, and its required result for any changes between the pages.
 struct Listing {
     from: u64,
-    /// Names that were there when it began, and were all the while.
+    /// Names that existed during the whole listing.
     stayed: BTreeSet<Vec<u8>>,
     seen: BTreeSet<Vec<u8>>,
 }

@@ -52,7 +52,7 @@ pub(super) fn part(extent: &Extent, from: u64, to: u64) -> Option<Extent> {
 }
 
 impl<S: Changes> Tree<'_, S> {
-    /// See [`insert`](crate::map::insert). After an error the map is as it was.
+    /// [`insert`](crate::map::insert) for an extent tree. After an error the map is unchanged.
     pub(crate) fn insert(
         &mut self,
         logical: u64,
@@ -148,8 +148,8 @@ impl<S: Changes> Tree<'_, S> {
 }
 
 impl<S: Changes> Tree<'_, S> {
-    /// Gives all mapped blocks of `range` the one state. Returns the rest of the range when the
-    /// handle has no credits for more; the first extent is always done. See
+    /// Makes all mapped blocks of `range` written or unwritten. Returns the rest of the range when
+    /// the handle has no credits for more; the first extent is always done. See
     /// [`convert`](crate::map::convert).
     pub(crate) fn convert(&mut self, range: Range<u64>, written: bool) -> Result<Range<u64>> {
         let end = range.end;

@@ -19,7 +19,7 @@ use crate::map::run::{Growing, Mapped, Run};
 /// A root, as the inode keeps it.
 pub(crate) type Root = [u8; EXTENT_ROOT_SIZE];
 
-/// One node on the way.
+/// One node of a path.
 #[derive(Debug, Clone)]
 pub(super) struct Level<N> {
     /// The node; `None` for the root.
@@ -45,14 +45,14 @@ pub(super) struct Path<N> {
 }
 
 impl<N> Path<N> {
-    /// Nodes on the way.
+    /// Number of nodes.
     pub(super) fn nodes(&self) -> u32 {
         self.above.len() as u32 + 1
     }
 }
 
 impl<N> Level<N> {
-    /// Looks at the node.
+    /// Calls `look` with the node.
     pub(super) fn view<S: Blocks<Node = N>, R>(
         &self,
         store: &S,
@@ -95,7 +95,7 @@ fn judge<S: Blocks>(store: &S, bytes: &[u8], bounds: &ExtentBounds) -> Result<()
     names_no_system(store, &node)
 }
 
-/// Whether a node keeps out of the groups' own blocks.
+/// Checks that a node names no blocks of the groups' metadata.
 fn names_no_system<S: Blocks>(store: &S, node: &ExtentNode<'_>) -> Result<(), String> {
     let extents = node
         .extents()
@@ -149,10 +149,10 @@ fn belongs(node: &ExtentNode<'_>, bounds: &ExtentBounds) -> Result<(), ExtentErr
     Ok(())
 }
 
-/// The way to the leaf where `logical` is or would be.
+/// The path to the leaf where `logical` is or would be.
 ///
 /// # Errors
-/// A node on the way is damaged, the device.
+/// A node of the path is damaged, the device.
 pub(super) fn descend<S: Blocks>(store: &S, root: &Root, logical: u32) -> Result<Path<S::Node>> {
     let world = store.world();
     let mut bounds = ExtentBounds::root(world.first_block, world.blocks);
@@ -217,7 +217,7 @@ fn mapped(extent: &Extent, logical: u64) -> Mapped {
     }
 }
 
-/// See [`lookup`](crate::map::lookup).
+/// [`lookup`](crate::map::lookup) in an extent tree.
 pub(crate) fn lookup<S: Blocks>(store: &S, root: &Root, logical: u64, max: u64) -> Result<Run> {
     let mut growing = Growing::new(logical, max);
     for _ in 0..LEAVES {

@@ -29,17 +29,17 @@ enum Step {
 /// The kind of removal in a step.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Mode {
-    /// At least the end of one extent, so that every handle gets on.
+    /// At least the end of one extent, so that every handle makes progress.
     First,
     /// Until the credits are used up.
     Next,
-    /// Without freeing the blocks, and whatever the credits: they were enough for putting the
-    /// blocks in.
+    /// Without freeing the blocks, and regardless of credits: the credits for inserting the blocks
+    /// suffice.
     TakeBack,
 }
 
 impl<S: Changes> Tree<'_, S> {
-    /// See [`remove`](crate::map::remove).
+    /// [`remove`](crate::map::remove) for an extent tree.
     pub(crate) fn remove(&mut self, range: Range<u64>) -> Result<Range<u64>> {
         let (start, mut end) = (range.start, range.end.min(1 << 32));
         let mut mode = Mode::First;
@@ -54,7 +54,7 @@ impl<S: Changes> Tree<'_, S> {
         Ok(start..start)
     }
 
-    /// Takes blocks out of the map that the caller keeps.
+    /// Removes blocks from the map, but does not free them: the caller keeps them.
     pub(super) fn take_back(&mut self, range: Range<u64>) -> Result<()> {
         let mut end = range.end;
         while range.start < end {
@@ -78,7 +78,7 @@ impl<S: Changes> Tree<'_, S> {
             return Ok(Step::Down(if from < end { from.max(start) } else { start }));
         }
         let Some(at) = path.leaf.at else {
-            // The leaf begins behind: only the first of all leaves may.
+            // The leaf begins after the range: only the first leaf of the tree may.
             return Ok(Step::Down(if from < end { from.max(start) } else { start }));
         };
         let extents = path.leaf.extents(self.store, self.root)?;
@@ -103,7 +103,7 @@ impl<S: Changes> Tree<'_, S> {
         ))
     }
 
-    /// Parts of the last of `extents` that can go now, the last one first.
+    /// Parts of the last of `extents` that can be removed now, the last one first.
     fn choose(
         &self,
         path: &Path<S::Node>,

@@ -5,9 +5,8 @@
 //!   parent changes with it, and so on upwards for as long as the node is the first of its parent.
 //! - There is none: the topmost node is split that is full all the way down from it to the leaf;
 //!   its parent has room for one key more. If that node is the root, its entries move to a new
-//!   block and the root gets a level. Then the way is searched again: each such step allocates one
+//!   block and the root gets a level. Then the path is searched again: each such step allocates one
 //!   block and leaves a whole tree, and after at most two per level there is room
-//!   (`splits_reach_every_depth`).
 //! - The leaf becomes empty: its key is taken out of the parent, which may become empty too. A tree
 //!   without an extent is an empty root of depth 0 (`removing_all_leaves_an_empty_root`).
 //!
@@ -75,7 +74,7 @@ impl<S: Changes> Tree<'_, S> {
             .bad_map("no room in the extent tree after splitting it"))
     }
 
-    /// There is room.
+    /// Replaces entries of a leaf that has room for the new ones.
     fn replace_within(
         &mut self,
         path: &Path<S::Node>,
@@ -252,7 +251,7 @@ impl<S: Changes> Tree<'_, S> {
         })
     }
 
-    /// Allocates a node with these entries; its block.
+    /// Allocates a node with these entries. Returns its block.
     fn fill(&mut self, goal: u64, depth: u16, entries: &Entries) -> Result<u64> {
         let node = self.store.create(NodeKind::Extent, goal)?;
         let place = self.store.place(&node);

@@ -8,9 +8,9 @@ use crate::map::nodes::{Changes, NodeKind};
 use crate::{Error, Result};
 
 impl<S: Changes> Pointers<'_, S> {
-    /// See [`insert`](crate::map::insert). First all blocks of pointers are made, then the pointers
-    /// are set: without space nothing is in the map that was not, but for blocks of pointers that
-    /// are empty.
+    /// [`insert`](crate::map::insert) for a block map. First all blocks of pointers are made, then
+    /// the pointers are set: if there is no space, only empty blocks of pointers are added to the
+    /// map.
     pub(crate) fn insert(&mut self, logical: u64, physical: u64, len: u64) -> Result<()> {
         let world = *self.store.world();
         let end = logical
@@ -59,7 +59,7 @@ impl<S: Changes> Pointers<'_, S> {
         Ok(())
     }
 
-    /// The place of the pointer to a block, with all blocks of pointers on the way.
+    /// The place of the pointer to a block, with all blocks of pointers on the path to it.
     fn make_way(&mut self, path: &IndirectPath, goal: u64) -> Result<(PointerPlace<S::Node>, u32)> {
         let mut place = PointerPlace::Root;
         let Some((last, above)) = path.offsets().split_last() else {

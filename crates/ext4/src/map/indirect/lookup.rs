@@ -9,7 +9,7 @@ use crate::map::extent::Root;
 use crate::map::nodes::Blocks;
 use crate::map::run::{Growing, Mapped, Run};
 
-/// Places of pointers that one lookup looks at most to make its run longer.
+/// Most places of pointers that one lookup reads to make its run longer.
 const PLACES: usize = 64;
 
 /// End of the path to a block.
@@ -20,7 +20,7 @@ struct Found<N> {
     missing: u8,
 }
 
-/// Follows the way as far as there are pointers.
+/// Follows the path as far as there are pointers.
 fn follow<S: Blocks>(store: &S, root: &Root, path: &IndirectPath) -> Result<Found<S::Node>> {
     let mut found = Found {
         place: PointerPlace::Root,
@@ -42,7 +42,7 @@ fn follow<S: Blocks>(store: &S, root: &Root, path: &IndirectPath) -> Result<Foun
     Ok(found)
 }
 
-/// See [`lookup`](crate::map::lookup).
+/// [`lookup`](crate::map::lookup) in a block map.
 pub(crate) fn lookup<S: Blocks>(store: &S, root: &Root, logical: u64, max: u64) -> Result<Run> {
     let geometry = IndirectGeometry::new(store.world().block_size);
     let mut growing = Growing::new(logical, max);

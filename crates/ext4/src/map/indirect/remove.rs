@@ -1,6 +1,6 @@
 //! Taking blocks out of a block map and freeing them.
 //!
-//! From the end of the range backwards. In each place of pointers as many go at once as the handle
+//! From the end of the range backwards. One step removes as many pointers of a place as the handle
 //! has credits for; a block of pointers that became empty is freed, and so are those above it.
 
 use std::ops::Range;
@@ -11,8 +11,8 @@ use super::{PointerPlace, Pointers, pointer_block};
 use crate::Result;
 use crate::map::nodes::Changes;
 
-/// Credits for the blocks of pointers on a way, and the bitmaps and descriptors of those that
-/// become empty.
+/// Credits for the blocks of pointers on a path, and for the bitmaps and descriptors of the blocks
+/// that become empty.
 pub(crate) const WAY_CREDITS: u32 = 9;
 
 /// A removal in progress.
@@ -32,7 +32,7 @@ struct Going {
 }
 
 impl<S: Changes> Pointers<'_, S> {
-    /// See [`remove`](crate::map::remove).
+    /// [`remove`](crate::map::remove) for a block map.
     pub(crate) fn remove(&mut self, range: Range<u64>) -> Result<Range<u64>> {
         let mut removal = Removal {
             start: range.start,
@@ -100,7 +100,7 @@ impl<S: Changes> Pointers<'_, S> {
             return Ok(true);
         }
         if removal.may_stop && !self.store.affords(WAY_CREDITS) {
-            // The next handle comes here again.
+            // The next handle continues here.
             removal.end = removal.end.max(start + 1);
             return Ok(false);
         }

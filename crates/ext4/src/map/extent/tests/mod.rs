@@ -54,7 +54,7 @@ impl File {
         self.insert(logical, physical, len, written).unwrap();
     }
 
-    /// Removes with the fewest credits that get on, as often as needed.
+    /// Removes with the fewest credits that make progress, as often as needed.
     pub(super) fn remove(&mut self, mut range: std::ops::Range<u64>) -> crate::Result<()> {
         while !range.is_empty() {
             self.store.handle(least_credits(&self.root));
