@@ -30,7 +30,7 @@ pub(crate) enum Work {
     Commit,
     /// Write the journal's blocks back to their home locations.
     Checkpoint,
-    /// Let inodes leave memory.
+    /// Evict inodes from memory.
     Relieve,
     /// End.
     Stop,
@@ -45,7 +45,7 @@ impl Alarm {
         }
     }
 
-    /// A change begins: a commit is due one interval later.
+    /// Records that a change begins: a commit is due one interval later.
     pub(crate) fn change(&self) {
         let mut state = self.state.lock();
         if state.since.is_none() {
@@ -54,7 +54,7 @@ impl Alarm {
         }
     }
 
-    /// The journal asks for something.
+    /// Records a request of the journal.
     pub(crate) fn request(&self, request: Request) {
         let mut state = self.state.lock();
         match request {
@@ -64,13 +64,13 @@ impl Alarm {
         self.changed.notify_one();
     }
 
-    /// There are more inodes in memory than there may be.
+    /// Requests an eviction: the inodes in memory exceed their bound.
     pub(crate) fn relieve(&self) {
         self.state.lock().relieve = true;
         self.changed.notify_one();
     }
 
-    /// No request any more: [`next`](Self::next) returns [`Work::Stop`].
+    /// Drops all requests: from now on [`next`](Self::next) returns [`Work::Stop`].
     pub(crate) fn stop(&self) {
         self.state.lock().stopping = true;
         self.changed.notify_all();

@@ -23,9 +23,10 @@ pub(crate) enum CommitReason {
     LongLink,
     /// Blocks of a file became unwritten, or moved.
     Moved,
-    /// The number of a deleted inode came back.
+    /// The number of a deleted inode was used again.
     InodeReused,
-    /// An inode is cut or deleted since an earlier transaction, or is being cut.
+    /// A truncation or deletion of an inode began in an earlier transaction, or a truncation is in
+    /// progress.
     Orphan,
     /// An inode lost its last name ([`FastCommits::Full`](crate::FastCommits::Full) can express
     /// it).
@@ -103,19 +104,19 @@ impl FastCommitCounters {
         self.blocks.fetch_add(blocks, Ordering::Relaxed);
     }
 
-    /// The device was flushed for one.
+    /// Counts a flush of the device for a fast commit.
     pub(crate) fn flushed(&self) {
         self.flushes.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// An fsync committed its whole transaction.
+    /// Counts an fsync that committed its whole transaction.
     pub(crate) fn whole(&self, reason: CommitReason) {
         if let Some(counter) = self.whole.get(usize::from(reason.number().get() - 1)) {
             counter.fetch_add(1, Ordering::Relaxed);
         }
     }
 
-    /// All by name.
+    /// All counters with their names.
     pub(crate) fn all(&self) -> Vec<(String, u64)> {
         let own = [
             ("commits", &self.commits),

@@ -21,7 +21,7 @@ pub(crate) struct Counters {
 }
 
 impl Counters {
-    /// All by name.
+    /// All counters with their names.
     pub(crate) fn all(&self, journal: &Journal) -> Vec<(String, u64)> {
         let own = [
             ("fsyncs_clean", &self.fsyncs_clean),
@@ -47,7 +47,7 @@ impl Counters {
         all
     }
 
-    /// All as a JSON object.
+    /// All counters as a JSON object.
     pub(crate) fn to_json(&self, journal: &Journal, health: &Health) -> String {
         let mut map: serde_json::Map<String, serde_json::Value> = self
             .all(journal)
@@ -61,10 +61,10 @@ impl Counters {
     }
 }
 
-/// Counters of the inode allocator. Relaxed: sums, nothing is decided by them.
+/// Counters of the inode allocator. Relaxed: no decision depends on them.
 #[derive(Debug, Default)]
 pub(crate) struct AllocCounters {
-    /// Inodes given.
+    /// Inodes allocated.
     pub(crate) given: AtomicU64,
     /// Inodes freed.
     pub(crate) freed: AtomicU64,
@@ -78,7 +78,7 @@ pub(crate) struct AllocCounters {
     pub(crate) groups_visited: AtomicU64,
     /// Claims that found the group's lock taken.
     pub(crate) lock_waits: AtomicU64,
-    /// Time they waited, in nanoseconds.
+    /// Total time of these waits, in nanoseconds.
     pub(crate) lock_wait_ns: AtomicU64,
 }
 
@@ -88,7 +88,7 @@ pub(crate) fn count(counter: &AtomicU64) {
 }
 
 impl AllocCounters {
-    /// All by name.
+    /// All counters with their names.
     pub(crate) fn all(&self) -> Vec<(&'static str, u64)> {
         [
             ("given", &self.given),

@@ -73,7 +73,7 @@ pub enum Error {
         /// The defect.
         reason: String,
     },
-    /// A whole fast commit that makes no sense.
+    /// A complete fast commit with invalid contents.
     #[error("fast commits, block {block}, byte {offset}: {reason}")]
     BadFastCommit {
         /// Block of the area.

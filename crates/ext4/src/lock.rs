@@ -24,7 +24,7 @@ pub(crate) enum Rank {
     InodeTable,
     /// The list of files with data in memory.
     ActiveFiles,
-    /// Dirty ranges and flights of one inode; key: inode number.
+    /// Dirty and in-flight ranges of one inode; key: inode number.
     FileDataState,
     /// Attributes of one inode; key: inode number.
     InodeState,

@@ -42,7 +42,7 @@ impl OnDemandFeature {
         self.set.load(Ordering::Acquire)
     }
 
-    /// The superblock has it now.
+    /// Records that the superblock has the feature now.
     pub(crate) fn note_set(&self) {
         self.set.store(true, Ordering::Release);
     }

@@ -23,17 +23,17 @@ pub enum DataMode {
 pub enum FastCommits {
     /// Nothing.
     Off,
-    /// Only records that all replay right: this engine, the kernel, and `e2fsck` 1.47, which
-    /// usually runs first at boot.
+    /// Only records that every reader replays correctly: this engine, the kernel, and `e2fsck`
+    /// 1.47, which usually runs first at boot.
     #[default]
     Careful,
-    /// Also that an inode lost its last name, and that a file lost all its blocks. `e2fsck` 1.47
-    /// keeps such an inode, without a name, and may damage such a file.
+    /// Also the loss of an inode's last name, and of all blocks of a file. `e2fsck` 1.47 keeps such
+    /// an inode, without a name, and may damage such a file.
     Full,
 }
 
-/// Inodes get one in this many parts of the memory. A change of an inode is stored in its table
-/// block, which counts as metadata, so the inode may be evicted at once.
+/// Inodes get one of this many parts of the caches' memory. A change of an inode is stored in its
+/// table block, which counts as metadata, so the inode may be evicted at once.
 const INODE_PARTS: usize = 17;
 
 /// Options of a mount.
@@ -71,9 +71,9 @@ pub struct Options {
     pub in_place: bool,
     /// Kind of fast commits, if the image has that feature.
     pub fast_commit: FastCommits,
-    /// Every time is this one, random numbers derive from the image, and the caller's thread does
-    /// the work of the background threads. With the same memory bounds, the same operations of one
-    /// thread on the same image give the same bytes.
+    /// All timestamps are this time, random numbers derive from the image, and the caller's thread
+    /// does the work of the background threads. With the same memory bounds, the same operations of
+    /// one thread on the same image give the same bytes.
     pub fixed_time: Option<Timestamp>,
     /// Run the threads that commit and write back by time. Tests that step through a commit switch
     /// them off.

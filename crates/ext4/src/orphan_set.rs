@@ -12,7 +12,7 @@ use crate::Result;
 use crate::lock::{Rank, RankedMutex};
 use crate::seal::SealKind;
 
-/// OrphanPlace of an orphan on disk.
+/// The place of an orphan's record on disk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum OrphanPlace {
     /// In the list through the inodes.
@@ -29,7 +29,7 @@ pub(crate) struct Orphans {
 /// State under the lock of [`Orphans`].
 #[derive(Default)]
 pub(crate) struct State {
-    /// OrphanPlace of each record.
+    /// The place of each record, by inode.
     pub(crate) places: NumberMap<u32, OrphanPlace>,
     /// Orphans of the list, the first one last.
     pub(crate) list: Vec<u32>,

@@ -1,10 +1,11 @@
 //! [`Staging`]: many changes that become durable together.
 //!
 //! # How it works
-//! A mount with [`Options::in_place`](crate::Options::in_place) runs over a [`StagedDevice`]. Writes
-//! to blocks that the bitmaps on the device call free pass; they are new data, mostly. Every other
-//! block stays in memory. [`Staging::apply`] makes the kept blocks one transaction of the journal,
-//! and writes them home. A recovery, of Sapwood or of the kernel, finds all of them or none.
+//! A mount with [`Options::in_place`](crate::Options::in_place) runs over a [`StagedDevice`].
+//! Writes to blocks that are free in the bitmaps on the device pass; most of them are new data.
+//! Every other block stays in memory. [`Staging::apply`] makes the kept blocks one transaction of
+//! the journal, and writes them home. A recovery, of Sapwood or of the kernel, finds all of them or
+//! none.
 //!
 //! | step of `apply` | after a power cut |
 //! |---|---|
@@ -69,7 +70,7 @@ impl From<sapwood_jbd2::Error> for StagingError {
     }
 }
 
-/// See the module.
+/// Changes of a file system that become durable together. See the module.
 #[derive(Debug)]
 pub struct Staging {
     below: Arc<dyn Device>,
@@ -83,8 +84,8 @@ pub struct Staging {
 }
 
 impl Staging {
-    /// Begins with the file system on a device, which is not mounted. Recovers it first if that is
-    /// needed. With a `time`, commits record it.
+    /// Begins to stage changes of the file system on a device, which is not mounted. Recovers it
+    /// first if that is needed. With a `time`, commits record it.
     ///
     /// # Errors
     /// The refusals of a mount for writing; [`StagingError::NoJournal`].

@@ -4,7 +4,7 @@
 //! A mount is built in layers. Each one has the parts of the layer below, to which it dereferences:
 //! the [`Store`], the [volume](crate::volume::Volume) with the inodes, the
 //! [engine](crate::engine::Engine) with the writeback of file data. A function takes the lowest
-//! layer that it can do with.
+//! layer that has everything it needs.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -194,7 +194,7 @@ impl Store {
         Ok(())
     }
 
-    /// An inode of this size is stored in this handle.
+    /// Sets the feature that an inode of this size needs. The inode is stored in this handle.
     ///
     /// # Errors
     /// The device, the journal.

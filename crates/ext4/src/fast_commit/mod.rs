@@ -17,10 +17,11 @@
 //! the records while no handle is open. So it has whole operations: all of the transaction since
 //! the last fast commit, in their order, with the inodes as they are in their table. A fast commit
 //! leads from the state of the last one to the state of that moment, whatever the dependencies
-//! between inodes. [`encode`] writes them as [tags](tag): of a new inode its fields, then its name;
-//! ranges and names in their order; last the fields of all inodes with a name, because names change
-//! their counts. Of directories only names are written: their times and sizes follow. Then the data
-//! is flushed if an inode leads to unflushed data, and the blocks are written and flushed.
+//! between inodes. [`encode`] writes them as [tags](tag): the fields of a new inode before its
+//! name; ranges and names in their order; last the fields of all inodes with a name, because names
+//! change their counts. For directories it writes only names, from which replay derives times and
+//! sizes. Then the data is flushed if an inode leads to unflushed data, and the blocks are written
+//! and flushed.
 //!
 //! **Replay.** [`recovery`](crate::recovery) reads the area and applies it.
 //!
@@ -101,7 +102,7 @@ struct Snapshot {
 }
 
 impl Snapshot {
-    /// Whether there is nothing to write, as directories follow from their names.
+    /// Whether there is nothing to write: directories follow from their names.
     fn is_empty(&self) -> bool {
         self.taken.changes.is_empty() && self.told().next().is_none()
     }
@@ -268,8 +269,8 @@ fn write(
     Ok(Outcome::Written)
 }
 
-/// Makes blocks durable. Data that they refer to comes first, because only their checksum proves
-/// them whole. False, and nothing is written: the area has no room for them.
+/// Makes blocks durable, after the data that they refer to: a fast commit counts as soon as its
+/// checksum is right. Returns false, and writes nothing, if the area has no room for them.
 fn put(
     store: &Store,
     leader: &FastCommitLeader<'_>,
@@ -296,8 +297,9 @@ fn put(
 
 /// Writes the superblock and the group descriptors to their home location if the log has newer
 /// ones: `e2fsck` (1.47) takes them from there. With an older superblock it makes the checksum of
-/// the superblock wrong, and gives up. Of groups that were used first since the last checkpoint it
-/// forgets all blocks and inodes, so that it meets orphans whose blocks are free.
+/// the superblock wrong, and gives up. With older descriptors it ignores all blocks and inodes of
+/// groups that were used first since the last checkpoint, and so meets orphans whose blocks are
+/// free.
 ///
 /// True if anything was written. It must be durable before the first fast commit.
 fn write_back(store: &Store, leader: &FastCommitLeader<'_>) -> Result<bool> {

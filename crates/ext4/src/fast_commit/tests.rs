@@ -161,7 +161,7 @@ fn numbers_do_not_come_again() {
     assert_eq!(recovered(&after).size, 250);
 }
 
-/// A mount that looks at nothing.
+/// Mounts a copy of the device.
 fn mount_raw(device: &MemoryDevice) -> Ext4 {
     let copy = Arc::new(device.snapshot());
     mount(copy).unwrap()

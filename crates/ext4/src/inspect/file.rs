@@ -145,7 +145,7 @@ impl Walk<'_, '_> {
             "node {place}: depth {depth}, {count} of {max} entries"
         ));
         if block.is_some() && self.image.geometry.metadata_csum() {
-            // Contents are shown whatever the checksum.
+            // Contents are shown even if the checksum is wrong.
             if let Err(error) = extent_block_verify(bytes, self.seed) {
                 (self.lines)(format!("  {error}"));
             }

@@ -13,7 +13,7 @@ pub(crate) struct Background {
 }
 
 impl Background {
-    /// Starts it, if the mount takes changes and wants one.
+    /// Starts the thread, if the mount takes changes and has background threads.
     pub(crate) fn start(engine: &Arc<Engine>) -> Self {
         let options = &engine.options;
         let own = options.background && options.fixed_time.is_none();
@@ -34,7 +34,7 @@ impl Background {
         }
     }
 
-    /// Ends it and waits until it has ended.
+    /// Ends the thread, and waits until it has ended.
     pub(crate) fn stop(&self, engine: &Engine) {
         let Some(thread) = self.thread.lock().take() else {
             return;

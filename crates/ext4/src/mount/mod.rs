@@ -103,10 +103,10 @@ impl Drop for Mount {
     }
 }
 
-/// The way of changes to the disk.
+/// How changes reach the disk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum With {
-    /// By way of the journal, if the image has one.
+    /// Through the journal, if the image has one.
     Log,
     /// Directly to the home location: for blocks that must not use the journal.
     InPlace,
@@ -221,7 +221,7 @@ fn recover_journal(device: &Arc<dyn Device>, sb: &SuperBlock, geometry: &Geometr
         log::info!("{}: journal recovered", device.name());
         return Ok(log.reset(&recovery)?);
     }
-    // Whether fast commits make sense is known only when all of them were replayed.
+    // Fast commits prove valid only after all of them were replayed.
     let overlay = Arc::new(OverlayDevice::new(Arc::clone(device)));
     let recovery = plan.replay(&*overlay)?;
     if let Some(commits) = &recovery.fast_commit {
@@ -291,8 +291,8 @@ fn open_log(
     Ok(log)
 }
 
-/// The empty log of a file system that was closed, in the form in which a mount writes it. `None`: it
-/// has no journal.
+/// The empty log of a file system that was closed, in the form in which a mount writes it. `None`:
+/// it has no journal.
 ///
 /// # Errors
 /// [`Error::ExternalJournal`]; the journal is damaged, or must be recovered.
@@ -361,7 +361,7 @@ fn read_inode(device: &dyn Device, geometry: &Geometry, ino: u32) -> Result<RawI
     Ok(raw)
 }
 
-/// Reads an inode directly from the device, whatever its checksum is.
+/// Reads an inode directly from the device, even if its checksum is wrong.
 pub(crate) fn read_inode_unverified(
     device: &dyn Device,
     geometry: &Geometry,
@@ -384,7 +384,7 @@ pub(crate) fn read_inode_unverified(
     Ok(RawInode::read(&bytes, geometry)?)
 }
 
-/// Least blocks of a transaction, whatever the cache: more than any operation needs.
+/// Least blocks of a transaction, regardless of the cache: more than any operation needs.
 const LEAST_TRANSACTION: u32 = 1024;
 
 /// Bounds of the journal, so that its blocks fit into `cache` bytes: committed blocks that are not

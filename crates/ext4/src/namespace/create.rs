@@ -126,7 +126,7 @@ fn named(
 pub(super) struct Whiteout(PlannedInode<'static>);
 
 impl Whiteout {
-    /// Expects the `io` lock of the directory.
+    /// Plans a whiteout. Expects the `io` lock of the directory.
     pub(super) fn plan(engine: &Arc<Engine>, who: &Credentials, dir: &Inode) -> Result<Self> {
         plan(engine, who, dir, NewInode::CharDevice(0), 0).map(Self)
     }
@@ -246,7 +246,7 @@ fn plan<'a>(
     })
 }
 
-/// Flags that a new inode takes from its directory.
+/// Flags that a new inode inherits from its directory.
 fn inherited_flags(kind: FileKind, dir: DiskFlags) -> DiskFlags {
     let all = DiskFlags::SECRM
         | DiskFlags::UNRM
@@ -318,8 +318,8 @@ fn make(
     if let Some(content) = content {
         content.put(h, &inode)?;
     }
-    // Others see it when it is whole; and before it stands in its table, where they would load it a
-    // second time.
+    // After this, other threads find it, so it must be complete. It must be in memory before its
+    // table has it: otherwise they could load a second object.
     engine.inodes.insert_new(&inode)?;
     inode.store(engine, h)?;
     Ok(inode)
@@ -382,9 +382,9 @@ pub(crate) fn name_lost(
     })())
 }
 
-/// Links of a directory after `change` subdirectories came (1) or went (-1). One link stands for
-/// "more than the field can count", where the image has that feature (`dir_nlink`) and the
-/// directory a hash tree.
+/// Link count of a directory after a subdirectory was added (`change` is 1) or removed (-1). A
+/// count of 1 stands for "more than the field can count", where the image has that feature
+/// (`dir_nlink`) and the directory a hash tree.
 ///
 /// # Errors
 /// `TooManyLinks`.

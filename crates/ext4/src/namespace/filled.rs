@@ -30,14 +30,14 @@ const STRETCH: u64 = 4 << 20;
 /// Credits for content: a bitmap and a descriptor. Its extent is in the inode.
 pub(super) const CREDITS: u32 = block_alloc::CREDITS;
 
-/// Bytes of the largest content that is written so; 0 where it takes none.
+/// Bytes of the largest content that is written before its file is created; 0 if none is.
 pub(crate) fn most(engine: &Engine) -> u64 {
     let features = engine.geometry.features();
     let tree = features.has_incompat(Incompat::EXTENTS);
-    // Content that may stand in the inode itself is the business of a write.
+    // Content that fits into the inode itself is left to a write.
     let inline = features.has_incompat(Incompat::INLINE_DATA);
     let own = tree && !inline && engine.options.data != DataMode::Journal;
-    // Elsewhere writeback makes few requests of many files.
+    // On other devices, writeback joins many files into few requests.
     if own && engine.device.writes_to_memory() {
         MOST_BLOCKS * engine.block_size()
     } else {
@@ -121,7 +121,7 @@ pub(super) fn write<'a>(
     Ok(Some(Written { blocks, content }))
 }
 
-/// Has the device begin to write the stretch that blocks from `start` to `end` complete.
+/// Makes the device begin to write the stretch that blocks from `start` to `end` complete.
 fn behind(engine: &Engine, start: u64, end: u64) {
     let stretch = STRETCH >> engine.geometry.block_bits();
     let complete = start / stretch;
@@ -151,7 +151,7 @@ impl Written<'_> {
         Ok(())
     }
 
-    /// The inode has its name.
+    /// Records that the inode has its name.
     pub(super) fn named(self, h: &Handle, ino: u32) {
         let Extent { start, len } = self.blocks.extent;
         let file = (ino, FileKind::Regular);

@@ -2,7 +2,8 @@
 //!
 //! # How it works
 //! The removal of the last name makes an inode an orphan in the same handle. When the last
-//! reference goes, [`reap`] frees the content in handles of its own and then, in one handle, frees
+//! reference is released, [`reap`] frees the content in handles of its own and then, in one handle,
+//! frees
 //! the inode and takes it from the orphans. A power cut in between leaves an orphan, and the next
 //! mount does the same ([`delete`]).
 //!
@@ -117,7 +118,7 @@ pub(crate) fn condemn(inode: &Inode, now: Timestamp) -> bool {
     true
 }
 
-/// Deletes the inode if its last name went and no caller refers to it.
+/// Deletes the inode if it has no name left and no caller refers to it.
 ///
 /// # Errors
 /// Errors of the device, damage; the next mount deletes the inode.

@@ -55,11 +55,12 @@ pub(crate) fn leads_to(engine: &Engine, dir: &Inode, name: &[u8], inode: &Inode)
     Ok(same && !inode.state.lock().dying)
 }
 
-/// Removes `name` of a directory, if `directory`, or of anything else. The caller holds no inode's
-/// lock.
+/// Removes `name`, which must be a directory if `directory` is true, and must not be one otherwise.
+/// The caller holds no inode's lock.
 ///
 /// # Errors
-/// See [`vfs::FileSystem::unlink`] and [`vfs::FileSystem::rmdir`].
+/// `NotFound`, `NotPermitted`, `NotEmpty`; `IsDirectory` or `NotDirectory` for the wrong type;
+/// damage, the journal.
 pub(crate) fn remove(
     engine: &Arc<Engine>,
     dir: &Arc<Inode>,
@@ -86,7 +87,7 @@ pub(crate) fn remove(
             Ordering::Equal => None,
         };
         if victim.state.lock().dying {
-            // It is on its way out, or stays so for ever because its deletion failed.
+            // The inode is being deleted, or stays in this state because its deletion failed.
             engine.health.check()?;
             continue;
         }
@@ -113,8 +114,8 @@ fn check(engine: &Arc<Engine>, dir: &Inode, victim: &Inode, directory: bool) -> 
     Ok(())
 }
 
-/// Takes the name away in a handle. An inode that loses its last one, is empty and has no
-/// references is deleted at once: true. Expects both `io` locks.
+/// Removes the name in a handle. An inode that loses its last one, is empty and has no references
+/// is deleted at once: true. Expects both `io` locks.
 fn remove_last(
     engine: &Arc<Engine>,
     dir: &Arc<Inode>,
@@ -147,7 +148,7 @@ fn remove_last(
     })())
 }
 
-/// Credits to take a name away with [`lose_link`], and to store the directory.
+/// Credits to remove a name with [`lose_link`], and to store the directory.
 pub(crate) const CREDITS: u32 = dir::CHANGE_CREDITS + orphan::CREDITS + 2;
 
 /// Counts one name less. Stores the inode that lost it, not its directory.

@@ -20,8 +20,8 @@ pub(crate) struct Found<'a> {
     pub(crate) inode: &'a Arc<Inode>,
 }
 
-/// Moves a name, in place of `target`, or exchanges the two. A whiteout takes the old name in the
-/// same handle. Expects all `io` locks.
+/// Moves a name, replacing `target` if there is one, or exchanges the two. A whiteout takes the old
+/// name in the same handle. Expects all `io` locks.
 ///
 /// # Errors
 /// `NoSpace`, `TooManyLinks`.
@@ -51,8 +51,8 @@ pub(crate) fn rename(
         .transpose()?;
     let of_whiteout = whiteout.as_ref().map_or(0, |one| one.blocks(engine));
     let _blocks = engine.space.reserve(room.blocks + of_whiteout, true)?;
-    // Up to two directories learn of another parent; the inodes of both names and of both
-    // directories.
+    // Up to two directories get another parent; the inodes of both names and of both directories
+    // change.
     let others = 2 * dir::CHANGE_CREDITS + 4;
     let of_whiteout = whiteout.as_ref().map_or(0, |one| one.credits(engine));
     let credits = remove::CREDITS + orphan::CREDITS + room.credits + others + of_whiteout;

@@ -5,7 +5,7 @@
 //! Older images have one list: the superblock names its first inode, and each inode the next one,
 //! in the field that is otherwise the time of its deletion. Images with an orphan file have slots
 //! in its blocks, so that threads that delete do not contend for the superblock. The list is used
-//! when all slots are taken. [`orphan_set`](crate::orphan_set) has where each orphan is recorded.
+//! when all slots are taken. [`orphan_set`](crate::orphan_set) keeps the place of each orphan.
 //!
 //! A thread adds or removes an orphan in the handle of the change that makes it one. A mount that
 //! may write finishes the orphans that it finds ([`recovery`](crate::recovery)): an inode without a
@@ -60,7 +60,7 @@ pub(crate) fn add(volume: &Volume, h: &Handle, inode: &Inode) -> Result<()> {
     Ok(())
 }
 
-/// Takes the note away. The caller stores the inode.
+/// Removes the record of an orphan. The caller stores the inode.
 ///
 /// # Errors
 /// Errors of the device, damage.
@@ -84,7 +84,7 @@ pub(crate) fn remove(volume: &Volume, h: &Handle, inode: &Inode) -> Result<()> {
     Ok(())
 }
 
-/// Takes an orphan out of the list: the one before it gets its successor.
+/// Removes an orphan from the list: the one before it gets its successor.
 fn leave_list(volume: &Volume, h: &Handle, list: &mut Vec<u32>, ino: u32) -> Result<()> {
     let Some(at) = list.iter().rposition(|other| *other == ino) else {
         return Ok(());

@@ -1,12 +1,12 @@
 //! Applying fast commits to the image.
 //!
 //! # How it works
-//! 1. All blocks that come to files are marked as used, so that no block of a map is put there.
+//! 1. All blocks that files get are marked as used, so that no block of a map is put there.
 //! 2. The changes are made in their order. A file keeps its map on disk, and ranges change it: the
 //!    blocks of the kernel's own map are not in the records. An inode that has another generation
 //!    on disk, or was free there, begins with an empty map. The map updates the block counts.
-//! 3. Links of directories are counted: records of a directory itself do not exist. Its times are
-//!    the replay's.
+//! 3. Links of directories are counted, because a directory itself has no records. A directory
+//!    whose names changed gets the time of the replay.
 //! 4. Orphans of the log are finished, then inodes without a name are deleted. Until then they keep
 //!    one link, so that they can be loaded.
 
@@ -144,7 +144,7 @@ impl Replay<'_> {
         Ok(())
     }
 
-    /// Puts blocks where they belong.
+    /// Adds blocks to the map of a file.
     fn add(&self, range: &Range) -> Result<()> {
         let inode = self.inode(range.ino)?;
         let end = range.logical + u64::from(range.len);
@@ -202,7 +202,7 @@ impl Replay<'_> {
         inode.store(self.engine, &h)
     }
 
-    /// Puts the fields of an inode in its place.
+    /// Applies the fields of an inode.
     fn put(&mut self, ino: u32, fields: &[u8]) -> Result<()> {
         let geometry = &self.engine.geometry;
         if self.engine.is_special(ino) {
@@ -275,7 +275,7 @@ impl Replay<'_> {
         raw.set_dtime(self.listed.get(&ino).copied().unwrap_or(0));
     }
 
-    /// Puts an inode where none was, or another one.
+    /// Creates an inode where there was none, or another one.
     fn found(&self, ino: u32, mut raw: RawInode, free_before: bool) -> Result<()> {
         let engine = self.engine;
         let geometry = &engine.geometry;
@@ -393,7 +393,7 @@ impl Replay<'_> {
         })
     }
 
-    /// Gives a directory without a block its first one, and makes it lead to its parent.
+    /// Gives a directory without a block its first one, and sets its `..`.
     fn prepare_dir(&self, inode: &Inode, parent: u32) -> Result<()> {
         let engine = self.engine;
         let flags = inode.flags();

@@ -19,7 +19,7 @@ pub(super) enum Change {
     Remove { ino: u32, logical: u64, len: u64 },
     /// The name leads to the inode.
     Name { name: Name, how: Naming },
-    /// The first bytes of the inode, as far as fields go.
+    /// The first bytes of the inode, up to the end of its fields.
     Inode { ino: u32, raw: Vec<u8> },
 }
 
@@ -63,11 +63,11 @@ impl Spot {
     }
 }
 
-/// Reads the area up to the last whole fast commit of the transaction that the log would have
-/// continued with. Whatever follows it is torn or old and is not looked at.
+/// Reads the area up to the last complete fast commit of the transaction that the log would have
+/// continued with. Anything after it is torn or stale, and is ignored.
 ///
 /// # Errors
-/// [`Error::BadFastCommit`]: a whole fast commit makes no sense; the device.
+/// [`Error::BadFastCommit`]: a complete fast commit has invalid contents; the device.
 pub(super) fn read(geometry: &Geometry, log: &Log, commits: &FastCommits) -> Result<Vec<Change>> {
     let mut reader = Reader {
         expected: commits.expected,
@@ -114,9 +114,9 @@ struct Reader {
     expected: u32,
     sum: u32,
     begun: bool,
-    /// Since the last good tail.
+    /// Tags since the last valid tail.
     pending: Vec<(Spot, u16, Vec<u8>)>,
-    /// Up to it.
+    /// Tags up to the last valid tail.
     whole: Vec<(Spot, u16, Vec<u8>)>,
 }
 

@@ -32,8 +32,8 @@ pub(crate) fn replay(engine: &Arc<Engine>, log: &Log, commits: &FastCommits) -> 
     apply::apply(engine, changes)
 }
 
-/// Erases fast commits of a committed transaction, durably. `e2fsck` (1.47) leaves out the whole
-/// log if the area holds such. This must not happen after a recovery has written a part of it home,
+/// Erases fast commits of a committed transaction, durably. If the area holds such, `e2fsck` (1.47)
+/// leaves out the whole log. This must not happen after a recovery has written a part of it home,
 /// so the recovery calls this first.
 ///
 /// # Errors

@@ -29,7 +29,7 @@ pub(super) fn grow(image: &mut Image, blocks: u64) -> Result<()> {
     let loses = loses_resize_inode(&old, &new);
     let borrowed = if loses && !image.has_log() {
         match meta_groups::borrow(image, &old)? {
-            // The groups up to the border bring room for a journal.
+            // The groups up to the border provide room for a journal.
             None => return in_two_steps(image, &old, blocks),
             some => some,
         }
@@ -142,7 +142,7 @@ pub(super) fn set_overhead(sb: &mut SuperBlock, old: &Geometry, new: &Geometry) 
     }
 }
 
-/// The last group of before gets the blocks that follow it.
+/// Extends the last of the old groups by the blocks that follow it.
 fn extend_last(image: &mut Image, old: &Geometry, new: &Geometry) -> Result<()> {
     let last = old.group_count() - 1;
     let (from, to) = (old.group_blocks(last), new.group_blocks(last));

@@ -30,7 +30,7 @@ pub(super) const ROOM: u64 = (BLOCKS + POINTERS) as u64;
 /// A journal that will be removed.
 #[derive(Debug)]
 pub(crate) struct Borrowed {
-    /// The superblock and the inode of before.
+    /// The superblock and the inode as they were before.
     sb: SuperBlock,
     inode: Inode,
     /// The blocks, including the map's.
@@ -38,7 +38,7 @@ pub(crate) struct Borrowed {
     len: u64,
 }
 
-/// Gives a file system a journal, durably. `None`: nowhere is enough free space in one piece.
+/// Gives a file system a journal, durably. `None`: no free run is long enough.
 ///
 /// # Errors
 /// The inode of the journal is in use; the device.

@@ -94,7 +94,8 @@ pub(super) fn content(image: &Image, ino: u32, inode: &Inode) -> Result<Vec<(u64
 /// Blocks that pointers lead to.
 struct Found {
     runs: Vec<(u64, u64)>,
-    /// Blocks that the file system has further. More pointers lead in circles.
+    /// Blocks that pointers may still lead to: as many as the file system has. More pointers form a
+    /// cycle.
     left: u64,
 }
 

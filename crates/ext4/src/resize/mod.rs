@@ -48,7 +48,7 @@ pub enum ResizeError {
     /// An error of the engine.
     #[error(transparent)]
     Engine(#[from] crate::Error),
-    /// It has errors.
+    /// The file system has errors.
     #[error("the file system has errors: check it first (e2fsck -f)")]
     Unclean,
     /// The device is smaller.
@@ -129,7 +129,8 @@ type Result<T> = std::result::Result<T, ResizeError>;
 /// Callback with the number of bytes moved so far.
 pub type OnMoved<'p> = dyn FnMut(u64) + Send + 'p;
 
-/// Gives a file system without a journal one, until [`give_back_journal`]. `None`: there is no room.
+/// Gives a file system without a journal one, until [`give_back_journal`]. `None`: there is no
+/// room.
 ///
 /// # Errors
 /// [`ResizeError`].
@@ -143,7 +144,7 @@ pub(crate) fn borrow_journal(
 /// Removes a journal that [`borrow_journal`] made.
 ///
 /// # Errors
-/// [`ResizeError`]. The file system is complete, and may still have the journal.
+/// [`ResizeError`]. The file system is consistent, and may still have the journal.
 pub(crate) fn give_back_journal(
     device: &Arc<dyn Device>,
     time: Option<Timestamp>,
@@ -166,7 +167,7 @@ pub fn size(device: &dyn Device) -> std::result::Result<u64, crate::Error> {
 /// [reproducible](crate::Options::set_reproducible).
 ///
 /// # Errors
-/// [`ResizeError`]. The file system is complete and has its old size then.
+/// [`ResizeError`]. The file system is consistent and has its old size then.
 pub fn resize(
     device: &Arc<dyn Device>,
     size: u64,
@@ -196,7 +197,7 @@ pub fn resize(
 /// [reproducible](crate::Options::set_reproducible).
 ///
 /// # Errors
-/// [`ResizeError`]. The file system is complete then.
+/// [`ResizeError`]. The file system is consistent then.
 pub fn shrink_to_fit(
     device: &Arc<dyn Device>,
     inodes: u64,

@@ -1,4 +1,4 @@
-//! Moves everything that files have past a limit below it.
+//! Moves all blocks of files past a limit to places below it.
 //!
 //! The content of a block is copied to a free block first, on the device. Then the map of its inode
 //! changes, in a transaction that also frees the old block.
@@ -59,8 +59,8 @@ struct Run<'i, 'p> {
     image: &'i mut Image,
     limit: u64,
     moved: &'i mut OnMoved<'p>,
-    /// Blocks of maps that change get a new place: no log makes the change of one in place, or of
-    /// several, complete.
+    /// Changed blocks of maps get a new place: without a log, neither a change in place nor a
+    /// change of several blocks is atomic.
     fresh: bool,
     /// Blocks moved so far.
     blocks: u64,

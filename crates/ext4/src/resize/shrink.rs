@@ -15,7 +15,7 @@ const SLACK_PART: u64 = 2048;
 /// Shrinks the file system to this many blocks, or fewer if the last group would be too short.
 ///
 /// # Errors
-/// The used space does not fit; errors of the image and the device. The file system is complete
+/// The used space does not fit; errors of the image and the device. The file system is consistent
 /// then, and has its old size.
 pub(super) fn shrink(image: &mut Image, blocks: u64, moved: &mut OnMoved<'_>) -> Result<()> {
     let old = image.geometry.clone();
@@ -89,7 +89,7 @@ fn smaller(image: &Image, mut blocks: u64) -> Result<(SuperBlock, Geometry)> {
     }
 }
 
-/// Takes the groups past the end away. Nothing of a file is there any more.
+/// Removes the groups past the end, which no file uses any more.
 fn cut(image: &mut Image, sb: SuperBlock, old: &Geometry, new: &Geometry) -> Result<()> {
     let blocks = new.blocks_count();
     let table = u64::from(old.inode_table_blocks());
@@ -117,8 +117,8 @@ fn cut(image: &mut Image, sb: SuperBlock, old: &Geometry, new: &Geometry) -> Res
     for group in new.group_count()..old.group_count() {
         *image.desc_mut(group)? = removed(old, group)?;
     }
-    // A kernel that recovers the journal still uses the descriptors of before, also those in blocks
-    // that the table loses.
+    // A kernel that recovers the journal still uses the old descriptors, also those in blocks that
+    // the table loses.
     let tables = if image.has_log() {
         old.desc_blocks()
     } else {
@@ -135,8 +135,8 @@ fn cut(image: &mut Image, sb: SuperBlock, old: &Geometry, new: &Geometry) -> Res
 }
 
 /// The descriptor of a group that is removed, for a kernel that recovers the journal during a
-/// mount: it continues with the groups of before. It finds nothing free in this one, has no reason
-/// to read its bitmaps, and requires places of metadata that overlap nothing.
+/// mount: it continues with the old groups. It finds nothing free in this one, has no reason to
+/// read its bitmaps, and requires places of metadata that overlap nothing.
 fn removed(old: &Geometry, group: u32) -> Result<GroupDesc> {
     let mut desc = GroupDesc::new(old);
     let first = old.group_first_block(group)? + u64::from(old.fixed_blocks(group));

@@ -49,7 +49,7 @@ impl Tracker {
         self.mode != FastCommits::Off
     }
 
-    /// Whether only that is written which every implementation replays correctly.
+    /// Whether only records are written that every implementation replays correctly.
     pub(crate) fn careful(&self) -> bool {
         self.mode == FastCommits::Careful
     }
@@ -59,7 +59,7 @@ impl Tracker {
         what(self.records.lock().of(tid))
     }
 
-    /// Only a whole commit makes this handle's transaction durable.
+    /// Records that only a whole commit makes this handle's transaction durable.
     pub(crate) fn whole(&self, h: &Handle, reason: CommitReason) {
         if self.enabled() {
             h.require_whole(reason.number());
@@ -79,9 +79,9 @@ impl Tracker {
         }
     }
 
-    /// An inode was stored. `attribute_blocks`: its block count has blocks of attributes. The
-    /// kernel's replay (6.18) counts the blocks of the map alone, and leaves an inode that `e2fsck`
-    /// finds wrong.
+    /// Records that an inode was stored. `attribute_blocks`: its block count has blocks of
+    /// attributes. The kernel's replay (6.18) counts the blocks of the map alone, and leaves an
+    /// inode that `e2fsck` finds wrong.
     pub(crate) fn stored(
         &self,
         h: &Handle,
@@ -109,7 +109,8 @@ impl Tracker {
         });
     }
 
-    /// Data that the device may still have in its cache belongs to a file from now on.
+    /// Records that data which the device may still have in its cache belongs to a file from now
+    /// on.
     pub(crate) fn data_written(&self, h: &Handle) {
         self.record(h, CommitReason::TooMany, |records| {
             records.data_written();
@@ -117,7 +118,7 @@ impl Tracker {
         });
     }
 
-    /// Blocks came into the map of an inode, or became written.
+    /// Records that blocks were added to the map of an inode, or became written.
     pub(crate) fn added(
         &self,
         h: &Handle,
@@ -153,7 +154,7 @@ impl Tracker {
         });
     }
 
-    /// These blocks left the map of an inode that has a name.
+    /// Records that these blocks were removed from the map of an inode that has a name.
     pub(crate) fn removed(&self, h: &Handle, ino: u32, kind: FileKind, blocks: Blocks<u64>) {
         if kind != FileKind::Regular {
             return self.whole(h, CommitReason::Directory);
@@ -167,14 +168,14 @@ impl Tracker {
         });
     }
 
-    /// The map of an inode that has a name lost all its blocks.
+    /// Records that the map of an inode that has a name lost all its blocks.
     pub(crate) fn emptied(&self, h: &Handle) {
         if self.careful() {
             self.whole(h, CommitReason::Emptied);
         }
     }
 
-    /// A name in the directory `dir` leads to an inode.
+    /// Records that a name in the directory `dir` leads to an inode.
     pub(crate) fn named(&self, h: &Handle, dir: u32, name: &[u8], ino: u32) {
         self.record(h, CommitReason::TooMany, |records| {
             records.stored(dir);
@@ -186,7 +187,7 @@ impl Tracker {
         });
     }
 
-    /// A name of an inode left the directory `dir`.
+    /// Records that a name of an inode was removed from the directory `dir`.
     pub(crate) fn unnamed(&self, h: &Handle, dir: u32, name: &[u8], ino: u32) {
         self.record(h, CommitReason::TooMany, |records| {
             records.stored(dir);
@@ -201,8 +202,9 @@ impl Tracker {
         });
     }
 
-    /// A free inode was allocated. `old_xattrs`: its place in the table still has attributes of the
-    /// inode before. The kernel's recovery gets only the fields, and would keep those attributes.
+    /// Records that a free inode was allocated. `old_xattrs`: its place in the table still has
+    /// attributes of the inode before. The kernel's recovery gets only the fields, and would keep
+    /// those attributes.
     pub(crate) fn created(&self, h: &Handle, ino: u32, old_xattrs: bool) {
         if old_xattrs {
             self.whole(h, CommitReason::Xattrs);
@@ -210,7 +212,7 @@ impl Tracker {
         self.record(h, CommitReason::InodeReused, |records| records.created(ino));
     }
 
-    /// An inode was freed.
+    /// Records that an inode was freed.
     pub(crate) fn freed(&self, h: &Handle, ino: u32) {
         self.record(h, CommitReason::TooMany, |records| {
             records.freed(ino);
@@ -218,7 +220,7 @@ impl Tracker {
         });
     }
 
-    /// An inode became an orphan.
+    /// Records that an inode became an orphan.
     pub(crate) fn orphan_added(&self, h: &Handle, ino: u32) {
         self.record(h, CommitReason::TooMany, |records| {
             records.orphan_added(ino);
@@ -226,9 +228,9 @@ impl Tracker {
         });
     }
 
-    /// An inode is no orphan any more. A recovery begins with the list as it was before the
-    /// transaction, and would lose its way if an inode on it were changed. An inode without a name
-    /// needs no record: the removal of its last name is one.
+    /// Records that an inode is no orphan any more. A recovery begins with the list as it was
+    /// before the transaction, and could not follow it if an inode on it were changed. An inode
+    /// without a name needs no record: the removal of its last name is one.
     pub(crate) fn orphan_removed(&self, h: &Handle, ino: u32, linked: bool) {
         self.record(h, CommitReason::Orphan, |records| {
             records.orphan_removed(ino) || !linked

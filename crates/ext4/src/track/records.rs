@@ -40,18 +40,18 @@ pub(crate) enum Naming {
     Create,
     /// A further name.
     Link,
-    /// It went.
+    /// The removal of a name.
     Unlink,
 }
 
 /// A change, in the order in which they were made.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Record {
-    /// Blocks came to a file, or became written.
+    /// Blocks were added to a file, or became written.
     Add(Range),
-    /// Blocks left a file, or there are none.
+    /// Blocks were removed from a file, or were not there.
     Remove { ino: u32, logical: u64, len: u64 },
-    /// A name came or went.
+    /// A name was added or removed.
     Name { name: Name, how: Naming },
 }
 
@@ -137,7 +137,7 @@ impl Records {
         self
     }
 
-    /// False: there are too many.
+    /// Adds a record. False if there are too many.
     pub(crate) fn add(&mut self, record: Record) -> bool {
         self.touched.insert(record.ino());
         if let Some(last) = self.changes.last_mut()
@@ -168,7 +168,7 @@ impl Records {
         self.data_written = true;
     }
 
-    /// False: the number was freed in this transaction.
+    /// Records a new inode. False if its number was freed in this transaction.
     pub(crate) fn created(&mut self, ino: u32) -> bool {
         self.new.insert(ino, New::default());
         !self.freed.contains(&ino)
@@ -182,7 +182,7 @@ impl Records {
         self.orphans.insert(ino);
     }
 
-    /// False: it was one before this transaction.
+    /// Records that an inode is no orphan any more. False if it was one before this transaction.
     pub(crate) fn orphan_removed(&mut self, ino: u32) -> bool {
         self.orphans.remove(&ino)
     }
@@ -207,8 +207,8 @@ impl Records {
         })
     }
 
-    /// Takes everything out, without inodes that were created and deleted since the last fast
-    /// commit. `alive`: whether an inode has a name now.
+    /// Takes the records, without inodes that were created and deleted since the last fast commit.
+    /// `alive`: whether an inode has a name now.
     pub(crate) fn take(&mut self, alive: impl Fn(u32) -> bool) -> Taken {
         let mut changes = std::mem::take(&mut self.changes);
         let new = &mut self.new;

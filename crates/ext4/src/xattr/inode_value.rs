@@ -118,7 +118,7 @@ fn charge(volume: &Volume, owner: &Inode, len: u64, more: bool) -> Result<()> {
     Ok(state.raw.set_sectors(now, &volume.geometry)?)
 }
 
-/// One more attribute refers to a value.
+/// Counts one more attribute that refers to a value.
 ///
 /// # Errors
 /// Damage, the journal.
@@ -133,7 +133,7 @@ pub(super) fn refer(volume: &Volume, h: &Handle, owner: &Inode, ino: u32) -> Res
     value.store(volume, h)
 }
 
-/// One attribute refers to a value no more; the last one makes the inode an orphan.
+/// Counts one attribute less that refers to a value. After the last one, the inode is an orphan.
 ///
 /// # Errors
 /// Damage, the journal.

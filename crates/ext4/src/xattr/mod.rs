@@ -140,7 +140,7 @@ pub(crate) fn set_in(
     apply(volume, h, inode, layout)
 }
 
-/// Makes the change that was laid out. The caller stores the inode.
+/// Applies a planned change. The caller stores the inode.
 ///
 /// # Errors
 /// No space for a block, damage, the journal.

@@ -174,8 +174,8 @@ impl XattrLayout {
         Ok(())
     }
 
-    /// Puts an attribute where it fits; true: into the inode, where inline data has to be. What is
-    /// in a block stays there while it fits, so that the inode's room stays for what is small.
+    /// Puts an attribute where it fits; true: into the inode, where inline data has to be. A value
+    /// in a block stays there while it fits, which keeps the room in the inode for small values.
     fn place(&mut self, index: u8, name: &[u8], value: XattrValue, room: &Room) -> Option<bool> {
         let mut body = self.body.clone();
         body.set(index, name, value.clone());

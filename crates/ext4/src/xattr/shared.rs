@@ -34,8 +34,8 @@ fn set_count(h: &Handle, buffer: &Arc<Buffer>, count: u32) -> Result<()> {
     Ok(())
 }
 
-/// Gives the inode a block with this set in place of the one it has; an empty set needs none. The
-/// caller stores the inode.
+/// Replaces the inode's block by one with this set; an empty set needs none. The caller stores the
+/// inode.
 ///
 /// # Errors
 /// No space, the journal, damage.
@@ -155,7 +155,7 @@ fn point_to(volume: &Volume, inode: &Inode, block: u64) -> Result<()> {
     Ok(state.raw.set_file_acl(block)?)
 }
 
-/// One inode uses the block no more; the last one frees it.
+/// Releases an inode's reference to the block. The last one frees the block.
 fn release(volume: &Volume, h: &Handle, inode: &Inode, buffer: &Arc<Buffer>) -> Result<()> {
     let (count, _) = parse_block(volume, inode, buffer)?;
     if count > 1 {

@@ -90,7 +90,7 @@ pub(super) fn restore_super(
     Ok(())
 }
 
-/// A descriptor with locations that are possible, whatever its checksum says.
+/// Whether all locations of a descriptor are possible. Its checksum may be wrong.
 fn located(group: u32, desc: &GroupDesc, geometry: &Geometry) -> bool {
     let mut sealed = desc.clone();
     sealed.set_checksum(group, geometry);
@@ -122,7 +122,7 @@ pub(super) fn restore_descriptors(
                 .push(format!("{error}; no backup of the descriptor is usable"));
             continue;
         };
-        // What these say may be out of date. Without them, every inode of the table counts.
+        // These flags may be out of date. Without them, every inode of the table counts.
         let stale = GroupFlags::BLOCK_UNINIT | GroupFlags::INODE_UNINIT;
         desc.set_flags(desc.flags() - stale);
         let set = desc.set_itable_unused(0);

@@ -164,7 +164,7 @@ impl Whole<'_> {
             let Some((before, error)) = first_error(format, &new) else {
                 break;
             };
-            // The entry before it may be too long, and this no entry at all.
+            // The previous entry may be too long, and these bytes no entry at all.
             let shorter = before.and_then(|before| self.with_least(&new, before));
             if let Some(shorter) = shorter.filter(|shorter| *shorter != new) {
                 new = shorter;

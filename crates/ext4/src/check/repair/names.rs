@@ -157,7 +157,7 @@ fn set_type(editor: &Editor, finding: &Finding, done: &mut Repaired) -> Result<(
     Ok(())
 }
 
-/// Empties an orphan list that leads to an inode that is none.
+/// Empties the list of orphans, which leads to an invalid inode.
 fn drop_orphans(
     editor: &mut Editor,
     finding: &Finding,
