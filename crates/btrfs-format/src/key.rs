@@ -210,9 +210,9 @@ pub mod kind {
         QGROUP_LIMIT = 244;
         /// Empty: (qgroup, _, qgroup).
         QGROUP_RELATION = 246;
-        /// Things of the moment, such as the balance item.
+        /// Items about operations in progress, such as the balance item.
         TEMPORARY_ITEM = 248;
-        /// Things that stay, such as [`DevStats`](crate::DevStats).
+        /// Items that persist, such as [`DevStats`](crate::DevStats).
         PERSISTENT_ITEM = 249;
         /// State of a device replacement.
         DEV_REPLACE = 250;

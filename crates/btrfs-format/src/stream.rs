@@ -80,7 +80,7 @@ pub mod encoding {
 /// The largest number of an attribute.
 const ATTRIBUTES: usize = 32;
 
-/// Why bytes are no stream, or no command of one.
+/// Reasons why bytes are no stream, or no command of a stream.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum StreamError {
     /// The first bytes are no header of a stream.
@@ -89,7 +89,7 @@ pub enum StreamError {
     /// A version that is not known.
     #[error("version {0} of the stream is not known")]
     Version(u32),
-    /// A command is longer than any.
+    /// A command is longer than any valid one.
     #[error("a command of {0} bytes is longer than any")]
     Long(u32),
     /// The checksum of a command is wrong.
@@ -110,7 +110,7 @@ pub enum StreamError {
         command: u16,
         /// The attribute.
         attribute: u16,
-        /// What is wrong.
+        /// The defect.
         why: &'static str,
     },
 }
@@ -142,7 +142,7 @@ pub fn header(version: u32) -> [u8; HEADER] {
 }
 
 /// The version in a stream's header.
-///
+/// [`StreamError::Attribute`], also for more nanoseconds than a second has.
 /// # Errors
 /// [`StreamError::Magic`], [`StreamError::Version`].
 pub fn parse_header(bytes: &[u8; HEADER]) -> Result<u32, StreamError> {

@@ -29,7 +29,7 @@ pub enum HashVersion {
 
 impl HashVersion {
     /// From the number in an htree root or the superblock's default, and the superblock's flag
-    /// "unsigned hash". Roots hold 0 to 2 whatever the signedness.
+    /// "unsigned hash". The numbers in roots are 0 to 2, regardless of the signedness.
     pub fn from_disk(number: u8, unsigned: bool) -> Option<Self> {
         match (number, unsigned) {
             (0, false) => Some(HashVersion::Legacy),

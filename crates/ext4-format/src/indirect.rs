@@ -46,7 +46,7 @@ impl IndirectPath {
         &self.offsets[..usize::from(self.levels)]
     }
 
-    /// Blocks of pointers on the way: 0 to 3.
+    /// Blocks of pointers on the path: 0 to 3.
     pub fn depth(&self) -> u8 {
         self.levels.saturating_sub(1)
     }

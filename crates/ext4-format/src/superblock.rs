@@ -87,7 +87,7 @@ bitflags! {
 
 /// `errors`: the kernel's reaction to damage.
 pub mod errors_behaviour {
-    /// Go on.
+    /// Continue.
     pub const CONTINUE: u16 = 1;
     /// Read-only from then on.
     pub const READ_ONLY: u16 = 2;

@@ -5,7 +5,7 @@
 //!
 //! - A reader clones it and holds no lock afterwards. The cloned content never changes.
 //! - A commit clones it while no handle is open: this is its snapshot.
-//! - A writer changes the content in place if no one else has a clone, and otherwise replaces it by
+//! - A writer changes the content in place if there is no other clone, and otherwise replaces it by
 //!   a changed copy (`Arc::make_mut`).
 //!
 //! So no thread waits for a block that is being written to the log, and the log never contains a

@@ -6,7 +6,7 @@ use crate::Result;
 
 /// Most bytes of one write.
 const MOST_BYTES: usize = 1 << 20;
-/// Most blocks of one write: within the host's limit of pieces per request.
+/// Most blocks of one write: the host limits the number of pieces per request.
 const MOST_BLOCKS: usize = 512;
 
 /// Writes blocks of `block_size` bytes, given in rising order. Contiguous blocks share a write.

@@ -72,7 +72,8 @@ impl Pending {
         self.inner.lock().entries.len()
     }
 
-    /// Transaction `tid` is about to be written to the log; the next one does not run yet.
+    /// Records that transaction `tid` is about to be written to the log. The next one does not run
+    /// yet.
     pub(crate) fn will_log(&self, tid: Tid, snapshot: &Snapshot) {
         let mut inner = self.inner.lock();
         for one in &snapshot.blocks {
@@ -80,7 +81,7 @@ impl Pending {
         }
     }
 
-    /// Transaction `tid` is durable.
+    /// Records that transaction `tid` is durable.
     pub(crate) fn committed(&self, tid: Tid, snapshot: &Snapshot) {
         let mut inner = self.inner.lock();
         for block in &snapshot.revoked {

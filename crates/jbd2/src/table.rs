@@ -343,7 +343,7 @@ impl Table {
         }
     }
 
-    /// The transaction that a caller that wants all changes durable waits for.
+    /// The transaction that must be durable for all changes so far to be durable.
     pub(crate) fn newest_changed(&self) -> Option<Tid> {
         let inner = self.inner.lock();
         let running = inner.running.as_ref().filter(|trans| trans.is_dirty());
