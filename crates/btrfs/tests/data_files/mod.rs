@@ -65,7 +65,7 @@ pub enum After {
     Nothing,
     /// A file was made durable.
     Fsync(usize),
-    /// All were.
+    /// All files were made durable.
     Sync,
     Remount,
 }
@@ -232,7 +232,7 @@ impl Files {
         self.put(to, to_offset, &bytes);
     }
 
-    /// Where each has data, as lines of begin and end.
+    /// The ranges of each file that have data, as lines of start and end.
     pub fn stretches(&self, fs: &Btrfs) -> String {
         let mut found = String::new();
         for (ino, _) in &self.files {

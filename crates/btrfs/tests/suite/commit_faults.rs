@@ -69,7 +69,7 @@ fn names(device: &MemoryDevice) -> Vec<String> {
         let len = fs.read(ino, 0, &mut buf).unwrap();
         assert_eq!(&buf[..len], name.as_bytes());
     }
-    // It can be worked on.
+    // It takes changes.
     create(&fs, "later").unwrap();
     fs.unmount().unwrap();
     names
@@ -84,7 +84,7 @@ fn the_next_transaction_runs_while_a_superblock_is_held() {
     thread::scope(|scope| {
         let first = scope.spawn(|| fs.sync());
         device.wait_held(1);
-        // The commit of the first is on its way; this is a part of the next.
+        // The first commit is in progress; this change belongs to the next one.
         create(&fs, "two").unwrap();
         let second = scope.spawn(|| fs.sync());
         assert!(!first.is_finished() && !second.is_finished());

@@ -81,8 +81,8 @@ fn judge<'a>(
     };
     let report = check(&[image], &options, &mut |_| {})
         .unwrap_or_else(|e| files.fail(&format!("{what}: {e}")));
-    // The copies of the superblock are written one after another. And data may be in the tree
-    // that the size does not reach yet, because data before it was still on its way.
+    // The copies of the superblock are written one after another. And data may be in the tree that
+    // the size does not reach yet, because data before it was still in flight.
     let allowed = |f: &&Finding| {
         matches!(
             f,

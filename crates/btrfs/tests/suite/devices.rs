@@ -1,5 +1,5 @@
-//! A file system over two devices in memory: devices that belong together, superblocks that lie,
-//! power cuts between and on both devices.
+//! A file system over two devices in memory: devices that belong together, superblocks with wrong
+//! fields, power cuts between and on both devices.
 
 use std::sync::{Arc, Mutex};
 

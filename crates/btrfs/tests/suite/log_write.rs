@@ -540,7 +540,7 @@ fn an_fsync_after_a_link_or_unlink_brings_what_else_changed_in_the_directory() {
     fs.unlink("d/c");
     fs.fsync("d/b2");
     assert_eq!(fs.cut().names("d"), ["a", "b2"]);
-    // The other directory of a file that is not the target is not brought.
+    // The other directory of a file that is not the target is not logged.
     assert_eq!(fs.cut().names("e"), ["a", "b"]);
 }
 

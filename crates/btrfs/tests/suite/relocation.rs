@@ -113,7 +113,7 @@ fn verify(fs: &Btrfs) {
     }
 }
 
-/// The file system on these devices is complete, is written, and passes the check.
+/// Asserts that the file system on these devices is complete, takes changes, and passes the check.
 fn whole(devices: &[Arc<dyn Device>], why: &str) {
     let fs = open(devices).unwrap_or_else(|error| panic!("{why}: {error}"));
     verify(&fs);

@@ -375,7 +375,7 @@ fn rings_of_directories(log: &Log) {
 }
 
 /// A log that has extents of a file and not their checksums is replayed, as by Linux 6.18, and
-/// reading that data is an error, never bytes that nothing vouches for.
+/// reading that data is an error: no unverified bytes are returned.
 fn data_without_checksums_cannot_be_read(log: &Log) {
     let device = log.load();
     let mut removed = 0;

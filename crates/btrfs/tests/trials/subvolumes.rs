@@ -134,7 +134,7 @@ fn deleted_by_us(args: &'static [&'static str]) {
     let before = tree_sums(&image, "b");
     let fs = open(image.path());
     let top = fs.root();
-    // The origin of all shared blocks goes first: they have to be converted.
+    // The origin of all shared blocks is deleted first: they have to be converted.
     fs.delete_subvolume(top, b"a").unwrap();
     fs.sync().unwrap();
     wait_clean(&fs);
@@ -336,7 +336,7 @@ fn expected<T>(result: sapwood_vfs::Result<T>, what: &str) -> Option<T> {
     }
 }
 
-/// Works in a random subvolume: files of random sizes come, grow and go.
+/// Works in a random subvolume: files of random sizes are created, grow and are removed.
 fn storm_files(fs: &Btrfs, dice: &mut Dice, rounds: u32) {
     for _ in 0..rounds {
         let name = format!("s{}", dice.roll(6));

@@ -1,5 +1,5 @@
-//! What the kernel and e2fsprogs make, read by this crate. Tests are listed at run time: a case for
-//! each row of a table, which is ignored by name where what it needs is missing.
+//! Images of the kernel and of e2fsprogs, read by this crate. Tests are listed at run time: a case
+//! for each row of a table. A case whose requirements are missing is ignored by name.
 #![allow(clippy::unwrap_used)] // A failed unwrap is a failed test.
 
 mod trees;

@@ -1,8 +1,8 @@
 //! Fast commits by Sapwood: they contain the fsynced changes, as recovered by Sapwood's replay, the
 //! kernel's and `e2fsck`'s.
 //!
-//! Each story changes a file system with fast commits and some fsyncs. Then the device is taken as
-//! a power cut leaves it. The recovered tree must equal the tree at the last fsync. The kernel's
+//! Each scenario changes a file system with fast commits and some fsyncs. Then the device is taken
+//! as a power cut leaves it. The recovered tree must equal the tree at the last fsync. The kernel's
 //! part needs root and loop devices.
 
 use std::path::Path;
@@ -59,7 +59,7 @@ fn run(program: &str, args: &[&std::ffi::OsStr]) -> Result<String, String> {
     }
 }
 
-/// The result of a story: the device, and the tree that must be recovered.
+/// The result of a scenario: the device, and the tree that must be recovered.
 fn told(
     form: &[&str],
     story: fn(&Story),

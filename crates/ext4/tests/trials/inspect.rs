@@ -226,7 +226,7 @@ fn superblock_and_groups() -> Result<(), Failed> {
     Ok(())
 }
 
-/// Whatever bytes metadata has, everything ends.
+/// With any bytes as metadata, every inspection ends.
 fn damage() -> Result<(), Failed> {
     let fixture = Fixture::new(&[]);
     let data = fixture.host_file("data", &[7; 30_000]);

@@ -1,6 +1,6 @@
-//! The engine as a whole: on images of `mke2fs`, beside e2fsprogs and the kernel. Tests are listed at
-//! run time: a case for each row of a table or file of a directory, which is ignored by name where
-//! what it needs is missing.
+//! The engine as a whole: on images of `mke2fs`, compared with e2fsprogs and the kernel. Tests are
+//! listed at run time: a case for each row of a table or file of a directory. A case whose
+//! requirements are missing is ignored by name.
 #![allow(clippy::unwrap_used)] // A failed unwrap is a failed test.
 
 mod image;

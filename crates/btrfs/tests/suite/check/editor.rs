@@ -252,7 +252,7 @@ impl Editor {
         self.put(tree, key, &data);
     }
 
-    /// Gives an item another key where it stands.
+    /// Gives an item another key, in its place.
     pub fn rekey(&self, tree: u64, old: &Key, new: &Key) {
         let path = self.path(tree, old);
         assert!(self.has(&path, old), "no {old} in {tree}");

@@ -252,7 +252,7 @@ pub fn data_chunk(e: &Editor) -> (Key, ChunkItem) {
     (key, ChunkItem::parse(&data).unwrap())
 }
 
-/// Two free block addresses behind one.
+/// Two free block addresses after `from`.
 fn free_blocks(e: &Editor, from: u64) -> [u64; 2] {
     let used: Vec<u64> = e
         .items(objectid::EXTENT_TREE)

@@ -1,5 +1,5 @@
-//! Images whose bytes lie: every byte of the superblock, every byte of every tree block. An error,
-//! or a mount that serves the valid parts; no panic, no hang.
+//! Images with wrong bytes: every byte of the superblock and of every tree block is changed. The
+//! result is an error, or a mount that serves the valid parts; no panic, no hang.
 //!
 //! A case that panics is named; so is one that takes longer than [`watch::LIMIT`], which ends the
 //! process, as there is no other way to end it.

@@ -62,7 +62,7 @@ impl Small {
         After(Self { fs, device })
     }
 
-    /// Makes more changes in a directory than an fsync of a file in it takes along.
+    /// Makes more changes in a directory than an fsync of a file in it also logs.
     pub fn crowd(&self, dir: &str) {
         for number in 0..70 {
             let slash = if dir.is_empty() { "" } else { "/" };

@@ -1,4 +1,4 @@
-//! File systems with distinguishable fsyncs, and changes of them.
+//! Scenarios: a file system, changes of it, and the expected kind of each fsync.
 #![allow(dead_code, unreachable_pub)]
 
 mod told;
@@ -18,10 +18,10 @@ use sapwood_vfs::{
 use crate::image;
 pub use told::STORIES;
 
-/// Why a careful mount commits where another one does not.
+/// Reasons why only a careful mount commits.
 const CAREFUL: [&str; 2] = ["deleted", "emptied"];
 
-/// A mount with distinguishable fsyncs.
+/// A mount in which a scenario runs.
 pub struct Story {
     pub fs: Ext4,
     pub device: Arc<MemoryDevice>,
@@ -157,7 +157,7 @@ impl Story {
             .unwrap();
     }
 
-    /// Makes it durable, in one way or the other.
+    /// Makes the file at `path` durable.
     fn sync(&self, path: &str) {
         self.fs.fsync(self.find(path), SyncKind::All).unwrap();
         *self.durable.borrow_mut() = Tree::of(&self.fs, Detail::Sums).unwrap();
@@ -176,7 +176,7 @@ impl Story {
         (self.counter("fast_commit_commits"), whole.sum())
     }
 
-    /// Makes it durable by a fast commit, if that is allowed.
+    /// Makes the file at `path` durable by a fast commit, if that is allowed.
     pub fn fast(&self, path: &str) {
         let before = self.count(&CAREFUL);
         self.sync(path);
@@ -186,7 +186,7 @@ impl Story {
         assert!(said || unsaid, "fsync of {path}: {:?}", self.fs.counters());
     }
 
-    /// Makes it durable by a commit, for this reason.
+    /// Makes the file at `path` durable by a commit, for this reason.
     pub fn whole(&self, path: &str, reason: &str) {
         let reasons = [&[reason], &CAREFUL[..]].concat();
         let reasons = match self.mode {
@@ -204,7 +204,7 @@ impl Story {
         );
     }
 
-    /// It is durable already.
+    /// Asserts that the file at `path` is durable already.
     fn nothing(&self, path: &str) {
         let count = || ["fast_commit_commits", "fsyncs_committed"].map(|name| self.counter(name));
         let before = count();

@@ -1,4 +1,4 @@
-//! The stories: changes and the kind of each fsync.
+//! The scenarios: changes and the kind of each fsync.
 
 use sapwood_vfs::{AllocMode, Credentials, FileSystem, NewInode, RenameMode, SyncKind};
 
@@ -7,10 +7,10 @@ use super::Story;
 const KEEP: AllocMode = AllocMode::Allocate { keep_size: true };
 const GROW: AllocMode = AllocMode::Allocate { keep_size: false };
 
-/// A name, and its changes.
+/// The name of a scenario, and its changes.
 type Told = (&'static str, fn(&Story));
 
-/// All of them.
+/// All scenarios.
 pub const STORIES: &[Told] = &[
     ("overwrite", |s| {
         s.write("a", 4096, 4096, 2);
