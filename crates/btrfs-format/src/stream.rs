@@ -142,7 +142,7 @@ pub fn header(version: u32) -> [u8; HEADER] {
 }
 
 /// The version in a stream's header.
-/// [`StreamError::Attribute`], also for more nanoseconds than a second has.
+///
 /// # Errors
 /// [`StreamError::Magic`], [`StreamError::Version`].
 pub fn parse_header(bytes: &[u8; HEADER]) -> Result<u32, StreamError> {
@@ -407,7 +407,7 @@ impl<'a> Command<'a> {
     /// A time: seconds and nanoseconds.
     ///
     /// # Errors
-    /// [`StreamError::Attribute`], also for a second of more nanoseconds than there are.
+    /// [`StreamError::Attribute`], also for more nanoseconds than a second has.
     pub fn time(&self, attribute: u16) -> Result<(i64, u32), StreamError> {
         let bytes: [u8; 12] = self.array(attribute)?;
         let [a, b, c, d, e, f, g, h, i, j, k, l] = bytes;

@@ -79,9 +79,9 @@ pub fn size(device: &dyn Device) -> std::result::Result<u64, Error> {
 /// Gives the file system on `device` this size, rounded down to whole sectors. Returns that size.
 /// With a `time` the result is [reproducible](crate::Options::set_reproducible).
 ///
+/// # Errors
 /// [`ResizeError::Devices`], [`ResizeError::PastEnd`], [`ResizeError::NoRoom`],
 /// [`ResizeError::Engine`]. The file system is consistent and has its old size then.
-/// [`ResizeError`]. The file system is complete and has its old size then.
 pub fn resize(
     device: &Arc<dyn Device>,
     size: u64,

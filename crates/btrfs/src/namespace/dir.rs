@@ -2,11 +2,11 @@
 //!
 //! # How it works
 //! Creating a name puts its `DIR_ITEM` into the tree at once, because lookups need it, but keeps
-//! Creating a name puts its `DIR_ITEM` into the tree at once, because lookups need it, but keeps
 //! its `DIR_INDEX` in memory until the transaction commits or the directory has many. They are in
 //! order and go into the tree as one batch. A name that is removed before that never reaches the
 //! tree by index. Listing merges both sources by index. It reads the memory side first, so that an
 //! entry that moves to the tree meanwhile is seen at least once; the merge drops the copy.
+//!
 //! A directory with pending entries is always queued in the running transaction, which holds it
 //! in memory.
 //!

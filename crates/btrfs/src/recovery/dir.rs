@@ -94,6 +94,7 @@ impl Replay<'_> {
     /// Follows every directory that replay gave a name up to the top of the subvolume. A crafted
     /// log can put a directory below itself. No path would lead to that ring, and a walk of it
     /// would not end. Every ring has a name that replay made.
+    ///
     /// # Errors
     /// [`Error::LogRing`].
     pub(super) fn check_ancestors(&self) -> Result<()> {

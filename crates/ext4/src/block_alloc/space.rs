@@ -13,9 +13,9 @@
 //! Tree blocks are estimated over the sum of all promises: one for each half leaf of extents of one
 //! block. A single promise of a few blocks would round up to more than it needs.
 //!
-//! Blocks that were freed but whose transaction is not durable are not free. A promise that fails
 //! Blocks that were freed but whose transaction is not durable are not free. If a promise fails
 //! only because of them, the thread commits, and tries again
+//! (`freed_blocks_are_not_given_before_their_commit_and_a_promise_waits_for_freed_blocks`).
 //! Deletions need no promise.
 
 use std::sync::Arc;

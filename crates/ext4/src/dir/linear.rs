@@ -1,6 +1,5 @@
 //! Directories without an index: blocks of names, one after another.
 //!
-//! A new name goes into the first block with room. Blocks are not searched for room again and
 //! A new name goes into the first block with room. The directory remembers up to which block there
 //! was none, until a name is removed there: these blocks are not searched for room again. That a
 //! shorter name would have fitted is not remembered; such room is used after the next removal in

@@ -435,10 +435,10 @@ type Part = OnceLock<Box<[AtomicU64; PART]>>;
 
 /// Further state of a directory in memory: the places of its blocks and of free room. Empty for
 /// other inodes.
+///
 /// The map is searched once for each block of a directory. A directory only grows, so a recorded
 /// place stays true. A thread that takes blocks out of a map, or moves them, calls
 /// [`Places::forget`].
-/// stays true. A thread that takes blocks out of a map, or moves them, calls [`Places::forget`].
 #[derive(Debug, Default)]
 pub(crate) struct DirState {
     /// No block before this one has room, as far as was seen. Only for directories without an

@@ -7,6 +7,7 @@
 //!   its parent has room for one key more. If that node is the root, its entries move to a new
 //!   block and the root gets a level. Then the path is searched again: each such step allocates one
 //!   block and leaves a whole tree, and after at most two per level there is room
+//!   (`splits_reach_every_depth`).
 //! - The leaf becomes empty: its key is taken out of the parent, which may become empty too. A tree
 //!   without an extent is an empty root of depth 0 (`removing_all_leaves_an_empty_root`).
 //!
