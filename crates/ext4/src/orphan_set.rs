@@ -106,7 +106,7 @@ impl OrphanFile {
     /// Puts an orphan into a free slot; `None` if there is none.
     ///
     /// # Errors
-    /// The journal.
+    /// Errors of the journal.
     pub(crate) fn take(&mut self, h: &Handle, ino: u32) -> Result<Option<Slot>> {
         let count = self.blocks.len();
         for step in 0..count {
@@ -127,7 +127,7 @@ impl OrphanFile {
     /// Empties a slot.
     ///
     /// # Errors
-    /// The journal.
+    /// Errors of the journal.
     pub(crate) fn clear(&mut self, h: &Handle, slot: Slot) -> Result<()> {
         if let Some((buffer, free)) = self.blocks.get_mut(slot.block) {
             put(h, buffer, slot.slot, 0)?;

@@ -132,8 +132,8 @@ impl Staging {
     /// power cut none.
     ///
     /// # Errors
-    /// [`StagingError::TooMuch`]; the device. If the device fails after the commit, the next mount
-    /// completes the changes.
+    /// [`StagingError::TooMuch`]; errors of the device. If the device fails after the commit, the
+    /// next mount completes the changes.
     pub fn apply(mut self) -> Result<(), StagingError> {
         let applied = self.check().and_then(|()| self.write());
         let given_back = self.give_back();

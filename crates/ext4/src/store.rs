@@ -151,7 +151,7 @@ impl Store {
     /// A metadata block, read if it is not in memory. Nothing is validated.
     ///
     /// # Errors
-    /// The block is outside the device; the device.
+    /// The block is outside the device; errors of the device.
     pub(crate) fn block(&self, block: u64) -> Result<Arc<Buffer>> {
         Ok(self.cache.get(block)?)
     }
@@ -159,7 +159,7 @@ impl Store {
     /// Changes the superblock in this transaction.
     ///
     /// # Errors
-    /// The device, the journal.
+    /// Errors of the device and of the journal.
     pub(crate) fn change_super(
         &self,
         h: &Handle,
@@ -181,7 +181,7 @@ impl Store {
     /// Sets a feature that an operation needs, in this transaction, unless the superblock has it.
     ///
     /// # Errors
-    /// The device, the journal.
+    /// Errors of the device and of the journal.
     pub(crate) fn set_on_demand(&self, h: &Handle, wanted: &OnDemandFeature) -> Result<()> {
         if wanted.is_set() {
             return Ok(());
@@ -197,7 +197,7 @@ impl Store {
     /// Sets the feature that an inode of this size needs. The inode is stored in this handle.
     ///
     /// # Errors
-    /// The device, the journal.
+    /// Errors of the device and of the journal.
     pub(crate) fn set_size_feature(&self, h: &Handle, size: u64) -> Result<()> {
         match self.on_demand.of_size(size) {
             Some(feature) => self.set_on_demand(h, feature),

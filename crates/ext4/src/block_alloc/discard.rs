@@ -27,7 +27,7 @@ pub(crate) fn is_trim_range(groups: &Groups, range: &TrimRange) -> bool {
 /// durable. Returns the number of bytes. A group that is out of use is left out.
 ///
 /// # Errors
-/// The device; bitmaps that cannot be read.
+/// Errors of the device; bitmaps that cannot be read.
 pub(crate) fn trim(groups: &Groups, range: &TrimRange) -> Result<u64> {
     let geometry = groups.geometry();
     let bits = geometry.block_bits();

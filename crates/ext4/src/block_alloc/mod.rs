@@ -97,7 +97,7 @@ pub(crate) fn claim(groups: &Groups, h: &Handle, extent: Extent) -> Result<()> {
 /// They lie in one group.
 ///
 /// # Errors
-/// They were freed in the same transaction; the group is out of use; the journal.
+/// They were freed in the same transaction; the group is out of use; errors of the journal.
 pub(crate) fn mark_used(groups: &Groups, h: &Handle, extent: Extent) -> Result<()> {
     let (group, start) = groups.place(extent)?;
     let buffer = groups.bitmap(group, BitmapKind::Block)?;

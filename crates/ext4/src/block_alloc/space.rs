@@ -103,7 +103,7 @@ impl Space {
     /// inode's.
     ///
     /// # Errors
-    /// `NoSpace`; the journal.
+    /// `NoSpace`; errors of the journal.
     pub(crate) fn reserve(&self, data: u64, privileged: bool) -> Result<Reservation> {
         if let Some(reservation) = self.try_reserve(data, privileged, 0) {
             return Ok(reservation);

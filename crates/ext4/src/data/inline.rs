@@ -239,7 +239,7 @@ fn place(engine: &Arc<Engine>, inode: &Inode, mut bytes: Vec<u8>) -> Result<bloc
 /// Target of a symbolic link. The caller holds `io` shared.
 ///
 /// # Errors
-/// [`Error::BadInode`]; the map is damaged, the device.
+/// [`Error::BadInode`]; the map is damaged; errors of the device.
 pub(crate) fn readlink(volume: &Volume, inode: &Arc<Inode>) -> Result<Vec<u8>> {
     let (size, flags, fast) = {
         let state = inode.state.lock();

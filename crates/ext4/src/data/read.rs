@@ -20,7 +20,7 @@ use crate::volume::Volume;
 /// The caller holds `io` shared.
 ///
 /// # Errors
-/// The map or the inline data is damaged, the device.
+/// The map or the inline data is damaged; errors of the device.
 pub(crate) fn read(
     volume: &Volume,
     inode: &Arc<Inode>,

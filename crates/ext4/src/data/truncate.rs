@@ -30,8 +30,8 @@ const STEP: u32 = 32;
 /// business.
 ///
 /// # Errors
-/// [`vfs::Error::FileTooLarge`]; [`NoSpace`](crate::Error::NoSpace); the map is damaged, the
-/// device.
+/// [`vfs::Error::FileTooLarge`]; [`NoSpace`](crate::Error::NoSpace); the map is damaged; errors of
+/// the device.
 pub(crate) fn truncate(engine: &Arc<Engine>, inode: &Arc<Inode>, size: u64) -> Result<()> {
     engine.check()?;
     if size != inode.size() {
@@ -149,7 +149,7 @@ pub(super) fn remove_blocks(
 /// handle; the inode is an orphan.
 ///
 /// # Errors
-/// The map is damaged, the device.
+/// The map is damaged; errors of the device.
 pub(crate) fn delete_content(engine: &Arc<Engine>, inode: &Arc<Inode>) -> Result<()> {
     engine.check()?;
     discard(engine, inode, 0..u64::MAX);

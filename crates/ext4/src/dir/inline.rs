@@ -200,7 +200,7 @@ impl Inline {
     /// Whether [`insert`](Self::insert) would find room.
     ///
     /// # Errors
-    /// Damage.
+    /// The image is damaged.
     pub(super) fn has_room(mut self, dir: &Dir<'_>, name: &[u8]) -> Result<bool> {
         let entry = new_entry(name, dir.inode.ino, dir.inode.kind);
         Ok(self.place(dir, &entry)?.is_some())
@@ -209,7 +209,7 @@ impl Inline {
     /// Puts a name where there is room; false if the inode has none.
     ///
     /// # Errors
-    /// Damage.
+    /// The image is damaged.
     pub(super) fn insert(mut self, dir: &Dir<'_>, entry: &NewEntry<'_>) -> Result<bool> {
         match self.place(dir, entry)? {
             Some(second) => self.put(dir, second).map(|()| true),
@@ -220,7 +220,7 @@ impl Inline {
     /// Removes the name at a place.
     ///
     /// # Errors
-    /// Damage.
+    /// The image is damaged.
     pub(super) fn remove(&mut self, dir: &Dir<'_>, place: InlinePlace) -> Result<()> {
         dir.format
             .region_remove(self.region_mut(place.second), place.offset)
@@ -231,7 +231,7 @@ impl Inline {
     /// Sets the target of the name at a place.
     ///
     /// # Errors
-    /// Damage.
+    /// The image is damaged.
     pub(super) fn replace(
         &mut self,
         dir: &Dir<'_>,
@@ -257,7 +257,7 @@ impl Inline {
     /// first change.
     ///
     /// # Errors
-    /// Damage, no space, the journal.
+    /// The image is damaged; no space; errors of the journal.
     pub(super) fn convert<'a>(&self, dir: Dir<'a>, h: &Handle) -> Result<Dir<'a>> {
         let parent = self.parent(&dir)?;
         let (store, inode) = (dir.store, dir.inode);
@@ -304,7 +304,7 @@ pub(super) fn first_attributes(store: &Store) -> Option<XattrSet> {
 /// needs a block.
 ///
 /// # Errors
-/// Damage.
+/// The image is damaged.
 pub(super) fn init(store: &Store, inode: &Inode, parent: u32) -> Result<bool> {
     let Some(set) = first_attributes(store) else {
         return Ok(false);

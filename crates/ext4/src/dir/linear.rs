@@ -63,7 +63,7 @@ impl Gap {
     /// changed since the search.
     ///
     /// # Errors
-    /// The block is damaged, the journal.
+    /// The block is damaged; errors of the journal.
     pub(super) fn fill(&self, dir: &Dir<'_>, h: &Handle, entry: &NewEntry<'_>) -> Result<bool> {
         let Some((buffer, logical, offset)) = &self.place else {
             return Ok(false);
@@ -82,7 +82,7 @@ impl Gap {
 /// the name is not there.
 ///
 /// # Errors
-/// The block is damaged, the device.
+/// The block is damaged; errors of the device.
 pub(super) fn find_in(
     dir: &Dir<'_>,
     logical: u32,
@@ -114,7 +114,7 @@ pub(super) fn find_in(
 /// Finds a name.
 ///
 /// # Errors
-/// A block is damaged, the device.
+/// A block is damaged; errors of the device.
 pub(super) fn find(
     dir: &Dir<'_>,
     name: &Wanted<'_>,
@@ -131,7 +131,7 @@ pub(super) fn find(
 /// Puts a name into a block; false if it has no room.
 ///
 /// # Errors
-/// The block is damaged, the journal.
+/// The block is damaged; errors of the journal.
 pub(super) fn insert_in(
     dir: &Dir<'_>,
     h: &Handle,
@@ -153,7 +153,7 @@ pub(super) fn insert_in(
 /// Puts a name where there is room; false if there is none, and nothing was changed.
 ///
 /// # Errors
-/// A block is damaged, the journal.
+/// A block is damaged; errors of the journal.
 pub(super) fn insert(dir: &Dir<'_>, h: &Handle, entry: &NewEntry<'_>) -> Result<bool> {
     let hint = &dir.inode.dir.room;
     for logical in hint.load(Ordering::Relaxed)..dir.blocks {
@@ -171,7 +171,7 @@ pub(super) fn insert(dir: &Dir<'_>, h: &Handle, entry: &NewEntry<'_>) -> Result<
 /// searched.
 ///
 /// # Errors
-/// A block is damaged, the device.
+/// A block is damaged; errors of the device.
 pub(super) fn has_room(dir: &Dir<'_>, name: &[u8]) -> Result<bool> {
     let hint = &dir.inode.dir.room;
     for logical in hint.load(Ordering::Relaxed)..dir.blocks {
@@ -189,7 +189,7 @@ pub(super) fn has_room(dir: &Dir<'_>, name: &[u8]) -> Result<bool> {
 /// Adds a block with a name at the end.
 ///
 /// # Errors
-/// No space, the journal.
+/// No space; errors of the journal.
 pub(super) fn grow(dir: &mut Dir<'_>, h: &Handle, entry: &NewEntry<'_>) -> Result<()> {
     let (logical, buffer) = dir.append(h, SealKind::DirLeaf)?;
     let put = dir.change(h, &buffer, |format, content| {
@@ -206,7 +206,7 @@ pub(super) fn grow(dir: &mut Dir<'_>, h: &Handle, entry: &NewEntry<'_>) -> Resul
 /// Removes the name at a place.
 ///
 /// # Errors
-/// The block is damaged, the journal.
+/// The block is damaged; errors of the journal.
 pub(super) fn remove(dir: &Dir<'_>, h: &Handle, place: &DirEntryPlace) -> Result<()> {
     dir.change(h, &place.buffer, |format, content| {
         format.remove_behind(content, place.before, place.offset)
@@ -221,7 +221,7 @@ pub(super) fn remove(dir: &Dir<'_>, h: &Handle, place: &DirEntryPlace) -> Result
 /// Makes the first block, with `.` and `..`.
 ///
 /// # Errors
-/// No space, the journal.
+/// No space; errors of the journal.
 pub(super) fn init(dir: &mut Dir<'_>, h: &Handle, parent: u32) -> Result<()> {
     if dir.blocks != 0 {
         return Err(dir.bad("it has blocks already"));
@@ -236,7 +236,7 @@ pub(super) fn init(dir: &mut Dir<'_>, h: &Handle, parent: u32) -> Result<()> {
 /// The first block, the place of `..` in it, and its inode.
 ///
 /// # Errors
-/// It is not a valid first block; the device.
+/// It is not a valid first block; errors of the device.
 pub(super) fn dot_dot(dir: &Dir<'_>) -> Result<(Arc<Buffer>, usize, u32)> {
     let buffer = dir.leaf(0)?;
     let hit = {
@@ -275,7 +275,7 @@ pub(super) fn set_parent(dir: &Dir<'_>, h: &Handle, parent: u32) -> Result<()> {
 /// Whether a block has no names but `.` and `..`.
 ///
 /// # Errors
-/// It is damaged, the device.
+/// It is damaged; errors of the device.
 pub(super) fn is_empty_leaf(dir: &Dir<'_>, logical: u32) -> Result<bool> {
     let buffer = dir.leaf(logical)?;
     let empty = dir.format.is_empty(&buffer.read());

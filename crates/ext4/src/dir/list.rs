@@ -149,7 +149,7 @@ type Item = (u64, usize, usize);
 ///
 /// # Errors
 /// The index or a leaf is damaged (a name in the wrong leaf counts as that: its position would lead
-/// elsewhere), the device.
+/// elsewhere); errors of the device.
 fn by_hash(dir: &Dir<'_>, hasher: &DirHasher, from: u64, sink: &mut Sink<'_>) -> Result<()> {
     let Ok(major) = u32::try_from(from >> 31) else {
         return Ok(());
@@ -215,7 +215,7 @@ fn gather(
 /// holds `io` of the directory.
 ///
 /// # Errors
-/// It is damaged, the device.
+/// It is damaged; errors of the device.
 pub(crate) fn readdir(store: &Store, dir: &Inode, from: u64, sink: &mut Sink<'_>) -> Result<()> {
     let dir = &Dir::open(store, dir)?;
     dir.check_readable()?;

@@ -238,7 +238,7 @@ impl<'a> Dir<'a> {
     /// A block of names.
     ///
     /// # Errors
-    /// It is damaged, the device.
+    /// It is damaged; errors of the device.
     pub(super) fn leaf(&self, logical: u32) -> Result<Arc<Buffer>> {
         let buffer = self.block(logical)?;
         match buffer.kind() {
@@ -278,7 +278,7 @@ impl<'a> Dir<'a> {
     /// A root or node of the index, validated by `judge` when it is read.
     ///
     /// # Errors
-    /// It is damaged, the device.
+    /// It is damaged; errors of the device.
     pub(super) fn node(
         &self,
         logical: u32,
@@ -329,7 +329,7 @@ impl<'a> Dir<'a> {
     /// Changes a block of names.
     ///
     /// # Errors
-    /// The change is refused, the journal.
+    /// The change is refused; errors of the journal.
     pub(super) fn change<R, E: ToString>(
         &self,
         h: &Handle,

@@ -125,7 +125,7 @@ enum Look {
 /// the device is flushed after that. Hold no handle.
 ///
 /// # Errors
-/// The device; the journal is aborted then.
+/// Errors of the device; the journal is aborted then.
 pub(crate) fn commit(store: &Store, ino: u32, tid: Tid) -> Result<Outcome> {
     let leader = match store.journal.begin_fast_commit()? {
         FastCommitStart::Leader(leader) => leader,

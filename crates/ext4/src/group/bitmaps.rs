@@ -84,7 +84,7 @@ impl Groups {
     /// group's lock is held. The first change of an unwritten bitmap gives it its computed content.
     ///
     /// # Errors
-    /// The journal.
+    /// Errors of the journal.
     pub(crate) fn change_bitmap<'b>(
         &self,
         h: &Handle,

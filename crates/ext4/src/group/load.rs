@@ -25,7 +25,7 @@ impl Groups {
     /// Reads all descriptors. One that is wrong puts its group out of use.
     ///
     /// # Errors
-    /// The device.
+    /// Errors of the device.
     pub(crate) fn open(cache: &Arc<Cache>, geometry: &Geometry, discard: bool) -> Result<Self> {
         let desc_blocks = (0..geometry.desc_blocks())
             .map(|index| cache.get(geometry.desc_table_block(index)))

@@ -406,7 +406,7 @@ impl Groups {
     /// Joins the group's descriptor block to the transaction. Takes no group lock and may wait.
     ///
     /// # Errors
-    /// The journal.
+    /// Errors of the journal.
     pub(crate) fn join_desc(&self, h: &Handle, group: u32) -> Result<()> {
         let index = group / self.geometry.descs_per_block();
         if let Some(buffer) = self.desc_blocks.get(index as usize) {
@@ -430,7 +430,7 @@ impl Groups {
     /// nothing changes meanwhile.
     ///
     /// # Errors
-    /// The journal.
+    /// Errors of the journal.
     pub(crate) fn write_dirty(&self, closing: &Closing<'_>) -> Result<()> {
         let dirty = std::mem::take(&mut *self.dirty.lock());
         for number in dirty {

@@ -162,7 +162,7 @@ impl Inode {
     /// Reads an inode from the table.
     ///
     /// # Errors
-    /// `Stale` if it is not in use, [`Error::BadInode`] if it is damaged, the device.
+    /// `Stale` if it is not in use, [`Error::BadInode`] if it is damaged; errors of the device.
     pub(crate) fn load(store: &Store, ino: u32) -> Result<Self> {
         let (buffer, offset) = table_place(store, ino)?;
         let size = usize::from(store.geometry.inode_size());
@@ -189,7 +189,7 @@ impl Inode {
     /// Writes the inode into the table, in this transaction. Hold neither `map` nor `state`.
     ///
     /// # Errors
-    /// The device, the journal.
+    /// Errors of the device and of the journal.
     pub(crate) fn store(&self, store: &Store, h: &Handle) -> Result<()> {
         let (buffer, offset) = table_place(store, self.ino)?;
         h.write_access(&buffer)?;
@@ -219,7 +219,7 @@ impl Inode {
     /// Stores times that changed without a handle. Hold no handle.
     ///
     /// # Errors
-    /// The device, the journal.
+    /// Errors of the device and of the journal.
     pub(crate) fn store_late_changes(&self, store: &Store) -> Result<()> {
         if self.state.lock().unstored {
             let h = store.start_tracked(1)?;
@@ -384,7 +384,7 @@ impl std::fmt::Debug for Inode {
 /// Place of an inode: the block of the table, and the offset in it.
 ///
 /// # Errors
-/// There is no such inode; the device.
+/// There is no such inode; errors of the device.
 pub(crate) fn table_place(store: &Store, ino: u32) -> Result<(Arc<Buffer>, usize)> {
     let (group, index) = store
         .geometry

@@ -103,7 +103,7 @@ impl InodeTable {
     /// stored first. Hold no handle.
     ///
     /// # Errors
-    /// The device, the journal.
+    /// Errors of the device and of the journal.
     pub(crate) fn relieve(&self, store: &Store) -> Result<()> {
         self.inodes.trim();
         if self.inodes.bytes() > self.bound {
@@ -169,7 +169,7 @@ impl InodeTable {
     /// The inode with this number; loads it if need be.
     ///
     /// # Errors
-    /// `Stale` if it is not in use, [`Error::BadInode`] if it is damaged, the device.
+    /// `Stale` if it is not in use, [`Error::BadInode`] if it is damaged; errors of the device.
     pub(crate) fn get(&self, store: &Store, ino: u32) -> Result<Arc<Inode>> {
         self.inodes.get_or_load(key(ino), || {
             if self.inodes.estimated_bytes(key(ino)) > self.relieve_at.load(Ordering::Relaxed) {

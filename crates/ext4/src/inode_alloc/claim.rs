@@ -110,7 +110,7 @@ pub(crate) trait Pool: Bits {
     /// nothing.
     ///
     /// # Errors
-    /// The journal, the device.
+    /// Errors of the journal and of the device.
     fn access(&self) -> Result<(), Self::Error>;
 
     /// Takes the group's lock.

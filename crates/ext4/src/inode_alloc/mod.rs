@@ -46,7 +46,7 @@ const RECENT_SECONDS: u64 = 5;
 /// contents have no meaning, but their generation must not be used again).
 ///
 /// # Errors
-/// `NoSpace`: no group that is in use has a free inode; the journal, the device.
+/// `NoSpace`: no group that is in use has a free inode; errors of the journal and of the device.
 pub(crate) fn allocate(store: &Store, h: &Handle, parent: &Inode, kind: FileKind) -> Result<u32> {
     let (parent_group, _) = store.geometry.inode_location(parent.ino)?;
     let top = parent.ino == special_ino::ROOT || parent.flags().contains(InodeFlags::TOPDIR);
@@ -105,7 +105,7 @@ pub(crate) fn mark_used(store: &Store, h: &Handle, ino: u32, directory: bool) ->
 /// Whether the bitmap has an inode as used; in an excluded group, all are.
 ///
 /// # Errors
-/// There is no such inode; the device.
+/// There is no such inode; errors of the device.
 pub(crate) fn is_used(store: &Store, ino: u32) -> Result<bool> {
     let (number, index) = store.geometry.inode_location(ino)?;
     match store.groups.inodes(store.groups.group(number)?) {
@@ -118,7 +118,7 @@ pub(crate) fn is_used(store: &Store, ino: u32) -> Result<bool> {
 /// Whether the place of a free inode in its table still has attributes.
 ///
 /// # Errors
-/// The device.
+/// Errors of the device.
 pub(crate) fn has_old_xattrs(store: &Store, ino: u32) -> Result<bool> {
     let (buffer, offset) = table_place(store, ino)?;
     let content = buffer.read();

@@ -82,7 +82,7 @@ fn of_raw<S: Blocks>(
 /// empty if `max` is not 0. Takes the map lock shared.
 ///
 /// # Errors
-/// The tree is damaged, the device.
+/// The tree is damaged; errors of the device.
 pub(crate) fn lookup(store: &Store, inode: &Inode, logical: u64, max: u64) -> Result<Run> {
     let flags = inode.flags();
     let map = inode.map.read();
@@ -398,7 +398,8 @@ pub(crate) enum Shift {
 /// is still to be moved.
 ///
 /// # Errors
-/// `NotSupported` for block maps, `FileTooLarge`, no space for the map, damage, the journal.
+/// `NotSupported` for block maps, `FileTooLarge`, no space for the map; the image is damaged;
+/// errors of the journal.
 pub(crate) fn shift(
     store: &Store,
     h: &Handle,

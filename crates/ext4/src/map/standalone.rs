@@ -57,7 +57,7 @@ impl Blocks for Direct<'_> {
 /// The runs of the first `blocks` blocks of an inode, in order, without holes.
 ///
 /// # Errors
-/// The map is damaged, the device.
+/// The map is damaged; errors of the device.
 pub(crate) fn runs(
     device: &dyn Device,
     geometry: &Geometry,

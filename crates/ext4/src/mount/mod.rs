@@ -115,7 +115,7 @@ enum With {
 /// Reads and validates the superblock.
 ///
 /// # Errors
-/// [`Error::NotExt4`], [`Error::Format`], the device.
+/// [`Error::NotExt4`], [`Error::Format`]; errors of the device.
 pub(crate) fn read_super(device: &dyn Device) -> Result<SuperBlock> {
     let not_ext4 = || Error::NotExt4 {
         device: device.name().to_owned(),

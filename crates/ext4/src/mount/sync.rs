@@ -19,7 +19,7 @@ use crate::{Result, data};
 /// Makes a file or directory durable.
 ///
 /// # Errors
-/// The device, the journal; nothing more will become durable.
+/// Errors of the device and of the journal; nothing more will become durable.
 pub(crate) fn fsync(engine: &Arc<Engine>, inode: &Arc<Inode>, kind: SyncKind) -> Result<()> {
     if engine.read_only() {
         return Ok(engine.health.check_unfailed()?);

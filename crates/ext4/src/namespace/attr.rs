@@ -16,7 +16,7 @@ use crate::{Result, xattr};
 /// Stores changes of attributes, except the length. See [`vfs::front::Engine::setattr`].
 ///
 /// # Errors
-/// Damage, the journal.
+/// The image is damaged; errors of the journal.
 pub(crate) fn setattr(
     engine: &Arc<Engine>,
     inode: &Arc<Inode>,
@@ -93,7 +93,7 @@ pub(crate) fn check_flags(asked: InodeFlags) -> vfs::Result<()> {
 /// Stores flags that were checked. Expects the `io` lock exclusively.
 ///
 /// # Errors
-/// Damage, the journal.
+/// The image is damaged; errors of the journal.
 pub(crate) fn set_flags(engine: &Arc<Engine>, inode: &Arc<Inode>, flags: InodeFlags) -> Result<()> {
     let h = engine.start(1)?;
     {
@@ -130,7 +130,7 @@ pub(crate) fn check_project(inode: &Inode, value: &vfs::Fsxattr) -> vfs::Result<
 /// Stores the project of `FS_IOC_FSSETXATTR`.
 ///
 /// # Errors
-/// `Invalid`; damage, the journal.
+/// `Invalid`; the image is damaged; errors of the journal.
 pub(crate) fn set_project(
     engine: &Arc<Engine>,
     inode: &Arc<Inode>,
@@ -180,7 +180,7 @@ pub(crate) fn set_access_time(inode: &Inode, now: Timestamp) {
 /// exclusively.
 ///
 /// # Errors
-/// Damage, the journal.
+/// The image is damaged; errors of the journal.
 pub(crate) fn set_privileges(
     engine: &Arc<Engine>,
     inode: &Arc<Inode>,
@@ -207,7 +207,7 @@ pub(crate) fn set_privileges(
 /// exclusively.
 ///
 /// # Errors
-/// The journal.
+/// Errors of the journal.
 pub(crate) fn content_changed(engine: &Arc<Engine>, inode: &Arc<Inode>) -> Result<()> {
     let h: Handle = engine.start_tracked(1)?;
     inode.state.lock().content_changed(engine.now());

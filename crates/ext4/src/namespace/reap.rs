@@ -22,7 +22,7 @@ use crate::{Result, data, inode_alloc, orphan, xattr};
 /// Deletes an inode that has neither a name nor references; leaves any other alone.
 ///
 /// # Errors
-/// The device, damage; the next mount deletes the inode.
+/// Errors of the device; the image is damaged; the next mount deletes the inode.
 pub(crate) fn reap(engine: &Arc<Engine>, inode: &Arc<Inode>) -> Result<()> {
     let _io = inode.io.write();
     let unwanted = {
@@ -40,7 +40,7 @@ pub(crate) fn reap(engine: &Arc<Engine>, inode: &Arc<Inode>) -> Result<()> {
 /// Frees the blocks of an inode, and the inode. No other thread uses it.
 ///
 /// # Errors
-/// Errors of the device, damage; the next mount deletes the inode.
+/// Errors of the device; the image is damaged; the next mount deletes the inode.
 pub(crate) fn delete(engine: &Arc<Engine>, inode: &Arc<Inode>) -> Result<()> {
     data::delete_content(engine, inode)?;
     let mut h =
@@ -58,7 +58,7 @@ pub(crate) fn delete(engine: &Arc<Engine>, inode: &Arc<Inode>) -> Result<()> {
 /// that a crash leaves are orphans, which the next mount deletes.
 ///
 /// # Errors
-/// Damage, the journal.
+/// The image is damaged; errors of the journal.
 pub(crate) fn reap_values(engine: &Arc<Engine>) -> Result<()> {
     loop {
         let Some(ino) = engine.xattr_blocks.unused_values.lock().pop() else {
@@ -75,7 +75,7 @@ pub(crate) const BARE_CREDITS: u32 = inode_alloc::CREDITS;
 /// Frees an inode that has nothing and is no orphan.
 ///
 /// # Errors
-/// Damage, the journal.
+/// The image is damaged; errors of the journal.
 pub(crate) fn free(engine: &Engine, h: &Handle, inode: &Inode) -> Result<()> {
     {
         let mut state = inode.state.lock();
@@ -121,7 +121,7 @@ pub(crate) fn condemn(inode: &Inode, now: Timestamp) -> bool {
 /// Deletes the inode if it has no name left and no caller refers to it.
 ///
 /// # Errors
-/// Errors of the device, damage; the next mount deletes the inode.
+/// Errors of the device; the image is damaged; the next mount deletes the inode.
 pub(crate) fn reap_if_unused(engine: &Arc<Engine>, inode: &Arc<Inode>) -> Result<()> {
     if inode.is_linked() {
         Ok(())

@@ -18,7 +18,8 @@ use crate::{dir, orphan};
 /// The target of `name`, loaded. The caller holds no inode's lock; the result may be out of date.
 ///
 /// # Errors
-/// [`Error::BadInode`] if the name leads to an inode that is free; other damage, the device.
+/// [`Error::BadInode`] if the name leads to an inode that is free; other damage; errors of the
+/// device.
 pub(crate) fn lookup(
     engine: &Arc<Engine>,
     parent: &Arc<Inode>,
@@ -48,7 +49,7 @@ fn load(engine: &Arc<Engine>, parent: &Inode, found: dir::Found) -> Result<Arc<I
 /// new one with its number.
 ///
 /// # Errors
-/// Damage, the device.
+/// The image is damaged; errors of the device.
 pub(crate) fn leads_to(engine: &Engine, dir: &Inode, name: &[u8], inode: &Inode) -> Result<bool> {
     let found = dir::find(engine, dir, name)?;
     let same = found.map(|found| found.ino) == Some(inode.ino);
@@ -59,8 +60,8 @@ pub(crate) fn leads_to(engine: &Engine, dir: &Inode, name: &[u8], inode: &Inode)
 /// The caller holds no inode's lock.
 ///
 /// # Errors
-/// `NotFound`, `NotPermitted`, `NotEmpty`; `IsDirectory` or `NotDirectory` for the wrong type;
-/// damage, the journal.
+/// `NotFound`, `NotPermitted`, `NotEmpty`; `IsDirectory` or `NotDirectory` for the wrong type; the
+/// image is damaged; errors of the journal.
 pub(crate) fn remove(
     engine: &Arc<Engine>,
     dir: &Arc<Inode>,
@@ -154,7 +155,7 @@ pub(crate) const CREDITS: u32 = dir::CHANGE_CREDITS + orphan::CREDITS + 2;
 /// Counts one name less. Stores the inode that lost it, not its directory.
 ///
 /// # Errors
-/// Damage, the journal.
+/// The image is damaged; errors of the journal.
 pub(crate) fn lose_link(
     engine: &Arc<Engine>,
     h: &Handle,

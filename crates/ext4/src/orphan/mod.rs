@@ -34,7 +34,7 @@ pub(crate) const CREDITS: u32 = 3;
 /// Does nothing if it is recorded. The caller stores the inode afterwards.
 ///
 /// # Errors
-/// The device, damage.
+/// Errors of the device; the image is damaged.
 pub(crate) fn add(volume: &Volume, h: &Handle, inode: &Inode) -> Result<()> {
     let mut state = volume.orphans.state.lock();
     if state.places.contains_key(&inode.ino) {
@@ -63,7 +63,7 @@ pub(crate) fn add(volume: &Volume, h: &Handle, inode: &Inode) -> Result<()> {
 /// Removes the record of an orphan. The caller stores the inode.
 ///
 /// # Errors
-/// Errors of the device, damage.
+/// Errors of the device; the image is damaged.
 pub(crate) fn remove(volume: &Volume, h: &Handle, inode: &Inode) -> Result<()> {
     let mut state = volume.orphans.state.lock();
     match state.places.remove(&inode.ino) {

@@ -31,7 +31,7 @@ use crate::{Error, Result, dir, inode_alloc, namespace};
 /// Makes the changes.
 ///
 /// # Errors
-/// They contradict the image; the device.
+/// They contradict the image; errors of the device.
 pub(super) fn apply(engine: &Arc<Engine>, changes: Vec<Change>) -> Result<()> {
     let mut replay = Replay {
         engine,

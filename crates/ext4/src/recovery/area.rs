@@ -67,7 +67,7 @@ impl Spot {
 /// continued with. Anything after it is torn or stale, and is ignored.
 ///
 /// # Errors
-/// [`Error::BadFastCommit`]: a complete fast commit has invalid contents; the device.
+/// [`Error::BadFastCommit`]: a complete fast commit has invalid contents; errors of the device.
 pub(super) fn read(geometry: &Geometry, log: &Log, commits: &FastCommits) -> Result<Vec<Change>> {
     let mut reader = Reader {
         expected: commits.expected,
@@ -99,7 +99,7 @@ pub(super) fn read(geometry: &Geometry, log: &Log, commits: &FastCommits) -> Res
 /// would have continued with. A recovery ignores them.
 ///
 /// # Errors
-/// The device.
+/// Errors of the device.
 pub(super) fn is_stale(log: &Log, commits: &FastCommits) -> Result<bool> {
     if commits.blocks == 0 {
         return Ok(false);

@@ -22,7 +22,7 @@ use crate::engine::Engine;
 /// Changes go straight home; the caller syncs and empties the journal.
 ///
 /// # Errors
-/// They contradict the image; the device.
+/// They contradict the image; errors of the device.
 pub(crate) fn replay(engine: &Arc<Engine>, log: &Log, commits: &FastCommits) -> Result<()> {
     let changes = area::read(&engine.geometry, log, commits)?;
     if changes.is_empty() {
@@ -37,7 +37,7 @@ pub(crate) fn replay(engine: &Arc<Engine>, log: &Log, commits: &FastCommits) -> 
 /// so the recovery calls this first.
 ///
 /// # Errors
-/// The device.
+/// Errors of the device.
 pub(crate) fn erase_stale(log: &Log, commits: &FastCommits) -> Result<()> {
     if area::is_stale(log, commits)? {
         log.erase_fast_commits()?;

@@ -23,7 +23,7 @@ pub(crate) struct Found {
 /// Finds the orphans on disk, then deletes those without a name and cuts the others to their size.
 ///
 /// # Errors
-/// The orphan file is damaged, or an orphan is; the device.
+/// The orphan file is damaged, or an orphan is; errors of the device.
 pub(crate) fn recover(engine: &Arc<Engine>) -> Result<()> {
     let found = find(engine)?;
     for inode in &found.inodes {
@@ -67,7 +67,7 @@ fn forget_damaged(engine: &Arc<Engine>) -> Result<()> {
 /// warning.
 ///
 /// # Errors
-/// The orphan file is damaged; the device.
+/// The orphan file is damaged; errors of the device.
 pub(crate) fn find(engine: &Arc<Engine>) -> Result<Found> {
     let mut found = Found {
         inodes: Vec::new(),
@@ -95,7 +95,7 @@ pub(crate) fn find(engine: &Arc<Engine>) -> Result<Found> {
 /// Reads and validates all blocks of the orphan file. Returns the orphans in them too.
 ///
 /// # Errors
-/// The file is damaged, the device.
+/// The file is damaged; errors of the device.
 fn open_file(engine: &Engine, inode: &Inode) -> Result<(OrphanFile, Vec<(u32, Slot)>)> {
     let mut file = OrphanFile::new();
     let mut found = Vec::new();

@@ -253,7 +253,7 @@ fn add_group(image: &mut Image, group: u32, place: GroupMetadata, used: &RangeSe
 /// Makes sure that blocks are zero, without writing into holes.
 ///
 /// # Errors
-/// The device.
+/// Errors of the device.
 pub(super) fn zero(image: &Image, start: u64, len: u64) -> Result<()> {
     let bits = image.geometry.block_bits();
     let (mut at, end) = (start << bits, (start + len) << bits);

@@ -145,7 +145,7 @@ impl Image {
     /// The content of a block as it is or will be.
     ///
     /// # Errors
-    /// The device.
+    /// Errors of the device.
     pub(super) fn block(&self, block: u64) -> Result<Vec<u8>> {
         if let Some(bytes) = self.changed.get(&block) {
             return Ok(bytes.clone());
@@ -159,7 +159,7 @@ impl Image {
     /// Changes a block, unless it has that content.
     ///
     /// # Errors
-    /// The device.
+    /// Errors of the device.
     pub(super) fn put(&mut self, block: u64, bytes: Vec<u8>) -> Result<()> {
         if self.changed.contains_key(&block) || self.block(block)? != bytes {
             self.changed.insert(block, bytes);
@@ -170,7 +170,7 @@ impl Image {
     /// Copies blocks on the device, at once, to a place that is free there.
     ///
     /// # Errors
-    /// The device.
+    /// Errors of the device.
     pub(super) fn copy(&self, from: u64, to: u64, count: u64) -> Result<()> {
         let bits = self.geometry.block_bits();
         let (from, to, len) = (from << bits, to << bits, count << bits);
@@ -189,7 +189,7 @@ impl Image {
     /// The block bitmap of a group.
     ///
     /// # Errors
-    /// The device; the bitmap is wrong.
+    /// Errors of the device; the bitmap is wrong.
     pub(super) fn bitmap(&mut self, group: u32) -> Result<&mut Vec<u8>> {
         if !self.bitmaps.contains_key(&group) {
             let desc = self.desc(group)?.clone();

@@ -41,7 +41,7 @@ pub(crate) struct Borrowed {
 /// Gives a file system a journal, durably. `None`: no free run is long enough.
 ///
 /// # Errors
-/// The inode of the journal is in use; the device.
+/// The inode of the journal is in use; errors of the device.
 pub(super) fn borrow(image: &mut Image) -> Result<Option<Borrowed>> {
     let ino = special_ino::JOURNAL;
     let before = image.inode(ino)?;
@@ -99,7 +99,7 @@ pub(super) fn borrow(image: &mut Image) -> Result<Option<Borrowed>> {
 /// Removes the journal. No change may be pending.
 ///
 /// # Errors
-/// The device.
+/// Errors of the device.
 pub(super) fn give_back(image: &mut Image, borrowed: Borrowed) -> Result<()> {
     image.sb.jnl_blocks = borrowed.sb.jnl_blocks;
     image.sb.jnl_backup_type = borrowed.sb.jnl_backup_type;

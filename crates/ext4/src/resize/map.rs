@@ -27,7 +27,7 @@ pub(super) struct Tree {
 /// Reads and validates an extent tree.
 ///
 /// # Errors
-/// The tree is wrong; the device.
+/// The tree is wrong; errors of the device.
 pub(super) fn read_tree(image: &Image, ino: u32, inode: &Inode) -> Result<Tree> {
     let geometry = &image.geometry;
     let bad = |reason: ExtentError| Error::BadInode {
@@ -71,7 +71,7 @@ pub(super) fn read_tree(image: &Image, ino: u32, inode: &Inode) -> Result<Tree> 
 /// The blocks of the content of an inode that has a map, as runs of block and length.
 ///
 /// # Errors
-/// The map is wrong; the device.
+/// The map is wrong; errors of the device.
 pub(super) fn content(image: &Image, ino: u32, inode: &Inode) -> Result<Vec<(u64, u64)>> {
     if inode.flags().contains(InodeFlags::EXTENTS) {
         let extents = read_tree(image, ino, inode)?.extents;

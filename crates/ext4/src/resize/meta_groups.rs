@@ -61,7 +61,7 @@ pub(super) fn loses_resize_inode(old: &Geometry, new: &Geometry) -> bool {
 /// `e2fsck` complete the step. `None`: there is no room for a journal, or it would be too small.
 ///
 /// # Errors
-/// The device.
+/// Errors of the device.
 pub(super) fn borrow(image: &mut Image, old: &Geometry) -> Result<Option<Borrowed>> {
     let longer = longest_table(old) - old.desc_blocks();
     if longer <= journal::MOST_TABLES {
@@ -75,7 +75,7 @@ pub(super) fn borrow(image: &mut Image, old: &Geometry) -> Result<Option<Borrowe
 /// reserved belong to the descriptor table.
 ///
 /// # Errors
-/// The inode leads out of the file system; the device.
+/// The inode leads out of the file system; errors of the device.
 pub(super) fn remove_resize_inode(image: &mut Image) -> Result<()> {
     let ino = special_ino::RESIZE;
     let inode = image.inode(ino)?;

@@ -44,7 +44,7 @@ pub(super) struct Reference {
 /// them on. The result is sorted.
 ///
 /// # Errors
-/// A directory is wrong, or names an inode that is not in use; the device.
+/// A directory is wrong, or names an inode that is not in use; errors of the device.
 pub(super) fn find(image: &Image, targets: &[u32]) -> Result<Vec<Reference>> {
     let mut walk = Walk {
         image,
@@ -228,7 +228,7 @@ fn is_index(bytes: &[u8], format: &DirFormat) -> bool {
 /// Writes another number to a place. An inode at the place is the one with number `owner`.
 ///
 /// # Errors
-/// The device; the place is wrong.
+/// Errors of the device; the place is wrong.
 pub(super) fn write(
     image: &mut Image,
     place: ReferencePlace,

@@ -22,7 +22,7 @@ const RUN: u64 = EXTENT_MAX_LEN as u64 - 1;
 /// Moves the blocks of all inodes below `limit`. Everything is durable on return.
 ///
 /// # Errors
-/// No room; the image is wrong; the device.
+/// No room; the image is wrong; errors of the device.
 pub(super) fn evacuate(image: &mut Image, limit: u64, moved: &mut OnMoved<'_>) -> Result<()> {
     let fresh = !image.has_log();
     let mut run = Run {

@@ -23,7 +23,7 @@ use super::{ResizeError, Result, journal};
 /// The fewest groups that the file system must keep because inodes cannot get other numbers.
 ///
 /// # Errors
-/// The device; a bitmap is wrong.
+/// Errors of the device; a bitmap is wrong.
 pub(super) fn least_groups(image: &Image) -> Result<u32> {
     let fixed = image.geometry.first_ino().saturating_sub(1);
     let fixed = fixed.max(image.sb.journal_inum.get());
@@ -50,7 +50,7 @@ fn is_stable(image: &Image) -> bool {
 ///
 /// # Errors
 /// [`ResizeError::Inodes`] and [`ResizeError::Pinned`], with nothing changed; the image is wrong;
-/// the device.
+/// errors of the device.
 pub(super) fn renumber(image: &mut Image, groups: u32, wanted: u64) -> Result<()> {
     let targets = image.inodes(groups..image.geometry.group_count())?;
     let Some(last) = targets.last().copied() else {

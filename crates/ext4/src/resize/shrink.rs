@@ -169,7 +169,7 @@ fn clear(image: &mut Image, start: u64, len: u64) -> Result<()> {
 /// Discards all free blocks: moves leave stale bytes.
 ///
 /// # Errors
-/// A bitmap is wrong; the device.
+/// A bitmap is wrong; errors of the device.
 pub(super) fn discard_free(image: &mut Image) -> Result<()> {
     let geometry = image.geometry.clone();
     let bits = geometry.block_bits();

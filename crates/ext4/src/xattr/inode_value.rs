@@ -25,7 +25,7 @@ pub(super) fn credits(volume: &Volume, len: usize) -> u32 {
 /// Reads a value.
 ///
 /// # Errors
-/// The inode is no such value or differs from its checksum; the device.
+/// The inode is no such value or differs from its checksum; errors of the device.
 pub(super) fn read(volume: &Volume, owner: &Inode, ino: u32, size: u32) -> Result<Vec<u8>> {
     let value = load(volume, owner, ino)?;
     let mut bytes = Vec::with_capacity(size as usize);
@@ -59,7 +59,7 @@ fn load(volume: &Volume, owner: &Inode, ino: u32) -> Result<Arc<Inode>> {
 /// Writes a value to a new inode, and returns its reference for the entry.
 ///
 /// # Errors
-/// No space, the journal.
+/// No space; errors of the journal.
 pub(super) fn write(
     volume: &Volume,
     h: &Handle,
@@ -121,7 +121,7 @@ fn charge(volume: &Volume, owner: &Inode, len: u64, more: bool) -> Result<()> {
 /// Counts one more attribute that refers to a value.
 ///
 /// # Errors
-/// Damage, the journal.
+/// The image is damaged; errors of the journal.
 pub(super) fn refer(volume: &Volume, h: &Handle, owner: &Inode, ino: u32) -> Result<()> {
     let value = load(volume, owner, ino)?;
     {
@@ -136,7 +136,7 @@ pub(super) fn refer(volume: &Volume, h: &Handle, owner: &Inode, ino: u32) -> Res
 /// Counts one attribute less that refers to a value. After the last one, the inode is an orphan.
 ///
 /// # Errors
-/// Damage, the journal.
+/// The image is damaged; errors of the journal.
 pub(super) fn release(volume: &Volume, h: &Handle, owner: &Inode, ino: u32) -> Result<()> {
     let value = load(volume, owner, ino)?;
     let left = {

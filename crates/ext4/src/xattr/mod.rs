@@ -49,7 +49,7 @@ pub(crate) const DROP_CREDITS: u32 = 16;
 /// Value of an attribute by its full name. The caller holds `io` shared.
 ///
 /// # Errors
-/// The attributes are damaged, the device.
+/// The attributes are damaged; errors of the device.
 pub(crate) fn get(volume: &Volume, inode: &Inode, name: &[u8]) -> Result<Option<Vec<u8>>> {
     let Ok((index, rest)) = split(name) else {
         return Ok(None);
@@ -128,7 +128,8 @@ pub(crate) fn seal_block(
 /// handle has ended.
 ///
 /// # Errors
-/// `NoSpace`, `AttributeTooLarge` before anything changed; damage, the journal.
+/// `NoSpace`, `AttributeTooLarge` before anything changed; the image is damaged; errors of the
+/// journal.
 pub(crate) fn set_in(
     volume: &Volume,
     h: &Handle,
@@ -143,7 +144,7 @@ pub(crate) fn set_in(
 /// Applies a planned change. The caller stores the inode.
 ///
 /// # Errors
-/// No space for a block, damage, the journal.
+/// No space for a block; the image is damaged; errors of the journal.
 pub(crate) fn apply(
     volume: &Volume,
     h: &Handle,
@@ -227,7 +228,7 @@ pub(crate) fn change(
 /// caller stores the inode, and deletes unused values when the handle has ended.
 ///
 /// # Errors
-/// Damage, the journal.
+/// The image is damaged; errors of the journal.
 pub(crate) fn drop_all(volume: &Volume, h: &mut Handle, inode: &Inode) -> Result<()> {
     for ino in own_values(volume, inode)? {
         if !h.ensure(DROP_CREDITS) {

@@ -41,7 +41,8 @@ pub(super) struct Outside {
 /// the layout stays good.
 ///
 /// # Errors
-/// `NoSpace` if it fits nowhere, `AttributeTooLarge`, `NotSupported` for an unknown name, damage.
+/// `NoSpace` if it fits nowhere, `AttributeTooLarge`, `NotSupported` for an unknown name; the image
+/// is damaged.
 pub(super) fn plan(
     volume: &Volume,
     inode: &Inode,

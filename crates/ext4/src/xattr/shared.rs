@@ -38,7 +38,7 @@ fn set_count(h: &Handle, buffer: &Arc<Buffer>, count: u32) -> Result<()> {
 /// inode.
 ///
 /// # Errors
-/// No space, the journal, damage.
+/// No space; errors of the journal; the image is damaged.
 pub(super) fn replace(volume: &Volume, h: &Handle, inode: &Inode, set: &XattrSet) -> Result<()> {
     let mut known = volume.xattr_blocks.known.lock();
     let old = block_of(volume, inode)?;

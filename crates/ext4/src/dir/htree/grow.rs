@@ -58,7 +58,8 @@ fn write(h: &Handle, buffer: &Arc<Buffer>, content: &[u8]) -> Result<()> {
 /// Puts a name into a leaf that has no room as it is.
 ///
 /// # Errors
-/// `NoSpace` if the index is full, before the first change; damage; errors of the journal.
+/// `NoSpace` if the index is full, before the first change; the image is damaged; errors of the
+/// journal.
 pub(super) fn split_and_insert(
     dir: &mut Dir<'_>,
     h: &Handle,
@@ -222,7 +223,8 @@ impl Path {
 /// The blocks that adding a name to the index changes and adds.
 ///
 /// # Errors
-/// `NoSpace` if all nodes are full and there may be no further level; damage, the device.
+/// `NoSpace` if all nodes are full and there may be no further level; the image is damaged; errors
+/// of the device.
 pub(in super::super) fn growth(dir: &Dir<'_>, name: &[u8]) -> Result<Growth> {
     let (root, hasher) = super::root(dir)?;
     let hash = match hasher {
@@ -263,7 +265,7 @@ pub(in super::super) fn growth(dir: &Dir<'_>, name: &[u8]) -> Result<Growth> {
 /// Turns a directory of one full block into one with an index, and puts a name into it.
 ///
 /// # Errors
-/// The block is damaged, no space, the journal.
+/// The block is damaged; no space; errors of the journal.
 pub(in super::super) fn make_indexed(
     dir: &mut Dir<'_>,
     h: &Handle,

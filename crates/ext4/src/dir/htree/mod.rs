@@ -31,7 +31,7 @@ pub(super) use path::{Path, default_hasher, hash, root};
 /// Finds a name. Records room for it only in the leaf where [`insert`] would put it.
 ///
 /// # Errors
-/// The index or a leaf is damaged, the device.
+/// The index or a leaf is damaged; errors of the device.
 pub(super) fn find(
     dir: &Dir<'_>,
     name: &[u8],
@@ -60,7 +60,8 @@ pub(super) fn find(
 /// Puts a name into its leaf.
 ///
 /// # Errors
-/// `NoSpace` if the index is full, before anything changed; damage, the journal.
+/// `NoSpace` if the index is full, before anything changed; the image is damaged; errors of the
+/// journal.
 pub(super) fn insert(dir: &mut Dir<'_>, h: &Handle, entry: &NewEntry<'_>) -> Result<()> {
     let (root, hasher) = root(dir)?;
     let hasher = hasher.ok_or_else(|| dir.bad("names of this directory cannot be hashed"))?;
@@ -80,7 +81,7 @@ pub(super) fn insert(dir: &mut Dir<'_>, h: &Handle, entry: &NewEntry<'_>) -> Res
 /// Whether the directory is empty.
 ///
 /// # Errors
-/// The index or a leaf is damaged, the device.
+/// The index or a leaf is damaged; errors of the device.
 pub(super) fn is_empty(dir: &Dir<'_>) -> Result<bool> {
     let mut path = Path::to(dir, root(dir)?.0, 0)?;
     loop {
@@ -96,7 +97,7 @@ pub(super) fn is_empty(dir: &Dir<'_>) -> Result<bool> {
 /// All leaves, by their number.
 ///
 /// # Errors
-/// The index is damaged, the device.
+/// The index is damaged; errors of the device.
 pub(super) fn leaves(dir: &Dir<'_>) -> Result<Vec<u32>> {
     let mut path = Path::to(dir, root(dir)?.0, 0)?;
     let mut leaves = vec![path.leaf];
@@ -110,7 +111,7 @@ pub(super) fn leaves(dir: &Dir<'_>) -> Result<Vec<u32>> {
 /// Levels of nodes below the root, and whether the root is full.
 ///
 /// # Errors
-/// The root is damaged, the device.
+/// The root is damaged; errors of the device.
 pub(super) fn shape(dir: &Dir<'_>) -> Result<(u32, bool)> {
     let (root, _) = root(dir)?;
     let content = root.read();
@@ -123,7 +124,7 @@ pub(super) fn shape(dir: &Dir<'_>) -> Result<(u32, bool)> {
 /// Target of `..`.
 ///
 /// # Errors
-/// The root is damaged, the device.
+/// The root is damaged; errors of the device.
 pub(super) fn parent(dir: &Dir<'_>) -> Result<u32> {
     let (root, _) = root(dir)?;
     let parent = dir.format.dx_parent(&root.read());
@@ -133,7 +134,7 @@ pub(super) fn parent(dir: &Dir<'_>) -> Result<u32> {
 /// Sets the target of `..`.
 ///
 /// # Errors
-/// The root is damaged, the journal.
+/// The root is damaged; errors of the journal.
 pub(super) fn set_parent(dir: &Dir<'_>, h: &Handle, parent: u32) -> Result<()> {
     let (root, _) = root(dir)?;
     dir.change(h, &root, |format, content| {

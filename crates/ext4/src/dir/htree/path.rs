@@ -73,7 +73,7 @@ pub(in super::super) fn default_hasher(dir: &Dir<'_>) -> Option<DirHasher> {
 /// The validated root, and the hash of names, if they can be hashed.
 ///
 /// # Errors
-/// It is damaged, the device.
+/// It is damaged; errors of the device.
 pub(in super::super) fn root(dir: &Dir<'_>) -> Result<(Arc<Buffer>, Option<DirHasher>)> {
     let root = dir.node(0, |content| {
         dir.format.dx_root(content, dir.blocks).map(|_| ())
@@ -107,7 +107,7 @@ impl Path {
     /// The path to the first leaf that may have names with this hash.
     ///
     /// # Errors
-    /// The index is damaged, the device.
+    /// The index is damaged; errors of the device.
     pub(in super::super) fn to(dir: &Dir<'_>, root: Arc<Buffer>, hash: u32) -> Result<Self> {
         let levels = {
             let content = root.read();
@@ -205,7 +205,7 @@ impl Path {
     /// Continues to the next leaf; false if there is none.
     ///
     /// # Errors
-    /// The index is damaged, the device.
+    /// The index is damaged; errors of the device.
     pub(in super::super) fn advance(&mut self, dir: &Dir<'_>) -> Result<bool> {
         let levels = self.frames.len().saturating_sub(1);
         while self.frames.last().is_some_and(|frame| frame.next.is_none()) {

@@ -152,7 +152,7 @@ fn belongs(node: &ExtentNode<'_>, bounds: &ExtentBounds) -> Result<(), ExtentErr
 /// The path to the leaf where `logical` is or would be.
 ///
 /// # Errors
-/// A node of the path is damaged, the device.
+/// A node of the path is damaged; errors of the device.
 pub(super) fn descend<S: Blocks>(store: &S, root: &Root, logical: u32) -> Result<Path<S::Node>> {
     let world = store.world();
     let mut bounds = ExtentBounds::root(world.first_block, world.blocks);

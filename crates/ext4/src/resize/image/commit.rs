@@ -21,7 +21,7 @@ impl Image {
     /// all others, and whose new content makes another journal count.
     ///
     /// # Errors
-    /// The device; [`ResizeError::Journal`] if the journal is too small.
+    /// Errors of the device; [`ResizeError::Journal`] if the journal is too small.
     pub(in crate::resize) fn commit(&mut self, last: Option<u64>) -> Result<()> {
         let freed = self.apply_freed()?;
         let taken = std::mem::take(&mut self.taken);
@@ -201,7 +201,7 @@ impl Image {
     /// Writes the copies of the superblock and of the descriptor table from a block on.
     ///
     /// # Errors
-    /// The device.
+    /// Errors of the device.
     pub(in crate::resize) fn write_backups(&self, from: u64) -> Result<()> {
         let bits = self.geometry.block_bits();
         for index in 0..self.geometry.desc_blocks() {

@@ -14,7 +14,7 @@ impl Image {
     /// An inode as it is or will be.
     ///
     /// # Errors
-    /// The device; the inode is wrong.
+    /// Errors of the device; the inode is wrong.
     pub(in crate::resize) fn inode(&self, ino: u32) -> Result<Inode> {
         let (block, offset) = self.inode_place(ino)?;
         let bytes = self.block(block)?;
@@ -28,7 +28,7 @@ impl Image {
     /// Changes an inode.
     ///
     /// # Errors
-    /// The device.
+    /// Errors of the device.
     pub(in crate::resize) fn put_inode(&mut self, ino: u32, mut inode: Inode) -> Result<()> {
         inode.set_checksum(ino, &self.geometry);
         let (block, offset) = self.inode_place(ino)?;
@@ -51,7 +51,7 @@ impl Image {
     /// [`TABLE_PIECE`] slots, one request each.
     ///
     /// # Errors
-    /// The device; the bitmap is wrong.
+    /// Errors of the device; the bitmap is wrong.
     pub(in crate::resize) fn pieces(&self, group: u32) -> Result<Vec<Vec<u32>>> {
         let inodes = self.inodes(group..group + 1)?;
         let pieces =
@@ -62,7 +62,7 @@ impl Image {
     /// The inodes of a [piece](Self::pieces), as they are or will be.
     ///
     /// # Errors
-    /// The device; an inode is wrong.
+    /// Errors of the device; an inode is wrong.
     pub(in crate::resize) fn inodes_of(&self, piece: &[u32]) -> Result<Vec<(u32, Inode)>> {
         let (Some(first), Some(last)) = (piece.first(), piece.last()) else {
             return Ok(Vec::new());
@@ -93,7 +93,7 @@ impl Image {
     /// The inodes in use of some groups.
     ///
     /// # Errors
-    /// The device.
+    /// Errors of the device.
     pub(in crate::resize) fn inodes(&self, groups: Range<u32>) -> Result<Vec<u32>> {
         let mut all = Vec::new();
         for group in groups {
@@ -111,7 +111,7 @@ impl Image {
     /// Takes the first free inode of some groups. `None`: all are in use.
     ///
     /// # Errors
-    /// The device; a bitmap is wrong.
+    /// Errors of the device; a bitmap is wrong.
     pub(in crate::resize) fn take_inode(
         &mut self,
         groups: Range<u32>,
@@ -169,7 +169,7 @@ impl Image {
     /// Frees an inode and clears its slot.
     ///
     /// # Errors
-    /// The device; the bitmap is wrong.
+    /// Errors of the device; the bitmap is wrong.
     pub(in crate::resize) fn release_inode(&mut self, ino: u32, directory: bool) -> Result<()> {
         let (block, offset) = self.inode_place(ino)?;
         let mut table = self.block(block)?;
