@@ -72,15 +72,15 @@ bitflags! {
         const METADUMP = 1 << 33;
         /// Metadata dump, second version.
         const METADUMP_V2 = 1 << 34;
-        /// Change of fsid under way.
+        /// Change of fsid in progress.
         const CHANGING_FSID = 1 << 35;
         /// Second version of `CHANGING_FSID`.
         const CHANGING_FSID_V2 = 1 << 36;
-        /// Conversion to the block-group tree under way.
+        /// Conversion to the block-group tree in progress.
         const CHANGING_BG_TREE = 1 << 38;
-        /// Change of data checksums under way.
+        /// Change of data checksums in progress.
         const CHANGING_DATA_CSUM = 1 << 39;
-        /// Change of metadata checksums under way.
+        /// Change of metadata checksums in progress.
         const CHANGING_META_CSUM = 1 << 40;
         const _ = !0;
     }

@@ -291,7 +291,7 @@ pub mod objectid {
         FREE_SPACE = 11u64.wrapping_neg();
         /// Inode of the (removed) inode number cache.
         FREE_INO = 12u64.wrapping_neg();
-        /// Checksum change under way.
+        /// Checksum change in progress.
         CSUM_CHANGE = 13u64.wrapping_neg();
         /// Dummy for "several".
         MULTIPLE = 255u64.wrapping_neg();

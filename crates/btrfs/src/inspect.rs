@@ -10,7 +10,7 @@ use crate::devices::{Access, DeviceSet};
 use crate::tree::{self, BlockCache, Opened};
 use crate::{Error, Result};
 
-/// Bytes of tree blocks kept in memory on the way.
+/// Bytes of tree blocks kept in memory.
 const CACHE_BYTES: usize = 16 << 20;
 
 /// The trees to look at.

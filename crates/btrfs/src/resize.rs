@@ -50,13 +50,13 @@ pub enum ResizeError {
         device: String,
         /// Size in bytes.
         size: u64,
-        /// The size that was asked for.
+        /// The requested size.
         wanted: u64,
     },
     /// The used space does not fit.
     #[error("the used space does not fit into {wanted} bytes; it reaches to {end}")]
     NoRoom {
-        /// The size that was asked for.
+        /// The requested size.
         wanted: u64,
         /// First byte after the last chunk, which cannot be moved.
         end: u64,

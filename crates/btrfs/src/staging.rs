@@ -41,7 +41,7 @@ impl From<sapwood_block::Error> for StagingError {
     }
 }
 
-/// Changes of a file system that become durable together. See the module.
+/// Changes of a file system that become durable together. It keeps the superblocks.
 #[derive(Debug)]
 pub struct Staging {
     staged: Arc<StagedDevice>,

@@ -250,7 +250,7 @@ impl<'a> ExtentNode<'a> {
     }
 
     /// Validates only the header: for nodes that were validated when they were read. Later reads
-    /// stay within the bytes whatever the entries contain.
+    /// stay within the bytes for any content of the entries.
     pub fn parse_header(bytes: &'a [u8]) -> Result<Self, ExtentError> {
         let short = ExtentError::Short { found: bytes.len() };
         let (header, body) = ExtentHeader::ref_from_prefix(bytes).map_err(|_| short)?;

@@ -70,7 +70,7 @@ impl From<sapwood_jbd2::Error> for StagingError {
     }
 }
 
-/// Changes of a file system that become durable together. See the module.
+/// Changes of a file system that become durable together.
 #[derive(Debug)]
 pub struct Staging {
     below: Arc<dyn Device>,
@@ -262,7 +262,7 @@ fn recovered(device: &Arc<dyn Device>, time: Option<Timestamp>) -> Result<SuperB
 struct Unused {
     geometry: Geometry,
     groups: Groups,
-    /// Bitmaps of the groups that were asked for; `None` if it is wrong.
+    /// Bitmaps of groups, each read at first use; `None` if it is wrong.
     bitmaps: Vec<OnceLock<Option<Box<[u8]>>>>,
 }
 

@@ -25,7 +25,7 @@ const SHARDS: usize = 16;
 /// Entries that one insertion examines for eviction: enough to shrink again after a burst of held
 /// buffers.
 const LOOKS: usize = 16;
-/// Blocks that a shard may hold whatever the capacity.
+/// Blocks that a shard may hold for any capacity.
 const LEAST: usize = 4;
 
 #[derive(Debug)]

@@ -7,7 +7,7 @@
 //!  write      reserves space, copies into the dirty ranges                    (write)
 //!  take       a dirty run becomes a range in flight                           (flush)
 //!  decide     inline? overwrite? compress? allocate                           (decide, overwrite)
-//!  order      the ordered extent: what goes where                             (decide)
+//!  order      the ordered extent: the place of each part of the data          (decide)
 //!  submit     checksums are computed once, bytes go to the device in batches  (submit)
 //!  complete   joins a transaction: old items out, new item and checksums in,  (complete)
 //!             nbytes, size on disk

@@ -121,7 +121,7 @@ fn shrink(files: &Arc<Files>, inode: &Arc<Inode>, size: u64) -> Result<()> {
 }
 
 /// Drops the last items of a file, but nothing before `end`. Returns the bytes dropped and
-/// where the file ends now, or `None` if nothing is left behind `end`.
+/// where the file ends now, or `None` if no item is left after `end`.
 fn drop_last(
     h: &mut Handle,
     files: &Arc<Files>,

@@ -127,7 +127,7 @@ pub(super) fn clear<T: Clone>(
     }
 }
 
-/// The right to cache the result of a search. See the module.
+/// The right to cache the result of a search, unless items changed since the ticket was taken.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Ticket(Option<u64>);
 

@@ -43,7 +43,7 @@ pub(crate) struct Stub {
     pub(crate) subvolume: u64,
 }
 
-/// An inode in memory. See the module's documentation.
+/// An inode in memory.
 pub struct Inode {
     /// Tree that it is in.
     pub(crate) root: Arc<Root>,

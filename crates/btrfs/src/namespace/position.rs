@@ -95,7 +95,7 @@ impl Layout {
         parts << self.tag() | tag
     }
 
-    /// Index and bound of a position, whatever its tag.
+    /// Index and bound of a position. Its tag is not checked.
     fn parts(self, position: u64) -> (u64, u64) {
         let low = |bits: u32| (1_u64 << bits) - 1;
         let parts = position >> self.tag();

@@ -83,7 +83,7 @@ impl DeviceSpace {
         aligned.filter(|(from, to)| from < to).collect()
     }
 
-    /// Ranges that belong to no chunk (start, end), whatever lies there.
+    /// Ranges that belong to no chunk and to no copy of the superblock: (start, end).
     pub(crate) fn unused(&self) -> Vec<(u64, u64)> {
         self.clear_holes(u64::MAX)
     }

@@ -267,7 +267,7 @@ fn next_super(store: &Store, old: &SuperSet, transid: u64) -> Result<SuperSet> {
         sb.set_device(devid, total, used);
     }
     if !sb.compat_ro().contains(CompatRo::FREE_SPACE_TREE) {
-        // No space cache of the first version is kept, and whatever there was is stale now.
+        // No space cache of the first version is kept, and one on disk is stale now.
         sb.cache_generation = 0.into();
     }
     // It was right as of the last commit, and every change of a subvolume keeps it so.

@@ -5,7 +5,7 @@
 //! first thread that asks for a missing block reads it without the lock; other threads that ask
 //! meanwhile wait for that read. A shard above its part of the limit evicts by CLOCK: entries used
 //! since the last round are kept for another, clean ones without other references are evicted.
-//! Dirty blocks stay whatever the limit, because memory has their only copy.
+//! Dirty blocks stay even above the limit, because memory has their only copy.
 //!
 //! A new block at the address of an old one ([`BlockCache::insert_new`]) replaces the entry, even a
 //! read in flight. That read's block belongs to an earlier committed tree, and is returned only to

@@ -196,8 +196,8 @@ pub(crate) fn copy_root(
         h.record_root(root)?;
     }
     let mut top = root.write_node();
-    // The top block itself is never shared, so one of this transaction may stay, whatever snapshots
-    // were taken of the blocks below it.
+    // The top block itself is never shared, so one of this transaction may stay, even if snapshots
+    // share the blocks below it.
     let fresh = top.block().generation() == h.transid() && !top.block().is_written();
     if !fresh {
         let copy = cow(h, root, top.block())?;

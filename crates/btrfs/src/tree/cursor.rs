@@ -118,7 +118,7 @@ impl Cursor {
     /// Moves to the next item. After the last it stays there.
     ///
     /// # Errors
-    /// Unreadable blocks on the way.
+    /// Unreadable blocks.
     pub(crate) fn next(&mut self) -> Result<()> {
         if self.slot < self.nritems {
             self.slot += 1;
@@ -129,7 +129,7 @@ impl Cursor {
     /// Moves to the previous item. Before the first, [`item`](Self::item) is `None`.
     ///
     /// # Errors
-    /// Unreadable blocks on the way.
+    /// Unreadable blocks.
     pub(crate) fn prev(&mut self) -> Result<()> {
         if self.in_front {
             return Ok(());
@@ -157,7 +157,7 @@ impl Root {
     /// A cursor at the first item whose key is not smaller than `key`.
     ///
     /// # Errors
-    /// Unreadable blocks on the way.
+    /// Unreadable blocks.
     pub(crate) fn seek(&self, env: &(impl TreeRead + ?Sized), key: &Key) -> Result<Cursor> {
         Cursor::seek(env.blocks(), self.node_lock(), key)
     }
@@ -165,7 +165,7 @@ impl Root {
     /// A cursor at the last item whose key is not larger than `key`.
     ///
     /// # Errors
-    /// Unreadable blocks on the way.
+    /// Unreadable blocks.
     pub(crate) fn seek_back(&self, env: &(impl TreeRead + ?Sized), key: &Key) -> Result<Cursor> {
         Cursor::seek_back(env.blocks(), self.node_lock(), key)
     }

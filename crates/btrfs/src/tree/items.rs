@@ -315,7 +315,7 @@ impl Root {
         Ok(())
     }
 
-    /// Inserts an item, or replaces its data whatever its size.
+    /// Inserts an item, or replaces its data, also by data of another size.
     ///
     /// # Errors
     /// [`Error::ItemTooLarge`]; unreadable blocks; no space.

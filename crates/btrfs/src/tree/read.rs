@@ -145,7 +145,7 @@ impl Root {
     /// Data of an item, `None` if there is none with that key.
     ///
     /// # Errors
-    /// Unreadable blocks on the way.
+    /// Unreadable blocks.
     pub(crate) fn get(&self, env: &(impl TreeRead + ?Sized), key: &Key) -> Result<Option<ItemBuf>> {
         let found = find_leaf(env.blocks(), &self.node_lock(), key)?;
         let block = Block::new(&found.leaf).map_err(|e| self.block_error(e))?;

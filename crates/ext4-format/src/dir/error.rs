@@ -70,7 +70,7 @@ pub enum DirError {
     /// A change names an offset where no entry in use is.
     #[error("no directory entry at {offset}")]
     NoEntry {
-        /// Offset asked for.
+        /// Requested offset.
         offset: usize,
     },
     /// A name that cannot be in a directory: empty, too long, with a slash or NUL.

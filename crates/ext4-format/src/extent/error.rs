@@ -102,7 +102,7 @@ pub enum ExtentError {
     /// A change names an entry that is not there.
     #[error("no entry {index} in an extent node of {entries}")]
     NoEntry {
-        /// Entry asked for.
+        /// Requested entry.
         index: usize,
         /// Entries there.
         entries: usize,

@@ -96,7 +96,7 @@ pub enum HtreeError {
     /// A change names a missing entry, or one that it must not change.
     #[error("htree node has no entry {index} to change")]
     NoEntry {
-        /// Entry asked for.
+        /// Requested entry.
         index: usize,
     },
     /// A leaf has too few names to be split.

@@ -11,7 +11,7 @@ use super::state::{Check, View};
 use super::walk::{self, Piece};
 
 impl Check<'_> {
-    /// Collects the orphans. They count as in use, whatever their links.
+    /// Collects the orphans. They count as in use, even without links.
     pub(super) fn orphans(&mut self) {
         let view = Arc::clone(&self.view);
         self.orphan_list(&view);

@@ -1,8 +1,8 @@
 //! File data: from the bytes of a write to blocks on the device, and back.
 //!
 //! # How it works
-//! Each file has a [`FileData`](crate::file_data::FileData). Its bytes take one way, a module for
-//! each step:
+//! Each file has a [`FileData`](crate::file_data::FileData). Its bytes go through these steps, each
+//! a module:
 //!
 //! ```text
 //!  write      reserves blocks, copies into the dirty ranges

@@ -107,7 +107,7 @@ pub(crate) fn room(store: &Store, dir: &Inode, name: &[u8]) -> Result<NameCost> 
 /// Credits that [`remove`], [`replace`] or [`set_parent`] needs.
 pub(crate) const CHANGE_CREDITS: u32 = 1;
 
-/// Credits that one change of names needs at most, whatever the name is.
+/// Credits that one change of names needs at most, for any name.
 pub(crate) fn credits(store: &Store, dir: &Inode) -> u32 {
     // A directory that is damaged here is found damaged again.
     Dir::open(store, dir).map_or(1, |dir| growth(&dir).credits(&dir))

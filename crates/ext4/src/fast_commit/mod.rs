@@ -10,18 +10,18 @@
 //! **Which transactions.** A handle makes its transaction ineligible for fast commits, unless it
 //! was started with [`Store::start_tracked`]. Operations start so if a replay of their
 //! [records](crate::track) repeats them. Each record is made where all changes of its kind pass;
-//! changes that a fast commit cannot express are detected there, too ([`CommitReason`]). So every change
-//! that is not recorded is committed whole.
+//! changes that a fast commit cannot express are detected there, too ([`CommitReason`]). So every
+//! change that is not recorded is committed whole.
 //!
 //! **Writing.** The caller that leads a fast commit keeps the journal from committing, and takes
-//! the records while no handle is open. So it has whole operations: all of the transaction since
-//! the last fast commit, in their order, with the inodes as they are in their table. A fast commit
-//! leads from the state of the last one to the state of that moment, whatever the dependencies
-//! between inodes. [`encode`] writes them as [tags](tag): the fields of a new inode before its
-//! name; ranges and names in their order; last the fields of all inodes with a name, because names
-//! change their counts. For directories it writes only names, from which replay derives times and
-//! sizes. Then the data is flushed if an inode leads to unflushed data, and the blocks are written
-//! and flushed.
+//! the records while no handle is open. So the records are of whole operations: all of the
+//! transaction since the last fast commit, in their order, with the inodes as they are in their
+//! table. A fast commit leads from the state of the last one to the state of that moment, so
+//! dependencies between inodes need no special care. [`encode`] writes the records as [tags](tag):
+//! the fields of a new inode before its name; ranges and names in their order; last the fields of
+//! all inodes with a name, because names change their counts. For directories it writes only names,
+//! from which replay derives times and sizes. Then the data is flushed if an inode leads to
+//! unflushed data, and the blocks are written and flushed.
 //!
 //! **Replay.** [`recovery`](crate::recovery) reads the area and applies it.
 //!

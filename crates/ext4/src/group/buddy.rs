@@ -8,8 +8,8 @@
 //! block.
 //!
 //! Taking blocks splits the chunks that they are in; giving them back merges halves upwards. Both
-//! cost the number of chunks touched times the number of orders, whatever the size of the group
-//! (`behaves_as_a_plain_bitmap`, `halves_are_always_merged`).
+//! cost the number of chunks touched times the number of orders, and do not depend on the size of
+//! the group (`behaves_as_a_plain_bitmap`, `halves_are_always_merged`).
 //!
 //! Numbers of blocks count from the first block of the group.
 

@@ -40,7 +40,7 @@ pub(crate) const MAP_BYTES: usize = 60;
 /// Credits to store an inode.
 pub(crate) const STORE_CREDITS: u32 = 1;
 
-/// An inode in memory. See the module's documentation.
+/// An inode in memory.
 pub struct Inode {
     /// Number.
     pub(crate) ino: u32,

@@ -30,7 +30,7 @@ enum Joined {
     Descriptor(u64),
 }
 
-/// See the module.
+/// The stand-in for a handle and its device.
 pub(crate) struct Memory {
     world: World,
     pub(crate) nodes: RefCell<BTreeMap<u64, Rc<MemoryNode>>>,

@@ -43,7 +43,7 @@ impl PlannedInode<'_> {
 /// Makes an inode and its name. Expects the `io` lock of the directory exclusively.
 ///
 /// # Errors
-/// `TooManyLinks`.
+/// `TooManyLinks` for a directory; `NoSpace`; the parent cannot take the name; the image is damaged.
 pub(crate) fn create(
     engine: &Arc<Engine>,
     who: &Credentials,
@@ -63,7 +63,7 @@ pub(crate) fn create(
 /// creation. Expects the `io` lock of the directory exclusively. Hold no handle.
 ///
 /// # Errors
-/// `TooManyLinks`.
+/// `NoSpace`; the directory cannot take the name; the image is damaged.
 pub(crate) fn create_filled(
     engine: &Arc<Engine>,
     who: &Credentials,
@@ -328,7 +328,7 @@ fn make(
 /// Gives `inode` the name `name` in `dir`. Expects both `io` locks.
 ///
 /// # Errors
-/// `TooManyLinks`.
+/// `TooManyLinks`, `NoSpace`; the directory cannot take the name; the image is damaged.
 pub(crate) fn link(
     engine: &Arc<Engine>,
     inode: &Arc<Inode>,

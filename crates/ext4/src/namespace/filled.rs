@@ -3,13 +3,13 @@
 //! # How it works
 //! A file that is written after its creation reserves blocks, copies its bytes into dirty ranges,
 //! and takes part in writeback and completion. Creation and completion each store the inode. Small
-//! content that is known at creation goes another way: the caller allocates blocks in memory and
+//! content that is known at creation skips these steps: the caller allocates blocks in memory and
 //! writes them. One handle then claims the blocks and creates the inode, with its extent, size and
 //! times, and the name ([`create_filled`](super::create::create_filled)). A power cut before its
 //! commit leaves blocks that nothing names.
 //!
-//! If this is not possible (no contiguous space, the device refuses), the usual way writes the file
-//! and reports errors.
+//! If this is not possible (no contiguous space, the device refuses), the file is created empty and
+//! written like others, which also reports the errors.
 
 use std::sync::Arc;
 

@@ -24,7 +24,7 @@ pub(crate) struct Found<'a> {
 /// name in the same handle. Expects all `io` locks.
 ///
 /// # Errors
-/// `NoSpace`, `TooManyLinks`.
+/// `NoSpace`, `TooManyLinks`; the directory cannot take the name; the image is damaged.
 pub(crate) fn rename(
     engine: &Arc<Engine>,
     source: Found<'_>,

@@ -95,7 +95,7 @@ fn inodes_take_no_more_than_their_bound_though_all_were_read() {
     fs.engine.inodes.relieve(&fs.engine).unwrap();
     let bytes = fs.engine.inodes.bytes();
     assert!(bytes <= BOUND / 8 * 9, "{bytes}");
-    // All are referred to, and most are asked for to be given back.
+    // All are referred to, and the kernel is asked to give most of them back.
     let crowd = fs.engine.inodes.crowd();
     assert!(inos.iter().all(|ino| fs.getattr(*ino).is_ok()));
     for ino in &crowd {

@@ -118,8 +118,7 @@ fn a_value_that_a_change_drops_is_deleted_with_it() {
     clean(&device, "values");
 }
 
-/// Inodes that only the file system itself uses are not reached through a directory entry, whatever
-/// the operation.
+/// No operation reaches an inode that only the file system itself uses through a directory entry.
 #[test]
 fn inodes_of_the_file_systems_own_have_no_name() {
     if left_out(TOOLS) {

@@ -10,7 +10,7 @@ use crate::map::BLOCKS_MAX;
 use crate::track::{Name, Naming, Range, WRITTEN_MAX};
 use crate::{Error, Result};
 
-/// A change that a fast commit asks for.
+/// A change that a fast commit records.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Change {
     /// These blocks are at this place of the file.

@@ -27,7 +27,7 @@ const COPY_STEP: u64 = 1 << 20;
 /// Bitmaps, descriptors, a superblock, and the journal's own blocks.
 const FEW_GROUPS: u64 = 16;
 
-/// The metadata of an image, and its changes. See the module.
+/// The metadata of an image, and its changes that are not yet written.
 pub(super) struct Image {
     pub(super) device: Arc<dyn Device>,
     /// The superblock to write.

@@ -58,13 +58,13 @@ pub enum ResizeError {
         device: String,
         /// Size in bytes.
         size: u64,
-        /// The size that was asked for.
+        /// The requested size.
         wanted: u64,
     },
     /// More blocks or inodes than the features allow.
     #[error("{wanted} bytes are more than the file system can have: {why}")]
     TooLarge {
-        /// The size that was asked for.
+        /// The requested size.
         wanted: u64,
         /// The missing property.
         why: &'static str,
@@ -75,7 +75,7 @@ pub enum ResizeError {
     /// The used space does not fit.
     #[error("the used space does not fit into {wanted} bytes")]
     NoRoom {
-        /// The size that was asked for.
+        /// The requested size.
         wanted: u64,
     },
     /// More inodes are in use than there would be.
@@ -83,7 +83,7 @@ pub enum ResizeError {
     Inodes {
         /// Number of used inodes.
         used: u32,
-        /// The size that was asked for.
+        /// The requested size.
         wanted: u64,
     },
     /// An inode cannot get a number that would exist.
@@ -93,7 +93,7 @@ pub enum ResizeError {
         ino: u32,
         /// The reason why its number cannot change.
         why: &'static str,
-        /// The size that was asked for.
+        /// The requested size.
         wanted: u64,
     },
     /// Bitmaps or tables of groups that stay would have to move.
@@ -101,7 +101,7 @@ pub enum ResizeError {
     Metadata {
         /// The group.
         group: u32,
-        /// The size that was asked for.
+        /// The requested size.
         wanted: u64,
     },
     /// Blocks that must change together do not fit into the journal.

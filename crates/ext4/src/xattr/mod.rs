@@ -181,10 +181,11 @@ pub(crate) fn apply(
 }
 
 /// One change of one attribute, with the permission bits that go with it. The caller holds `io`
-/// exclusively.
+/// exclusively, and deletes unused values afterwards.
 ///
 /// # Errors
-/// See [`vfs::front::Engine::change_xattr`]. The caller deletes unused values afterwards.
+/// `Exists` or `NoAttribute` if the mode forbids the change; the errors of [`plan`]; the image is
+/// damaged; errors of the journal.
 pub(crate) fn change(
     volume: &Volume,
     inode: &Arc<Inode>,

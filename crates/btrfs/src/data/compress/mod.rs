@@ -24,7 +24,7 @@ pub(crate) struct CompressionChoice {
 /// The source of a choice of compression.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ChosenBy {
-    /// The mount, for all data, whatever it looks like.
+    /// The mount, for all data, also for files that do not shrink.
     Force,
     /// The file's flag or property.
     File,
