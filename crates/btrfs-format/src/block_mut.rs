@@ -2,8 +2,8 @@
 //!
 //! # How it works
 //! A leaf's data is packed: the data of item 0 ends at the end of the block, and the data of each
-//! next item ends where the previous data begins. Every operation keeps this. Every
-//! operation first checks room and slots, and changes nothing if it fails. A leaf that is not
+//! next item ends where the previous data begins. Every operation keeps this. It first checks room
+//! and slots, and changes nothing if it fails. A leaf that is not
 //! packed, which the validator refuses on read, gives [`Error::ItemBounds`]. Between neighbours,
 //! whole items move: to the right from the end of this block to the front of the other, to the left
 //! from the front to the end.

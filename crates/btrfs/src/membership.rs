@@ -7,8 +7,9 @@
 //! device is one generation behind, as after any power cut between superblocks.
 //!
 //! **Remove**: each block group on the device moves to the others, in a transaction of its own
-//! (module `relocate`). One more transaction removes the device's item. Its superblocks
-//! are erased last; until then a mount that finds the device ignores it by name.
+//! (module `relocate`). One more transaction removes the device's item. Its superblocks are erased
+//! last. Until then a mount that also gets this device is refused (`ExtraDevices`); removing the
+//! device once more completes the removal.
 
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;

@@ -4,16 +4,16 @@
 //! A mount with [`Options::in_place`](crate::Options::in_place) runs over a [`StagedDevice`].
 //! Writes to blocks that are free in the bitmaps on the device pass; most of them are new data.
 //! Every other block stays in memory. [`Staging::apply`] makes the kept blocks one transaction of
-//! the journal, and writes them home. A recovery, of Sapwood or of the kernel, finds all of them or
-//! none.
+//! the journal, and writes them to their home locations. A recovery, of Sapwood or of the kernel,
+//! finds all of them or none.
 //!
 //! | step of `apply` | after a power cut |
 //! |---|---|
 //! | 1. Flush. | No bitmap on the device has the new blocks. |
 //! | 2. The superblock requires a recovery. | The log is empty. |
 //! | 3. The log gets one transaction, its commit block last. | Nothing without the commit block, else everything. |
-//! | 4. The blocks go home. | Recovery repeats it. |
-//! | 5. The log becomes empty, and the superblock clean. | Everything is home. |
+//! | 4. The blocks are written to their home locations. | Recovery repeats it. |
+//! | 5. The log becomes empty, and the superblock clean. | All changes are there. |
 //!
 //! The kept blocks must fit into the journal. A file system without a journal borrows one, which is
 //! small.

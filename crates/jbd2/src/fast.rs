@@ -18,8 +18,8 @@
 //! leads the next.
 //!
 //! An operation that the engine cannot record for a fast commit calls
-//! [`Handle::require_whole`](crate::Handle::require_whole). The leader sees this and gives the fast
-//! commit up.
+//! [`Handle::require_whole`](crate::Handle::require_whole). The leader sees this and cancels the
+//! fast commit.
 
 use std::num::NonZeroU8;
 use std::sync::atomic::Ordering;

@@ -1,4 +1,4 @@
-//! Data with checksums.
+//! Checks the checksum tree: its items, and the extents that it has checksums for.
 
 use std::collections::HashSet;
 

@@ -1,10 +1,11 @@
 //! Decides the place of a range in flight, and makes its ordered extents.
 //!
 //! # How it works
-//! [`decide`] makes one [`Decision`] for a range in flight: into the tree (inline), over what is
-//! there ([`overwrite`]), or to new extents, compressed or plain. The range is cut accordingly, and
-//! the choice of the compression travels with its pieces. Each piece gets an ordered extent
-//! ([`order`]). An error before that ends the range at once; afterwards its completion ends it.
+//! [`decide`] makes one [`Decision`] for a range in flight: into the tree (inline), over the
+//! existing extent ([`overwrite`]), or to new extents, compressed or plain. The range is cut
+//! accordingly, and the choice of the compression travels with its pieces. Each piece gets an
+//! ordered extent ([`order`]). An error before that ends the range at once; afterwards its
+//! completion ends it.
 
 use std::ops::Range;
 use std::sync::Arc;

@@ -14,7 +14,7 @@
 //! ```
 //!
 //! Each step is one module, and calls only those below. The threads of writeback begin at any step
-//! ([`writeback`]); a flush that is small does all up to the I/O in the caller's thread.
+//! ([`writeback`]); a small flush does everything up to the I/O in the caller's thread.
 //!
 //! Reads look at the dirty ranges, then at data in flight, then at the tree. A range is in flight
 //! until the tree has it. Only the `io` lock of a file is held over I/O: shared to read, exclusive

@@ -1,9 +1,11 @@
 //! Overwriting in place: files without copy-on-write, and preallocated extents.
 //!
-//! An extent may be overwritten if only this file's item uses it: it is not compressed, it was made
-//! after the last snapshot of the tree, it is not kept as it was when the mount began
-//! ([`Options::keep_opened`](crate::Options::keep_opened)), no other ref of it exists, and the range
-//! has no checksums (which would be wrong until new ones are in the tree).
+//! A range of an extent may be overwritten under these conditions:
+//! - The extent is not compressed.
+//! - It was made after the last snapshot of the tree.
+//! - The mount need not keep it ([`Options::keep_opened`](crate::Options::keep_opened)).
+//! - It has no ref except from this file's item.
+//! - The range has no checksums, which would be wrong until new ones are in the tree.
 
 use std::ops::Range;
 use std::sync::Arc;

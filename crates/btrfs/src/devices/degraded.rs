@@ -12,8 +12,9 @@
 //! not change the generation, and a commit is followed by another one. The same holds after a mount
 //! without some of the devices.
 //!
-//! A power cut before the second of these commits leaves a device one generation behind with
-//! nothing acknowledged after its last one. Checksums find the blocks that it missed.
+//! A power cut before the second of these commits leaves the failed device one generation behind.
+//! Nothing was acknowledged since the failure, and checksums find the blocks that the device
+//! missed.
 //!
 //! [`DeviceSet`]: super::DeviceSet
 

@@ -2,9 +2,9 @@
 //!
 //! An inode whose state changed is queued in its transaction once, however often it changes. The
 //! commit, when no handle is open any more, writes the pending index items of each queued
-//! directory, then the inode item, and the orphan item of an inode that has no name. A directory
-//! that collects very many writes them earlier, in the handle of the operation that added the last
-//! one, to bound memory.
+//! directory, then the inode item, and the orphan item of an inode that has no name. To bound
+//! memory, an operation that adds one item too many writes all of its directory earlier, in its own
+//! handle.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! Making things durable on demand.
+//! Makes an inode (fsync) or the whole file system (sync) durable.
 
 use std::sync::Arc;
 

@@ -1,8 +1,8 @@
 //! Names: directories, links, renames, and operations on an inode by its name.
 //!
-//! Every operation with a change has one skeleton: lock inodes in their order, start a handle
-//! (which reserves space or returns `NoSpace`), change, end the handle, unlock. Refusals come
-//! before the first change; an error after it ends the handle with
+//! Every operation that changes something has the same steps: lock inodes in their order, start a
+//! handle (which reserves space or returns `NoSpace`), change, end the handle, unlock. Refusals
+//! come before the first change; an error after it ends the handle with
 //! [`abort`](crate::transaction::Handle::abort), which makes the mount read-only.
 
 pub(crate) mod attr;

@@ -15,12 +15,12 @@
 //!    orphan, a directory without one loses its entries.
 //! 4. The commit clears the log in the superblock.
 //!
-//! Until that superblock is written nothing on disk has changed that the old one refers to. So an
-//! error at any point, damage found late, or a power cut during the commit leave the log as it
-//! was, and a later mount replays it from the beginning.
+//! Until that superblock is written, nothing changes on disk that the old superblock refers to. So
+//! an error, damage found late, or a power cut during the commit leave the log as it was, and a
+//! later mount replays it from the beginning.
 //!
-//! Replay runs on an engine of its own, and the mount opens anew afterwards: nothing that memory
-//! held of the trees before can be stale.
+//! Replay runs on an engine of its own, and the mount opens anew afterwards. So the mount has no
+//! stale state of the trees in memory.
 //!
 //! Meaning of the items:
 //! - An inode item of generation 0 means only that the inode exists: an existing inode keeps its
@@ -33,8 +33,8 @@
 //!   has only the extents in the log.
 //!
 //! The facts come from the public descriptions of the format, and from images that the kernel
-//! wrote. `tests/trials/log_replay.rs` compares with the latter, and covers the trouble cases: damage in
-//! every block of a log, cuts at every write of a replay.
+//! wrote. `tests/trials/log_replay.rs` compares with these images, and covers the trouble cases:
+//! damage in every block of a log, power cuts at every write of a replay.
 
 mod dir;
 mod entries;

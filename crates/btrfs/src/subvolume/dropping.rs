@@ -13,7 +13,7 @@
 //! the block is *converted*: the children's refs move from the tree to the block, and the block
 //! gets the flag FULL_BACKREF. This is done for every block below it that the tree owns, children
 //! before their parents: a block with the flag has nothing left to convert below it, and after a
-//! crash the conversion only looks again. Blocks not newer than the snapshot that made this tree
+//! crash the conversion only reads it again. Blocks not newer than the snapshot that made this tree
 //! belong to its source, and so do the blocks below them.
 //!
 //! Trouble cases:

@@ -8,10 +8,10 @@
 //!
 //! For that it needs the `io` locks of inodes that other callers work with. So while other fsyncs
 //! run, an fsync logs only the pending inodes of its *group*: the inodes that ties connect to the
-//! inodes that it logs. Within a group, a name that leaves one inode in the log
-//! arrives at the other one, or at none. Groups have no inode in common, so each may be in the log
-//! as of another moment, and clients that work in directories of their own do not wait for each
-//! other (`clients_log_what_is_theirs`).
+//! inodes that it logs. Within a group, a name that leaves one inode in the log arrives at the
+//! other one, or at none. Groups have no inode in common, so each may be in the log as of another
+//! moment, and clients that work in directories of their own do not wait for each other
+//! (`clients_log_what_is_theirs`).
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;

@@ -7,7 +7,7 @@
 //! ```text
 //!   Space::reserve   counted; the only place of ENOSPC
 //!        |
-//!     allocate       blocks taken in memory (buddy): no other thread gets them; nothing on disk changes
+//!     allocate       blocks taken in memory (buddy): no other thread gets them; disk unchanged
 //!        |  \
 //!        |   cancel  given back
 //!      claim         bits set in the bitmap, in a handle, with the extent that names them

@@ -1,4 +1,5 @@
-//! The inode of each block.
+//! Enters the blocks of all inodes into the set of used clusters, and finds blocks that several
+//! inodes use.
 
 use std::sync::Arc;
 

@@ -3,9 +3,9 @@
 //! # How it works
 //! The first 60 bytes are where a map would be, the rest in the attribute `system.data`, which is
 //! there even if it is empty. Such a file has nothing in memory: a write changes the inode in a
-//! handle at once. One that does not fit any more [becomes blocks](convert): the block is written
-//! first and one handle then puts it in the place of the inline data, so that a power cut leaves
-//! the one or the other.
+//! handle at once. A file that does not fit any more [becomes blocks](convert): the block is
+//! written first and one handle then puts it in the place of the inline data, so that a power cut
+//! leaves the one or the other.
 //!
 //! Where the file system has the feature, an empty file becomes inline with its first write that
 //! fits.

@@ -1,9 +1,8 @@
 //! Directories without an index: blocks of names, one after another.
 //!
-//! A new name goes into the first block with room. The directory remembers up to which block there
-//! was none, until a name is removed there: these blocks are not searched for room again. That a
-//! shorter name would have fitted is not remembered; such room is used after the next removal in
-//! the block.
+//! A new name goes into the first block with room. The first blocks that had no room for a name are
+//! not searched again until a name is removed in one of them. This holds for shorter names too,
+//! although they might fit.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;

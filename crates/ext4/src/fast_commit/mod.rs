@@ -44,8 +44,8 @@
 //! | the same transaction number after a recovery | a recovery leaves one out | `tests::numbers_do_not_come_again` |
 //! | a write fails | the journal is aborted, what was durable stays | `tests::a_failed_write_ends_the_mount` |
 //!
-//! Tests without a path are scenarios of `tests/trials/stories`, whose images Sapwood, the kernel and
-//! `e2fsck` recover.
+//! Tests without a path are scenarios of `tests/trials/stories`, whose images Sapwood, the kernel
+//! and `e2fsck` recover.
 //!
 //! **Other readers.** The kernel (6.18) takes the 60 bytes of every inode of a fast commit for a
 //! tree of extents. So links, devices and files with block maps need a whole commit. `e2fsck`

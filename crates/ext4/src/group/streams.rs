@@ -3,7 +3,7 @@
 //! # How it works
 //! An inode whose request begins where its last one ended is a *stream*. With each of its
 //! allocations some blocks after it are taken too, and kept: its next request gets them, and no
-//! other thread does. The more a file has grown, the more is kept (half of it, [`MOST_KEPT`] at
+//! other inode does. The more a file has grown, the more is kept (half of it, [`MOST_KEPT`] at
 //! most). So files that grow at once do not interleave, while a small file that is written once
 //! keeps nothing (`files_that_grow_at_once_are_kept_apart`).
 //!

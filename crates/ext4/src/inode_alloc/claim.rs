@@ -15,7 +15,7 @@
 //!
 //! The second search ends the race. Threads that start over without the lock all find the same next
 //! free bit, and all but one lose again: with `n` of them the last may lose `n - 1` races, and each
-//! costs a turn at the group's lock.
+//! takes the group's lock once more.
 //!
 //! The starts of the searches decide which threads meet in one bit: see [`policy`](super::policy).
 //!

@@ -11,10 +11,10 @@
 //! with the fewest directories among those with more free inodes and blocks than the average; any
 //! other stays in its parent's flex group, unless that is much fuller than the average.
 //!
-//! **Spread**: the directories of a flex group take turns over its groups,
-//! and a directory's files are searched from a word of the bitmap that depends on the directory.
-//! Threads that create in different directories then take different bits, and mostly different
-//! groups; the inodes of one directory are still contiguous in the table.
+//! **Spread**: the directories of a flex group are distributed over its groups in turn, and the
+//! search for a file's inode begins at a word of the bitmap that depends on the directory. Threads
+//! that create in different directories then take different bits, and mostly different groups; the
+//! inodes of one directory are still contiguous in the table.
 //!
 //! Inodes after the last one ever used have table blocks without meaning, unless the table was
 //! zeroed. A search there begins at the first of them at most, so that the used part of a table has

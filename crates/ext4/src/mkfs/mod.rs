@@ -13,7 +13,8 @@
 //!    flush. So no superblock ever refers to missing metadata.
 //!
 //! Nothing is written before everything is known to fit. Layout and numbers equal Debian's `mke2fs
-//! -t ext4`, derived from its images and compared with them by the test `tests/trials/mkfs_kernel.rs`.
+//! -t ext4`: they are derived from its images, and the test `tests/trials/mkfs_kernel.rs` compares
+//! them.
 //!
 //! Facts: `mke2fs(8)`, `mke2fs.conf(5)`; kernel documentation, `filesystems/ext4`.
 

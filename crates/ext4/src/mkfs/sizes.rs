@@ -1,6 +1,6 @@
 //! Computes the numbers of blocks, groups, inodes, blocks for growth, and journal blocks.
 //!
-//! All rules follow `mke2fs`; see the module above.
+//! All rules follow `mke2fs`.
 
 use sapwood_block::Device;
 use sapwood_ext4_format::{

@@ -1,8 +1,8 @@
-//! Making things durable.
+//! Makes an inode (fsync) or the whole file system (sync) durable.
 //!
 //! # How it works
-//! An fsync writes the file's data back, which puts its blocks into the map in a handle. Then it
-//! makes the last transaction durable that stored the inode, by a fast commit or by a commit; both
+//! An fsync writes the file's data back, which puts its blocks into the map in a handle. Then the
+//! last transaction that stored the inode becomes durable, by a fast commit or by a commit; both
 //! flush the device. Data in existing blocks needs no transaction, but a flush.
 
 use std::sync::Arc;

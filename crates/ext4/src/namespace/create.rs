@@ -43,7 +43,7 @@ impl PlannedInode<'_> {
 /// Makes an inode and its name. Expects the `io` lock of the directory exclusively.
 ///
 /// # Errors
-/// `TooManyLinks` for a directory; `NoSpace`; the parent cannot take the name; the image is damaged.
+/// `TooManyLinks` for a directory; `NoSpace`; the parent cannot take the name; it is damaged.
 pub(crate) fn create(
     engine: &Arc<Engine>,
     who: &Credentials,

@@ -1,7 +1,7 @@
 //! The operations of the [`FileSystem`](sapwood_vfs::FileSystem) trait.
 //!
 //! # How it works
-//! Every change has one skeleton: lock the inodes in the order of their numbers, check, start a
+//! Every change has the same steps: lock the inodes in the order of their numbers, check, start a
 //! handle, change, store the inodes, end the handle, unlock, wait if requested. Refusals come
 //! before the first change. An error after it makes the mount read-only
 //! ([`Engine::abort`](crate::engine::Engine::abort)): the next mount finds the last commit.

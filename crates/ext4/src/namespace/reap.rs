@@ -3,9 +3,8 @@
 //! # How it works
 //! The removal of the last name makes an inode an orphan in the same handle. When the last
 //! reference is released, [`reap`] frees the content in handles of its own and then, in one handle,
-//! frees
-//! the inode and takes it from the orphans. A power cut in between leaves an orphan, and the next
-//! mount does the same ([`delete`]).
+//! frees the inode and takes it from the orphans. A power cut in between leaves an orphan, and the
+//! next mount does the same ([`delete`]).
 //!
 //! An inode without blocks and without references never becomes an orphan: it is deleted in the
 //! handle that removes its last name ([`is_bare`], [`condemn`], [`free`]).

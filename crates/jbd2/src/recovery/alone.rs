@@ -1,8 +1,8 @@
 //! Replaces the log by one transaction that a recovery wrote.
 //!
 //! A recovery that replays more than the blocks of the log, for example fast commits, changes many
-//! blocks that belong together. If it wrote them home one by one, a power cut could leave some of
-//! them. As one transaction of the log, a later recovery replays all of them or none.
+//! blocks that belong together. If it wrote them one by one, a power cut could leave some of them.
+//! As one transaction of the log, a later recovery replays all of them or none.
 
 use std::borrow::Cow;
 

@@ -3,8 +3,8 @@
 //! # How it works
 //! 1. [`Log::scan`] reads the log from its tail and decides which transactions count. It writes
 //!    nothing.
-//! 2. [`RecoveryPlan::replay`] writes the newest copy of every block that is not revoked, in the order of
-//!    the blocks, and flushes. Its target may be an overlay in memory.
+//! 2. [`RecoveryPlan::replay`] writes the newest copy of every block that is not revoked, in the
+//!    order of the blocks, and flushes. Its target may be an overlay in memory.
 //! 3. The engine may replay fast commits.
 //! 4. [`Log::reset`] marks the log empty.
 //!

@@ -1,4 +1,5 @@
-//! Counts and sums in items: each has one right value, which the check names. Orphan items.
+//! Repairs counts and sums in items, each of which has one right value that the check reports. Adds
+//! and deletes orphan items.
 
 use std::collections::HashSet;
 

@@ -1,13 +1,14 @@
 //! Taking blocks out of a tree and freeing them.
 //!
 //! # How it works
-//! From the end of the range backwards, leaf by leaf: one replacement takes entries, or parts of
-//! them, out of the leaf, then their blocks are freed. One step takes as many extents as the handle
-//! has credits for, because each extent may be in another group and so cost a bitmap; at least the
-//! blocks at the end of the last extent in one group. The rest of the range is returned. A tree
-//! that is truncated in this way is whole after each handle. A power cut between two of them leaves
-//! an inode that is longer than its content or, for an orphan, an unfinished removal that continues
-//! later.
+//! A removal goes from the end of the range backwards, leaf by leaf: one replacement takes entries,
+//! or parts of them, out of the leaf, then their blocks are freed. One step takes as many extents
+//! as the handle has credits for, because each extent may be in another group and so cost a bitmap.
+//! It takes at least the end of the last extent, as far as that lies in one group. The rest of the
+//! range is returned.
+//!
+//! The tree is whole after each handle. A power cut between two handles leaves an inode that is
+//! longer than its content or, for an orphan, an unfinished removal that continues later.
 
 use std::ops::Range;
 

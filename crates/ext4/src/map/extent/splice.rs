@@ -3,11 +3,11 @@
 //! # How it works
 //! - There is room in the leaf: its entries are replaced. If the first one changed, the key in the
 //!   parent changes with it, and so on upwards for as long as the node is the first of its parent.
-//! - There is none: the topmost node is split that is full all the way down from it to the leaf;
-//!   its parent has room for one key more. If that node is the root, its entries move to a new
-//!   block and the root gets a level. Then the path is searched again: each such step allocates one
-//!   block and leaves a whole tree, and after at most two per level there is room
-//!   (`splits_reach_every_depth`).
+//! - There is none: the leaf is full, and so may be the nodes directly above it. The topmost full
+//!   node is split, because its parent has room for one more key. If that node is the root, its
+//!   entries move to a new block and the root gets a level. Then the path is searched again: each
+//!   such step allocates one block and leaves a whole tree, and after at most two per level there
+//!   is room (`splits_reach_every_depth`).
 //! - The leaf becomes empty: its key is taken out of the parent, which may become empty too. A tree
 //!   without an extent is an empty root of depth 0 (`removing_all_leaves_an_empty_root`).
 //!

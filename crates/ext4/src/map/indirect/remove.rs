@@ -1,7 +1,8 @@
 //! Taking blocks out of a block map and freeing them.
 //!
-//! From the end of the range backwards. One step removes as many pointers of a place as the handle
-//! has credits for; a block of pointers that became empty is freed, and so are those above it.
+//! A removal goes from the end of the range backwards. One step removes as many pointers of one
+//! block, or of the inode, as the handle has credits for. A block of pointers that becomes empty is
+//! freed, and its pointer removed in turn.
 
 use std::ops::Range;
 

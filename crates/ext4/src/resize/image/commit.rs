@@ -1,10 +1,10 @@
 //! Writes everything that changed in an image as one transaction.
 //!
 //! With a journal, [`Image::commit`] makes all of it one transaction of the journal, and then
-//! writes the blocks home. A power cut leaves all of it or nothing. Without a journal, blocks are
-//! first marked as used, then new blocks are written, then the inodes change, then blocks become
-//! free, and the superblock is last; in between the file system is marked unclean. A power cut then
-//! leaves unused blocks that are marked as used, which `e2fsck` corrects.
+//! writes the blocks to their home locations. A power cut leaves all of it or nothing. Without a
+//! journal, blocks are first marked as used, then new blocks are written, then the inodes change,
+//! then blocks become free, and the superblock is last; in between the file system is marked
+//! unclean. A power cut then leaves unused blocks that are marked as used, which `e2fsck` corrects.
 
 use std::collections::{BTreeMap, BTreeSet};
 
