@@ -97,7 +97,7 @@ offsets!(InodeItem { nlink = 40, mode = 52, flags = 64, atime = 112, otime = 148
 offsets!(DirItem { transid = 17, data_len = 25, name_len = 27, kind = 29 });
 
 impl Timespec {
-    /// From signed seconds and nanoseconds.
+    /// A time from signed seconds and nanoseconds.
     pub fn new(sec: i64, nsec: u32) -> Self {
         Self {
             sec: (sec as u64).into(),

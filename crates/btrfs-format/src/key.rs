@@ -14,7 +14,7 @@ pub struct Key {
     pub objectid: u64,
     /// Raw item kind, see [`kind`].
     pub kind: u8,
-    /// By kind: file offset, name hash, length, ...
+    /// Depends on the kind: file offset, name hash, length, ...
     pub offset: u64,
 }
 

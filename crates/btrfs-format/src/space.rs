@@ -68,7 +68,7 @@ disk_struct! {
 
     /// Limits of a quota group.
     pub struct QgroupLimit = 40 {
-        /// Which limits are set.
+        /// The limits that are set, one bit each.
         pub flags: U64,
         /// Limit of referenced bytes.
         pub max_referenced: U64,

@@ -21,7 +21,7 @@ pub(crate) enum Rank {
     Subvolume,
     /// I/O lock of an inode; key: (root id, objectid).
     Inode,
-    /// From a commit's start until its superblock is on disk.
+    /// The order of superblocks: held from "commit doing" until the superblock is on disk.
     SuperblockOrder,
     /// Flushing one inode's data; key: (root id, objectid).
     FileDataFlush,

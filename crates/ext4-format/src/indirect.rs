@@ -15,7 +15,7 @@ pub enum IndirectError {
     /// A pointer leads out of the device.
     #[error("block pointer {index} names block {block} outside of {first}..{limit}")]
     Pointer {
-        /// Which pointer.
+        /// Index of the pointer.
         index: usize,
         /// Block it names.
         block: u32,
@@ -59,7 +59,7 @@ pub struct IndirectGeometry {
 }
 
 impl IndirectGeometry {
-    /// For blocks of `block_size` bytes.
+    /// The geometry for blocks of `block_size` bytes.
     pub fn new(block_size: u32) -> Self {
         IndirectGeometry {
             per_block: u64::from((block_size / POINTER_SIZE).max(1)),

@@ -50,7 +50,7 @@ pub enum OrphanError {
     /// A slot has an inode number outside the file system.
     #[error("orphan slot {slot} names inode {inode} of {inodes}")]
     Inode {
-        /// Which slot.
+        /// Number of the slot.
         slot: usize,
         /// Inode it names.
         inode: u32,

@@ -213,7 +213,7 @@ disk_struct! {
         pub default_mount_opts: U32,
         /// First meta group with its descriptors in itself.
         pub first_meta_bg: U32,
-        /// When it was made, seconds since 1970, low half.
+        /// Time of its creation, seconds since 1970, low half.
         pub mkfs_time_lo: U32,
         /// The journal inode's map (15 words), size high, size low.
         pub jnl_blocks: [U32; 17],
@@ -497,7 +497,7 @@ impl SuperBlock {
         wtime, set_wtime, wtime_lo, wtime_hi;
         /// Last check, seconds since 1970.
         lastcheck, set_lastcheck, lastcheck_lo, lastcheck_hi;
-        /// When it was made, seconds since 1970.
+        /// Time of its creation, seconds since 1970.
         mkfs_time, set_mkfs_time, mkfs_time_lo, mkfs_time_hi;
         /// First error, seconds since 1970.
         first_error_time, set_first_error_time, first_error_time_lo, first_error_time_hi;

@@ -145,7 +145,7 @@ pub fn xattr_full_name(index: u8, name: &[u8]) -> Option<Vec<u8>> {
 /// Location of a value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum XattrValue {
-    /// With the entries.
+    /// Bytes that are stored with the entries.
     Bytes(Vec<u8>),
     /// The data of a separate inode.
     Inode {

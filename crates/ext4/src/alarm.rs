@@ -16,7 +16,7 @@ pub(crate) struct Alarm {
 
 #[derive(Default)]
 struct State {
-    /// When the first change since the last commit was begun.
+    /// Start of the first change since the last commit.
     since: Option<Instant>,
     commit: bool,
     checkpoint: bool,

@@ -26,7 +26,7 @@ impl Deref for Volume {
 
 /// Blocks of attributes that were written lately.
 pub(crate) struct SharedBlocks {
-    /// By the hash of their entries. The lock is held while the reference counts in them change.
+    /// Blocks by the hash of their entries. The lock is held while their reference counts change.
     pub(crate) known: RankedMutex<HashMap<u32, u64>>,
     /// Inodes of values that no inode refers to any more, to be deleted.
     pub(crate) unused_values: RankedMutex<Vec<u32>>,

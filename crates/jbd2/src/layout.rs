@@ -11,7 +11,7 @@ pub struct LayoutMap {
 }
 
 impl LayoutMap {
-    /// From runs in the order of their logical blocks, on a device of `device_blocks` blocks.
+    /// A map of runs in the order of their logical blocks, on a device of `device_blocks` blocks.
     ///
     /// # Errors
     /// [`Error::Layout`] if there is a hole, or if a run overlaps another or the device's end.

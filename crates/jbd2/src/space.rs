@@ -18,7 +18,7 @@ pub(crate) struct InLog {
 #[derive(Debug)]
 pub(crate) struct LogSpace {
     size: u64,
-    /// Where the next transaction begins.
+    /// First block of the next transaction.
     head: u64,
     free: u64,
     /// Tags in one descriptor block.

@@ -86,7 +86,7 @@ pub(crate) struct Logged {
 /// The contents of a commit, fixed while no handle is open.
 #[derive(Debug, Default)]
 pub(crate) struct Snapshot {
-    /// In rising order.
+    /// Blocks in ascending order of their numbers.
     pub(crate) blocks: Vec<Logged>,
     /// Revoked blocks, in rising order.
     pub(crate) revoked: Vec<u64>,

@@ -20,7 +20,7 @@ struct Info {
 /// Contents of the free-space tree.
 #[derive(Default)]
 pub(super) struct FreeItems {
-    /// By start of the block group.
+    /// Info items, keyed by the start of their block group.
     infos: BTreeMap<u64, Info>,
     runs: Runs,
 }

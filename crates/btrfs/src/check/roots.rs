@@ -22,9 +22,9 @@ struct Link {
 /// Contents of the root tree.
 #[derive(Default)]
 pub(super) struct RootTree {
-    /// By tree id and key offset.
+    /// Root items, keyed by tree id and key offset.
     items: BTreeMap<(u64, u64), RootItem>,
-    /// By parent and child.
+    /// Root refs, keyed by parent and child.
     refs: BTreeMap<(u64, u64), Link>,
     backrefs: BTreeMap<(u64, u64), Link>,
     orphans: Vec<u64>,

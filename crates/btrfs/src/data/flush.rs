@@ -23,7 +23,7 @@ use crate::file_data::{InFlightId, Slice};
 use crate::inode::Inode;
 use crate::{Error, Result};
 
-/// How long a flush waits.
+/// The extent to which a flush waits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Wait {
     /// Not at all: it only starts the writeback.

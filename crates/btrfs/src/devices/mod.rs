@@ -54,7 +54,7 @@ pub(crate) struct Geometry {
     pub(crate) fsid: [u8; 16],
 }
 
-/// How the devices of a file system are opened.
+/// Options for opening the devices of a file system.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Access {
     /// Changes nothing.

@@ -29,7 +29,7 @@ pub(crate) struct BlockExpect {
 }
 
 impl Volume {
-    /// From now on bad copies are repaired; those that were found before are read again.
+    /// Begins to repair bad copies. Blocks with bad copies that were found before are read again.
     pub(crate) fn begin_repairs(&self) {
         let bad = self.bad.lock().take().unwrap_or_default();
         for (logical, expect) in bad {

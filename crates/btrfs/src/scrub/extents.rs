@@ -24,7 +24,7 @@ const MOST_THREADS: usize = 8;
 pub(super) struct Extent {
     start: u64,
     len: u64,
-    /// Of a tree block, its generation, and its level if the item names it.
+    /// For a tree block, its generation, and its level if the item contains it.
     block: Option<(u64, Option<u8>)>,
 }
 

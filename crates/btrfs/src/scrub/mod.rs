@@ -101,7 +101,7 @@ impl DeviceErrors {
 /// The result of a scrub.
 #[derive(Clone, Debug, Default)]
 pub struct ScrubReport {
-    /// By device id.
+    /// Errors of each device, keyed by device id.
     pub devices: BTreeMap<u64, DeviceErrors>,
     /// Bytes of data without checksums, whose copies cannot be verified.
     pub unverified: u64,

@@ -135,9 +135,9 @@ impl DeviceSpace {
 /// lock of this.
 #[derive(Debug)]
 pub(crate) struct Devices {
-    /// By device id.
+    /// Devices, keyed by device id.
     pub(crate) by_id: BTreeMap<u64, DeviceSpace>,
-    /// After the last chunk ever seen. Addresses are not reused while mounted.
+    /// First address after all chunks seen so far. Addresses are not reused while mounted.
     pub(crate) next_logical: u64,
 }
 
@@ -268,7 +268,7 @@ impl Devices {
 /// Places for the stripes of a new chunk.
 #[derive(Debug)]
 pub(crate) struct PlacedStripes {
-    /// In the order of the chunk item.
+    /// Stripes in the order of the chunk item.
     pub(crate) stripes: Vec<StripeItem>,
     /// Bytes of the chunk.
     pub(crate) length: u64,
@@ -283,7 +283,7 @@ pub(crate) fn stripes(chunk: &ChunkItem) -> impl Iterator<Item = (u64, u64, u64)
 const MIB: u64 = 1 << 20;
 const GIB: u64 = 1 << 30;
 
-/// How the chunks of a profile lie on devices.
+/// The arrangement of a profile's chunks on devices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Layout {
     /// Devices that a chunk needs.

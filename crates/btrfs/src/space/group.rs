@@ -34,7 +34,7 @@ pub(crate) struct BlockGroup {
 /// Whether the free space is in memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Loaded {
-    /// Not yet.
+    /// No thread has begun to read it.
     No,
     /// A thread is reading it.
     Running,
@@ -45,7 +45,7 @@ pub(crate) enum Loaded {
 /// The variable state of a block group. All in bytes.
 #[derive(Debug)]
 pub(crate) struct GroupState {
-    /// In the extent tree.
+    /// Bytes in the extent tree.
     pub(crate) used: u64,
     /// Allocated, not yet in the extent tree.
     pub(crate) reserved: u64,

@@ -58,7 +58,7 @@ pub(crate) struct Transaction {
     pub(crate) log: Slot,
     /// Blocks of log trees.
     pub(crate) log_blocks: LogBlocks,
-    /// When it was created.
+    /// Time of its creation.
     begun: Instant,
 }
 
@@ -171,7 +171,7 @@ pub(super) enum Turn {
 }
 
 impl Transactions {
-    /// For a file system whose superblock has this generation.
+    /// State for a file system whose superblock has this generation.
     pub(crate) fn new(generation: u64) -> Self {
         Self {
             table: RankedMutex::new(

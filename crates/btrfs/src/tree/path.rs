@@ -46,7 +46,7 @@ pub(super) struct Step {
 pub(super) struct Path {
     /// Held while the top block may be replaced.
     pub(super) top: Option<NodeWrite>,
-    /// From the top down; the last is the leaf.
+    /// Steps from the top down; the last is the leaf.
     pub(super) steps: Vec<Step>,
     /// Smallest key to the right of the leaf.
     pub(super) upper: Option<Key>,

@@ -20,9 +20,9 @@ use crate::inode::Inode;
 
 /// The pending inodes of a subvolume's log.
 pub(super) struct Pending<T = Arc<Inode>> {
-    /// By number: inodes whose names, or directories whose entries, must be updated.
+    /// Inodes whose names, or directories whose entries, must be updated, by number.
     inodes: BTreeMap<u64, T>,
-    /// By number: the inodes that an inode is tied to.
+    /// The inodes that each inode is tied to, by number.
     ties: HashMap<u64, BTreeSet<u64>>,
 }
 

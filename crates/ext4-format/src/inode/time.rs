@@ -26,7 +26,7 @@ impl Timestamp {
         nanos: 999_999_999,
     };
 
-    /// From the field of 32 signed bits and the extra one: two high bits and nanoseconds.
+    /// Decodes the field of 32 signed bits and the extra one: two high bits and nanoseconds.
     pub(crate) fn decode(seconds: u32, extra: Option<u32>) -> Self {
         let low = i64::from(seconds as i32);
         let extra = extra.unwrap_or(0);

@@ -2,7 +2,7 @@
 
 use thiserror::Error;
 
-/// Which part of an entry an error is about.
+/// The part of an entry that an error is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum XattrPart {
     /// The entry or its name.

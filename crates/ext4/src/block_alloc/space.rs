@@ -38,9 +38,9 @@ pub(crate) struct Space {
     groups: Arc<Groups>,
     journal: Arc<Journal>,
     promised: Arc<AtomicU64>,
-    /// For the superuser only.
+    /// Blocks for the superuser only.
     reserved: u64,
-    /// For metadata.
+    /// Blocks for metadata.
     pool: u64,
     /// Blocks of fixed structures: superblocks, descriptors, bitmaps, inode tables, journal.
     overhead: u64,

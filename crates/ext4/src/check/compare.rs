@@ -19,7 +19,7 @@ struct Sums {
 struct Difference {
     first: u32,
     count: u32,
-    /// In use, but free in the bitmap; otherwise the reverse.
+    /// True: in use, but free in the bitmap. False: the reverse.
     unmarked: bool,
 }
 

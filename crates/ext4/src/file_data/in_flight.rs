@@ -67,7 +67,7 @@ impl Segment {
 /// Place of a range on the device.
 #[derive(Debug, Default)]
 pub(crate) struct WritePlan {
-    /// In the order of the file, without gaps.
+    /// Segments in the order of the file, without gaps.
     pub(crate) segments: Vec<Segment>,
 }
 

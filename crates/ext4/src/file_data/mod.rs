@@ -35,7 +35,7 @@ pub(crate) struct State {
     pub(crate) delayed: RangeSet,
     /// Blocks promised to them.
     pub(crate) promised: Option<Reservation>,
-    /// From this block on the map has nothing, as far as is known.
+    /// The map has no block from here on. `None`: not known.
     pub(crate) hole_from: Option<u64>,
     /// End of the file's newest extent: block of the file, block of the device.
     pub(crate) hint: Option<(u64, u64)>,

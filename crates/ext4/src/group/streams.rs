@@ -46,7 +46,7 @@ impl Stream {
 #[derive(Debug, Default)]
 struct Shard {
     streams: HashMap<u32, Stream>,
-    /// In the order in which they began; may name streams that were removed.
+    /// Streams in the order in which they began; may contain removed ones.
     order: VecDeque<u32>,
 }
 

@@ -24,7 +24,7 @@ struct Group {
 }
 
 impl Group {
-    /// With these words used.
+    /// A group whose bitmap has these words.
     fn new(words: &[u64]) -> Self {
         Self {
             words: words.iter().map(|word| AtomicU64::new(*word)).collect(),

@@ -388,9 +388,9 @@ pub(crate) fn remove(
 /// Direction of a move of extents, and its distance in blocks.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Shift {
-    /// To the front, over the hole of a collapsed range.
+    /// Towards the front, over the hole of a collapsed range.
     Left(u64),
-    /// To the back, to make room. An extent that reaches across the begin of the range is split.
+    /// Towards the back, to make room. An extent across the start of the range is split.
     Right(u64),
 }
 

@@ -103,7 +103,7 @@ impl Drop for Mount {
     }
 }
 
-/// How changes reach the disk.
+/// The path of changes to the disk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum With {
     /// Through the journal, if the image has one.

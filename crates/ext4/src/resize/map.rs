@@ -18,7 +18,7 @@ pub(super) fn has_map(image: &Image, inode: &Inode) -> bool {
 
 /// An extent tree.
 pub(super) struct Tree {
-    /// By their place in the file.
+    /// Extents in the order of the file.
     pub(super) extents: Vec<Extent>,
     /// Blocks of the tree.
     pub(super) nodes: Vec<u64>,

@@ -52,7 +52,7 @@ pub enum LogEntry {
         sequence: u32,
         /// Block of the journal.
         block: u64,
-        /// When it was committed, in seconds since 1970.
+        /// Time of the commit, in seconds since 1970.
         seconds: u64,
         /// Its checksum is right, or it has none. A checksum of version 1 is not verified.
         good: bool,

@@ -56,7 +56,7 @@ pub struct Scanned {
     pub blocks: u64,
     /// Blocks that it revoked.
     pub revokes: u64,
-    /// When it was committed, in seconds since 1970.
+    /// Time of the commit, in seconds since 1970.
     pub seconds: u64,
 }
 

@@ -266,7 +266,7 @@ impl Whole<'_> {
         own.then_some(new)
     }
 
-    /// For each fourth byte of a block whether good entries follow it up to the end.
+    /// Whether good entries follow up to the end, for each fourth byte of a block.
     fn good_ends(&self, block: &[u8]) -> Vec<bool> {
         let format = &self.layout.format;
         let count = format.usable() / 4;

@@ -35,7 +35,7 @@ pub(super) struct Level<N> {
     pub(super) max: usize,
 }
 
-/// From the root to a leaf.
+/// The nodes from the root to a leaf.
 #[derive(Debug, Clone)]
 pub(super) struct Path<N> {
     /// All nodes except the leaf, the root first.
