@@ -85,7 +85,7 @@ impl Staging {
     /// power cut none.
     ///
     /// # Errors
-    /// The device. If it fails after the first superblock, the changes are durable.
+    /// Errors of the device. If it fails after the first superblock, the changes are durable.
     pub fn apply(self) -> Result<(), StagingError> {
         let below = self.staged.below();
         below.flush()?;

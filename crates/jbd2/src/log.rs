@@ -33,7 +33,8 @@ impl Log {
     /// Writes nothing.
     ///
     /// # Errors
-    /// [`Error::Device`], and errors of the superblock.
+    /// [`Error::NotAJournal`]; [`Error::SuperblockField`], [`Error::SuperblockChecksum`] and
+    /// [`Error::UnknownFeatures`] for a superblock that cannot be used; [`Error::Device`].
     pub fn load(device: Arc<dyn Device>, layout: LayoutMap, block_size: u32) -> Result<Self> {
         if !(1024..=65536).contains(&block_size) || !block_size.is_power_of_two() {
             return Err(Error::SuperblockField {

@@ -183,7 +183,7 @@ pub(crate) fn row(chunk: &ChunkItem, within: u64, len: u64) -> Option<(usize, Ve
 /// addresses overflows.
 ///
 /// # Errors
-/// The first thing found wrong.
+/// A description of the first defect.
 pub(crate) fn check(logical: u64, chunk: &ChunkItem) -> Result<(), &'static str> {
     use BlockGroupFlags as F;
     let profile = chunk.flags.profile();

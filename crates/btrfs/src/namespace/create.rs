@@ -243,7 +243,8 @@ const LINK_ITEMS: u64 = 6;
 /// Gives `inode` the name `name` in `dir`. Expects both `io` locks.
 ///
 /// # Errors
-/// `TooManyLinks`.
+/// `TooManyLinks`, also if the items of the inode's names have no room; `Overflow` if too many
+/// names share the hash; `NoSpace`; unreadable blocks.
 pub(crate) fn link(
     namespace: &Arc<Namespace>,
     inode: &Arc<Inode>,

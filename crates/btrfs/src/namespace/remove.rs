@@ -46,7 +46,8 @@ pub(crate) enum Removal {
 /// The caller holds no inode's lock.
 ///
 /// # Errors
-/// `NotFound`, `NotPermitted`, `NotEmpty`; `IsDirectory` or `NotDirectory` for the wrong type.
+/// `NotFound`; `ReadOnly` in a read-only subvolume; `NotPermitted`, `NotEmpty`; `IsDirectory` or
+/// `NotDirectory` for the wrong type.
 pub(crate) fn remove(
     namespace: &Arc<Namespace>,
     dir: &Arc<Inode>,

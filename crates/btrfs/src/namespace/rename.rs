@@ -36,8 +36,8 @@ pub(crate) struct Found<'a> {
 /// name in the same handle. Expects all `io` locks.
 ///
 /// # Errors
-/// `NotPermitted` for the stub of a subvolume, `CrossDevice`, `NotEmpty` for a subvolume in the
-/// way, `TooManyLinks`.
+/// `NotPermitted` for the stub of a subvolume, `CrossDevice`, `NotEmpty` if the target is a
+/// subvolume, `TooManyLinks` and `Overflow` if the items of the name have no room, `NoSpace`.
 pub(crate) fn rename(
     namespace: &Arc<Namespace>,
     source: &Found<'_>,

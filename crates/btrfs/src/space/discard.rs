@@ -30,7 +30,7 @@ impl Space {
     /// Returns the number of bytes, all copies counted.
     ///
     /// # Errors
-    /// The device; unreadable blocks.
+    /// Errors of the device; unreadable blocks.
     pub(crate) fn trim(&self, range: &TrimRange) -> Result<u64> {
         let mut bytes = 0;
         for group in self.all_groups() {

@@ -135,7 +135,8 @@ impl Space {
     /// Moves a stripe to the free place `to` of its device.
     ///
     /// # Errors
-    /// The device, unreadable blocks, no space. The transaction must not be committed then.
+    /// Errors of the device; unreadable blocks; no space. The transaction must not be committed
+    /// then.
     pub(crate) fn move_stripe(
         &self,
         h: &mut dyn SpaceWrite,
@@ -155,7 +156,8 @@ impl Space {
     /// places, to which the used bytes are copied.
     ///
     /// # Errors
-    /// The devices, unreadable blocks, no space. The transaction must not be committed then.
+    /// Errors of the devices; unreadable blocks; no space. The transaction must not be committed
+    /// then.
     pub(crate) fn replace_chunk(
         &self,
         h: &mut dyn SpaceWrite,

@@ -29,7 +29,8 @@ const TOP_MODE: u32 = 0o040_755;
 /// Creates an empty subvolume named `name` in `dir`; returns its top directory.
 ///
 /// # Errors
-/// `Exists`, `NotFound`, `NameTooLong`; [`Error::NoSpace`](crate::Error::NoSpace).
+/// `Invalid` or `NameTooLong` for the name, `NotDirectory`, `ReadOnly`, `NotFound` if `dir` was
+/// deleted, `Exists`, `Overflow`; [`Error::NoSpace`](crate::Error::NoSpace).
 pub(crate) fn create(
     subvolumes: &Arc<Subvolumes>,
     dir: &Arc<Inode>,

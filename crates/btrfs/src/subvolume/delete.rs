@@ -24,8 +24,9 @@ const ITEMS: u64 = 9;
 /// Deletes the subvolume `name` in `dir`. The cleaner drops its blocks later.
 ///
 /// # Errors
-/// `NotFound`, `Invalid`, `NotEmpty`, `NotPermitted`, `Busy`, with the causes that
-/// [`sapwood_vfs::Subvolumes::delete_subvolume`] names.
+/// `NotFound`; `Invalid` if it is not a subvolume; `NotEmpty` if it contains another one;
+/// `NotPermitted` if it is the default one, or if flags forbid it; `Busy` if it is mounted;
+/// `ReadOnly` if `dir` is in a read-only subvolume.
 pub(crate) fn delete(subvolumes: &Arc<Subvolumes>, dir: &Arc<Inode>, name: &[u8]) -> Result<()> {
     delete_if(subvolumes, dir, name, |_| Ok(()))
 }
@@ -33,7 +34,7 @@ pub(crate) fn delete(subvolumes: &Arc<Subvolumes>, dir: &Arc<Inode>, name: &[u8]
 /// Deletes the subvolume `name` in `dir` if nothing is in it.
 ///
 /// # Errors
-/// `NotEmpty`, `NotPermitted`, `Busy`.
+/// `NotEmpty` if it has entries; the errors of [`delete`].
 pub(crate) fn delete_empty(
     subvolumes: &Arc<Subvolumes>,
     dir: &Arc<Inode>,

@@ -25,7 +25,8 @@ use crate::{Error, Result};
 /// Takes a snapshot of `source`, named `name` in `dir`; returns its top directory.
 ///
 /// # Errors
-/// `Exists`, `NotFound`, `NameTooLong`; [`Error::NoSpace`](crate::Error::NoSpace).
+/// `Invalid` or `NameTooLong` for the name, `NotDirectory`, `ReadOnly`, `NotFound` if `dir` or
+/// `source` was deleted, `Exists`, `Overflow`; [`Error::NoSpace`](crate::Error::NoSpace).
 pub(crate) fn snapshot(
     subvolumes: &Arc<Subvolumes>,
     source: &Arc<Root>,

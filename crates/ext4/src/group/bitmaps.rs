@@ -236,7 +236,7 @@ impl Groups {
     /// as the caller holds it.
     ///
     /// # Errors
-    /// It is outside the device.
+    /// The block is outside the device.
     pub(crate) fn new_table_block(&self, block: u64) -> Result<Arc<Buffer>, Error> {
         Ok(self.cache.get_new(block)?)
     }

@@ -228,10 +228,10 @@ impl Group {
 }
 
 impl GroupState {
-    /// Whether something may be allocated and freed here.
+    /// Checks that blocks and inodes may be allocated and freed here.
     ///
     /// # Errors
-    /// [`Error::BadGroup`] if not.
+    /// [`Error::BadGroup`] if the group is excluded.
     pub(crate) fn check(&self, group: &Group) -> Result<()> {
         match &self.out_of_use {
             None => Ok(()),
@@ -260,7 +260,7 @@ impl Groups {
     /// A group.
     ///
     /// # Errors
-    /// There is none with this number.
+    /// No group has this number.
     pub(crate) fn group(&self, number: u32) -> Result<&Group> {
         let found = self.all.get(number as usize);
         Ok(found.ok_or(sapwood_ext4_format::FormatError::NoGroup {

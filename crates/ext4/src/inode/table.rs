@@ -133,7 +133,8 @@ impl InodeTable {
     /// The inode with the number that callers know.
     ///
     /// # Errors
-    /// `Stale`, [`Error::BadInode`], and `Stale` for an inode that no caller can know.
+    /// `Stale` if it is not in use, or if no caller can know it; [`Error::BadInode`] if it is
+    /// damaged; errors of the device.
     pub(crate) fn by_number(&self, store: &Store, ino: Ino) -> Result<Arc<Inode>> {
         let number = u32::try_from(ino.0).map_err(|_| sapwood_vfs::Error::Stale)?;
         if store.is_special(number) {

@@ -123,7 +123,7 @@ impl Image {
     /// Reads the superblock.
     ///
     /// # Errors
-    /// It is not ext4; contradicting sizes; errors of the device.
+    /// The image is not ext4, or has contradicting sizes; errors of the device.
     pub fn open(device: Arc<dyn Device>) -> Result<Self> {
         let super_block = mount::read_super(&*device)?;
         let geometry = Geometry::new(&super_block)?;
@@ -143,7 +143,7 @@ impl Image {
     /// Shows an object.
     ///
     /// # Errors
-    /// It does not exist, or is too damaged to read; errors of the device.
+    /// The object does not exist, or is too damaged to read; errors of the device.
     pub fn show(&self, what: &What, lines: &mut Lines<'_>) -> Result<()> {
         match what {
             What::Super => lines(DumpSuper(&self.super_block).to_string()),

@@ -348,7 +348,7 @@ fn journal(
 /// Computes all numbers.
 ///
 /// # Errors
-/// Options that cannot be met.
+/// The [`MkfsError`] of the first option that cannot be met on this device.
 pub(super) fn plan(
     device: &dyn Device,
     options: &MkfsOptions,
