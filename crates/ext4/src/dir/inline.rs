@@ -70,7 +70,7 @@ impl Inline {
     /// Reads and validates both regions.
     ///
     /// # Errors
-    /// They are damaged.
+    /// The regions are damaged.
     pub(super) fn read(dir: &Dir<'_>) -> Result<Self> {
         let map = *dir.inode.map.read();
         let value = match attributes(dir)?.get(xattr_index::SYSTEM, DATA) {

@@ -117,7 +117,7 @@ pub(crate) fn credits(store: &Store, dir: &Inode) -> u32 {
 /// times and stores it.
 ///
 /// # Errors
-/// No space, the directory cannot grow further, it is damaged.
+/// `NoSpace`, also if the directory cannot grow further; the directory is damaged.
 pub(crate) fn insert(
     store: &Store,
     h: &Handle,
@@ -358,7 +358,7 @@ pub(crate) fn room_absent(
 /// Like [`insert`](super::insert), of a name that was not found.
 ///
 /// # Errors
-/// No space, the directory cannot grow further, it is damaged.
+/// `NoSpace`, also if the directory cannot grow further; the directory is damaged.
 pub(crate) fn insert_absent(
     store: &Store,
     h: &Handle,

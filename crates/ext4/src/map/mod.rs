@@ -172,7 +172,7 @@ fn change<R>(
 /// error none of the blocks is in the map.
 ///
 /// # Errors
-/// The tree is damaged, no space for a tree block, `FileTooLarge`, `NotSupported` for unwritten
+/// The tree is damaged; no space for a tree block; `FileTooLarge`, `NotSupported` for unwritten
 /// blocks in a block map.
 pub(crate) fn insert(
     store: &Store,
@@ -197,7 +197,7 @@ pub(crate) fn insert(
 /// The caller records the blocks.
 ///
 /// # Errors
-/// The tree is damaged, no space for a tree block, `FileTooLarge`.
+/// The tree is damaged; no space for a tree block; `FileTooLarge`.
 pub(crate) fn insert_untold(
     store: &Store,
     h: &Handle,
@@ -227,7 +227,7 @@ pub(crate) fn insert_untold(
 /// now; they are added to the inode's block count at the same moment.
 ///
 /// # Errors
-/// The tree is damaged, no space for a tree block, `FileTooLarge`.
+/// The tree is damaged; no space for a tree block; `FileTooLarge`.
 pub(crate) fn insert_delayed(
     store: &Store,
     h: &Handle,
@@ -259,7 +259,7 @@ fn not_supported() -> Error {
 /// [`remove`] does, but from the begin of the range on.
 ///
 /// # Errors
-/// The tree is damaged, no space for a tree block, `FileTooLarge`.
+/// The tree is damaged; no space for a tree block; `FileTooLarge`.
 pub(crate) fn convert(
     store: &Store,
     h: &Handle,
@@ -325,7 +325,7 @@ fn note_written(store: &Store, h: &Handle, inode: &Inode, blocks: Range<u64>) ->
 /// [`convert`].
 ///
 /// # Errors
-/// The tree is damaged, no space for a tree block, `FileTooLarge`.
+/// The tree is damaged; no space for a tree block; `FileTooLarge`.
 pub(crate) fn unwrite(
     store: &Store,
     h: &Handle,
@@ -528,7 +528,7 @@ pub(crate) fn block_of(store: &Store, inode: &Inode, logical: u64) -> Result<Arc
 /// The caller sets the size and stores the inode.
 ///
 /// # Errors
-/// The tree is damaged, no space for a tree block, `FileTooLarge`.
+/// The tree is damaged; no space for a tree block; `FileTooLarge`.
 pub(crate) fn append_block(
     store: &Store,
     h: &Handle,

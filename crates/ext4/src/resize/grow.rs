@@ -61,7 +61,8 @@ pub(super) fn grow(image: &mut Image, blocks: u64) -> Result<()> {
 /// Grows as far as the classic descriptor table reaches, and then to `blocks`.
 ///
 /// # Errors
-/// [`ResizeError::NoJournal`] if it has reached that already, or no group has room for a journal.
+/// [`ResizeError::NoJournal`] if the file system has that size already, or if no group has room for
+/// a journal; the errors of [`grow`].
 fn in_two_steps(image: &mut Image, old: &Geometry, blocks: u64) -> Result<()> {
     let border = border(old);
     let small = u64::from(old.blocks_per_group()) < 2 * journal::ROOM;

@@ -60,7 +60,8 @@ impl Image {
     /// Opens an image after a recovery.
     ///
     /// # Errors
-    /// The refusals of a mount; [`ResizeError::Unclean`].
+    /// [`ResizeError::Unclean`] if the file system has errors; [`ResizeError::Engine`] if it cannot
+    /// be mounted for writing.
     pub(super) fn open(device: &Arc<dyn Device>, time: Option<Timestamp>) -> Result<Self> {
         let mut options = Options {
             background: false,
@@ -233,7 +234,7 @@ impl Image {
     /// Blocks of superblocks, descriptors, bitmaps and tables of the first groups.
     ///
     /// # Errors
-    /// There are fewer groups.
+    /// The file system has fewer groups.
     pub(super) fn system(&self, groups: u32) -> Result<RangeSet> {
         let table = u64::from(self.geometry.inode_table_blocks());
         let mut system = RangeSet::new();

@@ -41,7 +41,7 @@ const PASSES: usize = 4;
 /// Larger sizes that are tried if the smallest has too little room.
 const TRIES: u64 = 12;
 
-/// Errors of a resize; the file system keeps its size.
+/// Errors of a resize. The file system stays consistent.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ResizeError {
@@ -133,7 +133,7 @@ pub type OnMoved<'p> = dyn FnMut(u64) + Send + 'p;
 /// room.
 ///
 /// # Errors
-/// [`ResizeError`].
+/// [`ResizeError::Unclean`]; [`ResizeError::Engine`] for errors of the image and of the device.
 pub(crate) fn borrow_journal(
     device: &Arc<dyn Device>,
     time: Option<Timestamp>,
@@ -144,7 +144,8 @@ pub(crate) fn borrow_journal(
 /// Removes a journal that [`borrow_journal`] made.
 ///
 /// # Errors
-/// [`ResizeError`]. The file system is consistent, and may still have the journal.
+/// [`ResizeError::Unclean`], [`ResizeError::Journal`]; [`ResizeError::Engine`] for errors of the
+/// image and of the device. The file system is consistent then, and may still have the journal.
 pub(crate) fn give_back_journal(
     device: &Arc<dyn Device>,
     time: Option<Timestamp>,
@@ -167,7 +168,14 @@ pub fn size(device: &dyn Device) -> std::result::Result<u64, crate::Error> {
 /// [reproducible](crate::Options::set_reproducible).
 ///
 /// # Errors
-/// [`ResizeError`]. The file system is consistent and has its old size then.
+/// - In both directions: [`ResizeError::PastEnd`], [`ResizeError::Unclean`],
+///   [`ResizeError::Journal`]; [`ResizeError::Engine`] for errors of the image and of the device.
+/// - Growing: [`ResizeError::TooLarge`], [`ResizeError::NoJournal`], [`ResizeError::NoRoom`].
+/// - Shrinking: [`ResizeError::NoRoom`], [`ResizeError::Inodes`], [`ResizeError::Pinned`],
+///   [`ResizeError::Metadata`].
+///
+/// The file system is consistent then. It has its old size, unless the device failed after the
+/// transaction that changes the size, or growing needed two steps and only the first succeeded.
 pub fn resize(
     device: &Arc<dyn Device>,
     size: u64,
@@ -197,7 +205,9 @@ pub fn resize(
 /// [reproducible](crate::Options::set_reproducible).
 ///
 /// # Errors
-/// [`ResizeError`]. The file system is consistent then.
+/// [`ResizeError::Unclean`], [`ResizeError::Journal`], [`ResizeError::Inodes`],
+/// [`ResizeError::Metadata`]; [`ResizeError::Engine`] for errors of the image and of the device.
+/// The file system is consistent then.
 pub fn shrink_to_fit(
     device: &Arc<dyn Device>,
     inodes: u64,
@@ -214,7 +224,8 @@ pub fn shrink_to_fit(
     Ok(size(&**device)?)
 }
 
-/// Makes the file system smaller. False: it is as small as possible. `groups`: how many must stay.
+/// Makes the file system smaller. False: it is as small as possible. `groups`: the number that must
+/// stay.
 fn pass(
     device: &Arc<dyn Device>,
     inodes: u64,

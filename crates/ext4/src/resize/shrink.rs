@@ -15,8 +15,9 @@ const SLACK_PART: u64 = 2048;
 /// Shrinks the file system to this many blocks, or fewer if the last group would be too short.
 ///
 /// # Errors
-/// The used space does not fit; errors of the image and the device. The file system is consistent
-/// then, and has its old size.
+/// [`ResizeError::NoRoom`], [`ResizeError::Inodes`], [`ResizeError::Pinned`],
+/// [`ResizeError::Metadata`], [`ResizeError::Journal`]; errors of the image and of the device. The
+/// file system is consistent then. It has its old size, unless only its backups are not written.
 pub(super) fn shrink(image: &mut Image, blocks: u64, moved: &mut OnMoved<'_>) -> Result<()> {
     let old = image.geometry.clone();
     let (_, new) = smaller(image, blocks)?;

@@ -184,7 +184,7 @@ pub(crate) fn apply(
 /// exclusively, and deletes unused values afterwards.
 ///
 /// # Errors
-/// `Exists` or `NoAttribute` if the mode forbids the change; the errors of [`plan`]; the image is
+/// `Exists` or `NoAttribute` if the mode forbids the change; the errors of [`plan()`]; the image is
 /// damaged; errors of the journal.
 pub(crate) fn change(
     volume: &Volume,

@@ -33,7 +33,7 @@ pub(in super::super) struct Path {
 /// The hash function that an index names.
 ///
 /// # Errors
-/// It is not known.
+/// The root is damaged, or names an unknown hash function.
 fn hasher(dir: &Dir<'_>, root: &Buffer) -> Result<Option<DirHasher>> {
     let content = root.read();
     let bad = |reason: String| dir.bad_block(root.block(), reason);
