@@ -173,7 +173,7 @@ impl Journal {
         }
     }
 
-    /// Oldest tid in the log that is not checkpointed yet. Older transactions are at home.
+    /// Oldest tid in the log that is not checkpointed yet. All older ones are.
     #[must_use]
     pub fn tail_tid(&self) -> Tid {
         self.table.tail_tid()

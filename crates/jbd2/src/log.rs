@@ -111,7 +111,7 @@ impl Log {
     ///
     /// - [`Incompat::REVOKE`] is always set.
     /// - Checksums of version 1 and [`Incompat::ASYNC_COMMIT`] are removed.
-    /// - [`Incompat::FAST_COMMIT`] stays if it is set. If `form` asks for it, the end of the log
+    /// - [`Incompat::FAST_COMMIT`] stays if it is set. If only `form` has it, the end of the log
     ///   becomes the area, unless that would leave too small a log.
     ///
     /// # Errors

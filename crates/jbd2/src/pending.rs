@@ -133,7 +133,7 @@ impl Pending {
         self.complete.notify_all();
     }
 
-    /// Removes the blocks of transactions up to `tid`, which are durable at home.
+    /// Removes the blocks of transactions up to `tid`, which are durable at their home locations.
     pub(crate) fn written_back(&self, tid: Tid) {
         let mut inner = self.inner.lock();
         let all = std::mem::take(&mut inner.entries).into_iter();

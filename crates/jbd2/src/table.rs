@@ -58,7 +58,7 @@ pub(crate) struct Table {
     closing: u32,
 }
 
-/// Events to wait for, one per kind of waiter. Of the threads that wait for a commit only one can
+/// Events to wait for, one per kind of waiter. Only one of the threads that wait for a commit can
 /// perform the next, and waking the others would only delay it.
 #[derive(Debug, Default)]
 struct Signals {

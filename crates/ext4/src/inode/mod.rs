@@ -126,13 +126,13 @@ impl InodeState {
         self.raw.set_mode(kind | (perm & 0o7777) as u16);
     }
 
-    /// The content changed now: both times and the version.
+    /// Sets both times and the version after a change of the content.
     pub(crate) fn content_changed(&mut self, now: Timestamp) {
         self.raw.set_mtime(disk_time(now));
         self.changed(now);
     }
 
-    /// The inode changed now: its time and the version.
+    /// Sets the change time and the version after a change of the inode.
     pub(crate) fn changed(&mut self, now: Timestamp) {
         self.raw.set_ctime(disk_time(now));
         self.raw.set_version(self.raw.version().wrapping_add(1));
@@ -272,7 +272,7 @@ impl Inode {
                 || self.flags().contains(InodeFlags::JOURNAL_DATA))
     }
 
-    /// Longest that the file may become, in bytes.
+    /// Most bytes that the file may have.
     pub(crate) fn max_size(&self, store: &Store) -> u64 {
         if self.flags().contains(InodeFlags::EXTENTS) {
             store.geometry.max_extent_file_size()
@@ -401,14 +401,14 @@ pub(crate) fn vfs_device(major: u32, minor: u32) -> u64 {
     (minor & 0xff) | ((major & 0xfff) << 8) | ((minor & !0xff) << 12) | ((major & !0xfff) << 32)
 }
 
-/// Major and minor number out of one that `makedev` composed.
+/// Major and minor number of a device number that `makedev` composed.
 pub(crate) fn disk_device(device: u64) -> (u32, u32) {
     let major = ((device >> 8) & 0xfff) | ((device >> 32) & !0xfff);
     let minor = (device & 0xff) | ((device >> 12) & !0xff);
     (major as u32, minor as u32)
 }
 
-/// A time for callers.
+/// Converts a stored time to one for callers.
 pub(crate) fn vfs_time(time: DiskTime) -> Timestamp {
     Timestamp {
         sec: time.seconds,
@@ -416,7 +416,7 @@ pub(crate) fn vfs_time(time: DiskTime) -> Timestamp {
     }
 }
 
-/// A time for the disk.
+/// Converts a time to one that an inode can store.
 pub(crate) fn disk_time(time: Timestamp) -> DiskTime {
     // Linux stores no nanoseconds of the first and the last second, nor of times beyond.
     let within = time.sec > DiskTime::MIN.seconds && time.sec < DiskTime::MAX.seconds;

@@ -246,8 +246,8 @@ fn recover_journal(device: &Arc<dyn Device>, sb: &SuperBlock, geometry: &Geometr
 }
 
 /// Makes one transaction of the fast commits' changes, after the transactions of the log were
-/// written home. Bitmaps, descriptors and inodes belong together: a power cut while they are
-/// written home must leave all of them to the next recovery.
+/// written to their home locations. Bitmaps, descriptors and inodes belong together: a power cut
+/// while they are written back must leave all of them to the next recovery.
 fn log_what_changed(overlay: &OverlayDevice, log: &sapwood_jbd2::Log, sequence: u32) -> Result<()> {
     let size = u64::from(log.block_size());
     let mut numbers = BTreeSet::new();
@@ -388,7 +388,7 @@ pub(crate) fn read_inode_unverified(
 const LEAST_TRANSACTION: u32 = 1024;
 
 /// Bounds of the journal, so that its blocks fit into `cache` bytes: committed blocks that are not
-/// written home, and the running and committing transactions.
+/// written back, and the running and committing transactions.
 fn journal_memory(cache: usize, block_size: u32) -> sapwood_jbd2::Options {
     let usual = sapwood_jbd2::Options::default();
     let quarter = (cache / 4) as u64;

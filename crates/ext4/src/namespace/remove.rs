@@ -77,14 +77,14 @@ pub(crate) fn remove(
             Ordering::Less => {
                 let own = victim.io.try_write();
                 if own.is_none() {
-                    // Waited for in the order of their numbers, then looked at again.
+                    // Wait for both locks in the order of the numbers, then look again.
                     drop(held);
                     drop(lock_all(&[dir, &victim]));
                     continue;
                 }
                 own
             }
-            // Damage.
+            // Damage: the name leads to its own directory.
             Ordering::Equal => None,
         };
         if victim.state.lock().dying {

@@ -317,7 +317,7 @@ impl Run<'_, '_> {
     }
 
     /// Moves the journal. The old one has the transaction that makes the new one count; the inode
-    /// is written home last. Until then a recovery reads the old map, so the new one is in other
+    /// is written back last. Until then a recovery reads the old map, so the new one is in other
     /// blocks.
     fn journal(&mut self) -> Result<()> {
         let ino = self.image.sb.journal_inum.get();

@@ -66,7 +66,7 @@ impl Tracker {
         }
     }
 
-    /// Whether records are of use.
+    /// Whether a fast commit may need records of this handle's transaction.
     pub(crate) fn wanted(&self, h: &Handle) -> bool {
         self.enabled() && !h.requires_whole()
     }

@@ -12,8 +12,8 @@ use crate::{Error, Result, commit};
 
 impl Log {
     /// Makes these blocks, in rising order, the only transaction of an empty log, durably. Returns
-    /// false, with nothing changed, if they do not fit. A recovery would write them home;
-    /// [`finish_alone`](Self::finish_alone) follows once they are there.
+    /// false, with nothing changed, if they do not fit. A recovery would replay them. The caller
+    /// writes them to their home locations and then calls [`finish_alone`](Self::finish_alone).
     ///
     /// # Errors
     /// [`Error::NeedsRecovery`](crate::Error::NeedsRecovery) if the log is not empty;
@@ -34,8 +34,8 @@ impl Log {
         left - left.div_ceil(run + 1)
     }
 
-    /// Marks the log empty after its transaction of [`commit_alone`](Self::commit_alone) is durable
-    /// at home.
+    /// Marks the log empty. The blocks of its transaction, made by
+    /// [`commit_alone`](Self::commit_alone), must be durable at their home locations.
     ///
     /// # Errors
     /// [`Error::Device`](crate::Error::Device).
@@ -46,8 +46,9 @@ impl Log {
 
     /// Replaces the log by one transaction with these blocks, in rising order, and makes it
     /// durable. Returns false, with nothing changed, if they do not fit. `sequence` follows the
-    /// number of the last transaction of the log, whose blocks must be durable at home. The new
-    /// transaction supersedes fast commits that follow the last transaction, in the same write.
+    /// number of the last transaction of the log, whose blocks must be durable at their home
+    /// locations. The new transaction supersedes fast commits that follow the last transaction, in
+    /// the same write.
     ///
     /// # Errors
     /// [`Error::Device`](crate::Error::Device).

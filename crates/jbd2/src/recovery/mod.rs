@@ -15,7 +15,7 @@
 //!   transaction without a commit block does not count, nor does anything after it.
 //! - A commit block that was torn after its fields commits its transaction, as in the kernel, but
 //!   `e2fsck` rejects its checksum and drops the transaction. So the replay first writes that
-//!   commit block again, whole, and flushes, before it writes any block home.
+//!   commit block again, whole, and flushes, before it replays any block.
 //! - A commit block with a wrong checksum was torn, and ends the log before its transaction. If the
 //!   transaction after it is complete, the torn one was not the last: the log is damaged, which is
 //!   an error.

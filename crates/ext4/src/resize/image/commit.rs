@@ -17,7 +17,7 @@ use super::Image;
 use crate::resize::{ResizeError, Result};
 
 impl Image {
-    /// Writes all changes in the order of the module. `last`: a block that is written home after
+    /// Writes all changes in the order of the module. `last`: a block that is written back after
     /// all others, and whose new content makes another journal count.
     ///
     /// # Errors
