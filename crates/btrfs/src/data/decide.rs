@@ -269,7 +269,7 @@ fn gather(data: &[Slice]) -> Vec<u8> {
 }
 
 /// Compresses whole sectors, and pads the result to sectors; `None` unless at least one sector is
-/// saved. If the first bytes of a file do not shrink, and only the mount asked for it, the file is
+/// saved. If the first bytes of a file do not shrink, and only the mount required it, the file is
 /// not compressed from now on.
 fn shrink(
     store: &Store,

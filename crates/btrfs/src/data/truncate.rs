@@ -26,7 +26,7 @@ const STEP: usize = 32;
 /// Items for which a step reserves space: few, because the dropped items are adjacent.
 const ITEMS: u64 = 8;
 
-/// Sets the length of a file. The caller holds `io` exclusively; times are its business.
+/// Sets the length of a file. The caller holds `io` exclusively, and sets the times.
 ///
 /// # Errors
 /// [`NoSpace`](crate::Error::NoSpace); unreadable or damaged items.

@@ -22,9 +22,9 @@ const EARLY: u64 = 32 << 20;
 /// Items that completing one piece may touch: its own, its checksums, the replaced ones.
 const ITEMS: u64 = 3;
 
-/// Writes `data` at `offset`; the file grows if it ends there. May wait for writeback. The
-/// caller holds `io` exclusively and has checked limits. The times are the
-/// caller's; the completion queues the inode item.
+/// Writes `data` at `offset`; the file grows if it ends there. May wait for writeback. The caller
+/// holds `io` exclusively and has checked limits. The caller also sets the times; the completion
+/// queues the inode item.
 ///
 /// # Errors
 /// [`Error::NoSpace`]; a sector that is written in part cannot be read; the mount takes no changes.

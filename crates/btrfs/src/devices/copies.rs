@@ -172,7 +172,8 @@ impl Volume {
         }
     }
 
-    /// Tells the devices that a logical range will be read soon, from the copy that is tried first.
+    /// Advises the devices that a logical range will be read soon, from the copy that is tried
+    /// first.
     pub(crate) fn will_read(&self, logical: u64, len: u64) {
         let readable = self.readable(logical, len).ok();
         let mirror = readable.and_then(Mirrors::first).unwrap_or(0);
@@ -181,7 +182,7 @@ impl Volume {
         });
     }
 
-    /// Tells the devices that a big writeback wrote all copies of a logical range.
+    /// Advises the devices that a large writeback wrote all copies of a logical range.
     pub(crate) fn write_behind(&self, logical: u64, len: u64) {
         for mirror in 0..self.mirrors(logical, len).unwrap_or(0) {
             self.hint(logical, len, mirror, |device, at, len| {

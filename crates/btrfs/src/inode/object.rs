@@ -319,7 +319,7 @@ impl Inode {
         }
     }
 
-    /// Refuses an inode that is not a directory, or a removed directory.
+    /// Refuses an inode that is not a directory.
     pub(crate) fn require_dir(&self) -> Result<()> {
         match self.kind {
             FileKind::Directory => Ok(()),

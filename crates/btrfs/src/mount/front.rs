@@ -28,7 +28,7 @@ use crate::{Error, Options, data, subvolume, xattr};
 /// A name with its target, as the front passes it.
 type Found<'a> = front::Found<'a, Mount>;
 
-/// The same for the module of names.
+/// The name with its target, for the module of names.
 fn found<'a>(found: &'a Found<'_>) -> rename::Found<'a> {
     rename::Found {
         place: found.place,

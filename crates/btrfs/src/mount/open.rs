@@ -86,8 +86,8 @@ impl Drop for Mount {
 }
 
 /// Replays the log of the file system on `devices` if it has one and a mount with `options` may.
-/// The replay has an engine of its own, and the mount opens anew afterwards: nothing that memory
-/// held of the trees before can be stale.
+/// The replay has an engine of its own, and the mount opens anew afterwards. So the mount has no
+/// stale state of the trees in memory.
 ///
 /// # Errors
 /// [`Error::LogReplay`] for a log that is damaged or contradicts the trees, or when something

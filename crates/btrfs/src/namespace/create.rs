@@ -104,7 +104,7 @@ impl Whiteout {
         ITEMS + self.plan.xattrs.len() as u64
     }
 
-    /// Makes it and its name, which is free.
+    /// Makes it, and its name, which no entry has.
     pub(super) fn make(
         self,
         files: &Arc<Files>,

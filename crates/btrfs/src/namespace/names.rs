@@ -393,7 +393,7 @@ pub(crate) fn add_root_refs(
     root_tree.insert(h, &Key::new(parent, kind::ROOT_REF, subvolume), &bytes)
 }
 
-/// Removes them and returns the index of the name.
+/// Removes the refs of a subvolume's name, and returns the index of the name.
 pub(crate) fn remove_root_refs(h: &mut Handle, dir: &Inode, subvolume: u64) -> Result<u64> {
     let (index, _) = find_root_ref(h.store(), dir, subvolume)?;
     let root_tree = Arc::clone(&h.store().roots.root_tree);

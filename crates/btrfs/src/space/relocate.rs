@@ -118,7 +118,7 @@ impl Space {
         Ok(())
     }
 
-    /// From now on no chunk gets a place on a device.
+    /// Excludes a device from the places of further chunks.
     pub(crate) fn close_device(&self, devid: u64) {
         if let Some(device) = self.devices.lock().by_id.get_mut(&devid) {
             device.limit = FIRST_CHUNK_OFFSET;

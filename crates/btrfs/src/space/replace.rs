@@ -93,7 +93,7 @@ impl Space {
         each.collect()
     }
 
-    /// From now on new chunks end before `limit`.
+    /// Makes further chunks end before `limit`.
     pub(crate) fn limit_chunks(&self, limit: u64) {
         for device in self.devices.lock().by_id.values_mut() {
             device.limit = limit;

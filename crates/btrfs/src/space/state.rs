@@ -149,8 +149,7 @@ impl Space {
         Ok(this)
     }
 
-    /// From now on, extents that transaction `transid` or an earlier one allocated are not reused
-    /// when they are freed.
+    /// Prevents the reuse of freed extents that transaction `transid` or an earlier one allocated.
     pub(crate) fn keep_until(&self, transid: u64) {
         self.kept.store(transid, Ordering::Relaxed);
     }

@@ -48,7 +48,7 @@ pub(crate) fn set_default(subvolumes: &Arc<Subvolumes>, id: u64) -> Result<()> {
     h.finish(done)
 }
 
-/// Makes a subvolume read-only or writable, and that durable.
+/// Makes a subvolume read-only or writable, durably.
 ///
 /// # Errors
 /// No space; the errors of [`Store::commit`](crate::transaction::Store::commit).

@@ -82,7 +82,7 @@ fn delete_if(
     }
 }
 
-/// Refuses to delete the mounted one, the default one, and one that holds another.
+/// Refuses to delete a subvolume that is mounted, is the default, or contains another one.
 fn check_unused(files: &Files, id: u64) -> Result<()> {
     if files.inodes.numbers().mounted() == id {
         return Err(vfs::Error::Busy.into());

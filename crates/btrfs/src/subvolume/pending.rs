@@ -51,7 +51,7 @@ impl PendingSnapshots {
     /// # Errors
     /// The error that prevents a snapshot; the transaction must not be committed then.
     pub(super) fn take_all(&self, h: &mut Handle) -> Result<bool> {
-        // No handle is open, so all of them were asked for in this transaction.
+        // No handle is open, so all of them were requested in this transaction.
         let pending = std::mem::take(&mut *self.list.lock());
         for snapshot in &pending {
             take(h, snapshot)?;
