@@ -31,7 +31,7 @@ pub enum Error {
     /// The journal is on another device.
     #[error("the journal is on another device, which is not supported")]
     ExternalJournal,
-    /// The options leave the journal alone, but ask for a writable mount.
+    /// The options forbid a recovery of the journal, but request a writable mount.
     #[error("noload needs ro")]
     NoLoadNeedsReadOnly,
     /// The image was made larger than the device that holds it.

@@ -162,7 +162,8 @@ fn groups_from(groups: &Groups, home: u32) -> impl Iterator<Item = u32> {
     mates.chain(others.filter(move |number| !flex.contains(number)))
 }
 
-/// Takes the extent that `pick` finds among the free blocks of a group. An excluded group has none.
+/// Takes the extent that `pick` finds among the free blocks of a group. A group that is out of use
+/// has none.
 fn take(
     groups: &Groups,
     group: &Group,

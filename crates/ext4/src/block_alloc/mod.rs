@@ -66,7 +66,7 @@ pub(crate) fn allocate_stretch(groups: &Groups, goal: u64, len: u32) -> Result<E
 /// as write access does.
 ///
 /// # Errors
-/// The bitmap has them in use (the image is damaged), the group is excluded; the errors of the
+/// The bitmap has them in use (the image is damaged); the group is out of use; errors of the
 /// journal.
 pub(crate) fn claim(groups: &Groups, h: &Handle, extent: Extent) -> Result<()> {
     let (group, start) = groups.place(extent)?;

@@ -33,7 +33,8 @@ const BATCH: usize = 32;
 /// Blocks of journaled data that go into one handle at once, at most.
 const CHUNK: u32 = 256;
 
-/// The I/O of ranges, of one or more files, is done, or has failed. Called once for each.
+/// Handles ranges, of one or more files, whose I/O is done or has failed. Called once for each
+/// range.
 pub(super) fn io_finished(engine: &Arc<Engine>, finished: Vec<Taken>, dispatch: Dispatch) {
     let mut ready = Vec::new();
     for (inode, io) in finished {

@@ -17,7 +17,7 @@ const CHUNK: u64 = 1 << 20;
 /// be written.
 ///
 /// # Errors
-/// [`vfs::Error::NotSupported`] if sharing is a must; [`vfs::Error::Invalid`] for ranges that
+/// [`vfs::Error::NotSupported`] if sharing is required; [`vfs::Error::Invalid`] for ranges that
 /// overlap in one file; `FileTooLarge`; [`NoSpace`](crate::Error::NoSpace).
 pub(crate) fn copy_range(
     engine: &Arc<Engine>,

@@ -26,8 +26,7 @@ use crate::{Result, block_alloc, orphan};
 /// Further credits of a step of a removal, in addition to the least: fewer steps are faster.
 const STEP: u32 = 32;
 
-/// Sets the length of a file. The caller holds `io` exclusively and no handle; times are its
-/// business.
+/// Sets the length of a file. The caller holds `io` exclusively and no handle, and sets the times.
 ///
 /// # Errors
 /// [`vfs::Error::FileTooLarge`]; [`NoSpace`](crate::Error::NoSpace); the map is damaged; errors of

@@ -195,7 +195,7 @@ impl InFlight {
 #[derive(Debug)]
 struct InFlightRange {
     io: Arc<InFlight>,
-    /// The I/O is done, good or bad.
+    /// The I/O is done, with or without an error.
     io_done: bool,
 }
 

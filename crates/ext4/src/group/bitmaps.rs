@@ -141,7 +141,7 @@ impl Groups {
     /// the lock.
     ///
     /// # Errors
-    /// The group is excluded, or becomes excluded because its bitmap is wrong or unreadable; the
+    /// The group is out of use, or is put out of use because its bitmap is wrong or unreadable; the
     /// bitmap contradicts the descriptor.
     pub(crate) fn lock_blocks<'a>(
         &self,
@@ -187,7 +187,7 @@ impl Groups {
     /// without the lock.
     ///
     /// # Errors
-    /// The group is excluded, or becomes excluded because its bitmap is wrong or unreadable; the
+    /// The group is out of use, or is put out of use because its bitmap is wrong or unreadable; the
     /// bitmap contradicts the descriptor.
     pub(crate) fn inodes<'a>(&self, group: &'a Group) -> Result<&'a InodeMap> {
         if let Some(map) = group.inodes.get() {

@@ -21,7 +21,7 @@ pub(crate) struct InodeMap {
     full_below: AtomicU32,
 }
 
-/// Inodes of a group that were deleted lately: index and second. The oldest in front. Guarded by
+/// Inodes of a group that were deleted lately: index and second. The oldest first. Guarded by
 /// the group's lock.
 #[derive(Debug, Default)]
 pub(crate) struct Recent(VecDeque<(u32, u64)>);

@@ -19,9 +19,9 @@
 //! transaction that freed them is durable: before that, a crash could bring back the file that had
 //! them ([`Groups::committed`]).
 //!
-//! **Excluded**: a group whose descriptor or bitmap is wrong. One line in the log gives the reason;
-//! nothing is allocated or freed there any more, while reads continue. Blocks that would be freed
-//! there stay used, for `e2fsck` to find. (`damage_puts_a_group_out_of_use_and_no_other`,
+//! **Out of use**: a group whose descriptor or bitmap is wrong. One line in the log gives the
+//! reason; nothing is allocated or freed there any more, while reads continue. Blocks that would be
+//! freed there stay used, for `e2fsck` to find. (`damage_puts_a_group_out_of_use_and_no_other`,
 //! `a_wrong_bitmap_puts_its_group_out_of_use_when_it_is_read`).
 
 mod bitmaps;
@@ -118,12 +118,13 @@ pub(crate) struct GroupState {
     freed: Vec<(Tid, Piece)>,
     /// Inodes deleted lately; empty with a journal.
     pub(crate) recent: Recent,
-    /// The reason why it is excluded.
+    /// The reason why it is out of use.
     out_of_use: Option<Arc<str>>,
     /// Bitmap blocks that do not have their content yet, because none was ever written.
     unwritten: [Option<Arc<Buffer>>; 2],
-    /// The descriptor changed in this transaction; the bitmaps did.
+    /// The descriptor changed in this transaction.
     dirty: bool,
+    /// The block bitmap changed in this transaction; the inode bitmap did.
     dirty_bitmaps: [bool; 2],
 }
 
@@ -231,7 +232,7 @@ impl GroupState {
     /// Checks that blocks and inodes may be allocated and freed here.
     ///
     /// # Errors
-    /// [`Error::BadGroup`] if the group is excluded.
+    /// [`Error::BadGroup`] if the group is out of use.
     pub(crate) fn check(&self, group: &Group) -> Result<()> {
         match &self.out_of_use {
             None => Ok(()),
@@ -352,8 +353,8 @@ impl Groups {
         u32::try_from(sum).unwrap_or(u32::MAX)
     }
 
-    /// Free blocks and inodes for the superblock: an excluded group counts with its descriptor's
-    /// numbers, because its space is not lost.
+    /// Free blocks and inodes for the superblock: a group that is out of use counts with its
+    /// descriptor's numbers, because its space is not lost.
     pub(crate) fn totals(&self) -> (u64, u32) {
         let (mut blocks, mut inodes) = (self.free_blocks(), u64::from(self.free_inodes()));
         for group in &self.all {
@@ -415,8 +416,8 @@ impl Groups {
         Ok(())
     }
 
-    /// The descriptor changed: it will be written before the commit. Called by the holder of a
-    /// handle that joined the [descriptor](Self::join_desc).
+    /// Records that the descriptor changed: the commit writes it. The caller holds a handle that
+    /// joined the [descriptor](Self::join_desc).
     pub(crate) fn mark_dirty(&self, group: &Group, state: &mut GroupState, kind: BitmapKind) {
         state.dirty_bitmaps[slot(kind)] = true;
         if !state.dirty {
@@ -485,8 +486,8 @@ impl Groups {
             .insert(group.number);
     }
 
-    /// Releases the space that was freed up to this transaction, and discards it if the mount asks
-    /// for that.
+    /// Releases the space that was freed up to this transaction, and discards it if the mount
+    /// requests that.
     pub(crate) fn committed(&self, tid: Tid) {
         loop {
             let first = self.waiting.lock().first_key_value().map(|(tid, _)| *tid);

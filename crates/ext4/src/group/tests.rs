@@ -283,7 +283,8 @@ fn a_bitmap_that_was_never_written_is_computed_and_then_written() {
     oracles::clean(&device, "freed again");
 }
 
-/// Space of an excluded group is not lost: `e2fsck` finds it, and the superblock counts it.
+/// Space of a group that is out of use is not lost: `e2fsck` finds it, and the superblock counts
+/// it.
 #[test]
 fn an_unmount_counts_the_groups_out_of_use() {
     if left_out(TOOLS) {

@@ -91,7 +91,7 @@ pub(crate) fn free(store: &Store, h: &Handle, ino: u32, kind: FileKind) -> Resul
 /// used already.
 ///
 /// # Errors
-/// The group is excluded; errors of the journal and the device.
+/// The group is out of use; errors of the journal and of the device.
 pub(crate) fn mark_used(store: &Store, h: &Handle, ino: u32, directory: bool) -> Result<bool> {
     let allocator = Allocator {
         groups: &store.groups,
@@ -102,7 +102,7 @@ pub(crate) fn mark_used(store: &Store, h: &Handle, ino: u32, directory: bool) ->
     allocator.mark_used(h, ino, directory)
 }
 
-/// Whether the bitmap has an inode as used; in an excluded group, all are.
+/// Whether the bitmap has an inode as used; in a group that is out of use, all are.
 ///
 /// # Errors
 /// There is no such inode; errors of the device.

@@ -512,7 +512,7 @@ pub(crate) fn goal(store: &Store, inode: &Inode, logical: u64) -> Result<u64> {
 /// A metadata block of the inode itself (directory, quota, orphan file), by its place in the file.
 ///
 /// # Errors
-/// The tree is damaged; errors of the device; a hole.
+/// The tree is damaged, or has a hole there; errors of the device.
 pub(crate) fn block_of(store: &Store, inode: &Inode, logical: u64) -> Result<Arc<Buffer>> {
     let run = lookup(store, inode, logical, 1)?;
     match run.what {
