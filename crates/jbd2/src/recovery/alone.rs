@@ -2,7 +2,7 @@
 //!
 //! A recovery that replays more than the blocks of the log, for example fast commits, changes many
 //! blocks that belong together. If it wrote them one by one, a power cut could leave some of them.
-//! As one transaction of the log, a later recovery replays all of them or none.
+//! A later recovery replays one transaction of the log as a whole, or not at all.
 
 use std::borrow::Cow;
 
