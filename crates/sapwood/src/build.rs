@@ -23,6 +23,7 @@ pub use make::fill;
 
 /// Unit of space of both formats, in bytes, for estimates.
 const BLOCK: u64 = 4096;
+
 /// Makes a file system in a new image file.
 ///
 /// ```no_run

@@ -302,12 +302,13 @@ pub fn fill(
 }
 
 /// Ends the filling of the image on a device, which is durable then.
-pub(super) fn close(fs: FileSystem, device: &dyn Device) -> Result<(), BuildError> {
+fn close(fs: FileSystem, device: &dyn Device) -> Result<(), BuildError> {
     fs.close()?;
     Ok(device.flush()?)
 }
 
-pub(super) fn fill_open(
+/// Fills the open file system of an image, and gives its root an owner, like [`fill`].
+fn fill_open(
     fs: &FileSystem,
     image: &Path,
     sources: &Sources,
@@ -326,7 +327,7 @@ pub(super) fn fill_open(
 
 /// Options of an image while it is filled. Nothing has to be durable before the end, and data that
 /// waits for writeback only takes memory. With a time the result is reproducible.
-pub(super) fn filling(sources: &Sources) -> Result<Options, BuildError> {
+fn filling(sources: &Sources) -> Result<Options, BuildError> {
     let mut options = Options::default();
     options.set_unflushed();
     if let Some(time) = sources.time() {
@@ -349,7 +350,7 @@ pub(super) fn filling(sources: &Sources) -> Result<Options, BuildError> {
 
 /// The owner of files without one in a source: root in an image that depends on the sources alone,
 /// else the caller.
-pub(super) fn builder_of(time: Option<Timestamp>) -> (u32, u32) {
+fn builder_of(time: Option<Timestamp>) -> (u32, u32) {
     time.map_or_else(caller, |_| (0, 0))
 }
 
