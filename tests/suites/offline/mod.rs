@@ -13,7 +13,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use libtest_mimic::Trial;
-use sapwood_tests::mount::{sapwood, workspace};
+use sapwood_tests::mount::{DETACH_COPIES, sapwood, workspace};
 use sapwood_tests::{Need, Outcome, machine, process, scratch, trial};
 
 const LIMIT: Duration = Duration::from_secs(600);
@@ -221,6 +221,7 @@ fn everyday(kind: &str, more: &str, script: &str) -> Outcome {
         .arg(format!("{PRELUDE}\n{more}\n{script}"))
         .env("SAPWOOD", sapwood())
         .envs([("KIND", kind), ("TZ", "UTC")])
+        .env("DETACH_COPIES", DETACH_COPIES)
         .current_dir(dir.path());
     process::succeed(&mut command, LIMIT)?;
     Ok(())

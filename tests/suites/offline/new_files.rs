@@ -78,7 +78,7 @@ pub(crate) const SCRIPTS: &[(&str, &str)] = &[
         "without_unnamed_files_a_signal_removes_the_temporary_one",
         r#"sources; mkfifo p; names > before
         # Without /proc a file cannot get a name later.
-        hidden=(unshare -m bash -c 'mount -t tmpfs none /proc; exec "$0" "$@"' "$SAPWOOD")
+        hidden=(unshare -m bash -c 'eval "$DETACH_COPIES"; mount -t tmpfs none /proc; exec "$0" "$@"' "$SAPWOOD")
         for command in 'mkfs -q -t $KIND --size 160M --tar p new' 'mkfs -q -f -t $KIND --size 160M --tar p old' 'mkdisk -q new --part r:$KIND:tar=p:size=160M'; do
             for signal in INT TERM HUP; do
                 [ "${command% old}" = "$command" ] || { echo mine > old; names > before; }
