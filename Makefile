@@ -124,8 +124,8 @@ disasters: need-test
 	SAPWOOD_FULL=1 SAPWOOD_BIN=$(CURDIR)/target/release/sapwood \
 		cargo test -p sapwood-tests --test suites -- '[rescue]' --test-threads 1 --nocapture
 
-# Long: `make test` has a quarter of the variants and of the combinations of devices, and half of
-# the cases of ext4's older forms.
+# Long: `make test` has a quarter of the variants and of the combinations of devices, and a third
+# of the cases of ext4's other forms.
 matrices: need-test
 	cargo build -p sapwood-cli
 	SAPWOOD_FULL=1 cargo test -p sapwood-tests --test suites -- matrix] --nocapture
@@ -133,7 +133,7 @@ matrices: need-test
 	SAPWOOD_FULL=1 cargo test -p sapwood-btrfs --test trials -- '[devices_kernel]' --nocapture
 	SAPWOOD_FULL=1 cargo test -p sapwood-ext4 --test trials -- '[conformance]' --nocapture
 
-# Some minutes: every cut of a transaction and of a resize, of which `make test` has a third.
+# Long: every cut of a transaction and of a resize; `make test` tries some of them.
 cuts: need-test
 	SAPWOOD_FULL=1 cargo test -p sapwood --test suite -- a_cut --nocapture
 

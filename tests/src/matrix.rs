@@ -114,12 +114,14 @@ impl Variant {
 
 /// Variants that stand for the others: the least and the largest tree blocks, old and new forms of
 /// items, each place of the space cache, compression, each kind of data.
-const ALWAYS: [&str; 6] = [
+const ALWAYS: [&str; 8] = [
     "default",
     "mixed",
+    "space-cache-v1",
     "old",
     "4k-sha256-holes-lzo",
     "64k-blake2-zlib",
+    "nodatacow",
     "ours",
 ];
 

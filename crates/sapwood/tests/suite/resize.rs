@@ -6,7 +6,7 @@ use std::sync::Arc;
 use sapwood_block::{Device, MemoryDevice};
 use sapwood_btrfs::Btrfs;
 use sapwood_ext4::Ext4;
-use sapwood_testing::machine::{Need, full, left_out};
+use sapwood_testing::machine::{Need, left_out, step};
 use sapwood_testing::{CrashPlan, RecordDevice, Replayer};
 use sapwood_vfs::{Credentials, FileSystem, Ino, NewInode, SetXattrMode, TrimRange, WriteMode};
 
@@ -223,7 +223,7 @@ fn cuts_by(engine: Format, memory: &Arc<MemoryDevice>, size: Option<u64>, verify
     some_cuts(engine, memory, size, verify, CUTS)
 }
 
-/// Tries [`cuts`], with about `most` cuts.
+/// Tries [`cuts`]: about `most` of them, or every cut with `SAPWOOD_FULL=1`.
 fn some_cuts(
     engine: Format,
     memory: &Arc<MemoryDevice>,
@@ -248,8 +248,8 @@ fn some_cuts(
     );
     // ext4 becomes as small as possible in several steps.
     let steps = size.is_none() && matches!(engine, Format::Ext4(_));
-    let step = points.len().div_ceil(most).max(1);
-    for at in points.into_iter().step_by(step) {
+    let distance = step(points.len().div_ceil(most).max(1));
+    for at in points.into_iter().step_by(distance) {
         let try_image = |image: MemoryDevice, plan: &CrashPlan| {
             let image: Arc<dyn Device> = Arc::new(image);
             let result = whole_by(engine, &image, verify);
@@ -328,13 +328,12 @@ fn across_the_border(engine: Format, memory: &Arc<MemoryDevice>, size: u64, room
         meta_bg.then(|| sb.first_meta_bg.get())
     };
     assert_eq!(first_meta_group(memory), None);
-    let most = if full() { 60 } else { 20 };
-    assert_eq!(some_cuts(engine, memory, Some(room), verify, most), room);
+    assert_eq!(some_cuts(engine, memory, Some(room), verify, 20), room);
     let border = first_meta_group(memory).unwrap();
     assert!(border > 0);
-    some_cuts(engine, memory, Some(size), verify, most);
+    some_cuts(engine, memory, Some(size), verify, 20);
     assert!(first_meta_group(memory).unwrap() < border + 1);
-    some_cuts(engine, memory, Some(room), verify, most / 3);
+    some_cuts(engine, memory, Some(room), verify, 6);
     cuts(engine, memory, None);
     let device: Arc<dyn Device> = memory.clone();
     whole(engine, &device).unwrap();

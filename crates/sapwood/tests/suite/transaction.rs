@@ -219,7 +219,7 @@ fn the_kernel_finds_all_or_nothing_after_a_cut() {
         let points = recorded.log.crash_points();
         // The switch is near the end.
         let last = points.len().saturating_sub(24);
-        let few = points[..last].iter().step_by(last.div_ceil(4).max(1));
+        let few = points[..last].iter().step_by(step(last.div_ceil(4).max(1)));
         for at in few.chain(points[last..].iter().step_by(step(4))) {
             let plan = random_plan(&recorded.log, *at);
             let image = recorded.log.image(&recorded.base, &plan);
