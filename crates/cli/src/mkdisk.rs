@@ -35,6 +35,10 @@ pub(super) const EXAMPLES: &[(&str, &str)] = &[
         "an encrypted partition",
     ),
     (
+        "sapwood mkdisk --from d1.img d2.img --part root:ext4:tar=r.tar",
+        "a copy of d1.img with another root file system",
+    ),
+    (
         "sapwood mkdisk --table mbr d.img --part boot:fat:rootdir=boot:boot",
         "a partition table of the BIOS",
     ),
@@ -44,8 +48,8 @@ pub(super) const EXAMPLES: &[(&str, &str)] = &[
 /// root:ext4:tar=root.tar:size=2G, swap:swap:size=512M. A colon in a value is written \:. Formats:
 /// btrfs, ext4, fat (fat12, fat16, fat32), swap.
 ///
-/// Fields: file= (the bytes of a file); rootdir=, tar=, oci=, overlay=, cpio= (the sources of mkfs,
-/// applied in their order); all-root, uid-map=, gid-map=, exclude=, clamp-mtime, manifest=,
+/// Fields: file= (the bytes of a file); rootdir=, tar=, oci=, overlay=, cpio=, at= (the sources of
+/// mkfs, applied in their order); all-root, uid-map=, gid-map=, exclude=, clamp-mtime, manifest=,
 /// owner-from=, file-contexts=, subvol=, compress=, inode-flags=, dedupe, free=, free-inodes=
 /// (options of mkfs); size=SIZE or size=rest; type=NAME or GUID, in an MBR also two hexadecimal
 /// digits [default: the name of the partition if it names a type, else what its format says]; uuid=
@@ -63,6 +67,10 @@ pub(super) struct Args {
     /// NAME[:FORMAT][:FIELD=VALUE...], in the order of the disk; can be given several times
     #[arg(short, long, value_name = "PARTITION", required = true)]
     part: Vec<String>,
+    /// Copy this disk, an image or device, and replace the contents of the partitions, which are
+    /// named by their names or numbers there and keep their places, sizes and types
+    #[arg(long, value_name = "DISK", conflicts_with_all = ["size", "table", "align"])]
+    from: Option<PathBuf>,
     /// Size of the disk [default: as large as necessary]
     #[arg(long, value_name = "SIZE", value_parser = size)]
     size: Option<u64>,
@@ -111,6 +119,14 @@ pub(super) fn run(args: &Args) -> Result<()> {
         .alignment(args.align)
         .scheme(args.table)
         .format(args.output_format);
+    if let Some(from) = &args.from {
+        if let (Ok(from), Ok(image)) = (from.canonicalize(), args.image.canonicalize())
+            && from == image
+        {
+            return Err(Failure::local(&from, "the new disk needs another name"));
+        }
+        builder = builder.from(from);
+    }
     if let Some(size) = args.size {
         builder = builder.size(size);
     }
@@ -134,7 +150,11 @@ pub(super) fn run(args: &Args) -> Result<()> {
         let part = partition(text)?;
         let name = part.made.name.clone();
         root_hash_files.extend(part.root_hash_file.map(|file| (name, file)));
-        builder = builder.partition(part.made);
+        let mut made = part.made;
+        if args.from.is_some() && !part.has_type {
+            made.kind = None;
+        }
+        builder = builder.partition(made);
     }
     let bar = progress::items(args.quiet || args.json, "files");
     let built = builder.build(&args.image, &mut |step| copy::show(&bar, step));
@@ -147,7 +167,7 @@ pub(super) fn run(args: &Args) -> Result<()> {
         }
     }
     if args.json {
-        output::object(&described(args.table, &built))
+        output::object(&described(&built))
     } else if args.quiet {
         Ok(())
     } else {
@@ -158,10 +178,12 @@ pub(super) fn run(args: &Args) -> Result<()> {
 fn print(args: &Args, built: &BuiltDisk) -> Result<()> {
     let size = args.image.metadata().map_or(0, |found| found.len());
     let (image, count) = (args.image.display(), built.partitions.len());
-    output::line(format!(
-        "{image}: {count} partitions, {}",
-        output::size(size)
-    ))?;
+    let what = match (&args.from, count) {
+        (None, _) => format!("{count} partitions"),
+        (Some(from), 1) => format!("{} with 1 partition replaced", from.display()),
+        (Some(from), _) => format!("{} with {count} partitions replaced", from.display()),
+    };
+    output::line(format!("{image}: {what}, {}", output::size(size)))?;
     for part in &built.partitions {
         if let Some(root) = &part.root_hash {
             output::line(format_args!("root hash of {}: {root}", part.name))?;
@@ -171,7 +193,7 @@ fn print(args: &Args, built: &BuiltDisk) -> Result<()> {
 }
 
 /// The disk as JSON.
-fn described(scheme: Scheme, built: &BuiltDisk) -> Value {
+fn described(built: &BuiltDisk) -> Value {
     let partitions = built.partitions.iter().map(|part| {
         let mut object = json!({
             "name": part.name, "offset": part.start, "length": part.len,
@@ -183,7 +205,7 @@ fn described(scheme: Scheme, built: &BuiltDisk) -> Value {
         object
     });
     json!({
-        "table": scheme.to_string().to_lowercase(),
+        "table": built.scheme.to_string().to_lowercase(),
         "uuid": output::uuid(&built.uuid),
         "size": built.size,
         "partitions": partitions.collect::<Vec<_>>(),

@@ -418,7 +418,7 @@ impl Cause for BuildError {
             (Some(part), _) => part.kind(),
             (None, Self::FileSystem(error)) => error.kind(),
             (None, Self::Device(error)) => of_device(error),
-            (None, Self::NoSize(_) | Self::Encrypted(_)) => ErrorKind::InvalidInput,
+            (None, Self::NoSize(_) | Self::At(_) | Self::Encrypted(_)) => ErrorKind::InvalidInput,
             (None, _) => ErrorKind::Io,
         }
     }
@@ -427,7 +427,7 @@ impl Cause for BuildError {
         match (part(self), self) {
             (Some(part), _) => part.path(),
             (None, Self::FileSystem(error)) => error.path(),
-            (None, Self::NoSize(path) | Self::File { path, .. }) => Some(path),
+            (None, Self::NoSize(path) | Self::At(path) | Self::File { path, .. }) => Some(path),
             (None, _) => None,
         }
     }
@@ -442,6 +442,9 @@ impl Cause for DiskError {
             Self::Verity { source, .. } => source.kind(),
             Self::NewFile(error) => error.kind(),
             Self::Output(error) => error.kind(),
+            Self::Open(error) => error.kind(),
+            Self::Device(error) => of_device(error),
+            Self::Existing(error) => error.kind(),
             Self::File { .. } | Self::Table { .. } | Self::Mbr { .. } => ErrorKind::Io,
             _ => ErrorKind::InvalidInput,
         }
@@ -458,6 +461,7 @@ impl Cause for DiskError {
             Self::Verity { source, .. } => source.path(),
             Self::NewFile(error) => error.path(),
             Self::Output(error) => error.path(),
+            Self::Open(error) => error.path(),
             _ => None,
         }
     }

@@ -432,12 +432,11 @@ impl<'d> Destination<'d> {
     }
 }
 
-/// Copies everything in a directory of this machine, with changes, to the root of a file system,
-/// which is called `image` in errors. `layer`: the directory is a layer in the form of overlayfs;
-/// its whiteouts and its attributes of overlayfs are left out.
+/// Copies everything in a directory of this machine, with changes, to the directory `at` of a file
+/// system, which is called `image` in errors. `layer`: the source is a layer in the form of
+/// overlayfs; its whiteouts and its attributes of overlayfs are left out.
 pub(crate) fn fill(
-    fs: &FileSystem,
-    image: &Path,
+    (fs, image, at): (&FileSystem, &Path, &[u8]),
     source: &Path,
     layer: bool,
     changes: &Changes,
@@ -451,7 +450,8 @@ pub(crate) fn fill(
     if top.meta().kind != FileKind::Directory {
         return Err(on_source(CopyCause::NotDirectory));
     }
-    let root = to.sink(b"", true)?.ok_or_else(gone)?;
+    let missing = || CopyError::on(to.shown(at), CopyCause::Missing);
+    let directory = to.sink(at, true)?.ok_or_else(missing)?;
     let report = Report::new(progress, Stop::new());
     let copy = Copy {
         canonical: fs.is_reproducible(),
@@ -462,7 +462,7 @@ pub(crate) fn fill(
         rules: CopyOptions::archive().rules(),
         report: &report,
     };
-    let top = Changed::new(top, Vec::new(), layer, changes);
-    copy.tree(Box::new(top), false, Target::Directory(root))?;
+    let top = Changed::new(top, at.to_vec(), layer, changes);
+    copy.tree(Box::new(top), false, Target::Directory(directory))?;
     Ok(report.end())
 }

@@ -9,6 +9,7 @@
 mod content;
 mod hashes;
 mod layout;
+mod replace;
 mod swap;
 mod table;
 mod write;
@@ -19,10 +20,12 @@ use std::time::SystemTime;
 
 use crate::build::{BuildError, ImageBuilder};
 use crate::fat::{FatError, FatImage};
+use crate::image::OpenError;
 use crate::luks::{Key, LuksError};
 use crate::new_file::NewFileError;
 use crate::output::{OutputError, OutputFormat};
 use crate::progress::{self, OnProgress};
+use crate::repartition::RepartitionError;
 use crate::sources::derived_uuid;
 use crate::verity::{Params, RootHash, VerityError};
 use sapwood_block::partition::Scheme;
@@ -109,11 +112,13 @@ pub struct NewHashes {
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct BuiltDisk {
+    /// Kind of its partition table.
+    pub scheme: Scheme,
     /// Its UUID.
     pub uuid: [u8; 16],
     /// Its bytes.
     pub size: u64,
-    /// Its partitions, in their order.
+    /// Its partitions, in their order; of a copy, those whose contents were replaced.
     pub partitions: Vec<BuiltPartition>,
 }
 
@@ -235,6 +240,26 @@ pub enum DiskError {
     /// Several partitions take the rest, or the disk has no size.
     #[error("partition {0}: the rest is for one partition of a disk with a size")]
     Rest(String),
+    /// The disk whose partitions are replaced cannot be opened.
+    #[error(transparent)]
+    Open(#[from] OpenError),
+    /// The disk whose partitions are replaced cannot be read.
+    #[error(transparent)]
+    Device(#[from] sapwood_block::Error),
+    /// The table of the disk whose partitions are replaced.
+    #[error(transparent)]
+    Existing(#[from] RepartitionError),
+    /// A property of a partition that stays when its content is replaced.
+    #[error("partition {name}: the {property} of an existing partition stays")]
+    Kept {
+        /// Name of the partition.
+        name: String,
+        /// The property.
+        property: &'static str,
+    },
+    /// A property of a disk that stays when partitions of it are replaced.
+    #[error("the {0} of an existing disk stays")]
+    DiskKept(&'static str),
     /// The alignment is no power of two of at least a sector.
     #[error("alignment of {0} bytes: must be a power of two, at least 512")]
     Alignment(u64),
@@ -276,6 +301,7 @@ type Result<T> = std::result::Result<T, DiskError>;
 #[derive(Debug, Clone)]
 pub struct DiskBuilder {
     partitions: Vec<NewPartition>,
+    from: Option<PathBuf>,
     size: Option<u64>,
     uuid: Option<[u8; 16]>,
     time: Option<SystemTime>,
@@ -305,6 +331,7 @@ impl DiskBuilder {
     pub fn new() -> Self {
         Self {
             partitions: Vec::new(),
+            from: None,
             size: None,
             uuid: None,
             time: None,
@@ -314,6 +341,25 @@ impl DiskBuilder {
             format: OutputFormat::Raw,
             replace: true,
         }
+    }
+
+    /// Copies an existing disk, and replaces the contents of the partitions that are added here.
+    /// Each of them is named by the name or the number that it has there, and keeps its place, size
+    /// and type. `from` may be an image in any format that can be read, or a device.
+    ///
+    /// ```no_run
+    /// use sapwood::{DiskBuilder, NewPartition, PartitionContent};
+    ///
+    /// let mut root = NewPartition::default();
+    /// root.name = "root".to_owned();
+    /// root.content = PartitionContent::File("root-2.img".into());
+    /// DiskBuilder::new().from("disk-1.img").partition(root).write_to("disk-2.img")?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[must_use]
+    pub fn from(mut self, from: impl Into<PathBuf>) -> Self {
+        self.from = Some(from.into());
+        self
     }
 
     /// Bytes of the disk.
@@ -427,7 +473,11 @@ impl DiskBuilder {
         if self.reproducible && self.uuid.is_none() {
             fixed.uuid = Some(self.hashed()?);
         }
-        Ok(fixed.write(path.as_ref(), progress)?)
+        let path = path.as_ref();
+        Ok(match fixed.from.take() {
+            None => fixed.write(path, progress)?,
+            Some(from) => fixed.write_replaced(&from, path, progress)?,
+        })
     }
 
     /// A UUID derived from the contents of the disk.
@@ -438,6 +488,9 @@ impl DiskBuilder {
         }
         let options = (self.size, self.alignment);
         let mut what = format!("disk {options:?}");
+        if self.from.is_some() {
+            what.push_str(" replaced");
+        }
         if self.scheme != Scheme::Gpt {
             what.push_str(" mbr");
         }

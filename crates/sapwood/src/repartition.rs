@@ -1,4 +1,4 @@
-//! Moves the end of a partition in the table of its disk.
+//! Changes an existing partition table: the end of a partition, and UUIDs.
 //!
 //! # How it works
 //! A GPT has two copies. The backup is written first, at the end of the disk, which may be larger
@@ -11,6 +11,7 @@ use sapwood_block::Device;
 use sapwood_block::partition::{
     GptCopy, GptDamage, Partition, PartitionError, PartitionTable, Scheme, first_gpt, gpt_checksum,
 };
+use uuid::Uuid;
 
 /// Bytes of a sector of an MBR.
 const SECTOR: u64 = 512;
@@ -149,48 +150,122 @@ fn header(gpt: &GptCopy, here: u64, other: u64, table: u64, last_usable: u64) ->
 }
 
 fn grow_gpt(disk: &dyn Device, all: &[Partition], part: &Partition, len: u64) -> Result<()> {
-    let name = || disk.name().to_owned();
-    let mut gpt = first_gpt(disk)?.map_err(|damage| RepartitionError::Damaged {
-        disk: name(),
-        damage,
-    })?;
-    let no_backup = || RepartitionError::NoBackup { disk: name() };
+    let mut gpt = undamaged_gpt(disk)?;
     let sector = gpt.sector;
     let last = disk.size() / sector - 1;
-    let backup = last.checked_sub((gpt.entries.len() as u64).div_ceil(sector));
-    let backup = backup.ok_or_else(no_backup)?;
-    let last_usable = if gpt.alternate == last {
-        gpt.last_usable
-    } else {
-        backup.saturating_sub(1)
-    };
+    let (backup, last_usable) = places(disk, &gpt, last)?;
     let limit = (last_usable + 1).saturating_mul(sector);
     let ends = all
         .iter()
         .map(|other| other.start.saturating_add(other.len));
-    if last_usable >= backup || ends.max().is_some_and(|end| end > limit) {
-        return Err(no_backup());
+    if ends.max().is_some_and(|end| end > limit) {
+        let disk = disk.name().to_owned();
+        return Err(RepartitionError::NoBackup { disk });
     }
     let end = new_end(disk, all, part, len, (sector, limit))?;
-    let entry = (part.number as usize - 1) * gpt.entry_size;
+    let entry = entry_at(&gpt, part.number);
     put(
         &mut gpt.entries,
         entry + 40,
         &(end / sector - 1).to_le_bytes(),
     );
-
-    disk.write_at(backup * sector, &gpt.entries)?;
-    disk.flush()?;
-    disk.write_at(last * sector, &header(&gpt, last, 1, backup, last_usable))?;
-    disk.flush()?;
-    disk.write_at(gpt.table * sector, &gpt.entries)?;
-    disk.flush()?;
-    disk.write_at(sector, &header(&gpt, 1, last, gpt.table, last_usable))?;
-    disk.flush()?;
+    write_both(disk, &gpt, last, (backup, last_usable))?;
     if gpt.alternate != last {
         forget_old_end(disk, sector, gpt.alternate, last)?;
     }
     Ok(())
+}
+
+/// Gives partitions of a GPT, by their numbers, other UUIDs.
+///
+/// # Errors
+/// The table is damaged; there is no room for its backup; the disk cannot be written.
+pub(crate) fn set_uuids(disk: &dyn Device, uuids: &[(u32, [u8; 16])]) -> Result<()> {
+    let mut gpt = undamaged_gpt(disk)?;
+    let before = gpt.entries.clone();
+    for (number, uuid) in uuids {
+        let entry = entry_at(&gpt, *number);
+        let uuid = Uuid::from_bytes(*uuid).to_bytes_le();
+        put(&mut gpt.entries, entry + 16, &uuid);
+    }
+    if gpt.entries == before {
+        return Ok(());
+    }
+    let last = gpt.alternate;
+    let places = places(disk, &gpt, last)?;
+    write_both(disk, &gpt, last, places)
+}
+
+/// The first copy of a GPT.
+///
+/// # Errors
+/// It is damaged, or cannot be read.
+pub(crate) fn undamaged_gpt(disk: &dyn Device) -> Result<GptCopy> {
+    first_gpt(disk)?.map_err(|damage| RepartitionError::Damaged {
+        disk: disk.name().to_owned(),
+        damage,
+    })
+}
+
+/// The UUID of the partition with this number.
+pub(crate) fn uuid_of(gpt: &GptCopy, number: u32) -> Option<[u8; 16]> {
+    uuid_at(&gpt.entries, entry_at(gpt, number) + 16)
+}
+
+/// The UUID of the disk.
+pub(crate) fn disk_uuid(gpt: &GptCopy) -> Option<[u8; 16]> {
+    uuid_at(&gpt.header, 56)
+}
+
+fn uuid_at(bytes: &[u8], at: usize) -> Option<[u8; 16]> {
+    let bytes = bytes.get(at..)?.first_chunk()?;
+    Some(Uuid::from_bytes_le(*bytes).into_bytes())
+}
+
+/// Offset of the entry of a partition in the table.
+fn entry_at(gpt: &GptCopy, number: u32) -> usize {
+    (number as usize)
+        .saturating_sub(1)
+        .saturating_mul(gpt.entry_size)
+}
+
+/// The place of the backup's entries, if its header is in sector `last`, and the last sector that a
+/// partition may have.
+fn places(disk: &dyn Device, gpt: &GptCopy, last: u64) -> Result<(u64, u64)> {
+    let no_backup = || RepartitionError::NoBackup {
+        disk: disk.name().to_owned(),
+    };
+    let sectors = (gpt.entries.len() as u64).div_ceil(gpt.sector);
+    let backup = last.checked_sub(sectors).ok_or_else(no_backup)?;
+    let last_usable = if gpt.alternate == last {
+        gpt.last_usable
+    } else {
+        backup.saturating_sub(1)
+    };
+    if last_usable >= backup {
+        return Err(no_backup());
+    }
+    Ok((backup, last_usable))
+}
+
+/// Writes the backup, whose header is in sector `last`, and then the first copy. Each step is
+/// durable before the next one begins.
+fn write_both(
+    disk: &dyn Device,
+    gpt: &GptCopy,
+    last: u64,
+    (backup, last_usable): (u64, u64),
+) -> Result<()> {
+    let sector = gpt.sector;
+    disk.write_at(backup.saturating_mul(sector), &gpt.entries)?;
+    disk.flush()?;
+    let copy = header(gpt, last, 1, backup, last_usable);
+    disk.write_at(last.saturating_mul(sector), &copy)?;
+    disk.flush()?;
+    disk.write_at(gpt.table * sector, &gpt.entries)?;
+    disk.flush()?;
+    disk.write_at(sector, &header(gpt, 1, last, gpt.table, last_usable))?;
+    Ok(disk.flush()?)
 }
 
 /// Wipes the header of a backup that moved, and stores the new size in the protective MBR.

@@ -1,5 +1,6 @@
 //! The contents of a new image: directories, archives, container images and manifests, in any mix.
 
+mod below;
 mod fill;
 mod growth;
 mod input;
@@ -7,6 +8,7 @@ mod summary;
 
 use std::fs::{self, File};
 use std::io::{self, Read};
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
@@ -53,13 +55,24 @@ const BLOCK: u64 = 4096;
 /// ```
 #[derive(Debug, Clone, Default)]
 pub struct Sources {
-    list: Vec<Source>,
+    list: Vec<Placed>,
+    /// The directory of the sources that are added next: its path in the image, without slashes at
+    /// either end.
+    at: Vec<u8>,
     manifests: Vec<PathBuf>,
     changes: Changes,
     storage: Storage,
     time: Option<Timestamp>,
     /// The directory of copies of archives that are used several times.
     scratch: Scratch,
+}
+
+/// A source, and the directory of the image that it is put into.
+#[derive(Debug, Clone)]
+struct Placed {
+    /// Like [`Sources::at`].
+    at: Vec<u8>,
+    source: Source,
 }
 
 #[derive(Debug, Clone)]
@@ -72,6 +85,15 @@ enum Source {
     /// Layers in the form of overlayfs.
     LayerDirectory(PathBuf),
     LayerTar(Input),
+}
+
+impl Placed {
+    fn is_dir(&self) -> bool {
+        matches!(
+            self.source,
+            Source::Directory(_) | Source::LayerDirectory(_)
+        )
+    }
 }
 
 /// A container image, which is opened once.
@@ -122,6 +144,9 @@ pub enum BuildError {
     /// No size was given.
     #[error("{}: the image needs a size", .0.display())]
     NoSize(PathBuf),
+    /// The path of a directory in the image leads out of the image, or has a NUL.
+    #[error("{}: no path of a directory in an image", .0.display())]
+    At(PathBuf),
     /// The file could not be made.
     #[error("{}: {source}", path.display())]
     File {
@@ -175,39 +200,71 @@ pub enum BuildError {
 }
 
 impl Sources {
+    /// Puts the sources that are added from now on into this directory of the image, and not into
+    /// its root. The directory is made if no source before has it. Whiteouts of a layer hide names
+    /// in it only; patterns, owners and labels of [`changes`](Self::changes) still belong to paths
+    /// from the root.
+    ///
+    /// ```no_run
+    /// use sapwood::{ImageBuilder, Sources};
+    ///
+    /// let mut sources = Sources::default();
+    /// sources.oci("debian.tar:12");
+    /// sources.at("/srv/www")?;
+    /// sources.dir("site");
+    /// ImageBuilder::ext4().sources(sources).write_to("root.img")?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidInput`](crate::ErrorKind::InvalidInput): the path has `..` in it, or a
+    /// NUL.
+    pub fn at(&mut self, directory: impl AsRef<Path>) -> crate::Result<()> {
+        let path = directory.as_ref();
+        let names = components(path.as_os_str().as_bytes());
+        let names = names.map_err(|_| BuildError::At(path.to_owned()))?;
+        self.at = names.join(&b'/');
+        Ok(())
+    }
+
+    fn add(&mut self, source: Source) {
+        let at = self.at.clone();
+        self.list.push(Placed { at, source });
+    }
+
     /// Everything in a directory of this machine, as `cp -a` copies it.
     pub fn dir(&mut self, path: impl Into<PathBuf>) {
-        self.list.push(Source::Directory(path.into()));
+        self.add(Source::Directory(path.into()));
     }
 
     /// The files of a tar archive, plain or compressed with gzip, zstd, xz or bzip2.
     pub fn tar(&mut self, path: impl Into<PathBuf>) {
         let input = Input::file(Format::Tar, path.into());
-        self.list.push(Source::Archive(input));
+        self.add(Source::Archive(input));
     }
 
     /// Like [`tar`](Self::tar), from a stream.
     pub fn tar_stream(&mut self, stream: impl Read + Send + 'static) {
         let input = Input::stream(Format::Tar, stream);
-        self.list.push(Source::Archive(input));
+        self.add(Source::Archive(input));
     }
 
     /// The files of a cpio archive (`newc`, with or without checksums), plain or compressed.
     pub fn cpio(&mut self, path: impl Into<PathBuf>) {
         let input = Input::file(Format::Cpio, path.into());
-        self.list.push(Source::Archive(input));
+        self.add(Source::Archive(input));
     }
 
     /// Like [`cpio`](Self::cpio), from a stream.
     pub fn cpio_stream(&mut self, stream: impl Read + Send + 'static) {
         let input = Input::stream(Format::Cpio, stream);
-        self.list.push(Source::Archive(input));
+        self.add(Source::Archive(input));
     }
 
     /// A container image: an OCI layout in a directory or an archive, or an archive of `docker
     /// save`; `PATH:TAG` chooses one of several.
     pub fn oci(&mut self, path: impl Into<PathBuf>) {
-        self.list.push(Source::Oci(Container {
+        self.add(Source::Oci(Container {
             path: path.into(),
             image: Arc::default(),
         }));
@@ -218,13 +275,13 @@ impl Sources {
     /// hide names of these. In any other archive such a name is an error.
     pub fn layer(&mut self, path: impl Into<PathBuf>) {
         let input = Input::file(Format::Tar, path.into());
-        self.list.push(Source::Layer(input));
+        self.add(Source::Layer(input));
     }
 
     /// Like [`layer`](Self::layer), from a stream.
     pub fn layer_stream(&mut self, stream: impl Read + Send + 'static) {
         let input = Input::stream(Format::Tar, stream);
-        self.list.push(Source::Layer(input));
+        self.add(Source::Layer(input));
     }
 
     /// A layer of overlayfs, applied to the sources before it: the upper directory of a mount, or a
@@ -233,7 +290,7 @@ impl Sources {
     /// with `overlay.opaque=y` hides everything that earlier sources have in it.
     pub fn overlay(&mut self, path: impl Into<PathBuf>) {
         let path = path.into();
-        self.list.push(if path.is_dir() {
+        self.add(if path.is_dir() {
             Source::LayerDirectory(path)
         } else {
             Source::LayerTar(Input::file(Format::Tar, path))
@@ -289,7 +346,7 @@ impl Sources {
         archive: impl Read + Send,
     ) -> Result<(), BuildError> {
         let input = Input::read_now(format, archive)?;
-        self.list.push(Source::Archive(input));
+        self.add(Source::Archive(input));
         Ok(())
     }
 
@@ -339,12 +396,17 @@ impl Sources {
         self.list.is_empty() && self.manifests.is_empty() && self.storage.is_plain()
     }
 
-    /// Whether one source is a directory. The root of the image gets its owner.
+    /// Whether one source is a directory of this machine.
     #[must_use]
     pub fn has_dir(&self) -> bool {
-        let is_dir =
-            |source: &Source| matches!(source, Source::Directory(_) | Source::LayerDirectory(_));
-        self.list.iter().any(is_dir)
+        self.list.iter().any(Placed::is_dir)
+    }
+
+    /// Whether a directory of this machine is put into the root of the image, which then gets its
+    /// owner.
+    pub(crate) fn has_root(&self) -> bool {
+        let is_root = |placed: &Placed| placed.at.is_empty() && placed.is_dir();
+        self.list.iter().any(is_root)
     }
 
     /// Sets times that no source has, such as the root directory's. The image then depends on the
@@ -365,15 +427,19 @@ impl Sources {
     /// [`BuildError`]: a source cannot be read.
     pub(crate) fn summary(&self) -> Result<Summary, BuildError> {
         let mut all = Summarizer::new();
-        for source in &self.list {
+        for Placed { at, source } in &self.list {
+            if !at.is_empty() {
+                all.field(b"at");
+                all.field(at);
+            }
             match source {
                 Source::Directory(path) => {
                     all.field(b"directory");
-                    copy::survey(path, &self.changes, &mut all)?;
+                    copy::survey(path, at, &self.changes, &mut all)?;
                 }
                 Source::LayerDirectory(path) => {
                     all.field(b"layer of a directory");
-                    copy::survey(path, &self.changes, &mut all)?;
+                    copy::survey(path, at, &self.changes, &mut all)?;
                 }
                 Source::Layer(input) => self.summarize(input, b"layer of a container", &mut all)?,
                 Source::LayerTar(input) => {
@@ -422,11 +488,14 @@ impl Sources {
         for path in &self.manifests {
             need.entries += Manifest::read(path)?.len() as u64;
         }
-        for source in &self.list {
+        for Placed { at, source } in &self.list {
+            if !at.is_empty() {
+                need.entries += 1 + at.iter().filter(|byte| **byte == b'/').count() as u64;
+            }
             match source {
                 Source::Directory(path) | Source::LayerDirectory(path) => match self.time {
                     Some(_) if counts != Counts::Directories => {
-                        copy::survey(path, &self.changes, &mut need)?;
+                        copy::survey(path, at, &self.changes, &mut need)?;
                     }
                     _ => need.add_directory(path)?,
                 },

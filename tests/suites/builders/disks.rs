@@ -78,6 +78,85 @@ pub(crate) const SCRIPTS: &[(&str, &str)] = &[
         part 2; [ "$(stat -c %u:%g:%a m/keep)" = 9:8:700 ]; [ "$(stat -c %u:%g m/keep/zs)" = 7:70 ]; lsattr m/keep/a | grep -q i; [ "$(df --output=iavail m | tail -1)" -ge 5000 ]; cmp m/keep/a r/keep/a; umount m"#,
     ),
     (
+        "a_partition_of_an_existing_disk_is_replaced",
+        r#"tree r
+        mkdir two; echo new > two/version
+        head -c 3000000 /dev/urandom > esp.img
+        "$SAPWOOD" mkdisk -q old --part esp:file=esp.img --part root:ext4:rootdir=r:size=64M --part data:btrfs:rootdir=r
+        # Numbers with gaps, as on the images of distributions, and code before the first partition.
+        sgdisk --transpose=1:14 old > sgdisk.txt
+        printf boot | dd of=old bs=1 seek=17408 conv=notrunc status=none
+        cp old before
+        "$SAPWOOD" mkdisk --from old new --part root:ext4:rootdir=two:label=second --json > made.json
+        cmp old before
+        [ "$(grep -o '"offset"' made.json | wc -l)" = 1 ]
+        sgdisk -v new | grep -c 'No problems found'
+        sfdisk -d old | sed 's/^old/disk/; /^device:/d' > expected
+        sfdisk -d new | sed 's/^new/disk/; /^device:/d' > found
+        same expected found
+        [ "$("$SAPWOOD" cat 'new#root:version')" = new ]
+        "$SAPWOOD" check -q 'new#root'
+        # Nothing outside of the partition is different.
+        read -r start size < <(sed -n 's/^disk2 : start= *\([0-9]*\), size= *\([0-9]*\),.*/\1 \2/p' found)
+        cmp -n $((start * 512)) old new
+        cmp -i $(((start + size) * 512)) old new
+        # Several at once, by number and by name, in another format and from one.
+        "$SAPWOOD" mkdisk -q --from old --output-format qcow2 new.qcow2 --part root:ext4:rootdir=two --part data:btrfs:rootdir=two
+        "$SAPWOOD" mkdisk -q --from new.qcow2 --reproducible again --part root:ext4:rootdir=r
+        "$SAPWOOD" mkdisk -q --from new.qcow2 --reproducible again2 --part root:ext4:rootdir=r
+        cmp again again2
+        [ "$("$SAPWOOD" cat 'again#data:version')" = new ]
+        [ "$("$SAPWOOD" cat 'again#root:sub/deep/file')" = in ]"#,
+    ),
+    (
+        "a_replaced_partition_has_a_new_hash_tree",
+        r#"mkdir one two; echo 1 > one/version; head -c 3000000 /dev/urandom > two/version
+        "$SAPWOOD" mkdisk -q old --part esp:size=1M --part root:ext4:rootdir=one:size=32M:verity
+        "$SAPWOOD" mkdisk -q --from old new --part root:ext4:rootdir=two:verity:root-hash-file=hash
+        sgdisk -v new | grep -c 'No problems found'
+        "$SAPWOOD" verity verify 'new#root' 'new#root-verity' "$(cat hash)"
+        refused 'root hash' "$SAPWOOD" verity verify 'old#root' 'old#root-verity' "$(cat hash)"
+        first=$(head -c 32 hash | sed 's/\(.\{8\}\)\(.\{4\}\)\(.\{4\}\)\(.\{4\}\)/\1-\2-\3-\4-/')
+        sfdisk -d new | grep -ci "uuid=$first, name=\"root\""
+        # Both copies of the table have the new UUIDs.
+        cp new damaged
+        dd if=/dev/zero of=damaged bs=512 seek=1 count=1 conv=notrunc status=none
+        sfdisk -d damaged 2> sfdisk.txt | grep -ci "uuid=$first, name=\"root\""
+        # Without a partition for it there is no tree.
+        "$SAPWOOD" mkdisk -q plain --part root:ext4:rootdir=one:size=32M
+        refused 'root-verity' "$SAPWOOD" mkdisk --from plain none --part root:ext4:rootdir=two:verity
+        [ ! -e none ]"#,
+    ),
+    (
+        "what_stays_of_an_existing_disk_is_refused",
+        r#"head -c 3000000 /dev/urandom > a
+        "$SAPWOOD" mkdisk -q old --part x:file=a:size=4M --part y:size=1M
+        "$SAPWOOD" mkdisk -q --table mbr mbr --part x:file=a:size=4M --part y:size=1M
+        "$SAPWOOD" mkfs -q -t ext4 --size 20M none.img
+        bad() {
+            local hint=$1 from=$2; shift 2
+            refused "$hint" "$SAPWOOD" mkdisk --from $from disk "$@"
+            [ ! -e disk ]
+        }
+        bad 'no partition z' old --part z:file=a
+        bad 'the size of an existing partition stays' old --part x:file=a:size=5M
+        bad 'the type of an existing partition stays' old --part x:file=a:type=swap
+        bad 'the boot flag of an existing partition stays' old --part x:file=a:boot
+        bad 'the UUID of an existing partition stays' mbr --part 1:file=a:uuid=$U
+        bad '2.9M do not fit into 1.0M' old --part y:file=a
+        bad 'needs a content' old --part y
+        bad 'only one partition has it' old --part x:file=a --part 1:file=a
+        bad 'no partition table' none.img --part x:file=a
+        bad 'o such file' missing --part x:file=a
+        refused 'needs another name' "$SAPWOOD" mkdisk -f --from old old --part x:file=a
+        code=0; "$SAPWOOD" mkdisk --from old disk --size 1G --part x:file=a 2> err.txt || code=$?
+        [ $code = 2 ]
+        "$SAPWOOD" mkdisk -q --from mbr disk --part 2:swap
+        cmp -n 5242880 mbr disk
+        sfdisk -d disk | grep -c 'label: dos'
+        blkid -p -O 5242880 -S 1048576 -s TYPE -o value disk | grep -c swap"#,
+    ),
+    (
         "a_disk_that_cannot_be_made_is_refused_and_leaves_no_file",
         r#"head -c 3000000 /dev/urandom > a; mkdir r
         bad() { local hint=$1; shift; refused "$hint" "$SAPWOOD" mkdisk disk "$@"; [ ! -e disk ]; [ -z "$(ls -A | grep '^\.sapwood')" ]; }

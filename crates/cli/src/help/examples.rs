@@ -18,6 +18,10 @@ pub(super) const EXAMPLES: &[(&str, &[Example])] = &[
                 "an ext4 with the files of tree/",
             ),
             (
+                "sapwood mkfs --oci debian.tar --at /srv -r site disk.img",
+                "site/ in the directory /srv of it",
+            ),
+            (
                 "sapwood mkfs --free 20% -r tree/ small.img",
                 "as large as the files need, and a fifth more",
             ),

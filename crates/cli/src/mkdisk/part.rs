@@ -47,6 +47,8 @@ pub(super) fn uuid(text: &str) -> Result<[u8; 16], String> {
 #[derive(Debug)]
 pub(super) struct Part {
     pub(super) made: NewPartition,
+    /// Its type was given, and does not follow from its name.
+    pub(super) has_type: bool,
     pub(super) root_hash_file: Option<PathBuf>,
 }
 
@@ -65,6 +67,7 @@ pub(super) fn partition(text: &str) -> Result<Part> {
     let mut reading = Reading {
         text,
         made,
+        has_type: false,
         format: None,
         root_hash_file: None,
         content: Vec::new(),
@@ -107,6 +110,7 @@ impl Format {
 struct Reading<'t> {
     text: &'t str,
     made: NewPartition,
+    has_type: bool,
     format: Option<Format>,
     root_hash_file: Option<PathBuf>,
     /// Fields that are options of mkfs.
@@ -130,7 +134,10 @@ impl Reading<'_> {
                 let size = parse_size(value).ok_or_else(|| self.bad("size= is not a size"))?;
                 self.made.size = PartitionSize::Bytes(size);
             }
-            ("type", Some(value)) => self.kind(value)?,
+            ("type", Some(value)) => {
+                self.has_type = true;
+                self.kind(value)?;
+            }
             ("uuid", Some(value)) => {
                 self.made.uuid = Some(uuid(value).map_err(|why| self.bad(why))?);
             }
@@ -210,9 +217,11 @@ impl Reading<'_> {
             return Err(self.bad("root-hash-file= needs verity"));
         }
         let root_hash_file = self.root_hash_file.take();
+        let has_type = self.has_type;
         let made = self.content()?;
         Ok(Part {
             made,
+            has_type,
             root_hash_file,
         })
     }

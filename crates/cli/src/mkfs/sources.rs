@@ -10,23 +10,34 @@ use sapwood::{Changes, IdRange, Sources};
 use crate::failure::{FAILED, Failure, Result, USAGE};
 use crate::times;
 
-/// An option that names a source.
+/// An option that names a source, or the directory of the sources after it.
 struct Kind {
     long: &'static str,
     short: Option<char>,
     value: &'static str,
     help: &'static str,
-    add: fn(&mut Sources, &Path),
+    add: fn(&mut Sources, &Path) -> sapwood::Result<()>,
 }
 
 const KINDS: &[Kind] = &[
+    Kind {
+        long: "at",
+        short: None,
+        value: "PATH",
+        help: "Put the sources after this option into the directory PATH of the image, which is \
+               made if necessary; --at / ends this",
+        add: |sources, path| sources.at(path),
+    },
     Kind {
         long: "rootdir",
         short: Some('r'),
         value: "DIR",
         help: "Fill it with the contents of this directory. Sources can be given several times and \
                mixed: a later file replaces an earlier one of the same name",
-        add: |sources, path| sources.dir(path),
+        add: |sources, path| {
+            sources.dir(path);
+            Ok(())
+        },
     },
     Kind {
         long: "tar",
@@ -36,10 +47,11 @@ const KINDS: &[Kind] = &[
                or bzip2; - for standard input",
         add: |sources, path| {
             if path == Path::new("-") {
-                sources.tar_stream(std::io::stdin())
+                sources.tar_stream(std::io::stdin());
             } else {
-                sources.tar(path)
+                sources.tar(path);
             }
+            Ok(())
         },
     },
     Kind {
@@ -48,7 +60,10 @@ const KINDS: &[Kind] = &[
         value: "PATH[:TAG]",
         help: "Fill it with the layers of a container image: an OCI layout in a directory or an \
                archive, or an archive of docker save",
-        add: |sources, path| sources.oci(path),
+        add: |sources, path| {
+            sources.oci(path);
+            Ok(())
+        },
     },
     Kind {
         long: "layer",
@@ -58,10 +73,11 @@ const KINDS: &[Kind] = &[
                whiteouts (.wh.NAME) hide names; - for standard input",
         add: |sources, path| {
             if path == Path::new("-") {
-                sources.layer_stream(std::io::stdin())
+                sources.layer_stream(std::io::stdin());
             } else {
-                sources.layer(path)
+                sources.layer(path);
             }
+            Ok(())
         },
     },
     Kind {
@@ -71,7 +87,10 @@ const KINDS: &[Kind] = &[
         help: "Apply a layer in the form of overlayfs to the sources before it: the upper \
                directory of a mount, or a tar archive of it. Its whiteouts and opaque directories \
                hide names",
-        add: |sources, path| sources.overlay(path),
+        add: |sources, path| {
+            sources.overlay(path);
+            Ok(())
+        },
     },
     Kind {
         long: "cpio",
@@ -81,10 +100,11 @@ const KINDS: &[Kind] = &[
                standard input",
         add: |sources, path| {
             if path == Path::new("-") {
-                sources.cpio_stream(std::io::stdin())
+                sources.cpio_stream(std::io::stdin());
             } else {
-                sources.cpio(path)
+                sources.cpio(path);
             }
+            Ok(())
         },
     },
 ];
@@ -207,9 +227,16 @@ impl Given {
             kind.is_some_and(|kind| is_stdin(kind.long, value))
         });
         check_stdin(stdin.count())?;
+        let last = self.0.last().and_then(|(at, _)| KINDS.get(*at));
+        if last.is_some_and(|kind| kind.long == "at") {
+            return Err(Failure::new(USAGE, "--at needs a source after it"));
+        }
         for (at, value) in &self.0 {
             if let Some(kind) = KINDS.get(*at) {
-                (kind.add)(&mut sources, Path::new(value));
+                let added = (kind.add)(&mut sources, Path::new(value));
+                added.map_err(|error| {
+                    Failure::new(USAGE, format_args!("--{}: {error}", kind.long))
+                })?;
             }
         }
         for path in &changes.manifest {
@@ -276,6 +303,6 @@ mod tests {
         let given: Vec<_> = given
             .map(|(at, value)| (*at, value.to_str().unwrap()))
             .collect();
-        assert_eq!(given, [(1, "a"), (0, "b"), (5, "c"), (1, "d"), (2, "e:1")]);
+        assert_eq!(given, [(2, "a"), (1, "b"), (6, "c"), (2, "d"), (3, "e:1")]);
     }
 }

@@ -123,6 +123,17 @@ impl<'a> Extraction<'a> {
         made.and(finished).map(|()| extracted)
     }
 
+    /// Makes the directory `at`, with those above it, unless it exists.
+    ///
+    /// # Errors
+    /// [`ArchiveError`]: the path leads through a file, or through a link where none is followed;
+    /// an error of the file system.
+    pub(crate) fn make_directory(mut self, at: &[u8], progress: &mut OnProgress<'_>) -> Result<()> {
+        let reached = self.reach(&components(at)?, at, true);
+        let finished = self.finish_directories(&mut Extracted::default(), progress);
+        reached.and(finished)
+    }
+
     fn entries(
         &mut self,
         entries: &mut dyn Entries,

@@ -319,7 +319,7 @@ fn fill_open(
     let owner = root_owner.unwrap_or_else(|| builder_of(sources.time()));
     fs.set_owner("/", Some(owner.0), Some(owner.1))?;
     let filled = sources.fill(fs, image, owner, growth, progress)?;
-    if let Some((uid, gid)) = root_owner.filter(|_| sources.has_dir()) {
+    if let Some((uid, gid)) = root_owner.filter(|_| sources.has_root()) {
         fs.set_owner("/", Some(uid), Some(gid))?;
     }
     Ok(filled)

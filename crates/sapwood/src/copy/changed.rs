@@ -11,7 +11,7 @@ use crate::vfs::FileKind;
 /// A node of the source, as its copy is to be.
 pub(super) struct Changed<'s> {
     node: Source<'s>,
-    /// Below the directory that is copied.
+    /// From the root of the image.
     path: Vec<u8>,
     meta: Meta,
     /// It is in a layer in the form of overlayfs.

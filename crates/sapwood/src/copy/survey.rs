@@ -21,14 +21,19 @@ pub(crate) trait Surveyor {
     fn content(&mut self, at: u64, data: &[u8]);
 }
 
-/// Walks everything in a directory, in the order of a copy, with changes. Files that cannot be read
-/// are left out, because the copy reports them.
+/// Walks everything in a directory, in the order of a copy into the directory `at` of an image, with
+/// changes. Files that cannot be read are left out, because the copy reports them.
 ///
 /// # Errors
 /// The directory itself cannot be read.
-pub(crate) fn survey(source: &Path, changes: &Changes, to: &mut dyn Surveyor) -> Result<()> {
+pub(crate) fn survey(
+    source: &Path,
+    at: &[u8],
+    changes: &Changes,
+    to: &mut dyn Surveyor,
+) -> Result<()> {
     let side = LocalSide::new(source.to_owned());
-    let top: Source<'_> = Box::new(Changed::new(top(&side)?, Vec::new(), false, changes));
+    let top: Source<'_> = Box::new(Changed::new(top(&side)?, at.to_vec(), false, changes));
     let mut scratch = Scratch::default();
     let mut canonical = Canonical::new();
     let mut nodes = Nodes::new(Vec::new(), false);

@@ -19,6 +19,8 @@ impl DiskBuilder {
     /// Adds the partitions of hash trees that are not there, and gives both partitions their types.
     pub(super) fn add_hash_partitions(&mut self) -> Result<()> {
         let (mut index, mut taken) = (0, HashSet::new());
+        // Partitions of an existing disk keep their types.
+        let has_types = self.from.is_some();
         while let Some(partition) = self.partitions.get_mut(index) {
             index += 1;
             let Some(hashes) = partition.verity.clone() else {
@@ -43,7 +45,8 @@ impl DiskBuilder {
                 let why = "a hash tree is for a file system or a file";
                 return Err(refuse(&partition.name, why));
             }
-            if partition.kind.is_none() && ["root", "usr"].contains(&&*partition.name) {
+            let named = ["root", "usr"].contains(&&*partition.name);
+            if named && partition.kind.is_none() && !has_types {
                 partition.kind = native_type(&partition.name);
             }
             let kind = verity_type(partition.gpt_type());
@@ -71,7 +74,9 @@ impl DiskBuilder {
                 let why = "the partition of a hash tree has no other content";
                 return Err(refuse(&tree.name, why));
             }
-            tree.kind = tree.kind.or(kind);
+            if !has_types {
+                tree.kind = tree.kind.or(kind);
+            }
         }
         Ok(())
     }

@@ -14,14 +14,17 @@ impl DiskBuilder {
     pub(super) fn check(&self) -> Result<()> {
         let count = self.partitions.len();
         let most = match self.scheme {
-            Scheme::Gpt => PARTITIONS,
-            Scheme::Mbr => PRIMARY,
+            Scheme::Mbr if self.from.is_none() => PRIMARY,
+            Scheme::Mbr | Scheme::Gpt => PARTITIONS,
         };
         if !(1..=most).contains(&count) {
             return Err(DiskError::Count { count, most });
         }
         if !self.alignment.is_power_of_two() || self.alignment < SECTOR {
             return Err(DiskError::Alignment(self.alignment));
+        }
+        if self.from.is_some() && self.size.is_some() {
+            return Err(DiskError::DiskKept("size"));
         }
         let mut rest = false;
         for (index, partition) in self.partitions.iter().enumerate() {
@@ -32,7 +35,7 @@ impl DiskBuilder {
                 let name = name.clone();
                 return Err(DiskError::Layers { name, why });
             }
-            if self.scheme == Scheme::Mbr {
+            if self.scheme == Scheme::Mbr && self.from.is_none() {
                 partition.mbr_type()?;
             }
             let units = name.encode_utf16().count();

@@ -152,6 +152,15 @@ pub fn partition_type(text: &str) -> Option<[u8; 16]> {
     Some(Uuid::parse_str(guid).ok()?.into_bytes())
 }
 
+/// The type that two hexadecimal digits of an MBR mean; Linux data if none does.
+pub(super) fn type_of_mbr(digits: &str) -> [u8; 16] {
+    let number = u8::from_str_radix(digits, 16).ok();
+    let mut types = TYPES.iter();
+    let found = types.find(|(_, _, known)| known.is_some() && *known == number);
+    let name = found.map_or("linux", |(name, ..)| *name);
+    partition_type(name).unwrap_or_default()
+}
+
 /// The type of the partition with the hash tree of one with this type.
 pub(super) fn verity_type(kind: [u8; 16]) -> Option<[u8; 16]> {
     let mut types = type_names();

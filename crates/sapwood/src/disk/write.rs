@@ -17,10 +17,6 @@ use crate::verity::RootHash;
 impl DiskBuilder {
     /// Makes the disk image, when the UUID is decided.
     pub(super) fn write(&self, path: &Path, progress: &mut OnProgress<'_>) -> Result<BuiltDisk> {
-        let failed = |source| DiskError::File {
-            path: path.to_owned(),
-            source,
-        };
         let new = NewFile::create(path, self.replace)?;
         let disk_uuid = self.uuid.unwrap_or_else(|| *Uuid::new_v4().as_bytes());
         let mut built = Vec::new();
@@ -44,33 +40,56 @@ impl DiskBuilder {
                 }
             }
         }
+        let end = places.last().map_or(0, |place| place.start + place.len);
+        let size = self.image_size(self.size.unwrap_or_else(|| self.whole(end)));
+        let made = self.described(disk_uuid, size, &places, roots);
+        self.finish(new, &made, progress, |disk| {
+            let (file, path) = (disk.file(), disk.path());
+            for ((partition, content), place) in self.partitions.iter().zip(&built).zip(&places) {
+                partition.copy(content, *place, file, path)?;
+            }
+            drop(built);
+            self.write_table(file, path, &made)
+        })?;
+        Ok(made)
+    }
+
+    /// Bytes of a disk of `size` bytes in the format of the image, so that the backup of the table
+    /// is at its end.
+    pub(super) fn image_size(&self, size: u64) -> u64 {
+        match self.format {
+            OutputFormat::Vhd => size.next_multiple_of(VHD_UNIT),
+            _ => size,
+        }
+    }
+
+    /// Has `fill` write the bytes of the disk, and gives the image its format and its name.
+    pub(super) fn finish(
+        &self,
+        new: NewFile,
+        made: &BuiltDisk,
+        progress: &mut OnProgress<'_>,
+        fill: impl FnOnce(&NewFile) -> Result<()>,
+    ) -> Result<()> {
         let raw = match self.format {
             OutputFormat::Raw => None,
             _ => Some(new.scratch()?),
         };
-        let disk = raw.as_ref().unwrap_or(&new).file();
-        let end = places.last().map_or(0, |place| place.start + place.len);
-        let size = match (self.size.unwrap_or_else(|| self.whole(end)), self.format) {
-            // So that the backup of the table is at the end of the disk.
-            (size, OutputFormat::Vhd) => size.next_multiple_of(VHD_UNIT),
-            (size, _) => size,
-        };
-        disk.set_len(size).map_err(failed)?;
-        for ((partition, content), place) in self.partitions.iter().zip(&built).zip(&places) {
-            partition.copy(content, *place, disk, path)?;
-        }
-        drop(built);
-        let made = self.described(disk_uuid, size, &places, roots);
-        self.write_table(disk, path, &made)?;
+        let disk = raw.as_ref().unwrap_or(&new);
+        let sized = disk.file().set_len(made.size);
+        sized.map_err(|source| DiskError::File {
+            path: new.path().to_owned(),
+            source,
+        })?;
+        fill(disk)?;
         let identity = Identity {
-            uuid: disk_uuid,
+            uuid: made.uuid,
             time: self.time.unwrap_or_else(|| self.fixed_time()),
         };
         if let Some(raw) = raw {
             convert(&raw, &new, self.format, identity, progress)?;
         }
-        new.finish()?;
-        Ok(made)
+        Ok(new.finish()?)
     }
 
     /// The disk and its partitions, with the UUIDs that they get.
@@ -96,6 +115,7 @@ impl DiskBuilder {
             }
         });
         BuiltDisk {
+            scheme: self.scheme,
             uuid,
             size,
             partitions: partitions.collect(),

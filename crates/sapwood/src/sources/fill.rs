@@ -2,7 +2,8 @@
 
 use std::path::Path;
 
-use super::{BuildError, Filled, Growth, Noted, Source, Sources};
+use super::below::Below;
+use super::{BuildError, Filled, Growth, Noted, Placed, Source, Sources};
 use crate::archive::{ArchiveError, Entries, Extraction, Into as Place, Layer, Scratch, Whiteouts};
 use crate::changes::Changes;
 use crate::copy::{self, CopyReport};
@@ -36,8 +37,8 @@ impl Sources {
             progress,
         };
         let mut filled = Filled::default();
-        for source in &self.list {
-            if let Some(report) = filling.source(source)? {
+        for placed in &self.list {
+            if let Some(report) = filling.source(placed)? {
                 filled.copied.add(report);
             }
         }
@@ -63,40 +64,43 @@ struct Filling<'f, 'p, 'q> {
 
 impl<'f> Filling<'f, '_, '_> {
     /// Fills it from a source. The report is of a directory.
-    fn source(&mut self, source: &Source) -> Result<Option<CopyReport>, BuildError> {
-        match source {
-            Source::Directory(path) => return self.copy(path, false).map(Some),
+    fn source(&mut self, placed: &Placed) -> Result<Option<CopyReport>, BuildError> {
+        let at = &placed.at;
+        match &placed.source {
+            Source::Directory(path) => return self.copy(path, at, false).map(Some),
             Source::LayerDirectory(path) => {
-                copy::list(path, |entries| self.uncover(entries))
+                copy::list(path, |entries| self.uncover(&mut Below::new(entries, at)))
                     .map_err(|error| error.of(path))?;
-                return self.copy(path, true).map(Some);
+                return self.copy(path, at, true).map(Some);
             }
             Source::LayerTar(input) => {
-                input.keep(self.scratch, |entries| self.uncover(entries))?;
+                input.keep(self.scratch, |entries| {
+                    self.uncover(&mut Below::new(entries, at))
+                })?;
                 input.with(|entries| {
                     let into = below(self.place(Whiteouts::Refused)?);
-                    self.grown(entries, |entries, progress| {
+                    self.grown(&mut Below::new(entries, at), |entries, progress| {
                         let layer = &mut Layer::new(entries);
                         Extraction::new(into).run(layer, progress).map(drop)
                     })
                 })?;
             }
             Source::Archive(input) => {
-                input.with(|entries| self.extract(entries, input.whiteouts()))?;
+                input.with(|entries| self.extract(entries, at, input.whiteouts()))?;
             }
             Source::Layer(input) => {
-                input.keep(self.scratch, |entries| self.whiteouts(entries))?;
-                input.with(|entries| self.extract(entries, Whiteouts::Applied))?;
+                input.keep(self.scratch, |entries| self.whiteouts(entries, at))?;
+                input.with(|entries| self.extract(entries, at, Whiteouts::Applied))?;
             }
             Source::Oci(container) => {
                 let image = container.open()?;
                 for layer in 0..image.layers() {
                     if layer > 0 {
-                        image
-                            .layer(layer, Some(self.scratch), |entries| self.whiteouts(entries))?;
+                        let hide = |entries: &mut dyn Entries| self.whiteouts(entries, at);
+                        image.layer(layer, Some(self.scratch), hide)?;
                     }
                     let extract =
-                        |entries: &mut dyn Entries| self.extract(entries, Whiteouts::Applied);
+                        |entries: &mut dyn Entries| self.extract(entries, at, Whiteouts::Applied);
                     image.layer(layer, None, extract)?;
                 }
             }
@@ -104,20 +108,27 @@ impl<'f> Filling<'f, '_, '_> {
         Ok(None)
     }
 
-    /// Copies a directory, which may be a layer in the form of overlayfs.
-    fn copy(&mut self, path: &Path, layer: bool) -> Result<CopyReport, BuildError> {
+    /// Copies a directory, which may be a layer in the form of overlayfs, into the directory `at`.
+    fn copy(&mut self, path: &Path, at: &[u8], layer: bool) -> Result<CopyReport, BuildError> {
+        if !at.is_empty() {
+            let mut into = self.place(Whiteouts::Refused)?;
+            into.through_links = !layer;
+            Extraction::new(into).make_directory(at, self.progress)?;
+        }
         let (fs, image, changes) = (self.fs, self.image, self.changes);
-        Ok(copy::fill(fs, image, path, layer, changes, self.progress)?)
+        let filled = copy::fill((fs, image, at), path, layer, changes, self.progress);
+        Ok(filled?)
     }
 
-    /// Extracts an archive.
+    /// Extracts an archive into the directory `at`.
     fn extract(
         &mut self,
         entries: &mut dyn Entries,
+        at: &[u8],
         whiteouts: Whiteouts,
     ) -> Result<(), ArchiveError> {
         let into = self.place(whiteouts)?;
-        self.grown(entries, |entries, progress| {
+        self.grown(&mut Below::new(entries, at), |entries, progress| {
             Extraction::new(into).run(entries, progress).map(drop)
         })
     }
@@ -138,9 +149,10 @@ impl<'f> Filling<'f, '_, '_> {
         }
     }
 
-    /// Removes the names that the whiteouts of a layer hide.
-    fn whiteouts(&self, entries: &mut dyn Entries) -> Result<(), ArchiveError> {
-        Extraction::new(self.place(Whiteouts::Applied)?).whiteouts(entries)
+    /// Removes the names in the directory `at` that the whiteouts of a layer hide.
+    fn whiteouts(&self, entries: &mut dyn Entries, at: &[u8]) -> Result<(), ArchiveError> {
+        let extraction = Extraction::new(self.place(Whiteouts::Applied)?);
+        extraction.whiteouts(&mut Below::new(entries, at))
     }
 
     /// Makes room for a layer in the form of overlayfs.

@@ -9,7 +9,7 @@ use tar::{Builder, EntryType};
 
 use super::{add, assert_clean, header, link, opened};
 
-fn build(builder: impl Fn(Kind) -> ImageBuilder, test: impl Fn(&FileSystem)) {
+pub(super) fn build(builder: impl Fn(Kind) -> ImageBuilder, test: impl Fn(&FileSystem)) {
     for kind in Kind::ALL {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("disk.img");
@@ -21,7 +21,7 @@ fn build(builder: impl Fn(Kind) -> ImageBuilder, test: impl Fn(&FileSystem)) {
     }
 }
 
-fn tar(files: &[(&str, &str)]) -> Vec<u8> {
+pub(super) fn tar(files: &[(&str, &str)]) -> Vec<u8> {
     let mut tar = Builder::new(Vec::new());
     for (name, content) in files {
         let entry = header(EntryType::Regular, 0o4640, content.len() as u64);

@@ -1,6 +1,7 @@
 //! Images that are built from tar archives, on both formats.
 
 mod attacks;
+mod below;
 mod bounds;
 mod formats;
 mod layers;
