@@ -1,14 +1,14 @@
 # Two commands to know: `make demo` shows Sapwood at work, `make test` is all that CI runs.
 SHELL := /bin/bash
 .SHELLFLAGS := -o pipefail -ec
-.PHONY: all check demo test test-programs foreign-images mutants db-kill kill-mounts streams matrices cuts disasters crash faults scale bench ablation fuzz lint msrv miri package install install-lib lib deb rpm static wheel test-packages docs release repairs help
+.PHONY: all check demo rules test test-programs foreign-images mutants db-kill kill-mounts streams matrices cuts disasters crash faults scale bench ablation fuzz lint msrv miri package install install-lib lib deb rpm static wheel test-packages docs release repairs help
 
 all:
 	cargo build --release -p sapwood-cli
 
 help:
 	@echo "make demo   make an image, work in it, pull the plug, recover"
-	@echo "make test   everything that CI runs"
+	@echo "make test   all tests, and the rules of \`make lint\` that need no build"
 	@echo "make check  formatting, clippy and unit tests of the crates that you changed (BASE=main: also in commits)"
 	@echo "make test-programs   the long tests with real programs"
 	@echo "make foreign-images   sapwood check compared with the tools' checks on the test images of e2fsprogs and btrfs-progs"
@@ -26,7 +26,7 @@ help:
 	@echo "make bench  everything, compared with the kernel (BENCH_ARGS='--help' lists the choices); report in bench/results/"
 	@echo "make ablation  each mechanism on and off (ONLY='overlap spread', BENCH_ARGS='--rounds 3')"
 	@echo "make fuzz   fuzz targets, all at once for two minutes (SECONDS=600: ten)"
-	@echo "make lint   formatting, clippy, the order of crates and modules, planted faults, documentation"
+	@echo "make lint   formatting, the order of crates and modules, patches, clippy, planted faults, documentation"
 	@echo "make msrv   builds with the oldest Rust that Cargo.toml allows"
 	@echo "make miri   unit tests of the crates without system calls under Miri"
 	@echo "make package  the crates as they would be published"
@@ -56,21 +56,25 @@ check: BASE = HEAD
 check: need-build
 	scripts/check $(BASE)
 
-lint: need-build
+# The rules that need no build of the workspace. `make test` has them, too.
+rules: need-build
 	@scripts/need rsync:rsync patch:patch
 	cargo fmt --all --check
 	scripts/layers
 	scripts/ablation --check
+	scripts/patched --check faults/*.patch
 	scripts/header --check
 	scripts/deny
+
+lint: rules
 	cargo clippy --workspace --all-targets --features sapwood-fuzz/targets -- -D warnings
 	scripts/faults --check
 	RUSTDOCFLAGS='-D warnings' cargo doc --quiet --no-deps --workspace --exclude sapwood-cli --exclude sapwood-tests --exclude sapwood-crash --exclude sapwood-bench --exclude sapwood-layers --all-features
 
 # An error of a build appears before any test runs.
-test: need-test lint
+test: need-test rules
 	scripts/test-programs
-	cargo build --workspace --all-targets --features sapwood-fuzz/targets
+	scripts/run-tests --build
 	scripts/fuzz 0
 	scripts/run-tests 2>&1 | scripts/total
 

@@ -585,7 +585,7 @@ mod tests {
         material::expect(dir.path(), 500).unwrap();
         let find = std::process::Command::new("find")
             .arg(dir.path())
-            .args(["-name", ".*"])
+            .args(["-mindepth", "1", "-name", ".*"])
             .output();
         assert!(find.unwrap().stdout.is_empty());
     }
