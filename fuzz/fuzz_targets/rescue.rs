@@ -1,5 +1,5 @@
 //! The scanner and the readers of damaged images: arbitrary bytes over a small image of either
-//! format. Every file is listed and read; the image must stay as it is.
+//! format. Every file, or every deleted file, is listed and read; the image must stay as it is.
 //!
 //! Input: see [`Lies`].
 #![no_main]
@@ -13,14 +13,14 @@ use sapwood_block::Device;
 use sapwood_fuzz::ext4::{FORMS, Image};
 use sapwood_fuzz::lies::{Change, apply, other_block};
 use sapwood_hostile::image::{DEFAULT, GoodImage, MIXED};
-use sapwood_rescue::{Rescued, Scanning, btrfs, ext4};
+use sapwood_rescue::{Collected, OnDeleted, Rescued, Scanning, btrfs, ext4};
 use sapwood_vfs::{FileKind, FileSystem, Ino, SeekFrom};
 
 /// The changes, and the reader of the image after them.
 #[derive(Arbitrary, Debug)]
 struct Lies {
     /// Bit 0: btrfs; bits 1 and 2: form of an ext4; bit 3: without superblock; bit 4: ext4 without
-    /// descriptors.
+    /// descriptors; bit 5: the deleted files.
     mode: u8,
     changes: Vec<Change>,
     /// Bytes that are written over the image, at 512 times the first two.
@@ -72,6 +72,18 @@ fn walk(fs: &Rescued) {
             }
         }
     }
+}
+
+/// The deleted files that `list` passes on.
+fn deleted(kind: &'static str, list: impl FnOnce(&mut OnDeleted<'_>)) -> Rescued {
+    let mut files = Collected::new(kind);
+    list(&mut |found| {
+        found.collect(&mut files);
+        let file = found.counted();
+        assert!(file.readable <= file.size);
+        ControlFlow::Continue(())
+    });
+    Rescued::new(files)
 }
 
 fn read(fs: &Rescued, ino: Ino) {
@@ -133,12 +145,20 @@ fuzz_target!(|lies: Lies| -> Corpus {
         let options = btrfs::Options::default();
         if let Ok(image) = btrfs::Image::open(devices, options, &watch) {
             let _ = image.states(4);
-            if let Ok(files) = image.files(btrfs::Choice::Newest) {
+            if lies.mode & 32 != 0 {
+                walk(&deleted("btrfs", |each| {
+                    let _ = image.deleted(4, each);
+                }));
+            } else if let Ok(files) = image.files(btrfs::Choice::Newest) {
                 walk(&Rescued::new(files));
             }
         }
     } else if let Ok(image) = ext4::Image::open(device.clone(), ext4::Options::default(), &watch) {
-        walk(&Rescued::new(image.files()));
+        walk(&if lies.mode & 32 != 0 {
+            deleted("ext4", |each| image.deleted(each))
+        } else {
+            Rescued::new(image.files())
+        });
     }
     assert_eq!(device.first_difference(&before), None, "changed");
     Corpus::Keep

@@ -7,7 +7,7 @@ mod survey;
 use std::path::{Path, PathBuf};
 
 use sapwood::internal::image::OpenError;
-use sapwood::{Kind, Options, Rescue};
+use sapwood::{DeletedFiles, Kind, Options, Rescue};
 
 use super::failure::{Failure, IMAGE, Result, USAGE};
 use super::{choice, interrupt, output, progress};
@@ -34,7 +34,7 @@ pub(super) struct Args {
 enum Command {
     /// Copy everything that can be read to a directory or a tar archive
     Copy(copy::Args),
-    /// List files that older states of a btrfs have, and the newest one has not
+    /// List deleted files: of older states of a btrfs, and of the journal of an ext4
     Deleted(deleted::Args),
 }
 
@@ -69,6 +69,11 @@ fn kind(text: &str) -> Result<Kind, String> {
 impl Reading {
     /// Options with this generation.
     fn options(&self, generation: Option<u64>) -> Options {
+        self.choose(generation, None)
+    }
+
+    /// Options with this generation, or for these deleted files.
+    fn choose(&self, generation: Option<u64>, deleted: Option<DeletedFiles>) -> Options {
         let mut rescue = Rescue::default();
         rescue.kind = self.kind;
         rescue.generation = generation;
@@ -77,6 +82,7 @@ impl Reading {
         rescue.whole = self.whole;
         rescue.ignore_data_checksums = self.ignore_checksums;
         rescue.ignore_journal = self.ignore_journal;
+        rescue.deleted = deleted;
         choice::opening(true).rescue(rescue)
     }
 }

@@ -119,6 +119,14 @@ pub enum Lost {
         /// Block number.
         block: u64,
     },
+    /// A block of a deleted file that another file has now.
+    #[error("deleted inode {ino}: block {block} is in use by another file")]
+    Reused {
+        /// Inode number.
+        ino: u64,
+        /// Block number.
+        block: u64,
+    },
     /// An extended attribute.
     #[error("inode {ino}: its extended attributes are damaged")]
     Attributes {

@@ -14,11 +14,15 @@
 //! bounded time and memory.
 
 pub mod btrfs;
+mod collected;
+mod deleted;
 mod error;
 pub mod ext4;
 mod progress;
 mod tree;
 
+pub use collected::Collected;
+pub use deleted::{Deleted, Found, NameSource, OnDeleted};
 pub use error::{Error, Lost, Result};
 pub use progress::{Scanning, Watch};
 pub use tree::{Rescued, Tree, Xattrs};

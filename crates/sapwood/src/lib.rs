@@ -137,7 +137,7 @@ pub use kind::Kind;
 pub use mkfs::MkfsOptions;
 #[cfg(feature = "fuse")]
 pub use mount::{Mount, mount};
-pub use options::{Options, Rescue};
+pub use options::{DeletedFiles, Options, Rescue};
 pub use output::OutputFormat;
 pub use progress::{OnProgress, Progress, Stop};
 pub use receive::{LeftOut, LeftOutKind, ReceiveOptions, ReceiveReport, receive};

@@ -26,7 +26,7 @@ use std::time::{Duration, SystemTime};
 use crate::Kind;
 use crate::vfs::Timestamp;
 pub use mounting::{Access, Choice, Mounting};
-pub use rescue::Rescue;
+pub use rescue::{DeletedFiles, Rescue};
 
 /// Why an option is refused.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

@@ -5,12 +5,14 @@ use std::sync::Arc;
 
 use sapwood_block::Device;
 pub use sapwood_rescue::Error as Failed;
-pub use sapwood_rescue::btrfs::{CopyState, Deleted, Origin, State, SuperCopy, TreeState};
+pub use sapwood_rescue::btrfs::{CopyState, Origin, State, SuperCopy, TreeState};
 pub use sapwood_rescue::ext4::{DescSource, JournalState, SuperPlace, Survey as Ext4Survey};
-use sapwood_rescue::{Error, Rescued, Scanning, btrfs, ext4};
+use sapwood_rescue::{Collected, Error, Found as FoundFile, Rescued, Scanning, btrfs, ext4};
+pub use sapwood_rescue::{Deleted, NameSource};
 
 use crate::kind::{DetectError, Kind, detect};
-use crate::options::Rescue;
+use crate::options::{DeletedFiles, Rescue};
+use crate::vfs::Timestamp;
 
 /// States of a btrfs that a survey describes.
 const STATES: usize = 32;
@@ -122,6 +124,9 @@ pub(crate) fn open(
     rescue: &Rescue,
     on_scan: &OnScan<'_>,
 ) -> Result<(Rescued, Kind), Error> {
+    if let Some(wanted) = &rescue.deleted {
+        return open_deleted(devices, rescue, wanted, on_scan);
+    }
     match find(devices, rescue, on_scan)? {
         Found::Ext4(image) => Ok((Rescued::new(image.files()), Kind::Ext4)),
         Found::Btrfs(image) => {
@@ -135,20 +140,70 @@ pub(crate) fn open(
     }
 }
 
+/// The deleted files of an image, as a file system.
+fn open_deleted(
+    devices: &[Arc<dyn Device>],
+    rescue: &Rescue,
+    wanted: &DeletedFiles,
+    on_scan: &OnScan<'_>,
+) -> Result<(Rescued, Kind), Error> {
+    let image = find(devices, rescue, on_scan)?;
+    let kind = image.kind();
+    let mut files = Collected::new(match kind {
+        Kind::Btrfs => "btrfs",
+        Kind::Ext4 => "ext4",
+    });
+    image.deleted(wanted, &mut |found| {
+        found.collect(&mut files);
+        ControlFlow::Continue(())
+    })?;
+    Ok((Rescued::new(files), kind))
+}
+
+impl Found {
+    fn kind(&self) -> Kind {
+        match self {
+            Self::Btrfs(_) => Kind::Btrfs,
+            Self::Ext4(_) => Kind::Ext4,
+        }
+    }
+
+    /// Passes the wanted deleted files to `each`, until it breaks.
+    fn deleted(
+        self,
+        wanted: &DeletedFiles,
+        each: &mut dyn FnMut(FoundFile<'_>) -> ControlFlow<()>,
+    ) -> Result<(), Error> {
+        let since = wanted.since.map(Timestamp::from);
+        let mut chosen = |found: FoundFile<'_>| {
+            if since.is_some_and(|since| found.unread().mtime < since) {
+                return ControlFlow::Continue(());
+            }
+            each(found)
+        };
+        match self {
+            Self::Btrfs(image) => image.deleted(wanted.states, &mut chosen),
+            Self::Ext4(image) => {
+                image.deleted(&mut chosen);
+                Ok(())
+            }
+        }
+    }
+}
+
 /// Receives deleted files, until it breaks.
 pub type OnDeleted<'d> = dyn FnMut(Deleted) -> ControlFlow<()> + 'd;
 
-/// Lists the files that older states of a btrfs have, and the newest one lacks. `states`: the most
-/// states to read.
+/// Lists the deleted files of an image.
 pub(crate) fn deleted(
     devices: &[Arc<dyn Device>],
     rescue: &Rescue,
-    states: usize,
+    wanted: &DeletedFiles,
     on_scan: &OnScan<'_>,
     each: &mut OnDeleted<'_>,
 ) -> Result<(), Error> {
-    let image = btrfs_image(devices.to_vec(), rescue, on_scan)?;
-    image.deleted(states, each)
+    let image = find(devices, rescue, on_scan)?;
+    image.deleted(wanted, &mut |found| each(found.counted()))
 }
 
 /// Surveys a damaged image.

@@ -49,6 +49,9 @@ pub(crate) fn trials() -> Vec<Trial> {
             &needs,
             move || a_report_names_the_damage(kind),
         ));
+        trials.push(trial(name("deleted_files_are_found"), &needs, move || {
+            deleted_files(kind)
+        }));
     }
     trials.push(trial(
         "btrfs::older_generations",
@@ -192,6 +195,59 @@ fn a_report_names_the_damage(kind: Kind) -> Outcome {
     let partial = report["partial"].as_array().map_or(0, Vec::len);
     if lost + partial == 0 {
         return Err(format!("the report is empty: {report}").into());
+    }
+    Ok(())
+}
+
+/// Directories that were removed come back under their paths, and no file with the content of
+/// another one.
+fn deleted_files(kind: Kind) -> Outcome {
+    let (image, files) = filled(kind);
+    let image = image.copy()?;
+    let mount = KernelMount::new(image.path(), "rw")?;
+    // The journal has what a transaction after the mount wrote.
+    mount.shell("for file in dir*/sub*/* big/* many/*; do touch -ch $file; done; sync");
+    mount.shell("rm -r dir1 big many/name-0*; sync");
+    let removed = files.without(&Files::of(mount.path()));
+    mount.unmount()?;
+    let to = scratch::directory();
+    let out = to.path().join("out");
+    let said = rescue(image.path(), &out, &["--deleted"])?;
+    if !matches!(said.status.code(), Some(0 | 1)) {
+        return Err(format!("{}: {}", said.status, said.all()).into());
+    }
+    let found = removed.found_in(&Files::of(&out));
+    let all = removed.count();
+    println!("| {kind} | rm -r | {found} | | {all} |");
+    let least = match kind {
+        // A second removal may overwrite blocks of the state before the first one.
+        Kind::Btrfs => all * 9 / 10,
+        // The inodes of three hard links have other names, so these were not deleted.
+        Kind::Ext4 => all - 3,
+    };
+    if all < 1000 || found.paths < least {
+        return Err(format!("{found} of {all} files: {}", process::tail(&said.all())).into());
+    }
+    if kind == Kind::Btrfs {
+        return Ok(());
+    }
+    let mount = KernelMount::new(image.path(), "rw")?;
+    mount.shell("cat /dev/urandom > new || true; sync");
+    mount.unmount()?;
+    let again = to.path().join("again");
+    let report = to.path().join("report");
+    let args = ["--deleted", "--report", report.to_str().unwrap()];
+    let said = rescue(image.path(), &again, &args)?;
+    if said.status.code() != Some(1) {
+        return Err(format!("{}: {}", said.status, said.all()).into());
+    }
+    let report: serde_json::Value =
+        serde_json::from_slice(&fs::read(&report).unwrap()).map_err(|error| error.to_string())?;
+    let partial = report["partial"].as_array().map_or(0, Vec::len) as u64;
+    let (output, whole) = (Files::of(&again), removed.found_in(&Files::of(&again)));
+    if partial == 0 || output.count() > whole.paths + partial {
+        let text = format!("{} files, {whole}, {partial} in part", output.count());
+        return Err(text.into());
     }
     Ok(())
 }

@@ -56,6 +56,15 @@ impl Files {
         }
     }
 
+    /// These files except those that `other` has at their paths.
+    pub(super) fn without(&self, other: &Self) -> Self {
+        let rest = self
+            .0
+            .iter()
+            .filter(|(path, _)| !other.0.contains_key(*path));
+        Self(rest.map(|(path, digest)| (path.clone(), *digest)).collect())
+    }
+
     pub(super) fn count(&self) -> u64 {
         self.0.len() as u64
     }

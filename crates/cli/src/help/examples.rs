@@ -409,12 +409,16 @@ pub(super) const EXAMPLES: &[(&str, &[Example])] = &[
         "rescue deleted",
         &[(
             "sapwood rescue deleted disk.img --since 2026-11-20",
-            "removed files, as places for `rescue copy`",
+            "removed files, and the part of each that is readable",
         )],
     ),
     (
         "rescue copy",
         &[
+            (
+                "sapwood rescue copy --deleted disk.img found",
+                "removed files",
+            ),
             (
                 "sapwood rescue copy disk.img backup --report lost.json",
                 "and a list of what is lost",

@@ -10,6 +10,7 @@ use sapwood::internal::{CopyCause, CopyError, ExportError, NewFile};
 use sapwood::{CopyOptions, Damage, ErrorKind, ExportOptions, FileSystem, Place, Progress};
 use serde_json::{Value, json};
 
+use super::deleted::Wanted;
 use super::{Reading, failure, scan, with_generation};
 use crate::failure::{FAILED, Failure, Result, USAGE};
 use crate::files::{close, in_image};
@@ -27,6 +28,11 @@ pub(crate) struct Args {
     /// Write the report as JSON to this file; - for standard output
     #[arg(long, value_name = "FILE")]
     report: Option<PathBuf>,
+    /// Copy deleted files under their former paths, in place of the files that are there
+    #[arg(long)]
+    deleted: bool,
+    #[command(flatten)]
+    wanted: Wanted,
     /// Replace an archive or report of that name
     #[arg(short, long)]
     force: bool,
@@ -124,7 +130,15 @@ pub(super) fn run(args: &Args) -> Result<()> {
     interrupt::abandon_new_files();
     let (image, path) = in_image(&args.place)?;
     let (image, generation) = with_generation(&image);
-    let options = args.reading.options(generation);
+    if args.deleted && generation.is_some() {
+        let why = "--deleted looks in all states, so the image has no @GENERATION";
+        return Err(Failure::new(USAGE, why));
+    }
+    if args.wanted.is_limited() && !args.deleted {
+        return Err(Failure::new(USAGE, "--since needs --deleted"));
+    }
+    let deleted = args.deleted.then(|| args.wanted.files());
+    let options = args.reading.choose(generation, deleted);
     let fs = scan(args.quiet, |on_scan| {
         let opened = FileSystem::open_damaged(&image, &options, on_scan);
         opened.map_err(|error| match error.downcast() {

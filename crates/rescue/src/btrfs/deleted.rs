@@ -2,12 +2,14 @@
 
 use std::collections::HashSet;
 use std::ops::ControlFlow;
+use std::sync::Arc;
 
-use sapwood_vfs::{Attr, Error, FileKind, Ino, SeekFrom, Timestamp};
+use sapwood_vfs::{Attr, Error, FileKind, Ino, SeekFrom};
 
 use super::files::Files;
 use super::{Choice, Image};
 use crate::Result;
+use crate::deleted::{Deleted, Found, NameSource, OnDeleted};
 use crate::tree::Tree;
 
 /// Most inodes that are remembered.
@@ -16,21 +18,6 @@ const MOST: usize = 4_000_000;
 const DEPTH: usize = 1000;
 /// Bytes that are read at once.
 const PIECE: u64 = 64 << 10;
-
-/// A file that an older state has.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Deleted {
-    /// The newest generation that has it.
-    pub generation: u64,
-    /// Path from the top level.
-    pub path: Vec<u8>,
-    /// Length in bytes.
-    pub size: u64,
-    /// Last change of its content.
-    pub mtime: Timestamp,
-    /// Bytes that can still be read.
-    pub readable: u64,
-}
 
 /// Identity of an inode over time: the number, and the generation that created it.
 type Identity = (Ino, u64);
@@ -41,11 +28,7 @@ impl Image {
     ///
     /// # Errors
     /// The errors of [`files`](Self::files).
-    pub fn deleted(
-        &self,
-        most: usize,
-        each: &mut dyn FnMut(Deleted) -> ControlFlow<()>,
-    ) -> Result<()> {
+    pub fn deleted(&self, most: usize, each: &mut OnDeleted<'_>) -> Result<()> {
         let mut known: HashSet<Identity> = HashSet::new();
         let newest = self.files(Choice::Newest)?;
         walk(&newest, &mut |_, attr| {
@@ -55,17 +38,25 @@ impl Image {
         let mut ended = false;
         for state in self.states(most.saturating_add(1)).iter().skip(1) {
             let generation = state.generation;
-            let files = self.files(Choice::Generation(generation))?;
+            let files = Arc::new(self.files(Choice::Generation(generation))?);
+            let tree: Arc<dyn Tree> = files.clone();
             walk(&files, &mut |path, attr| {
                 if !known.insert((attr.ino, attr.generation)) {
                     return ControlFlow::Continue(());
                 }
-                let flow = each(Deleted {
-                    generation,
-                    path: path.to_vec(),
-                    size: attr.size,
-                    mtime: attr.mtime,
-                    readable: readable(&files, attr),
+                let flow = each(Found {
+                    file: Deleted {
+                        generation: Some(generation),
+                        path: path.to_vec(),
+                        name: NameSource::Directory,
+                        kind: attr.kind,
+                        size: attr.size,
+                        mtime: attr.mtime,
+                        readable: 0,
+                    },
+                    tree: &tree,
+                    ino: attr.ino,
+                    readable: &|| readable(&files, attr),
                 });
                 ended = flow.is_break();
                 go_on(!ended && known.len() < MOST)

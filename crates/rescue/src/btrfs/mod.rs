@@ -20,7 +20,6 @@ use std::sync::Arc;
 use sapwood_block::Device;
 use sapwood_btrfs_format::{Key, SuperBlock, kind, objectid};
 
-pub use deleted::Deleted;
 pub use files::Files;
 pub use scan::Identity;
 pub use states::{Origin, State, TreeState};

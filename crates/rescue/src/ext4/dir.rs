@@ -5,7 +5,7 @@ use sapwood_ext4_format::{
     inline_dir_region, special_ino, xattr_index,
 };
 
-use super::map::{self, Mapped};
+use super::map::{self, Life, Mapped};
 use super::volume::Volume;
 
 /// An entry.
@@ -53,7 +53,7 @@ pub(super) fn list(volume: &Volume, ino: u32, inode: &Inode, number: u32) -> (Li
     if inode.flags().contains(InodeFlags::INLINE_DATA) {
         return (inline(volume, inode), 0);
     }
-    let physical = match map::find(volume, ino, inode, number) {
+    let physical = match map::find(volume, (ino, inode, Life::InUse), number) {
         Mapped::Data { physical, .. } => physical,
         Mapped::Hole { len } | Mapped::Lost { len, .. } => {
             let further = u32::try_from(len.saturating_sub(1)).unwrap_or(u32::MAX);
@@ -72,6 +72,55 @@ pub(super) fn list(volume: &Volume, ino: u32, inode: &Inode, number: u32) -> (Li
         parse(&format, &bytes, seed, indexed, number)
     });
     (listed, 0)
+}
+
+/// The entries that block `number` of a directory had when it had these bytes; none if it did not
+/// have them.
+pub(super) fn entries_of(
+    volume: &Volume,
+    (ino, inode): (u32, &Inode),
+    number: u32,
+    bytes: &[u8],
+) -> Vec<Entry> {
+    let format = format(volume, inode);
+    let seed = volume.geometry.inode_seed(ino, inode.generation());
+    let indexed = inode.flags().contains(InodeFlags::INDEX);
+    let listed = parse(&format, bytes, seed, indexed, number);
+    let entries = listed.entries.into_iter();
+    entries.filter(|_| listed.whole).collect()
+}
+
+/// Names in the free space behind the entries of a directory's block.
+pub(super) fn free_space(volume: &Volume, inode: &Inode, bytes: &[u8]) -> Vec<Entry> {
+    let format = format(volume, inode);
+    let mut found = Vec::new();
+    for entry in format.entries(bytes).map_while(Result::ok) {
+        let used = match entry.inode {
+            0 => 0,
+            _ => format.entry_size(entry.name),
+        };
+        let mut at = entry.offset.saturating_add(used);
+        while at < entry.end() {
+            let old = format.entry_at(bytes, at).ok();
+            let old = old.filter(|old| {
+                let has_name = !old.name.is_empty() && !old.is_dots();
+                let plain = !old.name.iter().any(|byte| matches!(byte, 0 | b'/'));
+                old.inode != 0 && has_name && plain && old.end() <= entry.end()
+            });
+            at += match old {
+                None => 4,
+                Some(old) => {
+                    found.push(Entry {
+                        ino: old.inode,
+                        kind: old.file_type,
+                        name: old.name.to_vec(),
+                    });
+                    format.entry_size(old.name)
+                }
+            };
+        }
+    }
+    found
 }
 
 fn parse(format: &DirFormat, bytes: &[u8], seed: u32, indexed: bool, number: u32) -> Listed {

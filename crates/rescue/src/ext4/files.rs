@@ -14,7 +14,7 @@ use sapwood_vfs::{
     Attr, DirEntry, Error, FileKind, FsStat, Ino, InodeFlags, Result, SeekFrom, Timestamp,
 };
 
-use super::map::{self, Mapped};
+use super::map::{self, Life, Mapped, Numbered};
 use super::volume::Volume;
 use super::{dir, nameless};
 use crate::Lost;
@@ -22,6 +22,8 @@ use crate::tree::{Tree, Xattrs, nameless_directory};
 
 /// Number of the directory with nameless inodes, if the image has no `lost+found`.
 const LOST_FOUND: u64 = 1 << 40;
+/// Number of the first deleted inode.
+const DELETED: u64 = 1 << 41;
 /// Positions of entries in a block of a directory.
 const PER_BLOCK: u64 = 1 << 16;
 /// Position of the first nameless inode.
@@ -37,6 +39,8 @@ pub struct Files {
     damaged: Mutex<HashSet<u32>>,
     /// The directory that shows the nameless inodes.
     lost_found: OnceLock<u64>,
+    /// Deleted inodes, which no directory shows.
+    deleted: Vec<(u32, Inode)>,
 }
 
 fn time(stored: Time) -> Timestamp {
@@ -71,10 +75,21 @@ impl Files {
             nameless: OnceLock::new(),
             damaged: Mutex::default(),
             lost_found: OnceLock::new(),
+            deleted: Vec::new(),
         }
     }
 
+    /// Adds a deleted inode, and returns its number here.
+    pub(super) fn add_deleted(&mut self, ino: u32, inode: Inode) -> Ino {
+        self.deleted.push((ino, inode));
+        Ino(DELETED + self.deleted.len() as u64 - 1)
+    }
+
     fn inode(&self, ino: Ino) -> Result<(u32, Inode)> {
+        if let Some(index) = ino.0.checked_sub(DELETED) {
+            let index = usize::try_from(index).map_err(|_| Error::Stale)?;
+            return self.deleted.get(index).cloned().ok_or(Error::Stale);
+        }
         let number = u32::try_from(ino.0).map_err(|_| Error::Stale)?;
         let lost = Lost::Inode { ino: ino.0 };
         let inode = self.volume.inode(number).ok_or(lost)?;
@@ -167,7 +182,8 @@ impl Files {
     }
 
     /// Fills `buf` with the content from an offset on, which may be after the end.
-    fn read_content(&self, ino: u32, inode: &Inode, offset: u64, buf: &mut [u8]) -> Result<()> {
+    fn read_content(&self, whole: Numbered<'_>, offset: u64, buf: &mut [u8]) -> Result<()> {
+        let (ino, inode, life) = whole;
         if let Some(data) = self.inline(inode) {
             let from = usize::try_from(offset).unwrap_or(usize::MAX);
             let rest = data.get(from..).unwrap_or_default();
@@ -183,7 +199,7 @@ impl Files {
             let (block, within) = (at / size, at % size);
             let rest = (buf.len() - done) as u64;
             let mapped = match u32::try_from(block) {
-                Ok(block) => map::find(&self.volume, ino, inode, block),
+                Ok(block) => map::find(&self.volume, whole, block),
                 Err(_) => Mapped::Hole { len: 1 << 32 },
             };
             let run = |len: u64| (len.saturating_mul(size) - within).min(rest);
@@ -194,6 +210,10 @@ impl Files {
                     done += len;
                 }
                 Mapped::Data { physical, len } => {
+                    let len = match life {
+                        Life::InUse => len,
+                        Life::Deleted => self.free_run(ino, physical, len)?,
+                    };
                     let len = run(len) as usize;
                     let place = physical
                         .checked_mul(size)
@@ -218,11 +238,27 @@ impl Files {
         Ok(())
     }
 
+    /// The number of blocks from `physical` on, at most `len`, that no file has now. None is an
+    /// error.
+    fn free_run(&self, ino: u32, physical: u64, len: u64) -> Result<u64> {
+        // A read takes no more at once.
+        let end = physical.saturating_add(len.min(4096));
+        let free = (physical..end).take_while(|block| self.volume.is_free(*block));
+        match free.count() as u64 {
+            0 => {
+                let (ino, block) = (ino.into(), physical);
+                Err(Lost::Reused { ino, block }.into())
+            }
+            free => Ok(free),
+        }
+    }
+
     /// The value of an attribute in an inode of its own.
     fn value(&self, ino: u32, size: u32) -> Option<Vec<u8>> {
         let inode = self.volume.inode(ino).filter(|_| size <= VALUE_MAX)?;
         let mut value = vec![0; size as usize];
-        self.read_content(ino, &inode, 0, &mut value).ok()?;
+        self.read_content((ino, &inode, Life::InUse), 0, &mut value)
+            .ok()?;
         Some(value)
     }
 
@@ -234,6 +270,14 @@ impl Files {
         let inodes = self.volume.geometry.inodes_count();
         let parse = |bytes: &[u8]| Some(XattrSet::parse_block(bytes, inodes).ok()?.1);
         self.volume.content(block, parse)
+    }
+}
+
+fn life(ino: Ino) -> Life {
+    if ino.0 >= DELETED {
+        Life::Deleted
+    } else {
+        Life::InUse
     }
 }
 
@@ -431,7 +475,7 @@ impl Tree for Files {
             let len = size.min(inode.block().len());
             target[..len].copy_from_slice(&inode.block()[..len]);
         } else {
-            self.read_content(number, &inode, 0, &mut target)?;
+            self.read_content((number, &inode, life(ino)), 0, &mut target)?;
         }
         if target.is_empty() || target.contains(&0) {
             let ino = number.into();
@@ -450,7 +494,7 @@ impl Tree for Files {
         }
         let size = inode.size(&self.volume.geometry);
         let len = size.saturating_sub(offset).min(buf.len() as u64) as usize;
-        self.read_content(number, &inode, offset, &mut buf[..len])?;
+        self.read_content((number, &inode, life(ino)), offset, &mut buf[..len])?;
         Ok(len)
     }
 
@@ -469,7 +513,7 @@ impl Tree for Files {
                     physical: 0,
                     len: 1,
                 },
-                Ok(block) => map::find(&self.volume, number, &inode, block),
+                Ok(block) => map::find(&self.volume, (number, &inode, life(ino)), block),
                 Err(_) => Mapped::Hole { len: 1 << 32 },
             };
             let (is_hole, len) = match mapped {

@@ -46,6 +46,8 @@ pub(super) struct Copies {
     /// By home block, then newest first.
     all: Vec<Copy>,
     block_size: usize,
+    /// Number of the newest transaction.
+    newest: u32,
 }
 
 fn word(bytes: &[u8], at: usize) -> Option<u32> {
@@ -101,7 +103,11 @@ impl Copies {
             .max()
             .unwrap_or_default();
         all.sort_by_key(|copy| (copy.home, newest.wrapping_sub(copy.sequence)));
-        Self { all, block_size }
+        Self {
+            all,
+            block_size,
+            newest,
+        }
     }
 
     /// Copies of a block, newest first.
@@ -117,6 +123,16 @@ impl Copies {
         device: &'c dyn Device,
         home: u64,
     ) -> impl Iterator<Item = Vec<u8>> + 'c {
+        self.versions(device, home).map(|(_, bytes)| bytes)
+    }
+
+    /// Contents of a block with their ages, newest first. An age is the number of transactions
+    /// after the content's.
+    pub(super) fn versions<'c>(
+        &'c self,
+        device: &'c dyn Device,
+        home: u64,
+    ) -> impl Iterator<Item = (u32, Vec<u8>)> + 'c {
         self.of(home).iter().filter_map(move |copy| {
             let mut bytes = vec![0; self.block_size];
             let place = copy.at.checked_mul(self.block_size as u64)?;
@@ -124,7 +140,7 @@ impl Copies {
             if copy.escaped {
                 bytes.get_mut(..4)?.copy_from_slice(&MAGIC.to_be_bytes());
             }
-            Some(bytes)
+            Some((self.newest.wrapping_sub(copy.sequence), bytes))
         })
     }
 

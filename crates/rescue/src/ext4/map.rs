@@ -31,16 +31,44 @@ pub(super) enum Mapped {
     },
 }
 
+/// Whether an inode is in use.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Life {
+    InUse,
+    /// It was deleted, which emptied the blocks of its map. Earlier contents of them are in the
+    /// journal. Other files may have its blocks now.
+    Deleted,
+}
+
+/// An inode with its number.
+pub(super) type Numbered<'i> = (u32, &'i Inode, Life);
+
 /// The content of an inode from block `at` on.
-pub(super) fn find(volume: &Volume, ino: u32, inode: &Inode, at: u32) -> Mapped {
-    if inode.flags().contains(InodeFlags::EXTENTS) {
-        extents(volume, ino, inode, at)
+pub(super) fn find(volume: &Volume, inode: Numbered<'_>, at: u32) -> Mapped {
+    if inode.1.flags().contains(InodeFlags::EXTENTS) {
+        extents(volume, inode, at)
     } else {
         pointers(volume, inode, at)
     }
 }
 
-fn extents(volume: &Volume, ino: u32, inode: &Inode, at: u32) -> Mapped {
+/// The first content of a block of a map that `accept` takes.
+fn content<T>(
+    volume: &Volume,
+    life: Life,
+    block: u64,
+    mut accept: impl FnMut(&[u8]) -> Option<T>,
+) -> Option<T> {
+    match life {
+        Life::Deleted if !volume.is_free(block) => {
+            let mut copies = volume.copies.contents(&*volume.device, block);
+            copies.find_map(|bytes| accept(&bytes))
+        }
+        _ => volume.content(block, accept),
+    }
+}
+
+fn extents(volume: &Volume, (ino, inode, life): Numbered<'_>, at: u32) -> Mapped {
     let geometry = &volume.geometry;
     let first = u64::from(geometry.first_data_block());
     let mut bounds = ExtentBounds::root(first, geometry.blocks_count());
@@ -79,11 +107,12 @@ fn extents(volume: &Volume, ino: u32, inode: &Inode, at: u32) -> Mapped {
         block = child.child;
         bounds = below;
         let good = |bytes: &[u8]| {
-            let valid = ExtentNode::parse(bytes, &bounds).is_ok()
-                && (!sums || extent_block_verify(bytes, seed).is_ok());
+            let node = ExtentNode::parse(bytes, &bounds).ok()?;
+            let emptied = life == Life::Deleted && node.is_empty();
+            let valid = !emptied && (!sums || extent_block_verify(bytes, seed).is_ok());
             valid.then(|| bytes.to_vec())
         };
-        let Some(found) = volume.content(block, good) else {
+        let Some(found) = content(volume, life, block, good) else {
             let len = bounds.limit.saturating_sub(u64::from(at)).max(1);
             return Mapped::Lost { block, len };
         };
@@ -91,7 +120,7 @@ fn extents(volume: &Volume, ino: u32, inode: &Inode, at: u32) -> Mapped {
     }
 }
 
-fn pointers(volume: &Volume, inode: &Inode, at: u32) -> Mapped {
+fn pointers(volume: &Volume, (_, inode, life): Numbered<'_>, at: u32) -> Mapped {
     let geometry = IndirectGeometry::new(volume.geometry.block_size());
     let Some(path) = geometry.path(at) else {
         return Mapped::Hole { len: u64::MAX >> 1 };
@@ -129,14 +158,24 @@ fn pointers(volume: &Volume, inode: &Inode, at: u32) -> Mapped {
             };
         }
         block = pointer.into();
-        let all = volume.block(block);
-        let all = all.as_ref().and_then(|bytes| indirect_pointers(bytes).ok());
+        let all = match life {
+            Life::InUse => volume.block(block).and_then(|bytes| words(&bytes)),
+            Life::Deleted => content(volume, life, block, |bytes| {
+                words(bytes).filter(|words| words.iter().any(|word| *word != 0))
+            }),
+        };
         let Some(all) = all else {
             return Mapped::Lost { block, len };
         };
-        pointers = all.iter().map(|pointer| pointer.get()).collect();
+        pointers = all;
     }
     Mapped::Lost { block, len: 1 }
+}
+
+/// The pointers of a block.
+fn words(bytes: &[u8]) -> Option<Vec<u32>> {
+    let pointers = indirect_pointers(bytes).ok()?;
+    Some(pointers.iter().map(|pointer| pointer.get()).collect())
 }
 
 /// Number of pointers from an index on that refer to consecutive blocks. Of the inode's pointers

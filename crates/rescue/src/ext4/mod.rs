@@ -1,7 +1,9 @@
 //! ext4 (and ext2, ext3): backups of superblock and descriptors, copies in the journal, and files.
 
+mod deleted;
 mod dir;
 mod files;
+mod free;
 mod journal;
 mod map;
 mod nameless;

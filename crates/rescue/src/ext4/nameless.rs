@@ -88,7 +88,7 @@ pub(super) fn find(volume: &Volume) -> (Vec<u32>, u64) {
 }
 
 /// Calls `each` for every inode in use of a group, and whether it is a directory.
-fn each_used(volume: &Volume, group: u32, each: &mut dyn FnMut(u32, bool)) {
+pub(super) fn each_used(volume: &Volume, group: u32, each: &mut dyn FnMut(u32, bool)) {
     let Some((table, used)) = volume
         .groups
         .get(group as usize)

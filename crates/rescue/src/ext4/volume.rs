@@ -11,8 +11,9 @@ use sapwood_ext4_format::{
 };
 use sapwood_jbd2::{LayoutMap, LayoutRun, Log};
 
+use super::free::BlockBitmap;
 use super::journal::{self, Copies, TagForm};
-use super::map::{self, Mapped};
+use super::map::{self, Life, Mapped};
 use super::supers::FoundSuper;
 
 /// Blocks that are kept in memory.
@@ -41,6 +42,7 @@ pub(super) struct Group {
     pub(super) table: Option<u64>,
     /// Inodes of the table that were ever used, if the descriptor is trustworthy.
     pub(super) used: u32,
+    pub(super) bitmap: BlockBitmap,
     pub(super) source: DescSource,
 }
 
@@ -145,6 +147,7 @@ impl Volume {
         let lost = Group {
             table: None,
             used: self.geometry.inodes_per_group(),
+            bitmap: BlockBitmap::Lost,
             source: DescSource::None,
         };
         let Ok((block, offset)) = self.geometry.descriptor_block(group) else {
@@ -154,6 +157,11 @@ impl Volume {
         let of = |desc: GroupDesc, source| Group {
             table: Some(desc.inode_table()),
             used: self.used(&desc),
+            bitmap: if desc.flags().contains(GroupFlags::BLOCK_UNINIT) {
+                BlockBitmap::Unwritten
+            } else {
+                BlockBitmap::At(desc.block_bitmap())
+            },
             source,
         };
         if let Some(desc) = self.block(block).and_then(|bytes| parse(&bytes)) {
@@ -254,7 +262,7 @@ impl Volume {
     }
 
     /// A valid inode in these bytes.
-    fn valid(&self, ino: u32, raw: &[u8]) -> Option<Inode> {
+    pub(super) fn valid(&self, ino: u32, raw: &[u8]) -> Option<Inode> {
         Inode::parse(ino, raw, &self.geometry).ok()
     }
 
@@ -313,7 +321,7 @@ impl Volume {
         let mut blocks = Vec::new();
         while (blocks.len() as u64) < size.min(JOURNAL_BLOCKS) {
             let at = u32::try_from(blocks.len()).ok()?;
-            match map::find(self, ino, &inode, at) {
+            match map::find(self, (ino, &inode, Life::InUse), at) {
                 Mapped::Data { physical, len } => {
                     let rest = size.min(JOURNAL_BLOCKS) - blocks.len() as u64;
                     blocks.extend((physical..).take(len.min(rest) as usize));

@@ -1,13 +1,14 @@
 //! ext4.
 
+use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use sapwood_block::{Device, MemoryDevice};
 use sapwood_ext4::mkfs::{MkfsOptions, mkfs};
 use sapwood_ext4::{Ext4, Options as EngineOptions};
 use sapwood_rescue::ext4::{Image, Options};
-use sapwood_rescue::{Error, Rescued, Scanning};
-use sapwood_vfs::{Credentials, FileSystem, NewInode, WriteMode};
+use sapwood_rescue::{Collected, Deleted, Error, NameSource, Rescued, Scanning};
+use sapwood_vfs::{Credentials, FileSystem, NewInode, SetAttr, WriteMode};
 
 use crate::walk::{Contents, files, wrong};
 
@@ -18,7 +19,11 @@ const BLOCK: u64 = 1024;
 /// An image with some directories and files.
 fn image() -> MemoryDevice {
     let device = Arc::new(MemoryDevice::new(SIZE));
-    mkfs(&*device, &MkfsOptions::default()).unwrap();
+    let options = MkfsOptions {
+        reserved_percent: 0.0,
+        ..MkfsOptions::default()
+    };
+    mkfs(&*device, &options).unwrap();
     let shared: Arc<dyn Device> = device.clone();
     let fs = Ext4::open(shared, EngineOptions::default()).unwrap();
     let who = Credentials::ROOT;
@@ -91,4 +96,126 @@ fn a_backup_replaces_superblock_and_descriptors() {
 fn nothing_is_found_where_nothing_is() {
     let device = Arc::new(MemoryDevice::new(1 << 20));
     assert!(matches!(open(&device), Err(Error::NoExt4 { .. })));
+}
+
+/// The deleted files of an image, as they are listed, and as files.
+fn deleted(device: &Arc<MemoryDevice>) -> (Vec<Deleted>, Contents) {
+    let (mut listed, mut tree) = (Vec::new(), Collected::new("ext4"));
+    open(device).unwrap().deleted(&mut |found| {
+        found.collect(&mut tree);
+        listed.push(found.counted());
+        ControlFlow::Continue(())
+    });
+    (listed, files(&Rescued::new(tree)))
+}
+
+/// Opens the engine, hands it to `work`, and unmounts it.
+fn change(device: &MemoryDevice, work: impl FnOnce(&Ext4)) -> Arc<MemoryDevice> {
+    let device = Arc::new(device.snapshot());
+    let shared: Arc<dyn Device> = device.clone();
+    let fs = Ext4::open(shared, EngineOptions::default()).unwrap();
+    work(&fs);
+    fs.unmount().unwrap();
+    device
+}
+
+/// Removes the directories `dir2` and `dir4` with everything in them. A transaction before changes
+/// the modes of all files, so the journal has their inodes.
+fn remove(fs: &Ext4) {
+    let changes = SetAttr {
+        perm: Some(0o600),
+        ..SetAttr::default()
+    };
+    let who = Credentials::ROOT;
+    let made = fs.create(&who, fs.root(), b"new", NewInode::Regular, 0o600);
+    fs.forget(made.unwrap().ino(), 1);
+    for name in ["dir2", "dir4"] {
+        let dir = fs.lookup(fs.root(), name.as_bytes()).unwrap().ino();
+        for file in 0..40 {
+            let found = fs.lookup(dir, format!("file{file}").as_bytes()).unwrap();
+            fs.setattr(found.ino(), &changes).unwrap();
+            fs.forget(found.ino(), 1);
+        }
+        let made = fs.create(&who, dir, b"other", NewInode::Regular, 0o600);
+        let made = made.unwrap().ino();
+        fs.sync().unwrap();
+        fs.forget(made, 1);
+        fs.unlink(dir, b"other").unwrap();
+        for file in 0..40 {
+            fs.unlink(dir, format!("file{file}").as_bytes()).unwrap();
+        }
+        fs.sync().unwrap();
+        fs.rmdir(fs.root(), name.as_bytes()).unwrap();
+        fs.forget(dir, 1);
+    }
+}
+
+#[test]
+fn an_image_without_deletions_has_no_deleted_files() {
+    let (listed, files) = deleted(&Arc::new(image()));
+    assert_eq!((listed, files.len()), (Vec::new(), 0));
+}
+
+#[test]
+fn deleted_files_have_their_paths_and_contents() {
+    let whole = image();
+    let expected = rescued(&Arc::new(whole.snapshot()));
+    let device = change(&whole, remove);
+    let (listed, found) = deleted(&device);
+    let is_other = |file: &Deleted| file.path.ends_with(b"/other");
+    assert_eq!(listed.iter().filter(|file| is_other(file)).count(), 2);
+    assert_eq!(listed.len(), 82);
+    for file in listed.iter().filter(|file| !is_other(file)) {
+        assert_eq!(file.name, NameSource::Directory);
+        assert_eq!(file.readable, file.size, "{}", file.path.escape_ascii());
+        assert_eq!(found[&file.path], expected[&file.path]);
+    }
+    assert_eq!(found.len(), 82);
+    // What is there is not listed again.
+    assert!(!found.contains_key(&b"/dir3/file7"[..]));
+}
+
+#[test]
+fn a_block_that_another_file_has_is_missing() {
+    let device = change(&image(), |fs| {
+        remove(fs);
+        fs.sync().unwrap();
+        let made = fs.lookup(fs.root(), b"new").unwrap().ino();
+        let mut at = 0;
+        for size in [1 << 20, 1 << 10] {
+            let piece = vec![0xff; size];
+            while fs.write(made, at, &piece, WriteMode::default()).is_ok() {
+                at += size as u64;
+            }
+        }
+        fs.forget(made, 1);
+    });
+    let (listed, found) = deleted(&device);
+    assert_eq!(listed.len(), 82);
+    let content = |file: &Deleted| found[&file.path].clone();
+    let lost = listed.iter().filter(|file| content(file).is_none()).count();
+    assert!(lost > 5, "{lost}");
+    for file in &listed {
+        match content(file) {
+            Some(content) => assert!(!content.contains(&0xff)),
+            None => assert!(file.readable < file.size),
+        }
+    }
+}
+
+#[test]
+fn damage_of_the_journal_gives_no_other_content() {
+    let whole = image();
+    let expected = rescued(&Arc::new(whole.snapshot()));
+    let changed = change(&whole, remove);
+    for seed in 0..60_u64 {
+        let device = changed.snapshot();
+        for step in 0..40_u64 {
+            let place = (seed * 40 + step).wrapping_mul(0x9e37_79b9_7f4a_7c15) % (SIZE / 2);
+            device.write_at(place, &[seed as u8; 7]).unwrap();
+        }
+        let (_, found) = deleted(&Arc::new(device));
+        // A byte of a file's data may be one of those, and `other` is in no image.
+        assert!(wrong(&found, &expected).len() <= 6, "seed {seed}");
+    }
 }

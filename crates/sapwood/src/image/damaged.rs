@@ -8,7 +8,7 @@ use std::sync::Arc;
 use sapwood_block::{Device, Operand};
 
 use super::{Mounted, OpenError, OpenFiles};
-use crate::options::{OptionError, Options};
+use crate::options::{DeletedFiles, OptionError, Options};
 use crate::rescue::{self, OnDeleted, OnScan, Survey};
 
 /// The image and the generation of `IMAGE@GENERATION`, unless a file has this name.
@@ -88,8 +88,7 @@ pub fn survey(path: &Path, options: &Options, on_scan: &OnScan<'_>) -> Result<Su
     })
 }
 
-/// Lists the files that older states of a btrfs have, and the newest one lacks. `states`: the most
-/// states to read.
+/// Lists the deleted files of an image.
 ///
 /// # Errors
 /// The errors of [`open_device`](super::open_device). [`OpenError::Rescue`]: no file system was
@@ -97,13 +96,13 @@ pub fn survey(path: &Path, options: &Options, on_scan: &OnScan<'_>) -> Result<Su
 pub fn deleted(
     path: &Path,
     options: &Options,
-    states: usize,
+    wanted: &DeletedFiles,
     on_scan: &OnScan<'_>,
     each: &mut OnDeleted<'_>,
 ) -> Result<(), OpenError> {
     let devices = OpenFiles::open(path, options)?.all()?;
     let how = options.rescues().cloned().unwrap_or_default();
-    let listed = rescue::deleted(&devices, &how, states, on_scan, each);
+    let listed = rescue::deleted(&devices, &how, wanted, on_scan, each);
     listed.map_err(|source| OpenError::Rescue {
         path: path.to_owned(),
         source,

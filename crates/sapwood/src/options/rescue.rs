@@ -1,5 +1,7 @@
 //! Options for reading a damaged image.
 
+use std::time::SystemTime;
+
 use super::Options;
 use crate::Kind;
 
@@ -21,6 +23,27 @@ pub struct Rescue {
     pub ignore_data_checksums: bool,
     /// ext4: do not replay the journal. The log of a btrfs is never replayed.
     pub ignore_journal: bool,
+    /// Deleted files, under their former paths, in place of the files that are there.
+    pub deleted: Option<DeletedFiles>,
+}
+
+/// The deleted files to look for: in older states of a btrfs, and in the journal of an ext4.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct DeletedFiles {
+    /// Only files whose content was changed at this time or later.
+    pub since: Option<SystemTime>,
+    /// btrfs: the most older states to read, the newest first. The default is 100.
+    pub states: usize,
+}
+
+impl Default for DeletedFiles {
+    fn default() -> Self {
+        Self {
+            since: None,
+            states: 100,
+        }
+    }
 }
 
 impl Options {
