@@ -27,6 +27,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial("a_mount_without_a_device", &both, degraded),
         trial("moved_to_another_disk_over_mirrors", &kernel, moved),
         trial("a_lost_disk_is_replaced", &kernel, replaced),
+        trial("a_disk_is_replaced_in_its_place", &kernel, in_place),
         trial("devices_and_profiles_are_refused_by_name", &[], refused),
         trial("a_scrub_of_ext4_reads_everything", &[], ext4),
     ]
@@ -317,6 +318,48 @@ fn replaced() -> Outcome {
     set.by_kernel(verify)?;
     let other = run(&["ls", "--degraded", &new])?;
     assert!(other.contains("volume"), "{other}");
+    Ok(())
+}
+
+/// A disk that is there, and one that is missing, are replaced by others of their ids.
+fn in_place() -> Outcome {
+    let mut set = Set::made(2, &["-d", "raid0", "-m", "raid1"])?;
+    set.by_kernel(fill)?;
+    let (left, old) = (set.at(0).to_owned(), set.at(1).to_owned());
+    let new = blank(&set, "new.img")?;
+    let told = run(&["device", "replace", &left, &old, &new])?;
+    assert!(told.contains("is device 2 now"), "{told}");
+    let gone = said(&["ls", &old])?;
+    assert_eq!(gone.status.code(), Some(IMAGE), "{}", gone.all());
+    set.names = vec![left.clone(), new.clone()];
+    set.command(&["check", "-q", "--check-data-csum"], "")?;
+    set.by_kernel(verify)?;
+    let mirrors = ["-f", "-d", "convert=raid1", "-m", "convert=raid1"];
+    run(&[&["balance", "-q"][..], &mirrors, &[&left, &new]].concat())?;
+    let other = blank(&set, "other.img")?;
+    run(&[
+        "device",
+        "replace",
+        "-q",
+        "--degraded",
+        &left,
+        "missing",
+        &other,
+    ])?;
+    set.names = vec![left, other];
+    set.command(&["check", "-q", "--check-data-csum"], "")?;
+    set.by_kernel(verify)?;
+    let small = set.dir.path().join("small.img");
+    File::create(&small)?.set_len(SIZE / 2)?;
+    let small = small.to_str().unwrap();
+    let told = said(&["device", "replace", set.at(0), set.at(1), "1", small])?;
+    assert_eq!(told.status.code(), Some(1), "{}", told.all());
+    assert!(
+        told.all().contains("replaces a device of"),
+        "{}",
+        told.all()
+    );
+    set.by_kernel(verify)?;
     Ok(())
 }
 

@@ -23,6 +23,7 @@ mod namespace;
 mod options;
 mod recovery;
 mod relocate;
+pub mod replacement;
 pub mod resize;
 pub mod scrub;
 mod space;

@@ -61,6 +61,24 @@ pub enum MembershipError {
         /// Its bytes.
         size: u64,
     },
+    /// The device is smaller than the one that it replaces.
+    #[error("{device}: has {size} bytes, and replaces a device of {needed} bytes")]
+    Smaller {
+        /// Name of the device.
+        device: String,
+        /// Its bytes.
+        size: u64,
+        /// Bytes of the other one.
+        needed: u64,
+    },
+    /// A missing device has parts of a profile with parity.
+    #[error("device {devid} has parts of {profile}, which is read only, so it is not rebuilt")]
+    Parity {
+        /// Name of the profile.
+        profile: &'static str,
+        /// Id of the device.
+        devid: u64,
+    },
     /// No device has this id.
     #[error("the file system has no device {0}")]
     NoSuchDevice(u64),
@@ -253,7 +271,7 @@ pub fn add(
 }
 
 /// Bytes of the units in which a device is accessed.
-const SECTOR: u32 = 4096;
+pub(crate) const SECTOR: u32 = 4096;
 
 /// Refuses a member of the file system, and a device with other contents unless forced.
 fn check_new(store: &Store, new: &dyn Device, force: bool) -> Result<()> {
@@ -481,7 +499,7 @@ fn check_profiles(store: &Store, devid: u64) -> Result<()> {
 }
 
 /// Erases all copies of the superblock, durably.
-fn erase_supers(device: &dyn Device) -> Result<()> {
+pub(crate) fn erase_supers(device: &dyn Device) -> Result<()> {
     for at in SUPER_OFFSETS {
         if at + SUPER_SIZE as u64 <= device.size() {
             device.write_at(at, &[0; SUPER_SIZE]).map_err(Error::from)?;

@@ -1,6 +1,6 @@
 //! `sapwood device`: the devices of a btrfs.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use sapwood::internal::DevicesError;
 use sapwood::{DeviceChoice, DeviceSpace};
@@ -33,6 +33,19 @@ pub(super) enum Command {
         #[arg(short, long)]
         quiet: bool,
     },
+    /// Replace a device by another one, which gets its id
+    Replace {
+        /// Devices of the btrfs that nothing has mounted, then the one to replace (its id, its
+        /// file, or missing), and last the new one
+        #[arg(value_name = "IMAGE", num_args = 3.., required = true)]
+        images: Vec<PathBuf>,
+        /// Overwrite what the new device contains
+        #[arg(short, long)]
+        force: bool,
+        /// Print errors only
+        #[arg(short, long)]
+        quiet: bool,
+    },
     /// Show how much of each device belongs to block groups
     Usage {
         /// Devices of the btrfs
@@ -48,9 +61,10 @@ impl Command {
     /// The image that the command opens first.
     pub(super) fn image(&mut self) -> Option<&mut PathBuf> {
         match self {
-            Self::Add { images, .. } | Self::Remove { images, .. } | Self::Usage { images, .. } => {
-                images.first_mut()
-            }
+            Self::Add { images, .. }
+            | Self::Remove { images, .. }
+            | Self::Replace { images, .. }
+            | Self::Usage { images, .. } => images.first_mut(),
         }
     }
 }
@@ -63,6 +77,11 @@ pub(super) fn run(command: &Command) -> Result<()> {
             quiet,
         } => add(images, *force, *quiet),
         Command::Remove { images, quiet } => remove(images, *quiet),
+        Command::Replace {
+            images,
+            force,
+            quiet,
+        } => replace(images, *force, *quiet),
         Command::Usage { images, json } => usage(images, *json),
     }
 }
@@ -105,14 +124,59 @@ fn without_repeated(images: &[PathBuf]) -> Vec<PathBuf> {
     kept
 }
 
+/// A device of an operand.
+fn choice_of(operand: &Path) -> DeviceChoice {
+    match operand.to_str().map(str::parse) {
+        Some(Ok(choice)) => choice,
+        _ => DeviceChoice::Path(operand.to_owned()),
+    }
+}
+
+fn replace(images: &[PathBuf], force: bool, quiet: bool) -> Result<()> {
+    let Some((new, members)) = images.split_last() else {
+        return Err(Failure::new(USAGE, "an image and two devices are needed"));
+    };
+    let members = without_repeated(members);
+    let (source, image, opening) = operands(&members)?;
+    let choice = choice_of(source);
+    let stop = interrupt::stop();
+    let bar = progress::moving(quiet);
+    let places = (&choice, new.as_path());
+    let replaced = sapwood::replace_device(image, &opening, places, force, &stop, &mut |step| {
+        progress::show_moved(&bar, step);
+    });
+    bar.finish_and_clear();
+    let report = replaced.map_err(failure)?;
+    let (image, new) = (image.display(), new.display());
+    if report.interrupted {
+        let line = match report.scrub {
+            Some(_) => format!("ended early; `sapwood scrub` of all devices completes {new}"),
+            None => "ended early, nothing is replaced".to_owned(),
+        };
+        return Err(Failure::new(FAILED, line));
+    }
+    if let Some(scrub) = report.scrub.filter(|scrub| !scrub.clean) {
+        let lost: u64 = scrub.devices.iter().map(|device| device.lost).sum();
+        let line = format_args!(
+            "{new} is device {} now, but {lost} sectors or blocks have no good copy; `sapwood \
+             scrub` names the files",
+            report.devid
+        );
+        return Err(Failure::new(FAILED, line));
+    }
+    if quiet {
+        return Ok(());
+    }
+    output::line(format_args!(
+        "{image}: {new} is device {} now",
+        report.devid
+    ))
+}
+
 fn remove(images: &[PathBuf], quiet: bool) -> Result<()> {
     let images = without_repeated(images);
     let (last, image, opening) = operands(&images)?;
-    let text = last.to_str().map(str::parse);
-    let choice = match text {
-        Some(Ok(choice)) => choice,
-        _ => DeviceChoice::Path(last.clone()),
-    };
+    let choice = choice_of(last);
     let stop = interrupt::stop();
     let bar = progress::moving(quiet);
     let removed = sapwood::remove_device(image, &opening, &choice, &stop, &mut |step| {

@@ -10,11 +10,13 @@ use sapwood_block::Device;
 use sapwood_btrfs::balance as engine;
 use sapwood_btrfs::membership as members;
 use sapwood_btrfs::mkfs::Profile;
+use sapwood_btrfs::replacement;
 
 use crate::image::{self, OpenError, named};
 use crate::options::Options;
 use crate::progress::{OnProgress, Progress, Stop};
 use crate::resize::MOVING;
+use crate::scrub::{self, ScrubReport};
 use crate::{Kind, Result};
 
 /// Which block groups of one content a balance moves, in the syntax of btrfs-progs:
@@ -321,16 +323,8 @@ pub fn remove_device(
 ) -> Result<bool> {
     let path = path.as_ref();
     let devices = open(path, opening, false, "the removal of a device")?;
-    let device = match device {
-        DeviceChoice::Id(id) => members::Removal::Devid(*id),
-        DeviceChoice::Missing => members::Removal::Missing,
-        DeviceChoice::Path(path) => {
-            let device = image::open_member(path, opening).map_err(DevicesError::from)?;
-            members::Removal::Device(device)
-        }
-    };
     let options = members::RemoveOptions {
-        device,
+        device: chosen(device, opening)?,
         degraded: opening.is_degraded(),
         time: opening.fixed_time(),
     };
@@ -338,6 +332,70 @@ pub fn remove_device(
         step(stop, progress, done, total)
     });
     Ok(removed.map_err(membership(path))?)
+}
+
+/// The device of a choice.
+fn chosen(
+    device: &DeviceChoice,
+    opening: &Options,
+) -> std::result::Result<members::Removal, DevicesError> {
+    Ok(match device {
+        DeviceChoice::Id(id) => members::Removal::Devid(*id),
+        DeviceChoice::Missing => members::Removal::Missing,
+        DeviceChoice::Path(path) => members::Removal::Device(image::open_member(path, opening)?),
+    })
+}
+
+/// The result of a replacement of a device.
+#[derive(Debug, Clone, Default)]
+#[non_exhaustive]
+pub struct ReplaceReport {
+    /// Id of the device, which stays.
+    pub devid: u64,
+    /// Bytes that the old device did not return.
+    pub unreadable: u64,
+    /// The scrub that rebuilt a missing device, or bytes that could not be read.
+    pub scrub: Option<ScrubReport>,
+    /// It ended early. A missing device is then there, and a [`scrub`](crate::scrub) continues; any
+    /// other device stays as it was.
+    pub interrupted: bool,
+}
+
+/// Replaces a device of a btrfs that nothing else uses by `new`, which gets its id: copies its block
+/// groups, or rebuilds them from the other devices if it is missing. The superblocks of the old
+/// device are erased. `force`: the contents of `new` are lost.
+///
+/// # Errors
+/// The image cannot be opened ([`open`](crate::open)).
+/// [`ErrorKind::InvalidInput`](crate::ErrorKind::InvalidInput): `new` is smaller than the device, has
+/// contents, or belongs to the file system; there is no such device.
+pub fn replace_device(
+    path: impl AsRef<Path>,
+    opening: &Options,
+    (source, new): (&DeviceChoice, &Path),
+    force: bool,
+    stop: &Stop,
+    progress: &mut OnProgress<'_>,
+) -> Result<ReplaceReport> {
+    let path = path.as_ref();
+    let devices = open(path, opening, false, "the replacement of a device")?;
+    let new = image::open_member(new, opening).map_err(DevicesError::from)?;
+    let options = replacement::ReplaceOptions {
+        source: chosen(source, opening)?,
+        force,
+        degraded: opening.is_degraded(),
+        time: opening.fixed_time(),
+    };
+    let done = replacement::replace(&devices, &new, &options, &mut |done, total| {
+        step(stop, progress, done, total)
+    });
+    let done = done.map_err(membership(path))?;
+    Ok(ReplaceReport {
+        devid: done.devid,
+        unreadable: done.unreadable,
+        scrub: done.scrub.map(scrub::shown),
+        interrupted: done.interrupted,
+    })
 }
 
 /// The space of each device of a btrfs: block groups by content and profile, and the rest.

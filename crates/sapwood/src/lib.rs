@@ -116,7 +116,7 @@ pub use copy::{CopyOptions, CopyReport, Existing, Place, copy};
 pub use damage::Damage;
 pub use devices::{
     AllocatedSpace, BadFilter, BalanceFilter, BalanceOptions, BalanceReport, DeviceChoice,
-    DeviceSpace, add_device, balance, device_usage, remove_device,
+    DeviceSpace, ReplaceReport, add_device, balance, device_usage, remove_device, replace_device,
 };
 pub use diff::{DiffEntry, DiffKind, DiffOptions, DiffParts, diff};
 pub use disk::{

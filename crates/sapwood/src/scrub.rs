@@ -200,7 +200,7 @@ fn btrfs(
     Ok(shown(report))
 }
 
-fn shown(report: btrfs::ScrubReport) -> ScrubReport {
+pub(crate) fn shown(report: btrfs::ScrubReport) -> ScrubReport {
     let clean = report.is_clean() && !report.interrupted;
     let device = |(devid, errors): (u64, btrfs::DeviceErrors)| ScrubbedDevice {
         name: errors.name,

@@ -26,4 +26,5 @@ mod names_of_one_hash;
 mod orphans;
 mod reclaim;
 mod relocation;
+mod replacement;
 mod whiteouts;

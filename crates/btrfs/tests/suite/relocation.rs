@@ -19,9 +19,9 @@ use sapwood_vfs::{
 
 use super::devices::{Clocked, MIB, SIZE, any};
 
-type Devices = Vec<Arc<dyn Device>>;
+pub(super) type Devices = Vec<Arc<dyn Device>>;
 
-fn memory() -> Arc<MemoryDevice> {
+pub(super) fn memory() -> Arc<MemoryDevice> {
     Arc::new(MemoryDevice::new(SIZE))
 }
 
@@ -30,7 +30,7 @@ fn noise(seed: u64, len: usize) -> Vec<u8> {
     std::iter::repeat_with(|| random.u8(..)).take(len).collect()
 }
 
-fn open(devices: &[Arc<dyn Device>]) -> Result<Btrfs, sapwood_btrfs::Error> {
+pub(super) fn open(devices: &[Arc<dyn Device>]) -> Result<Btrfs, sapwood_btrfs::Error> {
     let options = Options {
         background: false,
         compress: Some(Compression::Zstd(3)),
@@ -93,7 +93,7 @@ fn fill(fs: &Btrfs) {
     fs.sync().unwrap();
 }
 
-fn verify(fs: &Btrfs) {
+pub(super) fn verify(fs: &Btrfs) {
     for (name, changed) in [("volume", true), ("snapshot", false)] {
         let dir = fs.lookup(fs.root(), name.as_bytes()).unwrap().ino();
         let mut expected = noise(1, BIG);
@@ -114,7 +114,7 @@ fn verify(fs: &Btrfs) {
 }
 
 /// Asserts that the file system on these devices is complete, takes changes, and passes the check.
-fn whole(devices: &[Arc<dyn Device>], why: &str) {
+pub(super) fn whole(devices: &[Arc<dyn Device>], why: &str) {
     let fs = open(devices).unwrap_or_else(|error| panic!("{why}: {error}"));
     verify(&fs);
     create(&fs, fs.root(), &format!("after {why}"), &noise(5, 7000));
@@ -130,7 +130,7 @@ fn whole(devices: &[Arc<dyn Device>], why: &str) {
 }
 
 /// Filled file systems with these profiles over new devices.
-fn filled(count: usize, data: Profile, metadata: Profile) -> Devices {
+pub(super) fn filled(count: usize, data: Profile, metadata: Profile) -> Devices {
     let devices: Vec<_> = (0..count).map(|_| memory()).collect();
     let options = MkfsOptions {
         data: Some(data),
@@ -467,7 +467,7 @@ fn every_cut_of_a_migration_leaves_everything_and_it_continues() {
     }
 }
 
-fn filled_memory() -> Arc<MemoryDevice> {
+pub(super) fn filled_memory() -> Arc<MemoryDevice> {
     let device = memory();
     mkfs(&*device, &MkfsOptions::default()).unwrap();
     let fs = open(&[any(&device)]).unwrap();

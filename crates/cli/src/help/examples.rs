@@ -514,6 +514,19 @@ pub(super) const EXAMPLES: &[(&str, &[Example])] = &[
         ],
     ),
     (
+        "device replace",
+        &[
+            (
+                "sapwood device replace a.img b.img new.img",
+                "new.img gets everything that is on b.img",
+            ),
+            (
+                "sapwood device replace --degraded a.img missing new.img",
+                "a lost device is rebuilt from the others",
+            ),
+        ],
+    ),
+    (
         "device usage",
         &[(
             "sapwood device usage a.img b.img",

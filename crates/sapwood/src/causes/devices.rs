@@ -22,6 +22,7 @@ impl Cause for DevicesError {
             Self::Membership { source, .. } => match &**source {
                 Membership::Engine(error) => of_btrfs(error),
                 Membership::NoRoom { .. } => ErrorKind::StorageFull,
+                Membership::Parity { .. } => ErrorKind::Unsupported,
                 _ => ErrorKind::InvalidInput,
             },
         }

@@ -1,0 +1,248 @@
+//! Devices that are replaced: ones that are there, missing, stale or unreadable; power cuts at every
+//! request, and the same command again after them.
+
+use std::ops::ControlFlow;
+use std::sync::{Arc, Mutex};
+
+use sapwood_block::{Device, MemoryDevice};
+use sapwood_btrfs::membership::{MembershipError, Removal};
+use sapwood_btrfs::mkfs::Profile;
+use sapwood_btrfs::replacement::{ReplaceOptions, ReplaceReport, replace};
+use sapwood_btrfs::scrub::{ScrubOptions, scrub};
+use sapwood_btrfs::{Btrfs, Error, Options};
+use sapwood_testing::device::{Fault, FaultDevice, FaultRule, RequestKinds};
+use sapwood_testing::{CrashPlan, RecordDevice};
+use sapwood_vfs::{Credentials, FileSystem, NewInode};
+
+use super::devices::{Clocked, MIB, SIZE, any};
+use super::relocation::{Devices, filled, filled_memory, memory, open, verify, whole};
+
+fn options(source: Removal) -> ReplaceOptions {
+    ReplaceOptions {
+        source,
+        force: false,
+        degraded: false,
+        time: None,
+    }
+}
+
+fn replaced(
+    devices: &[Arc<dyn Device>],
+    source: Removal,
+    new: &Arc<dyn Device>,
+) -> Result<ReplaceReport, MembershipError> {
+    let go_on = &mut |_, _| ControlFlow::Continue(());
+    replace(devices, new, &options(source), go_on)
+}
+
+fn degraded(devices: &[Arc<dyn Device>]) -> Result<Btrfs, Error> {
+    let options = Options {
+        background: false,
+        degraded: true,
+        ..Options::default()
+    };
+    Btrfs::open(devices.to_vec(), options)
+}
+
+#[test]
+fn the_new_device_has_the_place_of_the_old_one() {
+    for (count, data, metadata) in [
+        (1, Profile::Single, Profile::Dup),
+        (2, Profile::Raid0, Profile::Raid1),
+        (3, Profile::Raid1, Profile::Raid1c3),
+        (4, Profile::Raid10, Profile::Raid10),
+    ] {
+        let mut devices = filled(count, data, metadata);
+        for (turn, nth) in [0, count - 1].into_iter().enumerate() {
+            let new: Arc<dyn Device> = Arc::new(MemoryDevice::new(SIZE + MIB * nth as u64));
+            let old = std::mem::replace(&mut devices[nth], new.clone());
+            let (source, before) = match turn {
+                0 => (Removal::Device(old.clone()), devices[1..].to_vec()),
+                _ => {
+                    let mut before = devices.clone();
+                    before[nth] = old.clone();
+                    (Removal::Devid(nth as u64 + 1), before)
+                }
+            };
+            let report = replaced(&before, source, &new).unwrap();
+            assert_eq!(report.devid, nth as u64 + 1);
+            assert!(report.scrub.is_none() && !report.interrupted);
+            assert!(open(std::slice::from_ref(&old)).is_err());
+            whole(&devices, &format!("{data}, turn {turn}"));
+        }
+    }
+}
+
+#[test]
+fn a_missing_device_is_rebuilt() {
+    for (count, profile) in [
+        (2, Profile::Raid1),
+        (3, Profile::Raid1c3),
+        (4, Profile::Raid10),
+    ] {
+        for nth in 0..2 {
+            let mut devices = filled(count, profile, profile);
+            devices.remove(nth);
+            let new: Arc<dyn Device> = memory();
+            let report = replaced(&devices, Removal::Missing, &new).unwrap();
+            assert_eq!(report.devid, nth as u64 + 1);
+            assert!(report.scrub.unwrap().is_clean());
+            devices.insert(nth, new.clone());
+            whole(&devices, &format!("{profile} with a new {nth}"));
+            // The new device has a copy of everything.
+            if count == 2 {
+                let alone = degraded(&[new]).unwrap();
+                verify(&alone);
+                alone.unmount().unwrap();
+            }
+        }
+    }
+}
+
+/// A file system over two mirrors, one of which missed changes.
+fn with_stale() -> Devices {
+    let devices = filled(2, Profile::Raid1, Profile::Raid1);
+    let fs = degraded(&devices[..1]).unwrap();
+    for name in ["one", "two"] {
+        let (root, who) = (fs.root(), &Credentials::ROOT);
+        fs.create(who, root, name.as_bytes(), NewInode::Directory, 0o700)
+            .unwrap();
+        fs.sync().unwrap();
+    }
+    fs.unmount().unwrap();
+    drop(fs);
+    assert!(matches!(open(&devices), Err(Error::StaleDevice { .. })));
+    devices
+}
+
+#[test]
+fn a_stale_device_is_rebuilt_from_the_other_one() {
+    let devices = with_stale();
+    let new: Arc<dyn Device> = memory();
+    let report = replaced(&devices, Removal::Devid(2), &new).unwrap();
+    assert!(report.scrub.unwrap().is_clean());
+    assert!(open(&devices[1..]).is_err());
+    let now = [devices[0].clone(), new.clone()];
+    whole(&now, "stale");
+    let alone = degraded(&[new]).unwrap();
+    assert!(alone.lookup(alone.root(), b"two").is_ok());
+}
+
+#[test]
+fn a_rebuild_that_ended_early_is_completed_by_a_scrub() {
+    let mut devices = filled(2, Profile::Raid1, Profile::Raid1);
+    let new: Arc<dyn Device> = memory();
+    let stop = &mut |_, _| ControlFlow::Break(());
+    let report = replace(&devices[..1], &new, &options(Removal::Missing), stop).unwrap();
+    assert!(report.interrupted);
+    devices[1] = new;
+    assert!(matches!(open(&devices), Err(Error::StaleDevice { .. })));
+    let go_on = &mut |_: &_| ControlFlow::Continue(());
+    assert!(
+        scrub(&devices, &ScrubOptions::default(), go_on)
+            .unwrap()
+            .is_clean()
+    );
+    whole(&devices, "scrubbed");
+}
+
+#[test]
+fn bytes_that_the_old_device_does_not_return_come_from_its_mirror() {
+    let mut devices = filled(2, Profile::Raid1, Profile::Raid1);
+    let faulty = Arc::new(FaultDevice::new(Arc::clone(&devices[1])));
+    devices[1] = faulty.clone();
+    let fails = FaultRule::new(RequestKinds::READ, 1, Fault::Fail);
+    let mut fails = Some(fails.from_then_on().within(MIB..64 * MIB));
+    let new: Arc<dyn Device> = memory();
+    // After the first piece, when the file system is closed.
+    let report = replace(&devices, &new, &options(Removal::Devid(2)), &mut |_, _| {
+        if let Some(rule) = fails.take() {
+            faulty.arm(rule);
+        }
+        ControlFlow::Continue(())
+    });
+    let report = report.unwrap();
+    assert!(report.unreadable >= MIB, "{}", report.unreadable);
+    assert!(report.scrub.unwrap().is_clean());
+    devices[1] = new;
+    whole(&devices, "unreadable");
+}
+
+#[test]
+fn what_cannot_be_replaced_is_refused_before_any_change() {
+    let devices = filled(2, Profile::Raid1, Profile::Raid1);
+    let new: Arc<dyn Device> = memory();
+    let refused = |source, new: &Arc<dyn Device>| replaced(&devices, source, new).unwrap_err();
+    let error = refused(Removal::Devid(7), &new);
+    assert!(matches!(error, MembershipError::NoSuchDevice(7)), "{error}");
+    let error = refused(Removal::Missing, &new);
+    assert!(matches!(error, MembershipError::NoneMissing), "{error}");
+    let small: Arc<dyn Device> = Arc::new(MemoryDevice::new(SIZE - MIB));
+    let error = refused(Removal::Devid(1), &small);
+    assert!(matches!(error, MembershipError::Smaller { .. }), "{error}");
+    let error = refused(Removal::Devid(1), &devices[1]);
+    assert!(
+        matches!(error, MembershipError::Member { devid: 2, .. }),
+        "{error}"
+    );
+    let other = filled(1, Profile::Single, Profile::Dup).remove(0);
+    let error = refused(Removal::Devid(1), &other);
+    assert!(matches!(error, MembershipError::Occupied { .. }), "{error}");
+    whole(&devices, "refused");
+    let force = ReplaceOptions {
+        force: true,
+        ..options(Removal::Devid(1))
+    };
+    let go_on = &mut |_, _| ControlFlow::Continue(());
+    replace(&devices, &other, &force, go_on).unwrap();
+    whole(&[other, devices[1].clone()], "forced");
+}
+
+/// Replaces the first device by the second one, unless that is done.
+fn finish(devices: &[Arc<dyn Device>; 2]) {
+    let [old, new] = devices;
+    if open(std::slice::from_ref(old)).is_ok() {
+        let force = ReplaceOptions {
+            force: true,
+            ..options(Removal::Devid(1))
+        };
+        let go_on = &mut |_, _| ControlFlow::Continue(());
+        replace(std::slice::from_ref(old), new, &force, go_on).unwrap();
+    }
+}
+
+#[test]
+fn every_cut_of_a_replacement_leaves_everything_and_it_continues() {
+    let memory = [filled_memory(), memory()];
+    let base = memory.each_ref().map(|device| device.snapshot());
+    let recorded = memory.map(|device| Arc::new(RecordDevice::new(device)));
+    let clock: Arc<Mutex<Vec<[usize; 2]>>> = Arc::default();
+    let clocked = recorded.each_ref().map(|own| -> Arc<dyn Device> {
+        Arc::new(Clocked {
+            own: own.clone(),
+            both: recorded.clone(),
+            clock: Arc::clone(&clock),
+        })
+    });
+    finish(&clocked);
+    drop(clocked);
+    let logs = recorded.each_ref().map(|device| device.log());
+    let cuts = clock.lock().unwrap().clone();
+    assert!(cuts.len() > 20, "only {} cuts", cuts.len());
+    for (at, cut) in cuts.into_iter().enumerate() {
+        let plan = |n: usize| match (at + n) % 3 {
+            0 => CrashPlan::at(cut[n]),
+            1 => CrashPlan::at(cut[n]).without(logs[n].volatile(cut[n])),
+            _ => logs[n].random_plan(cut[n], at as u64),
+        };
+        let images = [0, 1].map(|n| Arc::new(logs[n].image(&base[n], &plan(n))));
+        let images = images.each_ref().map(any);
+        let why = format!("cut {at} ({cut:?})");
+        let first = [&images[..1], &images[1..]];
+        let complete = first.into_iter().find(|set| open(set).is_ok());
+        whole(complete.unwrap_or_else(|| panic!("{why}")), &why);
+        finish(&images);
+        assert!(open(&images[..1]).is_err(), "{why}");
+        whole(&images[1..], &format!("{why}, continued"));
+    }
+}
