@@ -6,11 +6,14 @@
 //! changes it meanwhile.
 //!
 //! A snapshot has directories that its owner cannot write to, and files that cannot be opened. Root
-//! is not bound by modes. For any other user, a directory that is entered keeps mode 700 until
-//! [`Confined::restore_modes`], and a file is opened with a mode that allows it.
+//! is not bound by modes. For any other user, every directory is open to its owner until
+//! [`Confined::restore_modes`], and a file is opened with a mode that allows it. The final modes of
+//! such directories are stored at each checkpoint ([`Confined::changed_modes`]). Modes that commands
+//! set after it are set again when the commands are repeated.
 
 use std::collections::HashMap;
 use std::ffi::OsStr;
+use std::fmt::Write as _;
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
@@ -63,6 +66,8 @@ pub(super) struct Confined {
     last: Option<(Vec<u8>, Arc<OwnedFd>)>,
     /// Directories that were opened to their owner, with the modes that they get in the end.
     opened: HashMap<Id, u32>,
+    /// `opened` differs from what was stored.
+    changed: bool,
 }
 
 impl Confined {
@@ -72,6 +77,7 @@ impl Confined {
             privileged: rustix::process::geteuid().is_root(),
             last: None,
             opened: HashMap::new(),
+            changed: false,
         }
     }
 
@@ -142,6 +148,7 @@ impl Confined {
             let perm = stat.st_mode & 0o7777;
             if perm & OWNER_ALL != OWNER_ALL && is_own(&stat) {
                 self.opened.entry(id(&stat)).or_insert(perm);
+                self.changed = true;
                 set_mode(&fd, perm | OWNER_ALL)?;
             }
         }
@@ -154,9 +161,10 @@ impl Confined {
         let stat = rustix::fs::fstat(&fd)?;
         match FileType::from_raw_mode(stat.st_mode) {
             FileType::Symlink => Ok(()),
-            FileType::Directory if self.opened.contains_key(&id(&stat)) => {
+            FileType::Directory if self.stays_open(&stat, perm) => {
                 self.opened.insert(id(&stat), perm);
-                Ok(())
+                self.changed = true;
+                set_mode(&fd, perm | OWNER_ALL)
             }
             FileType::Directory => {
                 // It may have to be opened again.
@@ -165,6 +173,76 @@ impl Confined {
             }
             _ => set_mode(&fd, perm),
         }
+    }
+
+    /// Whether a directory that gets a mode stays open to its owner.
+    fn stays_open(&self, stat: &Stat, perm: u32) -> bool {
+        let closed = perm & OWNER_ALL != OWNER_ALL && !self.privileged && is_own(stat);
+        closed || self.opened.contains_key(&id(stat))
+    }
+
+    /// Forgets the final mode of a removed directory whose inode number a new one has.
+    pub(super) fn forget_mode(&mut self, new: &Located<'_>) -> Result<()> {
+        if !self.opened.is_empty() && self.opened.remove(&id(&new.stat()?)).is_some() {
+            self.changed = true;
+        }
+        Ok(())
+    }
+
+    /// Lines with the inode numbers and final modes of open directories, if they changed since they
+    /// were stored.
+    pub(super) fn changed_modes(&self) -> Option<Vec<u8>> {
+        let lines = || {
+            let mut text = String::new();
+            for ((_, ino), perm) in &self.opened {
+                let _ = writeln!(text, "{ino} {perm:o}");
+            }
+            text.into_bytes()
+        };
+        self.changed.then(lines)
+    }
+
+    pub(super) fn modes_stored(&mut self) {
+        self.changed = false;
+    }
+
+    /// Adds modes that were stored. All directories are on the device of the top.
+    pub(super) fn add_modes(&mut self, lines: &[u8]) -> Result<()> {
+        let device = rustix::fs::fstat(&self.top)?.st_dev;
+        for line in String::from_utf8_lossy(lines).lines() {
+            let parsed = line.split_once(' ').and_then(|(ino, perm)| {
+                Some((ino.parse().ok()?, u32::from_str_radix(perm, 8).ok()?))
+            });
+            let (ino, perm) = parsed.ok_or(Errno::INVAL)?;
+            self.opened.insert((device, ino), perm & 0o7777);
+        }
+        Ok(())
+    }
+
+    /// Opens all directories to their owner.
+    pub(super) fn open_all(&mut self) -> Result<()> {
+        if self.privileged {
+            return Ok(());
+        }
+        let mut open = vec![self.list(&self.top, OsStr::new("."))?];
+        while let Some((dir, fd)) = open.last_mut() {
+            let Some(entry) = dir.next() else {
+                open.pop();
+                continue;
+            };
+            let entry = entry?;
+            let name = entry.file_name().to_bytes();
+            if matches!(name, b"." | b"..") {
+                continue;
+            }
+            let fd = fd.try_clone().map_err(|_| Errno::MFILE)?;
+            match self.enter(&fd, name) {
+                Ok(_) => open.push(self.list(&fd, OsStr::from_bytes(name))?),
+                Err(Errno::NOTDIR | Errno::LOOP) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
     }
 
     /// Opens a regular file.

@@ -6,6 +6,18 @@
 //! which a record of an earlier receive names. The copy shares the content of files where the file
 //! system can.
 //!
+//! What is durable, in this order (`records` has the files):
+//!
+//! 1. A record that the copy of the parent begins.
+//! 2. The directory with the copy, then the record of its first position.
+//! 3. At each checkpoint: all effects of the commands, then the record.
+//! 4. At the end: the whole content with its modes, then the record of the complete directory, then
+//!    its name. The receive returns after that.
+//!
+//! Between two checkpoints nothing is made durable. After a power cut a file system that keeps the
+//! order of its metadata is resumed like after `kill -9`. On any other one `mount` in the record
+//! shows that the directory was mounted anew, and the part is refused.
+//!
 //! Any user can receive. Attributes that the caller has no right to set, or that the file system
 //! does not have, are left out and reported. A device, fifo, socket or symbolic link that cannot be
 //! made becomes an empty file, so that later commands and streams find its name.
@@ -22,12 +34,14 @@ use rustix::io::Errno;
 use sapwood_btrfs_format::stream::{Command, attribute as attr, command as cmd};
 
 use super::confined::{Confined, set_mode};
+use super::epoch::InodeId;
 use super::error::{ReceiveError, Result};
 use super::left_out::{LeftOut, LeftOutKind, Omissions};
 use super::node::Tree;
-use super::record::{Position, Record, State};
-use super::records::Records;
-use super::{NewSubvolume, Resumed, Sink};
+use super::record::{Mark, Position, Record, State};
+use super::records::{NamesMark, Records};
+use super::run::nanoseconds;
+use super::{Names, NamesDigest, NewSubvolume, Resumed, Sink};
 use crate::copy::{CopyError, CopyOptions, Place, copy};
 use crate::progress::{self, Stop};
 
@@ -38,6 +52,8 @@ const PART: &[u8] = b".part";
 struct Current {
     record: Record,
     tree: Tree,
+    /// `None`: the file system does not store its times.
+    names: Option<NamesMark>,
 }
 
 /// See the module.
@@ -72,9 +88,54 @@ impl DirectorySink {
         self.path.join(OsStr::from_bytes(name))
     }
 
-    fn store(&self, record: &Record) -> Result<()> {
-        let stored = Records(&self.dir).store(record);
+    fn store(&self, record: &Record, modes: Option<&[u8]>) -> Result<()> {
+        let stored = Records(&self.dir).store(record, modes);
         stored.map_err(|error| host("record the state of", &self.shown(&record.name), error))
+    }
+
+    /// Makes everything durable.
+    fn sync(&self, name: &[u8]) -> Result<()> {
+        let synced = rustix::fs::syncfs(&self.dir);
+        synced.map_err(|error| host("write back", &self.shown(name), error))
+    }
+
+    /// Makes the part durable, and then records its state.
+    fn record_state(&mut self, state: State) -> Result<()> {
+        let Some(mut current) = self.current.take() else {
+            return Ok(());
+        };
+        current.record.state = state;
+        current.record.mount = Records(&self.dir).mount();
+        let modes = current.tree.changed_modes();
+        let stored = self.store(&current.record, modes.as_deref());
+        if stored.is_ok() {
+            current.tree.modes_stored();
+        }
+        self.current = Some(current);
+        stored
+    }
+
+    /// The file for the positions of the last change of names. `None`: the file system does not
+    /// store its times.
+    fn names_mark(&self, record: &Record, mark: &Mark) -> Result<Option<NamesMark>> {
+        let failed = |error| host("record the state of", &self.shown(&record.name), error);
+        let found = Records(&self.dir).names_mark(record.uuid, true);
+        let Some(names) = found.map_err(failed)? else {
+            return Ok(None);
+        };
+        let works = || -> rustix::io::Result<bool> {
+            names.set(1, 999_999_999)?;
+            let kept = names.get(0)? == Some((1, 999_999_999));
+            names.set(mark.commands, 0)?;
+            Ok(kept)
+        };
+        if works().unwrap_or(false) {
+            return Ok(Some(names));
+        }
+        // Without the file, a receive that is killed is known to have no position.
+        let removed = Records(&self.dir).remove_names_mark(record.uuid);
+        removed.map_err(failed)?;
+        Ok(None)
     }
 
     fn record(&self, uuid: [u8; 16]) -> Result<Option<Record>> {
@@ -107,7 +168,7 @@ impl DirectorySink {
 
     /// Gives the directory its mode and its name.
     fn complete_part(&mut self, current: &mut Current) -> Result<()> {
-        let Current { record, tree } = current;
+        let Current { record, tree, .. } = current;
         let shown = self.shown(&record.name);
         let failed = |error: Errno| host("complete", &shown, error);
         tree.close().map_err(failed)?;
@@ -116,16 +177,18 @@ impl DirectorySink {
             self.omissions.add(kind, || shown.clone(), Some(error));
         }
         // The contents become durable first, because only a complete directory may have the name.
-        rustix::fs::syncfs(&self.dir).map_err(failed)?;
-        self.store(&Record {
+        let complete = Record {
             state: State::Complete,
+            mount: String::new(),
             ..record.clone()
-        })?;
-        self.name_complete(&record.name)
+        };
+        self.store(&complete, None)?;
+        self.sync(&record.name)?;
+        self.name_complete(&record.name, record.uuid)
     }
 
     /// Gives a complete directory its name.
-    fn name_complete(&self, name: &[u8]) -> Result<()> {
+    fn name_complete(&self, name: &[u8], uuid: [u8; 16]) -> Result<()> {
         let part = part_of(name);
         let (from, to) = (OsStr::from_bytes(&part), OsStr::from_bytes(name));
         let flags = RenameFlags::NOREPLACE;
@@ -136,8 +199,30 @@ impl DirectorySink {
             }
             renamed => renamed,
         };
-        let durable = renamed.and_then(|()| rustix::fs::fsync(&self.dir));
-        durable.map_err(|error| host("complete", &self.shown(name), error))
+        let failed = |error: io::Error| host("complete", &self.shown(name), error);
+        renamed.map_err(|error| failed(error.into()))?;
+        let removed = Records(&self.dir).remove_marks(uuid);
+        removed.map_err(failed)?;
+        self.sync(name)
+    }
+
+    /// The last change of names after a checkpoint of a receive that was killed; `None`: there was
+    /// none.
+    fn last_names(&self, record: &Record, checkpoint: &Mark) -> Result<Option<Names>> {
+        let records = Records(&self.dir);
+        let shown = self.shown(&part_of(&record.name));
+        let same = !record.mount.is_empty() && record.mount == records.mount();
+        let mark = records.names_mark(record.uuid, false);
+        let mark = mark.map_err(|error| host("open", &shown, error))?;
+        let (true, Some(mark)) = (same || records.is_ordered(), mark) else {
+            return Err(ReceiveError::NoPosition(shown));
+        };
+        let found = mark.get(checkpoint.commands);
+        let found = found.map_err(|error| host("open", &shown, error))?;
+        Ok(found.map(|(commands, nanoseconds)| Names {
+            commands,
+            digest: NamesDigest::Nanoseconds(nanoseconds),
+        }))
     }
 
     /// Copies the directory of a parent.
@@ -200,7 +285,7 @@ pub(super) fn host(action: &str, path: &Path, error: impl Into<io::Error>) -> Re
 }
 
 impl Sink for DirectorySink {
-    fn begin(&mut self, new: &NewSubvolume<'_>) -> Result<()> {
+    fn begin(&mut self, new: &NewSubvolume<'_>, position: &Position) -> Result<()> {
         let part = part_of(new.name);
         if self.has(new.name) {
             return Err(host("create", &self.shown(new.name), Errno::EXIST));
@@ -208,43 +293,52 @@ impl Sink for DirectorySink {
         if self.has(&part) {
             return Err(ReceiveError::Part(self.shown(&part)));
         }
-        let mut mode = 0o755;
+        let mut record = Record {
+            uuid: new.uuid,
+            transid: new.transid,
+            state: State::Starting,
+            mode: 0o755,
+            mount: String::new(),
+            name: new.name.to_vec(),
+        };
+        let failed = |error| host("create", &self.shown(&part), error);
         if let Some((uuid, _)) = new.parent {
             let parent = self.complete(uuid)?;
             let (parent, dir) = parent.ok_or(ReceiveError::NoParent(uuid))?;
             let shown = self.shown(&parent.name);
             let stat = rustix::fs::fstat(&dir).map_err(|error| host("open", &shown, error))?;
-            mode = stat.st_mode & 0o7777;
+            record.mode = stat.st_mode & 0o7777;
+            self.store(&record, None)?;
+            self.sync(new.name)?;
             if let Err(error) = self.copy_parent(&parent.name, &part) {
                 // The first error is the one to return.
                 let _ = std::fs::remove_dir_all(self.shown(&part));
                 return Err(error);
             }
         } else {
-            let made = rustix::fs::mkdirat(
-                &self.dir,
-                OsStr::from_bytes(&part),
-                Mode::from_raw_mode(0o700),
-            );
-            made.map_err(|error| host("create", &self.shown(&part), error))?;
+            self.store(&record, None)?;
+            self.sync(new.name)?;
+            let name = OsStr::from_bytes(&part);
+            let made = rustix::fs::mkdirat(&self.dir, name, Mode::from_raw_mode(0o700));
+            made.map_err(failed)?;
         }
-        let failed = |error| host("create", &self.shown(&part), error);
         let top = self.open(&part).map_err(failed)?;
         set_mode(&top, 0o700).map_err(failed)?;
-        let mut tree = Tree::new(Confined::new(top));
+        let mut confined = Confined::new(top);
+        if new.parent.is_some() {
+            confined.open_all().map_err(failed)?;
+        }
+        let mut tree = Tree::new(confined);
         if new.parent.is_none() {
             tree.remove_inherited(b"");
         }
-        let record = Record {
-            uuid: new.uuid,
-            transid: new.transid,
-            state: State::Running,
-            mode,
-            name: new.name.to_vec(),
-        };
-        self.store(&record)?;
-        self.current = Some(Current { record, tree });
-        Ok(())
+        let names = self.names_mark(&record, &position.mark())?;
+        self.current = Some(Current {
+            record,
+            tree,
+            names,
+        });
+        self.checkpoint(position)
     }
 
     fn resume(&mut self, new: &NewSubvolume<'_>) -> Result<Resumed> {
@@ -258,40 +352,74 @@ impl Sink for DirectorySink {
                 Ok(Resumed::No)
             };
         };
-        let (commands, digest) = match &record.state {
+        let found = match &record.state {
             State::Complete if self.has(new.name) => return Ok(Resumed::Complete),
             // Only the name is missing.
             State::Complete if self.has(&part) => {
-                self.name_complete(new.name)?;
+                self.name_complete(new.name, new.uuid)?;
                 return Ok(Resumed::Complete);
             }
-            State::Interrupted { commands, digest } if self.has(&part) => {
-                (*commands, digest.clone())
+            State::Starting if self.has(&part) => {
+                let shown = self.shown(&part);
+                let removed = std::fs::remove_dir_all(&shown);
+                removed.map_err(|error| host("remove", &shown, error))?;
+                return Ok(Resumed::No);
+            }
+            State::Interrupted(mark) if self.has(&part) => (mark.clone(), None),
+            State::Running { checkpoint, .. } if self.has(&part) => {
+                (checkpoint.clone(), self.last_names(&record, checkpoint)?)
             }
             _ if self.has(&part) => return Err(ReceiveError::NoPosition(self.shown(&part))),
             _ => return Ok(Resumed::No),
         };
-        let top = self.open(&part);
-        let top = top.map_err(|error| host("open", &self.shown(&part), error))?;
-        let tree = Tree::new(Confined::new(top));
-        self.current = Some(Current { record, tree });
-        Ok(Resumed::At { commands, digest })
+        let (checkpoint, names) = found;
+        let shown = self.shown(&part);
+        let failed = |error: io::Error| host("open", &shown, error);
+        let top = self.open(&part).map_err(|error| failed(error.into()))?;
+        let mut confined = Confined::new(top);
+        let modes = Records(&self.dir).modes(new.uuid).map_err(failed)?;
+        let added = confined.add_modes(&modes);
+        added.map_err(|error| failed(error.into()))?;
+        self.current = Some(Current {
+            record,
+            tree: Tree::new(confined),
+            names: None,
+        });
+        let names = names.unwrap_or_else(|| Names {
+            commands: checkpoint.commands,
+            digest: NamesDigest::Whole(checkpoint.digest.clone()),
+        });
+        Ok(Resumed::At { checkpoint, names })
     }
 
     fn proceed(&mut self) -> Result<()> {
-        let Some(current) = &mut self.current else {
+        let Some(mut current) = self.current.take() else {
             return Ok(());
         };
-        current.record.state = State::Running;
-        let record = current.record.clone();
-        self.store(&record)
+        match current.record.state.clone() {
+            // Its names have to be recorded from now on.
+            State::Interrupted(mark) => {
+                current.names = self.names_mark(&current.record, &mark)?;
+                let names = mark.clone();
+                let checkpoint = mark;
+                self.current = Some(current);
+                self.record_state(State::Running { checkpoint, names })?;
+                self.sync(b"")
+            }
+            _ => {
+                let found = Records(&self.dir).names_mark(current.record.uuid, false);
+                current.names = found.ok().flatten();
+                self.current = Some(current);
+                Ok(())
+            }
+        }
     }
 
     fn apply(&mut self, command: &Command<'_>) -> Result<u64> {
         if command.number == cmd::CLONE {
             return self.clone_range(command);
         }
-        let Some(Current { record, tree }) = &mut self.current else {
+        let Some(Current { record, tree, .. }) = &mut self.current else {
             return Ok(0);
         };
         // The top is closed to others until it is complete.
@@ -307,12 +435,35 @@ impl Sink for DirectorySink {
         tree.map_or(Ok(false), |tree| tree.exists(path))
     }
 
+    fn identify(&mut self, path: &[u8]) -> Result<InodeId> {
+        let tree = self.current.as_mut().map(|current| &mut current.tree);
+        tree.map_or(Ok((0, 0)), |tree| tree.identify(path))
+    }
+
     fn remove(&mut self, path: &[u8]) -> Result<()> {
         let tree = self.current.as_mut().map(|current| &mut current.tree);
         tree.map_or(Ok(()), |tree| tree.remove(path))
     }
 
-    fn finish(&mut self) -> Result<()> {
+    fn names_changed(&mut self, position: &Position) -> Result<()> {
+        let Some(Current { record, names, .. }) = &self.current else {
+            return Ok(());
+        };
+        let Some(names) = names else {
+            return Ok(());
+        };
+        let set = names.set(position.commands, nanoseconds(position.short_digest()));
+        set.map_err(|error| host("record the state of", &self.shown(&record.name), error))
+    }
+
+    fn checkpoint(&mut self, position: &Position) -> Result<()> {
+        let mark = position.mark();
+        let names = mark.clone();
+        let checkpoint = mark;
+        self.record_state(State::Running { checkpoint, names })
+    }
+
+    fn finish(&mut self, _position: &Position) -> Result<()> {
         self.sources.clear();
         let Some(mut current) = self.current.take() else {
             return Ok(());
@@ -326,19 +477,11 @@ impl Sink for DirectorySink {
 
     fn interrupt(&mut self, position: &Position) -> Result<()> {
         self.sources.clear();
-        let Some(Current { record, mut tree }) = self.current.take() else {
-            return Ok(());
-        };
-        let failed = |error: Errno| host("write back", &self.shown(&record.name), error);
-        tree.close().map_err(failed)?;
-        rustix::fs::syncfs(&self.dir).map_err(failed)?;
-        self.store(&Record {
-            state: State::Interrupted {
-                commands: position.commands,
-                digest: position.digest(),
-            },
-            ..record
-        })
+        self.record_state(State::Interrupted(position.mark()))?;
+        match self.current.take() {
+            Some(current) => self.sync(&current.record.name),
+            None => Ok(()),
+        }
     }
 
     fn left_out(&mut self) -> Vec<LeftOut> {

@@ -86,8 +86,8 @@ pub enum ReceiveError {
     /// A partial receive of another stream has the name of the subvolume.
     #[error("{}: exists, and is not a part of this stream", .0.display())]
     OtherPart(PathBuf),
-    /// A receive ended without recording its position.
-    #[error("{}: the receive of it ended without recording its position", .0.display())]
+    /// A receive cannot continue: the subvolume has no record, or a power cut made it worthless.
+    #[error("{}: exists, and has no usable record of an earlier receive", .0.display())]
     NoPosition(PathBuf),
     /// The stream is not the one that was received in part.
     #[error("{}: was received from another stream until now", crate::archive::path(.0).display())]

@@ -1,14 +1,17 @@
 //! An open image as the place of received subvolumes.
 
+mod part;
+
 use std::path::Path;
 
 use sapwood_btrfs_format::NAME_MAX;
 use sapwood_btrfs_format::stream::{Command, attribute as attr, command as cmd};
 
 use super::content::expanded;
+use super::epoch::InodeId;
 use super::error::{ReceiveError, Result, at};
 use super::left_out::LeftOut;
-use super::record::{Position, Record, State};
+use super::record::{Mark, Position};
 use super::{
     CloneRange, KEEP_SIZE, NewSubvolume, PUNCH_HOLE, Resumed, Sink, ZERO_RANGE, timestamp,
 };
@@ -20,15 +23,13 @@ use crate::vfs::{
     SetXattrMode, WriteMode,
 };
 
-/// Extended attribute of a subvolume that is received in part: its [`Record`].
-const RECORD: &[u8] = b"user.sapwood.part";
-
 /// The subvolume that is being received.
 struct Current<'a> {
     root: HeldInode<'a>,
     uuid: [u8; 16],
     transid: u64,
     name: Vec<u8>,
+    checkpoint: Mark,
 }
 
 /// An open image that receives subvolumes.
@@ -134,42 +135,6 @@ impl<'a> ImageSink<'a> {
             }
         }
         Ok(found.map(|(_, ino)| ino))
-    }
-
-    /// Whether a directory is the complete subvolume of a stream.
-    fn is_complete(&self, node: &HeldInode<'_>, new: &NewSubvolume<'_>) -> vfs::Result<bool> {
-        let Mounted::Btrfs(btrfs) = self.image else {
-            return Ok(false);
-        };
-        let subvolumes = self.fs.subvolumes().ok_or(vfs::Error::NotSupported)?;
-        for one in subvolumes.list()? {
-            if !one.read_only || one.received_uuid != new.uuid {
-                continue;
-            }
-            let tree = btrfs.file_tree(one.id)?;
-            if tree.identity().stransid == new.transid && tree.ino(tree.top()) == node.ino() {
-                return Ok(true);
-            }
-        }
-        Ok(false)
-    }
-
-    /// Records durably how much of the subvolume was received.
-    fn record(&self, state: State) -> Result<()> {
-        let Some(current) = &self.current else {
-            return Ok(());
-        };
-        let record = Record {
-            uuid: current.uuid,
-            transid: current.transid,
-            state,
-            mode: 0,
-            name: current.name.clone(),
-        };
-        let (ino, value) = (current.root.ino(), record.to_bytes());
-        let stored = self.fs.setxattr(ino, RECORD, &value, SetXattrMode::Any);
-        let stored = stored.and_then(|()| self.fs.sync());
-        stored.map_err(at("record the state of", &current.name))
     }
 
     fn create(&mut self, command: &Command<'_>, what: NewInode<'_>) -> Result<()> {
@@ -339,6 +304,10 @@ impl<'a> ImageSink<'a> {
     fn xattr(&mut self, command: &Command<'_>) -> Result<()> {
         let path = command.path(attr::PATH)?;
         let name = command.get(attr::XATTR_NAME)?;
+        if path.is_empty() && name == part::RECORD {
+            // The record of the sender's own receive.
+            return Ok(());
+        }
         if command.number == cmd::SET_XATTR {
             let value = command.get(attr::XATTR_DATA)?;
             let mode = SetXattrMode::Any;
@@ -359,70 +328,22 @@ impl<'a> ImageSink<'a> {
 }
 
 impl Sink for ImageSink<'_> {
-    fn begin(&mut self, new: &NewSubvolume<'_>) -> Result<()> {
-        let failed = at("create", new.name);
-        let (fs, dir) = (self.fs, self.dir.ino());
-        let made = match (fs.subvolumes(), new.parent) {
-            (None, Some(_)) => return Err(ReceiveError::NoSnapshots),
-            (None, None) => fs.create(
-                &Credentials::ROOT,
-                dir,
-                new.name,
-                NewInode::Directory,
-                0o755,
-            ),
-            (Some(subvolumes), None) => subvolumes.create_subvolume(dir, new.name),
-            (Some(subvolumes), Some((uuid, transid))) => {
-                let parent = self.subvolume(uuid, transid);
-                match parent {
-                    Ok(None) => return Err(ReceiveError::NoParent(uuid)),
-                    Ok(Some(parent)) => self
-                        .hold(parent)
-                        .and_then(|parent| subvolumes.snapshot(parent.ino(), dir, new.name, false)),
-                    Err(error) => Err(error),
-                }
-            }
-        };
-        self.current = Some(Current {
-            root: HeldInode::new(fs, made.map_err(failed)?),
-            uuid: new.uuid,
-            transid: new.transid,
-            name: new.name.to_vec(),
-        });
-        Ok(())
+    fn begin(&mut self, new: &NewSubvolume<'_>, position: &Position) -> Result<()> {
+        self.make(new, position)
     }
 
     fn resume(&mut self, new: &NewSubvolume<'_>) -> Result<Resumed> {
-        let failed = at("continue", new.name);
-        let node = match self.dir.child(new.name) {
-            Err(vfs::Error::NotFound) => return Ok(Resumed::No),
-            node => node.map_err(failed)?,
-        };
-        let failed = at("continue", new.name);
-        if self.is_complete(&node, new).map_err(failed)? {
-            return Ok(Resumed::Complete);
-        }
-        let shown = || crate::archive::path(new.name);
-        let record = self.fs.getxattr(node.ino(), RECORD).ok();
-        let record = record.and_then(|bytes| Record::parse(&bytes));
-        let record = record.ok_or_else(|| ReceiveError::NoPosition(shown()))?;
-        if (record.uuid, record.transid) != (new.uuid, new.transid) {
-            return Err(ReceiveError::OtherPart(shown()));
-        }
-        let State::Interrupted { commands, digest } = record.state else {
-            return Err(ReceiveError::NoPosition(shown()));
-        };
-        self.current = Some(Current {
-            root: node,
-            uuid: new.uuid,
-            transid: new.transid,
-            name: new.name.to_vec(),
-        });
-        Ok(Resumed::At { commands, digest })
+        self.find_part(new)
     }
 
     fn proceed(&mut self) -> Result<()> {
-        self.record(State::Running)
+        Ok(())
+    }
+
+    fn identify(&mut self, path: &[u8]) -> Result<InodeId> {
+        let found = self.root().and_then(|root| Self::below(root, path));
+        let found = found.map_err(at("find", path))?;
+        Ok((0, found.ino().0))
     }
 
     fn exists(&mut self, path: &[u8]) -> Result<bool> {
@@ -483,38 +404,29 @@ impl Sink for ImageSink<'_> {
         Ok(0)
     }
 
-    /// Marks the subvolume as received, which makes it read-only.
-    fn finish(&mut self) -> Result<()> {
-        self.last = None;
-        let Some(current) = &self.current else {
-            return Ok(());
-        };
-        let ino = current.root.ino();
-        let unmarked = match self.fs.removexattr(ino, RECORD) {
-            Err(vfs::Error::NoAttribute) => Ok(()),
-            removed => removed,
-        };
-        let synced = unmarked.and_then(|()| self.fs.sync());
-        let done = synced.and_then(|()| match self.fs.subvolumes() {
-            Some(subvolumes) => subvolumes.set_received(ino, current.uuid, current.transid),
-            None => Ok(()),
-        });
-        done.map_err(at("complete", b""))?;
-        self.current = None;
-        Ok(())
+    fn names_changed(&mut self, position: &Position) -> Result<()> {
+        self.store(position.mark())
+    }
+
+    fn checkpoint(&mut self, position: &Position) -> Result<()> {
+        // The changes that the checkpoint counts must be durable before it is recorded.
+        self.fs.sync().map_err(at("write back", b""))?;
+        if let Some(current) = &mut self.current {
+            current.checkpoint = position.mark();
+        }
+        self.store(position.mark())
     }
 
     fn interrupt(&mut self, position: &Position) -> Result<()> {
         self.last = None;
-        if self.current.is_none() {
-            return Ok(());
-        }
-        // The changes that the position counts must be durable before the position.
-        self.fs.sync().map_err(at("write back", b""))?;
-        self.record(State::Interrupted {
-            commands: position.commands,
-            digest: position.digest(),
-        })
+        self.checkpoint(position)?;
+        self.fs.sync().map_err(at("write back", b""))
+    }
+
+    fn finish(&mut self, position: &Position) -> Result<()> {
+        self.last = None;
+        self.checkpoint(position)?;
+        self.complete(position)
     }
 
     fn left_out(&mut self) -> Vec<LeftOut> {

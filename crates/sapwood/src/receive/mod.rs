@@ -9,14 +9,35 @@
 //! The last command marks the subvolume as received and makes it read-only; a directory gets its
 //! name. A stream that ends early leaves a partial subvolume without that mark.
 //!
-//! A receive that is stopped records its position (`record`): the number of whole commands, and a
-//! digest of their headers, which contain the checksums of the commands. A resumed receive reads
-//! the same number of commands and compares the digest. The command after them may have been
-//! executed in whole or in part. It is executed again, after its possible results are removed.
+//! # Resuming
+//! A receive records positions in its stream (`record`): the number of whole commands, and a digest
+//! of their headers, which contain the checksums of the commands. There are two of them:
+//!
+//! - The *checkpoint* `c`: all effects of the commands up to `c` are durable. `run` makes one after
+//!   some bytes or seconds, before some changes of names (`epoch`), and at an orderly end.
+//! - The *names* `m >= c`: the last command that changed names. It is recorded after each such
+//!   command, and need not be durable.
+//!
+//! A file system whose journal or transactions keep the order of its metadata has, after a crash,
+//! the names and the record of one moment: the names are those after `m`, or after the next command
+//! that changes names, because each such command is followed by its record. This holds for an image
+//! of btrfs, for one of ext4 with a journal, and for a directory on ext4, XFS, btrfs or ZFS. After
+//! `kill -9` alone it holds for a directory on any file system.
+//!
+//! A resumed receive reads the stream from its start:
+//!
+//! 1. Up to `c` it skips all commands, and compares the digest.
+//! 2. Up to `m` it skips changes of names and executes the others. `epoch` shows why that is right.
+//! 3. After `m` it executes everything. The first change of names may have been executed. If its
+//!    result exists, an inode that it created is removed and created again, and a rename or removal
+//!    is skipped.
+//!
+//! A crash during these steps changes neither `c` nor `m` for the worse: the same steps begin again.
 
 mod confined;
 mod content;
 mod directory;
+mod epoch;
 mod error;
 mod image;
 mod left_out;
@@ -24,6 +45,7 @@ mod node;
 mod reader;
 mod record;
 mod records;
+mod run;
 #[cfg(test)]
 mod tests;
 
@@ -33,16 +55,17 @@ use std::path::Path;
 use sapwood_btrfs_format::stream::{Command, attribute as attr, command as cmd, command_name};
 
 use crate::fs::FileSystem;
-use crate::progress::{OnProgress, Progress, Stop};
+use crate::progress::{OnProgress, Stop};
 use crate::vfs::Timestamp;
 use directory::DirectorySink;
+use epoch::InodeId;
 pub use error::ReceiveError;
 use error::Result;
 use image::ImageSink;
 pub use left_out::{LeftOut, LeftOutKind};
-use reader::Commands;
 pub use reader::read_stream;
-use record::Position;
+use record::{Mark, Position};
+use run::receive_into;
 
 /// `fallocate` modes of the stream.
 const KEEP_SIZE: u32 = 1;
@@ -50,14 +73,27 @@ const PUNCH_HOLE: u32 = 2;
 const ZERO_RANGE: u32 = 16;
 
 /// How a stream is received.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct ReceiveOptions {
     /// Ends the receive early.
     pub stop: Stop,
-    /// Continue an earlier receive of the same stream. Complete subvolumes of the stream are
-    /// skipped, and missing ones are made.
+    /// Continue an earlier receive of the same stream, however it ended. Complete subvolumes of the
+    /// stream are skipped, and missing ones are made.
     pub resume: bool,
+    /// Bytes of the stream after which the received part becomes durable, so that a receive that is
+    /// killed loses at most their work. A part that took some seconds becomes durable earlier.
+    pub checkpoint: u64,
+}
+
+impl Default for ReceiveOptions {
+    fn default() -> Self {
+        Self {
+            stop: Stop::new(),
+            resume: false,
+            checkpoint: 64 << 20,
+        }
+    }
 }
 
 /// The result of a receive.
@@ -98,29 +134,50 @@ enum Resumed {
     No,
     /// The whole subvolume.
     Complete,
-    /// A part: this number of whole commands, with this digest, was executed.
-    At { commands: u64, digest: String },
+    /// A part; see the module.
+    At { checkpoint: Mark, names: Names },
+}
+
+/// The last command that changed names.
+#[derive(Debug)]
+struct Names {
+    commands: u64,
+    digest: NamesDigest,
+}
+
+/// The digest of the commands up to a change of names, as far as it is recorded.
+#[derive(Debug)]
+enum NamesDigest {
+    Whole(String),
+    /// [`Position::short_digest`], as the nanoseconds of a time.
+    Nanoseconds(u32),
 }
 
 /// The destination of received subvolumes.
 trait Sink {
-    /// Creates the subvolume of a stream.
-    fn begin(&mut self, new: &NewSubvolume<'_>) -> Result<()>;
+    /// Creates the subvolume of a stream, and records the position after this command.
+    fn begin(&mut self, new: &NewSubvolume<'_>, position: &Position) -> Result<()>;
     /// Finds the result of an earlier receive of a subvolume. A partial one becomes the current
     /// subvolume.
     fn resume(&mut self, new: &NewSubvolume<'_>) -> Result<Resumed>;
-    /// The found part will change: its recorded position is no longer valid.
+    /// The part that was found is of this stream, and will change.
     fn proceed(&mut self) -> Result<()>;
     /// Executes a command on the subvolume. Returns the bytes of content.
     fn apply(&mut self, command: &Command<'_>) -> Result<u64>;
     /// Whether a path of the subvolume exists.
     fn exists(&mut self, path: &[u8]) -> Result<bool>;
+    /// The identity of the inode at a path.
+    fn identify(&mut self, path: &[u8]) -> Result<InodeId>;
     /// Removes a file or an empty directory.
     fn remove(&mut self, path: &[u8]) -> Result<()>;
-    /// Completes the subvolume.
-    fn finish(&mut self) -> Result<()>;
-    /// Makes the partial subvolume durable, and then records the position.
+    /// Records that the last command at the position changed names.
+    fn names_changed(&mut self, position: &Position) -> Result<()>;
+    /// Makes the partial subvolume durable, and then records the position as its checkpoint.
+    fn checkpoint(&mut self, position: &Position) -> Result<()>;
+    /// Makes a checkpoint, and makes the record durable, too. The receive ends.
     fn interrupt(&mut self, position: &Position) -> Result<()>;
+    /// Completes the subvolume, after the last command but one.
+    fn finish(&mut self, position: &Position) -> Result<()>;
     /// Attributes that could not be kept until now.
     fn left_out(&mut self) -> Vec<LeftOut>;
 }
@@ -144,7 +201,7 @@ impl FileSystem {
     ///
     /// # Errors The stream is damaged or ends early; its parent is missing; a name exists; the
     /// image is full. With [`resume`](ReceiveOptions::resume): the stream is another one, or the
-    /// earlier receive recorded no position.
+    /// subvolume has no record of an earlier receive.
     pub fn receive(
         &self,
         dir: impl AsRef<Path>,
@@ -189,193 +246,6 @@ pub fn receive(
 ) -> crate::Result<ReceiveReport> {
     let mut sink = DirectorySink::new(dir.as_ref(), &options.stop)?;
     Ok(receive_into(&mut sink, reader, options, progress)?)
-}
-
-/// The position of a receive in its stream.
-enum Place {
-    /// Before a subvolume.
-    Between,
-    /// In a subvolume that exists completely.
-    Passing,
-    /// In the part of a subvolume that an earlier receive executed.
-    Skipping {
-        name: Vec<u8>,
-        commands: u64,
-        digest: String,
-    },
-    /// In a subvolume. `doubtful`: the next command may have been executed.
-    Inside { doubtful: bool },
-}
-
-/// Executes the commands of streams.
-struct Receive<'r, 's> {
-    sink: &'s mut dyn Sink,
-    options: &'r ReceiveOptions,
-    place: Place,
-    /// Of the current subvolume.
-    position: Position,
-    report: ReceiveReport,
-}
-
-fn receive_into(
-    sink: &mut dyn Sink,
-    reader: impl Read,
-    options: &ReceiveOptions,
-    progress: &mut OnProgress<'_>,
-) -> Result<ReceiveReport> {
-    let mut receive = Receive {
-        sink,
-        options,
-        place: Place::Between,
-        position: Position::default(),
-        report: ReceiveReport::default(),
-    };
-    let received = receive.run(reader, progress);
-    if received.is_err() && matches!(receive.place, Place::Inside { .. }) {
-        // The first error is the one to return.
-        if let Err(error) = receive.sink.interrupt(&receive.position) {
-            log::warn!("the receive cannot be resumed: {error}");
-        }
-    }
-    received?;
-    receive.report.left_out = receive.sink.left_out();
-    Ok(receive.report)
-}
-
-impl Receive<'_, '_> {
-    fn run(&mut self, reader: impl Read, progress: &mut OnProgress<'_>) -> Result<()> {
-        let mut commands = Commands::new(reader);
-        while let Some((header, command)) = commands.next()? {
-            if self.options.stop.is_stopped() {
-                return Err(ReceiveError::Stopped);
-            }
-            let content = self.command(&command)?;
-            self.position.add(&header);
-            self.end_of_skipped()?;
-            self.report.commands += 1;
-            self.report.content = self.report.content.saturating_add(content);
-            if content > 0 {
-                progress(Progress::Bytes(self.report.content));
-            } else {
-                progress(Progress::Done {
-                    phase: "received",
-                    done: self.report.commands,
-                });
-            }
-        }
-        Ok(())
-    }
-
-    /// Executes a command, or skips it. Returns the bytes of content.
-    fn command(&mut self, command: &Command<'_>) -> Result<u64> {
-        let begins = matches!(command.number, cmd::SUBVOL | cmd::SNAPSHOT);
-        let between = matches!(self.place, Place::Between);
-        if begins != between {
-            return Err(ReceiveError::Order {
-                command: command_name(command.number),
-                place: if begins {
-                    "inside a subvolume"
-                } else {
-                    "before the subvolume"
-                },
-            });
-        }
-        let ends = command.number == cmd::END;
-        match self.place {
-            Place::Between => self.begin(command)?,
-            Place::Passing if ends => self.place = Place::Between,
-            Place::Skipping { ref name, .. } if ends => {
-                return Err(ReceiveError::OtherStream(name.clone()));
-            }
-            Place::Passing | Place::Skipping { .. } => {}
-            Place::Inside { .. } if ends => {
-                self.sink.finish()?;
-                self.place = Place::Between;
-            }
-            Place::Inside { doubtful } => {
-                let content = if doubtful && self.is_done(command)? {
-                    0
-                } else {
-                    self.sink.apply(command)?
-                };
-                self.place = Place::Inside { doubtful: false };
-                return Ok(content);
-            }
-        }
-        Ok(0)
-    }
-
-    fn begin(&mut self, command: &Command<'_>) -> Result<()> {
-        let new = new_subvolume(command)?;
-        let resumed = if self.options.resume {
-            self.sink.resume(&new)?
-        } else {
-            Resumed::No
-        };
-        self.position = Position::default();
-        self.place = match resumed {
-            Resumed::No => {
-                self.sink.begin(&new)?;
-                Place::Inside { doubtful: false }
-            }
-            Resumed::Complete => Place::Passing,
-            Resumed::At { commands, digest } => Place::Skipping {
-                name: new.name.to_vec(),
-                commands,
-                digest,
-            },
-        };
-        self.report.subvolumes.push(new.name.to_vec());
-        Ok(())
-    }
-
-    /// Continues where an earlier receive ended, if this command was its last one.
-    fn end_of_skipped(&mut self) -> Result<()> {
-        let Place::Skipping {
-            name,
-            commands,
-            digest,
-        } = &self.place
-        else {
-            return Ok(());
-        };
-        if self.position.commands < *commands {
-            return Ok(());
-        }
-        if self.position.digest() != *digest {
-            return Err(ReceiveError::OtherStream(name.clone()));
-        }
-        self.sink.proceed()?;
-        self.place = Place::Inside { doubtful: true };
-        Ok(())
-    }
-
-    /// Whether a command that may have been executed has to be skipped. An inode that it may have
-    /// created is removed first, so that it can be created again. Commands other than creations,
-    /// renames and removals have the same effect twice.
-    fn is_done(&mut self, command: &Command<'_>) -> Result<bool> {
-        let path = || command.path(attr::PATH);
-        match command.number {
-            cmd::MKFILE
-            | cmd::MKDIR
-            | cmd::MKFIFO
-            | cmd::MKSOCK
-            | cmd::MKNOD
-            | cmd::SYMLINK
-            | cmd::LINK => {
-                if self.sink.exists(path()?)? {
-                    self.sink.remove(path()?)?;
-                }
-                Ok(false)
-            }
-            cmd::RENAME => {
-                let to = command.path(attr::PATH_TO)?;
-                Ok(!self.sink.exists(path()?)? && self.sink.exists(to)?)
-            }
-            cmd::UNLINK | cmd::RMDIR => Ok(!self.sink.exists(path()?)?),
-            _ => Ok(false),
-        }
-    }
 }
 
 fn new_subvolume<'a>(command: &Command<'a>) -> Result<NewSubvolume<'a>> {

@@ -15,6 +15,7 @@ use sapwood_btrfs_format::stream::{Command, attribute as attr, command as cmd};
 use super::confined::{Confined, set_mode};
 use super::content::expanded;
 use super::directory::host;
+use super::epoch::InodeId;
 use super::error::{ReceiveError, Result};
 use super::left_out::{LeftOutKind, Omissions};
 use super::{KEEP_SIZE, PUNCH_HOLE, ZERO_RANGE};
@@ -94,6 +95,22 @@ impl Tree {
             Err(Errno::NOENT) => Ok(false),
             Err(error) => Err(at("find", path)(error)),
         }
+    }
+
+    /// The identity of the inode at a path.
+    pub(super) fn identify(&mut self, path: &[u8]) -> Result<InodeId> {
+        let found = self.confined.locate(path).and_then(|one| one.stat());
+        let stat = found.map_err(at("find", path))?;
+        Ok((stat.st_dev, stat.st_ino))
+    }
+
+    /// The modes of directories that are open to their owner, if they have to be stored again.
+    pub(super) fn changed_modes(&self) -> Option<Vec<u8>> {
+        self.confined.changed_modes()
+    }
+
+    pub(super) fn modes_stored(&mut self) {
+        self.confined.modes_stored();
     }
 
     /// Removes a file or an empty directory.
@@ -228,6 +245,7 @@ impl Tree {
                 let mode = Mode::from_raw_mode(0o700);
                 let made = rustix::fs::mkdirat(dir, name, mode);
                 made.map_err(failed)?;
+                self.confined.forget_mode(&located).map_err(failed)?;
                 (Ok(()), LeftOutKind::Special)
             }
             cmd::SYMLINK => {

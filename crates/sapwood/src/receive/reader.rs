@@ -51,9 +51,9 @@ impl<R: Read> Commands<R> {
         }
     }
 
-    /// The next command, with the bytes of its header; `None` at the end of the input after a whole
-    /// stream.
-    pub(super) fn next(&mut self) -> Result<Option<(RawHeader, Command<'_>)>> {
+    /// The next command, with the bytes of its header and the length of the rest; `None` at the end
+    /// of the input after a whole stream.
+    pub(super) fn next(&mut self) -> Result<Option<(RawHeader, usize, Command<'_>)>> {
         let version = match self.version {
             Some(version) => version,
             None => {
@@ -87,7 +87,7 @@ impl<R: Read> Commands<R> {
             self.version = None;
         }
         let parsed = stream::parse(version, &header, &self.buffer)?;
-        Ok(Some((raw, parsed)))
+        Ok(Some((raw, header.len, parsed)))
     }
 }
 
@@ -100,7 +100,7 @@ pub fn read_stream<E: From<ReceiveError>>(
     mut each: impl FnMut(&Command<'_>) -> Result<(), E>,
 ) -> Result<(), E> {
     let mut commands = Commands::new(reader);
-    while let Some((_, command)) = commands.next()? {
+    while let Some((_, _, command)) = commands.next()? {
         each(&command)?;
     }
     Ok(())

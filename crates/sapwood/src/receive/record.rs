@@ -13,41 +13,68 @@ use sha2::{Digest, Sha256};
 use uuid::Uuid;
 
 /// First line of a record.
-const MAGIC: &[u8] = b"sapwood-receive 1";
+const MAGIC: &[u8] = b"sapwood-receive 2";
 
 /// Most bytes of a record.
 pub(super) const RECORD_MAX: usize = 4096;
 
-/// The whole commands of one subvolume that were executed, with a digest of them.
+/// A number of whole commands of one subvolume, with a digest of them.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct Mark {
+    pub(super) commands: u64,
+    /// Bytes of the commands.
+    pub(super) bytes: u64,
+    pub(super) digest: String,
+}
+
+/// The whole commands of one subvolume that were executed.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Position {
     pub(super) commands: u64,
+    pub(super) bytes: u64,
     digest: Sha256,
 }
 
 impl Position {
     /// Adds the next command. Its header contains the checksum of its content.
-    pub(super) fn add(&mut self, header: &[u8; COMMAND_HEADER]) {
+    pub(super) fn add(&mut self, header: &[u8; COMMAND_HEADER], len: usize) {
         self.commands += 1;
+        self.bytes = self.bytes.saturating_add((COMMAND_HEADER + len) as u64);
         self.digest.update(header);
     }
 
-    pub(super) fn digest(&self) -> String {
+    pub(super) fn mark(&self) -> Mark {
         let bytes = self.digest.clone().finalize();
-        bytes.iter().fold(String::new(), |mut text, byte| {
+        let digest = bytes.iter().fold(String::new(), |mut text, byte| {
             let _ = write!(text, "{byte:02x}");
             text
-        })
+        });
+        Mark {
+            commands: self.commands,
+            bytes: self.bytes,
+            digest,
+        }
+    }
+
+    /// Some bits of the digest.
+    pub(super) fn short_digest(&self) -> u32 {
+        let bytes = self.digest.clone().finalize();
+        bytes
+            .first_chunk()
+            .map_or(0, |bytes| u32::from_le_bytes(*bytes))
     }
 }
 
 /// The progress of a received subvolume.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum State {
-    /// A receive works on it, or ended without recording its position.
-    Running,
-    /// A receive was interrupted after this number of whole commands, with this digest.
-    Interrupted { commands: u64, digest: String },
+    /// The copy of the parent is being made. It can be thrown away.
+    Starting,
+    /// A receive works on it, or was killed. All effects of the commands up to `checkpoint` are
+    /// durable.
+    Running { checkpoint: Mark, names: Mark },
+    /// A receive ended in an orderly way, after these commands.
+    Interrupted(Mark),
     /// It is complete.
     Complete,
 }
@@ -60,21 +87,29 @@ pub(super) struct Record {
     pub(super) state: State,
     /// Mode that the top of a directory gets when it is complete.
     pub(super) mode: u32,
+    /// The mount of a directory that is being received. Empty: not known.
+    pub(super) mount: String,
     pub(super) name: Vec<u8>,
 }
 
 impl Record {
     pub(super) fn to_bytes(&self) -> Vec<u8> {
-        let (state, commands, digest) = match &self.state {
-            State::Running => ("running", 0, "-"),
-            State::Interrupted { commands, digest } => ("interrupted", *commands, &**digest),
-            State::Complete => ("complete", 0, "-"),
+        let none = Mark::default();
+        let (state, checkpoint, names) = match &self.state {
+            State::Starting => ("starting", &none, &none),
+            State::Running { checkpoint, names } => ("running", checkpoint, names),
+            State::Interrupted(mark) => ("interrupted", mark, mark),
+            State::Complete => ("complete", &none, &none),
         };
+        let mark = |mark: &Mark| format!("{} {} {}", mark.commands, mark.bytes, mark.digest);
         let fields = format!(
-            "\nuuid {}\nctransid {}\nstate {state}\ncommands {commands}\ndigest {digest}\nmode {:o}\nname ",
+            "\nuuid {}\nctransid {}\nstate {state}\ncheckpoint {}\nnames {}\nmode {:o}\nmount {}\nname ",
             Uuid::from_bytes(self.uuid),
             self.transid,
+            mark(checkpoint),
+            mark(names),
             self.mode,
+            self.mount,
         );
         [MAGIC, fields.as_bytes(), &self.name].concat()
     }
@@ -92,15 +127,19 @@ impl Record {
         let uuid = field("uuid")?.parse::<Uuid>().ok()?.into_bytes();
         let transid = field("ctransid")?.parse().ok()?;
         let state = field("state")?;
-        let commands = field("commands")?.parse().ok()?;
-        let digest = field("digest")?.to_owned();
+        let checkpoint = mark(field("checkpoint")?)?;
+        let names = mark(field("names")?)?;
         let state = match state {
-            "running" => State::Running,
-            "interrupted" => State::Interrupted { commands, digest },
+            "starting" => State::Starting,
+            "running" if checkpoint.commands <= names.commands => {
+                State::Running { checkpoint, names }
+            }
+            "interrupted" => State::Interrupted(checkpoint),
             "complete" => State::Complete,
             _ => return None,
         };
         let mode = u32::from_str_radix(field("mode")?, 8).ok()? & 0o7777;
+        let mount = field("mount")?.to_owned();
         let name = rest.strip_prefix(b"\nname ")?;
         let single = !name.is_empty() && name != b"." && name != b"..";
         if !single || name.contains(&b'/') || name.contains(&0) {
@@ -111,9 +150,19 @@ impl Record {
             transid,
             state,
             mode,
+            mount,
             name: name.to_vec(),
         })
     }
+}
+
+fn mark(text: &str) -> Option<Mark> {
+    let mut parts = text.splitn(3, ' ');
+    Some(Mark {
+        commands: parts.next()?.parse().ok()?,
+        bytes: parts.next()?.parse().ok()?,
+        digest: parts.next()?.to_owned(),
+    })
 }
 
 #[cfg(test)]
@@ -123,17 +172,20 @@ mod tests {
     #[test]
     fn records_round_trip_with_any_name() {
         let mut position = Position::default();
-        position.add(&[7; COMMAND_HEADER]);
-        let interrupted = State::Interrupted {
-            commands: 1,
-            digest: position.digest(),
-        };
-        for state in [State::Running, interrupted, State::Complete] {
+        position.add(&[7; COMMAND_HEADER], 5);
+        let checkpoint = position.mark();
+        assert_eq!((checkpoint.commands, checkpoint.bytes), (1, 15));
+        position.add(&[8; COMMAND_HEADER], 0);
+        let names = position.mark();
+        let interrupted = State::Interrupted(names.clone());
+        let running = State::Running { checkpoint, names };
+        for state in [State::Starting, running, interrupted, State::Complete] {
             let record = Record {
                 uuid: [9; 16],
                 transid: u64::MAX,
                 state,
                 mode: 0o2755,
+                mount: "boot 12".to_owned(),
                 name: b"two\nlines \xff".to_vec(),
             };
             assert_eq!(Record::parse(&record.to_bytes()), Some(record));
@@ -141,18 +193,29 @@ mod tests {
     }
 
     #[test]
-    fn a_record_names_a_single_component() {
+    fn a_record_names_a_single_component_and_no_names_before_its_checkpoint() {
         let mut record = Record {
             uuid: [9; 16],
             transid: 1,
             state: State::Complete,
             mode: 0,
+            mount: String::new(),
             name: b"monday".to_vec(),
         };
+        let mark = |commands| Mark {
+            commands,
+            ..Mark::default()
+        };
+        record.state = State::Running {
+            checkpoint: mark(2),
+            names: mark(1),
+        };
+        assert_eq!(Record::parse(&record.to_bytes()), None);
+        record.state = State::Complete;
         for name in [&b""[..], b"..", b".", b"../x", b"/etc", b"a\0"] {
             record.name = name.to_vec();
             assert_eq!(Record::parse(&record.to_bytes()), None, "{name:?}");
         }
-        assert_eq!(Record::parse(b"sapwood-receive 1"), None);
+        assert_eq!(Record::parse(b"sapwood-receive 2"), None);
     }
 }

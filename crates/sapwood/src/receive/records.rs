@@ -1,10 +1,23 @@
 //! The records of a directory of this machine ([`Record`]).
+//!
+//! # How it works
+//! A record is a file with the UUID of its subvolume as its name. It is replaced by a renamed file
+//! whose content is durable, so after a crash there is the old or the new one. Next to the record of
+//! a partial subvolume are:
+//!
+//! - `UUID.names`, an empty file. Its modification time is the position of the last change of names:
+//!   the number of commands in seconds, and bits of the digest in nanoseconds. A time is metadata,
+//!   which file systems with a journal keep in one order with the changes of names.
+//! - `UUID.modes`, final modes of directories that are open to their owner meanwhile.
+//!
+//! The whole file system is made durable and no single file, because an fsync may make one file
+//! durable before names that changed earlier.
 
 use std::fs::File;
 use std::io::{self, Read, Write};
 use std::os::fd::OwnedFd;
 
-use rustix::fs::{Mode, OFlags};
+use rustix::fs::{AtFlags, Mode, OFlags, StatxFlags, Timespec, Timestamps, UTIME_OMIT};
 use rustix::io::Errno;
 use uuid::Uuid;
 
@@ -13,8 +26,50 @@ use super::record::{RECORD_MAX, Record};
 /// The hidden directory that has the records.
 const DIRECTORY: &str = ".sapwood-received";
 
+/// Most bytes of the file with modes.
+const MODES_MAX: u64 = 256 << 20;
+
+/// Seconds of a time that every file system can store.
+const SECONDS: u64 = 1 << 31;
+
+/// `f_type` of file systems that keep the order of their metadata: ext4, XFS, btrfs, ZFS.
+const ORDERED: [u64; 4] = [0xEF53, 0x5846_5342, 0x9123_683E, 0x2FC1_2FC1];
+
 /// The directory with the records.
 pub(super) struct Records<'a>(pub(super) &'a OwnedFd);
+
+/// The file whose time is the position of the last change of names.
+pub(super) struct NamesMark(OwnedFd);
+
+impl NamesMark {
+    /// Records a position: commands, and nanoseconds below 10^9 from their digest.
+    pub(super) fn set(&self, commands: u64, nanoseconds: u32) -> rustix::io::Result<()> {
+        let omit = Timespec {
+            tv_sec: 0,
+            tv_nsec: UTIME_OMIT,
+        };
+        let position = Timespec {
+            tv_sec: i64::try_from(commands % SECONDS).unwrap_or(0),
+            tv_nsec: nanoseconds.into(),
+        };
+        let times = Timestamps {
+            last_access: omit,
+            last_modification: position,
+        };
+        rustix::fs::futimens(&self.0, &times)
+    }
+
+    /// The recorded position, if it is after the checkpoint `from`.
+    pub(super) fn get(&self, from: u64) -> rustix::io::Result<Option<(u64, u32)>> {
+        let stat = rustix::fs::fstat(&self.0)?;
+        let seconds = u64::try_from(stat.st_mtime).unwrap_or(0) % SECONDS;
+        let ahead = seconds.wrapping_sub(from) % SECONDS;
+        let nanoseconds = u32::try_from(stat.st_mtime_nsec).unwrap_or(0);
+        // An older position appears as one that is far ahead.
+        let newer = ahead != 0 && ahead < SECONDS / 2;
+        Ok(newer.then(|| (from.saturating_add(ahead), nanoseconds)))
+    }
+}
 
 impl Records<'_> {
     fn directory(&self) -> rustix::io::Result<OwnedFd> {
@@ -22,42 +77,167 @@ impl Records<'_> {
         rustix::fs::openat(self.0, DIRECTORY, flags, Mode::empty())
     }
 
-    /// The record of a subvolume, if there is one.
-    pub(super) fn find(&self, uuid: [u8; 16]) -> io::Result<Option<Record>> {
+    fn read(&self, name: &str, most: u64) -> io::Result<Option<Vec<u8>>> {
         let dir = match self.directory() {
             Err(Errno::NOENT) => return Ok(None),
             dir => dir?,
         };
         // Does not block on a fifo.
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
-        let name = Uuid::from_bytes(uuid).to_string();
         let file = match rustix::fs::openat(&dir, name, flags, Mode::empty()) {
             Err(Errno::NOENT) => return Ok(None),
             file => File::from(file?),
         };
         let mut bytes = Vec::new();
-        file.take(RECORD_MAX as u64).read_to_end(&mut bytes)?;
-        Ok(Record::parse(&bytes).filter(|record| record.uuid == uuid))
+        file.take(most).read_to_end(&mut bytes)?;
+        Ok(Some(bytes))
     }
 
-    /// Stores a record, durably. It replaces an older one of its UUID in place, so that a full file
-    /// system has room for it.
-    pub(super) fn store(&self, record: &Record) -> io::Result<()> {
+    /// The record of a subvolume, if there is one.
+    pub(super) fn find(&self, uuid: [u8; 16]) -> io::Result<Option<Record>> {
+        let name = Uuid::from_bytes(uuid).to_string();
+        let record = self.read(&name, RECORD_MAX as u64)?;
+        let record = record.and_then(|bytes| Record::parse(&bytes));
+        Ok(record.filter(|record| record.uuid == uuid))
+    }
+
+    /// Makes everything durable, and then stores a record and, if they changed, the modes. The
+    /// record is durable before any later change of names.
+    pub(super) fn store(&self, record: &Record, modes: Option<&[u8]>) -> io::Result<()> {
         match rustix::fs::mkdirat(self.0, DIRECTORY, Mode::from_raw_mode(0o755)) {
             Err(Errno::EXIST) => {}
             made => made?,
         }
         let dir = self.directory()?;
-        let flags =
-            OFlags::WRONLY | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
         let name = Uuid::from_bytes(record.uuid).to_string();
-        let file = rustix::fs::openat(&dir, name, flags, Mode::from_raw_mode(0o644))?;
-        let mut file = File::from(file);
+        let (new, modes_name) = (format!("{name}.new"), format!("{name}.modes"));
+        let new_modes = format!("{modes_name}.new");
+        if let Some(modes) = modes {
+            write(&dir, &new_modes, modes)?;
+        }
         let bytes = record.to_bytes();
-        file.write_all(&bytes)?;
-        file.set_len(bytes.len() as u64)?;
-        file.sync_all()?;
-        rustix::fs::fsync(&dir)?;
+        match write(&dir, &new, &bytes) {
+            Ok(()) => {
+                rustix::fs::syncfs(self.0)?;
+                if modes.is_some() {
+                    rustix::fs::renameat(&dir, &new_modes, &dir, &modes_name)?;
+                }
+                rustix::fs::renameat(&dir, &new, &dir, &name)?;
+            }
+            // A full file system has room for it in place of the old one, with the risk that a
+            // crash at this moment spoils it.
+            Err(error) if is_full(&error) && modes.is_none() => {
+                rustix::fs::syncfs(self.0)?;
+                let _ = rustix::fs::unlinkat(&dir, &new, AtFlags::empty());
+                write(&dir, &name, &bytes)?;
+            }
+            Err(error) => return Err(error),
+        }
         Ok(())
+    }
+
+    /// The file for the positions of a subvolume. `None`: there is none, and `create` is not set.
+    pub(super) fn names_mark(&self, uuid: [u8; 16], create: bool) -> io::Result<Option<NamesMark>> {
+        let dir = self.directory()?;
+        let name = format!("{}.names", Uuid::from_bytes(uuid));
+        let mut flags = OFlags::WRONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+        if create {
+            flags |= OFlags::CREATE;
+        }
+        match rustix::fs::openat(&dir, name, flags, Mode::from_raw_mode(0o600)) {
+            Err(Errno::NOENT) => Ok(None),
+            file => Ok(Some(NamesMark(file?))),
+        }
+    }
+
+    /// The modes that were stored with the record of a subvolume.
+    pub(super) fn modes(&self, uuid: [u8; 16]) -> io::Result<Vec<u8>> {
+        let name = format!("{}.modes", Uuid::from_bytes(uuid));
+        Ok(self.read(&name, MODES_MAX)?.unwrap_or_default())
+    }
+
+    /// Removes the files of a partial subvolume next to its record.
+    pub(super) fn remove_marks(&self, uuid: [u8; 16]) -> io::Result<()> {
+        self.remove(uuid, &["names", "modes", "modes.new", "new"])
+    }
+
+    /// Removes the file for the positions of a subvolume.
+    pub(super) fn remove_names_mark(&self, uuid: [u8; 16]) -> io::Result<()> {
+        self.remove(uuid, &["names"])
+    }
+
+    fn remove(&self, uuid: [u8; 16], suffixes: &[&str]) -> io::Result<()> {
+        let dir = self.directory()?;
+        for suffix in suffixes {
+            let name = format!("{}.{suffix}", Uuid::from_bytes(uuid));
+            match rustix::fs::unlinkat(&dir, name, AtFlags::empty()) {
+                Ok(()) | Err(Errno::NOENT) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(())
+    }
+
+    /// Identifies the running system and its mount. Empty if that is not possible.
+    pub(super) fn mount(&self) -> String {
+        const UNIQUE: StatxFlags = StatxFlags::from_bits_retain(0x4000);
+        let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id");
+        let found = rustix::fs::statx(self.0, "", AtFlags::EMPTY_PATH, UNIQUE);
+        match (boot, found) {
+            (Ok(boot), Ok(found)) if found.stx_mask & UNIQUE.bits() != 0 => {
+                format!("{} {}", boot.trim(), found.stx_mnt_id)
+            }
+            _ => String::new(),
+        }
+    }
+
+    /// Whether the file system keeps the order of its metadata over a power cut.
+    pub(super) fn is_ordered(&self) -> bool {
+        let found = rustix::fs::fstatfs(self.0).ok();
+        let kind = found.and_then(|found| u64::try_from(found.f_type).ok());
+        kind.is_some_and(|kind| ORDERED.contains(&(kind & 0xFFFF_FFFF)))
+    }
+}
+
+fn is_full(error: &io::Error) -> bool {
+    matches!(
+        Errno::from_io_error(error),
+        Some(Errno::NOSPC | Errno::DQUOT)
+    )
+}
+
+/// Writes a file.
+fn write(dir: &OwnedFd, name: &str, bytes: &[u8]) -> io::Result<()> {
+    let flags =
+        OFlags::WRONLY | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let file = rustix::fs::openat(dir, name, flags, Mode::from_raw_mode(0o644))?;
+    let mut file = File::from(file);
+    file.write_all(bytes)?;
+    file.set_len(bytes.len() as u64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_mark_is_a_position_after_its_checkpoint_or_none() {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::create_dir(dir.path().join(DIRECTORY)).unwrap();
+        let open = std::fs::File::open(dir.path()).unwrap().into();
+        let records = Records(&open);
+        assert!(records.names_mark([1; 16], false).unwrap().is_none());
+        let mark = records.names_mark([1; 16], true).unwrap().unwrap();
+        for (from, commands, found) in [
+            (1, 1, None),
+            (7, 3, None),
+            (3, 7, Some(7)),
+            (SECONDS - 1, SECONDS + 5, Some(SECONDS + 5)),
+            (SECONDS + 5, SECONDS - 1, None),
+        ] {
+            mark.set(commands, 999_999_999).unwrap();
+            let expected = found.map(|found| (found, 999_999_999));
+            assert_eq!(mark.get(from).unwrap(), expected, "{from} {commands}");
+        }
     }
 }

@@ -2,6 +2,8 @@
 //! Nothing outside of a directory changes.
 
 mod interrupted;
+mod killed;
+mod random_stream;
 
 use std::path::Path;
 use std::sync::Arc;

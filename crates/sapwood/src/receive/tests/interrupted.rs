@@ -1,4 +1,4 @@
-//! Receives that end early: cut streams, power cuts, and their continuation by a resumed receive.
+//! Receives that end early, and their continuation by a resumed receive.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -7,22 +7,20 @@ use sapwood_block::{Device, MemoryDevice};
 use sapwood_btrfs::check::{CheckOptions, check};
 use sapwood_btrfs_format::stream::{COMMAND_HEADER, CommandHeader, HEADER};
 use sapwood_testing::tree::{Detail, Facts, Tree};
-use sapwood_testing::{CrashPlan, RecordDevice, Replayer};
 use tempfile::TempDir;
 
 use super::super::directory::part_of;
-use super::super::record::{Position, Record, State};
-use super::super::records::Records;
+use super::killed::killed_after;
 use super::{ReceiveError, ReceiveOptions, image};
 use crate::{FileSystem, Options, SendOptions};
 
 /// Streams of a snapshot `a`, and of the changes to `b`.
-struct Streams {
-    full: Vec<u8>,
-    changes: Vec<u8>,
+pub(super) struct Streams {
+    pub(super) full: Vec<u8>,
+    pub(super) changes: Vec<u8>,
 }
 
-fn streams(version: u32) -> Streams {
+pub(super) fn streams(version: u32) -> Streams {
     let dir = directory();
     let fs = image(&dir.path().join("source"));
     fs.create_dir("/d").unwrap();
@@ -58,11 +56,11 @@ fn streams(version: u32) -> Streams {
 }
 
 /// In memory where the machine has such a file system: a receive waits until its files are durable.
-fn directory() -> TempDir {
+pub(super) fn directory() -> TempDir {
     tempfile::tempdir_in("/dev/shm").unwrap_or_else(|_| tempfile::tempdir().unwrap())
 }
 
-fn into(dir: &Path, stream: &[u8], resume: bool) -> crate::Result<crate::ReceiveReport> {
+pub(super) fn into(dir: &Path, stream: &[u8], resume: bool) -> crate::Result<crate::ReceiveReport> {
     let options = ReceiveOptions {
         resume,
         ..ReceiveOptions::default()
@@ -70,14 +68,14 @@ fn into(dir: &Path, stream: &[u8], resume: bool) -> crate::Result<crate::Receive
     super::super::receive(dir, stream, &options, &mut |_| {})
 }
 
-fn tree(dir: &Path, name: &str) -> Tree {
+pub(super) fn tree(dir: &Path, name: &str) -> Tree {
     Tree::of_mount(&dir.join(name), Detail::Bytes).unwrap()
 }
 
-const SAME: Facts = Facts::PLAIN.union(Facts::MTIME);
+pub(super) const SAME: Facts = Facts::PLAIN.union(Facts::MTIME);
 
 /// The ends of the commands of a stream.
-fn ends(stream: &[u8]) -> Vec<usize> {
+pub(super) fn ends(stream: &[u8]) -> Vec<usize> {
     let mut at = HEADER;
     let mut ends = Vec::new();
     while let Some(head) = stream[at..].first_chunk::<COMMAND_HEADER>() {
@@ -125,7 +123,7 @@ fn a_cut_stream_is_resumed_in_a_directory() {
 }
 
 #[test]
-fn the_command_after_the_position_may_have_been_executed() {
+fn a_killed_receive_repeats_the_commands_after_its_checkpoint() {
     let Streams { full, changes } = streams(1);
     let whole = directory();
     into(whole.path(), &full, false).unwrap();
@@ -133,34 +131,21 @@ fn the_command_after_the_position_may_have_been_executed() {
     for (name, stream) in [("a", &full), ("b", &changes)] {
         let expected = tree(whole.path(), name);
         let ends = ends(stream);
-        let mut position = Position::default();
-        let mut start = HEADER;
         // Not the last command, which completes the directory.
-        for pair in ends.windows(2).take(ends.len() - 2) {
-            position.add(stream[start..].first_chunk().unwrap());
-            start = pair[0];
+        for end in &ends[..ends.len() - 1] {
             let dir = directory();
             if name == "b" {
                 into(dir.path(), &full, false).unwrap();
             }
-            into(dir.path(), &stream[..pair[1]], false).unwrap_err();
-            // The record is one command behind.
-            let open = std::fs::File::open(dir.path()).unwrap().into();
-            let records = Records(&open);
-            let bytes = std::fs::read_dir(dir.path().join(".sapwood-received")).unwrap();
-            let found = bytes.map(|entry| std::fs::read(entry.unwrap().path()).unwrap());
-            let mut found = found.map(|bytes| Record::parse(&bytes).unwrap());
-            let record = found.find(|record| record.name == name.as_bytes()).unwrap();
-            let state = State::Interrupted {
-                commands: position.commands,
-                digest: position.digest(),
-            };
-            records.store(&Record { state, ..record }).unwrap();
+            killed_after(dir.path(), &stream[..*end], u64::MAX, false);
+            assert!(dir.path().join(format!("{name}.part")).exists());
             into(dir.path(), stream, true).unwrap();
             let found = tree(dir.path(), name);
             expected
                 .compare(&found, |_, _, _| SAME)
-                .unwrap_or_else(|error| panic!("{name}, {}: {error}", position.commands));
+                .unwrap_or_else(|error| panic!("{name}, {end}: {error}"));
+            let left = std::fs::read_dir(dir.path().join(".sapwood-received")).unwrap();
+            assert_eq!(left.count(), if name == "b" { 2 } else { 1 });
         }
     }
 }
@@ -191,11 +176,11 @@ fn another_stream_is_not_resumed() {
     assert_eq!(part_of(b"a"), b"a.part");
 }
 
-fn open(device: &Arc<dyn Device>) -> FileSystem {
+pub(super) fn open(device: &Arc<dyn Device>) -> FileSystem {
     FileSystem::open_on(Arc::clone(device), "memory", &Options::new()).unwrap()
 }
 
-fn into_image(fs: &FileSystem, stream: &[u8], resume: bool) -> crate::Result<()> {
+pub(super) fn into_image(fs: &FileSystem, stream: &[u8], resume: bool) -> crate::Result<()> {
     let options = ReceiveOptions {
         resume,
         ..ReceiveOptions::default()
@@ -203,12 +188,12 @@ fn into_image(fs: &FileSystem, stream: &[u8], resume: bool) -> crate::Result<()>
     fs.receive("/", stream, &options, &mut |_| {}).map(drop)
 }
 
-fn in_image(fs: &FileSystem, name: &str) -> Tree {
+pub(super) fn in_image(fs: &FileSystem, name: &str) -> Tree {
     let dir = fs.metadata(name).unwrap().attr().ino;
     Tree::of_directory(&**fs.engine(), dir, Detail::Bytes).unwrap()
 }
 
-fn assert_clean(device: &Arc<dyn Device>, what: &str) {
+pub(super) fn assert_clean(device: &Arc<dyn Device>, what: &str) {
     let options = CheckOptions {
         check_data_csum: true,
         max_findings: 10,
@@ -219,16 +204,22 @@ fn assert_clean(device: &Arc<dyn Device>, what: &str) {
 
 /// An image with a file that no receive may touch.
 fn empty_image() -> MemoryDevice {
+    empty(crate::ImageBuilder::btrfs())
+}
+
+/// An image with a file that no receive may touch.
+pub(super) fn empty(builder: crate::ImageBuilder) -> MemoryDevice {
     let dir = directory();
     let path = dir.path().join("image");
-    let fs = image(&path);
+    builder.size(super::SIZE).write_to(&path).unwrap();
+    let fs = crate::open(&path).unwrap();
     fs.write("/outside", b"kept").unwrap();
     fs.close().unwrap();
     MemoryDevice::from_bytes(&std::fs::read(path).unwrap())
 }
 
 /// Whether a subvolume is complete; `None`: it is not there.
-fn is_complete(fs: &FileSystem, name: &str) -> Option<bool> {
+pub(super) fn is_complete(fs: &FileSystem, name: &str) -> Option<bool> {
     let all = fs.subvolumes().unwrap();
     let one = all.iter().find(|one| one.path == name.as_bytes())?;
     assert_eq!(one.read_only, one.received_uuid != [0; 16]);
@@ -269,46 +260,4 @@ fn a_cut_stream_is_resumed_in_an_image() {
             assert_clean(&device, &format!("{name}, cut at {cut}"));
         }
     }
-}
-
-#[test]
-fn a_power_cut_leaves_a_part_or_nothing_and_a_receive_completes_it() {
-    let Streams { full, .. } = streams(1);
-    let base = empty_image();
-    let record = Arc::new(RecordDevice::new(base.snapshot()));
-    let device: Arc<dyn Device> = record.clone();
-    let fs = open(&device);
-    // An interruption, and then the rest.
-    into_image(&fs, &full[..full.len() / 2], false).unwrap_err();
-    into_image(&fs, &full, true).unwrap();
-    let expected = in_image(&fs, "/a");
-    fs.close().unwrap();
-    let log = record.log();
-    let mut replayer = Replayer::new(&log, &base);
-    let (mut parts, mut resumed) = (0, 0);
-    for at in log.crash_points() {
-        for plan in [CrashPlan::at(at), log.random_plan(at, at as u64)] {
-            let what = format!("{plan:?}");
-            let device: Arc<dyn Device> = Arc::new(replayer.image(&plan));
-            let fs = open(&device);
-            assert_eq!(fs.read("/outside").unwrap(), b"kept", "{what}");
-            let found = is_complete(&fs, "a");
-            parts += u32::from(found == Some(false));
-            match into_image(&fs, &full, true) {
-                Ok(()) => resumed += u32::from(found == Some(false)),
-                Err(error) => {
-                    let lost = matches!(error.downcast_ref(), Some(ReceiveError::NoPosition(_)));
-                    assert!(lost && found == Some(false), "{what}: {error}");
-                    fs.delete_subvolume("/a").unwrap();
-                    into_image(&fs, &full, false).unwrap();
-                }
-            }
-            let found = in_image(&fs, "/a");
-            let same = expected.compare(&found, |_, _, _| SAME);
-            same.unwrap_or_else(|error| panic!("{what}: {error}"));
-            fs.close().unwrap();
-            assert_clean(&device, &what);
-        }
-    }
-    assert!(parts > resumed && resumed > 0, "{parts}, {resumed}");
 }
