@@ -8,8 +8,8 @@
 //!
 //! What is durable, in this order (`records` has the files):
 //!
-//! 1. A record that the copy of the parent begins.
-//! 2. The directory with the copy, then the record of its first position.
+//! 1. For a difference, a record that the copy of the parent begins.
+//! 2. The directory, with the copy, then the record of its first position.
 //! 3. At each checkpoint: all effects of the commands, then the record.
 //! 4. At the end: the whole content with its modes, then the record of the complete directory, then
 //!    its name. The receive returns after that.
@@ -99,6 +99,14 @@ impl DirectorySink {
         synced.map_err(|error| host("write back", &self.shown(name), error))
     }
 
+    /// Makes everything durable, unless the file system keeps the order of its metadata anyway.
+    fn order(&self, name: &[u8]) -> Result<()> {
+        if Records(&self.dir).is_ordered() {
+            return Ok(());
+        }
+        self.sync(name)
+    }
+
     /// Makes the part durable, and then records its state.
     fn record_state(&mut self, state: State) -> Result<()> {
         let Some(mut current) = self.current.take() else {
@@ -119,10 +127,8 @@ impl DirectorySink {
     /// store its times.
     fn names_mark(&self, record: &Record, mark: &Mark) -> Result<Option<NamesMark>> {
         let failed = |error| host("record the state of", &self.shown(&record.name), error);
-        let found = Records(&self.dir).names_mark(record.uuid, true);
-        let Some(names) = found.map_err(failed)? else {
-            return Ok(None);
-        };
+        let made = Records(&self.dir).make_names_mark(record.uuid);
+        let names = made.map_err(failed)?;
         let works = || -> rustix::io::Result<bool> {
             names.set(1, 999_999_999)?;
             let kept = names.get(0)? == Some((1, 999_999_999));
@@ -183,7 +189,7 @@ impl DirectorySink {
             ..record.clone()
         };
         self.store(&complete, None)?;
-        self.sync(&record.name)?;
+        self.order(&record.name)?;
         self.name_complete(&record.name, record.uuid)
     }
 
@@ -212,7 +218,7 @@ impl DirectorySink {
         let records = Records(&self.dir);
         let shown = self.shown(&part_of(&record.name));
         let same = !record.mount.is_empty() && record.mount == records.mount();
-        let mark = records.names_mark(record.uuid, false);
+        let mark = records.find_names_mark(record.uuid);
         let mark = mark.map_err(|error| host("open", &shown, error))?;
         let (true, Some(mark)) = (same || records.is_ordered(), mark) else {
             return Err(ReceiveError::NoPosition(shown));
@@ -309,15 +315,13 @@ impl Sink for DirectorySink {
             let stat = rustix::fs::fstat(&dir).map_err(|error| host("open", &shown, error))?;
             record.mode = stat.st_mode & 0o7777;
             self.store(&record, None)?;
-            self.sync(new.name)?;
+            self.order(new.name)?;
             if let Err(error) = self.copy_parent(&parent.name, &part) {
                 // The first error is the one to return.
                 let _ = std::fs::remove_dir_all(self.shown(&part));
                 return Err(error);
             }
         } else {
-            self.store(&record, None)?;
-            self.sync(new.name)?;
             let name = OsStr::from_bytes(&part);
             let made = rustix::fs::mkdirat(&self.dir, name, Mode::from_raw_mode(0o700));
             made.map_err(failed)?;
@@ -346,6 +350,10 @@ impl Sink for DirectorySink {
         let record = self.record(new.uuid)?;
         let same = |record: &Record| record.name == new.name && record.transid == new.transid;
         let Some(record) = record.filter(same) else {
+            // A receive was killed between the creation of the directory and its record. Only an
+            // empty directory is removed.
+            let flags = rustix::fs::AtFlags::REMOVEDIR;
+            let _ = rustix::fs::unlinkat(&self.dir, OsStr::from_bytes(&part), flags);
             return if self.has(&part) || self.has(new.name) {
                 Err(ReceiveError::OtherPart(self.shown(new.name)))
             } else {
@@ -404,10 +412,10 @@ impl Sink for DirectorySink {
                 let checkpoint = mark;
                 self.current = Some(current);
                 self.record_state(State::Running { checkpoint, names })?;
-                self.sync(b"")
+                self.order(b"")
             }
             _ => {
-                let found = Records(&self.dir).names_mark(current.record.uuid, false);
+                let found = Records(&self.dir).find_names_mark(current.record.uuid);
                 current.names = found.ok().flatten();
                 self.current = Some(current);
                 Ok(())

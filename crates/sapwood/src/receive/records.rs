@@ -77,6 +77,14 @@ impl Records<'_> {
         rustix::fs::openat(self.0, DIRECTORY, flags, Mode::empty())
     }
 
+    fn make_directory(&self) -> rustix::io::Result<OwnedFd> {
+        match rustix::fs::mkdirat(self.0, DIRECTORY, Mode::from_raw_mode(0o755)) {
+            Err(Errno::EXIST) => {}
+            made => made?,
+        }
+        self.directory()
+    }
+
     fn read(&self, name: &str, most: u64) -> io::Result<Option<Vec<u8>>> {
         let dir = match self.directory() {
             Err(Errno::NOENT) => return Ok(None),
@@ -104,11 +112,7 @@ impl Records<'_> {
     /// Makes everything durable, and then stores a record and, if they changed, the modes. The
     /// record is durable before any later change of names.
     pub(super) fn store(&self, record: &Record, modes: Option<&[u8]>) -> io::Result<()> {
-        match rustix::fs::mkdirat(self.0, DIRECTORY, Mode::from_raw_mode(0o755)) {
-            Err(Errno::EXIST) => {}
-            made => made?,
-        }
-        let dir = self.directory()?;
+        let dir = self.make_directory()?;
         let name = Uuid::from_bytes(record.uuid).to_string();
         let (new, modes_name) = (format!("{name}.new"), format!("{name}.modes"));
         let new_modes = format!("{modes_name}.new");
@@ -136,18 +140,28 @@ impl Records<'_> {
         Ok(())
     }
 
-    /// The file for the positions of a subvolume. `None`: there is none, and `create` is not set.
-    pub(super) fn names_mark(&self, uuid: [u8; 16], create: bool) -> io::Result<Option<NamesMark>> {
-        let dir = self.directory()?;
-        let name = format!("{}.names", Uuid::from_bytes(uuid));
-        let mut flags = OFlags::WRONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
-        if create {
-            flags |= OFlags::CREATE;
-        }
-        match rustix::fs::openat(&dir, name, flags, Mode::from_raw_mode(0o600)) {
+    /// Makes the file for the positions of a subvolume.
+    pub(super) fn make_names_mark(&self, uuid: [u8; 16]) -> io::Result<NamesMark> {
+        Ok(Self::names_mark(
+            &self.make_directory()?,
+            uuid,
+            OFlags::CREATE,
+        )?)
+    }
+
+    /// The file for the positions of a subvolume, if there is one.
+    pub(super) fn find_names_mark(&self, uuid: [u8; 16]) -> io::Result<Option<NamesMark>> {
+        match Self::names_mark(&self.directory()?, uuid, OFlags::empty()) {
             Err(Errno::NOENT) => Ok(None),
-            file => Ok(Some(NamesMark(file?))),
+            mark => Ok(Some(mark?)),
         }
+    }
+
+    fn names_mark(dir: &OwnedFd, uuid: [u8; 16], create: OFlags) -> rustix::io::Result<NamesMark> {
+        let name = format!("{}.names", Uuid::from_bytes(uuid));
+        let flags = OFlags::WRONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+        let file = rustix::fs::openat(dir, name, flags | create, Mode::from_raw_mode(0o600))?;
+        Ok(NamesMark(file))
     }
 
     /// The modes that were stored with the record of a subvolume.
@@ -226,8 +240,8 @@ mod tests {
         std::fs::create_dir(dir.path().join(DIRECTORY)).unwrap();
         let open = std::fs::File::open(dir.path()).unwrap().into();
         let records = Records(&open);
-        assert!(records.names_mark([1; 16], false).unwrap().is_none());
-        let mark = records.names_mark([1; 16], true).unwrap().unwrap();
+        assert!(records.find_names_mark([1; 16]).unwrap().is_none());
+        let mark = records.make_names_mark([1; 16]).unwrap();
         for (from, commands, found) in [
             (1, 1, None),
             (7, 3, None),

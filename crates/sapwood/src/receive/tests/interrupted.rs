@@ -131,14 +131,24 @@ fn a_killed_receive_repeats_the_commands_after_its_checkpoint() {
     for (name, stream) in [("a", &full), ("b", &changes)] {
         let expected = tree(whole.path(), name);
         let ends = ends(stream);
-        // Not the last command, which completes the directory.
-        for end in &ends[..ends.len() - 1] {
+        let mut before = None;
+        // Not the last command, which completes the directory. Once more the kill came before the
+        // names were recorded.
+        for (end, early) in ends[..ends.len() - 1]
+            .iter()
+            .flat_map(|end| [(end, true), (end, false)])
+        {
             let dir = directory();
             if name == "b" {
                 into(dir.path(), &full, false).unwrap();
             }
             killed_after(dir.path(), &stream[..*end], u64::MAX, false);
             assert!(dir.path().join(format!("{name}.part")).exists());
+            let mark = names_mark(dir.path());
+            match before {
+                Some(before) if early => mark.set_modified(before).unwrap(),
+                _ => before = mark.metadata().unwrap().modified().ok(),
+            }
             into(dir.path(), stream, true).unwrap();
             let found = tree(dir.path(), name);
             expected
@@ -148,6 +158,17 @@ fn a_killed_receive_repeats_the_commands_after_its_checkpoint() {
             assert_eq!(left.count(), if name == "b" { 2 } else { 1 });
         }
     }
+}
+
+/// The file whose time is the position of the last change of names.
+fn names_mark(dir: &Path) -> std::fs::File {
+    let all = std::fs::read_dir(dir.join(".sapwood-received")).unwrap();
+    let mut paths = all.map(|entry| entry.unwrap().path());
+    let mark = paths.find(|path| path.extension().is_some_and(|suffix| suffix == "names"));
+    std::fs::File::options()
+        .write(true)
+        .open(mark.unwrap())
+        .unwrap()
 }
 
 #[test]
