@@ -19,6 +19,7 @@ mod host_full;
 mod in_use;
 mod journals;
 mod kill9;
+mod killed_receives;
 mod luks;
 mod matrix;
 mod memory;
@@ -62,6 +63,7 @@ fn main() {
             in_use,
             journals,
             kill9,
+            killed_receives,
             luks,
             matrix,
             memory,

@@ -8,6 +8,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use sapwood::internal::btrfs_format::stream::{Command, attribute as attr, command_name};
+use sapwood::internal::options::parse_size;
 use sapwood::internal::{ReceiveError, Target, read_stream};
 use sapwood::{OnProgress, ReceiveOptions, ReceiveReport};
 use serde_json::{Value, json};
@@ -50,9 +51,12 @@ pub(super) struct Args {
     /// Print the commands of the stream, and receive nothing
     #[arg(long, conflicts_with_all = ["place", "resume", "json"])]
     dump: bool,
-    /// Continue what an interrupted receive of the same stream left
+    /// Continue what an earlier receive of the same stream left, however it ended
     #[arg(long)]
     resume: bool,
+    /// Bytes of the stream after which the received part becomes durable
+    #[arg(long, value_name = "SIZE", default_value = "64M", value_parser = size)]
+    checkpoint: u64,
     /// Print what was received, and what the directory cannot hold, as JSON
     #[arg(long)]
     json: bool,
@@ -61,6 +65,10 @@ pub(super) struct Args {
     quiet: bool,
     #[command(flatten)]
     choice: SubvolumeChoice,
+}
+
+fn size(text: &str) -> std::result::Result<u64, String> {
+    parse_size(text).ok_or_else(|| format!("{text:?} is no size"))
 }
 
 pub(super) fn run(args: &Args) -> Result<()> {
@@ -80,6 +88,7 @@ pub(super) fn run(args: &Args) -> Result<()> {
     let mut options = ReceiveOptions::default();
     options.stop = stop;
     options.resume = args.resume;
+    options.checkpoint = args.checkpoint;
     if let Target::Local(dir) = Target::parse(place)?
         && session::image().is_none()
         && dir.is_dir()
