@@ -10,13 +10,14 @@ use std::path::{Path, PathBuf};
 use sapwood::internal::btrfs_format::stream::{Command, attribute as attr, command_name};
 use sapwood::internal::options::parse_size;
 use sapwood::internal::{ReceiveError, Target, read_stream};
-use sapwood::{OnProgress, ReceiveOptions, ReceiveReport};
+use sapwood::{OnProgress, ReceiveOptions, ReceiveReport, Seal};
 use serde_json::{Value, json};
 
 use super::choice::SubvolumeChoice;
 use super::failure::{FAILED, Failure, Result, USAGE};
 use super::files::{in_image, with_image};
 use super::interrupt::{self, Input};
+use super::send::seal_of;
 use super::{copy, output, progress, session};
 
 /// For `sapwood help receive`.
@@ -34,6 +35,10 @@ pub(super) const EXAMPLES: &[(&str, &str)] = &[
         "after an interruption: the rest of the stream",
     ),
     (
+        "sapwood receive --verify --seal -f monday.stream",
+        "verifies a stored stream, with its checksums in monday.stream.seal",
+    ),
+    (
         "sapwood receive --dump -f monday.stream",
         "the commands of a stream",
     ),
@@ -43,14 +48,22 @@ pub(super) const EXAMPLES: &[(&str, &str)] = &[
 pub(super) struct Args {
     /// Directory that gets the subvolume: of an image (IMAGE: is its root) or of this machine, where
     /// the subvolume becomes a directory
-    #[arg(value_name = "IMAGE:DIR | DIR", required_unless_present = "dump")]
+    #[arg(value_name = "IMAGE:DIR | DIR", required_unless_present_any = ["dump", "verify"])]
     pub(super) place: Option<OsString>,
     /// File with the stream; - is standard input
     #[arg(short = 'f', long, value_name = "FILE", default_value = "-")]
     input: PathBuf,
     /// Print the commands of the stream, and receive nothing
-    #[arg(long, conflicts_with_all = ["place", "resume", "json"])]
+    #[arg(long, conflicts_with_all = ["place", "resume", "json", "verify", "seal"])]
     dump: bool,
+    /// Verify the stream, and receive nothing
+    #[arg(long, conflicts_with_all = ["place", "resume", "json"])]
+    verify: bool,
+    /// Checksums that `send --seal` stored; each part of the stream is verified before it is
+    /// received [default: the input's name with .seal]
+    #[arg(long, value_name = "FILE", num_args = 0..=1, require_equals = true)]
+    #[expect(clippy::option_option, reason = "the option, and its value")]
+    seal: Option<Option<PathBuf>>,
     /// Continue what an earlier receive of the same stream left, however it ended
     #[arg(long)]
     resume: bool,
@@ -82,6 +95,9 @@ pub(super) fn run(args: &Args) -> Result<()> {
         ))
     };
     let input = BufReader::with_capacity(1 << 20, input);
+    if args.verify {
+        return verify(input, seal(args)?.as_ref());
+    }
     let Some(place) = args.place.as_ref().filter(|_| !args.dump) else {
         return dump(input);
     };
@@ -89,6 +105,7 @@ pub(super) fn run(args: &Args) -> Result<()> {
     options.stop = stop;
     options.resume = args.resume;
     options.checkpoint = args.checkpoint;
+    options.seal = seal(args)?;
     if let Target::Local(dir) = Target::parse(place)?
         && session::image().is_none()
         && dir.is_dir()
@@ -169,6 +186,36 @@ fn failed(error: sapwood::Error) -> Failure {
         }
         Ok(error) => Failure::new(FAILED, error),
         Err(error) => error.into(),
+    }
+}
+
+/// The seal of the stream, if there is one.
+fn seal(args: &Args) -> Result<Option<Seal>> {
+    let Some(file) = &args.seal else {
+        return Ok(None);
+    };
+    let file = seal_of(&args.input, file.as_deref())?;
+    let opened = File::open(&file).map_err(|error| Failure::local(&file, error))?;
+    let seal = Seal::read(opened);
+    let seal =
+        seal.map_err(|error| Failure::new(FAILED, format!("{}: {error}", file.display())))?;
+    Ok(Some(seal))
+}
+
+/// Reads a stream, verifies the checksum of each command, and all of its bytes by a seal.
+fn verify(mut input: impl Read, seal: Option<&Seal>) -> Result<()> {
+    let Some(seal) = seal else {
+        let read = read_stream(input, |_| Ok::<_, ReceiveError>(()));
+        return read.map_err(|error| Failure::new(FAILED, error));
+    };
+    let mut report = |error| {
+        output::report(&Failure::new(FAILED, error));
+    };
+    let damaged = seal.verify(&mut input, &mut report)?;
+    if damaged == 0 {
+        Ok(())
+    } else {
+        Err(Failure::reported())
     }
 }
 

@@ -5,7 +5,7 @@ use std::io::{self, BufWriter, IsTerminal, Write};
 use std::path::{Path, PathBuf};
 
 use sapwood::internal::{NewFile, SendError};
-use sapwood::{FileSystem, SendOptions};
+use sapwood::{FileSystem, Sealing, SendOptions};
 
 use super::choice::SubvolumeChoice;
 use super::failure::{FAILED, Failure, Result, USAGE};
@@ -21,6 +21,10 @@ pub(super) const EXAMPLES: &[(&str, &str)] = &[
     (
         "sapwood send disk.img:tuesday -p monday -o tuesday.stream",
         "the changes since monday",
+    ),
+    (
+        "sapwood send disk.img:monday --seal -o monday.stream",
+        "with checksums in monday.stream.seal, for `receive --verify`",
     ),
 ];
 
@@ -52,6 +56,10 @@ pub(super) struct Args {
     /// Replace a file of that name, if it is not in use
     #[arg(short, long)]
     force: bool,
+    /// Also store checksums of the stream [default: the output's name with .seal]
+    #[arg(long, value_name = "FILE", num_args = 0..=1, require_equals = true)]
+    #[expect(clippy::option_option, reason = "the option, and its value")]
+    seal: Option<Option<PathBuf>>,
     /// No progress
     #[arg(short, long)]
     quiet: bool,
@@ -77,42 +85,99 @@ pub(super) fn run(args: &Args) -> Result<()> {
         let why = "a stream is not for a terminal; -o FILE stores it";
         return Err(Failure::new(USAGE, why));
     }
+    let seal = args.seal.as_ref();
+    let seal = seal.map(|file| seal_of(&args.output, file.as_deref()));
+    let seal = seal.transpose()?;
     with_image(&image, &args.choice, true, |fs| {
+        let seal = seal.map(|file| NewFile::create(file, args.force));
+        let seal = seal.transpose()?;
         if standard {
-            let mut out = BufWriter::with_capacity(1 << 20, io::stdout().lock());
-            return send(fs, &path, &mut out, &options, args);
+            let out = BufWriter::with_capacity(1 << 20, io::stdout().lock());
+            return send(fs, &path, out, (&options, args), seal);
         }
         let file = &args.output;
         let local = |error| Failure::local(file, error);
         if file.metadata().is_ok_and(|found| !found.is_file()) {
             // A pipe or a device is written in place.
-            let mut out = std::fs::File::options()
-                .write(true)
-                .open(file)
-                .map_err(local)?;
-            return send(fs, &path, &mut out, &options, args);
+            let out = std::fs::File::options().write(true).open(file);
+            return send(fs, &path, out.map_err(local)?, (&options, args), seal);
         }
         let new = NewFile::create(file, args.force)?;
-        let mut out = BufWriter::with_capacity(1 << 20, new.file());
-        send(fs, &path, &mut out, &options, args)?;
-        out.flush().map_err(local)?;
-        drop(out);
-        Ok(new.finish()?)
+        let out = BufWriter::with_capacity(1 << 20, new.file());
+        let seal = sent(fs, &path, out, (&options, args), seal)?;
+        // The stream is durable before its seal has a name.
+        new.finish()?;
+        named(seal)
     })
+}
+
+/// The file of the seal of a stream.
+pub(super) fn seal_of(stream: &Path, file: Option<&Path>) -> Result<PathBuf> {
+    match file {
+        Some(file) => Ok(file.to_owned()),
+        None if stream == Path::new("-") => {
+            let why = "--seal=FILE names the seal of a stream that is no file";
+            Err(Failure::new(USAGE, why))
+        }
+        None => {
+            let mut name = stream.as_os_str().to_owned();
+            name.push(".seal");
+            Ok(name.into())
+        }
+    }
 }
 
 fn send(
     fs: &FileSystem,
     path: &Path,
-    out: &mut dyn Write,
-    options: &SendOptions,
-    args: &Args,
+    out: impl Write,
+    how: (&SendOptions, &Args),
+    seal: Option<NewFile>,
 ) -> Result<()> {
+    named(sent(fs, path, out, how, seal)?)
+}
+
+/// Gives a written seal its name.
+fn named(seal: Option<NewFile>) -> Result<()> {
+    Ok(seal.map_or(Ok(()), NewFile::finish)?)
+}
+
+/// Writes a stream, and its seal.
+fn sent(
+    fs: &FileSystem,
+    path: &Path,
+    mut out: impl Write,
+    (options, args): (&SendOptions, &Args),
+    seal: Option<NewFile>,
+) -> Result<Option<NewFile>> {
     let quiet = args.quiet || args.output == Path::new("-");
     let mut bar = progress::Files::new(quiet, "sent", copy::show);
-    let sent = fs.send(path, out, options, &mut |step| bar.show(step));
+    let failed = |error| failed(&args.output, error);
+    let Some(seal) = seal else {
+        let sent = fs.send(path, &mut out, options, &mut |step| bar.show(step));
+        bar.end();
+        sent.map_err(failed)?;
+        return flushed(out, args).map(|()| None);
+    };
+    let mut sealing = Sealing::new(out);
+    let sent = fs.send(path, &mut sealing, options, &mut |step| bar.show(step));
     bar.end();
-    sent.map(drop).map_err(|error| failed(&args.output, error))
+    sent.map_err(failed)?;
+    let (out, checksums) = sealing.finish();
+    flushed(out, args)?;
+    let written = checksums.write_to(BufWriter::new(seal.file()));
+    written.map_err(|error| Failure::local(seal.path(), error))?;
+    Ok(Some(seal))
+}
+
+fn flushed(mut out: impl Write, args: &Args) -> Result<()> {
+    out.flush().map_err(|error| {
+        if args.output == Path::new("-") {
+            output::failed(error)
+        } else {
+            Failure::local(&args.output, error)
+        }
+    })
 }
 
 fn failed(file: &Path, error: sapwood::Error) -> Failure {

@@ -99,6 +99,7 @@ mod repartition;
 mod rescue;
 mod resize;
 mod scrub;
+mod seal;
 mod send;
 mod shown;
 mod sources;
@@ -150,6 +151,7 @@ pub use sapwood_btrfs::Compression;
 #[doc(no_inline)]
 pub use sapwood_vfs as vfs;
 pub use scrub::{ScrubOptions, ScrubReport, ScrubbedDevice, ScrubbedFile, scrub};
+pub use seal::{Seal, SealError, Sealing};
 pub use send::{SendOptions, SendReport};
 pub use sources::Sources;
 pub use storage::{NewSubvolume, PathFlags, Storage};

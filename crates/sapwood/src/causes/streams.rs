@@ -6,6 +6,7 @@ use super::layers::of_btrfs;
 use crate::diff::DiffError;
 use crate::error::{Cause, ErrorKind};
 use crate::receive::ReceiveError;
+use crate::seal::SealError;
 use crate::send::SendError;
 
 impl Cause for SendError {
@@ -33,9 +34,23 @@ impl Cause for SendError {
     }
 }
 
+impl Cause for SealError {
+    fn kind(&self) -> ErrorKind {
+        match self {
+            Self::Read(_) => ErrorKind::Io,
+            Self::Format { .. }
+            | Self::Damaged { .. }
+            | Self::Moved { .. }
+            | Self::Cut { .. }
+            | Self::Longer { .. } => ErrorKind::InvalidData,
+        }
+    }
+}
+
 impl Cause for ReceiveError {
     fn kind(&self) -> ErrorKind {
         match self {
+            Self::Seal(source) => Cause::kind(source),
             Self::Stream(_) | Self::Cut { .. } | Self::Order { .. } | Self::Content { .. } => {
                 ErrorKind::InvalidData
             }

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use sapwood_btrfs_format::stream::StreamError;
 
 use crate::copy::CopyError;
+use crate::seal::SealError;
 use crate::vfs;
 
 /// Why a receive failed. In an image the subvolume that was being received stays writable and
@@ -16,6 +17,9 @@ pub enum ReceiveError {
     /// The stream could not be read.
     #[error("the stream cannot be read: {0}")]
     Read(#[source] io::Error),
+    /// The stream does not match its seal.
+    #[error(transparent)]
+    Seal(#[from] SealError),
     /// The stream is damaged, or is no stream.
     #[error("{0}")]
     Stream(#[from] StreamError),

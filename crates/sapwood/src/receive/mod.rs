@@ -56,6 +56,7 @@ use sapwood_btrfs_format::stream::{Command, attribute as attr, command as cmd, c
 
 use crate::fs::FileSystem;
 use crate::progress::{OnProgress, Stop};
+use crate::seal::Seal;
 use crate::vfs::Timestamp;
 use directory::DirectorySink;
 use epoch::InodeId;
@@ -84,6 +85,8 @@ pub struct ReceiveOptions {
     /// Bytes of the stream after which the received part becomes durable, so that a receive that is
     /// killed loses at most their work. A part that took some seconds becomes durable earlier.
     pub checkpoint: u64,
+    /// The seal of the stream. Each chunk is verified before its commands are executed.
+    pub seal: Option<Seal>,
 }
 
 impl Default for ReceiveOptions {
@@ -92,6 +95,7 @@ impl Default for ReceiveOptions {
             stop: Stop::new(),
             resume: false,
             checkpoint: 64 << 20,
+            seal: None,
         }
     }
 }

@@ -7,6 +7,7 @@ use sapwood_btrfs_format::stream::{
 };
 
 use super::error::{ReceiveError, Result};
+use crate::seal::SealError;
 
 /// The bytes of the header of a command.
 pub(super) type RawHeader = [u8; COMMAND_HEADER];
@@ -39,7 +40,12 @@ impl<R: Read> Commands<R> {
                 Ok(0) => return Err(self.cut()),
                 Ok(count) => filled += count,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) => return Err(ReceiveError::Read(error)),
+                Err(error) => {
+                    return Err(match error.downcast::<SealError>() {
+                        Ok(error) => ReceiveError::Seal(error),
+                        Err(error) => ReceiveError::Read(error),
+                    });
+                }
             }
         }
         Ok(true)

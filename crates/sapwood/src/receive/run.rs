@@ -13,6 +13,7 @@ use super::{
     Names, NamesDigest, ReceiveError, ReceiveOptions, ReceiveReport, Resumed, Sink, new_subvolume,
 };
 use crate::progress::{OnProgress, Progress};
+use crate::seal::Verified;
 
 /// The nanoseconds that record a digest.
 pub(super) fn nanoseconds(digest: u32) -> u32 {
@@ -63,7 +64,10 @@ pub(super) fn receive_into(
         epoch: Epoch::new(options.checkpoint),
         report: ReceiveReport::default(),
     };
-    let received = receive.run(reader, progress);
+    let received = match &options.seal {
+        Some(seal) => receive.run(Verified::new(seal, reader), progress),
+        None => receive.run(reader, progress),
+    };
     if received.is_err() && matches!(receive.place, Place::Inside { .. }) {
         // The first error is the one to return.
         if let Err(error) = receive.sink.interrupt(&receive.position) {
