@@ -53,6 +53,9 @@ pub(super) struct Args {
     /// File with the stream; - is standard input
     #[arg(short = 'f', long, value_name = "FILE", default_value = "-")]
     input: PathBuf,
+    /// Directory of this machine that takes the place of /: no symbolic link in DIR leads out of it
+    #[arg(short = 'C', long, value_name = "CHROOT", conflicts_with_all = ["dump", "verify"])]
+    chroot: Option<PathBuf>,
     /// Print the commands of the stream, and receive nothing
     #[arg(long, conflicts_with_all = ["place", "resume", "json", "verify", "seal"])]
     dump: bool,
@@ -106,6 +109,13 @@ pub(super) fn run(args: &Args) -> Result<()> {
     options.resume = args.resume;
     options.checkpoint = args.checkpoint;
     options.seal = seal(args)?;
+    if args.chroot.is_some() {
+        options.chroot.clone_from(&args.chroot);
+        copy::lift_file_limit();
+        return received(args, |progress| {
+            sapwood::receive(place, input, &options, progress)
+        });
+    }
     if let Target::Local(dir) = Target::parse(place)?
         && session::image().is_none()
         && dir.is_dir()
@@ -205,8 +215,18 @@ fn seal(args: &Args) -> Result<Option<Seal>> {
 /// Reads a stream, verifies the checksum of each command, and all of its bytes by a seal.
 fn verify(mut input: impl Read, seal: Option<&Seal>) -> Result<()> {
     let Some(seal) = seal else {
-        let read = read_stream(input, |_| Ok::<_, ReceiveError>(()));
-        return read.map_err(|error| Failure::new(FAILED, error));
+        let mut commands = 0_u64;
+        let read = read_stream(input, |_| {
+            commands += 1;
+            Ok(())
+        });
+        return read.map_err(|error: ReceiveError| {
+            let error = match error {
+                ReceiveError::Cut { .. } => error.to_string(),
+                error => format!("after {commands} commands: {error}"),
+            };
+            Failure::new(FAILED, error)
+        });
     };
     let mut report = |error| {
         output::report(&Failure::new(FAILED, error));

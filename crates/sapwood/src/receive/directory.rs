@@ -29,7 +29,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{CWD, Mode, OFlags, RenameFlags};
+use rustix::fs::{CWD, Mode, OFlags, RenameFlags, ResolveFlags};
 use rustix::io::Errno;
 use sapwood_btrfs_format::stream::{Command, attribute as attr, command as cmd};
 
@@ -41,8 +41,9 @@ use super::node::Tree;
 use super::record::{Mark, Position, Record, State};
 use super::records::{NamesMark, Records};
 use super::run::nanoseconds;
-use super::{Names, NamesDigest, NewSubvolume, Resumed, Sink};
+use super::{Names, NamesDigest, NewSubvolume, ReceiveOptions, Resumed, Sink};
 use crate::copy::{CopyError, CopyOptions, Place, copy};
+use crate::new_file::by_descriptor;
 use crate::progress::{self, Stop};
 
 /// Suffix of the name of a directory that is received in part.
@@ -58,7 +59,10 @@ struct Current {
 
 /// See the module.
 pub(super) struct DirectorySink {
+    /// For errors.
     path: PathBuf,
+    /// For functions that take no descriptor.
+    place: PathBuf,
     dir: OwnedFd,
     current: Option<Current>,
     /// Complete directories, from which commands clone content.
@@ -68,20 +72,43 @@ pub(super) struct DirectorySink {
 }
 
 impl DirectorySink {
-    pub(super) fn new(path: &Path, stop: &Stop) -> Result<Self> {
+    pub(super) fn new(path: &Path, options: &ReceiveOptions) -> Result<Self> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let dir = match rustix::fs::openat(CWD, path, flags, Mode::empty()) {
-            Err(Errno::NOTDIR) => return Err(ReceiveError::NotDirectory(path.to_owned())),
-            dir => dir.map_err(|error| host("receive into", path, error))?,
+        let opened = match &options.chroot {
+            None => rustix::fs::openat(CWD, path, flags, Mode::empty()),
+            Some(chroot) => {
+                let root = rustix::fs::openat(CWD, chroot, flags, Mode::empty());
+                let root = root.map_err(|error| host("receive into", chroot, error))?;
+                let inside = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS;
+                rustix::fs::openat2(&root, path, flags, Mode::empty(), inside)
+            }
         };
+        let shown = options.chroot.as_ref().map_or_else(
+            || path.to_owned(),
+            |chroot| chroot.join(path.strip_prefix("/").unwrap_or(path)),
+        );
+        let dir = match opened {
+            Err(Errno::NOTDIR) => return Err(ReceiveError::NotDirectory(shown)),
+            dir => dir.map_err(|error| host("receive into", &shown, error))?,
+        };
+        // Another walk of the path could end elsewhere.
+        let place = options
+            .chroot
+            .as_ref()
+            .map_or_else(|| path.to_owned(), |_| by_descriptor(&dir));
         Ok(Self {
-            path: path.to_owned(),
+            path: shown,
+            place,
             dir,
             current: None,
             sources: HashMap::new(),
             omissions: Omissions::default(),
-            stop: stop.clone(),
+            stop: options.stop.clone(),
         })
+    }
+
+    fn below(&self, name: &[u8]) -> PathBuf {
+        self.place.join(OsStr::from_bytes(name))
     }
 
     fn shown(&self, name: &[u8]) -> PathBuf {
@@ -235,7 +262,7 @@ impl DirectorySink {
     fn copy_parent(&self, parent: &[u8], part: &[u8]) -> Result<()> {
         let mut options = CopyOptions::archive();
         options.stop = self.stop.clone();
-        let (from, to) = (self.shown(parent), self.shown(part));
+        let (from, to) = (self.below(parent), self.below(part));
         let copied = copy(
             &[Place::host(from.clone())],
             &Place::host(to),
@@ -243,7 +270,7 @@ impl DirectorySink {
             &mut progress::ignore,
         );
         let failed = |error: CopyError| ReceiveError::CopyParent {
-            path: from.clone(),
+            path: self.shown(parent),
             source: Box::new(error),
         };
         match copied {
@@ -318,7 +345,7 @@ impl Sink for DirectorySink {
             self.order(new.name)?;
             if let Err(error) = self.copy_parent(&parent.name, &part) {
                 // The first error is the one to return.
-                let _ = std::fs::remove_dir_all(self.shown(&part));
+                let _ = std::fs::remove_dir_all(self.below(&part));
                 return Err(error);
             }
         } else {
@@ -369,7 +396,7 @@ impl Sink for DirectorySink {
             }
             State::Starting if self.has(&part) => {
                 let shown = self.shown(&part);
-                let removed = std::fs::remove_dir_all(&shown);
+                let removed = std::fs::remove_dir_all(self.below(&part));
                 removed.map_err(|error| host("remove", &shown, error))?;
                 return Ok(Resumed::No);
             }

@@ -50,7 +50,7 @@ mod run;
 mod tests;
 
 use std::io::Read;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use sapwood_btrfs_format::stream::{Command, attribute as attr, command as cmd, command_name};
 
@@ -85,6 +85,9 @@ pub struct ReceiveOptions {
     /// Bytes of the stream after which the received part becomes durable, so that a receive that is
     /// killed loses at most their work. A part that took some seconds becomes durable earlier.
     pub checkpoint: u64,
+    /// A directory of this machine that takes the place of `/` for the directory of [`receive`]: no
+    /// symbolic link and no `..` on the way leads out of it.
+    pub chroot: Option<PathBuf>,
     /// The seal of the stream. Each chunk is verified before its commands are executed.
     pub seal: Option<Seal>,
 }
@@ -95,6 +98,7 @@ impl Default for ReceiveOptions {
             stop: Stop::new(),
             resume: false,
             checkpoint: 64 << 20,
+            chroot: None,
             seal: None,
         }
     }
@@ -248,7 +252,7 @@ pub fn receive(
     options: &ReceiveOptions,
     progress: &mut OnProgress<'_>,
 ) -> crate::Result<ReceiveReport> {
-    let mut sink = DirectorySink::new(dir.as_ref(), &options.stop)?;
+    let mut sink = DirectorySink::new(dir.as_ref(), options)?;
     Ok(receive_into(&mut sink, reader, options, progress)?)
 }
 

@@ -153,3 +153,50 @@ fn lies_stay_in_a_directory(bytes: &[u8], seed: u64) {
     });
     assert_eq!(complete, received.is_ok(), "seed {seed}");
 }
+
+#[test]
+fn links_and_dots_of_the_destination_stay_in_the_chroot() {
+    let source = tempfile::tempdir().unwrap();
+    let bytes = stream(source.path(), 1);
+    let above = tempfile::tempdir().unwrap();
+    let root = above.path().join("root");
+    std::fs::create_dir_all(root.join("backup/deep")).unwrap();
+    std::fs::create_dir(above.path().join("backup")).unwrap();
+    for (link, target) in [
+        ("absolute", "/backup"),
+        ("up", "../../backup"),
+        ("out", "/"),
+    ] {
+        std::os::unix::fs::symlink(target, root.join(link)).unwrap();
+    }
+    let options = ReceiveOptions {
+        chroot: Some(root.clone()),
+        ..ReceiveOptions::default()
+    };
+    let inside = root.join("backup");
+    for dir in [
+        "backup",
+        "/backup",
+        "absolute",
+        "up",
+        "../backup",
+        "out/backup/deep/..",
+    ] {
+        super::receive(dir, &*bytes, &options, &mut |_| {}).unwrap();
+        assert_eq!(
+            std::fs::read(inside.join("s/small")).unwrap(),
+            b"text",
+            "{dir}"
+        );
+        std::fs::remove_dir_all(inside.join("s")).unwrap();
+        assert_eq!(
+            std::fs::read_dir(above.path().join("backup"))
+                .unwrap()
+                .count(),
+            0
+        );
+    }
+    let outside = above.path().join("backup");
+    let error = super::receive(outside, &*bytes, &options, &mut |_| {}).unwrap_err();
+    assert_eq!(error.kind(), crate::ErrorKind::NotFound, "{error}");
+}
