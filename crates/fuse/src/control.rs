@@ -17,11 +17,12 @@
 //! | first error | read, 10 | length (4 bytes), text; nothing if there was none |
 //! | report the end | write, 11 | name of an abstract datagram socket, padded with NUL to 256 |
 //! | options | read, 13 | length (4 bytes), text |
+//! | mark as received | write, 15 | UUID (16), transaction (8) |
 //! | become writable | both, 14 | as bulk work |
 //! | bulk work | both, 12 | name of an abstract stream socket, padded with NUL to 256; answer: 16 bytes |
 //!
-//! Commands on names and bulk work go to the directory, number 6 to the root of the subvolume, the
-//! others to any inode. Root and the mount's owner may change subvolumes and request the report of
+//! Commands on names and bulk work go to the directory, numbers 6 and 15 to the root of the subvolume,
+//! the others to any inode. Root and the mount's owner may change subvolumes and request the report of
 //! the end.
 
 use std::fs::File;
@@ -46,6 +47,7 @@ const NAME_BYTES: usize = 256;
 const STATS_BYTES: usize = 16_000;
 const SNAPSHOT_BYTES: usize = 16 + NAME_BYTES;
 const DAEMON_BYTES: usize = 24;
+const RECEIVED_BYTES: usize = 24;
 const FLAG_READ_ONLY: u64 = 1;
 /// Instead of a subvolume's id: the subvolume whose root directory receives the command.
 const AT_ROOT: u64 = u64::MAX;
@@ -76,6 +78,7 @@ const REPORT_END: u32 = number(Direction::Write, 11, NAME_BYTES);
 const OPTIONS: u32 = number(Direction::Read, 13, STATS_BYTES);
 const WRITING: u32 = number(Direction::Both, 14, NAME_BYTES);
 const BULK: u32 = number(Direction::Both, 12, NAME_BYTES);
+const SET_RECEIVED: u32 = number(Direction::Write, 15, RECEIVED_BYTES);
 const LIST: u32 = number(Direction::Both, 8, STATS_BYTES);
 const SET_DEFAULT: u32 = number(Direction::Write, 9, 8);
 
@@ -83,7 +86,7 @@ const SET_DEFAULT: u32 = number(Direction::Write, 9, 8);
 /// the daemon first. The caller's `syncfs` starts their write-back, but does not wait for it (Linux
 /// 6.18 and newer).
 pub(crate) fn wants_settled(command: u32) -> bool {
-    matches!(command, SYNC | SNAPSHOT | SET_READ_ONLY)
+    matches!(command, SYNC | SNAPSHOT | SET_READ_ONLY | SET_RECEIVED)
 }
 
 /// The socket's name in a command that asks for [bulk work](crate::bulk); `None` for any other
@@ -124,7 +127,7 @@ pub(crate) fn handle(
         }),
         DAEMON => Ok(answer_daemon(fs)),
         SYNC => fs.sync().map(|()| ControlAnswer::default()).map_err(errno),
-        CREATE | DELETE | SNAPSHOT | SET_READ_ONLY => subvolumes(fs, who)
+        CREATE | DELETE | SNAPSHOT | SET_READ_ONLY | SET_RECEIVED => subvolumes(fs, who)
             .and_then(|subvolumes| change(fs, subvolumes, who, ino, command, input)),
         LIST => subvolumes(fs, who).and_then(|subvolumes| answer_list(subvolumes, input)),
         SET_DEFAULT => subvolumes(fs, who).and_then(|subvolumes| {
@@ -212,6 +215,14 @@ fn change(
         SET_READ_ONLY => {
             let on = number_at(input, 0)? & FLAG_READ_ONLY != 0;
             subvolumes.set_read_only(ino, on).map_err(errno)?;
+            return Ok(ControlAnswer::default());
+        }
+        SET_RECEIVED => {
+            let uuid = *input.first_chunk().ok_or(libc::EINVAL)?;
+            // The mark says that all data is there.
+            fs.sync().map_err(errno)?;
+            let marked = subvolumes.set_received(ino, uuid, number_at(input, 16)?);
+            marked.map_err(errno)?;
             return Ok(ControlAnswer::default());
         }
         DELETE => {
@@ -449,6 +460,22 @@ pub fn set_read_only(root: &Path, read_only: bool) -> io::Result<()> {
     rustix::fs::syncfs(&root)?;
     let argument = u64::from(read_only).to_ne_bytes();
     call::write::<SET_READ_ONLY, 8>(&root, argument)
+}
+
+/// Records that the subvolume with root `root` was received as a copy of the subvolume `uuid` as of
+/// its transaction `transid`, and makes it read-only and durable.
+///
+/// # Errors
+/// `ENOTTY` if it is not a Sapwood mount; `EINVAL` if it is not the root of a subvolume; errors of
+/// the daemon.
+pub fn set_received(root: &Path, uuid: [u8; 16], transid: u64) -> io::Result<()> {
+    let root = File::open(root)?;
+    rustix::fs::syncfs(&root)?;
+    let mut argument = [0; RECEIVED_BYTES];
+    let (uuid_part, number) = argument.split_at_mut(16);
+    uuid_part.copy_from_slice(&uuid);
+    number.copy_from_slice(&transid.to_ne_bytes());
+    call::write::<SET_RECEIVED, RECEIVED_BYTES>(&root, argument)
 }
 
 /// All subvolumes of the file system mounted at `path`, and its default one.

@@ -14,6 +14,9 @@
 //! 4. At the end: the whole content with its modes, then the record of the complete directory, then
 //!    its name. The receive returns after that.
 //!
+//! In a mount of a btrfs by Sapwood the directory is a subvolume, if the caller may make one there.
+//! Its parent is a snapshot, and it is marked as received before it gets its name.
+//!
 //! Between two checkpoints nothing is made durable. After a power cut a file system that keeps the
 //! order of its metadata is resumed like after `kill -9`. On any other one `mount` in the record
 //! shows that the directory was mounted anew, and the part is refused.
@@ -37,6 +40,7 @@ use super::confined::{Confined, set_mode};
 use super::epoch::InodeId;
 use super::error::{ReceiveError, Result};
 use super::left_out::{LeftOut, LeftOutKind, Omissions};
+use super::mounted;
 use super::node::Tree;
 use super::record::{Mark, Position, Record, State};
 use super::records::{NamesMark, Records};
@@ -68,6 +72,8 @@ pub(super) struct DirectorySink {
     /// Complete directories, from which commands clone content.
     sources: HashMap<[u8; 16], Confined>,
     omissions: Omissions,
+    /// A received subvolume is a subvolume of a mount.
+    subvolumes: bool,
     stop: Stop,
 }
 
@@ -99,6 +105,7 @@ impl DirectorySink {
         Ok(Self {
             path: shown,
             place,
+            subvolumes: mounted::has_subvolumes(&dir),
             dir,
             current: None,
             sources: HashMap::new(),
@@ -122,7 +129,7 @@ impl DirectorySink {
 
     /// Makes everything durable.
     fn sync(&self, name: &[u8]) -> Result<()> {
-        let synced = rustix::fs::syncfs(&self.dir);
+        let synced = mounted::sync(&self.dir);
         synced.map_err(|error| host("write back", &self.shown(name), error))
     }
 
@@ -217,12 +224,16 @@ impl DirectorySink {
         };
         self.store(&complete, None)?;
         self.order(&record.name)?;
-        self.name_complete(&record.name, record.uuid)
+        self.name_complete(&record.name, (record.uuid, record.transid))
     }
 
     /// Gives a complete directory its name.
-    fn name_complete(&self, name: &[u8], uuid: [u8; 16]) -> Result<()> {
+    fn name_complete(&self, name: &[u8], (uuid, transid): ([u8; 16], u64)) -> Result<()> {
         let part = part_of(name);
+        if self.subvolumes {
+            let marked = mounted::set_received(&self.below(&part), uuid, transid);
+            marked.map_err(|error| host("complete", &self.shown(name), error))?;
+        }
         let (from, to) = (OsStr::from_bytes(&part), OsStr::from_bytes(name));
         let flags = RenameFlags::NOREPLACE;
         let renamed = match rustix::fs::renameat_with(&self.dir, from, &self.dir, to, flags) {
@@ -258,8 +269,19 @@ impl DirectorySink {
         }))
     }
 
-    /// Copies the directory of a parent.
+    fn remove_part(&self, part: &[u8]) -> io::Result<()> {
+        if self.subvolumes && mounted::delete_subvolume(&self.place, part).is_ok() {
+            return Ok(());
+        }
+        std::fs::remove_dir_all(self.below(part))
+    }
+
+    /// Copies the directory of a parent, or makes a snapshot of it.
     fn copy_parent(&self, parent: &[u8], part: &[u8]) -> Result<()> {
+        if self.subvolumes {
+            let made = mounted::snapshot(&self.below(parent), &self.place, part, false);
+            return made.map_err(|error| host("create", &self.shown(part), error));
+        }
         let mut options = CopyOptions::archive();
         options.stop = self.stop.clone();
         let (from, to) = (self.below(parent), self.below(part));
@@ -345,13 +367,18 @@ impl Sink for DirectorySink {
             self.order(new.name)?;
             if let Err(error) = self.copy_parent(&parent.name, &part) {
                 // The first error is the one to return.
-                let _ = std::fs::remove_dir_all(self.below(&part));
+                let _ = self.remove_part(&part);
                 return Err(error);
             }
         } else {
-            let name = OsStr::from_bytes(&part);
-            let made = rustix::fs::mkdirat(&self.dir, name, Mode::from_raw_mode(0o700));
-            made.map_err(failed)?;
+            let made = if self.subvolumes {
+                mounted::create_subvolume(&self.place, &part)
+            } else {
+                let name = OsStr::from_bytes(&part);
+                let made = rustix::fs::mkdirat(&self.dir, name, Mode::from_raw_mode(0o700));
+                made.map_err(io::Error::from)
+            };
+            made.map_err(|error| host("create", &self.shown(&part), error))?;
         }
         let top = self.open(&part).map_err(failed)?;
         set_mode(&top, 0o700).map_err(failed)?;
@@ -391,12 +418,12 @@ impl Sink for DirectorySink {
             State::Complete if self.has(new.name) => return Ok(Resumed::Complete),
             // Only the name is missing.
             State::Complete if self.has(&part) => {
-                self.name_complete(new.name, new.uuid)?;
+                self.name_complete(new.name, (new.uuid, new.transid))?;
                 return Ok(Resumed::Complete);
             }
             State::Starting if self.has(&part) => {
                 let shown = self.shown(&part);
-                let removed = std::fs::remove_dir_all(self.below(&part));
+                let removed = self.remove_part(&part);
                 removed.map_err(|error| host("remove", &shown, error))?;
                 return Ok(Resumed::No);
             }

@@ -155,7 +155,7 @@ impl Epoch {
             self.touch(source);
             if start < end {
                 let ranges = self.sources.entry(identify(source)?);
-                ranges.or_insert_with(RangeSet::new).insert(start, end);
+                ranges.or_default().insert(start, end);
                 self.clones += 1;
             }
         }

@@ -41,6 +41,7 @@ mod epoch;
 mod error;
 mod image;
 mod left_out;
+mod mounted;
 mod node;
 mod reader;
 mod record;

@@ -21,6 +21,7 @@ use rustix::fs::{AtFlags, Mode, OFlags, StatxFlags, Timespec, Timestamps, UTIME_
 use rustix::io::Errno;
 use uuid::Uuid;
 
+use super::mounted;
 use super::record::{RECORD_MAX, Record};
 
 /// The hidden directory that has the records.
@@ -122,7 +123,7 @@ impl Records<'_> {
         let bytes = record.to_bytes();
         match write(&dir, &new, &bytes) {
             Ok(()) => {
-                rustix::fs::syncfs(self.0)?;
+                mounted::sync(self.0)?;
                 if modes.is_some() {
                     rustix::fs::renameat(&dir, &new_modes, &dir, &modes_name)?;
                 }
@@ -131,7 +132,7 @@ impl Records<'_> {
             // A full file system has room for it in place of the old one, with the risk that a
             // crash at this moment spoils it.
             Err(error) if is_full(&error) && modes.is_none() => {
-                rustix::fs::syncfs(self.0)?;
+                mounted::sync(self.0)?;
                 let _ = rustix::fs::unlinkat(&dir, &new, AtFlags::empty());
                 write(&dir, &name, &bytes)?;
             }
