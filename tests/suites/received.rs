@@ -24,11 +24,18 @@ pub(crate) fn trials() -> Vec<Trial> {
         Need::Program("setpriv"),
         Need::Program("setcap"),
     ];
+    let mounts = [Need::Fuse, machine::KERNEL, Need::Program("btrfs")];
     vec![
         trial("a_directory_has_what_the_kernel_receives", &kernel, || {
             (1..=2).try_for_each(like_the_kernel)
         }),
         trial("an_ordinary_user_gets_a_report", &user, ordinary_user),
+        trial(
+            "a_mount_gets_subvolumes_that_are_parents_for_the_kernel",
+            &mounts,
+            into_a_mount,
+        ),
+        trial("a_sealed_stream_is_verified", &[], sealed_stream),
     ]
 }
 
@@ -129,5 +136,73 @@ fn ordinary_user() -> Outcome {
         [ "$(stat -c %u to/b/t/closed/below/moved)" = 65534 ]
         "#;
     process::shell(dir.path(), script, LIMIT)?;
+    Ok(())
+}
+
+/// A chain of streams: the first, cut and resumed, into a mount of ours, the second into the image,
+/// the third into the mount, the last by the kernel.
+fn into_a_mount() -> Outcome {
+    let dir = scratch::directory();
+    let run = |script: &str| {
+        let script = format!("set -e; SAPWOOD={}; {script}", text(sapwood()));
+        process::shell(dir.path(), &script, LIMIT)
+    };
+    run(
+        r#""$SAPWOOD" mkfs -q --size 256M source; "$SAPWOOD" subvolume create source:/v
+        mkdir -p t/d; echo one > t/a; ln -s a t/l; head -c 300000 /dev/urandom > t/b; "$SAPWOOD" cp -q -a t source:/v/t
+        for i in 1 2 3 4; do "$SAPWOOD" mv source:/v/t/b /v/t/d/c; echo $i > more; "$SAPWOOD" cp -q more source:/v/t/b
+            "$SAPWOOD" subvolume snapshot -r source:/v /s$i; "$SAPWOOD" send -q source:s$i ${p:+-p $p} -o $i; p=s$i; done"#,
+    )?;
+    let target = TempImage::by_kernel(&Mkfs::default())?;
+    let mount = Driver::Sapwood.mount(target.path(), "rw")?;
+    let place = text(mount.path()).to_owned();
+    run(&format!(
+        r#"head -c 200000 1 > cut; if "$SAPWOOD" receive -q -f cut {place}; then exit 1; fi; [ -d {place}/s1.part ]
+        "$SAPWOOD" receive -q --resume -f 1 {place}; if touch {place}/s1/x; then exit 1; fi
+        [ "$("$SAPWOOD" subvolume list {place} | grep -c read-only)" = 1 ]"#
+    ))?;
+    mount.unmount()?;
+    let image = text(target.path()).to_owned();
+    run(&format!(r#""$SAPWOOD" receive -q -f 2 {image}:"#))?;
+    let mount = Driver::Sapwood.mount(target.path(), "rw")?;
+    let place = text(mount.path()).to_owned();
+    run(&format!(r#""$SAPWOOD" receive -q -f 3 {place}"#))?;
+    mount.unmount()?;
+    let mount = Driver::Kernel.mount(target.path(), "noatime")?;
+    let stream = dir.path().join("4");
+    btrfs(&["receive", "-f", text(&stream), text(mount.path())])?;
+    for name in ["s1", "s2", "s3", "s4"] {
+        run(&format!(
+            r#"rm -rf out; "$SAPWOOD" cp -q -a source:/{name} out; diff -r --no-dereference out {}/{name}"#,
+            mount.path().display()
+        ))?;
+    }
+    mount.unmount()?;
+    target.check()?;
+    Ok(())
+}
+
+/// A stored stream is verified by its seal. A receive stops before a damaged part, and goes on with
+/// the right stream.
+fn sealed_stream() -> Outcome {
+    let dir = scratch::directory();
+    let script = r#"
+        "$SAPWOOD" mkfs -q --size 256M source; "$SAPWOOD" subvolume create source:/v; head -c 3000000 /dev/urandom > f
+        "$SAPWOOD" cp -q f source:/v/f; "$SAPWOOD" subvolume snapshot -r source:/v /s; "$SAPWOOD" send -q source:s --seal -o a
+        "$SAPWOOD" send -q source:s --seal=b.seal > b; cmp a b; cmp a.seal b.seal
+        if "$SAPWOOD" send -q source:s --seal > c 2> error; then exit 1; fi; grep -q 'seal=FILE' error
+        if "$SAPWOOD" send -q source:s --seal=b.seal > c 2> error; then exit 1; fi; grep -q 'b.seal: exists' error
+        "$SAPWOOD" receive --verify --seal -f a; "$SAPWOOD" receive --verify --seal=b.seal < a; "$SAPWOOD" receive --verify < a
+        cp a bad; printf 'wxyz' | dd of=bad bs=1 seek=2000000 conv=notrunc 2> /dev/null; mkdir to
+        if "$SAPWOOD" receive --verify --seal=b.seal -f bad 2> error; then exit 1; fi; grep -q 'chunk 1 (bytes 1048576 to 2097152) is damaged' error
+        if "$SAPWOOD" receive --verify -f bad 2> error; then exit 1; fi; grep -q 'commands: the checksum' error
+        if "$SAPWOOD" receive -q --seal=b.seal -f bad to 2> error; then exit 1; fi; grep -q 'chunk 1 ' error; [ -d to/s.part ]
+        "$SAPWOOD" receive -q --resume --seal -f a to; cmp f to/s/f
+        head -c 1500000 a > cut; if "$SAPWOOD" receive --verify --seal=a.seal < cut 2> error; then exit 1; fi; grep -q 'ends at byte 1500000' error
+        echo >> b.seal; if "$SAPWOOD" receive --verify --seal -f b 2> error; then exit 1; fi; grep -q 'the seal is damaged at line' error
+        mkdir -p root/in; ln -s / root/out; "$SAPWOOD" receive -q -C root out/in < a; cmp f root/in/s/f
+    "#;
+    let script = format!("set -e; SAPWOOD={}; {script}", text(sapwood()));
+    process::shell(dir.path(), &script, LIMIT)?;
     Ok(())
 }

@@ -133,6 +133,14 @@ impl DirectorySink {
         synced.map_err(|error| host("write back", &self.shown(name), error))
     }
 
+    /// Stores the first record of a subvolume.
+    fn begin_record(&self, record: &Record) -> Result<()> {
+        let stored = Records(&self.dir).begin(record);
+        let name = &record.name;
+        stored.map_err(|error| host("record the state of", &self.shown(name), error))?;
+        self.order(name)
+    }
+
     /// Makes everything durable, unless the file system keeps the order of its metadata anyway.
     fn order(&self, name: &[u8]) -> Result<()> {
         if Records(&self.dir).is_ordered() {
@@ -204,6 +212,16 @@ impl DirectorySink {
             Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => Ok(None),
             Err(error) => Err(host("open", &self.shown(&record.name), error)),
         }
+    }
+
+    /// The name of a parent, and its directory. In a mount the parent may be a subvolume that was
+    /// received without a record.
+    fn parent(&self, uuid: [u8; 16]) -> Result<Option<(Vec<u8>, OwnedFd)>> {
+        if let Some((record, dir)) = self.complete(uuid)? {
+            return Ok(Some((record.name, dir)));
+        }
+        let name = mounted::unique_name(&self.dir, uuid);
+        Ok(name.and_then(|name| Some((name.clone(), self.open(&name).ok()?))))
     }
 
     /// Gives the directory its mode and its name.
@@ -358,14 +376,12 @@ impl Sink for DirectorySink {
         };
         let failed = |error| host("create", &self.shown(&part), error);
         if let Some((uuid, _)) = new.parent {
-            let parent = self.complete(uuid)?;
-            let (parent, dir) = parent.ok_or(ReceiveError::NoParent(uuid))?;
-            let shown = self.shown(&parent.name);
+            let (parent, dir) = self.parent(uuid)?.ok_or(ReceiveError::NoParent(uuid))?;
+            let shown = self.shown(&parent);
             let stat = rustix::fs::fstat(&dir).map_err(|error| host("open", &shown, error))?;
             record.mode = stat.st_mode & 0o7777;
-            self.store(&record, None)?;
-            self.order(new.name)?;
-            if let Err(error) = self.copy_parent(&parent.name, &part) {
+            self.begin_record(&record)?;
+            if let Err(error) = self.copy_parent(&parent, &part) {
                 // The first error is the one to return.
                 let _ = self.remove_part(&part);
                 return Err(error);
@@ -390,13 +406,21 @@ impl Sink for DirectorySink {
         if new.parent.is_none() {
             tree.remove_inherited(b"");
         }
-        let names = self.names_mark(&record, &position.mark())?;
+        let mark = position.mark();
+        let names = self.names_mark(&record, &mark)?;
+        record.mount = Records(&self.dir).mount();
+        record.state = State::Running {
+            checkpoint: mark.clone(),
+            names: mark,
+        };
+        let begun = new.parent.is_none().then(|| self.begin_record(&record));
         self.current = Some(Current {
             record,
             tree,
             names,
         });
-        self.checkpoint(position)
+        // The copy of a parent becomes durable first.
+        begun.unwrap_or_else(|| self.checkpoint(position))
     }
 
     fn resume(&mut self, new: &NewSubvolume<'_>) -> Result<Resumed> {

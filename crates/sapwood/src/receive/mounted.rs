@@ -41,6 +41,27 @@ pub(super) fn has_subvolumes(dir: &OwnedFd) -> bool {
     false
 }
 
+/// The name of the read-only subvolume with a UUID, as its received one or its own, if no other
+/// subvolume of the file system has this name: then a subvolume of this name is that one.
+pub(super) fn unique_name(dir: &OwnedFd, uuid: [u8; 16]) -> Option<Vec<u8>> {
+    #[cfg(feature = "fuse")]
+    if has_subvolumes(dir) {
+        let all = control::list_subvolumes(&by_descriptor(dir)).ok()?;
+        let name = |path: &[u8]| path.rsplit(|byte| *byte == b'/').next().map(<[u8]>::to_vec);
+        let mut all = all.subvolumes;
+        all.sort_by_key(|one| one.received_uuid != uuid);
+        let found = all
+            .iter()
+            .find(|one| one.read_only && (one.received_uuid == uuid || one.uuid == uuid))?;
+        let found = name(&found.path)?;
+        let same = all
+            .iter()
+            .filter(|one| name(&one.path).as_ref() == Some(&found));
+        return (same.count() == 1).then_some(found);
+    }
+    None
+}
+
 #[cfg(feature = "fuse")]
 pub(super) use control::{create_subvolume, delete_subvolume, set_received, snapshot};
 

@@ -10,8 +10,8 @@
 //!   which file systems with a journal keep in one order with the changes of names.
 //! - `UUID.modes`, final modes of directories that are open to their owner meanwhile.
 //!
-//! The whole file system is made durable and no single file, because an fsync may make one file
-//! durable before names that changed earlier.
+//! After the first record the whole file system is made durable and no single file, because an fsync
+//! may make one file durable before names that changed earlier.
 
 use std::fs::File;
 use std::io::{self, Read, Write};
@@ -110,6 +110,15 @@ impl Records<'_> {
         Ok(record.filter(|record| record.uuid == uuid))
     }
 
+    /// Stores the first record of an empty directory, or of one that does not exist yet.
+    pub(super) fn begin(&self, record: &Record) -> io::Result<()> {
+        let dir = self.make_directory()?;
+        let name = Uuid::from_bytes(record.uuid).to_string();
+        let new = format!("{name}.new");
+        write(&dir, &new, &record.to_bytes())?.sync_all()?;
+        Ok(rustix::fs::renameat(&dir, &new, &dir, &name)?)
+    }
+
     /// Makes everything durable, and then stores a record and, if they changed, the modes. The
     /// record is durable before any later change of names.
     pub(super) fn store(&self, record: &Record, modes: Option<&[u8]>) -> io::Result<()> {
@@ -122,7 +131,7 @@ impl Records<'_> {
         }
         let bytes = record.to_bytes();
         match write(&dir, &new, &bytes) {
-            Ok(()) => {
+            Ok(_) => {
                 mounted::sync(self.0)?;
                 if modes.is_some() {
                     rustix::fs::renameat(&dir, &new_modes, &dir, &modes_name)?;
@@ -222,13 +231,14 @@ fn is_full(error: &io::Error) -> bool {
 }
 
 /// Writes a file.
-fn write(dir: &OwnedFd, name: &str, bytes: &[u8]) -> io::Result<()> {
+fn write(dir: &OwnedFd, name: &str, bytes: &[u8]) -> io::Result<File> {
     let flags =
         OFlags::WRONLY | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let file = rustix::fs::openat(dir, name, flags, Mode::from_raw_mode(0o644))?;
     let mut file = File::from(file);
     file.write_all(bytes)?;
-    file.set_len(bytes.len() as u64)
+    file.set_len(bytes.len() as u64)?;
+    Ok(file)
 }
 
 #[cfg(test)]
