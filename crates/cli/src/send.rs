@@ -1,16 +1,17 @@
 //! `sapwood send`.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::io::{self, BufWriter, IsTerminal, Write};
+use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 
-use sapwood::internal::{NewFile, SendError};
-use sapwood::{FileSystem, Sealing, SendOptions};
+use sapwood::internal::{NewFile, SendError, Target};
+use sapwood::{FileSystem, Kind, Sealing, SendOptions};
 
 use super::choice::SubvolumeChoice;
 use super::failure::{FAILED, Failure, Result, USAGE};
-use super::files::{in_image, with_image, within_place};
-use super::{copy, interrupt, output, progress};
+use super::files::{close, in_image, same_file, with_image, within_place};
+use super::{choice, copy, interrupt, output, progress};
 
 /// For `sapwood help send`.
 pub(super) const EXAMPLES: &[(&str, &str)] = &[
@@ -26,20 +27,33 @@ pub(super) const EXAMPLES: &[(&str, &str)] = &[
         "sapwood send disk.img:monday --seal -o monday.stream",
         "with checksums in monday.stream.seal, for `receive --verify`",
     ),
+    (
+        "sapwood send new.img -p old.img -o update.stream",
+        "the changes from one ext4 image to another",
+    ),
 ];
 
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
-    /// The read-only snapshot
-    #[arg(value_name = "IMAGE:SNAPSHOT")]
+    /// The read-only snapshot of a btrfs, or an ext4 image or a directory in one
+    #[arg(value_name = "IMAGE[:SNAPSHOT]")]
     pub(super) place: OsString,
-    /// Only the changes since this read-only snapshot of the same image, which the receiver has
+    /// Only the changes since this read-only snapshot of the same image, or since this ext4 image;
+    /// the receiver has it
     #[arg(short, long, value_name = "[IMAGE:]PATH")]
     pub(super) parent: Option<OsString>,
     /// A read-only snapshot of the same image that the receiver has, to share content with; can be
     /// given several times
     #[arg(short, long, value_name = "[IMAGE:]PATH")]
     pub(super) clone_source: Vec<OsString>,
+    /// Name of the sent subvolume; without it the name of the snapshot or, for a whole ext4 image,
+    /// of its file
+    #[arg(long, value_name = "NAME")]
+    name: Option<OsString>,
+    /// Compare the bytes of all files of two ext4 images; otherwise a file whose inode did not
+    /// change in a copy of the image counts as unchanged
+    #[arg(long, requires = "parent")]
+    content: bool,
     /// Version of the stream: 1 for every receiver, 2 for holes, preallocation and large writes
     #[arg(long, value_name = "VERSION", default_value_t = 1,
         value_parser = clap::value_parser!(u32).range(1..=2))]
@@ -74,14 +88,12 @@ pub(super) fn run(args: &Args) -> Result<()> {
     options.version = args.proto;
     options.data = !args.no_data;
     options.compressed = args.compressed_data;
-    let parent = args.parent.as_ref();
-    let parent = parent.map(|parent| within_place(&image, parent, "send"));
-    options.parent = parent.transpose()?;
+    options.name = args.name.clone();
+    options.content = args.content;
     let sources = args.clone_source.iter();
     let sources = sources.map(|source| within_place(&image, source, "send"));
     options.clone_sources = sources.collect::<Result<_>>()?;
-    let standard = args.output == Path::new("-");
-    if standard && io::stdout().is_terminal() {
+    if args.output == Path::new("-") && io::stdout().is_terminal() {
         let why = "a stream is not for a terminal; -o FILE stores it";
         return Err(Failure::new(USAGE, why));
     }
@@ -89,26 +101,43 @@ pub(super) fn run(args: &Args) -> Result<()> {
     let seal = seal.map(|file| seal_of(&args.output, file.as_deref()));
     let seal = seal.transpose()?;
     with_image(&image, &args.choice, true, |fs| {
+        if let Some(parent) = &args.parent {
+            choose_parent(fs, &image, parent, &mut options)?;
+        }
         let seal = seal.map(|file| NewFile::create(file, args.force));
-        let seal = seal.transpose()?;
-        if standard {
-            let out = BufWriter::with_capacity(1 << 20, io::stdout().lock());
-            return send(fs, &path, out, (&options, args), seal);
+        let sent = seal
+            .transpose()
+            .map_err(Failure::from)
+            .and_then(|seal| send_to(fs, &path, (&options, args), seal));
+        match options.parent_image.take() {
+            Some(other) => sent.and(close(other)),
+            None => sent,
         }
-        let file = &args.output;
-        let local = |error| Failure::local(file, error);
-        if file.metadata().is_ok_and(|found| !found.is_file()) {
-            // A pipe or a device is written in place.
-            let out = std::fs::File::options().write(true).open(file);
-            return send(fs, &path, out.map_err(local)?, (&options, args), seal);
-        }
-        let new = NewFile::create(file, args.force)?;
-        let out = BufWriter::with_capacity(1 << 20, new.file());
-        let seal = sent(fs, &path, out, (&options, args), seal)?;
-        // The stream is durable before its seal has a name.
-        new.finish()?;
-        named(seal)
     })
+}
+
+/// The parent: in the same image, or for ext4 in another one.
+fn choose_parent(
+    fs: &FileSystem,
+    image: &Path,
+    parent: &OsStr,
+    options: &mut SendOptions,
+) -> Result<()> {
+    let ext4 = fs.kind() == Kind::Ext4;
+    let (other, path) = match Target::parse(parent)? {
+        Target::Image { image: other, path } if ext4 => (other, OsString::from_vec(path).into()),
+        Target::Local(path) if ext4 && path.exists() && !path.is_dir() => (path, PathBuf::new()),
+        _ => {
+            options.parent = Some(within_place(image, parent, "send")?);
+            return Ok(());
+        }
+    };
+    options.parent = Some(path);
+    if !same_file(&other, image) {
+        let opened = FileSystem::open_with_options(&other, &choice::opening(true))?;
+        options.parent_image = Some(opened);
+    }
+    Ok(())
 }
 
 /// The file of the seal of a stream.
@@ -125,6 +154,32 @@ pub(super) fn seal_of(stream: &Path, file: Option<&Path>) -> Result<PathBuf> {
             Ok(name.into())
         }
     }
+}
+
+/// Sends to the output that the options name.
+fn send_to(
+    fs: &FileSystem,
+    path: &Path,
+    (options, args): (&SendOptions, &Args),
+    seal: Option<NewFile>,
+) -> Result<()> {
+    if args.output == Path::new("-") {
+        let out = BufWriter::with_capacity(1 << 20, io::stdout().lock());
+        return send(fs, path, out, (options, args), seal);
+    }
+    let file = &args.output;
+    let local = |error| Failure::local(file, error);
+    if file.metadata().is_ok_and(|found| !found.is_file()) {
+        // A pipe or a device is written in place.
+        let out = std::fs::File::options().write(true).open(file);
+        return send(fs, path, out.map_err(local)?, (options, args), seal);
+    }
+    let new = NewFile::create(file, args.force)?;
+    let out = BufWriter::with_capacity(1 << 20, new.file());
+    let seal = sent(fs, path, out, (options, args), seal)?;
+    // The stream is durable before its seal has a name.
+    new.finish()?;
+    named(seal)
 }
 
 fn send(
@@ -186,6 +241,9 @@ fn failed(file: &Path, error: sapwood::Error) -> Failure {
         Ok(SendError::Write(error)) => Failure::local(file, error),
         Ok(error @ SendError::Writable(_)) => Failure::new(FAILED, error)
             .advise("`sapwood subvolume snapshot -r` makes a read-only snapshot"),
+        Ok(error @ SendError::OpenForWriting(_)) => {
+            Failure::new(FAILED, error).advise("send it outside of the script")
+        }
         Ok(error) => Failure::new(FAILED, error),
         Err(error) => error.into(),
     }

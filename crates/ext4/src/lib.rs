@@ -4,6 +4,7 @@ mod alarm;
 mod block_alloc;
 pub mod check;
 mod commit_reason;
+pub mod compare;
 mod counters;
 mod data;
 mod dir;

@@ -13,6 +13,7 @@ mod fs;
 mod mounting;
 pub mod permission;
 pub mod rules;
+mod stored;
 mod subvolume;
 
 pub use ambient::Ambient;
@@ -26,4 +27,5 @@ pub use fs::{
     WriteMode,
 };
 pub use mounting::{Access, Choice};
+pub use stored::{ChangedInode, LinkName, NamedInode, Parts, StoredInode};
 pub use subvolume::{SubvolumeId, SubvolumeInfo, Subvolumes};

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use sapwood_btrfs_format::{Block, InodeItem, Key, KeyPtr, kind, objectid};
+use sapwood_vfs::{ChangedInode, Parts};
 
 use super::file_tree::FileTree;
 use crate::tree::{BlockCache, TreeBlock, expect_child};
@@ -105,28 +106,6 @@ impl Descent {
     }
 }
 
-/// The kinds of items of an inode that differ.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Parts {
-    /// The inode exists on one side only, or its item differs in more than the change counters.
-    pub inode: bool,
-    /// Names.
-    pub names: bool,
-    /// Extended attributes.
-    pub xattrs: bool,
-    /// Extents.
-    pub data: bool,
-}
-
-/// An inode that differs between two trees.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct ChangedInode {
-    /// Inode number.
-    pub number: u64,
-    /// The kinds of items that differ.
-    pub parts: Parts,
-}
-
 /// The inodes that differ between two trees, in ascending order.
 pub struct Difference {
     old: Descent,
@@ -189,7 +168,7 @@ impl Difference {
                 let next = changed(key.objectid, parts);
                 return Ok(self.pending.replace(next));
             }
-            pending.parts.add(parts);
+            add(&mut pending.parts, parts);
         }
         Ok(self.pending.take())
     }
@@ -260,13 +239,11 @@ fn changed(number: u64, parts: Parts) -> ChangedInode {
     ChangedInode { number, parts }
 }
 
-impl Parts {
-    fn add(&mut self, other: Self) {
-        self.inode |= other.inode;
-        self.names |= other.names;
-        self.xattrs |= other.xattrs;
-        self.data |= other.data;
-    }
+fn add(parts: &mut Parts, other: Parts) {
+    parts.inode |= other.inode;
+    parts.names |= other.names;
+    parts.xattrs |= other.xattrs;
+    parts.data |= other.data;
 }
 
 /// Whether two inode items differ in more than the transaction and the count of changes.

@@ -6,7 +6,7 @@ use sapwood_btrfs_format::{
     FileExtent, InodeItem, Key, RegularExtent, dir_items, inode_extrefs, inode_refs, kind,
     name_hash,
 };
-use sapwood_vfs::{FileKind, Ino, SubvolumeId, Timestamp};
+use sapwood_vfs::{FileKind, Ino, LinkName, NamedInode, StoredInode, SubvolumeId, Timestamp};
 
 use crate::data;
 use crate::error::bad_item;
@@ -33,57 +33,6 @@ pub struct SubvolumeIdentity {
     pub stransid: u64,
     /// It is read-only.
     pub read_only: bool,
-}
-
-/// An inode as stored.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Inode {
-    /// Type.
-    pub kind: FileKind,
-    /// Permission, set-id and sticky bits.
-    pub perm: u32,
-    /// Owner.
-    pub uid: u32,
-    /// Group.
-    pub gid: u32,
-    /// Number of names.
-    pub nlink: u32,
-    /// Device number, as `makedev` composes it.
-    pub rdev: u64,
-    /// Length in bytes.
-    pub size: u64,
-    /// Transaction that made it. With the number it identifies the inode.
-    pub generation: u64,
-    /// The format's flags.
-    pub flags: u64,
-    /// Last access.
-    pub atime: Timestamp,
-    /// Last change of the content.
-    pub mtime: Timestamp,
-    /// Last change of the inode.
-    pub ctime: Timestamp,
-    /// Creation.
-    pub otime: Timestamp,
-}
-
-/// A name of an inode.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct LinkName {
-    /// Number of the directory.
-    pub dir: u64,
-    /// The name.
-    pub name: Vec<u8>,
-}
-
-/// An entry of a directory.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct NamedInode {
-    /// Number of the inode.
-    pub number: u64,
-    /// Its type, as the directory has it.
-    pub kind: Option<FileKind>,
-    /// The name.
-    pub name: Vec<u8>,
 }
 
 /// A range of a file.
@@ -240,7 +189,7 @@ impl FileTree {
     ///
     /// # Errors
     /// Unreadable or damaged blocks and items.
-    pub fn inode(&self, number: u64) -> Result<Option<Inode>> {
+    pub fn inode(&self, number: u64) -> Result<Option<StoredInode>> {
         let key = Key::new(number, kind::INODE_ITEM, 0);
         let Some(data) = self.root.get(&self.engine, &key)? else {
             return Ok(None);
@@ -255,7 +204,7 @@ impl FileTree {
             };
             bad_item(self.id(), key, value)
         })?;
-        Ok(Some(Inode {
+        Ok(Some(StoredInode {
             kind,
             perm: mode & 0o7777,
             uid: item.uid.get(),

@@ -15,8 +15,5 @@ mod references;
 
 pub use sapwood_btrfs_format::RegularExtent;
 
-pub use difference::{ChangedInode, Difference, Parts};
-pub use file_tree::{
-    Entries, Extent, ExtentContent, Extents, FileTree, Inode, LinkName, NamedInode,
-    SubvolumeIdentity,
-};
+pub use difference::Difference;
+pub use file_tree::{Entries, Extent, ExtentContent, Extents, FileTree, SubvolumeIdentity};

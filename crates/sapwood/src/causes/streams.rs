@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use super::layers::of_btrfs;
+use super::layers::{of_btrfs, of_ext4};
 use crate::diff::DiffError;
 use crate::error::{Cause, ErrorKind};
 use crate::receive::ReceiveError;
@@ -13,10 +13,17 @@ impl Cause for SendError {
     fn kind(&self) -> ErrorKind {
         match self {
             Self::Tree(source) => of_btrfs(source),
-            Self::NotBtrfs(_) => ErrorKind::NoFileSystem,
-            Self::NotSubvolume(_) | Self::Writable(_) | Self::Version(_) | Self::Compressed => {
-                ErrorKind::InvalidInput
-            }
+            Self::Inodes(source) => of_ext4(source),
+            Self::NotSubvolume(_)
+            | Self::Writable(_)
+            | Self::OpenForWriting(_)
+            | Self::ParentFormat(_)
+            | Self::ParentImage
+            | Self::CloneSources
+            | Self::Name(_)
+            | Self::Version(_)
+            | Self::Compressed => ErrorKind::InvalidInput,
+            Self::Damaged(_) => ErrorKind::Unsupported,
             Self::Names { .. } => ErrorKind::Corrupt,
             Self::Stopped => ErrorKind::Interrupted,
             Self::Write(_) | Self::File { .. } => ErrorKind::Io,
@@ -25,7 +32,9 @@ impl Cause for SendError {
 
     fn path(&self) -> Option<&Path> {
         match self {
-            Self::NotBtrfs(path)
+            Self::Damaged(path)
+            | Self::OpenForWriting(path)
+            | Self::ParentFormat(path)
             | Self::NotSubvolume(path)
             | Self::Writable(path)
             | Self::File { path, .. } => Some(path),

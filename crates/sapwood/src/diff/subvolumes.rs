@@ -2,11 +2,11 @@
 
 use std::collections::HashMap;
 
-use sapwood_btrfs::compare::{ChangedInode, Difference, FileTree, Inode, LinkName};
+use sapwood_btrfs::compare::{Difference, FileTree};
 
 use super::{DiffEntry, DiffError, DiffKind, DiffOptions, DiffParts, Result, Top, at, path};
 use crate::tree::{HeldInode, join};
-use crate::vfs::{self, FileKind, FileSystem};
+use crate::vfs::{self, ChangedInode, FileKind, FileSystem, LinkName, StoredInode};
 
 /// Most paths of directories that are remembered.
 const REMEMBERED: usize = 4096;
@@ -80,7 +80,7 @@ pub(super) fn diff(
 }
 
 /// An inode of a side, with its names.
-type Side = Option<(Inode, Vec<LinkName>)>;
+type Side = Option<(StoredInode, Vec<LinkName>)>;
 
 fn side(tree: &FileTree, number: u64) -> Result<Side> {
     let Some(inode) = tree.inode(number)? else {
@@ -124,8 +124,8 @@ impl Comparison<'_, '_> {
     fn both(
         &mut self,
         found: ChangedInode,
-        (then, old_names): &(Inode, Vec<LinkName>),
-        (now, new_names): &(Inode, Vec<LinkName>),
+        (then, old_names): &(StoredInode, Vec<LinkName>),
+        (now, new_names): &(StoredInode, Vec<LinkName>),
     ) -> Result<()> {
         let mut removed = old_names.iter().filter(|name| !new_names.contains(name));
         let mut added = new_names.iter().filter(|name| !old_names.contains(name));

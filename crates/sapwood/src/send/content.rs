@@ -3,16 +3,13 @@
 use std::io::Write;
 use std::sync::Arc;
 
-use sapwood_btrfs::compare::{Extent, ExtentContent, Extents, Inode};
-use sapwood_btrfs_format::compression as algorithm;
-use sapwood_btrfs_format::stream::{WRITE_V1, WRITE_V2, encoding};
+use sapwood_btrfs_format::stream::{WRITE_V1, WRITE_V2};
 
 use super::error::{Result, SendError, at};
-use super::output::EncodedRange;
+use super::source::{Content, ContentKind, ContentOf, FileRange, Range, Ranges, Source, Tree};
 use super::{Sender, contradiction};
 use crate::progress::Progress;
-use crate::tree::HeldInode;
-use crate::vfs::FileKind;
+use crate::vfs::{FileKind, StoredInode};
 
 /// The attribute that a change of the owner or the content removes.
 const CAPABILITY: &[u8] = b"security.capability";
@@ -21,72 +18,50 @@ const CAPABILITY: &[u8] = b"security.capability";
 const KEEP_SIZE: u32 = 1;
 const PUNCH_HOLE: u32 = 2;
 
-/// The stream's number for the compression of an extent.
-fn encoding_of(compression: u8, sector: u64) -> Option<u32> {
-    match compression {
-        algorithm::ZLIB => Some(encoding::ZLIB),
-        algorithm::ZSTD => Some(encoding::ZSTD),
-        algorithm::LZO if (4096..=65536).contains(&sector) => {
-            Some(encoding::LZO_4K + (sector / 4096).ilog2())
-        }
-        _ => None,
-    }
-}
-
 /// Ranges of a file, cut as another file's ranges require.
-struct Ranges<'t> {
-    extents: Extents<'t>,
-    next: Option<Extent>,
+pub(super) struct Cut<'t, C> {
+    ranges: Ranges<'t, C>,
+    next: Option<Range<C>>,
 }
 
-impl<'t> Ranges<'t> {
-    fn new(extents: Extents<'t>) -> Self {
-        Self {
-            extents,
-            next: None,
-        }
+impl<'t, C: Content> Cut<'t, C> {
+    pub(super) fn new(ranges: Ranges<'t, C>) -> Self {
+        Self { ranges, next: None }
     }
 
-    fn peek(&mut self) -> Result<Option<&Extent>> {
+    fn peek(&mut self) -> Result<Option<&Range<C>>> {
         if self.next.is_none() {
-            self.next = self.extents.next_extent()?;
+            self.next = self.ranges.next().transpose()?;
         }
         Ok(self.next.as_ref())
     }
 
     /// The content from `start` on, and its end; a hole after the end of the file.
-    fn at(&mut self, start: u64) -> Result<(ExtentContent, u64)> {
-        while let Some(extent) = self.peek()? {
-            if extent.end <= start {
+    pub(super) fn at(&mut self, start: u64) -> Result<(C, u64)> {
+        while let Some(range) = self.peek()? {
+            if range.end <= start {
                 self.next = None;
                 continue;
             }
-            let content = extent.content.from(start.saturating_sub(extent.start));
-            return Ok((content, extent.end));
+            let content = range.content.from(start.saturating_sub(range.start));
+            return Ok((content, range.end));
         }
-        Ok((ExtentContent::Hole, u64::MAX))
+        Ok((C::hole(), u64::MAX))
     }
 }
 
-impl<'a, W: Write> Sender<'a, '_, '_, W> {
-    /// The inode of the new snapshot, open for reading.
-    fn open(&self, number: u64, path: &[u8]) -> Result<HeldInode<'a>> {
-        let fs = self.fs;
-        let ino = self.new.ino(number);
-        Ok(HeldInode::new(fs, fs.reference(ino).map_err(at(path))?))
-    }
-
+impl<S: Source, W: Write> Sender<'_, '_, S, W> {
     /// The target of a symbolic link; empty for every other inode.
-    pub(super) fn target(&self, number: u64, inode: &Inode, path: &[u8]) -> Result<Vec<u8>> {
+    pub(super) fn target(&self, number: u64, inode: &StoredInode, path: &[u8]) -> Result<Vec<u8>> {
         if inode.kind != FileKind::Symlink {
             return Ok(Vec::new());
         }
-        let node = self.open(number, path)?;
-        self.fs.readlink(node.ino()).map_err(at(path))
+        let node = self.new.open(number).map_err(at(path))?;
+        node.target().map_err(at(path))
     }
 
     /// Sends data and attributes of an inode that was just created.
-    pub(super) fn created(&mut self, number: u64, inode: &Inode, path: &[u8]) -> Result<()> {
+    pub(super) fn created(&mut self, number: u64, inode: &StoredInode, path: &[u8]) -> Result<()> {
         if inode.kind == FileKind::Regular {
             self.all_data(number, inode, path)?;
         }
@@ -104,7 +79,7 @@ impl<'a, W: Write> Sender<'a, '_, '_, W> {
     pub(super) fn changed(
         &mut self,
         number: u64,
-        (old, new): (&Inode, &Inode),
+        (old, new): (&StoredInode, &StoredInode),
         data: bool,
         path: &[u8],
     ) -> Result<()> {
@@ -145,23 +120,22 @@ impl<'a, W: Write> Sender<'a, '_, '_, W> {
     }
 
     /// Sends the content of a new file.
-    fn all_data(&mut self, number: u64, inode: &Inode, path: &[u8]) -> Result<()> {
+    fn all_data(&mut self, number: u64, inode: &StoredInode, path: &[u8]) -> Result<()> {
         let tree = Arc::clone(&self.new);
-        let mut ranges = Ranges::new(tree.extents(number, inode.size)?);
         let mut written = 0;
-        while let Some(extent) = ranges.peek()?.cloned() {
-            ranges.next = None;
-            let end = extent.end.min(inode.size);
-            match extent.content {
-                ExtentContent::Hole => {}
-                ExtentContent::Prealloc(_) => {
+        for range in tree.ranges(number, inode.size)? {
+            let range = range?;
+            let end = range.end.min(inode.size);
+            match range.content.kind() {
+                ContentKind::Hole => {}
+                ContentKind::Prealloc => {
                     if self.out.version() >= 2 {
-                        let len = extent.end - extent.start;
-                        self.out.fallocate(path, KEEP_SIZE, extent.start, len)?;
+                        let len = range.end - range.start;
+                        self.out.fallocate(path, KEEP_SIZE, range.start, len)?;
                     }
                 }
-                content => {
-                    self.extent(number, path, &content, (extent.start, end))?;
+                ContentKind::Data => {
+                    self.data(number, path, &range.content, (range.start, end))?;
                     written = end;
                 }
             }
@@ -176,13 +150,13 @@ impl<'a, W: Write> Sender<'a, '_, '_, W> {
     fn changed_data(
         &mut self,
         number: u64,
-        (old, new): (&Inode, &Inode),
+        (old, new): (&StoredInode, &StoredInode),
         path: &[u8],
     ) -> Result<bool> {
         let (tree, parent) = (Arc::clone(&self.new), self.old.clone());
         let parent = parent.ok_or(contradiction(number, "no parent has it"))?;
-        let mut before = Ranges::new(parent.extents(number, old.size.min(new.size))?);
-        let mut after = Ranges::new(tree.extents(number, new.size)?);
+        let mut before = Cut::new(parent.ranges(number, old.size.min(new.size))?);
+        let mut after = Cut::new(tree.ranges(number, new.size)?);
         let mut written = false;
         if old.size != new.size {
             self.out.truncate(path, new.size)?;
@@ -197,11 +171,9 @@ impl<'a, W: Write> Sender<'a, '_, '_, W> {
             let (content, new_end) = after.at(start)?;
             let end = old_end.min(new_end).min(new.size);
             if leaves_zeros && (start..end).contains(&(edge - 1)) {
-                self.clear_edge(path, edge, &content)?;
+                self.clear_edge(path, edge, content.kind())?;
             }
-            if !old.is_shared(&content) {
-                written |= self.replace(number, path, (&old, &content), (start, end))?;
-            }
+            written |= self.changed_range(number, path, (&old, &content), (start, end))?;
             start = end;
         }
         Ok(written)
@@ -209,17 +181,45 @@ impl<'a, W: Write> Sender<'a, '_, '_, W> {
 
     /// Removes the sector of zeros that a receiver makes when it changes the size of a file within
     /// a hole or within preallocated space.
-    fn clear_edge(&mut self, path: &[u8], edge: u64, content: &ExtentContent) -> Result<()> {
+    fn clear_edge(&mut self, path: &[u8], edge: u64, content: ContentKind) -> Result<()> {
         let sector = self.new.sector();
         let start = edge - edge % sector;
-        if matches!(content, ExtentContent::Hole | ExtentContent::Prealloc(_)) {
+        if content != ContentKind::Data {
             self.out
                 .fallocate(path, PUNCH_HOLE | KEEP_SIZE, start, sector)?;
         }
-        if matches!(content, ExtentContent::Prealloc(_)) {
+        if content == ContentKind::Prealloc {
             self.out.fallocate(path, KEEP_SIZE, start, sector)?;
         }
         Ok(())
+    }
+
+    /// Sends the parts of a range that differ. Returns whether the receiver writes to the file.
+    fn changed_range(
+        &mut self,
+        number: u64,
+        path: &[u8],
+        (old, new): (&ContentOf<S>, &ContentOf<S>),
+        (start, end): (u64, u64),
+    ) -> Result<bool> {
+        let (mut written, mut at) = (false, start);
+        while at < end {
+            let content = new.from(at - start);
+            let rest = FileRange {
+                number,
+                path,
+                start: at,
+                end,
+                content: &content,
+            };
+            let Some(part) = self.source.changed_part(&old.from(at - start), &rest)? else {
+                break;
+            };
+            let from = part.0.saturating_sub(start);
+            written |= self.replace(number, path, (old.kind(), &new.from(from)), part)?;
+            at = part.1;
+        }
+        Ok(written)
     }
 
     /// Replaces the content of a range.
@@ -227,24 +227,24 @@ impl<'a, W: Write> Sender<'a, '_, '_, W> {
         &mut self,
         number: u64,
         path: &[u8],
-        (old, new): (&ExtentContent, &ExtentContent),
+        (old, new): (ContentKind, &ContentOf<S>),
         (start, end): (u64, u64),
     ) -> Result<bool> {
-        use ExtentContent::{Data, Hole, Inline, Prealloc};
+        use ContentKind::{Data, Hole, Prealloc};
 
         let fallocate = self.out.version() >= 2;
         // A receiver frees and allocates whole sectors only.
         let sector = self.new.sector();
         let len = end.checked_next_multiple_of(sector).unwrap_or(end) - start;
-        match (old, new) {
-            (_, Data(_) | Inline { .. }) => self.extent(number, path, new, (start, end))?,
-            (Hole | Prealloc(_), Hole | Prealloc(_)) if !fallocate => return Ok(false),
+        match (old, new.kind()) {
+            (_, Data) => self.data(number, path, new, (start, end))?,
+            (Hole | Prealloc, Hole | Prealloc) if !fallocate => return Ok(false),
             (_, Hole) if fallocate => {
                 self.out
                     .fallocate(path, PUNCH_HOLE | KEEP_SIZE, start, len)?;
             }
-            (Hole | Prealloc(_), _) => self.out.fallocate(path, KEEP_SIZE, start, len)?,
-            (_, Prealloc(_)) if fallocate => {
+            (Hole | Prealloc, _) => self.out.fallocate(path, KEEP_SIZE, start, len)?,
+            (_, Prealloc) if fallocate => {
                 self.out
                     .fallocate(path, PUNCH_HOLE | KEEP_SIZE, start, len)?;
                 self.out.fallocate(path, KEEP_SIZE, start, len)?;
@@ -255,50 +255,34 @@ impl<'a, W: Write> Sender<'a, '_, '_, W> {
         Ok(true)
     }
 
-    /// Sends a data range of a file of the new snapshot, compressed as stored if that was
-    /// requested.
-    fn extent(
+    /// Sends a data range of a file of the new tree, in a smaller form than its bytes if there is
+    /// one.
+    fn data(
         &mut self,
         number: u64,
         path: &[u8],
-        content: &ExtentContent,
+        content: &ContentOf<S>,
         (start, end): (u64, u64),
     ) -> Result<()> {
-        if let ExtentContent::Data(extent) = content
-            && self.options.data
-        {
-            let rest = self.clone_range(number, path, extent, (start, end))?;
-            if rest >= end {
-                return Ok(());
-            }
-            if rest > start {
-                return self.write(number, path, rest, end);
-            }
-        }
-        let encoding = match content {
-            ExtentContent::Data(extent) if self.options.compressed && self.options.data => {
-                encoding_of(extent.compression, self.new.sector()).map(|number| (number, extent))
-            }
-            _ => None,
-        };
-        let Some((encoding, extent)) = encoding else {
-            return self.write(number, path, start, end);
-        };
-        let stored = self.new.stored(number, start, extent)?;
-        let part = EncodedRange {
+        let range = FileRange {
+            number,
+            path,
             start,
-            len: end - start,
-            extent_len: extent.ram_bytes,
-            extent_offset: extent.offset,
-            encoding,
+            end,
+            content,
         };
-        self.out.encoded_write(path, &part, &stored)?;
-        self.content += end - start;
-        (self.progress)(Progress::Bytes(self.content));
+        let stored = self.source.send_stored(&mut self.out, &range)?;
+        if stored.content > 0 {
+            self.content += stored.content;
+            (self.progress)(Progress::Bytes(self.content));
+        }
+        if stored.rest < end {
+            self.write(number, path, stored.rest, end)?;
+        }
         Ok(())
     }
 
-    /// Sends the bytes of a range of a file of the new snapshot.
+    /// Sends the bytes of a range of a file of the new tree.
     fn write(&mut self, number: u64, path: &[u8], start: u64, end: u64) -> Result<()> {
         if !self.options.data {
             return self.out.update_extent(path, start, end - start);
@@ -308,7 +292,9 @@ impl<'a, W: Write> Sender<'a, '_, '_, W> {
         } else {
             WRITE_V1
         };
-        let (fs, node) = (self.fs, self.open(number, path)?);
+        let tree = Arc::clone(&self.new);
+        let node = tree.open(number).map_err(at(path))?;
+        let fs = node.file_system();
         let mut buffer = std::mem::take(&mut self.buffer);
         buffer.resize(most, 0);
         let mut offset = start;

@@ -1,5 +1,6 @@
 //! Why a send failed.
 
+use std::ffi::OsString;
 use std::io;
 use std::path::PathBuf;
 
@@ -12,9 +13,24 @@ pub enum SendError {
     /// The stream could not be written.
     #[error("the stream cannot be written: {0}")]
     Write(#[source] io::Error),
-    /// The image is no btrfs.
-    #[error("{0}: not a btrfs; only btrfs has snapshots to send")]
-    NotBtrfs(PathBuf),
+    /// The image is damaged, and read without an engine.
+    #[error("{}: damaged; only a sound image can be sent", .0.display())]
+    Damaged(PathBuf),
+    /// The ext4 image may change.
+    #[error("{}: open for writing; an ext4 image is sent while it is open for reading only", .0.display())]
+    OpenForWriting(PathBuf),
+    /// The image of the parent has another format.
+    #[error("{}: not an ext4; the parent of an ext4 image is an ext4 image", .0.display())]
+    ParentFormat(PathBuf),
+    /// The parent of a btrfs snapshot is in another image.
+    #[error("the parent of a btrfs snapshot must be in the same image")]
+    ParentImage,
+    /// Clone sources for an ext4 image.
+    #[error("ext4 shares no extents, so it has no clone sources")]
+    CloneSources,
+    /// The name for the sent subvolume is no file name.
+    #[error("{}: not a name for a subvolume", .0.display())]
+    Name(OsString),
     /// The path leads to no subvolume.
     #[error("{}: not a subvolume", .0.display())]
     NotSubvolume(PathBuf),
@@ -38,6 +54,9 @@ pub enum SendError {
     /// The trees of the image could not be read.
     #[error("{0}")]
     Tree(#[from] Box<sapwood_btrfs::Error>),
+    /// The inodes of an ext4 image could not be read.
+    #[error("{0}")]
+    Inodes(#[from] Box<sapwood_ext4::Error>),
     /// The names of an inode contradict its directories.
     #[error("inode {number}: {why}")]
     Names {
@@ -56,6 +75,12 @@ pub(super) type Result<T, E = SendError> = std::result::Result<T, E>;
 impl From<sapwood_btrfs::Error> for SendError {
     fn from(error: sapwood_btrfs::Error) -> Self {
         Self::Tree(Box::new(error))
+    }
+}
+
+impl From<sapwood_ext4::Error> for SendError {
+    fn from(error: sapwood_ext4::Error) -> Self {
+        Self::Inodes(Box::new(error))
     }
 }
 

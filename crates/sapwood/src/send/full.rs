@@ -2,19 +2,17 @@
 
 use std::collections::HashMap;
 use std::io::Write;
-use std::sync::Arc;
-
-use sapwood_btrfs::compare::{FileTree, Inode, LinkName, NamedInode};
 
 use super::error::{Result, SendError};
+use super::source::{Source, Tree};
 use super::{Sender, contradiction};
 use crate::tree::join;
-use crate::vfs::FileKind;
+use crate::vfs::{FileKind, LinkName, NamedInode, StoredInode};
 
 /// A directory that the walk is in.
 struct Level {
     number: u64,
-    inode: Inode,
+    inode: StoredInode,
     /// Bytes of the path to it.
     path: usize,
     /// Names that were read and not sent yet.
@@ -22,7 +20,7 @@ struct Level {
 }
 
 /// The inode of a number that a name leads to.
-pub(super) fn inode_of(tree: &FileTree, number: u64) -> Result<Inode> {
+pub(super) fn inode_of(tree: &impl Tree, number: u64) -> Result<StoredInode> {
     let found = tree.inode(number)?;
     found.ok_or(contradiction(
         number,
@@ -30,14 +28,14 @@ pub(super) fn inode_of(tree: &FileTree, number: u64) -> Result<Inode> {
     ))
 }
 
-impl<W: Write> Sender<'_, '_, '_, W> {
+impl<S: Source, W: Write> Sender<'_, '_, S, W> {
     /// Sends everything, depth first. Attributes of a directory follow its content, because its
     /// content changes its times.
     pub(super) fn full(&mut self) -> Result<()> {
         let top = self.new.top();
         let mut path = Vec::new();
         let mut firsts: HashMap<u64, (Vec<u8>, u32)> = HashMap::new();
-        let mut open = vec![self.level(top, inode_of(&self.new, top)?, 0)?];
+        let mut open = vec![self.level(top, inode_of(&*self.new, top)?, 0)?];
         while let Some(level) = open.last_mut() {
             path.truncate(level.path);
             let Some(entry) = level.names.next() else {
@@ -50,7 +48,7 @@ impl<W: Write> Sender<'_, '_, '_, W> {
                 return Err(SendError::Stopped);
             }
             let dir = level.number;
-            let inode = inode_of(&self.new, entry.number)?;
+            let inode = inode_of(&*self.new, entry.number)?;
             path = join(&path, &entry.name);
             self.step();
             if inode.kind == FileKind::Directory {
@@ -77,18 +75,12 @@ impl<W: Write> Sender<'_, '_, '_, W> {
         Ok(())
     }
 
-    fn level(&self, number: u64, inode: Inode, path: usize) -> Result<Level> {
-        let tree = Arc::clone(&self.new);
-        let mut entries = tree.entries(number)?;
-        let mut names = Vec::new();
-        while let Some(entry) = entries.next_entry()? {
-            names.push(entry);
-        }
+    fn level(&self, number: u64, inode: StoredInode, path: usize) -> Result<Level> {
         Ok(Level {
             number,
             inode,
             path,
-            names: names.into_iter(),
+            names: self.new.entries(number)?.into_iter(),
         })
     }
 

@@ -1,49 +1,65 @@
-//! Sending a btrfs snapshot as a stream of commands, which `btrfs receive` of any system and
-//! [`FileSystem::receive`] turn into the same snapshot again.
+//! Sending a btrfs snapshot, or the state of an ext4 image, as a stream of commands, which
+//! `btrfs receive` of any system and [`FileSystem::receive`] turn into the same tree again.
 //!
 //! # How it works
-//! Without a parent the tree is walked depth first (`full`). With a parent the
-//! [difference](sapwood_btrfs::compare) of the two trees is walked twice:
+//! A [`Source`](source::Source) reads the tree, and the parent that the receiver has. There is one
+//! for each format: `btrfs` and `ext4`. Without a parent the tree is walked depth first (`full`).
+//! With a parent the differences of the two trees are walked twice:
 //!
-//! 1. `names` moves, removes and creates names until all are as in the snapshot. Each command uses
-//!    the paths that exist after the previous commands (`places`).
+//! 1. `names` moves, removes and creates names until all are as in the tree. Each command uses the
+//!    paths that exist after the previous commands (`places`).
 //! 2. `content` sends data, attributes and times of each changed inode at its new path, in the order
-//!    of inode numbers. Times come last, because every other command changes them. Data that the
-//!    receiver has already is shared (`clones`).
+//!    of inode numbers. Times come last, because every other command changes them.
 //!
-//! The stream depends on the two snapshots alone.
+//! The stream depends on the two trees alone.
 
-mod clones;
+mod btrfs;
 mod content;
 mod error;
+mod ext4;
 mod full;
 mod names;
 mod output;
 mod places;
+mod source;
 
+use std::ffi::OsString;
 use std::io::Write;
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use sapwood_btrfs::compare::{Difference, FileTree, Parts};
 use sapwood_btrfs_format::stream::{VERSION, attribute as attr, command as cmd};
 
 use crate::fs::FileSystem;
 use crate::image::Mounted;
 use crate::progress::{OnProgress, Progress, Stop};
-use crate::tree;
-use crate::vfs::{self, Subvolumes as _};
-use clones::Clones;
+use crate::vfs::Parts;
+use btrfs::Snapshots;
+use error::Result;
 pub use error::SendError;
-use error::{Result, at};
+use ext4::States;
 use output::Output;
+use source::Source;
+
+/// Longest name of a file, in bytes.
+const NAME_MAX: usize = 255;
 
 /// The form and the extent of a stream.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct SendOptions {
-    /// Send the changes since this snapshot of the same image.
+    /// Send the changes since this snapshot, or this directory of an ext4 image.
     pub parent: Option<PathBuf>,
+    /// The image of the parent, if it is another one: an older state of an ext4 image, or any ext4
+    /// image. Without [`parent`](Self::parent), its root.
+    pub parent_image: Option<FileSystem>,
+    /// Name of the sent subvolume. By default the last name of the path; for the root of an ext4
+    /// image, the name of the image's file without its extension.
+    pub name: Option<OsString>,
+    /// Compare the bytes of all files of ext4 images. Otherwise a file whose inode did not change
+    /// since the older state has the same content.
+    pub content: bool,
     /// Read-only snapshots of the same image that the receiver has, too. Sent files share extents
     /// with them, and with the parent.
     pub clone_sources: Vec<PathBuf>,
@@ -62,6 +78,9 @@ impl Default for SendOptions {
     fn default() -> Self {
         Self {
             parent: None,
+            parent_image: None,
+            name: None,
+            content: false,
             clone_sources: Vec::new(),
             version: 1,
             compressed: false,
@@ -83,14 +102,13 @@ pub struct SendReport {
 }
 
 /// The state of a send.
-struct Sender<'a, 'p, 'q, W> {
-    fs: &'a dyn vfs::FileSystem,
-    new: Arc<FileTree>,
-    old: Option<Arc<FileTree>>,
+struct Sender<'p, 'q, S: Source, W> {
+    source: S,
+    new: Arc<S::Tree>,
+    old: Option<Arc<S::Tree>>,
     out: Output<W>,
     options: &'p SendOptions,
     progress: &'p mut OnProgress<'q>,
-    clones: Clones,
     buffer: Vec<u8>,
     inodes: u64,
     content: u64,
@@ -105,6 +123,12 @@ impl FileSystem {
     /// Writes the read-only snapshot at `snapshot`, or its difference from another one, as a stream
     /// for [`receive`](Self::receive) or `btrfs receive`. The same snapshots give the same bytes.
     ///
+    /// In an ext4 image, which is open for reading only, `snapshot` is any directory; an empty path
+    /// is the root. An inode is the same in two images with the same UUID if number, generation,
+    /// creation time and type agree. Other inodes are matched by path. A file with the same inode,
+    /// equal to the byte, has the same content if a running clock set its change time, because a
+    /// write changes that time. The content of other files is compared block by block.
+    ///
     /// ```no_run
     /// let fs = sapwood::Options::new().read_only(true).open("disk.img")?;
     /// let mut options = sapwood::SendOptions::default();
@@ -115,8 +139,8 @@ impl FileSystem {
     /// ```
     ///
     /// # Errors
-    /// The image is no btrfs; a path is not a read-only subvolume; the stream cannot be written;
-    /// the image cannot be read.
+    /// A path is not a read-only subvolume, or in ext4 not a directory; an ext4 image is open for
+    /// writing; the stream cannot be written; the image cannot be read.
     pub fn send(
         &self,
         snapshot: impl AsRef<Path>,
@@ -131,85 +155,80 @@ impl FileSystem {
             return Err(SendError::Compressed.into());
         }
         let path = snapshot.as_ref();
-        let new = snapshot_at(self, path)?;
-        let old = options.parent.as_ref();
-        let old = old.map(|parent| snapshot_at(self, parent)).transpose()?;
-        let old = old.map(Arc::new);
-        let mut sources: Vec<_> = old.iter().cloned().collect();
-        for source in &options.clone_sources {
-            sources.push(Arc::new(snapshot_at(self, source)?));
-        }
-        let mut sender = Sender {
-            fs: &**self.engine(),
-            new: Arc::new(new),
-            old,
-            clones: Clones::new(sources),
-            out: Output::new(writer, options.version)?,
-            options,
-            progress,
-            buffer: Vec::new(),
-            inodes: 0,
-            content: 0,
+        let name = name_of(self, path, options)?;
+        let report = match self.engine() {
+            Mounted::Btrfs(btrfs) => {
+                let source = Snapshots::find(btrfs, path, options)?;
+                send(source, &name, writer, options, progress)?
+            }
+            Mounted::Ext4(_) => {
+                let source = States::find(self, path, options)?;
+                send(source, &name, writer, options, progress)?
+            }
+            Mounted::Rescued(..) => {
+                return Err(SendError::Damaged(self.image_path().to_owned()).into());
+            }
         };
-        sender.begin(path)?;
-        match sender.old.clone() {
-            None => sender.full()?,
-            Some(old) => sender.incremental(&old)?,
+        Ok(report)
+    }
+}
+
+/// The name of the sent subvolume.
+fn name_of(fs: &FileSystem, path: &Path, options: &SendOptions) -> Result<OsString> {
+    if let Some(name) = &options.name {
+        let bytes = name.as_bytes();
+        let single = !matches!(bytes, b"" | b"." | b"..") && bytes.len() <= NAME_MAX;
+        if !single || bytes.contains(&b'/') || bytes.contains(&0) {
+            return Err(SendError::Name(name.clone()));
         }
-        sender.out.end()?;
-        Ok(SendReport {
-            inodes: sender.inodes,
-            content: sender.content,
-            size: sender.out.bytes,
-        })
+        return Ok(name.clone());
     }
+    let own = path.file_name();
+    let stem = || match fs.engine() {
+        Mounted::Ext4(_) => fs.image_path().file_stem(),
+        _ => None,
+    };
+    Ok(own.or_else(stem).unwrap_or("snapshot".as_ref()).to_owned())
 }
 
-/// The tree of the read-only subvolume at a path.
-fn snapshot_at(fs: &FileSystem, path: &Path) -> Result<FileTree> {
-    use std::os::unix::ffi::OsStrExt;
-
-    let Mounted::Btrfs(btrfs) = fs.engine() else {
-        return Err(SendError::NotBtrfs(fs.image_path().to_owned()));
+/// Sends the trees of a source.
+fn send<S: Source>(
+    source: S,
+    name: &OsString,
+    writer: impl Write,
+    options: &SendOptions,
+    progress: &mut OnProgress<'_>,
+) -> Result<SendReport> {
+    let mut sender = Sender {
+        new: Arc::clone(source.new_tree()),
+        old: source.old_tree().cloned(),
+        source,
+        out: Output::new(writer, options.version)?,
+        options,
+        progress,
+        buffer: Vec::new(),
+        inodes: 0,
+        content: 0,
     };
-    let path = Path::new("/").join(path);
-    let name = path.as_os_str().as_bytes();
-    let node = tree::resolve(&**fs.engine(), name, true).map_err(at(name))?;
-    let id = btrfs
-        .subvolume_at(node.ino())
-        .map_err(|error| match error {
-            vfs::Error::Invalid => SendError::NotSubvolume(path.clone()),
-            error => at(name)(error),
-        })?;
-    let tree = btrfs.file_tree(id)?;
-    if tree.identity().read_only {
-        Ok(tree)
-    } else {
-        Err(SendError::Writable(path))
+    sender.begin(name.as_bytes())?;
+    match sender.old.clone() {
+        None => sender.full()?,
+        Some(old) => sender.incremental(&old)?,
     }
+    sender.out.end()?;
+    Ok(SendReport {
+        inodes: sender.inodes,
+        content: sender.content,
+        size: sender.out.bytes,
+    })
 }
 
-/// The UUID that receivers record for a snapshot, and its transaction.
-fn known_as(tree: &FileTree) -> ([u8; 16], u64) {
-    let identity = tree.identity();
-    let uuid = if identity.received_uuid == [0; 16] {
-        identity.uuid
-    } else {
-        identity.received_uuid
-    };
-    (uuid, identity.ctransid)
-}
-
-impl<W: Write> Sender<'_, '_, '_, W> {
+impl<S: Source, W: Write> Sender<'_, '_, S, W> {
     /// The first command: the subvolume, or the snapshot of the parent that becomes it.
-    fn begin(&mut self, path: &Path) -> Result<()> {
-        use std::os::unix::ffi::OsStrExt;
-
-        let name = path
-            .file_name()
-            .map_or(&b"snapshot"[..], OsStrExt::as_bytes);
-        let (uuid, transid) = known_as(&self.new);
-        let parent = self.old.as_deref().map(known_as);
+    fn begin(&mut self, name: &[u8]) -> Result<()> {
+        let (uuid, transid) = self.source.identity(&self.new);
+        let parent = self.old.as_deref();
+        let parent = parent.map(|tree| self.source.identity(tree));
         let command = match parent {
             None => cmd::SUBVOL,
             Some(_) => cmd::SNAPSHOT,
@@ -226,10 +245,10 @@ impl<W: Write> Sender<'_, '_, '_, W> {
     }
 
     /// Sends the difference from the parent.
-    fn incremental(&mut self, old: &Arc<FileTree>) -> Result<()> {
+    fn incremental(&mut self, old: &Arc<S::Tree>) -> Result<()> {
         let places = self.change_names(old)?;
-        let mut difference = Difference::new(old, &self.new);
-        while let Some(found) = difference.next_inode()? {
+        for found in self.source.changes()? {
+            let found = found?;
             if self.options.stop.is_stopped() {
                 return Err(SendError::Stopped);
             }

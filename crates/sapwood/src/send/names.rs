@@ -16,13 +16,14 @@ use std::collections::{HashMap, HashSet};
 use std::io::Write;
 use std::sync::Arc;
 
-use sapwood_btrfs::compare::{FileTree, LinkName};
 use sapwood_btrfs_format::stream::command as cmd;
 
 use super::error::{Result, SendError};
 use super::full::inode_of;
 use super::places::{Place, Places, Side};
+use super::source::{Source, Tree};
 use super::{Sender, contradiction};
+use crate::vfs::LinkName;
 
 /// The attribute that new files of a directory inherit.
 const DEFAULT_ACL: &[u8] = b"system.posix_acl_default";
@@ -36,10 +37,10 @@ struct Receiver {
     default_acls: HashMap<u64, bool>,
 }
 
-impl<W: Write> Sender<'_, '_, '_, W> {
+impl<S: Source, W: Write> Sender<'_, '_, S, W> {
     /// Gives all inodes their new names.
-    pub(super) fn change_names(&mut self, old: &Arc<FileTree>) -> Result<Places> {
-        let mut places = Places::new(old, &self.new)?;
+    pub(super) fn change_names(&mut self, old: &Arc<S::Tree>) -> Result<Places<S::Tree>> {
+        let mut places = Places::new(&self.source, old)?;
         let mut receiver = Receiver::default();
         self.free_top(&places)?;
         self.remove_files(&places, &mut receiver)?;
@@ -62,13 +63,13 @@ impl<W: Write> Sender<'_, '_, '_, W> {
 
     /// Whether the top directory of the parent has a default ACL, which files at temporary names
     /// would inherit.
-    fn top_has_default_acl(places: &Places) -> Result<bool> {
+    fn top_has_default_acl(places: &Places<S::Tree>) -> Result<bool> {
         let old = places.tree(Side::Old);
         Ok(has_default_acl(old, old.top())? && !places.created.is_empty())
     }
 
     /// Removes the default ACL of the top directory until all names are in place.
-    fn free_top(&mut self, places: &Places) -> Result<()> {
+    fn free_top(&mut self, places: &Places<S::Tree>) -> Result<()> {
         if Self::top_has_default_acl(places)? {
             self.out.remove_xattr(b"", DEFAULT_ACL)?;
         }
@@ -77,7 +78,7 @@ impl<W: Write> Sender<'_, '_, '_, W> {
 
     /// Restores the ACL that [`free_top`](Self::free_top) removed, and the times of the top
     /// directory.
-    pub(super) fn restore_top(&mut self, places: &Places) -> Result<()> {
+    pub(super) fn restore_top(&mut self, places: &Places<S::Tree>) -> Result<()> {
         let new = places.tree(Side::New);
         let top = new.top();
         if Self::top_has_default_acl(places)? {
@@ -90,7 +91,7 @@ impl<W: Write> Sender<'_, '_, '_, W> {
         self.out.times(b"", &inode_of(new, top)?)
     }
 
-    fn remove_files(&mut self, places: &Places, receiver: &mut Receiver) -> Result<()> {
+    fn remove_files(&mut self, places: &Places<S::Tree>, receiver: &mut Receiver) -> Result<()> {
         let deleted = places.deleted.values().filter(|one| !one.directory);
         let deleted = deleted.flat_map(|one| one.names.iter());
         // If a file keeps none of its names, it is renamed from the first one.
@@ -108,7 +109,7 @@ impl<W: Write> Sender<'_, '_, '_, W> {
         Ok(())
     }
 
-    fn move_away(&mut self, places: &mut Places, receiver: &mut Receiver) -> Result<()> {
+    fn move_away(&mut self, places: &mut Places<S::Tree>, receiver: &mut Receiver) -> Result<()> {
         let moving = places.moved.iter();
         let moving = moving.filter(|(_, one)| one.directory || one.kept.is_none());
         let mut waiting: Vec<u64> = moving.map(|(number, _)| *number).collect();
@@ -129,7 +130,7 @@ impl<W: Write> Sender<'_, '_, '_, W> {
     /// temporary name.
     fn move_one(
         &mut self,
-        places: &mut Places,
+        places: &mut Places<S::Tree>,
         number: u64,
         last: bool,
         receiver: &mut Receiver,
@@ -158,7 +159,7 @@ impl<W: Write> Sender<'_, '_, '_, W> {
 
     fn can_go(
         &self,
-        places: &Places,
+        places: &Places<S::Tree>,
         number: u64,
         directory: bool,
         to: &LinkName,
@@ -175,7 +176,7 @@ impl<W: Write> Sender<'_, '_, '_, W> {
         Ok(!places.is_below(to.dir, number)?)
     }
 
-    fn remove_directories(&mut self, places: &Places) -> Result<()> {
+    fn remove_directories(&mut self, places: &Places<S::Tree>) -> Result<()> {
         let directories = places.deleted.iter().filter(|(_, one)| one.directory);
         let mut by_depth = Vec::new();
         for (number, one) in directories {
@@ -195,7 +196,7 @@ impl<W: Write> Sender<'_, '_, '_, W> {
     /// Creates the new directories, or the new files.
     fn create(
         &mut self,
-        places: &mut Places,
+        places: &mut Places<S::Tree>,
         directories: bool,
         receiver: &mut Receiver,
     ) -> Result<()> {
@@ -232,7 +233,7 @@ impl<W: Write> Sender<'_, '_, '_, W> {
     }
 
     /// Gives directories, or files, with a temporary name their new one.
-    fn move_in(&mut self, places: &mut Places, directories: bool) -> Result<()> {
+    fn move_in(&mut self, places: &mut Places<S::Tree>, directories: bool) -> Result<()> {
         let waiting = places.moved.iter().filter_map(|(number, one)| {
             let Place::Temporary(name) = &one.place else {
                 return None;
@@ -253,7 +254,7 @@ impl<W: Write> Sender<'_, '_, '_, W> {
     }
 
     /// Adds the names of files after the first.
-    fn add_links(&mut self, places: &Places) -> Result<()> {
+    fn add_links(&mut self, places: &Places<S::Tree>) -> Result<()> {
         let created = places.created.values().filter(|one| !one.directory);
         let created = created.map(|one| (one.names.first(), one.names.get(1..)));
         let moved = places.moved.values().filter(|one| !one.directory);
@@ -274,13 +275,13 @@ impl<W: Write> Sender<'_, '_, '_, W> {
     }
 }
 
-fn has_default_acl(tree: &FileTree, dir: u64) -> Result<bool> {
+fn has_default_acl(tree: &impl Tree, dir: u64) -> Result<bool> {
     let xattrs = tree.xattrs(dir)?;
     Ok(xattrs.iter().any(|(name, _)| name == DEFAULT_ACL))
 }
 
 /// Whether a new file in a directory of the new snapshot inherits an ACL at the receiver.
-fn inherits_acl(places: &Places, dir: u64, receiver: &mut Receiver) -> Result<bool> {
+fn inherits_acl(places: &Places<impl Tree>, dir: u64, receiver: &mut Receiver) -> Result<bool> {
     let old = places.tree(Side::Old);
     if places.created.contains_key(&dir) || dir == old.top() {
         return Ok(false);
@@ -294,7 +295,7 @@ fn inherits_acl(places: &Places, dir: u64, receiver: &mut Receiver) -> Result<bo
 }
 
 /// A name for an inode that neither snapshot has in its top directory.
-fn temporary_name(places: &Places, number: u64) -> Result<Vec<u8>> {
+fn temporary_name(places: &Places<impl Tree>, number: u64) -> Result<Vec<u8>> {
     let (old, new) = (places.tree(Side::Old), places.tree(Side::New));
     for attempt in 0_u64.. {
         let name = format!("o{number}-{attempt}").into_bytes();

@@ -2,12 +2,10 @@
 
 use std::io::Write;
 
-use sapwood_btrfs::compare::Inode;
 use sapwood_btrfs_format::stream::{Writer, attribute as attr, command as cmd};
 
-use super::clones::CloneSource;
 use super::error::{Result, SendError};
-use crate::vfs::FileKind;
+use crate::vfs::{FileKind, StoredInode};
 
 /// A range of a file that refers to a part of a compressed extent.
 pub(super) struct EncodedRange {
@@ -21,6 +19,15 @@ pub(super) struct EncodedRange {
     pub(super) extent_offset: u64,
     /// Number of the compression.
     pub(super) encoding: u32,
+}
+
+/// A range of a file of a source.
+pub(super) struct CloneSource {
+    pub(super) uuid: [u8; 16],
+    pub(super) transid: u64,
+    pub(super) path: Vec<u8>,
+    pub(super) offset: u64,
+    pub(super) len: u64,
 }
 
 /// The stream, command after command.
@@ -68,7 +75,7 @@ impl<W: Write> Output<W> {
     pub(super) fn create(
         &mut self,
         number: u64,
-        inode: &Inode,
+        inode: &StoredInode,
         path: &[u8],
         target: &[u8],
     ) -> Result<()> {
@@ -184,7 +191,7 @@ impl<W: Write> Output<W> {
         })
     }
 
-    pub(super) fn chown(&mut self, path: &[u8], inode: &Inode) -> Result<()> {
+    pub(super) fn chown(&mut self, path: &[u8], inode: &StoredInode) -> Result<()> {
         self.command(cmd::CHOWN, |out| {
             out.put(attr::PATH, path)
                 .put_u64(attr::UID, inode.uid.into())
@@ -192,7 +199,7 @@ impl<W: Write> Output<W> {
         })
     }
 
-    pub(super) fn chmod(&mut self, path: &[u8], inode: &Inode) -> Result<()> {
+    pub(super) fn chmod(&mut self, path: &[u8], inode: &StoredInode) -> Result<()> {
         self.command(cmd::CHMOD, |out| {
             out.put(attr::PATH, path)
                 .put_u64(attr::MODE, inode.perm.into());
@@ -213,7 +220,7 @@ impl<W: Write> Output<W> {
         })
     }
 
-    pub(super) fn times(&mut self, path: &[u8], inode: &Inode) -> Result<()> {
+    pub(super) fn times(&mut self, path: &[u8], inode: &StoredInode) -> Result<()> {
         let version = self.version();
         self.command(cmd::UTIMES, |out| {
             out.put(attr::PATH, path);

@@ -4,12 +4,11 @@ use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
-use sapwood_btrfs::compare::{Difference, FileTree, Inode, LinkName};
-
 use super::contradiction;
 use super::error::Result;
+use super::source::{Source, Tree};
 use crate::tree::join;
-use crate::vfs::FileKind;
+use crate::vfs::{FileKind, LinkName, StoredInode};
 
 /// Most directories above a file.
 const DEEPEST: usize = 4096;
@@ -56,9 +55,9 @@ pub(super) enum Side {
 }
 
 /// The names that differ between two snapshots, and the progress of the receiver.
-pub(super) struct Places {
-    old: Arc<FileTree>,
-    new: Arc<FileTree>,
+pub(super) struct Places<T> {
+    old: Arc<T>,
+    new: Arc<T>,
     pub(super) moved: BTreeMap<u64, Moved>,
     pub(super) created: BTreeMap<u64, Single>,
     pub(super) deleted: BTreeMap<u64, Single>,
@@ -67,7 +66,7 @@ pub(super) struct Places {
 }
 
 /// An inode, if it has a name.
-fn named(tree: &FileTree, number: u64) -> Result<Option<Inode>> {
+fn named(tree: &impl Tree, number: u64) -> Result<Option<StoredInode>> {
     let Some(inode) = tree.inode(number)? else {
         return Ok(None);
     };
@@ -76,13 +75,14 @@ fn named(tree: &FileTree, number: u64) -> Result<Option<Inode>> {
 }
 
 /// Whether two inodes of one number are the same one.
-fn is_same(old: &Inode, new: &Inode) -> bool {
+fn is_same(old: &StoredInode, new: &StoredInode) -> bool {
     old.kind == new.kind && old.generation == new.generation && old.rdev == new.rdev
 }
 
-impl Places {
+impl<T: Tree> Places<T> {
     /// Collects the changed names.
-    pub(super) fn new(old: &Arc<FileTree>, new: &Arc<FileTree>) -> Result<Self> {
+    pub(super) fn new(source: &impl Source<Tree = T>, old: &Arc<T>) -> Result<Self> {
+        let new = source.new_tree();
         let mut places = Self {
             old: Arc::clone(old),
             new: Arc::clone(new),
@@ -92,8 +92,8 @@ impl Places {
             paths: RefCell::default(),
         };
         let mut candidates = BTreeSet::new();
-        let mut difference = Difference::new(old, new);
-        while let Some(found) = difference.next_inode()? {
+        for found in source.changes()? {
+            let found = found?;
             if !found.parts.inode && !found.parts.names {
                 continue;
             }
@@ -101,7 +101,7 @@ impl Places {
             if places.is_top(number) {
                 continue;
             }
-            let (before, after) = (named(old, number)?, named(new, number)?);
+            let (before, after) = (named(&**old, number)?, named(&**new, number)?);
             if let (Some(before), Some(after)) = (&before, &after)
                 && is_same(before, after)
             {
@@ -110,7 +110,7 @@ impl Places {
                 }
                 continue;
             }
-            let single = |tree: &FileTree, inode: &Inode| -> Result<Single> {
+            let single = |tree: &T, inode: &StoredInode| -> Result<Single> {
                 Ok(Single {
                     directory: inode.kind == FileKind::Directory,
                     names: tree.names(number)?,
@@ -140,8 +140,7 @@ impl Places {
         let replaced = self.created.keys();
         for &dir in replaced.filter(|number| self.deleted.contains_key(number)) {
             for (tree, gone) in [(&self.old, &self.deleted), (&self.new, &self.created)] {
-                let mut entries = tree.entries(dir)?;
-                while let Some(entry) = entries.next_entry()? {
+                for entry in tree.entries(dir)? {
                     if !gone.contains_key(&entry.number) {
                         candidates.insert(entry.number);
                     }
@@ -180,20 +179,20 @@ impl Places {
     }
 
     /// An inode of the new snapshot.
-    pub(super) fn new_inode(&self, number: u64) -> Result<Option<Inode>> {
-        named(&self.new, number)
+    pub(super) fn new_inode(&self, number: u64) -> Result<Option<StoredInode>> {
+        named(&*self.new, number)
     }
 
     /// The inode of the old snapshot with this number, if the new snapshot has the same inode.
-    pub(super) fn survivor(&self, number: u64) -> Result<Option<Inode>> {
+    pub(super) fn survivor(&self, number: u64) -> Result<Option<StoredInode>> {
         if self.created.contains_key(&number) {
             return Ok(None);
         }
-        Ok(self.old.inode(number)?)
+        self.old.inode(number)
     }
 
     /// The tree of a side.
-    pub(super) fn tree(&self, side: Side) -> &FileTree {
+    pub(super) fn tree(&self, side: Side) -> &T {
         match side {
             Side::Old => &self.old,
             Side::New => &self.new,

@@ -8,10 +8,13 @@ use std::collections::HashMap;
 use std::io::Write;
 use std::sync::Arc;
 
-use sapwood_btrfs::compare::{FileTree, RegularExtent};
+use sapwood_btrfs::compare::{ExtentContent, RegularExtent};
 
-use super::error::Result;
-use super::{Sender, contradiction, known_as};
+use super::super::contradiction;
+use super::super::error::Result;
+use super::super::output::{CloneSource, Output};
+use super::super::source::{FileRange, Tree as _};
+use super::{Snapshot, Snapshots};
 
 /// Most extents of files that were sent that are remembered.
 const REMEMBERED: usize = 1 << 18;
@@ -25,24 +28,15 @@ struct Sent {
 }
 
 /// Content that can be shared.
-pub(super) struct Clones {
-    sources: Vec<Arc<FileTree>>,
+pub(super) struct Clones<'a> {
+    sources: Vec<Arc<Snapshot<'a>>>,
     sent: HashMap<u64, Sent>,
     /// Path of the last file.
     path: Arc<[u8]>,
 }
 
-/// A range of a file of a source.
-pub(super) struct CloneSource {
-    pub(super) uuid: [u8; 16],
-    pub(super) transid: u64,
-    pub(super) path: Vec<u8>,
-    pub(super) offset: u64,
-    pub(super) len: u64,
-}
-
-impl Clones {
-    pub(super) fn new(sources: Vec<Arc<FileTree>>) -> Self {
+impl<'a> Clones<'a> {
+    pub(super) fn new(sources: Vec<Arc<Snapshot<'a>>>) -> Self {
         Self {
             sources,
             sent: HashMap::new(),
@@ -67,16 +61,16 @@ impl Clones {
     }
 }
 
-impl<W: Write> Sender<'_, '_, '_, W> {
+impl Snapshots<'_, '_> {
     /// Shares the largest possible part from the start of a range. Returns the start of the rest.
-    pub(super) fn clone_range(
+    pub(super) fn clone_range<W: Write>(
         &mut self,
-        number: u64,
-        path: &[u8],
+        out: &mut Output<W>,
+        range: &FileRange<'_, ExtentContent>,
         extent: &RegularExtent,
-        (start, end): (u64, u64),
     ) -> Result<u64> {
         let sector = self.new.sector();
+        let (start, end) = (range.start, range.end);
         let mut at = start;
         while at < end {
             let rest = RegularExtent {
@@ -84,7 +78,7 @@ impl<W: Write> Sender<'_, '_, '_, W> {
                 num_bytes: end - at,
                 ..*extent
             };
-            let Some(source) = self.clone_source(number, at, &rest)? else {
+            let Some(source) = self.clone_source(range.number, at, &rest)? else {
                 break;
             };
             // A receiver shares whole sectors only.
@@ -92,10 +86,11 @@ impl<W: Write> Sender<'_, '_, '_, W> {
             if len == 0 || !source.offset.is_multiple_of(sector) {
                 break;
             }
-            self.out.clone_range(path, at, len, &source)?;
+            out.clone_range(range.path, at, len, &source)?;
             at += len;
         }
-        self.clones.remember(number, path, start, extent);
+        self.clones
+            .remember(range.number, range.path, start, extent);
         Ok(at)
     }
 
@@ -106,9 +101,9 @@ impl<W: Write> Sender<'_, '_, '_, W> {
         extent: &RegularExtent,
     ) -> Result<Option<CloneSource>> {
         for tree in &self.clones.sources {
-            if let Some((found, offset, len)) = tree.find_shared(extent)? {
-                let (uuid, transid) = known_as(tree);
-                let path = tree.path(found)?;
+            if let Some((found, offset, len)) = tree.tree.find_shared(extent)? {
+                let (uuid, transid) = tree.known_as();
+                let path = tree.tree.path(found)?;
                 let path = path.ok_or(contradiction(found, "its names do not lead to the top"))?;
                 return Ok(Some(CloneSource {
                     uuid,
@@ -122,7 +117,7 @@ impl<W: Write> Sender<'_, '_, '_, W> {
         let Some(sent) = self.clones.sent.get(&extent.disk_bytenr) else {
             return Ok(None);
         };
-        let Some(len) = self.new.shared_at(sent.number, sent.begin, extent)? else {
+        let Some(len) = self.new.tree.shared_at(sent.number, sent.begin, extent)? else {
             return Ok(None);
         };
         let offset = sent.begin.wrapping_add(extent.offset);
@@ -130,7 +125,7 @@ impl<W: Write> Sender<'_, '_, '_, W> {
         if sent.number == number && offset.saturating_add(len) > at {
             return Ok(None);
         }
-        let (uuid, transid) = known_as(&self.new);
+        let (uuid, transid) = self.new.known_as();
         Ok(Some(CloneSource {
             uuid,
             transid,

@@ -1,0 +1,303 @@
+//! The state of a directory of an ext4 image.
+
+use std::collections::HashMap;
+
+use sapwood_ext4::Ext4;
+use sapwood_ext4::compare::{InodeRecord, RangeContent};
+use sha2::{Digest, Sha256};
+
+use super::super::contradiction;
+use super::super::error::{Result, SendError, at};
+use super::super::source::{Content, ContentKind, Range, Ranges, Tree, Xattrs};
+use super::index::Index;
+use crate::progress::Stop;
+use crate::tree::{self, HeldInode};
+use crate::vfs::{self, FileKind, Ino, LinkName, NamedInode, StoredInode};
+
+/// Begin of the digest from which the UUID of a state is made.
+const STATE: &[u8] = b"sapwood ext4 state 1";
+
+/// Added to the number of an inode that only the old state has. Numbers of ext4 have 32 bits.
+pub(super) const ONLY_OLD: u64 = 1 << 32;
+
+/// Bytes of a file that are read at a time.
+const PIECE: usize = 128 * 1024;
+
+/// Most directories above a file.
+const DEEPEST: usize = 4096;
+
+impl Content for RangeContent {
+    fn hole() -> Self {
+        Self::Hole
+    }
+
+    fn kind(&self) -> ContentKind {
+        match self {
+            Self::Hole => ContentKind::Hole,
+            Self::Unwritten => ContentKind::Prealloc,
+            Self::Data => ContentKind::Data,
+        }
+    }
+
+    fn from(&self, _by: u64) -> Self {
+        *self
+    }
+}
+
+/// A directory of an image with everything below it.
+pub(in crate::send) struct State<'a> {
+    image: &'a Ext4,
+    pub(super) index: Index,
+    top: u64,
+    /// Numbers on disk of the inodes that have another one here.
+    own: HashMap<u64, u64>,
+    pub(super) uuid: [u8; 16],
+}
+
+impl<'a> State<'a> {
+    /// Reads the names below the directory at `path`, and all inodes for the UUID.
+    pub(super) fn read(image: &'a Ext4, path: &[u8], stop: &Stop) -> Result<Self> {
+        let fs: &dyn vfs::FileSystem = image;
+        let node = tree::resolve(fs, path, true).map_err(at(path))?;
+        if !node.is_dir() {
+            return Err(at(path)(vfs::Error::NotDirectory));
+        }
+        let top = node.ino().0;
+        let mut state = Self {
+            image,
+            index: Index::read(fs, top, stop)?,
+            top,
+            own: HashMap::new(),
+            uuid: [0; 16],
+        };
+        state.uuid = state.digest(stop)?;
+        Ok(state)
+    }
+
+    /// Whether the other state is in an image with the same UUID, hence in a copy.
+    pub(super) fn is_related(&self, other: &Self) -> bool {
+        self.image.uuid() == other.image.uuid()
+    }
+
+    /// The number on disk.
+    pub(super) fn own(&self, number: u64) -> u64 {
+        if number >= ONLY_OLD {
+            return number - ONLY_OLD;
+        }
+        self.own.get(&number).copied().unwrap_or(number)
+    }
+
+    /// Gives the inodes the numbers of their counterparts; `given` has them by number on disk.
+    pub(super) fn renumber(&mut self, given: &HashMap<u64, u64>) {
+        let number = |own: u64| given.get(&own).copied().unwrap_or(own | ONLY_OLD);
+        self.index.renumber(number);
+        self.top = number(self.top);
+        let changed = given.iter().filter(|(own, given)| own != given);
+        self.own = changed.map(|(own, given)| (*given, *own)).collect();
+    }
+
+    /// The path of an inode, for messages.
+    fn path(&self, number: u64) -> Vec<u8> {
+        let (mut names, mut at) = (Vec::new(), number);
+        while at != self.top && names.len() < DEEPEST {
+            let Some(name) = self.index.names(at).into_iter().next() else {
+                break;
+            };
+            names.push(name.name);
+            at = name.dir;
+        }
+        names.reverse();
+        names.join(&b'/')
+    }
+
+    fn at(&self, number: u64) -> impl FnOnce(vfs::Error) -> SendError {
+        move |error| at(&self.path(number))(error)
+    }
+
+    pub(super) fn record(&self, number: u64) -> Result<InodeRecord> {
+        Ok(self.image.inode_record(self.own(number))?)
+    }
+
+    /// The target of a symbolic link.
+    pub(super) fn target(&self, number: u64) -> Result<Vec<u8>> {
+        let node = self.open(number).map_err(self.at(number))?;
+        node.target().map_err(self.at(number))
+    }
+
+    /// Reads from a file until the buffer is full; bytes after its end are zeros.
+    pub(super) fn fill(
+        &self,
+        node: &HeldInode<'_>,
+        number: u64,
+        offset: u64,
+        buf: &mut [u8],
+    ) -> Result<()> {
+        let mut filled = 0;
+        while let Some(rest) = buf.get_mut(filled..).filter(|rest| !rest.is_empty()) {
+            let from = offset.saturating_add(filled as u64);
+            let read = node.file_system().read(node.ino(), from, rest);
+            match read.map_err(self.at(number))? {
+                0 => {
+                    rest.fill(0);
+                    return Ok(());
+                }
+                count => filled += count,
+            }
+        }
+        Ok(())
+    }
+
+    /// A UUID that is the same for the same names, inodes and content, whatever the access times
+    /// are. The content of an inode whose times prove nothing is part of it.
+    fn digest(&self, stop: &Stop) -> Result<[u8; 16]> {
+        let mut digest = Sha256::new();
+        digest.update(STATE);
+        digest.update(self.image.uuid());
+        self.digest_inode(self.top, &mut digest, stop)?;
+        for number in self.index.numbers() {
+            if stop.is_stopped() {
+                return Err(SendError::Stopped);
+            }
+            for name in self.index.names(number) {
+                digest.update(name.dir.to_le_bytes());
+                digest.update((name.name.len() as u64).to_le_bytes());
+                digest.update(&name.name);
+            }
+            let kind = self.digest_inode(number, &mut digest, stop)?;
+            if self.index.kind(number) != Some(kind) {
+                return Err(contradiction(number, "its directory has another type"));
+            }
+        }
+        let mut uuid = [0; 16];
+        for (byte, found) in uuid.iter_mut().zip(digest.finalize()) {
+            *byte = found;
+        }
+        // RFC 9562: version 8, made by a rule of the application.
+        uuid[6] = uuid[6] & 0x0f | 0x80;
+        uuid[8] = uuid[8] & 0x3f | 0x80;
+        Ok(uuid)
+    }
+
+    fn digest_inode(&self, number: u64, digest: &mut Sha256, stop: &Stop) -> Result<FileKind> {
+        let record = self.record(number)?;
+        let (kind, size) = (record.inode.kind, record.inode.size);
+        digest.update(number.to_le_bytes());
+        digest.update(&record.bytes);
+        if record.is_timed() {
+            return Ok(kind);
+        }
+        for (name, value) in self.xattrs(number)? {
+            for bytes in [name, value] {
+                digest.update((bytes.len() as u64).to_le_bytes());
+                digest.update(&bytes);
+            }
+        }
+        match kind {
+            FileKind::Symlink => digest.update(self.target(number)?),
+            FileKind::Regular => self.digest_content(number, size, digest, stop)?,
+            _ => {}
+        }
+        Ok(kind)
+    }
+
+    fn digest_content(
+        &self,
+        number: u64,
+        size: u64,
+        digest: &mut Sha256,
+        stop: &Stop,
+    ) -> Result<()> {
+        let node = self.open(number).map_err(self.at(number))?;
+        let mut buffer = vec![0; PIECE];
+        for range in self.ranges(number, size)? {
+            let range = range?;
+            if range.content != RangeContent::Data {
+                continue;
+            }
+            let (mut offset, end) = (range.start, range.end.min(size));
+            digest.update(offset.to_le_bytes());
+            while offset < end {
+                if stop.is_stopped() {
+                    return Err(SendError::Stopped);
+                }
+                let len = usize::try_from(end - offset).map_or(PIECE, |len| len.min(PIECE));
+                let piece = buffer.get_mut(..len).unwrap_or_default();
+                self.fill(&node, number, offset, piece)?;
+                digest.update(&*piece);
+                offset += len as u64;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Tree for State<'_> {
+    type Content = RangeContent;
+
+    fn top(&self) -> u64 {
+        self.top
+    }
+
+    fn sector(&self) -> u64 {
+        self.image.block_size()
+    }
+
+    fn inode(&self, number: u64) -> Result<Option<StoredInode>> {
+        if number != self.top && !self.index.contains(number) {
+            return Ok(None);
+        }
+        let inode = self.record(number)?.inode;
+        // Matched inodes count as the same one, whatever their generations are.
+        Ok(Some(StoredInode {
+            generation: 0,
+            ..inode
+        }))
+    }
+
+    fn names(&self, number: u64) -> Result<Vec<LinkName>> {
+        Ok(self.index.names(number))
+    }
+
+    fn find(&self, dir: u64, name: &[u8]) -> Result<Option<u64>> {
+        Ok(self.index.find(dir, name))
+    }
+
+    fn entries(&self, dir: u64) -> Result<Vec<NamedInode>> {
+        Ok(self.index.entries(dir))
+    }
+
+    fn xattrs(&self, number: u64) -> Result<Xattrs> {
+        let node = self.open(number).map_err(self.at(number))?;
+        node.xattrs().map_err(self.at(number))
+    }
+
+    fn open(&self, number: u64) -> vfs::Result<HeldInode<'_>> {
+        let fs: &dyn vfs::FileSystem = self.image;
+        Ok(HeldInode::new(fs, fs.reference(Ino(self.own(number)))?))
+    }
+
+    fn ranges(&self, number: u64, size: u64) -> Result<Ranges<'_, RangeContent>> {
+        let (own, mut next) = (self.own(number), 0);
+        let mut one = move || -> Result<Option<Range<RangeContent>>> {
+            if next >= size {
+                return Ok(None);
+            }
+            let mut found = self.image.file_range(own, next, size)?;
+            // Extents that follow each other in the file are one range, wherever they are.
+            while found.end < size {
+                let more = self.image.file_range(own, found.end, size)?;
+                if more.content != found.content {
+                    break;
+                }
+                found.end = more.end;
+            }
+            next = found.end;
+            Ok(Some(Range {
+                start: found.start,
+                end: found.end,
+                content: found.content,
+            }))
+        };
+        Ok(Box::new(std::iter::from_fn(move || one().transpose())))
+    }
+}
