@@ -19,7 +19,7 @@ help:
 	@echo "make matrices   every variant of both formats, filled by the kernel and by us, read and filled on by the other"
 	@echo "make cuts     power cuts at every write of a transaction and of a resize"
 	@echo "make repairs  damaged images, repaired by Sapwood and by the tools, and undone (MUTANTS=2000, SEED=1)"
-	@echo "make streams  chains of snapshots sent to the kernel and received from it (CHAINS=20)"
+	@echo "make streams  chains of snapshots and ext4 images, to the kernel and from it (CHAINS=20)"
 	@echo "make crash  checks every power cut of very many workloads, per engine (CRASH_SECONDS=1500)"
 	@echo "make faults plants faults one at a time and shows that the tests find each (ONLY='7 20-29 block', SECONDS=600)"
 	@echo "make scale  very many names, extents, snapshots: time and memory"
@@ -150,7 +150,8 @@ repairs: need-build
 	SAPWOOD_REPAIR_MUTANTS=$(MUTANTS) SAPWOOD_REPAIR_SEED=$(SEED) \
 		cargo test -p sapwood --test suite -- no_repair_of_a_mutant --nocapture
 
-# Long: chains of eight streams each, ours to the kernel and the kernel's to ours.
+# Long: chains of eight streams each, ours to the kernel and the kernel's to ours, and chains of
+# eleven states of ext4 images.
 streams: CHAINS = 100
 streams: need-test
 	cargo build --release -p sapwood-cli

@@ -1,6 +1,8 @@
-//! Snapshots as streams: ours received by the kernel, the kernel's by ours, in chains of
-//! incremental streams over trees that change at random. `SAPWOOD_STREAM_CHAINS` is the number of
-//! chains, `SAPWOOD_SEED` the seed of the first.
+//! Snapshots, and states of ext4 images, as streams: ours received by the kernel, the kernel's by
+//! ours, in chains of incremental streams over trees that change at random.
+//! `SAPWOOD_STREAM_CHAINS` is the number of chains, `SAPWOOD_SEED` the seed of the first.
+
+mod ext4;
 
 use std::fs;
 use std::path::Path;
@@ -141,15 +143,22 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial("each_order_of_names_is_received", &orders, orders_of_names),
         trial("a_cut_stream_leaves_a_writable_subvolume", &[], cut_streams),
     ]
+    .into_iter()
+    .chain(ext4::trials())
+    .collect()
 }
 
 fn chains(options: &[&str], run: fn(&Chain) -> Outcome) -> Outcome {
+    each_seed(|seed| run(&Chain::new(seed, options)?))
+}
+
+/// Runs a chain for each seed.
+fn each_seed(run: impl Fn(u64) -> Outcome) -> Outcome {
     let count = std::env::var("SAPWOOD_STREAM_CHAINS");
     let count = count.ok().and_then(|text| text.parse().ok()).unwrap_or(2);
     for number in 0..count {
         let seed = seed(1) + number;
-        let chain = Chain::new(seed, options)?;
-        run(&chain).map_err(|error| format!("seed {seed}: {error:?}"))?;
+        run(seed).map_err(|error| format!("seed {seed}: {error:?}"))?;
     }
     Ok(())
 }

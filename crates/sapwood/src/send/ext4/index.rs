@@ -154,21 +154,29 @@ impl Index {
         Some(self.in_dir(*at)?.0.number)
     }
 
-    /// The entries of a directory, sorted by name.
-    pub(super) fn entries(&self, dir: u64) -> Vec<NamedInode> {
+    /// The names in a directory with their texts, sorted by text.
+    fn below(&self, dir: u64) -> impl Iterator<Item = (&Name, &[u8])> {
         let dir_of = |at: &u32| self.in_dir(*at).map(|(name, _)| name.dir);
         let start = self.by_dir.partition_point(|at| dir_of(at) < Some(dir));
         let rest = self.by_dir.get(start..).unwrap_or_default();
-        let inside = rest.iter().take_while(|at| dir_of(at) == Some(dir));
-        let entries = inside.filter_map(|at| {
-            let (name, text) = self.in_dir(*at)?;
-            Some(NamedInode {
-                number: name.number,
-                kind: Some(name.kind),
-                name: text.to_vec(),
-            })
+        let all = rest.iter().map_while(|at| self.in_dir(*at));
+        all.take_while(move |(name, _)| name.dir == dir)
+    }
+
+    /// The entries of a directory, sorted by name.
+    pub(super) fn entries(&self, dir: u64) -> Vec<NamedInode> {
+        let entries = self.below(dir).map(|(name, text)| NamedInode {
+            number: name.number,
+            kind: Some(name.kind),
+            name: text.to_vec(),
         });
         entries.collect()
+    }
+
+    /// Whether a directory has the same names for the same inodes in another index.
+    pub(super) fn has_entries_of(&self, other: &Self, dir: u64) -> bool {
+        let key = |(name, text): (&Name, &[u8])| (name.number, text.to_vec());
+        self.below(dir).map(key).eq(other.below(dir).map(key))
     }
 }
 

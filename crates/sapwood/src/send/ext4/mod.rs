@@ -26,7 +26,7 @@ use sapwood_ext4::compare::{InodeRecord, RangeContent};
 
 use super::SendOptions;
 use super::content::Cut;
-use super::error::{Result, SendError, at};
+use super::error::{Result, SendError};
 use super::output::Output;
 use super::source::{FileRange, Source, Stored, Tree as _};
 use crate::fs::FileSystem;
@@ -130,6 +130,10 @@ impl<'a> States<'a> {
             inode: differs(&before.inode, &after.inode, same),
             ..Parts::default()
         };
+        // The receiver changes the times of a directory with its names.
+        if after.inode.kind == FileKind::Directory {
+            parts.inode |= !new.index.has_entries_of(&old.index, number);
+        }
         let unchanged = same && is_unchanged(&before, &after);
         if !unchanged {
             parts.xattrs = old.xattrs(number)? != new.xattrs(number)?;
@@ -174,8 +178,8 @@ impl<'a> States<'a> {
         (start, end): (u64, u64),
     ) -> Result<Option<(u64, u64)>> {
         let new = &self.new;
-        let old_node = old.open(number).map_err(at(b""))?;
-        let new_node = new.open(number).map_err(at(b""))?;
+        let old_node = old.held(number)?;
+        let new_node = new.held(number)?;
         let block = usize::try_from(new.sector()).unwrap_or(usize::MAX);
         let [one, two] = &mut self.buffers;
         let mut begin = None;

@@ -118,9 +118,14 @@ impl<'a> State<'a> {
         Ok(self.image.inode_record(self.own(number))?)
     }
 
+    /// An inode, open for reading.
+    pub(super) fn held(&self, number: u64) -> Result<HeldInode<'_>> {
+        self.open(number).map_err(self.at(number))
+    }
+
     /// The target of a symbolic link.
     pub(super) fn target(&self, number: u64) -> Result<Vec<u8>> {
-        let node = self.open(number).map_err(self.at(number))?;
+        let node = self.held(number)?;
         node.target().map_err(self.at(number))
     }
 
@@ -207,7 +212,7 @@ impl<'a> State<'a> {
         digest: &mut Sha256,
         stop: &Stop,
     ) -> Result<()> {
-        let node = self.open(number).map_err(self.at(number))?;
+        let node = self.held(number)?;
         let mut buffer = vec![0; PIECE];
         for range in self.ranges(number, size)? {
             let range = range?;
@@ -267,7 +272,7 @@ impl Tree for State<'_> {
     }
 
     fn xattrs(&self, number: u64) -> Result<Xattrs> {
-        let node = self.open(number).map_err(self.at(number))?;
+        let node = self.held(number)?;
         node.xattrs().map_err(self.at(number))
     }
 
