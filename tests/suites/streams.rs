@@ -149,13 +149,13 @@ pub(crate) fn trials() -> Vec<Trial> {
 }
 
 fn chains(options: &[&str], run: fn(&Chain) -> Outcome) -> Outcome {
-    each_seed(|seed| run(&Chain::new(seed, options)?))
+    each_seed(2, |seed| run(&Chain::new(seed, options)?))
 }
 
-/// Runs a chain for each seed.
-fn each_seed(run: impl Fn(u64) -> Outcome) -> Outcome {
+/// Runs a chain for each seed: `few` ones, if the environment does not set the number.
+fn each_seed(few: u64, run: impl Fn(u64) -> Outcome) -> Outcome {
     let count = std::env::var("SAPWOOD_STREAM_CHAINS");
-    let count = count.ok().and_then(|text| text.parse().ok()).unwrap_or(2);
+    let count = count.ok().and_then(|text| text.parse().ok()).unwrap_or(few);
     for number in 0..count {
         let seed = seed(1) + number;
         run(seed).map_err(|error| format!("seed {seed}: {error:?}"))?;

@@ -12,4 +12,5 @@ mod opening;
 mod public_names;
 mod repair;
 mod resize;
+mod sending;
 mod transaction;
