@@ -9,7 +9,7 @@
 //!
 //! Matched inodes get the number of the new state, others a number that the new state lacks.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 
 use super::super::error::{Result, SendError};
 use super::super::source::Tree as _;
@@ -17,39 +17,71 @@ use super::state::State;
 use crate::progress::Stop;
 use crate::vfs::FileKind;
 
+/// The inodes of the old state, and the inodes of the new state that they become.
+#[derive(Debug, Default)]
+pub(super) struct Matches {
+    /// Inodes that are the same, in ascending order: they have one number.
+    same: Vec<u64>,
+    /// Inodes of the new state by inodes of the old one.
+    new: HashMap<u64, u64>,
+    /// Inodes of the old state by inodes of the new one.
+    old: HashMap<u64, u64>,
+}
+
+impl Matches {
+    fn add(&mut self, old: u64, new: u64) {
+        self.new.insert(old, new);
+        self.old.insert(new, old);
+    }
+
+    fn is_same(&self, number: u64) -> bool {
+        self.same.binary_search(&number).is_ok()
+    }
+
+    /// The inode of the new state that an inode of the old one becomes.
+    pub(super) fn new_of(&self, old: u64) -> Option<u64> {
+        let found = self.new.get(&old).copied();
+        found.or_else(|| self.is_same(old).then_some(old))
+    }
+
+    /// The inode of the old state that becomes an inode of the new one.
+    fn old_of(&self, new: u64) -> Option<u64> {
+        let found = self.old.get(&new).copied();
+        found.or_else(|| self.is_same(new).then_some(new))
+    }
+
+    /// The inodes of the old state whose number is another one, by that of the new state.
+    pub(super) fn renumbered(self) -> HashMap<u64, u64> {
+        let mut old = self.old;
+        old.retain(|new, old| new != old);
+        old
+    }
+}
+
 struct Matching<'m, 'a> {
     old: &'m State<'a>,
     new: &'m State<'a>,
     stop: &'m Stop,
-    /// Inodes of the new state by those of the old one.
-    given: HashMap<u64, u64>,
-    /// Inodes of the new state that are matched.
-    taken: HashSet<u64>,
+    found: Matches,
 }
 
 /// Finds for each inode of the old state its counterpart in the new one, if there is one.
-pub(super) fn matched(old: &State<'_>, new: &State<'_>, stop: &Stop) -> Result<HashMap<u64, u64>> {
+pub(super) fn matched(old: &State<'_>, new: &State<'_>, stop: &Stop) -> Result<Matches> {
     let mut matching = Matching {
         old,
         new,
         stop,
-        given: HashMap::new(),
-        taken: HashSet::new(),
+        found: Matches::default(),
     };
-    matching.add(old.top(), new.top());
+    matching.found.add(old.top(), new.top());
     if old.is_related(new) {
         matching.by_identity()?;
     }
     matching.by_path()?;
-    Ok(matching.given)
+    Ok(matching.found)
 }
 
 impl Matching<'_, '_> {
-    fn add(&mut self, old: u64, new: u64) {
-        self.given.insert(old, new);
-        self.taken.insert(new);
-    }
-
     fn check_stop(&self) -> Result<()> {
         if self.stop.is_stopped() {
             return Err(SendError::Stopped);
@@ -74,7 +106,7 @@ impl Matching<'_, '_> {
             if same
                 && (before.bytes == after.bytes || self.same_target(number, number, now.kind)?)
             {
-                self.add(number, number);
+                self.found.same.push(number);
             }
         }
         Ok(())
@@ -88,15 +120,11 @@ impl Matching<'_, '_> {
     fn by_path(&mut self) -> Result<()> {
         // Directories of the new state, with their counterparts.
         let mut waiting = vec![(self.new.top(), Some(self.old.top()))];
-        let counterparts: HashMap<u64, u64> =
-            self.given.iter().map(|(old, new)| (*new, *old)).collect();
         while let Some((dir, old_dir)) = waiting.pop() {
             self.check_stop()?;
             for entry in self.new.entries(dir)? {
-                let mut counterpart = counterparts.get(&entry.number).copied();
-                if let Some(old_dir) = old_dir
-                    && !self.taken.contains(&entry.number)
-                {
+                let mut counterpart = self.found.old_of(entry.number);
+                if let (Some(old_dir), None) = (old_dir, counterpart) {
                     counterpart = self.same_path(old_dir, &entry.name, entry.number)?;
                 }
                 if entry.kind == Some(FileKind::Directory) {
@@ -110,7 +138,7 @@ impl Matching<'_, '_> {
     /// Matches an inode of the new state with the inode that its name leads to in the old one.
     fn same_path(&mut self, old_dir: u64, name: &[u8], number: u64) -> Result<Option<u64>> {
         let found = self.old.find(old_dir, name)?;
-        let Some(found) = found.filter(|found| !self.given.contains_key(found)) else {
+        let Some(found) = found.filter(|found| self.found.new_of(*found).is_none()) else {
             return Ok(None);
         };
         let (then, now) = (
@@ -121,7 +149,7 @@ impl Matching<'_, '_> {
         if !alike || !self.same_target(found, number, now.kind)? {
             return Ok(None);
         }
-        self.add(found, number);
+        self.found.add(found, number);
         Ok(Some(found))
     }
 }

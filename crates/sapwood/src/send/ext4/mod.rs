@@ -15,7 +15,6 @@ mod index;
 mod matching;
 mod state;
 
-use std::collections::BTreeSet;
 use std::io::Write;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
@@ -81,8 +80,7 @@ impl<'a> States<'a> {
         if let Some(parent) = parent {
             let image = engine(options.parent_image.as_ref().unwrap_or(fs))?;
             let mut old = State::read(image, parent.as_os_str().as_bytes(), stop)?;
-            let given = matching::matched(&old, &states.new, stop)?;
-            old.renumber(&given);
+            old.renumber(matching::matched(&old, &states.new, stop)?);
             states.compare(Arc::new(old), options)?;
         }
         Ok(states)
@@ -92,10 +90,9 @@ impl<'a> States<'a> {
     fn compare(&mut self, old: Arc<State<'a>>, options: &SendOptions) -> Result<()> {
         self.old = Some(Arc::clone(&old));
         let new = Arc::clone(&self.new);
-        let mut numbers: BTreeSet<u64> = new.index.numbers().collect();
-        numbers.extend(old.index.numbers());
-        numbers.insert(new.top());
-        for number in numbers {
+        let named = merged(new.index.numbers(), old.index.numbers());
+        // The top has no name, and one number on both sides.
+        for number in merged(named, std::iter::once(new.top())) {
             if options.stop.is_stopped() {
                 return Err(SendError::Stopped);
             }
@@ -203,6 +200,24 @@ impl<'a> States<'a> {
         }
         Ok(begin.map(|begin| (begin, end)))
     }
+}
+
+/// The numbers of two ascending sequences in ascending order, each once.
+fn merged(
+    one: impl Iterator<Item = u64>,
+    two: impl Iterator<Item = u64>,
+) -> impl Iterator<Item = u64> {
+    let (mut one, mut two) = (one.peekable(), two.peekable());
+    std::iter::from_fn(move || {
+        let next = match (one.peek(), two.peek()) {
+            (Some(a), Some(b)) => *a.min(b),
+            (Some(a), None) | (None, Some(a)) => *a,
+            (None, None) => return None,
+        };
+        one.next_if_eq(&next);
+        two.next_if_eq(&next);
+        Some(next)
+    })
 }
 
 /// Whether attributes differ that a stream has. The times of change and creation of two inodes

@@ -10,6 +10,7 @@ use super::super::contradiction;
 use super::super::error::{Result, SendError, at};
 use super::super::source::{Content, ContentKind, Range, Ranges, Tree, Xattrs};
 use super::index::Index;
+use super::matching::Matches;
 use crate::progress::Stop;
 use crate::tree::{self, HeldInode};
 use crate::vfs::{self, FileKind, Ino, LinkName, NamedInode, StoredInode};
@@ -18,7 +19,7 @@ use crate::vfs::{self, FileKind, Ino, LinkName, NamedInode, StoredInode};
 const STATE: &[u8] = b"sapwood ext4 state 1";
 
 /// Added to the number of an inode that only the old state has. Numbers of ext4 have 32 bits.
-pub(super) const ONLY_OLD: u64 = 1 << 32;
+const ONLY_OLD: u64 = 1 << 32;
 
 /// Bytes of a file that are read at a time.
 const PIECE: usize = 128 * 1024;
@@ -87,13 +88,12 @@ impl<'a> State<'a> {
         self.own.get(&number).copied().unwrap_or(number)
     }
 
-    /// Gives the inodes the numbers of their counterparts; `given` has them by number on disk.
-    pub(super) fn renumber(&mut self, given: &HashMap<u64, u64>) {
-        let number = |own: u64| given.get(&own).copied().unwrap_or(own | ONLY_OLD);
+    /// Gives the inodes the numbers of their counterparts.
+    pub(super) fn renumber(&mut self, matches: Matches) {
+        let number = |own: u64| matches.new_of(own).unwrap_or(own | ONLY_OLD);
         self.index.renumber(number);
         self.top = number(self.top);
-        let changed = given.iter().filter(|(own, given)| own != given);
-        self.own = changed.map(|(own, given)| (*given, *own)).collect();
+        self.own = matches.renumbered();
     }
 
     /// The path of an inode, for messages.
