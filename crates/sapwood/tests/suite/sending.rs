@@ -1,9 +1,10 @@
 //! Streams of ext4 images: damaged images, and states of one directory.
 
-use std::fs::{self, File};
+use std::fs::{self, File, FileTimes};
 use std::io;
 use std::os::unix::fs::{FileExt, symlink};
 use std::path::Path;
+use std::time::{Duration, SystemTime};
 
 use sapwood::{FileSystem, ImageBuilder, Options, SendOptions, SendReport};
 
@@ -132,4 +133,54 @@ fn directories_of_one_image_are_compared() {
     assert_eq!(report("d1").inodes, 0);
     assert_eq!(report("d2").content, 0);
     assert!(report("d2").size < whole.size / 12);
+}
+
+/// Two directories with equal times, built with one UUID and one fixed time.
+fn builds(dir: &Path, change: impl FnOnce(&Path)) -> [FileSystem; 2] {
+    let (tree, time) = (
+        dir.join("t"),
+        SystemTime::UNIX_EPOCH + Duration::from_secs(1000),
+    );
+    let aged = |path: &Path| {
+        let times = FileTimes::new().set_modified(time).set_accessed(time);
+        File::open(path).unwrap().set_times(times).unwrap();
+    };
+    let built = |name: &str| {
+        for path in [&tree.join("d/file"), &tree.join("d"), &tree] {
+            aged(path);
+        }
+        let builder = ImageBuilder::ext4().size(SIZE).uuid([7; 16]).time(time);
+        let builder = builder.from_dir(&tree).unwrap();
+        builder.write_to(dir.join(name)).unwrap();
+        open(&dir.join(name)).unwrap()
+    };
+    fs::create_dir_all(tree.join("d")).unwrap();
+    fs::write(tree.join("d/file"), vec![b'a'; 9000]).unwrap();
+    let old = built("old");
+    change(&tree.join("d"));
+    [old, built("new")]
+}
+
+#[test]
+fn equal_inodes_of_a_fixed_time_prove_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let [old, new] = builds(dir.path(), |dir| {
+        let file = File::options().write(true).open(dir.join("file")).unwrap();
+        file.write_all_at(b"b", 5000).unwrap();
+    });
+    let attr = |fs: &FileSystem| fs.metadata("d/file").unwrap();
+    assert_eq!(attr(&old), attr(&new));
+    // One block.
+    assert_eq!(send(&new, Some(&old)).unwrap().content, 1024);
+    assert_eq!(send(&old, Some(&old)).unwrap().content, 0);
+}
+
+#[test]
+fn a_directory_whose_names_changed_gets_its_times() {
+    let dir = tempfile::tempdir().unwrap();
+    let [old, new] = builds(dir.path(), |dir| {
+        fs::hard_link(dir.join("file"), dir.join("link")).unwrap();
+    });
+    let report = send(&new, Some(&old)).unwrap();
+    assert_eq!((report.inodes, report.content), (2, 0));
 }
