@@ -296,6 +296,16 @@ impl Tree for State<'_> {
                 }
                 found.end = more.end;
             }
+            let whole = size - size % self.sector();
+            if found.content == RangeContent::Unwritten && found.end > whole {
+                // Receivers write zeros to preallocated space at the end of a file, if the end is
+                // within a block. A hole there stays one.
+                if found.start < whole {
+                    found.end = whole;
+                } else {
+                    found.content = RangeContent::Hole;
+                }
+            }
             next = found.end;
             Ok(Some(Range {
                 start: found.start,
