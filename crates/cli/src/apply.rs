@@ -2,7 +2,6 @@
 
 mod debugfs;
 mod difference;
-mod script;
 
 use std::ffi::OsString;
 use std::io::Read;
@@ -12,10 +11,10 @@ use sapwood::FileSystem;
 
 use super::choice::SubvolumeChoice;
 use super::failure::{FAILED, Failure, Result, USAGE};
-use super::{files, interrupt, output, session};
+use super::script::Line;
+use super::{files, interrupt, output, script, session};
 use debugfs::Before;
 use difference::Names;
-use script::Line;
 
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {

@@ -6,8 +6,8 @@ use std::path::Path;
 use std::sync::mpsc;
 use std::time::Duration;
 
-use sapwood::Options;
 use sapwood::internal::Target;
+use sapwood::{FileSystem, FileType, Options};
 
 use super::failure::Result;
 use super::output;
@@ -57,19 +57,31 @@ fn words(word: &OsStr) -> Option<Vec<Vec<u8>>> {
     let head = word.get(..word.len().checked_sub(begin.len())?)?;
     let fs = Options::new().read_only(true).open(&image).ok()?;
     let dir = Path::new(OsStr::from_bytes(dir));
-    let entries = fs.read_dir(dir).ok()?.flatten();
-    let fitting = entries.filter_map(|entry| {
-        let name = entry.file_name().to_owned().into_vec();
-        let hidden = name.starts_with(b".") && !begin.starts_with(b".");
-        let fits = name.starts_with(begin) && !hidden && !name.contains(&b'\n');
-        let slash: &[u8] = if entry.file_type().is_dir() {
-            b"/"
-        } else {
-            b""
-        };
-        fits.then(|| [head, &name, slash].concat())
+    let fitting = names(&fs, dir, begin)?.filter(|(name, _)| !name.contains(&b'\n'));
+    let fitting = fitting.map(|(name, kind)| {
+        let slash: &[u8] = if kind.is_dir() { b"/" } else { b"" };
+        [head, &name, slash].concat()
     });
     let mut words: Vec<_> = fitting.take(MOST).collect();
     words.sort();
     Some(words)
+}
+
+/// The names in a directory of an image that begin with `begin`; `None` if it cannot be read.
+pub(super) fn names(
+    fs: &FileSystem,
+    dir: &Path,
+    begin: &[u8],
+) -> Option<impl Iterator<Item = (Vec<u8>, FileType)>> {
+    let entries = fs.read_dir(dir).ok()?.flatten();
+    Some(entries.filter_map(move |entry| {
+        let name = entry.file_name().into_vec();
+        fits(&name, begin).then(|| (name, entry.file_type()))
+    }))
+}
+
+/// Whether a name begins with `begin`. A hidden name needs its dot.
+pub(super) fn fits(name: &[u8], begin: &[u8]) -> bool {
+    let hidden = name.starts_with(b".") && !begin.starts_with(b".");
+    name.starts_with(begin) && !hidden
 }

@@ -13,7 +13,7 @@ use super::choice::SubvolumeChoice;
 use super::failure::{FULL, Failure, Result, USAGE};
 use super::files::{self, close, failed, same_file};
 use super::progress::{self, Holes};
-use super::{interrupt, mode, output, owner};
+use super::{interrupt, mode, output, owner, session};
 
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
@@ -74,7 +74,7 @@ impl Images {
         if place == "-" {
             return Ok(Operand::Standard);
         }
-        let (image, path) = match Target::parse(place)? {
+        let (image, path) = match files::target(place)? {
             Target::Local(path) => return Ok(Operand::Local(path)),
             Target::Image { image, path } => (image, path),
         };
@@ -134,6 +134,10 @@ pub(super) fn run(args: &Args) -> Result<()> {
     let sources = sources.collect::<Result<Vec<_>>>()?;
     let destination = named.operand(destination, true)?;
     let from_here = |source: &Operand| !matches!(source, Operand::Image(..));
+    if session::dir().is_some() && named.0.is_empty() {
+        let line = "no place is in the image: a path in it begins with a colon, as :etc or :/etc";
+        return Err(Failure::new(USAGE, line));
+    }
     if let Operand::Local(path) = &destination
         && sources.iter().all(from_here)
     {

@@ -5,7 +5,7 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use sapwood::internal::{OperationError, Target};
+use sapwood::internal::{NoImage, OperationError, Target};
 use sapwood::{Error, FileSystem, vfs};
 
 use super::choice::SubvolumeChoice;
@@ -17,10 +17,25 @@ fn text(path: &Path) -> String {
     output::name(path.as_os_str().as_bytes())
 }
 
+/// Reads an operand that is a path of this machine or in an image. In a shell, `:PATH` is in the
+/// image of the shell.
+pub(super) fn target(place: &OsStr) -> Result<Target, NoImage> {
+    match session::marked(place).zip(session::image()) {
+        Some((path, image)) => Ok(Target::Image { image, path }),
+        None => Target::parse(place),
+    }
+}
+
 /// Reads a place in an image: the image and the path.
 ///
-/// In a script, a path without an image is in the image of the script.
+/// In a script, a path without an image is in the image of the script. In a shell, every place is
+/// in the image of the shell, unless it names another image that exists.
 pub(super) fn in_image(place: &OsStr) -> Result<(PathBuf, PathBuf)> {
+    if let Some((path, image)) = session::path(place).zip(session::image())
+        && !matches!(target(place), Ok(Target::Image { image: other, .. }) if other != image)
+    {
+        return Ok((image, OsString::from_vec(path).into()));
+    }
     if let Some(image) = session::image()
         && let Ok(Target::Local(path)) = Target::parse(place)
     {
@@ -92,6 +107,14 @@ pub(super) fn same_file(one: &Path, other: &Path) -> bool {
 
 /// Reads a second place of a command that works within one image; `IMAGE:` may be left out.
 pub(super) fn within_place(image: &Path, place: &OsStr, command: &str) -> Result<PathBuf> {
+    if session::dir().is_some() {
+        let (other, path) = in_image(place)?;
+        return if same_file(&other, image) {
+            Ok(path)
+        } else {
+            Err(Failure::on(command, "both places must be in one image"))
+        };
+    }
     match Target::parse(place)? {
         Target::Image { image: other, path } if same_file(&other, image) => {
             Ok(OsString::from_vec(path).into())
@@ -146,22 +169,29 @@ pub(super) fn for_each(
     all_done
 }
 
-/// Opens an image for a command; in a script, its image is open.
+/// Opens an image for a command; the image of a script or of a shell is open.
 pub(super) fn open(image: &Path, choice: &SubvolumeChoice, read_only: bool) -> Result<FileSystem> {
     if let (Some(fs), Some(open)) = (session::fs(), session::image())
         && same_file(image, &open)
     {
-        if choice.is_made() {
-            let line = "a script is for one subvolume: `sapwood apply` takes its options";
-            return Err(Failure::new(USAGE, line));
-        }
+        refuse_choice(choice)?;
         return Ok(fs);
     }
     let options = choice.options(read_only)?;
     Ok(FileSystem::open_with_options(image, &options)?)
 }
 
-/// Closes an image after a command, unless it is the image of a script.
+/// Refuses the choice of a subvolume in a line of a script or of a shell.
+pub(super) fn refuse_choice(choice: &SubvolumeChoice) -> Result<()> {
+    let line = match (choice.is_made(), session::dir()) {
+        (false, _) => return Ok(()),
+        (true, None) => "a script is for one subvolume: `sapwood apply` takes its options",
+        (true, Some(_)) => "a shell is for one subvolume: `sapwood shell` takes its options",
+    };
+    Err(Failure::new(USAGE, line))
+}
+
+/// Closes an image after a command, unless it is the image of a script or of a shell.
 pub(super) fn close(fs: FileSystem) -> Result<()> {
     if session::fs().is_some_and(|open| open.is_same(&fs)) {
         return Ok(());

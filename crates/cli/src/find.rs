@@ -15,6 +15,7 @@ use super::choice::SubvolumeChoice;
 use super::entry::ListedFile;
 use super::failure::Result;
 use super::files::{absolute, failed, for_each, shown_path, within_place};
+use super::interrupt;
 use super::long_paths::{LeftOut, LongPaths};
 use super::mode::ModeChange;
 use super::output::{self, Array};
@@ -391,6 +392,7 @@ pub(super) fn run(args: &Args) -> Result<()> {
         }
         let mut walk = fs.walk(path).map_err(failed)?.max_depth(most);
         while let Some(step) = walk.step().map_err(failed)? {
+            interrupt::check(|| "the search is incomplete".to_owned())?;
             if step.depth() >= least {
                 show(Found {
                     path: step.path(),

@@ -55,7 +55,7 @@ const TASKS: &[Task] = &[
         title: "Change files",
         commands: &[
             "cp", "mv", "rm", "mkdir", "ln", "write", "edit", "touch", "truncate", "chmod",
-            "chown", "xattr", "apply",
+            "chown", "xattr", "shell", "apply",
         ],
     },
     Task {

@@ -5,12 +5,15 @@
 //! Otherwise the first signal makes the command stop: it completes its current step, closes the
 //! image, reports its work, and exits with 130 (143 after SIGTERM), as a process that the signal
 //! ends. A second signal ends the process at once; the image is then as after a power cut.
+//!
+//! In a shell on a terminal Ctrl-C stops the command that runs, and nothing else ([`outlive`]).
 
 use std::io::{self, Read, Seek, SeekFrom};
 use std::os::fd::AsFd;
-use std::sync::atomic::{AtomicI32, Ordering};
-use std::sync::{Once, OnceLock};
+use std::sync::Once;
+use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 
+use parking_lot::Mutex;
 use rustix::event::{PollFd, PollFlags};
 use rustix::fs::Timespec;
 use sapwood::Stop;
@@ -20,34 +23,80 @@ use signal_hook::iterator::Signals;
 
 use super::failure::Failure;
 
-/// The first signal that came.
+/// The last signal that came.
 static SIGNAL: AtomicI32 = AtomicI32::new(0);
-static STOP: OnceLock<Stop> = OnceLock::new();
+/// Whether a signal asked a shell to end.
+static ENDED: AtomicBool = AtomicBool::new(false);
+/// The request of the current command.
+static STOP: Mutex<Option<Stop>> = Mutex::new(None);
+static WATCHED: Once = Once::new();
 
 /// The request that the first signal makes. Only a command that heeds it asks for it: from then on
 /// the signal alone does not end the process.
 pub(super) fn stop() -> Stop {
-    STOP.get_or_init(|| {
-        let stop = Stop::new();
-        let asked = stop.clone();
-        match Signals::new([SIGINT, SIGTERM]) {
-            Ok(mut signals) => {
-                std::thread::spawn(move || {
-                    for signal in signals.forever() {
-                        if asked.is_stopped() {
-                            let _ = signal_hook::low_level::emulate_default_handler(signal);
-                        }
-                        SIGNAL.store(signal, Ordering::Relaxed);
-                        asked.stop();
-                    }
-                });
+    let stop = STOP.lock().get_or_insert_with(Stop::new).clone();
+    WATCHED.call_once(|| {
+        watch(&[SIGINT, SIGTERM], |signal| {
+            if came() {
+                let _ = signal_hook::low_level::emulate_default_handler(signal);
             }
-            // Then a signal ends the process at once.
-            Err(error) => log::warn!("signals: {error}"),
+            request(signal);
+        });
+    });
+    stop
+}
+
+/// From now on Ctrl-C only ends the command of a shell that runs. Another signal that ends a
+/// process also calls `end` with its number, in a thread, after it made the request.
+pub(super) fn outlive(end: impl Fn(i32) + Send + 'static) {
+    WATCHED.call_once(|| {
+        watch(&[SIGINT, SIGTERM, SIGHUP], move |signal| {
+            if signal != SIGINT {
+                ENDED.store(true, Ordering::SeqCst);
+            }
+            request(signal);
+            if signal != SIGINT {
+                end(signal);
+            }
+        });
+    });
+}
+
+/// The request for the next command of a shell; the last one is forgotten.
+pub(super) fn renew() -> Stop {
+    let stop = Stop::new();
+    *STOP.lock() = Some(stop.clone());
+    // After a signal that ends the shell no command runs.
+    if has_ended() {
+        stop.stop();
+    }
+    stop
+}
+
+/// Whether a signal asked the shell to end.
+pub(super) fn has_ended() -> bool {
+    ENDED.load(Ordering::SeqCst)
+}
+
+/// The number of the last signal.
+pub(super) fn signal() -> i32 {
+    SIGNAL.load(Ordering::Relaxed)
+}
+
+fn request(signal: i32) {
+    SIGNAL.store(signal, Ordering::Relaxed);
+    STOP.lock().get_or_insert_with(Stop::new).stop();
+}
+
+/// Calls `each` for each of the signals, in a thread.
+fn watch(signals: &[i32], mut each: impl FnMut(i32) + Send + 'static) {
+    match Signals::new(signals) {
+        Ok(mut signals) => {
+            std::thread::spawn(move || signals.forever().for_each(&mut each));
         }
-        stop
-    })
-    .clone()
+        // Then a signal ends the process at once.
+        Err(error) => log::warn!("signals: {error}"),
+    }
 }
 
 /// From now on a signal that ends the command first removes the files that it makes, where the host
@@ -92,7 +141,7 @@ fn is_ignored(signal: i32) -> bool {
 
 /// Whether a signal came.
 pub(super) fn came() -> bool {
-    STOP.get().is_some_and(Stop::is_stopped)
+    STOP.lock().as_ref().is_some_and(Stop::is_stopped)
 }
 
 /// Fails after a signal, with the work until then.
@@ -106,7 +155,7 @@ pub(super) fn check(done: impl FnOnce() -> String) -> Result<(), Failure> {
 
 /// The failure of a command that stopped after it had done that.
 pub(super) fn failure(done: &str) -> Failure {
-    let code = 128_u8.saturating_add(u8::try_from(SIGNAL.load(Ordering::Relaxed)).unwrap_or(0));
+    let code = 128_u8.saturating_add(u8::try_from(signal()).unwrap_or(0));
     let line = format!("interrupted: {done}; the image is consistent");
     Failure::new(code, line)
 }

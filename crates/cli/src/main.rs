@@ -44,9 +44,11 @@ mod receive;
 mod remount;
 mod rescue;
 mod resize;
+mod script;
 mod scrub;
 mod send;
 mod session;
+mod shell;
 mod stat;
 mod stats;
 mod subvolume;
@@ -151,6 +153,8 @@ enum Command {
     Chown(attributes::ChownArgs),
     /// Run the commands of a script in an image: all of them, or none
     Apply(apply::Args),
+    /// Work in one opened image: the commands with prompt, history, completion
+    Shell(shell::Args),
     /// List, print, set and remove extended attributes
     #[command(subcommand)]
     Xattr(xattr::Command),
@@ -229,6 +233,7 @@ impl Command {
             Self::Tree(args) => range.place(&mut args.place),
             Self::Untar(args) => range.place(&mut args.place),
             Self::Export(args) => range.place(&mut args.place),
+            Self::Shell(args) => range.place(&mut args.place),
             Self::Rm(args) => range.places(&mut args.places),
             Self::Mkdir(args) => range.places(&mut args.places),
             Self::Find(args) => {
@@ -430,13 +435,7 @@ fn of_script(
     words: Vec<OsString>,
 ) -> Result<apply::ScriptCommand, String> {
     let name = words.first().map(|word| word.display().to_string());
-    let matches = parser.try_get_matches_from_mut(words);
-    let cli = matches.and_then(|matches| Cli::from_arg_matches(&matches));
-    let cli = cli.map_err(|error| {
-        let text = error.to_string();
-        let first = text.lines().next().unwrap_or_default();
-        first.trim_start_matches("error: ").to_owned()
-    })?;
+    let cli = parse_line(parser, words).map_err(|error| reason(&error))?;
     if !cli.command.is_for_scripts() {
         let name = name.unwrap_or_default();
         return Err(format!("{name} is not a command of a script"));
@@ -445,6 +444,53 @@ fn of_script(
         reads_input: matches!(cli.command, Command::Write(_)),
         run: Box::new(|| run(cli.command)),
     })
+}
+
+/// The command of a line of a shell. Where a place is missing, it is the current directory.
+fn of_shell(parser: &mut clap::Command, mut words: Vec<OsString>) -> Result<shell::Parsed, String> {
+    let name = words.first().map(|word| word.display().to_string());
+    let name = name.unwrap_or_default();
+    if !shell::COMMANDS.contains(&name.as_str()) {
+        return Err(format!("{name}: no such command here; help lists all"));
+    }
+    let parsed = match parse_line(parser, words.clone()) {
+        Err(error)
+            if error.kind() == clap::error::ErrorKind::MissingRequiredArgument
+                && shell::lists_directory(&words) =>
+        {
+            words.push(":".into());
+            parse_line(parser, words)
+        }
+        parsed => parsed,
+    };
+    let cli = match parsed {
+        Ok(cli) => cli,
+        Err(error) if !error.use_stderr() => return Ok(shell::Parsed::Help(error.to_string())),
+        Err(error) => return Err(reason(&error)),
+    };
+    if cli.range.is_given() || cli.devices.are_given() {
+        return Err("the part and the devices of the image are options of `sapwood shell`".into());
+    }
+    Ok(shell::Parsed::Command(apply::ScriptCommand {
+        reads_input: matches!(cli.command, Command::Write(_)),
+        run: Box::new(|| run(cli.command)),
+    }))
+}
+
+/// Parses the words of a line, which do not have the name of the program.
+fn parse_line(parser: &mut clap::Command, words: Vec<OsString>) -> Result<Cli, clap::Error> {
+    let words = std::iter::once("sapwood".into()).chain(words).collect();
+    let words = find::with_long_options(words).into_iter().skip(1);
+    let matches = parser.try_get_matches_from_mut(words)?;
+    Cli::from_arg_matches(&matches)
+}
+
+/// The first paragraph of an error, in one line.
+fn reason(error: &clap::Error) -> String {
+    let text = error.to_string();
+    let lines = text.lines().take_while(|line| !line.is_empty());
+    let lines: Vec<&str> = lines.map(str::trim).collect();
+    lines.join(" ").trim_start_matches("error: ").to_owned()
 }
 
 /// Runs any command but `mount`, which becomes a daemon.
@@ -481,6 +527,10 @@ fn run(command: Command) -> failure::Result<()> {
         Command::Apply(args) => {
             let mut parser = Cli::command().no_binary_name(true);
             apply::run(&args, &mut |words| of_script(&mut parser, words))
+        }
+        Command::Shell(args) => {
+            let parser = help::complete(Cli::command()).no_binary_name(true);
+            shell::run(&args, parser, of_shell)
         }
         Command::Xattr(command) => xattr::run(&command),
         Command::Subvolume(command) => subvolume::run(&command),

@@ -15,7 +15,7 @@ use super::choice::{self, SubvolumeChoice};
 use super::failure::{Failure, Result, USAGE};
 use super::files::{failed, failed_on, in_image};
 use super::output::{self, Array};
-use super::{files, owner, times};
+use super::{files, owner, session, times};
 
 /// Id of the subvolume above all others.
 const TOP_LEVEL: SubvolumeId = SubvolumeId(5);
@@ -161,6 +161,9 @@ fn live(argument: &OsStr, choice: &SubvolumeChoice) -> Result<Option<PathBuf>> {
 }
 
 fn place_in_mount(argument: &OsStr) -> Option<PathBuf> {
+    if session::image().is_some() {
+        return None;
+    }
     let Ok(Target::Local(path)) = Target::parse(argument) else {
         return None;
     };
@@ -256,7 +259,10 @@ fn set_default(place: &OsStr, named: Option<&OsStr>, choice: &SubvolumeChoice) -
             }
         });
     }
-    let is_image = matches!(Target::parse(place)?, Target::Local(_));
+    let is_image = match session::dir() {
+        Some(_) => place == ":",
+        None => matches!(Target::parse(place)?, Target::Local(_)),
+    };
     let (image, path) = in_image(place)?;
     match named {
         Some(_) if !is_image => Err(Failure::new(
@@ -331,6 +337,9 @@ fn missed(fs: &FileSystem, choice: &SubvolumeChoice, error: Error) -> Failure {
 }
 
 fn read_list(image: &Path) -> Result<SubvolumeList> {
+    if let Some(fs) = session::fs() {
+        return list(&fs);
+    }
     if let Some(path) = mounted(image) {
         return control::list_subvolumes(path).map_err(|error| refused(path, &error));
     }
@@ -351,6 +360,10 @@ fn with<T>(
     choice: &SubvolumeChoice,
     work: impl FnOnce(&FileSystem) -> Result<T>,
 ) -> Result<T> {
+    if let Some(fs) = session::fs() {
+        files::refuse_choice(choice)?;
+        return work(&fs);
+    }
     let options = choice.options(false)?;
     files::within(FileSystem::open_btrfs(image, &options)?, work)
 }

@@ -37,9 +37,12 @@ pub(super) struct Args {
 }
 
 pub(super) fn run(args: &Args) -> Result<()> {
-    let (image, dir) = match Target::parse(&args.place)? {
-        Target::Local(dir) if session::image().is_none() => return here(args, &dir),
-        _ => in_image(&args.place)?,
+    let (image, dir) = match session::image() {
+        Some(_) => in_image(&args.place)?,
+        None => match Target::parse(&args.place)? {
+            Target::Local(dir) => return here(args, &dir),
+            Target::Image { .. } => in_image(&args.place)?,
+        },
     };
     let archive = Archive::open(&args.archive)?;
     interrupt::stop();

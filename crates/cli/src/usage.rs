@@ -14,7 +14,7 @@ use super::failure::{Failure, Result};
 use super::files::{absolute, failed, for_each, shown_path, within};
 use super::long_paths::{LeftOut, LongPaths};
 use super::output::{self, Array};
-use super::progress;
+use super::{interrupt, progress, session};
 
 #[derive(Debug, clap::Args)]
 #[command(disable_help_flag = true)]
@@ -54,7 +54,9 @@ struct Space {
 pub(super) fn df(args: &DfArgs) -> Result<()> {
     let mut rows = Vec::new();
     for image in &args.images {
-        rows.push(if image.is_dir() {
+        rows.push(if let Some(open) = of_session(image) {
+            space(open.image_path(), &open)?
+        } else if image.is_dir() {
             of_mount(image)?
         } else {
             of_image(image)?
@@ -130,27 +132,34 @@ fn percent(used: u64, free: u64) -> String {
     }
 }
 
+/// The open image of a shell, where `:` names it.
+fn of_session(image: &Path) -> Option<FileSystem> {
+    session::fs().filter(|_| image == Path::new(":"))
+}
+
 fn of_image(image: &Path) -> Result<Space> {
     let options = choice::opening(true);
     let fs = FileSystem::open_with_options(image, &options)?;
-    within(fs, |fs| {
-        let found = fs.statfs()?;
-        let unit = u64::from(found.block_size);
-        let (name, image_bytes) = output::json::text(image.as_os_str().as_bytes());
-        Ok(Space {
-            image: name,
-            image_bytes,
-            kind: fs.kind().to_string(),
-            size: found.blocks.saturating_mul(unit),
-            used: found
-                .blocks
-                .saturating_sub(found.blocks_free)
-                .saturating_mul(unit),
-            available: found.blocks_available.saturating_mul(unit),
-            inodes: found.inodes,
-            inodes_used: found.inodes.saturating_sub(found.inodes_free),
-            inodes_free: found.inodes_free,
-        })
+    within(fs, |fs| space(image, fs))
+}
+
+fn space(image: &Path, fs: &FileSystem) -> Result<Space> {
+    let found = fs.statfs()?;
+    let unit = u64::from(found.block_size);
+    let (name, image_bytes) = output::json::text(image.as_os_str().as_bytes());
+    Ok(Space {
+        image: name,
+        image_bytes,
+        kind: fs.kind().to_string(),
+        size: found.blocks.saturating_mul(unit),
+        used: found
+            .blocks
+            .saturating_sub(found.blocks_free)
+            .saturating_mul(unit),
+        available: found.blocks_available.saturating_mul(unit),
+        inodes: found.inodes,
+        inodes_used: found.inodes.saturating_sub(found.inodes_free),
+        inodes_free: found.inodes_free,
     })
 }
 
@@ -284,6 +293,7 @@ impl Du<'_> {
         if metadata.is_dir() {
             let mut walk = fs.walk(path).map_err(failed)?;
             while let Some(step) = walk.step().map_err(failed)? {
+                interrupt::check(|| "the sum is incomplete".to_owned())?;
                 while open.len() > step.depth() {
                     self.close(fs, &mut open, &mut left_out)?;
                 }

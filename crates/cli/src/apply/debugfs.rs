@@ -1,6 +1,6 @@
 //! Scripts of `debugfs -w -f`: each request becomes the words of a command of Sapwood.
 
-use super::script::{self, Line, Wrong};
+use crate::script::{self, Line, Wrong};
 
 /// A command, and what must be true before it.
 pub(crate) struct Request {

@@ -257,6 +257,23 @@ pub(super) const EXAMPLES: &[(&str, &[Example])] = &[
         ],
     ),
     (
+        "shell",
+        &[
+            (
+                "sapwood shell disk.img",
+                "a prompt in the image: ls -l, cd etc, cp fstab2 :fstab, exit",
+            ),
+            (
+                "sapwood shell --read-only disk.img#root:/etc",
+                "look around in a partition, starting in /etc",
+            ),
+            (
+                "echo 'mkdir new' | sapwood shell disk.img",
+                "lines of a pipe, each taking effect; apply is all or nothing",
+            ),
+        ],
+    ),
+    (
         "apply",
         &[
             (

@@ -13,7 +13,7 @@ pub(super) use columns::{columns, terminal_width};
 pub(super) use json::Array;
 pub(super) use logger::{SystemLog, limit_log, start_log};
 pub(super) use stream::{
-    broken, bytes, failed, finish, json_line, line, line_or_end, message, object, report,
+    broken, bytes, end_with, failed, finish, json_line, line, line_or_end, message, object, report,
 };
 pub(super) use syslog::socket as log_socket;
 

@@ -17,6 +17,7 @@ use std::process::ExitCode;
 
 use parking_lot::Mutex;
 use rustix::io::Errno;
+use sapwood::Stop;
 
 use super::logger;
 use crate::failure::{FAILED, Failure, Result};
@@ -25,6 +26,13 @@ use crate::failure::{FAILED, Failure, Result};
 const BROKEN_PIPE: u8 = 128 + 13;
 
 static ERROR: Mutex<Option<io::Error>> = Mutex::new(None);
+/// The request that ends the output of a shell's command.
+static STOP: Mutex<Option<Stop>> = Mutex::new(None);
+
+/// From now on nothing is written to standard output after `stop`.
+pub(crate) fn end_with(stop: Stop) {
+    *STOP.lock() = Some(stop);
+}
 
 /// Writes a line to standard output.
 pub(crate) fn line(text: impl Display) -> Result<()> {
@@ -42,7 +50,8 @@ pub(crate) fn line_or_end(text: impl Display) {
 
 /// Writes bytes to standard output.
 pub(crate) fn bytes(bytes: &[u8]) -> Result<()> {
-    if ERROR.lock().is_some() {
+    let stopped = || STOP.lock().as_ref().is_some_and(Stop::is_stopped);
+    if ERROR.lock().is_some() || stopped() {
         return Err(silent());
     }
     write_all(bytes).map_err(failed)

@@ -1,4 +1,4 @@
-//! Lines of a script: words and texts.
+//! Lines of a script and of a shell: words and texts.
 //!
 //! A line has the words of a command, quoted as in a shell. If the last word is `<<END`, the lines
 //! until `END` are the standard input of the command. A line that begins with `[` or `{` is JSON:
@@ -31,9 +31,16 @@ pub(crate) struct Wrong {
 }
 
 impl Wrong {
-    pub(super) fn new(number: usize, why: impl Into<String>) -> Self {
+    pub(crate) fn new(number: usize, why: impl Into<String>) -> Self {
         let why = why.into();
         Self { number, why }
+    }
+}
+
+impl Wrong {
+    /// The reason, without the number of the line.
+    pub(crate) fn why(&self) -> &str {
+        &self.why
     }
 }
 
@@ -62,39 +69,60 @@ enum Object {
     },
 }
 
+/// A command whose text may follow.
+#[derive(Debug)]
+pub(crate) struct Begun {
+    /// The command, without a text that follows.
+    pub(crate) line: Line,
+    /// The line that ends the text.
+    pub(crate) end: Option<String>,
+}
+
 /// The commands of a script.
 pub(crate) fn parse(script: &str) -> Result<Vec<Line>, Wrong> {
     let mut commands = Vec::new();
     let mut lines = (1..).zip(script.lines());
     while let Some((number, line)) = lines.next() {
-        let line = line.trim();
-        if line.is_empty() || line.starts_with('#') {
+        let Some(Begun { mut line, end }) = begin(number, line)? else {
             continue;
+        };
+        if let Some(end) = end {
+            line.input = Some(text(number, &end, &mut lines)?);
         }
-        if line.starts_with(['[', '{']) {
-            commands.push(json(number, line)?);
-            continue;
-        }
-        let mut words = split(number, line)?;
-        let mut input = None;
-        let here = words
-            .iter()
-            .position(|word| !word.quoted && word.text.starts_with("<<"));
-        if let Some(at) = here {
-            let last = words.pop();
-            let word = last.as_ref().and_then(|word| word.text.strip_prefix("<<"));
-            let word = word.filter(|word| at == words.len() && !word.is_empty());
-            let word = word.ok_or_else(|| Wrong::new(number, HERE))?;
-            input = Some(text(number, word, &mut lines)?);
-        }
-        let words = words.into_iter().map(|word| word.text).collect();
-        commands.push(Line {
-            number,
-            words,
-            input,
-        });
+        commands.push(line);
     }
     Ok(commands)
+}
+
+/// The command that a line has or begins; `None` for an empty line and a comment.
+pub(crate) fn begin(number: usize, line: &str) -> Result<Option<Begun>, Wrong> {
+    let line = line.trim();
+    if line.is_empty() || line.starts_with('#') {
+        return Ok(None);
+    }
+    if line.starts_with(['[', '{']) {
+        let line = json(number, line)?;
+        return Ok(Some(Begun { line, end: None }));
+    }
+    let mut words = split(number, line)?;
+    let mut end = None;
+    let here = words
+        .iter()
+        .position(|word| !word.quoted && word.text.starts_with("<<"));
+    if let Some(at) = here {
+        let last = words.pop();
+        let word = last.as_ref().and_then(|word| word.text.strip_prefix("<<"));
+        let word = word.filter(|word| at == words.len() && !word.is_empty());
+        let word = word.ok_or_else(|| Wrong::new(number, HERE))?;
+        end = Some(word.to_owned());
+    }
+    let words = words.into_iter().map(|word| word.text).collect();
+    let line = Line {
+        number,
+        words,
+        input: None,
+    };
+    Ok(Some(Begun { line, end }))
 }
 
 /// The text until the line `word`.
@@ -111,10 +139,12 @@ fn text<'s>(
         text.extend_from_slice(line.as_bytes());
         text.push(b'\n');
     }
-    Err(Wrong::new(
-        number,
-        format!("no line {word:?} ends its text"),
-    ))
+    Err(unended(number, word))
+}
+
+/// The error of a text that the line `word` does not end.
+pub(crate) fn unended(number: usize, word: &str) -> Wrong {
+    Wrong::new(number, format!("no line {word:?} ends its text"))
 }
 
 fn json(number: usize, line: &str) -> Result<Line, Wrong> {

@@ -1,0 +1,287 @@
+//! The shell on a terminal: prompt, line editing, history, signals.
+
+use std::fs::{DirBuilder, OpenOptions};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use parking_lot::Mutex;
+use rustix::termios::{OptionalActions, Termios, tcgetattr, tcsetattr};
+use rustyline::error::ReadlineError;
+use rustyline::history::FileHistory;
+use rustyline::{CompletionType, Config, Editor};
+use sapwood::FileSystem;
+
+use super::completion::Completion;
+use super::{Next, Shell};
+use crate::failure::{Failure, Result, USAGE};
+use crate::script::{self, Begun, Line, Wrong};
+use crate::{interrupt, output, session};
+
+/// Lines that the history has at most.
+const HISTORY: usize = 2000;
+
+/// The end of a shell by a signal. At the prompt the thread of the signal closes the image and ends
+/// the process, because the main thread waits for a key. Otherwise the command that runs is
+/// stopped, and the main thread ends the shell. Who takes the open image ends the process.
+pub(super) struct Leaving(Arc<State>);
+
+struct State {
+    at_prompt: AtomicBool,
+    open: Mutex<Option<FileSystem>>,
+    /// The attributes of the terminal outside of a prompt.
+    terminal: Option<Termios>,
+}
+
+impl Leaving {
+    /// Prepares for signals.
+    pub(super) fn prepare() -> Self {
+        let state = Arc::new(State {
+            at_prompt: AtomicBool::new(false),
+            open: Mutex::new(None),
+            terminal: tcgetattr(rustix::stdio::stdin()).ok(),
+        });
+        let watched = Arc::clone(&state);
+        interrupt::outlive(move |signal| {
+            if watched.at_prompt.load(Ordering::SeqCst) {
+                watched.end(signal);
+            }
+        });
+        Self(state)
+    }
+
+    /// The image, for the thread that ends the process. If a signal ends it, this does not return.
+    pub(super) fn take(&self, fs: FileSystem) -> FileSystem {
+        let was_given = self.0.at_prompt.load(Ordering::SeqCst);
+        if was_given && self.0.open.lock().take().is_none() {
+            loop {
+                std::thread::park();
+            }
+        }
+        fs
+    }
+}
+
+impl State {
+    fn end(&self, signal: i32) {
+        let Some(fs) = self.open.lock().take() else {
+            return;
+        };
+        if let Some(terminal) = &self.terminal {
+            // Nothing is left to do if the terminal is gone.
+            let _ = tcsetattr(rustix::stdio::stdin(), OptionalActions::Now, terminal);
+        }
+        if let Err(error) = fs.close() {
+            output::message(error);
+        }
+        let _ = signal_hook::low_level::emulate_default_handler(signal);
+    }
+}
+
+/// Runs the lines that are typed, until the shell is left.
+pub(super) fn run(shell: &mut Shell, image: &Path, leaving: &Leaving) -> Result<()> {
+    let failed = |error: ReadlineError| Failure::on("terminal", error);
+    let mut terminal = Terminal::new(shell).map_err(failed)?;
+    let name = shown_image(image);
+    *leaving.0.open.lock() = Some(shell.fs.clone());
+    output::line("help lists the commands; exit or Ctrl-D ends")?;
+    loop {
+        let dir = session::dir().unwrap_or_default();
+        let prompt = format!("{name}:{}> ", crate::files::shown_path(&dir));
+        leaving.0.at_prompt.store(true, Ordering::SeqCst);
+        if interrupt::has_ended() {
+            return Err(ended());
+        }
+        let line = terminal.line(&prompt);
+        let line = match line {
+            Ok(Read::Command(line)) => line,
+            Ok(Read::Nothing) => continue,
+            Ok(Read::End) => return Ok(()),
+            Err(failure) => {
+                output::report(&failure);
+                continue;
+            }
+        };
+        leaving.0.at_prompt.store(false, Ordering::SeqCst);
+        output::end_with(interrupt::renew());
+        match shell.execute(line) {
+            Ok(Next::End) => {
+                leaving.0.at_prompt.store(true, Ordering::SeqCst);
+                return Ok(());
+            }
+            Ok(Next::Line) => {}
+            Err(failure) if interrupt::came() && failure.to_string().is_empty() => {
+                output::message("interrupted");
+            }
+            Err(failure) => {
+                output::report(&failure);
+            }
+        }
+        output::end_with(interrupt::renew());
+        if output::broken() {
+            leaving.0.at_prompt.store(true, Ordering::SeqCst);
+            return Err(Failure::reported());
+        }
+    }
+}
+
+/// The failure of a shell that a signal ends.
+fn ended() -> Failure {
+    let signal = u8::try_from(interrupt::signal()).unwrap_or(0);
+    Failure::new(128_u8.saturating_add(signal), "")
+}
+
+/// The name of the image in the prompt: of a file without its directories.
+fn shown_image(image: &Path) -> String {
+    use std::os::unix::ffi::OsStrExt;
+
+    let bytes = image.as_os_str().as_bytes();
+    let is_file = !bytes.windows(3).any(|three| three == b"://");
+    let name = image.file_name().filter(|_| is_file);
+    output::name(name.map_or(bytes, OsStrExt::as_bytes))
+}
+
+/// The result of a prompt.
+enum Read {
+    Command(Line),
+    Nothing,
+    End,
+}
+
+struct Terminal {
+    editor: Editor<Completion, FileHistory>,
+    history: Option<PathBuf>,
+}
+
+impl Terminal {
+    fn new(shell: &Shell) -> rustyline::Result<Self> {
+        let config = Config::builder()
+            .completion_type(CompletionType::List)
+            .history_ignore_space(true)
+            .history_ignore_dups(true)?
+            .max_history_size(HISTORY)?
+            .build();
+        let history = FileHistory::with_config(&config);
+        let mut editor = Editor::with_history(config, history)?;
+        editor.set_helper(Some(Completion::new(shell.fs.clone(), &shell.parser)));
+        let history = history_file();
+        if let Some(path) = &history
+            && let Err(error) = editor.load_history(path)
+        {
+            log::info!("{}: {error}", path.display());
+        }
+        Ok(Self { editor, history })
+    }
+
+    /// Reads a command with its text.
+    fn line(&mut self, prompt: &str) -> Result<Read> {
+        let Some(text) = self.typed(prompt)? else {
+            return Ok(Read::End);
+        };
+        if text.trim().is_empty() {
+            return Ok(Read::Nothing);
+        }
+        self.remember(&text);
+        let wrong = |error: Wrong| Failure::new(USAGE, error.why());
+        let Some(Begun { mut line, end }) = script::begin(1, &text).map_err(wrong)? else {
+            return Ok(Read::Nothing);
+        };
+        let Some(end) = end else {
+            return Ok(Read::Command(line));
+        };
+        self.complete_words(false);
+        let input = self.text(&end);
+        self.complete_words(true);
+        Ok(match input? {
+            Some(input) => {
+                line.input = Some(input);
+                Read::Command(line)
+            }
+            None => Read::Nothing,
+        })
+    }
+
+    /// Reads lines until `end`; `None` after Ctrl-C.
+    fn text(&mut self, end: &str) -> Result<Option<Vec<u8>>> {
+        let mut input = Vec::new();
+        loop {
+            match self.editor.readline("> ") {
+                Ok(line) if line == end => return Ok(Some(input)),
+                Ok(line) => {
+                    input.extend_from_slice(line.as_bytes());
+                    input.push(b'\n');
+                }
+                // As in other shells, the end of the input ends the text.
+                Err(ReadlineError::Eof) => return Ok(Some(input)),
+                Err(ReadlineError::Interrupted) => return Ok(None),
+                Err(error) => return Err(Failure::on("terminal", error)),
+            }
+        }
+    }
+
+    /// Reads a line; `None` at the end. After Ctrl-C it is empty.
+    fn typed(&mut self, prompt: &str) -> Result<Option<String>> {
+        match self.editor.readline(prompt) {
+            Ok(line) => Ok(Some(line)),
+            Err(ReadlineError::Interrupted | ReadlineError::Signal(_)) => Ok(Some(String::new())),
+            // The terminal is gone, or its other end is closed.
+            Err(_) => Ok(None),
+        }
+    }
+
+    fn complete_words(&mut self, active: bool) {
+        if let Some(helper) = self.editor.helper_mut() {
+            helper.active = active;
+        }
+    }
+
+    /// Adds a line to the history, in its file too.
+    fn remember(&mut self, line: &str) {
+        let added = self.editor.add_history_entry(line);
+        let path = self.history.as_ref().filter(|_| matches!(added, Ok(true)));
+        if let Some(path) = path
+            && let Err(error) = self.editor.append_history(path)
+        {
+            log::info!("{}: {error}", path.display());
+        }
+    }
+}
+
+/// The file of the history, which only its user can read. `None` if it cannot be made.
+fn history_file() -> Option<PathBuf> {
+    let given = std::env::var_os("XDG_STATE_HOME").map(PathBuf::from);
+    // A relative path is to be ignored.
+    let state = given.filter(|path| path.is_absolute()).or_else(|| {
+        let home = PathBuf::from(std::env::var_os("HOME")?);
+        home.is_absolute().then(|| home.join(".local/state"))
+    })?;
+    let dir = state.join("sapwood");
+    DirBuilder::new()
+        .recursive(true)
+        .mode(0o700)
+        .create(&dir)
+        .ok()?;
+    let path = dir.join("history");
+    let mut options = OpenOptions::new();
+    options.create(true).append(true).mode(0o600);
+    options.open(&path).ok()?;
+    Some(path)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_prompt_names_the_file_without_its_directories() {
+        for (image, shown) in [
+            ("disk.img", "disk.img"),
+            ("/var/lib/disk.img#root", "disk.img#root"),
+            ("nbd://box/export", "nbd://box/export"),
+            ("a\u{1b}[31m", "a\\u{1b}[31m"),
+        ] {
+            assert_eq!(shown_image(Path::new(image)), shown);
+        }
+    }
+}
