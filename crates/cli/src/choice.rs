@@ -190,7 +190,7 @@ pub(super) fn opening(read_only: bool) -> sapwood::Options {
 }
 
 /// The subvolume that a command looks into.
-#[derive(Debug, Clone, clap::Args)]
+#[derive(Debug, Clone, Default, clap::Args)]
 pub(super) struct SubvolumeChoice {
     /// Subvolume to look into, by path from the top level [default: the default subvolume]
     #[arg(long, value_name = "PATH", conflicts_with = "subvolid", help_heading = PART)]

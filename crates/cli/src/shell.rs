@@ -2,7 +2,7 @@
 //!
 //! # How it works
 //! A line is a command of the command line; the [`session`] gives it the open image and the current
-//! directory. After each command the image is synchronized, so what a command has changed survives
+//! directory. After each command that may change it, the image is synchronized: the changes survive
 //! everything that ends the shell later. The image is closed when the shell ends.
 //!
 //! On a terminal an error is printed and the shell goes on, and Ctrl-C ends the command that runs
@@ -70,6 +70,9 @@ pub(super) const COMMANDS: [&str; 22] = [
     "xattr",
     "sync",
 ];
+
+/// Commands that change nothing.
+const READING: [&str; 7] = ["cat", "df", "du", "find", "ls", "stat", "tree"];
 
 /// Commands of the shell itself, with their operands and meanings.
 const OWN: [(&str, &str, &str); 7] = [
@@ -225,6 +228,9 @@ impl Shell {
             let line = "- is standard input, which has the commands of this shell";
             return Err(Failure::new(USAGE, line));
         }
+        let reads = words
+            .first()
+            .is_some_and(|name| READING.iter().any(|one| name == one));
         let parsed = (self.parse)(&mut self.parser, words);
         let command = match parsed.map_err(|why| Failure::new(USAGE, why))? {
             Parsed::Help(text) => return output::line(text.trim_end()),
@@ -237,7 +243,7 @@ impl Shell {
         session::set_input(input);
         let done = (command.run)();
         session::set_input(None);
-        let synced = self.sync();
+        let synced = if reads { Ok(()) } else { self.sync() };
         done.and(synced)
     }
 
@@ -336,7 +342,11 @@ fn from_pipe(shell: &mut Shell, keep_going: bool) -> Result<()> {
             failure.about(format_args!("line {number}"))
         };
         if !keep_going {
-            return Err(failure.advise("the commands before it took effect"));
+            return Err(if count > 1 {
+                failure.advise("the commands before it took effect")
+            } else {
+                failure
+            });
         }
         output::report(&failure);
         failed += 1;

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use sapwood::internal::Target;
 use sapwood::internal::mount::{SubvolumeList, control};
 use sapwood::vfs::SubvolumeId;
-use sapwood::{Error, ErrorKind, FileSystem};
+use sapwood::{Error, ErrorKind, FileSystem, Kind};
 use serde_json::json;
 
 use super::choice::{self, SubvolumeChoice};
@@ -337,7 +337,7 @@ fn missed(fs: &FileSystem, choice: &SubvolumeChoice, error: Error) -> Failure {
 }
 
 fn read_list(image: &Path) -> Result<SubvolumeList> {
-    if let Some(fs) = session::fs() {
+    if let Some(fs) = of_session(&SubvolumeChoice::default())? {
         return list(&fs);
     }
     if let Some(path) = mounted(image) {
@@ -345,6 +345,20 @@ fn read_list(image: &Path) -> Result<SubvolumeList> {
     }
     let options = choice::opening(true).top_level();
     files::within(FileSystem::open_btrfs(image, &options)?, list)
+}
+
+/// The open image of a shell.
+fn of_session(choice: &SubvolumeChoice) -> Result<Option<FileSystem>> {
+    let Some(fs) = session::fs() else {
+        return Ok(None);
+    };
+    files::refuse_choice(choice)?;
+    if fs.kind() == Kind::Btrfs {
+        Ok(Some(fs))
+    } else {
+        let why = format_args!("subvolumes need a btrfs, and this is {}", fs.kind());
+        Err(Failure::local(fs.image_path(), why))
+    }
 }
 
 fn list(fs: &FileSystem) -> Result<SubvolumeList> {
@@ -360,8 +374,7 @@ fn with<T>(
     choice: &SubvolumeChoice,
     work: impl FnOnce(&FileSystem) -> Result<T>,
 ) -> Result<T> {
-    if let Some(fs) = session::fs() {
-        files::refuse_choice(choice)?;
+    if let Some(fs) = of_session(choice)? {
         return work(&fs);
     }
     let options = choice.options(false)?;

@@ -1,5 +1,6 @@
 //! The shell on a terminal: prompt, line editing, history, signals.
 
+use std::collections::VecDeque;
 use std::fs::{DirBuilder, OpenOptions};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
@@ -151,6 +152,8 @@ enum Read {
 
 struct Terminal {
     editor: Editor<Completion, FileHistory>,
+    /// Lines that were pasted together with an earlier one.
+    pasted: VecDeque<String>,
     history: Option<PathBuf>,
 }
 
@@ -171,7 +174,11 @@ impl Terminal {
         {
             log::info!("{}: {error}", path.display());
         }
-        Ok(Self { editor, history })
+        Ok(Self {
+            editor,
+            pasted: VecDeque::new(),
+            history,
+        })
     }
 
     /// Reads a command with its text.
@@ -206,7 +213,7 @@ impl Terminal {
     fn text(&mut self, end: &str) -> Result<Option<Vec<u8>>> {
         let mut input = Vec::new();
         loop {
-            match self.editor.readline("> ") {
+            match self.read("> ") {
                 Ok(line) if line == end => return Ok(Some(input)),
                 Ok(line) => {
                     input.extend_from_slice(line.as_bytes());
@@ -222,12 +229,24 @@ impl Terminal {
 
     /// Reads a line; `None` at the end. After Ctrl-C it is empty.
     fn typed(&mut self, prompt: &str) -> Result<Option<String>> {
-        match self.editor.readline(prompt) {
+        match self.read(prompt) {
             Ok(line) => Ok(Some(line)),
             Err(ReadlineError::Interrupted | ReadlineError::Signal(_)) => Ok(Some(String::new())),
             // The terminal is gone, or its other end is closed.
             Err(_) => Ok(None),
         }
+    }
+
+    /// Reads one line. Of several that are pasted at once, the next call returns the second.
+    fn read(&mut self, prompt: &str) -> rustyline::Result<String> {
+        if let Some(line) = self.pasted.pop_front() {
+            return Ok(line);
+        }
+        let text = self.editor.readline(prompt)?;
+        let mut lines = text.lines().map(str::to_owned);
+        let first = lines.next().unwrap_or_default();
+        self.pasted.extend(lines);
+        Ok(first)
     }
 
     fn complete_words(&mut self, active: bool) {
