@@ -35,6 +35,7 @@ mod scale;
 mod scripts;
 mod setid;
 mod several;
+mod shells;
 mod streams;
 mod sync;
 mod synchronous;
@@ -79,6 +80,7 @@ fn main() {
             scripts,
             setid,
             several,
+            shells,
             streams,
             sync,
             synchronous,

@@ -153,7 +153,7 @@ enum Command {
     Chown(attributes::ChownArgs),
     /// Run the commands of a script in an image: all of them, or none
     Apply(apply::Args),
-    /// Work in one opened image: the commands with prompt, history, completion
+    /// Run commands in one opened image, with history and completion
     Shell(shell::Args),
     /// List, print, set and remove extended attributes
     #[command(subcommand)]
