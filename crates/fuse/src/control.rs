@@ -21,9 +21,9 @@
 //! | become writable | both, 14 | as bulk work |
 //! | bulk work | both, 12 | name of an abstract stream socket, padded with NUL to 256; answer: 16 bytes |
 //!
-//! Commands on names and bulk work go to the directory, numbers 6 and 15 to the root of the subvolume,
-//! the others to any inode. Root and the mount's owner may change subvolumes and request the report of
-//! the end.
+//! Commands on names and bulk work go to the directory, numbers 6 and 15 to the root of the
+//! subvolume, the others to any inode. Root and the mount's owner may change subvolumes and request
+//! the report of the end.
 
 use std::fs::File;
 use std::io;

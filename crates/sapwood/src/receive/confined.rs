@@ -8,8 +8,8 @@
 //! A snapshot has directories that its owner cannot write to, and files that cannot be opened. Root
 //! is not bound by modes. For any other user, every directory is open to its owner until
 //! [`Confined::restore_modes`], and a file is opened with a mode that allows it. The final modes of
-//! such directories are stored at each checkpoint ([`Confined::changed_modes`]). Modes that commands
-//! set after it are set again when the commands are repeated.
+//! such directories are stored at each checkpoint ([`Confined::changed_modes`]). Modes that
+//! commands set after it are set again when the commands are repeated.
 
 use std::collections::HashMap;
 use std::ffi::OsStr;

@@ -60,8 +60,8 @@ pub(super) struct Epoch {
     cost: Duration,
 }
 
-/// Whether a command creates, moves or removes names. Such a command is executed once; the effect of
-/// every other one is the same when it is repeated.
+/// Whether a command creates, moves or removes names. Such a command is executed once; the effect
+/// of every other one is the same when it is repeated.
 pub(super) fn changes_names(command: &Command<'_>) -> bool {
     matches!(
         command.number,

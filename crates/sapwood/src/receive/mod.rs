@@ -32,7 +32,8 @@
 //!    result exists, an inode that it created is removed and created again, and a rename or removal
 //!    is skipped.
 //!
-//! A crash during these steps changes neither `c` nor `m` for the worse: the same steps begin again.
+//! A crash during these steps changes neither `c` nor `m` for the worse: the same steps begin
+//! again.
 
 mod confined;
 mod content;

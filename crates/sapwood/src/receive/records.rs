@@ -2,16 +2,16 @@
 //!
 //! # How it works
 //! A record is a file with the UUID of its subvolume as its name. It is replaced by a renamed file
-//! whose content is durable, so after a crash there is the old or the new one. Next to the record of
-//! a partial subvolume are:
+//! whose content is durable, so after a crash there is the old or the new one. Next to the record
+//! of a partial subvolume are:
 //!
-//! - `UUID.names`, an empty file. Its modification time is the position of the last change of names:
-//!   the number of commands in seconds, and bits of the digest in nanoseconds. A time is metadata,
-//!   which file systems with a journal keep in one order with the changes of names.
+//! - `UUID.names`, an empty file. Its modification time is the position of the last change of
+//!   names: the number of commands in seconds, and bits of the digest in nanoseconds. A time is
+//!   metadata, which file systems with a journal keep in one order with the changes of names.
 //! - `UUID.modes`, final modes of directories that are open to their owner meanwhile.
 //!
-//! After the first record the whole file system is made durable and no single file, because an fsync
-//! may make one file durable before names that changed earlier.
+//! After the first record the whole file system is made durable and no single file, because an
+//! fsync may make one file durable before names that changed earlier.
 
 use std::fs::File;
 use std::io::{self, Read, Write};

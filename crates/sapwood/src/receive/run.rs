@@ -212,8 +212,8 @@ impl Receive<'_, '_> {
         Ok(())
     }
 
-    /// Enters the next part of the subvolume, if the position is where an earlier receive was; makes
-    /// a checkpoint that is due.
+    /// Enters the next part of the subvolume, if the position is where an earlier receive was;
+    /// makes a checkpoint that is due.
     fn reach(&mut self) -> Result<()> {
         let other = || ReceiveError::OtherStream(self.name.clone());
         if let Place::Skipping { checkpoint, .. } = &self.place
@@ -253,8 +253,8 @@ impl Receive<'_, '_> {
         Ok(())
     }
 
-    /// Whether a change of names that may have been executed has to be skipped. An inode that it may
-    /// have created is removed first, so that it can be created again.
+    /// Whether a change of names that may have been executed has to be skipped. An inode that it
+    /// may have created is removed first, so that it can be created again.
     fn is_done(&mut self, command: &Command<'_>) -> Result<bool> {
         let path = command.path(attr::PATH)?;
         match command.number {

@@ -8,8 +8,8 @@
 //! - A subvolume is made with a temporary name, gets its record, and then its name.
 //! - A change of names is followed by its record. A checkpoint is recorded after the image was made
 //!   durable.
-//! - Completing a subvolume removes the record from it. Until the subvolume is marked as received, a
-//!   symbolic link with the temporary name contains the record.
+//! - Completing a subvolume removes the record from it. Until the subvolume is marked as received,
+//!   a symbolic link with the temporary name contains the record.
 
 use super::super::error::{ReceiveError, Result, at};
 use super::super::record::{Mark, Position, Record, State};
