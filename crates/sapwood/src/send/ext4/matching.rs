@@ -2,7 +2,8 @@
 //!
 //! 1. In images with the same UUID, an inode is the same if number, generation, creation time and
 //!    type agree. The creation time must have nanoseconds: it is then from a running clock, and no
-//!    two inodes with the same number have the same one.
+//!    two inodes with the same number have the same one. An inode that is the same to the byte, with
+//!    the time of its last change from a running clock, needs no further comparison.
 //! 2. Every other inode is matched by its path: a name in matching directories that leads to inodes
 //!    of the same type. This finds files that a program replaced, and files of images that were
 //!    built independently.
@@ -94,6 +95,10 @@ impl Matching<'_, '_> {
             self.check_stop()?;
             let top = number == self.new.top() || number == self.old.top();
             if top || !self.old.index.contains(number) {
+                continue;
+            }
+            if self.old.is_marked_as(self.new, number) {
+                self.found.same.push(number);
                 continue;
             }
             let (before, after) = (self.old.record(number)?, self.new.record(number)?);

@@ -120,17 +120,19 @@ impl<'a> States<'a> {
         options: &SendOptions,
     ) -> Result<Parts> {
         let new = Arc::clone(&self.new);
-        let (before, after) = (old.record(number)?, new.record(number)?);
-        let same = old.is_related(&new) && old.own(number) == new.own(number);
+        let directory = number == new.top() || new.index.kind(number) == Some(FileKind::Directory);
         let mut parts = Parts {
             names: old.index.names(number) != new.index.names(number),
-            inode: differs(&before.inode, &after.inode, same),
+            // The receiver changes the times of a directory with its names.
+            inode: directory && !new.index.has_entries_of(&old.index, number),
             ..Parts::default()
         };
-        // The receiver changes the times of a directory with its names.
-        if after.inode.kind == FileKind::Directory {
-            parts.inode |= !new.index.has_entries_of(&old.index, number);
+        if !options.content && old.is_marked_as(&new, number) {
+            return Ok(parts);
         }
+        let (before, after) = (old.record(number)?, new.record(number)?);
+        let same = old.is_related(&new) && old.own(number) == new.own(number);
+        parts.inode |= differs(&before.inode, &after.inode, same);
         let unchanged = same && is_unchanged(&before, &after);
         if !unchanged {
             parts.xattrs = old.xattrs(number)? != new.xattrs(number)?;

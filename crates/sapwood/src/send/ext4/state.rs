@@ -52,7 +52,30 @@ pub(in crate::send) struct State<'a> {
     top: u64,
     /// Numbers on disk of the inodes that have another one here.
     own: HashMap<u64, u64>,
+    /// Marks of the inodes with times of a running clock, by their numbers on disk, in ascending
+    /// order.
+    marks: Vec<(u64, Mark)>,
     pub(super) uuid: [u8; 16],
+}
+
+/// The front of a digest of an inode, access time included.
+type Mark = [u8; 16];
+
+/// The front of a digest.
+fn front(digest: Sha256) -> [u8; 16] {
+    let mut bytes = [0; 16];
+    for (byte, found) in bytes.iter_mut().zip(digest.finalize()) {
+        *byte = found;
+    }
+    bytes
+}
+
+fn mark(record: &InodeRecord) -> Mark {
+    let mut digest = Sha256::new();
+    digest.update(&record.bytes);
+    digest.update(record.inode.atime.sec.to_le_bytes());
+    digest.update(record.inode.atime.nsec.to_le_bytes());
+    front(digest)
 }
 
 impl<'a> State<'a> {
@@ -69,6 +92,7 @@ impl<'a> State<'a> {
             index: Index::read(fs, top, stop)?,
             top,
             own: HashMap::new(),
+            marks: Vec::new(),
             uuid: [0; 16],
         };
         state.uuid = state.digest(stop)?;
@@ -78,6 +102,19 @@ impl<'a> State<'a> {
     /// Whether the other state is in an image with the same UUID, hence in a copy.
     pub(super) fn is_related(&self, other: &Self) -> bool {
         self.image.uuid() == other.image.uuid()
+    }
+
+    /// Whether the inode is known to be the same to the byte in the other state, access time
+    /// included, and its times are from a running clock.
+    pub(super) fn is_marked_as(&self, other: &Self, number: u64) -> bool {
+        let mark = |state: &Self| {
+            let own = state.own(number);
+            let found = state
+                .marks
+                .binary_search_by_key(&own, |(number, _)| *number);
+            Some((own, state.marks.get(found.ok()?)?.1))
+        };
+        self.is_related(other) && mark(self).is_some_and(|found| Some(found) == mark(other))
     }
 
     /// The number on disk.
@@ -154,10 +191,11 @@ impl<'a> State<'a> {
 
     /// A UUID that is the same for the same names, inodes and content, whatever the access times
     /// are. The content of an inode whose times prove nothing is part of it.
-    fn digest(&self, stop: &Stop) -> Result<[u8; 16]> {
+    fn digest(&mut self, stop: &Stop) -> Result<[u8; 16]> {
         let mut digest = Sha256::new();
         digest.update(STATE);
         digest.update(self.image.uuid());
+        let mut marks = Vec::new();
         self.digest_inode(self.top, &mut digest, stop)?;
         for number in self.index.numbers() {
             if stop.is_stopped() {
@@ -168,28 +206,29 @@ impl<'a> State<'a> {
                 digest.update((name.name.len() as u64).to_le_bytes());
                 digest.update(&name.name);
             }
-            let kind = self.digest_inode(number, &mut digest, stop)?;
-            if self.index.kind(number) != Some(kind) {
+            let record = self.digest_inode(number, &mut digest, stop)?;
+            if record.is_timed() {
+                marks.push((number, mark(&record)));
+            }
+            if self.index.kind(number) != Some(record.inode.kind) {
                 return Err(contradiction(number, "its directory has another type"));
             }
         }
-        let mut uuid = [0; 16];
-        for (byte, found) in uuid.iter_mut().zip(digest.finalize()) {
-            *byte = found;
-        }
+        self.marks = marks;
+        let mut uuid = front(digest);
         // RFC 9562: version 8, made by a rule of the application.
         uuid[6] = uuid[6] & 0x0f | 0x80;
         uuid[8] = uuid[8] & 0x3f | 0x80;
         Ok(uuid)
     }
 
-    fn digest_inode(&self, number: u64, digest: &mut Sha256, stop: &Stop) -> Result<FileKind> {
+    fn digest_inode(&self, number: u64, digest: &mut Sha256, stop: &Stop) -> Result<InodeRecord> {
         let record = self.record(number)?;
         let (kind, size) = (record.inode.kind, record.inode.size);
         digest.update(number.to_le_bytes());
         digest.update(&record.bytes);
         if record.is_timed() {
-            return Ok(kind);
+            return Ok(record);
         }
         for (name, value) in self.xattrs(number)? {
             for bytes in [name, value] {
@@ -202,7 +241,7 @@ impl<'a> State<'a> {
             FileKind::Regular => self.digest_content(number, size, digest, stop)?,
             _ => {}
         }
-        Ok(kind)
+        Ok(record)
     }
 
     fn digest_content(
