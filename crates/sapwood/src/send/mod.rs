@@ -8,8 +8,8 @@
 //!
 //! 1. `names` moves, removes and creates names until all are as in the tree. Each command uses the
 //!    paths that exist after the previous commands (`places`).
-//! 2. `content` sends data, attributes and times of each changed inode at its new path, in the order
-//!    of inode numbers. Times come last, because every other command changes them.
+//! 2. `content` sends data, attributes and times of each changed inode at its new path, in the
+//!    order of inode numbers. Times come last, because every other command changes them.
 //!
 //! The stream depends on the two trees alone.
 

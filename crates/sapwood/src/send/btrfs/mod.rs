@@ -1,7 +1,8 @@
 //! Snapshots of a btrfs as the trees of a send.
 //!
-//! The [difference](sapwood_btrfs::compare) of the two trees names the changed inodes. Data that the
-//! receiver has already is shared (`clones`), and compressed extents can be sent as they are stored.
+//! The [difference](sapwood_btrfs::compare) of the two trees names the changed inodes. Data that
+//! the receiver has already is shared (`clones`), and compressed extents can be sent as they are
+//! stored.
 
 mod clones;
 

@@ -2,8 +2,8 @@
 //!
 //! 1. In images with the same UUID, an inode is the same if number, generation, creation time and
 //!    type agree. The creation time must have nanoseconds: it is then from a running clock, and no
-//!    two inodes with the same number have the same one. An inode that is the same to the byte, with
-//!    the time of its last change from a running clock, needs no further comparison.
+//!    two inodes with the same number have the same one. An inode that is the same to the byte, and
+//!    was last changed at a time of a running clock, needs no further comparison.
 //! 2. Every other inode is matched by its path: a name in matching directories that leads to inodes
 //!    of the same type. This finds files that a program replaced, and files of images that were
 //!    built independently.
@@ -51,7 +51,7 @@ impl Matches {
         found.or_else(|| self.is_same(new).then_some(new))
     }
 
-    /// The inodes of the old state whose number is another one, by that of the new state.
+    /// The inodes of the old state that get another number, by their new numbers.
     pub(super) fn renumbered(self) -> HashMap<u64, u64> {
         let mut old = self.old;
         old.retain(|new, old| new != old);
