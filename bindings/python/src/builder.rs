@@ -102,7 +102,9 @@ pub(crate) fn build(py: Python<'_>, image: &[u8], what: Build) -> PyResult<u64> 
     let (stop, raised) = (Stop::new(), Raised::default());
     let sources = what.sources(py, &stop, &raised)?;
     let builder = what.builder(sources);
-    let mut builder = builder.map_err(|error| exception(&error))?;
+    let mut builder = builder
+        .map_err(|error| exception(&error))?
+        .stop(stop.clone());
     if let Some(nanoseconds) = what.time {
         let time = time(nanoseconds).ok_or_else(|| invalid("no such time"))?;
         builder = builder.time(time);

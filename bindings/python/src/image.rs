@@ -64,12 +64,16 @@ fn host(bytes: &[u8]) -> Place<'static> {
     Place::Host(path(bytes).to_owned())
 }
 
-fn name(py: Python<'_>, text: &OsStr) -> Py<PyBytes> {
+pub(crate) fn name(py: Python<'_>, text: &OsStr) -> Py<PyBytes> {
     PyBytes::new(py, text.as_bytes()).unbind()
 }
 
 impl Image {
-    fn get(&self) -> PyResult<FileSystem> {
+    /// The open image.
+    ///
+    /// # Errors
+    /// `ValueError` if it is closed.
+    pub(crate) fn get(&self) -> PyResult<FileSystem> {
         self.fs.lock().clone().ok_or_else(|| closed("image"))
     }
 

@@ -9,6 +9,7 @@ mod error;
 mod file;
 mod image;
 mod metadata;
+mod snapshots;
 mod work;
 
 /// The extension module.
@@ -22,6 +23,8 @@ mod native {
     use crate::file::File;
     #[pymodule_export]
     use crate::image::Image;
+    #[pymodule_export]
+    use crate::snapshots::{diff, export, receive, send};
 
     /// The version of the library.
     #[pymodule_export]

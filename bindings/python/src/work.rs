@@ -6,7 +6,7 @@
 //! latest state. So the callback runs in the caller's thread, and its exceptions, like
 //! `KeyboardInterrupt`, end the work at its next step and are raised here.
 
-use std::io::{self, Read};
+use std::io::{self, Read, Write};
 use std::sync::Arc;
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread;
@@ -106,11 +106,18 @@ pub(crate) struct Stream {
     raised: Raised,
 }
 
-/// The exception that ended the reading of a [`Stream`].
+/// The exception that ended the reading of a [`Stream`] or the writing of a [`Sink`].
 #[derive(Clone, Default)]
 pub(crate) struct Raised(Arc<Mutex<Option<PyErr>>>);
 
 impl Raised {
+    /// Keeps an exception, and returns the error of a reader or writer for it.
+    fn keep(&self, error: PyErr) -> io::Error {
+        let text = error.to_string();
+        *self.0.lock() = Some(error);
+        io::Error::other(text)
+    }
+
     /// The exception in place of the error of the library that it led to.
     pub(crate) fn or<T>(&self, result: PyResult<T>) -> PyResult<T> {
         result.map_err(|error| self.0.lock().take().unwrap_or(error))
@@ -127,6 +134,43 @@ impl Stream {
     }
 }
 
+/// A binary file object of Python, written by the thread of the work.
+pub(crate) struct Sink(Stream);
+
+impl Sink {
+    pub(crate) fn new(object: Py<PyAny>, stop: &Stop, raised: &Raised) -> Self {
+        Self(Stream::new(object, stop, raised))
+    }
+}
+
+impl Write for Sink {
+    fn write(&mut self, buf: &[u8]) -> io::Result<usize> {
+        let Stream {
+            object,
+            stop,
+            raised,
+        } = &self.0;
+        if stop.is_stopped() {
+            return Err(io::Error::other("interrupted"));
+        }
+        let written = Python::attach(|py| {
+            let data = PyBytes::new(py, buf);
+            let count = object.call_method1(py, "write", (data,))?;
+            // A raw file may take a part of it.
+            let count = count.extract::<Option<usize>>(py)?.unwrap_or(0);
+            if count == 0 || count > buf.len() {
+                return Err(crate::error::invalid("write() took none of the bytes"));
+            }
+            PyResult::Ok(count)
+        });
+        written.map_err(|error| raised.keep(error))
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
 impl Read for Stream {
     fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
         if self.stop.is_stopped() {
@@ -140,10 +184,6 @@ impl Read for Stream {
             room.copy_from_slice(data);
             PyResult::Ok(data.len())
         });
-        read.map_err(|error| {
-            let text = error.to_string();
-            *self.raised.0.lock() = Some(error);
-            io::Error::other(text)
-        })
+        read.map_err(|error| self.raised.keep(error))
     }
 }

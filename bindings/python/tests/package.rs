@@ -109,6 +109,13 @@ fn new_images_and_checks() {
 }
 
 #[test]
+fn archives_streams_and_interruption() {
+    if !left_out(&[PYTHON]) {
+        passes("test_streams");
+    }
+}
+
+#[test]
 fn the_file_system_for_fsspec() {
     if !left_out(&[PYTHON, FSSPEC]) {
         passes("test_filesystem");

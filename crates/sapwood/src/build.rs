@@ -14,7 +14,7 @@ use crate::changes::Changes;
 use crate::luks::{FormatOptions, Key};
 use crate::mkfs::{MkfsOptions, MkfsReport};
 use crate::output::OutputFormat;
-use crate::progress::{self, OnProgress};
+use crate::progress::{self, OnProgress, Stop};
 use crate::resize::FreeRoom;
 pub use crate::sources::BuildError;
 use crate::sources::{Counts, Format, Need, Sources, derived_uuid};
@@ -144,6 +144,14 @@ impl ImageBuilder {
     #[must_use]
     pub fn verity(mut self, hashes: impl Into<PathBuf>, params: Params) -> Self {
         self.verity = Some((hashes.into(), params));
+        self
+    }
+
+    /// Has a request end the making early, with
+    /// [`ErrorKind::Interrupted`](crate::ErrorKind::Interrupted). No image is made then.
+    #[must_use]
+    pub fn stop(mut self, stop: Stop) -> Self {
+        self.sources.stop_with(stop);
         self
     }
 

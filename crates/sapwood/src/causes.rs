@@ -352,6 +352,7 @@ impl Cause for ArchiveError {
         match self {
             Self::FileSystem(error) => error.kind(),
             Self::Of { source, .. } => source.kind(),
+            Self::Stopped => ErrorKind::Interrupted,
             Self::Compression(_) => ErrorKind::Unsupported,
             _ => ErrorKind::InvalidData,
         }
@@ -418,6 +419,7 @@ impl Cause for BuildError {
             (Some(part), _) => part.kind(),
             (None, Self::FileSystem(error)) => error.kind(),
             (None, Self::Device(error)) => of_device(error),
+            (None, Self::Stopped) => ErrorKind::Interrupted,
             (None, Self::NoSize(_) | Self::At(_) | Self::Encrypted(_)) => ErrorKind::InvalidInput,
             (None, _) => ErrorKind::Io,
         }

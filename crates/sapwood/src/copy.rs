@@ -440,6 +440,7 @@ pub(crate) fn fill(
     source: &Path,
     layer: bool,
     changes: &Changes,
+    stop: &Stop,
     progress: &mut OnProgress<'_>,
 ) -> Result<CopyReport> {
     let from = LocalSide::new(source.to_owned());
@@ -452,7 +453,7 @@ pub(crate) fn fill(
     }
     let missing = || CopyError::on(to.shown(at), CopyCause::Missing);
     let directory = to.sink(at, true)?.ok_or_else(missing)?;
-    let report = Report::new(progress, Stop::new());
+    let report = Report::new(progress, stop.clone());
     let copy = Copy {
         canonical: fs.is_reproducible(),
         recursive: true,

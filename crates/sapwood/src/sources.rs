@@ -1,6 +1,7 @@
 //! The contents of a new image: directories, archives, container images and manifests, in any mix.
 
 mod below;
+mod container;
 mod fill;
 mod growth;
 mod input;
@@ -11,7 +12,6 @@ use std::io::{self, Read};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, OnceLock};
 use std::time::SystemTime;
 
 use crate::archive::{ArchiveError, Scratch, components, plain};
@@ -21,17 +21,19 @@ use crate::luks::LuksError;
 use crate::manifest::{Manifest, ManifestError};
 use crate::mkfs::MkfsError;
 use crate::new_file::NewFileError;
-use crate::oci::{OciError, OciImage};
+use crate::oci::OciError;
 use crate::options::OptionError;
 use crate::output::OutputError;
+use crate::progress::Stop;
 use crate::resize::ResizeError;
 use crate::storage::{Storage, StorageError};
 use crate::verity::VerityError;
 use crate::vfs::Timestamp;
 
+use container::Container;
 pub(crate) use growth::Growth;
 pub(crate) use input::Format;
-use input::{Input, Noted, skip};
+use input::{Input, Noted, Stopped, skip};
 use summary::Summarizer;
 pub(crate) use summary::Summary;
 pub(crate) use summary::derived_uuid;
@@ -65,6 +67,7 @@ pub struct Sources {
     time: Option<Timestamp>,
     /// The directory of copies of archives that are used several times.
     scratch: Scratch,
+    stop: Stop,
 }
 
 /// A source, and the directory of the image that it is put into.
@@ -93,29 +96,6 @@ impl Placed {
             self.source,
             Source::Directory(_) | Source::LayerDirectory(_)
         )
-    }
-}
-
-/// A container image, which is opened once.
-#[derive(Clone)]
-struct Container {
-    path: PathBuf,
-    image: Arc<OnceLock<OciImage>>,
-}
-
-impl std::fmt::Debug for Container {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        self.path.fmt(f)
-    }
-}
-
-impl Container {
-    fn open(&self) -> Result<&OciImage, OciError> {
-        if let Some(image) = self.image.get() {
-            return Ok(image);
-        }
-        let image = OciImage::open(&self.path)?;
-        Ok(self.image.get_or_init(|| image))
     }
 }
 
@@ -194,6 +174,9 @@ pub enum BuildError {
     /// Files could not be stored as they were to be.
     #[error(transparent)]
     Storage(#[from] StorageError),
+    /// A request ended the build.
+    #[error("interrupted; no image was made")]
+    Stopped,
     /// The new image could not be opened, completed, or given to its owner.
     #[error(transparent)]
     FileSystem(#[from] crate::Error),
@@ -264,10 +247,7 @@ impl Sources {
     /// A container image: an OCI layout in a directory or an archive, or an archive of `docker
     /// save`; `PATH:TAG` chooses one of several.
     pub fn oci(&mut self, path: impl Into<PathBuf>) {
-        self.add(Source::Oci(Container {
-            path: path.into(),
-            image: Arc::default(),
-        }));
+        self.add(Source::Oci(Container::new(path.into())));
     }
 
     /// A layer of a container image, applied to the sources before it: a tar archive, plain or
@@ -415,6 +395,20 @@ impl Sources {
         self.time = Some(time.into());
     }
 
+    /// Has the request end a use of the sources early.
+    pub(crate) fn stop_with(&mut self, stop: Stop) {
+        self.stop = stop;
+    }
+
+    /// [`BuildError::Stopped`] after the request.
+    pub(crate) fn check_stop(&self) -> Result<(), BuildError> {
+        if self.stop.is_stopped() {
+            Err(BuildError::Stopped)
+        } else {
+            Ok(())
+        }
+    }
+
     /// The time of [`set_time`](Self::set_time).
     pub(crate) fn time(&self) -> Option<Timestamp> {
         self.time
@@ -435,11 +429,11 @@ impl Sources {
             match source {
                 Source::Directory(path) => {
                     all.field(b"directory");
-                    copy::survey(path, at, &self.changes, &mut all)?;
+                    copy::survey(path, at, &self.changes, &self.stop, &mut all)?;
                 }
                 Source::LayerDirectory(path) => {
                     all.field(b"layer of a directory");
-                    copy::survey(path, at, &self.changes, &mut all)?;
+                    copy::survey(path, at, &self.changes, &self.stop, &mut all)?;
                 }
                 Source::Layer(input) => self.summarize(input, b"layer of a container", &mut all)?,
                 Source::LayerTar(input) => {
@@ -450,7 +444,9 @@ impl Sources {
                     let image = container.open()?;
                     for layer in 0..image.layers() {
                         all.field(b"layer");
-                        image.layer(layer, Some(&self.scratch), |entries| all.entries(entries))?;
+                        image.layer(layer, Some(&self.scratch), |entries| {
+                            all.entries(&mut Stopped::new(entries, &self.stop))
+                        })?;
                     }
                 }
             }
@@ -476,7 +472,9 @@ impl Sources {
         all: &mut Summarizer,
     ) -> Result<(), BuildError> {
         all.field(what);
-        input.keep(&self.scratch, |entries| all.entries(entries))?;
+        input.keep(&self.scratch, |entries| {
+            all.entries(&mut Stopped::new(entries, &self.stop))
+        })?;
         Ok(())
     }
 
@@ -495,14 +493,14 @@ impl Sources {
             match source {
                 Source::Directory(path) | Source::LayerDirectory(path) => match self.time {
                     Some(_) if counts != Counts::Directories => {
-                        copy::survey(path, at, &self.changes, &mut need)?;
+                        copy::survey(path, at, &self.changes, &self.stop, &mut need)?;
                     }
-                    _ => need.add_directory(path)?,
+                    _ => self.add_directory(&mut need, path)?,
                 },
                 _ if counts == Counts::Directories => {}
                 Source::Archive(input) | Source::Layer(input) | Source::LayerTar(input) => {
                     if counts == Counts::All || !input.is_read_once() {
-                        need.add(input.need(&self.scratch)?);
+                        need.add(input.need(&self.scratch, &self.stop)?);
                     }
                 }
                 Source::Oci(container) => {
@@ -513,6 +511,7 @@ impl Sources {
                             Ok(())
                         };
                         image.layer(layer, Some(&self.scratch), |entries| {
+                            let entries = &mut Stopped::new(entries, &self.stop);
                             skip(&mut Noted::new(entries, &mut count))
                         })?;
                     }
@@ -520,6 +519,39 @@ impl Sources {
             }
         }
         Ok(need)
+    }
+    /// Adds the files of a directory.
+    fn add_directory(&self, need: &mut Need, path: &Path) -> Result<(), BuildError> {
+        let failed = |source| BuildError::File {
+            path: path.to_owned(),
+            source,
+        };
+        let mut top = Some(fs::read_dir(path).map_err(failed)?);
+        let mut waiting = Vec::new();
+        loop {
+            let entries = match (top.take(), waiting.pop()) {
+                (Some(top), _) => top,
+                (None, None) => return Ok(()),
+                // The copy fails in the same way, and reports the names that it leaves out.
+                (None, Some(dir)) => match fs::read_dir(dir) {
+                    Ok(entries) => entries,
+                    Err(_) => continue,
+                },
+            };
+            self.check_stop()?;
+            for entry in entries.flatten() {
+                let path = entry.path();
+                need.entries += 1;
+                let Ok(found) = entry.metadata() else {
+                    continue;
+                };
+                if found.is_dir() {
+                    waiting.push(path);
+                } else if found.is_file() {
+                    need.add_bytes(found.len().min(found.blocks().saturating_mul(512)));
+                }
+            }
+        }
     }
 }
 
@@ -542,37 +574,5 @@ impl Need {
     fn add_bytes(&mut self, bytes: u64) {
         let blocks = bytes.div_ceil(BLOCK).saturating_mul(BLOCK);
         self.bytes = self.bytes.saturating_add(blocks);
-    }
-
-    fn add_directory(&mut self, path: &Path) -> Result<(), BuildError> {
-        let failed = |source| BuildError::File {
-            path: path.to_owned(),
-            source,
-        };
-        let mut top = Some(fs::read_dir(path).map_err(failed)?);
-        let mut waiting = Vec::new();
-        loop {
-            let entries = match (top.take(), waiting.pop()) {
-                (Some(top), _) => top,
-                (None, None) => return Ok(()),
-                // The copy fails in the same way, and reports the names that it leaves out.
-                (None, Some(dir)) => match fs::read_dir(dir) {
-                    Ok(entries) => entries,
-                    Err(_) => continue,
-                },
-            };
-            for entry in entries.flatten() {
-                let path = entry.path();
-                self.entries += 1;
-                let Ok(found) = entry.metadata() else {
-                    continue;
-                };
-                if found.is_dir() {
-                    waiting.push(path);
-                } else if found.is_file() {
-                    self.add_bytes(found.len().min(found.blocks().saturating_mul(512)));
-                }
-            }
-        }
     }
 }

@@ -16,9 +16,12 @@ from ._offline import CheckReport, Finding, Info, check, info, resize
 from ._path import Path
 from ._progress import Progress
 from ._sapwood import VERSION as __version__
+from ._streams import Difference, ExportReport
 
 __all__ = [
     "CheckReport",
+    "Difference",
+    "ExportReport",
     "Finding",
     "Image",
     "ImageBuilder",

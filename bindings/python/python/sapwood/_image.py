@@ -7,15 +7,16 @@ import io
 import os
 import stat as modes
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from types import TracebackType
 from typing import IO, Any, BinaryIO, NamedTuple, Union
 
-from . import _sapwood
+from . import _sapwood, _streams
 from ._file import open_file
 from ._offline import CheckReport, check
 from ._path import Path
 from ._progress import OnProgress, native
+from ._streams import Difference, ExportReport
 
 Name = Union[str, bytes, "os.PathLike[Any]", Path]
 HostPath = Union[str, bytes, "os.PathLike[Any]"]
@@ -387,6 +388,85 @@ class Image:
             return
         with io.open(archive, "rb") as file:
             self._native.extract_tar(file, self._bytes(target), native(progress))
+
+    def export(
+        self,
+        file: HostPath | BinaryIO,
+        source: Name = "/",
+        *,
+        since: Name | tuple[Image, Name] | None = None,
+        layer: bool = False,
+        compression: str = "",
+        progress: OnProgress = None,
+    ) -> ExportReport:
+        """Writes a directory to a tar archive, at a path of this machine or in a binary file object.
+
+        ``since`` is a directory of this image, or an image and a directory of it: then the archive
+        has the changes alone, as a layer of a container image. ``layer`` makes a layer of a whole
+        directory. ``compression`` is ``"gzip"`` or ``"zstd"``. A path gets its file when it is
+        complete.
+        """
+        base = None
+        if since is not None:
+            other, name = since if isinstance(since, tuple) else (self, since)
+            base = (other._native, other._bytes(name))
+        how = {
+            "since": base,
+            "layer": layer or since is not None,
+            "compression": compression,
+            "progress": native(progress),
+        }
+        return _streams.export(self._native, self._bytes(source), file, how)
+
+    def send(
+        self,
+        file: HostPath | BinaryIO,
+        snapshot: Name = "/",
+        *,
+        parent: Name | None = None,
+        clone_sources: Iterable[Name] = (),
+        version: int = 1,
+        data: bool = True,
+        progress: OnProgress = None,
+    ) -> None:
+        """Writes a read-only snapshot of a btrfs as a stream of `btrfs send`, with ``parent`` only
+        the changes since that snapshot. ``file`` is a path of this machine, which gets its file when
+        it is complete, or a binary file object."""
+        how = {
+            "parent": None if parent is None else self._bytes(parent),
+            "clone_sources": [self._bytes(name) for name in clone_sources],
+            "version": version,
+            "data": data,
+            "progress": native(progress),
+        }
+        _streams.send(self._native, self._bytes(snapshot), file, how)
+
+    def receive(
+        self,
+        file: HostPath | BinaryIO,
+        target: Name = "/",
+        *,
+        resume: bool = False,
+        progress: OnProgress = None,
+    ) -> list[str]:
+        """Makes the subvolumes of a stream in a directory, and returns their names. ``resume``
+        continues an earlier call with the same stream."""
+        target = self._bytes(target)
+        return _streams.receive(self._native, target, file, resume, progress)
+
+    def diff(
+        self,
+        old: Name | tuple[Image, Name],
+        new: Name = "/",
+        *,
+        content: bool = False,
+    ) -> list[Difference]:
+        """The differences between ``old``, a directory of this image or of another one, and the
+        directory ``new`` of this image, sorted by path. ``content`` compares the bytes of files that
+        were written again."""
+        other, name = old if isinstance(old, tuple) else (self, old)
+        before = (other._native, other._bytes(name))
+        return _streams.diff(before, (self._native, self._bytes(new)), content)
 
     def snapshot(self, target: Name, source: Name = "/", *, read_only: bool = False) -> None:
         """Creates a snapshot of a btrfs subvolume; ``/`` is the one that is open."""

@@ -144,6 +144,9 @@ pub enum ArchiveError {
     /// The directory that the archive is put into.
     #[error(transparent)]
     FileSystem(#[from] crate::Error),
+    /// A request ended the reading.
+    #[error("interrupted")]
+    Stopped,
     /// One of several archives.
     #[error("{}: {source}", archive.display())]
     Of {

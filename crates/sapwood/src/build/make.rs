@@ -53,11 +53,13 @@ impl ImageBuilder {
             _ => Some(new.scratch()?),
         };
         let mut built = fixed.make_whole(raw.as_ref().unwrap_or(&new), strict, progress)?;
+        self.sources.check_stop()?;
         if let (Some(hashes), Some((_, params))) = (&hashes, &self.verity) {
             let data = raw.as_ref().unwrap_or(&new).device()?;
             let tree = verity::build(path, &*data, &*hashes.device()?, params, None, progress)?;
             built.root_hash = Some(tree.root);
         }
+        self.sources.check_stop()?;
         if let Some(raw) = raw {
             let identity = Identity {
                 uuid: built.report.uuid(),
@@ -65,6 +67,7 @@ impl ImageBuilder {
             };
             convert(&raw, &new, self.format, identity, progress)?;
         }
+        self.sources.check_stop()?;
         if let Some(hashes) = hashes {
             hashes.finish()?;
         }
@@ -96,6 +99,7 @@ impl ImageBuilder {
         }
         let plain = new.scratch()?;
         let mut built = inner.make_fixed(&plain, strict, progress)?;
+        self.sources.check_stop()?;
         let (file, size) = (plain.file(), built.size);
         luks::encrypt(file, size, new.path(), new, (key, options), progress)?;
         built.size = size.saturating_add(HEADER_SIZE);
@@ -196,6 +200,7 @@ impl ImageBuilder {
             let growth = grows.then(|| Growth::new(Arc::clone(&device), in_it));
             match self.fill(device, new.path(), strict, &filling, growth, progress) {
                 Ok(left_out) => {
+                    self.sources.check_stop()?;
                     progress(Progress::Total(0));
                     let min = NewSize::Min(self.free);
                     let time = filling.fixed_time();

@@ -11,6 +11,7 @@ use super::side::{Scratch, Side, Source, SourceNode};
 use crate::archive::{ArchiveError, Entries, Entry};
 use crate::changes::Changes;
 use crate::damage::Salvage;
+use crate::progress::Stop;
 use crate::vfs::FileKind;
 
 /// Receives what is in a directory.
@@ -30,6 +31,7 @@ pub(crate) fn survey(
     source: &Path,
     at: &[u8],
     changes: &Changes,
+    stop: &Stop,
     to: &mut dyn Surveyor,
 ) -> Result<()> {
     let side = LocalSide::new(source.to_owned());
@@ -40,6 +42,9 @@ pub(crate) fn survey(
     report(&*top, b"", &mut scratch, &mut canonical, to);
     nodes.enter(top);
     while let Some(step) = nodes.next() {
+        if stop.is_stopped() {
+            return Err(CopyError::on("", CopyCause::Interrupted).that_ends());
+        }
         let node = match step {
             Step::Node(node) => node,
             Step::Failed(failure) if nodes.path().is_empty() => return Err(failure),

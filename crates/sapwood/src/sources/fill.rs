@@ -3,13 +3,14 @@
 use std::path::Path;
 
 use super::below::Below;
+use super::input::Stopped;
 use super::{BuildError, Filled, Growth, Noted, Placed, Source, Sources};
 use crate::archive::{ArchiveError, Entries, Extraction, Into as Place, Layer, Scratch, Whiteouts};
 use crate::changes::Changes;
 use crate::copy::{self, CopyReport};
 use crate::fs::FileSystem;
 use crate::manifest::Manifest;
-use crate::progress::OnProgress;
+use crate::progress::{OnProgress, Stop};
 use crate::tree::HeldInode;
 use crate::vfs::{self, Credentials, Timestamp};
 
@@ -33,11 +34,13 @@ impl Sources {
             time,
             changes: &self.changes,
             scratch: &self.scratch,
+            stop: &self.stop,
             growth,
             progress,
         };
         let mut filled = Filled::default();
         for placed in &self.list {
+            self.check_stop()?;
             if let Some(report) = filling.source(placed)? {
                 filled.copied.add(report);
             }
@@ -58,6 +61,7 @@ struct Filling<'f, 'p, 'q> {
     time: Timestamp,
     changes: &'f Changes,
     scratch: &'f Scratch,
+    stop: &'f Stop,
     growth: Option<&'p mut Growth>,
     progress: &'p mut OnProgress<'q>,
 }
@@ -116,7 +120,8 @@ impl<'f> Filling<'f, '_, '_> {
             Extraction::new(into).make_directory(at, self.progress)?;
         }
         let (fs, image, changes) = (self.fs, self.image, self.changes);
-        let filled = copy::fill((fs, image, at), path, layer, changes, self.progress);
+        let (stop, progress) = (self.stop, &mut *self.progress);
+        let filled = copy::fill((fs, image, at), path, layer, changes, stop, progress);
         Ok(filled?)
     }
 
@@ -140,6 +145,7 @@ impl<'f> Filling<'f, '_, '_> {
         work: impl FnOnce(&mut dyn Entries, &mut OnProgress<'_>) -> Result<(), ArchiveError>,
     ) -> Result<(), ArchiveError> {
         let (fs, image) = (self.fs, self.image);
+        let entries = &mut Stopped::new(entries, self.stop);
         match &mut self.growth {
             None => work(entries, self.progress),
             Some(growth) => {
@@ -151,6 +157,7 @@ impl<'f> Filling<'f, '_, '_> {
 
     /// Removes the names in the directory `at` that the whiteouts of a layer hide.
     fn whiteouts(&self, entries: &mut dyn Entries, at: &[u8]) -> Result<(), ArchiveError> {
+        let entries = &mut Stopped::new(entries, self.stop);
         let extraction = Extraction::new(self.place(Whiteouts::Applied)?);
         extraction.whiteouts(&mut Below::new(entries, at))
     }
@@ -158,7 +165,7 @@ impl<'f> Filling<'f, '_, '_> {
     /// Makes room for a layer in the form of overlayfs.
     fn uncover(&self, entries: &mut dyn Entries) -> Result<(), ArchiveError> {
         let into = below(self.place(Whiteouts::Refused)?);
-        Extraction::new(into).uncover(&mut Layer::new(entries))
+        Extraction::new(into).uncover(&mut Layer::new(&mut Stopped::new(entries, self.stop)))
     }
 
     /// The root of the image.

@@ -19,6 +19,7 @@ use crate::archive::{
     ArchiveError, CpioReader, Entries, Entry, Kept, Scratch, TarReader, Whiteouts, buffered,
     decompressed, is_plain,
 };
+use crate::progress::Stop;
 
 /// The format of an archive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -26,6 +27,9 @@ pub(crate) enum Format {
     Tar,
     Cpio,
 }
+
+/// Bytes of content that are skipped at a time.
+const PIECE: usize = 1 << 16;
 
 /// See the module.
 #[derive(Clone)]
@@ -162,10 +166,11 @@ impl Input {
     ///
     /// # Errors
     /// The archive cannot be read; the copy cannot be written.
-    pub(super) fn need(&self, scratch: &Scratch) -> Result<Need> {
+    pub(super) fn need(&self, scratch: &Scratch, stop: &Stop) -> Result<Need> {
         if let State::Kept(_, Some(need)) = &*self.state.lock() {
             return Ok(*need);
         }
+        let skip = |entries: &mut dyn Entries| skip(&mut Stopped::new(entries, stop));
         self.keep(scratch, skip).map(|(need, ())| need)
     }
 
@@ -228,6 +233,69 @@ fn counted<T>(
 pub(super) fn skip(entries: &mut dyn Entries) -> Result<()> {
     while entries.next()?.is_some() {}
     Ok(())
+}
+
+/// Entries that end with [`ArchiveError::Stopped`] after a request.
+pub(super) struct Stopped<'e> {
+    inner: &'e mut dyn Entries,
+    stop: &'e Stop,
+    /// Content of the last entry that was not read.
+    rest: bool,
+    piece: Vec<u8>,
+}
+
+impl<'e> Stopped<'e> {
+    pub(super) fn new(inner: &'e mut dyn Entries, stop: &'e Stop) -> Self {
+        Self {
+            inner,
+            stop,
+            rest: false,
+            piece: vec![0; PIECE],
+        }
+    }
+
+    /// Reads the rest of the content of the last entry. The inner reader would skip it in one step
+    /// that nothing ends.
+    fn skip(&mut self) -> Result<()> {
+        while self.rest {
+            self.check()?;
+            self.rest = self.inner.read(&mut self.piece)?.1 > 0;
+        }
+        Ok(())
+    }
+
+    fn check(&self) -> Result<()> {
+        if self.stop.is_stopped() {
+            Err(ArchiveError::Stopped)
+        } else {
+            Ok(())
+        }
+    }
+}
+
+impl Entries for Stopped<'_> {
+    fn next(&mut self) -> Result<Option<Entry>> {
+        self.skip()?;
+        self.check()?;
+        let entry = self.inner.next()?;
+        self.rest = entry.as_ref().is_some_and(Entry::has_content);
+        Ok(entry)
+    }
+
+    fn read(&mut self, piece: &mut [u8]) -> Result<(u64, usize)> {
+        self.check()?;
+        let read = self.inner.read(piece)?;
+        self.rest = read.1 > 0;
+        Ok(read)
+    }
+
+    fn cut(&self) -> Option<u64> {
+        self.inner.cut()
+    }
+
+    fn allocated(&self, entry: &Entry, block: u64) -> u64 {
+        self.inner.allocated(entry, block)
+    }
 }
 
 /// Receives the need of an entry.
