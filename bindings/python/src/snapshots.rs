@@ -36,8 +36,11 @@ pub(crate) struct Sending {
     progress: Callback,
 }
 
-/// Writes a directory to a file object as a tar archive. Returns the numbers of entries, of sockets
-/// that were left out and of damaged files, the bytes, and both digests of a layer.
+/// The numbers of entries, of sockets that were left out and of damaged files, the bytes, and both
+/// digests of a layer.
+type Exported = (u64, u64, u64, u64, [u8; 32], [u8; 32]);
+
+/// Writes a directory to a file object as a tar archive.
 #[pyfunction]
 pub(crate) fn export(
     py: Python<'_>,
@@ -45,7 +48,7 @@ pub(crate) fn export(
     dir: &[u8],
     file: Py<PyAny>,
     how: Export,
-) -> PyResult<(u64, u64, u64, u64, [u8; 32], [u8; 32])> {
+) -> PyResult<Exported> {
     let (fs, stop, raised) = (image.get()?, Stop::new(), Raised::default());
     let mut options = ExportOptions::default();
     options.layer = how.layer;

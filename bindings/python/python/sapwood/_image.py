@@ -399,7 +399,7 @@ class Image:
         compression: str = "",
         progress: OnProgress = None,
     ) -> ExportReport:
-        """Writes a directory to a tar archive, at a path of this machine or in a binary file object.
+        """Writes a directory to a tar archive: a path of this machine, or a binary file object.
 
         ``since`` is a directory of this image, or an image and a directory of it: then the archive
         has the changes alone, as a layer of a container image. ``layer`` makes a layer of a whole
@@ -430,8 +430,8 @@ class Image:
         progress: OnProgress = None,
     ) -> None:
         """Writes a read-only snapshot of a btrfs as a stream of `btrfs send`, with ``parent`` only
-        the changes since that snapshot. ``file`` is a path of this machine, which gets its file when
-        it is complete, or a binary file object."""
+        the changes since that snapshot. ``file`` is a path of this machine, which gets its file
+        when it is complete, or a binary file object."""
         how = {
             "parent": None if parent is None else self._bytes(parent),
             "clone_sources": [self._bytes(name) for name in clone_sources],
@@ -462,8 +462,8 @@ class Image:
         content: bool = False,
     ) -> list[Difference]:
         """The differences between ``old``, a directory of this image or of another one, and the
-        directory ``new`` of this image, sorted by path. ``content`` compares the bytes of files that
-        were written again."""
+        directory ``new`` of this image, sorted by path. ``content`` compares the bytes of files
+        that were written again."""
         other, name = old if isinstance(old, tuple) else (self, old)
         before = (other._native, other._bytes(name))
         return _streams.diff(before, (self._native, self._bytes(new)), content)

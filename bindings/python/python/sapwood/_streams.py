@@ -35,8 +35,8 @@ class ExportReport(NamedTuple):
 class Difference(NamedTuple):
     """One difference of two directories.
 
-    ``kind`` is ``"added"``, ``"removed"``, ``"renamed"`` or ``"changed"``. ``path`` is the path from
-    the new directory, or from the old one of what was removed. ``old_path`` is set for what was
+    ``kind`` is ``"added"``, ``"removed"``, ``"renamed"`` or ``"changed"``. ``path`` is the path
+    from the new directory, or from the old one of what was removed. ``old_path`` is set for what was
     renamed. ``parts`` names what differs in a changed file: content, size, mtime, mode, uid, gid,
     xattrs.
     """
