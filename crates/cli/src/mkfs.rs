@@ -23,6 +23,31 @@ use super::{choice, copy, interrupt, output, times};
 use content::ContentArgs;
 use given::Given;
 
+/// For `sapwood help mkfs`.
+pub(super) const EXAMPLES: &[(&str, &str)] = &[
+    ("sapwood mkfs --size 10G disk.img", "a new btrfs"),
+    (
+        "sapwood mkfs --size 10G -d raid1 a.img b.img",
+        "a btrfs with two copies on two devices",
+    ),
+    (
+        "sapwood mkfs -t ext4 --size 2G -r tree/ root.img",
+        "an ext4 with the files of tree/",
+    ),
+    (
+        "sapwood mkfs --oci debian.tar --at /srv -r site disk.img",
+        "site/ in the directory /srv of it",
+    ),
+    (
+        "sapwood mkfs --free 20% -r tree/ small.img",
+        "as large as the files need, and a fifth more",
+    ),
+    (
+        "sapwood mkfs -t ext4 --reproducible --tar root.tar root.img",
+        "the same bytes for the same archive",
+    ),
+];
+
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
     /// Image file (created if missing) or block device; IMAGE#N is its partition N,

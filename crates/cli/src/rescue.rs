@@ -12,6 +12,22 @@ use sapwood::{DeletedFiles, Kind, Options, Rescue};
 use super::failure::{Failure, IMAGE, Result, USAGE};
 use super::{choice, interrupt, output, progress};
 
+/// For `sapwood help rescue copy`.
+pub(super) const COPY_EXAMPLES: &[(&str, &str)] = &[
+    (
+        "sapwood rescue copy --deleted disk.img found",
+        "removed files",
+    ),
+    (
+        "sapwood rescue copy disk.img backup --report lost.json",
+        "and a list of what is lost",
+    ),
+    (
+        "sapwood rescue copy disk.img@1234:home home.tar",
+        "a directory of an older state of a btrfs, as an archive",
+    ),
+];
+
 #[derive(Debug, clap::Args)]
 #[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
 pub(super) struct Args {

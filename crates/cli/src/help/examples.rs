@@ -5,32 +5,7 @@ pub(crate) type Example = (&'static str, &'static str);
 
 /// Examples by command; a subcommand follows its command after a space.
 pub(super) const EXAMPLES: &[(&str, &[Example])] = &[
-    (
-        "mkfs",
-        &[
-            ("sapwood mkfs --size 10G disk.img", "a new btrfs"),
-            (
-                "sapwood mkfs --size 10G -d raid1 a.img b.img",
-                "a btrfs with two copies on two devices",
-            ),
-            (
-                "sapwood mkfs -t ext4 --size 2G -r tree/ root.img",
-                "an ext4 with the files of tree/",
-            ),
-            (
-                "sapwood mkfs --oci debian.tar --at /srv -r site disk.img",
-                "site/ in the directory /srv of it",
-            ),
-            (
-                "sapwood mkfs --free 20% -r tree/ small.img",
-                "as large as the files need, and a fifth more",
-            ),
-            (
-                "sapwood mkfs -t ext4 --reproducible --tar root.tar root.img",
-                "the same bytes for the same archive",
-            ),
-        ],
-    ),
+    ("mkfs", crate::mkfs::EXAMPLES),
     (
         "untar",
         &[
@@ -429,23 +404,7 @@ pub(super) const EXAMPLES: &[(&str, &[Example])] = &[
             "removed files, and the part of each that is readable",
         )],
     ),
-    (
-        "rescue copy",
-        &[
-            (
-                "sapwood rescue copy --deleted disk.img found",
-                "removed files",
-            ),
-            (
-                "sapwood rescue copy disk.img backup --report lost.json",
-                "and a list of what is lost",
-            ),
-            (
-                "sapwood rescue copy disk.img@1234:home home.tar",
-                "a directory of an older state of a btrfs, as an archive",
-            ),
-        ],
-    ),
+    ("rescue copy", crate::rescue::COPY_EXAMPLES),
     (
         "check",
         &[
