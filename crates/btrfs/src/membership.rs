@@ -71,6 +71,25 @@ pub enum MembershipError {
         /// Bytes of the other one.
         needed: u64,
     },
+    /// A missing device has the only copy of something.
+    #[error("device {devid} has parts of {profile}, of which no other device has a copy")]
+    Unmirrored {
+        /// Name of the profile.
+        profile: &'static str,
+        /// Id of the device.
+        devid: u64,
+    },
+    /// Bytes of a device have no copy that can be read.
+    #[error(
+        "{device}: {bytes} bytes cannot be read and have no good copy, so it is not replaced; force \
+         replaces it without them"
+    )]
+    Unreadable {
+        /// Name of the device.
+        device: String,
+        /// Bytes.
+        bytes: u64,
+    },
     /// A missing device has parts of a profile with parity.
     #[error("device {devid} has parts of {profile}, which is read only, so it is not rebuilt")]
     Parity {

@@ -1,29 +1,33 @@
-//! Replaces a device of a file system that is not mounted by another one, which gets its id and its
-//! UUID, so that no tree changes.
+//! Replaces a device of a file system that is not mounted by another one. The new device gets the id
+//! and the UUID of the old one. No tree changes.
 //!
 //! # How it works
-//! **A device that is there**: all its block groups are copied to the same offsets of the new
-//! device. A flush follows, then the new device gets the superblocks of the old one, and the old
-//! one's are erased last. A power cut before the superblocks leaves the old device as it was. After
-//! one between the two steps both are the same device, and a mount of both is refused
-//! (`DuplicateDevice`); the same replacement once more only erases the old superblocks, or copies
-//! again if the old device changed since.
+//! **A device that is there**: its block groups are copied to the same offsets of the new device,
+//! but not the places of superblocks, so an unfinished copy is no device of the file system. A flush
+//! follows, then the new device gets the superblocks of the old one, and the old one's are erased
+//! last. After a power cut between the two steps both are the same device, and a mount of both is
+//! refused (`DuplicateDevice`). The same replacement once more only erases the old superblocks if
+//! both still are the same, and copies again if the old device changed since.
 //!
-//! **A device that is missing**: the new device gets superblocks that are two generations old. It
-//! is then a stale device, and a scrub brings it up to date from the other devices. An interrupted
-//! scrub leaves it stale, and another one continues. A scrub also follows where the old device
-//! could not be read.
+//! **A device that is missing or stale**: the new device gets superblocks that are two generations
+//! old. It is then a stale device, and a scrub brings it up to date from the other devices. An
+//! interrupted scrub leaves it stale, and another one continues.
+//!
+//! **Bytes that cannot be read**: a new device with such bytes is stale, too, and a scrub copies them
+//! from the other devices. The old device keeps its superblocks until every byte has a good copy. If
+//! one has none, only force makes the new device current.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use sapwood_block::{Device, signature};
-use sapwood_btrfs_format::{BlockGroupFlags, DevItem, SuperBlock};
+use sapwood_btrfs_format::{BlockGroupFlags, DevItem, SUPER_OFFSETS, SUPER_SIZE, SuperBlock};
 use sapwood_vfs::Timestamp;
 
-use crate::devices::superblock;
+use crate::devices::{stripe, superblock};
 use crate::membership::{MembershipError, Removal, SECTOR, erase_supers};
 use crate::mount::Btrfs;
+use crate::relocate::Relocation;
 use crate::scrub::{ScrubOptions, ScrubReport, scrub};
 use crate::transaction::Store;
 use crate::{Error, Options, SubvolumeChoice, relocate};
@@ -40,7 +44,8 @@ type Result<T> = std::result::Result<T, MembershipError>;
 pub struct ReplaceOptions {
     /// The device that is replaced.
     pub source: Removal,
-    /// Overwrites the contents of the new device.
+    /// Overwrites the contents of the new device, and makes it current even if bytes have no good
+    /// copy.
     pub force: bool,
     /// Further devices may be missing, as far as the profiles allow.
     pub degraded: bool,
@@ -59,6 +64,10 @@ pub struct ReplaceReport {
     pub scrub: Option<ScrubReport>,
     /// It ended early.
     pub interrupted: bool,
+    /// The new device has its place. Otherwise it stays stale, and the old one is as it was.
+    pub complete: bool,
+    /// The superblocks of the old device could not be erased.
+    pub old_is_left: bool,
 }
 
 /// Progress callback: bytes that are done so far, and all bytes.
@@ -72,7 +81,9 @@ type Ranges = Vec<(u64, u64)>;
 /// # Errors
 /// Before any change: [`MembershipError::NoSuchDevice`], [`MembershipError::NoneMissing`],
 /// [`MembershipError::Smaller`], [`MembershipError::Occupied`], [`MembershipError::Member`],
-/// [`MembershipError::Parity`]. Later [`MembershipError::Engine`].
+/// [`MembershipError::Parity`], [`MembershipError::Unmirrored`]. Later
+/// [`MembershipError::Unreadable`], after which the old device is as it was, and
+/// [`MembershipError::Engine`].
 pub fn replace(
     devices: &[Arc<dyn Device>],
     new: &Arc<dyn Device>,
@@ -89,17 +100,20 @@ pub fn replace(
     let Some((source, sb)) = source_of(&all, &options.source)? else {
         return rebuild(&all, &options.source, new, options, step);
     };
-    if !is_stale(&all, &sb)? {
-        return copy(&all, &source, &sb, new, options, step);
+    if Arc::ptr_eq(&source, new) {
+        let (device, devid) = (new.name().to_owned(), sb.dev_item.devid.get());
+        return Err(MembershipError::Member { device, devid });
     }
-    // It lacks changes, so the other devices are the source.
-    all.retain(|device| !Arc::ptr_eq(device, &source));
-    let devid = Removal::Devid(sb.dev_item.devid.get());
-    let report = rebuild(&all, &devid, new, options, step)?;
-    if !report.interrupted {
-        erase_supers(&*source)?;
+    let replacement = Replacement {
+        all,
+        source,
+        new,
+        options,
+    };
+    if is_stale(&replacement.all, &sb)? {
+        return replacement.rebuild(&sb, step);
     }
-    Ok(report)
+    replacement.copy(&sb, step)
 }
 
 /// Whether a device missed commits of the others.
@@ -130,9 +144,10 @@ fn source_of(
     Ok(None)
 }
 
-/// Refuses a device that is too small for `item`, a member of the file system, or has contents. An
-/// older copy of the replaced device is none of these.
-fn check_new(new: &dyn Device, item: &DevItem, fsid: [u8; 16], force: bool) -> Result<()> {
+/// Refuses a device that is too small for the one of the superblock, a member of the file system, or
+/// has contents. An older copy of the replaced device is accepted.
+fn check_new(new: &dyn Device, sb: &SuperBlock, force: bool) -> Result<()> {
+    let item = &sb.dev_item;
     let device = || new.name().to_owned();
     let needed = item.total_bytes.get();
     if new.size() < needed {
@@ -144,8 +159,9 @@ fn check_new(new: &dyn Device, item: &DevItem, fsid: [u8; 16], force: bool) -> R
         });
     }
     let own = superblock::read_newest(new).ok();
-    if let Some(own) = own.filter(|own| own.fsid == fsid) {
-        if own.dev_item.uuid == item.uuid {
+    if let Some(own) = own.filter(|own| own.fsid == sb.fsid) {
+        let same = own.dev_item.uuid == item.uuid;
+        if same && (force || own.generation.get() <= sb.generation.get()) {
             return Ok(());
         }
         let (device, devid) = (device(), own.dev_item.devid.get());
@@ -166,67 +182,144 @@ fn wipe(new: &dyn Device) -> Result<()> {
     Ok(signature::wipe(new).map_err(Error::from)?)
 }
 
-/// Replaces a device that is there.
-fn copy(
-    all: &[Arc<dyn Device>],
-    source: &Arc<dyn Device>,
-    sb: &SuperBlock,
-    new: &Arc<dyn Device>,
-    options: &ReplaceOptions,
-    step: &mut OnReplaced<'_>,
-) -> Result<ReplaceReport> {
-    let mut report = ReplaceReport {
-        devid: sb.dev_item.devid.get(),
-        ..ReplaceReport::default()
-    };
-    if is_replaced(new, sb) {
-        erase_supers(&**source)?;
-        return Ok(report);
-    }
-    check_new(&**new, &sb.dev_item, sb.fsid, options.force)?;
-    let fs = relocate::open(all, options.time, options.degraded)?;
-    let ranges = ranges(&fs, report.devid);
-    fs.close()?;
-    drop(fs);
-    wipe(&**new)?;
-    let total = ranges.iter().map(|(_, len)| len).sum();
-    let mut done = 0;
-    for (start, len) in ranges {
-        let end = start.saturating_add(len);
-        let mut at = start;
-        while at < end {
-            let len = PIECE.min(end - at);
-            report.unreadable += copy_piece(&**source, &**new, at, len)?;
-            at += len;
-            done += len;
-            if step(done, total).is_break() {
-                report.interrupted = true;
-                return Ok(report);
-            }
-        }
-    }
-    new.flush().map_err(Error::from)?;
-    let sb = superblock::read_newest(&**source)?;
-    superblock::write_all(&**new, &sb)?;
-    new.flush().map_err(Error::from)?;
-    erase_supers(&**source)?;
-    if report.unreadable > 0 {
-        let others = all.iter().filter(|device| !Arc::ptr_eq(device, source));
-        let mut now: Vec<_> = others.cloned().collect();
-        now.push(Arc::clone(new));
-        scrub_into(&mut report, &now, options, step)?;
-    }
-    Ok(report)
+/// The replacement of a device that is there.
+struct Replacement<'r> {
+    /// All devices, with the old one.
+    all: Vec<Arc<dyn Device>>,
+    source: Arc<dyn Device>,
+    new: &'r Arc<dyn Device>,
+    options: &'r ReplaceOptions,
 }
 
-/// Whether an earlier replacement ended before it erased the superblocks of the old device.
-fn is_replaced(new: &Arc<dyn Device>, old: &SuperBlock) -> bool {
-    let own = superblock::read_newest(&**new).ok();
+impl Replacement<'_> {
+    fn others(&self) -> Vec<Arc<dyn Device>> {
+        let others = self.all.iter();
+        let others = others.filter(|device| !Arc::ptr_eq(device, &self.source));
+        others.cloned().collect()
+    }
+
+    /// Copies a device whose superblock is `sb`.
+    fn copy(&self, sb: &SuperBlock, step: &mut OnReplaced<'_>) -> Result<ReplaceReport> {
+        let (source, new, options) = (&*self.source, &**self.new, self.options);
+        let mut report = ReplaceReport {
+            devid: sb.dev_item.devid.get(),
+            ..ReplaceReport::default()
+        };
+        if is_replaced(new, sb) {
+            erase_supers(source)?;
+            report.complete = true;
+            return Ok(report);
+        }
+        check_new(new, sb, options.force)?;
+        let fs = relocate::open(&self.all, options.time, options.degraded)?;
+        fs.close()?;
+        let ranges = ranges(&fs, report.devid);
+        drop(fs);
+        // It may have failed meanwhile.
+        let sb = superblock::read_newest(source)?;
+        if is_stale(&self.all, &sb)? {
+            return self.rebuild(&sb, step);
+        }
+        wipe(new)?;
+        let total = ranges.iter().map(|(_, len)| len).sum();
+        let mut done = 0;
+        for (start, len) in ranges {
+            let end = start.saturating_add(len);
+            let mut at = start;
+            while at < end {
+                let len = PIECE.min(end - at);
+                report.unreadable += copy_piece(source, new, at, len)?;
+                at += len;
+                done += len;
+                if step(done, total).is_break() {
+                    report.interrupted = true;
+                    return Ok(report);
+                }
+            }
+        }
+        new.flush().map_err(Error::from)?;
+        if report.unreadable > 0 {
+            self.complete(&sb, &mut report, step)?;
+        } else {
+            superblock::write_all(new, &sb)?;
+            new.flush().map_err(Error::from)?;
+            report.complete = true;
+        }
+        self.erase_old(&mut report);
+        Ok(report)
+    }
+
+    /// Completes a new device that lacks bytes of the old one.
+    fn complete(
+        &self,
+        sb: &SuperBlock,
+        report: &mut ReplaceReport,
+        step: &mut OnReplaced<'_>,
+    ) -> Result<()> {
+        let (others, force) = (self.others(), self.options.force);
+        if !others.is_empty() {
+            write_outdated(&**self.new, sb)?;
+            scrub_into(report, (&others, self.new), self.options, step)?;
+        } else if force {
+            superblock::write_all(&**self.new, sb)?;
+            self.new.flush().map_err(Error::from)?;
+            report.complete = true;
+        }
+        if report.complete || report.interrupted {
+            return Ok(());
+        }
+        erase_supers(&**self.new)?;
+        Err(MembershipError::Unreadable {
+            device: self.source.name().to_owned(),
+            bytes: report.unreadable,
+        })
+    }
+
+    /// Replaces a stale device, whose changes the others have.
+    fn rebuild(&self, sb: &SuperBlock, step: &mut OnReplaced<'_>) -> Result<ReplaceReport> {
+        let devid = Removal::Devid(sb.dev_item.devid.get());
+        let mut report = rebuild(&self.others(), &devid, self.new, self.options, step)?;
+        self.erase_old(&mut report);
+        Ok(report)
+    }
+
+    /// Erases the superblocks of the old device, if the new one is complete.
+    fn erase_old(&self, report: &mut ReplaceReport) {
+        if !report.complete {
+            return;
+        }
+        if let Err(error) = erase_supers(&*self.source) {
+            log::warn!("the superblocks of the old device stay: {error}");
+            report.old_is_left = true;
+        }
+    }
+}
+
+/// Whether the new device is in the state of the old one: an earlier replacement ended before it
+/// erased the superblocks of the old device.
+fn is_replaced(new: &dyn Device, old: &SuperBlock) -> bool {
+    let own = superblock::read_newest(new).ok();
     own.is_some_and(|own| {
-        own.fsid == old.fsid
-            && own.dev_item.uuid == old.dev_item.uuid
-            && own.generation.get() >= old.generation.get()
+        own.bytenr.get() == SUPER_OFFSETS[0]
+            && (own.fsid, own.dev_item.uuid) == (old.fsid, old.dev_item.uuid)
+            && own.generation == old.generation
+            && (own.root, own.chunk_root) == (old.root, old.chunk_root)
+            && (own.log_root, own.log_root_level) == (old.log_root, old.log_root_level)
     })
+}
+
+/// Gives the new device superblocks with which it is stale.
+fn write_outdated(new: &dyn Device, sb: &SuperBlock) -> Result<()> {
+    let generation = sb.generation.get().saturating_sub(2).max(1);
+    let stale = SuperBlock {
+        generation: generation.into(),
+        chunk_root_generation: sb.chunk_root_generation.get().min(generation).into(),
+        log_root: 0.into(),
+        log_root_level: 0,
+        ..*sb
+    };
+    superblock::write_all(new, &stale)?;
+    Ok(new.flush().map_err(Error::from)?)
 }
 
 /// The ranges of a device that belong to block groups.
@@ -237,7 +330,8 @@ fn ranges(fs: &Btrfs, devid: u64) -> Ranges {
     own.map(|placed| (placed.offset, placed.len)).collect()
 }
 
-/// Copies bytes; returns how many of them could not be read, and are zeros in the copy.
+/// Copies bytes, but no superblocks. Returns how many bytes could not be read, and are zeros in the
+/// copy.
 fn copy_piece(from: &dyn Device, to: &dyn Device, at: u64, len: u64) -> Result<u64> {
     let mut bytes = vec![0; usize::try_from(len).unwrap_or_default()];
     let mut unreadable = 0;
@@ -247,6 +341,14 @@ fn copy_piece(from: &dyn Device, to: &dyn Device, at: u64, len: u64) -> Result<u
                 part.fill(0);
                 unreadable += part.len() as u64;
             }
+        }
+    }
+    for place in SUPER_OFFSETS {
+        let from = place.max(at);
+        let end = place.saturating_add(SUPER_SIZE as u64).min(at + len);
+        let copied = from.saturating_sub(at) as usize..end.saturating_sub(at) as usize;
+        if let Some(copied) = bytes.get_mut(copied).filter(|_| from < end) {
+            copied.fill(0);
         }
     }
     to.write_at(at, &bytes).map_err(Error::from)?;
@@ -261,32 +363,30 @@ fn rebuild(
     options: &ReplaceOptions,
     step: &mut OnReplaced<'_>,
 ) -> Result<ReplaceReport> {
-    let (item, sb) = missing(all, source)?;
+    let mut sb = missing(all, source)?;
+    // So that two generations less are a generation.
+    if sb.generation.get() < 3 {
+        let fs = relocate::open(all, options.time, true)?;
+        for _ in sb.generation.get()..3 {
+            Relocation::new(&fs.engine).renew_supers()?;
+        }
+        fs.close()?;
+        drop(fs);
+        sb = missing(all, source)?;
+    }
     let mut report = ReplaceReport {
-        devid: item.devid.get(),
+        devid: sb.dev_item.devid.get(),
         ..ReplaceReport::default()
     };
-    check_new(&**new, &item, sb.fsid, options.force)?;
+    check_new(&**new, &sb, options.force)?;
     wipe(&**new)?;
-    let generation = sb.generation.get().saturating_sub(2).max(1);
-    let stale = SuperBlock {
-        dev_item: item,
-        generation: generation.into(),
-        chunk_root_generation: sb.chunk_root_generation.get().min(generation).into(),
-        log_root: 0.into(),
-        log_root_level: 0,
-        ..sb
-    };
-    superblock::write_all(&**new, &stale)?;
-    new.flush().map_err(Error::from)?;
-    let mut now = all.to_vec();
-    now.push(Arc::clone(new));
-    scrub_into(&mut report, &now, options, step)?;
+    write_outdated(&**new, &sb)?;
+    scrub_into(&mut report, (all, new), options, step)?;
     Ok(report)
 }
 
-/// The item of a missing device, and the newest superblock.
-fn missing(all: &[Arc<dyn Device>], removal: &Removal) -> Result<(DevItem, SuperBlock)> {
+/// The newest superblock, with the item of a missing device.
+fn missing(all: &[Arc<dyn Device>], removal: &Removal) -> Result<SuperBlock> {
     let options = Options {
         subvolume: SubvolumeChoice::Id(0),
         background: false,
@@ -311,11 +411,15 @@ fn missing(all: &[Arc<dyn Device>], removal: &Removal) -> Result<(DevItem, Super
     let parity = BlockGroupFlags::RAID5 | BlockGroupFlags::RAID6;
     for (_, chunk) in store.volume.chunks() {
         let mut stripes = chunk.stripes.iter();
-        if chunk.flags.intersects(parity) && stripes.any(|stripe| stripe.devid == device.devid) {
-            return Err(MembershipError::Parity {
-                profile: chunk.flags.profile_name(),
-                devid: device.devid,
-            });
+        if !stripes.any(|stripe| stripe.devid == device.devid) {
+            continue;
+        }
+        let (profile, devid) = (chunk.flags.profile_name(), device.devid);
+        if chunk.flags.intersects(parity) {
+            return Err(MembershipError::Parity { profile, devid });
+        }
+        if !stripe::tolerates_a_loss(&chunk) {
+            return Err(MembershipError::Unmirrored { profile, devid });
         }
     }
     let sb: SuperBlock = **store.super_block.lock();
@@ -330,23 +434,47 @@ fn missing(all: &[Arc<dyn Device>], removal: &Removal) -> Result<(DevItem, Super
         fsid: store.fsid,
         ..DevItem::default()
     };
-    Ok((item, sb))
+    Ok(SuperBlock {
+        dev_item: item,
+        ..sb
+    })
 }
 
-/// Scrubs the devices after the replacement.
+/// Scrubs the other devices and the stale new one. Afterwards the new one is current if every byte
+/// has a good copy, or by force.
 fn scrub_into(
     report: &mut ReplaceReport,
-    devices: &[Arc<dyn Device>],
+    (others, new): (&[Arc<dyn Device>], &Arc<dyn Device>),
     options: &ReplaceOptions,
     step: &mut OnReplaced<'_>,
 ) -> Result<()> {
+    let mut all = others.to_vec();
+    all.push(Arc::clone(new));
     let scrubbing = ScrubOptions {
         degraded: options.degraded,
         time: options.time,
         ..ScrubOptions::default()
     };
-    let scrubbed = scrub(devices, &scrubbing, &mut |at| step(at.done, at.total))?;
+    let scrubbed = scrub(&all, &scrubbing, &mut |at| step(at.done, at.total))?;
     report.interrupted = scrubbed.interrupted;
+    let own = superblock::read_newest(&**new)?;
+    report.complete = !report.interrupted && !is_stale(&all, &own)?;
+    if !report.complete && !report.interrupted && options.force {
+        let mut newest = own;
+        for device in others {
+            let sb = superblock::read_newest(&**device)?;
+            if sb.generation.get() > newest.generation.get() {
+                newest = sb;
+            }
+        }
+        let current = SuperBlock {
+            dev_item: own.dev_item,
+            ..newest
+        };
+        superblock::write_all(&**new, &current)?;
+        new.flush().map_err(Error::from)?;
+        report.complete = true;
+    }
     report.scrub = Some(scrubbed);
     Ok(())
 }

@@ -39,7 +39,7 @@ pub(super) enum Command {
         /// file, or missing), and last the new one
         #[arg(value_name = "IMAGE", num_args = 3.., required = true)]
         images: Vec<PathBuf>,
-        /// Overwrite what the new device contains
+        /// Overwrite what the new device contains, and use it even if bytes have no good copy
         #[arg(short, long)]
         force: bool,
         /// Print errors only
@@ -155,14 +155,24 @@ fn replace(images: &[PathBuf], force: bool, quiet: bool) -> Result<()> {
         };
         return Err(Failure::new(FAILED, line));
     }
-    if let Some(scrub) = report.scrub.filter(|scrub| !scrub.clean) {
-        let lost: u64 = scrub.devices.iter().map(|device| device.lost).sum();
+    if report.old_is_left {
         let line = format_args!(
-            "{new} is device {} now, but {lost} sectors or blocks have no good copy; `sapwood \
-             scrub` names the files",
+            "{new} is device {} now, but the superblocks of the old device could not be erased: \
+             detach it",
             report.devid
         );
         return Err(Failure::new(FAILED, line));
+    }
+    if let Some(scrub) = report.scrub.filter(|scrub| !scrub.clean) {
+        let lost: u64 = scrub.devices.iter().map(|device| device.lost).sum();
+        let state = if report.complete {
+            format!("is device {} now, but", report.devid)
+        } else {
+            "is not used yet:".to_owned()
+        };
+        let line = format_args!("{new} {state} {lost} sectors or blocks have no good copy");
+        let failure = Failure::new(FAILED, line);
+        return Err(failure.advise("`sapwood scrub` names the files; -f uses the device anyway"));
     }
     if quiet {
         return Ok(());

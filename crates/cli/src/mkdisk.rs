@@ -74,7 +74,8 @@ pub(super) struct Args {
     /// Size of the disk [default: as large as necessary]
     #[arg(long, value_name = "SIZE", value_parser = size)]
     size: Option<u64>,
-    /// UUID of the disk; UUIDs of partitions and file systems derive from it [default: random]
+    /// UUID of the disk; UUIDs of partitions and file systems derive from it [default: random]. With
+    /// --from, only UUIDs of new file systems derive from it
     #[arg(short = 'U', long, value_name = "UUID", value_parser = uuid)]
     uuid: Option<[u8; 16]>,
     /// Make a disk that depends only on its contents: UUIDs derive from them unless -U is given,

@@ -164,6 +164,7 @@ impl FileSystem {
             fs,
             base: node,
             through_links: base == Path::new("/"),
+            at: b"",
             creator: self.creator(),
             changes,
             building: None,

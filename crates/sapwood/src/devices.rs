@@ -356,14 +356,20 @@ pub struct ReplaceReport {
     pub unreadable: u64,
     /// The scrub that rebuilt a missing device, or bytes that could not be read.
     pub scrub: Option<ScrubReport>,
-    /// It ended early. A missing device is then there, and a [`scrub`](crate::scrub) continues; any
-    /// other device stays as it was.
+    /// It ended early. After [`scrub`](Self::scrub) began, a [`scrub`](crate::scrub) of all devices
+    /// continues; before, nothing is replaced.
     pub interrupted: bool,
+    /// The new device has its place. Otherwise it stays stale, and the old one is as it was.
+    pub complete: bool,
+    /// The superblocks of the old device could not be erased: it must not be used together with the
+    /// new one.
+    pub old_is_left: bool,
 }
 
 /// Replaces a device of a btrfs that nothing else uses by `new`, which gets its id: copies its block
 /// groups, or rebuilds them from the other devices if it is missing. The superblocks of the old
-/// device are erased. `force`: the contents of `new` are lost.
+/// device are erased. `force`: the contents of `new` are lost, and it is used even if bytes have no
+/// good copy.
 ///
 /// # Errors
 /// The image cannot be opened ([`open`](crate::open)).
@@ -380,8 +386,15 @@ pub fn replace_device(
     let path = path.as_ref();
     let devices = open(path, opening, false, "the replacement of a device")?;
     let new = image::open_member(new, opening).map_err(DevicesError::from)?;
+    // The image itself is open already.
+    let source = match (source, devices.first()) {
+        (DeviceChoice::Path(own), Some(first)) if is_same(own, path) => {
+            members::Removal::Device(Arc::clone(first))
+        }
+        _ => chosen(source, opening)?,
+    };
     let options = replacement::ReplaceOptions {
-        source: chosen(source, opening)?,
+        source,
         force,
         degraded: opening.is_degraded(),
         time: opening.fixed_time(),
@@ -395,7 +408,15 @@ pub fn replace_device(
         unreadable: done.unreadable,
         scrub: done.scrub.map(scrub::shown),
         interrupted: done.interrupted,
+        complete: done.complete,
+        old_is_left: done.old_is_left,
     })
+}
+
+/// Whether two paths lead to one file.
+fn is_same(one: &Path, other: &Path) -> bool {
+    let real = |path: &Path| path.canonicalize().ok();
+    real(one).is_some_and(|path| real(other) == Some(path))
 }
 
 /// The space of each device of a btrfs: block groups by content and profile, and the rest.

@@ -370,7 +370,8 @@ impl DiskBuilder {
     }
 
     /// UUID of the disk, from which the UUIDs of its partitions and file systems derive; random if
-    /// not given.
+    /// not given. A copy of an existing disk keeps the UUIDs of disk and partitions, and only those
+    /// of new file systems derive from this one.
     #[must_use]
     pub fn uuid(mut self, uuid: [u8; 16]) -> Self {
         self.uuid = Some(uuid);

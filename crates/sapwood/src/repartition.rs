@@ -176,24 +176,32 @@ fn grow_gpt(disk: &dyn Device, all: &[Partition], part: &Partition, len: u64) ->
     Ok(())
 }
 
-/// Gives partitions of a GPT, by their numbers, other UUIDs.
+/// Gives partitions of a GPT, by their numbers, other UUIDs. `grown`: the backup also moves to the end
+/// of the disk.
 ///
 /// # Errors
 /// The table is damaged; there is no room for its backup; the disk cannot be written.
-pub(crate) fn set_uuids(disk: &dyn Device, uuids: &[(u32, [u8; 16])]) -> Result<()> {
+pub(crate) fn set_uuids(disk: &dyn Device, uuids: &[(u32, [u8; 16])], grown: bool) -> Result<()> {
     let mut gpt = undamaged_gpt(disk)?;
+    // A disk that became larger has the backup at its new end.
+    let last = (disk.size() / gpt.sector).saturating_sub(1);
     let before = gpt.entries.clone();
     for (number, uuid) in uuids {
         let entry = entry_at(&gpt, *number);
         let uuid = Uuid::from_bytes(*uuid).to_bytes_le();
         put(&mut gpt.entries, entry + 16, &uuid);
     }
-    if gpt.entries == before {
+    let moves = grown && gpt.alternate != last;
+    if gpt.entries == before && !moves {
         return Ok(());
     }
-    let last = gpt.alternate;
+    let last = if moves { last } else { gpt.alternate };
     let places = places(disk, &gpt, last)?;
-    write_both(disk, &gpt, last, places)
+    write_both(disk, &gpt, last, places)?;
+    if moves {
+        forget_old_end(disk, gpt.sector, gpt.alternate, last)?;
+    }
+    Ok(())
 }
 
 /// The first copy of a GPT.
@@ -235,6 +243,9 @@ fn places(disk: &dyn Device, gpt: &GptCopy, last: u64) -> Result<(u64, u64)> {
     let no_backup = || RepartitionError::NoBackup {
         disk: disk.name().to_owned(),
     };
+    if last >= disk.size() / gpt.sector {
+        return Err(no_backup());
+    }
     let sectors = (gpt.entries.len() as u64).div_ceil(gpt.sector);
     let backup = last.checked_sub(sectors).ok_or_else(no_backup)?;
     let last_usable = if gpt.alternate == last {

@@ -106,6 +106,10 @@ pub(crate) const SCRIPTS: &[(&str, &str)] = &[
         "$SAPWOOD" mkdisk -q --from new.qcow2 --reproducible again2 --part root:ext4:rootdir=r
         cmp again again2
         [ "$("$SAPWOOD" cat 'again#data:version')" = new ]
+        # A VHD is a whole number of MiB, and has the backup of the table at its end.
+        "$SAPWOOD" mkdisk -q --from old --output-format vhd new.vhd --part root:ext4:rootdir=two
+        size=$(stat -c %s new.vhd); head -c $((size - 512)) new.vhd > raw
+        sgdisk -v raw | grep -c 'No problems found'
         [ "$("$SAPWOOD" cat 'again#root:sub/deep/file')" = in ]"#,
     ),
     (

@@ -25,7 +25,7 @@ pub(super) fn memory() -> Arc<MemoryDevice> {
     Arc::new(MemoryDevice::new(SIZE))
 }
 
-fn noise(seed: u64, len: usize) -> Vec<u8> {
+pub(super) fn noise(seed: u64, len: usize) -> Vec<u8> {
     let mut random = fastrand::Rng::with_seed(seed);
     std::iter::repeat_with(|| random.u8(..)).take(len).collect()
 }

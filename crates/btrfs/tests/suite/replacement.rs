@@ -12,10 +12,10 @@ use sapwood_btrfs::scrub::{ScrubOptions, scrub};
 use sapwood_btrfs::{Btrfs, Error, Options};
 use sapwood_testing::device::{Fault, FaultDevice, FaultRule, RequestKinds};
 use sapwood_testing::{CrashPlan, RecordDevice};
-use sapwood_vfs::{Credentials, FileSystem, NewInode};
+use sapwood_vfs::{Credentials, FileSystem, NewInode, WriteMode};
 
 use super::devices::{Clocked, MIB, SIZE, any};
-use super::relocation::{Devices, filled, filled_memory, memory, open, verify, whole};
+use super::relocation::{Devices, filled, filled_memory, memory, noise, open, verify, whole};
 
 fn options(source: Removal) -> ReplaceOptions {
     ReplaceOptions {
@@ -66,7 +66,7 @@ fn the_new_device_has_the_place_of_the_old_one() {
             };
             let report = replaced(&before, source, &new).unwrap();
             assert_eq!(report.devid, nth as u64 + 1);
-            assert!(report.scrub.is_none() && !report.interrupted);
+            assert!(report.complete && report.scrub.is_none() && !report.interrupted);
             assert!(open(std::slice::from_ref(&old)).is_err());
             whole(&devices, &format!("{data}, turn {turn}"));
         }
@@ -163,9 +163,113 @@ fn bytes_that_the_old_device_does_not_return_come_from_its_mirror() {
     });
     let report = report.unwrap();
     assert!(report.unreadable >= MIB, "{}", report.unreadable);
-    assert!(report.scrub.unwrap().is_clean());
-    devices[1] = new;
+    assert!(report.complete && report.scrub.unwrap().is_clean());
+    devices[1] = new.clone();
     whole(&devices, "unreadable");
+    // Also of the file without checksums.
+    let alone = degraded(&[new]).unwrap();
+    verify(&alone);
+    alone.unmount().unwrap();
+}
+
+/// A device of which the first megabytes of block groups cannot be read.
+fn unreadable(device: &Arc<dyn Device>) -> Arc<FaultDevice<Arc<dyn Device>>> {
+    Arc::new(FaultDevice::new(Arc::clone(device)))
+}
+
+#[test]
+fn bytes_without_another_copy_are_lost_only_by_force() {
+    let devices = filled(1, Profile::Single, Profile::Dup);
+    let faulty = unreadable(&devices[0]);
+    let source: Arc<dyn Device> = faulty.clone();
+    let fails = FaultRule::new(RequestKinds::READ, 1, Fault::Fail).from_then_on();
+    let mut fails = Some(fails.within(2 * MIB..10 * MIB));
+    let mut arm = |_, _| {
+        if let Some(rule) = fails.take() {
+            faulty.arm(rule);
+        }
+        ControlFlow::Continue(())
+    };
+    let new: Arc<dyn Device> = memory();
+    let one = [source.clone()];
+    let refused = replace(&one, &new, &options(Removal::Devid(1)), &mut arm).unwrap_err();
+    let is_unreadable = matches!(refused, MembershipError::Unreadable { .. });
+    assert!(is_unreadable, "{refused}");
+    assert!(open(&[new]).is_err());
+    whole(&devices, "refused");
+}
+
+#[test]
+fn an_unfinished_copy_is_no_device_of_the_file_system() {
+    let memory = filled_memory();
+    // A block group lies over the second superblock.
+    let fs = open(&[any(&memory)]).unwrap();
+    let who = &Credentials::ROOT;
+    let made = fs.create(who, fs.root(), b"large", NewInode::Regular, 0o600);
+    let made = made.unwrap().ino();
+    let piece = noise(9, MIB as usize);
+    for at in 0..40 {
+        let mode = WriteMode::default();
+        fs.write(made, at * MIB, &piece, mode).unwrap();
+    }
+    fs.unmount().unwrap();
+    drop(fs);
+    let old = any(&memory);
+    let new: Arc<dyn Device> = Arc::new(MemoryDevice::new(SIZE));
+    let mut passed = false;
+    for most in [0.3, 0.9, 1.0] {
+        let stop = &mut |done: u64, total: u64| {
+            passed |= done == total;
+            if done as f64 >= most * total as f64 {
+                return ControlFlow::Break(());
+            }
+            ControlFlow::Continue(())
+        };
+        let one = [old.clone()];
+        let report = replace(&one, &new, &options(Removal::Devid(1)), stop).unwrap();
+        assert!(report.interrupted && !report.complete);
+        assert!(open(std::slice::from_ref(&new)).is_err());
+        let mut copy = [0; 4096];
+        new.read_at(64 * MIB, &mut copy).unwrap();
+        assert_eq!(copy, [0; 4096]);
+        whole(std::slice::from_ref(&old), &format!("{most}"));
+    }
+    assert!(passed);
+    replaced(&[old], Removal::Devid(1), &new).unwrap();
+    whole(&[new], "at last");
+}
+
+#[test]
+fn a_copy_that_changed_since_is_not_taken_for_the_device() {
+    let memory = filled_memory();
+    let clone = Arc::new(memory.snapshot());
+    let (old, new) = (any(&memory), any(&clone));
+    whole(std::slice::from_ref(&new), "the clone changes");
+    let refused = replaced(&[old.clone()], Removal::Devid(1), &new).unwrap_err();
+    let is_member = matches!(refused, MembershipError::Member { devid: 1, .. });
+    assert!(is_member, "{refused}");
+    whole(std::slice::from_ref(&old), "the old one is there");
+    let same = replaced(&[old.clone()], Removal::Devid(1), &old).unwrap_err();
+    assert!(matches!(same, MembershipError::Member { .. }), "{same}");
+    whole(&[old], "not by itself");
+}
+
+#[test]
+fn a_missing_device_with_the_only_copy_is_refused() {
+    let devices = filled(2, Profile::Single, Profile::Raid1);
+    let new: Arc<dyn Device> = memory();
+    let mut refused = 0;
+    for nth in 0..2 {
+        let left = [devices[nth].clone()];
+        match replaced(&left, Removal::Missing, &new) {
+            Err(MembershipError::Unmirrored { .. }) => refused += 1,
+            Err(error) => panic!("{error}"),
+            // All data may be on one device.
+            Ok(_) => new.write_at(65536, &[0; 4096]).unwrap(),
+        }
+        assert!(open(std::slice::from_ref(&new)).is_err());
+    }
+    assert!(refused > 0);
 }
 
 #[test]

@@ -62,6 +62,9 @@ pub(crate) struct Into<'a> {
     pub(crate) base: HeldInode<'a>,
     /// Symbolic links in names are followed: the directory is the root of an image.
     pub(crate) through_links: bool,
+    /// Path of the directory that the archive is put into, below `base`. A symbolic link that has
+    /// this path is followed, not replaced.
+    pub(crate) at: &'a [u8],
     /// Owner and umask of directories that are not in the archive.
     pub(crate) creator: Credentials,
     /// Attributes that replace the archive's, and entries that are left out.
@@ -224,6 +227,14 @@ impl<'a> Extraction<'a> {
         };
         if let EntryKind::Link(target) = &kind {
             return self.link(target, name, parents, &named, (size, attributes), content);
+        }
+        if kind == EntryKind::Directory && self.into.through_links && below == self.into.at {
+            self.reach(&parts, &named, true)?;
+            let ino = self.top().ino();
+            self.remembered.settled.insert(ino);
+            self.remembered.passed.remove(&ino);
+            self.keep_for_the_end((ino, true), attributes);
+            return Ok(());
         }
         self.reach(parents, &named, true)?;
         if kind == EntryKind::Directory {

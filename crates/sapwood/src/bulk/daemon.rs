@@ -71,6 +71,7 @@ impl Daemon {
             fs: &*self.fs,
             base,
             through_links: false,
+            at: b"",
             creator: work.process.credentials(umask),
             changes: &Changes::default(),
             building: None,

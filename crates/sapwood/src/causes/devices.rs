@@ -22,7 +22,8 @@ impl Cause for DevicesError {
             Self::Membership { source, .. } => match &**source {
                 Membership::Engine(error) => of_btrfs(error),
                 Membership::NoRoom { .. } => ErrorKind::StorageFull,
-                Membership::Parity { .. } => ErrorKind::Unsupported,
+                Membership::Parity { .. } | Membership::Unmirrored { .. } => ErrorKind::Unsupported,
+                Membership::Unreadable { .. } => ErrorKind::Io,
                 _ => ErrorKind::InvalidInput,
             },
         }

@@ -13,11 +13,10 @@ use sapwood_block::Device;
 use sapwood_block::partition::{GptCopy, Partition, PartitionTable, Scheme};
 use uuid::Uuid;
 
-use super::content::Built;
 use super::table::type_of_mbr;
 use super::{
-    BuiltDisk, BuiltPartition, DiskBuilder, DiskError, NewPartition, PartitionRange, PartitionSize,
-    Result,
+    BuiltDisk, BuiltPartition, DiskBuilder, DiskError, NewPartition, PartitionContent,
+    PartitionRange, PartitionSize, Result,
 };
 use crate::image::open_device;
 use crate::new_file::NewFile;
@@ -151,15 +150,6 @@ impl DiskBuilder {
         }
         let seed = self.uuid.unwrap_or_else(|| *Uuid::new_v4().as_bytes());
         let roots = self.build_hashes(&mut built, seed, &new, progress)?;
-        for (partition, content) in self.partitions.iter().zip(&built) {
-            if matches!(content, Built::Nothing) {
-                let (name, why) = (
-                    partition.name.clone(),
-                    "an existing partition needs a content",
-                );
-                return Err(DiskError::Layers { name, why });
-            }
-        }
         let mut made = BuiltDisk {
             scheme: existing.table.scheme,
             uuid: existing.uuid()?,
@@ -196,7 +186,8 @@ impl DiskBuilder {
                 let numbers = found.iter().map(|there| there.number);
                 let uuids = made.partitions.iter().map(|made| made.uuid);
                 let uuids: Vec<_> = numbers.zip(uuids).collect();
-                repartition::set_uuids(&*disk.device()?, &uuids)?;
+                let grown = made.size > existing.device.size();
+                repartition::set_uuids(&*disk.device()?, &uuids, grown)?;
             }
             Ok(())
         })?;
@@ -206,7 +197,15 @@ impl DiskBuilder {
     /// Gives each partition the size of the existing one that it replaces, which is returned.
     fn fit_into(&mut self, existing: &Existing) -> Result<Vec<Partition>> {
         let mut found: Vec<Partition> = Vec::new();
+        let trees = self.partitions.iter();
+        let trees = trees.filter_map(|new| Some(new.verity.as_ref()?.partition.clone()));
+        let trees: Vec<String> = trees.collect();
         for new in &mut self.partitions {
+            let is_empty = matches!(new.content, PartitionContent::Empty);
+            if is_empty && !trees.contains(&new.name) {
+                let (name, why) = (new.name.clone(), "an existing partition needs a content");
+                return Err(DiskError::Layers { name, why });
+            }
             let partition = existing.partition(new)?;
             if found.iter().any(|other| other.number == partition.number) {
                 return Err(DiskError::Name(new.name.clone()));

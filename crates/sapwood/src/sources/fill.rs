@@ -73,16 +73,14 @@ impl<'f> Filling<'f, '_, '_> {
         match &placed.source {
             Source::Directory(path) => return self.copy(path, at, false).map(Some),
             Source::LayerDirectory(path) => {
-                copy::list(path, |entries| self.uncover(&mut Below::new(entries, at)))
+                copy::list(path, |entries| self.uncover(entries, at))
                     .map_err(|error| error.of(path))?;
                 return self.copy(path, at, true).map(Some);
             }
             Source::LayerTar(input) => {
-                input.keep(self.scratch, |entries| {
-                    self.uncover(&mut Below::new(entries, at))
-                })?;
+                input.keep(self.scratch, |entries| self.uncover(entries, at))?;
                 input.with(|entries| {
-                    let into = below(self.place(Whiteouts::Refused)?);
+                    let into = below(self.place(Whiteouts::Refused, at)?);
                     self.grown(&mut Below::new(entries, at), |entries, progress| {
                         let layer = &mut Layer::new(entries);
                         Extraction::new(into).run(layer, progress).map(drop)
@@ -115,7 +113,7 @@ impl<'f> Filling<'f, '_, '_> {
     /// Copies a directory, which may be a layer in the form of overlayfs, into the directory `at`.
     fn copy(&mut self, path: &Path, at: &[u8], layer: bool) -> Result<CopyReport, BuildError> {
         if !at.is_empty() {
-            let mut into = self.place(Whiteouts::Refused)?;
+            let mut into = self.place(Whiteouts::Refused, at)?;
             into.through_links = !layer;
             Extraction::new(into).make_directory(at, self.progress)?;
         }
@@ -132,7 +130,7 @@ impl<'f> Filling<'f, '_, '_> {
         at: &[u8],
         whiteouts: Whiteouts,
     ) -> Result<(), ArchiveError> {
-        let into = self.place(whiteouts)?;
+        let into = self.place(whiteouts, at)?;
         self.grown(&mut Below::new(entries, at), |entries, progress| {
             Extraction::new(into).run(entries, progress).map(drop)
         })
@@ -158,18 +156,22 @@ impl<'f> Filling<'f, '_, '_> {
     /// Removes the names in the directory `at` that the whiteouts of a layer hide.
     fn whiteouts(&self, entries: &mut dyn Entries, at: &[u8]) -> Result<(), ArchiveError> {
         let entries = &mut Stopped::new(entries, self.stop);
-        let extraction = Extraction::new(self.place(Whiteouts::Applied)?);
+        let extraction = Extraction::new(self.place(Whiteouts::Applied, at)?);
         extraction.whiteouts(&mut Below::new(entries, at))
     }
 
-    /// Makes room for a layer in the form of overlayfs.
-    fn uncover(&self, entries: &mut dyn Entries) -> Result<(), ArchiveError> {
-        let into = below(self.place(Whiteouts::Refused)?);
-        Extraction::new(into).uncover(&mut Layer::new(&mut Stopped::new(entries, self.stop)))
+    /// Makes room for a layer in the form of overlayfs in the directory `at`.
+    fn uncover(&self, entries: &mut dyn Entries, at: &[u8]) -> Result<(), ArchiveError> {
+        let into = below(self.place(Whiteouts::Refused, at)?);
+        let entries = &mut Stopped::new(entries, self.stop);
+        Extraction::new(into).uncover(&mut Layer::new(&mut Below::new(entries, at)))
     }
 
-    /// The root of the image.
-    fn place(&self, whiteouts: Whiteouts) -> Result<Place<'f>, ArchiveError> {
+    /// The root of the image, for a source that goes into the directory `at`.
+    fn place<'a>(&self, whiteouts: Whiteouts, at: &'a [u8]) -> Result<Place<'a>, ArchiveError>
+    where
+        'f: 'a,
+    {
         let fs: &dyn vfs::FileSystem = &**self.fs.engine();
         let base = HeldInode::root(fs).map_err(|source| ArchiveError::Inode {
             path: "/".into(),
@@ -180,6 +182,7 @@ impl<'f> Filling<'f, '_, '_> {
             fs,
             base,
             through_links: true,
+            at,
             creator: Credentials {
                 uid,
                 gid,

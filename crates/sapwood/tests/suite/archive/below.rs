@@ -100,6 +100,35 @@ fn a_link_in_the_image_leads_to_the_directory() {
 }
 
 #[test]
+fn an_entry_of_the_directory_itself_keeps_a_link_to_it() {
+    let builder = |kind| {
+        let mut links = Builder::new(Vec::new());
+        link(&mut links, "lib", EntryType::Symlink, "usr/lib");
+        let kept = header(EntryType::Regular, 0o644, 1);
+        add(&mut links, "usr/lib/kept", kept, b"1");
+        let mut own = Builder::new(Vec::new());
+        add(&mut own, "./", header(EntryType::Directory, 0o750, 0), b"");
+        add(
+            &mut own,
+            "./new",
+            header(EntryType::Regular, 0o644, 1),
+            b"2",
+        );
+        let mut sources = Sources::default();
+        sources.tar_stream(std::io::Cursor::new(links.into_inner().unwrap()));
+        sources.at("/lib").unwrap();
+        sources.tar_stream(std::io::Cursor::new(own.into_inner().unwrap()));
+        ImageBuilder::new(kind).size(256 << 20).sources(sources)
+    };
+    build(builder, |fs| {
+        assert!(fs.symlink_metadata("lib").unwrap().is_symlink());
+        assert_eq!(text(fs, "usr/lib/kept"), "1");
+        assert_eq!(text(fs, "lib/new"), "2");
+        assert_eq!(fs.metadata("usr/lib").unwrap().mode() & 0o7777, 0o750);
+    });
+}
+
+#[test]
 fn a_layer_hides_names_in_its_directory_only() {
     let dir = directory("below");
     let builder = |kind| {
