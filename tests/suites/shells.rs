@@ -70,6 +70,10 @@ fails() { code=0; "$SAPWOOD" shell "$@" > out.txt 2> err || code=$?; [ $code = $
 want=1; printf 'mkdir one\nls nope\nmkdir two\n' | fails i; grep -q 'line 2: failed; the commands before it took effect' err
 "$SAPWOOD" stat i:one > /dev/null; "$SAPWOOD" stat i:two 2> /dev/null && exit 1
 printf 'ls nope\nmkdir two\n' | fails --keep-going i; grep -q '1 of 2 commands failed' err; "$SAPWOOD" stat i:two > /dev/null
+printf "mkdir 'x <<E\nmkdir three\nE\nmkdir four\r\n" | fails --keep-going i; grep -q '1 of 2 commands failed' err
+"$SAPWOOD" stat i:four > /dev/null; "$SAPWOOD" stat i:three 2> /dev/null && exit 1
+mkdir far; "$SAPWOOD" mkfs -q -t ext4 --size 16M far/i; echo other | "$SAPWOOD" write far/i:/inner
+[ "$(printf 'lcd far\ncat i:/inner\n' | "$SAPWOOD" shell i)" = other ]
 printf 'cd etc/old\n' | fails i; grep -q 'not a directory' err
 printf 'mkdir no\n' | fails --read-only i; grep -q 'read-only' err
 printf 'mkdir no\n' | fails -o ro i
@@ -153,7 +157,20 @@ impl Terminal {
 
     /// Waits for a text, and returns the output before it.
     fn until(&mut self, text: &str) -> String {
-        let end = Instant::now() + LIMIT;
+        self.within(text, LIMIT).unwrap_or_else(|| {
+            let seen = String::from_utf8_lossy(&self.seen);
+            let shown: String = seen.chars().take(2000).collect();
+            panic!("no {text:?} in {shown:?}")
+        })
+    }
+
+    fn comes(&mut self, text: &str, limit: Duration) -> bool {
+        self.within(text, limit).is_some()
+    }
+
+    /// The output before a text, if it comes in time.
+    fn within(&mut self, text: &str, limit: Duration) -> Option<String> {
+        let end = Instant::now() + limit;
         let mut from = 0;
         loop {
             let mut parts = self.seen[from..].windows(text.len());
@@ -166,15 +183,12 @@ impl Terminal {
                     .drain(..at + text.len())
                     .take(at)
                     .collect::<Vec<_>>();
-                return String::from_utf8_lossy(&before).into_owned();
+                return Some(String::from_utf8_lossy(&before).into_owned());
             }
             let left = end.saturating_duration_since(Instant::now());
             match self.output.recv_timeout(left) {
                 Ok(more) => self.seen.extend(more),
-                Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => {
-                    let seen = String::from_utf8_lossy(&self.seen);
-                    panic!("no {text:?} in {:?}", seen.get(..2000).unwrap_or(&seen));
-                }
+                Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => return None,
             }
         }
     }
@@ -191,6 +205,30 @@ impl Terminal {
         // The prompt is drawn again while keys are typed; the end of the line is drawn once.
         self.until("\x1b[?2004l");
         self.until(prompt)
+    }
+
+    /// Types Ctrl-C at a prompt, and waits for the next one.
+    fn clear(&mut self, prompt: &str) {
+        self.keys("\x03");
+        self.until("\x1b[?2004l");
+        self.until(prompt);
+    }
+
+    /// Interrupts a command that runs. A Ctrl-C just before the command runs has no effect, so it
+    /// is typed until it has one.
+    fn interrupt(&mut self, prompt: &str) {
+        let end = Instant::now() + LIMIT;
+        loop {
+            self.keys("\x03");
+            if self.comes("interrupted", Duration::from_secs(10)) {
+                break;
+            }
+            assert!(Instant::now() < end, "Ctrl-C has no effect");
+        }
+        // A second Ctrl-C may have come at the prompt.
+        self.keys("cat the-last\r");
+        self.until("the-last: no such file");
+        self.until(prompt);
     }
 
     fn ends(mut self, code: i32) {
@@ -218,7 +256,7 @@ fn on_a_terminal(kind: Kind) -> Outcome {
     let dir = scratch::directory();
     let dir = dir.path();
     let prepare = r#"mkdir -p home r/etc/app $'r/evil\e[31m' $'r/evil\e[32mx'; echo text > r/etc/motd; echo here > hostfile
-        touch $'r/etc/app/b\e[2J'; truncate -s 20G r/zeros"#;
+        touch $'r/etc/app/b\e[2J'; truncate -s 20G r/zeros; truncate -s 40M r/some"#;
     let script = format!(
         "{prepare}\n'{}' mkfs -q -t {kind} --size 256M -r r i",
         sapwood().display()
@@ -245,50 +283,45 @@ fn on_a_terminal(kind: Kind) -> Outcome {
         "{listed:?}"
     );
     // Ctrl-C clears the line.
-    terminal.keys("rm -r app\x03");
-    terminal.until("i:/etc> ");
+    terminal.keys("rm -r app");
+    terminal.clear("i:/etc> ");
     // An error does not end the shell.
     let missing = terminal.run("cat nope", "i:/etc> ");
     assert!(missing.contains("/etc/nope: no such file"), "{missing:?}");
     // Ctrl-C ends a command that prints, and one that waits.
     terminal.keys("cat /zeros\r");
     terminal.until("\0\0\0\0");
-    terminal.keys("\x03");
-    terminal.until("interrupted");
-    terminal.until("i:/etc> ");
+    terminal.interrupt("i:/etc> ");
     terminal.keys("write typed\r");
     terminal.until("\x1b[?2004l\r\n");
     terminal.keys("a\n");
     terminal.until("a\r\n");
-    terminal.keys("\x03");
-    terminal.until("interrupted");
-    terminal.until("i:/etc> ");
+    terminal.interrupt("i:/etc> ");
     // A text after the line; the history.
-    terminal.keys("write doc <<E\r");
-    terminal.until("> ");
-    terminal.keys("one\rE\r");
-    terminal.until("i:/etc> ");
+    terminal.run("write doc <<E", "> ");
+    terminal.run("one", "> ");
+    terminal.run("E", "i:/etc> ");
     let printed = terminal.run("cat doc", "i:/etc> ");
     assert!(printed.contains("one\r\n"), "{printed:?}");
     terminal.keys("\x1b[A\x1b[A");
     terminal.until("write doc <<E");
-    terminal.keys("\x03");
-    terminal.until("i:/etc> ");
+    terminal.clear("i:/etc> ");
     // Names with control characters are escaped.
     terminal.run("cd ../evil*x", "i:/evil\\u{1b}[32mx> ");
     terminal.keys("ls /e\t\t");
     let candidates = terminal.until("evil\\u{1b}[32mx/");
     assert!(candidates.contains("evil\\u{1b}[31m/"), "{candidates:?}");
     assert!(!candidates.contains("\x1b[31m"), "{candidates:?}");
-    terminal.keys("\x03");
-    terminal.until("i:/evil\\u{1b}[32mx> ");
-    // Not Ctrl-D, which the kernel interprets itself if it comes before the prompt.
-    terminal.keys("exit\r");
+    terminal.clear("i:/evil\\u{1b}[32mx> ");
+    // Keys that are typed while a command runs are kept for the next prompt, Ctrl-D too.
+    terminal.keys("cat /some\r");
+    terminal.until("\0\0\0\0");
+    terminal.keys("mkdir /ahead\r\x04");
     terminal.ends(0);
     process::shell(
         dir,
         &format!(
-            "set -e; S='{}'; [ \"$($S cat i:/etc/doc)\" = one ]; $S stat i:/etc/app > /dev/null; $S check i
+            "set -e; S='{}'; [ \"$($S cat i:/etc/doc)\" = one ]; $S stat i:/etc/app i:/ahead > /dev/null; $S check i
             [ \"$(stat -c %a home/.local/state/sapwood/history)\" = 600 ]
             grep -qx 'write doc <<E' home/.local/state/sapwood/history",
             sapwood().display()

@@ -32,7 +32,7 @@ pub(super) fn target(place: &OsStr) -> Result<Target, NoImage> {
 /// in the image of the shell, unless it names another image that exists.
 pub(super) fn in_image(place: &OsStr) -> Result<(PathBuf, PathBuf)> {
     if let Some((path, image)) = session::path(place).zip(session::image())
-        && !matches!(target(place), Ok(Target::Image { image: other, .. }) if other != image)
+        && !matches!(target(place), Ok(Target::Image { image: other, .. }) if !same_file(&other, &image))
     {
         return Ok((image, OsString::from_vec(path).into()));
     }

@@ -220,6 +220,7 @@ fn verify(mut input: impl Read, seal: Option<&Seal>) -> Result<()> {
             commands += 1;
             Ok(())
         });
+        check_verified()?;
         return read.map_err(|error: ReceiveError| {
             let error = match error {
                 ReceiveError::Cut { .. } => error.to_string(),
@@ -231,12 +232,26 @@ fn verify(mut input: impl Read, seal: Option<&Seal>) -> Result<()> {
     let mut report = |error| {
         output::report(&Failure::new(FAILED, error));
     };
-    let damaged = seal.verify(&mut input, &mut report)?;
+    let verified = seal.verify(&mut input, &mut report);
+    check_verified()?;
+    let damaged = verified?;
     if damaged == 0 {
         Ok(())
     } else {
         Err(Failure::reported())
     }
+}
+
+/// Fails after a signal.
+fn check_verified() -> Result<()> {
+    if !interrupt::came() {
+        return Ok(());
+    }
+    let code = 128_u8.saturating_add(u8::try_from(interrupt::signal()).unwrap_or(0));
+    Err(Failure::new(
+        code,
+        "interrupted: the stream is not verified",
+    ))
 }
 
 /// Why a dump ended.

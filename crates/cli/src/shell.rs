@@ -15,7 +15,7 @@ mod terminal;
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io::{BufRead, BufReader, IsTerminal, Read};
-use std::os::unix::ffi::OsStringExt;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
 use sapwood::internal::Target;
@@ -164,7 +164,23 @@ pub(super) fn run(args: &Args, parser: clap::Command, parse: Parse) -> Result<()
 /// The image, and the path of the directory to start in.
 fn image_and_directory(place: &OsStr) -> Result<(PathBuf, PathBuf)> {
     let (image, path) = Target::parse_in_image(place)?;
+    // lcd changes the meaning of a relative path.
+    let image = whole_path(&image)?;
     Ok((image, Path::new("/").join(OsString::from_vec(path))))
+}
+
+/// The path of an image, with any current directory of this machine. An address stays as it is.
+fn whole_path(image: &Path) -> Result<PathBuf> {
+    if is_address(image) {
+        return Ok(image.to_owned());
+    }
+    std::path::absolute(image).map_err(|error| Failure::local(image, error))
+}
+
+/// Whether an image is an address, such as `nbd://box/export`, and not a file.
+fn is_address(image: &Path) -> bool {
+    let bytes = image.as_os_str().as_bytes();
+    bytes.windows(3).any(|three| three == b"://")
 }
 
 /// What follows a line.
@@ -196,7 +212,7 @@ impl Shell {
             }
             ["lpwd"] => {
                 let dir = std::env::current_dir().map_err(|error| Failure::on("lpwd", error))?;
-                output::line(dir.display())?;
+                output::line(output::name(dir.as_os_str().as_bytes()))?;
             }
             ["lcd"] => {
                 let home = std::env::var_os("HOME").unwrap_or_else(|| "/".into());
@@ -244,6 +260,11 @@ impl Shell {
         let done = (command.run)();
         session::set_input(None);
         let synced = if reads { Ok(()) } else { self.sync() };
+        if done.is_err()
+            && let Err(failure) = &synced
+        {
+            output::report(failure);
+        }
         done.and(synced)
     }
 
@@ -324,10 +345,13 @@ fn change_local_directory(dir: &Path) -> Result<()> {
 fn from_pipe(shell: &mut Shell, keep_going: bool) -> Result<()> {
     let mut lines = Lines::of_standard_input()?;
     let (mut count, mut failed) = (0_u64, 0_u64);
-    while let Some(line) = lines.next()? {
+    while let Some((number, line)) = lines.next()? {
         count += 1;
-        let number = line.number;
-        let failure = match shell.execute(line) {
+        let done = match line {
+            Ok(line) => shell.execute(line),
+            Err(why) => Err(Failure::new(USAGE, why)),
+        };
+        let failure = match done {
             Ok(Next::End) => break,
             Ok(Next::Line) => continue,
             Err(failure) => failure,
@@ -378,37 +402,61 @@ impl Lines {
         })
     }
 
-    /// The next command with its text; `None` at the end.
-    fn next(&mut self) -> Result<Option<Line>> {
-        let wrong = |error: Wrong| Failure::new(USAGE, error);
+    /// The next command with its text, or its error, and the number of its line; `None` at the end.
+    fn next(&mut self) -> Result<Option<(usize, Result<Line, String>)>> {
         while let Some(text) = self.text()? {
             let number = self.number;
-            let Some(Begun { mut line, end }) = script::begin(number, &text).map_err(wrong)? else {
-                continue;
+            let Begun { mut line, end } = match script::begin(number, &text) {
+                Ok(Some(begun)) => begun,
+                Ok(None) => continue,
+                Err(error) => {
+                    self.skip_text(&text)?;
+                    return Ok(Some((number, Err(error.why().to_owned()))));
+                }
             };
             if let Some(end) = end {
-                let mut input = Vec::new();
-                loop {
-                    let next = self.text()?;
-                    let next = next.ok_or_else(|| wrong(script::unended(number, &end)))?;
-                    if next == end {
-                        break;
-                    }
-                    input.extend_from_slice(next.as_bytes());
-                    input.push(b'\n');
-                }
-                line.input = Some(input);
+                line.input = Some(self.input(number, &end)?);
             }
-            return Ok(Some(line));
+            return Ok(Some((number, Ok(line))));
         }
         Ok(None)
+    }
+
+    /// Reads a text until the line `end`.
+    fn input(&mut self, number: usize, end: &str) -> Result<Vec<u8>> {
+        let wrong = |error: Wrong| Failure::new(USAGE, error);
+        let mut input = Vec::new();
+        loop {
+            let next = self.text()?;
+            let next = next.ok_or_else(|| wrong(script::unended(number, end)))?;
+            if next == end {
+                return Ok(input);
+            }
+            input.extend_from_slice(next.as_bytes());
+            input.push(b'\n');
+            if input.len() as u64 > script::MOST {
+                return Err(wrong(Wrong::new(number, too_long("its text"))));
+            }
+        }
+    }
+
+    /// Skips the text of a line that is wrong, so that it is not read as commands.
+    fn skip_text(&mut self, line: &str) -> Result<()> {
+        let last = line.split_whitespace().next_back();
+        let end = last.and_then(|word| word.strip_prefix("<<"));
+        if let Some(end) = end.filter(|end| !end.is_empty()) {
+            while self.text()?.is_some_and(|next| next != end) {}
+        }
+        Ok(())
     }
 
     /// The next line, without its end.
     fn text(&mut self) -> Result<Option<String>> {
         self.number += 1;
+        let number = self.number;
+        let wrong = |why: String| Failure::new(USAGE, Wrong::new(number, why));
         let mut bytes = Vec::new();
-        let mut input = (&mut self.input).take(script::MOST);
+        let mut input = (&mut self.input).take(script::MOST + 1);
         let read = input.read_until(b'\n', &mut bytes);
         interrupt::check(|| "the commands until then took effect".to_owned())?;
         read.map_err(|error| Failure::on("standard input", error))?;
@@ -417,12 +465,20 @@ impl Lines {
         }
         if bytes.last() == Some(&b'\n') {
             bytes.pop();
+            if bytes.last() == Some(&b'\r') {
+                bytes.pop();
+            }
+        } else if bytes.len() as u64 > script::MOST {
+            return Err(wrong(too_long("it")));
         }
-        let number = self.number;
         let text = String::from_utf8(bytes);
-        let text = text.map_err(|_| Failure::new(USAGE, Wrong::new(number, "not UTF-8")))?;
-        Ok(Some(text))
+        Ok(Some(text.map_err(|_| wrong("not UTF-8".to_owned()))?))
     }
+}
+
+fn too_long(subject: &str) -> String {
+    let most = script::MOST >> 20;
+    format!("{subject} is longer than {most} MiB")
 }
 
 #[cfg(test)]

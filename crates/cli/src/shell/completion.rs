@@ -195,7 +195,12 @@ fn pairs(word: &str, head: &str, names: impl Iterator<Item = (Vec<u8>, bool)>) -
         let typed = std::str::from_utf8(&name).ok();
         let typed = typed.filter(|name| !name.contains(char::is_control));
         let replacement = match typed {
-            Some(name) => format!("{}{end}", quoted(&format!("{head}{name}"))),
+            Some(name) => {
+                // Without a directory the name would be an option or, with a colon, in the image.
+                let here = head.is_empty() && name.starts_with(['-', ':']);
+                let here = if here { "./" } else { "" };
+                format!("{}{end}", quoted(&format!("{here}{head}{name}")))
+            }
             None => quoted(word),
         };
         let display = format!("{}{}", output::name(&name), if is_dir { "/" } else { "" });
@@ -314,6 +319,21 @@ mod tests {
             ("a\\xff/", "d/a"),
         ];
         assert_eq!(found, wanted);
+    }
+
+    #[test]
+    fn a_completed_name_is_no_option_and_no_path_of_the_other_side() {
+        for (head, name, wanted) in [
+            ("", "-r", "./-r "),
+            ("", ":a", "./:a "),
+            ("d/", "-r", "d/-r "),
+            (":", "-r", ":-r "),
+            ("", "a", "a "),
+        ] {
+            let names = [(name.as_bytes().to_vec(), false)];
+            let found = pairs("", head, names.into_iter());
+            assert_eq!(found[0].replacement, wanted);
+        }
     }
 
     #[test]

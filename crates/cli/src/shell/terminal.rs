@@ -8,14 +8,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use parking_lot::Mutex;
-use rustix::termios::{OptionalActions, Termios, tcgetattr, tcsetattr};
+use rustix::termios::{LocalModes, OptionalActions, Termios, tcgetattr, tcsetattr};
 use rustyline::error::ReadlineError;
 use rustyline::history::FileHistory;
 use rustyline::{CompletionType, Config, Editor};
 use sapwood::FileSystem;
 
 use super::completion::Completion;
-use super::{Next, Shell};
+use super::{Next, Shell, is_address};
 use crate::failure::{Failure, Result, USAGE};
 use crate::script::{self, Begun, Line, Wrong};
 use crate::{interrupt, output, session};
@@ -25,14 +25,21 @@ const HISTORY: usize = 2000;
 
 /// The end of a shell by a signal. At the prompt the thread of the signal closes the image and ends
 /// the process, because the main thread waits for a key. Otherwise the command that runs is
-/// stopped, and the main thread ends the shell. Who takes the open image ends the process.
+/// stopped, and the main thread ends the shell. The thread that takes the open image ends the
+/// process.
 pub(super) struct Leaving(Arc<State>);
 
 struct State {
     at_prompt: AtomicBool,
     open: Mutex<Option<FileSystem>>,
-    /// The attributes of the terminal outside of a prompt.
+    /// The attributes that the terminal had before the shell.
     terminal: Option<Termios>,
+}
+
+impl Drop for Leaving {
+    fn drop(&mut self) {
+        self.0.restore();
+    }
 }
 
 impl Leaving {
@@ -49,6 +56,7 @@ impl Leaving {
                 watched.end(signal);
             }
         });
+        state.keep_keys();
         Self(state)
     }
 
@@ -65,14 +73,28 @@ impl Leaving {
 }
 
 impl State {
-    fn end(&self, signal: i32) {
-        let Some(fs) = self.open.lock().take() else {
-            return;
-        };
+    /// Lets the terminal keep the keys that are typed between two prompts: the next prompt
+    /// interprets them. In canonical mode the terminal itself would take Ctrl-D, for one.
+    fn keep_keys(&self) {
+        if let Some(mut terminal) = self.terminal.clone() {
+            terminal.local_modes.remove(LocalModes::ICANON);
+            let _ = tcsetattr(rustix::stdio::stdin(), OptionalActions::Now, &terminal);
+        }
+    }
+
+    /// Gives the terminal the attributes that it had before the shell.
+    fn restore(&self) {
         if let Some(terminal) = &self.terminal {
             // Nothing is left to do if the terminal is gone.
             let _ = tcsetattr(rustix::stdio::stdin(), OptionalActions::Now, terminal);
         }
+    }
+
+    fn end(&self, signal: i32) {
+        let Some(fs) = self.open.lock().take() else {
+            return;
+        };
+        self.restore();
         if let Err(error) = fs.close() {
             output::message(error);
         }
@@ -106,7 +128,18 @@ pub(super) fn run(shell: &mut Shell, image: &Path, leaving: &Leaving) -> Result<
         };
         leaving.0.at_prompt.store(false, Ordering::SeqCst);
         output::end_with(interrupt::renew());
-        match shell.execute(line) {
+        let reads_terminal = line.input.is_none() && reads_terminal(&line.words);
+        if reads_terminal {
+            leaving.0.restore();
+        }
+        let done = shell.execute(line);
+        if reads_terminal {
+            leaving.0.keep_keys();
+        }
+        if interrupt::came() {
+            terminal.pasted.clear();
+        }
+        match done {
             Ok(Next::End) => {
                 leaving.0.at_prompt.store(true, Ordering::SeqCst);
                 return Ok(());
@@ -127,6 +160,12 @@ pub(super) fn run(shell: &mut Shell, image: &Path, leaving: &Leaving) -> Result<
     }
 }
 
+/// Whether a command may read lines of the terminal, or gives it to an editor.
+fn reads_terminal(words: &[String]) -> bool {
+    let name = words.first().map(String::as_str);
+    matches!(name, Some("write" | "edit")) || words.iter().any(|word| word == "-")
+}
+
 /// The failure of a shell that a signal ends.
 fn ended() -> Failure {
     let signal = u8::try_from(interrupt::signal()).unwrap_or(0);
@@ -138,8 +177,7 @@ fn shown_image(image: &Path) -> String {
     use std::os::unix::ffi::OsStrExt;
 
     let bytes = image.as_os_str().as_bytes();
-    let is_file = !bytes.windows(3).any(|three| three == b"://");
-    let name = image.file_name().filter(|_| is_file);
+    let name = image.file_name().filter(|_| !is_address(image));
     output::name(name.map_or(bytes, OsStrExt::as_bytes))
 }
 
@@ -191,7 +229,12 @@ impl Terminal {
         }
         self.remember(&text);
         let wrong = |error: Wrong| Failure::new(USAGE, error.why());
-        let Some(Begun { mut line, end }) = script::begin(1, &text).map_err(wrong)? else {
+        let begun = script::begin(1, &text).map_err(|error| {
+            // Lines of a text would be commands.
+            self.pasted.clear();
+            wrong(error)
+        });
+        let Some(Begun { mut line, end }) = begun? else {
             return Ok(Read::Nothing);
         };
         let Some(end) = end else {
