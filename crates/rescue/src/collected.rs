@@ -1,6 +1,6 @@
 //! Files of several trees, under paths of their own.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
@@ -10,6 +10,8 @@ use crate::tree::{Tree, Xattrs, nameless_directory};
 
 /// Number of the root directory.
 const ROOT: usize = 0;
+/// Most bytes of a name.
+const NAME_MAX: usize = 255;
 
 enum Node {
     Directory {
@@ -26,6 +28,10 @@ enum Node {
 pub struct Collected {
     kind: &'static str,
     nodes: Vec<Node>,
+    /// The next number of a name that its directory has, by directory and name.
+    next: HashMap<(usize, Vec<u8>), u64>,
+    /// The directory that a name stands for, where another node has the name itself.
+    renamed: HashMap<(usize, Vec<u8>), usize>,
 }
 
 impl Collected {
@@ -38,6 +44,8 @@ impl Collected {
                 parent: ROOT,
                 names: BTreeMap::new(),
             }],
+            next: HashMap::new(),
+            renamed: HashMap::new(),
         }
     }
 
@@ -74,13 +82,19 @@ impl Collected {
     /// The directory of a name, which is made if there is none.
     fn directory(&mut self, at: usize, name: &[u8]) -> usize {
         let there = self.names(at).and_then(|names| names.get(name)).copied();
-        match there {
-            Some(there) if self.names(there).is_some() => there,
-            _ => {
-                let names = BTreeMap::new();
-                self.insert(at, name, Node::Directory { parent: at, names })
-            }
+        if let Some(own) = there.filter(|there| self.names(*there).is_some()) {
+            return own;
         }
+        let key = (at, name.to_vec());
+        if let Some(renamed) = self.renamed.get(&key) {
+            return *renamed;
+        }
+        let names = BTreeMap::new();
+        let made = self.insert(at, name, Node::Directory { parent: at, names });
+        if there.is_some() || name.len() > NAME_MAX {
+            self.renamed.insert(key, made);
+        }
+        made
     }
 
     fn names(&self, at: usize) -> Option<&BTreeMap<Vec<u8>, usize>> {
@@ -94,11 +108,14 @@ impl Collected {
     fn insert(&mut self, at: usize, name: &[u8], node: Node) -> usize {
         let number = self.nodes.len();
         if let Some(Node::Directory { names, .. }) = self.nodes.get_mut(at) {
-            let mut free = name.to_vec();
-            let mut count = 2_u64;
-            while names.contains_key(&free) {
-                free = [name, format!("~{count}").as_bytes()].concat();
-                count += 1;
+            let mut free = cut(name, NAME_MAX).to_vec();
+            if names.contains_key(&free) {
+                let next = self.next.entry((at, free.clone())).or_insert(2);
+                while names.contains_key(&free) {
+                    let end = format!("~{next}");
+                    free = [cut(name, NAME_MAX - end.len()), end.as_bytes()].concat();
+                    *next += 1;
+                }
             }
             names.insert(free, number);
         }
@@ -124,6 +141,11 @@ impl Collected {
             Node::Directory { .. } => Err(Error::IsDirectory),
         }
     }
+}
+
+/// The first bytes of a name, at most `most`.
+fn cut(name: &[u8], most: usize) -> &[u8] {
+    name.get(..most).unwrap_or(name)
 }
 
 /// The number of a node.
@@ -218,5 +240,51 @@ impl Tree for Collected {
             Ok((tree, ino)) => tree.xattrs(ino),
             Err(_) => Ok(Xattrs::new()),
         }
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)] // A failed unwrap is a failed test.
+mod tests {
+    use super::*;
+
+    /// A tree that is only referred to.
+    fn empty() -> Arc<dyn Tree> {
+        Arc::new(Collected::new("ext4"))
+    }
+
+    fn names(tree: &Collected, dir: Ino) -> Vec<Vec<u8>> {
+        let (_, names) = tree.directory_of(dir).unwrap();
+        names.keys().cloned().collect()
+    }
+
+    #[test]
+    fn a_directory_with_the_name_of_a_file_holds_all_of_its_files() {
+        let (mut all, tree) = (Collected::new("ext4"), empty());
+        for path in ["/d", "/d/a", "/d/b", "/d", "/d/a"] {
+            all.add(path.as_bytes(), &tree, number(ROOT));
+        }
+        assert_eq!(
+            names(&all, all.root()),
+            [b"d".to_vec(), b"d~2".to_vec(), b"d~3".to_vec()]
+        );
+        let dir = all.find(all.root(), b"d~2").unwrap();
+        assert_eq!(
+            names(&all, dir),
+            [b"a".to_vec(), b"a~2".to_vec(), b"b".to_vec()]
+        );
+    }
+
+    #[test]
+    fn equal_names_of_any_number_and_length_have_at_most_255_bytes() {
+        let (mut all, tree) = (Collected::new("ext4"), empty());
+        let long = [b"/".to_vec(), vec![b'n'; 300]].concat();
+        for _ in 0..20_000 {
+            all.add(&long, &tree, number(ROOT));
+        }
+        let names = names(&all, all.root());
+        assert_eq!(names.len(), 20_000);
+        assert!(names.iter().all(|name| name.len() <= NAME_MAX));
+        assert!(names.iter().any(|name| name.ends_with(b"n~20000")));
     }
 }

@@ -33,11 +33,11 @@ pub struct Deleted {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum NameSource {
-    /// A directory had it together with the file.
+    /// An entry of the directory.
     Directory,
     /// Free space of a directory, which may be older than the file.
     FreeSpace,
-    /// None: the inode number stands for it.
+    /// Unknown: the path has the inode number.
     None,
 }
 

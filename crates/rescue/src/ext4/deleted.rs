@@ -2,13 +2,13 @@
 //!
 //! # How it works
 //! A deletion clears the inode, the blocks of its map and its directory entry in their places. The
-//! journal has earlier contents of these blocks until it comes round to them again.
+//! journal keeps earlier contents of these blocks until it overwrites them.
 //!
-//! 1. Every copy of an inode table block in the journal is read. An inode that it has in use, and
-//!    that is not in use now under the same generation, was deleted. The newest copy counts.
+//! 1. Every copy of an inode table block in the journal is read. An inode is deleted if a copy has
+//!    it in use, and its place does not hold it with the same generation. The newest copy counts.
 //! 2. The blocks of all directories, deleted ones included, are looked up in the journal. An entry
-//!    there names a deleted inode. If several do, the one counts whose age is nearest to the
-//!    inode's. Names in the free space of a directory, which Linux clears since 5.13, come last.
+//!    there names a deleted inode. If several entries name it, the entry with the nearest age is
+//!    used. Names in the free space of a directory, which Linux clears since 5.13, come last.
 //! 3. The block bitmaps tell which blocks of a deleted file belong to another file now. A block
 //!    that was in use in between and is free again cannot be told from an unchanged one.
 
@@ -30,8 +30,8 @@ use crate::deleted::{Deleted, Found, NameSource, OnDeleted};
 const MOST: usize = 1_000_000;
 /// Most names that are remembered for an inode number.
 const NAMES: usize = 16;
-/// Most directories on a path.
-const DEPTH: usize = 1000;
+/// Most bytes of a path. The parents of damaged directories may form a cycle.
+const PATH_MAX: usize = 4096;
 /// Age of a name in free space, which is unknown.
 const UNKNOWN_AGE: u32 = u32::MAX;
 
@@ -56,6 +56,8 @@ struct Name {
 struct Search<'v> {
     volume: &'v Volume,
     gone: BTreeMap<Identity, Gone>,
+    /// Generations of the inodes that are in use now, as far as they were read.
+    current: HashMap<u32, Option<u32>>,
     /// By inode number.
     names: HashMap<u32, Vec<Name>>,
     /// Parents and names of directories in use.
@@ -98,6 +100,7 @@ impl<'v> Search<'v> {
         Self {
             volume,
             gone: BTreeMap::new(),
+            current: HashMap::new(),
             names: HashMap::new(),
             directories: HashMap::new(),
         }
@@ -177,8 +180,9 @@ impl<'v> Search<'v> {
             if own || self.gone.contains_key(&identity) {
                 continue;
             }
-            let now = volume.inode(number);
-            if now.is_none_or(|now| now.generation() != inode.generation()) {
+            let now = self.current.entry(number);
+            let now = *now.or_insert_with(|| volume.inode(number).map(|now| now.generation()));
+            if now != Some(inode.generation()) {
                 self.gone.insert(identity, Gone { inode, age });
             }
         }
@@ -220,20 +224,29 @@ impl<'v> Search<'v> {
             let Some(inode) = volume.inode(number).filter(Inode::is_dir) else {
                 continue;
             };
+            if inode.flags().contains(InodeFlags::INLINE_DATA) {
+                self.add_directories(number, dir::list(volume, number, &inode, 0).0.entries);
+                continue;
+            }
             self.each_block(number, &inode, Life::InUse, &mut |this, block, physical| {
                 let (listed, _) = dir::list(volume, number, &inode, block);
-                for entry in listed.entries {
-                    if matches!(entry.kind, dir_type::DIRECTORY | dir_type::UNKNOWN) {
-                        let place = (number, entry.name);
-                        this.directories.entry(entry.ino).or_insert(place);
-                    }
-                }
+                this.add_directories(number, listed.entries);
                 this.versions(number, &inode, block, physical);
                 let bytes = volume.block(physical).unwrap_or_default();
                 for entry in dir::free_space(volume, &inode, &bytes) {
                     this.add_name(number, entry, UNKNOWN_AGE);
                 }
             });
+        }
+    }
+
+    /// Adds the directories among the entries of a directory in use.
+    fn add_directories(&mut self, parent: u32, entries: Vec<Entry>) {
+        for entry in entries {
+            if matches!(entry.kind, dir_type::DIRECTORY | dir_type::UNKNOWN) {
+                let place = (parent, entry.name);
+                self.directories.entry(entry.ino).or_insert(place);
+            }
         }
     }
 
@@ -316,22 +329,20 @@ impl<'v> Search<'v> {
 
     /// The path of a deleted inode, as far as it is known.
     fn path(&self, number: u32, gone: &Gone) -> (Vec<u8>, NameSource) {
-        let mut names = Vec::new();
-        let (mut at, source) = match self.name(number, gone) {
+        let (name, at, source) = match self.name(number, gone) {
             Some(name) => {
-                names.push(name.name.clone());
                 let source = match name.age {
                     UNKNOWN_AGE => NameSource::FreeSpace,
                     _ => NameSource::Directory,
                 };
-                (name.parent, source)
+                (name.name.clone(), name.parent, source)
             }
             None => {
-                names.push(format!("#{number}").into_bytes());
-                (special_ino::ROOT, NameSource::None)
+                let name = format!("#{number}").into_bytes();
+                (name, special_ino::ROOT, NameSource::None)
             }
         };
-        while at != special_ino::ROOT {
+        let above = |at: u32| {
             let deleted = || {
                 let mut all = self.gone.range((at, 0)..=(at, u32::MAX));
                 let newest = all.by_ref().min_by_key(|(_, gone)| gone.age);
@@ -339,40 +350,65 @@ impl<'v> Search<'v> {
                 let name = self.name(at, gone)?;
                 Some((name.parent, name.name.clone()))
             };
-            let above = self.directories.get(&at).cloned().or_else(deleted);
-            let Some((parent, name)) = above.filter(|_| names.len() < DEPTH) else {
-                names.push(format!("#{at}").into_bytes());
-                break;
-            };
-            names.push(name);
-            at = parent;
-        }
-        let mut path = Vec::new();
-        for name in names.iter().rev() {
-            path.push(b'/');
-            path.extend_from_slice(name);
-        }
-        (path, source)
+            self.directories.get(&at).cloned().or_else(deleted)
+        };
+        (path_to(name, at, above), source)
     }
+}
+
+/// The path of a name in the directory `at`. `above`: the parent and the name of a directory.
+fn path_to(name: Vec<u8>, mut at: u32, above: impl Fn(u32) -> Option<(u32, Vec<u8>)>) -> Vec<u8> {
+    let mut bytes = name.len() + 1;
+    let mut names = vec![name];
+    while at != special_ino::ROOT {
+        let fits = |(_, name): &(u32, Vec<u8>)| bytes + name.len() < PATH_MAX;
+        let Some((parent, name)) = above(at).filter(fits) else {
+            names.push(format!("#{at}").into_bytes());
+            break;
+        };
+        bytes += name.len() + 1;
+        names.push(name);
+        at = parent;
+    }
+    let mut path = Vec::new();
+    for name in names.iter().rev() {
+        path.push(b'/');
+        path.extend_from_slice(name);
+    }
+    path
 }
 
 /// Bytes of a deleted file in blocks that no other file has now, and in holes.
 fn readable(files: &Files, number: u32, inode: &Inode) -> u64 {
     let volume = &files.volume;
     let (size, block_size) = (inode.size(&volume.geometry), volume.block_size() as u64);
-    if inode.flags().contains(InodeFlags::INLINE_DATA) || inode.is_symlink() {
+    if inode.flags().contains(InodeFlags::INLINE_DATA) || inode.is_fast_symlink(&volume.geometry) {
         return size;
     }
     let end = u32::try_from(size.div_ceil(block_size)).unwrap_or(u32::MAX);
+    // A map of more blocks than the device has, or of that many single holes, is damaged.
+    let mut budget = volume.device.size() / block_size;
+    let is_tree = inode.flags().contains(InodeFlags::EXTENTS);
     let (mut at, mut missing) = (0, 0_u64);
     while at < end {
         let whole = (number, inode, Life::Deleted);
         let rest = u64::from(end - at);
+        if budget == 0 {
+            missing = missing.saturating_add(rest);
+            break;
+        }
         let (len, lost) = match map::find(volume, whole, at) {
-            Mapped::Hole { len } => (len.min(rest), 0),
-            Mapped::Lost { len, .. } => (len.min(rest), len.min(rest)),
+            Mapped::Hole { len } => {
+                budget -= u64::from(len == 1 && !is_tree);
+                (len.min(rest), 0)
+            }
+            Mapped::Lost { len, .. } => {
+                budget -= u64::from(len == 1 && !is_tree);
+                (len.min(rest), len.min(rest))
+            }
             Mapped::Data { physical, len } => {
-                let len = len.min(rest);
+                let len = len.min(rest).min(budget);
+                budget -= len;
                 let all = physical..physical.saturating_add(len);
                 let used = all.filter(|block| !volume.is_free(*block)).count();
                 (len, used as u64)
@@ -382,4 +418,20 @@ fn readable(files: &Files, number: u32, inode: &Inode) -> u64 {
         at = at.saturating_add(len.max(1) as u32);
     }
     size.saturating_sub(missing.saturating_mul(block_size))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cycle_of_directories_ends_a_path() {
+        let cycle = |at: u32| Some((23 - at, vec![b'd'; 255]));
+        let path = path_to(b"file".to_vec(), 11, cycle);
+        assert!(path.len() < PATH_MAX + 20, "{}", path.len());
+        assert!(path.starts_with(b"/#1") && path.ends_with(b"d/file"));
+        let tree = |at: u32| (at == 11).then(|| (special_ino::ROOT, b"d".to_vec()));
+        assert_eq!(path_to(b"file".to_vec(), 11, tree), b"/d/file");
+        assert_eq!(path_to(b"file".to_vec(), 12, tree), b"/#12/file");
+    }
 }

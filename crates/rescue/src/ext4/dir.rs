@@ -31,7 +31,9 @@ pub(super) fn blocks(volume: &Volume, inode: &Inode) -> u32 {
         return 1;
     }
     let size = inode.size(&volume.geometry) / volume.block_size() as u64;
-    u32::try_from(size).unwrap_or(u32::MAX)
+    // A directory has no holes.
+    let most = volume.device.size() / volume.block_size() as u64;
+    u32::try_from(size.min(most)).unwrap_or(u32::MAX)
 }
 
 fn format(volume: &Volume, inode: &Inode) -> DirFormat {
@@ -90,7 +92,7 @@ pub(super) fn entries_of(
     entries.filter(|_| listed.whole).collect()
 }
 
-/// Names in the free space behind the entries of a directory's block.
+/// Names in the free space after the entries of a directory's block.
 pub(super) fn free_space(volume: &Volume, inode: &Inode, bytes: &[u8]) -> Vec<Entry> {
     let format = format(volume, inode);
     let mut found = Vec::new();
@@ -104,8 +106,7 @@ pub(super) fn free_space(volume: &Volume, inode: &Inode, bytes: &[u8]) -> Vec<En
             let old = format.entry_at(bytes, at).ok();
             let old = old.filter(|old| {
                 let has_name = !old.name.is_empty() && !old.is_dots();
-                let plain = !old.name.iter().any(|byte| matches!(byte, 0 | b'/'));
-                old.inode != 0 && has_name && plain && old.end() <= entry.end()
+                old.inode != 0 && has_name && is_plain(old.name) && old.end() <= entry.end()
             });
             at += match old {
                 None => 4,
@@ -121,6 +122,11 @@ pub(super) fn free_space(volume: &Volume, inode: &Inode, bytes: &[u8]) -> Vec<En
         }
     }
     found
+}
+
+/// Whether a name has no slash and no NUL.
+fn is_plain(name: &[u8]) -> bool {
+    !name.iter().any(|byte| matches!(byte, 0 | b'/'))
 }
 
 fn parse(format: &DirFormat, bytes: &[u8], seed: u32, indexed: bool, number: u32) -> Listed {
@@ -144,9 +150,7 @@ fn parse(format: &DirFormat, bytes: &[u8], seed: u32, indexed: bool, number: u32
             Ok(entry) if entry.inode == 0 => {}
             Ok(entry) if entry.name == b".." => listed.parent = Some(entry.inode),
             Ok(entry) if entry.is_dots() => {}
-            Ok(entry) if entry.name.iter().any(|byte| matches!(byte, 0 | b'/')) => {
-                listed.whole = false;
-            }
+            Ok(entry) if !is_plain(entry.name) => listed.whole = false,
             Ok(entry) => listed.entries.push(Entry {
                 ino: entry.inode,
                 kind: entry.file_type,
@@ -183,6 +187,7 @@ fn inline(volume: &Volume, inode: &Inode) -> Listed {
         for entry in format.region_entries(&region) {
             match entry {
                 Ok(entry) if entry.inode == 0 || entry.is_dots() => {}
+                Ok(entry) if !is_plain(entry.name) => listed.whole = false,
                 Ok(entry) => listed.entries.push(Entry {
                     ino: entry.inode,
                     kind: entry.file_type,

@@ -256,20 +256,22 @@ impl Files {
     /// The value of an attribute in an inode of its own.
     fn value(&self, ino: u32, size: u32) -> Option<Vec<u8>> {
         let inode = self.volume.inode(ino).filter(|_| size <= VALUE_MAX)?;
+        // A deleted file may name an inode that another file has now.
+        let inode = Some(inode).filter(|inode| inode.flags().contains(Stored::EA_INODE))?;
         let mut value = vec![0; size as usize];
         self.read_content((ino, &inode, Life::InUse), 0, &mut value)
             .ok()?;
         Some(value)
     }
 
-    fn attribute_block(&self, inode: &Inode) -> Option<XattrSet> {
+    fn attribute_block(&self, life: Life, inode: &Inode) -> Option<XattrSet> {
         let block = inode.file_acl();
         if block == 0 {
             return None;
         }
         let inodes = self.volume.geometry.inodes_count();
         let parse = |bytes: &[u8]| Some(XattrSet::parse_block(bytes, inodes).ok()?.1);
-        self.volume.content(block, parse)
+        map::content(&self.volume, life, block, parse)
     }
 }
 
@@ -549,7 +551,7 @@ impl Tree for Files {
         };
         let inodes = self.volume.geometry.inodes_count();
         let body = XattrSet::parse_ibody(inode.attr_area(), inodes).unwrap_or_default();
-        let block = self.attribute_block(&inode).unwrap_or_default();
+        let block = self.attribute_block(life(ino), &inode).unwrap_or_default();
         let mut all = Xattrs::new();
         for xattr in body.entries.into_iter().chain(block.entries) {
             let is_inline = xattr.index == xattr_index::SYSTEM && xattr.name == INLINE_XATTR;

@@ -52,8 +52,8 @@ pub(super) fn find(volume: &Volume, inode: Numbered<'_>, at: u32) -> Mapped {
     }
 }
 
-/// The first content of a block of a map that `accept` takes.
-fn content<T>(
+/// The first content of a block of an inode's metadata that `accept` takes.
+pub(super) fn content<T>(
     volume: &Volume,
     life: Life,
     block: u64,

@@ -150,6 +150,19 @@ fn remove(fs: &Ext4) {
     }
 }
 
+/// Fills the image with the file `new`.
+fn fill(fs: &Ext4) {
+    let made = fs.lookup(fs.root(), b"new").unwrap().ino();
+    let mut at = 0;
+    for size in [1 << 20, 1 << 10] {
+        let piece = vec![0xff; size];
+        while fs.write(made, at, &piece, WriteMode::default()).is_ok() {
+            at += size as u64;
+        }
+    }
+    fs.forget(made, 1);
+}
+
 #[test]
 fn an_image_without_deletions_has_no_deleted_files() {
     let (listed, files) = deleted(&Arc::new(image()));
@@ -180,15 +193,7 @@ fn a_block_that_another_file_has_is_missing() {
     let device = change(&image(), |fs| {
         remove(fs);
         fs.sync().unwrap();
-        let made = fs.lookup(fs.root(), b"new").unwrap().ino();
-        let mut at = 0;
-        for size in [1 << 20, 1 << 10] {
-            let piece = vec![0xff; size];
-            while fs.write(made, at, &piece, WriteMode::default()).is_ok() {
-                at += size as u64;
-            }
-        }
-        fs.forget(made, 1);
+        fill(fs);
     });
     let (listed, found) = deleted(&device);
     assert_eq!(listed.len(), 82);
@@ -201,6 +206,37 @@ fn a_block_that_another_file_has_is_missing() {
             None => assert!(file.readable < file.size),
         }
     }
+}
+
+#[test]
+fn the_target_of_a_long_link_is_lost_with_its_block() {
+    let device = change(&image(), |fs| {
+        let who = Credentials::ROOT;
+        let made = fs.create(&who, fs.root(), b"new", NewInode::Regular, 0o600);
+        fs.forget(made.unwrap().ino(), 1);
+        // More blocks than the file system reserves.
+        let names: Vec<String> = (0..3000).map(|number| format!("link{number}")).collect();
+        for (number, name) in names.iter().enumerate() {
+            let target = vec![b'x'; if number % 10 == 0 { 20 } else { 200 }];
+            let kind = NewInode::Symlink(&target);
+            let made = fs.create(&who, fs.root(), name.as_bytes(), kind, 0o777);
+            fs.forget(made.unwrap().ino(), 1);
+        }
+        fs.sync().unwrap();
+        for name in &names {
+            fs.unlink(fs.root(), name.as_bytes()).unwrap();
+        }
+        fs.sync().unwrap();
+        fill(fs);
+    });
+    let (listed, _) = deleted(&device);
+    assert!(listed.len() > 1000, "{}", listed.len());
+    for file in &listed {
+        let whole = file.readable == file.size;
+        assert!(whole || file.size == 200, "{file:?}");
+    }
+    let lost = listed.iter().filter(|file| file.readable == 0).count();
+    assert!(lost > 5, "{lost}");
 }
 
 #[test]
