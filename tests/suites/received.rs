@@ -199,6 +199,9 @@ fn sealed_stream() -> Outcome {
         if "$SAPWOOD" receive -q --seal=b.seal -f bad to 2> error; then exit 1; fi; grep -q 'chunk 1 ' error; [ -d to/s.part ]
         "$SAPWOOD" receive -q --resume --seal -f a to; cmp f to/s/f
         head -c 1500000 a > cut; if "$SAPWOOD" receive --verify --seal=a.seal < cut 2> error; then exit 1; fi; grep -q 'ends at byte 1500000' error
+        mkfifo slow; "$SAPWOOD" receive --verify < slow 2> error & pid=$!; exec 9> slow; head -c 1000 a >&9
+        while kill -INT $pid 2> kill.txt; do sleep 0.5; done; code=0; wait $pid || code=$?; exec 9>&-
+        [ $code = 130 ]; grep -q 'not verified' error
         echo >> b.seal; if "$SAPWOOD" receive --verify --seal -f b 2> error; then exit 1; fi; grep -q 'the seal is damaged at line' error
         mkdir -p root/in; ln -s / root/out; "$SAPWOOD" receive -q -C root out/in < a; cmp f root/in/s/f
     "#;

@@ -78,6 +78,7 @@ printf 'cd etc/old\n' | fails i; grep -q 'not a directory' err
 printf 'mkdir no\n' | fails --read-only i; grep -q 'read-only' err
 printf 'mkdir no\n' | fails -o ro i
 want=2; for line in 'frobnicate' 'mkdir' "rm 'x" 'write x' 'cat -' 'cp - :x' 'apply :x y' 'ls --offset 1k' 'ls --top-level' 'cd a b' 'write x <<E'; do echo "$line" | fails i; done
+head -c 67108865 /dev/zero | tr '\0' x | fails i; grep -q 'line 1: it is longer than 64 MiB' err
 want=3; fails missing < /dev/null; fails err < /dev/null
 # Others are kept out, and readers are not.
 mkfifo pipe; "$SAPWOOD" shell i < pipe > live & pid=$!; exec 3> pipe

@@ -117,6 +117,9 @@ pub(super) fn run(shell: &mut Shell, image: &Path, leaving: &Leaving) -> Result<
             return Err(ended());
         }
         let line = terminal.line(&prompt);
+        if interrupt::came() {
+            terminal.pasted.clear();
+        }
         let line = match line {
             Ok(Read::Command(line)) => line,
             Ok(Read::Nothing) => continue,
