@@ -240,6 +240,41 @@ fn the_target_of_a_long_link_is_lost_with_its_block() {
 }
 
 #[test]
+fn directories_without_blocks_are_on_the_path() {
+    let whole = Arc::new(MemoryDevice::new(SIZE));
+    let options = MkfsOptions {
+        features: vec![("inline_data".to_owned(), true)],
+        ..MkfsOptions::default()
+    };
+    mkfs(&*whole, &options).unwrap();
+    let device = change(&whole, |fs| {
+        let who = Credentials::ROOT;
+        let make = |dir, name: &str, kind| {
+            let made = fs.create(&who, dir, name.as_bytes(), kind, 0o755);
+            made.unwrap().ino()
+        };
+        let above = make(fs.root(), "above", NewInode::Directory);
+        let dir = make(above, "dir", NewInode::Directory);
+        for number in 0..60 {
+            let made = make(dir, &format!("file{number}"), NewInode::Regular);
+            fs.write(made, 0, &[b'x'; 3000], WriteMode::default())
+                .unwrap();
+            fs.forget(made, 1);
+        }
+        fs.sync().unwrap();
+        fs.unlink(dir, b"file7").unwrap();
+        fs.forget(dir, 1);
+        fs.forget(above, 1);
+    });
+    let (listed, _) = deleted(&device);
+    let paths: Vec<_> = listed
+        .iter()
+        .map(|file| file.path.escape_ascii().to_string())
+        .collect();
+    assert_eq!(paths, ["/above/dir/file7"]);
+}
+
+#[test]
 fn damage_of_the_journal_gives_no_other_content() {
     let whole = image();
     let expected = rescued(&Arc::new(whole.snapshot()));
