@@ -290,9 +290,12 @@ fn on_a_terminal(kind: Kind) -> Outcome {
     let missing = terminal.run("cat nope", "i:/etc> ");
     assert!(missing.contains("/etc/nope: no such file"), "{missing:?}");
     // Ctrl-C ends a command that prints, and one that waits.
-    terminal.keys("cat /zeros\r");
+    // With the first one, the lines that were pasted with it end.
+    terminal.keys("\x1b[200~cat /zeros\nmkdir /pasted\x1b[201~\r");
     terminal.until("\0\0\0\0");
     terminal.interrupt("i:/etc> ");
+    let pasted = terminal.run("ls /pasted", "i:/etc> ");
+    assert!(pasted.contains("/pasted: no such file"), "{pasted:?}");
     terminal.keys("write typed\r");
     terminal.until("\x1b[?2004l\r\n");
     terminal.keys("a\n");
