@@ -253,6 +253,31 @@ impl Drop for Terminal {
     }
 }
 
+/// Completion of a command, a path in the image, a path of this machine.
+fn completes(terminal: &mut Terminal) {
+    terminal.keys("mkd\t");
+    terminal.until("mkdir ");
+    terminal.keys("et\t");
+    terminal.until("mkdir etc/");
+    terminal.keys("new");
+    terminal.run("", "i:/> ");
+    terminal.keys("cp hostf\t");
+    terminal.until("cp hostfile ");
+    terminal.keys(":et\t");
+    terminal.until("cp hostfile :etc/");
+    terminal.run("", "i:/> ");
+}
+
+/// Names with control characters are escaped.
+fn escapes(terminal: &mut Terminal) {
+    terminal.run("cd ../evil*x", "i:/evil\\u{1b}[32mx> ");
+    terminal.keys("ls /e\t\t");
+    let candidates = terminal.until("evil\\u{1b}[32mx/");
+    assert!(candidates.contains("evil\\u{1b}[31m/"), "{candidates:?}");
+    assert!(!candidates.contains("\x1b[31m"), "{candidates:?}");
+    terminal.clear("i:/evil\\u{1b}[32mx> ");
+}
+
 fn on_a_terminal(kind: Kind) -> Outcome {
     let dir = scratch::directory();
     let dir = dir.path();
@@ -265,18 +290,7 @@ fn on_a_terminal(kind: Kind) -> Outcome {
     process::shell(dir, &script, LIMIT)?;
     let mut terminal = Terminal::start(dir, "i");
     terminal.until("i:/> ");
-    // Completion of a command, a path in the image, a path of this machine.
-    terminal.keys("mkd\t");
-    terminal.until("mkdir ");
-    terminal.keys("et\t");
-    terminal.until("mkdir etc/");
-    terminal.keys("new");
-    terminal.run("", "i:/> ");
-    terminal.keys("cp hostf\t");
-    terminal.until("cp hostfile ");
-    terminal.keys(":et\t");
-    terminal.until("cp hostfile :etc/");
-    terminal.run("", "i:/> ");
+    completes(&mut terminal);
     terminal.run("cd etc", "i:/etc> ");
     let listed = terminal.run("ls -1", "i:/etc> ");
     assert!(
@@ -310,13 +324,7 @@ fn on_a_terminal(kind: Kind) -> Outcome {
     terminal.keys("\x1b[A\x1b[A");
     terminal.until("write doc <<E");
     terminal.clear("i:/etc> ");
-    // Names with control characters are escaped.
-    terminal.run("cd ../evil*x", "i:/evil\\u{1b}[32mx> ");
-    terminal.keys("ls /e\t\t");
-    let candidates = terminal.until("evil\\u{1b}[32mx/");
-    assert!(candidates.contains("evil\\u{1b}[31m/"), "{candidates:?}");
-    assert!(!candidates.contains("\x1b[31m"), "{candidates:?}");
-    terminal.clear("i:/evil\\u{1b}[32mx> ");
+    escapes(&mut terminal);
     // Keys that are typed while a command runs are kept for the next prompt, Ctrl-D too.
     terminal.keys("cat /some\r");
     terminal.until("\0\0\0\0");
