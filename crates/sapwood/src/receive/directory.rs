@@ -156,6 +156,7 @@ impl DirectorySink {
         };
         current.record.state = state;
         current.record.mount = Records(&self.dir).mount();
+        current.record.keeps_owners = current.tree.keeps_owners();
         let modes = current.tree.changed_modes();
         let stored = self.store(&current.record, modes.as_deref());
         if stored.is_ok() {
@@ -284,6 +285,7 @@ impl DirectorySink {
         Ok(found.map(|(commands, nanoseconds)| Names {
             commands,
             digest: NamesDigest::Nanoseconds(nanoseconds),
+            doubtful: true,
         }))
     }
 
@@ -371,6 +373,7 @@ impl Sink for DirectorySink {
             transid: new.transid,
             state: State::Starting,
             mode: 0o755,
+            keeps_owners: true,
             mount: String::new(),
             name: new.name.to_vec(),
         };
@@ -451,14 +454,17 @@ impl Sink for DirectorySink {
                 removed.map_err(|error| host("remove", &shown, error))?;
                 return Ok(Resumed::No);
             }
-            State::Interrupted(mark) if self.has(&part) => (mark.clone(), None),
+            State::Interrupted { mark, doubtful } if self.has(&part) => {
+                (mark.clone(), None, *doubtful)
+            }
             State::Running { checkpoint, .. } if self.has(&part) => {
-                (checkpoint.clone(), self.last_names(&record, checkpoint)?)
+                let names = self.last_names(&record, checkpoint)?;
+                (checkpoint.clone(), names, true)
             }
             _ if self.has(&part) => return Err(ReceiveError::NoPosition(self.shown(&part))),
             _ => return Ok(Resumed::No),
         };
-        let (checkpoint, names) = found;
+        let (checkpoint, names, doubtful) = found;
         let shown = self.shown(&part);
         let failed = |error: io::Error| host("open", &shown, error);
         let top = self.open(&part).map_err(|error| failed(error.into()))?;
@@ -466,14 +472,19 @@ impl Sink for DirectorySink {
         let modes = Records(&self.dir).modes(new.uuid).map_err(failed)?;
         let added = confined.add_modes(&modes);
         added.map_err(|error| failed(error.into()))?;
+        let mut tree = Tree::new(confined);
+        if !record.keeps_owners {
+            tree.owner_was_refused();
+        }
         self.current = Some(Current {
             record,
-            tree: Tree::new(confined),
+            tree,
             names: None,
         });
         let names = names.unwrap_or_else(|| Names {
             commands: checkpoint.commands,
             digest: NamesDigest::Whole(checkpoint.digest.clone()),
+            doubtful,
         });
         Ok(Resumed::At { checkpoint, names })
     }
@@ -484,7 +495,7 @@ impl Sink for DirectorySink {
         };
         match current.record.state.clone() {
             // Its names have to be recorded from now on.
-            State::Interrupted(mark) => {
+            State::Interrupted { mark, .. } => {
                 current.names = self.names_mark(&current.record, &mark)?;
                 let names = mark.clone();
                 let checkpoint = mark;
@@ -561,9 +572,10 @@ impl Sink for DirectorySink {
         completed
     }
 
-    fn interrupt(&mut self, position: &Position) -> Result<()> {
+    fn interrupt(&mut self, position: &Position, doubtful: bool) -> Result<()> {
         self.sources.clear();
-        self.record_state(State::Interrupted(position.mark()))?;
+        let mark = position.mark();
+        self.record_state(State::Interrupted { mark, doubtful })?;
         match self.current.take() {
             Some(current) => self.sync(&current.record.name),
             None => Ok(()),

@@ -11,7 +11,7 @@ use super::content::expanded;
 use super::epoch::InodeId;
 use super::error::{ReceiveError, Result, at};
 use super::left_out::LeftOut;
-use super::record::{Mark, Position};
+use super::record::{Mark, Position, State};
 use super::{
     CloneRange, KEEP_SIZE, NewSubvolume, PUNCH_HOLE, Resumed, Sink, ZERO_RANGE, timestamp,
 };
@@ -30,6 +30,8 @@ struct Current<'a> {
     transid: u64,
     name: Vec<u8>,
     checkpoint: Mark,
+    /// The record is of an earlier receive with an orderly end.
+    interrupted: bool,
 }
 
 /// An open image that receives subvolumes.
@@ -148,15 +150,31 @@ impl<'a> ImageSink<'a> {
         let made = self.parent(path).and_then(|(dir, name)| {
             let made = fs.create(&Credentials::ROOT, dir.ino(), name, what, perm)?;
             let made = HeldInode::new(fs, made);
-            // Attributes that the new inode inherited are removed. The stream sends the attributes
-            // that the original has.
-            for inherited in fs.listxattr(made.ino())? {
-                fs.removexattr(made.ino(), &inherited)?;
+            if let Err(error) = Self::remove_inherited(&made) {
+                // A command that fails leaves no name.
+                let removed = if made.is_dir() {
+                    fs.rmdir(dir.ino(), name)
+                } else {
+                    fs.unlink(dir.ino(), name)
+                };
+                // The first error is the one to return.
+                drop(removed);
+                return Err(error);
             }
             Ok(made)
         });
         let made = made.map_err(at("create", path))?;
         self.last = Some((path.to_vec(), made));
+        Ok(())
+    }
+
+    /// Removes attributes that a new inode inherited. The stream sends the attributes that the
+    /// original has.
+    fn remove_inherited(made: &HeldInode<'_>) -> vfs::Result<()> {
+        let fs = made.file_system();
+        for inherited in fs.listxattr(made.ino())? {
+            fs.removexattr(made.ino(), &inherited)?;
+        }
         Ok(())
     }
 
@@ -337,7 +355,15 @@ impl Sink for ImageSink<'_> {
     }
 
     fn proceed(&mut self) -> Result<()> {
-        Ok(())
+        match &mut self.current {
+            // From now on the receive may be killed after a change of names.
+            Some(current) if current.interrupted => {
+                current.interrupted = false;
+                let names = current.checkpoint.clone();
+                self.store(self.running(names))
+            }
+            _ => Ok(()),
+        }
     }
 
     fn identify(&mut self, path: &[u8]) -> Result<InodeId> {
@@ -405,7 +431,7 @@ impl Sink for ImageSink<'_> {
     }
 
     fn names_changed(&mut self, position: &Position) -> Result<()> {
-        self.store(position.mark())
+        self.store(self.running(position.mark()))
     }
 
     fn checkpoint(&mut self, position: &Position) -> Result<()> {
@@ -414,12 +440,14 @@ impl Sink for ImageSink<'_> {
         if let Some(current) = &mut self.current {
             current.checkpoint = position.mark();
         }
-        self.store(position.mark())
+        self.store(self.running(position.mark()))
     }
 
-    fn interrupt(&mut self, position: &Position) -> Result<()> {
+    fn interrupt(&mut self, position: &Position, doubtful: bool) -> Result<()> {
         self.last = None;
-        self.checkpoint(position)?;
+        self.fs.sync().map_err(at("write back", b""))?;
+        let mark = position.mark();
+        self.store(State::Interrupted { mark, doubtful })?;
         self.fs.sync().map_err(at("write back", b""))
     }
 

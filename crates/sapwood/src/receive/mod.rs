@@ -28,12 +28,11 @@
 //!
 //! 1. Up to `c` it skips all commands, and compares the digest.
 //! 2. Up to `m` it skips changes of names and executes the others. `epoch` shows why that is right.
-//! 3. After `m` it executes everything. The first change of names may have been executed. If its
-//!    result exists, an inode that it created is removed and created again, and a rename or removal
-//!    is skipped.
+//! 3. After `m` it executes everything. If the earlier receive was killed, the first change of
+//!    names may have been executed. If its result exists, an inode that it created is removed and
+//!    created again, and a rename or removal is skipped. After an orderly end it was not executed.
 //!
-//! A crash during these steps changes neither `c` nor `m` for the worse: the same steps begin
-//! again.
+//! After a crash during these steps, a resume repeats them: `c` and `m` never decrease.
 
 mod confined;
 mod content;
@@ -153,6 +152,8 @@ enum Resumed {
 struct Names {
     commands: u64,
     digest: NamesDigest,
+    /// The next change of names may have been executed: the receive was killed.
+    doubtful: bool,
 }
 
 /// The digest of the commands up to a change of names, as far as it is recorded.
@@ -184,8 +185,9 @@ trait Sink {
     fn names_changed(&mut self, position: &Position) -> Result<()>;
     /// Makes the partial subvolume durable, and then records the position as its checkpoint.
     fn checkpoint(&mut self, position: &Position) -> Result<()>;
-    /// Makes a checkpoint, and makes the record durable, too. The receive ends.
-    fn interrupt(&mut self, position: &Position) -> Result<()>;
+    /// Makes a checkpoint, and makes the record durable, too. The receive ends. `doubtful`: the next
+    /// change of names may have been executed.
+    fn interrupt(&mut self, position: &Position, doubtful: bool) -> Result<()>;
     /// Completes the subvolume, after the last command but one.
     fn finish(&mut self, position: &Position) -> Result<()>;
     /// Attributes that could not be kept until now.

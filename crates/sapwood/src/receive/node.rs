@@ -77,6 +77,16 @@ impl Tree {
         }
     }
 
+    /// Whether every owner could be set until now.
+    pub(super) fn keeps_owners(&self) -> bool {
+        self.keeps_owners
+    }
+
+    /// An owner was refused, in an earlier receive too.
+    pub(super) fn owner_was_refused(&mut self) {
+        self.keeps_owners = false;
+    }
+
     /// Sets the final modes of the directories that were opened to their owner.
     pub(super) fn close(&mut self) -> rustix::io::Result<()> {
         self.last = None;
@@ -245,7 +255,11 @@ impl Tree {
                 let mode = Mode::from_raw_mode(0o700);
                 let made = rustix::fs::mkdirat(dir, name, mode);
                 made.map_err(failed)?;
-                self.confined.forget_mode(&located).map_err(failed)?;
+                if let Err(error) = self.confined.forget_mode(&located) {
+                    // A command that fails leaves no name.
+                    let _ = rustix::fs::unlinkat(dir, name, AtFlags::REMOVEDIR);
+                    return Err(failed(error));
+                }
                 (Ok(()), LeftOutKind::Special)
             }
             cmd::SYMLINK => {
@@ -374,7 +388,7 @@ impl Tree {
         match own(Some(uid)) {
             // INVAL: a user namespace that does not know the owner.
             Err(error) if is_refusal(error) => {
-                self.keeps_owners = false;
+                self.owner_was_refused();
                 // The group alone may be one of the user's.
                 let _ = own(None);
                 report.add(LeftOutKind::Owner, Some(error));

@@ -73,8 +73,9 @@ pub(super) enum State {
     /// A receive works on it, or was killed. All effects of the commands up to `checkpoint` are
     /// durable.
     Running { checkpoint: Mark, names: Mark },
-    /// A receive ended in an orderly way, after these commands.
-    Interrupted(Mark),
+    /// A receive ended in an orderly way, after these commands. `doubtful`: it could not find out
+    /// whether the next change of names was executed by an earlier receive that was killed.
+    Interrupted { mark: Mark, doubtful: bool },
     /// It is complete.
     Complete,
 }
@@ -87,6 +88,8 @@ pub(super) struct Record {
     pub(super) state: State,
     /// Mode that the top of a directory gets when it is complete.
     pub(super) mode: u32,
+    /// Every owner could be set until now.
+    pub(super) keeps_owners: bool,
     /// The mount of a directory that is being received. Empty: not known.
     pub(super) mount: String,
     pub(super) name: Vec<u8>,
@@ -98,12 +101,24 @@ impl Record {
         let (state, checkpoint, names) = match &self.state {
             State::Starting => ("starting", &none, &none),
             State::Running { checkpoint, names } => ("running", checkpoint, names),
-            State::Interrupted(mark) => ("interrupted", mark, mark),
+            State::Interrupted {
+                mark,
+                doubtful: false,
+            } => ("interrupted", mark, mark),
+            State::Interrupted {
+                mark,
+                doubtful: true,
+            } => ("doubtful", mark, mark),
             State::Complete => ("complete", &none, &none),
+        };
+        let owners = if self.keeps_owners {
+            ""
+        } else {
+            "\nowners refused"
         };
         let mark = |mark: &Mark| format!("{} {} {}", mark.commands, mark.bytes, mark.digest);
         let fields = format!(
-            "\nuuid {}\nctransid {}\nstate {state}\ncheckpoint {}\nnames {}\nmode {:o}\nmount {}\nname ",
+            "\nuuid {}\nctransid {}\nstate {state}\ncheckpoint {}\nnames {}\nmode {:o}{owners}\nmount {}\nname ",
             Uuid::from_bytes(self.uuid),
             self.transid,
             mark(checkpoint),
@@ -134,11 +149,15 @@ impl Record {
             "running" if checkpoint.commands <= names.commands => {
                 State::Running { checkpoint, names }
             }
-            "interrupted" => State::Interrupted(checkpoint),
+            "interrupted" | "doubtful" => State::Interrupted {
+                mark: checkpoint,
+                doubtful: state == "doubtful",
+            },
             "complete" => State::Complete,
             _ => return None,
         };
         let mode = u32::from_str_radix(field("mode")?, 8).ok()? & 0o7777;
+        let keeps_owners = field("owners").is_none();
         let mount = field("mount")?.to_owned();
         let name = rest.strip_prefix(b"\nname ")?;
         let single = !name.is_empty() && name != b"." && name != b"..";
@@ -150,6 +169,7 @@ impl Record {
             transid,
             state,
             mode,
+            keeps_owners,
             mount,
             name: name.to_vec(),
         })
@@ -177,14 +197,27 @@ mod tests {
         assert_eq!((checkpoint.commands, checkpoint.bytes), (1, 15));
         position.add(&[8; COMMAND_HEADER], 0);
         let names = position.mark();
-        let interrupted = State::Interrupted(names.clone());
-        let running = State::Running { checkpoint, names };
-        for state in [State::Starting, running, interrupted, State::Complete] {
+        let interrupted = |doubtful| State::Interrupted {
+            mark: names.clone(),
+            doubtful,
+        };
+        let running = State::Running {
+            checkpoint,
+            names: names.clone(),
+        };
+        for (state, keeps_owners) in [
+            (State::Starting, true),
+            (running, false),
+            (interrupted(false), true),
+            (interrupted(true), false),
+            (State::Complete, true),
+        ] {
             let record = Record {
                 uuid: [9; 16],
                 transid: u64::MAX,
                 state,
                 mode: 0o2755,
+                keeps_owners,
                 mount: "boot 12".to_owned(),
                 name: b"two\nlines \xff".to_vec(),
             };
@@ -199,6 +232,7 @@ mod tests {
             transid: 1,
             state: State::Complete,
             mode: 0,
+            keeps_owners: true,
             mount: String::new(),
             name: b"monday".to_vec(),
         };

@@ -68,11 +68,12 @@ pub(super) fn receive_into(
         Some(seal) => receive.run(Verified::new(seal, reader), progress),
         None => receive.run(reader, progress),
     };
-    if received.is_err() && matches!(receive.place, Place::Inside { .. }) {
+    if received.is_err()
+        && let Place::Inside { doubtful } = receive.place
         // The first error is the one to return.
-        if let Err(error) = receive.sink.interrupt(&receive.position) {
-            log::warn!("the received part is not durable: {error}");
-        }
+        && let Err(error) = receive.sink.interrupt(&receive.position, doubtful)
+    {
+        log::warn!("the received part is not durable: {error}");
     }
     received?;
     receive.report.left_out = receive.sink.left_out();
@@ -175,11 +176,13 @@ impl Receive<'_, '_> {
                 if self.epoch.is_affected(command)? {
                     self.checkpoint()?;
                 }
-                if !(doubtful && self.is_done(command)?) {
+                let done = doubtful && self.is_done(command)?;
+                // A command that fails was not executed.
+                self.place = Place::Inside { doubtful: false };
+                if !done {
                     self.sink.apply(command)?;
                 }
                 self.position.add(header, len);
-                self.place = Place::Inside { doubtful: false };
                 self.sink.names_changed(&self.position)?;
                 return Ok(0);
             }
@@ -187,6 +190,9 @@ impl Receive<'_, '_> {
                 let sink = &mut *self.sink;
                 let identify = |path: &[u8]| sink.identify(path);
                 if self.epoch.overwrites_source(command, identify)? {
+                    self.checkpoint()?;
+                    // The second one makes the record of the first durable before the new bytes,
+                    // because a file system may write data before older changes of metadata.
                     self.checkpoint()?;
                 }
                 self.set(command)?
@@ -238,10 +244,11 @@ impl Receive<'_, '_> {
                     nanoseconds(self.position.short_digest()) == *found
                 }
             };
+            let doubtful = names.doubtful;
             if !same {
                 return Err(other());
             }
-            self.place = Place::Inside { doubtful: true };
+            self.place = Place::Inside { doubtful };
         }
         if matches!(self.place, Place::Inside { .. })
             && self

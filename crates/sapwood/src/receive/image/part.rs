@@ -2,7 +2,7 @@
 //!
 //! # How it works
 //! The record of a partial subvolume is an extended attribute of its top. Every operation on an
-//! image is whole after a crash, and the crash loses none but the last ones, so the record and the
+//! image is whole after a crash, and a crash loses only the newest operations, so the record and the
 //! names belong together:
 //!
 //! - A subvolume is made with a temporary name, gets its record, and then its name.
@@ -29,24 +29,31 @@ fn temporary(uuid: [u8; 16]) -> Vec<u8> {
 }
 
 impl ImageSink<'_> {
-    /// The record of the current subvolume, whose names are those after `names`.
-    fn record(&self, names: Mark) -> Option<Record> {
+    /// The state of the current subvolume, whose names are those after `names`.
+    pub(super) fn running(&self, names: Mark) -> State {
+        let checkpoint = self.current.as_ref().map(|one| one.checkpoint.clone());
+        State::Running {
+            checkpoint: checkpoint.unwrap_or_default(),
+            names,
+        }
+    }
+
+    /// The record of the current subvolume.
+    fn record(&self, state: State) -> Option<Record> {
         let current = self.current.as_ref()?;
         Some(Record {
             uuid: current.uuid,
             transid: current.transid,
-            state: State::Running {
-                checkpoint: current.checkpoint.clone(),
-                names,
-            },
+            state,
             mode: 0,
+            keeps_owners: true,
             mount: String::new(),
             name: current.name.clone(),
         })
     }
 
-    pub(super) fn store(&self, names: Mark) -> Result<()> {
-        let (Some(current), Some(record)) = (&self.current, self.record(names)) else {
+    pub(super) fn store(&self, state: State) -> Result<()> {
+        let (Some(current), Some(record)) = (&self.current, self.record(state)) else {
             return Ok(());
         };
         let (ino, value) = (current.root.ino(), record.to_bytes());
@@ -132,8 +139,9 @@ impl ImageSink<'_> {
             transid: new.transid,
             name: new.name.to_vec(),
             checkpoint: position.mark(),
+            interrupted: false,
         });
-        self.store(position.mark())?;
+        self.store(self.running(position.mark()))?;
         let renamed = fs.rename(dir, &name, dir, new.name, RenameMode::NoReplace);
         renamed.map_err(failed)
     }
@@ -155,8 +163,11 @@ impl ImageSink<'_> {
         if (record.uuid, record.transid) != (new.uuid, new.transid) {
             return Err(ReceiveError::OtherPart(shown()));
         }
-        let State::Running { checkpoint, names } = record.state else {
-            return Err(ReceiveError::NoPosition(shown()));
+        let interrupted = matches!(record.state, State::Interrupted { .. });
+        let (checkpoint, names, doubtful) = match record.state {
+            State::Running { checkpoint, names } => (checkpoint, names, true),
+            State::Interrupted { mark, doubtful } => (mark.clone(), mark, doubtful),
+            _ => return Err(ReceiveError::NoPosition(shown())),
         };
         self.current = Some(Current {
             root: node,
@@ -164,17 +175,20 @@ impl ImageSink<'_> {
             transid: new.transid,
             name: new.name.to_vec(),
             checkpoint: checkpoint.clone(),
+            interrupted,
         });
         let names = Names {
             commands: names.commands,
             digest: NamesDigest::Whole(names.digest),
+            doubtful,
         };
         Ok(Resumed::At { checkpoint, names })
     }
 
     /// Marks the subvolume as received, which makes it read-only.
     pub(super) fn complete(&mut self, position: &Position) -> Result<()> {
-        let (Some(current), Some(record)) = (&self.current, self.record(position.mark())) else {
+        let state = self.running(position.mark());
+        let (Some(current), Some(record)) = (&self.current, self.record(state)) else {
             return Ok(());
         };
         let (fs, dir, ino) = (self.fs, self.dir.ino(), current.root.ino());

@@ -5,7 +5,9 @@ use std::sync::Arc;
 
 use sapwood_block::{Device, MemoryDevice};
 use sapwood_btrfs::check::{CheckOptions, check};
-use sapwood_btrfs_format::stream::{COMMAND_HEADER, CommandHeader, HEADER};
+use sapwood_btrfs_format::stream::{
+    COMMAND_HEADER, CommandHeader, HEADER, attribute, command, parse,
+};
 use sapwood_testing::tree::{Detail, Facts, Tree};
 use tempfile::TempDir;
 
@@ -195,6 +197,64 @@ fn another_stream_is_not_resumed() {
     into(dir.path(), &first, true).unwrap();
     assert!(dir.path().join("a").exists());
     assert_eq!(part_of(b"a"), b"a.part");
+}
+
+/// The end of the command before the first UNLINK of a stream, and its path.
+fn first_unlink(stream: &[u8]) -> (usize, String) {
+    for start in ends(stream) {
+        let (head, rest) = stream[start..].split_first_chunk().unwrap();
+        let header = CommandHeader::parse(head).unwrap();
+        if header.command == command::UNLINK {
+            let found = parse(1, &header, &rest[..header.len]).unwrap();
+            let path = found.path(attribute::PATH).unwrap().to_vec();
+            return (start, String::from_utf8(path).unwrap());
+        }
+    }
+    panic!("nothing is removed")
+}
+
+#[test]
+fn a_command_that_fails_after_an_orderly_end_fails_in_each_resume() {
+    let Streams { full, changes } = streams(1);
+    let (start, path) = first_unlink(&changes);
+    let dir = directory();
+    into(dir.path(), &full, false).unwrap();
+    into(dir.path(), &changes[..start], false).unwrap_err();
+    std::fs::remove_file(dir.path().join("b.part").join(&path)).unwrap();
+    for _ in 0..3 {
+        let error = into(dir.path(), &changes, true).unwrap_err();
+        assert_eq!(error.kind(), crate::ErrorKind::NotFound, "{error}");
+    }
+    let device: Arc<dyn Device> = Arc::new(empty_image());
+    let fs = open(&device);
+    into_image(&fs, &full, false).unwrap();
+    into_image(&fs, &changes[..start], false).unwrap_err();
+    fs.remove_file(format!("/b/{path}")).unwrap();
+    for _ in 0..3 {
+        let error = into_image(&fs, &changes, true).unwrap_err();
+        assert_eq!(error.kind(), crate::ErrorKind::NotFound, "{error}");
+    }
+}
+
+#[test]
+fn an_orderly_end_keeps_the_doubt_of_a_kill_before_it() {
+    let Streams { full, changes } = streams(1);
+    let whole = directory();
+    into(whole.path(), &full, false).unwrap();
+    into(whole.path(), &changes, false).unwrap();
+    let (start, path) = first_unlink(&changes);
+    let dir = directory();
+    into(dir.path(), &full, false).unwrap();
+    killed_after(dir.path(), &changes[..start], u64::MAX, false);
+    // The kill came after the removal, and before its record.
+    std::fs::remove_file(dir.path().join("b.part").join(&path)).unwrap();
+    for _ in 0..2 {
+        into(dir.path(), &changes[..start], true).unwrap_err();
+    }
+    into(dir.path(), &changes, true).unwrap();
+    let found = tree(dir.path(), "b");
+    let same = tree(whole.path(), "b").compare(&found, |_, _, _| SAME);
+    same.unwrap_or_else(|error| panic!("{error}"));
 }
 
 pub(super) fn open(device: &Arc<dyn Device>) -> FileSystem {
