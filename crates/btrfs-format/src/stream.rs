@@ -160,6 +160,7 @@ pub fn parse_header(bytes: &[u8; HEADER]) -> Result<u32, StreamError> {
 pub struct Writer {
     version: u32,
     bytes: Vec<u8>,
+    cut: bool,
 }
 
 impl Writer {
@@ -169,6 +170,7 @@ impl Writer {
         Self {
             version,
             bytes: Vec::new(),
+            cut: false,
         }
     }
 
@@ -180,6 +182,7 @@ impl Writer {
 
     /// Begins a command.
     pub fn begin(&mut self, command: u16) -> &mut Self {
+        self.cut = false;
         self.bytes.clear();
         self.bytes.extend_from_slice(&[0; 4]);
         self.bytes.extend_from_slice(&command.to_le_bytes());
@@ -187,8 +190,41 @@ impl Writer {
         self
     }
 
-    /// Adds an attribute. A value over 65535 bytes cannot be stored; it is cut.
+    /// Whether no stream can have the command: a value is over 65535 bytes, or the whole command is
+    /// too long for its version.
+    #[must_use]
+    pub fn is_too_long(&self) -> bool {
+        let most = if self.version < 2 {
+            COMMAND_MAX_V1
+        } else {
+            COMMAND_MAX
+        };
+        self.cut || self.bytes.len() > most
+    }
+
+    /// The path of the command, its first attribute of this kind.
+    #[must_use]
+    pub fn path(&self) -> Option<&[u8]> {
+        let mut rest = self.bytes.get(COMMAND_HEADER..)?;
+        loop {
+            let (head, tail) = rest.split_first_chunk::<4>()?;
+            let [a, b, c, d] = *head;
+            let number = u16::from_le_bytes([a, b]);
+            if number == attribute::DATA && self.version >= 2 {
+                return None;
+            }
+            let (value, next) = tail.split_at_checked(u16::from_le_bytes([c, d]).into())?;
+            if number == attribute::PATH {
+                return Some(value);
+            }
+            rest = next;
+        }
+    }
+
+    /// Adds an attribute. A value over 65535 bytes cannot be stored; see
+    /// [`is_too_long`](Self::is_too_long).
     pub fn put(&mut self, attribute: u16, value: &[u8]) -> &mut Self {
+        self.cut |= value.len() > u16::MAX.into();
         let len = u16::try_from(value.len()).unwrap_or(u16::MAX);
         self.bytes.extend_from_slice(&attribute.to_le_bytes());
         self.bytes.extend_from_slice(&len.to_le_bytes());
@@ -463,6 +499,30 @@ mod tests {
         let end = [0, 0, 0, 0, 21, 0, 0x50, 0x6c, 0xc9, 0x9d];
         let found = Writer::new(1).begin(command::END).finish().to_vec();
         assert_eq!(found, end);
+    }
+
+    #[test]
+    fn values_and_commands_that_are_too_long_are_known() {
+        for (version, value, data, too_long) in [
+            (1, 60_000, 0, false),
+            (1, 65_536, 0, true),
+            (2, 65_535, 0, false),
+            (2, 65_536, 0, true),
+            (1, 60_000, 6000, true),
+            (2, 60_000, 128 << 10, false),
+            (2, 60_000, 192 << 10, true),
+        ] {
+            let mut writer = Writer::new(version);
+            writer.begin(command::SET_XATTR).put_u64(attribute::SIZE, 1);
+            writer.put(attribute::PATH, b"dir/file");
+            writer.put(attribute::XATTR_DATA, &vec![1; value]);
+            writer.put_data(&vec![2; data]);
+            assert_eq!(writer.is_too_long(), too_long, "{version} {value} {data}");
+            assert_eq!(writer.path(), Some(&b"dir/file"[..]));
+            writer.begin(command::END);
+            assert!(!writer.is_too_long());
+            assert_eq!(writer.path(), None);
+        }
     }
 
     #[test]

@@ -5,7 +5,9 @@
 //!
 //! The image must not change meanwhile: it is open for reading only.
 
-use sapwood_ext4_format::{Inode as RawInode, InodeFlags};
+use std::sync::atomic::Ordering;
+
+use sapwood_ext4_format::{Incompat, Inode as RawInode, InodeFlags};
 use sapwood_vfs::{Ino, StoredInode};
 
 use crate::inode::Inode;
@@ -58,6 +60,15 @@ impl Mount {
     #[must_use]
     pub fn uuid(&self) -> [u8; 16] {
         self.engine.super_block.lock().uuid
+    }
+
+    /// Whether the image was unmounted before it was opened for reading only. Otherwise written
+    /// data may be on disk while the change of its inode is not.
+    #[must_use]
+    pub fn was_unmounted(&self) -> bool {
+        let features = self.engine.super_block.lock().features();
+        let recovered = self.engine.recovered.load(Ordering::Relaxed);
+        self.engine.clean_at_mount && !recovered && !features.has_incompat(Incompat::RECOVER)
     }
 
     /// Bytes of a block.

@@ -8,6 +8,7 @@
 
 use std::ops::Range;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 use sapwood_base::Health;
 use sapwood_block::Device;
@@ -52,6 +53,8 @@ pub(crate) struct Store {
     pub(crate) orphans: Orphans,
     /// The superblock had the state "valid" when it was mounted.
     pub(crate) clean_at_mount: bool,
+    /// A recovery in memory changed the image that a mount for reading only shows.
+    pub(crate) recovered: AtomicBool,
     /// The superblock. A thread changes it with [`Store::change_super`].
     pub(crate) super_block: RankedMutex<SuperBlock>,
 }

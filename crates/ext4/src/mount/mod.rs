@@ -23,6 +23,7 @@ pub(crate) mod sync;
 mod tests;
 
 use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 
 use sapwood_base::Health;
@@ -201,7 +202,9 @@ fn open_recovered_in_memory(device: Arc<dyn Device>, options: Options) -> Result
     } else {
         recover_journal(&overlay, &sb, &Geometry::new(&sb)?)?;
     }
-    assemble(overlay, options, With::Log)
+    let engine = assemble(overlay, options, With::Log)?;
+    engine.recovered.store(true, Ordering::Relaxed);
+    Ok(engine)
 }
 
 /// Replays the journal, if it needs that, with its fast commits. Damage is found before anything is
@@ -454,6 +457,7 @@ fn assemble(device: Arc<dyn Device>, options: Options, with: With) -> Result<Arc
         groups,
         hidden,
         clean_at_mount,
+        recovered: AtomicBool::new(false),
         options,
     };
     let writeback = new_writeback(&store.options);

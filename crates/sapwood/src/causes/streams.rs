@@ -19,11 +19,12 @@ impl Cause for SendError {
             | Self::OpenForWriting(_)
             | Self::ParentFormat(_)
             | Self::ParentImage
+            | Self::SameIdentity
             | Self::CloneSources
             | Self::Name(_)
             | Self::Version(_)
             | Self::Compressed => ErrorKind::InvalidInput,
-            Self::Damaged(_) => ErrorKind::Unsupported,
+            Self::Damaged(_) | Self::TooLong { .. } => ErrorKind::Unsupported,
             Self::Names { .. } => ErrorKind::Corrupt,
             Self::Stopped => ErrorKind::Interrupted,
             Self::Write(_) | Self::File { .. } => ErrorKind::Io,
@@ -37,6 +38,7 @@ impl Cause for SendError {
             | Self::ParentFormat(path)
             | Self::NotSubvolume(path)
             | Self::Writable(path)
+            | Self::TooLong { path, .. }
             | Self::File { path, .. } => Some(path),
             _ => None,
         }
@@ -66,7 +68,7 @@ impl Cause for ReceiveError {
             Self::NoParent(_) | Self::NoCloneSource(_) => ErrorKind::NotFound,
             Self::NoSnapshots | Self::NoContent => ErrorKind::Unsupported,
             Self::NotDirectory(_) => ErrorKind::NotADirectory,
-            Self::Part(_) | Self::OtherPart(_) => ErrorKind::AlreadyExists,
+            Self::Part(_) | Self::OtherPart(_) | Self::SameIdentity(_) => ErrorKind::AlreadyExists,
             Self::NoPosition(_) | Self::OtherStream(_) => ErrorKind::InvalidInput,
             Self::CopyParent { source, .. } => Cause::kind(&**source),
             Self::Stopped => ErrorKind::Interrupted,

@@ -297,14 +297,16 @@ impl DirectorySink {
     }
 
     /// Copies the directory of a parent, or makes a snapshot of it.
-    fn copy_parent(&self, parent: &[u8], part: &[u8]) -> Result<()> {
+    fn copy_parent(&self, (parent, dir): (&[u8], &OwnedFd), part: &[u8]) -> Result<()> {
+        // Another walk of the path could end elsewhere.
+        let from = by_descriptor(dir).join(".");
         if self.subvolumes {
-            let made = mounted::snapshot(&self.below(parent), &self.place, part, false);
+            let made = mounted::snapshot(&from, &self.place, part, false);
             return made.map_err(|error| host("create", &self.shown(part), error));
         }
         let mut options = CopyOptions::archive();
         options.stop = self.stop.clone();
-        let (from, to) = (self.below(parent), self.below(part));
+        let to = self.below(part);
         let copied = copy(
             &[Place::host(from.clone())],
             &Place::host(to),
@@ -323,7 +325,7 @@ impl DirectorySink {
             Err(_) if self.stop.is_stopped() => Err(ReceiveError::Stopped),
             Err(error) => match error.downcast() {
                 Ok(error) => Err(failed(error)),
-                Err(error) => Err(host("copy", &from, io::Error::from(error))),
+                Err(error) => Err(host("copy", &self.shown(parent), io::Error::from(error))),
             },
         }
     }
@@ -368,6 +370,9 @@ impl Sink for DirectorySink {
         if self.has(&part) {
             return Err(ReceiveError::Part(self.shown(&part)));
         }
+        if new.parent.is_some_and(|(uuid, _)| uuid == new.uuid) {
+            return Err(ReceiveError::SameIdentity(new.uuid));
+        }
         let mut record = Record {
             uuid: new.uuid,
             transid: new.transid,
@@ -384,7 +389,7 @@ impl Sink for DirectorySink {
             let stat = rustix::fs::fstat(&dir).map_err(|error| host("open", &shown, error))?;
             record.mode = stat.st_mode & 0o7777;
             self.begin_record(&record)?;
-            if let Err(error) = self.copy_parent(&parent, &part) {
+            if let Err(error) = self.copy_parent((&parent, &dir), &part) {
                 // The first error is the one to return.
                 let _ = self.remove_part(&part);
                 return Err(error);

@@ -54,6 +54,12 @@ pub enum ReceiveError {
         uuid::Uuid::from_bytes(*.0)
     )]
     NoParent([u8; 16]),
+    /// The subvolume has the identity of its parent, whose record a new one would replace.
+    #[error(
+        "nothing to receive: the subvolume and its parent have the same UUID, {}",
+        uuid::Uuid::from_bytes(*.0)
+    )]
+    SameIdentity([u8; 16]),
     /// A subvolume from which the stream clones data is missing.
     #[error(
         "a clone source is missing: no read-only subvolume has the UUID {}",

@@ -25,6 +25,20 @@ pub enum SendError {
     /// The parent of a btrfs snapshot is in another image.
     #[error("the parent of a btrfs snapshot must be in the same image")]
     ParentImage,
+    /// Files of two states of ext4 differ, but the UUIDs of the states do not.
+    #[error(
+        "the state and its parent have different content and the same identity, because no inode \
+         changed; unmount the image properly or touch a file in it, and send it again"
+    )]
+    SameIdentity,
+    /// A value that no command of the stream can hold.
+    #[error("{}: a value is too long for a command of version {version} of the stream", path.display())]
+    TooLong {
+        /// The path of the command.
+        path: PathBuf,
+        /// Version of the stream.
+        version: u32,
+    },
     /// Clone sources for an ext4 image.
     #[error("ext4 shares no extents, so it has no clone sources")]
     CloneSources,

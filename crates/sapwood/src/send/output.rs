@@ -54,12 +54,21 @@ impl<W: Write> Output<W> {
     }
 
     /// Writes a command whose attributes `compose` adds.
+    ///
+    /// # Errors
+    /// [`SendError::TooLong`], [`SendError::Write`].
     pub(super) fn command(
         &mut self,
         command: u16,
         compose: impl FnOnce(&mut Writer),
     ) -> Result<()> {
         compose(self.stream.begin(command));
+        if self.stream.is_too_long() {
+            return Err(SendError::TooLong {
+                path: crate::archive::path(self.stream.path().unwrap_or_default()),
+                version: self.stream.version(),
+            });
+        }
         let bytes = self.stream.finish();
         self.bytes += bytes.len() as u64;
         self.writer.write_all(bytes).map_err(SendError::Write)

@@ -184,3 +184,78 @@ fn a_directory_whose_names_changed_gets_its_times() {
     let report = send(&new, Some(&old)).unwrap();
     assert_eq!((report.inodes, report.content), (2, 0));
 }
+
+/// The image `old`, and a mounted copy of it with other bytes in `/file`, whose inode is the same.
+fn overwritten(dir: &Path, mounted: bool) -> [FileSystem; 2] {
+    let (old, new) = (dir.join("old"), dir.join("new"));
+    let builder = ImageBuilder::ext4().size(SIZE).replace(true);
+    builder.write_to(&old).unwrap();
+    let fs = sapwood::open(&old).unwrap();
+    fs.write("/file", b"before".repeat(2000)).unwrap();
+    fs.close().unwrap();
+    fs::copy(&old, &new).unwrap();
+    let mut bytes = if mounted {
+        let copy = dir.join("copy");
+        fs::copy(&old, &copy).unwrap();
+        let fs = sapwood::open(&copy).unwrap();
+        let bytes = fs::read(&copy).unwrap();
+        fs.close().unwrap();
+        bytes
+    } else {
+        fs::read(&new).unwrap()
+    };
+    let at = bytes.windows(12).position(|bytes| bytes == b"beforebefore");
+    bytes[at.unwrap()] = b'B';
+    fs::write(&new, bytes).unwrap();
+    [open(&old).unwrap(), open(&new).unwrap()]
+}
+
+#[test]
+fn different_content_with_one_identity_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let [old, new] = overwritten(dir.path(), false);
+    let mut options = SendOptions::default();
+    options.parent_image = Some(old.clone());
+    let send = |options: &SendOptions| new.send("", io::sink(), options, &mut |_| {});
+    // The inode did not change.
+    assert_eq!(send(&options).unwrap().content, 0);
+    options.content = true;
+    let error = send(&options).unwrap_err();
+    assert!(error.to_string().contains("same identity"), "{error}");
+    options.parent_image = Some(new.clone());
+    assert_eq!(send(&options).unwrap().inodes, 0);
+}
+
+#[test]
+fn inodes_of_an_image_that_was_not_unmounted_prove_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let [old, new] = overwritten(dir.path(), true);
+    let error = send(&new, Some(&old)).unwrap_err();
+    assert!(error.to_string().contains("same identity"), "{error}");
+}
+
+#[test]
+fn a_state_that_is_its_own_parent_keeps_the_record_of_its_directory() {
+    let dir = tempfile::tempdir().unwrap();
+    let [old, _] = overwritten(dir.path(), false);
+    let target = dir.path().join("target");
+    fs::create_dir(&target).unwrap();
+    let stream = |name: &str, parent: bool| {
+        let mut options = SendOptions::default();
+        options.name = Some(name.into());
+        options.parent_image = parent.then(|| old.clone());
+        let mut bytes = Vec::new();
+        old.send("", &mut bytes, &options, &mut |_| {}).unwrap();
+        bytes
+    };
+    let receive = |stream: &[u8]| {
+        let options = sapwood::ReceiveOptions::default();
+        sapwood::receive(&target, stream, &options, &mut |_| {})
+    };
+    receive(&stream("a", false)).unwrap();
+    for _ in 0..2 {
+        let error = receive(&stream("b", true)).unwrap_err();
+        assert!(error.to_string().contains("same UUID"), "{error}");
+    }
+    assert!(!target.join("b.part").exists());
+}

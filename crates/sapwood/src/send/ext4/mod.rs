@@ -6,7 +6,8 @@
 //! 3. Matched inodes are compared. A file needs no read of its content if both images have the same
 //!    UUID, the inode is the same to the byte (access time aside), and the time of its last change
 //!    is from a running clock: each write changes times and version of its inode. The content of
-//!    any other file is compared block by block.
+//!    any other file is compared block by block. So is every file of an image that was not
+//!    unmounted, because written data may be on disk without the change of its inode.
 //!
 //! The UUID of a state is made from its names and inodes, so the same image always has the same
 //! one, and a receiver that has received the state knows it by that UUID.
@@ -30,6 +31,7 @@ use super::output::Output;
 use super::source::{FileRange, Source, Stored, Tree as _};
 use crate::fs::FileSystem;
 use crate::image::Mounted;
+use crate::progress::Stop;
 use crate::vfs::{ChangedInode, FileKind, Parts, StoredInode};
 use state::State;
 
@@ -47,6 +49,8 @@ pub(super) struct States<'a> {
     new: Arc<State<'a>>,
     old: Option<Arc<State<'a>>>,
     changes: Vec<ChangedInode>,
+    /// Compare the content of all files.
+    content: bool,
     buffers: [Vec<u8>; 2],
 }
 
@@ -68,37 +72,44 @@ impl<'a> States<'a> {
             return Err(SendError::CloneSources);
         }
         let stop = &options.stop;
-        let new = State::read(engine(fs)?, path.as_os_str().as_bytes(), stop)?;
+        let image = engine(fs)?;
+        let new = State::read(image, path.as_os_str().as_bytes(), stop)?;
         let parent = options.parent.as_deref();
         let parent = parent.or(options.parent_image.as_ref().map(|_| Path::new("")));
         let mut states = Self {
             new: Arc::new(new),
             old: None,
             changes: Vec::new(),
+            content: options.content || !image.was_unmounted(),
             buffers: [Vec::new(), Vec::new()],
         };
         if let Some(parent) = parent {
             let image = engine(options.parent_image.as_ref().unwrap_or(fs))?;
             let mut old = State::read(image, parent.as_os_str().as_bytes(), stop)?;
             old.renumber(matching::matched(&old, &states.new, stop)?);
-            states.compare(Arc::new(old), options)?;
+            states.compare(Arc::new(old), stop)?;
+            let data = states.changes.iter().any(|change| change.parts.data);
+            // Receivers would take one state for the other.
+            if data && states.old.as_ref().map(|old| old.uuid) == Some(states.new.uuid) {
+                return Err(SendError::SameIdentity);
+            }
         }
         Ok(states)
     }
 
     /// Finds all inodes that differ from the old state.
-    fn compare(&mut self, old: Arc<State<'a>>, options: &SendOptions) -> Result<()> {
+    fn compare(&mut self, old: Arc<State<'a>>, stop: &Stop) -> Result<()> {
         self.old = Some(Arc::clone(&old));
         let new = Arc::clone(&self.new);
         let named = merged(new.index.numbers(), old.index.numbers());
         // The top has no name, and one number on both sides.
         for number in merged(named, std::iter::once(new.top())) {
-            if options.stop.is_stopped() {
+            if stop.is_stopped() {
                 return Err(SendError::Stopped);
             }
             let has = |state: &State<'_>| number == state.top() || state.index.contains(number);
             let parts = if has(&old) && has(&new) {
-                self.compare_inode(&old, number, options)?
+                self.compare_inode(&old, number)?
             } else {
                 Parts {
                     inode: true,
@@ -113,12 +124,7 @@ impl<'a> States<'a> {
         Ok(())
     }
 
-    fn compare_inode(
-        &mut self,
-        old: &State<'_>,
-        number: u64,
-        options: &SendOptions,
-    ) -> Result<Parts> {
+    fn compare_inode(&mut self, old: &State<'_>, number: u64) -> Result<Parts> {
         let new = Arc::clone(&self.new);
         let directory = number == new.top() || new.index.kind(number) == Some(FileKind::Directory);
         let mut parts = Parts {
@@ -127,7 +133,7 @@ impl<'a> States<'a> {
             inode: directory && !new.index.has_entries_of(&old.index, number),
             ..Parts::default()
         };
-        if !options.content && old.is_marked_as(&new, number) {
+        if !self.content && old.is_marked_as(&new, number) {
             return Ok(parts);
         }
         let (before, after) = (old.record(number)?, new.record(number)?);
@@ -137,7 +143,7 @@ impl<'a> States<'a> {
         if !unchanged {
             parts.xattrs = old.xattrs(number)? != new.xattrs(number)?;
         }
-        if after.inode.kind == FileKind::Regular && (!unchanged || options.content) {
+        if after.inode.kind == FileKind::Regular && (!unchanged || self.content) {
             parts.data = before.inode.size != after.inode.size
                 || self.content_differs(old, number, after.inode.size)?;
         }

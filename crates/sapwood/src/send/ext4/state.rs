@@ -15,7 +15,7 @@ use crate::progress::Stop;
 use crate::tree::{self, HeldInode};
 use crate::vfs::{self, FileKind, Ino, LinkName, NamedInode, StoredInode};
 
-/// Begin of the digest from which the UUID of a state is made.
+/// Prefix of the input to the digest that becomes the UUID of a state.
 const STATE: &[u8] = b"sapwood ext4 state 1";
 
 /// Added to the number of an inode that only the old state has. Numbers of ext4 have 32 bits.
@@ -201,12 +201,20 @@ impl<'a> State<'a> {
             if stop.is_stopped() {
                 return Err(SendError::Stopped);
             }
-            for name in self.index.names(number) {
+            let names = self.index.names(number);
+            for name in &names {
                 digest.update(name.dir.to_le_bytes());
                 digest.update((name.name.len() as u64).to_le_bytes());
                 digest.update(&name.name);
             }
             let record = self.digest_inode(number, &mut digest, stop)?;
+            let links = record.inode.nlink as usize;
+            if record.inode.kind != FileKind::Directory && links < names.len() {
+                return Err(contradiction(
+                    number,
+                    "its link count is smaller than its names",
+                ));
+            }
             if record.is_timed() {
                 marks.push((number, mark(&record)));
             }
