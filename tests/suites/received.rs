@@ -192,6 +192,7 @@ fn sealed_stream() -> Outcome {
         "$SAPWOOD" send -q source:s --seal=b.seal > b; cmp a b; cmp a.seal b.seal
         if "$SAPWOOD" send -q source:s --seal > c 2> error; then exit 1; fi; grep -q 'seal=FILE' error
         if "$SAPWOOD" send -q source:s --seal=b.seal > c 2> error; then exit 1; fi; grep -q 'b.seal: exists' error
+        if "$SAPWOOD" send -q source:s --seal=./new -o new 2> error; then exit 1; fi; grep -q 'same file' error; [ ! -e new ]
         "$SAPWOOD" receive --verify --seal -f a; "$SAPWOOD" receive --verify --seal=b.seal < a; "$SAPWOOD" receive --verify < a
         cp a bad; printf 'wxyz' | dd of=bad bs=1 seek=2000000 conv=notrunc 2> /dev/null; mkdir to
         if "$SAPWOOD" receive --verify --seal=b.seal -f bad 2> error; then exit 1; fi; grep -q 'chunk 1 (bytes 1048576 to 2097152) is damaged' error

@@ -100,6 +100,13 @@ pub(super) fn run(args: &Args) -> Result<()> {
     let seal = args.seal.as_ref();
     let seal = seal.map(|file| seal_of(&args.output, file.as_deref()));
     let seal = seal.transpose()?;
+    if seal
+        .as_ref()
+        .is_some_and(|seal| is_one_file(seal, &args.output))
+    {
+        let why = "--seal and -o name the same file";
+        return Err(Failure::new(USAGE, why));
+    }
     with_image(&image, &args.choice, true, |fs| {
         if let Some(parent) = &args.parent {
             choose_parent(fs, &image, parent, &mut options)?;
@@ -138,6 +145,14 @@ fn choose_parent(
         options.parent_image = Some(opened);
     }
     Ok(())
+}
+
+/// Whether two names lead to one file, which need not exist.
+fn is_one_file(one: &Path, two: &Path) -> bool {
+    let above = |path: &Path| Path::new(".").join(path.parent().unwrap_or(path));
+    one == two
+        || same_file(one, two)
+        || one.file_name() == two.file_name() && same_file(&above(one), &above(two))
 }
 
 /// The file of the seal of a stream.

@@ -13,11 +13,12 @@
 //! end 1048616 DIGEST
 //! ```
 //!
-//! A line of a chunk has its offset, its bytes and its digest. The last line has the bytes of the
+//! Each chunk line has the chunk's offset, length and digest. The last line has the bytes of the
 //! stream and the digest of all lines before. So a seal that is itself damaged or cut is refused.
 //!
 //! [`Verified`] reads a whole chunk and verifies it before it gives out its first byte.
 
+use std::collections::HashMap;
 use std::fmt::Write as _;
 use std::io::{self, BufRead, BufReader, Read, Write};
 
@@ -27,6 +28,9 @@ const MAGIC: &str = "sapwood-seal 1";
 
 /// Bytes of a chunk.
 const CHUNK: usize = 1 << 20;
+
+/// Least bytes of a chunk that a seal may have.
+const CHUNK_MIN: u64 = 4096;
 
 /// Most bytes of a chunk that a seal may have.
 const CHUNK_MAX: u64 = 64 << 20;
@@ -249,7 +253,7 @@ impl Seal {
         let (text, _) = lines.next()?;
         let chunk = text.strip_prefix("chunk ").and_then(|n| n.parse().ok());
         let chunk: u64 = chunk
-            .filter(|chunk| (1..=CHUNK_MAX).contains(chunk))
+            .filter(|chunk| (CHUNK_MIN..=CHUNK_MAX).contains(chunk))
             .ok_or_else(|| lines.bad("no size of a chunk"))?;
         let mut seal = Self {
             chunk,
@@ -315,8 +319,19 @@ impl Seal {
         self.chunk.saturating_mul(chunk as u64)
     }
 
-    /// Verifies the bytes of a chunk.
-    fn verify_chunk(&self, chunk: usize, bytes: &[u8]) -> Result<()> {
+    /// The first chunk with each digest.
+    fn chunks(&self) -> HashMap<Digest, usize> {
+        let digests = self.digests.iter().enumerate().rev();
+        digests.map(|(chunk, digest)| (*digest, chunk)).collect()
+    }
+
+    /// Verifies the bytes of a chunk. `chunks` gets [`Self::chunks`] at the first damage.
+    fn verify_chunk(
+        &self,
+        chunk: usize,
+        bytes: &[u8],
+        chunks: &mut Option<HashMap<Digest, usize>>,
+    ) -> Result<()> {
         let (start, expected) = (self.start(chunk), self.len(chunk));
         if bytes.len() < expected {
             return Err(SealError::Cut {
@@ -330,7 +345,8 @@ impl Seal {
             return Ok(());
         }
         let end = start.saturating_add(expected as u64);
-        let other = self.digests.iter().position(|digest| *digest == found);
+        let chunks = chunks.get_or_insert_with(|| self.chunks());
+        let other = chunks.get(&found).copied();
         let chunk = chunk as u64;
         Err(match other {
             None => SealError::Damaged { chunk, start, end },
@@ -383,6 +399,8 @@ pub(crate) struct Verified<'s, R> {
     buffer: Vec<u8>,
     /// Bytes of the buffer that were given out.
     given: usize,
+    /// The first chunk with each digest, after a damaged chunk was found.
+    chunks: Option<HashMap<Digest, usize>>,
 }
 
 impl<'s, R: Read> Verified<'s, R> {
@@ -393,6 +411,7 @@ impl<'s, R: Read> Verified<'s, R> {
             next: 0,
             buffer: Vec::new(),
             given: 0,
+            chunks: None,
         }
     }
 
@@ -415,7 +434,8 @@ impl<'s, R: Read> Verified<'s, R> {
         let len = self.seal.len(chunk) as u64;
         let read = (&mut self.reader).take(len).read_to_end(&mut self.buffer);
         read.map_err(SealError::Read)?;
-        let verified = self.seal.verify_chunk(chunk, &self.buffer);
+        let seal = self.seal;
+        let verified = seal.verify_chunk(chunk, &self.buffer, &mut self.chunks);
         if verified.is_err() {
             // None of its bytes is given out.
             self.buffer.clear();

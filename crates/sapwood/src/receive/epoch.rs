@@ -34,6 +34,9 @@ pub(super) type InodeId = (u64, u64);
 /// Most paths and ranges of an epoch, which bounds its memory.
 const MOST: usize = 1 << 16;
 
+/// Most bytes of the paths of an epoch.
+const MOST_BYTES: usize = 32 << 20;
+
 /// A checkpoint takes at most one part in this number of the time.
 const SHARE: u32 = 20;
 
@@ -49,6 +52,8 @@ pub(super) struct Epoch {
     interval: u64,
     /// Paths of commands that set data or attributes, and of sources of clones.
     touched: BTreeSet<Vec<u8>>,
+    /// Bytes of these paths.
+    path_bytes: usize,
     last: Vec<u8>,
     /// Ranges of this subvolume that commands cloned.
     sources: BTreeMap<InodeId, RangeSet>,
@@ -105,6 +110,7 @@ impl Epoch {
         Self {
             interval,
             touched: BTreeSet::new(),
+            path_bytes: 0,
             last: Vec::new(),
             sources: BTreeMap::new(),
             clones: 0,
@@ -125,7 +131,7 @@ impl Epoch {
 
     /// Whether a checkpoint is due, after a number of commands and bytes.
     pub(super) fn is_due(&self, commands: u64, bytes: u64) -> bool {
-        if self.touched.len() >= MOST || self.clones >= MOST {
+        if self.touched.len().max(self.clones) >= MOST || self.path_bytes >= MOST_BYTES {
             return true;
         }
         let enough = bytes.saturating_sub(self.start) >= self.interval;
@@ -165,6 +171,7 @@ impl Epoch {
     fn touch(&mut self, path: &[u8]) {
         if !self.touched.contains(path) {
             self.touched.insert(path.to_vec());
+            self.path_bytes = self.path_bytes.saturating_add(path.len());
         }
     }
 
@@ -267,6 +274,20 @@ mod tests {
         assert!(!affected(cmd::MKFILE, "d", ""));
         epoch.restart(0, Instant::now());
         assert!(!epoch.is_touched(b"d"));
+    }
+
+    #[test]
+    fn the_bytes_of_paths_are_bounded() {
+        let mut epoch = Epoch::new(u64::MAX);
+        let long = format!("{}/", "x".repeat(249)).repeat(15);
+        let mut count = 0;
+        while !epoch.is_due(1, 0) {
+            add(&mut epoch, &format!("{long}{count:010}"));
+            count += 1;
+        }
+        assert_eq!(count, MOST_BYTES.div_ceil(15 * 250 + 10));
+        epoch.restart(0, Instant::now());
+        assert!(!epoch.is_due(1, 0));
     }
 
     #[test]

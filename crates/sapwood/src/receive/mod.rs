@@ -21,8 +21,8 @@
 //! A file system whose journal or transactions keep the order of its metadata has, after a crash,
 //! the names and the record of one moment: the names are those after `m`, or after the next command
 //! that changes names, because each such command is followed by its record. This holds for an image
-//! of btrfs, for one of ext4 with a journal, and for a directory on ext4, XFS, btrfs or ZFS. After
-//! `kill -9` alone it holds for a directory on any file system.
+//! of btrfs, for one of ext4 with a journal, and for a directory on ext4 with a journal, XFS or
+//! btrfs. After `kill -9` alone it holds for a directory on any file system.
 //!
 //! A resumed receive reads the stream from its start:
 //!

@@ -523,7 +523,8 @@ fn write_zeros(
     Ok(())
 }
 
-/// Copies a range. The system call shares it where the file system can.
+/// Copies a range. The system call shares it where the file system can. `EINVAL`: both ranges are
+/// of one file and overlap, or the source is too short.
 fn copy_range(
     from: &OwnedFd,
     start: u64,
@@ -532,6 +533,12 @@ fn copy_range(
     len: u64,
 ) -> rustix::io::Result<()> {
     let end = start.checked_add(len).ok_or(Errno::INVAL)?;
+    let into_end = offset.checked_add(len).ok_or(Errno::INVAL)?;
+    let (one, two) = (rustix::fs::fstat(from)?, rustix::fs::fstat(to)?);
+    let same = (one.st_dev, one.st_ino) == (two.st_dev, two.st_ino);
+    if same && start < into_end && offset < end {
+        return Err(Errno::INVAL);
+    }
     let (mut at, mut into) = (start, offset);
     while at < end {
         let left = usize::try_from(end - at).unwrap_or(usize::MAX);

@@ -16,6 +16,7 @@
 use std::fs::File;
 use std::io::{self, Read, Write};
 use std::os::fd::OwnedFd;
+use std::path::Path;
 
 use rustix::fs::{AtFlags, Mode, OFlags, StatxFlags, Timespec, Timestamps, UTIME_OMIT};
 use rustix::io::Errno;
@@ -33,8 +34,11 @@ const MODES_MAX: u64 = 256 << 20;
 /// Seconds of a time that every file system can store.
 const SECONDS: u64 = 1 << 31;
 
-/// `f_type` of file systems that keep the order of their metadata: ext4, XFS, btrfs, ZFS.
-const ORDERED: [u64; 4] = [0xEF53, 0x5846_5342, 0x9123_683E, 0x2FC1_2FC1];
+/// `f_type` of file systems that keep the order of their metadata: XFS, btrfs.
+const ORDERED: [u64; 2] = [0x5846_5342, 0x9123_683E];
+
+/// `f_type` of ext2, ext3 and ext4. They keep the order if they have a journal.
+const EXT: u64 = 0xEF53;
 
 /// The directory with the records.
 pub(super) struct Records<'a>(pub(super) &'a OwnedFd);
@@ -73,12 +77,26 @@ impl NamesMark {
 }
 
 impl Records<'_> {
-    fn directory(&self) -> rustix::io::Result<OwnedFd> {
+    /// Opens the directory of records. Its files direct removals and modes, so they have to be of
+    /// the caller, of root, or of the user who can also replace the received directories.
+    ///
+    /// # Errors
+    /// `PermissionDenied` if other users can write to it.
+    fn directory(&self) -> io::Result<OwnedFd> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        rustix::fs::openat(self.0, DIRECTORY, flags, Mode::empty())
+        let dir = rustix::fs::openat(self.0, DIRECTORY, flags, Mode::empty())?;
+        let (found, above) = (rustix::fs::fstat(&dir)?, rustix::fs::fstat(self.0)?);
+        let own = rustix::process::geteuid().as_raw();
+        let trusted = [0, own, above.st_uid].contains(&found.st_uid);
+        if !trusted || found.st_mode & 0o022 != 0 {
+            let why =
+                format!("{DIRECTORY} belongs to another user, or other users can write to it");
+            return Err(io::Error::new(io::ErrorKind::PermissionDenied, why));
+        }
+        Ok(dir)
     }
 
-    fn make_directory(&self) -> rustix::io::Result<OwnedFd> {
+    fn make_directory(&self) -> io::Result<OwnedFd> {
         match rustix::fs::mkdirat(self.0, DIRECTORY, Mode::from_raw_mode(0o755)) {
             Err(Errno::EXIST) => {}
             made => made?,
@@ -88,7 +106,7 @@ impl Records<'_> {
 
     fn read(&self, name: &str, most: u64) -> io::Result<Option<Vec<u8>>> {
         let dir = match self.directory() {
-            Err(Errno::NOENT) => return Ok(None),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
             dir => dir?,
         };
         // Does not block on a fifo.
@@ -219,7 +237,28 @@ impl Records<'_> {
     pub(super) fn is_ordered(&self) -> bool {
         let found = rustix::fs::fstatfs(self.0).ok();
         let kind = found.and_then(|found| u64::try_from(found.f_type).ok());
-        kind.is_some_and(|kind| ORDERED.contains(&(kind & 0xFFFF_FFFF)))
+        match kind.map(|kind| kind & 0xFFFF_FFFF) {
+            Some(EXT) => self.has_journal(),
+            kind => kind.is_some_and(|kind| ORDERED.contains(&kind)),
+        }
+    }
+
+    /// Whether the kernel's ext4 of the directory has a journal. `Documentation/ABI/testing/
+    /// sysfs-fs-ext4`: `journal_task` is the process of its journal.
+    fn has_journal(&self) -> bool {
+        let Ok(stat) = rustix::fs::fstat(self.0) else {
+            return false;
+        };
+        let (major, minor) = (
+            rustix::fs::major(stat.st_dev),
+            rustix::fs::minor(stat.st_dev),
+        );
+        let device = std::fs::canonicalize(format!("/sys/dev/block/{major}:{minor}"));
+        let task = device.and_then(|device| {
+            let name = device.file_name().unwrap_or_default();
+            std::fs::read_to_string(Path::new("/sys/fs/ext4").join(name).join("journal_task"))
+        });
+        task.is_ok_and(|task| task.trim().parse::<u32>().is_ok())
     }
 }
 
@@ -244,6 +283,30 @@ fn write(dir: &OwnedFd, name: &str, bytes: &[u8]) -> io::Result<File> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn records_that_other_users_can_write_are_refused() {
+        use std::os::unix::fs::PermissionsExt;
+
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join(DIRECTORY);
+        std::fs::create_dir(&path).unwrap();
+        let open = std::fs::File::open(dir.path()).unwrap().into();
+        let records = Records(&open);
+        for (mode, refused) in [(0o755, false), (0o775, true), (0o757, true), (0o700, false)] {
+            std::fs::set_permissions(&path, PermissionsExt::from_mode(mode)).unwrap();
+            let found = records.find([1; 16]).map_err(|error| error.kind());
+            let expected = if refused {
+                Err(io::ErrorKind::PermissionDenied)
+            } else {
+                Ok(None)
+            };
+            assert_eq!(found, expected, "{mode:o}");
+        }
+        if std::os::unix::fs::chown(&path, Some(12_345), None).is_ok() {
+            records.find([1; 16]).unwrap_err();
+        }
+    }
 
     #[test]
     fn a_mark_is_a_position_after_its_checkpoint_or_none() {

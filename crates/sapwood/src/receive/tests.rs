@@ -11,7 +11,7 @@ use std::sync::Arc;
 use sapwood_block::MemoryDevice;
 use sapwood_btrfs::check::{CheckOptions, check};
 use sapwood_btrfs_format::stream::{
-    COMMAND_HEADER, CommandHeader, HEADER, Writer, attribute, parse,
+    COMMAND_HEADER, CommandHeader, HEADER, Writer, attribute, command, header, parse,
 };
 
 use super::{ReceiveError, ReceiveOptions};
@@ -152,6 +152,50 @@ fn lies_stay_in_a_directory(bytes: &[u8], seed: u64) {
         name != b".sapwood-received" && !name.ends_with(b".part")
     });
     assert_eq!(complete, received.is_ok(), "seed {seed}");
+}
+
+/// A stream with a file whose range of 4096 bytes at 0 is cloned to `to`.
+fn clone_within(to: u64) -> Vec<u8> {
+    let mut bytes = header(1).to_vec();
+    let mut writer = Writer::new(1);
+    let uuid = [7; 16];
+    let mut add = |number, compose: &dyn Fn(&mut Writer)| {
+        compose(writer.begin(number));
+        bytes.extend_from_slice(writer.finish());
+    };
+    add(command::SUBVOL, &|out| {
+        out.put(attribute::PATH, b"s").put(attribute::UUID, &uuid);
+        out.put_u64(attribute::CTRANSID, 1);
+    });
+    add(command::MKFILE, &|out| {
+        out.put(attribute::PATH, b"f").put_u64(attribute::INO, 2);
+    });
+    add(command::WRITE, &|out| {
+        out.put(attribute::PATH, b"f")
+            .put_u64(attribute::FILE_OFFSET, 0);
+        out.put_data(&[1; 8192]);
+    });
+    add(command::CLONE, &|out| {
+        out.put(attribute::PATH, b"f")
+            .put_u64(attribute::FILE_OFFSET, to);
+        out.put_u64(attribute::CLONE_LEN, 4096);
+        out.put(attribute::CLONE_UUID, &uuid);
+        out.put_u64(attribute::CLONE_CTRANSID, 1);
+        out.put(attribute::CLONE_PATH, b"f")
+            .put_u64(attribute::CLONE_OFFSET, 0);
+    });
+    add(command::END, &|_| {});
+    bytes
+}
+
+#[test]
+fn a_range_is_not_cloned_over_itself() {
+    for (to, overlaps) in [(0, true), (1, true), (4095, true), (4096, false)] {
+        let dir = tempfile::tempdir().unwrap();
+        let options = ReceiveOptions::default();
+        let received = super::receive(dir.path(), &*clone_within(to), &options, &mut |_| {});
+        assert_eq!(received.is_err(), overlaps, "{to}: {received:?}");
+    }
 }
 
 #[test]
