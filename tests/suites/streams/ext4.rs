@@ -300,8 +300,9 @@ fn copies() -> Outcome {
         cp --sparse=always old.img new.img; at=$(grep -abo changed-behind new.img | head -1 | cut -d: -f1)
         printf CHANGED | dd of=new.img bs=1 seek=$at conv=notrunc status=none
         "$SAPWOOD" send new.img -p old.img -o none.stream; [ $(stat -c %s none.stream) -lt 400 ]
-        "$SAPWOOD" send new.img -p old.img --content -o found.stream; grep -qa CHANGED-behind found.stream
-        [ $(stat -c %s found.stream) -lt 800 ]
+        ! "$SAPWOOD" send new.img -p old.img --content -o x 2> error || exit 1; grep -q 'same identity' error; [ ! -e x ]
+        "$SAPWOOD" mkdir new.img:/e; "$SAPWOOD" send new.img -p old.img --content -o found.stream
+        grep -qa CHANGED-behind found.stream; [ $(stat -c %s found.stream) -lt 1500 ]
         printf y | dd of=large bs=1 seek=9000000 conv=notrunc status=none; "$SAPWOOD" cp -q large new.img:/
         "$SAPWOOD" send new.img -p old.img -o large.stream; [ $(stat -c %s large.stream) -lt 9000 ]
         "$SAPWOOD" mkfs -q --size 256M target; "$SAPWOOD" send old.img | "$SAPWOOD" receive target:

@@ -243,8 +243,8 @@ impl Records<'_> {
         }
     }
 
-    /// Whether the kernel's ext4 of the directory has a journal. `Documentation/ABI/testing/
-    /// sysfs-fs-ext4`: `journal_task` is the process of its journal.
+    /// Whether the kernel's ext4 of the directory has a journal. `journal_task` in sysfs is the
+    /// process of its journal, or no number.
     fn has_journal(&self) -> bool {
         let Ok(stat) = rustix::fs::fstat(self.0) else {
             return false;

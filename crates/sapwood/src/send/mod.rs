@@ -140,7 +140,8 @@ impl FileSystem {
     ///
     /// # Errors
     /// A path is not a read-only subvolume, or in ext4 not a directory; an ext4 image is open for
-    /// writing; the stream cannot be written; the image cannot be read.
+    /// writing; two states of ext4 have the same identity and different content; a value is too long
+    /// for the stream; the stream cannot be written; the image cannot be read.
     pub fn send(
         &self,
         snapshot: impl AsRef<Path>,
