@@ -245,11 +245,11 @@ fn a_copy_that_changed_since_is_not_taken_for_the_device() {
     let clone = Arc::new(memory.snapshot());
     let (old, new) = (any(&memory), any(&clone));
     whole(std::slice::from_ref(&new), "the clone changes");
-    let refused = replaced(&[old.clone()], Removal::Devid(1), &new).unwrap_err();
+    let refused = replaced(std::slice::from_ref(&old), Removal::Devid(1), &new).unwrap_err();
     let is_member = matches!(refused, MembershipError::Member { devid: 1, .. });
     assert!(is_member, "{refused}");
     whole(std::slice::from_ref(&old), "the old one is there");
-    let same = replaced(&[old.clone()], Removal::Devid(1), &old).unwrap_err();
+    let same = replaced(std::slice::from_ref(&old), Removal::Devid(1), &old).unwrap_err();
     assert!(matches!(same, MembershipError::Member { .. }), "{same}");
     whole(&[old], "not by itself");
 }
@@ -259,9 +259,8 @@ fn a_missing_device_with_the_only_copy_is_refused() {
     let devices = filled(2, Profile::Single, Profile::Raid1);
     let new: Arc<dyn Device> = memory();
     let mut refused = 0;
-    for nth in 0..2 {
-        let left = [devices[nth].clone()];
-        match replaced(&left, Removal::Missing, &new) {
+    for left in &devices {
+        match replaced(std::slice::from_ref(left), Removal::Missing, &new) {
             Err(MembershipError::Unmirrored { .. }) => refused += 1,
             Err(error) => panic!("{error}"),
             // All data may be on one device.
