@@ -8,6 +8,7 @@ use sapwood_btrfs::check::{CheckOptions, check};
 use sapwood_btrfs::mkfs::{MkfsOptions, Profile, mkfs, mkfs_several};
 use sapwood_btrfs::{Btrfs, Error, Options};
 use sapwood_btrfs_format::{SUPER_OFFSETS, SUPER_SIZE, SuperBlock, validate_super};
+use sapwood_testing::device::RecordLog;
 use sapwood_testing::{CrashPlan, FaultDevice, RecordDevice, RequestKinds};
 use sapwood_vfs::{Credentials, FileSystem, Ino, NewInode, SyncKind, WriteMode};
 
@@ -341,6 +342,32 @@ pub(crate) struct Clocked {
     pub(crate) own: Recorded,
     pub(crate) both: [Recorded; 2],
     pub(crate) clock: Arc<Mutex<Vec<[usize; 2]>>>,
+}
+
+/// What two devices recorded.
+pub(crate) struct Recording {
+    /// The devices before the first request.
+    pub(crate) base: [MemoryDevice; 2],
+    pub(crate) logs: [RecordLog; 2],
+    /// Positions of both logs after each request.
+    pub(crate) cuts: Vec<[usize; 2]>,
+}
+
+/// Records the requests of `work` to two devices.
+pub(crate) fn recording(memory: Pair, work: impl FnOnce(&[Arc<dyn Device>; 2])) -> Recording {
+    let base = memory.each_ref().map(|device| device.snapshot());
+    let recorded = memory.map(|device| Arc::new(RecordDevice::new(device)));
+    let clock: Arc<Mutex<Vec<[usize; 2]>>> = Arc::default();
+    work(&recorded.each_ref().map(|own| -> Arc<dyn Device> {
+        Arc::new(Clocked {
+            own: own.clone(),
+            both: recorded.clone(),
+            clock: Arc::clone(&clock),
+        })
+    }));
+    let logs = recorded.each_ref().map(|device| device.log());
+    let cuts = clock.lock().unwrap().clone();
+    Recording { base, logs, cuts }
 }
 
 impl Clocked {

@@ -2,7 +2,7 @@
 //! removed; power cuts at every request of all that, and the same commands again after them.
 
 use std::ops::ControlFlow;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use sapwood_block::{Device, MemoryDevice};
 use sapwood_btrfs::balance::{BalanceError, BalanceOptions, BalanceReport, Filter, balance};
@@ -12,12 +12,12 @@ use sapwood_btrfs::membership::{
 };
 use sapwood_btrfs::mkfs::{MkfsOptions, Profile, mkfs, mkfs_several};
 use sapwood_btrfs::{Btrfs, Compression, Options};
-use sapwood_testing::{CrashPlan, RecordDevice};
+use sapwood_testing::CrashPlan;
 use sapwood_vfs::{
     AllocMode, CopyMode, Credentials, FileSystem, Ino, InodeFlags, NewInode, Subvolumes, WriteMode,
 };
 
-use super::devices::{Clocked, MIB, SIZE, any};
+use super::devices::{MIB, Recording, SIZE, any, recording};
 
 pub(super) type Devices = Vec<Arc<dyn Device>>;
 
@@ -426,22 +426,7 @@ fn migrate(devices: &[Arc<dyn Device>; 2]) {
 
 #[test]
 fn every_cut_of_a_migration_leaves_everything_and_it_continues() {
-    let first = filled_memory();
-    let memory = [first, memory()];
-    let base = memory.each_ref().map(|device| device.snapshot());
-    let recorded = memory.map(|device| Arc::new(RecordDevice::new(device)));
-    let clock: Arc<Mutex<Vec<[usize; 2]>>> = Arc::default();
-    let clocked = recorded.each_ref().map(|own| -> Arc<dyn Device> {
-        Arc::new(Clocked {
-            own: own.clone(),
-            both: recorded.clone(),
-            clock: Arc::clone(&clock),
-        })
-    });
-    migrate(&clocked);
-    drop(clocked);
-    let logs = recorded.each_ref().map(|device| device.log());
-    let cuts = clock.lock().unwrap().clone();
+    let Recording { base, logs, cuts } = recording([filled_memory(), memory()], migrate);
     assert!(cuts.len() > 100, "only {} cuts", cuts.len());
     for (at, cut) in cuts.into_iter().enumerate() {
         let all = |n: usize| CrashPlan::at(cut[n]);

@@ -1,8 +1,8 @@
 //! Devices that are replaced: ones that are there, missing, stale or unreadable; power cuts at every
 //! request, and the same command again after them.
 
-use std::ops::ControlFlow;
-use std::sync::{Arc, Mutex};
+use std::ops::{ControlFlow, Range};
+use std::sync::Arc;
 
 use sapwood_block::{Device, MemoryDevice};
 use sapwood_btrfs::membership::{MembershipError, Removal};
@@ -10,11 +10,11 @@ use sapwood_btrfs::mkfs::Profile;
 use sapwood_btrfs::replacement::{ReplaceOptions, ReplaceReport, replace};
 use sapwood_btrfs::scrub::{ScrubOptions, scrub};
 use sapwood_btrfs::{Btrfs, Error, Options};
+use sapwood_testing::CrashPlan;
 use sapwood_testing::device::{Fault, FaultDevice, FaultRule, RequestKinds};
-use sapwood_testing::{CrashPlan, RecordDevice};
 use sapwood_vfs::{Credentials, FileSystem, NewInode, WriteMode};
 
-use super::devices::{Clocked, MIB, SIZE, any};
+use super::devices::{MIB, Recording, SIZE, any, recording};
 use super::relocation::{Devices, filled, filled_memory, memory, noise, open, verify, whole};
 
 fn options(source: Removal) -> ReplaceOptions {
@@ -149,19 +149,10 @@ fn a_rebuild_that_ended_early_is_completed_by_a_scrub() {
 #[test]
 fn bytes_that_the_old_device_does_not_return_come_from_its_mirror() {
     let mut devices = filled(2, Profile::Raid1, Profile::Raid1);
-    let faulty = Arc::new(FaultDevice::new(Arc::clone(&devices[1])));
-    devices[1] = faulty.clone();
-    let fails = FaultRule::new(RequestKinds::READ, 1, Fault::Fail);
-    let mut fails = Some(fails.from_then_on().within(MIB..64 * MIB));
+    let (faulty, mut fail) = unreadable(&devices[1], MIB..64 * MIB);
+    devices[1] = faulty;
     let new: Arc<dyn Device> = memory();
-    // After the first piece, when the file system is closed.
-    let report = replace(&devices, &new, &options(Removal::Devid(2)), &mut |_, _| {
-        if let Some(rule) = fails.take() {
-            faulty.arm(rule);
-        }
-        ControlFlow::Continue(())
-    });
-    let report = report.unwrap();
+    let report = replace(&devices, &new, &options(Removal::Devid(2)), &mut fail).unwrap();
     assert!(report.unreadable >= MIB, "{}", report.unreadable);
     assert!(report.complete && report.scrub.unwrap().is_clean());
     devices[1] = new.clone();
@@ -172,31 +163,46 @@ fn bytes_that_the_old_device_does_not_return_come_from_its_mirror() {
     alone.unmount().unwrap();
 }
 
-/// A device of which the first megabytes of block groups cannot be read.
-fn unreadable(device: &Arc<dyn Device>) -> Arc<FaultDevice<Arc<dyn Device>>> {
-    Arc::new(FaultDevice::new(Arc::clone(device)))
+/// A device that does not return a range after the first piece of a copy, when the file system is
+/// closed. The second value is the callback of the replacement.
+fn unreadable(
+    device: &Arc<dyn Device>,
+    range: Range<u64>,
+) -> (
+    Arc<dyn Device>,
+    impl FnMut(u64, u64) -> ControlFlow<()> + Send + use<>,
+) {
+    let faulty = Arc::new(FaultDevice::new(Arc::clone(device)));
+    let fails = FaultRule::new(RequestKinds::READ, 1, Fault::Fail);
+    let mut fails = Some(fails.from_then_on().within(range));
+    let failing = Arc::clone(&faulty);
+    let fail = move |_, _| {
+        if let Some(rule) = fails.take() {
+            failing.arm(rule);
+        }
+        ControlFlow::Continue(())
+    };
+    (faulty, fail)
 }
 
 #[test]
 fn bytes_without_another_copy_are_lost_only_by_force() {
     let devices = filled(1, Profile::Single, Profile::Dup);
-    let faulty = unreadable(&devices[0]);
-    let source: Arc<dyn Device> = faulty.clone();
-    let fails = FaultRule::new(RequestKinds::READ, 1, Fault::Fail).from_then_on();
-    let mut fails = Some(fails.within(2 * MIB..10 * MIB));
-    let mut arm = |_, _| {
-        if let Some(rule) = fails.take() {
-            faulty.arm(rule);
-        }
-        ControlFlow::Continue(())
-    };
+    let (faulty, mut fail) = unreadable(&devices[0], 2 * MIB..10 * MIB);
     let new: Arc<dyn Device> = memory();
-    let one = [source.clone()];
-    let refused = replace(&one, &new, &options(Removal::Devid(1)), &mut arm).unwrap_err();
+    let refused = replace(&[faulty], &new, &options(Removal::Devid(1)), &mut fail).unwrap_err();
     let is_unreadable = matches!(refused, MembershipError::Unreadable { .. });
     assert!(is_unreadable, "{refused}");
-    assert!(open(&[new]).is_err());
+    assert!(open(std::slice::from_ref(&new)).is_err());
     whole(&devices, "refused");
+    let force = ReplaceOptions {
+        force: true,
+        ..options(Removal::Devid(1))
+    };
+    let (faulty, mut fail) = unreadable(&devices[0], 2 * MIB..10 * MIB);
+    let report = replace(&[faulty], &new, &force, &mut fail).unwrap();
+    assert!(report.complete && report.unreadable > 0);
+    assert!(open(&devices).is_err());
 }
 
 #[test]
@@ -316,21 +322,7 @@ fn finish(devices: &[Arc<dyn Device>; 2]) {
 
 #[test]
 fn every_cut_of_a_replacement_leaves_everything_and_it_continues() {
-    let memory = [filled_memory(), memory()];
-    let base = memory.each_ref().map(|device| device.snapshot());
-    let recorded = memory.map(|device| Arc::new(RecordDevice::new(device)));
-    let clock: Arc<Mutex<Vec<[usize; 2]>>> = Arc::default();
-    let clocked = recorded.each_ref().map(|own| -> Arc<dyn Device> {
-        Arc::new(Clocked {
-            own: own.clone(),
-            both: recorded.clone(),
-            clock: Arc::clone(&clock),
-        })
-    });
-    finish(&clocked);
-    drop(clocked);
-    let logs = recorded.each_ref().map(|device| device.log());
-    let cuts = clock.lock().unwrap().clone();
+    let Recording { base, logs, cuts } = recording([filled_memory(), memory()], finish);
     assert!(cuts.len() > 20, "only {} cuts", cuts.len());
     for (at, cut) in cuts.into_iter().enumerate() {
         let plan = |n: usize| match (at + n) % 3 {

@@ -98,7 +98,7 @@ fn commit(fs: &FileSystem, number: &mut u32) {
 }
 
 /// Cuts power at each write of a receive, also with a part of the writes that no flush followed,
-/// and resumes it. `facts` are equal to those of a whole receive.
+/// and resumes it. A whole receive has the same `facts`.
 fn cut_everywhere(builder: ImageBuilder, stream: &[u8], name: &str, interval: u64, facts: Facts) {
     let base = empty(builder);
     let prepared = Arc::new(base.snapshot());
