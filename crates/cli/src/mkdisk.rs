@@ -121,10 +121,8 @@ pub(super) fn run(args: &Args) -> Result<()> {
         .scheme(args.table)
         .format(args.output_format);
     if let Some(from) = &args.from {
-        if let (Ok(from), Ok(image)) = (from.canonicalize(), args.image.canonicalize())
-            && from == image
-        {
-            return Err(Failure::local(&from, "the new disk needs another name"));
+        if files::same_file(from, &args.image) {
+            return Err(Failure::local(from, "the new disk needs another name"));
         }
         builder = builder.from(from);
     }
