@@ -220,17 +220,34 @@ const MIB: u64 = 1 << 20;
 /// Files that the kernel writes into a mounted form: some, or with `full` as many as fit.
 fn write(image: &TempImage, dir: &str, full: bool) -> Result<(), String> {
     let mount = Driver::Kernel.mount(image.path(), "rw")?;
-    let many = if full { "400" } else { "20" };
-    let script = format!(
-        "mkdir {dir} {dir}/sub; cd {dir}
-        for n in $(seq {many}); do
-            head -c $((n % 7 * 30000 + n)) /dev/urandom >f$n 2>/dev/null || break
-            [ $((n % 5)) != 0 ] || mkdir -p sub/d$n 2>/dev/null || break
-        done
-        rm -f f9*; ln -s target link; ln f1 sub/other; sync"
-    );
-    process::shell(mount.path(), &script, LIMIT)?;
+    fill(&mount.path().join(dir), if full { 400 } else { 20 }).map_err(|e| e.to_string())?;
+    rustix::fs::sync();
     mount.unmount()
+}
+
+/// Files of different lengths and directories in a new directory, up to `many` or until it is full.
+fn fill(dir: &Path, many: usize) -> std::io::Result<()> {
+    fs::create_dir_all(dir.join("sub"))?;
+    for n in 1..=many {
+        let mut content = vec![0; n % 7 * 30000 + n];
+        fastrand::fill(&mut content);
+        let mut made = fs::write(dir.join(format!("f{n}")), content);
+        if made.is_ok() && n % 5 == 0 {
+            made = fs::create_dir(dir.join(format!("sub/d{n}")));
+        }
+        match made {
+            Err(error) if error.kind() == std::io::ErrorKind::StorageFull => break,
+            made => made?,
+        }
+    }
+    for n in (1..=many).filter(|n| n.to_string().starts_with('9')) {
+        match fs::remove_file(dir.join(format!("f{n}"))) {
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
+            removed => removed?,
+        }
+    }
+    std::os::unix::fs::symlink("target", dir.join("link"))?;
+    fs::hard_link(dir.join("f1"), dir.join("sub/other"))
 }
 
 /// The same tree, but for inode numbers and maps, which a shrink changes.

@@ -45,7 +45,7 @@ fn main() {
         return;
     }
     // By far the longest tests come first, so that they do not run alone at the end.
-    sapwood_tests::machine::run(3, || {
+    sapwood_tests::machine::run(4, || {
         sapwood_testing::trials_of![
             dbkill,
             archives,
