@@ -30,10 +30,10 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial("a_closed_pipe_ends_every_command_quietly", &[], closed),
         trial("a_full_standard_error_changes_nothing", &[], mute),
         trial("btrfs::lost_writes_are_reported", &[Need::Fuse], || {
-            lost_writes(Kind::Btrfs, "rw")
+            lost_writes(Kind::Btrfs, "space_wait=1")
         }),
         trial("ext4::lost_writes_are_reported", &[Need::Fuse], || {
-            lost_writes(Kind::Ext4, "fuseblk=off")
+            lost_writes(Kind::Ext4, "space_wait=1,fuseblk=off")
         }),
         trial("a_write_protected_device", &loops, write_protected),
     ]
@@ -251,7 +251,7 @@ fn ours(args: &[&str], paths: &[&Path]) -> Result<Said, String> {
 const END: &[u8] = b"end";
 
 /// The log, `stats` and `umount` report data that a daemon in the background cannot write to its
-/// image. Most of the time goes into the daemon's wait for space on the host.
+/// image.
 fn lost_writes(kind: Kind, options: &str) -> Outcome {
     let host = SmallHost::new(40)?;
     let image = host.path().join("image");

@@ -215,7 +215,8 @@ fn after_an_error(log_too: bool) -> Outcome {
     let link = outside.path().join("link");
     std::os::unix::fs::symlink(&image, &link)?;
     // The log is next to the image.
-    let mount = SapwoodMount::new(if log_too { &image } else { &link }, "rw")?;
+    let options = "rw,space_wait=1";
+    let mount = SapwoodMount::new(if log_too { &image } else { &link }, options)?;
     let root = mount.path().to_owned();
     write_durably(&root.join("before"), b"durable")?;
     let failed = (0..100).find_map(|nth| {

@@ -442,8 +442,9 @@ mod tests {
 
     #[test]
     fn common_options_reach_every_engine() {
-        let options =
-            parsed("ro,noatime,commit=7,threads=3,cache_size=1M,dirty_size=2M,discard,norecovery");
+        let options = parsed(
+            "ro,noatime,commit=7,space_wait=9,threads=3,cache_size=1M,dirty_size=2M,discard,norecovery",
+        );
         let options = options.unwrap();
         let (btrfs, ext4) = (options.for_btrfs().unwrap(), options.for_ext4().unwrap());
         let mount = options.mounting();
@@ -459,6 +460,8 @@ mod tests {
         let interval = Duration::from_secs(7);
         assert_eq!(btrfs.commit_interval, interval);
         assert_eq!(ext4.commit_interval, interval);
+        let wait = Duration::from_secs(9);
+        assert_eq!((btrfs.patience, ext4.patience), (wait, wait));
         assert_eq!((btrfs.cache_bytes, ext4.cache_bytes), (1 << 20, 1 << 20));
         assert_eq!((btrfs.dirty_bytes, ext4.dirty_bytes), (2 << 20, 2 << 20));
         let bounded = parsed("memory_size=170M,dirty_size=1M").unwrap();

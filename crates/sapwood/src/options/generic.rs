@@ -33,6 +33,14 @@ pub(super) const OPTIONS: &[MountOption] = &[
     )
     .default("30 on btrfs, 5 on ext4 and where sync(1) does not reach the mount"),
     MountOption::served(
+        &["space_wait"],
+        Value("SECONDS"),
+        space_wait,
+        "longest time that a write of metadata waits for space on a full host before the mount \
+        becomes read-only",
+    )
+    .default("30"),
+    MountOption::served(
         &["discard"],
         Optional("sync|async"),
         discard,
@@ -363,6 +371,13 @@ fn no_recovery(options: &mut Options, _: &str, _: Option<&str>) -> Taken {
 
 fn commit(options: &mut Options, name: &str, value: Option<&str>) -> Taken {
     options.set_commit_interval(Duration::from_secs(number(name, value)?));
+    Ok(())
+}
+
+fn space_wait(options: &mut Options, name: &str, value: Option<&str>) -> Taken {
+    let wait = Duration::from_secs(number(name, value)?);
+    options.btrfs.patience = wait;
+    options.ext4.patience = wait;
     Ok(())
 }
 
