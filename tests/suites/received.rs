@@ -36,6 +36,16 @@ pub(crate) fn trials() -> Vec<Trial> {
             into_a_mount,
         ),
         trial("a_sealed_stream_is_verified", &[], sealed_stream),
+        trial(
+            "the_daemon_of_a_mount_sends_and_receives",
+            &[Need::Fuse, machine::KERNEL, Need::Program("setpriv")],
+            by_the_daemon,
+        ),
+        trial(
+            "a_receive_of_the_daemon_that_ends_early_is_resumed",
+            &[Need::Fuse],
+            ended_early,
+        ),
     ]
 }
 
@@ -139,8 +149,9 @@ fn ordinary_user() -> Outcome {
     Ok(())
 }
 
-/// A chain of streams: the first, cut and resumed, into a mount of ours, the second into the image,
-/// the third into the mount, the last by the kernel.
+/// A chain of streams: the first, cut and resumed, into a mount of ours by system calls, because
+/// another network namespace does not reach the daemon's socket; the second into the image, the third
+/// into the mount by its daemon, the last by the kernel.
 fn into_a_mount() -> Outcome {
     let dir = scratch::directory();
     let run = |script: &str| {
@@ -157,8 +168,8 @@ fn into_a_mount() -> Outcome {
     let mount = Driver::Sapwood.mount(target.path(), "rw")?;
     let place = text(mount.path()).to_owned();
     run(&format!(
-        r#"head -c 200000 1 > cut; if "$SAPWOOD" receive -q -f cut {place}; then exit 1; fi; [ -d {place}/s1.part ]
-        "$SAPWOOD" receive -q --resume -f 1 {place}; if touch {place}/s1/x; then exit 1; fi
+        r#"head -c 200000 1 > cut; alone() {{ unshare -n "$SAPWOOD" receive -q "$@"; }}
+        if alone -f cut {place}; then exit 1; fi; [ -d {place}/s1.part ]; alone --resume -f 1 {place}; if touch {place}/s1/x; then exit 1; fi
         [ "$("$SAPWOOD" subvolume list {place} | grep -c read-only)" = 1 ]"#
     ))?;
     mount.unmount()?;
@@ -205,6 +216,104 @@ fn sealed_stream() -> Outcome {
         [ $code = 130 ]; grep -q 'not verified' error
         echo >> b.seal; if "$SAPWOOD" receive --verify --seal -f b 2> error; then exit 1; fi; grep -q 'the seal is damaged at line' error
         mkdir -p root/in; ln -s / root/out; "$SAPWOOD" receive -q -C root out/in < a; cmp f root/in/s/f
+    "#;
+    let script = format!("set -e; SAPWOOD={}; {script}", text(sapwood()));
+    process::shell(dir.path(), &script, LIMIT)?;
+    Ok(())
+}
+
+/// Snapshots of a mount in use, sent by its daemon: the same bytes as from the image. Received by the
+/// daemon of another mount, whose caches know each name before.
+fn by_the_daemon() -> Outcome {
+    let source = TempImage::by_kernel(&Mkfs::default())?;
+    let target = TempImage::by_kernel(&Mkfs::default())?;
+    let (from, to) = (
+        Driver::Sapwood.mount(source.path(), "allow_other")?,
+        Driver::Sapwood.mount(target.path(), "rw")?,
+    );
+    let dir = scratch::directory();
+    let run = |script: &str| {
+        let (from, to) = (text(from.path()), text(to.path()));
+        let script = format!(
+            "SAPWOOD={}; FROM={from}; TO={to}; {script}",
+            text(sapwood())
+        );
+        process::shell(dir.path(), &script, LIMIT)
+    };
+    run(r#""$SAPWOOD" subvolume create $FROM/v"#)?;
+    for step in 1..=3 {
+        Changing::new(&from.path().join("v"), step).change(60);
+        run(&format!(
+            r#""$SAPWOOD" subvolume snapshot -r $FROM/v $FROM/s{step}; p={}
+            "$SAPWOOD" send -q $FROM/s{step} ${{p:+-p $FROM/$p}} -o {step} & echo more >> $FROM/v/more; wait $!
+            ls -R $TO > known; [ ! -e $TO/s{step}/none ]; "$SAPWOOD" receive -q $TO < {step}; [ "$(ls $TO | grep -c '^s{step}$')" = 1 ]"#,
+            if step == 1 {
+                String::new()
+            } else {
+                format!("s{}", step - 1)
+            },
+        ))?;
+        let name = format!("s{step}");
+        same(&from.path().join(&name), &to.path().join(&name))?;
+    }
+    run(
+        r#"fails() { local hint=$1 code=0; shift; "$SAPWOOD" "$@" > out 2> error || code=$?; [ $code = 1 ] && grep -q -- "$hint" error || { echo "$*: $code"; cat error; exit 1; }; }
+        "$SAPWOOD" send -q $FROM/s3 -c $FROM/s1 -c $FROM/s2 --proto 2 --name other -o clones; "$SAPWOOD" send -q $FROM/s3 --seal -o sealed
+        fails 'not read-only' send -q $FROM/v -o x; mkdir $FROM/plain; fails 'plain: not a subvolume' send -q $FROM/plain -o x; fails 'not a snapshot in a mount' send -q . -o x
+        fails 'same image' send -q $FROM/s2 -p $TO/s1 -o x; fails 'exists' receive -q -f 1 $TO; [ ! -e x ]
+        chmod 755 .; cp "$SAPWOOD" sapwood; chmod 755 sapwood; code=0; mkdir -m 777 out2; setpriv --reuid 65534 --regid 65534 --clear-groups ./sapwood send -q $FROM/s1 -o out2/x 2> error || code=$?
+        [ $code = 1 ]; grep -q 'only root and the owner' error; [ -z "$(ls out2)" ]"#,
+    )?;
+    from.unmount()?;
+    to.unmount()?;
+    let offline = format!(
+        r#"S={}; I={}; for n in 1 2 3; do "$S" send -q $I:s$n ${{p:+-p $p}} | cmp - $n; p=s$n; done
+        "$S" send -q $I:s3 -c s1 -c s2 --proto 2 --name other | cmp - clones; "$S" receive --verify --seal -f sealed"#,
+        text(sapwood()),
+        text(source.path()),
+    );
+    process::shell(dir.path(), &offline, LIMIT)?;
+    let (from, to) = (
+        Driver::Kernel.mount(source.path(), "ro,noatime")?,
+        Driver::Kernel.mount(target.path(), "ro,noatime")?,
+    );
+    for name in ["s1", "s2", "s3"] {
+        same(&from.path().join(name), &to.path().join(name))?;
+    }
+    from.unmount()?;
+    to.unmount()?;
+    target.check()?;
+    Ok(())
+}
+
+fn same(expected: &Path, found: &Path) -> Result<(), String> {
+    let facts = Facts::PLAIN | Facts::MTIME;
+    tree(expected)?
+        .compare(&tree(found)?, |_, _, _| facts)
+        .map_err(|error| format!("{}: {error}", found.display()))
+}
+
+/// The stream ends early, the client is killed or told to end, or the daemon is killed. The rest is
+/// received by the daemon of the same or the next mount, or into the image.
+fn ended_early() -> Outcome {
+    let dir = scratch::directory();
+    let script = r#"
+        trap 'umount -l m 2> /dev/null || true' EXIT; mkdir m t
+        for i in $(seq 40); do head -c $((i * 7000)) /dev/urandom > t/f$i; done; "$SAPWOOD" mkfs -q --size 256M source; "$SAPWOOD" subvolume create source:/v
+        "$SAPWOOD" cp -q -a t source:/v/t; "$SAPWOOD" subvolume snapshot -r source:/v /s; "$SAPWOOD" send -q source:s -o stream; size=$(stat -c %s stream); mkfifo p
+        start() { "$SAPWOOD" mkfs -qf --size 256M image; "$SAPWOOD" mount -q --foreground image m & daemon=$!; until mountpoint -q m; do sleep 0.05; done; }
+        waiting() { until [ -n "$(ls -A m/s/t 2> ls.txt)" ]; do sleep 0.05; done; }
+        whole() { diff -r t $1/s/t; if touch $1/s/x 2> touch.txt; then exit 1; fi; }
+        ended() { "$SAPWOOD" umount m; wait $daemon; "$SAPWOOD" check -q image; }
+        start; code=0; head -c 3000000 stream | "$SAPWOOD" receive -q m 2> error || code=$?; [ $code = 1 ]; grep -q 'ends early' error; [ -d m/s ]
+        code=0; "$SAPWOOD" receive -q m < stream 2> error || code=$?; [ $code = 1 ]; grep -q exists error; "$SAPWOOD" receive -q --resume m < stream; whole m; ended
+        for signal in INT KILL; do start; "$SAPWOOD" receive -q --checkpoint 300K m < p 2> error & client=$!; exec 5> p; head -c 3000000 stream >&5; waiting
+        kill -$signal $client; exec 5>&-; code=0; wait $client || code=$?; [ $code -gt 128 ]; [ $signal = KILL ] || grep -q 'resume continues it' error
+        until "$SAPWOOD" receive -q --resume m < stream 2> error; do grep -q 'record\|exists' error; sleep 0.1; done; whole m; ended; done
+        start; "$SAPWOOD" receive -q --checkpoint 300K m < p 2> error & client=$!; exec 5> p; head -c 3000000 stream >&5; waiting
+        kill -KILL $daemon; wait $daemon || true; umount -l m; code=0; exec 5>&-; wait $client || code=$?; [ $code = 1 ]; [ -s error ]
+        "$SAPWOOD" mount -q image m; "$SAPWOOD" umount m; "$SAPWOOD" receive -q --resume image: < stream; rm -rf out; "$SAPWOOD" cp -qa image:s out; diff -r t out/t; "$SAPWOOD" check -q image
+        start; mkdir b; mount --bind m b; mount -o remount,bind,ro b; code=0; "$SAPWOOD" receive -q b < stream 2> error || code=$?; [ $code = 1 ]; grep -qi 'read-only' error; umount b; [ -z "$(ls -A m)" ]; ended
     "#;
     let script = format!("set -e; SAPWOOD={}; {script}", text(sapwood()));
     process::shell(dir.path(), &script, LIMIT)?;

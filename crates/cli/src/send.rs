@@ -6,12 +6,12 @@ use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 
 use sapwood::internal::{NewFile, SendError, Target};
-use sapwood::{FileSystem, Kind, Sealing, SendOptions};
+use sapwood::{FileSystem, Kind, OnProgress, Sealing, SendOptions, SendReport};
 
 use super::choice::SubvolumeChoice;
 use super::failure::{FAILED, Failure, Result, USAGE};
 use super::files::{close, in_image, same_file, with_image, within_place};
-use super::{choice, copy, interrupt, output, progress};
+use super::{choice, copy, interrupt, output, progress, session};
 
 /// For `sapwood help send`.
 pub(super) const EXAMPLES: &[(&str, &str)] = &[
@@ -22,6 +22,10 @@ pub(super) const EXAMPLES: &[(&str, &str)] = &[
     (
         "sapwood send disk.img:tuesday -p monday -o tuesday.stream",
         "the changes since monday",
+    ),
+    (
+        "sapwood send /mnt/tuesday -p /mnt/monday -o tuesday.stream",
+        "the same while the image is mounted",
     ),
     (
         "sapwood send disk.img:monday --seal -o monday.stream",
@@ -35,15 +39,16 @@ pub(super) const EXAMPLES: &[(&str, &str)] = &[
 
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
-    /// The read-only snapshot of a btrfs, or an ext4 image or a directory in one
-    #[arg(value_name = "IMAGE[:SNAPSHOT]")]
+    /// The read-only snapshot of a btrfs, in an image or as a directory in a mount by Sapwood; or an
+    /// ext4 image or a directory in one
+    #[arg(value_name = "IMAGE[:SNAPSHOT] | DIR")]
     pub(super) place: OsString,
-    /// Only the changes since this read-only snapshot of the same image, or since this ext4 image;
-    /// the receiver has it
+    /// Only the changes since this read-only snapshot of the same image or mount, or since this ext4
+    /// image; the receiver has it
     #[arg(short, long, value_name = "[IMAGE:]PATH")]
     pub(super) parent: Option<OsString>,
-    /// A read-only snapshot of the same image that the receiver has, to share content with; can be
-    /// given several times
+    /// A read-only snapshot of the same image or mount that the receiver has, to share content with;
+    /// can be given several times
     #[arg(short, long, value_name = "[IMAGE:]PATH")]
     pub(super) clone_source: Vec<OsString>,
     /// Name of the sent subvolume; without it the name of the snapshot or, for a whole ext4 image,
@@ -83,16 +88,12 @@ pub(super) struct Args {
 
 pub(super) fn run(args: &Args) -> Result<()> {
     interrupt::abandon_new_files();
-    let (image, path) = in_image(&args.place)?;
     let mut options = SendOptions::default();
     options.version = args.proto;
     options.data = !args.no_data;
     options.compressed = args.compressed_data;
     options.name = args.name.clone();
     options.content = args.content;
-    let sources = args.clone_source.iter();
-    let sources = sources.map(|source| within_place(&image, source, "send"));
-    options.clone_sources = sources.collect::<Result<_>>()?;
     if args.output == Path::new("-") && io::stdout().is_terminal() {
         let why = "a stream is not for a terminal; -o FILE stores it";
         return Err(Failure::new(USAGE, why));
@@ -107,6 +108,19 @@ pub(super) fn run(args: &Args) -> Result<()> {
         let why = "--seal and -o name the same file";
         return Err(Failure::new(USAGE, why));
     }
+    if let Target::Local(dir) = Target::parse(&args.place)?
+        && session::image().is_none()
+        && dir.is_dir()
+    {
+        options.parent = args.parent.as_ref().map(PathBuf::from);
+        options.clone_sources = args.clone_source.iter().map(PathBuf::from).collect();
+        let seal = seal.map(|file| NewFile::create(file, args.force));
+        return send_to(&Place::Mount(&dir), (&options, args), seal.transpose()?);
+    }
+    let (image, path) = in_image(&args.place)?;
+    let sources = args.clone_source.iter();
+    let sources = sources.map(|source| within_place(&image, source, "send"));
+    options.clone_sources = sources.collect::<Result<_>>()?;
     with_image(&image, &args.choice, true, |fs| {
         if let Some(parent) = &args.parent {
             choose_parent(fs, &image, parent, &mut options)?;
@@ -115,12 +129,34 @@ pub(super) fn run(args: &Args) -> Result<()> {
         let sent = seal
             .transpose()
             .map_err(Failure::from)
-            .and_then(|seal| send_to(fs, &path, (&options, args), seal));
+            .and_then(|seal| send_to(&Place::Image(fs, &path), (&options, args), seal));
         match options.parent_image.take() {
             Some(other) => sent.and(close(other)),
             None => sent,
         }
     })
+}
+
+/// The place of a snapshot.
+enum Place<'a> {
+    /// A path in an open image.
+    Image(&'a FileSystem, &'a Path),
+    /// A directory in a mount.
+    Mount(&'a Path),
+}
+
+impl Place<'_> {
+    fn send(
+        &self,
+        out: impl Write,
+        options: &SendOptions,
+        progress: &mut OnProgress<'_>,
+    ) -> sapwood::Result<SendReport> {
+        match self {
+            Self::Image(fs, path) => fs.send(path, out, options, progress),
+            Self::Mount(dir) => sapwood::send(dir, out, options, progress),
+        }
+    }
 }
 
 /// The parent: in the same image, or for ext4 in another one.
@@ -173,38 +209,36 @@ pub(super) fn seal_of(stream: &Path, file: Option<&Path>) -> Result<PathBuf> {
 
 /// Sends to the output that the options name.
 fn send_to(
-    fs: &FileSystem,
-    path: &Path,
+    place: &Place<'_>,
     (options, args): (&SendOptions, &Args),
     seal: Option<NewFile>,
 ) -> Result<()> {
     if args.output == Path::new("-") {
         let out = BufWriter::with_capacity(1 << 20, io::stdout().lock());
-        return send(fs, path, out, (options, args), seal);
+        return send(place, out, (options, args), seal);
     }
     let file = &args.output;
     let local = |error| Failure::local(file, error);
     if file.metadata().is_ok_and(|found| !found.is_file()) {
         // A pipe or a device is written in place.
         let out = std::fs::File::options().write(true).open(file);
-        return send(fs, path, out.map_err(local)?, (options, args), seal);
+        return send(place, out.map_err(local)?, (options, args), seal);
     }
     let new = NewFile::create(file, args.force)?;
     let out = BufWriter::with_capacity(1 << 20, new.file());
-    let seal = sent(fs, path, out, (options, args), seal)?;
+    let seal = sent(place, out, (options, args), seal)?;
     // The stream is durable before its seal has a name.
     new.finish()?;
     named(seal)
 }
 
 fn send(
-    fs: &FileSystem,
-    path: &Path,
+    place: &Place<'_>,
     out: impl Write,
     how: (&SendOptions, &Args),
     seal: Option<NewFile>,
 ) -> Result<()> {
-    named(sent(fs, path, out, how, seal)?)
+    named(sent(place, out, how, seal)?)
 }
 
 /// Gives a written seal its name.
@@ -214,8 +248,7 @@ fn named(seal: Option<NewFile>) -> Result<()> {
 
 /// Writes a stream, and its seal.
 fn sent(
-    fs: &FileSystem,
-    path: &Path,
+    place: &Place<'_>,
     mut out: impl Write,
     (options, args): (&SendOptions, &Args),
     seal: Option<NewFile>,
@@ -224,13 +257,13 @@ fn sent(
     let mut bar = progress::Files::new(quiet, "sent", copy::show);
     let failed = |error| failed(&args.output, error);
     let Some(seal) = seal else {
-        let sent = fs.send(path, &mut out, options, &mut |step| bar.show(step));
+        let sent = place.send(&mut out, options, &mut |step| bar.show(step));
         bar.end();
         sent.map_err(failed)?;
         return flushed(out, args).map(|()| None);
     };
     let mut sealing = Sealing::new(out);
-    let sent = fs.send(path, &mut sealing, options, &mut |step| bar.show(step));
+    let sent = place.send(&mut sealing, options, &mut |step| bar.show(step));
     bar.end();
     sent.map_err(failed)?;
     let (out, checksums) = sealing.finish();

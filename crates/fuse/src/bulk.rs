@@ -58,10 +58,12 @@ pub trait Service: Send + Sync {
 
 /// Drops entries of the kernel's caches.
 pub(crate) trait Notify: Send + Sync {
-    /// A name in a directory leads elsewhere now.
+    /// A name in a directory leads elsewhere now, and the directory has another list of names.
     fn expire_name(&self, dir: NodeId, name: &[u8]);
     /// The attributes of a node have changed.
     fn drop_attributes(&self, node: NodeId);
+    /// The attributes and the content of a node have changed.
+    fn drop_content(&self, node: NodeId);
     /// Any name may lead elsewhere now, and these nodes may have other attributes and content.
     fn drop_all(&self, nodes: &[NodeId]);
 }
@@ -89,6 +91,11 @@ impl Caches {
     /// The attributes of an inode were changed. Like [`name_changed`](Self::name_changed).
     pub fn attributes_changed(&self, ino: Ino) {
         self.notify.drop_attributes(self.map.node(ino));
+    }
+
+    /// The content of an inode was changed. Like [`name_changed`](Self::name_changed).
+    pub fn content_changed(&self, ino: Ino) {
+        self.notify.drop_content(self.map.node(ino));
     }
 }
 
@@ -119,14 +126,23 @@ impl Work {
     /// `EROFS` if the client reached the directory through a read-only mount; `EPERM` if the
     /// descriptor is not the directory; I/O errors of the connection.
     pub fn admit(&self) -> io::Result<Admitted> {
+        let admitted = self.identify()?;
+        admitted.check_writable().map(|()| admitted)
+    }
+
+    /// Checks that the client has the directory open, with the descriptor that it sends first.
+    ///
+    /// # Errors
+    /// `EPERM` if the descriptor is not the directory; I/O errors of the connection.
+    pub fn identify(&self) -> io::Result<Admitted> {
         let dir = bulk_socket::receive_descriptor(&self.socket)?;
         let found = rustix::fs::fstat(&dir)?;
         let same = self.mount == Some(found.st_dev) && found.st_ino == self.dir.0;
-        if !same {
-            return Err(io::Error::from_raw_os_error(libc::EPERM));
+        if same {
+            Ok(Admitted(dir))
+        } else {
+            Err(io::Error::from_raw_os_error(libc::EPERM))
         }
-        let admitted = Admitted(dir);
-        admitted.check_writable().map(|()| admitted)
     }
 }
 
@@ -160,6 +176,7 @@ impl Admitted {
 pub(crate) struct Bulk {
     service: RwLock<Option<Arc<dyn Service>>>,
     writing: OnceLock<Arc<dyn Service>>,
+    streams: OnceLock<Arc<dyn Service>>,
     notify: OnceLock<Arc<dyn Notify>>,
     /// Device number of the mount, as in `st_dev`.
     mount: OnceLock<u64>,
@@ -205,6 +222,11 @@ impl Bulk {
         let _ = self.writing.set(service);
     }
 
+    /// Sets the service for clients that send or receive snapshots.
+    pub(crate) fn set_streams(&self, service: Arc<dyn Service>) {
+        let _ = self.streams.set(service);
+    }
+
     /// How notifications reach the kernel.
     pub(crate) fn notify(&self) -> Option<&Arc<dyn Notify>> {
         self.notify.get()
@@ -228,6 +250,7 @@ impl Bulk {
         let service = match purpose {
             Purpose::Files => self.service.read().clone(),
             Purpose::Writing => self.writing.get().cloned(),
+            Purpose::Streams => self.streams.get().cloned(),
         };
         let (Some(service), Some(notify)) = (service, self.notify.get()) else {
             return Err(libc::EOPNOTSUPP);
@@ -344,6 +367,16 @@ fn token() -> io::Result<Token> {
 /// process; errors of system calls.
 pub fn connect(dir: BorrowedFd<'_>) -> io::Result<UnixStream> {
     connect_for(Purpose::Files, dir)
+}
+
+/// Connects to the daemon of the mount that the directory `dir` is in, to have it send the snapshot
+/// `dir`, or receive snapshots into `dir`.
+///
+/// # Errors
+/// `ENOTTY` if it is not a Sapwood mount, `EOPNOTSUPP` if its daemon does not do such work for this
+/// process, `EPERM` for a user other than the mount's owner and root; errors of system calls.
+pub fn connect_for_streams(dir: BorrowedFd<'_>) -> io::Result<UnixStream> {
+    connect_for(Purpose::Streams, dir)
 }
 
 /// Makes the daemon of a read-only mount write to its image from now on. `dir` is a directory in

@@ -24,6 +24,8 @@ pub(crate) enum Purpose {
     Files,
     /// The daemon gets writable descriptors of the image.
     Writing,
+    /// The daemon sends or receives snapshots.
+    Streams,
 }
 
 /// The daemon's first bytes, which prove its identity to the client. The client gets them in the

@@ -314,6 +314,12 @@ impl Session {
         self.shared.dispatcher.bulk().set_writing(service);
     }
 
+    /// Sets the service that sends and receives snapshots, for the clients of
+    /// [`connect_for_streams`](crate::bulk::connect_for_streams).
+    pub fn serve_streams(&self, service: Arc<dyn Service>) {
+        self.shared.dispatcher.bulk().set_streams(service);
+    }
+
     /// Replaces the read-only engine by the one that `open` returns, between two requests. The
     /// kernel then writes to it after a remount. With `elsewhere` the new engine may show other
     /// names and content than the old one, and the kernel drops its caches. Commands get `told` as

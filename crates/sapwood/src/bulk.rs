@@ -18,6 +18,7 @@
 
 mod daemon;
 mod entries;
+pub(crate) mod frames;
 mod message;
 
 use std::io::{self, BufWriter, Write};

@@ -152,6 +152,8 @@ pub use sapwood_btrfs::Compression;
 pub use sapwood_vfs as vfs;
 pub use scrub::{ScrubOptions, ScrubReport, ScrubbedDevice, ScrubbedFile, scrub};
 pub use seal::{Seal, SealError, Sealing};
+#[cfg(feature = "fuse")]
+pub use send::send;
 pub use send::{SendOptions, SendReport};
 pub use sources::Sources;
 pub use storage::{NewSubvolume, PathFlags, Storage};

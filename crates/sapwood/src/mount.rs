@@ -14,6 +14,7 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+mod streams;
 mod writing;
 
 use std::io;
@@ -34,6 +35,7 @@ use sapwood_vfs::{Choice, FileSystem};
 use crate::bulk;
 use crate::image::{self, OpenError, OpenFiles, named};
 use crate::options::Options;
+use streams::Streams;
 pub use writing::become_writable;
 use writing::{Engines, Writing};
 
@@ -192,6 +194,9 @@ impl Prepared {
                 serve_bulk(&session, fs.shared());
                 let session = Arc::new(session);
                 let engines = Arc::new(Engines::new(fs));
+                session.serve_streams(Arc::new(Streams {
+                    engines: Arc::clone(&engines),
+                }));
                 session.serve_writing(Arc::new(Writing {
                     image: self.image.clone(),
                     options: self.options,

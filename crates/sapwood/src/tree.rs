@@ -47,6 +47,19 @@ impl<'a> HeldInode<'a> {
         })
     }
 
+    /// An inode that the file system has in memory.
+    ///
+    /// # Errors
+    /// [`Stale`](crate::vfs::Error::Stale); the errors of reading its attributes.
+    #[cfg(feature = "fuse")]
+    pub(crate) fn held(fs: &'a dyn FileSystem, ino: Ino) -> Result<Self> {
+        if ino == fs.root() {
+            Self::root(fs)
+        } else {
+            Ok(Self::new(fs, fs.reference(ino)?))
+        }
+    }
+
     /// The file system of the inode.
     #[must_use]
     pub(crate) fn file_system(&self) -> &'a dyn FileSystem {

@@ -34,6 +34,12 @@ pub(crate) const SCRIPTS: &[(&str, &str)] = &[
         "$SAPWOOD" cat a.img:in/t/d/f | grep -cx x"#,
     ),
     (
+        "names_in_a_listed_directory_are_listed",
+        r#"mkdir t/d; echo x > t/d/f; tar cf a.tar -C t d; image a.img; mounted rw; ls -a m m/none > known 2>&1 || true; [ ! -e m/d ]; mkdir m/e; ls m/e
+        in_process "$SAPWOOD" untar -q a.tar m; ls m | grep -cx d; ls m/d | grep -cx f; in_process "$SAPWOOD" untar -q a.tar m/e; ls m/e | grep -cx d
+        in_process "$SAPWOOD" cp -qa t/d m/e/again; ls m/e | grep -cx again; done_with"#,
+    ),
+    (
         "a_copy_in_a_mount_is_what_cp_makes",
         r#"mkdir -p t/d/empty t/shut ref; head -c 3000000 /dev/urandom > t/d/big; echo x > t/d/f; touch t/nothing; chown 7:8 t/d/f
         ln t/d/f t/hard; ln -s d/f t/soft; ln -P t/soft t/soft2; mkfifo t/pipe; mknod t/null c 1 3; chmod 4711 t/d/big; truncate -s 900000 t/hole

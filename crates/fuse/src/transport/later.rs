@@ -208,11 +208,18 @@ pub(super) struct Notifier(pub(super) Arc<Device>);
 impl Notify for Notifier {
     fn expire_name(&self, dir: NodeId, name: &[u8]) {
         notify_kernel(&self.0, &notify::expire_entry(dir.0, name));
+        // For a name that the kernel has not looked up the first one does nothing, but the kernel
+        // may have the list of names.
+        notify_kernel(&self.0, &notify::inval_inode(dir.0, 0, 0));
     }
 
     fn drop_attributes(&self, node: NodeId) {
         // A negative offset drops only the attributes.
         notify_kernel(&self.0, &notify::inval_inode(node.0, -1, 0));
+    }
+
+    fn drop_content(&self, node: NodeId) {
+        notify_kernel(&self.0, &notify::inval_inode(node.0, 0, 0));
     }
 
     fn drop_all(&self, nodes: &[NodeId]) {

@@ -15,7 +15,7 @@ use crate::archive::{ArchiveError, Change, Client, Extraction, Into, Whiteouts};
 use crate::changes::Changes;
 use crate::progress::Progress;
 use crate::tree::HeldInode;
-use crate::vfs::{self, FileSystem, Ino};
+use crate::vfs::{self, FileSystem};
 
 /// The interval between reports of progress.
 const INTERVAL: Duration = Duration::from_millis(100);
@@ -61,7 +61,7 @@ impl Daemon {
             path: PathBuf::from("."),
             source,
         };
-        let base = self.base(work.dir).map_err(failed)?;
+        let base = HeldInode::held(&*self.fs, work.dir).map_err(failed)?;
         let caches = &work.caches;
         let changed = |change: Change<'_>| match change {
             Change::Name(dir, name) => caches.name_changed(dir, name),
@@ -96,14 +96,6 @@ impl Daemon {
             self.fs.sync().map_err(failed)?;
         }
         extracted.map(|extracted| extracted.done)
-    }
-
-    fn base(&self, dir: Ino) -> vfs::Result<HeldInode<'_>> {
-        if dir == self.fs.root() {
-            HeldInode::root(&*self.fs)
-        } else {
-            Ok(HeldInode::new(&*self.fs, self.fs.reference(dir)?))
-        }
     }
 }
 

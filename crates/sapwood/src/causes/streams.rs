@@ -27,13 +27,19 @@ impl Cause for SendError {
             Self::Damaged(_) | Self::TooLong { .. } => ErrorKind::Unsupported,
             Self::Names { .. } => ErrorKind::Corrupt,
             Self::Stopped => ErrorKind::Interrupted,
-            Self::Write(_) | Self::File { .. } => ErrorKind::Io,
+            Self::Mount { source, .. } => match source.kind() {
+                std::io::ErrorKind::PermissionDenied => ErrorKind::PermissionDenied,
+                std::io::ErrorKind::NotFound => ErrorKind::NotFound,
+                _ => ErrorKind::InvalidInput,
+            },
+            Self::Write(_) | Self::File { .. } | Self::Daemon(_) => ErrorKind::Io,
         }
     }
 
     fn path(&self) -> Option<&Path> {
         match self {
-            Self::Damaged(path)
+            Self::Mount { path, .. }
+            | Self::Damaged(path)
             | Self::OpenForWriting(path)
             | Self::ParentFormat(path)
             | Self::NotSubvolume(path)
@@ -72,7 +78,9 @@ impl Cause for ReceiveError {
             Self::NoPosition(_) | Self::OtherStream(_) => ErrorKind::InvalidInput,
             Self::CopyParent { source, .. } => Cause::kind(&**source),
             Self::Stopped => ErrorKind::Interrupted,
-            Self::Read(_) | Self::File { .. } | Self::Host { .. } => ErrorKind::Io,
+            Self::Read(_) | Self::File { .. } | Self::Host { .. } | Self::Daemon(_) => {
+                ErrorKind::Io
+            }
         }
     }
 

@@ -112,6 +112,9 @@ pub enum ReceiveError {
         /// Why.
         source: io::Error,
     },
+    /// The daemon of the mount that receives has failed; its reason.
+    #[error("{0}")]
+    Daemon(String),
     /// The caller stopped it.
     #[error("stopped")]
     Stopped,

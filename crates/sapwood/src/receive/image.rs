@@ -55,13 +55,18 @@ impl<'a> ImageSink<'a> {
         if !node.is_dir() {
             return Err(ReceiveError::NotDirectory(dir.to_owned()));
         }
-        Ok(Self {
+        Ok(Self::in_directory(image, node))
+    }
+
+    /// Receives into a directory of the image.
+    pub(super) fn in_directory(image: &'a Mounted, dir: HeldInode<'a>) -> Self {
+        Self {
             image,
-            fs: vfs,
-            dir: node,
+            fs: &**image,
+            dir,
             current: None,
             last: None,
-        })
+        }
     }
 
     fn root(&self) -> vfs::Result<HeldInode<'a>> {

@@ -36,6 +36,8 @@
 
 mod confined;
 mod content;
+#[cfg(feature = "fuse")]
+mod daemon;
 mod directory;
 mod epoch;
 mod error;
@@ -43,6 +45,8 @@ mod image;
 mod left_out;
 mod mounted;
 mod node;
+#[cfg(feature = "fuse")]
+mod noticed;
 mod reader;
 mod record;
 mod records;
@@ -59,12 +63,16 @@ use crate::fs::FileSystem;
 use crate::progress::{OnProgress, Stop};
 use crate::seal::Seal;
 use crate::vfs::Timestamp;
+#[cfg(feature = "fuse")]
+pub(crate) use daemon::receive_mounted;
 use directory::DirectorySink;
 use epoch::InodeId;
 pub use error::ReceiveError;
 use error::Result;
 use image::ImageSink;
 pub use left_out::{LeftOut, LeftOutKind};
+#[cfg(feature = "fuse")]
+pub(crate) use noticed::Touched;
 pub use reader::read_stream;
 use record::{Mark, Position};
 use run::receive_into;
@@ -211,8 +219,9 @@ impl FileSystem {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///
-    /// # Errors The stream is damaged or ends early; its parent is missing; a name exists; the
-    /// image is full. With [`resume`](ReceiveOptions::resume): the stream is another one, or the
+    /// # Errors
+    /// The stream is damaged or ends early; its parent is missing; a name exists; the image is full.
+    /// With [`resume`](ReceiveOptions::resume): the stream is another one, or the
     /// subvolume has no record of an earlier receive.
     pub fn receive(
         &self,
@@ -227,7 +236,8 @@ impl FileSystem {
 }
 
 /// Creates the subvolumes of a stream as directories in a directory of this machine, on any file
-/// system and as any user. Attributes that the file system does not have, or that the caller has no
+/// system and as any user. In a mount of a btrfs by Sapwood they are subvolumes, which the daemon
+/// of the mount makes, for its owner and root. Attributes that the file system does not have, or that the caller has no
 /// right to set, are left out and listed in the report.
 ///
 /// ```
@@ -256,6 +266,12 @@ pub fn receive(
     options: &ReceiveOptions,
     progress: &mut OnProgress<'_>,
 ) -> crate::Result<ReceiveReport> {
+    #[cfg(feature = "fuse")]
+    if options.chroot.is_none()
+        && let Some(socket) = daemon::connect(dir.as_ref())
+    {
+        return Ok(daemon::receive(&socket, reader, options, progress)?);
+    }
     let mut sink = DirectorySink::new(dir.as_ref(), options)?;
     Ok(receive_into(&mut sink, reader, options, progress)?)
 }

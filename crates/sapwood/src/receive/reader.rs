@@ -21,6 +21,14 @@ pub(super) struct Commands<R> {
     pub(super) count: u64,
 }
 
+/// The error of a stream that cannot be read, or does not match its seal.
+pub(super) fn failed(error: io::Error) -> ReceiveError {
+    match error.downcast::<SealError>() {
+        Ok(error) => ReceiveError::Seal(error),
+        Err(error) => ReceiveError::Read(error),
+    }
+}
+
 impl<R: Read> Commands<R> {
     pub(super) fn new(reader: R) -> Self {
         Self {
@@ -40,12 +48,7 @@ impl<R: Read> Commands<R> {
                 Ok(0) => return Err(self.cut()),
                 Ok(count) => filled += count,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) => {
-                    return Err(match error.downcast::<SealError>() {
-                        Ok(error) => ReceiveError::Seal(error),
-                        Err(error) => ReceiveError::Read(error),
-                    });
-                }
+                Err(error) => return Err(failed(error)),
             }
         }
         Ok(true)

@@ -79,12 +79,34 @@ pub enum SendError {
         /// The contradiction.
         why: &'static str,
     },
+    /// The directory is in no mount by Sapwood whose daemon sends for this process.
+    #[error("{}: {}", path.display(), no_daemon(source))]
+    Mount {
+        /// The directory.
+        path: PathBuf,
+        /// Error of the system.
+        source: io::Error,
+    },
+    /// The daemon of the mount has failed; its reason.
+    #[error("{0}")]
+    Daemon(String),
     /// The caller stopped it.
     #[error("stopped")]
     Stopped,
 }
 
 pub(super) type Result<T, E = SendError> = std::result::Result<T, E>;
+
+/// Why no daemon sends a directory.
+fn no_daemon(error: &io::Error) -> String {
+    match error.kind() {
+        io::ErrorKind::PermissionDenied => {
+            "only root and the owner of the mount may send its snapshots".to_owned()
+        }
+        io::ErrorKind::NotFound | io::ErrorKind::NotADirectory => error.to_string(),
+        _ => "not a snapshot in a mount of a btrfs by Sapwood".to_owned(),
+    }
+}
 
 impl From<sapwood_btrfs::Error> for SendError {
     fn from(error: sapwood_btrfs::Error) -> Self {

@@ -18,6 +18,8 @@ mod content;
 mod error;
 mod ext4;
 mod full;
+#[cfg(feature = "fuse")]
+mod mounted;
 mod names;
 mod output;
 mod places;
@@ -39,6 +41,10 @@ use btrfs::Snapshots;
 use error::Result;
 pub use error::SendError;
 use ext4::States;
+#[cfg(feature = "fuse")]
+pub use mounted::send;
+#[cfg(feature = "fuse")]
+pub(crate) use mounted::{MountedSnapshot, send_mounted};
 use output::Output;
 use source::Source;
 
@@ -87,6 +93,32 @@ impl Default for SendOptions {
             data: true,
             stop: Stop::new(),
         }
+    }
+}
+
+impl SendOptions {
+    /// Checks that the options fit each other.
+    fn check(&self) -> Result<()> {
+        if !(1..=VERSION).contains(&self.version) {
+            return Err(SendError::Version(self.version));
+        }
+        if self.compressed && self.version < 2 {
+            return Err(SendError::Compressed);
+        }
+        Ok(())
+    }
+
+    /// The name of the sent subvolume, if it was chosen.
+    fn checked_name(&self) -> Result<Option<OsString>> {
+        let Some(name) = &self.name else {
+            return Ok(None);
+        };
+        let bytes = name.as_bytes();
+        let single = !matches!(bytes, b"" | b"." | b"..") && bytes.len() <= NAME_MAX;
+        if !single || bytes.contains(&b'/') || bytes.contains(&0) {
+            return Err(SendError::Name(name.clone()));
+        }
+        Ok(Some(name.clone()))
     }
 }
 
@@ -149,22 +181,17 @@ impl FileSystem {
         options: &SendOptions,
         progress: &mut OnProgress<'_>,
     ) -> crate::Result<SendReport> {
-        if !(1..=VERSION).contains(&options.version) {
-            return Err(SendError::Version(options.version).into());
-        }
-        if options.compressed && options.version < 2 {
-            return Err(SendError::Compressed.into());
-        }
+        options.check()?;
         let path = snapshot.as_ref();
         let name = name_of(self, path, options)?;
         let report = match self.engine() {
             Mounted::Btrfs(btrfs) => {
                 let source = Snapshots::find(btrfs, path, options)?;
-                send(source, &name, writer, options, progress)?
+                send_tree(source, &name, writer, options, progress)?
             }
             Mounted::Ext4(_) => {
                 let source = States::find(self, path, options)?;
-                send(source, &name, writer, options, progress)?
+                send_tree(source, &name, writer, options, progress)?
             }
             Mounted::Rescued(..) => {
                 return Err(SendError::Damaged(self.image_path().to_owned()).into());
@@ -176,13 +203,8 @@ impl FileSystem {
 
 /// The name of the sent subvolume.
 fn name_of(fs: &FileSystem, path: &Path, options: &SendOptions) -> Result<OsString> {
-    if let Some(name) = &options.name {
-        let bytes = name.as_bytes();
-        let single = !matches!(bytes, b"" | b"." | b"..") && bytes.len() <= NAME_MAX;
-        if !single || bytes.contains(&b'/') || bytes.contains(&0) {
-            return Err(SendError::Name(name.clone()));
-        }
-        return Ok(name.clone());
+    if let Some(name) = options.checked_name()? {
+        return Ok(name);
     }
     let own = path.file_name();
     let stem = || match fs.engine() {
@@ -193,7 +215,7 @@ fn name_of(fs: &FileSystem, path: &Path, options: &SendOptions) -> Result<OsStri
 }
 
 /// Sends the trees of a source.
-fn send<S: Source>(
+fn send_tree<S: Source>(
     source: S,
     name: &OsString,
     writer: impl Write,

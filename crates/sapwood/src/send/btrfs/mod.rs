@@ -20,7 +20,7 @@ use super::error::{Result, SendError, at};
 use super::output::{EncodedRange, Output};
 use super::source::{Content, ContentKind, FileRange, Range, Ranges, Source, Stored, Tree, Xattrs};
 use crate::tree::{self, HeldInode};
-use crate::vfs::{self, ChangedInode, LinkName, NamedInode, StoredInode, Subvolumes as _};
+use crate::vfs::{self, ChangedInode, Ino, LinkName, NamedInode, StoredInode, Subvolumes as _};
 use clones::Clones;
 
 /// The stream's number for the compression of an extent.
@@ -67,15 +67,22 @@ impl<'a> Snapshot<'a> {
         let path = Path::new("/").join(path);
         let name = path.as_os_str().as_bytes();
         let node = tree::resolve(fs, name, true).map_err(at(name))?;
-        let id = fs.subvolume_at(node.ino()).map_err(|error| match error {
-            vfs::Error::Invalid => SendError::NotSubvolume(path.clone()),
-            error => at(name)(error),
+        Self::at(fs, node.ino(), &path)
+    }
+
+    /// The read-only subvolume with this top, which errors call `path`.
+    pub(super) fn at(fs: &'a Btrfs, top: Ino, path: &Path) -> Result<Self> {
+        use std::os::unix::ffi::OsStrExt;
+
+        let id = fs.subvolume_at(top).map_err(|error| match error {
+            vfs::Error::Invalid => SendError::NotSubvolume(path.to_owned()),
+            error => at(path.as_os_str().as_bytes())(error),
         })?;
         let tree = fs.file_tree(id)?;
         if tree.identity().read_only {
             Ok(Self { fs, tree })
         } else {
-            Err(SendError::Writable(path))
+            Err(SendError::Writable(path.to_owned()))
         }
     }
 
@@ -161,16 +168,23 @@ impl<'a, 'p> Snapshots<'a, 'p> {
         let find = |path| Snapshot::find(fs, path).map(Arc::new);
         let new = find(path)?;
         let old = options.parent.as_deref().map(find).transpose()?;
-        let mut sources: Vec<_> = old.iter().cloned().collect();
-        for source in &options.clone_sources {
-            sources.push(find(source)?);
-        }
-        Ok(Self {
+        let clones = options.clone_sources.iter().map(|path| find(path));
+        Ok(Self::new(new, old, clones.collect::<Result<_>>()?, options))
+    }
+
+    pub(super) fn new(
+        new: Arc<Snapshot<'a>>,
+        old: Option<Arc<Snapshot<'a>>>,
+        clones: Vec<Arc<Snapshot<'a>>>,
+        options: &'p SendOptions,
+    ) -> Self {
+        let sources = old.iter().cloned().chain(clones).collect();
+        Self {
             new,
             old,
             clones: Clones::new(sources),
             options,
-        })
+        }
     }
 }
 

@@ -1,0 +1,167 @@
+//! A [`Sink`] that reports which names and inodes it changes, for a mount whose kernel caches them.
+
+use sapwood_btrfs_format::stream::{Command, attribute as attr, command as cmd};
+
+use super::epoch::InodeId;
+use super::error::Result;
+use super::image::ImageSink;
+use super::left_out::LeftOut;
+use super::record::Position;
+use super::{NewSubvolume, Resumed, Sink};
+use crate::vfs::Ino;
+
+/// A change that the kernel's caches do not see.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Touched<'a> {
+    /// A name in a directory was made or removed.
+    Name(Ino, &'a [u8]),
+    /// The attributes or the content of an inode have changed.
+    Inode(Ino),
+}
+
+/// An image that receives subvolumes while it is mounted.
+pub(super) struct NoticedSink<'a> {
+    inner: ImageSink<'a>,
+    /// The directory that receives the subvolumes.
+    dir: Ino,
+    name: Vec<u8>,
+    noticed: &'a dyn Fn(Touched<'_>),
+    /// Changed, and not yet reported, because the next command mostly changes the same inode.
+    last: Option<Ino>,
+}
+
+impl<'a> NoticedSink<'a> {
+    pub(super) fn new(inner: ImageSink<'a>, dir: Ino, noticed: &'a dyn Fn(Touched<'_>)) -> Self {
+        Self {
+            inner,
+            dir,
+            name: Vec::new(),
+            noticed,
+            last: None,
+        }
+    }
+
+    /// Reports the inode whose change was not reported yet.
+    fn report(&mut self) {
+        if let Some(ino) = self.last.take() {
+            (self.noticed)(Touched::Inode(ino));
+        }
+    }
+
+    fn changed(&mut self, ino: Ino) {
+        if self.last != Some(ino) {
+            self.report();
+            self.last = Some(ino);
+        }
+    }
+
+    /// Reports the name of a path, if its directory exists.
+    fn name_changed(&mut self, path: &[u8]) {
+        let end = path.iter().rposition(|byte| *byte == b'/');
+        let (dir, name) = match end.and_then(|end| path.split_at_checked(end)) {
+            Some((dir, name)) => (dir, name.strip_prefix(b"/").unwrap_or(name)),
+            None => (&b""[..], path),
+        };
+        if let Ok((_, dir)) = self.inner.identify(dir) {
+            (self.noticed)(Touched::Name(Ino(dir), name));
+        }
+    }
+
+    /// The subvolume has another name, or other attributes.
+    fn top_changed(&mut self) {
+        self.report();
+        let noticed = self.noticed;
+        noticed(Touched::Name(self.dir, &self.name));
+    }
+}
+
+impl Sink for NoticedSink<'_> {
+    fn begin(&mut self, new: &NewSubvolume<'_>, position: &Position) -> Result<()> {
+        self.name = new.name.to_vec();
+        let begun = self.inner.begin(new, position);
+        self.top_changed();
+        begun
+    }
+
+    fn resume(&mut self, new: &NewSubvolume<'_>) -> Result<Resumed> {
+        self.name = new.name.to_vec();
+        self.inner.resume(new)
+    }
+
+    fn proceed(&mut self) -> Result<()> {
+        self.inner.proceed()
+    }
+
+    fn apply(&mut self, command: &Command<'_>) -> Result<u64> {
+        let path = command.path(attr::PATH).unwrap_or_default().to_vec();
+        let done = self.inner.apply(command);
+        match command.number {
+            cmd::MKFILE
+            | cmd::MKDIR
+            | cmd::MKNOD
+            | cmd::MKFIFO
+            | cmd::MKSOCK
+            | cmd::SYMLINK
+            | cmd::UNLINK
+            | cmd::RMDIR => self.name_changed(&path),
+            cmd::RENAME | cmd::LINK => {
+                self.report();
+                self.name_changed(&path);
+                let other = match command.number {
+                    cmd::RENAME => command.path(attr::PATH_TO),
+                    _ => command.path(attr::PATH_LINK),
+                };
+                // The number of links of the inode has changed, or it is elsewhere.
+                let other = other.unwrap_or_default().to_vec();
+                self.name_changed(&other);
+                if let Ok((_, ino)) = self.inner.identify(&other) {
+                    self.changed(Ino(ino));
+                }
+            }
+            _ => {
+                if let Ok((_, ino)) = self.inner.identify(&path) {
+                    self.changed(Ino(ino));
+                }
+            }
+        }
+        done
+    }
+
+    fn exists(&mut self, path: &[u8]) -> Result<bool> {
+        self.inner.exists(path)
+    }
+
+    fn identify(&mut self, path: &[u8]) -> Result<InodeId> {
+        self.inner.identify(path)
+    }
+
+    fn remove(&mut self, path: &[u8]) -> Result<()> {
+        let removed = self.inner.remove(path);
+        self.name_changed(path);
+        removed
+    }
+
+    fn names_changed(&mut self, position: &Position) -> Result<()> {
+        self.inner.names_changed(position)
+    }
+
+    fn checkpoint(&mut self, position: &Position) -> Result<()> {
+        self.report();
+        self.inner.checkpoint(position)
+    }
+
+    fn interrupt(&mut self, position: &Position, doubtful: bool) -> Result<()> {
+        self.report();
+        self.inner.interrupt(position, doubtful)
+    }
+
+    fn finish(&mut self, position: &Position) -> Result<()> {
+        let finished = self.inner.finish(position);
+        self.top_changed();
+        finished
+    }
+
+    fn left_out(&mut self) -> Vec<LeftOut> {
+        self.inner.left_out()
+    }
+}
