@@ -1,6 +1,6 @@
 //! `sapwood receive`.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::fmt::Write as _;
 use std::fs::File;
 use std::io::{self, BufReader, Read};
@@ -29,6 +29,10 @@ pub(super) const EXAMPLES: &[(&str, &str)] = &[
     (
         "sapwood receive /srv/backup < monday.stream",
         "into a directory of any file system, as any user",
+    ),
+    (
+        "sapwood receive --in-place machine.img: < update.stream",
+        "an ext4 image becomes the state that another one has, or stays as it is",
     ),
     (
         "sapwood receive --resume backup.img: < monday.stream",
@@ -67,6 +71,10 @@ pub(super) struct Args {
     #[arg(long, value_name = "FILE", num_args = 0..=1, require_equals = true)]
     #[expect(clippy::option_option, reason = "the option, and its value")]
     seal: Option<Option<PathBuf>>,
+    /// Make the changes in DIR itself, which is the stream's parent: all or none of them, and only in
+    /// an ext4 image
+    #[arg(long, conflicts_with_all = ["dump", "verify", "chroot", "checkpoint"])]
+    in_place: bool,
     /// Continue what an earlier receive of the same stream left, however it ended
     #[arg(long)]
     resume: bool,
@@ -116,6 +124,9 @@ pub(super) fn run(args: &Args) -> Result<()> {
             sapwood::receive(place, input, &options, progress)
         });
     }
+    if args.in_place {
+        return in_place(args, place, input, &options);
+    }
     if let Target::Local(dir) = Target::parse(place)?
         && session::image().is_none()
         && dir.is_dir()
@@ -131,15 +142,50 @@ pub(super) fn run(args: &Args) -> Result<()> {
     })
 }
 
+/// Makes the changes of a stream in the image itself.
+fn in_place(args: &Args, place: &OsStr, input: impl Read, options: &ReceiveOptions) -> Result<()> {
+    if session::image().is_some() {
+        let line = "--in-place is a transaction of its own, and not part of a script or a shell";
+        return Err(Failure::new(USAGE, line));
+    }
+    let (image, dir) = match Target::parse(place)? {
+        Target::Local(path) if path.is_dir() => {
+            return Err(Failure::local(&path, "--in-place is for an ext4 image").with_code(USAGE));
+        }
+        Target::Local(path) => (path, PathBuf::new()),
+        Target::Image { .. } => in_image(place)?,
+    };
+    let mut fs = super::files::open(&image, &args.choice, false)?;
+    let ended = || "nothing was changed".to_owned();
+    let done = run_receive(args, ended, |progress| {
+        fs.receive_in_place(&dir, input, options, progress)
+    });
+    let closed = super::files::close(fs);
+    done?;
+    closed
+}
+
 /// Runs a receive and prints its report.
 fn received(
     args: &Args,
     receive: impl FnOnce(&mut OnProgress<'_>) -> sapwood::Result<ReceiveReport>,
 ) -> Result<()> {
+    let ended = || "the subvolume is incomplete, and --resume continues it".to_owned();
+    run_receive(args, ended, receive)
+}
+
+/// Runs a receive and prints its report. `ended` is the state after a signal.
+fn run_receive(
+    args: &Args,
+    ended: impl FnOnce() -> String,
+    receive: impl FnOnce(&mut OnProgress<'_>) -> sapwood::Result<ReceiveReport>,
+) -> Result<()> {
     let mut bar = progress::Files::new(args.quiet || args.json, "received", copy::show);
     let received = receive(&mut |step| bar.show(step));
     bar.end();
-    interrupt::check(|| "the subvolume is incomplete, and --resume continues it".to_owned())?;
+    if received.is_err() {
+        interrupt::check(ended)?;
+    }
     let report = received.map_err(failed)?;
     if args.json {
         output::object(&as_json(&report))?;
@@ -187,6 +233,15 @@ fn failed(error: sapwood::Error) -> Failure {
             .advise("receive the parent first; --top-level looks into all subvolumes of an image"),
         Ok(error @ ReceiveError::Cut { .. }) => {
             Failure::new(FAILED, error).advise("--resume continues with the whole stream")
+        }
+        Ok(error @ ReceiveError::OtherState { .. }) => Failure::new(FAILED, error).advise(
+            "nothing was changed; send the difference from this very image, or from a copy of it",
+        ),
+        Ok(error @ ReceiveError::AlreadyReceived(_)) => {
+            Failure::new(FAILED, error).advise("with --resume, such a stream is skipped")
+        }
+        Ok(error @ ReceiveError::NoDifference) => {
+            Failure::new(FAILED, error).advise("`sapwood send -p OLD NEW` makes a difference")
         }
         Ok(error @ ReceiveError::Part(_)) => {
             Failure::new(FAILED, error).advise("--resume continues it, or remove it first")

@@ -72,9 +72,14 @@ impl Cause for ReceiveError {
                 ErrorKind::InvalidData
             }
             Self::NoParent(_) | Self::NoCloneSource(_) => ErrorKind::NotFound,
-            Self::NoSnapshots | Self::NoContent => ErrorKind::Unsupported,
+            Self::InPlaceFormat(_) | Self::NoContent => ErrorKind::Unsupported,
+            Self::NoDifference | Self::OtherState { .. } => ErrorKind::InvalidInput,
+            Self::State(source) => Cause::kind(&**source),
             Self::NotDirectory(_) => ErrorKind::NotADirectory,
-            Self::Part(_) | Self::OtherPart(_) | Self::SameIdentity(_) => ErrorKind::AlreadyExists,
+            Self::Part(_)
+            | Self::OtherPart(_)
+            | Self::SameIdentity(_)
+            | Self::AlreadyReceived(_) => ErrorKind::AlreadyExists,
             Self::NoPosition(_) | Self::OtherStream(_) => ErrorKind::InvalidInput,
             Self::CopyParent { source, .. } => Cause::kind(&**source),
             Self::Stopped => ErrorKind::Interrupted,
@@ -87,6 +92,7 @@ impl Cause for ReceiveError {
     fn path(&self) -> Option<&Path> {
         match self {
             Self::NotDirectory(path)
+            | Self::InPlaceFormat(path)
             | Self::Part(path)
             | Self::OtherPart(path)
             | Self::NoPosition(path)

@@ -76,12 +76,30 @@ impl FileSystem {
         &mut self,
         work: impl FnOnce(&Self) -> Result<T, E>,
     ) -> Result<T, E> {
-        let path = self.image_path().to_owned();
         let options = self.options().clone();
+        self.transaction_as(&options, work)
+    }
+
+    /// Like [`transaction`](Self::transaction); reading changes no access times.
+    pub(crate) fn transaction_without_atime<T, E: From<Error>>(
+        &mut self,
+        work: impl FnOnce(&Self) -> Result<T, E>,
+    ) -> Result<T, E> {
+        let mut options = self.options().clone();
+        options.set("noatime", None)?;
+        self.transaction_as(&options, work)
+    }
+
+    fn transaction_as<T, E: From<Error>>(
+        &mut self,
+        options: &Options,
+        work: impl FnOnce(&Self) -> Result<T, E>,
+    ) -> Result<T, E> {
+        let path = self.image_path().to_owned();
         let creator = self.creator();
         let devices = self.suspend()?;
         let devices = devices.ok_or_else(|| Error::from(TransactionError::InUse(path.clone())))?;
-        let done = run(&path, self.kind(), devices, &options, Some(creator), work);
+        let done = run(&path, self.kind(), devices, options, Some(creator), work);
         let resumed = self.resume();
         let value = done?;
         resumed?;

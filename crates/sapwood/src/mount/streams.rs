@@ -87,6 +87,9 @@ impl Streams {
                 send(&image, &wanted, &work.socket, &options).map(Frame::Sent)
             }
             Request::Receive { resume, checkpoint } => {
+                if !matches!(image, Mounted::Btrfs(_)) {
+                    return Err("a mount of ext4 receives by system calls".to_owned());
+                }
                 admitted.check_writable().map_err(failed)?;
                 let options = ReceiveOptions {
                     resume,

@@ -7,6 +7,7 @@ use sapwood_btrfs_format::stream::StreamError;
 
 use crate::copy::CopyError;
 use crate::seal::SealError;
+use crate::send::SendError;
 use crate::vfs;
 
 /// Why a receive failed. In an image the subvolume that was being received stays writable and
@@ -66,9 +67,30 @@ pub enum ReceiveError {
         uuid::Uuid::from_bytes(*.0)
     )]
     NoCloneSource([u8; 16]),
-    /// The stream needs snapshots.
-    #[error("the stream is a difference from a parent, and this format has no snapshots")]
-    NoSnapshots,
+    /// A receive in place into a format with snapshots.
+    #[error("{}: not an ext4; a btrfs receives a difference as a snapshot, not in place", .0.display())]
+    InPlaceFormat(PathBuf),
+    /// A receive in place of a whole tree.
+    #[error("the stream is a whole tree; only a difference from a parent is received in place")]
+    NoDifference,
+    /// The directory is not the parent of the stream, or was changed.
+    #[error(
+        "the image is not in the state that the stream begins with, {}{}",
+        uuid::Uuid::from_bytes(*parent),
+        if *changed { ": it was changed since it received that state" } else { "" }
+    )]
+    OtherState {
+        /// UUID of the parent.
+        parent: [u8; 16],
+        /// The image was in that state, and was changed.
+        changed: bool,
+    },
+    /// The directory has the state that the stream leads to.
+    #[error("the image is already in the state that the stream leads to, {}", uuid::Uuid::from_bytes(*.0))]
+    AlreadyReceived([u8; 16]),
+    /// The state of the image cannot be read.
+    #[error("the state of the image cannot be read: {0}")]
+    State(#[source] Box<SendError>),
     /// The place to receive into is no directory.
     #[error("{}: not a directory", .0.display())]
     NotDirectory(PathBuf),

@@ -1,8 +1,12 @@
 //! An open image as the place of received subvolumes.
 
+mod in_place;
 mod part;
+mod records;
 
-use std::path::Path;
+pub(super) use in_place::receive_in_place;
+
+use std::path::{Path, PathBuf};
 
 use sapwood_btrfs_format::NAME_MAX;
 use sapwood_btrfs_format::stream::{Command, attribute as attr, command as cmd};
@@ -17,6 +21,8 @@ use super::{
 };
 use crate::fs::FileSystem;
 use crate::image::Mounted;
+use crate::progress::Stop;
+use crate::send::RECEIVED_STATE;
 use crate::tree::{self, HeldInode, components};
 use crate::vfs::{
     self, AllocMode, CopyMode, Credentials, FileKind, Ino, NewInode, RenameMode, SetAttr, SetTime,
@@ -36,16 +42,19 @@ struct Current<'a> {
 
 /// An open image that receives subvolumes.
 pub(super) struct ImageSink<'a> {
+    /// The file system, and the path of `dir` in it. `None` in a mount.
+    opened: Option<(&'a FileSystem, PathBuf)>,
     image: &'a Mounted,
     fs: &'a dyn vfs::FileSystem,
     dir: HeldInode<'a>,
     current: Option<Current<'a>>,
     /// The file of the last command, because consecutive commands mostly concern the same file.
     last: Option<(Vec<u8>, HeldInode<'a>)>,
+    stop: Stop,
 }
 
 impl<'a> ImageSink<'a> {
-    pub(super) fn new(fs: &'a FileSystem, dir: &Path) -> Result<Self> {
+    pub(super) fn new(fs: &'a FileSystem, dir: &Path, stop: &Stop) -> Result<Self> {
         use std::os::unix::ffi::OsStrExt;
 
         let image = fs.engine();
@@ -55,17 +64,23 @@ impl<'a> ImageSink<'a> {
         if !node.is_dir() {
             return Err(ReceiveError::NotDirectory(dir.to_owned()));
         }
-        Ok(Self::in_directory(image, node))
+        Ok(Self {
+            opened: Some((fs, dir.to_owned())),
+            stop: stop.clone(),
+            ..Self::in_directory(image, node)
+        })
     }
 
-    /// Receives into a directory of the image.
+    /// Receives into a directory of a mounted btrfs.
     pub(super) fn in_directory(image: &'a Mounted, dir: HeldInode<'a>) -> Self {
         Self {
+            opened: None,
             image,
             fs: &**image,
             dir,
             current: None,
             last: None,
+            stop: Stop::new(),
         }
     }
 
@@ -116,10 +131,12 @@ impl<'a> ImageSink<'a> {
         Ok((Self::below(self.root()?, dir)?, name))
     }
 
-    /// The read-only subvolume with a UUID, as its received one or its own.
+    /// The read-only subvolume with a UUID, as its received one or its own. Without subvolumes, the
+    /// directory with such a record.
     fn subvolume(&self, uuid: [u8; 16], transid: u64) -> vfs::Result<Option<Ino>> {
         let Mounted::Btrfs(btrfs) = self.image else {
-            return Ok(None);
+            let found = self.complete_one(uuid)?;
+            return Ok(found.map(|(_, dir)| dir.ino()));
         };
         let subvolumes = self.fs.subvolumes().ok_or(vfs::Error::NotSupported)?;
         let mut found = None;
@@ -327,7 +344,7 @@ impl<'a> ImageSink<'a> {
     fn xattr(&mut self, command: &Command<'_>) -> Result<()> {
         let path = command.path(attr::PATH)?;
         let name = command.get(attr::XATTR_NAME)?;
-        if path.is_empty() && name == part::RECORD {
+        if path.is_empty() && [part::RECORD, RECEIVED_STATE].contains(&name) {
             // The record of the sender's own receive.
             return Ok(());
         }

@@ -60,6 +60,7 @@ use std::path::{Path, PathBuf};
 use sapwood_btrfs_format::stream::{Command, attribute as attr, command as cmd, command_name};
 
 use crate::fs::FileSystem;
+use crate::image::Mounted;
 use crate::progress::{OnProgress, Stop};
 use crate::seal::Seal;
 use crate::vfs::Timestamp;
@@ -230,8 +231,45 @@ impl FileSystem {
         options: &ReceiveOptions,
         progress: &mut OnProgress<'_>,
     ) -> crate::Result<ReceiveReport> {
-        let mut sink = ImageSink::new(self, dir.as_ref())?;
+        let mut sink = ImageSink::new(self, dir.as_ref(), &options.stop)?;
         Ok(receive_into(&mut sink, reader, options, progress)?)
+    }
+
+    /// Makes the changes of a stream in the directory `dir` of an ext4 image itself, all or none: a
+    /// [`transaction`](Self::transaction). An empty path is the root. The directory is in the state
+    /// that was the parent when the stream was sent: it is a copy of that image, or received that
+    /// state in place, and did not change since. Access times may have changed. The image records
+    /// its new state, so that the next difference follows.
+    ///
+    /// Overwritten blocks get new places, so the changed content needs free space. With
+    /// [`resume`](ReceiveOptions::resume), a stream that was received already changes nothing.
+    ///
+    /// ```no_run
+    /// let mut fs = sapwood::open("machine.img")?;
+    /// let stream = std::fs::File::open("update.stream")?;
+    /// let options = sapwood::ReceiveOptions::default();
+    /// fs.receive_in_place("", std::io::BufReader::new(stream), &options, &mut |_| {})?;
+    /// fs.close()?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// The errors of [`receive`](Self::receive) and of [`transaction`](Self::transaction); the image
+    /// is no ext4; the stream is not a difference, or the directory is in another state.
+    pub fn receive_in_place(
+        &mut self,
+        dir: impl AsRef<Path>,
+        reader: impl Read,
+        options: &ReceiveOptions,
+        progress: &mut OnProgress<'_>,
+    ) -> crate::Result<ReceiveReport> {
+        if !matches!(self.engine(), Mounted::Ext4(_)) {
+            return Err(ReceiveError::InPlaceFormat(self.image_path().to_owned()).into());
+        }
+        let dir = dir.as_ref();
+        self.transaction_without_atime(|tx| {
+            Ok(image::receive_in_place((tx, dir), reader, options, progress)?)
+        })
     }
 }
 

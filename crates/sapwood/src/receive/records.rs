@@ -26,7 +26,7 @@ use super::mounted;
 use super::record::{RECORD_MAX, Record};
 
 /// The hidden directory that has the records.
-const DIRECTORY: &str = ".sapwood-received";
+pub(super) const DIRECTORY: &str = ".sapwood-received";
 
 /// Most bytes of the file with modes.
 const MODES_MAX: u64 = 256 << 20;

@@ -45,6 +45,7 @@ use ext4::States;
 pub use mounted::send;
 #[cfg(feature = "fuse")]
 pub(crate) use mounted::{MountedSnapshot, send_mounted};
+pub(crate) use ext4::{RECEIVED_STATE, content_digest, state_uuid};
 use output::Output;
 use source::Source;
 

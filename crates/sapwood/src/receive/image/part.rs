@@ -10,6 +10,9 @@
 //!   durable.
 //! - Completing a subvolume removes the record from it. Until the subvolume is marked as received,
 //!   a symbolic link with the temporary name contains the record.
+//!
+//! ext4 has no snapshots and no received UUIDs. There a subvolume is a directory, which begins as a
+//! copy of its parent's directory, and `records` marks it as received.
 
 use super::super::error::{ReceiveError, Result, at};
 use super::super::record::{Mark, Position, Record, State};
@@ -28,7 +31,7 @@ fn temporary(uuid: [u8; 16]) -> Vec<u8> {
     format!(".sapwood-receive-{}", uuid::Uuid::from_bytes(uuid)).into_bytes()
 }
 
-impl ImageSink<'_> {
+impl<'a> ImageSink<'a> {
     /// The state of the current subvolume, whose names are those after `names`.
     pub(super) fn running(&self, names: Mark) -> State {
         let checkpoint = self.current.as_ref().map(|one| one.checkpoint.clone());
@@ -87,14 +90,20 @@ impl ImageSink<'_> {
                 drop(node);
                 subvolumes.delete_subvolume(dir, &name)
             }
-            None => self.fs.rmdir(dir, &name),
+            None => {
+                drop(node);
+                self.remove_tree(&name)
+            }
         }
     }
 
     /// Whether a directory is the complete subvolume of a stream.
     fn is_complete(&self, node: &HeldInode<'_>, new: &NewSubvolume<'_>) -> vfs::Result<bool> {
         let Mounted::Btrfs(btrfs) = self.image else {
-            return Ok(false);
+            let found = self.complete_one(new.uuid)?;
+            return Ok(found.is_some_and(|(record, dir)| {
+                record.transid == new.transid && dir.ino() == node.ino()
+            }));
         };
         let subvolumes = self.fs.subvolumes().ok_or(vfs::Error::NotSupported)?;
         for one in subvolumes.list()? {
@@ -119,7 +128,10 @@ impl ImageSink<'_> {
         self.remove_temporary(new.uuid).map_err(failed)?;
         let name = temporary(new.uuid);
         let made = match (fs.subvolumes(), new.parent) {
-            (None, Some(_)) => return Err(ReceiveError::NoSnapshots),
+            (None, Some((uuid, _))) => {
+                let made = self.copy_parent(new, uuid, &name)?;
+                return self.begin_part(made, new, position);
+            }
             (None, None) => fs.create(&Credentials::ROOT, dir, &name, NewInode::Directory, 0o755),
             (Some(subvolumes), None) => subvolumes.create_subvolume(dir, &name),
             (Some(subvolumes), Some((uuid, transid))) => {
@@ -133,8 +145,19 @@ impl ImageSink<'_> {
                 }
             }
         };
+        let made = HeldInode::new(fs, made.map_err(failed)?);
+        self.begin_part(made, new, position)
+    }
+
+    /// Gives a subvolume with the temporary name its record and its name.
+    fn begin_part(
+        &mut self,
+        root: HeldInode<'a>,
+        new: &NewSubvolume<'_>,
+        position: &Position,
+    ) -> Result<()> {
         self.current = Some(Current {
-            root: HeldInode::new(fs, made.map_err(failed)?),
+            root,
             uuid: new.uuid,
             transid: new.transid,
             name: new.name.to_vec(),
@@ -142,8 +165,10 @@ impl ImageSink<'_> {
             interrupted: false,
         });
         self.store(self.running(position.mark()))?;
-        let renamed = fs.rename(dir, &name, dir, new.name, RenameMode::NoReplace);
-        renamed.map_err(failed)
+        let (dir, name) = (self.dir.ino(), temporary(new.uuid));
+        let mode = RenameMode::NoReplace;
+        let renamed = self.fs.rename(dir, &name, dir, new.name, mode);
+        renamed.map_err(at("create", new.name))
     }
 
     /// Finds the result of an earlier receive.
@@ -207,7 +232,7 @@ impl ImageSink<'_> {
             }
             match fs.subvolumes() {
                 Some(subvolumes) => subvolumes.set_received(ino, current.uuid, current.transid)?,
-                None => fs.sync()?,
+                None => self.record_complete(&record)?,
             }
             fs.unlink(dir, &name)?;
             fs.sync()

@@ -18,6 +18,13 @@ use crate::vfs::{self, FileKind, Ino, LinkName, NamedInode, StoredInode};
 /// Prefix of the input to the digest that becomes the UUID of a state.
 const STATE: &[u8] = b"sapwood ext4 state 1";
 
+/// Prefix of the input to a digest of the content of a directory.
+const CONTENT: &[u8] = b"sapwood ext4 content 1";
+
+/// Extended attribute of a directory that received a state in place: its UUID, and the digest of
+/// its content at that time. It is not part of that digest, and not sent.
+pub(crate) const RECEIVED_STATE: &[u8] = b"trusted.sapwood.state";
+
 /// Added to the number of an inode that only the old state has. Numbers of ext4 have 32 bits.
 const ONLY_OLD: u64 = 1 << 32;
 
@@ -78,25 +85,57 @@ fn mark(record: &InodeRecord) -> Mark {
     front(digest)
 }
 
+fn digest_xattrs(all: &Xattrs, digest: &mut Sha256) {
+    for bytes in all.iter().flat_map(|(name, value)| [name, value]) {
+        digest.update((bytes.len() as u64).to_le_bytes());
+        digest.update(bytes);
+    }
+}
+
+/// The UUID of the state of the directory at `path`, as its streams have it.
+pub(crate) fn state_uuid(image: &Ext4, path: &[u8], stop: &Stop) -> Result<[u8; 16]> {
+    Ok(State::read(image, path, stop)?.uuid)
+}
+
+/// A digest of everything in the directory at `path`, without access times, the UUID of its state
+/// and where its own inode is stored. All content is written back.
+pub(crate) fn content_digest(image: &Ext4, path: &[u8], stop: &Stop) -> Result<[u8; 16]> {
+    let mut state = State::with_names(image, path, stop)?;
+    let mut digest = Sha256::new();
+    digest.update(CONTENT);
+    digest.update(image.uuid());
+    state.digest_top(&mut digest)?;
+    state.digest(digest, stop)
+}
+
 impl<'a> State<'a> {
     /// Reads the names below the directory at `path`, and all inodes for the UUID.
     pub(super) fn read(image: &'a Ext4, path: &[u8], stop: &Stop) -> Result<Self> {
+        let mut state = Self::with_names(image, path, stop)?;
+        let mut digest = Sha256::new();
+        digest.update(STATE);
+        digest.update(image.uuid());
+        state.digest_inode(state.top, &mut digest, stop)?;
+        state.uuid = state.digest(digest, stop)?;
+        Ok(state)
+    }
+
+    /// Reads the names below the directory at `path`.
+    fn with_names(image: &'a Ext4, path: &[u8], stop: &Stop) -> Result<Self> {
         let fs: &dyn vfs::FileSystem = image;
         let node = tree::resolve(fs, path, true).map_err(at(path))?;
         if !node.is_dir() {
             return Err(at(path)(vfs::Error::NotDirectory));
         }
         let top = node.ino().0;
-        let mut state = Self {
+        Ok(Self {
             image,
             index: Index::read(fs, top, stop)?,
             top,
             own: HashMap::new(),
             marks: Vec::new(),
             uuid: [0; 16],
-        };
-        state.uuid = state.digest(stop)?;
-        Ok(state)
+        })
     }
 
     /// Whether the other state is in an image with the same UUID, hence in a copy.
@@ -189,14 +228,22 @@ impl<'a> State<'a> {
         Ok(())
     }
 
+    /// The attributes of the top that stay the same when an extended attribute is set.
+    fn digest_top(&self, digest: &mut Sha256) -> Result<()> {
+        let inode = self.record(self.top)?.inode;
+        digest.update(self.top.to_le_bytes());
+        for number in [inode.perm, inode.uid, inode.gid, inode.mtime.nsec] {
+            digest.update(number.to_le_bytes());
+        }
+        digest.update(inode.mtime.sec.to_le_bytes());
+        digest_xattrs(&self.xattrs(self.top)?, digest);
+        Ok(())
+    }
+
     /// A UUID that is the same for the same names, inodes and content, whatever the access times
-    /// are. The content of an inode whose times prove nothing is part of it.
-    fn digest(&mut self, stop: &Stop) -> Result<[u8; 16]> {
-        let mut digest = Sha256::new();
-        digest.update(STATE);
-        digest.update(self.image.uuid());
+    /// are. The content of an inode whose times prove nothing is part of it. The digest has the top.
+    fn digest(&mut self, mut digest: Sha256, stop: &Stop) -> Result<[u8; 16]> {
         let mut marks = Vec::new();
-        self.digest_inode(self.top, &mut digest, stop)?;
         for number in self.index.numbers() {
             if stop.is_stopped() {
                 return Err(SendError::Stopped);
@@ -238,12 +285,7 @@ impl<'a> State<'a> {
         if record.is_timed() {
             return Ok(record);
         }
-        for (name, value) in self.xattrs(number)? {
-            for bytes in [name, value] {
-                digest.update((bytes.len() as u64).to_le_bytes());
-                digest.update(&bytes);
-            }
-        }
+        digest_xattrs(&self.xattrs(number)?, digest);
         match kind {
             FileKind::Symlink => digest.update(self.target(number)?),
             FileKind::Regular => self.digest_content(number, size, digest, stop)?,
@@ -320,7 +362,11 @@ impl Tree for State<'_> {
 
     fn xattrs(&self, number: u64) -> Result<Xattrs> {
         let node = self.held(number)?;
-        node.xattrs().map_err(self.at(number))
+        let mut all = node.xattrs().map_err(self.at(number))?;
+        if number == self.top {
+            all.retain(|(name, _)| name != RECEIVED_STATE);
+        }
+        Ok(all)
     }
 
     fn open(&self, number: u64) -> vfs::Result<HeldInode<'_>> {
