@@ -189,6 +189,14 @@ pub(super) fn opening(read_only: bool) -> sapwood::Options {
     options
 }
 
+/// The memory for the caches of an image whose metadata is read in order, mostly once.
+const IN_ORDER: &str = "64M";
+
+/// Options for an image that a comparison or a send reads in order.
+pub(super) fn reading_in_order(options: &mut sapwood::Options) -> sapwood::Result<()> {
+    options.set("memory_size", Some(IN_ORDER))
+}
+
 /// The subvolume that a command looks into.
 #[derive(Debug, Clone, Default, clap::Args)]
 pub(super) struct SubvolumeChoice {

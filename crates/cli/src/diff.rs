@@ -11,9 +11,9 @@ use serde_json::json;
 
 use super::choice::SubvolumeChoice;
 use super::failure::{Failure, Result};
-use super::files::{close, in_image, same_file, with_image};
+use super::files::{close, in_image, open_in_order, open_other, same_file, within};
+use super::interrupt;
 use super::output::{self, Array};
-use super::{choice, interrupt};
 
 /// For `sapwood help diff`.
 pub(super) const EXAMPLES: &[(&str, &str)] = &[
@@ -54,7 +54,7 @@ pub(super) fn run(args: &Args) -> Result<()> {
     options.content = args.content;
     options.stop = interrupt::stop();
     let mut found = Vec::new();
-    with_image(&image, &args.choice, true, |fs| {
+    within(open_in_order(&image, &args.choice)?, |fs| {
         let (other, new) = other(fs, &image, &args.new)?;
         let each = &mut |entry| found.push(entry);
         let compared = sapwood::diff((fs, &old), (&other, &new), &options, each);
@@ -81,7 +81,7 @@ fn other(fs: &FileSystem, image: &Path, new: &OsStr) -> Result<(FileSystem, Path
     if same_file(&other, image) {
         return Ok((fs.clone(), path));
     }
-    let opened = FileSystem::open_with_options(&other, &choice::opening(true))?;
+    let opened = open_other(&other)?;
     Ok((opened, path))
 }
 

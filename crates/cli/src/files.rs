@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use sapwood::internal::{NoImage, OperationError, Target};
 use sapwood::{Error, FileSystem, vfs};
 
-use super::choice::SubvolumeChoice;
+use super::choice::{self, SubvolumeChoice};
 use super::failure::{FULL, Failure, Result, USAGE, engine_error};
 use super::{interrupt, output, session};
 
@@ -178,6 +178,23 @@ pub(super) fn open(image: &Path, choice: &SubvolumeChoice, read_only: bool) -> R
         return Ok(fs);
     }
     let options = choice.options(read_only)?;
+    Ok(FileSystem::open_with_options(image, &options)?)
+}
+
+/// Opens an image for a command that reads all of it in order: a small cache suffices.
+pub(super) fn open_in_order(image: &Path, choice: &SubvolumeChoice) -> Result<FileSystem> {
+    if session::fs().is_some() {
+        return open(image, choice, true);
+    }
+    let mut options = choice.options(true)?;
+    choice::reading_in_order(&mut options)?;
+    Ok(FileSystem::open_with_options(image, &options)?)
+}
+
+/// Opens the other image of such a command.
+pub(super) fn open_other(image: &Path) -> Result<FileSystem> {
+    let mut options = choice::opening(true);
+    choice::reading_in_order(&mut options)?;
     Ok(FileSystem::open_with_options(image, &options)?)
 }
 

@@ -186,7 +186,15 @@ fn run_receive(
     if received.is_err() {
         interrupt::check(ended)?;
     }
-    let report = received.map_err(failed)?;
+    let report = received.map_err(|error| {
+        let full = args.in_place && error.kind() == sapwood::ErrorKind::StorageFull;
+        let failure = failed(error);
+        if full {
+            failure.advise("nothing was changed; new content needs free space next to the old one")
+        } else {
+            failure
+        }
+    })?;
     if args.json {
         output::object(&as_json(&report))?;
     }

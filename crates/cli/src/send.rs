@@ -10,8 +10,8 @@ use sapwood::{FileSystem, Kind, OnProgress, Sealing, SendOptions, SendReport};
 
 use super::choice::SubvolumeChoice;
 use super::failure::{FAILED, Failure, Result, USAGE};
-use super::files::{close, in_image, same_file, with_image, within_place};
-use super::{choice, copy, interrupt, output, progress, session};
+use super::files::{close, in_image, open_in_order, open_other, same_file, within, within_place};
+use super::{copy, interrupt, output, progress, session};
 
 /// For `sapwood help send`.
 pub(super) const EXAMPLES: &[(&str, &str)] = &[
@@ -121,7 +121,7 @@ pub(super) fn run(args: &Args) -> Result<()> {
     let sources = args.clone_source.iter();
     let sources = sources.map(|source| within_place(&image, source, "send"));
     options.clone_sources = sources.collect::<Result<_>>()?;
-    with_image(&image, &args.choice, true, |fs| {
+    within(open_in_order(&image, &args.choice)?, |fs| {
         if let Some(parent) = &args.parent {
             choose_parent(fs, &image, parent, &mut options)?;
         }
@@ -177,7 +177,7 @@ fn choose_parent(
     };
     options.parent = Some(path);
     if !same_file(&other, image) {
-        let opened = FileSystem::open_with_options(&other, &choice::opening(true))?;
+        let opened = open_other(&other)?;
         options.parent_image = Some(opened);
     }
     Ok(())

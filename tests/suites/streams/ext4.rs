@@ -130,6 +130,10 @@ impl Chain {
 struct Received {
     by_kernel: TempImage,
     by_us: TempImage,
+    /// An ext4 that gets a directory of each state.
+    by_ext4: TempImage,
+    /// A copy of the first state, which becomes the later ones.
+    in_place: Option<TempImage>,
     directory: tempfile::TempDir,
 }
 
@@ -139,13 +143,20 @@ impl Received {
         btrfs(&["receive", "-f", text(stream), text(mount.path())])?;
         mount.unmount()?;
         let image = format!("{}:", text(self.by_us.path()));
-        for place in [image.as_ref(), self.directory.path()] {
+        let ext4 = format!("{}:", text(self.by_ext4.path()));
+        for place in [image.as_ref(), ext4.as_ref(), self.directory.path()] {
             let mut receive = Command::new(sapwood());
             receive
                 .args(["receive", "-f"])
                 .arg(stream)
                 .arg::<&Path>(place);
             process::succeed(&mut receive, LIMIT)?;
+        }
+        if let Some(image) = &self.in_place {
+            let mut receive = Command::new(sapwood());
+            receive.args(["receive", "--in-place", "-f"]).arg(stream);
+            process::succeed(receive.arg(image.path()), LIMIT)?;
+            image.check()?;
         }
         Ok(())
     }
@@ -160,6 +171,24 @@ impl Received {
         // Reading the parent has changed its access times there.
         let found = tree(&self.directory.path().join(name))?;
         expected.compare(&found, |_, one, _| one.plain() | Facts::MTIME)?;
+        let mount = Driver::Kernel.mount(self.by_ext4.path(), "ro,noatime")?;
+        let found = tree(&mount.path().join(name))?;
+        expected.compare(&found, |_, one, _| one.plain() | Facts::MTIME)?;
+        mount.unmount()?;
+        if let Some(image) = &self.in_place {
+            let mount = Driver::Kernel.mount(image.path(), "ro,noatime")?;
+            let found = tree(mount.path())?;
+            expected.compare(&found, |path, one, _| {
+                let known = one.plain() | Facts::MTIME | Facts::ATIME;
+                // The record of the state.
+                if path == "." {
+                    known - Facts::XATTRS
+                } else {
+                    known
+                }
+            })?;
+            mount.unmount()?;
+        }
         Ok(())
     }
 }
@@ -167,9 +196,13 @@ impl Received {
 fn chain(seed: u64) -> Outcome {
     let version = 1 + seed % 2;
     let mut chain = Chain::new(seed)?;
-    let received = Received {
+    // Sapwood only reads an ext4 with bigalloc.
+    let written = !chain.form.contains("bigalloc");
+    let mut received = Received {
         by_kernel: TempImage::by_kernel(&Mkfs::default())?,
         by_us: TempImage::by_kernel(&Mkfs::default())?,
+        by_ext4: Chain::make(if written { chain.form } else { FORMS[0] })?,
+        in_place: None,
         directory: scratch::directory(),
     };
     let mut facts = Facts::MTIME | Facts::ATIME;
@@ -190,7 +223,11 @@ fn chain(seed: u64) -> Outcome {
         received
             .compare(&expected, &name, facts)
             .map_err(|error| format!("{:?}, step {step}: {error:?}", chain.form))?;
+        if step == 0 && written {
+            received.in_place = Some(chain.image.copy()?);
+        }
     }
+    received.by_ext4.check()?;
     full_into_ext4(&chain, version, &stream)?;
     received.by_us.check()?;
     Ok(())

@@ -268,7 +268,12 @@ impl FileSystem {
         }
         let dir = dir.as_ref();
         self.transaction_without_atime(|tx| {
-            Ok(image::receive_in_place((tx, dir), reader, options, progress)?)
+            Ok(image::receive_in_place(
+                (tx, dir),
+                reader,
+                options,
+                progress,
+            )?)
         })
     }
 }

@@ -6,6 +6,7 @@ mod copying;
 mod damage;
 mod errors;
 mod host_full;
+mod in_place;
 mod library;
 mod no_wait;
 mod opening;

@@ -5,10 +5,10 @@
 
 use uuid::Uuid;
 
+use super::super::NewSubvolume;
 use super::super::error::{ReceiveError, Result, at};
 use super::super::record::{RECORD_MAX, Record, State};
 use super::super::records::DIRECTORY;
-use super::super::NewSubvolume;
 use super::{ImageSink, part};
 use crate::copy::{CopyError, CopyOptions, Place, copy};
 use crate::progress;
@@ -102,13 +102,7 @@ impl<'a> ImageSink<'a> {
         fs.write(made.ino(), 0, &record.to_bytes(), WriteMode::default())?;
         fs.sync()?;
         let (from, to) = (new.as_bytes(), name.as_bytes());
-        fs.rename(
-            records.ino(),
-            from,
-            records.ino(),
-            to,
-            RenameMode::Replace,
-        )
+        fs.rename(records.ino(), from, records.ino(), to, RenameMode::Replace)
     }
 
     /// Copies the directory of the parent to `name`, in place of a snapshot.

@@ -11,15 +11,58 @@ use crate::progress::Stop;
 use crate::tree::{HeldInode, Names, is_of_format, join};
 use crate::vfs::{self, FileKind, Ino, LinkName, NamedInode};
 
+/// Numbers of ext4 have 32 bits. An inode that only the old state has gets this bit in addition.
+pub(super) const ONLY_OLD: u64 = 1 << 32;
+
+/// The number of an inode in few bytes: [`ONLY_OLD`] is apart from the other bits.
+fn split(number: u64) -> (u32, bool) {
+    let low = u32::try_from(number & 0xffff_ffff).unwrap_or(u32::MAX);
+    (low, number & ONLY_OLD != 0)
+}
+
+fn joined(number: u32, only_old: bool) -> u64 {
+    u64::from(number) | if only_old { ONLY_OLD } else { 0 }
+}
+
 /// A name. Its bytes are in the text of the index.
+///
+/// An image may have very many, so it has few bytes.
 #[derive(Debug, Clone, Copy)]
 struct Name {
-    number: u64,
-    dir: u64,
-    at: usize,
+    number: u32,
+    dir: u32,
+    /// The low and the high bits of the place of the text.
+    at: (u32, u8),
     len: u8,
+    /// The number, and the number of the directory, have [`ONLY_OLD`].
+    only_old: (bool, bool),
     kind: FileKind,
 }
+
+const _: () = assert!(size_of::<Name>() <= 20);
+
+impl Name {
+    fn number(&self) -> u64 {
+        joined(self.number, self.only_old.0)
+    }
+
+    fn dir(&self) -> u64 {
+        joined(self.dir, self.only_old.1)
+    }
+
+    fn set(&mut self, number: u64, dir: u64) {
+        (self.number, self.only_old.0) = split(number);
+        (self.dir, self.only_old.1) = split(dir);
+    }
+
+    fn at(&self) -> usize {
+        let at = u64::from(self.at.0) | u64::from(self.at.1) << 32;
+        usize::try_from(at).unwrap_or(usize::MAX)
+    }
+}
+
+/// Most directories above a file.
+const DEEPEST: usize = 4096;
 
 /// All names below a directory.
 #[derive(Debug, Default)]
@@ -31,67 +74,102 @@ pub(super) struct Index {
     by_dir: Vec<u32>,
 }
 
-/// A directory to read: its number and path.
-type Waiting = (u64, Vec<u8>);
-
 impl Index {
     /// Reads all directories from `top` on, without an empty `lost+found` of the root.
     pub(super) fn read(fs: &dyn vfs::FileSystem, top: u64, stop: &Stop) -> Result<Self> {
         let mut index = Self::default();
         let mut entered = HashSet::from([top]);
-        let mut waiting: Vec<Waiting> = vec![(top, Vec::new())];
-        while let Some((dir, path)) = waiting.pop() {
+        let mut waiting = vec![top];
+        while let Some(dir) = waiting.pop() {
             if stop.is_stopped() {
                 return Err(SendError::Stopped);
             }
-            let node = fs.reference(Ino(dir)).map_err(at(&path))?;
-            let node = HeldInode::new(fs, node);
-            let mut listing = Names::default();
-            while let Some(entry) = listing.next(fs, node.ino()).map_err(at(&path))? {
-                if is_of_format(Kind::Ext4, &node, &entry.name).map_err(at(&path))? {
-                    continue;
+            let read = index.read_one(fs, dir, |number| {
+                waiting.push(number);
+                entered.insert(number)
+            });
+            match read {
+                Ok(None) => {}
+                Ok(Some(twice)) => {
+                    return Err(contradiction(twice, "a directory with several names"));
                 }
-                let number = entry.ino.0;
-                index.push(number, dir, entry.kind, &entry.name);
-                if entry.kind != FileKind::Directory {
-                    continue;
-                }
-                if !entered.insert(number) {
-                    return Err(contradiction(number, "a directory with several names"));
-                }
-                waiting.push((number, join(&path, &entry.name)));
+                Err(error) => return Err(at(&index.path_to(dir, top))(error)),
             }
         }
+        index.names.shrink_to_fit();
+        index.text.shrink_to_fit();
         index.sort();
         Ok(index)
     }
 
+    /// Reads a directory. Calls `enter` for each directory in it; returns the first for which that
+    /// is false.
+    fn read_one(
+        &mut self,
+        fs: &dyn vfs::FileSystem,
+        dir: u64,
+        mut enter: impl FnMut(u64) -> bool,
+    ) -> vfs::Result<Option<u64>> {
+        let node = HeldInode::new(fs, fs.reference(Ino(dir))?);
+        let mut listing = Names::default();
+        while let Some(entry) = listing.next(fs, node.ino())? {
+            if is_of_format(Kind::Ext4, &node, &entry.name)? {
+                continue;
+            }
+            let number = entry.ino.0;
+            self.push(number, dir, entry.kind, &entry.name);
+            if entry.kind == FileKind::Directory && !enter(number) {
+                return Ok(Some(number));
+            }
+        }
+        Ok(None)
+    }
+
+    /// The path of a directory, for a message, while the names are not sorted.
+    fn path_to(&self, dir: u64, top: u64) -> Vec<u8> {
+        let (mut path, mut at, mut depth) = (Vec::new(), dir, 0);
+        while at != top && depth < DEEPEST {
+            let found = self.names.iter().find(|name| name.number() == at);
+            let Some(name) = found else { break };
+            path = match &path[..] {
+                b"" => self.text(name).to_vec(),
+                below => join(self.text(name), below),
+            };
+            (at, depth) = (name.dir(), depth + 1);
+        }
+        path
+    }
+
     fn push(&mut self, number: u64, dir: u64, kind: FileKind, name: &[u8]) {
-        self.names.push(Name {
-            number,
-            dir,
-            at: self.text.len(),
+        let at = self.text.len() as u64;
+        let mut one = Name {
+            number: 0,
+            dir: 0,
+            at: (split(at).0, u8::try_from(at >> 32).unwrap_or(u8::MAX)),
             len: u8::try_from(name.len()).unwrap_or(u8::MAX),
+            only_old: (false, false),
             kind,
-        });
+        };
+        one.set(number, dir);
+        self.names.push(one);
         self.text.extend_from_slice(name);
     }
 
     fn text(&self, name: &Name) -> &[u8] {
-        let end = name.at.saturating_add(name.len.into());
-        self.text.get(name.at..end).unwrap_or_default()
+        let end = name.at().saturating_add(name.len.into());
+        self.text.get(name.at()..end).unwrap_or_default()
     }
 
     fn sort(&mut self) {
         let mut names = std::mem::take(&mut self.names);
         names.sort_unstable_by(|a, b| {
-            let order = (a.number, a.dir).cmp(&(b.number, b.dir));
+            let order = (a.number(), a.dir()).cmp(&(b.number(), b.dir()));
             order.then_with(|| self.text(a).cmp(self.text(b)))
         });
         let mut by_dir: Vec<u32> = (0..).take(names.len()).collect();
         by_dir.sort_unstable_by_key(|at| {
             let name = names.get(*at as usize);
-            name.map(|name| (name.dir, self.text(name)))
+            name.map(|name| (name.dir(), self.text(name)))
         });
         (self.names, self.by_dir) = (names, by_dir);
     }
@@ -99,17 +177,16 @@ impl Index {
     /// Gives every inode another number.
     pub(super) fn renumber(&mut self, number: impl Fn(u64) -> u64) {
         for name in &mut self.names {
-            name.number = number(name.number);
-            name.dir = number(name.dir);
+            name.set(number(name.number()), number(name.dir()));
         }
         self.sort();
     }
 
     /// The names of an inode.
     fn of(&self, number: u64) -> &[Name] {
-        let start = self.names.partition_point(|name| name.number < number);
+        let start = self.names.partition_point(|name| name.number() < number);
         let rest = self.names.get(start..).unwrap_or_default();
-        let len = rest.partition_point(|name| name.number == number);
+        let len = rest.partition_point(|name| name.number() == number);
         rest.get(..len).unwrap_or_default()
     }
 
@@ -122,7 +199,7 @@ impl Index {
     pub(super) fn names(&self, number: u64) -> Vec<LinkName> {
         let names = self.of(number).iter();
         let named = names.map(|name| LinkName {
-            dir: name.dir,
+            dir: name.dir(),
             name: self.text(name).to_vec(),
         });
         named.collect()
@@ -137,8 +214,8 @@ impl Index {
 
     /// All inodes with a name, in ascending order.
     pub(super) fn numbers(&self) -> impl Iterator<Item = u64> + '_ {
-        let groups = self.names.chunk_by(|a, b| a.number == b.number);
-        groups.filter_map(|names| names.first().map(|name| name.number))
+        let groups = self.names.chunk_by(|a, b| a.number() == b.number());
+        groups.filter_map(|names| names.first().map(Name::number))
     }
 
     fn in_dir(&self, at: u32) -> Option<(&Name, &[u8])> {
@@ -148,25 +225,25 @@ impl Index {
 
     /// The inode that a name leads to.
     pub(super) fn find(&self, dir: u64, text: &[u8]) -> Option<u64> {
-        let key = |at: &u32| self.in_dir(*at).map(|(name, text)| (name.dir, text));
+        let key = |at: &u32| self.in_dir(*at).map(|(name, text)| (name.dir(), text));
         let found = self.by_dir.binary_search_by_key(&Some((dir, text)), key);
         let at = self.by_dir.get(found.ok()?)?;
-        Some(self.in_dir(*at)?.0.number)
+        Some(self.in_dir(*at)?.0.number())
     }
 
     /// The names in a directory with their texts, sorted by text.
     fn below(&self, dir: u64) -> impl Iterator<Item = (&Name, &[u8])> {
-        let dir_of = |at: &u32| self.in_dir(*at).map(|(name, _)| name.dir);
+        let dir_of = |at: &u32| self.in_dir(*at).map(|(name, _)| name.dir());
         let start = self.by_dir.partition_point(|at| dir_of(at) < Some(dir));
         let rest = self.by_dir.get(start..).unwrap_or_default();
         let all = rest.iter().map_while(|at| self.in_dir(*at));
-        all.take_while(move |(name, _)| name.dir == dir)
+        all.take_while(move |(name, _)| name.dir() == dir)
     }
 
     /// The entries of a directory, sorted by name.
     pub(super) fn entries(&self, dir: u64) -> Vec<NamedInode> {
         let entries = self.below(dir).map(|(name, text)| NamedInode {
-            number: name.number,
+            number: name.number(),
             kind: Some(name.kind),
             name: text.to_vec(),
         });
@@ -175,7 +252,7 @@ impl Index {
 
     /// Whether a directory has the same names for the same inodes in another index.
     pub(super) fn has_entries_of(&self, other: &Self, dir: u64) -> bool {
-        let key = |(name, text): (&Name, &[u8])| (name.number, text.to_vec());
+        let key = |(name, text): (&Name, &[u8])| (name.number(), text.to_vec());
         self.below(dir).map(key).eq(other.below(dir).map(key))
     }
 }

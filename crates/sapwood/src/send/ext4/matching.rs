@@ -51,11 +51,16 @@ impl Matches {
         found.or_else(|| self.is_same(new).then_some(new))
     }
 
-    /// The inodes of the old state that get another number, by their new numbers.
-    pub(super) fn renumbered(self) -> HashMap<u64, u64> {
-        let mut old = self.old;
-        old.retain(|new, old| new != old);
-        old
+    /// The inodes of the old state that get another number, by their new numbers, in ascending
+    /// order. Numbers of both states have 32 bits.
+    pub(super) fn renumbered(self) -> Vec<(u32, u32)> {
+        drop((self.same, self.new));
+        let moved = self.old.into_iter().filter(|(new, old)| new != old);
+        let mut all: Vec<(u32, u32)> = moved
+            .filter_map(|(new, old)| Some((u32::try_from(new).ok()?, u32::try_from(old).ok()?)))
+            .collect();
+        all.sort_unstable();
+        all
     }
 }
 

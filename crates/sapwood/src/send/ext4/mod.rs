@@ -49,7 +49,7 @@ const PART: u64 = 8 * 1024 * 1024;
 pub(super) struct States<'a> {
     new: Arc<State<'a>>,
     old: Option<Arc<State<'a>>>,
-    changes: Vec<ChangedInode>,
+    changes: Arc<Vec<ChangedInode>>,
     /// Compare the content of all files.
     content: bool,
     buffers: [Vec<u8>; 2],
@@ -80,7 +80,7 @@ impl<'a> States<'a> {
         let mut states = Self {
             new: Arc::new(new),
             old: None,
-            changes: Vec::new(),
+            changes: Arc::default(),
             content: options.content || !image.was_unmounted(),
             buffers: [Vec::new(), Vec::new()],
         };
@@ -102,6 +102,7 @@ impl<'a> States<'a> {
     fn compare(&mut self, old: Arc<State<'a>>, stop: &Stop) -> Result<()> {
         self.old = Some(Arc::clone(&old));
         let new = Arc::clone(&self.new);
+        let mut changes = Vec::new();
         let named = merged(new.index.numbers(), old.index.numbers());
         // The top has no name, and one number on both sides.
         for number in merged(named, std::iter::once(new.top())) {
@@ -119,9 +120,11 @@ impl<'a> States<'a> {
                 }
             };
             if parts != Parts::default() {
-                self.changes.push(ChangedInode { number, parts });
+                changes.push(ChangedInode { number, parts });
             }
         }
+        changes.shrink_to_fit();
+        self.changes = Arc::new(changes);
         Ok(())
     }
 
@@ -267,7 +270,11 @@ impl<'a> Source for States<'a> {
     }
 
     fn changes(&self) -> Result<Box<dyn Iterator<Item = Result<ChangedInode>>>> {
-        Ok(Box::new(self.changes.clone().into_iter().map(Ok)))
+        let changes = Arc::clone(&self.changes);
+        let mut at = 0..;
+        Ok(Box::new(std::iter::from_fn(move || {
+            changes.get(at.next()?).cloned().map(Ok)
+        })))
     }
 
     fn changed_part(

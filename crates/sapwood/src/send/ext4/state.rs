@@ -1,7 +1,5 @@
 //! The state of a directory of an ext4 image.
 
-use std::collections::HashMap;
-
 use sapwood_ext4::Ext4;
 use sapwood_ext4::compare::{InodeRecord, RangeContent};
 use sha2::{Digest, Sha256};
@@ -9,7 +7,7 @@ use sha2::{Digest, Sha256};
 use super::super::contradiction;
 use super::super::error::{Result, SendError, at};
 use super::super::source::{Content, ContentKind, Range, Ranges, Tree, Xattrs};
-use super::index::Index;
+use super::index::{Index, ONLY_OLD};
 use super::matching::Matches;
 use crate::progress::Stop;
 use crate::tree::{self, HeldInode};
@@ -24,9 +22,6 @@ const CONTENT: &[u8] = b"sapwood ext4 content 1";
 /// Extended attribute of a directory that received a state in place: its UUID, and the digest of
 /// its content at that time. It is not part of that digest, and not sent.
 pub(crate) const RECEIVED_STATE: &[u8] = b"trusted.sapwood.state";
-
-/// Added to the number of an inode that only the old state has. Numbers of ext4 have 32 bits.
-const ONLY_OLD: u64 = 1 << 32;
 
 /// Bytes of a file that are read at a time.
 const PIECE: usize = 128 * 1024;
@@ -57,11 +52,11 @@ pub(in crate::send) struct State<'a> {
     image: &'a Ext4,
     pub(super) index: Index,
     top: u64,
-    /// Numbers on disk of the inodes that have another one here.
-    own: HashMap<u64, u64>,
+    /// Numbers of inodes that have another one on disk, which follows; in ascending order.
+    own: Vec<(u32, u32)>,
     /// Marks of the inodes with times of a running clock, by their numbers on disk, in ascending
     /// order.
-    marks: Vec<(u64, Mark)>,
+    marks: Vec<(u32, Mark)>,
     pub(super) uuid: [u8; 16],
 }
 
@@ -132,7 +127,7 @@ impl<'a> State<'a> {
             image,
             index: Index::read(fs, top, stop)?,
             top,
-            own: HashMap::new(),
+            own: Vec::new(),
             marks: Vec::new(),
             uuid: [0; 16],
         })
@@ -150,7 +145,7 @@ impl<'a> State<'a> {
             let own = state.own(number);
             let found = state
                 .marks
-                .binary_search_by_key(&own, |(number, _)| *number);
+                .binary_search_by_key(&own, |(number, _)| u64::from(*number));
             Some((own, state.marks.get(found.ok()?)?.1))
         };
         self.is_related(other) && mark(self).is_some_and(|found| Some(found) == mark(other))
@@ -161,7 +156,11 @@ impl<'a> State<'a> {
         if number >= ONLY_OLD {
             return number - ONLY_OLD;
         }
-        self.own.get(&number).copied().unwrap_or(number)
+        let found = self
+            .own
+            .binary_search_by_key(&number, |(number, _)| u64::from(*number));
+        let found = found.ok().and_then(|at| self.own.get(at));
+        found.map_or(number, |(_, own)| u64::from(*own))
     }
 
     /// Gives the inodes the numbers of their counterparts.
@@ -262,13 +261,16 @@ impl<'a> State<'a> {
                     "its link count is smaller than its names",
                 ));
             }
-            if record.is_timed() {
+            if let Ok(number) = u32::try_from(number)
+                && record.is_timed()
+            {
                 marks.push((number, mark(&record)));
             }
             if self.index.kind(number) != Some(record.inode.kind) {
                 return Err(contradiction(number, "its directory has another type"));
             }
         }
+        marks.shrink_to_fit();
         self.marks = marks;
         let mut uuid = front(digest);
         // RFC 9562: version 8, made by a rule of the application.
