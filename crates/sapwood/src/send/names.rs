@@ -12,7 +12,7 @@
 //! that is taken. When step 4 moves a directory, each of its new ancestors exists or has a
 //! temporary name, so no move closes a cycle.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::io::Write;
 use std::sync::Arc;
 
@@ -20,7 +20,7 @@ use sapwood_btrfs_format::stream::command as cmd;
 
 use super::error::{Result, SendError};
 use super::full::inode_of;
-use super::places::{Place, Places, Side};
+use super::places::{Place, Places, Side, Single};
 use super::source::{Source, Tree};
 use super::{Sender, contradiction};
 use crate::vfs::LinkName;
@@ -31,8 +31,6 @@ const DEFAULT_ACL: &[u8] = b"system.posix_acl_default";
 /// The state of the receiver's directories.
 #[derive(Default)]
 struct Receiver {
-    /// Names of the parent that are gone.
-    freed: HashSet<LinkName>,
     /// Whether new files of a directory inherit an ACL.
     default_acls: HashMap<u64, bool>,
 }
@@ -43,8 +41,8 @@ impl<S: Source, W: Write> Sender<'_, '_, S, W> {
         let mut places = Places::new(&self.source, old)?;
         let mut receiver = Receiver::default();
         self.free_top(&places)?;
-        self.remove_files(&places, &mut receiver)?;
-        self.move_away(&mut places, &mut receiver)?;
+        self.remove_files(&places)?;
+        self.move_away(&mut places)?;
         self.remove_directories(&places)?;
         self.create(&mut places, true, &mut receiver)?;
         self.move_in(&mut places, true)?;
@@ -91,25 +89,31 @@ impl<S: Source, W: Write> Sender<'_, '_, S, W> {
         self.out.times(b"", &inode_of(new, top)?)
     }
 
-    fn remove_files(&mut self, places: &Places<S::Tree>, receiver: &mut Receiver) -> Result<()> {
-        let deleted = places.deleted.values().filter(|one| !one.directory);
-        let deleted = deleted.flat_map(|one| one.names.iter());
+    fn remove_files(&mut self, places: &Places<S::Tree>) -> Result<()> {
+        for (number, _) in places.deleted.iter().filter(|(_, one)| !one.directory) {
+            for name in places.tree(Side::Old).names(*number)? {
+                self.remove_file(places, &name)?;
+            }
+        }
         // If a file keeps none of its names, it is renamed from the first one.
         let moved = places.moved.values().filter(|one| !one.directory);
         let moved = moved.flat_map(|one| {
             let carried = usize::from(one.kept.is_none());
             one.removed.iter().skip(carried)
         });
-        for name in deleted.chain(moved) {
-            self.check_stop()?;
-            let path = places.path(Side::Old, name)?;
-            self.out.path(cmd::UNLINK, &path)?;
-            receiver.freed.insert(name.clone());
+        for name in moved {
+            self.remove_file(places, name)?;
         }
         Ok(())
     }
 
-    fn move_away(&mut self, places: &mut Places<S::Tree>, receiver: &mut Receiver) -> Result<()> {
+    fn remove_file(&mut self, places: &Places<S::Tree>, name: &LinkName) -> Result<()> {
+        self.check_stop()?;
+        let path = places.path(Side::Old, name)?;
+        self.out.path(cmd::UNLINK, &path)
+    }
+
+    fn move_away(&mut self, places: &mut Places<S::Tree>) -> Result<()> {
         let moving = places.moved.iter();
         let moving = moving.filter(|(_, one)| one.directory || one.kept.is_none());
         let mut waiting: Vec<u64> = moving.map(|(number, _)| *number).collect();
@@ -117,7 +121,7 @@ impl<S: Source, W: Write> Sender<'_, '_, S, W> {
             let mut later = Vec::new();
             for number in waiting {
                 self.check_stop()?;
-                if !self.move_one(places, number, last, receiver)? {
+                if !self.move_one(places, number, last)? {
                     later.push(number);
                 }
             }
@@ -128,19 +132,13 @@ impl<S: Source, W: Write> Sender<'_, '_, S, W> {
 
     /// Moves an inode to its new name, if that is possible now. Otherwise, if `last`, moves it to a
     /// temporary name.
-    fn move_one(
-        &mut self,
-        places: &mut Places<S::Tree>,
-        number: u64,
-        last: bool,
-        receiver: &mut Receiver,
-    ) -> Result<bool> {
+    fn move_one(&mut self, places: &mut Places<S::Tree>, number: u64, last: bool) -> Result<bool> {
         let moved = places.moved.get(&number);
         let ends = moved.and_then(|one| Some((one.removed.first()?, one.added.first()?)));
         let (from, to) = ends.ok_or(contradiction(number, "it moved without a name"))?;
         let (from, to) = (from.clone(), to.clone());
         let directory = moved.is_some_and(|one| one.directory);
-        let direct = self.can_go(places, number, directory, &to, receiver)?;
+        let direct = Self::can_go(places, number, directory, &to)?;
         if !direct && !last {
             return Ok(false);
         }
@@ -153,23 +151,21 @@ impl<S: Source, W: Write> Sender<'_, '_, S, W> {
         };
         self.out.rename(&before, &after)?;
         places.set_place(number, place);
-        receiver.freed.insert(from);
         Ok(true)
     }
 
     fn can_go(
-        &self,
         places: &Places<S::Tree>,
         number: u64,
         directory: bool,
         to: &LinkName,
-        receiver: &Receiver,
     ) -> Result<bool> {
         if places.created.contains_key(&to.dir) {
             return Ok(false);
         }
         let old = places.tree(Side::Old);
-        let taken = old.find(to.dir, &to.name)?.is_some() && !receiver.freed.contains(to);
+        let found = old.find(to.dir, &to.name)?;
+        let taken = found.is_some_and(|found| !places.is_freed(found, to));
         if taken || !directory {
             return Ok(!taken);
         }
@@ -179,14 +175,14 @@ impl<S: Source, W: Write> Sender<'_, '_, S, W> {
     fn remove_directories(&mut self, places: &Places<S::Tree>) -> Result<()> {
         let directories = places.deleted.iter().filter(|(_, one)| one.directory);
         let mut by_depth = Vec::new();
-        for (number, one) in directories {
-            by_depth.push((places.depth(Side::Old, *number)?, *number, &one.names));
+        for (number, _) in directories {
+            by_depth.push((places.depth(Side::Old, *number)?, *number));
         }
         by_depth.sort_by(|a, b| b.0.cmp(&a.0).then(a.1.cmp(&b.1)));
-        for (_, _, names) in by_depth {
+        for (_, number) in by_depth {
             self.check_stop()?;
-            for name in names {
-                let path = places.path(Side::Old, name)?;
+            for name in places.tree(Side::Old).names(number)? {
+                let path = places.path(Side::Old, &name)?;
                 self.out.path(cmd::RMDIR, &path)?;
             }
         }
@@ -211,11 +207,8 @@ impl<S: Source, W: Write> Sender<'_, '_, S, W> {
         }
         for (_, number) in order {
             self.check_stop()?;
-            let first = places
-                .created
-                .get(&number)
-                .and_then(|one| one.names.first());
-            let Some(name) = first.cloned() else {
+            let names = places.tree(Side::New).names(number)?;
+            let Some(name) = names.into_iter().next() else {
                 continue;
             };
             let path = places.path(Side::New, &name)?;
@@ -255,21 +248,37 @@ impl<S: Source, W: Write> Sender<'_, '_, S, W> {
 
     /// Adds the names of files after the first.
     fn add_links(&mut self, places: &Places<S::Tree>) -> Result<()> {
-        let created = places.created.values().filter(|one| !one.directory);
-        let created = created.map(|one| (one.names.first(), one.names.get(1..)));
+        let linked = |one: &Single| one.linked && !one.directory;
+        for (number, _) in places.created.iter().filter(|(_, one)| linked(one)) {
+            let names = places.tree(Side::New).names(*number)?;
+            if let Some((existing, further)) = names.split_first() {
+                self.link(places, existing, further)?;
+            }
+        }
         let moved = places.moved.values().filter(|one| !one.directory);
         let moved = moved.map(|one| match &one.kept {
             Some(kept) => (Some(kept), Some(one.added.as_slice())),
             None => (one.added.first(), one.added.get(1..)),
         });
-        for (existing, further) in created.chain(moved) {
-            let Some(existing) = existing else { continue };
-            for name in further.unwrap_or_default() {
-                self.check_stop()?;
-                let existing = places.path(Side::New, existing)?;
-                let path = places.path(Side::New, name)?;
-                self.out.link(&path, &existing)?;
+        for (existing, further) in moved {
+            if let Some(existing) = existing {
+                self.link(places, existing, further.unwrap_or_default())?;
             }
+        }
+        Ok(())
+    }
+
+    fn link(
+        &mut self,
+        places: &Places<S::Tree>,
+        existing: &LinkName,
+        further: &[LinkName],
+    ) -> Result<()> {
+        for name in further {
+            self.check_stop()?;
+            let existing = places.path(Side::New, existing)?;
+            let path = places.path(Side::New, name)?;
+            self.out.link(&path, &existing)?;
         }
         Ok(())
     }

@@ -40,11 +40,12 @@ pub(super) struct Moved {
     pub(super) kept: Option<LinkName>,
 }
 
-/// An inode of one snapshot.
+/// An inode of one snapshot. There may be very many, so their names stay in the tree.
 #[derive(Debug)]
 pub(super) struct Single {
     pub(super) directory: bool,
-    pub(super) names: Vec<LinkName>,
+    /// It has more than one name.
+    pub(super) linked: bool,
 }
 
 /// A snapshot whose tree is searched.
@@ -113,7 +114,7 @@ impl<T: Tree> Places<T> {
             let single = |tree: &T, inode: &StoredInode| -> Result<Single> {
                 Ok(Single {
                     directory: inode.kind == FileKind::Directory,
-                    names: tree.names(number)?,
+                    linked: tree.names(number)?.len() > 1,
                 })
             };
             if let Some(before) = &before {
@@ -176,6 +177,27 @@ impl<T: Tree> Places<T> {
         };
         self.moved.insert(number, moved);
         Ok(())
+    }
+
+    /// Whether a name of an inode of the old snapshot is gone at the receiver, after the names of
+    /// files were removed.
+    pub(super) fn is_freed(&self, number: u64, name: &LinkName) -> bool {
+        if let Some(deleted) = self.deleted.get(&number) {
+            return !deleted.directory;
+        }
+        let Some(moved) = self.moved.get(&number) else {
+            return false;
+        };
+        let Some(index) = moved.removed.iter().position(|removed| removed == name) else {
+            return false;
+        };
+        // The first name is the one that an inode without a kept name is renamed from.
+        let carried = index == 0 && (moved.directory || moved.kept.is_none());
+        if carried {
+            moved.place != Place::Old
+        } else {
+            !moved.directory
+        }
     }
 
     /// An inode of the new snapshot.
