@@ -11,9 +11,9 @@ use serde_json::json;
 
 use super::choice::SubvolumeChoice;
 use super::failure::{Failure, Result};
-use super::files::{close, in_image, open_in_order, open_other, same_file, within};
-use super::interrupt;
+use super::files::{close, in_image, open_in_order, open_other, same_file, target, within};
 use super::output::{self, Array};
+use super::{interrupt, session};
 
 /// For `sapwood help diff`.
 pub(super) const EXAMPLES: &[(&str, &str)] = &[
@@ -73,10 +73,13 @@ pub(super) fn run(args: &Args) -> Result<()> {
 
 /// The new directory: of another image, or of this one.
 fn other(fs: &FileSystem, image: &Path, new: &OsStr) -> Result<(FileSystem, PathBuf)> {
-    let (other, path) = match Target::parse(new) {
+    let (other, path) = match target(new) {
         Ok(Target::Image { image, path }) => (image, OsString::from_vec(path).into()),
         Ok(Target::Local(path)) if path.is_file() => (path, PathBuf::new()),
-        _ => return Ok((fs.clone(), new.into())),
+        _ => {
+            let path = session::path(new).map(OsString::from_vec);
+            return Ok((fs.clone(), path.unwrap_or_else(|| new.to_owned()).into()));
+        }
     };
     if same_file(&other, image) {
         return Ok((fs.clone(), path));

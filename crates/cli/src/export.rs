@@ -13,9 +13,9 @@ use serde_json::json;
 
 use super::choice::SubvolumeChoice;
 use super::failure::{FAILED, Failure, Result};
-use super::files::{close, in_image, same_file, with_image};
+use super::files::{close, in_image, same_file, target, with_image};
 use super::progress::{self, Holes};
-use super::{copy, interrupt, output};
+use super::{copy, interrupt, output, session};
 
 /// For `sapwood help export`.
 pub(super) const EXAMPLES: &[(&str, &str)] = &[
@@ -89,7 +89,10 @@ fn compression(text: &str) -> Result<ExportCompression, String> {
 }
 
 pub(super) fn run(args: &Args) -> Result<()> {
-    interrupt::abandon_new_files();
+    let in_session = session::image().is_some();
+    if !in_session {
+        interrupt::abandon_new_files();
+    }
     let (image, path) = in_image(&args.place)?;
     let file = args.tar.as_ref().or(args.oci_layer.as_ref());
     let Some(file) = file else {
@@ -100,6 +103,10 @@ pub(super) fn run(args: &Args) -> Result<()> {
         None => ExportCompression::None,
     };
     let mut options = ExportOptions::default();
+    if in_session {
+        // Signals make the request that `Heeding` finds.
+        interrupt::stop();
+    }
     options.layer = args.oci_layer.is_some();
     options.keep_going = args.keep_going;
     options.sparse = match (args.sparse, args.no_sparse) {
@@ -135,10 +142,13 @@ pub(super) fn run(args: &Args) -> Result<()> {
 /// The value of `--since`: another image or a directory in one, or a directory of this image.
 fn base(fs: &FileSystem, image: &Path, since: &OsStr) -> Result<(FileSystem, PathBuf)> {
     let here = |path: PathBuf| (fs.clone(), path);
-    let (other, path) = match Target::parse(since) {
+    let (other, path) = match target(since) {
         Ok(Target::Image { image, path }) => (image, OsString::from_vec(path).into()),
         Ok(Target::Local(path)) if path.exists() => (path, PathBuf::new()),
-        _ => return Ok(here(since.into())),
+        _ => {
+            let path = session::path(since).map(OsString::from_vec);
+            return Ok(here(path.unwrap_or_else(|| since.to_owned()).into()));
+        }
     };
     if same_file(&other, image) {
         return Ok(here(path));
@@ -146,6 +156,22 @@ fn base(fs: &FileSystem, image: &Path, since: &OsStr) -> Result<(FileSystem, Pat
     let options = Options::new().read_only(true);
     let other = FileSystem::open_with_options(&other, &options)?;
     Ok((other, path))
+}
+
+/// An output that ends when Ctrl-C ends the command of a shell.
+struct Heeding<'w>(&'w mut dyn Write);
+
+impl Write for Heeding<'_> {
+    fn write(&mut self, buf: &[u8]) -> io::Result<usize> {
+        if interrupt::came() {
+            return Err(io::Error::other("interrupted"));
+        }
+        self.0.write(buf)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.0.flush()
+    }
 }
 
 /// Exports to a file, which gets its name when it is complete.
@@ -169,8 +195,10 @@ fn export(
         if options.since.is_none() {
             bar.measure(&[Place::image(fs, path)], holes);
         }
-        let written = fs.export_tar(path, out, options, &mut |step| bar.show(step));
+        let mut out = Heeding(out);
+        let written = fs.export_tar(path, &mut out, options, &mut |step| bar.show(step));
         bar.end();
+        interrupt::check(|| "the archive is incomplete".to_owned())?;
         written.map_err(|error| failed(file, error))
     };
     if file == Path::new("-") {

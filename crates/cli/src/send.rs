@@ -10,7 +10,9 @@ use sapwood::{FileSystem, Kind, OnProgress, Sealing, SendOptions, SendReport};
 
 use super::choice::SubvolumeChoice;
 use super::failure::{FAILED, Failure, Result, USAGE};
-use super::files::{close, in_image, open_in_order, open_other, same_file, within, within_place};
+use super::files::{
+    close, in_image, open_in_order, open_other, same_file, target, within, within_place,
+};
 use super::{copy, interrupt, output, progress, session};
 
 /// For `sapwood help send`.
@@ -87,8 +89,12 @@ pub(super) struct Args {
 }
 
 pub(super) fn run(args: &Args) -> Result<()> {
-    interrupt::abandon_new_files();
     let mut options = SendOptions::default();
+    if session::image().is_some() {
+        options.stop = interrupt::stop();
+    } else {
+        interrupt::abandon_new_files();
+    }
     options.version = args.proto;
     options.data = !args.no_data;
     options.compressed = args.compressed_data;
@@ -167,7 +173,7 @@ fn choose_parent(
     options: &mut SendOptions,
 ) -> Result<()> {
     let ext4 = fs.kind() == Kind::Ext4;
-    let (other, path) = match Target::parse(parent)? {
+    let (other, path) = match target(parent)? {
         Target::Image { image: other, path } if ext4 => (other, OsString::from_vec(path).into()),
         Target::Local(path) if ext4 && path.exists() && !path.is_dir() => (path, PathBuf::new()),
         _ => {
@@ -259,12 +265,14 @@ fn sent(
     let Some(seal) = seal else {
         let sent = place.send(&mut out, options, &mut |step| bar.show(step));
         bar.end();
+        interrupt::check(|| "the stream is incomplete".to_owned())?;
         sent.map_err(failed)?;
         return flushed(out, args).map(|()| None);
     };
     let mut sealing = Sealing::new(out);
     let sent = place.send(&mut sealing, options, &mut |step| bar.show(step));
     bar.end();
+    interrupt::check(|| "the stream is incomplete".to_owned())?;
     sent.map_err(failed)?;
     let (out, checksums) = sealing.finish();
     flushed(out, args)?;
@@ -289,9 +297,8 @@ fn failed(file: &Path, error: sapwood::Error) -> Failure {
         Ok(SendError::Write(error)) => Failure::local(file, error),
         Ok(error @ SendError::Writable(_)) => Failure::new(FAILED, error)
             .advise("`sapwood subvolume snapshot -r` makes a read-only snapshot"),
-        Ok(error @ SendError::OpenForWriting(_)) => {
-            Failure::new(FAILED, error).advise("send it outside of the script")
-        }
+        Ok(error @ SendError::OpenForWriting(_)) => Failure::new(FAILED, error)
+            .advise("send it outside of the script, or in `sapwood shell --read-only`"),
         Ok(error) => Failure::new(FAILED, error),
         Err(error) => error.into(),
     }

@@ -46,20 +46,23 @@ pub(super) struct Args {
 }
 
 /// Commands of the command line that a shell has.
-pub(super) const COMMANDS: [&str; 22] = [
+pub(super) const COMMANDS: [&str; 25] = [
     "cat",
     "chmod",
     "chown",
     "cp",
     "df",
+    "diff",
     "du",
     "edit",
+    "export",
     "find",
     "ln",
     "ls",
     "mkdir",
     "mv",
     "rm",
+    "send",
     "stat",
     "subvolume",
     "touch",
@@ -72,7 +75,9 @@ pub(super) const COMMANDS: [&str; 22] = [
 ];
 
 /// Commands that change nothing.
-const READING: [&str; 7] = ["cat", "df", "du", "find", "ls", "stat", "tree"];
+const READING: [&str; 10] = [
+    "cat", "df", "diff", "du", "export", "find", "ls", "send", "stat", "tree",
+];
 
 /// Commands of the shell itself, with their operands and meanings.
 const OWN: [(&str, &str, &str); 7] = [

@@ -96,10 +96,15 @@ impl Index {
                 Err(error) => return Err(at(&index.path_to(dir, top))(error)),
             }
         }
-        index.names.shrink_to_fit();
-        index.text.shrink_to_fit();
-        index.sort();
+        index.finish();
         Ok(index)
+    }
+
+    /// Ends the addition of names.
+    fn finish(&mut self) {
+        self.names.shrink_to_fit();
+        self.text.shrink_to_fit();
+        self.sort();
     }
 
     /// Reads a directory. Calls `enter` for each directory in it; returns the first for which that
@@ -260,6 +265,39 @@ impl Index {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_name_takes_few_bytes_in_addition_to_its_text() {
+        let count = 10_000;
+        let mut index = Index::default();
+        for number in 0..count {
+            let name = format!("file-{number:06}");
+            index.push(100 + number, 2, FileKind::Regular, name.as_bytes());
+        }
+        index.finish();
+        assert_eq!(index.find(2, b"file-004711"), Some(4811));
+        let names = index.names.capacity() * size_of::<Name>();
+        let all = names + index.by_dir.capacity() * size_of::<u32>() + index.text.capacity();
+        assert!(all <= usize::try_from(count).unwrap() * (11 + 24), "{all}");
+    }
+
+    #[test]
+    fn numbers_and_places_above_32_bits_are_kept() {
+        let (number, dir) = (7 | ONLY_OLD, u64::from(u32::MAX) | ONLY_OLD);
+        let mut name = Name {
+            number: 0,
+            dir: 0,
+            at: (5, 3),
+            len: 0,
+            only_old: (false, false),
+            kind: FileKind::Regular,
+        };
+        name.set(number, dir);
+        assert_eq!((name.number(), name.dir()), (number, dir));
+        assert_eq!(name.at(), 5 + (3 << 32));
+        name.set(9, 8);
+        assert_eq!((name.number(), name.dir()), (9, 8));
+    }
 
     #[test]
     fn both_directions_agree_after_renumbering() {
