@@ -38,7 +38,7 @@ pub(crate) fn trials() -> Vec<Trial> {
             "btrfs:",
             &["a", "b"],
         ),
-        case("a_killed_receive_is_resumed_in_ext4", "ext4:", &["a"]),
+        case("a_killed_receive_is_resumed_in_ext4", "ext4:", &["a", "b"]),
         case(
             "a_killed_receive_is_resumed_in_a_directory",
             "directory",
@@ -130,7 +130,7 @@ fn received(dir: &Path, target: &str, name: &str) -> Result<PathBuf, String> {
     run(
         dir,
         &format!(
-            r#""$SAPWOOD" check -q {image}; [ -z "$("$SAPWOOD" ls -A {image}:/ | grep sapwood)" ]
+            r#""$SAPWOOD" check -q {image}; [ -z "$("$SAPWOOD" ls -A {image}:/ | grep sapwood-receive-)" ]
             rm -rf out; mkdir out; "$SAPWOOD" cp -q -a {image}:/{name} out/{name}"#
         ),
     )?;

@@ -136,7 +136,12 @@ impl<'a> ImageSink<'a> {
             source: Box::new(error),
         };
         let copied = match copied.map(crate::CopyReport::into_first_error) {
-            Ok(None) => self.dir.child(name).map_err(at("create", new.name)),
+            // Only a durable copy gets a record of a position in the stream.
+            Ok(None) => self
+                .fs
+                .sync()
+                .and_then(|()| self.dir.child(name))
+                .map_err(at("create", new.name)),
             Ok(Some(error)) => Err(failed(error)),
             Err(_) if self.stop.is_stopped() => Err(ReceiveError::Stopped),
             Err(error) => match error.downcast() {
