@@ -370,6 +370,8 @@ fn stream_parent(bytes: &[u8]) -> [u8; 16] {
     parent
 }
 
+type Change<'c> = &'c dyn Fn(&FileSystem) -> sapwood::Result<()>;
+
 #[test]
 fn each_change_since_the_last_receive_is_found() {
     let one = next(&formatted(FORMS[0], 48 * MIB), 1, 80);
@@ -378,7 +380,7 @@ fn each_change_since_the_last_receive_is_found() {
     let machine = Arc::new(one.snapshot());
     in_place(&machine, &stream(&two, Some(&one), "two")).unwrap();
     let delta = stream(&three, Some(&two), "three");
-    let changes: [&dyn Fn(&FileSystem) -> sapwood::Result<()>; 6] = [
+    let changes: [Change<'_>; 6] = [
         &|fs| fs.write("step", "2"),
         &|fs| fs.write("other", ""),
         &|fs| fs.remove_file("step"),
