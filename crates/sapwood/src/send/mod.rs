@@ -41,11 +41,11 @@ use btrfs::Snapshots;
 use error::Result;
 pub use error::SendError;
 use ext4::States;
+pub(crate) use ext4::{RECEIVED_STATE, content_digest, state_uuid};
 #[cfg(feature = "fuse")]
 pub use mounted::send;
 #[cfg(feature = "fuse")]
 pub(crate) use mounted::{MountedSnapshot, send_mounted};
-pub(crate) use ext4::{RECEIVED_STATE, content_digest, state_uuid};
 use output::Output;
 use source::Source;
 

@@ -16,6 +16,7 @@
 //! image is full.
 
 use std::io::Read;
+use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 use sapwood_btrfs_format::stream::{Command, attribute as attr, command as cmd};
@@ -45,6 +46,8 @@ type StateId = [u8; 16];
 struct InPlaceSink<'a> {
     files: ImageSink<'a>,
     ext4: &'a Ext4,
+    /// The directory.
+    path: Vec<u8>,
     /// The state at the end of the last stream.
     state: Option<StateId>,
     block: u64,
@@ -64,6 +67,7 @@ pub(in super::super) fn receive_in_place(
     let mut sink = InPlaceSink {
         files: ImageSink::new(fs, dir, &options.stop)?,
         ext4,
+        path: dir.as_os_str().as_bytes().to_vec(),
         state: None,
         block: ext4.block_size(),
         stop: options.stop.clone(),
@@ -82,9 +86,7 @@ fn failed(error: SendError) -> ReceiveError {
 
 impl InPlaceSink<'_> {
     fn path(&self) -> &[u8] {
-        use std::os::unix::ffi::OsStrExt;
-
-        self.files.path.as_os_str().as_bytes()
+        &self.path
     }
 
     fn digest(&self) -> Result<[u8; 16]> {
