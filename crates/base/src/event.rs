@@ -2,7 +2,7 @@
 //!
 //! # How it works
 //! A condition variable passes its mutex from one woken thread to the next, so the last of many
-//! callers that wait for one commit runs only after all others. Here one system call wakes all
+//! callers that wait for one commit runs only after all others. On Linux one system call wakes all
 //! waiters, and they need not take a lock.
 //!
 //! A waiter reads the event count under the lock that guards the condition. A thread that changes
@@ -12,8 +12,7 @@
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use rustix::thread::futex;
-
+use crate::host::Sleep;
 use crate::lock::{Rank, RankedMutexGuard};
 
 /// An event that happens many times, and that threads wait for.
@@ -21,6 +20,7 @@ use crate::lock::{Rank, RankedMutexGuard};
 pub struct EventCount {
     count: AtomicU32,
     sleepers: AtomicU32,
+    sleep: Sleep,
 }
 
 impl EventCount {
@@ -30,8 +30,7 @@ impl EventCount {
         let seen = self.count.load(Ordering::Acquire);
         self.sleepers.fetch_add(1, Ordering::Relaxed);
         drop(guard);
-        // An interrupted or failed wait is a spurious wake-up.
-        let _ = futex::wait(&self.count, futex::Flags::PRIVATE, seen, None);
+        self.sleep.while_equal(&self.count, seen);
         self.sleepers.fetch_sub(1, Ordering::Relaxed);
     }
 
@@ -48,8 +47,7 @@ impl EventCount {
     fn notify(&self, most: u32) {
         self.count.fetch_add(1, Ordering::Release);
         if self.sleepers.load(Ordering::Relaxed) > 0 {
-            // Fails only for an invalid address, which this is not.
-            let _ = futex::wake(&self.count, futex::Flags::PRIVATE, most);
+            self.sleep.wake(&self.count, most);
         }
     }
 }

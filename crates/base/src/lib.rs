@@ -11,6 +11,7 @@ pub mod finding;
 pub mod hash;
 pub mod health;
 pub(crate) mod histogram;
+mod host;
 pub mod lock;
 pub mod memory;
 pub mod piece;

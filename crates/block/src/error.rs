@@ -4,8 +4,6 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use rustix::fs::Stat;
-
 use crate::holder::Holder;
 
 mod nbd;
@@ -131,8 +129,10 @@ impl Error {
     /// or the device is thin. The device is otherwise healthy.
     #[must_use]
     pub fn is_host_full(&self) -> bool {
-        let full =
-            |source: &io::Error| matches!(source.raw_os_error(), Some(libc::ENOSPC | libc::EDQUOT));
+        let full = |source: &io::Error| {
+            let kinds = [io::ErrorKind::StorageFull, io::ErrorKind::QuotaExceeded];
+            kinds.contains(&source.kind())
+        };
         matches!(self, Self::Io { source, .. } if full(source))
     }
 
@@ -160,14 +160,13 @@ impl Error {
         }
     }
 
-    /// Creates an [`Error::Busy`] for the file or block device of `stat`, whose bytes are in use,
-    /// through `other` if that is given. Searches for their user.
+    /// Creates an [`Error::Busy`]: `holder` uses the device, through `other` if that is given.
     #[must_use]
-    pub(crate) fn busy(device: &str, stat: &Stat, other: Option<&Path>) -> Self {
+    pub(crate) fn busy(device: &str, other: Option<&Path>, holder: Holder) -> Self {
         Self::Busy {
             device: device.to_owned(),
             through: other.map(Path::to_owned),
-            holder: Box::new(Holder::of(stat)),
+            holder: Box::new(holder),
         }
     }
 }

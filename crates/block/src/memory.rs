@@ -11,16 +11,14 @@
 use std::collections::HashMap;
 use std::fs::File;
 use std::io;
-use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use parking_lot::RwLock;
-use rustix::fs::SeekFrom;
-use rustix::io::Errno;
 
 use crate::error::{check_range, check_writable};
+use crate::host;
 use crate::{Device, Error, Result};
 
 /// Bytes in one page. As large as the usual tree block, so that writing one copies nothing else.
@@ -155,17 +153,16 @@ impl MemoryDevice {
         let mut buf = vec![0; 64 * PAGE_SIZE];
         let mut at = 0;
         while at < self.size {
-            at = match rustix::fs::seek(file, SeekFrom::Data(at)) {
+            at = match host::next_data(file, at)? {
                 // In whole pages, so that no page is examined twice.
-                Ok(data) => data / PAGE_SIZE as u64 * PAGE_SIZE as u64,
-                Err(Errno::NXIO) => break,
-                Err(e) => return Err(e.into()),
+                Some(data) => data / PAGE_SIZE as u64 * PAGE_SIZE as u64,
+                None => break,
             };
-            let hole = rustix::fs::seek(file, SeekFrom::Hole(at))?.max(at + 1);
+            let hole = host::next_hole(file, at)?.max(at + 1);
             let end = hole.next_multiple_of(PAGE_SIZE as u64).min(self.size);
             while at < end {
                 let len = (end - at).min(buf.len() as u64) as usize;
-                file.read_exact_at(&mut buf[..len], at)?;
+                host::read_exact_at(file, &mut buf[..len], at)?;
                 for (i, page) in buf[..len].chunks(PAGE_SIZE).enumerate() {
                     if page.iter().any(|&b| b != 0) {
                         self.put(at + (i * PAGE_SIZE) as u64, page);
@@ -198,7 +195,7 @@ impl MemoryDevice {
             };
             let at = number * PAGE_SIZE as u64;
             let len = (self.size - at).min(PAGE_SIZE as u64) as usize;
-            file.write_all_at(&page[..len], at)?;
+            host::write_all_at(file, &page[..len], at)?;
         }
         Ok(())
     }

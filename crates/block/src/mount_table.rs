@@ -1,48 +1,18 @@
-//! The kernel's mount table.
-//!
-//! Format: `proc_pid_mountinfo(5)`. Reading it sends no request to any file system, so it cannot
-//! hang on a daemon that has died.
+//! The kernel's mount table, on Linux.
 
-use std::ffi::OsString;
 use std::io;
-use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
-/// One mount of this process's mount namespace.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct MountEntry {
-    /// Major and minor number of the file system, which all its mounts share.
-    pub device: (u32, u32),
-    /// Directory of the file system that is visible there: `/`, or another one in a bind mount.
-    pub root: PathBuf,
-    /// Mount point.
-    pub point: PathBuf,
-    /// Type of the file system: `fuse.sapwood`, `fuseblk.sapwood`.
-    pub kind: OsString,
-    /// The source as the file system names it: an image or a device.
-    pub source: OsString,
-}
+use crate::host;
 
-impl MountEntry {
-    /// Whether a Sapwood daemon serves it.
-    #[must_use]
-    pub fn is_ours(&self) -> bool {
-        self.kind == "fuse.sapwood" || self.kind == "fuseblk.sapwood"
-    }
-
-    /// Whether the kernel waits for the daemon in `sync` and `umount`.
-    #[must_use]
-    pub fn is_block(&self) -> bool {
-        self.kind.as_bytes().starts_with(b"fuseblk")
-    }
-}
+pub use crate::holder::MountEntry;
 
 /// All mounts of this namespace, in the order in which they were made.
 ///
 /// # Errors
-/// The table cannot be read.
+/// The table cannot be read, or the system is not Linux.
 pub fn mount_table() -> io::Result<Vec<MountEntry>> {
-    table_of(Path::new("/proc/self"))
+    host::mount_table()
 }
 
 /// The topmost mount on `point`, an absolute path without symbolic links; `None` if there is none
@@ -53,81 +23,9 @@ pub fn mounted_on(point: &Path) -> Option<MountEntry> {
     table.into_iter().rfind(|entry| entry.point == point)
 }
 
-/// The mounts that the process with this directory in `/proc` sees.
-pub(crate) fn table_of(process: &Path) -> io::Result<Vec<MountEntry>> {
-    let table = std::fs::read(process.join("mountinfo"))?;
-    let lines = table.split(|&byte| byte == b'\n');
-    Ok(lines.filter_map(entry).collect())
-}
-
-fn entry(line: &[u8]) -> Option<MountEntry> {
-    let mut fields = line.split(|&byte| byte == b' ');
-    let device = std::str::from_utf8(fields.nth(2)?).ok()?;
-    let (major, minor) = device.split_once(':')?;
-    let root = PathBuf::from(unescape(fields.next()?));
-    let point = PathBuf::from(unescape(fields.next()?));
-    // A dash ends the optional fields.
-    let mut fields = fields.skip_while(|field| *field != b"-").skip(1);
-    Some(MountEntry {
-        device: (major.parse().ok()?, minor.parse().ok()?),
-        root,
-        point,
-        kind: unescape(fields.next()?),
-        source: unescape(fields.next()?),
-    })
-}
-
-/// Decodes the octal escapes of white space and backslashes.
-fn unescape(field: &[u8]) -> OsString {
-    let mut bytes = Vec::with_capacity(field.len());
-    let mut rest = field;
-    while let [byte, tail @ ..] = rest {
-        let escaped = match (byte, tail) {
-            (
-                b'\\',
-                [
-                    a @ b'0'..=b'3',
-                    b @ b'0'..=b'7',
-                    c @ b'0'..=b'7',
-                    after @ ..,
-                ],
-            ) => Some(((a - b'0') << 6 | (b - b'0') << 3 | (c - b'0'), after)),
-            _ => None,
-        };
-        let (value, after) = escaped.unwrap_or((*byte, tail));
-        bytes.push(value);
-        rest = after;
-    }
-    OsString::from_vec(bytes)
-}
-
-#[cfg(test)]
+#[cfg(all(test, target_os = "linux", not(sapwood_portable)))]
 mod tests {
     use super::*;
-
-    #[test]
-    fn escapes_are_undone() {
-        let wanted = OsString::from_vec(b"/a b\\c\\04\xff".to_vec());
-        assert_eq!(unescape(b"/a\\040b\\134c\\04\xff"), wanted);
-    }
-
-    #[test]
-    fn a_line_may_have_any_number_of_optional_fields() {
-        let wanted = MountEntry {
-            device: (98, 0),
-            root: "/".into(),
-            point: "/m t".into(),
-            kind: "fuse.sapwood".into(),
-            source: "/disk one.img".into(),
-        };
-        for optional in ["", "shared:1 ", "shared:1 master:2 "] {
-            let line =
-                format!("36 35 98:0 / /m\\040t rw {optional}- fuse.sapwood /disk\\040one.img rw");
-            assert_eq!(entry(line.as_bytes()).as_ref(), Some(&wanted), "{line}");
-        }
-        assert_eq!(entry(b""), None);
-        assert_eq!(entry(b"36 35 98:0 / /m rw"), None);
-    }
 
     #[test]
     fn the_root_is_mounted() {

@@ -18,10 +18,10 @@
 use std::ffi::OsStr;
 use std::fmt;
 use std::io;
-use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use crate::host;
 use crate::partition::{PartitionError, PartitionTable};
 use crate::{
     BackingFile, Device, DiskFormat, Error, FileDevice, NbdDevice, NbdOptions, NbdUri, OpenOptions,
@@ -359,7 +359,7 @@ impl Operand {
 }
 
 fn is_export(operand: &Path) -> bool {
-    NbdUri::is_one(operand.as_os_str().as_bytes())
+    NbdUri::is_one(operand.as_os_str().as_encoded_bytes())
 }
 
 /// A directory is no image; anything else that exists may be one.
@@ -370,11 +370,11 @@ fn is_image(path: &Path) -> bool {
 /// The file, and the text after its `#`. `None` for an operand that exists as it is, and for one
 /// without an existing file.
 fn split(operand: &Path) -> Option<(&Path, &OsStr)> {
-    let bytes = operand.as_os_str().as_bytes();
+    let bytes = operand.as_os_str().as_encoded_bytes();
     if is_export(operand) {
         let at = bytes.iter().position(|byte| *byte == b'#')?;
         let (uri, part) = (&bytes[..at], &bytes[at + 1..]);
-        return Some((Path::new(OsStr::from_bytes(uri)), OsStr::from_bytes(part)));
+        return Some((Path::new(host::os_str(uri)), host::os_str(part)));
     }
     if !bytes.contains(&b'#') || operand.symlink_metadata().is_ok() {
         return None;
@@ -382,14 +382,14 @@ fn split(operand: &Path) -> Option<(&Path, &OsStr)> {
     let marks = bytes.iter().enumerate().filter(|(_, byte)| **byte == b'#');
     marks
         .map(|(at, _)| (&bytes[..at], &bytes[at + 1..]))
-        .map(|(file, part)| (Path::new(OsStr::from_bytes(file)), OsStr::from_bytes(part)))
+        .map(|(file, part)| (Path::new(host::os_str(file)), host::os_str(part)))
         .find(|(file, _)| is_image(file))
 }
 
 /// Splits the text after a `#` into the part, if there is one, and the words about the file at the
 /// end. If two words contradict each other, the first counts.
 fn split_how(text: &OsStr) -> (Option<&OsStr>, How) {
-    let mut part = text.as_bytes();
+    let mut part = text.as_encoded_bytes();
     let mut how = How::default();
     loop {
         let comma = part.iter().rposition(|byte| *byte == b',');
@@ -397,7 +397,7 @@ fn split_how(text: &OsStr) -> (Option<&OsStr>, How) {
             b"format=raw" => how.format = Some(DiskFormat::Raw),
             b"format=qcow2" => how.format = Some(DiskFormat::Qcow2),
             b"backing=yes" => how.backing = true,
-            _ => return (Some(OsStr::from_bytes(part)), how),
+            _ => return (Some(host::os_str(part)), how),
         }
         match comma {
             Some(at) => part = part.get(..at).unwrap_or_default(),

@@ -10,15 +10,14 @@
 //! unless the caller forces it. The recorder adds the pages of superblocks even if they do not
 //! change, because each mount for writing changes them.
 
-use std::ffi::OsStr;
 use std::io::{self, Write};
-use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout, Unaligned};
 
+use crate::host;
 use crate::{Device, OVERLAY_PAGE, SECTOR_SIZE};
 
 /// First bytes of an undo file.
@@ -196,7 +195,7 @@ pub fn record_undo(
 }
 
 fn head(image: &Path, size: u64, records: u64) -> Result<Head, UndoError> {
-    let name = image.as_os_str().as_bytes();
+    let name = image.as_os_str().as_encoded_bytes();
     let mut head = Head::new_zeroed();
     let place = head.name.get_mut(..name.len());
     let place = place.ok_or_else(|| UndoError::Name(image.to_owned()))?;
@@ -260,7 +259,7 @@ impl UndoFile {
             return Err(damaged("its length does not match its number of records"));
         }
         let undo = Self {
-            image: PathBuf::from(OsStr::from_bytes(image)),
+            image: PathBuf::from(host::os_str(image)),
             size,
             records,
             file: Arc::clone(&file),

@@ -16,41 +16,26 @@
 //!   [`Error::Shrunk`], never zeros (`tests/suite/file_device.rs`: `shrunk_image_is_an_error`).
 //! - With `direct`, requests that are not aligned are copied through an aligned buffer
 //!   (`direct.rs`).
-//! - `open.rs` defines which opens exclude each other.
+//! - `host` makes the system calls, and defines which opens exclude each other. Other systems than
+//!   Linux have fewer of them; see there.
 
-mod claim;
 mod direct;
-mod loop_device;
-mod open;
-mod qemu_lock;
-mod sys;
 
 use std::fs::File;
-use std::io::{self, IoSlice};
+use std::io::{self, IoSlice, Seek, SeekFrom};
 use std::path::Path;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use parking_lot::Mutex;
-use rustix::fs::{Advice, FallocateFlags, SeekFrom};
-use rustix::io::{Errno, retry_on_intr};
 
 use crate::error::{check_range, check_writable};
+use crate::host::{self, Medium, OpenOptions, Opened};
 use crate::{Device, Error, Result};
 use direct::Direct;
-pub use open::{OpenOptions, open_for_writing};
 
 /// Most buffers in one `pwritev` on Linux (`UIO_MAXIOV`).
 const MAX_BUFFERS: usize = 1024;
-
-/// The kind of file.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Medium {
-    /// A regular file.
-    File,
-    /// A block device and its logical block size in bytes.
-    Block { logical: u64 },
-}
 
 /// An image file or a block device. See the module for how it performs each request.
 #[derive(Debug)]
@@ -70,14 +55,14 @@ pub struct FileDevice {
     direct: Option<Direct>,
     /// False after the host refused `RWF_DSYNC`.
     dsync: AtomicBool,
-    /// The first error of a write behind.
-    behind_failed: OnceLock<Errno>,
+    /// The error number of the first failed write behind.
+    behind_failed: OnceLock<i32>,
 }
 
 impl Drop for FileDevice {
     fn drop(&mut self) {
         for file in self.locked() {
-            open::unlock(file);
+            host::unlock(file);
         }
     }
 }
@@ -89,7 +74,8 @@ impl FileDevice {
     /// [`Error::Busy`] if it is locked or mounted; [`Error::Open`] for other reasons: missing, no
     /// permission, a directory, no `O_DIRECT` on that file system.
     pub fn open(path: impl AsRef<Path>, options: OpenOptions) -> Result<Self> {
-        open::open(path.as_ref(), options)
+        let name = path.as_ref().display().to_string();
+        Ok(Self::new(host::open(path.as_ref(), options)?, name))
     }
 
     /// Creates a sparse regular file of `size` zero bytes, and opens it read-write and locked. An
@@ -99,7 +85,25 @@ impl FileDevice {
     /// # Errors
     /// [`Error::Open`] if the path cannot be created or is not a regular file; [`Error::Busy`].
     pub fn create(path: impl AsRef<Path>, size: u64) -> Result<Self> {
-        open::create(path.as_ref(), size)
+        let name = path.as_ref().display().to_string();
+        Ok(Self::new(host::create(path.as_ref(), size)?, name))
+    }
+
+    fn new(opened: Opened, name: String) -> Self {
+        host::prepare_release();
+        Self {
+            file: opened.file,
+            behind: opened.behind,
+            name,
+            size: opened.size.into(),
+            growing: Mutex::new(()),
+            medium: opened.medium,
+            read_only: AtomicBool::new(opened.read_only),
+            replaced: OnceLock::new(),
+            direct: opened.align.map(Direct::new),
+            dsync: AtomicBool::new(host::WRITES_THROUGH),
+            behind_failed: OnceLock::new(),
+        }
     }
 
     /// True for a block device, false for a regular file.
@@ -136,10 +140,8 @@ impl FileDevice {
     fn read_some(&self, offset: u64, buf: &mut [u8]) -> Result<usize> {
         let mut done = 0;
         while done < buf.len() {
-            let n = retry_on_intr(|| {
-                rustix::io::pread(&self.file, &mut buf[done..], offset + done as u64)
-            })
-            .map_err(|e| self.error("read", offset, buf.len(), e))?;
+            let n = host::read_at(&self.file, &mut buf[done..], offset + done as u64)
+                .map_err(|e| self.error("read", offset, buf.len(), e))?;
             done += n;
             // A direct read that ends at an unaligned offset ended at the end of the file.
             // Continuing there would fail as misaligned.
@@ -174,10 +176,10 @@ impl FileDevice {
         while at < end {
             let some = &slices[..slices.len().min(MAX_BUFFERS)];
             let dsync = through && self.dsync.load(Ordering::Relaxed);
-            let n = match retry_on_intr(|| sys::write(&self.file, some, at, dsync)) {
+            let n = match host::write(&self.file, some, at, dsync) {
                 Ok(0) => return Err(self.error(op, offset, len, io::ErrorKind::WriteZero)),
                 Ok(n) => n,
-                Err(Errno::OPNOTSUPP | Errno::NOSYS) if dsync => {
+                Err(e) if dsync && host::is_unsupported(&e) => {
                     self.dsync.store(false, Ordering::Relaxed);
                     continue;
                 }
@@ -188,8 +190,7 @@ impl FileDevice {
             IoSlice::advance_slices(&mut slices, n);
         }
         if sync_after {
-            retry_on_intr(|| sys::data_sync(&self.file))
-                .map_err(|e| self.error(op, offset, len, e))?;
+            host::data_sync(&self.file).map_err(|e| self.error(op, offset, len, e))?;
         }
         Ok(())
     }
@@ -207,22 +208,10 @@ impl FileDevice {
         }
     }
 
-    /// Records an error of a write-behind for later flushes, unless the host merely did not start:
-    /// then it writes during the flush.
-    fn wrote_behind(&self, outcome: rustix::io::Result<()>) {
-        match outcome {
-            Ok(())
-            | Err(
-                Errno::INVAL
-                | Errno::SPIPE
-                | Errno::NOSYS
-                | Errno::INTR
-                | Errno::AGAIN
-                | Errno::NOMEM,
-            ) => {}
-            Err(errno) => {
-                let _ = self.behind_failed.set(errno);
-            }
+    /// Records an error of a write-behind for later flushes, unless the host merely did not start.
+    fn wrote_behind(&self, outcome: &io::Result<()>) {
+        if let Some(errno) = outcome.as_ref().err().and_then(host::writeback_failed) {
+            let _ = self.behind_failed.set(errno);
         }
     }
 
@@ -233,7 +222,8 @@ impl FileDevice {
         }
         // Not with `fstat`: after a query of the file's times, the host writes new ones to disk
         // with the next write. The descriptor's position is not used otherwise.
-        let end = rustix::fs::seek(&self.file, SeekFrom::End(0))
+        let end = (&self.file)
+            .seek(SeekFrom::End(0))
             .map_err(|e| self.error("flush", 0, 0, e))?;
         if end < self.size() {
             return Err(Error::Shrunk {
@@ -245,17 +235,6 @@ impl FileDevice {
         }
         Ok(())
     }
-}
-
-/// `/dev/null`, opened once. The open of a device calls it, because a process that has opened its
-/// image may be confined.
-fn null() -> io::Result<&'static File> {
-    static NULL: OnceLock<File> = OnceLock::new();
-    if let Some(null) = NULL.get() {
-        return Ok(null);
-    }
-    let opened = File::open("/dev/null")?;
-    Ok(NULL.get_or_init(|| opened))
 }
 
 impl Device for FileDevice {
@@ -305,9 +284,10 @@ impl Device for FileDevice {
         if self.read_only() {
             return Ok(());
         }
-        retry_on_intr(|| sys::data_sync(&self.file)).map_err(|e| self.error("flush", 0, 0, e))?;
+        host::data_sync(&self.file).map_err(|e| self.error("flush", 0, 0, e))?;
         if let Some(&errno) = self.behind_failed.get() {
-            return Err(self.error("write behind", 0, 0, errno));
+            let error = io::Error::from_raw_os_error(errno);
+            return Err(self.error("write behind", 0, 0, error));
         }
         self.check_not_shrunk()
     }
@@ -318,21 +298,19 @@ impl Device for FileDevice {
             return Ok(());
         }
         let outcome = match self.medium {
-            Medium::File => {
-                let punch = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-                retry_on_intr(|| rustix::fs::fallocate(&self.file, punch, offset, len))
-            }
+            Medium::File => host::punch_hole(&self.file, offset, len),
             Medium::Block { logical } => {
                 let start = offset.next_multiple_of(logical);
                 let end = (offset + len) / logical * logical;
                 if start >= end {
                     return Ok(());
                 }
-                retry_on_intr(|| sys::discard(&self.file, start, end - start))
+                host::discard_blocks(&self.file, start, end - start)
             }
         };
         match outcome {
-            Ok(()) | Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::NOTTY) => Ok(()),
+            Ok(()) => Ok(()),
+            Err(e) if host::is_unsupported(&e) => Ok(()),
             Err(e) => Err(Error::io(&self.name, "discard", offset, len, e)),
         }
     }
@@ -347,7 +325,8 @@ impl Device for FileDevice {
         }
         let _growing = self.growing.lock();
         if size > self.size() {
-            retry_on_intr(|| rustix::fs::ftruncate(&self.file, size))
+            self.file
+                .set_len(size)
                 .map_err(|e| Error::io(&self.name, "growth", 0, size, e))?;
             self.size.store(size, Ordering::Release);
         }
@@ -364,9 +343,9 @@ impl Device for FileDevice {
             return false;
         }
         // The descriptor's position is not used otherwise.
-        match rustix::fs::seek(&self.file, SeekFrom::Data(offset)) {
-            Ok(data) => data >= end,
-            Err(Errno::NXIO) => offset < self.size(),
+        match host::next_data(&self.file, offset) {
+            Ok(Some(data)) => data >= end,
+            Ok(None) => offset < self.size(),
             Err(_) => false,
         }
     }
@@ -374,36 +353,33 @@ impl Device for FileDevice {
     fn will_read(&self, offset: u64, len: u64) {
         // Without the page cache there is no place to read it into.
         if self.direct.is_none() {
-            let len = std::num::NonZeroU64::new(len);
-            let _ = rustix::fs::fadvise(&self.file, offset, len, Advice::WillNeed);
+            host::will_read(&self.file, offset, len);
         }
     }
 
     fn write_behind(&self, offset: u64, len: u64) {
         if self.direct.is_none() {
-            self.wrote_behind(sys::begin_writeback(&self.file, offset, len));
+            self.wrote_behind(&host::begin_writeback(&self.file, offset, len));
         }
     }
 
     fn release_lock(&self) -> Result<()> {
-        // The descriptor stays open, so that a late request cannot reach another file that reuses
-        // its number. It is replaced by `/dev/null`, opened read-only.
-        let null = null().map_err(|e| self.error("release", 0, 0, e))?;
         for file in self.locked() {
-            // The lock ends when no request can reach the file any more.
-            let locked = file.try_clone();
-            sys::replace(file, null).map_err(|e| self.error("release", 0, 0, e))?;
-            if let Ok(locked) = locked {
-                open::unlock(&locked);
-            }
+            host::release(file).map_err(|e| self.error("release", 0, 0, e))?;
         }
         Ok(())
     }
 
     fn make_writable(&self, file: File) -> Result<()> {
-        if self.read_only() {
-            open::make_writable(self, &file)?;
+        if !self.read_only() {
+            return Ok(());
         }
+        if self.direct.is_some() {
+            return check_writable(&self.name, true);
+        }
+        let replaced = host::make_writable(&self.file, self.behind.as_ref(), &self.name, &file)?;
+        let _ = self.replaced.set(replaced);
+        self.read_only.store(false, Ordering::Release);
         Ok(())
     }
 }
@@ -411,7 +387,7 @@ impl Device for FileDevice {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use sys::{Call, calls};
+    use crate::host::{Call, calls};
 
     fn device() -> (tempfile::TempDir, FileDevice) {
         let dir = tempfile::tempdir().unwrap();
@@ -444,6 +420,7 @@ mod tests {
         drop(copy);
     }
 
+    #[cfg(unix)]
     #[test]
     fn a_range_without_data_is_a_hole_of_the_file() {
         let (_dir, device) = device();
@@ -471,6 +448,7 @@ mod tests {
         assert_eq!(calls::take(), [Call::Write, Call::DataSync]);
     }
 
+    #[cfg(all(target_os = "linux", not(sapwood_portable)))]
     #[test]
     fn a_fua_write_is_write_through_or_an_fdatasync_after_it() {
         let (_dir, device) = device();
@@ -481,6 +459,7 @@ mod tests {
         assert_eq!(calls::take(), [Call::Write, Call::DataSync]);
     }
 
+    #[cfg(all(target_os = "linux", not(sapwood_portable)))]
     #[test]
     fn a_write_behind_begins_writeback_and_does_not_wait() {
         let (_dir, device) = device();
@@ -489,15 +468,17 @@ mod tests {
         assert_eq!(calls::take(), [Call::Write, Call::BeginWriteback]);
     }
 
+    #[cfg(all(target_os = "linux", not(sapwood_portable)))]
     #[test]
     fn no_flush_succeeds_after_a_failed_write_behind() {
         let (_dir, device) = device();
-        for harmless in [Errno::INVAL, Errno::NOSYS, Errno::INTR, Errno::NOMEM] {
-            device.wrote_behind(Err(harmless));
+        let failed = |errno| Err(io::Error::from_raw_os_error(errno));
+        for harmless in [libc::EINVAL, libc::ENOSYS, libc::EINTR, libc::ENOMEM] {
+            device.wrote_behind(&failed(harmless));
         }
         device.flush().unwrap();
-        device.wrote_behind(Err(Errno::IO));
-        device.wrote_behind(Ok(()));
+        device.wrote_behind(&failed(libc::EIO));
+        device.wrote_behind(&Ok(()));
         for _ in 0..2 {
             assert!(matches!(device.flush(), Err(Error::Io { .. })));
         }

@@ -2,23 +2,23 @@
 
 use std::io::{self, IoSlice, Read, Write};
 use std::net::{Shutdown, TcpStream, ToSocketAddrs};
-use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
 use super::uri::Address;
+use crate::host::LocalStream;
 
 /// A connected socket. Its clones are the same socket.
 #[derive(Debug)]
 pub(crate) enum Stream {
     Tcp(TcpStream),
-    Unix(UnixStream),
+    Unix(LocalStream),
 }
 
 impl Stream {
     /// Connects within `timeout`, which also limits every later write.
     pub(super) fn connect(address: &Address, timeout: Duration) -> io::Result<Self> {
         let stream = match address {
-            Address::Unix(path) => Self::Unix(UnixStream::connect(path)?),
+            Address::Unix(path) => Self::Unix(LocalStream::connect(path)?),
             Address::Tcp(host, port) => {
                 let mut outcome = Err(io::ErrorKind::AddrNotAvailable.into());
                 for address in (host.as_str(), *port).to_socket_addrs()? {

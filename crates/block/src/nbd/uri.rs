@@ -1,12 +1,11 @@
 //! Addresses of exports.
 
-use std::ffi::OsString;
 use std::fmt::Write;
 use std::io;
-use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
 use crate::NbdError;
+use crate::host;
 
 /// The default port of the protocol.
 const PORT: u16 = 10809;
@@ -142,7 +141,7 @@ fn unix(rest: &str) -> Result<NbdUri, NbdError> {
         .filter(|socket| !socket.is_empty())
         .ok_or(NbdError::Uri("?socket=PATH is missing"))?;
     Ok(NbdUri {
-        address: Address::Unix(OsString::from_vec(decode(socket)?).into()),
+        address: Address::Unix(host::os_string(decode(socket)?).into()),
         export: decode(export)?,
         without_flush: query.split('&').any(|one| one == WITHOUT_FLUSH),
     })
@@ -151,7 +150,7 @@ fn unix(rest: &str) -> Result<NbdUri, NbdError> {
 /// A path as the value of a parameter.
 fn encode(path: &Path) -> String {
     let mut out = String::new();
-    for byte in path.as_os_str().as_bytes() {
+    for byte in path.as_os_str().as_encoded_bytes() {
         match byte {
             b'/' | b'.' | b'-' | b'_' | b'~' => out.push(char::from(*byte)),
             byte if byte.is_ascii_alphanumeric() => out.push(char::from(*byte)),

@@ -23,8 +23,8 @@ use rustix::fs::{OFlags, Stat};
 use rustix::io::Errno;
 
 use super::claim::open_exclusive;
-use super::{qemu_lock, sys};
-use crate::holder::backing_name;
+use super::target::backing_name;
+use super::{calls, qemu_lock};
 
 /// Start of the first superblock (ext4), in bytes.
 const FIRST_SUPERBLOCK: u64 = 1024;
@@ -68,7 +68,7 @@ pub(super) fn backing_file(device: &File, stat: &Stat) -> Option<(File, PathBuf)
     if rustix::fs::major(stat.st_rdev) != MAJOR {
         return None;
     }
-    let target = sys::loop_target(device).ok()?;
+    let target = calls::loop_target(device).ok()?;
     let number = rustix::fs::minor(stat.st_rdev);
     let name = backing_name(Path::new(&format!("/sys/block/loop{number}")))?;
     let found = rustix::fs::stat(&name).ok()?;
@@ -84,7 +84,7 @@ fn leads_to(sys_dir: &Path, device: &Path, stat: &Stat) -> bool {
     let Some(name) = backing_name(sys_dir) else {
         return false;
     };
-    if let Ok(target) = File::open(device).and_then(|device| Ok(sys::loop_target(&device)?)) {
+    if let Ok(target) = File::open(device).and_then(|device| Ok(calls::loop_target(&device)?)) {
         return reaches(target.offset, target.size_limit) && is_same(&target, stat);
     }
     // If the device cannot be opened, sysfs and the path are used instead.

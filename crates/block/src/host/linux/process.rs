@@ -5,8 +5,8 @@ use std::io::ErrorKind;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-use super::Process;
 use super::target::Target;
+use crate::holder::Process;
 
 impl Process {
     pub(super) fn new(id: u32) -> Self {

@@ -1,8 +1,8 @@
 //! System calls that make writes durable, and system calls without a safe wrapper.
 //!
-//! Only this module makes the calls that [`FileDevice`](super::FileDevice) promises (a flush is an
-//! `fdatasync`, a FUA write has `RWF_DSYNC`). In the crate's tests each records a [`Call`] in a
-//! list of its thread, because a test cannot observe requests to the host otherwise.
+//! Only this module makes the calls that [`FileDevice`](crate::FileDevice) promises (a flush is an
+//! `fdatasync`, a FUA write has `RWF_DSYNC`), and each records a [`Call`] in the crate's tests.
+//! Interrupted calls are repeated.
 //!
 //! Unsafe because an `ioctl` number determines how the kernel uses the pointer. Each call here
 //! pairs the number with the type from the kernel's documentation (`linux/fs.h`: `BLKGETSIZE64`
@@ -10,15 +10,26 @@
 //! of a lock reads and writes one `struct flock`. `sync_file_range` and `dup3` take no pointer.
 #![allow(unsafe_code)]
 
+use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io::{self, IoSlice};
+use std::num::NonZeroU64;
 use std::ops::Range;
 use std::os::fd::AsRawFd;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::fs::FileExt;
+use std::sync::OnceLock;
 
-use rustix::io::{Errno, ReadWriteFlags, Result};
+use rustix::fs::{Advice, FallocateFlags, SeekFrom};
+use rustix::io::{Errno, ReadWriteFlags, Result, retry_on_intr};
 use rustix::ioctl::{Getter, Opcode, Setter, ioctl, opcode};
 
 use super::loop_device::LoopTarget;
+use crate::host::Call;
+use crate::host::calls;
+
+/// A write can be durable on return.
+pub(crate) const WRITES_THROUGH: bool = true;
 
 /// The kernel encodes the size of `size_t` in the number, but writes 64 bits.
 const BLKGETSIZE64: Opcode = opcode::read::<usize>(0x12, 114);
@@ -41,34 +52,138 @@ struct LoopInfo {
 
 const _: () = assert!(size_of::<LoopInfo>() == 232);
 
-/// A system call for durability.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Call {
-    /// `fdatasync`.
-    DataSync,
-    /// `pwritev`.
-    Write,
-    /// `pwritev2` with `RWF_DSYNC`.
-    WriteThrough,
-    /// `sync_file_range` that starts writeback.
-    BeginWriteback,
+/// Reads at `offset`. Returns the number of bytes; 0 at the end of the file.
+pub(crate) fn read_at(file: &File, buf: &mut [u8], offset: u64) -> io::Result<usize> {
+    Ok(retry_on_intr(|| {
+        rustix::io::pread(file, &mut *buf, offset)
+    })?)
+}
+
+/// Fills `buf` from `offset`.
+pub(crate) fn read_exact_at(file: &File, buf: &mut [u8], offset: u64) -> io::Result<()> {
+    file.read_exact_at(buf, offset)
+}
+
+/// Writes all of `buf` at `offset`.
+pub(crate) fn write_all_at(file: &File, buf: &[u8], offset: u64) -> io::Result<()> {
+    file.write_all_at(buf, offset)
 }
 
 /// Makes all writes to `file` durable.
-pub(super) fn data_sync(file: &File) -> Result<()> {
-    calls::made(Call::DataSync);
-    rustix::fs::fdatasync(file)
+pub(crate) fn data_sync(file: &File) -> io::Result<()> {
+    Ok(retry_on_intr(|| {
+        calls::made(Call::DataSync);
+        rustix::fs::fdatasync(file)
+    })?)
 }
 
-/// Writes `slices` at `at`. They are durable on return if `through`.
-pub(super) fn write(file: &File, slices: &[IoSlice<'_>], at: u64, through: bool) -> Result<usize> {
-    if through {
-        calls::made(Call::WriteThrough);
-        rustix::io::pwritev2(file, slices, at, ReadWriteFlags::DSYNC)
-    } else {
-        calls::made(Call::Write);
-        rustix::io::pwritev(file, slices, at)
+/// Writes `slices` at `at`. They are durable on return if `through`. Returns the number of bytes.
+pub(crate) fn write(
+    file: &File,
+    slices: &[IoSlice<'_>],
+    at: u64,
+    through: bool,
+) -> io::Result<usize> {
+    Ok(retry_on_intr(|| {
+        if through {
+            calls::made(Call::WriteThrough);
+            rustix::io::pwritev2(file, slices, at, ReadWriteFlags::DSYNC)
+        } else {
+            calls::made(Call::Write);
+            rustix::io::pwritev(file, slices, at)
+        }
+    })?)
+}
+
+/// Whether the host has no such operation for this file.
+pub(crate) fn is_unsupported(error: &io::Error) -> bool {
+    matches!(
+        Errno::from_io_error(error),
+        Some(Errno::OPNOTSUPP | Errno::NOSYS | Errno::NOTTY)
+    )
+}
+
+/// The first byte at `from` or after it that is in no hole. `None` if only a hole follows.
+pub(crate) fn next_data(file: &File, from: u64) -> io::Result<Option<u64>> {
+    match rustix::fs::seek(file, SeekFrom::Data(from)) {
+        Ok(data) => Ok(Some(data)),
+        Err(Errno::NXIO) => Ok(None),
+        Err(error) => Err(error.into()),
     }
+}
+
+/// The first hole at `from` or after it; the end of the file counts as one.
+pub(crate) fn next_hole(file: &File, from: u64) -> io::Result<u64> {
+    Ok(rustix::fs::seek(file, SeekFrom::Hole(from))?)
+}
+
+/// Starts to read a range into the page cache.
+pub(crate) fn will_read(file: &File, offset: u64, len: u64) {
+    let _ = rustix::fs::fadvise(file, offset, NonZeroU64::new(len), Advice::WillNeed);
+}
+
+/// Makes a hole of a range of a file.
+pub(crate) fn punch_hole(file: &File, offset: u64, len: u64) -> io::Result<()> {
+    let punch = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+    Ok(retry_on_intr(|| {
+        rustix::fs::fallocate(file, punch, offset, len)
+    })?)
+}
+
+/// Discards `len` bytes of a block device at `start`; both are multiples of the logical block size.
+pub(crate) fn discard_blocks(file: &File, start: u64, len: u64) -> io::Result<()> {
+    Ok(retry_on_intr(|| discard(file, start, len))?)
+}
+
+/// The error of a failed [`begin_writeback`], unless the host merely did not start: then it writes
+/// during the flush.
+pub(crate) fn writeback_failed(error: &io::Error) -> Option<i32> {
+    match Errno::from_io_error(error) {
+        Some(
+            Errno::INVAL | Errno::SPIPE | Errno::NOSYS | Errno::INTR | Errno::AGAIN | Errno::NOMEM,
+        ) => None,
+        errno => Some(errno.unwrap_or(Errno::IO).raw_os_error()),
+    }
+}
+
+/// `/dev/null`, opened once.
+fn null() -> io::Result<&'static File> {
+    static NULL: OnceLock<File> = OnceLock::new();
+    if let Some(null) = NULL.get() {
+        return Ok(null);
+    }
+    let opened = File::open("/dev/null")?;
+    Ok(NULL.get_or_init(|| opened))
+}
+
+/// Prepares for [`release`]. The open of a device calls it, because a process that has opened its
+/// image may be confined.
+pub(crate) fn prepare_release() {
+    // Without it the device can be used, but not released.
+    let _ = null();
+}
+
+/// Ends the locks of `file`, and makes its descriptor useless. It stays open, so that a late
+/// request cannot reach another file that reuses its number: it is replaced by `/dev/null`, opened
+/// read-only.
+pub(crate) fn release(file: &File) -> io::Result<()> {
+    // The lock ends when no request can reach the file any more.
+    let locked = file.try_clone();
+    replace(file, null()?)?;
+    if let Ok(locked) = locked {
+        super::unlock(&locked);
+    }
+    Ok(())
+}
+
+/// Bytes of a name as a part of a path.
+pub(crate) fn os_str(bytes: &[u8]) -> &OsStr {
+    OsStr::from_bytes(bytes)
+}
+
+/// Bytes of a name as a path.
+pub(crate) fn os_string(bytes: Vec<u8>) -> OsString {
+    OsString::from_vec(bytes)
 }
 
 /// Size of a block device in bytes.
@@ -85,14 +200,13 @@ pub(super) fn is_write_protected(device: &File) -> Result<bool> {
     Ok(flag != 0)
 }
 
-/// Discards `len` bytes at `start`; both are multiples of the logical block size.
-pub(super) fn discard(file: &File, start: u64, len: u64) -> Result<()> {
+fn discard(file: &File, start: u64, len: u64) -> Result<()> {
     // SAFETY: BLKDISCARD reads two u64 (start, length) from the pointer.
     unsafe { ioctl(file, Setter::<BLKDISCARD, [u64; 2]>::new([start, len])) }
 }
 
 /// Makes the host start to write the dirty pages of a range, without waiting.
-pub(super) fn begin_writeback(file: &File, start: u64, len: u64) -> Result<()> {
+pub(crate) fn begin_writeback(file: &File, start: u64, len: u64) -> io::Result<()> {
     let offset = |number: u64| i64::try_from(number).map_err(|_| Errno::INVAL);
     let (start, len) = (offset(start)?, offset(len)?);
     let flags = libc::SYNC_FILE_RANGE_WRITE;
@@ -101,7 +215,7 @@ pub(super) fn begin_writeback(file: &File, start: u64, len: u64) -> Result<()> {
     // otherwise.
     match unsafe { libc::sync_file_range(file.as_raw_fd(), start, len, flags) } {
         0 => Ok(()),
-        _ => Err(Errno::from_io_error(&io::Error::last_os_error()).unwrap_or(Errno::IO)),
+        _ => Err(io::Error::last_os_error()),
     }
 }
 
@@ -192,29 +306,4 @@ fn decoded(device: u64) -> (u32, u32) {
     let major = (device >> 8) & 0xfff;
     let minor = (device & 0xff) | ((device >> 12) & 0xf_ff00);
     (bits(major), bits(minor))
-}
-
-#[cfg(test)]
-pub(super) mod calls {
-    use std::cell::RefCell;
-
-    use super::Call;
-
-    thread_local! {
-        static CALLS: RefCell<Vec<Call>> = const { RefCell::new(Vec::new()) };
-    }
-
-    pub(super) fn made(call: Call) {
-        CALLS.with_borrow_mut(|calls| calls.push(call));
-    }
-
-    /// The calls of this thread since the last `take`.
-    pub(in crate::file) fn take() -> Vec<Call> {
-        CALLS.take()
-    }
-}
-
-#[cfg(not(test))]
-mod calls {
-    pub(super) fn made(_: super::Call) {}
 }

@@ -24,7 +24,7 @@ use std::ops::Range;
 
 use rustix::io::{Errno, Result};
 
-use super::sys;
+use super::calls;
 
 /// First byte of the locks on permissions in use.
 const USES: u64 = 100;
@@ -70,11 +70,11 @@ trait Bytes {
 
 impl Bytes for File {
     fn take(&self, byte: u64) -> Result<()> {
-        sys::lock_byte(self, byte)
+        calls::lock_byte(self, byte)
     }
 
     fn found(&self, byte: u64) -> Result<Option<Range<u64>>> {
-        sys::lock_on(self, byte)
+        calls::lock_on(self, byte)
     }
 
     fn give_up(&self) {
@@ -97,7 +97,7 @@ pub(super) fn is_locked(file: &File) -> bool {
 /// Releases the locks, also for copies of the descriptor. Without locks nothing happens.
 pub(super) fn unlock(file: &File) {
     // Closing the last descriptor unlocks in any case.
-    let _ = sys::unlock_bytes(file);
+    let _ = calls::unlock_bytes(file);
 }
 
 fn lock_bytes(file: &impl Bytes, permissions: &Permissions) -> bool {

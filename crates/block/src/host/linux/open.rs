@@ -16,63 +16,26 @@
 //! that it mounts through a loop device, so a read-write open searches for loop devices in use
 //! (`loop_device.rs`). All conflicts are [`Error::Busy`].
 //!
-//! A file's lock ends with its [`FileDevice`], even if copies of the descriptor exist: a process
+//! A file's lock ends with its [`FileDevice`](crate::FileDevice), even if copies of the descriptor exist: a process
 //! that another thread has just forked has one until it executes its program. A block device stays
 //! claimed until that copy is closed (`claim.rs`).
 
 use std::fs::File;
-use std::io;
 use std::path::Path;
-use std::sync::OnceLock;
-use std::sync::atomic::{AtomicBool, Ordering};
 
-use parking_lot::Mutex;
 use rustix::fs::{FileType, FlockOperation, Mode, OFlags, Stat};
 use rustix::io::{Errno, retry_on_intr};
 
 use super::claim::open_exclusive;
-use super::direct::Direct;
-use super::{FileDevice, Medium, loop_device, qemu_lock, sys};
+use super::{calls, loop_device, qemu_lock, search};
+use crate::host::{Medium, OpenOptions, Opened, not_an_image};
 use crate::{Error, Result};
 
 /// Alignment for direct I/O on a regular file; every host file system accepts it.
 const FILE_ALIGN: u64 = 4096;
 
-/// Options for opening a [`FileDevice`]. The default is read-write, buffered and locked.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct OpenOptions {
-    /// Refuse writes; take only a shared lock (on a file).
-    pub read_only: bool,
-    /// Bypass the host's page cache (`O_DIRECT`). The size is rounded down to the alignment: the
-    /// last, partial block of an odd-sized file cannot be accessed.
-    pub direct: bool,
-    /// Take the lock. Without it an image in use can be read, at the caller's risk.
-    pub lock: bool,
-}
-
-impl Default for OpenOptions {
-    fn default() -> Self {
-        Self {
-            read_only: false,
-            direct: false,
-            lock: true,
-        }
-    }
-}
-
-impl OpenOptions {
-    /// Read-only, buffered, locked against writers.
-    #[must_use]
-    pub fn read_only() -> Self {
-        Self {
-            read_only: true,
-            ..Self::default()
-        }
-    }
-}
-
-/// See [`FileDevice::open`].
-pub(super) fn open(path: &Path, options: OpenOptions) -> Result<FileDevice> {
+/// See [`FileDevice::open`](crate::FileDevice::open).
+pub(crate) fn open(path: &Path, options: OpenOptions) -> Result<Opened> {
     let name = path.display().to_string();
     // Checked before the open, because opening a FIFO would wait for its other end.
     let stat = rustix::fs::stat(path).map_err(|e| Error::open(&name, e))?;
@@ -97,7 +60,7 @@ pub(super) fn open(path: &Path, options: OpenOptions) -> Result<FileDevice> {
     };
     let file = match opened {
         Ok(fd) => File::from(fd),
-        Err(Errno::BUSY) => return Err(Error::busy(&name, &stat, None)),
+        Err(Errno::BUSY) => return Err(busy(&name, &stat, None)),
         Err(e) => return Err(Error::open(&name, e)),
     };
     let behind = match (options.lock, is_block) {
@@ -108,11 +71,11 @@ pub(super) fn open(path: &Path, options: OpenOptions) -> Result<FileDevice> {
         }
         (true, true) => lock_behind(&file, &name, options.read_only)?,
     };
-    finish(file, behind, name, options)
+    finish(file, behind, &name, options)
 }
 
-/// See [`FileDevice::create`].
-pub(super) fn create(path: &Path, size: u64) -> Result<FileDevice> {
+/// See [`FileDevice::create`](crate::FileDevice::create).
+pub(crate) fn create(path: &Path, size: u64) -> Result<Opened> {
     let name = path.display().to_string();
     match rustix::fs::stat(path) {
         Err(Errno::NOENT) => {}
@@ -128,7 +91,7 @@ pub(super) fn create(path: &Path, size: u64) -> Result<FileDevice> {
     file.set_len(0)
         .and_then(|()| file.set_len(size))
         .map_err(|e| Error::open(&name, e))?;
-    finish(file, None, name, OpenOptions::default())
+    finish(file, None, &name, OpenOptions::default())
 }
 
 /// Opens an image file or a block device for writing and takes no lock, for a device of another
@@ -151,7 +114,7 @@ pub fn open_for_writing(path: &Path) -> Result<File> {
     let file = File::from(opened.map_err(failed)?);
     check_other_ways(&stat, None, &name, false)?;
     if is_block {
-        if sys::is_write_protected(&file).map_err(failed)? {
+        if calls::is_write_protected(&file).map_err(failed)? {
             return Err(Error::ReadOnly { device: name });
         }
         if let Some((behind, _)) = loop_device::backing_file(&file, &stat) {
@@ -163,46 +126,50 @@ pub fn open_for_writing(path: &Path) -> Result<File> {
     Ok(file)
 }
 
+/// Makes an image of `name`, which is open read-only as `file`, writable with `new`. `behind` is the
+/// locked file below a loop device. Returns the descriptor of the replaced open, which has the lock.
 /// See [`Device::make_writable`](crate::Device::make_writable).
-pub(super) fn make_writable(device: &FileDevice, file: &File) -> Result<()> {
-    let name = &*device.name;
+pub(crate) fn make_writable(
+    file: &File,
+    behind: Option<&File>,
+    name: &str,
+    new: &File,
+) -> Result<File> {
     let failed = |e: Errno| Error::open(name, e);
-    let (old, new) = (
-        rustix::fs::fstat(&device.file).map_err(failed)?,
-        rustix::fs::fstat(file).map_err(failed)?,
-    );
-    let is_block = device.is_block_device();
+    let old = rustix::fs::fstat(file).map_err(failed)?;
+    let stat = rustix::fs::fstat(new).map_err(failed)?;
+    let is_block = FileType::from_raw_mode(old.st_mode) == FileType::BlockDevice;
     let same = if is_block {
-        old.st_rdev == new.st_rdev && old.st_mode == new.st_mode
+        old.st_rdev == stat.st_rdev && old.st_mode == stat.st_mode
     } else {
-        (old.st_dev, old.st_ino) == (new.st_dev, new.st_ino)
+        (old.st_dev, old.st_ino) == (stat.st_dev, stat.st_ino)
     };
-    let mode = rustix::fs::fcntl_getfl(file).map_err(failed)? & OFlags::ACCMODE;
-    if !same || mode != OFlags::RDWR || device.direct.is_some() {
+    let mode = rustix::fs::fcntl_getfl(new).map_err(failed)? & OFlags::ACCMODE;
+    if !same || mode != OFlags::RDWR {
         return Err(Error::ReadOnly {
             device: name.to_owned(),
         });
     }
-    let replaced = device.file.try_clone().map_err(|e| Error::open(name, e))?;
-    let lock = if is_block {
-        device.behind.as_ref()
-    } else {
-        Some(&replaced)
-    };
+    let replaced = file.try_clone().map_err(|e| Error::open(name, e))?;
+    let lock = if is_block { behind } else { Some(&replaced) };
     let take = |read_only| -> Result<bool> {
         let behind = lock.map_or(Ok(true), |lock| take_locks(lock, name, read_only))?;
         Ok(behind && (!is_block || qemu_lock::lock(&replaced, read_only)))
     };
     if !take(false)? {
-        let busy = Error::busy(name, &new, None);
+        let busy = busy(name, &stat, None);
         // A failed attempt may release locks that the file had.
         take(true)?;
         return Err(busy);
     }
-    sys::replace(&device.file, file).map_err(failed)?;
-    let _ = device.replaced.set(replaced);
-    device.read_only.store(false, Ordering::Release);
-    Ok(())
+    calls::replace(file, new).map_err(failed)?;
+    Ok(replaced)
+}
+
+/// An [`Error::Busy`] for the file or block device of `stat`, whose bytes are in use, through
+/// `other` if that is given. Searches for their user.
+fn busy(device: &str, stat: &Stat, other: Option<&Path>) -> Error {
+    Error::busy(device, other, search::holder_of(stat))
 }
 
 /// Locks an open regular file. Fails if it is in use.
@@ -212,7 +179,7 @@ fn lock_file(file: &File, name: &str, read_only: bool) -> Result<()> {
     if take_locks(file, name, read_only)? {
         return Ok(());
     }
-    Err(Error::busy(name, &stat, None))
+    Err(busy(name, &stat, None))
 }
 
 /// Locks an open block device, which is claimed already, against QEMU. Also locks the file below a
@@ -234,7 +201,7 @@ fn lock_behind(device: &File, name: &str, read_only: bool) -> Result<Option<File
     if let Some(file) = &behind {
         unlock(file);
     }
-    Err(Error::busy(name, &stat, None))
+    Err(busy(name, &stat, None))
 }
 
 /// Locks the file or block device at `path` below loop device `number`. `None` for a block device.
@@ -253,7 +220,7 @@ fn lock_below(
     if take_locks(&file, name, read_only)? {
         return Ok(Some(file));
     }
-    Err(Error::busy(name, &stat, Some(path)))
+    Err(busy(name, &stat, Some(path)))
 }
 
 /// Fails if a loop device over the file or block device of `stat` is in use by a writer. Called
@@ -266,7 +233,7 @@ fn check_other_ways(stat: &Stat, except: Option<u32>, name: &str, read_only: boo
         return Ok(());
     };
     let stat = rustix::fs::stat(&device).unwrap_or(*stat);
-    Err(Error::busy(name, &stat, Some(&device)))
+    Err(busy(name, &stat, Some(&device)))
 }
 
 /// Takes the locks of an open regular file. Returns false, without locks, if it is in use.
@@ -296,60 +263,41 @@ fn flock(file: &File, name: &str, read_only: bool) -> Result<bool> {
 }
 
 /// Releases the locks of a file, also for copies of the descriptor. Without locks nothing happens.
-pub(super) fn unlock(file: &File) {
+pub(crate) fn unlock(file: &File) {
     qemu_lock::unlock(file);
     // Closing the last descriptor unlocks in any case.
     let _ = retry_on_intr(|| rustix::fs::flock(file, FlockOperation::Unlock));
 }
 
 /// Reads kind and size from the descriptor.
-fn finish(
-    file: File,
-    behind: Option<File>,
-    name: String,
-    options: OpenOptions,
-) -> Result<FileDevice> {
-    let stat = rustix::fs::fstat(&file).map_err(|e| Error::open(&name, e))?;
-    // Without it the device can be used, but not released.
-    let _ = super::null();
+fn finish(file: File, behind: Option<File>, name: &str, options: OpenOptions) -> Result<Opened> {
+    let stat = rustix::fs::fstat(&file).map_err(|e| Error::open(name, e))?;
     let mut read_only = options.read_only;
     let (medium, mut size) = match FileType::from_raw_mode(stat.st_mode) {
         FileType::RegularFile => (Medium::File, u64::try_from(stat.st_size).unwrap_or(0)),
         FileType::BlockDevice => {
-            let size = sys::device_size(&file).map_err(|e| Error::open(&name, e))?;
-            let logical = rustix::fs::ioctl_blksszget(&file).map_err(|e| Error::open(&name, e))?;
+            let size = calls::device_size(&file).map_err(|e| Error::open(name, e))?;
+            let logical = rustix::fs::ioctl_blksszget(&file).map_err(|e| Error::open(name, e))?;
             let logical = u64::from(logical).max(512);
-            let protected = sys::is_write_protected(&file).map_err(|e| Error::open(&name, e))?;
+            let protected = calls::is_write_protected(&file).map_err(|e| Error::open(name, e))?;
             read_only |= protected;
             (Medium::Block { logical }, size)
         }
-        _ => return Err(Error::open(&name, not_an_image())),
+        _ => return Err(Error::open(name, not_an_image())),
     };
-    let direct = options.direct.then_some(match medium {
+    let align = options.direct.then_some(match medium {
         Medium::File => FILE_ALIGN,
         Medium::Block { logical } => logical,
     });
-    if let Some(align) = direct {
+    if let Some(align) = align {
         size = size / align * align;
     }
-    Ok(FileDevice {
+    Ok(Opened {
         file,
         behind,
-        name,
-        size: size.into(),
-        growing: Mutex::new(()),
+        size,
         medium,
-        read_only: AtomicBool::new(read_only),
-        replaced: OnceLock::new(),
-        direct: direct.map(Direct::new),
-        dsync: AtomicBool::new(true),
-        behind_failed: OnceLock::new(),
+        read_only,
+        align,
     })
-}
-
-fn not_an_image() -> io::Error {
-    io::Error::new(
-        io::ErrorKind::InvalidInput,
-        "neither a regular file nor a block device",
-    )
 }

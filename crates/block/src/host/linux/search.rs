@@ -1,4 +1,4 @@
-//! [`Holder`]: the user of an image, for the message of a refused open.
+//! The search for the user of an image, for the message of a refused open.
 //!
 //! # How it works
 //!
@@ -15,85 +15,35 @@
 //! Limits: the kernel does not show which open of a block device claimed it ([`Holder::Opener`]). A
 //! process in another PID namespace, or on another host, is not found.
 
-mod process;
-mod target;
-
 use std::collections::BTreeSet;
-use std::fmt;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{FileType, Stat};
 
-use crate::mount_table::{MountEntry, table_of};
-use process::Processes;
-use target::Target;
-pub(crate) use target::backing_name;
+use super::mount_table::table_of;
+use super::process::{self, Processes};
+use super::target::{self, Target};
+use crate::holder::{Holder, MountElsewhere, MountEntry, Process, Server, printable};
 
-/// The user of an image.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Holder {
-    /// A mount.
-    Mount {
-        /// The mount point, in its namespace.
-        point: PathBuf,
-        /// The server of the mount.
-        server: Server,
-        /// A process that has its mount namespace, if that is another one.
-        namespace: Option<Process>,
-    },
-    /// The kernel swaps to it.
-    Swap,
-    /// A block device on top of it, by name: device mapper, or a RAID.
-    Device(String),
-    /// A program that has locked it.
-    Program(Process),
-    /// Another open of the block device, perhaps by this program, which has it open.
-    Opener(Process),
-    /// There are processes that this user may not examine.
-    Hidden,
-    /// None was found.
-    Unknown,
-}
-
-/// The server of a mount.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Server {
-    /// The kernel's file system of this type.
-    Kernel(String),
-    /// A daemon of Sapwood; `None` if this user may not examine it.
-    Sapwood(Option<Process>),
-}
-
-/// A process.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Process {
-    /// Process id.
-    pub id: u32,
-    /// The name of its program, as far as the kernel keeps it.
-    pub name: String,
-}
-
-impl Holder {
-    /// Searches for the user of the file or block device of `stat`.
-    pub(crate) fn of(stat: &Stat) -> Self {
-        let target = Target::of(stat);
-        let processes = Processes::with(&target);
-        mount(&target, &processes)
-            .or_else(|| target.is_swap().then_some(Self::Swap))
-            .or_else(|| target.device_on_top().map(Self::Device))
-            .or_else(|| processes.lockers.first().cloned().map(Self::Program))
-            .or_else(|| {
-                let is_block = FileType::from_raw_mode(stat.st_mode) == FileType::BlockDevice;
-                let opener = processes.openers.first().filter(|_| is_block);
-                opener.cloned().map(Self::Opener)
-            })
-            .unwrap_or(if processes.hidden {
-                Self::Hidden
-            } else {
-                Self::Unknown
-            })
-    }
+/// Searches for the user of the file or block device of `stat`.
+pub(super) fn holder_of(stat: &Stat) -> Holder {
+    let target = Target::of(stat);
+    let processes = Processes::with(&target);
+    mount(&target, &processes)
+        .or_else(|| target.is_swap().then_some(Holder::Swap))
+        .or_else(|| target.device_on_top().map(Holder::Device))
+        .or_else(|| processes.lockers.first().cloned().map(Holder::Program))
+        .or_else(|| {
+            let is_block = FileType::from_raw_mode(stat.st_mode) == FileType::BlockDevice;
+            let opener = processes.openers.first().filter(|_| is_block);
+            opener.cloned().map(Holder::Opener)
+        })
+        .unwrap_or(if processes.hidden {
+            Holder::Hidden
+        } else {
+            Holder::Unknown
+        })
 }
 
 /// The first mount of the image: by Sapwood, else by the kernel.
@@ -139,15 +89,6 @@ fn namespaces() -> Vec<(Option<Process>, PathBuf)> {
     found
 }
 
-/// A mount in another mount namespace.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct MountElsewhere {
-    /// A process in that namespace.
-    pub process: Process,
-    /// Mount point in the process's namespace.
-    pub point: PathBuf,
-}
-
 /// The other mount namespaces that have the file system of `entry` mounted: one mount of each. A
 /// namespace without a process is not found, nor one whose processes this one may not examine.
 #[must_use]
@@ -190,68 +131,9 @@ fn below(root: &Path, name: &[u8]) -> PathBuf {
     root.join(std::ffi::OsStr::from_bytes(name))
 }
 
-/// A text from another program, without control characters.
-fn printable(text: &str) -> String {
-    text.chars()
-        .map(|char| if char.is_control() { '?' } else { char })
-        .collect()
-}
-
-impl fmt::Display for Process {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.id == std::process::id() {
-            return f.write_str("this process");
-        }
-        write!(f, "{} (process {})", printable(&self.name), self.id)
-    }
-}
-
-/// The words after "in use".
-impl fmt::Display for Holder {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Mount {
-                point,
-                server,
-                namespace,
-            } => {
-                let point = printable(&point.display().to_string());
-                write!(f, " by the mount on {point} ({server})")?;
-                namespace.as_ref().map_or(Ok(()), |process| {
-                    write!(f, " in the mount namespace of {process}")
-                })
-            }
-            Self::Swap => f.write_str(" as swap space"),
-            Self::Device(name) => write!(f, " by the device {}", printable(name)),
-            Self::Program(process) => write!(f, " by {process}"),
-            Self::Opener(process) => write!(f, "; {process} has it open"),
-            Self::Hidden => f.write_str(" by another process, which only root can name"),
-            Self::Unknown => f.write_str(" by another mount or program"),
-        }
-    }
-}
-
-impl fmt::Display for Server {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Kernel(kind) => write!(f, "{kind} of the kernel"),
-            Self::Sapwood(None) => f.write_str("sapwood"),
-            Self::Sapwood(Some(daemon)) => {
-                write!(f, "{}, process {}", printable(&daemon.name), daemon.id)
-            }
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_name_of_others_cannot_control_the_terminal() {
-        let (id, name) = (7, "a\x1b[2J\n".to_owned());
-        assert_eq!(Process { id, name }.to_string(), "a?[2J? (process 7)");
-    }
 
     #[test]
     fn a_part_of_an_image_follows_its_name() {

@@ -1,0 +1,36 @@
+//! Sleeping on a condition variable.
+//!
+//! A sleeper compares the word while it holds the mutex, and a waker takes the mutex after the word
+//! was changed. So a sleeper that saw the old value sleeps before the waker notifies.
+
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use parking_lot::{Condvar, Mutex};
+
+/// Sleeping threads.
+#[derive(Debug, Default)]
+pub(crate) struct Sleep {
+    mutex: Mutex<()>,
+    changed: Condvar,
+}
+
+impl Sleep {
+    /// Sleeps while `word` is `seen`, until a wake-up, which may be spurious.
+    pub(crate) fn while_equal(&self, word: &AtomicU32, seen: u32) {
+        let mut guard = self.mutex.lock();
+        if word.load(Ordering::Acquire) == seen {
+            self.changed.wait(&mut guard);
+        }
+    }
+
+    /// Wakes one thread that sleeps on `word`, or all if `most` is more than one, after `word` was
+    /// changed.
+    pub(crate) fn wake(&self, _word: &AtomicU32, most: u32) {
+        drop(self.mutex.lock());
+        if most == 1 {
+            self.changed.notify_one();
+        } else {
+            self.changed.notify_all();
+        }
+    }
+}
