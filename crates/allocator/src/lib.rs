@@ -9,6 +9,8 @@
 //! and splits chunks under the lock of the arena, and grows and shrinks arenas with system calls.
 //! jemalloc does not. Few arenas and a short decay keep a daemon within the bounds of its caches.
 //!
+//! Systems other than Linux, and `--cfg sapwood_portable`, use the system's allocator.
+//!
 //! # Without memory
 //! The standard library aborts with a backtrace when an allocation fails. A program that must
 //! remove or print something first gives a function ([`when_exhausted`]).
@@ -17,10 +19,12 @@
     reason = "an allocator, and a symbol that it reads its settings from"
 )]
 
+mod host;
+
 use std::alloc::{GlobalAlloc, Layout};
 use std::sync::OnceLock;
 
-use tikv_jemallocator::Jemalloc;
+use host::Below;
 
 #[global_allocator]
 static ALLOCATOR: Watched = Watched;
@@ -52,27 +56,21 @@ impl Watched {
 unsafe impl GlobalAlloc for Watched {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         // SAFETY: the caller keeps the contract of this method, which is the same.
-        Self::watched(unsafe { Jemalloc.alloc(layout) }, layout.size())
+        Self::watched(unsafe { Below.alloc(layout) }, layout.size())
     }
 
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
         // SAFETY: as above.
-        Self::watched(unsafe { Jemalloc.alloc_zeroed(layout) }, layout.size())
+        Self::watched(unsafe { Below.alloc_zeroed(layout) }, layout.size())
     }
 
     unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
         // SAFETY: as above.
-        unsafe { Jemalloc.dealloc(at, layout) }
+        unsafe { Below.dealloc(at, layout) }
     }
 
     unsafe fn realloc(&self, at: *mut u8, layout: Layout, size: usize) -> *mut u8 {
         // SAFETY: as above.
-        Self::watched(unsafe { Jemalloc.realloc(at, layout, size) }, size)
+        Self::watched(unsafe { Below.realloc(at, layout, size) }, size)
     }
 }
-
-/// Read when the process starts.
-// SAFETY: the allocator declares a pointer to a string of this name, which ends with NUL.
-#[used]
-#[unsafe(export_name = "_rjem_malloc_conf")]
-static SETTINGS: &[u8; 64] = b"narenas:2,dirty_decay_ms:1000,muzzy_decay_ms:0,lg_tcache_max:14\0";

@@ -6,10 +6,10 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
+use crate::host::mount::broker::{self, Broker, BrokerSockets};
+use crate::host::mount::{broker_options, broker_process};
 use rustix::io::fcntl_dupfd_cloexec;
 use sapwood::Options;
-use sapwood::internal::mount::broker::{self, Broker, BrokerSockets};
-use sapwood::internal::mount::{broker_options, broker_process};
 
 use super::failure::{Failure, Result};
 use super::output;

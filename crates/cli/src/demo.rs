@@ -108,7 +108,7 @@ fn call(command: &mut Command) -> Result<()> {
 }
 
 fn is_mounted(dir: &Path) -> bool {
-    sapwood::internal::mount::mounted_on(dir).is_some()
+    crate::host::mount::mounted_on(dir).is_some()
 }
 
 fn local<T>(path: &Path, result: std::io::Result<T>) -> Result<T> {

@@ -107,7 +107,7 @@ fn dead_mount(path: &Path, error: &str) -> Option<PathBuf> {
         return None;
     }
     let path = std::path::absolute(path).ok()?;
-    let table = sapwood::internal::mount::mount_table().ok()?;
+    let table = crate::host::mount::mount_table().ok()?;
     let above = table
         .into_iter()
         .filter(|entry| entry.is_ours() && path.starts_with(&entry.point));

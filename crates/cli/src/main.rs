@@ -1,10 +1,15 @@
 //! The `sapwood` command.
 
 #![deny(clippy::print_stdout, clippy::print_stderr)]
+#![cfg_attr(
+    not(all(target_os = "linux", not(sapwood_portable))),
+    allow(dead_code, reason = "parts of commands on mounts")
+)]
 
 mod apply;
 mod attributes;
 mod balance;
+#[cfg(all(target_os = "linux", not(sapwood_portable)))]
 mod broker;
 mod change;
 mod check;
@@ -12,9 +17,17 @@ mod choice;
 mod complete;
 mod content;
 mod copy;
+#[cfg_attr(
+    not(all(target_os = "linux", not(sapwood_portable))),
+    path = "absent.rs"
+)]
 mod demo;
 mod device;
 mod diff;
+#[cfg_attr(
+    not(all(target_os = "linux", not(sapwood_portable))),
+    path = "absent.rs"
+)]
 mod doctor;
 mod dropin;
 mod dump;
@@ -25,6 +38,7 @@ mod files;
 mod find;
 mod generate;
 mod help;
+mod host;
 mod info;
 mod interrupt;
 mod limits;
@@ -34,13 +48,19 @@ mod luks;
 mod mkdisk;
 mod mkfs;
 mod mode;
+#[cfg_attr(
+    not(all(target_os = "linux", not(sapwood_portable))),
+    path = "absent.rs"
+)]
 mod mount;
+#[cfg(all(target_os = "linux", not(sapwood_portable)))]
 mod notify;
 mod output;
 mod owner;
 mod progress;
 mod range;
 mod receive;
+#[cfg(all(target_os = "linux", not(sapwood_portable)))]
 mod remount;
 mod rescue;
 mod resize;
@@ -55,6 +75,10 @@ mod subvolume;
 mod sync;
 mod times;
 mod trim;
+#[cfg_attr(
+    not(all(target_os = "linux", not(sapwood_portable))),
+    path = "absent.rs"
+)]
 mod umount;
 mod untar;
 mod usage;
@@ -216,7 +240,7 @@ impl Command {
         }
         match self {
             Self::Mkfs(args) => range.image(&mut args.image),
-            Self::Mount(args) => range.image(&mut args.image),
+            Self::Mount(args) => args.apply(range),
             Self::Info(args) => range.image(&mut args.image),
             Self::Check(args) => range.image(&mut args.image),
             Self::Resize(args) => range.image(&mut args.image),
@@ -415,7 +439,7 @@ fn main() -> ExitCode {
         return ExitCode::from(output::report(&failure));
     }
     if let Command::Mount(args) = cli.command {
-        return mount::run(args);
+        return mount::start(args);
     }
     let result = run(cli.command);
     output::finish(match result {

@@ -6,16 +6,17 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 
+use crate::host::mount::daemon::{self, ReadyNotifier};
+use crate::host::mount::{MountError, Session, signals};
 use log::LevelFilter;
 use sapwood::Options;
 use sapwood::internal::image::OpenError;
-use sapwood::internal::mount::daemon::{self, ReadyNotifier};
-use sapwood::internal::mount::{MountError, Session, signals};
 use sapwood::internal::options::{Choice, table};
 
 use super::failure::{FAILED, Failure, MOUNT, Result, USAGE};
 use super::notify::Notifier;
 use super::output::SystemLog;
+use super::range::Range;
 use super::{broker, choice, output, remount};
 
 // Names of mount options do not fit next to names of the command's options.
@@ -25,7 +26,7 @@ pub(super) struct Args {
     /// Image file or block device; IMAGE#N is its partition N, nbd://HOST/EXPORT an export of an
     /// NBD server
     #[arg(value_name = "IMAGE")]
-    pub(super) image: PathBuf,
+    image: PathBuf,
     /// Directory to mount it on; with `-o remount` the image can be left out
     #[arg(value_name = "DIR")]
     dir: Option<PathBuf>,
@@ -43,6 +44,13 @@ pub(super) struct Args {
     /// Be the process that mounts and unmounts for a daemon; the sockets are the standard streams
     #[arg(long, hide = true)]
     broker: bool,
+}
+
+impl Args {
+    /// Restricts the image to a range.
+    pub(super) fn apply(&mut self, range: Range) -> Result<()> {
+        range.image(&mut self.image)
+    }
 }
 
 /// If the process was started as mount(8)'s helper (`mount.sapwood`, `mount.fuse.sapwood`,
@@ -86,14 +94,14 @@ fn translate(args: &[OsString]) -> Result<Vec<OsString>> {
     Ok(out)
 }
 
-pub(super) fn run(args: Args) -> ExitCode {
-    match start(args) {
+pub(super) fn start(args: Args) -> ExitCode {
+    match mounted(args) {
         Ok(code) => code,
         Err(failure) => ExitCode::from(output::report(&failure)),
     }
 }
 
-fn start(args: Args) -> Result<ExitCode> {
+fn mounted(args: Args) -> Result<ExitCode> {
     let real = |path: &Path| {
         path.canonicalize().map_err(|error| {
             let failure = Failure::local(path, &error).with_code(MOUNT);
@@ -185,7 +193,7 @@ fn serve(
         Notifier::default()
     });
     let mount = match &broker {
-        Some(broker) => sapwood::internal::mount::mount_confined(image, dir, options, broker),
+        Some(broker) => crate::host::mount::mount_confined(image, dir, options, broker),
         None => sapwood::mount(image, dir, options),
     };
     let mount = mount.map_err(failure)?;

@@ -2,9 +2,9 @@
 
 use std::path::Path;
 
+use crate::host::mount::control::{self, Daemon};
+use crate::host::mount::{self, MountEntry};
 use rustix::mount::MountFlags;
-use sapwood::internal::mount::control::{self, Daemon};
-use sapwood::internal::mount::{self, MountEntry};
 use sapwood::internal::options::{OptionError, table};
 use sapwood::{Kind, Options};
 

@@ -69,7 +69,7 @@ pub(super) fn run(args: &Args) -> Result<()> {
 /// The mount point above `dir`.
 fn mount_point(dir: &Path) -> PathBuf {
     let real = dir.canonicalize().unwrap_or_else(|_| dir.to_owned());
-    let table = sapwood::internal::mount::mount_table().unwrap_or_default();
+    let table = crate::host::mount::mount_table().unwrap_or_default();
     let above = table
         .into_iter()
         .filter(|entry| real.starts_with(&entry.point));
@@ -82,7 +82,7 @@ fn step(total: &Counters, change: &Counters) -> Result<()> {
 }
 
 fn read(dir: &Path) -> Result<Counters> {
-    let json = sapwood::internal::mount::control::stats(dir).map_err(|error| {
+    let json = crate::host::mount::control::stats(dir).map_err(|error| {
         let foreign = error.raw_os_error() == Some(libc::ENOTTY);
         if foreign {
             Failure::local(dir, "not in a Sapwood mount")

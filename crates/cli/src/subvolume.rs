@@ -5,8 +5,8 @@ use std::io;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 
+use crate::host::mount::{SubvolumeList, control};
 use sapwood::internal::Target;
-use sapwood::internal::mount::{SubvolumeList, control};
 use sapwood::vfs::SubvolumeId;
 use sapwood::{Error, ErrorKind, FileSystem, Kind};
 use serde_json::json;

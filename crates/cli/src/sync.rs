@@ -14,11 +14,9 @@ pub(super) struct Args {
 /// Returns when all earlier changes are durable.
 pub(super) fn run(args: &Args) -> Result<()> {
     for dir in &args.dirs {
-        sapwood::internal::mount::control::sync(dir).map_err(|error| {
-            match error.raw_os_error() {
-                Some(libc::ENOTTY) => Failure::local(dir, "not in a Sapwood mount"),
-                _ => Failure::local(dir, error),
-            }
+        crate::host::mount::control::sync(dir).map_err(|error| match error.raw_os_error() {
+            Some(libc::ENOTTY) => Failure::local(dir, "not in a Sapwood mount"),
+            _ => Failure::local(dir, error),
         })?;
     }
     Ok(())

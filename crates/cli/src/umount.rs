@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
-use sapwood::internal::mount::{self, MountEntry, control, daemon};
+use crate::host::mount::{self, MountEntry, control, daemon};
 
 use super::failure::{FAILED, Failure, HELD, Result, USAGE};
 use super::output;

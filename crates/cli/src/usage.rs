@@ -167,9 +167,9 @@ fn of_mount(dir: &Path) -> Result<Space> {
     let local = |error: std::io::Error| Failure::local(dir, error);
     let real = dir.canonicalize().map_err(local)?;
     let mut above = real.ancestors();
-    let entry = above.find_map(sapwood::internal::mount::mounted_on);
+    let entry = above.find_map(crate::host::mount::mounted_on);
     let entry = entry
-        .filter(sapwood::internal::mount::MountEntry::is_ours)
+        .filter(crate::host::mount::MountEntry::is_ours)
         .ok_or_else(|| Failure::local(dir, "not in a Sapwood mount; name an image or a mount"))?;
     let found = rustix::fs::statvfs(dir).map_err(|error| local(error.into()))?;
     let unit = found.f_frsize;

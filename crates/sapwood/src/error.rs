@@ -6,7 +6,7 @@ use std::path::Path;
 
 use rustix::io::Errno;
 
-use crate::vfs;
+use crate::{host, vfs};
 
 /// Why an operation failed.
 ///
@@ -87,8 +87,8 @@ const NUMBERS: [(ErrorKind, Errno); 23] = [
     (ErrorKind::StorageFull, Errno::NOSPC),
     (ErrorKind::QuotaExceeded, Errno::DQUOT),
     (ErrorKind::ResourceBusy, Errno::BUSY),
-    (ErrorKind::NoFileSystem, Errno::MEDIUMTYPE),
-    (ErrorKind::Corrupt, Errno::UCLEAN),
+    (ErrorKind::NoFileSystem, host::NO_FILE_SYSTEM),
+    (ErrorKind::Corrupt, host::CORRUPT),
     (ErrorKind::Unsupported, Errno::OPNOTSUPP),
     (ErrorKind::InvalidInput, Errno::INVAL),
     (ErrorKind::InvalidData, Errno::BADMSG),

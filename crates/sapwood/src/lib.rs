@@ -58,6 +58,9 @@
 //! # Ok::<(), sapwood::Error>(())
 //! ```
 
+#[cfg(all(feature = "fuse", not(all(target_os = "linux", not(sapwood_portable)))))]
+compile_error!("mounts are for Linux alone: leave the feature `fuse` out");
+
 mod acls;
 mod archive;
 mod build;
@@ -78,6 +81,7 @@ mod error;
 mod export;
 mod fat;
 mod fs;
+mod host;
 mod image;
 mod inspect;
 mod kind;

@@ -17,18 +17,17 @@ mod renamed;
 use std::ffi::{CString, OsString};
 use std::fs::{self, File};
 use std::io;
-use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 
 use parking_lot::Mutex;
-use rustix::fs::{AtFlags, CWD, Mode, OFlags, RenameFlags};
-use rustix::io::Errno;
+use rustix::fs::{Mode, OFlags};
 use sapwood_block::{Device, FileDevice, OpenOptions};
 use uuid::Uuid;
 
+use crate::host::{Found, by_descriptor, link, rename_new, unnamed};
 use renamed::Renamed;
 
 /// Prefix of temporary names.
@@ -277,32 +276,6 @@ fn opened(unnamed: Option<File>, dir: &Path) -> io::Result<(File, Option<Tempora
     }
 }
 
-/// A file without a name in a directory, if it can get one later.
-fn unnamed(dir: &Path) -> Option<File> {
-    let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
-    let file = File::from(rustix::fs::open(dir, flags, Mode::from_raw_mode(0o666)).ok()?);
-    let shown = fs::metadata(by_descriptor(&file)).ok()?;
-    let found = file.metadata().ok()?;
-    ((shown.dev(), shown.ino()) == (found.dev(), found.ino())).then_some(file)
-}
-
-/// The path below `/proc` that names an open file to system calls that take no descriptor.
-pub(crate) fn by_descriptor(file: &impl AsFd) -> PathBuf {
-    PathBuf::from(format!("/proc/self/fd/{}", file.as_fd().as_raw_fd()))
-}
-
-/// Links a file without a name to a name that does not exist.
-fn link(file: &File, path: &Path) -> io::Result<()> {
-    let flags = AtFlags::SYMLINK_FOLLOW;
-    Ok(rustix::fs::linkat(
-        CWD,
-        by_descriptor(file),
-        CWD,
-        path,
-        flags,
-    )?)
-}
-
 /// The names that [`abandon`] removes. Locked while a name is made or given up.
 static TEMPORARY: Mutex<Vec<Arc<Name>>> = Mutex::new(Vec::new());
 
@@ -325,8 +298,7 @@ struct Name {
 
 impl Name {
     fn remove(&self) {
-        let same =
-            rustix::fs::lstat(&*self.path).is_ok_and(|stat| (stat.st_dev, stat.st_ino) == self.id);
+        let same = rustix::fs::lstat(&*self.path).is_ok_and(|stat| Found::of(&stat).id == self.id);
         if same && let Err(error) = rustix::fs::unlink(&*self.path) {
             log::warn!("{}: not removed: {error}", self.shown.display());
         }
@@ -384,15 +356,10 @@ impl Temporary {
     fn rename(self, place: &Path, replace: bool) -> io::Result<()> {
         let mut names = TEMPORARY.lock();
         let path = &*self.0.path;
-        let only_new = RenameFlags::NOREPLACE;
         let renamed = if replace {
             rustix::fs::rename(path, place)
         } else {
-            match rustix::fs::renameat_with(CWD, path, CWD, place, only_new) {
-                // Some file systems support no flags.
-                Err(Errno::INVAL | Errno::NOSYS) => rustix::fs::rename(path, place),
-                renamed => renamed,
-            }
+            rename_new(path, place)
         };
         if renamed.is_ok() {
             names.retain(|name| !Arc::ptr_eq(name, &self.0));

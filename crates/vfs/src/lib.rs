@@ -7,6 +7,7 @@
 pub mod acl;
 mod ambient;
 mod attr;
+pub mod device_number;
 mod error;
 pub mod front;
 mod fs;

@@ -11,9 +11,9 @@ use std::path::Path;
 use std::sync::OnceLock;
 use std::time::Instant;
 
+use crate::host::mount::broker::Broker;
 use log::{Level, LevelFilter, Log, Metadata, Record};
 use parking_lot::Mutex;
-use sapwood::internal::mount::broker::Broker;
 
 use super::limit::Limit;
 use super::stream;

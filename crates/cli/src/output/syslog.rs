@@ -10,11 +10,11 @@ use std::os::unix::net::UnixDatagram;
 use std::path::PathBuf;
 use std::time::Instant;
 
+use crate::host::mount::broker::Broker;
 use jiff::Timestamp;
 use jiff::tz::TimeZone;
 use log::Level;
 use parking_lot::Mutex;
-use sapwood::internal::mount::broker::Broker;
 
 use super::limit::Limit;
 use super::logger::severity;

@@ -8,11 +8,11 @@ use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use crate::host::mount::{self, MountElsewhere, MountEntry};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::fs::{FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
 use sapwood::block::Operand;
-use sapwood::internal::mount::{self, MountElsewhere, MountEntry};
 
 use super::{Result, Step};
 

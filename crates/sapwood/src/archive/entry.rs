@@ -2,7 +2,7 @@
 
 use super::error::{ArchiveError, Result, path};
 pub(crate) use crate::changes::{Attributes, Xattrs};
-use crate::vfs::{FileKind, Timestamp};
+use crate::vfs::{FileKind, Timestamp, device_number};
 
 /// Most bytes of the name of an entry, and of the name that a hard link leads to: `PATH_MAX`
 /// without the byte that ends a path.
@@ -109,7 +109,7 @@ pub(super) fn whole_blocks(at: u64, length: u64, block: u64) -> u64 {
 pub(crate) fn device(major: u64, minor: u64) -> Option<u64> {
     let major = u32::try_from(major).ok().filter(|major| *major < 1 << 12)?;
     let minor = u32::try_from(minor).ok().filter(|minor| *minor < 1 << 20)?;
-    Some(rustix::fs::makedev(major, minor))
+    Some(device_number::make(major, minor))
 }
 
 /// A time of the pax format: seconds, and a fraction if there is one.
@@ -149,7 +149,7 @@ mod tests {
 
     #[test]
     fn device_numbers_are_those_that_inodes_can_store() {
-        assert_eq!(device(1, 3), Some(rustix::fs::makedev(1, 3)));
+        assert_eq!(device(1, 3), Some(device_number::make(1, 3)));
         assert_eq!(device(4095, 1_048_575), Some(0xffff_ffff));
         assert_eq!(device(4096, 0), None);
         assert_eq!(device(0, 1 << 20), None);

@@ -6,6 +6,7 @@ use std::io;
 use rustix::io::Errno;
 
 use crate::damage::Damage;
+use crate::host;
 use crate::shown;
 use crate::vfs::{self, Cause, FileKind};
 
@@ -184,7 +185,7 @@ fn is_unreadable(error: Errno) -> bool {
     // For a defective medium the kernel returns `ENODATA`.
     let all = [
         Errno::IO,
-        Errno::UCLEAN,
+        host::CORRUPT,
         Errno::BADMSG,
         Errno::NODATA,
         Errno::ILSEQ,

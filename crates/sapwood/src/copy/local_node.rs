@@ -7,18 +7,17 @@ mod kept;
 
 use std::ffi::OsStr;
 use std::fs::File;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileExt;
-use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
 
 use crate::acls;
 use crate::damage::{Content, Salvage, read_data, read_range};
-use crate::new_file::by_descriptor;
+use crate::host::{self, Found, Named, Special};
 use crate::progress::Stop;
-use crate::vfs::{Cause, FileKind, Timestamp};
-use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, SeekFrom, Stat};
+use crate::vfs::{Cause, FileKind};
+use rustix::fs::{AtFlags, CWD, Mode, OFlags, SeekFrom, Stat};
 use rustix::io::Errno;
 
 use super::error::{CopyCause, CopyError, Result};
@@ -93,14 +92,12 @@ impl LocalNode {
     }
 
     fn new(base: Base, name: Vec<u8>, follow: bool, shown: String, stat: &Stat) -> Result<Self> {
-        let meta = preloaded::meta(|| by_path(&base, OsStr::from_bytes(&name)), follow);
-        let meta = meta.or_else(|| meta_of(stat));
+        let found = Found::of(stat);
+        let path = || host::shown_path(base.as_fd(), OsStr::from_bytes(&name));
+        let meta = preloaded::meta(path, follow).or_else(|| meta_of(&found));
         let meta = meta.ok_or_else(|| CopyError::on(&shown, CopyCause::UnknownKind))?;
         let opened = OnceLock::new();
-        let stored = u64::try_from(stat.st_blocks)
-            .unwrap_or(0)
-            .saturating_mul(512);
-        let dense = meta.size <= CHUNK as u64 && stored >= meta.size;
+        let dense = meta.size <= CHUNK as u64 && found.stored >= meta.size;
         Ok(Self {
             base,
             name,
@@ -145,10 +142,10 @@ impl LocalNode {
         self.descriptor(OFlags::RDONLY | OFlags::DIRECTORY)
     }
 
-    /// A path for the system calls that take no descriptor: its last component is the name, before
-    /// it is the descriptor of the directory.
-    fn by_path(&self) -> PathBuf {
-        by_path(&self.base, self.os_name())
+    /// The node for calls on attributes.
+    fn host(&self) -> Named<'_> {
+        let opened = self.opened.get().map(|fd| &**fd);
+        Named::new(self.base.as_fd(), self.os_name(), opened)
     }
 
     fn child_shown(&self, name: &[u8]) -> String {
@@ -280,16 +277,11 @@ impl<'s> SourceNode<'s> for LocalNode {
     }
 
     fn xattrs(&self, scratch: &mut Scratch) -> Result<Xattrs> {
-        let path = self.by_path();
         let Scratch { names, value, .. } = scratch;
-        let fd = self.opened.get();
-        let list = |names: &mut [u8]| match fd {
-            Some(fd) => rustix::fs::flistxattr(fd, names),
-            None => rustix::fs::llistxattr(&path, names),
-        };
+        let host = self.host();
         // The kernel allocates as much as it is given.
-        let listed = match list(names.get_mut(..FEW_NAMES).unwrap_or_default()) {
-            Err(Errno::RANGE) => list(names),
+        let listed = match host.list_xattrs(names.get_mut(..FEW_NAMES).unwrap_or_default()) {
+            Err(Errno::RANGE) => host.list_xattrs(names),
             other => other,
         };
         let len = match listed {
@@ -303,10 +295,7 @@ impl<'s> SourceNode<'s> for LocalNode {
             .filter(|name| !name.is_empty())
         {
             let os_name = OsStr::from_bytes(name);
-            let len = self.on(match fd {
-                Some(fd) => rustix::fs::fgetxattr(fd, os_name, &mut value[..]),
-                None => rustix::fs::lgetxattr(&path, os_name, &mut value[..]),
-            })?;
+            let len = self.on(host.xattr(os_name, &mut value[..]))?;
             all.push((name.to_vec(), value.get(..len).unwrap_or_default().to_vec()));
         }
         // File systems list them in different orders.
@@ -352,8 +341,8 @@ impl<'s> SinkNode<'s> for LocalNode {
             None if rules.archive => acls::private(meta.perm) | 0o600,
             None => meta.perm & 0o777,
         };
-        let mode = Mode::from_raw_mode(perm);
-        let node = |kind| rustix::fs::mknodat(dir, os_name, kind, mode, meta.rdev).map(|()| None);
+        let mode = host::mode(perm);
+        let node = |kind| host::make_special(dir, os_name, kind, mode, meta.rdev).map(|()| None);
         let flags =
             OFlags::CREATE | OFlags::EXCL | OFlags::WRONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let made = match meta.kind {
@@ -364,10 +353,10 @@ impl<'s> SinkNode<'s> for LocalNode {
             FileKind::Symlink => {
                 rustix::fs::symlinkat(OsStr::from_bytes(like.target), dir, os_name).map(|()| None)
             }
-            FileKind::CharDevice => node(FileType::CharacterDevice),
-            FileKind::BlockDevice => node(FileType::BlockDevice),
-            FileKind::Fifo => node(FileType::Fifo),
-            FileKind::Socket => node(FileType::Socket),
+            FileKind::CharDevice => node(Special::CharacterDevice),
+            FileKind::BlockDevice => node(Special::BlockDevice),
+            FileKind::Fifo => node(Special::Fifo),
+            FileKind::Socket => node(Special::Socket),
         };
         let fail = |error| failure(&shown, error);
         let fd = made.map_err(fail)?;
@@ -413,8 +402,9 @@ impl<'s> SinkNode<'s> for LocalNode {
     fn truncate(&self, rules: &Rules) -> Result<()> {
         let fd = self.descriptor(OFlags::WRONLY | OFlags::TRUNC)?;
         let stat = self.on(rustix::fs::fstat(fd))?;
-        let perm = stat.st_mode & 0o7777;
-        if FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile
+        let found = Found::of(&stat);
+        let perm = found.mode & 0o7777;
+        if FileKind::from_mode(found.mode) == Some(FileKind::Regular)
             && perm & SET_ID != 0
             && !rules.archive
         {
@@ -434,7 +424,7 @@ impl<'s> SinkNode<'s> for LocalNode {
         };
         // Most file systems cannot, and some only within one subvolume: then the bytes are copied.
         let to = self.descriptor(OFlags::WRONLY)?;
-        Ok(rustix::fs::ioctl_ficlone(to, source).is_ok())
+        Ok(host::share(to, source))
     }
 
     fn write(&self, fill: &mut Fill<'_>) -> Result<()> {
@@ -518,32 +508,18 @@ impl Content for OnHost<'_> {
     }
 }
 
-fn by_path(dir: &impl AsFd, name: &OsStr) -> PathBuf {
-    // `CWD` is no descriptor.
-    if dir.as_fd().as_raw_fd() < 0 {
-        return PathBuf::from(name);
-    }
-    let dir = by_descriptor(dir);
-    if name.is_empty() { dir } else { dir.join(name) }
-}
-
-fn meta_of(stat: &Stat) -> Option<Meta> {
-    let time = |sec: i64, nsec: u64| Timestamp {
-        sec,
-        nsec: u32::try_from(nsec).unwrap_or(0),
-    };
+fn meta_of(found: &Found) -> Option<Meta> {
     Some(Meta {
-        kind: FileKind::from_mode(stat.st_mode)?,
-        perm: stat.st_mode & 0o7777,
-        uid: stat.st_uid,
-        gid: stat.st_gid,
-        rdev: stat.st_rdev,
-        size: u64::try_from(stat.st_size).unwrap_or(0),
-        #[allow(clippy::useless_conversion, reason = "narrower on some architectures")]
-        nlink: stat.st_nlink.into(),
-        id: (stat.st_dev, stat.st_ino),
-        atime: time(stat.st_atime, stat.st_atime_nsec),
-        mtime: time(stat.st_mtime, stat.st_mtime_nsec),
+        kind: FileKind::from_mode(found.mode)?,
+        perm: found.mode & 0o7777,
+        uid: found.uid,
+        gid: found.gid,
+        rdev: found.rdev,
+        size: found.size,
+        nlink: found.nlink,
+        id: found.id,
+        atime: found.atime,
+        mtime: found.mtime,
     })
 }
 

@@ -17,11 +17,11 @@ static PRELOADED: LazyLock<bool> =
 
 /// The attributes of the path that `path` returns; `None` without a preloaded library, or if they
 /// cannot be read.
-pub(super) fn meta(path: impl FnOnce() -> PathBuf, follow: bool) -> Option<Meta> {
+pub(super) fn meta(path: impl FnOnce() -> Option<PathBuf>, follow: bool) -> Option<Meta> {
     if !*PRELOADED {
         return None;
     }
-    let path = path();
+    let path = path()?;
     let found = if follow {
         path.metadata()
     } else {

@@ -11,7 +11,7 @@ use crate::damage::{Content, Damage, InImage, Salvage, read_range};
 use crate::progress::Stop;
 use crate::tree::HeldInode;
 use crate::vfs::acl::{Acl, Tag};
-use crate::vfs::{Attr, Cause, FileKind, Timestamp};
+use crate::vfs::{Attr, Cause, FileKind, Timestamp, device_number};
 
 /// Unit of an archive, in bytes.
 const BLOCK: usize = 512;
@@ -374,7 +374,7 @@ fn time(time: Timestamp) -> String {
 
 /// Sets the number of a device node; `None` if it does not fit.
 fn device(header: &mut Header, rdev: u64) -> Option<()> {
-    let (major, minor) = (rustix::fs::major(rdev), rustix::fs::minor(rdev));
+    let (major, minor) = (device_number::major(rdev), device_number::minor(rdev));
     if major >= OWNERS || minor >= OWNERS {
         return None;
     }

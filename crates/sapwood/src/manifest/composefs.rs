@@ -7,7 +7,7 @@
 
 use super::{Item, ItemKind, LONG, PATH_MAX, Wrong, digits, id, unescaped};
 use crate::archive::{components, device, time};
-use crate::vfs::FileKind;
+use crate::vfs::{FileKind, device_number};
 
 pub(super) fn parse(text: &[u8]) -> Result<Vec<Item>, Wrong> {
     let mut items = Vec::new();
@@ -112,7 +112,7 @@ fn kind(mode: u32, rdev: &[u8], payload: Option<Vec<u8>>) -> Result<ItemKind, &'
         kind @ (FileKind::Fifo | FileKind::Socket) => ItemKind::Special(kind, 0),
         kind => {
             let number = digits(rdev, 10).ok_or("the device number")?;
-            let (major, minor) = (rustix::fs::major(number), rustix::fs::minor(number));
+            let (major, minor) = (device_number::major(number), device_number::minor(number));
             let number = device(major.into(), minor.into()).ok_or("the device number")?;
             ItemKind::Special(kind, number)
         }
@@ -149,7 +149,7 @@ mod tests {
         assert_eq!(items[1].xattrs[1], (b"user.a".to_vec(), vec![]));
         assert_eq!(items[2].kind, Some(ItemKind::Symlink(b"a b".to_vec())));
         assert_eq!(items[3].kind, Some(ItemKind::Link(b"a b".to_vec())));
-        let null = rustix::fs::makedev(1, 3);
+        let null = device_number::make(1, 3);
         assert_eq!(
             items[4].kind,
             Some(ItemKind::Special(FileKind::CharDevice, null))

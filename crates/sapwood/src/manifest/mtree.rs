@@ -8,7 +8,7 @@ use std::collections::HashMap;
 
 use super::{Above, Item, ItemKind, LONG, PATH_MAX, Wrong, digits, id, unescaped};
 use crate::archive::{base64, components, device, time};
-use crate::vfs::FileKind;
+use crate::vfs::{FileKind, device_number};
 
 /// Most keywords with a default. Every item has them.
 const DEFAULTS_MAX: usize = 64;
@@ -186,7 +186,7 @@ fn number(text: &[u8]) -> Option<u64> {
     match parts.as_slice() {
         [number] => {
             let number = of(number)?;
-            let (major, minor) = (rustix::fs::major(number), rustix::fs::minor(number));
+            let (major, minor) = (device_number::major(number), device_number::minor(number));
             device(major.into(), minor.into())
         }
         [_, major, minor] => device(of(major)?, of(minor)?),
@@ -222,7 +222,7 @@ mod tests {
         );
         assert_eq!((items[2].uid, items[2].perm), (Some(7), Some(0o644)));
         assert_eq!(items[2].xattrs, [(b"user.a".to_vec(), b"hello".to_vec())]);
-        let null = rustix::fs::makedev(1, 3);
+        let null = device_number::make(1, 3);
         assert_eq!(
             items[3].kind,
             Some(ItemKind::Special(FileKind::CharDevice, null))

@@ -34,22 +34,20 @@
 //!
 //! After a crash during these steps, a resume repeats them: `c` and `m` never decrease.
 
-mod confined;
 mod content;
-#[cfg(feature = "fuse")]
-mod daemon;
+#[cfg(all(target_os = "linux", not(sapwood_portable)))]
+mod directory;
+#[cfg(not(all(target_os = "linux", not(sapwood_portable))))]
+#[path = "no_directory.rs"]
 mod directory;
 mod epoch;
 mod error;
 mod image;
 mod left_out;
-mod mounted;
-mod node;
 #[cfg(feature = "fuse")]
 mod noticed;
 mod reader;
 mod record;
-mod records;
 mod run;
 #[cfg(test)]
 mod tests;
@@ -65,8 +63,7 @@ use crate::progress::{OnProgress, Stop};
 use crate::seal::Seal;
 use crate::vfs::Timestamp;
 #[cfg(feature = "fuse")]
-pub(crate) use daemon::receive_mounted;
-use directory::DirectorySink;
+pub(crate) use directory::receive_mounted;
 use epoch::InodeId;
 pub use error::ReceiveError;
 use error::Result;
@@ -280,8 +277,9 @@ impl FileSystem {
 
 /// Creates the subvolumes of a stream as directories in a directory of this machine, on any file
 /// system and as any user. In a mount of a btrfs by Sapwood they are subvolumes, which the daemon
-/// of the mount makes, for its owner and root. Attributes that the file system does not have, or that the caller has no
-/// right to set, are left out and listed in the report.
+/// of the mount makes, for its owner and root. Attributes that the file system does not have, or
+/// that the caller has no right to set, are left out and listed in the report. Only Linux has the
+/// system calls for it.
 ///
 /// ```
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -302,21 +300,15 @@ impl FileSystem {
 /// ```
 ///
 /// # Errors
-/// The errors of [`FileSystem::receive`]; the directory of the parent cannot be copied.
+/// The errors of [`FileSystem::receive`]; the directory of the parent cannot be copied; the host is
+/// not Linux.
 pub fn receive(
     dir: impl AsRef<Path>,
     reader: impl Read,
     options: &ReceiveOptions,
     progress: &mut OnProgress<'_>,
 ) -> crate::Result<ReceiveReport> {
-    #[cfg(feature = "fuse")]
-    if options.chroot.is_none()
-        && let Some(socket) = daemon::connect(dir.as_ref())
-    {
-        return Ok(daemon::receive(&socket, reader, options, progress)?);
-    }
-    let mut sink = DirectorySink::new(dir.as_ref(), options)?;
-    Ok(receive_into(&mut sink, reader, options, progress)?)
+    Ok(directory::receive(dir.as_ref(), reader, options, progress)?)
 }
 
 fn new_subvolume<'a>(command: &Command<'a>) -> Result<NewSubvolume<'a>> {

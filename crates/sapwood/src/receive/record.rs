@@ -15,6 +15,9 @@ use uuid::Uuid;
 /// First line of a record.
 const MAGIC: &[u8] = b"sapwood-receive 2";
 
+/// The hidden directory of the records of complete directories.
+pub(super) const DIRECTORY: &str = ".sapwood-received";
+
 /// Most bytes of a record.
 pub(super) const RECORD_MAX: usize = 4096;
 

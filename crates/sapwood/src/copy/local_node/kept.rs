@@ -3,13 +3,14 @@
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 
-use rustix::fs::{AtFlags, Gid, Mode, OFlags, Timespec, Timestamps, Uid, XattrFlags};
+use rustix::fs::{AtFlags, Gid, Timespec, Timestamps, Uid};
 use rustix::io::Errno;
 
-use super::{LocalNode, by_path, failure};
+use super::{LocalNode, failure};
 use crate::acls;
 use crate::copy::error::Result;
 use crate::copy::side::{Meta, Xattrs};
+use crate::host::{NO_ATTRIBUTE, mode};
 use crate::shown;
 use crate::vfs::Timestamp;
 use crate::vfs::acl::ACCESS;
@@ -17,27 +18,18 @@ use crate::vfs::acl::ACCESS;
 impl LocalNode {
     /// Removes the ACLs that `xattrs` lacks.
     pub(super) fn remove_other_acls(&self, xattrs: &Xattrs) -> Result<()> {
-        let path = self.by_path();
+        let host = self.host();
         for name in acls::absent(self.meta.kind, xattrs) {
             let access = name == ACCESS;
             let name = OsStr::from_bytes(name);
-            let mut none = [0; 0];
-            let found = match self.opened.get() {
-                Some(fd) => rustix::fs::fgetxattr(fd, name, &mut none[..]),
-                None => rustix::fs::lgetxattr(&path, name, &mut none[..]),
-            };
-            if found.is_err() {
+            if host.xattr(name, &mut []).is_err() {
                 continue;
             }
             if access {
                 self.set_mode(acls::private(self.meta.perm))?;
             }
-            let removed = match self.opened.get() {
-                Some(fd) => rustix::fs::fremovexattr(fd, name),
-                None => rustix::fs::lremovexattr(&path, name),
-            };
-            match removed {
-                Err(Errno::NODATA) => {}
+            match host.remove_xattr(name) {
+                Err(NO_ATTRIBUTE) => {}
                 other => self.on(other)?,
             }
         }
@@ -45,17 +37,13 @@ impl LocalNode {
     }
 
     pub(super) fn keep_xattrs(&self, xattrs: &Xattrs, owned: bool) -> Result<()> {
-        let path = self.by_path();
+        let host = self.host();
         for (name, value) in xattrs {
             if !owned && name == b"security.capability" {
                 continue;
             }
             let name = OsStr::from_bytes(name);
-            let set = match self.opened.get() {
-                Some(fd) => rustix::fs::fsetxattr(fd, name, value, XattrFlags::empty()),
-                None => rustix::fs::lsetxattr(&path, name, value, XattrFlags::empty()),
-            };
-            match set {
+            match host.set_xattr(name, value) {
                 // Some namespaces belong to the superuser, some to one kind of file system. The
                 // namespace `user` needs the right to write.
                 Err(Errno::PERM | Errno::ACCESS | Errno::NOTSUP) => {
@@ -94,19 +82,7 @@ impl LocalNode {
     }
 
     pub(super) fn set_mode(&self, perm: u32) -> Result<()> {
-        let mode = Mode::from_raw_mode(perm);
-        if let Some(fd) = self.opened.get() {
-            return self.on(rustix::fs::fchmod(fd, mode));
-        }
-        // Of a special file a descriptor that opens nothing, and its path, which follows no link.
-        let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let fd = self.on(rustix::fs::openat(
-            &self.base,
-            self.os_name(),
-            flags,
-            Mode::empty(),
-        ))?;
-        self.on(rustix::fs::chmod(by_path(&fd, OsStr::new("")), mode))
+        self.on(self.host().set_mode(mode(perm)))
     }
 
     pub(super) fn set_times(&self, meta: &Meta) -> Result<()> {

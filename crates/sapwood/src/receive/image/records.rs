@@ -7,8 +7,7 @@ use uuid::Uuid;
 
 use super::super::NewSubvolume;
 use super::super::error::{ReceiveError, Result, at};
-use super::super::record::{RECORD_MAX, Record, State};
-use super::super::records::DIRECTORY;
+use super::super::record::{DIRECTORY, RECORD_MAX, Record, State};
 use super::{ImageSink, part};
 use crate::copy::{CopyError, CopyOptions, Place, copy};
 use crate::progress;

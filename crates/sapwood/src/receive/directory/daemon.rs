@@ -9,13 +9,13 @@ use std::path::Path;
 
 use rustix::fs::{CWD, Mode, OFlags};
 
-use super::error::{ReceiveError, Result};
-use super::image::ImageSink;
+use super::super::error::{ReceiveError, Result};
+use super::super::image::ImageSink;
+use super::super::noticed::{NoticedSink, Touched};
+use super::super::reader::failed;
+use super::super::run::receive_into;
+use super::super::{ReceiveOptions, ReceiveReport};
 use super::mounted;
-use super::noticed::{NoticedSink, Touched};
-use super::reader::failed;
-use super::run::receive_into;
-use super::{ReceiveOptions, ReceiveReport};
 use crate::bulk::frames::{Frame, MOST, Request, send_piece};
 use crate::image::Mounted;
 use crate::progress::{OnProgress, Progress};

@@ -25,9 +25,16 @@
 //! does not have, are left out and reported. A device, fifo, socket or symbolic link that cannot be
 //! made becomes an empty file, so that later commands and streams find its name.
 
+mod confined;
+#[cfg(feature = "fuse")]
+mod daemon;
+mod mounted;
+mod node;
+mod records;
+
 use std::collections::HashMap;
 use std::ffi::OsStr;
-use std::io;
+use std::io::{self, Read};
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
@@ -36,19 +43,22 @@ use rustix::fs::{CWD, Mode, OFlags, RenameFlags, ResolveFlags};
 use rustix::io::Errno;
 use sapwood_btrfs_format::stream::{Command, attribute as attr, command as cmd};
 
-use super::confined::{Confined, set_mode};
 use super::epoch::InodeId;
 use super::error::{ReceiveError, Result};
 use super::left_out::{LeftOut, LeftOutKind, Omissions};
-use super::mounted;
-use super::node::Tree;
 use super::record::{Mark, Position, Record, State};
-use super::records::{NamesMark, Records};
-use super::run::nanoseconds;
-use super::{Names, NamesDigest, NewSubvolume, ReceiveOptions, Resumed, Sink};
+use super::run::{nanoseconds, receive_into};
+use super::{
+    Names, NamesDigest, NewSubvolume, OnProgress, ReceiveOptions, ReceiveReport, Resumed, Sink,
+};
 use crate::copy::{CopyError, CopyOptions, Place, copy};
-use crate::new_file::by_descriptor;
+use crate::host::by_descriptor;
 use crate::progress::{self, Stop};
+use confined::{Confined, set_mode};
+#[cfg(feature = "fuse")]
+pub(crate) use daemon::receive_mounted;
+use node::Tree;
+use records::{NamesMark, Records};
 
 /// Suffix of the name of a directory that is received in part.
 const PART: &[u8] = b".part";
@@ -59,6 +69,23 @@ struct Current {
     tree: Tree,
     /// `None`: the file system does not store its times.
     names: Option<NamesMark>,
+}
+
+/// Receives a stream into a directory of this machine.
+pub(super) fn receive(
+    dir: &Path,
+    reader: impl Read,
+    options: &ReceiveOptions,
+    progress: &mut OnProgress<'_>,
+) -> Result<ReceiveReport> {
+    #[cfg(feature = "fuse")]
+    if options.chroot.is_none()
+        && let Some(socket) = daemon::connect(dir)
+    {
+        return daemon::receive(&socket, reader, options, progress);
+    }
+    let mut sink = DirectorySink::new(dir, options)?;
+    receive_into(&mut sink, reader, options, progress)
 }
 
 /// See the module.

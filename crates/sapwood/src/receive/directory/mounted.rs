@@ -9,7 +9,7 @@ use std::path::Path;
 use sapwood_fuse::control;
 
 #[cfg(feature = "fuse")]
-use crate::new_file::by_descriptor;
+use crate::host::by_descriptor;
 
 /// `f_type` of FUSE.
 #[cfg(feature = "fuse")]
@@ -74,19 +74,28 @@ mod absent {
         Err(io::ErrorKind::Unsupported.into())
     }
 
-    pub(in super::super) fn create_subvolume(_: &Path, _: &[u8]) -> io::Result<()> {
+    pub(in crate::receive::directory) fn create_subvolume(_: &Path, _: &[u8]) -> io::Result<()> {
         none()
     }
 
-    pub(in super::super) fn snapshot(_: &Path, _: &Path, _: &[u8], _: bool) -> io::Result<()> {
+    pub(in crate::receive::directory) fn snapshot(
+        _: &Path,
+        _: &Path,
+        _: &[u8],
+        _: bool,
+    ) -> io::Result<()> {
         none()
     }
 
-    pub(in super::super) fn delete_subvolume(_: &Path, _: &[u8]) -> io::Result<()> {
+    pub(in crate::receive::directory) fn delete_subvolume(_: &Path, _: &[u8]) -> io::Result<()> {
         none()
     }
 
-    pub(in super::super) fn set_received(_: &Path, _: [u8; 16], _: u64) -> io::Result<()> {
+    pub(in crate::receive::directory) fn set_received(
+        _: &Path,
+        _: [u8; 16],
+        _: u64,
+    ) -> io::Result<()> {
         none()
     }
 }

@@ -13,12 +13,12 @@ use sapwood_btrfs_format::NAME_MAX;
 use sapwood_btrfs_format::stream::{Command, attribute as attr, command as cmd};
 
 use super::confined::{Confined, set_mode};
-use super::content::expanded;
-use super::directory::host;
-use super::epoch::InodeId;
-use super::error::{ReceiveError, Result};
-use super::left_out::{LeftOutKind, Omissions};
-use super::{KEEP_SIZE, PUNCH_HOLE, ZERO_RANGE};
+use super::host;
+use crate::receive::content::expanded;
+use crate::receive::epoch::InodeId;
+use crate::receive::error::{ReceiveError, Result};
+use crate::receive::left_out::{LeftOutKind, Omissions};
+use crate::receive::{KEEP_SIZE, PUNCH_HOLE, ZERO_RANGE};
 use crate::vfs::acl::{ACCESS, DEFAULT};
 
 /// Set-user-id and set-group-id.

@@ -23,10 +23,7 @@ use rustix::io::Errno;
 use uuid::Uuid;
 
 use super::mounted;
-use super::record::{RECORD_MAX, Record};
-
-/// The hidden directory that has the records.
-pub(super) const DIRECTORY: &str = ".sapwood-received";
+use crate::receive::record::{DIRECTORY, RECORD_MAX, Record};
 
 /// Most bytes of the file with modes.
 const MODES_MAX: u64 = 256 << 20;

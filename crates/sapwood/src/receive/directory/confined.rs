@@ -22,7 +22,7 @@ use std::sync::Arc;
 use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, Stat};
 use rustix::io::{Errno, Result};
 
-use crate::new_file::by_descriptor;
+use crate::host::by_descriptor;
 
 /// Identity of an inode: device and number.
 type Id = (u64, u64);

@@ -1,0 +1,49 @@
+//! A command that needs mounts, in a build without them: `mount`, `umount`, `doctor`, `demo`.
+
+use std::ffi::OsString;
+use std::process::ExitCode;
+
+use super::failure::{FAILED, Failure, Result};
+use super::output;
+use super::range::Range;
+
+#[derive(Debug, clap::Args)]
+pub(super) struct Args {
+    #[arg(hide = true, trailing_var_arg = true, allow_hyphen_values = true)]
+    rest: Vec<OsString>,
+}
+
+impl Args {
+    /// Refuses, as every use of the command.
+    #[allow(
+        clippy::unused_self,
+        clippy::needless_pass_by_ref_mut,
+        reason = "as in other builds"
+    )]
+    pub(super) fn apply(&mut self, _: Range) -> Result<()> {
+        refuse()
+    }
+}
+
+fn refuse() -> Result<()> {
+    let text = "this build has no mounts: they are for Linux";
+    Err(Failure::new(FAILED, text).advise("the other commands work on images without a mount"))
+}
+
+/// Refuses.
+pub(super) fn run(_: &Args) -> Result<()> {
+    refuse()
+}
+
+/// Refuses.
+pub(super) fn start(args: Args) -> ExitCode {
+    output::finish(match run(&args) {
+        Ok(()) => 0,
+        Err(failure) => output::report(&failure),
+    })
+}
+
+/// The process is not a helper of mount(8).
+pub(super) fn helper_arguments(_: &[OsString]) -> Option<Result<Vec<OsString>>> {
+    None
+}
