@@ -1,7 +1,7 @@
 # Two commands to know: `make demo` shows Sapwood at work, `make test` is all that CI runs.
 SHELL := /bin/bash
 .SHELLFLAGS := -o pipefail -ec
-.PHONY: all check demo rules test test-programs foreign-images mutants db-kill kill-mounts streams matrices cuts disasters crash faults scale bench ablation fuzz lint msrv miri package install install-lib lib deb rpm static wheel test-packages docs release repairs help
+.PHONY: all check portable demo rules test test-programs foreign-images mutants db-kill kill-mounts streams matrices cuts disasters crash faults scale bench ablation fuzz lint msrv miri package install install-lib lib deb rpm static wheel test-packages docs release repairs help
 
 all:
 	cargo build --release -p sapwood-cli
@@ -27,6 +27,7 @@ help:
 	@echo "make ablation  each mechanism on and off (ONLY='overlap spread', BENCH_ARGS='--rounds 3')"
 	@echo "make fuzz   fuzz targets, all at once for two minutes (SECONDS=600: ten)"
 	@echo "make lint   formatting, the order of crates and modules, patches, clippy, planted faults, documentation"
+	@echo "make portable  the build for systems other than Linux, on Linux: library, command and their offline tests"
 	@echo "make msrv   builds with the oldest Rust that Cargo.toml allows"
 	@echo "make miri   unit tests of the crates without system calls under Miri"
 	@echo "make package  the crates as they would be published"
@@ -197,6 +198,10 @@ ablation: ONLY =
 ablation: need-build
 	@scripts/need fusermount3:fuse3 fio:fio dbench:dbench rsync:rsync patch:patch
 	scripts/ablation $(ONLY) -- $(BENCH_ARGS)
+
+# The code that macOS and Windows get, built and tested on Linux, in its own target directory.
+portable: need-build
+	scripts/portable
 
 msrv: need-build
 	scripts/msrv

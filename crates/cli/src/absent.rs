@@ -7,6 +7,9 @@ use super::failure::{FAILED, Failure, Result};
 use super::output;
 use super::range::Range;
 
+/// Examples of `doctor`, which has its own in other builds.
+pub(super) const EXAMPLES: &[(&str, &str)] = &[];
+
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
     #[arg(hide = true, trailing_var_arg = true, allow_hyphen_values = true)]

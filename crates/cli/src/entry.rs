@@ -3,7 +3,7 @@
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-use sapwood::vfs::FileKind;
+use sapwood::vfs::{FileKind, device_number};
 use sapwood::{FileSystem, Metadata};
 use serde::Serialize;
 
@@ -70,7 +70,10 @@ impl ListedFile {
 pub(super) fn device(found: &Metadata) -> Option<String> {
     let kind = found.file_type().kind();
     matches!(kind, FileKind::CharDevice | FileKind::BlockDevice).then(|| {
-        let (major, minor) = (libc::major(found.rdev()), libc::minor(found.rdev()));
+        let (major, minor) = (
+            device_number::major(found.rdev()),
+            device_number::minor(found.rdev()),
+        );
         format!("{major}, {minor}")
     })
 }

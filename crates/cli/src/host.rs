@@ -4,6 +4,6 @@
 pub(crate) use sapwood::internal::mount;
 
 #[cfg(not(all(target_os = "linux", not(sapwood_portable))))]
-mod portable;
+pub(crate) mod portable;
 #[cfg(not(all(target_os = "linux", not(sapwood_portable))))]
 pub(crate) use portable as mount;

@@ -6,8 +6,10 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use sapwood::{FileSystem, Metadata};
+use unicode_width::UnicodeWidthStr as _;
 
 use super::choice::SubvolumeChoice;
+use super::colors::{Colors, When};
 use super::entry::{self, ListedFile};
 use super::failure::Result;
 use super::files::{failed, for_each, shown_path};
@@ -55,6 +57,17 @@ pub(super) struct LsArgs {
     /// Show inode numbers
     #[arg(short, long)]
     inode: bool,
+    /// Colour names by the kind of file, as $LS_COLORS says
+    #[arg(
+        long,
+        value_name = "WHEN",
+        value_enum,
+        num_args = 0..=1,
+        require_equals = true,
+        default_value = "auto",
+        default_missing_value = "always"
+    )]
+    color: When,
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -93,6 +106,7 @@ pub(super) fn ls(args: &LsArgs) -> Result<()> {
     let mut lister = Lister {
         args,
         array: args.json.then(Array::begin).transpose()?,
+        colors: Colors::new(args.color),
         several: args.places.len() > 1,
         begun: false,
     };
@@ -106,6 +120,7 @@ pub(super) fn ls(args: &LsArgs) -> Result<()> {
 struct Lister<'a> {
     args: &'a LsArgs,
     array: Option<Array>,
+    colors: Colors,
     several: bool,
     /// Something was printed.
     begun: bool,
@@ -227,20 +242,29 @@ impl Lister<'_> {
         let widest = rows.iter().map(|row| row.metadata.ino().to_string().len());
         let widest = widest.max().unwrap_or(0);
         let names = rows.iter().map(|row| {
-            let name = output::name(row.name.as_os_str().as_bytes());
-            if self.args.inode {
-                format!("{:>widest$} {name}", row.metadata.ino())
+            let inode = if self.args.inode {
+                format!("{:>widest$} ", row.metadata.ino())
             } else {
-                name
-            }
+                String::new()
+            };
+            let plain = output::name(row.name.as_os_str().as_bytes());
+            let width = inode.len() + plain.width();
+            (width, format!("{inode}{}", self.painted(fs, row, plain)))
         });
-        let names: Vec<String> = names.collect();
+        let names: Vec<(usize, String)> = names.collect();
         match output::terminal_width().filter(|_| !self.args.one) {
             Some(width) => output::columns(&names, width)
                 .iter()
                 .try_for_each(output::line),
-            None => names.iter().try_for_each(output::line),
+            None => names.iter().try_for_each(|(_, name)| output::line(name)),
         }
+    }
+
+    /// The printed form of a name, in its colour.
+    fn painted(&self, fs: &FileSystem, row: &Row, plain: String) -> String {
+        let is_broken = || fs.metadata(&row.path).is_err();
+        self.colors
+            .paint(plain, row.name.as_os_str(), &row.metadata, is_broken)
     }
 
     /// The long form, in columns that are as wide as their widest field.
@@ -265,7 +289,7 @@ impl Lister<'_> {
                 fields[3],
                 fields[4],
                 times::local_seconds(row.metadata.attr().mtime),
-                output::name(row.name.as_os_str().as_bytes()),
+                self.painted(fs, row, output::name(row.name.as_os_str().as_bytes())),
                 entry::arrow(fs, &row.path, &row.metadata)?,
             ))?;
         }

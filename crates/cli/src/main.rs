@@ -3,7 +3,7 @@
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 #![cfg_attr(
     not(all(target_os = "linux", not(sapwood_portable))),
-    allow(dead_code, reason = "parts of commands on mounts")
+    allow(dead_code, unused_imports, reason = "parts of commands on mounts")
 )]
 
 mod apply;
@@ -14,6 +14,7 @@ mod broker;
 mod change;
 mod check;
 mod choice;
+mod colors;
 mod complete;
 mod content;
 mod copy;

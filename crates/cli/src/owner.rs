@@ -16,7 +16,8 @@ pub(super) fn umask() -> u32 {
     // Only setting the umask reads it.
     let umask = rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o077));
     rustix::process::umask(umask);
-    umask.bits()
+    #[allow(clippy::useless_conversion, reason = "narrower on some systems")]
+    umask.bits().into()
 }
 
 /// The owner that an option names, or the user that runs the command; group; umask.

@@ -16,6 +16,18 @@ pub(crate) const SCRIPTS: &[(&str, &str)] = &[
         code=0; ls a.img:none a.img:big > out.txt 2> err.txt || code=$?; [ $code = 1 ]; grep -cx big out.txt; grep -c none err.txt"#,
     ),
     (
+        "ls_colours_names_as_coreutils_do",
+        r#"mkdir -p t/d t/st t/ow t/tw; chmod 1755 t/st; chmod 757 t/ow; chmod 1757 t/tw; for n in plain run su sg a.tar b.tar.gz; do echo x > t/$n; done
+        chmod 755 t/run; chmod 4755 t/su; chmod 2755 t/sg; ln -s d t/link; ln -s none t/broken; mkfifo t/fifo; image a.img -r t; e=$(printf '\033')
+        export LS_COLORS='di=01;34:ln=36:or=31:pi=33:su=35:sg=01;31:tw=01;33:ow=01;35:st=01;36:ex=01;32:*.tar=32:*.gz=34'
+        ls() { "$SAPWOOD" ls "$@" | usual; }; usual() { sed "s/$e\[0m$e/$e/; s/$e\[m/$e[0m/g"; }
+        diff <(ls --color=always -1 a.img | grep -v lost+found) <(cd t && LC_ALL=C command ls --color=always -1 | usual)
+        diff <(ls -l --color a.img:link a.img:d -d | grep -o "$e.*") <(cd t && LC_ALL=C command ls -ld --color d link | sort -r | grep -o "$e.*" | usual | sed "s/-> .*d.*/-> d/")
+        for args in '' --color=never --color=auto; do [ -z "$("$SAPWOOD" ls $args a.img | grep "$e")" ] || exit 1; done; fails 2 'sometimes' ls --color=sometimes a.img
+        on_terminal() { TERM=xterm env "$@" script -qec "'$SAPWOOD' ls a.img" /dev/null < /dev/null; }
+        on_terminal A=b | grep -c "$e\[01;34md"; [ -z "$(on_terminal NO_COLOR=1 | grep "$e\[")" ]; [ -z "$(on_terminal TERM=dumb | grep "$e\[")" ]"#,
+    ),
+    (
         "patterns_lead_to_names_in_an_image",
         r#"mkdir t/etc; for n in a.conf b.conf .c.conf 'x*y' xzy; do echo $n > "t/etc/$n"; done; image a.img -r t
         [ "$("$SAPWOOD" ls 'a.img:/etc/*.conf' | tr '\n' ' ')" = '/etc/a.conf /etc/b.conf ' ] || [ "$("$SAPWOOD" ls 'a.img:/etc/*.conf' | tr '\n' ' ')" = 'etc/a.conf etc/b.conf ' ]

@@ -1,29 +1,11 @@
 //! The functions of mounts, in a build without them.
 
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use sapwood::vfs::{SubvolumeId, SubvolumeInfo};
 
-/// A mount. There is none.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct MountEntry {
-    pub(crate) point: PathBuf,
-}
-
-impl MountEntry {
-    pub(crate) fn is_ours(&self) -> bool {
-        false
-    }
-}
-
-pub(crate) fn mount_table() -> io::Result<Vec<MountEntry>> {
-    absent()
-}
-
-pub(crate) fn mounted_on(_: &Path) -> Option<MountEntry> {
-    None
-}
+pub(crate) use sapwood::block::mount_table::{MountEntry, mount_table, mounted_on};
 
 /// The subvolumes of a mount.
 pub(crate) struct SubvolumeList {

@@ -1,7 +1,5 @@
 //! Names in columns, and the width of the terminal.
 
-use unicode_width::UnicodeWidthStr;
-
 /// Width of a terminal that does not report its own.
 const WIDTH: usize = 80;
 /// Columns between two names.
@@ -18,9 +16,9 @@ pub(crate) fn terminal_width() -> Option<usize> {
 }
 
 /// Lines of at most `width` columns with the names in columns, sorted downwards, as ls(1) prints
-/// them.
-pub(crate) fn columns(names: &[String], width: usize) -> Vec<String> {
-    let widths: Vec<usize> = names.iter().map(|name| name.width()).collect();
+/// them. A name has its width with it, because it may have a colour.
+pub(crate) fn columns(names: &[(usize, String)], width: usize) -> Vec<String> {
+    let widths: Vec<usize> = names.iter().map(|name| name.0).collect();
     let fits = |rows: &usize| {
         let all = widths.chunks(*rows);
         let needed: usize = all
@@ -33,7 +31,7 @@ pub(crate) fn columns(names: &[String], width: usize) -> Vec<String> {
     let columns = names.chunks(rows.max(1)).zip(widths.chunks(rows.max(1)));
     for (column, widths) in columns {
         let widest = widths.iter().max().unwrap_or(&0) + GAP;
-        for (line, (name, width)) in lines.iter_mut().zip(column.iter().zip(widths)) {
+        for (line, ((_, name), width)) in lines.iter_mut().zip(column.iter().zip(widths)) {
             line.push_str(name);
             line.push_str(&" ".repeat(widest - width));
         }
@@ -46,17 +44,20 @@ pub(crate) fn columns(names: &[String], width: usize) -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
+    use unicode_width::UnicodeWidthStr as _;
+
     use super::*;
 
     #[test]
     fn names_fill_columns_downwards() {
-        let names: Vec<String> = ["a", "bb", "ccc", "d", "e"].map(String::from).to_vec();
+        let measured = |name: &str| (name.width(), name.to_owned());
+        let names = ["a", "bb", "ccc", "d", "e"].map(measured).to_vec();
         assert_eq!(columns(&names, 80), ["a  bb  ccc  d  e"]);
         assert_eq!(columns(&names, 9), ["a    d", "bb   e", "ccc"]);
         assert_eq!(columns(&names, 1), ["a", "bb", "ccc", "d", "e"]);
         assert!(columns(&[], 80).is_empty());
         // Wide characters take two columns.
-        let wide = ["\u{6f22}\u{5b57}".to_owned(), "x".to_owned()];
+        let wide = ["\u{6f22}\u{5b57}", "x"].map(measured);
         assert_eq!(columns(&wide, 7), ["\u{6f22}\u{5b57}  x"]);
         assert_eq!(columns(&wide, 6).len(), 2);
     }
