@@ -25,7 +25,7 @@ mod portable;
 use portable as chosen;
 
 pub(crate) use chosen::{
-    LocalStream, WRITES_THROUGH, begin_writeback, create, data_sync, discard_blocks,
+    LocalStream, SHUT_DOWN, WRITES_THROUGH, begin_writeback, create, data_sync, discard_blocks,
     is_unsupported, make_writable, mount_table, next_data, next_hole, open, os_str, os_string,
     prepare_release, punch_hole, read_at, read_exact_at, release, unlock, will_read, write,
     write_all_at, writeback_failed,

@@ -1,11 +1,11 @@
 //! A command that needs mounts, in a build without them: `mount`, `umount`, `doctor`, `demo`.
 
 use std::ffi::OsString;
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use super::failure::{FAILED, Failure, Result};
 use super::output;
-use super::range::Range;
 
 /// Examples of `doctor`, which has its own in other builds.
 pub(super) const EXAMPLES: &[(&str, &str)] = &[];
@@ -14,17 +14,14 @@ pub(super) const EXAMPLES: &[(&str, &str)] = &[];
 pub(super) struct Args {
     #[arg(hide = true, trailing_var_arg = true, allow_hyphen_values = true)]
     rest: Vec<OsString>,
+    #[arg(skip)]
+    image: PathBuf,
 }
 
 impl Args {
-    /// Refuses, as every use of the command.
-    #[allow(
-        clippy::unused_self,
-        clippy::needless_pass_by_ref_mut,
-        reason = "as in other builds"
-    )]
-    pub(super) fn apply(&mut self, _: Range) -> Result<()> {
-        refuse()
+    /// Stands for the image of a mount.
+    pub(super) fn image(&mut self) -> &mut PathBuf {
+        &mut self.image
     }
 }
 

@@ -241,7 +241,7 @@ impl Command {
         }
         match self {
             Self::Mkfs(args) => range.image(&mut args.image),
-            Self::Mount(args) => args.apply(range),
+            Self::Mount(args) => range.image(args.image()),
             Self::Info(args) => range.image(&mut args.image),
             Self::Check(args) => range.image(&mut args.image),
             Self::Resize(args) => range.image(&mut args.image),

@@ -16,7 +16,6 @@ use sapwood::internal::options::{Choice, table};
 use super::failure::{FAILED, Failure, MOUNT, Result, USAGE};
 use super::notify::Notifier;
 use super::output::SystemLog;
-use super::range::Range;
 use super::{broker, choice, output, remount};
 
 // Names of mount options do not fit next to names of the command's options.
@@ -47,9 +46,9 @@ pub(super) struct Args {
 }
 
 impl Args {
-    /// Restricts the image to a range.
-    pub(super) fn apply(&mut self, range: Range) -> Result<()> {
-        range.image(&mut self.image)
+    /// The image.
+    pub(super) fn image(&mut self) -> &mut PathBuf {
+        &mut self.image
     }
 }
 

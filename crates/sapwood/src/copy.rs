@@ -186,6 +186,10 @@ impl CopyReport {
     }
 
     /// The error of the first name that was left out, by value.
+    #[cfg_attr(
+        not(all(target_os = "linux", not(sapwood_portable))),
+        allow(dead_code, reason = "of receiving into a directory")
+    )]
     pub(crate) fn into_first_error(self) -> Option<CopyError> {
         self.first_error
     }

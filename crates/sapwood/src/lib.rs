@@ -97,6 +97,10 @@ mod output;
 mod path_table;
 mod pattern;
 mod progress;
+#[cfg_attr(
+    not(all(target_os = "linux", not(sapwood_portable))),
+    allow(dead_code, reason = "parts of receiving into a directory")
+)]
 mod receive;
 mod repair;
 mod repartition;

@@ -22,7 +22,7 @@ mod windows;
 use windows as positions;
 
 pub(crate) use positions::{
-    LocalStream, next_data, next_hole, os_str, os_string, read_exact_at, write_all_at,
+    LocalStream, SHUT_DOWN, next_data, next_hole, os_str, os_string, read_exact_at, write_all_at,
 };
 
 /// A write cannot be durable on return.

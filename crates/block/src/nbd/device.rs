@@ -14,6 +14,7 @@ use super::unflushed::{Content, Unflushed};
 use super::uri::NbdUri;
 use super::wire::*;
 use crate::error::{check_range, check_writable};
+use crate::host;
 use crate::{Device, Error, NbdError};
 
 type Result<T, E = Error> = std::result::Result<T, E>;
@@ -160,8 +161,8 @@ impl NbdDevice {
             let why = match work(&session) {
                 Ok(Some(value)) => return Ok(value),
                 Ok(None) => continue,
-                Err(Failure::Server(libc::ESHUTDOWN)) => {
-                    let ending = io::Error::from_raw_os_error(libc::ESHUTDOWN);
+                Err(Failure::Server(host::SHUT_DOWN)) => {
+                    let ending = io::Error::from_raw_os_error(host::SHUT_DOWN);
                     Arc::new(NbdError::Lost(ending))
                 }
                 Err(Failure::Server(errno)) => {

@@ -88,7 +88,7 @@ pub(crate) fn errno(error: u32) -> i32 {
         28 => libc::ENOSPC,
         75 => libc::EOVERFLOW,
         95 => libc::EOPNOTSUPP,
-        108 => libc::ESHUTDOWN,
+        108 => crate::host::SHUT_DOWN,
         _ => libc::EINVAL,
     }
 }

@@ -28,6 +28,8 @@ use super::loop_device::LoopTarget;
 use crate::host::Call;
 use crate::host::calls;
 
+/// The error number of a connection that was shut down.
+pub(crate) const SHUT_DOWN: i32 = libc::ESHUTDOWN;
 /// A write can be durable on return.
 pub(crate) const WRITES_THROUGH: bool = true;
 

@@ -11,6 +11,9 @@ use rustix::io::Errno;
 
 pub(crate) use std::os::unix::net::UnixStream as LocalStream;
 
+/// The error number of a connection that was shut down.
+pub(crate) const SHUT_DOWN: i32 = libc::ESHUTDOWN;
+
 pub(super) fn read_at(file: &File, buf: &mut [u8], offset: u64) -> io::Result<usize> {
     file.read_at(buf, offset)
 }

@@ -8,6 +8,9 @@ use std::os::windows::fs::FileExt;
 use std::path::Path;
 use std::time::Duration;
 
+/// The error number of a connection that was shut down: `WSAESHUTDOWN`.
+pub(crate) const SHUT_DOWN: i32 = 10_058;
+
 pub(super) fn read_at(file: &File, buf: &mut [u8], offset: u64) -> io::Result<usize> {
     file.seek_read(buf, offset)
 }
