@@ -1,16 +1,15 @@
 //! The `sapwood` command.
 
 #![deny(clippy::print_stdout, clippy::print_stderr)]
+// Parts of commands on mounts.
 #![cfg_attr(
     not(all(target_os = "linux", not(sapwood_portable))),
-    allow(dead_code, unused_imports, reason = "parts of commands on mounts")
+    allow(dead_code, unused_imports)
 )]
 
 mod apply;
 mod attributes;
 mod balance;
-#[cfg(all(target_os = "linux", not(sapwood_portable)))]
-mod broker;
 mod change;
 mod check;
 mod choice;
@@ -18,17 +17,13 @@ mod colors;
 mod complete;
 mod content;
 mod copy;
-#[cfg_attr(
-    not(all(target_os = "linux", not(sapwood_portable))),
-    path = "absent.rs"
-)]
+#[cfg_attr(sapwood_portable, path = "absent.rs")]
+#[cfg_attr(not(target_os = "linux"), path = "absent.rs")]
 mod demo;
 mod device;
 mod diff;
-#[cfg_attr(
-    not(all(target_os = "linux", not(sapwood_portable))),
-    path = "absent.rs"
-)]
+#[cfg_attr(sapwood_portable, path = "absent.rs")]
+#[cfg_attr(not(target_os = "linux"), path = "absent.rs")]
 mod doctor;
 mod dropin;
 mod dump;
@@ -49,20 +44,14 @@ mod luks;
 mod mkdisk;
 mod mkfs;
 mod mode;
-#[cfg_attr(
-    not(all(target_os = "linux", not(sapwood_portable))),
-    path = "absent.rs"
-)]
+#[cfg_attr(sapwood_portable, path = "absent.rs")]
+#[cfg_attr(not(target_os = "linux"), path = "absent.rs")]
 mod mount;
-#[cfg(all(target_os = "linux", not(sapwood_portable)))]
-mod notify;
 mod output;
 mod owner;
 mod progress;
 mod range;
 mod receive;
-#[cfg(all(target_os = "linux", not(sapwood_portable)))]
-mod remount;
 mod rescue;
 mod resize;
 mod script;
@@ -76,10 +65,8 @@ mod subvolume;
 mod sync;
 mod times;
 mod trim;
-#[cfg_attr(
-    not(all(target_os = "linux", not(sapwood_portable))),
-    path = "absent.rs"
-)]
+#[cfg_attr(sapwood_portable, path = "absent.rs")]
+#[cfg_attr(not(target_os = "linux"), path = "absent.rs")]
 mod umount;
 mod untar;
 mod usage;

@@ -1,5 +1,9 @@
 //! `sapwood mount`, and being mount(8)'s helper.
 
+mod broker;
+mod notify;
+mod remount;
+
 use std::ffi::{OsStr, OsString};
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
@@ -14,9 +18,9 @@ use sapwood::internal::image::OpenError;
 use sapwood::internal::options::{Choice, table};
 
 use super::failure::{FAILED, Failure, MOUNT, Result, USAGE};
-use super::notify::Notifier;
 use super::output::SystemLog;
-use super::{broker, choice, output, remount};
+use super::{choice, output};
+use notify::Notifier;
 
 // Names of mount options do not fit next to names of the command's options.
 #[derive(Debug, clap::Args)]

@@ -21,6 +21,7 @@ fn image(size: u64) -> TempImage {
     TempImage { _dir: dir, path }
 }
 
+#[cfg(all(target_os = "linux", not(sapwood_portable)))]
 fn direct() -> OpenOptions {
     OpenOptions {
         direct: true,
@@ -176,6 +177,7 @@ fn only_files_and_block_devices_are_opened() {
     ));
 }
 
+#[cfg(all(target_os = "linux", not(sapwood_portable)))]
 #[test]
 fn discard_frees_the_space_of_a_file() {
     let image = image(4 * MIB);
@@ -211,6 +213,7 @@ fn create_empties_an_old_file() {
 }
 
 /// Every mix of aligned and unaligned requests on a direct descriptor equals a model.
+#[cfg(all(target_os = "linux", not(sapwood_portable)))]
 #[test]
 fn direct_requests_of_any_alignment() {
     let image = image(4 * MIB + 1234);
@@ -261,6 +264,7 @@ fn direct_requests_of_any_alignment() {
     assert_eq!(saved.first_difference(&model), Some(4 * MIB));
 }
 
+#[cfg(all(target_os = "linux", not(sapwood_portable)))]
 #[test]
 fn direct_partial_writes_of_one_block_do_not_undo_each_other() {
     let image = image(MIB);
@@ -286,6 +290,7 @@ fn direct_partial_writes_of_one_block_do_not_undo_each_other() {
     }
 }
 
+#[cfg(all(target_os = "linux", not(sapwood_portable)))]
 #[test]
 fn a_read_only_device_becomes_writable_with_a_descriptor_of_its_file() {
     let (image, other) = (image(MIB), image(MIB));

@@ -1,5 +1,6 @@
 //! Damaged streams: a receive ends with an error or a subvolume, and the image stays consistent.
 //! Nothing outside of a directory changes.
+#![cfg(all(target_os = "linux", not(sapwood_portable)))]
 
 mod interrupted;
 mod killed;

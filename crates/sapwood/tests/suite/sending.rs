@@ -234,6 +234,7 @@ fn inodes_of_an_image_that_was_not_unmounted_prove_nothing() {
     assert!(error.to_string().contains("same identity"), "{error}");
 }
 
+#[cfg(all(target_os = "linux", not(sapwood_portable)))]
 #[test]
 fn a_state_that_is_its_own_parent_keeps_the_record_of_its_directory() {
     let dir = tempfile::tempdir().unwrap();

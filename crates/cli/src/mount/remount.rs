@@ -8,8 +8,8 @@ use rustix::mount::MountFlags;
 use sapwood::internal::options::{OptionError, table};
 use sapwood::{Kind, Options};
 
-use super::failure::{Failure, MOUNT, Result};
-use super::output;
+use crate::failure::{Failure, MOUNT, Result};
+use crate::output;
 
 /// Options that the kernel keeps for each mount, with the flag and whether they set it.
 const FLAGS: &[(&str, MountFlags, bool)] = &[

@@ -11,8 +11,8 @@ use crate::host::mount::{broker_options, broker_process};
 use rustix::io::fcntl_dupfd_cloexec;
 use sapwood::Options;
 
-use super::failure::{Failure, Result};
-use super::output;
+use crate::failure::{Failure, Result};
+use crate::output;
 
 /// Starts the process for the mount of `image` on `dir`, both real paths, with the options that the
 /// command was given.
