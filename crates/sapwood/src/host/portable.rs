@@ -105,8 +105,11 @@ impl<'n> Named<'n> {
         }
         // Without blocking, in case a fifo took the place of a file meanwhile.
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
-        let fd = rustix::fs::openat(self.dir, self.name, flags, Mode::empty())?;
-        work(fd.as_fd())
+        match rustix::fs::openat(self.dir, self.name, flags, Mode::empty()) {
+            // The content cannot be read either, which is the error.
+            Err(Errno::ACCESS) => Err(Errno::NOTSUP),
+            opened => work(opened?.as_fd()),
+        }
     }
 
     /// Writes the names of its extended attributes to `names`, each with a NUL. Returns the bytes.
