@@ -93,6 +93,17 @@ pub(crate) struct Opened {
     pub(crate) align: Option<u64>,
 }
 
+fn not_an_image() -> std::io::Error {
+    std::io::Error::new(
+        std::io::ErrorKind::InvalidInput,
+        if cfg!(all(target_os = "linux", not(sapwood_portable))) {
+            "neither a regular file nor a block device"
+        } else {
+            "not a regular file"
+        },
+    )
+}
+
 /// A system call for durability.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Call {
@@ -139,15 +150,4 @@ pub(crate) mod calls {
 #[cfg(not(test))]
 mod calls {
     pub(super) fn made(_: super::Call) {}
-}
-
-fn not_an_image() -> std::io::Error {
-    std::io::Error::new(
-        std::io::ErrorKind::InvalidInput,
-        if cfg!(all(target_os = "linux", not(sapwood_portable))) {
-            "neither a regular file nor a block device"
-        } else {
-            "not a regular file"
-        },
-    )
 }
