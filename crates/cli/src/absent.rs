@@ -8,7 +8,8 @@ use super::failure::{FAILED, Failure, Result};
 use super::output;
 
 /// Examples of `doctor`, which has its own in other builds.
-pub(super) const EXAMPLES: &[(&str, &str)] = &[];
+pub(super) const EXAMPLES: &[(&str, &str)] =
+    &[("sapwood doctor", "says that this build has no mounts")];
 
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
