@@ -27,7 +27,7 @@ help:
 	@echo "make ablation  each mechanism on and off (ONLY='overlap spread', BENCH_ARGS='--rounds 3')"
 	@echo "make fuzz   fuzz targets, all at once for two minutes (SECONDS=600: ten)"
 	@echo "make lint   formatting, the order of crates and modules, patches, clippy, planted faults, documentation"
-	@echo "make portable  the build for systems other than Linux, on Linux: library, command and their offline tests"
+	@echo "make portable  the build for systems other than Linux, on Linux: library and command, and tests of devices and of the command"
 	@echo "make msrv   builds with the oldest Rust that Cargo.toml allows"
 	@echo "make miri   unit tests of the crates without system calls under Miri"
 	@echo "make package  the crates as they would be published"
