@@ -49,6 +49,11 @@ impl Ranges {
             .collect()
     }
 
+    /// All ranges, ascending.
+    pub(super) fn runs(&self) -> &[(u64, u64)] {
+        &self.0
+    }
+
     /// Bytes that have checksums.
     pub(super) fn bytes(&self) -> u64 {
         self.0.iter().map(|(start, end)| end - start).sum()

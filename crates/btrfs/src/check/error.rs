@@ -51,4 +51,7 @@ pub enum CheckError {
         /// Name of the profile.
         profile: &'static str,
     },
+    /// A tree that a repair wrote anew is not valid: a bug.
+    #[error("a repair made a bad tree: {0}")]
+    Rebuilt(String),
 }

@@ -427,7 +427,7 @@ impl Check<'_> {
 
     /// Logical address of each superblock within a chunk, the bytes there that must not contain
     /// extents, and its offset on the device.
-    fn super_places(&self) -> Vec<(u64, u64, u64)> {
+    pub(super) fn super_places(&self) -> Vec<(u64, u64, u64)> {
         let mut places = Vec::new();
         for (logical, chunk) in &self.source.chunks {
             for (nth, stripe) in chunk.stripes.iter().enumerate() {

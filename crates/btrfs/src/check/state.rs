@@ -165,6 +165,32 @@ impl<'a> Check<'a> {
         copies.good
     }
 
+    /// Writes all copies of a block, for repairs. Returns false if no device has one.
+    pub(super) fn write_block(
+        &self,
+        logical: u64,
+        bytes: &[u8],
+    ) -> Result<bool, sapwood_block::Error> {
+        let mut written = false;
+        for copy in self.source.copies(logical, bytes.len() as u64) {
+            if let Some(disk) = copy.disk.and_then(|number| self.source.disks.get(number)) {
+                disk.device.write_at(copy.physical, bytes)?;
+                written = true;
+            }
+        }
+        Ok(written)
+    }
+
+    /// The UUID that all tree blocks have in their headers; zeros if no block can be read.
+    pub(super) fn chunk_tree_uuid(&self) -> [u8; 16] {
+        let (tree, root, _) = match self.all_roots().into_iter().next() {
+            Some(first) => first,
+            None => return [0; 16],
+        };
+        let bytes = self.quiet_block(tree, &root).unwrap_or_default();
+        Block::new(&bytes).map_or([0; 16], |block| block.header().chunk_tree_uuid)
+    }
+
     /// Records that part of a tree was not seen.
     pub(super) fn hole(&mut self, tree: u64) {
         self.uses_incomplete = true;

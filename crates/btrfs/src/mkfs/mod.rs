@@ -13,7 +13,6 @@
 //!
 //! Facts: the "On-disk format" and "mkfs.btrfs" pages of the btrfs documentation.
 
-mod bulk;
 mod error;
 mod layout;
 mod options;

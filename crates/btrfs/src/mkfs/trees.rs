@@ -9,9 +9,9 @@ use sapwood_btrfs_format::{
     name_hash, objectid, uuid_key_parts,
 };
 
-use super::bulk::Items;
 use super::layout::PlannedChunk;
 use super::options::{MkfsOptions, SECTOR_SIZE};
+use crate::tree::bulk::Items;
 
 /// Transid of everything that mkfs writes.
 pub(super) const GENERATION: u64 = 1;

@@ -6,15 +6,15 @@ use std::time::SystemTime;
 use sapwood_block::Device;
 use sapwood_btrfs_format::{
     BlockGroupFlags, BlockInit, Expect, Key, MAGIC, RootBackup, SUPER_OFFSETS, SUPER_SIZE,
-    SuperBlock, SuperFlags, objectid, validate_block,
+    SuperBlock, SuperFlags, leaf_data_size, objectid, validate_block,
 };
 use sapwood_vfs::{Ambient, Timestamp};
 
-use super::bulk::{self, NewBlock};
 use super::error::MkfsError;
 use super::layout::{PlannedChunk, RESERVED};
 use super::options::{MkfsOptions, SECTOR_SIZE};
 use super::trees::{GENERATION, Ids, MkfsPlan, Placed};
+use crate::tree::bulk::{self, NewBlock};
 
 /// Identities: all random, or derived from the options' UUID.
 pub(super) fn new_ids(options: &MkfsOptions, devices: usize) -> Ids {
@@ -78,11 +78,12 @@ pub(super) fn write(
 /// blocks.
 fn settle(mut plan: MkfsPlan<'_>) -> Result<(MkfsPlan<'_>, Vec<NewBlock>), MkfsError> {
     let nodesize = plan.options.node_size() as usize;
+    let room = leaf_data_size(nodesize);
     loop {
         let trees = plan.items();
         let mut outlines = BTreeMap::new();
         for (id, items) in &trees {
-            outlines.insert(*id, bulk::outline(items, nodesize));
+            outlines.insert(*id, bulk::outline(items, nodesize, room));
         }
         let blocks = place(&plan, &outlines)?;
         if blocks != plan.blocks {
@@ -101,7 +102,7 @@ fn settle(mut plan: MkfsPlan<'_>) -> Result<(MkfsPlan<'_>, Vec<NewBlock>), MkfsE
                 fsid: plan.ids.fsid,
                 chunk_tree_uuid: plan.ids.chunk_tree,
             };
-            blocks.extend(bulk::build(items, &addresses, nodesize, &init)?);
+            blocks.extend(bulk::build(items, &addresses, (nodesize, room), &init)?);
         }
         return Ok((plan, blocks));
     }

@@ -49,6 +49,7 @@
 //!   its root (`shapes`)
 
 mod block;
+pub(crate) mod bulk;
 mod cache;
 mod cow;
 mod cursor;

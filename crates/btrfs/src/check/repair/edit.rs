@@ -100,15 +100,7 @@ impl<'c, 'd> Editor<'c, 'd> {
         if !valid || !(filled || leaf.is_root) {
             return Ok(false);
         }
-        let source = &self.check.source;
-        let mut written = false;
-        for copy in source.copies(leaf.at.logical, leaf.bytes.len() as u64) {
-            if let Some(disk) = copy.disk.and_then(|number| source.disks.get(number)) {
-                disk.device.write_at(copy.physical, &leaf.bytes)?;
-                written = true;
-            }
-        }
-        Ok(written)
+        Ok(self.check.write_block(leaf.at.logical, &leaf.bytes)?)
     }
 
     /// Changes the data of an item, whose length stays.

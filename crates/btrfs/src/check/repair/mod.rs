@@ -9,15 +9,23 @@
 //! - `bytes_used` of the superblock becomes the sum of the extents.
 //! - Counts and sums get the value that the check has counted: links, bytes and sizes of inodes,
 //!   `used` of block groups, bytes of devices, refs of extents.
+//! - Items of extents, and with them back references, are written from the trees that use the
+//!   extents; if they do not fit into their leaves or cannot be read, the extent tree and the
+//!   free-space tree are written anew.
 //! - A name is in three items; where two of them agree, the third one follows.
 //! - A free-space tree with errors is marked invalid. Every writer then ignores it, and Linux
 //!   rebuilds it at the next mount.
 //!
-//! Items are changed in place, in all copies of their leaf: no tree grows. Further damage is left.
+//! Items of other trees are changed in place, in all copies of their leaf. Further damage is left.
 
 mod edit;
+mod extent_items;
+mod extents;
 mod fields;
+mod log;
 mod names;
+mod rebuild;
+mod uses;
 
 use std::sync::Arc;
 
@@ -67,9 +75,10 @@ pub fn repair(
         done.add("LogDropped", "superblock: log dropped".to_owned());
     }
     let mut report = check(&[&**device], options, progress)?;
+    let doubt = extents::doubtful(&report);
     for _ in 0..ROUNDS {
         let before = done.repairs.len();
-        round(device, &report, &mut done)?;
+        round(device, &report, doubt, &mut done)?;
         if done.repairs.len() == before {
             break;
         }
@@ -145,6 +154,7 @@ fn write_supers(device: &dyn Device, sb: &SuperBlock) -> Result<(), CheckError> 
 fn round(
     device: &Arc<dyn Device>,
     report: &CheckReport,
+    doubt: bool,
     done: &mut Repaired,
 ) -> Result<(), CheckError> {
     let options = CheckOptions::default();
@@ -159,6 +169,12 @@ fn round(
         // Counts follow from names.
         return Ok(());
     }
+    drop(editor);
+    if extents::repair(&mut opened, report, doubt, done)? {
+        // Sums follow from extents.
+        return Ok(());
+    }
+    let editor = Editor::new(&opened);
     fields::repair(&opened, &editor, report, done)?;
     drop(editor);
     let (mut sb, source) = (opened.sb, opened.source);

@@ -1,18 +1,16 @@
 //! Packs sorted items into the blocks of a new tree.
 
-use sapwood_btrfs_format::block::Item;
-use sapwood_btrfs_format::{BlockInit, BlockMut, Key, leaf_data_size, node_ptrs};
-
-use super::error::MkfsError;
+use sapwood_btrfs_format::block::{Error, Item};
+use sapwood_btrfs_format::{BlockInit, BlockMut, Key, node_ptrs};
 
 /// Items of one tree, sorted by key.
-pub(super) type Items = Vec<(Key, Vec<u8>)>;
+pub(crate) type Items = Vec<(Key, Vec<u8>)>;
 
 /// Level and first key of every block that the items fill, in the order of [`build`]: leaves
-/// first, the root last. At least one leaf.
-pub(super) fn outline(items: &Items, nodesize: usize) -> Vec<(u8, Key)> {
+/// first, the root last. At least one leaf. A leaf gets at most `room` bytes of items.
+pub(crate) fn outline(items: &Items, nodesize: usize, room: usize) -> Vec<(u8, Key)> {
     let first = |run: &[(Key, Vec<u8>)]| run.first().map_or(Key::MIN, |(key, _)| *key);
-    let mut row: Vec<Key> = leaves(items, nodesize).into_iter().map(first).collect();
+    let mut row: Vec<Key> = leaves(items, room).into_iter().map(first).collect();
     let mut all: Vec<(u8, Key)> = row.iter().map(|key| (0, *key)).collect();
     let mut level = 0;
     while row.len() > 1 {
@@ -27,8 +25,8 @@ pub(super) fn outline(items: &Items, nodesize: usize) -> Vec<(u8, Key)> {
 }
 
 /// Divides the items into runs that fill one leaf each.
-fn leaves(items: &Items, nodesize: usize) -> Vec<&[(Key, Vec<u8>)]> {
-    let (room, mut used, mut from) = (leaf_data_size(nodesize), 0, 0);
+fn leaves(items: &Items, room: usize) -> Vec<&[(Key, Vec<u8>)]> {
+    let (mut used, mut from) = (0, 0);
     let mut out = Vec::new();
     for (n, (_, data)) in items.iter().enumerate() {
         let need = Item::SIZE + data.len();
@@ -43,23 +41,23 @@ fn leaves(items: &Items, nodesize: usize) -> Vec<&[(Key, Vec<u8>)]> {
 }
 
 /// A new block without its checksum.
-pub(super) struct NewBlock {
-    pub(super) bytenr: u64,
-    pub(super) bytes: Vec<u8>,
+pub(crate) struct NewBlock {
+    pub(crate) bytenr: u64,
+    pub(crate) bytes: Vec<u8>,
 }
 
 /// Builds the tree. `init` has the header fields that all its blocks share; `addresses` are the
-/// blocks' addresses in the order of [`outline`].
-pub(super) fn build(
+/// blocks' addresses in the order of [`outline`], which had the same `room`.
+pub(crate) fn build(
     items: &Items,
     addresses: &[u64],
-    nodesize: usize,
+    (nodesize, room): (usize, usize),
     init: &BlockInit,
-) -> Result<Vec<NewBlock>, MkfsError> {
+) -> Result<Vec<NewBlock>, Error> {
     let mut free = addresses.iter().copied();
     let mut blocks = Vec::new();
     let mut row = Vec::new();
-    for run in leaves(items, nodesize) {
+    for run in leaves(items, room) {
         let bytenr = free.next().unwrap_or_default();
         let mut bytes = vec![0; nodesize];
         let mut leaf = BlockMut::init(&mut bytes, &BlockInit { bytenr, ..*init })?;
@@ -98,14 +96,15 @@ pub(super) fn build(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use sapwood_btrfs_format::Block;
+    use sapwood_btrfs_format::{Block, leaf_data_size};
 
     #[test]
     fn ten_thousand_items_make_three_levels_that_hold_them_all() {
         let items: Items = (0..10_000)
             .map(|n| (Key::new(n, 1, 0), vec![n as u8; 100]))
             .collect();
-        let outline = outline(&items, 4096);
+        let room = leaf_data_size(4096);
+        let outline = outline(&items, 4096, room);
         let count = outline.len();
         assert_eq!(outline.last().unwrap(), &(2, items[0].0));
         let addresses: Vec<u64> = (1..=count as u64).map(|n| n * 4096).collect();
@@ -117,7 +116,7 @@ mod tests {
             fsid: [1; 16],
             chunk_tree_uuid: [2; 16],
         };
-        let blocks = build(&items, &addresses, 4096, &init).unwrap();
+        let blocks = build(&items, &addresses, (4096, room), &init).unwrap();
         assert_eq!(blocks.len(), count);
         let mut found = Vec::new();
         for (new, expected) in blocks.iter().zip(&outline) {

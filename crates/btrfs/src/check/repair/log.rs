@@ -1,0 +1,58 @@
+//! The space that the log uses: it has no extent items.
+
+use sapwood_btrfs_format::{Block, FileExtent, RootItem, kind, objectid};
+
+use super::super::free_space::Runs;
+use super::super::state::{Check, Pointer, children};
+use super::super::walk::entries;
+use super::uses::Obstacle;
+
+/// Places of the blocks of all log trees, and of the data that they lead to; not sorted.
+pub(super) fn places(check: &Check<'_>) -> Result<Runs, Obstacle> {
+    let mut found = Runs::new();
+    if check.sb.log_root.get() == 0 {
+        return Ok(found);
+    }
+    let nodesize = check.nodesize();
+    let mut stack = vec![Pointer {
+        logical: check.sb.log_root.get(),
+        level: check.sb.log_root_level,
+        generation: check.sb.generation.get().saturating_add(1),
+        first_key: None,
+    }];
+    while let Some(at) = stack.pop() {
+        let bytes = check.quiet_block(objectid::TREE_LOG, &at);
+        let bytes = bytes.ok_or(Obstacle::Log)?;
+        let block = Block::new(&bytes).map_err(|_| Obstacle::Log)?;
+        found.push((at.logical, at.logical.saturating_add(nodesize)));
+        // Levels fall from a root on; a root is in the log of logs only.
+        stack.extend(children(&block));
+        for (key, data) in entries(&block) {
+            match key.kind {
+                kind::ROOT_ITEM if key.objectid == objectid::TREE_LOG => {
+                    let item = RootItem::parse(data).map_err(|_| Obstacle::Log)?;
+                    let logical = item.bytenr.get();
+                    if found.iter().any(|(start, _)| *start == logical) {
+                        return Err(Obstacle::Log);
+                    }
+                    stack.push(Pointer {
+                        logical,
+                        level: item.level,
+                        generation: item.generation.get(),
+                        first_key: None,
+                    });
+                }
+                kind::EXTENT_DATA => {
+                    if let Ok(FileExtent::Regular(extent) | FileExtent::Prealloc(extent)) =
+                        FileExtent::parse(data)
+                    {
+                        let start = extent.disk_bytenr;
+                        found.push((start, start.saturating_add(extent.disk_num_bytes)));
+                    }
+                }
+                _ => {}
+            }
+        }
+    }
+    Ok(found)
+}
