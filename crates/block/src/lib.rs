@@ -11,6 +11,7 @@ mod error;
 mod file;
 mod holder;
 mod host;
+mod joined;
 mod layer;
 mod memory;
 pub mod mount_table;
@@ -31,6 +32,7 @@ pub use error::{Error, NbdError, Qcow2Error, Result, Violation, check_range, che
 pub use file::FileDevice;
 pub use holder::{Holder, MountElsewhere, Process, Server};
 pub use host::{OpenOptions, mounted_elsewhere, open_for_writing};
+pub use joined::JoinedDevice;
 pub use layer::Layer;
 pub use memory::{MemoryDevice, PAGE_SIZE};
 pub(crate) use nbd::NbdUri;

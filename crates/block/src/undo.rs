@@ -11,7 +11,7 @@
 //! change, because each mount for writing changes them.
 
 use std::io::{self, Write};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use zerocopy::little_endian::{U32, U64};
@@ -23,9 +23,12 @@ use crate::{Device, OVERLAY_PAGE, SECTOR_SIZE};
 /// First bytes of an undo file.
 const MAGIC: [u8; 8] = *b"SAPWUNDO";
 const VERSION: u32 = 1;
+/// The image is on several devices: their names are separated by zero bytes, and offsets count
+/// from the start of the first one ([`JoinedDevice`](crate::JoinedDevice)).
+const SEVERAL: u32 = 2;
 /// Bytes of the page of a record.
 const PAGE: usize = OVERLAY_PAGE as usize;
-/// Most bytes of the name of the image.
+/// Most bytes of the names of the image's devices.
 const NAME_MAX: usize = 4060;
 
 /// The start of an undo file.
@@ -102,7 +105,7 @@ pub enum UndoError {
     #[error("{0}: no undo file")]
     NotUndo(String),
     /// An undo file of a later version.
-    #[error("{file}: undo file of version {version}, only {VERSION} is known")]
+    #[error("{file}: undo file of version {version}, only {VERSION} and {SEVERAL} are known")]
     Version {
         /// The undo file.
         file: String,
@@ -162,14 +165,14 @@ pub enum UndoSide {
     After,
 }
 
-/// Writes an undo file: the pages at `pages` of `before`, and of `after`, which has the changes.
+/// Writes an undo file for the image on `devices`: the pages at `pages` of `before`, and of `after`, which has the changes.
 /// Pages without a change count, too. Returns the number of records. The caller makes the file
 /// durable.
 ///
 /// # Errors
 /// [`UndoError::Device`]; [`UndoError::Write`]; [`UndoError::Name`].
 pub fn record_undo(
-    image: &Path,
+    devices: &[PathBuf],
     before: &dyn Device,
     after: &dyn Device,
     pages: &[u64],
@@ -179,7 +182,7 @@ pub fn record_undo(
     pages.retain(|offset| *offset < before.size());
     pages.sort_unstable();
     pages.dedup();
-    to.write_all(head(image, before.size(), pages.len() as u64)?.as_bytes())?;
+    to.write_all(head(devices, before.size(), pages.len() as u64)?.as_bytes())?;
     let mut record = Record::new_zeroed();
     for offset in &pages {
         record.zero();
@@ -194,14 +197,19 @@ pub fn record_undo(
     Ok(pages.len() as u64)
 }
 
-fn head(image: &Path, size: u64, records: u64) -> Result<Head, UndoError> {
-    let name = image.as_os_str().as_encoded_bytes();
+fn head(devices: &[PathBuf], size: u64, records: u64) -> Result<Head, UndoError> {
+    let names: Vec<&[u8]> = devices
+        .iter()
+        .map(|name| name.as_os_str().as_encoded_bytes())
+        .collect();
+    let name = names.join(&0);
     let mut head = Head::new_zeroed();
     let place = head.name.get_mut(..name.len());
-    let place = place.ok_or_else(|| UndoError::Name(image.to_owned()))?;
-    place.copy_from_slice(name);
+    let first = devices.first().cloned().unwrap_or_default();
+    place.ok_or(UndoError::Name(first))?.copy_from_slice(&name);
+    let version = if devices.len() > 1 { SEVERAL } else { VERSION };
     head.magic = MAGIC;
-    head.version = VERSION.into();
+    head.version = version.into();
     head.name_len = (name.len() as u32).into();
     head.size = size.into();
     head.records = records.into();
@@ -218,7 +226,7 @@ fn page_len(offset: u64, size: u64) -> usize {
 #[derive(Debug)]
 pub struct UndoFile {
     file: Arc<dyn Device>,
-    image: PathBuf,
+    devices: Vec<PathBuf>,
     size: u64,
     records: u64,
 }
@@ -244,7 +252,7 @@ impl UndoFile {
             what: what.to_owned(),
         };
         let version = head.version.get();
-        if version != VERSION {
+        if version != VERSION && version != SEVERAL {
             let file = name();
             return Err(UndoError::Version { file, version });
         }
@@ -259,7 +267,10 @@ impl UndoFile {
             return Err(damaged("its length does not match its number of records"));
         }
         let undo = Self {
-            image: PathBuf::from(host::os_str(image)),
+            devices: image
+                .split(|byte| *byte == 0)
+                .map(|name| PathBuf::from(host::os_str(name)))
+                .collect(),
             size,
             records,
             file: Arc::clone(&file),
@@ -278,10 +289,10 @@ impl UndoFile {
         Ok(undo)
     }
 
-    /// Name of the image that was repaired.
+    /// Names of the devices of the image that was repaired, in their order.
     #[must_use]
-    pub fn image(&self) -> &Path {
-        &self.image
+    pub fn devices(&self) -> &[PathBuf] {
+        &self.devices
     }
 
     /// Number of recorded pages.
@@ -420,8 +431,8 @@ mod tests {
         let mut file = Vec::new();
         let mut pages = overlay.written();
         pages.push(OVERLAY_PAGE);
-        let path = Path::new("/images/disk.img");
-        record_undo(path, &*device, &overlay, &pages, &mut file).unwrap();
+        let names = ["/images/disk.img", "/images/second.img"].map(PathBuf::from);
+        record_undo(&names, &*device, &overlay, &pages, &mut file).unwrap();
         (device, before, after, file)
     }
 
@@ -463,7 +474,10 @@ mod tests {
     fn an_undo_file_restores_the_exact_bytes() {
         let (device, before, after, file) = changed();
         let undo = UndoFile::open(memory(&file)).unwrap();
-        assert_eq!(undo.image(), Path::new("/images/disk.img"));
+        assert_eq!(
+            undo.devices(),
+            ["/images/disk.img", "/images/second.img"].map(PathBuf::from)
+        );
         assert_eq!(undo.records(), 4);
         assert_eq!(undo.state(&*device).unwrap(), UndoState::Before);
         assert_eq!(undo.apply(&*device, UndoSide::After, false).unwrap(), 3);

@@ -60,6 +60,7 @@ pub(super) struct UndoArgs {
 pub(super) fn undo(args: &UndoArgs) -> Result<()> {
     let options = UndoOptions {
         image: args.image.clone(),
+        devices: choice::opening(false).devices().to_vec(),
         force: args.force,
     };
     let done = sapwood::undo(&args.file, &options).map_err(|error| {
@@ -136,7 +137,12 @@ fn repair(args: &Args) -> Result<()> {
         ErrorKind::AlreadyExists => {
             Failure::new(FAILED, error).advise("name another undo file (--undo FILE)")
         }
-        _ => Failure::new(IMAGE, error),
+        _ => match error.downcast_ref() {
+            Some(part) if CheckError::needs_devices(part) => {
+                Failure::new(IMAGE, error).advise(DEVICES)
+            }
+            _ => Failure::new(IMAGE, error),
+        },
     })?;
     if args.json {
         output::object(&repair_json(args, &report))?;

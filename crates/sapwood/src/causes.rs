@@ -262,7 +262,6 @@ impl Cause for RepairError {
     fn kind(&self) -> ErrorKind {
         match self {
             Self::Device(error) => of_device(error),
-            Self::Several(_) | Self::Encrypted(_) => ErrorKind::Unsupported,
             Self::NoPlace(_) => ErrorKind::InvalidInput,
             Self::Taken(_) => ErrorKind::AlreadyExists,
             Self::Undo(error) => of_undo(error),
@@ -272,10 +271,7 @@ impl Cause for RepairError {
     fn path(&self) -> Option<&Path> {
         match self {
             Self::Device(error) => device_path(error),
-            Self::Several(path)
-            | Self::Encrypted(path)
-            | Self::NoPlace(path)
-            | Self::Taken(path) => Some(path),
+            Self::NoPlace(path) | Self::Taken(path) => Some(path),
             Self::Undo(_) => None,
         }
     }

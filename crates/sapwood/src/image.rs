@@ -280,6 +280,21 @@ pub(crate) fn open_all(
     open_devices(path, options, true)
 }
 
+/// A file, device or export: its path, and what it contains.
+pub(crate) type Stored = (PathBuf, Arc<dyn Device>);
+
+/// Opens the image and the devices of the options without decrypting them. Returns the key, too.
+///
+/// # Errors
+/// [`OpenError`]: one does not exist, is in use, or may not be read (or written).
+pub(crate) fn open_stored(
+    path: &Path,
+    options: &Options,
+    read_only: bool,
+) -> Result<(Vec<Stored>, Option<Key>), OpenError> {
+    OpenFiles::open_as(path, options, read_only)?.stored()
+}
+
 /// Opens the devices of [`open_all`], for reading or for writing.
 ///
 /// # Errors
@@ -418,6 +433,14 @@ impl OpenFiles {
             key: key_of(options)?,
             hashes,
         })
+    }
+
+    /// The files as they are stored, the image first, each with its path; and the key that decrypts
+    /// them.
+    fn stored(self) -> Result<(Vec<Stored>, Option<Key>), OpenError> {
+        let files = std::iter::once(self.image).chain(self.others);
+        let stored = files.map(|file| Ok((file.path.clone(), file.device(None)?)));
+        Ok((stored.collect::<Result<_, OpenError>>()?, self.key))
     }
 
     /// Whether any of them is an export of an NBD server.

@@ -8,6 +8,9 @@
 //!    repair, or an undo, continues from the undo file.
 //!
 //! A dry run ends after step 1.
+//!
+//! Several devices are joined to one, so that one undo file has the pages of all. An encrypted
+//! device is decrypted above the memory: the undo file has pages as they are stored, encrypted.
 
 use std::fs::{self, Permissions};
 use std::io::{BufWriter, Write as _};
@@ -17,10 +20,10 @@ use std::sync::Arc;
 
 use sapwood_base::finding::Repair;
 use sapwood_block::{
-    Device, FileDevice, OVERLAY_PAGE, OpenOptions, Operand, StagedDevice, UndoError, UndoFile,
-    UndoSide, UndoState, record_undo,
+    Device, FileDevice, JoinedDevice, OVERLAY_PAGE, OpenOptions, Operand, PartDevice, StagedDevice,
+    UndoError, UndoFile, UndoSide, UndoState, record_undo,
 };
-use sapwood_btrfs::check::CheckError;
+use sapwood_btrfs::check::CheckError as EngineError;
 use sapwood_btrfs::check::repair as btrfs;
 use sapwood_ext4::check::repair as ext4;
 
@@ -33,7 +36,7 @@ use crate::progress::OnProgress;
 
 /// Most bytes that a repair changes.
 const CHANGED: u64 = 1 << 30;
-/// The pages with superblocks. An undo file always has them, because each mount for writing changes
+/// The places of superblocks. An undo file always has their pages, because each mount for writing changes
 /// one.
 const SUPERS: [u64; 2] = [0, 64 << 10];
 /// Most undo files next to an image.
@@ -50,8 +53,7 @@ pub struct RepairOptions {
     pub drop_log: bool,
     /// Number of findings that are kept; further ones are counted.
     pub max_findings: usize,
-    /// How the image is opened. Neither an encrypted image nor one over several devices can be
-    /// repaired.
+    /// How the image is opened: the other devices of a btrfs, the key of an encrypted image.
     pub opening: Options,
 }
 
@@ -106,6 +108,8 @@ pub struct RepairReport {
 pub struct UndoOptions {
     /// The image, if it has another name now.
     pub image: Option<PathBuf>,
+    /// The other devices of the image, if they have other names now, in the order of the repair.
+    pub devices: Vec<PathBuf>,
     /// Overwrites an image that was changed since the repair.
     pub force: bool,
 }
@@ -127,12 +131,6 @@ pub enum RepairError {
     /// A device failed, or the repair changes too much.
     #[error(transparent)]
     Device(#[from] sapwood_block::Error),
-    /// A btrfs over several devices.
-    #[error("{}: a btrfs over several devices cannot be repaired", .0.display())]
-    Several(PathBuf),
-    /// An encrypted image: its undo file would not be encrypted.
-    #[error("{}: an encrypted image cannot be repaired", .0.display())]
-    Encrypted(PathBuf),
     /// There is no place for an undo file next to the image.
     #[error("{}: no regular file: name the undo file (--undo FILE)", .0.display())]
     NoPlace(PathBuf),
@@ -168,16 +166,11 @@ pub fn repair(
     progress: &mut OnProgress<'_>,
 ) -> crate::Result<RepairReport> {
     let path = path.as_ref();
-    if !options.opening.devices().is_empty() {
-        return Err(RepairError::Several(path.to_owned()).into());
-    }
-    if options.opening.has_key() {
-        return Err(RepairError::Encrypted(path.to_owned()).into());
-    }
-    let device = image::open_device(path, options.dry_run)?;
+    let (stored, key) = image::open_stored(path, &options.opening, options.dry_run)?;
+    let (names, devices): (Vec<PathBuf>, Vec<_>) = stored.into_iter().unzip();
+    let (device, ranges) = joined(devices);
     let staged = StagedDevice::new(Arc::clone(&device), CHANGED, Box::new(|_| false));
     let staged = Arc::new(staged);
-    let work: Arc<dyn Device> = Arc::clone(&staged) as Arc<dyn Device>;
     let place = Place::find(path, &*device, options)?;
     if let Some(unfinished) = &place.unfinished {
         let on: &dyn Device = if options.dry_run { &*staged } else { &*device };
@@ -185,6 +178,14 @@ pub fn repair(
             .apply(on, UndoSide::After, false)
             .map_err(RepairError::from)?;
     }
+    let mut work = Vec::new();
+    for (name, (start, len)) in names.iter().zip(ranges) {
+        let whole: Arc<dyn Device> = Arc::clone(&staged) as Arc<dyn Device>;
+        let shown = name.display().to_string();
+        let part = PartDevice::new(whole, shown, start, len).map_err(RepairError::from)?;
+        work.push(image::decrypted(name, Arc::new(part), key.as_ref())?);
+    }
+    let supers = touch_supers(&work, &staged)?;
     let mut report = in_memory(path, &work, options, progress)?;
     report.resumed = place.unfinished.as_ref().map(|_| place.file.clone());
     staged.check().map_err(RepairError::from)?;
@@ -194,8 +195,10 @@ pub fn repair(
     let changed = changed_pages(&staged)?;
     if !changed.is_empty() {
         let file = place.next(path)?;
-        let image = Operand::canonical(path).unwrap_or_else(|_| path.to_owned());
-        write(&image, &staged, changed, &file)?;
+        let canonical = |path: &PathBuf| Operand::canonical(path).unwrap_or_else(|_| path.clone());
+        let names: Vec<PathBuf> = names.iter().map(canonical).collect();
+        let pages = changed.into_iter().chain(supers).collect();
+        write(&names, &staged, pages, &file)?;
         report.undo = Some(file);
     } else if place.unfinished.is_some() {
         report.undo = Some(place.file);
@@ -203,16 +206,60 @@ pub fn repair(
     Ok(report)
 }
 
-/// Restores the bytes of an image from before a repair. The undo file stays.  # Errors The file is
-/// no undo file, or damaged ([`ErrorKind::InvalidData`](crate::ErrorKind::InvalidData)). The image
-/// was changed since the repair, or is another one
-/// ([`ErrorKind::InvalidInput`](crate::ErrorKind::InvalidInput)): nothing was written. If the
-/// image's device fails, the call can be repeated.
+/// The devices as one, and the range of each in it.
+fn joined(mut devices: Vec<Arc<dyn Device>>) -> (Arc<dyn Device>, Vec<(u64, u64)>) {
+    if devices.len() == 1
+        && let Some(only) = devices.pop()
+    {
+        let range = (0, only.size());
+        return (only, vec![range]);
+    }
+    let joined = JoinedDevice::new(devices);
+    let ranges = joined.ranges();
+    (Arc::new(joined), ranges)
+}
+
+/// Returns the pages that contain the superblocks of the file system: writes them as they are.
+fn touch_supers(
+    devices: &[Arc<dyn Device>],
+    staged: &StagedDevice,
+) -> Result<Vec<u64>, RepairError> {
+    let before = staged.kept();
+    for device in devices {
+        for offset in SUPERS {
+            let len = device.size().saturating_sub(offset).min(OVERLAY_PAGE) as usize;
+            let mut page = vec![0; len];
+            device.read_at(offset.min(device.size()), &mut page)?;
+            device.write_at(offset.min(device.size()), &page)?;
+        }
+    }
+    let mut pages = staged.kept();
+    pages.retain(|page| !before.contains(page));
+    Ok(pages)
+}
+
+/// Restores the bytes of an image from before a repair. The undo file stays. An encrypted image
+/// needs no key.
+///
+/// # Errors
+/// The file is no undo file, or damaged
+/// ([`ErrorKind::InvalidData`](crate::ErrorKind::InvalidData)). The image was changed since the
+/// repair, or is another one ([`ErrorKind::InvalidInput`](crate::ErrorKind::InvalidInput)): nothing
+/// was written. If the image's device fails, the call can be repeated.
 pub fn undo(file: impl AsRef<Path>, options: &UndoOptions) -> crate::Result<UndoReport> {
     let undo = open_undo(file.as_ref())?;
-    let image = options.image.clone();
-    let image = image.unwrap_or_else(|| undo.image().to_owned());
-    let device = image::open_device(&image, false)?;
+    let mut names = undo.devices().to_vec();
+    let others = names.iter_mut().skip(1).zip(&options.devices);
+    others.for_each(|(name, now)| name.clone_from(now));
+    if let (Some(first), Some(now)) = (names.first_mut(), &options.image) {
+        first.clone_from(now);
+    }
+    let mut devices = Vec::new();
+    for name in &names {
+        devices.push(image::open_device(name, false)?);
+    }
+    let (device, _) = joined(devices);
+    let image = names.into_iter().next().unwrap_or_default();
     let applied = undo.apply(&*device, UndoSide::Before, options.force);
     let pages = applied.map_err(RepairError::from)?;
     Ok(UndoReport { image, pages })
@@ -226,10 +273,12 @@ fn open_undo(file: &Path) -> Result<UndoFile, RepairError> {
 /// Repairs the image on `work` and checks the result.
 fn in_memory(
     path: &Path,
-    work: &Arc<dyn Device>,
+    devices: &[Arc<dyn Device>],
     options: &RepairOptions,
     progress: &mut OnProgress<'_>,
 ) -> crate::Result<RepairReport> {
+    let first = devices.first();
+    let work = first.ok_or_else(|| of_btrfs(path, EngineError::NoDevice))?;
     let kind = match detect(&**work) {
         // The repair restores the magic number with the superblock.
         Err(DetectError::Neither) if ext4::has_backup(&**work) => Kind::Ext4,
@@ -239,6 +288,13 @@ fn in_memory(
         }
         Ok(kind) => kind,
     };
+    options
+        .opening
+        .fit(kind)
+        .map_err(|source| OpenError::Option {
+            path: path.to_owned(),
+            source,
+        })?;
     let (repairs, left, after) = match kind {
         Kind::Ext4 => {
             let engine = sapwood_ext4::check::CheckOptions {
@@ -253,11 +309,8 @@ fn in_memory(
                 check_data_csum: false,
                 max_findings: options.max_findings.max(FINDINGS),
             };
-            let done = btrfs::repair(work, options.drop_log, &engine, &mut on_btrfs(progress));
-            let done = done.map_err(|source| match source {
-                CheckError::MissingDevices { .. } => RepairError::Several(path.to_owned()).into(),
-                source => crate::Error::from(of_btrfs(path, source)),
-            })?;
+            let done = btrfs::repair(devices, options.drop_log, &engine, &mut on_btrfs(progress));
+            let done = done.map_err(|source| of_btrfs(path, source))?;
             (done.repairs, done.left, btrfs_report(&done.report))
         }
     };
@@ -295,19 +348,22 @@ fn changed_pages(staged: &StagedDevice) -> Result<Vec<u64>, RepairError> {
 
 /// Writes the undo file, then the changes.
 fn write(
-    image: &Path,
+    devices: &[PathBuf],
     staged: &StagedDevice,
-    mut pages: Vec<u64>,
+    pages: Vec<u64>,
     file: &Path,
 ) -> crate::Result<()> {
-    pages.extend(SUPERS);
     let new = NewFile::create(file, file.exists())?;
-    // The undo file contains pages of the image, so it gets the image's permissions.
-    let mode = fs::metadata(Operand::file_of(image)).map_or(0o600, |found| found.mode() & 0o666);
+    // The undo file contains pages of the devices, so it gets their permissions.
+    let mode = |path: &PathBuf| match fs::metadata(Operand::file_of(path)) {
+        Ok(found) => found.mode() & 0o666,
+        Err(_) => 0o600,
+    };
+    let mode = devices.iter().map(mode).fold(0o666, |all, one| all & one);
     let set = new.file().set_permissions(Permissions::from_mode(mode));
     set.map_err(UndoError::from).map_err(RepairError::from)?;
     let mut to = BufWriter::with_capacity(1 << 20, new.file());
-    let recorded = record_undo(image, &**staged.below(), staged, &pages, &mut to);
+    let recorded = record_undo(devices, &**staged.below(), staged, &pages, &mut to);
     recorded.map_err(RepairError::from)?;
     to.flush()
         .map_err(UndoError::from)

@@ -28,6 +28,14 @@ const KNOWN: Incompat = Incompat::SUPPORTED
 
 const KNOWN_RO: CompatRo = CompatRo::SUPPORTED.union(CompatRo::VERITY);
 
+/// The newest valid superblock of one device; findings are about its other copies.
+pub(super) fn open_one(
+    device: &dyn Device,
+    findings: &mut Vec<Finding>,
+) -> Result<SuperBlock, CheckError> {
+    newest(device, findings)
+}
+
 /// Reads the superblocks of all devices and compares them.
 pub(super) fn open<'d>(
     devices: &[&'d dyn Device],

@@ -35,11 +35,6 @@ impl Options {
         self
     }
 
-    /// Whether there is a key.
-    pub(crate) fn has_key(&self) -> bool {
-        self.key.is_some() || self.mount.key_file.is_some()
-    }
-
     /// The key that the program gave.
     pub(crate) fn given_key(&self) -> Option<&sapwood_luks::Key> {
         self.key.as_ref()

@@ -2,7 +2,9 @@
 //! changes that could be read before, and an undo restores the exact bytes.
 
 mod btrfs;
+mod extents;
 mod interrupted;
+mod layers;
 mod mutants;
 
 use btrfs::several_kinds as damage_btrfs;
@@ -17,7 +19,7 @@ use std::process::Command;
 use sapwood::internal::mkfs;
 use sapwood::{
     CheckOptions, ErrorKind, FileSystem, MkfsOptions, Options, RepairOptions, RepairReport,
-    UndoOptions, luks,
+    UndoOptions,
 };
 use sapwood_block::{FileDevice, OpenOptions};
 use sapwood_testing::machine::{E2FSPROGS, Need, left_out};
@@ -388,32 +390,6 @@ fn an_undo_file_is_as_private_as_its_image() {
         let found = fs::metadata(&undo).unwrap().permissions().mode();
         assert_eq!(found & 0o777, mode);
         fs::remove_file(undo).unwrap();
-    }
-}
-
-#[test]
-fn an_encrypted_image_is_left_alone() {
-    let dir = TempDir::new().unwrap();
-    let image = dir.path().join("image");
-    let key = luks::Key::new(b"key".to_vec());
-    let how = luks::FormatOptions {
-        derivation: luks::Derivation::Pbkdf2 { iterations: 10 },
-        ..luks::FormatOptions::default()
-    };
-    let volume = luks::NewVolume::new(&image).size(20 * MIB);
-    luks::format(&volume, &key, &how).unwrap();
-    let before = fs::read(&image).unwrap();
-    for (opening, kind) in [
-        (Options::new(), ErrorKind::PermissionDenied),
-        (Options::new().key(key), ErrorKind::Unsupported),
-    ] {
-        let options = RepairOptions {
-            opening,
-            ..RepairOptions::default()
-        };
-        let refused = sapwood::repair(&image, &options, &mut |_| {}).unwrap_err();
-        assert_eq!(refused.kind(), kind, "{refused}");
-        assert!(fs::read(&image).unwrap() == before);
     }
 }
 

@@ -30,12 +30,14 @@ mod uses;
 use std::sync::Arc;
 
 use sapwood_block::Device;
-use sapwood_btrfs_format::{CompatRo, SUPER_OFFSETS, SUPER_SIZE, SuperBlock, validate_super};
+use sapwood_btrfs_format::{
+    Block, CompatRo, SUPER_OFFSETS, SUPER_SIZE, SuperBlock, validate_super,
+};
 
 use super::error::CheckError;
 use super::finding::Finding;
 use super::report::{CheckOptions, CheckReport, Progress};
-use super::source::Source;
+use super::source::{CopyAt, Source};
 use super::state::Check;
 use super::{check, superblock};
 use crate::devices::superblock::copy_at;
@@ -47,42 +49,44 @@ const ROUNDS: usize = 8;
 /// Result of a repair.
 pub type Repaired = sapwood_base::finding::Repaired<CheckReport>;
 
-/// Repairs the file system on `device`, which the caller can throw away after an error. Nothing
-/// else may use it meanwhile. With `drop_log` the log is dropped, with the fsyncs since the last
-/// commit.
+/// Repairs the file system on `devices` (all of its devices, in any order), which the caller can
+/// throw away after an error. Nothing else may use them meanwhile. With `drop_log` the log is
+/// dropped, with the fsyncs since the last commit.
 ///
 /// # Errors
-/// [`CheckError`]: no superblock is valid; [`CheckError::MissingDevices`]: the file system has
-/// several devices.
+/// [`CheckError`]: no superblock is valid; [`CheckError::MissingDevices`]: not all devices are
+/// given.
 pub fn repair(
-    device: &Arc<dyn Device>,
+    devices: &[Arc<dyn Device>],
     drop_log: bool,
     options: &CheckOptions,
     progress: &mut dyn FnMut(Progress),
 ) -> Result<Repaired, CheckError> {
+    let devices: Vec<&dyn Device> = devices.iter().map(|device| &**device).collect();
     let mut done = Repaired::default();
-    let mut findings = Vec::new();
-    let opened = superblock::open(&[&**device], &mut findings)?;
+    let opened = superblock::open(&devices, &mut Vec::new())?;
     let mut sb = opened.sb;
     if !superblock::is_dump(&sb) {
-        restore_supers(&**device, &sb, &findings, &mut done)?;
+        for device in &devices {
+            restore_supers(*device, &sb, &mut done)?;
+        }
     }
     if drop_log && sb.log_root.get() != 0 {
         sb.log_root = 0.into();
         sb.log_root_transid = 0.into();
         sb.log_root_level = 0;
-        write_supers(&**device, &sb)?;
+        write_supers(&devices, &sb)?;
         done.add("LogDropped", "superblock: log dropped".to_owned());
     }
-    let mut report = check(&[&**device], options, progress)?;
+    let mut report = check(&devices, options, progress)?;
     let doubt = extents::doubtful(&report);
     for _ in 0..ROUNDS {
         let before = done.repairs.len();
-        round(device, &report, doubt, &mut done)?;
+        round(&devices, &report, doubt, &mut done)?;
         if done.repairs.len() == before {
             break;
         }
-        report = check(&[&**device], options, progress)?;
+        report = check(&devices, options, progress)?;
     }
     done.report = report;
     Ok(done)
@@ -98,14 +102,24 @@ fn bad_super(finding: &Finding) -> Option<u64> {
     }
 }
 
-/// Writes the newest superblock over the invalid ones.
+/// Writes the newest superblock of a device over its invalid ones. A device whose newest one is
+/// older than the file system's missed commits, and is left.
 fn restore_supers(
     device: &dyn Device,
-    sb: &SuperBlock,
-    findings: &[Finding],
+    newest: &SuperBlock,
     done: &mut Repaired,
 ) -> Result<(), CheckError> {
-    for finding in findings {
+    let mut findings = Vec::new();
+    let sb = superblock::open_one(device, &mut findings)?;
+    if sb.generation != newest.generation {
+        let (name, found) = (device.name(), sb.generation.get());
+        done.left.push(format!(
+            "{name}: has generation {found}, the file system {}: not all commits reached it",
+            newest.generation.get()
+        ));
+        return Ok(());
+    }
+    for finding in &findings {
         let Some(offset) = bad_super(finding) else {
             continue;
         };
@@ -114,7 +128,7 @@ fn restore_supers(
         if end > device.size().min(sb.dev_item.total_bytes.get()) {
             continue;
         }
-        write_super(device, offset, sb)?;
+        write_super(device, offset, &sb)?;
         let from = sb.bytenr.get();
         let text = format!("{finding}: restored from the superblock at {from}");
         done.add(finding.code(), text);
@@ -135,16 +149,24 @@ fn write_super(device: &dyn Device, offset: u64, sb: &SuperBlock) -> Result<(), 
     Ok(device.write_at(offset, &bytes)?)
 }
 
-/// Writes a superblock to all places that have a valid one.
-fn write_supers(device: &dyn Device, sb: &SuperBlock) -> Result<(), CheckError> {
-    for offset in SUPER_OFFSETS {
-        if offset.saturating_add(SUPER_SIZE as u64) > device.size() {
-            continue;
-        }
-        let mut bytes = vec![0; SUPER_SIZE];
-        device.read_at(offset, &mut bytes)?;
-        if validate_super(&bytes, offset).is_ok() {
-            write_super(device, offset, sb)?;
+/// Writes a superblock to all places that have a valid one. Each device keeps its own device item,
+/// except the one that the superblock is from.
+fn write_supers(devices: &[&dyn Device], sb: &SuperBlock) -> Result<(), CheckError> {
+    for device in devices {
+        for offset in SUPER_OFFSETS {
+            if offset.saturating_add(SUPER_SIZE as u64) > device.size() {
+                continue;
+            }
+            let mut bytes = vec![0; SUPER_SIZE];
+            device.read_at(offset, &mut bytes)?;
+            let Ok(found) = validate_super(&bytes, offset) else {
+                continue;
+            };
+            let mut own = *sb;
+            if found.dev_item.devid != sb.dev_item.devid {
+                own.dev_item = found.dev_item;
+            }
+            write_super(*device, offset, &own)?;
         }
     }
     Ok(())
@@ -152,15 +174,14 @@ fn write_supers(device: &dyn Device, sb: &SuperBlock) -> Result<(), CheckError> 
 
 /// Repairs the findings of one check.
 fn round(
-    device: &Arc<dyn Device>,
+    devices: &[&dyn Device],
     report: &CheckReport,
     doubt: bool,
     done: &mut Repaired,
 ) -> Result<(), CheckError> {
     let options = CheckOptions::default();
-    let devices: [&dyn Device; 1] = [&**device];
     let mut ignored = |_| {};
-    let mut opened = Check::open(&devices, &options, &mut ignored)?;
+    let mut opened = Check::open(devices, &options, &mut ignored)?;
     opened.root_tree();
     let before = done.repairs.len();
     let editor = Editor::new(&opened);
@@ -183,9 +204,7 @@ fn round(
     let mut changed = false;
     for finding in &report.findings {
         match finding {
-            Finding::BlockCopy {
-                logical, physical, ..
-            } if copy_block(&source, &sb, *logical, *physical)? => {
+            Finding::BlockCopy { .. } if copy_block(&source, &sb, finding, report)? => {
                 let text = format!("{finding}: replaced by the good copy");
                 done.add(finding.code(), text);
             }
@@ -228,7 +247,7 @@ fn round(
         }
     }
     if changed {
-        write_supers(&**device, &sb)?;
+        write_supers(devices, &sb)?;
     }
     Ok(())
 }
@@ -241,30 +260,59 @@ fn hides_extents(finding: &Finding) -> bool {
     )
 }
 
-/// Writes the other copy of a tree block over a bad one. Only a block with two copies is repaired:
-/// the check then found the other one good.
+/// Writes a good copy of a tree block over a bad one: a copy that no finding is about.
 fn copy_block(
     source: &Source<'_>,
     sb: &SuperBlock,
-    logical: u64,
-    physical: u64,
+    finding: &Finding,
+    report: &CheckReport,
 ) -> Result<bool, CheckError> {
-    let copies = source.copies(logical, sb.nodesize.get().into());
-    let [one, two] = &*copies else {
+    let Finding::BlockCopy { logical, .. } = *finding else {
         return Ok(false);
     };
-    let (bad, good) = match (one.physical == physical, two.physical == physical) {
-        (true, false) => (one, two),
-        (false, true) => (two, one),
-        _ => return Ok(false),
+    let nodesize = u64::from(sb.nodesize.get());
+    let copies = source.copies(logical, nodesize);
+    let is_at = |at: &CopyAt, finding: &Finding| match finding {
+        Finding::BlockCopy {
+            logical: of,
+            device,
+            physical,
+            ..
+        } => *of == logical && *physical == at.physical && *device == source.device_name(at),
+        _ => false,
     };
-    let mut bytes = vec![0; sb.nodesize.get() as usize];
-    let Some(disk) = bad.disk.and_then(|number| source.disks.get(number)) else {
+    let Some(bad) = copies.iter().find(|at| is_at(at, finding)) else {
         return Ok(false);
     };
-    if source.read(good, &mut bytes).is_err() {
-        return Ok(false);
+    let mut best: Option<(u64, Vec<u8>)> = None;
+    for at in &copies {
+        let mut findings = report.findings.iter();
+        if findings.any(|finding| is_at(at, finding)) {
+            continue;
+        }
+        let mut bytes = vec![0; sb.nodesize.get() as usize];
+        if source.read(at, &mut bytes).is_err() {
+            continue;
+        }
+        let generation = intact(sb, logical, &bytes);
+        if let Some(generation) = generation
+            && best.as_ref().is_none_or(|(of, _)| generation > *of)
+        {
+            best = Some((generation, bytes));
+        }
     }
+    let disk = bad.disk.and_then(|number| source.disks.get(number));
+    let (Some(disk), Some((_, bytes))) = (disk, best) else {
+        return Ok(false);
+    };
     disk.device.write_at(bad.physical, &bytes)?;
     Ok(true)
+}
+
+/// The generation of a block whose checksum and address are right.
+fn intact(sb: &SuperBlock, logical: u64, bytes: &[u8]) -> Option<u64> {
+    let mut sealed = bytes.to_vec();
+    sb.checksum_kind()?.seal_block(&mut sealed);
+    let block = Block::new(bytes).ok()?;
+    (sealed == bytes && block.bytenr() == logical).then(|| block.generation())
 }

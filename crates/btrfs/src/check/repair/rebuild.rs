@@ -7,6 +7,7 @@
 //!
 //! Block groups come from the chunks. A v1 space cache is dropped.
 
+use sapwood_block::Device;
 use sapwood_btrfs_format::{
     BlockGroupFlags, BlockGroupItem, BlockInit, CompatRo, FreeSpaceInfo, InlineRef, InodeFlags,
     InodeItem, Key, RootItem, kind, leaf_data_size, objectid, validate_block,
@@ -299,10 +300,9 @@ impl Plan<'_, '_> {
         } else {
             sb.cache_generation = 0.into();
         }
-        for disk in &self.check.source.disks {
-            write_supers(disk.device, &sb)?;
-        }
-        Ok(())
+        let disks = self.check.source.disks.iter();
+        let devices: Vec<&dyn Device> = disks.map(|disk| disk.device).collect();
+        write_supers(&devices, &sb)
     }
 
     fn write_block(&self, bytes: &mut [u8], placed: &Placed) -> Result<(), CheckError> {

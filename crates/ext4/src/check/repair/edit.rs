@@ -123,6 +123,12 @@ impl Editor {
         sealed.is_ok().then_some(inode)
     }
 
+    /// An inode, whether or not its checksum matches.
+    pub(super) fn any_inode(&self, ino: u32) -> Option<Inode> {
+        let (table, ..) = self.place(ino)?;
+        self.view.inode(table, ino).ok()
+    }
+
     /// Whether the inode was never used, or was deleted.
     pub(super) fn is_unused(&self, ino: u32) -> bool {
         let Some((table, ..)) = self.place(ino) else {

@@ -8,14 +8,15 @@
 //! 2. A journal that needs recovery is replayed by the engine, which also frees the orphans.
 //! 3. The check runs, and each finding that names its right value is repaired. That repeats until
 //!    a round repairs nothing, because a repair may show further findings.
-//! 4. Only if nothing else is repaired in a round, inodes without a name get one in `lost+found`,
-//!    from the engine.
-//! 5. Last, backups get the values of the superblock and the descriptors, and a file system without
+//! 4. Only if nothing else is repaired in a round, checksums of good contents are written.
+//! 5. Only then inodes without a name get one in `lost+found`, from the engine.
+//! 6. Last, backups get the values of the superblock and the descriptors, and a file system without
 //!    errors is marked clean.
 //!
 //! The check reports no consequence of a part that it could not read (see `check`). So a bitmap
 //! loses no bit while a map is unreadable, and a link count is not changed while names are missing.
-//! An inode or a block whose checksum does not match is never changed here.
+//! Of an inode or a map whose checksum does not match nothing but the checksum is changed, and only
+//! if its contents agree with everything else (`seal`).
 
 mod attach;
 mod backups;
@@ -24,6 +25,7 @@ mod counts;
 mod edit;
 mod journal;
 mod names;
+mod seal;
 
 use std::collections::HashMap;
 use std::ops::ControlFlow;
@@ -78,6 +80,7 @@ pub fn repair(
         done.add("JournalReplayed", text);
         (report, parents) = examine(device, options, progress)?;
     }
+    let maps_doubtful = seal::maps_doubtful(&report);
     for _ in 0..ROUNDS {
         let Some(mut editor) = Editor::open(device)? else {
             break;
@@ -90,6 +93,9 @@ pub fn repair(
         if done.repairs.len() == before {
             names::repair(&mut editor, &report, &mut done)?;
             counts::repair(&mut editor, &report, &mut done)?;
+        }
+        if done.repairs.len() == before && !maps_doubtful {
+            seal::repair(&editor, &report, &mut done)?;
         }
         if done.repairs.len() == before {
             attach::repair(editor, &report, &mut done)?;

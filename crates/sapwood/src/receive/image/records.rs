@@ -1,7 +1,7 @@
 //! The records of complete subvolumes in a directory of an image without snapshots.
 //!
 //! They are the files that a receive into the mounted directory makes and reads, too: see
-//! [`records`](super::super::records).
+//! `directory/records`.
 
 use uuid::Uuid;
 

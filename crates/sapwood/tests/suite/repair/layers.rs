@@ -1,0 +1,200 @@
+//! Repairs of encrypted images, and of a btrfs over several devices.
+
+use std::fs::{self, File};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use sapwood::internal::{mkfs, mkfs_several};
+use sapwood::{
+    CheckOptions, ErrorKind, FileSystem, MkfsOptions, Options, RepairOptions, RepairReport,
+    UndoOptions, luks,
+};
+use sapwood_block::{Device, FileDevice, OpenOptions};
+use tempfile::TempDir;
+
+use super::MIB;
+
+fn repair(image: &Path, opening: &Options, dry_run: bool) -> sapwood::Result<RepairReport> {
+    let options = RepairOptions {
+        dry_run,
+        opening: opening.clone(),
+        ..RepairOptions::default()
+    };
+    sapwood::repair(image, &options, &mut |_| {})
+}
+
+fn is_clean(image: &Path, opening: &Options) -> bool {
+    let options = CheckOptions {
+        opening: opening.clone(),
+        ..CheckOptions::default()
+    };
+    sapwood::check(image, &options, &mut |_| {}).unwrap().clean
+}
+
+#[test]
+fn an_encrypted_image_is_repaired_and_its_undo_file_is_encrypted() {
+    let dir = TempDir::new().unwrap();
+    let image = dir.path().join("image");
+    let key = luks::Key::new(b"key".to_vec());
+    let how = luks::FormatOptions {
+        derivation: luks::Derivation::Pbkdf2 { iterations: 10 },
+        ..luks::FormatOptions::default()
+    };
+    let volume = luks::NewVolume::new(&image).size(40 * MIB);
+    luks::format(&volume, &key, &how).unwrap();
+    let outer = FileDevice::open(&image, OpenOptions::default()).unwrap();
+    let inner = sapwood_luks::open(Arc::new(outer), &key).unwrap();
+    let options = MkfsOptions::new("ext4".parse().unwrap());
+    mkfs(&*inner, &image, &options, true).unwrap();
+    drop(inner);
+    let opening = Options::new().key(key.clone());
+    let fs = FileSystem::open_with_options(&image, &opening).unwrap();
+    let secret = vec![b'S'; 3000];
+    fs.write("file", &secret).unwrap();
+    fs.close().unwrap();
+    // The count of free inodes is wrong, and the superblock does not match its checksum.
+    let outer = FileDevice::open(&image, OpenOptions::default()).unwrap();
+    let inner = sapwood_luks::open(Arc::new(outer), &key).unwrap();
+    let mut count = [0; 4];
+    inner.read_at(1024 + 16, &mut count).unwrap();
+    count[0] ^= 1;
+    inner.write_at(1024 + 16, &count).unwrap();
+    let mut page = vec![0; 4096];
+    inner.read_at(0, &mut page).unwrap();
+    drop(inner);
+    let damaged = fs::read(&image).unwrap();
+    let refused = repair(&image, &Options::new(), false).unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::PermissionDenied);
+    let wrong = Options::new().key(luks::Key::new(b"wrong".to_vec()));
+    repair(&image, &wrong, false).unwrap_err();
+    let dry = repair(&image, &opening, true).unwrap();
+    assert!(fs::read(&image).unwrap() == damaged);
+    let report = repair(&image, &opening, false).unwrap();
+    assert_eq!(dry.repairs, report.repairs);
+    assert!(!report.repairs.is_empty() && report.after.clean);
+    assert!(is_clean(&image, &opening));
+    let undo = report.undo.unwrap();
+    let stored = fs::read(&undo).unwrap();
+    let plain = page[1024..1024 + 64].to_vec();
+    assert!(!stored.windows(64).any(|window| window == plain));
+    // A mount changes the superblock.
+    let repaired = fs::read(&image).unwrap();
+    FileSystem::open_with_options(&image, &opening)
+        .unwrap()
+        .close()
+        .unwrap();
+    let refused = sapwood::undo(&undo, &UndoOptions::default()).unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::InvalidInput);
+    fs::write(&image, repaired).unwrap();
+    sapwood::undo(&undo, &UndoOptions::default()).unwrap();
+    assert!(fs::read(&image).unwrap() == damaged);
+}
+
+const DEVICES: usize = 3;
+
+/// A btrfs over three devices with metadata in two copies. Returns the paths, and the options that
+/// open it from the first.
+fn several(dir: &Path, options: &[(&str, &str)]) -> (Vec<PathBuf>, Options) {
+    let paths: Vec<PathBuf> = (0..DEVICES).map(|n| dir.join(format!("disk{n}"))).collect();
+    let mut opened = Vec::new();
+    for path in &paths {
+        // No multiple of a page.
+        File::create(path)
+            .unwrap()
+            .set_len(160 * MIB + 512)
+            .unwrap();
+        opened.push(FileDevice::open(path, OpenOptions::default()).unwrap());
+    }
+    let mut mkfs = MkfsOptions::new("btrfs".parse().unwrap());
+    for (name, value) in options {
+        mkfs.set(name, Some(value)).unwrap();
+    }
+    let devices: Vec<&dyn Device> = opened.iter().map(|one| one as &dyn Device).collect();
+    mkfs_several(&devices, &paths[0], &mkfs, true).unwrap();
+    drop(opened);
+    let mut opening = Options::new();
+    paths[1..].iter().for_each(|path| opening.add_device(path));
+    let fs = FileSystem::open_with_options(&paths[0], &opening).unwrap();
+    for number in 0..200 {
+        fs.write(format!("{number}"), vec![number as u8; 5000])
+            .unwrap();
+    }
+    fs.close().unwrap();
+    (paths, opening)
+}
+
+#[test]
+fn a_destroyed_mirror_of_several_devices_is_written_again_and_undone() {
+    let dir = TempDir::new().unwrap();
+    let profiles = [("data", "raid0"), ("metadata", "raid1")];
+    let (paths, opening) = several(dir.path(), &profiles);
+    // Of the metadata that disk 1 has, and of a superblock on disk 2.
+    let disk = File::options().write(true).open(&paths[1]).unwrap();
+    let first = FileDevice::open(&paths[0], OpenOptions::read_only()).unwrap();
+    let mut super_block = vec![0; 4096];
+    first.read_at(64 << 10, &mut super_block).unwrap();
+    drop(first);
+    let fsid = super_block[32..48].to_vec();
+    let content = fs::read(&paths[1]).unwrap();
+    let mut destroyed = 0;
+    for (number, page) in content.chunks(4096).enumerate().skip(256) {
+        // The header of a tree block.
+        if page.len() == 4096 && page[32..48] == fsid && page[64..72] != *b"_BHRfS_M" {
+            disk.write_all_at(&[0x55; 4096], number as u64 * 4096)
+                .unwrap();
+            destroyed += 1;
+        }
+    }
+    assert!(destroyed > 3, "{destroyed} blocks");
+    let last = File::options().write(true).open(&paths[2]).unwrap();
+    last.write_all_at(&[0x55; 4096], 64 << 20).unwrap();
+    let all = || paths.iter().map(|path| fs::read(path).unwrap());
+    let damaged: Vec<Vec<u8>> = all().collect();
+
+    let alone = repair(&paths[0], &Options::new(), false).unwrap_err();
+    assert!(alone.to_string().contains("3 devices"), "{alone}");
+    let dry = repair(&paths[0], &opening, true).unwrap();
+    assert!(all().eq(damaged.iter().cloned()));
+    let report = repair(&paths[0], &opening, false).unwrap();
+    assert_eq!(dry.repairs, report.repairs);
+    assert!(
+        report.after.clean && report.after.findings.is_empty(),
+        "{:#?}",
+        report.after
+    );
+    assert!(report.repairs.len() > destroyed);
+    assert!(is_clean(&paths[0], &opening));
+    let fs = FileSystem::open_with_options(&paths[0], &opening.clone().read_only(true)).unwrap();
+    for number in 0..200 {
+        assert!(fs.read(format!("{number}")).unwrap() == [number as u8; 5000]);
+    }
+    drop(fs);
+    let undo = report.undo.unwrap();
+    // The devices have other names now.
+    let moved: Vec<PathBuf> = paths
+        .iter()
+        .map(|path| path.with_extension("moved"))
+        .collect();
+    paths
+        .iter()
+        .zip(&moved)
+        .for_each(|(from, to)| fs::rename(from, to).unwrap());
+    sapwood::undo(&undo, &UndoOptions::default()).unwrap_err();
+    let names = UndoOptions {
+        image: Some(moved[0].clone()),
+        devices: moved[1..].to_vec(),
+        force: false,
+    };
+    let swapped = UndoOptions {
+        devices: vec![moved[2].clone(), moved[1].clone()],
+        ..names.clone()
+    };
+    sapwood::undo(&undo, &swapped).unwrap_err();
+    sapwood::undo(&undo, &names).unwrap();
+    moved
+        .iter()
+        .zip(&paths)
+        .for_each(|(from, to)| fs::rename(from, to).unwrap());
+    assert!(all().eq(damaged.iter().cloned()));
+}
