@@ -280,21 +280,6 @@ pub(crate) fn open_all(
     open_devices(path, options, true)
 }
 
-/// A file, device or export: its path, and what it contains.
-pub(crate) type Stored = (PathBuf, Arc<dyn Device>);
-
-/// Opens the image and the devices of the options without decrypting them. Returns the key, too.
-///
-/// # Errors
-/// [`OpenError`]: one does not exist, is in use, or may not be read (or written).
-pub(crate) fn open_stored(
-    path: &Path,
-    options: &Options,
-    read_only: bool,
-) -> Result<(Vec<Stored>, Option<Key>), OpenError> {
-    OpenFiles::open_as(path, options, read_only)?.stored()
-}
-
 /// Opens the devices of [`open_all`], for reading or for writing.
 ///
 /// # Errors
@@ -365,6 +350,7 @@ pub(crate) fn open_file(
     OpenFiles::open(path, options)?.mount(options, accept)
 }
 
+pub(crate) type Stored = (PathBuf, Arc<dyn Device>);
 /// A file, device or export, opened and locked.
 struct OpenFile {
     path: PathBuf,
@@ -435,12 +421,16 @@ impl OpenFiles {
         })
     }
 
-    /// The files as they are stored, the image first, each with its path; and the key that decrypts
-    /// them.
-    fn stored(self) -> Result<(Vec<Stored>, Option<Key>), OpenError> {
-        let files = std::iter::once(self.image).chain(self.others);
-        let stored = files.map(|file| Ok((file.path.clone(), file.device(None)?)));
-        Ok((stored.collect::<Result<_, OpenError>>()?, self.key))
+    /// Opens the files as they are stored, the image first. Returns the key that decrypts them.
+    pub(crate) fn stored(
+        path: &Path,
+        options: &Options,
+        read_only: bool,
+    ) -> Result<(Vec<Stored>, Option<Key>), OpenError> {
+        let opened = Self::open_as(path, options, read_only)?;
+        let files = std::iter::once(opened.image).chain(opened.others);
+        let files = files.map(|file| Ok((file.path.clone(), file.device(None)?)));
+        Ok((files.collect::<Result<_, OpenError>>()?, opened.key))
     }
 
     /// Whether any of them is an export of an NBD server.

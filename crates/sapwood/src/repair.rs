@@ -166,7 +166,7 @@ pub fn repair(
     progress: &mut OnProgress<'_>,
 ) -> crate::Result<RepairReport> {
     let path = path.as_ref();
-    let (stored, key) = image::open_stored(path, &options.opening, options.dry_run)?;
+    let (stored, key) = image::OpenFiles::stored(path, &options.opening, options.dry_run)?;
     let (names, devices): (Vec<PathBuf>, Vec<_>) = stored.into_iter().unzip();
     let (device, ranges) = joined(devices);
     let staged = StagedDevice::new(Arc::clone(&device), CHANGED, Box::new(|_| false));

@@ -129,26 +129,33 @@ fn a_destroyed_mirror_of_several_devices_is_written_again_and_undone() {
     let dir = TempDir::new().unwrap();
     let profiles = [("data", "raid0"), ("metadata", "raid1")];
     let (paths, opening) = several(dir.path(), &profiles);
-    // Of the metadata that disk 1 has, and of a superblock on disk 2.
-    let disk = File::options().write(true).open(&paths[1]).unwrap();
     let first = FileDevice::open(&paths[0], OpenOptions::read_only()).unwrap();
     let mut super_block = vec![0; 4096];
     first.read_at(64 << 10, &mut super_block).unwrap();
     drop(first);
     let fsid = super_block[32..48].to_vec();
-    let content = fs::read(&paths[1]).unwrap();
-    let mut destroyed = 0;
-    for (number, page) in content.chunks(4096).enumerate().skip(256) {
-        // The header of a tree block.
-        if page.len() == 4096 && page[32..48] == fsid && page[64..72] != *b"_BHRfS_M" {
-            disk.write_all_at(&[0x55; 4096], number as u64 * 4096)
-                .unwrap();
-            destroyed += 1;
-        }
+    // Offsets of the tree blocks of a device.
+    let blocks = |path: &PathBuf| -> Vec<u64> {
+        let content = fs::read(path).unwrap();
+        let pages = content.chunks_exact(4096).enumerate().skip(256);
+        let headers =
+            pages.filter(|(_, page)| page[32..48] == fsid && page[64..72] != *b"_BHRfS_M");
+        headers.map(|(number, _)| number as u64 * 4096).collect()
+    };
+    let most = (0..DEVICES)
+        .max_by_key(|n| blocks(&paths[*n]).len())
+        .unwrap();
+    let disk = File::options().write(true).open(&paths[most]).unwrap();
+    let lost = blocks(&paths[most]);
+    for at in &lost {
+        disk.write_all_at(&[0x55; 4096], *at).unwrap();
     }
-    assert!(destroyed > 3, "{destroyed} blocks");
-    let last = File::options().write(true).open(&paths[2]).unwrap();
-    last.write_all_at(&[0x55; 4096], 64 << 20).unwrap();
+    assert!(lost.len() > 3, "{} blocks", lost.len());
+    let other = File::options()
+        .write(true)
+        .open(&paths[(most + 1) % DEVICES])
+        .unwrap();
+    other.write_all_at(&[0x55; 4096], 64 << 20).unwrap();
     let all = || paths.iter().map(|path| fs::read(path).unwrap());
     let damaged: Vec<Vec<u8>> = all().collect();
 
@@ -163,7 +170,14 @@ fn a_destroyed_mirror_of_several_devices_is_written_again_and_undone() {
         "{:#?}",
         report.after
     );
-    assert!(report.repairs.len() > destroyed);
+    let codes = |code| {
+        report
+            .repairs
+            .iter()
+            .filter(|repair| repair.code == code)
+            .count()
+    };
+    assert!(codes("BlockCopy") > 3 && codes("SuperBad") == 1);
     assert!(is_clean(&paths[0], &opening));
     let fs = FileSystem::open_with_options(&paths[0], &opening.clone().read_only(true)).unwrap();
     for number in 0..200 {
