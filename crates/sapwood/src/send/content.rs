@@ -163,9 +163,9 @@ impl<S: Source, W: Write> Sender<'_, '_, S, W> {
             written = true;
         }
         let edge = old.size.min(new.size);
-        let leaves_zeros =
-            written && self.out.version() >= 2 && !edge.is_multiple_of(tree.sector());
-        let mut start = 0;
+        let exact = self.out.version() >= 2;
+        let leaves_zeros = old.size < new.size && exact && !edge.is_multiple_of(tree.sector());
+        let (mut start, mut last) = (0, ContentKind::Data);
         while start < new.size {
             let (old, old_end) = before.at(start)?;
             let (content, new_end) = after.at(start)?;
@@ -174,13 +174,16 @@ impl<S: Source, W: Write> Sender<'_, '_, S, W> {
                 self.clear_edge(path, edge, content.kind())?;
             }
             written |= self.changed_range(number, path, (&old, &content), (start, end))?;
-            start = end;
+            (start, last) = (end, content.kind());
+        }
+        if written && exact {
+            self.clear_end(path, new.size, last)?;
         }
         Ok(written)
     }
 
-    /// Removes the sector of zeros that a receiver makes when it changes the size of a file within
-    /// a hole or within preallocated space.
+    /// Removes the sector of zeros that a receiver makes when it enlarges a file that ended within a
+    /// hole or within preallocated space.
     fn clear_edge(&mut self, path: &[u8], edge: u64, content: ContentKind) -> Result<()> {
         let sector = self.new.sector();
         let start = edge - edge % sector;
@@ -190,6 +193,32 @@ impl<S: Source, W: Write> Sender<'_, '_, S, W> {
         }
         if content == ContentKind::Prealloc {
             self.out.fallocate(path, KEEP_SIZE, start, sector)?;
+        }
+        Ok(())
+    }
+
+    /// Removes the zeros that a receiver writes to the last sector of a file, from its end on, when it
+    /// changes the size or preallocates. They would become data in a hole or in preallocated space.
+    fn clear_end(&mut self, path: &[u8], size: u64, content: ContentKind) -> Result<()> {
+        let sector = self.new.sector();
+        let start = size - size % sector;
+        let Some(after) = start.checked_add(sector).filter(|_| size > start) else {
+            return Ok(());
+        };
+        match content {
+            ContentKind::Data => {}
+            ContentKind::Hole => {
+                let mode = PUNCH_HOLE | KEEP_SIZE;
+                self.out.fallocate(path, mode, start, sector)?;
+            }
+            // The end must not be within the sector while it is allocated.
+            ContentKind::Prealloc => {
+                self.out.truncate(path, after)?;
+                let mode = PUNCH_HOLE | KEEP_SIZE;
+                self.out.fallocate(path, mode, start, sector)?;
+                self.out.fallocate(path, KEEP_SIZE, start, sector)?;
+                self.out.truncate(path, size)?;
+            }
         }
         Ok(())
     }
