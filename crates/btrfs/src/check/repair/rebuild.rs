@@ -36,6 +36,9 @@ struct Placed {
     first_key: Key,
 }
 
+/// A new tree: its id, its items, and the bytes that a leaf may take.
+type Filled = (u64, Items, usize);
+
 /// The trees that are written anew.
 pub(super) fn trees(check: &Check<'_>) -> Vec<u64> {
     let mut trees = vec![objectid::EXTENT_TREE];
@@ -132,12 +135,12 @@ impl Plan<'_, '_> {
     }
 
     /// Chooses places such that the items fill exactly these blocks.
-    fn settle(&self, free: &Runs) -> Result<(Vec<Placed>, Vec<(u64, Items, usize)>), Obstacle> {
+    fn settle(&self, free: &Runs) -> Result<(Vec<Placed>, Vec<Filled>), Obstacle> {
         let nodesize = self.form.nodesize as usize;
         let mut placed: Vec<Placed> = Vec::new();
         for round in 0..ROUNDS {
             let room = leaf_data_size(nodesize) - round / PER_ROOM * 32;
-            let trees: Vec<(u64, Items, usize)> = self
+            let trees: Vec<Filled> = self
                 .trees
                 .iter()
                 .map(|tree| match *tree {
@@ -256,7 +259,7 @@ impl Plan<'_, '_> {
         let generation = sb.generation.get();
         let mut extent_root = None;
         for (tree, items, room) in trees {
-            let own = placed.iter().filter(|block| block.tree == *tree);
+            let mut own = placed.iter().filter(|block| block.tree == *tree);
             let addresses: Vec<u64> = own.clone().map(|block| block.bytenr).collect();
             let init = BlockInit {
                 bytenr: 0,
@@ -272,7 +275,7 @@ impl Plan<'_, '_> {
             for (mut block, placed) in blocks.into_iter().zip(own.clone()) {
                 self.write_block(&mut block.bytes, placed)?;
             }
-            let Some(root) = own.last() else {
+            let Some(root) = own.next_back() else {
                 continue;
             };
             self.set_root(root)?;
