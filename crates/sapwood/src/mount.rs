@@ -194,9 +194,7 @@ impl Prepared {
                 serve_bulk(&session, fs.shared());
                 let session = Arc::new(session);
                 let engines = Arc::new(Engines::new(fs));
-                session.serve_streams(Arc::new(Streams {
-                    engines: Arc::clone(&engines),
-                }));
+                session.serve_streams(Arc::new(Streams::new(Arc::clone(&engines))));
                 session.serve_writing(Arc::new(Writing {
                     image: self.image.clone(),
                     options: self.options,

@@ -19,6 +19,7 @@ const PROGRESS: u8 = 3;
 const SENT: u8 = 4;
 const RECEIVED: u8 = 5;
 const FAILED: u8 = 6;
+const SUBVOLUME: u8 = 7;
 
 /// The work that a client requests in the directory of its command.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -57,7 +58,6 @@ pub(crate) struct Sent {
 /// The result of a receive.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Received {
-    pub(crate) subvolumes: Vec<Vec<u8>>,
     pub(crate) commands: u64,
     pub(crate) content: u64,
 }
@@ -73,6 +73,8 @@ pub(crate) enum Frame {
     /// Number of inodes that were sent.
     Progress(u64),
     Sent(Sent),
+    /// The name of a subvolume that was received; the result follows.
+    Subvolume(Vec<u8>),
     Received(Received),
     /// The work has failed, for a reason that people read.
     Failed(String),
@@ -116,6 +118,7 @@ impl Frame {
             Self::End => send(socket, END, &[]),
             Self::Progress(done) => send(socket, PROGRESS, &done.to_ne_bytes()),
             Self::Sent(sent) => send(socket, SENT, &serde_json::to_vec(sent)?),
+            Self::Subvolume(name) => send(socket, SUBVOLUME, name),
             Self::Received(received) => send(socket, RECEIVED, &serde_json::to_vec(received)?),
             Self::Failed(why) => {
                 let bytes = why.as_bytes();
@@ -148,6 +151,7 @@ impl Frame {
                 Self::Progress(u64::from_ne_bytes(*bytes))
             }
             SENT => Self::Sent(parsed(&payload)?),
+            SUBVOLUME => Self::Subvolume(payload),
             RECEIVED => Self::Received(parsed(&payload)?),
             FAILED => Self::Failed(String::from_utf8_lossy(&payload).into_owned()),
             _ => return Err(invalid()),
@@ -189,8 +193,8 @@ mod tests {
                 content: 2,
                 size: 3,
             }),
+            Frame::Subvolume(b"\xfe".to_vec()),
             Frame::Received(Received {
-                subvolumes: vec![b"\xfe".to_vec()],
                 commands: 4,
                 content: 5,
             }),

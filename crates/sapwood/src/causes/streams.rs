@@ -14,6 +14,7 @@ impl Cause for SendError {
         match self {
             Self::Tree(source) => of_btrfs(source),
             Self::Inodes(source) => of_ext4(source),
+            Self::Changed(_) => ErrorKind::ResourceBusy,
             Self::NotSubvolume(_)
             | Self::Writable(_)
             | Self::OpenForWriting(_)
@@ -44,6 +45,7 @@ impl Cause for SendError {
             | Self::ParentFormat(path)
             | Self::NotSubvolume(path)
             | Self::Writable(path)
+            | Self::Changed(path)
             | Self::TooLong { path, .. }
             | Self::File { path, .. } => Some(path),
             _ => None,
@@ -75,6 +77,7 @@ impl Cause for ReceiveError {
             Self::InPlaceFormat(_) | Self::NoContent => ErrorKind::Unsupported,
             Self::NoDifference | Self::OtherState { .. } => ErrorKind::InvalidInput,
             Self::State(source) => Cause::kind(&**source),
+            Self::Busy(_) => ErrorKind::ResourceBusy,
             Self::NotDirectory(_) => ErrorKind::NotADirectory,
             Self::Part(_)
             | Self::OtherPart(_)

@@ -17,7 +17,7 @@ use super::writing::Engines;
 use crate::bulk::frames::{Frame, MOST, Received, Request, Sent, Top, send_piece};
 use crate::image::Mounted;
 use crate::progress::Progress;
-use crate::receive::{ReceiveOptions, Touched, receive_mounted};
+use crate::receive::{ReceiveOptions, Receiving, Touched, receive_mounted};
 use crate::send::{MountedSnapshot, SendOptions, send_mounted};
 use crate::tree::HeldInode;
 
@@ -28,7 +28,17 @@ const LOOK: u32 = 64;
 
 /// See the module.
 pub(super) struct Streams {
-    pub(super) engines: Arc<Engines>,
+    engines: Arc<Engines>,
+    receiving: Receiving,
+}
+
+impl Streams {
+    pub(super) fn new(engines: Arc<Engines>) -> Self {
+        Self {
+            engines,
+            receiving: Receiving::default(),
+        }
+    }
 }
 
 impl Service for Streams {
@@ -54,6 +64,8 @@ impl Streams {
         let Frame::Request(request) = frame else {
             return Err("the client requests nothing".to_owned());
         };
+        // The engine stays meanwhile.
+        let _in_use = self.engines.in_use.read();
         let image = self.engines.current().clone();
         match request {
             Request::Send {
@@ -96,7 +108,7 @@ impl Streams {
                     checkpoint,
                     ..ReceiveOptions::default()
                 };
-                receive(&image, work, &admitted, &options).map(Frame::Received)
+                self.receive(&image, work, &admitted, &options)
             }
         }
     }
@@ -109,8 +121,10 @@ fn send(
     socket: &UnixStream,
     options: &SendOptions,
 ) -> Result<Sent, String> {
-    let Mounted::Btrfs(fs) = image else {
-        return Err("an ext4 image is sent while it is not mounted".to_owned());
+    let fs = match image {
+        Mounted::Btrfs(fs) => fs,
+        Mounted::Ext4(_) => return Err("an ext4 image is sent while it is not mounted".to_owned()),
+        Mounted::Rescued(..) => return Err("only a sound image can be sent".to_owned()),
     };
     let mut last = Instant::now();
     let mut progress = |step: Progress<'_>| {
@@ -120,8 +134,9 @@ fn send(
             && last.elapsed() >= INTERVAL
         {
             last = Instant::now();
-            // If the client is gone, the next piece of the stream shows that.
-            let _ = Frame::Progress(done).send(&mut &*socket);
+            if Frame::Progress(done).send(&mut &*socket).is_err() {
+                options.stop.stop();
+            }
         }
     };
     let mut out = BufWriter::with_capacity(MOST / 4, Pieces(socket));
@@ -146,34 +161,40 @@ impl Write for Pieces<'_> {
     }
 }
 
-/// Receives the stream of the client in its directory.
-fn receive(
-    image: &Mounted,
-    work: &Work,
-    admitted: &Admitted,
-    options: &ReceiveOptions,
-) -> Result<Received, String> {
-    let failed = |error: crate::vfs::Error| error.to_string();
-    let fs: &dyn FileSystem = &**image;
-    let dir = HeldInode::held(fs, work.dir).map_err(failed)?;
-    let noticed = |touched: Touched<'_>| report(&work.caches, touched);
-    let stream = ReceivedStream {
-        socket: &work.socket,
-        admitted,
-        piece: io::Cursor::default(),
-        pieces: 0,
-        ended: false,
-    };
-    let report = receive_mounted(image, dir, stream, options, &noticed);
-    if work.synchronous {
-        fs.sync().map_err(failed)?;
+impl Streams {
+    /// Receives the stream of the client in its directory. Returns the last frame.
+    fn receive(
+        &self,
+        image: &Mounted,
+        work: &Work,
+        admitted: &Admitted,
+        options: &ReceiveOptions,
+    ) -> Result<Frame, String> {
+        let failed = |error: crate::vfs::Error| error.to_string();
+        let fs: &dyn FileSystem = &**image;
+        let dir = HeldInode::held(fs, work.dir).map_err(failed)?;
+        let noticed = |touched: Touched<'_>| report(&work.caches, touched);
+        let stream = ReceivedStream {
+            socket: &work.socket,
+            admitted,
+            piece: io::Cursor::default(),
+            pieces: 0,
+            ended: false,
+        };
+        let report = receive_mounted(image, dir, stream, options, &self.receiving, &noticed);
+        if work.synchronous {
+            fs.sync().map_err(failed)?;
+        }
+        let report = report.map_err(|error| error.to_string())?;
+        for name in report.subvolumes {
+            // If the client is gone, nobody reads the result.
+            let _ = Frame::Subvolume(name).send(&mut &work.socket);
+        }
+        Ok(Frame::Received(Received {
+            commands: report.commands,
+            content: report.content,
+        }))
     }
-    let report = report.map_err(|error| error.to_string())?;
-    Ok(Received {
-        subvolumes: report.subvolumes,
-        commands: report.commands,
-        content: report.content,
-    })
 }
 
 fn report(caches: &Caches, touched: Touched<'_>) {

@@ -18,7 +18,7 @@ use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock, Weak};
 
-use parking_lot::Mutex;
+use parking_lot::{Mutex, RwLock};
 use sapwood_block::{Device, Operand};
 use sapwood_fuse::Session;
 use sapwood_fuse::bulk::{self as socket, Service, Work};
@@ -33,6 +33,8 @@ use crate::options::Options;
 pub(super) struct Engines {
     first: Mounted,
     writing: OnceLock<Mounted>,
+    /// Held for reading while an engine serves a client beside the kernel.
+    pub(super) in_use: RwLock<()>,
 }
 
 impl Engines {
@@ -40,6 +42,7 @@ impl Engines {
         Self {
             first,
             writing: OnceLock::new(),
+            in_use: RwLock::default(),
         }
     }
 
@@ -85,6 +88,9 @@ impl Writing {
         if !self.engines.current().read_only() {
             return Ok(());
         }
+        let Some(_idle) = self.engines.in_use.try_write() else {
+            return Err("a snapshot of it is being sent".to_owned());
+        };
         let session = self.session.upgrade().ok_or("the mount has ended")?;
         let skipped = self.options.is_without_recovery();
         if skipped && !session.drops_names() {

@@ -134,6 +134,12 @@ pub enum ReceiveError {
         /// Why.
         source: io::Error,
     },
+    /// Another receive of the same subvolume is at work in the mount.
+    #[error(
+        "another receive of the subvolume with the UUID {} is at work",
+        uuid::Uuid::from_bytes(*.0)
+    )]
+    Busy([u8; 16]),
     /// The daemon of the mount that receives has failed; its reason.
     #[error("{0}")]
     Daemon(String),

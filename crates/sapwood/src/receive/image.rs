@@ -28,6 +28,8 @@ use crate::vfs::{
     self, AllocMode, CopyMode, Credentials, FileKind, Ino, NewInode, RenameMode, SetAttr, SetTime,
     SetXattrMode, WriteMode,
 };
+#[cfg(feature = "fuse")]
+pub(super) use part::temporary;
 
 /// The subvolume that is being received.
 struct Current<'a> {

@@ -70,7 +70,7 @@ use error::Result;
 use image::ImageSink;
 pub use left_out::{LeftOut, LeftOutKind};
 #[cfg(feature = "fuse")]
-pub(crate) use noticed::Touched;
+pub(crate) use noticed::{Receiving, Touched};
 pub use reader::read_stream;
 use record::{Mark, Position};
 use run::receive_into;

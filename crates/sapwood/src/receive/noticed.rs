@@ -1,10 +1,14 @@
 //! A [`Sink`] that reports which names and inodes it changes, for a mount whose kernel caches them.
 
+use std::collections::HashSet;
+use std::time::Duration;
+
+use parking_lot::{Condvar, Mutex};
 use sapwood_btrfs_format::stream::{Command, attribute as attr, command as cmd};
 
 use super::epoch::InodeId;
-use super::error::Result;
-use super::image::ImageSink;
+use super::error::{ReceiveError, Result};
+use super::image::{ImageSink, temporary};
 use super::left_out::LeftOut;
 use super::record::Position;
 use super::{NewSubvolume, Resumed, Sink};
@@ -19,9 +23,51 @@ pub(crate) enum Touched<'a> {
     Inode(Ino),
 }
 
+/// Longest wait for another receive of the same subvolume, whose client is gone mostly.
+const WAIT: Duration = Duration::from_secs(60);
+
+/// The subvolumes that the receives of a mount work on, by UUID: one receive for each.
+#[derive(Debug, Default)]
+pub(crate) struct Receiving {
+    claimed: Mutex<HashSet<[u8; 16]>>,
+    released: Condvar,
+}
+
+/// A subvolume on which no other receive works.
+struct Claim<'a> {
+    receiving: &'a Receiving,
+    uuid: [u8; 16],
+}
+
+impl Receiving {
+    /// Waits until no other receive works on a subvolume.
+    fn claim(&self, uuid: [u8; 16]) -> Result<Claim<'_>> {
+        let mut claimed = self.claimed.lock();
+        let taken = |claimed: &mut HashSet<[u8; 16]>| claimed.contains(&uuid);
+        let waited = self.released.wait_while_for(&mut claimed, taken, WAIT);
+        if waited.timed_out() && claimed.contains(&uuid) {
+            return Err(ReceiveError::Busy(uuid));
+        }
+        claimed.insert(uuid);
+        Ok(Claim {
+            receiving: self,
+            uuid,
+        })
+    }
+}
+
+impl Drop for Claim<'_> {
+    fn drop(&mut self) {
+        self.receiving.claimed.lock().remove(&self.uuid);
+        self.receiving.released.notify_all();
+    }
+}
+
 /// An image that receives subvolumes while it is mounted.
 pub(super) struct NoticedSink<'a> {
     inner: ImageSink<'a>,
+    receiving: &'a Receiving,
+    claim: Option<Claim<'a>>,
     /// The directory that receives the subvolumes.
     dir: Ino,
     name: Vec<u8>,
@@ -31,14 +77,35 @@ pub(super) struct NoticedSink<'a> {
 }
 
 impl<'a> NoticedSink<'a> {
-    pub(super) fn new(inner: ImageSink<'a>, dir: Ino, noticed: &'a dyn Fn(Touched<'_>)) -> Self {
+    pub(super) fn new(
+        inner: ImageSink<'a>,
+        dir: Ino,
+        receiving: &'a Receiving,
+        noticed: &'a dyn Fn(Touched<'_>),
+    ) -> Self {
         Self {
             inner,
+            receiving,
+            claim: None,
             dir,
             name: Vec::new(),
             noticed,
             last: None,
         }
+    }
+
+    /// Begins to work on a subvolume.
+    fn enter(&mut self, new: &NewSubvolume<'_>) -> Result<()> {
+        self.name = new.name.to_vec();
+        if self
+            .claim
+            .as_ref()
+            .is_none_or(|claim| claim.uuid != new.uuid)
+        {
+            self.claim = None;
+            self.claim = Some(self.receiving.claim(new.uuid)?);
+        }
+        Ok(())
     }
 
     /// Reports the inode whose change was not reported yet.
@@ -72,19 +139,28 @@ impl<'a> NoticedSink<'a> {
         self.report();
         let noticed = self.noticed;
         noticed(Touched::Name(self.dir, &self.name));
+        if let Some(claim) = &self.claim {
+            noticed(Touched::Name(self.dir, &temporary(claim.uuid)));
+        }
+    }
+}
+
+impl Drop for NoticedSink<'_> {
+    fn drop(&mut self) {
+        self.report();
     }
 }
 
 impl Sink for NoticedSink<'_> {
     fn begin(&mut self, new: &NewSubvolume<'_>, position: &Position) -> Result<()> {
-        self.name = new.name.to_vec();
+        self.enter(new)?;
         let begun = self.inner.begin(new, position);
         self.top_changed();
         begun
     }
 
     fn resume(&mut self, new: &NewSubvolume<'_>) -> Result<Resumed> {
-        self.name = new.name.to_vec();
+        self.enter(new)?;
         self.inner.resume(new)
     }
 
@@ -94,6 +170,18 @@ impl Sink for NoticedSink<'_> {
 
     fn apply(&mut self, command: &Command<'_>) -> Result<u64> {
         let path = command.path(attr::PATH).unwrap_or_default().to_vec();
+        // Another name of an inode that loses one shows its number of links.
+        let lost = match command.number {
+            cmd::UNLINK => self.inner.identify(&path).ok(),
+            cmd::RENAME => {
+                let to = command.path(attr::PATH_TO).unwrap_or_default();
+                self.inner.identify(to).ok()
+            }
+            _ => None,
+        };
+        if let Some((_, ino)) = lost {
+            self.changed(Ino(ino));
+        }
         let done = self.inner.apply(command);
         match command.number {
             cmd::MKFILE

@@ -51,6 +51,9 @@ pub enum SendError {
     /// The subvolume may change.
     #[error("{}: not read-only; only a read-only snapshot can be sent", .0.display())]
     Writable(PathBuf),
+    /// A snapshot was made writable during the send.
+    #[error("{}: changed while it was sent; the stream is worthless", .0.display())]
+    Changed(PathBuf),
     /// A version of the stream that is not known.
     #[error("version {0} of the stream is not known")]
     Version(u32),

@@ -239,6 +239,7 @@ fn send_tree<S: Source>(
         None => sender.full()?,
         Some(old) => sender.incremental(&old)?,
     }
+    sender.source.check_unchanged()?;
     sender.out.end()?;
     Ok(SendReport {
         inodes: sender.inodes,

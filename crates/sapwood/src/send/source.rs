@@ -112,6 +112,8 @@ pub(super) trait Source {
         old: &<Self::Tree as Tree>::Content,
         range: &FileRange<'_, <Self::Tree as Tree>::Content>,
     ) -> Result<Option<(u64, u64)>>;
+    /// Checks that the trees did not change since the send began.
+    fn check_unchanged(&self) -> Result<()>;
     /// Sends the front of a data range in a form that is smaller than its bytes, if there is one.
     fn send_stored<W: Write>(
         &mut self,

@@ -14,7 +14,7 @@ use std::sync::Arc;
 use rustix::fs::{AtFlags, CWD, StatxFlags};
 use rustix::io::Errno;
 use sapwood_vfs::{Attr, Error, FileKind, FileSystem, Ino, SeekFrom, Timestamp};
-use xxhash_rust::xxh64::Xxh64;
+use sha2::{Digest, Sha256};
 
 use super::{Detail, OBJECTID, Owner, PLACEHOLDER, Times, Tree, TreeInode, shown};
 
@@ -224,13 +224,13 @@ fn bytes<S: Source>(source: &S, at: &S::At, size: u64) -> Result<Vec<u8>> {
     Ok(content)
 }
 
-/// XXH64 of a file's bytes. The middle of a long hole is not read.
-fn sum<S: Source>(source: &S, at: &S::At, size: u64, data: &[(u64, u64)]) -> Result<[u8; 8]> {
+/// SHA-256 of a file's bytes. The middle of a long hole is not read.
+fn sum<S: Source>(source: &S, at: &S::At, size: u64, data: &[(u64, u64)]) -> Result<[u8; 32]> {
     static NOTHING: [u8; PIECE] = [0; PIECE];
-    let mut hasher = Xxh64::new(0);
+    let mut hasher = Sha256::new();
     let room = usize::try_from(size).unwrap_or(PIECE).min(PIECE - 1) + 1;
     let mut buffer = vec![0; room];
-    let mut part = |hasher: &mut Xxh64, from: u64, to: u64| {
+    let mut part = |hasher: &mut Sha256, from: u64, to: u64| {
         let mut offset = from;
         while offset < to {
             let want = usize::try_from(to - offset).unwrap_or(room).min(room);
@@ -262,7 +262,7 @@ fn sum<S: Source>(source: &S, at: &S::At, size: u64, data: &[(u64, u64)]) -> Res
     }
     // Nothing may follow the end.
     part(&mut hasher, size, size + 1)?;
-    Ok(hasher.digest().to_le_bytes())
+    Ok(hasher.finalize().into())
 }
 
 fn data_map<S: Source>(source: &S, file: &S::At, size: u64) -> Result<Vec<(u64, u64)>> {

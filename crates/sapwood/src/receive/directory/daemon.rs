@@ -11,7 +11,7 @@ use rustix::fs::{CWD, Mode, OFlags};
 
 use super::super::error::{ReceiveError, Result};
 use super::super::image::ImageSink;
-use super::super::noticed::{NoticedSink, Touched};
+use super::super::noticed::{NoticedSink, Receiving, Touched};
 use super::super::reader::failed;
 use super::super::run::receive_into;
 use super::super::{ReceiveOptions, ReceiveReport};
@@ -96,16 +96,22 @@ fn send(
 
 /// The daemon's result.
 fn answer(mut socket: &UnixStream) -> Result<ReceiveReport> {
-    match Frame::receive(&mut socket) {
-        Ok(Frame::Received(received)) => Ok(ReceiveReport {
-            subvolumes: received.subvolumes,
-            commands: received.commands,
-            content: received.content,
-            left_out: Vec::new(),
-        }),
-        Ok(Frame::Failed(why)) => Err(ReceiveError::Daemon(why)),
-        Ok(_) => Err(ReceiveError::Daemon("it sends no result".to_owned())),
-        Err(error) => Err(ReceiveError::Daemon(error.to_string())),
+    let mut subvolumes = Vec::new();
+    loop {
+        match Frame::receive(&mut socket) {
+            Ok(Frame::Subvolume(name)) => subvolumes.push(name),
+            Ok(Frame::Received(received)) => {
+                return Ok(ReceiveReport {
+                    subvolumes,
+                    commands: received.commands,
+                    content: received.content,
+                    left_out: Vec::new(),
+                });
+            }
+            Ok(Frame::Failed(why)) => return Err(ReceiveError::Daemon(why)),
+            Ok(_) => return Err(ReceiveError::Daemon("it sends no result".to_owned())),
+            Err(error) => return Err(ReceiveError::Daemon(error.to_string())),
+        }
     }
 }
 
@@ -118,9 +124,11 @@ pub(crate) fn receive_mounted(
     dir: HeldInode<'_>,
     reader: impl Read,
     options: &ReceiveOptions,
+    receiving: &Receiving,
     noticed: &dyn Fn(Touched<'_>),
 ) -> Result<ReceiveReport> {
     let ino = dir.ino();
-    let mut sink = NoticedSink::new(ImageSink::in_directory(image, dir), ino, noticed);
+    let inner = ImageSink::in_directory(image, dir);
+    let mut sink = NoticedSink::new(inner, ino, receiving, noticed);
     receive_into(&mut sink, reader, options, &mut crate::progress::ignore)
 }

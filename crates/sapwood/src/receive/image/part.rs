@@ -27,7 +27,7 @@ pub(super) const RECORD: &[u8] = b"user.sapwood.part";
 
 /// The name of a subvolume before it has its record, and of the record before the subvolume is
 /// marked as received.
-fn temporary(uuid: [u8; 16]) -> Vec<u8> {
+pub(in super::super) fn temporary(uuid: [u8; 16]) -> Vec<u8> {
     format!(".sapwood-receive-{}", uuid::Uuid::from_bytes(uuid)).into_bytes()
 }
 

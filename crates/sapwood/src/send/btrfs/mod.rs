@@ -7,7 +7,7 @@
 mod clones;
 
 use std::io::Write;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use sapwood_btrfs::Btrfs;
@@ -20,7 +20,9 @@ use super::error::{Result, SendError, at};
 use super::output::{EncodedRange, Output};
 use super::source::{Content, ContentKind, FileRange, Range, Ranges, Source, Stored, Tree, Xattrs};
 use crate::tree::{self, HeldInode};
-use crate::vfs::{self, ChangedInode, Ino, LinkName, NamedInode, StoredInode, Subvolumes as _};
+use crate::vfs::{
+    self, ChangedInode, Ino, LinkName, NamedInode, StoredInode, SubvolumeId, Subvolumes as _,
+};
 use clones::Clones;
 
 /// The stream's number for the compression of an extent.
@@ -57,6 +59,8 @@ impl Content for ExtentContent {
 pub(super) struct Snapshot<'a> {
     fs: &'a Btrfs,
     tree: FileTree,
+    /// For errors.
+    path: PathBuf,
 }
 
 impl<'a> Snapshot<'a> {
@@ -80,9 +84,21 @@ impl<'a> Snapshot<'a> {
         })?;
         let tree = fs.file_tree(id)?;
         if tree.identity().read_only {
-            Ok(Self { fs, tree })
+            let path = path.to_owned();
+            Ok(Self { fs, tree, path })
         } else {
             Err(SendError::Writable(path.to_owned()))
+        }
+    }
+
+    /// Checks that the snapshot is still read-only, and was meanwhile.
+    fn check_unchanged(&self) -> Result<()> {
+        let now = self.fs.file_tree(SubvolumeId(self.tree.id()))?;
+        let (now, before) = (now.identity(), self.tree.identity());
+        if now.read_only && now.ctransid == before.ctransid {
+            Ok(())
+        } else {
+            Err(SendError::Changed(self.path.clone()))
         }
     }
 
@@ -157,6 +173,8 @@ pub(super) struct Snapshots<'a, 'p> {
     new: Arc<Snapshot<'a>>,
     old: Option<Arc<Snapshot<'a>>>,
     clones: Clones<'a>,
+    /// The parent and the clone sources.
+    sources: Vec<Arc<Snapshot<'a>>>,
     options: &'p SendOptions,
 }
 
@@ -178,11 +196,12 @@ impl<'a, 'p> Snapshots<'a, 'p> {
         clones: Vec<Arc<Snapshot<'a>>>,
         options: &'p SendOptions,
     ) -> Self {
-        let sources = old.iter().cloned().chain(clones).collect();
+        let sources: Vec<_> = old.iter().cloned().chain(clones).collect();
         Self {
             new,
             old,
-            clones: Clones::new(sources),
+            clones: Clones::new(sources.clone()),
+            sources,
             options,
         }
     }
@@ -212,6 +231,13 @@ impl<'a> Source for Snapshots<'a, '_> {
             let next = difference.next_inode().map_err(SendError::from);
             next.transpose()
         })))
+    }
+
+    fn check_unchanged(&self) -> Result<()> {
+        let trees = [&self.new].into_iter().chain(&self.old);
+        trees
+            .chain(&self.sources)
+            .try_for_each(|tree| tree.check_unchanged())
     }
 
     fn changed_part(

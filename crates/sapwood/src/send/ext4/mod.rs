@@ -277,6 +277,11 @@ impl<'a> Source for States<'a> {
         })))
     }
 
+    fn check_unchanged(&self) -> Result<()> {
+        // The images are open for reading only.
+        Ok(())
+    }
+
     fn changed_part(
         &mut self,
         old: &RangeContent,
