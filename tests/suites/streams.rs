@@ -2,6 +2,7 @@
 //! ours, in chains of incremental streams over trees that change at random.
 //! `SAPWOOD_STREAM_CHAINS` is the number of chains, `SAPWOOD_SEED` the seed of the first.
 
+mod encoded;
 mod ext4;
 
 use std::fs;
@@ -144,6 +145,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial("a_cut_stream_leaves_a_writable_subvolume", &[], cut_streams),
     ]
     .into_iter()
+    .chain(encoded::trials())
     .chain(ext4::trials())
     .collect()
 }

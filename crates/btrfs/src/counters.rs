@@ -21,6 +21,12 @@ pub(crate) struct Counters {
     causes: [AtomicU64; CommitReason::ALL.len()],
     /// Transactions committed.
     pub(crate) commits: AtomicU64,
+    /// Compressed extents that were written as they arrived.
+    pub(crate) encoded_writes: AtomicU64,
+    /// Their compressed bytes.
+    pub(crate) encoded_bytes: AtomicU64,
+    /// Compressed extents that were expanded to be read.
+    pub(crate) expanded_extents: AtomicU64,
     /// Contents of logs.
     pub(crate) log: LogCounters,
     /// Durations of `fsync` and `fdatasync`.
@@ -67,7 +73,7 @@ impl Counters {
         }
     }
 
-    fn counts(&self) -> [(&'static str, &AtomicU64); 12] {
+    fn counts(&self) -> [(&'static str, &AtomicU64); 15] {
         let log = &self.log;
         [
             ("fsyncs", &self.fsyncs),
@@ -82,6 +88,9 @@ impl Counters {
             ("log_extents", &log.extents),
             ("log_dir_items", &log.dir_items),
             ("ordered_pinned", &log.pinned),
+            ("encoded_writes", &self.encoded_writes),
+            ("encoded_bytes", &self.encoded_bytes),
+            ("expanded_extents", &self.expanded_extents),
         ]
     }
 

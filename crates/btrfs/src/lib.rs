@@ -35,6 +35,7 @@ mod tree_log;
 mod xattr;
 
 pub use compression::{Compression, UnknownCompression};
+pub use data::EncodedExtent;
 pub use data::compress::expand;
 pub use error::{Error, Result};
 pub use mount::{Btrfs, Mount};

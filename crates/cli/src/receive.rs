@@ -81,6 +81,10 @@ pub(super) struct Args {
     /// Bytes of the stream after which the received part becomes durable
     #[arg(long, value_name = "SIZE", default_value = "64M", value_parser = size)]
     checkpoint: u64,
+    /// Expand compressed extents, and write them as plain data; without it, btrfs stores them as
+    /// they come
+    #[arg(long, conflicts_with_all = ["dump", "verify"])]
+    force_decompress: bool,
     /// Print what was received, and what the directory cannot hold, as JSON
     #[arg(long)]
     json: bool,
@@ -116,6 +120,7 @@ pub(super) fn run(args: &Args) -> Result<()> {
     options.stop = stop;
     options.resume = args.resume;
     options.checkpoint = args.checkpoint;
+    options.expand = args.force_decompress;
     options.seal = seal(args)?;
     if args.chroot.is_some() {
         options.chroot.clone_from(&args.chroot);

@@ -59,6 +59,8 @@ pub enum ExtentContent {
     Inline {
         /// Algorithm, as on disk.
         compression: u8,
+        /// Bytes once expanded.
+        len: u64,
         /// The bytes as stored.
         stored: Vec<u8>,
     },
@@ -380,6 +382,7 @@ impl FileTree {
                 let len = ram_bytes.checked_next_multiple_of(sector);
                 let content = ExtentContent::Inline {
                     compression,
+                    len: ram_bytes,
                     stored: data.to_vec(),
                 };
                 (len.unwrap_or(ram_bytes), content)

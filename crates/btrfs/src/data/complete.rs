@@ -53,7 +53,8 @@ fn finish(
                     files.health.fail(&error);
                 }
             }
-            let promised = promise_again(files, ordered);
+            let kept = inode.data.state.lock().in_flight.has_bytes(ordered.entry);
+            let promised = kept.then(|| promise_again(files, ordered)).flatten();
             let mut state = inode.data.state.lock();
             state.modified.failed(ordered);
             match promised {
@@ -64,6 +65,8 @@ fn finish(
                         None => state.promised = Some(Arc::new(promised)),
                     }
                 }
+                // The caller of an encoded write gets the error.
+                None if ordered.refused() && !kept => state.refusals += 1,
                 None if ordered.refused() => {
                     log::error!("{inode:?}: data is lost: no space is free");
                     state.failures += 1;

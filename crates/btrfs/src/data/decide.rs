@@ -74,16 +74,8 @@ pub(super) fn decide(
     match decision(files, inode, id, &range, &data) {
         Ok(Decision::Parked) => {}
         Ok(Decision::Inline(target, size)) => {
-            let ordered = Arc::new(OrderedExtent::new(range, size, target, id, 0));
-            inode.data.unpromise(ordered.len());
-            register(inode, &ordered);
-            let write = DataWrite {
-                inode: Arc::clone(inode),
-                ordered,
-                at: 0,
-                slices: Vec::new(),
-            };
-            dispatch.batch().writes.borrow_mut().push(write);
+            inode.data.unpromise(range.end - range.start);
+            order_inline(inode, id, range, size, target, dispatch);
         }
         Ok(Decision::Parts(parts, wanted)) => {
             let cuts: Vec<u64> = parts.iter().skip(1).map(|(part, _)| part.start).collect();
@@ -134,6 +126,23 @@ fn decision(
     })
 }
 
+/// Most bytes of an inline extent that has all content of a file of `size` bytes; `None` if the
+/// file has other extents, or cannot have an inline one.
+pub(super) fn fits_inline(
+    files: &Files,
+    inode: &Inode,
+    range: &Range<u64>,
+    size: u64,
+) -> Result<Option<u64>> {
+    let sector = u64::from(files.sectorsize);
+    let limit = u64::from(files.options.max_inline).min(leaf_limit(files));
+    if range.start != 0 || range.end > sector || size == 0 || size > sector || limit == 0 {
+        return Ok(None);
+    }
+    let alone = items::find(files, inode, sector)?.end == u64::MAX;
+    Ok(alone.then_some(limit))
+}
+
 /// The inline data of a file of `size` bytes, if all of it is in this range, it is short enough,
 /// and it has no other extents.
 fn inline_target(
@@ -145,13 +154,9 @@ fn inline_target(
     wanted: Option<CompressionChoice>,
 ) -> Result<Option<Target>> {
     let sector = u64::from(files.sectorsize);
-    let limit = u64::from(files.options.max_inline).min(leaf_limit(files));
-    if range.start != 0 || range.end > sector || size == 0 || size > sector || limit == 0 {
+    let Some(limit) = fits_inline(files, inode, range, size)? else {
         return Ok(None);
-    }
-    if items::find(files, inode, sector)?.end != u64::MAX {
-        return Ok(None);
-    }
+    };
     // A whole sector saves no space as an inline extent.
     let plain = size <= limit && size < sector;
     if wanted.is_none() && !plain {
@@ -162,7 +167,7 @@ fn inline_target(
     if let Some(wanted) = wanted {
         let most = limit.min(size - 1) as usize;
         if let Some(packed) = compress::compress(wanted.how, &bytes, most, sector as usize) {
-            use_feature(files, wanted.how);
+            use_feature(files, wanted.how.id());
             return Ok(Some(Target::Inline {
                 ram_len: size,
                 compression: wanted.how.id(),
@@ -251,7 +256,7 @@ pub(super) fn compress(
     let Some(packed) = shrink(files, inode, &range, &data, wanted) else {
         return allocate(files, inode, id, dispatch);
     };
-    use_feature(files, wanted.how);
+    use_feature(files, wanted.how.id());
     match place_compressed(files, inode, &range, wanted.how, packed) {
         Ok(Some((target, packed))) => {
             let payload = Some(vec![Slice::new(packed.into())]);
@@ -299,11 +304,11 @@ fn shrink(
 }
 
 /// Records in the superblock that an algorithm is in use, which older readers do not know.
-fn use_feature(store: &Store, how: Compression) {
-    match how {
-        Compression::Zlib(_) => {}
-        Compression::Lzo => store.add_incompat(Incompat::COMPRESS_LZO),
-        Compression::Zstd(_) => store.add_incompat(Incompat::COMPRESS_ZSTD),
+pub(super) fn use_feature(store: &Store, algorithm: u8) {
+    match algorithm {
+        id::LZO => store.add_incompat(Incompat::COMPRESS_LZO),
+        id::ZSTD => store.add_incompat(Incompat::COMPRESS_ZSTD),
+        _ => {}
     }
 }
 
@@ -511,6 +516,27 @@ pub(super) fn order(
             }
         }
     }
+}
+
+/// Makes the ordered extent of an entry that goes into the tree, as the content of a file of `size`
+/// bytes.
+pub(super) fn order_inline(
+    inode: &Arc<Inode>,
+    id: InFlightId,
+    range: Range<u64>,
+    size: u64,
+    target: Target,
+    dispatch: Dispatch<'_>,
+) {
+    let ordered = Arc::new(OrderedExtent::new(range, size, target, id, 0));
+    register(inode, &ordered);
+    let write = DataWrite {
+        inode: Arc::clone(inode),
+        ordered,
+        at: 0,
+        slices: Vec::new(),
+    };
+    dispatch.batch().writes.borrow_mut().push(write);
 }
 
 /// Lists an ordered extent with its range in flight and among the extents that changed.

@@ -29,18 +29,23 @@
 //! Dirty bytes are bounded over all files: a writer that would exceed the bound starts writeback
 //! and waits for room ([`writeback`]). It may hold `io`, as writeback never needs it.
 //!
+//! An extent that arrives compressed begins at the order ([`encoded`]); readers of its range wait
+//! for its completion.
+//!
 //! A failed write makes the mount read-only: the data is lost, and `flush` returns an error. If
 //! only the host has no space, the bytes become dirty again, and the space in the file system is
 //! promised to them again. Nothing reaches the tree or the log, `flush` returns an error, and the
 //! next one tries again.
 //!
 //! [`writeback`]: self::writeback
+//! [`encoded`]: self::encoded
 
 mod allocate;
 mod clone;
 mod complete;
 pub(crate) mod compress;
 mod decide;
+mod encoded;
 mod files;
 mod flush;
 mod hole;
@@ -56,6 +61,8 @@ mod writeback;
 
 pub(crate) use allocate::fallocate;
 pub(crate) use clone::copy_range;
+pub use encoded::EncodedExtent;
+pub(crate) use encoded::write_encoded;
 pub(crate) use files::Files;
 pub(crate) use flush::{Wait, flush, flush_all, flush_complete, flush_root};
 pub(crate) use items::{drop_extents, preallocated_behind};

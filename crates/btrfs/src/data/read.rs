@@ -9,9 +9,11 @@ use sapwood_btrfs_format::{Checksum, FileExtent, InodeFlags, RegularExtent, comp
 use super::compress;
 use super::files::Files;
 use super::items::{self, damaged, key_of};
+use crate::counters::Counters;
 use crate::devices::errors::ErrorKind;
-use crate::file_data::{Content, ExtentMap, Stored};
+use crate::file_data::{Content, DataState, ExtentMap, Stored};
 use crate::inode::Inode;
+use crate::lock::RankedMutexGuard;
 use crate::transaction::Store;
 use crate::{Error, Result};
 
@@ -46,7 +48,7 @@ pub(super) fn fill(
     }
     let end = offset + buf.len() as u64;
     let gaps = {
-        let state = inode.data.state.lock();
+        let state = wait_for_bytes(files, inode, offset..end);
         state.in_flight.read(offset, buf);
         state.dirty.read(offset, buf);
         let mut gaps = Vec::new();
@@ -69,6 +71,24 @@ pub(super) fn fill(
         read_disk(files, inode, gap, target.unwrap_or_default())?;
     }
     Ok(())
+}
+
+/// Waits until no data in `range` is in flight whose bytes are not in memory.
+fn wait_for_bytes<'a>(
+    files: &Files,
+    inode: &'a Inode,
+    range: Range<u64>,
+) -> RankedMutexGuard<'a, DataState> {
+    let mut state = inode.data.state.lock();
+    if state.in_flight.lacks_bytes(range.clone()) {
+        drop(state);
+        files.writeback.hurry();
+        state = inode.data.state.lock();
+        while state.in_flight.lacks_bytes(range.clone()) {
+            state.wait(&inode.data.changed);
+        }
+    }
+    state
 }
 
 fn read_disk(files: &Arc<Files>, inode: &Inode, range: Range<u64>, buf: &mut [u8]) -> Result<()> {
@@ -168,6 +188,7 @@ fn expand(
         offset: map.start,
         reason: reason.to_string(),
     })?;
+    Counters::count(&files.counters.expanded_extents);
     let bytes = Arc::new(bytes);
     files
         .expanded

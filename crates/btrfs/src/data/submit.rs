@@ -28,7 +28,9 @@ impl DataWrite {
     /// Address of its bytes, if they do not go into the tree.
     fn address(&self) -> Option<u64> {
         match &self.ordered.target {
-            Target::New(stored) | Target::Overwrite(stored) | Target::Prealloc(stored) => {
+            // The offset of a compressed extent counts its expanded bytes.
+            Target::New(stored) => Some(stored.bytenr + self.at),
+            Target::Overwrite(stored) | Target::Prealloc(stored) => {
                 Some(stored.bytenr + stored.offset + self.at)
             }
             Target::Inline { .. } => None,

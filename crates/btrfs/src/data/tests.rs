@@ -2,6 +2,7 @@
 //! them.
 
 mod content;
+mod encoded;
 mod promised_size;
 
 use std::sync::Arc;

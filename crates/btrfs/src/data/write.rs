@@ -20,7 +20,7 @@ const CHUNK: u64 = 1 << 20;
 /// A file with this many dirty bytes is written back without waiting for the bound.
 const EARLY: u64 = 32 << 20;
 /// Items that completing one piece may touch: its own, its checksums, the replaced ones.
-const ITEMS: u64 = 3;
+pub(super) const ITEMS: u64 = 3;
 
 /// Writes `data` at `offset`; the file grows if it ends there. May wait for writeback. The caller
 /// holds `io` exclusively and has checked limits. The caller also sets the times; the completion

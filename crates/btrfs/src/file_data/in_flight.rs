@@ -3,7 +3,8 @@
 //! # How it works
 //! An entry is a range of the file with its bytes. It begins when writeback takes a dirty run,
 //! may be cut into several when extents are allocated for it, and ends when its file extent
-//! item is in the tree. Until then reads are served from it.
+//! item is in the tree. Until then reads are served from it. An entry of an encoded write has no
+//! bytes: reads wait until it ends.
 //!
 //! Entries may overlap: data that was written again can be taken again while the older data is
 //! still in flight. Two structures keep the order:
@@ -150,7 +151,8 @@ impl InFlight {
         id
     }
 
-    /// Adds a range, newer than all entries.
+    /// Adds a range, newer than all entries. Without `data`: its bytes are only on their way to
+    /// the device, in another form.
     pub(crate) fn insert(&mut self, range: Range<u64>, data: Vec<Slice>) -> InFlightId {
         let older: BTreeSet<InFlightId> = self.covering(range.clone()).map(|(_, id)| id).collect();
         self.mark += 1;
@@ -179,6 +181,18 @@ impl InFlight {
     pub(crate) fn get(&self, id: InFlightId) -> Option<(Range<u64>, Vec<Slice>)> {
         let entry = self.entries.get(&id)?;
         Some((entry.range.clone(), entry.data.clone()))
+    }
+
+    /// Whether an entry has the bytes of its range.
+    pub(crate) fn has_bytes(&self, id: InFlightId) -> bool {
+        self.entries
+            .get(&id)
+            .is_some_and(|entry| !entry.data.is_empty())
+    }
+
+    /// Whether the newest entry somewhere in `range` has no bytes.
+    pub(crate) fn lacks_bytes(&self, range: Range<u64>) -> bool {
+        self.covering(range).any(|(_, id)| !self.has_bytes(id))
     }
 
     /// Parks an entry if older data in its range is still in flight. Returns whether it did;

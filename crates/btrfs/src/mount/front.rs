@@ -23,7 +23,7 @@ use crate::namespace::remove::Removal;
 use crate::namespace::rename::{self, NameInDir};
 use crate::namespace::{attr, create, dir, orphan, remove};
 use crate::subvolume::{choose, default, delete, listing, received, snapshot};
-use crate::{Error, Options, data, subvolume, xattr};
+use crate::{EncodedExtent, Error, Options, data, subvolume, xattr};
 
 /// A name with its target, as the front passes it.
 type Found<'a> = front::Found<'a, Mount>;
@@ -106,6 +106,40 @@ impl front::Inode for Inode {
 
     fn lock_exclusive(&self) -> impl Sized {
         self.io.write()
+    }
+}
+
+impl Mount {
+    /// Bytes of a sector.
+    #[must_use]
+    pub fn sector_size(&self) -> u32 {
+        self.engine.sectorsize
+    }
+
+    /// Writes a compressed extent to a regular file as it is, without expanding it. Returns false
+    /// if the file or the file system does not take it in this form; then the caller expands it and
+    /// writes the bytes.
+    ///
+    /// Offset and lengths are checked, the compressed bytes are not: if they do not expand to the
+    /// claimed length, the range is unreadable.
+    ///
+    /// # Errors
+    /// The errors of [`write`](sapwood_vfs::FileSystem::write).
+    pub fn write_encoded(&self, ino: Ino, extent: &EncodedExtent<'_>) -> Result<bool> {
+        self.check_writable()?;
+        let inode = self.regular(ino)?;
+        front::Inode::check_changeable(&*inode)?;
+        let written = {
+            let _io = inode.io.write();
+            let at_end = extent.offset >= front::Inode::size(&*inode);
+            rules::check_write(front::Inode::flags(&*inode), at_end, false)?;
+            rules::range_end(extent.offset, extent.len)?;
+            self.strip_privileges(&inode, false)?;
+            front::Inode::content_changed(&*inode, front::Engine::now(self));
+            data::write_encoded(&self.engine, &inode, extent)?
+        };
+        self.sync_if_asked(&inode)?;
+        Ok(written)
     }
 }
 

@@ -35,7 +35,11 @@ pub(crate) enum Request {
         clone_sources: Vec<Top>,
     },
     /// Receive snapshots into the directory.
-    Receive { resume: bool, checkpoint: u64 },
+    Receive {
+        resume: bool,
+        checkpoint: u64,
+        expand: bool,
+    },
 }
 
 /// The top directory of a snapshot.
@@ -183,6 +187,7 @@ mod tests {
             Frame::Request(Request::Receive {
                 resume: true,
                 checkpoint: 5,
+                expand: true,
             }),
             Frame::Stream(vec![1; MOST]),
             Frame::Stream(Vec::new()),

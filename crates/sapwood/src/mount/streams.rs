@@ -98,7 +98,11 @@ impl Streams {
                 };
                 send(&image, &wanted, &work.socket, &options).map(Frame::Sent)
             }
-            Request::Receive { resume, checkpoint } => {
+            Request::Receive {
+                resume,
+                checkpoint,
+                expand,
+            } => {
                 if !matches!(image, Mounted::Btrfs(_)) {
                     return Err("a mount of ext4 receives by system calls".to_owned());
                 }
@@ -106,6 +110,7 @@ impl Streams {
                 let options = ReceiveOptions {
                     resume,
                     checkpoint,
+                    expand,
                     ..ReceiveOptions::default()
                 };
                 self.receive(&image, work, &admitted, &options)

@@ -2,13 +2,56 @@
 
 use std::borrow::Cow;
 
+use sapwood_btrfs::EncodedExtent;
 use sapwood_btrfs_format::compression as algorithm;
 use sapwood_btrfs_format::stream::{Command, attribute as attr, encoding};
 
 use super::error::{ReceiveError, Result};
 
+/// LZO in sectors of 64 KiB, the largest ones.
+const LZO_64K: u32 = encoding::LZO_4K + 4;
+
+/// An algorithm that no file extent item has.
+const UNKNOWN: u8 = u8::MAX;
+
 /// The largest piece that one encoded write expands to.
 const EXPANDED_MAX: u64 = 128 << 10;
+
+/// The compressed extent of an encoded write, as an image with sectors of `sector` bytes stores it;
+/// `None` if it is not compressed, or compressed for sectors of another size.
+pub(super) fn encoded<'a>(command: &Command<'a>, sector: u32) -> Result<Option<EncodedExtent<'a>>> {
+    let (compression, lzo_sector) = algorithm_of(command)?;
+    if compression == algorithm::NONE
+        || (compression == algorithm::LZO && lzo_sector != sector as usize)
+    {
+        return Ok(None);
+    }
+    Ok(Some(EncodedExtent {
+        offset: command.u64(attr::FILE_OFFSET)?,
+        len: command.u64(attr::UNENCODED_FILE_LEN)?,
+        extent_len: command.u64(attr::UNENCODED_LEN)?,
+        extent_offset: command.u64(attr::UNENCODED_OFFSET)?,
+        compression,
+        stored: command.get(attr::DATA)?,
+    }))
+}
+
+/// The algorithm of an encoded write as in file extent items, and the sector of LZO in bytes.
+fn algorithm_of(command: &Command<'_>) -> Result<(u8, usize)> {
+    let number = match command.find(attr::COMPRESSION) {
+        Some(_) => command.u32(attr::COMPRESSION)?,
+        None => encoding::NONE,
+    };
+    Ok(match number {
+        encoding::NONE => (algorithm::NONE, 0),
+        encoding::ZLIB => (algorithm::ZLIB, 0),
+        encoding::ZSTD => (algorithm::ZSTD, 0),
+        lzo @ encoding::LZO_4K..=LZO_64K => {
+            (algorithm::LZO, 4096_usize << (lzo - encoding::LZO_4K))
+        }
+        _ => (UNKNOWN, 0),
+    })
+}
 
 /// The offset and the expanded bytes of an encoded write.
 pub(super) fn expanded<'a>(command: &Command<'a>) -> Result<(u64, Cow<'a, [u8]>)> {
@@ -17,19 +60,7 @@ pub(super) fn expanded<'a>(command: &Command<'a>) -> Result<(u64, Cow<'a, [u8]>)
     let expanded = command.u64(attr::UNENCODED_LEN)?;
     let from = command.u64(attr::UNENCODED_OFFSET)?;
     let data = command.get(attr::DATA)?;
-    let number = match command.find(attr::COMPRESSION) {
-        Some(_) => command.u32(attr::COMPRESSION)?,
-        None => encoding::NONE,
-    };
-    let (algorithm, sector) = match number {
-        encoding::NONE => (algorithm::NONE, 0),
-        encoding::ZLIB => (algorithm::ZLIB, 0),
-        encoding::ZSTD => (algorithm::ZSTD, 0),
-        lzo => (
-            algorithm::LZO,
-            4096_usize << (lzo - encoding::LZO_4K).min(4),
-        ),
-    };
+    let (algorithm, sector) = algorithm_of(command)?;
     let whole = match usize::try_from(expanded) {
         _ if algorithm == algorithm::NONE => Some(Cow::Borrowed(data)),
         Ok(len) if expanded <= EXPANDED_MAX => {

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use sapwood_btrfs_format::NAME_MAX;
 use sapwood_btrfs_format::stream::{Command, attribute as attr, command as cmd};
 
-use super::content::expanded;
+use super::content::{encoded, expanded};
 use super::epoch::InodeId;
 use super::error::{ReceiveError, Result, at};
 use super::left_out::LeftOut;
@@ -53,10 +53,13 @@ pub(super) struct ImageSink<'a> {
     /// The file of the last command, because consecutive commands mostly concern the same file.
     last: Option<(Vec<u8>, HeldInode<'a>)>,
     stop: Stop,
+    /// Compressed extents are expanded.
+    expand: bool,
 }
 
 impl<'a> ImageSink<'a> {
-    pub(super) fn new(fs: &'a FileSystem, dir: &Path, stop: &Stop) -> Result<Self> {
+    /// Receives into the directory at a path of an open image.
+    pub(super) fn new(fs: &'a FileSystem, dir: &Path, options: &ReceiveOptions) -> Result<Self> {
         use std::os::unix::ffi::OsStrExt;
 
         let image = fs.engine();
@@ -68,13 +71,16 @@ impl<'a> ImageSink<'a> {
         }
         Ok(Self {
             opened: Some((fs, dir.to_owned())),
-            stop: stop.clone(),
-            ..Self::in_directory(image, node)
+            ..Self::in_directory(image, node, options)
         })
     }
 
     /// Receives into a directory of a mounted btrfs.
-    pub(super) fn in_directory(image: &'a Mounted, dir: HeldInode<'a>) -> Self {
+    pub(super) fn in_directory(
+        image: &'a Mounted,
+        dir: HeldInode<'a>,
+        options: &ReceiveOptions,
+    ) -> Self {
         Self {
             opened: None,
             image,
@@ -82,7 +88,8 @@ impl<'a> ImageSink<'a> {
             dir,
             current: None,
             last: None,
-            stop: Stop::new(),
+            stop: options.stop.clone(),
+            expand: options.expand,
         }
     }
 
@@ -263,7 +270,21 @@ impl<'a> ImageSink<'a> {
         written.map_err(at("write", path))
     }
 
+    /// Stores a compressed extent as it is, if the image takes it so; else expands and writes it.
     fn encoded_write(&mut self, command: &Command<'_>) -> Result<u64> {
+        if let Mounted::Btrfs(btrfs) = self.image
+            && !self.expand
+            && let Some(extent) = encoded(command, btrfs.sector_size())?
+        {
+            let path = command.path(attr::PATH)?;
+            let ino = self.find(path).map_err(at("write", path))?;
+            if btrfs
+                .write_encoded(ino, &extent)
+                .map_err(at("write", path))?
+            {
+                return Ok(extent.len);
+            }
+        }
         let (start, data) = expanded(command)?;
         self.write(command.path(attr::PATH)?, start, &data)
     }

@@ -95,6 +95,9 @@ pub struct ReceiveOptions {
     /// A directory of this machine that takes the place of `/` for the directory of [`receive`]: no
     /// symbolic link and no `..` on the way leads out of it.
     pub chroot: Option<PathBuf>,
+    /// Compressed extents of the stream are expanded and written as plain data. Without this an
+    /// image of btrfs stores them as they come, and does not check that they can be expanded.
+    pub expand: bool,
     /// The seal of the stream. Each chunk is verified before its commands are executed.
     pub seal: Option<Seal>,
 }
@@ -106,6 +109,7 @@ impl Default for ReceiveOptions {
             resume: false,
             checkpoint: 64 << 20,
             chroot: None,
+            expand: false,
             seal: None,
         }
     }
@@ -228,7 +232,7 @@ impl FileSystem {
         options: &ReceiveOptions,
         progress: &mut OnProgress<'_>,
     ) -> crate::Result<ReceiveReport> {
-        let mut sink = ImageSink::new(self, dir.as_ref(), &options.stop)?;
+        let mut sink = ImageSink::new(self, dir.as_ref(), options)?;
         Ok(receive_into(&mut sink, reader, options, progress)?)
     }
 

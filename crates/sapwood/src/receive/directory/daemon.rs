@@ -71,6 +71,7 @@ fn send(
     let request = Request::Receive {
         resume: options.resume,
         checkpoint: options.checkpoint,
+        expand: options.expand,
     };
     Frame::Request(request).send(&mut out).map_err(lost)?;
     let (mut buffer, mut done) = (vec![0; PIECE], 0_u64);
@@ -128,7 +129,7 @@ pub(crate) fn receive_mounted(
     noticed: &dyn Fn(Touched<'_>),
 ) -> Result<ReceiveReport> {
     let ino = dir.ino();
-    let inner = ImageSink::in_directory(image, dir);
+    let inner = ImageSink::in_directory(image, dir, options);
     let mut sink = NoticedSink::new(inner, ino, receiving, noticed);
     receive_into(&mut sink, reader, options, &mut crate::progress::ignore)
 }

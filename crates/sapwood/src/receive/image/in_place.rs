@@ -65,7 +65,7 @@ pub(in super::super) fn receive_in_place(
         return Err(ReceiveError::InPlaceFormat(fs.image_path().to_owned()));
     };
     let mut sink = InPlaceSink {
-        files: ImageSink::new(fs, dir, &options.stop)?,
+        files: ImageSink::new(fs, dir, options)?,
         ext4,
         path: dir.as_os_str().as_bytes().to_vec(),
         state: None,

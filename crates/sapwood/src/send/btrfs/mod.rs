@@ -207,6 +207,38 @@ impl<'a, 'p> Snapshots<'a, 'p> {
     }
 }
 
+impl Snapshots<'_, '_> {
+    /// Sends an inline extent that has all of its file, if compressed extents are sent as they are.
+    fn send_inline<W: Write>(
+        &self,
+        out: &mut Output<W>,
+        range: &FileRange<'_, ExtentContent>,
+        compression: u8,
+        stored: &[u8],
+    ) -> Result<Stored> {
+        let encoding = encoding_of(compression, self.new.sector());
+        let Some(encoding) = encoding.filter(|_| self.options.compressed) else {
+            return Ok(Stored {
+                rest: range.start,
+                content: 0,
+            });
+        };
+        let len = range.end - range.start;
+        let part = EncodedRange {
+            start: range.start,
+            len,
+            extent_len: len,
+            extent_offset: 0,
+            encoding,
+        };
+        out.encoded_write(range.path, &part, stored)?;
+        Ok(Stored {
+            rest: range.end,
+            content: len,
+        })
+    }
+}
+
 impl<'a> Source for Snapshots<'a, '_> {
     type Tree = Snapshot<'a>;
 
@@ -258,18 +290,28 @@ impl<'a> Source for Snapshots<'a, '_> {
             rest: range.start,
             content: 0,
         };
-        let ExtentContent::Data(extent) = range.content else {
-            return Ok(nothing);
-        };
         if !self.options.data {
             return Ok(nothing);
         }
+        let extent = match range.content {
+            ExtentContent::Data(extent) => extent,
+            ExtentContent::Inline {
+                compression,
+                len,
+                stored,
+            } if (range.start, range.end) == (0, *len) => {
+                return self.send_inline(out, range, *compression, stored);
+            }
+            _ => return Ok(nothing),
+        };
         let rest = self.clone_range(out, range, extent)?;
         if rest > range.start {
             return Ok(Stored { rest, content: 0 });
         }
         let encoding = encoding_of(extent.compression, self.new.sector());
-        let Some(encoding) = encoding.filter(|_| self.options.compressed) else {
+        // A receiver stores the whole extent, so a small part of one takes less space as it is.
+        let smaller = extent.disk_num_bytes <= extent.num_bytes;
+        let Some(encoding) = encoding.filter(|_| self.options.compressed && smaller) else {
             return Ok(nothing);
         };
         let stored = self.new.tree.stored(range.number, range.start, extent)?;
