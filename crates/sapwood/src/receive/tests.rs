@@ -4,6 +4,7 @@
 
 mod interrupted;
 mod killed;
+mod lying_extents;
 mod random_stream;
 
 use std::path::Path;
