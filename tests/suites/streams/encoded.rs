@@ -5,6 +5,7 @@ use std::path::Path;
 use std::process::Command;
 
 use libtest_mimic::Trial;
+use sapwood_testing::tree::Facts;
 use sapwood_tests::image::{Mkfs, TempImage};
 use sapwood_tests::mount::{Driver, sapwood};
 use sapwood_tests::{Need, Outcome, machine, process, trial};
@@ -119,8 +120,12 @@ fn received(source: &TempImage, image: &TempImage) -> Result<u64, String> {
     let from = Driver::Kernel.mount(source.path(), "ro,noatime")?;
     let to = Driver::Kernel.mount(image.path(), "noatime")?;
     for name in ["s0", "s1"] {
-        same(&from.path().join(name), &to.path().join(name), SAME)
-            .map_err(|error| format!("{name}: {error}"))?;
+        same(
+            &from.path().join(name),
+            &to.path().join(name),
+            (SAME, Facts::empty()),
+        )
+        .map_err(|error| format!("{name}: {error}"))?;
     }
     let used = data_used(to.path())?;
     from.unmount()?;

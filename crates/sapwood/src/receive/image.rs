@@ -17,7 +17,8 @@ use super::error::{ReceiveError, Result, at};
 use super::left_out::LeftOut;
 use super::record::{Mark, Position, State};
 use super::{
-    CloneRange, KEEP_SIZE, NewSubvolume, PUNCH_HOLE, Resumed, Sink, ZERO_RANGE, timestamp,
+    CloneRange, KEEP_SIZE, NewSubvolume, PUNCH_HOLE, ReceiveOptions, Resumed, Sink, ZERO_RANGE,
+    timestamp,
 };
 use crate::fs::FileSystem;
 use crate::image::Mounted;
