@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 use sapwood::internal::btrfs_format::stream::{Command, attribute as attr, command_name};
 use sapwood::internal::options::parse_size;
-use sapwood::internal::{ReceiveError, Target, read_stream};
+use sapwood::internal::{ReceiveError, Target, TransactionError, read_stream};
 use sapwood::{OnProgress, ReceiveOptions, ReceiveReport, Seal};
 use serde_json::{Value, json};
 
@@ -160,6 +160,13 @@ fn in_place(args: &Args, place: &OsStr, input: impl Read, options: &ReceiveOptio
         Target::Local(path) => (path, PathBuf::new()),
         Target::Image { .. } => in_image(place)?,
     };
+    // Opening for writing recovers an image. The next command would take it for unmounted.
+    let reading = super::files::open(&image, &args.choice, true)?;
+    let unmounted = reading.was_unmounted();
+    super::files::close(reading)?;
+    if !unmounted {
+        return Err(failed(ReceiveError::NotUnmounted(image).into()));
+    }
     let mut fs = super::files::open(&image, &args.choice, false)?;
     let ended = || "nothing was changed".to_owned();
     let done = run_receive(args, ended, |progress| {
@@ -188,7 +195,12 @@ fn run_receive(
     let mut bar = progress::Files::new(args.quiet || args.json, "received", copy::show);
     let received = receive(&mut |step| bar.show(step));
     bar.end();
-    if received.is_err() {
+    // The error of a failed commit says which state the image has.
+    let decided = |error: &sapwood::Error| {
+        let transaction = error.downcast_ref::<TransactionError>().is_some();
+        transaction && error.kind() == sapwood::ErrorKind::Io
+    };
+    if received.as_ref().is_err_and(|error| !decided(error)) {
         interrupt::check(ended)?;
     }
     let report = received.map_err(|error| {
@@ -250,6 +262,12 @@ fn failed(error: sapwood::Error) -> Failure {
         Ok(error @ ReceiveError::OtherState { .. }) => Failure::new(FAILED, error).advise(
             "nothing was changed; send the difference from this very image, or from a copy of it",
         ),
+        Ok(error @ ReceiveError::NotUnmounted(_)) => Failure::new(FAILED, error).advise(
+            "nothing was changed; if only a receive in place was interrupted, `e2fsck -p` recovers \
+             the image and this command can be repeated; otherwise begin with a new copy",
+        ),
+        Ok(error @ ReceiveError::LinkedOutside(_)) => Failure::new(FAILED, error)
+            .advise("nothing was changed; receive into the root, or remove one of the links"),
         Ok(error @ ReceiveError::AlreadyReceived(_)) => {
             Failure::new(FAILED, error).advise("with --resume, such a stream is skipped")
         }

@@ -7,7 +7,7 @@
 
 use std::sync::atomic::Ordering;
 
-use sapwood_ext4_format::{Incompat, Inode as RawInode, InodeFlags};
+use sapwood_ext4_format::{Inode as RawInode, InodeFlags};
 use sapwood_vfs::{Ino, StoredInode};
 
 use crate::inode::Inode;
@@ -62,13 +62,11 @@ impl Mount {
         self.engine.super_block.lock().uuid
     }
 
-    /// Whether the image was unmounted before it was opened for reading only. Otherwise written
-    /// data may be on disk while the change of its inode is not.
+    /// Whether the image was unmounted before it was opened. Otherwise written data may be on disk
+    /// while the change of its inode is not.
     #[must_use]
     pub fn was_unmounted(&self) -> bool {
-        let features = self.engine.super_block.lock().features();
-        let recovered = self.engine.recovered.load(Ordering::Relaxed);
-        self.engine.clean_at_mount && !recovered && !features.has_incompat(Incompat::RECOVER)
+        self.engine.clean_at_mount && !self.engine.needed_recovery.load(Ordering::Relaxed)
     }
 
     /// Bytes of a block.

@@ -35,7 +35,8 @@ use crate::{Error, Ext4, Options, Result, recovery};
 /// Bytes of bitmaps in memory while the groups are read.
 const CACHE: usize = 4 << 20;
 
-/// Errors of a staging; the file system on the device is as before.
+/// Errors of a staging. The file system on the device is as before, except after
+/// [`Undecided`](Self::Undecided) and [`Committed`](Self::Committed).
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum StagingError {
@@ -56,6 +57,22 @@ pub enum StagingError {
         /// Most blocks of one transaction.
         most: u64,
     },
+    /// The device failed during the commit.
+    #[error("the journal cannot be written: {0}; the next open finds all of the changes or none")]
+    Undecided(#[source] sapwood_jbd2::Error),
+    /// The device failed after the commit.
+    #[error(
+        "the changes are in the journal, and cannot be written to their places: {0}; the next open \
+         for writing completes them"
+    )]
+    Committed(#[source] Error),
+}
+
+impl StagingError {
+    /// Whether the journal may have the changes.
+    fn is_in_journal(&self) -> bool {
+        matches!(self, Self::Undecided(_) | Self::Committed(_))
+    }
 }
 
 impl From<sapwood_block::Error> for StagingError {
@@ -132,10 +149,16 @@ impl Staging {
     /// power cut none.
     ///
     /// # Errors
-    /// [`StagingError::TooMuch`]; errors of the device. If the device fails after the commit, the
-    /// next mount completes the changes.
+    /// [`StagingError::TooMuch`]; errors of the device. After [`StagingError::Committed`] the next
+    /// mount completes the changes; after [`StagingError::Undecided`] it may.
     pub fn apply(mut self) -> Result<(), StagingError> {
         let applied = self.check().and_then(|()| self.write());
+        if let Err(error) = &applied
+            && error.is_in_journal()
+        {
+            // A recovery needs the journal, a borrowed one, too.
+            return applied;
+        }
         let given_back = self.give_back();
         applied.and(given_back)
     }
@@ -179,17 +202,24 @@ impl Staging {
         }
         self.below.flush()?;
         self.write_super(&mut recovering(&self.stored))?;
-        if !self.log.commit_alone(&blocks)? {
+        let committed = self.log.commit_alone(&blocks);
+        if !committed.map_err(StagingError::Undecided)? {
             self.write_super(&mut self.stored.clone())?;
             return Err(too_much);
         }
-        for (block, bytes) in &blocks {
+        let done = self.write_back(&blocks, &mut sb);
+        done.map_err(StagingError::Committed)
+    }
+
+    /// Writes the blocks of the committed transaction to their home locations.
+    fn write_back(&self, blocks: &[(u64, Vec<u8>)], sb: &mut SuperBlock) -> Result<()> {
+        for (block, bytes) in blocks {
             self.below
                 .write_at(block << self.geometry.block_bits(), bytes)?;
         }
         self.below.flush()?;
         self.log.finish_alone()?;
-        self.write_super(&mut sb)
+        self.write_super(sb)
     }
 
     /// The blocks whose content differs from the device, in rising order.
@@ -221,7 +251,7 @@ impl Staging {
         Ok(bytes)
     }
 
-    fn write_super(&self, sb: &mut SuperBlock) -> Result<(), StagingError> {
+    fn write_super(&self, sb: &mut SuperBlock) -> Result<()> {
         sb.set_checksum();
         Ok(self.below.write_fua(SUPER_OFFSET, sb.bytes())?)
     }

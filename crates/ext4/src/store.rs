@@ -53,8 +53,8 @@ pub(crate) struct Store {
     pub(crate) orphans: Orphans,
     /// The superblock had the state "valid" when it was mounted.
     pub(crate) clean_at_mount: bool,
-    /// A recovery in memory changed the image that a mount for reading only shows.
-    pub(crate) recovered: AtomicBool,
+    /// The image was not unmounted: it needed a recovery, on disk or in memory, when it was opened.
+    pub(crate) needed_recovery: AtomicBool,
     /// The superblock. A thread changes it with [`Store::change_super`].
     pub(crate) super_block: RankedMutex<SuperBlock>,
 }

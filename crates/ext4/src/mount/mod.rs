@@ -169,7 +169,9 @@ pub(crate) fn open(device: Arc<dyn Device>, mut options: Options) -> Result<Arc<
     let unclean = sb.features().has_incompat(Incompat::RECOVER) || recovery::may_have_orphans(&sb);
     if options.read_only {
         if options.no_load || !unclean {
-            return assemble(device, options, With::Log);
+            let engine = assemble(device, options, With::Log)?;
+            engine.needed_recovery.store(unclean, Ordering::Relaxed);
+            return Ok(engine);
         }
         return open_recovered_in_memory(device, options);
     }
@@ -180,6 +182,7 @@ pub(crate) fn open(device: Arc<dyn Device>, mut options: Options) -> Result<Arc<
         With::Log
     };
     let engine = assemble(device, options, with)?;
+    engine.needed_recovery.store(unclean, Ordering::Relaxed);
     // The last step that can fail because of the image, and it only reads.
     let orphans = recovery::find(&engine)?;
     mark_mounted(&engine)?;
@@ -203,7 +206,7 @@ fn open_recovered_in_memory(device: Arc<dyn Device>, options: Options) -> Result
         recover_journal(&overlay, &sb, &Geometry::new(&sb)?)?;
     }
     let engine = assemble(overlay, options, With::Log)?;
-    engine.recovered.store(true, Ordering::Relaxed);
+    engine.needed_recovery.store(true, Ordering::Relaxed);
     Ok(engine)
 }
 
@@ -457,7 +460,7 @@ fn assemble(device: Arc<dyn Device>, options: Options, with: With) -> Result<Arc
         groups,
         hidden,
         clean_at_mount,
-        recovered: AtomicBool::new(false),
+        needed_recovery: AtomicBool::new(false),
         options,
     };
     let writeback = new_writeback(&store.options);

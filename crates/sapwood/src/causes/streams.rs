@@ -75,7 +75,11 @@ impl Cause for ReceiveError {
             }
             Self::NoParent(_) | Self::NoCloneSource(_) => ErrorKind::NotFound,
             Self::InPlaceFormat(_) | Self::NoContent => ErrorKind::Unsupported,
-            Self::NoDifference | Self::OtherState { .. } => ErrorKind::InvalidInput,
+            Self::NoDifference
+            | Self::OtherState { .. }
+            | Self::NotUnmounted(_)
+            | Self::LinkedOutside(_)
+            | Self::ReservedName(_) => ErrorKind::InvalidInput,
             Self::State(source) => Cause::kind(&**source),
             Self::Busy(_) => ErrorKind::ResourceBusy,
             Self::NotDirectory(_) => ErrorKind::NotADirectory,
@@ -96,6 +100,9 @@ impl Cause for ReceiveError {
         match self {
             Self::NotDirectory(path)
             | Self::InPlaceFormat(path)
+            | Self::NotUnmounted(path)
+            | Self::LinkedOutside(path)
+            | Self::ReservedName(path)
             | Self::Part(path)
             | Self::OtherPart(path)
             | Self::NoPosition(path)

@@ -39,6 +39,8 @@ struct Inner {
     options: Options,
     creator: Mutex<Credentials>,
     closed: AtomicBool,
+    /// When it was opened first.
+    was_unmounted: bool,
 }
 
 impl Inner {
@@ -135,6 +137,10 @@ impl FileSystem {
         };
         Self {
             inner: Arc::new(Inner {
+                was_unmounted: match &mounted {
+                    Mounted::Ext4(ext4) => ext4.was_unmounted(),
+                    _ => true,
+                },
                 mounted,
                 devices,
                 path: path.to_owned(),
@@ -188,6 +194,14 @@ impl FileSystem {
     #[must_use]
     pub fn kind(&self) -> Kind {
         self.inner.mounted.image_kind()
+    }
+
+    /// Whether the image was unmounted properly before it was opened. Otherwise the data of an ext4
+    /// may be newer than its inodes. Opening for writing recovers the image, so a later one does not
+    /// find that out. True for a btrfs, which has no such state.
+    #[must_use]
+    pub fn was_unmounted(&self) -> bool {
+        self.inner.was_unmounted
     }
 
     /// The engine, for operations that this interface lacks.

@@ -49,9 +49,10 @@ pub enum ReceiveError {
     /// The stream has no content.
     #[error("the stream was made without data and cannot be received")]
     NoContent,
-    /// The image lacks the parent snapshot of the stream.
+    /// The parent of the stream is missing.
     #[error(
-        "the parent of the snapshot is missing: no read-only subvolume has the UUID {}",
+        "the parent of the stream is missing: no read-only subvolume or received directory here has the \
+         UUID {}",
         uuid::Uuid::from_bytes(*.0)
     )]
     NoParent([u8; 16]),
@@ -61,15 +62,25 @@ pub enum ReceiveError {
         uuid::Uuid::from_bytes(*.0)
     )]
     SameIdentity([u8; 16]),
-    /// A subvolume from which the stream clones data is missing.
+    /// A subvolume or directory from which the stream clones data is missing.
     #[error(
-        "a clone source is missing: no read-only subvolume has the UUID {}",
+        "a clone source is missing: no read-only subvolume or received directory here has the UUID {}",
         uuid::Uuid::from_bytes(*.0)
     )]
     NoCloneSource([u8; 16]),
     /// A receive in place into a format with snapshots.
     #[error("{}: not an ext4; a btrfs receives a difference as a snapshot, not in place", .0.display())]
     InPlaceFormat(PathBuf),
+    /// A receive in place into an image that was not unmounted: written data may be on disk without
+    /// the change of its inode, so the state of the image is unknown.
+    #[error("{}: was not unmounted properly, so its files may have changed without a trace", .0.display())]
+    NotUnmounted(PathBuf),
+    /// A receive in place into a directory would change a file that has a name outside of it.
+    #[error("{}: has a hard link outside of the directory, where it would change, too", .0.display())]
+    LinkedOutside(PathBuf),
+    /// A subvolume has a name that records of receives have.
+    #[error("{}: this name is reserved for the records of receives", .0.display())]
+    ReservedName(PathBuf),
     /// A receive in place of a whole tree.
     #[error("the stream is a whole tree; only a difference from a parent is received in place")]
     NoDifference,

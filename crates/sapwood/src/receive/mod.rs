@@ -72,7 +72,7 @@ pub use left_out::{LeftOut, LeftOutKind};
 #[cfg(feature = "fuse")]
 pub(crate) use noticed::{Receiving, Touched};
 pub use reader::read_stream;
-use record::{Mark, Position};
+use record::{Mark, Position, is_reserved};
 use run::receive_into;
 
 /// `fallocate` modes of the stream.
@@ -256,7 +256,9 @@ impl FileSystem {
     ///
     /// # Errors
     /// The errors of [`receive`](Self::receive) and of [`transaction`](Self::transaction); the image
-    /// is no ext4; the stream is not a difference, or the directory is in another state.
+    /// is no ext4, or [was not unmounted](Self::was_unmounted) before it was opened; the stream is
+    /// not a difference, or the directory is in another state; a file to change has a hard link
+    /// outside of the directory.
     pub fn receive_in_place(
         &mut self,
         dir: impl AsRef<Path>,
@@ -266,6 +268,9 @@ impl FileSystem {
     ) -> crate::Result<ReceiveReport> {
         if !matches!(self.engine(), Mounted::Ext4(_)) {
             return Err(ReceiveError::InPlaceFormat(self.image_path().to_owned()).into());
+        }
+        if !self.was_unmounted() {
+            return Err(ReceiveError::NotUnmounted(self.image_path().to_owned()).into());
         }
         let dir = dir.as_ref();
         self.transaction_without_atime(|tx| {
@@ -329,6 +334,9 @@ fn new_subvolume<'a>(command: &Command<'a>) -> Result<NewSubvolume<'a>> {
             command: command_name(command.number),
             place: "for a path of several names",
         });
+    }
+    if is_reserved(name) {
+        return Err(ReceiveError::ReservedName(crate::archive::path(name)));
     }
     Ok(NewSubvolume {
         name,

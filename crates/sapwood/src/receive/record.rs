@@ -18,6 +18,14 @@ const MAGIC: &[u8] = b"sapwood-receive 2";
 /// The hidden directory of the records of complete directories.
 pub(super) const DIRECTORY: &str = ".sapwood-received";
 
+/// The begin of the names of parts in an image without subvolumes.
+pub(super) const PART_PREFIX: &str = ".sapwood-receive-";
+
+/// Whether a name in the destination is of a record or a part.
+pub(super) fn is_reserved(name: &[u8]) -> bool {
+    name == DIRECTORY.as_bytes() || name.starts_with(PART_PREFIX.as_bytes())
+}
+
 /// Most bytes of a record.
 pub(super) const RECORD_MAX: usize = 4096;
 

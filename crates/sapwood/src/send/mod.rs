@@ -41,7 +41,7 @@ use btrfs::Snapshots;
 use error::Result;
 pub use error::SendError;
 use ext4::States;
-pub(crate) use ext4::{RECEIVED_STATE, content_digest, state_uuid};
+pub(crate) use ext4::{RECEIVED_STATE, content_digest, linked_outside, state_uuid};
 #[cfg(feature = "fuse")]
 pub use mounted::send;
 #[cfg(feature = "fuse")]

@@ -8,13 +8,21 @@
 //! - or an extended attribute of the directory ([`RECEIVED_STATE`]) has the UUID, and a digest of
 //!   everything in the directory at that time, which is still the same.
 //!
-//! The attribute is set after the last command. It is not part of the digest, and of no stream.
+//! The attribute is set after the last command. It is not part of the digest, and of no stream. It
+//! also has the UUIDs of earlier states, so that a repeated chain of streams is known as received.
+//!
+//! The digest has no content of files with times of a running clock. Their inodes prove their
+//! content only if the image was unmounted, so any other image is refused.
+//!
+//! A file that has a name outside of the directory is not changed; the stream fails.
 //!
 //! The blocks that a transaction overwrites have to fit into the journal, and new blocks do not. So a
 //! write to blocks of a file first gives them back, and then gets others. The allocator uses no block
 //! again that was given back before the next commit, and there is none before the end, unless the
 //! image is full.
 
+use std::cell::OnceCell;
+use std::collections::HashSet;
 use std::io::Read;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
@@ -37,19 +45,48 @@ use crate::send::{self, RECEIVED_STATE, SendError};
 use crate::tree::HeldInode;
 use crate::vfs::{self, AllocMode, SetAttr, SetTime, SetXattrMode};
 
-/// The value of the attribute: this, the UUID of the state, and the digest.
+/// The value of the attribute: this, the UUID of the state, the digest, and the UUIDs of earlier
+/// states, the last one first.
 const MAGIC: &[u8; 8] = b"sapwood1";
+
+/// Most earlier states that are recorded.
+const EARLIER: usize = 15;
 
 /// UUID of a state.
 type StateId = [u8; 16];
+
+/// The record of the directory.
+#[derive(Clone)]
+struct Recorded {
+    state: StateId,
+    /// The directory did not change since.
+    same: bool,
+    /// States before, the last one first.
+    earlier: Vec<StateId>,
+}
+
+impl Recorded {
+    /// Whether the stream of a subvolume was received in the directory.
+    fn has(&self, new: &NewSubvolume<'_>) -> bool {
+        // A stream from the present state may lead back to an earlier one.
+        let follows = new.parent.is_none_or(|(parent, _)| parent == self.state);
+        self.same && (self.state == new.uuid || !follows && self.earlier.contains(&new.uuid))
+    }
+}
 
 struct InPlaceSink<'a> {
     files: ImageSink<'a>,
     ext4: &'a Ext4,
     /// The directory.
     path: Vec<u8>,
+    /// The record before the first stream.
+    recorded: OnceCell<Option<Recorded>>,
+    /// Inodes in the directory that have a name outside of it.
+    outside: Option<HashSet<u64>>,
     /// The state at the end of the last stream.
     state: Option<StateId>,
+    /// States at the ends of streams before, the last one first.
+    passed: Vec<StateId>,
     block: u64,
     stop: Stop,
 }
@@ -68,7 +105,10 @@ pub(in super::super) fn receive_in_place(
         files: ImageSink::new(fs, dir, options)?,
         ext4,
         path: dir.as_os_str().as_bytes().to_vec(),
+        recorded: OnceCell::new(),
+        outside: None,
         state: None,
+        passed: Vec::new(),
         block: ext4.block_size(),
         stop: options.stop.clone(),
     };
@@ -93,21 +133,40 @@ impl InPlaceSink<'_> {
         send::content_digest(self.ext4, self.path(), &self.stop).map_err(failed)
     }
 
-    /// The recorded state of the directory, and whether the directory did not change since.
-    fn recorded(&self) -> Result<Option<(StateId, bool)>> {
+    /// The record of the directory before the first stream.
+    fn recorded(&self) -> Result<Option<&Recorded>> {
+        let found = match self.recorded.get() {
+            Some(found) => found,
+            None => {
+                let read = self.read_record()?;
+                self.recorded.get_or_init(|| read)
+            }
+        };
+        Ok(found.as_ref())
+    }
+
+    fn read_record(&self) -> Result<Option<Recorded>> {
         let found = self.files.fs.getxattr(self.files.dir.ino(), RECEIVED_STATE);
         let value = match found {
             Err(vfs::Error::NoAttribute) => return Ok(None),
             value => value.map_err(at("read the state of", b""))?,
         };
         let parts = value.strip_prefix(MAGIC).and_then(|rest| {
-            let (state, digest) = rest.split_first_chunk::<16>()?;
-            Some((*state, <[u8; 16]>::try_from(digest).ok()?))
+            let (state, rest) = rest.split_first_chunk::<16>()?;
+            let (digest, rest) = rest.split_first_chunk::<16>()?;
+            let (earlier, []) = rest.as_chunks::<16>() else {
+                return None;
+            };
+            Some((*state, *digest, earlier.to_vec()))
         });
-        match parts {
-            Some((state, digest)) => Ok(Some((state, self.digest()? == digest))),
-            None => Ok(None),
-        }
+        let Some((state, digest, earlier)) = parts else {
+            return Ok(None);
+        };
+        Ok(Some(Recorded {
+            state,
+            same: self.digest()? == digest,
+            earlier,
+        }))
     }
 
     /// Whether the directory is in a state. The error of another state if it was and was changed.
@@ -116,7 +175,7 @@ impl InPlaceSink<'_> {
             return Ok(now == state);
         }
         match self.recorded()? {
-            Some((recorded, same)) if recorded == state => Ok(same),
+            Some(recorded) if recorded.state == state => Ok(recorded.same),
             _ => {
                 let now = send::state_uuid(self.ext4, self.path(), &self.stop);
                 Ok(now.map_err(failed)? == state)
@@ -137,10 +196,12 @@ impl InPlaceSink<'_> {
             Some(_) => None,
         };
         Err(match recorded {
-            Some((state, true)) if state == new.uuid => ReceiveError::AlreadyReceived(state),
+            Some(one) if one.same && one.state == new.uuid => {
+                ReceiveError::AlreadyReceived(one.state)
+            }
             recorded => ReceiveError::OtherState {
                 parent,
-                changed: recorded.is_some_and(|(state, same)| state == parent && !same),
+                changed: recorded.is_some_and(|one| one.state == parent && !one.same),
             },
         })
     }
@@ -150,10 +211,18 @@ impl InPlaceSink<'_> {
         let Some(state) = self.state else {
             return Ok(());
         };
+        let mut earlier = self.passed.clone();
+        if let Some(Some(before)) = self.recorded.get()
+            && before.same
+        {
+            earlier.push(before.state);
+            earlier.extend_from_slice(&before.earlier);
+        }
+        earlier.truncate(EARLIER);
         let (fs, ino) = (self.files.fs, self.files.dir.ino());
         // Content that is not written yet has no blocks.
         fs.sync().map_err(at("write back", b""))?;
-        let value = [&MAGIC[..], &state, &self.digest()?].concat();
+        let value = [&MAGIC[..], &state, &self.digest()?, earlier.as_flattened()].concat();
         let stored = fs.getattr(ino).and_then(|attr| {
             fs.setxattr(ino, RECEIVED_STATE, &value, SetXattrMode::Any)?;
             let times = SetAttr {
@@ -167,11 +236,53 @@ impl InPlaceSink<'_> {
         stored.map(drop).map_err(at("record the state of", b""))
     }
 
+    /// Finds the inodes with a name outside of the directory. Streams do not change which ones.
+    fn find_outside(&mut self) -> Result<()> {
+        if self.outside.is_none() && self.files.dir.ino() != self.files.fs.root() {
+            let found = send::linked_outside(self.ext4, self.path(), &self.stop);
+            self.outside = Some(found.map_err(failed)?);
+        }
+        Ok(())
+    }
+
+    /// Refuses to change a file that has a name outside of the directory.
+    fn check_links(&mut self, command: &Command<'_>) -> Result<()> {
+        let changes = matches!(
+            command.number,
+            cmd::WRITE
+                | cmd::ENCODED_WRITE
+                | cmd::CLONE
+                | cmd::FALLOCATE
+                | cmd::TRUNCATE
+                | cmd::CHMOD
+                | cmd::CHOWN
+                | cmd::UTIMES
+                | cmd::SET_XATTR
+                | cmd::REMOVE_XATTR
+        );
+        let Some(outside) = self.outside.as_ref().filter(|all| !all.is_empty()) else {
+            return Ok(());
+        };
+        if !changes {
+            return Ok(());
+        }
+        let path = command.path(attr::PATH)?;
+        match self.files.find(path) {
+            Ok(ino) if outside.contains(&ino.0) => {
+                Err(ReceiveError::LinkedOutside(crate::archive::path(path)))
+            }
+            // The command itself fails.
+            _ => Ok(()),
+        }
+    }
+
     fn write(&mut self, path: &[u8], offset: u64, data: &[u8]) -> Result<u64> {
-        let end = offset.saturating_add(data.len() as u64);
         let moved = self.files.find(path).and_then(|ino| {
             let size = self.files.fs.getattr(ino)?.size;
-            let first = offset.next_multiple_of(self.block);
+            let end = offset.checked_add(data.len() as u64);
+            let end = end.ok_or(vfs::Error::FileTooLarge)?;
+            let first = offset.checked_next_multiple_of(self.block);
+            let first = first.ok_or(vfs::Error::FileTooLarge)?;
             // The rest of the last block of a file is no content.
             let last = if end < size {
                 end - end % self.block
@@ -192,6 +303,7 @@ impl InPlaceSink<'_> {
 impl Sink for InPlaceSink<'_> {
     fn begin(&mut self, new: &NewSubvolume<'_>, position: &Position) -> Result<()> {
         self.check_state(new)?;
+        self.find_outside()?;
         let root = HeldInode::new(
             self.files.fs,
             self.files
@@ -215,7 +327,7 @@ impl Sink for InPlaceSink<'_> {
             None => self.recorded()?,
             Some(_) => None,
         };
-        if recorded == Some((new.uuid, true)) {
+        if recorded.is_some_and(|one| one.has(new)) {
             return Ok(Resumed::Complete);
         }
         Ok(Resumed::No)
@@ -226,6 +338,7 @@ impl Sink for InPlaceSink<'_> {
     }
 
     fn apply(&mut self, command: &Command<'_>) -> Result<u64> {
+        self.check_links(command)?;
         match command.number {
             cmd::WRITE => {
                 let path = command.path(attr::PATH)?;
@@ -268,7 +381,11 @@ impl Sink for InPlaceSink<'_> {
 
     fn finish(&mut self, _position: &Position) -> Result<()> {
         self.files.last = None;
-        self.state = self.files.current.take().map(|current| current.uuid);
+        let state = self.files.current.take().map(|current| current.uuid);
+        if let Some(before) = std::mem::replace(&mut self.state, state) {
+            self.passed.insert(0, before);
+            self.passed.truncate(EARLIER);
+        }
         Ok(())
     }
 

@@ -15,7 +15,7 @@
 //! copy of its parent's directory, and `records` marks it as received.
 
 use super::super::error::{ReceiveError, Result, at};
-use super::super::record::{Mark, Position, Record, State};
+use super::super::record::{Mark, PART_PREFIX, Position, Record, State};
 use super::super::{Names, NamesDigest, NewSubvolume, Resumed};
 use super::{Current, ImageSink};
 use crate::image::Mounted;
@@ -28,7 +28,7 @@ pub(super) const RECORD: &[u8] = b"user.sapwood.part";
 /// The name of a subvolume before it has its record, and of the record before the subvolume is
 /// marked as received.
 pub(in super::super) fn temporary(uuid: [u8; 16]) -> Vec<u8> {
-    format!(".sapwood-receive-{}", uuid::Uuid::from_bytes(uuid)).into_bytes()
+    format!("{PART_PREFIX}{}", uuid::Uuid::from_bytes(uuid)).into_bytes()
 }
 
 impl<'a> ImageSink<'a> {

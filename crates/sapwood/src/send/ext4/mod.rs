@@ -34,7 +34,7 @@ use crate::image::Mounted;
 use crate::progress::Stop;
 use crate::vfs::{ChangedInode, FileKind, Parts, StoredInode};
 use state::State;
-pub(crate) use state::{RECEIVED_STATE, content_digest, state_uuid};
+pub(crate) use state::{RECEIVED_STATE, content_digest, linked_outside, state_uuid};
 
 /// The transaction of every state: states of an image have no order that its receivers need.
 const TRANSACTION: u64 = 1;

@@ -1,5 +1,7 @@
 //! The state of a directory of an ext4 image.
 
+use std::collections::HashSet;
+
 use sapwood_ext4::Ext4;
 use sapwood_ext4::compare::{InodeRecord, RangeContent};
 use sha2::{Digest, Sha256};
@@ -101,6 +103,25 @@ pub(crate) fn content_digest(image: &Ext4, path: &[u8], stop: &Stop) -> Result<[
     digest.update(image.uuid());
     state.digest_top(&mut digest)?;
     state.digest(digest, stop)
+}
+
+/// The inodes, except directories, that have more links than names in the directory at `path`.
+pub(crate) fn linked_outside(image: &Ext4, path: &[u8], stop: &Stop) -> Result<HashSet<u64>> {
+    let state = State::with_names(image, path, stop)?;
+    let mut found = HashSet::new();
+    for number in state.index.numbers() {
+        if stop.is_stopped() {
+            return Err(SendError::Stopped);
+        }
+        let inode = state.record(number)?.inode;
+        if inode.kind != FileKind::Directory
+            && inode.nlink > 1
+            && inode.nlink as usize > state.index.names(number).len()
+        {
+            found.insert(number);
+        }
+    }
+    Ok(found)
 }
 
 impl<'a> State<'a> {
