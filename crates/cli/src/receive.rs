@@ -196,15 +196,16 @@ fn run_receive(
     let received = receive(&mut |step| bar.show(step));
     bar.end();
     // The error of a failed commit says which state the image has.
-    let decided = |error: &sapwood::Error| {
-        let transaction = error.downcast_ref::<TransactionError>().is_some();
-        transaction && error.kind() == sapwood::ErrorKind::Io
+    let applied = |error: &sapwood::Error| {
+        let transaction = error.downcast_ref::<TransactionError>();
+        transaction.is_some_and(TransactionError::may_be_applied)
     };
-    if received.as_ref().is_err_and(|error| !decided(error)) {
+    if received.as_ref().is_err_and(|error| !applied(error)) {
         interrupt::check(ended)?;
     }
     let report = received.map_err(|error| {
-        let full = args.in_place && error.kind() == sapwood::ErrorKind::StorageFull;
+        let full = error.kind() == sapwood::ErrorKind::StorageFull;
+        let full = args.in_place && full && !applied(&error);
         let failure = failed(error);
         if full {
             failure.advise("nothing was changed; new content needs free space next to the old one")

@@ -36,7 +36,8 @@ use crate::{Error, Ext4, Options, Result, recovery};
 const CACHE: usize = 4 << 20;
 
 /// Errors of a staging. The file system on the device is as before, except after
-/// [`Undecided`](Self::Undecided) and [`Committed`](Self::Committed).
+/// [`Undecided`](Self::Undecided), [`Committed`](Self::Committed) and
+/// [`NotGivenBack`](Self::NotGivenBack).
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum StagingError {
@@ -66,10 +67,13 @@ pub enum StagingError {
          for writing completes them"
     )]
     Committed(#[source] Error),
+    /// Removing the borrowed journal after all changes became durable.
+    #[error("all changes are made, but the borrowed journal cannot be removed: {0}")]
+    NotGivenBack(#[source] ResizeError),
 }
 
 impl StagingError {
-    /// Whether the journal may have the changes.
+    /// Whether only the journal may have the changes.
     fn is_in_journal(&self) -> bool {
         matches!(self, Self::Undecided(_) | Self::Committed(_))
     }
@@ -160,7 +164,11 @@ impl Staging {
             return applied;
         }
         let given_back = self.give_back();
-        applied.and(given_back)
+        applied?;
+        given_back.map_err(|error| match error {
+            StagingError::Borrow(error) => StagingError::NotGivenBack(error),
+            error => error,
+        })
     }
 
     /// Leaves the file system on the device as it was.

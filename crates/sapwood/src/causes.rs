@@ -221,7 +221,7 @@ impl Cause for TransactionError {
             Self::Ext4 { source, .. } => match &**source {
                 Ext4::Engine(sapwood_ext4::Error::Device(error)) => of_device(error),
                 Ext4::Engine(error) => of_ext4(error),
-                Ext4::Undecided(_) | Ext4::Committed(_) => ErrorKind::Io,
+                Ext4::Undecided(_) | Ext4::Committed(_) | Ext4::NotGivenBack(_) => ErrorKind::Io,
                 _ => ErrorKind::StorageFull,
             },
         }

@@ -58,6 +58,23 @@ pub enum TransactionError {
     },
 }
 
+impl TransactionError {
+    /// Whether the image may have all of the changes, or has them now or after the next open: the
+    /// device failed during the commit or after it.
+    #[must_use]
+    pub fn may_be_applied(&self) -> bool {
+        use sapwood_ext4::StagingError;
+
+        let Self::Ext4 { source, .. } = self else {
+            return false;
+        };
+        matches!(
+            **source,
+            StagingError::Undecided(_) | StagingError::Committed(_) | StagingError::NotGivenBack(_)
+        )
+    }
+}
+
 impl FileSystem {
     /// Runs `work` on the file system. If it succeeds, all of its changes are durable when this
     /// returns. After an error, a panic or a power cut none of them exists, and the image is as
