@@ -87,8 +87,10 @@ impl FileSystem {
     /// # Errors
     /// An error of `work`. Files or clones of this file system are open
     /// ([`ErrorKind::ResourceBusy`](crate::ErrorKind::ResourceBusy)); it is read-only; no space
-    /// ([`ErrorKind::StorageFull`](crate::ErrorKind::StorageFull)); the device. If the image cannot
-    /// be opened again after the changes became durable, this and every later operation fails.
+    /// ([`ErrorKind::StorageFull`](crate::ErrorKind::StorageFull)); the device. If the
+    /// device of an ext4 fails after the commit, the error says so, and the next open for writing
+    /// completes the changes. If the image cannot be opened again after the changes became durable,
+    /// this and every later operation fails.
     pub fn transaction<T, E: From<Error>>(
         &mut self,
         work: impl FnOnce(&Self) -> Result<T, E>,
