@@ -149,7 +149,7 @@ fn repair(args: &Args) -> Result<()> {
     } else {
         print_repair(args, &report)?;
     }
-    let would_change = args.dry_run && !report.repairs.is_empty();
+    let would_change = args.dry_run && (report.resumed.is_some() || !report.repairs.is_empty());
     exit(report.after.clean && !would_change)
 }
 
@@ -171,9 +171,10 @@ fn repair_json(args: &Args, report: &RepairReport) -> serde_json::Value {
 
 fn print_repair(args: &Args, report: &RepairReport) -> Result<()> {
     if let Some(file) = &report.resumed {
+        let verb = if args.dry_run { "would be" } else { "is" };
+        let file = file.display();
         output::line(format!(
-            "an interrupted repair is completed first, from {}",
-            file.display()
+            "an interrupted repair {verb} completed first, from {file}"
         ))?;
     }
     for repair in &report.repairs {
@@ -192,7 +193,18 @@ fn print_repair(args: &Args, report: &RepairReport) -> Result<()> {
         return Ok(());
     }
     let count = report.repairs.len();
+    let resumed = report.resumed.is_some();
     output::line(match (count, args.dry_run, report.after.clean) {
+        (0, true, true) if resumed => {
+            "dry run: the interrupted repair would make the image clean".to_owned()
+        }
+        (0, true, false) if resumed => {
+            "dry run: the interrupted repair would be completed, and some findings left".to_owned()
+        }
+        (0, false, true) if resumed => "the interrupted repair is completed, clean".to_owned(),
+        (0, false, false) if resumed => {
+            "the interrupted repair is completed, some findings are left".to_owned()
+        }
         (0, _, true) => "clean, nothing to repair".to_owned(),
         (0, _, false) => "nothing that can be repaired".to_owned(),
         (_, true, true) => format!("dry run: {count} repairs would make the image clean"),

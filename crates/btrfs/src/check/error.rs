@@ -40,6 +40,43 @@ pub enum CheckError {
         /// Number of devices given.
         found: usize,
     },
+    /// More devices than in the superblock.
+    #[error("the file system has {expected} devices, {found} given: leave out those not in it")]
+    SurplusDevices {
+        /// Number in the superblock.
+        expected: u64,
+        /// Number of devices given.
+        found: usize,
+    },
+    /// Two devices have the same number: one is a copy of the other, or was given twice.
+    #[error("{device}: another device given is device {devid}, too")]
+    DuplicateDevice {
+        /// Device name.
+        device: String,
+        /// Number of the device.
+        devid: u64,
+    },
+    /// A device to repair misses commits that another one has.
+    #[error(
+        "{device}: has generation {found}, the file system {newest}: bring the device up to date \
+         with `sapwood scrub` first"
+    )]
+    StaleDevice {
+        /// Device name.
+        device: String,
+        /// Its generation.
+        found: u64,
+        /// Generation of the newest superblock.
+        newest: u64,
+    },
+    /// A chunk to repair is on a device that is not there.
+    #[error("chunk {chunk}: device {devid} is not there: the file system is not repaired")]
+    ChunkWithoutDevice {
+        /// Address of the chunk.
+        chunk: u64,
+        /// Number of the device.
+        devid: u64,
+    },
     /// Unknown features that change the rules of a check.
     #[error("unsupported features: {0}")]
     Features(String),

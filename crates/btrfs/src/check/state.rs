@@ -45,6 +45,8 @@ pub(super) struct Check<'a> {
     pub(super) inodes: Cache,
     /// Some tree block could not be entered, so the used space is not fully known.
     pub(super) uses_incomplete: bool,
+    /// Blocks of log trees that were entered.
+    pub(super) log_blocks: HashSet<u64>,
     /// Trees about space with a block that could not be entered.
     holes: HashSet<u64>,
 }
@@ -80,6 +82,7 @@ impl<'a> Check<'a> {
             free: FreeItems::default(),
             inodes: Cache::default(),
             uses_incomplete: false,
+            log_blocks: HashSet::new(),
             holes: HashSet::new(),
         };
         findings.into_iter().for_each(|f| check.found(f));

@@ -1,5 +1,6 @@
 //! Superblocks: all copies on all devices, the newest of them, backup roots.
 
+use std::cmp::Ordering;
 use std::collections::BTreeMap;
 
 use sapwood_block::Device;
@@ -58,14 +59,18 @@ pub(super) fn open<'d>(
                 device: device.name().to_owned(),
             });
         }
-        disks.push(Disk {
-            devid: own.dev_item.devid.get(),
-            device,
-        });
+        let devid = own.dev_item.devid.get();
+        if disks.iter().any(|disk: &Disk<'_>| disk.devid == devid) {
+            let device = device.name().to_owned();
+            return Err(CheckError::DuplicateDevice { device, devid });
+        }
+        disks.push(Disk { devid, device });
     }
-    if sb.num_devices.get() > disks.len() as u64 {
-        let (expected, found) = (sb.num_devices.get(), disks.len());
-        return Err(CheckError::MissingDevices { expected, found });
+    let (expected, found) = (sb.num_devices.get(), disks.len());
+    match expected.cmp(&(found as u64)) {
+        Ordering::Greater => return Err(CheckError::MissingDevices { expected, found }),
+        Ordering::Less => return Err(CheckError::SurplusDevices { expected, found }),
+        Ordering::Equal => {}
     }
     let Some(expect) = Expect::new(&sb, 0) else {
         return Err(CheckError::Features(format!(

@@ -58,6 +58,9 @@ impl<'a> Check<'a> {
     /// flag is true if it was.
     pub(super) fn enter(&mut self, tree: u64, at: &Pointer) -> (Option<Vec<u8>>, bool) {
         if tree == objectid::TREE_LOG {
+            if !self.log_blocks.insert(at.logical) {
+                return (None, true);
+            }
             return (self.block(tree, at), false);
         }
         if !self.extents.enter(at.logical) {

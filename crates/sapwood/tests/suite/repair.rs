@@ -397,3 +397,44 @@ fn number(name: &str, default: u64) -> u64 {
     let given = std::env::var(name).ok();
     given.map_or(default, |text| text.parse().unwrap())
 }
+
+#[test]
+fn checksums_are_written_for_inodes_whose_map_shows_no_room_for_damage() {
+    if left_out(&E2FSPROGS) {
+        return;
+    }
+    let dir = TempDir::new().unwrap();
+    let image = filled(dir.path(), "ext4", EXT4);
+    let path = image.to_str().unwrap();
+    let good = fs::read(&image).unwrap();
+    // The second file loses most of its size: its blocks are then past the end.
+    let cases = [
+        (&["sif /d0/file-20 checksum 7"][..], true),
+        (
+            &["sif /d0/file-20 size 2000", "sif /d0/file-20 checksum 7"],
+            false,
+        ),
+    ];
+    for (commands, written) in cases {
+        fs::write(&image, &good).unwrap();
+        for command in commands {
+            run("debugfs", &["-w", "-R", command, path]);
+        }
+        let damaged = fs::read(&image).unwrap();
+        let report = repair(&image, false).unwrap();
+        let mut repairs = report.repairs.iter();
+        let found = repairs.any(|one| one.code == "InodeChecksum");
+        assert_eq!(found, written, "{commands:?}: {:#?}", lines(&report));
+        if written {
+            assert!(report.after.clean, "{:#?}", lines(&report));
+        } else {
+            let mut left = report.after.findings.iter();
+            assert!(left.any(|left| left.code == "InodeChecksum"));
+        }
+        if let Some(undo) = report.undo {
+            sapwood::undo(&undo, &UndoOptions::default()).unwrap();
+            fs::remove_file(undo).unwrap();
+        }
+        assert!(fs::read(&image).unwrap() == damaged);
+    }
+}

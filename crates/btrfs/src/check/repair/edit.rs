@@ -14,6 +14,8 @@ use super::super::state::{Check, Pointer, children};
 pub(super) struct Editor<'c, 'd> {
     check: &'c Check<'d>,
     roots: BTreeMap<u64, Pointer>,
+    /// Changes are tried, not written.
+    trial: bool,
 }
 
 /// A leaf with its location.
@@ -30,7 +32,19 @@ impl<'c, 'd> Editor<'c, 'd> {
         for (tree, root, _) in check.all_roots() {
             roots.entry(tree).or_insert(root);
         }
-        Self { check, roots }
+        Self {
+            check,
+            roots,
+            trial: false,
+        }
+    }
+
+    /// The same, for changes that are tried only: nothing is written.
+    pub(super) fn trial(check: &'c Check<'d>) -> Self {
+        Self {
+            trial: true,
+            ..Self::new(check)
+        }
     }
 
     /// The root of a tree.
@@ -99,6 +113,9 @@ impl<'c, 'd> Editor<'c, 'd> {
         let filled = Block::new(&leaf.bytes).is_ok_and(|block| block.nritems() > 0);
         if !valid || !(filled || leaf.is_root) {
             return Ok(false);
+        }
+        if self.trial {
+            return Ok(true);
         }
         Ok(self.check.write_block(leaf.at.logical, &leaf.bytes)?)
     }

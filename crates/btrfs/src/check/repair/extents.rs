@@ -2,14 +2,14 @@
 //!
 //! # How it works
 //! The uses of all extents are collected from the trees, and compared with the items of the extent
-//! tree, extent by extent. Items that differ are changed in their leaves. If they do not fit there,
-//! or if the extent tree cannot be read, the tree is written anew ([`rebuild`](super::rebuild)).
+//! tree, extent by extent. If items differ, or if the extent tree cannot be read, the tree is
+//! written anew ([`rebuild`](super::rebuild)). All obstacles are found before the first write.
 //!
 //! No extent is freed that may have a user: nothing is changed unless every block of every tree can
-//! be read. Extents without a user are kept if other findings show that file extents may be lost,
-//! or if they have checksums.
+//! be read. Data without a user is kept; tree blocks without a user are kept if other findings show
+//! that trees may be lost. Items of an extent that overlaps one in use are dropped.
 
-use sapwood_btrfs_format::{Incompat, InlineRef, Item, Key, leaf_data_size, objectid};
+use sapwood_btrfs_format::{Incompat, InlineRef, Item, Key, kind, leaf_data_size, objectid};
 
 use super::super::error::CheckError;
 use super::super::finding::Finding;
@@ -17,14 +17,15 @@ use super::super::free_space::{Runs, difference, join};
 use super::super::report::CheckReport;
 use super::super::state::Check;
 use super::Repaired;
-use super::edit::Editor;
 use super::extent_items::{Form, describes, generation, place};
 use super::rebuild;
 use super::uses::{Obstacle, Used, collect};
 use crate::tree::bulk::Items;
 
-/// More extents than this with wrong items: the tree is written anew.
-const IN_PLACE: usize = 10_000;
+/// Most extents that are listed as left, for each reason.
+const LISTED: usize = 20;
+/// Start of each text about an extent that is left.
+const EXTENT: &str = "extent ";
 
 /// Whether a finding is about the extent tree.
 fn concerns(finding: &Finding) -> bool {
@@ -106,20 +107,17 @@ pub(super) fn repair(
     doubt: bool,
     done: &mut Repaired,
 ) -> Result<bool, CheckError> {
+    // An earlier round may have listed other extents.
+    done.left.retain(|text| !text.starts_with(EXTENT));
     if !report.findings.iter().any(concerns) {
         return Ok(false);
     }
     let repaired = repair_known(check, report, doubt, done)?;
     repaired.or_else(|obstacle| {
-        leave(done, format!("extent tree: not repaired: {obstacle}"));
+        let text = format!("{EXTENT}tree: not repaired: {obstacle}");
+        done.left.push(text);
         Ok(false)
     })
-}
-
-fn leave(done: &mut Repaired, text: String) {
-    if !done.left.contains(&text) {
-        done.left.push(text);
-    }
 }
 
 /// The same; the inner error is the reason why nothing was changed.
@@ -129,6 +127,9 @@ fn repair_known(
     doubt: bool,
     done: &mut Repaired,
 ) -> Result<Result<bool, Obstacle>, CheckError> {
+    if report.findings.iter().any(is_about_chunks) {
+        return Ok(Err(Obstacle::Chunks));
+    }
     let nodesize = check.nodesize();
     let form = Form {
         skinny: check.sb.incompat().contains(Incompat::SKINNY_METADATA),
@@ -137,67 +138,84 @@ fn repair_known(
     };
     check.csum_tree();
     let own = rebuild::trees(check);
-    if report.findings.iter().any(lost) {
-        let used = match collect(check, &own) {
-            Ok(_) if doubt => return Ok(Err(Obstacle::Doubt)),
-            Ok(used) if !strays(check, &used).is_empty() => return Ok(Err(Obstacle::Doubt)),
-            Ok(used) => used,
-            Err(obstacle) => return Ok(Err(obstacle)),
-        };
-        return anew(check, &form, used, Items::new(), done);
-    }
-    let mut used = match collect(check, &[]) {
+    let unreadable = report.findings.iter().any(lost);
+    let no_free_space_tree = report.findings.iter().any(free_space_lost);
+    let skipped: &[u64] = if unreadable || no_free_space_tree {
+        &own
+    } else {
+        &[]
+    };
+    let mut used = match collect(check, skipped) {
         Ok(used) => used,
         Err(obstacle) => return Ok(Err(obstacle)),
     };
-    let wrong = compare(check, &form, &mut used);
-    let strays = strays(check, &used);
-    let (keep, change): (Vec<Wrong>, Vec<Wrong>) = wrong.into_iter().partition(|one| {
-        let reason = reason_to_keep(one, &used, doubt, &strays, nodesize);
-        if let Some(reason) = reason {
-            leave(done, format!("extent {}: {reason}", one.bytenr));
-        }
-        reason.is_some()
-    });
-    if change.len() <= IN_PLACE && in_place(check, &form, &used, &change, done)? {
-        return Ok(Ok(!change.is_empty()));
+    if doubt && !skipped.is_empty() {
+        return Ok(Err(Obstacle::Doubt));
     }
     if let Some(odd) = used.iter().find(|used| used.odd) {
         let bytenr = odd.bytenr;
         return Ok(Err(Obstacle::Contradiction { bytenr }));
     }
+    let strays = strays(check, &used);
+    if unreadable {
+        if !strays.is_empty() {
+            return Ok(Err(Obstacle::Doubt));
+        }
+        return anew(check, &form, &used, &Items::new(), &strays, done);
+    }
+    let mut wrong = compare(check, &form, &mut used);
+    let found = wrong.len();
+    wrong.retain(|one| may_have_user(one, &used, doubt, nodesize));
+    let changed = wrong.len() < found || no_free_space_tree;
+    list(&wrong, nodesize, done);
+    if !changed {
+        return Ok(Ok(false));
+    }
     used.retain(
         |used| !matches!(*used.refs, [InlineRef::TreeBlock { root }] if own.contains(&root)),
     );
-    let kept = keep.into_iter().flat_map(|one| one.found).collect();
-    anew(check, &form, used, kept, done)
+    let kept = wrong.into_iter().flat_map(|one| one.found).collect();
+    anew(check, &form, &used, &kept, &strays, done)
+}
+
+/// Whether the map of chunks is in doubt, and with it the space that is free.
+fn is_about_chunks(finding: &Finding) -> bool {
+    let code = finding.code();
+    code.starts_with("Chunk") || code.starts_with("DevExtent")
 }
 
 /// Whether a finding shows that the extent tree cannot be read.
-fn lost(finding: &Finding) -> bool {
+pub(super) fn lost(finding: &Finding) -> bool {
     match finding {
-        Finding::BlockBad { .. } | Finding::TreeMissing { .. } => concerns(finding),
-        Finding::KeyOrder { tree, .. } | Finding::BlockTwice { tree, .. } => {
-            *tree == objectid::EXTENT_TREE
+        Finding::BlockBad { tree, .. }
+        | Finding::TreeMissing { tree }
+        | Finding::KeyOrder { tree, .. }
+        | Finding::BlockTwice { tree, .. } => *tree == objectid::EXTENT_TREE,
+        _ => false,
+    }
+}
+
+/// Whether a finding shows that the free-space tree cannot be read.
+fn free_space_lost(finding: &Finding) -> bool {
+    match finding {
+        Finding::BlockBad { tree, .. } | Finding::TreeMissing { tree } => {
+            *tree == objectid::FREE_SPACE_TREE
         }
         _ => false,
     }
 }
 
-/// Writes the extent tree anew.
+/// Writes the extent tree anew. `avoided` is space that stays as it is.
 fn anew(
     check: &Check<'_>,
     form: &Form,
-    used: Vec<Used>,
-    kept: Items,
+    used: &[Used],
+    kept: &Items,
+    avoided: &Runs,
     done: &mut Repaired,
 ) -> Result<Result<bool, Obstacle>, CheckError> {
-    if let Some(odd) = used.iter().find(|used| used.odd) {
-        let bytenr = odd.bytenr;
-        return Ok(Err(Obstacle::Contradiction { bytenr }));
-    }
     let extents = used.len();
-    let blocks = match rebuild::write(check, form, &used, &kept)? {
+    let blocks = match rebuild::write(check, form, (used, kept), avoided)? {
         Ok(blocks) => blocks,
         Err(obstacle) => return Ok(Err(obstacle)),
     };
@@ -215,62 +233,44 @@ fn strays(check: &Check<'_>, used: &[Used]) -> Runs {
     difference(check.checksums.runs(), &data)
 }
 
-/// Why the items of an extent stay.
-fn reason_to_keep(
-    wrong: &Wrong,
-    used: &[Used],
-    doubt: bool,
-    strays: &Runs,
-    nodesize: u64,
-) -> Option<&'static str> {
-    if let Some(used) = wrong.wanted.and_then(|at| used.get(at)) {
-        return used.odd.then_some("its uses contradict each other");
+/// Whether the items of an extent stay, because it may have a user that no tree shows. `used` is
+/// ascending, and nothing in it overlaps.
+fn may_have_user(wrong: &Wrong, used: &[Used], doubt: bool, nodesize: u64) -> bool {
+    if wrong.wanted.is_some() {
+        return false;
     }
-    let place = place(&wrong.found, nodesize);
-    let summed = place.is_some_and(|(start, end, data)| {
-        data && strays.iter().any(|(from, to)| *from < end && start < *to)
-    });
-    if summed {
-        return Some("nothing uses it, but it has checksums");
-    }
-    doubt.then_some("nothing uses it, but other damage may hide its user")
+    let Some((start, end, data)) = place(&wrong.found, nodesize) else {
+        // Refs without an extent item.
+        return doubt || wrong.found.iter().any(|(key, _)| is_data_ref(key.kind));
+    };
+    let before = used.partition_point(|used| used.bytenr < end);
+    let last = before.checked_sub(1).and_then(|last| used.get(last));
+    let overlaps = last.is_some_and(|used| used.end() > start);
+    !overlaps && (data || doubt)
 }
 
-/// Writes the items of extents into their leaves. Returns false if some do not fit; then only the
-/// items of earlier extents were written.
-fn in_place(
-    check: &Check<'_>,
-    form: &Form,
-    used: &[Used],
-    wrong: &[Wrong],
-    done: &mut Repaired,
-) -> Result<bool, CheckError> {
-    let tree = objectid::EXTENT_TREE;
-    let editor = Editor::new(check);
-    for one in wrong {
-        let used = one.wanted.and_then(|at| used.get(at));
-        let target = used.map(|used| form.encode(used)).unwrap_or_default();
-        let stale = one.found.iter().filter(|(key, _)| {
-            let mut wanted = target.iter();
-            !wanted.any(|(other, _)| other == key)
-        });
-        for (key, _) in stale {
-            if !editor.remove(tree, key)? {
-                return Ok(false);
-            }
+fn is_data_ref(kind: u8) -> bool {
+    matches!(kind, kind::EXTENT_DATA_REF | kind::SHARED_DATA_REF)
+}
+
+/// Lists the extents that are kept.
+fn list(kept: &[Wrong], nodesize: u64, done: &mut Repaired) {
+    let is_data = |one: &&Wrong| place(&one.found, nodesize).is_some_and(|(_, _, is_data)| is_data);
+    let (data, other): (Vec<&Wrong>, Vec<&Wrong>) = kept.iter().partition(is_data);
+    let reasons = [
+        (data, "nothing uses it, but data is never freed"),
+        (other, "nothing uses it, but its user may be lost"),
+    ];
+    for (kept, reason) in reasons {
+        for one in kept.iter().take(LISTED) {
+            let bytenr = one.bytenr;
+            done.left.push(format!("{EXTENT}{bytenr}: {reason}"));
         }
-        for (key, data) in target.iter().filter(|item| !one.found.contains(item)) {
-            if !editor.put(tree, key, data)? {
-                return Ok(false);
-            }
+        if let Some(more) = kept.len().checked_sub(LISTED).filter(|more| *more > 0) {
+            done.left
+                .push(format!("{EXTENT}items of {more} more: {reason}"));
         }
-        let text = match used {
-            Some(_) => "items written from the trees that use it",
-            None => "nothing uses it, removed",
-        };
-        done.add("ExtentItems", format!("extent {}: {text}", one.bytenr));
     }
-    Ok(true)
 }
 
 /// Compares the items of the extent tree with the extents in use, both ascending.

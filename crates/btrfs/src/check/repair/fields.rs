@@ -28,8 +28,11 @@ pub(super) fn repair(
             counted.insert((*tree, *inode));
         }
     }
+    let extents_lost = report.findings.iter().any(super::extents::lost);
     for finding in &report.findings {
         let repaired = match *finding {
+            // A wrong sum may show that a file extent is lost, whose data must not be freed.
+            Finding::InodeBytes { .. } if extents_lost => false,
             // Without a link, the next mount deletes the inode once it has its orphan item.
             Finding::OrphanMissing { tree, inode } if !counted.contains(&(tree, inode)) => {
                 editor.put(tree, &orphan(inode), &[])?

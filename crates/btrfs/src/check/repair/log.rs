@@ -1,5 +1,7 @@
 //! The space that the log uses: it has no extent items.
 
+use std::collections::HashSet;
+
 use sapwood_btrfs_format::{Block, FileExtent, RootItem, kind, objectid};
 
 use super::super::free_space::Runs;
@@ -20,7 +22,12 @@ pub(super) fn places(check: &Check<'_>) -> Result<Runs, Obstacle> {
         generation: check.sb.generation.get().saturating_add(1),
         first_key: None,
     }];
+    let mut seen = HashSet::new();
     while let Some(at) = stack.pop() {
+        // No log shares blocks.
+        if !seen.insert(at.logical) {
+            return Err(Obstacle::Log);
+        }
         let bytes = check.quiet_block(objectid::TREE_LOG, &at);
         let bytes = bytes.ok_or(Obstacle::Log)?;
         let block = Block::new(&bytes).map_err(|_| Obstacle::Log)?;
@@ -31,12 +38,8 @@ pub(super) fn places(check: &Check<'_>) -> Result<Runs, Obstacle> {
             match key.kind {
                 kind::ROOT_ITEM if key.objectid == objectid::TREE_LOG => {
                     let item = RootItem::parse(data).map_err(|_| Obstacle::Log)?;
-                    let logical = item.bytenr.get();
-                    if found.iter().any(|(start, _)| *start == logical) {
-                        return Err(Obstacle::Log);
-                    }
                     stack.push(Pointer {
-                        logical,
+                        logical: item.bytenr.get(),
                         level: item.level,
                         generation: item.generation.get(),
                         first_key: None,

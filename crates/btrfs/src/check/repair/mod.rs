@@ -9,9 +9,8 @@
 //! - `bytes_used` of the superblock becomes the sum of the extents.
 //! - Counts and sums get the value that the check has counted: links, bytes and sizes of inodes,
 //!   `used` of block groups, bytes of devices, refs of extents.
-//! - Items of extents, and with them back references, are written from the trees that use the
-//!   extents; if they do not fit into their leaves or cannot be read, the extent tree and the
-//!   free-space tree are written anew.
+//! - If items of extents, and with them back references, differ from the trees that use the extents,
+//!   the extent tree and the free-space tree are written anew.
 //! - A name is in three items; where two of them agree, the third one follows.
 //! - A free-space tree with errors is marked invalid. Every writer then ignores it, and Linux
 //!   rebuilds it at the next mount.
@@ -55,7 +54,7 @@ pub type Repaired = sapwood_base::finding::Repaired<CheckReport>;
 ///
 /// # Errors
 /// [`CheckError`]: no superblock is valid; [`CheckError::MissingDevices`]: not all devices are
-/// given.
+/// given; [`CheckError::StaleDevice`]: one of them missed commits.
 pub fn repair(
     devices: &[Arc<dyn Device>],
     drop_log: bool,
@@ -66,9 +65,11 @@ pub fn repair(
     let mut done = Repaired::default();
     let opened = superblock::open(&devices, &mut Vec::new())?;
     let mut sb = opened.sb;
+    same_generation(&devices, &sb)?;
+    has_all_stripes(&devices)?;
     if !superblock::is_dump(&sb) {
         for device in &devices {
-            restore_supers(*device, &sb, &mut done)?;
+            restore_supers(*device, &mut done)?;
         }
     }
     if drop_log && sb.log_root.get() != 0 {
@@ -102,23 +103,40 @@ fn bad_super(finding: &Finding) -> Option<u64> {
     }
 }
 
-/// Writes the newest superblock of a device over its invalid ones. A device whose newest one is
-/// older than the file system's missed commits, and is left.
-fn restore_supers(
-    device: &dyn Device,
-    newest: &SuperBlock,
-    done: &mut Repaired,
-) -> Result<(), CheckError> {
+/// Refuses a device that missed commits: a repair would hide it.
+fn same_generation(devices: &[&dyn Device], newest: &SuperBlock) -> Result<(), CheckError> {
+    for device in devices {
+        let sb = superblock::open_one(*device, &mut Vec::new())?;
+        if sb.generation != newest.generation {
+            return Err(CheckError::StaleDevice {
+                device: device.name().to_owned(),
+                found: sb.generation.get(),
+                newest: newest.generation.get(),
+            });
+        }
+    }
+    Ok(())
+}
+
+/// Refuses a set of devices without one on which a chunk is.
+fn has_all_stripes(devices: &[&dyn Device]) -> Result<(), CheckError> {
+    let (options, mut ignored) = (CheckOptions::default(), |_| {});
+    let source = Check::open(devices, &options, &mut ignored)?.source;
+    for (&chunk, item) in &source.chunks {
+        for stripe in &item.stripes {
+            let devid = stripe.devid;
+            if !source.disks.iter().any(|disk| disk.devid == devid) {
+                return Err(CheckError::ChunkWithoutDevice { chunk, devid });
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Writes the newest superblock of a device over its invalid ones.
+fn restore_supers(device: &dyn Device, done: &mut Repaired) -> Result<(), CheckError> {
     let mut findings = Vec::new();
     let sb = superblock::open_one(device, &mut findings)?;
-    if sb.generation != newest.generation {
-        let (name, found) = (device.name(), sb.generation.get());
-        done.left.push(format!(
-            "{name}: has generation {found}, the file system {}: not all commits reached it",
-            newest.generation.get()
-        ));
-        return Ok(());
-    }
     for finding in &findings {
         let Some(offset) = bad_super(finding) else {
             continue;

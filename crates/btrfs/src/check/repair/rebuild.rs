@@ -58,13 +58,14 @@ struct Plan<'p, 'c> {
     taken: Runs,
 }
 
-/// Writes the trees. `used` and `kept` (items of further extents) are without their blocks. Returns
-/// the number of blocks.
+/// Writes the trees outside of `avoided`. The extents in use and the kept items of further extents
+/// are without their blocks. Returns the number of blocks. An obstacle is found before the first
+/// write.
 pub(super) fn write(
     check: &Check<'_>,
     form: &Form,
-    used: &[Used],
-    kept: &Items,
+    (used, kept): (&[Used], &Items),
+    avoided: &Runs,
 ) -> Result<Result<usize, Obstacle>, CheckError> {
     let kept_places = kept.chunk_by(|(a, _), (b, _)| a.objectid == b.objectid);
     let kept_places = kept_places.filter_map(|items| place(items, form.nodesize));
@@ -80,6 +81,8 @@ pub(super) fn write(
         taken: join(taken),
     };
     let mut reserved = plan.reserved();
+    reserved.extend(avoided);
+    reserved.extend(plan.without_head());
     match super::log::places(check) {
         Ok(log) => reserved.extend(log),
         Err(obstacle) => return Ok(Err(obstacle)),
@@ -89,6 +92,9 @@ pub(super) fn write(
     let settled = plan.settle(&free);
     match settled {
         Ok((placed, trees)) => {
+            if let Some(obstacle) = plan.no_root(&placed)? {
+                return Ok(Err(obstacle));
+            }
             plan.write(&placed, &trees)?;
             Ok(Ok(placed.len()))
         }
@@ -103,6 +109,22 @@ impl Plan<'_, '_> {
         places
             .map(|(at, len, _)| (at, at.saturating_add(len)))
             .collect()
+    }
+
+    /// Space behind kept refs that have no extent item, up to the next extent: their length is
+    /// unknown.
+    fn without_head(&self) -> Runs {
+        let kept = self
+            .kept
+            .chunk_by(|(a, _), (b, _)| a.objectid == b.objectid);
+        let refs = kept.filter(|items| place(items, self.form.nodesize).is_none());
+        refs.filter_map(|items| {
+            let start = items.first()?.0.objectid;
+            let next = self.used.partition_point(|used| used.bytenr < start);
+            let end = self.used.get(next).map_or(u64::MAX, |used| used.bytenr);
+            Some((start, end))
+        })
+        .collect()
     }
 
     /// Free space for metadata.
@@ -120,12 +142,15 @@ impl Plan<'_, '_> {
         let nodesize = self.form.nodesize;
         let mut found = Vec::with_capacity(count);
         for (start, end) in free {
-            let mut at = start.next_multiple_of(nodesize);
-            while found.len() < count && at.saturating_add(nodesize) <= *end {
-                if !self.check.source.copies(at, nodesize).is_empty() {
+            let has_copies = |at: &u64| !self.check.source.copies(*at, nodesize).is_empty();
+            // A run whose first block has no copies may be long without any.
+            let first = start.checked_next_multiple_of(nodesize);
+            let mut next = first.filter(has_copies);
+            while let Some(at) = next.filter(|_| found.len() < count) {
+                next = at.checked_add(nodesize).filter(|after| after <= end);
+                if next.is_some() && has_copies(&at) {
                     found.push(at);
                 }
-                at += nodesize;
             }
         }
         if found.len() < count {
@@ -278,7 +303,9 @@ impl Plan<'_, '_> {
             let Some(root) = own.next_back() else {
                 continue;
             };
-            self.set_root(root)?;
+            if !self.set_root(&Editor::new(self.check), root)? {
+                return Err(CheckError::Rebuilt(format!("root of tree {tree}")));
+            }
             if *tree == objectid::EXTENT_TREE {
                 extent_root = Some(*root);
             }
@@ -325,10 +352,28 @@ impl Plan<'_, '_> {
         Ok(())
     }
 
-    /// Makes the root item of a tree lead to its new root, or creates the item.
-    fn set_root(&self, root: &Placed) -> Result<(), CheckError> {
+    /// Tries to set the roots, before anything is written.
+    fn no_root(&self, placed: &[Placed]) -> Result<Option<Obstacle>, CheckError> {
+        let trial = Editor::trial(self.check);
+        let mut new = 0;
+        for tree in &self.trees {
+            let mut own = placed.iter().filter(|block| block.tree == *tree);
+            let Some(root) = own.next_back() else {
+                continue;
+            };
+            new += usize::from(self.check.roots.pointer(*tree).is_none());
+            // The trial of a second new item does not see the first one.
+            if new > 1 || !self.set_root(&trial, root)? {
+                return Ok(Some(Obstacle::NoRoot { tree: *tree }));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Makes the root item of a tree lead to its new root, or creates the item. Returns false if
+    /// it cannot be written.
+    fn set_root(&self, editor: &Editor<'_, '_>, root: &Placed) -> Result<bool, CheckError> {
         let generation = self.check.sb.generation;
-        let editor = Editor::new(self.check);
         let key = Key::new(root.tree, kind::ROOT_ITEM, 0);
         let (bytenr, level) = (root.bytenr.to_le_bytes(), root.level);
         let generation_bytes = generation.get().to_le_bytes();
@@ -343,7 +388,7 @@ impl Plan<'_, '_> {
             Some(())
         })?;
         if edited {
-            return Ok(());
+            return Ok(true);
         }
         let nodesize = self.form.nodesize;
         let item = RootItem {
@@ -364,13 +409,7 @@ impl Plan<'_, '_> {
             level,
             ..RootItem::default()
         };
-        if editor.put(objectid::ROOT_TREE, &key, item.bytes())? {
-            return Ok(());
-        }
-        let tree = root.tree;
-        Err(CheckError::Rebuilt(format!(
-            "no room for the root item of tree {tree}"
-        )))
+        editor.put(objectid::ROOT_TREE, &key, item.bytes())
     }
 }
 

@@ -40,6 +40,12 @@ pub(super) enum Obstacle {
     /// Data without a user may belong to a file whose items are damaged.
     #[error("other damage may hide extents in use")]
     Doubt,
+    /// The space of chunks may overlap.
+    #[error("the map of chunks is damaged")]
+    Chunks,
+    /// No place for the root item of a tree.
+    #[error("the root item of tree {tree} cannot be written")]
+    NoRoot { tree: u64 },
     /// No room for a new tree.
     #[error("there is no free space for {blocks} tree blocks")]
     NoSpace { blocks: usize },

@@ -6,15 +6,19 @@
 //! - No other finding is about the inode: its type, size, map, sectors, names and link count fit.
 //! - No block is shared, and at the start of the repair the block bitmaps agreed with the maps. So
 //!   no map was changed.
-//! - For a node of an extent tree, the sectors of the inode are the blocks of its map. For an
-//!   attribute block, its hash fits its values.
+//! - The map of the inode has no holes and no unwritten extents, and ends in the block where the
+//!   size ends: otherwise nothing shows a changed size, or an extent that is moved or unwritten.
+//!   Inline data has no such witness.
+//! - For a node of an extent tree, the sectors of the inode are the blocks of its map. An attribute
+//!   block has a hash, which fits its values.
 //!
 //! Other parts are left.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use sapwood_ext4_format::{
-    ExtentError, Inode, XattrError, extent_block_seal, validate_inode, xattr_block_seal,
+    ExtentError, Inode, InodeFlags, XattrError, XattrSet, XattrSigns, XattrValue,
+    extent_block_seal, validate_inode, xattr_block_hash, xattr_block_seal, xattr_entry_hash,
 };
 
 use super::edit::Editor;
@@ -104,7 +108,8 @@ pub(super) fn repair(
             }
             continue;
         }
-        if !unsealed.nodes.is_empty() && has_all_blocks(editor, *ino, &inode) {
+        let whole = || has_all_blocks(editor, *ino, &inode) && is_dense(editor, *ino, &inode);
+        if !unsealed.nodes.is_empty() && whole() {
             let seed = editor.view.geometry.inode_seed(*ino, inode.generation());
             for (block, finding) in &unsealed.nodes {
                 let seal = |bytes: &mut [u8]| extent_block_seal(bytes, seed).is_ok();
@@ -117,7 +122,10 @@ pub(super) fn repair(
             .filter(|(at, _)| !hashed.contains(at))
         {
             let seed = editor.view.geometry.csum_seed();
-            let seal = |bytes: &mut [u8]| xattr_block_seal(bytes, seed, *block).is_ok();
+            let inodes = editor.view.geometry.inodes_count();
+            let seal = |bytes: &mut [u8]| {
+                has_hash(bytes, inodes) && xattr_block_seal(bytes, seed, *block).is_ok()
+            };
             seal_block(editor, *block, seal, finding, done)?;
         }
     }
@@ -146,7 +154,47 @@ fn seal_block(
 /// else.
 fn is_plausible(editor: &Editor, ino: u32, inode: &Inode) -> bool {
     let deleted = inode.links() == 0 && inode.dtime() != 0;
-    deleted || validate_inode(ino, inode, &editor.view.geometry).is_ok()
+    let valid = || validate_inode(ino, inode, &editor.view.geometry).is_ok();
+    deleted || (valid() && is_dense(editor, ino, inode))
+}
+
+/// Whether the map is one run of written blocks from the first on, and the size ends in the last
+/// one. True for an inode that needs no map.
+fn is_dense(editor: &Editor, ino: u32, inode: &Inode) -> bool {
+    if !has_map(&editor.view, inode) {
+        return !inode.flags().contains(InodeFlags::INLINE_DATA);
+    }
+    let (mut next, mut gaps) = (0_u64, false);
+    let mut seen = BTreeSet::new();
+    let walked = walk(&editor.view, ino, inode, &mut |piece| match piece {
+        Piece::Node { block } => seen.insert(block),
+        Piece::Data {
+            logical,
+            len,
+            unwritten,
+            ..
+        } => {
+            gaps |= unwritten || logical != next;
+            next = logical.saturating_add(len);
+            true
+        }
+    });
+    let geometry = &editor.view.geometry;
+    let blocks = inode.size(geometry).div_ceil(geometry.block_size().into());
+    !walked.incomplete && !gaps && blocks == next
+}
+
+/// Whether an attribute block has a hash of its entries, and it fits.
+fn has_hash(bytes: &[u8], inodes: u32) -> bool {
+    let Ok((header, set)) = XattrSet::parse_block(bytes, inodes) else {
+        return false;
+    };
+    let hashes = set.entries.iter().map(|entry| match &entry.value {
+        XattrValue::Bytes(value) => xattr_entry_hash(&entry.name, value, XattrSigns::Unsigned),
+        XattrValue::Inode { hash, .. } => *hash,
+    });
+    let found = header.hash.get();
+    found != 0 && found == xattr_block_hash(hashes)
 }
 
 /// Whether the inode's sectors are the blocks of its map and its attribute block. The check does

@@ -141,7 +141,7 @@ fn wrong_items_of_extents_are_written_from_the_trees() {
     let dir = TempDir::new().unwrap();
     let good = with_snapshots(dir.path(), &[]);
     let image = dir.path().join("changed");
-    let (mut tried, mut in_place) = (0, 0);
+    let mut tried = 0;
     for (what, change) in CHANGES {
         for place in blocks(&good, objectid::EXTENT_TREE) {
             let bytes = good.block(place);
@@ -185,12 +185,10 @@ fn wrong_items_of_extents_are_written_from_the_trees() {
                     report.left
                 );
                 tried += 1;
-                let codes = report.repairs.iter();
-                in_place += usize::from(codes.clone().any(|one| one.code == "ExtentItems"));
             }
         }
     }
-    assert!(tried > 6 && in_place > 4, "{tried} {in_place}");
+    assert!(tried > 20, "{tried}");
 }
 
 #[test]
@@ -206,11 +204,7 @@ fn no_extent_is_freed_while_its_user_may_be_unreadable() {
     destroy(&good, &image, &[leaf]);
     let report = repair(&image, false).unwrap();
     let written = |code: &str| report.repairs.iter().any(|repair| repair.code == code);
-    assert!(
-        !written("ExtentTree") && !written("ExtentItems"),
-        "{:#?}",
-        lines(&report)
-    );
+    assert!(!written("ExtentTree"), "{:#?}", lines(&report));
     let why = format!("block {} of tree 5 cannot be read", leaf.logical);
     assert!(
         report.left.iter().any(|left| left.contains(&why)),
@@ -255,6 +249,12 @@ fn data_whose_file_extent_is_lost_is_kept() {
         "{:#?}",
         report.left
     );
-    let unused = report.after.findings.iter();
-    assert_eq!(unused.filter(|left| left.code == "ExtentUnused").count(), 1);
+    let is_kept = |report: &sapwood::RepairReport| {
+        let unused = report.after.findings.iter();
+        unused.filter(|left| left.code == "ExtentUnused").count() == 1
+    };
+    assert!(is_kept(&report));
+    // Once the sums of the inode are right, nothing else tells of the loss.
+    repair(&image, false).unwrap();
+    assert!(is_kept(&repair(&image, false).unwrap()));
 }

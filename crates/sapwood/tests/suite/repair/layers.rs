@@ -11,6 +11,7 @@ use sapwood::{
     UndoOptions, luks,
 };
 use sapwood_block::{Device, FileDevice, OpenOptions};
+use sapwood_btrfs_format::ChecksumKind;
 use tempfile::TempDir;
 
 use super::MIB;
@@ -211,4 +212,42 @@ fn a_destroyed_mirror_of_several_devices_is_written_again_and_undone() {
         .zip(&paths)
         .for_each(|(from, to)| fs::rename(from, to).unwrap());
     assert!(all().eq(damaged.iter().cloned()));
+}
+
+#[test]
+fn a_set_of_devices_that_is_stale_or_not_exact_is_not_repaired() {
+    let dir = TempDir::new().unwrap();
+    let profiles = [("data", "raid1"), ("metadata", "raid1")];
+    let (paths, opening) = several(dir.path(), &profiles);
+    let older = fs::read(&paths[1]).unwrap();
+    let copy = dir.path().join("copy");
+    fs::write(&copy, &older).unwrap();
+    let mut with_copy = opening.clone();
+    with_copy.add_device(&copy);
+    let refused = repair(&paths[0], &with_copy, false).unwrap_err();
+    assert!(refused.to_string().contains("another device"), "{refused}");
+    // A device with a number that the file system does not have.
+    let surplus = File::options().write(true).open(&copy).unwrap();
+    for at in [64 << 10, 64 << 20] {
+        let mut own = older[at..at + 4096].to_vec();
+        own[201] = 77;
+        ChecksumKind::Crc32c.seal_block(&mut own);
+        surplus.write_all_at(&own, at as u64).unwrap();
+    }
+    let refused = repair(&paths[0], &with_copy, false).unwrap_err();
+    assert!(
+        refused.to_string().contains("3 devices, 4 given"),
+        "{refused}"
+    );
+    let fs = FileSystem::open_with_options(&paths[0], &opening).unwrap();
+    fs.write("new", vec![7; 5000]).unwrap();
+    fs.close().unwrap();
+    fs::write(&paths[1], &older).unwrap();
+    let all = || paths.iter().map(|path| fs::read(path).unwrap());
+    let before: Vec<Vec<u8>> = all().collect();
+    for dry_run in [true, false] {
+        let refused = repair(&paths[0], &opening, dry_run).unwrap_err();
+        assert!(refused.to_string().contains("sapwood scrub"), "{refused}");
+    }
+    assert!(all().eq(before));
 }
