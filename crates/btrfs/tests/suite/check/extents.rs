@@ -199,6 +199,18 @@ pub const CASES: &[Case] = &[
         },
         &["DataChecksum"],
     ),
+    // Two subvolumes have the same log.
+    (
+        |e| {
+            e.change_block(e.sb.log_root.get(), |block| {
+                let (mut key, data) = block.view().entry(0).unwrap();
+                let data = data.to_vec();
+                key.offset += 1;
+                block.insert(1, &key, &data).unwrap();
+            });
+        },
+        &["BlockTwice"],
+    ),
     (
         |e| put_extent(e, e.sb.log_root.get(), 16384, ExtentFlags::TREE_BLOCK),
         &[
