@@ -6,7 +6,7 @@ use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-use sapwood::CheckOptions;
+use sapwood::{CheckOptions, FileSystem, Options};
 use sapwood_block::MemoryDevice;
 use sapwood_btrfs_format::{Block, BlockMut, Key, kind, objectid};
 use sapwood_hostile::image::{DEFAULT, GoodImage, MIXED, TreeBlockPlace};
@@ -213,11 +213,34 @@ fn no_extent_is_freed_while_its_user_may_be_unreadable() {
     );
 }
 
+/// A volume with a file of `LONG` bytes without checksums.
+fn without_sums(dir: &Path) -> GoodImage {
+    let image = filled(dir, "btrfs", &[]);
+    let options = Options::new().option("nodatasum", None).unwrap();
+    let fs = FileSystem::open_with_options(&image, &options).unwrap();
+    fs.write("long", vec![7; LONG as usize]).unwrap();
+    fs.write("longer", vec![8; 9000]).unwrap();
+    fs.close().unwrap();
+    let bytes = fs::read(&image).unwrap();
+    let device = MemoryDevice::new(bytes.len() as u64);
+    sapwood_block::Device::write_at(&device, 0, &bytes).unwrap();
+    GoodImage::of(device)
+}
+
+const LONG: u64 = 77 * 4096;
+
 #[test]
 fn data_whose_file_extent_is_lost_is_kept() {
     let dir = TempDir::new().unwrap();
-    let good = with_snapshots(dir.path(), &[]);
-    let image = dir.path().join("image");
+    let summed = with_snapshots(dir.path(), &[]);
+    keeps_lost_data(dir.path(), &summed, None);
+    let unsummed = without_sums(dir.path());
+    keeps_lost_data(dir.path(), &unsummed, Some(LONG));
+}
+
+/// Removes the only file extent of some data, of this length.
+fn keeps_lost_data(dir: &Path, good: &GoodImage, len: Option<u64>) {
+    let image = dir.join("image");
     let device = good.device.snapshot();
     let mut users: BTreeMap<u64, Vec<(&TreeBlockPlace, usize)>> = BTreeMap::new();
     for place in &good.blocks {
@@ -228,7 +251,10 @@ fn data_whose_file_extent_is_lost_is_kept() {
             let (key, data) = block.entry(slot).unwrap();
             if key.kind == kind::EXTENT_DATA && data.len() == 53 {
                 let bytenr = u64::from_le_bytes(data[21..29].try_into().unwrap());
-                users.entry(bytenr).or_default().push((place, slot));
+                let own = u64::from_le_bytes(data[29..37].try_into().unwrap());
+                if len.is_none_or(|len| len == own) {
+                    users.entry(bytenr).or_default().push((place, slot));
+                }
             }
         }
     }
@@ -243,6 +269,7 @@ fn data_whose_file_extent_is_lost_is_kept() {
     });
     device.save(&image).unwrap();
     let report = repaired_and_undone(&image, "file extent").unwrap();
+
     let kept = format!("extent {bytenr}: nothing uses it");
     assert!(
         report.left.iter().any(|left| left.starts_with(&kept)),
