@@ -33,6 +33,11 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial("several_devices", &tools, several_devices),
         trial("unknown_features", &tools, unknown_features),
         trial("missing_paths_inside", &tools, missing_inside),
+        trial(
+            "dry_run_over_an_interrupted_repair",
+            &[Need::Program("mkfs.ext4"), Need::Program("debugfs")],
+            interrupted_repair,
+        ),
         trial("usage", &[], usage),
         trial("errors_say_what_to_do_next", &[], next_steps),
         trial("read_only_image", &mounts, mounts::read_only),
@@ -193,6 +198,40 @@ fn shrunk() -> Outcome {
     if found.status.code() != Some(FAILED) || !found.stdout.contains("device 1") {
         return Err(format!("check: {}: {}", found.status, found.all()).into());
     }
+    Ok(())
+}
+
+/// An image with one page as before the repair: the dry run says that the repair is to be completed,
+/// and ends as one that would change something.
+fn interrupted_repair() -> Outcome {
+    const PAGE: usize = 4096;
+
+    let image = TempImage::blank(32 << 20);
+    let path = image.path().to_str().unwrap();
+    process::run("mkfs.ext4", &["-q", "-b", "1024", path])?;
+    process::run(
+        "debugfs",
+        &["-w", "-R", "set_bg 1 free_inodes_count 1", path],
+    )?;
+    let damaged = fs::read(path)?;
+    let undo = format!("{path}.undo");
+    let repaired = said(&["check", "--repair", path]);
+    let after = fs::read(path)?;
+    let pages = damaged.chunks(PAGE).zip(after.chunks(PAGE)).enumerate();
+    let mut changed = pages.filter(|(_, (old, new))| old != new);
+    let (number, (old, _)) = changed.next_back().ok_or("no page was changed")?;
+    file(&image)?.write_all_at(old, (number * PAGE) as u64)?;
+    let dry = said(&["check", "--repair", "--dry-run", path]);
+    let unchanged = fs::read(path)? != after;
+    let again = said(&["check", "--repair", path]);
+    fs::remove_file(undo)?;
+    let (repaired, dry, again) = (repaired?, dry?, again?);
+    assert!(repaired.status.success(), "{}", repaired.all());
+    assert_eq!(dry.status.code(), Some(FAILED), "{}", dry.all());
+    assert!(dry.stdout.contains("would be completed"), "{}", dry.all());
+    assert!(unchanged);
+    assert!(again.status.success(), "{}", again.all());
+    assert!(fs::read(path)? == after);
     Ok(())
 }
 
