@@ -292,7 +292,7 @@ fn on_a_terminal(kind: Kind) -> Outcome {
     terminal.until("i:/> ");
     completes(&mut terminal);
     terminal.run("cd etc", "i:/etc> ");
-    let listed = terminal.run("ls -1", "i:/etc> ");
+    let listed = terminal.run("ls -1 --color=never", "i:/etc> ");
     assert!(
         listed.contains("app\r\nhostfile\r\nmotd\r\nnew\r\n"),
         "{listed:?}"

@@ -101,9 +101,13 @@ impl From<OpenError> for Failure {
     }
 }
 
+/// Errors of a mount whose daemon has died: the second one for a request that was waiting for it.
+pub(super) const DEAD: [i32; 2] = [libc::ENOTCONN, libc::ECONNABORTED];
+
 /// The mount that contains a path of this machine, if the error means that its daemon has died.
 fn dead_mount(path: &Path, error: &str) -> Option<PathBuf> {
-    if !error.ends_with(&format!("(os error {})", libc::ENOTCONN)) {
+    let dead = |number: &i32| error.ends_with(&format!("(os error {number})"));
+    if !DEAD.iter().any(dead) {
         return None;
     }
     let path = std::path::absolute(path).ok()?;

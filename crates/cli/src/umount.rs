@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 
 use crate::host::mount::{self, MountEntry, control, daemon};
 
-use super::failure::{FAILED, Failure, HELD, Result, USAGE};
+use super::failure::{DEAD, FAILED, Failure, HELD, Result, USAGE};
 use super::output;
 
 mod release;
@@ -268,7 +268,8 @@ fn unmount(dir: &Path, entry: &MountEntry, lazy: bool) -> Result<()> {
     if !lazy {
         waits("the daemon to answer".to_owned())?;
         let answer = control::daemon(dir);
-        dead = matches!(&answer, Err(error) if error.raw_os_error() == Some(libc::ENOTCONN));
+        let failed = answer.as_ref().err().and_then(std::io::Error::raw_os_error);
+        dead = failed.is_some_and(|number| DEAD.contains(&number));
         daemon = answer.ok();
         let number = daemon.as_ref().and_then(|daemon| daemon.process.as_ref());
         let who = release::named(number.map(|(_, number)| *number));

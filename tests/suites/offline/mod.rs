@@ -93,7 +93,7 @@ const SCRIPTS: &[(&str, &str)] = &[
         tar cf - -C t . | "$SAPWOOD" mkfs -q -t $KIND --tar - b.img; [ $(size b.img) -lt 100000000 ]; "$SAPWOOD" check -q b.img; tools b.img
         "$SAPWOOD" mkfs -q -t $KIND -r t --free 64M --free-inodes 5000 c.img; [ $(size c.img) -gt $(size a.img) ]; available() { "$SAPWOOD" df --json "$1" | grep -o '"available": [0-9]*' | tr -dc 0-9; }
         [ $(available c.img) -ge 67108864 ]; tools c.img
-        "$SAPWOOD" mkfs -q -t $KIND -r t --free 50% d.img; [ $(available d.img) -ge $(($(size a.img) / 2)) ]
+        "$SAPWOOD" mkfs -q -t $KIND -r t --free 50% d.img; [ $(available d.img) -ge $(($(size a.img) * 45 / 100)) ]
         mkdir s; truncate -s 2G s/f; echo x | dd of=s/f bs=1M seek=1000 conv=notrunc status=none; tar cSf s.tar -C s .; "$SAPWOOD" mkfs -q -t $KIND -r s f.img
         "$SAPWOOD" mkfs -q -t $KIND --tar s.tar g.img; [ $(size g.img) -le $(($(size f.img) * 11 / 10)) ]; tools g.img
         fails 1 'does not exist' mkfs -t $KIND e.img; fails 2 'percentage' mkfs -t $KIND -r t --free x% e.img; [ ! -e e.img ]"#,
