@@ -165,9 +165,9 @@ pub enum UndoSide {
     After,
 }
 
-/// Writes an undo file for the image on `devices`: the pages at `pages` of `before`, and of `after`, which has the changes.
-/// Pages without a change count, too. Returns the number of records. The caller makes the file
-/// durable.
+/// Writes an undo file for the image on `devices`: the pages at `pages` of `before`, and of `after`,
+/// which has the changes. Pages without a change count, too. Returns the number of records. The
+/// caller makes the file durable.
 ///
 /// # Errors
 /// [`UndoError::Device`]; [`UndoError::Write`]; [`UndoError::Name`].

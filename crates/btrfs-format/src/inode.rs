@@ -117,6 +117,20 @@ impl Timespec {
 }
 
 impl InodeItem {
+    /// The inode in the root item of a new tree with nodes of `nodesize` bytes.
+    #[must_use]
+    pub fn of_new_tree(nodesize: u32) -> Self {
+        Self {
+            generation: 1.into(),
+            size: 3.into(),
+            nbytes: u64::from(nodesize).into(),
+            nlink: 1.into(),
+            mode: 0o040_755.into(),
+            flags: InodeFlags::ROOT_ITEM_INIT.bits().into(),
+            ..Self::default()
+        }
+    }
+
     /// Flags, unknown bits retained.
     pub fn inode_flags(&self) -> InodeFlags {
         InodeFlags::from_bits_retain(self.flags.get())

@@ -36,8 +36,8 @@ use crate::progress::OnProgress;
 
 /// Most bytes that a repair changes.
 const CHANGED: u64 = 1 << 30;
-/// The places of superblocks. An undo file always has their pages, because each mount for writing changes
-/// one.
+/// The places of superblocks. An undo file always has their pages, because each mount for writing
+/// changes one.
 const SUPERS: [u64; 2] = [0, 64 << 10];
 /// Most undo files next to an image.
 const FILES: u32 = 1000;

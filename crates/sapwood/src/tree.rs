@@ -23,6 +23,18 @@ pub(crate) struct HeldInode<'a> {
     counted: bool,
 }
 
+/// The directory of a path, and its last name. A path of one name is in the directory with the empty
+/// path.
+pub(crate) fn split_last(path: &[u8]) -> (&[u8], &[u8]) {
+    match path.iter().rposition(|byte| *byte == b'/') {
+        Some(end) => (
+            path.get(..end).unwrap_or_default(),
+            path.get(end + 1..).unwrap_or_default(),
+        ),
+        None => (b"", path),
+    }
+}
+
 impl<'a> HeldInode<'a> {
     /// Takes over the reference of an entry.
     #[must_use]

@@ -2,11 +2,11 @@
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
-use sapwood_btrfs_format::{Block, ExtentItemRef, FileExtent, InlineRef, Key, kind, objectid};
+use sapwood_btrfs_format::{Block, ExtentItemRef, InlineRef, Key, kind, objectid};
 
 use super::finding::Finding;
 use super::state::{Check, Pointer, children};
-use super::walk::entries;
+use super::walk::disk_extents;
 
 /// A target of a block's pointers.
 #[derive(Clone, Copy, Debug)]
@@ -37,15 +37,7 @@ pub(super) fn uses(block: &Block<'_>, full: bool, from: usize, f: &mut dyn FnMut
     for child in children(block).into_iter().skip(from) {
         f(Use::Block(child), &by);
     }
-    for (key, data) in entries(block).filter(|(key, _)| key.kind == kind::EXTENT_DATA) {
-        let Ok(FileExtent::Regular(extent) | FileExtent::Prealloc(extent)) =
-            FileExtent::parse(data)
-        else {
-            continue;
-        };
-        if extent.is_hole() {
-            continue;
-        }
+    for (key, extent) in disk_extents(block) {
         let by = if full {
             InlineRef::SharedData { parent, count: 1 }
         } else {

@@ -29,14 +29,6 @@ const KNOWN: Incompat = Incompat::SUPPORTED
 
 const KNOWN_RO: CompatRo = CompatRo::SUPPORTED.union(CompatRo::VERITY);
 
-/// The newest valid superblock of one device; findings are about its other copies.
-pub(super) fn open_one(
-    device: &dyn Device,
-    findings: &mut Vec<Finding>,
-) -> Result<SuperBlock, CheckError> {
-    newest(device, findings)
-}
-
 /// Reads the superblocks of all devices and compares them.
 pub(super) fn open<'d>(
     devices: &[&'d dyn Device],
@@ -109,7 +101,10 @@ fn features(sb: &SuperBlock) -> Result<(), CheckError> {
 }
 
 /// The newest valid superblock of a device; the others are compared with it.
-fn newest(device: &dyn Device, findings: &mut Vec<Finding>) -> Result<SuperBlock, CheckError> {
+pub(super) fn newest(
+    device: &dyn Device,
+    findings: &mut Vec<Finding>,
+) -> Result<SuperBlock, CheckError> {
     let name = || device.name().to_owned();
     let mut valid: Vec<(u64, SuperBlock)> = Vec::new();
     let mut first_error = None;

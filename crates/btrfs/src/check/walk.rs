@@ -3,7 +3,7 @@
 
 use std::collections::HashSet;
 
-use sapwood_btrfs_format::{Block, InlineRef, Key, objectid};
+use sapwood_btrfs_format::{Block, FileExtent, InlineRef, Key, RegularExtent, kind, objectid};
 
 use super::finding::Finding;
 use super::refs::uses;
@@ -245,4 +245,15 @@ impl Leaves {
 pub(super) fn entries<'b>(block: &Block<'b>) -> impl Iterator<Item = (Key, &'b [u8])> {
     let block = *block;
     (0..block.items().len()).filter_map(move |slot| block.entry(slot).ok())
+}
+
+/// File extents of a leaf that have an extent on disk, with their keys.
+pub(super) fn disk_extents(block: &Block<'_>) -> impl Iterator<Item = (Key, RegularExtent)> {
+    let items = entries(block).filter(|(key, _)| key.kind == kind::EXTENT_DATA);
+    items.filter_map(|(key, data)| match FileExtent::parse(data) {
+        Ok(FileExtent::Regular(extent) | FileExtent::Prealloc(extent)) if !extent.is_hole() => {
+            Some((key, extent))
+        }
+        _ => None,
+    })
 }

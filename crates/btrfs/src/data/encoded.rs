@@ -11,7 +11,7 @@
 //!
 //! If the host has no space for the bytes, the range keeps its old content.
 //!
-//! The rules for offsets and lengths are those of `BTRFS_IOC_ENCODED_WRITE`:
+//! Offsets and lengths follow the rules of `BTRFS_IOC_ENCODED_WRITE`:
 //! <https://btrfs.readthedocs.io/en/latest/btrfs-ioctl.html>.
 
 use std::ops::Range;

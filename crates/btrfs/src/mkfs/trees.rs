@@ -5,8 +5,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use sapwood_btrfs_format::{
     BlockGroupItem, DevExtent, DevItem, DirItemRef, ExtentFlags, ExtentItemRef, FreeSpaceInfo,
-    InlineRef, InodeFlags, InodeItem, InodeRefRef, Key, RootItem, Timespec, file_type, kind,
-    name_hash, objectid, uuid_key_parts,
+    InlineRef, InodeItem, InodeRefRef, Key, RootItem, Timespec, file_type, kind, name_hash,
+    objectid, uuid_key_parts,
 };
 
 use super::layout::PlannedChunk;
@@ -312,15 +312,7 @@ impl MkfsPlan<'_> {
         let root = self.root(id);
         let count = self.blocks.iter().filter(|b| b.owner == id).count() as u64;
         let mut item = RootItem {
-            inode: InodeItem {
-                generation: 1.into(),
-                size: 3.into(),
-                nbytes: nodesize.into(),
-                nlink: 1.into(),
-                mode: 0o040_755.into(),
-                flags: InodeFlags::ROOT_ITEM_INIT.bits().into(),
-                ..InodeItem::default()
-            },
+            inode: InodeItem::of_new_tree(self.options.node_size()),
             generation: GENERATION.into(),
             bytenr: root.map_or(0, |r| r.bytenr).into(),
             bytes_used: (count * nodesize).into(),

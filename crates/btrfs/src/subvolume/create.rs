@@ -3,9 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use sapwood_btrfs_format::{
-    InodeFlags, InodeItem, InodeRefRef, Key, RootItem, Timespec, kind, objectid,
-};
+use sapwood_btrfs_format::{InodeItem, InodeRefRef, Key, RootItem, Timespec, kind, objectid};
 use sapwood_vfs::{self as vfs, Timestamp, rules};
 
 use super::choose::next_id;
@@ -103,15 +101,7 @@ fn make(h: &mut Handle, id: u64) -> Result<Arc<Root>> {
 }
 
 fn fill(store: &Store, item: &mut RootItem, transid: u64, now: Timestamp) {
-    item.inode = InodeItem {
-        generation: 1.into(),
-        size: 3.into(),
-        nbytes: u64::from(store.nodesize).into(),
-        nlink: 1.into(),
-        mode: TOP_MODE.into(),
-        flags: InodeFlags::ROOT_ITEM_INIT.bits().into(),
-        ..InodeItem::default()
-    };
+    item.inode = InodeItem::of_new_tree(store.nodesize);
     item.root_dirid = objectid::FIRST_FREE.into();
     item.bytes_used = u64::from(store.nodesize).into();
     item.uuid = store.ambient.uuid();

@@ -32,15 +32,6 @@ pub(super) struct Streams {
     receiving: Receiving,
 }
 
-impl Streams {
-    pub(super) fn new(engines: Arc<Engines>) -> Self {
-        Self {
-            engines,
-            receiving: Receiving::default(),
-        }
-    }
-}
-
 impl Service for Streams {
     fn run(&self, work: Work) {
         let answer = match self.serve(&work) {
@@ -56,6 +47,13 @@ impl Service for Streams {
 }
 
 impl Streams {
+    pub(super) fn new(engines: Arc<Engines>) -> Self {
+        Self {
+            engines,
+            receiving: Receiving::default(),
+        }
+    }
+
     /// Serves a client. Returns the last frame, or the reason of the failure.
     fn serve(&self, work: &Work) -> Result<Frame, String> {
         let failed = |error: io::Error| error.to_string();
@@ -117,6 +115,40 @@ impl Streams {
             }
         }
     }
+
+    /// Receives the stream of the client in its directory. Returns the last frame.
+    fn receive(
+        &self,
+        image: &Mounted,
+        work: &Work,
+        admitted: &Admitted,
+        options: &ReceiveOptions,
+    ) -> Result<Frame, String> {
+        let failed = |error: crate::vfs::Error| error.to_string();
+        let fs: &dyn FileSystem = &**image;
+        let dir = HeldInode::held(fs, work.dir).map_err(failed)?;
+        let noticed = |touched: Touched<'_>| report(&work.caches, touched);
+        let stream = ReceivedStream {
+            socket: &work.socket,
+            admitted,
+            piece: io::Cursor::default(),
+            pieces: 0,
+            ended: false,
+        };
+        let report = receive_mounted(image, dir, stream, options, &self.receiving, &noticed);
+        if work.synchronous {
+            fs.sync().map_err(failed)?;
+        }
+        let report = report.map_err(|error| error.to_string())?;
+        for name in report.subvolumes {
+            // A client that has closed the connection does not read the result.
+            let _ = Frame::Subvolume(name).send(&mut &work.socket);
+        }
+        Ok(Frame::Received(Received {
+            commands: report.commands,
+            content: report.content,
+        }))
+    }
 }
 
 /// Sends a snapshot to the client.
@@ -163,42 +195,6 @@ impl Write for Pieces<'_> {
 
     fn flush(&mut self) -> io::Result<()> {
         Ok(())
-    }
-}
-
-impl Streams {
-    /// Receives the stream of the client in its directory. Returns the last frame.
-    fn receive(
-        &self,
-        image: &Mounted,
-        work: &Work,
-        admitted: &Admitted,
-        options: &ReceiveOptions,
-    ) -> Result<Frame, String> {
-        let failed = |error: crate::vfs::Error| error.to_string();
-        let fs: &dyn FileSystem = &**image;
-        let dir = HeldInode::held(fs, work.dir).map_err(failed)?;
-        let noticed = |touched: Touched<'_>| report(&work.caches, touched);
-        let stream = ReceivedStream {
-            socket: &work.socket,
-            admitted,
-            piece: io::Cursor::default(),
-            pieces: 0,
-            ended: false,
-        };
-        let report = receive_mounted(image, dir, stream, options, &self.receiving, &noticed);
-        if work.synchronous {
-            fs.sync().map_err(failed)?;
-        }
-        let report = report.map_err(|error| error.to_string())?;
-        for name in report.subvolumes {
-            // If the client is gone, nobody reads the result.
-            let _ = Frame::Subvolume(name).send(&mut &work.socket);
-        }
-        Ok(Frame::Received(Received {
-            commands: report.commands,
-            content: report.content,
-        }))
     }
 }
 

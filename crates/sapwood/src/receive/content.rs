@@ -20,20 +20,27 @@ const EXPANDED_MAX: u64 = 128 << 10;
 /// The compressed extent of an encoded write, as an image with sectors of `sector` bytes stores it;
 /// `None` if it is not compressed, or compressed for sectors of another size.
 pub(super) fn encoded<'a>(command: &Command<'a>, sector: u32) -> Result<Option<EncodedExtent<'a>>> {
-    let (compression, lzo_sector) = algorithm_of(command)?;
-    if compression == algorithm::NONE
-        || (compression == algorithm::LZO && lzo_sector != sector as usize)
-    {
-        return Ok(None);
-    }
-    Ok(Some(EncodedExtent {
+    let (extent, lzo_sector) = parsed(command)?;
+    let fits = match extent.compression {
+        algorithm::NONE => false,
+        algorithm::LZO => lzo_sector == sector as usize,
+        _ => true,
+    };
+    Ok(fits.then_some(extent))
+}
+
+/// The extent of an encoded write, and the sector of LZO in bytes.
+fn parsed<'a>(command: &Command<'a>) -> Result<(EncodedExtent<'a>, usize)> {
+    let (compression, sector) = algorithm_of(command)?;
+    let extent = EncodedExtent {
         offset: command.u64(attr::FILE_OFFSET)?,
         len: command.u64(attr::UNENCODED_FILE_LEN)?,
         extent_len: command.u64(attr::UNENCODED_LEN)?,
         extent_offset: command.u64(attr::UNENCODED_OFFSET)?,
         compression,
         stored: command.get(attr::DATA)?,
-    }))
+    };
+    Ok((extent, sector))
 }
 
 /// The algorithm of an encoded write as in file extent items, and the sector of LZO in bytes.
@@ -55,22 +62,17 @@ fn algorithm_of(command: &Command<'_>) -> Result<(u8, usize)> {
 
 /// The offset and the expanded bytes of an encoded write.
 pub(super) fn expanded<'a>(command: &Command<'a>) -> Result<(u64, Cow<'a, [u8]>)> {
-    let start = command.u64(attr::FILE_OFFSET)?;
-    let len = command.u64(attr::UNENCODED_FILE_LEN)?;
-    let expanded = command.u64(attr::UNENCODED_LEN)?;
-    let from = command.u64(attr::UNENCODED_OFFSET)?;
-    let data = command.get(attr::DATA)?;
-    let (algorithm, sector) = algorithm_of(command)?;
-    let whole = match usize::try_from(expanded) {
-        _ if algorithm == algorithm::NONE => Some(Cow::Borrowed(data)),
-        Ok(len) if expanded <= EXPANDED_MAX => {
-            sapwood_btrfs::expand(algorithm, data, len, sector).map(Cow::Owned)
+    let (extent, sector) = parsed(command)?;
+    let whole = match usize::try_from(extent.extent_len) {
+        _ if extent.compression == algorithm::NONE => Some(Cow::Borrowed(extent.stored)),
+        Ok(len) if extent.extent_len <= EXPANDED_MAX => {
+            sapwood_btrfs::expand(extent.compression, extent.stored, len, sector).map(Cow::Owned)
         }
         _ => None,
     };
     let part = whole.and_then(|whole| {
-        let from = usize::try_from(from).ok()?;
-        let end = from.checked_add(usize::try_from(len).ok()?)?;
+        let from = usize::try_from(extent.extent_offset).ok()?;
+        let end = from.checked_add(usize::try_from(extent.len).ok()?)?;
         match whole {
             Cow::Borrowed(whole) => whole.get(from..end).map(Cow::Borrowed),
             Cow::Owned(mut whole) => {
@@ -81,7 +83,7 @@ pub(super) fn expanded<'a>(command: &Command<'a>) -> Result<(u64, Cow<'a, [u8]>)
     });
     let damaged = || ReceiveError::Content {
         path: crate::archive::path(command.path(attr::PATH).unwrap_or_default()),
-        offset: start,
+        offset: extent.offset,
     };
-    Ok((start, part.ok_or_else(damaged)?))
+    Ok((extent.offset, part.ok_or_else(damaged)?))
 }

@@ -24,7 +24,7 @@ use crate::fs::FileSystem;
 use crate::image::Mounted;
 use crate::progress::Stop;
 use crate::send::RECEIVED_STATE;
-use crate::tree::{self, HeldInode, components};
+use crate::tree::{self, HeldInode, components, split_last};
 use crate::vfs::{
     self, AllocMode, CopyMode, Credentials, FileKind, Ino, NewInode, RenameMode, SetAttr, SetTime,
     SetXattrMode, WriteMode,
@@ -115,11 +115,15 @@ impl<'a> ImageSink<'a> {
         Ok(at)
     }
 
+    /// The file of the last command, if it is at `path`.
+    fn known(&self, path: &[u8]) -> Option<Ino> {
+        let (last, node) = self.last.as_ref()?;
+        (last == path).then(|| node.ino())
+    }
+
     fn find(&mut self, path: &[u8]) -> vfs::Result<Ino> {
-        if let Some((last, node)) = &self.last
-            && last == path
-        {
-            return Ok(node.ino());
+        if let Some(ino) = self.known(path) {
+            return Ok(ino);
         }
         let node = Self::below(self.root()?, path)?;
         let ino = node.ino();
@@ -129,12 +133,7 @@ impl<'a> ImageSink<'a> {
 
     /// The directory of a path, and its last name.
     fn parent<'p>(&self, path: &'p [u8]) -> vfs::Result<(HeldInode<'a>, &'p [u8])> {
-        let end = path.iter().rposition(|byte| *byte == b'/');
-        let (dir, name) = match end {
-            Some(end) => path.split_at_checked(end).unwrap_or((path, b"")),
-            None => (&b""[..], path),
-        };
-        let name = name.strip_prefix(b"/").unwrap_or(name);
+        let (dir, name) = split_last(path);
         if name.is_empty() || name.len() > NAME_MAX {
             return Err(vfs::Error::Invalid);
         }
@@ -413,9 +412,14 @@ impl Sink for ImageSink<'_> {
     }
 
     fn identify(&mut self, path: &[u8]) -> Result<InodeId> {
-        let found = self.root().and_then(|root| Self::below(root, path));
-        let found = found.map_err(at("find", path))?;
-        Ok((0, found.ino().0))
+        let found = match self.known(path) {
+            Some(ino) => Ok(ino),
+            None => self
+                .root()
+                .and_then(|root| Self::below(root, path))
+                .map(|node| node.ino()),
+        };
+        Ok((0, found.map_err(at("find", path))?.0))
     }
 
     fn exists(&mut self, path: &[u8]) -> Result<bool> {

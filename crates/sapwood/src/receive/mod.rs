@@ -46,6 +46,7 @@ mod image;
 mod left_out;
 #[cfg(feature = "fuse")]
 mod noticed;
+mod parent;
 mod reader;
 mod record;
 mod run;

@@ -12,6 +12,7 @@ use super::image::{ImageSink, temporary};
 use super::left_out::LeftOut;
 use super::record::Position;
 use super::{NewSubvolume, Resumed, Sink};
+use crate::tree::split_last;
 use crate::vfs::Ino;
 
 /// A change that the kernel's caches do not see.
@@ -23,7 +24,8 @@ pub(crate) enum Touched<'a> {
     Inode(Ino),
 }
 
-/// Longest wait for another receive of the same subvolume, whose client is gone mostly.
+/// Longest wait for another receive of the same subvolume. Mostly its client was killed, and it is
+/// about to end.
 const WAIT: Duration = Duration::from_secs(60);
 
 /// The subvolumes that the receives of a mount work on, by UUID: one receive for each.
@@ -124,11 +126,7 @@ impl<'a> NoticedSink<'a> {
 
     /// Reports the name of a path, if its directory exists.
     fn name_changed(&mut self, path: &[u8]) {
-        let end = path.iter().rposition(|byte| *byte == b'/');
-        let (dir, name) = match end.and_then(|end| path.split_at_checked(end)) {
-            Some((dir, name)) => (dir, name.strip_prefix(b"/").unwrap_or(name)),
-            None => (&b""[..], path),
-        };
+        let (dir, name) = split_last(path);
         if let Ok((_, dir)) = self.inner.identify(dir) {
             (self.noticed)(Touched::Name(Ino(dir), name));
         }
@@ -169,10 +167,10 @@ impl Sink for NoticedSink<'_> {
     }
 
     fn apply(&mut self, command: &Command<'_>) -> Result<u64> {
-        let path = command.path(attr::PATH).unwrap_or_default().to_vec();
+        let path = command.path(attr::PATH).unwrap_or_default();
         // Another name of an inode that loses one shows its number of links.
         let lost = match command.number {
-            cmd::UNLINK => self.inner.identify(&path).ok(),
+            cmd::UNLINK => self.inner.identify(path).ok(),
             cmd::RENAME => {
                 let to = command.path(attr::PATH_TO).unwrap_or_default();
                 self.inner.identify(to).ok()
@@ -191,23 +189,23 @@ impl Sink for NoticedSink<'_> {
             | cmd::MKSOCK
             | cmd::SYMLINK
             | cmd::UNLINK
-            | cmd::RMDIR => self.name_changed(&path),
+            | cmd::RMDIR => self.name_changed(path),
             cmd::RENAME | cmd::LINK => {
                 self.report();
-                self.name_changed(&path);
+                self.name_changed(path);
                 let other = match command.number {
                     cmd::RENAME => command.path(attr::PATH_TO),
                     _ => command.path(attr::PATH_LINK),
                 };
                 // The number of links of the inode has changed, or it is elsewhere.
-                let other = other.unwrap_or_default().to_vec();
-                self.name_changed(&other);
-                if let Ok((_, ino)) = self.inner.identify(&other) {
+                let other = other.unwrap_or_default();
+                self.name_changed(other);
+                if let Ok((_, ino)) = self.inner.identify(other) {
                     self.changed(Ino(ino));
                 }
             }
             _ => {
-                if let Ok((_, ino)) = self.inner.identify(&path) {
+                if let Ok((_, ino)) = self.inner.identify(path) {
                     self.changed(Ino(ino));
                 }
             }

@@ -2,11 +2,11 @@
 
 use std::collections::HashSet;
 
-use sapwood_btrfs_format::{Block, FileExtent, RootItem, kind, objectid};
+use sapwood_btrfs_format::{Block, Key, RootItem, kind, objectid};
 
 use super::super::free_space::Runs;
 use super::super::state::{Check, Pointer, children};
-use super::super::walk::entries;
+use super::super::walk::{disk_extents, entries};
 use super::uses::Obstacle;
 
 /// Places of the blocks of all log trees, and of the data that they lead to; not sorted.
@@ -34,28 +34,20 @@ pub(super) fn places(check: &Check<'_>) -> Result<Runs, Obstacle> {
         found.push((at.logical, at.logical.saturating_add(nodesize)));
         // Levels fall from a root on; a root is in the log of logs only.
         stack.extend(children(&block));
-        for (key, data) in entries(&block) {
-            match key.kind {
-                kind::ROOT_ITEM if key.objectid == objectid::TREE_LOG => {
-                    let item = RootItem::parse(data).map_err(|_| Obstacle::Log)?;
-                    stack.push(Pointer {
-                        logical: item.bytenr.get(),
-                        level: item.level,
-                        generation: item.generation.get(),
-                        first_key: None,
-                    });
-                }
-                kind::EXTENT_DATA => {
-                    if let Ok(FileExtent::Regular(extent) | FileExtent::Prealloc(extent)) =
-                        FileExtent::parse(data)
-                    {
-                        let start = extent.disk_bytenr;
-                        found.push((start, start.saturating_add(extent.disk_num_bytes)));
-                    }
-                }
-                _ => {}
-            }
+        let is_log = |key: &Key| key.kind == kind::ROOT_ITEM && key.objectid == objectid::TREE_LOG;
+        for (_, data) in entries(&block).filter(|(key, _)| is_log(key)) {
+            let item = RootItem::parse(data).map_err(|_| Obstacle::Log)?;
+            stack.push(Pointer {
+                logical: item.bytenr.get(),
+                level: item.level,
+                generation: item.generation.get(),
+                first_key: None,
+            });
         }
+        found.extend(disk_extents(&block).map(|(_, extent)| {
+            let start = extent.disk_bytenr;
+            (start, start.saturating_add(extent.disk_num_bytes))
+        }));
     }
     Ok(found)
 }

@@ -106,7 +106,7 @@ fn bad_super(finding: &Finding) -> Option<u64> {
 /// Refuses a device that missed commits: a repair would hide it.
 fn same_generation(devices: &[&dyn Device], newest: &SuperBlock) -> Result<(), CheckError> {
     for device in devices {
-        let sb = superblock::open_one(*device, &mut Vec::new())?;
+        let sb = superblock::newest(*device, &mut Vec::new())?;
         if sb.generation != newest.generation {
             return Err(CheckError::StaleDevice {
                 device: device.name().to_owned(),
@@ -136,7 +136,7 @@ fn has_all_stripes(devices: &[&dyn Device]) -> Result<(), CheckError> {
 /// Writes the newest superblock of a device over its invalid ones.
 fn restore_supers(device: &dyn Device, done: &mut Repaired) -> Result<(), CheckError> {
     let mut findings = Vec::new();
-    let sb = superblock::open_one(device, &mut findings)?;
+    let sb = superblock::newest(device, &mut findings)?;
     for finding in &findings {
         let Some(offset) = bad_super(finding) else {
             continue;

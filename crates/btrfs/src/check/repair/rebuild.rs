@@ -9,8 +9,8 @@
 
 use sapwood_block::Device;
 use sapwood_btrfs_format::{
-    BlockGroupFlags, BlockGroupItem, BlockInit, CompatRo, FreeSpaceInfo, InlineRef, InodeFlags,
-    InodeItem, Key, RootItem, kind, leaf_data_size, objectid, validate_block,
+    BlockGroupFlags, BlockGroupItem, BlockInit, CompatRo, FreeSpaceInfo, InlineRef, InodeItem, Key,
+    RootItem, kind, leaf_data_size, objectid, validate_block,
 };
 
 use super::super::error::CheckError;
@@ -89,8 +89,7 @@ pub(super) fn write(
     }
     reserved.sort_unstable();
     let free = plan.free(&join(reserved));
-    let settled = plan.settle(&free);
-    match settled {
+    match plan.settle(&free) {
         Ok((placed, trees)) => {
             if let Some(obstacle) = plan.no_root(&placed)? {
                 return Ok(Err(obstacle));
@@ -279,7 +278,7 @@ impl Plan<'_, '_> {
     }
 
     /// Writes the blocks, then the root items and the superblocks.
-    fn write(&self, placed: &[Placed], trees: &[(u64, Items, usize)]) -> Result<(), CheckError> {
+    fn write(&self, placed: &[Placed], trees: &[Filled]) -> Result<(), CheckError> {
         let mut sb = self.check.sb;
         let generation = sb.generation.get();
         let mut extent_root = None;
@@ -392,15 +391,7 @@ impl Plan<'_, '_> {
         }
         let nodesize = self.form.nodesize;
         let item = RootItem {
-            inode: InodeItem {
-                generation: 1.into(),
-                size: 3.into(),
-                nbytes: nodesize.into(),
-                nlink: 1.into(),
-                mode: 0o040_755.into(),
-                flags: InodeFlags::ROOT_ITEM_INIT.bits().into(),
-                ..InodeItem::default()
-            },
+            inode: InodeItem::of_new_tree(self.check.sb.nodesize.get()),
             generation,
             generation_v2: generation,
             bytenr: root.bytenr.into(),

@@ -14,13 +14,13 @@
 use std::collections::{HashMap, HashSet};
 
 use sapwood_btrfs_format::{
-    Block, BlockGroupFlags, FileExtent, Incompat, InlineRef, Key, header_flag, kind, objectid,
+    Block, BlockGroupFlags, Incompat, InlineRef, Key, header_flag, objectid,
 };
 use thiserror::Error;
 
 use super::super::refs::identity;
 use super::super::state::{Check, Pointer, children};
-use super::super::walk::{Dropped, entries};
+use super::super::walk::{Dropped, disk_extents};
 
 /// Why the uses of extents are not known, or a tree is not written anew.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
@@ -73,7 +73,7 @@ pub(super) struct Used {
     pub(super) block: Option<OfBlock>,
     /// In the order of inline refs, with their counts.
     pub(super) refs: Vec<InlineRef>,
-    /// Its uses contradict each other, or those of a neighbour.
+    /// Its uses contradict each other, or the uses of a neighbour.
     pub(super) odd: bool,
 }
 
@@ -195,15 +195,7 @@ impl Collector<'_, '_> {
     }
 
     fn file_extents(&mut self, block: &Block<'_>) {
-        for (key, data) in entries(block).filter(|(key, _)| key.kind == kind::EXTENT_DATA) {
-            let Ok(FileExtent::Regular(extent) | FileExtent::Prealloc(extent)) =
-                FileExtent::parse(data)
-            else {
-                continue;
-            };
-            if extent.is_hole() {
-                continue;
-            }
+        for (key, extent) in disk_extents(block) {
             let new = DataFact {
                 len: extent.disk_num_bytes,
                 generation: extent.generation,

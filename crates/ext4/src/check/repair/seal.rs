@@ -68,22 +68,16 @@ pub(super) fn repair(
                 block,
                 error: ExtentError::Checksum { .. },
             } => {
-                _ = inodes
-                    .entry(*ino)
-                    .or_default()
-                    .nodes
-                    .insert(*block, finding)
+                let unsealed = inodes.entry(*ino).or_default();
+                unsealed.nodes.insert(*block, finding);
             }
             Finding::XattrBlockBad {
                 ino,
                 block,
                 error: XattrError::Checksum { .. },
             } => {
-                _ = inodes
-                    .entry(*ino)
-                    .or_default()
-                    .attributes
-                    .insert(*block, finding)
+                let unsealed = inodes.entry(*ino).or_default();
+                unsealed.attributes.insert(*block, finding);
             }
             Finding::XattrBlockHash { block, .. } | Finding::XattrRefcount { block, .. } => {
                 hashed.insert(*block);

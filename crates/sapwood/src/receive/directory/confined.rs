@@ -23,6 +23,7 @@ use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, Stat};
 use rustix::io::{Errno, Result};
 
 use crate::host::by_descriptor;
+use crate::tree::split_last;
 
 /// Identity of an inode: device and number.
 type Id = (u64, u64);
@@ -100,13 +101,7 @@ impl Confined {
             let dir = Arc::clone(&self.top);
             return Ok(Located { dir, name: b"." });
         }
-        let (dir, name) = match path.iter().rposition(|byte| *byte == b'/') {
-            Some(end) => (
-                path.get(..end).unwrap_or_default(),
-                path.get(end + 1..).unwrap_or_default(),
-            ),
-            None => (&b""[..], path),
-        };
+        let (dir, name) = split_last(path);
         if path.starts_with(b"/") || matches!(name, b"" | b"." | b"..") {
             return Err(Errno::INVAL);
         }

@@ -40,7 +40,7 @@ use super::super::{NewSubvolume, ReceiveOptions, ReceiveReport, Resumed, Sink};
 use super::{Current, ImageSink};
 use crate::fs::FileSystem;
 use crate::image::Mounted;
-use crate::progress::{OnProgress, Stop};
+use crate::progress::OnProgress;
 use crate::send::{self, RECEIVED_STATE, SendError};
 use crate::tree::HeldInode;
 use crate::vfs::{self, AllocMode, SetAttr, SetTime, SetXattrMode};
@@ -88,7 +88,6 @@ struct InPlaceSink<'a> {
     /// States at the ends of streams before, the last one first.
     passed: Vec<StateId>,
     block: u64,
-    stop: Stop,
 }
 
 /// Receives streams in the directory itself, in a transaction.
@@ -110,7 +109,6 @@ pub(in super::super) fn receive_in_place(
         state: None,
         passed: Vec::new(),
         block: ext4.block_size(),
-        stop: options.stop.clone(),
     };
     let report = receive_into(&mut sink, reader, options, progress)?;
     sink.record()?;
@@ -125,12 +123,8 @@ fn failed(error: SendError) -> ReceiveError {
 }
 
 impl InPlaceSink<'_> {
-    fn path(&self) -> &[u8] {
-        &self.path
-    }
-
     fn digest(&self) -> Result<[u8; 16]> {
-        send::content_digest(self.ext4, self.path(), &self.stop).map_err(failed)
+        send::content_digest(self.ext4, &self.path, &self.files.stop).map_err(failed)
     }
 
     /// The record of the directory before the first stream.
@@ -177,7 +171,7 @@ impl InPlaceSink<'_> {
         match self.recorded()? {
             Some(recorded) if recorded.state == state => Ok(recorded.same),
             _ => {
-                let now = send::state_uuid(self.ext4, self.path(), &self.stop);
+                let now = send::state_uuid(self.ext4, &self.path, &self.files.stop);
                 Ok(now.map_err(failed)? == state)
             }
         }
@@ -239,7 +233,7 @@ impl InPlaceSink<'_> {
     /// Finds the inodes with a name outside of the directory. Streams do not change which ones.
     fn find_outside(&mut self) -> Result<()> {
         if self.outside.is_none() && self.files.dir.ino() != self.files.fs.root() {
-            let found = send::linked_outside(self.ext4, self.path(), &self.stop);
+            let found = send::linked_outside(self.ext4, &self.path, &self.files.stop);
             self.outside = Some(found.map_err(failed)?);
         }
         Ok(())

@@ -9,8 +9,7 @@ use super::super::NewSubvolume;
 use super::super::error::{ReceiveError, Result, at};
 use super::super::record::{DIRECTORY, RECORD_MAX, Record, State};
 use super::{ImageSink, part};
-use crate::copy::{CopyError, CopyOptions, Place, copy};
-use crate::progress;
+use crate::copy::Place;
 use crate::tree::{self, HeldInode};
 use crate::vfs::{self, Credentials, FileKind, NewInode, RenameMode, WriteMode};
 
@@ -122,36 +121,16 @@ impl<'a> ImageSink<'a> {
         // A mount that the daemon receives into has snapshots.
         let (owner, dir) = self.opened.as_ref().ok_or(ReceiveError::NoParent(parent))?;
         let path = |name: &[u8]| dir.join(std::ffi::OsStr::from_bytes(name));
-        let mut options = CopyOptions::archive();
-        options.stop = self.stop.clone();
-        let copied = copy(
-            &[Place::image(owner, path(&record.name))],
-            &Place::image(owner, path(name)),
-            &options,
-            &mut progress::ignore,
+        let (from, to) = (
+            Place::image(owner, path(&record.name)),
+            Place::image(owner, path(name)),
         );
-        let failed = |error: CopyError| ReceiveError::CopyParent {
-            path: path(&record.name),
-            source: Box::new(error),
-        };
-        let copied = match copied.map(crate::CopyReport::into_first_error) {
-            // Only a durable copy gets a record of a position in the stream.
-            Ok(None) => self
-                .fs
-                .sync()
-                .and_then(|()| self.dir.child(name))
-                .map_err(at("create", new.name)),
-            Ok(Some(error)) => Err(failed(error)),
-            Err(_) if self.stop.is_stopped() => Err(ReceiveError::Stopped),
-            Err(error) => match error.downcast() {
-                Ok(error) => Err(failed(error)),
-                Err(error) => Err(ReceiveError::Host {
-                    action: "copy".to_owned(),
-                    path: path(&record.name),
-                    source: error.into(),
-                }),
-            },
-        };
+        let copied = super::super::parent::copy(from, &to, &path(&record.name), &self.stop);
+        // Only a durable copy gets a record of a position in the stream.
+        let copied = copied.and_then(|()| {
+            let durable = self.fs.sync().and_then(|()| self.dir.child(name));
+            durable.map_err(at("create", new.name))
+        });
         if copied.is_err()
             && let Err(error) = self.remove_tree(name)
         {
