@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use libtest_mimic::Trial;
+use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 use rustix::mount::UnmountFlags;
 use sapwood::Kind;
 use sapwood_testing::tree::{Detail, Tree};
@@ -37,6 +38,11 @@ pub(crate) fn trials() -> Vec<Trial> {
         add("sync_reaches_the_image", machine::FUSE_BLK, sync_of_all);
         add("syncfs_reaches_the_image", machine::FUSE_BLK, syncfs);
         add("sapwood_sync_reaches_the_image", Need::Fuse, sapwood_sync);
+        add(
+            "sapwood_sync_leaves_the_caches_alone",
+            machine::FUSE_BLK,
+            caches,
+        );
         add("umount_completes_the_image", machine::FUSE_BLK, umount);
         add("sapwood_umount_completes_the_image", Need::Fuse, our_umount);
         add("lazy_umount_ends_well", machine::FUSE_BLK, lazy_umount);
@@ -168,6 +174,69 @@ fn sapwood_sync(kind: Kind) -> Outcome {
         )
         .map(drop)
     })
+}
+
+/// Where the kernel passes `syncfs` on, a sync includes what was stored in a mapping, and the kernel
+/// keeps the pages of other files.
+fn caches(kind: Kind) -> Outcome {
+    for transport in TRANSPORTS {
+        let image = image(kind)?;
+        let mount = block_mount(&image, transport)?;
+        let expected = work(mount.path())?;
+        let mapped = mount.path().join("mapped");
+        fs::write(&mapped, [0; 8192])?;
+        let before = reads(mount.path())?;
+        store(&mapped)?;
+        process::succeed(
+            Command::new(sapwood()).arg("sync").arg(mount.path()),
+            process::ORDINARY,
+        )?;
+        let found = Tree::of_mount(mount.path(), Detail::Sums)?;
+        // The reads of the mapped file, and none of the forty others.
+        let after = reads(mount.path())?;
+        if after > before + 4 {
+            return Err(format!("{before} reads before the sync, {after} after it").into());
+        }
+        mount.kill();
+        let mount = SapwoodMount::new(image.path(), "ro")?;
+        let content = fs::read(mount.path().join("mapped"))?;
+        let again = Tree::of_mount(mount.path(), Detail::Sums)?;
+        Box::new(mount).unmount()?;
+        if content != [7; 8192] {
+            return Err("the bytes stored in the mapping are not in the image".into());
+        }
+        compare(&found, &again, Compare::SameImage)?;
+        if found.nodes.len() != expected.nodes.len() + 1 {
+            return Err("names are missing".into());
+        }
+    }
+    Ok(())
+}
+
+/// The reads that the daemon has served.
+fn reads(mount: &Path) -> Result<u64, Box<dyn std::error::Error>> {
+    let said = process::succeed(
+        Command::new(sapwood()).arg("stats").arg(mount),
+        process::ORDINARY,
+    )?;
+    let line = said
+        .lines()
+        .find(|line| line.starts_with("requests, read "));
+    let number = line.and_then(|line| line.split_whitespace().last());
+    Ok(number.map_or(Ok(0), str::parse)?)
+}
+
+#[expect(unsafe_code, reason = "a mapping is raw memory")]
+fn store(path: &Path) -> Outcome {
+    let file = File::options().read(true).write(true).open(path)?;
+    let both = ProtFlags::READ | ProtFlags::WRITE;
+    // SAFETY: a new mapping of a file of that length, unmapped below, and not used after.
+    unsafe {
+        let map = mmap(std::ptr::null_mut(), 8192, both, MapFlags::SHARED, &file, 0)?;
+        std::slice::from_raw_parts_mut(map.cast::<u8>(), 8192).fill(7);
+        munmap(map, 8192)?;
+    }
+    Ok(())
 }
 
 /// Expects that the image is complete, and free, when `unmount` has returned.

@@ -85,8 +85,8 @@ const LIST: u32 = number(Direction::Both, 8, STATS_BYTES);
 const SET_DEFAULT: u32 = number(Direction::Write, 9, 8);
 
 /// Whether a command covers everything written before it: then the kernel's dirty pages must reach
-/// the daemon first. The caller's `syncfs` starts their write-back, but does not wait for it (Linux
-/// 6.18 and newer).
+/// the daemon first. The caller's `syncfs` starts their write-back, but waits for it only where the
+/// kernel passes `syncfs` on to the daemon.
 pub(crate) fn wants_settled(command: u32) -> bool {
     matches!(command, SYNC | SNAPSHOT | SET_READ_ONLY | SET_RECEIVED)
 }

@@ -17,7 +17,6 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use parking_lot::{Condvar, Mutex};
@@ -96,7 +95,6 @@ fn attempt(
         busy_grace: options.busy_grace,
         state: Mutex::new(State::Serving),
         ended: Condvar::new(),
-        receives_sync: AtomicBool::new(false),
         finished: Mutex::new(false),
         finish: Condvar::new(),
         unmounting: Mutex::new(()),
@@ -143,7 +141,7 @@ fn start(
     )?;
     let passed_on = shared.mount_point.is_block() && block_mount::passes_sync();
     let receives_sync = passed_on || transport.receives_sync();
-    shared.receives_sync.store(receives_sync, Ordering::Relaxed);
+    shared.dispatcher.set_receives_sync(receives_sync);
     let shared = Arc::clone(shared);
     std::thread::Builder::new()
         .name("fuse-session".to_owned())
@@ -168,7 +166,6 @@ struct Shared {
     busy_grace: Duration,
     state: Mutex<State>,
     ended: Condvar,
-    receives_sync: AtomicBool,
     /// True once the engine is unmounted, or no thread waits for it any more.
     finished: Mutex<bool>,
     finish: Condvar,
@@ -287,7 +284,7 @@ impl Session {
     /// Whether `sync(1)` and `syncfs(2)` wait until the engine has made everything durable.
     #[must_use]
     pub fn receives_sync(&self) -> bool {
-        self.shared.receives_sync.load(Ordering::Relaxed)
+        self.shared.dispatcher.receives_sync()
     }
 
     /// Reports how the mount ended to the processes that unmount it

@@ -46,7 +46,7 @@ impl Dispatcher {
     }
 
     /// Runs control command `command` with its input. The output has at most `out_size` bytes. Some
-    /// commands need the kernel to have written back all [`referenced`](Self::referenced) inodes
+    /// commands need the kernel to have written back all [perhaps dirty](Self::perhaps_dirty) nodes
     /// first (`control::wants_settled`).
     ///
     /// # Errors

@@ -5,10 +5,11 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, OnceLock};
 
 use parking_lot::Mutex;
-use sapwood_vfs::FileSystem;
+use sapwood_vfs::{Attr, FileKind, FileSystem};
 
 use super::Dispatcher;
 use crate::node::NodeId;
+use crate::request::Reply;
 
 /// The engine of a mount. One that was opened read-only can be replaced, once, by an engine that
 /// writes to the same image.
@@ -68,6 +69,36 @@ impl Dispatcher {
     /// Whether the kernel can drop all names at once.
     pub(crate) fn drops_names(&self) -> bool {
         self.drops_names.load(Ordering::Relaxed)
+    }
+
+    /// Sets whether the kernel passes `syncfs` on, after it has written back all dirty pages.
+    pub(crate) fn set_receives_sync(&self, on: bool) {
+        self.receives_sync.store(on, Ordering::Relaxed);
+    }
+
+    /// Whether the kernel passes `syncfs` on.
+    pub(crate) fn receives_sync(&self) -> bool {
+        self.receives_sync.load(Ordering::Relaxed)
+    }
+
+    /// The nodes of files whose pages in the kernel may be dirty after a `syncfs` of the caller.
+    ///
+    /// # Errors
+    /// `EIO` after the end.
+    pub(crate) fn perhaps_dirty(&self) -> Reply<Vec<NodeId>> {
+        let _open = self.enter()?;
+        if self.receives_sync() {
+            return Ok(Vec::new());
+        }
+        // A node that fails here is on the list, because the kernel may hold pages of it.
+        let clean = |attr: &Attr| attr.kind != FileKind::Regular;
+        let mut nodes = Vec::new();
+        for ino in self.fs.referenced() {
+            if !self.fs.getattr(ino).as_ref().is_ok_and(clean) {
+                nodes.push(self.map.node(ino));
+            }
+        }
+        Ok(nodes)
     }
 
     /// Replaces a read-only engine by the one that `open` gives, between two requests; commands

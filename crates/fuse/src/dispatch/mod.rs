@@ -65,6 +65,8 @@ pub(crate) struct Dispatcher {
     options: Mutex<String>,
     /// The kernel can drop all names at once.
     drops_names: AtomicBool,
+    /// The kernel passes `syncfs` on.
+    receives_sync: AtomicBool,
     /// True once closed. Each call in progress holds it for reading.
     closed: Arc<RwLock<bool>>,
 }
@@ -96,6 +98,7 @@ impl Dispatcher {
             requests: RequestCounts::default(),
             options: Mutex::default(),
             drops_names: AtomicBool::new(false),
+            receives_sync: AtomicBool::new(false),
             closed: Arc::default(),
         }
     }
@@ -532,16 +535,6 @@ impl Dispatcher {
     pub(crate) fn statfs(&self) -> Reply<FsStat> {
         let _open = self.enter()?;
         self.fs.statfs().map_err(errno)
-    }
-
-    /// All nodes that the kernel may have cached.
-    ///
-    /// # Errors
-    /// `EIO` after the end.
-    pub(crate) fn referenced(&self) -> Reply<Vec<NodeId>> {
-        let _open = self.enter()?;
-        let inos = self.fs.referenced().into_iter();
-        Ok(inos.map(|ino| self.map.node(ino)).collect())
     }
 }
 

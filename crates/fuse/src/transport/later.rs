@@ -95,7 +95,7 @@ impl Job {
     ) -> Reply<usize> {
         match self {
             Self::Settled(command) => {
-                for node in dispatcher.referenced()? {
+                for node in dispatcher.perhaps_dirty()? {
                     notify_kernel(device, &notify::inval_inode(node.0, 0, 0));
                 }
                 Self::command(command, device, dispatcher, out)
