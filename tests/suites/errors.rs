@@ -10,6 +10,7 @@ use std::process::{Command, Stdio};
 use libtest_mimic::Trial;
 use rustix::fs::StatVfsMountFlags;
 use sapwood::Kind;
+use sapwood_testing::FileContent;
 use sapwood_testing::oracle::Loop;
 use sapwood_tests::image::{Mkfs, TempImage};
 use sapwood_tests::mount::sapwood;
@@ -321,7 +322,7 @@ fn lost_writes(kind: Kind, options: &str) -> Outcome {
 fn write_protected() -> Outcome {
     for kind in KINDS {
         let image = filled(kind)?;
-        let before = fs::read(image.path())?;
+        let before = FileContent::of(image.path())?;
         let device = Loop::new(image.path(), &["--read-only"])?;
         let device = device.path();
         let point = Point::new();
@@ -350,7 +351,7 @@ fn write_protected() -> Outcome {
                 return Err(format!("{kind}: {args:?}: {}", said.all()).into());
             }
         }
-        if fs::read(image.path())? != before {
+        if FileContent::of(image.path())? != before {
             return Err(format!("{kind}: the image was changed").into());
         }
     }

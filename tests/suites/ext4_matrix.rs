@@ -7,6 +7,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use libtest_mimic::Trial;
+use sapwood_testing::FileContent;
 use sapwood_testing::tree::{Detail, Facts, Tree};
 use sapwood_tests::compare::{Compare, compare};
 use sapwood_tests::ext4::{Variant, variants};
@@ -161,7 +162,7 @@ fn fill_plainly(root: &Path, limits: Limits) -> Result<(), String> {
 /// changed. With any other feature, writing to the image keeps it valid.
 fn refused_or_right(args: &str, feature: &str) -> Outcome {
     let image = TempImage::by_kernel(&Mkfs::ext4(args))?;
-    let before = fs::read(image.path())?;
+    let before = FileContent::of(image.path())?;
     match Driver::Sapwood.mount(image.path(), "rw") {
         Ok(mount) => {
             let limits = Limits::ext4(3, 4096, true);
@@ -171,7 +172,7 @@ fn refused_or_right(args: &str, feature: &str) -> Outcome {
             Ok(())
         }
         Err(why) if !why.contains(feature) => Err(format!("not for {feature}: {why}").into()),
-        Err(_) if before != fs::read(image.path())? => Err("the image changed".into()),
+        Err(_) if before != FileContent::of(image.path())? => Err("the image changed".into()),
         Err(_) => Ok(()),
     }
 }

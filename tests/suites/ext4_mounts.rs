@@ -4,6 +4,7 @@ use std::fs;
 use std::time::Duration;
 
 use libtest_mimic::Trial;
+use sapwood_testing::FileContent;
 use sapwood_testing::tree::{Detail, Tree};
 use sapwood_tests::compare::{Compare, compare};
 use sapwood_tests::form::Form;
@@ -60,12 +61,12 @@ fn read_only(form: &Form) -> Outcome {
     let recovered = image.copy()?;
     Driver::Kernel.mount(recovered.path(), "rw")?.unmount()?;
     let expected = list(&recovered, Driver::Kernel)?;
-    let before = fs::read(image.path())?;
+    let before = FileContent::of(image.path())?;
     let found = list(&image, Driver::Sapwood)?;
     same(&expected, &found, "through a mount")?;
     same(&expected, &list_by_library(&image)?, "through the library")?;
     image.check_by_us()?;
-    if fs::read(image.path())? != before {
+    if FileContent::of(image.path())? != before {
         return Err("a mount that only reads wrote".into());
     }
     Driver::Sapwood.mount(image.path(), "rw")?.unmount()?;
@@ -78,11 +79,11 @@ fn read_only(form: &Form) -> Outcome {
 /// The last commit before the journal, which `noload` shows, is whole too.
 fn not_recovered(form: &Form) -> Outcome {
     let image = unclean(form)?;
-    let before = fs::read(image.path())?;
+    let before = FileContent::of(image.path())?;
     let mount = Driver::Sapwood.mount(image.path(), "ro,noload")?;
     let old = fs::read_to_string(mount.path().join("dir/file-60"))?;
     mount.unmount()?;
-    if old == "60\n" && fs::read(image.path())? == before {
+    if old == "60\n" && FileContent::of(image.path())? == before {
         Ok(())
     } else {
         Err(format!("{old:?}, or the image changed").into())
@@ -106,7 +107,7 @@ fn unknown_feature(form: &Form, feature: &str, mountable: Mountable) -> Outcome 
     let request = format!("feature {feature}");
     let args = ["-w", "-R", &request].map(std::ffi::OsStr::new);
     process::run("debugfs", &[&args[..], &[image.path().as_ref()]].concat())?;
-    let before = fs::read(image.path())?;
+    let before = FileContent::of(image.path())?;
     let refused = |options: &str| match SapwoodMount::new(image.path(), options) {
         Ok(_) => Err(format!("{options} is not refused")),
         Err(why) if why.contains(feature) => Ok(()),
@@ -127,7 +128,7 @@ fn unknown_feature(form: &Form, feature: &str, mountable: Mountable) -> Outcome 
         }
         Mountable::ToWrite => reads()?,
     }
-    if fs::read(image.path())? != before {
+    if FileContent::of(image.path())? != before {
         return Err("the image changed".into());
     }
     if matches!(mountable, Mountable::ToWrite) {

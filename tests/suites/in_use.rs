@@ -9,6 +9,7 @@ use std::process::{Child, Command, Stdio};
 
 use libtest_mimic::Trial;
 use sapwood_block::{NbdDevice, NbdOptions};
+use sapwood_testing::FileContent;
 use sapwood_tests::mount::{DETACH_COPIES, Mounted, SapwoodMount, sapwood};
 use sapwood_tests::{Need, Outcome, process, scratch, trial};
 use tempfile::TempDir;
@@ -165,7 +166,7 @@ fn served() -> Outcome {
         ];
         let root = format!("{image}:/");
         let readers: [&[&str]; 2] = [&["ls", &root], &["check", &image]];
-        let before = fs::read(&image)?;
+        let before = FileContent::of(&image)?;
         for (args, reads) in [(&[][..], false), (&["-r"][..], true)] {
             let server = Program::serving(&disk, format, args)?;
             let why = format!("{image}: in use by {}", server.named("qemu-nbd"));
@@ -180,7 +181,7 @@ fn served() -> Outcome {
                 }
             }
         }
-        if fs::read(&image)? != before {
+        if FileContent::of(&image)? != before {
             return Err(format!("{format}: a refused command wrote").into());
         }
         run(&["cp", "-q", file, &inside])?;

@@ -3,10 +3,12 @@
 
 use std::fs;
 use std::io::Write;
+use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
 use libtest_mimic::Trial;
+use sapwood_testing::FileContent;
 use sapwood_testing::oracle::Loop;
 use sapwood_tests::mount::sapwood;
 use sapwood_tests::{Need, Outcome, machine, process, scratch, trial};
@@ -211,23 +213,21 @@ fn outside() -> Outcome {
         same(places.len(), 2)?;
         // Bytes between the partitions that are not part of a table get a filler.
         let gaps = [MIB..4 * MIB, 560 * MIB..600 * MIB];
-        let mut bytes = fs::read(&disk.path)?;
+        let file = fs::File::options().write(true).open(&disk.path)?;
         for gap in &gaps {
-            bytes[gap.start as usize..gap.end as usize].fill(FILLER);
+            file.write_all_at(&vec![FILLER; (gap.end - gap.start) as usize], gap.start)?;
         }
-        fs::write(&disk.path, &bytes)?;
+        let before = FileContent::of(&disk.path)?;
         fill(&disk)?;
         run(&["rm", &disk.inside("1", "a/moved")])?;
-        let after = fs::read(&disk.path)?;
-        same(after.len(), bytes.len())?;
-        let inside = |at: usize| {
-            let at = at as u64;
+        let after = FileContent::of(&disk.path)?;
+        same(after.len(), before.len())?;
+        let inside = |at: u64| {
             places
                 .iter()
                 .any(|(start, len)| (*start..start + len).contains(&at))
         };
-        let changed = (0..after.len()).find(|at| after[*at] != bytes[*at] && !inside(*at));
-        same(changed, None)?;
+        same(after.first_difference(&before, |at| !inside(at)), None)?;
     }
     Ok(())
 }
@@ -273,7 +273,7 @@ fn mounted() -> Outcome {
         let part = disk.part(disk.second);
         let partition = format!("partition={}", disk.second);
         let range = format!("offset={},length={}", place.0, place.1);
-        let before = fs::read(&disk.path)?;
+        let before = FileContent::of(&disk.path)?;
         for args in [
             &["mount", &part, point][..],
             &["mount", "-o", &partition, image, point],
@@ -289,11 +289,8 @@ fn mounted() -> Outcome {
         }
         run(&["check", &disk.part("1")])?;
         run(&["check", "--check-data-csum", &part])?;
-        let after = fs::read(&disk.path)?;
-        same(
-            before[..4 * MIB as usize] == after[..4 * MIB as usize],
-            true,
-        )?;
+        let after = FileContent::of(&disk.path)?;
+        same(after.first_difference(&before, |at| at < 4 * MIB), None)?;
         let twice = ["mount", "-o", "partition=1", &part, point];
         fails(&twice, "names a part of the image already")?;
     }

@@ -10,6 +10,7 @@
 //! | [`tour`] | one call of each kind on every inode of a hostile image |
 //! | [`mutants`] | images with wrong bytes, and a comparison of two checks on them |
 //! | [`device`] | devices that record, fail, tear, hold or count requests |
+//! | [`file_content`] | the bytes of an image before and after |
 //! | [`machine`] | abilities of the machine; tests that need a missing one are left out by name |
 //! | [`oracle`] | `btrfs check`, `e2fsck`, mounts by the kernel on loop devices |
 //! | [`process`], [`scratch`] | running programs; directories that a killed run leaves are removed |
@@ -21,6 +22,7 @@ pub mod aio;
 pub mod conformance;
 pub mod credentials;
 pub mod device;
+pub mod file_content;
 pub mod machine;
 pub mod memory;
 pub mod model;
@@ -36,5 +38,6 @@ pub use device::{
     Action, CountDevice, Counts, CrashPlan, Epoch, Fault, FaultDevice, FaultRule, GateDevice, Held,
     RecordDevice, RecordLog, Replayer, Request, RequestKind, RequestKinds, Step, Torn,
 };
+pub use file_content::FileContent;
 pub use memory::MemoryFs;
 pub use oracle::unmount;

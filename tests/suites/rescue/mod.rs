@@ -16,6 +16,7 @@ use std::time::Duration;
 
 use libtest_mimic::Trial;
 use sapwood::Kind;
+use sapwood_testing::FileContent;
 use sapwood_testing::oracle::KernelMount;
 use sapwood_tests::image::{Mkfs, TempImage};
 use sapwood_tests::mount::sapwood;
@@ -144,13 +145,13 @@ fn run(disaster: &Disaster) -> Outcome {
     let (image, files) = filled(disaster.kind);
     let image = image.copy()?;
     (disaster.damage)(&image);
-    let before = fs::read(image.path()).unwrap();
+    let before = FileContent::of(image.path()).unwrap();
     let to = scratch::directory();
     let said = rescue(image.path(), &to.path().join("out"), &[])?;
     if !matches!(said.status.code(), Some(0 | 1 | 3)) {
         return Err(format!("{}\n{}", said.status, process::tail(&said.all())).into());
     }
-    if fs::read(image.path()).unwrap() != before {
+    if FileContent::of(image.path()).unwrap() != before {
         return Err("the image was changed".into());
     }
     let ours = files.found_in(&Files::of(&to.path().join("out")));
