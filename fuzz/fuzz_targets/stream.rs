@@ -5,7 +5,7 @@
 
 use libfuzzer_sys::fuzz_target;
 use sapwood_btrfs_format::stream::{
-    COMMAND_HEADER, Command, CommandHeader, Writer, attribute, parse, parse_header,
+    COMMAND_HEADER, Command, CommandHeader, Writer, attribute, parse, parse_header, verify,
 };
 
 fn look(command: &Command<'_>) {
@@ -46,7 +46,9 @@ fuzz_target!(|data: &[u8]| {
         let (attributes, next) = tail.split_at(header.len.min(tail.len()));
         rest = next;
         if mode & 1 == 0 {
-            if let Ok(command) = parse(version, &header, attributes) {
+            if verify(&header, attributes).is_ok()
+                && let Ok(command) = parse(version, &header, attributes)
+            {
                 look(&command);
             }
             continue;

@@ -3,8 +3,9 @@
 //! # How it works
 //! A map from file offset to pieces of bytes. Pieces never overlap. They begin and end at sector
 //! boundaries, because a caller that writes part of a sector supplies the rest of it first. A write
-//! overwrites dirty bytes in place and fills the gaps with new pieces. A write that begins where a
-//! piece ends extends that piece, up to [`MAX_PIECE`], so that a small append costs only its copy.
+//! overwrites dirty bytes in place and fills the gaps with new pieces. A short write that begins
+//! where a piece ends extends that piece, up to [`MAX_PIECE`], so that a small append costs only its
+//! copy.
 //! Contiguous pieces form a *run*, which is what writeback takes.
 //!
 //! The test compares it with a model: an array of optional bytes.
@@ -12,10 +13,13 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-use crate::piece::Piece;
+use crate::piece::{LEAST, Piece};
 
 /// Largest size to which a piece grows, in bytes.
 pub const MAX_PIECE: usize = 1 << 20;
+
+/// Bytes of a write that becomes a piece of its own: growing a piece costs a copy of it.
+const LONG: usize = LEAST;
 
 /// Dirty data of one file, by file offset.
 #[derive(Debug, Default)]
@@ -108,9 +112,9 @@ impl DirtyRanges {
         let mut at = offset;
         let mut rest = data;
         let before = self.pieces.range_mut(..offset).next_back();
-        if let Some((start, piece)) =
-            before.filter(|(start, piece)| **start + piece.len() as u64 == offset)
-        {
+        let extends =
+            |start: u64, piece: &Piece| data.len() < LONG && start + piece.len() as u64 == offset;
+        if let Some((start, piece)) = before.filter(|(start, piece)| extends(**start, piece)) {
             debug_assert!(*start < offset);
             let room = MAX_PIECE.saturating_sub(piece.len()).min(rest.len());
             let (front, back) = rest.split_at(room);

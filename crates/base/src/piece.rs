@@ -13,7 +13,7 @@ use std::ops::{Deref, DerefMut};
 use parking_lot::Mutex;
 
 /// Smallest buffer of the pool, in bytes.
-const LEAST: usize = 32 << 10;
+pub(crate) const LEAST: usize = 32 << 10;
 /// Largest buffer of the pool, in bytes.
 const MOST: usize = 1 << 20;
 /// Bytes that the pool keeps at most.

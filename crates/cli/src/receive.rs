@@ -101,7 +101,7 @@ fn size(text: &str) -> std::result::Result<u64, String> {
 
 pub(super) fn run(args: &Args) -> Result<()> {
     let stop = interrupt::stop();
-    let input: Box<dyn Read> = if args.input == Path::new("-") {
+    let input: Box<dyn Read + Send> = if args.input == Path::new("-") {
         Box::new(Input(io::stdin()))
     } else {
         let file = File::open(&args.input);
@@ -143,7 +143,9 @@ pub(super) fn run(args: &Args) -> Result<()> {
     }
     let (image, dir) = in_image(place)?;
     with_image(&image, &args.choice, false, |fs| {
-        received(args, |progress| fs.receive(&dir, input, &options, progress))
+        received(args, |progress| {
+            fs.receive_ahead(&dir, input, &options, progress)
+        })
     })
 }
 

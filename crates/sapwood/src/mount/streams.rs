@@ -135,6 +135,7 @@ impl Streams {
             pieces: 0,
             ended: false,
         };
+        let stream = (&work.socket, stream);
         let report = receive_mounted(image, dir, stream, options, &self.receiving, &noticed);
         if work.synchronous {
             fs.sync().map_err(failed)?;

@@ -53,6 +53,9 @@ pub(super) struct ImageSink<'a> {
     current: Option<Current<'a>>,
     /// The file of the last command, because consecutive commands mostly concern the same file.
     last: Option<(Vec<u8>, HeldInode<'a>)>,
+    /// The directory of the last name that was not at the top, because consecutive names mostly are
+    /// in the same one.
+    last_dir: Option<(Vec<u8>, HeldInode<'a>)>,
     stop: Stop,
     /// Compressed extents are expanded.
     expand: bool,
@@ -89,6 +92,7 @@ impl<'a> ImageSink<'a> {
             dir,
             current: None,
             last: None,
+            last_dir: None,
             stop: options.stop.clone(),
             expand: options.expand,
         }
@@ -121,6 +125,12 @@ impl<'a> ImageSink<'a> {
         (last == path).then(|| node.ino())
     }
 
+    /// Forgets the last file and directory.
+    fn forget(&mut self) {
+        self.last = None;
+        self.last_dir = None;
+    }
+
     fn find(&mut self, path: &[u8]) -> vfs::Result<Ino> {
         if let Some(ino) = self.known(path) {
             return Ok(ino);
@@ -132,12 +142,21 @@ impl<'a> ImageSink<'a> {
     }
 
     /// The directory of a path, and its last name.
-    fn parent<'p>(&self, path: &'p [u8]) -> vfs::Result<(HeldInode<'a>, &'p [u8])> {
+    fn parent<'p>(&mut self, path: &'p [u8]) -> vfs::Result<(HeldInode<'a>, &'p [u8])> {
         let (dir, name) = split_last(path);
         if name.is_empty() || name.len() > NAME_MAX {
             return Err(vfs::Error::Invalid);
         }
-        Ok((Self::below(self.root()?, dir)?, name))
+        if let Some((path, node)) = &self.last_dir
+            && path == dir
+        {
+            return Ok((self.hold(node.ino())?, name));
+        }
+        let node = Self::below(self.root()?, dir)?;
+        if !components(dir).is_empty() {
+            self.last_dir = Some((dir.to_vec(), self.hold(node.ino())?));
+        }
+        Ok((node, name))
     }
 
     /// The read-only subvolume with a UUID, as its received one or its own. Without subvolumes, the
@@ -227,20 +246,37 @@ impl<'a> ImageSink<'a> {
         self.create(command, what)
     }
 
-    /// Forgets the last file, because a change of names may have moved it.
+    /// Renames. The file of the last command is known by its new name then; a directory that moves
+    /// takes other paths with it.
+    fn rename(&mut self, path: &[u8], to: &[u8]) -> Result<()> {
+        let moved = self.last.take().filter(|(last, _)| last == path);
+        if moved.as_ref().is_none_or(|(_, node)| node.is_dir()) {
+            self.last_dir = None;
+        }
+        let fs = self.fs;
+        let renamed = self.parent(path).and_then(|(from_dir, from)| {
+            let (to_dir, to) = self.parent(to)?;
+            fs.rename(from_dir.ino(), from, to_dir.ino(), to, RenameMode::Replace)
+        });
+        renamed.map_err(at("rename", path))?;
+        if let Some((_, node)) = moved {
+            if node.is_dir() {
+                self.last_dir = None;
+            }
+            self.last = Some((to.to_vec(), node));
+        }
+        Ok(())
+    }
+
+    /// Changes names, and forgets the last files whose paths may have changed.
     fn names(&mut self, command: &Command<'_>) -> Result<()> {
-        self.last = None;
         let fs = self.fs;
         let path = command.path(attr::PATH)?;
+        if command.number == cmd::RENAME {
+            return self.rename(path, command.path(attr::PATH_TO)?);
+        }
+        self.last = None;
         match command.number {
-            cmd::RENAME => {
-                let to = command.path(attr::PATH_TO)?;
-                let renamed = self.parent(path).and_then(|(from_dir, from)| {
-                    let (to_dir, to) = self.parent(to)?;
-                    fs.rename(from_dir.ino(), from, to_dir.ino(), to, RenameMode::Replace)
-                });
-                renamed.map_err(at("rename", path))
-            }
             cmd::LINK => {
                 let existing = command.path(attr::PATH_LINK)?;
                 let linked = self.parent(path).and_then(|(dir, name)| {
@@ -251,10 +287,13 @@ impl<'a> ImageSink<'a> {
                 drop(HeldInode::new(fs, linked));
                 Ok(())
             }
-            cmd::RMDIR => self
-                .parent(path)
-                .and_then(|(dir, name)| fs.rmdir(dir.ino(), name))
-                .map_err(at("remove", path)),
+            cmd::RMDIR => {
+                let removed = self
+                    .parent(path)
+                    .and_then(|(dir, name)| fs.rmdir(dir.ino(), name));
+                self.last_dir = None;
+                removed.map_err(at("remove", path))
+            }
             _ => self
                 .parent(path)
                 .and_then(|(dir, name)| fs.unlink(dir.ino(), name))
@@ -431,7 +470,7 @@ impl Sink for ImageSink<'_> {
     }
 
     fn remove(&mut self, path: &[u8]) -> Result<()> {
-        self.last = None;
+        self.forget();
         let removed = self.parent(path).and_then(|(dir, name)| {
             if dir.child(name)?.is_dir() {
                 self.fs.rmdir(dir.ino(), name)
@@ -494,7 +533,7 @@ impl Sink for ImageSink<'_> {
     }
 
     fn interrupt(&mut self, position: &Position, doubtful: bool) -> Result<()> {
-        self.last = None;
+        self.forget();
         self.fs.sync().map_err(at("write back", b""))?;
         let mark = position.mark();
         self.store(State::Interrupted { mark, doubtful })?;
@@ -502,7 +541,7 @@ impl Sink for ImageSink<'_> {
     }
 
     fn finish(&mut self, position: &Position) -> Result<()> {
-        self.last = None;
+        self.forget();
         self.checkpoint(position)?;
         self.complete(position)
     }

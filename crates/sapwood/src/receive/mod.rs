@@ -1,8 +1,8 @@
 //! Receiving a stream that [`FileSystem::send`] or `btrfs send` wrote.
 //!
 //! # How it works
-//! `reader` reads command after command, each bounded and with its checksum verified. A [`Sink`]
-//! executes them: on an open image (`image`), or in a directory of this machine (`directory`). The
+//! `reader` reads command after command, each bounded and with its checksum verified, perhaps in a
+//! thread of its own (`ahead`). A [`Sink`] executes them: on an open image (`image`), or in a directory of this machine (`directory`). The
 //! stream's paths have no `..`, and no symbolic link is followed, so no command leads out of the
 //! subvolume.
 //!
@@ -34,6 +34,7 @@
 //!
 //! After a crash during these steps, a resume repeats them: `c` and `m` never decrease.
 
+mod ahead;
 mod content;
 #[cfg(all(target_os = "linux", not(sapwood_portable)))]
 mod directory;
@@ -74,7 +75,7 @@ pub use left_out::{LeftOut, LeftOutKind};
 pub(crate) use noticed::{Receiving, Touched};
 pub use reader::read_stream;
 use record::{Mark, Position, is_reserved};
-use run::receive_into;
+use run::{receive_commands, receive_into};
 
 /// `fallocate` modes of the stream.
 const KEEP_SIZE: u32 = 1;
@@ -235,6 +236,34 @@ impl FileSystem {
     ) -> crate::Result<ReceiveReport> {
         let mut sink = ImageSink::new(self, dir.as_ref(), options)?;
         Ok(receive_into(&mut sink, reader, options, progress)?)
+    }
+
+    /// Like [`receive`](Self::receive), with the stream read ahead by a thread. After an error the
+    /// thread ends with the next bytes of the stream, and not before.
+    ///
+    /// # Errors
+    /// The errors of [`receive`](Self::receive); no thread can be started.
+    #[doc(hidden)]
+    pub fn receive_ahead(
+        &self,
+        dir: impl AsRef<Path>,
+        reader: impl Read + Send + 'static,
+        options: &ReceiveOptions,
+        progress: &mut OnProgress<'_>,
+    ) -> crate::Result<ReceiveReport> {
+        let mut sink = ImageSink::new(self, dir.as_ref(), options)?;
+        let (feeder, mut commands) = ahead::ahead();
+        let seal = options.seal.clone();
+        std::thread::Builder::new()
+            .name("receive-ahead".to_owned())
+            .spawn(move || feeder.run(reader, seal.as_ref()))
+            .map_err(ReceiveError::Read)?;
+        Ok(receive_commands(
+            &mut sink,
+            &mut commands,
+            options,
+            progress,
+        )?)
     }
 
     /// Makes the changes of a stream in the directory `dir` of an ext4 image itself, all or none: a

@@ -60,9 +60,9 @@ impl<R: Read> Commands<R> {
         }
     }
 
-    /// The next command, with the bytes of its header and the length of the rest; `None` at the end
-    /// of the input after a whole stream.
-    pub(super) fn next(&mut self) -> Result<Option<(RawHeader, usize, Command<'_>)>> {
+    /// Reads the next command behind the bytes of `into`, and verifies its checksum; `None` at the
+    /// end of the input after a whole stream.
+    pub(super) fn read(&mut self, into: &mut Vec<u8>) -> Result<Option<RawCommand>> {
         let version = match self.version {
             Some(version) => version,
             None => {
@@ -84,19 +84,60 @@ impl<R: Read> Commands<R> {
             return Err(self.cut());
         }
         let header = CommandHeader::parse(&raw)?;
-        let mut buffer = std::mem::take(&mut self.buffer);
-        buffer.resize(header.len, 0);
-        if !self.fill(&mut buffer)? && header.len > 0 {
+        let start = into.len();
+        into.resize(start.saturating_add(header.len), 0);
+        let attributes = into.get_mut(start..).unwrap_or_default();
+        if !self.fill(attributes)? && header.len > 0 {
             return Err(self.cut());
         }
-        self.buffer = buffer;
+        stream::verify(&header, attributes)?;
         self.count += 1;
         if header.command == cmd::END {
             // Another stream may follow.
             self.version = None;
         }
-        let parsed = stream::parse(version, &header, &self.buffer)?;
-        Ok(Some((raw, header.len, parsed)))
+        Ok(Some(RawCommand {
+            version,
+            raw,
+            header,
+        }))
+    }
+}
+
+/// A command whose checksum is verified, without its attributes.
+pub(super) struct RawCommand {
+    version: u32,
+    raw: RawHeader,
+    pub(super) header: CommandHeader,
+}
+
+impl RawCommand {
+    /// The command with its attributes.
+    pub(super) fn parse<'a>(&self, attributes: &'a [u8]) -> Result<OneCommand<'a>> {
+        let command = stream::parse(self.version, &self.header, attributes)?;
+        Ok((self.raw, self.header.len, command))
+    }
+}
+
+/// The bytes of a command's header, the length of the rest, and the command.
+pub(super) type OneCommand<'a> = (RawHeader, usize, Command<'a>);
+
+/// The commands of one or several streams.
+pub(super) trait CommandSource {
+    /// The next command; `None` at the end of the input after a whole stream.
+    fn next(&mut self) -> Result<Option<OneCommand<'_>>>;
+}
+
+impl<R: Read> CommandSource for Commands<R> {
+    fn next(&mut self) -> Result<Option<OneCommand<'_>>> {
+        let mut buffer = std::mem::take(&mut self.buffer);
+        buffer.clear();
+        let read = self.read(&mut buffer);
+        self.buffer = buffer;
+        match read? {
+            Some(command) => command.parse(&self.buffer).map(Some),
+            None => Ok(None),
+        }
     }
 }
 

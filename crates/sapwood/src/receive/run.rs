@@ -7,7 +7,7 @@ use sapwood_btrfs_format::stream::{Command, attribute as attr, command as cmd, c
 
 use super::epoch::{Epoch, changes_names};
 use super::error::Result;
-use super::reader::{Commands, RawHeader};
+use super::reader::{CommandSource, Commands, RawHeader};
 use super::record::{Mark, Position};
 use super::{
     Names, NamesDigest, ReceiveError, ReceiveOptions, ReceiveReport, Resumed, Sink, new_subvolume,
@@ -48,9 +48,26 @@ struct Receive<'r, 's> {
     report: ReceiveReport,
 }
 
+/// Executes the commands of a stream.
 pub(super) fn receive_into(
     sink: &mut dyn Sink,
     reader: impl Read,
+    options: &ReceiveOptions,
+    progress: &mut OnProgress<'_>,
+) -> Result<ReceiveReport> {
+    match &options.seal {
+        Some(seal) => {
+            let mut commands = Commands::new(Verified::new(seal, reader));
+            receive_commands(sink, &mut commands, options, progress)
+        }
+        None => receive_commands(sink, &mut Commands::new(reader), options, progress),
+    }
+}
+
+/// Executes commands, whose seal is verified.
+pub(super) fn receive_commands(
+    sink: &mut dyn Sink,
+    commands: &mut dyn CommandSource,
     options: &ReceiveOptions,
     progress: &mut OnProgress<'_>,
 ) -> Result<ReceiveReport> {
@@ -64,10 +81,7 @@ pub(super) fn receive_into(
         epoch: Epoch::new(options.checkpoint),
         report: ReceiveReport::default(),
     };
-    let received = match &options.seal {
-        Some(seal) => receive.run(Verified::new(seal, reader), progress),
-        None => receive.run(reader, progress),
-    };
+    let received = receive.run(commands, progress);
     if received.is_err()
         && let Place::Inside { doubtful } = receive.place
         // The first error is the one to return.
@@ -81,8 +95,11 @@ pub(super) fn receive_into(
 }
 
 impl Receive<'_, '_> {
-    fn run(&mut self, reader: impl Read, progress: &mut OnProgress<'_>) -> Result<()> {
-        let mut commands = Commands::new(reader);
+    fn run(
+        &mut self,
+        commands: &mut dyn CommandSource,
+        progress: &mut OnProgress<'_>,
+    ) -> Result<()> {
         while let Some((header, len, command)) = commands.next()? {
             if self.options.stop.is_stopped() {
                 return Err(ReceiveError::Stopped);

@@ -9,11 +9,12 @@ use std::path::Path;
 
 use rustix::fs::{CWD, Mode, OFlags};
 
+use super::super::ahead::ahead;
 use super::super::error::{ReceiveError, Result};
 use super::super::image::ImageSink;
 use super::super::noticed::{NoticedSink, Receiving, Touched};
 use super::super::reader::failed;
-use super::super::run::receive_into;
+use super::super::run::receive_commands;
 use super::super::{ReceiveOptions, ReceiveReport};
 use super::mounted;
 use crate::bulk::frames::{Frame, MOST, Request, send_piece};
@@ -116,14 +117,15 @@ fn answer(mut socket: &UnixStream) -> Result<ReceiveReport> {
     }
 }
 
-/// Creates the subvolumes of a stream in a directory of a mounted image, and reports each change.
+/// Creates the subvolumes of the stream that comes from a socket in a directory of a mounted image,
+/// and reports each change. A thread reads the stream ahead.
 ///
 /// # Errors
 /// The errors of [`FileSystem::receive`](crate::FileSystem::receive).
 pub(crate) fn receive_mounted(
     image: &Mounted,
     dir: HeldInode<'_>,
-    reader: impl Read,
+    (socket, reader): (&UnixStream, impl Read + Send),
     options: &ReceiveOptions,
     receiving: &Receiving,
     noticed: &dyn Fn(Touched<'_>),
@@ -131,5 +133,17 @@ pub(crate) fn receive_mounted(
     let ino = dir.ino();
     let inner = ImageSink::in_directory(image, dir, options);
     let mut sink = NoticedSink::new(inner, ino, receiving, noticed);
-    receive_into(&mut sink, reader, options, &mut crate::progress::ignore)
+    let (feeder, mut commands) = ahead();
+    std::thread::scope(|scope| {
+        let read = move || feeder.run(reader, None);
+        std::thread::Builder::new()
+            .name("receive-ahead".to_owned())
+            .spawn_scoped(scope, read)
+            .map_err(ReceiveError::Read)?;
+        let progress = &mut crate::progress::ignore;
+        let received = receive_commands(&mut sink, &mut commands, options, progress);
+        // After an error the thread may still wait for the client.
+        let _ = socket.shutdown(Shutdown::Read);
+        received
+    })
 }
