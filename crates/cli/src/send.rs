@@ -5,7 +5,7 @@ use std::io::{self, BufWriter, IsTerminal, Write};
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 
-use sapwood::internal::{NewFile, SendError, Target};
+use sapwood::internal::{NewFile, SendError, Target, WriteBehind};
 use sapwood::{FileSystem, Kind, OnProgress, Sealing, SendOptions, SendReport};
 
 use super::choice::SubvolumeChoice;
@@ -220,7 +220,7 @@ fn send_to(
     seal: Option<NewFile>,
 ) -> Result<()> {
     if args.output == Path::new("-") {
-        let out = BufWriter::with_capacity(1 << 20, io::stdout().lock());
+        let out = WriteBehind::new(io::stdout()).map_err(output::failed)?;
         return send(place, out, (options, args), seal);
     }
     let file = &args.output;
@@ -228,10 +228,12 @@ fn send_to(
     if file.metadata().is_ok_and(|found| !found.is_file()) {
         // A pipe or a device is written in place.
         let out = std::fs::File::options().write(true).open(file);
-        return send(place, out.map_err(local)?, (options, args), seal);
+        let out = out.and_then(WriteBehind::new).map_err(local)?;
+        return send(place, out, (options, args), seal);
     }
     let new = NewFile::create(file, args.force)?;
-    let out = BufWriter::with_capacity(1 << 20, new.file());
+    let out = new.file().try_clone().and_then(WriteBehind::new);
+    let out = out.map_err(local)?;
     let seal = sent(place, out, (options, args), seal)?;
     // The stream is durable before its seal has a name.
     new.finish()?;

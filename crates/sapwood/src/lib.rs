@@ -117,6 +117,7 @@ mod tree;
 mod trim;
 mod unflushed;
 pub mod verity;
+mod write_behind;
 
 pub use build::{BuiltImage, ImageBuilder};
 pub use changes::{Changes, IdRange};
@@ -201,6 +202,7 @@ pub mod internal {
     pub use crate::storage::{ARRANGING, StorageError};
     pub use crate::target::{NoImage, Target};
     pub use crate::verity::{HASHING, VerityError};
+    pub use crate::write_behind::WriteBehind;
 
     /// Reading damaged images.
     pub mod rescue {

@@ -5,11 +5,12 @@
 //! connection of its own ([`frames`](crate::bulk::frames)), so the kernel's requests continue
 //! meanwhile. A sent snapshot is read-only, and a received one is reported to the kernel's caches.
 
-use std::io::{self, BufWriter, Read, Write};
+use std::io::{self, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use parking_lot::Mutex;
 use sapwood_fuse::bulk::{Admitted, Caches, Service, Work};
 use sapwood_vfs::FileSystem;
 
@@ -20,6 +21,7 @@ use crate::progress::Progress;
 use crate::receive::{ReceiveOptions, Receiving, Touched, receive_mounted};
 use crate::send::{MountedSnapshot, SendOptions, send_mounted};
 use crate::tree::HeldInode;
+use crate::write_behind::WriteBehind;
 
 /// Interval between reports of progress.
 const INTERVAL: Duration = Duration::from_millis(100);
@@ -164,6 +166,12 @@ fn send(
         Mounted::Ext4(_) => return Err("an ext4 image is sent while it is not mounted".to_owned()),
         Mounted::Rescued(..) => return Err("only a sound image can be sent".to_owned()),
     };
+    // A frame is not divided by another one.
+    let whole = Arc::<Mutex<()>>::default();
+    let pieces = Pieces {
+        socket: socket.try_clone().map_err(|error| error.to_string())?,
+        whole: Arc::clone(&whole),
+    };
     let mut last = Instant::now();
     let mut progress = |step: Progress<'_>| {
         // The clock is read for few inodes only.
@@ -172,12 +180,13 @@ fn send(
             && last.elapsed() >= INTERVAL
         {
             last = Instant::now();
+            let _whole = whole.lock();
             if Frame::Progress(done).send(&mut &*socket).is_err() {
                 options.stop.stop();
             }
         }
     };
-    let mut out = BufWriter::with_capacity(MOST / 4, Pieces(socket));
+    let mut out = WriteBehind::new(pieces).map_err(|error| error.to_string())?;
     let sent = send_mounted(fs, wanted, &mut out, options, &mut progress);
     let sent = sent.map_err(|error| error.to_string())?;
     out.flush().map_err(|error| error.to_string())?;
@@ -185,12 +194,17 @@ fn send(
 }
 
 /// Writes a stream as frames.
-struct Pieces<'s>(&'s UnixStream);
+struct Pieces {
+    socket: UnixStream,
+    /// Held while a frame is sent.
+    whole: Arc<Mutex<()>>,
+}
 
-impl Write for Pieces<'_> {
+impl Write for Pieces {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let piece = bytes.get(..MOST).unwrap_or(bytes);
-        send_piece(&mut self.0, piece)?;
+        let _whole = self.whole.lock();
+        send_piece(&mut self.socket, piece)?;
         Ok(piece.len())
     }
 
