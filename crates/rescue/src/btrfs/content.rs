@@ -10,13 +10,16 @@ use super::files::{Files, Subvolume};
 use super::items::{floor, items};
 use crate::Lost;
 
-/// Largest extent of data: what btrfs makes, with room.
+/// Most bytes of an extent of data; btrfs makes smaller ones.
 const MOST_EXTENT: u64 = 1 << 30;
 
-/// The range of a file that has one kind of content.
+/// One kind of content from an offset of a file on.
 pub(super) enum Run {
+    /// Zeros up to this offset.
     Hole(u64),
+    /// Data up to this offset.
     Data(u64),
+    /// The extent item is lost or makes no sense.
     Lost,
 }
 
@@ -44,21 +47,19 @@ impl Files {
     pub(super) fn run(&self, sub: &Subvolume, number: u64, at: u64, size: u64) -> Run {
         let (covers, next) = self.extent(sub, number, at);
         let next = next.min(size);
-        match covers {
-            Some((start, data)) => match FileExtent::parse(&data) {
-                Ok(FileExtent::Regular(extent)) if extent.is_hole() => {
-                    Run::Hole(start.saturating_add(extent.num_bytes).min(size))
-                }
-                Ok(FileExtent::Prealloc(extent)) => {
-                    Run::Hole(start.saturating_add(extent.num_bytes).min(size))
-                }
-                Ok(extent) if extent.len() <= MOST_EXTENT => {
-                    Run::Data(start.saturating_add(extent.len()).min(size))
-                }
-                _ => Run::Lost,
-            },
-            None if self.lost_between(sub, number, at, next) => Run::Lost,
-            None => Run::Hole(next),
+        let Some((start, data)) = covers else {
+            return if self.lost_between(sub, number, at, next) {
+                Run::Lost
+            } else {
+                Run::Hole(next)
+            };
+        };
+        let end = |len| start.saturating_add(len).min(size);
+        match FileExtent::parse(&data) {
+            Ok(FileExtent::Regular(extent)) if extent.is_hole() => Run::Hole(end(extent.num_bytes)),
+            Ok(FileExtent::Prealloc(extent)) => Run::Hole(end(extent.num_bytes)),
+            Ok(extent) if extent.len() <= MOST_EXTENT => Run::Data(end(extent.len())),
+            _ => Run::Lost,
         }
     }
 
@@ -69,7 +70,11 @@ impl Files {
         sub.leaves.lost_in(&key(at), &last).is_some()
     }
 
-    /// Reads the part of one extent or hole that begins at `at`. Returns its length.
+    /// Fills `buf` from an offset on, at most up to the end of an extent or hole. Returns the number
+    /// of bytes. `sums`: the data has checksums.
+    ///
+    /// # Errors
+    /// [`Lost`]: the extent item, its data, or its checksum.
     pub(super) fn read_run(
         &self,
         sub: &Subvolume,

@@ -65,6 +65,9 @@ impl Data {
         let start = logical - before;
         let lost = Lost::Data { logical };
         let len = (before + buf.len() as u64).next_multiple_of(sector);
+        if start.checked_add(len).is_none() {
+            return Err(lost);
+        }
         let mut bytes = vec![0; usize::try_from(len).map_err(|_| lost.clone())?];
         let expected = if sums && self.verify {
             self.sums(start, len / sector)

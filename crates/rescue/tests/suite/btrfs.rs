@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use sapwood_block::{Device, MemoryDevice};
 use sapwood_btrfs::{Btrfs, SubvolumeChoice};
+use sapwood_btrfs_format::{Block, kind};
 use sapwood_hostile::image::{DEFAULT, GoodImage, MIXED, SUPER_OFFSET};
 use sapwood_rescue::btrfs::{Choice, Image, Options};
 use sapwood_rescue::{Error, Rescued, Scanning};
@@ -112,6 +113,38 @@ fn superblocks_are_not_needed() {
         }
         assert_eq!(rescued(&device), by_engine(&image));
     }
+}
+
+/// Bytes of a tree block's header, and offsets in an extent item of the kind and the address.
+const HEADER: usize = 101;
+const EXTENT_KIND: usize = 20;
+const EXTENT_ADDRESS: usize = 21;
+
+#[test]
+fn an_extent_at_the_end_of_the_address_space_is_lost() {
+    let image = GoodImage::expand(DEFAULT);
+    let device = Arc::new(image.device.snapshot());
+    let mut extents = 0;
+    for place in &image.blocks {
+        image.edit(&device, place, true, |bytes| {
+            let block = Block::new(bytes).unwrap();
+            let slots = 0..if block.is_leaf() { block.nritems() } else { 0 };
+            let data = slots.filter_map(|slot| {
+                let (key, item) = block.entry(slot).unwrap();
+                let has_address = key.kind == kind::EXTENT_DATA && item[EXTENT_KIND] == 1;
+                has_address.then(|| HEADER + block.item_offset(slot).unwrap() + EXTENT_ADDRESS)
+            });
+            for at in data.collect::<Vec<_>>() {
+                bytes[at..at + 8].copy_from_slice(&(u64::MAX - 4095).to_le_bytes());
+                extents += 1;
+            }
+        });
+    }
+    assert!(extents > 10, "{extents}");
+    let (found, good) = (rescued(&device), by_engine(&image));
+    assert_eq!(found.len(), good.len());
+    let lost = found.values().filter(|content| content.is_none()).count();
+    assert!(lost > 5, "{lost}");
 }
 
 #[test]
