@@ -110,10 +110,22 @@ impl Timespec {
         self.sec.get() as i64
     }
 
-    /// Nanoseconds as stored.
+    /// Nanoseconds, at most 999,999,999 whatever is stored.
     pub fn nanos(&self) -> u32 {
-        self.nsec.get()
+        self.nsec.get().min(999_999_999)
     }
+}
+
+/// Major and minor number of the device number in an inode item (`rdev`).
+#[must_use]
+pub fn split_device(stored: u64) -> (u32, u32) {
+    ((stored >> 20) as u32, (stored & 0xf_ffff) as u32)
+}
+
+/// The device number that an inode item stores. The minor number has 20 bits.
+#[must_use]
+pub fn join_device(major: u32, minor: u32) -> u64 {
+    u64::from(major) << 20 | u64::from(minor & 0xf_ffff)
 }
 
 impl InodeItem {

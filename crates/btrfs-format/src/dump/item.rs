@@ -216,7 +216,7 @@ struct Time<'a>(&'a Timespec);
 
 impl fmt::Display for Time<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}.{:09}", self.0.seconds(), self.0.nanos())
+        write!(f, "{}.{:09}", self.0.seconds(), self.0.nsec.get())
     }
 }
 

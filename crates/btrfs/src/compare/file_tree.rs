@@ -3,21 +3,21 @@
 use std::sync::Arc;
 
 use sapwood_btrfs_format::{
-    FileExtent, InodeItem, Key, RegularExtent, dir_items, inode_extrefs, inode_refs, kind,
-    name_hash,
+    FileExtent, InodeItem, ItemError, Key, RegularExtent, RootFlags, dir_items, inode_extrefs,
+    inode_refs, kind, name_hash,
 };
-use sapwood_vfs::{FileKind, Ino, LinkName, NamedInode, StoredInode, SubvolumeId, Timestamp};
+use sapwood_vfs::{FileKind, Ino, LinkName, NamedInode, StoredInode, SubvolumeId};
 
+use crate::Result;
 use crate::data;
 use crate::error::bad_item;
-use crate::inode::to_dev;
+use crate::inode::{timestamp, to_dev};
 use crate::mount::{Engine, Mount};
 use crate::namespace::names::kind_of;
 use crate::subvolume::choose;
 use crate::tree::{BlockCache, Cursor, Root, TreeBlock, TreeRead as _};
-use crate::{Error, Result};
 
-/// Most directories above a file.
+/// Most directories above a file. More of them are a cycle.
 const DEEPEST: usize = 4096;
 
 /// The identity of a subvolume for send and receive.
@@ -67,9 +67,9 @@ pub enum ExtentContent {
 }
 
 impl ExtentContent {
-    /// The same content from `by` bytes on.
+    /// The content after the first `by` bytes.
     #[must_use]
-    pub fn from(&self, by: u64) -> Self {
+    pub fn skip(&self, by: u64) -> Self {
         let shift = |extent: &RegularExtent| RegularExtent {
             offset: extent.offset.saturating_add(by),
             num_bytes: extent.num_bytes.saturating_sub(by),
@@ -108,20 +108,13 @@ impl Mount {
     /// mixture of states.
     ///
     /// # Errors
-    /// [`Error::NoSuchSubvolume`]; unreadable blocks.
+    /// [`NoSuchSubvolume`](crate::Error::NoSuchSubvolume); unreadable blocks.
     pub fn file_tree(&self, id: SubvolumeId) -> Result<FileTree> {
         let root = choose::by_id(&self.engine.roots, id.0)?;
         Ok(FileTree {
             engine: Arc::clone(&self.engine),
             root,
         })
-    }
-}
-
-fn time(stored: &sapwood_btrfs_format::Timespec) -> Timestamp {
-    Timestamp {
-        sec: stored.seconds(),
-        nsec: stored.nanos().min(999_999_999),
     }
 }
 
@@ -181,9 +174,7 @@ impl FileTree {
             received_uuid: item.received_uuid,
             ctransid: item.ctransid.get(),
             stransid: item.stransid.get(),
-            read_only: item
-                .root_flags()
-                .contains(sapwood_btrfs_format::RootFlags::RDONLY),
+            read_only: item.root_flags().contains(RootFlags::RDONLY),
         }
     }
 
@@ -199,7 +190,7 @@ impl FileTree {
         let item = InodeItem::read(&data).map_err(|error| bad_item(self.id(), key, error))?;
         let mode = item.mode.get();
         let kind = FileKind::from_mode(mode).ok_or_else(|| {
-            let value = sapwood_btrfs_format::ItemError::Value {
+            let value = ItemError::Value {
                 what: "inode",
                 field: "mode",
                 value: mode.into(),
@@ -216,10 +207,10 @@ impl FileTree {
             size: item.size.get(),
             generation: item.generation.get(),
             flags: item.flags.get(),
-            atime: time(&item.atime),
-            mtime: time(&item.mtime),
-            ctime: time(&item.ctime),
-            otime: time(&item.otime),
+            atime: timestamp(&item.atime),
+            mtime: timestamp(&item.mtime),
+            ctime: timestamp(&item.ctime),
+            otime: timestamp(&item.otime),
         }))
     }
 
@@ -393,14 +384,12 @@ impl FileTree {
             FileExtent::Regular(extent) => (extent.num_bytes, ExtentContent::Data(extent)),
             FileExtent::Prealloc(extent) => (extent.num_bytes, ExtentContent::Prealloc(extent)),
         };
-        let end = start.checked_add(len).ok_or(Error::BadItem {
-            root: self.id(),
-            key,
-            source: sapwood_btrfs_format::ItemError::Value {
+        let end = start.checked_add(len).ok_or_else(|| {
+            bad(ItemError::Value {
                 what: "file extent",
                 field: "length",
                 value: len,
-            },
+            })
         })?;
         Ok(Extent {
             start,
@@ -482,7 +471,7 @@ impl Extents<'_> {
                 continue;
             }
             if item.start < start {
-                item.content = item.content.from(start - item.start);
+                item.content = item.content.skip(start - item.start);
                 item.start = start;
             }
             item.end = item.end.min(self.end);

@@ -51,7 +51,7 @@ impl FileTree {
         let Some(found) = self.extent_at(number, offset)? else {
             return Ok(None);
         };
-        let content = found.content.from(offset.saturating_sub(found.start));
+        let content = found.content.skip(offset.saturating_sub(found.start));
         if !content.is_shared(&ExtentContent::Data(*extent)) {
             return Ok(None);
         }

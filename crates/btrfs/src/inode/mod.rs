@@ -12,5 +12,5 @@ mod table_tests;
 pub(crate) use delayed::flush_if_many;
 pub(crate) use dir_index::Changes;
 pub(crate) use ino::{know_objectids, next_objectid};
-pub(crate) use object::{Inode, InodeState, from_dev, to_dev};
+pub(crate) use object::{Inode, InodeState, from_dev, timestamp, to_dev};
 pub(crate) use table::InodeTable;

@@ -17,8 +17,8 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use sapwood_base::Residence;
-use sapwood_btrfs_format::{InodeFlags, InodeItem, Timespec};
-use sapwood_vfs::{self as vfs, FileKind, Ino, Timestamp};
+use sapwood_btrfs_format::{InodeFlags, InodeItem, Timespec, join_device, split_device};
+use sapwood_vfs::{self as vfs, FileKind, Ino, Timestamp, device_number};
 
 use super::dir_index::DirState;
 use crate::file_data::FileData;
@@ -125,10 +125,11 @@ pub(crate) struct InodeState {
     pub(crate) xattrs_version: u64,
 }
 
-fn timestamp(time: &Timespec) -> Timestamp {
+/// Converts a stored time to one for callers.
+pub(crate) fn timestamp(time: &Timespec) -> Timestamp {
     Timestamp {
         sec: time.seconds(),
-        nsec: time.nanos().min(999_999_999),
+        nsec: time.nanos(),
     }
 }
 
@@ -425,18 +426,13 @@ impl std::fmt::Debug for Inode {
 
 /// The device number that `stat` shows for one that btrfs stores.
 pub(crate) fn to_dev(stored: u64) -> u64 {
-    let (major, minor) = (stored >> 20, stored & 0xf_ffff);
-    ((major & 0xffff_f000) << 32)
-        | ((major & 0xfff) << 8)
-        | ((minor & 0xffff_ff00) << 12)
-        | (minor & 0xff)
+    let (major, minor) = split_device(stored);
+    device_number::make(major, minor)
 }
 
 /// The form in which btrfs stores a device number of `stat`.
 pub(crate) fn from_dev(dev: u64) -> u64 {
-    let major = ((dev >> 32) & 0xffff_f000) | ((dev >> 8) & 0xfff);
-    let minor = ((dev >> 12) & 0xffff_ff00) | (dev & 0xff);
-    (major << 20) | (minor & 0xf_ffff)
+    join_device(device_number::major(dev), device_number::minor(dev))
 }
 
 #[cfg(test)]

@@ -26,7 +26,7 @@ use sapwood_ext4_format::{
     validate_inode,
 };
 use sapwood_jbd2::{Buffer, Handle, Tid};
-use sapwood_vfs::{self as vfs, Attr, FileKind, Ino, Timestamp};
+use sapwood_vfs::{self as vfs, Attr, FileKind, Ino, Timestamp, device_number};
 
 use crate::file_data::FileData;
 use crate::lock::{Rank, RankedMutex, RankedMutexGuard, RankedRwLock};
@@ -338,7 +338,7 @@ impl Inode {
         let rdev = match self.kind {
             FileKind::CharDevice | FileKind::BlockDevice => {
                 let (major, minor) = raw.device();
-                vfs_device(major, minor)
+                device_number::make(major, minor)
             }
             _ => 0,
         };
@@ -395,24 +395,11 @@ pub(crate) fn table_place(store: &Store, ino: u32) -> Result<(Arc<Buffer>, usize
     Ok((store.block(block)?, offset as usize))
 }
 
-/// A device number as `makedev` composes it.
-pub(crate) fn vfs_device(major: u32, minor: u32) -> u64 {
-    let (major, minor) = (u64::from(major), u64::from(minor));
-    (minor & 0xff) | ((major & 0xfff) << 8) | ((minor & !0xff) << 12) | ((major & !0xfff) << 32)
-}
-
-/// Major and minor number of a device number that `makedev` composed.
-pub(crate) fn disk_device(device: u64) -> (u32, u32) {
-    let major = ((device >> 8) & 0xfff) | ((device >> 32) & !0xfff);
-    let minor = (device & 0xff) | ((device >> 12) & !0xff);
-    (major as u32, minor as u32)
-}
-
 /// Converts a stored time to one for callers.
 pub(crate) fn vfs_time(time: DiskTime) -> Timestamp {
     Timestamp {
         sec: time.seconds,
-        nsec: time.nanos.min(999_999_999),
+        nsec: time.nanos,
     }
 }
 

@@ -6,11 +6,11 @@ use std::sync::Arc;
 use sapwood_ext4_format::{Compat, Inode as RawInode, InodeFlags as DiskFlags, LINK_MAX, RoCompat};
 use sapwood_jbd2::Handle;
 use sapwood_vfs::rules::{self, Ownership};
-use sapwood_vfs::{self as vfs, Content, Credentials, FileKind, NewInode, acl};
+use sapwood_vfs::{self as vfs, Content, Credentials, FileKind, NewInode, acl, device_number};
 
 use super::filled::{self, Written};
 use crate::engine::Engine;
-use crate::inode::{Inode, disk_device, disk_time};
+use crate::inode::{Inode, disk_time};
 use crate::{Error, Result, data, dir, inode_alloc, map, orphan, xattr};
 
 /// A name in a directory.
@@ -298,8 +298,7 @@ fn make(
     raw.set_ctime(now);
     raw.set_crtime(now);
     if let NewInode::CharDevice(device) | NewInode::BlockDevice(device) = plan.what {
-        let (major, minor) = disk_device(device);
-        raw.set_device(major, minor)?;
+        raw.set_device(device_number::major(device), device_number::minor(device))?;
     }
     map::init(&mut raw, plan.kind);
     let inode = Inode::new(ino, plan.kind, raw, geometry);

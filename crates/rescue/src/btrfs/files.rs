@@ -10,10 +10,11 @@ use std::sync::{Arc, OnceLock};
 use parking_lot::Mutex;
 use sapwood_btrfs_format::{
     FileExtent, InodeFlags as Stored, InodeItem, Key, RootItem, Timespec, dir_items, file_type,
-    kind, name_hash, objectid, root_ref,
+    kind, name_hash, objectid, root_ref, split_device,
 };
 use sapwood_vfs::{
     Attr, DirEntry, Error, FileKind, FsStat, Ino, InodeFlags, Result, SeekFrom, Timestamp,
+    device_number,
 };
 
 use super::content::Run;
@@ -139,18 +140,12 @@ fn fits(tree: u64, number: u64) -> bool {
     tree >> 23 == 0 && number <= NUMBERS
 }
 
-fn time(stored: &Timespec) -> Timestamp {
+/// Converts a stored time to one for callers.
+pub(super) fn time(stored: &Timespec) -> Timestamp {
     Timestamp {
         sec: stored.seconds(),
-        nsec: stored.nanos().min(999_999_999),
+        nsec: stored.nanos(),
     }
-}
-
-/// A device number as `makedev` composes it.
-fn device_number(stored: u64) -> u64 {
-    let (major, minor) = (stored >> 20, stored & 0xf_ffff);
-    let high = (major & 0xffff_f000) << 32 | (minor & 0xffff_ff00) << 12;
-    high | (major & 0xfff) << 8 | (minor & 0xff)
 }
 
 fn flags(stored: Stored) -> InodeFlags {
@@ -383,8 +378,13 @@ impl Tree for Files {
         };
         let mode = inode.mode.get();
         let kind = FileKind::from_mode(mode).ok_or(Lost::Inode { ino: number })?;
-        let device = matches!(kind, FileKind::CharDevice | FileKind::BlockDevice);
-        let rdev = inode.rdev.get();
+        let rdev = match kind {
+            FileKind::CharDevice | FileKind::BlockDevice => {
+                let (major, minor) = split_device(inode.rdev.get());
+                device_number::make(major, minor)
+            }
+            _ => 0,
+        };
         Ok(Attr {
             ino,
             kind,
@@ -392,7 +392,7 @@ impl Tree for Files {
             nlink: inode.nlink.get(),
             uid: inode.uid.get(),
             gid: inode.gid.get(),
-            rdev: if device { device_number(rdev) } else { 0 },
+            rdev,
             size: inode.size.get().min(i64::MAX as u64),
             allocated: inode.nbytes.get(),
             atime: time(&inode.atime),

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, HashMap};
 use sapwood_btrfs_format::{Block, SuperBlock, objectid};
 use sapwood_vfs::Timestamp;
 
-use super::files::root_item;
+use super::files::{root_item, time};
 use super::leaves::{Leaves, RootPtr};
 use super::nodes::Nodes;
 use super::{Choice, Image};
@@ -188,10 +188,7 @@ impl Image {
             }
             state.subvolumes += 1;
             if let Some(item) = root_item(&self.nodes, &roots, id) {
-                let time = Timestamp {
-                    sec: item.ctime.seconds(),
-                    nsec: item.ctime.nanos().min(999_999_999),
-                };
+                let time = time(&item.ctime);
                 let known = (time.sec != 0).then_some(time);
                 state.time = state.time.max(known);
             }

@@ -16,9 +16,10 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use sapwood_ext4_format::{Inode, InodeFlags, dir_type, special_ino};
-use sapwood_vfs::{FileKind, Timestamp};
+use sapwood_vfs::FileKind;
 
 use super::dir::{self, Entry};
+use super::files::time;
 use super::map::{self, Life, Mapped};
 use super::nameless::each_used;
 use super::volume::{Volume, is_in_use};
@@ -121,17 +122,13 @@ impl<'v> Search<'v> {
                 continue;
             };
             let (path, name) = self.path(*number, gone);
-            let mtime = gone.inode.mtime();
             let file = Deleted {
                 generation: None,
                 path,
                 name,
                 kind,
                 size: gone.inode.size(&self.volume.geometry),
-                mtime: Timestamp {
-                    sec: mtime.seconds,
-                    nsec: mtime.nanos,
-                },
+                mtime: time(gone.inode.mtime()),
                 readable: 0,
             };
             found.push((file, *number, gone.inode.clone()));

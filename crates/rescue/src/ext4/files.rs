@@ -12,6 +12,7 @@ use sapwood_ext4_format::{
 };
 use sapwood_vfs::{
     Attr, DirEntry, Error, FileKind, FsStat, Ino, InodeFlags, Result, SeekFrom, Timestamp,
+    device_number,
 };
 
 use super::map::{self, Life, Mapped, Numbered};
@@ -43,7 +44,8 @@ pub struct Files {
     deleted: Vec<(u32, Inode)>,
 }
 
-fn time(stored: Time) -> Timestamp {
+/// Converts a stored time to one for callers.
+pub(super) fn time(stored: Time) -> Timestamp {
     Timestamp {
         sec: stored.seconds,
         nsec: stored.nanos,
@@ -293,14 +295,6 @@ fn interface_value(index: u8, value: Vec<u8>) -> Option<Vec<u8>> {
     }
 }
 
-fn device_number((major, minor): (u32, u32)) -> u64 {
-    let (major, minor) = (u64::from(major), u64::from(minor));
-    (major & 0xffff_f000) << 32
-        | (major & 0xfff) << 8
-        | (minor & 0xffff_ff00) << 12
-        | (minor & 0xff)
-}
-
 impl Tree for Files {
     fn kind(&self) -> &'static str {
         "ext4"
@@ -342,7 +336,8 @@ impl Tree for Files {
             uid: inode.uid(),
             gid: inode.gid(),
             rdev: if device {
-                device_number(inode.device())
+                let (major, minor) = inode.device();
+                device_number::make(major, minor)
             } else {
                 0
             },

@@ -43,7 +43,7 @@ impl<'t, C: Content> Cut<'t, C> {
                 self.next = None;
                 continue;
             }
-            let content = range.content.from(start.saturating_sub(range.start));
+            let content = range.content.skip(start.saturating_sub(range.start));
             return Ok((content, range.end));
         }
         Ok((C::hole(), u64::MAX))
@@ -233,7 +233,7 @@ impl<S: Source, W: Write> Sender<'_, '_, S, W> {
     ) -> Result<bool> {
         let (mut written, mut at) = (false, start);
         while at < end {
-            let content = new.from(at - start);
+            let content = new.skip(at - start);
             let rest = FileRange {
                 number,
                 path,
@@ -241,11 +241,11 @@ impl<S: Source, W: Write> Sender<'_, '_, S, W> {
                 end,
                 content: &content,
             };
-            let Some(part) = self.source.changed_part(&old.from(at - start), &rest)? else {
+            let Some(part) = self.source.changed_part(&old.skip(at - start), &rest)? else {
                 break;
             };
             let from = part.0.saturating_sub(start);
-            written |= self.replace(number, path, (old.kind(), &new.from(from)), part)?;
+            written |= self.replace(number, path, (old.kind(), &new.skip(from)), part)?;
             at = part.1;
         }
         Ok(written)

@@ -29,8 +29,8 @@ pub(super) trait Content: Clone {
     fn hole() -> Self;
     /// Its kind.
     fn kind(&self) -> ContentKind;
-    /// The same content from `by` bytes on.
-    fn from(&self, by: u64) -> Self;
+    /// The content after the first `by` bytes.
+    fn skip(&self, by: u64) -> Self;
 }
 
 /// A range of a file.

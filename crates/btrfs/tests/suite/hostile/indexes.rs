@@ -14,8 +14,8 @@ use sapwood_hostile::image::{DEFAULT, GoodImage};
 use sapwood_vfs::{Credentials, DirEntry, FileSystem, Ino, NewInode, RenameMode};
 
 /// Bytes of a tree block's header and of an item's head.
-const HEADER: usize = 101;
-const ITEM: usize = 25;
+pub(super) const HEADER: usize = 101;
+pub(super) const ITEM: usize = 25;
 
 const INDEXES: [u64; 12] = [
     1 << 24,

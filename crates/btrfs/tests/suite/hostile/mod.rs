@@ -5,6 +5,7 @@
 //! process, as there is no other way to end it.
 
 mod indexes;
+mod subvolumes;
 mod watch;
 
 use std::sync::Arc;

@@ -7,6 +7,7 @@
 mod clones;
 
 use std::io::Write;
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -50,8 +51,8 @@ impl Content for ExtentContent {
         }
     }
 
-    fn from(&self, by: u64) -> Self {
-        Self::from(self, by)
+    fn skip(&self, by: u64) -> Self {
+        Self::skip(self, by)
     }
 }
 
@@ -66,8 +67,6 @@ pub(super) struct Snapshot<'a> {
 impl<'a> Snapshot<'a> {
     /// The read-only subvolume at a path.
     pub(super) fn find(fs: &'a Btrfs, path: &Path) -> Result<Self> {
-        use std::os::unix::ffi::OsStrExt;
-
         let path = Path::new("/").join(path);
         let name = path.as_os_str().as_bytes();
         let node = tree::resolve(fs, name, true).map_err(at(name))?;
@@ -76,8 +75,6 @@ impl<'a> Snapshot<'a> {
 
     /// The read-only subvolume with this top, which errors call `path`.
     pub(super) fn at(fs: &'a Btrfs, top: Ino, path: &Path) -> Result<Self> {
-        use std::os::unix::ffi::OsStrExt;
-
         let id = fs.subvolume_at(top).map_err(|error| match error {
             vfs::Error::Invalid => SendError::NotSubvolume(path.to_owned()),
             error => at(path.as_os_str().as_bytes())(error),
@@ -207,8 +204,23 @@ impl<'a, 'p> Snapshots<'a, 'p> {
     }
 }
 
+/// Nothing of the range was sent.
+fn nothing(range: &FileRange<'_, ExtentContent>) -> Stored {
+    Stored {
+        rest: range.start,
+        content: 0,
+    }
+}
+
 impl Snapshots<'_, '_> {
-    /// Sends an inline extent that has all of its file, if compressed extents are sent as they are.
+    /// The stream's number for a compression, if data is sent as it is stored.
+    fn encoding(&self, compression: u8) -> Option<u32> {
+        let encoding = encoding_of(compression, self.new.sector());
+        encoding.filter(|_| self.options.compressed)
+    }
+
+    /// Sends an inline extent, which has the whole content of its file, as it is stored, if the
+    /// options and its compression allow that.
     fn send_inline<W: Write>(
         &self,
         out: &mut Output<W>,
@@ -216,12 +228,8 @@ impl Snapshots<'_, '_> {
         compression: u8,
         stored: &[u8],
     ) -> Result<Stored> {
-        let encoding = encoding_of(compression, self.new.sector());
-        let Some(encoding) = encoding.filter(|_| self.options.compressed) else {
-            return Ok(Stored {
-                rest: range.start,
-                content: 0,
-            });
+        let Some(encoding) = self.encoding(compression) else {
+            return Ok(nothing(range));
         };
         let len = range.end - range.start;
         let part = EncodedRange {
@@ -286,12 +294,8 @@ impl<'a> Source for Snapshots<'a, '_> {
         out: &mut Output<W>,
         range: &FileRange<'_, ExtentContent>,
     ) -> Result<Stored> {
-        let nothing = Stored {
-            rest: range.start,
-            content: 0,
-        };
         if !self.options.data {
-            return Ok(nothing);
+            return Ok(nothing(range));
         }
         let extent = match range.content {
             ExtentContent::Data(extent) => extent,
@@ -302,17 +306,17 @@ impl<'a> Source for Snapshots<'a, '_> {
             } if (range.start, range.end) == (0, *len) => {
                 return self.send_inline(out, range, *compression, stored);
             }
-            _ => return Ok(nothing),
+            _ => return Ok(nothing(range)),
         };
         let rest = self.clone_range(out, range, extent)?;
         if rest > range.start {
             return Ok(Stored { rest, content: 0 });
         }
-        let encoding = encoding_of(extent.compression, self.new.sector());
-        // A receiver stores the whole extent, so a small part of one takes less space as it is.
+        // A receiver stores the whole extent. So a small part is sent expanded.
         let smaller = extent.disk_num_bytes <= extent.num_bytes;
-        let Some(encoding) = encoding.filter(|_| self.options.compressed && smaller) else {
-            return Ok(nothing);
+        let encoding = self.encoding(extent.compression).filter(|_| smaller);
+        let Some(encoding) = encoding else {
+            return Ok(nothing(range));
         };
         let stored = self.new.tree.stored(range.number, range.start, extent)?;
         let part = EncodedRange {

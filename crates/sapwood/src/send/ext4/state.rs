@@ -44,7 +44,7 @@ impl Content for RangeContent {
         }
     }
 
-    fn from(&self, _by: u64) -> Self {
+    fn skip(&self, _by: u64) -> Self {
         *self
     }
 }
