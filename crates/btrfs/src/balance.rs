@@ -171,7 +171,7 @@ impl Balance<'_> {
                     self.report.interrupted = true;
                     return Ok(());
                 }
-                self.group(group)?;
+                self.balance_group(group)?;
                 done += group.used();
             }
             chosen = self.left()?;
@@ -243,12 +243,12 @@ impl Balance<'_> {
             let Some(filter) = self.filter(group.flags) else {
                 continue;
             };
-            let content = |flags| self.filter(flags).map(std::ptr::from_ref);
-            let own = content(group.flags);
-            let before = chosen.iter().filter(|other| content(other.flags) == own);
-            let full = filter
-                .limit
-                .is_some_and(|most| before.count() as u64 >= most);
+            let has_filter = |other: &&Group| {
+                let other = self.filter(other.flags);
+                other.is_some_and(|other| std::ptr::eq(other, filter))
+            };
+            let before = || chosen.iter().filter(has_filter).count() as u64;
+            let full = filter.limit.is_some_and(|most| before() >= most);
             if !full && self.matches(filter, group)? {
                 chosen.push(group.clone());
             }
@@ -298,7 +298,8 @@ impl Balance<'_> {
         Ok(left)
     }
 
-    fn group(&mut self, group: &Group) -> Result<()> {
+    /// Moves a group in the way that its filter asks for.
+    fn balance_group(&mut self, group: &Group) -> Result<()> {
         let Some(filter) = self.filter(group.flags) else {
             return Ok(());
         };

@@ -19,12 +19,12 @@ pub enum CheckError {
         device: String,
     },
     /// No copy of the superblock is valid; the error belongs to the first.
-    #[error("{device}: no valid superblock: {error}")]
+    #[error("{device}: no valid superblock: {source}")]
     NoSuperblock {
         /// Device name.
         device: String,
         /// The error of the first copy.
-        error: SuperError,
+        source: SuperError,
     },
     /// A device belongs to another file system than the first.
     #[error("{device}: belongs to another file system")]

@@ -23,12 +23,12 @@ impl Check<'_> {
         let mut logs = Vec::new();
         self.walk(&walk, &root, &mut |check, block| {
             check.log_block(block);
-            for (key, data) in entries(block).filter(|(key, _)| key.kind == kind::ROOT_ITEM) {
-                let item = RootItem::parse(data);
-                logs.extend(item.map(|item| (key.offset, item)));
+            let items = entries(block).filter(|(key, _)| key.kind == kind::ROOT_ITEM);
+            for (_, data) in items {
+                logs.extend(RootItem::parse(data));
             }
         });
-        for (_, item) in logs {
+        for item in logs {
             let root = Pointer {
                 logical: item.bytenr.get(),
                 level: item.level,

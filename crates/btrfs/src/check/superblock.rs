@@ -143,7 +143,7 @@ pub(super) fn newest(
         let device = name();
         return Err(match first_error {
             None | Some(SuperError::Magic { .. }) => CheckError::NotBtrfs { device },
-            Some(error) => CheckError::NoSuperblock { device, error },
+            Some(source) => CheckError::NoSuperblock { device, source },
         });
     };
     if is_dump(&best) {

@@ -19,7 +19,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use sapwood_btrfs_format::BlockGroupFlags;
 
 use super::group::BlockGroup;
-use super::waiting::Queue;
+use super::queue::Queue;
 use crate::lock::{Rank, RankedMutex, RankedRwLock};
 
 /// Sub-keys of [`Rank::SpaceInfo`]: device map, then groups, then the lists and sums of a kind.

@@ -18,6 +18,7 @@ mod alloc;
 mod cache_v1;
 mod chunk;
 mod delayed;
+mod deletions;
 mod device_errors;
 mod devices;
 mod discard;
@@ -26,6 +27,7 @@ mod free_space;
 mod free_space_tree;
 mod group;
 mod info;
+mod queue;
 mod refs;
 mod relocate;
 mod replace;
@@ -37,7 +39,6 @@ mod store;
 #[cfg(test)]
 mod tests;
 mod unpin;
-mod waiting;
 mod write;
 
 pub(crate) use devices::Layout;

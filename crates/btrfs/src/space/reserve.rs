@@ -11,7 +11,7 @@
 //! 2. write back dirty data, whose reservations are larger than needed
 //! 3. commit, which frees pinned space
 //!
-//! Such a thread waits in a [queue](super::waiting), so that later threads cannot take the space
+//! Such a thread waits in a [queue](super::queue), so that later threads cannot take the space
 //! that the first one frees. A reservation of data also waits for deletions in progress, because
 //! the sums do not include the space of an unlinked file before its deletion.
 

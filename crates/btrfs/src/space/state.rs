@@ -8,12 +8,12 @@ use sapwood_btrfs_format::{
     BlockGroupFlags, BlockGroupItem, CompatRo, Incompat, Key, SUPER_OFFSETS, SuperBlock, kind,
 };
 
+use super::deletions::Deletions;
 use super::devices::{DeviceSpace, Devices, STRIPE_LEN, stripes};
 use super::extent_refs::ItemRules;
 use super::free_space_tree::{Collector, Span};
 use super::group::{BlockGroup, Loaded};
 use super::info::{Reservation, SpaceInfo, sub_key};
-use super::waiting::Deletions;
 use crate::devices::{Volume, stripe};
 use crate::error::{Error, Result};
 use crate::lock::{Rank, RankedMutex, RankedRwLock};

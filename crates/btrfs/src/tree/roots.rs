@@ -40,7 +40,7 @@ pub(crate) struct Roots {
     pub(crate) block_group_tree: Option<Arc<Root>>,
 }
 
-/// Number of trees in memory from which on unreferenced ones are dropped.
+/// Least number of trees in memory at which unreferenced ones are dropped.
 const MANY: usize = 2048;
 
 #[derive(Debug, Default)]
@@ -77,7 +77,7 @@ impl Roots {
     /// # Errors
     /// Unreadable blocks or items; [`Error::NoSuchRoot`] if one is missing.
     pub(crate) fn open(blocks: &BlockCache, sb: &SuperBlock) -> Result<Self> {
-        let chunk_tree = Self::top(
+        let chunk_tree = Self::from_superblock(
             blocks,
             objectid::CHUNK_TREE,
             sb.chunk_root.get(),
@@ -85,14 +85,14 @@ impl Roots {
             sb.chunk_root_generation.get(),
         )?;
         read_chunks(blocks, &chunk_tree, sb.num_devices.get())?;
-        let root_tree = Self::top(
+        let root_tree = Self::from_superblock(
             blocks,
             objectid::ROOT_TREE,
             sb.root.get(),
             sb.root_level,
             sb.generation.get(),
         )?;
-        let load = |id| load(blocks, &root_tree, id).map(Arc::new);
+        let load = |id| read_root(blocks, &root_tree, id).map(Arc::new);
         let ro = sb.compat_ro();
         let optional = |flag, id| ro.contains(flag).then(|| load(id)).transpose();
         let this = Self {
@@ -125,7 +125,7 @@ impl Roots {
     }
 
     /// A tree whose top block the superblock names.
-    fn top(
+    fn from_superblock(
         blocks: &BlockCache,
         id: u64,
         bytenr: u64,
@@ -162,7 +162,7 @@ impl Roots {
                 }
                 table.sweeps
             };
-            let root = Arc::new(load(&self.blocks, &self.root_tree, id)?);
+            let root = Arc::new(read_root(&self.blocks, &self.root_tree, id)?);
             let mut table = self.table.write();
             if let Some(root) = table.roots.get(&id) {
                 return Ok(root.clone());
@@ -225,9 +225,9 @@ impl Roots {
     }
 }
 
-/// Reads a tree by its root item. If there are several (a snapshot's key has the transid), the last
-/// one.
-fn load(blocks: &BlockCache, root_tree: &Root, id: u64) -> Result<Root> {
+/// Reads a tree by its root item: the last one if there are several, because the key of a snapshot's
+/// item has the transid.
+fn read_root(blocks: &BlockCache, root_tree: &Root, id: u64) -> Result<Root> {
     let last = Key::new(id, kind::ROOT_ITEM, u64::MAX);
     let cursor = root_tree.seek_back(blocks, &last)?;
     let Some((key, data)) = cursor.item() else {
@@ -264,7 +264,7 @@ fn read_chunks(blocks: &BlockCache, chunk_tree: &Root, num_devices: u64) -> Resu
         }
         cursor.next()?;
     }
-    // First the devices: one that is missing is named with its uuid before a chunk asks for it.
+    // The devices come first, so that the error for a missing one has its uuid.
     volume.set_device_items(&devices, num_devices)?;
     for (logical, chunk) in chunks {
         volume.add_chunk(logical, chunk)?;
@@ -299,7 +299,7 @@ pub(crate) fn open(
     let volume = Arc::new(volume);
     let blocks = BlockCache::new(volume.clone(), cache_bytes);
     let roots = Roots::open(&blocks, &super_block)?;
-    // The chunk tree is newer than the superblock of a device that a power cut left behind.
+    // After a power cut, the chunk tree may be newer than the superblock of a device.
     for item in volume.device_items() {
         let (total, used) = (item.total_bytes.get(), item.bytes_used.get());
         super_block.set_device(item.devid.get(), total, used);

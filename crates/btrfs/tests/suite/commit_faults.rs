@@ -101,7 +101,7 @@ fn the_next_transaction_runs_while_a_superblock_is_held() {
 }
 
 #[test]
-fn who_comes_together_shares_a_commit() {
+fn concurrent_callers_share_a_commit() {
     let device = Arc::new(GateDevice::new(new_image()));
     let fs = open(device.clone()).unwrap();
     create(&fs, "one").unwrap();

@@ -21,6 +21,10 @@ fn mirrored() -> Pair {
     })
 }
 
+fn opened(pair: &Pair) -> Btrfs {
+    open(pair.each_ref().map(any).to_vec()).unwrap()
+}
+
 fn degraded(devices: Vec<Arc<dyn Device>>) -> Result<Btrfs, Error> {
     let options = Options {
         background: false,
@@ -30,7 +34,7 @@ fn degraded(devices: Vec<Arc<dyn Device>>) -> Result<Btrfs, Error> {
     Btrfs::open(devices, options)
 }
 
-/// Writes files and makes each durable, until one fails; the number of durable ones.
+/// Writes files and makes each durable, until one fails. Returns the number of durable ones.
 fn acknowledged(fs: &Btrfs, from: u8, count: u8) -> u8 {
     for round in from..from + count {
         let file = name(round);
@@ -139,7 +143,7 @@ fn a_device_that_stops_at_any_write_loses_nothing() {
 fn a_degraded_mount_leaves_a_missing_device_stale_with_the_first_fsync() {
     for missing in 0..2 {
         let pair = mirrored();
-        let fs = open(pair.each_ref().map(any).to_vec()).unwrap();
+        let fs = opened(&pair);
         assert_eq!(acknowledged(&fs, 0, 2), 2);
         fs.unmount().unwrap();
         drop(fs);
@@ -202,12 +206,12 @@ fn too_few_devices_name_profile_and_counts() {
 fn bad_copies_are_repaired_from_the_good_one() {
     for bad in 0..2 {
         let pair = mirrored();
-        let fs = open(pair.each_ref().map(any).to_vec()).unwrap();
+        let fs = opened(&pair);
         assert_eq!(acknowledged(&fs, 0, 5), 5);
         fs.unmount().unwrap();
         drop(fs);
         damage(&pair[bad]);
-        let fs = open(pair.each_ref().map(any).to_vec()).unwrap();
+        let fs = opened(&pair);
         all_there(&fs, 5);
         fs.unmount().unwrap();
     }
@@ -241,7 +245,7 @@ fn damage(device: &MemoryDevice) {
 fn a_scrub_repairs_every_bad_copy() {
     for bad in 0..2 {
         let pair = mirrored();
-        let fs = open(pair.each_ref().map(any).to_vec()).unwrap();
+        let fs = opened(&pair);
         assert_eq!(acknowledged(&fs, 0, 6), 6);
         fs.unmount().unwrap();
         drop(fs);
@@ -282,7 +286,7 @@ fn a_scrub_repairs_every_bad_copy() {
 fn a_scrub_brings_a_stale_device_up_to_date() {
     for stale in 0..2 {
         let pair = mirrored();
-        let fs = open(pair.each_ref().map(any).to_vec()).unwrap();
+        let fs = opened(&pair);
         assert_eq!(acknowledged(&fs, 0, 2), 2);
         fs.unmount().unwrap();
         drop(fs);
@@ -306,7 +310,7 @@ fn a_scrub_brings_a_stale_device_up_to_date() {
         let report = scrubbed(&pair, &ScrubOptions::default());
         assert!(report.is_clean(), "{report:?}");
         assert!(report.devices[&(stale as u64 + 1)].was_stale);
-        let fs = open(pair.each_ref().map(any).to_vec()).unwrap();
+        let fs = opened(&pair);
         all_there(&fs, 8);
         fs.unmount().unwrap();
         drop(fs);
@@ -320,7 +324,7 @@ fn a_scrub_brings_a_stale_device_up_to_date() {
 #[test]
 fn a_scrub_continues_at_a_position_of_the_same_generation() {
     let pair = mirrored();
-    let fs = open(pair.each_ref().map(any).to_vec()).unwrap();
+    let fs = opened(&pair);
     assert_eq!(acknowledged(&fs, 0, 6), 6);
     fs.unmount().unwrap();
     drop(fs);
@@ -361,7 +365,7 @@ fn a_scrub_continues_at_a_position_of_the_same_generation() {
 #[test]
 fn a_stale_device_gets_all_bytes_whatever_an_earlier_scrub_did() {
     let pair = mirrored();
-    let fs = open(pair.each_ref().map(any).to_vec()).unwrap();
+    let fs = opened(&pair);
     assert_eq!(acknowledged(&fs, 0, 2), 2);
     fs.unmount().unwrap();
     drop(fs);
@@ -398,7 +402,7 @@ fn a_stale_device_gets_all_bytes_whatever_an_earlier_scrub_did() {
 #[test]
 fn a_file_without_a_good_copy_is_named() {
     let pair = formatted(&MkfsOptions::default());
-    let fs = open(pair.each_ref().map(any).to_vec()).unwrap();
+    let fs = opened(&pair);
     assert_eq!(acknowledged(&fs, 0, 6), 6);
     fs.unmount().unwrap();
     drop(fs);
