@@ -1,9 +1,9 @@
 //! Inodes and ranges of files as they are stored, for comparing two images.
 //!
-//! Ext4 marks no part of an image as changed since an earlier state, so a comparison reads all
-//! inodes. It can pass the content of a file whose inode is the same to the byte.
+//! Ext4 does not mark the changes since an earlier state, so a comparison reads all inodes. It can
+//! skip the content of a file whose inode has the same bytes in both images.
 //!
-//! The image must not change meanwhile: it is open for reading only.
+//! The image must be open read-only, because it must not change during the comparison.
 
 use std::sync::atomic::Ordering;
 

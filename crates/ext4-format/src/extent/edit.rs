@@ -17,8 +17,8 @@ pub struct ExtentNodeMut<'a> {
 }
 
 impl<'a> ExtentNodeMut<'a> {
-    /// Initializes an empty node: zeroes all bytes, and writes a header with as much room as the
-    /// bytes have.
+    /// Initializes an empty node: zeroes all bytes, and writes a header with as many entries as
+    /// fit.
     pub fn init(bytes: &'a mut [u8], depth: u16) -> Result<Self, ExtentError> {
         bytes.fill(0);
         let header = ExtentHeader {
@@ -53,7 +53,8 @@ impl<'a> ExtentNodeMut<'a> {
         Ok(header)
     }
 
-    fn kind(&self, leaf: bool) -> Result<(), ExtentError> {
+    /// Fails unless the node is a leaf, or is none, as the caller needs.
+    fn require(&self, leaf: bool) -> Result<(), ExtentError> {
         let node = self.view()?;
         if node.is_leaf() == leaf {
             Ok(())
@@ -92,42 +93,66 @@ impl<'a> ExtentNodeMut<'a> {
         self.put(index, entry)
     }
 
-    /// Puts an extent before entry `index` (at the end if `index` is the number of entries).
+    /// Inserts an extent before entry `index`, or at the end if `index` is the number of entries.
     pub fn insert_extent(&mut self, index: usize, extent: &Extent) -> Result<(), ExtentError> {
-        self.kind(true)?;
+        self.require(true)?;
         self.insert(index, &extent.encode()?)
     }
 
-    /// Puts a child before entry `index`.
+    /// Inserts a child before entry `index`, or at the end if `index` is the number of entries.
     pub fn insert_index(&mut self, index: usize, entry: &ExtentIndex) -> Result<(), ExtentError> {
-        self.kind(false)?;
+        self.require(false)?;
         self.insert(index, &entry.encode()?)
+    }
+
+    /// Appends extents.
+    pub fn push_extents<'e>(
+        &mut self,
+        extents: impl IntoIterator<Item = &'e Extent>,
+    ) -> Result<(), ExtentError> {
+        for extent in extents {
+            let end = self.view()?.len();
+            self.insert_extent(end, extent)?;
+        }
+        Ok(())
+    }
+
+    /// Appends children.
+    pub fn push_indexes<'e>(
+        &mut self,
+        entries: impl IntoIterator<Item = &'e ExtentIndex>,
+    ) -> Result<(), ExtentError> {
+        for entry in entries {
+            let end = self.view()?.len();
+            self.insert_index(end, entry)?;
+        }
+        Ok(())
     }
 
     /// Replaces an extent.
     pub fn set_extent(&mut self, index: usize, extent: &Extent) -> Result<(), ExtentError> {
-        self.kind(true)?;
+        self.require(true)?;
         self.put(index, &extent.encode()?)
     }
 
     /// Replaces a child.
     pub fn set_index(&mut self, index: usize, entry: &ExtentIndex) -> Result<(), ExtentError> {
-        self.kind(false)?;
+        self.require(false)?;
         self.put(index, &entry.encode()?)
     }
 
-    /// Removes `count` entries from `index` on and zeroes the bytes that become free.
+    /// Removes `count` entries from `index` on, and zeroes the bytes that become free.
     pub fn remove(&mut self, index: usize, count: usize) -> Result<(), ExtentError> {
         let entries = self.view()?.len();
-        let behind = index.checked_add(count).filter(|&behind| behind <= entries);
-        let behind = behind.ok_or(ExtentError::NoEntry {
+        let next = index.checked_add(count).filter(|&next| next <= entries);
+        let next = next.ok_or(ExtentError::NoEntry {
             index: index.saturating_add(count),
             entries,
         })?;
         let left = entries - count;
         let end = HEADER_SIZE + entries * ENTRY_SIZE;
         self.bytes.copy_within(
-            HEADER_SIZE + behind * ENTRY_SIZE..end,
+            HEADER_SIZE + next * ENTRY_SIZE..end,
             HEADER_SIZE + index * ENTRY_SIZE,
         );
         self.bytes[HEADER_SIZE + left * ENTRY_SIZE..end].fill(0);
@@ -135,33 +160,7 @@ impl<'a> ExtentNodeMut<'a> {
         Ok(())
     }
 
-    /// Moves the entries from `index` on to the end of `other`, a node of the same depth.
-    pub fn move_tail(
-        &mut self,
-        index: usize,
-        other: &mut ExtentNodeMut<'_>,
-    ) -> Result<(), ExtentError> {
-        let (node, target) = (self.view()?, other.view()?);
-        let (entries, there) = (node.len(), target.len());
-        if node.is_leaf() != target.is_leaf() {
-            return Err(ExtentError::Kind {
-                depth: target.depth(),
-            });
-        }
-        let count = entries
-            .checked_sub(index)
-            .ok_or(ExtentError::NoEntry { index, entries })?;
-        if there + count > usize::from(target.max()) {
-            return Err(ExtentError::Full { max: target.max() });
-        }
-        let from = HEADER_SIZE + index * ENTRY_SIZE..HEADER_SIZE + entries * ENTRY_SIZE;
-        let to = HEADER_SIZE + there * ENTRY_SIZE;
-        other.bytes[to..to + from.len()].copy_from_slice(&self.bytes[from]);
-        other.header()?.entries = ((there + count) as u16).into();
-        self.remove(index, count)
-    }
-
-    /// Sets the depth: of a root that grows or shrinks by a level.
+    /// Sets the depth of a root that grows or shrinks by a level.
     pub fn set_depth(&mut self, depth: u16) -> Result<(), ExtentError> {
         self.header()?.depth = depth.into();
         Ok(())

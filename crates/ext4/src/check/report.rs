@@ -1,4 +1,4 @@
-//! Options and report of a check, and the reasons for no report.
+//! Options, progress, report and errors of a check.
 
 use sapwood_base::finding;
 use sapwood_ext4_format::FormatError;
@@ -76,12 +76,12 @@ pub enum CheckError {
         device: String,
     },
     /// The superblock has no usable content.
-    #[error("{device}: {error}")]
+    #[error("{device}: {source}")]
     Super {
         /// Device name.
         device: String,
-        /// The error.
-        error: FormatError,
+        /// The defect.
+        source: FormatError,
     },
     /// Unknown features that change the rules of a check.
     #[error("unsupported features: {0}")]

@@ -69,9 +69,9 @@ fn read(device: &Arc<dyn Device>, findings: &mut Vec<Finding>) -> Result<View, C
     }
     let mut bytes = vec![0; SUPER_SIZE];
     device.read_at(SUPER_OFFSET, &mut bytes)?;
-    let bad = |error| CheckError::Super {
+    let bad = |source| CheckError::Super {
         device: name(),
-        error,
+        source,
     };
     let sb = SuperBlock::read(&bytes).map_err(bad)?;
     if sb.magic.get() != sapwood_ext4_format::SUPER_MAGIC {

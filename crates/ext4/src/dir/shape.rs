@@ -40,7 +40,7 @@ pub(super) enum Form {
     Indexed,
 }
 
-/// A directory as it is now. Made anew by every call, and after a change of its form.
+/// A directory in its present form. Each call makes one, and another one after a change of the form.
 pub(super) struct Dir<'a> {
     pub(super) store: &'a Store,
     pub(super) inode: &'a Inode,
@@ -165,10 +165,12 @@ impl<'a> Dir<'a> {
         };
         let indexed = flags.contains(InodeFlags::INDEX)
             && store.geometry.features().has_compat(Compat::DIR_INDEX);
-        let form = match flags.contains(InodeFlags::INLINE_DATA) {
-            true => Form::Inline,
-            false if indexed && size > 0 => Form::Indexed,
-            false => Form::Linear,
+        let form = if flags.contains(InodeFlags::INLINE_DATA) {
+            Form::Inline
+        } else if indexed && size > 0 {
+            Form::Indexed
+        } else {
+            Form::Linear
         };
         let blocks = match form {
             Form::Inline => Some(0),
@@ -188,13 +190,12 @@ impl<'a> Dir<'a> {
         })
     }
 
-    /// A directory of one full block gets an index.
+    /// Whether a directory of one full block gets an index.
     pub(super) fn may_index(&self) -> bool {
         self.store.geometry.features().has_compat(Compat::DIR_INDEX)
     }
 
-    /// Refuses a directory whose names are encrypted: they have any bytes, also those that no name
-    /// may have.
+    /// Refuses a directory with encrypted names, which may have bytes that no name has.
     ///
     /// # Errors
     /// `NotSupported`.
@@ -215,7 +216,7 @@ impl<'a> Dir<'a> {
         }
     }
 
-    /// The inode contradicts itself.
+    /// The error for an inode that contradicts itself.
     pub(super) fn bad(&self, reason: impl ToString) -> Error {
         Error::BadInode {
             ino: self.inode.ino,
@@ -251,7 +252,7 @@ impl<'a> Dir<'a> {
                 let seed = self.inode.seed(self.store);
                 self.format
                     .verify(&content, seed)
-                    .and_then(|()| self.judge(&content))
+                    .and_then(|()| self.check_names(&content))
                     .map_err(|reason| self.bad_block(buffer.block(), reason))?;
                 self.label(&buffer, SealKind::DirLeaf);
             }
@@ -259,7 +260,8 @@ impl<'a> Dir<'a> {
         Ok(buffer)
     }
 
-    fn judge(&self, content: &[u8]) -> Result<(), DirError> {
+    /// Validates the structure of a block of names.
+    fn check_names(&self, content: &[u8]) -> Result<(), DirError> {
         if !self.flags.contains(InodeFlags::ENCRYPT) {
             return self.format.check(content);
         }
@@ -275,14 +277,14 @@ impl<'a> Dir<'a> {
         buffer.set_kind(kind as u8);
     }
 
-    /// A root or node of the index, validated by `judge` when it is read.
+    /// A root or node of the index, validated by `check` when it is read.
     ///
     /// # Errors
     /// It is damaged; errors of the device.
     pub(super) fn node(
         &self,
         logical: u32,
-        judge: impl FnOnce(&[u8]) -> Result<(), HtreeError>,
+        check: impl FnOnce(&[u8]) -> Result<(), HtreeError>,
     ) -> Result<Arc<Buffer>> {
         let buffer = self.block(logical)?;
         match buffer.kind() {
@@ -295,7 +297,7 @@ impl<'a> Dir<'a> {
                 let seed = self.inode.seed(self.store);
                 self.format
                     .dx_verify(&content, seed)
-                    .and_then(|()| judge(&content))
+                    .and_then(|()| check(&content))
                     .map_err(|reason| self.bad_block(buffer.block(), reason))?;
                 self.label(&buffer, SealKind::HashNode);
             }

@@ -37,11 +37,11 @@
 //! | orphans: the list on disk is older | whole commit for an inode that left the list, or is on it and has a name ([`CommitReason::Orphan`]) | `unlinked_and_open_for_long`, `without_a_name`, `unlinked_in_groups_just_begun` |
 //! | old attributes in the place of a new inode | whole commit ([`CommitReason::Xattrs`]), as the kernel would leave them there | `tests::old_attributes_are_not_left_to_a_new_inode` |
 //! | an inode counts a block of attributes | whole commit ([`CommitReason::Xattrs`]), as the kernel's replay counts only blocks of the map | `attributes_in_a_block` |
-//! | superblock and descriptors at home are older | they are written back and flushed before the first fast commit | `tests::what_is_brought_home_is_durable_before_the_fast_commit` |
+//! | superblock and descriptors at home are older | they are written back and flushed before the first fast commit | `tests::blocks_written_back_are_durable_before_the_fast_commit` |
 //! | a fast commit is torn | the ones before it count | `tests::a_torn_fast_commit_ends_the_area` |
 //! | a commit ends the transaction | it erases the area; the next fast commit begins anew | `after_a_commit`, `tests::old_fast_commits_are_erased` |
 //! | the area is full | the transaction is committed | `the_area_is_full` |
-//! | the same transaction number after a recovery | a recovery leaves one out | `tests::numbers_do_not_come_again` |
+//! | the same transaction number after a recovery | a recovery leaves one out | `tests::sequence_numbers_are_not_reused` |
 //! | a write fails | the journal is aborted, what was durable stays | `tests::a_failed_write_ends_the_mount` |
 //!
 //! Tests without a path are scenarios of `tests/trials/stories`, whose images Sapwood, the kernel

@@ -1,4 +1,4 @@
-//! The area: torn, old, hostile; writes that fail.
+//! The area of fast commits: torn, stale and hostile contents, and writes that fail.
 
 use std::sync::Arc;
 use std::thread;
@@ -60,7 +60,7 @@ fn fsync(fs: &Ext4, ino: Ino) -> sapwood_vfs::Result<()> {
     fs.fsync(ino, SyncKind::All)
 }
 
-/// An fsync that is a fast commit.
+/// Calls fsync, which must make a fast commit.
 fn fast(fs: &Ext4, ino: Ino) {
     let before = counter(fs, "fast_commit_commits");
     fsync(fs, ino).unwrap();
@@ -85,7 +85,7 @@ fn put(fs: &Ext4, index: u64, blocks: &[Vec<u8>]) {
     log.write_fast_commit(index, &pieces).unwrap();
 }
 
-/// Recovers after a power cut at this moment: the file `a`.
+/// The attributes of the file `a` after a power cut at this moment and a recovery.
 fn recovered(device: &MemoryDevice) -> Attr {
     let fs = mount(Arc::new(device.snapshot())).unwrap();
     fs.lookup(fs.root(), b"a").unwrap().attr
@@ -138,7 +138,7 @@ fn old_fast_commits_are_erased() {
 }
 
 #[test]
-fn numbers_do_not_come_again() {
+fn sequence_numbers_are_not_reused() {
     let Some((device, fs, ino)) = begin() else {
         return;
     };
@@ -156,15 +156,10 @@ fn numbers_do_not_come_again() {
     };
     fs.setattr(ino, &cut).unwrap();
     fast(&fs, ino);
-    // After it is the former second one.
-    assert_eq!(block(&fs, 1), block(&mount_raw(&device), 1));
+    // The second fast commit of the former transaction follows it.
+    let former = mount(Arc::new(device.snapshot())).unwrap();
+    assert_eq!(block(&fs, 1), block(&former, 1));
     assert_eq!(recovered(&after).size, 250);
-}
-
-/// Mounts a copy of the device.
-fn mount_raw(device: &MemoryDevice) -> Ext4 {
-    let copy = Arc::new(device.snapshot());
-    mount(copy).unwrap()
 }
 
 #[test]
@@ -197,7 +192,7 @@ fn a_failed_write_ends_the_mount() {
 }
 
 #[test]
-fn who_comes_while_one_is_written_shares_the_next() {
+fn concurrent_fsyncs_share_the_next_fast_commit() {
     let Some((device, fs, first)) = begin() else {
         return;
     };
@@ -220,7 +215,7 @@ fn who_comes_while_one_is_written_shares_the_next() {
         let rest: Vec<_> = others
             .iter()
             .map(|ino| {
-                // In place: only the flush makes it durable.
+                // The write is in place, so only the flush makes it durable.
                 fs.write(*ino, 0, &[b'y'; 4096], WriteMode::default())
                     .unwrap();
                 scope.spawn(move || fsync(fs, *ino).unwrap())
@@ -229,7 +224,7 @@ fn who_comes_while_one_is_written_shares_the_next() {
         while fs.engine.journal.waiting() < rest.len() {
             thread::yield_now();
         }
-        // The data's flush; then the fast commit's.
+        // The first flush is for the data, the second for the fast commit.
         gate.release_first();
         gate.wait_held(1);
         assert!(!leader.is_finished());
@@ -255,7 +250,7 @@ fn who_comes_while_one_is_written_shares_the_next() {
 }
 
 #[test]
-fn what_is_brought_home_is_durable_before_the_fast_commit() {
+fn blocks_written_back_are_durable_before_the_fast_commit() {
     let Some((device, fs, ino)) = begin() else {
         return;
     };
@@ -266,7 +261,7 @@ fn what_is_brought_home_is_durable_before_the_fast_commit() {
     append(&fs, other, 3000);
     fs.sync().unwrap();
     device.take_log();
-    // No data, which would need a flush by itself.
+    // A change without data, which would need a flush by itself.
     let changes = SetAttr {
         perm: Some(0o600),
         ..SetAttr::default()
@@ -288,7 +283,7 @@ fn what_is_brought_home_is_durable_before_the_fast_commit() {
 }
 
 #[test]
-fn a_recovery_erases_the_area_before_anything_is_home() {
+fn a_recovery_erases_the_area_before_it_writes_back() {
     let Some((device, fs, ino)) = begin() else {
         return;
     };
@@ -309,14 +304,14 @@ fn a_recovery_erases_the_area_before_anything_is_home() {
     let mut writes = writes.skip_while(|(_, data)| !is_commit(data)).skip(1);
     let (erased, data) = writes.next().unwrap();
     assert!(data.iter().all(|byte| *byte == 0));
-    // The area after a power cut.
+    // The erased block was the begin of the area before the recovery.
     let mut head = [0; 4];
     cut.read_at(erased, &mut head).unwrap();
     assert_eq!(head, [9, 0, 8, 0]);
 }
 
 #[test]
-fn stale_fast_commits_are_erased_before_anything_is_home() {
+fn stale_fast_commits_are_erased_before_anything_is_written_back() {
     let Some((device, fs, ino)) = begin() else {
         return;
     };
@@ -325,7 +320,7 @@ fn stale_fast_commits_are_erased_before_anything_is_home() {
     let stale = block(&fs, 0);
     append(&fs, ino, 100);
     fs.sync().unwrap();
-    // As if the power had failed right after the commit block; the kernel leaves them for longer.
+    // The state after a power cut right after the commit block. The kernel erases the area later.
     put(&fs, 0, &[stale]);
     let device = Arc::new(RecordDevice::new(device.snapshot()));
     let fs = mount(device.clone()).unwrap();
@@ -353,7 +348,7 @@ fn old_attributes_are_not_left_to_a_new_inode() {
         return;
     };
     drop(device);
-    // As a kernel leaves them, which clears no field of a deleted inode.
+    // The kernel clears no field of a deleted inode.
     let number = u32::try_from(ino.0).unwrap();
     let value = fs.setxattr(ino, b"user.x", b"y", SetXattrMode::Any);
     value.unwrap();
@@ -371,7 +366,7 @@ fn old_attributes_are_not_left_to_a_new_inode() {
 }
 
 #[test]
-fn without_the_option_nothing_is_said() {
+fn without_the_option_no_fast_commit_is_written() {
     let Some((device, fs, _)) = begin() else {
         return;
     };
@@ -390,8 +385,8 @@ fn without_the_option_nothing_is_said() {
     assert_eq!(recovered(&device).size, 200);
 }
 
-/// Whole records with invalid contents: the mount is refused, and the image is unchanged.
-fn refused(what: &str, lie: impl Fn(&mut Encoder, u32)) {
+/// A record with invalid contents: the mount is refused, and the image stays unchanged.
+fn refused(what: &str, write: impl Fn(&mut Encoder, u32)) {
     let Some((device, fs, ino)) = begin() else {
         return;
     };
@@ -399,7 +394,7 @@ fn refused(what: &str, lie: impl Fn(&mut Encoder, u32)) {
     fast(&fs, ino);
     let tid = fs.engine.journal.durable_tid() as u32 + 1;
     let mut encoder = Encoder::new(1024);
-    lie(&mut encoder, u32::try_from(ino.0).unwrap());
+    write(&mut encoder, u32::try_from(ino.0).unwrap());
     put(&fs, 1, &encoder.finish(tid));
     let crashed = Arc::new(device.snapshot());
     let before = crashed.snapshot();
@@ -441,7 +436,7 @@ fn blocks(ino: u32, logical: u64, physical: u64, len: u32) -> Record {
 }
 
 #[test]
-fn lies_are_refused() {
+fn invalid_records_are_refused() {
     let long = [b'n'; 256];
     for name in [&b"x/y"[..], b"", b".", b"..", b"x\0y", &long] {
         refused("a name", |to, ino| to.change(&named(2, ino, name)));
@@ -454,12 +449,14 @@ fn lies_are_refused() {
         });
         refused("fields of an inode", |to, _| to.inode(inode, &[0; 160]));
     }
-    refused("an inode that is free", |to, _| {
-        to.change(&named(2, 1000, b"x"))
+    refused("a free inode", |to, _| to.change(&named(2, 1000, b"x")));
+    refused("a file as a directory", |to, ino| {
+        to.change(&named(ino, ino, b"x"))
     });
-    refused("no directory", |to, ino| to.change(&named(ino, ino, b"x")));
-    refused("a ring", |to, _| to.change(&named(11, 2, b"x")));
-    refused("blocks behind the end", |to, ino| {
+    refused("the root as a child", |to, _| {
+        to.change(&named(11, 2, b"x"))
+    });
+    refused("blocks after the end", |to, ino| {
         to.change(&blocks(ino, 0, 32_767, 2));
     });
     refused("blocks of a group", |to, ino| {
@@ -498,18 +495,18 @@ fn recovers_cleanly(device: &MemoryDevice, fs: &Ext4, ino: u32, fields: &[u8], w
 }
 
 #[test]
-fn a_record_gives_no_fragment_and_no_time_of_deletion() {
+fn replay_ignores_fragment_and_deletion_time() {
     let Some((device, fs, ino)) = begin() else {
         return;
     };
     let ino = u32::try_from(ino.0).unwrap();
     let same = fields(&fs, ino, |_| ());
     recovers_cleanly(&device, &fs, ino, &same, "as it is");
-    let lies = fields(&fs, ino, |raw| {
+    let invalid = fields(&fs, ino, |raw| {
         raw.base_mut().obso_faddr = 7.into();
         raw.set_dtime(99);
     });
-    recovers_cleanly(&device, &fs, ino, &lies, "lies");
+    recovers_cleanly(&device, &fs, ino, &invalid, "invalid");
 }
 
 /// In the list of orphans the time of deletion names the next orphan.
@@ -529,12 +526,12 @@ fn a_record_of_an_orphan_keeps_the_list() {
         });
         fs.sync().unwrap();
         for ino in orphans {
-            let lies = fields(&fs, ino, |raw| {
+            let stale = fields(&fs, ino, |raw| {
                 let generation = raw.generation() + u32::from(!same_generation);
                 raw.set_generation(generation);
             });
             let what = format!("{ino} {same_generation}");
-            recovers_cleanly(&device, &fs, ino, &lies, &what);
+            recovers_cleanly(&device, &fs, ino, &stale, &what);
         }
     }
 }

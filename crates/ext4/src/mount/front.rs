@@ -1,4 +1,4 @@
-//! Ext4 behind the [front]: from its methods to the engine's modules.
+//! Implements the [front]'s interface by calls of the engine's modules.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -6,10 +6,10 @@ use std::sync::Arc;
 use sapwood_block::Device;
 use sapwood_vfs::front::{self, AttributeChange};
 use sapwood_vfs::rules::XattrClass;
-use sapwood_vfs::{self as vfs};
 use sapwood_vfs::{
-    AllocMode, Attr, Content, CopyMode, Credentials, DirEntry, FileKind, FsStat, Fsxattr, Ino,
-    InodeFlags, NewInode, RenameMode, Result, SetAttr, SyncKind, Timestamp, TrimRange, acl,
+    self as vfs, AllocMode, Attr, Content, CopyMode, Credentials, DirEntry, FileKind, FsStat,
+    Fsxattr, Ino, InodeFlags, NewInode, RenameMode, Result, SetAttr, SyncKind, Timestamp,
+    TrimRange, acl,
 };
 
 use super::{Mount, sync};
@@ -175,7 +175,7 @@ impl front::Engine for Mount {
     }
 
     fn truncate(&self, inode: &Arc<Inode>, size: u64) -> Result<()> {
-        // To the length that it has, too: that frees blocks after the end.
+        // Also if the length stays, because this frees blocks after the end.
         Ok(data::truncate(&self.engine, inode, size)?)
     }
 

@@ -16,8 +16,8 @@ use super::map::{has_map, read_tree};
 use super::{OnMoved, Result};
 use crate::Error;
 
-/// Longest run that one extent covers, written or not.
-const RUN: u64 = EXTENT_MAX_LEN as u64 - 1;
+/// Most blocks that one extent covers, written or not.
+const MOST_BLOCKS: u64 = EXTENT_MAX_LEN as u64 - 1;
 
 /// Moves the blocks of all inodes below `limit`. Everything is durable on return.
 ///
@@ -25,7 +25,7 @@ const RUN: u64 = EXTENT_MAX_LEN as u64 - 1;
 /// No room; the image is wrong; errors of the device.
 pub(super) fn evacuate(image: &mut Image, limit: u64, moved: &mut OnMoved<'_>) -> Result<()> {
     let fresh = !image.has_log();
-    let mut run = Run {
+    let mut evacuation = Evacuation {
         image,
         limit,
         fresh,
@@ -33,29 +33,30 @@ pub(super) fn evacuate(image: &mut Image, limit: u64, moved: &mut OnMoved<'_>) -
         blocks: 0,
     };
     let mut attributes: BTreeMap<u64, Vec<u32>> = BTreeMap::new();
-    for group in 0..run.image.geometry.group_count() {
-        for piece in run.image.pieces(group)? {
+    for group in 0..evacuation.image.geometry.group_count() {
+        for piece in evacuation.image.pieces(group)? {
             // A move changes only its own inode.
-            for (ino, inode) in run.image.inodes_of(&piece)? {
+            for (ino, inode) in evacuation.image.inodes_of(&piece)? {
                 if inode.file_acl() >= limit {
                     attributes.entry(inode.file_acl()).or_default().push(ino);
                 }
-                run.maps(ino, inode)?;
+                evacuation.move_inode(ino, inode)?;
             }
         }
     }
     for (block, inodes) in attributes {
-        run.attributes(block, &inodes)?;
-        if run.image.is_full() {
-            run.image.commit(None)?;
+        evacuation.move_attributes(block, &inodes)?;
+        if evacuation.image.is_full() {
+            evacuation.image.commit(None)?;
         }
     }
-    run.reserved()?;
-    run.image.commit(None)?;
-    run.journal()
+    evacuation.move_reserved()?;
+    evacuation.image.commit(None)?;
+    evacuation.move_journal()
 }
 
-struct Run<'i, 'p> {
+/// The move of all blocks past a limit.
+struct Evacuation<'i, 'p> {
     image: &'i mut Image,
     limit: u64,
     moved: &'i mut OnMoved<'p>,
@@ -66,14 +67,14 @@ struct Run<'i, 'p> {
     blocks: u64,
 }
 
-impl Run<'_, '_> {
+impl Evacuation<'_, '_> {
     /// Moves the blocks of an inode, unless it has a step of its own.
-    fn maps(&mut self, ino: u32, inode: Inode) -> Result<()> {
+    fn move_inode(&mut self, ino: u32, inode: Inode) -> Result<()> {
         let special = [special_ino::RESIZE, special_ino::JOURNAL].contains(&ino);
         if special || !has_map(self.image, &inode) {
             return Ok(());
         }
-        self.map_of(ino, inode)?;
+        self.move_map(ino, inode)?;
         if self.image.is_full() {
             self.image.commit(None)
         } else {
@@ -93,7 +94,7 @@ impl Run<'_, '_> {
         let mut runs = Vec::new();
         let mut done = 0;
         while done < len {
-            let (to, count) = self.image.take(self.limit, (len - done).min(RUN))?;
+            let (to, count) = self.image.take(self.limit, (len - done).min(MOST_BLOCKS))?;
             if written {
                 self.image.copy(from + done, to, count)?;
                 self.seal_orphans(ino, to, count)?;
@@ -126,15 +127,15 @@ impl Run<'_, '_> {
     }
 
     /// Moves the blocks of an inode, and its map.
-    fn map_of(&mut self, ino: u32, mut inode: Inode) -> Result<bool> {
+    fn move_map(&mut self, ino: u32, mut inode: Inode) -> Result<bool> {
         let before = inode.clone();
         if inode.flags().contains(InodeFlags::EXTENTS) {
-            self.extents(ino, &mut inode)?;
+            self.move_extents(ino, &mut inode)?;
         } else {
             let mut words = [0; 15];
             for (index, word) in words.iter_mut().enumerate() {
                 let depth = (index + 1).saturating_sub(INDIRECT_DIRECT as usize) as u8;
-                *word = self.pointer(ino, inode.block_word(index), depth)?;
+                *word = self.move_pointer(ino, inode.block_word(index), depth)?;
             }
             for (place, word) in inode.block_mut().chunks_exact_mut(4).zip(words) {
                 place.copy_from_slice(&word.to_le_bytes());
@@ -148,7 +149,7 @@ impl Run<'_, '_> {
     }
 
     /// Moves the target of a pointer, `depth` blocks of pointers above data. Returns the new one.
-    fn pointer(&mut self, ino: u32, block: u32, depth: u8) -> Result<u32> {
+    fn move_pointer(&mut self, ino: u32, block: u32, depth: u8) -> Result<u32> {
         let number = u64::from(block);
         if block == 0 {
             return Ok(0);
@@ -167,7 +168,7 @@ impl Run<'_, '_> {
         let mut after = before.clone();
         for word in after.chunks_exact_mut(4) {
             let old = word.first_chunk().copied().unwrap_or_default();
-            let new = self.pointer(ino, u32::from_le_bytes(old), depth - 1)?;
+            let new = self.move_pointer(ino, u32::from_le_bytes(old), depth - 1)?;
             word.copy_from_slice(&new.to_le_bytes());
         }
         if low && (after == before || !self.fresh) {
@@ -180,8 +181,8 @@ impl Run<'_, '_> {
         Ok(to as u32)
     }
 
-    /// Moves extents, and builds the tree anew if it changed.
-    fn extents(&mut self, ino: u32, inode: &mut Inode) -> Result<()> {
+    /// Moves the blocks of extents, and rebuilds the tree if it changed.
+    fn move_extents(&mut self, ino: u32, inode: &mut Inode) -> Result<()> {
         let tree = read_tree(self.image, ino, inode)?;
         let high = |extent: &Extent| extent.physical + u64::from(extent.len) > self.limit;
         if !tree.extents.iter().any(high) && tree.nodes.iter().all(|node| *node < self.limit) {
@@ -214,7 +215,7 @@ impl Run<'_, '_> {
         self.rebuild(ino, inode, &list, tree.nodes)
     }
 
-    /// Builds an extent tree, in the old nodes as far as they stay.
+    /// Writes an extent tree, in the old nodes as far as they stay.
     fn rebuild(
         &mut self,
         ino: u32,
@@ -270,7 +271,7 @@ impl Run<'_, '_> {
     }
 
     /// Moves a block of attributes, which several inodes may share.
-    fn attributes(&mut self, block: u64, inodes: &[u32]) -> Result<()> {
+    fn move_attributes(&mut self, block: u64, inodes: &[u32]) -> Result<()> {
         let (to, _) = self.image.take(self.limit, 1)?;
         let mut bytes = self.image.block(block)?;
         if self.image.geometry.metadata_csum() {
@@ -288,9 +289,9 @@ impl Run<'_, '_> {
         Ok(())
     }
 
-    /// Moves the block of pointers of the inode of reserved descriptors. Its targets belong to
-    /// groups.
-    fn reserved(&mut self) -> Result<()> {
+    /// Moves the block of pointers in the inode of reserved descriptors. The blocks to which it points
+    /// belong to groups.
+    fn move_reserved(&mut self) -> Result<()> {
         if !self
             .image
             .geometry
@@ -316,17 +317,17 @@ impl Run<'_, '_> {
         self.image.put_inode(ino, inode)
     }
 
-    /// Moves the journal. The old one has the transaction that makes the new one count; the inode
-    /// is written back last. Until then a recovery reads the old map, so the new one is in other
+    /// Moves the journal. The transaction that changes its map is in the old journal, and the inode
+    /// is written back last. Until then a recovery reads the old map, so the new map is in other
     /// blocks.
-    fn journal(&mut self) -> Result<()> {
+    fn move_journal(&mut self) -> Result<()> {
         let ino = self.image.sb.journal_inum.get();
         if ino == 0 {
             return Ok(());
         }
         let inode = self.image.inode(ino)?;
         self.fresh = true;
-        if !self.map_of(ino, inode)? {
+        if !self.move_map(ino, inode)? {
             return Ok(());
         }
         let inode = self.image.inode(ino)?;
@@ -342,13 +343,13 @@ impl Run<'_, '_> {
     }
 }
 
-/// Adds an extent to a list, as part of the last one if it continues that.
+/// Appends an extent to a list, or extends the last one if it continues that.
 fn push(list: &mut Vec<Extent>, piece: Extent) {
     if let Some(last) = list.last_mut() {
         let follows = last.end() == u64::from(piece.logical)
             && last.physical + u64::from(last.len) == piece.physical
             && last.unwritten == piece.unwritten;
-        if follows && u64::from(last.len) + u64::from(piece.len) <= RUN {
+        if follows && u64::from(last.len) + u64::from(piece.len) <= MOST_BLOCKS {
             last.len += piece.len;
             return;
         }
@@ -397,14 +398,8 @@ impl Entries {
     ) -> std::result::Result<(), sapwood_ext4_format::ExtentError> {
         let mut node = ExtentNodeMut::init(bytes, depth)?;
         match self {
-            Self::Leaf(list) => list
-                .iter()
-                .enumerate()
-                .try_for_each(|(at, extent)| node.insert_extent(at, extent)),
-            Self::Index(list) => list
-                .iter()
-                .enumerate()
-                .try_for_each(|(at, index)| node.insert_index(at, index)),
+            Self::Leaf(list) => node.push_extents(list),
+            Self::Index(list) => node.push_indexes(list),
         }
     }
 }

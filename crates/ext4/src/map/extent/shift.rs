@@ -15,8 +15,7 @@ use super::insert::part;
 use super::{Path, Tree};
 use crate::Result;
 use crate::map::Mapped;
-use crate::map::nodes::Changes;
-use crate::map::nodes::{BLOCKS_MAX, too_large};
+use crate::map::nodes::{BLOCKS_MAX, Changes, too_large};
 
 impl<S: Changes> Tree<'_, S> {
     /// Moves the extents in `range` by `by` blocks to the front, over a hole. Returns the rest of
@@ -143,7 +142,7 @@ impl<S: Changes> Tree<'_, S> {
         }
     }
 
-    /// Makes one of the extents that meet at `at`, if they can be one.
+    /// Merges the extents that meet at `at`, if one extent can have the blocks of both.
     fn merge_at(&mut self, at: u64) -> Result<()> {
         let Ok(logical) = u32::try_from(at) else {
             return Ok(());
@@ -161,7 +160,7 @@ impl<S: Changes> Tree<'_, S> {
         }
     }
 
-    /// Makes two of an extent that reaches across `at`.
+    /// Splits an extent that reaches across `at`.
     fn split_at(&mut self, at: u64) -> Result<()> {
         let Ok(logical) = u32::try_from(at) else {
             return Ok(());

@@ -259,12 +259,8 @@ impl<S: Changes> Tree<'_, S> {
         let filled = self.store.change(&node, |bytes| {
             let mut made = ExtentNodeMut::init(bytes, depth)?;
             match entries {
-                Entries::Leaf(extents) => (0..)
-                    .zip(extents)
-                    .try_for_each(|(at, entry)| made.insert_extent(at, entry)),
-                Entries::Inner(indexes) => (0..)
-                    .zip(indexes)
-                    .try_for_each(|(at, entry)| made.insert_index(at, entry)),
+                Entries::Leaf(extents) => made.push_extents(extents),
+                Entries::Inner(indexes) => made.push_indexes(indexes),
             }
         })?;
         filled.map_err(|err| self.store.world().bad_block(place, err))?;
@@ -288,12 +284,8 @@ impl<S: Changes> Tree<'_, S> {
                 node.remove(0, 1)?;
                 node.set_depth(depth)?;
                 match &entries {
-                    Entries::Leaf(extents) => (0..)
-                        .zip(extents)
-                        .try_for_each(|(at, entry)| node.insert_extent(at, entry)),
-                    Entries::Inner(indexes) => (0..)
-                        .zip(indexes)
-                        .try_for_each(|(at, entry)| node.insert_index(at, entry)),
+                    Entries::Leaf(extents) => node.push_extents(extents),
+                    Entries::Inner(indexes) => node.push_indexes(indexes),
                 }
             })?;
             if let Some(node) = &child.node {
