@@ -7,6 +7,7 @@ use std::os::unix::ffi::OsStringExt;
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 
+use data_encoding::HEXLOWER;
 use sapwood::internal::{ExportError, NewFile, Target};
 use sapwood::{ExportCompression, ExportOptions, ExportReport, FileSystem, Options, Place};
 use serde_json::json;
@@ -245,10 +246,7 @@ fn failed(file: &Path, error: sapwood::Error) -> Failure {
 
 /// The descriptor of a layer, and its `diff_id`.
 fn print(report: &ExportReport, compression: ExportCompression) -> Result<()> {
-    let hex = |bytes: &[u8]| -> String {
-        let digits = bytes.iter().map(|byte| format!("{byte:02x}"));
-        format!("sha256:{}", digits.collect::<String>())
-    };
+    let digest = |bytes: &[u8]| format!("sha256:{}", HEXLOWER.encode(bytes));
     let end = match compression {
         ExportCompression::Gzip(_) => "+gzip",
         ExportCompression::Zstd(_) => "+zstd",
@@ -256,8 +254,8 @@ fn print(report: &ExportReport, compression: ExportCompression) -> Result<()> {
     };
     output::object(&json!({
         "mediaType": format!("application/vnd.oci.image.layer.v1.tar{end}"),
-        "digest": hex(&report.digest),
+        "digest": digest(&report.digest),
         "size": report.size,
-        "diffID": hex(&report.diff_id),
+        "diffID": digest(&report.diff_id),
     }))
 }

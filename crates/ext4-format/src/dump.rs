@@ -9,21 +9,6 @@ pub use group::DumpGroup;
 pub use inode::DumpInode;
 pub use superblock::DumpSuper;
 
-/// A UUID in its usual writing.
-struct Uuid([u8; 16]);
-
-impl std::fmt::Display for Uuid {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        for (index, byte) in self.0.iter().enumerate() {
-            if matches!(index, 4 | 6 | 8 | 10) {
-                f.write_str("-")?;
-            }
-            write!(f, "{byte:02x}")?;
-        }
-        Ok(())
-    }
-}
-
 /// Seconds since 1970 as date and time.
 struct Date(i64);
 

@@ -19,9 +19,9 @@
 //! [`Verified`] reads a whole chunk and verifies it before it gives out its first byte.
 
 use std::collections::HashMap;
-use std::fmt::Write as _;
 use std::io::{self, BufRead, BufReader, Read, Write};
 
+use data_encoding::{HEXLOWER, HEXLOWER_PERMISSIVE};
 use sha2::{Digest as _, Sha256};
 
 const MAGIC: &str = "sapwood-seal 1";
@@ -175,23 +175,9 @@ impl<W: Write> Write for Sealing<W> {
     }
 }
 
-fn hex(digest: &Digest) -> String {
-    digest.iter().fold(String::new(), |mut text, byte| {
-        let _ = write!(text, "{byte:02x}");
-        text
-    })
-}
-
 fn from_hex(text: &str) -> Option<Digest> {
-    let mut digest = Digest::default();
-    if text.len() != 2 * digest.len() || !text.is_ascii() {
-        return None;
-    }
-    for (byte, pair) in digest.iter_mut().zip(text.as_bytes().chunks(2)) {
-        let pair = std::str::from_utf8(pair).ok()?;
-        *byte = u8::from_str_radix(pair, 16).ok()?;
-    }
-    Some(digest)
+    let digest = HEXLOWER_PERMISSIVE.decode(text.as_bytes()).ok()?;
+    digest.try_into().ok()
 }
 
 /// The lines of a seal that is read.
@@ -301,11 +287,11 @@ impl Seal {
         let mut start = 0;
         for digest in &self.digests {
             let len = self.chunk.min(self.size - start);
-            put(format!("{start} {len} {}\n", hex(digest)))?;
+            put(format!("{start} {len} {}\n", HEXLOWER.encode(digest)))?;
             start += len;
         }
-        let digest = hash.finalize().into();
-        writeln!(writer, "end {} {}", self.size, hex(&digest))?;
+        let digest: Digest = hash.finalize().into();
+        writeln!(writer, "end {} {}", self.size, HEXLOWER.encode(&digest))?;
         writer.flush()
     }
 

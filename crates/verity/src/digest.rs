@@ -3,6 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
+use data_encoding::{HEXLOWER, HEXLOWER_PERMISSIVE};
 use sha2::{Digest, Sha256, Sha512};
 
 use crate::{Error, Result};
@@ -76,7 +77,7 @@ pub struct RootHash(pub Vec<u8>);
 
 impl fmt::Display for RootHash {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+        f.write_str(&HEXLOWER.encode(&self.0))
     }
 }
 
@@ -96,18 +97,6 @@ impl FromStr for RootHash {
 
 /// The bytes that hexadecimal digits give.
 pub(crate) fn bytes_of(text: &str) -> Result<Vec<u8>> {
-    let wrong = || Error::Hex(text.to_owned());
-    let digit = |byte: &u8| {
-        char::from(*byte)
-            .to_digit(16)
-            .and_then(|digit| u8::try_from(digit).ok())
-    };
-    let digits: Option<Vec<u8>> = text.as_bytes().iter().map(digit).collect();
-    let digits = digits
-        .filter(|digits| digits.len() % 2 == 0)
-        .ok_or_else(wrong)?;
-    Ok(digits
-        .chunks_exact(2)
-        .map(|pair| pair[0] << 4 | pair[1])
-        .collect())
+    let bytes = HEXLOWER_PERMISSIVE.decode(text.as_bytes());
+    bytes.map_err(|_| Error::Hex(text.to_owned()))
 }

@@ -269,13 +269,6 @@ fn partition(table: &GptCopy, entry: &[u8], number: u32) -> Partition {
 
 /// A GUID as text: its first three fields are little-endian.
 fn guid(bytes: &[u8]) -> String {
-    const ORDER: [usize; 16] = [3, 2, 1, 0, 5, 4, 7, 6, 8, 9, 10, 11, 12, 13, 14, 15];
-    let mut text = String::with_capacity(36);
-    for (at, from) in ORDER.into_iter().enumerate() {
-        if matches!(at, 4 | 6 | 8 | 10) {
-            text.push('-');
-        }
-        text.push_str(&format!("{:02x}", bytes.get(from).copied().unwrap_or(0)));
-    }
-    text
+    let bytes = bytes.first_chunk().copied().unwrap_or_default();
+    uuid::Uuid::from_bytes_le(bytes).to_string()
 }

@@ -78,14 +78,7 @@ pub(super) fn mode(attr: &Attr) -> String {
 
 /// A UUID in its usual form.
 pub(super) fn uuid(bytes: &[u8; 16]) -> String {
-    let mut text = String::with_capacity(36);
-    for (index, byte) in bytes.iter().enumerate() {
-        if matches!(index, 4 | 6 | 8 | 10) {
-            text.push('-');
-        }
-        text.push_str(&format!("{byte:02x}"));
-    }
-    text
+    uuid::Uuid::from_bytes(*bytes).to_string()
 }
 
 /// The bytes of a UUID in hexadecimal, with or without dashes.

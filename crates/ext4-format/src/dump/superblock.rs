@@ -2,7 +2,9 @@
 
 use std::fmt::{Display, Formatter, Result};
 
-use super::{Date, Uuid};
+use uuid::Uuid;
+
+use super::Date;
 use crate::superblock::text;
 use crate::{
     Compat, Geometry, Incompat, MountOpts, RoCompat, SuperBlock, SuperFlags, SuperState,
@@ -42,41 +44,35 @@ fn flag_names(flags: SuperFlags) -> String {
         (SuperFlags::UNSIGNED_HASH, "unsigned_directory_hash"),
         (SuperFlags::TEST_FILESYS, "test_filesystem"),
     ];
-    let set: Vec<_> = all
-        .iter()
-        .filter(|(flag, _)| flags.contains(*flag))
-        .collect();
-    words(&set.iter().map(|(_, name)| *name).collect::<Vec<_>>())
+    let set = all.iter().filter(|(flag, _)| flags.contains(*flag));
+    words(&set.map(|(_, name)| *name).collect::<Vec<_>>())
 }
 
 fn mount_opt_names(opts: MountOpts) -> String {
-    let journal = match opts.bits() & 0x60 {
-        0x20 => Some("journal_data"),
-        0x40 => Some("journal_data_ordered"),
-        0x60 => Some("journal_data_writeback"),
-        _ => None,
-    };
-    let before = [
-        (MountOpts::DEBUG, "debug"),
-        (MountOpts::BSDGROUPS, "bsdgroups"),
-        (MountOpts::XATTR_USER, "user_xattr"),
-        (MountOpts::ACL, "acl"),
-        (MountOpts::UID16, "uid16"),
+    const MODE: MountOpts = MountOpts::JMODE_DATA.union(MountOpts::JMODE_ORDERED);
+    // Each option with the bits that decide on it.
+    let all = [
+        (MountOpts::DEBUG, MountOpts::DEBUG, "debug"),
+        (MountOpts::BSDGROUPS, MountOpts::BSDGROUPS, "bsdgroups"),
+        (MountOpts::XATTR_USER, MountOpts::XATTR_USER, "user_xattr"),
+        (MountOpts::ACL, MountOpts::ACL, "acl"),
+        (MountOpts::UID16, MountOpts::UID16, "uid16"),
+        (MODE, MountOpts::JMODE_DATA, "journal_data"),
+        (MODE, MountOpts::JMODE_ORDERED, "journal_data_ordered"),
+        (MODE, MODE, "journal_data_writeback"),
+        (MountOpts::NOBARRIER, MountOpts::NOBARRIER, "nobarrier"),
+        (
+            MountOpts::BLOCK_VALIDITY,
+            MountOpts::BLOCK_VALIDITY,
+            "block_validity",
+        ),
+        (MountOpts::DISCARD, MountOpts::DISCARD, "discard"),
+        (MountOpts::NODELALLOC, MountOpts::NODELALLOC, "nodelalloc"),
     ];
-    let after = [
-        (MountOpts::NOBARRIER, "nobarrier"),
-        (MountOpts::BLOCK_VALIDITY, "block_validity"),
-        (MountOpts::DISCARD, "discard"),
-        (MountOpts::NODELALLOC, "nodelalloc"),
-    ];
-    let set = |list: &[(MountOpts, &'static str)]| -> Vec<&'static str> {
-        let set = list.iter().filter(|(opt, _)| opts.contains(*opt));
-        set.map(|(_, name)| *name).collect()
-    };
-    let mut names = set(&before);
-    names.extend(journal);
-    names.extend(set(&after));
-    words(&names)
+    let set = all
+        .iter()
+        .filter(|(mask, bits, _)| opts.intersection(*mask) == *bits);
+    words(&set.map(|(.., name)| *name).collect::<Vec<_>>())
 }
 
 fn hash_name(version: u8) -> String {
@@ -108,7 +104,7 @@ fn identity(sb: &SuperBlock, f: &mut Formatter<'_>) -> Result {
         &mounted
     };
     line(f, "Last mounted on", mounted)?;
-    line(f, "Filesystem UUID", Uuid(sb.uuid))?;
+    line(f, "Filesystem UUID", Uuid::from_bytes(sb.uuid))?;
     let magic = format!("0x{:04X}", sb.magic.get());
     line(f, "Filesystem magic number", magic)?;
     let revision = match sb.rev_level.get() {
@@ -163,7 +159,7 @@ fn counts(sb: &SuperBlock, f: &mut Formatter<'_>) -> Result {
     line(f, "First block", sb.first_data_block.get())
 }
 
-/// A size of 1024 << `log`, as long as that is a number.
+/// 1024 << `log` as a number, or as this text if it is absurd.
 fn shifted(log: u32) -> String {
     match 1024u64.checked_shl(log) {
         Some(size) if log < 50 => size.to_string(),
@@ -200,12 +196,15 @@ fn groups(sb: &SuperBlock, f: &mut Formatter<'_>) -> Result {
     }
 }
 
-fn history(sb: &SuperBlock, f: &mut Formatter<'_>) -> Result {
-    // 40 bits fit.
-    let date = |seconds: u64| match seconds {
+/// A time of the superblock, in seconds since 1970: 40 bits.
+fn date(seconds: u64) -> String {
+    match seconds {
         0 => "n/a".to_string(),
         seconds => Date(seconds as i64).to_string(),
-    };
+    }
+}
+
+fn history(sb: &SuperBlock, f: &mut Formatter<'_>) -> Result {
     line(f, "Filesystem created", date(sb.mkfs_time()))?;
     line(f, "Last mount time", date(sb.mtime()))?;
     line(f, "Last write time", date(sb.wtime()))?;
@@ -233,7 +232,7 @@ fn inodes(sb: &SuperBlock, f: &mut Formatter<'_>) -> Result {
     line_if(f, "Required extra isize", sb.min_extra_isize.get())?;
     line_if(f, "Desired extra isize", sb.want_extra_isize.get())?;
     if sb.journal_uuid != [0; 16] {
-        line(f, "Journal UUID", Uuid(sb.journal_uuid))?;
+        line(f, "Journal UUID", Uuid::from_bytes(sb.journal_uuid))?;
     }
     line_if(f, "Journal inode", sb.journal_inum.get())?;
     line_if(f, "Journal device", sb.journal_dev.get())?;
@@ -247,7 +246,7 @@ fn inodes(sb: &SuperBlock, f: &mut Formatter<'_>) -> Result {
     for (bytes, word) in seed.as_chunks_mut::<4>().0.iter_mut().zip(sb.hash_seed()) {
         *bytes = word.to_le_bytes();
     }
-    line(f, "Directory Hash Seed", Uuid(seed))
+    line(f, "Directory Hash Seed", Uuid::from_bytes(seed))
 }
 
 fn extras(sb: &SuperBlock, f: &mut Formatter<'_>) -> Result {
@@ -259,8 +258,8 @@ fn extras(sb: &SuperBlock, f: &mut Formatter<'_>) -> Result {
     }
     if features.has_compat(Compat::SPARSE_SUPER2) {
         let groups = sb.backup_bgs.map(|g| g.get());
-        let groups: Vec<_> = groups.iter().filter(|g| **g != 0).collect();
-        let groups: Vec<_> = groups.iter().map(ToString::to_string).collect();
+        let groups = groups.iter().filter(|group| **group != 0);
+        let groups: Vec<_> = groups.map(ToString::to_string).collect();
         line(f, "Backup block groups", groups.join(" "))?;
     }
     if features.has_incompat(Incompat::MMP) {
@@ -292,27 +291,50 @@ fn extras(sb: &SuperBlock, f: &mut Formatter<'_>) -> Result {
     line_if(f, "Orphan file inode", sb.orphan_file_inum.get())
 }
 
+/// One of the two errors that a superblock describes.
+struct StoredError<'a> {
+    /// `First` or `Last`.
+    which: &'static str,
+    /// Seconds since 1970; 0 if there is none.
+    time: u64,
+    function: &'a [u8],
+    line: u32,
+    inode: u32,
+    block: u64,
+    errno: u8,
+}
+
 fn errors(sb: &SuperBlock, f: &mut Formatter<'_>) -> Result {
     if sb.error_count.get() == 0 {
         return Ok(());
     }
     line(f, "FS Error count", sb.error_count.get())?;
-    let (first, last) = (sb.first_error_time(), sb.last_error_time());
-    if first != 0 {
-        line(f, "First error time", Date(first as i64))?;
-        line(f, "First error function", text(&sb.first_error_func))?;
-        line(f, "First error line #", sb.first_error_line.get())?;
-        line_if(f, "First error inode #", sb.first_error_ino.get())?;
-        line_if(f, "First error block #", sb.first_error_block.get())?;
-        line_if(f, "First error err", sb.first_error_errcode)?;
-    }
-    if last != 0 {
-        line(f, "Last error time", Date(last as i64))?;
-        line(f, "Last error function", text(&sb.last_error_func))?;
-        line(f, "Last error line #", sb.last_error_line.get())?;
-        line_if(f, "Last error inode #", sb.last_error_ino.get())?;
-        line_if(f, "Last error block #", sb.last_error_block.get())?;
-        line_if(f, "Last error err", sb.last_error_errcode)?;
+    let first = StoredError {
+        which: "First",
+        time: sb.first_error_time(),
+        function: &sb.first_error_func,
+        line: sb.first_error_line.get(),
+        inode: sb.first_error_ino.get(),
+        block: sb.first_error_block.get(),
+        errno: sb.first_error_errcode,
+    };
+    let last = StoredError {
+        which: "Last",
+        time: sb.last_error_time(),
+        function: &sb.last_error_func,
+        line: sb.last_error_line.get(),
+        inode: sb.last_error_ino.get(),
+        block: sb.last_error_block.get(),
+        errno: sb.last_error_errcode,
+    };
+    for error in [first, last].iter().filter(|error| error.time != 0) {
+        let key = |what| format!("{} error {what}", error.which);
+        line(f, &key("time"), date(error.time))?;
+        line(f, &key("function"), text(error.function))?;
+        line(f, &key("line #"), error.line)?;
+        line_if(f, &key("inode #"), error.inode)?;
+        line_if(f, &key("block #"), error.block)?;
+        line_if(f, &key("err"), error.errno)?;
     }
     Ok(())
 }

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::io::{self, Read};
 
+use data_encoding::HEXLOWER;
 use sha2::{Digest as _, Sha256, Sha512};
 
 use super::{OciError, Result};
@@ -100,16 +101,15 @@ impl<R: Read> Hashing<R> {
 
     /// The digest of the read bytes; `None` without an algorithm.
     pub(super) fn digest(self) -> Option<Digest> {
-        let hex = |bytes: &[u8]| bytes.iter().map(|byte| format!("{byte:02x}")).collect();
         Some(match self.state {
             State::None => return None,
             State::Sha256(state) => Digest {
                 algorithm: Algorithm::Sha256,
-                hex: hex(&state.finalize()),
+                hex: HEXLOWER.encode(&state.finalize()),
             },
             State::Sha512(state) => Digest {
                 algorithm: Algorithm::Sha512,
-                hex: hex(&state.finalize()),
+                hex: HEXLOWER.encode(&state.finalize()),
             },
         })
     }

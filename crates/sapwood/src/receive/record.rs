@@ -6,8 +6,9 @@
 //! In an image, the record of a partial subvolume is an extended attribute of its top; a complete
 //! subvolume of btrfs has its received UUID.
 
-use std::fmt::Write as _;
+use std::fmt;
 
+use data_encoding::HEXLOWER;
 use sapwood_btrfs_format::stream::COMMAND_HEADER;
 use sha2::{Digest, Sha256};
 use uuid::Uuid;
@@ -18,10 +19,10 @@ const MAGIC: &[u8] = b"sapwood-receive 2";
 /// The hidden directory of the records of complete directories.
 pub(super) const DIRECTORY: &str = ".sapwood-received";
 
-/// The begin of the names of parts in an image without subvolumes.
+/// Prefix of the names of parts in an image without subvolumes.
 pub(super) const PART_PREFIX: &str = ".sapwood-receive-";
 
-/// Whether a name in the destination is of a record or a part.
+/// Whether a name in the destination belongs to a record or a part.
 pub(super) fn is_reserved(name: &[u8]) -> bool {
     name == DIRECTORY.as_bytes() || name.starts_with(PART_PREFIX.as_bytes())
 }
@@ -29,13 +30,32 @@ pub(super) fn is_reserved(name: &[u8]) -> bool {
 /// Most bytes of a record.
 pub(super) const RECORD_MAX: usize = 4096;
 
-/// A number of whole commands of one subvolume, with a digest of them.
+/// A number of whole commands of one subvolume, with a digest of them. Text: the three fields,
+/// separated by spaces.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Mark {
     pub(super) commands: u64,
     /// Bytes of the commands.
     pub(super) bytes: u64,
+    /// SHA-256 of the headers of the commands, in hexadecimal; empty without commands.
     pub(super) digest: String,
+}
+
+impl fmt::Display for Mark {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {} {}", self.commands, self.bytes, self.digest)
+    }
+}
+
+impl Mark {
+    fn parse(text: &str) -> Option<Self> {
+        let mut parts = text.splitn(3, ' ');
+        Some(Self {
+            commands: parts.next()?.parse().ok()?,
+            bytes: parts.next()?.parse().ok()?,
+            digest: parts.next()?.to_owned(),
+        })
+    }
 }
 
 /// The whole commands of one subvolume that were executed.
@@ -55,19 +75,14 @@ impl Position {
     }
 
     pub(super) fn mark(&self) -> Mark {
-        let bytes = self.digest.clone().finalize();
-        let digest = bytes.iter().fold(String::new(), |mut text, byte| {
-            let _ = write!(text, "{byte:02x}");
-            text
-        });
         Mark {
             commands: self.commands,
             bytes: self.bytes,
-            digest,
+            digest: HEXLOWER.encode(&self.digest.clone().finalize()),
         }
     }
 
-    /// Some bits of the digest.
+    /// The first 32 bits of the digest.
     pub(super) fn short_digest(&self) -> u32 {
         let bytes = self.digest.clone().finalize();
         bytes
@@ -99,7 +114,7 @@ pub(super) struct Record {
     pub(super) state: State,
     /// Mode that the top of a directory gets when it is complete.
     pub(super) mode: u32,
-    /// Every owner could be set until now.
+    /// No change of an owner was refused until now.
     pub(super) keeps_owners: bool,
     /// The mount of a directory that is being received. Empty: not known.
     pub(super) mount: String,
@@ -125,24 +140,21 @@ impl Record {
         let owners = if self.keeps_owners {
             ""
         } else {
-            "\nowners refused"
+            "owners refused\n"
         };
-        let mark = |mark: &Mark| format!("{} {} {}", mark.commands, mark.bytes, mark.digest);
+        let (uuid, transid, mode) = (Uuid::from_bytes(self.uuid), self.transid, self.mode);
         let fields = format!(
-            "\nuuid {}\nctransid {}\nstate {state}\ncheckpoint {}\nnames {}\nmode {:o}{owners}\nmount {}\nname ",
-            Uuid::from_bytes(self.uuid),
-            self.transid,
-            mark(checkpoint),
-            mark(names),
-            self.mode,
+            "\nuuid {uuid}\nctransid {transid}\nstate {state}\ncheckpoint {checkpoint}\n\
+             names {names}\nmode {mode:o}\n{owners}mount {}\nname ",
             self.mount,
         );
         [MAGIC, fields.as_bytes(), &self.name].concat()
     }
 
-    /// `None`: the bytes are no record.
+    /// Reads a record; `None` if the bytes are none.
     pub(super) fn parse(bytes: &[u8]) -> Option<Self> {
         let mut rest = bytes.strip_prefix(MAGIC)?;
+        // The value of the next field, if that has this key.
         let mut field = |key: &str| {
             let tail = rest.strip_prefix(format!("\n{key} ").as_bytes())?;
             let end = tail.iter().position(|byte| *byte == b'\n');
@@ -153,8 +165,8 @@ impl Record {
         let uuid = field("uuid")?.parse::<Uuid>().ok()?.into_bytes();
         let transid = field("ctransid")?.parse().ok()?;
         let state = field("state")?;
-        let checkpoint = mark(field("checkpoint")?)?;
-        let names = mark(field("names")?)?;
+        let checkpoint = Mark::parse(field("checkpoint")?)?;
+        let names = Mark::parse(field("names")?)?;
         let state = match state {
             "starting" => State::Starting,
             "running" if checkpoint.commands <= names.commands => {
@@ -185,15 +197,6 @@ impl Record {
             name: name.to_vec(),
         })
     }
-}
-
-fn mark(text: &str) -> Option<Mark> {
-    let mut parts = text.splitn(3, ' ');
-    Some(Mark {
-        commands: parts.next()?.parse().ok()?,
-        bytes: parts.next()?.parse().ok()?,
-        digest: parts.next()?.to_owned(),
-    })
 }
 
 #[cfg(test)]
