@@ -84,7 +84,7 @@ pub(crate) enum Medium {
 pub(crate) struct Opened {
     pub(crate) file: File,
     /// The file below a loop device, locked.
-    pub(crate) behind: Option<File>,
+    pub(crate) backing: Option<File>,
     /// Size in bytes.
     pub(crate) size: u64,
     pub(crate) medium: Medium,

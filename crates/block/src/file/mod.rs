@@ -42,7 +42,7 @@ const MAX_BUFFERS: usize = 1024;
 pub struct FileDevice {
     file: File,
     /// The file below a loop device, locked.
-    behind: Option<File>,
+    backing: Option<File>,
     name: String,
     size: AtomicU64,
     /// Held by a caller that makes the file longer.
@@ -93,7 +93,7 @@ impl FileDevice {
         host::prepare_release();
         Self {
             file: opened.file,
-            behind: opened.behind,
+            backing: opened.backing,
             name,
             size: opened.size.into(),
             growing: Mutex::new(()),
@@ -114,7 +114,7 @@ impl FileDevice {
 
     /// The descriptors of the image.
     fn locked(&self) -> impl Iterator<Item = &File> {
-        let others = self.behind.iter().chain(self.replaced.get());
+        let others = self.backing.iter().chain(self.replaced.get());
         std::iter::once(&self.file).chain(others)
     }
 
@@ -377,7 +377,7 @@ impl Device for FileDevice {
         if self.direct.is_some() {
             return check_writable(&self.name, true);
         }
-        let replaced = host::make_writable(&self.file, self.behind.as_ref(), &self.name, &file)?;
+        let replaced = host::make_writable(&self.file, self.backing.as_ref(), &self.name, &file)?;
         let _ = self.replaced.set(replaced);
         self.read_only.store(false, Ordering::Release);
         Ok(())

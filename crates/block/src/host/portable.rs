@@ -122,7 +122,7 @@ fn finish(file: File, name: &str, read_only: bool) -> Result<Opened> {
     }
     Ok(Opened {
         file,
-        behind: None,
+        backing: None,
         size: found.len(),
         medium: Medium::File,
         read_only,

@@ -16,9 +16,9 @@
 //! that it mounts through a loop device, so a read-write open searches for loop devices in use
 //! (`loop_device.rs`). All conflicts are [`Error::Busy`].
 //!
-//! A file's lock ends with its [`FileDevice`](crate::FileDevice), even if copies of the descriptor exist: a process
-//! that another thread has just forked has one until it executes its program. A block device stays
-//! claimed until that copy is closed (`claim.rs`).
+//! A file's lock ends with its [`FileDevice`](crate::FileDevice), even if copies of the descriptor
+//! exist: a process that another thread has just forked has one until it executes its program. A
+//! block device stays claimed until that copy is closed (`claim.rs`).
 
 use std::fs::File;
 use std::path::Path;
@@ -39,11 +39,7 @@ pub(crate) fn open(path: &Path, options: OpenOptions) -> Result<Opened> {
     let name = path.display().to_string();
     // Checked before the open, because opening a FIFO would wait for its other end.
     let stat = rustix::fs::stat(path).map_err(|e| Error::open(&name, e))?;
-    let is_block = match FileType::from_raw_mode(stat.st_mode) {
-        FileType::BlockDevice => true,
-        FileType::RegularFile => false,
-        _ => return Err(Error::open(&name, not_an_image())),
-    };
+    let is_block = is_block_device(&stat, &name)?;
     let mut flags = OFlags::CLOEXEC;
     flags |= if options.read_only {
         OFlags::RDONLY
@@ -63,15 +59,15 @@ pub(crate) fn open(path: &Path, options: OpenOptions) -> Result<Opened> {
         Err(Errno::BUSY) => return Err(busy(&name, &stat, None)),
         Err(e) => return Err(Error::open(&name, e)),
     };
-    let behind = match (options.lock, is_block) {
+    let backing = match (options.lock, is_block) {
         (false, _) => None,
         (true, false) => {
             lock_file(&file, &name, options.read_only)?;
             None
         }
-        (true, true) => lock_behind(&file, &name, options.read_only)?,
+        (true, true) => lock_block_device(&file, &name, options.read_only)?,
     };
-    finish(file, behind, &name, options)
+    finish(file, backing, &name, options)
 }
 
 /// See [`FileDevice::create`](crate::FileDevice::create).
@@ -104,11 +100,7 @@ pub fn open_for_writing(path: &Path) -> Result<File> {
     let name = path.display().to_string();
     let failed = |e: Errno| Error::open(&name, e);
     let stat = rustix::fs::stat(path).map_err(failed)?;
-    let is_block = match FileType::from_raw_mode(stat.st_mode) {
-        FileType::BlockDevice => true,
-        FileType::RegularFile => false,
-        _ => return Err(Error::open(&name, not_an_image())),
-    };
+    let is_block = is_block_device(&stat, &name)?;
     let flags = OFlags::CLOEXEC | OFlags::RDWR;
     let opened = retry_on_intr(|| rustix::fs::open(path, flags, Mode::empty()));
     let file = File::from(opened.map_err(failed)?);
@@ -117,21 +109,25 @@ pub fn open_for_writing(path: &Path) -> Result<File> {
         if calls::is_write_protected(&file).map_err(failed)? {
             return Err(Error::ReadOnly { device: name });
         }
-        if let Some((behind, _)) = loop_device::backing_file(&file, &stat) {
-            let behind = rustix::fs::fstat(&behind).map_err(failed)?;
+        if let Some((backing, _)) = loop_device::backing_file(&file, &stat) {
+            let backing = rustix::fs::fstat(&backing).map_err(failed)?;
             let number = rustix::fs::minor(stat.st_rdev);
-            check_other_ways(&behind, Some(number), &name, false)?;
+            check_other_ways(&backing, Some(number), &name, false)?;
         }
     }
     Ok(file)
 }
 
-/// Makes an image of `name`, which is open read-only as `file`, writable with `new`. `behind` is the
+/// Makes the image `name`, which is open read-only as `file`, writable with `new`. `backing` is the
 /// locked file below a loop device. Returns the descriptor of the replaced open, which has the lock.
 /// See [`Device::make_writable`](crate::Device::make_writable).
+///
+/// # Errors
+/// [`Error::ReadOnly`] if `new` is another file, or is not open for reading and writing;
+/// [`Error::Busy`].
 pub(crate) fn make_writable(
     file: &File,
-    behind: Option<&File>,
+    backing: Option<&File>,
     name: &str,
     new: &File,
 ) -> Result<File> {
@@ -151,10 +147,10 @@ pub(crate) fn make_writable(
         });
     }
     let replaced = file.try_clone().map_err(|e| Error::open(name, e))?;
-    let lock = if is_block { behind } else { Some(&replaced) };
+    let lock = if is_block { backing } else { Some(&replaced) };
     let take = |read_only| -> Result<bool> {
-        let behind = lock.map_or(Ok(true), |lock| take_locks(lock, name, read_only))?;
-        Ok(behind && (!is_block || qemu_lock::lock(&replaced, read_only)))
+        let free = lock.map_or(Ok(true), |lock| take_locks(lock, name, read_only))?;
+        Ok(free && (!is_block || qemu_lock::lock(&replaced, read_only)))
     };
     if !take(false)? {
         let busy = busy(name, &stat, None);
@@ -166,8 +162,20 @@ pub(crate) fn make_writable(
     Ok(replaced)
 }
 
-/// An [`Error::Busy`] for the file or block device of `stat`, whose bytes are in use, through
-/// `other` if that is given. Searches for their user.
+/// Whether an image is a block device, and not a file.
+///
+/// # Errors
+/// [`Error::Open`] if it is neither.
+fn is_block_device(stat: &Stat, name: &str) -> Result<bool> {
+    match FileType::from_raw_mode(stat.st_mode) {
+        FileType::BlockDevice => Ok(true),
+        FileType::RegularFile => Ok(false),
+        _ => Err(Error::open(name, not_an_image())),
+    }
+}
+
+/// An [`Error::Busy`] for the file or block device of `stat`, which is in use, through `other` if
+/// that is given. Searches for the user.
 fn busy(device: &str, stat: &Stat, other: Option<&Path>) -> Error {
     Error::busy(device, other, search::holder_of(stat))
 }
@@ -183,12 +191,12 @@ fn lock_file(file: &File, name: &str, read_only: bool) -> Result<()> {
 }
 
 /// Locks an open block device, which is claimed already, against QEMU. Also locks the file below a
-/// loop device, because other programs that open that file do not know of the loop device. `None`
-/// if there is no such file.
-fn lock_behind(device: &File, name: &str, read_only: bool) -> Result<Option<File>> {
+/// loop device, because other programs that open that file do not know of the loop device, and
+/// returns it.
+fn lock_block_device(device: &File, name: &str, read_only: bool) -> Result<Option<File>> {
     let stat = rustix::fs::fstat(device).map_err(|e| Error::open(name, e))?;
     check_other_ways(&stat, None, name, read_only)?;
-    let behind = match loop_device::backing_file(device, &stat) {
+    let backing = match loop_device::backing_file(device, &stat) {
         Some((file, path)) => {
             let number = rustix::fs::minor(stat.st_rdev);
             lock_below(file, &path, number, name, read_only)?
@@ -196,15 +204,16 @@ fn lock_behind(device: &File, name: &str, read_only: bool) -> Result<Option<File
         None => None,
     };
     if qemu_lock::lock(device, read_only) {
-        return Ok(behind);
+        return Ok(backing);
     }
-    if let Some(file) = &behind {
+    if let Some(file) = &backing {
         unlock(file);
     }
     Err(busy(name, &stat, None))
 }
 
-/// Locks the file or block device at `path` below loop device `number`. `None` for a block device.
+/// Locks the file at `path` below loop device `number`. `None` for a block device, which takes no
+/// lock.
 fn lock_below(
     file: File,
     path: &Path,
@@ -270,7 +279,7 @@ pub(crate) fn unlock(file: &File) {
 }
 
 /// Reads kind and size from the descriptor.
-fn finish(file: File, behind: Option<File>, name: &str, options: OpenOptions) -> Result<Opened> {
+fn finish(file: File, backing: Option<File>, name: &str, options: OpenOptions) -> Result<Opened> {
     let stat = rustix::fs::fstat(&file).map_err(|e| Error::open(name, e))?;
     let mut read_only = options.read_only;
     let (medium, mut size) = match FileType::from_raw_mode(stat.st_mode) {
@@ -294,7 +303,7 @@ fn finish(file: File, behind: Option<File>, name: &str, options: OpenOptions) ->
     }
     Ok(Opened {
         file,
-        behind,
+        backing,
         size,
         medium,
         read_only,

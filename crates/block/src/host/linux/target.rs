@@ -1,4 +1,4 @@
-//! [`Target`]: all names of the bytes of an image.
+//! [`Target`]: the file and the block devices through which the bytes of an image are reached.
 //!
 //! Facts about sysfs are from the kernel's documentation (`sysfs-block`, `sysfs-block-loop`,
 //! `sysfs-fs-btrfs`).
@@ -18,11 +18,12 @@ pub(super) struct Target {
     /// Block devices whose opens exclude each other: a device, its partitions, its disk, loop
     /// devices over the file.
     devices: BTreeSet<Dev>,
-    /// These, devices on top of them, and the other devices of a btrfs.
+    /// `devices`, the devices on top of them, and the other devices of a btrfs.
     mountable: BTreeSet<Dev>,
 }
 
 impl Target {
+    /// The image of `stat`.
     pub(super) fn of(stat: &Stat) -> Self {
         let mut target = Self::default();
         if FileType::from_raw_mode(stat.st_mode) == FileType::BlockDevice {
@@ -139,7 +140,8 @@ impl Identity {
     }
 }
 
-/// Identity of the file at `path`, without a request to the server of a file system.
+/// Identity of the file at `path`. Sends no request to the server of a file system, which may be
+/// stuck.
 fn identity(path: &Path) -> Option<Identity> {
     let flags = AtFlags::STATX_DONT_SYNC | AtFlags::NO_AUTOMOUNT;
     let found = rustix::fs::statx(CWD, path, flags, StatxFlags::TYPE | StatxFlags::INO).ok()?;
@@ -193,6 +195,7 @@ fn number(dir: &Path) -> Option<Dev> {
     Some(makedev(major.parse().ok()?, minor.parse().ok()?))
 }
 
+/// The entries of a directory; none if it cannot be read.
 fn entries(dir: &Path) -> Vec<PathBuf> {
     let entries = fs::read_dir(dir).into_iter().flatten().flatten();
     entries.map(|entry| entry.path()).collect()
