@@ -546,10 +546,12 @@ fn devices(
 ) -> Result<(Kind, Vec<Arc<dyn Device>>), OpenError> {
     let kind = known(path, &*file)?;
     accept(kind)?;
-    options.fit(kind).map_err(|source| OpenError::Option {
-        path: path.to_owned(),
-        source,
-    })?;
+    options
+        .refuse_foreign(kind)
+        .map_err(|source| OpenError::Option {
+            path: path.to_owned(),
+            source,
+        })?;
     let mut files = vec![file];
     for other in others {
         files.push(other?);

@@ -106,7 +106,7 @@ pub fn parse_size(text: &str) -> Option<u64> {
         let count = number.parse::<u64>().ok()?;
         return count.checked_mul(unit);
     };
-    // Nine digits are more than one in a gibibyte.
+    // Nine digits resolve each byte of a gibibyte.
     let digits = fraction.bytes().all(|byte| byte.is_ascii_digit());
     if shift == 0 || !digits || !(1..=9).contains(&fraction.len()) {
         return None;
@@ -117,7 +117,7 @@ pub fn parse_size(text: &str) -> Option<u64> {
     whole.checked_add(u64::try_from(part).ok()?)
 }
 
-/// Largest chunk, in bytes, for a btrfs with `content` bytes of files that shrinks later.
+/// Most bytes of a chunk in a btrfs that gets `content` bytes of files and is shrunk afterwards.
 pub(crate) fn largest_chunk(content: u64) -> u64 {
     (content / 16).clamp(16 << 20, 1 << 30)
 }
@@ -306,12 +306,17 @@ impl Options {
     /// Like [`set_list`](Self::set_list), with the error of this part of the library.
     fn take_list(&mut self, list: &str) -> Result<(), OptionError> {
         for option in list.split(',').filter(|option| !option.is_empty()) {
-            match option.split_once('=') {
-                Some((name, value)) => self.take(name, Some(value))?,
-                None => self.take(option, None)?,
-            }
+            self.take_text(option)?;
         }
         Ok(())
+    }
+
+    /// Sets an option in its form in `-o`: `NAME` or `NAME=VALUE`.
+    fn take_text(&mut self, option: &str) -> Result<(), OptionError> {
+        match option.split_once('=') {
+            Some((name, value)) => self.take(name, Some(value)),
+            None => self.take(option, None),
+        }
     }
 
     /// The options of the mount.
@@ -395,27 +400,24 @@ impl Options {
         self.btrfs.no_log_replay || self.ext4.no_load
     }
 
-    /// The same options for an engine that writes.
+    /// The same options for an engine that writes, which needs a recovery.
     #[cfg(feature = "fuse")]
     pub(crate) fn writing(mut self) -> Self {
         self.set_access(false);
         self.btrfs.no_log_replay = false;
         self.ext4.no_load = false;
-        let without = ["norecovery", "nologreplay", "rescue=nologreplay", "noload"];
-        self.given
-            .retain(|(_, option)| !without.contains(&option.as_str()));
+        self.given.retain(|(_, option)| {
+            let mut alone = Self::default();
+            alone.take_text(option).is_err() || !alone.is_without_recovery()
+        });
         self
     }
 
-    /// Checks that a file system of this kind has all options.
+    /// Refuses options that a file system of the kind `found` does not have.
     ///
     /// # Errors
-    /// [`OptionError::Foreign`].
-    pub(crate) fn fit(&self, found: Kind) -> Result<(), OptionError> {
-        self.refuse_foreign(found)
-    }
-
-    fn refuse_foreign(&self, found: Kind) -> Result<(), OptionError> {
+    /// [`OptionError::Foreign`] for the first of them.
+    pub(crate) fn refuse_foreign(&self, found: Kind) -> Result<(), OptionError> {
         let foreign = |of: Kind| of != found;
         let first = self.given.iter().find_map(|(of, option)| {
             let of = of.filter(|of| foreign(*of))?;
@@ -497,7 +499,7 @@ mod tests {
     }
 
     #[test]
-    fn what_would_weaken_promises_is_refused() {
+    fn options_that_weaken_durability_are_refused() {
         for list in [
             "nobarrier",
             "barrier=0",
@@ -510,6 +512,25 @@ mod tests {
                 matches!(&refused, OptionError::Unsupported { option, .. } if option == list),
                 "{list}: {refused}"
             );
+        }
+    }
+
+    #[cfg(feature = "fuse")]
+    #[test]
+    fn options_for_writing_skip_no_recovery() {
+        for skips in [
+            "norecovery",
+            "nologreplay",
+            "noload",
+            "rescue=nologreplay",
+            "rescue=nologreplay:nologreplay",
+        ] {
+            let list = format!("ro,noatime,{skips}");
+            let options = parsed(&list).unwrap().writing();
+            assert!(!options.is_read_only() && !options.is_without_recovery());
+            let text = options.to_text(Kind::Btrfs);
+            assert!(text.contains("noatime"), "{text}");
+            assert!(!text.contains(skips), "{text}");
         }
     }
 

@@ -290,7 +290,7 @@ fn in_memory(
     };
     options
         .opening
-        .fit(kind)
+        .refuse_foreign(kind)
         .map_err(|source| OpenError::Option {
             path: path.to_owned(),
             source,

@@ -55,7 +55,7 @@ pub(super) fn rescue(
         path: path.to_owned(),
         source,
     })?;
-    options.fit(kind).map_err(misfit)?;
+    options.refuse_foreign(kind).map_err(misfit)?;
     Ok(Mounted::Rescued(kind, Arc::new(fs)))
 }
 

@@ -28,11 +28,7 @@ impl Options {
         let kind = lines.next()?.parse().ok()?;
         let mut options = Self::default();
         for line in lines {
-            let (name, value) = match line.split_once('=') {
-                Some((name, value)) => (name, Some(value)),
-                None => (line, None),
-            };
-            options.take(name, value).ok()?;
+            options.take_text(line).ok()?;
         }
         Some((options, kind))
     }
