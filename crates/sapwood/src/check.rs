@@ -5,6 +5,7 @@ use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use sapwood_base::finding;
 use sapwood_block::Device;
 use sapwood_btrfs::check as btrfs;
 use sapwood_ext4::check as ext4;
@@ -17,7 +18,8 @@ use crate::progress::{OnProgress, Progress};
 /// The extent of a check.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CheckOptions {
-    /// Read all data too, and compare every copy with its checksums (btrfs; ext4 has none of data).
+    /// Read all data too, and compare every copy with its checksums. Only btrfs has checksums of
+    /// data.
     pub data: bool,
     /// Number of findings that are kept; further ones are counted.
     pub max_findings: usize,
@@ -138,28 +140,38 @@ pub(crate) fn of_btrfs(path: &Path, source: btrfs::CheckError) -> CheckError {
     }
 }
 
-/// Passes on the progress of a check of a btrfs.
-pub(crate) fn on_btrfs(progress: &mut OnProgress<'_>) -> impl FnMut(btrfs::Progress) {
+/// Passes on the progress of a check. `name` names a phase.
+fn on_phases<P: Copy + PartialEq>(
+    progress: &mut OnProgress<'_>,
+    name: fn(P) -> &'static str,
+) -> impl FnMut(finding::Progress<P>) {
     let mut current = None;
     move |step| {
         if current.replace(step.phase) != Some(step.phase) {
             progress(Progress::Total(step.total));
         }
-        let phase = match step.phase {
-            btrfs::Phase::Space => "space",
-            btrfs::Phase::Trees => "trees",
-            btrfs::Phase::Compare => "cross references",
-            btrfs::Phase::Data => "data",
-        };
-        let done = step.done;
+        let (phase, done) = (name(step.phase), step.done);
         progress(Progress::Done { phase, done });
     }
 }
 
-pub(crate) fn btrfs_report(report: &btrfs::CheckReport) -> CheckReport {
+/// Passes on the progress of a check of a btrfs.
+pub(crate) fn on_btrfs(progress: &mut OnProgress<'_>) -> impl FnMut(btrfs::Progress) {
+    on_phases(progress, |phase| match phase {
+        btrfs::Phase::Space => "space",
+        btrfs::Phase::Trees => "trees",
+        btrfs::Phase::Compare => "cross references",
+        btrfs::Phase::Data => "data",
+    })
+}
+
+fn report_of<F: finding::Finding + fmt::Display, S>(
+    report: &finding::CheckReport<F, S>,
+    code: fn(&F) -> &'static str,
+) -> CheckReport {
     let findings = report.findings.iter().map(|finding| CheckFinding {
-        code: finding.code(),
-        warning: finding.severity() == btrfs::Severity::Warning,
+        code: code(finding),
+        warning: finding.severity() == finding::Severity::Warning,
         text: finding.to_string(),
     });
     CheckReport {
@@ -167,6 +179,10 @@ pub(crate) fn btrfs_report(report: &btrfs::CheckReport) -> CheckReport {
         findings: findings.collect(),
         suppressed: report.suppressed,
     }
+}
+
+pub(crate) fn btrfs_report(report: &btrfs::CheckReport) -> CheckReport {
+    report_of(report, btrfs::Finding::code)
 }
 
 fn check_ext4(
@@ -195,32 +211,18 @@ pub(crate) fn of_ext4(path: &Path, source: ext4::CheckError) -> CheckError {
 pub(crate) fn on_ext4(
     progress: &mut OnProgress<'_>,
 ) -> impl FnMut(ext4::Progress) -> ControlFlow<()> {
-    let mut current = None;
+    let mut pass_on = on_phases(progress, |phase| match phase {
+        ext4::Phase::Groups => "groups",
+        ext4::Phase::Inodes => "inodes",
+        ext4::Phase::Directories => "directories",
+        ext4::Phase::Compare => "bitmaps",
+    });
     move |step| {
-        if current.replace(step.phase) != Some(step.phase) {
-            progress(Progress::Total(step.total));
-        }
-        let phase = match step.phase {
-            ext4::Phase::Groups => "groups",
-            ext4::Phase::Inodes => "inodes",
-            ext4::Phase::Directories => "directories",
-            ext4::Phase::Compare => "bitmaps",
-        };
-        let done = step.done;
-        progress(Progress::Done { phase, done });
+        pass_on(step);
         ControlFlow::Continue(())
     }
 }
 
 pub(crate) fn ext4_report(report: &ext4::CheckReport) -> CheckReport {
-    let findings = report.findings.iter().map(|finding| CheckFinding {
-        code: finding.code(),
-        warning: finding.severity() == ext4::Severity::Warning,
-        text: finding.to_string(),
-    });
-    CheckReport {
-        clean: report.is_clean(),
-        findings: findings.collect(),
-        suppressed: report.suppressed,
-    }
+    report_of(report, ext4::Finding::code)
 }

@@ -8,6 +8,7 @@
 
 use std::fmt;
 use std::io;
+use std::ops::ControlFlow::{self, Break, Continue};
 use std::ops::Range;
 
 use crate::progress::Stop;
@@ -22,7 +23,7 @@ const NAMED: usize = 16;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Damage {
     ranges: Vec<Range<u64>>,
-    /// Ranges after those.
+    /// Further ranges, which are only counted.
     more: u64,
     /// The end of the last range.
     end: u64,
@@ -41,7 +42,7 @@ impl Damage {
         }
     }
 
-    /// Adds a range, which follows the others.
+    /// Adds a range after the others.
     fn add(&mut self, range: &Range<u64>) {
         if range.start == self.end {
             if let Some(last) = self.ranges.last_mut().filter(|_| self.more == 0) {
@@ -109,37 +110,31 @@ impl std::error::Error for Damage {
 /// The unreadable parts of a file, and whether reading continues after one.
 #[derive(Debug, Default)]
 pub(crate) struct Salvage {
-    goes_on: bool,
+    keep_going: bool,
     stop: Stop,
     found: Option<Damage>,
 }
 
-/// Whether there is more to read.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Next {
-    Goes,
-    Ends,
-}
-
 impl Salvage {
-    /// Reads up to the first damage, or around all of it if it `goes_on`. `stop` ends it early.
-    pub(crate) fn new(goes_on: bool, stop: Stop) -> Self {
+    /// Reads up to the first damage, or around all damage if `keep_going` and until `stop` is set.
+    pub(crate) fn new(keep_going: bool, stop: Stop) -> Self {
         Self {
-            goes_on,
+            keep_going,
             stop,
             found: None,
         }
     }
 
-    fn add(&mut self, range: Range<u64>, cause: Cause) -> Next {
+    /// Adds a range. Breaks if reading ends there.
+    fn add(&mut self, range: Range<u64>, cause: Cause) -> ControlFlow<()> {
         match &mut self.found {
             Some(found) => found.add(&range),
             None => self.found = Some(Damage::new(range, cause)),
         }
         if self.has_ended() {
-            Next::Ends
+            Break(())
         } else {
-            Next::Goes
+            Continue(())
         }
     }
 
@@ -147,14 +142,14 @@ impl Salvage {
     pub(crate) fn length(&self, size: u64) -> u64 {
         let first = self.found.as_ref().and_then(|found| found.ranges.first());
         match first {
-            Some(first) if !self.goes_on => first.start.min(size),
+            Some(first) if !self.keep_going => first.start.min(size),
             _ => size,
         }
     }
 
     /// Whether reading has ended at damage.
     pub(crate) fn has_ended(&self) -> bool {
-        self.found.is_some() && (!self.goes_on || self.stop.is_stopped())
+        self.found.is_some() && (!self.keep_going || self.stop.is_stopped())
     }
 
     /// Whether there is damage.
@@ -250,7 +245,7 @@ pub(crate) fn read_data<'r, C: Content>(
             Err(error) => {
                 let cause = C::damage(error)?;
                 let end = resumes(content, at, size);
-                if end <= at || reading.salvage.add(at..end, cause) == Next::Ends || end >= size {
+                if end <= at || reading.salvage.add(at..end, cause).is_break() || end >= size {
                     return Ok(());
                 }
                 at = end;
@@ -266,13 +261,13 @@ pub(crate) fn read_data<'r, C: Content>(
             }
         };
         reading.end = at;
-        if reading.range(start, at)? == Next::Ends {
+        if reading.range(start, at)?.is_break() {
             return Ok(());
         }
     }
 }
 
-/// Does [`read_data`] in the range `range` of a file, without a search for data.
+/// Like [`read_data`], for a range of a file and without a search for data.
 ///
 /// # Errors
 /// The errors of [`read_data`].
@@ -293,8 +288,8 @@ pub(crate) fn read_range<'r, C: Content>(
     reading.range(range.start, range.end).map(drop)
 }
 
-/// The first offset after `at`, to within [`UNIT`] bytes, from which data can be searched for;
-/// `size` if there is none.
+/// An offset after `at` from which data can be searched for, at most [`UNIT`] bytes after the first
+/// such offset; `size` if there is none.
 fn resumes<C: Content>(content: &C, at: u64, size: u64) -> u64 {
     let (mut bad, mut step) = (at, UNIT as u64);
     let mut good = loop {
@@ -319,14 +314,15 @@ fn resumes<C: Content>(content: &C, at: u64, size: u64) -> u64 {
 }
 
 impl<C: Content> Reading<'_, C> {
-    fn range(&mut self, mut at: u64, end: u64) -> Result<Next, C::Error> {
+    /// Reads a range. Breaks if reading ends in it.
+    fn range(&mut self, mut at: u64, end: u64) -> Result<ControlFlow<()>, C::Error> {
         while at < end {
             let want = usize::try_from(end - at).unwrap_or(usize::MAX);
             let want = want.min(self.buf.len());
             let buf = self.buf.get_mut(..want).unwrap_or_default();
             let after = at.saturating_add(want as u64);
             match self.content.read(at, buf) {
-                Ok(0) => return Ok(Next::Ends),
+                Ok(0) => return Ok(Break(())),
                 Ok(count) => {
                     (self.sink)(at, self.buf.get(..count).unwrap_or_default())?;
                     at = at.saturating_add(count as u64);
@@ -334,34 +330,35 @@ impl<C: Content> Reading<'_, C> {
                 }
                 Err(error) => {
                     let cause = C::damage(error)?;
-                    if self.around(at, after, cause)? == Next::Ends {
-                        return Ok(Next::Ends);
+                    if self.around(at, after, cause)?.is_break() {
+                        return Ok(Break(()));
                     }
                 }
             }
             at = after;
         }
-        Ok(Next::Goes)
+        Ok(Continue(()))
     }
 
     /// Reads the readable parts of a range that cannot be read at once.
-    fn around(&mut self, at: u64, end: u64, cause: Cause) -> Result<Next, C::Error> {
+    fn around(&mut self, at: u64, end: u64, cause: Cause) -> Result<ControlFlow<()>, C::Error> {
         let unit = UNIT as u64;
         if end - at <= unit {
-            if self.salvage.add(at..end, cause) == Next::Goes {
-                return Ok(Next::Goes);
+            if self.salvage.add(at..end, cause).is_continue() {
+                return Ok(Continue(()));
             }
             self.measure(end);
-            return Ok(Next::Ends);
+            return Ok(Break(()));
         }
         let middle = at + ((end - at) / 2).next_multiple_of(unit);
         match self.range(at, middle)? {
-            Next::Goes => self.range(middle, end),
-            Next::Ends => Ok(Next::Ends),
+            Continue(()) => self.range(middle, end),
+            Break(()) => Ok(Break(())),
         }
     }
 
-    /// Finds where the damage ends at which reading ends: after `at`, and at most a buffer later.
+    /// Adds the unreadable bytes that follow the damage at which reading ends: from `at`, at most as
+    /// many as a buffer has.
     fn measure(&mut self, at: u64) {
         let last = at.saturating_add(self.buf.len() as u64).min(self.end);
         for start in (at..last).step_by(UNIT) {
@@ -371,7 +368,8 @@ impl<C: Content> Reading<'_, C> {
             let Some(Ok(cause)) = self.content.read(start, buf).err().map(C::damage) else {
                 return;
             };
-            self.salvage.add(start..end, cause);
+            // Reading ends in any case.
+            let _ = self.salvage.add(start..end, cause);
         }
     }
 }
@@ -435,8 +433,8 @@ mod tests {
     }
 
     /// The ranges that were read, and the unreadable parts.
-    fn read(file: &Damaged, goes_on: bool) -> (Vec<Range<u64>>, Salvage) {
-        let mut salvage = Salvage::new(goes_on, Stop::new());
+    fn read(file: &Damaged, keep_going: bool) -> (Vec<Range<u64>>, Salvage) {
+        let mut salvage = Salvage::new(keep_going, Stop::new());
         let mut pieces: Vec<Range<u64>> = Vec::new();
         let mut sink = |at: u64, data: &[u8]| {
             for (offset, byte) in (at..).zip(data) {
@@ -459,7 +457,7 @@ mod tests {
     }
 
     #[test]
-    fn reading_ends_at_the_damage_unless_it_goes_on() {
+    fn reading_ends_at_the_damage_unless_it_keeps_going() {
         let file = Damaged {
             data: vec![40960..45056, 500_000..500_001],
             ..Damaged::default()
@@ -476,7 +474,7 @@ mod tests {
     }
 
     #[test]
-    fn damage_of_the_map_is_passed() {
+    fn damage_of_the_map_is_skipped() {
         let (first, after) = (256 << 10, 300 << 10);
         let file = Damaged {
             map: vec![100 << 10..after],
@@ -493,8 +491,8 @@ mod tests {
             map: vec![90 << 10..SIZE],
             ..Damaged::default()
         };
-        for goes_on in [false, true] {
-            let (pieces, salvage) = read(&lost, goes_on);
+        for keep_going in [false, true] {
+            let (pieces, salvage) = read(&lost, keep_going);
             assert_eq!(pieces, [0..90 << 10]);
             assert_eq!(
                 ranges(salvage).first().map(|first| first.start),

@@ -2,7 +2,6 @@
 //!
 //! # How it works
 //! Subvolumes are created before the sources are applied, which merge their directories into them.
-//! Subvolumes are created before the sources are applied, which merge their directories into them.
 //! All files are written with the compression of most of them. A walk then visits every file. If a
 //! file needs another compression or flag, its data is copied to an unnamed file with that
 //! property, and the file takes the extents of the copy. A file with the content of an earlier one
@@ -45,14 +44,14 @@ pub enum StorageError {
     /// ext4 does not have it.
     #[error("{0}: only btrfs has them")]
     OnlyBtrfs(&'static str),
-    /// A pattern of names that is none.
+    /// A pattern is malformed.
     #[error("{0}")]
     Pattern(#[from] globset::Error),
     /// There is no such compression.
     #[error("{0:?} is no compression: no, zlib[:1-9], lzo, zstd[:1-15]")]
     Compression(String),
     /// There is no such flag.
-    #[error("{0:?} is no inode flag: {NAMES}")]
+    #[error("{flag:?} is no inode flag: {names}", flag = .0, names = flag_names().join(", "))]
     Flag(String),
     /// A path with flags does not have the form `FLAGS:PATH`.
     #[error("{0:?} is not FLAGS:PATH")]
@@ -123,7 +122,7 @@ pub struct PathFlags {
     pub path: PathBuf,
     /// The flags that it gets in addition to its own.
     pub flags: InodeFlags,
-    /// The data has no checksums. The interface between program and kernel has no flag for this.
+    /// The data has no checksums.
     pub nodatasum: bool,
 }
 
@@ -137,8 +136,14 @@ const FLAGS: [(&str, InodeFlags); 7] = [
     ("sync", InodeFlags::SYNC),
     ("dirsync", InodeFlags::DIRSYNC),
 ];
+/// The flag for which the interface between programs and the kernel has no bit.
 const NODATASUM: &str = "nodatasum";
-const NAMES: &str = "nodatacow, nodatasum, immutable, append, nodump, noatime, sync, dirsync";
+
+fn flag_names() -> Vec<&'static str> {
+    let mut names: Vec<_> = FLAGS.iter().map(|(name, _)| *name).collect();
+    names.insert(1, NODATASUM);
+    names
+}
 
 impl FromStr for PathFlags {
     type Err = crate::Error;
@@ -171,6 +176,13 @@ impl PathFlags {
     fn are_of_data(&self) -> bool {
         self.nodatasum || self.flags.contains(InodeFlags::NOCOW)
     }
+}
+
+/// A flag that decides how data is stored. Data without copy-on-write has no checksums, either.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum DataFlag {
+    Nodatacow,
+    Nodatasum,
 }
 
 /// Validates a path below the root of the image: names only.
@@ -248,8 +260,11 @@ impl Storage {
     /// Whether no file needs a special way of storage.
     #[must_use]
     pub fn is_plain(&self) -> bool {
-        let compresses = self.compress.is_some() || !self.patterns.is_empty();
-        !compresses && self.subvolumes.is_empty() && self.flags.is_empty() && !self.dedupe
+        !self.compresses() && self.subvolumes.is_empty() && self.flags.is_empty() && !self.dedupe
+    }
+
+    fn compresses(&self) -> bool {
+        self.compress.is_some() || !self.patterns.is_empty()
     }
 
     /// Rejects options that this format cannot store, before an image is made.
@@ -261,10 +276,9 @@ impl Storage {
         if self.subvolumes.iter().filter(|one| one.default).count() > 1 {
             return Err(StorageError::Defaults);
         }
-        let compresses = self.compress.is_some() || !self.patterns.is_empty();
         let asked = [
             (!self.subvolumes.is_empty(), "subvolumes"),
-            (compresses, "compressed files"),
+            (self.compresses(), "compressed files"),
             (self.dedupe, "shared extents"),
             (
                 self.flags.iter().any(PathFlags::are_of_data),
@@ -323,13 +337,17 @@ impl Storage {
         subvolumes::finish(fs, &self.subvolumes)
     }
 
-    /// Whether the file at a path, or a directory above it, has `nodatacow`, and `nodatasum`.
-    fn of_data(&self, path: &Path) -> (bool, bool) {
-        let covering = self.flags.iter().filter(|one| path.starts_with(&one.path));
-        covering.fold((false, false), |(nocow, nosum), one| {
-            let nocow = nocow || one.flags.contains(InodeFlags::NOCOW);
-            (nocow, nosum || one.nodatasum)
-        })
+    /// The flag that decides how the data of the file at a path is stored: its own, or one of a
+    /// directory above it.
+    fn data_flag(&self, path: &Path) -> Option<DataFlag> {
+        let covering = || self.flags.iter().filter(|one| path.starts_with(&one.path));
+        if covering().any(|one| one.flags.contains(InodeFlags::NOCOW)) {
+            Some(DataFlag::Nodatacow)
+        } else if covering().any(|one| one.nodatasum) {
+            Some(DataFlag::Nodatasum)
+        } else {
+            None
+        }
     }
 }
 
@@ -338,11 +356,10 @@ fn compression(how: &str) -> Result<Option<String>, StorageError> {
     if how == "no" || how == "none" {
         return Ok(None);
     }
-    // Levels below 1 are refused: the inode property that compresses a single file has none.
     match how.parse::<Compression>() {
-        Ok(Compression::Zstd(level)) if level < 1 => {}
-        Ok(_) => return Ok(Some(how.to_owned())),
-        Err(_) => {}
+        // The inode property that compresses a single file has no such level.
+        Ok(Compression::Zstd(level)) if level < 1 => Err(StorageError::Compression(how.to_owned())),
+        Ok(_) => Ok(Some(how.to_owned())),
+        Err(_) => Err(StorageError::Compression(how.to_owned())),
     }
-    Err(StorageError::Compression(how.to_owned()))
 }

@@ -23,6 +23,8 @@ use crate::progress::{OnProgress, Progress};
 /// The phase of [`Progress::Done`] in which an image is hashed; its unit is the byte.
 #[doc(hidden)]
 pub const HASHING: &str = "hashing";
+/// The phase in which an image is verified; its unit is the byte.
+const VERIFYING: &str = "verifying";
 
 /// A hash tree that was made.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -52,6 +54,7 @@ pub enum VerityError {
     },
 }
 
+/// The error of a hash tree with the path of the image or the hash device.
 fn tree(path: &Path) -> impl FnOnce(sapwood_verity::Error) -> VerityError {
     move |source| VerityError::Tree {
         path: path.to_owned(),
@@ -143,17 +146,19 @@ pub fn verify(
     progress: &mut OnProgress<'_>,
 ) -> Result<()> {
     let (image, hashes) = (image.as_ref(), hashes.as_ref());
-    let mut verified = || {
+    let mut verify = || {
         let data = image::open_device(image, true)?;
         let tree_device = image::open_device(hashes, true)?;
         let device = sapwood_verity::VerityDevice::open(data, tree_device, root.clone());
         let device = Arc::new(device.map_err(tree(image))?);
         progress(Progress::Total(device.size()));
-        let phase = "verifying";
-        let done = device.verify_all(&mut |done| progress(Progress::Done { phase, done }));
-        done.map_err(tree(image))
+        let mut verified = |done| {
+            let phase = VERIFYING;
+            progress(Progress::Done { phase, done });
+        };
+        device.verify_all(&mut verified).map_err(tree(image))
     };
-    verified().map_err(VerityError::into)
+    Ok(verify()?)
 }
 
 /// The superblock of a hash device.

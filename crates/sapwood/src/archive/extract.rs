@@ -168,7 +168,7 @@ impl<'a> Extraction<'a> {
             return Ok(());
         };
         match self.into.client {
-            Some(client) if client.goes_on(&error) => {
+            Some(client) if client.continues_after(&error) => {
                 // The client knows what it could not read.
                 if !matches!(error, ArchiveError::Truncated(_)) {
                     extracted.left_out += 1;

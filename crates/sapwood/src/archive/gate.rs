@@ -28,18 +28,19 @@ pub(crate) struct Client<'a> {
 
 impl Client<'_> {
     /// Whether inodes get the owners of their entries.
-    pub(super) fn restores(&self) -> bool {
+    pub(super) fn restores_owners(&self) -> bool {
         self.process.can(Capabilities::CHOWN)
     }
 
-    /// An inode may be made with another owner from the start: the client keeps every right to it.
-    pub(super) fn gives(&self) -> bool {
+    /// Whether an inode may be made with another owner from the start, because the client keeps
+    /// every right to it.
+    pub(super) fn creates_for_others(&self) -> bool {
         let keeps = Capabilities::FOWNER | Capabilities::DAC_OVERRIDE;
-        self.restores() && self.process.can(keeps)
+        self.restores_owners() && self.process.can(keeps)
     }
 
-    /// Whether the client's other entries are made after this error.
-    pub(super) fn goes_on(&self, error: &ArchiveError) -> bool {
+    /// Whether the other entries are still extracted after this error.
+    pub(super) fn continues_after(&self, error: &ArchiveError) -> bool {
         match error {
             ArchiveError::Inode { source, .. } if self.copies => {
                 !matches!(source, Error::NoSpace | Error::Quota | Error::ReadOnly)
@@ -47,16 +48,15 @@ impl Client<'_> {
             ArchiveError::Inode { source, .. } => {
                 matches!(source, Error::NotPermitted | Error::AccessDenied)
             }
-            // Its first name was left out.
-            ArchiveError::NoTarget { .. } => self.copies,
-            ArchiveError::Truncated(_) => self.copies,
+            // The first name of the inode was left out.
+            ArchiveError::NoTarget { .. } | ArchiveError::Truncated(_) => self.copies,
             _ => false,
         }
     }
 
     /// Owner, group and mode that an inode gets when the client sets the attributes of an entry on
-    /// it. No mode: the inode keeps the mode with which it was made, or the one of its ACL.
-    /// `found`: it is a directory that was there before.
+    /// it. Without a mode, the inode keeps the mode with which it was made, or the mode of its ACL.
+    /// `found`: the inode is a directory that was there before.
     pub(super) fn attributes(
         &self,
         now: &Attr,
@@ -64,7 +64,7 @@ impl Client<'_> {
         found: bool,
     ) -> (u32, u32, Option<u32>) {
         let process = self.process;
-        if self.restores() {
+        if self.restores_owners() {
             let perm = process.settable(now.kind, wanted.gid, wanted.perm);
             return (wanted.uid, wanted.gid, Some(perm));
         }
@@ -72,7 +72,7 @@ impl Client<'_> {
             // The directory and the umask gave it its mode; a new directory was made accessible. A
             // default ACL alone replaces what the directory gave.
             let kept = if found || acls::has_any(&wanted.xattrs) {
-                wanted.perm & !self.umask & 0o777 | now.perm & SET_GID
+                (wanted.perm & !self.umask & 0o777) | (now.perm & SET_GID)
             } else {
                 now.perm & (wanted.perm | !0o700)
             };
@@ -102,7 +102,7 @@ pub(crate) enum Change<'c> {
     Attributes(Ino),
 }
 
-/// The new inode of this kind: a device node of the number `rdev`, a symbolic link with `target`.
+/// The inode to create for a kind. `rdev` counts for devices, `target` for symbolic links.
 pub(crate) fn new_inode(kind: FileKind, rdev: u64, target: &[u8]) -> NewInode<'_> {
     match kind {
         FileKind::Regular => NewInode::Regular,
@@ -264,8 +264,8 @@ impl<'a> Gate<'a> {
         self.fs.setxattr(ino, name, value, SetXattrMode::Any)
     }
 
-    /// Removes the ACLs of an inode, which the client must own, that `xattrs` lacks. True if it has
-    /// lost its mode with them.
+    /// Removes the ACLs that `xattrs` lacks from an inode, which the client must own. Returns whether
+    /// the inode has lost its mode with them.
     ///
     /// # Errors
     /// `NotPermitted`: the client does not own the inode. The errors of [`acls::remove_absent`].
@@ -295,9 +295,12 @@ impl<'a> Gate<'a> {
             mtime: last.mtime.map(SetTime::To),
             ..SetAttr::default()
         };
-        // A client may lose its rights to an inode with the owner. The changes after that are
+        // A client may lose its rights to an inode with the owner, and its further changes are
         // refused then.
-        let loses = uid.is_some() && self.client.is_some_and(|client| !client.gives());
+        let loses = uid.is_some()
+            && self
+                .client
+                .is_some_and(|client| !client.creates_for_others());
         if last.xattrs.is_empty() && !loses {
             changes.perm = last.perm;
             return self.set(ino, &changes);

@@ -1,4 +1,4 @@
-//! A source whose files get other metadata, and of which some are left out.
+//! A source with changed metadata, without the files that are left out.
 
 use super::error::Result;
 use super::side::{Handle, Meta, Node, Scratch, Shown, Source, SourceNode, Take, Xattrs};
@@ -8,13 +8,13 @@ use crate::damage::Salvage;
 use crate::tree::join;
 use crate::vfs::FileKind;
 
-/// A node of the source, as its copy is to be.
+/// A node of the source with the metadata that its copy gets.
 pub(super) struct Changed<'s> {
     node: Source<'s>,
-    /// From the root of the image.
+    /// Its path from the root of the image.
     path: Vec<u8>,
     meta: Meta,
-    /// It is in a layer in the form of overlayfs.
+    /// It is in a layer of overlayfs, which has whiteouts and attributes of its own.
     layer: bool,
     changes: &'s Changes,
 }

@@ -46,14 +46,14 @@ impl AsFd for Base {
     }
 }
 
-/// Bytes of the names of attributes that most files have at most.
+/// Bytes that hold the names of the attributes of most files.
 const FEW_NAMES: usize = 512;
 
 /// A name in a directory that is held open.
 pub(super) struct LocalNode {
     base: Base,
     name: Vec<u8>,
-    /// A symbolic link at the end of `name` is followed: only of what the user named.
+    /// A symbolic link at the end of `name` is followed. Set only for a name that the user gave.
     follow: bool,
     shown: String,
     meta: Meta,
@@ -71,7 +71,7 @@ impl LocalNode {
         Self::new(Base::Current, name, follow, shown, stat)
     }
 
-    /// A standard stream. Its size says nothing: reading starts where the descriptor stands.
+    /// A standard stream. Its size has no meaning, because reading starts at the descriptor's offset.
     pub(super) fn stream(fd: OwnedFd, shown: &str) -> Result<Self> {
         let stat = rustix::fs::fstat(&fd).map_err(|error| failure(shown, error))?;
         let mut node = Self::new(Base::Current, Vec::new(), false, shown.to_owned(), &stat)?;
@@ -162,8 +162,8 @@ impl LocalNode {
         }
     }
 
-    /// Reads a file that has no holes. It has ended where a read at its known size is short, so
-    /// one call reads a small file.
+    /// Reads a file that has no holes. A short read that ends at the known size is the end of the
+    /// file, so one call reads a small file.
     fn read_dense(
         &self,
         fd: &OwnedFd,
@@ -228,8 +228,8 @@ impl Node for LocalNode {
 
 impl<'s> SourceNode<'s> for LocalNode {
     fn open(&self) -> Result<()> {
-        // Without blocking, in case a fifo took the place of a file meanwhile. The content of a
-        // fifo that the user named is wanted.
+        // The open of a file does not block, in case a fifo has taken its place. A fifo that the user
+        // named is read.
         let wait = match self.meta.kind {
             FileKind::Regular => OFlags::NONBLOCK,
             _ => OFlags::empty(),

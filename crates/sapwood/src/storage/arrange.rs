@@ -1,4 +1,5 @@
-//! The walk over a filled image that stores files again, and shares the data of equal ones.
+//! The walk over a filled image: it stores files again that need another storage than most, and
+//! shares the data of equal files.
 
 use std::collections::{HashMap, HashSet};
 use std::ffi::OsStr;
@@ -8,7 +9,7 @@ use std::path::Path;
 use globset::GlobMatcher;
 use sha2::{Digest, Sha256};
 
-use super::{Storage, StorageError};
+use super::{DataFlag, Storage, StorageError};
 use crate::changes::covers;
 use crate::fs::FileSystem;
 use crate::progress::{OnProgress, Progress};
@@ -21,18 +22,18 @@ use crate::vfs::{
 /// The phase of [`Progress::Done`] in which files are stored anew; its unit is the file.
 pub const ARRANGING: &str = "arranging";
 
-/// Smaller files share nothing: btrfs keeps them in its trees.
+/// Least bytes of a file that shares extents. Btrfs stores smaller files in its trees.
 const LEAST: u64 = 4096;
 /// Bytes that are copied or hashed at a time.
 const PIECE: usize = 1 << 20;
 
-/// Stores files with other properties than most again, and then shares the extents of equal files.
+/// Stores files again that need another storage than most, then shares the extents of equal files.
 pub(super) fn files(
     storage: &Storage,
     fs: &FileSystem,
     progress: &mut OnProgress<'_>,
 ) -> Result<(), StorageError> {
-    let mut arranged = Arranged {
+    let mut walk = Walk {
         storage,
         patterns: storage
             .patterns
@@ -46,10 +47,10 @@ pub(super) fn files(
     };
     let of_data = storage.flags.iter().any(super::PathFlags::are_of_data);
     if !storage.patterns.is_empty() || of_data {
-        arranged.each(|this, path, attr| this.store(path, attr))?;
+        walk.each(|this, path, attr| this.store(path, attr))?;
     }
     if storage.dedupe {
-        arranged.share()?;
+        walk.share_equal()?;
     }
     Ok(())
 }
@@ -75,7 +76,7 @@ pub(super) fn set_flags(storage: &Storage, fs: &FileSystem) -> Result<(), Storag
     Ok(())
 }
 
-struct Arranged<'a, 'p> {
+struct Walk<'a, 'p> {
     storage: &'a Storage,
     /// Compression of files that match a pattern; the last one counts.
     patterns: Vec<(GlobMatcher, &'a str)>,
@@ -86,25 +87,26 @@ struct Arranged<'a, 'p> {
     done: u64,
 }
 
-/// Storage of a file's data, if different from most files. Data without copy-on-write has no
-/// checksums, and data without checksums is not compressed.
+/// Storage of a file's data, if different from most files. Data without checksums is not
+/// compressed.
 #[derive(Clone, Copy)]
-enum Way<'a> {
-    Nodatacow,
-    Nodatasum,
+enum FileStorage<'a> {
+    Flag(DataFlag),
     Compressed(&'a str),
 }
 
-impl Way<'_> {
+impl FileStorage<'_> {
     fn is_flag(self) -> bool {
-        !matches!(self, Self::Compressed(_))
+        matches!(self, Self::Flag(_))
     }
 
     /// Sets this storage on an empty file or a directory.
     fn set(self, fs: &dyn vfs::FileSystem, file: &Attr) -> vfs::Result<()> {
         match self {
-            Self::Nodatacow => fs.set_flags(file.ino, file.flags | InodeFlags::NOCOW),
-            Self::Nodatasum => fs.forgo_checksums(file.ino),
+            Self::Flag(DataFlag::Nodatacow) => {
+                fs.set_flags(file.ino, file.flags | InodeFlags::NOCOW)
+            }
+            Self::Flag(DataFlag::Nodatasum) => fs.forgo_checksums(file.ino),
             Self::Compressed(how) => {
                 let (name, how) = (b"btrfs.compression", how.as_bytes());
                 fs.setxattr(file.ino, name, how, SetXattrMode::Any)
@@ -112,9 +114,9 @@ impl Way<'_> {
         }
     }
 
-    /// Like [`set`](Self::set), for the final file, which has no property for the compression of
-    /// its extents.
-    fn set_own(self, fs: &dyn vfs::FileSystem, file: &Attr) -> vfs::Result<()> {
+    /// Sets this storage on the file that gets the extents. It needs no property for compressed
+    /// ones.
+    fn set_on_target(self, fs: &dyn vfs::FileSystem, file: &Attr) -> vfs::Result<()> {
         if self.is_flag() {
             self.set(fs, file)
         } else {
@@ -123,7 +125,7 @@ impl Way<'_> {
     }
 }
 
-impl<'a> Arranged<'a, '_> {
+impl<'a> Walk<'a, '_> {
     /// Calls `work` for each file and directory, once for all its names.
     fn each(
         &mut self,
@@ -157,7 +159,7 @@ impl<'a> Arranged<'a, '_> {
                 Err(source) => break Err(source),
             }
         };
-        let path = Path::new(OsStr::from_bytes(walker.path())).to_owned();
+        let path = as_path(walker.path()).to_owned();
         walker.end(fs);
         ended.map_err(|source| StorageError::File { path, source })
     }
@@ -169,40 +171,33 @@ impl<'a> Arranged<'a, '_> {
         found.map(|(_, how)| *how)
     }
 
-    /// Stores a file again, if it has a storage of its own.
+    /// Stores a file again, if it needs another storage than most.
     fn store(&mut self, path: &[u8], attr: &Attr) -> vfs::Result<()> {
         let fs = self.fs;
-        let (nodatacow, nodatasum) = self.storage.of_data(Path::new(OsStr::from_bytes(path)));
-        let way = match self.compression(path) {
-            _ if nodatacow => Way::Nodatacow,
-            _ if nodatasum => Way::Nodatasum,
-            Some(how) => Way::Compressed(how),
-            None => return Ok(()),
+        let flag = self.storage.data_flag(as_path(path)).map(FileStorage::Flag);
+        let compressed = || self.compression(path).map(FileStorage::Compressed);
+        let Some(storage) = flag.or_else(compressed) else {
+            return Ok(());
         };
         if attr.kind == FileKind::Directory {
-            return match way {
-                Way::Nodatacow => way.set(fs, attr),
-                Way::Nodatasum | Way::Compressed(_) => Ok(()),
+            return match storage {
+                FileStorage::Flag(DataFlag::Nodatacow) => storage.set(fs, attr),
+                FileStorage::Flag(DataFlag::Nodatasum) | FileStorage::Compressed(_) => Ok(()),
             };
         }
         if attr.size == 0 {
-            return way.set_own(fs, attr);
+            return storage.set_on_target(fs, attr);
         }
-        let superuser = Credentials {
-            uid: 0,
-            gid: 0,
-            umask: 0,
-            keep_setgid: false,
-        };
-        let scratch = HeldInode::new(fs, fs.tmpfile(&superuser, fs.root(), 0o600)?);
-        way.set(fs, scratch.attr())?;
-        self.copy(attr.ino, scratch.ino(), attr.size)?;
-        if way.is_flag() {
+        let unnamed = fs.tmpfile(&Credentials::ROOT, fs.root(), 0o600)?;
+        let unnamed = HeldInode::new(fs, unnamed);
+        storage.set(fs, unnamed.attr())?;
+        self.copy(attr.ino, unnamed.ino(), attr.size)?;
+        if storage.is_flag() {
             // The flag is refused for a file with content.
             set_size(fs, attr.ino, 0)?;
         }
-        way.set_own(fs, attr)?;
-        self.take(scratch.ino(), attr)
+        storage.set_on_target(fs, attr)?;
+        self.share_extents(unnamed.ino(), attr)
     }
 
     /// Copies the data of a file to an empty one, with its holes.
@@ -214,7 +209,7 @@ impl<'a> Arranged<'a, '_> {
         set_size(fs, to, size)
     }
 
-    /// Reads the data of a file in order, without its holes.
+    /// Passes the data of a file to `sink` in order, without its holes.
     fn read(
         &mut self,
         ino: Ino,
@@ -241,8 +236,8 @@ impl<'a> Arranged<'a, '_> {
         }
     }
 
-    /// Lets a file share the extents of another one with the same content.
-    fn take(&self, from: Ino, file: &Attr) -> vfs::Result<()> {
+    /// Lets a file share the extents of another one with the same content, and keep its times.
+    fn share_extents(&self, from: Ino, file: &Attr) -> vfs::Result<()> {
         let fs = self.fs;
         // A length of 0 is the whole file.
         fs.copy_range(from, 0, file.ino, 0, 0, CopyMode::ShareOnly)?;
@@ -256,26 +251,25 @@ impl<'a> Arranged<'a, '_> {
     }
 
     /// Whether a file can share extents with any other.
-    fn shares(&self, path: &[u8], attr: &Attr) -> bool {
-        let path = Path::new(OsStr::from_bytes(path));
-        let flagged = || self.storage.of_data(path) != (false, false);
-        attr.kind == FileKind::Regular && attr.size >= LEAST && !flagged()
+    fn can_share(&self, path: &[u8], attr: &Attr) -> bool {
+        let flag = || self.storage.data_flag(as_path(path));
+        attr.kind == FileKind::Regular && attr.size >= LEAST && flag().is_none()
     }
 
     /// Finds files with the same content, and lets them share the extents of the first one.
-    fn share(&mut self) -> Result<(), StorageError> {
-        let mut sizes: HashMap<u64, bool> = HashMap::new();
+    fn share_equal(&mut self) -> Result<(), StorageError> {
+        // Only files of one size can have the same content: the others are not read.
+        let mut sizes: HashMap<u64, u64> = HashMap::new();
         self.each(|this, path, attr| {
-            if this.shares(path, attr) {
-                let several = sizes.entry(attr.size);
-                several.and_modify(|several| *several = true).or_default();
+            if this.can_share(path, attr) {
+                *sizes.entry(attr.size).or_default() += 1;
             }
             Ok(())
         })?;
-        sizes.retain(|_, several| *several);
+        sizes.retain(|_, files| *files > 1);
         let mut first: HashMap<(Option<&str>, [u8; 32]), Vec<u8>> = HashMap::new();
         self.each(|this, path, attr| {
-            if !this.shares(path, attr) || !sizes.contains_key(&attr.size) {
+            if !this.can_share(path, attr) || !sizes.contains_key(&attr.size) {
                 return Ok(());
             }
             // Only files with the same compression share extents.
@@ -285,7 +279,7 @@ impl<'a> Arranged<'a, '_> {
                 return Ok(());
             };
             let earlier = tree::resolve(this.fs, earlier, false)?;
-            this.take(earlier.ino(), attr)
+            this.share_extents(earlier.ino(), attr)
         })
     }
 
@@ -304,6 +298,10 @@ impl<'a> Arranged<'a, '_> {
         })?;
         Ok(hash.finalize().into())
     }
+}
+
+fn as_path(bytes: &[u8]) -> &Path {
+    Path::new(OsStr::from_bytes(bytes))
 }
 
 fn set_size(fs: &dyn vfs::FileSystem, ino: Ino, size: u64) -> vfs::Result<()> {

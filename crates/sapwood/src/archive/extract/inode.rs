@@ -129,8 +129,8 @@ impl<'a> Extraction<'a> {
         let Some(client) = self.into.client else {
             return (owner, attributes.perm);
         };
-        let gives = client.gives();
-        if self.is_exact(attributes) || (client.restores() && !gives) {
+        let gives = client.creates_for_others();
+        if self.is_exact(attributes) || (client.restores_owners() && !gives) {
             // Other users have no rights before the inode has its owner, its ACLs and its mode.
             let who = if gives {
                 owner
