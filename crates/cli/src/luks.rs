@@ -6,6 +6,7 @@ use sapwood::luks::{Derivation, Description, FormatOptions, NewVolume, SlotDescr
 use serde_json::json;
 
 use super::failure::{Failure, Result, USAGE};
+use super::sizes::size;
 use super::{choice, interrupt, output};
 
 /// Examples of `luks format`, for its help.
@@ -81,10 +82,6 @@ enum Pbkdf {
 const LANES: u64 = 4;
 /// Iterations of pbkdf2 with SHA-256 (OWASP, "Password Storage Cheat Sheet").
 const ITERATIONS: u64 = 600_000;
-
-fn size(text: &str) -> std::result::Result<u64, String> {
-    sapwood::internal::options::parse_size(text).ok_or_else(|| format!("{text:?} is no size"))
-}
 
 impl FormatArgs {
     fn options(&self) -> FormatOptions {

@@ -59,6 +59,7 @@ mod scrub;
 mod send;
 mod session;
 mod shell;
+mod sizes;
 mod stat;
 mod stats;
 mod subvolume;

@@ -6,13 +6,13 @@ use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 
 use sapwood::block::partition::Scheme;
-use sapwood::internal::options::parse_size;
 use sapwood::internal::{BuildError, DiskError};
 use sapwood::{BuiltDisk, DiskBuilder, OutputFormat};
 use serde_json::{Value, json};
 
 use super::failure::{FAILED, Failure, Result};
 use super::mkfs::{mkfs_failure, sources};
+use super::sizes::size;
 use super::{copy, files, interrupt, output, progress, times, verity};
 use part::{fields, partition, uuid};
 
@@ -97,10 +97,6 @@ pub(super) struct Args {
     /// Print JSON: the partitions with their places, UUIDs and root hashes
     #[arg(long)]
     json: bool,
-}
-
-fn size(text: &str) -> Result<u64, String> {
-    parse_size(text).ok_or_else(|| "bytes, or a number with k, M, G or T".to_owned())
 }
 
 fn scheme(text: &str) -> Result<Scheme, String> {

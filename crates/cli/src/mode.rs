@@ -3,20 +3,23 @@
 /// A change of a mode.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum ModeChange {
-    /// Exactly these bits; of a directory, set-id bits stay unless five digits are given.
+    /// Exactly these bits.
     Exact {
         bits: u32,
+        /// A directory loses set-id bits that are not among them: five digits were given.
         all: bool,
     },
+    /// Changes one after another.
     Symbolic(Vec<Clause>),
 }
 
 /// One operator with its classes and bits.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Clause {
-    /// The bits of the named classes: `u`, `g`, `o`.
+    /// The bits of the named classes, `u`, `g` and `o`: the set-id bit of a class, and the sticky bit
+    /// for `o`. All bits if none is named.
     who: u32,
-    /// No class was named: the umask limits the change.
+    /// No class is named: the umask limits the bits that are set or cleared.
     unnamed: bool,
     operator: char,
     what: What,
@@ -144,23 +147,15 @@ impl Clause {
                 }
             }),
         };
-        // The sticky bit belongs to `a`. A clause without a class has it, too, within the umask.
-        let who = self.who
-            | if self.who & 0o1000 != 0 || self.unnamed {
-                0o1000
-            } else {
-                0
-            };
-        let allowed = if self.unnamed { !umask } else { !0 };
-        let bits = bits & who & allowed;
+        let allowed = if self.unnamed { !umask } else { ALL };
+        let bits = bits & self.who & allowed;
         match self.operator {
             '+' => mode | bits,
             '-' => mode & !bits,
             _ => {
                 // A directory keeps set-id bits that are not named.
                 let kept = if is_dir { SET_ID & !bits } else { 0 };
-                let cleared = who & !kept & if self.unnamed { ALL } else { who };
-                (mode & !cleared) | bits
+                (mode & !(self.who & !kept)) | bits
             }
         }
     }
@@ -211,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_mode_is_refused() {
+    fn invalid_modes_are_refused() {
         for text in ["", "8", "77777", "u", "u+q", "u+x,", "x+u", "u+ur"] {
             assert!(text.parse::<ModeChange>().is_err(), "{text}");
         }

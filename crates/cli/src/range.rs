@@ -7,10 +7,10 @@ use std::path::PathBuf;
 
 use sapwood::block::{DiskFormat, Operand};
 use sapwood::internal::Target;
-use sapwood::internal::options::parse_size;
 
 use super::choice::PART;
 use super::failure::{Failure, Result, USAGE};
+use super::sizes::size;
 use super::subvolume;
 
 /// The part of its images that a command works on.
@@ -31,11 +31,6 @@ pub(super) struct Range {
     /// Open the backing files that a qcow2 file names, wherever they are
     #[arg(long, global = true, help_heading = PART, display_order = 1003)]
     backing_files: bool,
-}
-
-fn size(text: &str) -> Result<u64, String> {
-    parse_size(text)
-        .ok_or_else(|| format!("{text} is not a size: bytes, or a number with k, M, G or T"))
 }
 
 impl Range {

@@ -8,7 +8,6 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use sapwood::internal::btrfs_format::stream::{Command, attribute as attr, command_name};
-use sapwood::internal::options::parse_size;
 use sapwood::internal::{ReceiveError, Target, TransactionError, read_stream};
 use sapwood::{OnProgress, ReceiveOptions, ReceiveReport, Seal};
 use serde_json::{Value, json};
@@ -18,6 +17,7 @@ use super::failure::{FAILED, Failure, Result, USAGE};
 use super::files::{in_image, with_image};
 use super::interrupt::{self, Input};
 use super::send::seal_of;
+use super::sizes::size;
 use super::{copy, output, progress, session};
 
 /// For `sapwood help receive`.
@@ -93,10 +93,6 @@ pub(super) struct Args {
     quiet: bool,
     #[command(flatten)]
     choice: SubvolumeChoice,
-}
-
-fn size(text: &str) -> std::result::Result<u64, String> {
-    parse_size(text).ok_or_else(|| format!("{text:?} is no size"))
 }
 
 pub(super) fn run(args: &Args) -> Result<()> {
