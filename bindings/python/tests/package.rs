@@ -1,4 +1,5 @@
-//! The package of Python: its own tests, its examples, and the first example of its README.
+//! The Python package: its unit tests, its example programs, and the first example of each page
+//! about it.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by it")]
 
@@ -10,7 +11,7 @@ use std::sync::OnceLock;
 
 use sapwood_testing::machine::{Need, left_out};
 
-/// An interpreter that the package is for.
+/// An interpreter that the package supports.
 const PYTHON: Need = Need::Other(|| {
     let new = "import sys; sys.exit(sys.version_info < (3, 10))";
     let ran = Command::new("python3").args(["-c", new]).status();
@@ -39,8 +40,9 @@ fn run(command: &mut Command) -> String {
     printed + &errors
 }
 
-/// A directory with the package, made once from its sources and from the library that `cargo build`
-/// puts next to this test; `cargo test` makes none.
+/// A directory with the package, made once from its Python sources and the library next to this
+/// test. `cargo test` does not build that library: it is built here if it is missing, and is as old
+/// as the last `cargo build` otherwise.
 fn package() -> &'static Path {
     static MADE: OnceLock<PathBuf> = OnceLock::new();
     MADE.get_or_init(|| {
@@ -54,7 +56,7 @@ fn package() -> &'static Path {
             build.args(["build", "--quiet", "--package", "sapwood-python"]);
             run(build.args(release).current_dir(source("../..")));
         }
-        // Nothing drops what a static has: a temporary directory would stay.
+        // A temporary directory would stay, because a static is never dropped.
         let dir = Path::new(env!("CARGO_TARGET_TMPDIR")).join("python");
         let package = dir.join("sapwood");
         if package.exists() {
@@ -72,7 +74,8 @@ fn package() -> &'static Path {
     })
 }
 
-/// The interpreter with the package. Warnings are errors, and it writes nothing into the sources.
+/// The interpreter with the package. Warnings are errors. It caches no bytecode, because that would
+/// be in the sources.
 fn python(argument: impl AsRef<OsStr>) -> Command {
     let cache = std::env::var_os("SAPWOOD_CACHE")
         .map_or_else(|| source("../../target/test-cache"), PathBuf::from);
@@ -83,7 +86,7 @@ fn python(argument: impl AsRef<OsStr>) -> Command {
     command
 }
 
-/// Runs the tests of a file in Python, of which there must be some.
+/// Runs the unit tests of a Python file. Fails if there are none.
 fn passes(file: &str) {
     let ran = run(python("-m")
         .args(["unittest", file])
@@ -122,7 +125,7 @@ fn the_file_system_for_fsspec() {
     }
 }
 
-/// The first block of Python of a text in Markdown.
+/// The first Python example of a Markdown page.
 fn first_example(text: &str) -> &str {
     let (_, rest) = text.split_once("```python\n").unwrap();
     rest.split_once("```").unwrap().0

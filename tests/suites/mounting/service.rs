@@ -39,7 +39,7 @@ pub(super) fn trials() -> Vec<Trial> {
     ]
 }
 
-/// Fields of `/proc/PID/status`.
+/// A field of `/proc/PID/status`.
 fn status_of(process: u32, field: &str) -> Result<String, String> {
     let status = fs::read_to_string(format!("/proc/{process}/status"));
     let status = status.map_err(|error| format!("process {process}: {error}"))?;
@@ -56,7 +56,7 @@ const CONFINED: [(&str, &str); 5] = [
     ("CapAmb:", "0000000000000000"),
 ];
 
-/// No seccomp filter sees the requests in a ring.
+/// Fails if a process has a ring of io_uring: no seccomp filter sees the requests in it.
 fn has_no_ring(process: u32) -> Result<(), String> {
     let failed = |error: std::io::Error| format!("process {process}: {error}");
     for file in fs::read_dir(format!("/proc/{process}/fd")).map_err(failed)? {
@@ -68,6 +68,7 @@ fn has_no_ring(process: u32) -> Result<(), String> {
     Ok(())
 }
 
+/// Fails if a process lacks one of the properties of a confined daemon.
 fn is_confined(process: u32) -> Result<(), String> {
     for (field, wanted) in CONFINED {
         let found = status_of(process, field)?;
@@ -78,7 +79,7 @@ fn is_confined(process: u32) -> Result<(), String> {
     Ok(())
 }
 
-/// Ends the mount as at a shutdown of the system; a file is open if `busy`.
+/// Ends the mount as a shutdown of the system does. A file stays open meanwhile if `busy`.
 fn terminate(running: SapwoodMount, busy: bool) -> Result<(), String> {
     let failed = |error: std::io::Error| error.to_string();
     let held = fs::File::open(running.path().join("file")).map_err(failed)?;
@@ -151,7 +152,7 @@ fn as_nobody(program: &str) -> Command {
     command
 }
 
-/// Why such a user cannot run the program, or not mount with it.
+/// The reason why that user cannot run the program or mount with it.
 fn out_of_reach() -> Option<String> {
     let mut command = as_nobody("sh");
     command.args(["-c", "test -x \"$0\" && test -w /dev/fuse"]);
@@ -163,17 +164,18 @@ fn out_of_reach() -> Option<String> {
 /// The daemon in the background of the mount on `point`.
 fn daemon_on(point: &Path) -> Result<u32, String> {
     let processes = fs::read_dir("/proc").map_err(|error| error.to_string())?;
-    let numbers = processes.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
+    let mut numbers = processes.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
     let shown = point.to_string_lossy().into_owned();
     let serves = |number: &u32| {
         let line = fs::read(format!("/proc/{number}/cmdline")).unwrap_or_default();
         let words: Vec<_> = line.split(|&byte| byte == 0).collect();
         words.contains(&shown.as_bytes()) && !words.contains(&&b"--broker"[..])
     };
-    let found = { numbers }.find(serves);
+    let found = numbers.find(serves);
     found.ok_or_else(|| format!("no daemon serves {shown}"))
 }
 
+/// The daemon of an ordinary user is confined, and ends by a signal and by an unmount.
 fn confined_user() -> Outcome {
     use std::os::unix::fs::{PermissionsExt, chown};
 
@@ -226,8 +228,8 @@ fn confined_user() -> Outcome {
     Ok(())
 }
 
-/// Mounts by lines of fstab, in a mount namespace in which the helpers are installed. Its
-/// arguments: the program, the image, the directory, and a directory for files.
+/// Mounts by lines of fstab, in a mount namespace with the helpers installed. Arguments: the
+/// program, the image, the mount point, a directory for files.
 const FSTAB: &str = r#"
 program=$1 image=$2 dir=$3 work=$4
 mount -t tmpfs none /usr/sbin
@@ -243,7 +245,10 @@ used() {
     echo "$1" >"$dir/file"
     umount "$dir"
 }
-for options in defaults noauto,user,x-systemd.automount,nofail rw,users,_netdev,comment=x     nofail,x-systemd.device-timeout=9,x-systemd.requires=a.service,allow_other,commit=9     auto,noatime,nodev,nosuid,X-mount.mkdir,sandbox=on; do
+for options in defaults noauto,user,x-systemd.automount,nofail rw,users,_netdev,comment=x \
+    nofail,x-systemd.device-timeout=9,x-systemd.requires=a.service,allow_other,commit=9 \
+    auto,noatime,nodev,nosuid,X-mount.mkdir,sandbox=on
+do
     for spec in "$image $dir fuse.sapwood $options 0 0" "$image $dir fuse.sapwood $options"; do
         echo "$spec" >"$work/fstab"
         mount -T "$work/fstab" "$dir"
@@ -263,6 +268,7 @@ not mount -T "$work/fstab" "$dir" 2>"$work/said"
 grep -q missing "$work/said"
 "#;
 
+/// Every usual form of options mounts: by directory, by image and by `mount -a`.
 fn fstab() -> Outcome {
     let image = image()?;
     let (point, work) = (Point::new(), scratch::directory());

@@ -1,8 +1,7 @@
 //! The host has no space for an engine's writes: the image is sparse and its file system full.
 //!
-//! Data waits in memory, and a caller that asks for durability gets the error. Metadata waits too,
-//! for some time; then the mount becomes read-only, and no acknowledged data is lost. On both
-//! engines.
+//! On both engines, data stays in memory, and a caller that asks for durability gets the error.
+//! Metadata waits for some time. Then the mount becomes read-only, and no acknowledged data is lost.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -44,7 +43,7 @@ impl Format {
         Arc::new(FaultDevice::new(device))
     }
 
-    /// Without threads that work by time; metadata waits for `patience`.
+    /// Mounts without background threads. Metadata waits for `patience`.
     fn open(self, device: &Faulty, patience: Duration) -> Box<dyn FileSystem> {
         let device: Arc<dyn Device> = device.clone();
         match self {
@@ -120,7 +119,7 @@ fn is_no_space<T>(result: &Result<T, Error>) -> bool {
 }
 
 #[test]
-fn data_that_the_host_has_no_space_for_stays_and_every_fsync_is_told() {
+fn data_that_the_host_has_no_space_for_stays_and_every_fsync_fails() {
     for engine in BOTH {
         let device = engine.image();
         let fs = engine.open(&device, Duration::ZERO);
@@ -154,7 +153,7 @@ fn data_that_the_host_has_no_space_for_stays_and_every_fsync_is_told() {
         assert_eq!(content(&*cut, "late"), vec![b'l'; LEN]);
         cut.unmount().unwrap();
 
-        // Written once more meanwhile, with space again.
+        // The data is written once more before the host has space again.
         write(fs, new, 4096, b'n', 4096);
         device.clear();
         fsync(fs, new).unwrap();
@@ -197,7 +196,7 @@ fn refused_data_gives_its_space_back_when_the_file_is_cut() {
 }
 
 #[test]
-fn a_writer_beyond_the_dirty_bound_is_told_and_does_not_wait_for_ever() {
+fn a_writer_beyond_the_dirty_bound_gets_the_error_and_does_not_wait_for_ever() {
     for engine in BOTH {
         let device = engine.image();
         let fs = engine.open(&device, Duration::ZERO);

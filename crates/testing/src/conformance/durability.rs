@@ -22,7 +22,7 @@ pub(super) fn cases() -> Vec<Case> {
     );
     let full = group!("full":
         writing_ends_with_no_space,
-        what_was_acknowledged_is_there,
+        acknowledged_data_survives_a_full_file_system,
         removing_makes_room,
         truncating_makes_room,
         filling_and_emptying_again_and_again,
@@ -252,7 +252,7 @@ fn writing_ends_with_no_space(t: &mut Fixture) -> Outcome {
     )
 }
 
-fn what_was_acknowledged_is_there(t: &mut Fixture) -> Outcome {
+fn acknowledged_data_survives_a_full_file_system(t: &mut Fixture) -> Outcome {
     let kept = t.root().file_of("kept", &pattern(77, 500_000))?;
     let pieces = fill(t, "f")?;
     drop(kept);

@@ -2,7 +2,7 @@
 
 use super::case::{Case, group};
 use super::support::{Fixture, Outcome, check, pattern, refused, same, same_bytes, user};
-use sapwood_vfs::{Credentials, Error, NewInode};
+use sapwood_vfs::{Credentials, Error, Ino, NewInode};
 
 pub(super) fn cases() -> Vec<Case> {
     let mut cases = group!("links":
@@ -333,8 +333,8 @@ fn many_can_be_given_back_at_once(t: &mut Fixture) -> Outcome {
 
 fn giving_back_unknown_inodes_is_harmless(t: &mut Fixture) -> Outcome {
     let file = t.root().file("f")?;
-    t.fs().forget(sapwood_vfs::Ino(0x0123_4567), 1);
-    t.fs().forget(sapwood_vfs::Ino(u64::MAX), 1);
+    t.fs().forget(Ino(0x0123_4567), 1);
+    t.fs().forget(Ino(u64::MAX), 1);
     t.fs().forget(t.fs().root(), 1);
     t.root().attr()?;
     file.attr()?;

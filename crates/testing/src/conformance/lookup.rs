@@ -2,7 +2,7 @@
 
 use super::case::{Case, group};
 use super::support::{Fixture, Outcome, check, fails, refused, same};
-use sapwood_vfs::{Error, FileKind, Ino};
+use sapwood_vfs::{Error, FileKind, Ino, RenameMode};
 
 pub(super) fn cases() -> Vec<Case> {
     group!("lookup":
@@ -29,7 +29,7 @@ pub(super) fn cases() -> Vec<Case> {
     )
 }
 
-/// Pairs of names whose CRC-32C is equal for every seed: btrfs keeps both names of a pair in one
+/// Pairs of names with the same CRC-32C for every seed. Btrfs stores both names of a pair in one
 /// item.
 pub(super) const ALIKE: [(&str, &str); 4] = [
     ("yokzxonb", "xyphecky"),
@@ -201,7 +201,7 @@ fn parent_is_the_directory_above(t: &mut Fixture) -> Outcome {
 fn parent_follows_a_rename(t: &mut Fixture) -> Outcome {
     let (a, b) = (t.root().dir("a")?, t.root().dir("b")?);
     let moved = a.dir("m")?;
-    a.rename_to("m", &b, "n", sapwood_vfs::RenameMode::Replace)?;
+    a.rename_to("m", &b, "n", RenameMode::Replace)?;
     same(moved.parent()?.ino(), b.ino())
 }
 

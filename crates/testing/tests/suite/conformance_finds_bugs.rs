@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::common::{BUGS, Bug, Faulty};
+use crate::faulty::{BUGS, Bug, Faulty};
 use sapwood_testing::conformance::{Capabilities, Target, cases};
 use sapwood_vfs::FileSystem;
 

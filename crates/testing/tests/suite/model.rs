@@ -1,7 +1,7 @@
 //! Random operations on the in-memory reference agree with themselves, and find bugs that are
 //! planted in a faulty one.
 
-use crate::common::{BUGS, Bug, Faulty};
+use crate::faulty::{BUGS, Bug, Faulty};
 use sapwood_testing::MemoryFs;
 use sapwood_testing::model::{
     Failure, Generator, Settings, Threads, compare_trees, minimize, replay, run_sequence,

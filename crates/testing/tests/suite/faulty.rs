@@ -1,4 +1,4 @@
-//! A file system with a planted bug, which the suite and the model must find.
+//! A file system with a planted bug, which the conformance suite and the model must find.
 
 use std::ops::ControlFlow;
 
@@ -77,7 +77,6 @@ impl Faulty {
         Self { inner, bug }
     }
 
-    #[allow(dead_code, reason = "not every test that includes this needs it")]
     pub(crate) fn inner(&self) -> &MemoryFs {
         &self.inner
     }
@@ -93,7 +92,7 @@ impl Faulty {
     }
 }
 
-/// Methods that call the inner file system.
+/// Implements methods by calls of the inner file system.
 macro_rules! delegate {
     ($(fn $name:ident(&self $(, $arg:ident: $type:ty)*) $(-> $result:ty)?;)*) => {$(
         fn $name(&self $(, $arg: $type)*) $(-> $result)? {
