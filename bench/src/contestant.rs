@@ -154,13 +154,14 @@ impl Contestant {
             .split(',')
             .find(|one| !one.is_empty() && !known(one))
         {
-            let why = "has no switch for it: use `make ablation`";
-            return Err(Error::new(format!("{name}: this build {why} ({unknown})")));
+            return Err(Error::new(format!(
+                "{name}: this build has no switch {unknown}; `make ablation` makes one with switches"
+            )));
         }
         let ours = matches!(way, Way::Sapwood | Way::SapwoodMkfs);
         if !program.is_empty() && !ours {
             return Err(Error::new(format!(
-                "{name}: it does not run another program"
+                "{name}: only contestants that run the command sapwood have a program"
             )));
         }
         let program = if ours {
@@ -182,13 +183,13 @@ impl Contestant {
         })
     }
 
-    /// True if it makes images, and mounts none.
+    /// Whether it makes images, and mounts none.
     pub(crate) fn is_maker(&self) -> bool {
         use Way::{Mke2fs, MkfsBtrfs, ReadSource, SapwoodMkfs};
         matches!(self.way, SapwoodMkfs | MkfsBtrfs | Mke2fs | ReadSource)
     }
 
-    /// Why it cannot run on this machine, if so.
+    /// The reason why it cannot run on this machine, if there is one.
     pub(crate) fn missing(&self) -> Option<String> {
         let program = match (self.way, self.format) {
             (Way::Kernel, Format::Xfs) => "mkfs.xfs",

@@ -9,7 +9,7 @@
 //! A *row* is a workload ([`rows`]). A *contestant* is a way to run a file system or to make an
 //! image ([`contestant`]): Sapwood through its command or in process, a file system of the kernel,
 //! or another program. The [`runner`] gives each contestant a fresh file system in each round, and
-//! [`statistics`] compares what they measured in the same round.
+//! [`statistics`] compares the figures of the same round.
 
 mod contestant;
 mod error;
@@ -32,6 +32,7 @@ mod statistics;
 mod tasks;
 mod workers;
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -54,7 +55,7 @@ struct Arguments {
     part: Option<Part>,
     /// Rows (seq-8, create-48x30000) or groups of rows (fsync, image); by default all
     rows: Vec<String>,
-    /// Contestants, in place of the ones of the row, separated by spaces: NAME[:MOUNT-OPTION,...]
+    /// Contestants instead of those of the row, separated by spaces: NAME[:MOUNT-OPTION,...]
     /// [~MECHANISM,...][@PROGRAM][+again]
     #[arg(short, long, value_delimiter = ' ')]
     contestants: Vec<String>,
@@ -67,7 +68,7 @@ struct Arguments {
     /// Rounds
     #[arg(short, long, default_value_t = 3, value_parser = clap::value_parser!(u16).range(1..))]
     rounds: u16,
-    /// Seconds of a run that has no end of its own
+    /// Seconds of a run whose workload does not end by itself
     #[arg(short, long, default_value_t = 3, value_parser = clap::value_parser!(u64).range(1..))]
     seconds: u64,
     /// Seconds that a run waits at most until the processors are free
@@ -114,8 +115,9 @@ enum Part {
     },
 }
 
+/// Parses `NAME=PATH`.
 fn program(text: &str) -> std::result::Result<(String, PathBuf), String> {
-    let (name, path) = text.split_once('=').ok_or("it is NAME=PATH")?;
+    let (name, path) = text.split_once('=').ok_or("this is not NAME=PATH")?;
     Ok((name.to_owned(), path.into()))
 }
 
@@ -182,7 +184,7 @@ fn suite(arguments: &Arguments) -> Result<()> {
         seconds: arguments.seconds,
         rows: Vec::new(),
     };
-    // After each row, so that an interruption loses none.
+    // The report is saved after each row, so that an interruption loses none.
     let done = runner.run(&cases, &stop, |row| {
         report.rows.push(row);
         arguments
@@ -209,55 +211,62 @@ fn save(report: &Report, output: &Path) -> Result<()> {
 
 /// All rows on all media, without the contestants that cannot run here.
 fn cases(arguments: &Arguments) -> Result<Vec<Case>> {
-    let own = std::env::var_os("SAPWOOD_BIN").map(PathBuf::from);
-    let own = own.map_or_else(
-        || std::env::current_exe().map(|own| own.with_file_name("sapwood")),
-        Ok,
-    )?;
-    let mut programs = vec![(String::new(), own)];
-    programs.extend(arguments.programs.iter().cloned());
-    let programs = Programs(programs);
-    let names: &[String] = if arguments.rows.is_empty() {
-        &["all".to_owned()]
-    } else {
-        &arguments.rows
-    };
+    let programs = programs(arguments)?;
     let mut rows = Vec::new();
-    for name in names {
+    if arguments.rows.is_empty() {
+        rows = rows::choose("all")?;
+    }
+    for name in &arguments.rows {
         rows.extend(rows::choose(name)?);
     }
+    let named: Vec<_> = arguments.contestants.iter().map(String::as_str).collect();
     let mut cases = Vec::new();
-    let mut left_out = std::collections::BTreeSet::new();
+    let mut left_out = BTreeSet::new();
     for (number, medium) in arguments.media.iter().enumerate() {
         for (row, size) in &rows {
-            let named = !arguments.contestants.is_empty();
-            if number > 0 && size.count != row.usual && !named {
-                continue;
-            }
-            let names = if named {
-                arguments.contestants.iter().map(String::as_str).collect()
-            } else {
-                row.contestants(*size, number == 0)
+            let names = match named.as_slice() {
+                [] if number > 0 && size.count != row.usual => continue,
+                [] => row.contestants(*size, number == 0),
+                named => named.to_vec(),
             };
-            let mut contestants = Vec::new();
-            for name in names {
-                let contestant = Contestant::parse(name, &programs)?;
-                match contestant.missing() {
-                    Some(why) => {
-                        left_out.insert(format!("{name} is left out: {why}"));
-                    }
-                    None => contestants.push(contestant),
-                }
-            }
-            let (size, medium) = (*size, medium.clone());
             cases.push(Case {
                 row,
-                size,
-                medium,
-                contestants,
+                size: *size,
+                medium: medium.clone(),
+                contestants: contestants(&names, &programs, &mut left_out)?,
             });
         }
     }
     left_out.iter().for_each(|line| eprintln!("{line}"));
     Ok(cases)
+}
+
+/// The programs by name. The unnamed one is the `sapwood` next to this program, or `SAPWOOD_BIN`.
+fn programs(arguments: &Arguments) -> Result<Programs> {
+    let own = match std::env::var_os("SAPWOOD_BIN") {
+        Some(own) => PathBuf::from(own),
+        None => std::env::current_exe()?.with_file_name("sapwood"),
+    };
+    let mut programs = vec![(String::new(), own)];
+    programs.extend(arguments.programs.iter().cloned());
+    Ok(Programs(programs))
+}
+
+/// The contestants that can run here. `left_out` gets a line for each of the others.
+fn contestants(
+    names: &[&str],
+    programs: &Programs,
+    left_out: &mut BTreeSet<String>,
+) -> Result<Vec<Contestant>> {
+    let mut contestants = Vec::new();
+    for name in names {
+        let contestant = Contestant::parse(name, programs)?;
+        match contestant.missing() {
+            Some(why) => {
+                left_out.insert(format!("{name} is left out: {why}"));
+            }
+            None => contestants.push(contestant),
+        }
+    }
+    Ok(contestants)
 }

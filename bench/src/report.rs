@@ -18,17 +18,16 @@ pub(crate) struct Report {
     pub(crate) rows: Vec<Measured>,
 }
 
-/// The peers of a contestant: the first one that runs is the base of the comparison; else the first
-/// contestant.
+/// Contestants with which the others are compared: the first of these that runs.
 const BASES: [&str; 4] = ["kernel-btrfs", "mkfs.btrfs", "kernel-ext4", "mke2fs"];
 
-/// The ceiling of mounts with a daemon: each of them shows its share of it.
+/// The contestant that does nothing: the limit of a mount with a daemon.
 const LIMIT: &str = "fuse-limit";
-/// Suffixes of these mounts, of Sapwood.
+/// Suffixes of the contestants that are mounts with a daemon of Sapwood.
 const SERVED: [&str; 3] = ["-fuse", "-loop", "-trusted"];
 
 impl Heading {
-    /// Its values, over the rounds.
+    /// The spread of a contestant's values over the rounds.
     pub(crate) fn spread(&self, entry: &Entry) -> Option<Spread> {
         Spread::of(
             entry
@@ -38,8 +37,8 @@ impl Heading {
         )
     }
 
-    /// How many times as good `entry` is as `base`, from pairs of one round. A value above 1 is
-    /// better, also for a figure whose lower value is better.
+    /// The ratio of `entry` to `base`, from pairs of one round. A ratio above 1 means that `entry` is
+    /// better, also if less of the figure is better.
     pub(crate) fn ratio(&self, entry: &Entry, base: &Entry) -> Option<Ratio> {
         let pairs = entry
             .runs
@@ -70,7 +69,7 @@ impl Measured {
         self.entries.iter().find(|entry| entry.name == name)
     }
 
-    /// The contestant that the others are compared with.
+    /// The contestant with which the others are compared: one of [`BASES`], or the first one.
     fn base(&self) -> Option<&Entry> {
         let found = BASES.iter().find_map(|name| self.entry(name));
         found.or(self.entries.first())
@@ -125,7 +124,7 @@ impl Report {
     }
 }
 
-/// A line for each contestant, a column for each size.
+/// A table of one figure with a line for each contestant and a column for each size.
 fn table(out: &mut String, rows: &[Measured], figure: &Heading) {
     let has = |entry: &&Entry| figure.spread(entry).is_some();
     let mut names: Vec<&str> = Vec::new();
@@ -164,7 +163,7 @@ fn cell(row: &Measured, figure: &Heading, name: &str) -> String {
     }
 }
 
-/// How near the median of a mount comes to the limit of FUSE, if that ran in this row.
+/// The ratio of a mount's median to the limit of FUSE, if that ran in this row.
 fn share(row: &Measured, figure: &Heading, name: &str) -> String {
     let base = name.split([':', '~', '@', '+']).next().unwrap_or(name);
     let served = SERVED.iter().any(|suffix| base.ends_with(suffix));
@@ -219,7 +218,7 @@ pub(crate) fn number(value: f64) -> String {
 pub(crate) mod tests {
     use super::*;
 
-    /// A report of one figure, less of which is better.
+    /// A report of one figure. Less of it is better.
     pub(crate) fn report(row: &str, entries: &[(&str, &[f64])]) -> Report {
         let run = |value: &f64| [("s".to_owned(), *value)].into();
         let entries = entries.iter().map(|(name, values)| Entry {

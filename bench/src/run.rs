@@ -29,7 +29,7 @@ pub(crate) struct Run {
     /// A directory on the same medium outside of the measured file system.
     pub(crate) scratch: PathBuf,
     pub(crate) size: Size,
-    /// Length of a load that has no end of its own.
+    /// Length of a load that does not end by itself.
     pub(crate) time: Duration,
     figures: Figures,
     /// Processor time of the serving process when the measured part began.
@@ -48,8 +48,8 @@ impl Run {
         }
     }
 
-    /// Runs the work of a row. Its figures have also the memory and the processor time of the
-    /// process that serves the mount.
+    /// Runs the work of a row. The figures include the memory and the processor time of the process
+    /// that serves the mount.
     ///
     /// # Errors
     /// The work or the unmount fails.
@@ -94,12 +94,12 @@ impl Run {
         }
     }
 
-    /// True for a mount of Sapwood.
+    /// Whether it is a mount of Sapwood.
     pub(crate) fn is_sapwood(&self) -> bool {
         self.stage.contestant().way == Way::Sapwood
     }
 
-    /// True if an unmount loses the files.
+    /// Whether an unmount loses the files.
     pub(crate) fn is_volatile(&self) -> bool {
         self.stage.contestant().way == Way::Limit
     }
@@ -145,7 +145,7 @@ impl Run {
     fn script(&self, script: &str) -> Command {
         let mut command = Command::new("sh");
         command.args(["-ec", script]);
-        // Independent of the settings of the user.
+        // The settings of the user have no effect.
         command
             .env("GIT_CONFIG_GLOBAL", "/dev/null")
             .env_remove("RUSTFLAGS");

@@ -1,4 +1,5 @@
-//! Programs of users: scripts of the shell with `MOUNT`, `SCRATCH`, `SAPWOOD` and `N`.
+//! Workloads of ordinary programs. Each is a shell script with the variables `MOUNT`, `SCRATCH`,
+//! `SAPWOOD` and `N`.
 
 use crate::error::{Error, Result};
 use crate::material::{self, ROOT};
@@ -25,9 +26,9 @@ pub(crate) const SMALL: &[Figure] = &[
     ),
 ];
 
-/// One client unpacks an archive of small files, lists, reads and removes them. Then the command
-/// `sapwood` puts the same files into the file system, by the daemon and without a mount; a peer
-/// has `tar` and `cp` for these.
+/// One client unpacks an archive of small files, lists, reads and removes them. Then `sapwood`
+/// writes the same files through the daemon and without a mount; `tar` and `cp` write them for the
+/// other contestants.
 pub(crate) fn small(run: &mut Run) -> Result<()> {
     const TAR: &str = "exec tar -xf \"$SCRATCH/small.tar\" -C \"$MOUNT\"";
     let files = run.size.count;
@@ -79,7 +80,7 @@ fn empty_again(run: &mut Run) -> Result<()> {
     run.begin()
 }
 
-/// Clones a repository of many small files over the protocol: a local clone would link the pack.
+/// Clones a repository of many small files by a URL, because a clone of a path would link the pack.
 pub(crate) fn git_clone(run: &mut Run) -> Result<()> {
     material::make_archive(&run.scratch.join("small.tar"), run.size.count)?;
     run.shell(
@@ -131,7 +132,7 @@ pub(crate) fn rust_build(run: &mut Run) -> Result<()> {
 /// Transactions of SQLite; each is durable before the next begins. First with a rollback journal,
 /// then with a write-ahead log.
 pub(crate) fn sqlite(run: &mut Run) -> Result<()> {
-    // Fixed, so that all contestants do the same work.
+    // A fixed number, so that all contestants do the same work.
     let count = 150 * run.time.as_secs();
     run.shell(&format!(
         r#"
@@ -159,12 +160,12 @@ pub(crate) fn sqlite(run: &mut Run) -> Result<()> {
     Ok(())
 }
 
-/// Transactions of PostgreSQL by its own `pgbench`. The server refuses to run as root, so its
-/// programs run as the user that Debian makes for it.
+/// Transactions of PostgreSQL by `pgbench`. The server refuses to run as root, so it runs as the
+/// user that Debian's package creates.
 pub(crate) fn postgres(run: &mut Run) -> Result<()> {
     let programs = sapwood_testing::machine::postgres(&["initdb", "pg_ctl", "pgbench"]);
     let programs = programs.ok_or_else(|| Error::new("PostgreSQL is not installed"))?;
-    // In a deep directory the path would be too long for a socket; here it is short.
+    // The path of a socket is limited, so it is directly below the mount.
     let output = run.shell(&format!(
         r#"
         home="$MOUNT/postgres"; mkdir "$home"; chown postgres "$home"; cd /
@@ -184,6 +185,7 @@ pub(crate) fn postgres(run: &mut Run) -> Result<()> {
     Ok(())
 }
 
+/// The transactions per second in the summary of `pgbench`.
 fn transactions(output: &str) -> Result<f64> {
     let line = output.lines().find_map(|line| line.strip_prefix("tps = "));
     let number = line.and_then(|rest| rest.split(' ').next()?.parse().ok());
