@@ -143,12 +143,13 @@ cuts: need-test
 	SAPWOOD_FULL=1 cargo test -p sapwood --test suite -- a_cut --nocapture
 
 # Long: mutants of each format, repaired by Sapwood and by the tools. Prints a table; a lost file, or
-# an undo that is not exact, is a failure.
+# an undo that is not exact, is a failure. RESULTS=FILE keeps the results, to continue a run.
 repairs: MUTANTS = 2000
 repairs: SEED = 1
 repairs: need-build
 	@scripts/need e2fsck:e2fsprogs btrfs:btrfs-progs
-	SAPWOOD_REPAIR_MUTANTS=$(MUTANTS) SAPWOOD_REPAIR_SEED=$(SEED) \
+	$(if $(RESULTS),SAPWOOD_REPAIR_RESULTS=$(abspath $(RESULTS))) \
+		SAPWOOD_REPAIR_MUTANTS=$(MUTANTS) SAPWOOD_REPAIR_SEED=$(SEED) \
 		cargo test -p sapwood --test suite -- no_repair_of_a_mutant --nocapture
 
 # Long: chains of eight streams each, ours to the kernel and the kernel's to ours, and chains of

@@ -127,6 +127,20 @@ pub enum Lost {
         /// Block number.
         block: u64,
     },
+    /// A block of a deleted file that another file had later, which was deleted, too.
+    #[error("deleted inode {ino}: block {block} was in use by another file later")]
+    Overwritten {
+        /// Inode number.
+        ino: u64,
+        /// Block number.
+        block: u64,
+    },
+    /// Data of an older state in space that another file had later, without a checksum.
+    #[error("data at {logical}: its space was in use by another file later")]
+    Taken {
+        /// Logical address.
+        logical: u64,
+    },
     /// An extended attribute.
     #[error("inode {ino}: its extended attributes are damaged")]
     Attributes {

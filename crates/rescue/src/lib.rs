@@ -14,6 +14,7 @@
 //! bounded time and memory.
 
 pub mod btrfs;
+mod claims;
 mod collected;
 mod deleted;
 mod error;

@@ -44,6 +44,10 @@ struct Extent {
     used_level: u8,
     is_data: bool,
     full_backref: bool,
+    /// Whether `full_backref` has to be set, as far as the block shows it.
+    wanted_full: Option<bool>,
+    /// A tree of which the block shows it.
+    full_tree: u64,
     entered: bool,
     used_as_data: bool,
     used_as_block: bool,
@@ -244,13 +248,41 @@ impl Check<'_> {
     }
 
     /// Records a block of a subvolume that charges another subvolume than the one through which it
-    /// was reached. The other one must still use it.
+    /// was reached. The other one must still use it. Also records whether the block must charge its
+    /// uses to itself.
     pub(super) fn note_owner(&mut self, tree: u64, block: &Block<'_>) {
         let (bytenr, owner) = (block.bytenr(), block.owner());
+        if let Some(full) = self.charges_itself(tree, block) {
+            let extent = self.extents.all.entry(bytenr).or_default();
+            (extent.wanted_full, extent.full_tree) = (Some(full), tree);
+        }
         let relocated = block.header().flags.get() & header_flag::RELOC != 0;
         let ordinary = objectid::is_fs_tree(tree) && objectid::is_fs_tree(owner) && !relocated;
         if ordinary && owner != tree && !self.extents.is_full_backref(bytenr) {
             self.extents.foreign.push((tree, bytenr, owner));
+        }
+    }
+
+    /// Whether a block that was reached through a tree must charge its uses to itself. `None`: the
+    /// other trees that lead to it decide, or an interrupted operation does.
+    fn charges_itself(&self, tree: u64, block: &Block<'_>) -> Option<bool> {
+        let moved = block.header().flags.get() & header_flag::RELOC != 0;
+        let own = block.owner() == tree;
+        match tree {
+            objectid::TREE_LOG | objectid::TREE_RELOC => None,
+            objectid::DATA_RELOC_TREE => (own && !moved).then_some(false),
+            id if !objectid::is_fs_tree(id) => Some(false),
+            // A deletion and a balance set the flag of blocks that the tree still leads to.
+            id if self.roots.in_progress(id) => None,
+            id if self
+                .roots
+                .pointer(id)
+                .is_some_and(|root| root.logical == block.bytenr()) =>
+            {
+                Some(false)
+            }
+            _ if moved => Some(true),
+            _ => own.then_some(false),
         }
     }
 
@@ -343,6 +375,16 @@ impl Check<'_> {
         if (extent.is_data && extent.used_as_block) || (!extent.is_data && extent.used_as_data) {
             note(Finding::ExtentKind { bytenr });
             return false;
+        }
+        if let Some(wanted) = extent.wanted_full.filter(|_| !extent.is_data)
+            && wanted != extent.full_backref
+        {
+            let (found, tree) = (extent.full_backref, extent.full_tree);
+            note(Finding::FullBackref {
+                bytenr,
+                found,
+                tree,
+            });
         }
         if !extent.is_data {
             if extent.level != extent.used_level {

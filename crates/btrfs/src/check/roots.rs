@@ -77,6 +77,13 @@ impl RootTree {
         self.item(tree).map(pointer_of)
     }
 
+    /// Whether a tree is being deleted, or blocks are being moved.
+    pub(super) fn in_progress(&self, tree: u64) -> bool {
+        let moving = (objectid::TREE_RELOC, 0)..=(objectid::TREE_RELOC, u64::MAX);
+        let dead = self.item(tree).is_none_or(|item| item.refs.get() == 0);
+        dead || self.items.range(moving).next().is_some()
+    }
+
     /// Whether a subvolume is deleted but not cleaned up yet.
     pub(super) fn any_dead(&self) -> bool {
         let mut items = self.items.iter();

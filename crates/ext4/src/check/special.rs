@@ -1,7 +1,8 @@
 //! Reserved inodes.
 
 use sapwood_ext4_format::{
-    Compat, Geometry, INDIRECT_DIRECT, Inode, QuotaKind, RoCompat, indirect_pointers, special_ino,
+    Compat, Geometry, INDIRECT_DIRECT, Inode, InodeFlags, QuotaKind, RoCompat, indirect_pointers,
+    special_ino,
 };
 
 use super::finding::Finding;
@@ -32,6 +33,10 @@ impl Check<'_> {
         match ino {
             special_ino::BAD_BLOCKS => {
                 self.checksum_of_reserved(view, ino, inode);
+                // e2fsck takes such a time for the next inode of a list of orphans.
+                if (1..=view.geometry.inodes_count()).contains(&inode.dtime()) {
+                    self.found(Finding::DeletedInUse { ino });
+                }
                 self.claim_map(ino, inode);
             }
             special_ino::RESIZE if features.has_compat(Compat::RESIZE_INODE) => {
@@ -137,7 +142,11 @@ impl Check<'_> {
         let others = others
             .filter(|(at, word)| *at != DOUBLE && word.get() != 0)
             .count();
-        let shape = inode.is_regular() && inode.links() == 1 && others == 0;
+        let other_map = InodeFlags::EXTENTS | InodeFlags::INLINE_DATA;
+        let shape = inode.is_regular()
+            && inode.links() == 1
+            && others == 0
+            && !inode.flags().intersects(other_map);
         if !shape || geometry.check_blocks(double, 1).is_err() || double == 0 {
             self.incomplete = true;
             return self.found(Finding::ReservedInode { ino, why });

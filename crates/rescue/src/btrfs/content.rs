@@ -119,12 +119,13 @@ impl Files {
             FileExtent::Regular(extent) if extent.compression == 0 => {
                 let from = extent.offset.checked_add(within);
                 let from = from.and_then(|from| extent.disk_bytenr.checked_add(from));
-                self.data.read(from.ok_or(broken)?, buf, sums)?;
+                let own = (extent.disk_bytenr, extent.generation);
+                self.data.read(own, from.ok_or(broken)?, buf, sums)?;
             }
             FileExtent::Regular(extent) => {
                 let compressed = Compressed {
                     algorithm: extent.compression,
-                    logical: extent.disk_bytenr,
+                    extent: (extent.disk_bytenr, extent.generation),
                     stored: extent.disk_num_bytes,
                     len: extent.ram_bytes,
                 };

@@ -1,6 +1,6 @@
 //! Data of extents, verified with the checksum tree.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use parking_lot::Mutex;
 use sapwood_btrfs::expand;
@@ -9,6 +9,7 @@ use sapwood_btrfs_format::{Checksum, Key, kind, objectid};
 use super::items::floor;
 use super::leaves::Leaves;
 use super::nodes::Nodes;
+use super::taken::{Extent, Taken};
 use super::volume::Volume;
 use crate::Lost;
 
@@ -21,7 +22,7 @@ const EXPANDED: usize = 8;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Compressed {
     pub(super) algorithm: u8,
-    pub(super) logical: u64,
+    pub(super) extent: Extent,
     /// Bytes on disk.
     pub(super) stored: u64,
     /// Bytes expanded.
@@ -38,6 +39,10 @@ pub(super) struct Data {
     checksums: Leaves,
     /// Data with a wrong checksum is an error.
     verify: bool,
+    /// Generation of the state.
+    state: u64,
+    /// Shared by the states of an image, and found when data without a checksum is read.
+    taken: Arc<OnceLock<Taken>>,
     expanded: Mutex<Vec<Expanded>>,
 }
 
@@ -47,19 +52,28 @@ impl Data {
         nodes: Arc<Nodes>,
         checksums: Leaves,
         verify: bool,
+        (state, taken): (u64, Arc<OnceLock<Taken>>),
     ) -> Self {
         Self {
             volume,
             nodes,
             checksums,
             verify,
+            state,
+            taken,
             expanded: Mutex::default(),
         }
     }
 
-    /// Fills `buf` from a logical address. `sums`: the data has checksums, as far as they are
-    /// known.
-    pub(super) fn read(&self, logical: u64, buf: &mut [u8], sums: bool) -> Result<(), Lost> {
+    /// Fills `buf` from a logical address of an extent. `sums`: the data has checksums, as far as
+    /// they are known.
+    pub(super) fn read(
+        &self,
+        extent: Extent,
+        logical: u64,
+        buf: &mut [u8],
+        sums: bool,
+    ) -> Result<(), Lost> {
         let sector = u64::from(self.nodes.identity.sectorsize);
         let before = logical % sector;
         let start = logical - before;
@@ -74,6 +88,10 @@ impl Data {
         } else {
             Vec::new()
         };
+        let unverified = expected.is_empty() || expected.contains(&None);
+        if unverified && self.is_taken(extent, logical, buf.len() as u64) {
+            return Err(Lost::Taken { logical });
+        }
         let kind = self.nodes.identity.checksum;
         let mut open: Vec<usize> = (0..(len / sector) as usize).collect();
         let mut copy_bytes = vec![0; bytes.len()];
@@ -105,6 +123,15 @@ impl Data {
         Ok(())
     }
 
+    /// Whether another file had a part of an extent after this state.
+    fn is_taken(&self, extent: Extent, logical: u64, len: u64) -> bool {
+        if self.state >= self.nodes.index.newest() {
+            return false;
+        }
+        let taken = self.taken.get_or_init(|| Taken::find(&self.nodes));
+        taken.is_taken(extent, self.state, logical, len)
+    }
+
     /// The known checksums of sectors.
     fn sums(&self, start: u64, count: u64) -> Vec<Option<Checksum>> {
         let kind = self.nodes.identity.checksum;
@@ -132,7 +159,7 @@ impl Data {
 
     /// The whole content of a compressed extent.
     pub(super) fn expand(&self, extent: &Compressed, sums: bool) -> Result<Arc<Vec<u8>>, Lost> {
-        let logical = extent.logical;
+        let logical = extent.extent.0;
         let known = |(at, bytes): &&Expanded| *at == logical && bytes.len() as u64 == extent.len;
         if let Some((_, bytes)) = self.expanded.lock().iter().find(known) {
             return Ok(Arc::clone(bytes));
@@ -142,7 +169,7 @@ impl Data {
             return Err(broken);
         }
         let mut stored = vec![0; extent.stored as usize];
-        self.read(logical, &mut stored, sums)?;
+        self.read(extent.extent, logical, &mut stored, sums)?;
         let bytes = self.inline(extent.algorithm, &stored, extent.len);
         let bytes = Arc::new(bytes.ok_or(broken)?);
         let mut expanded = self.expanded.lock();

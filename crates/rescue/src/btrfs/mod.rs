@@ -12,10 +12,11 @@ mod orphans;
 mod scan;
 mod states;
 mod supers;
+mod taken;
 mod volume;
 
 use std::ops::ControlFlow;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use sapwood_block::Device;
 use sapwood_btrfs_format::{Key, SuperBlock, kind, objectid};
@@ -30,6 +31,7 @@ use data::Data;
 use leaves::{Leaves, Orphans, RootPtr};
 use nodes::Nodes;
 use scan::Area;
+use taken::Taken;
 use volume::{ChunkMap, Member, Volume};
 
 /// Options for reading a damaged image.
@@ -66,6 +68,7 @@ pub struct Image {
     /// Bytes that the scan covered.
     scanned: u64,
     options: Options,
+    taken: Arc<OnceLock<Taken>>,
 }
 
 impl Image {
@@ -123,6 +126,7 @@ impl Image {
             sb,
             scanned: areas.iter().map(|area| area.end - area.start).sum(),
             options,
+            taken: Arc::default(),
         })
     }
 
@@ -179,7 +183,8 @@ impl Image {
         let verify = !self.options.ignore_data_checksums;
         let nodes = Arc::clone(&self.nodes);
         let volume = Arc::clone(&self.volume);
-        let data = Data::new(volume, Arc::clone(&nodes), checksums, verify);
+        let later = (newest, Arc::clone(&self.taken));
+        let data = Data::new(volume, Arc::clone(&nodes), checksums, verify, later);
         Ok(Files::new(nodes, data, roots, newest, size))
     }
 

@@ -109,6 +109,7 @@ pub(super) struct NodeIndex {
     nodes: Vec<Node>,
     /// Indexes of one copy of each block, by owner, then newest first, then highest level first.
     by_owner: Vec<u32>,
+    newest: u64,
     /// Blocks of old generations that did not fit.
     pub(super) dropped: u64,
     /// Bytes that could not be read.
@@ -129,9 +130,11 @@ impl NodeIndex {
             let node = &nodes[*at as usize];
             (node.owner, u64::MAX - node.generation, u8::MAX - node.level)
         });
+        let newest = nodes.iter().map(|node| node.generation).max();
         Self {
             nodes,
             by_owner,
+            newest: newest.unwrap_or(0),
             dropped,
             unreadable,
         }
@@ -159,6 +162,18 @@ impl NodeIndex {
         let end = self.by_owner.partition_point(|at| owner_at(at) <= owner);
         let range = self.by_owner.get(start..end).unwrap_or_default();
         range.iter().map(|at| &self.nodes[*at as usize])
+    }
+
+    /// Owner, address and generation of all leaves.
+    pub(super) fn leaves(&self) -> impl Iterator<Item = (u64, u64, u64)> {
+        let all = self.by_owner.iter().map(|at| &self.nodes[*at as usize]);
+        let leaves = all.filter(|node| node.level == 0);
+        leaves.map(|node| (node.owner, node.logical, node.generation))
+    }
+
+    /// The newest generation of all blocks.
+    pub(super) fn newest(&self) -> u64 {
+        self.newest
     }
 
     /// Number of different blocks.

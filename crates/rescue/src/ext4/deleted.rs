@@ -9,9 +9,11 @@
 //! 2. The blocks of all directories, deleted ones included, are looked up in the journal. An entry
 //!    there names a deleted inode. If several entries name it, the entry with the nearest age is
 //!    used. Names in the free space of a directory, which Linux clears since 5.13, come last.
-//! 3. The block bitmaps tell which blocks of a deleted file belong to another file now. A block
-//!    that was in use in between and is free again cannot be told from an unchanged one.
+//! 3. The block bitmaps tell which blocks of a deleted file belong to another file now. A block of
+//!    two deleted files has the content of the newer one ([`owners`](super::owners)). A block whose
+//!    owner in between left no inode in the journal cannot be told from an unchanged one.
 
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
@@ -22,6 +24,7 @@ use super::dir::{self, Entry};
 use super::files::time;
 use super::map::{self, Life, Mapped};
 use super::nameless::each_used;
+use super::owners::{Identity, Owners};
 use super::volume::{Volume, is_in_use};
 use super::{Files, Image};
 use crate::Tree;
@@ -35,9 +38,6 @@ const NAMES: usize = 16;
 const PATH_MAX: usize = 4096;
 /// Age of a name in free space, which is unknown.
 const UNKNOWN_AGE: u32 = u32::MAX;
-
-/// Number and generation of an inode.
-type Identity = (u32, u32);
 
 /// A deleted inode, as the newest copy has it.
 struct Gone {
@@ -68,8 +68,9 @@ struct Search<'v> {
 impl Image {
     /// Calls `each` for the deleted files that the journal knows, until it breaks.
     pub fn deleted(self, each: &mut OnDeleted<'_>) {
-        let found = Search::new(&self.volume).run();
+        let (found, owners) = Search::new(&self.volume).run();
         let mut files = self.files();
+        files.owners = owners;
         let mut all = Vec::new();
         for (file, number, inode) in found {
             all.push((
@@ -107,11 +108,11 @@ impl<'v> Search<'v> {
         }
     }
 
-    /// The deleted files in the order of their paths, with their inodes.
-    fn run(mut self) -> Vec<(Deleted, u32, Inode)> {
+    /// The deleted files in the order of their paths, with their inodes, and the owners of blocks.
+    fn run(mut self) -> (Vec<(Deleted, u32, Inode)>, Owners) {
         self.find_inodes();
         if self.gone.is_empty() {
-            return Vec::new();
+            return (Vec::new(), Owners::default());
         }
         self.names_in_use();
         self.names_deleted();
@@ -134,7 +135,23 @@ impl<'v> Search<'v> {
             found.push((file, *number, gone.inode.clone()));
         }
         found.sort_by(|(one, ..), (other, ..)| one.path.cmp(&other.path));
-        found
+        (found, self.owners())
+    }
+
+    /// The last owners of the blocks of deleted inodes.
+    fn owners(&self) -> Owners {
+        let mut order: Vec<(&Identity, &Gone)> = self.gone.iter().collect();
+        order.sort_by_key(|(_, gone)| (gone.age, Reverse(gone.inode.ctime().seconds)));
+        let mut owners = Owners::default();
+        for (identity, gone) in order {
+            let rank = owners.add(*identity);
+            parts(self.volume, identity.0, &gone.inode, &mut |part| {
+                if let Mapped::Data { physical, len } = part {
+                    owners.claim(rank, physical, len);
+                }
+            });
+        }
+        owners
     }
 
     /// Reads the inode table blocks in the journal.
@@ -375,46 +392,57 @@ fn path_to(name: Vec<u8>, mut at: u32, above: impl Fn(u32) -> Option<(u32, Vec<u
     path
 }
 
-/// Bytes of a deleted file in blocks that no other file has now, and in holes.
+/// Bytes of a deleted file in blocks that no other file has now or had later, and in holes.
 fn readable(files: &Files, number: u32, inode: &Inode) -> u64 {
     let volume = &files.volume;
+    let mut missing = 0_u64;
+    parts(volume, number, inode, &mut |part| {
+        missing = missing.saturating_add(match part {
+            Mapped::Hole { .. } => 0,
+            Mapped::Lost { len, .. } => len,
+            Mapped::Data { physical, len } => len - files.unchanged(number, inode, physical, len),
+        });
+    });
+    let size = inode.size(&volume.geometry);
+    size.saturating_sub(missing.saturating_mul(volume.block_size() as u64))
+}
+
+/// Calls `each` for the parts of a deleted file that are not in the inode itself.
+fn parts(volume: &Volume, number: u32, inode: &Inode, each: &mut dyn FnMut(Mapped)) {
     let (size, block_size) = (inode.size(&volume.geometry), volume.block_size() as u64);
     if inode.flags().contains(InodeFlags::INLINE_DATA) || inode.is_fast_symlink(&volume.geometry) {
-        return size;
+        return;
     }
     let end = u32::try_from(size.div_ceil(block_size)).unwrap_or(u32::MAX);
     // A map of more blocks than the device has, or of that many single holes, is damaged.
     let mut budget = volume.device.size() / block_size;
     let is_tree = inode.flags().contains(InodeFlags::EXTENTS);
-    let (mut at, mut missing) = (0, 0_u64);
+    let mut at = 0;
     while at < end {
         let whole = (number, inode, Life::Deleted);
         let rest = u64::from(end - at);
         if budget == 0 {
-            missing = missing.saturating_add(rest);
-            break;
+            return each(Mapped::Lost {
+                block: 0,
+                len: rest,
+            });
         }
-        let (len, lost) = match map::find(volume, whole, at) {
-            Mapped::Hole { len } => {
-                budget -= u64::from(len == 1 && !is_tree);
-                (len.min(rest), 0)
+        let mut part = map::find(volume, whole, at);
+        let len = match &mut part {
+            Mapped::Hole { len } | Mapped::Lost { len, .. } => {
+                budget -= u64::from(*len == 1 && !is_tree);
+                *len = rest.min(*len);
+                *len
             }
-            Mapped::Lost { len, .. } => {
-                budget -= u64::from(len == 1 && !is_tree);
-                (len.min(rest), len.min(rest))
-            }
-            Mapped::Data { physical, len } => {
-                let len = len.min(rest).min(budget);
-                budget -= len;
-                let all = physical..physical.saturating_add(len);
-                let used = all.filter(|block| !volume.is_free(*block)).count();
-                (len, used as u64)
+            Mapped::Data { len, .. } => {
+                *len = rest.min(*len).min(budget);
+                budget -= *len;
+                *len
             }
         };
-        missing = missing.saturating_add(lost);
+        each(part);
         at = at.saturating_add(len.max(1) as u32);
     }
-    size.saturating_sub(missing.saturating_mul(block_size))
 }
 
 #[cfg(test)]

@@ -16,6 +16,7 @@ use sapwood_vfs::{
 };
 
 use super::map::{self, Life, Mapped, Numbered};
+use super::owners::Owners;
 use super::volume::Volume;
 use super::{dir, nameless};
 use crate::Lost;
@@ -42,6 +43,8 @@ pub struct Files {
     lost_found: OnceLock<u64>,
     /// Deleted inodes, which no directory shows.
     deleted: Vec<(u32, Inode)>,
+    /// The last owners of the blocks of deleted inodes.
+    pub(super) owners: Owners,
 }
 
 /// Converts a stored time to one for callers.
@@ -78,6 +81,7 @@ impl Files {
             damaged: Mutex::default(),
             lost_found: OnceLock::new(),
             deleted: Vec::new(),
+            owners: Owners::default(),
         }
     }
 
@@ -214,7 +218,7 @@ impl Files {
                 Mapped::Data { physical, len } => {
                     let len = match life {
                         Life::InUse => len,
-                        Life::Deleted => self.free_run(ino, physical, len)?,
+                        Life::Deleted => self.free_run(ino, inode, physical, len)?,
                     };
                     let len = run(len) as usize;
                     let place = physical
@@ -240,19 +244,38 @@ impl Files {
         Ok(())
     }
 
-    /// The number of blocks from `physical` on, at most `len`, that no file has now. None is an
-    /// error.
-    fn free_run(&self, ino: u32, physical: u64, len: u64) -> Result<u64> {
+    /// The number of blocks from `physical` on, at most `len`, that no other file has now or had
+    /// later. None is an error.
+    fn free_run(&self, ino: u32, inode: &Inode, physical: u64, len: u64) -> Result<u64> {
         // A read takes no more at once.
         let end = physical.saturating_add(len.min(4096));
         let free = (physical..end).take_while(|block| self.volume.is_free(*block));
+        let (number, block) = (ino.into(), physical);
         match free.count() as u64 {
-            0 => {
-                let (ino, block) = (ino.into(), physical);
-                Err(Lost::Reused { ino, block }.into())
+            0 => Err(Lost::Reused { ino: number, block }.into()),
+            free => {
+                let own = self.owners.run((ino, inode.generation()), physical, free);
+                own.map_err(|_| Lost::Overwritten { ino: number, block }.into())
             }
-            free => Ok(free),
         }
+    }
+
+    /// How many blocks of a deleted inode no other file has now or had later.
+    pub(super) fn unchanged(&self, ino: u32, inode: &Inode, physical: u64, len: u64) -> u64 {
+        let identity = (ino, inode.generation());
+        let (mut at, end) = (physical, physical.saturating_add(len));
+        let mut unchanged = 0;
+        while at < end {
+            at += match self.owners.run(identity, at, end - at) {
+                Ok(run) => {
+                    let free = (at..at + run).filter(|block| self.volume.is_free(*block));
+                    unchanged += free.count() as u64;
+                    run
+                }
+                Err(taken) => taken,
+            };
+        }
+        unchanged
     }
 
     /// The value of an attribute in an inode of its own.

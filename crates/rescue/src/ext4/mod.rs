@@ -7,6 +7,7 @@ mod free;
 mod journal;
 mod map;
 mod nameless;
+mod owners;
 mod supers;
 mod volume;
 

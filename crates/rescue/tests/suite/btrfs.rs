@@ -1,5 +1,6 @@
 //! btrfs.
 
+use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use sapwood_block::{Device, MemoryDevice};
@@ -7,8 +8,8 @@ use sapwood_btrfs::{Btrfs, SubvolumeChoice};
 use sapwood_btrfs_format::{Block, kind};
 use sapwood_hostile::image::{DEFAULT, GoodImage, MIXED, SUPER_OFFSET};
 use sapwood_rescue::btrfs::{Choice, Image, Options};
-use sapwood_rescue::{Error, Rescued, Scanning};
-use sapwood_vfs::FileSystem;
+use sapwood_rescue::{Collected, Error, Rescued, Scanning};
+use sapwood_vfs::{Credentials, FileSystem, NewInode, WriteMode};
 
 use crate::walk::{Contents, files, wrong};
 
@@ -181,4 +182,64 @@ fn every_state_is_named_by_its_generation() {
     }
     let found = open(&device).unwrap().files(Choice::Generation(u64::MAX));
     assert!(matches!(found, Err(Error::NoGeneration { .. })));
+}
+
+/// Files without checksums: `old` is removed, `new` takes all space and is removed, too.
+fn taken(device: &Arc<MemoryDevice>) {
+    let options = sapwood_btrfs::Options {
+        subvolume: SubvolumeChoice::Id(5),
+        nodatasum: true,
+        ..sapwood_btrfs::Options::default()
+    };
+    let shared: Vec<Arc<dyn Device>> = vec![device.clone()];
+    let fs = Btrfs::open(shared, options).unwrap();
+    let who = Credentials::ROOT;
+    for (name, byte, pieces) in [("old", b'o', 3), ("new", b'n', usize::MAX)] {
+        let made = fs.create(&who, fs.root(), name.as_bytes(), NewInode::Regular, 0o644);
+        let made = made.unwrap().ino();
+        for size in [1 << 20, 4096] {
+            let piece = vec![byte; size];
+            let mut at = fs.getattr(made).unwrap().size;
+            let mut left = pieces;
+            while left > 0 && fs.write(made, at, &piece, WriteMode::default()).is_ok() {
+                (at, left) = (at + size as u64, left - 1);
+            }
+        }
+        fs.sync().unwrap();
+        fs.forget(made, 1);
+        fs.unlink(fs.root(), name.as_bytes()).unwrap();
+        fs.sync().unwrap();
+    }
+    fs.unmount().unwrap();
+}
+
+#[test]
+fn space_that_a_deleted_file_had_later_is_missing() {
+    let device = Arc::new(GoodImage::expand(DEFAULT).device.snapshot());
+    taken(&device);
+    let mut found = Vec::new();
+    let (mut listed, mut tree) = (Vec::new(), Collected::new("btrfs"));
+    open(&device)
+        .unwrap()
+        .deleted(20, &mut |file| {
+            file.collect(&mut tree);
+            listed.push(file.counted());
+            ControlFlow::Continue(())
+        })
+        .unwrap();
+    let contents = files(&Rescued::new(tree));
+    for file in listed {
+        let content = contents[&file.path].as_ref();
+        let whole = content.is_some();
+        assert_eq!(whole, file.readable == file.size, "{file:?}");
+        let wanted = match &file.path[..] {
+            b"/old" => b'o',
+            b"/new" => b'n',
+            _ => continue,
+        };
+        assert!(content.is_none_or(|all| all.iter().all(|byte| *byte == wanted)));
+        found.push((wanted, whole));
+    }
+    found.sort_unstable();
+    assert_eq!(found, [(b'n', true), (b'o', false)]);
 }

@@ -209,6 +209,33 @@ fn a_block_that_another_file_has_is_missing() {
 }
 
 #[test]
+fn a_block_that_a_deleted_file_had_later_is_missing() {
+    let device = change(&image(), |fs| {
+        remove(fs);
+        fs.sync().unwrap();
+        fill(fs);
+        fs.sync().unwrap();
+        fs.unlink(fs.root(), b"new").unwrap();
+    });
+    let (listed, found) = deleted(&device);
+    assert_eq!(listed.len(), 83);
+    let mut lost = 0;
+    for file in &listed {
+        let is_new = file.path == b"/new";
+        let content = found[&file.path].as_ref();
+        match content {
+            // The file that had the blocks last has them all.
+            Some(content) if is_new => assert!(content.iter().all(|byte| *byte == 0xff)),
+            Some(content) => assert!(!content.contains(&0xff), "{file:?}"),
+            None => assert!(!is_new && file.readable < file.size, "{file:?}"),
+        }
+        assert_eq!(content.is_some(), file.readable == file.size, "{file:?}");
+        lost += usize::from(content.is_none());
+    }
+    assert!(lost > 5, "{lost}");
+}
+
+#[test]
 fn the_target_of_a_long_link_is_lost_with_its_block() {
     let device = change(&image(), |fs| {
         let who = Credentials::ROOT;

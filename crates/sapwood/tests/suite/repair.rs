@@ -68,7 +68,8 @@ fn filled(dir: &Path, kind: &str, given: &[(&str, &str)]) -> PathBuf {
     path
 }
 
-/// Reads all files that can be read, below directories that can be read.
+/// Reads all files that can be read, below directories that can be read. A file that claims to be
+/// larger than the image counts as unreadable.
 fn files(image: &Path) -> Files {
     let mut found = Files::new();
     let opened = FileSystem::open_with_options(image, &Options::new().read_only(true));
@@ -84,6 +85,10 @@ fn collect(fs: &FileSystem, dir: &Path, found: &mut Files, depth: usize) {
     };
     for entry in entries.map_while(Result::ok) {
         let path = dir.join(entry.file_name());
+        let len = entry.metadata().map_or(0, |metadata| metadata.len());
+        if len > 128 * MIB {
+            continue;
+        }
         if let Ok(content) = fs.read(&path) {
             found.insert(path, content);
         } else if depth < 8 {

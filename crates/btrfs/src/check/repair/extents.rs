@@ -41,6 +41,7 @@ fn concerns(finding: &Finding) -> bool {
         | Finding::ExtentLevel { .. }
         | Finding::ExtentGeneration { .. }
         | Finding::BlockOwner { .. }
+        | Finding::FullBackref { .. }
         | Finding::RefCount { .. }
         | Finding::RefMissing { .. }
         | Finding::RefStray { .. }

@@ -2,7 +2,7 @@
 
 use sapwood_btrfs_format::{
     Block, ChunkItem, ExtentFlags, ExtentItemRef, FileExtent, InlineRef, InodeFlags, InodeItem,
-    Key, RegularExtent, SUPER_OFFSETS, kind, objectid,
+    Key, RegularExtent, SUPER_OFFSETS, header_flag, kind, objectid,
 };
 use sapwood_testing::{Fault, FaultDevice, FaultRule, RequestKinds};
 
@@ -116,6 +116,25 @@ pub const CASES: &[Case] = &[
             change_item(e, &key, |item, _| item.generation -= 1);
         },
         &["ExtentGeneration"],
+    ),
+    // A tree that no snapshot shares.
+    (
+        |e| charge_itself(e, e.root(objectid::CSUM_TREE)),
+        &["FullBackref"],
+    ),
+    // The tree that is read before the extent tree.
+    (
+        |e| charge_itself(e, e.sb.root.get()),
+        &["FullBackref"],
+    ),
+    (
+        |e| {
+            let leaf = *e.blocks(LONE).last().unwrap();
+            let mut bytes = e.block(leaf);
+            bytes[56] |= header_flag::RELOC as u8;
+            e.write(leaf, &mut bytes);
+        },
+        &["FullBackref"],
     ),
     (
         |e| change_item(e, &data_extent(e, 1).0, |item, _| item.refs += 1),
@@ -250,6 +269,12 @@ fn change_item(
     let mut refs: Vec<InlineRef> = item.inline_refs().map(|r| r.unwrap()).collect();
     change(&mut item, &mut refs);
     e.put(EXTENTS, key, &item.encode(&refs));
+}
+
+/// Marks a tree block as one that charges its uses to itself.
+fn charge_itself(e: &Editor, block: u64) {
+    let (key, _) = e.find(EXTENTS, |k, _| k.objectid == block);
+    change_item(e, &key, |item, _| item.flags |= ExtentFlags::FULL_BACKREF);
 }
 
 fn put_data_extent(e: &Editor, bytenr: u64, len: u64) {

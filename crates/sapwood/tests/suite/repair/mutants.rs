@@ -3,13 +3,20 @@
 //!
 //! The number of a mutant determines it: `SAPWOOD_REPAIR_MUTANTS=2000` sets how many there are,
 //! `SAPWOOD_REPAIR_SEED=7` makes others, and `SAPWOOD_REPAIR_MUTANT=12` makes only one and prints
-//! what was repaired and what is left.
+//! what was repaired and what is left. `SAPWOOD_REPAIR_RESULTS=FILE` keeps a line for each mutant,
+//! and makes only those that have none: with `SAPWOOD_REPAIR_SECONDS=240`, after which no further
+//! mutant begins, a long run is made in parts. `SAPWOOD_REPAIR_ONLY=btrfs` chooses one image
+//! (`ext4`, `plain` without checksums, `btrfs`). The good images are kept next to FILE: the bytes of
+//! a new ext4 depend on the time, and so do its mutants.
+
+mod results;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::time::Instant;
 
 use fastrand::Rng;
 use sapwood_hostile::image::{DEFAULT, GoodImage};
@@ -18,11 +25,13 @@ use sapwood_testing::mutants::Change;
 use sapwood_testing::oracle::Kind;
 use tempfile::TempDir;
 
+use results::{Outcome, Results, Side};
+
 use super::{BTRFS_PROGS, EXT4, Files, PLAIN, files, filled, judged, lost, number, repair};
 
 const PAGE: usize = 1024;
-/// Longest run of a tool, in seconds.
-const LIMIT: &str = "60";
+/// Longest run of a tool, in seconds. A repair that ends takes less than one.
+const LIMIT: &str = "15";
 
 /// A good image that is damaged again and again.
 struct Base {
@@ -74,13 +83,22 @@ fn restore(path: &Path, size: u64, content: &Content) {
 }
 
 impl Base {
-    fn ext4(name: &'static str, options: &[(&str, &str)]) -> Self {
+    /// `results`: the file of the results.
+    fn ext4(name: &'static str, options: &[(&str, &str)], results: Option<&Path>) -> Self {
         let dir = TempDir::new().unwrap();
-        let image = filled(dir.path(), "ext4", options);
+        let mut image = dir.path().join("image");
+        let kept = results.map(|path| path.with_extension(name));
+        match &kept {
+            Some(kept) if kept.exists() => _ = fs::copy(kept, &image).unwrap(),
+            _ => image = filled(dir.path(), "ext4", options),
+        }
+        if let Some(kept) = kept.filter(|kept| !kept.exists()) {
+            fs::copy(&image, kept).unwrap();
+        }
         Self::of(name, dir, image, None)
     }
 
-    fn btrfs() -> Self {
+    fn btrfs(_: Option<&Path>) -> Self {
         let dir = TempDir::new().unwrap();
         let image = dir.path().join("image");
         let good = GoodImage::expand(DEFAULT);
@@ -178,72 +196,27 @@ impl Base {
     }
 }
 
-/// The results of one side.
-#[derive(Default)]
-struct Side {
-    clean: usize,
-    /// Mutants in which a file is lost that was readable before.
-    losing: usize,
-    lost: usize,
-    /// Files of the good image that can be read, over all mutants.
-    kept: usize,
+/// The result of a side, and the files that it lost.
+fn side(clean: bool, before: &Files, after: &Files, whole: &Files) -> (Side, Vec<PathBuf>) {
+    let gone = lost(before, after);
+    let side = Side {
+        clean,
+        lost: gone.len(),
+        kept: whole.len() - lost(whole, after).len(),
+    };
+    (side, gone)
 }
 
-impl Side {
-    fn add(&mut self, clean: bool, before: &Files, after: &Files, whole: &Files) -> Vec<PathBuf> {
-        let gone = lost(before, after);
-        self.clean += usize::from(clean);
-        self.lost += gone.len();
-        self.losing += usize::from(!gone.is_empty());
-        self.kept += whole.len() - lost(whole, after).len();
-        gone
-    }
-}
-
-#[derive(Default)]
-struct Table {
-    mutants: usize,
-    /// Clean without a repair, by our check.
-    sound: usize,
-    ours: Side,
-    tool: Side,
-    failed: Vec<String>,
-    left: BTreeMap<&'static str, Vec<u64>>,
-}
-
-impl Table {
-    fn print(&self, name: &str, whole: usize) {
-        let all = whole * self.mutants;
-        println!("\n{name}: {} mutants, {} sound", self.mutants, self.sound);
-        println!("| | clean | mutants with lost files | files lost | files readable of {all} |");
-        println!("|---|---|---|---|---|");
-        for (who, side) in [("Sapwood", &self.ours), ("tool", &self.tool)] {
-            let Side {
-                clean,
-                losing,
-                lost,
-                kept,
-            } = side;
-            println!("| {who} | {clean} | {losing} | {lost} | {kept} |");
-        }
-        let mut left: Vec<_> = self.left.iter().collect();
-        left.sort_by_key(|(_, numbers)| std::cmp::Reverse(numbers.len()));
-        for (code, numbers) in left {
-            let some: Vec<String> = numbers.iter().take(6).map(u64::to_string).collect();
-            println!("left: {} {code} ({})", numbers.len(), some.join(" "));
-        }
-        for line in &self.failed {
-            println!("failed: {line}");
-        }
-    }
-}
-
-fn one(base: &Base, number: u64, rng: &mut Rng, alone: bool, table: &mut Table) {
+fn one(base: &Base, number: u64, rng: &mut Rng, alone: bool) -> Outcome {
     let what = format!("{} {number}: {}", base.name, base.mutate(rng));
     let (damaged, before) = (content(&base.image), files(&base.image));
-    table.mutants += 1;
     let (clean, left) = base.by_tool(&damaged);
-    let gone = table.tool.add(clean, &before, &left, &base.whole);
+    let (tool, gone) = side(clean, &before, &left, &base.whole);
+    let mut outcome = Outcome {
+        number,
+        tool,
+        ..Outcome::default()
+    };
     if alone {
         println!("{what}\nthe tool: clean {clean}, lost {gone:?}");
     }
@@ -254,21 +227,22 @@ fn one(base: &Base, number: u64, rng: &mut Rng, alone: bool, table: &mut Table) 
                 println!("{error}");
             }
             if content(&base.image) != damaged {
-                table.failed.push(format!("{what}: changed by an error"));
+                outcome.failed.push(format!("{what}: changed by an error"));
             }
-            table.ours.add(false, &before, &before, &base.whole);
-            table.left.entry("not repaired").or_default().push(number);
-            return;
+            outcome.ours = side(false, &before, &before, &base.whole).0;
+            outcome.left = "not repaired".to_owned();
+            return outcome;
         }
     };
     let clean = report.after.clean;
     let after = files(&base.image);
-    let gone = table.ours.add(clean, &before, &after, &base.whole);
+    let gone;
+    (outcome.ours, gone) = side(clean, &before, &after, &base.whole);
     if alone {
         println!("{:#?}\n{:#?}", super::lines(&report), report.left);
     }
     if !gone.is_empty() {
-        table.failed.push(format!("{what}: lost {gone:?}"));
+        outcome.failed.push(format!("{what}: lost {gone:?}"));
     }
     // Linux rebuilds a free-space tree that is marked invalid; the tool checks it all the same.
     let rebuilt = |repair: &sapwood::ImageRepair| repair.code == "FreeSpaceTreeInvalid";
@@ -277,57 +251,62 @@ fn one(base: &Base, number: u64, rng: &mut Rng, alone: bool, table: &mut Table) 
         && agrees
         && let Err(error) = judged(&base.image)
     {
-        table.failed.push(format!("{what}: clean, but: {error}"));
+        outcome.failed.push(format!("{what}: clean, but: {error}"));
     }
-    table.sound += usize::from(clean && report.repairs.is_empty());
+    outcome.sound = clean && report.repairs.is_empty();
     if !clean && let Some(first) = report.after.findings.first() {
-        table.left.entry(first.code).or_default().push(number);
+        outcome.left = first.code.to_owned();
     }
     if let Some(undo) = report.undo {
         sapwood::undo(&undo, &sapwood::UndoOptions::default()).unwrap();
         fs::remove_file(undo).unwrap();
     }
     if content(&base.image) != damaged {
-        table.failed.push(format!("{what}: the undo is not exact"));
+        outcome
+            .failed
+            .push(format!("{what}: the undo is not exact"));
     }
+    outcome
 }
 
 #[test]
 fn no_repair_of_a_mutant_loses_a_file() {
-    type Make = fn() -> Base;
+    type Make = fn(Option<&Path>) -> Base;
 
     if left_out(&E2FSPROGS) || left_out(&BTRFS_PROGS) {
         return;
     }
     let seed = number("SAPWOOD_REPAIR_SEED", 38);
-    let (first, alone) = match number("SAPWOOD_REPAIR_MUTANT", u64::MAX) {
-        u64::MAX => (0, false),
-        one => (one, true),
+    let numbers = match number("SAPWOOD_REPAIR_MUTANT", u64::MAX) {
+        u64::MAX => 0..number("SAPWOOD_REPAIR_MUTANTS", 10),
+        one => one..one + 1,
     };
-    let count = if alone {
-        1
-    } else {
-        number("SAPWOOD_REPAIR_MUTANTS", 10)
-    };
+    let alone = std::env::var_os("SAPWOOD_REPAIR_MUTANT").is_some();
+    let seconds = number("SAPWOOD_REPAIR_SECONDS", u64::MAX);
+    let started = Instant::now();
+    let results = std::env::var_os("SAPWOOD_REPAIR_RESULTS").map(PathBuf::from);
     let only = std::env::var("SAPWOOD_REPAIR_ONLY").ok();
     let mut failed = Vec::new();
     let bases: [(&str, Make); 3] = [
-        ("ext4", || Base::ext4("ext4", EXT4)),
-        ("plain", || Base::ext4("plain", PLAIN)),
+        ("ext4", |kept| Base::ext4("ext4", EXT4, kept)),
+        ("plain", |kept| Base::ext4("plain", PLAIN, kept)),
         ("btrfs", Base::btrfs),
     ];
     for (name, make) in bases {
         if only.as_ref().is_some_and(|only| only != name) {
             continue;
         }
-        let base = make();
-        let mut table = Table::default();
-        for number in first..first + count {
+        let base = make(results.as_deref());
+        let mut results = Results::open(base.name, seed, results.as_ref().filter(|_| !alone));
+        let known = results.known();
+        for number in numbers.clone().filter(|number| !known.contains(number)) {
+            if started.elapsed().as_secs() >= seconds {
+                break;
+            }
             let mut rng = Rng::with_seed(seed << 40 ^ number);
-            one(&base, number, &mut rng, alone, &mut table);
+            results.add(one(&base, number, &mut rng, alone));
         }
-        table.print(base.name, base.whole.len());
-        failed.extend(table.failed);
+        failed.extend(results.print(base.whole.len()));
     }
     assert!(failed.is_empty(), "{failed:#?}");
 }
