@@ -48,8 +48,8 @@ pub(super) fn read_tree(volume: &mut Volume, identity: &Identity, root: RootPtr)
             return false;
         }
         let mut bytes = vec![0; identity.nodesize as usize];
-        let mut copies = 0..volume.copies(ptr.logical);
-        let good = copies.any(|copy| {
+        let (copies, _) = volume.copies(ptr.logical);
+        let good = copies.into_iter().any(|copy| {
             volume.read(ptr.logical, &mut bytes, copy)
                 && block(&bytes, identity).is_some_and(|block| {
                     block.bytenr() == ptr.logical

@@ -106,7 +106,9 @@ impl Image {
             chunks::read_tree(&mut volume, &identity, chunks::root(sb))
         });
         let areas = if whole_tree && !options.whole {
-            volume.metadata_areas()
+            let mut areas = volume.metadata_areas();
+            areas.extend(volume.unknown_areas());
+            areas
         } else {
             everything(&volume)
         };
@@ -119,6 +121,7 @@ impl Image {
             chunks::from_scan(&nodes, &mut volume.chunks, root, newest);
             chunks::from_extents(&nodes, &mut volume.chunks, newest);
         }
+        volume.identify(nodes.index.places());
         Ok(Self {
             volume: Arc::new(volume),
             nodes,
@@ -254,7 +257,12 @@ fn superblocks(
         let (found, newest) = supers::of_device(number, &device, only);
         copies.extend(found);
         let devid = newest.as_ref().map(|sb| sb.dev_item.devid.get());
-        members.push(Member { device, devid });
+        let generation = newest.as_ref().map_or(0, |sb| sb.generation.get());
+        members.push(Member {
+            device,
+            devid,
+            generation,
+        });
         let is_newer = |new: &SuperBlock| {
             sb.as_ref()
                 .is_none_or(|old| old.generation.get() < new.generation.get())

@@ -171,6 +171,12 @@ impl NodeIndex {
         leaves.map(|node| (node.owner, node.logical, node.generation))
     }
 
+    /// Device, address and byte offset of all copies.
+    pub(super) fn places(&self) -> impl Iterator<Item = (usize, u64, u64)> {
+        let all = self.nodes.iter();
+        all.map(|node| (usize::from(node.device), node.logical, node.physical))
+    }
+
     /// The newest generation of all blocks.
     pub(super) fn newest(&self) -> u64 {
         self.newest

@@ -1,6 +1,6 @@
 //! Reads logical addresses: the chunk map and the copies of data.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
 use std::sync::Arc;
 
@@ -13,8 +13,10 @@ use super::scan::Area;
 #[derive(Debug)]
 pub(super) struct Member {
     pub(super) device: Arc<dyn Device>,
-    /// Its id; `None` if no superblock of it is left.
+    /// Its id; `None` if it is not known: no superblock of it is left.
     pub(super) devid: Option<u64>,
+    /// Generation of its newest superblock.
+    pub(super) generation: u64,
 }
 
 /// A range that is contiguous on a device.
@@ -149,11 +151,79 @@ impl Volume {
         unknown.filter(|_| self.members.len() == 1)
     }
 
-    /// Number of copies of the byte at an address; 0 outside of all chunks.
-    pub(super) fn copies(&self, logical: u64) -> usize {
-        self.chunks
-            .find(logical)
-            .map_or(0, |(_, chunk)| copies(chunk))
+    /// Indexes of the devices whose id is not known, among several.
+    fn unknown(&self) -> Vec<usize> {
+        if self.members.len() < 2 {
+            return Vec::new();
+        }
+        let all = self.members.iter().enumerate();
+        let unknown = all.filter(|(_, member)| member.devid.is_none());
+        unknown.map(|(index, _)| index).collect()
+    }
+
+    /// Finds the ids of devices without a superblock: the id in whose stripes most of the device's
+    /// tree blocks are, more than in those of any other id, else the only id that is left. `blocks`: device, logical address and byte
+    /// offset of tree blocks.
+    pub(super) fn identify(&mut self, blocks: impl Iterator<Item = (usize, u64, u64)>) {
+        let unknown = self.unknown();
+        if unknown.is_empty() {
+            return;
+        }
+        let mut votes: BTreeMap<(usize, u64), usize> = BTreeMap::new();
+        for (device, logical, physical) in blocks.filter(|(device, ..)| unknown.contains(device)) {
+            let Some((within, chunk)) = self.chunks.find(logical) else {
+                continue;
+            };
+            let pieces = (0..copies(chunk)).filter_map(|copy| piece(chunk, within, 1, copy));
+            for piece in pieces.filter(|piece| piece.physical == physical) {
+                *votes.entry((device, piece.devid)).or_default() += 1;
+            }
+        }
+        for device in unknown {
+            let of_device = votes.range((device, 0)..=(device, u64::MAX));
+            let free = of_device.filter(|((_, devid), _)| self.member(*devid).is_none());
+            let mut best: Vec<(usize, u64)> = free.map(|((_, id), count)| (*count, *id)).collect();
+            best.sort_unstable_by(|one, other| other.cmp(one));
+            // Copies at the same offset of all devices show nothing.
+            match best[..] {
+                [(most, devid), (next, _), ..] if most > next => {
+                    self.members[device].devid = Some(devid);
+                }
+                [(_, devid)] => self.members[device].devid = Some(devid),
+                _ => {}
+            }
+        }
+        let stripes = self.chunks.iter().flat_map(|(_, chunk)| &chunk.stripes);
+        let mut left: BTreeSet<u64> = stripes.map(|stripe| stripe.devid).collect();
+        left.retain(|devid| self.member(*devid).is_none());
+        if let ([device], 1, Some(devid)) = (&self.unknown()[..], left.len(), left.first()) {
+            self.members[*device].devid = Some(*devid);
+        }
+    }
+
+    /// Copies of the byte at an address, in the order in which they are read: those on devices that
+    /// missed commits last. Empty outside of all chunks. The number after it: the copies from there
+    /// on are guesses, which need a checksum. They take a device whose id is not known for each id
+    /// that is missing.
+    pub(super) fn copies(&self, logical: u64) -> (Vec<usize>, usize) {
+        let Some((within, chunk)) = self.chunks.find(logical) else {
+            return (Vec::new(), 0);
+        };
+        let sure = copies(chunk);
+        let newest = self.members.iter().map(|member| member.generation).max();
+        let is_stale = |copy: &usize| {
+            let piece = piece(chunk, within, 1, *copy);
+            let member = piece.and_then(|piece| self.member(piece.devid));
+            let member = member.and_then(|member| self.members.get(member));
+            member.is_some_and(|member| Some(member.generation) < newest)
+        };
+        let mut order: Vec<usize> = (0..sure).collect();
+        order.sort_by_key(is_stale);
+        let missing = chunk.stripes.iter().any(|s| self.member(s.devid).is_none());
+        if missing {
+            order.extend(sure..sure * (1 + self.unknown().len()));
+        }
+        (order, sure)
     }
 
     /// Reads a copy. False if any part of it cannot be read.
@@ -165,11 +235,15 @@ impl Volume {
                 return false;
             };
             let rest = (buf.len() - done) as u64;
-            let Some(piece) = piece(chunk, within, rest, copy).filter(|piece| piece.len > 0) else {
+            let sure = copies(chunk).max(1);
+            let piece = piece(chunk, within, rest, copy % sure).filter(|piece| piece.len > 0);
+            let Some(piece) = piece else {
                 return false;
             };
             let end = done + piece.len as usize;
-            let Some(member) = self.member(piece.devid) else {
+            let guess = (copy / sure).checked_sub(1);
+            let guess = guess.and_then(|number| self.unknown().get(number).copied());
+            let Some(member) = self.member(piece.devid).or(guess) else {
                 return false;
             };
             let device = &self.members[member].device;
@@ -179,6 +253,16 @@ impl Volume {
             done = end;
         }
         true
+    }
+
+    /// All bytes of the devices whose id is not known, among several.
+    pub(super) fn unknown_areas(&self) -> Vec<Area> {
+        let area = |device: usize| Area {
+            device,
+            start: 0,
+            end: self.members[device].device.size(),
+        };
+        self.unknown().into_iter().map(area).collect()
     }
 
     /// The areas of chunks with metadata, on the devices that are there.

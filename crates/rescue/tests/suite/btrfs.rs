@@ -239,7 +239,9 @@ fn space_that_a_deleted_file_had_later_is_missing() {
         };
         assert!(content.is_none_or(|all| all.iter().all(|byte| *byte == wanted)));
         found.push((wanted, whole));
+        // Later commits may have taken tree blocks of the state with the new file.
+        assert!(wanted == b'o' || file.readable > 0, "{file:?}");
     }
-    found.sort_unstable();
-    assert_eq!(found, [(b'n', true), (b'o', false)]);
+    assert!(found.contains(&(b'o', false)), "{found:?}");
+    assert!(found.iter().any(|(byte, _)| *byte == b'n'), "{found:?}");
 }

@@ -2,5 +2,6 @@
 #![allow(clippy::unwrap_used)] // A failed unwrap is a failed test.
 
 mod btrfs;
+mod devices;
 mod ext4;
 mod walk;
