@@ -47,7 +47,8 @@ const FILES: u32 = 1000;
 pub struct RepairOptions {
     /// Reports the repairs, and writes nothing.
     pub dry_run: bool,
-    /// The undo file. Without one it is next to the image, with the suffix `.undo`.
+    /// The undo file. Without one it is next to the image, with the suffix `.undo`; next to the
+    /// first device by name, if there are several.
     pub undo: Option<PathBuf>,
     /// Drops the log of a btrfs, with the last fsyncs before a crash.
     pub drop_log: bool,
@@ -166,12 +167,20 @@ pub fn repair(
     progress: &mut OnProgress<'_>,
 ) -> crate::Result<RepairReport> {
     let path = path.as_ref();
-    let (stored, key) = image::OpenFiles::stored(path, &options.opening, options.dry_run)?;
+    let (mut stored, key) = image::OpenFiles::stored(path, &options.opening, options.dry_run)?;
+    // The undo file and its name are the same in whatever order the devices are given.
+    let canonical = |path: &PathBuf| Operand::canonical(path).unwrap_or_else(|_| path.clone());
+    if stored.len() > 1 {
+        stored.sort_by_cached_key(|(name, _)| canonical(name));
+    }
+    let first = stored.first().filter(|_| stored.len() > 1);
+    let first = first.map(|(name, _)| canonical(name));
+    let beside = first.as_deref().unwrap_or(path);
     let (names, devices): (Vec<PathBuf>, Vec<_>) = stored.into_iter().unzip();
     let (device, ranges) = joined(devices);
     let staged = StagedDevice::new(Arc::clone(&device), CHANGED, Box::new(|_| false));
     let staged = Arc::new(staged);
-    let place = Place::find(path, &*device, options)?;
+    let place = Place::find(beside, &*device, options)?;
     if let Some(unfinished) = &place.unfinished {
         let on: &dyn Device = if options.dry_run { &*staged } else { &*device };
         unfinished
@@ -194,8 +203,7 @@ pub fn repair(
     }
     let changed = changed_pages(&staged)?;
     if !changed.is_empty() {
-        let file = place.next(path)?;
-        let canonical = |path: &PathBuf| Operand::canonical(path).unwrap_or_else(|_| path.clone());
+        let file = place.next(beside)?;
         let names: Vec<PathBuf> = names.iter().map(canonical).collect();
         let pages = changed.into_iter().chain(supers).collect();
         write(&names, &staged, pages, &file)?;

@@ -23,7 +23,7 @@ use sapwood_tests::mount::sapwood;
 use sapwood_tests::random::Random;
 use sapwood_tests::{Need, Outcome, process, scratch, trial};
 
-use outcome::{Files, recovered_by_tool};
+use outcome::{Files, recovered_by_tools, undeleted_by_tool};
 
 const LIMIT: Duration = Duration::from_secs(300);
 
@@ -147,7 +147,9 @@ fn run(disaster: &Disaster) -> Outcome {
     (disaster.damage)(&image);
     let before = FileContent::of(image.path()).unwrap();
     let to = scratch::directory();
-    let said = rescue(image.path(), &to.path().join("out"), &[])?;
+    // An image with another format over it has to be told.
+    let kind = disaster.kind.to_string();
+    let said = rescue(image.path(), &to.path().join("out"), &["--kind", &kind])?;
     if !matches!(said.status.code(), Some(0 | 1 | 3)) {
         return Err(format!("{}\n{}", said.status, process::tail(&said.all())).into());
     }
@@ -155,15 +157,20 @@ fn run(disaster: &Disaster) -> Outcome {
         return Err("the image was changed".into());
     }
     let ours = files.found_in(&Files::of(&to.path().join("out")));
-    let tool = files.found_in(&recovered_by_tool(&image, to.path()));
     let all = files.count();
-    println!(
-        "| {} | {} | {ours} | {tool} | {all} |",
-        disaster.kind, disaster.name
-    );
+    let mut row = format!("| {} | {} | {ours} |", disaster.kind, disaster.name);
+    let mut ahead = Vec::new();
+    for (tool, recovered) in recovered_by_tools(&image, to.path()) {
+        let theirs = files.found_in(&recovered);
+        row += &format!(" {tool}: {theirs} |");
+        if ours.contents < theirs.contents || ours.paths < theirs.paths {
+            ahead.push(format!("{tool} recovers {theirs}, not {ours}"));
+        }
+    }
+    println!("{row} {all} |");
     let least = |percent: u64| (all * percent).div_ceil(100);
-    if ours.contents < tool.contents || ours.paths < tool.paths {
-        return Err(format!("the tools recover more: {tool}, not {ours}").into());
+    if !ahead.is_empty() {
+        return Err(ahead.join(", ").into());
     }
     if ours.paths < least(disaster.paths) || ours.contents < least(disaster.contents) {
         let tail = process::tail(&said.all());
@@ -219,7 +226,12 @@ fn deleted_files(kind: Kind) -> Outcome {
     }
     let found = removed.found_in(&Files::of(&out));
     let all = removed.count();
-    println!("| {kind} | rm -r | {found} | | {all} |");
+    let tool = undeleted_by_tool(&image, to.path()).map(|files| removed.found_in(&files));
+    let theirs = tool.map_or(String::new(), |tool| format!("extundelete: {tool}"));
+    println!("| {kind} | rm -r | {found} | {theirs} | {all} |");
+    if tool.is_some_and(|tool| tool.contents > found.contents) {
+        return Err(format!("{theirs}, not {found}").into());
+    }
     let least = match kind {
         // A second removal may overwrite blocks of the state before the first one.
         Kind::Btrfs => all * 9 / 10,

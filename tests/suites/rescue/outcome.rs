@@ -9,7 +9,8 @@ use std::time::Duration;
 use sapwood::Kind;
 use sapwood_testing::oracle::KernelMount;
 use sapwood_tests::image::TempImage;
-use sapwood_tests::process;
+use sapwood_tests::machine::missing;
+use sapwood_tests::{Need, process};
 use sha2::{Digest, Sha256};
 
 const LIMIT: Duration = Duration::from_secs(300);
@@ -90,13 +91,21 @@ impl Files {
     }
 }
 
-/// The files that `btrfs restore`, or `e2fsck -y` with a mount by the kernel, recovers. The image
-/// is changed.
-pub(super) fn recovered_by_tool(image: &TempImage, dir: &Path) -> Files {
-    match image.kind() {
-        Kind::Btrfs => by_restore(image, dir),
-        Kind::Ext4 => by_e2fsck(image),
+/// The files that each tool of the format recovers, with the name of the tool: `btrfs restore` and
+/// `btrfs check --repair`, or `e2fsck -y`, the repairs with a mount by the kernel; and `photorec`,
+/// if it is there.
+pub(super) fn recovered_by_tools(image: &TempImage, dir: &Path) -> Vec<(&'static str, Files)> {
+    let mut found = match image.kind() {
+        Kind::Btrfs => vec![
+            ("restore", by_restore(image, dir)),
+            ("check", by_check(image)),
+        ],
+        Kind::Ext4 => vec![("e2fsck", by_e2fsck(image))],
+    };
+    if missing(&[Need::Program("photorec")]).is_none() {
+        found.push(("photorec", by_photorec(image, dir)));
     }
+    found
 }
 
 fn by_restore(image: &TempImage, dir: &Path) -> Files {
@@ -118,17 +127,58 @@ fn by_restore(image: &TempImage, dir: &Path) -> Files {
     best
 }
 
+/// The files that a mount of a repaired copy shows.
+fn by_check(image: &TempImage) -> Files {
+    let Ok(copy) = image.copy() else {
+        return Files::default();
+    };
+    let mut command = process::command("timeout", &["60", "btrfs", "check"]);
+    let command = command.args(["--repair", "--force"]).arg(copy.path());
+    let _ = process::finish(command, LIMIT);
+    mounted(&copy)
+}
+
 fn by_e2fsck(image: &TempImage) -> Files {
+    let Ok(copy) = image.copy() else {
+        return Files::default();
+    };
     let fix = |more: &[&str]| {
         let mut command = process::command("e2fsck", &["-f", "-y"]);
-        let said = process::finish(command.args(more).arg(image.path()), LIMIT);
+        let said = process::finish(command.args(more).arg(copy.path()), LIMIT);
         said.is_ok_and(|said| matches!(said.status.code(), Some(0 | 1)))
     };
     if !fix(&[]) {
         fix(&["-b", "32768", "-B", "4096"]);
     }
+    mounted(&copy)
+}
+
+fn mounted(image: &TempImage) -> Files {
     match KernelMount::new(image.path(), "ro") {
         Ok(mount) => Files::of(mount.path()),
         Err(_) => Files::default(),
     }
+}
+
+fn by_photorec(image: &TempImage, dir: &Path) -> Files {
+    let out = dir.join("photorec");
+    fs::create_dir(&out).unwrap();
+    let mut command = process::command("timeout", &["120", "photorec", "/d"]);
+    command.arg(out.join("found")).arg("/cmd").arg(image.path());
+    command.arg("fileopt,everything,enable,search");
+    let _ = process::finish(command.current_dir(&out), LIMIT);
+    Files::of(&out)
+}
+
+/// The deleted files that `extundelete` restores; `None` without it.
+pub(super) fn undeleted_by_tool(image: &TempImage, dir: &Path) -> Option<Files> {
+    if image.kind() != Kind::Ext4 || missing(&[Need::Program("extundelete")]).is_some() {
+        return None;
+    }
+    let out = dir.join("extundelete");
+    fs::create_dir(&out).unwrap();
+    let mut command = process::command("extundelete", &["--restore-all"]);
+    let command = command.arg(image.path()).current_dir(&out);
+    let _ = process::finish(command, LIMIT);
+    Some(Files::of(&out.join("RECOVERED_FILES")))
 }

@@ -4,9 +4,10 @@ use std::collections::HashSet;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
+use sapwood_btrfs_format::{Block, InodeItem, Key, kind, objectid};
 use sapwood_vfs::{Attr, Error, FileKind, Ino, SeekFrom};
 
-use super::files::Files;
+use super::files::{Files, pack};
 use super::{Choice, Image};
 use crate::Result;
 use crate::deleted::{Deleted, Found, NameSource, OnDeleted};
@@ -35,10 +36,15 @@ impl Image {
             known.insert((attr.ino, attr.generation));
             go_on(known.len() < MOST)
         });
+        let mut seen = HashSet::new();
+        self.has_unknown(&newest, &mut seen, &known);
         let mut ended = false;
         for state in self.states(most.saturating_add(1)).iter().skip(1) {
             let generation = state.generation;
             let files = Arc::new(self.files(Choice::Generation(generation))?);
+            if !self.has_unknown(&files, &mut seen, &known) {
+                continue;
+            }
             let tree: Arc<dyn Tree> = files.clone();
             walk(&files, &mut |path, attr| {
                 if !known.insert((attr.ino, attr.generation)) {
@@ -66,6 +72,56 @@ impl Image {
             }
         }
         Ok(())
+    }
+}
+
+/// The part of a leaf that a subvolume has: the id, the address and the generation of the leaf, and
+/// the keys. A leaf that fills a gap may be cut.
+type SeenLeaf = (u64, u64, u64, Key, Option<Key>);
+
+impl Image {
+    /// Whether a state has regular files that are not known, in leaves that no newer state has.
+    /// Marks its leaves as seen.
+    fn has_unknown(
+        &self,
+        files: &Files,
+        seen: &mut HashSet<SeenLeaf>,
+        known: &HashSet<Identity>,
+    ) -> bool {
+        let mut found = false;
+        let trees = self.trees(&files.roots).into_iter().map(|(id, _)| id);
+        for id in trees.filter(|id| objectid::is_fs_tree(*id)) {
+            for leaf in &files.subvolume(id).leaves.leaves {
+                let part = (
+                    leaf.logical,
+                    leaf.generation,
+                    leaf.span.start,
+                    leaf.span.end,
+                );
+                let fresh = seen.insert((id, part.0, part.1, part.2, part.3));
+                if !fresh || found {
+                    continue;
+                }
+                let bytes = self.nodes.bytes(leaf.logical, leaf.generation);
+                let Some(block) = bytes.as_ref().and_then(|bytes| Block::new(bytes).ok()) else {
+                    continue;
+                };
+                let entries = (0..block.nritems()).filter_map(|slot| block.entry(slot).ok());
+                found =
+                    entries
+                        .filter(|(key, _)| key.kind == kind::INODE_ITEM)
+                        .any(|(key, data)| {
+                            let item = InodeItem::read(data);
+                            item.is_ok_and(|item| {
+                                let regular = FileKind::from_mode(item.mode.get())
+                                    .is_some_and(|kind| kind == FileKind::Regular);
+                                let identity = (pack(id, key.objectid), item.generation.get());
+                                regular && !known.contains(&identity)
+                            })
+                        });
+            }
+        }
+        found
     }
 }
 

@@ -50,7 +50,7 @@ pub(super) struct Subvolume {
 pub struct Files {
     pub(super) nodes: Arc<Nodes>,
     pub(super) data: Data,
-    roots: Leaves,
+    pub(super) roots: Leaves,
     newest: u64,
     size: u64,
     subvolumes: Mutex<HashMap<u64, Arc<Subvolume>>>,
@@ -120,7 +120,7 @@ fn origin(nodes: &Nodes, roots: &Leaves, uuid: &[u8; 16]) -> Option<u64> {
     found
 }
 
-fn pack(tree: u64, number: u64) -> Ino {
+pub(super) fn pack(tree: u64, number: u64) -> Ino {
     match tree {
         objectid::FS_TREE => Ino(number),
         _ => Ino(tree << NUMBER_BITS | number),
@@ -194,7 +194,7 @@ impl Files {
         }
     }
 
-    fn subvolume(&self, id: u64) -> Arc<Subvolume> {
+    pub(super) fn subvolume(&self, id: u64) -> Arc<Subvolume> {
         if let Some(found) = self.subvolumes.lock().get(&id) {
             return Arc::clone(found);
         }

@@ -64,6 +64,15 @@ fn with_snapshots(dir: &Path, options: &[(&str, &str)]) -> GoodImage {
     GoodImage::of(device)
 }
 
+/// An image with snapshots whose extent tree is destroyed.
+pub(super) fn without_extent_tree(dir: &Path) -> PathBuf {
+    let good = with_snapshots(dir, &[("nodesize", "4096")]);
+    let image = dir.join("lost");
+    good.device.save(&image).unwrap();
+    destroy(&good, &image, &blocks(&good, objectid::EXTENT_TREE));
+    image
+}
+
 #[test]
 fn a_lost_extent_tree_is_written_from_the_other_trees() {
     if left_out(&BTRFS_PROGS) {

@@ -14,6 +14,7 @@ use sapwood_testing::machine::{Need, left_out};
 use sapwood_testing::oracle::KernelMount;
 use tempfile::TempDir;
 
+use super::extents::without_extent_tree;
 use super::{EXT4, damage_btrfs, damage_ext4, files, lost, repair};
 
 /// Loses its power at a write, whose first sector alone reaches the medium.
@@ -51,7 +52,7 @@ fn undo_file(path: &Path) -> UndoFile {
 
 #[test]
 fn a_cut_at_every_write_of_a_real_repair_and_of_its_undo_is_resumed_or_undone() {
-    for damage in [damage_ext4, damage_btrfs] {
+    for damage in [damage_ext4, damage_btrfs, without_extent_tree] {
         let dir = TempDir::new().unwrap();
         let image = damage(dir.path());
         let before = MemoryDevice::load(&image).unwrap();

@@ -215,6 +215,31 @@ fn a_destroyed_mirror_of_several_devices_is_written_again_and_undone() {
 }
 
 #[test]
+fn the_order_of_devices_does_not_change_the_undo_file() {
+    let dir = TempDir::new().unwrap();
+    let profiles = [("data", "raid0"), ("metadata", "raid1")];
+    let (paths, _) = several(dir.path(), &profiles);
+    let disk = File::options().write(true).open(&paths[1]).unwrap();
+    disk.write_all_at(&[0x55; 4096], 64 << 20).unwrap();
+    let all = || paths.iter().map(|path| fs::read(path).unwrap());
+    let damaged: Vec<Vec<u8>> = all().collect();
+    let expected = fs::canonicalize(&paths[0]).unwrap().with_extension("undo");
+    for order in [[0, 1, 2], [2, 1, 0], [1, 2, 0]] {
+        let mut opening = Options::new();
+        order[1..]
+            .iter()
+            .for_each(|n| _ = opening.add_device(&paths[*n]));
+        let report = repair(&paths[order[0]], &opening, false).unwrap();
+        // The file of a repair that was undone is used again, so its pages are those of all devices
+        // in the same order.
+        assert_eq!(report.undo.as_ref(), Some(&expected), "{order:?}");
+        assert!(report.after.clean);
+        sapwood::undo(&expected, &UndoOptions::default()).unwrap();
+        assert!(all().eq(damaged.iter().cloned()), "{order:?}");
+    }
+}
+
+#[test]
 fn a_set_of_devices_that_is_stale_or_not_exact_is_not_repaired() {
     let dir = TempDir::new().unwrap();
     let profiles = [("data", "raid1"), ("metadata", "raid1")];
