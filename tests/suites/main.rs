@@ -39,6 +39,7 @@ mod shells;
 mod streams;
 mod sync;
 mod synchronous;
+mod upkeep;
 
 fn main() {
     if extraction::played() {
@@ -84,6 +85,7 @@ fn main() {
             streams,
             sync,
             synchronous,
+            upkeep,
         ]
     });
 }

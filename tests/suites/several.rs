@@ -33,22 +33,22 @@ pub(crate) fn trials() -> Vec<Trial> {
     ]
 }
 
-fn said(args: &[&str]) -> Result<Said, String> {
+pub(crate) fn said(args: &[&str]) -> Result<Said, String> {
     process::finish(Command::new(sapwood()).args(args), process::ORDINARY)
 }
 
-fn run(args: &[&str]) -> Result<String, String> {
+pub(crate) fn run(args: &[&str]) -> Result<String, String> {
     process::succeed(Command::new(sapwood()).args(args), process::ORDINARY)
 }
 
 /// Images in a directory of their own.
-struct Set {
+pub(crate) struct Set {
     dir: TempDir,
     names: Vec<String>,
 }
 
 impl Set {
-    fn made(count: usize, options: &[&str]) -> Result<Self, String> {
+    pub(crate) fn made(count: usize, options: &[&str]) -> Result<Self, String> {
         let dir = scratch::directory();
         let name = |nth: usize| dir.path().join(format!("{nth}.img"));
         let names = (0..count).map(|nth| name(nth).to_str().unwrap().to_owned());
@@ -61,12 +61,12 @@ impl Set {
         Ok(Self { dir, names })
     }
 
-    fn at(&self, nth: usize) -> &str {
+    pub(crate) fn at(&self, nth: usize) -> &str {
         &self.names[nth]
     }
 
     /// A command on the first image, with the others as `--device`.
-    fn command(&self, command: &[&str], place: &str) -> Result<String, String> {
+    pub(crate) fn command(&self, command: &[&str], place: &str) -> Result<String, String> {
         let others = self.names.iter().skip(1);
         let others = others.flat_map(|name| ["--device", name.as_str()]);
         let args: Vec<&str> = command.iter().copied().chain(others).collect();
@@ -81,7 +81,7 @@ impl Set {
     }
 
     /// `work` in a mount by the kernel, which scrubs it afterwards without an error.
-    fn by_kernel(&self, work: impl FnOnce(&Path)) -> Result<(), String> {
+    pub(crate) fn by_kernel(&self, work: impl FnOnce(&Path)) -> Result<(), String> {
         let attach = |name: &String| Loop::new(Path::new(name), &[]);
         let loops = self
             .names
@@ -108,13 +108,13 @@ impl Set {
 }
 
 /// Bytes that differ in every sector.
-fn content(len: usize) -> Vec<u8> {
+pub(crate) fn content(len: usize) -> Vec<u8> {
     let mut random = fastrand::Rng::with_seed(len as u64);
     std::iter::repeat_with(|| random.u8(..)).take(len).collect()
 }
 
 /// Overwrites each sector of an image that the file has; their number.
-fn spoil(image: &str, file: &[u8]) -> std::io::Result<usize> {
+pub(crate) fn spoil(image: &str, file: &[u8]) -> std::io::Result<usize> {
     let sectors: Vec<&[u8]> = file.chunks_exact(SECTOR).collect();
     let image = File::options().read(true).write(true).open(image)?;
     let (mut spoiled, mut buf) = (0, vec![0; SECTOR]);

@@ -23,6 +23,8 @@ pub(crate) enum Rank {
     Inode,
     /// The order of superblocks: held from "commit doing" until the superblock is on disk.
     SuperblockOrder,
+    /// Reuse of freed space: held while a thread compares bytes with the trees of the last commit.
+    Reuse,
     /// Flushing one inode's data; key: (root id, objectid).
     FileDataFlush,
     /// Creating log trees.
@@ -57,6 +59,9 @@ pub(crate) enum Rank {
     RootTable,
     /// Small fields of one tree: its root item and commit root.
     RootState,
+    /// Writes to the devices: shared by writes, exclusive while bytes are copied from one place to
+    /// another.
+    DeviceWrites,
     /// Logical to physical addresses.
     ChunkMap,
     /// A part of the tree-block cache.

@@ -123,6 +123,20 @@ pub(super) fn show_phase(bar: &ProgressBar, step: Progress<'_>) {
     }
 }
 
+const COPIES: &str = "reading {msg} [{bar:20}] {percent}%, {binary_bytes_per_sec}, {eta} left";
+
+/// Displays a step of a scrub, whose first phase counts bytes.
+pub(super) fn show_scrub(bar: &ProgressBar, step: Progress<'_>) {
+    if let Progress::Done { phase, .. } = step
+        && phase == "copies"
+        && bar.message() != phase
+        && let Ok(style) = ProgressStyle::with_template(COPIES)
+    {
+        bar.set_style(style.progress_chars("##-"));
+    }
+    show_phase(bar, step);
+}
+
 /// Begins a phase with this much to do; 0: it is not known.
 fn begin_phase(bar: &ProgressBar, total: u64) {
     bar.reset();

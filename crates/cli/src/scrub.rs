@@ -7,12 +7,12 @@ use sapwood::internal::options::parse_size;
 use sapwood::{ScrubOptions, ScrubReport, ScrubbedDevice, ScrubbedFile};
 use serde_json::{Value, json};
 
-use super::failure::{DEVICES, Failure, IMAGE, Result};
-use super::{choice, output, progress};
+use super::failure::{DEVICES, Failure, IMAGE, Result, USAGE};
+use super::{choice, interrupt, output, progress};
 
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
-    /// Image that nothing has mounted
+    /// Image that nothing has mounted, or a directory in a mount by Sapwood
     pub(super) image: PathBuf,
     /// Further devices of a btrfs over several; the same as --device
     #[arg(value_name = "DEVICE")]
@@ -46,15 +46,19 @@ pub(super) fn run(args: &Args) -> Result<()> {
     for other in &args.others {
         opening.add_device(other);
     }
+    if args.image.is_dir() && !args.others.is_empty() {
+        let why = "the daemon of a mount knows its devices; name only the directory";
+        return Err(Failure::new(USAGE, why));
+    }
     let options = ScrubOptions {
         read_only: args.read_only,
         limit: args.limit,
         state: args.state.clone(),
-        ..ScrubOptions::default()
+        stop: interrupt::stop(),
     };
     let bar = progress::phases(args.quiet || args.json);
     let scrubbed = sapwood::scrub(&args.image, &opening, &options, &mut |step| {
-        progress::show_phase(&bar, step);
+        progress::show_scrub(&bar, step);
     });
     bar.finish_and_clear();
     let report = scrubbed.map_err(|error| match error.downcast_ref() {
@@ -63,6 +67,9 @@ pub(super) fn run(args: &Args) -> Result<()> {
         Some(_) => Failure::new(IMAGE, error),
     })?;
     print(args, &report)?;
+    if report.interrupted {
+        interrupt::check(|| "not everything is read".to_owned())?;
+    }
     if report.clean {
         Ok(())
     } else {

@@ -177,6 +177,7 @@ pub(crate) struct Bulk {
     service: RwLock<Option<Arc<dyn Service>>>,
     writing: OnceLock<Arc<dyn Service>>,
     streams: OnceLock<Arc<dyn Service>>,
+    upkeep: OnceLock<Arc<dyn Service>>,
     notify: OnceLock<Arc<dyn Notify>>,
     /// Device number of the mount, as in `st_dev`.
     mount: OnceLock<u64>,
@@ -227,6 +228,11 @@ impl Bulk {
         let _ = self.streams.set(service);
     }
 
+    /// Sets the service for clients that scrub, balance, or change the devices.
+    pub(crate) fn set_upkeep(&self, service: Arc<dyn Service>) {
+        let _ = self.upkeep.set(service);
+    }
+
     /// How notifications reach the kernel.
     pub(crate) fn notify(&self) -> Option<&Arc<dyn Notify>> {
         self.notify.get()
@@ -251,6 +257,7 @@ impl Bulk {
             Purpose::Files => self.service.read().clone(),
             Purpose::Writing => self.writing.get().cloned(),
             Purpose::Streams => self.streams.get().cloned(),
+            Purpose::Upkeep => self.upkeep.get().cloned(),
         };
         let (Some(service), Some(notify)) = (service, self.notify.get()) else {
             return Err(libc::EOPNOTSUPP);
@@ -377,6 +384,24 @@ pub fn connect(dir: BorrowedFd<'_>) -> io::Result<UnixStream> {
 /// process, `EPERM` for a user other than the mount's owner and root; errors of system calls.
 pub fn connect_for_streams(dir: BorrowedFd<'_>) -> io::Result<UnixStream> {
     connect_for(Purpose::Streams, dir)
+}
+
+/// Connects to the daemon of the mount that the directory `dir` is in, to have it scrub or balance
+/// the file system, or change its devices.
+///
+/// # Errors
+/// `ENOTTY` if it is not a Sapwood mount, `EOPNOTSUPP` if its daemon does not do such work for this
+/// process, `EPERM` for a user other than the mount's owner and root; errors of system calls.
+pub fn connect_for_upkeep(dir: BorrowedFd<'_>) -> io::Result<UnixStream> {
+    connect_for(Purpose::Upkeep, dir)
+}
+
+/// Sends a descriptor to the daemon.
+///
+/// # Errors
+/// I/O errors of the connection.
+pub fn send_file(socket: &UnixStream, file: BorrowedFd<'_>) -> io::Result<()> {
+    bulk_socket::send_descriptor(socket, file)
 }
 
 /// Makes the daemon of a read-only mount write to its image from now on. `dir` is a directory in

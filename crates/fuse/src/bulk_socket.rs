@@ -26,6 +26,8 @@ pub(crate) enum Purpose {
     Writing,
     /// The daemon sends or receives snapshots.
     Streams,
+    /// The daemon scrubs, balances, or changes the devices.
+    Upkeep,
 }
 
 /// The daemon's first bytes, which prove its identity to the client. The client gets them in the

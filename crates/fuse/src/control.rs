@@ -20,6 +20,7 @@
 //! | mark as received | write, 15 | UUID (16), transaction (8) |
 //! | become writable | both, 14 | as bulk work |
 //! | send or receive snapshots | both, 16 | as bulk work |
+//! | scrub, balance, change devices | both, 17 | as bulk work |
 //! | bulk work | both, 12 | name of an abstract stream socket, padded with NUL to 256; answer: 16 bytes |
 //!
 //! Commands on names and bulk work go to the directory, numbers 6 and 15 to the root of the
@@ -80,6 +81,7 @@ const OPTIONS: u32 = number(Direction::Read, 13, STATS_BYTES);
 const WRITING: u32 = number(Direction::Both, 14, NAME_BYTES);
 const BULK: u32 = number(Direction::Both, 12, NAME_BYTES);
 const STREAMS: u32 = number(Direction::Both, 16, NAME_BYTES);
+const UPKEEP: u32 = number(Direction::Both, 17, NAME_BYTES);
 const SET_RECEIVED: u32 = number(Direction::Write, 15, RECEIVED_BYTES);
 const LIST: u32 = number(Direction::Both, 8, STATS_BYTES);
 const SET_DEFAULT: u32 = number(Direction::Write, 9, 8);
@@ -106,6 +108,12 @@ pub(crate) fn writing_socket(command: u32, input: &[u8]) -> Option<Reply<Vec<u8>
 /// other command.
 pub(crate) fn streams_socket(command: u32, input: &[u8]) -> Option<Reply<Vec<u8>>> {
     (command == STREAMS).then(|| name_at(input, 0))
+}
+
+/// The socket's name in a command that asks the daemon to scrub, balance, or change the devices;
+/// `None` for any other command.
+pub(crate) fn upkeep_socket(command: u32, input: &[u8]) -> Option<Reply<Vec<u8>>> {
+    (command == UPKEEP).then(|| name_at(input, 0))
 }
 
 /// The daemon's interface for commands outside of the file system.
@@ -362,6 +370,7 @@ pub(crate) fn offer_bulk(dir: impl AsFd, purpose: Purpose, name: &[u8]) -> io::R
         Purpose::Files => call::read::<BULK, NAME_BYTES>(dir, &mut argument)?,
         Purpose::Writing => call::read::<WRITING, NAME_BYTES>(dir, &mut argument)?,
         Purpose::Streams => call::read::<STREAMS, NAME_BYTES>(dir, &mut argument)?,
+        Purpose::Upkeep => call::read::<UPKEEP, NAME_BYTES>(dir, &mut argument)?,
     }
     argument
         .first_chunk()

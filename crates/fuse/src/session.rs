@@ -317,6 +317,12 @@ impl Session {
         self.shared.dispatcher.bulk().set_streams(service);
     }
 
+    /// Sets the service for clients that scrub, balance, or change the devices of the file system;
+    /// only the first call counts. See [`connect_for_upkeep`](crate::bulk::connect_for_upkeep).
+    pub fn serve_upkeep(&self, service: Arc<dyn Service>) {
+        self.shared.dispatcher.bulk().set_upkeep(service);
+    }
+
     /// Replaces the read-only engine by the one that `open` returns, between two requests. The
     /// kernel then writes to it after a remount. With `elsewhere` the new engine may show other
     /// names and content than the old one, and the kernel drops its caches. Commands get `told` as

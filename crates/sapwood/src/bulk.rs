@@ -20,6 +20,7 @@ mod daemon;
 mod entries;
 pub(crate) mod frames;
 mod message;
+pub(crate) mod upkeep;
 
 use std::io::{self, BufWriter, Write};
 use std::net::Shutdown;

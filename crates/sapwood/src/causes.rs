@@ -138,13 +138,21 @@ impl Cause for ScrubError {
     fn kind(&self) -> ErrorKind {
         match self {
             Self::Btrfs { source, .. } => of_btrfs(source),
-            Self::State { .. } => ErrorKind::Io,
+            Self::State { .. } | Self::Daemon { .. } => ErrorKind::Io,
+            Self::Mount { source, .. } => match source.kind() {
+                std::io::ErrorKind::PermissionDenied => ErrorKind::PermissionDenied,
+                std::io::ErrorKind::NotFound => ErrorKind::NotFound,
+                _ => ErrorKind::InvalidInput,
+            },
         }
     }
 
     fn path(&self) -> Option<&Path> {
         match self {
-            Self::Btrfs { path, .. } | Self::State { path, .. } => Some(path),
+            Self::Btrfs { path, .. }
+            | Self::State { path, .. }
+            | Self::Mount { path, .. }
+            | Self::Daemon { path, .. } => Some(path),
         }
     }
 }

@@ -15,6 +15,7 @@
 //! ```
 
 mod streams;
+mod upkeep;
 mod writing;
 
 use std::io;
@@ -36,6 +37,7 @@ use crate::bulk;
 use crate::image::{self, OpenError, OpenFiles, named};
 use crate::options::Options;
 use streams::Streams;
+use upkeep::Upkeep;
 pub use writing::become_writable;
 use writing::{Engines, Writing};
 
@@ -195,6 +197,7 @@ impl Prepared {
                 let session = Arc::new(session);
                 let engines = Arc::new(Engines::new(fs));
                 session.serve_streams(Arc::new(Streams::new(Arc::clone(&engines))));
+                session.serve_upkeep(Arc::new(Upkeep::new(Arc::clone(&engines))));
                 session.serve_writing(Arc::new(Writing {
                     image: self.image.clone(),
                     options: self.options,

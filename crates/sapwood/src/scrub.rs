@@ -1,5 +1,8 @@
 //! Reads everything that an image stores, and repairs bad copies from good ones.
 
+#[cfg(feature = "fuse")]
+mod mounted;
+
 use std::io::Write as _;
 use std::ops::{ControlFlow, Range};
 use std::path::{Path, PathBuf};
@@ -9,6 +12,7 @@ use std::{fs, io, thread};
 
 use sapwood_block::Device;
 use sapwood_btrfs::scrub as btrfs;
+use serde::{Deserialize, Serialize};
 
 use crate::check::{CheckFinding, CheckOptions, check};
 use crate::image::{self, named};
@@ -21,7 +25,7 @@ const STEP: usize = 1 << 20;
 /// Granularity, in bytes, of unreadable ranges.
 const UNIT: usize = 4096;
 /// Phases of the progress.
-const READING: &str = "copies";
+pub(crate) const READING: &str = "copies";
 
 /// How an image is scrubbed.
 #[derive(Debug, Clone, Default)]
@@ -38,7 +42,7 @@ pub struct ScrubOptions {
 }
 
 /// One device of a scrubbed image.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct ScrubbedDevice {
     /// Name of the device.
@@ -64,7 +68,7 @@ pub struct ScrubbedDevice {
 }
 
 /// A file with bad sectors.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct ScrubbedFile {
     /// Path from the top level of all subvolumes; empty if no name leads to the file.
@@ -80,7 +84,7 @@ pub struct ScrubbedFile {
 }
 
 /// The result of a scrub.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct ScrubReport {
     /// Every byte has a good copy, and every copy is good now.
@@ -94,6 +98,7 @@ pub struct ScrubReport {
     /// Bytes of data without checksums, whose copies cannot be verified (btrfs).
     pub unverified: u64,
     /// Findings of the check of all metadata (ext4).
+    #[serde(skip)]
     pub findings: Vec<CheckFinding>,
     /// It ended early.
     pub interrupted: bool,
@@ -119,15 +124,33 @@ pub enum ScrubError {
         /// The error of the host.
         source: io::Error,
     },
+    /// The directory is in no mount by Sapwood, or its daemon does not serve this user.
+    #[error("{}", named(path, source))]
+    Mount {
+        /// The directory.
+        path: PathBuf,
+        /// The error of the host.
+        source: io::Error,
+    },
+    /// The daemon of a mount ended the scrub.
+    #[error("{}", named(path, why))]
+    Daemon {
+        /// The directory.
+        path: PathBuf,
+        /// The daemon's reason.
+        why: String,
+    },
 }
 
 /// Reads all used space of an image that nothing else uses, in every copy, and repairs bad copies.
 /// The options name further devices, and whether devices may be missing. A device that missed
-/// changes is brought up to date. On ext4, which has no copies and no checksums of data, it checks
+/// changes is brought up to date. A directory in a mount by Sapwood is scrubbed by the daemon of the
+/// mount, which stays in use. On ext4, which has no copies and no checksums of data, it checks
 /// the metadata and reads every block.
 ///
 /// # Errors
-/// The image cannot be opened ([`open`](crate::open)), or a device fails. Damage is in the report.
+/// The image cannot be opened ([`open`](crate::open)), or a device fails. The directory is in no
+/// mount by Sapwood, or the caller is neither its owner nor root. Damage is in the report.
 pub fn scrub(
     path: impl AsRef<Path>,
     opening: &Options,
@@ -135,6 +158,10 @@ pub fn scrub(
     progress: &mut OnProgress<'_>,
 ) -> Result<ScrubReport> {
     let path = path.as_ref();
+    #[cfg(feature = "fuse")]
+    if path.is_dir() {
+        return Ok(mounted::scrub_by_daemon(path, options, progress)?);
+    }
     let (devices, kind) = image::open_devices(path, opening, options.read_only)?;
     match (kind, &*devices) {
         (Kind::Ext4, [device, ..]) => {

@@ -109,6 +109,26 @@ impl Volume {
     /// # Errors
     /// [`Error::Unmapped`], [`Error::Device`].
     pub(crate) fn read(&self, logical: u64, buf: &mut [u8], mirror: usize) -> Result<()> {
+        self.read_copy(logical, buf, mirror, &|devid| {
+            self.count(devid, ErrorKind::Read);
+        })
+    }
+
+    /// Like [`read`](Self::read), without counting errors.
+    ///
+    /// # Errors
+    /// [`Error::Unmapped`], [`Error::Device`].
+    pub(crate) fn read_uncounted(&self, logical: u64, buf: &mut [u8], mirror: usize) -> Result<()> {
+        self.read_copy(logical, buf, mirror, &|_| {})
+    }
+
+    fn read_copy(
+        &self,
+        logical: u64,
+        buf: &mut [u8],
+        mirror: usize,
+        failed: &dyn Fn(u64),
+    ) -> Result<()> {
         let len = buf.len() as u64;
         self.each_piece(logical, len, mirror, &mut |at, piece| {
             let (from, to) = (at as usize, (at + piece.len) as usize);
@@ -119,7 +139,7 @@ impl Volume {
             let device = self.device(piece.devid)?;
             let read = device.read_at(piece.physical, part);
             if read.is_err() {
-                self.count(piece.devid, ErrorKind::Read);
+                failed(piece.devid);
             }
             Ok(read?)
         })
@@ -227,6 +247,7 @@ impl Volume {
             return Ok(());
         }
         let (mut refused, mut missed) = (Vec::new(), false);
+        let _writes = self.writes.read();
         for mirror in 0..self.mirrors(logical, len)? {
             self.each_request(logical, bufs, mirror, &mut |devid, at, part| {
                 let Some(member) = self.written(devid) else {
@@ -294,6 +315,18 @@ impl Volume {
         })?;
         self.repaired.fetch_add(1, Ordering::Relaxed);
         Ok(())
+    }
+
+    /// Overwrites copy `to` of a logical range, which has no checksums, by copy `from`. No write
+    /// comes between the read and the write.
+    ///
+    /// # Errors
+    /// [`Error::Unmapped`], [`Error::Device`].
+    pub(crate) fn copy_over(&self, logical: u64, len: u64, from: usize, to: usize) -> Result<()> {
+        let mut bytes = vec![0; len as usize];
+        let _alone = self.writes.write();
+        self.read(logical, &mut bytes, from)?;
+        self.repair(logical, &bytes, to)
     }
 
     /// Copies a logical range to its places in the chunk `new` at `start`, which the map does not

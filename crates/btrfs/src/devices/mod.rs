@@ -92,6 +92,8 @@ pub(crate) struct Volume {
     /// Time that writes of metadata wait for space on the host.
     patience: OnceLock<Duration>,
     losses: RankedMutex<Losses>,
+    /// Shared by writes of logical ranges; exclusive while bytes are copied.
+    writes: RankedRwLock<()>,
     /// Superblock generation from which on commits and logs may be acknowledged.
     acknowledged_from: AtomicU64,
 }
@@ -133,6 +135,7 @@ impl Volume {
             chunk_tree_uuid: OnceLock::new(),
             patience: OnceLock::new(),
             losses: RankedMutex::new(Rank::Leaf, Losses::new(supers.generation.get())),
+            writes: RankedRwLock::new(Rank::DeviceWrites, ()),
             acknowledged_from: AtomicU64::new(0),
         };
         for (logical, chunk) in chunks {

@@ -100,6 +100,18 @@ impl Volume {
         validate_block(bytes, &expect).map_err(|e| self.bad_block(logical, mirror, e))
     }
 
+    /// Whether one copy of a tree block can be read and is valid. Counts no errors.
+    pub(crate) fn is_good_copy(
+        &self,
+        logical: u64,
+        bytes: &mut [u8],
+        mirror: usize,
+        want: &BlockExpect,
+    ) -> bool {
+        let read = self.read_uncounted(logical, bytes, mirror);
+        read.is_ok() && validate_block(bytes, &self.expect(logical, want)).is_ok()
+    }
+
     /// uuid of the chunk tree, as all tree blocks carry it; zeros before the first was read.
     pub(crate) fn chunk_tree_uuid(&self) -> [u8; 16] {
         self.chunk_tree_uuid.get().copied().unwrap_or_default()

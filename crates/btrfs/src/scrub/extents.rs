@@ -1,4 +1,16 @@
 //! Verifies the extents of a block group in every copy, in several threads.
+//!
+//! # How it works
+//! Other threads may change the file system meanwhile. So the list of extents may be stale: an
+//! extent was freed, committed and allocated again, and its place has other bytes. A run of extents
+//! that seems bad is therefore verified once more, with the extents as of the last commit, while
+//! nothing that the last commit has is reused ([`Space::keep_committed`]). Only this result counts,
+//! and only then is a copy repaired: bytes with a checksum cannot change meanwhile. Bytes without
+//! one may be written in place, so they are copied while no other thread writes
+//! ([`Volume::copy_over`]).
+//!
+//! [`Space::keep_committed`]: crate::space::Space::keep_committed
+//! [`Volume::copy_over`]: crate::devices::Volume::copy_over
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -47,6 +59,8 @@ impl Extent {
 struct Run {
     start: u64,
     len: u64,
+    /// Start of the extent in which it begins.
+    first: u64,
     block: Option<(u64, Option<u8>)>,
 }
 
@@ -72,6 +86,7 @@ fn runs(extents: &[Extent]) -> Vec<Run> {
             runs.push(Run {
                 start: at,
                 len,
+                first: extent.start,
                 block,
             });
             at += len;
@@ -204,16 +219,85 @@ impl<'s> Scan<'s> {
     }
 
     fn run(&self, run: &Run) -> Result<()> {
-        let copies = match run.block {
-            Some((generation, level)) => self.block(run.start, generation, level)?,
-            None => self.data(run.start, run.len)?,
+        let done = match self.good_bytes(run) {
+            Ok(Some(bytes)) => bytes,
+            Ok(None) | Err(_) => self.again(run)?,
         };
-        let done = run.len * copies as u64;
         let done = done + self.done.fetch_add(done, Ordering::Relaxed);
         if let Some(pace) = &self.pace {
             pace.keep(done);
         }
         Ok(())
+    }
+
+    /// Reads all copies of a run. Returns how many bytes that are; `None` if one of them seems bad.
+    fn good_bytes(&self, run: &Run) -> Result<Option<u64>> {
+        let volume = &self.store.volume;
+        if volume.members().iter().any(|member| member.is_stale()) {
+            return Ok(None);
+        }
+        let mut bytes = vec![0; run.len as usize];
+        let copies = self.copies(run.start, run.len)?;
+        if let Some((generation, level)) = run.block {
+            let want = expected(generation, level);
+            let good = |copy: &usize| volume.is_good_copy(run.start, &mut bytes, *copy, &want);
+            if !copies.iter().all(good) {
+                return Ok(None);
+            }
+        } else {
+            let store = self.store;
+            let sums = store.checksums.lookup(store, run.start, run.len)?;
+            for &copy in &copies {
+                volume.read_uncounted(run.start, &mut bytes, copy)?;
+                let sectors = bytes.chunks(store.sectorsize as usize).zip(&sums);
+                let bad = |(sector, sum): (&[u8], &Option<Checksum>)| {
+                    sum.is_some_and(|sum| store.checksum.compute(sector) != sum)
+                };
+                if sectors.into_iter().any(bad) {
+                    return Ok(None);
+                }
+            }
+            self.count_unverified(&sums);
+        }
+        for &copy in &copies {
+            self.note(run.start, run.len, copy, |device, bytes| {
+                device.bytes += bytes;
+            })?;
+        }
+        Ok(Some(run.len * copies.len() as u64))
+    }
+
+    /// Verifies a run that seems bad, as far as the last commit has it, and repairs bad copies.
+    /// Returns how many bytes were read.
+    fn again(&self, run: &Run) -> Result<u64> {
+        let _committed = self.store.space.keep_committed();
+        let end = run.start + run.len;
+        let mut there = super::extents_in(self.store, run.first, end)?;
+        there.retain_mut(|extent| {
+            let to = extent.start.saturating_add(extent.len);
+            if extent.block.is_some() {
+                return extent.start >= run.start;
+            }
+            extent.start = extent.start.max(run.start);
+            extent.len = to.min(end).saturating_sub(extent.start);
+            extent.len > 0
+        });
+        let mut done = 0;
+        for run in runs(&there) {
+            let copies = match run.block {
+                Some((generation, level)) => self.block(run.start, generation, level)?,
+                None => self.data(run.start, run.len)?,
+            };
+            done += run.len * copies as u64;
+        }
+        Ok(done)
+    }
+
+    fn count_unverified(&self, sums: &[Option<Checksum>]) {
+        let missing = sums.iter().filter(|sum| sum.is_none()).count() as u64;
+        if missing > 0 {
+            self.report.lock().unverified += missing * u64::from(self.store.sectorsize);
+        }
     }
 
     /// The copies of a range whose devices are there.
@@ -249,11 +333,7 @@ impl<'s> Scan<'s> {
     fn block(&self, start: u64, generation: u64, level: Option<u8>) -> Result<usize> {
         let volume = &self.store.volume;
         let len = u64::from(self.store.nodesize);
-        let want = BlockExpect {
-            level,
-            generation: Some(generation),
-            ..BlockExpect::default()
-        };
+        let want = expected(generation, level);
         let mut bytes = vec![0; len as usize];
         let (mut good, mut bad) = (None, Vec::new());
         let copies = self.copies(start, len)?;
@@ -285,25 +365,36 @@ impl<'s> Scan<'s> {
             return Ok(copies.len());
         };
         for copy in bad {
-            self.repair(start, &good, copy, 1)?;
+            self.repair(start, &good, copy)?;
         }
         Ok(copies.len())
     }
 
     /// Overwrites a bad copy, unless nothing is to be changed.
-    fn repair(&self, start: u64, good: &[u8], copy: usize, count: u64) -> Result<()> {
-        let len = good.len() as u64;
+    fn repair(&self, start: u64, good: &[u8], copy: usize) -> Result<()> {
+        self.repaired_by((start, good.len() as u64), copy, || {
+            self.store.volume.repair(start, good, copy)
+        })
+    }
+
+    /// Runs a repair of a bad copy, unless nothing is to be changed.
+    fn repaired_by(
+        &self,
+        (start, len): (u64, u64),
+        copy: usize,
+        repair: impl FnOnce() -> Result<()>,
+    ) -> Result<()> {
         if self.read_only {
             return Ok(());
         }
-        match self.store.volume.repair(start, good, copy) {
-            Ok(()) => self.note(start, len, copy, |device, _| device.repaired += count),
+        match repair() {
+            Ok(()) => self.note(start, len, copy, |device, _| device.repaired += 1),
             Err(error) => {
                 log::warn!(
                     "logical {start}: copy {} is not repaired: {error}",
                     copy + 1
                 );
-                self.note(start, len, copy, |device, _| device.lost += count)
+                self.note(start, len, copy, |device, _| device.lost += 1)
             }
         }
     }
@@ -314,8 +405,7 @@ impl<'s> Scan<'s> {
         let sums = store.checksums.lookup(store, start, len)?;
         let copies = self.copies(start, len)?;
         let sector = u64::from(store.sectorsize);
-        let missing = sums.iter().filter(|sum| sum.is_none()).count() as u64;
-        self.report.lock().unverified += missing * sector;
+        self.count_unverified(&sums);
         let mut all = Vec::new();
         for &copy in &copies {
             self.note(start, len, copy, |device, bytes| device.bytes += bytes)?;
@@ -377,6 +467,13 @@ impl<'s> Scan<'s> {
         let rank = |read: &&CopyRead| state(read).filter(|state| state.is_usable());
         let best = all.iter().filter(|read| rank(read).is_some());
         let best = best.min_by_key(|read| state(read));
+        let from = copies
+            .iter()
+            .zip(all)
+            .filter(|(_, read)| rank(read).is_some());
+        let from = from
+            .min_by_key(|(_, read)| state(read))
+            .map(|(copy, _)| *copy);
         let broken = |read: &CopyRead| state(read).is_none_or(|state| !state.is_usable());
         if !all.iter().any(broken) {
             return Ok(());
@@ -396,9 +493,15 @@ impl<'s> Scan<'s> {
             }
             differing += 1;
             self.found(at, *copy, found)?;
-            match &good {
-                Some(good) => self.repair(at, good, *copy, 1)?,
-                None => self.note(at, sector as u64, *copy, |device, _| device.lost += 1)?,
+            match (&good, from) {
+                // Bytes without a checksum may have changed since they were read.
+                (Some(_), Some(from)) if sum.is_none() => {
+                    let len = sector as u64;
+                    let volume = &self.store.volume;
+                    self.repaired_by((at, len), *copy, || volume.copy_over(at, len, from, *copy))?;
+                }
+                (Some(good), _) => self.repair(at, good, *copy)?,
+                (None, _) => self.note(at, sector as u64, *copy, |device, _| device.lost += 1)?,
             }
         }
         if differing > 0 {
@@ -428,6 +531,14 @@ impl<'s> Scan<'s> {
             }
         }
         None
+    }
+}
+
+fn expected(generation: u64, level: Option<u8>) -> BlockExpect {
+    BlockExpect {
+        level,
+        generation: Some(generation),
+        ..BlockExpect::default()
     }
 }
 

@@ -41,7 +41,11 @@ pub(super) fn with(engine: &Arc<Engine>, bad: &[(u64, u64, bool)]) -> Result<Vec
         if !objectid::is_fs_tree(id) {
             continue;
         }
-        let root = engine.roots.get(id)?;
+        let root = match engine.roots.get(id) {
+            // Deleted since the ids were read.
+            Err(Error::NoSuchRoot(_)) => continue,
+            other => other?,
+        };
         let first = files.len();
         root.walk_committed(&**engine, &Key::MIN, &mut |key, item| {
             if key.kind == kind::EXTENT_DATA {

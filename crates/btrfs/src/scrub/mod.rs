@@ -1,5 +1,5 @@
-//! Reads all used space of a file system that is not mounted, in every copy, and repairs bad copies
-//! from good ones.
+//! Reads all used space of a file system, mounted or not, in every copy, and repairs bad copies from
+//! good ones.
 //!
 //! # How it works
 //! The extent tree lists all extents of a block group. `extents` verifies them in several
@@ -162,6 +162,25 @@ pub fn scrub(
     Ok(report)
 }
 
+/// Scrubs a mounted file system, which stays in use. Space that is allocated meanwhile need not be
+/// read. On a read-only mount nothing is repaired. `limit` and `read_only` of the options count.
+///
+/// # Errors
+/// A device that fails, an unreadable tree of extents or checksums. Repairs until then stay.
+pub fn scrub_mounted(
+    fs: &Btrfs,
+    options: &ScrubOptions,
+    step: &mut OnStep<'_>,
+) -> Result<ScrubReport> {
+    let options = ScrubOptions {
+        read_only: options.read_only || fs.engine.read_only(),
+        ..*options
+    };
+    let mut report = ScrubReport::default();
+    run(fs, &options, None, &mut report, step)?;
+    Ok(report)
+}
+
 /// Verifies all copies of the block group at `start`, and repairs bad ones. Returns how many
 /// sectors and tree blocks have no good copy. The repairs are durable with the next flush.
 ///
@@ -169,7 +188,8 @@ pub fn scrub(
 /// A device that fails, an unreadable tree of extents or checksums.
 pub(crate) fn verify_group(store: &Arc<Store>, start: u64) -> Result<u64> {
     let mut scan = Scan::new(store, None, false, 0);
-    let extents = extents_of(store, start)?;
+    let (_, len) = store.space.group_shape(start)?;
+    let extents = extents_in(store, start, start.saturating_add(len))?;
     let _ = scan.group(&extents, &mut |_| ControlFlow::Continue(()))?;
     let mut report = ScrubReport::default();
     let bad = scan.finish(&mut report);
@@ -186,17 +206,21 @@ fn run(
     step: &mut OnStep<'_>,
 ) -> Result<()> {
     let store: &Arc<Store> = &fs.engine;
+    // No superblock is written while they are read.
+    let order = store.transactions.superblock_order.lock();
     for member in store.volume.members() {
         let device = report.devices.entry(member.devid).or_default();
         member.device.name().clone_into(&mut device.name);
         device.was_stale = member.is_stale();
         device.superblocks = bad_superblocks(&*member.device, store)?;
     }
+    drop(order);
     let groups = store.space.all_groups();
     let copies = |start| store.volume.copies(start).map(|copies| copies as u64);
     let mut total = 0;
     for group in &groups {
-        total += group.lock().used * copies(group.start)?;
+        // A group may have been removed since.
+        total += group.lock().used * copies(group.start).unwrap_or(0);
     }
     let mut scan = Scan::new(store, options.limit, options.read_only, total);
     // A stale device lacks bytes that an earlier scrub verified on the others alone.
@@ -208,7 +232,7 @@ fn run(
     let resume = resume.filter(|_| !resyncs);
     let from = resume.map_or(0, |position| position.logical);
     for group in groups.iter().filter(|group| group.start >= from) {
-        let extents = extents_of(store, group.start)?;
+        let extents = extents_in(store, group.start, group.end())?;
         if scan.group(&extents, step)?.is_break() {
             report.interrupted = true;
             break;
@@ -279,14 +303,13 @@ fn bad_superblocks(device: &dyn Device, store: &Store) -> Result<u64> {
     Ok(bad)
 }
 
-/// The extents of the block group at `start`, in order.
-fn extents_of(store: &Store, start: u64) -> Result<Vec<Extent>> {
-    let (_, len) = store.space.group_shape(start)?;
+/// The extents that begin in `start..end`, in order.
+fn extents_in(store: &Store, start: u64, end: u64) -> Result<Vec<Extent>> {
     let mut found = Vec::new();
     let tree = &store.roots.extent_tree;
     let nodesize = u64::from(store.nodesize);
     tree.walk_committed(store, &Key::new(start, 0, 0), &mut |key, item| {
-        if key.objectid >= start.saturating_add(len) {
+        if key.objectid >= end {
             return Ok(false);
         }
         if key.kind == kind::EXTENT_ITEM || key.kind == kind::METADATA_ITEM {

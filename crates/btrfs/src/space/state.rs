@@ -16,7 +16,7 @@ use super::group::{BlockGroup, Loaded};
 use super::info::{Reservation, SpaceInfo, sub_key};
 use crate::devices::{Volume, stripe};
 use crate::error::{Error, Result};
-use crate::lock::{Rank, RankedMutex, RankedRwLock};
+use crate::lock::{Rank, RankedMutex, RankedReadGuard, RankedRwLock};
 use crate::tree::{BlockCache, Root, Roots, TreeRead};
 use sapwood_base::RangeSet;
 
@@ -50,6 +50,8 @@ pub(crate) struct Space {
     pub(super) height: AtomicU8,
     /// Extents of this transaction and earlier ones are not reused.
     pub(super) kept: AtomicU64,
+    /// Held exclusively while freed space becomes free.
+    pub(super) reuse: RankedRwLock<()>,
 }
 
 impl Drop for Space {
@@ -135,6 +137,7 @@ impl Space {
             fresh: RankedMutex::new(Rank::Leaf, Vec::new()),
             height: AtomicU8::new(0),
             kept: AtomicU64::new(0),
+            reuse: RankedRwLock::new(Rank::Reuse, ()),
             blocks: blocks.clone(),
             volume,
         };
@@ -152,6 +155,13 @@ impl Space {
     /// Prevents the reuse of freed extents that transaction `transid` or an earlier one allocated.
     pub(crate) fn keep_until(&self, transid: u64) {
         self.kept.store(transid, Ordering::Relaxed);
+    }
+
+    /// Until the guard is dropped, extents that the last commit has are neither overwritten nor
+    /// discarded, except files and preallocated extents that are written in place. Commits that
+    /// free space wait.
+    pub(crate) fn keep_committed(&self) -> RankedReadGuard<'_, ()> {
+        self.reuse.read()
     }
 
     /// Whether an extent that this transaction allocated is not reused.

@@ -21,6 +21,7 @@ impl Space {
     /// # Errors
     /// [`Error::FreeSpace`] if space is accounted wrongly. A failed discard is only logged.
     pub(crate) fn unpin(&self, changes: &SpaceChanges, discard: bool) -> Result<()> {
+        let _reuse = self.reuse.write();
         for (start, end) in changes.pinned.take() {
             if discard {
                 self.discard(start, end - start);

@@ -447,6 +447,10 @@ pub(super) const EXAMPLES: &[(&str, &[Example])] = &[
                 "sapwood scrub --limit 50M --state disk.scrub disk.img",
                 "at 50 MB a second; the same command continues after an interruption",
             ),
+            (
+                "sapwood scrub mnt",
+                "verify and repair what is mounted on mnt, which stays in use",
+            ),
         ],
     ),
     (

@@ -75,6 +75,10 @@ impl Dispatcher {
             control::check_owner(who)?;
             return self.start_bulk(Purpose::Streams, who, ino, &name?);
         }
+        if let Some(name) = control::upkeep_socket(command, input) {
+            control::check_owner(who)?;
+            return self.start_bulk(Purpose::Upkeep, who, ino, &name?);
+        }
         let options = self.options.lock().clone();
         let server = control::Server {
             requests: &self.requests,
