@@ -11,6 +11,7 @@ use std::ops::ControlFlow;
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
+use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
 /// Most bytes of a request.
@@ -101,10 +102,10 @@ impl<R: for<'m> Deserialize<'m>> Answer<R> {
 
 /// An error of the connection, with its reason where one is known.
 pub(crate) fn named(error: io::Error) -> io::Error {
-    let why = match error.raw_os_error() {
-        Some(libc::ENOTTY) => "not in a mount by Sapwood",
-        Some(libc::EPERM) => "only root and the owner of the mount may do this",
-        Some(libc::EOPNOTSUPP) => "the daemon of the mount does not do this",
+    let why = match Errno::from_io_error(&error) {
+        Some(Errno::NOTTY) => "not in a mount by Sapwood",
+        Some(Errno::PERM) => "only root and the owner of the mount may do this",
+        Some(Errno::OPNOTSUPP) => "the daemon of the mount does not do this",
         _ => return error,
     };
     io::Error::new(error.kind(), why)
