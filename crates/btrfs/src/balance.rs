@@ -1,11 +1,12 @@
-//! Moves block groups of a file system that is not mounted, and changes their profiles.
+//! Moves block groups of a file system, mounted or not, and changes their profiles.
 //!
 //! # How it works
 //! The chosen block groups are processed one after another, the highest address first, as the
 //! kernel does. Each one moves in a transaction of its own (module `relocate`). An
 //! interrupted balance leaves a complete file system with some groups done; running it again
 //! continues with the others. Addresses do not change, so extents stay in their order: a group
-//! shrinks to its used parts, but does not merge with others.
+//! shrinks to its used parts, but does not merge with others. While the file system is mounted, a
+//! group moves as a whole.
 
 use std::ops::{ControlFlow, RangeInclusive};
 use std::sync::Arc;
@@ -133,6 +134,7 @@ pub fn balance(
     let fs = relocate::open(devices, options.time, options.degraded)?;
     let mut balance = Balance {
         fs: &fs,
+        mounted: false,
         options,
         report: BalanceReport::default(),
     };
@@ -144,8 +146,29 @@ pub fn balance(
     Ok(report)
 }
 
+/// Balances a mounted file system, which stays in use. `degraded` and `time` of the options do not
+/// count.
+///
+/// # Errors
+/// The errors of [`balance`].
+pub fn balance_mounted(
+    fs: &Btrfs,
+    options: &BalanceOptions,
+    step: &mut OnBalanced<'_>,
+) -> Result<BalanceReport> {
+    let mut balance = Balance {
+        fs,
+        mounted: true,
+        options,
+        report: BalanceReport::default(),
+    };
+    balance.run(step)?;
+    Ok(balance.report)
+}
+
 struct Balance<'b> {
     fs: &'b Btrfs,
+    mounted: bool,
     options: &'b BalanceOptions,
     report: BalanceReport,
 }
@@ -155,10 +178,20 @@ impl Balance<'_> {
         &self.fs.engine
     }
 
+    fn relocation(&self) -> Relocation<'_> {
+        if self.mounted {
+            Relocation::mounted(self.store())
+        } else {
+            Relocation::new(self.store())
+        }
+    }
+
     fn run(&mut self, step: &mut OnBalanced<'_>) -> Result<()> {
-        self.fs.finish_cleaning();
+        if !self.mounted {
+            self.fs.finish_cleaning();
+        }
         self.store().commit_and_unpin(None)?;
-        let groups = Relocation::new(self.store()).groups()?;
+        let groups = self.relocation().groups()?;
         self.validate(&groups)?;
         self.report.groups = groups.len() as u64;
         let mut chosen = self.chosen(&groups)?;
@@ -276,7 +309,10 @@ impl Balance<'_> {
         let Some(devid) = filter.devid else {
             return Ok(true);
         };
-        let (_, chunk) = self.store().volume.chunk_at(group.start)?;
+        let Ok((_, chunk)) = self.store().volume.chunk_at(group.start) else {
+            // It was removed meanwhile.
+            return Ok(false);
+        };
         Ok(chunk.stripes.iter().any(|stripe| stripe.devid == devid))
     }
 
@@ -284,7 +320,7 @@ impl Balance<'_> {
     /// were allocated meanwhile.
     fn left(&self) -> Result<Vec<Group>> {
         let mut left = Vec::new();
-        for group in Relocation::new(self.store()).groups()? {
+        for group in self.relocation().groups()? {
             let Some(filter) = self.filter(group.flags) else {
                 continue;
             };
@@ -306,10 +342,10 @@ impl Balance<'_> {
         let content = group.flags.difference(group.flags.profile());
         let convert = filter.convert;
         let flags = convert.map_or(group.flags, |profile| content | profile.flags());
-        let relocation = Relocation::new(self.store());
+        let relocation = self.relocation();
         let mut changed = false;
         // Metadata keeps its free space unless a filter asks for full groups.
-        if convert.is_none() && (group.is_data() || filter.usage.is_some()) {
+        if !self.mounted && convert.is_none() && (group.is_data() || filter.usage.is_some()) {
             changed = relocation.cut(group, parts::LEAST_GAP.max(group.len / MOST_PARTS))?;
         }
         let prefer = if flags == group.flags {
@@ -320,7 +356,8 @@ impl Balance<'_> {
         let (from, to) = (group.start, group.start.saturating_add(group.len));
         let (mut at, mut moved) = (from, 0);
         while let Some((start, len)) = next_chunk(self.store(), at, to) {
-            match relocation.relocate(start, flags, prefer, &|_| true)? {
+            let relocated = relocation.relocate(start, flags, prefer, &|_| true);
+            match gone_stays(relocated)? {
                 Relocated::Stays => {}
                 Relocated::Moved(bytes) => {
                     moved += bytes;
@@ -345,6 +382,14 @@ impl Balance<'_> {
         self.report.changed += u64::from(changed);
         self.report.moved += moved;
         Ok(())
+    }
+}
+
+/// A group that was removed meanwhile needs no move.
+pub(crate) fn gone_stays(relocated: crate::Result<Relocated>) -> crate::Result<Relocated> {
+    match relocated {
+        Err(Error::Unmapped { .. }) => Ok(Relocated::Stays),
+        other => other,
     }
 }
 

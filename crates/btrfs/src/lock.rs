@@ -62,6 +62,10 @@ pub(crate) enum Rank {
     /// Writes to the devices: shared by writes, exclusive while bytes are copied from one place to
     /// another.
     DeviceWrites,
+    /// Reads of the devices: shared by reads, exclusive to wait for them.
+    DeviceReads,
+    /// The chunk that moves.
+    DeviceMove,
     /// Logical to physical addresses.
     ChunkMap,
     /// A part of the tree-block cache.

@@ -1,10 +1,10 @@
-//! Adds devices to a file system that is not mounted, removes them, and shows what lies on each.
+//! Adds devices to a file system, mounted or not, removes them, and shows what lies on each.
 //!
 //! # How it works
-//! **Add**: the new device first gets superblocks of the last commit that name it, then one
-//! transaction adds its item to the chunk tree and counts it. After a power cut between the two the
-//! file system opens without the device; adding it again continues. After the transaction the new
-//! device is one generation behind, as after any power cut between superblocks.
+//! **Add**: one commit adds the item of the new device to the chunk tree and counts it. Within it,
+//! before anything changes, the device gets superblocks of the last commit that name it. After a
+//! power cut until then the file system opens without the device; adding it again continues. The
+//! commit then writes its superblocks to the new device, too.
 //!
 //! **Remove**: each block group on the device moves to the others, in a transaction of its own
 //! (module `relocate`). One more transaction removes the device's item. Its superblocks are erased
@@ -15,11 +15,12 @@ use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
+use parking_lot::Mutex;
 use sapwood_block::{Device, signature};
 use sapwood_btrfs_format::{BlockGroupFlags, DevItem, SUPER_OFFSETS, SUPER_SIZE, SuperBlock};
 use sapwood_vfs::Timestamp;
 
-use crate::balance::next_chunk;
+use crate::balance::{gone_stays, next_chunk};
 use crate::devices::superblock;
 use crate::mount::Btrfs;
 use crate::relocate::{self, Relocated, Relocation};
@@ -101,6 +102,9 @@ pub enum MembershipError {
     /// No device has this id.
     #[error("the file system has no device {0}")]
     NoSuchDevice(u64),
+    /// No device has this name.
+    #[error("{0}: is no device of the file system")]
+    NoDeviceNamed(String),
     /// No device is missing.
     #[error("no device of the file system is missing")]
     NoneMissing,
@@ -234,7 +238,7 @@ pub fn usage(devices: &[Arc<dyn Device>], degraded: bool) -> Result<Vec<DeviceUs
     }
     let shown = store.space.devices().into_iter().map(|device| {
         let devid = device.devid;
-        let mut members = store.volume.members().iter();
+        let mut members = store.volume.members();
         let member = members.find(|member| member.devid == devid);
         let own = used.iter().filter(|((of, ..), _)| *of == devid);
         let allocated: Vec<Allocated> = own
@@ -267,26 +271,31 @@ pub fn add(
     new: &Arc<dyn Device>,
     options: &AddOptions,
 ) -> Result<u64> {
-    let size = new.size() - new.size() % u64::from(SECTOR);
-    if size < LEAST_SIZE {
-        let device = new.name().to_owned();
-        return Err(MembershipError::TooSmall { device, size });
-    }
+    let size = usable_size(&**new)?;
     let fs = relocate::open(devices, options.time, options.degraded)?;
     let added = join(&fs, new, size, options.force);
     let closed = fs.close();
     let devid = added?;
     closed?;
-    drop(fs);
-    // One more commit makes its superblock as new as the others'.
-    let mut all = devices.to_vec();
-    all.push(Arc::clone(new));
-    let fs = relocate::open(&all, options.time, options.degraded)?;
-    let committed = Relocation::new(&fs.engine).renew_supers();
-    let closed = fs.close();
-    committed?;
-    closed?;
     Ok(devid)
+}
+
+/// Adds the device `new` to a mounted file system, which stays in use. Returns its id.
+///
+/// # Errors
+/// The errors of [`add`].
+pub fn add_mounted(fs: &Btrfs, new: &Arc<dyn Device>, force: bool) -> Result<u64> {
+    join(fs, new, usable_size(&**new)?, force)
+}
+
+/// Bytes of a device that a file system uses.
+fn usable_size(new: &dyn Device) -> Result<u64> {
+    let size = new.size() - new.size() % u64::from(SECTOR);
+    if size < LEAST_SIZE {
+        let device = new.name().to_owned();
+        return Err(MembershipError::TooSmall { device, size });
+    }
+    Ok(size)
 }
 
 /// Bytes of the units in which a device is accessed.
@@ -321,11 +330,9 @@ fn check_new(store: &Store, new: &dyn Device, force: bool) -> Result<()> {
 fn join(fs: &Btrfs, new: &Arc<dyn Device>, size: u64, force: bool) -> Result<u64> {
     let store: &Arc<Store> = &fs.engine;
     check_new(store, &**new, force)?;
-    let relocation = Relocation::new(store);
     // The first commit of a degraded file system is followed by further ones. This one must be the
     // only one.
-    relocation.renew_supers()?;
-    let now = store.super_block.lock().clone();
+    Relocation::new(store).renew_supers()?;
     let devices = store.space.devices();
     let highest = devices.iter().map(|device| device.devid).max();
     let devid = highest.unwrap_or(0).saturating_add(1);
@@ -339,25 +346,31 @@ fn join(fs: &Btrfs, new: &Arc<dyn Device>, size: u64, force: bool) -> Result<u64
         fsid: store.fsid,
         ..DevItem::default()
     };
-    let sb = SuperBlock {
-        dev_item: item,
-        ..*now
-    };
     erase_supers(&**new)?;
     signature::wipe(&**new).map_err(Error::from)?;
-    superblock::write_all(&**new, &sb)?;
-    new.flush().map_err(Error::from)?;
-    relocation.step(|h| {
+    let (device, refused) = (Arc::clone(new), Arc::new(Mutex::new(None)));
+    let why = Arc::clone(&refused);
+    store.change_in_commit(move |h| {
+        let store = h.store().clone();
+        let sb = SuperBlock {
+            dev_item: item,
+            ..**store.super_block.lock()
+        };
+        let named = superblock::write_all(&*device, &sb);
+        if let Err(error) = named.and_then(|()| Ok(device.flush()?)) {
+            *why.lock() = Some(error);
+            return Ok(());
+        }
         store.space.add_device(h, &item)?;
-        Ok(Replaced::default())
+        store.volume.add_device(&item, device);
+        store.super_block.lock().add_device(item);
+        Ok(())
     })?;
-    // It must not be two generations behind after the next commit.
-    let sb = SuperBlock {
-        dev_item: item,
-        ..**store.super_block.lock()
-    };
-    superblock::write_all(&**new, &sb)?;
-    Ok(devid)
+    let refused = refused.lock().take();
+    match refused {
+        Some(error) => Err(error.into()),
+        None => Ok(devid),
+    }
 }
 
 /// Removes a device from the file system on `devices`: everything on it moves to the others.
@@ -391,11 +404,45 @@ pub fn remove(
         }
     };
     let fs = relocate::open(&all, options.time, degraded)?;
-    let removed = leave(&fs, removal, step);
+    let removed = leave(&fs, removal, false, step);
     let closed = fs.close();
     let removed = removed?;
     closed?;
     Ok(removed)
+}
+
+/// Removes a device of a mounted file system, which stays in use. Returns false if the callback
+/// stopped it.
+///
+/// # Errors
+/// The errors of [`remove`].
+pub fn remove_mounted(
+    fs: &Btrfs,
+    device: MountedDevice<'_>,
+    step: &mut OnRemoved<'_>,
+) -> Result<bool> {
+    let removal = match device {
+        MountedDevice::Devid(devid) => Chosen::Devid(devid),
+        MountedDevice::Missing => Chosen::Missing,
+        MountedDevice::Name(name) => {
+            let mut members = fs.engine.volume.members();
+            let named = members.find(|member| !member.has_failed() && member.device.name() == name);
+            let named = named.ok_or_else(|| MembershipError::NoDeviceNamed(name.to_owned()))?;
+            Chosen::Devid(named.devid)
+        }
+    };
+    leave(fs, removal, true, step)
+}
+
+/// A device of a mounted file system.
+#[derive(Clone, Copy, Debug)]
+pub enum MountedDevice<'d> {
+    /// The device with this id.
+    Devid(u64),
+    /// The device with this name.
+    Name(&'d str),
+    /// The first device that is not there.
+    Missing,
 }
 
 /// A device to remove, of an open file system.
@@ -423,34 +470,70 @@ fn was_removed(
     Ok(removed)
 }
 
-fn leave(fs: &Btrfs, removal: Chosen, step: &mut OnRemoved<'_>) -> Result<bool> {
-    fs.finish_cleaning();
+fn leave(fs: &Btrfs, removal: Chosen, mounted: bool, step: &mut OnRemoved<'_>) -> Result<bool> {
+    if !mounted {
+        fs.finish_cleaning();
+    }
     let store: &Arc<Store> = &fs.engine;
     store.commit_and_unpin(None)?;
     let devid = chosen(store, removal)?;
     check_profiles(store, devid)?;
-    let relocation = Relocation::new(store);
+    let relocation = if mounted {
+        Relocation::mounted(store)
+    } else {
+        Relocation::new(store)
+    };
     // No chunk that a transaction allocates meanwhile lies on it.
     store.space.close_device(devid);
-    let on_it = |start: u64| -> Result<bool> {
-        let (_, chunk) = store
-            .volume
-            .chunk_at(start)
-            .map_err(MembershipError::from)?;
-        Ok(chunk.stripes.iter().any(|stripe| stripe.devid == devid))
+    let emptied = empty(store, &relocation, devid, step);
+    if !matches!(emptied, Ok(Some(_))) {
+        store.space.open_device(devid);
+    }
+    let Some(total) = emptied? else {
+        return Ok(false);
+    };
+    relocation.step(|h| {
+        store.space.remove_device(h, devid)?;
+        Ok(Replaced::default())
+    })?;
+    let members = store.volume.members();
+    for member in members.filter(|member| member.devid == devid) {
+        erase_supers(&*member.device)?;
+    }
+    store.volume.retire(devid);
+    let _ = step(total, total);
+    Ok(true)
+}
+
+/// Moves everything on a device to the others. Returns how many bytes that were; `None` if the
+/// callback stopped it.
+fn empty(
+    store: &Arc<Store>,
+    relocation: &Relocation<'_>,
+    devid: u64,
+    step: &mut OnRemoved<'_>,
+) -> Result<Option<u64>> {
+    // A chunk that is removed meanwhile does not count.
+    let on_it = |start: u64| {
+        let found = store.volume.chunk_at(start).ok();
+        found.is_some_and(|(_, chunk)| chunk.stripes.iter().any(|stripe| stripe.devid == devid))
     };
     let mut total = 0;
     for group in relocation.groups()? {
-        total += if on_it(group.start)? { group.used() } else { 0 };
+        total += if on_it(group.start) { group.used() } else { 0 };
     }
     let (mut at, mut done) = (0, 0);
     while let Some((start, len)) = next_chunk(store, at, u64::MAX) {
-        if on_it(start)? {
+        if on_it(start) {
             if step(done, total).is_break() {
-                return Ok(false);
+                return Ok(None);
             }
-            let (flags, _) = store.space.group_shape(start)?;
-            match relocation.relocate(start, flags, Prefer::Present, &|other| other != devid)? {
+            let Ok((flags, _)) = store.space.group_shape(start) else {
+                at = start.saturating_add(len);
+                continue;
+            };
+            let to = &|other| other != devid;
+            match gone_stays(relocation.relocate(start, flags, Prefer::Present, to))? {
                 Relocated::Moved(bytes) => done += bytes,
                 Relocated::Stays => {}
                 Relocated::Split => continue,
@@ -465,22 +548,15 @@ fn leave(fs: &Btrfs, removal: Chosen, step: &mut OnRemoved<'_>) -> Result<bool> 
         }
         at = start.saturating_add(len);
     }
-    relocation.step(|h| {
-        store.space.remove_device(h, devid)?;
-        Ok(Replaced::default())
-    })?;
-    let members = store.volume.members().iter();
-    for member in members.filter(|member| member.devid == devid) {
-        erase_supers(&*member.device)?;
-    }
-    let _ = step(total, total);
-    Ok(true)
+    // The chunks of groups that were removed lie on it until that is durable.
+    store.commit_and_unpin(None)?;
+    Ok(Some(total))
 }
 
 /// The id of the device to remove.
 fn chosen(store: &Store, removal: Chosen) -> Result<u64> {
     let devices = store.space.devices();
-    let there = |devid| store.volume.members().iter().any(|m| m.devid == devid);
+    let there = |devid| store.volume.members().any(|m| m.devid == devid);
     let devid = match removal {
         Chosen::Devid(devid) => {
             let known = devices.iter().any(|device| device.devid == devid);

@@ -397,7 +397,7 @@ fn missing(all: &[Arc<dyn Device>], removal: &Removal) -> Result<SuperBlock> {
     };
     let fs = Btrfs::open(all.to_vec(), options)?;
     let store: &Store = &fs.engine;
-    let there = |devid| store.volume.members().iter().any(|m| m.devid == devid);
+    let there = |devid| store.volume.members().any(|m| m.devid == devid);
     let wanted = |devid| match removal {
         Removal::Devid(wanted) => *wanted == devid,
         Removal::Missing | Removal::Device(_) => !there(devid),

@@ -19,7 +19,7 @@ use crate::{Error, Result};
 /// Takes device id, offset and buffers of a request.
 type EachRequest<'e> = dyn FnMut(u64, u64, &[&[u8]]) -> Result<()> + 'e;
 /// A way to write buffers to a device.
-type Write<'w> = dyn Fn(&dyn Device, u64, &[&[u8]]) -> sapwood_block::Result<()> + 'w;
+pub(super) type Write<'w> = dyn Fn(&dyn Device, u64, &[&[u8]]) -> sapwood_block::Result<()> + 'w;
 
 /// Most bytes of one request of a copy.
 const COPY_STEP: u64 = 4 << 20;
@@ -130,6 +130,7 @@ impl Volume {
         failed: &dyn Fn(u64),
     ) -> Result<()> {
         let len = buf.len() as u64;
+        let _reads = self.reads.read();
         self.each_piece(logical, len, mirror, &mut |at, piece| {
             let (from, to) = (at as usize, (at + piece.len) as usize);
             let part = buf.get_mut(from..to).unwrap_or_default();
@@ -264,6 +265,7 @@ impl Volume {
                 Ok(())
             })?;
         }
+        self.write_moving(logical, bufs, write)?;
         if missed || !refused.is_empty() {
             return self.after_write(logical, len, refused);
         }
@@ -438,7 +440,7 @@ impl Volume {
 }
 
 /// The parts of consecutive buffers that lie in `at..at + len`.
-fn cut<'b>(bufs: &[&'b [u8]], at: usize, len: usize) -> Vec<&'b [u8]> {
+pub(super) fn cut<'b>(bufs: &[&'b [u8]], at: usize, len: usize) -> Vec<&'b [u8]> {
     let (mut start, end) = (0, at + len);
     let mut parts = Vec::new();
     for buf in bufs {

@@ -74,13 +74,13 @@ impl Volume {
 
     /// Ids of all devices that are written.
     pub(crate) fn written_ids(&self) -> BTreeSet<u64> {
-        let members = self.devices.members().iter();
+        let members = self.devices.members();
         let healthy = members.filter(|member| !member.has_failed());
         healthy.map(|member| member.devid).collect()
     }
 
     /// The devices that are there.
-    pub(crate) fn members(&self) -> &[Member] {
+    pub(crate) fn members(&self) -> impl Iterator<Item = &Member> + Clone {
         self.devices.members()
     }
 
@@ -92,7 +92,14 @@ impl Volume {
     /// Ends the scrub of stale devices: all of their bytes are current and durable. The next
     /// superblocks go to them, too.
     pub(crate) fn end_resync(&self) {
-        self.devices.members().iter().for_each(Member::set_current);
+        self.devices.members().for_each(Member::set_current);
+    }
+
+    /// Uses a device no more, which is no part of the file system any longer.
+    pub(crate) fn retire(&self, devid: u64) {
+        if let Some(member) = self.devices.get(devid) {
+            member.set_failed();
+        }
     }
 
     /// Records that devices are missing.
@@ -153,7 +160,7 @@ impl Volume {
     ///
     /// # Errors
     /// The error of the device.
-    fn lose(&self, refused: Refused) -> Result<()> {
+    pub(super) fn lose(&self, refused: Refused) -> Result<()> {
         let chunks = self.chunks();
         // Held, so that two devices with copies of the same bytes cannot fail at once.
         let losses = self.losses.lock();
@@ -189,7 +196,7 @@ impl Volume {
     /// # Errors
     /// [`Error::Device`].
     pub(crate) fn flush(&self) -> Result<()> {
-        let members = self.devices.members().iter();
+        let members = self.devices.members();
         let members: Vec<&Member> = members.filter(|member| !member.has_failed()).collect();
         let mut flushed = at_once(&members, |member| member.device.flush());
         flushed.try_for_each(|(member, flushed)| {
@@ -228,7 +235,7 @@ impl Volume {
         supers: &SuperSet,
         write: impl Fn(&dyn Device, &SuperBlock) -> Result<()> + Sync,
     ) -> Result<()> {
-        let members = self.devices.members().iter();
+        let members = self.devices.members();
         let current = members.filter(|member| !member.has_failed() && !member.is_stale());
         let current: Vec<&Member> = current.collect();
         let mut written = at_once(&current, |member| {
@@ -343,8 +350,8 @@ impl Volume {
         let (start, chunk) = self.chunk_at(logical)?;
         let count = self.mirrors(logical, len)?.min(64);
         let mut all = Mirrors(u64::MAX >> (64 - count.max(1)));
-        let members = self.devices.members();
-        let whole = members.iter().all(|m| !m.has_failed() && !m.is_stale());
+        let mut members = self.devices.members();
+        let whole = members.all(|m| !m.has_failed() && !m.is_stale());
         if whole && !self.devices.may_be_degraded() {
             return Ok(all);
         }

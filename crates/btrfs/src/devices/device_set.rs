@@ -13,8 +13,9 @@
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::iter;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use sapwood_block::Device;
 use sapwood_btrfs_format::{DevItem, SUPER_OFFSETS, SuperBlock};
@@ -61,6 +62,18 @@ impl Member {
         self.stale.store(false, Ordering::Release);
     }
 
+    /// A device that is added to an open file system.
+    pub(super) fn added(item: &DevItem, device: Arc<dyn Device>) -> Self {
+        Self {
+            devid: item.devid.get(),
+            uuid: item.uuid,
+            device,
+            errors: ErrorCounts::default(),
+            failed: AtomicBool::new(false),
+            stale: AtomicBool::new(false),
+        }
+    }
+
     /// Records that it missed a write. Returns false if that was known.
     pub(super) fn set_failed(&self) -> bool {
         !self.failed.swap(true, Ordering::AcqRel)
@@ -71,7 +84,35 @@ impl Member {
 #[derive(Debug)]
 pub(crate) struct DeviceSet {
     members: Vec<Member>,
+    added: Added,
     degraded: bool,
+}
+
+/// Devices that were added since the file system was opened, as a list that only grows.
+#[derive(Debug, Default)]
+struct Added(OnceLock<Box<(Member, Added)>>);
+
+impl Added {
+    fn push(&self, member: Member) {
+        let mut rest = Box::new((member, Self::default()));
+        let mut at = self;
+        loop {
+            match at.0.set(rest) {
+                Ok(()) => return,
+                Err(refused) => rest = refused,
+            }
+            match at.0.get() {
+                Some(next) => at = &next.1,
+                None => return,
+            }
+        }
+    }
+
+    fn iter(&self) -> impl Iterator<Item = &Member> + Clone {
+        let first = self.0.get().map(|node| &**node);
+        let nodes = iter::successors(first, |node| node.1.0.get().map(|node| &**node));
+        nodes.map(|node| &node.0)
+    }
 }
 
 impl DeviceSet {
@@ -131,7 +172,12 @@ impl DeviceSet {
             });
         }
         let degraded = access.degraded;
-        Ok((Self { members, degraded }, SuperSet::new(newest, items)))
+        let set = Self {
+            members,
+            added: Added::default(),
+            degraded,
+        };
+        Ok((set, SuperSet::new(newest, items)))
     }
 
     /// Whether devices may be missing.
@@ -140,8 +186,13 @@ impl DeviceSet {
     }
 
     /// The devices in order of their ids.
-    pub(crate) fn members(&self) -> &[Member] {
-        &self.members
+    pub(crate) fn members(&self) -> impl Iterator<Item = &Member> + Clone {
+        self.members.iter().chain(self.added.iter())
+    }
+
+    /// Adds a device, whose id is higher than all others.
+    pub(super) fn add(&self, member: Member) {
+        self.added.push(member);
     }
 
     /// Whether a device refuses to be written.
@@ -151,11 +202,11 @@ impl DeviceSet {
 
     /// A device by its id.
     pub(crate) fn get(&self, devid: u64) -> Option<&Member> {
-        let at = self
-            .members
-            .binary_search_by_key(&devid, |m| m.devid)
-            .ok()?;
-        self.members.get(at)
+        let at = self.members.binary_search_by_key(&devid, |m| m.devid);
+        match at {
+            Ok(at) => self.members.get(at),
+            Err(_) => self.added.iter().find(|member| member.devid == devid),
+        }
     }
 
     /// A device by id and uuid.

@@ -17,6 +17,7 @@ mod degraded;
 mod device_set;
 pub(crate) mod errors;
 mod map;
+mod moving;
 mod parity;
 pub(crate) mod stripe;
 pub(crate) mod superblock;
@@ -34,7 +35,9 @@ use crate::lock::{Rank, RankedMutex, RankedRwLock};
 use crate::{Error, Options, Result};
 use degraded::Losses;
 pub(crate) use device_set::DeviceSet;
+use device_set::Member;
 pub(crate) use map::ChunkMap;
+use moving::Moving;
 pub(crate) use stripe::Piece;
 pub(crate) use superblock::SuperSet;
 #[cfg(test)]
@@ -94,6 +97,10 @@ pub(crate) struct Volume {
     losses: RankedMutex<Losses>,
     /// Shared by writes of logical ranges; exclusive while bytes are copied.
     writes: RankedRwLock<()>,
+    /// Shared by reads of logical ranges; exclusive to wait for them.
+    reads: RankedRwLock<()>,
+    /// The chunk that moves.
+    moving: RankedMutex<Option<Arc<Moving>>>,
     /// Superblock generation from which on commits and logs may be acknowledged.
     acknowledged_from: AtomicU64,
 }
@@ -110,7 +117,7 @@ impl Volume {
         let read_only = access.read_only;
         let (devices, supers) = DeviceSet::assemble(devices, access)?;
         superblock::check_features(&supers, read_only)?;
-        let first = devices.members().first().ok_or(Error::NoDevice)?;
+        let first = devices.members().next().ok_or(Error::NoDevice)?;
         let bad = |reason: String| Error::Superblock {
             device: first.device.name().to_owned(),
             reason,
@@ -136,6 +143,8 @@ impl Volume {
             patience: OnceLock::new(),
             losses: RankedMutex::new(Rank::Leaf, Losses::new(supers.generation.get())),
             writes: RankedRwLock::new(Rank::DeviceWrites, ()),
+            reads: RankedRwLock::new(Rank::DeviceReads, ()),
+            moving: RankedMutex::new(Rank::DeviceMove, None),
             acknowledged_from: AtomicU64::new(0),
         };
         for (logical, chunk) in chunks {
@@ -155,7 +164,7 @@ impl Volume {
     /// The errors of [`DeviceSet::check_items`].
     pub(crate) fn set_device_items(&self, items: &[DevItem], num_devices: u64) -> Result<()> {
         self.devices.check_items(items, num_devices)?;
-        if items.len() > self.devices.members().len() {
+        if items.len() > self.devices.members().count() {
             self.begin_degraded();
         }
         let by_id = items.iter().map(|item| (item.devid.get(), *item));
@@ -166,6 +175,11 @@ impl Volume {
     /// The device items that the chunk tree had when it was read, in order of their ids.
     pub(crate) fn device_items(&self) -> impl Iterator<Item = &DevItem> {
         self.items.get().into_iter().flat_map(BTreeMap::values)
+    }
+
+    /// Adds a device to the file system, which its superblocks name already.
+    pub(crate) fn add_device(&self, item: &DevItem, device: Arc<dyn Device>) {
+        self.devices.add(Member::added(item, device));
     }
 
     /// Adds a chunk to the map.
@@ -212,7 +226,7 @@ impl Volume {
 
     /// Number of devices that are there.
     pub(crate) fn device_count(&self) -> usize {
-        self.devices.members().len()
+        self.devices.members().count()
     }
 
     /// The chunk that holds a logical address, with the chunk's own address.

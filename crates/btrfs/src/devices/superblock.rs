@@ -54,6 +54,11 @@ impl SuperSet {
         self.shared.num_devices = (ids.len() as u64).into();
     }
 
+    /// Adds a device to the file system.
+    pub(crate) fn add_device(&mut self, item: DevItem) {
+        self.items.insert(item.devid.get(), item);
+    }
+
     /// Sets size and bytes in use of a device.
     pub(crate) fn set_device(&mut self, devid: u64, total_bytes: u64, bytes_used: u64) {
         if let Some(item) = self.items.get_mut(&devid) {

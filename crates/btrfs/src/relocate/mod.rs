@@ -1,9 +1,10 @@
-//! Moves, cuts and splits the chunks of a file system that is not mounted, for a resize, a balance
-//! and the removal of a device.
+//! Moves the chunks of a file system, and cuts and splits those of one that is not mounted, for a
+//! resize, a balance and the removal of a device.
 //!
-//! Each step is one transaction, which leaves a consistent file system. So the operations that use
+//! Each step is one commit, which leaves a consistent file system. So the operations that use
 //! this module may be interrupted anywhere; running them again continues with the remaining chunks.
 
+mod moving;
 pub(crate) mod parts;
 
 use std::sync::Arc;
@@ -63,14 +64,27 @@ pub(crate) enum Relocated {
     NoRoom,
 }
 
-/// Changes of the chunks of an open file system that nothing else uses.
+/// Changes of the chunks of an open file system.
 pub(crate) struct Relocation<'s> {
     store: &'s Arc<Store>,
+    /// Other threads use the file system, so chunks only move.
+    mounted: bool,
 }
 
 impl<'s> Relocation<'s> {
     pub(crate) fn new(store: &'s Arc<Store>) -> Self {
-        Self { store }
+        Self {
+            store,
+            mounted: false,
+        }
+    }
+
+    /// Changes of a file system that other threads use.
+    pub(crate) fn mounted(store: &'s Arc<Store>) -> Self {
+        Self {
+            store,
+            mounted: true,
+        }
     }
 
     /// Commits one transaction with the changes of `work`. The space that it releases is free
@@ -124,7 +138,9 @@ impl<'s> Relocation<'s> {
     pub(crate) fn groups(&self) -> Result<Vec<Group>> {
         let chunks = self.store.volume.chunks();
         let each = chunks.iter().map(|(logical, _)| self.group(*logical));
-        each.collect()
+        // A group may have been removed since.
+        let there = each.filter(|group| !matches!(group, Err(Error::Unmapped { .. })));
+        there.collect()
     }
 
     /// Cuts the unused space out of a chunk, where it has gaps of `gap` bytes, or removes it. False
@@ -185,6 +201,9 @@ impl<'s> Relocation<'s> {
             store.space.new_place(&old, &wanted)
         };
         let Some(new) = place(old.length) else {
+            if self.mounted {
+                return Ok(Relocated::NoRoom);
+            }
             return self.split_to_fit(&group, &old, flags, allowed);
         };
         if same_places(&old, &new) {
@@ -197,8 +216,11 @@ impl<'s> Relocation<'s> {
         if flags.intersects(BlockGroupFlags::RAID1C3 | BlockGroupFlags::RAID1C4) {
             store.add_incompat(Incompat::RAID1C34);
         }
-        self.step(|h| store.space.replace_chunk(h, start, vec![(start, new)]))?;
-        Ok(Relocated::Moved(group.used()))
+        if moving::move_chunk(store, start, new)? {
+            Ok(Relocated::Moved(group.used()))
+        } else {
+            Ok(Relocated::Stays)
+        }
     }
 
     /// Cuts or splits a data chunk, so that a part of it fits into the free places of the devices.

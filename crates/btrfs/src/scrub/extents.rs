@@ -233,7 +233,7 @@ impl<'s> Scan<'s> {
     /// Reads all copies of a run. Returns how many bytes that are; `None` if one of them seems bad.
     fn good_bytes(&self, run: &Run) -> Result<Option<u64>> {
         let volume = &self.store.volume;
-        if volume.members().iter().any(|member| member.is_stale()) {
+        if volume.members().any(|member| member.is_stale()) {
             return Ok(None);
         }
         let mut bytes = vec![0; run.len as usize];
@@ -448,7 +448,7 @@ impl<'s> Scan<'s> {
         let volume = &self.store.volume;
         let sector = self.store.sectorsize.into();
         let pieces = volume.map(start, sector, copy)?;
-        let members = volume.members().iter().filter(|member| member.is_stale());
+        let members = volume.members().filter(|member| member.is_stale());
         let stale: Vec<u64> = members.map(|member| member.devid).collect();
         Ok(pieces.iter().any(|piece| stale.contains(&piece.devid)))
     }

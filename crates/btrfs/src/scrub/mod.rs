@@ -224,11 +224,7 @@ fn run(
     }
     let mut scan = Scan::new(store, options.limit, options.read_only, total);
     // A stale device lacks bytes that an earlier scrub verified on the others alone.
-    let resyncs = store
-        .volume
-        .members()
-        .iter()
-        .any(|member| member.is_stale());
+    let resyncs = store.volume.members().any(|member| member.is_stale());
     let resume = resume.filter(|_| !resyncs);
     let from = resume.map_or(0, |position| position.logical);
     for group in groups.iter().filter(|group| group.start >= from) {

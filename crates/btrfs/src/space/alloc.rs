@@ -157,7 +157,7 @@ impl Space {
         content: BlockGroupFlags,
     ) -> Result<()> {
         let group = self.group_at(bytenr)?;
-        if !group.flags.contains(content) {
+        if !group.flags().contains(content) {
             return Err(Error::BadBlockGroup {
                 group: group.start,
                 reason: format!("its content is not {content:?}"),

@@ -55,7 +55,7 @@ impl Space {
     pub(super) fn chunk_flags(&self, info: &SpaceInfo) -> BlockGroupFlags {
         let groups = info.groups.read();
         let bytes = |profile: BlockGroupFlags| -> u64 {
-            let same = groups.iter().filter(|g| g.flags.profile() == profile);
+            let same = groups.iter().filter(|g| g.flags().profile() == profile);
             same.map(|g| g.len).sum()
         };
         let devices = self.volume.written_ids().len();
@@ -159,18 +159,7 @@ impl Space {
         let (logical, chunk) = self.volume.chunk_at(group.start)?;
         let key = chunk_key(logical);
         self.trees.chunk.insert(h, &key, &chunk.encode())?;
-        for (devid, offset, len) in stripes(&chunk) {
-            let item = DevExtent {
-                chunk_tree: objectid::CHUNK_TREE.into(),
-                chunk_objectid: objectid::FIRST_CHUNK_TREE.into(),
-                chunk_offset: logical.into(),
-                length: len.into(),
-                chunk_tree_uuid: self.chunk_tree_uuid(),
-            };
-            let key = Key::new(devid, kind::DEV_EXTENT, offset);
-            self.trees.device.insert(h, &key, item.bytes())?;
-            self.change_device_used(h, devid, len as i64)?;
-        }
+        self.insert_device_extents(h, logical, &chunk)?;
         if let Some(tree) = &self.trees.free_space {
             let mut store = TreeStore {
                 root: tree,
@@ -185,6 +174,27 @@ impl Space {
         let key = group_key(group);
         self.group_tree().insert(h, &key, item.bytes())?;
         group.lock().item_used = Some(used);
+        Ok(())
+    }
+
+    pub(super) fn insert_device_extents(
+        &self,
+        h: &mut dyn SpaceWrite,
+        logical: u64,
+        chunk: &ChunkItem,
+    ) -> Result<()> {
+        for (devid, offset, len) in stripes(chunk) {
+            let item = DevExtent {
+                chunk_tree: objectid::CHUNK_TREE.into(),
+                chunk_objectid: objectid::FIRST_CHUNK_TREE.into(),
+                chunk_offset: logical.into(),
+                length: len.into(),
+                chunk_tree_uuid: self.chunk_tree_uuid(),
+            };
+            let key = Key::new(devid, kind::DEV_EXTENT, offset);
+            self.trees.device.insert(h, &key, item.bytes())?;
+            self.change_device_used(h, devid, len as i64)?;
+        }
         Ok(())
     }
 
@@ -251,6 +261,6 @@ pub(super) fn group_item(group: &BlockGroup, used: u64) -> BlockGroupItem {
     BlockGroupItem {
         used: used.into(),
         chunk_objectid: objectid::FIRST_CHUNK_TREE.into(),
-        flags: group.flags.bits().into(),
+        flags: group.flags().bits().into(),
     }
 }

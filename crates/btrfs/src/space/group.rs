@@ -1,6 +1,7 @@
 //! A block group: one chunk's space, in memory.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::Condvar;
 use sapwood_btrfs_format::BlockGroupFlags;
@@ -13,15 +14,15 @@ use crate::error::{Error, Result};
 use crate::lock::{Rank, RankedMutex, RankedMutexGuard};
 use sapwood_base::RangeSet;
 
-/// One block group. Its location and content type never change.
+/// One block group. Its address, length and content never change.
 #[derive(Debug)]
 pub(crate) struct BlockGroup {
     /// Logical address.
     pub(crate) start: u64,
     /// Bytes.
     pub(crate) len: u64,
-    /// Content and profile.
-    pub(crate) flags: BlockGroupFlags,
+    /// Content and profile, as bits of [`BlockGroupFlags`].
+    flags: AtomicU64,
     /// Kind of space to which it belongs.
     pub(crate) info: Arc<SpaceInfo>,
     /// Areas of superblock copies; never allocated.
@@ -59,6 +60,8 @@ pub(crate) struct GroupState {
     pub(crate) loaded: Loaded,
     /// Being removed: nothing is allocated any more.
     pub(crate) removing: bool,
+    /// Being moved: it is not removed.
+    pub(crate) moving: bool,
     /// Changes that the free-space tree does not have yet.
     pub(crate) delta: RangeDelta,
     /// A thread is writing an earlier `delta` to the free-space tree.
@@ -83,6 +86,7 @@ impl BlockGroup {
             free: FreeSpace::new(),
             loaded: Loaded::No,
             removing: false,
+            moving: false,
             delta: RangeDelta::default(),
             flushing: false,
         };
@@ -96,7 +100,7 @@ impl BlockGroup {
         Self {
             start,
             len,
-            flags,
+            flags: AtomicU64::new(flags.bits()),
             info,
             excluded,
             state: RankedMutex::with_key(Rank::BlockGroup, (start, 0), state),
@@ -116,7 +120,46 @@ impl BlockGroup {
 
     /// Bytes that `len` bytes of it take on the devices, with all copies.
     pub(crate) fn on_device(&self, len: u64) -> u64 {
-        len * Layout::of(self.flags).copies
+        len * Layout::of(self.flags()).copies
+    }
+
+    /// Content and profile.
+    pub(crate) fn flags(&self) -> BlockGroupFlags {
+        BlockGroupFlags::from_bits_retain(self.flags.load(Ordering::Acquire))
+    }
+
+    /// Gives it another profile. No handle is open.
+    pub(crate) fn set_flags(&self, flags: BlockGroupFlags) {
+        let used = self.lock().used;
+        self.info.change(|sums| {
+            sums.device_total -= self.on_device(self.len);
+            sums.device_used -= self.on_device(used);
+            self.flags.store(flags.bits(), Ordering::Release);
+            sums.device_total += self.on_device(self.len);
+            sums.device_used += self.on_device(used);
+        });
+    }
+
+    /// Ranges that are not free (start, end). The free space is loaded.
+    pub(crate) fn not_free(&self) -> Vec<(u64, u64)> {
+        let mut taken = RangeSet::new();
+        taken.insert(self.start, self.end());
+        for (start, len) in self.lock().free.iter() {
+            taken.remove(start, start + len);
+        }
+        taken.iter().collect()
+    }
+
+    /// Keeps the group while it moves. False if it is being removed.
+    pub(crate) fn begin_move(&self) -> bool {
+        let mut state = self.lock();
+        state.moving = !state.removing;
+        state.moving
+    }
+
+    /// The group may be removed again.
+    pub(crate) fn end_move(&self) {
+        self.lock().moving = false;
     }
 
     /// Locks its state.

@@ -27,6 +27,7 @@ mod free_space;
 mod free_space_tree;
 mod group;
 mod info;
+mod moving;
 mod queue;
 mod refs;
 mod relocate;
@@ -43,6 +44,7 @@ mod write;
 
 pub(crate) use devices::Layout;
 pub(crate) use info::{DataReservation, MetadataReservation, Reservation};
+pub(crate) use moving::MovingGroup;
 pub(crate) use relocate::{NewPlace, Prefer};
 pub(crate) use replace::{Placed, Replaced};
 pub(crate) use reserve::Pressure;

@@ -125,6 +125,13 @@ impl Space {
         }
     }
 
+    /// Ends [`close_device`](Self::close_device).
+    pub(crate) fn open_device(&self, devid: u64) {
+        if let Some(device) = self.devices.lock().by_id.get_mut(&devid) {
+            device.limit = u64::MAX;
+        }
+    }
+
     /// All devices.
     pub(crate) fn devices(&self) -> Vec<DeviceSpace> {
         self.devices.lock().by_id.values().cloned().collect()

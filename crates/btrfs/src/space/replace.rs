@@ -58,6 +58,25 @@ pub(crate) struct Replaced {
     taken: Vec<(u64, u64, u64)>,
 }
 
+impl Replaced {
+    /// Ranges that are given up and taken: device id, offset, bytes.
+    pub(super) fn new(given: Vec<(u64, u64, u64)>, taken: Vec<(u64, u64, u64)>) -> Self {
+        Self { given, taken }
+    }
+
+    pub(super) fn taken(&self) -> &[(u64, u64, u64)] {
+        &self.taken
+    }
+
+    /// The opposite change, for places that are not used after all.
+    pub(crate) fn reversed(self) -> Self {
+        Self {
+            given: self.taken,
+            taken: self.given,
+        }
+    }
+}
+
 impl Space {
     /// All stripes, in order of their offsets.
     pub(crate) fn placed(&self) -> Vec<Placed> {
@@ -106,7 +125,7 @@ impl Space {
     /// [`Error::Unmapped`].
     pub(crate) fn group_shape(&self, logical: u64) -> Result<(BlockGroupFlags, u64)> {
         let group = self.group_at(logical)?;
-        Ok((group.flags, group.len))
+        Ok((group.flags(), group.len))
     }
 
     /// The extents of a group as of the last commit: (start, bytes), in order.
@@ -197,7 +216,7 @@ impl Space {
         Ok(replaced)
     }
 
-    fn take_places(&self, places: &[(u64, u64, u64)]) {
+    pub(super) fn take_places(&self, places: &[(u64, u64, u64)]) {
         let mut devices = self.devices.lock();
         for (devid, offset, len) in places {
             if let Some(device) = devices.by_id.get_mut(devid) {

@@ -138,19 +138,28 @@ impl Space {
             let (first, last) = key_range(&self.span(group));
             tree.delete_range(h, &first, &last)?;
         }
+        self.delete_device_extents(h, chunk)?;
+        self.trees.chunk.delete(h, &chunk_key(group.start))?;
+        Ok(())
+    }
+
+    pub(super) fn delete_device_extents(
+        &self,
+        h: &mut dyn SpaceWrite,
+        chunk: &ChunkItem,
+    ) -> Result<()> {
         for (devid, offset, len) in stripes(chunk) {
             let key = Key::new(devid, kind::DEV_EXTENT, offset);
             self.trees.device.delete(h, &key)?;
             self.change_device_used(h, devid, -(len as i64))?;
         }
-        self.trees.chunk.delete(h, &chunk_key(group.start))?;
         Ok(())
     }
 }
 
 fn empty(state: &super::group::GroupState) -> bool {
     let busy = state.used + state.reserved + state.pinned;
-    busy == 0 && !state.removing && !state.flushing && state.item_used == Some(0)
+    busy == 0 && !state.removing && !state.moving && !state.flushing && state.item_used == Some(0)
 }
 
 fn is_empty(group: &BlockGroup) -> bool {
@@ -167,6 +176,6 @@ fn spare(group: &BlockGroup) -> bool {
 }
 
 fn has_sibling(groups: &[Arc<BlockGroup>], group: &BlockGroup) -> bool {
-    let same = |g: &&Arc<BlockGroup>| g.flags == group.flags;
+    let same = |g: &&Arc<BlockGroup>| g.flags() == group.flags();
     groups.iter().filter(same).count() > 1
 }

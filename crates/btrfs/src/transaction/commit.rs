@@ -152,6 +152,9 @@ impl Claim<'_> {
         for participant in store.participants() {
             participant.settle(h)?;
         }
+        for change in store.take_queued() {
+            change(h)?;
+        }
         store.space.write_device_errors(h)?;
         settle_roots(h)?;
         Counters::count(&store.counters.commits);

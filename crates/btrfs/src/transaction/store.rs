@@ -77,7 +77,12 @@ pub(crate) struct Store {
     /// Incompatible features that came into use since the mount; the next commit records them.
     new_incompat: AtomicU64,
     participants: OnceLock<Vec<Weak<dyn Participant>>>,
+    /// Changes that the next commit makes.
+    queued: RankedMutex<Vec<QueuedChange>>,
 }
+
+/// A change that a commit makes, when no other handle is open.
+pub(crate) type QueuedChange = Box<dyn FnOnce(&mut Handle) -> Result<()> + Send>;
 
 impl Store {
     /// The store of an opened file system. Starts no thread and changes nothing.
@@ -125,6 +130,7 @@ impl Store {
             roots,
             options,
             participants: OnceLock::new(),
+            queued: RankedMutex::new(Rank::Leaf, Vec::new()),
         }))
     }
 
@@ -138,6 +144,16 @@ impl Store {
     pub(super) fn participants(&self) -> impl Iterator<Item = Arc<dyn Participant>> {
         let all = self.participants.get().into_iter().flatten();
         all.filter_map(Weak::upgrade)
+    }
+
+    /// Makes the next commit make a change. An error of it must prevent the commit.
+    pub(crate) fn queue_change(&self, change: QueuedChange) {
+        self.queued.lock().push(change);
+    }
+
+    /// The changes of [`queue_change`](Self::queue_change), once.
+    pub(super) fn take_queued(&self) -> Vec<QueuedChange> {
+        std::mem::take(&mut *self.queued.lock())
     }
 
     /// Records that an incompatible feature is in use, before anything that uses it is committed.

@@ -22,6 +22,7 @@ mod log_write;
 mod mirrors;
 mod mkfs;
 mod model;
+mod mounted_balance;
 mod mounted_scrub;
 mod names_of_one_hash;
 mod orphans;

@@ -1,0 +1,297 @@
+//! Block groups that move, and devices that come and go, while the file system is in use; power cuts
+//! at every request of that.
+
+use std::ops::ControlFlow;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use sapwood_block::{Device, Result as DeviceResult};
+use sapwood_btrfs::Btrfs;
+use sapwood_btrfs::balance::{BalanceOptions, BalanceReport, Filter, balance_mounted};
+use sapwood_btrfs::membership::{
+    MembershipError, MountedDevice, add_mounted, remove_mounted, usage,
+};
+use sapwood_btrfs::mkfs::Profile;
+use sapwood_testing::device::GateDevice;
+use sapwood_testing::{CrashPlan, RequestKinds};
+use sapwood_vfs::{Credentials, FileSystem, InodeFlags, NewInode, SyncKind, WriteMode};
+
+use super::devices::{Recording, any, get, put, recording};
+use super::relocation::{filled_memory, memory, noise, open, verify, whole};
+
+fn converted(fs: &Btrfs, profile: Profile) -> BalanceReport {
+    let filter = Some(Filter {
+        convert: Some(profile),
+        soft: true,
+        ..Filter::default()
+    });
+    let options = BalanceOptions {
+        data: filter.clone(),
+        metadata: filter.clone(),
+        system: filter,
+        force: true,
+        ..BalanceOptions::default()
+    };
+    balance_mounted(fs, &options, &mut |_, _| ControlFlow::Continue(())).unwrap()
+}
+
+fn removed(fs: &Btrfs, device: MountedDevice<'_>) -> Result<bool, MembershipError> {
+    remove_mounted(fs, device, &mut |_, _| ControlFlow::Continue(()))
+}
+
+type Acknowledged = Mutex<Vec<(Vec<u8>, Vec<u8>, usize)>>;
+
+/// Writes files with fsyncs until it is told to end, and lists those that are durable, each with
+/// what `now` returns then.
+fn write_files(fs: &Btrfs, ended: &AtomicBool, now: &dyn Fn() -> usize) -> Acknowledged {
+    let all = Acknowledged::default();
+    let plain = put(fs, b"in place", b"");
+    fs.set_flags(plain, InodeFlags::NOCOW).unwrap();
+    fs.write(plain, 0, &noise(1, 60_000), WriteMode::default())
+        .unwrap();
+    for round in 0u32.. {
+        if ended.load(Ordering::Relaxed) && round > 3 {
+            break;
+        }
+        let (name, content) = (
+            format!("live{round}").into_bytes(),
+            noise(u64::from(round), 5000 + round as usize % 20 * 4000),
+        );
+        let user = &Credentials::ROOT;
+        let file = fs.create(user, fs.root(), &name, NewInode::Regular, 0o600);
+        let file = file.unwrap().ino();
+        fs.write(file, 0, &content, WriteMode::default()).unwrap();
+        let stamp = [round as u8; 4096];
+        fs.write(
+            plain,
+            u64::from(round % 14) * 4096,
+            &stamp,
+            WriteMode::default(),
+        )
+        .unwrap();
+        fs.fsync(plain, SyncKind::Data).unwrap();
+        match round % 4 {
+            3 => fs.sync().unwrap(),
+            _ => fs.fsync(file, SyncKind::All).unwrap(),
+        }
+        all.lock().push((name, content, now()));
+        if round >= 8 {
+            // The blocks of older files are freed, and used again.
+            fs.unlink(fs.root(), format!("live{}", round - 8).as_bytes())
+                .unwrap();
+            all.lock()
+                .retain(|(name, ..)| *name != format!("live{}", round - 8).as_bytes());
+        }
+        fs.forget(file, 1);
+    }
+    all
+}
+
+fn profiles(devices: &[Arc<dyn Device>]) -> Vec<&'static str> {
+    let used = usage(devices, false).unwrap();
+    let parts = used.iter().flat_map(|device| device.allocated.iter());
+    let mut names: Vec<_> = parts.map(|part| part.profile).collect();
+    names.sort_unstable();
+    names.dedup();
+    names
+}
+
+#[test]
+fn a_mount_is_converted_and_leaves_a_device_while_files_are_written() {
+    let (first, second, third) = (filled_memory(), memory(), memory());
+    let fs = open(&[any(&first)]).unwrap();
+    let ended = AtomicBool::new(false);
+    let acknowledged = thread::scope(|scope| {
+        let writer = scope.spawn(|| write_files(&fs, &ended, &|| 0));
+        assert_eq!(add_mounted(&fs, &any(&second), false).unwrap(), 2);
+        assert!(converted(&fs, Profile::Raid1).changed > 0);
+        let again = add_mounted(&fs, &any(&second), false);
+        assert!(matches!(
+            again,
+            Err(MembershipError::Member { devid: 2, .. })
+        ));
+        assert_eq!(add_mounted(&fs, &any(&third), false).unwrap(), 3);
+        assert!(removed(&fs, MountedDevice::Devid(1)).unwrap());
+        let least = removed(&fs, MountedDevice::Devid(2));
+        assert!(matches!(least, Err(MembershipError::TooFewDevices { .. })));
+        ended.store(true, Ordering::Relaxed);
+        writer.join().unwrap()
+    });
+    for (name, content, _) in acknowledged.lock().iter() {
+        assert!(get(&fs, name) == *content, "{}", name.escape_ascii());
+    }
+    fs.unmount().unwrap();
+    drop(fs);
+    assert!(open(&[any(&first)]).is_err());
+    let left = [any(&second), any(&third)];
+    assert_eq!(profiles(&left), ["raid1"]);
+    let fs = open(&left).unwrap();
+    for (name, content, _) in acknowledged.lock().iter() {
+        assert!(get(&fs, name) == *content, "{}", name.escape_ascii());
+    }
+    fs.unmount().unwrap();
+    drop(fs);
+    whole(&left, "after the removal");
+}
+
+#[test]
+fn a_write_in_place_is_not_lost_in_a_move() {
+    let (first, second) = (filled_memory(), memory());
+    let gate = Arc::new(GateDevice::new(second.clone()));
+    let fs = open(&[any(&first)]).unwrap();
+    let new: Arc<dyn Device> = gate.clone();
+    add_mounted(&fs, &new, false).unwrap();
+    let file = put(&fs, b"in place", b"");
+    fs.set_flags(file, InodeFlags::NOCOW).unwrap();
+    fs.write(file, 0, &[1; 65536], WriteMode::default())
+        .unwrap();
+    fs.sync().unwrap();
+    // The copy of the old bytes waits.
+    gate.hold_if(|request| {
+        RequestKinds::ANY_WRITE.contains(request.kind.set())
+            && request
+                .bytes
+                .is_some_and(|bytes| bytes.windows(4096).any(|part| part == [1; 4096]))
+    });
+    thread::scope(|scope| {
+        let balance = scope.spawn(|| converted(&fs, Profile::Raid1));
+        gate.wait_held(1);
+        let writer = scope.spawn(|| {
+            fs.write(file, 0, &[2; 65536], WriteMode::default())
+                .unwrap();
+            fs.fsync(file, SyncKind::All).unwrap();
+        });
+        thread::sleep(Duration::from_millis(200));
+        gate.open();
+        writer.join().unwrap();
+        balance.join().unwrap();
+    });
+    assert!(get(&fs, b"in place") == [2; 65536]);
+    fs.unmount().unwrap();
+    drop(fs);
+    // Each device alone has it.
+    for device in [&first, &second] {
+        let options = sapwood_btrfs::Options {
+            background: false,
+            degraded: true,
+            read_only: true,
+            ..sapwood_btrfs::Options::default()
+        };
+        let fs = Btrfs::open(vec![any(device)], options).unwrap();
+        assert!(get(&fs, b"in place") == [2; 65536]);
+    }
+    whole(&[any(&first), any(&second)], "after the move");
+}
+
+/// Counts the requests that change a device, when they begin.
+#[derive(Debug)]
+struct Counted {
+    below: Arc<dyn Device>,
+    begun: Arc<AtomicUsize>,
+}
+
+impl sapwood_block::Layer for Counted {
+    type Below = Arc<dyn Device>;
+
+    fn below(&self) -> &Self::Below {
+        &self.below
+    }
+
+    fn write_at(&self, offset: u64, buf: &[u8]) -> DeviceResult<()> {
+        self.begun.fetch_add(1, Ordering::SeqCst);
+        Device::write_at(&*self.below, offset, buf)
+    }
+
+    fn write_vectored_at(&self, offset: u64, bufs: &[&[u8]]) -> DeviceResult<()> {
+        self.begun.fetch_add(1, Ordering::SeqCst);
+        Device::write_vectored_at(&*self.below, offset, bufs)
+    }
+
+    fn write_fua(&self, offset: u64, buf: &[u8]) -> DeviceResult<()> {
+        self.begun.fetch_add(1, Ordering::SeqCst);
+        Device::write_fua(&*self.below, offset, buf)
+    }
+
+    fn flush(&self) -> DeviceResult<()> {
+        self.begun.fetch_add(1, Ordering::SeqCst);
+        Device::flush(&*self.below)
+    }
+
+    fn discard(&self, offset: u64, len: u64) -> DeviceResult<()> {
+        self.begun.fetch_add(1, Ordering::SeqCst);
+        Device::discard(&*self.below, offset, len)
+    }
+}
+
+/// A mount on the first device moves to the second one, while files are written. Returns the files
+/// and the number of requests when each became durable.
+fn migrate(devices: &[Arc<dyn Device>; 2]) -> Acknowledged {
+    let begun = Arc::new(AtomicUsize::new(0));
+    let counted = devices.each_ref().map(|device| -> Arc<dyn Device> {
+        Arc::new(Counted {
+            below: Arc::clone(device),
+            begun: Arc::clone(&begun),
+        })
+    });
+    let fs = open(&counted[..1]).unwrap();
+    let ended = AtomicBool::new(false);
+    let acknowledged = thread::scope(|scope| {
+        let now = || begun.load(Ordering::SeqCst);
+        let writer = scope.spawn({
+            let (fs, ended) = (&fs, &ended);
+            move || write_files(fs, ended, &now)
+        });
+        add_mounted(&fs, &counted[1], false).unwrap();
+        converted(&fs, Profile::Raid1);
+        converted(&fs, Profile::Single);
+        assert!(removed(&fs, MountedDevice::Devid(1)).unwrap());
+        ended.store(true, Ordering::Relaxed);
+        writer.join().unwrap()
+    });
+    fs.unmount().unwrap();
+    acknowledged
+}
+
+#[test]
+fn every_cut_of_a_mounted_migration_keeps_what_was_acknowledged() {
+    let mut acknowledged = Acknowledged::default();
+    let work = |devices: &[Arc<dyn Device>; 2]| acknowledged = migrate(devices);
+    let Recording { base, logs, cuts } = recording([filled_memory(), memory()], work);
+    assert!(cuts.len() > 200, "only {} cuts", cuts.len());
+    let mut seen = 0;
+    for (at, cut) in cuts.iter().enumerate() {
+        if at % 3 > 0 && at > 60 {
+            continue;
+        }
+        let all = |n: usize| CrashPlan::at(cut[n]);
+        let none = |n: usize| all(n).without(logs[n].volatile(cut[n]));
+        let random = [0, 1].map(|n| logs[n].random_plan(cut[n], at as u64));
+        let plans = match at / 3 % 4 {
+            0 => [all(0), all(1)],
+            1 => [none(0), all(1)],
+            2 => [all(0), none(1)],
+            _ => random,
+        };
+        let images = [0, 1].map(|n| Arc::new(logs[n].image(&base[n], &plans[n])));
+        let images = images.each_ref().map(any);
+        let why = format!("cut {at} ({cut:?})");
+        let sets = [&images[..], &images[..1], &images[1..]];
+        let complete = sets.into_iter().find(|set| open(set).is_ok());
+        let errors = || sets.map(|set| open(set).err().map(|error| error.to_string()));
+        let complete = complete.unwrap_or_else(|| panic!("{why}: {:?}", errors()));
+        let fs = open(complete).unwrap();
+        for (name, content, when) in acknowledged.lock().iter() {
+            if *when <= at {
+                seen += 1;
+                assert!(get(&fs, name) == *content, "{why}: {}", name.escape_ascii());
+            }
+        }
+        verify(&fs);
+        drop(fs);
+        whole(complete, &why);
+    }
+    assert!(seen > 20, "only {seen} files");
+}
