@@ -17,7 +17,7 @@ const IMAGE: i32 = 3;
 const SECTOR: usize = 4096;
 /// Before this offset a device has no chunk.
 const FIRST_CHUNK: u64 = 1 << 20;
-const SIZE: u64 = 256 << 20;
+pub(crate) const SIZE: u64 = 256 << 20;
 
 pub(crate) fn trials() -> Vec<Trial> {
     let kernel = [machine::KERNEL, Need::Program("btrfs")];
@@ -44,7 +44,7 @@ pub(crate) fn run(args: &[&str]) -> Result<String, String> {
 /// Images in a directory of their own.
 pub(crate) struct Set {
     dir: TempDir,
-    names: Vec<String>,
+    pub(crate) names: Vec<String>,
 }
 
 impl Set {
@@ -78,6 +78,15 @@ impl Set {
         let names = self.names.iter().map(String::as_str);
         let args = ["scrub"].into_iter().chain(options.iter().copied());
         said(&args.chain(names).collect::<Vec<_>>())
+    }
+
+    /// Runs btrfs-progs on the first image, and lets them find the others.
+    pub(crate) fn by_progs(&self, args: &[&str]) -> Result<String, String> {
+        let attach = |name: &String| Loop::new(Path::new(name), &[]);
+        let loops = self.names.iter().map(attach);
+        let loops = loops.collect::<Result<Vec<_>, _>>()?;
+        let first = loops[0].path().to_str().unwrap();
+        process::run("btrfs", &[args, &[first]].concat())
     }
 
     /// `work` in a mount by the kernel, which scrubs it afterwards without an error.

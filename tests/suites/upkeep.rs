@@ -1,17 +1,20 @@
-//! Upkeep of a mounted file system by its daemon, while programs use it: a scrub.
+//! Upkeep of a mounted file system by its daemon, while programs use it: a scrub, a balance, devices
+//! that come and go. The kernel reads and scrubs the result.
 
 use std::fs::{self, File};
+use std::os::unix::fs::FileExt;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
+use std::time::Duration;
 
 use libtest_mimic::Trial;
 use sapwood_tests::mount::{Mounted, SapwoodMount, sapwood};
-use sapwood_tests::{Need, Outcome, machine, process, trial};
+use sapwood_tests::{Need, Outcome, machine, process, scratch, trial};
 
-use super::several::{Set, content, run, said, spoil};
+use super::several::{SIZE, Set, content, run, said, spoil};
 
 const SECTOR: usize = 4096;
 const NOBODY: u32 = 65534;
@@ -20,6 +23,31 @@ pub(crate) fn trials() -> Vec<Trial> {
     let both = [machine::KERNEL, Need::Program("btrfs"), Need::Fuse];
     vec![
         trial("a_mount_is_scrubbed_while_it_is_used", &both, scrubbed),
+        trial(
+            "a_mount_moves_to_another_disk_while_it_is_used",
+            &both,
+            moved,
+        ),
+        trial(
+            "a_daemon_that_is_killed_in_a_balance_loses_nothing",
+            &both,
+            killed,
+        ),
+        trial(
+            "the_kernel_continues_a_balance_of_ours",
+            &both,
+            continued_by_the_kernel,
+        ),
+        trial(
+            "a_balance_of_the_kernel_is_continued",
+            &both,
+            continued_from_the_kernel,
+        ),
+        trial(
+            "a_mounted_ext4_is_scrubbed",
+            &[Need::Fuse, Need::Program("dumpe2fs")],
+            ext4,
+        ),
         trial("upkeep_is_refused_by_name", &[Need::Fuse], refused),
     ]
 }
@@ -112,6 +140,268 @@ fn refused() -> Outcome {
         elsewhere.stderr.contains("not in a mount by Sapwood"),
         "{}",
         elsewhere.all()
+    );
+    Box::new(mount).unmount()?;
+    Ok(())
+}
+
+/// An image of the size of a set's images.
+fn another(set: &Set, name: &str) -> Result<String, String> {
+    let path = Path::new(set.at(0)).with_file_name(name);
+    let file = File::create(&path).map_err(|error| error.to_string())?;
+    file.set_len(SIZE).map_err(|error| error.to_string())?;
+    Ok(path.to_str().unwrap().to_owned())
+}
+
+fn moved() -> Outcome {
+    let mut set = Set::made(1, &[])?;
+    let (second, third) = (another(&set, "second.img")?, another(&set, "third.img")?);
+    let mount = SapwoodMount::new(Path::new(set.at(0)), "rw")?;
+    let dir = mount.path().to_owned();
+    let place = dir.to_str().unwrap().to_owned();
+    let file = content(3000 * SECTOR);
+    fs::write(dir.join("kept"), &file)?;
+    let ended = AtomicBool::new(false);
+    let (worked, kept) = thread::scope(|scope| {
+        let writer = scope.spawn(|| busy(&dir, &ended));
+        let work = || -> Result<(), String> {
+            run(&["device", "add", "-q", &place, &second])?;
+            let again = said(&["device", "add", &place, &second])?;
+            assert_eq!(again.status.code(), Some(3), "{}", again.all());
+            run(&[
+                "balance",
+                "-q",
+                "-dconvert=raid1",
+                "-mconvert=raid1",
+                &place,
+            ])?;
+            run(&["device", "add", "-q", &place, &third])?;
+            run(&["device", "remove", "-q", &place, set.at(0)])?;
+            let few = said(&["device", "remove", &place, &third])?;
+            assert!(few.stderr.contains("needs 2 devices"), "{}", few.all());
+            let scrub = said(&["scrub", &place])?;
+            assert!(scrub.status.success(), "{}", scrub.all());
+            Ok(())
+        };
+        let worked = work();
+        ended.store(true, Ordering::Relaxed);
+        (worked, writer.join().unwrap())
+    });
+    worked?;
+    // The removed device is free at once.
+    run(&["mkfs", "-q", "-f", "--type", "ext4", set.at(0)])?;
+    Box::new(mount).unmount()?;
+    set.names = vec![second, third];
+    holds(&set, &file, &kept)
+}
+
+/// The images have the files, by the check, the kernel, and the kernel's scrub.
+fn holds(set: &Set, file: &[u8], kept: &[(String, Vec<u8>)]) -> Outcome {
+    set.command(&["check", "-q", "--check-data-csum"], "")?;
+    set.by_progs(&["check", "--check-data-csum"])?;
+    set.by_kernel(|dir| {
+        assert!(fs::read(dir.join("kept")).unwrap() == *file);
+        for (name, bytes) in kept {
+            assert!(fs::read(dir.join(name)).unwrap() == *bytes, "{name}");
+        }
+    })?;
+    Ok(())
+}
+
+/// Two images with a file, and all profiles single.
+fn single() -> Result<(Set, Vec<u8>), String> {
+    let set = Set::made(2, &["-d", "single", "-m", "single"])?;
+    let file = content(40_000 * SECTOR);
+    let source = Path::new(set.at(0)).with_file_name("source");
+    fs::write(&source, &file).map_err(|error| error.to_string())?;
+    let target = format!("{}:/kept", set.at(0));
+    let source = source.to_str().unwrap();
+    run(&["cp", "-q", "--device", set.at(1), source, &target])?;
+    fs::remove_file(source).map_err(|error| error.to_string())?;
+    Ok((set, file))
+}
+
+const CONVERT: [&str; 2] = ["-dconvert=raid1", "-mconvert=raid1"];
+
+/// Kills the daemon of a mount while it converts. A file that is written meanwhile is durable.
+fn kill_in_conversion(set: &Set, delay: u64) -> Result<Vec<(String, Vec<u8>)>, String> {
+    let failed = |error: std::io::Error| error.to_string();
+    let mount = mounted(set)?;
+    let dir = mount.path().to_owned();
+    let daemon = mount.daemon().ok_or("no daemon")?;
+    let mut balance = Command::new(sapwood());
+    balance
+        .args(["balance", "-q", "-f"])
+        .args(CONVERT)
+        .arg(&dir);
+    let mut balance = balance.stderr(Stdio::null()).spawn().map_err(failed)?;
+    let late = content(7 * SECTOR);
+    fs::write(dir.join("late"), &late).map_err(failed)?;
+    let synced = File::open(dir.join("late")).and_then(|file| file.sync_all());
+    synced.map_err(failed)?;
+    thread::sleep(Duration::from_millis(delay));
+    let mut kill = Command::new("kill");
+    process::succeed(kill.args(["-9", &daemon.to_string()]), process::ORDINARY)?;
+    balance.wait().map_err(failed)?;
+    Ok(vec![("late".to_owned(), late)])
+}
+
+/// Whether the image records a balance, by btrfs-progs.
+fn is_recorded(set: &Set) -> Result<bool, String> {
+    let tree = set.by_progs(&["inspect-internal", "dump-tree", "-t", "root"])?;
+    Ok(tree.contains("BALANCE TEMPORARY_ITEM"))
+}
+
+fn killed() -> Outcome {
+    for delay in [0, 60, 150] {
+        let (set, file) = single()?;
+        let kept = kill_in_conversion(&set, delay)?;
+        run(&[
+            "balance",
+            "-q",
+            "-f",
+            CONVERT[0],
+            CONVERT[1],
+            set.at(0),
+            set.at(1),
+        ])?;
+        assert!(!is_recorded(&set)?);
+        holds(&set, &file, &kept)?;
+    }
+    Ok(())
+}
+
+/// The mount has no data and no metadata of the profile single.
+fn is_mirrored(dir: &Path) -> bool {
+    let place = dir.to_str().unwrap();
+    let df = process::run("btrfs", &["filesystem", "df", place]).unwrap();
+    df.contains("Data, RAID1") && !df.contains("Data, single") && !df.contains("Metadata, single")
+}
+
+fn continued_by_the_kernel() -> Outcome {
+    for delay in [20, 10, 40, 5, 80, 0, 120, 160] {
+        let (set, file) = single()?;
+        let kept = kill_in_conversion(&set, delay)?;
+        if !is_recorded(&set)? {
+            continue;
+        }
+        set.by_kernel(|dir| {
+            let place = dir.to_str().unwrap();
+            let ended = |_: &u32| {
+                thread::sleep(Duration::from_millis(100));
+                let status = process::run("btrfs", &["balance", "status", place]);
+                status.is_ok_and(|status| status.contains("No balance found"))
+            };
+            assert!(
+                (0..200).any(|turn| ended(&turn)),
+                "the balance does not end"
+            );
+            assert!(is_mirrored(dir));
+        })?;
+        assert!(!is_recorded(&set)?);
+        return holds(&set, &file, &kept);
+    }
+    Err("no kill came during the balance".into())
+}
+
+fn continued_from_the_kernel() -> Outcome {
+    for mounted in [false, true] {
+        let (set, file) = single()?;
+        set.by_kernel(|dir| {
+            let place = dir.to_str().unwrap();
+            let start = [
+                "balance", "start", "--bg", "-f", CONVERT[0], CONVERT[1], place,
+            ];
+            process::run("btrfs", &start).unwrap();
+            // It may not have begun yet.
+            let pause = || process::run("btrfs", &["balance", "pause", place]);
+            let paused = (0..1000).any(|_| {
+                thread::sleep(Duration::from_millis(1));
+                pause().is_ok()
+            });
+            assert!(paused, "the balance was not paused");
+        })?;
+        assert!(is_recorded(&set)?);
+        let place = if mounted {
+            let mount = self::mounted(&set)?;
+            run(&["balance", "-q", "--resume", mount.path().to_str().unwrap()])?;
+            Box::new(mount).unmount()?;
+            None
+        } else {
+            Some([set.at(0), set.at(1)])
+        };
+        if let Some([first, second]) = place {
+            run(&["balance", "-q", "--resume", first, second])?;
+        }
+        assert!(!is_recorded(&set)?);
+        let again = said(&["balance", "--resume", set.at(0), set.at(1)])?;
+        assert!(
+            again.stderr.contains("no balance is paused"),
+            "{}",
+            again.all()
+        );
+        set.by_kernel(|dir| assert!(is_mirrored(dir)))?;
+        holds(&set, &file, &[])?;
+    }
+    Ok(())
+}
+
+fn ext4() -> Outcome {
+    let dir = scratch::directory();
+    let image = dir.path().join("disk.img");
+    let name = image.to_str().unwrap();
+    run(&["mkfs", "-q", "--type", "ext4", "--size", "64M", name])?;
+    let mount = SapwoodMount::new(&image, "rw")?;
+    let place = mount.path().to_str().unwrap().to_owned();
+    let ended = AtomicBool::new(false);
+    let scrubs: Vec<_> = thread::scope(|scope| {
+        let writer = scope.spawn(|| busy(mount.path(), &ended));
+        let scrubs = (0..4).map(|_| said(&["scrub", &place])).collect();
+        ended.store(true, Ordering::Relaxed);
+        writer.join().unwrap();
+        scrubs
+    });
+    for scrub in scrubs {
+        let scrub = scrub?;
+        assert!(scrub.status.success(), "{}", scrub.all());
+        assert!(
+            scrub.stdout.contains("64.00 MiB read, 0 errors"),
+            "{}",
+            scrub.all()
+        );
+    }
+    let told = said(&["balance", &place])?;
+    assert!(told.stderr.contains("only btrfs"), "{}", told.all());
+    fs::write(mount.path().join("kept"), b"content")?;
+    run(&["sync", &place])?;
+    Box::new(mount).unmount()?;
+    // An inode that no program uses while it is damaged: the one with this number on this image.
+    let ino = run(&["stat", "--json", &format!("{name}:/kept")])?;
+    let ino: serde_json::Value = serde_json::from_str(&ino)?;
+    let ino = ino["ino"]
+        .as_u64()
+        .or(ino["inode"].as_u64())
+        .ok_or("no inode number")?;
+    let mount = SapwoodMount::new(&image, "rw")?;
+    let place = mount.path().to_str().unwrap().to_owned();
+    let text = process::run("dumpe2fs", &[name])?;
+    let table = text
+        .lines()
+        .find_map(|line| line.trim().strip_prefix("Inode table at "));
+    let table = table.and_then(|rest| rest.split(['-', ' ']).next());
+    let table: u64 = table
+        .and_then(|block| block.parse().ok())
+        .ok_or("no inode table")?;
+    let per_block = 4096;
+    let at = table * per_block + (ino - 1) * 256 + 100;
+    let file = File::options().write(true).open(&image)?;
+    file.write_all_at(b"damage", at)?;
+    let found = said(&["scrub", &place])?;
+    assert_eq!(found.status.code(), Some(1), "{}", found.all());
+    assert!(
+        found.stdout.contains(&format!("inode {ino}: ")),
+        "{}",
+        found.all()
     );
     Box::new(mount).unmount()?;
     Ok(())

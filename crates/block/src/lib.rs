@@ -29,7 +29,7 @@ mod undo;
 pub use device::{Device, SECTOR_SIZE};
 pub use disk_format::{DiskFormat, UnknownFormat};
 pub use error::{Error, NbdError, Qcow2Error, Result, Violation, check_range, check_writable};
-pub use file::FileDevice;
+pub use file::{FileDevice, open_to_pass};
 pub use holder::{Holder, MountElsewhere, Process, Server};
 pub use host::{OpenOptions, mounted_elsewhere, open_for_writing};
 pub use joined::JoinedDevice;

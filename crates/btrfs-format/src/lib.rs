@@ -5,6 +5,7 @@
 //! Sizes and offsets are bytes; integers on disk are little-endian. The facts are from the public
 //! description of the format (btrfs documentation, "On-disk format").
 
+mod balance;
 pub mod block;
 mod block_mut;
 mod checksum;
@@ -23,6 +24,7 @@ pub mod stream;
 mod superblock;
 mod validate;
 
+pub use balance::{BalanceArgs, BalanceArgsFlags, BalanceFlags, BalanceItem, SINGLE_PROFILE};
 pub use block::{Block, Header, Item, KeyPtr, header_flag, leaf_data_size, node_ptrs};
 pub use block_mut::{BlockInit, BlockMut};
 pub use checksum::{

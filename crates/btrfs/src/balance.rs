@@ -7,6 +7,11 @@
 //! continues with the others. Addresses do not change, so extents stay in their order: a group
 //! shrinks to its used parts, but does not merge with others. While the file system is mounted, a
 //! group moves as a whole.
+//!
+//! The file system records the balance while it runs (module `item`). The record is left when the
+//! balance is interrupted, so that [`resume`] or the kernel continues it.
+
+pub(crate) mod item;
 
 use std::ops::{ControlFlow, RangeInclusive};
 use std::sync::Arc;
@@ -103,6 +108,12 @@ pub enum BalanceError {
     /// No device has this id.
     #[error("the file system has no device {0}")]
     NoSuchDevice(u64),
+    /// The recorded balance has filters that are not known here.
+    #[error("the paused balance uses {0}, which is not supported; --cancel drops it")]
+    Unsupported(String),
+    /// No balance is recorded.
+    #[error("no balance is paused")]
+    NonePaused,
     /// No free place is large enough.
     #[error("block group {group} ({profile}, {len} bytes) fits nowhere in the unallocated space")]
     NoRoom {
@@ -131,19 +142,9 @@ pub fn balance(
     options: &BalanceOptions,
     step: &mut OnBalanced<'_>,
 ) -> Result<BalanceReport> {
-    let fs = relocate::open(devices, options.time, options.degraded)?;
-    let mut balance = Balance {
-        fs: &fs,
-        mounted: false,
-        options,
-        report: BalanceReport::default(),
-    };
-    let done = balance.run(step);
-    let report = balance.report;
-    let closed = fs.close();
-    done?;
-    closed?;
-    Ok(report)
+    with_open(devices, options, |fs| {
+        balance_open(fs, false, options, step)
+    })
 }
 
 /// Balances a mounted file system, which stays in use. `degraded` and `time` of the options do not
@@ -156,9 +157,83 @@ pub fn balance_mounted(
     options: &BalanceOptions,
     step: &mut OnBalanced<'_>,
 ) -> Result<BalanceReport> {
+    balance_open(fs, true, options, step)
+}
+
+/// Continues the balance that the file system on `devices` records, of this engine or the kernel.
+/// Nothing else uses them meanwhile. `degraded` and `time` of the options count.
+///
+/// # Errors
+/// [`BalanceError::NonePaused`], [`BalanceError::Unsupported`]; the errors of [`balance`].
+pub fn resume(
+    devices: &[Arc<dyn Device>],
+    options: &BalanceOptions,
+    step: &mut OnBalanced<'_>,
+) -> Result<BalanceReport> {
+    with_open(devices, options, |fs| {
+        let recorded = item::read(&fs.engine)?.ok_or(BalanceError::NonePaused)?;
+        balance_open(fs, false, &recorded, step)
+    })
+}
+
+/// Continues the balance that a mounted file system records.
+///
+/// # Errors
+/// The errors of [`resume`].
+pub fn resume_mounted(fs: &Btrfs, step: &mut OnBalanced<'_>) -> Result<BalanceReport> {
+    let recorded = item::read(&fs.engine)?.ok_or(BalanceError::NonePaused)?;
+    balance_open(fs, true, &recorded, step)
+}
+
+/// Drops the balance that the file system on `devices` records. What it has done stays.
+///
+/// # Errors
+/// [`BalanceError::NonePaused`]; the errors of a mount.
+pub fn cancel(devices: &[Arc<dyn Device>], options: &BalanceOptions) -> Result<()> {
+    with_open(devices, options, cancel_mounted)
+}
+
+/// Drops the balance that a mounted file system records. What it has done stays.
+///
+/// # Errors
+/// [`BalanceError::NonePaused`]; no space, unreadable blocks.
+pub fn cancel_mounted(fs: &Btrfs) -> Result<()> {
+    if !item::is_there(&fs.engine)? {
+        return Err(BalanceError::NonePaused);
+    }
+    item::remove(&fs.engine)
+}
+
+/// Whether a mounted file system records a balance that does not run.
+///
+/// # Errors
+/// Unreadable blocks.
+pub fn is_paused(fs: &Btrfs) -> Result<bool> {
+    Ok(item::is_there(&fs.engine)?)
+}
+
+fn with_open<T>(
+    devices: &[Arc<dyn Device>],
+    options: &BalanceOptions,
+    work: impl FnOnce(&Btrfs) -> Result<T>,
+) -> Result<T> {
+    let fs = relocate::open(devices, options.time, options.degraded)?;
+    let done = work(&fs);
+    let closed = fs.close();
+    let done = done?;
+    closed?;
+    Ok(done)
+}
+
+fn balance_open(
+    fs: &Btrfs,
+    mounted: bool,
+    options: &BalanceOptions,
+    step: &mut OnBalanced<'_>,
+) -> Result<BalanceReport> {
     let mut balance = Balance {
         fs,
-        mounted: true,
+        mounted,
         options,
         report: BalanceReport::default(),
     };
@@ -194,8 +269,22 @@ impl Balance<'_> {
         let groups = self.relocation().groups()?;
         self.validate(&groups)?;
         self.report.groups = groups.len() as u64;
-        let mut chosen = self.chosen(&groups)?;
+        let chosen = self.chosen(&groups)?;
         self.report.chosen = chosen.len() as u64;
+        if chosen.is_empty() {
+            let _ = step(0, 0);
+            return item::remove(self.store());
+        }
+        item::write(self.store(), self.options)?;
+        let done = self.groups(chosen, step);
+        if done.is_err() && self.store().health.failed() || self.report.interrupted {
+            return done;
+        }
+        let removed = item::remove(self.store());
+        done.and(removed)
+    }
+
+    fn groups(&mut self, mut chosen: Vec<Group>, step: &mut OnBalanced<'_>) -> Result<()> {
         let mut total: u64 = chosen.iter().map(Group::used).sum();
         let mut done = 0;
         for _ in 0..MOST_PASSES {

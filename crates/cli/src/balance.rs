@@ -10,7 +10,7 @@ use super::{choice, device, interrupt, output, progress};
 
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
-    /// Image of a btrfs that nothing has mounted
+    /// Image of a btrfs that nothing has mounted, or a directory in a mount by Sapwood
     pub(super) image: PathBuf,
     /// Further devices of it; the same as --device
     #[arg(value_name = "DEVICE")]
@@ -25,6 +25,12 @@ pub(super) struct Args {
     /// The chunk tree, with the same filters
     #[arg(short, long, value_name = "FILTERS", num_args = 0..=1, default_missing_value = "")]
     system: Option<BalanceFilter>,
+    /// Continue the balance that was interrupted, here or by the kernel, with its filters
+    #[arg(long, conflicts_with_all = ["data", "metadata", "system", "force", "cancel"])]
+    resume: bool,
+    /// Drop the balance that was interrupted, so that nothing continues it
+    #[arg(long, conflicts_with_all = ["data", "metadata", "system", "force"])]
+    cancel: bool,
     /// Convert metadata to fewer copies
     #[arg(short, long)]
     force: bool,
@@ -38,6 +44,7 @@ pub(super) struct Args {
 
 /// Exit code 0: done; 1: a block group could not be moved; 3: the image could not be opened.
 pub(super) fn run(args: &Args) -> Result<()> {
+    device::check_others(&args.image, &args.others)?;
     let mut opening = choice::fixed(choice::opening(false))?;
     for other in &args.others {
         opening.add_device(other);
@@ -49,10 +56,16 @@ pub(super) fn run(args: &Args) -> Result<()> {
         force: args.force,
         stop: interrupt::stop(),
     };
+    if args.cancel {
+        return sapwood::cancel_balance(&args.image, &opening).map_err(device::failure);
+    }
     let bar = progress::moving(args.quiet || args.json);
-    let done = sapwood::balance(&args.image, &opening, &options, &mut |step| {
-        progress::show_moved(&bar, step);
-    });
+    let mut each = |step: sapwood::Progress<'_>| progress::show_moved(&bar, step);
+    let done = if args.resume {
+        sapwood::resume_balance(&args.image, &opening, &options.stop, &mut each)
+    } else {
+        sapwood::balance(&args.image, &opening, &options, &mut each)
+    };
     bar.finish_and_clear();
     let report = done.map_err(device::failure)?;
     if args.json {
@@ -70,7 +83,8 @@ pub(super) fn run(args: &Args) -> Result<()> {
         ))?;
     }
     if report.interrupted {
-        let line = "ended early; the same command continues, with convert= and soft";
+        let line = "ended early; `sapwood balance --resume` continues, and a mount by the kernel \
+                    does (without the option skip_balance)";
         return Err(Failure::new(FAILED, line));
     }
     Ok(())

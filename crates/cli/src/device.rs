@@ -13,7 +13,8 @@ use super::{choice, interrupt, output, progress};
 pub(super) enum Command {
     /// Add a device
     Add {
-        /// Devices of the btrfs that nothing has mounted, and last the new one
+        /// Devices of the btrfs that nothing has mounted, or a directory in a mount by Sapwood, and
+        /// last the new one
         #[arg(value_name = "IMAGE", num_args = 2.., required = true)]
         images: Vec<PathBuf>,
         /// Overwrite what the new device contains
@@ -25,8 +26,8 @@ pub(super) enum Command {
     },
     /// Move everything from a device to the others, and take it out
     Remove {
-        /// Devices of the btrfs that nothing has mounted, and last the one to remove: its id, its
-        /// file, or missing
+        /// Devices of the btrfs that nothing has mounted, or a directory in a mount by Sapwood, and
+        /// last the one to remove: its id, its file, or missing
         #[arg(value_name = "IMAGE", num_args = 2.., required = true)]
         images: Vec<PathBuf>,
         /// Print errors only
@@ -91,11 +92,21 @@ fn operands(images: &[PathBuf]) -> Result<(&PathBuf, &PathBuf, sapwood::Options)
     let [image, others @ .., last] = images else {
         return Err(Failure::new(USAGE, "an image and a device are needed"));
     };
+    check_others(image, others)?;
     let mut opening = choice::fixed(choice::opening(false))?;
     for other in others {
         opening.add_device(other);
     }
     Ok((last, image, opening))
+}
+
+/// Refuses further devices of a mount.
+pub(super) fn check_others(image: &Path, others: &[PathBuf]) -> Result<()> {
+    if image.is_dir() && !others.is_empty() {
+        let why = "the daemon of a mount knows its devices; name only the directory";
+        return Err(Failure::new(USAGE, why));
+    }
+    Ok(())
 }
 
 fn add(images: &[PathBuf], force: bool, quiet: bool) -> Result<()> {
@@ -261,6 +272,7 @@ pub(super) fn failure(error: sapwood::Error) -> Failure {
             MembershipError::Engine(error) => Some(error),
             _ => None,
         },
+        Some(DevicesError::Mount { .. }) => return Failure::new(IMAGE, error),
         Some(DevicesError::Open(_)) | None => return error.into(),
         Some(_) => None,
     };

@@ -7,8 +7,8 @@ use sapwood::internal::options::parse_size;
 use sapwood::{ScrubOptions, ScrubReport, ScrubbedDevice, ScrubbedFile};
 use serde_json::{Value, json};
 
-use super::failure::{DEVICES, Failure, IMAGE, Result, USAGE};
-use super::{choice, interrupt, output, progress};
+use super::failure::{DEVICES, Failure, IMAGE, Result};
+use super::{choice, device, interrupt, output, progress};
 
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
@@ -46,10 +46,7 @@ pub(super) fn run(args: &Args) -> Result<()> {
     for other in &args.others {
         opening.add_device(other);
     }
-    if args.image.is_dir() && !args.others.is_empty() {
-        let why = "the daemon of a mount knows its devices; name only the directory";
-        return Err(Failure::new(USAGE, why));
-    }
+    device::check_others(&args.image, &args.others)?;
     let options = ScrubOptions {
         read_only: args.read_only,
         limit: args.limit,

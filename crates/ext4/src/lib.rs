@@ -29,6 +29,7 @@ mod orphan;
 mod orphan_set;
 mod recovery;
 pub mod resize;
+pub mod scrub;
 mod seal;
 mod staging;
 mod store;

@@ -1,16 +1,21 @@
 //! The devices of a btrfs, and the block groups on them: devices are added and removed, block
 //! groups move and get other profiles.
 
+#[cfg(feature = "fuse")]
+mod mounted;
+
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::sync::Arc;
+use std::{fmt, io};
 
 use sapwood_block::Device;
 use sapwood_btrfs::balance as engine;
 use sapwood_btrfs::membership as members;
 use sapwood_btrfs::mkfs::Profile;
 use sapwood_btrfs::replacement;
+use serde::{Deserialize, Serialize};
 
 use crate::image::{self, OpenError, named};
 use crate::options::Options;
@@ -71,6 +76,25 @@ impl FromStr for BalanceFilter {
     }
 }
 
+impl fmt::Display for BalanceFilter {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let filter = &self.0;
+        let mut words = Vec::new();
+        if let Some(usage) = &filter.usage {
+            words.push(format!("usage={}..{}", usage.start(), usage.end()));
+        }
+        if !filter.profiles.is_empty() {
+            let names: Vec<String> = filter.profiles.iter().map(Profile::to_string).collect();
+            words.push(format!("profiles={}", names.join("|")));
+        }
+        words.extend(filter.devid.map(|devid| format!("devid={devid}")));
+        words.extend(filter.limit.map(|limit| format!("limit={limit}")));
+        words.extend(filter.convert.map(|profile| format!("convert={profile}")));
+        words.extend(filter.soft.then(|| "soft".to_owned()));
+        f.write_str(&words.join(","))
+    }
+}
+
 const PERCENT: &str = "not a percentage, or a range of two";
 
 /// `50` is 0 to 50, as in btrfs-progs; `10..50` is a range.
@@ -100,7 +124,7 @@ pub struct BalanceOptions {
 }
 
 /// The result of a balance.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct BalanceReport {
     /// Block groups of the file system.
@@ -183,6 +207,22 @@ pub enum DevicesError {
         /// Why.
         source: Box<engine::BalanceError>,
     },
+    /// The directory is in no mount by Sapwood, or its daemon does not serve this user.
+    #[error("{}", named(path, source))]
+    Mount {
+        /// The directory.
+        path: PathBuf,
+        /// The error of the host.
+        source: io::Error,
+    },
+    /// The daemon of a mount refused the work, or ended it.
+    #[error("{}", named(path, why))]
+    Daemon {
+        /// The directory.
+        path: PathBuf,
+        /// The daemon's reason.
+        why: String,
+    },
     /// Error of a change of the devices.
     #[error("{}", named(path, source))]
     Membership {
@@ -212,7 +252,8 @@ fn open(
 }
 
 /// Moves block groups of a btrfs that nothing else uses, and changes their profiles. Each block
-/// group is one step: a crash leaves a complete file system, and the same call continues.
+/// group is one step: a crash leaves a complete file system, and the same call continues. A
+/// directory in a mount by Sapwood is balanced by the daemon of the mount, which stays in use.
 ///
 /// # Errors
 /// The image cannot be opened ([`open`](crate::open)).
@@ -225,40 +266,107 @@ pub fn balance(
     progress: &mut OnProgress<'_>,
 ) -> Result<BalanceReport> {
     let path = path.as_ref();
-    let devices = open(path, opening, false, "a balance")?;
-    let filter = |filter: &Option<BalanceFilter>| filter.as_ref().map(|filter| filter.0.clone());
-    let (mut data, mut metadata) = (filter(&options.data), filter(&options.metadata));
-    let mut system = filter(&options.system);
-    if data.is_none() && metadata.is_none() && system.is_none() {
-        (data, metadata) = (
-            Some(engine::Filter::default()),
-            Some(engine::Filter::default()),
-        );
+    #[cfg(feature = "fuse")]
+    if path.is_dir() {
+        return Ok(mounted::balance(path, options, progress)?);
     }
-    system = system.or_else(|| metadata.clone());
+    let devices = open(path, opening, false, "a balance")?;
+    let filters = [&options.data, &options.metadata, &options.system].map(Option::as_ref);
     let engine = engine::BalanceOptions {
-        data,
-        metadata,
-        system,
-        force: options.force,
         degraded: opening.is_degraded(),
         time: opening.fixed_time(),
+        ..engine_options(filters, options.force)
     };
     let stop = &options.stop;
     let done = engine::balance(&devices, &engine, &mut |done, total| {
         step(stop, progress, done, total)
     });
-    let done = done.map_err(|source| DevicesError::Balance {
-        path: path.to_owned(),
+    Ok(balanced(done.map_err(balance_failed(path))?))
+}
+
+fn balance_failed(path: &Path) -> impl Fn(engine::BalanceError) -> DevicesError {
+    let path = path.to_owned();
+    move |source| DevicesError::Balance {
+        path: path.clone(),
         source: Box::new(source),
-    })?;
-    Ok(BalanceReport {
+    }
+}
+
+/// Continues a balance that was interrupted, by Sapwood or the kernel, with its filters. `path` is
+/// an image that nothing else uses, or a directory in a mount by Sapwood.
+///
+/// # Errors
+/// The errors of [`balance`]. [`ErrorKind::InvalidInput`](crate::ErrorKind::InvalidInput): no
+/// balance was interrupted, or it has filters that are not supported.
+pub fn resume_balance(
+    path: impl AsRef<Path>,
+    opening: &Options,
+    stop: &Stop,
+    progress: &mut OnProgress<'_>,
+) -> Result<BalanceReport> {
+    let path = path.as_ref();
+    #[cfg(feature = "fuse")]
+    if path.is_dir() {
+        return Ok(mounted::resume_balance(path, stop, progress)?);
+    }
+    let devices = open(path, opening, false, "a balance")?;
+    let done = engine::resume(&devices, &of_opening(opening), &mut |done, total| {
+        step(stop, progress, done, total)
+    });
+    Ok(balanced(done.map_err(balance_failed(path))?))
+}
+
+/// Drops a balance that was interrupted, so that neither Sapwood nor the kernel continues it. Block
+/// groups that it moved stay where they are.
+///
+/// # Errors
+/// The errors of [`resume_balance`].
+pub fn cancel_balance(path: impl AsRef<Path>, opening: &Options) -> Result<()> {
+    let path = path.as_ref();
+    #[cfg(feature = "fuse")]
+    if path.is_dir() {
+        return Ok(mounted::cancel_balance(path)?);
+    }
+    let devices = open(path, opening, false, "a balance")?;
+    Ok(engine::cancel(&devices, &of_opening(opening)).map_err(balance_failed(path))?)
+}
+
+/// The options of the engine that say how the image is opened.
+fn of_opening(opening: &Options) -> engine::BalanceOptions {
+    engine::BalanceOptions {
+        degraded: opening.is_degraded(),
+        time: opening.fixed_time(),
+        ..engine::BalanceOptions::default()
+    }
+}
+
+/// The engine's options for filters of data, metadata and the chunk tree. Without any it is all.
+pub(crate) fn engine_options(
+    filters: [Option<&BalanceFilter>; 3],
+    force: bool,
+) -> engine::BalanceOptions {
+    let [mut data, mut metadata, system] = filters.map(|filter| filter.map(|f| f.0.clone()));
+    if data.is_none() && metadata.is_none() && system.is_none() {
+        (data, metadata) = (Some(<_>::default()), Some(<_>::default()));
+    }
+    engine::BalanceOptions {
+        system: system.or_else(|| metadata.clone()),
+        data,
+        metadata,
+        force,
+        ..engine::BalanceOptions::default()
+    }
+}
+
+/// The report of the engine.
+pub(crate) fn balanced(done: engine::BalanceReport) -> BalanceReport {
+    BalanceReport {
         groups: done.groups,
         chosen: done.chosen,
         changed: done.changed,
         moved: done.moved,
         interrupted: done.interrupted,
-    })
+    }
 }
 
 fn step(stop: &Stop, progress: &mut OnProgress<'_>, done: u64, total: u64) -> ControlFlow<()> {
@@ -281,7 +389,8 @@ fn membership(path: &Path) -> impl Fn(members::MembershipError) -> DevicesError 
     }
 }
 
-/// Adds a device to a btrfs that nothing else uses, and returns its id. `force`: what the device
+/// Adds a device to a btrfs that nothing else uses, or to a mount by Sapwood, if `path` is a
+/// directory in it. Returns its id. `force`: what the device
 /// contains is lost.
 ///
 /// # Errors
@@ -295,6 +404,10 @@ pub fn add_device(
     force: bool,
 ) -> Result<u64> {
     let path = path.as_ref();
+    #[cfg(feature = "fuse")]
+    if path.is_dir() {
+        return Ok(mounted::add_device(path, new.as_ref(), force)?);
+    }
     let devices = open(path, opening, false, "another device")?;
     let new = image::open_member(new.as_ref(), opening).map_err(DevicesError::from)?;
     let options = members::AddOptions {
@@ -305,7 +418,7 @@ pub fn add_device(
     Ok(members::add(&devices, &new, &options).map_err(membership(path))?)
 }
 
-/// Removes a device from a btrfs that nothing else uses: all of it moves to the other devices, and
+/// Removes a device from a btrfs that nothing else uses, or from a mount by Sapwood: all of it moves to the other devices, and
 /// its superblocks are erased. Each block group is one step: a crash leaves a complete file system,
 /// and the same call continues. False if `stop` ended it.
 ///
@@ -322,6 +435,10 @@ pub fn remove_device(
     progress: &mut OnProgress<'_>,
 ) -> Result<bool> {
     let path = path.as_ref();
+    #[cfg(feature = "fuse")]
+    if path.is_dir() {
+        return Ok(mounted::remove_device(path, device, stop, progress)?);
+    }
     let devices = open(path, opening, false, "the removal of a device")?;
     let options = members::RemoveOptions {
         device: chosen(device, opening)?,

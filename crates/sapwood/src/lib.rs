@@ -126,7 +126,8 @@ pub use copy::{CopyOptions, CopyReport, Existing, Place, copy};
 pub use damage::Damage;
 pub use devices::{
     AllocatedSpace, BadFilter, BalanceFilter, BalanceOptions, BalanceReport, DeviceChoice,
-    DeviceSpace, ReplaceReport, add_device, balance, device_usage, remove_device, replace_device,
+    DeviceSpace, ReplaceReport, add_device, balance, cancel_balance, device_usage, remove_device,
+    replace_device, resume_balance,
 };
 pub use diff::{DiffEntry, DiffKind, DiffOptions, DiffParts, diff};
 pub use disk::{

@@ -34,7 +34,7 @@ pub use sapwood_fuse::{
 use sapwood_vfs::{Choice, FileSystem};
 
 use crate::bulk;
-use crate::image::{self, OpenError, OpenFiles, named};
+use crate::image::{self, Mounted, OpenError, OpenFiles, named};
 use crate::options::Options;
 use streams::Streams;
 use upkeep::Upkeep;
@@ -188,6 +188,7 @@ impl Prepared {
     ) -> Result<Mount, MountError> {
         let mut fuse = self.fuse;
         let (fs, devices) = files.mount(&self.options, |_| Ok(()))?;
+        report_paused_balance(&fs);
         let write_protected = fs.read_only() && !fuse.read_only;
         fuse.read_only |= write_protected;
         fuse.told = self.options.to_text(fs.image_kind());
@@ -197,7 +198,7 @@ impl Prepared {
                 let session = Arc::new(session);
                 let engines = Arc::new(Engines::new(fs));
                 session.serve_streams(Arc::new(Streams::new(Arc::clone(&engines))));
-                session.serve_upkeep(Arc::new(Upkeep::new(Arc::clone(&engines))));
+                session.serve_upkeep(Arc::new(Upkeep::new(Arc::clone(&engines), devices.clone())));
                 session.serve_writing(Arc::new(Writing {
                     image: self.image.clone(),
                     options: self.options,
@@ -221,6 +222,14 @@ impl Prepared {
                 Err(error.into())
             }
         }
+    }
+}
+
+fn report_paused_balance(fs: &Mounted) {
+    if let Mounted::Btrfs(fs) = fs
+        && sapwood_btrfs::balance::is_paused(fs).unwrap_or(false)
+    {
+        log::warn!("a balance is paused: `sapwood balance --resume` continues it");
     }
 }
 
@@ -292,7 +301,8 @@ impl Mount {
         let why = done.as_ref().map_err(ToString::to_string).err();
         self.session.report_end(why.as_deref());
         // A program that waits for the kernel's unmount then finds the image complete and unlocked.
-        for device in &self.devices {
+        let added = std::mem::take(&mut *self.engines.added.lock());
+        for device in self.devices.iter().chain(&added) {
             if let Err(error) = device.release_lock() {
                 log::warn!("{error}");
             }

@@ -98,10 +98,40 @@ pub struct ScrubReport {
     /// Bytes of data without checksums, whose copies cannot be verified (btrfs).
     pub unverified: u64,
     /// Findings of the check of all metadata (ext4).
-    #[serde(skip)]
+    #[serde(with = "wire")]
     pub findings: Vec<CheckFinding>,
     /// It ended early.
     pub interrupted: bool,
+}
+
+/// Findings between the daemon of a mount and its client.
+mod wire {
+    use serde::{Deserialize, Deserializer, Serializer};
+
+    use super::CheckFinding;
+
+    pub(super) fn serialize<S: Serializer>(
+        findings: &[CheckFinding],
+        serializer: S,
+    ) -> Result<S::Ok, S::Error> {
+        serializer.collect_seq(findings.iter().map(|finding| &finding.text))
+    }
+
+    pub(super) fn deserialize<'d, D: Deserializer<'d>>(
+        deserializer: D,
+    ) -> Result<Vec<CheckFinding>, D::Error> {
+        let texts = Vec::<String>::deserialize(deserializer)?;
+        Ok(texts.into_iter().map(super::finding).collect())
+    }
+}
+
+/// A finding of the scrub of a mounted ext4.
+fn finding(text: String) -> CheckFinding {
+    CheckFinding {
+        code: "mounted-metadata",
+        warning: false,
+        text,
+    }
 }
 
 /// Why an image could not be scrubbed.
@@ -318,6 +348,42 @@ fn read_all(
     }
     scrubbed.lost = scrubbed.unreadable;
     (scrubbed, false)
+}
+
+/// Reads the device of a mounted ext4, and verifies the checksums of its metadata.
+///
+/// # Errors
+/// The error that made the mount read-only.
+#[cfg(feature = "fuse")]
+pub(crate) fn mounted_ext4(
+    fs: &sapwood_ext4::Ext4,
+    device: &dyn Device,
+    options: &ScrubOptions,
+    progress: &mut OnProgress<'_>,
+) -> std::result::Result<ScrubReport, sapwood_ext4::Error> {
+    let (scrubbed, interrupted) = read_all(device, options, progress);
+    let mut report = ScrubReport {
+        interrupted,
+        ..ScrubReport::default()
+    };
+    if !interrupted {
+        let done = scrubbed.bytes;
+        let metadata = sapwood_ext4::scrub::scrub_mounted(fs, &mut |_, _| {
+            // Shows that it goes on.
+            let phase = READING;
+            progress(Progress::Done { phase, done });
+            if options.stop.is_stopped() {
+                return ControlFlow::Break(());
+            }
+            ControlFlow::Continue(())
+        })?;
+        report.interrupted = metadata.interrupted;
+        report.findings = metadata.findings.into_iter().map(finding).collect();
+    }
+    let bad = scrubbed.unreadable > 0 || !report.findings.is_empty();
+    report.clean = !bad && !report.interrupted;
+    report.devices.push(scrubbed);
+    Ok(report)
 }
 
 /// Checks the metadata of an ext4 whose device was read.

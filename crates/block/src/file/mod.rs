@@ -67,6 +67,15 @@ impl Drop for FileDevice {
     }
 }
 
+/// Opens an image file or a block device for writing, and locks it, for another process that takes
+/// the descriptor over ([`FileDevice::adopt`]). The lock ends with the last copy of the descriptor.
+///
+/// # Errors
+/// The errors of [`FileDevice::open`].
+pub fn open_to_pass(path: &Path) -> Result<File> {
+    Ok(host::open(path, OpenOptions::default())?.file)
+}
+
 impl FileDevice {
     /// Opens an image file or a block device.
     ///
@@ -87,6 +96,15 @@ impl FileDevice {
     pub fn create(path: impl AsRef<Path>, size: u64) -> Result<Self> {
         let name = path.as_ref().display().to_string();
         Ok(Self::new(host::create(path.as_ref(), size)?, name))
+    }
+
+    /// Takes over a descriptor from [`open_to_pass`], which has the lock.
+    ///
+    /// # Errors
+    /// [`Error::ReadOnly`] if it is not open for writing; [`Error::Open`] if it is no regular file
+    /// and no block device.
+    pub fn adopt(file: File, name: String) -> Result<Self> {
+        Ok(Self::new(host::adopt(file, &name)?, name))
     }
 
     fn new(opened: Opened, name: String) -> Self {

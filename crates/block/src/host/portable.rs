@@ -89,6 +89,11 @@ pub fn open_for_writing(path: &Path) -> Result<File> {
     how.map_err(failed)
 }
 
+/// Takes over a descriptor that another process opened.
+pub(crate) fn adopt(file: File, name: &str) -> Result<Opened> {
+    finish(file, name, false)
+}
+
 /// An open image stays read-only: only mounts change it.
 pub(crate) fn make_writable(_: &File, _: Option<&File>, name: &str, _: &File) -> Result<File> {
     Err(Error::ReadOnly {

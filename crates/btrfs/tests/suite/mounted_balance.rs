@@ -10,7 +10,10 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use sapwood_block::{Device, Result as DeviceResult};
 use sapwood_btrfs::Btrfs;
-use sapwood_btrfs::balance::{BalanceOptions, BalanceReport, Filter, balance_mounted};
+use sapwood_btrfs::balance::{
+    BalanceError, BalanceOptions, BalanceReport, Filter, balance_mounted, cancel_mounted,
+    is_paused, resume_mounted,
+};
 use sapwood_btrfs::membership::{
     MembershipError, MountedDevice, add_mounted, remove_mounted, usage,
 };
@@ -135,6 +138,59 @@ fn a_mount_is_converted_and_leaves_a_device_while_files_are_written() {
     fs.unmount().unwrap();
     drop(fs);
     whole(&left, "after the removal");
+}
+
+#[test]
+fn an_interrupted_balance_is_recorded_until_it_is_continued_or_dropped() {
+    let options = |convert| BalanceOptions {
+        data: Some(Filter {
+            convert: Some(convert),
+            ..Filter::default()
+        }),
+        metadata: Some(Filter {
+            convert: Some(convert),
+            ..Filter::default()
+        }),
+        force: true,
+        ..BalanceOptions::default()
+    };
+    let (first, second) = (filled_memory(), memory());
+    let fs = open(&[any(&first)]).unwrap();
+    add_mounted(&fs, &any(&second), false).unwrap();
+    assert!(!is_paused(&fs).unwrap());
+    let mut turns = 0;
+    let report = balance_mounted(&fs, &options(Profile::Raid1), &mut |_, _| {
+        turns += 1;
+        if turns > 1 {
+            ControlFlow::Break(())
+        } else {
+            ControlFlow::Continue(())
+        }
+    });
+    assert!(report.unwrap().interrupted && is_paused(&fs).unwrap());
+    fs.unmount().unwrap();
+    drop(fs);
+    let both = [any(&first), any(&second)];
+    whole(&both, "with the record");
+    let fs = open(&both).unwrap();
+    assert!(is_paused(&fs).unwrap());
+    let go_on = &mut |_, _| ControlFlow::Continue(());
+    assert!(!resume_mounted(&fs, go_on).unwrap().interrupted);
+    assert!(!is_paused(&fs).unwrap());
+    assert!(matches!(cancel_mounted(&fs), Err(BalanceError::NonePaused)));
+    let report = balance_mounted(&fs, &options(Profile::Single), &mut |_, _| {
+        ControlFlow::Break(())
+    });
+    assert!(report.unwrap().interrupted && is_paused(&fs).unwrap());
+    cancel_mounted(&fs).unwrap();
+    assert!(!is_paused(&fs).unwrap());
+    fs.unmount().unwrap();
+    drop(fs);
+    let used = usage(&both, false).unwrap();
+    let parts = used.iter().flat_map(|device| &device.allocated);
+    let mut parts = parts.filter(|part| part.content != "System");
+    assert!(parts.all(|part| part.profile == "raid1"), "{used:?}");
+    whole(&both, "after the balance");
 }
 
 #[test]

@@ -449,7 +449,7 @@ pub(super) const EXAMPLES: &[(&str, &[Example])] = &[
             ),
             (
                 "sapwood scrub mnt",
-                "verify and repair what is mounted on mnt, which stays in use",
+                "the same of a mount, which stays in use",
             ),
         ],
     ),
@@ -457,8 +457,16 @@ pub(super) const EXAMPLES: &[(&str, &[Example])] = &[
         "balance",
         &[
             (
+                "sapwood balance --resume mnt",
+                "continue an interrupted one in a mount",
+            ),
+            (
                 "sapwood balance -d convert=raid1 -m convert=raid1 a.img b.img",
                 "two copies of everything",
+            ),
+            (
+                "sapwood device add mnt /dev/sdc",
+                "a mount, which stays in use",
             ),
             (
                 "sapwood balance -d usage=50 disk.img",

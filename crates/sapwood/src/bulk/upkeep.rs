@@ -1,7 +1,7 @@
 //! Messages of the connection over which the daemon of a mount scrubs, balances, and changes the
 //! devices: a length (4 bytes, in the byte order of the machine) and JSON.
 //!
-//! - Client to daemon: one [`Request`]. A client that shuts down its side, or ends, stops the work
+//! - Client to daemon: one [`Request`], and the descriptor of a new device. A client that shuts down its side, or ends, stops the work
 //!   after the current step.
 //! - Daemon to client: progress, and last the result.
 
@@ -24,7 +24,37 @@ const INTERVAL: Duration = Duration::from_millis(100);
 /// The work that a client requests.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) enum Request {
-    Scrub { read_only: bool, limit: Option<u64> },
+    Scrub {
+        read_only: bool,
+        limit: Option<u64>,
+    },
+    /// Filters as text, as for `BalanceFilter`.
+    Balance {
+        data: Option<String>,
+        metadata: Option<String>,
+        system: Option<String>,
+        force: bool,
+    },
+    /// Continue the balance that the file system records.
+    ResumeBalance,
+    /// Drop the balance that the file system records.
+    CancelBalance,
+    /// The descriptor of the device follows.
+    AddDevice {
+        name: String,
+        force: bool,
+    },
+    RemoveDevice(Removal),
+}
+
+/// A device to remove.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) enum Removal {
+    Devid(u64),
+    /// The device with this name.
+    Name(String),
+    /// The first missing device.
+    Missing,
 }
 
 /// A message of the daemon. `R` is the result of the requested work.

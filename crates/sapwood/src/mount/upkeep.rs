@@ -1,4 +1,5 @@
-//! The daemon of a mount scrubs the file system for its owner and root, while it stays in use.
+//! The daemon of a mount scrubs and balances the file system, and changes its devices, for its owner
+//! and root, while it stays in use.
 //!
 //! # How it works
 //! A client requests the work over a connection of its own ([`upkeep`](crate::bulk::upkeep)), so the
@@ -8,16 +9,22 @@ use std::io;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
+use sapwood_block::{Device, FileDevice};
+use sapwood_btrfs::membership::{MountedDevice, add_mounted, remove_mounted};
+use sapwood_btrfs::{Btrfs, balance};
 use sapwood_fuse::bulk::{Service, Work};
 
 use super::writing::Engines;
-use crate::bulk::upkeep::{Answer, Reporter, Request};
+use crate::bulk::upkeep::{Answer, Removal, Reporter, Request};
+use crate::devices::{BalanceFilter, balanced, engine_options};
 use crate::image::Mounted;
-use crate::scrub::{self, ScrubReport};
+use crate::progress::Progress;
+use crate::scrub::{self, ScrubOptions, ScrubReport};
 
 /// See the module.
 pub(super) struct Upkeep {
     engines: Arc<Engines>,
+    devices: Vec<Arc<dyn Device>>,
     /// Held during the work.
     one: Mutex<()>,
 }
@@ -34,9 +41,10 @@ impl Service for Upkeep {
 }
 
 impl Upkeep {
-    pub(super) fn new(engines: Arc<Engines>) -> Self {
+    pub(super) fn new(engines: Arc<Engines>, devices: Vec<Arc<dyn Device>>) -> Self {
         Self {
             engines,
+            devices,
             one: Mutex::default(),
         }
     }
@@ -47,34 +55,137 @@ impl Upkeep {
         let admitted = work.identify().map_err(failed)?;
         let request = Request::receive(&work.socket).map_err(failed)?;
         let Some(_one) = self.one.try_lock() else {
-            return Err("the mount is being scrubbed already".to_owned());
+            let why = "the mount is being scrubbed or balanced, or its devices change";
+            return Err(why.to_owned());
         };
         // The engine stays meanwhile.
         let _in_use = self.engines.in_use.read();
         let image = self.engines.current().clone();
+        let read_only = image.read_only() || admitted.check_writable().is_err();
         let mut reporter = Reporter::new(&work.socket);
-        match request {
-            Request::Scrub { read_only, limit } => {
-                if !read_only && (image.read_only() || admitted.check_writable().is_err()) {
-                    let why = "the mount is read-only; --read-only scrubs without repairs";
-                    return Err(why.to_owned());
-                }
-                let report = scrub(&image, read_only, limit, &mut reporter)?;
-                Answer::Done(report).send(&work.socket).map_err(failed)
+        if let Request::Scrub {
+            read_only: only,
+            limit,
+        } = request
+        {
+            let repairs = matches!(image, Mounted::Btrfs(_)) && !only;
+            if read_only && repairs {
+                let why = "the mount is read-only; --read-only scrubs without repairs";
+                return Err(why.to_owned());
             }
+            let report = self.scrub(&image, only, limit, &mut reporter)?;
+            return Answer::Done(report).send(&work.socket).map_err(failed);
         }
+        let Mounted::Btrfs(fs) = &image else {
+            return Err("only btrfs has block groups and several devices".to_owned());
+        };
+        if read_only {
+            return Err("the mount is read-only".to_owned());
+        }
+        self.change(fs, request, work, &mut reporter)
+    }
+
+    fn scrub(
+        &self,
+        image: &Mounted,
+        read_only: bool,
+        limit: Option<u64>,
+        reporter: &mut Reporter<'_>,
+    ) -> Result<ScrubReport, String> {
+        let fs = match image {
+            Mounted::Btrfs(fs) => return scrub_btrfs(fs, read_only, limit, reporter),
+            Mounted::Ext4(fs) => fs,
+            Mounted::Rescued(..) => return Err("only a sound image can be scrubbed".to_owned()),
+        };
+        let device = self.devices.first().ok_or("the mount has no device")?;
+        let options = ScrubOptions {
+            limit,
+            ..ScrubOptions::default()
+        };
+        let stop = options.stop.clone();
+        let mut total = 0;
+        let report = scrub::mounted_ext4(fs, &**device, &options, &mut |step| match step {
+            Progress::Total(all) => total = all,
+            Progress::Done { done, .. } => {
+                if reporter.step(done, total).is_break() {
+                    stop.stop();
+                }
+            }
+            _ => {}
+        });
+        report.map_err(text)
+    }
+
+    /// Changes block groups or devices.
+    fn change(
+        &self,
+        fs: &Btrfs,
+        request: Request,
+        work: &Work,
+        reporter: &mut Reporter<'_>,
+    ) -> Result<(), String> {
+        let socket = &work.socket;
+        let sent = match request {
+            Request::Scrub { .. } => return Err("a scrub changes nothing".to_owned()),
+            Request::Balance {
+                data,
+                metadata,
+                system,
+                force,
+            } => {
+                let [data, metadata, system] = [data, metadata, system].map(parsed);
+                let filters = [data?, metadata?, system?];
+                let options = engine_options(filters.each_ref().map(Option::as_ref), force);
+                let step = &mut |done, total| reporter.step(done, total);
+                let done = balance::balance_mounted(fs, &options, step).map_err(text)?;
+                Answer::Done(balanced(done)).send(socket)
+            }
+            Request::ResumeBalance => {
+                let step = &mut |done, total| reporter.step(done, total);
+                let done = balance::resume_mounted(fs, step).map_err(text)?;
+                Answer::Done(balanced(done)).send(socket)
+            }
+            Request::CancelBalance => {
+                balance::cancel_mounted(fs).map_err(text)?;
+                Answer::Done(()).send(socket)
+            }
+            Request::AddDevice { name, force } => {
+                let file = work.receive_file().map_err(text)?;
+                let device = FileDevice::adopt(file.into(), name).map_err(text)?;
+                let device: Arc<dyn Device> = Arc::new(device);
+                let devid = add_mounted(fs, &device, force).map_err(text)?;
+                self.engines.added.lock().push(device);
+                Answer::Done(devid).send(socket)
+            }
+            Request::RemoveDevice(removal) => {
+                let device = match &removal {
+                    Removal::Devid(devid) => MountedDevice::Devid(*devid),
+                    Removal::Name(name) => MountedDevice::Name(name),
+                    Removal::Missing => MountedDevice::Missing,
+                };
+                let step = &mut |done, total| reporter.step(done, total);
+                let removed = remove_mounted(fs, device, step).map_err(text)?;
+                Answer::Done(removed).send(socket)
+            }
+        };
+        sent.map_err(text)
     }
 }
 
-fn scrub(
-    image: &Mounted,
+fn text(error: impl ToString) -> String {
+    error.to_string()
+}
+
+fn parsed(filter: Option<String>) -> Result<Option<BalanceFilter>, String> {
+    filter.map(|text| text.parse()).transpose().map_err(text)
+}
+
+fn scrub_btrfs(
+    fs: &Btrfs,
     read_only: bool,
     limit: Option<u64>,
     reporter: &mut Reporter<'_>,
 ) -> Result<ScrubReport, String> {
-    let Mounted::Btrfs(fs) = image else {
-        return Err("an ext4 image is scrubbed while it is not mounted".to_owned());
-    };
     let options = sapwood_btrfs::scrub::ScrubOptions {
         read_only,
         limit,
@@ -83,6 +194,5 @@ fn scrub(
     let report = sapwood_btrfs::scrub::scrub_mounted(fs, &options, &mut |step| {
         reporter.step(step.done, step.total)
     });
-    let report = report.map_err(|error| error.to_string())?;
-    Ok(scrub::shown(report))
+    report.map(scrub::shown).map_err(text)
 }

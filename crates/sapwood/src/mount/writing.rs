@@ -35,6 +35,8 @@ pub(super) struct Engines {
     writing: OnceLock<Mounted>,
     /// Held for reading while an engine serves a client beside the kernel.
     pub(super) in_use: RwLock<()>,
+    /// Devices that were added since the mount.
+    pub(super) added: Mutex<Vec<Arc<dyn Device>>>,
 }
 
 impl Engines {
@@ -43,6 +45,7 @@ impl Engines {
             first,
             writing: OnceLock::new(),
             in_use: RwLock::default(),
+            added: Mutex::default(),
         }
     }
 

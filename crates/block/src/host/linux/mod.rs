@@ -19,5 +19,5 @@ pub(crate) use calls::{
 };
 pub(crate) use mount_table::mount_table;
 pub use open::open_for_writing;
-pub(crate) use open::{create, make_writable, open, unlock};
+pub(crate) use open::{adopt, create, make_writable, open, unlock};
 pub use search::mounted_elsewhere;

@@ -118,6 +118,17 @@ pub fn open_for_writing(path: &Path) -> Result<File> {
     Ok(file)
 }
 
+/// Takes over a descriptor that another process opened with
+/// [`open_to_pass`](crate::open_to_pass).
+pub(crate) fn adopt(file: File, name: &str) -> Result<Opened> {
+    let mode = rustix::fs::fcntl_getfl(&file).map_err(|e| Error::open(name, e))?;
+    if mode & OFlags::ACCMODE != OFlags::RDWR {
+        let device = name.to_owned();
+        return Err(Error::ReadOnly { device });
+    }
+    finish(file, None, name, OpenOptions::default())
+}
+
 /// Makes the image `name`, which is open read-only as `file`, writable with `new`. `backing` is the
 /// locked file below a loop device. Returns the descriptor of the replaced open, which has the lock.
 /// See [`Device::make_writable`](crate::Device::make_writable).
