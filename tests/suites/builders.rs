@@ -2,6 +2,7 @@
 //! builder unmodified, and exports of the built images. Each test is a script.
 
 mod contents;
+mod deltas;
 mod disks;
 mod exports;
 mod reproducible;
@@ -450,6 +451,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         &with("fakeroot"),
         || run(FAKEROOT),
     ));
+    trials.extend(deltas(&needs));
     let tools = ["sfdisk", "sgdisk", "cpio"].map(Need::Program);
     let for_disks = [&needs[..], &tools].concat();
     for (name, script) in disks::SCRIPTS {
@@ -481,6 +483,25 @@ pub(crate) fn trials() -> Vec<Trial> {
         "genimage_builds_a_disk_unmodified",
         &with("genimage"),
         || run(GENIMAGE),
+    ));
+    trials
+}
+
+/// The tests of images like an older one.
+fn deltas(needs: &[Need]) -> Vec<Trial> {
+    let mut trials = Vec::new();
+    let needs = [needs, &["setpriv", "setfacl"].map(Need::Program)].concat();
+    let prelude = reproducible::PRELUDE;
+    for (kind, limit) in [("btrfs", "3000"), ("ext4", "1300")] {
+        let script = deltas::LIKE.replace("LIMIT", limit);
+        let script = format!("KIND={kind}; {prelude}\n{script}");
+        let name = format!("an_image_keeps_the_blocks_of_an_older_one_{kind}");
+        trials.push(trial(name, &needs, move || run(&script)));
+    }
+    trials.push(trial(
+        "an_image_like_another_is_refused_with_the_reason",
+        &needs,
+        || run(deltas::REFUSED),
     ));
     trials
 }

@@ -25,6 +25,7 @@ mod qcow2;
 pub mod signature;
 mod staged;
 mod undo;
+mod zeros;
 
 pub use device::{Device, SECTOR_SIZE};
 pub use disk_format::{DiskFormat, UnknownFormat};
@@ -44,3 +45,4 @@ pub use patient::{PATIENCE, PatientDevice, patiently};
 pub use qcow2::{BackingFile, Qcow2Device, backing_disk, create_qcow2, is_qcow2, open_backing};
 pub use staged::{Passes, StagedDevice};
 pub use undo::{UndoError, UndoFile, UndoSide, UndoState, record_undo};
+pub use zeros::zero_range;

@@ -2,6 +2,7 @@
 
 pub(crate) mod content;
 mod given;
+mod like;
 mod new;
 mod several;
 pub(crate) mod sources;
@@ -46,6 +47,10 @@ pub(super) const EXAMPLES: &[(&str, &str)] = &[
         "sapwood mkfs -t ext4 --reproducible --tar root.tar root.img",
         "the same bytes for the same archive",
     ),
+    (
+        "sapwood mkfs --like v1.img -r tree/ v2.img",
+        "with the blocks of v1.img, for a small delta",
+    ),
 ];
 
 #[derive(Debug, clap::Args)]
@@ -57,20 +62,20 @@ pub(super) struct Args {
     /// Further devices of a btrfs over several, each named as IMAGE is
     #[arg(value_name = "DEVICE")]
     others: Vec<PathBuf>,
-    /// Kind of file system: btrfs, ext4
-    #[arg(
-        short = 't',
-        long = "type",
-        value_name = "KIND",
-        default_value = "btrfs"
-    )]
-    kind: Kind,
+    /// Kind of file system: btrfs, ext4 [default: btrfs, or the kind of --like]
+    #[arg(short = 't', long = "type", value_name = "KIND")]
+    kind: Option<Kind>,
     #[command(flatten)]
     content: ContentArgs,
     /// Make an image that depends on the sources and the options alone: the UUID derives from them
     /// unless -U is given, and the time is SOURCE_DATE_EPOCH, or the newest time of the sources
     #[arg(long)]
     reproducible: bool,
+    /// Keep inode numbers, blocks, UUID and label of this older image, and change only what differs,
+    /// so that a delta of the two is small; implies --reproducible. IMAGE is a new file, as large
+    /// as OLD unless --size is given
+    #[arg(long, value_name = "OLD", conflicts_with = "free")]
+    like: Option<PathBuf>,
     /// Format of the image, which is a new file: raw, qcow2, vhd, android-sparse, zstd
     #[arg(long, value_name = "FORMAT", default_value = "raw")]
     output_format: OutputFormat,
@@ -91,6 +96,12 @@ pub(super) struct Args {
     json: bool,
 }
 
+impl Args {
+    fn kind(&self) -> Kind {
+        self.kind.unwrap_or(Kind::Btrfs)
+    }
+}
+
 #[derive(Debug, clap::Args)]
 pub(super) struct OptionsArgs {
     /// Print the page docs/mkfs-options.md
@@ -109,7 +120,10 @@ impl OptionsArgs {
 }
 
 pub(super) fn run(args: &Args) -> Result<()> {
-    let mut options = MkfsOptions::new(args.kind);
+    let like = args.like.as_deref().map(|old| like::Older::find(args, old));
+    let like = like.transpose()?;
+    let kind = like.as_ref().map_or_else(|| args.kind(), |old| old.kind);
+    let mut options = MkfsOptions::new(kind);
     if let Some(time) = times::source_date_epoch()? {
         options.set_time(time);
     }
@@ -117,8 +131,13 @@ pub(super) fn run(args: &Args) -> Result<()> {
         let taken = option.take(&mut options, value.as_deref());
         taken.map_err(|error| Failure::new(USAGE, error))?;
     }
-    let mut sources = args.content.sources(args.kind)?;
-    let new = args.others.is_empty() && new::is_wanted(args, &options, &sources);
+    let mut sources = args.content.sources(kind)?;
+    if like.is_some() && sources.is_empty() {
+        let why = "--like needs a source, such as --rootdir";
+        return Err(Failure::new(USAGE, why));
+    }
+    let wanted = like.is_some() || new::is_wanted(args, &options, &sources);
+    let new = args.others.is_empty() && wanted;
     if !new && args.verity.is_some() {
         let why = "--verity is for a new file; `sapwood verity format` makes the tree of another \
                    image";
@@ -130,7 +149,7 @@ pub(super) fn run(args: &Args) -> Result<()> {
     if new && let Some(dir) = args.image.parent().filter(|dir| *dir != Path::new("")) {
         sources.keep_in(dir);
     }
-    if args.reproducible {
+    if args.reproducible || like.is_some() {
         let made = sapwood::internal::make_reproducible(&mut options, &mut sources);
         made.map_err(|error| failure(args, error))?;
     }
@@ -140,7 +159,7 @@ pub(super) fn run(args: &Args) -> Result<()> {
     interrupt::abandon_new_files();
     files::refuse_stream(&args.image)?;
     if new {
-        return new::run(args, options, sources);
+        return new::run(args, options, sources, like);
     }
     in_place(args, &options, &sources)
 }
@@ -206,7 +225,7 @@ fn print(
     let (uuid, size) = (output::uuid(&made.uuid()), made.size());
     if args.json {
         let mut object = json!({
-            "kind": args.kind.name(), "uuid": uuid, "label": options.label(), "size": size,
+            "kind": args.kind().name(), "uuid": uuid, "label": options.label(), "size": size,
         });
         let more = match made {
             MkfsReport::Btrfs(made) => json!({
@@ -227,7 +246,7 @@ fn print(
         output::object(&object)?;
     } else if !args.quiet {
         let (image, size) = (args.image.display(), output::size(size));
-        output::line(format!("{image}: {}, {size}, uuid {uuid}", args.kind))?;
+        output::line(format!("{image}: {}, {size}, uuid {uuid}", args.kind()))?;
         print_root_hash(root)?;
     }
     Ok(())

@@ -9,6 +9,7 @@ mod counters;
 mod data;
 mod dir;
 mod engine;
+mod erase;
 mod error;
 mod fast_commit;
 mod file_data;
@@ -37,6 +38,7 @@ mod track;
 mod volume;
 mod xattr;
 
+pub use erase::erase_unused;
 pub use error::{Error, Result};
 pub use mount::{Ext4, Mount};
 pub use options::{DataMode, FastCommits, Options};

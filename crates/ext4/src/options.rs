@@ -67,7 +67,7 @@ pub struct Options {
     /// Threads for writeback; 0: as many as there are processors.
     pub threads: usize,
     /// Writes every change to its home location, past the journal. Only for a
-    /// [staged](crate::Staging) device.
+    /// [staged](crate::Staging) device, and for an image that is not used after a crash.
     pub in_place: bool,
     /// Kind of fast commits, if the image has that feature.
     pub fast_commit: FastCommits,

@@ -42,6 +42,7 @@ pub struct ImageBuilder {
     reproducible: bool,
     encryption: Option<(Key, FormatOptions)>,
     verity: Option<(PathBuf, Params)>,
+    like: Option<PathBuf>,
     format: OutputFormat,
     replace: bool,
 }
@@ -74,6 +75,7 @@ impl ImageBuilder {
             reproducible: false,
             encryption: None,
             verity: None,
+            like: None,
             format: OutputFormat::Raw,
             replace: true,
         }
@@ -144,6 +146,23 @@ impl ImageBuilder {
     #[must_use]
     pub fn verity(mut self, hashes: impl Into<PathBuf>, params: Params) -> Self {
         self.verity = Some((hashes.into(), params));
+        self
+    }
+
+    /// Makes the image from a copy of an older one of the same format: all inodes, blocks and names
+    /// that did not change stay where they are, so that the difference of the two files is small.
+    /// The files are exactly those of the sources, and free space is zeros. The size is the older
+    /// image's if none is given. UUID, label and features are the older image's; options of mkfs
+    /// other than the size and the owner of the root have no effect. The image is
+    /// [reproducible](Self::reproducible).
+    ///
+    /// ```no_run
+    /// sapwood::ImageBuilder::ext4().from_dir("root")?.like("v1.img").write_to("v2.img")?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[must_use]
+    pub fn like(mut self, older: impl Into<PathBuf>) -> Self {
+        self.like = Some(older.into());
         self
     }
 

@@ -26,6 +26,7 @@ use crate::fs::TransactionError;
 use crate::image::OpenError;
 use crate::inspect::InspectError;
 use crate::kind::{DetectError, UnknownKind};
+use crate::like::LikeError;
 use crate::manifest::ManifestError;
 use crate::mkfs::{MkfsError, MkfsOptionError};
 #[cfg(feature = "fuse")]
@@ -414,6 +415,7 @@ fn part(error: &BuildError) -> Option<&dyn Cause> {
         BuildError::Copy(error) => error,
         BuildError::Option(error) => error,
         BuildError::Storage(error) => error,
+        BuildError::Like(error) => error,
         _ => return None,
     })
 }
@@ -436,6 +438,30 @@ impl Cause for BuildError {
             (None, Self::FileSystem(error)) => error.path(),
             (None, Self::NoSize(path) | Self::At(path) | Self::File { path, .. }) => Some(path),
             (None, _) => None,
+        }
+    }
+}
+
+impl Cause for LikeError {
+    fn kind(&self) -> ErrorKind {
+        match self {
+            Self::Open(error) => error.kind(),
+            Self::Inspect(error) | Self::FileSystem(error) => error.kind(),
+            Self::Device(error) => of_device(error),
+            Self::Kind { .. } | Self::Several(_) | Self::NoSources(_) => ErrorKind::InvalidInput,
+            Self::Unclean(_) => ErrorKind::Unsupported,
+            Self::File { .. } => ErrorKind::Io,
+            Self::Stopped => ErrorKind::Interrupted,
+        }
+    }
+
+    fn path(&self) -> Option<&Path> {
+        match self {
+            Self::Open(error) => error.path(),
+            Self::Inspect(error) | Self::FileSystem(error) => error.path(),
+            Self::Kind { path, .. } | Self::File { path, .. } => Some(path),
+            Self::Unclean(path) | Self::Several(path) | Self::NoSources(path) => Some(path),
+            Self::Device(_) | Self::Stopped => None,
         }
     }
 }

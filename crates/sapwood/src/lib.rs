@@ -85,6 +85,7 @@ mod host;
 mod image;
 mod inspect;
 mod kind;
+mod like;
 pub mod luks;
 mod manifest;
 mod mkfs;
@@ -190,6 +191,7 @@ pub mod internal {
     pub use crate::fs::{OperationError, TransactionError};
     pub use crate::inspect::InspectError;
     pub use crate::kind::{DetectError, detect};
+    pub use crate::like::{ADAPTING, LikeError};
     pub use crate::luks::{ENCRYPTING, LuksError};
     pub use crate::mkfs::{MkfsError, MkfsReport, mkfs, mkfs_several};
     pub use crate::new_file::{NewFile, NewFileError};

@@ -217,6 +217,17 @@ impl MkfsOptions {
         (self.btrfs.uuid, self.ext4.uuid) = (Some(uuid), Some(uuid));
     }
 
+    /// Removes the chosen size.
+    pub(crate) fn clear_size(&mut self) {
+        self.size = None;
+    }
+
+    /// Chooses the bytes of a block and of an inode of an ext4.
+    pub(crate) fn set_ext4_units(&mut self, block: u64, inode: u16) {
+        self.ext4.block_size = u32::try_from(block).ok();
+        self.ext4.inode_size = Some(inode.into());
+    }
+
     pub(crate) fn default_uuid(&mut self, uuid: [u8; 16]) {
         self.btrfs.uuid.get_or_insert(uuid);
         self.ext4.uuid.get_or_insert(uuid);

@@ -355,6 +355,13 @@ impl Options {
         self.unflushed
     }
 
+    /// Changes an ext4 past its journal: a file that has no name until it is complete needs no
+    /// recovery.
+    pub(crate) fn past_journal(mut self) -> Self {
+        self.ext4.in_place = true;
+        self
+    }
+
     /// The options of an engine on a staged device. A commit of the engine becomes durable only
     /// when the changes are applied.
     pub(crate) fn staged(mut self) -> Self {

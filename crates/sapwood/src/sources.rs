@@ -17,6 +17,7 @@ use std::time::SystemTime;
 use crate::archive::{ArchiveError, Scratch, components, plain};
 use crate::changes::Changes;
 use crate::copy::{self, CopyError, CopyReport};
+use crate::like::LikeError;
 use crate::luks::LuksError;
 use crate::manifest::{Manifest, ManifestError};
 use crate::mkfs::MkfsError;
@@ -174,6 +175,9 @@ pub enum BuildError {
     /// Files could not be stored as they were to be.
     #[error(transparent)]
     Storage(#[from] StorageError),
+    /// The image could not be made like an older one.
+    #[error(transparent)]
+    Like(#[from] LikeError),
     /// A request ended the build.
     #[error("interrupted; no image was made")]
     Stopped,
@@ -398,6 +402,11 @@ impl Sources {
     /// Has the request end a use of the sources early.
     pub(crate) fn stop_with(&mut self, stop: Stop) {
         self.stop = stop;
+    }
+
+    /// The request that ends the use of the sources.
+    pub(crate) fn stop_request(&self) -> &Stop {
+        &self.stop
     }
 
     /// [`BuildError::Stopped`] after the request.

@@ -1,17 +1,18 @@
 //! An image in a new file.
 
 use sapwood::block::{DiskFormat, Operand};
-use sapwood::internal::{ARRANGING, CONVERTING, ENCRYPTING, HASHING, MOVING};
+use sapwood::internal::{ADAPTING, ARRANGING, CONVERTING, ENCRYPTING, HASHING, MOVING};
 use sapwood::luks::FormatOptions;
-use sapwood::{BuiltImage, ImageBuilder, MkfsOptions, OutputFormat, Progress, Sources};
+use sapwood::{BuiltImage, ImageBuilder, Kind, MkfsOptions, OutputFormat, Progress, Sources};
 use serde_json::json;
 
 use super::super::failure::{Failure, Result, USAGE};
 use super::super::{choice, copy, output, progress, verity};
+use super::like::Older;
 use super::{Args, complete, failure};
 
 /// Phases that are named while they run.
-const OWN_PHASES: [&str; 5] = [ARRANGING, MOVING, ENCRYPTING, HASHING, CONVERTING];
+const OWN_PHASES: [&str; 6] = [ADAPTING, ARRANGING, MOVING, ENCRYPTING, HASHING, CONVERTING];
 
 /// Whether the image goes into a new file: it has a size or a format of its own, or its size
 /// depends on its sources. Devices, partitions and exports are used in place.
@@ -26,7 +27,12 @@ pub(super) fn is_wanted(args: &Args, options: &MkfsOptions, sources: &Sources) -
     }
 }
 
-pub(super) fn run(args: &Args, options: MkfsOptions, sources: Sources) -> Result<()> {
+pub(super) fn run(
+    args: &Args,
+    options: MkfsOptions,
+    sources: Sources,
+    like: Option<Older>,
+) -> Result<()> {
     check(args, &options)?;
     copy::lift_file_limit();
     let mut builder = ImageBuilder::with_options(options.clone())
@@ -35,6 +41,9 @@ pub(super) fn run(args: &Args, options: MkfsOptions, sources: Sources) -> Result
         .free_inodes(args.content.free_inodes)
         .format(args.output_format)
         .sources(sources);
+    if let Some(older) = &like {
+        builder = builder.like(&older.path);
+    }
     if let Some(key) = choice::new_key()? {
         if args.reproducible {
             let why = "an encrypted image differs each time, so it is not --reproducible";
@@ -62,9 +71,13 @@ pub(super) fn run(args: &Args, options: MkfsOptions, sources: Sources) -> Result
     if let (Some(file), Some(root)) = (&args.root_hash_file, &built.root_hash) {
         verity::write_root_hash(file, root)?;
     }
-    match options.size() {
-        Some(_) => super::print(args, &options, &built.report, built.root_hash.as_ref())?,
-        None => print(args, options.label(), &built)?,
+    let shown = like
+        .as_ref()
+        .map(|older| (older.kind, older.label.as_str()));
+    match (shown, options.size()) {
+        (Some(shown), _) => print(args, shown, &built)?,
+        (None, Some(_)) => super::print(args, &options, &built.report, built.root_hash.as_ref())?,
+        (None, None) => print(args, (args.kind(), options.label()), &built)?,
     }
     complete(args, built.left_out)
 }
@@ -73,7 +86,10 @@ pub(super) fn run(args: &Args, options: MkfsOptions, sources: Sources) -> Result
 fn check(args: &Args, options: &MkfsOptions) -> Result<()> {
     let (image, format) = (&args.image, args.output_format);
     if Operand::is_fixed(image) || (image.exists() && !image.is_file()) {
-        let why = format_args!("{format} is for a new file");
+        let why = match args.like {
+            Some(_) => "--like is for a new file".to_owned(),
+            None => format!("{format} is for a new file"),
+        };
         return Err(Failure::local(image, why));
     }
     if format != OutputFormat::Raw || !options.forced() || !image.exists() {
@@ -90,8 +106,8 @@ fn check(args: &Args, options: &MkfsOptions) -> Result<()> {
     }
 }
 
-fn print(args: &Args, label: &str, built: &BuiltImage) -> Result<()> {
-    let (kind, uuid) = (args.kind, output::uuid(&built.report.uuid()));
+fn print(args: &Args, (kind, label): (Kind, &str), built: &BuiltImage) -> Result<()> {
+    let uuid = output::uuid(&built.report.uuid());
     if args.json {
         let mut object = json!({
             "kind": kind.name(), "uuid": uuid, "label": label, "size": built.size,

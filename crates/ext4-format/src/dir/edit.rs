@@ -212,6 +212,30 @@ impl DirFormat {
         }
     }
 
+    /// Zeroes the bytes of a block of names that belong to no name. True if any changed.
+    pub fn erase_gaps(&self, block: &mut [u8]) -> Result<bool, DirError> {
+        self.size(block)?;
+        let region = &mut block[..self.usable()];
+        let mut gaps = Vec::new();
+        for entry in self.region_entries(region) {
+            let entry = entry?;
+            let used = if entry.inode == 0 {
+                DIR_HEADER_SIZE
+            } else {
+                self.entry_size(entry.name)
+            };
+            gaps.push(entry.offset + used..entry.end());
+        }
+        let mut changed = false;
+        for gap in gaps {
+            if let Some(bytes) = region.get_mut(gap) {
+                changed |= bytes.iter().any(|byte| *byte != 0);
+                bytes.fill(0);
+            }
+        }
+        Ok(changed)
+    }
+
     /// Frees an entry; both are given by offset and length.
     fn take_out(
         &self,

@@ -532,7 +532,10 @@ fn mark_mounted(engine: &Engine) -> Result<()> {
     }
     sb.set_features(features);
     sb.set_mtime(engine.ambient.seconds());
-    sb.mnt_count = sb.mnt_count.get().wrapping_add(1).into();
+    // Like a tool, and unlike a mount, changes in place do not count.
+    if !engine.options.in_place {
+        sb.mnt_count = sb.mnt_count.get().wrapping_add(1).into();
+    }
     let mut copy = sb.clone();
     drop(sb);
     write_super(&*engine.device, &mut copy)

@@ -35,6 +35,7 @@ use sapwood_vfs::Timestamp;
 use crate::mount::read_super;
 use image::Image;
 pub(crate) use journal::Borrowed;
+pub(crate) use references::is_index;
 
 /// Passes of [`shrink_to_fit`]: space that one frees, another one can use.
 const PASSES: usize = 4;

@@ -220,7 +220,7 @@ fn seal(bytes: &mut [u8], format: &DirFormat, seed: u32) -> std::result::Result<
 /// Whether a block belongs to an index: the only entry of a node and the `..` of a root reach to
 /// its end. A block of names with a checksum has a tail there. An index may have the bytes of a
 /// tail there, too, because it took the place of names.
-fn is_index(bytes: &[u8], format: &DirFormat) -> bool {
+pub(crate) fn is_index(bytes: &[u8], format: &DirFormat) -> bool {
     let mut first = format.region_entries(bytes).take(2).flatten();
     first.any(|entry| entry.end() == format.block_size && (entry.offset == 0 || entry.is_dots()))
 }

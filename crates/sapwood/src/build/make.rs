@@ -12,6 +12,8 @@ use crate::Kind;
 use crate::copy::{CopyError, CopyReport};
 use crate::error::ErrorKind;
 use crate::fs::FileSystem;
+use crate::image::Mounted;
+use crate::like::{LikeError, Older, Zeroed, adapt};
 use crate::luks::{self, HEADER_SIZE};
 use crate::mkfs::{MkfsOptions, MkfsReport, mkfs};
 use crate::new_file::{NewFile, NewFileError};
@@ -21,7 +23,7 @@ use crate::progress::{OnProgress, Progress};
 use crate::resize::{NewSize, resize_new};
 use crate::sources::{Counts, Filled, Growth, Need, Sources};
 use crate::verity;
-use crate::vfs::{self, Timestamp};
+use crate::vfs::{self, FileSystem as _, Timestamp, TrimRange};
 
 /// Times that an image is made again with more room.
 const MORE_ROOM: u32 = 5;
@@ -119,7 +121,7 @@ impl ImageBuilder {
     fn fixed(&self, new: &NewFile) -> Result<Self, BuildError> {
         let mut fixed = self.clone();
         fixed.sources.keep_in(new.directory());
-        if self.reproducible {
+        if self.reproducible || self.like.is_some() {
             make_reproducible(&mut fixed.options, &mut fixed.sources)?;
         }
         if let Some(time) = fixed.options.time() {
@@ -135,6 +137,9 @@ impl ImageBuilder {
         strict: bool,
         progress: &mut OnProgress<'_>,
     ) -> Result<BuiltImage, BuildError> {
+        if let Some(older) = &self.like {
+            return self.make_like(older, new, strict, progress);
+        }
         let size = self.options.size();
         if size.is_none() && self.sources.is_empty() {
             return Err(BuildError::NoSize(new.path().to_owned()));
@@ -149,15 +154,52 @@ impl ImageBuilder {
         let Some(size) = size else {
             return self.make_fitting(new, need, strict, progress);
         };
-        let device = new.device_of(size)?;
+        let device = Zeroed::over(new, new.device_of(size)?)?;
         let report = self.make_in(&*device, new.path(), &self.options, size, need)?;
-        let filling = filling(&self.sources)?;
+        let filling = filling(&self.sources)?.past_journal();
         let left_out = self.fill(device, new.path(), strict, &filling, None, progress)?;
         Ok(BuiltImage {
             report,
             size,
             left_out,
             root_hash: None,
+        })
+    }
+
+    /// Makes the raw image from a copy of an older one.
+    fn make_like(
+        &self,
+        older: &Path,
+        new: &NewFile,
+        strict: bool,
+        progress: &mut OnProgress<'_>,
+    ) -> Result<BuiltImage, BuildError> {
+        if self.sources.is_empty() {
+            return Err(LikeError::NoSources(older.to_owned()).into());
+        }
+        let found = Older::open(older, self.options.kind())?;
+        let mut plain = self.clone();
+        plain.like = None;
+        found.adjust(&mut plain.options);
+        let scratch = new.scratch()?;
+        let built = plain.make_fixed(&scratch, strict, progress)?;
+        let mut filling = filling(&self.sources)?.past_journal();
+        // Files are read for comparison.
+        filling.take("noatime", None).map_err(BuildError::Option)?;
+        let (stop, time) = (self.sources.stop_request(), filling.fixed_time());
+        let size = found.copy_to(new, stop)?;
+        let wanted = self.options.size().unwrap_or(size);
+        let exactly = NewSize::Exactly(wanted);
+        if wanted > size {
+            resize_new(new, exactly, 0, time, progress)?;
+        }
+        adapt(new, &scratch, &filling, stop, progress)?;
+        if wanted < size {
+            resize_new(new, exactly, 0, time, progress)?;
+        }
+        Ok(BuiltImage {
+            size: wanted,
+            ..built
         })
     }
 
@@ -190,9 +232,11 @@ impl ImageBuilder {
             } else {
                 options.size_to_shrink(content, inodes)
             };
-            let device = new.device_of(size)?;
+            let device = Zeroed::over(new, new.device_of(size)?)?;
             let report = self.make_in(&*device, new.path(), &options, size, need)?;
-            let filling = filling(&self.sources)?.shrinking_later(content);
+            let filling = filling(&self.sources)?
+                .past_journal()
+                .shrinking_later(content);
             let in_it = Need {
                 entries: inodes,
                 bytes: content,
@@ -268,6 +312,13 @@ impl ImageBuilder {
         let ends = |error: &CopyError| error.ends() || is_full(error);
         if strict || report.first_error.as_ref().is_some_and(ends) {
             report.complete()?;
+        }
+        if let Mounted::Btrfs(btrfs) = fs.engine() {
+            // Earlier states of tree blocks.
+            let trimmed = btrfs
+                .sync()
+                .and_then(|()| btrfs.trim(&TrimRange::default()));
+            trimmed.map_err(|source| LikeError::free_space(path, source))?;
         }
         close(fs, &*device)?;
         Ok(left_out)

@@ -1,0 +1,360 @@
+//! Making what the new tree has and the copy lacks.
+
+use std::collections::{HashMap, HashSet};
+
+use super::pairs::Pairs;
+use super::remove::{Stash, loosen};
+use super::zeroed::is_zero;
+use super::{ADAPTING, Result, at, check, child, names};
+use crate::Kind;
+use crate::archive::new_inode;
+use crate::progress::{OnProgress, Progress, Stop};
+use crate::tree::{HeldInode, is_of_format, join};
+use crate::vfs::{
+    self, AllocMode, Attr, Credentials, FileKind, Ino, InodeFlags, SeekFrom, SetAttr, SetTime,
+    SetXattrMode, Timestamp, WriteMode,
+};
+
+/// Bytes of a file that are compared at a time.
+const PIECE: usize = 1 << 20;
+/// Unit of comparison.
+const BLOCK: usize = 4096;
+/// Prefix of properties that decide how the data of a btrfs file is stored.
+const PROPERTY: &[u8] = b"btrfs.";
+
+/// A directory of both trees.
+struct Level<'t> {
+    new: HeldInode<'t>,
+    there: HeldInode<'t>,
+    names: std::vec::IntoIter<Vec<u8>>,
+    path: Vec<u8>,
+    made: bool,
+}
+
+struct Making<'t, 'p> {
+    there: &'t dyn vfs::FileSystem,
+    kind: Kind,
+    pairs: &'p Pairs,
+    /// Inodes with several names that were made, by their number in the new tree.
+    made: HashMap<Ino, Ino>,
+    /// Inodes with several names that are complete.
+    complete: HashSet<Ino>,
+    /// Buffers of both sides.
+    pieces: [Vec<u8>; 2],
+}
+
+/// Makes everything, and removes the stash.
+pub(super) fn all<'t>(
+    (there, kind): (&'t dyn vfs::FileSystem, Kind),
+    new: &'t dyn vfs::FileSystem,
+    pairs: &Pairs,
+    stash: Option<Stash<'t>>,
+    stop: &Stop,
+    progress: &mut OnProgress<'_>,
+) -> Result<()> {
+    let mut making = Making {
+        there,
+        kind,
+        pairs,
+        made: HashMap::new(),
+        complete: HashSet::new(),
+        pieces: [vec![0; PIECE], vec![0; PIECE]],
+    };
+    let roots = HeldInode::root(new).and_then(|new| Ok((new, HeldInode::root(there)?)));
+    let (top, there_top) = roots.map_err(at("read", b""))?;
+    let mut open = vec![Level::new(top, there_top, Vec::new(), false)?];
+    let mut done = 0;
+    let mut stash = stash;
+    while let Some(level) = open.last_mut() {
+        check(stop)?;
+        let Some(name) = level.names.next() else {
+            let Some(left) = open.pop() else { break };
+            if let Some(stash) = stash.take_if(|_| open.is_empty()) {
+                stash.remove().map_err(at("remove", b""))?;
+            }
+            let attributes = making.attributes(&left.new, &left.there, left.made);
+            attributes.map_err(at("set the attributes of", &left.path))?;
+            continue;
+        };
+        let path = join(&level.path, &name);
+        let below = making.name(level, &name);
+        if let Some((new, there, made)) = below.map_err(at("make", &path))? {
+            open.push(Level::new(new, there, path, made)?);
+        }
+        done += 1;
+        progress(Progress::Done {
+            phase: ADAPTING,
+            done,
+        });
+    }
+    Ok(())
+}
+
+impl<'t> Level<'t> {
+    fn new(new: HeldInode<'t>, there: HeldInode<'t>, path: Vec<u8>, made: bool) -> Result<Self> {
+        let names = names(&new).map_err(at("list", &path))?;
+        Ok(Self {
+            new,
+            there,
+            names: names.into_iter(),
+            path,
+            made,
+        })
+    }
+}
+
+impl<'t> Making<'t, '_> {
+    /// Makes a name, and everything but a directory completely. Returns a directory that is to be
+    /// filled, and whether it was made.
+    fn name(
+        &mut self,
+        level: &Level<'t>,
+        name: &[u8],
+    ) -> vfs::Result<Option<(HeldInode<'t>, HeldInode<'t>, bool)>> {
+        let own = |dir: &HeldInode<'t>| is_of_format(self.kind, dir, name);
+        if own(&level.new)? && child(&level.there, name)?.is_some() && own(&level.there)? {
+            return Ok(None);
+        }
+        let new = level.new.child(name)?;
+        let known = self.pairs.old_of(new.ino());
+        let known = known.or_else(|| self.made.get(&new.ino()).copied());
+        let (node, made) = match known {
+            Some(ino) => (self.named(level, name, ino)?, false),
+            None => (self.create(level, name, &new)?, true),
+        };
+        if new.is_dir() {
+            return Ok(Some((new, node, made)));
+        }
+        if new.attr().nlink > 1 {
+            if made {
+                self.made.insert(new.ino(), node.ino());
+            }
+            if !self.complete.insert(new.ino()) {
+                return Ok(None);
+            }
+        }
+        let written = new.attr().kind == FileKind::Regular && self.content(&new, &node)?;
+        self.attributes(&new, &node, made || written)?;
+        Ok(None)
+    }
+
+    /// The inode, which gets this name if it does not have it.
+    fn named(&self, level: &Level<'t>, name: &[u8], ino: Ino) -> vfs::Result<HeldInode<'t>> {
+        if let Some(node) = child(&level.there, name)? {
+            // All other names were removed.
+            return if node.ino() == ino {
+                Ok(node)
+            } else {
+                Err(vfs::Error::Exists)
+            };
+        }
+        loosen(&level.there)?;
+        let node = HeldInode::new(self.there, self.there.reference(ino)?);
+        loosen(&node)?;
+        let linked = self.there.link(ino, level.there.ino(), name)?;
+        Ok(HeldInode::new(self.there, linked))
+    }
+
+    fn create(
+        &self,
+        level: &Level<'t>,
+        name: &[u8],
+        new: &HeldInode<'t>,
+    ) -> vfs::Result<HeldInode<'t>> {
+        loosen(&level.there)?;
+        let attr = new.attr();
+        let target = match attr.kind {
+            FileKind::Symlink => new.target()?,
+            _ => Vec::new(),
+        };
+        let what = new_inode(attr.kind, attr.rdev, &target);
+        let who = Credentials {
+            uid: attr.uid,
+            gid: attr.gid,
+            ..Credentials::ROOT
+        };
+        let made = (self.there).create(&who, level.there.ino(), name, what, attr.perm)?;
+        let node = HeldInode::new(self.there, made);
+        // These decide on the storage of data that is written later.
+        let stored =
+            attr.flags & (InodeFlags::NOCOW | InodeFlags::COMPRESS | InodeFlags::NOCOMPRESS);
+        let now = node.attr().flags;
+        if now | stored != now {
+            self.there.set_flags(node.ino(), now | stored)?;
+        }
+        for (property, value) in new.xattrs()? {
+            if property.starts_with(PROPERTY) {
+                let any = SetXattrMode::Any;
+                self.there.setxattr(node.ino(), &property, &value, any)?;
+            }
+        }
+        Ok(node)
+    }
+
+    /// Writes the blocks of a file that differ. True if there were any.
+    fn content(&mut self, new: &HeldInode<'t>, node: &HeldInode<'t>) -> vfs::Result<bool> {
+        let size = new.attr().size;
+        let mut offset = 0;
+        let mut written = false;
+        while let Some(data) = next_data(new, node, offset)?.filter(|data| *data < size) {
+            let start = data - data % BLOCK as u64;
+            let left = usize::try_from(size - start).unwrap_or(PIECE).min(PIECE);
+            written |= self.piece(new, node, start, left)?;
+            offset = start + left as u64;
+        }
+        if node.file_system().getattr(node.ino())?.size != size {
+            loosen(node)?;
+            let changes = SetAttr {
+                size: Some(size),
+                ..SetAttr::default()
+            };
+            self.there.setattr(node.ino(), &changes)?;
+            written = true;
+        }
+        Ok(written)
+    }
+
+    /// Writes the blocks of a piece that differ.
+    fn piece(
+        &mut self,
+        new: &HeldInode<'t>,
+        node: &HeldInode<'t>,
+        start: u64,
+        len: usize,
+    ) -> vfs::Result<bool> {
+        let [wanted, found] = &mut self.pieces;
+        let wanted = wanted.get_mut(..len).unwrap_or_default();
+        let found = found.get_mut(..len).unwrap_or_default();
+        read_zeros(new, start, wanted)?;
+        read_zeros(node, start, found)?;
+        let mut runs: Vec<(Change, usize, usize)> = Vec::new();
+        let mut end = 0;
+        for (now, then) in wanted.chunks(BLOCK).zip(found.chunks(BLOCK)) {
+            let begin = end;
+            end += now.len();
+            let change = match (now == then, is_zero(now)) {
+                (true, _) => continue,
+                (false, true) => Change::Hole,
+                (false, false) => Change::Write,
+            };
+            match runs.last_mut() {
+                Some((last, _, until)) if (*last, *until) == (change, begin) => *until = end,
+                _ => runs.push((change, begin, end)),
+            }
+        }
+        if !runs.is_empty() {
+            loosen(node)?;
+        }
+        for (change, begin, end) in &runs {
+            let (at, ino) = (start + *begin as u64, node.ino());
+            match change {
+                Change::Hole => {
+                    let len = (end - begin) as u64;
+                    self.there.fallocate(ino, at, len, AllocMode::PunchHole)?;
+                }
+                Change::Write => {
+                    let bytes = wanted.get(*begin..*end).unwrap_or_default();
+                    self.there.write(ino, at, bytes, WriteMode::default())?;
+                }
+            }
+        }
+        Ok(!runs.is_empty())
+    }
+
+    /// Sets the attributes that differ. `changed`: other parts of the inode were changed.
+    fn attributes(
+        &self,
+        new: &HeldInode<'t>,
+        node: &HeldInode<'t>,
+        changed: bool,
+    ) -> vfs::Result<()> {
+        let (fs, ino, wanted) = (self.there, node.ino(), new.attr());
+        let now = fs.getattr(ino)?;
+        let xattrs = new.xattrs()?;
+        if !changed && same(&now, wanted) && node.xattrs()? == xattrs {
+            return Ok(());
+        }
+        loosen(node)?;
+        if (now.uid, now.gid) != (wanted.uid, wanted.gid) {
+            let owner = SetAttr {
+                uid: Some(wanted.uid),
+                gid: Some(wanted.gid),
+                ..SetAttr::default()
+            };
+            fs.setattr(ino, &owner)?;
+        }
+        // A change of the owner removes some.
+        let there = node.xattrs()?;
+        for (name, _) in &there {
+            if !xattrs.iter().any(|(wanted, _)| wanted == name) {
+                fs.removexattr(ino, name)?;
+            }
+        }
+        for both in &xattrs {
+            if !there.contains(both) {
+                let (name, value) = both;
+                fs.setxattr(ino, name, value, SetXattrMode::Any)?;
+            }
+        }
+        let last = SetAttr {
+            perm: (wanted.kind != FileKind::Symlink).then_some(wanted.perm),
+            atime: Some(SetTime::To(wanted.atime)),
+            mtime: Some(SetTime::To(wanted.mtime)),
+            ..SetAttr::default()
+        };
+        fs.setattr(ino, &last)?;
+        let flags = fs.getattr(ino)?.flags;
+        if flags != wanted.flags {
+            fs.set_flags(ino, wanted.flags)?;
+        }
+        Ok(())
+    }
+}
+
+/// A change of blocks of a file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Change {
+    Write,
+    Hole,
+}
+
+/// Whether all attributes that a source has are the same. The access time is not compared: reading
+/// the sources changes it.
+fn same(one: &Attr, other: &Attr) -> bool {
+    type Compared = (u32, u32, u32, Timestamp, InodeFlags);
+    let all = |attr: &Attr| -> Compared { (attr.perm, attr.uid, attr.gid, attr.mtime, attr.flags) };
+    all(one) == all(other)
+}
+
+/// The offset of the next data of either file, from `offset` on.
+fn next_data(one: &HeldInode<'_>, other: &HeldInode<'_>, offset: u64) -> vfs::Result<Option<u64>> {
+    let next = |node: &HeldInode<'_>| match (node.file_system())
+        .seek(node.ino(), SeekFrom::Data(offset))
+    {
+        Ok(data) => Ok(Some(data)),
+        Err(vfs::Error::NoSuchOffset) => Ok(None),
+        Err(error) => Err(error),
+    };
+    Ok(match (next(one)?, next(other)?) {
+        (Some(one), Some(other)) => Some(one.min(other)),
+        (one, other) => one.or(other),
+    })
+}
+
+/// Reads a part of a file. Bytes after its end are zeros.
+fn read_zeros(node: &HeldInode<'_>, start: u64, buf: &mut [u8]) -> vfs::Result<()> {
+    let mut filled = 0;
+    while let Some(rest) = buf.get_mut(filled..).filter(|rest| !rest.is_empty()) {
+        match node
+            .file_system()
+            .read(node.ino(), start + filled as u64, rest)?
+        {
+            0 => {
+                rest.fill(0);
+                break;
+            }
+            count => filled += count,
+        }
+    }
+    Ok(())
+}

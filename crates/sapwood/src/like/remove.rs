@@ -1,0 +1,238 @@
+//! Removing the names of the older tree that do not stay.
+//!
+//! An inode that gets another name moves to the *stash*, a directory with an unused name in the
+//! root. It is removed when all new names exist.
+
+use std::collections::HashSet;
+
+use super::pairs::Pairs;
+use super::{Result, at, check, child, names};
+use crate::progress::Stop;
+use crate::tree::{HeldInode, directory_loop, join};
+use crate::vfs::{self, Credentials, FileKind, Ino, InodeFlags, NewInode, RenameMode, SetAttr};
+
+/// Name of the stash, before a number that makes it unused.
+const STASH: &str = ".sapwood-like-";
+
+/// Inodes on the way from a removed name to a new one.
+pub(super) struct Stash<'t> {
+    dir: HeldInode<'t>,
+    name: Vec<u8>,
+    inside: HashSet<Ino>,
+}
+
+/// A directory of the older tree.
+struct Level<'t> {
+    dir: HeldInode<'t>,
+    /// Its counterpart; `None` if it is removed.
+    new: Option<Ino>,
+    names: std::vec::IntoIter<Vec<u8>>,
+    path: Vec<u8>,
+}
+
+struct Removal<'t, 'p> {
+    there: &'t dyn vfs::FileSystem,
+    new: &'t dyn vfs::FileSystem,
+    pairs: &'p Pairs,
+    stash: Option<Stash<'t>>,
+}
+
+/// Removes every name that does not lead to the counterpart of what the new tree has there, and cuts
+/// files that become shorter. Returns the stash, if it is in use.
+pub(super) fn others<'t>(
+    there: &'t dyn vfs::FileSystem,
+    new: &'t dyn vfs::FileSystem,
+    pairs: &Pairs,
+    stop: &Stop,
+) -> Result<Option<Stash<'t>>> {
+    let mut removal = Removal {
+        there,
+        new,
+        pairs,
+        stash: None,
+    };
+    let root = HeldInode::root(there).map_err(at("read", b""))?;
+    let mut open = vec![Level::new(root, Some(new.root()), Vec::new())?];
+    let mut entered = HashSet::new();
+    while let Some(level) = open.last_mut() {
+        check(stop)?;
+        let Some(name) = level.names.next() else {
+            let left = open.pop();
+            if let (Some(left), Some(above)) = (left, open.last()) {
+                removal.leave(left, above)?;
+            }
+            continue;
+        };
+        let path = join(&level.path, &name);
+        let below = removal.name(level, &name, &path);
+        if let Some((dir, new)) = below.map_err(at("remove", &path))? {
+            if !entered.insert(dir.ino()) {
+                return Err(at("list", &path)(directory_loop(&name)));
+            }
+            open.push(Level::new(dir, new, path)?);
+        }
+    }
+    Ok(removal.stash)
+}
+
+impl<'t> Level<'t> {
+    fn new(dir: HeldInode<'t>, new: Option<Ino>, path: Vec<u8>) -> Result<Self> {
+        let names = names(&dir).map_err(at("list", &path))?;
+        Ok(Self {
+            dir,
+            new,
+            names: names.into_iter(),
+            path,
+        })
+    }
+}
+
+impl<'t> Removal<'t, '_> {
+    /// Keeps or removes a name. Returns a directory that is to be walked, with its counterpart.
+    fn name(
+        &mut self,
+        level: &Level<'t>,
+        name: &[u8],
+        path: &[u8],
+    ) -> vfs::Result<Option<(HeldInode<'t>, Option<Ino>)>> {
+        let Some(node) = child(&level.dir, name)? else {
+            return Ok(None);
+        };
+        if let Some(new) = self.counterpart(level.new, name, node.ino())? {
+            if node.is_dir() {
+                return Ok(Some((node, Some(new.ino()))));
+            }
+            self.cut(&node, new.attr().size)?;
+            return Ok(None);
+        }
+        if node.is_dir() {
+            // A directory keeps its path, or is removed.
+            return if !self.pairs.keeps(node.ino()) {
+                Ok(Some((node, None)))
+            } else {
+                Err(directory_loop(path))
+            };
+        }
+        loosen(&level.dir)?;
+        loosen(&node)?;
+        if self.pairs.keeps(node.ino()) && self.stash(&level.dir, name, node.ino())? {
+            return Ok(None);
+        }
+        self.there.unlink(level.dir.ino(), name)?;
+        Ok(None)
+    }
+
+    /// The node of the new tree at a name, if `old` becomes it.
+    fn counterpart(
+        &self,
+        dir: Option<Ino>,
+        name: &[u8],
+        old: Ino,
+    ) -> vfs::Result<Option<HeldInode<'t>>> {
+        let Some(dir) = dir else {
+            return Ok(None);
+        };
+        let dir = if dir == self.new.root() {
+            HeldInode::root(self.new)?
+        } else {
+            HeldInode::new(self.new, self.new.reference(dir)?)
+        };
+        let found = child(&dir, name)?;
+        Ok(found.filter(|found| self.pairs.old_of(found.ino()) == Some(old)))
+    }
+
+    /// Removes a directory that is empty now, unless it stays.
+    fn leave(&self, level: Level<'t>, above: &Level<'t>) -> Result<()> {
+        let Level { dir, new, path, .. } = level;
+        if new.is_some() {
+            return Ok(());
+        }
+        let name = crate::tree::split_last(&path).1;
+        let removed = loosen(&above.dir).and_then(|()| {
+            loosen(&dir)?;
+            self.there.rmdir(above.dir.ino(), name)
+        });
+        removed.map_err(at("remove", &path))
+    }
+
+    /// Cuts a file to the size that it becomes.
+    fn cut(&self, node: &HeldInode<'t>, size: u64) -> vfs::Result<()> {
+        if node.attr().kind != FileKind::Regular || size >= node.attr().size {
+            return Ok(());
+        }
+        loosen(node)?;
+        let changes = SetAttr {
+            size: Some(size),
+            ..SetAttr::default()
+        };
+        self.there.setattr(node.ino(), &changes).map(drop)
+    }
+
+    /// Moves an inode to the stash. False if it is there already.
+    fn stash(&mut self, dir: &HeldInode<'t>, name: &[u8], ino: Ino) -> vfs::Result<bool> {
+        let there = self.there;
+        let stash = match &mut self.stash {
+            Some(stash) => stash,
+            None => self.stash.insert(Stash::make(there, self.new)?),
+        };
+        if !stash.inside.insert(ino) {
+            return Ok(false);
+        }
+        let to = ino.to_string();
+        let (from, into) = (dir.ino(), stash.dir.ino());
+        there.rename(from, name, into, to.as_bytes(), RenameMode::NoReplace)?;
+        Ok(true)
+    }
+}
+
+/// Makes an inode and its names changeable.
+pub(super) fn loosen(node: &HeldInode<'_>) -> vfs::Result<()> {
+    let fixed = InodeFlags::IMMUTABLE | InodeFlags::APPEND;
+    if !node.attr().flags.intersects(fixed) {
+        return Ok(());
+    }
+    let fs = node.file_system();
+    let flags = fs.getattr(node.ino())?.flags;
+    if flags.intersects(fixed) {
+        fs.set_flags(node.ino(), flags - fixed)
+    } else {
+        Ok(())
+    }
+}
+
+impl<'t> Stash<'t> {
+    fn make(there: &'t dyn vfs::FileSystem, new: &dyn vfs::FileSystem) -> vfs::Result<Self> {
+        let root = HeldInode::root(there)?;
+        let wanted = HeldInode::root(new)?;
+        loosen(&root)?;
+        let mut number = 0_u64;
+        let name = loop {
+            let name = format!("{STASH}{number}").into_bytes();
+            if child(&root, &name)?.is_none() && child(&wanted, &name)?.is_none() {
+                break name;
+            }
+            number += 1;
+        };
+        let made = there.create(
+            &Credentials::ROOT,
+            root.ino(),
+            &name,
+            NewInode::Directory,
+            0o700,
+        )?;
+        Ok(Self {
+            dir: HeldInode::new(there, made),
+            name,
+            inside: HashSet::new(),
+        })
+    }
+
+    /// Removes the stash, with the names that its inodes have there.
+    pub(super) fn remove(self) -> vfs::Result<()> {
+        let fs = self.dir.file_system();
+        for name in names(&self.dir)? {
+            fs.unlink(self.dir.ino(), &name)?;
+        }
+        fs.rmdir(fs.root(), &self.name)
+    }
+}
