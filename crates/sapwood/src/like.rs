@@ -6,8 +6,8 @@
 //! 2. The new file gets a copy of the older image.
 //! 3. `pairs` finds for each inode of the scratch image the inode of the copy that becomes it: by
 //!    path, and for files that only one side has by content and by name.
-//! 4. `remove` removes all other names from the copy, and cuts files that become shorter. A commit
-//!    makes this space available.
+//! 4. `remove` removes all other names from the copy, cuts files that become shorter, and on btrfs
+//!    gives back blocks that differ. A commit makes this space available.
 //! 5. `make` walks the scratch image in the order of names. It makes new inodes, writes the blocks
 //!    of a file that differ, and sets attributes that differ. An inode that does not differ is not
 //!    changed, nor are its times.
@@ -17,6 +17,7 @@
 //! One thread does all of it, with one fixed time. An ext4 is changed past its journal, and a file
 //! that is not complete has no name, so neither needs a recovery.
 
+mod content;
 mod make;
 mod pairs;
 mod remove;
@@ -283,7 +284,7 @@ fn change(
 ) -> Result<()> {
     progress(Progress::Total(0));
     let pairs = pairs::find(there, new, stop)?;
-    let stash = remove::others(there, new, &pairs, stop)?;
+    let stash = remove::others((there, kind), new, &pairs, stop)?;
     there.sync().map_err(at("commit", b""))?;
     make::all((there, kind), new, &pairs, stash, stop, progress)?;
     // Space is available to others, and therefore free, after a commit.

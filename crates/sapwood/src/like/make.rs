@@ -2,23 +2,19 @@
 
 use std::collections::{HashMap, HashSet};
 
+use super::content::Comparison;
 use super::pairs::Pairs;
 use super::remove::{Stash, loosen};
-use super::zeroed::is_zero;
 use super::{ADAPTING, Result, at, check, child, names};
 use crate::Kind;
 use crate::archive::new_inode;
 use crate::progress::{OnProgress, Progress, Stop};
 use crate::tree::{HeldInode, is_of_format, join};
 use crate::vfs::{
-    self, AllocMode, Attr, Credentials, FileKind, Ino, InodeFlags, SeekFrom, SetAttr, SetTime,
-    SetXattrMode, Timestamp, WriteMode,
+    self, AllocMode, Attr, Credentials, FileKind, Ino, InodeFlags, SetAttr, SetTime, SetXattrMode,
+    Timestamp, WriteMode,
 };
 
-/// Bytes of a file that are compared at a time.
-const PIECE: usize = 1 << 20;
-/// Unit of comparison.
-const BLOCK: usize = 4096;
 /// Prefix of properties that decide how the data of a btrfs file is stored.
 const PROPERTY: &[u8] = b"btrfs.";
 
@@ -39,8 +35,7 @@ struct Making<'t, 'p> {
     made: HashMap<Ino, Ino>,
     /// Inodes with several names that are complete.
     complete: HashSet<Ino>,
-    /// Buffers of both sides.
-    pieces: [Vec<u8>; 2],
+    comparison: Comparison,
 }
 
 /// Makes everything, and removes the stash.
@@ -58,7 +53,7 @@ pub(super) fn all<'t>(
         pairs,
         made: HashMap::new(),
         complete: HashSet::new(),
-        pieces: [vec![0; PIECE], vec![0; PIECE]],
+        comparison: Comparison::default(),
     };
     let roots = HeldInode::root(new).and_then(|new| Ok((new, HeldInode::root(there)?)));
     let (top, there_top) = roots.map_err(at("read", b""))?;
@@ -193,72 +188,26 @@ impl<'t> Making<'t, '_> {
 
     /// Writes the blocks of a file that differ. True if there were any.
     fn content(&mut self, new: &HeldInode<'t>, node: &HeldInode<'t>) -> vfs::Result<bool> {
-        let size = new.attr().size;
-        let mut offset = 0;
-        let mut written = false;
-        while let Some(data) = next_data(new, node, offset)?.filter(|data| *data < size) {
-            let start = data - data % BLOCK as u64;
-            let left = usize::try_from(size - start).unwrap_or(PIECE).min(PIECE);
-            written |= self.piece(new, node, start, left)?;
-            offset = start + left as u64;
-        }
-        if node.file_system().getattr(node.ino())?.size != size {
+        let (there, ino, size) = (self.there, node.ino(), new.attr().size);
+        let mut written = self.comparison.each(new, node, size, &mut |run| {
+            loosen(node)?;
+            match run.bytes {
+                None => there.fallocate(ino, run.start, run.len, AllocMode::PunchHole),
+                Some(bytes) => there
+                    .write(ino, run.start, bytes, WriteMode::default())
+                    .map(drop),
+            }
+        })?;
+        if there.getattr(ino)?.size != size {
             loosen(node)?;
             let changes = SetAttr {
                 size: Some(size),
                 ..SetAttr::default()
             };
-            self.there.setattr(node.ino(), &changes)?;
+            there.setattr(ino, &changes)?;
             written = true;
         }
         Ok(written)
-    }
-
-    /// Writes the blocks of a piece that differ.
-    fn piece(
-        &mut self,
-        new: &HeldInode<'t>,
-        node: &HeldInode<'t>,
-        start: u64,
-        len: usize,
-    ) -> vfs::Result<bool> {
-        let [wanted, found] = &mut self.pieces;
-        let wanted = wanted.get_mut(..len).unwrap_or_default();
-        let found = found.get_mut(..len).unwrap_or_default();
-        read_zeros(new, start, wanted)?;
-        read_zeros(node, start, found)?;
-        let mut runs: Vec<(Change, usize, usize)> = Vec::new();
-        let mut end = 0;
-        for (now, then) in wanted.chunks(BLOCK).zip(found.chunks(BLOCK)) {
-            let begin = end;
-            end += now.len();
-            let change = match (now == then, is_zero(now)) {
-                (true, _) => continue,
-                (false, true) => Change::Hole,
-                (false, false) => Change::Write,
-            };
-            match runs.last_mut() {
-                Some((last, _, until)) if (*last, *until) == (change, begin) => *until = end,
-                _ => runs.push((change, begin, end)),
-            }
-        }
-        if !runs.is_empty() {
-            loosen(node)?;
-        }
-        for (change, begin, end) in &runs {
-            let (at, ino) = (start + *begin as u64, node.ino());
-            match change {
-                Change::Hole => {
-                    let len = (end - begin) as u64;
-                    self.there.fallocate(ino, at, len, AllocMode::PunchHole)?;
-                }
-                Change::Write => {
-                    let bytes = wanted.get(*begin..*end).unwrap_or_default();
-                    self.there.write(ino, at, bytes, WriteMode::default())?;
-                }
-            }
-        }
-        Ok(!runs.is_empty())
     }
 
     /// Sets the attributes that differ. `changed`: other parts of the inode were changed.
@@ -311,50 +260,10 @@ impl<'t> Making<'t, '_> {
     }
 }
 
-/// A change of blocks of a file.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Change {
-    Write,
-    Hole,
-}
-
 /// Whether all attributes that a source has are the same. The access time is not compared: reading
 /// the sources changes it.
 fn same(one: &Attr, other: &Attr) -> bool {
     type Compared = (u32, u32, u32, Timestamp, InodeFlags);
     let all = |attr: &Attr| -> Compared { (attr.perm, attr.uid, attr.gid, attr.mtime, attr.flags) };
     all(one) == all(other)
-}
-
-/// The offset of the next data of either file, from `offset` on.
-fn next_data(one: &HeldInode<'_>, other: &HeldInode<'_>, offset: u64) -> vfs::Result<Option<u64>> {
-    let next = |node: &HeldInode<'_>| match (node.file_system())
-        .seek(node.ino(), SeekFrom::Data(offset))
-    {
-        Ok(data) => Ok(Some(data)),
-        Err(vfs::Error::NoSuchOffset) => Ok(None),
-        Err(error) => Err(error),
-    };
-    Ok(match (next(one)?, next(other)?) {
-        (Some(one), Some(other)) => Some(one.min(other)),
-        (one, other) => one.or(other),
-    })
-}
-
-/// Reads a part of a file. Bytes after its end are zeros.
-fn read_zeros(node: &HeldInode<'_>, start: u64, buf: &mut [u8]) -> vfs::Result<()> {
-    let mut filled = 0;
-    while let Some(rest) = buf.get_mut(filled..).filter(|rest| !rest.is_empty()) {
-        match node
-            .file_system()
-            .read(node.ino(), start + filled as u64, rest)?
-        {
-            0 => {
-                rest.fill(0);
-                break;
-            }
-            count => filled += count,
-        }
-    }
-    Ok(())
 }

@@ -5,14 +5,21 @@
 
 use std::collections::HashSet;
 
+use super::content::Comparison;
 use super::pairs::Pairs;
 use super::{Result, at, check, child, names};
+use crate::Kind;
 use crate::progress::Stop;
 use crate::tree::{HeldInode, directory_loop, join};
-use crate::vfs::{self, Credentials, FileKind, Ino, InodeFlags, NewInode, RenameMode, SetAttr};
+use crate::vfs::{
+    self, AllocMode, Credentials, FileKind, Ino, InodeFlags, NewInode, RenameMode, SetAttr,
+};
 
 /// Name of the stash, before a number that makes it unused.
 const STASH: &str = ".sapwood-like-";
+
+/// Smaller files may be stored in a tree of btrfs.
+const INLINE: u64 = 4096;
 
 /// Inodes on the way from a removed name to a new one.
 pub(super) struct Stash<'t> {
@@ -35,12 +42,14 @@ struct Removal<'t, 'p> {
     new: &'t dyn vfs::FileSystem,
     pairs: &'p Pairs,
     stash: Option<Stash<'t>>,
+    kind: Kind,
+    comparison: Comparison,
 }
 
 /// Removes every name that does not lead to the counterpart of what the new tree has there, and cuts
 /// files that become shorter. Returns the stash, if it is in use.
 pub(super) fn others<'t>(
-    there: &'t dyn vfs::FileSystem,
+    (there, kind): (&'t dyn vfs::FileSystem, Kind),
     new: &'t dyn vfs::FileSystem,
     pairs: &Pairs,
     stop: &Stop,
@@ -50,6 +59,8 @@ pub(super) fn others<'t>(
         new,
         pairs,
         stash: None,
+        kind,
+        comparison: Comparison::default(),
     };
     let root = HeldInode::root(there).map_err(at("read", b""))?;
     let mut open = vec![Level::new(root, Some(new.root()), Vec::new())?];
@@ -102,7 +113,7 @@ impl<'t> Removal<'t, '_> {
             if node.is_dir() {
                 return Ok(Some((node, Some(new.ino()))));
             }
-            self.cut(&node, new.attr().size)?;
+            self.cut(&node, &new)?;
             return Ok(None);
         }
         if node.is_dir() {
@@ -155,17 +166,30 @@ impl<'t> Removal<'t, '_> {
         removed.map_err(at("remove", &path))
     }
 
-    /// Cuts a file to the size that it becomes.
-    fn cut(&self, node: &HeldInode<'t>, size: u64) -> vfs::Result<()> {
-        if node.attr().kind != FileKind::Regular || size >= node.attr().size {
+    /// Cuts a file to the size that it becomes. A btrfs also gives back all other blocks that differ:
+    /// it writes none in its place, and new blocks then take the places of the old ones.
+    fn cut(&mut self, node: &HeldInode<'t>, new: &HeldInode<'t>) -> vfs::Result<()> {
+        let (there, ino, size) = (self.there, node.ino(), new.attr().size);
+        if node.attr().kind != FileKind::Regular {
             return Ok(());
         }
-        loosen(node)?;
-        let changes = SetAttr {
-            size: Some(size),
-            ..SetAttr::default()
-        };
-        self.there.setattr(node.ino(), &changes).map(drop)
+        if size < node.attr().size {
+            loosen(node)?;
+            let changes = SetAttr {
+                size: Some(size),
+                ..SetAttr::default()
+            };
+            there.setattr(ino, &changes)?;
+        }
+        if self.kind != Kind::Btrfs || size < INLINE {
+            return Ok(());
+        }
+        let least = size.min(node.attr().size);
+        self.comparison.each(new, node, least, &mut |run| {
+            loosen(node)?;
+            there.fallocate(ino, run.start, run.len, AllocMode::PunchHole)
+        })?;
+        Ok(())
     }
 
     /// Moves an inode to the stash. False if it is there already.
