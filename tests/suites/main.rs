@@ -28,6 +28,7 @@ mod options;
 mod overlays;
 mod partitions;
 mod programs;
+mod read_only;
 mod received;
 mod recipes;
 mod rescue;
@@ -74,6 +75,7 @@ fn main() {
             overlays,
             partitions,
             programs,
+            read_only,
             recipes,
             received,
             rescue,

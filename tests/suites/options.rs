@@ -60,7 +60,7 @@ const VERITY: &[&str] = &["verity.roothash", "verity.hashdevice"];
 const HASH: &str = "00112233445566778899aabbccddeeff00112233445566778899aabbccddeeff";
 
 /// A value that fits the declared form of an option.
-fn sample(form: Form) -> Option<&'static str> {
+pub(super) fn sample(form: Form) -> Option<&'static str> {
     let (Form::Value(placeholder) | Form::Optional(placeholder)) = form else {
         return None;
     };
