@@ -13,6 +13,7 @@ pub mod health;
 pub(crate) mod histogram;
 mod host;
 pub mod lock;
+pub mod machine;
 pub mod memory;
 pub mod piece;
 pub(crate) mod range_set;

@@ -97,6 +97,11 @@ pub trait Device: Send + Sync + std::fmt::Debug {
     /// it does nothing, which is the default.
     fn will_read(&self, _offset: u64, _len: u64) {}
 
+    /// Drops what this machine caches of the range, so that the next read sees what another machine
+    /// wrote there. Changes that were not flushed stay. A device that does not cache does nothing,
+    /// which is the default.
+    fn drop_cached(&self, _offset: u64, _len: u64) {}
+
     /// Announces that a large writeback wrote the range. The device may start to write it to its
     /// medium, so that the next flush has less to wait for. This makes nothing durable; the next
     /// flush reports errors. A device that does not cache writes does nothing, which is the

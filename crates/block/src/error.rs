@@ -60,6 +60,15 @@ pub enum Error {
         /// Device name.
         device: String,
     },
+    /// Another machine took the file system over, or may have done so; nothing is written any
+    /// more.
+    #[error("{device}: {reason}")]
+    TakenOver {
+        /// Device name.
+        device: String,
+        /// The other machine, or the reason to assume that there is one.
+        reason: Arc<str>,
+    },
     /// The device is in use by another mount or program.
     #[error("{}", busy(device, through.as_deref(), holder))]
     Busy {

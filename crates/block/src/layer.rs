@@ -111,6 +111,11 @@ pub trait Layer: Send + Sync + std::fmt::Debug {
         self.below().will_read(offset, len);
     }
 
+    /// See [`Device::drop_cached`].
+    fn drop_cached(&self, offset: u64, len: u64) {
+        self.below().drop_cached(offset, len);
+    }
+
     /// See [`Device::write_behind`].
     fn write_behind(&self, offset: u64, len: u64) {
         self.below().write_behind(offset, len);
@@ -188,6 +193,10 @@ impl<L: Layer> Device for L {
 
     fn will_read(&self, offset: u64, len: u64) {
         Layer::will_read(self, offset, len);
+    }
+
+    fn drop_cached(&self, offset: u64, len: u64) {
+        Layer::drop_cached(self, offset, len);
     }
 
     fn write_behind(&self, offset: u64, len: u64) {

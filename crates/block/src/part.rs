@@ -110,6 +110,12 @@ impl Layer for PartDevice {
         }
     }
 
+    fn drop_cached(&self, offset: u64, len: u64) {
+        if let Some((at, len)) = self.clamp(offset, len) {
+            Device::drop_cached(&*self.inner, at, len);
+        }
+    }
+
     fn write_behind(&self, offset: u64, len: u64) {
         if let Some((at, len)) = self.clamp(offset, len) {
             Device::write_behind(&*self.inner, at, len);

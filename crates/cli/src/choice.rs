@@ -27,6 +27,9 @@ pub(super) struct Devices {
     /// Open a btrfs although devices are missing, as far as its profiles allow
     #[arg(long, global = true, help_heading = PART, display_order = 1006)]
     degraded: bool,
+    /// The journal of the ext4 is on this file or device
+    #[arg(long, value_name = "FILE", global = true, help_heading = PART, display_order = 1006)]
+    journal_device: Option<PathBuf>,
 }
 
 /// The devices that the command line names, once it was read.
@@ -35,7 +38,10 @@ static DEVICES: OnceLock<Devices> = OnceLock::new();
 impl Devices {
     /// Whether any is named.
     pub(super) fn are_given(&self) -> bool {
-        !self.paths.is_empty() || !self.scanned.is_empty() || self.degraded
+        !self.paths.is_empty()
+            || !self.scanned.is_empty()
+            || self.degraded
+            || self.journal_device.is_some()
     }
 
     /// Makes them the devices of [`opening`].
@@ -45,7 +51,7 @@ impl Devices {
 
     /// For a command that cannot use them.
     pub(super) fn refuse() -> Failure {
-        let line = "--device, --scan and --degraded are for commands that read or change the files of an image";
+        let line = "--device, --scan, --degraded and --journal-device are for commands that read or change the files of an image";
         Failure::new(USAGE, line)
     }
 }
@@ -185,6 +191,9 @@ pub(super) fn opening(read_only: bool) -> sapwood::Options {
     }
     if given.is_some_and(|given| given.degraded) {
         options = options.degraded();
+    }
+    if let Some(journal) = given.and_then(|given| given.journal_device.as_ref()) {
+        options = options.journal(journal);
     }
     options
 }

@@ -127,7 +127,7 @@ fn without_foreign(command: Command, global: &[Arg]) -> Command {
 }
 
 fn is_for_several(arg: &Arg) -> bool {
-    ["device", "scan", "degraded"]
+    ["device", "scan", "degraded", "journal-device"]
         .map(Some)
         .contains(&arg.get_long())
 }

@@ -208,7 +208,7 @@ impl Incompat {
         .union(Self::CASEFOLD);
 
     /// Features that Sapwood can write. Encrypted inodes are refused one by one.
-    pub const WRITE: Self = Self::READ.difference(Self::CASEFOLD.union(Self::MMP));
+    pub const WRITE: Self = Self::READ.difference(Self::CASEFOLD);
 
     /// Names of the set features, as `tune2fs` spells them.
     pub fn names(self) -> Vec<String> {

@@ -48,7 +48,10 @@ pub use inode::{
     Timestamp, file_mode, special_ino,
 };
 
-pub use mmp::{MMP_MAGIC, MMP_SEQ_CLEAN, MmpBlock};
+pub use mmp::{
+    MMP_MAGIC, MMP_MAX_CHECK_INTERVAL, MMP_MIN_CHECK_INTERVAL, MMP_SEQ_CLEAN, MMP_SEQ_FSCK,
+    MMP_SEQ_MAX, MMP_UPDATE_INTERVAL, MmpBlock,
+};
 pub use orphan::*;
 pub use quota::*;
 pub use superblock::{

@@ -12,6 +12,16 @@ use crate::layout::{disk_struct, offsets};
 pub const MMP_MAGIC: u32 = 0x004d_4d50;
 /// Sequence: not in use.
 pub const MMP_SEQ_CLEAN: u32 = 0xff4d_4d50;
+/// Sequence: being checked by `e2fsck`, or `tune2fs` runs.
+pub const MMP_SEQ_FSCK: u32 = 0xe24d_4d50;
+/// Largest sequence of a holder.
+pub const MMP_SEQ_MAX: u32 = 0xe24d_4d4f;
+/// Seconds between two updates, if the superblock names none.
+pub const MMP_UPDATE_INTERVAL: u16 = 5;
+/// Fewest seconds that an opener takes for the interval.
+pub const MMP_MIN_CHECK_INTERVAL: u16 = 5;
+/// Most seconds between two updates.
+pub const MMP_MAX_CHECK_INTERVAL: u16 = 300;
 
 disk_struct! {
     /// The host that has the file system mounted: 1024 bytes at the start of the superblock's
@@ -63,6 +73,16 @@ impl MmpBlock {
             }
         }
         Ok(block)
+    }
+
+    /// The block of a file system that was just made, at `time`. Its checksum is not set.
+    pub fn clean(time: u64, check_interval: u16) -> Self {
+        let mut block = Self::default();
+        block.magic = MMP_MAGIC.into();
+        block.seq = MMP_SEQ_CLEAN.into();
+        block.time = time.into();
+        block.check_interval = check_interval.into();
+        block
     }
 
     /// Checksum of the bytes before the checksum field.

@@ -28,9 +28,31 @@ pub enum Error {
     /// Features, or the creator OS, that allow only reading.
     #[error("{0} allows only a read-only mount")]
     ReadOnlyFeature(String),
-    /// The journal is on another device.
-    #[error("the journal is on another device, which is not supported")]
+    /// The journal is on another device, which was not named.
+    #[error(
+        "the journal is on another device: name it with --journal-device, or in a mount with \
+         -o journal_path=DEVICE"
+    )]
     ExternalJournal,
+    /// The journal is on another device, and the operation supports only a journal in the file
+    /// system.
+    #[error("the journal is on another device, which this operation does not support")]
+    NoInternalJournal,
+    /// A journal device was named for a file system that has none.
+    #[error("{device}: the file system has no journal on another device")]
+    NeedlessJournalDevice {
+        /// Name of the device.
+        device: String,
+    },
+    /// The named device is not the journal of the file system.
+    #[error("{device}: {why}")]
+    JournalDevice {
+        /// Name of the device.
+        device: String,
+        /// The reason.
+        #[source]
+        why: crate::JournalMismatch,
+    },
     /// The options forbid a recovery of the journal, but request a writable mount.
     #[error("noload needs ro")]
     NoLoadNeedsReadOnly,
@@ -44,9 +66,32 @@ pub enum Error {
         /// Bytes of a block.
         block_size: u32,
     },
-    /// Another machine may be using the file system.
-    #[error("the file system is in use elsewhere (multi-mount protection: {0})")]
-    InUse(String),
+    /// Another machine uses the file system, or is opening it.
+    #[error("in use by {node:?} through {device:?} (multiple mount protection)")]
+    InUse {
+        /// Name of the machine.
+        node: String,
+        /// Name that the device has there.
+        device: String,
+    },
+    /// Another machine checks the file system, or such a check was interrupted.
+    #[error(
+        "being checked on {node:?}, or a check was interrupted there (multiple mount protection): \
+         `tune2fs -f -E clear_mmp` removes the mark"
+    )]
+    CheckRunning {
+        /// Name of the machine.
+        node: String,
+    },
+    /// The block of multiple mount protection has a sequence without a meaning.
+    #[error(
+        "unknown sequence {sequence:#x} of multiple mount protection: \
+         `tune2fs -f -E clear_mmp` resets it"
+    )]
+    UnknownMmpSequence {
+        /// The sequence.
+        sequence: u32,
+    },
     /// A group whose bitmap or descriptor is wrong; nothing is allocated in it or freed there.
     #[error("group {group}: {reason}; nothing will be allocated there")]
     BadGroup {
@@ -131,17 +176,27 @@ impl From<Error> for vfs::Error {
             Error::ReadOnly | Error::Aborted(_) => Self::ReadOnly,
             Error::NoSpace => Self::NoSpace,
             Error::Device(err) if err.is_host_full() => Self::NoSpace,
-            Error::Device(sapwood_block::Error::ReadOnly { .. }) => Self::ReadOnly,
+            Error::Device(
+                sapwood_block::Error::ReadOnly { .. } | sapwood_block::Error::TakenOver { .. },
+            ) => Self::ReadOnly,
             Error::Device(sapwood_block::Error::Busy { .. }) => Self::Busy,
             err @ (Error::Device(_) | Error::Unmounted | Error::WriteFailed(_)) => Self::io(err),
             Error::Journal(err) => match err {
                 sapwood_jbd2::Error::Aborted(_) => Self::ReadOnly,
+                sapwood_jbd2::Error::Device(err)
+                    if matches!(*err, sapwood_block::Error::TakenOver { .. }) =>
+                {
+                    Self::ReadOnly
+                }
                 sapwood_jbd2::Error::Device(err) => Self::io(err),
                 err => Self::corrupt(err),
             },
-            Error::UnsupportedFeature(_) | Error::ReadOnlyFeature(_) | Error::ExternalJournal => {
-                Self::NotSupported
-            }
+            Error::UnsupportedFeature(_)
+            | Error::ReadOnlyFeature(_)
+            | Error::ExternalJournal
+            | Error::NoInternalJournal => Self::NotSupported,
+            Error::NeedlessJournalDevice { .. } | Error::JournalDevice { .. } => Self::Invalid,
+            Error::InUse { .. } | Error::CheckRunning { .. } => Self::Busy,
             Error::NoLoadNeedsReadOnly => Self::Invalid,
             err => Self::corrupt(err),
         }

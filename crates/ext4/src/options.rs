@@ -5,6 +5,9 @@ use std::time::Duration;
 use sapwood_base::Memory;
 use sapwood_vfs::Timestamp;
 
+use crate::clock::SharedClock;
+use crate::journal_device::JournalDevice;
+
 /// The promise about the data of files (`data=`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum DataMode {
@@ -69,6 +72,12 @@ pub struct Options {
     /// Writes every change to its home location, past the journal. Only for a
     /// [staged](crate::Staging) device, and for an image that is not used after a crash.
     pub in_place: bool,
+    /// The journal, if it is on another device.
+    pub journal: Option<JournalDevice>,
+    /// Does not take the multiple mount protection: the caller has it, or the device is in memory.
+    pub unprotected: bool,
+    /// Clock of the multiple mount protection.
+    pub clock: SharedClock,
     /// Kind of fast commits, if the image has that feature.
     pub fast_commit: FastCommits,
     /// All timestamps are this time, random numbers derive from the image, and the caller's thread
@@ -99,6 +108,9 @@ impl Default for Options {
             dense: false,
             threads: 0,
             in_place: false,
+            journal: None,
+            unprotected: false,
+            clock: SharedClock::default(),
             fast_commit: FastCommits::default(),
             fixed_time: None,
             background: true,

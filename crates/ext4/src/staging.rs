@@ -28,7 +28,8 @@ use sapwood_jbd2::{Cache, Log};
 use sapwood_vfs::Timestamp;
 
 use crate::group::Groups;
-use crate::mount::{check_features, open_empty_log, read_super};
+use crate::mmp::Protection;
+use crate::mount::{check_features, open_empty_log, protect, read_super, refuse_external_journal};
 use crate::resize::{Borrowed, ResizeError, borrow_journal, give_back_journal};
 use crate::{Error, Ext4, Options, Result, recovery};
 
@@ -102,6 +103,8 @@ pub struct Staging {
     log: Log,
     borrowed: Option<Borrowed>,
     time: Option<Timestamp>,
+    /// Released last.
+    _protection: Option<Protection>,
 }
 
 impl Staging {
@@ -111,6 +114,9 @@ impl Staging {
     /// # Errors
     /// The refusals of a mount for writing; [`StagingError::NoJournal`].
     pub fn begin(device: &Arc<dyn Device>, time: Option<Timestamp>) -> Result<Self, StagingError> {
+        refuse_external_journal(&**device)?;
+        let (device, protection) = protect(device, time)?;
+        let device = &device;
         let mut stored = recovered(device, time)?;
         let mut borrowed = None;
         if !stored.features().has_compat(Compat::HAS_JOURNAL) {
@@ -132,6 +138,7 @@ impl Staging {
             log,
             borrowed,
             time,
+            _protection: protection,
         })
     }
 
@@ -285,6 +292,7 @@ fn recovered(device: &Arc<dyn Device>, time: Option<Timestamp>) -> Result<SuperB
     }
     let mut options = Options {
         background: false,
+        unprotected: true,
         ..Options::default()
     };
     if let Some(time) = time {

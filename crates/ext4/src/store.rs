@@ -7,8 +7,8 @@
 //! layer that has everything it needs.
 
 use std::ops::Range;
-use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, OnceLock};
 
 use sapwood_base::Health;
 use sapwood_block::Device;
@@ -22,6 +22,7 @@ use crate::commit_reason::CommitReason;
 use crate::counters::Counters;
 use crate::group::Groups;
 use crate::lock::{Rank, RankedMutex, assert_held_at_most};
+use crate::mmp::Protection;
 use crate::on_demand::{OnDemand, OnDemandFeature};
 use crate::orphan_set::Orphans;
 use crate::track::Tracker;
@@ -55,6 +56,8 @@ pub(crate) struct Store {
     pub(crate) clean_at_mount: bool,
     /// The image was not unmounted: it needed a recovery, on disk or in memory, when it was opened.
     pub(crate) needed_recovery: AtomicBool,
+    /// Multiple mount protection, if the image has it and the mount is writable.
+    pub(crate) protection: OnceLock<Protection>,
     /// The superblock. A thread changes it with [`Store::change_super`].
     pub(crate) super_block: RankedMutex<SuperBlock>,
 }

@@ -318,7 +318,7 @@ pub(crate) fn write_uncommitted(log: &Log, at: u64, pieces: &[&[u8]]) -> Result<
 
 /// Makes all preceding writes durable, then writes the commit block at position `at`, durably.
 pub(crate) fn write_commit(log: &Log, tid: Tid, at: u64) -> Result<()> {
-    log.device().flush()?;
+    log.flush()?;
     let now = log.time();
     let block = log
         .codec()

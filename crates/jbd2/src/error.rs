@@ -102,9 +102,6 @@ pub enum Error {
     /// The superblock has version 1, which has no fields for the features that writing needs.
     #[error("journal superblock: version 1 can be recovered but not written")]
     OldSuperblock,
-    /// The journal is on a separate device.
-    #[error("the journal is on a separate device, which is not supported")]
-    ExternalJournal,
     /// The log has transactions that must be recovered first.
     #[error("the journal must be recovered first")]
     NeedsRecovery,

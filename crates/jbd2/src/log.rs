@@ -6,7 +6,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use sapwood_block::Device;
 
 use crate::codec::Codec;
-use crate::format::{Compat, Incompat, SUPERBLOCK_SIZE};
+use crate::format::{Compat, Incompat, LayoutRun, SUPERBLOCK_SIZE};
 use crate::home;
 use crate::layout::LayoutMap;
 use crate::rank::{Mutex, Rank};
@@ -18,7 +18,11 @@ use crate::{Error, Result};
 #[derive(Debug)]
 pub struct Log {
     device: Arc<dyn Device>,
+    /// The device of the file system, if the journal has a device of its own.
+    home: Option<Arc<dyn Device>>,
     layout: LayoutMap,
+    /// Block of the journal that has the superblock.
+    superblock_block: u64,
     block_size: u32,
     geometry: Geometry,
     codec: Codec,
@@ -36,18 +40,59 @@ impl Log {
     /// [`Error::NotAJournal`]; [`Error::SuperblockField`], [`Error::SuperblockChecksum`] and
     /// [`Error::UnknownFeatures`] for a superblock that cannot be used; [`Error::Device`].
     pub fn load(device: Arc<dyn Device>, layout: LayoutMap, block_size: u32) -> Result<Self> {
+        Self::load_at(device, None, layout, block_size, 0)
+    }
+
+    /// Reads the superblock of a journal that has a device of its own, of `blocks` blocks. Block
+    /// numbers of the journal are the ones of the device; `superblock_block` has the superblock.
+    /// `home` is the device of the file system. Writes nothing.
+    ///
+    /// # Errors
+    /// The errors of [`load`](Self::load); [`Error::Layout`]: the device has fewer blocks.
+    pub fn load_external(
+        device: Arc<dyn Device>,
+        home: Arc<dyn Device>,
+        block_size: u32,
+        blocks: u64,
+        superblock_block: u64,
+    ) -> Result<Self> {
+        let whole = LayoutRun {
+            logical: 0,
+            physical: 0,
+            len: blocks,
+        };
+        let on_device = device.size() / u64::from(block_size.max(1));
+        let layout = LayoutMap::new(vec![whole], on_device)?;
+        Self::load_at(device, Some(home), layout, block_size, superblock_block)
+    }
+
+    fn load_at(
+        device: Arc<dyn Device>,
+        home: Option<Arc<dyn Device>>,
+        layout: LayoutMap,
+        block_size: u32,
+        superblock_block: u64,
+    ) -> Result<Self> {
         if !(1024..=65536).contains(&block_size) || !block_size.is_power_of_two() {
             return Err(Error::SuperblockField {
                 name: "blocksize",
                 value: block_size,
             });
         }
-        let (first, _) = layout.find(0).ok_or(Error::NotAJournal)?;
+        let (first, _) = layout.find(superblock_block).ok_or(Error::NotAJournal)?;
         let mut block = vec![0; block_size as usize];
         device.read_at(first * u64::from(block_size), &mut block)?;
         let superblock = Superblock::parse(&block, block_size, layout.blocks())?;
+        if superblock.geometry().first <= superblock_block {
+            return Err(Error::SuperblockField {
+                name: "first",
+                value: u32::try_from(superblock.geometry().first).unwrap_or(u32::MAX),
+            });
+        }
         Ok(Self {
             device,
+            home,
+            superblock_block,
             layout,
             block_size,
             geometry: superblock.geometry(),
@@ -158,6 +203,46 @@ impl Log {
         &self.device
     }
 
+    /// The device of the file system.
+    pub(crate) fn home(&self) -> &Arc<dyn Device> {
+        self.home.as_ref().unwrap_or(&self.device)
+    }
+
+    /// Whether the journal has a device of its own.
+    #[must_use]
+    pub fn is_external(&self) -> bool {
+        self.home.is_some()
+    }
+
+    /// File systems that share the journal: the UUIDs in its superblock, at most as many as it
+    /// counts.
+    #[must_use]
+    pub fn user_ids(&self) -> Vec<[u8; 16]> {
+        self.superblock().user_ids()
+    }
+
+    /// Empties the log, and makes this file system its only user, durably.
+    ///
+    /// # Errors
+    /// [`Error::Device`].
+    pub fn set_user(&self, uuid: [u8; 16]) -> Result<()> {
+        self.update_superblock(|superblock| {
+            superblock.set_tail(0, superblock.sequence().wrapping_add(1));
+            superblock.set_user(uuid);
+        })
+    }
+
+    /// Makes everything that was written to the file system, and to the journal, durable.
+    ///
+    /// # Errors
+    /// [`Error::Device`].
+    pub fn flush(&self) -> Result<()> {
+        if let Some(home) = &self.home {
+            home.flush()?;
+        }
+        Ok(self.device.flush()?)
+    }
+
     /// A copy of the superblock.
     pub(crate) fn superblock(&self) -> Superblock {
         *self.superblock.lock()
@@ -178,7 +263,10 @@ impl Log {
     pub(crate) fn update_superblock(&self, change: impl FnOnce(&mut Superblock)) -> Result<()> {
         let mut superblock = self.superblock.lock();
         change(&mut superblock);
-        let (at, _) = self.layout.find(0).ok_or(Error::NotAJournal)?;
+        let (at, _) = self
+            .layout
+            .find(self.superblock_block)
+            .ok_or(Error::NotAJournal)?;
         // The whole block, because the sectors of the device may be larger than the superblock.
         let mut block = vec![0; self.block_size as usize];
         if let Some(start) = block.get_mut(..SUPERBLOCK_SIZE) {

@@ -211,6 +211,22 @@ impl Superblock {
         self.raw.nr_users.get()
     }
 
+    /// UUIDs of the file systems that share the journal.
+    pub(crate) fn user_ids(&self) -> Vec<[u8; 16]> {
+        let all = self.raw.users.chunks_exact(16);
+        let all = all.filter_map(|id| id.first_chunk().copied());
+        all.take(self.users() as usize).collect()
+    }
+
+    /// Makes this file system the only user.
+    pub(crate) fn set_user(&mut self, uuid: [u8; 16]) {
+        self.raw.nr_users = 1.into();
+        self.raw.users = [0; 768];
+        if let Some(first) = self.raw.users.first_chunk_mut() {
+            *first = uuid;
+        }
+    }
+
     /// Block of the journal at which a recovery begins; 0 for an empty log.
     pub(crate) fn start(&self) -> u32 {
         self.raw.start.get()
@@ -269,6 +285,8 @@ pub struct NewJournal {
     pub fast_commit_blocks: u32,
     /// Its UUID; zeros for a journal inside its file system.
     pub uuid: [u8; 16],
+    /// For a journal with a device of its own: the block that has the superblock.
+    pub external_at: Option<u32>,
 }
 
 impl NewJournal {
@@ -282,10 +300,11 @@ impl NewJournal {
         raw.header = Header::new(block_type::SUPERBLOCK_V2, 0);
         raw.block_size = self.block_size.into();
         raw.max_len = self.blocks.into();
-        raw.first = 1.into();
+        // A journal with a device of its own has no user yet.
+        raw.first = (self.external_at.unwrap_or(0) + 1).into();
+        raw.nr_users = u32::from(self.external_at.is_none()).into();
         raw.sequence = 1.into();
         raw.uuid = self.uuid;
-        raw.nr_users = 1.into();
         if self.fast_commit_blocks > 0 {
             raw.num_fc_blocks = self.fast_commit_blocks.into();
             raw.feature_incompat = Incompat::FAST_COMMIT.bits().into();
@@ -314,6 +333,7 @@ mod tests {
             blocks,
             fast_commit_blocks,
             uuid: [3; 16],
+            external_at: None,
         }
     }
 

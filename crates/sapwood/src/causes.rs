@@ -168,18 +168,22 @@ impl Cause for MkfsError {
             },
             Self::Ext4 { source, .. } => match &**source {
                 Ext4MkfsError::Device(error) => of_device(error),
-                Ext4MkfsError::Occupied { .. } => ErrorKind::AlreadyExists,
+                Ext4MkfsError::Occupied { .. } | Ext4MkfsError::JournalInUse { .. } => {
+                    ErrorKind::AlreadyExists
+                }
                 _ => ErrorKind::InvalidInput,
             },
+            Self::Journal { source, .. } => source.kind(),
             Self::OneDevice { .. } => ErrorKind::InvalidInput,
         }
     }
 
     fn path(&self) -> Option<&Path> {
         match self {
-            Self::Btrfs { path, .. } | Self::Ext4 { path, .. } | Self::OneDevice { path, .. } => {
-                Some(path)
-            }
+            Self::Btrfs { path, .. }
+            | Self::Ext4 { path, .. }
+            | Self::Journal { path, .. }
+            | Self::OneDevice { path, .. } => Some(path),
         }
     }
 }

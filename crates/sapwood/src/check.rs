@@ -8,6 +8,7 @@ use std::sync::Arc;
 use sapwood_base::finding;
 use sapwood_block::Device;
 use sapwood_btrfs::check as btrfs;
+use sapwood_ext4::JournalDevice;
 use sapwood_ext4::check as ext4;
 
 use crate::Kind;
@@ -111,7 +112,12 @@ pub fn check(
     let path = path.as_ref();
     let (devices, kind) = image::open_all(path, &options.opening)?;
     Ok(match (kind, &*devices) {
-        (Kind::Ext4, [device, ..]) => check_ext4(path, device, options, progress)?,
+        (Kind::Ext4, [device, others @ ..]) => {
+            let journal = others
+                .first()
+                .map(|device| JournalDevice::new(Arc::clone(device)));
+            check_ext4(path, device, journal, options, progress)?
+        }
         _ => check_btrfs(path, &devices, options, progress)?,
     })
 }
@@ -188,11 +194,14 @@ pub(crate) fn btrfs_report(report: &btrfs::CheckReport) -> CheckReport {
 fn check_ext4(
     path: &Path,
     device: &Arc<dyn Device>,
+    journal: Option<JournalDevice>,
     options: &CheckOptions,
     progress: &mut OnProgress<'_>,
 ) -> Result<CheckReport, CheckError> {
     let engine = ext4::CheckOptions {
+        journal,
         max_findings: options.max_findings,
+        protected: false,
     };
     let report = ext4::check(device, &engine, &mut on_ext4(progress));
     let report = report.map_err(|source| of_ext4(path, source))?;

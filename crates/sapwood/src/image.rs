@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use sapwood_block::{Device, OpenOptions, Operand, OperandError, OperandFiles};
 use sapwood_btrfs::Btrfs;
-use sapwood_ext4::Ext4;
+use sapwood_ext4::{Ext4, JournalDevice};
 use sapwood_luks::Key;
 use sapwood_rescue::Rescued;
 use sapwood_verity::{RootHash, VerityDevice};
@@ -409,7 +409,8 @@ impl OpenFiles {
         } else {
             OpenOptions::default()
         };
-        let devices = devices_of(&path, options)?;
+        let mut devices = devices_of(&path, options)?;
+        devices.extend(options.mounting().journal_path.clone());
         let image = OpenFile::open(path, how)?;
         let others = devices.into_iter();
         let others = others.map(|device| OpenFile::open(device, how));
@@ -511,7 +512,8 @@ pub(crate) fn open_on(
         device
     };
     let open = |path: &PathBuf| open_device(path, options.is_read_only());
-    let others = options.devices().iter().map(open);
+    let others = options.devices().iter();
+    let others = others.chain(&options.mounting().journal_path).map(open);
     mount(path, device, others, options, |_| Ok(()))
 }
 
@@ -559,7 +561,8 @@ fn devices(
     Ok((kind, files))
 }
 
-/// Opens the file system on devices that are open already; `path` names the first.
+/// Opens the file system on devices that are open already; `path` names the first. The second one
+/// of an ext4 has its journal.
 pub(crate) fn reopen(
     path: &Path,
     kind: Kind,
@@ -585,11 +588,13 @@ pub(crate) fn reopen(
             Ok(Mounted::Btrfs(Arc::new(opened.map_err(failed)?)))
         }
         Kind::Ext4 => {
-            let engine = options.for_ext4().map_err(misfit)?;
-            let device = devices.into_iter().next().ok_or(OpenError::Kind {
+            let mut engine = options.for_ext4().map_err(misfit)?;
+            let mut devices = devices.into_iter();
+            let device = devices.next().ok_or(OpenError::Kind {
                 path: path(),
                 source: DetectError::Neither,
             })?;
+            engine.journal = devices.next().map(JournalDevice::new);
             let failed = |error| OpenError::Ext4 {
                 path: path(),
                 source: Box::new(error),

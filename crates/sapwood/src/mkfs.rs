@@ -13,10 +13,11 @@ use std::path::{Path, PathBuf};
 
 use sapwood_block::Device;
 use sapwood_btrfs::mkfs as btrfs_mkfs;
+use sapwood_ext4::JournalDevice;
 use sapwood_ext4::mkfs as ext4_mkfs;
 
 use crate::Kind;
-use crate::image::named;
+use crate::image::{OpenError, named, open_device};
 
 /// Why an option of mkfs is refused.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -90,6 +91,14 @@ pub enum MkfsError {
         /// The format.
         kind: Kind,
     },
+    /// The device with the journal cannot be opened.
+    #[error("{}", named(path, source))]
+    Journal {
+        /// The device with the journal.
+        path: PathBuf,
+        /// The reason.
+        source: Box<OpenError>,
+    },
     /// ext4 cannot be made so.
     #[error("{}", named(path, source))]
     Ext4 {
@@ -135,6 +144,8 @@ pub struct MkfsOptions {
     kind: Kind,
     size: Option<u64>,
     root_owner: Option<(u32, u32)>,
+    /// The device with the journal of an ext4.
+    journal: Option<PathBuf>,
     btrfs: btrfs_mkfs::MkfsOptions,
     ext4: ext4_mkfs::MkfsOptions,
 }
@@ -147,6 +158,7 @@ impl MkfsOptions {
             kind,
             size: None,
             root_owner: None,
+            journal: None,
             btrfs: btrfs_mkfs::MkfsOptions::default(),
             ext4: ext4_mkfs::MkfsOptions::default(),
         }
@@ -353,6 +365,13 @@ pub fn mkfs_several(
             engine.size = size;
             if let Some(owner) = options.root_owner {
                 engine.root_owner = owner;
+            }
+            if let Some(journal) = &options.journal {
+                let opened = open_device(journal, false).map_err(|error| MkfsError::Journal {
+                    path: journal.clone(),
+                    source: Box::new(error),
+                })?;
+                engine.journal = Some(JournalDevice::new(opened));
             }
             let made = ext4_mkfs::mkfs(*device, &engine);
             made.map(MkfsReport::Ext4)

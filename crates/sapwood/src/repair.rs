@@ -25,7 +25,9 @@ use sapwood_block::{
 };
 use sapwood_btrfs::check::CheckError as EngineError;
 use sapwood_btrfs::check::repair as btrfs;
+use sapwood_ext4::Protection;
 use sapwood_ext4::check::repair as ext4;
+use sapwood_luks::Key;
 
 use crate::check::{CheckReport, btrfs_report, ext4_report, of_btrfs, of_ext4, on_btrfs, on_ext4};
 use crate::image::{self, OpenError};
@@ -178,6 +180,7 @@ pub fn repair(
     let beside = first.as_deref().unwrap_or(path);
     let (names, devices): (Vec<PathBuf>, Vec<_>) = stored.into_iter().unzip();
     let (device, ranges) = joined(devices);
+    let (device, protection) = protected(path, device, key.as_ref(), options)?;
     let staged = StagedDevice::new(Arc::clone(&device), CHANGED, Box::new(|_| false));
     let staged = Arc::new(staged);
     let place = Place::find(beside, &*device, options)?;
@@ -195,7 +198,7 @@ pub fn repair(
         work.push(image::decrypted(name, Arc::new(part), key.as_ref())?);
     }
     let supers = touch_supers(&work, &staged)?;
-    let mut report = in_memory(path, &work, options, progress)?;
+    let mut report = in_memory(path, &work, options, protection.is_some(), progress)?;
     report.resumed = place.unfinished.as_ref().map(|_| place.file.clone());
     staged.check().map_err(RepairError::from)?;
     if options.dry_run {
@@ -212,6 +215,39 @@ pub fn repair(
         report.undo = Some(place.file);
     }
     Ok(report)
+}
+
+/// Takes the multiple mount protection of an ext4, unless the repair writes nothing. Returns the
+/// device to write to. A damaged superblock, or a damaged block of the protection, is left to the
+/// repair.
+fn protected(
+    path: &Path,
+    device: Arc<dyn Device>,
+    key: Option<&Key>,
+    options: &RepairOptions,
+) -> crate::Result<(Arc<dyn Device>, Option<Protection>)> {
+    use sapwood_ext4::Error;
+
+    if options.dry_run {
+        return Ok((device, None));
+    }
+    let Ok(readable) = image::decrypted(path, Arc::clone(&device), key) else {
+        return Ok((device, None));
+    };
+    match sapwood_ext4::protect(&readable, None) {
+        Ok((fenced, protection)) if key.is_none() => Ok((fenced, protection)),
+        Ok((_, protection)) => Ok((device, protection)),
+        Err(
+            source @ (Error::InUse { .. }
+            | Error::CheckRunning { .. }
+            | Error::UnknownMmpSequence { .. }),
+        ) => Err(OpenError::Ext4 {
+            path: path.to_owned(),
+            source: Box::new(source),
+        }
+        .into()),
+        Err(_) => Ok((device, None)),
+    }
 }
 
 /// The devices as one, and the range of each in it.
@@ -283,6 +319,7 @@ fn in_memory(
     path: &Path,
     devices: &[Arc<dyn Device>],
     options: &RepairOptions,
+    protected: bool,
     progress: &mut OnProgress<'_>,
 ) -> crate::Result<RepairReport> {
     let first = devices.first();
@@ -307,6 +344,8 @@ fn in_memory(
         Kind::Ext4 => {
             let engine = sapwood_ext4::check::CheckOptions {
                 max_findings: options.max_findings.max(FINDINGS),
+                journal: None,
+                protected,
             };
             let done = ext4::repair(work, &engine, &mut on_ext4(progress));
             let done = done.map_err(|source| of_ext4(path, source))?;

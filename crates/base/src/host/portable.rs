@@ -1,11 +1,24 @@
-//! Sleeping on a condition variable.
+//! Sleeping on a condition variable; a clock, and no name of the machine.
 //!
 //! A sleeper compares the word while it holds the mutex, and a waker takes the mutex after the word
 //! was changed. So a sleeper that saw the old value sleeps before the waker notifies.
 
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
+
+/// No name: the standard library has none.
+pub(crate) fn node_name() -> String {
+    String::new()
+}
+
+/// The time since the first call, without the time in which the machine was suspended.
+pub(crate) fn awake_or_asleep() -> Duration {
+    static START: OnceLock<Instant> = OnceLock::new();
+    START.get_or_init(Instant::now).elapsed()
+}
 
 /// Sleeping threads.
 #[derive(Debug, Default)]

@@ -375,6 +375,12 @@ impl Device for FileDevice {
         }
     }
 
+    fn drop_cached(&self, offset: u64, len: u64) {
+        if self.direct.is_none() {
+            host::drop_cached(&self.file, offset, len);
+        }
+    }
+
     fn write_behind(&self, offset: u64, len: u64) {
         if self.direct.is_none() {
             self.wrote_behind(&host::begin_writeback(&self.file, offset, len));

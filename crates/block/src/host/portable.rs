@@ -177,6 +177,9 @@ pub(crate) fn is_unsupported(error: &io::Error) -> bool {
 /// Reads nothing ahead.
 pub(crate) fn will_read(_: &File, _: u64, _: u64) {}
 
+/// Drops nothing: only Linux has the call.
+pub(crate) fn drop_cached(_: &File, _: u64, _: u64) {}
+
 /// Starts nothing: the flush writes.
 #[allow(clippy::unnecessary_wraps, reason = "the same on every system")]
 pub(crate) fn begin_writeback(_: &File, _: u64, _: u64) -> io::Result<()> {

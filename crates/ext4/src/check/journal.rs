@@ -9,6 +9,7 @@ use sapwood_jbd2::{LayoutMap, LayoutRun, Log};
 use super::finding::Finding;
 use super::state::View;
 use super::walk::{self, Piece};
+use crate::journal_device::is_external;
 
 /// Most blocks of a journal's inode: the range of its block numbers.
 const MOST_BLOCKS: u64 = 1 << 32;
@@ -83,8 +84,11 @@ fn load(view: &View, device: &Arc<dyn Device>) -> Result<Option<Log>, String> {
     if !has {
         return Ok(None);
     }
-    if view.sb.journal_inum.get() == 0 {
-        return Err("it is on another device".into());
+    if is_external(&view.sb) {
+        let why = "it is on another device, which was not named";
+        let journal = view.journal.as_ref().ok_or(why)?;
+        let log = journal.open_log(device, &view.sb, &view.geometry);
+        return log.map(Some).map_err(|error| error.to_string());
     }
     let log = Log::load(
         Arc::clone(device),
@@ -99,8 +103,12 @@ pub(super) fn has_content(view: &View) -> bool {
     matches!(load(view, &view.device), Ok(Some(log)) if log.needs_recovery())
 }
 
-/// Checks a journal that need not be replayed.
+/// Checks a journal that need not be replayed. One on another device is checked only if it was
+/// named.
 pub(super) fn judge(view: &View, findings: &mut Vec<Finding>) {
+    if is_external(&view.sb) && view.journal.is_none() {
+        return;
+    }
     match load(view, &view.device) {
         Ok(Some(log)) if log.needs_recovery() => {
             let why = "is not empty, but the superblock does not say so".into();

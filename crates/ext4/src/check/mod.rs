@@ -79,7 +79,7 @@ fn examine(
     progress: &mut dyn FnMut(Progress) -> ControlFlow<()>,
 ) -> Result<(CheckReport, HashMap<u32, Parents>), CheckError> {
     let mut findings = Vec::new();
-    let opened = superblock::open(device, &mut findings)?;
+    let opened = superblock::open(device, options.journal.as_ref(), &mut findings)?;
     let mut check = Check::new(opened.view, opened.recovered, options, progress);
     check.found_all(findings);
     check.copies_of_super();

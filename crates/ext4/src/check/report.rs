@@ -5,18 +5,26 @@ use sapwood_ext4_format::FormatError;
 use thiserror::Error;
 
 use super::finding::Finding;
+use crate::journal_device::JournalDevice;
 
 /// Parameters of a check.
 #[derive(Clone, Debug)]
 pub struct CheckOptions {
     /// Most findings to keep; further ones are only counted.
     pub max_findings: usize,
+    /// The journal, if it is on another device. Without it such a journal is not checked, and one
+    /// that must be replayed is an error.
+    pub journal: Option<JournalDevice>,
+    /// This process has the multiple mount protection, so a sequence of a holder is no finding.
+    pub protected: bool,
 }
 
 impl Default for CheckOptions {
     fn default() -> Self {
         Self {
             max_findings: 10_000,
+            journal: None,
+            protected: false,
         }
     }
 }

@@ -11,6 +11,7 @@ use super::finding::Finding;
 use super::notes::{BlockUse, ClusterSet, Notes, Parents, ValueUse};
 use super::report::CheckError;
 use super::report::{CheckOptions, CheckReport, Phase, Progress};
+use crate::journal_device::JournalDevice;
 
 /// Reads the image.
 #[derive(Debug)]
@@ -18,6 +19,8 @@ pub(super) struct View {
     pub(super) device: Arc<dyn Device>,
     pub(super) sb: SuperBlock,
     pub(super) geometry: Geometry,
+    /// The journal, if it is on another device and was named.
+    pub(super) journal: Option<JournalDevice>,
 }
 
 impl View {
@@ -77,7 +80,7 @@ pub(super) struct Group {
 /// A check in progress.
 pub(super) struct Check<'a> {
     pub(super) view: Arc<View>,
-    options: &'a CheckOptions,
+    pub(super) options: &'a CheckOptions,
     pub(super) report: CheckReport,
     progress: &'a mut dyn FnMut(Progress) -> ControlFlow<()>,
     /// The journal had to be replayed.

@@ -4,14 +4,15 @@ use std::sync::Arc;
 
 use sapwood_block::Device;
 use sapwood_ext4_format::{
-    Compat, FormatError, Geometry, GroupDesc, INODE_BASE_SIZE, Incompat, MmpBlock, RoCompat,
-    SUPER_OFFSET, SUPER_SIZE, SuperBlock, SuperState, special_ino, validate_super,
+    Compat, FormatError, Geometry, GroupDesc, INODE_BASE_SIZE, Incompat, MMP_SEQ_CLEAN, MmpBlock,
+    RoCompat, SUPER_OFFSET, SUPER_SIZE, SuperBlock, SuperState, special_ino, validate_super,
 };
 
 use super::finding::Finding;
 use super::journal;
 use super::report::CheckError;
 use super::state::{Check, View};
+use crate::journal_device::JournalDevice;
 
 /// Compatible features that are known.
 const KNOWN_COMPAT: Compat = Compat::from_bits_retain(0x1f7f);
@@ -19,8 +20,6 @@ const KNOWN_COMPAT: Compat = Compat::from_bits_retain(0x1f7f);
 const KNOWN_RO: RoCompat = RoCompat::from_bits_retain(0x1f77b);
 /// Most bytes of a group descriptor.
 const DESC_SIZE_MAX: u16 = 1024;
-/// `MmpBlock` sequence of a file system that is not open.
-const MMP_CLEAN: u32 = 0xff4d_4d50;
 
 /// Result of reading the superblock.
 pub(super) struct Opened {
@@ -31,9 +30,11 @@ pub(super) struct Opened {
 /// Reads the superblock and replays the journal into memory if that is needed.
 pub(super) fn open(
     device: &Arc<dyn Device>,
+    journal: Option<&JournalDevice>,
     findings: &mut Vec<Finding>,
 ) -> Result<Opened, CheckError> {
-    let view = read(device, findings)?;
+    let mut view = read(device, findings)?;
+    view.journal = journal.map(JournalDevice::in_memory);
     let recover = view.geometry.features().has_incompat(Incompat::RECOVER);
     if !recover {
         state(&view, findings);
@@ -52,8 +53,10 @@ pub(super) fn open(
     };
     // The replayed superblock is checked instead.
     findings.retain(|finding| !matches!(finding, Finding::SuperField { .. }));
+    let journal = view.journal;
     let mut view = read(&overlay, findings)?;
     view.device = overlay;
+    view.journal = journal;
     Ok(Opened {
         view,
         recovered: true,
@@ -116,6 +119,7 @@ fn read(device: &Arc<dyn Device>, findings: &mut Vec<Finding>) -> Result<View, C
         device,
         sb,
         geometry,
+        journal: None,
     })
 }
 
@@ -338,7 +342,7 @@ impl Check<'_> {
         let seed = view.geometry.metadata_csum();
         let seed = seed.then(|| view.geometry.csum_seed());
         match MmpBlock::parse(&bytes, seed) {
-            Ok(mmp) if mmp.seq.get() != MMP_CLEAN => {
+            Ok(mmp) if mmp.seq.get() != MMP_SEQ_CLEAN && !self.options.protected => {
                 let sequence = mmp.seq.get();
                 self.found(Finding::MmpInUse { block, sequence });
             }

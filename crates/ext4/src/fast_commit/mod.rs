@@ -283,7 +283,7 @@ fn put(
     }
     let flush = || -> Result<()> {
         store.counters.fast_commits.flushed();
-        Ok(store.device.flush()?)
+        Ok(leader.log().flush()?)
     };
     let written_back = at == 0 && write_back(store, leader)?;
     if taken.data_written || written_back {

@@ -84,6 +84,18 @@ pub enum MkfsError {
     /// The label has more than 16 bytes, or contains a zero.
     #[error("label of {0} bytes: at most 16, without zero bytes")]
     Label(usize),
+    /// The interval of multiple mount protection is too long.
+    #[error("mmp_update_interval of {0} s: at least 1, at most 300")]
+    MmpInterval(u16),
+    /// The device that was named for the journal is none.
+    #[error(transparent)]
+    JournalDevice(Box<crate::Error>),
+    /// Another file system uses the journal.
+    #[error("{device}: a file system uses this journal; force is needed to take it")]
+    JournalInUse {
+        /// Name of the journal's device.
+        device: String,
+    },
     /// The feature is unknown.
     #[error("unknown feature {0}")]
     UnknownFeature(String),

@@ -36,6 +36,7 @@ const CHOICE: Features = Features {
     incompat: DEFAULT
         .incompat
         .union(Incompat::META_BG)
+        .union(Incompat::MMP)
         .union(Incompat::EA_INODE)
         .union(Incompat::CSUM_SEED)
         .union(Incompat::LARGEDIR)
@@ -180,7 +181,6 @@ mod tests {
             ("^turbo", "unknown feature turbo"),
             ("bigalloc", "feature bigalloc is not supported"),
             ("casefold", "feature casefold is not supported"),
-            ("mmp", "feature mmp is not supported"),
             ("quota", "feature quota is not supported"),
             ("journal_dev", "feature journal_dev is not supported"),
             ("^extent", "feature 64bit needs extent"),

@@ -1,8 +1,9 @@
 //! The inodes that every image has, and their blocks.
 
 use sapwood_ext4_format::{
-    Compat, DirFormat, GOOD_OLD_FIRST_INO, Geometry, INDIRECT_DIRECT, Incompat, Inode, NewEntry,
-    Timestamp, dir_type, file_mode, orphan_init, orphan_seal, special_ino,
+    Compat, DirFormat, GOOD_OLD_FIRST_INO, Geometry, INDIRECT_DIRECT, Incompat, Inode,
+    MMP_MIN_CHECK_INTERVAL, MMP_UPDATE_INTERVAL, MmpBlock, NewEntry, Timestamp, dir_type,
+    file_mode, orphan_init, orphan_seal, special_ino,
 };
 use sapwood_jbd2::NewJournal;
 
@@ -31,6 +32,8 @@ pub(super) struct Files {
     pub(super) journal_blocks: u64,
     /// The journal's map and size, for the superblock.
     pub(super) journal_copy: Option<([u8; 60], u64)>,
+    /// The block of multiple mount protection.
+    pub(super) mmp_block: Option<u64>,
     /// Inode of the orphan file.
     pub(super) orphan_file: Option<u32>,
 }
@@ -79,6 +82,9 @@ pub(super) fn make(
     }
     if let Some(size) = journal {
         maker.journal(*size)?;
+    }
+    if features.has_incompat(Incompat::MMP) {
+        maker.mmp(now, options)?;
     }
     if features.has_compat(Compat::ORPHAN_FILE) {
         maker.orphan_file()?;
@@ -221,6 +227,7 @@ impl Maker<'_> {
             blocks: size.blocks,
             fast_commit_blocks: size.fast_commit,
             uuid: *self.geometry.uuid(),
+            external_at: None,
         };
         if let Some(number) = mapped.numbers().next() {
             self.files.blocks.push((number, first.superblock()?));
@@ -231,6 +238,22 @@ impl Maker<'_> {
         self.files.journal_copy = Some((mapped.root, bytes));
         let mode = file_mode::REGULAR | 0o600;
         self.add(special_ino::JOURNAL, mode, bytes, mapped, |_| ())
+    }
+
+    /// The block of multiple mount protection.
+    fn mmp(&mut self, now: u64, options: &MkfsOptions) -> Result<(), MkfsError> {
+        let interval = options.mmp_update_interval.unwrap_or(MMP_UPDATE_INTERVAL);
+        let mut mmp = MmpBlock::clean(now, interval.max(MMP_MIN_CHECK_INTERVAL));
+        if self.geometry.metadata_csum() {
+            mmp.set_checksum(self.geometry.csum_seed());
+        }
+        let taken = self.layout.take(0, 1)?;
+        let number = taken.first().ok_or_else(|| self.layout.full())?.start;
+        let mut block = mmp.bytes().to_vec();
+        block.resize(self.geometry.block_size() as usize, 0);
+        self.files.blocks.push((number, block));
+        self.files.mmp_block = Some(number);
+        Ok(())
     }
 
     fn orphan_file(&mut self) -> Result<(), MkfsError> {

@@ -21,6 +21,7 @@
 mod error;
 mod features;
 mod files;
+mod journal_device;
 mod layout;
 mod map;
 mod options;
@@ -30,6 +31,7 @@ mod write;
 use std::time::SystemTime;
 
 use sapwood_block::Device;
+use sapwood_ext4_format::{Geometry, SuperBlock};
 
 pub use error::MkfsError;
 pub use options::{DirHash, MkfsOptions, OnError};
@@ -62,6 +64,25 @@ pub struct MkfsReport {
     pub replaced: Option<&'static str>,
 }
 
+/// The log on the device that the options name, which the file system will use.
+fn external_journal(
+    sb: &SuperBlock,
+    geometry: &Geometry,
+    options: &MkfsOptions,
+) -> Result<Option<sapwood_jbd2::Log>, MkfsError> {
+    let Some(journal) = &options.journal else {
+        return Ok(None);
+    };
+    let log = journal.open_unused(geometry.block_size());
+    let log = log.map_err(|error| MkfsError::JournalDevice(Box::new(error)))?;
+    let used = log.users() > 0 && log.user_ids() != [sb.uuid];
+    if used && !options.force {
+        let device = journal.device().name().to_owned();
+        return Err(MkfsError::JournalInUse { device });
+    }
+    Ok(Some(log))
+}
+
 /// Creates an empty file system on `device`. Its contents are lost. Nothing else may use the device
 /// meanwhile. The device is flushed on return.
 ///
@@ -71,6 +92,9 @@ pub fn mkfs(device: &dyn Device, options: &MkfsOptions) -> Result<MkfsReport, Mk
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
     let now = now.map_or(0, |since| since.as_secs());
     let now = options.time.unwrap_or(now);
+    if journal_device::is_asked(options) {
+        return journal_device::make(device, options, now);
+    }
     let sizes::MkfsPlan {
         super_block,
         geometry,
@@ -78,12 +102,17 @@ pub fn mkfs(device: &dyn Device, options: &MkfsOptions) -> Result<MkfsReport, Mk
     } = sizes::plan(device, options, now)?;
     let mut layout = layout::Layout::new(&geometry)?;
     let files = files::make(&mut layout, options, now, journal.as_ref())?;
+    let external = external_journal(&super_block, &geometry, options)?;
     let replaced = sapwood_block::signature::find(device)?;
     if let Some(what) = replaced.filter(|_| !options.force) {
         let device = device.name().to_owned();
         return Err(MkfsError::Occupied { device, what });
     }
     let journal_blocks = files.journal_blocks;
+    if let Some(log) = external {
+        // First, so that no file system names a journal that does not list it.
+        log.set_user(super_block.uuid)?;
+    }
     write::write(device, options, super_block.clone(), &layout, &files)?;
     Ok(MkfsReport {
         uuid: super_block.uuid,

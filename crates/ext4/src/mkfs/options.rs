@@ -2,6 +2,8 @@
 
 use sapwood_ext4_format::hash_version;
 
+use crate::journal_device::JournalDevice;
+
 /// Hash of names in directory indexes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum DirHash {
@@ -56,6 +58,8 @@ pub struct MkfsOptions {
     pub features: Vec<(String, bool)>,
     /// Percentage of the blocks that only the superuser may take.
     pub reserved_percent: f64,
+    /// The journal, if it is on another device (feature `journal_dev` there).
+    pub journal: Option<JournalDevice>,
     /// Bytes of the journal; default by the size of the file system.
     pub journal_size: Option<u64>,
     /// Blocks of a group: a multiple of 8 from 256 to the bits of a bitmap block, the default.
@@ -77,6 +81,9 @@ pub struct MkfsOptions {
     pub stride: u16,
     /// Blocks of a RAID's stripe, only stored in the superblock.
     pub stripe_width: u32,
+    /// Seconds between two updates of the block of multiple mount protection, at most 300; default
+    /// 5 with the feature `mmp`.
+    pub mmp_update_interval: Option<u16>,
     /// Bytes of the device to use; default all.
     pub size: Option<u64>,
     /// Creation time in the superblock, in seconds since 1970; default now.
@@ -98,6 +105,7 @@ impl Default for MkfsOptions {
             bytes_per_inode: None,
             features: Vec::new(),
             reserved_percent: 5.0,
+            journal: None,
             journal_size: None,
             blocks_per_group: None,
             flex_groups: 16,
@@ -108,6 +116,7 @@ impl Default for MkfsOptions {
             lazy_itable_init: false,
             stride: 0,
             stripe_width: 0,
+            mmp_update_interval: None,
             size: None,
             time: None,
             force: false,

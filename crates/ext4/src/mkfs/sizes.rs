@@ -5,14 +5,16 @@
 use sapwood_block::Device;
 use sapwood_ext4_format::{
     BLOCK_NUMBER_BITS, CHECKSUM_CRC32C, Compat, DESC_SIZE_64BIT, DESC_SIZE_MIN, EXTRA_ISIZE_FULL,
-    Features, GOOD_OLD_FIRST_INO, GOOD_OLD_INODE_SIZE, Geometry, Incompat, MountOpts, REV_DYNAMIC,
-    RoCompat, SUPER_MAGIC, SuperBlock, SuperFlags, SuperState, errors_behaviour, uuid_seed,
+    Features, GOOD_OLD_FIRST_INO, GOOD_OLD_INODE_SIZE, Geometry, Incompat, MMP_MAX_CHECK_INTERVAL,
+    MMP_UPDATE_INTERVAL, MountOpts, REV_DYNAMIC, RoCompat, SUPER_MAGIC, SuperBlock, SuperFlags,
+    SuperState, errors_behaviour, uuid_seed,
 };
 use sapwood_vfs::{Ambient, Timestamp};
 
 use super::error::MkfsError;
 use super::features;
 use super::options::{MkfsOptions, OnError};
+use crate::journal_device::JournalDevice;
 
 const MIB: u64 = 1 << 20;
 const TIB: u64 = 1 << 40;
@@ -276,7 +278,7 @@ fn wanted(device: &dyn Device, options: &MkfsOptions) -> Result<Wanted, MkfsErro
     if blocks >> BLOCK_NUMBER_BITS != 0 || !wide && blocks > u64::from(u32::MAX) {
         return Err(MkfsError::TooLarge(blocks));
     }
-    if blocks < 2048 && options.journal_size.is_none() {
+    if blocks < 2048 && options.journal_size.is_none() && options.journal.is_none() {
         // Too few blocks for a journal and the features that need one.
         features.compat -= Compat::HAS_JOURNAL | Compat::FAST_COMMIT | Compat::ORPHAN_FILE;
     }
@@ -315,6 +317,13 @@ fn journal(
     block_size: u32,
 ) -> Result<Option<JournalSize>, MkfsError> {
     if !features.has_compat(Compat::HAS_JOURNAL) {
+        if options.journal.is_some() {
+            let (feature, needs) = ("a journal on another device", "has_journal");
+            return Err(MkfsError::Needs { feature, needs });
+        }
+        return Ok(None);
+    }
+    if options.journal.is_some() {
         return Ok(None);
     }
     let size = match options.journal_size {
@@ -359,6 +368,10 @@ pub(super) fn plan(
     }
     if options.label.len() > 16 || options.label.contains('\0') {
         return Err(MkfsError::Label(options.label.len()));
+    }
+    let seconds = options.mmp_update_interval;
+    if let Some(seconds) = seconds.filter(|s| !(1..=MMP_MAX_CHECK_INTERVAL).contains(s)) {
+        return Err(MkfsError::MmpInterval(seconds));
     }
     let flex = options.flex_groups;
     if !flex.is_power_of_two() {
@@ -457,6 +470,12 @@ fn identity(sb: &mut SuperBlock, options: &MkfsOptions, now: u64) {
     sb.default_mount_opts = (MountOpts::XATTR_USER | MountOpts::ACL).bits().into();
     sb.raid_stride = options.stride.into();
     sb.raid_stripe_width = options.stripe_width.into();
+    let mmp = sb.features().has_incompat(Incompat::MMP);
+    let default = if mmp { MMP_UPDATE_INTERVAL } else { 0 };
+    sb.mmp_interval = options.mmp_update_interval.unwrap_or(default).into();
+    if let Some(uuid) = options.journal.as_ref().and_then(JournalDevice::uuid) {
+        sb.journal_uuid = uuid;
+    }
     sb.set_state(SuperState::VALID);
     sb.set_mkfs_time(now);
     sb.set_wtime(now);

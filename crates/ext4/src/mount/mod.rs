@@ -18,21 +18,21 @@
 mod background;
 mod front;
 mod host;
+mod journal;
 pub(crate) mod sync;
 #[cfg(test)]
 mod tests;
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 
 use sapwood_base::Health;
 use sapwood_block::{Device, OVERLAY_PAGE, OverlayDevice, PatientDevice};
 use sapwood_ext4_format::{
-    Compat, Geometry, Incompat, Inode as RawInode, RoCompat, SUPER_OFFSET, SUPER_SIZE, SuperBlock,
-    SuperState,
+    Compat, Geometry, Incompat, RoCompat, SUPER_OFFSET, SUPER_SIZE, SuperBlock, SuperState,
 };
-use sapwood_jbd2::{Cache, Host, Journal, LayoutMap, LayoutRun};
+use sapwood_jbd2::{Cache, Host, Journal};
 use sapwood_vfs::{Ambient, Timestamp};
 
 use crate::alarm::Alarm;
@@ -42,14 +42,20 @@ use crate::data::new_writeback;
 use crate::engine::Engine;
 use crate::group::Groups;
 use crate::inode::InodeTable;
+use crate::journal_device::{JournalDevice, is_external};
 use crate::lock::{Rank, RankedMutex};
+use crate::mmp::Protection;
 use crate::on_demand::OnDemand;
 use crate::orphan_set::Orphans;
 use crate::store::Store;
 use crate::track::Tracker;
 use crate::volume::{SharedBlocks, Volume};
-use crate::{DataMode, Error, FastCommits, Options, Result, map, recovery};
+use crate::{DataMode, Error, FastCommits, Options, Result, recovery};
 use background::Background;
+pub(crate) use journal::{
+    journal_layout, open_empty_log, read_inode_unverified, refuse_external_journal,
+};
+use journal::{journal_memory, log_form, open_log};
 
 /// A mounted ext2, ext3 or ext4 file system.
 pub type Ext4 = sapwood_vfs::front::Front<Mount>;
@@ -73,6 +79,7 @@ impl Mount {
             engine.writeback.start(&engine);
         }
         let background = Background::start(&engine);
+        keep_protection(&engine);
         Ok(Self {
             engine,
             topology: RankedMutex::new(Rank::RenameTopology, ()),
@@ -164,6 +171,10 @@ pub(crate) fn open(device: Arc<dyn Device>, mut options: Options) -> Result<Arc<
     if options.no_load && !options.read_only {
         return Err(Error::NoLoadNeedsReadOnly);
     }
+    if let Some(journal) = options.journal.as_ref().filter(|_| !is_external(&sb)) {
+        let device = journal.device().name().to_owned();
+        return Err(Error::NeedlessJournalDevice { device });
+    }
     let geometry = Geometry::new(&sb)?;
     geometry.check_device(device.size())?;
     let unclean = sb.features().has_incompat(Incompat::RECOVER) || recovery::may_have_orphans(&sb);
@@ -175,7 +186,13 @@ pub(crate) fn open(device: Arc<dyn Device>, mut options: Options) -> Result<Arc<
         }
         return open_recovered_in_memory(device, options);
     }
-    recover_journal(&device, &sb, &geometry)?;
+    let (device, protection) = Protection::take(&device, &sb, &options)?;
+    let sb = read_super(&*device)?;
+    check_features(&sb, false)?;
+    if let Some(protection) = &protection {
+        options.journal = options.journal.map(|journal| protection.fence(&journal));
+    }
+    recover_journal(&device, &sb, &Geometry::new(&sb)?, options.journal.as_ref())?;
     let with = if options.in_place {
         With::InPlace
     } else {
@@ -183,6 +200,9 @@ pub(crate) fn open(device: Arc<dyn Device>, mut options: Options) -> Result<Arc<
     };
     let engine = assemble(device, options, with)?;
     engine.needed_recovery.store(unclean, Ordering::Relaxed);
+    if let Some(protection) = protection {
+        let _ = engine.protection.set(protection);
+    }
     // The last step that can fail because of the image, and it only reads.
     let orphans = recovery::find(&engine)?;
     mark_mounted(&engine)?;
@@ -191,19 +211,22 @@ pub(crate) fn open(device: Arc<dyn Device>, mut options: Options) -> Result<Arc<
 }
 
 /// Shows the state after a recovery, without a write to the device.
-fn open_recovered_in_memory(device: Arc<dyn Device>, options: Options) -> Result<Arc<Engine>> {
+fn open_recovered_in_memory(device: Arc<dyn Device>, mut options: Options) -> Result<Arc<Engine>> {
+    options.journal = options.journal.map(|journal| journal.in_memory());
     let overlay: Arc<dyn Device> = Arc::new(OverlayDevice::new(device));
     let sb = read_super(&*overlay)?;
     if sb.write_blockers().is_empty() {
         let recovering = Options {
             read_only: false,
             background: false,
+            unprotected: true,
             ..options.clone()
         };
         let engine = open(Arc::clone(&overlay), recovering)?;
         close(&engine)?;
     } else {
-        recover_journal(&overlay, &sb, &Geometry::new(&sb)?)?;
+        let geometry = Geometry::new(&sb)?;
+        recover_journal(&overlay, &sb, &geometry, options.journal.as_ref())?;
     }
     let engine = assemble(overlay, options, With::Log)?;
     engine.needed_recovery.store(true, Ordering::Relaxed);
@@ -212,12 +235,17 @@ fn open_recovered_in_memory(device: Arc<dyn Device>, options: Options) -> Result
 
 /// Replays the journal, if it needs that, with its fast commits. Damage is found before anything is
 /// written. The journal is emptied last, so that an interrupted recovery starts again.
-fn recover_journal(device: &Arc<dyn Device>, sb: &SuperBlock, geometry: &Geometry) -> Result<()> {
+fn recover_journal(
+    device: &Arc<dyn Device>,
+    sb: &SuperBlock,
+    geometry: &Geometry,
+    journal: Option<&JournalDevice>,
+) -> Result<()> {
     let features = sb.features();
     if !features.has_compat(Compat::HAS_JOURNAL) || !features.has_incompat(Incompat::RECOVER) {
         return Ok(());
     }
-    let log = open_log(device, sb, geometry)?;
+    let log = open_log(device, sb, geometry, journal)?;
     if !log.needs_recovery() {
         return Ok(());
     }
@@ -282,130 +310,6 @@ fn log_what_changed(overlay: &OverlayDevice, log: &sapwood_jbd2::Log, sequence: 
     Ok(())
 }
 
-/// The log in the journal's inode.
-fn open_log(
-    device: &Arc<dyn Device>,
-    sb: &SuperBlock,
-    geometry: &Geometry,
-) -> Result<sapwood_jbd2::Log> {
-    let runs = journal_layout(&**device, sb, geometry)?;
-    let layout = LayoutMap::new(runs, geometry.blocks_count())?;
-    let log = sapwood_jbd2::Log::load(Arc::clone(device), layout, geometry.block_size())?;
-    if log.errno() != 0 {
-        log::warn!("{}: an earlier mount met an error", device.name());
-    }
-    Ok(log)
-}
-
-/// The empty log of a file system that was closed, in the form in which a mount writes it. `None`:
-/// it has no journal.
-///
-/// # Errors
-/// [`Error::ExternalJournal`]; the journal is damaged, or must be recovered.
-pub(crate) fn open_empty_log(
-    device: &Arc<dyn Device>,
-    sb: &SuperBlock,
-    geometry: &Geometry,
-    time: Option<Timestamp>,
-) -> Result<Option<sapwood_jbd2::Log>> {
-    if !sb.features().has_compat(Compat::HAS_JOURNAL) {
-        return Ok(None);
-    }
-    let mut log = open_log(device, sb, geometry)?;
-    log.set_form(log_form(sb, &Options::default()))?;
-    log.set_time(time.map(Timestamp::since_epoch));
-    Ok(Some(log))
-}
-
-/// Places of the journal's blocks.
-///
-/// # Errors
-/// [`Error::ExternalJournal`]; the journal's inode is damaged.
-pub(crate) fn journal_layout(
-    device: &dyn Device,
-    sb: &SuperBlock,
-    geometry: &Geometry,
-) -> Result<Vec<LayoutRun>> {
-    let ino = sb.journal_inum.get();
-    if ino == 0 {
-        return Err(Error::ExternalJournal);
-    }
-    let bad = |reason: String| Error::BadInode { ino, reason };
-    let raw = read_inode(device, geometry, ino)?;
-    let block_size = u64::from(geometry.block_size());
-    if raw.links() == 0 || !raw.is_regular() {
-        return Err(bad("not a journal".into()));
-    }
-    let blocks = raw.size(geometry) / block_size;
-    let runs = map::standalone::runs(device, geometry, ino, &raw, blocks)?;
-    let mut layout = Vec::new();
-    let mut next = 0;
-    for run in runs {
-        let map::Mapped::Written(physical) = run.what else {
-            return Err(bad("the journal has holes".into()));
-        };
-        if run.logical != next {
-            return Err(bad("the journal has holes".into()));
-        }
-        next += run.len;
-        layout.push(LayoutRun {
-            logical: run.logical,
-            physical,
-            len: run.len,
-        });
-    }
-    if next < blocks {
-        return Err(bad("the journal has holes".into()));
-    }
-    Ok(layout)
-}
-
-/// Reads an inode straight from the device.
-fn read_inode(device: &dyn Device, geometry: &Geometry, ino: u32) -> Result<RawInode> {
-    let raw = read_inode_unverified(device, geometry, ino)?;
-    raw.verify_checksum(ino, geometry)?;
-    Ok(raw)
-}
-
-/// Reads an inode directly from the device, even if its checksum is wrong.
-pub(crate) fn read_inode_unverified(
-    device: &dyn Device,
-    geometry: &Geometry,
-    ino: u32,
-) -> Result<RawInode> {
-    let (group, index) = geometry.inode_location(ino)?;
-    let (block, offset) = geometry.descriptor_block(group)?;
-    let mut bytes = vec![0; usize::from(geometry.desc_size())];
-    device.read_at(
-        geometry.block_offset(block)? + u64::from(offset),
-        &mut bytes,
-    )?;
-    let desc = sapwood_ext4_format::GroupDesc::read(&bytes, geometry)?;
-    let (block, offset) = geometry.inode_in_table(desc.inode_table(), index);
-    let mut bytes = vec![0; usize::from(geometry.inode_size())];
-    device.read_at(
-        geometry.block_offset(block)? + u64::from(offset),
-        &mut bytes,
-    )?;
-    Ok(RawInode::read(&bytes, geometry)?)
-}
-
-/// Least blocks of a transaction, regardless of the cache: more than any operation needs.
-const LEAST_TRANSACTION: u32 = 1024;
-
-/// Bounds of the journal, so that its blocks fit into `cache` bytes: committed blocks that are not
-/// written back, and the running and committing transactions.
-fn journal_memory(cache: usize, block_size: u32) -> sapwood_jbd2::Options {
-    let usual = sapwood_jbd2::Options::default();
-    let quarter = (cache / 4) as u64;
-    let blocks = u32::try_from(quarter / u64::from(block_size)).unwrap_or(u32::MAX);
-    sapwood_jbd2::Options {
-        checkpoint_bytes: usual.checkpoint_bytes.min(quarter),
-        max_transaction: usual.max_transaction.min(blocks.max(LEAST_TRANSACTION)),
-        ..usual
-    }
-}
-
 /// Sets up everything that a mount needs. Starts no thread.
 fn assemble(device: Arc<dyn Device>, options: Options, with: With) -> Result<Arc<Engine>> {
     let sb = read_super(&*device)?;
@@ -426,7 +330,9 @@ fn assemble(device: Arc<dyn Device>, options: Options, with: With) -> Result<Arc
         ..journal_memory(options.cache_bytes, geometry.block_size())
     };
     let journal = if has_journal && with == With::Log && !options.read_only {
-        let mut log = open_log(&patient, &sb, &geometry)?;
+        let journal = options.journal.as_ref();
+        let journal = journal.map(|journal| journal.patient(options.patience));
+        let mut log = open_log(&patient, &sb, &geometry, journal.as_ref())?;
         log.set_form(log_form(&sb, &options))?;
         log.set_time(options.fixed_time.map(Timestamp::since_epoch));
         Journal::with_log(Arc::clone(&cache), log, journal_options)?
@@ -461,6 +367,7 @@ fn assemble(device: Arc<dyn Device>, options: Options, with: With) -> Result<Arc
         hidden,
         clean_at_mount,
         needed_recovery: AtomicBool::new(false),
+        protection: OnceLock::new(),
         options,
     };
     let writeback = new_writeback(&store.options);
@@ -473,6 +380,44 @@ fn assemble(device: Arc<dyn Device>, options: Options, with: With) -> Result<Arc
     let host: Weak<dyn Host> = Arc::downgrade(&engine) as Weak<dyn Host>;
     engine.journal.attach(host);
     Ok(engine)
+}
+
+/// Takes the multiple mount protection of the file system on a device, for a caller that changes it
+/// without mounting it. Returns the device to write to. The protection is renewed until it is
+/// dropped. With a `time`, commits record it.
+///
+/// # Errors
+/// [`Error::InUse`], [`Error::CheckRunning`]; a superblock or features that refuse a mount for
+/// writing.
+pub fn protect(
+    device: &Arc<dyn Device>,
+    time: Option<Timestamp>,
+) -> Result<(Arc<dyn Device>, Option<Protection>)> {
+    let sb = read_super(&**device)?;
+    check_features(&sb, false)?;
+    let options = Options {
+        fixed_time: time,
+        ..Options::default()
+    };
+    let (device, protection) = Protection::take(device, &sb, &options)?;
+    if let Some(protection) = &protection {
+        protection.keep(Box::new(|error| log::error!("{error}")));
+    }
+    Ok((device, protection))
+}
+
+/// Starts the thread of the multiple mount protection, if the mount has it and may have threads.
+fn keep_protection(engine: &Arc<Engine>) {
+    let threads = engine.options.background && engine.options.fixed_time.is_none();
+    let Some(protection) = engine.protection.get().filter(|_| threads) else {
+        return;
+    };
+    let mount = Arc::downgrade(engine);
+    protection.keep(Box::new(move |error| {
+        if let Some(engine) = mount.upgrade() {
+            engine.health.fail(error);
+        }
+    }));
 }
 
 /// The mode of fast commits that the image and the options allow.
@@ -493,22 +438,6 @@ fn ambient(sb: &SuperBlock, options: &Options) -> Ambient {
     let mounts = sb.mnt_count.get().to_le_bytes();
     let free = sb.free_inodes_count.get().to_le_bytes();
     Ambient::new(options.fixed_time, &[&sb.uuid, &mounts, &free])
-}
-
-/// The form of a new log of this file system, as the kernel writes it.
-pub(crate) fn log_form(sb: &SuperBlock, options: &Options) -> sapwood_jbd2::Incompat {
-    let features = sb.features();
-    let mut form = sapwood_jbd2::Incompat::empty();
-    form.set(sapwood_jbd2::Incompat::CSUM_V3, features.metadata_csum());
-    form.set(
-        sapwood_jbd2::Incompat::WIDE,
-        features.has_incompat(Incompat::BIT64),
-    );
-    form.set(
-        sapwood_jbd2::Incompat::FAST_COMMIT,
-        options.fast_commit != FastCommits::Off && features.has_compat(Compat::FAST_COMMIT),
-    );
-    form
 }
 
 /// Blocks that the end of a transaction may add: descriptors of groups that no handle counted.
@@ -574,5 +503,9 @@ pub(crate) fn close(engine: &Arc<Engine>) -> Result<()> {
     sb.free_inodes_count = free_inodes.into();
     let mut copy = sb.clone();
     drop(sb);
-    write_super(&*engine.device, &mut copy)
+    write_super(&*engine.device, &mut copy)?;
+    match engine.protection.get() {
+        Some(protection) => protection.release(),
+        None => Ok(()),
+    }
 }

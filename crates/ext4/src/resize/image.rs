@@ -65,6 +65,7 @@ impl Image {
     pub(super) fn open(device: &Arc<dyn Device>, time: Option<Timestamp>) -> Result<Self> {
         let mut options = Options {
             background: false,
+            unprotected: true,
             ..Options::default()
         };
         if let Some(time) = time {

@@ -57,6 +57,7 @@ pub(super) fn borrow(image: &mut Image) -> Result<Option<Borrowed>> {
         blocks: BLOCKS,
         fast_commit_blocks: 0,
         uuid: *image.geometry.uuid(),
+        external_at: None,
     };
     zero(image, start, BLOCKS.into())?;
     image.put(start, first.superblock().map_err(Error::from)?)?;

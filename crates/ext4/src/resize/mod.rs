@@ -32,7 +32,7 @@ use sapwood_block::Device;
 use sapwood_ext4_format::Geometry;
 use sapwood_vfs::Timestamp;
 
-use crate::mount::read_super;
+use crate::mount::{protect, read_super, refuse_external_journal};
 use image::Image;
 pub(crate) use journal::Borrowed;
 pub(crate) use references::is_index;
@@ -190,7 +190,9 @@ pub fn resize(
             wanted: size,
         });
     }
-    let mut image = Image::open(device, time)?;
+    refuse_external_journal(&**device)?;
+    let (device, _protection) = protect(device, time)?;
+    let mut image = Image::open(&device, time)?;
     let bits = image.geometry.block_bits();
     let blocks = size >> bits;
     if blocks > image.geometry.blocks_count() {
@@ -215,14 +217,16 @@ pub fn shrink_to_fit(
     time: Option<Timestamp>,
     moved: &mut OnMoved<'_>,
 ) -> Result<u64> {
+    refuse_external_journal(&**device)?;
+    let (device, _protection) = protect(device, time)?;
     let mut groups = 1;
     for _ in 0..PASSES {
-        if !pass(device, inodes, &mut groups, time, moved)? {
+        if !pass(&device, inodes, &mut groups, time, moved)? {
             break;
         }
     }
-    shrink::discard_free(&mut Image::open(device, time)?)?;
-    Ok(size(&**device)?)
+    shrink::discard_free(&mut Image::open(&device, time)?)?;
+    Ok(size(&*device)?)
 }
 
 /// Makes the file system smaller. False: it is as small as possible. `groups`: the number that must

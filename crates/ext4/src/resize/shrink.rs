@@ -1,6 +1,6 @@
 //! Removes groups, and makes the last group shorter.
 
-use sapwood_ext4_format::{Compat, Geometry, GroupDesc, GroupFlags, SuperBlock, bitmap};
+use sapwood_ext4_format::{Compat, Geometry, GroupDesc, GroupFlags, Incompat, SuperBlock, bitmap};
 
 use super::grow::{least_last, resize_inode, set_overhead};
 use super::image::{Image, places};
@@ -30,6 +30,9 @@ pub(super) fn shrink(image: &mut Image, blocks: u64, moved: &mut OnMoved<'_>) ->
             return Err(ResizeError::Metadata { group, wanted });
         }
     }
+    if mmp_end(image) > blocks {
+        return Err(ResizeError::Metadata { group: 0, wanted });
+    }
     renumber(image, new.group_count(), wanted)?;
     evacuate(image, blocks, moved)?;
     // Moves change the superblock's fields of the journal and of the orphan file.
@@ -38,6 +41,15 @@ pub(super) fn shrink(image: &mut Image, blocks: u64, moved: &mut OnMoved<'_>) ->
     resize_inode(image)?;
     image.commit(None)?;
     image.write_backups(0)
+}
+
+/// The end of the block of multiple mount protection, which does not move; 0 if there is none.
+fn mmp_end(image: &Image) -> u64 {
+    if image.sb.features().has_incompat(Incompat::MMP) {
+        image.sb.mmp_block.get().saturating_add(1)
+    } else {
+        0
+    }
 }
 
 /// The superblock with its new numbers.
@@ -215,7 +227,7 @@ pub(super) fn least(image: &Image, inodes: u64, groups: u32) -> Result<u64> {
         let end = geometry.group_first_block(groups - 1)?;
         // Blocks of removed groups stay in use until the end.
         let mut system = image.system(groups)?;
-        let mut kept = end;
+        let mut kept = end.max(mmp_end(image));
         for group in 0..groups {
             for (start, len) in places(image.desc(group)?, table) {
                 kept = kept.max(start + len);

@@ -9,8 +9,10 @@ mod stories;
 mod conformance;
 mod fast_commits;
 mod inspect;
+mod journal_device;
 mod kernel_journals;
 mod mkfs_kernel;
+mod mmp;
 mod model;
 mod mutants;
 mod renumber;
@@ -21,8 +23,10 @@ fn main() {
         conformance,
         fast_commits,
         inspect,
+        journal_device,
         kernel_journals,
         mkfs_kernel,
+        mmp,
         model,
         mutants,
         renumber,

@@ -139,7 +139,7 @@ impl Log {
         self.update_superblock(|superblock| superblock.set_tail(0, recovery.next))
     }
 
-    /// Scans, replays to the journal's own device and resets. For journals without fast commits.
+    /// Scans, replays to the file system's device and resets. For journals without fast commits.
     /// Does nothing for an empty log.
     ///
     /// # Errors
@@ -147,7 +147,7 @@ impl Log {
     /// [`Error::Device`](crate::Error::Device).
     pub fn recover(&self, allowed: &dyn Fn(u64) -> bool) -> Result<Recovery> {
         let plan = self.scan(allowed)?;
-        let recovery = plan.replay(&**self.device())?;
+        let recovery = plan.replay(&**self.home())?;
         if self.needs_recovery() {
             self.reset(&recovery)?;
         }
@@ -189,6 +189,7 @@ mod tests {
             blocks: 50,
             fast_commit_blocks: 0,
             uuid: [1; 16],
+            external_at: None,
         };
         device
             .write_at(100 << 10, &new.superblock().unwrap())

@@ -24,10 +24,11 @@ impl RecoveryPlan<'_> {
 
     /// Refuses copies whose home is no place for metadata.
     pub(super) fn check_targets(&self, allowed: &dyn Fn(u64) -> bool) -> Result<()> {
-        let blocks = self.log.device().size() / u64::from(self.log.block_size());
+        let own = |target| !self.log.is_external() && self.log.layout().holds(target);
+        let blocks = self.log.home().size() / u64::from(self.log.block_size());
         for (target, record) in &self.records {
             let target = *target;
-            if target >= blocks || self.log.layout().holds(target) || !allowed(target) {
+            if target >= blocks || own(target) || !allowed(target) {
                 let transaction = self.transactions.get(record.index);
                 let sequence = transaction.map_or(self.end, |one| one.sequence);
                 return Err(Error::Target { sequence, target });
@@ -36,7 +37,7 @@ impl RecoveryPlan<'_> {
         Ok(())
     }
 
-    /// Writes every block, and flushes. `target` is the journal's device, or one on top of it. A
+    /// Writes every block, and flushes. `target` is the file system's device, or one on top of it. A
     /// replay may be repeated; after a crash, the kernel or `e2fsck` may also repeat it.
     ///
     /// # Errors
@@ -66,6 +67,11 @@ impl RecoveryPlan<'_> {
     /// Writes torn commit blocks whole, and flushes. Only their zeros are missing, so that this may
     /// be torn, too.
     fn mend_torn_commits(&self, target: &dyn Device) -> Result<()> {
+        let target = if self.log.is_external() {
+            &**self.log.device()
+        } else {
+            target
+        };
         for (block, whole) in &self.torn {
             let at = self.log.physical(*block)?;
             home::write_blocks(target, self.log.block_size(), &[(at, whole.as_slice())])?;

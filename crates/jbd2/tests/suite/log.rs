@@ -427,6 +427,7 @@ fn a_commit_waits_for_a_fast_commit() {
         blocks: 130,
         fast_commit_blocks: 20,
         uuid: [1; 16],
+        external_at: None,
     };
     let at = common::layout(130).find(0).unwrap().0 * u64::from(BLOCK);
     device.write_at(at, &new.superblock().unwrap()).unwrap();

@@ -7,7 +7,9 @@ use crate::error::ErrorKind;
 pub(super) fn of_device(error: &DeviceError) -> ErrorKind {
     match error {
         DeviceError::Busy { .. } => ErrorKind::ResourceBusy,
-        DeviceError::ReadOnly { .. } => ErrorKind::ReadOnlyFilesystem,
+        DeviceError::ReadOnly { .. } | DeviceError::TakenOver { .. } => {
+            ErrorKind::ReadOnlyFilesystem
+        }
         DeviceError::StagedTooMuch { .. } => ErrorKind::StorageFull,
         // Neither a file nor a block device.
         DeviceError::Open { .. } => ErrorKind::InvalidInput,
@@ -31,6 +33,11 @@ pub(super) fn of_ext4(error: &sapwood_ext4::Error) -> ErrorKind {
 
     match error {
         Error::UnsupportedFeature(_) | Error::ReadOnlyFeature(_) => ErrorKind::Unsupported,
+        Error::InUse { .. } | Error::CheckRunning { .. } => ErrorKind::ResourceBusy,
+        Error::NoInternalJournal => ErrorKind::Unsupported,
+        Error::ExternalJournal
+        | Error::NeedlessJournalDevice { .. }
+        | Error::JournalDevice { .. } => ErrorKind::InvalidInput,
         _ => ErrorKind::Corrupt,
     }
 }

@@ -57,7 +57,7 @@ pub(super) const OPTIONS: &[MkfsOption] = &[
             Kind::Ext4,
             "extended options: lazy_itable_init[=0|1], lazy_journal_init[=0|1], \
              root_owner[=UID:GID], hash_seed=UUID, hash_alg=half_md4|tea|legacy, stride=BLOCKS, \
-             stripe_width=BLOCKS, nodiscard",
+             stripe_width=BLOCKS, mmp_update_interval=SECONDS, nodiscard",
             extended,
         )],
     ),
@@ -89,8 +89,13 @@ pub(super) const OPTIONS: &[MkfsOption] = &[
     MkfsOption::new(
         Some('J'),
         Some("journal"),
-        Form::List("size=MEGABYTES"),
-        &[Meaning::of(Kind::Ext4, "size of the journal", journal).default("depends on the size")],
+        Form::List("size=MEGABYTES|device=FILE"),
+        &[Meaning::of(
+            Kind::Ext4,
+            "size of the journal, or the device that has it, made with -O journal_dev",
+            journal,
+        )
+        .default("depends on the size")],
     ),
     MkfsOption::new(
         Some('e'),
@@ -147,6 +152,10 @@ pub(super) fn feature(options: &mut MkfsOptions, _: &str, value: &str) -> Taken 
 }
 
 fn journal(options: &mut MkfsOptions, name: &str, value: &str) -> Taken {
+    if let Some(device) = value.strip_prefix("device=") {
+        options.journal = Some(device.into());
+        return Ok(());
+    }
     let megabytes: Option<u64> = value
         .strip_prefix("size=")
         .and_then(|value| value.trim_end_matches(['M', 'm']).parse().ok());
@@ -179,6 +188,9 @@ fn extended(options: &mut MkfsOptions, letter: &str, given: &str) -> Taken {
         "nodiscard" => engine.discard = false,
         "stride" => engine.stride = u16::try_from(number()?).map_err(|_| bad())?,
         "stripe_width" | "stripe-width" => engine.stripe_width = number()?,
+        "mmp_update_interval" => {
+            engine.mmp_update_interval = Some(u16::try_from(number()?).map_err(|_| bad())?);
+        }
         "hash_seed" => engine.hash_seed = Some(value.and_then(uuid).ok_or_else(bad)?),
         "root_owner" => {
             engine.root_owner = match value {

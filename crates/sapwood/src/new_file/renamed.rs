@@ -37,6 +37,7 @@ fn renamed(mut error: Error, name: &str) -> Error {
         | Error::Nbd { device, .. }
         | Error::Qcow2 { device, .. }
         | Error::StagedTooMuch { device, .. }
+        | Error::TakenOver { device, .. }
         | Error::Open { device, .. } => name.clone_into(device),
     }
     error

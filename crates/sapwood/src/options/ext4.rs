@@ -199,11 +199,17 @@ pub(super) const OPTIONS: &[MountOption] = &[
         be",
     )
     .of(Ext4),
-    MountOption::refused(
-        &["journal_dev", "journal_path"],
+    MountOption::served(
+        &["journal_path"],
         Value("DEVICE"),
-        "a journal on another \
-        device is not supported",
+        journal_path,
+        "the journal is on this file or device",
+    )
+    .of(Ext4),
+    MountOption::refused(
+        &["journal_dev"],
+        Value("NUMBER"),
+        "name the device: journal_path=DEVICE",
     )
     .of(Ext4),
     MountOption::refused(
@@ -213,6 +219,12 @@ pub(super) const OPTIONS: &[MountOption] = &[
     )
     .of(Ext4),
 ];
+
+fn journal_path(options: &mut Options, name: &str, value: Option<&str>) -> Taken {
+    let path = value.ok_or_else(|| bad(name, value))?;
+    options.mount.journal_path = Some(path.into());
+    Ok(())
+}
 
 fn data(options: &mut Options, name: &str, value: Option<&str>) -> Taken {
     options.ext4.data = match value {

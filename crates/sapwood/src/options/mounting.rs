@@ -42,6 +42,7 @@ pub struct Mounting {
     pub root_hash: Option<RootHash>,
     pub hash_device: Option<PathBuf>,
     pub key_file: Option<PathBuf>,
+    pub journal_path: Option<PathBuf>,
 }
 
 impl Mounting {

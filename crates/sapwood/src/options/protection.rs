@@ -1,4 +1,4 @@
-//! Options of images that are verified or encrypted.
+//! Options of images that are verified or encrypted, or that have parts on other devices.
 
 use std::path::{Path, PathBuf};
 
@@ -35,12 +35,24 @@ impl Options {
         self
     }
 
+    /// The journal of an ext4 is on this device (`journal_path=`).
+    #[must_use]
+    pub fn journal(mut self, path: impl AsRef<Path>) -> Self {
+        let path = path.as_ref();
+        self.record(
+            Some(crate::Kind::Ext4),
+            format!("journal_path={}", path.display()),
+        );
+        self.mount.journal_path = Some(path.to_owned());
+        self
+    }
+
     /// The key that the program gave.
     pub(crate) fn given_key(&self) -> Option<&sapwood_luks::Key> {
         self.key.as_ref()
     }
 
-    /// Replaces the paths of the hash device and of the key file.
+    /// Replaces the paths of the hash device, of the key file and of the journal.
     ///
     /// # Errors
     /// The error of `real`.
@@ -48,7 +60,12 @@ impl Options {
         &mut self,
         real: impl Fn(&Path) -> Result<PathBuf, E>,
     ) -> Result<(), E> {
-        let paths = [&mut self.mount.hash_device, &mut self.mount.key_file];
+        let mount = &mut self.mount;
+        let paths = [
+            &mut mount.hash_device,
+            &mut mount.key_file,
+            &mut mount.journal_path,
+        ];
         for path in paths.into_iter().flatten() {
             *path = real(path)?;
         }

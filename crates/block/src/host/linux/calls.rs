@@ -124,6 +124,19 @@ pub(crate) fn will_read(file: &File, offset: u64, len: u64) {
     let _ = rustix::fs::fadvise(file, offset, NonZeroU64::new(len), Advice::WillNeed);
 }
 
+/// Drops the pages of a range from the page cache, unless they are dirty.
+pub(crate) fn drop_cached(file: &File, offset: u64, len: u64) {
+    // Pages that the range covers only in part would stay.
+    const PAGE: u64 = 64 << 10;
+    let start = offset - offset % PAGE;
+    let end = offset
+        .saturating_add(len)
+        .div_ceil(PAGE)
+        .saturating_mul(PAGE);
+    let len = NonZeroU64::new(end.saturating_sub(start));
+    let _ = rustix::fs::fadvise(file, start, len, Advice::DontNeed);
+}
+
 /// Makes a hole of a range of a file.
 pub(crate) fn punch_hole(file: &File, offset: u64, len: u64) -> io::Result<()> {
     let punch = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;

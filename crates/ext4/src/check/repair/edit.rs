@@ -51,7 +51,7 @@ impl DirLayout {
 impl Editor {
     /// `None`: the journal must be replayed first.
     pub(super) fn open(device: &Arc<dyn Device>) -> Result<Option<Self>, CheckError> {
-        let opened = superblock::open(device, &mut Vec::new())?;
+        let opened = superblock::open(device, None, &mut Vec::new())?;
         if opened.recovered {
             return Ok(None);
         }

@@ -37,6 +37,7 @@ pub(super) fn repair(
         blocks,
         fast_commit_blocks: 0,
         uuid: *view.geometry.uuid(),
+        external_at: None,
     };
     let Ok(first) = new.superblock() else {
         return Ok(());

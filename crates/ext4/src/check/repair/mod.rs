@@ -133,6 +133,7 @@ fn must_recover(report: &CheckReport) -> bool {
 fn mount_options() -> Options {
     Options {
         background: false,
+        unprotected: true,
         ..Options::default()
     }
 }

@@ -24,6 +24,7 @@ fn view(device: &Arc<MemoryDevice>) -> View {
         device: Arc::clone(device) as Arc<dyn Device>,
         sb,
         geometry,
+        journal: None,
     }
 }
 
@@ -212,7 +213,10 @@ fn the_caller_can_cancel_and_bound_a_check() {
     let device = image(16 * MIB, "-b 1024");
     device.write_at(2048, &[0xff; 300]).unwrap();
     let device: Arc<dyn Device> = device;
-    let options = CheckOptions { max_findings: 1 };
+    let options = CheckOptions {
+        max_findings: 1,
+        ..CheckOptions::default()
+    };
     let report = check(&device, &options, &mut |_| ControlFlow::Continue(())).unwrap();
     assert_eq!(report.findings.len(), 1);
     assert!(report.suppressed > 0 && !report.is_clean());

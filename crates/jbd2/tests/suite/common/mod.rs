@@ -117,6 +117,7 @@ pub(crate) fn formatted(blocks: u64) -> MemoryDevice {
         blocks: blocks as u32,
         fast_commit_blocks: 0,
         uuid: [0x5a; 16],
+        external_at: None,
     };
     let superblock = new.superblock().unwrap();
     device

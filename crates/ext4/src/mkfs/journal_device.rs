@@ -1,0 +1,138 @@
+//! A journal on a device of its own, for a file system that is made afterwards.
+
+use sapwood_block::{Device, signature};
+use sapwood_ext4_format::{
+    EXTRA_ISIZE_FULL, Incompat, MountOpts, REV_DYNAMIC, SUPER_MAGIC, SUPER_OFFSET, SuperBlock,
+    SuperState,
+};
+use sapwood_jbd2::NewJournal;
+use sapwood_vfs::{Ambient, Timestamp};
+
+use super::MkfsReport;
+use super::error::MkfsError;
+use super::options::MkfsOptions;
+use crate::journal_device::superblock_block;
+
+/// Bytes of a block, if none are chosen.
+const BLOCK_SIZE: u32 = 4096;
+/// Fewest blocks: the kernel requires 1024 blocks of log.
+const LEAST_BLOCKS: u64 = 1026;
+
+/// Whether the options ask for a journal device: the last word about the feature counts.
+pub(super) fn is_asked(options: &MkfsOptions) -> bool {
+    let words = options.features.iter().rev();
+    let mut words = words.filter(|(name, _)| name == "journal_dev" || name == "none");
+    words
+        .next()
+        .is_some_and(|(name, on)| name == "journal_dev" && *on)
+}
+
+/// Makes the device a journal without a user.
+///
+/// # Errors
+/// [`MkfsError`]; all but a failing device are found before the first write.
+pub(super) fn make(
+    device: &dyn Device,
+    options: &MkfsOptions,
+    now: u64,
+) -> Result<MkfsReport, MkfsError> {
+    let block_size = options.block_size.unwrap_or(BLOCK_SIZE);
+    if ![1024, 2048, 4096].contains(&block_size) {
+        return Err(MkfsError::BlockSize(block_size));
+    }
+    let bytes = options.size.unwrap_or(device.size());
+    if bytes > device.size() {
+        return Err(MkfsError::PastEnd {
+            device: device.name().to_owned(),
+            size: device.size(),
+            wanted: bytes,
+        });
+    }
+    let blocks = bytes / u64::from(block_size);
+    let count = u32::try_from(blocks).map_err(|_| MkfsError::TooLarge(blocks))?;
+    if blocks < LEAST_BLOCKS {
+        return Err(MkfsError::TooSmall { blocks, block_size });
+    }
+    let ambient = match &options.uuid {
+        Some(uuid) => Ambient::fixed(Timestamp::default(), &[uuid]),
+        None => Ambient::machine(),
+    };
+    let uuid = options.uuid.unwrap_or_else(|| ambient.uuid());
+    let sb = super_block(options, block_size, count, uuid, now);
+    let journal = NewJournal {
+        block_size,
+        blocks: count,
+        fast_commit_blocks: 0,
+        uuid,
+        external_at: u32::try_from(superblock_block(block_size)).ok(),
+    };
+    let journal = journal.superblock()?;
+    let replaced = signature::find(device)?;
+    if let Some(what) = replaced.filter(|_| !options.force) {
+        let device = device.name().to_owned();
+        return Err(MkfsError::Occupied { device, what });
+    }
+    if options.discard {
+        // If the device cannot discard, nothing needs to be discarded.
+        let _ = device.discard(0, bytes);
+    }
+    signature::wipe(device)?;
+    device.flush()?;
+    let at = superblock_block(block_size) * u64::from(block_size);
+    device.write_at(at, &journal)?;
+    // A recovery ends at a block that is no part of a log.
+    device.write_at(at + u64::from(block_size), &vec![0; block_size as usize])?;
+    device.flush()?;
+    device.write_fua(SUPER_OFFSET, sb.bytes())?;
+    device.flush()?;
+    Ok(MkfsReport {
+        uuid,
+        label: options.label.clone(),
+        size: blocks * u64::from(block_size),
+        block_size,
+        inode_size: 0,
+        blocks,
+        inodes: 0,
+        groups: 0,
+        journal_blocks: blocks,
+        features: sb.features().names(),
+        replaced,
+    })
+}
+
+fn super_block(
+    options: &MkfsOptions,
+    block_size: u32,
+    blocks: u32,
+    uuid: [u8; 16],
+    now: u64,
+) -> SuperBlock {
+    let log_block = block_size.trailing_zeros() - 10;
+    let mut sb = SuperBlock::default();
+    sb.magic = SUPER_MAGIC.into();
+    sb.rev_level = REV_DYNAMIC.into();
+    sb.blocks_count_lo = blocks.into();
+    sb.first_data_block = u32::from(block_size == 1024).into();
+    sb.log_block_size = log_block.into();
+    sb.log_cluster_size = log_block.into();
+    sb.blocks_per_group = (block_size * 8).into();
+    sb.clusters_per_group = (block_size * 8).into();
+    sb.max_mnt_count = u16::MAX.into();
+    sb.errors = sapwood_ext4_format::errors_behaviour::CONTINUE.into();
+    sb.first_ino = sapwood_ext4_format::GOOD_OLD_FIRST_INO.into();
+    sb.inode_size = 256.into();
+    sb.feature_incompat = Incompat::JOURNAL_DEV.bits().into();
+    sb.uuid = uuid;
+    for (to, from) in sb.volume_name.iter_mut().zip(options.label.bytes()) {
+        *to = from;
+    }
+    sb.def_hash_version = options.dir_hash.on_disk();
+    sb.default_mount_opts = (MountOpts::XATTR_USER | MountOpts::ACL).bits().into();
+    sb.min_extra_isize = EXTRA_ISIZE_FULL.into();
+    sb.want_extra_isize = EXTRA_ISIZE_FULL.into();
+    sb.set_state(SuperState::VALID);
+    sb.set_mkfs_time(now);
+    sb.set_wtime(now);
+    sb.set_lastcheck(now);
+    sb
+}
