@@ -227,6 +227,7 @@ impl RoCompat {
         .union(Self::EXTRA_ISIZE)
         .union(Self::METADATA_CSUM)
         .union(Self::PROJECT)
+        .union(Self::QUOTA)
         .union(Self::VERITY)
         .union(Self::ORPHAN_PRESENT);
 
@@ -266,6 +267,10 @@ impl Features {
     pub fn write_blockers(&self) -> Vec<String> {
         let mut names = self.incompat.difference(Incompat::WRITE).names();
         names.extend(self.ro_compat.difference(RoCompat::WRITE).names());
+        if self.ro_compat.contains(RoCompat::QUOTA) && self.incompat.contains(Incompat::EA_INODE) {
+            // Values of attributes count for each file that uses them.
+            names.push("quota together with ea_inode".into());
+        }
         names
     }
 

@@ -31,6 +31,8 @@ mod options;
 mod oracles;
 mod orphan;
 mod orphan_set;
+mod quota;
+mod quota_table;
 mod recovery;
 pub mod resize;
 pub mod scrub;

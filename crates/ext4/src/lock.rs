@@ -12,6 +12,8 @@ pub(crate) enum Rank {
     RenameTopology,
     /// `io` lock of an inode; key: inode number.
     Inode,
+    /// Adding an entry to a quota file; inside a handle.
+    QuotaFile,
     /// Finding, sharing and counting attribute blocks.
     XattrBlocks,
     /// The list of inodes without a name.
@@ -28,6 +30,8 @@ pub(crate) enum Rank {
     FileDataState,
     /// Attributes of one inode; key: inode number.
     InodeState,
+    /// Entries of the quotas of one kind.
+    Quota,
     /// The superblock in memory; held while it is copied to its block.
     Superblock,
     /// Sections that take no other lock.

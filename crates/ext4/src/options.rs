@@ -74,6 +74,8 @@ pub struct Options {
     pub in_place: bool,
     /// The journal, if it is on another device.
     pub journal: Option<JournalDevice>,
+    /// Enforce the limits of quotas, if the image keeps quotas.
+    pub quota_limits: bool,
     /// Does not take the multiple mount protection: the caller has it, or the device is in memory.
     pub unprotected: bool,
     /// Clock of the multiple mount protection.
@@ -109,6 +111,7 @@ impl Default for Options {
             threads: 0,
             in_place: false,
             journal: None,
+            quota_limits: true,
             unprotected: false,
             clock: SharedClock::default(),
             fast_commit: FastCommits::default(),

@@ -25,6 +25,7 @@ use crate::lock::{Rank, RankedMutex, assert_held_at_most};
 use crate::mmp::Protection;
 use crate::on_demand::{OnDemand, OnDemandFeature};
 use crate::orphan_set::Orphans;
+use crate::quota_table::QuotaTable;
 use crate::track::Tracker;
 use crate::{Error, Options, Result};
 
@@ -56,6 +57,8 @@ pub(crate) struct Store {
     pub(crate) clean_at_mount: bool,
     /// The image was not unmounted: it needed a recovery, on disk or in memory, when it was opened.
     pub(crate) needed_recovery: AtomicBool,
+    /// Usage of users, groups and projects, if the image keeps it.
+    pub(crate) quota: QuotaTable,
     /// Multiple mount protection, if the image has it and the mount is writable.
     pub(crate) protection: OnceLock<Protection>,
     /// The superblock. A thread changes it with [`Store::change_super`].
@@ -151,7 +154,9 @@ impl Store {
         assert_held_at_most(Rank::Inode);
         self.check()?;
         self.alarm.change();
-        Ok(self.journal.start(credits)?)
+        Ok(self
+            .journal
+            .start(credits.saturating_add(self.quota.credits()))?)
     }
 
     /// A metadata block, read if it is not in memory. Nothing is validated.

@@ -409,11 +409,10 @@ impl OpenFiles {
         } else {
             OpenOptions::default()
         };
-        let mut devices = devices_of(&path, options)?;
-        devices.extend(options.mounting().journal_path.clone());
+        let devices = devices_of(&path, options)?.into_iter();
+        let devices = devices.chain(options.mounting().journal_path.clone());
         let image = OpenFile::open(path, how)?;
-        let others = devices.into_iter();
-        let others = others.map(|device| OpenFile::open(device, how));
+        let others = devices.map(|device| OpenFile::open(device, how));
         Ok(Self {
             image,
             others: others.collect::<Result<_, _>>()?,
@@ -512,9 +511,11 @@ pub(crate) fn open_on(
         device
     };
     let open = |path: &PathBuf| open_device(path, options.is_read_only());
-    let others = options.devices().iter();
-    let others = others.chain(&options.mounting().journal_path).map(open);
-    mount(path, device, others, options, |_| Ok(()))
+    let others = options
+        .devices()
+        .iter()
+        .chain(&options.mounting().journal_path);
+    mount(path, device, others.map(open), options, |_| Ok(()))
 }
 
 fn mount(

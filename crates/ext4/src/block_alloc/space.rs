@@ -51,6 +51,9 @@ pub(crate) struct Space {
 pub(crate) struct Reservation {
     promised: Arc<AtomicU64>,
     blocks: u64,
+    /// Promised bytes of the owners: each counter has this reservation's blocks.
+    owners: Vec<Arc<AtomicU64>>,
+    block_size: u64,
 }
 
 impl Reservation {
@@ -65,11 +68,32 @@ impl Reservation {
         let blocks = blocks.min(self.blocks);
         self.blocks -= blocks;
         self.promised.fetch_sub(blocks, Ordering::AcqRel);
+        for owner in &self.owners {
+            owner.fetch_sub(blocks * self.block_size, Ordering::AcqRel);
+        }
     }
 
-    /// Adds another one.
+    /// Counts it for its owners, to whose counters the caller has added its bytes.
+    pub(crate) fn count_for(&mut self, owners: Vec<Arc<AtomicU64>>) {
+        self.owners = owners;
+    }
+
+    /// Adds another one, which counts for the owners of this one then.
     pub(crate) fn merge(&mut self, mut other: Self) {
-        self.blocks += std::mem::take(&mut other.blocks);
+        let (own, more) = (self.blocks, std::mem::take(&mut other.blocks));
+        let less = std::mem::take(&mut other.owners);
+        for owner in &less {
+            owner.fetch_sub(more * self.block_size, Ordering::AcqRel);
+        }
+        let mut added = more;
+        if self.owners.is_empty() {
+            self.owners = less;
+            added += own;
+        }
+        for owner in &self.owners {
+            owner.fetch_add(added * self.block_size, Ordering::AcqRel);
+        }
+        self.blocks = own + more;
     }
 }
 
@@ -144,6 +168,8 @@ impl Space {
         Some(Reservation {
             promised: Arc::clone(&self.promised),
             blocks: data,
+            owners: Vec::new(),
+            block_size: self.groups.geometry().block_size().into(),
         })
     }
 

@@ -268,7 +268,8 @@ fn buffer(store: &Store, block: u64) -> Result<Arc<Buffer>> {
 /// Credits for a change of the map in which `blocks` blocks become written, and for storing the
 /// inode.
 fn step_credits(store: &Store, inode: &Inode, blocks: u64) -> u32 {
-    map::insert_credits(store, inode, blocks).saturating_add(block_alloc::CREDITS + STORE_CREDITS)
+    let stored = block_alloc::CREDITS + STORE_CREDITS + store.quota.credits();
+    map::insert_credits(store, inode, blocks).saturating_add(stored)
 }
 
 /// Puts an extent of an in-flight range into the map.

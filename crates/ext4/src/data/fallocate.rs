@@ -111,6 +111,7 @@ fn to_settle(engine: &Engine, inode: &Inode, range: &Range<u64>) -> Range<u64> {
 fn fill_hole(engine: &Arc<Engine>, inode: &Arc<Inode>, hole: Range<u64>, size: u64) -> Result<u64> {
     let len = hole.end - hole.start;
     let mut promised = flush::reserve(engine, len, false)?;
+    write::count_for_owners(engine, inode, &mut promised, len)?;
     let goal = match inode.data.hint(hole.start) {
         Some(goal) => goal,
         None => map::goal(engine, inode, hole.start)?,

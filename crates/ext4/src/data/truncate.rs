@@ -92,7 +92,8 @@ fn put_size(engine: &Engine, inode: &Inode, size: u64) -> Result<()> {
 }
 
 fn shrink(engine: &Arc<Engine>, inode: &Arc<Inode>, size: u64, blocks: Range<u64>) -> Result<()> {
-    let step = remove_credits(engine, inode) + orphan::CREDITS + STORE_CREDITS;
+    let quota = engine.quota.credits();
+    let step = remove_credits(engine, inode) + orphan::CREDITS + STORE_CREDITS + quota;
     let mut h = engine.start_tracked(step)?;
     orphan::add(engine, &h, inode)?;
     put_size(engine, inode, size)?;
@@ -106,8 +107,9 @@ fn shrink(engine: &Arc<Engine>, inode: &Arc<Inode>, size: u64, blocks: Range<u64
         }
         h.restart(step)?;
     }
-    if !h.ensure(orphan::CREDITS + STORE_CREDITS) {
-        h.restart(orphan::CREDITS + STORE_CREDITS)?;
+    let last = orphan::CREDITS + STORE_CREDITS + quota;
+    if !h.ensure(last) {
+        h.restart(last)?;
     }
     // One without a name stays an orphan.
     if inode.is_linked() {

@@ -15,6 +15,7 @@ use crate::block_alloc::Reservation;
 use crate::engine::Engine;
 use crate::inode::Inode;
 use crate::map::{self, Mapped};
+use crate::quota_table::Charge;
 use crate::{Error, Result};
 
 /// Bytes that go into memory at once: the bound on dirty bytes is kept to within this.
@@ -226,8 +227,30 @@ fn promise(
     if blocks == 0 {
         return Ok((holes, None));
     }
-    let promised = flush::reserve(engine, blocks, privileged)?;
+    let mut promised = flush::reserve(engine, blocks, privileged)?;
+    count_for_owners(engine, inode, &mut promised, blocks)?;
     Ok((holes, Some(promised)))
+}
+
+/// Counts promised blocks for the owners of the inode. The caller of a write is not known, so that
+/// limits hold for every one.
+///
+/// # Errors
+/// `Quota`.
+pub(super) fn count_for_owners(
+    engine: &Engine,
+    inode: &Inode,
+    promised: &mut Reservation,
+    blocks: u64,
+) -> Result<()> {
+    if !engine.quota.is_on() {
+        return Ok(());
+    }
+    let charge = Charge::of(&inode.state.lock().raw, &engine.geometry);
+    let bytes = blocks.saturating_mul(engine.block_size());
+    let now = u64::try_from(engine.now().sec).unwrap_or(0);
+    promised.count_for(engine.quota.promise(&charge, bytes, now)?);
+    Ok(())
 }
 
 /// Adds the holes within `blocks` to `holes`.

@@ -31,6 +31,7 @@ use sapwood_vfs::{self as vfs, Attr, FileKind, Ino, Timestamp, device_number};
 use crate::file_data::FileData;
 use crate::lock::{Rank, RankedMutex, RankedMutexGuard, RankedRwLock};
 use crate::options::DataMode;
+use crate::quota_table::Charge;
 use crate::store::Store;
 use crate::{Error, Result};
 pub(crate) use table::InodeTable;
@@ -85,6 +86,8 @@ pub(crate) struct InodeState {
     pub(crate) unstored: bool,
     /// Blocks of data in flight that the block count has already.
     pub(crate) charged: u64,
+    /// The charge that the quotas have for the inode, if it was ever stored.
+    quota: Option<Charge>,
 }
 
 impl InodeState {
@@ -99,7 +102,14 @@ impl InodeState {
             orphan: false,
             unstored: false,
             charged: 0,
+            quota: None,
         }
+    }
+
+    /// Replaces the charge of the quotas by the current one. Returns both.
+    fn recharge(&mut self, geometry: &Geometry) -> (Option<Charge>, Option<Charge>) {
+        let new = (!self.deleted).then(|| Charge::of(&self.raw, geometry));
+        (std::mem::replace(&mut self.quota, new), new)
     }
 
     /// Number of names.
@@ -181,6 +191,9 @@ impl Inode {
         let kind = FileKind::from_mode(raw.mode().into())
             .ok_or_else(|| bad(format!("mode {:o} names no type", raw.mode())))?;
         let inode = Self::new(ino, kind, raw, &store.geometry);
+        if store.quota.is_on() {
+            let _ = inode.state.lock().recharge(&store.geometry);
+        }
         // It may have been in memory before, and its last change not be durable.
         inode.note_tid(buffer.joined(), true);
         Ok(inode)
@@ -193,7 +206,8 @@ impl Inode {
     pub(crate) fn store(&self, store: &Store, h: &Handle) -> Result<()> {
         let (buffer, offset) = table_place(store, self.ino)?;
         h.write_access(&buffer)?;
-        let (flags, size, attribute_blocks) = {
+        let counts = store.quota.is_on() && !store.is_special(self.ino);
+        let (flags, size, attribute_blocks, charges) = {
             let map = self.map.read();
             let mut state = self.state.lock();
             *state.raw.block_mut() = *map;
@@ -206,8 +220,13 @@ impl Inode {
                 .write(content.get_mut(offset..end).unwrap_or_default())?;
             let size = state.raw.size(&store.geometry);
             let attribute_blocks = state.may_have_attribute_blocks(&store.geometry);
-            (state.raw.flags(), size, attribute_blocks)
+            let charges = counts.then(|| state.recharge(&store.geometry));
+            (state.raw.flags(), size, attribute_blocks, charges)
         };
+        if let Some(charges) = charges {
+            let now = u64::try_from(store.now().sec).unwrap_or(0);
+            store.quota.replace(&store.cache, h, charges, now)?;
+        }
         store.set_size_feature(h, size)?;
         store
             .fast_commits

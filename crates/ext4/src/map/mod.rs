@@ -430,6 +430,7 @@ pub(crate) fn in_steps(
     change: impl Fn(&Store, &Handle, &Inode, Range<u64>) -> Result<Range<u64>>,
 ) -> Result<()> {
     let step = step.saturating_add(STORE_CREDITS);
+    let again = step.saturating_add(store.quota.credits());
     let mut h = store.start_tracked(step)?;
     let mut left = blocks;
     loop {
@@ -438,7 +439,7 @@ pub(crate) fn in_steps(
         if left.is_empty() {
             return Ok(());
         }
-        h.restart(step)?;
+        h.restart(again)?;
     }
 }
 

@@ -46,6 +46,7 @@ const CHOICE: Features = Features {
         .ro_compat
         .union(RoCompat::GDT_CSUM)
         .union(RoCompat::PROJECT)
+        .union(RoCompat::QUOTA)
         .union(RoCompat::VERITY),
 };
 
@@ -122,6 +123,9 @@ fn check(features: &Features) -> Result<(), MkfsError> {
     if features.has_compat(Compat::FAST_COMMIT) && !journal {
         return needs("fast_commit", "has_journal");
     }
+    if features.has_ro_compat(RoCompat::QUOTA) && features.has_incompat(Incompat::EA_INODE) {
+        return Err(MkfsError::Conflict("quota", "ea_inode"));
+    }
     if features.has_incompat(Incompat::CSUM_SEED) && !features.metadata_csum() {
         return needs("metadata_csum_seed", "metadata_csum");
     }
@@ -181,7 +185,10 @@ mod tests {
             ("^turbo", "unknown feature turbo"),
             ("bigalloc", "feature bigalloc is not supported"),
             ("casefold", "feature casefold is not supported"),
-            ("quota", "feature quota is not supported"),
+            (
+                "quota,ea_inode",
+                "features quota and ea_inode exclude each other",
+            ),
             ("journal_dev", "feature journal_dev is not supported"),
             ("^extent", "feature 64bit needs extent"),
             (

@@ -1,9 +1,9 @@
 //! The inodes that every image has, and their blocks.
 
 use sapwood_ext4_format::{
-    Compat, DirFormat, GOOD_OLD_FIRST_INO, Geometry, INDIRECT_DIRECT, Incompat, Inode,
-    MMP_MIN_CHECK_INTERVAL, MMP_UPDATE_INTERVAL, MmpBlock, NewEntry, Timestamp, dir_type,
-    file_mode, orphan_init, orphan_seal, special_ino,
+    Compat, DirFormat, GOOD_OLD_FIRST_INO, Geometry, INDIRECT_DIRECT, Incompat, Inode, InodeFlags,
+    MMP_MIN_CHECK_INTERVAL, MMP_UPDATE_INTERVAL, MmpBlock, NewEntry, QuotaKind, RoCompat,
+    Timestamp, dir_type, file_mode, orphan_init, orphan_seal, special_ino,
 };
 use sapwood_jbd2::NewJournal;
 
@@ -11,6 +11,7 @@ use super::error::MkfsError;
 use super::layout::{Layout, Run};
 use super::map::{self, Block, Mapped};
 use super::options::MkfsOptions;
+use super::quota;
 use super::sizes::JournalSize;
 
 /// Bytes of lost+found, if this many fit without blocks of pointers.
@@ -34,6 +35,8 @@ pub(super) struct Files {
     pub(super) journal_copy: Option<([u8; 60], u64)>,
     /// The block of multiple mount protection.
     pub(super) mmp_block: Option<u64>,
+    /// Inodes of the quota files of users, groups and projects; 0: none.
+    pub(super) quotas: [u32; 3],
     /// Inode of the orphan file.
     pub(super) orphan_file: Option<u32>,
 }
@@ -88,6 +91,9 @@ pub(super) fn make(
     }
     if features.has_compat(Compat::ORPHAN_FILE) {
         maker.orphan_file()?;
+    }
+    if features.has_ro_compat(RoCompat::QUOTA) {
+        maker.quotas()?;
     }
     Ok(maker.files)
 }
@@ -254,6 +260,36 @@ impl Maker<'_> {
         self.files.blocks.push((number, block));
         self.files.mmp_block = Some(number);
         Ok(())
+    }
+
+    /// Quota files; for projects only with the feature `project`.
+    fn quotas(&mut self) -> Result<(), MkfsError> {
+        self.files.quotas[0] = self.quota(QuotaKind::User, special_ino::USER_QUOTA)?;
+        self.files.quotas[1] = self.quota(QuotaKind::Group, special_ino::GROUP_QUOTA)?;
+        if self.geometry.features().has_ro_compat(RoCompat::PROJECT) {
+            // An ordinary inode without a name.
+            let ino = self.files.last_inode() + 1;
+            self.files.quotas[2] = self.quota(QuotaKind::Project, ino)?;
+        }
+        Ok(())
+    }
+
+    fn quota(&mut self, kind: QuotaKind, ino: u32) -> Result<u32, MkfsError> {
+        let content = quota::content(kind, &self.files.inodes, &self.geometry);
+        let block_size = self.geometry.block_size() as usize;
+        let blocks = content.len().div_ceil(block_size) as u64;
+        let goal = self.layout.inode_goal();
+        let mapped = map::new(self.layout, ino, goal, blocks)?;
+        for (number, part) in mapped.numbers().zip(content.chunks(block_size)) {
+            let mut block = part.to_vec();
+            block.resize(block_size, 0);
+            self.files.blocks.push((number, block));
+        }
+        let mode = file_mode::REGULAR | 0o600;
+        self.add(ino, mode, content.len() as u64, mapped, |inode| {
+            inode.set_flags(inode.flags() | InodeFlags::IMMUTABLE | InodeFlags::NOATIME);
+        })?;
+        Ok(ino)
     }
 
     fn orphan_file(&mut self) -> Result<(), MkfsError> {

@@ -25,6 +25,7 @@ mod journal_device;
 mod layout;
 mod map;
 mod options;
+mod quota;
 mod sizes;
 mod write;
 

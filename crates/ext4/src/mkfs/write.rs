@@ -200,6 +200,10 @@ fn finish_super(
     sb.free_inodes_count = (free_inodes as u32).into();
     let overhead = layout.overhead + files.journal_blocks;
     sb.overhead_clusters = u32::try_from(overhead).unwrap_or(0).into();
+    let [users, groups, projects] = files.quotas;
+    sb.usr_quota_inum = users.into();
+    sb.grp_quota_inum = groups.into();
+    sb.prj_quota_inum = projects.into();
     sb.mmp_block = files.mmp_block.unwrap_or(0).into();
     sb.orphan_file_inum = files.orphan_file.unwrap_or(0).into();
     if let Some((root, bytes)) = &files.journal_copy {

@@ -47,10 +47,11 @@ use crate::lock::{Rank, RankedMutex};
 use crate::mmp::Protection;
 use crate::on_demand::OnDemand;
 use crate::orphan_set::Orphans;
+use crate::quota_table::QuotaTable;
 use crate::store::Store;
 use crate::track::Tracker;
 use crate::volume::{SharedBlocks, Volume};
-use crate::{DataMode, Error, FastCommits, Options, Result, recovery};
+use crate::{DataMode, Error, FastCommits, Options, Result, quota, recovery};
 use background::Background;
 pub(crate) use journal::{
     journal_layout, open_empty_log, read_inode_unverified, refuse_external_journal,
@@ -203,9 +204,15 @@ pub(crate) fn open(device: Arc<dyn Device>, mut options: Options) -> Result<Arc<
     if let Some(protection) = protection {
         let _ = engine.protection.set(protection);
     }
+    quota::load(&engine)?;
     // The last step that can fail because of the image, and it only reads.
     let orphans = recovery::find(&engine)?;
     mark_mounted(&engine)?;
+    // Records of fast commits, replayed now or in an opening that a power cut ended, do not change
+    // quota files.
+    if unclean && engine.quota.is_on() && sb.features().has_compat(Compat::FAST_COMMIT) {
+        quota::recount(&engine)?;
+    }
     recovery::finish_all(&engine, &orphans);
     Ok(engine)
 }
@@ -368,6 +375,7 @@ fn assemble(device: Arc<dyn Device>, options: Options, with: With) -> Result<Arc
         clean_at_mount,
         needed_recovery: AtomicBool::new(false),
         protection: OnceLock::new(),
+        quota: QuotaTable::default(),
         options,
     };
     let writeback = new_writeback(&store.options);
@@ -423,7 +431,9 @@ fn keep_protection(engine: &Arc<Engine>) {
 /// The mode of fast commits that the image and the options allow.
 fn possible_fast_commits(sb: &SuperBlock, journal: &Journal, options: &Options) -> FastCommits {
     let area = |log: &sapwood_jbd2::Log| log.fast_commit_blocks() > 0;
+    // A replay of records would need the entries of new owners.
     let possible = options.data != DataMode::Journal
+        && !sb.features().has_ro_compat(RoCompat::QUOTA)
         && sb.features().has_compat(Compat::FAST_COMMIT)
         && journal.log().is_some_and(area);
     if possible {

@@ -11,7 +11,8 @@ use super::reap;
 use crate::engine::Engine;
 use crate::inode::disk_flags;
 use crate::inode::{Inode, disk_time};
-use crate::{Result, xattr};
+use crate::quota_table::Owners;
+use crate::{Result, quota, xattr};
 
 /// Stores changes of attributes, except the length. See [`vfs::front::Engine::setattr`].
 ///
@@ -24,6 +25,12 @@ pub(crate) fn setattr(
     access: Option<Option<Vec<u8>>>,
     strip: bool,
 ) -> Result<()> {
+    if changes.uid.is_some() || changes.gid.is_some() {
+        let mut owners = owners(inode);
+        owners.uid = changes.uid.unwrap_or(owners.uid);
+        owners.gid = changes.gid.unwrap_or(owners.gid);
+        quota::ensure(engine, &owners)?;
+    }
     let len = access.iter().flatten().map(Vec::len).sum();
     let credits = 2 + 2 * xattr::credits(engine, len);
     let h = match inode.kind {
@@ -42,6 +49,16 @@ pub(crate) fn setattr(
     })())?;
     drop(h);
     reap::reap_values(engine)
+}
+
+/// The owners of an inode.
+fn owners(inode: &Inode) -> Owners {
+    let state = inode.state.lock();
+    Owners {
+        uid: state.raw.uid(),
+        gid: state.raw.gid(),
+        project: state.raw.projid().unwrap_or(0),
+    }
 }
 
 fn apply(inode: &Inode, changes: &SetAttr, now: Timestamp) {
@@ -143,6 +160,11 @@ pub(crate) fn set_project(
     if current.unwrap_or(0) == value.projid && had == inherit {
         return Ok(());
     }
+    let owners = Owners {
+        project: value.projid,
+        ..owners(inode)
+    };
+    quota::ensure(engine, &owners)?;
     let h = engine.start(1)?;
     {
         let mut state = inode.state.lock();

@@ -11,7 +11,8 @@ use sapwood_vfs::{self as vfs, Content, Credentials, FileKind, NewInode, acl, de
 use super::filled::{self, Written};
 use crate::engine::Engine;
 use crate::inode::{Inode, disk_time};
-use crate::{Error, Result, data, dir, inode_alloc, map, orphan, xattr};
+use crate::quota_table::Owners;
+use crate::{Error, Result, data, dir, inode_alloc, map, orphan, quota, xattr};
 
 /// A name in a directory.
 pub(crate) type NameInDir<'a> = vfs::front::NameInDir<'a, Inode>;
@@ -230,17 +231,23 @@ fn plan<'a>(
         let names = dir::first_attributes(engine, kind);
         Some(xattr::plan_new(engine, names, &lists)?)
     };
+    let project = if dir_flags.contains(DiskFlags::PROJINHERIT) {
+        dir_project
+    } else {
+        0
+    };
+    let owners = Owners { uid, gid, project };
+    let now = u64::try_from(engine.now().sec).unwrap_or(0);
+    let privileged = who.uid == 0;
+    engine.quota.check_inode(&owners, privileged, now)?;
+    quota::ensure(engine, &owners)?;
     Ok(PlannedInode {
         kind,
         uid,
         gid,
         perm: inherited.perm,
         flags: inherited_flags(kind, dir_flags),
-        project: if dir_flags.contains(DiskFlags::PROJINHERIT) {
-            dir_project
-        } else {
-            0
-        },
+        project,
         xattrs,
         what,
     })

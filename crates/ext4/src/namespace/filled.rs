@@ -78,7 +78,8 @@ pub(super) fn write<'a>(
 ) -> Result<Option<Written<'a>>> {
     let block_size = engine.block_size();
     let len = content.data.len() as u64;
-    if len == 0 || len > most(engine) {
+    // The ordinary path checks limits.
+    if len == 0 || len > most(engine) || engine.quota.is_on() {
         return Ok(None);
     }
     let want = len.div_ceil(block_size) as u32;

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use sapwood_base::RangeSet;
 use sapwood_block::Device;
 use sapwood_ext4_format::{
-    Compat, Geometry, GroupDesc, GroupFlags, Incompat, SuperBlock, SuperState, bitmap,
+    Compat, Geometry, GroupDesc, GroupFlags, Incompat, RoCompat, SuperBlock, SuperState, bitmap,
     validate_block_bitmap,
 };
 use sapwood_jbd2::Log;
@@ -79,6 +79,9 @@ impl Image {
             return Err(ResizeError::Unclean);
         }
         let features = sb.features();
+        if features.has_ro_compat(RoCompat::QUOTA) {
+            return Err(ResizeError::Quota);
+        }
         if features.has_compat(Compat::RESIZE_INODE) && features.has_incompat(Incompat::META_BG) {
             // The resize inode cannot name blocks of meta groups.
             return Err(ResizeError::Unclean);

@@ -52,6 +52,9 @@ pub enum ResizeError {
     /// The file system has errors.
     #[error("the file system has errors: check it first (e2fsck -f)")]
     Unclean,
+    /// The file system keeps quotas.
+    #[error("a file system with quotas cannot be resized")]
+    Quota,
     /// The device is smaller.
     #[error("{device}: has {size} bytes, fewer than {wanted}")]
     PastEnd {

@@ -307,6 +307,8 @@ fn listing(path: &Path) -> Result<String, Failed> {
         "Reserved block count",
         "Journal features",
         "mmp_update_",
+        "mmp_node_name",
+        "mmp_device_name",
     ];
     let same = |line: &&str| {
         !other
@@ -358,7 +360,8 @@ fn data_ranges(file: &std::fs::File) -> Result<Vec<(u64, u64)>, Failed> {
 }
 
 /// Masks counters of written bytes in a superblock, and its checksum; in a journal's superblock,
-/// the mark of fast commits; in the block of multiple mount protection, its time and checksum.
+/// the mark of fast commits; in the block of multiple mount protection, its time, names and
+/// checksum.
 fn mask(block: &mut [u8], case: &str) {
     if block[0x38..0x3a] == [0x53, 0xef] {
         block[0x178..0x180].fill(0);
@@ -367,9 +370,9 @@ fn mask(block: &mut [u8], case: &str) {
             block[8..12].fill(0);
         }
     }
-    // The tools ignore the fixed time here.
+    // The tools ignore the fixed time here, and name the machine and the file.
     if block[..4] == [0x50, 0x4d, 0x4d, 0] {
-        block[8..16].fill(0);
+        block[8..0x70].fill(0);
         block[0x3fc..0x400].fill(0);
     }
     if block[..4] == [0xc0, 0x3b, 0x39, 0x98] && case == "fast_commit" {

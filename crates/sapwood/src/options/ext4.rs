@@ -10,7 +10,8 @@ use Form::{Alone, Optional, Value};
 
 type Taken = Result<(), OptionError>;
 
-const QUOTA: &str = "quota is not updated; run `quotacheck` afterwards";
+const QUOTA: &str =
+    "quotas of an image with that feature are always kept; quota files of others are not updated";
 
 /// Their declarations.
 pub(super) const OPTIONS: &[MountOption] = &[
@@ -181,7 +182,13 @@ pub(super) const OPTIONS: &[MountOption] = &[
     )
     .of(Ext4),
     MountOption::accepted(&["nocheck"], Alone, "`sapwood check` checks").of(Ext4),
-    MountOption::accepted(&["noquota"], Alone, "quota is not updated").of(Ext4),
+    MountOption::served(
+        &["noquota"],
+        Alone,
+        no_quota,
+        "limits of quotas are not enforced; usage is kept",
+    )
+    .of(Ext4),
     MountOption::refused(&["quota", "usrquota", "grpquota", "prjquota"], Alone, QUOTA).of(Ext4),
     MountOption::refused(&["usrjquota", "grpjquota", "jqfmt"], Value("NAME"), QUOTA).of(Ext4),
     MountOption::refused(&["nouid32"], Alone, "owners have 32 bits").of(Ext4),
@@ -219,6 +226,11 @@ pub(super) const OPTIONS: &[MountOption] = &[
     )
     .of(Ext4),
 ];
+
+fn no_quota(options: &mut Options, _: &str, _: Option<&str>) -> Taken {
+    options.ext4.quota_limits = false;
+    Ok(())
+}
 
 fn journal_path(options: &mut Options, name: &str, value: Option<&str>) -> Taken {
     let path = value.ok_or_else(|| bad(name, value))?;
