@@ -37,8 +37,8 @@ impl Heading {
         )
     }
 
-    /// The ratio of `entry` to `base`, from pairs of one round. A ratio above 1 means that `entry` is
-    /// better, also if less of the figure is better.
+    /// The ratio of `entry` to `base`, from pairs of one round. A ratio above 1 means that `entry`
+    /// is better, also if less of the figure is better.
     pub(crate) fn ratio(&self, entry: &Entry, base: &Entry) -> Option<Ratio> {
         let pairs = entry
             .runs

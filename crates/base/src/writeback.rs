@@ -277,8 +277,8 @@ impl<E: WritebackEngine> Writeback<E> {
     }
 
     /// Discards dirty data of a file until none is left. `take` removes it from memory and returns
-    /// its bytes. `wait` waits until none is in flight, and returns whether none is dirty: data that
-    /// could not be written becomes dirty again.
+    /// its bytes. `wait` waits until none is in flight, and returns whether none is dirty: data
+    /// that could not be written becomes dirty again.
     pub fn discard(
         &self,
         file: &E::File,

@@ -16,8 +16,8 @@ pub(super) enum ModeChange {
 /// One operator with its classes and bits.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Clause {
-    /// The bits of the named classes, `u`, `g` and `o`: the set-id bit of a class, and the sticky bit
-    /// for `o`. All bits if none is named.
+    /// The bits of the named classes, `u`, `g` and `o`: the set-id bit of a class, and the sticky
+    /// bit for `o`. All bits if none is named.
     who: u32,
     /// No class is named: the umask limits the bits that are set or cleared.
     unnamed: bool,

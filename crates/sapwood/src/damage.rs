@@ -357,8 +357,8 @@ impl<C: Content> Reading<'_, C> {
         }
     }
 
-    /// Adds the unreadable bytes that follow the damage at which reading ends: from `at`, at most as
-    /// many as a buffer has.
+    /// Adds the unreadable bytes that follow the damage at which reading ends: from `at`, at most
+    /// as many as a buffer has.
     fn measure(&mut self, at: u64) {
         let last = at.saturating_add(self.buf.len() as u64).min(self.end);
         for start in (at..last).step_by(UNIT) {

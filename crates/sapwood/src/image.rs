@@ -549,12 +549,9 @@ fn devices(
 ) -> Result<(Kind, Vec<Arc<dyn Device>>), OpenError> {
     let kind = known(path, &*file)?;
     accept(kind)?;
-    options
-        .refuse_foreign(kind)
-        .map_err(|source| OpenError::Option {
-            path: path.to_owned(),
-            source,
-        })?;
+    let path = path.to_owned();
+    let misfit = |source| OpenError::Option { path, source };
+    options.refuse_foreign(kind).map_err(misfit)?;
     let mut files = vec![file];
     for other in others {
         files.push(other?);

@@ -3,7 +3,8 @@
 //! ```no_run
 //! use sapwood::verity;
 //!
-//! let tree = verity::format("root.img", "root.hash", &verity::Params::default(), None, &mut |_| {})?;
+//! let params = verity::Params::default();
+//! let tree = verity::format("root.img", "root.hash", &params, None, &mut |_| {})?;
 //! let fs = sapwood::Options::new().verified("root.hash", tree.root.clone()).open("root.img")?;
 //! println!("{}: {}", tree.root, fs.read_to_string("etc/os-release")?);
 //! # Ok::<(), sapwood::Error>(())
@@ -63,8 +64,8 @@ fn tree(path: &Path) -> impl FnOnce(sapwood_verity::Error) -> VerityError {
 }
 
 /// Writes the hash tree of an image to `hashes`: a file, which is made or replaced, or an existing
-/// device or partition. Without a `uuid`, the first bytes of the root hash are the UUID of the tree,
-/// so that the same image and parameters give the same bytes.
+/// device or partition. Without a `uuid`, the first bytes of the root hash are the UUID of the
+/// tree, so that the same image and parameters give the same bytes.
 ///
 /// # Errors
 /// The image is no multiple of the block size, or in use; the parameters make no sense; the hash

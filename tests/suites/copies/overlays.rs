@@ -115,8 +115,8 @@ pub(super) fn layers(kind: Kind) -> Outcome {
     Ok(())
 }
 
-/// Layers that refer to lower ones or make no sense. `refused MESSAGE LAYER`: `$program` refuses the
-/// layer with the message, and leaves no image.
+/// Layers that refer to lower ones or make no sense. `refused MESSAGE LAYER`: `$program` refuses
+/// the layer with the message, and leaves no image.
 const REFUSED: &str = r#"
 umask 022
 trap 'umount merged 2> /dev/null || true' EXIT

@@ -55,8 +55,8 @@ impl Deletions {
         Deletion { all: self, number }
     }
 
-    /// Number of the oldest deletion in progress, or of the next one if there is none. All deletions
-    /// with a lower number have ended.
+    /// Number of the oldest deletion in progress, or of the next one if there is none. All
+    /// deletions with a lower number have ended.
     pub(crate) fn ended_below(&self) -> u64 {
         let state = self.state.lock();
         state.under_way.first().copied().unwrap_or(state.begun)

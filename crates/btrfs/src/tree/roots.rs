@@ -225,8 +225,8 @@ impl Roots {
     }
 }
 
-/// Reads a tree by its root item: the last one if there are several, because the key of a snapshot's
-/// item has the transid.
+/// Reads a tree by its root item: the last one if there are several, because the key of a
+/// snapshot's item has the transid.
 fn read_root(blocks: &BlockCache, root_tree: &Root, id: u64) -> Result<Root> {
     let last = Key::new(id, kind::ROOT_ITEM, u64::MAX);
     let cursor = root_tree.seek_back(blocks, &last)?;

@@ -1,8 +1,8 @@
 //! Targets of symbolic links.
 //!
-//! A short target is in the inode, a long one in a block. That block is journaled, as in the kernel:
-//! after a power cut there is either no link or the link with its target. Links with inline data are
-//! read, but none is made.
+//! A short target is in the inode, a long one in a block. That block is journaled, as in the
+//! kernel: after a power cut there is either no link or the link with its target. Links with inline
+//! data are read, but none is made.
 
 use std::sync::Arc;
 

@@ -40,7 +40,8 @@ pub(super) enum Form {
     Indexed,
 }
 
-/// A directory in its present form. Each call makes one, and another one after a change of the form.
+/// A directory in its present form. Each call makes one, and another one after a change of the
+/// form.
 pub(super) struct Dir<'a> {
     pub(super) store: &'a Store,
     pub(super) inode: &'a Inode,

@@ -289,8 +289,8 @@ impl Evacuation<'_, '_> {
         Ok(())
     }
 
-    /// Moves the block of pointers in the inode of reserved descriptors. The blocks to which it points
-    /// belong to groups.
+    /// Moves the block of pointers in the inode of reserved descriptors. The blocks to which it
+    /// points belong to groups.
     fn move_reserved(&mut self) -> Result<()> {
         if !self
             .image

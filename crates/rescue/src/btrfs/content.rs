@@ -70,8 +70,8 @@ impl Files {
         sub.leaves.lost_in(&key(at), &last).is_some()
     }
 
-    /// Fills `buf` from an offset on, at most up to the end of an extent or hole. Returns the number
-    /// of bytes. `sums`: the data has checksums.
+    /// Fills `buf` from an offset on, at most up to the end of an extent or hole. Returns the
+    /// number of bytes. `sums`: the data has checksums.
     ///
     /// # Errors
     /// [`Lost`]: the extent item, its data, or its checksum.

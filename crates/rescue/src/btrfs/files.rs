@@ -1,7 +1,7 @@
 //! The files of a state of a btrfs.
 //!
-//! All subvolumes are below the top-level one. Inodes of the top level keep their numbers. Inodes of
-//! other subvolumes have `subvolume << 40 | number`.
+//! All subvolumes are below the top-level one. Inodes of the top level keep their numbers. Inodes
+//! of other subvolumes have `subvolume << 40 | number`.
 
 use std::collections::HashMap;
 use std::ops::ControlFlow;

@@ -264,8 +264,8 @@ impl<'a> Gate<'a> {
         self.fs.setxattr(ino, name, value, SetXattrMode::Any)
     }
 
-    /// Removes the ACLs that `xattrs` lacks from an inode, which the client must own. Returns whether
-    /// the inode has lost its mode with them.
+    /// Removes the ACLs that `xattrs` lacks from an inode, which the client must own. Returns
+    /// whether the inode has lost its mode with them.
     ///
     /// # Errors
     /// `NotPermitted`: the client does not own the inode. The errors of [`acls::remove_absent`].

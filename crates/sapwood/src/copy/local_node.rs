@@ -71,7 +71,8 @@ impl LocalNode {
         Self::new(Base::Current, name, follow, shown, stat)
     }
 
-    /// A standard stream. Its size has no meaning, because reading starts at the descriptor's offset.
+    /// A standard stream. Its size has no meaning, because reading starts at the descriptor's
+    /// offset.
     pub(super) fn stream(fd: OwnedFd, shown: &str) -> Result<Self> {
         let stat = rustix::fs::fstat(&fd).map_err(|error| failure(shown, error))?;
         let mut node = Self::new(Base::Current, Vec::new(), false, shown.to_owned(), &stat)?;
@@ -228,8 +229,8 @@ impl Node for LocalNode {
 
 impl<'s> SourceNode<'s> for LocalNode {
     fn open(&self) -> Result<()> {
-        // The open of a file does not block, in case a fifo has taken its place. A fifo that the user
-        // named is read.
+        // The open of a file does not block, in case a fifo has taken its place. A fifo that the
+        // user named is read.
         let wait = match self.meta.kind {
             FileKind::Regular => OFlags::NONBLOCK,
             _ => OFlags::empty(),

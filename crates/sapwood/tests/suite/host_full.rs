@@ -1,7 +1,8 @@
 //! The host has no space for an engine's writes: the image is sparse and its file system full.
 //!
 //! On both engines, data stays in memory, and a caller that asks for durability gets the error.
-//! Metadata waits for some time. Then the mount becomes read-only, and no acknowledged data is lost.
+//! Metadata waits for some time. Then the mount becomes read-only, and no acknowledged data is
+//! lost.
 
 use std::sync::Arc;
 use std::time::Duration;

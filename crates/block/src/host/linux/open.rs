@@ -130,8 +130,8 @@ pub(crate) fn adopt(file: File, name: &str) -> Result<Opened> {
 }
 
 /// Makes the image `name`, which is open read-only as `file`, writable with `new`. `backing` is the
-/// locked file below a loop device. Returns the descriptor of the replaced open, which has the lock.
-/// See [`Device::make_writable`](crate::Device::make_writable).
+/// locked file below a loop device. Returns the descriptor of the replaced open, which has the
+/// lock. See [`Device::make_writable`](crate::Device::make_writable).
 ///
 /// # Errors
 /// [`Error::ReadOnly`] if `new` is another file, or is not open for reading and writing;
