@@ -53,7 +53,7 @@ pub(super) const ALL: &[Disaster] = rows! {
     Btrfs "first_30_mib_zeroed" |image| zero(image, 0, 30 << 20), 0 0 false;
     Btrfs "last_half_cut_off" half, 0 0 false;
     Btrfs "random_pieces_overwritten" |image| pieces(image, 60), 0 50 false;
-    Btrfs "other_mkfs_over_it" |image| mkfs(image, "mkfs.ext4", &["-q", "-F"]), 90 90 false;
+    Btrfs "other_mkfs_over_it" |image| mkfs(image, "mkfs.ext4", &["-q", "-F", "-E", "nodiscard"]), 90 90 false;
     Ext4 "intact" |_| {}, 100 100 true;
     Ext4 "first_mib_zeroed" |image| zero(image, 0, 1 << 20), 100 100 true;
     Ext4 "superblock_zeroed" |image| zero(image, 1024, 1024), 100 100 false;

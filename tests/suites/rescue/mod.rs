@@ -156,7 +156,8 @@ fn run(disaster: &Disaster) -> Outcome {
     if FileContent::of(image.path()).unwrap() != before {
         return Err("the image was changed".into());
     }
-    let ours = files.found_in(&Files::of(&to.path().join("out")));
+    let output = Files::of(&to.path().join("out"));
+    let ours = files.found_in(&output);
     let all = files.count();
     let mut row = format!("| {} | {} | {ours} |", disaster.kind, disaster.name);
     let mut ahead = Vec::new();
@@ -164,7 +165,8 @@ fn run(disaster: &Disaster) -> Outcome {
         let theirs = files.found_in(&recovered);
         row += &format!(" {tool}: {theirs} |");
         if ours.contents < theirs.contents || ours.paths < theirs.paths {
-            ahead.push(format!("{tool} recovers {theirs}, not {ours}"));
+            let some = files.better_in(&recovered, &output);
+            ahead.push(format!("{tool} recovers {theirs}, not {ours}: {some:?}"));
         }
     }
     println!("{row} {all} |");

@@ -66,6 +66,16 @@ impl Files {
         Self(rest.map(|(path, digest)| (path.clone(), *digest)).collect())
     }
 
+    /// Paths of some of these files that `one` has and `other` has not.
+    pub(super) fn better_in<'f>(&'f self, one: &Self, other: &Self) -> Vec<&'f Path> {
+        let has = |files: &Self, path: &PathBuf| files.0.get(path) == self.0.get(path);
+        let better = self
+            .0
+            .keys()
+            .filter(|path| has(one, path) && !has(other, path));
+        better.take(8).map(PathBuf::as_path).collect()
+    }
+
     pub(super) fn count(&self) -> u64 {
         self.0.len() as u64
     }

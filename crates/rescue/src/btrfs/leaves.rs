@@ -79,8 +79,8 @@ pub(super) struct Leaves {
     pub(super) pointers: u64,
     /// Pointers whose block was not found.
     pub(super) missing: u64,
-    /// Leaves that were found as orphans.
-    pub(super) filled: u64,
+    /// The ranges with a leaf that was found as an orphan, in rising order.
+    pub(super) older: Vec<Span>,
 }
 
 /// The orphans that may fill a tree's gaps.
@@ -112,6 +112,7 @@ impl Leaves {
             mut result, gaps, ..
         } = build;
         result.leaves.sort_by_key(|leaf| leaf.span.start);
+        result.older.sort_by_key(|span| span.start);
         result.lost = gaps
             .into_iter()
             .map(|(start, end)| Span { start, end })
@@ -123,6 +124,13 @@ impl Leaves {
     pub(super) fn from(&self, from: &Key) -> usize {
         let ends = |leaf: &Leaf| leaf.span.end.is_some_and(|end| end <= *from);
         self.leaves.partition_point(ends)
+    }
+
+    /// Whether an older leaf fills a gap at this key: an item may be missing there, or be back.
+    pub(super) fn is_older(&self, key: &Key) -> bool {
+        let ends = |span: &Span| span.end.is_some_and(|end| end <= *key);
+        let at = self.older.partition_point(ends);
+        self.older.get(at).is_some_and(|span| span.meets(key, key))
     }
 
     /// The first lost range with a key of this range, both ends included.
@@ -214,7 +222,7 @@ impl Build<'_> {
                 for gap in open {
                     self.leaf(&node, gap);
                     self.close(&gap);
-                    self.result.filled += 1;
+                    self.result.older.push(gap);
                 }
                 continue;
             }

@@ -2,10 +2,11 @@
 //!
 //! # How it works
 //! btrfs has each name twice: in the directory, and with the inode. Where the directory's entries
-//! are lost, the names of the inodes replace them. A directory that is lost itself, and an inode
+//! are lost, the names of the inodes replace them; also where an older leaf, which replaces a lost
+//! one, lacks an entry. A directory that is lost itself, and an inode
 //! whose name is lost in both places, get a number as their name.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::ops::ControlFlow;
 
 use sapwood_btrfs_format::{Key, dir_items, inode_extrefs, inode_refs, kind};
@@ -121,14 +122,14 @@ impl Pass<'_> {
                 let names = inode_refs(data).flatten();
                 let names = names.map(|name| (key.offset, name.index, name.name.to_vec()));
                 for (dir, index, name) in names.collect::<Vec<_>>() {
-                    self.name(dir, index, name);
+                    self.name(&key, dir, index, name);
                 }
             }
             kind::INODE_EXTREF => {
                 let names = inode_extrefs(data).flatten();
                 let names = names.map(|name| (name.parent, name.index, name.name.to_vec()));
                 for (dir, index, name) in names.collect::<Vec<_>>() {
-                    self.name(dir, index, name);
+                    self.name(&key, dir, index, name);
                 }
             }
             kind::DIR_ITEM | kind::DIR_INDEX => current.is_directory = true,
@@ -137,14 +138,41 @@ impl Pass<'_> {
     }
 
     /// The inode has this name in a directory, which may have lost it.
-    fn name(&mut self, dir: u64, index: u64, name: Vec<u8>) {
+    /// `key`: of the item that has the name.
+    fn name(&mut self, key: &Key, dir: u64, index: u64, name: Vec<u8>) {
         if let Some(current) = &mut self.current {
             current.named = true;
         }
         let entry = Key::new(dir, kind::DIR_INDEX, index);
-        if self.leaves.lost_in(&entry, &entry).is_some() {
+        let newer = || {
+            self.leaves.is_older(&entry)
+                && !self.leaves.is_older(key)
+                && item(self.nodes, self.leaves, entry).is_none()
+        };
+        if self.leaves.lost_in(&entry, &entry).is_some() || newer() {
             self.pending.push((dir, name));
         }
+    }
+
+    /// The names that a directory itself has.
+    fn own_names(&self, dir: u64) -> HashSet<Vec<u8>> {
+        let key = |index| Key::new(dir, kind::DIR_INDEX, index);
+        let mut names = HashSet::new();
+        items(
+            self.nodes,
+            self.leaves,
+            key(0),
+            key(u64::MAX),
+            &mut |_, data| {
+                names.extend(dir_items(data).flatten().map(|entry| entry.name.to_vec()));
+                if names.len() < MOST {
+                    ControlFlow::Continue(())
+                } else {
+                    ControlFlow::Break(())
+                }
+            },
+        );
+        names
     }
 
     fn end_inode(&mut self) {
@@ -182,13 +210,18 @@ impl Pass<'_> {
                 self.candidates.insert(dir, kind);
             }
         }
-        for names in self.found.names.values_mut() {
+        let mut all = std::mem::take(&mut self.found.names);
+        for (dir, names) in &mut all {
+            // An older leaf may have a name with another inode.
+            let own = self.own_names(*dir);
+            names.retain(|name| !own.contains(&name.name));
             for name in names.iter() {
                 self.candidates.remove(&name.ino);
             }
             names.sort();
             names.dedup_by(|a, b| a.name == b.name);
         }
+        self.found.names = all;
         if !self.candidates.is_empty() {
             let named = self.named();
             self.candidates.retain(|ino, _| !named.contains(ino));
