@@ -2,6 +2,7 @@
 //! changes that could be read before, and an undo restores the exact bytes.
 
 mod btrfs;
+mod bytes;
 mod extents;
 mod interrupted;
 mod layers;

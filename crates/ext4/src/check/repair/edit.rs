@@ -123,6 +123,13 @@ impl Editor {
         sealed.is_ok().then_some(inode)
     }
 
+    /// Block of an inode, its offset there, and the bytes of the block.
+    pub(super) fn raw_inode(&self, ino: u32) -> Option<(u64, usize, Vec<u8>)> {
+        let (_, block, offset) = self.place(ino)?;
+        let bytes = self.view.block(block).ok()?;
+        Some((block, offset as usize, bytes))
+    }
+
     /// An inode, whether or not its checksum matches.
     pub(super) fn any_inode(&self, ino: u32) -> Option<Inode> {
         let (table, ..) = self.place(ino)?;

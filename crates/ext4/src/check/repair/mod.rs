@@ -8,6 +8,7 @@
 //! 2. A journal that needs recovery is replayed by the engine, which also frees the orphans.
 //! 3. The check runs, and each finding that names its right value is repaired. That repeats until
 //!    a round repairs nothing, because a repair may show further findings.
+//!    Bytes that a checksum shows (`restore`) come first.
 //! 4. Only if nothing else is repaired in a round, checksums of good contents are written.
 //! 5. Only then inodes without a name get one in `lost+found`, from the engine.
 //! 6. Last, backups get the values of the superblock and the descriptors, and a file system without
@@ -25,6 +26,7 @@ mod counts;
 mod edit;
 mod journal;
 mod names;
+mod restore;
 mod seal;
 
 use std::collections::HashMap;
@@ -86,6 +88,12 @@ pub fn repair(
             break;
         };
         let before = done.repairs.len();
+        restore::repair(&editor, &report, &mut done)?;
+        if done.repairs.len() > before {
+            // The report has consequences of the damage.
+            (report, parents) = examine(device, options, progress)?;
+            continue;
+        }
         backups::name_reserved(&editor, &report, &mut done)?;
         journal::repair(&editor, &report, &mut done)?;
         blocks::repair(&editor, &report, &parents, &mut done)?;

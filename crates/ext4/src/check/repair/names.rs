@@ -40,6 +40,7 @@ pub(super) fn repair(
             Finding::NotDeleted { ino }
             | Finding::DeletedInUse { ino }
             | Finding::LinkCount { ino, .. }
+            | Finding::InodeField { ino, .. }
             | Finding::InodeSectors { ino, .. } => *ino,
             Finding::OrphanListBad { .. } => {
                 drop_orphans(editor, finding, done)?;
@@ -199,6 +200,11 @@ fn change_inode(
         Finding::DeletedInUse { .. } => {
             inode.set_dtime(0);
             "time removed".to_owned()
+        }
+        // Linux has no fragments.
+        Finding::InodeField { .. } if inode.base().obso_faddr.get() != 0 => {
+            inode.base_mut().obso_faddr = 0.into();
+            "address removed".to_owned()
         }
         Finding::LinkCount { expected, .. } => {
             let Ok(links) = u16::try_from(expected) else {
