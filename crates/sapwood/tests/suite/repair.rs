@@ -205,6 +205,8 @@ const DAMAGE: &[&str] = &[
     "unlink /d3\nunlink /d1/file-3\nunlink /lost+found",
     "sif /many flags 0x81000",
     "sif <8> links_count 1\nssv state 0",
+    "sif <1> dtime 5",
+    "sif <7> flags 0x80000",
 ];
 
 /// Damage of a directory: its path, a block of it, bytes at an offset, and whether its name is

@@ -2,12 +2,15 @@
 
 use std::collections::{HashMap, HashSet};
 
-use sapwood_ext4_format::{DirError, special_ino};
+use sapwood_ext4_format::{DirError, InodeFlags, special_ino};
 
 use super::edit::{DirBlock, Editor};
 use super::{Finding, Repaired};
 use crate::check::finding::shown;
 use crate::check::report::{CheckError, CheckReport};
+
+/// Flags of inodes whose map does not consist of pointers.
+const OTHER_MAPS: InodeFlags = InodeFlags::EXTENTS.union(InodeFlags::INLINE_DATA);
 
 /// Repairs names, then links and fields of inodes.
 pub(super) fn repair(
@@ -41,6 +44,7 @@ pub(super) fn repair(
             | Finding::DeletedInUse { ino }
             | Finding::LinkCount { ino, .. }
             | Finding::InodeField { ino, .. }
+            | Finding::ReservedInode { ino, .. }
             | Finding::InodeSectors { ino, .. } => *ino,
             Finding::OrphanListBad { .. } => {
                 drop_orphans(editor, finding, done)?;
@@ -200,6 +204,13 @@ fn change_inode(
         Finding::DeletedInUse { .. } => {
             inode.set_dtime(0);
             "time removed".to_owned()
+        }
+        // Its map has pointers in every image.
+        Finding::ReservedInode { .. }
+            if ino == special_ino::RESIZE && inode.flags().intersects(OTHER_MAPS) =>
+        {
+            inode.set_flags(inode.flags() - OTHER_MAPS);
+            "flag removed".to_owned()
         }
         // Linux has no fragments.
         Finding::InodeField { .. } if inode.base().obso_faddr.get() != 0 => {
