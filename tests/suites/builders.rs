@@ -6,6 +6,7 @@ mod deltas;
 mod disks;
 mod exports;
 mod reproducible;
+mod verity;
 
 use std::time::Duration;
 
@@ -452,6 +453,11 @@ pub(crate) fn trials() -> Vec<Trial> {
         || run(FAKEROOT),
     ));
     trials.extend(deltas(&needs));
+    trials.push(trial(
+        "files_with_hash_trees_of_fs_verity",
+        &with("fsverity"),
+        || run(verity::FILES),
+    ));
     let tools = ["sfdisk", "sgdisk", "cpio"].map(Need::Program);
     let for_disks = [&needs[..], &tools].concat();
     for (name, script) in disks::SCRIPTS {

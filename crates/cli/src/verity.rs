@@ -1,15 +1,32 @@
-//! `sapwood verity`: hash trees of dm-verity.
+//! `sapwood verity`: hash trees of images (dm-verity) and of files (fs-verity).
 
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
-use data_encoding::HEXLOWER;
+use data_encoding::{HEXLOWER, HEXLOWER_PERMISSIVE};
 use sapwood::Progress;
-use sapwood::verity::{Algorithm, Header, Params, RootHash};
+use sapwood::verity::{Algorithm, FileParams, Header, Params, RootHash};
 use serde_json::json;
 
+use super::choice::SubvolumeChoice;
 use super::failure::{Failure, Result, USAGE};
-use super::{interrupt, output, progress};
+use super::{files, interrupt, output, progress};
+
+/// For `sapwood help verity enable`.
+pub(super) const ENABLE_EXAMPLES: &[(&str, &str)] = &[(
+    "sapwood verity enable root.img:/usr/bin/app",
+    "makes the file immutable, and prints its digest",
+)];
+
+/// For `sapwood help verity measure`.
+pub(super) const MEASURE_EXAMPLES: &[(&str, &str)] = &[(
+    "sapwood verity measure 'root.img:/usr/bin/*'",
+    "digests of files with a hash tree",
+)];
+
+/// Most bytes of a signature.
+const SIGNATURE_MAX: usize = 16384 - 256;
 
 #[derive(Debug, clap::Subcommand)]
 pub(super) enum Command {
@@ -47,6 +64,34 @@ pub(super) enum Command {
         /// Print nothing
         #[arg(short, long)]
         quiet: bool,
+    },
+    /// Give files a hash tree of fs-verity (ext4): their content can never change again, and every
+    /// read is verified. Prints the digests, as `fsverity digest` computes them
+    Enable {
+        /// Files: IMAGE:PATH; a name may be a pattern
+        #[arg(value_name = "PLACE", required = true)]
+        places: Vec<OsString>,
+        /// Digest: sha256 or sha512
+        #[arg(long, value_name = "NAME", default_value = "sha256")]
+        hash_alg: Algorithm,
+        /// Bytes of a block, at most a block of the file system [default: 4096, or a block of it]
+        #[arg(long, value_name = "BYTES")]
+        block_size: Option<u32>,
+        /// Salt in hexadecimal, at most 32 bytes
+        #[arg(long, value_name = "HEX", default_value = "")]
+        salt: String,
+        /// Store this signature of the digest, as `fsverity sign` makes it, with one file
+        #[arg(long, value_name = "FILE")]
+        signature: Option<PathBuf>,
+        /// Print nothing
+        #[arg(short, long)]
+        quiet: bool,
+    },
+    /// Print the digests of files with a hash tree of fs-verity
+    Measure {
+        /// Files: IMAGE:PATH; a name may be a pattern
+        #[arg(value_name = "PLACE", required = true)]
+        places: Vec<OsString>,
     },
     /// Show the superblock of a hash device
     Dump {
@@ -161,6 +206,26 @@ pub(super) fn run(command: &Command) -> Result<()> {
             }
             output::line(format_args!("{}: every block is verified", image.display()))
         }
+        Command::Enable {
+            places,
+            hash_alg,
+            block_size,
+            salt,
+            signature,
+            quiet,
+        } => {
+            let params = FileParams {
+                algorithm: *hash_alg,
+                block_size: block_size.unwrap_or(4096),
+                salt: HEXLOWER_PERMISSIVE
+                    .decode(salt.as_bytes())
+                    .map_err(|error| Failure::new(USAGE, format_args!("--salt: {error}")))?,
+            };
+            params.check().map_err(|error| Failure::new(USAGE, error))?;
+            let signature = signature.as_deref();
+            enable(places, (params, block_size.is_some()), signature, *quiet)
+        }
+        Command::Measure { places } => measure(places),
         Command::Dump { hashes, json } => {
             let header = sapwood::verity::header(hashes)?;
             if *json {
@@ -169,6 +234,52 @@ pub(super) fn run(command: &Command) -> Result<()> {
             print(hashes, &header)
         }
     }
+}
+
+/// Gives files hash trees. The size of blocks was given, or depends on the file system.
+fn enable(
+    places: &[OsString],
+    (mut params, has_block_size): (FileParams, bool),
+    signature: Option<&Path>,
+    quiet: bool,
+) -> Result<()> {
+    let signature = match signature {
+        Some(file) => std::fs::read(file).map_err(|error| Failure::local(file, error))?,
+        None => Vec::new(),
+    };
+    if signature.len() > SIGNATURE_MAX {
+        return Err(Failure::new(USAGE, "a signature has at most 16128 bytes"));
+    }
+    let mut signed = false;
+    files::for_each(places, &SubvolumeChoice::default(), false, |fs, path, _| {
+        if !signature.is_empty() && std::mem::replace(&mut signed, true) {
+            return Err(Failure::new(USAGE, "--signature is for one file"));
+        }
+        let usual = fs.verity_block_size().map_err(files::failed)?;
+        if !has_block_size {
+            params.block_size = usual;
+        } else if usual < 4096 && params.block_size > usual {
+            let why = format!("--block-size: a block of the file system has {usual} bytes");
+            return Err(Failure::new(USAGE, why));
+        }
+        let digest = fs.enable_verity(path, &params, &signature);
+        let digest = digest.map_err(files::failed)?;
+        if quiet {
+            return Ok(());
+        }
+        output::line(format_args!("{digest} {}", files::shown_path(path)))
+    })
+}
+
+/// Prints digests as `fsverity measure` does.
+fn measure(places: &[OsString]) -> Result<()> {
+    files::for_each(places, &SubvolumeChoice::default(), true, |fs, path, _| {
+        let digest = fs.measure_verity(path).map_err(files::failed)?;
+        match digest {
+            Some(digest) => output::line(format_args!("{digest} {}", files::shown_path(path))),
+            None => Err(Failure::local(path, "has no hash tree of fs-verity")),
+        }
+    })
 }
 
 /// The root hash of the command line, or of a file.

@@ -110,6 +110,14 @@ pub enum Error {
         /// The defect.
         reason: String,
     },
+    /// A file does not match its hash tree, or the tree's descriptor is damaged.
+    #[error("inode {ino}: {source}")]
+    Verity {
+        /// Inode.
+        ino: u32,
+        /// The defect.
+        source: sapwood_verity::Error,
+    },
     /// An inode that contradicts itself.
     #[error("inode {ino}: {reason}")]
     BadInode {
@@ -180,7 +188,10 @@ impl From<Error> for vfs::Error {
                 sapwood_block::Error::ReadOnly { .. } | sapwood_block::Error::TakenOver { .. },
             ) => Self::ReadOnly,
             Error::Device(sapwood_block::Error::Busy { .. }) => Self::Busy,
-            err @ (Error::Device(_) | Error::Unmounted | Error::WriteFailed(_)) => Self::io(err),
+            err @ (Error::Device(_)
+            | Error::Unmounted
+            | Error::WriteFailed(_)
+            | Error::Verity { .. }) => Self::io(err),
             Error::Journal(err) => match err {
                 sapwood_jbd2::Error::Aborted(_) => Self::ReadOnly,
                 sapwood_jbd2::Error::Device(err)

@@ -4,8 +4,10 @@
 //! |---|---|---|
 //! | `ext_attr` | the first attribute that is set or removed (inline data is none) | `e2fsck` takes attribute blocks for garbage |
 //! | `large_file` | the first file of 2 GiB and more that is stored | `e2fsck` reports the file |
+//! | `verity` | the first hash tree of a file | the kernel refuses the file |
 //!
-//! These are the two that the kernel sets. It sets no other: without `dir_index` directories stay
+//! The kernel sets the first two, and takes a hash tree only in an image that has `verity`. It sets no
+//! other: without `dir_index` directories stay
 //! linear, without `dir_nlink` a directory with [`LINK_MAX`](sapwood_ext4_format::LINK_MAX) links
 //! takes no further subdirectory, without `huge_file` and `extent` files have smaller limits,
 //! without `ea_inode` a large value is refused.
@@ -58,6 +60,8 @@ pub(crate) struct OnDemand {
     /// An attribute was set or removed.
     pub(crate) ext_attr: OnDemandFeature,
     large_file: OnDemandFeature,
+    /// A file got a hash tree.
+    pub(crate) verity: OnDemandFeature,
 }
 
 impl OnDemand {
@@ -71,9 +75,14 @@ impl OnDemand {
             ro_compat: RoCompat::LARGE_FILE,
             ..Features::default()
         };
+        let verity = Features {
+            ro_compat: RoCompat::VERITY,
+            ..Features::default()
+        };
         Self {
             ext_attr: OnDemandFeature::new(sb, ext_attr),
             large_file: OnDemandFeature::new(sb, large_file),
+            verity: OnDemandFeature::new(sb, verity),
         }
     }
 

@@ -30,7 +30,7 @@ use sapwood_block::DiskFormat;
 
 use crate::Kind;
 use crate::archive::path;
-use crate::fs::FileSystem;
+use crate::fs::{FileSystem, verity};
 use crate::image::{self, OpenError};
 use crate::inspect::{Details, Info, info};
 use crate::mkfs::MkfsOptions;
@@ -151,6 +151,18 @@ fn child<'a>(dir: &HeldInode<'a>, name: &[u8]) -> vfs::Result<Option<HeldInode<'
         Err(vfs::Error::NotFound) => Ok(None),
         Err(error) => Err(error),
     }
+}
+
+/// The bit of fs-verity in [`Attr::layout`](vfs::Attr::layout), as `FS_IOC_GETFLAGS` has it.
+const VERITY: u32 = 0x10_0000;
+
+/// The descriptor of the hash tree of a file, if it has one. The content of such a file is never
+/// changed.
+fn sealed(node: &HeldInode<'_>) -> vfs::Result<Option<Vec<u8>>> {
+    if node.attr().layout & VERITY == 0 {
+        return Ok(None);
+    }
+    verity::stored(node.file_system(), node.ino())
 }
 
 /// The image that the new one is like.

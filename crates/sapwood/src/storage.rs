@@ -44,6 +44,9 @@ pub enum StorageError {
     /// ext4 does not have it.
     #[error("{0}: only btrfs has them")]
     OnlyBtrfs(&'static str),
+    /// Sapwood makes it on ext4 only.
+    #[error("{0}: only on ext4")]
+    OnlyExt4(&'static str),
     /// A pattern is malformed.
     #[error("{0}")]
     Pattern(#[from] globset::Error),
@@ -213,6 +216,8 @@ pub struct Storage {
     patterns: Vec<(Glob, String)>,
     flags: Vec<PathFlags>,
     dedupe: bool,
+    /// Files with a hash tree.
+    sealed: Vec<Glob>,
 }
 
 impl Storage {
@@ -257,10 +262,23 @@ impl Storage {
         self.dedupe = true;
     }
 
+    /// Gives files that match a pattern as in [`Changes::exclude`](crate::Changes::exclude) a hash
+    /// tree of fs-verity (SHA-256, blocks of 4 KiB or of the file system, no salt); see
+    /// [`FileSystem::enable_verity`](crate::FileSystem::enable_verity).
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidInput`](crate::ErrorKind::InvalidInput): it is no pattern.
+    pub fn fs_verity(&mut self, pattern: &str) -> crate::Result<()> {
+        let pattern = path_pattern(pattern).map_err(StorageError::from)?;
+        self.sealed.push(pattern);
+        Ok(())
+    }
+
     /// Whether no file needs a special way of storage.
     #[must_use]
     pub fn is_plain(&self) -> bool {
-        !self.compresses() && self.subvolumes.is_empty() && self.flags.is_empty() && !self.dedupe
+        let plain = !self.compresses() && self.sealed.is_empty() && !self.dedupe;
+        plain && self.subvolumes.is_empty() && self.flags.is_empty()
     }
 
     fn compresses(&self) -> bool {
@@ -270,11 +288,14 @@ impl Storage {
     /// Rejects options that this format cannot store, before an image is made.
     ///
     /// # Errors
-    /// [`StorageError::OnlyBtrfs`], [`StorageError::Defaults`].
+    /// [`StorageError::OnlyBtrfs`], [`StorageError::OnlyExt4`], [`StorageError::Defaults`].
     #[doc(hidden)]
     pub fn check(&self, kind: Kind) -> Result<(), StorageError> {
         if self.subvolumes.iter().filter(|one| one.default).count() > 1 {
             return Err(StorageError::Defaults);
+        }
+        if kind != Kind::Ext4 && !self.sealed.is_empty() {
+            return Err(StorageError::OnlyExt4("files with fs-verity"));
         }
         let asked = [
             (!self.subvolumes.is_empty(), "subvolumes"),
@@ -333,6 +354,7 @@ impl Storage {
         progress: &mut OnProgress<'_>,
     ) -> Result<(), StorageError> {
         arrange::files(self, fs, progress)?;
+        arrange::seal(self, fs, progress)?;
         arrange::set_flags(self, fs)?;
         subvolumes::finish(fs, &self.subvolumes)
     }

@@ -1,4 +1,5 @@
-//! dm-verity: hash trees of images, as `veritysetup` makes them.
+//! dm-verity: hash trees of images, as `veritysetup` makes them. For single files see
+//! [`FileSystem::enable_verity`](crate::FileSystem::enable_verity).
 //!
 //! ```no_run
 //! use sapwood::verity;
@@ -14,7 +15,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use sapwood_block::{Device, Operand};
-pub use sapwood_verity::{Algorithm, Header, Params, RootHash};
+pub use sapwood_verity::{Algorithm, FileDigest, FileParams, Header, Params, RootHash};
 
 use crate::error::Result;
 use crate::image::{self, OpenError};

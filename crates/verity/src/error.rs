@@ -63,6 +63,23 @@ pub enum Error {
     /// Not hexadecimal.
     #[error("{0:?} is not hexadecimal")]
     Hex(String),
+    /// The size of blocks is not supported for files.
+    #[error("{0} is not a block size of fs-verity: a power of two from 1024 to 65536")]
+    FileBlockSize(u32),
+    /// The salt is too long for a file.
+    #[error("a salt of fs-verity has at most 32 bytes, and not {0}")]
+    FileSalt(usize),
+    /// The descriptor of a file with a hash tree is damaged.
+    #[error("fs-verity descriptor: wrong {0}")]
+    Descriptor(&'static str),
+    /// A block of a file, or of its hash tree, differs.
+    #[error("block {block} of {what} does not match the hash tree")]
+    FileMismatch {
+        /// The data, or the hash tree.
+        what: &'static str,
+        /// Block of it.
+        block: u64,
+    },
     /// A block of the tree, or of the data, differs.
     #[error("{device}: block {block} does not match the {above}")]
     Mismatch {

@@ -7,11 +7,14 @@
 //! - [`Params`], [`Header`]: the parameters of a tree, and the superblock that stores them.
 //! - [`build`]: the tree of a device.
 //! - [`VerityDevice`]: a read-only device that verifies what it reads.
+//! - [`FileParams`], [`Descriptor`], [`build_file`], [`verify_file`]: trees of single files
+//!   (fs-verity).
 
 mod build;
 mod device;
 mod digest;
 mod error;
+mod file;
 mod header;
 mod layout;
 
@@ -19,4 +22,8 @@ pub use build::{OnHashed, build};
 pub use device::VerityDevice;
 pub use digest::{Algorithm, RootHash};
 pub use error::{Error, Result};
+pub use file::{
+    DESCRIPTOR_MAX, DESCRIPTOR_SIZE, Descriptor, FileDigest, FileLayout, FileParams, build_file,
+    verify_file,
+};
 pub use header::{HEADER_SIZE, Header, Params};

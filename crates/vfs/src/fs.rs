@@ -3,7 +3,7 @@
 use std::ops::ControlFlow;
 
 use crate::{
-    Attr, Content, Credentials, DirEntry, Entry, FsStat, Fsxattr, Ino, InodeFlags, NewInode,
+    Attr, Content, Credentials, DirEntry, Entry, Error, FsStat, Fsxattr, Ino, InodeFlags, NewInode,
     Result, SetAttr, Subvolumes,
 };
 
@@ -406,6 +406,32 @@ pub trait FileSystem: Send + Sync {
     /// `NotSupported` if the format has no data checksums, `Invalid` for an inode that is not an
     /// empty regular file.
     fn forgo_checksums(&self, ino: Ino) -> Result<()>;
+
+    /// Gives a regular file a hash tree of fs-verity: the file is immutable from then on, and each
+    /// read verifies what it returns. `tree` and `descriptor` are stored as they are. The file is
+    /// durable when this returns.
+    ///
+    /// # Errors
+    /// `NotSupported` by default, and for a file that cannot have one; `Exists` if it has one.
+    fn store_verity(&self, _ino: Ino, _tree: &[u8], _descriptor: &[u8]) -> Result<()> {
+        Err(Error::NotSupported)
+    }
+
+    /// The descriptor of the hash tree of a file, with its signature, as it is stored.
+    ///
+    /// # Errors
+    /// `NotSupported` by default; `NoAttribute` if the file has no hash tree; `Corrupt`.
+    fn verity_descriptor(&self, _ino: Ino) -> Result<Vec<u8>> {
+        Err(Error::NotSupported)
+    }
+
+    /// Reads the hash tree of a file from a byte offset of the tree on, without verifying it.
+    ///
+    /// # Errors
+    /// Those of [`verity_descriptor`](FileSystem::verity_descriptor).
+    fn read_verity_tree(&self, _ino: Ino, _offset: u64, _buf: &mut [u8]) -> Result<()> {
+        Err(Error::NotSupported)
+    }
 
     /// `FS_IOC_FSGETXATTR`.
     ///

@@ -570,6 +570,8 @@ pub(super) const EXAMPLES: &[(&str, &[Example])] = &[
             "the superblock of the tree",
         )],
     ),
+    ("verity enable", crate::verity::ENABLE_EXAMPLES),
+    ("verity measure", crate::verity::MEASURE_EXAMPLES),
     (
         "luks",
         &[(

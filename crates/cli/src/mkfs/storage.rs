@@ -17,6 +17,9 @@ pub(super) struct StorageArgs {
     /// below), immutable, append, nodump, noatime, sync, dirsync
     #[arg(long, value_name = "FLAG[,FLAG...]:PATH")]
     inode_flags: Vec<PathFlags>,
+    /// Make files that match the pattern immutable, with a hash tree of fs-verity (ext4)
+    #[arg(long, value_name = "GLOB")]
+    fs_verity: Vec<String>,
     /// Files with the same content share its space (btrfs)
     #[arg(long, visible_alias = "reflink")]
     dedupe: bool,
@@ -40,6 +43,10 @@ impl StorageArgs {
         }
         for one in &self.inode_flags {
             storage.inode_flags(one.clone());
+        }
+        for pattern in &self.fs_verity {
+            let set = storage.fs_verity(pattern);
+            set.map_err(|error| Failure::new(USAGE, format_args!("--fs-verity: {error}")))?;
         }
         if self.dedupe {
             storage.dedupe();

@@ -52,6 +52,7 @@ mod symlink;
 #[cfg(test)]
 mod tests;
 mod truncate;
+pub(crate) mod verity;
 mod work;
 mod write;
 mod writeback;

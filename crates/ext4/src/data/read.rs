@@ -9,7 +9,7 @@ use std::sync::Arc;
 use sapwood_ext4_format::InodeFlags;
 use sapwood_vfs as vfs;
 
-use super::inline;
+use super::{inline, verity};
 use crate::Result;
 use crate::inode::Inode;
 use crate::map::{self, Mapped};
@@ -38,6 +38,10 @@ pub(crate) fn read(
     }
     if flags.contains(InodeFlags::INLINE_DATA) {
         inline::read_at(volume, inode, offset, buf)?;
+    } else if flags.contains(InodeFlags::VERITY) {
+        if !buf.is_empty() {
+            verity::read(volume, inode, offset, buf)?;
+        }
     } else {
         ask_ahead(volume, inode, offset..offset + len as u64, size);
         fill(volume, inode, offset, buf)?;

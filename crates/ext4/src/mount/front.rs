@@ -394,6 +394,19 @@ impl front::Engine for Mount {
         Ok(sync::fsync(&self.engine, inode, kind)?)
     }
 
+    fn store_verity(&self, inode: &Arc<Inode>, tree: &[u8], descriptor: &[u8]) -> Result<()> {
+        data::verity::store(&self.engine, inode, tree, descriptor)?;
+        Ok(sync::fsync(&self.engine, inode, SyncKind::All)?)
+    }
+
+    fn verity_descriptor(&self, inode: &Arc<Inode>) -> Result<Vec<u8>> {
+        Ok(data::verity::descriptor(&self.engine, inode)?)
+    }
+
+    fn read_verity_tree(&self, inode: &Arc<Inode>, offset: u64, buf: &mut [u8]) -> Result<()> {
+        Ok(data::verity::read_tree(&self.engine, inode, offset, buf)?)
+    }
+
     fn sync(&self) -> Result<()> {
         Ok(sync::sync(&self.engine)?)
     }

@@ -20,6 +20,7 @@ mod paths;
 mod replace;
 mod subvolumes;
 mod transaction;
+pub(crate) mod verity;
 
 pub use dir::{DirEntry, ReadDir, Step, Walk, WalkEntry};
 pub use file::{File, OpenOptions};

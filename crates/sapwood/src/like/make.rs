@@ -5,9 +5,10 @@ use std::collections::{HashMap, HashSet};
 use super::content::Comparison;
 use super::pairs::Pairs;
 use super::remove::{Stash, loosen};
-use super::{ADAPTING, Result, at, check, child, names};
+use super::{ADAPTING, Result, at, check, child, names, sealed};
 use crate::Kind;
 use crate::archive::new_inode;
+use crate::fs::verity;
 use crate::progress::{OnProgress, Progress, Stop};
 use crate::tree::{HeldInode, is_of_format, join};
 use crate::vfs::{
@@ -128,7 +129,14 @@ impl<'t> Making<'t, '_> {
                 return Ok(None);
             }
         }
-        let written = new.attr().kind == FileKind::Regular && self.content(&new, &node)?;
+        let sealed = sealed(&new)?;
+        // A file with the same hash tree has the same content.
+        let writes = new.attr().kind == FileKind::Regular && (made || sealed.is_none());
+        let written = writes && self.content(&new, &node)?;
+        if let Some(descriptor) = sealed.filter(|_| made) {
+            let from = (new.file_system(), new.ino());
+            verity::copy(from, (self.there, node.ino()), &descriptor)?;
+        }
         self.attributes(&new, &node, made || written)?;
         Ok(None)
     }

@@ -13,10 +13,10 @@ use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
 
 use sha2::{Digest as _, Sha256};
 
-use super::{Result, at, check, child, names};
+use super::{Result, VERITY, at, check, child, names, sealed};
 use crate::progress::Stop;
 use crate::tree::{HeldInode, Walker, join, split_last};
-use crate::vfs::{self, FileKind, Ino};
+use crate::vfs::{self, Attr, FileKind, Ino};
 
 /// Bytes of a file that are hashed at a time.
 const PIECE: usize = 128 << 10;
@@ -134,13 +134,21 @@ fn by_path(
 }
 
 fn is_file(node: &HeldInode<'_>) -> bool {
-    node.attr().kind == FileKind::Regular && node.attr().size > 0
+    is_plain(node.attr())
+}
+
+/// Whether an inode is a file with bytes that can be changed.
+fn is_plain(attr: &Attr) -> bool {
+    attr.kind == FileKind::Regular && attr.size > 0 && attr.layout & VERITY == 0
 }
 
 /// Whether an inode can become another one by changes of content and attributes.
 fn is_alike(old: &HeldInode<'_>, new: &HeldInode<'_>) -> vfs::Result<bool> {
     let (then, now) = (old.attr(), new.attr());
     if (then.kind, then.rdev) != (now.kind, now.rdev) {
+        return Ok(false);
+    }
+    if sealed(old)? != sealed(new)? {
         return Ok(false);
     }
     Ok(now.kind != FileKind::Symlink || old.target()? == new.target()?)
@@ -154,8 +162,7 @@ fn only_there(pairs: &Pairs, there: &dyn vfs::FileSystem, stop: &Stop) -> Result
     let walked = loop {
         match walker.next(there) {
             Ok(Some((_, attr))) => {
-                let alone = attr.kind == FileKind::Regular && attr.size > 0;
-                if alone && !pairs.keeps(attr.ino) && seen.insert(attr.ino) {
+                if is_plain(&attr) && !pairs.keeps(attr.ino) && seen.insert(attr.ino) {
                     removed.push(Alone {
                         ino: attr.ino,
                         size: attr.size,

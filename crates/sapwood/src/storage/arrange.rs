@@ -6,12 +6,13 @@ use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-use globset::GlobMatcher;
+use globset::{Glob, GlobMatcher};
+use sapwood_verity::FileParams;
 use sha2::{Digest, Sha256};
 
 use super::{DataFlag, Storage, StorageError};
 use crate::changes::covers;
-use crate::fs::FileSystem;
+use crate::fs::{FileSystem, verity};
 use crate::progress::{OnProgress, Progress};
 use crate::tree::{self, HeldInode, Walker};
 use crate::vfs::{
@@ -33,26 +34,52 @@ pub(super) fn files(
     fs: &FileSystem,
     progress: &mut OnProgress<'_>,
 ) -> Result<(), StorageError> {
-    let mut walk = Walk {
-        storage,
-        patterns: storage
-            .patterns
-            .iter()
-            .map(|(pattern, how)| (pattern.compile_matcher(), how.as_str()))
-            .collect(),
-        fs: &**fs.engine(),
-        buf: vec![0; PIECE],
-        progress,
-        done: 0,
-    };
+    let mut walk = Walk::new(storage, fs, progress);
     let of_data = storage.flags.iter().any(super::PathFlags::are_of_data);
     if !storage.patterns.is_empty() || of_data {
-        walk.each(|this, path, attr| this.store(path, attr))?;
+        walk.each(false, |this, path, attr| this.store(path, attr))?;
     }
     if storage.dedupe {
         walk.share_equal()?;
     }
     Ok(())
+}
+
+/// Gives files their hash trees.
+pub(super) fn seal(
+    storage: &Storage,
+    fs: &FileSystem,
+    progress: &mut OnProgress<'_>,
+) -> Result<(), StorageError> {
+    if storage.sealed.is_empty() {
+        return Ok(());
+    }
+    let patterns = storage.sealed.iter().map(Glob::compile_matcher);
+    let patterns: Vec<GlobMatcher> = patterns.collect();
+    // A name of a file that matches is enough.
+    let mut wanted: HashSet<Ino> = HashSet::new();
+    let mut arranged = Arranged::new(storage, fs, progress);
+    let usual = verity::usual_block(arranged.fs);
+    let params = FileParams {
+        block_size: usual.map_err(|source| StorageError::File {
+            path: "/".into(),
+            source,
+        })?,
+        ..FileParams::default()
+    };
+    arranged.each(true, |_, path, attr| {
+        let matches = |path: &Path| patterns.iter().any(|pattern| pattern.is_match(path));
+        if attr.kind == FileKind::Regular && covers(path, matches) {
+            wanted.insert(attr.ino);
+        }
+        Ok(())
+    })?;
+    arranged.each(false, |this, _, attr| {
+        if !wanted.contains(&attr.ino) {
+            return Ok(());
+        }
+        verity::enable(this.fs, attr.ino, &params, &[]).map(drop)
+    })
 }
 
 /// Adds the flags of the storage to the inodes that have them.
@@ -125,10 +152,26 @@ impl FileStorage<'_> {
     }
 }
 
-impl<'a> Walk<'a, '_> {
-    /// Calls `work` for each file and directory, once for all its names.
+impl<'a, 'p> Walk<'a, 'p> {
+    fn new(storage: &'a Storage, fs: &'a FileSystem, progress: &'a mut OnProgress<'p>) -> Self {
+        Self {
+            storage,
+            patterns: storage
+                .patterns
+                .iter()
+                .map(|(pattern, how)| (pattern.compile_matcher(), how.as_str()))
+                .collect(),
+            fs: &**fs.engine(),
+            buf: vec![0; PIECE],
+            progress,
+            done: 0,
+        }
+    }
+
+    /// Calls `work` for each file and directory, once for all its names unless `names`.
     fn each(
         &mut self,
+        names: bool,
         mut work: impl FnMut(&mut Self, &[u8], &Attr) -> vfs::Result<()>,
     ) -> Result<(), StorageError> {
         (self.progress)(Progress::Total(0));
@@ -140,7 +183,7 @@ impl<'a> Walk<'a, '_> {
             let Some((_, attr)) = walker.next(fs)? else {
                 return Ok(false);
             };
-            let again = attr.nlink > 1 && !linked.insert(attr.ino);
+            let again = !names && attr.nlink > 1 && !linked.insert(attr.ino);
             let stores = matches!(attr.kind, FileKind::Regular | FileKind::Directory);
             if stores && !again {
                 self.done += 1;
@@ -260,7 +303,7 @@ impl<'a> Walk<'a, '_> {
     fn share_equal(&mut self) -> Result<(), StorageError> {
         // Only files of one size can have the same content: the others are not read.
         let mut sizes: HashMap<u64, u64> = HashMap::new();
-        self.each(|this, path, attr| {
+        self.each(false, |this, path, attr| {
             if this.can_share(path, attr) {
                 *sizes.entry(attr.size).or_default() += 1;
             }
@@ -268,7 +311,7 @@ impl<'a> Walk<'a, '_> {
         })?;
         sizes.retain(|_, files| *files > 1);
         let mut first: HashMap<(Option<&str>, [u8; 32]), Vec<u8>> = HashMap::new();
-        self.each(|this, path, attr| {
+        self.each(false, |this, path, attr| {
             if !this.can_share(path, attr) || !sizes.contains_key(&attr.size) {
                 return Ok(());
             }

@@ -264,6 +264,37 @@ pub trait Engine: Send + Sync + Sized {
     fn forgo_checksums(&self, _inode: &Arc<Self::Inode>) -> Result<()> {
         Err(Error::NotSupported)
     }
+    /// Stores the hash tree of a file, durably. The caller holds the I/O lock exclusively.
+    ///
+    /// # Errors
+    /// `NotSupported` for a format or a file without hash trees, `Exists`.
+    fn store_verity(
+        &self,
+        _inode: &Arc<Self::Inode>,
+        _tree: &[u8],
+        _descriptor: &[u8],
+    ) -> Result<()> {
+        Err(Error::NotSupported)
+    }
+    /// The descriptor of a file's hash tree. The caller holds the I/O lock.
+    ///
+    /// # Errors
+    /// `NotSupported`, `NoAttribute`.
+    fn verity_descriptor(&self, _inode: &Arc<Self::Inode>) -> Result<Vec<u8>> {
+        Err(Error::NotSupported)
+    }
+    /// Reads a file's hash tree. The caller holds the I/O lock.
+    ///
+    /// # Errors
+    /// `NotSupported`, `NoAttribute`.
+    fn read_verity_tree(
+        &self,
+        _inode: &Arc<Self::Inode>,
+        _offset: u64,
+        _buf: &mut [u8],
+    ) -> Result<()> {
+        Err(Error::NotSupported)
+    }
     /// See [`FileSystem::fsxattr`](crate::FileSystem::fsxattr).
     fn fsxattr(&self, inode: &Self::Inode) -> Fsxattr;
     /// The rest of a request, without the fields that are not flags and that the format supports.

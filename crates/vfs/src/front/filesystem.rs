@@ -497,6 +497,27 @@ impl<E: Engine> FileSystem for Front<E> {
         }
     }
 
+    fn store_verity(&self, ino: Ino, tree: &[u8], descriptor: &[u8]) -> Result<()> {
+        self.engine.check_writable()?;
+        let inode = self.engine.regular(ino)?;
+        let _io = inode.lock_exclusive();
+        self.engine.store_verity(&inode, tree, descriptor)
+    }
+
+    fn verity_descriptor(&self, ino: Ino) -> Result<Vec<u8>> {
+        self.engine.check_open()?;
+        let inode = self.engine.regular(ino)?;
+        let _io = inode.lock_shared();
+        self.engine.verity_descriptor(&inode)
+    }
+
+    fn read_verity_tree(&self, ino: Ino, offset: u64, buf: &mut [u8]) -> Result<()> {
+        self.engine.check_open()?;
+        let inode = self.engine.regular(ino)?;
+        let _io = inode.lock_shared();
+        self.engine.read_verity_tree(&inode, offset, buf)
+    }
+
     fn fsxattr(&self, ino: Ino) -> Result<Fsxattr> {
         self.engine.check_open()?;
         Ok(self.engine.fsxattr(&*self.engine.live(ino)?))

@@ -1,0 +1,229 @@
+//! Hash trees of files (fs-verity).
+//!
+//! Facts (kernel documentation, `filesystems/ext4/verity.rst`): the tree begins at the first boundary
+//! of 64 KiB after the end of the file, in blocks past the file's size. The descriptor begins at the
+//! next block. The last 4 bytes of the last block have the size of the descriptor.
+//!
+//! [`store`] writes both as data of a longer file, and then sets the old size and the flag in one
+//! handle. A power cut before that leaves a longer file without a tree. [`read`] verifies each block
+//! that it returns, from the block up to the root hash; it keeps nothing between two reads.
+
+use std::sync::Arc;
+
+use sapwood_ext4_format::InodeFlags;
+use sapwood_verity::{DESCRIPTOR_MAX, DESCRIPTOR_SIZE, Descriptor, verify_file};
+use sapwood_vfs as vfs;
+
+use super::read::fill;
+use super::truncate::truncate;
+use super::{flush, write};
+use crate::engine::Engine;
+use crate::inode::{Inode, STORE_CREDITS};
+use crate::map::{self, Mapped};
+use crate::volume::Volume;
+use crate::{Error, Result};
+
+/// The tree begins at a multiple of this many bytes.
+const BOUNDARY: u64 = 65_536;
+/// Bytes of the size of a descriptor.
+const SIZE_BYTES: u64 = 4;
+/// Bytes that are written at a time.
+const PIECE: usize = 1 << 20;
+
+fn is_sealed(inode: &Inode) -> bool {
+    inode.flags().contains(InodeFlags::VERITY)
+}
+
+fn failed(inode: &Inode) -> impl FnOnce(sapwood_verity::Error) -> Error {
+    let ino = inode.ino;
+    move |source| Error::Verity { ino, source }
+}
+
+fn bad(inode: &Inode, reason: &str) -> Error {
+    Error::BadInode {
+        ino: inode.ino,
+        reason: format!("its hash tree: {reason}"),
+    }
+}
+
+/// Gives a file a hash tree. The caller holds `io` exclusively, and makes the file durable.
+///
+/// # Errors
+/// [`vfs::Error::Exists`]; [`vfs::Error::NotSupported`] for a file without an extent tree;
+/// [`vfs::Error::Invalid`] for a descriptor of another file; [`Error::NoSpace`].
+pub(crate) fn store(
+    engine: &Arc<Engine>,
+    inode: &Arc<Inode>,
+    tree: &[u8],
+    descriptor: &[u8],
+) -> Result<()> {
+    if is_sealed(inode) {
+        return Err(vfs::Error::Exists.into());
+    }
+    inode.check_changeable()?;
+    let extents = engine.geometry.features();
+    let extents = extents.has_incompat(sapwood_ext4_format::Incompat::EXTENTS);
+    let plain = InodeFlags::EXTENTS | InodeFlags::INLINE_DATA;
+    if !extents || !inode.flags().intersects(plain) {
+        return Err(vfs::Error::NotSupported.into());
+    }
+    let size = inode.size();
+    let parsed = Descriptor::parse(descriptor).map_err(failed(inode))?;
+    let fits = u64::from(parsed.params.block_size) <= engine.block_size();
+    if parsed.data_size != size || descriptor.len() > DESCRIPTOR_MAX || !fits {
+        return Err(vfs::Error::Invalid.into());
+    }
+    let done = write_all(engine, inode, tree, descriptor)
+        .and_then(|()| flush(engine, inode))
+        .and_then(|()| seal(engine, inode, size));
+    if done.is_err() && !is_sealed(inode) {
+        truncate(engine, inode, size)?;
+    }
+    done
+}
+
+/// Writes the tree and the descriptor behind the file.
+fn write_all(
+    engine: &Arc<Engine>,
+    inode: &Arc<Inode>,
+    tree: &[u8],
+    descriptor: &[u8],
+) -> Result<()> {
+    let block = engine.block_size();
+    let mut at = inode.size().next_multiple_of(BOUNDARY);
+    for piece in tree.chunks(PIECE) {
+        write(engine, inode, at, piece, false)?;
+        at += piece.len() as u64;
+    }
+    let at = at.next_multiple_of(block);
+    let end = (at + descriptor.len() as u64 + SIZE_BYTES).next_multiple_of(block);
+    let mut last = descriptor.to_vec();
+    last.resize(
+        usize::try_from(end - at - SIZE_BYTES).unwrap_or_default(),
+        0,
+    );
+    let len = u32::try_from(descriptor.len()).unwrap_or_default();
+    last.extend_from_slice(&len.to_le_bytes());
+    write(engine, inode, at, &last, false)
+}
+
+/// Sets the size and the flag.
+fn seal(engine: &Arc<Engine>, inode: &Arc<Inode>, size: u64) -> Result<()> {
+    let h = engine.start(STORE_CREDITS + 1)?;
+    let stored = engine
+        .set_on_demand(&h, &engine.on_demand.verity)
+        .and_then(|()| {
+            {
+                let mut state = inode.state.lock();
+                state.raw.set_size(size, &engine.geometry)?;
+                state.size = size;
+                let flags = state.raw.flags() | InodeFlags::VERITY;
+                state.raw.set_flags(flags);
+                state.changed(engine.now());
+            }
+            inode.store(engine, &h)
+        });
+    engine.abort(stored)
+}
+
+/// The byte after the last block of the file.
+fn end(volume: &Volume, inode: &Inode) -> Result<u64> {
+    let block = volume.block_size();
+    let mut at = inode.size().next_multiple_of(BOUNDARY) / block;
+    let mut end = None;
+    while at < map::BLOCKS_MAX {
+        let run = map::lookup(volume, inode, at, map::BLOCKS_MAX - at)?;
+        let next = map::run_end(inode.ino, &run, at, map::BLOCKS_MAX)?;
+        if run.what != Mapped::Hole {
+            end = Some(next);
+        }
+        at = next;
+    }
+    let end = end.ok_or_else(|| bad(inode, "no blocks after the end"))?;
+    Ok(end.saturating_mul(block))
+}
+
+/// The descriptor of a file, with its signature. The caller holds `io`.
+///
+/// # Errors
+/// [`vfs::Error::NoAttribute`]; [`Error::BadInode`]; errors of the device.
+pub(crate) fn descriptor(volume: &Volume, inode: &Arc<Inode>) -> Result<Vec<u8>> {
+    if !is_sealed(inode) {
+        return Err(vfs::Error::NoAttribute.into());
+    }
+    let first = inode.size().next_multiple_of(BOUNDARY);
+    let place = end(volume, inode)?.saturating_sub(SIZE_BYTES);
+    let mut size = [0; SIZE_BYTES as usize];
+    fill(volume, inode, place, &mut size)?;
+    let size = u32::from_le_bytes(size) as usize;
+    if !(DESCRIPTOR_SIZE..=DESCRIPTOR_MAX).contains(&size) {
+        return Err(bad(inode, "the size of the descriptor is wrong"));
+    }
+    let start = place.saturating_sub(size as u64);
+    let start = start - start % volume.block_size();
+    if start < first {
+        return Err(bad(inode, "the descriptor overlaps the file"));
+    }
+    let mut bytes = vec![0; size];
+    fill(volume, inode, start, &mut bytes)?;
+    Ok(bytes)
+}
+
+/// Reads the tree of a file, without verifying it. The caller holds `io`.
+///
+/// # Errors
+/// [`vfs::Error::NoAttribute`]; errors of the device.
+pub(crate) fn read_tree(
+    volume: &Volume,
+    inode: &Arc<Inode>,
+    offset: u64,
+    buf: &mut [u8],
+) -> Result<()> {
+    if !is_sealed(inode) {
+        return Err(vfs::Error::NoAttribute.into());
+    }
+    let first = inode.size().next_multiple_of(BOUNDARY);
+    fill(volume, inode, first.saturating_add(offset), buf)
+}
+
+/// A failure to read the tree, or to verify.
+struct Failure(std::result::Result<Error, sapwood_verity::Error>);
+
+impl From<sapwood_verity::Error> for Failure {
+    fn from(error: sapwood_verity::Error) -> Self {
+        Self(Err(error))
+    }
+}
+
+/// Fills `buf`, which ends at the end of the file or before, with verified bytes.
+///
+/// # Errors
+/// [`Error::Verity`]: a block differs; [`Error::BadInode`]; errors of the device.
+pub(super) fn read(volume: &Volume, inode: &Arc<Inode>, offset: u64, buf: &mut [u8]) -> Result<()> {
+    let parsed = Descriptor::parse(&descriptor(volume, inode)?).map_err(failed(inode))?;
+    let size = inode.size();
+    let block = u64::from(parsed.params.block_size);
+    if parsed.data_size != size || block > volume.block_size() {
+        return Err(bad(inode, "the descriptor is of another file"));
+    }
+    let start = offset - offset % block;
+    let end = offset.saturating_add(buf.len() as u64);
+    let whole = end.next_multiple_of(block) - start;
+    let mut bytes = vec![0; usize::try_from(whole).unwrap_or(usize::MAX)];
+    let used = usize::try_from(size.min(start + whole) - start).unwrap_or_default();
+    fill(
+        volume,
+        inode,
+        start,
+        bytes.get_mut(..used).unwrap_or_default(),
+    )?;
+    verify_file(&parsed, start / block, &bytes, &mut |at, piece| {
+        read_tree(volume, inode, at, piece).map_err(|error| Failure(Ok(error)))
+    })
+    .map_err(|Failure(error)| error.unwrap_or_else(|source| failed(inode)(source)))?;
+    let skipped = usize::try_from(offset - start).unwrap_or_default();
+    if let Some(found) = bytes.get(skipped..skipped + buf.len()) {
+        buf.copy_from_slice(found);
+    }
+    Ok(())
+}
