@@ -195,16 +195,7 @@ pub(super) fn run(command: &Command) -> Result<()> {
             quiet,
         } => {
             let root = root_of(root_hash.as_ref(), root_hash_file.as_deref())?;
-            let bar = progress::moved(*quiet);
-            let verified = sapwood::verity::verify(image, hashes, &root, &mut |step| {
-                show(&bar, &step);
-            });
-            bar.finish_and_clear();
-            verified?;
-            if *quiet {
-                return Ok(());
-            }
-            output::line(format_args!("{}: every block is verified", image.display()))
+            verify(image, hashes, &root, *quiet)
         }
         Command::Enable {
             places,
@@ -234,6 +225,20 @@ pub(super) fn run(command: &Command) -> Result<()> {
             print(hashes, &header)
         }
     }
+}
+
+/// Verifies all blocks of an image.
+fn verify(image: &Path, hashes: &Path, root: &RootHash, quiet: bool) -> Result<()> {
+    let bar = progress::moved(quiet);
+    let verified = sapwood::verity::verify(image, hashes, root, &mut |step| {
+        show(&bar, &step);
+    });
+    bar.finish_and_clear();
+    verified?;
+    if quiet {
+        return Ok(());
+    }
+    output::line(format_args!("{}: every block is verified", image.display()))
 }
 
 /// Gives files hash trees. The size of blocks was given, or depends on the file system.

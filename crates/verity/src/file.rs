@@ -240,6 +240,9 @@ impl FileLayout {
     }
 }
 
+/// Fills a buffer from a byte offset on.
+pub type ReadBytes<'r, E> = dyn FnMut(u64, &mut [u8]) -> Result<(), E> + 'r;
+
 /// Builds the tree of a file, in memory: it has a 127th of the file's bytes. `read` fills a buffer
 /// from an offset of the file, with zeros after the end.
 ///
@@ -248,7 +251,7 @@ impl FileLayout {
 pub fn build_file<E: From<Error>>(
     params: &FileParams,
     data_size: u64,
-    read: &mut dyn FnMut(u64, &mut [u8]) -> Result<(), E>,
+    read: &mut ReadBytes<'_, E>,
 ) -> Result<(Vec<u8>, Descriptor), E> {
     params.check()?;
     let layout = FileLayout::new(params, data_size);
@@ -290,7 +293,7 @@ pub fn verify_file<E: From<Error>>(
     descriptor: &Descriptor,
     first: u64,
     blocks: &[u8],
-    read_tree: &mut dyn FnMut(u64, &mut [u8]) -> Result<(), E>,
+    read_tree: &mut ReadBytes<'_, E>,
 ) -> Result<(), E> {
     let params = &descriptor.params;
     let layout = FileLayout::new(params, descriptor.data_size);
@@ -319,7 +322,7 @@ struct Path<'d, 'r, E> {
     layout: &'d FileLayout,
     /// For each level the number of a block in the level, and its bytes.
     known: Vec<Option<(u64, Vec<u8>)>>,
-    read_tree: &'r mut dyn FnMut(u64, &mut [u8]) -> Result<(), E>,
+    read_tree: &'r mut ReadBytes<'r, E>,
 }
 
 impl<E: From<Error>> Path<'_, '_, E> {

@@ -23,7 +23,7 @@ pub use device::VerityDevice;
 pub use digest::{Algorithm, RootHash};
 pub use error::{Error, Result};
 pub use file::{
-    DESCRIPTOR_MAX, DESCRIPTOR_SIZE, Descriptor, FileDigest, FileLayout, FileParams, build_file,
-    verify_file,
+    DESCRIPTOR_MAX, DESCRIPTOR_SIZE, Descriptor, FileDigest, FileLayout, FileParams, ReadBytes,
+    build_file, verify_file,
 };
 pub use header::{HEADER_SIZE, Header, Params};
