@@ -58,8 +58,8 @@ pub(super) fn seal(
     let patterns: Vec<GlobMatcher> = patterns.collect();
     // A name of a file that matches is enough.
     let mut wanted: HashSet<Ino> = HashSet::new();
-    let mut arranged = Arranged::new(storage, fs, progress);
-    let usual = verity::usual_block(arranged.fs);
+    let mut walk = Walk::new(storage, fs, progress);
+    let usual = verity::usual_block(walk.fs);
     let params = FileParams {
         block_size: usual.map_err(|source| StorageError::File {
             path: "/".into(),
@@ -67,14 +67,14 @@ pub(super) fn seal(
         })?,
         ..FileParams::default()
     };
-    arranged.each(true, |_, path, attr| {
+    walk.each(true, |_, path, attr| {
         let matches = |path: &Path| patterns.iter().any(|pattern| pattern.is_match(path));
         if attr.kind == FileKind::Regular && covers(path, matches) {
             wanted.insert(attr.ino);
         }
         Ok(())
     })?;
-    arranged.each(false, |this, _, attr| {
+    walk.each(false, |this, _, attr| {
         if !wanted.contains(&attr.ino) {
             return Ok(());
         }
