@@ -16,6 +16,8 @@ mod error;
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
 
 use parking_lot::Mutex;
 use sapwood_block::{Device, signature};
@@ -33,6 +35,11 @@ use error::LEAST_SIZE;
 pub use error::MembershipError;
 
 type Result<T> = std::result::Result<T, MembershipError>;
+
+/// Most passes over the chunks of a device that is removed.
+const MOST_ROUNDS: u32 = 10;
+/// Time by which the wait between two passes grows.
+const PAUSE: Duration = Duration::from_millis(20);
 
 /// A device to remove.
 #[derive(Clone, Debug)]
@@ -409,44 +416,72 @@ fn empty(
     devid: u64,
     step: &mut OnRemoved<'_>,
 ) -> Result<Option<u64>> {
-    // A chunk that is removed meanwhile does not count.
-    let on_it = |start: u64| {
-        let found = store.volume.chunk_at(start).ok();
-        found.is_some_and(|(_, chunk)| chunk.stripes.iter().any(|stripe| stripe.devid == devid))
-    };
     let mut total = 0;
     for group in relocation.groups()? {
-        total += if on_it(group.start) { group.used() } else { 0 };
+        total += if is_on(store, group.start, devid) {
+            group.used()
+        } else {
+            0
+        };
     }
-    let (mut at, mut done) = (0, 0);
+    let mut done = 0;
+    for round in 0..MOST_ROUNDS {
+        if !empty_once(store, relocation, devid, (&mut done, total), step)? {
+            return Ok(None);
+        }
+        // A chunk that was allocated last has its items now, and a removed one is gone.
+        store.commit_and_unpin(None)?;
+        let chunks = store.volume.chunks();
+        if !chunks.iter().any(|(start, _)| is_on(store, *start, devid)) {
+            return Ok(Some(total));
+        }
+        thread::sleep(PAUSE * round);
+    }
+    Err(MembershipError::InUse(devid))
+}
+
+/// Whether the chunk at `start` has a stripe on a device.
+fn is_on(store: &Store, start: u64, devid: u64) -> bool {
+    // A chunk that is removed meanwhile does not count.
+    let found = store.volume.chunk_at(start).ok();
+    found.is_some_and(|(_, chunk)| chunk.stripes.iter().any(|stripe| stripe.devid == devid))
+}
+
+/// Moves the chunks that are on a device now. False if the callback stopped it.
+fn empty_once(
+    store: &Arc<Store>,
+    relocation: &Relocation<'_>,
+    devid: u64,
+    (done, total): (&mut u64, u64),
+    step: &mut OnRemoved<'_>,
+) -> Result<bool> {
+    let mut at = 0;
     while let Some((start, len)) = next_chunk(store, at, u64::MAX) {
-        if on_it(start) {
-            if step(done, total).is_break() {
-                return Ok(None);
-            }
-            let Ok((flags, _)) = store.space.group_shape(start) else {
-                at = start.saturating_add(len);
-                continue;
-            };
-            let to = &|other| other != devid;
-            match gone_stays(relocation.relocate(start, flags, Prefer::Present, to))? {
-                Relocated::Moved(bytes) => done += bytes,
-                Relocated::Stays => {}
-                Relocated::Split => continue,
-                Relocated::NoRoom => {
-                    return Err(MembershipError::NoRoom {
-                        group: start,
-                        profile: flags.profile_name(),
-                        len,
-                    });
-                }
+        at = start.saturating_add(len);
+        let Ok((flags, _)) = store.space.group_shape(start) else {
+            continue;
+        };
+        if !is_on(store, start, devid) {
+            continue;
+        }
+        if step(*done, total).is_break() {
+            return Ok(false);
+        }
+        let to = &|other| other != devid;
+        match gone_stays(relocation.relocate(start, flags, Prefer::Present, to))? {
+            Relocated::Moved(bytes) => *done += bytes,
+            Relocated::Stays => {}
+            Relocated::Split => at = start,
+            Relocated::NoRoom => {
+                return Err(MembershipError::NoRoom {
+                    group: start,
+                    profile: flags.profile_name(),
+                    len,
+                });
             }
         }
-        at = start.saturating_add(len);
     }
-    // The chunks of groups that were removed lie on it until that is durable.
-    store.commit_and_unpin(None)?;
-    Ok(Some(total))
+    Ok(true)
 }
 
 /// The id of the device to remove.

@@ -309,6 +309,12 @@ impl Volume {
     /// # Errors
     /// [`Error::Unmapped`], [`Error::Device`].
     pub(crate) fn repair(&self, logical: u64, good: &[u8], mirror: usize) -> Result<()> {
+        let _writes = self.writes.read();
+        self.overwrite_copy(logical, good, mirror)
+    }
+
+    /// See [`repair`](Self::repair). The places of the range do not change meanwhile.
+    fn overwrite_copy(&self, logical: u64, good: &[u8], mirror: usize) -> Result<()> {
         if self.read_only || self.bad.lock().is_some() {
             return Ok(());
         }
@@ -328,7 +334,7 @@ impl Volume {
         let mut bytes = vec![0; len as usize];
         let _alone = self.writes.write();
         self.read(logical, &mut bytes, from)?;
-        self.repair(logical, &bytes, to)
+        self.overwrite_copy(logical, &bytes, to)
     }
 
     /// Copies a logical range to its places in the chunk `new` at `start`, which the map does not
@@ -424,6 +430,7 @@ impl Volume {
     /// # Errors
     /// [`Error::Unmapped`], [`Error::Device`].
     pub(crate) fn discard(&self, logical: u64, len: u64) -> Result<()> {
+        let _writes = self.writes.read();
         for mirror in 0..self.mirrors(logical, len)? {
             self.each_piece(
                 logical,

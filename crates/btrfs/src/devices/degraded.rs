@@ -98,7 +98,7 @@ impl Volume {
     /// Uses a device no more, which is no part of the file system any longer.
     pub(crate) fn retire(&self, devid: u64) {
         if let Some(member) = self.devices.get(devid) {
-            member.set_failed();
+            member.set_removed();
         }
     }
 

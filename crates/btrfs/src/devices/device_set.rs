@@ -44,6 +44,8 @@ pub(crate) struct Member {
     /// It missed commits of earlier mounts. A scrub writes it until it is current; its mirrored
     /// bytes are not read.
     stale: AtomicBool,
+    /// It was removed from the file system while that was open.
+    removed: AtomicBool,
 }
 
 impl Member {
@@ -71,7 +73,13 @@ impl Member {
             errors: ErrorCounts::default(),
             failed: AtomicBool::new(false),
             stale: AtomicBool::new(false),
+            removed: AtomicBool::new(false),
         }
+    }
+
+    /// Records that it is no part of the file system any more.
+    pub(super) fn set_removed(&self) {
+        self.removed.store(true, Ordering::Release);
     }
 
     /// Records that it missed a write. Returns false if that was known.
@@ -169,6 +177,7 @@ impl DeviceSet {
                 errors: ErrorCounts::default(),
                 failed: AtomicBool::new(false),
                 stale: AtomicBool::new(stale),
+                removed: AtomicBool::new(false),
             });
         }
         let degraded = access.degraded;
@@ -187,7 +196,8 @@ impl DeviceSet {
 
     /// The devices in order of their ids.
     pub(crate) fn members(&self) -> impl Iterator<Item = &Member> + Clone {
-        self.members.iter().chain(self.added.iter())
+        let all = self.members.iter().chain(self.added.iter());
+        all.filter(|member| !member.removed.load(Ordering::Acquire))
     }
 
     /// Adds a device, whose id is higher than all others.
@@ -203,10 +213,11 @@ impl DeviceSet {
     /// A device by its id.
     pub(crate) fn get(&self, devid: u64) -> Option<&Member> {
         let at = self.members.binary_search_by_key(&devid, |m| m.devid);
-        match at {
+        let found = match at {
             Ok(at) => self.members.get(at),
             Err(_) => self.added.iter().find(|member| member.devid == devid),
-        }
+        };
+        found.filter(|member| !member.removed.load(Ordering::Acquire))
     }
 
     /// A device by id and uuid.

@@ -35,17 +35,23 @@ pub(super) struct Moving {
 }
 
 impl Volume {
-    /// Sends each further write to the chunk at `start` also to its new places. Only one chunk moves
-    /// at a time.
-    pub(crate) fn begin_move(&self, start: u64, new: ChunkItem) {
-        *self.moving.lock() = Some(Arc::new(Moving {
+    /// Sends each further write to the chunk at `start` also to its new places. False if a chunk moves
+    /// already: only one does at a time.
+    pub(crate) fn begin_move(&self, start: u64, new: ChunkItem) -> bool {
+        let mut current = self.moving.lock();
+        if current.is_some() {
+            return false;
+        }
+        *current = Some(Arc::new(Moving {
             start,
             other: new,
             switched: false,
             failed: AtomicBool::new(false),
         }));
+        drop(current);
         // Waits for writes that go to the old places only.
         drop(self.writes.write());
+        true
     }
 
     /// Copies a range of the chunk that moves to its new places.

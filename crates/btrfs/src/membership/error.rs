@@ -79,6 +79,9 @@ pub enum MembershipError {
     /// No device has this name.
     #[error("{0}: is no device of the file system")]
     NoDeviceNamed(String),
+    /// Block groups on it are allocated or removed again and again.
+    #[error("device {0} is still in use; try again")]
+    InUse(u64),
     /// No device is missing.
     #[error("no device of the file system is missing")]
     NoneMissing,

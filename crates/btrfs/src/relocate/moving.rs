@@ -26,7 +26,10 @@ pub(super) fn move_chunk(store: &Arc<Store>, start: u64, new: ChunkItem) -> Resu
     };
     let (_, old) = volume.chunk_at(start)?;
     let replaced = space.take_new_places(&old, &new);
-    volume.begin_move(start, new);
+    if !volume.begin_move(start, new) {
+        space.release_replaced(&replaced.reversed());
+        return Err(unmoved(start, "another one moves"));
+    }
     let moved = copy(store, &group).and_then(|()| switch(store, group, old));
     volume.end_move();
     let moved = match moved {
@@ -40,10 +43,12 @@ pub(super) fn move_chunk(store: &Arc<Store>, start: u64, new: ChunkItem) -> Resu
     }
     space.release_replaced(&replaced.reversed());
     moved?;
-    Err(Error::BadBlockGroup {
-        group: start,
-        reason: "a device refused a write to the new place".to_owned(),
-    })
+    Err(unmoved(start, "a device refused a write to the new place"))
+}
+
+fn unmoved(group: u64, why: &str) -> Error {
+    let reason = why.to_owned();
+    Error::BadBlockGroup { group, reason }
 }
 
 fn copy(store: &Store, group: &MovingGroup) -> Result<()> {

@@ -18,6 +18,7 @@ use sapwood_btrfs::membership::{
     MembershipError, MountedDevice, add_mounted, remove_mounted, usage,
 };
 use sapwood_btrfs::mkfs::Profile;
+use sapwood_btrfs::scrub::{ScrubOptions, scrub_mounted};
 use sapwood_testing::device::GateDevice;
 use sapwood_testing::{CrashPlan, RequestKinds};
 use sapwood_vfs::{Credentials, FileSystem, InodeFlags, NewInode, SyncKind, WriteMode};
@@ -120,6 +121,9 @@ fn a_mount_is_converted_and_leaves_a_device_while_files_are_written() {
         assert!(removed(&fs, MountedDevice::Devid(1)).unwrap());
         let least = removed(&fs, MountedDevice::Devid(2));
         assert!(matches!(least, Err(MembershipError::TooFewDevices { .. })));
+        let go_on = &mut |_: &_| ControlFlow::Continue(());
+        let report = scrub_mounted(&fs, &ScrubOptions::default(), go_on).unwrap();
+        assert!(report.devices.keys().eq(&[2, 3]) && report.is_clean(), "{report:?}");
         ended.store(true, Ordering::Relaxed);
         writer.join().unwrap()
     });
