@@ -390,15 +390,20 @@ fn ext4() -> Outcome {
     let mount = SapwoodMount::new(&image, "rw")?;
     let place = mount.path().to_str().unwrap().to_owned();
     let text = process::run("dumpe2fs", &[name])?;
-    let table = text
-        .lines()
-        .find_map(|line| line.trim().strip_prefix("Inode table at "));
-    let table = table.and_then(|rest| rest.split(['-', ' ']).next());
-    let table: u64 = table
-        .and_then(|block| block.parse().ok())
-        .ok_or("no inode table")?;
-    let per_block = 4096;
-    let at = table * per_block + (ino - 1) * 256 + 100;
+    let number = |name: &str| -> Option<u64> {
+        let mut lines = text.lines();
+        let value = lines.find_map(|line| line.trim().strip_prefix(name))?;
+        value.trim().split(['-', ' ']).next()?.parse().ok()
+    };
+    let parts = [
+        number("Inode table at "),
+        number("Block size:"),
+        number("Inode size:"),
+    ];
+    let [Some(table), Some(block), Some(size)] = parts else {
+        return Err(format!("{parts:?} in {text}").into());
+    };
+    let at = table * block + (ino - 1) * size + 100;
     let file = File::options().write(true).open(&image)?;
     file.write_all_at(b"damage", at)?;
     let found = said(&["scrub", &place])?;
