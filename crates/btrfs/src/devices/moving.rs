@@ -3,8 +3,8 @@
 //! # How it works
 //! 1. [`begin_move`](Volume::begin_move): from now on each write to the chunk also goes to its new
 //!    places. Writes that began before have ended.
-//! 2. [`copy_moving`](Volume::copy_moving) copies the bytes in use, a step at a time. No write comes
-//!    between the read and the write of a step, so a copied byte never replaces a newer one.
+//! 2. [`copy_moving`](Volume::copy_moving) copies the bytes in use, a step at a time. No write
+//!    comes between the read and the write of a step, so a copied byte never replaces a newer one.
 //! 3. [`switch_move`](Volume::switch_move), in the commit that records the new places: reads use
 //!    them, and writes still go to both. A crash before the superblock is durable leads to the old
 //!    places, which have everything.
@@ -35,8 +35,8 @@ pub(super) struct Moving {
 }
 
 impl Volume {
-    /// Sends each further write to the chunk at `start` also to its new places. False if a chunk moves
-    /// already: only one does at a time.
+    /// Sends each further write to the chunk at `start` also to its new places. False if a chunk
+    /// moves already: only one does at a time.
     pub(crate) fn begin_move(&self, start: u64, new: ChunkItem) -> bool {
         let mut current = self.moving.lock();
         if current.is_some() {
@@ -66,7 +66,8 @@ impl Volume {
         self.copy_to((logical, len), (moving.start, &moving.other))
     }
 
-    /// Makes the map lead to the new places, unless a write to them failed. Returns whether it does.
+    /// Makes the map lead to the new places, unless a write to them failed. Returns whether it
+    /// does.
     pub(crate) fn switch_move(&self) -> bool {
         let _alone = self.writes.write();
         let mut current = self.moving.lock();
@@ -90,15 +91,16 @@ impl Volume {
         true
     }
 
-    /// Writes to the chunk go only to the places in the map again. When this returns, no other place
-    /// is read or written.
+    /// Writes to the chunk go only to the places in the map again. When this returns, no other
+    /// place is read or written.
     pub(crate) fn end_move(&self) {
         *self.moving.lock() = None;
         drop(self.writes.write());
         drop(self.reads.write());
     }
 
-    /// Writes the part of buffers at `logical` that lies in the chunk that moves to its other places.
+    /// Writes the part of buffers at `logical` that lies in the chunk that moves to its other
+    /// places.
     pub(super) fn write_moving(
         &self,
         logical: u64,

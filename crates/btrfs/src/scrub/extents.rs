@@ -19,6 +19,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
+use sapwood_base::RangeSet;
 use sapwood_btrfs_format::{Checksum, ExtentFlags, ExtentItemRef, ItemError, Key, kind};
 
 use super::{OnStep, Position, ScrubReport, ScrubStep};
@@ -257,7 +258,7 @@ impl<'s> Scan<'s> {
                     return Ok(None);
                 }
             }
-            self.count_unverified(&sums);
+            self.count_unverified(run.first, run.start, &sums)?;
         }
         for &copy in &copies {
             self.note(run.start, run.len, copy, |device, bytes| {
@@ -282,22 +283,43 @@ impl<'s> Scan<'s> {
             extent.len = to.min(end).saturating_sub(extent.start);
             extent.len > 0
         });
-        let mut done = 0;
+        let (first, mut done) = (run.first, 0);
         for run in runs(&there) {
             let copies = match run.block {
                 Some((generation, level)) => self.block(run.start, generation, level)?,
-                None => self.data(run.start, run.len)?,
+                None => self.data(first, run.start, run.len)?,
             };
             done += run.len * copies as u64;
         }
         Ok(done)
     }
 
-    fn count_unverified(&self, sums: &[Option<Checksum>]) {
-        let missing = sums.iter().filter(|sum| sum.is_none()).count() as u64;
-        if missing > 0 {
-            self.report.lock().unverified += missing * u64::from(self.store.sectorsize);
+    /// Counts sectors from `start` on that have no checksum. `first` is the start of the extent in
+    /// which they begin.
+    fn count_unverified(&self, first: u64, start: u64, sums: &[Option<Checksum>]) -> Result<()> {
+        if sums.iter().all(Option::is_some) {
+            return Ok(());
         }
+        let store = self.store;
+        let sector = u64::from(store.sectorsize);
+        let end = start + sums.len() as u64 * sector;
+        // The checksums of an extent that was freed since are gone with it.
+        let mut there = RangeSet::new();
+        let mut cursor = store
+            .roots
+            .extent_tree
+            .seek(store, &Key::new(first, 0, 0))?;
+        while let Some((key, _)) = cursor.item().filter(|(key, _)| key.objectid < end) {
+            if key.kind == kind::EXTENT_ITEM {
+                there.insert(key.objectid, key.objectid.saturating_add(key.offset));
+            }
+            cursor.next()?;
+        }
+        let sectors = (start..).step_by(sector as usize).zip(sums);
+        let missing =
+            sectors.filter(|(at, sum)| sum.is_none() && !there.within(*at, at + sector).is_empty());
+        self.report.lock().unverified += missing.count() as u64 * sector;
+        Ok(())
     }
 
     /// The copies of a range whose devices are there.
@@ -399,13 +421,14 @@ impl<'s> Scan<'s> {
         }
     }
 
-    /// Verifies all copies of data. Returns how many were read.
-    fn data(&self, start: u64, len: u64) -> Result<usize> {
+    /// Verifies all copies of data. Returns how many were read. `first` is the start of the extent in
+    /// which it begins.
+    fn data(&self, first: u64, start: u64, len: u64) -> Result<usize> {
         let store = self.store;
         let sums = store.checksums.lookup(store, start, len)?;
         let copies = self.copies(start, len)?;
         let sector = u64::from(store.sectorsize);
-        self.count_unverified(&sums);
+        self.count_unverified(first, start, &sums)?;
         let mut all = Vec::new();
         for &copy in &copies {
             self.note(start, len, copy, |device, bytes| device.bytes += bytes)?;

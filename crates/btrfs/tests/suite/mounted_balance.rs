@@ -123,7 +123,10 @@ fn a_mount_is_converted_and_leaves_a_device_while_files_are_written() {
         assert!(matches!(least, Err(MembershipError::TooFewDevices { .. })));
         let go_on = &mut |_: &_| ControlFlow::Continue(());
         let report = scrub_mounted(&fs, &ScrubOptions::default(), go_on).unwrap();
-        assert!(report.devices.keys().eq(&[2, 3]) && report.is_clean(), "{report:?}");
+        assert!(
+            report.devices.keys().eq(&[2, 3]) && report.is_clean(),
+            "{report:?}"
+        );
         ended.store(true, Ordering::Relaxed);
         writer.join().unwrap()
     });
