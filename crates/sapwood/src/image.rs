@@ -15,7 +15,7 @@ use sapwood_btrfs::Btrfs;
 use sapwood_ext4::{Ext4, JournalDevice};
 use sapwood_luks::Key;
 use sapwood_rescue::Rescued;
-use sapwood_verity::{RootHash, VerityDevice};
+use sapwood_verity::RootHash;
 use sapwood_vfs::FileSystem;
 
 use crate::kind::{DetectError, Kind, detect};
@@ -24,7 +24,7 @@ use crate::unflushed::Unflushed;
 pub use damaged::{deleted, open_damaged, state_of, survey};
 use damaged::{rescue, with_state};
 pub use encrypted::decrypted;
-use encrypted::key_of;
+use encrypted::{key_of, verified};
 pub(crate) use encrypted::{open_member, read_key};
 
 /// Why an image could not be opened, as one line for people.
@@ -479,23 +479,6 @@ impl OpenFiles {
         let others = self.others.into_iter().map(|other| other.device(key));
         mount(&path, file, others, options, accept)
     }
-}
-
-/// A device that verifies all reads of the image, if there is a hash tree.
-fn verified(
-    path: &Path,
-    file: Arc<dyn Device>,
-    hashes: Option<(Arc<dyn Device>, RootHash)>,
-) -> Result<Arc<dyn Device>, OpenError> {
-    let Some((hashes, root)) = hashes else {
-        return Ok(file);
-    };
-    let failed = |source| OpenError::Verity {
-        path: path.to_owned(),
-        source: Box::new(source),
-    };
-    let verified = VerityDevice::open(file, hashes, root).map_err(failed)?;
-    Ok(Arc::new(verified))
 }
 
 /// Like [`open_file`] for the file system on a device, which is called `path` in errors. The caller

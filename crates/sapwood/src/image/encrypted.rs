@@ -1,4 +1,4 @@
-//! LUKS volumes: an image is decrypted before its format is detected.
+//! LUKS volumes and dm-verity: an image is decrypted, or verified, before its format is detected.
 
 use std::io::Read;
 use std::path::Path;
@@ -7,6 +7,7 @@ use std::{fs, io};
 
 use sapwood_block::Device;
 use sapwood_luks::Key;
+use sapwood_verity::{RootHash, VerityDevice};
 
 use super::OpenError;
 use crate::options::Options;
@@ -84,4 +85,21 @@ pub fn decrypted(
         source: Box::new(source),
     })?;
     Ok(opened)
+}
+
+/// A device that verifies all reads of the image, if there is a hash tree.
+pub(super) fn verified(
+    path: &Path,
+    file: Arc<dyn Device>,
+    hashes: Option<(Arc<dyn Device>, RootHash)>,
+) -> Result<Arc<dyn Device>, OpenError> {
+    let Some((hashes, root)) = hashes else {
+        return Ok(file);
+    };
+    let failed = |source| OpenError::Verity {
+        path: path.to_owned(),
+        source: Box::new(source),
+    };
+    let verified = VerityDevice::open(file, hashes, root).map_err(failed)?;
+    Ok(Arc::new(verified))
 }
