@@ -77,12 +77,13 @@ impl MmpBlock {
 
     /// The block of a file system that was just made, at `time`. Its checksum is not set.
     pub fn clean(time: u64, check_interval: u16) -> Self {
-        let mut block = Self::default();
-        block.magic = MMP_MAGIC.into();
-        block.seq = MMP_SEQ_CLEAN.into();
-        block.time = time.into();
-        block.check_interval = check_interval.into();
-        block
+        Self {
+            magic: MMP_MAGIC.into(),
+            seq: MMP_SEQ_CLEAN.into(),
+            time: time.into(),
+            check_interval: check_interval.into(),
+            ..Self::default()
+        }
     }
 
     /// Checksum of the bytes before the checksum field.

@@ -133,8 +133,10 @@ impl QuotaEntry {
 
     /// The entry that [`stored`](Self::stored) made the bytes of.
     pub fn loaded(mut self) -> Self {
-        let mut marker = Self::default();
-        marker.inode_time = 1.into();
+        let marker = Self {
+            inode_time: 1.into(),
+            ..Self::default()
+        };
         if self == marker {
             self.inode_time = 0.into();
         }

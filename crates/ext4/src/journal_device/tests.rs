@@ -102,7 +102,7 @@ fn a_journal_that_is_missing_or_not_the_right_one_is_refused_by_name() {
         assert!(matches!(error, Error::JournalDevice { .. }), "{error}");
         assert!(error.to_string().contains(what), "{error}");
     }
-    let (inside, _) = (MemoryDevice::new(SIZE), ());
+    let inside = MemoryDevice::new(SIZE);
     mkfs(&inside, &options("")).unwrap();
     let error = refusal(mount(Arc::new(inside), Some(right)));
     assert!(

@@ -108,28 +108,30 @@ fn super_block(
     now: u64,
 ) -> SuperBlock {
     let log_block = block_size.trailing_zeros() - 10;
-    let mut sb = SuperBlock::default();
-    sb.magic = SUPER_MAGIC.into();
-    sb.rev_level = REV_DYNAMIC.into();
-    sb.blocks_count_lo = blocks.into();
-    sb.first_data_block = u32::from(block_size == 1024).into();
-    sb.log_block_size = log_block.into();
-    sb.log_cluster_size = log_block.into();
-    sb.blocks_per_group = (block_size * 8).into();
-    sb.clusters_per_group = (block_size * 8).into();
-    sb.max_mnt_count = u16::MAX.into();
-    sb.errors = sapwood_ext4_format::errors_behaviour::CONTINUE.into();
-    sb.first_ino = sapwood_ext4_format::GOOD_OLD_FIRST_INO.into();
-    sb.inode_size = 256.into();
-    sb.feature_incompat = Incompat::JOURNAL_DEV.bits().into();
-    sb.uuid = uuid;
+    let mut sb = SuperBlock {
+        magic: SUPER_MAGIC.into(),
+        rev_level: REV_DYNAMIC.into(),
+        blocks_count_lo: blocks.into(),
+        first_data_block: u32::from(block_size == 1024).into(),
+        log_block_size: log_block.into(),
+        log_cluster_size: log_block.into(),
+        blocks_per_group: (block_size * 8).into(),
+        clusters_per_group: (block_size * 8).into(),
+        max_mnt_count: u16::MAX.into(),
+        errors: sapwood_ext4_format::errors_behaviour::CONTINUE.into(),
+        first_ino: sapwood_ext4_format::GOOD_OLD_FIRST_INO.into(),
+        inode_size: 256.into(),
+        feature_incompat: Incompat::JOURNAL_DEV.bits().into(),
+        uuid,
+        def_hash_version: options.dir_hash.on_disk(),
+        default_mount_opts: (MountOpts::XATTR_USER | MountOpts::ACL).bits().into(),
+        min_extra_isize: EXTRA_ISIZE_FULL.into(),
+        want_extra_isize: EXTRA_ISIZE_FULL.into(),
+        ..SuperBlock::default()
+    };
     for (to, from) in sb.volume_name.iter_mut().zip(options.label.bytes()) {
         *to = from;
     }
-    sb.def_hash_version = options.dir_hash.on_disk();
-    sb.default_mount_opts = (MountOpts::XATTR_USER | MountOpts::ACL).bits().into();
-    sb.min_extra_isize = EXTRA_ISIZE_FULL.into();
-    sb.want_extra_isize = EXTRA_ISIZE_FULL.into();
     sb.set_state(SuperState::VALID);
     sb.set_mkfs_time(now);
     sb.set_wtime(now);

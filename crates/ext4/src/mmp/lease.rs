@@ -73,6 +73,16 @@ fn store(text: &str, to: &mut [u8]) {
     }
 }
 
+/// A random sequence, different from `old`.
+fn new_sequence(old: u32) -> u32 {
+    loop {
+        let sequence = fastrand::u32(1..MMP_SEQ_MAX);
+        if sequence != old {
+            return sequence;
+        }
+    }
+}
+
 /// The holder that a block names.
 fn in_use(block: &MmpBlock) -> Error {
     Error::InUse {
@@ -122,9 +132,7 @@ impl Lease {
         match found.seq.get() {
             MMP_SEQ_CLEAN => {}
             MMP_SEQ_FSCK => {
-                let Error::InUse { node, .. } = in_use(found) else {
-                    return Err(in_use(found));
-                };
+                let node = text(&found.nodename);
                 return Err(Error::CheckRunning { node });
             }
             sequence if sequence > MMP_SEQ_MAX => {
@@ -144,7 +152,7 @@ impl Lease {
         }
         let mut mine = found.clone();
         self.name(&mut mine);
-        mine.seq = self.new_sequence(found.seq.get()).into();
+        mine.seq = new_sequence(found.seq.get()).into();
         let published = update.saturating_mul(2);
         let published = published.clamp(MMP_MIN_CHECK_INTERVAL, MMP_MAX_CHECK_INTERVAL);
         mine.check_interval = published.into();
@@ -175,16 +183,6 @@ impl Lease {
         let device = self.device.name();
         let device = device.rsplit('/').next().unwrap_or(device);
         store(device, &mut block.bdevname);
-    }
-
-    /// A sequence that a random one begins, different from `old`.
-    fn new_sequence(&self, old: u32) -> u32 {
-        loop {
-            let sequence = fastrand::u32(1..MMP_SEQ_MAX);
-            if sequence != old {
-                return sequence;
-            }
-        }
     }
 
     fn read(&self) -> Result<MmpBlock> {

@@ -16,6 +16,9 @@ use sapwood_vfs::{Credentials, FileSystem, NewInode, SyncKind, WriteMode};
 const SIZE: u64 = 32 << 20;
 const JOURNAL: u64 = 8 << 20;
 
+/// Makes a file system and its journal.
+type Maker = fn(&Pair) -> Result<(), Failed>;
+
 /// The files of a file system and its journal.
 struct Pair {
     _dir: tempfile::TempDir,
@@ -163,7 +166,7 @@ fn copied(from: &Path, to: &Path) {
     assert!(copy.unwrap().success());
 }
 
-fn both_ways(make: fn(&Pair) -> Result<(), Failed>) -> Result<(), Failed> {
+fn both_ways(make: Maker) -> Result<(), Failed> {
     let pair = Pair::new()?;
     make(&pair)?;
     pair.clean()?;
@@ -208,8 +211,7 @@ fn both_ways(make: fn(&Pair) -> Result<(), Failed>) -> Result<(), Failed> {
 
 pub(crate) fn trials() -> Vec<Trial> {
     let needs = [&E2FSPROGS[..], &[Need::Kernel(Kind::Ext4)]].concat();
-    let makers: [(&str, fn(&Pair) -> Result<(), Failed>); 2] =
-        [("ours", by_us), ("mke2fs", by_mke2fs)];
+    let makers: [(&str, Maker); 2] = [("ours", by_us), ("mke2fs", by_mke2fs)];
     let trials = makers.into_iter().map(|(name, make)| {
         let name = format!("journal_device::kernel::{name}");
         trial(name, &needs, move || both_ways(make))

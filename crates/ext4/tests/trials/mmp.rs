@@ -17,6 +17,9 @@ use sapwood_vfs::{Credentials, FileSystem, NewInode};
 
 const SIZE: u64 = 32 << 20;
 
+/// Makes an image.
+type Maker = fn(&Path) -> Result<(), Failed>;
+
 /// A file without a lock: its other user is on another machine.
 #[derive(Debug)]
 struct Shared(std::fs::File);
@@ -107,7 +110,7 @@ fn judged(path: &Path) -> Result<(), Failed> {
 }
 
 /// An image that Sapwood has, is refused by the kernel; one that the kernel has, by Sapwood.
-fn with_the_kernel(make: fn(&Path) -> Result<(), Failed>) -> Result<(), Failed> {
+fn with_the_kernel(make: Maker) -> Result<(), Failed> {
     let dir = tempfile::tempdir()?;
     let path = dir.path().join("image");
     std::fs::File::create(&path)?.set_len(SIZE)?;
@@ -168,8 +171,7 @@ fn by_mke2fs(path: &Path) -> Result<(), Failed> {
 
 pub(crate) fn trials() -> Vec<Trial> {
     let needs = [&E2FSPROGS[..], &[Need::Kernel(Kind::Ext4)]].concat();
-    let makers: [(&str, fn(&Path) -> Result<(), Failed>); 2] =
-        [("ours", by_us), ("mke2fs_without_checksums", by_mke2fs)];
+    let makers: [(&str, Maker); 2] = [("ours", by_us), ("mke2fs_without_checksums", by_mke2fs)];
     let trials = makers.into_iter().map(|(name, make)| {
         let name = format!("mmp::kernel::{name}");
         trial(name, &needs, move || with_the_kernel(make))
