@@ -51,7 +51,7 @@ pub enum Error {
         device: String,
         /// The reason.
         #[source]
-        why: crate::JournalMismatch,
+        why: JournalMismatch,
     },
     /// The options forbid a recovery of the journal, but request a writable mount.
     #[error("noload needs ro")]
@@ -154,6 +154,36 @@ pub enum Error {
     /// An error that an operation is to return as it is.
     #[error(transparent)]
     Vfs(#[from] vfs::Error),
+}
+
+/// Why a device is not the journal of a file system.
+#[derive(Debug, thiserror::Error)]
+pub enum JournalMismatch {
+    /// It has no superblock of an external journal.
+    #[error("no journal of an ext4")]
+    NoJournal,
+    /// It is the journal of another file system.
+    #[error("the journal has the UUID {found}, and the file system needs {wanted}")]
+    Other {
+        /// UUID of the device.
+        found: uuid::Uuid,
+        /// UUID in the superblock of the file system.
+        wanted: uuid::Uuid,
+    },
+    /// It has blocks of another size.
+    #[error("the journal has blocks of {} bytes, the file system of {wanted}", .found.unwrap_or(0))]
+    BlockSize {
+        /// Bytes of its blocks, if they have a valid size.
+        found: Option<u32>,
+        /// Bytes of a block of the file system.
+        wanted: u32,
+    },
+    /// Several file systems share the journal, or none uses it.
+    #[error("{0} file systems use the journal, instead of one")]
+    Users(u32),
+    /// The journal does not list the file system.
+    #[error("another file system uses the journal")]
+    Foreign,
 }
 
 impl Error {

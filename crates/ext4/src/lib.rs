@@ -45,8 +45,8 @@ mod xattr;
 
 pub use clock::{Clock, SharedClock};
 pub use erase::erase_unused;
-pub use error::{Error, Result};
-pub use journal_device::{JournalDevice, JournalMismatch};
+pub use error::{Error, JournalMismatch, Result};
+pub use journal_device::JournalDevice;
 pub use mmp::Protection;
 pub use mount::{Ext4, Mount, protect};
 pub use options::{DataMode, FastCommits, Options};

@@ -17,6 +17,7 @@ use sapwood_block::{Device, OverlayDevice, PatientDevice};
 use sapwood_ext4_format::{Compat, Geometry, Incompat, SUPER_OFFSET, SUPER_SIZE, SuperBlock};
 use sapwood_jbd2::Log;
 
+use crate::error::JournalMismatch;
 use crate::{Error, Result};
 
 /// The device with the journal of a file system.
@@ -149,34 +150,4 @@ pub(crate) fn superblock_block(block_size: u32) -> u64 {
 /// Whether the journal of a file system is on another device.
 pub(crate) fn is_external(sb: &SuperBlock) -> bool {
     sb.features().has_compat(Compat::HAS_JOURNAL) && sb.journal_inum.get() == 0
-}
-
-/// Why a device is not the journal of a file system.
-#[derive(Debug, thiserror::Error)]
-pub enum JournalMismatch {
-    /// It has no superblock of an external journal.
-    #[error("no journal of an ext4")]
-    NoJournal,
-    /// It is the journal of another file system.
-    #[error("the journal has the UUID {found}, and the file system needs {wanted}")]
-    Other {
-        /// UUID of the device.
-        found: uuid::Uuid,
-        /// UUID in the superblock of the file system.
-        wanted: uuid::Uuid,
-    },
-    /// It has blocks of another size.
-    #[error("the journal has blocks of {} bytes, the file system of {wanted}", .found.unwrap_or(0))]
-    BlockSize {
-        /// Bytes of its blocks, if they have a valid size.
-        found: Option<u32>,
-        /// Bytes of a block of the file system.
-        wanted: u32,
-    },
-    /// Several file systems share the journal, or none uses it.
-    #[error("{0} file systems use the journal, instead of one")]
-    Users(u32),
-    /// The journal does not list the file system.
-    #[error("another file system uses the journal")]
-    Foreign,
 }

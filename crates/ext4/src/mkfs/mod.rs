@@ -3,8 +3,7 @@
 //! # How it works
 //! 1. Features are resolved by name (`features`), then sizes (`sizes`): blocks, groups, inodes,
 //!    blocks reserved for growth. They are stored in a superblock.
-//!    [`Geometry`](sapwood_ext4_format::Geometry) is derived from it, as in every reader of the
-//!    image.
+//!    [`Geometry`] is derived from it, as in every reader of the image.
 //! 2. `layout` places bitmaps and inode tables, and keeps the set of blocks in use.
 //! 3. `files` creates the inodes that every image has (root, lost+found, journal, the inode with
 //!    the blocks reserved for growth, the orphan file) and allocates their blocks.
