@@ -342,6 +342,10 @@ findings! {
     Error "tree {tree}: root item with offset {offset}" RootOffset {
         tree: u64 = "Tree.", offset: u64 = "Offset in the key."
     }
+    /// A subvolume whose root item names another top directory than 256.
+    Error "subvolume {tree}: the root item has the top directory {found}" RootDirectory {
+        tree: u64 = "Subvolume.", found: u64 = "In the root item."
+    }
     /// A root backref of a subvolume without the matching ref of its parent.
     Error "subvolume {child}: parent {parent} has no ref to it" RootRefMissing {
         parent: u64 = "Parent subvolume.", child: u64 = "Subvolume."

@@ -361,6 +361,10 @@ impl Check<'_> {
             self.found(Finding::DefaultSubvolume { tree: default });
         }
         for tree in self.roots.subvolumes() {
+            let found = self.roots.item(tree).map(|item| item.root_dirid.get());
+            if let Some(found) = found.filter(|found| *found != objectid::FIRST_FREE) {
+                self.found(Finding::RootDirectory { tree, found });
+            }
             self.stray_entries(tree);
         }
     }

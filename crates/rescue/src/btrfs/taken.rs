@@ -14,8 +14,8 @@ use sapwood_btrfs_format::{Block, FileExtent, kind, objectid};
 use super::nodes::Nodes;
 use crate::claims::Claims;
 
-/// Most extents that are remembered.
-const MOST: usize = 1_000_000;
+/// Most extents that are remembered, at about 150 bytes each.
+const MOST: usize = 400_000;
 
 /// Identity of an extent: address, and the generation that made it.
 pub(super) type Extent = (u64, u64);

@@ -161,9 +161,9 @@ impl Volume {
         unknown.map(|(index, _)| index).collect()
     }
 
-    /// Finds the ids of devices without a superblock: the id in whose stripes most of the device's
-    /// tree blocks are, more than in those of any other id, else the only id that is left. `blocks`: device, logical address and byte
-    /// offset of tree blocks.
+    /// Finds the ids of devices without a superblock: the one id in whose stripes most of the
+    /// device's tree blocks are, else the only id that is left. `blocks`: device, logical address
+    /// and byte offset of tree blocks.
     pub(super) fn identify(&mut self, blocks: impl Iterator<Item = (usize, u64, u64)>) {
         let unknown = self.unknown();
         if unknown.is_empty() {

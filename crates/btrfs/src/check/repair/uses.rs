@@ -159,8 +159,8 @@ impl Collector<'_, '_> {
 
     /// Enters the blocks of a tree that no tree before had.
     fn walk(&mut self, (tree, root, dropped): &Root) -> Result<(), Obstacle> {
-        let mut stack = vec![(*root, *dropped)];
-        while let Some((at, dropped)) = stack.pop() {
+        let mut stack = vec![(*root, *dropped, true)];
+        while let Some((at, dropped, below_own)) = stack.pop() {
             if self.blocks.contains_key(&at.logical) {
                 continue;
             }
@@ -171,6 +171,11 @@ impl Collector<'_, '_> {
                 logical,
             })?;
             let is_fs = objectid::is_fs_tree(*tree);
+            let own = block.owner() == *tree;
+            // A tree changes a block together with all blocks above it.
+            if is_fs && own && !below_own {
+                return Err(Obstacle::Contradiction { bytenr: logical });
+            }
             let fact = BlockFact {
                 owner: block.owner(),
                 generation: block.generation(),
@@ -187,7 +192,7 @@ impl Collector<'_, '_> {
                     parent: logical,
                     data: None,
                 });
-                stack.push((child, below.filter(|_| slot == from)));
+                stack.push((child, below.filter(|_| slot == from), own));
             }
             self.file_extents(&block);
         }

@@ -123,10 +123,7 @@ pub const CASES: &[Case] = &[
         &["FullBackref"],
     ),
     // The tree that is read before the extent tree.
-    (
-        |e| charge_itself(e, e.sb.root.get()),
-        &["FullBackref"],
-    ),
+    (|e| charge_itself(e, e.sb.root.get()), &["FullBackref"]),
     (
         |e| {
             let leaf = *e.blocks(LONE).last().unwrap();

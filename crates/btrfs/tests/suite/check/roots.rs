@@ -26,6 +26,16 @@ pub const CASES: &[Case] = &[
     ),
     (|e| e.remove(ROOTS, &BACKREF), &["RootBackrefMissing"]),
     (
+        |e| {
+            let (key, mut item) = e.root_item(LONE);
+            item.root_dirid = 257.into();
+            e.change(ROOTS, &key, |data| {
+                data[..item.bytes().len()].copy_from_slice(item.bytes());
+            });
+        },
+        &["RootDirectory"],
+    ),
+    (
         |e| change_ref(e, &BACKREF, |r| r.dirid += 1),
         &["RootRefDiffers"],
     ),
