@@ -226,9 +226,9 @@ fn the_order_of_devices_does_not_change_the_undo_file() {
     let expected = fs::canonicalize(&paths[0]).unwrap().with_extension("undo");
     for order in [[0, 1, 2], [2, 1, 0], [1, 2, 0]] {
         let mut opening = Options::new();
-        order[1..]
-            .iter()
-            .for_each(|n| _ = opening.add_device(&paths[*n]));
+        for number in &order[1..] {
+            opening.add_device(&paths[*number]);
+        }
         let report = repair(&paths[order[0]], &opening, false).unwrap();
         // The file of a repair that was undone is used again, so its pages are those of all devices
         // in the same order.
