@@ -9,7 +9,7 @@ ln -s secret-target r/gone/link; setfattr -n user.secret -v secret-value r/gone/
 printf 'secret%.0s' {1..100} > r/d/tail; echo a > r/swap/a; echo b > r/swap/b; mkdir r/kind; : > r/kind/file
 echo fixed > r/fixed; ln r/d/e/large r/d/secret-name
 setfacl -m u:12:rw r/many/name-20; setfacl -d -m u:12:rwx r/sub
-"$SAPWOOD" mkfs -q -t $KIND --reproducible --size 300M -r r v1
+"$SAPWOOD" mkfs -q -t $KIND --reproducible --size 140M -r r v1
 [ "$("$SAPWOOD" cat v1:gone/secret-1)" = secret-1 ]
 
 # Nothing changes.
@@ -30,7 +30,7 @@ sleep 1.1; "$SAPWOOD" mkfs -q --like v1 -r s again; equal v2 again again; rm aga
 tar -c --format=pax --xattrs --xattrs-include='*' --acls --sparse -f s.tar -C s .
 for from in 'DIR s' 'TAR s.tar'; do
     case $from in DIR*) source='-r s';; TAR*) source='--tar s.tar';; esac
-    "$SAPWOOD" mkfs -q --like v1 $source v3; "$SAPWOOD" mkfs -q -t $KIND --reproducible --size 300M $source fresh
+    "$SAPWOOD" mkfs -q --like v1 $source v3; "$SAPWOOD" mkfs -q -t $KIND --reproducible --size 140M $source fresh
     mount -o ro,loop fresh m; listing m > expected; umount m; kernel v3; sound v3
     "$SAPWOOD" diff --content fresh v3 > diff.txt; same /dev/null diff.txt
     rm v3 fresh
@@ -42,7 +42,7 @@ changed=$({ cmp -l v1 v2 || true; } | awk '{ at = int(($1 - 1) / 4096); if (at !
 
 # Back again, to other sizes, and into other formats.
 "$SAPWOOD" mkfs -q --like v2 -r r v1b; mount -o ro,loop v1 m; listing m > expected; umount m; kernel v1b; sound v1b
-for size in 280M 350M; do
+for size in 130M 170M; do
     "$SAPWOOD" mkfs -q --like v1 -r s --size $size v4; [ $(stat -c %s v4) = $((${size%M} << 20)) ]; sound v4
     "$SAPWOOD" diff --content v2 v4 > diff.txt; same /dev/null diff.txt; rm v4
 done
