@@ -68,7 +68,7 @@ pub enum LikeError {
         wanted: Kind,
     },
     /// The older image was not unmounted.
-    #[error("{}: was not unmounted; `sapwood ls` of a writable copy recovers it", .0.display())]
+    #[error("{}: was not unmounted; `sapwood trim` recovers it", .0.display())]
     Unclean(PathBuf),
     /// The older image is one device of several.
     #[error("{}: is one of several devices of a btrfs", .0.display())]
