@@ -210,10 +210,11 @@ mod tests {
 
     #[test]
     fn unknown_filters_are_refused_by_name() {
-        let mut args = BalanceArgs::default();
-        args.flags = (BalanceArgsFlags::VRANGE | BalanceArgsFlags::STRIPES_RANGE)
-            .bits()
-            .into();
+        let unknown = BalanceArgsFlags::VRANGE | BalanceArgsFlags::STRIPES_RANGE;
+        let mut args = BalanceArgs {
+            flags: unknown.bits().into(),
+            ..BalanceArgs::default()
+        };
         let refused = filter_of(&args).unwrap_err();
         assert!(
             refused.to_string().contains("vrange, stripes_range"),

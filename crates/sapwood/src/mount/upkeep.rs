@@ -104,14 +104,15 @@ impl Upkeep {
         };
         let stop = options.stop.clone();
         let mut total = 0;
-        let report = scrub::mounted_ext4(fs, &**device, &options, &mut |step| match step {
-            Progress::Total(all) => total = all,
-            Progress::Done { done, .. } => {
-                if reporter.step(done, total).is_break() {
-                    stop.stop();
-                }
+        let report = scrub::mounted_ext4(fs, &**device, &options, &mut |step| {
+            if let Progress::Total(all) = step {
+                total = all;
             }
-            _ => {}
+            if let Progress::Done { done, .. } = step
+                && reporter.step(done, total).is_break()
+            {
+                stop.stop();
+            }
         });
         report.map_err(text)
     }
