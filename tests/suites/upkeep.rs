@@ -1,5 +1,5 @@
-//! Upkeep of a mounted file system by its daemon, while programs use it: a scrub, a balance, devices
-//! that come and go. The kernel reads and scrubs the result.
+//! Upkeep of a mounted file system by its daemon, while programs use it: a scrub, a balance,
+//! devices that come and go. The kernel reads and scrubs the result.
 
 use std::fs::{self, File};
 use std::os::unix::fs::{FileExt, MetadataExt};

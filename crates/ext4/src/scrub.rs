@@ -1,14 +1,14 @@
-//! Verifies checksums of metadata on the device while the file system is mounted: the superblock, the
-//! group descriptors, and all inodes.
+//! Verifies checksums of metadata on the device while the file system is mounted: the superblock,
+//! the group descriptors, and all inodes.
 //!
 //! # How it works
 //! These lie at fixed places, and every write of such a block to its place has valid checksums: a
-//! checkpoint writes whole committed blocks. So each block is valid at any moment, although it may be
-//! older than the journal. A block that seems bad may be caught in the middle of a write. It is read
-//! again after a checkpoint, and counts as bad only if it stays so.
+//! checkpoint writes whole committed blocks. So each block is valid at any moment, although it may
+//! be older than the journal. A block that seems bad may be caught in the middle of a write. It is
+//! read again after a checkpoint, and counts as bad only if it stays so.
 //!
-//! Blocks of directories and extents, and the bitmaps, are not verified: between two checkpoints the
-//! places on the device do not tell which they are.
+//! Blocks of directories and extents, and the bitmaps, are not verified: between two checkpoints
+//! the places on the device do not tell which they are.
 
 use std::ops::ControlFlow;
 use std::thread;

@@ -418,9 +418,9 @@ pub fn add_device(
     Ok(members::add(&devices, &new, &options).map_err(membership(path))?)
 }
 
-/// Removes a device from a btrfs that nothing else uses, or from a mount by Sapwood: all of it moves to the other devices, and
-/// its superblocks are erased. Each block group is one step: a crash leaves a complete file system,
-/// and the same call continues. False if `stop` ended it.
+/// Removes a device from a btrfs that nothing else uses, or from a mount by Sapwood: all of it
+/// moves to the other devices, and its superblocks are erased. Each block group is one step: a
+/// crash leaves a complete file system, and the same call continues. False if `stop` ended it.
 ///
 /// # Errors
 /// The image cannot be opened ([`open`](crate::open)).

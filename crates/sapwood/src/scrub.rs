@@ -174,8 +174,8 @@ pub enum ScrubError {
 
 /// Reads all used space of an image that nothing else uses, in every copy, and repairs bad copies.
 /// The options name further devices, and whether devices may be missing. A device that missed
-/// changes is brought up to date. A directory in a mount by Sapwood is scrubbed by the daemon of the
-/// mount, which stays in use. On ext4, which has no copies and no checksums of data, it checks
+/// changes is brought up to date. A directory in a mount by Sapwood is scrubbed by the daemon of
+/// the mount, which stays in use. On ext4, which has no copies and no checksums of data, it checks
 /// the metadata and reads every block.
 ///
 /// # Errors

@@ -421,8 +421,8 @@ impl<'s> Scan<'s> {
         }
     }
 
-    /// Verifies all copies of data. Returns how many were read. `first` is the start of the extent in
-    /// which it begins.
+    /// Verifies all copies of data. Returns how many were read. `first` is the start of the extent
+    /// in which it begins.
     fn data(&self, first: u64, start: u64, len: u64) -> Result<usize> {
         let store = self.store;
         let sums = store.checksums.lookup(store, start, len)?;

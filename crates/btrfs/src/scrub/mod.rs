@@ -1,5 +1,5 @@
-//! Reads all used space of a file system, mounted or not, in every copy, and repairs bad copies from
-//! good ones.
+//! Reads all used space of a file system, mounted or not, in every copy, and repairs bad copies
+//! from good ones.
 //!
 //! # How it works
 //! The extent tree lists all extents of a block group. `extents` verifies them in several

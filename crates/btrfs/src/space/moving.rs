@@ -1,7 +1,8 @@
 //! Moves a chunk to other places or another profile, while other threads use it.
 //!
-//! Addresses and length stay, so extents and free space do. The places of the bytes are the business
-//! of [`Volume`](crate::devices::Volume); here are the items, and the ranges of the devices.
+//! Addresses and length stay, so extents and free space do. The places of the bytes are the
+//! business of [`Volume`](crate::devices::Volume); here are the items, and the ranges of the
+//! devices.
 
 use std::sync::Arc;
 
@@ -53,8 +54,8 @@ impl Space {
         replaced
     }
 
-    /// Records the new places and the profile of a group, whose chunk the map has in its new places.
-    /// In a commit, when no other handle is open.
+    /// Records the new places and the profile of a group, whose chunk the map has in its new
+    /// places. In a commit, when no other handle is open.
     ///
     /// # Errors
     /// Unreadable blocks, no space. The transaction must not be committed then.

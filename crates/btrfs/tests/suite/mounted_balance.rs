@@ -1,5 +1,5 @@
-//! Block groups that move, and devices that come and go, while the file system is in use; power cuts
-//! at every request of that.
+//! Block groups that move, and devices that come and go, while the file system is in use; power
+//! cuts at every request of that.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;

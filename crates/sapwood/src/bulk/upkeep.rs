@@ -1,8 +1,8 @@
 //! Messages of the connection over which the daemon of a mount scrubs, balances, and changes the
 //! devices: a length (4 bytes, in the byte order of the machine) and JSON.
 //!
-//! - Client to daemon: one [`Request`], and the descriptor of a new device. A client that shuts down its side, or ends, stops the work
-//!   after the current step.
+//! - Client to daemon: one [`Request`], and the descriptor of a new device. A client that shuts
+//!   down its side, or ends, stops the work after the current step.
 //! - Daemon to client: progress, and last the result.
 
 use std::io::{self, Read, Write};

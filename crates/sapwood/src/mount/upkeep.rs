@@ -1,9 +1,9 @@
-//! The daemon of a mount scrubs and balances the file system, and changes its devices, for its owner
-//! and root, while it stays in use.
+//! The daemon of a mount scrubs and balances the file system, and changes its devices, for its
+//! owner and root, while it stays in use.
 //!
 //! # How it works
-//! A client requests the work over a connection of its own ([`upkeep`](crate::bulk::upkeep)), so the
-//! kernel's requests continue meanwhile. The mount does one such work at a time.
+//! A client requests the work over a connection of its own ([`upkeep`](crate::bulk::upkeep)), so
+//! the kernel's requests continue meanwhile. The mount does one such work at a time.
 
 use std::io;
 use std::sync::Arc;
