@@ -195,7 +195,7 @@ const SCRIPTS: &[(&str, &str)] = &[
         refused "-n: a run that makes nothing is not supported" mke2fs -n i
         refused "feature bigalloc is not supported" mkfs.ext4 -O bigalloc i
         refused "unknown feature turbo" mkfs.ext4 -O turbo i
-        refused "-J: device=/dev/null" mkfs.ext4 -J device=/dev/null i
+        refused "/dev/null: neither a regular file" mkfs.ext4 -J device=/dev/null i
         refused "extended option quotatype" mkfs.ext4 -E quotatype=usr i
         refused "-r 0 is not supported" mkfs.ext2 -r 0 i
         refused "-t xfs is not supported" mke2fs -t xfs i

@@ -444,12 +444,12 @@ fn next_steps() -> Outcome {
         (
             &["umount", "--device", path, dir],
             USAGE,
-            "--degraded are for",
+            "--journal-device are for",
         ),
         (
             &["resize", "--device", path, path, "min"],
             USAGE,
-            "--degraded are for",
+            "--journal-device are for",
         ),
         (&["find", path, "-size", "big"], USAGE, "as 10k"),
         (&["chmod", "rwx", path], USAGE, "as 644"),

@@ -106,7 +106,7 @@ fn each_option() -> Outcome {
                 }
                 let name = name.replace('*', "word");
                 let value = match (&*name, kind) {
-                    ("device", Kind::Ext4) => device.to_str(),
+                    ("device", Kind::Ext4) | ("journal_path", Kind::Btrfs) => device.to_str(),
                     _ => sample(option.form).filter(|_| name != "barrier"),
                 };
                 let taken = options.set(&name, value);
@@ -135,7 +135,8 @@ fn each_option() -> Outcome {
                         false,
                     ) => {}
                     // The path of no device: the error of opening it.
-                    (Err(OpenError::Device(_)), true) if name == "device" => {}
+                    (Err(OpenError::Device(_)), true)
+                        if matches!(&*name, "device" | "journal_path") => {}
                     // Parts of an image that is whole: none of them has a file system.
                     (Err(OpenError::Kind { .. }), true) if name == "offset" => {}
                     (Err(OpenError::Btrfs { .. } | OpenError::Ext4 { .. }), true)

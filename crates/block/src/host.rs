@@ -27,9 +27,8 @@ use portable as chosen;
 pub(crate) use chosen::{
     LocalStream, SHUT_DOWN, WRITES_THROUGH, adopt, begin_writeback, create, data_sync,
     discard_blocks, drop_cached, is_unsupported, make_writable, mount_table, next_data, next_hole,
-    open, os_str,
-    os_string, prepare_release, punch_hole, read_at, read_exact_at, release, unlock, will_read,
-    write, write_all_at, writeback_failed,
+    open, os_str, os_string, prepare_release, punch_hole, read_at, read_exact_at, release, unlock,
+    will_read, write, write_all_at, writeback_failed,
 };
 pub use chosen::{mounted_elsewhere, open_for_writing};
 

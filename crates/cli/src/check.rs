@@ -11,6 +11,23 @@ use serde_json::json;
 use super::failure::{DEVICES, FAILED, Failure, IMAGE, Result};
 use super::{choice, interrupt, output, progress};
 
+/// For `sapwood help check`.
+pub(super) const EXAMPLES: &[(&str, &str)] = &[
+    ("sapwood check disk.img", "exit code 0 without errors"),
+    (
+        "sapwood check --check-data-csum --json disk.img",
+        "all data too, as JSON",
+    ),
+    (
+        "sapwood check --repair --dry-run disk.img",
+        "what a repair would change",
+    ),
+    (
+        "sapwood check --repair disk.img",
+        "repair; disk.img.undo has the old bytes",
+    ),
+];
+
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
     /// Image

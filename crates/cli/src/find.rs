@@ -20,6 +20,22 @@ use super::long_paths::{LeftOut, LongPaths};
 use super::mode::ModeChange;
 use super::output::{self, Array};
 
+/// For `sapwood help find`.
+pub(super) const EXAMPLES: &[(&str, &str)] = &[
+    (
+        "sapwood find disk.img:/etc -name '*.conf' -type f",
+        "by name and kind",
+    ),
+    (
+        "sapwood find disk.img --size +100M --mtime -7",
+        "large, and changed this week",
+    ),
+    (
+        "sapwood find disk.img --perm /6000 --json",
+        "set-id files, as JSON",
+    ),
+];
+
 #[derive(Debug, clap::Args)]
 #[command(
     next_help_heading = "Tests, all of which a file must pass",

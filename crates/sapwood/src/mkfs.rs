@@ -454,7 +454,7 @@ mod tests {
             "-m 60",
             "-m x",
             "-J size=x",
-            "-J device=/dev/x",
+            "-J device=",
             "-E turbo",
             "-E stride",
             "-N 1 -i 8k",

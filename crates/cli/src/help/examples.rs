@@ -60,23 +60,7 @@ pub(super) const EXAMPLES: &[(&str, &[Example])] = &[
             "everything below a directory",
         )],
     ),
-    (
-        "find",
-        &[
-            (
-                "sapwood find disk.img:/etc -name '*.conf' -type f",
-                "by name and kind",
-            ),
-            (
-                "sapwood find disk.img --size +100M --mtime -7",
-                "large, and changed this week",
-            ),
-            (
-                "sapwood find disk.img --perm /6000 --json",
-                "set-id files, as JSON",
-            ),
-        ],
-    ),
+    ("find", crate::find::EXAMPLES),
     (
         "du",
         &[
@@ -405,24 +389,7 @@ pub(super) const EXAMPLES: &[(&str, &[Example])] = &[
         )],
     ),
     ("rescue copy", crate::rescue::COPY_EXAMPLES),
-    (
-        "check",
-        &[
-            ("sapwood check disk.img", "exit code 0 without errors"),
-            (
-                "sapwood check --check-data-csum --json disk.img",
-                "all data too, as JSON",
-            ),
-            (
-                "sapwood check --repair --dry-run disk.img",
-                "what a repair would change",
-            ),
-            (
-                "sapwood check --repair disk.img",
-                "repair; disk.img.undo has the old bytes",
-            ),
-        ],
-    ),
+    ("check", crate::check::EXAMPLES),
     (
         "undo",
         &[
@@ -465,10 +432,6 @@ pub(super) const EXAMPLES: &[(&str, &[Example])] = &[
                 "two copies of everything",
             ),
             (
-                "sapwood device add mnt /dev/sdc",
-                "a mount, which stays in use",
-            ),
-            (
                 "sapwood balance -d usage=50 disk.img",
                 "give back the unused space of half empty block groups",
             ),
@@ -483,10 +446,16 @@ pub(super) const EXAMPLES: &[(&str, &[Example])] = &[
     ),
     (
         "device add",
-        &[(
-            "sapwood device add a.img b.img",
-            "a.img has b.img as its second device from now on",
-        )],
+        &[
+            (
+                "sapwood device add a.img b.img",
+                "a.img has b.img as its second device from now on",
+            ),
+            (
+                "sapwood device add mnt /dev/sdc",
+                "a mount, which stays in use",
+            ),
+        ],
     ),
     (
         "device remove",

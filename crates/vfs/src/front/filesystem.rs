@@ -3,10 +3,10 @@
 use std::ops::{ControlFlow, Deref};
 use std::sync::Arc;
 
-use super::engine::{AttributeChange, Engine, Inode, InodeTable as _, NameInDir, lock_all};
-use super::rename;
+use super::engine::{Engine, Inode, InodeTable as _, NameInDir, lock_all};
 use super::shared::Steps;
-use crate::rules::{self, XattrClass};
+use super::{rename, xattr};
+use crate::rules;
 use crate::{
     AllocMode, Attr, Content, CopyMode, Credentials, DirEntry, Entry, Error, FileKind, FileSystem,
     FsStat, Fsxattr, Ino, InodeFlags, NewInode, RenameMode, Result, SeekFrom, SetAttr,
@@ -412,36 +412,7 @@ impl<E: Engine> FileSystem for Front<E> {
     }
 
     fn setxattr(&self, ino: Ino, name: &[u8], value: &[u8], mode: SetXattrMode) -> Result<()> {
-        self.engine.check_writable()?;
-        let inode = self.engine.with_attributes(ino)?;
-        let class = rules::xattr_class(name)?;
-        self.engine.check_xattr(class, name, value)?;
-        inode.check_changeable()?;
-        {
-            let _io = inode.lock_exclusive();
-            let checked = || rules::check_xattr_change(inode.kind(), inode.flags(), class, false);
-            match class {
-                XattrClass::AccessAcl | XattrClass::DefaultAcl => {
-                    self.engine.set_acl(&inode, name, class, value)?;
-                }
-                XattrClass::Btrfs => {
-                    checked()?;
-                    self.engine.set_property(&inode, name, value, mode)?;
-                }
-                _ => {
-                    checked()?;
-                    let change = AttributeChange {
-                        name,
-                        class,
-                        value: Some(value),
-                        mode,
-                        perm: None,
-                    };
-                    self.engine.change_xattr(&inode, change)?;
-                }
-            }
-        }
-        self.engine.sync_if_asked(&inode)
+        xattr::set(&self.engine, ino, (name, value), mode)
     }
 
     fn listxattr(&self, ino: Ino) -> Result<Vec<Vec<u8>>> {
@@ -452,31 +423,7 @@ impl<E: Engine> FileSystem for Front<E> {
     }
 
     fn removexattr(&self, ino: Ino, name: &[u8]) -> Result<()> {
-        self.engine.check_writable()?;
-        let inode = self.engine.with_attributes(ino)?;
-        let class = rules::xattr_class(name)?;
-        inode.check_changeable()?;
-        {
-            let _io = inode.lock_exclusive();
-            rules::check_xattr_change(inode.kind(), inode.flags(), class, true)?;
-            let mode = SetXattrMode::Replace;
-            if class == XattrClass::Btrfs {
-                self.engine.set_property(&inode, name, b"", mode)?;
-            } else if self.engine.getxattr(&inode, name)?.is_some() {
-                let change = AttributeChange {
-                    name,
-                    class,
-                    value: None,
-                    mode,
-                    perm: None,
-                };
-                self.engine.change_xattr(&inode, change)?;
-            } else if !matches!(class, XattrClass::AccessAcl | XattrClass::DefaultAcl) {
-                // Removing an ACL that is equivalent to the mode is not an error.
-                return Err(Error::NoAttribute);
-            }
-        }
-        self.engine.sync_if_asked(&inode)
+        xattr::remove(&self.engine, ino, name)
     }
 
     fn set_flags(&self, ino: Ino, asked: InodeFlags) -> Result<()> {

@@ -21,6 +21,7 @@ mod engine;
 mod filesystem;
 mod rename;
 mod shared;
+mod xattr;
 
 pub use engine::{AttributeChange, Engine, Found, Inode, InodeTable, NameInDir, lock_all};
 pub use filesystem::Front;
