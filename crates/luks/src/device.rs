@@ -205,6 +205,10 @@ impl sapwood_block::Layer for CryptDevice {
         self.disk().will_read(self.offset + offset, len);
     }
 
+    fn drop_cached(&self, offset: u64, len: u64) {
+        self.disk().drop_cached(self.offset + offset, len);
+    }
+
     fn write_behind(&self, offset: u64, len: u64) {
         self.disk().write_behind(self.offset + offset, len);
     }

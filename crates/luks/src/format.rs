@@ -199,6 +199,32 @@ mod tests {
         (device, key)
     }
 
+    /// Records the ranges that leave the cache.
+    #[derive(Debug)]
+    struct Dropping(Arc<dyn Device>, std::sync::Mutex<Vec<(u64, u64)>>);
+
+    impl sapwood_block::Layer for Dropping {
+        type Below = dyn Device;
+
+        fn below(&self) -> &(dyn Device + 'static) {
+            &*self.0
+        }
+
+        fn drop_cached(&self, offset: u64, len: u64) {
+            self.1.lock().unwrap().push((offset, len));
+        }
+    }
+
+    #[test]
+    fn caches_are_dropped_where_the_data_is_stored() {
+        let (device, key) = volume(512);
+        let dropping = Arc::new(Dropping(device, std::sync::Mutex::default()));
+        let opened = open(dropping.clone(), &key).unwrap();
+        opened.drop_cached(4096, 1024);
+        let dropped = dropping.1.lock().unwrap().clone();
+        assert_eq!(dropped, [((16 << 20) + 4096, 1024)]);
+    }
+
     #[test]
     fn a_new_volume_opens_with_its_key_only() {
         let (device, key) = volume(4096);

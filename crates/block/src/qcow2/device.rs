@@ -339,6 +339,18 @@ impl Device for Qcow2Device {
         Ok(())
     }
 
+    fn drop_cached(&self, offset: u64, len: u64) {
+        if len > self.cluster {
+            return self.file.drop_cached(0, self.file.size());
+        }
+        for piece in self.pieces(offset, len as usize) {
+            if let Ok((_tables, Mapping::At { offset, .. })) = self.find(piece.cluster) {
+                let at = offset.saturating_add(piece.within);
+                self.file.drop_cached(at, piece.len as u64);
+            }
+        }
+    }
+
     fn release_lock(&self) -> Result<()> {
         if !self.read_only() {
             self.flush()?;

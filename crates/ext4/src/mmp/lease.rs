@@ -1,5 +1,6 @@
 //! [`Lease`]: the right to write to a file system for a limited time.
 
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime};
@@ -183,6 +184,11 @@ impl Lease {
         let device = self.device.name();
         let device = device.rsplit('/').next().unwrap_or(device);
         store(device, &mut block.bdevname);
+    }
+
+    /// The bytes of the block on the device.
+    pub(super) fn place(&self) -> Range<u64> {
+        self.offset..self.offset.saturating_add(MmpBlock::SIZE as u64)
     }
 
     fn read(&self) -> Result<MmpBlock> {

@@ -82,6 +82,8 @@ impl Protection {
         }
         let geometry = Geometry::new(sb)?;
         let lease = Arc::new(Lease::acquire(device, sb, &geometry, options)?);
+        // This machine may have cached blocks that another one changed since.
+        device.drop_cached(0, device.size());
         let fenced = FencedDevice::new(Arc::clone(device), Arc::clone(&lease));
         let protection = Self {
             lease,
@@ -93,7 +95,9 @@ impl Protection {
     /// A journal on another device that is written only with this protection.
     #[must_use]
     pub(crate) fn fence(&self, journal: &JournalDevice) -> JournalDevice {
-        let fenced = FencedDevice::new(Arc::clone(journal.device()), Arc::clone(&self.lease));
+        let device = journal.device();
+        device.drop_cached(0, device.size());
+        let fenced = FencedDevice::other(Arc::clone(device), Arc::clone(&self.lease));
         JournalDevice::new(Arc::new(fenced))
     }
 

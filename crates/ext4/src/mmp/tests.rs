@@ -7,14 +7,14 @@ use std::thread;
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use sapwood_block::{Device, MemoryDevice};
-use sapwood_ext4_format::{Geometry, MMP_SEQ_CLEAN, MMP_SEQ_FSCK, MmpBlock};
+use sapwood_block::{Device, MemoryDevice, OVERLAY_PAGE, OverlayDevice};
+use sapwood_ext4_format::{Geometry, MMP_SEQ_CLEAN, MMP_SEQ_FSCK, MmpBlock, SUPER_OFFSET};
 use sapwood_testing::{GateDevice, RequestKind};
 use sapwood_vfs::FileSystem;
 
 use crate::mkfs::{MkfsOptions, mkfs};
 use crate::oracles::{MIB, TOOLS, clean, file, left_out};
-use crate::{Clock, Error, Ext4, Options, SharedClock, mount};
+use crate::{Clock, Error, Ext4, Options, Protection, SharedClock, mount};
 
 /// Runs during a wait.
 type Meanwhile = Box<dyn FnOnce() + Send>;
@@ -396,4 +396,96 @@ fn work_without_a_mount_takes_the_protection() {
     wanted(&crate::resize::resize(&device, 8 * MIB, None, &mut |_| ()).unwrap_err());
     wanted(&crate::resize::shrink_to_fit(&device, 0, None, &mut |_| ()).unwrap_err());
     wanted(&crate::protect(&device, None).unwrap_err());
+}
+
+/// Layers above keep pages of 4 KiB, which have several blocks of 1 KiB.
+#[test]
+fn a_page_that_is_written_back_leaves_the_mark_as_it_is() {
+    let memory = MemoryDevice::new(16 * MIB);
+    let options = MkfsOptions {
+        features: vec![("mmp".to_owned(), true)],
+        block_size: Some(1024),
+        ..MkfsOptions::default()
+    };
+    mkfs(&memory, &options).unwrap();
+    let device: Arc<dyn Device> = Arc::new(memory);
+    let clock = Steps::new();
+    let sb = mount::read_super(&*device).unwrap();
+    let (fenced, protection) = Protection::take(&device, &sb, &clock.options()).unwrap();
+    let protection = protection.unwrap();
+    let overlay = OverlayDevice::new(Arc::clone(&fenced));
+    let at = place(&*device);
+    let page = at - at % OVERLAY_PAGE;
+    let mut all = vec![0; OVERLAY_PAGE as usize];
+    device.read_at(page, &mut all).unwrap();
+    overlay.write_at(page, &all).unwrap();
+    let begun = block(&*device).seq.get();
+    clock.pass(10);
+    protection.lease.renew().unwrap();
+    let renewed = block(&*device).seq.get();
+    assert_eq!(renewed, begun + 1);
+    overlay.write_home().unwrap();
+    fenced.write_fua(page, &all).unwrap();
+    let (one, two) = all.split_at(500);
+    fenced.write_vectored_at(page, &[one, two]).unwrap();
+    assert_eq!(block(&*device).seq.get(), renewed);
+    // Its neighbours are written.
+    all.fill(7);
+    fenced.write_at(page, &all).unwrap();
+    assert_eq!(block(&*device).seq.get(), renewed);
+    let mut found = vec![0; OVERLAY_PAGE as usize];
+    device.read_at(page, &mut found).unwrap();
+    let sevens = found.iter().filter(|byte| **byte == 7).count();
+    assert!(sevens >= 3 * 1024, "{sevens}");
+    clock.pass(10);
+    fenced.write_at(page, &all).unwrap();
+}
+
+/// A device with a cached superblock.
+#[derive(Debug)]
+struct Cached {
+    inner: Arc<MemoryDevice>,
+    cache: Mutex<Option<Vec<u8>>>,
+}
+
+impl sapwood_block::Layer for Cached {
+    type Below = MemoryDevice;
+
+    fn below(&self) -> &MemoryDevice {
+        &self.inner
+    }
+
+    fn read_at(&self, offset: u64, buf: &mut [u8]) -> sapwood_block::Result<()> {
+        match &*self.cache.lock() {
+            Some(bytes) if offset == SUPER_OFFSET => {
+                buf.copy_from_slice(&bytes[..buf.len()]);
+                Ok(())
+            }
+            _ => Device::read_at(&*self.inner, offset, buf),
+        }
+    }
+
+    fn drop_cached(&self, offset: u64, len: u64) {
+        if (offset..offset + len).contains(&SUPER_OFFSET) {
+            *self.cache.lock() = None;
+        }
+    }
+}
+
+#[test]
+fn nothing_cached_before_the_lease_is_used() {
+    let inner = made();
+    let mut bytes = vec![0; 1024];
+    inner.read_at(SUPER_OFFSET, &mut bytes).unwrap();
+    let cached: Arc<dyn Device> = Arc::new(Cached {
+        inner: inner.clone(),
+        cache: Mutex::new(Some(bytes)),
+    });
+    // Another machine changes the image.
+    let other: Arc<dyn Device> = inner;
+    let fs = open(&other, &Steps::new()).unwrap();
+    fs.unmount().unwrap();
+    let fs = open(&cached, &Steps::new()).unwrap();
+    assert_eq!(fs.engine.super_block.lock().mnt_count.get(), 2);
+    fs.unmount().unwrap();
 }
