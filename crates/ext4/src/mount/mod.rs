@@ -165,7 +165,20 @@ pub(crate) fn check_features(sb: &SuperBlock, read_only: bool) -> Result<()> {
 ///
 /// # Errors
 /// Errors of the device or the image.
-pub(crate) fn open(device: Arc<dyn Device>, mut options: Options) -> Result<Arc<Engine>> {
+pub(crate) fn open(device: Arc<dyn Device>, options: Options) -> Result<Arc<Engine>> {
+    open_with(device, options, Quotas::Kept)
+}
+
+/// What a writable mount does with the quotas of the image.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Quotas {
+    /// Usage is kept.
+    Kept,
+    /// They become stale: the changes stay in memory.
+    Ignored,
+}
+
+fn open_with(device: Arc<dyn Device>, mut options: Options, quotas: Quotas) -> Result<Arc<Engine>> {
     options.read_only |= device.read_only();
     let sb = read_super(&*device)?;
     check_features(&sb, options.read_only)?;
@@ -204,7 +217,9 @@ pub(crate) fn open(device: Arc<dyn Device>, mut options: Options) -> Result<Arc<
     if let Some(protection) = protection {
         let _ = engine.protection.set(protection);
     }
-    quota::load(&engine)?;
+    if quotas == Quotas::Kept {
+        quota::load(&engine)?;
+    }
     // The last step that can fail because of the image, and it only reads.
     let orphans = recovery::find(&engine)?;
     mark_mounted(&engine)?;
@@ -229,7 +244,7 @@ fn open_recovered_in_memory(device: Arc<dyn Device>, mut options: Options) -> Re
             unprotected: true,
             ..options.clone()
         };
-        let engine = open(Arc::clone(&overlay), recovering)?;
+        let engine = open_with(Arc::clone(&overlay), recovering, Quotas::Ignored)?;
         close(&engine)?;
     } else {
         let geometry = Geometry::new(&sb)?;

@@ -5,37 +5,46 @@ use std::collections::HashMap;
 use sapwood_ext4_format::{BitmapKind, Inode as RawInode, QuotaKind, bitmap};
 
 use super::{add, put};
-use crate::Result;
 use crate::inode::table_place;
 use crate::quota_table::{Charge, KindTable};
 use crate::volume::Volume;
+use crate::{Error, Result};
 
 /// Space and inodes by kind and owner.
 type Usage = HashMap<(u32, u32), (u64, u64)>;
 
 /// Sets the usage in the quota files to the sum over all inodes in use. For a file system whose
 /// inodes were changed by records of fast commits, which do not change quota files. No operation
-/// runs meanwhile.
+/// runs meanwhile. True if any usage was another one.
 ///
 /// # Errors
-/// A bitmap or an inode is damaged; no space for entries; errors of the journal.
-pub(crate) fn recount(volume: &Volume) -> Result<()> {
+/// A bitmap or an inode is damaged; errors of the journal. Without space for the entry of an owner,
+/// only that owner is not counted.
+pub(crate) fn recount(volume: &Volume) -> Result<bool> {
     let usage = count(volume)?;
+    let mut changed = false;
     for table in volume.quota.kinds() {
         let number = table.kind.magic();
         let owners = usage.keys().filter(|(kind, _)| *kind == number);
         for (_, id) in owners {
-            if !table.has(*id) {
-                add(volume, table, *id)?;
+            if table.has(*id) {
+                continue;
+            }
+            match add(volume, table, *id) {
+                Err(Error::NoSpace) => log::warn!(
+                    "{:?} quota: no space for the entry of {id}; run e2fsck",
+                    table.kind
+                ),
+                added => added?,
             }
         }
         let known: Vec<u32> = table.entries.lock().keys().copied().collect();
         for id in known {
             let found = usage.get(&(number, id)).copied().unwrap_or_default();
-            set(volume, table, id, found)?;
+            changed |= set(volume, table, id, found)?;
         }
     }
-    Ok(())
+    Ok(changed)
 }
 
 pub(super) fn count(volume: &Volume) -> Result<Usage> {
@@ -75,15 +84,16 @@ pub(super) fn count(volume: &Volume) -> Result<Usage> {
     Ok(usage)
 }
 
-fn set(volume: &Volume, table: &KindTable, id: u32, (space, inodes): (u64, u64)) -> Result<()> {
+/// True if the entry had another usage.
+fn set(volume: &Volume, table: &KindTable, id: u32, (space, inodes): (u64, u64)) -> Result<bool> {
     let (block, offset, values) = {
         let mut entries = table.entries.lock();
         let Some(entry) = entries.get_mut(&id) else {
-            return Ok(());
+            return Ok(false);
         };
         let values = &mut entry.values;
         if (values.space.get(), values.inodes.get()) == (space, inodes) {
-            return Ok(());
+            return Ok(false);
         }
         (values.space, values.inodes) = (space.into(), inodes.into());
         (entry.block, entry.offset, values.stored())
@@ -91,5 +101,5 @@ fn set(volume: &Volume, table: &KindTable, id: u32, (space, inodes): (u64, u64))
     let h = volume.start(1)?;
     let buffer = volume.block(block)?;
     put(&mut h.modify(&buffer)?, offset, values.bytes());
-    Ok(())
+    Ok(true)
 }

@@ -452,3 +452,76 @@ fn damaged_quota_files_refuse_a_writer_only() {
         Ext4::open(bad, reading).unwrap();
     }
 }
+
+#[test]
+fn a_damaged_quota_file_keeps_no_reader_from_an_unclean_image() {
+    let Some(device) = made("-b 1024") else {
+        return;
+    };
+    let fs = mount(device.clone()).unwrap();
+    let ino = fs.engine.quota.kinds()[0].ino;
+    let inode = fs.engine.inodes.get(&fs.engine, ino).unwrap();
+    let first = crate::map::block_of(&fs.engine, &inode, 0).unwrap().block() * 1024;
+    drop(inode);
+    crate::oracles::file(&fs, "file");
+    fs.sync().unwrap();
+    let cut = Arc::new(device.snapshot());
+    fs.unmount().unwrap();
+    cut.write_at(first, &[0; 4]).unwrap();
+    let before = cut.snapshot();
+    let reading = Options {
+        read_only: true,
+        ..Options::default()
+    };
+    let fs = Ext4::open(cut.clone(), reading).unwrap();
+    fs.lookup(fs.root(), b"file").unwrap();
+    fs.unmount().unwrap();
+    assert_eq!(cut.first_difference(&before), None);
+    assert!(mount(cut).is_err());
+}
+
+#[test]
+fn a_recount_without_space_for_an_owner_counts_the_others() {
+    let Some(device) = made("-b 1024 -m 0") else {
+        return;
+    };
+    let fs = mount(device.clone()).unwrap();
+    for name in ["one", "two"] {
+        create(&fs, 1000, name).unwrap();
+    }
+    fs.unmount().unwrap();
+    let device = sapwood_testing::oracle::ext4::debugfs_only(&device, "sif one uid 4242");
+    let fs = mount(device).unwrap();
+    let filler = crate::oracles::file(&fs, "filler");
+    for len in [1 << 20, 1 << 14, 1 << 10] {
+        while write(&fs, filler, len).is_ok() {}
+    }
+    fs.sync().unwrap();
+    super::recount(&fs.engine).unwrap();
+    assert_eq!(entry(&fs, QuotaKind::User, 1000).inodes.get(), 1);
+    assert_eq!(entry(&fs, QuotaKind::User, 4242).inodes.get(), 0);
+    fs.unmount().unwrap();
+}
+
+#[test]
+fn a_repair_counts_usage_again() {
+    let Some(device) = made("-b 1024") else {
+        return;
+    };
+    let fs = mount(device.clone()).unwrap();
+    for (who, name) in [(1000, "gone"), (1000, "kept")] {
+        let ino = create(&fs, who, name).unwrap();
+        write(&fs, ino, 5000).unwrap();
+    }
+    fs.unmount().unwrap();
+    let device = sapwood_testing::oracle::ext4::debugfs_only(&device, "clri gone");
+    let repairing: Arc<dyn Device> = device.clone();
+    let options = crate::check::CheckOptions::default();
+    let mut progress = |_| std::ops::ControlFlow::Continue(());
+    let done = crate::check::repair::repair(&repairing, &options, &mut progress).unwrap();
+    assert!(done.left.is_empty() && done.report.is_clean(), "{done:?}");
+    clean(&device, "repaired");
+    let fs = mount(device).unwrap();
+    assert_eq!(entry(&fs, QuotaKind::User, 1000).inodes.get(), 1);
+    fs.unmount().unwrap();
+}

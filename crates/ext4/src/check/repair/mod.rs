@@ -12,7 +12,7 @@
 //! 4. Only if nothing else is repaired in a round, checksums of good contents are written.
 //! 5. Only then inodes without a name get one in `lost+found`, from the engine.
 //! 6. Last, backups get the values of the superblock and the descriptors, and a file system without
-//!    errors is marked clean.
+//!    errors is marked clean. The engine counts the usage of quotas again.
 //!
 //! The check reports no consequence of a part that it could not read (see `check`). So a bitmap
 //! loses no bit while a map is unreadable, and a link count is not changed while names are missing.
@@ -34,13 +34,13 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use sapwood_block::Device;
-use sapwood_ext4_format::SuperState;
+use sapwood_ext4_format::{RoCompat, SuperState};
 
 use super::examine;
 use super::finding::Finding;
 use super::notes::Parents;
 use super::report::{CheckError, CheckOptions, CheckReport, Progress};
-use crate::{Ext4, Options};
+use crate::{Ext4, Options, mount, quota};
 
 pub use backups::has_backup;
 use edit::Editor;
@@ -118,8 +118,50 @@ pub fn repair(
     {
         (report, _) = examine(device, options, progress)?;
     }
+    if recount(device, &report, &mut done)? {
+        (report, _) = examine(device, options, progress)?;
+    }
     done.report = report;
     Ok(done)
+}
+
+/// Counts the usage of quotas again, which the other repairs do not keep. True if it changed.
+fn recount(
+    device: &Arc<dyn Device>,
+    report: &CheckReport,
+    done: &mut Repaired,
+) -> Result<bool, CheckError> {
+    if done.repairs.is_empty() {
+        return Ok(false);
+    }
+    match Editor::open(device)? {
+        Some(editor) if editor.view.sb.features().has_ro_compat(RoCompat::QUOTA) => {}
+        _ => return Ok(false),
+    }
+    if !report.is_clean() {
+        let why = "quotas are not counted again, as other damage is left: run e2fsck";
+        done.left.push(why.to_owned());
+        return Ok(false);
+    }
+    let counted = || -> crate::Result<bool> {
+        let engine = mount::open(Arc::clone(device), mount_options())?;
+        let changed = quota::recount(&engine)?;
+        mount::close(&engine)?;
+        Ok(changed)
+    };
+    match counted() {
+        Ok(true) => {
+            let text = "quota files: usage counted again".to_owned();
+            done.add("QuotaCounted", text);
+            Ok(true)
+        }
+        Ok(false) => Ok(false),
+        Err(error) => {
+            done.left
+                .push(format!("quotas cannot be counted again: {error}"));
+            Ok(false)
+        }
+    }
 }
 
 /// Directories by inode.
