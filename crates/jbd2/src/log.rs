@@ -221,13 +221,18 @@ impl Log {
         self.superblock().user_ids()
     }
 
-    /// Empties the log, and makes this file system its only user, durably.
+    /// Empties the log, and makes this file system its only user, durably. Sequence numbers go on
+    /// after all that the log may contain: a recovery never takes an older transaction for one of
+    /// the new user.
     ///
     /// # Errors
     /// [`Error::Device`].
     pub fn set_user(&self, uuid: [u8; 16]) -> Result<()> {
+        // Each transaction takes a block at least.
+        let most = u32::try_from(self.layout.blocks()).unwrap_or(u32::MAX >> 2);
         self.update_superblock(|superblock| {
-            superblock.set_tail(0, superblock.sequence().wrapping_add(1));
+            let next = superblock.sequence().wrapping_add(most).wrapping_add(1);
+            superblock.set_tail(0, next);
             superblock.set_user(uuid);
         })
     }

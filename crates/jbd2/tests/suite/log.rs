@@ -72,6 +72,36 @@ fn a_transaction_alone_supersedes_the_log_before_it() {
     }
 }
 
+/// The first transaction of the new user ends where one of the older user begins.
+#[test]
+fn a_new_user_never_recovers_transactions_of_an_older_one() {
+    let device = Arc::new(formatted(LOG));
+    let journal = open(device.clone(), LOG, V3);
+    for (block, value) in [(5, 7), (5, 8), (6, 9)] {
+        put(&journal, block, value);
+        journal.commit_all().unwrap();
+    }
+    let taken = Arc::new(device.snapshot());
+    let log = load(taken.clone(), LOG);
+    log.set_user([9; 16]).unwrap();
+    assert_eq!(log.user_ids(), [[9; 16]]);
+    let log = load(taken.clone(), LOG);
+    assert!(!log.needs_recovery());
+    drop(log);
+    let journal = open(taken.clone(), LOG, V3);
+    let handle = journal.start(8).unwrap();
+    let cache = journal.cache();
+    for block in 10..14 {
+        let buffer = cache.get(block).unwrap();
+        handle.modify(&buffer).unwrap().fill(1);
+    }
+    drop(handle);
+    journal.commit_all().unwrap();
+    let (copy, recovery) = recovered(&taken, LOG);
+    assert_eq!((recovery.transactions, recovery.blocks), (1, 4));
+    assert_eq!((at_home(&*copy, 13), at_home(&*copy, 6)), (1, 0));
+}
+
 #[test]
 fn a_commit_block_replaces_zeros() {
     let device = formatted(LOG);
