@@ -7,7 +7,9 @@
 use std::sync::Arc;
 
 use sapwood_block::{Device, zero_range};
-use sapwood_ext4_format::{BitmapKind, Compat, Geometry, Inode, InodeFlags, SuperBlock, bitmap};
+use sapwood_ext4_format::{
+    BitmapKind, Compat, DirFormat, Geometry, Inode, InodeFlags, SuperBlock, bitmap,
+};
 use sapwood_jbd2::Cache;
 
 use crate::dir::format_of;
@@ -96,11 +98,13 @@ impl Erasing<'_> {
             let Mapped::Written(first) = run.what else {
                 continue;
             };
-            for block in (first..).take(usize::try_from(run.len).unwrap_or(usize::MAX)) {
+            for index in 0..run.len {
+                let block = first.saturating_add(index);
                 geometry.check_blocks(block, 1)?;
                 let at = geometry.block_offset(block)?;
                 self.device.read_at(at, &mut bytes)?;
-                if is_index(&bytes, &format) {
+                let indexed = flags.contains(InodeFlags::INDEX);
+                if indexed && is_node(&bytes, &format, run.logical + index) {
                     continue;
                 }
                 let bad = |reason: String| Error::BadBlock { ino, block, reason };
@@ -132,5 +136,64 @@ impl Erasing<'_> {
             zero_range(self.device, start, len)?;
         }
         Ok(())
+    }
+}
+
+/// Whether a block of an indexed directory belongs to the index. Without checksums an empty block
+/// of names begins like a node: it has no limit of entries then.
+fn is_node(bytes: &[u8], format: &DirFormat, logical: u64) -> bool {
+    if logical == 0 || format.checksums {
+        return logical == 0 || is_index(bytes, format);
+    }
+    let limit = bytes.get(8..10).and_then(|bytes| bytes.first_chunk());
+    let limit = limit.map_or(0, |bytes| u16::from_le_bytes(*bytes));
+    is_index(bytes, format) && usize::from(limit) == (format.block_size - 8) / 8
+}
+
+#[cfg(test)]
+mod tests {
+    use sapwood_vfs::{Credentials, FileSystem, NewInode, TrimRange};
+
+    use super::*;
+    use crate::oracles::{MIB, TOOLS, clean, image, left_out, open};
+
+    #[test]
+    fn no_block_of_names_keeps_removed_ones() {
+        if left_out(TOOLS) {
+            return;
+        }
+        for (features, names) in [
+            ("-b 1024", 8),
+            ("-b 1024 -O ^metadata_csum", 8),
+            ("-b 1024 -O ^metadata_csum", 400),
+            ("-b 4096 -O ^metadata_csum", 400),
+            ("-b 1024", 400),
+        ] {
+            let device = image(32 * MIB, features);
+            let fs = open(&device);
+            let (who, what) = (Credentials::ROOT, NewInode::Directory);
+            let dir = fs.create(&who, fs.root(), b"dir", what, 0o755).unwrap();
+            let name = |number: u32| format!("secret-{number}-of-a-long-name").into_bytes();
+            for number in 0..names {
+                fs.create(&who, dir.ino(), &name(number), NewInode::Fifo, 0o644)
+                    .unwrap();
+            }
+            for number in 0..names {
+                fs.unlink(dir.ino(), &name(number)).unwrap();
+            }
+            fs.sync().unwrap();
+            fs.trim(&TrimRange::default()).unwrap();
+            fs.unmount().unwrap();
+            let erased: Arc<dyn Device> = device.clone();
+            erase_unused(&erased).unwrap();
+            clean(&device, features);
+            let mut bytes = vec![0; 32 << 20];
+            device.read_at(0, &mut bytes).unwrap();
+            let left = bytes
+                .windows(7)
+                .filter(|bytes| *bytes == b"secret-")
+                .count();
+            assert_eq!(left, 0, "{features}, {names} names");
+        }
     }
 }
