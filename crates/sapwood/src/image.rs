@@ -421,13 +421,14 @@ impl OpenFiles {
         })
     }
 
-    /// Opens the files as they are stored, the image first. Returns the key that decrypts them.
+    /// Opens the files with the file system as they are stored, the image first, without the journal
+    /// of an ext4 on another device. Returns the key that decrypts them.
     pub(crate) fn stored(
         path: &Path,
         options: &Options,
         read_only: bool,
     ) -> Result<(Vec<Stored>, Option<Key>), OpenError> {
-        let opened = Self::open_as(path, options, read_only)?;
+        let opened = Self::open_as(path, &options.without_journal(), read_only)?;
         let files = std::iter::once(opened.image).chain(opened.others);
         let files = files.map(|file| Ok((file.path.clone(), file.device(None)?)));
         Ok((files.collect::<Result<_, OpenError>>()?, opened.key))

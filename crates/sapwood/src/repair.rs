@@ -180,7 +180,11 @@ pub fn repair(
     let beside = first.as_deref().unwrap_or(path);
     let (names, devices): (Vec<PathBuf>, Vec<_>) = stored.into_iter().unzip();
     let (device, ranges) = joined(devices);
-    let (device, protection) = protected(path, device, key.as_ref(), options)?;
+    let (device, protection) = if options.dry_run {
+        (device, None)
+    } else {
+        protected(path, device, key.as_ref())?
+    };
     let staged = StagedDevice::new(Arc::clone(&device), CHANGED, Box::new(|_| false));
     let staged = Arc::new(staged);
     let place = Place::find(beside, &*device, options)?;
@@ -217,20 +221,15 @@ pub fn repair(
     Ok(report)
 }
 
-/// Takes the multiple mount protection of an ext4, unless the repair writes nothing. Returns the
-/// device to write to. A damaged superblock, or a damaged block of the protection, is left to the
-/// repair.
+/// Takes the multiple mount protection of an ext4. Returns the device to write to. A damaged
+/// superblock, or a damaged block of the protection, is left to the repair.
 fn protected(
     path: &Path,
     device: Arc<dyn Device>,
     key: Option<&Key>,
-    options: &RepairOptions,
 ) -> crate::Result<(Arc<dyn Device>, Option<Protection>)> {
     use sapwood_ext4::Error;
 
-    if options.dry_run {
-        return Ok((device, None));
-    }
     let Ok(readable) = image::decrypted(path, Arc::clone(&device), key) else {
         return Ok((device, None));
     };
@@ -289,7 +288,9 @@ fn touch_supers(
 /// The file is no undo file, or damaged
 /// ([`ErrorKind::InvalidData`](crate::ErrorKind::InvalidData)). The image was changed since the
 /// repair, or is another one ([`ErrorKind::InvalidInput`](crate::ErrorKind::InvalidInput)): nothing
-/// was written. If the image's device fails, the call can be repeated.
+/// was written. Another machine has the image
+/// ([`ErrorKind::ResourceBusy`](crate::ErrorKind::ResourceBusy)). If the image's device fails, the
+/// call can be repeated.
 pub fn undo(file: impl AsRef<Path>, options: &UndoOptions) -> crate::Result<UndoReport> {
     let undo = open_undo(file.as_ref())?;
     let mut names = undo.devices().to_vec();
@@ -304,6 +305,7 @@ pub fn undo(file: impl AsRef<Path>, options: &UndoOptions) -> crate::Result<Undo
     }
     let (device, _) = joined(devices);
     let image = names.into_iter().next().unwrap_or_default();
+    let (device, _protection) = protected(&image, device, None)?;
     let applied = undo.apply(&*device, UndoSide::Before, options.force);
     let pages = applied.map_err(RepairError::from)?;
     Ok(UndoReport { image, pages })

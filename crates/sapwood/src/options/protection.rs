@@ -47,6 +47,13 @@ impl Options {
         self
     }
 
+    /// The same options for work that leaves the journal on another device alone.
+    pub(crate) fn without_journal(&self) -> Self {
+        let mut options = self.clone();
+        options.mount.journal_path = None;
+        options
+    }
+
     /// The key that the program gave.
     pub(crate) fn given_key(&self) -> Option<&sapwood_luks::Key> {
         self.key.as_ref()

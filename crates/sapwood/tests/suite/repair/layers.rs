@@ -276,3 +276,77 @@ fn a_set_of_devices_that_is_stale_or_not_exact_is_not_repaired() {
     }
     assert!(all().eq(before));
 }
+
+/// An ext4 of these options, whose superblock has a wrong count of inodes and a wrong checksum.
+fn damaged_ext4(image: &Path, options: &[(&str, &str)]) {
+    File::create(image).unwrap().set_len(32 * MIB).unwrap();
+    let device = FileDevice::open(image, OpenOptions::default()).unwrap();
+    let mut made = MkfsOptions::new("ext4".parse().unwrap());
+    for (name, value) in options {
+        made.set(name, Some(value)).unwrap();
+    }
+    mkfs(&device, image, &made, true).unwrap();
+    let mut count = [0; 4];
+    device.read_at(1024 + 16, &mut count).unwrap();
+    count[0] ^= 1;
+    device.write_at(1024 + 16, &count).unwrap();
+}
+
+#[test]
+fn a_repair_leaves_a_journal_on_another_device_alone() {
+    let dir = TempDir::new().unwrap();
+    // In both orders of the names.
+    for (image, journal) in [("a", "b"), ("d", "c")] {
+        let (image, journal) = (dir.path().join(image), dir.path().join(journal));
+        File::create(&journal).unwrap().set_len(8 * MIB).unwrap();
+        let device = FileDevice::open(&journal, OpenOptions::default()).unwrap();
+        let mut options = MkfsOptions::new("ext4".parse().unwrap());
+        options.set("features", Some("journal_dev")).unwrap();
+        mkfs(&device, &journal, &options, true).unwrap();
+        drop(device);
+        let device = format!("device={}", journal.display());
+        damaged_ext4(&image, &[("b", "4096"), ("journal", &device)]);
+        let (before, log) = (fs::read(&image).unwrap(), fs::read(&journal).unwrap());
+        let opening = Options::new().journal(&journal);
+        let report = repair(&image, &opening, false).unwrap();
+        assert!(!report.repairs.is_empty() && report.after.clean);
+        assert!(is_clean(&image, &opening));
+        sapwood::undo(report.undo.unwrap(), &UndoOptions::default()).unwrap();
+        assert!(fs::read(&image).unwrap() == before);
+        assert!(fs::read(&journal).unwrap() == log);
+    }
+}
+
+#[test]
+fn an_undo_takes_the_multiple_mount_protection() {
+    use sapwood_ext4_format::{Geometry, MMP_SEQ_FSCK, MmpBlock, SuperBlock};
+
+    let dir = TempDir::new().unwrap();
+    let image = dir.path().join("image");
+    damaged_ext4(&image, &[("features", "mmp")]);
+    let before = fs::read(&image).unwrap();
+    // Without a valid superblock it is not known whether there is a protection.
+    let report = repair(&image, &Options::new(), false).unwrap();
+    assert!(report.after.clean);
+    let undo = report.undo.unwrap();
+    let repaired = fs::read(&image).unwrap();
+    let sb = SuperBlock::parse(&repaired[1024..2048]).unwrap();
+    let geometry = Geometry::new(&sb).unwrap();
+    let at = geometry.block_offset(sb.mmp_block.get()).unwrap();
+    let file = File::options().write(true).open(&image).unwrap();
+    let mut block = MmpBlock::clean(0, 5);
+    block.seq = MMP_SEQ_FSCK.into();
+    block.set_checksum(geometry.csum_seed());
+    file.write_all_at(block.bytes(), at).unwrap();
+    let marked = fs::read(&image).unwrap();
+    let refused = sapwood::undo(&undo, &UndoOptions::default()).unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::ResourceBusy, "{refused}");
+    assert!(fs::read(&image).unwrap() == marked);
+    // A damaged block protects nothing.
+    file.write_all_at(&[0; 8], at).unwrap();
+    sapwood::undo(&undo, &UndoOptions::default()).unwrap();
+    let at = usize::try_from(at).unwrap();
+    file.write_all_at(&before[at..at + 8 * 128], at as u64)
+        .unwrap();
+    assert!(fs::read(&image).unwrap() == before);
+}
