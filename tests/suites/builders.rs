@@ -11,6 +11,7 @@ mod verity;
 use std::time::Duration;
 
 use libtest_mimic::Trial;
+use sapwood_testing::machine::E2FSPROGS;
 use sapwood_testing::oracle::Kind;
 use sapwood_tests::mount::sapwood;
 use sapwood_tests::{Need, Outcome, machine, process, scratch, trial};
@@ -504,6 +505,12 @@ fn deltas(needs: &[Need]) -> Vec<Trial> {
         let name = format!("an_image_keeps_the_blocks_of_an_older_one_{kind}");
         trials.push(trial(name, &needs, move || run(&script)));
     }
+    let script = format!("KIND=ext4; {prelude}\n{}", deltas::FOREIGN);
+    trials.push(trial(
+        "an_image_like_one_of_other_tools_has_only_the_new_tree",
+        &[&needs[..], &E2FSPROGS].concat(),
+        move || run(&script),
+    ));
     trials.push(trial(
         "an_image_like_another_is_refused_with_the_reason",
         &needs,

@@ -25,8 +25,9 @@ mod zeroed;
 
 use std::fs::{File, Metadata};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
-use sapwood_block::DiskFormat;
+use sapwood_block::{Device, DiskFormat};
 
 use crate::Kind;
 use crate::archive::path;
@@ -276,9 +277,29 @@ pub(crate) fn adapt(
     let changed = change((there, kind), new, stop, progress);
     changed.map_err(|failed| failed.of(path))?;
     wanted.close()?;
+    close(fs, &device, path)
+}
+
+/// Erases what the new image does not use: a resize leaves copies of the blocks that it moves, and
+/// its log. `filling`: how the image is opened.
+///
+/// # Errors
+/// [`LikeError`].
+pub(crate) fn erase(new: &NewFile, filling: &Options) -> Result<(), LikeError> {
+    let path = new.path();
+    let device = Zeroed::over(new, new.device()?)?;
+    let fs = FileSystem::open_on(device.clone(), path, filling)?;
+    let trimmed = fs.engine().trim(&TrimRange::default());
+    trimmed.map_err(|source| LikeError::free_space(path, source))?;
+    close(fs, &device, path)
+}
+
+/// Closes the image, and erases what its format leaves outside of free space.
+fn close(fs: FileSystem, device: &Arc<dyn Device>, path: &Path) -> Result<(), LikeError> {
+    let kind = fs.engine().image_kind();
     fs.close()?;
     if kind == Kind::Ext4 {
-        let erased = sapwood_ext4::erase_unused(&device);
+        let erased = sapwood_ext4::erase_unused(device);
         erased.map_err(|source| OpenError::Ext4 {
             path: path.to_owned(),
             source: Box::new(source),

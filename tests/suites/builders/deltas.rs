@@ -49,6 +49,24 @@ done
 "$SAPWOOD" mkfs -q --like v1 -r s --output-format qcow2 q; "$SAPWOOD" diff --content v2 q > diff.txt; same /dev/null diff.txt
 cp v1 v5; "$SAPWOOD" mkfs -qf --like v1 -r s v5; cmp v5 v2"#;
 
+/// An ext4 of other tools, without checksums, in which directories give projects to new files.
+pub(super) const FOREIGN: &str = r#"
+tree r; more r; mkdir r/d/stays; echo a moved file > r/moved; cp -a r t; mkdir t/d/gone
+for i in $(seq 300); do : > t/d/gone/secret-$i; echo rm d/gone/secret-$i; done > commands
+for i in 1 2 3; do : > t/d/stays/secret-$i; echo rm d/stays/secret-$i; done >> commands
+PATH=${PATH#"$PWD/bin:"} mke2fs -q -t ext4 -O project,^metadata_csum -I 256 -d t old 300M
+# The flag of a directory that gives its project to new files.
+printf '%s\n' 'sif d flags 0x20080000' 'sif d projid 7' 'sif d/text projid 9' >> commands
+debugfs -w -f commands old > /dev/null 2>&1; grep -qa secret- old; mv r/moved r/d/; echo new > r/d/new
+for size in 300M 280M; do
+    "$SAPWOOD" mkfs -q --like old -r r --size $size v; sound v; "$SAPWOOD" mkfs -q -t ext4 --reproducible --size 300M -r r fresh
+    "$SAPWOOD" diff --content fresh v > diff.txt; same /dev/null diff.txt
+    mount -o ro,loop v m; { lsattr -pR m 2> /dev/null || true; } | grep -E '^ *[0-9]+ ' > projects; umount m; [ -s projects ]
+    not grep -vE '^ *0 [^P]* ' projects; not grep -qa secret- v
+    debugfs -R 'dump <8> log' v 2> /dev/null; [ -s log ]; [ $(tail -c +4097 log | tr -d '\0' | wc -c) = 0 ]
+    rm v fresh log
+done"#;
+
 /// Requests that cannot be served.
 pub(super) const REFUSED: &str = r#"
 fails() {

@@ -13,7 +13,7 @@ use crate::copy::{CopyError, CopyReport};
 use crate::error::ErrorKind;
 use crate::fs::FileSystem;
 use crate::image::Mounted;
-use crate::like::{LikeError, Older, Zeroed, adapt};
+use crate::like::{LikeError, Older, Zeroed, adapt, erase};
 use crate::luks::{self, HEADER_SIZE};
 use crate::mkfs::{MkfsOptions, MkfsReport, mkfs};
 use crate::new_file::{NewFile, NewFileError};
@@ -196,6 +196,7 @@ impl ImageBuilder {
         adapt(new, &scratch, &filling, stop, progress)?;
         if wanted < size {
             resize_new(new, exactly, 0, time, progress)?;
+            erase(new, &filling)?;
         }
         Ok(BuiltImage {
             size: wanted,

@@ -4,7 +4,7 @@ use std::collections::{HashMap, HashSet};
 
 use super::content::Comparison;
 use super::pairs::Pairs;
-use super::remove::{Stash, loosen};
+use super::remove::{Stash, loosen, project, set_project};
 use super::{ADAPTING, Result, at, check, child, names, sealed};
 use crate::Kind;
 use crate::archive::new_inode;
@@ -228,7 +228,9 @@ impl<'t> Making<'t, '_> {
         let (fs, ino, wanted) = (self.there, node.ino(), new.attr());
         let now = fs.getattr(ino)?;
         let xattrs = new.xattrs()?;
-        if !changed && same(&now, wanted) && node.xattrs()? == xattrs {
+        let of_project = project(new.file_system(), new.ino())?;
+        let alike = same(&now, wanted) && project(fs, ino)? == of_project;
+        if !changed && alike && node.xattrs()? == xattrs {
             return Ok(());
         }
         loosen(node)?;
@@ -260,6 +262,9 @@ impl<'t> Making<'t, '_> {
             ..SetAttr::default()
         };
         fs.setattr(ino, &last)?;
+        if project(fs, ino)? != of_project {
+            set_project(fs, ino, of_project)?;
+        }
         let flags = fs.getattr(ino)?.flags;
         if flags != wanted.flags {
             fs.set_flags(ino, wanted.flags)?;

@@ -12,8 +12,11 @@ use crate::Kind;
 use crate::progress::Stop;
 use crate::tree::{HeldInode, directory_loop, join};
 use crate::vfs::{
-    self, AllocMode, Credentials, FileKind, Ino, InodeFlags, NewInode, RenameMode, SetAttr,
+    self, AllocMode, Credentials, FileKind, Fsxattr, Ino, InodeFlags, NewInode, RenameMode, SetAttr,
 };
+
+/// Flag of [`Fsxattr`]: new inodes of the directory get its project (`FS_XFLAG_PROJINHERIT`).
+const PROJINHERIT: u32 = 0x200;
 
 /// Name of the stash, before a number that makes it unused.
 const STASH: &str = ".sapwood-like-";
@@ -209,18 +212,42 @@ impl<'t> Removal<'t, '_> {
     }
 }
 
+/// The project of an inode, and whether new inodes of a directory get it.
+pub(super) fn project(fs: &dyn vfs::FileSystem, ino: Ino) -> vfs::Result<(u32, bool)> {
+    let found = fs.fsxattr(ino)?;
+    Ok((found.projid, found.xflags & PROJINHERIT != 0))
+}
+
+/// Sets the project of an inode, and whether new inodes of a directory get it.
+pub(super) fn set_project(
+    fs: &dyn vfs::FileSystem,
+    ino: Ino,
+    (projid, inherit): (u32, bool),
+) -> vfs::Result<()> {
+    let found = fs.fsxattr(ino)?;
+    let inherit = if inherit { PROJINHERIT } else { 0 };
+    let wanted = Fsxattr {
+        projid,
+        xflags: found.xflags & !PROJINHERIT | inherit,
+        ..found
+    };
+    fs.set_fsxattr(ino, &wanted)
+}
+
 /// Makes an inode and its names changeable.
 pub(super) fn loosen(node: &HeldInode<'_>) -> vfs::Result<()> {
     let fixed = InodeFlags::IMMUTABLE | InodeFlags::APPEND;
-    if !node.attr().flags.intersects(fixed) {
-        return Ok(());
-    }
     let fs = node.file_system();
-    let flags = fs.getattr(node.ino())?.flags;
-    if flags.intersects(fixed) {
-        fs.set_flags(node.ino(), flags - fixed)
-    } else {
-        Ok(())
+    if node.attr().flags.intersects(fixed) {
+        let flags = fs.getattr(node.ino())?.flags;
+        if flags.intersects(fixed) {
+            fs.set_flags(node.ino(), flags - fixed)?;
+        }
+    }
+    match project(fs, node.ino())? {
+        // A directory takes only names of inodes with its project.
+        (projid, true) => set_project(fs, node.ino(), (projid, false)),
+        _ => Ok(()),
     }
 }
 
