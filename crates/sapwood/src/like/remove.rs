@@ -228,7 +228,7 @@ pub(super) fn set_project(
     let inherit = if inherit { PROJINHERIT } else { 0 };
     let wanted = Fsxattr {
         projid,
-        xflags: found.xflags & !PROJINHERIT | inherit,
+        xflags: (found.xflags & !PROJINHERIT) | inherit,
         ..found
     };
     fs.set_fsxattr(ino, &wanted)
