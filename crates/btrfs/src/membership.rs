@@ -385,27 +385,43 @@ fn leave(fs: &Btrfs, removal: Chosen, mounted: bool, step: &mut OnRemoved<'_>) -
     };
     // No chunk that a transaction allocates meanwhile lies on it.
     store.space.close_device(devid);
-    let emptied = empty(store, &relocation, devid, step);
+    let emptied = emptied(store, &relocation, devid, step);
     if !matches!(emptied, Ok(Some(_))) {
         store.space.open_device(devid);
     }
     let Some(total) = emptied? else {
         return Ok(false);
     };
-    relocation.step(|h| {
-        store.space.remove_device(h, devid)?;
-        Ok(Replaced::default())
-    })?;
-    let members = store.volume.members();
-    for member in members.filter(|member| member.devid == devid) {
+    let mut members = store.volume.members();
+    let member = members.find(|member| member.devid == devid);
+    // The last commit does not name it any more.
+    store.volume.retire(devid);
+    if let Some(member) = member {
         erase_supers(&*member.device)?;
         if mounted && let Err(error) = member.device.release_lock() {
             log::warn!("{error}");
         }
     }
-    store.volume.retire(devid);
     let _ = step(total, total);
     Ok(true)
+}
+
+/// Moves everything on a device to the others, and removes its item. Returns how many bytes that
+/// were; `None` if the callback stopped it.
+fn emptied(
+    store: &Arc<Store>,
+    relocation: &Relocation<'_>,
+    devid: u64,
+    step: &mut OnRemoved<'_>,
+) -> Result<Option<u64>> {
+    let total = empty(store, relocation, devid, step)?;
+    if total.is_some() {
+        relocation.step(|h| {
+            store.space.remove_device(h, devid)?;
+            Ok(Replaced::default())
+        })?;
+    }
+    Ok(total)
 }
 
 /// Moves everything on a device to the others. Returns how many bytes that were; `None` if the

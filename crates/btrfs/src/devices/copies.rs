@@ -417,12 +417,16 @@ impl Volume {
         Ok(places)
     }
 
-    /// Discards a range of a device.
+    /// Discards a range of a device, unless it is written no more.
     ///
     /// # Errors
-    /// [`Error::Device`], [`Error::MissingDevice`].
+    /// [`Error::Device`].
     pub(crate) fn discard_physical(&self, devid: u64, from: u64, len: u64) -> Result<()> {
-        Ok(self.device(devid)?.discard(from, len)?)
+        let _writes = self.writes.read();
+        match self.written(devid) {
+            Some(member) => Ok(member.device.discard(from, len)?),
+            None => Ok(()),
+        }
     }
 
     /// Discards all copies of a logical range.

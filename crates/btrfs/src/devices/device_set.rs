@@ -213,11 +213,10 @@ impl DeviceSet {
     /// A device by its id.
     pub(crate) fn get(&self, devid: u64) -> Option<&Member> {
         let at = self.members.binary_search_by_key(&devid, |m| m.devid);
-        let found = match at {
-            Ok(at) => self.members.get(at),
-            Err(_) => self.added.iter().find(|member| member.devid == devid),
-        };
-        found.filter(|member| !member.removed.load(Ordering::Acquire))
+        let opened = at.ok().and_then(|at| self.members.get(at));
+        // An added device may have the id of one that was removed.
+        let mut all = opened.into_iter().chain(self.added.iter());
+        all.find(|member| member.devid == devid && !member.removed.load(Ordering::Acquire))
     }
 
     /// A device by id and uuid.

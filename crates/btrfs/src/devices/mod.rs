@@ -34,8 +34,7 @@ use sapwood_btrfs_format::{ChecksumKind, ChunkItem, DevItem};
 use crate::lock::{Rank, RankedMutex, RankedRwLock};
 use crate::{Error, Options, Result};
 use degraded::Losses;
-pub(crate) use device_set::DeviceSet;
-use device_set::Member;
+pub(crate) use device_set::{DeviceSet, Member};
 pub(crate) use map::ChunkMap;
 use moving::Moving;
 pub(crate) use stripe::Piece;
@@ -95,7 +94,7 @@ pub(crate) struct Volume {
     /// Time that writes of metadata wait for space on the host.
     patience: OnceLock<Duration>,
     losses: RankedMutex<Losses>,
-    /// Shared by writes of logical ranges; exclusive while bytes are copied.
+    /// Shared by writes, repairs and discards; exclusive while bytes are copied.
     writes: RankedRwLock<()>,
     /// Shared by reads of logical ranges; exclusive to wait for them.
     reads: RankedRwLock<()>,

@@ -216,11 +216,18 @@ impl<'s> Relocation<'s> {
         if flags.intersects(BlockGroupFlags::RAID1C3 | BlockGroupFlags::RAID1C4) {
             store.add_incompat(Incompat::RAID1C34);
         }
-        if moving::move_chunk(store, start, new)? {
-            Ok(Relocated::Moved(group.used()))
-        } else {
-            Ok(Relocated::Stays)
+        // Another thread may have allocated a chunk in the free places meanwhile.
+        while let Some(new) = place(old.length) {
+            if same_places(&old, &new) {
+                return Ok(Relocated::Stays);
+            }
+            if let Some(replaced) = store.space.take_new_places(&old, &new) {
+                let moved = moving::move_chunk(store, start, new, replaced)?;
+                let used = moved.then(|| group.used());
+                return Ok(used.map_or(Relocated::Stays, Relocated::Moved));
+            }
         }
+        Ok(Relocated::NoRoom)
     }
 
     /// Cuts or splits a data chunk, so that a part of it fits into the free places of the devices.

@@ -6,44 +6,63 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use sapwood_btrfs_format::ChunkItem;
 
 use super::STEP_ITEMS;
-use crate::space::MovingGroup;
+use crate::space::{MovingGroup, Replaced};
 use crate::transaction::Store;
 use crate::{Error, Result};
 
 /// Bytes that are copied at a time. Writes of other threads wait meanwhile.
 const STEP: u64 = 256 << 10;
 
-/// Moves the chunk at `start` to the places of `new`, which are free, in one commit. The old places
-/// are free afterwards. False if the group is being removed.
+/// The end of a move.
+enum Moved {
+    /// The new places count.
+    Yes,
+    /// The group is being removed.
+    Gone,
+    /// A device refused a write to a new place.
+    Refused,
+}
+
+/// Moves the chunk at `start` to the places of `new`, which `replaced` has reserved, in one commit.
+/// The old places are free afterwards. False if the group is being removed.
 ///
 /// # Errors
 /// Errors of the devices; unreadable blocks; no space. The chunk is where it was then, or the mount
 /// has failed.
-pub(super) fn move_chunk(store: &Arc<Store>, start: u64, new: ChunkItem) -> Result<bool> {
-    let (volume, space) = (&store.volume, &store.space);
-    let Some(group) = space.begin_move(start)? else {
-        return Ok(false);
-    };
-    let (_, old) = volume.chunk_at(start)?;
-    let replaced = space.take_new_places(&old, &new);
-    if !volume.begin_move(start, new) {
-        space.release_replaced(&replaced.reversed());
-        return Err(unmoved(start, "another one moves"));
-    }
-    let moved = copy(store, &group).and_then(|()| switch(store, group, old));
-    volume.end_move();
-    let moved = match moved {
+pub(super) fn move_chunk(
+    store: &Arc<Store>,
+    start: u64,
+    new: ChunkItem,
+    replaced: Replaced,
+) -> Result<bool> {
+    let moved = match move_to(store, start, new) {
         // It is not known which places count.
         Err(error) if store.health.failed() => return Err(error),
         other => other,
     };
-    if matches!(moved, Ok(true)) {
-        space.release_replaced(&replaced);
+    if matches!(moved, Ok(Moved::Yes)) {
+        store.space.release_replaced(&replaced);
         return Ok(true);
     }
-    space.release_replaced(&replaced.reversed());
-    moved?;
-    Err(unmoved(start, "a device refused a write to the new place"))
+    store.space.release_replaced(&replaced.reversed());
+    match moved? {
+        Moved::Yes | Moved::Gone => Ok(false),
+        Moved::Refused => Err(unmoved(start, "a device refused a write to the new place")),
+    }
+}
+
+fn move_to(store: &Arc<Store>, start: u64, new: ChunkItem) -> Result<Moved> {
+    let volume = &store.volume;
+    let Some(group) = store.space.begin_move(start)? else {
+        return Ok(Moved::Gone);
+    };
+    let (_, old) = volume.chunk_at(start)?;
+    if !volume.begin_move(start, new) {
+        return Err(unmoved(start, "another one moves"));
+    }
+    let moved = copy(store, &group).and_then(|()| switch(store, group, old));
+    volume.end_move();
+    Ok(if moved? { Moved::Yes } else { Moved::Refused })
 }
 
 fn unmoved(group: u64, why: &str) -> Error {

@@ -31,6 +31,8 @@ use crate::transaction::Store;
 /// Most bytes that are read of a copy at a time.
 const RUN: u64 = 1 << 20;
 const MOST_THREADS: usize = 8;
+/// Longest time without a look at whether the scrub goes on.
+const PAUSE: Duration = Duration::from_millis(100);
 
 /// An extent in the extent tree.
 #[derive(Clone, Copy, Debug)]
@@ -115,11 +117,11 @@ struct Pace {
 }
 
 impl Pace {
-    fn keep(&self, done: u64) {
-        let due = Duration::from_secs_f64(done as f64 / self.rate.max(1) as f64);
-        if let Some(early) = due.checked_sub(self.begun.elapsed()) {
-            thread::sleep(early);
-        }
+    /// How much too early the bytes are read.
+    fn early(&self, done: u64) -> Option<Duration> {
+        let due = Duration::try_from_secs_f64(done as f64 / self.rate.max(1) as f64);
+        let due = due.unwrap_or(Duration::MAX);
+        due.checked_sub(self.begun.elapsed())
     }
 }
 
@@ -171,6 +173,14 @@ impl<'s> Scan<'s> {
                     stop.store(true, Ordering::Relaxed);
                 }
                 verified?;
+                while !stop.load(Ordering::Relaxed)
+                    && let Some(early) = this.early()
+                {
+                    thread::sleep(early.min(PAUSE));
+                    if step().is_break() {
+                        stop.store(true, Ordering::Relaxed);
+                    }
+                }
             }
             Ok(())
         };
@@ -224,11 +234,14 @@ impl<'s> Scan<'s> {
             Ok(Some(bytes)) => bytes,
             Ok(None) | Err(_) => self.again(run)?,
         };
-        let done = done + self.done.fetch_add(done, Ordering::Relaxed);
-        if let Some(pace) = &self.pace {
-            pace.keep(done);
-        }
+        self.done.fetch_add(done, Ordering::Relaxed);
         Ok(())
+    }
+
+    /// How long a thread has to wait, so that the bytes of all threads keep below the rate.
+    fn early(&self) -> Option<Duration> {
+        let pace = self.pace.as_ref()?;
+        pace.early(self.done.load(Ordering::Relaxed))
     }
 
     /// Reads all copies of a run. Returns how many bytes that are; `None` if one of them seems bad.
@@ -271,9 +284,12 @@ impl<'s> Scan<'s> {
     /// Verifies a run that seems bad, as far as the last commit has it, and repairs bad copies.
     /// Returns how many bytes were read.
     fn again(&self, run: &Run) -> Result<u64> {
+        // While a commit is written, the trees as of the last commit are not on the devices yet.
+        let order = self.store.transactions.superblock_order.lock();
         let _committed = self.store.space.keep_committed();
         let end = run.start + run.len;
         let mut there = super::extents_in(self.store, run.first, end)?;
+        drop(order);
         there.retain_mut(|extent| {
             let to = extent.start.saturating_add(extent.len);
             if extent.block.is_some() {

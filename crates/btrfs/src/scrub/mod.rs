@@ -24,7 +24,7 @@ use sapwood_block::Device;
 use sapwood_btrfs_format::{Key, SUPER_SIZE, kind, validate_super};
 use sapwood_vfs::{FileSystem, Timestamp};
 
-use crate::devices::{DeviceSet, superblock};
+use crate::devices::{DeviceSet, Member, superblock};
 use crate::mount::Btrfs;
 use crate::options::{Options, SubvolumeChoice};
 use crate::transaction::Store;
@@ -212,7 +212,7 @@ fn run(
         let device = report.devices.entry(member.devid).or_default();
         member.device.name().clone_into(&mut device.name);
         device.was_stale = member.is_stale();
-        device.superblocks = bad_superblocks(&*member.device, store)?;
+        device.superblocks = bad_superblocks(member, store);
     }
     drop(order);
     let groups = store.space.all_groups();
@@ -278,25 +278,30 @@ fn finish(store: &Arc<Store>, report: &mut ScrubReport) -> Result<()> {
     let transid = h.transid();
     h.end()?;
     store.commit_and_unpin(Some(transid))?;
-    for device in report.devices.values_mut() {
-        device.repaired += device.superblocks;
+    for (devid, device) in &mut report.devices {
+        if store.volume.is_written(*devid) {
+            device.repaired += device.superblocks;
+        }
     }
     Ok(())
 }
 
-/// Number of superblock copies of a device that are not valid, or of another file system.
-fn bad_superblocks(device: &dyn Device, store: &Store) -> Result<u64> {
+/// Number of superblock copies of a device that are not valid, or of another file system; all of
+/// them if the device is written no more.
+fn bad_superblocks(member: &Member, store: &Store) -> u64 {
     let mut bad = 0;
-    let own = superblock::read_newest(device)?;
-    let end = device.size().min(own.dev_item.total_bytes.get());
+    let device = &*member.device;
+    let own = superblock::read_newest(device).map(|own| own.dev_item.total_bytes.get());
+    let end = device.size().min(own.unwrap_or(u64::MAX));
     for offset in superblock::copies(end) {
         let mut bytes = [0; SUPER_SIZE];
         let read = device.read_at(offset, &mut bytes);
-        let valid =
-            read.is_ok() && validate_super(&bytes, offset).is_ok_and(|sb| sb.fsid == store.fsid);
+        let valid = !member.has_failed()
+            && read.is_ok()
+            && validate_super(&bytes, offset).is_ok_and(|sb| sb.fsid == store.fsid);
         bad += u64::from(!valid);
     }
-    Ok(bad)
+    bad
 }
 
 /// The extents that begin in `start..end`, in order.

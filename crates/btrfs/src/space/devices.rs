@@ -107,12 +107,15 @@ impl DeviceSpace {
         self.taken.insert(offset, offset.saturating_add(len));
     }
 
+    /// Whether a range belongs to no chunk.
+    pub(super) fn is_free(&self, offset: u64, len: u64) -> bool {
+        let end = offset.saturating_add(len);
+        self.taken.within(offset, end).is_empty()
+    }
+
     /// Records a range as a chunk's, if all of it belongs to none.
     pub(crate) fn claim(&mut self, offset: u64, len: u64) -> bool {
-        let free = self
-            .taken
-            .within(offset, offset.saturating_add(len))
-            .is_empty();
+        let free = self.is_free(offset, len);
         if free {
             self.take(offset, len);
         }

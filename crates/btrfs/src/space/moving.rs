@@ -47,11 +47,11 @@ impl Space {
         Ok((known && group.begin_move()).then_some(MovingGroup { group }))
     }
 
-    /// The device ranges that a chunk leaves and gets. No other chunk gets the new ones.
-    pub(crate) fn take_new_places(&self, old: &ChunkItem, new: &ChunkItem) -> Replaced {
+    /// The device ranges that a chunk leaves and gets. No other chunk gets the new ones. `None` if
+    /// one of these is not free any more.
+    pub(crate) fn take_new_places(&self, old: &ChunkItem, new: &ChunkItem) -> Option<Replaced> {
         let replaced = Replaced::new(stripes(old).collect(), stripes(new).collect());
-        self.take_places(replaced.taken());
-        replaced
+        self.claim_places(&replaced).then_some(replaced)
     }
 
     /// Records the new places and the profile of a group, whose chunk the map has in its new

@@ -19,7 +19,7 @@ use std::sync::atomic::Ordering;
 
 use sapwood_btrfs_format::{BlockGroupFlags, ChunkItem, DevItem, Key, kind, objectid};
 
-use super::devices::stripes;
+use super::devices::{Devices, stripes};
 use super::free_space::RangeDelta;
 use super::free_space_tree;
 use super::group::BlockGroup;
@@ -62,10 +62,6 @@ impl Replaced {
     /// Ranges that are given up and taken: device id, offset, bytes.
     pub(super) fn new(given: Vec<(u64, u64, u64)>, taken: Vec<(u64, u64, u64)>) -> Self {
         Self { given, taken }
-    }
-
-    pub(super) fn taken(&self) -> &[(u64, u64, u64)] {
-        &self.taken
     }
 
     /// The opposite change, for places that are not used after all.
@@ -191,7 +187,7 @@ impl Space {
             taken: chunks.iter().flat_map(|(_, new)| stripes(new)).collect(),
         };
         // No chunk that this transaction allocates gets the new places.
-        self.take_places(&replaced.taken);
+        take(&mut self.devices.lock(), &replaced.taken);
         for (start, new) in &chunks {
             for (from, to) in within(&used, *start, new.length).iter() {
                 self.volume.copy_to((from, to - from), (*start, new))?;
@@ -216,13 +212,21 @@ impl Space {
         Ok(replaced)
     }
 
-    pub(super) fn take_places(&self, places: &[(u64, u64, u64)]) {
+    /// Records the ranges that are taken, if none of those that are not given up belongs to a chunk
+    /// or is being discarded.
+    pub(super) fn claim_places(&self, replaced: &Replaced) -> bool {
         let mut devices = self.devices.lock();
-        for (devid, offset, len) in places {
-            if let Some(device) = devices.by_id.get_mut(devid) {
-                device.take(*offset, *len);
-            }
+        let mut new = replaced.taken.iter();
+        let free = new.all(|place| {
+            let (devid, offset, len) = place;
+            let device = devices.by_id.get(devid);
+            replaced.given.contains(place)
+                || device.is_some_and(|device| device.is_free(*offset, *len))
+        });
+        if free {
+            take(&mut devices, &replaced.taken);
         }
+        free
     }
 
     /// Records the used ranges of a group in the free-space tree, which has it as all free.
@@ -275,14 +279,15 @@ impl Space {
 
     /// Records device space that a durable transaction gave up.
     pub(crate) fn release_replaced(&self, replaced: &Replaced) {
+        // A range may be in both lists, and must not be free in between.
         let mut devices = self.devices.lock();
         for (devid, offset, len) in &replaced.given {
             if let Some(device) = devices.by_id.get_mut(devid) {
                 device.give(*offset, *len);
             }
         }
+        take(&mut devices, &replaced.taken);
         drop(devices);
-        self.take_places(&replaced.taken);
         for info in [&self.data, &self.metadata, &self.system] {
             info.full.store(false, Ordering::Relaxed);
         }
@@ -311,6 +316,15 @@ impl Space {
         }
         self.total_bytes.store(size, Ordering::Relaxed);
         Ok(())
+    }
+}
+
+/// Records ranges of devices as belonging to chunks.
+fn take(devices: &mut Devices, places: &[(u64, u64, u64)]) {
+    for (devid, offset, len) in places {
+        if let Some(device) = devices.by_id.get_mut(devid) {
+            device.take(*offset, *len);
+        }
     }
 }
 

@@ -17,13 +17,13 @@ use sapwood_btrfs::balance::{
 use sapwood_btrfs::membership::{
     MembershipError, MountedDevice, add_mounted, remove_mounted, usage,
 };
-use sapwood_btrfs::mkfs::Profile;
+use sapwood_btrfs::mkfs::{MkfsOptions, Profile, mkfs_several};
 use sapwood_btrfs::scrub::{ScrubOptions, scrub_mounted};
-use sapwood_testing::device::GateDevice;
+use sapwood_testing::device::{GateDevice, RequestKind};
 use sapwood_testing::{CrashPlan, RequestKinds};
 use sapwood_vfs::{Credentials, FileSystem, InodeFlags, NewInode, SyncKind, WriteMode};
 
-use super::devices::{Recording, any, get, put, recording};
+use super::devices::{MIB, Recording, SIZE, any, get, put, recording};
 use super::relocation::{filled_memory, memory, noise, open, verify, whole};
 
 fn converted(fs: &Btrfs, profile: Profile) -> BalanceReport {
@@ -247,6 +247,99 @@ fn a_write_in_place_is_not_lost_in_a_move() {
         assert!(get(&fs, b"in place") == [2; 65536]);
     }
     whole(&[any(&first), any(&second)], "after the move");
+}
+
+#[test]
+fn a_chunk_that_is_allocated_during_a_move_gets_other_places() {
+    let (first, second) = (filled_memory(), memory());
+    let gate = Arc::new(GateDevice::new(first.clone()));
+    let below: Arc<dyn Device> = gate.clone();
+    let fs = open(&[below]).unwrap();
+    add_mounted(&fs, &any(&second), false).unwrap();
+    // The first block group is being verified: its new places are chosen.
+    let held = AtomicBool::new(false);
+    gate.hold_if(move |request| {
+        let is_data = request.kind == RequestKind::Read && request.len > 16384;
+        is_data && !held.swap(true, Ordering::Relaxed)
+    });
+    let content = noise(9, 24 << 20);
+    let writer = thread::scope(|scope| {
+        let balance = scope.spawn(|| converted(&fs, Profile::Raid1));
+        gate.wait_held(1);
+        put(&fs, b"large", &content);
+        fs.sync().unwrap();
+        gate.open();
+        balance.join().map(drop)
+    });
+    writer.unwrap();
+    assert!(get(&fs, b"large") == content);
+    fs.unmount().unwrap();
+    drop(fs);
+    whole(&[any(&first), any(&second)], "after the move");
+}
+
+#[test]
+fn a_repair_ends_before_its_place_is_given_back() {
+    let devices = [memory(), memory(), memory()];
+    let options = MkfsOptions {
+        data: Some(Profile::Raid1),
+        metadata: Some(Profile::Raid1),
+        ..MkfsOptions::default()
+    };
+    mkfs_several(&[&*devices[0], &*devices[1]], &options).unwrap();
+    let gate = Arc::new(GateDevice::new(devices[0].clone()));
+    let below: Arc<dyn Device> = gate.clone();
+    let fs = open(&[below, any(&devices[1])]).unwrap();
+    add_mounted(&fs, &any(&devices[2]), false).unwrap();
+    let content = noise(6, 65536);
+    let file = put(&fs, b"kept", &content);
+    fs.sync().unwrap();
+    let mut sector = [0; 4096];
+    let mut all = (MIB..SIZE).step_by(4096);
+    let at = all.find(|at| {
+        devices[0].read_at(*at, &mut sector).unwrap();
+        sector[..] == content[..4096]
+    });
+    let at = at.unwrap();
+    devices[0].write_at(at, &[0; 4096]).unwrap();
+    let held = AtomicBool::new(false);
+    gate.hold_if(move |request| {
+        let is_repair = RequestKinds::ANY_WRITE.contains(request.kind.set());
+        is_repair && request.touches(&(at..at + 4096)) && !held.swap(true, Ordering::Relaxed)
+    });
+    thread::scope(|scope| {
+        let reader = scope.spawn(|| fs.read(file, 0, &mut [0; 65536]).unwrap());
+        gate.wait_held(1);
+        let remover = scope.spawn(|| removed(&fs, MountedDevice::Devid(1)).unwrap());
+        // Time in which a missing lock shows.
+        thread::sleep(Duration::from_millis(500));
+        let waits = !remover.is_finished();
+        gate.open();
+        assert!(waits, "the device is removed while it is written");
+        assert!(remover.join().unwrap());
+        reader.join().unwrap();
+    });
+    assert!(get(&fs, b"kept") == content);
+    fs.unmount().unwrap();
+}
+
+#[test]
+fn a_device_comes_after_another_one_has_left() {
+    let (first, second, third) = (filled_memory(), memory(), memory());
+    let fs = open(&[any(&first)]).unwrap();
+    assert_eq!(add_mounted(&fs, &any(&second), false).unwrap(), 2);
+    assert!(removed(&fs, MountedDevice::Devid(2)).unwrap());
+    let options = ScrubOptions::default();
+    let report = scrub_mounted(&fs, &options, &mut |_| ControlFlow::Continue(())).unwrap();
+    assert!(report.is_clean(), "{report:?}");
+    assert_eq!(report.devices.len(), 1);
+    // It gets the id of the removed one.
+    assert_eq!(add_mounted(&fs, &any(&third), false).unwrap(), 2);
+    assert!(converted(&fs, Profile::Raid1).changed > 0);
+    put(&fs, b"later", &noise(8, 20 << 20));
+    fs.unmount().unwrap();
+    drop(fs);
+    whole(&[any(&first), any(&third)], "after the second addition");
 }
 
 /// Counts the requests that change a device, when they begin.

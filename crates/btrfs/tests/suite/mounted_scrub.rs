@@ -2,14 +2,14 @@
 //! neither reported nor overwritten.
 
 use std::ops::{ControlFlow, Range};
-use std::sync::Arc;
+use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::Duration;
 
 use sapwood_block::{Device, MemoryDevice};
 use sapwood_btrfs::Btrfs;
 use sapwood_btrfs::mkfs::{MkfsOptions, Profile};
-use sapwood_btrfs::scrub::{ScrubOptions, ScrubReport, scrub_mounted};
+use sapwood_btrfs::scrub::{ScrubOptions, ScrubReport, ScrubStep, scrub_mounted};
 use sapwood_testing::RequestKinds;
 use sapwood_testing::device::{Fault, FaultDevice, FaultRule, GateDevice, RequestKind};
 use sapwood_vfs::{FileSystem, InodeFlags, SyncKind, WriteMode};
@@ -129,6 +129,75 @@ fn space_that_is_reused_during_the_scrub_is_no_error() {
     assert!(get(&fs, b"new") == content(2));
     fs.unmount().unwrap();
     clean(&pair);
+}
+
+#[test]
+fn a_commit_that_is_being_written_is_no_error() {
+    let pair = mirrored();
+    let gate = gated(pair[0].clone());
+    let fs = open(vec![gate.clone(), any(&pair[1])]).unwrap();
+    durable(&fs, b"old", &content(1));
+    put(&fs, b"new", b"inline");
+    let (begin, begun) = mpsc::channel();
+    let report = thread::scope(|scope| {
+        let (fs, gate) = (&fs, &gate);
+        let commit = scope.spawn(move || {
+            begun.recv().unwrap();
+            fs.sync().unwrap();
+        });
+        let scrub = scope.spawn(move || {
+            let mut groups = 0;
+            let step = &mut |step: &ScrubStep| {
+                groups += u32::from(step.position.is_some());
+                // The next block groups are listed while the commit is written.
+                if groups == 1 && step.position.is_some() {
+                    hold(gate, RequestKinds::ANY_WRITE, 0..SIZE);
+                    begin.send(()).unwrap();
+                    gate.wait_held(1);
+                }
+                ControlFlow::Continue(())
+            };
+            let only = ScrubOptions {
+                read_only: true,
+                ..ScrubOptions::default()
+            };
+            scrub_mounted(fs, &only, step).unwrap()
+        });
+        gate.wait_held(1);
+        // Time in which blocks that are not written yet show.
+        thread::sleep(Duration::from_millis(300));
+        gate.open();
+        commit.join().unwrap();
+        scrub.join().unwrap()
+    });
+    assert_eq!(found(&report), 0, "{report:?}");
+    assert_eq!(report.lost_blocks, []);
+    fs.unmount().unwrap();
+    clean(&pair);
+}
+
+#[test]
+fn a_scrub_with_a_low_limit_ends_at_once() {
+    let (sender, ended) = mpsc::channel();
+    // A thread of its own, so that a scrub that does not end fails the test.
+    thread::spawn(move || {
+        let fs = open(mirrored().each_ref().map(any).to_vec()).unwrap();
+        let options = ScrubOptions {
+            limit: Some(1),
+            ..ScrubOptions::default()
+        };
+        let mut steps = 0;
+        let report = scrub_mounted(&fs, &options, &mut |_| {
+            steps += 1;
+            if steps < 3 {
+                return ControlFlow::Continue(());
+            }
+            ControlFlow::Break(())
+        });
+        let _ = sender.send(report.unwrap());
+    });
+    let report = ended.recv_timeout(Duration::from_secs(20)).unwrap();
+    assert!(report.interrupted);
 }
 
 #[test]
