@@ -6,6 +6,7 @@
 
 use std::io::{self, Read};
 use std::sync::Arc;
+use std::thread;
 
 use parking_lot::{Condvar, Mutex};
 
@@ -77,6 +78,31 @@ pub(super) fn ahead() -> (Feeder, Ahead) {
         offset: 0,
     };
     (Feeder(shared), ahead)
+}
+
+/// Runs `work` with the commands of a stream that a thread reads ahead. `interrupt` ends a read that
+/// waits for more of the stream; it is called when `work` is done.
+///
+/// # Errors
+/// The error of `work`; [`ReceiveError::Read`] if no thread can be started.
+pub(super) fn with_ahead<T>(
+    reader: impl Read + Send,
+    interrupt: impl FnOnce(),
+    work: impl FnOnce(&mut Ahead) -> Result<T>,
+) -> Result<T> {
+    let (feeder, mut commands) = ahead();
+    thread::scope(|scope| {
+        let read = move || feeder.run(reader, None);
+        thread::Builder::new()
+            .name("receive-ahead".to_owned())
+            .spawn_scoped(scope, read)
+            .map_err(ReceiveError::Read)?;
+        let done = work(&mut commands);
+        // The thread may wait for room, or for the stream.
+        drop(commands);
+        interrupt();
+        done
+    })
 }
 
 impl Feeder {
@@ -168,7 +194,7 @@ impl Drop for Ahead {
 #[cfg(test)]
 mod tests {
     use std::sync::mpsc;
-    use std::thread;
+    use std::time::Duration;
 
     use sapwood_btrfs_format::stream::{self, Writer, attribute, command};
 
@@ -265,6 +291,29 @@ mod tests {
             drop(sender);
             assert!(ahead.next().unwrap().is_none());
         });
+    }
+
+    #[test]
+    fn a_failed_command_ends_a_reader_that_waits() {
+        let bytes = stream(200);
+        assert!(bytes.len() > 3 * MOST_BYTES);
+        let (sender, ended) = mpsc::channel();
+        // A thread of its own, so that a reader that never ends fails the test.
+        thread::spawn(move || {
+            let done = with_ahead(
+                &*bytes,
+                || {},
+                |commands| {
+                    assert!(commands.next()?.is_some());
+                    // Time to read as much as there is room for.
+                    thread::sleep(Duration::from_millis(100));
+                    Err::<(), _>(ReceiveError::Stopped)
+                },
+            );
+            let _ = sender.send(done);
+        });
+        let done = ended.recv_timeout(Duration::from_secs(20));
+        assert!(matches!(done, Ok(Err(ReceiveError::Stopped))), "{done:?}");
     }
 
     #[test]

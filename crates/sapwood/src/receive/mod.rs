@@ -2,9 +2,9 @@
 //!
 //! # How it works
 //! `reader` reads command after command, each bounded and with its checksum verified, perhaps in a
-//! thread of its own (`ahead`). A [`Sink`] executes them: on an open image (`image`), or in a directory of this machine (`directory`). The
-//! stream's paths have no `..`, and no symbolic link is followed, so no command leads out of the
-//! subvolume.
+//! thread of its own (`ahead`). A [`Sink`] executes them: on an open image (`image`), or in a
+//! directory of this machine (`directory`). The stream's paths have no `..`, and no symbolic link is
+//! followed, so no command leads out of the subvolume.
 //!
 //! The last command marks the subvolume as received and makes it read-only; a directory gets its
 //! name. A stream that ends early leaves a partial subvolume without that mark.

@@ -9,7 +9,7 @@ use std::path::Path;
 
 use rustix::fs::{CWD, Mode, OFlags};
 
-use super::super::ahead::ahead;
+use super::super::ahead::with_ahead;
 use super::super::error::{ReceiveError, Result};
 use super::super::image::ImageSink;
 use super::super::noticed::{NoticedSink, Receiving, Touched};
@@ -133,17 +133,10 @@ pub(crate) fn receive_mounted(
     let ino = dir.ino();
     let inner = ImageSink::in_directory(image, dir, options);
     let mut sink = NoticedSink::new(inner, ino, receiving, noticed);
-    let (feeder, mut commands) = ahead();
-    std::thread::scope(|scope| {
-        let read = move || feeder.run(reader, None);
-        std::thread::Builder::new()
-            .name("receive-ahead".to_owned())
-            .spawn_scoped(scope, read)
-            .map_err(ReceiveError::Read)?;
-        let progress = &mut crate::progress::ignore;
-        let received = receive_commands(&mut sink, &mut commands, options, progress);
-        // After an error the thread may still wait for the client.
-        let _ = socket.shutdown(Shutdown::Read);
-        received
+    let progress = &mut crate::progress::ignore;
+    // After an error the thread may still wait for the client.
+    let interrupt = || drop(socket.shutdown(Shutdown::Read));
+    with_ahead(reader, interrupt, |commands| {
+        receive_commands(&mut sink, commands, options, progress)
     })
 }
