@@ -93,6 +93,11 @@ for how in '-o luks.keyfile=key' '--key-file key'; do
     "$SAPWOOD" mount $how i m
     diff -r --no-dereference tree m/tree
     echo "$how" > m/written; sync m/written
+    if [ $KIND = btrfs ]; then
+        truncate -s 64M new
+        fails 1 "$SAPWOOD" device add m new
+        grep -q encrypted err
+    fi
     "$SAPWOOD" umount m
     [ "$("$SAPWOOD" cat --key-file key i:/written)" = "$how" ]
 done

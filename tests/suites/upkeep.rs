@@ -150,6 +150,11 @@ fn refused() -> Outcome {
         "{}",
         elsewhere.all()
     );
+    // The daemon would wait for itself.
+    let inner = mount.path().join("inner.img");
+    File::create(&inner)?.set_len(SIZE)?;
+    let own = said(&["device", "add", &place, inner.to_str().unwrap()])?;
+    assert!(own.stderr.contains("lies in the mount"), "{}", own.all());
     Box::new(mount).unmount()?;
     Ok(())
 }

@@ -157,6 +157,15 @@ impl Work {
 }
 
 impl Admitted {
+    /// Whether a file lies in the mount. The daemon must not wait for such a file.
+    ///
+    /// # Errors
+    /// Errors of system calls.
+    pub fn is_in_mount(&self, file: &OwnedFd) -> io::Result<bool> {
+        let own = rustix::fs::fstat(&self.0)?;
+        Ok(rustix::fs::fstat(file)?.st_dev == own.st_dev)
+    }
+
     /// Checks that the mount through which the client reached the directory is still writable.
     ///
     /// # Errors

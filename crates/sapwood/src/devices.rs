@@ -390,8 +390,7 @@ fn membership(path: &Path) -> impl Fn(members::MembershipError) -> DevicesError 
 }
 
 /// Adds a device to a btrfs that nothing else uses, or to a mount by Sapwood, if `path` is a
-/// directory in it. Returns its id. `force`: what the device
-/// contains is lost.
+/// directory in it. Returns its id. `force`: what the device contains is lost.
 ///
 /// # Errors
 /// The image cannot be opened ([`open`](crate::open)).

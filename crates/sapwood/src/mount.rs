@@ -198,7 +198,9 @@ impl Prepared {
                 let session = Arc::new(session);
                 let engines = Arc::new(Engines::new(fs));
                 session.serve_streams(Arc::new(Streams::new(Arc::clone(&engines))));
-                session.serve_upkeep(Arc::new(Upkeep::new(Arc::clone(&engines), devices.clone())));
+                let encrypted = self.options.is_encrypted();
+                let upkeep = Upkeep::new(Arc::clone(&engines), devices.clone(), encrypted);
+                session.serve_upkeep(Arc::new(upkeep));
                 session.serve_writing(Arc::new(Writing {
                     image: self.image.clone(),
                     options: self.options,

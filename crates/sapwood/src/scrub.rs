@@ -24,6 +24,8 @@ use crate::{Kind, Result};
 const STEP: usize = 1 << 20;
 /// Granularity, in bytes, of unreadable ranges.
 const UNIT: usize = 4096;
+/// Longest time without a look at whether the scrub goes on.
+const PAUSE: Duration = Duration::from_millis(100);
 /// Phases of the progress.
 pub(crate) const READING: &str = "copies";
 
@@ -339,10 +341,17 @@ fn read_all(
         if options.stop.is_stopped() {
             return (scrubbed, true);
         }
-        if let Some(rate) = options.limit {
-            let due = Duration::from_secs_f64(scrubbed.bytes as f64 / rate.max(1) as f64);
-            if let Some(early) = due.checked_sub(begun.elapsed()) {
-                thread::sleep(early);
+        let rate = options.limit.unwrap_or(u64::MAX).max(1);
+        let due = Duration::try_from_secs_f64(scrubbed.bytes as f64 / rate as f64);
+        let due = due.unwrap_or(Duration::MAX);
+        while let Some(early) = due.checked_sub(begun.elapsed()) {
+            thread::sleep(early.min(PAUSE));
+            progress(Progress::Done {
+                phase: READING,
+                done: scrubbed.bytes,
+            });
+            if options.stop.is_stopped() {
+                return (scrubbed, true);
             }
         }
     }

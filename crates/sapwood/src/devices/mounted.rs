@@ -99,8 +99,8 @@ pub(super) fn add_device(dir: &Path, new: &Path, force: bool) -> Result<u64> {
     let file = file.map_err(|error| DevicesError::Open(error.into()))?;
     let name = new.display().to_string();
     let socket = requested(dir, &Request::AddDevice { name, force })?;
-    let sent = sapwood_fuse::bulk::send_file(&socket, file.as_fd());
-    sent.map_err(|error| lost(dir, &error))?;
+    // A daemon that refuses may have closed the connection by now. Its reason is the error then.
+    let _ = sapwood_fuse::bulk::send_file(&socket, file.as_fd());
     let go_on = &mut |_, _| ControlFlow::Continue(());
     upkeep::wait(&socket, go_on).map_err(|why| failed(dir, why))
 }

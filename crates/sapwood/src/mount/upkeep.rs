@@ -6,13 +6,14 @@
 //! the kernel's requests continue meanwhile. The mount does one such work at a time.
 
 use std::io;
+use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
 use sapwood_block::{Device, FileDevice};
 use sapwood_btrfs::membership::{MountedDevice, add_mounted, remove_mounted};
 use sapwood_btrfs::{Btrfs, balance};
-use sapwood_fuse::bulk::{Service, Work};
+use sapwood_fuse::bulk::{Admitted, Service, Work};
 
 use super::writing::Engines;
 use crate::bulk::upkeep::{Answer, Removal, Reporter, Request};
@@ -25,6 +26,8 @@ use crate::scrub::{self, ScrubOptions, ScrubReport};
 pub(super) struct Upkeep {
     engines: Arc<Engines>,
     devices: Vec<Arc<dyn Device>>,
+    /// The devices are decrypted.
+    encrypted: bool,
     /// Held during the work.
     one: Mutex<()>,
 }
@@ -41,10 +44,15 @@ impl Service for Upkeep {
 }
 
 impl Upkeep {
-    pub(super) fn new(engines: Arc<Engines>, devices: Vec<Arc<dyn Device>>) -> Self {
+    pub(super) fn new(
+        engines: Arc<Engines>,
+        devices: Vec<Arc<dyn Device>>,
+        encrypted: bool,
+    ) -> Self {
         Self {
             engines,
             devices,
+            encrypted,
             one: Mutex::default(),
         }
     }
@@ -82,7 +90,14 @@ impl Upkeep {
         if read_only {
             return Err("the mount is read-only".to_owned());
         }
-        self.change(fs, request, work, &mut reporter)
+        // A mount that becomes read-only meanwhile is not changed any more.
+        let mut step = |done, total| {
+            if admitted.check_writable().is_err() {
+                return ControlFlow::Break(());
+            }
+            reporter.step(done, total)
+        };
+        self.change(fs, request, (work, &admitted), &mut step)
     }
 
     fn scrub(
@@ -122,8 +137,8 @@ impl Upkeep {
         &self,
         fs: &Btrfs,
         request: Request,
-        work: &Work,
-        reporter: &mut Reporter<'_>,
+        (work, admitted): (&Work, &Admitted),
+        step: &mut (dyn FnMut(u64, u64) -> ControlFlow<()> + Send),
     ) -> Result<(), String> {
         let socket = &work.socket;
         let sent = match request {
@@ -137,12 +152,10 @@ impl Upkeep {
                 let [data, metadata, system] = [data, metadata, system].map(parsed);
                 let filters = [data?, metadata?, system?];
                 let options = engine_options(filters.each_ref().map(Option::as_ref), force);
-                let step = &mut |done, total| reporter.step(done, total);
                 let done = balance::balance_mounted(fs, &options, step).map_err(text)?;
                 Answer::Done(balanced(done)).send(socket)
             }
             Request::ResumeBalance => {
-                let step = &mut |done, total| reporter.step(done, total);
                 let done = balance::resume_mounted(fs, step).map_err(text)?;
                 Answer::Done(balanced(done)).send(socket)
             }
@@ -151,7 +164,14 @@ impl Upkeep {
                 Answer::Done(()).send(socket)
             }
             Request::AddDevice { name, force } => {
+                if self.encrypted {
+                    let why = "the image is encrypted: add the device while it is not mounted";
+                    return Err(why.to_owned());
+                }
                 let file = work.receive_file().map_err(text)?;
+                if admitted.is_in_mount(&file).map_err(text)? {
+                    return Err(format!("{name}: it lies in the mount"));
+                }
                 let device = FileDevice::adopt(file.into(), name).map_err(text)?;
                 let device: Arc<dyn Device> = Arc::new(device);
                 let devid = add_mounted(fs, &device, force).map_err(text)?;
@@ -164,7 +184,6 @@ impl Upkeep {
                     Removal::Name(name) => MountedDevice::Name(name),
                     Removal::Missing => MountedDevice::Missing,
                 };
-                let step = &mut |done, total| reporter.step(done, total);
                 let removed = remove_mounted(fs, device, step).map_err(text)?;
                 Answer::Done(removed).send(socket)
             }

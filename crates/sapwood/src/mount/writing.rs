@@ -92,7 +92,7 @@ impl Writing {
             return Ok(());
         }
         let Some(_idle) = self.engines.in_use.try_write() else {
-            return Err("a snapshot of it is being sent".to_owned());
+            return Err("a snapshot of it is being sent, or it is being scrubbed".to_owned());
         };
         let session = self.session.upgrade().ok_or("the mount has ended")?;
         let skipped = self.options.is_without_recovery();

@@ -59,6 +59,11 @@ impl Options {
         self.key.as_ref()
     }
 
+    /// Whether the image is decrypted with a key.
+    pub(crate) fn is_encrypted(&self) -> bool {
+        self.key.is_some() || self.mount.key_file.is_some()
+    }
+
     /// Replaces the paths of the hash device, of the key file and of the journal.
     ///
     /// # Errors
