@@ -1,6 +1,7 @@
 //! Changes of extended attributes.
 
 use super::engine::{AttributeChange, Engine, Inode};
+use super::shared::Steps;
 use crate::rules::{self, XattrClass};
 use crate::{Error, Ino, Result, SetXattrMode};
 
