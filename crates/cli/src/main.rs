@@ -193,7 +193,7 @@ enum Command {
     /// Add and remove devices of a btrfs
     #[command(subcommand)]
     Device(device::Command),
-    /// Make and verify hash trees of images (dm-verity) and files (fs-verity)
+    /// Make and verify hash trees of images and of files
     #[command(subcommand)]
     Verity(verity::Command),
     /// Make and show encrypted volumes

@@ -152,7 +152,8 @@ pub(super) fn feature(options: &mut MkfsOptions, _: &str, value: &str) -> Taken 
 }
 
 fn journal(options: &mut MkfsOptions, name: &str, value: &str) -> Taken {
-    if let Some(device) = value.strip_prefix("device=") {
+    let device = value.strip_prefix("device=");
+    if let Some(device) = device.filter(|device| !device.is_empty()) {
         options.journal = Some(device.into());
         return Ok(());
     }
