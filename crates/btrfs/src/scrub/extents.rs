@@ -16,12 +16,13 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use parking_lot::Mutex;
 use sapwood_base::RangeSet;
 use sapwood_btrfs_format::{Checksum, ExtentFlags, ExtentItemRef, ItemError, Key, kind};
 
+use super::pace::Pace;
 use super::{OnStep, Position, ScrubReport, ScrubStep};
 use crate::Result;
 use crate::devices::BlockExpect;
@@ -110,21 +111,6 @@ pub(super) struct Scan<'s> {
     bad: Mutex<Vec<(u64, u64, bool)>>,
 }
 
-/// Keeps the bytes of all threads below a rate.
-struct Pace {
-    begun: Instant,
-    rate: u64,
-}
-
-impl Pace {
-    /// How much too early the bytes are read.
-    fn early(&self, done: u64) -> Option<Duration> {
-        let due = Duration::try_from_secs_f64(done as f64 / self.rate.max(1) as f64);
-        let due = due.unwrap_or(Duration::MAX);
-        due.checked_sub(self.begun.elapsed())
-    }
-}
-
 impl<'s> Scan<'s> {
     pub(super) fn new(
         store: &'s Arc<Store>,
@@ -137,10 +123,7 @@ impl<'s> Scan<'s> {
             read_only,
             total,
             done: AtomicU64::new(0),
-            pace: limit.map(|rate| Pace {
-                begun: Instant::now(),
-                rate,
-            }),
+            pace: limit.map(Pace::new),
             report: Mutex::default(),
             bad: Mutex::default(),
         }

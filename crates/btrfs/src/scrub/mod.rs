@@ -15,6 +15,7 @@
 
 mod extents;
 mod files;
+mod pace;
 
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
