@@ -163,9 +163,7 @@ pub use sapwood_btrfs::Compression;
 pub use sapwood_vfs as vfs;
 pub use scrub::{ScrubOptions, ScrubReport, ScrubbedDevice, ScrubbedFile, scrub};
 pub use seal::{Seal, SealError, Sealing};
-#[cfg(feature = "fuse")]
-pub use send::send;
-pub use send::{SendOptions, SendReport};
+pub use send::{SendOptions, SendReport, send};
 pub use sources::Sources;
 pub use storage::{NewSubvolume, PathFlags, Storage};
 pub use trim::{trim, trim_with_options};

@@ -60,6 +60,7 @@ impl Options {
     }
 
     /// Whether the image is decrypted with a key.
+    #[cfg(feature = "fuse")]
     pub(crate) fn is_encrypted(&self) -> bool {
         self.key.is_some() || self.mount.key_file.is_some()
     }

@@ -20,6 +20,9 @@ mod ext4;
 mod full;
 #[cfg(feature = "fuse")]
 mod mounted;
+#[cfg(not(feature = "fuse"))]
+#[path = "no_mounted.rs"]
+mod mounted;
 mod names;
 mod output;
 mod places;
@@ -42,7 +45,6 @@ use error::Result;
 pub use error::SendError;
 use ext4::States;
 pub(crate) use ext4::{RECEIVED_STATE, content_digest, linked_outside, state_uuid};
-#[cfg(feature = "fuse")]
 pub use mounted::send;
 #[cfg(feature = "fuse")]
 pub(crate) use mounted::{MountedSnapshot, send_mounted};
