@@ -1,6 +1,7 @@
 //! A file system over two devices in memory: devices that belong together, superblocks with wrong
 //! fields, power cuts between and on both devices.
 
+use std::ops::Range;
 use std::sync::{Arc, Mutex};
 
 use sapwood_block::{Device, MemoryDevice, Result as DeviceResult};
@@ -72,6 +73,18 @@ pub(crate) fn get(fs: &Btrfs, name: &[u8]) -> Vec<u8> {
     let read = fs.read(file.ino(), 0, &mut content).unwrap();
     assert_eq!(read, content.len());
     content
+}
+
+/// The place of a content on a device.
+pub(crate) fn place(device: &MemoryDevice, content: &[u8]) -> Range<u64> {
+    let mut sector = [0; 4096];
+    let mut starts = (MIB..SIZE).step_by(4096);
+    let start = starts.find(|at| {
+        device.read_at(*at, &mut sector).unwrap();
+        sector[..] == content[..4096]
+    });
+    let start = start.expect("the content lies on the device");
+    start..start + content.len() as u64
 }
 
 pub(crate) fn super_of(device: &dyn Device, at: u64) -> SuperBlock {
@@ -351,6 +364,23 @@ pub(crate) struct Recording {
     pub(crate) logs: [RecordLog; 2],
     /// Positions of both logs after each request.
     pub(crate) cuts: Vec<[usize; 2]>,
+}
+
+impl Recording {
+    /// The devices after a power cut, in one of four ways: all requests arrive, the first or the
+    /// second device loses its cache, or each loses a part of it.
+    pub(crate) fn images(&self, at: usize, way: usize) -> [Arc<dyn Device>; 2] {
+        let (cut, logs) = (self.cuts[at], &self.logs);
+        let all = |n: usize| CrashPlan::at(cut[n]);
+        let none = |n: usize| all(n).without(logs[n].volatile(cut[n]));
+        let plans = match way % 4 {
+            0 => [all(0), all(1)],
+            1 => [none(0), all(1)],
+            2 => [all(0), none(1)],
+            _ => [0, 1].map(|n| logs[n].random_plan(cut[n], at as u64)),
+        };
+        [0, 1].map(|n| any(&Arc::new(logs[n].image(&self.base[n], &plans[n]))))
+    }
 }
 
 /// Records the requests of `work` to two devices.

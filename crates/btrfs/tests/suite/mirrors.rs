@@ -14,14 +14,14 @@ use sapwood_vfs::{Credentials, FileSystem, NewInode, SyncKind, WriteMode};
 
 use super::devices::{MIB, Pair, SIZE, any, clean, formatted, get, name, open, put, super_of};
 
-fn mirrored() -> Pair {
+pub(super) fn mirrored() -> Pair {
     formatted(&MkfsOptions {
         data: Some(Profile::Raid1),
         ..MkfsOptions::default()
     })
 }
 
-fn opened(pair: &Pair) -> Btrfs {
+pub(super) fn opened(pair: &Pair) -> Btrfs {
     open(pair.each_ref().map(any).to_vec()).unwrap()
 }
 

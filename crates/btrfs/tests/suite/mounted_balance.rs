@@ -19,12 +19,12 @@ use sapwood_btrfs::membership::{
 };
 use sapwood_btrfs::mkfs::{MkfsOptions, Profile, mkfs_several};
 use sapwood_btrfs::scrub::{ScrubOptions, scrub_mounted};
+use sapwood_testing::RequestKinds;
 use sapwood_testing::device::{GateDevice, RequestKind};
-use sapwood_testing::{CrashPlan, RequestKinds};
 use sapwood_vfs::{Credentials, FileSystem, InodeFlags, NewInode, SyncKind, WriteMode};
 
-use super::devices::{MIB, Recording, SIZE, any, get, put, recording};
-use super::relocation::{filled_memory, memory, noise, open, verify, whole};
+use super::devices::{any, get, place, put, recording};
+use super::relocation::{complete, filled_memory, memory, noise, open, verify, whole};
 
 fn converted(fs: &Btrfs, profile: Profile) -> BalanceReport {
     let filter = Some(Filter {
@@ -263,15 +263,14 @@ fn a_chunk_that_is_allocated_during_a_move_gets_other_places() {
         is_data && !held.swap(true, Ordering::Relaxed)
     });
     let content = noise(9, 24 << 20);
-    let writer = thread::scope(|scope| {
+    thread::scope(|scope| {
         let balance = scope.spawn(|| converted(&fs, Profile::Raid1));
         gate.wait_held(1);
         put(&fs, b"large", &content);
         fs.sync().unwrap();
         gate.open();
-        balance.join().map(drop)
+        balance.join().unwrap();
     });
-    writer.unwrap();
     assert!(get(&fs, b"large") == content);
     fs.unmount().unwrap();
     drop(fs);
@@ -294,13 +293,7 @@ fn a_repair_ends_before_its_place_is_given_back() {
     let content = noise(6, 65536);
     let file = put(&fs, b"kept", &content);
     fs.sync().unwrap();
-    let mut sector = [0; 4096];
-    let mut all = (MIB..SIZE).step_by(4096);
-    let at = all.find(|at| {
-        devices[0].read_at(*at, &mut sector).unwrap();
-        sector[..] == content[..4096]
-    });
-    let at = at.unwrap();
+    let at = place(&devices[0], &content).start;
     devices[0].write_at(at, &[0; 4096]).unwrap();
     let held = AtomicBool::new(false);
     gate.hold_if(move |request| {
@@ -415,29 +408,17 @@ fn migrate(devices: &[Arc<dyn Device>; 2]) -> Acknowledged {
 fn every_cut_of_a_mounted_migration_keeps_what_was_acknowledged() {
     let mut acknowledged = Acknowledged::default();
     let work = |devices: &[Arc<dyn Device>; 2]| acknowledged = migrate(devices);
-    let Recording { base, logs, cuts } = recording([filled_memory(), memory()], work);
+    let recording = recording([filled_memory(), memory()], work);
+    let cuts = &recording.cuts;
     assert!(cuts.len() > 200, "only {} cuts", cuts.len());
     let mut seen = 0;
     for (at, cut) in cuts.iter().enumerate() {
         if at % 3 > 0 && at > 60 {
             continue;
         }
-        let all = |n: usize| CrashPlan::at(cut[n]);
-        let none = |n: usize| all(n).without(logs[n].volatile(cut[n]));
-        let random = [0, 1].map(|n| logs[n].random_plan(cut[n], at as u64));
-        let plans = match at / 3 % 4 {
-            0 => [all(0), all(1)],
-            1 => [none(0), all(1)],
-            2 => [all(0), none(1)],
-            _ => random,
-        };
-        let images = [0, 1].map(|n| Arc::new(logs[n].image(&base[n], &plans[n])));
-        let images = images.each_ref().map(any);
+        let images = recording.images(at, at / 3);
         let why = format!("cut {at} ({cut:?})");
-        let sets = [&images[..], &images[..1], &images[1..]];
-        let complete = sets.into_iter().find(|set| open(set).is_ok());
-        let errors = || sets.map(|set| open(set).err().map(|error| error.to_string()));
-        let complete = complete.unwrap_or_else(|| panic!("{why}: {:?}", errors()));
+        let complete = complete(&images, &why);
         let fs = open(complete).unwrap();
         for (name, content, when) in acknowledged.lock().iter() {
             if *when <= at {

@@ -8,23 +8,15 @@ use std::time::Duration;
 
 use sapwood_block::{Device, MemoryDevice};
 use sapwood_btrfs::Btrfs;
-use sapwood_btrfs::mkfs::{MkfsOptions, Profile};
 use sapwood_btrfs::scrub::{ScrubOptions, ScrubReport, ScrubStep, scrub_mounted};
 use sapwood_testing::RequestKinds;
 use sapwood_testing::device::{Fault, FaultDevice, FaultRule, GateDevice, RequestKind};
 use sapwood_vfs::{FileSystem, InodeFlags, SyncKind, WriteMode};
 
-use super::devices::{MIB, Pair, SIZE, any, clean, formatted, get, open, put};
+use super::devices::{SIZE, any, clean, get, open, place, put};
+use super::mirrors::{mirrored, opened};
 
 const LEN: usize = 512 << 10;
-
-fn mirrored() -> Pair {
-    formatted(&MkfsOptions {
-        data: Some(Profile::Raid1),
-        metadata: Some(Profile::Raid1),
-        ..MkfsOptions::default()
-    })
-}
 
 fn scrubbed(fs: &Btrfs) -> ScrubReport {
     let options = ScrubOptions::default();
@@ -40,18 +32,6 @@ fn found(report: &ScrubReport) -> u64 {
 fn content(seed: u64) -> Vec<u8> {
     let mut rng = fastrand::Rng::with_seed(seed);
     (0..LEN).map(|_| rng.u8(..)).collect()
-}
-
-/// The place of a content on a device.
-fn place(device: &MemoryDevice, content: &[u8]) -> Range<u64> {
-    let mut sector = [0; 4096];
-    let mut starts = (MIB..SIZE).step_by(4096);
-    let start = starts.find(|at| {
-        device.read_at(*at, &mut sector).unwrap();
-        sector[..] == content[..4096]
-    });
-    let start = start.expect("the content lies on the device");
-    start..start + content.len() as u64
 }
 
 fn bytes(device: &MemoryDevice, range: &Range<u64>) -> Vec<u8> {
@@ -81,7 +61,7 @@ fn durable(fs: &Btrfs, name: &[u8], content: &[u8]) {
 #[test]
 fn damage_is_repaired_while_mounted() {
     let pair = mirrored();
-    let fs = open(pair.each_ref().map(any).to_vec()).unwrap();
+    let fs = opened(&pair);
     durable(&fs, b"kept", &content(1));
     let at = place(&pair[1], &content(1));
     assert_eq!(found(&scrubbed(&fs)), 0);
@@ -181,7 +161,7 @@ fn a_scrub_with_a_low_limit_ends_at_once() {
     let (sender, ended) = mpsc::channel();
     // A thread of its own, so that a scrub that does not end fails the test.
     thread::spawn(move || {
-        let fs = open(mirrored().each_ref().map(any).to_vec()).unwrap();
+        let fs = opened(&mirrored());
         let options = ScrubOptions {
             limit: Some(1),
             ..ScrubOptions::default()
@@ -277,7 +257,7 @@ fn a_copy_without_checksums_is_repaired_between_writes() {
 #[test]
 fn a_scrub_among_writers_finds_nothing() {
     let pair = mirrored();
-    let fs = open(pair.each_ref().map(any).to_vec()).unwrap();
+    let fs = opened(&pair);
     let fs = &fs;
     thread::scope(|scope| {
         let writers = [0u8, 1].map(|nth| {

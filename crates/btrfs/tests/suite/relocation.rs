@@ -12,12 +12,11 @@ use sapwood_btrfs::membership::{
 };
 use sapwood_btrfs::mkfs::{MkfsOptions, Profile, mkfs, mkfs_several};
 use sapwood_btrfs::{Btrfs, Compression, Options};
-use sapwood_testing::CrashPlan;
 use sapwood_vfs::{
     AllocMode, CopyMode, Credentials, FileSystem, Ino, InodeFlags, NewInode, Subvolumes, WriteMode,
 };
 
-use super::devices::{MIB, Recording, SIZE, any, recording};
+use super::devices::{MIB, SIZE, any, recording};
 
 pub(super) type Devices = Vec<Arc<dyn Device>>;
 
@@ -426,30 +425,25 @@ fn migrate(devices: &[Arc<dyn Device>; 2]) {
 
 #[test]
 fn every_cut_of_a_migration_leaves_everything_and_it_continues() {
-    let Recording { base, logs, cuts } = recording([filled_memory(), memory()], migrate);
+    let recording = recording([filled_memory(), memory()], migrate);
+    let cuts = &recording.cuts;
     assert!(cuts.len() > 100, "only {} cuts", cuts.len());
-    for (at, cut) in cuts.into_iter().enumerate() {
-        let all = |n: usize| CrashPlan::at(cut[n]);
-        let none = |n: usize| all(n).without(logs[n].volatile(cut[n]));
-        let random = [0, 1].map(|n| logs[n].random_plan(cut[n], at as u64));
-        let plans = match at % 4 {
-            0 => [all(0), all(1)],
-            1 => [none(0), all(1)],
-            2 => [all(0), none(1)],
-            _ => random,
-        };
-        let images = [0, 1].map(|n| Arc::new(logs[n].image(&base[n], &plans[n])));
-        let images = images.each_ref().map(any);
+    for (at, cut) in cuts.iter().enumerate() {
+        let images = recording.images(at, at);
         let why = format!("cut {at} ({cut:?})");
-        let sets = [&images[..], &images[..1], &images[1..]];
-        let complete = sets.into_iter().find(|set| open(set).is_ok());
-        let errors = || sets.map(|set| open(set).err().map(|error| error.to_string()));
-        let complete = complete.unwrap_or_else(|| panic!("{why}: {:?}", errors()));
-        whole(complete, &why);
+        whole(complete(&images, &why), &why);
         migrate(&images);
         assert!(open(&images[..1]).is_err(), "{why}");
         whole(&images[1..], &format!("{why}, continued"));
     }
+}
+
+/// The devices that are a file system: both, or one of them.
+pub(super) fn complete<'i>(images: &'i [Arc<dyn Device>; 2], why: &str) -> &'i [Arc<dyn Device>] {
+    let sets = [&images[..], &images[..1], &images[1..]];
+    let complete = sets.into_iter().find(|set| open(set).is_ok());
+    let errors = || sets.map(|set| open(set).err().map(|error| error.to_string()));
+    complete.unwrap_or_else(|| panic!("{why}: {:?}", errors()))
 }
 
 pub(super) fn filled_memory() -> Arc<MemoryDevice> {
