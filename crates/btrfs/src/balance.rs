@@ -29,8 +29,8 @@ use crate::{Btrfs, Error};
 
 /// Most parts into which a group is cut when its unused space is removed.
 const MOST_PARTS: u64 = 64;
-/// Most passes over the groups. A conversion needs several, because it may allocate a chunk of the
-/// old profile.
+/// Most passes over the groups. A conversion needs several, because chunks of the old profile may be
+/// allocated meanwhile.
 const MOST_PASSES: usize = 4;
 
 /// The block groups of one content that a balance moves.
@@ -124,6 +124,12 @@ pub enum BalanceError {
         /// Bytes of the group.
         len: u64,
     },
+    /// Block groups of an old profile were allocated until the last pass.
+    #[error("not converted: {left} block groups that were allocated meanwhile; run it again")]
+    GroupsLeft {
+        /// Block groups that still have an old profile.
+        left: usize,
+    },
 }
 
 type Result<T> = std::result::Result<T, BalanceError>;
@@ -135,8 +141,8 @@ pub type OnBalanced<'p> = dyn FnMut(u64, u64) -> ControlFlow<()> + Send + 'p;
 ///
 /// # Errors
 /// Before any change: [`BalanceError::Mixed`], [`BalanceError::NoSuchDevice`],
-/// [`BalanceError::TooFewDevices`], [`BalanceError::LessRedundant`]. Later [`BalanceError::NoRoom`]
-/// or [`BalanceError::Engine`]; groups that are done stay done.
+/// [`BalanceError::TooFewDevices`], [`BalanceError::LessRedundant`]. Later [`BalanceError::NoRoom`],
+/// [`BalanceError::GroupsLeft`] or [`BalanceError::Engine`]; groups that are done stay done.
 pub fn balance(
     devices: &[Arc<dyn Device>],
     options: &BalanceOptions,
@@ -198,10 +204,11 @@ pub fn cancel(devices: &[Arc<dyn Device>], options: &BalanceOptions) -> Result<(
 /// # Errors
 /// [`BalanceError::NonePaused`]; no space, unreadable blocks.
 pub fn cancel_mounted(fs: &Btrfs) -> Result<()> {
-    if !item::is_there(&fs.engine)? {
-        return Err(BalanceError::NonePaused);
+    if item::remove(&fs.engine)? {
+        Ok(())
+    } else {
+        Err(BalanceError::NonePaused)
     }
-    item::remove(&fs.engine)
 }
 
 /// Whether a mounted file system records a balance that does not run.
@@ -269,11 +276,12 @@ impl Balance<'_> {
         let groups = self.relocation().groups()?;
         self.validate(&groups)?;
         self.report.groups = groups.len() as u64;
-        let chosen = self.chosen(&groups)?;
+        let chosen = self.chosen(&groups);
         self.report.chosen = chosen.len() as u64;
         if chosen.is_empty() {
             let _ = step(0, 0);
-            return item::remove(self.store());
+            item::remove(self.store())?;
+            return Ok(());
         }
         item::write(self.store(), self.options)?;
         let done = self.groups(chosen, step);
@@ -281,7 +289,7 @@ impl Balance<'_> {
             return done;
         }
         let removed = item::remove(self.store());
-        done.and(removed)
+        done.and(removed.map(drop))
     }
 
     fn groups(&mut self, mut chosen: Vec<Group>, step: &mut OnBalanced<'_>) -> Result<()> {
@@ -298,12 +306,13 @@ impl Balance<'_> {
             }
             chosen = self.left()?;
             if chosen.is_empty() {
-                break;
+                let _ = step(total, total);
+                return Ok(());
             }
             total += chosen.iter().map(Group::used).sum::<u64>();
         }
-        let _ = step(total, total);
-        Ok(())
+        let left = chosen.len();
+        Err(BalanceError::GroupsLeft { left })
     }
 
     fn filter(&self, flags: BlockGroupFlags) -> Option<&Filter> {
@@ -359,7 +368,7 @@ impl Balance<'_> {
     }
 
     /// The groups that the filters choose, the highest address first.
-    fn chosen(&self, groups: &[Group]) -> Result<Vec<Group>> {
+    fn chosen(&self, groups: &[Group]) -> Vec<Group> {
         let mut chosen: Vec<Group> = Vec::new();
         for group in groups.iter().rev() {
             let Some(filter) = self.filter(group.flags) else {
@@ -371,43 +380,47 @@ impl Balance<'_> {
             };
             let before = || chosen.iter().filter(has_filter).count() as u64;
             let full = filter.limit.is_some_and(|most| before() >= most);
-            if !full && self.matches(filter, group)? {
+            if !full && self.matches(filter, group) {
                 chosen.push(group.clone());
             }
         }
-        Ok(chosen)
+        chosen
     }
 
-    fn matches(&self, filter: &Filter, group: &Group) -> Result<bool> {
+    fn matches(&self, filter: &Filter, group: &Group) -> bool {
         let profile = group.flags.profile();
         let has = |wanted: &Profile| wanted.flags() == profile;
         if !filter.profiles.is_empty() && !filter.profiles.iter().any(has) {
-            return Ok(false);
+            return false;
         }
         if filter.soft && filter.convert.as_ref().is_some_and(has) {
-            return Ok(false);
+            return false;
         }
         if let Some(usage) = &filter.usage {
             let used = u128::from(group.used());
             let percent = |bound: u64| u128::from(group.len) * u128::from(bound.min(100)) / 100;
             let (from, to) = (percent(*usage.start()), percent(*usage.end()));
             if used < from || used > to {
-                return Ok(false);
+                return false;
             }
         }
-        let Some(devid) = filter.devid else {
-            return Ok(true);
-        };
-        let Ok((_, chunk)) = self.store().volume.chunk_at(group.start) else {
-            // It was removed meanwhile.
-            return Ok(false);
-        };
-        Ok(chunk.stripes.iter().any(|stripe| stripe.devid == devid))
+        let is_on = |devid| is_on(self.store(), group.start, devid);
+        filter.devid.is_none_or(is_on)
     }
 
     /// The groups that still have to be converted: parts of groups that were split, and groups that
     /// were allocated meanwhile.
     fn left(&self) -> Result<Vec<Group>> {
+        let left = self.unconverted()?;
+        if left.is_empty() {
+            return Ok(left);
+        }
+        // A group that was allocated last has no items before this, and does not move without them.
+        self.store().commit_and_unpin(None)?;
+        self.unconverted()
+    }
+
+    fn unconverted(&self) -> Result<Vec<Group>> {
         let mut left = Vec::new();
         for group in self.relocation().groups()? {
             let Some(filter) = self.filter(group.flags) else {
@@ -416,7 +429,7 @@ impl Balance<'_> {
             let Some(profile) = filter.convert.filter(|_| filter.limit.is_none()) else {
                 continue;
             };
-            if group.flags.profile() != profile.flags() && self.matches(filter, &group)? {
+            if group.flags.profile() != profile.flags() && self.matches(filter, &group) {
                 left.push(group);
             }
         }
@@ -480,6 +493,13 @@ pub(crate) fn gone_stays(relocated: crate::Result<Relocated>) -> crate::Result<R
         Err(Error::Unmapped { .. }) => Ok(Relocated::Stays),
         other => other,
     }
+}
+
+/// Whether the chunk at `start` has a stripe on a device.
+pub(crate) fn is_on(store: &Store, start: u64, devid: u64) -> bool {
+    // A chunk that is removed meanwhile does not count.
+    let found = store.volume.chunk_at(start).ok();
+    found.is_some_and(|(_, chunk)| chunk.stripes.iter().any(|stripe| stripe.devid == devid))
 }
 
 /// The first chunk in a range of addresses, and its bytes.

@@ -24,7 +24,7 @@ use sapwood_block::{Device, signature};
 use sapwood_btrfs_format::{BlockGroupFlags, DevItem, SUPER_OFFSETS, SUPER_SIZE, SuperBlock};
 use sapwood_vfs::Timestamp;
 
-use crate::balance::{gone_stays, next_chunk};
+use crate::balance::{gone_stays, is_on, next_chunk};
 use crate::devices::superblock;
 use crate::mount::Btrfs;
 use crate::relocate::{self, Relocated, Relocation};
@@ -454,13 +454,6 @@ fn empty(
         thread::sleep(PAUSE * round);
     }
     Err(MembershipError::InUse(devid))
-}
-
-/// Whether the chunk at `start` has a stripe on a device.
-fn is_on(store: &Store, start: u64, devid: u64) -> bool {
-    // A chunk that is removed meanwhile does not count.
-    let found = store.volume.chunk_at(start).ok();
-    found.is_some_and(|(_, chunk)| chunk.stripes.iter().any(|stripe| stripe.devid == devid))
 }
 
 /// Moves the chunks that are on a device now. False if the callback stopped it.

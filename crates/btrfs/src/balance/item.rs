@@ -1,6 +1,6 @@
 //! The item that records a balance in progress. The kernel continues such a balance when it mounts
-//! the file system (with the option `skip_balance` it pauses it), and [`resume`](super::resume)
-//! continues one of the kernel.
+//! the file system, unless the mount option `skip_balance` is given. [`resume`](super::resume)
+//! continues a balance of the kernel.
 
 use std::sync::Arc;
 
@@ -81,18 +81,19 @@ pub(super) fn write(store: &Arc<Store>, options: &BalanceOptions) -> Result<()> 
     })
 }
 
-/// Removes the record, durably.
+/// Removes the record, durably. False if there is none.
 ///
 /// # Errors
 /// No space, unreadable blocks.
-pub(super) fn remove(store: &Arc<Store>) -> Result<()> {
+pub(super) fn remove(store: &Arc<Store>) -> Result<bool> {
     if !is_there(store)? {
-        return Ok(());
+        return Ok(false);
     }
     change(store, |h| {
         let root = h.store().roots.root_tree.clone();
         root.delete(h, &KEY).map(drop)
-    })
+    })?;
+    Ok(true)
 }
 
 fn change(

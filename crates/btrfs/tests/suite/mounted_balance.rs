@@ -23,7 +23,8 @@ use sapwood_testing::RequestKinds;
 use sapwood_testing::device::{GateDevice, RequestKind};
 use sapwood_vfs::{Credentials, FileSystem, InodeFlags, NewInode, SyncKind, WriteMode};
 
-use super::devices::{any, get, place, put, recording};
+use super::devices::{any, clean, get, place, put, recording};
+use super::mirrors::{mirrored, opened};
 use super::relocation::{complete, filled_memory, memory, noise, open, verify, whole};
 
 fn converted(fs: &Btrfs, profile: Profile) -> BalanceReport {
@@ -198,6 +199,43 @@ fn an_interrupted_balance_is_recorded_until_it_is_continued_or_dropped() {
     let mut parts = parts.filter(|part| part.content != "System");
     assert!(parts.all(|part| part.profile == "raid1"), "{used:?}");
     whole(&both, "after the balance");
+}
+
+#[test]
+fn a_conversion_fails_if_other_block_groups_come_all_the_time() {
+    let pair = mirrored();
+    let fs = opened(&pair);
+    let options = BalanceOptions {
+        data: Some(Filter {
+            convert: Some(Profile::Single),
+            ..Filter::default()
+        }),
+        ..BalanceOptions::default()
+    };
+    let (mut passes, mut last) = (0, None);
+    let done = balance_mounted(&fs, &options, &mut |_, total| {
+        if last.replace(total) != Some(total) {
+            passes += 1;
+            // More than the free space of the groups, while one of them is still mirrored.
+            put(&fs, &[passes], &noise(passes.into(), 12 << 20));
+            fs.sync().unwrap();
+        }
+        ControlFlow::Continue(())
+    });
+    assert!(
+        matches!(done, Err(BalanceError::GroupsLeft { left }) if left > 0),
+        "{done:?}"
+    );
+    assert!(passes > 1 && !is_paused(&fs).unwrap());
+    converted(&fs, Profile::Single);
+    for pass in 1..=passes {
+        assert!(get(&fs, &[pass]) == noise(pass.into(), 12 << 20), "{pass}");
+    }
+    fs.unmount().unwrap();
+    drop(fs);
+    let devices = pair.each_ref().map(any);
+    assert_eq!(profiles(&devices), ["single"]);
+    clean(&pair);
 }
 
 #[test]

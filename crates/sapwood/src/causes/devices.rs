@@ -23,11 +23,13 @@ impl Cause for DevicesError {
             Self::Balance { source, .. } => match &**source {
                 Balance::Engine(error) => of_btrfs(error),
                 Balance::NoRoom { .. } => ErrorKind::StorageFull,
+                Balance::GroupsLeft { .. } => ErrorKind::ResourceBusy,
                 _ => ErrorKind::InvalidInput,
             },
             Self::Membership { source, .. } => match &**source {
                 Membership::Engine(error) => of_btrfs(error),
                 Membership::NoRoom { .. } => ErrorKind::StorageFull,
+                Membership::InUse(_) => ErrorKind::ResourceBusy,
                 Membership::Parity { .. } | Membership::Unmirrored { .. } => ErrorKind::Unsupported,
                 Membership::Unreadable { .. } => ErrorKind::Io,
                 _ => ErrorKind::InvalidInput,
