@@ -7,9 +7,9 @@ use std::io::Write as _;
 use std::ops::{ControlFlow, Range};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 use std::{fs, io, thread};
 
+use sapwood_base::Pace;
 use sapwood_block::Device;
 use sapwood_btrfs::scrub as btrfs;
 use serde::{Deserialize, Serialize};
@@ -24,8 +24,6 @@ use crate::{Kind, Result};
 const STEP: usize = 1 << 20;
 /// Granularity, in bytes, of unreadable ranges.
 const UNIT: usize = 4096;
-/// Longest time without a look at whether the scrub goes on.
-const PAUSE: Duration = Duration::from_millis(100);
 /// Phases of the progress.
 pub(crate) const READING: &str = "copies";
 
@@ -322,7 +320,7 @@ fn read_all(
         ..ScrubbedDevice::default()
     };
     progress(Progress::Total(size));
-    let (begun, mut buf) = (Instant::now(), vec![0; STEP]);
+    let (pace, mut buf) = (options.limit.map(Pace::new), vec![0; STEP]);
     while scrubbed.bytes < size {
         let at = scrubbed.bytes;
         let len = (size - at).min(STEP as u64) as usize;
@@ -341,11 +339,8 @@ fn read_all(
         if options.stop.is_stopped() {
             return (scrubbed, true);
         }
-        let rate = options.limit.unwrap_or(u64::MAX).max(1);
-        let due = Duration::try_from_secs_f64(scrubbed.bytes as f64 / rate as f64);
-        let due = due.unwrap_or(Duration::MAX);
-        while let Some(early) = due.checked_sub(begun.elapsed()) {
-            thread::sleep(early.min(PAUSE));
+        while let Some(pause) = pace.as_ref().and_then(|pace| pace.pause(scrubbed.bytes)) {
+            thread::sleep(pause);
             progress(Progress::Done {
                 phase: READING,
                 done: scrubbed.bytes,

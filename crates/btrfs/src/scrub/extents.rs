@@ -19,10 +19,9 @@ use std::thread;
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use sapwood_base::RangeSet;
+use sapwood_base::{Pace, RangeSet};
 use sapwood_btrfs_format::{Checksum, ExtentFlags, ExtentItemRef, ItemError, Key, kind};
 
-use super::pace::Pace;
 use super::{OnStep, Position, ScrubReport, ScrubStep};
 use crate::Result;
 use crate::devices::BlockExpect;
@@ -32,8 +31,6 @@ use crate::transaction::Store;
 /// Most bytes that are read of a copy at a time.
 const RUN: u64 = 1 << 20;
 const MOST_THREADS: usize = 8;
-/// Longest time without a look at whether the scrub goes on.
-const PAUSE: Duration = Duration::from_millis(100);
 
 /// An extent in the extent tree.
 #[derive(Clone, Copy, Debug)]
@@ -157,9 +154,9 @@ impl<'s> Scan<'s> {
                 }
                 verified?;
                 while !stop.load(Ordering::Relaxed)
-                    && let Some(early) = this.early()
+                    && let Some(pause) = this.pause()
                 {
-                    thread::sleep(early.min(PAUSE));
+                    thread::sleep(pause);
                     if step().is_break() {
                         stop.store(true, Ordering::Relaxed);
                     }
@@ -221,10 +218,10 @@ impl<'s> Scan<'s> {
         Ok(())
     }
 
-    /// How long a thread has to wait, so that the bytes of all threads keep below the rate.
-    fn early(&self) -> Option<Duration> {
+    /// How long a thread waits next, so that the bytes of all threads keep below the rate.
+    fn pause(&self) -> Option<Duration> {
         let pace = self.pace.as_ref()?;
-        pace.early(self.done.load(Ordering::Relaxed))
+        pace.pause(self.done.load(Ordering::Relaxed))
     }
 
     /// Reads all copies of a run. Returns how many bytes that are; `None` if one of them seems bad.
@@ -486,17 +483,9 @@ impl<'s> Scan<'s> {
     ) -> Result<()> {
         let sector = self.store.sectorsize as usize;
         let state = |read: &CopyRead| read.states.get(nth).copied();
-        let rank = |read: &&CopyRead| state(read).filter(|state| state.is_usable());
-        let best = all.iter().filter(|read| rank(read).is_some());
-        let best = best.min_by_key(|read| state(read));
-        let from = copies
-            .iter()
-            .zip(all)
-            .filter(|(_, read)| rank(read).is_some());
-        let from = from
-            .min_by_key(|(_, read)| state(read))
-            .map(|(copy, _)| *copy);
         let broken = |read: &CopyRead| state(read).is_none_or(|state| !state.is_usable());
+        let usable = copies.iter().zip(all).filter(|(_, read)| !broken(read));
+        let best = usable.min_by_key(|(_, read)| state(read));
         if !all.iter().any(broken) {
             return Ok(());
         }
@@ -506,7 +495,8 @@ impl<'s> Scan<'s> {
                 .map(<[u8]>::to_vec)
         };
         let sum = sums.get(nth).copied().flatten();
-        let good = best.and_then(part).or_else(|| self.rebuilt(at, sum));
+        let good = best.and_then(|(_, read)| part(read));
+        let good = good.or_else(|| self.rebuilt(at, sum));
         let mut differing = 0;
         for (copy, read) in copies.iter().zip(all).filter(|(_, read)| broken(read)) {
             let found = state(read).unwrap_or(Sector::Unreadable);
@@ -515,12 +505,13 @@ impl<'s> Scan<'s> {
             }
             differing += 1;
             self.found(at, *copy, found)?;
-            match (&good, from) {
+            match (&good, best) {
                 // Bytes without a checksum may have changed since they were read.
-                (Some(_), Some(from)) if sum.is_none() => {
+                (Some(_), Some((from, _))) if sum.is_none() => {
                     let len = sector as u64;
                     let volume = &self.store.volume;
-                    self.repaired_by((at, len), *copy, || volume.copy_over(at, len, from, *copy))?;
+                    let repair = || volume.copy_over(at, len, *from, *copy);
+                    self.repaired_by((at, len), *copy, repair)?;
                 }
                 (Some(good), _) => self.repair(at, good, *copy)?,
                 (None, _) => self.note(at, sector as u64, *copy, |device, _| device.lost += 1)?,

@@ -15,7 +15,6 @@
 
 mod extents;
 mod files;
-mod pace;
 
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
@@ -287,8 +286,8 @@ fn finish(store: &Arc<Store>, report: &mut ScrubReport) -> Result<()> {
     Ok(())
 }
 
-/// Number of superblock copies of a device that are not valid, or of another file system; all of
-/// them if the device is written no more.
+/// Number of superblock copies of a device that are not valid, or of another file system. All of
+/// them count if the device is not written any more.
 fn bad_superblocks(member: &Member, store: &Store) -> u64 {
     let mut bad = 0;
     let device = &*member.device;
