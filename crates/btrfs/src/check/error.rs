@@ -49,7 +49,7 @@ pub enum CheckError {
         found: usize,
     },
     /// Two devices have the same number: one is a copy of the other, or was given twice.
-    #[error("{device}: another device given is device {devid}, too")]
+    #[error("{device}: has the number of another device given, {devid}: leave out one of them")]
     DuplicateDevice {
         /// Device name.
         device: String,

@@ -268,19 +268,17 @@ impl Check<'_> {
     fn charges_itself(&self, tree: u64, block: &Block<'_>) -> Option<bool> {
         let moved = block.header().flags.get() & header_flag::RELOC != 0;
         let own = block.owner() == tree;
+        let is_root = |id| {
+            let root = self.roots.pointer(id);
+            root.is_some_and(|root| root.logical == block.bytenr())
+        };
         match tree {
             objectid::TREE_LOG | objectid::TREE_RELOC => None,
             objectid::DATA_RELOC_TREE => (own && !moved).then_some(false),
             id if !objectid::is_fs_tree(id) => Some(false),
             // A deletion and a balance set the flag of blocks that the tree still leads to.
             id if self.roots.in_progress(id) => None,
-            id if self
-                .roots
-                .pointer(id)
-                .is_some_and(|root| root.logical == block.bytenr()) =>
-            {
-                Some(false)
-            }
+            id if is_root(id) => Some(false),
             _ if moved => Some(true),
             _ => own.then_some(false),
         }

@@ -230,9 +230,9 @@ findings! {
     Error "tree {tree}: block {bytenr} has owner {owner}, its extent has no ref of it" BlockOwner {
         tree: u64 = "Tree.", bytenr: u64 = "Address.", owner: u64 = "In the block's header."
     }
-    /// A tree block whose extent says wrongly that the block's uses are charged to the block, or to
-    /// its owner.
-    Error "extent {bytenr}: the flag FULL_BACKREF is {found}, a block of tree {tree}" FullBackref {
+    /// A tree block whose extent has the wrong flag FULL_BACKREF. The flag decides whether the block
+    /// itself or the tree that owns it counts as the user of its targets.
+    Error "extent {bytenr}: the flag FULL_BACKREF of a block of tree {tree} is wrongly {found}" FullBackref {
         bytenr: u64 = "Address.", found: bool = "Whether it is set.", tree: u64 = "Tree."
     }
     /// The count in an extent item is not the sum of its refs.

@@ -417,7 +417,7 @@ impl Volume {
         Ok(places)
     }
 
-    /// Discards a range of a device, unless it is written no more.
+    /// Discards a range of a device. Does nothing if the device is not written any more.
     ///
     /// # Errors
     /// [`Error::Device`].

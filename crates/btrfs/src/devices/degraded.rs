@@ -95,8 +95,8 @@ impl Volume {
         self.devices.members().for_each(Member::set_current);
     }
 
-    /// Uses a device no more, which is no part of the file system any longer. Writes and discards
-    /// that began before have ended when this returns.
+    /// Ends the use of a device that is no longer part of the file system. Writes and discards that
+    /// began before have ended when this returns.
     pub(crate) fn retire(&self, devid: u64) {
         if let Some(member) = self.devices.get(devid) {
             member.set_removed();

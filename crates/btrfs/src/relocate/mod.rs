@@ -1,5 +1,5 @@
-//! Moves the chunks of a file system, and cuts and splits those of one that is not mounted, for a
-//! resize, a balance and the removal of a device.
+//! Moves the chunks of a file system, for a resize, a balance and the removal of a device. If the
+//! file system is not mounted, also cuts and splits them.
 //!
 //! Each step is one commit, which leaves a consistent file system. So the operations that use
 //! this module may be interrupted anywhere; running them again continues with the remaining chunks.

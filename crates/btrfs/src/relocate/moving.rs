@@ -15,7 +15,7 @@ const STEP: u64 = 256 << 10;
 
 /// The end of a move.
 enum Moved {
-    /// The new places count.
+    /// The chunk is in its new places.
     Yes,
     /// The group is being removed.
     Gone,

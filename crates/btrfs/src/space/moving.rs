@@ -1,8 +1,8 @@
 //! Moves a chunk to other places or another profile, while other threads use it.
 //!
-//! Addresses and length stay, so extents and free space do. The places of the bytes are the
-//! business of [`Volume`](crate::devices::Volume); here are the items, and the ranges of the
-//! devices.
+//! The address and the length of a chunk stay, so extents and free space do not change.
+//! [`Volume`](crate::devices::Volume) moves the bytes. This module changes the items, and the
+//! allocated ranges of the devices.
 
 use std::sync::Arc;
 

@@ -110,8 +110,8 @@ impl Plan<'_, '_> {
             .collect()
     }
 
-    /// Space behind kept refs that have no extent item, up to the next extent: their length is
-    /// unknown.
+    /// Space from kept refs without an extent item up to the next extent in use: the length of
+    /// their extent is unknown.
     fn without_head(&self) -> Runs {
         let kept = self
             .kept
