@@ -92,37 +92,32 @@ impl Image {
         let trees = self.trees(&files.roots).into_iter().map(|(id, _)| id);
         for id in trees.filter(|id| objectid::is_fs_tree(*id)) {
             for leaf in &files.subvolume(id).leaves.leaves {
-                let part = (
-                    leaf.logical,
-                    leaf.generation,
-                    leaf.span.start,
-                    leaf.span.end,
-                );
-                let fresh = seen.insert((id, part.0, part.1, part.2, part.3));
-                if !fresh || found {
-                    continue;
+                let (logical, generation) = (leaf.logical, leaf.generation);
+                let part = (id, logical, generation, leaf.span.start, leaf.span.end);
+                if seen.insert(part) && !found {
+                    let bytes = self.nodes.bytes(logical, generation);
+                    found = bytes.is_some_and(|bytes| lists_unknown(&bytes, id, known));
                 }
-                let bytes = self.nodes.bytes(leaf.logical, leaf.generation);
-                let Some(block) = bytes.as_ref().and_then(|bytes| Block::new(bytes).ok()) else {
-                    continue;
-                };
-                let entries = (0..block.nritems()).filter_map(|slot| block.entry(slot).ok());
-                found =
-                    entries
-                        .filter(|(key, _)| key.kind == kind::INODE_ITEM)
-                        .any(|(key, data)| {
-                            let item = InodeItem::read(data);
-                            item.is_ok_and(|item| {
-                                let regular = FileKind::from_mode(item.mode.get())
-                                    .is_some_and(|kind| kind == FileKind::Regular);
-                                let identity = (pack(id, key.objectid), item.generation.get());
-                                regular && !known.contains(&identity)
-                            })
-                        });
             }
         }
         found
     }
+}
+
+/// Whether a leaf of a subvolume has the inode of a regular file that is not known.
+fn lists_unknown(leaf: &[u8], subvolume: u64, known: &HashSet<Identity>) -> bool {
+    let Ok(block) = Block::new(leaf) else {
+        return false;
+    };
+    let entries = (0..block.nritems()).filter_map(|slot| block.entry(slot).ok());
+    let mut inodes = entries.filter(|(key, _)| key.kind == kind::INODE_ITEM);
+    inodes.any(|(key, data)| {
+        InodeItem::read(data).is_ok_and(|item| {
+            let identity = (pack(subvolume, key.objectid), item.generation.get());
+            let kind = FileKind::from_mode(item.mode.get());
+            kind == Some(FileKind::Regular) && !known.contains(&identity)
+        })
+    })
 }
 
 fn go_on(wanted: bool) -> ControlFlow<()> {

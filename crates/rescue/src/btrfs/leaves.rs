@@ -126,7 +126,8 @@ impl Leaves {
         self.leaves.partition_point(ends)
     }
 
-    /// Whether an older leaf fills a gap at this key: an item may be missing there, or be back.
+    /// Whether an older leaf fills a gap at this key. Newer items may be missing there, and deleted
+    /// ones may be in it.
     pub(super) fn is_older(&self, key: &Key) -> bool {
         let ends = |span: &Span| span.end.is_some_and(|end| end <= *key);
         let at = self.older.partition_point(ends);

@@ -201,10 +201,10 @@ impl Volume {
         }
     }
 
-    /// Copies of the byte at an address, in the order in which they are read: those on devices that
-    /// missed commits last. Empty outside of all chunks. The number after it: the copies from there
-    /// on are guesses, which need a checksum. They take a device whose id is not known for each id
-    /// that is missing.
+    /// Numbers of the copies of the byte at an address, in the order in which they are read; none
+    /// outside of all chunks. Copies on devices that missed commits come last. Also returns the
+    /// number of copies that the chunk has. Copies with higher numbers are guesses, which need a
+    /// checksum: each takes a device whose id is not known for the device that is missing.
     pub(super) fn copies(&self, logical: u64) -> (Vec<usize>, usize) {
         let Some((within, chunk)) = self.chunks.find(logical) else {
             return (Vec::new(), 0);
