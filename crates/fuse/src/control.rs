@@ -93,27 +93,21 @@ pub(crate) fn wants_settled(command: u32) -> bool {
     matches!(command, SYNC | SNAPSHOT | SET_READ_ONLY | SET_RECEIVED)
 }
 
-/// The socket's name in a command that asks for [bulk work](crate::bulk); `None` for any other
-/// command.
-pub(crate) fn bulk_socket(command: u32, input: &[u8]) -> Option<Reply<Vec<u8>>> {
-    (command == BULK).then(|| name_at(input, 0))
-}
-
-/// The socket's name in a command that has the mount become writable; `None` for any other command.
-pub(crate) fn writing_socket(command: u32, input: &[u8]) -> Option<Reply<Vec<u8>>> {
-    (command == WRITING).then(|| name_at(input, 0))
-}
-
-/// The socket's name in a command that asks the daemon to send or receive snapshots; `None` for any
-/// other command.
-pub(crate) fn streams_socket(command: u32, input: &[u8]) -> Option<Reply<Vec<u8>>> {
-    (command == STREAMS).then(|| name_at(input, 0))
-}
-
-/// The socket's name in a command that asks the daemon to scrub, balance, or change the devices;
+/// The purpose of a command that has the daemon [connect](crate::bulk) to the socket of a client;
 /// `None` for any other command.
-pub(crate) fn upkeep_socket(command: u32, input: &[u8]) -> Option<Reply<Vec<u8>>> {
-    (command == UPKEEP).then(|| name_at(input, 0))
+pub(crate) fn connects(command: u32) -> Option<Purpose> {
+    match command {
+        BULK => Some(Purpose::Files),
+        WRITING => Some(Purpose::Writing),
+        STREAMS => Some(Purpose::Streams),
+        UPKEEP => Some(Purpose::Upkeep),
+        _ => None,
+    }
+}
+
+/// The name of the socket in a command that [`connects`].
+pub(crate) fn socket_name(input: &[u8]) -> Reply<Vec<u8>> {
+    name_at(input, 0)
 }
 
 /// The daemon's interface for commands outside of the file system.

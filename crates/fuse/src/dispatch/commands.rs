@@ -64,20 +64,11 @@ impl Dispatcher {
         if command == ioctl::FITRIM {
             control::check_owner(who)?;
         }
-        if let Some(name) = control::bulk_socket(command, input) {
-            return self.start_bulk(Purpose::Files, who, ino, &name?);
-        }
-        if let Some(name) = control::writing_socket(command, input) {
-            control::check_owner(who)?;
-            return self.start_bulk(Purpose::Writing, who, ino, &name?);
-        }
-        if let Some(name) = control::streams_socket(command, input) {
-            control::check_owner(who)?;
-            return self.start_bulk(Purpose::Streams, who, ino, &name?);
-        }
-        if let Some(name) = control::upkeep_socket(command, input) {
-            control::check_owner(who)?;
-            return self.start_bulk(Purpose::Upkeep, who, ino, &name?);
+        if let Some(purpose) = control::connects(command) {
+            if purpose != Purpose::Files {
+                control::check_owner(who)?;
+            }
+            return self.start_bulk(purpose, who, ino, &control::socket_name(input)?);
         }
         let options = self.options.lock().clone();
         let server = control::Server {
