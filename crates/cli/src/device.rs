@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use sapwood::internal::DevicesError;
+use sapwood::internal::{DaemonError, DevicesError};
 use sapwood::{DeviceChoice, DeviceSpace};
 use serde_json::{Value, json};
 
@@ -272,7 +272,7 @@ pub(super) fn failure(error: sapwood::Error) -> Failure {
             MembershipError::Engine(error) => Some(error),
             _ => None,
         },
-        Some(DevicesError::Mount { .. }) => return Failure::new(IMAGE, error),
+        Some(DevicesError::Daemon(DaemonError::Mount { .. })) => return Failure::new(IMAGE, error),
         Some(DevicesError::Open(_)) | None => return error.into(),
         Some(_) => None,
     };

@@ -19,6 +19,7 @@ use crate::build::BuildError;
 use crate::changes::ChangeError;
 use crate::check::CheckError;
 use crate::copy::{CopyCause, CopyError};
+use crate::daemon::DaemonError;
 use crate::disk::DiskError;
 use crate::error::{Cause, Error, ErrorKind};
 use crate::export::ExportError;
@@ -135,25 +136,38 @@ impl Cause for NewFileError {
     }
 }
 
-impl Cause for ScrubError {
+impl Cause for DaemonError {
     fn kind(&self) -> ErrorKind {
         match self {
-            Self::Btrfs { source, .. } => of_btrfs(source),
-            Self::State { .. } | Self::Daemon { .. } => ErrorKind::Io,
             Self::Mount { source, .. } => match source.kind() {
                 std::io::ErrorKind::PermissionDenied => ErrorKind::PermissionDenied,
                 std::io::ErrorKind::NotFound => ErrorKind::NotFound,
                 _ => ErrorKind::InvalidInput,
             },
+            Self::Refused { .. } => ErrorKind::Io,
         }
     }
 
     fn path(&self) -> Option<&Path> {
         match self {
-            Self::Btrfs { path, .. }
-            | Self::State { path, .. }
-            | Self::Mount { path, .. }
-            | Self::Daemon { path, .. } => Some(path),
+            Self::Mount { path, .. } | Self::Refused { path, .. } => Some(path),
+        }
+    }
+}
+
+impl Cause for ScrubError {
+    fn kind(&self) -> ErrorKind {
+        match self {
+            Self::Btrfs { source, .. } => of_btrfs(source),
+            Self::State { .. } => ErrorKind::Io,
+            Self::Daemon(error) => error.kind(),
+        }
+    }
+
+    fn path(&self) -> Option<&Path> {
+        match self {
+            Self::Btrfs { path, .. } | Self::State { path, .. } => Some(path),
+            Self::Daemon(error) => error.path(),
         }
     }
 }

@@ -4,11 +4,11 @@
 #[cfg(feature = "fuse")]
 mod mounted;
 
+use std::fmt;
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::sync::Arc;
-use std::{fmt, io};
 
 use sapwood_block::Device;
 use sapwood_btrfs::balance as engine;
@@ -17,6 +17,7 @@ use sapwood_btrfs::mkfs::Profile;
 use sapwood_btrfs::replacement;
 use serde::{Deserialize, Serialize};
 
+use crate::daemon::DaemonError;
 use crate::image::{self, OpenError, named};
 use crate::options::Options;
 use crate::progress::{OnProgress, Progress, Stop};
@@ -207,22 +208,9 @@ pub enum DevicesError {
         /// Why.
         source: Box<engine::BalanceError>,
     },
-    /// The directory is in no mount by Sapwood, or its daemon does not serve this user.
-    #[error("{}", named(path, source))]
-    Mount {
-        /// The directory.
-        path: PathBuf,
-        /// The error of the host.
-        source: io::Error,
-    },
-    /// The daemon of a mount refused the work, or ended it.
-    #[error("{}", named(path, why))]
-    Daemon {
-        /// The directory.
-        path: PathBuf,
-        /// The daemon's reason.
-        why: String,
-    },
+    /// The daemon of a mount did not do the work.
+    #[error(transparent)]
+    Daemon(#[from] DaemonError),
     /// Error of a change of the devices.
     #[error("{}", named(path, source))]
     Membership {

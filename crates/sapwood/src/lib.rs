@@ -71,6 +71,7 @@ mod changes;
 mod check;
 mod coalesced;
 mod copy;
+mod daemon;
 mod damage;
 mod devices;
 mod diff;
@@ -180,6 +181,7 @@ pub mod internal {
     pub use crate::build::{BuildError, fill, make_reproducible};
     pub use crate::check::CheckError;
     pub use crate::copy::{CopyCause, CopyError, UntarError, untar};
+    pub use crate::daemon::DaemonError;
     pub use crate::devices::DevicesError;
     pub use crate::diff::DiffError;
     pub use crate::disk::{DiskError, partition_type, type_names};

@@ -15,6 +15,7 @@ use sapwood_btrfs::scrub as btrfs;
 use serde::{Deserialize, Serialize};
 
 use crate::check::{CheckFinding, CheckOptions, check};
+use crate::daemon::DaemonError;
 use crate::image::{self, named};
 use crate::options::Options;
 use crate::progress::{OnProgress, Progress, Stop};
@@ -154,22 +155,9 @@ pub enum ScrubError {
         /// The error of the host.
         source: io::Error,
     },
-    /// The directory is in no mount by Sapwood, or its daemon does not serve this user.
-    #[error("{}", named(path, source))]
-    Mount {
-        /// The directory.
-        path: PathBuf,
-        /// The error of the host.
-        source: io::Error,
-    },
-    /// The daemon of a mount ended the scrub.
-    #[error("{}", named(path, why))]
-    Daemon {
-        /// The directory.
-        path: PathBuf,
-        /// The daemon's reason.
-        why: String,
-    },
+    /// The daemon of a mount did not scrub.
+    #[error(transparent)]
+    Daemon(#[from] DaemonError),
 }
 
 /// Reads all used space of an image that nothing else uses, in every copy, and repairs bad copies.
@@ -190,7 +178,8 @@ pub fn scrub(
     let path = path.as_ref();
     #[cfg(feature = "fuse")]
     if path.is_dir() {
-        return Ok(mounted::scrub_by_daemon(path, options, progress)?);
+        let report = mounted::scrub_by_daemon(path, options, progress);
+        return Ok(report.map_err(ScrubError::from)?);
     }
     let (devices, kind) = image::open_devices(path, opening, options.read_only)?;
     match (kind, &*devices) {

@@ -5,14 +5,19 @@
 //!   down its side, or ends, stops the work after the current step.
 //! - Daemon to client: progress, and last the result.
 
+use std::fs::File;
 use std::io::{self, Read, Write};
 use std::net::Shutdown;
 use std::ops::ControlFlow;
+use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
+
+use crate::daemon::DaemonError;
 
 /// Most bytes of a request.
 const MOST_OF_REQUEST: usize = 64 << 10;
@@ -24,10 +29,13 @@ const INTERVAL: Duration = Duration::from_millis(100);
 /// The work that a client requests.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) enum Request {
-    Scrub {
-        read_only: bool,
-        limit: Option<u64>,
-    },
+    Scrub { read_only: bool, limit: Option<u64> },
+    Change(Change),
+}
+
+/// A change of the block groups or the devices.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) enum Change {
     /// Filters as text, as for `BalanceFilter`.
     Balance {
         data: Option<String>,
@@ -130,8 +138,29 @@ impl<R: for<'m> Deserialize<'m>> Answer<R> {
     }
 }
 
+/// Connects to the daemon of the mount that `dir` is in, and sends a request.
+///
+/// # Errors
+/// [`DaemonError`].
+pub(crate) fn request(dir: &Path, request: &Request) -> Result<UnixStream, DaemonError> {
+    let unreachable = |error| DaemonError::Mount {
+        path: dir.to_owned(),
+        source: named(error),
+    };
+    let opened = File::open(dir).map_err(unreachable)?;
+    let socket = sapwood_fuse::bulk::connect_for_upkeep(opened.as_fd()).map_err(unreachable)?;
+    let sent = request.send(&socket);
+    sent.map_err(|error| refused(dir, error.to_string()))?;
+    Ok(socket)
+}
+
+fn refused(dir: &Path, why: String) -> DaemonError {
+    let path = dir.to_owned();
+    DaemonError::Refused { path, why }
+}
+
 /// An error of the connection, with its reason where one is known.
-pub(crate) fn named(error: io::Error) -> io::Error {
+fn named(error: io::Error) -> io::Error {
     let why = match Errno::from_io_error(&error) {
         Some(Errno::NOTTY) => "not in a mount by Sapwood",
         Some(Errno::PERM) => "only root and the owner of the mount may do this",
@@ -141,15 +170,20 @@ pub(crate) fn named(error: io::Error) -> io::Error {
     io::Error::new(error.kind(), why)
 }
 
-/// Waits for the result. `step` gets the units that are done, and of all; once it returns `Break`,
-/// the daemon ends the work early, and still reports it. The error is the daemon's reason.
+/// Waits for the result of a [`request`]. `step` gets the units that are done, and of all; once it
+/// returns `Break`, the daemon ends the work early, and still reports it.
+///
+/// # Errors
+/// [`DaemonError::Refused`].
 pub(crate) fn wait<R: for<'m> Deserialize<'m>>(
+    dir: &Path,
     socket: &UnixStream,
     step: &mut dyn FnMut(u64, u64) -> ControlFlow<()>,
-) -> Result<R, String> {
+) -> Result<R, DaemonError> {
     let mut stopped = false;
     loop {
-        match Answer::receive(socket).map_err(|error| error.to_string())? {
+        let answer = Answer::receive(socket);
+        match answer.map_err(|error| refused(dir, error.to_string()))? {
             Answer::Progress { done, total } => {
                 if step(done, total).is_break() && !stopped {
                     stopped = true;
@@ -158,7 +192,7 @@ pub(crate) fn wait<R: for<'m> Deserialize<'m>>(
                 }
             }
             Answer::Done(result) => return Ok(result),
-            Answer::Failed(why) => return Err(why),
+            Answer::Failed(why) => return Err(refused(dir, why)),
         }
     }
 }

@@ -14,12 +14,7 @@ impl Cause for DevicesError {
     fn kind(&self) -> ErrorKind {
         match self {
             Self::Open(error) => error.kind(),
-            Self::Daemon { .. } => ErrorKind::Io,
-            Self::Mount { source, .. } => match source.kind() {
-                std::io::ErrorKind::PermissionDenied => ErrorKind::PermissionDenied,
-                std::io::ErrorKind::NotFound => ErrorKind::NotFound,
-                _ => ErrorKind::InvalidInput,
-            },
+            Self::Daemon(error) => error.kind(),
             Self::Balance { source, .. } => match &**source {
                 Balance::Engine(error) => of_btrfs(error),
                 Balance::NoRoom { .. } => ErrorKind::StorageFull,
@@ -40,10 +35,8 @@ impl Cause for DevicesError {
     fn path(&self) -> Option<&Path> {
         match self {
             Self::Open(error) => error.path(),
-            Self::Balance { path, .. }
-            | Self::Membership { path, .. }
-            | Self::Mount { path, .. }
-            | Self::Daemon { path, .. } => Some(path),
+            Self::Daemon(error) => error.path(),
+            Self::Balance { path, .. } | Self::Membership { path, .. } => Some(path),
         }
     }
 }

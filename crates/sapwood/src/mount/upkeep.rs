@@ -16,7 +16,7 @@ use sapwood_btrfs::{Btrfs, balance};
 use sapwood_fuse::bulk::{Admitted, Service, Work};
 
 use super::writing::Engines;
-use crate::bulk::upkeep::{Answer, Removal, Reporter, Request};
+use crate::bulk::upkeep::{Answer, Change, Removal, Reporter, Request};
 use crate::devices::{BalanceFilter, balanced, engine_options};
 use crate::image::Mounted;
 use crate::progress::Progress;
@@ -71,19 +71,21 @@ impl Upkeep {
         let image = self.engines.current().clone();
         let read_only = image.read_only() || admitted.check_writable().is_err();
         let mut reporter = Reporter::new(&work.socket);
-        if let Request::Scrub {
-            read_only: only,
-            limit,
-        } = request
-        {
-            let repairs = matches!(image, Mounted::Btrfs(_)) && !only;
-            if read_only && repairs {
-                let why = "the mount is read-only; --read-only scrubs without repairs";
-                return Err(why.to_owned());
+        let change = match request {
+            Request::Change(change) => change,
+            Request::Scrub {
+                read_only: only,
+                limit,
+            } => {
+                let repairs = matches!(image, Mounted::Btrfs(_)) && !only;
+                if read_only && repairs {
+                    let why = "the mount is read-only; --read-only scrubs without repairs";
+                    return Err(why.to_owned());
+                }
+                let report = self.scrub(&image, only, limit, &mut reporter)?;
+                return Answer::Done(report).send(&work.socket).map_err(failed);
             }
-            let report = self.scrub(&image, only, limit, &mut reporter)?;
-            return Answer::Done(report).send(&work.socket).map_err(failed);
-        }
+        };
         let Mounted::Btrfs(fs) = &image else {
             return Err("only btrfs has block groups and several devices".to_owned());
         };
@@ -97,7 +99,7 @@ impl Upkeep {
             }
             reporter.step(done, total)
         };
-        self.change(fs, request, (work, &admitted), &mut step)
+        self.change(fs, change, (work, &admitted), &mut step)
     }
 
     fn scrub(
@@ -136,14 +138,13 @@ impl Upkeep {
     fn change(
         &self,
         fs: &Btrfs,
-        request: Request,
+        change: Change,
         (work, admitted): (&Work, &Admitted),
         step: &mut (dyn FnMut(u64, u64) -> ControlFlow<()> + Send),
     ) -> Result<(), String> {
         let socket = &work.socket;
-        let sent = match request {
-            Request::Scrub { .. } => return Err("a scrub changes nothing".to_owned()),
-            Request::Balance {
+        let sent = match change {
+            Change::Balance {
                 data,
                 metadata,
                 system,
@@ -155,15 +156,15 @@ impl Upkeep {
                 let done = balance::balance_mounted(fs, &options, step).map_err(text)?;
                 Answer::Done(balanced(done)).send(socket)
             }
-            Request::ResumeBalance => {
+            Change::ResumeBalance => {
                 let done = balance::resume_mounted(fs, step).map_err(text)?;
                 Answer::Done(balanced(done)).send(socket)
             }
-            Request::CancelBalance => {
+            Change::CancelBalance => {
                 balance::cancel_mounted(fs).map_err(text)?;
                 Answer::Done(()).send(socket)
             }
-            Request::AddDevice { name, force } => {
+            Change::AddDevice { name, force } => {
                 if self.encrypted {
                     let why = "the image is encrypted: add the device while it is not mounted";
                     return Err(why.to_owned());
@@ -178,7 +179,7 @@ impl Upkeep {
                 self.engines.added.lock().push(device);
                 Answer::Done(devid).send(socket)
             }
-            Request::RemoveDevice(removal) => {
+            Change::RemoveDevice(removal) => {
                 let device = match &removal {
                     Removal::Devid(devid) => MountedDevice::Devid(*devid),
                     Removal::Name(name) => MountedDevice::Name(name),

@@ -33,7 +33,7 @@ use crate::options::Options;
 pub(super) struct Engines {
     first: Mounted,
     writing: OnceLock<Mounted>,
-    /// Held for reading while an engine serves a client beside the kernel.
+    /// Held for reading while an engine serves a client in addition to the kernel.
     pub(super) in_use: RwLock<()>,
     /// Devices that were added since the mount.
     pub(super) added: Mutex<Vec<Arc<dyn Device>>>,
