@@ -103,14 +103,13 @@ fn scrubbed() -> Outcome {
     let only = said(&["scrub", "--read-only", &place])?;
     assert_eq!(only.status.code(), Some(1), "{}", only.all());
     let ended = AtomicBool::new(false);
-    let kept = thread::scope(|scope| {
+    let (scrubs, kept) = thread::scope(|scope| {
         let writers = scope.spawn(|| busy(&dir, &ended));
         let scrubs: Vec<_> = (0..4).map(|_| said(&["scrub", "--json", &place])).collect();
         ended.store(true, Ordering::Relaxed);
         let kept = writers.join().unwrap();
         (scrubs, kept)
     });
-    let (scrubs, kept) = kept;
     for (nth, scrub) in scrubs.into_iter().enumerate() {
         let scrub = scrub?;
         assert!(scrub.status.success(), "{}", scrub.all());
@@ -338,16 +337,12 @@ fn continued_from_the_kernel() -> Outcome {
             assert!(paused, "the balance was not paused");
         })?;
         assert!(is_recorded(&set)?);
-        let place = if mounted {
+        if mounted {
             let mount = self::mounted(&set)?;
             run(&["balance", "-q", "--resume", mount.path().to_str().unwrap()])?;
             Box::new(mount).unmount()?;
-            None
         } else {
-            Some([set.at(0), set.at(1)])
-        };
-        if let Some([first, second]) = place {
-            run(&["balance", "-q", "--resume", first, second])?;
+            run(&["balance", "-q", "--resume", set.at(0), set.at(1)])?;
         }
         assert!(!is_recorded(&set)?);
         let again = said(&["balance", "--resume", set.at(0), set.at(1)])?;
