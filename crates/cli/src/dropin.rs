@@ -88,6 +88,12 @@ fn make(request: &Request) -> Result<()> {
 /// Finds what would make the filling fail at once.
 fn check(request: &Request, source: &Path) -> Result<()> {
     std::fs::read_dir(source).map_err(|error| Failure::local(source, error))?;
+    if request.options.is_journal_device() {
+        return Err(Failure::local(
+            &request.file,
+            "a journal device has no files",
+        ));
+    }
     let fits = request.storage.check(request.options.kind());
     fits.and_then(|()| request.storage.check_directories(source))
         .map_err(|error| Failure::new(FAILED, error))
@@ -170,7 +176,8 @@ fn fill(request: &Request, device: &Arc<dyn Device>, operand: &Path, source: &Pa
     if let Some(time) = request.options.time() {
         sources.set_time(time);
     }
-    let filled = sapwood::internal::fill(device, operand, &sources, None, &mut |step| {
+    let options = &request.options;
+    let filled = sapwood::internal::fill(device, operand, &sources, options, None, &mut |step| {
         bar.show(step);
     });
     bar.end();
@@ -186,8 +193,8 @@ fn fill(request: &Request, device: &Arc<dyn Device>, operand: &Path, source: &Pa
     let Some(root) = &request.root else {
         return Ok(());
     };
-    let options = choice::fixed(sapwood::Options::new())?;
-    let fs = FileSystem::open_on(Arc::clone(device), operand, &options)?;
+    let opening = options.opening(choice::fixed(sapwood::Options::new())?);
+    let fs = FileSystem::open_on(Arc::clone(device), operand, &opening)?;
     let (uid, gid) = root.owner;
     let set = fs.set_owner("/", Some(uid), Some(gid));
     let set = set.and_then(|()| fs.set_permissions("/", root.mode));

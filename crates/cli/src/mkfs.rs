@@ -167,14 +167,17 @@ pub(super) fn run(args: &Args) -> Result<()> {
 /// Makes the file system on a device, a partition or an export, or in a file that keeps its size.
 fn in_place(args: &Args, options: &MkfsOptions, sources: &Sources) -> Result<()> {
     let image = &args.image;
+    if options.is_journal_device() && !sources.is_empty() {
+        return Err(Failure::local(image, "a journal device has no files"));
+    }
     let device = open(image)?;
     let made = sapwood::internal::mkfs(&*device, image, options, false);
     let made = made.map_err(|error| mkfs_failure(image, &error))?;
     let missing = if !sources.is_empty() {
         fill(args, &device, sources, options)?
     } else {
-        if let Some((uid, gid)) = root_owner(options) {
-            set_root_owner(device, image, uid, gid)?;
+        if let Some(owner) = root_owner(options).filter(|_| !options.is_journal_device()) {
+            set_root_owner(device, image, options, owner)?;
         }
         0
     };
@@ -274,6 +277,7 @@ fn fill(
         device,
         &args.image,
         sources,
+        options,
         options.root_owner(),
         &mut |step| bar.show(step),
     );
@@ -344,8 +348,14 @@ fn root_owner(options: &MkfsOptions) -> Option<(u32, u32)> {
     options.root_owner().or(caller)
 }
 
-fn set_root_owner(device: Arc<dyn Device>, image: &Path, uid: u32, gid: u32) -> Result<()> {
-    let fs = FileSystem::open_on(device, image, &choice::fixed(Options::new())?)?;
+fn set_root_owner(
+    device: Arc<dyn Device>,
+    image: &Path,
+    options: &MkfsOptions,
+    (uid, gid): (u32, u32),
+) -> Result<()> {
+    let opening = options.opening(choice::fixed(Options::new())?);
+    let fs = FileSystem::open_on(device, image, &opening)?;
     set_owner(fs, image, uid, gid)
 }
 

@@ -25,7 +25,7 @@ pub(super) const MEASURE_EXAMPLES: &[(&str, &str)] = &[(
     "digests of files with a hash tree",
 )];
 
-/// Most bytes of a signature.
+/// Most bytes of a signature: a descriptor has at most 16384 bytes, 256 of them before the signature.
 const SIGNATURE_MAX: usize = 16384 - 256;
 
 #[derive(Debug, clap::Subcommand)]
@@ -253,7 +253,8 @@ fn enable(
         None => Vec::new(),
     };
     if signature.len() > SIGNATURE_MAX {
-        return Err(Failure::new(USAGE, "a signature has at most 16128 bytes"));
+        let why = format_args!("a signature has at most {SIGNATURE_MAX} bytes");
+        return Err(Failure::new(USAGE, why));
     }
     let mut signed = false;
     files::for_each(places, &SubvolumeChoice::default(), false, |fs, path, _| {

@@ -1,4 +1,5 @@
-//! Erasing what a file system no longer uses: inodes, names and the log, but not free blocks.
+//! Erases stale metadata of a file system: unused inodes, removed names and the log. Free blocks are
+//! left to a trim.
 //!
 //! A removed inode leaves its fields, with the target of a short symbolic link and small attributes,
 //! in the table of inodes. A removed name leaves its bytes in the gap that it becomes. The log has

@@ -6,9 +6,8 @@
 //! | `large_file` | the first file of 2 GiB and more that is stored | `e2fsck` reports the file |
 //! | `verity` | the first hash tree of a file | the kernel refuses the file |
 //!
-//! The kernel sets the first two, and takes a hash tree only in an image that has `verity`. It sets no
-//! other: without `dir_index` directories stay
-//! linear, without `dir_nlink` a directory with [`LINK_MAX`](sapwood_ext4_format::LINK_MAX) links
+//! The kernel sets the first two, and takes a hash tree only in an image that has `verity`. It sets
+//! no other: without `dir_index` directories stay linear, without `dir_nlink` a directory with [`LINK_MAX`](sapwood_ext4_format::LINK_MAX) links
 //! takes no further subdirectory, without `huge_file` and `extent` files have smaller limits,
 //! without `ea_inode` a large value is refused.
 

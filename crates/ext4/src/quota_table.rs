@@ -19,44 +19,8 @@ use sapwood_jbd2::{Cache, Handle};
 use crate::lock::{Rank, RankedMutex};
 use crate::{Error, Result};
 
-/// What an inode counts for.
+/// Owners of an inode: one for the quotas of each kind.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Charge {
-    uid: u32,
-    gid: u32,
-    project: u32,
-    /// Bytes of blocks.
-    space: u64,
-}
-
-impl Charge {
-    /// The charge of an inode with these contents.
-    pub(crate) fn of(raw: &RawInode, geometry: &Geometry) -> Self {
-        Self {
-            uid: raw.uid(),
-            gid: raw.gid(),
-            project: raw.projid().unwrap_or(0),
-            space: raw.sectors(geometry).saturating_mul(512),
-        }
-    }
-
-    /// Bytes of blocks.
-    pub(crate) fn space(&self) -> u64 {
-        self.space
-    }
-
-    /// The owner that counts for quotas of a kind.
-    pub(crate) fn id(&self, kind: QuotaKind) -> u32 {
-        match kind {
-            QuotaKind::User => self.uid,
-            QuotaKind::Group => self.gid,
-            QuotaKind::Project => self.project,
-        }
-    }
-}
-
-/// Owners of an inode that is about to be made or to change.
-#[derive(Debug, Clone, Copy)]
 pub(crate) struct Owners {
     pub(crate) uid: u32,
     pub(crate) gid: u32,
@@ -64,12 +28,39 @@ pub(crate) struct Owners {
 }
 
 impl Owners {
-    /// The owner that counts for quotas of a kind.
+    /// The owners of an inode with these contents.
+    pub(crate) fn of(raw: &RawInode) -> Self {
+        Self {
+            uid: raw.uid(),
+            gid: raw.gid(),
+            project: raw.projid().unwrap_or(0),
+        }
+    }
+
+    /// The owner for quotas of a kind.
     pub(crate) fn id(&self, kind: QuotaKind) -> u32 {
         match kind {
             QuotaKind::User => self.uid,
             QuotaKind::Group => self.gid,
             QuotaKind::Project => self.project,
+        }
+    }
+}
+
+/// The part that an inode adds to the usage of its owners: itself, and its space.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Charge {
+    pub(crate) owners: Owners,
+    /// Bytes of blocks.
+    pub(crate) space: u64,
+}
+
+impl Charge {
+    /// The charge of an inode with these contents.
+    pub(crate) fn of(raw: &RawInode, geometry: &Geometry) -> Self {
+        Self {
+            owners: Owners::of(raw),
+            space: raw.sectors(geometry).saturating_mul(512),
         }
     }
 }
@@ -165,7 +156,7 @@ impl QuotaTable {
                     space: sign * space,
                     inodes: sign,
                 };
-                (charge.id(table.kind), change)
+                (charge.owners.id(table.kind), change)
             };
             let parts = [old.map(|old| part(old, -1)), new.map(|new| part(new, 1))];
             match parts {
@@ -229,7 +220,7 @@ impl QuotaTable {
         };
         for table in self.limited() {
             let entries = table.entries.lock();
-            let Some(entry) = entries.get(&charge.id(table.kind)) else {
+            let Some(entry) = entries.get(&charge.owners.id(table.kind)) else {
                 continue;
             };
             let before = entry.promised.fetch_add(bytes, Ordering::AcqRel);

@@ -8,7 +8,7 @@
 //! read again after a checkpoint, and counts as bad only if it stays so.
 //!
 //! Blocks of directories and extents, and the bitmaps, are not verified: between two checkpoints
-//! the places on the device do not tell which they are.
+//! the device may have older references to them, so their places are not known.
 
 use std::ops::ControlFlow;
 use std::thread;
@@ -24,7 +24,7 @@ use crate::store::Store;
 
 /// Reads of a block that seems bad, after the first one.
 const AGAIN: usize = 3;
-/// Time between two of them.
+/// Time before each of these reads.
 const PAUSE: Duration = Duration::from_millis(20);
 /// Most findings that are kept.
 const MOST: usize = 1000;
@@ -141,8 +141,8 @@ impl Scrub<'_> {
         Ok(())
     }
 
-    /// Reads bytes and looks for bad structures in them with `find`. What it still finds after the
-    /// bytes were read again is reported. Returns the bytes that are good.
+    /// Reads bytes, and looks for bad structures in them with `find`. Reads them again while it
+    /// finds some, and reports those of the last read. Returns good bytes.
     fn verify(
         &mut self,
         offset: u64,

@@ -445,7 +445,14 @@ impl Cause for BuildError {
             (None, Self::FileSystem(error)) => error.kind(),
             (None, Self::Device(error)) => of_device(error),
             (None, Self::Stopped) => ErrorKind::Interrupted,
-            (None, Self::NoSize(_) | Self::At(_) | Self::Encrypted(_)) => ErrorKind::InvalidInput,
+            (
+                None,
+                Self::NoSize(_)
+                | Self::FixedSize { .. }
+                | Self::JournalDevice(_)
+                | Self::At(_)
+                | Self::Encrypted(_),
+            ) => ErrorKind::InvalidInput,
             (None, _) => ErrorKind::Io,
         }
     }
@@ -454,7 +461,14 @@ impl Cause for BuildError {
         match (part(self), self) {
             (Some(part), _) => part.path(),
             (None, Self::FileSystem(error)) => error.path(),
-            (None, Self::NoSize(path) | Self::At(path) | Self::File { path, .. }) => Some(path),
+            (
+                None,
+                Self::NoSize(path)
+                | Self::JournalDevice(path)
+                | Self::At(path)
+                | Self::FixedSize { path, .. }
+                | Self::File { path, .. },
+            ) => Some(path),
             (None, _) => None,
         }
     }

@@ -177,8 +177,8 @@ impl Older {
     /// Reads facts about an image for a new one of this kind.
     ///
     /// # Errors
-    /// [`LikeError`]: it cannot be opened, has another format, several devices, or was not
-    /// unmounted.
+    /// [`LikeError`]: it cannot be opened, has another format, several devices or a journal on
+    /// another device, or was not unmounted.
     pub(crate) fn open(path: &Path, wanted: Kind) -> Result<Self, LikeError> {
         let info = info(path).map_err(LikeError::Inspect)?;
         let (found, unclean) = match &info.details {
@@ -201,11 +201,17 @@ impl Older {
         if unclean {
             return Err(LikeError::Unclean(path));
         }
+        if found == Kind::Ext4 {
+            let device = image::open_device(&path, true)?;
+            // A copy would use the journal of the older image.
+            let internal = sapwood_ext4::refuse_external_journal(&*device);
+            internal.map_err(|source| ext4_error(&path, source))?;
+        }
         Ok(Self { path, info })
     }
 
-    /// Gives the options of the scratch image what decides on the precision and the limits of its
-    /// attributes, and the identity that is reported.
+    /// Sets the UUID of this image, which the report shows, in the options of the scratch image. On
+    /// ext4 also sets the sizes of blocks and inodes, which limit attributes and their precision.
     pub(crate) fn adjust(&self, options: &mut MkfsOptions) {
         options.set_uuid(self.info.uuid);
         options.clear_size();
@@ -254,8 +260,8 @@ impl Older {
     }
 }
 
-/// Gives the image in the file `new` the tree of the image in `scratch`. `filling`: how the image is
-/// opened.
+/// Gives the image in the file `new` the tree of the image in `scratch`. `filling` has the options
+/// that open the image.
 ///
 /// # Errors
 /// [`LikeError`]; the image is not complete then.
@@ -280,8 +286,8 @@ pub(crate) fn adapt(
     close(fs, &device, path)
 }
 
-/// Erases what the new image does not use: a resize leaves copies of the blocks that it moves, and
-/// its log. `filling`: how the image is opened.
+/// Erases unused parts of the new image: a resize leaves copies of the blocks that it moves, and its
+/// log. `filling` has the options that open the image.
 ///
 /// # Errors
 /// [`LikeError`].
@@ -294,18 +300,22 @@ pub(crate) fn erase(new: &NewFile, filling: &Options) -> Result<(), LikeError> {
     close(fs, &device, path)
 }
 
-/// Closes the image, and erases what its format leaves outside of free space.
+/// Closes the image. On ext4 also erases stale metadata.
 fn close(fs: FileSystem, device: &Arc<dyn Device>, path: &Path) -> Result<(), LikeError> {
     let kind = fs.engine().image_kind();
     fs.close()?;
     if kind == Kind::Ext4 {
         let erased = sapwood_ext4::erase_unused(device);
-        erased.map_err(|source| OpenError::Ext4 {
-            path: path.to_owned(),
-            source: Box::new(source),
-        })?;
+        erased.map_err(|source| ext4_error(path, source))?;
     }
     Ok(device.flush()?)
+}
+
+fn ext4_error(path: &Path, source: sapwood_ext4::Error) -> OpenError {
+    OpenError::Ext4 {
+        path: path.to_owned(),
+        source: Box::new(source),
+    }
 }
 
 /// Changes the tree `there` until it equals `new`, and zeroes free space.

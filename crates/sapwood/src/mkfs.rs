@@ -18,6 +18,7 @@ use sapwood_ext4::mkfs as ext4_mkfs;
 
 use crate::Kind;
 use crate::image::{OpenError, named, open_device};
+use crate::options::Options;
 
 /// Why an option of mkfs is refused.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -227,6 +228,34 @@ impl MkfsOptions {
 
     pub(crate) fn set_uuid(&mut self, uuid: [u8; 16]) {
         (self.btrfs.uuid, self.ext4.uuid) = (Some(uuid), Some(uuid));
+    }
+
+    /// Whether the options make a journal device, which has no files.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn is_journal_device(&self) -> bool {
+        self.kind == Kind::Ext4 && self.ext4.asks_for("journal_dev")
+    }
+
+    /// The property of the image that excludes a later change of its size.
+    pub(crate) fn fixes_size(&self) -> Option<&'static str> {
+        if self.kind != Kind::Ext4 {
+            None
+        } else if self.journal.is_some() {
+            Some("its journal on another device")
+        } else {
+            self.ext4.asks_for("quota").then_some("quotas")
+        }
+    }
+
+    /// Has `options` open the file system that these options make, with its journal.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn opening(&self, options: Options) -> Options {
+        match &self.journal {
+            Some(path) => options.journal(path),
+            None => options,
+        }
     }
 
     /// Removes the chosen size.

@@ -125,6 +125,17 @@ pub enum BuildError {
     /// No size was given.
     #[error("{}: the image needs a size", .0.display())]
     NoSize(PathBuf),
+    /// The image cannot be fitted to its files, because it has this property, and no size was given.
+    #[error("{}: an image with {what} cannot change its size, so it needs one", path.display())]
+    FixedSize {
+        /// The image.
+        path: PathBuf,
+        /// The property.
+        what: &'static str,
+    },
+    /// A journal device was to get files.
+    #[error("{}: a journal device has no files", .0.display())]
+    JournalDevice(PathBuf),
     /// The path of a directory in the image leads out of the image, or has a NUL.
     #[error("{}: no path of a directory in an image", .0.display())]
     At(PathBuf),

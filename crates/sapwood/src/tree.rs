@@ -139,14 +139,7 @@ impl<'a> HeldInode<'a> {
 
     /// Reads until the buffer is full or the file ends.
     fn fill(&self, at: u64, buf: &mut [u8]) -> Result<usize> {
-        let mut filled = 0;
-        while let Some(rest) = buf.get_mut(filled..).filter(|rest| !rest.is_empty()) {
-            match self.fs.read(self.ino(), at + filled as u64, rest)? {
-                0 => break,
-                count => filled += count,
-            }
-        }
-        Ok(filled)
+        fill(self.fs, self.ino(), at, buf)
     }
 
     /// The directory that holds this one.
@@ -161,6 +154,25 @@ impl Drop for HeldInode<'_> {
             self.fs.forget(self.attr.ino, 1);
         }
     }
+}
+
+/// Reads from a file until the buffer is full or the file ends. Returns the number of bytes.
+fn fill(fs: &dyn FileSystem, ino: Ino, at: u64, buf: &mut [u8]) -> Result<usize> {
+    let mut filled = 0;
+    while let Some(rest) = buf.get_mut(filled..).filter(|rest| !rest.is_empty()) {
+        match fs.read(ino, at.saturating_add(filled as u64), rest)? {
+            0 => break,
+            count => filled += count,
+        }
+    }
+    Ok(filled)
+}
+
+/// Fills a buffer from a file. Bytes after the end of the file are zeros.
+pub(crate) fn fill_padded(fs: &dyn FileSystem, ino: Ino, at: u64, buf: &mut [u8]) -> Result<()> {
+    let filled = fill(fs, ino, at, buf)?;
+    buf.get_mut(filled..).unwrap_or_default().fill(0);
+    Ok(())
 }
 
 /// The path of a name in a directory.

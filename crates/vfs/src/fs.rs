@@ -428,7 +428,7 @@ pub trait FileSystem: Send + Sync {
     /// Reads the hash tree of a file from a byte offset of the tree on, without verifying it.
     ///
     /// # Errors
-    /// Those of [`verity_descriptor`](FileSystem::verity_descriptor).
+    /// `NotSupported` by default; `NoAttribute` if the file has no hash tree.
     fn read_verity_tree(&self, _ino: Ino, _offset: u64, _buf: &mut [u8]) -> Result<()> {
         Err(Error::NotSupported)
     }

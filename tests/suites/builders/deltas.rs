@@ -87,6 +87,8 @@ fails 2 'one file' mk -f --like old -r r old; cp old there; fails 1 'exists' mk 
 refused 'o such file' mk --like old -r nowhere new
 mkdir big; head -c 60000000 /dev/urandom > big/f
 refused 'space' mk --like old -r big new
+mk -q -t ext4 -O journal_dev --size 8M j; mk -q -t ext4 -b 4096 -J device=j --size 40M outside
+refused 'outside: the journal is on another device' mk --like outside -r r new
 mk -q -d raid1 -m raid1 --size 200M a b; fails 3 'device' mk --like a -r r new
 debugfs -w -R 'feature needs_recovery' old 2> /dev/null; refused 'was not unmounted' mk --like old -r r new
 cp before old; [ ! -e new ]; [ -z "$(ls -A | grep sapwood-)" ]

@@ -73,12 +73,12 @@ impl Reservation {
         }
     }
 
-    /// Counts it for its owners, to whose counters the caller has added its bytes.
+    /// Counts the reservation for its owners. The caller has added its bytes to their counters.
     pub(crate) fn count_for(&mut self, owners: Vec<Arc<AtomicU64>>) {
         self.owners = owners;
     }
 
-    /// Adds another one, which counts for the owners of this one then.
+    /// Adds another reservation. All blocks then count for the owners of this one.
     pub(crate) fn merge(&mut self, mut other: Self) {
         let (own, more) = (self.blocks, std::mem::take(&mut other.blocks));
         let less = std::mem::take(&mut other.owners);

@@ -82,7 +82,7 @@ pub(crate) fn store(
     done
 }
 
-/// Writes the tree and the descriptor behind the file.
+/// Writes the tree and the descriptor after the end of the file.
 fn write_all(
     engine: &Arc<Engine>,
     inode: &Arc<Inode>,

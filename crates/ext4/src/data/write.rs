@@ -232,8 +232,8 @@ fn promise(
     Ok((holes, Some(promised)))
 }
 
-/// Counts promised blocks for the owners of the inode. The caller of a write is not known, so that
-/// limits hold for every one.
+/// Counts promised blocks for the owners of the inode. The caller of a write is not known, so limits
+/// hold for root, too.
 ///
 /// # Errors
 /// `Quota`.
@@ -248,7 +248,7 @@ pub(super) fn count_for_owners(
     }
     let charge = Charge::of(&inode.state.lock().raw, &engine.geometry);
     let bytes = blocks.saturating_mul(engine.block_size());
-    let now = u64::try_from(engine.now().sec).unwrap_or(0);
+    let now = engine.ambient.seconds();
     promised.count_for(engine.quota.promise(&charge, bytes, now)?);
     Ok(())
 }

@@ -224,7 +224,7 @@ impl Inode {
             (state.raw.flags(), size, attribute_blocks, charges)
         };
         if let Some(charges) = charges {
-            let now = u64::try_from(store.now().sec).unwrap_or(0);
+            let now = store.ambient.seconds();
             store.quota.replace(&store.cache, h, charges, now)?;
         }
         store.set_size_feature(h, size)?;

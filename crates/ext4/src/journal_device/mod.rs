@@ -72,11 +72,6 @@ impl JournalDevice {
         Ok(sb)
     }
 
-    /// The UUID of the journal, if there is one.
-    pub(crate) fn uuid(&self) -> Option<[u8; 16]> {
-        Some(self.super_block().ok()?.uuid)
-    }
-
     /// The log, for a file system that will use it.
     ///
     /// # Errors

@@ -113,7 +113,10 @@ fn a_journal_that_is_missing_or_not_the_right_one_is_refused_by_name() {
 }
 
 fn right_uuid(journal: &Arc<MemoryDevice>) -> [u8; 16] {
-    JournalDevice::new(journal.clone()).uuid().unwrap()
+    JournalDevice::new(journal.clone())
+        .super_block()
+        .unwrap()
+        .uuid
 }
 
 #[test]

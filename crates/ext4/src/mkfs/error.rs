@@ -87,7 +87,7 @@ pub enum MkfsError {
     /// The interval of multiple mount protection is too long.
     #[error("mmp_update_interval of {0} s: at least 1, at most 300")]
     MmpInterval(u16),
-    /// The device that was named for the journal is none.
+    /// The device that was named has no usable journal.
     #[error(transparent)]
     JournalDevice(Box<crate::Error>),
     /// Another file system uses the journal.
@@ -138,4 +138,10 @@ pub enum MkfsError {
     /// A created journal is invalid: a bug.
     #[error("made a bad journal: {0}")]
     Journal(#[from] sapwood_jbd2::Error),
+}
+
+impl MkfsError {
+    pub(super) fn journal_device(error: crate::Error) -> Self {
+        Self::JournalDevice(Box::new(error))
+    }
 }

@@ -2,30 +2,19 @@
 
 use sapwood_block::{Device, signature};
 use sapwood_ext4_format::{
-    EXTRA_ISIZE_FULL, Incompat, MountOpts, REV_DYNAMIC, SUPER_MAGIC, SUPER_OFFSET, SuperBlock,
-    SuperState,
+    EXTRA_ISIZE_FULL, Incompat, REV_DYNAMIC, SUPER_MAGIC, SUPER_OFFSET, SuperBlock,
 };
 use sapwood_jbd2::NewJournal;
-use sapwood_vfs::{Ambient, Timestamp};
 
-use super::MkfsReport;
 use super::error::MkfsError;
 use super::options::MkfsOptions;
+use super::{MkfsReport, sizes};
 use crate::journal_device::superblock_block;
 
 /// Bytes of a block, if none are chosen.
 const BLOCK_SIZE: u32 = 4096;
 /// Fewest blocks: the kernel requires 1024 blocks of log.
 const LEAST_BLOCKS: u64 = 1026;
-
-/// Whether the options ask for a journal device: the last word about the feature counts.
-pub(super) fn is_asked(options: &MkfsOptions) -> bool {
-    let words = options.features.iter().rev();
-    let mut words = words.filter(|(name, _)| name == "journal_dev" || name == "none");
-    words
-        .next()
-        .is_some_and(|(name, on)| name == "journal_dev" && *on)
-}
 
 /// Makes the device a journal without a user.
 ///
@@ -36,29 +25,17 @@ pub(super) fn make(
     options: &MkfsOptions,
     now: u64,
 ) -> Result<MkfsReport, MkfsError> {
+    sizes::check_label(options)?;
     let block_size = options.block_size.unwrap_or(BLOCK_SIZE);
-    if ![1024, 2048, 4096].contains(&block_size) {
-        return Err(MkfsError::BlockSize(block_size));
-    }
-    let bytes = options.size.unwrap_or(device.size());
-    if bytes > device.size() {
-        return Err(MkfsError::PastEnd {
-            device: device.name().to_owned(),
-            size: device.size(),
-            wanted: bytes,
-        });
-    }
+    sizes::check_block_size(block_size)?;
+    let bytes = sizes::bytes_of(device, options)?;
     let blocks = bytes / u64::from(block_size);
     let count = u32::try_from(blocks).map_err(|_| MkfsError::TooLarge(blocks))?;
     if blocks < LEAST_BLOCKS {
         return Err(MkfsError::TooSmall { blocks, block_size });
     }
-    let ambient = match &options.uuid {
-        Some(uuid) => Ambient::fixed(Timestamp::default(), &[uuid]),
-        None => Ambient::machine(),
-    };
-    let uuid = options.uuid.unwrap_or_else(|| ambient.uuid());
-    let sb = super_block(options, block_size, count, uuid, now);
+    let sb = super_block(options, block_size, count, now);
+    let uuid = sb.uuid;
     let journal = NewJournal {
         block_size,
         blocks: count,
@@ -67,11 +44,7 @@ pub(super) fn make(
         external_at: u32::try_from(superblock_block(block_size)).ok(),
     };
     let journal = journal.superblock()?;
-    let replaced = signature::find(device)?;
-    if let Some(what) = replaced.filter(|_| !options.force) {
-        let device = device.name().to_owned();
-        return Err(MkfsError::Occupied { device, what });
-    }
+    let replaced = super::replaced(device, options)?;
     if options.discard {
         // If the device cannot discard, nothing needs to be discarded.
         let _ = device.discard(0, bytes);
@@ -100,13 +73,7 @@ pub(super) fn make(
     })
 }
 
-fn super_block(
-    options: &MkfsOptions,
-    block_size: u32,
-    blocks: u32,
-    uuid: [u8; 16],
-    now: u64,
-) -> SuperBlock {
+fn super_block(options: &MkfsOptions, block_size: u32, blocks: u32, now: u64) -> SuperBlock {
     let log_block = block_size.trailing_zeros() - 10;
     let mut sb = SuperBlock {
         magic: SUPER_MAGIC.into(),
@@ -117,24 +84,14 @@ fn super_block(
         log_cluster_size: log_block.into(),
         blocks_per_group: (block_size * 8).into(),
         clusters_per_group: (block_size * 8).into(),
-        max_mnt_count: u16::MAX.into(),
         errors: sapwood_ext4_format::errors_behaviour::CONTINUE.into(),
         first_ino: sapwood_ext4_format::GOOD_OLD_FIRST_INO.into(),
         inode_size: 256.into(),
         feature_incompat: Incompat::JOURNAL_DEV.bits().into(),
-        uuid,
-        def_hash_version: options.dir_hash.on_disk(),
-        default_mount_opts: (MountOpts::XATTR_USER | MountOpts::ACL).bits().into(),
         min_extra_isize: EXTRA_ISIZE_FULL.into(),
         want_extra_isize: EXTRA_ISIZE_FULL.into(),
         ..SuperBlock::default()
     };
-    for (to, from) in sb.volume_name.iter_mut().zip(options.label.bytes()) {
-        *to = from;
-    }
-    sb.set_state(SuperState::VALID);
-    sb.set_mkfs_time(now);
-    sb.set_wtime(now);
-    sb.set_lastcheck(now);
+    sizes::common_identity(&mut sb, options, now);
     sb
 }

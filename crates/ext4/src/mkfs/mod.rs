@@ -64,6 +64,16 @@ pub struct MkfsReport {
     pub replaced: Option<&'static str>,
 }
 
+/// The content that the device already has. Without force the device must be empty.
+fn replaced(device: &dyn Device, options: &MkfsOptions) -> Result<Option<&'static str>, MkfsError> {
+    let replaced = sapwood_block::signature::find(device)?;
+    if let Some(what) = replaced.filter(|_| !options.force) {
+        let device = device.name().to_owned();
+        return Err(MkfsError::Occupied { device, what });
+    }
+    Ok(replaced)
+}
+
 /// The log on the device that the options name, which the file system will use.
 fn external_journal(
     sb: &SuperBlock,
@@ -74,7 +84,7 @@ fn external_journal(
         return Ok(None);
     };
     let log = journal.open_unused(geometry.block_size());
-    let log = log.map_err(|error| MkfsError::JournalDevice(Box::new(error)))?;
+    let log = log.map_err(MkfsError::journal_device)?;
     let used = log.users() > 0 && log.user_ids() != [sb.uuid];
     if used && !options.force {
         let device = journal.device().name().to_owned();
@@ -92,7 +102,7 @@ pub fn mkfs(device: &dyn Device, options: &MkfsOptions) -> Result<MkfsReport, Mk
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
     let now = now.map_or(0, |since| since.as_secs());
     let now = options.time.unwrap_or(now);
-    if journal_device::is_asked(options) {
+    if options.asks_for("journal_dev") {
         return journal_device::make(device, options, now);
     }
     let sizes::MkfsPlan {
@@ -103,11 +113,7 @@ pub fn mkfs(device: &dyn Device, options: &MkfsOptions) -> Result<MkfsReport, Mk
     let mut layout = layout::Layout::new(&geometry)?;
     let files = files::make(&mut layout, options, now, journal.as_ref())?;
     let external = external_journal(&super_block, &geometry, options)?;
-    let replaced = sapwood_block::signature::find(device)?;
-    if let Some(what) = replaced.filter(|_| !options.force) {
-        let device = device.name().to_owned();
-        return Err(MkfsError::Occupied { device, what });
-    }
+    let replaced = replaced(device, options)?;
     let journal_blocks = files.journal_blocks;
     if let Some(log) = external {
         // First, so that no file system names a journal that does not list it.

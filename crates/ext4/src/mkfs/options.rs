@@ -94,6 +94,18 @@ pub struct MkfsOptions {
     pub discard: bool,
 }
 
+impl MkfsOptions {
+    /// Whether the options ask for a feature that is off by default: the last word about it counts.
+    #[must_use]
+    pub fn asks_for(&self, feature: &str) -> bool {
+        let words = self.features.iter().rev();
+        let mut words = words.filter(|(name, _)| name == feature || name == "none");
+        words
+            .next()
+            .is_some_and(|(name, on)| name == feature && *on)
+    }
+}
+
 impl Default for MkfsOptions {
     fn default() -> Self {
         Self {

@@ -7,6 +7,8 @@ use sapwood_ext4_format::{
     QuotaInfo, QuotaKind, QuotaLeaf, quota_reference, special_ino,
 };
 
+use crate::quota_table::Charge;
+
 /// Seconds that a soft limit may be exceeded: a week.
 const GRACE: u32 = 7 * 24 * 60 * 60;
 
@@ -15,13 +17,9 @@ pub(super) fn content(kind: QuotaKind, inodes: &[(u32, Inode)], geometry: &Geome
     let mut usage: BTreeMap<u32, (u64, u64)> = BTreeMap::new();
     let counted = [special_ino::ROOT, special_ino::LOST_FOUND];
     for (_, inode) in inodes.iter().filter(|(ino, _)| counted.contains(ino)) {
-        let id = match kind {
-            QuotaKind::User => inode.uid(),
-            QuotaKind::Group => inode.gid(),
-            QuotaKind::Project => inode.projid().unwrap_or(0),
-        };
-        let sum = usage.entry(id).or_default();
-        sum.0 += inode.sectors(geometry) * 512;
+        let charge = Charge::of(inode, geometry);
+        let sum = usage.entry(charge.owners.id(kind)).or_default();
+        sum.0 += charge.space;
         sum.1 += 1;
     }
     let mut file = File {

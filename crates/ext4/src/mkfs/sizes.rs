@@ -14,7 +14,6 @@ use sapwood_vfs::{Ambient, Timestamp};
 use super::error::MkfsError;
 use super::features;
 use super::options::{MkfsOptions, OnError};
-use crate::journal_device::JournalDevice;
 
 const MIB: u64 = 1 << 20;
 const TIB: u64 = 1 << 40;
@@ -236,8 +235,11 @@ impl Wanted {
     }
 }
 
-/// Collects and checks the inputs.
-fn wanted(device: &dyn Device, options: &MkfsOptions) -> Result<Wanted, MkfsError> {
+/// Bytes of the device to use.
+///
+/// # Errors
+/// [`MkfsError::PastEnd`].
+pub(super) fn bytes_of(device: &dyn Device, options: &MkfsOptions) -> Result<u64, MkfsError> {
     let bytes = options.size.unwrap_or(device.size());
     if bytes > device.size() {
         return Err(MkfsError::PastEnd {
@@ -246,11 +248,37 @@ fn wanted(device: &dyn Device, options: &MkfsOptions) -> Result<Wanted, MkfsErro
             wanted: bytes,
         });
     }
-    let (block_size, ratio) = usage(bytes);
-    let block_size = options.block_size.unwrap_or(block_size);
+    Ok(bytes)
+}
+
+/// Checks a size of blocks.
+///
+/// # Errors
+/// [`MkfsError::BlockSize`].
+pub(super) fn check_block_size(block_size: u32) -> Result<(), MkfsError> {
     if ![1024, 2048, 4096].contains(&block_size) {
         return Err(MkfsError::BlockSize(block_size));
     }
+    Ok(())
+}
+
+/// Checks the label.
+///
+/// # Errors
+/// [`MkfsError::Label`].
+pub(super) fn check_label(options: &MkfsOptions) -> Result<(), MkfsError> {
+    if options.label.len() > 16 || options.label.contains('\0') {
+        return Err(MkfsError::Label(options.label.len()));
+    }
+    Ok(())
+}
+
+/// Collects and checks the inputs.
+fn wanted(device: &dyn Device, options: &MkfsOptions) -> Result<Wanted, MkfsError> {
+    let bytes = bytes_of(device, options)?;
+    let (block_size, ratio) = usage(bytes);
+    let block_size = options.block_size.unwrap_or(block_size);
+    check_block_size(block_size)?;
     let size = options.inode_size.unwrap_or(256);
     let inode_size = u16::try_from(size)
         .ok()
@@ -366,9 +394,7 @@ pub(super) fn plan(
     if !(0.0..=50.0).contains(&options.reserved_percent) {
         return Err(MkfsError::Reserved(options.reserved_percent));
     }
-    if options.label.len() > 16 || options.label.contains('\0') {
-        return Err(MkfsError::Label(options.label.len()));
-    }
+    check_label(options)?;
     let seconds = options.mmp_update_interval;
     if let Some(seconds) = seconds.filter(|s| !(1..=MMP_MAX_CHECK_INTERVAL).contains(s)) {
         return Err(MkfsError::MmpInterval(seconds));
@@ -381,7 +407,7 @@ pub(super) fn plan(
     let groups = wanted.groups(options.blocks_per_group)?;
     let journal = journal(&wanted.features, options, groups.blocks, wanted.block_size)?;
     let mut super_block = numbers(&wanted, &groups, options)?;
-    identity(&mut super_block, options, now);
+    identity(&mut super_block, options, now)?;
     let geometry = Geometry::new(&super_block)?;
     Ok(MkfsPlan {
         super_block,
@@ -441,8 +467,9 @@ fn numbers(
     Ok(sb)
 }
 
-/// Sets the fields for the identity and the first mount.
-fn identity(sb: &mut SuperBlock, options: &MkfsOptions, now: u64) {
+/// Sets the fields for the identity that a file system and a journal device have. Returns the
+/// source of further random numbers.
+pub(super) fn common_identity(sb: &mut SuperBlock, options: &MkfsOptions, now: u64) -> Ambient {
     let ambient = match &options.uuid {
         Some(uuid) => Ambient::fixed(Timestamp::default(), &[uuid]),
         None => Ambient::machine(),
@@ -451,33 +478,44 @@ fn identity(sb: &mut SuperBlock, options: &MkfsOptions, now: u64) {
     for (to, from) in sb.volume_name.iter_mut().zip(options.label.bytes()) {
         *to = from;
     }
+    sb.def_hash_version = options.dir_hash.on_disk();
+    sb.max_mnt_count = u16::MAX.into();
+    sb.default_mount_opts = (MountOpts::XATTR_USER | MountOpts::ACL).bits().into();
+    sb.set_state(SuperState::VALID);
+    sb.set_mkfs_time(now);
+    sb.set_wtime(now);
+    sb.set_lastcheck(now);
+    ambient
+}
+
+/// Sets the fields for the identity and the first mount.
+///
+/// # Errors
+/// [`MkfsError::JournalDevice`].
+fn identity(sb: &mut SuperBlock, options: &MkfsOptions, now: u64) -> Result<(), MkfsError> {
+    let ambient = common_identity(sb, options, now);
     let seed = options.hash_seed.unwrap_or_else(|| ambient.uuid());
     for (word, bytes) in sb.hash_seed.iter_mut().zip(seed.chunks_exact(4)) {
         *word = u32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]).into();
     }
-    sb.def_hash_version = options.dir_hash.on_disk();
     sb.flags = SuperFlags::SIGNED_HASH.bits().into();
     if sb.features().has_incompat(Incompat::CSUM_SEED) {
         sb.checksum_seed = uuid_seed(&sb.uuid).into();
     }
-    sb.max_mnt_count = u16::MAX.into();
     let errors = match options.on_error {
         OnError::Continue => errors_behaviour::CONTINUE,
         OnError::ReadOnly => errors_behaviour::READ_ONLY,
         OnError::Panic => errors_behaviour::PANIC,
     };
     sb.errors = errors.into();
-    sb.default_mount_opts = (MountOpts::XATTR_USER | MountOpts::ACL).bits().into();
     sb.raid_stride = options.stride.into();
     sb.raid_stripe_width = options.stripe_width.into();
     let mmp = sb.features().has_incompat(Incompat::MMP);
     let default = if mmp { MMP_UPDATE_INTERVAL } else { 0 };
     sb.mmp_interval = options.mmp_update_interval.unwrap_or(default).into();
-    if let Some(uuid) = options.journal.as_ref().and_then(JournalDevice::uuid) {
-        sb.journal_uuid = uuid;
+    if let Some(journal) = &options.journal {
+        let own = journal.super_block();
+        sb.journal_uuid = own.map_err(MkfsError::journal_device)?.uuid;
     }
-    sb.set_state(SuperState::VALID);
-    sb.set_mkfs_time(now);
-    sb.set_wtime(now);
-    sb.set_lastcheck(now);
+    Ok(())
 }

@@ -51,7 +51,7 @@ impl std::fmt::Debug for State {
     }
 }
 
-/// Seconds that an opener waits for a holder to renew its lease, and for another opener to appear.
+/// Time that an opener waits for a holder to renew its lease, and for another opener to appear.
 fn wait_of(check_interval: u16) -> Duration {
     let interval = u64::from(check_interval);
     Duration::from_secs((2 * interval + 1).min(interval + 60))

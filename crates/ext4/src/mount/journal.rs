@@ -35,7 +35,7 @@ pub(super) fn open_log(
 ///
 /// # Errors
 /// [`Error::NoInternalJournal`]; there is no valid superblock.
-pub(crate) fn refuse_external_journal(device: &dyn Device) -> Result<()> {
+pub fn refuse_external_journal(device: &dyn Device) -> Result<()> {
     if journal_device::is_external(&super::read_super(device)?) {
         return Err(Error::NoInternalJournal);
     }

@@ -53,9 +53,8 @@ use crate::track::Tracker;
 use crate::volume::{SharedBlocks, Volume};
 use crate::{DataMode, Error, FastCommits, Options, Result, quota, recovery};
 use background::Background;
-pub(crate) use journal::{
-    journal_layout, open_empty_log, read_inode_unverified, refuse_external_journal,
-};
+pub use journal::refuse_external_journal;
+pub(crate) use journal::{journal_layout, open_empty_log, read_inode_unverified};
 use journal::{journal_memory, log_form, open_log};
 
 /// A mounted ext2, ext3 or ext4 file system.
@@ -169,12 +168,12 @@ pub(crate) fn open(device: Arc<dyn Device>, options: Options) -> Result<Arc<Engi
     open_with(device, options, Quotas::Kept)
 }
 
-/// What a writable mount does with the quotas of the image.
+/// Treatment of the image's quotas by a writable mount.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Quotas {
     /// Usage is kept.
     Kept,
-    /// They become stale: the changes stay in memory.
+    /// Usage becomes stale. For a mount whose changes stay in memory.
     Ignored,
 }
 
@@ -191,7 +190,7 @@ fn open_with(device: Arc<dyn Device>, mut options: Options, quotas: Quotas) -> R
     }
     let geometry = Geometry::new(&sb)?;
     geometry.check_device(device.size())?;
-    let unclean = sb.features().has_incompat(Incompat::RECOVER) || recovery::may_have_orphans(&sb);
+    let unclean = is_unclean(&sb);
     if options.read_only {
         if options.no_load || !unclean {
             let engine = assemble(device, options, With::Log)?;
@@ -203,6 +202,8 @@ fn open_with(device: Arc<dyn Device>, mut options: Options, quotas: Quotas) -> R
     let (device, protection) = Protection::take(&device, &sb, &options)?;
     let sb = read_super(&*device)?;
     check_features(&sb, false)?;
+    // Another machine may have used the file system until the protection was taken.
+    let unclean = unclean || is_unclean(&sb);
     if let Some(protection) = &protection {
         options.journal = options.journal.map(|journal| protection.fence(&journal));
     }
@@ -230,6 +231,11 @@ fn open_with(device: Arc<dyn Device>, mut options: Options, quotas: Quotas) -> R
     }
     recovery::finish_all(&engine, &orphans);
     Ok(engine)
+}
+
+/// Whether the last mount of a file system did not end with an unmount.
+fn is_unclean(sb: &SuperBlock) -> bool {
+    sb.features().has_incompat(Incompat::RECOVER) || recovery::may_have_orphans(sb)
 }
 
 /// Shows the state after a recovery, without a write to the device.

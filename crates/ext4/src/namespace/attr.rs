@@ -26,7 +26,7 @@ pub(crate) fn setattr(
     strip: bool,
 ) -> Result<()> {
     if changes.uid.is_some() || changes.gid.is_some() {
-        let mut owners = owners(inode);
+        let mut owners = Owners::of(&inode.state.lock().raw);
         owners.uid = changes.uid.unwrap_or(owners.uid);
         owners.gid = changes.gid.unwrap_or(owners.gid);
         quota::ensure(engine, &owners)?;
@@ -49,16 +49,6 @@ pub(crate) fn setattr(
     })())?;
     drop(h);
     reap::reap_values(engine)
-}
-
-/// The owners of an inode.
-fn owners(inode: &Inode) -> Owners {
-    let state = inode.state.lock();
-    Owners {
-        uid: state.raw.uid(),
-        gid: state.raw.gid(),
-        project: state.raw.projid().unwrap_or(0),
-    }
 }
 
 fn apply(inode: &Inode, changes: &SetAttr, now: Timestamp) {
@@ -162,7 +152,7 @@ pub(crate) fn set_project(
     }
     let owners = Owners {
         project: value.projid,
-        ..owners(inode)
+        ..Owners::of(&inode.state.lock().raw)
     };
     quota::ensure(engine, &owners)?;
     let h = engine.start(1)?;

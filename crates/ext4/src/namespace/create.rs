@@ -237,10 +237,7 @@ fn plan<'a>(
         0
     };
     let owners = Owners { uid, gid, project };
-    let now = u64::try_from(engine.now().sec).unwrap_or(0);
-    let privileged = who.uid == 0;
-    engine.quota.check_inode(&owners, privileged, now)?;
-    quota::ensure(engine, &owners)?;
+    quota::admit(engine, &owners, who.uid == 0)?;
     Ok(PlannedInode {
         kind,
         uid,

@@ -30,6 +30,8 @@ pub(crate) use recount::recount;
 const MOST_OWNERS: usize = 1 << 20;
 /// Byte of the [`QuotaInfo`] in the first block.
 const INFO_AT: usize = size_of::<QuotaHeader>();
+/// Name of a number in the list of blocks with room, in errors.
+const ROOM: &str = "free entries in block";
 /// Blocks of the file system that an added entry may need: nodes of the tree, entries, the map.
 const BLOCKS: u64 = 8;
 /// Credits of adding an entry: these blocks with their bitmaps, the blocks that refer to them, the
@@ -102,14 +104,19 @@ impl<'a> File<'a> {
         Ok(QuotaInfo::read(first.get(INFO_AT..).unwrap_or_default())?)
     }
 
-    /// The reference in a block of the tree, which must be within the file.
+    /// Checks a stored number of a block: 0, or a block of the file after the root.
+    fn check(&self, what: &str, number: u32, blocks: u32) -> Result<u32> {
+        if number != 0 && (number <= QUOTA_ROOT || number >= blocks) {
+            return Err(self.bad(format!("{what} {number} of {blocks}")));
+        }
+        Ok(number)
+    }
+
+    /// The reference in a block of the tree; 0: none.
     fn reference(&self, bytes: &[u8], at: usize, blocks: u32) -> Result<u32> {
         let word = bytes.get(at..at + 4).and_then(|word| word.first_chunk());
         let number = u32::from_le_bytes(word.copied().unwrap_or_default());
-        if number != 0 && (number <= QUOTA_ROOT || number >= blocks) {
-            return Err(self.bad(format!("reference to block {number} of {blocks}")));
-        }
-        Ok(number)
+        self.check("reference to block", number, blocks)
     }
 
     /// Changes a block of the file.
@@ -126,11 +133,8 @@ impl<'a> File<'a> {
 
     /// A zeroed block: a free one, or one more at the end of the file.
     fn new_block(&self, h: &Handle, info: &mut QuotaInfo) -> Result<u32> {
-        let free = info.free_block.get();
+        let free = self.check("free block", info.free_block.get(), info.blocks.get())?;
         if free != 0 {
-            if free <= QUOTA_ROOT || free >= info.blocks.get() {
-                return Err(self.bad(format!("free block {free}")));
-            }
             info.free_block = QuotaLeaf::read(&self.read(free)?)?.next;
             self.change(h, free, |bytes| bytes.fill(0))?;
             return Ok(free);
@@ -158,14 +162,10 @@ impl<'a> File<'a> {
 
     /// A block of entries with room, which is the first of the list of these.
     fn leaf_with_room(&self, h: &Handle, info: &mut QuotaInfo) -> Result<u32> {
-        let first = info.free_entry.get();
+        let mut first = self.check(ROOM, info.free_entry.get(), info.blocks.get())?;
         if first == 0 {
-            let new = self.new_block(h, info)?;
-            info.free_entry = new.into();
-            return Ok(new);
-        }
-        if first <= QUOTA_ROOT || first >= info.blocks.get() {
-            return Err(self.bad(format!("free entries in block {first}")));
+            first = self.new_block(h, info)?;
+            info.free_entry = first.into();
         }
         Ok(first)
     }
@@ -189,13 +189,11 @@ impl<'a> File<'a> {
             let next = std::mem::take(&mut head.next);
             head.previous = 0.into();
             info.free_entry = next;
-            if next.get() != 0 {
-                if next.get() <= QUOTA_ROOT || next.get() >= info.blocks.get() {
-                    return Err(self.bad(format!("free entries in block {next}")));
-                }
-                let mut after = QuotaLeaf::read(&self.read(next.get())?)?;
+            let next = self.check(ROOM, next.get(), info.blocks.get())?;
+            if next != 0 {
+                let mut after = QuotaLeaf::read(&self.read(next)?)?;
                 after.previous = 0.into();
-                self.change(h, next.get(), |bytes| put(bytes, 0, after.bytes()))?;
+                self.change(h, next, |bytes| put(bytes, 0, after.bytes()))?;
             }
         }
         self.change(h, leaf, |bytes| {
@@ -333,6 +331,20 @@ fn load_kind(volume: &Volume, kind: QuotaKind, ino: u32) -> Result<KindTable> {
         entries: table,
         growing: RankedMutex::new(Rank::QuotaFile, ()),
     })
+}
+
+/// Admits a new inode: checks the limits of its owners, unless its maker is `privileged`, and makes
+/// sure that the owners have entries. Hold no handle, and no lock above an inode's.
+///
+/// # Errors
+/// `Quota`; `NoSpace`; a quota file is damaged; errors of the journal.
+pub(crate) fn admit(volume: &Volume, owners: &Owners, privileged: bool) -> Result<()> {
+    if !volume.quota.is_on() {
+        return Ok(());
+    }
+    let now = volume.ambient.seconds();
+    volume.quota.check_inode(owners, privileged, now)?;
+    ensure(volume, owners)
 }
 
 /// Makes sure that owners have entries. Hold no handle, and no lock above an inode's.

@@ -75,8 +75,10 @@ pub(super) fn count(volume: &Volume) -> Result<Usage> {
             }
             let charge = Charge::of(&raw, geometry);
             for kind in [QuotaKind::User, QuotaKind::Group, QuotaKind::Project] {
-                let sum = usage.entry((kind.magic(), charge.id(kind))).or_default();
-                sum.0 = sum.0.saturating_add(charge.space());
+                let sum = usage
+                    .entry((kind.magic(), charge.owners.id(kind)))
+                    .or_default();
+                sum.0 = sum.0.saturating_add(charge.space);
                 sum.1 += 1;
             }
         }

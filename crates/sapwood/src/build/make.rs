@@ -140,9 +140,15 @@ impl ImageBuilder {
         if let Some(older) = &self.like {
             return self.make_like(older, new, strict, progress);
         }
-        let size = self.options.size();
+        let (size, path) = (self.options.size(), || new.path().to_owned());
         if size.is_none() && self.sources.is_empty() {
-            return Err(BuildError::NoSize(new.path().to_owned()));
+            return Err(BuildError::NoSize(path()));
+        }
+        if self.options.is_journal_device() && !self.sources.is_empty() {
+            return Err(BuildError::JournalDevice(path()));
+        }
+        if let Some(what) = self.options.fixes_size().filter(|_| size.is_none()) {
+            return Err(BuildError::FixedSize { path: path(), what });
         }
         let need = self.sources.need(match (size, self.options.kind()) {
             (None, _) if !self.grows() => Counts::All,
@@ -338,8 +344,8 @@ fn is_full(error: &(dyn std::error::Error + 'static)) -> bool {
     std::iter::successors(Some(error), |error| error.source()).any(full)
 }
 
-/// Fills the image on `device`, which is called `image` in errors, from sources in their order. The
-/// root belongs to the given owner, else to the owner in the last source that has one, else to the
+/// Fills the image that `options` made on `device`, which is called `image` in errors, from sources
+/// in their order. The root belongs to the given owner, else to the owner in the last source that has one, else to the
 /// caller. Names that cannot be copied from a directory are reported to `progress` and left out.
 ///
 /// # Errors
@@ -348,10 +354,12 @@ pub fn fill(
     device: &Arc<dyn Device>,
     image: &Path,
     sources: &Sources,
+    options: &MkfsOptions,
     root_owner: Option<(u32, u32)>,
     progress: &mut OnProgress<'_>,
 ) -> Result<CopyReport, BuildError> {
-    let fs = FileSystem::open_on(Arc::clone(device), image, &filling(sources)?)?;
+    let filling = options.opening(filling(sources)?);
+    let fs = FileSystem::open_on(Arc::clone(device), image, &filling)?;
     let filled = fill_open(&fs, image, sources, root_owner, None, progress);
     let ended = close(fs, &**device);
     let filled = filled?;

@@ -6,6 +6,7 @@ use sapwood_verity::{Descriptor, FileDigest, FileParams, build_file};
 
 use super::file_system::FileSystem;
 use crate::error::Result;
+use crate::tree::fill_padded;
 use crate::vfs::{self, Ino};
 
 impl FileSystem {
@@ -93,7 +94,9 @@ pub(crate) fn enable(
     if stored(fs, ino)?.is_some() {
         return Err(vfs::Error::Exists);
     }
-    let built = build_file(params, size, &mut |at, buf| read(fs, ino, at, buf));
+    let built = build_file(params, size, &mut |at, buf| {
+        fill_padded(fs, ino, at, buf).map_err(Failure)
+    });
     let (tree, mut descriptor) = built.map_err(|Failure(error)| error)?;
     descriptor.signature = signature.to_vec();
     fs.store_verity(ino, &tree, &descriptor.bytes())?;
@@ -106,21 +109,6 @@ impl From<sapwood_verity::Error> for Failure {
     fn from(_: sapwood_verity::Error) -> Self {
         Self(vfs::Error::Invalid)
     }
-}
-
-/// Fills a buffer from a file, with zeros after the end.
-fn read(fs: &dyn vfs::FileSystem, ino: Ino, at: u64, buf: &mut [u8]) -> Result<(), Failure> {
-    let mut filled = 0;
-    while let Some(rest) = buf.get_mut(filled..).filter(|rest| !rest.is_empty()) {
-        match fs.read(ino, at + filled as u64, rest).map_err(Failure)? {
-            0 => {
-                rest.fill(0);
-                break;
-            }
-            count => filled += count,
-        }
-    }
-    Ok(())
 }
 
 /// Copies the hash tree of a file to a file with the same content.

@@ -1,7 +1,7 @@
 //! Comparing the content of two files block by block.
 
 use super::zeroed::is_zero;
-use crate::tree::HeldInode;
+use crate::tree::{HeldInode, fill_padded};
 use crate::vfs::{self, SeekFrom};
 
 /// Bytes of a file that are compared at a time.
@@ -66,8 +66,8 @@ impl Comparison {
         let [wanted, found] = &mut self.pieces;
         let wanted = wanted.get_mut(..len).unwrap_or_default();
         let found = found.get_mut(..len).unwrap_or_default();
-        read_zeros(new, start, wanted)?;
-        read_zeros(node, start, found)?;
+        fill_padded(new.file_system(), new.ino(), start, wanted)?;
+        fill_padded(node.file_system(), node.ino(), start, found)?;
         let mut runs: Vec<(bool, usize, usize)> = Vec::new();
         let mut end = 0;
         for (now, then) in wanted.chunks(BLOCK).zip(found.chunks(BLOCK)) {
@@ -107,19 +107,4 @@ fn next_data(one: &HeldInode<'_>, other: &HeldInode<'_>, offset: u64) -> vfs::Re
         (Some(one), Some(other)) => Some(one.min(other)),
         (one, other) => one.or(other),
     })
-}
-
-/// Reads a part of a file. Bytes after its end are zeros.
-fn read_zeros(node: &HeldInode<'_>, start: u64, buf: &mut [u8]) -> vfs::Result<()> {
-    let mut filled = 0;
-    while let Some(rest) = buf.get_mut(filled..).filter(|rest| !rest.is_empty()) {
-        match (node.file_system()).read(node.ino(), start + filled as u64, rest)? {
-            0 => {
-                rest.fill(0);
-                break;
-            }
-            count => filled += count,
-        }
-    }
-    Ok(())
 }

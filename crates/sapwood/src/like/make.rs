@@ -1,4 +1,4 @@
-//! Making what the new tree has and the copy lacks.
+//! Adds the names, content and attributes of the new tree that the copy lacks.
 
 use std::collections::{HashMap, HashSet};
 
@@ -100,8 +100,8 @@ impl<'t> Level<'t> {
 }
 
 impl<'t> Making<'t, '_> {
-    /// Makes a name, and everything but a directory completely. Returns a directory that is to be
-    /// filled, and whether it was made.
+    /// Makes a name. An inode that is no directory is complete afterwards. A directory is returned
+    /// to be filled, with whether it was made.
     fn name(
         &mut self,
         level: &Level<'t>,

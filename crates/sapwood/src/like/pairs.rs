@@ -88,11 +88,8 @@ fn by_path(
 ) -> Result<Vec<Alone>> {
     let mut added = Vec::new();
     let mut seen = HashSet::new();
-    let tops = (HeldInode::root(new), HeldInode::root(there));
-    let (top, old) = (
-        tops.0.map_err(at("read", b""))?,
-        tops.1.map_err(at("read", b""))?,
-    );
+    let top = HeldInode::root(new).map_err(at("read", b""))?;
+    let old = HeldInode::root(there).map_err(at("read", b""))?;
     pairs.add(old.ino(), top.ino());
     let mut waiting = vec![(top, Some(old), Vec::new())];
     while let Some((dir, old_dir, path)) = waiting.pop() {

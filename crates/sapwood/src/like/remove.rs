@@ -1,4 +1,4 @@
-//! Removing the names of the older tree that do not stay.
+//! Removes the names of the older tree that do not stay.
 //!
 //! An inode that gets another name moves to the *stash*, a directory with an unused name in the
 //! root. It is removed when all new names exist.
@@ -195,7 +195,7 @@ impl<'t> Removal<'t, '_> {
         Ok(())
     }
 
-    /// Moves an inode to the stash. False if it is there already.
+    /// Moves an inode to the stash. False if the stash has it already.
     fn stash(&mut self, dir: &HeldInode<'t>, name: &[u8], ino: Ino) -> vfs::Result<bool> {
         let there = self.there;
         let stash = match &mut self.stash {

@@ -24,6 +24,8 @@ pub(crate) struct Zeroed {
 }
 
 impl Zeroed {
+    /// Wraps the device of a new file.
+    ///
     /// # Errors
     /// The host refuses a further descriptor.
     pub(crate) fn over(new: &NewFile, device: Arc<dyn Device>) -> Result<Arc<dyn Device>> {

@@ -7,8 +7,8 @@
 //!    Flags and counts of a backup are out of date; they are set to values that hide nothing.
 //! 2. A journal that needs recovery is replayed by the engine, which also frees the orphans.
 //! 3. The check runs, and each finding that names its right value is repaired. That repeats until
-//!    a round repairs nothing, because a repair may show further findings.
-//!    Bytes that a checksum shows (`restore`) come first.
+//!    a round repairs nothing, because a repair may show further findings. Single bytes that a
+//!    checksum identifies (`restore`) are restored first.
 //! 4. Only if nothing else is repaired in a round, checksums of good contents are written.
 //! 5. Only then inodes without a name get one in `lost+found`, from the engine.
 //! 6. Last, backups get the values of the superblock and the descriptors, and a file system without
@@ -125,7 +125,7 @@ pub fn repair(
     Ok(done)
 }
 
-/// Counts the usage of quotas again, which the other repairs do not keep. True if it changed.
+/// Counts the usage of quotas again, because the other repairs do not keep it. True if it changed.
 fn recount(
     device: &Arc<dyn Device>,
     report: &CheckReport,

@@ -1,4 +1,4 @@
-//! Bytes that a checksum shows.
+//! Restores single damaged bytes, which a checksum identifies.
 //!
 //! # How it works
 //! A CRC of 32 bits tells the changes of single bytes apart: a change that matches a given

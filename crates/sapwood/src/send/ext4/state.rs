@@ -233,19 +233,8 @@ impl<'a> State<'a> {
         offset: u64,
         buf: &mut [u8],
     ) -> Result<()> {
-        let mut filled = 0;
-        while let Some(rest) = buf.get_mut(filled..).filter(|rest| !rest.is_empty()) {
-            let from = offset.saturating_add(filled as u64);
-            let read = node.file_system().read(node.ino(), from, rest);
-            match read.map_err(self.at(number))? {
-                0 => {
-                    rest.fill(0);
-                    return Ok(());
-                }
-                count => filled += count,
-            }
-        }
-        Ok(())
+        let filled = tree::fill_padded(node.file_system(), node.ino(), offset, buf);
+        filled.map_err(self.at(number))
     }
 
     /// The attributes of the top that stay the same when an extended attribute is set.
