@@ -16,6 +16,7 @@ use sapwood_vfs::{
 };
 
 use super::map::{self, Life, Mapped, Numbered};
+use super::name_index::{Known, LEAST_BLOCKS, NameIndex};
 use super::owners::Owners;
 use super::volume::Volume;
 use super::{dir, nameless};
@@ -39,6 +40,7 @@ pub struct Files {
     nameless: OnceLock<(Vec<u32>, u64)>,
     /// Directories with a damaged block.
     damaged: Mutex<HashSet<u32>>,
+    names: NameIndex,
     /// The directory that shows the nameless inodes.
     lost_found: OnceLock<u64>,
     /// Deleted inodes, which no directory shows.
@@ -60,25 +62,13 @@ fn flags(stored: Stored) -> InodeFlags {
     InodeFlags::from_bits_truncate(stored.bits())
 }
 
-fn kind_of(entry: u8) -> Option<FileKind> {
-    Some(match entry {
-        dir_type::REGULAR => FileKind::Regular,
-        dir_type::DIRECTORY => FileKind::Directory,
-        dir_type::CHAR => FileKind::CharDevice,
-        dir_type::BLOCK => FileKind::BlockDevice,
-        dir_type::FIFO => FileKind::Fifo,
-        dir_type::SOCKET => FileKind::Socket,
-        dir_type::SYMLINK => FileKind::Symlink,
-        _ => return None,
-    })
-}
-
 impl Files {
     pub(super) fn new(volume: Volume) -> Self {
         Self {
             volume,
             nameless: OnceLock::new(),
             damaged: Mutex::default(),
+            names: NameIndex::default(),
             lost_found: OnceLock::new(),
             deleted: Vec::new(),
             owners: Owners::default(),
@@ -155,21 +145,37 @@ impl Files {
     fn own_find(&self, dir: Ino, name: &[u8]) -> Option<u32> {
         let (ino, inode) = self.directory(dir).ok()??;
         let mut found = None;
-        self.each_block(ino, &inode, 0, &mut |_, listed| {
-            let mut entries = listed.entries.into_iter();
-            match entries.find(|entry| entry.name == name) {
-                Some(entry) => {
-                    found = Some(entry.ino);
-                    ControlFlow::Break(())
+        let mut search = |listed: dir::Listed| {
+            let entry = listed.entries.into_iter().find(|entry| entry.name == name);
+            found = entry.map(|entry| entry.ino);
+            found.map_or(ControlFlow::Continue(()), |_| ControlFlow::Break(()))
+        };
+        if dir::blocks(&self.volume, &inode) >= LEAST_BLOCKS {
+            let known = self.names.find(ino, name, |add| {
+                self.each_block(ino, &inode, 0, &mut |number, listed| {
+                    for entry in &listed.entries {
+                        add(&entry.name, number);
+                    }
+                    ControlFlow::Continue(())
+                });
+            });
+            match known {
+                Known::Absent => return None,
+                Known::In(block) => {
+                    let (listed, _) = dir::list(&self.volume, ino, &inode, block);
+                    if search(listed).is_break() {
+                        return found;
+                    }
                 }
-                None => ControlFlow::Continue(()),
+                Known::Unknown => {}
             }
-        });
+        }
+        self.each_block(ino, &inode, 0, &mut |_, listed| search(listed));
         found
     }
 
     fn entry_kind(&self, ino: u32, kind: u8) -> FileKind {
-        let known = kind_of(kind);
+        let known = dir::kind_of(kind);
         known.unwrap_or_else(|| {
             let inode = self.volume.inode(ino);
             let kind = inode.and_then(|inode| FileKind::from_mode(inode.mode().into()));

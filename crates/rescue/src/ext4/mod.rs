@@ -6,6 +6,7 @@ mod files;
 mod free;
 mod journal;
 mod map;
+mod name_index;
 mod nameless;
 mod owners;
 mod supers;

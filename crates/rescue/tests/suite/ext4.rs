@@ -8,6 +8,7 @@ use sapwood_ext4::mkfs::{MkfsOptions, mkfs};
 use sapwood_ext4::{Ext4, Options as EngineOptions};
 use sapwood_rescue::ext4::{Image, Options};
 use sapwood_rescue::{Collected, Deleted, Error, NameSource, Rescued, Scanning};
+use sapwood_testing::CountDevice;
 use sapwood_vfs::{Credentials, FileSystem, NewInode, SetAttr, WriteMode};
 
 use crate::walk::{Contents, files, wrong};
@@ -60,6 +61,37 @@ fn an_intact_image_has_all_files() {
     assert_eq!(found.len(), 240);
     let content = found[&b"/dir2/file7"[..]].clone();
     assert_eq!(content, Some(vec![87; 700]));
+}
+
+#[test]
+fn a_walk_over_a_large_directory_reads_each_block_a_few_times() {
+    const FILES: u64 = 3000;
+    let device = Arc::new(MemoryDevice::new(SIZE));
+    mkfs(&*device, &MkfsOptions::default()).unwrap();
+    let fs = Ext4::open(device.clone(), EngineOptions::default()).unwrap();
+    for number in 0..FILES {
+        let name = format!("a file with a long name, number {number}");
+        let made = fs.create(
+            &Credentials::ROOT,
+            fs.root(),
+            name.as_bytes(),
+            NewInode::Regular,
+            0o644,
+        );
+        fs.forget(made.unwrap().ino(), 1);
+    }
+    fs.unmount().unwrap();
+    let counted = Arc::new(CountDevice::new(device.snapshot()));
+    let image = Image::open(counted.clone(), Options::default(), &WATCH).unwrap();
+    let rescued = Rescued::new(image.files());
+    let before = counted.counts().read_bytes;
+    let found = files(&rescued);
+    let read = counted.counts().read_bytes - before;
+    assert_eq!(found.len() as u64, FILES);
+    // A file costs its inode and the blocks of its lookup, not the whole directory.
+    assert!(read < FILES * 16 * BLOCK, "{read} bytes");
+    let absent = rescued.lookup(rescued.root(), b"a file with a long name, number 3000");
+    assert!(matches!(absent, Err(sapwood_vfs::Error::NotFound)));
 }
 
 #[test]
