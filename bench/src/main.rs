@@ -55,7 +55,7 @@ struct Arguments {
     part: Option<Part>,
     /// Rows (seq-8, create-48x30000) or groups of rows (fsync, image); by default all
     rows: Vec<String>,
-    /// Contestants instead of those of the row, separated by spaces: NAME[:MOUNT-OPTION,...]
+    /// Contestants in place of the ones of the row, separated by spaces: NAME[:MOUNT-OPTION,...]
     /// [~MECHANISM,...][@PROGRAM][+again]
     #[arg(short, long, value_delimiter = ' ')]
     contestants: Vec<String>,

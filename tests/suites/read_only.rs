@@ -10,6 +10,7 @@ use sapwood::Kind;
 use sapwood::internal::image::{self, OpenError};
 use sapwood::internal::options::table::{self, Effect};
 use sapwood::vfs::{Credentials, NewInode};
+use sapwood_testing::FileContent;
 use sapwood_testing::tree::{Detail, Tree};
 use sapwood_tests::image::{Mkfs, TempImage};
 use sapwood_tests::{Outcome, trial};
@@ -62,7 +63,7 @@ fn times(path: &Path) -> std::io::Result<(i64, i64)> {
 fn changes_no_byte(kind: Kind) -> Outcome {
     let mut opened = 0;
     for image in images(kind)? {
-        let (before, since) = (fs::read(image.path())?, times(image.path())?);
+        let (before, since) = (FileContent::of(image.path())?, times(image.path())?);
         for option in table::all() {
             if matches!(option.effect, Effect::Refused) {
                 continue;
@@ -104,7 +105,7 @@ fn changes_no_byte(kind: Kind) -> Outcome {
                 }
             }
         }
-        if fs::read(image.path())? != before {
+        if FileContent::of(image.path())? != before {
             return Err("the image changed".into());
         }
     }

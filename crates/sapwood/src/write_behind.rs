@@ -1,16 +1,13 @@
 //! A writer whose bytes are written by a thread.
 //!
 //! A composer of a stream continues while its bytes go to a file or a socket. The thread gets
-//! buffers through a channel of a few places, and returns them. Its first error is that of the next
-//! call; it writes nothing after that.
+//! buffers through a bounded channel, and returns them. Its first error ends it, and the next call
+//! returns that error.
 
 use std::io::{self, Write};
 use std::mem;
-use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
 use std::thread::{self, JoinHandle};
-
-use parking_lot::Mutex;
 
 /// Bytes of a buffer.
 const BUFFER: usize = 256 << 10;
@@ -32,8 +29,8 @@ pub struct WriteBehind {
     steps: Option<SyncSender<Step>>,
     /// Written buffers.
     spare: Receiver<Vec<u8>>,
-    error: Arc<Mutex<Option<io::Error>>>,
-    thread: Option<JoinHandle<()>>,
+    /// Ends with its error. `None` once it has ended.
+    thread: Option<JoinHandle<io::Result<()>>>,
 }
 
 impl WriteBehind {
@@ -44,40 +41,30 @@ impl WriteBehind {
     pub fn new(out: impl Write + Send + 'static) -> io::Result<Self> {
         let (steps, next) = sync_channel(WAITING);
         let (written, spare) = channel();
-        let error = Arc::<Mutex<_>>::default();
-        let failed = Arc::clone(&error);
-        let write = move || {
-            if let Err(error) = run(out, &next, &written) {
-                *failed.lock() = Some(error);
-            }
-        };
+        let write = move || run(out, &next, &written);
         let thread = thread::Builder::new().name("write-behind".to_owned());
         Ok(Self {
             buffer: Vec::with_capacity(BUFFER),
             steps: Some(steps),
             spare,
-            error,
             thread: Some(thread.spawn(write)?),
         })
     }
 
     /// The error that ended the thread.
-    fn failure(&self) -> io::Error {
-        let error = self.error.lock().take();
-        error.unwrap_or_else(|| io::ErrorKind::BrokenPipe.into())
+    fn failure(&mut self) -> io::Error {
+        let ended = self.thread.take().map(JoinHandle::join);
+        match ended {
+            Some(Ok(Err(error))) => error,
+            _ => io::ErrorKind::BrokenPipe.into(),
+        }
     }
 
     fn step(&mut self, step: Step) -> io::Result<()> {
         let sent = self.steps.as_ref().map(|steps| steps.send(step));
         match sent {
             Some(Ok(())) => Ok(()),
-            _ => {
-                // The thread stores its error before it ends.
-                if let Some(thread) = self.thread.take() {
-                    drop(thread.join());
-                }
-                Err(self.failure())
-            }
+            _ => Err(self.failure()),
         }
     }
 
@@ -128,15 +115,7 @@ impl Write for WriteBehind {
         self.pass()?;
         let (done, wait) = sync_channel(1);
         self.step(Step::Flush(done))?;
-        match wait.recv() {
-            Ok(()) => Ok(()),
-            Err(_) => {
-                if let Some(thread) = self.thread.take() {
-                    drop(thread.join());
-                }
-                Err(self.failure())
-            }
-        }
+        wait.recv().map_err(|_| self.failure())
     }
 }
 
@@ -152,6 +131,10 @@ impl Drop for WriteBehind {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
+    use parking_lot::Mutex;
+
     use super::*;
 
     /// Keeps bytes, and fails after some of them.

@@ -56,7 +56,7 @@ struct Shared {
 }
 
 /// Reads commands for [`Ahead`].
-pub(super) struct Feeder(Arc<Shared>);
+struct Feeder(Arc<Shared>);
 
 /// The commands that a [`Feeder`] reads.
 pub(super) struct Ahead {
@@ -69,7 +69,7 @@ pub(super) struct Ahead {
 }
 
 /// Both ends.
-pub(super) fn ahead() -> (Feeder, Ahead) {
+fn ahead() -> (Feeder, Ahead) {
     let shared = Arc::<Shared>::default();
     let ahead = Ahead {
         shared: Arc::clone(&shared),
@@ -78,6 +78,10 @@ pub(super) fn ahead() -> (Feeder, Ahead) {
         offset: 0,
     };
     (Feeder(shared), ahead)
+}
+
+fn new_thread() -> thread::Builder {
+    thread::Builder::new().name("receive-ahead".to_owned())
 }
 
 /// Runs `work` with the commands of a stream that a thread reads ahead. `interrupt` ends a read that
@@ -93,10 +97,8 @@ pub(super) fn with_ahead<T>(
     let (feeder, mut commands) = ahead();
     thread::scope(|scope| {
         let read = move || feeder.run(reader, None);
-        thread::Builder::new()
-            .name("receive-ahead".to_owned())
-            .spawn_scoped(scope, read)
-            .map_err(ReceiveError::Read)?;
+        let started = new_thread().spawn_scoped(scope, read);
+        started.map_err(ReceiveError::Read)?;
         let done = work(&mut commands);
         // The thread may wait for room, or for the stream.
         drop(commands);
@@ -107,7 +109,7 @@ pub(super) fn with_ahead<T>(
 
 impl Feeder {
     /// Reads until the end of the stream, the first error, or the end of [`Ahead`].
-    pub(super) fn run(self, reader: impl Read, seal: Option<&Seal>) {
+    fn run(self, reader: impl Read, seal: Option<&Seal>) {
         let ended = match seal {
             Some(seal) => self.feed(Verified::new(seal, reader)),
             None => self.feed(reader),
@@ -129,7 +131,6 @@ impl Feeder {
             state.read.bytes.extend_from_slice(&attributes);
             drop(state);
             self.0.arrived.notify_one();
-            attributes.clear();
         }
         Ok(())
     }
@@ -146,6 +147,18 @@ impl Drop for Feeder {
 }
 
 impl Ahead {
+    /// The commands of a stream that a thread reads. After the end of `Ahead`, the thread ends with
+    /// the next bytes of the stream.
+    ///
+    /// # Errors
+    /// [`ReceiveError::Read`] if no thread can be started.
+    pub(super) fn of(reader: impl Read + Send + 'static, seal: Option<Seal>) -> Result<Self> {
+        let (feeder, commands) = ahead();
+        let started = new_thread().spawn(move || feeder.run(reader, seal.as_ref()));
+        started.map_err(ReceiveError::Read)?;
+        Ok(commands)
+    }
+
     /// Takes over what was read meanwhile, and waits for it if there is nothing. Returns false at
     /// the end.
     fn take(&mut self) -> Result<bool> {
@@ -305,8 +318,10 @@ mod tests {
                 || {},
                 |commands| {
                     assert!(commands.next()?.is_some());
-                    // Time to read as much as there is room for.
-                    thread::sleep(Duration::from_millis(100));
+                    // The reader waits for room.
+                    while !commands.shared.state.lock().read.is_full() {
+                        thread::yield_now();
+                    }
                     Err::<(), _>(ReceiveError::Stopped)
                 },
             );

@@ -64,6 +64,7 @@ use crate::image::Mounted;
 use crate::progress::{OnProgress, Stop};
 use crate::seal::Seal;
 use crate::vfs::Timestamp;
+use ahead::Ahead;
 #[cfg(feature = "fuse")]
 pub(crate) use directory::receive_mounted;
 use epoch::InodeId;
@@ -252,18 +253,9 @@ impl FileSystem {
         progress: &mut OnProgress<'_>,
     ) -> crate::Result<ReceiveReport> {
         let mut sink = ImageSink::new(self, dir.as_ref(), options)?;
-        let (feeder, mut commands) = ahead::ahead();
-        let seal = options.seal.clone();
-        std::thread::Builder::new()
-            .name("receive-ahead".to_owned())
-            .spawn(move || feeder.run(reader, seal.as_ref()))
-            .map_err(ReceiveError::Read)?;
-        Ok(receive_commands(
-            &mut sink,
-            &mut commands,
-            options,
-            progress,
-        )?)
+        let mut commands = Ahead::of(reader, options.seal.clone())?;
+        let commands = &mut commands;
+        Ok(receive_commands(&mut sink, commands, options, progress)?)
     }
 
     /// Makes the changes of a stream in the directory `dir` of an ext4 image itself, all or none: a

@@ -60,9 +60,9 @@ impl<R: Read> Commands<R> {
         }
     }
 
-    /// Reads the next command behind the bytes of `into`, and verifies its checksum; `None` at the
-    /// end of the input after a whole stream.
-    pub(super) fn read(&mut self, into: &mut Vec<u8>) -> Result<Option<RawCommand>> {
+    /// Reads the next command, verifies its checksum, and replaces `attributes` by its attributes;
+    /// `None` at the end of the input after a whole stream.
+    pub(super) fn read(&mut self, attributes: &mut Vec<u8>) -> Result<Option<RawCommand>> {
         let version = match self.version {
             Some(version) => version,
             None => {
@@ -84,9 +84,7 @@ impl<R: Read> Commands<R> {
             return Err(self.cut());
         }
         let header = CommandHeader::parse(&raw)?;
-        let start = into.len();
-        into.resize(start.saturating_add(header.len), 0);
-        let attributes = into.get_mut(start..).unwrap_or_default();
+        attributes.resize(header.len, 0);
         if !self.fill(attributes)? && header.len > 0 {
             return Err(self.cut());
         }
@@ -131,7 +129,6 @@ pub(super) trait CommandSource {
 impl<R: Read> CommandSource for Commands<R> {
     fn next(&mut self) -> Result<Option<OneCommand<'_>>> {
         let mut buffer = std::mem::take(&mut self.buffer);
-        buffer.clear();
         let read = self.read(&mut buffer);
         self.buffer = buffer;
         match read? {
