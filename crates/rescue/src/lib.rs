@@ -19,6 +19,8 @@ mod collected;
 mod deleted;
 mod error;
 pub mod ext4;
+mod name_index;
+mod parallel;
 mod progress;
 mod tree;
 

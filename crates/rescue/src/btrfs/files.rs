@@ -10,7 +10,7 @@ use std::sync::{Arc, OnceLock};
 use parking_lot::Mutex;
 use sapwood_btrfs_format::{
     FileExtent, InodeFlags as Stored, InodeItem, Key, RootItem, Timespec, dir_items, file_type,
-    kind, name_hash, objectid, root_ref, split_device,
+    kind, objectid, root_ref, split_device,
 };
 use sapwood_vfs::{
     Attr, DirEntry, Error, FileKind, FsStat, Ino, InodeFlags, Result, SeekFrom, Timestamp,
@@ -24,6 +24,7 @@ use super::leaves::{Leaves, Orphans, RootPtr};
 use super::nodes::Nodes;
 use super::orphans::{self, FIRST, Name, Orphaned};
 use crate::Lost;
+use crate::name_index::NameIndex;
 use crate::tree::{Tree, Xattrs, nameless_directory};
 
 const NUMBER_BITS: u32 = 40;
@@ -32,12 +33,14 @@ const NUMBERS: u64 = (1 << NUMBER_BITS) - 1;
 const LOST_FOUND: u64 = 3;
 /// Number of the empty directory in place of a subvolume that is elsewhere.
 const STUB: u64 = 2;
-/// Entries of a directory that are read at once.
+/// Most entries of a directory that are read at once.
 const BATCH: usize = 1024;
 /// Position of the first name that only an inode has.
 const NAMES_AT: u64 = 1 << 62;
 /// Position of the directory with nameless inodes.
 const LOST_FOUND_AT: u64 = NAMES_AT + (1 << 61);
+/// Position after all entries.
+pub(super) const END: u64 = LOST_FOUND_AT + 1;
 
 /// A subvolume.
 pub(super) struct Subvolume {
@@ -54,6 +57,7 @@ pub struct Files {
     newest: u64,
     size: u64,
     subvolumes: Mutex<HashMap<u64, Arc<Subvolume>>>,
+    pub(super) names: NameIndex,
 }
 
 impl Subvolume {
@@ -191,6 +195,7 @@ impl Files {
             newest,
             size,
             subvolumes: Mutex::default(),
+            names: NameIndex::default(),
         }
     }
 
@@ -207,7 +212,7 @@ impl Files {
         Arc::clone(all.entry(id).or_insert(made))
     }
 
-    fn of(&self, ino: Ino) -> (Arc<Subvolume>, u64) {
+    pub(super) fn of(&self, ino: Ino) -> (Arc<Subvolume>, u64) {
         let (tree, number) = unpack(ino);
         (self.subvolume(tree), number)
     }
@@ -254,7 +259,13 @@ impl Files {
     }
 
     /// The inode that an entry of a directory leads to.
-    fn target(&self, sub: &Subvolume, dir: u64, name: &[u8], location: Key) -> Option<Ino> {
+    pub(super) fn target(
+        &self,
+        sub: &Subvolume,
+        dir: u64,
+        name: &[u8],
+        location: Key,
+    ) -> Option<Ino> {
         if location.kind == kind::ROOT_ITEM {
             let child = location.objectid;
             if !fits(child, FIRST) || !objectid::is_fs_tree(child) {
@@ -280,9 +291,12 @@ impl Files {
         mut from: u64,
         sink: &mut dyn FnMut(DirEntry) -> ControlFlow<()>,
     ) -> bool {
+        // A lookup wants one entry, a listing all.
+        let mut most = 4;
         loop {
-            let batch = self.batch(sub, dir, from);
-            let full = batch.len() >= BATCH;
+            let batch = self.batch(sub, dir, from, most);
+            let full = batch.len() >= most;
+            most = (most * 4).min(BATCH);
             for (index, kind, location, name) in batch {
                 from = index + 1;
                 let Some(ino) = self.target(sub, dir, &name, location) else {
@@ -304,8 +318,14 @@ impl Files {
         }
     }
 
-    /// Entries of a directory from an index on, about [`BATCH`] of them.
-    fn batch(&self, sub: &Subvolume, dir: u64, from: u64) -> Vec<(u64, u8, Key, Vec<u8>)> {
+    /// Entries of a directory from an index on, about `most` of them.
+    fn batch(
+        &self,
+        sub: &Subvolume,
+        dir: u64,
+        from: u64,
+        most: usize,
+    ) -> Vec<(u64, u8, Key, Vec<u8>)> {
         let mut batch = Vec::new();
         let first = Key::new(dir, kind::DIR_INDEX, from);
         let last = Key::new(dir, kind::DIR_INDEX, NAMES_AT - 1);
@@ -313,7 +333,7 @@ impl Files {
             for entry in dir_items(data).flatten() {
                 batch.push((key.offset, entry.kind, entry.location, entry.name.to_vec()));
             }
-            if batch.len() < BATCH {
+            if batch.len() < most {
                 ControlFlow::Continue(())
             } else {
                 ControlFlow::Break(())
@@ -437,7 +457,7 @@ impl Tree for Files {
         if number == FIRST && from <= LOST_FOUND_AT && !orphaned.nameless.is_empty() {
             let entry = DirEntry {
                 ino: pack(sub.id, LOST_FOUND),
-                next: LOST_FOUND_AT + 1,
+                next: END,
                 kind: FileKind::Directory,
                 name: b"lost+found".to_vec(),
             };
@@ -456,39 +476,7 @@ impl Tree for Files {
     }
 
     fn find(&self, dir: Ino, name: &[u8]) -> Result<Ino> {
-        let (sub, number) = self.of(dir);
-        let key = Key::new(number, kind::DIR_ITEM, name_hash(name).into());
-        if number >= FIRST
-            && let Some(data) = item(&self.nodes, &sub.leaves, key)
-        {
-            let mut entries = dir_items(&data).flatten();
-            let found = entries.find(|entry| entry.name == name);
-            if let Some(entry) = found
-                && let Some(ino) = self.target(&sub, number, name, entry.location)
-            {
-                return Ok(ino);
-            }
-        }
-        let mut found = None;
-        let mut from = 0;
-        loop {
-            let before = from;
-            let listed = self.entries(dir, from, &mut |entry| {
-                from = entry.next;
-                if entry.name == name {
-                    found = Some(entry.ino);
-                    return ControlFlow::Break(());
-                }
-                ControlFlow::Continue(())
-            });
-            match found {
-                Some(ino) => return Ok(ino),
-                None => listed?,
-            }
-            if from == before {
-                return Err(Error::NotFound);
-            }
-        }
+        self.find_name(dir, name)
     }
 
     fn parent(&self, dir: Ino) -> Result<Ino> {

@@ -7,6 +7,7 @@ mod deleted;
 mod files;
 mod items;
 mod leaves;
+mod lookup;
 mod nodes;
 mod orphans;
 mod scan;

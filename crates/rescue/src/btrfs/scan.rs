@@ -4,30 +4,33 @@
 //! A tree block names itself: its header has the fsid, its logical address, generation, owner and
 //! level, and a checksum covers it. So a scan finds every block that was not overwritten, also of
 //! older generations, and its position, without the chunk map. Threads take pieces of the devices
-//! in turn. The index has one entry of fixed size for each block; if it grows beyond
-//! [`MOST_NODES`], the oldest generations are dropped.
+//! in turn, announce each piece to the device, and read it in parts that fit in a processor's
+//! cache. Only bytes with a plausible header are summed. The index has one entry of fixed size for
+//! each block; if it grows beyond [`MOST_NODES`], the oldest generations are dropped.
 
 use std::collections::HashMap;
+use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::thread;
 
 use parking_lot::Mutex;
 use sapwood_block::Device;
 use sapwood_btrfs_format::{Block, ChecksumKind, Header, Key, SuperBlock, header_flag};
 
-use crate::{Error, Result, Scanning, Watch};
+use crate::{Error, Result, Scanning, Watch, parallel};
 
 /// Most blocks in an index.
 const MOST_NODES: usize = 2_000_000;
-/// Bytes that a thread reads at once.
+/// Bytes that a thread takes at once.
 const PIECE: u64 = 4 << 20;
+/// Bytes of one read.
+const PART: u64 = 512 << 10;
 /// Bytes that are read at once where a larger read failed.
 const RETRY: u64 = 64 << 10;
 /// Alignment of tree blocks.
 const STEP: u64 = 4096;
 /// Largest node size.
-const MOST_NODE: usize = 64 << 10;
+const MOST_NODE: u64 = 64 << 10;
 /// Blocks that suffice to identify a file system without superblock.
 const SAMPLE: usize = 64;
 /// Bytes of a block's checksum field.
@@ -79,27 +82,39 @@ pub(super) struct Area {
     pub(super) end: u64,
 }
 
+/// Whether a tree block with this identity may begin here: its header has the right fsid, and
+/// values that are possible.
+fn may_begin(bytes: &[u8], identity: &Identity) -> bool {
+    let Ok((header, _)) = Header::split(bytes) else {
+        return false;
+    };
+    let address = header.bytenr.get();
+    header.fsid == identity.fsid
+        && header.level < 8
+        && address.is_multiple_of(u64::from(identity.sectorsize.max(1)))
+        && address.checked_add(u64::from(identity.nodesize)).is_some()
+}
+
 /// The tree block at the start of `bytes`, if there is one with this identity.
 pub(super) fn block<'b>(bytes: &'b [u8], identity: &Identity) -> Option<Block<'b>> {
     let bytes = bytes.get(..identity.nodesize as usize)?;
-    let (header, _) = Header::split(bytes).ok()?;
-    let address = header.bytenr.get();
-    let plausible = header.fsid == identity.fsid
-        && header.level < 8
-        && address.is_multiple_of(u64::from(identity.sectorsize.max(1)))
-        && address.checked_add(u64::from(identity.nodesize)).is_some();
-    if !plausible {
-        return None;
-    }
     let (head, body) = bytes.split_at_checked(CSUM_FIELD)?;
-    if identity.checksum.read(head)? != identity.checksum.compute(body) {
+    if !may_begin(bytes, identity)
+        || identity.checksum.read(head)? != identity.checksum.compute(body)
+    {
         return None;
     }
     let block = Block::new(bytes).ok()?;
-    let keys = (0..block.nritems()).map(|slot| block.key(slot));
-    keys.collect::<std::result::Result<Vec<_>, _>>()
-        .is_ok_and(|keys| keys.is_sorted_by(|a, b| a < b))
-        .then_some(block)
+    has_rising_keys(&block).then_some(block)
+}
+
+/// Whether every item has a key that is larger than the key before it.
+fn has_rising_keys(block: &Block<'_>) -> bool {
+    let mut last = None;
+    (0..block.nritems()).all(|slot| match block.key(slot) {
+        Ok(key) => last.replace(key).is_none_or(|last| last < key),
+        Err(_) => false,
+    })
 }
 
 /// The blocks of a scan.
@@ -195,7 +210,6 @@ struct Scan<'s> {
     identity: &'s Identity,
     watch: &'s dyn Watch,
     total: u64,
-    next: AtomicU64,
     done: AtomicU64,
     ended: AtomicBool,
     unreadable: AtomicU64,
@@ -218,18 +232,16 @@ pub(super) fn scan(
         identity,
         watch,
         total: areas.iter().map(|area| area.end - area.start).sum(),
-        next: AtomicU64::new(0),
         done: AtomicU64::new(0),
         ended: AtomicBool::new(false),
         unreadable: AtomicU64::new(0),
         found: Mutex::default(),
     };
-    let threads = thread::available_parallelism().map_or(1, usize::from);
-    thread::scope(|scope| {
-        for _ in 0..threads.min(16) {
-            scope.spawn(|| scan.work());
-        }
-    });
+    let pieces = areas
+        .iter()
+        .map(|area| (area.end - area.start).div_ceil(PIECE));
+    let buffer = || vec![0; PART as usize];
+    parallel::each(pieces.sum(), buffer, |buf, number| scan.take(number, buf));
     if scan.ended.into_inner() {
         return Err(Error::Interrupted);
     }
@@ -238,25 +250,28 @@ pub(super) fn scan(
 }
 
 impl Scan<'_> {
-    fn work(&self) {
-        let mut buf = vec![0; PIECE as usize + MOST_NODE];
-        while !self.ended.load(Ordering::Relaxed) {
-            let at = self.next.fetch_add(1, Ordering::Relaxed);
-            let Some(piece) = self.piece(at) else { return };
-            let device = &self.devices[piece.device];
-            let len = piece.end - piece.start;
-            if !device.has_no_data(piece.start, len) {
-                let nodes = self.piece_nodes(&piece, &mut buf);
-                self.add(nodes);
-            }
-            let mut guard = self.found.lock();
-            let done = self.done.fetch_add(len, Ordering::Relaxed) + len;
-            let total = self.total;
-            if !self.watch.step(Scanning { done, total }) {
-                self.ended.store(true, Ordering::Relaxed);
-            }
-            bound(&mut guard);
+    /// Scans the piece with this number.
+    fn take(&self, number: u64, buf: &mut [u8]) -> ControlFlow<()> {
+        let Some(piece) = self.piece(number) else {
+            return ControlFlow::Break(());
+        };
+        let device = &*self.devices[piece.device];
+        let len = piece.end - piece.start;
+        let mut nodes = Vec::new();
+        if !device.has_no_data(piece.start, len) {
+            device.will_read(piece.start, len);
+            self.piece_nodes(&piece, buf, &mut nodes);
         }
+        let mut found = self.found.lock();
+        found.0.append(&mut nodes);
+        bound(&mut found);
+        let done = self.done.fetch_add(len, Ordering::Relaxed) + len;
+        let total = self.total;
+        if self.watch.step(Scanning { done, total }) {
+            return ControlFlow::Continue(());
+        }
+        self.ended.store(true, Ordering::Relaxed);
+        ControlFlow::Break(())
     }
 
     /// The piece with this number.
@@ -277,36 +292,36 @@ impl Scan<'_> {
         None
     }
 
-    /// The blocks that begin in a piece.
-    fn piece_nodes(&self, piece: &Area, buf: &mut [u8]) -> Vec<Node> {
-        let device = &self.devices[piece.device];
-        let after = piece.end.saturating_add(u64::from(self.identity.nodesize));
-        let end = after.min(device.size());
-        let len = end.saturating_sub(piece.start).min(buf.len() as u64) as usize;
-        let bytes = &mut buf[..len];
-        self.read(&**device, piece.start, bytes);
-        let mut nodes = Vec::new();
-        let mut at = 0;
-        while at < piece.end - piece.start {
-            let here = bytes.get(at as usize..).unwrap_or_default();
-            let Some(block) = block(here, self.identity) else {
-                at += STEP;
+    /// Adds the blocks that begin in a piece.
+    fn piece_nodes(&self, piece: &Area, buf: &mut [u8], nodes: &mut Vec<Node>) {
+        let device = &*self.devices[piece.device];
+        let nodesize = u64::from(self.identity.nodesize);
+        let mut whole = Vec::new();
+        let mut at = piece.start;
+        while at < piece.end {
+            let start = at;
+            let len = (piece.end - start).min(PART);
+            if device.has_no_data(start, len) {
+                at += len;
                 continue;
-            };
-            let key = |key: Option<Key>| key.unwrap_or(Key::MIN);
-            nodes.push(Node {
-                logical: block.bytenr(),
-                generation: block.generation(),
-                owner: block.owner(),
-                physical: piece.start + at,
-                first: key(block.first_key()),
-                last: key(block.last_key()),
-                device: piece.device as u16,
-                level: block.level(),
-            });
-            at += u64::from(self.identity.nodesize).max(STEP);
+            }
+            let bytes = &mut buf[..len as usize];
+            self.read(device, start, bytes);
+            while at < start + len {
+                let mut here = bytes.get((at - start) as usize..).unwrap_or_default();
+                if at + nodesize > start + len && may_begin(here, &self.identity) {
+                    // Its end is in the next part.
+                    let rest = nodesize.min(device.size().saturating_sub(at));
+                    whole.resize(rest.min(MOST_NODE) as usize, 0);
+                    self.read(device, at, &mut whole);
+                    here = &whole;
+                }
+                let found = block(here, &self.identity);
+                let step = found.as_ref().map_or(STEP, |_| nodesize.max(STEP));
+                nodes.extend(found.map(|block| node(&block, piece.device, at)));
+                at += step;
+            }
         }
-        nodes
     }
 
     /// Reads as much as can be read; the rest becomes zeros.
@@ -322,9 +337,20 @@ impl Scan<'_> {
             }
         }
     }
+}
 
-    fn add(&self, nodes: Vec<Node>) {
-        self.found.lock().0.extend(nodes);
+/// The entry of a block at a byte offset of a device.
+fn node(block: &Block<'_>, device: usize, physical: u64) -> Node {
+    let key = |key: Option<Key>| key.unwrap_or(Key::MIN);
+    Node {
+        logical: block.bytenr(),
+        generation: block.generation(),
+        owner: block.owner(),
+        physical,
+        first: key(block.first_key()),
+        last: key(block.last_key()),
+        device: device as u16,
+        level: block.level(),
     }
 }
 
@@ -348,7 +374,7 @@ pub(super) fn identify(devices: &[Arc<dyn Device>], watch: &dyn Watch) -> Result
     let mut votes: HashMap<Identity, usize> = HashMap::new();
     let total: u64 = devices.iter().map(|device| device.size()).sum();
     let mut done = 0;
-    let mut buf = vec![0; PIECE as usize + MOST_NODE];
+    let mut buf = vec![0; (PIECE + MOST_NODE) as usize];
     'devices: for device in devices {
         let mut start = 0;
         while start < device.size() {
@@ -388,7 +414,7 @@ fn guess(bytes: &[u8]) -> Option<Identity> {
         && header.bytenr.get().is_multiple_of(STEP)
         && flags & header_flag::WRITTEN != 0
         && revision <= header_flag::MIXED_BACKREF_REV
-        && header.nritems.get() as usize <= MOST_NODE / 25;
+        && u64::from(header.nritems.get()) <= MOST_NODE / 25;
     if !plausible {
         return None;
     }

@@ -16,11 +16,11 @@ use sapwood_vfs::{
 };
 
 use super::map::{self, Life, Mapped, Numbered};
-use super::name_index::{Known, LEAST_BLOCKS, NameIndex};
 use super::owners::Owners;
 use super::volume::Volume;
 use super::{dir, nameless};
 use crate::Lost;
+use crate::name_index::NameIndex;
 use crate::tree::{Tree, Xattrs, nameless_directory};
 
 /// Number of the directory with nameless inodes, if the image has no `lost+found`.
@@ -39,8 +39,8 @@ pub struct Files {
     pub(super) volume: Volume,
     nameless: OnceLock<(Vec<u32>, u64)>,
     /// Directories with a damaged block.
-    damaged: Mutex<HashSet<u32>>,
-    names: NameIndex,
+    pub(super) damaged: Mutex<HashSet<u32>>,
+    pub(super) names: NameIndex,
     /// The directory that shows the nameless inodes.
     lost_found: OnceLock<u64>,
     /// Deleted inodes, which no directory shows.
@@ -110,7 +110,7 @@ impl Files {
         })
     }
 
-    fn directory(&self, dir: Ino) -> Result<Option<(u32, Inode)>> {
+    pub(super) fn directory(&self, dir: Ino) -> Result<Option<(u32, Inode)>> {
         let is_root = dir.0 == u64::from(special_ino::ROOT);
         match self.inode(dir) {
             Ok((_, inode)) if !inode.is_dir() && !is_root => Err(Error::NotDirectory),
@@ -118,60 +118,6 @@ impl Files {
             Err(_) if is_root => Ok(None),
             Err(error) => Err(error),
         }
-    }
-
-    /// Calls `each` for the blocks of a directory from a block on, until it breaks.
-    fn each_block(
-        &self,
-        ino: u32,
-        inode: &Inode,
-        from: u32,
-        each: &mut dyn FnMut(u32, dir::Listed) -> ControlFlow<()>,
-    ) {
-        let mut number = from;
-        while number < dir::blocks(&self.volume, inode) {
-            let (listed, further) = dir::list(&self.volume, ino, inode, number);
-            if !listed.whole {
-                self.damaged.lock().insert(ino);
-            }
-            if each(number, listed).is_break() {
-                return;
-            }
-            number = number.saturating_add(1).saturating_add(further);
-        }
-    }
-
-    /// The inode of a name that the directory itself has.
-    fn own_find(&self, dir: Ino, name: &[u8]) -> Option<u32> {
-        let (ino, inode) = self.directory(dir).ok()??;
-        let mut found = None;
-        let mut search = |listed: dir::Listed| {
-            let entry = listed.entries.into_iter().find(|entry| entry.name == name);
-            found = entry.map(|entry| entry.ino);
-            found.map_or(ControlFlow::Continue(()), |_| ControlFlow::Break(()))
-        };
-        if dir::blocks(&self.volume, &inode) >= LEAST_BLOCKS {
-            let known = self.names.find(ino, name, |add| {
-                self.each_block(ino, &inode, 0, &mut |number, listed| {
-                    for entry in &listed.entries {
-                        add(&entry.name, number);
-                    }
-                    ControlFlow::Continue(())
-                });
-            });
-            match known {
-                Known::Absent => return None,
-                Known::In(block) => {
-                    let (listed, _) = dir::list(&self.volume, ino, &inode, block);
-                    if search(listed).is_break() {
-                        return found;
-                    }
-                }
-                Known::Unknown => {}
-            }
-        }
-        self.each_block(ino, &inode, 0, &mut |_, listed| search(listed));
-        found
     }
 
     fn entry_kind(&self, ino: u32, kind: u8) -> FileKind {

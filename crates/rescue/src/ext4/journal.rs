@@ -151,6 +151,11 @@ impl Copies {
         homes
     }
 
+    /// Whether a block has a copy.
+    pub(super) fn has(&self, home: u64) -> bool {
+        !self.of(home).is_empty()
+    }
+
     /// Number of copies.
     pub(super) fn len(&self) -> usize {
         self.all.len()

@@ -4,19 +4,26 @@
 //! One pass over the inode tables records the inodes in use and the directories. A second pass
 //! lists every directory, whether or not another one refers to it, and records the inodes that it
 //! names. An inode that is in use and not named gets its number as a name. A directory keeps
-//! everything below it.
+//! everything below it. Several threads share the groups, and then the directories.
 
 use std::collections::BTreeMap;
+use std::ops::ControlFlow;
 
-use sapwood_ext4_format::special_ino;
+use parking_lot::Mutex;
+use sapwood_ext4_format::{InodeFlags, special_ino};
 
 use super::dir;
 use super::volume::{Volume, is_in_use};
+use crate::parallel;
 
 /// Most inodes that are listed.
 const MOST: usize = 1_000_000;
 /// Inodes of a part of the set.
 const PART: u32 = 1 << 16;
+/// Bytes of an inode table that are read at once.
+const TABLE_PART: usize = 256 << 10;
+/// Directories that a thread takes at once.
+const DIRECTORIES: usize = 64;
 
 /// A set of inode numbers.
 #[derive(Debug, Default)]
@@ -44,36 +51,71 @@ impl Inodes {
     }
 }
 
+/// The inodes that passed, of several threads.
+#[derive(Debug, Default)]
+struct Passed {
+    used: Inodes,
+    count: u64,
+    directories: Vec<u32>,
+}
+
+/// Records the inodes in use.
+fn used(volume: &Volume) -> Passed {
+    let passed = Mutex::new(Passed::default());
+    let groups = volume.groups.len() as u64;
+    parallel::each(groups, Vec::new, |found, group| {
+        each_used(volume, group as u32, &mut |ino, is_directory| {
+            found.push((ino, is_directory));
+        });
+        let mut passed = passed.lock();
+        passed.count += found.len() as u64;
+        for (ino, is_directory) in found.drain(..) {
+            passed.used.add(ino);
+            if is_directory {
+                passed.directories.push(ino);
+            }
+        }
+        ControlFlow::Continue(())
+    });
+    passed.into_inner()
+}
+
+/// The inodes that directories name.
+fn named(volume: &Volume, directories: &[u32]) -> Inodes {
+    let named = Mutex::new(Inodes::default());
+    let parts: Vec<&[u32]> = directories.chunks(DIRECTORIES).collect();
+    parallel::each(parts.len() as u64, Vec::new, |found, part| {
+        for ino in parts.get(part as usize).copied().unwrap_or_default() {
+            let Some(inode) = volume.inode(*ino).filter(|inode| inode.is_dir()) else {
+                continue;
+            };
+            let mut number = 0;
+            while number < dir::blocks(volume, &inode) {
+                let (listed, further) = dir::list(volume, *ino, &inode, number);
+                let entries = listed.entries.iter().map(|entry| entry.ino);
+                found.extend(entries.filter(|other| other != ino));
+                if found.len() >= PART as usize {
+                    let mut named = named.lock();
+                    found.drain(..).for_each(|ino| named.add(ino));
+                }
+                number = number.saturating_add(1).saturating_add(further);
+            }
+        }
+        let mut named = named.lock();
+        found.drain(..).for_each(|ino| named.add(ino));
+        ControlFlow::Continue(())
+    });
+    named.into_inner()
+}
+
 /// The inodes without a name, and the number of inodes in use.
 pub(super) fn find(volume: &Volume) -> (Vec<u32>, u64) {
-    let mut used = Inodes::default();
-    let mut directories = Vec::new();
-    let mut count = 0;
-    for group in 0..volume.groups.len() as u32 {
-        each_used(volume, group, &mut |ino, is_directory| {
-            used.add(ino);
-            count += 1;
-            if is_directory {
-                directories.push(ino);
-            }
-        });
-    }
-    let mut named = Inodes::default();
-    for ino in directories {
-        let Some(inode) = volume.inode(ino).filter(|inode| inode.is_dir()) else {
-            continue;
-        };
-        let mut number = 0;
-        while number < dir::blocks(volume, &inode) {
-            let (listed, further) = dir::list(volume, ino, &inode, number);
-            for entry in listed.entries {
-                if entry.ino != ino {
-                    named.add(entry.ino);
-                }
-            }
-            number = number.saturating_add(1).saturating_add(further);
-        }
-    }
+    let Passed {
+        used,
+        count,
+        directories,
+    } = used(volume);
+    let named = named(volume, &directories);
     let first = volume.geometry.first_ino();
     let nameless = used.iter().filter(|ino| *ino >= first && !named.has(*ino));
     let not_found = nameless.filter(|ino| *ino != special_ino::LOST_FOUND);
@@ -98,27 +140,51 @@ pub(super) fn each_used(volume: &Volume, group: u32, each: &mut dyn FnMut(u32, b
     };
     let size = usize::from(volume.geometry.inode_size());
     let per_block = volume.geometry.inodes_per_block();
-    let homes = volume.copies.homes();
-    for number in 0..used.div_ceil(per_block.max(1)) {
-        let block = table + u64::from(number);
-        let bytes = volume.uncached(block).unwrap_or_default();
-        let has_copy = homes.binary_search(&block).is_ok();
-        for slot in 0..per_block {
-            let at = slot as usize * size;
-            let raw = bytes.get(at..at + size).unwrap_or_default();
-            if !has_copy && !is_in_use(raw) {
-                continue;
+    let blocks = used.div_ceil(per_block.max(1));
+    let at_once = (TABLE_PART / volume.block_size()).max(1);
+    let bytes = u64::from(blocks).saturating_mul(volume.block_size() as u64);
+    volume
+        .device
+        .will_read(table.saturating_mul(volume.block_size() as u64), bytes);
+    let mut buf = vec![0; at_once * volume.block_size()];
+    for first in (0..blocks).step_by(at_once) {
+        let count = at_once.min((blocks - first) as usize);
+        let part = &mut buf[..count * volume.block_size()];
+        read(volume, table + u64::from(first), part);
+        for (number, bytes) in (first..).zip(part.chunks_exact(volume.block_size())) {
+            let has_copy = volume.copies.has(table + u64::from(number));
+            for (slot, raw) in (0..per_block).zip(bytes.chunks_exact(size)) {
+                if !has_copy && !is_in_use(raw) {
+                    continue;
+                }
+                let Some(ino) = volume.geometry.ino(group, number * per_block + slot) else {
+                    continue;
+                };
+                let here = Some(raw).filter(|raw| is_in_use(raw));
+                let here = here.and_then(|raw| volume.valid(ino, raw));
+                if let Some(inode) = here.or_else(|| volume.inode(ino))
+                    && !inode.flags().contains(InodeFlags::EA_INODE)
+                {
+                    each(ino, inode.is_dir());
+                }
             }
-            let Some(ino) = volume.geometry.ino(group, number * per_block + slot) else {
-                continue;
-            };
-            if let Some(inode) = volume.inode(ino)
-                && !inode
-                    .flags()
-                    .contains(sapwood_ext4_format::InodeFlags::EA_INODE)
-            {
-                each(ino, inode.is_dir());
-            }
+        }
+    }
+}
+
+/// Reads blocks. A block that cannot be read becomes zeros.
+fn read(volume: &Volume, first: u64, bytes: &mut [u8]) {
+    let size = volume.block_size() as u64;
+    let read = |block: u64, bytes: &mut [u8]| {
+        let at = block.checked_mul(size);
+        at.is_some_and(|at| volume.device.read_at(at, bytes).is_ok())
+    };
+    if read(first, bytes) {
+        return;
+    }
+    for (block, bytes) in (first..).zip(bytes.chunks_mut(size as usize)) {
+        if !read(block, bytes) {
+            bytes.fill(0);
         }
     }
 }
