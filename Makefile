@@ -27,7 +27,7 @@ help:
 	@echo "make ablation  each mechanism on and off (ONLY='overlap spread', BENCH_ARGS='--rounds 3')"
 	@echo "make fuzz   fuzz targets, all at once for two minutes (SECONDS=600: ten)"
 	@echo "make lint   formatting, the order of crates and modules, patches, clippy, planted faults, documentation"
-	@echo "make portable  the build for systems other than Linux, on Linux: library and command, and tests of devices and of the command"
+	@echo "make portable  the build for systems other than Linux, on Linux, and all offline tests on it"
 	@echo "make msrv   builds with the oldest Rust that Cargo.toml allows"
 	@echo "make miri   unit tests of the crates without system calls under Miri"
 	@echo "make package  the crates as they would be published"
@@ -38,7 +38,7 @@ help:
 	@echo "make wheel   build the package for Python with maturin: target/wheels"
 	@echo "make docs   the site, with mdbook: target/site/html"
 	@echo "make release  the files of a release and their checksums, in target/release-files; publishes nothing"
-	@echo "make test-packages   install the Debian packages into a fresh root and use them there"
+	@echo "make test-packages   use packages, static program and wheel in fresh roots of Debian"
 
 need-build:
 	@scripts/need cargo:cargo cc:build-essential
@@ -201,7 +201,7 @@ ablation: need-build
 	scripts/ablation $(ONLY) -- $(BENCH_ARGS)
 
 # The code that macOS and Windows get, built and tested on Linux, in its own target directory.
-portable: need-build
+portable: need-test
 	scripts/portable
 
 msrv: need-build
@@ -244,7 +244,8 @@ wheel: need-build
 	@command -v maturin >/dev/null || { echo "maturin is missing: pip install maturin" >&2; exit 1; }
 	cd bindings/python && maturin build --release --out $(CURDIR)/target/wheels
 
-# Some minutes: needs root, and the network once, for the fresh root.
+# Some minutes: needs root, and the network once, for the fresh roots and for pandas. Without `make
+# static wheel` before it, the root without a compiler is left out.
 test-packages: deb
 	@scripts/need debootstrap:debootstrap unshare:util-linux
 	scripts/test-packages

@@ -13,7 +13,8 @@ pub const KERNEL: Need = Need::Kernel(Kind::Btrfs);
 /// The kernel's ext4.
 pub const KERNEL_EXT4: Need = Need::Kernel(Kind::Ext4);
 /// Root, loop devices, and a kernel that passes `sync` to a mount of type `fuseblk`.
-pub const FUSE_BLK: Need = Need::Other(|| no(sapwood_fuse::offers_fuseblk(), "fuseblk"));
+pub const FUSE_BLK: Need =
+    Need::Other(|| missing(&[MOUNTS]).or_else(|| no(sapwood_fuse::offers_fuseblk(), "fuseblk")));
 /// Control groups that limit memory, and the right to make one.
 pub const MEMORY_GROUP: Need =
     Need::Other(|| no(memory_groups().is_some(), "control groups for memory"));

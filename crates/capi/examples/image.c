@@ -163,6 +163,77 @@ static void use_threads(void)
 	CHECKED(sapwood_file_close(file));
 }
 
+/* The number of differences; if there are any, the last one is the name `link`. */
+static size_t differing(const char *old, const char *new, sapwood_difference *last)
+{
+	sapwood_differences *found;
+	size_t count;
+
+	CHECKED(sapwood_diff(fs, old, fs, new, SAPWOOD_DIFF_CONTENT, &found));
+	count = sapwood_differences_count(found);
+	if (count > 0) {
+		CHECKED(sapwood_differences_get(found, count - 1, last));
+		CHECK(strcmp(last->path, "link") == 0 && last->from == NULL);
+	}
+	EXPECT(sapwood_differences_get(found, count, last), EINVAL);
+	sapwood_differences_free(found);
+	return count;
+}
+
+/* Copies and archives, and a second image that is made of them. */
+static void transfer(const char *type, const char *image)
+{
+	char archive[4096], copy[4096], built[4096];
+	sapwood_exported made;
+	sapwood_difference last;
+	sapwood_builder *builder;
+	sapwood_fs *second;
+	sapwood_stat_t stat;
+	uint64_t size;
+
+	snprintf(archive, sizeof archive, "%s.tar.gz", image);
+	snprintf(copy, sizeof copy, "%s.copy", image);
+	snprintf(built, sizeof built, "%s.built", image);
+	CHECKED(sapwood_export(fs, "etc", archive, "gzip", NULL, NULL, 0, &made));
+	CHECK(made.entries > 4 && made.damaged == 0 && made.left_out == 0 && made.size > 0);
+	CHECK(memcmp(made.diff_id, made.digest, 32) != 0);
+	EXPECT(sapwood_export(fs, "etc", archive, NULL, NULL, NULL, 0, NULL), EEXIST);
+	EXPECT(sapwood_export(fs, "etc", archive, "lha", NULL, NULL, SAPWOOD_REPLACE, NULL), EINVAL);
+
+	CHECKED(sapwood_mkdir(fs, "back", 0755));
+	CHECKED(sapwood_copy(fs, "etc/hostname", NULL, copy, 0));
+	CHECKED(sapwood_copy(NULL, copy, fs, "back/hostname", 0));
+	CHECKED(sapwood_stat(fs, "back/hostname", &stat));
+	CHECK(stat.size == 1 << 20);
+	EXPECT(sapwood_copy(NULL, copy, NULL, copy, 0), EINVAL);
+	EXPECT(sapwood_copy(fs, "missing", NULL, copy, 0), ENOENT);
+	CHECKED(sapwood_copy(fs, "etc", fs, "back", SAPWOOD_COPY_ARCHIVE));
+	CHECK(differing("etc", "back/etc", &last) == 0);
+	CHECKED(sapwood_unlink(fs, "back/etc/link"));
+	/* Also the time of the directory. */
+	CHECK(differing("etc", "back/etc", &last) == 2 && last.kind == SAPWOOD_REMOVED);
+	CHECKED(sapwood_untar(fs, archive, "back/etc"));
+	CHECK(differing("etc", "back/etc", &last) == 0);
+
+	CHECKED(sapwood_builder_new(type, &builder));
+	EXPECT(sapwood_builder_set(builder, "no-such-option", NULL), EINVAL);
+	CHECKED(sapwood_builder_set(builder, "free", "8M"));
+	CHECKED(sapwood_builder_set(builder, "label", "built"));
+	CHECKED(sapwood_builder_set(builder, "all-root", NULL));
+	CHECKED(sapwood_builder_at(builder, "srv/etc"));
+	EXPECT(sapwood_builder_add(builder, "zip", archive), EINVAL);
+	CHECKED(sapwood_builder_add(builder, "tar", archive));
+	CHECKED(sapwood_builder_write(builder, built, 0, 0));
+	EXPECT(sapwood_builder_write(builder, built, 0, SAPWOOD_REPLACE), EINVAL);
+	sapwood_builder_free(builder);
+	CHECKED(sapwood_resize(built, "+64M", &size));
+	CHECK(size > 64 << 20);
+	CHECKED(sapwood_open(built, "ro", &second));
+	CHECKED(sapwood_stat(second, "srv/etc/hostname", &stat));
+	CHECK(stat.uid == 0 && stat.size == 1 << 20);
+	CHECKED(sapwood_close(second));
+}
+
 int main(int argc, char **argv)
 {
 	if (argc != 3) {
@@ -194,6 +265,7 @@ int main(int argc, char **argv)
 	use_names();
 	list();
 	use_threads();
+	transfer(type, image);
 	if (strcmp(type, "btrfs") == 0) {
 		CHECKED(sapwood_snapshot(fs, "/", "snapshot", true));
 		EXPECT(sapwood_unlink(fs, "snapshot/log"), EROFS);

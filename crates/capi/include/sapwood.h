@@ -23,7 +23,68 @@
 #include <sys/types.h>
 
 /**
- * For `sapwood_mkfs`: an existing file is replaced.
+ * For `sapwood_diff`: the bytes of files are compared. Otherwise a file of equal size and
+ * modification time counts as unchanged.
+ */
+#define SAPWOOD_DIFF_CONTENT 1
+
+/**
+ * Only the old directory has the name.
+ */
+#define SAPWOOD_REMOVED 0
+
+/**
+ * The file has another name in the new directory.
+ */
+#define SAPWOOD_RENAMED 1
+
+/**
+ * Only the new directory has the name.
+ */
+#define SAPWOOD_ADDED 2
+
+/**
+ * The file changed.
+ */
+#define SAPWOOD_CHANGED 3
+
+/**
+ * A part that differs: content, target of a symbolic link, or device number.
+ */
+#define SAPWOOD_PART_CONTENT 1
+
+/**
+ * A part that differs: length.
+ */
+#define SAPWOOD_PART_SIZE 2
+
+/**
+ * A part that differs: modification time.
+ */
+#define SAPWOOD_PART_MTIME 4
+
+/**
+ * A part that differs: permission bits.
+ */
+#define SAPWOOD_PART_MODE 8
+
+/**
+ * A part that differs: owner.
+ */
+#define SAPWOOD_PART_UID 16
+
+/**
+ * A part that differs: group.
+ */
+#define SAPWOOD_PART_GID 32
+
+/**
+ * A part that differs: extended attributes, ACLs among them.
+ */
+#define SAPWOOD_PART_XATTRS 64
+
+/**
+ * For `sapwood_mkfs`, `sapwood_builder_write` and `sapwood_export`: an existing file is replaced.
  */
 #define SAPWOOD_REPLACE 1
 
@@ -31,6 +92,43 @@
  * For `sapwood_check`: all data is read too, and compared with its checksums (btrfs).
  */
 #define SAPWOOD_CHECK_DATA 1
+
+/**
+ * For `sapwood_copy`: directories are copied with everything below them.
+ */
+#define SAPWOOD_COPY_RECURSIVE 1
+
+/**
+ * For `sapwood_copy`: as `SAPWOOD_COPY_RECURSIVE`, and owner, mode, times, extended attributes,
+ * hard links and special files are kept, as with `cp -a`.
+ */
+#define SAPWOOD_COPY_ARCHIVE 2
+
+/**
+ * For `sapwood_copy`: a file that exists stays, and its copy is left out without an error.
+ */
+#define SAPWOOD_COPY_KEEP 4
+
+/**
+ * For `sapwood_export`: a layer of an OCI image, with whiteouts for names that `since` has and
+ * `fs` has not.
+ */
+#define SAPWOOD_EXPORT_LAYER 2
+
+/**
+ * For `sapwood_export`: what cannot be read becomes zeros, and is counted as damaged.
+ */
+#define SAPWOOD_EXPORT_KEEP_GOING 4
+
+/**
+ * The description of a new image. One thread at a time may use it.
+ */
+typedef struct sapwood_builder sapwood_builder;
+
+/**
+ * The result of a comparison. Any number of threads may use it at a time.
+ */
+typedef struct sapwood_differences sapwood_differences;
 
 /**
  * The entries of a directory. One thread at a time may use it.
@@ -60,6 +158,32 @@ typedef struct sapwood_report sapwood_report;
  * Everything below a directory. One thread at a time may use it.
  */
 typedef struct sapwood_walk sapwood_walk;
+
+/**
+ * A difference between two directories.
+ */
+typedef struct sapwood_difference {
+  /**
+   * The path: in the old directory if it was removed, else in the new one.
+   */
+  const char *path;
+  /**
+   * The old path of a renamed file, else `NULL`.
+   */
+  const char *from;
+  /**
+   * One of `SAPWOOD_REMOVED`, `SAPWOOD_RENAMED`, `SAPWOOD_ADDED`, `SAPWOOD_CHANGED`.
+   */
+  uint32_t kind;
+  /**
+   * For a changed file: bits `SAPWOOD_PART_...`.
+   */
+  uint32_t parts;
+  /**
+   * Type of the file, in the bits `S_IFMT` of `st_mode`.
+   */
+  uint32_t mode;
+} sapwood_difference;
 
 /**
  * A name in a directory.
@@ -190,7 +314,7 @@ typedef struct sapwood_statfs_t {
  */
 typedef struct sapwood_finding {
   /**
-   * Its kind, as a word that stays the same from version to version.
+   * Kind of the finding, as a word that stays the same from version to version.
    */
   const char *code;
   /**
@@ -203,9 +327,95 @@ typedef struct sapwood_finding {
   bool warning;
 } sapwood_finding;
 
+/**
+ * The archive that `sapwood_export` made.
+ */
+typedef struct sapwood_exported {
+  /**
+   * Entries, whiteouts among them.
+   */
+  uint64_t entries;
+  /**
+   * Sockets, which an archive cannot have.
+   */
+  uint64_t left_out;
+  /**
+   * Files and directories that could not be read, or only in part.
+   */
+  uint64_t damaged;
+  /**
+   * Bytes of the archive.
+   */
+  uint64_t size;
+  /**
+   * SHA-256 of the archive before compression: the `diff_id` of a layer.
+   */
+  uint8_t diff_id[32];
+  /**
+   * SHA-256 of the file: the digest of a layer.
+   */
+  uint8_t digest[32];
+} sapwood_exported;
+
 #ifdef __cplusplus
 extern "C" {
 #endif // __cplusplus
+
+/**
+ * Begins the description of an image of `type`, `"btrfs"` or `"ext4"`. `sapwood_builder_free`
+ * releases it.
+ */
+int sapwood_builder_new(const char *type, struct sapwood_builder **builder);
+
+/**
+ * Adds files. Sources are applied in their order: a later file replaces an earlier one of the same
+ * name. `kind` is one of
+ *
+ * - `"dir"`: the contents of a directory, with owners, modes, times, attributes and links;
+ * - `"tar"`, `"cpio"`: an archive, plain or compressed with gzip, zstd, xz or bzip2;
+ * - `"oci"`: a container image, as an OCI layout or an archive of `docker save`;
+ * - `"layer"`, `"overlay"`: a layer of a container image or of overlayfs, applied to the sources
+ *   before it.
+ *
+ * The source is read by `sapwood_builder_write`.
+ */
+int sapwood_builder_add(struct sapwood_builder *builder, const char *kind, const char *path);
+
+/**
+ * Puts the files of later sources below this directory of the image.
+ */
+int sapwood_builder_at(struct sapwood_builder *builder, const char *directory);
+
+/**
+ * Sets an option; `value` is `NULL` for one without a value. Its names are
+ *
+ * - `"free"`: space that stays available to users, in bytes, with a unit (`"64M"`), or of the
+ *   smallest size (`"10%"`);
+ * - `"free-inodes"`: inodes that stay unused (ext4);
+ * - `"output-format"`: `"raw"`, `"qcow2"` or another one of `sapwood mkfs --output-format`;
+ * - `"reproducible"`: the same sources give the same bytes;
+ * - `"all-root"`: everything belongs to root;
+ * - `"exclude"`: leaves out the matches of a pattern, with everything below them;
+ * - those of `sapwood_mkfs`, such as `"label"`.
+ */
+int sapwood_builder_set(struct sapwood_builder *builder, const char *name, const char *value);
+
+/**
+ * Makes the image, which gets its name when it is complete and durable. With `size` 0 it is as
+ * small as its files allow. The description is used up; only `sapwood_builder_free` may follow.
+ *
+ * Errors: `EEXIST` (without `SAPWOOD_REPLACE` in `flags`), `EINVAL`, `ENOSPC`, and the errors of a
+ * source.
+ */
+int sapwood_builder_write(struct sapwood_builder *builder,
+                          const char *image,
+                          uint64_t size,
+                          uint32_t flags);
+
+/**
+ * Releases a description. `NULL` is allowed.
+ */
+void sapwood_builder_free(struct sapwood_builder *builder);
 
 /**
  * The message of the last call of this thread that failed; an empty string if none did. It is
@@ -217,6 +427,34 @@ const char *sapwood_error_message(void);
  * The version of the library, as `"0.1.0"`.
  */
 const char *sapwood_version(void);
+
+/**
+ * Compares two directories, of one image or of two. The differences are sorted by path;
+ * `sapwood_differences_free` releases them.
+ */
+int sapwood_diff(const struct sapwood_fs *old_fs,
+                 const char *old_path,
+                 const struct sapwood_fs *new_fs,
+                 const char *new_path,
+                 uint32_t flags,
+                 struct sapwood_differences **differences);
+
+/**
+ * The number of differences. 0 if `differences` is `NULL`.
+ */
+size_t sapwood_differences_count(const struct sapwood_differences *differences);
+
+/**
+ * A difference by its number from 0. Its strings are valid as long as `differences`.
+ */
+int sapwood_differences_get(const struct sapwood_differences *differences,
+                            size_t number,
+                            struct sapwood_difference *difference);
+
+/**
+ * Releases differences. `NULL` is allowed.
+ */
+void sapwood_differences_free(struct sapwood_differences *differences);
 
 /**
  * Begins to list a directory.
@@ -383,6 +621,18 @@ int sapwood_mkfs(const char *image,
                  uint32_t flags);
 
 /**
+ * Changes the size of an image that is not open, and of its file. `size` is `"min"`, a number of
+ * bytes or one with a unit (`"2G"`), or a change (`"+1G"`, `"-512M"`). `result` gets the size of the
+ * file system in bytes; it may be `NULL`.
+ *
+ * A crash leaves a complete file system of the old or the new size. Errors: `EINVAL` (the files do
+ * not fit), and those of `sapwood_open`.
+ */
+int sapwood_resize(const char *image,
+                   const char *size,
+                   uint64_t *result);
+
+/**
  * Checks an image that is not open, and changes nothing. The report has the defects;
  * `sapwood_report_free` releases it.
  *
@@ -507,6 +757,43 @@ int sapwood_subvolume_delete(const struct sapwood_fs *fs, const char *path);
  * subvolume that is open.
  */
 int sapwood_snapshot(const struct sapwood_fs *fs, const char *from, const char *to, bool read_only);
+
+/**
+ * Copies as cp(1): from this machine into an image, out of one, within one or between two. `NULL`
+ * for an image is this machine. If `to` is a directory, the copy gets the name of `from` in it.
+ *
+ * Everything is tried; the first name that cannot be copied is the error. A copy in an image
+ * belongs to the effective user of the process unless it is an archive copy.
+ */
+int sapwood_copy(const struct sapwood_fs *from_fs,
+                 const char *from,
+                 const struct sapwood_fs *to_fs,
+                 const char *to,
+                 uint32_t flags);
+
+/**
+ * Extracts a tar archive into a directory that exists. The archive is plain or compressed with
+ * gzip, zstd, xz or bzip2. What was extracted before an error stays.
+ */
+int sapwood_untar(const struct sapwood_fs *fs, const char *archive, const char *directory);
+
+/**
+ * Writes a directory of an image as a tar archive, which gets its name when it is complete and
+ * durable. If `since` is not `NULL`, only the changes since the directory `since_path` of that
+ * image. It may be the same image. `compression` is `NULL`, `"gzip"` or `"zstd"`. `result` may be
+ * `NULL`.
+ *
+ * Errors: `EEXIST` (without `SAPWOOD_REPLACE` in `flags`), `EIO` (a file cannot be read; without
+ * `SAPWOOD_EXPORT_KEEP_GOING` in `flags` no archive is made then).
+ */
+int sapwood_export(const struct sapwood_fs *fs,
+                   const char *path,
+                   const char *archive,
+                   const char *compression,
+                   const struct sapwood_fs *since,
+                   const char *since_path,
+                   uint32_t flags,
+                   struct sapwood_exported *result);
 
 /**
  * The value of an extended attribute by its full name, such as `user.x`. Returns its length. With

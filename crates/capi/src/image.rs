@@ -1,13 +1,13 @@
-//! Making and checking images.
+//! Making, resizing and checking images.
 #![expect(unsafe_code, reason = "exported names, and pointers that C passes")]
 
 use std::ffi::{CString, c_char, c_int};
 
-use sapwood::{CheckOptions, ImageBuilder, Kind};
+use sapwood::{CheckOptions, ImageBuilder, Kind, NewSize};
 
 use crate::call::{self, Failure, Result, done};
 
-/// For `sapwood_mkfs`: an existing file is replaced.
+/// For `sapwood_mkfs`, `sapwood_builder_write` and `sapwood_export`: an existing file is replaced.
 pub const SAPWOOD_REPLACE: u32 = 1;
 
 /// For `sapwood_check`: all data is read too, and compared with its checksums (btrfs).
@@ -67,11 +67,37 @@ pub unsafe extern "C" fn sapwood_mkfs(
     })
 }
 
-fn known(flags: u32, all: u32) -> Result<()> {
+pub(crate) fn known(flags: u32, all: u32) -> Result<()> {
     match flags & !all {
         0 => Ok(()),
         unknown => Err(Failure::invalid(format!("unknown flags {unknown:#x}"))),
     }
+}
+
+/// Changes the size of an image that is not open, and of its file. `size` is `"min"`, a number of
+/// bytes or one with a unit (`"2G"`), or a change (`"+1G"`, `"-512M"`). `result` gets the size of the
+/// file system in bytes; it may be `NULL`.
+///
+/// A crash leaves a complete file system of the old or the new size. Errors: `EINVAL` (the files do
+/// not fit), and those of `sapwood_open`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn sapwood_resize(
+    image: *const c_char,
+    size: *const c_char,
+    result: *mut u64,
+) -> c_int {
+    // SAFETY: the promise of the crate.
+    done(|| unsafe {
+        let image = call::path("image", image)?;
+        let size = call::optional("size", size)?;
+        let size = size.ok_or_else(|| Failure::invalid("size is NULL"))?;
+        let size: NewSize = size.parse()?;
+        let report = sapwood::resize(image, size, &mut |_| {})?;
+        if let Some(result) = result.as_mut() {
+            *result = report.after;
+        }
+        Ok(())
+    })
 }
 
 /// The result of a check. Any number of threads may use it at a time.

@@ -14,11 +14,14 @@
     reason = "one promise for all functions, above"
 )]
 
+pub mod build;
 pub mod call;
+pub mod differences;
 pub mod directory;
 pub mod file;
 pub mod file_system;
 pub mod image;
 pub mod metadata;
 pub mod names;
+pub mod transfer;
 pub mod xattr;

@@ -22,8 +22,10 @@ pub type Outcome = Result<(), Failed>;
 pub enum Need {
     /// Root.
     Root,
-    /// Root and `/dev/fuse`.
+    /// Root and `/dev/fuse`, and a build with mounts.
     Fuse,
+    /// A part of the build for Linux that its portable twin lacks, by name.
+    Linux(&'static str),
     /// A file of this name, which this process may open.
     File(&'static str),
     /// Root and a free loop device.
@@ -37,6 +39,13 @@ pub enum Need {
     /// Something else: the reason why it is missing.
     Other(fn() -> Option<String>),
 }
+
+/// Whether the crates are built for systems other than Linux (`make portable` does so on Linux).
+pub const PORTABLE: bool = cfg!(not(all(target_os = "linux", not(sapwood_portable))));
+/// Mounts by Sapwood.
+pub const MOUNTS: Need = Need::Linux("mounts");
+/// Images on block devices.
+pub const BLOCK_DEVICES: Need = Need::Linux("block devices");
 
 /// The programs of e2fsprogs that most tests of ext4 use.
 pub const E2FSPROGS: [Need; 4] = [
@@ -96,7 +105,8 @@ pub fn missing(needs: &[Need]) -> Option<String> {
     let no = |there: bool, what: &str| (!there).then(|| format!("no {what}"));
     needs.iter().find_map(|need| match need {
         Need::Root => (!is_root()).then(|| "not root".to_owned()),
-        Need::Fuse => missing(&[Need::Root, Need::File("/dev/fuse")]),
+        Need::Fuse => missing(&[MOUNTS, Need::Root, Need::File("/dev/fuse")]),
+        Need::Linux(part) => PORTABLE.then(|| format!("{part}: not in the portable build")),
         Need::File(path) => no(std::fs::File::open(path).is_ok(), path),
         Need::Loop => LOOP.get_or_init(no_loop).clone(),
         Need::Kernel(Kind::Btrfs) => BTRFS.get_or_init(|| no_kernel(Kind::Btrfs)).clone(),
