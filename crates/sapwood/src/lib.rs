@@ -1,9 +1,16 @@
 //! Sapwood reads and writes btrfs and ext4 in user space: image files and block devices, without a
 //! mount, without root, and with the kernel's promise on `fsync`.
 //!
-//! ```no_run
+//! ```standalone_crate
 //! use std::io::Write;
 //!
+//! # let dir = tempfile::tempdir()?;
+//! # std::env::set_current_dir(&dir)?;
+//! # for name in ["tree/etc/os-release", "tree/var/log/syslog", "tree/snapshots/a"] {
+//! #     std::fs::create_dir_all(std::path::Path::new(name).parent().unwrap())?;
+//! #     std::fs::write(name, "x")?;
+//! # }
+//! # sapwood::ImageBuilder::btrfs().size(128 << 20).from_dir("tree")?.write_to("disk.img")?;
 //! let fs = sapwood::open("disk.img")?;
 //! for entry in fs.read_dir("etc")? {
 //!     println!("{}", entry?.file_name().display());

@@ -1,14 +1,23 @@
 //! LUKS: encrypted volumes, as `cryptsetup` makes them.
 //!
-//! ```no_run
-//! use sapwood::luks::{self, FormatOptions, Key, NewVolume};
+//! ```standalone_crate
+//! use sapwood::luks::{self, FormatOptions};
 //!
+//! # let dir = tempfile::tempdir()?;
+//! # std::env::set_current_dir(&dir)?;
+//! # std::fs::write("root.key", "secret")?;
+//! # std::fs::create_dir("tree")?;
 //! let key = luks::read_key("root.key")?;
-//! let volume = NewVolume::new("root.img").size(1 << 30);
-//! luks::format(&volume, &key, &FormatOptions::default())?;
+//! sapwood::ImageBuilder::ext4()
+//!     .size(64 << 20)
+//!     .from_dir("tree")?
+//!     .encrypted(key.clone(), FormatOptions::default())
+//!     .write_to("root.img")?;
 //! println!("{}", luks::describe("root.img")?.uuid);
 //! let fs = sapwood::Options::new().key(key).open("root.img")?;
-//! # Ok::<(), sapwood::Error>(())
+//! fs.write("hostname", "box\n")?;
+//! fs.close()?;
+//! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
 use std::fs::File;

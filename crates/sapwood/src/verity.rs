@@ -1,14 +1,19 @@
 //! dm-verity: hash trees of images, as `veritysetup` makes them. For single files see
 //! [`FileSystem::enable_verity`](crate::FileSystem::enable_verity).
 //!
-//! ```no_run
+//! ```standalone_crate
 //! use sapwood::verity;
 //!
+//! # let dir = tempfile::tempdir()?;
+//! # std::env::set_current_dir(&dir)?;
+//! # std::fs::create_dir_all("tree/etc")?;
+//! # std::fs::write("tree/etc/os-release", "ID=test\n")?;
+//! # sapwood::ImageBuilder::ext4().from_dir("tree")?.write_to("root.img")?;
 //! let params = verity::Params::default();
 //! let tree = verity::format("root.img", "root.hash", &params, None, &mut |_| {})?;
 //! let fs = sapwood::Options::new().verified("root.hash", tree.root.clone()).open("root.img")?;
 //! println!("{}: {}", tree.root, fs.read_to_string("etc/os-release")?);
-//! # Ok::<(), sapwood::Error>(())
+//! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
 use std::path::{Path, PathBuf};
