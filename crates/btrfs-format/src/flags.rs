@@ -361,6 +361,7 @@ impl CompatRo {
     /// Features that Sapwood writes.
     pub const SUPPORTED: Self = Self::FREE_SPACE_TREE
         .union(Self::FREE_SPACE_TREE_VALID)
+        .union(Self::VERITY)
         .union(Self::BLOCK_GROUP_TREE);
 }
 

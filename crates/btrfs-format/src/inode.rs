@@ -92,8 +92,20 @@ disk_struct! {
         /// Last index (or hash) of the range; the key's offset is the first.
         pub end: U64,
     }
+
+    /// First VERITY_DESC_ITEM of a file with a hash tree of fs-verity, at offset 0. The descriptor
+    /// itself is in the items from offset 1 on.
+    pub struct VerityHeader = 25 {
+        /// Bytes of the descriptor, with its signature.
+        pub size: U64,
+        /// Zero.
+        pub reserved: [U64; 2],
+        /// Kind of encryption; 0 for none.
+        pub encryption: u8,
+    }
 }
 offsets!(InodeItem { nlink = 40, mode = 52, flags = 64, atime = 112, otime = 148 });
+offsets!(VerityHeader { reserved = 8, encryption = 24 });
 offsets!(DirItem { transid = 17, data_len = 25, name_len = 27, kind = 29 });
 
 impl Timespec {

@@ -46,7 +46,8 @@ pub use flags::{
 };
 pub use inode::{
     DirItem, DirItemRef, DirLogItem, InodeExtref, InodeExtrefRef, InodeItem, InodeRef, InodeRefRef,
-    NAME_MAX, Packed, Timespec, dir_items, inode_extrefs, inode_refs, join_device, split_device,
+    NAME_MAX, Packed, Timespec, VerityHeader, dir_items, inode_extrefs, inode_refs, join_device,
+    split_device,
 };
 pub use key::{DiskKey, Key, kind, objectid};
 pub use root::{

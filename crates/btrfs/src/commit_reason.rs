@@ -23,6 +23,8 @@ pub(crate) enum CommitReason {
     ManyNames,
     /// A rename left a whiteout at a name that the last commit does not have.
     Whiteout,
+    /// A file got a hash tree, which a log does not have.
+    HashTree,
     /// No space for the log.
     NoSpace,
     /// Writing the log failed.
@@ -35,7 +37,7 @@ pub(crate) enum CommitReason {
 
 impl CommitReason {
     /// All of them, in the order of the counters.
-    pub(crate) const ALL: [Self; 13] = [
+    pub(crate) const ALL: [Self; 14] = [
         Self::Disabled,
         Self::NewSubvolume,
         Self::DeadSubvolume,
@@ -45,6 +47,7 @@ impl CommitReason {
         Self::ReplacedDirectory,
         Self::ManyNames,
         Self::Whiteout,
+        Self::HashTree,
         Self::NoSpace,
         Self::LogWrite,
         Self::LostDevice,
@@ -63,6 +66,7 @@ impl CommitReason {
             Self::ReplacedDirectory => "replaced_directory",
             Self::ManyNames => "many_names",
             Self::Whiteout => "whiteout",
+            Self::HashTree => "hash_tree",
             Self::NoSpace => "no_space",
             Self::LogWrite => "log_write",
             Self::LostDevice => "lost_device",

@@ -477,6 +477,26 @@ pub enum Error {
         /// Directory.
         directory: u64,
     },
+    /// A file does not match its hash tree, or the tree's descriptor is damaged.
+    #[error("tree {root} inode {objectid}: {source}")]
+    Verity {
+        /// Tree.
+        root: u64,
+        /// Inode.
+        objectid: u64,
+        /// The defect.
+        source: sapwood_verity::Error,
+    },
+    /// The items of a file's hash tree contradict each other.
+    #[error("tree {root} inode {objectid}: hash tree: {reason}")]
+    VerityItems {
+        /// Tree.
+        root: u64,
+        /// Inode.
+        objectid: u64,
+        /// The defect.
+        reason: &'static str,
+    },
     /// An error of the interface, which an operation returns unchanged.
     #[error(transparent)]
     Vfs(#[from] vfs::Error),
@@ -526,6 +546,8 @@ impl From<Error> for vfs::Error {
             | Error::DataChecksum { .. }
             | Error::NoChecksum { .. }
             | Error::DataUnreadable { .. }
+            | Error::Verity { .. }
+            | Error::VerityItems { .. }
             | Error::WriteFailed { .. }) => Self::io(err),
             Error::UnsupportedFeature(_) | Error::ReadOnlyFeature(_) | Error::LogPresent => {
                 Self::NotSupported

@@ -204,6 +204,9 @@ pub(crate) fn split(number: usize, line: &str) -> Result<Vec<Word>, Wrong> {
         }
     }
     words.extend(word);
+    if words.len() > MOST_WORDS {
+        return Err(too_many(number));
+    }
     Ok(words)
 }
 

@@ -65,7 +65,7 @@ pub(super) enum Command {
         #[arg(short, long)]
         quiet: bool,
     },
-    /// Give files a hash tree of fs-verity (ext4): their content can never change again, and every
+    /// Give files a hash tree of fs-verity: their content can never change again, and every
     /// read is verified. Prints the digests, as `fsverity digest` computes them
     Enable {
         /// Files: IMAGE:PATH; a name may be a pattern

@@ -1,5 +1,5 @@
 //! Ioctls that FUSE carries: those whose input and output have the fixed size that their number
-//! encodes.
+//! encodes, and the two of [fs-verity](crate::verity).
 //!
 //! The kernel checks the right to change flags, and translates a program's `FS_IOC_*FLAGS` and
 //! `FS_IOC_FS*XATTR` into the numbers below. `FICLONE` and `FIEMAP` never arrive: the kernel fails
@@ -8,6 +8,7 @@
 use sapwood_vfs::{Error, FileSystem, Fsxattr, Ino, InodeFlags, TrimRange};
 
 use crate::request::Reply;
+use crate::verity;
 
 /// `_IOR('f', 1, long)` and, for 32-bit programs, `_IOR('f', 1, int)`.
 const GET_FLAGS: [u32; 2] = [0x8008_6601, 0x8004_6601];
@@ -26,9 +27,9 @@ pub(crate) const FITRIM: u32 = 0xc018_5879;
 /// `FS_EXTENT_FL`: the file is mapped by extents. Clearing it requests another mapping.
 const EXTENTS: u32 = 0x8_0000;
 
-/// Whether a command changes the flags of an inode.
+/// Whether a command changes the flags of an inode, or seals it.
 pub(crate) fn sets_flags(command: u32) -> bool {
-    SET_FLAGS.contains(&command) || command == FS_SET_XATTR
+    SET_FLAGS.contains(&command) || matches!(command, FS_SET_XATTR | verity::ENABLE)
 }
 
 /// Answers one command. The answer fills the output buffer from its start.
@@ -66,6 +67,8 @@ pub(crate) fn handle(fs: &dyn FileSystem, ino: Ino, command: u32, input: &[u8]) 
             Ok(Vec::new())
         }
         FITRIM => trim(fs, input),
+        verity::ENABLE => verity::enable(fs, ino, input).map(|()| Vec::new()),
+        verity::MEASURE => verity::measure(fs, ino, input),
         _ => Err(libc::ENOTTY),
     }
 }

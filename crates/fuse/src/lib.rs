@@ -42,6 +42,7 @@ pub mod signals;
 mod subvolume_page;
 mod transport;
 mod unmount;
+mod verity;
 mod wire;
 
 pub use block_mount::{is_offered as offers_fuseblk, will_receive_sync};

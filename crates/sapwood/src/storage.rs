@@ -44,9 +44,6 @@ pub enum StorageError {
     /// ext4 does not have it.
     #[error("{0}: only btrfs has them")]
     OnlyBtrfs(&'static str),
-    /// Sapwood makes it on ext4 only.
-    #[error("{0}: only on ext4")]
-    OnlyExt4(&'static str),
     /// A pattern is malformed.
     #[error("{0}")]
     Pattern(#[from] globset::Error),
@@ -288,14 +285,11 @@ impl Storage {
     /// Rejects options that this format cannot store, before an image is made.
     ///
     /// # Errors
-    /// [`StorageError::OnlyBtrfs`], [`StorageError::OnlyExt4`], [`StorageError::Defaults`].
+    /// [`StorageError::OnlyBtrfs`], [`StorageError::Defaults`].
     #[doc(hidden)]
     pub fn check(&self, kind: Kind) -> Result<(), StorageError> {
         if self.subvolumes.iter().filter(|one| one.default).count() > 1 {
             return Err(StorageError::Defaults);
-        }
-        if kind != Kind::Ext4 && !self.sealed.is_empty() {
-            return Err(StorageError::OnlyExt4("files with fs-verity"));
         }
         let asked = [
             (!self.subvolumes.is_empty(), "subvolumes"),

@@ -25,6 +25,9 @@ const SALT_MAX: usize = 32;
 /// Sizes of blocks, as powers of two.
 const LOG_BLOCK: std::ops::RangeInclusive<u8> = 10..=16;
 
+/// Bytes of a file that are read at a time, a multiple of every size of blocks.
+const PIECE: usize = 1 << 20;
+
 /// Offsets of the fields of a descriptor.
 mod at {
     pub(super) const ALGORITHM: usize = 1;
@@ -109,10 +112,26 @@ impl Descriptor {
     /// # Errors
     /// [`Error::Descriptor`]: a field makes no sense.
     pub fn parse(bytes: &[u8]) -> Result<Self> {
-        let bad = Error::Descriptor;
         let (fixed, signature) = bytes
             .split_first_chunk::<DESCRIPTOR_SIZE>()
-            .ok_or(bad("size"))?;
+            .ok_or(Error::Descriptor("size"))?;
+        let size = fixed[at::SIGNATURE_SIZE..].first_chunk();
+        let size = size.map_or(0, |size| u32::from_le_bytes(*size));
+        if size as usize != signature.len() {
+            return Err(Error::Descriptor("size of the signature"));
+        }
+        Ok(Self {
+            signature: signature.to_vec(),
+            ..Self::parse_fixed(fixed)?
+        })
+    }
+
+    /// Reads a descriptor without its signature.
+    ///
+    /// # Errors
+    /// [`Error::Descriptor`]: a field makes no sense.
+    pub fn parse_fixed(fixed: &[u8; DESCRIPTOR_SIZE]) -> Result<Self> {
+        let bad = Error::Descriptor;
         if fixed[0] != VERSION {
             return Err(bad("version"));
         }
@@ -125,11 +144,6 @@ impl Descriptor {
         let block_size = LOG_BLOCK.contains(&log).then(|| 1 << log);
         let salt_size = usize::from(fixed[at::SALT_SIZE]);
         let salt = (salt_size <= SALT_MAX).then(|| &fixed[at::SALT..at::SALT + salt_size]);
-        let word = |offset: usize| fixed.get(offset..).and_then(<[u8]>::first_chunk);
-        let size = word(at::SIGNATURE_SIZE).map_or(0, |size| u32::from_le_bytes(*size));
-        if size as usize != signature.len() {
-            return Err(bad("size of the signature"));
-        }
         let data_size = fixed[at::DATA_SIZE..].first_chunk();
         Ok(Self {
             params: FileParams {
@@ -139,7 +153,7 @@ impl Descriptor {
             },
             data_size: data_size.map_or(0, |size| u64::from_le_bytes(*size)),
             root: fixed[at::ROOT..at::ROOT + algorithm.size()].to_vec(),
-            signature: signature.to_vec(),
+            signature: Vec::new(),
         })
     }
 
@@ -254,13 +268,18 @@ pub fn build_file<E: From<Error>>(
     params.check()?;
     let layout = FileLayout::new(params, data_size);
     let size = params.block_size as usize;
-    let mut block = vec![0; size];
+    let mut piece = vec![0; PIECE];
     let mut digests = Vec::new();
     let mut offset = 0;
     while offset < data_size {
-        read(offset, &mut block)?;
-        digests.extend_from_slice(&params.digest(&block));
-        offset = offset.saturating_add(size as u64);
+        let left = usize::try_from(data_size - offset).unwrap_or(PIECE);
+        let used = left.min(PIECE).next_multiple_of(size).min(PIECE);
+        let blocks = piece.get_mut(..used).unwrap_or_default();
+        read(offset, blocks)?;
+        for block in blocks.chunks(size) {
+            digests.extend_from_slice(&params.digest(block));
+        }
+        offset = offset.saturating_add(used as u64);
     }
     let mut levels: Vec<Vec<u8>> = Vec::new();
     for _ in &layout.levels {
@@ -287,7 +306,7 @@ pub fn build_file<E: From<Error>>(
 ///
 /// # Errors
 /// [`Error::FileMismatch`]; the errors of `read_tree`.
-pub fn verify_file<E: From<Error>>(
+fn verify_file<E: From<Error>>(
     descriptor: &Descriptor,
     first: u64,
     blocks: &[u8],
@@ -310,6 +329,53 @@ pub fn verify_file<E: From<Error>>(
             }
             .into());
         }
+    }
+    Ok(())
+}
+
+/// A failure to read the bytes to verify, or a difference.
+#[derive(Debug)]
+pub enum ReadFailure<E> {
+    /// The bytes of the file or of the tree cannot be read.
+    Read(E),
+    /// The descriptor, the file or its tree is wrong.
+    Verity(Error),
+}
+
+impl<E> From<Error> for ReadFailure<E> {
+    fn from(error: Error) -> Self {
+        Self::Verity(error)
+    }
+}
+
+/// Fills `buf`, which ends at the end of the file or before, with verified bytes from `offset` on.
+/// `read` fills a buffer from an offset of the file, up to its end; `read_tree` from an offset of
+/// the tree.
+///
+/// # Errors
+/// [`Error::FileMismatch`]; the errors of `read` and `read_tree`.
+pub fn read_verified<E>(
+    descriptor: &Descriptor,
+    offset: u64,
+    buf: &mut [u8],
+    read: &mut ReadBytes<'_, E>,
+    read_tree: &mut ReadBytes<'_, E>,
+) -> Result<(), ReadFailure<E>> {
+    let block = u64::from(descriptor.params.block_size).max(1);
+    let start = offset - offset % block;
+    let end = offset.saturating_add(buf.len() as u64);
+    let whole = end.next_multiple_of(block).saturating_sub(start);
+    let used = descriptor.data_size.min(start.saturating_add(whole));
+    let used = usize::try_from(used.saturating_sub(start)).unwrap_or_default();
+    let mut bytes = vec![0; usize::try_from(whole).unwrap_or_default()];
+    let part = bytes.get_mut(..used).unwrap_or_default();
+    read(start, part).map_err(ReadFailure::Read)?;
+    verify_file(descriptor, start / block, &bytes, &mut |at, piece| {
+        read_tree(at, piece).map_err(ReadFailure::Read)
+    })?;
+    let skipped = usize::try_from(offset - start).unwrap_or_default();
+    if let Some(found) = bytes.get(skipped..skipped + buf.len()) {
+        buf.copy_from_slice(found);
     }
     Ok(())
 }

@@ -7,7 +7,7 @@
 //! - [`Params`], [`Header`]: the parameters of a tree, and the superblock that stores them.
 //! - [`build`]: the tree of a device.
 //! - [`VerityDevice`]: a read-only device that verifies what it reads.
-//! - [`FileParams`], [`Descriptor`], [`build_file`], [`verify_file`]: trees of single files
+//! - [`FileParams`], [`Descriptor`], [`build_file`], [`read_verified`]: trees of single files
 //!   (fs-verity).
 
 mod build;
@@ -24,6 +24,6 @@ pub use digest::{Algorithm, RootHash};
 pub use error::{Error, Result};
 pub use file::{
     DESCRIPTOR_MAX, DESCRIPTOR_SIZE, Descriptor, FileDigest, FileLayout, FileParams, ReadBytes,
-    build_file, verify_file,
+    ReadFailure, build_file, read_verified,
 };
 pub use header::{HEADER_SIZE, Header, Params};

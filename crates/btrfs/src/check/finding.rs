@@ -479,6 +479,15 @@ findings! {
     Error "subvolume {tree} inode {inode}: inline extent of {len} bytes" InlineTooLong {
         tree: u64 = "Subvolume.", inode: u64 = "Inode.", len: u64 = "Bytes once uncompressed."
     }
+    /// A hash tree of fs-verity that is not complete, or of another file.
+    Error "subvolume {tree} inode {inode}: hash tree of fs-verity: {reason}" HashTreeBad {
+        tree: u64 = "Subvolume.", inode: u64 = "Inode.", reason: &'static str = "The defect."
+    }
+    /// Items of a hash tree of a file without the flag, and without an orphan item, as an unfinished
+    /// seal has it. No reader uses them.
+    Warning "subvolume {tree} inode {inode}: has items of a hash tree but is not sealed" HashTreeStray {
+        tree: u64 = "Subvolume.", inode: u64 = "Inode."
+    }
     /// `nbytes` differs from the sum of the extents.
     Error "subvolume {tree} inode {inode}: nbytes {found}, its extents have {expected}" InodeBytes {
         tree: u64 = "Subvolume.", inode: u64 = "Inode.", found: u64 = "In the inode item.",

@@ -27,8 +27,6 @@ const KNOWN: Incompat = Incompat::SUPPORTED
     .union(Incompat::RAID1C34)
     .union(Incompat::SIMPLE_QUOTA);
 
-const KNOWN_RO: CompatRo = CompatRo::SUPPORTED.union(CompatRo::VERITY);
-
 /// Reads the superblocks of all devices and compares them.
 pub(super) fn open<'d>(
     devices: &[&'d dyn Device],
@@ -90,7 +88,7 @@ pub(super) fn open<'d>(
 
 fn features(sb: &SuperBlock) -> Result<(), CheckError> {
     let incompat = sb.incompat().difference(KNOWN);
-    let compat_ro = sb.compat_ro().difference(KNOWN_RO);
+    let compat_ro = sb.compat_ro().difference(CompatRo::SUPPORTED);
     if !incompat.is_empty() {
         return Err(CheckError::Features(incompat.to_string()));
     }

@@ -56,6 +56,7 @@ mod submit;
 #[cfg(test)]
 mod tests;
 mod truncate;
+pub(crate) mod verity;
 mod write;
 mod writeback;
 

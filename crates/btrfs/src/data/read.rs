@@ -9,6 +9,7 @@ use sapwood_btrfs_format::{Checksum, FileExtent, InodeFlags, RegularExtent, comp
 use super::compress;
 use super::files::Files;
 use super::items::{self, damaged, key_of};
+use super::verity;
 use crate::counters::Counters;
 use crate::devices::errors::ErrorKind;
 use crate::file_data::{Content, DataState, ExtentMap, Stored};
@@ -21,18 +22,26 @@ use crate::{Error, Result};
 /// file). The caller holds `io`.
 ///
 /// # Errors
-/// [`Error::DataChecksum`] and others if no copy of a sector is good; unreadable or damaged items.
+/// [`Error::DataChecksum`] and others if no copy of a sector is good; [`Error::Verity`] if the
+/// content does not match its hash tree; unreadable or damaged items.
 pub(crate) fn read(
     files: &Arc<Files>,
     inode: &Arc<Inode>,
     offset: u64,
     buf: &mut [u8],
 ) -> Result<usize> {
-    let size = inode.state.lock().size;
+    let (size, sealed) = {
+        let state = inode.state.lock();
+        (state.size, state.flags.contains(InodeFlags::VERITY))
+    };
     let len = size.saturating_sub(offset).min(buf.len() as u64) as usize;
     let buf = buf.get_mut(..len).unwrap_or_default();
     note_read(files, inode, &(offset..offset + len as u64), size);
-    fill(files, inode, offset, buf)?;
+    if sealed && len > 0 {
+        verity::read(files, inode, offset, buf)?;
+    } else {
+        fill(files, inode, offset, buf)?;
+    }
     Ok(len)
 }
 

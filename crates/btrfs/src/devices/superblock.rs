@@ -242,8 +242,11 @@ mod tests {
         assert!(err.to_string().contains("0x1000000000000000"));
         let mut verity = sb();
         verity.compat_ro_flags = CompatRo::VERITY.bits().into();
-        assert!(check_features(&verity, true).is_ok());
-        let err = check_features(&verity, false).unwrap_err();
-        assert!(matches!(err, Error::ReadOnlyFeature(n) if n == "verity"));
+        assert!(check_features(&verity, false).is_ok());
+        odd = sb();
+        odd.compat_ro_flags = (1u64 << 60).into();
+        assert!(check_features(&odd, true).is_ok());
+        let err = check_features(&odd, false).unwrap_err();
+        assert!(matches!(err, Error::ReadOnlyFeature(n) if n.contains("0x1000000000000000")));
     }
 }

@@ -28,6 +28,8 @@ use crate::{Error, Result};
 
 /// Number of the empty directory that a snapshot shows in place of a subvolume of its source.
 pub(super) const STUB: u64 = 2;
+/// The bit of `FS_IOC_GETFLAGS` of a file with a hash tree.
+const FS_VERITY: u32 = 0x10_0000;
 /// Replaces the tree in [`Inode::lock_key`] of a stub: no subvolume can have this number.
 pub(super) const STUB_TREE: u64 = u64::MAX;
 
@@ -371,6 +373,11 @@ impl Inode {
         state.vfs_flags()
     }
 
+    /// Whether it has a hash tree of fs-verity, so that its content never changes.
+    pub(crate) fn is_sealed(&self) -> bool {
+        self.state.lock().flags.contains(InodeFlags::VERITY)
+    }
+
     /// True while the inode has a name.
     pub(crate) fn is_linked(&self) -> bool {
         self.state.lock().nlink > 0
@@ -413,7 +420,11 @@ impl Inode {
             generation: state.generation,
             blksize: sectorsize,
             flags: state.vfs_flags(),
-            layout: 0,
+            layout: if state.flags.contains(InodeFlags::VERITY) {
+                FS_VERITY
+            } else {
+                0
+            },
         }
     }
 }

@@ -21,7 +21,7 @@ use crate::inode::Inode;
 use crate::namespace::names::{self, Target};
 use crate::namespace::remove::Removal;
 use crate::namespace::rename::{self, NameInDir};
-use crate::namespace::{attr, create, dir, orphan, remove};
+use crate::namespace::{attr, create, dir, orphan, remove, seal};
 use crate::subvolume::{choose, default, delete, listing, received, snapshot};
 use crate::{EncodedExtent, Error, Options, data, subvolume, xattr};
 
@@ -88,6 +88,14 @@ impl front::Inode for Inode {
         Ok(self.require_writable()?)
     }
 
+    fn check_content_changeable(&self) -> Result<()> {
+        if self.is_sealed() {
+            Err(vfs::Error::NotPermitted)
+        } else {
+            Ok(())
+        }
+    }
+
     fn refer(&self) {
         self.residence.refer(1);
     }
@@ -131,6 +139,7 @@ impl Mount {
         front::Inode::check_changeable(&*inode)?;
         let written = {
             let _io = inode.io.write();
+            front::Inode::check_content_changeable(&*inode)?;
             let at_end = extent.offset >= front::Inode::size(&*inode);
             rules::check_write(front::Inode::flags(&*inode), at_end, false)?;
             rules::range_end(extent.offset, extent.len)?;
@@ -420,6 +429,19 @@ impl front::Engine for Mount {
         let done = sync::fsync(&self.engine, inode, kind);
         self.engine.counters.fsync_latency.record(begun.elapsed());
         Ok(done?)
+    }
+
+    fn store_verity(&self, inode: &Arc<Inode>, tree: &[u8], descriptor: &[u8]) -> Result<()> {
+        seal::store(&self.engine, inode, tree, descriptor)?;
+        Ok(self.engine.commit(None)?)
+    }
+
+    fn verity_descriptor(&self, inode: &Arc<Inode>) -> Result<Vec<u8>> {
+        Ok(data::verity::descriptor(&self.engine, inode)?)
+    }
+
+    fn read_verity_tree(&self, inode: &Arc<Inode>, offset: u64, buf: &mut [u8]) -> Result<()> {
+        Ok(data::verity::read_tree(&self.engine, inode, offset, buf)?)
     }
 
     fn sync(&self) -> Result<()> {

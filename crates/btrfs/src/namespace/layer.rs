@@ -3,6 +3,7 @@
 use std::ops::Deref;
 use std::sync::Arc;
 
+use crate::commit_reason::CommitReason;
 use crate::data::Files;
 use crate::inode::Inode;
 use crate::transaction::Handle;
@@ -18,8 +19,8 @@ pub(crate) trait NameLog: Send + Sync {
     /// `io` locks are held exclusively.
     fn name_removed(&self, h: &mut Handle, dir: &Arc<Inode>, inode: &Arc<Inode>);
 
-    /// The handle's transaction has a whiteout that a log could lose: every fsync must commit it.
-    fn forbid(&self, h: &Handle);
+    /// The handle's transaction has a change that a log could lose: every fsync must commit it.
+    fn forbid(&self, h: &Handle, reason: CommitReason);
 }
 
 /// Names, on top of files; always in an `Arc`.
@@ -48,10 +49,9 @@ impl Namespace {
         }
     }
 
-    /// Makes every fsync of the handle's transaction commit it, for a whiteout that a log could
-    /// lose.
-    pub(super) fn forbid_log(&self, h: &Handle) {
-        self.log.forbid(h);
+    /// Makes every fsync of the handle's transaction commit it, for a change that a log could lose.
+    pub(super) fn forbid_log(&self, h: &Handle, reason: CommitReason) {
+        self.log.forbid(h, reason);
     }
 }
 

@@ -14,5 +14,6 @@ pub(crate) mod orphan;
 mod position;
 pub(crate) mod remove;
 pub(crate) mod rename;
+pub(crate) mod seal;
 
 pub(crate) use layer::{NameLog, Namespace};

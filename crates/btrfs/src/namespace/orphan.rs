@@ -6,14 +6,16 @@
 //! steps of its own, and then, in one handle, the rest of the inode together with the orphan item.
 //! A power cut in between leaves the orphan item. A later mount finishes the deletion
 //! ([`clean_once`]): in the mounted subvolume when it opens, in any other when a lookup first
-//! enters it.
+//! enters it. The orphan item of an inode that has a name marks an unfinished seal
+//! ([`seal`]), or is left over from a truncation of an older kernel; a mount removes it.
 
 use std::sync::Arc;
 
 use sapwood_btrfs_format::Key;
 use sapwood_vfs::{self as vfs, FileKind};
 
-use crate::data::{self, Files};
+use super::seal;
+use crate::data::{self, Files, verity};
 use crate::inode::{Inode, know_objectids, orphan_item};
 use crate::tree::Root;
 use crate::{Error, Result};
@@ -34,6 +36,9 @@ pub(crate) fn reap(files: &Arc<Files>, inode: &Arc<Inode>) -> Result<()> {
     know_objectids(files, &inode.root)?;
     if inode.kind == FileKind::Regular {
         data::delete_content(files, inode)?;
+        if inode.is_sealed() {
+            verity::remove(files, inode)?;
+        }
     }
     let mut h = files.start_urgent(8)?;
     inode.state.lock().deleted = true;
@@ -55,9 +60,8 @@ pub(crate) fn clean_once(files: &Arc<Files>, root: &Arc<Root>) -> Result<()> {
     for inode in orphan_item::all(files, root)? {
         match files.inodes.load(files, root, inode) {
             Ok(inode) if inode.is_linked() => {
-                let mut h = files.start_urgent(1)?;
-                orphan_item::remove(&mut h, root, inode.objectid)?;
-                h.end()?;
+                let _io = inode.io.write();
+                seal::undo(files, &inode)?;
             }
             Ok(inode) => reap(files, &inode)?,
             Err(Error::Vfs(vfs::Error::Stale)) => {

@@ -13,6 +13,7 @@ use super::layer::Namespace;
 use super::names::{self, Target};
 use super::remove::remove_name;
 use crate::Result;
+use crate::commit_reason::CommitReason;
 use crate::inode::Inode;
 use crate::transaction::{Handle, Store};
 
@@ -81,7 +82,7 @@ pub(crate) fn rename(
             remove_name(namespace, &mut h, to.dir, to.name, target.inode)?;
         }
         if whiteout.is_some() && !is_committed(&h, source) {
-            namespace.forbid_log(&h);
+            namespace.forbid_log(&h, CommitReason::Whiteout);
         }
         take(namespace, &mut h, source)?;
         put(&mut h, source, to, to_index)?;

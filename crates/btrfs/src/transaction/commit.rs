@@ -261,6 +261,7 @@ fn next_super(store: &Store, old: &SuperSet, transid: u64) -> Result<SuperSet> {
     sb.log_root = 0.into();
     sb.log_root_level = 0;
     sb.incompat_flags = (sb.incompat() | store.new_incompat()).bits().into();
+    sb.compat_ro_flags = (sb.compat_ro() | store.new_compat_ro()).bits().into();
     sb.bytes_used = store.space.bytes_used().into();
     sb.total_bytes = store.space.total_bytes().into();
     let devices = store.space.device_bytes();

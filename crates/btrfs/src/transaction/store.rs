@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 
 use sapwood_base::Health;
-use sapwood_btrfs_format::{ChecksumKind, Incompat};
+use sapwood_btrfs_format::{ChecksumKind, CompatRo, Incompat};
 use sapwood_vfs::{Ambient, Timestamp};
 
 use super::handle::Handle;
@@ -76,6 +76,8 @@ pub(crate) struct Store {
     pub(crate) incompat: Incompat,
     /// Incompatible features that came into use since the mount; the next commit records them.
     new_incompat: AtomicU64,
+    /// As [`new_incompat`](Self::new_incompat), features that only a writer must know.
+    new_compat_ro: AtomicU64,
     participants: OnceLock<Vec<Weak<dyn Participant>>>,
     /// Changes that the next commit makes.
     queued: RankedMutex<Vec<QueuedChange>>,
@@ -110,6 +112,7 @@ impl Store {
             checksums: Checksums::new(&roots.csum_tree, &super_block, checksum),
             space,
             new_incompat: AtomicU64::new(0),
+            new_compat_ro: AtomicU64::new(0),
             health: Health::new(read_only),
             ambient: Ambient::new(
                 options.fixed_time,
@@ -164,6 +167,18 @@ impl Store {
     /// The features of [`add_incompat`](Self::add_incompat).
     pub(super) fn new_incompat(&self) -> Incompat {
         Incompat::from_bits_retain(self.new_incompat.load(Ordering::SeqCst))
+    }
+
+    /// Records that a feature is in use that a writer must know, before anything that uses it is
+    /// committed.
+    pub(crate) fn add_compat_ro(&self, feature: CompatRo) {
+        self.new_compat_ro
+            .fetch_or(feature.bits(), Ordering::SeqCst);
+    }
+
+    /// The features of [`add_compat_ro`](Self::add_compat_ro).
+    pub(super) fn new_compat_ro(&self) -> CompatRo {
+        CompatRo::from_bits_retain(self.new_compat_ro.load(Ordering::SeqCst))
     }
 
     /// Makes a file system that was opened ready for changes: drops the v1 space cache, which is

@@ -284,8 +284,8 @@ impl NameLog for LoggedNames {
         name_removed(h, dir, inode);
     }
 
-    fn forbid(&self, h: &Handle) {
-        TransactionLog::of(h.trans()).set_broken(CommitReason::Whiteout);
+    fn forbid(&self, h: &Handle, reason: CommitReason) {
+        TransactionLog::of(h.trans()).set_broken(reason);
     }
 }
 

@@ -132,8 +132,11 @@ impl State {
                         let mode = mode.map_err(|_| usage("FILE mode OCTAL"))?;
                         plain(&["chmod", &format!("{mode:o}"), &place])
                     }
-                    "uid" => plain(&["chown", value, &place]),
-                    "gid" => plain(&["chown", &format!(":{value}"), &place]),
+                    "uid" | "gid" => {
+                        let id: u32 = value.parse().map_err(|_| usage("FILE uid|gid NUMBER"))?;
+                        let colon = if *field == "gid" { ":" } else { "" };
+                        plain(&["chown", &format!("{colon}{id}"), &place])
+                    }
                     _ => Err(usage("FILE mode|uid|gid VALUE")),
                 }
             }
@@ -207,5 +210,6 @@ mod tests {
         );
         assert_eq!(refused("ln a"), "line 1: ln is used as: ln OLD NEW");
         assert!(refused("sif f links_count 3").contains("mode|uid|gid"));
+        assert!(refused("sif f uid --recursive").contains("NUMBER"));
     }
 }

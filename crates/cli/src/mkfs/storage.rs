@@ -17,7 +17,7 @@ pub(super) struct StorageArgs {
     /// below), immutable, append, nodump, noatime, sync, dirsync
     #[arg(long, value_name = "FLAG[,FLAG...]:PATH")]
     inode_flags: Vec<PathFlags>,
-    /// Make files that match the pattern immutable, with a hash tree of fs-verity (ext4)
+    /// Make files that match the pattern immutable, with a hash tree of fs-verity
     #[arg(long, value_name = "GLOB")]
     fs_verity: Vec<String>,
     /// Files with the same content share its space (btrfs)

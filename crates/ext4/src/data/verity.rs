@@ -11,7 +11,7 @@
 use std::sync::Arc;
 
 use sapwood_ext4_format::InodeFlags;
-use sapwood_verity::{DESCRIPTOR_MAX, DESCRIPTOR_SIZE, Descriptor, verify_file};
+use sapwood_verity::{DESCRIPTOR_MAX, DESCRIPTOR_SIZE, Descriptor, ReadFailure, read_verified};
 use sapwood_vfs as vfs;
 
 use super::read::fill;
@@ -186,15 +186,6 @@ pub(crate) fn read_tree(
     fill(volume, inode, first.saturating_add(offset), buf)
 }
 
-/// A failure to read the tree, or to verify.
-struct Failure(std::result::Result<Error, sapwood_verity::Error>);
-
-impl From<sapwood_verity::Error> for Failure {
-    fn from(error: sapwood_verity::Error) -> Self {
-        Self(Err(error))
-    }
-}
-
 /// Fills `buf`, which ends at the end of the file or before, with verified bytes.
 ///
 /// # Errors
@@ -206,24 +197,10 @@ pub(super) fn read(volume: &Volume, inode: &Arc<Inode>, offset: u64, buf: &mut [
     if parsed.data_size != size || block > volume.block_size() {
         return Err(bad(inode, "the descriptor is of another file"));
     }
-    let start = offset - offset % block;
-    let end = offset.saturating_add(buf.len() as u64);
-    let whole = end.next_multiple_of(block) - start;
-    let mut bytes = vec![0; usize::try_from(whole).unwrap_or(usize::MAX)];
-    let used = usize::try_from(size.min(start + whole) - start).unwrap_or_default();
-    fill(
-        volume,
-        inode,
-        start,
-        bytes.get_mut(..used).unwrap_or_default(),
-    )?;
-    verify_file(&parsed, start / block, &bytes, &mut |at, piece| {
-        read_tree(volume, inode, at, piece).map_err(|error| Failure(Ok(error)))
+    let read = &mut |at, piece: &mut [u8]| fill(volume, inode, at, piece);
+    let read_tree = &mut |at, piece: &mut [u8]| read_tree(volume, inode, at, piece);
+    read_verified(&parsed, offset, buf, read, read_tree).map_err(|failure| match failure {
+        ReadFailure::Read(error) => error,
+        ReadFailure::Verity(source) => failed(inode)(source),
     })
-    .map_err(|Failure(error)| error.unwrap_or_else(|source| failed(inode)(source)))?;
-    let skipped = usize::try_from(offset - start).unwrap_or_default();
-    if let Some(found) = bytes.get(skipped..skipped + buf.len()) {
-        buf.copy_from_slice(found);
-    }
-    Ok(())
 }

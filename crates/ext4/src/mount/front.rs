@@ -71,6 +71,10 @@ impl front::Inode for Inode {
         self.state.lock().dying
     }
 
+    fn check_content_changeable(&self) -> Result<()> {
+        Ok(self.check_changeable()?)
+    }
+
     fn refer(&self) {
         self.residence.refer(1);
     }

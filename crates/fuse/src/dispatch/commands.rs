@@ -10,6 +10,7 @@ use crate::control;
 use crate::ioctl;
 use crate::node::NodeId;
 use crate::request::{Caller, ControlAnswer, Reply};
+use crate::verity;
 
 impl Dispatcher {
     /// The bulk work of this mount.
@@ -63,6 +64,10 @@ impl Dispatcher {
         let ino = self.map.ino(node);
         if command == ioctl::FITRIM {
             control::check_owner(who)?;
+        }
+        if command == verity::ENABLE {
+            let attr = self.getattr(node)?;
+            verity::check_may_enable(who, attr.uid, attr.perm)?;
         }
         if let Some(purpose) = control::connects(command) {
             if purpose != Purpose::Files {

@@ -26,7 +26,7 @@ impl FileSystem {
     /// ```
     ///
     /// # Errors
-    /// [`Unsupported`](crate::ErrorKind::Unsupported): btrfs, or a file without an extent tree.
+    /// [`Unsupported`](crate::ErrorKind::Unsupported): a file of ext4 without an extent tree.
     /// [`AlreadyExists`](crate::ErrorKind::AlreadyExists): it has a tree.
     /// [`InvalidInput`](crate::ErrorKind::InvalidInput): the block is larger than a block of the
     /// file system; the salt or the signature is too long.

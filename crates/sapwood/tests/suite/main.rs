@@ -13,5 +13,6 @@ mod opening;
 mod public_names;
 mod repair;
 mod resize;
+mod sealing;
 mod sending;
 mod transaction;

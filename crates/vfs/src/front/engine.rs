@@ -65,6 +65,15 @@ pub trait Inode: Debug + Send + Sync {
         Ok(())
     }
 
+    /// Fails if the content of a file must not be changed although its attributes may, as of a
+    /// file with a hash tree. The caller holds the I/O lock.
+    ///
+    /// # Errors
+    /// `NotPermitted`, `NotSupported`.
+    fn check_content_changeable(&self) -> Result<()> {
+        Ok(())
+    }
+
     /// Adds a reference held by a caller.
     fn refer(&self);
 

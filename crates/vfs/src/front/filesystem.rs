@@ -300,6 +300,7 @@ impl<E: Engine> FileSystem for Front<E> {
         inode.check_changeable()?;
         let end = {
             let _io = inode.lock_exclusive();
+            inode.check_content_changeable()?;
             let size = inode.size();
             let offset = if mode.append { size } else { offset };
             rules::check_write(inode.flags(), offset >= size, mode.writeback)?;
@@ -329,6 +330,7 @@ impl<E: Engine> FileSystem for Front<E> {
         rules::range_end(offset, len)?;
         {
             let _io = inode.lock_exclusive();
+            inode.check_content_changeable()?;
             rules::check_allocate(inode.flags(), mode)?;
             self.engine.strip_privileges(&inode, false)?;
             self.engine.fallocate(&inode, offset, len, mode)?;
@@ -374,6 +376,7 @@ impl<E: Engine> FileSystem for Front<E> {
         target.check_changeable()?;
         let copied = {
             let _guards = lock_all(&[&source, &target]);
+            target.check_content_changeable()?;
             // A copy is never an append.
             rules::check_write(target.flags(), false, false)?;
             self.engine.strip_privileges(&target, false)?;

@@ -130,6 +130,7 @@ pub trait Steps: Engine {
         let _io = inode.lock_exclusive();
         rules::check_setattr(inode.kind(), inode.flags(), changes)?;
         if let Some(size) = changes.size {
+            inode.check_content_changeable()?;
             self.truncate(inode, size)?;
         }
         let stored = match changes.perm {

@@ -56,6 +56,7 @@ impl Check<'_> {
                 expected,
             });
         }
+        self.judge_hash_tree(tree, &partial, &facts, sum);
         match file_type {
             file_type::DIR => self.judge_directory(tree, &partial, &facts),
             // An inode without names may be half deleted.

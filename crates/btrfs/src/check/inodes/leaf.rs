@@ -11,6 +11,7 @@ use super::super::extents::hash;
 use super::super::finding::{Finding, shown};
 use super::super::state::Check;
 use super::super::walk::entries;
+use super::hash_tree;
 use super::partial::{Extents, Facts, Finished, Partial};
 use super::summary::Summary;
 
@@ -116,7 +117,8 @@ impl Check<'_> {
                 sum.inode(key, finished).join(&part);
             }
             kind::VERITY_DESC_ITEM | kind::VERITY_MERKLE_ITEM => {
-                sum.inode(key, finished);
+                let part = hash_tree::item(key, data);
+                sum.inode(key, finished).join(&part);
             }
             _ => return false,
         }

@@ -8,6 +8,7 @@
 //! entry's inode exist, does it have this name) are a balance of hashes over the subvolume. If it
 //! is not zero, `links` finds the cause.
 
+mod hash_tree;
 mod judge;
 mod leaf;
 mod links;
@@ -152,18 +153,28 @@ impl Check<'_> {
         parent
     }
 
-    /// Checks that exactly the inodes without names have orphan items.
+    /// Checks that exactly the inodes without names, and those with an unfinished hash tree, have
+    /// orphan items.
     fn orphans(&mut self, tree: u64, mut sum: Summary) {
         sum.unlinked.sort_unstable();
         sum.orphans.sort_unstable();
+        sum.half_sealed.sort_unstable();
         for &inode in &sum.unlinked {
             if sum.orphans.binary_search(&inode).is_err() {
                 self.found(Finding::OrphanMissing { tree, inode });
             }
         }
         for &inode in &sum.orphans {
-            if sum.unlinked.binary_search(&inode).is_err() {
+            // A seal that was cut has one too.
+            let known = sum.unlinked.binary_search(&inode).is_ok()
+                || sum.half_sealed.binary_search(&inode).is_ok();
+            if !known {
                 self.found(Finding::OrphanStray { tree, inode });
+            }
+        }
+        for &inode in &sum.half_sealed {
+            if sum.orphans.binary_search(&inode).is_err() {
+                self.found(Finding::HashTreeStray { tree, inode });
             }
         }
     }

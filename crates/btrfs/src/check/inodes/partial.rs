@@ -59,6 +59,58 @@ impl Extents {
     }
 }
 
+/// Items of one kind of a hash tree so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Bytes {
+    /// Bytes in the items.
+    pub(super) count: u64,
+    /// Position after the last one. Equal to `count` if no byte is missing or there twice.
+    pub(super) end: u64,
+}
+
+impl Bytes {
+    /// An item at a position.
+    pub(super) fn one(at: u64, len: usize) -> Self {
+        let count = len as u64;
+        let end = at.saturating_add(count);
+        Self { count, end }
+    }
+
+    /// All bytes, from position 0 on.
+    pub(super) fn whole(count: u64) -> Self {
+        Self { count, end: count }
+    }
+
+    fn join(&mut self, right: Self) {
+        self.count = self.count.saturating_add(right.count);
+        self.end = self.end.max(right.end);
+    }
+}
+
+/// Items of the hash tree of a file so far.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct HashTree {
+    /// First item.
+    pub(super) key: Option<Key>,
+    /// Size of the descriptor according to its first item.
+    pub(super) size: Option<u64>,
+    pub(super) descriptor: Bytes,
+    pub(super) tree: Bytes,
+    /// Bytes of the file and of its tree according to the descriptor; `None` in the inner option if
+    /// it is damaged.
+    pub(super) described: Option<Option<(u64, u64)>>,
+}
+
+impl HashTree {
+    fn join(&mut self, right: &Self) {
+        self.key = self.key.or(right.key);
+        self.size = self.size.or(right.size);
+        self.descriptor.join(right.descriptor);
+        self.tree.join(right.tree);
+        self.described = self.described.or(right.described);
+    }
+}
+
 /// Data of an inode: file offset, address, bytes.
 pub(super) type DataAt = (u64, u64, u64);
 
@@ -89,6 +141,7 @@ pub(super) struct Partial {
     /// An item that only a file or symbolic link has.
     pub(super) data_key: Option<Key>,
     pub(super) extents: Extents,
+    pub(super) hash_tree: HashTree,
     /// First data without checksums.
     pub(super) bare: Option<DataAt>,
     /// First compressed data without checksums.
@@ -114,6 +167,7 @@ impl Partial {
             dir_key: None,
             data_key: None,
             extents: Extents::default(),
+            hash_tree: HashTree::default(),
             bare: None,
             bare_compressed: None,
             summed: None,
@@ -134,6 +188,7 @@ impl Partial {
         self.dir_key = self.dir_key.or(right.dir_key);
         self.data_key = self.data_key.or(right.data_key);
         self.extents.join(&right.extents);
+        self.hash_tree.join(&right.hash_tree);
         self.bare = self.bare.or(right.bare);
         self.bare_compressed = self.bare_compressed.or(right.bare_compressed);
         self.summed = self.summed.or(right.summed);

@@ -25,6 +25,8 @@ pub(super) struct Summary {
     /// Inodes without names.
     pub(super) unlinked: Vec<u64>,
     pub(super) orphans: Vec<u64>,
+    /// Inodes with a name and items of a hash tree, but without its flag.
+    pub(super) half_sealed: Vec<u64>,
 }
 
 impl Summary {
@@ -82,6 +84,7 @@ impl Summary {
         self.subvolumes = self.subvolumes.saturating_add(right.subvolumes);
         self.unlinked.append(&mut right.unlinked);
         self.orphans.append(&mut right.orphans);
+        self.half_sealed.append(&mut right.half_sealed);
         if let Some(head) = right.head {
             self.append(head, finished);
         }
