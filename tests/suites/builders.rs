@@ -2,6 +2,7 @@
 //! builder unmodified, and exports of the built images. Each test is a script.
 
 mod contents;
+mod debian_kernel;
 mod deltas;
 mod disks;
 mod exports;
@@ -470,11 +471,15 @@ pub(crate) fn trials() -> Vec<Trial> {
         || run(FAKEROOT),
     ));
     trials.extend(deltas(&needs));
-    trials.push(trial(
-        "files_with_hash_trees_of_fs_verity",
-        &with("fsverity"),
-        || run(verity::FILES),
-    ));
+    for (name, script) in verity::SCRIPTS {
+        let script = format!("{}{script}", verity::PRELUDE);
+        trials.push(trial(*name, &with("fsverity"), move || run(&script)));
+    }
+    for (name, script) in debian_kernel::SCRIPTS {
+        let script = format!("{}{script}", verity::PRELUDE);
+        let needs = [&with("fsverity")[..], &[machine::DEBIAN_VM]].concat();
+        trials.push(trial(*name, &needs, move || run(&script)));
+    }
     let tools = ["sfdisk", "sgdisk", "cpio"].map(Need::Program);
     let for_disks = [&needs[..], &tools].concat();
     for (name, script) in disks::SCRIPTS {

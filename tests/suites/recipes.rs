@@ -2,7 +2,7 @@
 //! the built command.
 //!
 //! The first line of a page may name what its script needs: `<!-- needs: fuse qemu-img -->`. A
-//! word is `fuse` (root and `/dev/fuse`), `python-package` or `libsapwood` (as `cargo build` makes
+//! word is `fuse` (root and `/dev/fuse`), `debian-vm` (see `scripts/debian-vm`), `python-package` or `libsapwood` (as `cargo build` makes
 //! them), or the name of a program.
 
 use std::ffi::{OsStr, OsString};
@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use libtest_mimic::Trial;
 use sapwood_tests::mount::sapwood;
-use sapwood_tests::{Need, Outcome, process, scratch, trial};
+use sapwood_tests::{Need, Outcome, machine, process, scratch, trial};
 
 const LIMIT: Duration = Duration::from_secs(300);
 
@@ -94,6 +94,7 @@ fn need(word: &str) -> Need {
         "fuse" => Need::Fuse,
         "python-package" => Need::Other(|| missing("libsapwood_python.so")),
         "libsapwood" => Need::Other(|| missing("libsapwood_capi.a")),
+        "debian-vm" => machine::DEBIAN_VM,
         program => Need::Program(String::leak(program.to_owned())),
     }
 }

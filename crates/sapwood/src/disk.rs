@@ -10,6 +10,7 @@ mod content;
 mod hashes;
 mod layout;
 mod replace;
+mod signature;
 mod swap;
 mod table;
 mod write;
@@ -29,6 +30,7 @@ use crate::repartition::RepartitionError;
 use crate::sources::derived_uuid;
 use crate::verity::{Params, RootHash, VerityError};
 use sapwood_block::partition::Scheme;
+pub use signature::RootSignature;
 pub use table::{partition_type, type_names};
 
 /// Bytes of a sector.
@@ -94,6 +96,10 @@ pub struct NewPartition {
     pub key: Option<Key>,
     /// Makes the hash tree of the content.
     pub verity: Option<NewHashes>,
+    /// Signature of the root hash, which gets the partition `NAME-verity-sig`. If the disk has none
+    /// of that name, it is added after all others. The other partitions, and so the root hash, do
+    /// not depend on it in a disk with fixed UUIDs.
+    pub signature: Option<RootSignature>,
 }
 
 /// The hash tree of a partition, in another partition. The UUIDs of both partitions are parts of
@@ -192,6 +198,9 @@ pub enum DiskError {
         /// The reason.
         why: &'static str,
     },
+    /// A signature of a root hash that makes no sense.
+    #[error("{0}")]
+    Signature(&'static str),
     /// The partition table could not be written.
     #[error("{}: the partition table: {source}", path.display())]
     Table {
@@ -463,6 +472,7 @@ impl DiskBuilder {
     ) -> crate::Result<BuiltDisk> {
         let mut fixed = self.clone();
         fixed.add_hash_partitions()?;
+        fixed.add_signature_partitions()?;
         fixed.check()?;
         for partition in &mut fixed.partitions {
             match &mut partition.content {

@@ -141,7 +141,7 @@ pub use devices::{
 pub use diff::{DiffEntry, DiffKind, DiffOptions, DiffParts, diff};
 pub use disk::{
     BuiltDisk, BuiltPartition, DiskBuilder, NewHashes, NewPartition, PartitionContent,
-    PartitionSize,
+    PartitionSize, RootSignature,
 };
 #[cfg(feature = "fuse")]
 pub use doctor::{DoctorOptions, DoctorReport, HostFinding, HostState, doctor};

@@ -7,7 +7,7 @@ use sapwood::internal::options::parse_size;
 use sapwood::internal::{partition_type, type_names};
 use sapwood::{
     FatImage, FatWidth, ImageBuilder, Kind, NewHashes, NewPartition, PartitionContent,
-    PartitionSize, luks,
+    PartitionSize, RootSignature, luks,
 };
 
 use crate::failure::{FAILED, Failure, Result, USAGE};
@@ -70,6 +70,8 @@ pub(super) fn partition(text: &str) -> Result<Part> {
         has_type: false,
         format: None,
         root_hash_file: None,
+        signature: None,
+        fingerprint: None,
         content: Vec::new(),
     };
     for field in parts {
@@ -113,6 +115,10 @@ struct Reading<'t> {
     has_type: bool,
     format: Option<Format>,
     root_hash_file: Option<PathBuf>,
+    /// File with the signature of the root hash.
+    signature: Option<PathBuf>,
+    /// SHA-256 of the signer's certificate.
+    fingerprint: Option<String>,
     /// Fields that are options of mkfs.
     content: Vec<String>,
 }
@@ -152,6 +158,8 @@ impl Reading<'_> {
                 self.made.verity = Some(hashes);
             }
             ("root-hash-file", Some(value)) => self.root_hash_file = Some(value.into()),
+            ("verity-sig", Some(value)) => self.signature = Some(value.into()),
+            ("fingerprint", Some(value)) => self.fingerprint = Some(value.to_owned()),
             ("boot", None) => self.made.boot = true,
             ("file", Some(value)) => self.made.content = PartitionContent::File(value.into()),
             ("label", Some(value)) => self.label(value)?,
@@ -216,6 +224,7 @@ impl Reading<'_> {
         if self.root_hash_file.is_some() && self.made.verity.is_none() {
             return Err(self.bad("root-hash-file= needs verity"));
         }
+        self.made.signature = self.signature()?;
         let root_hash_file = self.root_hash_file.take();
         let has_type = self.has_type;
         let made = self.content()?;
@@ -224,6 +233,21 @@ impl Reading<'_> {
             has_type,
             root_hash_file,
         })
+    }
+
+    /// The signature of the root hash.
+    fn signature(&self) -> Result<Option<RootSignature>> {
+        let (path, fingerprint) = match (&self.signature, &self.fingerprint) {
+            (None, None) => return Ok(None),
+            (Some(path), Some(fingerprint)) => (path, fingerprint),
+            _ => return Err(self.bad("verity-sig= and fingerprint= need each other")),
+        };
+        if self.made.verity.is_none() {
+            return Err(self.bad("verity-sig= needs verity"));
+        }
+        let bytes = std::fs::read(path).map_err(|error| Failure::local(path, error))?;
+        let signature = RootSignature::new(&bytes, fingerprint);
+        Ok(Some(signature.map_err(|error| self.bad(error))?))
     }
 
     /// The partition with its content.
@@ -329,6 +353,9 @@ mod tests {
             "x:swap:rootdir=y",
             "x:boot=1",
             "x:ext4:root-hash-file=y",
+            "x:ext4:verity:verity-sig=y",
+            "x:ext4:verity:fingerprint=y",
+            "x:ext4:verity:verity-sig=none/such:fingerprint=y",
             "x:ext4:luks=none/such",
             "x:ext4:dedupe",
             "x:btrfs:dedupe=yes",

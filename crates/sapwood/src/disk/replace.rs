@@ -13,6 +13,7 @@ use sapwood_block::Device;
 use sapwood_block::partition::{GptCopy, Partition, PartitionTable, Scheme};
 use uuid::Uuid;
 
+use super::signature::partition_name;
 use super::table::type_of_mbr;
 use super::{
     BuiltDisk, BuiltPartition, DiskBuilder, DiskError, NewPartition, PartitionContent,
@@ -150,6 +151,7 @@ impl DiskBuilder {
         }
         let seed = self.uuid.unwrap_or_else(|| *Uuid::new_v4().as_bytes());
         let roots = self.build_hashes(&mut built, seed, &new, progress)?;
+        self.build_signatures(&mut built, &roots, &new)?;
         let mut made = BuiltDisk {
             scheme: existing.table.scheme,
             uuid: existing.uuid()?,
@@ -199,7 +201,9 @@ impl DiskBuilder {
         let mut found: Vec<Partition> = Vec::new();
         let trees = self.partitions.iter();
         let trees = trees.filter_map(|new| Some(new.verity.as_ref()?.partition.clone()));
-        let trees: Vec<String> = trees.collect();
+        let mut trees: Vec<String> = trees.collect();
+        let signed = self.partitions.iter().filter(|new| new.signature.is_some());
+        trees.extend(signed.map(|new| partition_name(&new.name)));
         for new in &mut self.partitions {
             let is_empty = matches!(new.content, PartitionContent::Empty);
             if is_empty && !trees.contains(&new.name) {

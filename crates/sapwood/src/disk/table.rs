@@ -133,6 +133,56 @@ const TYPES: &[(&str, &str, Option<u8>)] = &[
         "8f1056be-9b05-47c4-81d6-be53128e5b54",
         None,
     ),
+    (
+        "root-x86-verity-sig",
+        "5996fc05-109c-48de-808b-23fa0830b676",
+        None,
+    ),
+    (
+        "root-x86-64-verity-sig",
+        "41092b05-9fc8-4523-994f-2def0408b176",
+        None,
+    ),
+    (
+        "root-arm-verity-sig",
+        "42b0455f-eb11-491d-98d3-56145ba9d037",
+        None,
+    ),
+    (
+        "root-arm64-verity-sig",
+        "6db69de6-29f4-4758-a7a5-962190f00ce3",
+        None,
+    ),
+    (
+        "root-riscv64-verity-sig",
+        "efe0f087-ea8d-4469-821a-4c2a96a8386a",
+        None,
+    ),
+    (
+        "usr-x86-verity-sig",
+        "974a71c0-de41-43c3-be5d-5c5ccd1ad2c0",
+        None,
+    ),
+    (
+        "usr-x86-64-verity-sig",
+        "e7bb33fb-06cf-4e81-8273-e543b413e2e2",
+        None,
+    ),
+    (
+        "usr-arm-verity-sig",
+        "d7ff812f-37d1-4902-a810-d76ba57b975a",
+        None,
+    ),
+    (
+        "usr-arm64-verity-sig",
+        "c23ce4ff-44bd-4b00-b2d4-b41b3419e02a",
+        None,
+    ),
+    (
+        "usr-riscv64-verity-sig",
+        "d2f9000a-7a18-453f-b5cd-4d32f77a7b32",
+        None,
+    ),
     ("lvm", "e6d6d379-f507-44c2-a23c-238f2a3df928", Some(0x8e)),
     ("raid", "a19d880f-05fc-4d3b-a006-743f0f84911e", Some(0xfd)),
     ("luks", "ca7d7ccb-63ed-4c53-861c-1742536059cc", Some(0x83)),
@@ -163,9 +213,19 @@ pub(super) fn type_of_mbr(digits: &str) -> [u8; 16] {
 
 /// The type of the partition with the hash tree of one with this type.
 pub(super) fn verity_type(kind: [u8; 16]) -> Option<[u8; 16]> {
+    type_beside(kind, "verity")
+}
+
+/// The type of the partition with the signature of the root hash of one with this type.
+pub(super) fn signature_type(kind: [u8; 16]) -> Option<[u8; 16]> {
+    type_beside(kind, "verity-sig")
+}
+
+/// The type whose name is the name of another type with a suffix.
+fn type_beside(kind: [u8; 16], suffix: &str) -> Option<[u8; 16]> {
     let mut types = type_names();
     let name = types.find(|name| partition_type(name) == Some(kind))?;
-    partition_type(&format!("{name}-verity"))
+    partition_type(&format!("{name}-{suffix}"))
 }
 
 /// The type of a root or `/usr` file system of the machines that this program runs on.

@@ -29,6 +29,7 @@ impl DiskBuilder {
             });
         }
         let roots = self.build_hashes(&mut built, disk_uuid, &new, progress)?;
+        self.build_signatures(&mut built, &roots, &new)?;
         let places = self.places(&built)?;
         for (index, (partition, place)) in self.partitions.iter().zip(&places).enumerate() {
             let hashes = matches!(built.get(index), Some(Built::Made(_)));

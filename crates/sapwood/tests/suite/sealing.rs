@@ -16,7 +16,7 @@ use sapwood_testing::{CrashPlan, RecordDevice, Replayer};
 
 const NAME: &str = "image";
 const SIZE: u64 = 160 << 20;
-/// Its tree has four levels of handles of btrfs, and two levels of blocks.
+/// Its tree takes several handles of btrfs.
 const FILE: usize = 12_345_678;
 
 const FORMATS: [(&str, &[(&str, &str)]); 4] = [
@@ -128,6 +128,9 @@ fn a_cut_of_a_seal_leaves_a_file_that_is_sealed_or_not() {
                     continue;
                 }
                 let image = replayer.image(&plan);
+                if kind == "btrfs" && seen[0] % 16 == 8 && seen[1] == 0 {
+                    judge(&image).unwrap_or_else(|error| panic!("{plan:?}: {error}"));
+                }
                 let sealed = is_sealed(image.snapshot(), &digest, &content)
                     .unwrap_or_else(|error| panic!("{kind} {given:?}, {plan:?}: {error}"));
                 assert!(sealed || at <= returned, "{kind} {given:?}, {plan:?}");

@@ -1,8 +1,8 @@
 //! Inodes, names, file extents: all planted in the subvolume that shares nothing.
 
 use sapwood_btrfs_format::{
-    DirItemRef, FileExtent, Incompat, InodeItem, InodeRefRef, Key, dir_items, inode_refs, kind,
-    name_hash, objectid,
+    DirItemRef, FileExtent, Incompat, InodeFlags, InodeItem, InodeRefRef, Key, dir_items,
+    inode_refs, kind, name_hash, objectid,
 };
 
 use super::Case;
@@ -15,6 +15,21 @@ pub const CASES: &[Case] = &[
     (
         |e| e.put(LONE, &Key::new(9999, kind::VERITY_DESC_ITEM, 0), b""),
         &["InodeMissing"],
+    ),
+    (
+        |e| {
+            let tree = Key::new(inode(e, "regular"), kind::VERITY_MERKLE_ITEM, 0);
+            e.put(LONE, &tree, b"hashes");
+        },
+        &["HashTreeStray"],
+    ),
+    (
+        |e| {
+            change_inode(e, inode(e, "regular"), |i| {
+                i.flags = (i.inode_flags() | InodeFlags::VERITY).bits().into()
+            })
+        },
+        &["HashTreeBad"],
     ),
     (
         |e| e.remove(260, &Key::new(TOP, kind::INODE_ITEM, 0)),
