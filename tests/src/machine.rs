@@ -23,8 +23,12 @@ pub const OVERLAY: Need = Need::Other(|| no(has_overlay(), "overlayfs"));
 /// PostgreSQL's server, as Debian installs it.
 pub const POSTGRES: Need = Need::Other(|| no(postgres_programs().is_some(), "PostgreSQL"));
 /// A virtual machine with a kernel of Debian, which `scripts/debian-vm` makes.
-pub const DEBIAN_VM: Need =
-    Need::Other(|| no(std::env::var_os("SAPWOOD_DEBIAN_VM").is_some(), "SAPWOOD_DEBIAN_VM"));
+pub const DEBIAN_VM: Need = Need::Other(|| {
+    no(
+        std::env::var_os("SAPWOOD_DEBIAN_VM").is_some(),
+        "SAPWOOD_DEBIAN_VM",
+    )
+});
 /// This source tree's history.
 pub const HISTORY: Need = Need::Other(|| no(mount::workspace().join(".git").exists(), "history"));
 

@@ -134,6 +134,33 @@ pub(crate) fn build(
     Ok(VerityTree { header, root })
 }
 
+/// Like [`build`], for the content of a new image or partition. Blocks of data are at most as large
+/// as the blocks of its ext4: a file system cannot be mounted from a device with larger ones.
+pub(crate) fn build_of_new(
+    image: &Path,
+    data: &dyn Device,
+    hashes: &dyn Device,
+    params: &Params,
+    progress: &mut OnProgress<'_>,
+) -> Result<VerityTree, VerityError> {
+    let mut params = params.clone();
+    if let Some(block) = block_of_ext4(data) {
+        params.data_block = params.data_block.min(block);
+    }
+    build(image, data, hashes, &params, None, progress)
+}
+
+/// Bytes of a block of the ext4 on a device, if it has one. Facts: ext4 disk layout, "The Super
+/// Block": the superblock is at byte 1024, with the magic number at 56 and the binary logarithm of
+/// the kilobytes of a block at 24.
+fn block_of_ext4(device: &dyn Device) -> Option<u32> {
+    let mut bytes = [0; 64];
+    device.read_at(1024, &mut bytes).ok()?;
+    let (log, magic) = (bytes.get(24..28)?, bytes.get(56..58)?);
+    let log = u32::from_le_bytes(log.try_into().ok()?);
+    (magic == [0x53, 0xef] && log <= 6).then(|| 1024 << log)
+}
+
 /// A salt of 32 random bytes.
 #[must_use]
 pub fn random_salt() -> Vec<u8> {

@@ -58,7 +58,7 @@ impl ImageBuilder {
         self.sources.check_stop()?;
         if let (Some(hashes), Some((_, params))) = (&hashes, &self.verity) {
             let data = raw.as_ref().unwrap_or(&new).device()?;
-            let tree = verity::build(path, &*data, &*hashes.device()?, params, None, progress)?;
+            let tree = verity::build_of_new(path, &*data, &*hashes.device()?, params, progress)?;
             built.root_hash = Some(tree.root);
         }
         self.sources.check_stop()?;

@@ -120,7 +120,7 @@ impl DiskBuilder {
             let made = opened
                 .map_err(|error| VerityError::from(OpenError::Device(error)))
                 .and_then(|(data, tree)| {
-                    verity::build(new.path(), &*data, &*tree, &params, None, progress)
+                    verity::build_of_new(new.path(), &*data, &*tree, &params, progress)
                 });
             let made = made.map_err(|source| DiskError::Verity {
                 name: partition.name.clone(),

@@ -147,6 +147,10 @@ struct Sender<'p, 'q, S: Source, W> {
     buffer: Vec<u8>,
     inodes: u64,
     content: u64,
+    /// The file at hand has a hash tree.
+    verifies: bool,
+    /// Files with hash trees.
+    sealed: u64,
 }
 
 /// The error of an inode that contradicts its directories.
@@ -235,6 +239,8 @@ fn send_tree<S: Source>(
         buffer: Vec::new(),
         inodes: 0,
         content: 0,
+        verifies: false,
+        sealed: 0,
     };
     sender.begin(name.as_bytes())?;
     match sender.old.clone() {
@@ -243,6 +249,10 @@ fn send_tree<S: Source>(
     }
     sender.source.check_unchanged()?;
     sender.out.end()?;
+    if sender.sealed > 0 {
+        let count = sender.sealed;
+        log::warn!("{count} files with hash trees of fs-verity were sent without them");
+    }
     Ok(SendReport {
         inodes: sender.inodes,
         content: sender.content,

@@ -98,6 +98,9 @@ pub(super) struct Stored {
 pub(super) trait Source {
     type Tree: Tree;
 
+    /// The bit of [`StoredInode::flags`] of a file with a hash tree of fs-verity.
+    const SEALED: u64;
+
     /// The tree to send.
     fn new_tree(&self) -> &Arc<Self::Tree>;
     /// The tree that the receiver has.

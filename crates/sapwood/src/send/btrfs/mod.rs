@@ -250,6 +250,8 @@ impl Snapshots<'_, '_> {
 impl<'a> Source for Snapshots<'a, '_> {
     type Tree = Snapshot<'a>;
 
+    const SEALED: u64 = 1 << 32;
+
     fn new_tree(&self) -> &Arc<Snapshot<'a>> {
         &self.new
     }

@@ -257,6 +257,8 @@ fn is_unchanged(old: &InodeRecord, new: &InodeRecord) -> bool {
 impl<'a> Source for States<'a> {
     type Tree = State<'a>;
 
+    const SEALED: u64 = 0x10_0000;
+
     fn new_tree(&self) -> &Arc<State<'a>> {
         &self.new
     }
