@@ -1,7 +1,7 @@
 # Two commands to know: `make demo` shows Sapwood at work, `make test` is all that CI runs.
 SHELL := /bin/bash
 .SHELLFLAGS := -o pipefail -ec
-.PHONY: all check portable demo rules test test-programs foreign-images mutants db-kill kill-mounts streams matrices cuts disasters crash faults scale bench ablation fuzz lint msrv miri package install install-lib lib deb rpm static wheel test-packages docs release repairs help
+.PHONY: all check portable demo rules test test-programs foreign-images mutants db-kill kill-mounts streams matrices cuts disasters crash faults scale bench ablation fuzz lint msrv miri package install install-lib lib deb rpm static wheel test-packages docs release repairs test-ceph help
 
 all:
 	cargo build --release -p sapwood-cli
@@ -15,6 +15,7 @@ help:
 	@echo "make mutants  images with wrong bytes and right checksums: sapwood check compared with the tools' checks (MUTANTS=1500, SEED=1)"
 	@echo "make db-kill   databases in the mount, the daemon killed 200 times (ROUNDS=20: 20 times)"
 	@echo "make kill-mounts   SQLite in the mount, the daemon killed or told to end 1000 times (ROUNDS=20)"
+	@echo "make test-ceph  a Ceph cluster on this machine, images on it, and faults (PARTS='faults clones')"
 	@echo "make disasters  damaged images: files recovered by Sapwood and by the tools"
 	@echo "make matrices   every variant of both formats, filled by the kernel and by us, read and filled on by the other"
 	@echo "make cuts     power cuts at every write of a transaction and of a resize"
@@ -122,6 +123,13 @@ kill-mounts: need-test
 	cargo build --release -p sapwood-cli
 	SAPWOOD_MOUNT_ROUNDS=$(ROUNDS) SAPWOOD_MOUNT_SECONDS=$(SECONDS) SAPWOOD_BIN=$(CURDIR)/target/release/sapwood \
 		cargo test -p sapwood-tests --test suites -- '[dbkill] kill_mounts' --nocapture
+
+# Some minutes, as root: Ceph from Debian's packages, in namespaces of its own.
+test-ceph: PARTS =
+test-ceph: need-test
+	@scripts/need --lean ceph-mon:ceph-mon ceph-mgr:ceph-mgr ceph-osd:ceph-osd rbd:ceph-common '/usr/lib/*/qemu/block-rbd.so:qemu-block-extra' '/usr/lib/python3/dist-packages/rbd.*:python3-rbd' '/usr/lib/*/nbdkit/plugins/nbdkit-python-plugin.so:nbdkit-plugin-python' python3:python3 /usr/lib/python3/dist-packages/boto3:python3-boto3 jq:jq ip:iproute2 fio:fio
+	cargo build --release -p sapwood-cli
+	scripts/test-ceph target/release/sapwood $(PARTS)
 
 # Some minutes: a table of damages, with the files that Sapwood and the tools recover of each.
 disasters: need-test
