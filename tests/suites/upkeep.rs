@@ -28,6 +28,7 @@ pub(crate) fn trials() -> Vec<Trial> {
             &both,
             moved,
         ),
+        trial("a_disk_of_a_mount_is_replaced", &both, replaced),
         trial(
             "a_daemon_that_is_killed_in_a_balance_loses_nothing",
             &both,
@@ -174,40 +175,84 @@ fn moved() -> Outcome {
     let place = dir.to_str().unwrap().to_owned();
     let file = content(3000 * SECTOR);
     fs::write(dir.join("kept"), &file)?;
-    let ended = AtomicBool::new(false);
-    let (worked, kept) = thread::scope(|scope| {
-        let writer = scope.spawn(|| busy(&dir, &ended));
-        let work = || -> Result<(), String> {
-            run(&["device", "add", "-q", &place, &second])?;
-            let again = said(&["device", "add", &place, &second])?;
-            assert!(again.stderr.contains("in use"), "{}", again.all());
-            run(&[
-                "balance",
-                "-q",
-                "-dconvert=raid1",
-                "-mconvert=raid1",
-                &place,
-            ])?;
-            run(&["device", "add", "-q", &place, &third])?;
-            run(&["device", "remove", "-q", &place, set.at(0)])?;
-            let few = said(&["device", "remove", &place, &third])?;
-            assert!(few.stderr.contains("needs 2 devices"), "{}", few.all());
-            let scrub = said(&["scrub", &place])?;
-            assert!(scrub.status.success(), "{}", scrub.all());
-            Ok(())
-        };
-        let worked = {
-            let _ends = Ends(&ended);
-            work()
-        };
-        (worked, writer.join().unwrap())
-    });
-    worked?;
+    let kept = while_busy(&dir, || {
+        run(&["device", "add", "-q", &place, &second])?;
+        let again = said(&["device", "add", &place, &second])?;
+        assert!(again.stderr.contains("in use"), "{}", again.all());
+        run(&[
+            "balance",
+            "-q",
+            "-dconvert=raid1",
+            "-mconvert=raid1",
+            &place,
+        ])?;
+        run(&["device", "add", "-q", &place, &third])?;
+        run(&["device", "remove", "-q", &place, set.at(0)])?;
+        let few = said(&["device", "remove", &place, &third])?;
+        assert!(few.stderr.contains("needs 2 devices"), "{}", few.all());
+        let scrub = said(&["scrub", &place])?;
+        assert!(scrub.status.success(), "{}", scrub.all());
+        Ok(())
+    })?;
     // The removed device is free at once.
     run(&["mkfs", "-q", "-f", "--type", "ext4", set.at(0)])?;
     Box::new(mount).unmount()?;
     set.names = vec![second, third];
     holds(&set, &file, &kept)
+}
+
+/// A disk that is there, and one that is missing, are replaced by others while the mount is used.
+fn replaced() -> Outcome {
+    let mut set = Set::made(2, &["-d", "raid1", "-m", "raid1"])?;
+    let (new, last) = (another(&set, "new.img")?, another(&set, "last.img")?);
+    let file = content(3000 * SECTOR);
+    let mount = mounted(&set)?;
+    let place = mount.path().to_str().unwrap().to_owned();
+    fs::write(mount.path().join("kept"), &file)?;
+    let (old, left) = (set.at(1).to_owned(), set.at(0).to_owned());
+    let kept = while_busy(mount.path(), || {
+        let told = run(&["device", "replace", &place, &old, &new])?;
+        assert!(told.contains("is device 2 now"), "{told}");
+        let itself = said(&["device", "replace", &place, "2", &new])?;
+        assert!(itself.stderr.contains("in use"), "{}", itself.all());
+        let gone = said(&["device", "replace", &place, &old, &last])?;
+        assert!(gone.stderr.contains("is no device"), "{}", gone.all());
+        Ok(())
+    })?;
+    // The replaced device is free at once.
+    run(&["mkfs", "-q", "-f", "--type", "ext4", &old])?;
+    Box::new(mount).unmount()?;
+    set.names = vec![left, new.clone()];
+    holds(&set, &file, &kept)?;
+    fs::remove_file(&new)?;
+    let mount = SapwoodMount::new(Path::new(set.at(0)), "degraded")?;
+    let place = mount.path().to_str().unwrap().to_owned();
+    let kept = while_busy(mount.path(), || {
+        run(&["device", "replace", "-q", &place, "missing", &last])?;
+        let scrub = said(&["scrub", &place])?;
+        assert!(scrub.status.success(), "{}", scrub.all());
+        Ok(())
+    })?;
+    Box::new(mount).unmount()?;
+    set.names[1] = last;
+    holds(&set, &file, &kept)
+}
+
+/// Runs `work` while files are written. Returns the last files.
+fn while_busy(
+    dir: &Path,
+    work: impl FnOnce() -> Result<(), String>,
+) -> Result<Vec<(String, Vec<u8>)>, String> {
+    let ended = AtomicBool::new(false);
+    thread::scope(|scope| {
+        let writer = scope.spawn(|| busy(dir, &ended));
+        let worked = {
+            let _ends = Ends(&ended);
+            work()
+        };
+        let kept = writer.join().unwrap();
+        worked.map(|()| kept)
+    })
 }
 
 /// The images have the files, by the check, the kernel, and the kernel's scrub.

@@ -66,6 +66,8 @@ pub(crate) enum Rank {
     DeviceReads,
     /// The chunk that moves.
     DeviceMove,
+    /// The device that is replaced.
+    DeviceReplacement,
     /// Logical to physical addresses.
     ChunkMap,
     /// A part of the tree-block cache.

@@ -533,12 +533,20 @@ fn check_profiles(store: &Store, devid: u64) -> Result<()> {
     Ok(())
 }
 
-/// Erases all copies of the superblock, durably.
+/// Erases all copies of the superblock, durably. The first copy, which alone names the log, is
+/// erased last: a device that has any copy has that one.
 pub(crate) fn erase_supers(device: &dyn Device) -> Result<()> {
-    for at in SUPER_OFFSETS {
-        if at + SUPER_SIZE as u64 <= device.size() {
-            device.write_at(at, &[0; SUPER_SIZE]).map_err(Error::from)?;
+    let [first, further @ ..] = SUPER_OFFSETS;
+    for copies in [&further[..], &[first]] {
+        for at in copies
+            .iter()
+            .filter(|at| **at + SUPER_SIZE as u64 <= device.size())
+        {
+            device
+                .write_at(*at, &[0; SUPER_SIZE])
+                .map_err(Error::from)?;
         }
+        device.flush().map_err(Error::from)?;
     }
-    Ok(device.flush().map_err(Error::from)?)
+    Ok(())
 }

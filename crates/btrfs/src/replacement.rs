@@ -1,41 +1,37 @@
-//! Replaces a device of a file system that is not mounted by another one. The new device gets the id
+//! Replaces a device of a file system, mounted or not, by another one. The new device gets the id
 //! and the UUID of the old one. No tree changes.
 //!
 //! # How it works
-//! **A device that is there**: its block groups are copied to the same offsets of the new device,
-//! but not the places of superblocks, so an unfinished copy is no device of the file system. A flush
-//! follows, then the new device gets the superblocks of the old one, and the old one's are erased
+//! The replacement of an unmounted file system opens it; the rest is the same. From the beginning
+//! every write to the old device also goes to the new one (see `devices::replacing`). Then the
+//! block groups on the old device are verified, and copied to the same offsets of the new one. Each
+//! byte comes from any device that returns it, so the old device may be missing, stale or
+//! unreadable. The places of superblocks are not copied: an unfinished copy is no device of the
+//! file system.
+//!
+//! A commit then gives the new device its superblocks, and the ones of the old device are erased
 //! last. After a power cut between the two steps both are the same device, and a mount of both is
 //! refused (`DuplicateDevice`). The same replacement once more only erases the old superblocks if
 //! both still are the same, and copies again if the old device changed since.
-//!
-//! **A device that is missing or stale**: the new device gets superblocks that are two generations
-//! old. It is then a stale device, and a scrub brings it up to date from the other devices. An
-//! interrupted scrub leaves it stale, and another one continues.
-//!
-//! **Bytes that cannot be read**: a new device with such bytes is stale, too, and a scrub copies them
-//! from the other devices. The old device keeps its superblocks until every byte has a good copy. If
-//! one has none, only force makes the new device current.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use sapwood_block::{Device, signature};
-use sapwood_btrfs_format::{BlockGroupFlags, DevItem, SUPER_OFFSETS, SUPER_SIZE, SuperBlock};
+use sapwood_btrfs_format::{BlockGroupFlags, DevItem, SUPER_OFFSETS, SuperBlock};
 use sapwood_vfs::Timestamp;
 
+use crate::balance::is_on;
 use crate::devices::{stripe, superblock};
-use crate::membership::{MembershipError, Removal, SECTOR, erase_supers};
+use crate::membership::{MembershipError, MountedDevice, Removal, SECTOR, erase_supers};
 use crate::mount::Btrfs;
 use crate::relocate::Relocation;
-use crate::scrub::{ScrubOptions, ScrubReport, scrub};
+use crate::scrub::verify_group;
 use crate::transaction::Store;
 use crate::{Error, Options, SubvolumeChoice, relocate};
 
-/// Bytes that are copied at once.
-const PIECE: u64 = 1 << 20;
-/// Bytes of one read where a larger one fails.
-const LEAST: u64 = 4096;
+/// Bytes that are copied at a time. Writes of other threads wait meanwhile.
+const PIECE: u64 = 256 << 10;
 
 type Result<T> = std::result::Result<T, MembershipError>;
 
@@ -44,8 +40,7 @@ type Result<T> = std::result::Result<T, MembershipError>;
 pub struct ReplaceOptions {
     /// The device that is replaced.
     pub source: Removal,
-    /// Overwrites the contents of the new device, and makes it current even if bytes have no good
-    /// copy.
+    /// Overwrites the contents of the new device, and uses it even if bytes have no good copy.
     pub force: bool,
     /// Further devices may be missing, as far as the profiles allow.
     pub degraded: bool,
@@ -54,36 +49,29 @@ pub struct ReplaceOptions {
 }
 
 /// The result of a replacement.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default)]
 pub struct ReplaceReport {
     /// Id of the device.
     pub devid: u64,
-    /// Bytes that the old device did not return.
+    /// Bytes that no device returned, which are zeros now.
     pub unreadable: u64,
-    /// The scrub that rebuilt the device, or what could not be read.
-    pub scrub: Option<ScrubReport>,
-    /// It ended early.
+    /// The callback ended it: the old device is as it was.
     pub interrupted: bool,
-    /// The new device has its place. Otherwise it stays stale, and the old one is as it was.
-    pub complete: bool,
     /// The superblocks of the old device could not be erased.
     pub old_is_left: bool,
 }
 
-/// Progress callback: bytes that are done so far, and all bytes.
+/// Progress callback: bytes that are done so far, and about the number of all bytes.
 pub type OnReplaced<'p> = dyn FnMut(u64, u64) -> ControlFlow<()> + Send + 'p;
 
-/// The ranges of a device that belong to block groups: offsets and bytes.
-type Ranges = Vec<(u64, u64)>;
-
-/// Replaces a device of the file system on `devices` by `new`.
+/// Replaces a device of the file system on `devices`, which nothing else uses, by `new`.
 ///
 /// # Errors
 /// Before any change: [`MembershipError::NoSuchDevice`], [`MembershipError::NoneMissing`],
 /// [`MembershipError::Smaller`], [`MembershipError::Occupied`], [`MembershipError::Member`],
 /// [`MembershipError::Parity`], [`MembershipError::Unmirrored`]. Later
-/// [`MembershipError::Unreadable`], after which the old device is as it was, and
-/// [`MembershipError::Engine`].
+/// [`MembershipError::Unreadable`], [`MembershipError::Refused`], after which the old device is as
+/// it was, and [`MembershipError::Engine`].
 pub fn replace(
     devices: &[Arc<dyn Device>],
     new: &Arc<dyn Device>,
@@ -97,23 +85,89 @@ pub fn replace(
             all.push(Arc::clone(source));
         }
     }
-    let Some((source, sb)) = source_of(&all, &options.source)? else {
-        return rebuild(&all, &options.source, new, options, step);
+    let source = source_of(&all, &options.source)?;
+    let mut stale = None;
+    let devid = match source {
+        Some((source, sb)) => {
+            let devid = sb.dev_item.devid.get();
+            if Arc::ptr_eq(&source, new) {
+                let device = new.name().to_owned();
+                return Err(MembershipError::Member { device, devid });
+            }
+            if is_replaced(&**new, &sb) {
+                erase_supers(&*source)?;
+                return Ok(ReplaceReport {
+                    devid,
+                    ..ReplaceReport::default()
+                });
+            }
+            if is_stale(&all, &sb)? {
+                all.retain(|device| !Arc::ptr_eq(device, &source));
+                missing(&all, &Removal::Devid(devid), options.degraded)?;
+                stale = Some(source);
+            }
+            devid
+        }
+        None => missing(&all, &options.source, options.degraded)?,
     };
-    if Arc::ptr_eq(&source, new) {
-        let (device, devid) = (new.name().to_owned(), sb.dev_item.devid.get());
+    let there = stale.is_none() && source_of(&all, &Removal::Devid(devid))?.is_some();
+    let fs = relocate::open(&all, options.time, options.degraded || !there)?;
+    let replaced = swap(&fs, devid, new, options.force, step);
+    let closed = fs.close();
+    let mut report = replaced?;
+    closed?;
+    if let Some(stale) = stale.filter(|_| !report.interrupted) {
+        report.old_is_left |= !is_erased(&*stale);
+    }
+    Ok(report)
+}
+
+/// Replaces a device of a mounted file system, which stays in use, by `new`. `force`: overwrites the
+/// contents of the new device, and uses it even if bytes have no good copy.
+///
+/// # Errors
+/// The errors of [`replace`]; [`MembershipError::NoDeviceNamed`].
+pub fn replace_mounted(
+    fs: &Btrfs,
+    device: MountedDevice<'_>,
+    new: &Arc<dyn Device>,
+    force: bool,
+    step: &mut OnReplaced<'_>,
+) -> Result<ReplaceReport> {
+    let store: &Store = &fs.engine;
+    let devices = store.space.devices();
+    let devid = match device {
+        MountedDevice::Devid(devid) => {
+            let known = devices.iter().any(|device| device.devid == devid);
+            known
+                .then_some(devid)
+                .ok_or(MembershipError::NoSuchDevice(devid))?
+        }
+        MountedDevice::Name(name) => {
+            let mut members = store.volume.members();
+            let named = members.find(|member| member.device.name() == name);
+            let unknown = || MembershipError::NoDeviceNamed(name.to_owned());
+            named.ok_or_else(unknown)?.devid
+        }
+        MountedDevice::Missing => {
+            let lost = |devid| !store.volume.is_written(devid);
+            let missing = devices.iter().find(|device| lost(device.devid));
+            missing.ok_or(MembershipError::NoneMissing)?.devid
+        }
+    };
+    let old = store.volume.members().find(|m| m.devid == devid);
+    let old = old.map(|member| Arc::clone(&member.device));
+    if old.as_ref().is_some_and(|old| Arc::ptr_eq(old, new)) {
+        let device = new.name().to_owned();
         return Err(MembershipError::Member { device, devid });
     }
-    let replacement = Replacement {
-        all,
-        source,
-        new,
-        options,
-    };
-    if is_stale(&replacement.all, &sb)? {
-        return replacement.rebuild(&sb, step);
+    let report = swap(fs, devid, new, force, step)?;
+    if let Some(old) = old.filter(|_| !report.interrupted)
+        && let Err(error) = old.release_lock()
+    {
+        log::warn!("{error}");
     }
-    replacement.copy(&sb, step)
+    Ok(report)
 }
 
 /// Whether a device missed commits of the others.
@@ -144,157 +198,6 @@ fn source_of(
     Ok(None)
 }
 
-/// Refuses a device that is too small for the one of the superblock, a member of the file system, or
-/// has contents. An older copy of the replaced device is accepted.
-fn check_new(new: &dyn Device, sb: &SuperBlock, force: bool) -> Result<()> {
-    let item = &sb.dev_item;
-    let device = || new.name().to_owned();
-    let needed = item.total_bytes.get();
-    if new.size() < needed {
-        let (device, size) = (device(), new.size());
-        return Err(MembershipError::Smaller {
-            device,
-            size,
-            needed,
-        });
-    }
-    let own = superblock::read_newest(new).ok();
-    if let Some(own) = own.filter(|own| own.fsid == sb.fsid) {
-        let same = own.dev_item.uuid == item.uuid;
-        if same && (force || own.generation.get() <= sb.generation.get()) {
-            return Ok(());
-        }
-        let (device, devid) = (device(), own.dev_item.devid.get());
-        return Err(MembershipError::Member { device, devid });
-    }
-    let found = signature::find(new).map_err(Error::from)?;
-    match found.filter(|_| !force) {
-        Some(what) => {
-            let device = device();
-            Err(MembershipError::Occupied { device, what })
-        }
-        None => Ok(()),
-    }
-}
-
-fn wipe(new: &dyn Device) -> Result<()> {
-    erase_supers(new)?;
-    Ok(signature::wipe(new).map_err(Error::from)?)
-}
-
-/// The replacement of a device that is there.
-struct Replacement<'r> {
-    /// All devices, with the old one.
-    all: Vec<Arc<dyn Device>>,
-    source: Arc<dyn Device>,
-    new: &'r Arc<dyn Device>,
-    options: &'r ReplaceOptions,
-}
-
-impl Replacement<'_> {
-    fn others(&self) -> Vec<Arc<dyn Device>> {
-        let others = self.all.iter();
-        let others = others.filter(|device| !Arc::ptr_eq(device, &self.source));
-        others.cloned().collect()
-    }
-
-    /// Copies a device whose superblock is `sb`.
-    fn copy(&self, sb: &SuperBlock, step: &mut OnReplaced<'_>) -> Result<ReplaceReport> {
-        let (source, new, options) = (&*self.source, &**self.new, self.options);
-        let mut report = ReplaceReport {
-            devid: sb.dev_item.devid.get(),
-            ..ReplaceReport::default()
-        };
-        if is_replaced(new, sb) {
-            erase_supers(source)?;
-            report.complete = true;
-            return Ok(report);
-        }
-        check_new(new, sb, options.force)?;
-        let fs = relocate::open(&self.all, options.time, options.degraded)?;
-        fs.close()?;
-        let ranges = ranges(&fs, report.devid);
-        drop(fs);
-        // It may have failed meanwhile.
-        let sb = superblock::read_newest(source)?;
-        if is_stale(&self.all, &sb)? {
-            return self.rebuild(&sb, step);
-        }
-        wipe(new)?;
-        let total = ranges.iter().map(|(_, len)| len).sum();
-        let mut done = 0;
-        for (start, len) in ranges {
-            let end = start.saturating_add(len);
-            let mut at = start;
-            while at < end {
-                let len = PIECE.min(end - at);
-                report.unreadable += copy_piece(source, new, at, len)?;
-                at += len;
-                done += len;
-                if step(done, total).is_break() {
-                    report.interrupted = true;
-                    return Ok(report);
-                }
-            }
-        }
-        new.flush().map_err(Error::from)?;
-        if report.unreadable > 0 {
-            self.complete(&sb, &mut report, step)?;
-        } else {
-            superblock::write_all(new, &sb)?;
-            new.flush().map_err(Error::from)?;
-            report.complete = true;
-        }
-        self.erase_old(&mut report);
-        Ok(report)
-    }
-
-    /// Completes a new device that lacks bytes of the old one.
-    fn complete(
-        &self,
-        sb: &SuperBlock,
-        report: &mut ReplaceReport,
-        step: &mut OnReplaced<'_>,
-    ) -> Result<()> {
-        let (others, force) = (self.others(), self.options.force);
-        if !others.is_empty() {
-            write_outdated(&**self.new, sb)?;
-            scrub_into(report, (&others, self.new), self.options, step)?;
-        } else if force {
-            superblock::write_all(&**self.new, sb)?;
-            self.new.flush().map_err(Error::from)?;
-            report.complete = true;
-        }
-        if report.complete || report.interrupted {
-            return Ok(());
-        }
-        erase_supers(&**self.new)?;
-        Err(MembershipError::Unreadable {
-            device: self.source.name().to_owned(),
-            bytes: report.unreadable,
-        })
-    }
-
-    /// Replaces a stale device, whose changes the others have.
-    fn rebuild(&self, sb: &SuperBlock, step: &mut OnReplaced<'_>) -> Result<ReplaceReport> {
-        let devid = Removal::Devid(sb.dev_item.devid.get());
-        let mut report = rebuild(&self.others(), &devid, self.new, self.options, step)?;
-        self.erase_old(&mut report);
-        Ok(report)
-    }
-
-    /// Erases the superblocks of the old device, if the new one is complete.
-    fn erase_old(&self, report: &mut ReplaceReport) {
-        if !report.complete {
-            return;
-        }
-        if let Err(error) = erase_supers(&*self.source) {
-            log::warn!("the superblocks of the old device stay: {error}");
-            report.old_is_left = true;
-        }
-    }
-}
-
 /// Whether the new device is in the state of the old one: an earlier replacement ended before it
 /// erased the superblocks of the old device.
 fn is_replaced(new: &dyn Device, old: &SuperBlock) -> bool {
@@ -308,85 +211,9 @@ fn is_replaced(new: &dyn Device, old: &SuperBlock) -> bool {
     })
 }
 
-/// Gives the new device superblocks with which it is stale.
-fn write_outdated(new: &dyn Device, sb: &SuperBlock) -> Result<()> {
-    let generation = sb.generation.get().saturating_sub(2).max(1);
-    let stale = SuperBlock {
-        generation: generation.into(),
-        chunk_root_generation: sb.chunk_root_generation.get().min(generation).into(),
-        log_root: 0.into(),
-        log_root_level: 0,
-        ..*sb
-    };
-    superblock::write_all(new, &stale)?;
-    Ok(new.flush().map_err(Error::from)?)
-}
-
-/// The ranges of a device that belong to block groups.
-fn ranges(fs: &Btrfs, devid: u64) -> Ranges {
-    let store: &Store = &fs.engine;
-    let placed = store.space.placed().into_iter();
-    let own = placed.filter(|placed| placed.devid == devid);
-    own.map(|placed| (placed.offset, placed.len)).collect()
-}
-
-/// Copies bytes, but no superblocks. Returns how many bytes could not be read, and are zeros in the
-/// copy.
-fn copy_piece(from: &dyn Device, to: &dyn Device, at: u64, len: u64) -> Result<u64> {
-    let mut bytes = vec![0; usize::try_from(len).unwrap_or_default()];
-    let mut unreadable = 0;
-    if from.read_at(at, &mut bytes).is_err() {
-        for (nth, part) in (0_u64..).zip(bytes.chunks_mut(LEAST as usize)) {
-            if from.read_at(at + nth * LEAST, part).is_err() {
-                part.fill(0);
-                unreadable += part.len() as u64;
-            }
-        }
-    }
-    for place in SUPER_OFFSETS {
-        let from = place.max(at);
-        let end = place.saturating_add(SUPER_SIZE as u64).min(at + len);
-        let copied = from.saturating_sub(at) as usize..end.saturating_sub(at) as usize;
-        if let Some(copied) = bytes.get_mut(copied).filter(|_| from < end) {
-            copied.fill(0);
-        }
-    }
-    to.write_at(at, &bytes).map_err(Error::from)?;
-    Ok(unreadable)
-}
-
-/// Replaces a device that is missing.
-fn rebuild(
-    all: &[Arc<dyn Device>],
-    source: &Removal,
-    new: &Arc<dyn Device>,
-    options: &ReplaceOptions,
-    step: &mut OnReplaced<'_>,
-) -> Result<ReplaceReport> {
-    let mut sb = missing(all, source)?;
-    // So that two generations less are a generation.
-    if sb.generation.get() < 3 {
-        let fs = relocate::open(all, options.time, true)?;
-        for _ in sb.generation.get()..3 {
-            Relocation::new(&fs.engine).renew_supers()?;
-        }
-        fs.close()?;
-        drop(fs);
-        sb = missing(all, source)?;
-    }
-    let mut report = ReplaceReport {
-        devid: sb.dev_item.devid.get(),
-        ..ReplaceReport::default()
-    };
-    check_new(&**new, &sb, options.force)?;
-    wipe(&**new)?;
-    write_outdated(&**new, &sb)?;
-    scrub_into(&mut report, (all, new), options, step)?;
-    Ok(report)
-}
-
-/// The newest superblock, with the item of a missing device.
-fn missing(all: &[Arc<dyn Device>], removal: &Removal) -> Result<SuperBlock> {
+/// The id of a missing device. Every byte that it held has another copy. Other devices may be
+/// missing if the file system may be `degraded`.
+fn missing(all: &[Arc<dyn Device>], removal: &Removal, degraded: bool) -> Result<u64> {
     let options = Options {
         subvolume: SubvolumeChoice::Id(0),
         background: false,
@@ -402,12 +229,17 @@ fn missing(all: &[Arc<dyn Device>], removal: &Removal) -> Result<SuperBlock> {
         Removal::Devid(wanted) => *wanted == devid,
         Removal::Missing | Removal::Device(_) => !there(devid),
     };
-    let mut devices = store.space.devices().into_iter();
-    let device = devices.find(|device| wanted(device.devid));
+    let devices = store.space.devices();
+    let device = devices.iter().find(|device| wanted(device.devid));
     let device = device.ok_or(match removal {
         Removal::Devid(devid) => MembershipError::NoSuchDevice(*devid),
         Removal::Missing | Removal::Device(_) => MembershipError::NoneMissing,
     })?;
+    let mut others = devices.iter().filter(|other| other.devid != device.devid);
+    if let Some(other) = others.find(|other| !degraded && !there(other.devid)) {
+        let (devid, uuid) = (other.devid, other.uuid);
+        return Err(Error::MissingDevice { devid, uuid }.into());
+    }
     let parity = BlockGroupFlags::RAID5 | BlockGroupFlags::RAID6;
     for (_, chunk) in store.volume.chunks() {
         let mut stripes = chunk.stripes.iter();
@@ -422,9 +254,48 @@ fn missing(all: &[Arc<dyn Device>], removal: &Removal) -> Result<SuperBlock> {
             return Err(MembershipError::Unmirrored { profile, devid });
         }
     }
-    let sb: SuperBlock = **store.super_block.lock();
-    let item = DevItem {
-        devid: device.devid.into(),
+    Ok(device.devid)
+}
+
+/// Refuses a device that is too small for the one of the item, a member of the file system, or has
+/// contents. An older copy of the replaced device is accepted.
+fn check_new(store: &Store, new: &dyn Device, item: &DevItem, force: bool) -> Result<()> {
+    let device = || new.name().to_owned();
+    let needed = item.total_bytes.get();
+    if new.size() < needed {
+        let (device, size) = (device(), new.size());
+        return Err(MembershipError::Smaller {
+            device,
+            size,
+            needed,
+        });
+    }
+    let own = superblock::read_newest(new).ok();
+    if let Some(own) = own.filter(|own| own.fsid == store.fsid) {
+        let same = own.dev_item.uuid == item.uuid;
+        if same && (force || own.generation.get() <= store.last_committed()) {
+            return Ok(());
+        }
+        let (device, devid) = (device(), own.dev_item.devid.get());
+        return Err(MembershipError::Member { device, devid });
+    }
+    let found = signature::find(new).map_err(Error::from)?;
+    match found.filter(|_| !force) {
+        Some(what) => {
+            let device = device();
+            Err(MembershipError::Occupied { device, what })
+        }
+        None => Ok(()),
+    }
+}
+
+/// The item of a device.
+fn item_of(store: &Store, devid: u64) -> Result<DevItem> {
+    let mut devices = store.space.devices().into_iter();
+    let device = devices.find(|device| device.devid == devid);
+    let device = device.ok_or(MembershipError::NoSuchDevice(devid))?;
+    Ok(DevItem {
+        devid: devid.into(),
         total_bytes: device.total.into(),
         bytes_used: device.used.into(),
         io_align: SECTOR.into(),
@@ -433,48 +304,155 @@ fn missing(all: &[Arc<dyn Device>], removal: &Removal) -> Result<SuperBlock> {
         uuid: device.uuid,
         fsid: store.fsid,
         ..DevItem::default()
-    };
-    Ok(SuperBlock {
-        dev_item: item,
-        ..sb
     })
 }
 
-/// Scrubs the other devices and the stale new one. Afterwards the new one is current if every byte
-/// has a good copy, or by force.
-fn scrub_into(
-    report: &mut ReplaceReport,
-    (others, new): (&[Arc<dyn Device>], &Arc<dyn Device>),
-    options: &ReplaceOptions,
+/// Erases the superblocks of an old device. False if that fails.
+fn is_erased(old: &dyn Device) -> bool {
+    let erased = erase_supers(old);
+    if let Err(error) = &erased {
+        log::warn!("the superblocks of the old device stay: {error}");
+    }
+    erased.is_ok()
+}
+
+/// Replaces a device of an open file system.
+fn swap(
+    fs: &Btrfs,
+    devid: u64,
+    new: &Arc<dyn Device>,
+    force: bool,
     step: &mut OnReplaced<'_>,
-) -> Result<()> {
-    let mut all = others.to_vec();
-    all.push(Arc::clone(new));
-    let scrubbing = ScrubOptions {
-        degraded: options.degraded,
-        time: options.time,
-        ..ScrubOptions::default()
+) -> Result<ReplaceReport> {
+    let store: &Arc<Store> = &fs.engine;
+    store.commit_and_unpin(None)?;
+    let item = item_of(store, devid)?;
+    check_new(store, &**new, &item, force)?;
+    let refused = |error| match error {
+        MembershipError::Engine(Error::Device(source)) => {
+            let device = new.name().to_owned();
+            MembershipError::Refused { device, source }
+        }
+        other => other,
     };
-    let scrubbed = scrub(&all, &scrubbing, &mut |at| step(at.done, at.total))?;
-    report.interrupted = scrubbed.interrupted;
-    let own = superblock::read_newest(&**new)?;
-    report.complete = !report.interrupted && !is_stale(&all, &own)?;
-    if !report.complete && !report.interrupted && options.force {
-        let mut newest = own;
-        for device in others {
-            let sb = superblock::read_newest(&**device)?;
-            if sb.generation.get() > newest.generation.get() {
-                newest = sb;
+    erase_supers(&**new).map_err(refused)?;
+    signature::wipe(&**new).map_err(|error| refused(Error::from(error).into()))?;
+    if !store.volume.begin_replacement(devid, Arc::clone(new)) {
+        return Err(MembershipError::InUse(devid));
+    }
+    let mut report = ReplaceReport {
+        devid,
+        ..ReplaceReport::default()
+    };
+    match replaced(store, &item, force, &mut report, step) {
+        Ok(true) => {
+            // The new device has no errors yet, and an old one that stays becomes stale.
+            let commits = if report.old_is_left { 2 } else { 1 };
+            for _ in 0..commits {
+                Relocation::new(store).renew_supers()?;
+            }
+            Ok(report)
+        }
+        other => {
+            let why = store.volume.end_replacement();
+            if let Err(error) = erase_supers(&**new) {
+                log::warn!("{}: {error}", new.name());
+            }
+            other?;
+            match why {
+                Some(why) => Err(refused(Error::from(why).into())),
+                None => Ok(report),
             }
         }
-        let current = SuperBlock {
-            dev_item: own.dev_item,
-            ..newest
-        };
-        superblock::write_all(&**new, &current)?;
-        new.flush().map_err(Error::from)?;
-        report.complete = true;
     }
-    report.scrub = Some(scrubbed);
-    Ok(())
+}
+
+/// Copies everything, and gives the new device its place. False if the callback ended it, or the
+/// new device refused a request; the old device is as it was then.
+fn replaced(
+    store: &Arc<Store>,
+    item: &DevItem,
+    force: bool,
+    report: &mut ReplaceReport,
+    step: &mut OnReplaced<'_>,
+) -> Result<bool> {
+    // Chunks without items have them now. What is written to later ones goes to both devices.
+    store.commit_and_unpin(None)?;
+    if !copy_groups(store, report, step)? {
+        return Ok(false);
+    }
+    if report.unreadable > 0 && !force {
+        return Err(MembershipError::Unreadable {
+            devid: report.devid,
+            bytes: report.unreadable,
+        });
+    }
+    // The commit has less to flush then.
+    store.volume.flush_replacement();
+    let (volume, named) = (&store.volume, *item);
+    store.change_in_commit(move |h| {
+        let store = h.store();
+        let mut supers = store.super_block.lock();
+        if supers.of(named.devid.get()).is_none() {
+            supers.add_device(named);
+        }
+        drop(supers);
+        store.volume.name_replacement();
+        Ok(())
+    })?;
+    let order = store.transactions.superblock_order.lock();
+    let done = volume.switch_replacement(item, &mut |old| report.old_is_left = !is_erased(old));
+    drop(order);
+    Ok(done)
+}
+
+/// Copies the block groups on a device to the new one. False if the callback ended it, or the new
+/// device refused a write.
+fn copy_groups(
+    store: &Arc<Store>,
+    report: &mut ReplaceReport,
+    step: &mut OnReplaced<'_>,
+) -> Result<bool> {
+    let mut groups = store.space.all_groups();
+    groups.retain(|group| is_on(store, group.start, report.devid));
+    let each = groups.iter().map(|group| group.lock().used);
+    let total = each.sum();
+    let mut before = 0;
+    for group in groups {
+        let used = group.lock().used;
+        let moving = match store.space.begin_move(group.start) {
+            Ok(moving) => moving,
+            Err(Error::Unmapped { .. }) => None,
+            Err(error) => return Err(error.into()),
+        };
+        // A group that is being removed has nothing.
+        let Some(moving) = moving else {
+            continue;
+        };
+        verify_group(store, group.start)?;
+        let mut copied = 0;
+        for (from, to) in moving.ranges() {
+            let mut at = from;
+            while at < to {
+                let len = PIECE.min(to - at);
+                let (unreadable, goes_on) = store.volume.copy_to_replacement(at, len)?;
+                report.unreadable += unreadable;
+                at += len;
+                copied += len;
+                if !goes_on {
+                    return Ok(false);
+                }
+                if step(before + used.min(copied), total).is_break() {
+                    report.interrupted = true;
+                    return Ok(false);
+                }
+            }
+        }
+        before += used;
+    }
+    if step(total, total).is_break() {
+        report.interrupted = true;
+        return Ok(false);
+    }
+    Ok(true)
 }

@@ -36,8 +36,8 @@ pub(super) enum Command {
     },
     /// Replace a device by another one, which gets its id
     Replace {
-        /// Devices of the btrfs that nothing has mounted, then the one to replace (its id, its
-        /// file, or missing), and last the new one
+        /// Devices of the btrfs that nothing has mounted, or a directory in a mount by Sapwood, then
+        /// the one to replace (its id, its file, or missing), and last the new one
         #[arg(value_name = "IMAGE", num_args = 3.., required = true)]
         images: Vec<PathBuf>,
         /// Overwrite what the new device contains, and use it even if bytes have no good copy
@@ -160,10 +160,7 @@ fn replace(images: &[PathBuf], force: bool, quiet: bool) -> Result<()> {
     let report = replaced.map_err(failure)?;
     let (image, new) = (image.display(), new.display());
     if report.interrupted {
-        let line = match report.scrub {
-            Some(_) => format!("ended early; `sapwood scrub` of all devices completes {new}"),
-            None => "ended early, nothing is replaced".to_owned(),
-        };
+        let line = "ended early, nothing is replaced";
         return Err(Failure::new(FAILED, line));
     }
     if report.old_is_left {
@@ -174,16 +171,13 @@ fn replace(images: &[PathBuf], force: bool, quiet: bool) -> Result<()> {
         );
         return Err(Failure::new(FAILED, line));
     }
-    if let Some(scrub) = report.scrub.filter(|scrub| !scrub.clean) {
-        let lost: u64 = scrub.devices.iter().map(|device| device.lost).sum();
-        let state = if report.complete {
-            format!("is device {} now, but", report.devid)
-        } else {
-            "is not used yet:".to_owned()
-        };
-        let line = format_args!("{new} {state} {lost} sectors or blocks have no good copy");
+    if report.unreadable > 0 {
+        let line = format_args!(
+            "{new} is device {} now, but {} bytes had no copy that could be read: they are zeros",
+            report.devid, report.unreadable
+        );
         let failure = Failure::new(FAILED, line);
-        return Err(failure.advise("`sapwood scrub` names the files; -f uses the device anyway"));
+        return Err(failure.advise("`sapwood scrub` names the files"));
     }
     if quiet {
         return Ok(());

@@ -22,7 +22,6 @@ use crate::image::{self, OpenError, named};
 use crate::options::Options;
 use crate::progress::{OnProgress, Progress, Stop};
 use crate::resize::MOVING;
-use crate::scrub::{self, ScrubReport};
 use crate::{Kind, Result};
 
 /// Which block groups of one content a balance moves, in the syntax of btrfs-progs:
@@ -451,29 +450,34 @@ fn chosen(
 }
 
 /// The result of a replacement of a device.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct ReplaceReport {
     /// Id of the device, which stays.
     pub devid: u64,
-    /// Bytes that the old device did not return.
+    /// Bytes that no device returned. They are zeros now.
     pub unreadable: u64,
-    /// The scrub that rebuilt a missing device, or bytes that could not be read.
-    pub scrub: Option<ScrubReport>,
-    /// It ended early. After [`scrub`](Self::scrub) began, a [`scrub`](crate::scrub) of all devices
-    /// continues; before, nothing is replaced.
+    /// It ended early: nothing is replaced.
     pub interrupted: bool,
-    /// The new device has its place. Otherwise it stays stale, and the old one is as it was.
-    pub complete: bool,
     /// The superblocks of the old device could not be erased: it must not be used together with the
     /// new one.
     pub old_is_left: bool,
 }
 
-/// Replaces a device of a btrfs that nothing else uses by `new`, which gets its id: copies its block
-/// groups, or rebuilds them from the other devices if it is missing. The superblocks of the old
-/// device are erased. `force`: the contents of `new` are lost, and it is used even if bytes have no
-/// good copy.
+/// The report of the engine.
+pub(crate) fn replaced(done: replacement::ReplaceReport) -> ReplaceReport {
+    ReplaceReport {
+        devid: done.devid,
+        unreadable: done.unreadable,
+        interrupted: done.interrupted,
+        old_is_left: done.old_is_left,
+    }
+}
+
+/// Replaces a device of a btrfs that nothing else uses, or of a mount by Sapwood if `path` is a
+/// directory in it, by `new`, which gets its id: copies its block groups, from the other devices
+/// where it is missing or unreadable. The superblocks of the old device are erased last. `force`: the
+/// contents of `new` are lost, and it is used even if bytes have no good copy.
 ///
 /// # Errors
 /// The image cannot be opened ([`open`](crate::open)).
@@ -488,6 +492,13 @@ pub fn replace_device(
     progress: &mut OnProgress<'_>,
 ) -> Result<ReplaceReport> {
     let path = path.as_ref();
+    #[cfg(feature = "fuse")]
+    if path.is_dir() {
+        let places = (source, new);
+        return Ok(mounted::replace_device(
+            path, places, force, stop, progress,
+        )?);
+    }
     let devices = open(path, opening, false, "the replacement of a device")?;
     let new = image::open_member(new, opening).map_err(DevicesError::from)?;
     // The image itself is open already.
@@ -506,15 +517,7 @@ pub fn replace_device(
     let done = replacement::replace(&devices, &new, &options, &mut |done, total| {
         step(stop, progress, done, total)
     });
-    let done = done.map_err(membership(path))?;
-    Ok(ReplaceReport {
-        devid: done.devid,
-        unreadable: done.unreadable,
-        scrub: done.scrub.map(scrub::shown),
-        interrupted: done.interrupted,
-        complete: done.complete,
-        old_is_left: done.old_is_left,
-    })
+    Ok(replaced(done.map_err(membership(path))?))
 }
 
 /// Whether two paths lead to one file.

@@ -249,8 +249,12 @@ impl Volume {
         }
         let (mut refused, mut missed) = (Vec::new(), false);
         let _writes = self.writes.read();
+        let replacing = self.replacing();
         for mirror in 0..self.mirrors(logical, len)? {
             self.each_request(logical, bufs, mirror, &mut |devid, at, part| {
+                if let Some(new) = replacing.as_ref().filter(|new| new.is_of(devid)) {
+                    new.send(|device| write(device, at, part));
+                }
                 let Some(member) = self.written(devid) else {
                     missed = true;
                     return Ok(());
@@ -318,7 +322,11 @@ impl Volume {
         if self.read_only || self.bad.lock().is_some() {
             return Ok(());
         }
+        let replacing = self.replacing();
         self.each_request(logical, &[good], mirror, &mut |devid, at, part| {
+            if let Some(new) = replacing.as_ref().filter(|new| new.is_of(devid)) {
+                new.send(|device| device.write_vectored_at(at, part));
+            }
             Ok(self.device(devid)?.write_vectored_at(at, part)?)
         })?;
         self.repaired.fetch_add(1, Ordering::Relaxed);
@@ -372,7 +380,7 @@ impl Volume {
     }
 
     /// Reads the first copy of a range that its devices return.
-    fn read_any(&self, logical: u64, buf: &mut [u8]) -> Result<()> {
+    pub(super) fn read_any(&self, logical: u64, buf: &mut [u8]) -> Result<()> {
         let len = buf.len() as u64;
         let mut read = Err(Error::Unmapped { logical, len });
         for mirror in self.readable(logical, len)?.iter() {

@@ -198,6 +198,9 @@ impl Volume {
     /// # Errors
     /// [`Error::Device`].
     pub(crate) fn flush(&self) -> Result<()> {
+        if let Some(new) = self.replacing().filter(|new| new.is_named()) {
+            new.send(|device| device.flush());
+        }
         let members = self.devices.members();
         let members: Vec<&Member> = members.filter(|member| !member.has_failed()).collect();
         let mut flushed = at_once(&members, |member| member.device.flush());
@@ -254,7 +257,13 @@ impl Volume {
                 self.lose(Refused { devid, error })
             }
             other => other,
-        })
+        })?;
+        let named = self.replacing().filter(|new| new.is_named());
+        let Some((sb, new)) = named.and_then(|new| Some((supers.of(new.devid())?, new))) else {
+            return Ok(());
+        };
+        // The old device has its superblock now, so the new one is never newer.
+        new.send_super(self.patience(), |device| write(device, &sb))
     }
 
     /// Checks that no two chunks claim the same range of a device.

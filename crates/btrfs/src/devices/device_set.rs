@@ -194,15 +194,24 @@ impl DeviceSet {
         self.degraded
     }
 
-    /// The devices in order of their ids.
+    /// The devices, in order of their ids except for those that were added.
     pub(crate) fn members(&self) -> impl Iterator<Item = &Member> + Clone {
         let all = self.members.iter().chain(self.added.iter());
         all.filter(|member| !member.removed.load(Ordering::Acquire))
     }
 
-    /// Adds a device, whose id is higher than all others.
+    /// Adds a device. No other one has its id.
     pub(super) fn add(&self, member: Member) {
         self.added.push(member);
+    }
+
+    /// Adds a device in place of the one with the same id, if that is there.
+    pub(super) fn replace(&self, member: Member) {
+        let old = self.get(member.devid);
+        self.added.push(member);
+        if let Some(old) = old {
+            old.set_removed();
+        }
     }
 
     /// Whether a device refuses to be written.
@@ -214,7 +223,7 @@ impl DeviceSet {
     pub(crate) fn get(&self, devid: u64) -> Option<&Member> {
         let at = self.members.binary_search_by_key(&devid, |m| m.devid);
         let opened = at.ok().and_then(|at| self.members.get(at));
-        // An added device may have the id of one that was removed.
+        // An added device may have the id of one that was removed or replaced.
         let mut all = opened.into_iter().chain(self.added.iter());
         all.find(|member| member.devid == devid && !member.removed.load(Ordering::Acquire))
     }

@@ -64,6 +64,11 @@ impl ErrorCounts {
             .store(sum.fold(0, u64::wrapping_add), Ordering::Relaxed);
     }
 
+    /// Lets [`changed`](Self::changed) return the item, whatever is stored.
+    pub(crate) fn count_as_changed(&self) {
+        self.stored.store(u64::MAX, Ordering::Relaxed);
+    }
+
     /// The item, if it differs from the stored one. It counts as stored from now on.
     pub(crate) fn changed(&self) -> Option<DevStats> {
         let all = self.all();

@@ -19,6 +19,7 @@ pub(crate) mod errors;
 mod map;
 mod moving;
 mod parity;
+mod replacing;
 pub(crate) mod stripe;
 pub(crate) mod superblock;
 mod tree_block;
@@ -37,6 +38,7 @@ use degraded::Losses;
 pub(crate) use device_set::{DeviceSet, Member};
 pub(crate) use map::ChunkMap;
 use moving::Moving;
+use replacing::Replacing;
 pub(crate) use stripe::Piece;
 pub(crate) use superblock::SuperSet;
 #[cfg(test)]
@@ -100,6 +102,8 @@ pub(crate) struct Volume {
     reads: RankedRwLock<()>,
     /// The chunk that moves.
     moving: RankedMutex<Option<Arc<Moving>>>,
+    /// The device that replaces another one.
+    replacing: RankedMutex<Option<Arc<Replacing>>>,
     /// Superblock generation from which on commits and logs may be acknowledged.
     acknowledged_from: AtomicU64,
 }
@@ -144,6 +148,7 @@ impl Volume {
             writes: RankedRwLock::new(Rank::DeviceWrites, ()),
             reads: RankedRwLock::new(Rank::DeviceReads, ()),
             moving: RankedMutex::new(Rank::DeviceMove, None),
+            replacing: RankedMutex::new(Rank::DeviceReplacement, None),
             acknowledged_from: AtomicU64::new(0),
         };
         for (logical, chunk) in chunks {

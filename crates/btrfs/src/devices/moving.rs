@@ -36,10 +36,10 @@ pub(super) struct Moving {
 
 impl Volume {
     /// Sends each further write to the chunk at `start` also to its new places. False if a chunk
-    /// moves already: only one does at a time.
+    /// moves already, or a device is replaced: only one does at a time.
     pub(crate) fn begin_move(&self, start: u64, new: ChunkItem) -> bool {
         let mut current = self.moving.lock();
-        if current.is_some() {
+        if current.is_some() || self.replacing().is_some() {
             return false;
         }
         *current = Some(Arc::new(Moving {

@@ -56,14 +56,22 @@ pub enum MembershipError {
     },
     /// Bytes of a device have no copy that can be read.
     #[error(
-        "{device}: {bytes} bytes cannot be read and have no good copy, so it is not replaced; force \
-         replaces it without them"
+        "{bytes} bytes of device {devid} cannot be read and have no other copy, so it is not \
+         replaced; force replaces it without them"
     )]
     Unreadable {
-        /// Name of the device.
-        device: String,
+        /// Id of the device.
+        devid: u64,
         /// Bytes.
         bytes: u64,
+    },
+    /// The new device refused a request, so it replaces none.
+    #[error("{device}: {source}; nothing is replaced")]
+    Refused {
+        /// Name of the device.
+        device: String,
+        /// Its error.
+        source: sapwood_block::Error,
     },
     /// A missing device has parts of a profile with parity.
     #[error("device {devid} has parts of {profile}, which is read only, so it is not rebuilt")]

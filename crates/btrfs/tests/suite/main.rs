@@ -23,6 +23,7 @@ mod mirrors;
 mod mkfs;
 mod model;
 mod mounted_balance;
+mod mounted_replacement;
 mod mounted_scrub;
 mod names_of_one_hash;
 mod orphans;

@@ -47,11 +47,11 @@ fn removed(fs: &Btrfs, device: MountedDevice<'_>) -> Result<bool, MembershipErro
     remove_mounted(fs, device, &mut |_, _| ControlFlow::Continue(()))
 }
 
-type Acknowledged = Mutex<Vec<(Vec<u8>, Vec<u8>, usize)>>;
+pub(super) type Acknowledged = Mutex<Vec<(Vec<u8>, Vec<u8>, usize)>>;
 
 /// Writes files with fsyncs until it is told to end, and lists those that are durable, each with
 /// what `now` returns then.
-fn write_files(fs: &Btrfs, ended: &AtomicBool, now: &dyn Fn() -> usize) -> Acknowledged {
+pub(super) fn write_files(fs: &Btrfs, ended: &AtomicBool, now: &dyn Fn() -> usize) -> Acknowledged {
     let all = Acknowledged::default();
     let plain = put(fs, b"in place", b"");
     fs.set_flags(plain, InodeFlags::NOCOW).unwrap();
@@ -375,9 +375,9 @@ fn a_device_comes_after_another_one_has_left() {
 
 /// Counts the requests that change a device, when they begin.
 #[derive(Debug)]
-struct Counted {
-    below: Arc<dyn Device>,
-    begun: Arc<AtomicUsize>,
+pub(super) struct Counted {
+    pub(super) below: Arc<dyn Device>,
+    pub(super) begun: Arc<AtomicUsize>,
 }
 
 impl sapwood_block::Layer for Counted {

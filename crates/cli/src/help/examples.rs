@@ -478,6 +478,10 @@ pub(super) const EXAMPLES: &[(&str, &[Example])] = &[
                 "new.img gets everything that is on b.img",
             ),
             (
+                "sapwood device replace mnt /dev/sdb /dev/sdc",
+                "the same in a mount by Sapwood, which stays in use",
+            ),
+            (
                 "sapwood device replace --degraded a.img missing new.img",
                 "a lost device is rebuilt from the others",
             ),

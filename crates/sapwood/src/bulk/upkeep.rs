@@ -53,9 +53,15 @@ pub(crate) enum Change {
         force: bool,
     },
     RemoveDevice(Removal),
+    /// The descriptor of the new device follows.
+    ReplaceDevice {
+        old: Removal,
+        name: String,
+        force: bool,
+    },
 }
 
-/// A device to remove.
+/// A device that is removed or replaced.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) enum Removal {
     Devid(u64),

@@ -27,6 +27,7 @@ impl Cause for DevicesError {
                 Membership::InUse(_) => ErrorKind::ResourceBusy,
                 Membership::Parity { .. } | Membership::Unmirrored { .. } => ErrorKind::Unsupported,
                 Membership::Unreadable { .. } => ErrorKind::Io,
+                Membership::Refused { source, .. } => of_device(source),
                 _ => ErrorKind::InvalidInput,
             },
         }

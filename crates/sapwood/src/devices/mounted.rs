@@ -7,7 +7,7 @@ use std::path::Path;
 
 use serde::Deserialize;
 
-use super::{BalanceOptions, BalanceReport, DeviceChoice, DevicesError, step};
+use super::{BalanceOptions, BalanceReport, DeviceChoice, DevicesError, ReplaceReport, step};
 use crate::bulk::upkeep::{self, Change, Removal, Request};
 use crate::progress::{OnProgress, Stop};
 
@@ -80,14 +80,50 @@ pub(super) fn cancel_balance(dir: &Path) -> Result<()> {
 /// # Errors
 /// [`DevicesError::Open`], [`DevicesError::Daemon`].
 pub(super) fn add_device(dir: &Path, new: &Path, force: bool) -> Result<u64> {
+    let socket = requested_with(dir, new, |name| Change::AddDevice { name, force })?;
+    wait_unseen(dir, &socket)
+}
+
+/// Requests a change with the device `new`, which this process opens.
+fn requested_with(
+    dir: &Path,
+    new: &Path,
+    change: impl FnOnce(String) -> Change,
+) -> Result<UnixStream> {
     let new = new.canonicalize().unwrap_or_else(|_| new.to_owned());
     let file = sapwood_block::open_to_pass(&new);
     let file = file.map_err(|error| DevicesError::Open(error.into()))?;
-    let name = new.display().to_string();
-    let socket = requested(dir, Change::AddDevice { name, force })?;
+    let socket = requested(dir, change(new.display().to_string()))?;
     // A daemon that refuses may have closed the connection by now. Its reason is the error then.
     let _ = sapwood_fuse::bulk::send_file(&socket, file.as_fd());
-    wait_unseen(dir, &socket)
+    Ok(socket)
+}
+
+/// Replaces a device of the file system that `dir` is in by `new`, which this process opens.
+///
+/// # Errors
+/// [`DevicesError::Open`], [`DevicesError::Daemon`].
+pub(super) fn replace_device(
+    dir: &Path,
+    (old, new): (&DeviceChoice, &Path),
+    force: bool,
+    stop: &Stop,
+    progress: &mut OnProgress<'_>,
+) -> Result<ReplaceReport> {
+    let old = named(old);
+    let socket = requested_with(dir, new, |name| Change::ReplaceDevice { old, name, force })?;
+    wait(dir, &socket, stop, progress)
+}
+
+fn named(device: &DeviceChoice) -> Removal {
+    match device {
+        DeviceChoice::Id(devid) => Removal::Devid(*devid),
+        DeviceChoice::Missing => Removal::Missing,
+        DeviceChoice::Path(path) => {
+            let path = path.canonicalize().unwrap_or_else(|_| path.clone());
+            Removal::Name(path.display().to_string())
+        }
+    }
 }
 
 /// Removes a device from the file system that `dir` is in. False if `stop` ended it.
@@ -100,14 +136,6 @@ pub(super) fn remove_device(
     stop: &Stop,
     progress: &mut OnProgress<'_>,
 ) -> Result<bool> {
-    let removal = match device {
-        DeviceChoice::Id(devid) => Removal::Devid(*devid),
-        DeviceChoice::Missing => Removal::Missing,
-        DeviceChoice::Path(path) => {
-            let path = path.canonicalize().unwrap_or_else(|_| path.clone());
-            Removal::Name(path.display().to_string())
-        }
-    };
-    let socket = requested(dir, Change::RemoveDevice(removal))?;
+    let socket = requested(dir, Change::RemoveDevice(named(device)))?;
     wait(dir, &socket, stop, progress)
 }

@@ -12,12 +12,13 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use sapwood_block::{Device, FileDevice};
 use sapwood_btrfs::membership::{MountedDevice, add_mounted, remove_mounted};
+use sapwood_btrfs::replacement::replace_mounted;
 use sapwood_btrfs::{Btrfs, balance};
 use sapwood_fuse::bulk::{Admitted, Service, Work};
 
 use super::writing::Engines;
 use crate::bulk::upkeep::{Answer, Change, Removal, Reporter, Request};
-use crate::devices::{BalanceFilter, balanced, engine_options};
+use crate::devices::{BalanceFilter, balanced, engine_options, replaced};
 use crate::image::Mounted;
 use crate::progress::Progress;
 use crate::scrub::{self, ScrubOptions, ScrubReport};
@@ -165,31 +166,53 @@ impl Upkeep {
                 Answer::Done(()).send(socket)
             }
             Change::AddDevice { name, force } => {
-                if self.encrypted {
-                    let why = "the image is encrypted: add the device while it is not mounted";
-                    return Err(why.to_owned());
-                }
-                let file = work.receive_file().map_err(text)?;
-                if admitted.is_in_mount(&file).map_err(text)? {
-                    return Err(format!("{name}: it lies in the mount"));
-                }
-                let device = FileDevice::adopt(file.into(), name).map_err(text)?;
-                let device: Arc<dyn Device> = Arc::new(device);
+                let device = self.new_device(work, admitted, name)?;
                 let devid = add_mounted(fs, &device, force).map_err(text)?;
                 self.engines.added.lock().push(device);
                 Answer::Done(devid).send(socket)
             }
             Change::RemoveDevice(removal) => {
-                let device = match &removal {
-                    Removal::Devid(devid) => MountedDevice::Devid(*devid),
-                    Removal::Name(name) => MountedDevice::Name(name),
-                    Removal::Missing => MountedDevice::Missing,
-                };
-                let removed = remove_mounted(fs, device, step).map_err(text)?;
+                let removed = remove_mounted(fs, named(&removal), step).map_err(text)?;
                 Answer::Done(removed).send(socket)
+            }
+            Change::ReplaceDevice { old, name, force } => {
+                let device = self.new_device(work, admitted, name)?;
+                let done = replace_mounted(fs, named(&old), &device, force, step).map_err(text)?;
+                if !done.interrupted {
+                    self.engines.added.lock().push(device);
+                }
+                Answer::Done(replaced(done)).send(socket)
             }
         };
         sent.map_err(text)
+    }
+
+    /// The device that the client passes.
+    fn new_device(
+        &self,
+        work: &Work,
+        admitted: &Admitted,
+        name: String,
+    ) -> Result<Arc<dyn Device>, String> {
+        if self.encrypted {
+            let why = "the image is encrypted: change its devices while it is not mounted";
+            return Err(why.to_owned());
+        }
+        let file = work.receive_file().map_err(text)?;
+        if admitted.is_in_mount(&file).map_err(text)? {
+            return Err(format!("{name}: it lies in the mount"));
+        }
+        Ok(Arc::new(
+            FileDevice::adopt(file.into(), name).map_err(text)?,
+        ))
+    }
+}
+
+fn named(device: &Removal) -> MountedDevice<'_> {
+    match device {
+        Removal::Devid(devid) => MountedDevice::Devid(*devid),
+        Removal::Name(name) => MountedDevice::Name(name),
+        Removal::Missing => MountedDevice::Missing,
     }
 }
 
