@@ -206,6 +206,19 @@ pub(super) fn reading_in_order(options: &mut sapwood::Options) -> sapwood::Resul
     options.set("memory_size", Some(IN_ORDER))
 }
 
+/// The memory for the caches of an image that a stream changes.
+const IN_BULK: &str = "128M";
+
+/// The part of it for data that is not written yet. It is small, so that writing begins early and
+/// goes on beside the reading of the stream.
+const IN_BULK_DIRTY: &str = "64M";
+
+/// Options for an image that a stream changes.
+pub(super) fn changing_in_bulk(options: &mut sapwood::Options) -> sapwood::Result<()> {
+    options.set("memory_size", Some(IN_BULK))?;
+    options.set("dirty_size", Some(IN_BULK_DIRTY))
+}
+
 /// The subvolume that a command looks into.
 #[derive(Debug, Clone, Default, clap::Args)]
 pub(super) struct SubvolumeChoice {

@@ -191,7 +191,17 @@ pub(super) fn open_in_order(image: &Path, choice: &SubvolumeChoice) -> Result<Fi
     Ok(FileSystem::open_with_options(image, &options)?)
 }
 
-/// Opens the other image of such a command.
+/// Opens an image for a command that makes the changes of a stream.
+pub(super) fn open_in_bulk(image: &Path, choice: &SubvolumeChoice) -> Result<FileSystem> {
+    if session::fs().is_some() {
+        return open(image, choice, false);
+    }
+    let mut options = choice.options(false)?;
+    choice::changing_in_bulk(&mut options)?;
+    Ok(FileSystem::open_with_options(image, &options)?)
+}
+
+/// Opens the other image of a comparison or a send.
 pub(super) fn open_other(image: &Path) -> Result<FileSystem> {
     let mut options = choice::opening(true);
     choice::reading_in_order(&mut options)?;

@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 
 use super::choice::SubvolumeChoice;
 use super::failure::{FAILED, Failure, Result, USAGE};
-use super::files::{in_image, with_image};
+use super::files::{in_image, open_in_bulk, within};
 use super::interrupt::{self, Input};
 use super::send::seal_of;
 use super::sizes::size;
@@ -95,6 +95,9 @@ pub(super) struct Args {
     choice: SubvolumeChoice,
 }
 
+/// Bytes of the stream that are read at once. A longer write is read directly into its own buffer.
+const BUFFER: usize = 16 << 10;
+
 pub(super) fn run(args: &Args) -> Result<()> {
     let stop = interrupt::stop();
     let input: Box<dyn Read + Send> = if args.input == Path::new("-") {
@@ -105,7 +108,7 @@ pub(super) fn run(args: &Args) -> Result<()> {
             file.map_err(|error| Failure::local(&args.input, error))?,
         ))
     };
-    let input = BufReader::with_capacity(1 << 20, input);
+    let input = BufReader::with_capacity(BUFFER, input);
     if args.verify {
         return verify(input, seal(args)?.as_ref());
     }
@@ -138,7 +141,7 @@ pub(super) fn run(args: &Args) -> Result<()> {
         });
     }
     let (image, dir) = in_image(place)?;
-    with_image(&image, &args.choice, false, |fs| {
+    within(open_in_bulk(&image, &args.choice)?, |fs| {
         received(args, |progress| {
             fs.receive_ahead(&dir, input, &options, progress)
         })

@@ -18,28 +18,69 @@ use crate::seal::{Seal, Verified};
 const MOST_BYTES: usize = 1 << 20;
 /// Commands that are read ahead at most.
 const MOST_COMMANDS: usize = 4096;
+/// Bytes of attributes that are not copied: their buffer is handed over.
+const LONG: usize = 8 << 10;
+/// Bytes of the used buffers that are kept for long attributes.
+const SPARE_BYTES: usize = 2 * MOST_BYTES;
 
-/// Commands, and their attributes one behind the other.
+/// The attributes of a command.
+enum Attributes {
+    /// A number of bytes, after the short attributes of earlier commands of the batch.
+    Short(usize),
+    Long(Vec<u8>),
+}
+
+/// Commands with their attributes.
 #[derive(Default)]
 struct Batch {
-    commands: Vec<RawCommand>,
-    bytes: Vec<u8>,
+    commands: Vec<(RawCommand, Attributes)>,
+    /// The short attributes, one behind the other.
+    short: Vec<u8>,
+    /// Bytes of the long ones.
+    long: usize,
 }
 
 impl Batch {
     fn is_full(&self) -> bool {
-        self.bytes.len() >= MOST_BYTES || self.commands.len() >= MOST_COMMANDS
+        self.short.len() + self.long >= MOST_BYTES || self.commands.len() >= MOST_COMMANDS
     }
 
-    fn clear(&mut self) {
-        self.commands.clear();
-        self.bytes.clear();
+    /// Adds a command. Takes the buffer of long attributes, and gives one of `spare` for it.
+    fn push(&mut self, command: RawCommand, attributes: &mut Vec<u8>, spare: &mut Vec<Vec<u8>>) {
+        let kept = if attributes.len() < LONG {
+            self.short.extend_from_slice(attributes);
+            Attributes::Short(attributes.len())
+        } else {
+            self.long += attributes.len();
+            Attributes::Long(std::mem::replace(
+                attributes,
+                spare.pop().unwrap_or_default(),
+            ))
+        };
+        self.commands.push((command, kept));
+    }
+
+    /// Empties the batch. Its buffers become spare ones, as far as they are few bytes.
+    fn clear(&mut self, spare: &mut Vec<Vec<u8>>) {
+        let mut bytes: usize = spare.iter().map(Vec::capacity).sum();
+        for (_, kept) in self.commands.drain(..) {
+            if let Attributes::Long(buffer) = kept
+                && bytes + buffer.capacity() <= SPARE_BYTES
+            {
+                bytes += buffer.capacity();
+                spare.push(buffer);
+            }
+        }
+        self.short.clear();
+        self.long = 0;
     }
 }
 
 #[derive(Default)]
 struct State {
     read: Batch,
+    /// Buffers for long attributes.
+    spare: Vec<Vec<u8>>,
     /// The result of the feeder, which has ended.
     ended: Option<Result<()>>,
     /// No command is wanted any more.
@@ -63,7 +104,7 @@ pub(super) struct Ahead {
     shared: Arc<Shared>,
     /// The commands that are executed now.
     batch: Batch,
-    /// The next one, and the offset of its attributes in the batch.
+    /// The next one, and the offset of its attributes among the short ones.
     next: usize,
     offset: usize,
 }
@@ -127,8 +168,8 @@ impl Feeder {
             if state.closed {
                 return Ok(());
             }
-            state.read.commands.push(command);
-            state.read.bytes.extend_from_slice(&attributes);
+            let State { read, spare, .. } = &mut *state;
+            read.push(command, &mut attributes, spare);
             drop(state);
             self.0.arrived.notify_one();
         }
@@ -162,9 +203,9 @@ impl Ahead {
     /// Takes over what was read meanwhile, and waits for it if there is nothing. Returns false at
     /// the end.
     fn take(&mut self) -> Result<bool> {
-        self.batch.clear();
         (self.next, self.offset) = (0, 0);
         let mut state = self.shared.state.lock();
+        self.batch.clear(&mut state.spare);
         let waits = |state: &mut State| state.read.commands.is_empty() && state.ended.is_none();
         self.shared.arrived.wait_while(&mut state, waits);
         std::mem::swap(&mut self.batch, &mut state.read);
@@ -187,13 +228,20 @@ impl CommandSource for Ahead {
         if self.next == self.batch.commands.len() && !self.take()? {
             return Ok(None);
         }
-        let Some(command) = self.batch.commands.get(self.next) else {
+        let Some((command, attributes)) = self.batch.commands.get(self.next) else {
             return Ok(None);
         };
-        let end = self.offset.saturating_add(command.header.len);
-        let attributes = self.batch.bytes.get(self.offset..end);
-        (self.next, self.offset) = (self.next + 1, end);
-        command.parse(attributes.unwrap_or_default()).map(Some)
+        self.next += 1;
+        let attributes = match attributes {
+            Attributes::Long(bytes) => bytes.as_slice(),
+            Attributes::Short(len) => {
+                let start = self.offset;
+                self.offset = start.saturating_add(*len);
+                let bytes = self.batch.short.get(start..self.offset);
+                bytes.unwrap_or_default()
+            }
+        };
+        command.parse(attributes).map(Some)
     }
 }
 
