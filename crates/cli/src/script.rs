@@ -51,6 +51,7 @@ impl std::fmt::Display for Wrong {
 }
 
 const HERE: &str = "<<WORD has to be the last word of a line";
+const NO_COMMAND: &str = "<<WORD needs a command before it";
 const QUOTE: &str = "a quotation mark has no pair";
 const JSON: &str =
     "the JSON of a command is [\"COMMAND\", ...] or {\"args\": [...], \"input\": TEXT}";
@@ -114,6 +115,9 @@ pub(crate) fn begin(number: usize, line: &str) -> Result<Option<Begun>, Wrong> {
         let word = last.as_ref().and_then(|word| word.text.strip_prefix("<<"));
         let word = word.filter(|word| at == words.len() && !word.is_empty());
         let word = word.ok_or_else(|| Wrong::new(number, HERE))?;
+        if words.is_empty() {
+            return Err(Wrong::new(number, NO_COMMAND));
+        }
         end = Some(word.to_owned());
     }
     let words = words.into_iter().map(|word| word.text).collect();
@@ -266,6 +270,7 @@ mod tests {
         let lines = lines.unwrap();
         assert_eq!(lines[0].words, ["rm", "a b"]);
         assert_eq!(lines[1].input.as_deref(), Some(&b"y"[..]));
+        assert_eq!(parse(" <<END\nEND").unwrap_err(), Wrong::new(1, NO_COMMAND));
         for wrong in ["[1]", "{\"args\": 1}", "[]", "{", "[\"rm\"] x"] {
             assert_eq!(parse(wrong).unwrap_err(), Wrong::new(1, JSON), "{wrong}");
         }
