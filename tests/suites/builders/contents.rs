@@ -98,6 +98,35 @@ pub(crate) const SCRIPTS: &[(&str, &[&str], &str)] = &[
         bad 'no other content' --part root:ext4:rootdir=r:verity=x --part x:file=raw; bad 'no other content' --part a:file=raw:verity=x --part b:file=raw:verity=x; echo odd > odd; bad 'odd\|multiple\|blocks' --part a:file=odd:verity; bad 'do not fit' --part a:file=raw:verity=x --part x:size=4k"#,
     ),
     (
+        "a_disk_with_a_signed_root_hash_is_what_openssl_and_systemd_take",
+        &["openssl", "sfdisk", "python3"],
+        r#"mkdir r; seq 20000 > r/numbers; openssl req -x509 -newkey rsa:2048 -nodes -subj /CN=x -keyout key.pem -out cert.pem 2> /dev/null
+        finger=$(openssl x509 -in cert.pem -noout -fingerprint -sha256 | cut -d= -f2 | tr -d :)
+        make() { "$SAPWOOD" mkdisk -q --reproducible "$@" --part home:btrfs:rootdir=r; }
+        make one --part root:ext4:rootdir=r:type=root-x86-64:verity:root-hash-file=root.hash
+        for form in der pem; do
+            tr -d '\n' < root.hash | openssl smime -sign -binary -noattr -signer cert.pem -inkey key.pem -outform $form -out sig.$form
+            make $form --part root:ext4:rootdir=r:type=root-x86-64:verity:verity-sig=sig.$form:fingerprint=$finger:root-hash-file=again
+            cmp root.hash again; sfdisk --verify $form > check.txt 2>&1; grep -q 'No errors detected' check.txt
+            sfdisk -d $form | grep -c 'type=41092B05-9FC8-4523-994F-2DEF0408B176, .*name="root-verity-sig"'
+            cp $form disk; part 4 sig; [ $(($(stat -c %s sig) % 4096)) = 0 ]
+            python3 - "$finger" << 'END'
+import base64, json, sys
+found = json.loads(open('sig', 'rb').read().rstrip(b'\0'))
+assert found['certificateFingerprint'] == sys.argv[1].lower()
+assert found['rootHash'] == open('root.hash').read().strip()
+open('out.der', 'wb').write(base64.b64decode(found['signature']))
+END
+            tr -d '\n' < root.hash > signed; openssl smime -verify -binary -inform der -in out.der -content signed -CAfile cert.pem -purpose any > /dev/null 2>&1
+        done
+        ! command -v systemd-dissect > /dev/null || systemd-dissect pem | grep '^ro root ' | grep -c ' signed '
+        "$SAPWOOD" mkdisk -q --from pem new --part root:ext4:rootdir=r:verity:verity-sig=sig.pem:fingerprint=$finger; sfdisk --verify new > check.txt 2>&1
+        bad() { local code=0; "$SAPWOOD" mkdisk no "${@:2}" 2> err.txt || code=$?; [ $code = 2 ] || [ $code = 1 ]; grep -q "$1" err.txt; [ ! -e no ]; }
+        bad 'need each other' --part root:ext4:verity:verity-sig=sig.der; bad 'needs verity' --part root:ext4:verity-sig=sig.der:fingerprint=$finger
+        bad 'no PKCS#7' --part root:ext4:verity:verity-sig=root.hash:fingerprint=$finger; bad 'SHA-256' --part root:ext4:verity:verity-sig=sig.der:fingerprint=00
+        bad 'no other content' --part root:ext4:rootdir=r:verity:verity-sig=sig.der:fingerprint=$finger --part root-verity-sig:file=sig"#,
+    ),
+    (
         "an_image_with_its_hash_tree_is_what_veritysetup_takes",
         &["veritysetup", "python3"],
         r#"mkdir r; seq 200000 > r/numbers
