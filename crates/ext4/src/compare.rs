@@ -94,7 +94,7 @@ impl Mount {
                 rdev: attr.rdev,
                 size: attr.size,
                 generation: attr.generation,
-                flags: attr.flags.bits().into(),
+                flags: (attr.flags.bits() | attr.layout & InodeFlags::VERITY.bits()).into(),
                 atime: attr.atime,
                 mtime: attr.mtime,
                 ctime: attr.ctime,
