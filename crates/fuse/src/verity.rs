@@ -191,7 +191,7 @@ mod tests {
             umask: 0,
             pid: 1,
         };
-        assert!(check_may_enable(who(0), &attr(0)).is_ok());
+        assert!(check_may_enable(who(0), 7, 0).is_ok());
         assert!(check_may_enable(who(7), 7, 0o600).is_ok());
         assert!(check_may_enable(who(7), 7, 0o400).is_err());
         assert!(check_may_enable(who(8), 7, 0o666).is_err());
