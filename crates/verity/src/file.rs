@@ -571,11 +571,7 @@ mod tests {
         assert_eq!(bytes.len(), DESCRIPTOR_SIZE + 700);
         let read = Descriptor::parse(&bytes).unwrap();
         assert_eq!(read, descriptor);
-        assert_eq!(
-            read.digest(),
-            digest,
-            "the signature is not part of the digest"
-        );
+        assert_eq!(read.digest(), digest, "without the signature");
         for (offset, value) in [(0, 2), (1, 9), (2, 9), (2, 40), (3, 33), (4, 1)] {
             let mut bad = bytes.clone();
             bad[offset] = value;

@@ -126,8 +126,6 @@ const CASES: &[Case] = &[
         "-O mmp,orphan_file -E mmp_update_interval=9",
     ),
     case("project", 512 * MIB, "-O project"),
-    case("quota", 512 * MIB, "-O quota"),
-    case("quota_project_1k", 64 * MIB, "-O quota,project"),
     case(
         "ext2",
         64 * MIB,
@@ -200,8 +198,7 @@ fn has_quotas() -> bool {
 /// have.
 fn mount_needs(case: &Case) -> Vec<Need> {
     let quotas = Need::Other(|| (!has_quotas()).then(|| "no quotas in the kernel".to_owned()));
-    let has = |word| case.words.contains(word);
-    let more = (has("project") || has("quota")).then_some(quotas);
+    let more = (case.name == "project").then_some(quotas);
     [Need::Kernel(Kind::Ext4)].into_iter().chain(more).collect()
 }
 
