@@ -440,36 +440,28 @@ fn part(error: &BuildError) -> Option<&dyn Cause> {
 
 impl Cause for BuildError {
     fn kind(&self) -> ErrorKind {
-        match (part(self), self) {
-            (Some(part), _) => part.kind(),
-            (None, Self::FileSystem(error)) => error.kind(),
-            (None, Self::Device(error)) => of_device(error),
-            (None, Self::Stopped) => ErrorKind::Interrupted,
-            (
-                None,
-                Self::NoSize(_)
-                | Self::FixedSize { .. }
-                | Self::JournalDevice(_)
-                | Self::At(_)
-                | Self::Encrypted(_),
-            ) => ErrorKind::InvalidInput,
-            (None, _) => ErrorKind::Io,
+        if let Some(part) = part(self) {
+            return part.kind();
+        }
+        match self {
+            Self::FileSystem(error) => error.kind(),
+            Self::Device(error) => of_device(error),
+            Self::Stopped => ErrorKind::Interrupted,
+            Self::NoSize(_) | Self::FixedSize { .. } => ErrorKind::InvalidInput,
+            Self::JournalDevice(_) | Self::At(_) | Self::Encrypted(_) => ErrorKind::InvalidInput,
+            _ => ErrorKind::Io,
         }
     }
 
     fn path(&self) -> Option<&Path> {
-        match (part(self), self) {
-            (Some(part), _) => part.path(),
-            (None, Self::FileSystem(error)) => error.path(),
-            (
-                None,
-                Self::NoSize(path)
-                | Self::JournalDevice(path)
-                | Self::At(path)
-                | Self::FixedSize { path, .. }
-                | Self::File { path, .. },
-            ) => Some(path),
-            (None, _) => None,
+        if let Some(part) = part(self) {
+            return part.path();
+        }
+        match self {
+            Self::FileSystem(error) => error.path(),
+            Self::NoSize(path) | Self::JournalDevice(path) | Self::At(path) => Some(path),
+            Self::FixedSize { path, .. } | Self::File { path, .. } => Some(path),
+            _ => None,
         }
     }
 }
