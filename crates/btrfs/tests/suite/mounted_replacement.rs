@@ -276,7 +276,7 @@ fn a_write_in_place_is_not_lost_in_the_copy() {
     whole(&[any(&below)], "after the copy");
 }
 
-fn counted(devices: &[Arc<dyn Device>; 2]) -> (Devices, Arc<AtomicUsize>) {
+fn counted(devices: &Pair) -> (Devices, Arc<AtomicUsize>) {
     let begun = Arc::new(AtomicUsize::new(0));
     let counted = devices.iter().map(|device| -> Arc<dyn Device> {
         Arc::new(Counted {
@@ -287,11 +287,13 @@ fn counted(devices: &[Arc<dyn Device>; 2]) -> (Devices, Arc<AtomicUsize>) {
     (counted.collect(), begun)
 }
 
+type Pair = [Arc<dyn Device>; 2];
+
 /// Asserts that after each cut `opened` finds a file system that has what was acknowledged.
 fn assert_every_cut(
     memory: [Arc<MemoryDevice>; 2],
-    work: &dyn Fn(&[Arc<dyn Device>; 2]) -> Acknowledged,
-    opened: &dyn Fn(&[Arc<dyn Device>; 2], &str) -> Btrfs,
+    work: &dyn Fn(&Pair) -> Acknowledged,
+    opened: &dyn Fn(&Pair, &str) -> Btrfs,
 ) {
     let mut files = Acknowledged::default();
     let recording = recording(memory, |devices| files = work(devices));
@@ -319,7 +321,7 @@ fn assert_every_cut(
 
 #[test]
 fn every_cut_of_a_replacement_keeps_what_was_acknowledged() {
-    let work = |devices: &[Arc<dyn Device>; 2]| {
+    let work = |devices: &Pair| {
         let (devices, begun) = counted(devices);
         let fs = open(&devices[..1]).unwrap();
         let now = || begun.load(Ordering::SeqCst);
@@ -351,7 +353,7 @@ fn every_cut_of_a_rebuild_keeps_what_was_acknowledged() {
     let mut bytes = vec![0; SIZE as usize];
     first.read_at(0, &mut bytes).unwrap();
     copy.write_at(0, &bytes).unwrap();
-    let work = |devices: &[Arc<dyn Device>; 2]| {
+    let work = |devices: &Pair| {
         let (devices, begun) = counted(devices);
         let fs = degraded(&devices[..1]).unwrap();
         let now = || begun.load(Ordering::SeqCst);

@@ -309,14 +309,14 @@ impl Scan<'_> {
             self.read(device, start, bytes);
             while at < start + len {
                 let mut here = bytes.get((at - start) as usize..).unwrap_or_default();
-                if at + nodesize > start + len && may_begin(here, &self.identity) {
+                if at + nodesize > start + len && may_begin(here, self.identity) {
                     // Its end is in the next part.
                     let rest = nodesize.min(device.size().saturating_sub(at));
                     whole.resize(rest.min(MOST_NODE) as usize, 0);
                     self.read(device, at, &mut whole);
                     here = &whole;
                 }
-                let found = block(here, &self.identity);
+                let found = block(here, self.identity);
                 let step = found.as_ref().map_or(STEP, |_| nodesize.max(STEP));
                 nodes.extend(found.map(|block| node(&block, piece.device, at)));
                 at += step;
