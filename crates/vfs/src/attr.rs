@@ -110,6 +110,36 @@ impl FileKind {
             _ => return None,
         })
     }
+
+    /// The number of the kind in a directory entry on disk. Ext4 and btrfs have the same numbers
+    /// (ext4 disk layout, "Directory Entries"; btrfs on-disk format, `DIR_ITEM`).
+    #[must_use]
+    pub fn entry_type(self) -> u8 {
+        match self {
+            Self::Regular => 1,
+            Self::Directory => 2,
+            Self::CharDevice => 3,
+            Self::BlockDevice => 4,
+            Self::Fifo => 5,
+            Self::Socket => 6,
+            Self::Symlink => 7,
+        }
+    }
+
+    /// The kind with this number in a directory entry; `None` if it is no kind of file.
+    #[must_use]
+    pub fn from_entry_type(number: u8) -> Option<Self> {
+        Some(match number {
+            1 => Self::Regular,
+            2 => Self::Directory,
+            3 => Self::CharDevice,
+            4 => Self::BlockDevice,
+            5 => Self::Fifo,
+            6 => Self::Socket,
+            7 => Self::Symlink,
+            _ => return None,
+        })
+    }
 }
 
 /// Attributes of an inode, as `statx` shows them.

@@ -13,7 +13,6 @@ use crate::data;
 use crate::error::bad_item;
 use crate::inode::{timestamp, to_dev};
 use crate::mount::{Engine, Mount};
-use crate::namespace::names::kind_of;
 use crate::subvolume::choose;
 use crate::tree::{BlockCache, Cursor, Root, TreeBlock, TreeRead as _};
 
@@ -421,7 +420,7 @@ impl Entries<'_> {
             let found = first.filter(|entry| entry.location.kind == kind::INODE_ITEM);
             let found = found.map(|entry| NamedInode {
                 number: entry.location.objectid,
-                kind: kind_of(entry.kind),
+                kind: FileKind::from_entry_type(entry.kind),
                 name: entry.name.to_vec(),
             });
             self.cursor.next()?;

@@ -16,7 +16,7 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use sapwood_btrfs_format::{DirItemRef, Key, dir_items, kind};
-use sapwood_vfs::{self as vfs, DirEntry};
+use sapwood_vfs::{self as vfs, DirEntry, FileKind};
 
 use super::names::{self, Target};
 use super::position::{FIRST_INDEX, Listing};
@@ -285,7 +285,7 @@ fn emit(
                 reason,
             )
         })?;
-        let Some(kind) = names::kind_of(entry.kind) else {
+        let Some(kind) = FileKind::from_entry_type(entry.kind) else {
             continue;
         };
         let target = Target {

@@ -42,7 +42,7 @@ impl Target {
     pub(crate) fn inode(objectid: u64, kind: FileKind) -> Self {
         Self {
             location: Key::new(objectid, kind::INODE_ITEM, 0),
-            file_type: type_of(kind),
+            file_type: kind.entry_type(),
         }
     }
 
@@ -58,33 +58,6 @@ impl Target {
     pub(crate) fn as_subvolume(&self) -> Option<u64> {
         (self.location.kind == kind::ROOT_ITEM).then_some(self.location.objectid)
     }
-}
-
-/// The entry type for a kind of inode.
-pub(crate) fn type_of(kind: FileKind) -> u8 {
-    match kind {
-        FileKind::Regular => file_type::REG_FILE,
-        FileKind::Directory => file_type::DIR,
-        FileKind::Symlink => file_type::SYMLINK,
-        FileKind::CharDevice => file_type::CHRDEV,
-        FileKind::BlockDevice => file_type::BLKDEV,
-        FileKind::Fifo => file_type::FIFO,
-        FileKind::Socket => file_type::SOCK,
-    }
-}
-
-/// The kind of inode for an entry type.
-pub(crate) fn kind_of(file_type: u8) -> Option<FileKind> {
-    Some(match file_type {
-        file_type::REG_FILE => FileKind::Regular,
-        file_type::DIR => FileKind::Directory,
-        file_type::SYMLINK => FileKind::Symlink,
-        file_type::CHRDEV => FileKind::CharDevice,
-        file_type::BLKDEV => FileKind::BlockDevice,
-        file_type::FIFO => FileKind::Fifo,
-        file_type::SOCK => FileKind::Socket,
-        _ => return None,
-    })
 }
 
 pub(super) fn dir_item_key(dir: &Inode, name: &[u8]) -> Key {
@@ -484,5 +457,19 @@ mod tests {
         assert_eq!(packed_without(&two, b"b"), Some(one.clone()));
         assert_eq!(packed_without(&two, b"c"), None);
         assert_eq!(packed_without(&one, b"a"), Some(Vec::new()));
+    }
+
+    #[test]
+    fn entries_have_the_types_of_the_format() {
+        for mode in (0..=0o17).map(|bits| bits << 12) {
+            let expected = FileKind::from_mode(mode);
+            assert_eq!(
+                FileKind::from_entry_type(file_type::from_mode(mode)),
+                expected
+            );
+            let number = expected.map_or(file_type::UNKNOWN, FileKind::entry_type);
+            assert_eq!(number, file_type::from_mode(mode), "{mode:o}");
+        }
+        assert_eq!(FileKind::from_entry_type(file_type::XATTR), None);
     }
 }

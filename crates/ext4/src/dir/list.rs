@@ -26,7 +26,7 @@ use sapwood_vfs::{DirEntry, FileKind, Ino};
 
 use super::htree::{self, Path};
 use super::inline::Inline;
-use super::shape::{Dir, Form, kind_of};
+use super::shape::{Dir, Form};
 use crate::Result;
 use crate::inode::{Inode, table_place};
 use crate::store::Store;
@@ -70,7 +70,8 @@ fn emit(
     next: u64,
     sink: &mut Sink<'_>,
 ) -> ControlFlow<()> {
-    let kind = kind_of(entry.file_type).unwrap_or_else(|| kind_in_table(dir.store, entry.inode));
+    let kind = FileKind::from_entry_type(entry.file_type);
+    let kind = kind.unwrap_or_else(|| kind_in_table(dir.store, entry.inode));
     sink(DirEntry {
         ino: Ino(entry.inode.into()),
         next,

@@ -12,7 +12,7 @@ use sapwood_vfs::FileKind;
 use super::htree;
 use super::inline::{self, Inline};
 use super::linear::{self, DirEntryPlace, Gap};
-use super::shape::{Dir, Form, Found, Growth, Wanted, disk_kind, new_entry};
+use super::shape::{Dir, Form, Found, Growth, Wanted, new_entry};
 use crate::commit_reason::CommitReason;
 use crate::inode::Inode;
 use crate::store::Store;
@@ -190,7 +190,7 @@ pub(crate) fn replace(
     if dir.form == Form::Inline {
         let mut inline = Inline::read(&dir)?;
         let place = inline.find(&dir, name)?.ok_or_else(not_found)?;
-        return inline.replace(&dir, place, ino, disk_kind(kind));
+        return inline.replace(&dir, place, ino, kind.entry_type());
     }
     let place = search(&dir, name, None)?.ok_or_else(not_found)?;
     store
@@ -198,7 +198,7 @@ pub(crate) fn replace(
         .unnamed(h, dir.inode.ino, name, place.found.ino);
     store.fast_commits.named(h, dir.inode.ino, name, ino);
     dir.change(h, &place.buffer, |format, content| {
-        format.set_inode(content, place.offset, ino, disk_kind(kind))
+        format.set_inode(content, place.offset, ino, kind.entry_type())
     })
 }
 

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use sapwood_ext4_format::{
     Compat, DirEntries, DirEntry, DirError, DirFormat, DirScan, Geometry, HtreeError, Incompat,
-    InodeFlags, NewEntry, casefold, dir_type,
+    InodeFlags, NewEntry, casefold,
 };
 use sapwood_jbd2::{Buffer, Handle};
 use sapwood_vfs::FileKind;
@@ -63,25 +63,6 @@ pub(crate) fn format_of(geometry: &Geometry, flags: InodeFlags) -> DirFormat {
         large_dir: features.has_incompat(Incompat::LARGEDIR),
         inodes: geometry.inodes_count(),
     }
-}
-
-/// The type that an entry on disk has for a kind of inode.
-pub(super) fn disk_kind(kind: FileKind) -> u8 {
-    dir_type::from_mode(kind.mode_bits() as u16)
-}
-
-/// The kind of an entry's type, if it has one.
-pub(super) fn kind_of(file_type: u8) -> Option<FileKind> {
-    Some(match file_type {
-        dir_type::REGULAR => FileKind::Regular,
-        dir_type::DIRECTORY => FileKind::Directory,
-        dir_type::CHAR => FileKind::CharDevice,
-        dir_type::BLOCK => FileKind::BlockDevice,
-        dir_type::FIFO => FileKind::Fifo,
-        dir_type::SOCKET => FileKind::Socket,
-        dir_type::SYMLINK => FileKind::Symlink,
-        _ => return None,
-    })
 }
 
 /// A name that is looked for.
@@ -149,7 +130,7 @@ pub(super) fn new_entry(name: &[u8], inode: u32, kind: FileKind) -> NewEntry<'_>
     NewEntry {
         name,
         inode,
-        file_type: disk_kind(kind),
+        file_type: kind.entry_type(),
         hash: (0, 0),
     }
 }
@@ -354,7 +335,7 @@ impl<'a> Dir<'a> {
     pub(super) fn found(&self, entry: &DirEntry<'_>) -> Found {
         Found {
             ino: entry.inode,
-            kind: kind_of(entry.file_type),
+            kind: FileKind::from_entry_type(entry.file_type),
         }
     }
 }

@@ -9,8 +9,8 @@ use std::sync::{Arc, OnceLock};
 
 use parking_lot::Mutex;
 use sapwood_btrfs_format::{
-    FileExtent, InodeFlags as Stored, InodeItem, Key, RootItem, Timespec, dir_items, file_type,
-    kind, objectid, root_ref, split_device,
+    FileExtent, InodeFlags as Stored, InodeItem, Key, RootItem, Timespec, dir_items, kind,
+    objectid, root_ref, split_device,
 };
 use sapwood_vfs::{
     Attr, DirEntry, Error, FileKind, FsStat, Ino, InodeFlags, Result, SeekFrom, Timestamp,
@@ -168,18 +168,6 @@ fn flags(stored: Stored) -> InodeFlags {
     set.fold(InodeFlags::empty(), |all, (_, to)| all | to)
 }
 
-fn kind_of(entry: u8) -> FileKind {
-    match entry {
-        file_type::DIR => FileKind::Directory,
-        file_type::CHRDEV => FileKind::CharDevice,
-        file_type::BLKDEV => FileKind::BlockDevice,
-        file_type::FIFO => FileKind::Fifo,
-        file_type::SOCK => FileKind::Socket,
-        file_type::SYMLINK => FileKind::Symlink,
-        _ => FileKind::Regular,
-    }
-}
-
 impl Files {
     pub(super) fn new(
         nodes: Arc<Nodes>,
@@ -305,7 +293,7 @@ impl Files {
                 let entry = DirEntry {
                     ino,
                     next: from,
-                    kind: kind_of(kind),
+                    kind: FileKind::from_entry_type(kind).unwrap_or(FileKind::Regular),
                     name,
                 };
                 if sink(entry).is_break() {

@@ -1,10 +1,9 @@
 //! Entries of directories, also of damaged ones.
 
 use sapwood_ext4_format::{
-    DirFormat, INLINE_XATTR, Incompat, Inode, InodeFlags, XattrSet, XattrValue, dir_type,
-    inline_dir_parent, inline_dir_region, special_ino, xattr_index,
+    DirFormat, INLINE_XATTR, Incompat, Inode, InodeFlags, XattrSet, XattrValue, inline_dir_parent,
+    inline_dir_region, special_ino, xattr_index,
 };
-use sapwood_vfs::FileKind;
 
 use super::map::{self, Life, Mapped};
 use super::volume::Volume;
@@ -24,20 +23,6 @@ pub(super) struct Listed {
     /// Inode of `..`, if the block has it.
     pub(super) parent: Option<u32>,
     pub(super) whole: bool,
-}
-
-/// The kind of inode that an entry records, if it is a known one.
-pub(super) fn kind_of(entry: u8) -> Option<FileKind> {
-    Some(match entry {
-        dir_type::REGULAR => FileKind::Regular,
-        dir_type::DIRECTORY => FileKind::Directory,
-        dir_type::CHAR => FileKind::CharDevice,
-        dir_type::BLOCK => FileKind::BlockDevice,
-        dir_type::FIFO => FileKind::Fifo,
-        dir_type::SOCKET => FileKind::Socket,
-        dir_type::SYMLINK => FileKind::Symlink,
-        _ => return None,
-    })
 }
 
 /// Blocks of a directory.

@@ -121,7 +121,7 @@ impl Files {
     }
 
     fn entry_kind(&self, ino: u32, kind: u8) -> FileKind {
-        let known = dir::kind_of(kind);
+        let known = FileKind::from_entry_type(kind);
         known.unwrap_or_else(|| {
             let inode = self.volume.inode(ino);
             let kind = inode.and_then(|inode| FileKind::from_mode(inode.mode().into()));

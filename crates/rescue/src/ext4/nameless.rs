@@ -83,6 +83,10 @@ fn used(volume: &Volume) -> Passed {
 /// The inodes that directories name.
 fn named(volume: &Volume, directories: &[u32]) -> Inodes {
     let named = Mutex::new(Inodes::default());
+    let record = |found: &mut Vec<u32>| {
+        let mut named = named.lock();
+        found.drain(..).for_each(|ino| named.add(ino));
+    };
     let parts: Vec<&[u32]> = directories.chunks(DIRECTORIES).collect();
     parallel::each(parts.len() as u64, Vec::new, |found, part| {
         for ino in parts.get(part as usize).copied().unwrap_or_default() {
@@ -95,14 +99,12 @@ fn named(volume: &Volume, directories: &[u32]) -> Inodes {
                 let entries = listed.entries.iter().map(|entry| entry.ino);
                 found.extend(entries.filter(|other| other != ino));
                 if found.len() >= PART as usize {
-                    let mut named = named.lock();
-                    found.drain(..).for_each(|ino| named.add(ino));
+                    record(found);
                 }
                 number = number.saturating_add(1).saturating_add(further);
             }
         }
-        let mut named = named.lock();
-        found.drain(..).for_each(|ino| named.add(ino));
+        record(found);
         ControlFlow::Continue(())
     });
     named.into_inner()
