@@ -5,8 +5,11 @@
 //! argument. `FS_IOC_MEASURE_VERITY` has the room for a digest in its argument, and FUSE sends and
 //! expects the whole buffer.
 
-use sapwood_verity::{Algorithm, Descriptor, FileParams, build_file};
-use sapwood_vfs::{Error, FileKind, FileSystem, Ino};
+use sapwood_verity::{
+    Algorithm, DESCRIPTOR_MAX, DESCRIPTOR_SIZE, Descriptor, FileParams, ReadFailure, SALT_MAX,
+    build_file,
+};
+use sapwood_vfs::{Error, FileKind, FileSystem, Ino, read_padded};
 
 use crate::request::{Caller, Reply};
 
@@ -19,10 +22,8 @@ pub(crate) const MEASURE: u32 = 0xc004_6686;
 const ARGUMENT: usize = 128;
 /// Bytes of `struct fsverity_digest` before the digest.
 const DIGEST_HEADER: usize = 4;
-/// Most bytes of a salt.
-const SALT_MAX: usize = 32;
 /// Most bytes of a signature.
-const SIGNATURE_MAX: usize = sapwood_verity::DESCRIPTOR_MAX - sapwood_verity::DESCRIPTOR_SIZE;
+const SIGNATURE_MAX: usize = DESCRIPTOR_MAX - DESCRIPTOR_SIZE;
 /// Owner's right to write.
 const OWNER_WRITES: u32 = 0o200;
 
@@ -56,9 +57,12 @@ pub(crate) fn enable(fs: &dyn FileSystem, ino: Ino, input: &[u8]) -> Reply<()> {
         Err(error) => return Err(errno(error)),
     }
     let built = build_file(&params, attr.size, &mut |at, buf| {
-        fill(fs, ino, at, buf).map_err(|error| Failure(errno(error)))
+        read_padded(fs, ino, at, buf).map_err(ReadFailure::Read)
     });
-    let (tree, mut descriptor) = built.map_err(|Failure(errno)| errno)?;
+    let (tree, mut descriptor) = built.map_err(|failure| match failure {
+        ReadFailure::Read(error) => errno(error),
+        ReadFailure::Verity(_) => libc::EINVAL,
+    })?;
     descriptor.signature = signature.to_vec();
     fs.store_verity(ino, &tree, &descriptor.bytes())
         .map_err(errno)
@@ -77,10 +81,7 @@ pub(crate) fn measure(fs: &dyn FileSystem, ino: Ino, input: &[u8]) -> Reply<Vec<
     if room.is_none_or(|room| u16::from_ne_bytes(*room) < size) {
         return Err(libc::EOVERFLOW);
     }
-    let number: u16 = match digest.algorithm {
-        Algorithm::Sha256 => 1,
-        Algorithm::Sha512 => 2,
-    };
+    let number = u16::from(digest.algorithm.number());
     let mut output = number.to_ne_bytes().to_vec();
     output.extend_from_slice(&size.to_ne_bytes());
     output.extend_from_slice(&digest.bytes);
@@ -100,11 +101,10 @@ fn parse(input: &[u8]) -> Reply<(FileParams, &[u8])> {
     if version != 1 || reserved != 0 || tail.iter().any(|byte| *byte != 0) {
         return Err(libc::EINVAL);
     }
-    let algorithm = match algorithm {
-        1 => Algorithm::Sha256,
-        2 => Algorithm::Sha512,
-        _ => return Err(libc::EINVAL),
-    };
+    let algorithm = u8::try_from(algorithm)
+        .ok()
+        .and_then(Algorithm::from_number);
+    let algorithm = algorithm.ok_or(libc::EINVAL)?;
     let (salt, signature) = (salt as usize, signature as usize);
     if salt > SALT_MAX || signature > SIGNATURE_MAX {
         return Err(libc::EMSGSIZE);
@@ -118,29 +118,6 @@ fn parse(input: &[u8]) -> Reply<(FileParams, &[u8])> {
     };
     params.check().map_err(|_| libc::EINVAL)?;
     Ok((params, signature))
-}
-
-/// Fills a buffer; bytes after the end of the file are zero.
-fn fill(fs: &dyn FileSystem, ino: Ino, mut at: u64, mut buf: &mut [u8]) -> Result<(), Error> {
-    while !buf.is_empty() {
-        let count = fs.read(ino, at, buf)?;
-        if count == 0 {
-            break;
-        }
-        at = at.saturating_add(count as u64);
-        buf = buf.get_mut(count..).unwrap_or_default();
-    }
-    buf.fill(0);
-    Ok(())
-}
-
-/// An errno, in a failure to build a tree.
-struct Failure(i32);
-
-impl From<sapwood_verity::Error> for Failure {
-    fn from(_: sapwood_verity::Error) -> Self {
-        Self(libc::EINVAL)
-    }
 }
 
 fn errno(error: Error) -> i32 {

@@ -5,7 +5,7 @@ use std::collections::{HashSet, VecDeque};
 use std::fmt::Display;
 use std::ops::ControlFlow;
 
-use sapwood_vfs::{Attr, DirEntry, Entry, Error, FileKind, FileSystem, Ino, Result};
+use sapwood_vfs::{Attr, DirEntry, Entry, Error, FileKind, FileSystem, Ino, Result, read_full};
 
 use crate::kind::Kind;
 use crate::shown;
@@ -139,7 +139,7 @@ impl<'a> HeldInode<'a> {
 
     /// Reads until the buffer is full or the file ends.
     fn fill(&self, at: u64, buf: &mut [u8]) -> Result<usize> {
-        fill(self.fs, self.ino(), at, buf)
+        read_full(self.fs, self.ino(), at, buf)
     }
 
     /// The directory that holds this one.
@@ -154,25 +154,6 @@ impl Drop for HeldInode<'_> {
             self.fs.forget(self.attr.ino, 1);
         }
     }
-}
-
-/// Reads from a file until the buffer is full or the file ends. Returns the number of bytes.
-fn fill(fs: &dyn FileSystem, ino: Ino, at: u64, buf: &mut [u8]) -> Result<usize> {
-    let mut filled = 0;
-    while let Some(rest) = buf.get_mut(filled..).filter(|rest| !rest.is_empty()) {
-        match fs.read(ino, at.saturating_add(filled as u64), rest)? {
-            0 => break,
-            count => filled += count,
-        }
-    }
-    Ok(filled)
-}
-
-/// Fills a buffer from a file. Bytes after the end of the file are zeros.
-pub(crate) fn fill_padded(fs: &dyn FileSystem, ino: Ino, at: u64, buf: &mut [u8]) -> Result<()> {
-    let filled = fill(fs, ino, at, buf)?;
-    buf.get_mut(filled..).unwrap_or_default().fill(0);
-    Ok(())
 }
 
 /// The path of a name in a directory.

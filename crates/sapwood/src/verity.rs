@@ -20,6 +20,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use sapwood_block::{Device, Operand};
+use sapwood_ext4_format::{SUPER_OFFSET, SUPER_SIZE, SuperBlock};
 pub use sapwood_verity::{Algorithm, FileDigest, FileParams, Header, Params, RootHash};
 
 use crate::error::Result;
@@ -150,15 +151,12 @@ pub(crate) fn build_of_new(
     build(image, data, hashes, &params, None, progress)
 }
 
-/// Bytes of a block of the ext4 on a device, if it has one. Facts: ext4 disk layout, "The Super
-/// Block": the superblock is at byte 1024, with the magic number at 56 and the binary logarithm of
-/// the kilobytes of a block at 24.
+/// Bytes of a block of the ext4 on a device, if it has one.
 fn block_of_ext4(device: &dyn Device) -> Option<u32> {
-    let mut bytes = [0; 64];
-    device.read_at(1024, &mut bytes).ok()?;
-    let (log, magic) = (bytes.get(24..28)?, bytes.get(56..58)?);
-    let log = u32::from_le_bytes(log.try_into().ok()?);
-    (magic == [0x53, 0xef] && log <= 6).then(|| 1024 << log)
+    let mut bytes = [0; SUPER_SIZE];
+    device.read_at(SUPER_OFFSET, &mut bytes).ok()?;
+    let sb = SuperBlock::parse(&bytes).ok()?;
+    1024_u32.checked_shl(sb.log_block_size.get())
 }
 
 /// A salt of 32 random bytes.

@@ -28,6 +28,23 @@ impl Algorithm {
         }
     }
 
+    /// Its number in fs-verity (`FS_VERITY_HASH_ALG_*` of the kernel documentation).
+    #[must_use]
+    pub fn number(self) -> u8 {
+        match self {
+            Self::Sha256 => 1,
+            Self::Sha512 => 2,
+        }
+    }
+
+    /// The function with this number in fs-verity.
+    #[must_use]
+    pub fn from_number(number: u8) -> Option<Self> {
+        [Self::Sha256, Self::Sha512]
+            .into_iter()
+            .find(|one| one.number() == number)
+    }
+
     /// Bytes of a digest, a power of two.
     #[must_use]
     pub fn size(self) -> usize {

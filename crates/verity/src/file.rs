@@ -21,7 +21,7 @@ pub const DESCRIPTOR_MAX: usize = 16384;
 /// Version of the descriptor.
 const VERSION: u8 = 1;
 /// Most bytes of a salt.
-const SALT_MAX: usize = 32;
+pub const SALT_MAX: usize = 32;
 /// Sizes of blocks, as powers of two.
 const LOG_BLOCK: std::ops::RangeInclusive<u8> = 10..=16;
 
@@ -135,11 +135,7 @@ impl Descriptor {
         if fixed[0] != VERSION {
             return Err(bad("version"));
         }
-        let algorithm = match fixed[at::ALGORITHM] {
-            1 => Algorithm::Sha256,
-            2 => Algorithm::Sha512,
-            _ => return Err(bad("algorithm")),
-        };
+        let algorithm = Algorithm::from_number(fixed[at::ALGORITHM]).ok_or(bad("algorithm"))?;
         let log = fixed[at::LOG_BLOCK];
         let block_size = LOG_BLOCK.contains(&log).then(|| 1 << log);
         let salt_size = usize::from(fixed[at::SALT_SIZE]);

@@ -24,6 +24,6 @@ pub use digest::{Algorithm, RootHash};
 pub use error::{Error, Result};
 pub use file::{
     DESCRIPTOR_MAX, DESCRIPTOR_SIZE, Descriptor, FileDigest, FileLayout, FileParams, ReadBytes,
-    ReadFailure, build_file, read_verified,
+    ReadFailure, SALT_MAX, build_file, read_verified,
 };
 pub use header::{HEADER_SIZE, Header, Params};

@@ -461,3 +461,28 @@ pub trait FileSystem: Send + Sync {
     /// `Io`: some changes are lost.
     fn unmount(&self) -> Result<()>;
 }
+
+/// Reads from a file until the buffer is full or the file ends. Returns the number of bytes.
+///
+/// # Errors
+/// The errors of [`FileSystem::read`].
+pub fn read_full(fs: &dyn FileSystem, ino: Ino, offset: u64, buf: &mut [u8]) -> Result<usize> {
+    let mut filled = 0;
+    while let Some(rest) = buf.get_mut(filled..).filter(|rest| !rest.is_empty()) {
+        match fs.read(ino, offset.saturating_add(filled as u64), rest)? {
+            0 => break,
+            count => filled += count,
+        }
+    }
+    Ok(filled)
+}
+
+/// Fills a buffer from a file. Bytes after the end of the file are zeros.
+///
+/// # Errors
+/// The errors of [`FileSystem::read`].
+pub fn read_padded(fs: &dyn FileSystem, ino: Ino, offset: u64, buf: &mut [u8]) -> Result<()> {
+    let filled = read_full(fs, ino, offset, buf)?;
+    buf.get_mut(filled..).unwrap_or_default().fill(0);
+    Ok(())
+}

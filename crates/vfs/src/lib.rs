@@ -25,7 +25,7 @@ pub use attr::{
 pub use error::{Cause, Error, Result};
 pub use fs::{
     AllocMode, CopyMode, FileSystem, RenameMode, SeekFrom, SetXattrMode, SyncKind, TrimRange,
-    WriteMode,
+    WriteMode, read_full, read_padded,
 };
 pub use mounting::{Access, Choice};
 pub use stored::{ChangedInode, LinkName, NamedInode, Parts, StoredInode};

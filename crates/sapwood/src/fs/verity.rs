@@ -2,11 +2,10 @@
 
 use std::path::Path;
 
-use sapwood_verity::{Descriptor, FileDigest, FileParams, build_file};
+use sapwood_verity::{Descriptor, FileDigest, FileParams, ReadFailure, build_file};
 
 use super::file_system::FileSystem;
 use crate::error::Result;
-use crate::tree::fill_padded;
 use crate::vfs::{self, Ino};
 
 impl FileSystem {
@@ -95,20 +94,15 @@ pub(crate) fn enable(
         return Err(vfs::Error::Exists);
     }
     let built = build_file(params, size, &mut |at, buf| {
-        fill_padded(fs, ino, at, buf).map_err(Failure)
+        vfs::read_padded(fs, ino, at, buf).map_err(ReadFailure::Read)
     });
-    let (tree, mut descriptor) = built.map_err(|Failure(error)| error)?;
+    let (tree, mut descriptor) = built.map_err(|failure| match failure {
+        ReadFailure::Read(error) => error,
+        ReadFailure::Verity(_) => vfs::Error::Invalid,
+    })?;
     descriptor.signature = signature.to_vec();
     fs.store_verity(ino, &tree, &descriptor.bytes())?;
     Ok(descriptor.digest())
-}
-
-struct Failure(vfs::Error);
-
-impl From<sapwood_verity::Error> for Failure {
-    fn from(_: sapwood_verity::Error) -> Self {
-        Self(vfs::Error::Invalid)
-    }
 }
 
 /// Copies the hash tree of a file to a file with the same content.

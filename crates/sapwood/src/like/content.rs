@@ -1,7 +1,7 @@
 //! Comparing the content of two files block by block.
 
 use super::zeroed::is_zero;
-use crate::tree::{HeldInode, fill_padded};
+use crate::tree::HeldInode;
 use crate::vfs::{self, SeekFrom};
 
 /// Bytes of a file that are compared at a time.
@@ -66,8 +66,8 @@ impl Comparison {
         let [wanted, found] = &mut self.pieces;
         let wanted = wanted.get_mut(..len).unwrap_or_default();
         let found = found.get_mut(..len).unwrap_or_default();
-        fill_padded(new.file_system(), new.ino(), start, wanted)?;
-        fill_padded(node.file_system(), node.ino(), start, found)?;
+        vfs::read_padded(new.file_system(), new.ino(), start, wanted)?;
+        vfs::read_padded(node.file_system(), node.ino(), start, found)?;
         let mut runs: Vec<(bool, usize, usize)> = Vec::new();
         let mut end = 0;
         for (now, then) in wanted.chunks(BLOCK).zip(found.chunks(BLOCK)) {

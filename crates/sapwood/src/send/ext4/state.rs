@@ -233,7 +233,7 @@ impl<'a> State<'a> {
         offset: u64,
         buf: &mut [u8],
     ) -> Result<()> {
-        let filled = tree::fill_padded(node.file_system(), node.ino(), offset, buf);
+        let filled = vfs::read_padded(node.file_system(), node.ino(), offset, buf);
         filled.map_err(self.at(number))
     }
 
