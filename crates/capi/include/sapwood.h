@@ -396,7 +396,7 @@ int sapwood_builder_at(struct sapwood_builder *builder, const char *directory);
  * - `"reproducible"`: the same sources give the same bytes;
  * - `"all-root"`: everything belongs to root;
  * - `"exclude"`: leaves out the matches of a pattern, with everything below them;
- * - those of `sapwood_mkfs`, such as `"label"`.
+ * - the options of `sapwood_mkfs`, such as `"label"`.
  */
 int sapwood_builder_set(struct sapwood_builder *builder, const char *name, const char *value);
 
@@ -626,7 +626,7 @@ int sapwood_mkfs(const char *image,
  * file system in bytes; it may be `NULL`.
  *
  * A crash leaves a complete file system of the old or the new size. Errors: `EINVAL` (the files do
- * not fit), and those of `sapwood_open`.
+ * not fit), and the errors of `sapwood_open`.
  */
 int sapwood_resize(const char *image,
                    const char *size,

@@ -5,8 +5,8 @@ use std::ffi::{c_char, c_int};
 
 use sapwood::{FreeRoom, ImageBuilder, Kind, OutputFormat, Sources};
 
-use crate::call::{self, Failure, Result, done};
-use crate::image::{SAPWOOD_REPLACE, known};
+use crate::call::{self, Failure, Result, done, known};
+use crate::image::SAPWOOD_REPLACE;
 
 /// The description of a new image. One thread at a time may use it.
 pub struct Builder {
@@ -100,8 +100,7 @@ pub unsafe extern "C" fn sapwood_builder_new(
     // SAFETY: the promise of the crate.
     unsafe {
         call::make("builder", builder, || {
-            let kind = call::optional("type", r#type)?;
-            let kind = kind.ok_or_else(|| Failure::invalid("type is NULL"))?;
+            let kind = call::required("type", r#type)?;
             Ok(Builder::new(kind.parse()?))
         })
     }
@@ -125,18 +124,17 @@ pub unsafe extern "C" fn sapwood_builder_add(
 ) -> c_int {
     // SAFETY: the promise of the crate.
     done(|| unsafe {
-        let kind = call::optional("kind", kind)?;
+        let kind = call::required("kind", kind)?;
         let path = call::path("path", path)?;
         let sources = call::handle_mut("builder", builder)?.sources()?;
         match kind {
-            Some("dir") => sources.dir(path),
-            Some("tar") => sources.tar(path),
-            Some("cpio") => sources.cpio(path),
-            Some("oci") => sources.oci(path),
-            Some("layer") => sources.layer(path),
-            Some("overlay") => sources.overlay(path),
-            Some(other) => return Err(Failure::invalid(format!("no source is a {other:?}"))),
-            None => return Err(Failure::invalid("kind is NULL")),
+            "dir" => sources.dir(path),
+            "tar" => sources.tar(path),
+            "cpio" => sources.cpio(path),
+            "oci" => sources.oci(path),
+            "layer" => sources.layer(path),
+            "overlay" => sources.overlay(path),
+            other => return Err(Failure::invalid(format!("no source is a {other:?}"))),
         }
         Ok(())
     })
@@ -165,7 +163,7 @@ pub unsafe extern "C" fn sapwood_builder_at(
 /// - `"reproducible"`: the same sources give the same bytes;
 /// - `"all-root"`: everything belongs to root;
 /// - `"exclude"`: leaves out the matches of a pattern, with everything below them;
-/// - those of `sapwood_mkfs`, such as `"label"`.
+/// - the options of `sapwood_mkfs`, such as `"label"`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn sapwood_builder_set(
     builder: *mut Builder,
@@ -174,8 +172,7 @@ pub unsafe extern "C" fn sapwood_builder_set(
 ) -> c_int {
     // SAFETY: the promise of the crate.
     done(|| unsafe {
-        let name = call::optional("name", name)?;
-        let name = name.ok_or_else(|| Failure::invalid("name is NULL"))?;
+        let name = call::required("name", name)?;
         let value = call::optional("value", value)?;
         call::handle_mut("builder", builder)?.set(name, value)
     })

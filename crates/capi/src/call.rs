@@ -227,6 +227,24 @@ pub(crate) unsafe fn optional<'a>(what: &str, pointer: *const c_char) -> Result<
     utf8.ok_or_else(|| Failure::invalid(format!("{what} is not UTF-8")))
 }
 
+/// A UTF-8 string.
+///
+/// # Safety
+/// `pointer` is `NULL` or points to a string that ends with a zero byte.
+pub(crate) unsafe fn required<'a>(what: &str, pointer: *const c_char) -> Result<&'a str> {
+    // SAFETY: the caller's promise.
+    let found = unsafe { optional(what, pointer) }?;
+    found.ok_or_else(|| Failure::invalid(format!("{what} is NULL")))
+}
+
+/// Refuses flags that are not among `all`.
+pub(crate) fn known(flags: u32, all: u32) -> Result<()> {
+    match flags & !all {
+        0 => Ok(()),
+        unknown => Err(Failure::invalid(format!("unknown flags {unknown:#x}"))),
+    }
+}
+
 /// Bytes to read.
 ///
 /// # Safety

@@ -6,9 +6,8 @@ use std::os::unix::ffi::OsStrExt;
 
 use sapwood::{DiffEntry, DiffKind, DiffOptions, DiffParts};
 
-use crate::call::{self, Failure, Result, done};
+use crate::call::{self, Failure, Result, done, known};
 use crate::file_system::Fs;
-use crate::image::known;
 
 /// For `sapwood_diff`: the bytes of files are compared. Otherwise a file of equal size and
 /// modification time counts as unchanged.

@@ -5,7 +5,7 @@ use std::ffi::{CString, c_char, c_int};
 
 use sapwood::{CheckOptions, ImageBuilder, Kind, NewSize};
 
-use crate::call::{self, Failure, Result, done};
+use crate::call::{self, Failure, done, known};
 
 /// For `sapwood_mkfs`, `sapwood_builder_write` and `sapwood_export`: an existing file is replaced.
 pub const SAPWOOD_REPLACE: u32 = 1;
@@ -33,9 +33,7 @@ pub unsafe extern "C" fn sapwood_mkfs(
     // SAFETY: the promise of the crate.
     done(|| unsafe {
         let image = call::path("image", image)?;
-        let kind =
-            call::optional("type", r#type)?.ok_or_else(|| Failure::invalid("type is NULL"))?;
-        let kind: Kind = kind.parse()?;
+        let kind: Kind = call::required("type", r#type)?.parse()?;
         known(flags, SAPWOOD_REPLACE)?;
         let mut builder = ImageBuilder::new(kind);
         if size > 0 {
@@ -67,19 +65,12 @@ pub unsafe extern "C" fn sapwood_mkfs(
     })
 }
 
-pub(crate) fn known(flags: u32, all: u32) -> Result<()> {
-    match flags & !all {
-        0 => Ok(()),
-        unknown => Err(Failure::invalid(format!("unknown flags {unknown:#x}"))),
-    }
-}
-
 /// Changes the size of an image that is not open, and of its file. `size` is `"min"`, a number of
 /// bytes or one with a unit (`"2G"`), or a change (`"+1G"`, `"-512M"`). `result` gets the size of the
 /// file system in bytes; it may be `NULL`.
 ///
 /// A crash leaves a complete file system of the old or the new size. Errors: `EINVAL` (the files do
-/// not fit), and those of `sapwood_open`.
+/// not fit), and the errors of `sapwood_open`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn sapwood_resize(
     image: *const c_char,
@@ -89,9 +80,7 @@ pub unsafe extern "C" fn sapwood_resize(
     // SAFETY: the promise of the crate.
     done(|| unsafe {
         let image = call::path("image", image)?;
-        let size = call::optional("size", size)?;
-        let size = size.ok_or_else(|| Failure::invalid("size is NULL"))?;
-        let size: NewSize = size.parse()?;
+        let size: NewSize = call::required("size", size)?.parse()?;
         let report = sapwood::resize(image, size, &mut |_| {})?;
         if let Some(result) = result.as_mut() {
             *result = report.after;

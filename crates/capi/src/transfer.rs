@@ -9,9 +9,9 @@ use std::path::Path;
 use sapwood::internal::NewFile;
 use sapwood::{CopyOptions, Existing, ExportCompression, ExportOptions, Place, Progress};
 
-use crate::call::{self, Failure, Result, done};
+use crate::call::{self, Failure, Result, done, known};
 use crate::file_system::Fs;
-use crate::image::{SAPWOOD_REPLACE, known};
+use crate::image::SAPWOOD_REPLACE;
 
 /// For `sapwood_copy`: directories are copied with everything below them.
 pub const SAPWOOD_COPY_RECURSIVE: u32 = 1;
