@@ -252,8 +252,8 @@ impl Volume {
         let replacing = self.replacing();
         for mirror in 0..self.mirrors(logical, len)? {
             self.each_request(logical, bufs, mirror, &mut |devid, at, part| {
-                if let Some(new) = replacing.as_ref().filter(|new| new.is_of(devid)) {
-                    new.send(|device| write(device, at, part));
+                if let Some(new) = &replacing {
+                    new.send_for(devid, |device| write(device, at, part));
                 }
                 let Some(member) = self.written(devid) else {
                     missed = true;
@@ -324,8 +324,8 @@ impl Volume {
         }
         let replacing = self.replacing();
         self.each_request(logical, &[good], mirror, &mut |devid, at, part| {
-            if let Some(new) = replacing.as_ref().filter(|new| new.is_of(devid)) {
-                new.send(|device| device.write_vectored_at(at, part));
+            if let Some(new) = &replacing {
+                new.send_for(devid, |device| device.write_vectored_at(at, part));
             }
             Ok(self.device(devid)?.write_vectored_at(at, part)?)
         })?;

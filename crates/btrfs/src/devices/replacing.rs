@@ -82,9 +82,15 @@ impl Replacing {
         self.failed.load(Ordering::Acquire)
     }
 
-    /// The new device of `devid`.
-    pub(super) fn is_of(&self, devid: u64) -> bool {
-        self.devid == devid
+    /// Sends a request that goes to device `devid` also to the new device, if it replaces that one.
+    pub(super) fn send_for(
+        &self,
+        devid: u64,
+        request: impl FnOnce(&dyn Device) -> sapwood_block::Result<()>,
+    ) {
+        if self.devid == devid {
+            self.send(request);
+        }
     }
 
     /// Whether superblocks go to it.

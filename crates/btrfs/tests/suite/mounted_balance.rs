@@ -8,7 +8,7 @@ use std::thread;
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use sapwood_block::{Device, Result as DeviceResult};
+use sapwood_block::{Device, MemoryDevice, Result as DeviceResult};
 use sapwood_btrfs::Btrfs;
 use sapwood_btrfs::balance::{
     BalanceError, BalanceOptions, BalanceReport, Filter, balance_mounted, cancel_mounted,
@@ -238,27 +238,25 @@ fn a_conversion_fails_if_other_block_groups_come_all_the_time() {
     clean(&pair);
 }
 
-#[test]
-fn a_write_in_place_is_not_lost_in_a_move() {
-    let (first, second) = (filled_memory(), memory());
-    let gate = Arc::new(GateDevice::new(second.clone()));
-    let fs = open(&[any(&first)]).unwrap();
-    let new: Arc<dyn Device> = gate.clone();
-    add_mounted(&fs, &new, false).unwrap();
-    let file = put(&fs, b"in place", b"");
+/// Writes a file in place while `work` waits to copy its old bytes through `gate`.
+pub(super) fn overwrite_during(
+    fs: &Btrfs,
+    gate: &GateDevice<Arc<MemoryDevice>>,
+    work: impl FnOnce() + Send,
+) {
+    let file = put(fs, b"in place", b"");
     fs.set_flags(file, InodeFlags::NOCOW).unwrap();
     fs.write(file, 0, &[1; 65536], WriteMode::default())
         .unwrap();
     fs.sync().unwrap();
     // The copy of the old bytes waits.
     gate.hold_if(|request| {
-        RequestKinds::ANY_WRITE.contains(request.kind.set())
-            && request
-                .bytes
-                .is_some_and(|bytes| bytes.windows(4096).any(|part| part == [1; 4096]))
+        let is_write = RequestKinds::ANY_WRITE.contains(request.kind.set());
+        let is_old = |bytes: &[u8]| bytes.windows(4096).any(|part| part == [1; 4096]);
+        is_write && request.bytes.is_some_and(is_old)
     });
     thread::scope(|scope| {
-        let balance = scope.spawn(|| converted(&fs, Profile::Raid1));
+        let working = scope.spawn(work);
         gate.wait_held(1);
         let writer = scope.spawn(|| {
             fs.write(file, 0, &[2; 65536], WriteMode::default())
@@ -268,7 +266,19 @@ fn a_write_in_place_is_not_lost_in_a_move() {
         thread::sleep(Duration::from_millis(200));
         gate.open();
         writer.join().unwrap();
-        balance.join().unwrap();
+        working.join().unwrap();
+    });
+}
+
+#[test]
+fn a_write_in_place_is_not_lost_in_a_move() {
+    let (first, second) = (filled_memory(), memory());
+    let gate = Arc::new(GateDevice::new(second.clone()));
+    let fs = open(&[any(&first)]).unwrap();
+    let new: Arc<dyn Device> = gate.clone();
+    add_mounted(&fs, &new, false).unwrap();
+    overwrite_during(&fs, &gate, || {
+        converted(&fs, Profile::Raid1);
     });
     assert!(get(&fs, b"in place") == [2; 65536]);
     fs.unmount().unwrap();

@@ -5,7 +5,6 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
-use std::time::Duration;
 
 use sapwood_block::{Device, MemoryDevice};
 use sapwood_btrfs::Btrfs;
@@ -15,12 +14,14 @@ use sapwood_btrfs::replacement::{ReplaceReport, replace_mounted};
 use sapwood_btrfs::scrub::{ScrubOptions, scrub_mounted};
 use sapwood_testing::RequestKinds;
 use sapwood_testing::device::{Fault, FaultDevice, FaultRule, GateDevice};
-use sapwood_vfs::{FileSystem, InodeFlags, SyncKind, WriteMode};
+use sapwood_vfs::FileSystem;
 
-use super::devices::{MIB, SIZE, any, get, put, recording};
-use super::mounted_balance::{Acknowledged, Counted, write_files};
+use super::devices::{MIB, SIZE, any, get, recording};
+use super::mounted_balance::{Acknowledged, Counted, overwrite_during, write_files};
 use super::relocation::{Devices, filled, filled_memory, memory, open, verify, whole};
-use super::replacement::degraded;
+use super::replacement::{SETS, degraded};
+
+type Pair = [Arc<dyn Device>; 2];
 
 fn replaced(
     fs: &Btrfs,
@@ -77,12 +78,7 @@ fn assert_kept(devices: &[Arc<dyn Device>], files: &Acknowledged, why: &str) {
 
 #[test]
 fn a_device_is_replaced_while_files_are_written() {
-    for (count, data, metadata) in [
-        (1, Profile::Single, Profile::Dup),
-        (2, Profile::Raid0, Profile::Raid1),
-        (3, Profile::Raid1, Profile::Raid1c3),
-        (4, Profile::Raid10, Profile::Raid10),
-    ] {
+    for (count, data, metadata) in SETS {
         let mut devices = filled(count, data, metadata);
         let fs = open(&devices).unwrap();
         let new: Arc<dyn Device> = Arc::new(MemoryDevice::new(SIZE + MIB));
@@ -242,30 +238,9 @@ fn a_write_in_place_is_not_lost_in_the_copy() {
     let below = memory();
     let gate = Arc::new(GateDevice::new(below.clone()));
     let fs = open(&[any(&old)]).unwrap();
-    let file = put(&fs, b"in place", b"");
-    fs.set_flags(file, InodeFlags::NOCOW).unwrap();
-    fs.write(file, 0, &[1; 65536], WriteMode::default())
-        .unwrap();
-    fs.sync().unwrap();
-    // The copy of the old bytes waits.
-    gate.hold_if(|request| {
-        let is_write = RequestKinds::ANY_WRITE.contains(request.kind.set());
-        let is_old = |bytes: &[u8]| bytes.windows(4096).any(|part| part == [1; 4096]);
-        is_write && request.bytes.is_some_and(is_old)
-    });
     let new: Arc<dyn Device> = gate.clone();
-    thread::scope(|scope| {
-        let replacing = scope.spawn(|| replaced(&fs, MountedDevice::Devid(1), &new).unwrap());
-        gate.wait_held(1);
-        let writer = scope.spawn(|| {
-            fs.write(file, 0, &[2; 65536], WriteMode::default())
-                .unwrap();
-            fs.fsync(file, SyncKind::All).unwrap();
-        });
-        thread::sleep(Duration::from_millis(200));
-        gate.open();
-        writer.join().unwrap();
-        replacing.join().unwrap();
+    overwrite_during(&fs, &gate, || {
+        replaced(&fs, MountedDevice::Devid(1), &new).unwrap();
     });
     fs.unmount().unwrap();
     drop(fs);
@@ -286,8 +261,6 @@ fn counted(devices: &Pair) -> (Devices, Arc<AtomicUsize>) {
     });
     (counted.collect(), begun)
 }
-
-type Pair = [Arc<dyn Device>; 2];
 
 /// Asserts that after each cut `opened` finds a file system that has what was acknowledged.
 fn assert_every_cut(

@@ -34,6 +34,14 @@ fn replaced(
     replace(devices, new, &options(source), go_on)
 }
 
+/// Numbers of devices, with the profiles of data and of metadata.
+pub(super) const SETS: [(usize, Profile, Profile); 4] = [
+    (1, Profile::Single, Profile::Dup),
+    (2, Profile::Raid0, Profile::Raid1),
+    (3, Profile::Raid1, Profile::Raid1c3),
+    (4, Profile::Raid10, Profile::Raid10),
+];
+
 pub(super) fn degraded(devices: &[Arc<dyn Device>]) -> Result<Btrfs, Error> {
     let options = Options {
         background: false,
@@ -45,12 +53,7 @@ pub(super) fn degraded(devices: &[Arc<dyn Device>]) -> Result<Btrfs, Error> {
 
 #[test]
 fn the_new_device_has_the_place_of_the_old_one() {
-    for (count, data, metadata) in [
-        (1, Profile::Single, Profile::Dup),
-        (2, Profile::Raid0, Profile::Raid1),
-        (3, Profile::Raid1, Profile::Raid1c3),
-        (4, Profile::Raid10, Profile::Raid10),
-    ] {
+    for (count, data, metadata) in SETS {
         let mut devices = filled(count, data, metadata);
         for (turn, nth) in [0, count - 1].into_iter().enumerate() {
             let new: Arc<dyn Device> = Arc::new(MemoryDevice::new(SIZE + MIB * nth as u64));
