@@ -7,7 +7,7 @@ pub(super) const SCRIPTS: &[(&str, &str)] = &[
     ("files_get_hash_trees_through_a_mount", IOCTLS),
 ];
 
-/// Prelude of the scripts: `digest FILE`, `mk`, and the tree `t` with its copy `r`.
+/// Prelude of the scripts: `digest FILE`, `mk`, `wrong_byte IMAGE`, and the tree `t` with its copy `r`.
 pub(super) const PRELUDE: &str = r#"
 digest() { fsverity digest --compact "$@"; }
 mkdir -p r/usr/bin r/etc; : > r/usr/bin/empty; echo x > r/usr/bin/small
@@ -15,7 +15,15 @@ head -c 3000000 /dev/urandom > r/usr/bin/large; head -c 65536 /dev/urandom > r/u
 truncate -s 2M r/usr/bin/holes; printf y | dd of=r/usr/bin/holes bs=1 seek=1000000 conv=notrunc status=none
 ln r/usr/bin/small r/usr/bin/again; echo conf > r/etc/conf; head -c 700000 /dev/urandom > r/etc/later
 cp -a r t; find t -exec touch -h -d '2001-02-03 04:05:06' {} +
-mk() { "$SAPWOOD" mkfs -q "$@"; }"#;
+mk() { "$SAPWOOD" mkfs -q "$@"; }
+# A byte of usr/bin/large is wrong in the image.
+wrong_byte() { python3 - "$1" t/usr/bin/large << 'END'
+import sys
+image = open(sys.argv[1], 'r+b'); data = image.read()
+at = data.index(open(sys.argv[2], 'rb').read()[1503232:1507328])
+image.seek(at + 100); image.write(bytes([data[at + 100] ^ 1]))
+END
+}"#;
 
 /// Files of ext4 that are sealed when the image is made and later, read, changed and damaged.
 const FILES: &str = r#"
@@ -96,12 +104,7 @@ refused 'xists' "$SAPWOOD" verity enable i:/etc/later
 
 # A wrong byte in a file without checksums.
 mk -t btrfs --inode-flags nodatasum:usr --free 20M --fs-verity usr/bin -r t bad; sound bad
-python3 - bad t/usr/bin/large << 'END'
-import sys
-image = open(sys.argv[1], 'r+b'); data = image.read()
-at = data.find(open(sys.argv[2], 'rb').read()[1503232:1507328])
-image.seek(at + 100); image.write(bytes([data[at + 100] ^ 1]))
-END
+wrong_byte bad
 sound bad
 refused 'input/output error: tree 5 inode [0-9]*: block 367 of data does not match' "$SAPWOOD" cat bad:/usr/bin/large
 grep -q '/usr/bin/large' err.txt; "$SAPWOOD" cat bad:/usr/bin/small | cmp - t/usr/bin/small
