@@ -1,7 +1,7 @@
 # Two commands to know: `make demo` shows Sapwood at work, `make test` is all that CI runs.
 SHELL := /bin/bash
 .SHELLFLAGS := -o pipefail -ec
-.PHONY: all check portable demo rules test test-programs foreign-images mutants db-kill kill-mounts streams matrices cuts disasters crash faults scale bench ablation fuzz lint msrv miri package install install-lib lib deb rpm static wheel test-packages docs release repairs test-ceph help
+.PHONY: all check portable demo rules test test-programs foreign-images foreign-rescue mutants db-kill kill-mounts streams matrices cuts disasters crash faults scale bench ablation fuzz lint msrv miri package install install-lib lib deb rpm static wheel test-packages docs release repairs test-ceph help
 
 all:
 	cargo build --release -p sapwood-cli
@@ -12,10 +12,11 @@ help:
 	@echo "make check  formatting, clippy and unit tests of the crates that you changed (BASE=main: also in commits)"
 	@echo "make test-programs   the long tests with real programs"
 	@echo "make foreign-images   sapwood check compared with the tools' checks on the test images of e2fsprogs and btrfs-progs"
+	@echo "make foreign-rescue   rescue, check --repair and undo on these images, and on cut and overwritten forms of them"
 	@echo "make mutants  images with wrong bytes and right checksums: sapwood check compared with the tools' checks (MUTANTS=1500, SEED=1)"
 	@echo "make db-kill   databases in the mount, the daemon killed 200 times (ROUNDS=20: 20 times)"
 	@echo "make kill-mounts   SQLite in the mount, the daemon killed or told to end 1000 times (ROUNDS=20)"
-	@echo "make test-ceph  a Ceph cluster on this machine, images on it, and faults (PARTS='faults clones')"
+	@echo "make test-ceph  a Ceph cluster on this machine, images on it, and faults"
 	@echo "make disasters  damaged images: files recovered by Sapwood and by the tools"
 	@echo "make matrices   every variant of both formats, filled by the kernel and by us, read and filled on by the other"
 	@echo "make cuts     power cuts at every write of a transaction and of a resize"
@@ -97,6 +98,12 @@ foreign-images: need-build
 	cargo build -p sapwood-cli
 	scripts/foreign-images
 
+# Long: about 14,000 commands.
+foreign-rescue: need-build
+	@scripts/need btrfs:btrfs-progs apt-get:apt xz:xz-utils bzip2:bzip2 openssl:openssl python3:python3
+	cargo build -p sapwood-cli
+	scripts/foreign-rescue
+
 # A minute: `make test` has a slice of it. Prints where both differ; a miss, a panic or a check that
 # does not end is a failure.
 mutants: MUTANTS = 1500
@@ -125,11 +132,10 @@ kill-mounts: need-test
 		cargo test -p sapwood-tests --test suites -- '[dbkill] kill_mounts' --nocapture
 
 # Some minutes, as root: Ceph from Debian's packages, in namespaces of its own.
-test-ceph: PARTS =
 test-ceph: need-test
-	@scripts/need --lean ceph-mon:ceph-mon ceph-mgr:ceph-mgr ceph-osd:ceph-osd rbd:ceph-common '/usr/lib/*/qemu/block-rbd.so:qemu-block-extra' '/usr/lib/python3/dist-packages/rbd.*:python3-rbd' '/usr/lib/*/nbdkit/plugins/nbdkit-python-plugin.so:nbdkit-plugin-python' python3:python3 /usr/lib/python3/dist-packages/boto3:python3-boto3 jq:jq ip:iproute2 fio:fio
+	@scripts/need --lean ceph-mon:ceph-mon ceph-mgr:ceph-mgr ceph-osd:ceph-osd rbd:ceph-common '/usr/lib/*/qemu/block-rbd.so:qemu-block-extra' qemu-nbd:qemu-utils python3:python3 jq:jq ip:iproute2
 	cargo build --release -p sapwood-cli
-	scripts/test-ceph target/release/sapwood $(PARTS)
+	scripts/test-ceph target/release/sapwood
 
 # Some minutes: a table of damages, with the files that Sapwood and the tools recover of each.
 disasters: need-test

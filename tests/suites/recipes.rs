@@ -2,8 +2,8 @@
 //! the built command.
 //!
 //! The first line of a page may name what its script needs: `<!-- needs: fuse qemu-img -->`. A
-//! word is `fuse` (root and `/dev/fuse`), `debian-vm` (see `scripts/debian-vm`), `python-package` or `libsapwood` (as `cargo build` makes
-//! them), or the name of a program.
+//! word is `fuse` (root and `/dev/fuse`), `debian-vm` (see `scripts/debian-vm`), `python-package` or
+//! `libsapwood` (as `cargo build` makes them), or the name of a program.
 
 use std::ffi::{OsStr, OsString};
 use std::fs;

@@ -7,9 +7,13 @@
 //! | `verity` | the first hash tree of a file | the kernel refuses the file |
 //!
 //! The kernel sets the first two, and takes a hash tree only in an image that has `verity`. It sets
-//! no other: without `dir_index` directories stay linear, without `dir_nlink` a directory with [`LINK_MAX`](sapwood_ext4_format::LINK_MAX) links
-//! takes no further subdirectory, without `huge_file` and `extent` files have smaller limits,
-//! without `ea_inode` a large value is refused.
+//! no other:
+//!
+//! - Without `dir_index` directories stay linear.
+//! - Without `dir_nlink` a directory with [`LINK_MAX`](sapwood_ext4_format::LINK_MAX) links takes no
+//!   further subdirectory.
+//! - Without `huge_file` and `extent` files have smaller limits.
+//! - Without `ea_inode` a large value is refused.
 
 #[cfg(test)]
 mod tests;

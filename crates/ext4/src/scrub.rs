@@ -141,8 +141,8 @@ impl Scrub<'_> {
         Ok(())
     }
 
-    /// Reads bytes, and looks for bad structures in them with `find`. Reads them again while it
-    /// finds some, and reports those of the last read. Returns good bytes.
+    /// Reads bytes, and looks for bad structures in them with `find`. Reads them again while they
+    /// have some. Reports the bad structures of the last read. Returns good bytes.
     fn verify(
         &mut self,
         offset: u64,

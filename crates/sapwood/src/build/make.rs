@@ -344,9 +344,9 @@ fn is_full(error: &(dyn std::error::Error + 'static)) -> bool {
     std::iter::successors(Some(error), |error| error.source()).any(full)
 }
 
-/// Fills the image that `options` made on `device`, which is called `image` in errors, from sources
-/// in their order. The root belongs to the given owner, else to the owner in the last source that has one, else to the
-/// caller. Names that cannot be copied from a directory are reported to `progress` and left out.
+/// Fills the image that `options` made on `device` from sources in their order. Errors call it
+/// `image`. The root belongs to the given owner, else to the owner in the last source that has one,
+/// else to the caller. Names that cannot be copied from a directory are reported to `progress` and left out.
 ///
 /// # Errors
 /// [`BuildError`]; the image keeps the files so far.

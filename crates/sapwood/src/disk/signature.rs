@@ -86,8 +86,8 @@ pub(super) fn partition_name(data: &str) -> String {
 }
 
 impl DiskBuilder {
-    /// Adds the partitions of signatures that are not there, after all others, so that the other
-    /// partitions are those of the disk without signatures.
+    /// Adds the partitions of signatures that are not there. They follow all others, so the other
+    /// partitions are the same on a disk without signatures.
     pub(super) fn add_signature_partitions(&mut self) -> Result<()> {
         for index in 0..self.partitions.len() {
             let Some(partition) = self.partitions.get(index) else {
