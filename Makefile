@@ -181,6 +181,7 @@ crash: need-build
 	cargo build --release -p sapwood-crash
 	target/release/sapwood-crash all --engine btrfs --seconds $(CRASH_SECONDS)
 	target/release/sapwood-crash all --engine ext4 --seconds $(CRASH_SECONDS)
+	target/release/sapwood-crash devices --seconds $(CRASH_SECONDS)
 
 # Long: plants the faults of faults/ in a copy of the tree, builds its tests, and runs the test of
 # each fault with it and without.

@@ -15,6 +15,9 @@
 //!
 //! 5. [`kernel_queue`]: a sample of the images goes to the [`kernel`], whose tree must equal ours.
 //!
+//! [`sets`] does the same for several devices whose caches are lost independently, while block groups
+//! move and devices come and go.
+//!
 //! [`shrink`] makes a failing workload smaller. The id of a failure, the text of workload and
 //! crash, is enough to reproduce it.
 
@@ -38,6 +41,7 @@ pub mod policy;
 pub mod race;
 pub mod record;
 pub mod reshape;
+pub mod sets;
 pub mod shrink;
 pub mod step;
 pub mod subject;

@@ -15,6 +15,7 @@ use sapwood_crash::kernel_queue;
 use sapwood_crash::plant::Plant;
 use sapwood_crash::policy::Policy;
 use sapwood_crash::record::Setting;
+use sapwood_crash::sets::{SetTally, Sets};
 use sapwood_crash::subject::Subject;
 use sapwood_crash::threads::Threads;
 use sapwood_testing::CrashPlan;
@@ -95,6 +96,21 @@ enum Command {
         /// Id of the crash.
         id: String,
     },
+    /// Check power cuts of a btrfs over several devices, while devices and block groups change.
+    Devices {
+        /// Seconds.
+        #[arg(long, default_value_t = 300)]
+        seconds: u64,
+        /// Seed of the first workload; the others follow.
+        #[arg(long, default_value_t = 1)]
+        seed: u64,
+        /// Power cuts of each workload.
+        #[arg(long, default_value_t = 30)]
+        cuts: usize,
+        /// Failures after which it ends.
+        #[arg(long, default_value_t = 10)]
+        patience: usize,
+    },
     /// Check all crashes of one workload.
     One {
         /// Text of the workload, for example `std: creat A/x; fsync A/x`.
@@ -154,6 +170,12 @@ fn run(arguments: &Arguments) -> Result<(), String> {
             });
             all(campaign, only.as_deref())
         }
+        Command::Devices {
+            seconds,
+            seed,
+            cuts,
+            patience,
+        } => devices(Duration::from_secs(*seconds), *seed, *cuts, *patience),
         Command::Plan { threads } => {
             for lane in 0..threads.lanes {
                 println!("{}", to_text(&threads.plan(lane)?));
@@ -237,5 +259,28 @@ fn all(mut campaign: Campaign, only: Option<&str>) -> Result<(), String> {
     match report.failures().count() {
         0 => Ok(()),
         n => Err(format!("{n} failures")),
+    }
+}
+
+/// Explores workloads over several devices until the time or the patience ends.
+fn devices(time: Duration, first: u64, cuts: usize, patience: usize) -> Result<(), String> {
+    let start = Instant::now();
+    let mut sum = SetTally::default();
+    let mut failures = 0;
+    for seed in first.. {
+        if start.elapsed() >= time || failures >= patience {
+            break;
+        }
+        let (tally, explored) = Sets { seed }.explore(cuts);
+        sum += tally;
+        if let Err(why) = explored {
+            eprintln!("{why}");
+            failures += 1;
+        }
+    }
+    println!("{sum:?} in {:?}", start.elapsed());
+    match failures {
+        0 => Ok(()),
+        failures => Err(format!("{failures} failures")),
     }
 }

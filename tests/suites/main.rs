@@ -37,6 +37,7 @@ mod scripts;
 mod setid;
 mod several;
 mod shells;
+mod sources;
 mod streams;
 mod sync;
 mod synchronous;
@@ -84,6 +85,7 @@ fn main() {
             setid,
             several,
             shells,
+            sources,
             streams,
             sync,
             synchronous,

@@ -35,6 +35,11 @@ pub(crate) fn trials() -> Vec<Trial> {
             killed,
         ),
         trial(
+            "a_balance_of_a_mount_is_shown_paused_and_cancelled",
+            &[Need::Fuse],
+            paused,
+        ),
+        trial(
             "the_kernel_continues_a_balance_of_ours",
             &both,
             continued_by_the_kernel,
@@ -328,6 +333,57 @@ fn killed() -> Outcome {
         assert!(!is_recorded(&set)?);
         holds(&set, &file, &kept)?;
     }
+    Ok(())
+}
+
+/// Starts a balance of a mount, and ends it by a command. False if it was too fast for that.
+fn is_ended_by(word: &str, place: &str) -> Result<bool, String> {
+    let (balance, ends) = thread::scope(|scope| {
+        let args = [&["balance"][..], &CONVERT, &[place]].concat();
+        let balance = scope.spawn(move || said(&args));
+        while !balance.is_finished() && !run(&["balance", "status", place])?.contains("running") {
+            thread::sleep(Duration::from_millis(1));
+        }
+        let ends = said(&["balance", word, place])?;
+        Ok::<_, String>((balance.join().unwrap()?, ends))
+    })?;
+    if balance.status.success() {
+        let back = ["-f", "-dconvert=single", "-mconvert=single"];
+        run(&[&["balance", "-q"], &back[..], &[place]].concat())?;
+        return Ok(false);
+    }
+    assert!(ends.status.success(), "{}", ends.all());
+    assert_eq!(balance.status.code(), Some(1), "{}", balance.all());
+    assert!(balance.stderr.contains("ended early"), "{}", balance.all());
+    Ok(true)
+}
+
+/// A balance of a mount is seen and ended from outside.
+fn paused() -> Outcome {
+    let (set, file) = single()?;
+    let image_state = || set.command(&["balance", "--status"], "");
+    assert!(image_state()?.contains("no balance"));
+    let mount = mounted(&set)?;
+    let place = mount.path().to_str().unwrap().to_owned();
+    let state = || run(&["balance", "status", &place]);
+    assert!(state()?.contains("no balance"));
+    let none = said(&["balance", "pause", &place])?;
+    assert!(none.stderr.contains("runs a balance"), "{}", none.all());
+    for (word, after) in [("pause", "paused"), ("cancel", "no balance")] {
+        let ended = (0..10).find_map(|_| {
+            is_ended_by(word, &place)
+                .map(|ended| ended.then_some(()))
+                .transpose()
+        });
+        ended.ok_or("every balance was too fast")??;
+        assert!(state()?.contains(after), "{word}: {}", state()?);
+    }
+    let mixed = said(&["balance", "-d", "usage=5", "status", &place])?;
+    assert_eq!(mixed.status.code(), Some(2), "{}", mixed.all());
+    assert!(fs::read(mount.path().join("kept"))? == file);
+    Box::new(mount).unmount()?;
+    assert!(image_state()?.contains("no balance"));
+    set.command(&["check", "-q", "--check-data-csum"], "")?;
     Ok(())
 }
 

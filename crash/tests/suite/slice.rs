@@ -13,6 +13,7 @@ use sapwood_crash::policy::Policy;
 use sapwood_crash::race::Race;
 use sapwood_crash::record::{Recording, Setting, Workload};
 use sapwood_crash::reshape;
+use sapwood_crash::sets::{SetTally, Sets};
 use sapwood_crash::subject::Subject;
 use sapwood_crash::threads::Threads;
 use sapwood_testing::CrashPlan;
@@ -27,6 +28,18 @@ fn all(workloads: impl IntoIterator<Item = impl Into<Subject>>) -> Tally {
         result.unwrap_or_else(|found| panic!("{found}"));
     }
     sum
+}
+
+#[test]
+fn devices_and_block_groups_change_over_several_devices() {
+    let mut sum = SetTally::default();
+    for seed in 1..9 {
+        let sets: Sets = format!("devices: {seed}").parse().unwrap();
+        let (tally, explored) = sets.explore(8);
+        sum += tally;
+        explored.unwrap_or_else(|why| panic!("{why}"));
+    }
+    assert!(sum.changes > 5 && sum.opened >= sum.cuts, "{sum:?}");
 }
 
 #[test]

@@ -219,6 +219,14 @@ pub fn is_paused(fs: &Btrfs) -> Result<bool> {
     Ok(item::is_there(&fs.engine)?)
 }
 
+/// Whether the file system on `devices` records a balance that does not run. Changes nothing.
+///
+/// # Errors
+/// The errors of a mount.
+pub fn is_recorded(devices: &[Arc<dyn Device>], degraded: bool) -> Result<bool> {
+    is_paused(&relocate::open_to_read(devices, degraded)?)
+}
+
 fn with_open<T>(
     devices: &[Arc<dyn Device>],
     options: &BalanceOptions,

@@ -24,13 +24,13 @@ use sapwood_block::{Device, signature};
 use sapwood_btrfs_format::{BlockGroupFlags, DevItem, SUPER_OFFSETS, SUPER_SIZE, SuperBlock};
 use sapwood_vfs::Timestamp;
 
+use crate::Error;
 use crate::balance::{gone_stays, is_on, next_chunk};
 use crate::devices::superblock;
 use crate::mount::Btrfs;
 use crate::relocate::{self, Relocated, Relocation};
 use crate::space::{Layout, Prefer, Replaced};
 use crate::transaction::Store;
-use crate::{Error, Options, SubvolumeChoice};
 use error::LEAST_SIZE;
 pub use error::MembershipError;
 
@@ -120,15 +120,7 @@ fn content_name(flags: BlockGroupFlags) -> &'static str {
 /// # Errors
 /// The errors of a mount.
 pub fn usage(devices: &[Arc<dyn Device>], degraded: bool) -> Result<Vec<DeviceUsage>> {
-    let options = Options {
-        subvolume: SubvolumeChoice::Id(0),
-        background: false,
-        read_only: true,
-        no_log_replay: true,
-        degraded,
-        ..Options::default()
-    };
-    let fs = Btrfs::open(devices.to_vec(), options)?;
+    let fs = relocate::open_to_read(devices, degraded)?;
     let store: &Store = &fs.engine;
     let mut used: BTreeMap<(u64, &str, &str), u64> = BTreeMap::new();
     for placed in store.space.placed() {

@@ -28,7 +28,7 @@ use crate::mount::Btrfs;
 use crate::relocate::Relocation;
 use crate::scrub::verify_group;
 use crate::transaction::Store;
-use crate::{Error, Options, SubvolumeChoice, relocate};
+use crate::{Error, relocate};
 
 /// Bytes that are copied at a time. Writes of other threads wait meanwhile.
 const PIECE: u64 = 256 << 10;
@@ -214,15 +214,7 @@ fn is_replaced(new: &dyn Device, old: &SuperBlock) -> bool {
 /// The id of a missing device. Every byte that it held has another copy. Other devices may be
 /// missing if the file system may be `degraded`.
 fn missing(all: &[Arc<dyn Device>], removal: &Removal, degraded: bool) -> Result<u64> {
-    let options = Options {
-        subvolume: SubvolumeChoice::Id(0),
-        background: false,
-        read_only: true,
-        no_log_replay: true,
-        degraded: true,
-        ..Options::default()
-    };
-    let fs = Btrfs::open(all.to_vec(), options)?;
+    let fs = relocate::open_to_read(all, true)?;
     let store: &Store = &fs.engine;
     let there = |devid| store.volume.members().any(|m| m.devid == devid);
     let wanted = |devid| match removal {
@@ -354,10 +346,13 @@ fn swap(
             Ok(report)
         }
         other => {
+            // No superblock is written to the new device meanwhile.
+            let order = store.transactions.superblock_order.lock();
             let why = store.volume.end_replacement();
             if let Err(error) = erase_supers(&**new) {
                 log::warn!("{}: {error}", new.name());
             }
+            drop(order);
             other?;
             match why {
                 Some(why) => Err(refused(Error::from(why).into())),

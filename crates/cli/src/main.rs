@@ -236,7 +236,7 @@ impl Command {
             Self::Trim(args) => range.image(&mut args.image),
             Self::Apply(args) => range.image(&mut args.image),
             Self::Scrub(args) => range.image(&mut args.image),
-            Self::Balance(args) => range.image(&mut args.image),
+            Self::Balance(args) => range.image(args.image_mut()),
             Self::Device(command) => command.image().map_or(Ok(()), |image| range.image(image)),
             Self::Dump(args) => range.image(&mut args.image),
             Self::Rescue(args) => args.apply(range),

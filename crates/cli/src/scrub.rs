@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use sapwood::internal::ScrubError;
 use sapwood::internal::options::parse_size;
-use sapwood::{ScrubOptions, ScrubReport, ScrubbedDevice, ScrubbedFile};
+use sapwood::{ScrubOptions, ScrubReport, ScrubSource, ScrubbedDevice, ScrubbedFile};
 use serde_json::{Value, json};
 
 use super::failure::{DEVICES, Failure, IMAGE, Result};
@@ -26,6 +26,10 @@ pub(super) struct Args {
     /// Record the position of a btrfs scrub in this file, and continue there if it exists
     #[arg(long, value_name = "FILE")]
     state: Option<PathBuf>,
+    /// Repair data without a good copy from a file, an image or a stream of `send` that has it;
+    /// more than once for several
+    #[arg(long, value_name = "SOURCE", conflicts_with_all = ["read_only", "state"])]
+    from: Vec<PathBuf>,
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -51,6 +55,7 @@ pub(super) fn run(args: &Args) -> Result<()> {
         read_only: args.read_only,
         limit: args.limit,
         state: args.state.clone(),
+        from: args.from.clone(),
         stop: interrupt::stop(),
     };
     let bar = progress::phases(args.quiet || args.json);
@@ -99,7 +104,19 @@ fn print(args: &Args, report: &ScrubReport) -> Result<()> {
         output::line(format_args!("tree block {block}: no good copy"))?;
     }
     for file in &report.files {
-        output::line(line_of(file))?;
+        output::line(line_of(file, report))?;
+    }
+    for source in &report.sources {
+        if let Some(error) = &source.error {
+            output::line(format_args!(
+                "{}: not read to its end: {error}",
+                source.path.display()
+            ))?;
+        }
+        if !args.quiet {
+            let (path, sectors) = (source.path.display(), source.sectors);
+            output::line(format_args!("{path}: {sectors} sectors repaired from it"))?;
+        }
     }
     for device in &report.devices {
         if args.quiet && found(device) == 0 {
@@ -114,13 +131,18 @@ fn print(args: &Args, report: &ScrubReport) -> Result<()> {
     Ok(())
 }
 
-fn line_of(file: &ScrubbedFile) -> String {
+fn line_of(file: &ScrubbedFile, report: &ScrubReport) -> String {
     let name = if file.path.is_empty() {
         format!("inode {} of subvolume {}", file.inode, file.subvolume)
     } else {
         output::name(&file.path)
     };
-    let state = if file.repaired { "repaired" } else { "LOST" };
+    let source = file.source.and_then(|nth| report.sources.get(nth));
+    let state = match source {
+        Some(source) => format!("repaired from {}", source.path.display()),
+        None if file.repaired => "repaired".to_owned(),
+        None => "LOST".to_owned(),
+    };
     let (start, end) = (file.range.start, file.range.end);
     format!("{name}: bytes {start} to {end}: {state}")
 }
@@ -159,17 +181,24 @@ fn as_json(report: &ScrubReport) -> Value {
         let mut row = json!({
             "path": path, "subvolume": file.subvolume,
             "inode": file.inode, "start": file.range.start, "end": file.range.end,
-            "repaired": file.repaired,
+            "repaired": file.repaired, "source": file.source,
         });
         if let (Some(bytes), Some(row)) = (bytes, row.as_object_mut()) {
             row.insert("path_bytes".to_owned(), bytes.into());
         }
         row
     };
+    let source = |source: &ScrubSource| {
+        json!({
+            "path": source.path.display().to_string(), "sectors": source.sectors,
+            "error": source.error,
+        })
+    };
     json!({
         "clean": report.clean,
         "devices": report.devices.iter().map(device).collect::<Vec<_>>(),
         "files": report.files.iter().map(file).collect::<Vec<_>>(),
+        "sources": report.sources.iter().map(source).collect::<Vec<_>>(),
         "lost_blocks": report.lost_blocks,
         "unverified": report.unverified,
         "findings": report.findings.iter().map(|f| &f.text).collect::<Vec<_>>(),

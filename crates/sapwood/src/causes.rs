@@ -161,12 +161,17 @@ impl Cause for ScrubError {
             Self::Btrfs { source, .. } => of_btrfs(source),
             Self::State { .. } => ErrorKind::Io,
             Self::Daemon(error) => error.kind(),
+            Self::Source { source, .. } => source.kind(),
+            Self::NoSources { .. } => ErrorKind::Unsupported,
         }
     }
 
     fn path(&self) -> Option<&Path> {
         match self {
-            Self::Btrfs { path, .. } | Self::State { path, .. } => Some(path),
+            Self::Btrfs { path, .. }
+            | Self::State { path, .. }
+            | Self::Source { path, .. }
+            | Self::NoSources { path, .. } => Some(path),
             Self::Daemon(error) => error.path(),
         }
     }

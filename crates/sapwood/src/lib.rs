@@ -134,9 +134,9 @@ pub use check::{CheckFinding, CheckOptions, CheckReport, check};
 pub use copy::{CopyOptions, CopyReport, Existing, Place, copy};
 pub use damage::Damage;
 pub use devices::{
-    AllocatedSpace, BadFilter, BalanceFilter, BalanceOptions, BalanceReport, DeviceChoice,
-    DeviceSpace, ReplaceReport, add_device, balance, cancel_balance, device_usage, remove_device,
-    replace_device, resume_balance,
+    AllocatedSpace, BadFilter, BalanceFilter, BalanceOptions, BalanceReport, BalanceState,
+    DeviceChoice, DeviceSpace, ReplaceReport, add_device, balance, balance_state, cancel_balance,
+    device_usage, pause_balance, remove_device, replace_device, resume_balance,
 };
 pub use diff::{DiffEntry, DiffKind, DiffOptions, DiffParts, diff};
 pub use disk::{
@@ -169,7 +169,7 @@ pub use sapwood_block as block;
 pub use sapwood_btrfs::Compression;
 #[doc(no_inline)]
 pub use sapwood_vfs as vfs;
-pub use scrub::{ScrubOptions, ScrubReport, ScrubbedDevice, ScrubbedFile, scrub};
+pub use scrub::{ScrubOptions, ScrubReport, ScrubSource, ScrubbedDevice, ScrubbedFile, scrub};
 pub use seal::{Seal, SealError, Sealing};
 pub use send::{SendOptions, SendReport, send};
 pub use sources::Sources;

@@ -1,5 +1,6 @@
 //! Reads everything that an image stores, and repairs bad copies from good ones.
 
+mod from;
 #[cfg(feature = "fuse")]
 mod mounted;
 
@@ -16,7 +17,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::check::{CheckFinding, CheckOptions, check};
 use crate::daemon::DaemonError;
-use crate::image::{self, named};
+use crate::image::{self, OpenError, named};
 use crate::options::Options;
 use crate::progress::{OnProgress, Progress, Stop};
 use crate::{Kind, Result};
@@ -38,6 +39,9 @@ pub struct ScrubOptions {
     /// File with the position of the scrub of a btrfs. A scrub that finds the file continues there;
     /// a complete one removes it.
     pub state: Option<PathBuf>,
+    /// Files, images and streams that have sectors of data without a good copy in the btrfs, by
+    /// their checksums.
+    pub from: Vec<PathBuf>,
     /// Ends the scrub early.
     pub stop: Stop,
 }
@@ -82,6 +86,20 @@ pub struct ScrubbedFile {
     pub range: Range<u64>,
     /// A good copy of all of it exists.
     pub repaired: bool,
+    /// The source that it was repaired from, as an index of [`ScrubReport::sources`].
+    pub source: Option<usize>,
+}
+
+/// A source of lost sectors.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct ScrubSource {
+    /// The file, image or stream.
+    pub path: PathBuf,
+    /// Sectors that were repaired from it.
+    pub sectors: u64,
+    /// Why not all of it was read.
+    pub error: Option<String>,
 }
 
 /// The result of a scrub.
@@ -101,6 +119,8 @@ pub struct ScrubReport {
     /// Findings of the check of all metadata (ext4).
     #[serde(with = "wire")]
     pub findings: Vec<CheckFinding>,
+    /// The sources of lost sectors.
+    pub sources: Vec<ScrubSource>,
     /// It ended early.
     pub interrupted: bool,
 }
@@ -158,6 +178,22 @@ pub enum ScrubError {
     /// The daemon of a mount did not scrub.
     #[error(transparent)]
     Daemon(#[from] DaemonError),
+    /// A source of lost sectors cannot be opened.
+    #[error("{}", named(path, source))]
+    Source {
+        /// The source.
+        path: PathBuf,
+        /// Why.
+        source: Box<OpenError>,
+    },
+    /// Sources are given for a mount, or for an ext4.
+    #[error("{}: {why}", path.display())]
+    NoSources {
+        /// The image or directory.
+        path: PathBuf,
+        /// The reason.
+        why: &'static str,
+    },
 }
 
 /// Reads all used space of an image that nothing else uses, in every copy, and repairs bad copies.
@@ -178,18 +214,38 @@ pub fn scrub(
     let path = path.as_ref();
     #[cfg(feature = "fuse")]
     if path.is_dir() {
+        check_sources(
+            path,
+            options,
+            "lost sectors of a mount come from no other source: unmount it",
+        )?;
         let report = mounted::scrub_by_daemon(path, options, progress);
         return Ok(report.map_err(ScrubError::from)?);
     }
     let (devices, kind) = image::open_devices(path, opening, options.read_only)?;
     match (kind, &*devices) {
         (Kind::Ext4, [device, ..]) => {
+            let why = "an ext4 has no checksums of data, by which lost sectors could be found";
+            check_sources(path, options, why)?;
             let (scrubbed, interrupted) = read_all(&**device, options, progress);
             drop(devices);
             ext4(path, opening, scrubbed, interrupted, progress)
         }
         _ => Ok(btrfs(path, &devices, opening, options, progress)?),
     }
+}
+
+/// Refuses sources of lost sectors.
+fn check_sources(
+    path: &Path,
+    options: &ScrubOptions,
+    why: &'static str,
+) -> std::result::Result<(), ScrubError> {
+    if options.from.is_empty() {
+        return Ok(());
+    }
+    let path = path.to_owned();
+    Err(ScrubError::NoSources { path, why })
 }
 
 fn btrfs(
@@ -211,8 +267,9 @@ fn btrfs(
         resume: state.and_then(read_state),
         time: opening.fixed_time(),
     };
+    let mut donors = from::open_all(&options.from)?;
     let (mut total, mut written) = (None, Ok(()));
-    let report = btrfs::scrub(devices, &engine, &mut |step| {
+    let report = btrfs::scrub_with(devices, &engine, &mut donors, &mut |step| {
         if total.replace(step.total) != Some(step.total) {
             progress(Progress::Total(step.total));
         }
@@ -228,7 +285,7 @@ fn btrfs(
         }
         ControlFlow::Continue(())
     });
-    let report = report.map_err(failed)?;
+    let mut report = report.map_err(failed)?;
     if let Some(path) = state {
         let ended = written.and_then(|()| {
             if report.interrupted {
@@ -243,7 +300,21 @@ fn btrfs(
             return Err(ScrubError::State { path, source });
         }
     }
-    Ok(shown(report))
+    let mut donated = std::mem::take(&mut report.donated).into_iter();
+    let mut shown = shown(report);
+    shown.sources = options
+        .from
+        .iter()
+        .map(|path| {
+            let donated = donated.next().unwrap_or_default();
+            ScrubSource {
+                path: path.clone(),
+                sectors: donated.sectors,
+                error: donated.error,
+            }
+        })
+        .collect();
+    Ok(shown)
 }
 
 pub(crate) fn shown(report: btrfs::ScrubReport) -> ScrubReport {
@@ -266,6 +337,7 @@ pub(crate) fn shown(report: btrfs::ScrubReport) -> ScrubReport {
         inode: file.inode,
         range: file.offset..file.offset.saturating_add(file.len),
         repaired: file.repaired,
+        source: file.donor,
     };
     ScrubReport {
         clean,
@@ -274,6 +346,7 @@ pub(crate) fn shown(report: btrfs::ScrubReport) -> ScrubReport {
         lost_blocks: report.lost_blocks,
         unverified: report.unverified,
         findings: Vec::new(),
+        sources: Vec::new(),
         interrupted: report.interrupted,
     }
 }

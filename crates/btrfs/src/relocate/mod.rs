@@ -51,6 +51,22 @@ pub(crate) fn open(
     Btrfs::open(devices.to_vec(), options)
 }
 
+/// Opens the file system on `devices` to look at its trees. Changes nothing.
+///
+/// # Errors
+/// The errors of a mount.
+pub(crate) fn open_to_read(devices: &[Arc<dyn Device>], degraded: bool) -> Result<Btrfs> {
+    let options = Options {
+        subvolume: SubvolumeChoice::Id(0),
+        background: false,
+        read_only: true,
+        no_log_replay: true,
+        degraded,
+        ..Options::default()
+    };
+    Btrfs::open(devices.to_vec(), options)
+}
+
 /// The result of a relocation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Relocated {

@@ -22,6 +22,7 @@ use parking_lot::Mutex;
 use sapwood_base::{Pace, RangeSet};
 use sapwood_btrfs_format::{Checksum, ExtentFlags, ExtentItemRef, ItemError, Key, kind};
 
+use super::files::{BadRange, State};
 use super::{OnStep, Position, ScrubReport, ScrubStep};
 use crate::Result;
 use crate::devices::BlockExpect;
@@ -104,8 +105,8 @@ pub(super) struct Scan<'s> {
     done: AtomicU64,
     pace: Option<Pace>,
     report: Mutex<ScrubReport>,
-    /// Ranges of data with a bad copy: logical address, bytes, whether a copy is good.
-    bad: Mutex<Vec<(u64, u64, bool)>>,
+    /// Ranges of data with a bad copy.
+    bad: Mutex<Vec<BadRange>>,
 }
 
 impl<'s> Scan<'s> {
@@ -191,7 +192,7 @@ impl<'s> Scan<'s> {
     }
 
     /// Moves the findings into the report, and returns the bad ranges of data.
-    pub(super) fn finish(self, report: &mut ScrubReport) -> Vec<(u64, u64, bool)> {
+    pub(super) fn finish(self, report: &mut ScrubReport) -> Vec<BadRange> {
         let own = self.report.into_inner();
         report.unverified += own.unverified;
         report.lost_blocks.extend(own.lost_blocks);
@@ -518,7 +519,15 @@ impl<'s> Scan<'s> {
             }
         }
         if differing > 0 {
-            self.bad.lock().push((at, sector as u64, good.is_some()));
+            self.bad.lock().push(BadRange {
+                at,
+                len: sector as u64,
+                state: if good.is_some() {
+                    State::Good
+                } else {
+                    State::Lost
+                },
+            });
         }
         Ok(())
     }

@@ -11,6 +11,8 @@ use crate::{Error, Result};
 
 /// Most files that are named.
 const MOST: usize = 1000;
+/// Most parts of files that are joined for that.
+const MOST_PARTS: usize = 16 * MOST;
 
 /// A range of a file with a bad copy.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -27,11 +29,53 @@ pub struct DamagedFile {
     pub len: u64,
     /// A good copy of all of it exists.
     pub repaired: bool,
+    /// The number of the donor that it was repaired from.
+    pub donor: Option<usize>,
+    /// Logical address, unless the extent is compressed.
+    pub(super) logical: Option<u64>,
 }
 
-/// The files that use ranges (logical address, bytes, whether a copy is good), in order. Ranges of
-/// a file that follow each other are one.
-pub(super) fn with(engine: &Arc<Engine>, bad: &[(u64, u64, bool)]) -> Result<Vec<DamagedFile>> {
+/// The state of a range with a bad copy.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum State {
+    /// No copy was good.
+    Lost,
+    /// Another copy was good.
+    Good,
+    /// The donor of this number had the bytes.
+    Donated(usize),
+}
+
+/// A range of data with a bad copy.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct BadRange {
+    /// Logical address.
+    pub(super) at: u64,
+    /// Bytes.
+    pub(super) len: u64,
+    pub(super) state: State,
+}
+
+/// The files that use ranges, in order. Ranges of a file that follow each other are one.
+pub(super) fn with(engine: &Arc<Engine>, bad: &[BadRange]) -> Result<Vec<DamagedFile>> {
+    let mut files: Vec<DamagedFile> = Vec::new();
+    for part in parts(engine, bad, MOST_PARTS)? {
+        match files.last_mut().filter(|last| last.is_joined(&part)) {
+            Some(last) => last.extend(&part),
+            None => files.push(part),
+        }
+    }
+    files.truncate(MOST);
+    Ok(files)
+}
+
+/// The parts of files that use ranges, in order, about `most` of them. The bytes of a part follow
+/// each other in the file and in the address space.
+pub(super) fn parts(
+    engine: &Arc<Engine>,
+    bad: &[BadRange],
+    most: usize,
+) -> Result<Vec<DamagedFile>> {
     let mut files: Vec<DamagedFile> = Vec::new();
     if bad.is_empty() {
         return Ok(files);
@@ -55,11 +99,11 @@ pub(super) fn with(engine: &Arc<Engine>, bad: &[(u64, u64, bool)]) -> Result<Vec
                     source,
                 };
                 let extent = FileExtent::parse(item).map_err(bad_item)?;
-                for (offset, len, repaired) in in_extent(&key, &extent, bad) {
-                    add(&mut files, (id, key.objectid), offset, len, repaired);
+                for part in in_extent(&key, &extent, bad) {
+                    add(&mut files, (id, key.objectid), &part);
                 }
             }
-            Ok(files.len() < MOST)
+            Ok(files.len() < most)
         })?;
         for file in files.iter_mut().skip(first) {
             file.path = listing::file_path(engine, &root, file.inode, &mut paths)?;
@@ -68,12 +112,17 @@ pub(super) fn with(engine: &Arc<Engine>, bad: &[(u64, u64, bool)]) -> Result<Vec
     Ok(files)
 }
 
-/// The bad ranges of a file extent: offset in the file, bytes, whether a copy is good.
-fn in_extent(
-    key: &Key,
-    extent: &FileExtent<'_>,
-    bad: &[(u64, u64, bool)],
-) -> Vec<(u64, u64, bool)> {
+/// A bad range of a file extent.
+struct BadPart {
+    /// Offset in the file.
+    offset: u64,
+    len: u64,
+    state: State,
+    /// Logical address, unless the extent is compressed.
+    logical: Option<u64>,
+}
+
+fn in_extent(key: &Key, extent: &FileExtent<'_>, bad: &[BadRange]) -> Vec<BadPart> {
     let FileExtent::Regular(extent) = extent else {
         return Vec::new();
     };
@@ -88,38 +137,59 @@ fn in_extent(
         (extent.disk_bytenr, extent.disk_num_bytes)
     };
     let to = from.saturating_add(len);
-    let first = bad.partition_point(|(at, len, _)| at + len <= from);
-    let inside = bad.iter().skip(first).take_while(|(at, ..)| *at < to);
-    let place = |(at, len, repaired): &(u64, u64, bool)| {
-        if !plain {
-            return (key.offset, extent.num_bytes, *repaired);
+    let first = bad.partition_point(|range| range.at + range.len <= from);
+    let inside = bad.iter().skip(first).take_while(|range| range.at < to);
+    let part = |range: &BadRange| {
+        let (low, high) = (range.at.max(from), (range.at + range.len).min(to));
+        let (offset, len) = if plain {
+            (key.offset.saturating_add(low - from), high - low)
+        } else {
+            (key.offset, extent.num_bytes)
+        };
+        BadPart {
+            offset,
+            len,
+            state: range.state,
+            logical: plain.then_some(low),
         }
-        let (low, high) = ((*at).max(from), (at + len).min(to));
-        (key.offset.saturating_add(low - from), high - low, *repaired)
     };
-    inside.map(place).collect()
+    inside.map(part).collect()
 }
 
-fn add(
-    files: &mut Vec<DamagedFile>,
-    (subvolume, inode): (u64, u64),
-    offset: u64,
-    len: u64,
-    repaired: bool,
-) {
-    if let Some(last) = files.last_mut()
-        && (last.subvolume, last.inode, last.repaired) == (subvolume, inode, repaired)
-        && last.offset.saturating_add(last.len) >= offset
-    {
-        last.len = last.len.max(offset.saturating_add(len) - last.offset);
-        return;
-    }
-    files.push(DamagedFile {
+fn add(files: &mut Vec<DamagedFile>, (subvolume, inode): (u64, u64), part: &BadPart) {
+    let part = DamagedFile {
         path: Vec::new(),
         subvolume,
         inode,
-        offset,
-        len,
-        repaired,
-    });
+        offset: part.offset,
+        len: part.len,
+        repaired: part.state != State::Lost,
+        donor: match part.state {
+            State::Donated(nth) => Some(nth),
+            State::Lost | State::Good => None,
+        },
+        logical: part.logical,
+    };
+    let follows = |last: &&mut DamagedFile| {
+        let end = last.logical.map(|at| at.saturating_add(last.len));
+        last.is_joined(&part) && end == part.logical
+    };
+    match files.last_mut().filter(follows) {
+        Some(last) => last.extend(&part),
+        None => files.push(part),
+    }
+}
+
+impl DamagedFile {
+    /// Whether a later part of a file is joined with it.
+    fn is_joined(&self, part: &Self) -> bool {
+        (self.subvolume, self.inode) == (part.subvolume, part.inode)
+            && (self.repaired, self.donor) == (part.repaired, part.donor)
+            && self.offset.saturating_add(self.len) >= part.offset
+    }
+
+    fn extend(&mut self, part: &Self) {
+        let end = part.offset.saturating_add(part.len);
+        self.len = self.len.max(end.saturating_sub(self.offset));
+    }
 }

@@ -13,6 +13,7 @@
 //! After each block group all repairs are flushed. A later scrub may continue there, unless the
 //! file system changed since ([`Position`]) or a device is stale.
 
+mod donors;
 mod extents;
 mod files;
 
@@ -29,8 +30,10 @@ use crate::mount::Btrfs;
 use crate::options::{Options, SubvolumeChoice};
 use crate::transaction::Store;
 use crate::{Error, Result};
+pub use donors::{Donated, Donor, Offer, TakeOffer};
 use extents::{Extent, Scan};
 pub use files::DamagedFile;
+use files::State;
 
 /// Parameters of a scrub.
 #[derive(Clone, Copy, Debug, Default)]
@@ -109,6 +112,8 @@ pub struct ScrubReport {
     pub lost_blocks: Vec<u64>,
     /// Files with bad sectors.
     pub files: Vec<DamagedFile>,
+    /// The contributions of the donors, in their order.
+    pub donated: Vec<Donated>,
     /// The callback stopped the scrub.
     pub interrupted: bool,
 }
@@ -137,6 +142,19 @@ pub fn scrub(
     options: &ScrubOptions,
     step: &mut OnStep<'_>,
 ) -> Result<ScrubReport> {
+    scrub_with(devices, options, &mut [], step)
+}
+
+/// Like [`scrub`], and repairs sectors of data without a good copy from the donors.
+///
+/// # Errors
+/// The errors of [`scrub`]. The error of a donor is in the report.
+pub fn scrub_with(
+    devices: &[Arc<dyn Device>],
+    options: &ScrubOptions,
+    donors: &mut [Box<dyn Donor>],
+    step: &mut OnStep<'_>,
+) -> Result<ScrubReport> {
     let mut engine = Options {
         subvolume: SubvolumeChoice::Id(0),
         background: false,
@@ -155,7 +173,7 @@ pub fn scrub(
         .filter(|p| p.generation == supers.generation.get());
     let mut report = ScrubReport::default();
     let fs = Btrfs::open(devices.to_vec(), engine)?;
-    let done = run(&fs, options, resume, &mut report, step);
+    let done = run(&fs, options, (resume, donors), &mut report, step);
     let closed = fs.unmount();
     done?;
     closed?;
@@ -177,7 +195,7 @@ pub fn scrub_mounted(
         ..*options
     };
     let mut report = ScrubReport::default();
-    run(fs, &options, None, &mut report, step)?;
+    run(fs, &options, (None, &mut []), &mut report, step)?;
     Ok(report)
 }
 
@@ -193,7 +211,10 @@ pub(crate) fn verify_group(store: &Arc<Store>, start: u64) -> Result<u64> {
     let _ = scan.group(&extents, &mut |_| ControlFlow::Continue(()))?;
     let mut report = ScrubReport::default();
     let bad = scan.finish(&mut report);
-    let lost = bad.iter().filter(|(.., repaired)| !repaired).count();
+    let lost = bad
+        .iter()
+        .filter(|range| range.state == State::Lost)
+        .count();
     let unrepaired: u64 = report.devices.values().map(|device| device.lost).sum();
     Ok(unrepaired.max((lost + report.lost_blocks.len()) as u64))
 }
@@ -201,7 +222,7 @@ pub(crate) fn verify_group(store: &Arc<Store>, start: u64) -> Result<u64> {
 fn run(
     fs: &Btrfs,
     options: &ScrubOptions,
-    resume: Option<Position>,
+    (resume, donors): (Option<Position>, &mut [Box<dyn Donor>]),
     report: &mut ScrubReport,
     step: &mut OnStep<'_>,
 ) -> Result<()> {
@@ -245,7 +266,11 @@ fn run(
             break;
         }
     }
-    let bad = scan.finish(report);
+    let after = scan.step(None);
+    let mut bad = scan.finish(report);
+    if !donors.is_empty() && !options.read_only && !report.interrupted {
+        donors::repair(&fs.engine, donors, &mut bad, report, &mut || step(&after))?;
+    }
     report.files = files::with(&fs.engine, &bad)?;
     if options.read_only {
         return Ok(());

@@ -30,4 +30,5 @@ mod orphans;
 mod reclaim;
 mod relocation;
 mod replacement;
+mod scrub_donors;
 mod whiteouts;

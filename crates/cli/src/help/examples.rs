@@ -418,6 +418,10 @@ pub(super) const EXAMPLES: &[(&str, &[Example])] = &[
                 "sapwood scrub mnt",
                 "the same of a mount, which stays in use",
             ),
+            (
+                "sapwood scrub --from backup.img --from a.stream disk.img",
+                "repair what has no good copy from an older image and a stream",
+            ),
         ],
     ),
     (
@@ -426,6 +430,10 @@ pub(super) const EXAMPLES: &[(&str, &[Example])] = &[
             (
                 "sapwood balance --resume mnt",
                 "continue an interrupted one in a mount",
+            ),
+            (
+                "sapwood balance --status mnt",
+                "whether one runs or was interrupted",
             ),
             (
                 "sapwood balance -d convert=raid1 -m convert=raid1 a.img b.img",

@@ -29,8 +29,15 @@ const INTERVAL: Duration = Duration::from_millis(100);
 /// The work that a client requests.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) enum Request {
-    Scrub { read_only: bool, limit: Option<u64> },
+    Scrub {
+        read_only: bool,
+        limit: Option<u64>,
+    },
     Change(Change),
+    /// The state of the balance.
+    BalanceState,
+    /// End the balance that runs, so that it can be continued.
+    PauseBalance,
 }
 
 /// A change of the block groups or the devices.

@@ -15,6 +15,7 @@ impl Cause for DevicesError {
         match self {
             Self::Open(error) => error.kind(),
             Self::Daemon(error) => error.kind(),
+            Self::NoBalance(_) => ErrorKind::InvalidInput,
             Self::Balance { source, .. } => match &**source {
                 Balance::Engine(error) => of_btrfs(error),
                 Balance::NoRoom { .. } => ErrorKind::StorageFull,
@@ -37,7 +38,9 @@ impl Cause for DevicesError {
         match self {
             Self::Open(error) => error.path(),
             Self::Daemon(error) => error.path(),
-            Self::Balance { path, .. } | Self::Membership { path, .. } => Some(path),
+            Self::NoBalance(path) | Self::Balance { path, .. } | Self::Membership { path, .. } => {
+                Some(path)
+            }
         }
     }
 }

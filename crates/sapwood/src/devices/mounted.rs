@@ -7,7 +7,9 @@ use std::path::Path;
 
 use serde::Deserialize;
 
-use super::{BalanceOptions, BalanceReport, DeviceChoice, DevicesError, ReplaceReport, step};
+use super::{
+    BalanceOptions, BalanceReport, BalanceState, DeviceChoice, DevicesError, ReplaceReport, step,
+};
 use crate::bulk::upkeep::{self, Change, Removal, Request};
 use crate::progress::{OnProgress, Stop};
 
@@ -72,6 +74,24 @@ pub(super) fn resume_balance(
 /// [`DevicesError::Daemon`].
 pub(super) fn cancel_balance(dir: &Path) -> Result<()> {
     let socket = requested(dir, Change::CancelBalance)?;
+    wait_unseen(dir, &socket)
+}
+
+/// The balance of the file system that the directory `dir` is in.
+///
+/// # Errors
+/// [`DevicesError::Daemon`].
+pub(super) fn balance_state(dir: &Path) -> Result<BalanceState> {
+    let socket = upkeep::request(dir, &Request::BalanceState)?;
+    wait_unseen(dir, &socket)
+}
+
+/// Ends the balance of the file system that the directory `dir` is in. False if none runs.
+///
+/// # Errors
+/// [`DevicesError::Daemon`].
+pub(super) fn pause_balance(dir: &Path) -> Result<bool> {
+    let socket = upkeep::request(dir, &Request::PauseBalance)?;
     wait_unseen(dir, &socket)
 }
 

@@ -8,6 +8,7 @@
 use std::io;
 use std::ops::ControlFlow;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use parking_lot::Mutex;
 use sapwood_block::{Device, FileDevice};
@@ -18,7 +19,9 @@ use sapwood_fuse::bulk::{Admitted, Service, Work};
 
 use super::writing::Engines;
 use crate::bulk::upkeep::{Answer, Change, Removal, Reporter, Request};
-use crate::devices::{BalanceFilter, balanced, engine_options, replaced};
+use crate::devices::{
+    BalanceFilter, BalanceReport, BalanceState, balanced, engine_options, replaced,
+};
 use crate::image::Mounted;
 use crate::progress::Progress;
 use crate::scrub::{self, ScrubOptions, ScrubReport};
@@ -31,6 +34,31 @@ pub(super) struct Upkeep {
     encrypted: bool,
     /// Held during the work.
     one: Mutex<()>,
+    /// The balance that runs.
+    balance: Mutex<Option<Arc<Running>>>,
+}
+
+/// Takes the progress of the work: bytes that are done, and all bytes.
+type Steps<'s> = dyn FnMut(u64, u64) -> ControlFlow<()> + Send + 's;
+
+/// A balance that runs.
+#[derive(Default)]
+struct Running {
+    done: AtomicU64,
+    total: AtomicU64,
+    ends: AtomicBool,
+}
+
+impl Running {
+    /// Records a step. Breaks if the balance is to end.
+    fn step(&self, done: u64, total: u64) -> ControlFlow<()> {
+        self.done.store(done, Ordering::Relaxed);
+        self.total.store(total, Ordering::Relaxed);
+        if self.ends.load(Ordering::Relaxed) {
+            return ControlFlow::Break(());
+        }
+        ControlFlow::Continue(())
+    }
 }
 
 impl Service for Upkeep {
@@ -55,7 +83,56 @@ impl Upkeep {
             devices,
             encrypted,
             one: Mutex::default(),
+            balance: Mutex::default(),
         }
+    }
+
+    /// Ends the balance that runs, and waits for that. False if there is none.
+    fn end_balance(&self) -> bool {
+        let running = self.balance.lock().clone();
+        let Some(running) = running else {
+            return false;
+        };
+        running.ends.store(true, Ordering::Relaxed);
+        drop(self.one.lock());
+        true
+    }
+
+    fn balance_state(&self) -> Result<BalanceState, String> {
+        if let Some(running) = &*self.balance.lock() {
+            return Ok(BalanceState::Running {
+                done: running.done.load(Ordering::Relaxed),
+                total: running.total.load(Ordering::Relaxed),
+            });
+        }
+        let image = self.engines.current().clone();
+        let Mounted::Btrfs(fs) = &image else {
+            return Ok(BalanceState::None);
+        };
+        Ok(if balance::is_paused(fs).map_err(text)? {
+            BalanceState::Paused
+        } else {
+            BalanceState::None
+        })
+    }
+
+    /// Runs a balance that [`end_balance`](Self::end_balance) can end.
+    fn balanced<E>(
+        &self,
+        step: &mut Steps<'_>,
+        work: impl FnOnce(&mut Steps<'_>) -> Result<balance::BalanceReport, E>,
+    ) -> Result<BalanceReport, String>
+    where
+        E: ToString,
+    {
+        let running = Arc::new(Running::default());
+        *self.balance.lock() = Some(Arc::clone(&running));
+        let done = work(&mut |done, total| {
+            running.step(done, total)?;
+            step(done, total)
+        });
+        *self.balance.lock() = None;
+        done.map(balanced).map_err(text)
     }
 
     /// Serves a client. The error is a reason that people read.
@@ -63,6 +140,18 @@ impl Upkeep {
         let failed = |error: io::Error| error.to_string();
         let admitted = work.identify().map_err(failed)?;
         let request = Request::receive(&work.socket).map_err(failed)?;
+        match &request {
+            Request::BalanceState => {
+                let state = self.balance_state()?;
+                return Answer::Done(state).send(&work.socket).map_err(failed);
+            }
+            Request::PauseBalance => {
+                let ended = self.end_balance();
+                return Answer::Done(ended).send(&work.socket).map_err(failed);
+            }
+            Request::Change(Change::CancelBalance) => drop(self.end_balance()),
+            Request::Change(_) | Request::Scrub { .. } => {}
+        }
         let Some(_one) = self.one.try_lock() else {
             let why = "the mount is being scrubbed or balanced, or its devices change";
             return Err(why.to_owned());
@@ -74,6 +163,7 @@ impl Upkeep {
         let mut reporter = Reporter::new(&work.socket);
         let change = match request {
             Request::Change(change) => change,
+            Request::BalanceState | Request::PauseBalance => return Ok(()),
             Request::Scrub {
                 read_only: only,
                 limit,
@@ -154,12 +244,12 @@ impl Upkeep {
                 let [data, metadata, system] = [data, metadata, system].map(parsed);
                 let filters = [data?, metadata?, system?];
                 let options = engine_options(filters.each_ref().map(Option::as_ref), force);
-                let done = balance::balance_mounted(fs, &options, step).map_err(text)?;
-                Answer::Done(balanced(done)).send(socket)
+                let work = |step: &mut Steps<'_>| balance::balance_mounted(fs, &options, step);
+                Answer::Done(self.balanced(step, work)?).send(socket)
             }
             Change::ResumeBalance => {
-                let done = balance::resume_mounted(fs, step).map_err(text)?;
-                Answer::Done(balanced(done)).send(socket)
+                let work = |step: &mut Steps<'_>| balance::resume_mounted(fs, step);
+                Answer::Done(self.balanced(step, work)?).send(socket)
             }
             Change::CancelBalance => {
                 balance::cancel_mounted(fs).map_err(text)?;
