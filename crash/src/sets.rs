@@ -394,9 +394,12 @@ impl Sets {
         tally.workloads += 1;
         let oracle = Oracle::new(&ran.lane);
         let mut random = Rng::with_seed(self.seed);
+        // Without a request there is no moment.
+        let Some(last) = ran.ticks.len().checked_sub(1) else {
+            return Ok(());
+        };
         for nth in 0..cuts {
-            // The last cut is the end.
-            let last = ran.ticks.len().saturating_sub(1);
+            // The first cut is the end.
             let at = if nth == 0 {
                 last
             } else {

@@ -38,7 +38,6 @@ use crate::options::OptionError;
 use crate::output::{OutputError, UnknownFormat};
 use crate::repair::RepairError;
 use crate::resize::{BadSize, ResizeError};
-use crate::scrub::ScrubError;
 use crate::storage::StorageError;
 use crate::trim::TrimError;
 use layers::{of_btrfs, of_device, of_ext4, of_luks, of_rescue, of_undo};
@@ -151,28 +150,6 @@ impl Cause for DaemonError {
     fn path(&self) -> Option<&Path> {
         match self {
             Self::Mount { path, .. } | Self::Refused { path, .. } => Some(path),
-        }
-    }
-}
-
-impl Cause for ScrubError {
-    fn kind(&self) -> ErrorKind {
-        match self {
-            Self::Btrfs { source, .. } => of_btrfs(source),
-            Self::State { .. } => ErrorKind::Io,
-            Self::Daemon(error) => error.kind(),
-            Self::Source { source, .. } => source.kind(),
-            Self::NoSources { .. } => ErrorKind::Unsupported,
-        }
-    }
-
-    fn path(&self) -> Option<&Path> {
-        match self {
-            Self::Btrfs { path, .. }
-            | Self::State { path, .. }
-            | Self::Source { path, .. }
-            | Self::NoSources { path, .. } => Some(path),
-            Self::Daemon(error) => error.path(),
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Kinds for the errors of balances, of changes of the devices, and of partition tables.
+//! Kinds for the errors of balances and scrubs, of changes of the devices, and of partition tables.
 
 use std::path::Path;
 
@@ -9,6 +9,7 @@ use super::layers::{of_btrfs, of_device};
 use crate::devices::DevicesError;
 use crate::error::{Cause, ErrorKind};
 use crate::repartition::RepartitionError;
+use crate::scrub::ScrubError;
 
 impl Cause for DevicesError {
     fn kind(&self) -> ErrorKind {
@@ -41,6 +42,28 @@ impl Cause for DevicesError {
             Self::NoBalance(path) | Self::Balance { path, .. } | Self::Membership { path, .. } => {
                 Some(path)
             }
+        }
+    }
+}
+
+impl Cause for ScrubError {
+    fn kind(&self) -> ErrorKind {
+        match self {
+            Self::Btrfs { source, .. } => of_btrfs(source),
+            Self::State { .. } => ErrorKind::Io,
+            Self::Daemon(error) => error.kind(),
+            Self::Source { source, .. } => source.kind(),
+            Self::NoSources { .. } => ErrorKind::Unsupported,
+        }
+    }
+
+    fn path(&self) -> Option<&Path> {
+        match self {
+            Self::Btrfs { path, .. }
+            | Self::State { path, .. }
+            | Self::Source { path, .. }
+            | Self::NoSources { path, .. } => Some(path),
+            Self::Daemon(error) => error.path(),
         }
     }
 }
