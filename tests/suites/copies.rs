@@ -59,7 +59,12 @@ pub(crate) fn trials() -> Vec<Trial> {
     let needs = [Need::Program("setfattr"), machine::KERNEL];
     let ext4 = [Need::Program("setfattr"), machine::KERNEL_EXT4];
     let programs = ["setfacl", "setfattr", "getfattr"].map(Need::Program);
-    let kernel = [machine::OVERLAY, machine::KERNEL, machine::KERNEL_EXT4];
+    let kernel = [
+        Need::Linux("attributes of special files"),
+        machine::OVERLAY,
+        machine::KERNEL,
+        machine::KERNEL_EXT4,
+    ];
     let overlay = [&programs[..], &kernel].concat();
     let acls = ["setfacl", "getfacl", "cpio"].map(Need::Program);
     let acls = [&acls[..], &[machine::KERNEL, machine::KERNEL_EXT4]].concat();

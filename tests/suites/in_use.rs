@@ -10,6 +10,7 @@ use std::process::{Child, Command, Stdio};
 use libtest_mimic::Trial;
 use sapwood_block::{NbdDevice, NbdOptions};
 use sapwood_testing::FileContent;
+use sapwood_tests::machine::HOLDERS;
 use sapwood_tests::mount::{DETACH_COPIES, Mounted, SapwoodMount, sapwood};
 use sapwood_tests::{Need, Outcome, process, scratch, trial};
 use tempfile::TempDir;
@@ -22,11 +23,13 @@ const IMAGE: i32 = 3;
 
 pub(crate) fn trials() -> Vec<Trial> {
     let qemu = ["qemu-img", "qemu-io", "qemu-nbd"].map(Need::Program);
+    let locks = [&[Need::Linux("QEMU's locks")], &qemu[..]].concat();
     let mounted: Vec<Need> = qemu.into_iter().chain([Need::Fuse]).collect();
     let namespace = [Need::Fuse, Need::Program("unshare")];
-    let user = [Need::Root, Need::Program("setpriv"), Need::Program("flock")];
+    let programs = ["setpriv", "flock"].map(Need::Program);
+    let user = [&[HOLDERS, Need::Root], &programs[..]].concat();
     vec![
-        trial("no_command_opens_what_qemu_serves", &qemu, served),
+        trial("no_command_opens_what_qemu_serves", &locks, served),
         trial("qemu_opens_nothing_that_is_mounted", &mounted, mounted_here),
         trial("a_mount_is_named", &[Need::Fuse], mount_named),
         trial(

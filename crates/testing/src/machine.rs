@@ -46,6 +46,12 @@ pub const PORTABLE: bool = cfg!(not(all(target_os = "linux", not(sapwood_portabl
 pub const MOUNTS: Need = Need::Linux("mounts");
 /// Images on block devices.
 pub const BLOCK_DEVICES: Need = Need::Linux("block devices");
+/// Discarded space that is given back to the host.
+pub const DISCARDS: Need = Need::Linux("discards");
+/// New files without a name, of which SIGKILL leaves nothing.
+pub const UNNAMED_FILES: Need = Need::Linux("files without a name");
+/// The user of an image that is in use, by name.
+pub const HOLDERS: Need = Need::Linux("the user of an image");
 
 /// The programs of e2fsprogs that most tests of ext4 use.
 pub const E2FSPROGS: [Need; 4] = [

@@ -195,12 +195,13 @@ pub(crate) fn trials() -> Vec<Trial> {
     for kind in ["btrfs", "ext4"] {
         for (name, script) in SCRIPTS.iter().chain(commands::SCRIPTS) {
             let run = move || everyday(kind, "", script);
-            trials.push(trial(format!("{kind}::{name}"), &[Need::Root], run));
+            let needs = [&[Need::Root], parts(name, script)].concat();
+            trials.push(trial(format!("{kind}::{name}"), &needs, run));
         }
         for (name, script) in new_files::SCRIPTS {
             let run = move || everyday(kind, new_files::PRELUDE, script);
             let programs = ["strace", "cpio", "unshare", "nbdkit"].map(Need::Program);
-            let needs = [&[Need::Root, Need::Fuse][..], &programs].concat();
+            let needs = [&[Need::Root][..], parts(name, script), &programs].concat();
             trials.push(trial(format!("{kind}::{name}"), &needs, run));
         }
         for (name, script) in mounted::SCRIPTS {
@@ -211,6 +212,17 @@ pub(crate) fn trials() -> Vec<Trial> {
         }
     }
     trials
+}
+
+/// What a script needs of the build and of FUSE.
+fn parts(name: &str, script: &str) -> &'static [Need] {
+    match name {
+        _ if script.contains("\"$SAPWOOD\" mount") => &[Need::Fuse],
+        "an_image_changes_its_size_and_gives_back_free_space" => &[machine::DISCARDS],
+        "a_command_that_a_signal_ends_leaves_no_file"
+        | "a_signal_while_a_source_blocks_leaves_nothing" => &[machine::UNNAMED_FILES],
+        _ => &[],
+    }
 }
 
 fn everyday(kind: &str, more: &str, script: &str) -> Outcome {

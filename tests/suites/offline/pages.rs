@@ -7,6 +7,7 @@ use std::path::Path;
 use std::process::Command;
 
 use libtest_mimic::Trial;
+use sapwood_tests::machine::MOUNTS;
 use sapwood_tests::mount::sapwood;
 use sapwood_tests::{Need, Outcome, process, scratch, trial};
 use serde_json::Value;
@@ -30,7 +31,7 @@ pub(crate) fn trials() -> Vec<Trial> {
             paths_in_bash,
         ),
         trial("help_all_has_every_command_and_option_once", &[], help_all),
-        trial("doctor_examines_this_machine", &[], doctor),
+        trial("doctor_examines_this_machine", &[MOUNTS], doctor),
         trial("lists_are_json_of_one_shape", &[], json),
         trial("a_list_that_fails_is_no_json", &[], failed_lists),
     ]
