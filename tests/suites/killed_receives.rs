@@ -11,7 +11,7 @@ use libtest_mimic::Trial;
 use sapwood_testing::tree::{Detail, Facts, Tree};
 use sapwood_tests::mount::sapwood;
 use sapwood_tests::random::{Random, seed};
-use sapwood_tests::{Outcome, process, scratch, trial};
+use sapwood_tests::{Outcome, machine, process, scratch, trial};
 
 const LIMIT: Duration = Duration::from_secs(60);
 
@@ -30,7 +30,9 @@ const FILL: &str = r#"
 
 pub(crate) fn trials() -> Vec<Trial> {
     let case = |name: &'static str, target: &'static str, streams: &'static [&'static str]| {
-        trial(name, &[], move || killed(target, streams))
+        trial(name, &[machine::RECEIVED_DIRECTORIES], move || {
+            killed(target, streams)
+        })
     };
     vec![
         case(

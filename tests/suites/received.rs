@@ -18,8 +18,10 @@ const LIMIT: Duration = Duration::from_secs(120);
 const USER: u32 = 65534;
 
 pub(crate) fn trials() -> Vec<Trial> {
-    let kernel = [machine::KERNEL, Need::Program("btrfs")];
+    let directories = machine::RECEIVED_DIRECTORIES;
+    let kernel = [directories, machine::KERNEL, Need::Program("btrfs")];
     let user = [
+        directories,
         Need::Root,
         Need::Program("setpriv"),
         Need::Program("setcap"),
@@ -35,7 +37,7 @@ pub(crate) fn trials() -> Vec<Trial> {
             &mounts,
             into_a_mount,
         ),
-        trial("a_sealed_stream_is_verified", &[], sealed_stream),
+        trial("a_sealed_stream_is_verified", &[directories], sealed_stream),
         trial(
             "the_daemon_of_a_mount_sends_and_receives",
             &[Need::Fuse, machine::KERNEL, Need::Program("setpriv")],

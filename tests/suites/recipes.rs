@@ -2,8 +2,9 @@
 //! the built command.
 //!
 //! The first line of a page may name what its script needs: `<!-- needs: fuse qemu-img -->`. A
-//! word is `fuse` (root and `/dev/fuse`), `debian-vm` (see `scripts/debian-vm`), `python-package` or
-//! `libsapwood` (as `cargo build` makes them), or the name of a program.
+//! word is `fuse` (root and `/dev/fuse`), `received-directories` (streams into directories of the
+//! host, which only the build for Linux receives), `debian-vm` (see `scripts/debian-vm`),
+//! `python-package` or `libsapwood` (as `cargo build` makes them), or the name of a program.
 
 use std::ffi::{OsStr, OsString};
 use std::fs;
@@ -92,6 +93,7 @@ fn read(page: &Path) -> Result<Recipe, String> {
 fn need(word: &str) -> Need {
     match word {
         "fuse" => Need::Fuse,
+        "received-directories" => machine::RECEIVED_DIRECTORIES,
         "python-package" => Need::Other(|| missing("libsapwood_python.so")),
         "libsapwood" => Need::Other(|| missing("libsapwood_capi.a")),
         "debian-vm" => machine::DEBIAN_VM,

@@ -50,6 +50,8 @@ pub const BLOCK_DEVICES: Need = Need::Linux("block devices");
 pub const DISCARDS: Need = Need::Linux("discards");
 /// New files without a name, of which SIGKILL leaves nothing.
 pub const UNNAMED_FILES: Need = Need::Linux("files without a name");
+/// Streams that are received into directories of the host.
+pub const RECEIVED_DIRECTORIES: Need = Need::Linux("streams into directories");
 /// The user of an image that is in use, by name.
 pub const HOLDERS: Need = Need::Linux("the user of an image");
 

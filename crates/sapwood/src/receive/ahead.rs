@@ -130,6 +130,7 @@ fn new_thread() -> thread::Builder {
 ///
 /// # Errors
 /// The error of `work`; [`ReceiveError::Read`] if no thread can be started.
+#[cfg(any(feature = "fuse", test))]
 pub(super) fn with_ahead<T>(
     reader: impl Read + Send,
     interrupt: impl FnOnce(),

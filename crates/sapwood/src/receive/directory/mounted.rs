@@ -33,6 +33,7 @@ pub(super) fn sync(dir: &OwnedFd) -> io::Result<()> {
 }
 
 /// Whether the caller may make subvolumes in a directory.
+#[cfg_attr(not(feature = "fuse"), expect(unused_variables))]
 pub(super) fn has_subvolumes(dir: &OwnedFd) -> bool {
     #[cfg(feature = "fuse")]
     if is_fuse(dir) {
@@ -43,6 +44,7 @@ pub(super) fn has_subvolumes(dir: &OwnedFd) -> bool {
 
 /// The name of the read-only subvolume with a UUID, as its received one or its own, if no other
 /// subvolume of the file system has this name: then a subvolume of this name is that one.
+#[cfg_attr(not(feature = "fuse"), expect(unused_variables))]
 pub(super) fn unique_name(dir: &OwnedFd, uuid: [u8; 16]) -> Option<Vec<u8>> {
     #[cfg(feature = "fuse")]
     if has_subvolumes(dir) {
