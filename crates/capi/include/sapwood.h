@@ -424,7 +424,7 @@ void sapwood_builder_free(struct sapwood_builder *builder);
 const char *sapwood_error_message(void);
 
 /**
- * The version of the library, as `"0.1.0"`.
+ * The version of the library, as `"0.2.0"`.
  */
 const char *sapwood_version(void);
 

@@ -304,7 +304,7 @@ pub extern "C" fn sapwood_error_message() -> *const c_char {
     message.unwrap_or(c"".as_ptr())
 }
 
-/// The version of the library, as `"0.1.0"`.
+/// The version of the library, as `"0.2.0"`.
 #[unsafe(no_mangle)]
 pub extern "C" fn sapwood_version() -> *const c_char {
     concat!(env!("CARGO_PKG_VERSION"), "\0").as_ptr().cast()
