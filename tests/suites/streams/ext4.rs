@@ -37,8 +37,9 @@ pub(super) fn trials() -> Vec<Trial> {
     ];
     let programs = ["setfacl", "setcap", "fallocate"].map(Need::Program);
     let orders = [&kernel[..], &programs].concat();
+    let chains = [&[machine::RECEIVED_DIRECTORIES], &kernel[..]].concat();
     vec![
-        trial("chains_of_ext4_images_are_received", &kernel, || {
+        trial("chains_of_ext4_images_are_received", &chains, || {
             each_seed(1, chain)
         }),
         trial(
