@@ -41,6 +41,7 @@ mod sources;
 mod streams;
 mod sync;
 mod synchronous;
+mod taken_over;
 mod upkeep;
 
 fn main() {
@@ -89,6 +90,7 @@ fn main() {
             streams,
             sync,
             synchronous,
+            taken_over,
             upkeep,
         ]
     });

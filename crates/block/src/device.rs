@@ -102,6 +102,17 @@ pub trait Device: Send + Sync + std::fmt::Debug {
     /// which is the default.
     fn drop_cached(&self, _offset: u64, _len: u64) {}
 
+    /// Watches a range that every program changes that writes to the file system, such as its
+    /// superblock. A device that repeats writes on its own, after it lost a connection, first
+    /// compares the range with what it wrote there, and fails for good if another client wrote to
+    /// it. Other devices do nothing, which is the default.
+    ///
+    /// # Errors
+    /// [`Error::OutOfRange`](crate::Error::OutOfRange); errors of reading the range.
+    fn watch(&self, _offset: u64, _len: u64) -> Result<()> {
+        Ok(())
+    }
+
     /// Announces that a large writeback wrote the range. The device may start to write it to its
     /// medium, so that the next flush has less to wait for. This makes nothing durable; the next
     /// flush reports errors. A device that does not cache writes does nothing, which is the

@@ -116,6 +116,14 @@ pub trait Layer: Send + Sync + std::fmt::Debug {
         self.below().drop_cached(offset, len);
     }
 
+    /// See [`Device::watch`].
+    ///
+    /// # Errors
+    /// The errors of the device below.
+    fn watch(&self, offset: u64, len: u64) -> Result<()> {
+        self.below().watch(offset, len)
+    }
+
     /// See [`Device::write_behind`].
     fn write_behind(&self, offset: u64, len: u64) {
         self.below().write_behind(offset, len);
@@ -197,6 +205,10 @@ impl<L: Layer> Device for L {
 
     fn drop_cached(&self, offset: u64, len: u64) {
         Layer::drop_cached(self, offset, len);
+    }
+
+    fn watch(&self, offset: u64, len: u64) -> Result<()> {
+        Layer::watch(self, offset, len)
     }
 
     fn write_behind(&self, offset: u64, len: u64) {

@@ -116,6 +116,10 @@ impl Layer for PartDevice {
         }
     }
 
+    fn watch(&self, offset: u64, len: u64) -> Result<()> {
+        Device::watch(&*self.inner, self.at(offset, len)?, len)
+    }
+
     fn write_behind(&self, offset: u64, len: u64) {
         if let Some((at, len)) = self.clamp(offset, len) {
             Device::write_behind(&*self.inner, at, len);

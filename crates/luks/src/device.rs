@@ -209,6 +209,11 @@ impl sapwood_block::Layer for CryptDevice {
         self.disk().drop_cached(self.offset + offset, len);
     }
 
+    fn watch(&self, offset: u64, len: u64) -> sapwood_block::Result<()> {
+        check_range(self.disk().name(), self.size, offset, len)?;
+        self.disk().watch(self.offset + offset, len)
+    }
+
     fn write_behind(&self, offset: u64, len: u64) {
         self.disk().write_behind(self.offset + offset, len);
     }

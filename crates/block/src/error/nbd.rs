@@ -98,6 +98,18 @@ pub enum NbdError {
     /// After a new connection the export was another one.
     #[error("after a new connection the export differs: {0}")]
     Changed(&'static str),
+    /// While the connection was lost, another client wrote to a range that only this one writes.
+    #[error(
+        "another client wrote to the export while the connection was lost (at byte {0}): nothing \
+         more is written"
+    )]
+    Overwritten(u64),
+    /// The server accepts a connection, but does not begin the handshake.
+    #[error(
+        "the server does not begin a conversation within {0} s: it hangs, or has another client and \
+         serves one at a time (qemu-nbd without -e)"
+    )]
+    Silent(u64),
     /// A write that had succeeded was refused when it was repeated after a new connection.
     #[error("after a new connection a write cannot be repeated: {0}")]
     Replay(#[source] io::Error),
@@ -109,6 +121,6 @@ pub enum NbdError {
 impl NbdError {
     /// Whether a new connection may help.
     pub(crate) fn is_transient(&self) -> bool {
-        matches!(self, Self::Connect(_) | Self::Lost(_))
+        matches!(self, Self::Connect(_) | Self::Lost(_) | Self::Silent(_))
     }
 }

@@ -18,6 +18,8 @@ use crate::error::Violation;
 
 /// Time between two looks for late replies.
 const TICK: Duration = Duration::from_secs(1);
+/// Longest time that a server takes to begin the handshake.
+const GREETING_TIME: Duration = Duration::from_secs(10);
 /// The longest chunk with an error, in bytes.
 const MAX_ERROR: u32 = 8 << 10;
 
@@ -65,6 +67,11 @@ impl Ticket {
         *self.reply.lock() = Some(reply);
         self.arrived.notify_all();
     }
+}
+
+/// Whether a read ended because of its time limit.
+fn is_late(error: &io::Error) -> bool {
+    matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut)
 }
 
 /// The expected content of a reply.
@@ -159,6 +166,16 @@ impl Connection {
         first: u64,
     ) -> Result<(Arc<Self>, Export), NbdError> {
         let mut stream = Stream::connect(&uri.address, timeout).map_err(NbdError::Connect)?;
+        // A server that has one client at a time lets others connect, and leaves them unanswered.
+        let greeting = GREETING_TIME.min(timeout);
+        let limited = stream.set_read_timeout(greeting);
+        limited.map_err(NbdError::Connect)?;
+        handshake::greeting(&mut stream).map_err(|why| match why {
+            NbdError::Lost(error) if is_late(&error) => NbdError::Silent(greeting.as_secs()),
+            why => why,
+        })?;
+        let limited = stream.set_read_timeout(timeout);
+        limited.map_err(NbdError::Connect)?;
         let Negotiated { export, allocation } = handshake::negotiate(&mut stream, &uri.export)?;
         let clone = |stream: &Stream| stream.try_clone().map_err(NbdError::Connect);
         stream
@@ -411,8 +428,7 @@ impl Connection {
                 Ok(0) => return Err(NbdError::Lost(ErrorKind::UnexpectedEof.into())),
                 Ok(count) => done += count,
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                Err(error)
-                    if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {}
+                Err(error) if is_late(&error) => {}
                 Err(error) => return Err(NbdError::Lost(error)),
             }
             if done < buf.len() && self.is_late() {

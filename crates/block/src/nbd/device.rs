@@ -8,14 +8,16 @@ use parking_lot::{Mutex, RwLock};
 
 use super::connection::{Failure, Request};
 use super::handshake::Export;
+use super::options::NbdOptions;
 use super::session::Session;
 use super::status::WORTH_ASKING;
 use super::unflushed::{Content, Unflushed};
 use super::uri::NbdUri;
+use super::watch::Watch;
 use super::wire::*;
 use crate::error::{check_range, check_writable};
 use crate::host;
-use crate::{Device, Error, NbdError};
+use crate::{Device, Error, NbdError, SECTOR_SIZE};
 
 type Result<T, E = Error> = std::result::Result<T, E>;
 
@@ -29,33 +31,6 @@ const ZEROS: usize = 4096;
 const TRIES: u32 = 6;
 /// First and longest time between two attempts to connect.
 const PAUSE: (Duration, Duration) = (Duration::from_millis(5), Duration::from_secs(1));
-
-/// Options for opening an [`NbdDevice`].
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct NbdOptions {
-    /// Refuse writes.
-    pub read_only: bool,
-    /// Write although the server has no flush. Nothing is then known to be durable.
-    pub without_flush: bool,
-    /// Connections, if the server allows several.
-    pub connections: usize,
-    /// Longest time for replacing a lost connection.
-    pub patience: Duration,
-    /// Time without a reply after which the connection counts as lost.
-    pub timeout: Duration,
-}
-
-impl Default for NbdOptions {
-    fn default() -> Self {
-        Self {
-            read_only: false,
-            without_flush: false,
-            connections: 4,
-            patience: Duration::from_secs(30),
-            timeout: Duration::from_secs(120),
-        }
-    }
-}
 
 /// Writes that a new connection must repeat.
 #[derive(Debug, Default)]
@@ -80,6 +55,7 @@ pub struct NbdDevice {
     export: Export,
     state: Mutex<State>,
     log: Mutex<Log>,
+    watch: Mutex<Watch>,
     /// Held by the writer that flushes because the log is full.
     full: Mutex<()>,
     /// The error of a flush that a writer began. No flush succeeds after it.
@@ -117,6 +93,7 @@ impl NbdDevice {
                 generation: 1,
                 ..Log::default()
             }),
+            watch: Mutex::default(),
             full: Mutex::new(()),
             flush_failed: Mutex::new(None),
             blocks: RwLock::new(()),
@@ -235,7 +212,10 @@ impl NbdDevice {
             ..
         } = self.options;
         let (session, export) = Session::open(&self.uri, timeout, connections, generation)?;
-        let outcome = self.compare(&export).and_then(|()| self.replay(&session));
+        let outcome = self
+            .compare(&export)
+            .and_then(|()| self.find_other_writers(&session))
+            .and_then(|()| self.replay(&session));
         if let Err(why) = outcome {
             session.close();
             return Err(why);
@@ -253,6 +233,26 @@ impl NbdDevice {
         }
         if export.flags != self.export.flags {
             return Err(changed("what the server can do"));
+        }
+        Ok(())
+    }
+
+    /// Fails if a watched range has a content that this device did not write.
+    fn find_other_writers(&self, session: &Session) -> Result<(), NbdError> {
+        let ranges = self.watch.lock().ranges();
+        for (offset, len) in ranges {
+            let (start, blocks) = self.around(offset, len);
+            let mut found = vec![0; blocks as usize];
+            self.receive(session, start, &mut found)
+                .map_err(|failure| match failure {
+                    Failure::Server(errno) => NbdError::Lost(io::Error::from_raw_os_error(errno)),
+                    Failure::Dead(why) => NbdError::Lost(io::Error::other(why.to_string())),
+                })?;
+            let skip = (offset - start) as usize;
+            let found = found.get(skip..skip + len as usize).unwrap_or_default();
+            if !self.watch.lock().is_own(offset, found) {
+                return Err(NbdError::Overwritten(offset));
+            }
         }
         Ok(())
     }
@@ -315,26 +315,31 @@ impl NbdDevice {
 
     /// Reads whole blocks.
     fn read_blocks(&self, offset: u64, buf: &mut [u8]) -> Result<()> {
-        let piece = self.piece();
         self.request("read", offset, buf.len() as u64, |session| {
-            let starts = (0..buf.len()).step_by(piece);
-            let lens = starts.map(|start| (start, piece.min(buf.len() - start)));
-            let requests: Vec<_> = lens
-                .map(|(start, len)| Request {
-                    command: CMD_READ,
-                    flags: 0,
-                    offset: offset + start as u64,
-                    len: len as u32,
-                    payload: &[],
-                })
-                .collect();
-            session.all(requests.into_iter(), |number, data| {
-                let start = number * piece;
-                if let Some(place) = buf.get_mut(start..start + data.len()) {
-                    place.copy_from_slice(&data);
-                }
-            })?;
+            self.receive(session, offset, buf)?;
             Ok(Some(()))
+        })
+    }
+
+    /// Reads whole blocks through a session.
+    fn receive(&self, session: &Session, offset: u64, buf: &mut [u8]) -> Result<(), Failure> {
+        let piece = self.piece();
+        let starts = (0..buf.len()).step_by(piece);
+        let lens = starts.map(|start| (start, piece.min(buf.len() - start)));
+        let requests: Vec<_> = lens
+            .map(|(start, len)| Request {
+                command: CMD_READ,
+                flags: 0,
+                offset: offset + start as u64,
+                len: len as u32,
+                payload: &[],
+            })
+            .collect();
+        session.all(requests.into_iter(), |number, data| {
+            let start = number * piece;
+            if let Some(place) = buf.get_mut(start..start + data.len()) {
+                place.copy_from_slice(&data);
+            }
         })
     }
 
@@ -349,6 +354,7 @@ impl NbdDevice {
         let op = if through { "FUA write" } else { "write" };
         // Without a flush the list would grow for ever.
         let kept = !fua && self.export.has(SEND_FLUSH);
+        self.watch.lock().wrote(offset, buf);
         self.request(op, offset, len, |session| {
             if zeros {
                 self.send_zeros(session, offset, len, flags)?
@@ -424,6 +430,7 @@ impl NbdDevice {
     pub(super) fn trim(&self, start: u64, len: u64) -> Result<()> {
         self.request("discard", start, len, |session| {
             self.log.lock().unflushed.remove(start, len);
+            self.watch.lock().forget(start, len);
             session.all(without_data(CMD_TRIM, 0, start, len), |_, _| {})?;
             Ok(Some(()))
         })
@@ -543,6 +550,21 @@ impl Device for NbdDevice {
             len if self.export.status && len >= WORTH_ASKING => self.discard_allocated(start, len),
             len => self.trim(start, len),
         }
+    }
+
+    fn watch(&self, offset: u64, len: u64) -> Result<()> {
+        check_range(&self.name, self.export.size, offset, len)?;
+        if self.read_only() || len == 0 {
+            return Ok(());
+        }
+        let start = offset - offset % SECTOR_SIZE;
+        let end = (offset + len).next_multiple_of(SECTOR_SIZE);
+        // A last part of a sector is not watched.
+        let end = end.min(self.export.size - self.export.size % SECTOR_SIZE);
+        let mut bytes = vec![0; end.saturating_sub(start) as usize];
+        self.read_at(start, &mut bytes)?;
+        self.watch.lock().add(start, &bytes);
+        Ok(())
     }
 
     fn release_lock(&self) -> Result<()> {

@@ -44,11 +44,16 @@ impl Export {
     }
 }
 
-/// Negotiates the export.
-pub(super) fn negotiate(stream: &mut Stream, export: &[u8]) -> Result<Negotiated, NbdError> {
+/// Receives the first bytes of a server.
+pub(super) fn greeting(stream: &mut Stream) -> Result<(), NbdError> {
     if read::<8>(stream)? != GREETING.to_be_bytes() || read::<8>(stream)? != OPTION.to_be_bytes() {
         return Err(Violation::Greeting.into());
     }
+    Ok(())
+}
+
+/// Negotiates the export, after the [`greeting`].
+pub(super) fn negotiate(stream: &mut Stream, export: &[u8]) -> Result<Negotiated, NbdError> {
     let flags = u16::from_be_bytes(read(stream)?);
     if flags & FIXED_NEWSTYLE == 0 {
         return Err(Violation::Greeting.into());

@@ -16,6 +16,8 @@
 //!   server, so they are kept in memory (`unflushed.rs`) and repeated before any other request; at
 //!   [`unflushed::LIMIT`] bytes the writer flushes. So a later flush still covers every write
 //!   before it.
+//! - Before that, a new connection compares the watched ranges ([`Device::watch`]) with what this
+//!   device wrote there (`watch.rs`). After a write of another client nothing is sent any more.
 //! - The old connections are closed for writing first, and their ends awaited for a moment, so that
 //!   a live server has served its requests before the same blocks are written again. The protocol
 //!   has no fence for a server that executes requests of a connection that it lost long ago.
@@ -25,12 +27,17 @@
 pub(crate) mod connection;
 pub(crate) mod device;
 pub(crate) mod handshake;
+pub(crate) mod options;
 pub(crate) mod session;
 pub(crate) mod status;
 pub(crate) mod stream;
 pub(crate) mod unflushed;
 pub(crate) mod uri;
+pub(crate) mod watch;
 pub(crate) mod wire;
 
-pub use device::{NbdDevice, NbdOptions};
+#[cfg(doc)]
+use crate::Device;
+pub use device::NbdDevice;
+pub use options::NbdOptions;
 pub(crate) use uri::NbdUri;

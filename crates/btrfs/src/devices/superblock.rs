@@ -176,6 +176,17 @@ pub(crate) fn copy_at(sb: &SuperBlock, offset: u64) -> Result<Vec<u8>> {
     Ok(bytes)
 }
 
+/// Has a device watch the first copy of its superblock, which every commit and log writes.
+///
+/// # Errors
+/// [`Error::Device`].
+pub(crate) fn watch(device: &dyn Device) -> Result<()> {
+    let Some(offset) = copies(device.size()).next() else {
+        return Ok(());
+    };
+    Ok(device.watch(offset, size_of::<SuperBlock>() as u64)?)
+}
+
 /// Writes only the first copy of a superblock, with forced unit access: the blocks that it refers
 /// to are durable already. The other copies stay as the last transaction left them, without a log.
 ///

@@ -8,7 +8,7 @@ use sapwood_block::Device;
 
 use super::engine::Engine;
 use super::sync;
-use crate::devices::DeviceSet;
+use crate::devices::{DeviceSet, superblock};
 use crate::options::SubvolumeChoice;
 use crate::subvolume::cleaner;
 use crate::tree::Root;
@@ -28,6 +28,11 @@ impl Mount {
     /// # Errors
     /// Errors of the devices or the image, see [`Error`](crate::Error).
     pub(crate) fn open(devices: Vec<Arc<dyn Device>>, options: Options) -> Result<Self> {
+        if !options.read_only {
+            for device in &devices {
+                superblock::watch(&**device)?;
+            }
+        }
         replay_if_needed(&devices, &options)?;
         let (engine, top) = Engine::open(devices, options)?;
         engine.drop_stale_caches()?;

@@ -82,6 +82,9 @@ impl Protection {
         }
         let geometry = Geometry::new(sb)?;
         let lease = Arc::new(Lease::acquire(device, sb, &geometry, options)?);
+        // Another machine may take over while this one waits for a new connection to the device.
+        let place = lease.place();
+        device.watch(place.start, place.end - place.start)?;
         // This machine may have cached blocks that another one changed since.
         device.drop_cached(0, device.size());
         let fenced = FencedDevice::new(Arc::clone(device), Arc::clone(&lease));

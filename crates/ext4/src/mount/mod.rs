@@ -200,6 +200,8 @@ fn open_with(device: Arc<dyn Device>, mut options: Options, quotas: Quotas) -> R
         return open_recovered_in_memory(device, options);
     }
     let (device, protection) = Protection::take(&device, &sb, &options)?;
+    // Every mount writes the superblock before anything else.
+    device.watch(SUPER_OFFSET, SUPER_SIZE as u64)?;
     let sb = read_super(&*device)?;
     check_features(&sb, false)?;
     // Another machine may have used the file system until the protection was taken.

@@ -72,10 +72,19 @@ impl Disk {
 }
 
 fn server(disk: &Arc<Mutex<Disk>>, flags: u16) -> Server {
+    server_of(disk, flags, None)
+}
+
+/// A server with least and most bytes of a request.
+fn server_of(disk: &Arc<Mutex<Disk>>, flags: u16, blocks: Option<(u32, u32)>) -> Server {
     let disk = Arc::clone(disk);
     Server::start(move |mut stream| {
         disk.lock().unwrap().connections.push(stream.try_clone()?);
-        handshake(&mut stream, &Offer::new(SIZE as u64, flags))?;
+        let offer = Offer {
+            blocks,
+            ..Offer::new(SIZE as u64, flags)
+        };
+        handshake(&mut stream, &offer)?;
         loop {
             let asked = next(&mut stream)?;
             if asked.command == CMD_DISC {
@@ -203,4 +212,75 @@ fn writers_in_parallel_survive_crashes_of_the_server() {
         }
     });
     assert!(disk.lock().unwrap().crashes > 3);
+}
+
+/// Ends all connections.
+fn disconnect(disk: &Mutex<Disk>) {
+    for connection in disk.lock().unwrap().connections.drain(..) {
+        let _ = connection.shutdown(Shutdown::Both);
+    }
+}
+
+#[test]
+fn nothing_is_written_again_after_a_write_of_another_client() {
+    for least in [None, Some((4096, 1 << 20))] {
+        let disk = Disk::new(0, 0);
+        let server = server_of(&disk, FLUSH | FUA, least);
+        let device = server.open(|_| {}).unwrap();
+        device.watch(4096 + 1024, 1024).unwrap();
+        device.write_at(4096, &[1; 2048]).unwrap();
+        device.write_at(8192, &[1; 512]).unwrap();
+        disconnect(&disk);
+        // Nobody wrote: the device goes on.
+        device.write_at(8192 + 512, &[2; 512]).unwrap();
+        disconnect(&disk);
+        {
+            let mut disk = disk.lock().unwrap();
+            disk.volatile[4096 + 2047] = 9;
+            disk.volatile[8192..8192 + 4096].fill(9);
+        }
+        let error = device.flush().unwrap_err().to_string();
+        assert!(
+            error.contains("another client wrote to the export"),
+            "{error}"
+        );
+        assert!(error.contains("(at byte 5120)"), "{error}");
+        for again in [
+            device.write_at(0, &[3; 512]),
+            device.read_at(0, &mut [0; 512]),
+        ] {
+            assert_eq!(again.unwrap_err().to_string(), error);
+        }
+        let disk = disk.lock().unwrap();
+        assert!(
+            disk.volatile[8192..8192 + 4096]
+                .iter()
+                .all(|byte| *byte == 9)
+        );
+        assert_eq!((disk.volatile[4096 + 2047], disk.volatile[0]), (9, 0));
+    }
+}
+
+#[test]
+fn a_server_that_loses_writes_of_a_watched_range_is_not_another_client() {
+    let mut crashes = 0;
+    for seed in 0..40 {
+        let disk = Disk::new(seed, 12);
+        let server = server(&disk, FLUSH | FUA);
+        let device = server.open(|_| {}).unwrap();
+        device.watch(1024, 1024).unwrap();
+        for round in 1..=30 {
+            device.write_at(1024, &[round; 1024]).unwrap();
+            match round % 4 {
+                0 => device.flush().unwrap(),
+                1 => device.write_fua(1024, &[round; 1024]).unwrap(),
+                _ => {}
+            }
+        }
+        device.flush().unwrap();
+        let disk = disk.lock().unwrap();
+        assert!(disk.durable[1024..2048] == [30; 1024], "seed {seed}");
+        crashes += disk.crashes;
+    }
+    assert!(crashes > 40, "{crashes}");
 }

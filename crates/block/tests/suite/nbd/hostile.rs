@@ -352,6 +352,17 @@ fn a_server_that_does_not_answer_is_given_up() {
 }
 
 #[test]
+fn a_server_that_does_not_begin_the_handshake_is_named() {
+    let server = Server::start(|mut stream| stream.read_exact(&mut [0]));
+    let opened = server.open(|options| options.timeout = Duration::from_millis(20));
+    let error = opened.unwrap_err().to_string();
+    assert!(
+        error.contains("one at a time (qemu-nbd without -e)"),
+        "{error}"
+    );
+}
+
+#[test]
 fn a_server_that_ends_every_connection_is_given_up() {
     let server = Server::answering(Offer::new(SIZE, FLUSH), |_, _| {
         Err(io::ErrorKind::Other.into())
