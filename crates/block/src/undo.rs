@@ -11,6 +11,7 @@
 //! change, because each mount for writing changes them.
 
 use std::io::{self, Write};
+use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -88,6 +89,16 @@ impl Record {
             UndoSide::After => &self.after,
         };
         page.get(..self.len.get() as usize).unwrap_or(page)
+    }
+
+    /// Gives both sides the bytes `found` in a range of the image.
+    fn leave(&mut self, range: &Range<u64>, found: &[u8]) {
+        let within = |at: u64| at.saturating_sub(self.offset.get()).min(found.len() as u64);
+        let part = within(range.start) as usize..within(range.end) as usize;
+        if let Some(bytes) = found.get(part.clone()) {
+            self.before[part.clone()].copy_from_slice(bytes);
+            self.after[part].copy_from_slice(bytes);
+        }
     }
 }
 
@@ -229,6 +240,8 @@ pub struct UndoFile {
     devices: Vec<PathBuf>,
     size: u64,
     records: u64,
+    /// Bytes of the image that stay as they are.
+    left: Range<u64>,
 }
 
 impl UndoFile {
@@ -273,6 +286,7 @@ impl UndoFile {
                 .collect(),
             size,
             records,
+            left: 0..0,
             file: Arc::clone(&file),
         };
         let mut next = 0;
@@ -287,6 +301,14 @@ impl UndoFile {
             Ok(())
         })?;
         Ok(undo)
+    }
+
+    /// Leaves a range of the image as it is, whatever the records have there: bytes that record the
+    /// use of the image.
+    #[must_use]
+    pub fn leaving(mut self, range: Range<u64>) -> Self {
+        self.left = range;
+        self
     }
 
     /// Names of the devices of the image that was repaired, in their order.
@@ -304,7 +326,7 @@ impl UndoFile {
     /// Reads all records, and verifies the checksum of each.
     fn each(
         &self,
-        visit: &mut dyn FnMut(&Record) -> Result<(), UndoError>,
+        visit: &mut dyn FnMut(&mut Record) -> Result<(), UndoError>,
     ) -> Result<(), UndoError> {
         let mut record = Record::new_zeroed();
         for number in 0..self.records {
@@ -316,7 +338,7 @@ impl UndoFile {
                     what: format!("checksum of record {number}"),
                 });
             }
-            visit(&record)?;
+            visit(&mut record)?;
         }
         Ok(())
     }
@@ -333,6 +355,7 @@ impl UndoFile {
             let offset = record.offset.get();
             let found = &mut found[..record.len.get() as usize];
             device.read_at(offset, found)?;
+            record.leave(&self.left, found);
             let sectors = SECTOR_SIZE as usize;
             let old = record.side(UndoSide::Before).chunks(sectors);
             let new = record.side(UndoSide::After).chunks(sectors);
@@ -391,6 +414,7 @@ impl UndoFile {
             let offset = record.offset.get();
             let found = &mut found[..record.len.get() as usize];
             device.read_at(offset, found)?;
+            record.leave(&self.left, found);
             if found != record.side(side) {
                 device.write_at(offset, record.side(side))?;
                 written += 1;
@@ -529,6 +553,30 @@ mod tests {
         let other = MemoryDevice::new(SIZE + 512);
         let refused = undo.apply(&other, UndoSide::Before, true);
         assert!(matches!(refused, Err(UndoError::Size { .. })));
+    }
+
+    #[test]
+    fn a_range_that_is_left_may_change() {
+        let (device, before, after, file) = changed();
+        let undo = UndoFile::open(memory(&file)).unwrap().leaving(800..1000);
+        undo.apply(&*device, UndoSide::After, false).unwrap();
+        device.write_at(850, &[7; 100]).unwrap();
+        assert_eq!(undo.state(&*device).unwrap(), UndoState::After);
+        let expected = |side: &[u8], from: &[u8]| {
+            let mut bytes = side.to_vec();
+            bytes[800..1000].copy_from_slice(&from[800..1000]);
+            bytes
+        };
+        undo.apply(&*device, UndoSide::Before, false).unwrap();
+        let mut own = before.clone();
+        own[850..950].fill(7);
+        assert_eq!(bytes(&device), expected(&before, &own));
+        assert_eq!(undo.state(&*device).unwrap(), UndoState::Before);
+        undo.apply(&*device, UndoSide::After, false).unwrap();
+        assert_eq!(bytes(&device), expected(&after, &own));
+        // Other bytes may not.
+        device.write_at(1000, &[8]).unwrap();
+        assert_eq!(undo.state(&*device).unwrap(), UndoState::Changed(512));
     }
 
     #[test]

@@ -48,6 +48,6 @@ pub use erase::erase_unused;
 pub use error::{Error, JournalMismatch, Result};
 pub use journal_device::JournalDevice;
 pub use mmp::Protection;
-pub use mount::{Ext4, Mount, protect, refuse_external_journal};
+pub use mount::{Ext4, Mount, protect, protect_as, refuse_external_journal};
 pub use options::{DataMode, FastCommits, Options};
 pub use staging::{Staging, StagingError};

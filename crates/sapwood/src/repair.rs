@@ -14,6 +14,7 @@
 
 use std::fs::{self, Permissions};
 use std::io::{BufWriter, Write as _};
+use std::ops::Range;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -183,11 +184,12 @@ pub fn repair(
     let (device, protection) = if options.dry_run {
         (device, None)
     } else {
-        protected(path, device, key.as_ref())?
+        protected(path, device, key.as_ref(), None)?
     };
     let staged = StagedDevice::new(Arc::clone(&device), CHANGED, Box::new(|_| false));
     let staged = Arc::new(staged);
-    let place = Place::find(beside, &*device, options)?;
+    let own = own_bytes(protection.as_ref(), key.as_ref());
+    let place = Place::find(beside, &*device, options, &own)?;
     if let Some(unfinished) = &place.unfinished {
         let on: &dyn Device = if options.dry_run { &*staged } else { &*device };
         unfinished
@@ -213,7 +215,16 @@ pub fn repair(
         let file = place.next(beside)?;
         let names: Vec<PathBuf> = names.iter().map(canonical).collect();
         let pages = changed.into_iter().chain(supers).collect();
-        write(&names, &staged, pages, &file)?;
+        // The repaired superblock may name a protection that the damaged one did not.
+        let repaired = work
+            .first()
+            .filter(|_| protection.is_none() && work.len() == 1);
+        let (device, late) = match repaired {
+            Some(repaired) => protected(path, device, key.as_ref(), Some(&**repaired))?,
+            None => (device, None),
+        };
+        let own = own_bytes(late.as_ref().or(protection.as_ref()), key.as_ref());
+        write((&names, &*device), &staged, pages, (&file, own))?;
         report.undo = Some(file);
     } else if place.unfinished.is_some() {
         report.undo = Some(place.file);
@@ -221,19 +232,22 @@ pub fn repair(
     Ok(report)
 }
 
-/// Takes the multiple mount protection of an ext4. Returns the device to write to. A damaged
-/// superblock, or a damaged block of the protection, is left to the repair.
+/// Takes the multiple mount protection of an ext4, which its superblock names, or the one on the
+/// device `superblock`. Returns the device to write to. A damaged superblock, or a damaged block of
+/// the protection, protects nothing.
 fn protected(
     path: &Path,
     device: Arc<dyn Device>,
     key: Option<&Key>,
+    superblock: Option<&dyn Device>,
 ) -> crate::Result<(Arc<dyn Device>, Option<Protection>)> {
     use sapwood_ext4::Error;
 
     let Ok(readable) = image::decrypted(path, Arc::clone(&device), key) else {
         return Ok((device, None));
     };
-    match sapwood_ext4::protect(&readable, None) {
+    let superblock = superblock.unwrap_or(&*readable);
+    match sapwood_ext4::protect_as(&readable, superblock, None) {
         Ok((fenced, protection)) if key.is_none() => Ok((fenced, protection)),
         Ok((_, protection)) => Ok((device, protection)),
         Err(
@@ -247,6 +261,13 @@ fn protected(
         .into()),
         Err(_) => Ok((device, None)),
     }
+}
+
+/// The bytes of the image that record the use of its file system. They change while it is used, so
+/// an undo file does not count.
+fn own_bytes(protection: Option<&Protection>, key: Option<&Key>) -> Range<u64> {
+    let protection = protection.filter(|_| key.is_none());
+    protection.map_or(0..0, Protection::place)
 }
 
 /// The devices as one, and the range of each in it.
@@ -305,7 +326,8 @@ pub fn undo(file: impl AsRef<Path>, options: &UndoOptions) -> crate::Result<Undo
     }
     let (device, _) = joined(devices);
     let image = names.into_iter().next().unwrap_or_default();
-    let (device, _protection) = protected(&image, device, None)?;
+    let (device, protection) = protected(&image, device, None, None)?;
+    let undo = undo.leaving(own_bytes(protection.as_ref(), None));
     let applied = undo.apply(&*device, UndoSide::Before, options.force);
     let pages = applied.map_err(RepairError::from)?;
     Ok(UndoReport { image, pages })
@@ -395,12 +417,13 @@ fn changed_pages(staged: &StagedDevice) -> Result<Vec<u64>, RepairError> {
     Ok(changed)
 }
 
-/// Writes the undo file, then the changes.
+/// Writes the undo file, then the changes: to `device`, which has the name `devices`. The bytes
+/// `own` stay as they are.
 fn write(
-    devices: &[PathBuf],
+    (devices, device): (&[PathBuf], &dyn Device),
     staged: &StagedDevice,
     pages: Vec<u64>,
-    file: &Path,
+    (file, own): (&Path, Range<u64>),
 ) -> crate::Result<()> {
     let new = NewFile::create(file, file.exists())?;
     // The undo file contains pages of the devices, so it gets their permissions.
@@ -419,8 +442,8 @@ fn write(
         .map_err(RepairError::from)?;
     drop(to);
     new.finish()?;
-    let undo = open_undo(file)?;
-    undo.apply(&**staged.below(), UndoSide::After, false)
+    let undo = open_undo(file)?.leaving(own);
+    undo.apply(device, UndoSide::After, false)
         .map_err(RepairError::from)?;
     Ok(())
 }
@@ -441,6 +464,7 @@ impl Place {
         path: &Path,
         device: &dyn Device,
         options: &RepairOptions,
+        own: &Range<u64>,
     ) -> Result<Self, RepairError> {
         let default = options.undo.is_none();
         let file = match &options.undo {
@@ -458,7 +482,8 @@ impl Place {
         };
         let mut number = 0;
         while place.file.symlink_metadata().is_ok() {
-            match open_undo(&place.file).and_then(|undo| Ok((undo.state(device)?, undo))) {
+            let opened = open_undo(&place.file).map(|undo| undo.leaving(own.clone()));
+            match opened.and_then(|undo| Ok((undo.state(device)?, undo))) {
                 Ok((UndoState::Between, undo)) => {
                     place.unfinished = Some(undo);
                     place.taken = true;

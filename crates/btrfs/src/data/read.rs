@@ -371,8 +371,10 @@ impl Sector<'_> {
 
     fn repair(&self, good: &[u8], bad: &[usize], from: usize) {
         for mirror in bad {
-            match self.files.volume.repair(self.logical, good, *mirror) {
-                Ok(()) => log::info!("repaired logical {} from copy {from}", self.logical),
+            let volume = &self.files.volume;
+            match volume.repair_from(self.logical, good, from, *mirror) {
+                Ok(true) => log::info!("repaired logical {} from copy {from}", self.logical),
+                Ok(false) => {}
                 Err(error) => log::warn!("cannot repair logical {}: {error}", self.logical),
             }
         }

@@ -307,8 +307,8 @@ impl Volume {
         requests.try_for_each(|(piece, parts)| each(piece.devid, piece.physical, parts))
     }
 
-    /// Writes good bytes over one bad copy. Does nothing on a read-only volume, and before
-    /// [`begin_repairs`](Self::begin_repairs).
+    /// Writes good bytes over one bad copy of a range that is not reused meanwhile. Does nothing on
+    /// a read-only volume, and before [`begin_repairs`](Self::begin_repairs).
     ///
     /// # Errors
     /// [`Error::Unmapped`], [`Error::Device`].
@@ -331,6 +331,29 @@ impl Volume {
         })?;
         self.repaired.fetch_add(1, Ordering::Relaxed);
         Ok(())
+    }
+
+    /// Writes good bytes, which were read from copy `from`, over the bad copy `to`. Returns false,
+    /// and writes nothing, if copy `from` has other bytes now: the range was freed and has new
+    /// content. No write comes between the comparison and the write.
+    ///
+    /// # Errors
+    /// [`Error::Unmapped`], [`Error::Device`].
+    pub(crate) fn repair_from(
+        &self,
+        logical: u64,
+        good: &[u8],
+        from: usize,
+        to: usize,
+    ) -> Result<bool> {
+        let mut now = vec![0; good.len()];
+        let _alone = self.writes.write();
+        self.read_uncounted(logical, &mut now, from)?;
+        if now != good {
+            return Ok(false);
+        }
+        self.overwrite_copy(logical, good, to)?;
+        Ok(true)
     }
 
     /// Overwrites copy `to` of a logical range, which has no checksums, by copy `from`. No write

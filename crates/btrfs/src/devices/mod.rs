@@ -22,6 +22,8 @@ mod parity;
 mod replacing;
 pub(crate) mod stripe;
 pub(crate) mod superblock;
+#[cfg(test)]
+mod tests;
 mod tree_block;
 
 use std::collections::BTreeMap;

@@ -69,7 +69,7 @@ impl Volume {
             let bytes = Arc::make_mut(&mut block);
             match self.read_tree_copy(logical, bytes, mirror, want) {
                 Ok(()) => {
-                    self.repair_others(logical, &block, &bad, want);
+                    self.repair_others(logical, &block, (&bad, mirror), want);
                     self.note_chunk_tree_uuid(&block);
                     return Ok(block);
                 }
@@ -123,9 +123,15 @@ impl Volume {
         }
     }
 
-    /// Overwrites the copies `bad` with the valid bytes `block`, or records the block until repairs
-    /// begin.
-    fn repair_others(&self, logical: u64, block: &[u8], bad: &[usize], want: &BlockExpect) {
+    /// Overwrites the copies `bad` with the valid bytes `block` of copy `good`, or records the block
+    /// until repairs begin.
+    fn repair_others(
+        &self,
+        logical: u64,
+        block: &[u8],
+        (bad, good): (&[usize], usize),
+        want: &BlockExpect,
+    ) {
         if bad.is_empty() || self.read_only {
             return;
         }
@@ -136,8 +142,9 @@ impl Volume {
             return;
         }
         for &mirror in bad {
-            match self.repair(logical, block, mirror) {
-                Ok(()) => log::warn!("tree block {logical}: copy {} repaired", mirror + 1),
+            match self.repair_from(logical, block, good, mirror) {
+                Ok(true) => log::warn!("tree block {logical}: copy {} repaired", mirror + 1),
+                Ok(false) => {}
                 Err(err) => log::warn!("tree block {logical}: repair failed: {err}"),
             }
         }

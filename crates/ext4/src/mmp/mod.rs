@@ -27,6 +27,7 @@ mod lease;
 #[cfg(test)]
 mod tests;
 
+use std::ops::Range;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -93,6 +94,12 @@ impl Protection {
             thread: Mutex::new(None),
         };
         Ok((Arc::new(fenced), Some(protection)))
+    }
+
+    /// The bytes of the file system that record its use. Only this writes them.
+    #[must_use]
+    pub fn place(&self) -> Range<u64> {
+        self.lease.place()
     }
 
     /// A journal on another device that is written only with this protection.

@@ -424,7 +424,19 @@ pub fn protect(
     device: &Arc<dyn Device>,
     time: Option<Timestamp>,
 ) -> Result<(Arc<dyn Device>, Option<Protection>)> {
-    let sb = read_super(&**device)?;
+    protect_as(device, &**device, time)
+}
+
+/// Like [`protect`], with the superblock of another device: one that has a repaired copy.
+///
+/// # Errors
+/// The errors of [`protect`].
+pub fn protect_as(
+    device: &Arc<dyn Device>,
+    superblock: &dyn Device,
+    time: Option<Timestamp>,
+) -> Result<(Arc<dyn Device>, Option<Protection>)> {
+    let sb = read_super(superblock)?;
     check_features(&sb, false)?;
     let options = Options {
         fixed_time: time,

@@ -4,6 +4,7 @@ mod chunks;
 mod content;
 mod data;
 mod deleted;
+mod evidence;
 mod files;
 mod items;
 mod leaves;
@@ -123,7 +124,7 @@ impl Image {
             chunks::from_extents(&nodes, &mut volume.chunks, newest);
         }
         volume.identify(nodes.index.places());
-        Ok(Self {
+        let mut image = Self {
             volume: Arc::new(volume),
             nodes,
             copies,
@@ -131,7 +132,39 @@ impl Image {
             scanned: areas.iter().map(|area| area.end - area.start).sum(),
             options,
             taken: Arc::default(),
-        })
+        };
+        image.identify_last();
+        Ok(image)
+    }
+
+    /// Takes the last unknown device for the last missing one, if its data show it.
+    fn identify_last(&mut self) {
+        let (Some(last), Ok(root)) = (self.volume.last(), self.root(Choice::Newest)) else {
+            return;
+        };
+        let checksums = self.checksums(&self.roots(root, Choice::Newest), root.1);
+        if evidence::has_data(&self.volume, &self.nodes, &checksums, last)
+            && let Some(volume) = Arc::get_mut(&mut self.volume)
+        {
+            let (device, devid) = last;
+            volume.members[device].devid = Some(devid);
+        }
+    }
+
+    /// The tree of roots of a state, from its root and generation.
+    fn roots(&self, (root, newest): (Option<RootPtr>, u64), choice: Choice) -> Leaves {
+        let orphans = match choice {
+            Choice::Newest => vec![Orphans {
+                owner: objectid::ROOT_TREE,
+                newest,
+            }],
+            _ => Vec::new(),
+        };
+        Leaves::build(&self.nodes, root, &orphans)
+    }
+
+    fn checksums(&self, roots: &Leaves, newest: u64) -> Leaves {
+        files::tree(&self.nodes, roots, objectid::CSUM_TREE, newest)
     }
 
     /// The identity of its tree blocks.
@@ -170,18 +203,11 @@ impl Image {
     /// [`Error::NoGeneration`], [`Error::NoRootAt`], [`Error::NoRoots`].
     pub fn files(&self, choice: Choice) -> Result<Files> {
         let (root, newest) = self.root(choice)?;
-        let orphans = match choice {
-            Choice::Newest => vec![Orphans {
-                owner: objectid::ROOT_TREE,
-                newest,
-            }],
-            _ => Vec::new(),
-        };
-        let roots = Leaves::build(&self.nodes, root, &orphans);
+        let roots = self.roots((root, newest), choice);
         if roots.leaves.is_empty() && self.nodes.index.len() == 0 {
             return Err(Error::NoRoots);
         }
-        let checksums = files::tree(&self.nodes, &roots, objectid::CSUM_TREE, newest);
+        let checksums = self.checksums(&roots, newest);
         let size = self.volume.members.iter().map(|m| m.device.size()).sum();
         let size = self.sb.as_ref().map_or(size, |sb| sb.total_bytes.get());
         let verify = !self.options.ignore_data_checksums;

@@ -162,8 +162,7 @@ impl Volume {
     }
 
     /// Finds the ids of devices without a superblock: the one id in whose stripes most of the
-    /// device's tree blocks are, else the only id that is left. `blocks`: device, logical address
-    /// and byte offset of tree blocks.
+    /// device's tree blocks are. `blocks`: device, logical address and byte offset of tree blocks.
     pub(super) fn identify(&mut self, blocks: impl Iterator<Item = (usize, u64, u64)>) {
         let unknown = self.unknown();
         if unknown.is_empty() {
@@ -193,12 +192,28 @@ impl Volume {
                 _ => {}
             }
         }
+    }
+
+    /// The only device whose id is not known, and the only id of which no device is known.
+    pub(super) fn last(&self) -> Option<(usize, u64)> {
+        let [device] = self.unknown()[..] else {
+            return None;
+        };
         let stripes = self.chunks.iter().flat_map(|(_, chunk)| &chunk.stripes);
         let mut left: BTreeSet<u64> = stripes.map(|stripe| stripe.devid).collect();
         left.retain(|devid| self.member(*devid).is_none());
-        if let ([device], 1, Some(devid)) = (&self.unknown()[..], left.len(), left.first()) {
-            self.members[*device].devid = Some(*devid);
-        }
+        let devid = left.first().filter(|_| left.len() == 1)?;
+        Some((device, *devid))
+    }
+
+    /// Byte offsets of the copies of the byte at an address that are on a device.
+    pub(super) fn on_device(&self, logical: u64, devid: u64) -> Vec<u64> {
+        let Some((within, chunk)) = self.chunks.find(logical) else {
+            return Vec::new();
+        };
+        let pieces = (0..copies(chunk)).filter_map(|copy| piece(chunk, within, 1, copy));
+        let pieces = pieces.filter(|piece| piece.devid == devid);
+        pieces.map(|piece| piece.physical).collect()
     }
 
     /// Numbers of the copies of the byte at an address, in the order in which they are read; none

@@ -6,6 +6,8 @@
 //! superblock says, so that a journal whose superblock is lost still serves. A copy is used only
 //! where its content validates.
 
+use std::ops::Range;
+
 use sapwood_block::Device;
 
 /// First word of a block that the journal itself wrote (kernel documentation, "Journal (jbd2)").
@@ -149,6 +151,14 @@ impl Copies {
         let mut homes: Vec<u64> = self.all.iter().map(|copy| copy.home).collect();
         homes.dedup();
         homes
+    }
+
+    /// Whether a block of a range has a copy.
+    pub(super) fn any_in(&self, homes: Range<u64>) -> bool {
+        let first = self.all.partition_point(|copy| copy.home < homes.start);
+        self.all
+            .get(first)
+            .is_some_and(|copy| copy.home < homes.end)
     }
 
     /// Whether a block has a copy.

@@ -144,10 +144,20 @@ pub(super) fn each_used(volume: &Volume, group: u32, each: &mut dyn FnMut(u32, b
     let per_block = volume.geometry.inodes_per_block();
     let blocks = used.div_ceil(per_block.max(1));
     let at_once = (TABLE_PART / volume.block_size()).max(1);
-    let bytes = u64::from(blocks).saturating_mul(volume.block_size() as u64);
-    volume
-        .device
-        .will_read(table.saturating_mul(volume.block_size() as u64), bytes);
+    let block_size = volume.block_size() as u64;
+    let (start, len) = (
+        table.saturating_mul(block_size),
+        u64::from(blocks) * block_size,
+    );
+    if blocks == 0
+        || (volume.device.has_no_data(start, len)
+            && !volume
+                .copies
+                .any_in(table..table.saturating_add(blocks.into())))
+    {
+        return;
+    }
+    volume.device.will_read(start, len);
     let mut buf = vec![0; at_once * volume.block_size()];
     for first in (0..blocks).step_by(at_once) {
         let count = at_once.min((blocks - first) as usize);

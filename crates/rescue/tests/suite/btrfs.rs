@@ -5,11 +5,11 @@ use std::sync::Arc;
 
 use sapwood_block::{Device, MemoryDevice};
 use sapwood_btrfs::{Btrfs, SubvolumeChoice};
-use sapwood_btrfs_format::{Block, kind};
+use sapwood_btrfs_format::{Block, Key, kind};
 use sapwood_hostile::image::{DEFAULT, GoodImage, MIXED, SUPER_OFFSET};
 use sapwood_rescue::btrfs::{Choice, Image, Options};
 use sapwood_rescue::{Collected, Error, Rescued, Scanning};
-use sapwood_vfs::{Credentials, FileSystem, NewInode, WriteMode};
+use sapwood_vfs::{Credentials, FileKind, FileSystem, NewInode, WriteMode};
 
 use crate::walk::{Contents, files, wrong};
 
@@ -100,6 +100,50 @@ fn without_a_tree_block_each_sector_of_a_file_was_once_there() {
             }
         }
     }
+}
+
+/// A directory has each name by its hash and by its number. Lookups need one of both.
+#[test]
+fn names_of_a_directory_without_hashes_are_found() {
+    const FILES: usize = 3000;
+    let device = Arc::new(MemoryDevice::new(200 << 20));
+    sapwood_btrfs::mkfs::mkfs(&*device, &sapwood_btrfs::mkfs::MkfsOptions::default()).unwrap();
+    let fs = Btrfs::open(vec![device.clone()], sapwood_btrfs::Options::default()).unwrap();
+    for number in 0..FILES {
+        let (who, name) = (Credentials::ROOT, format!("file {number}"));
+        let made = fs.create(&who, fs.root(), name.as_bytes(), NewInode::Regular, 0o644);
+        fs.forget(made.unwrap().ino(), 1);
+    }
+    fs.unmount().unwrap();
+    let image = GoodImage::of(device.snapshot());
+    let damaged = image.device.snapshot();
+    let mut lost = 0;
+    for place in &image.blocks {
+        let bytes = image.block(place);
+        let block = Block::new(&bytes).unwrap();
+        let hashes = |key: Option<Key>| key.is_some_and(|key| key.kind == kind::DIR_ITEM);
+        if block.level() == 0 && hashes(block.first_key()) && hashes(block.last_key()) {
+            lost += block.nritems();
+            for copy in &place.copies {
+                damaged.write_at(*copy, &[0xa5; 4096]).unwrap();
+            }
+        }
+    }
+    assert!(lost > FILES / 2, "{lost}");
+    let opened = open(&Arc::new(damaged)).unwrap();
+    let found = Rescued::new(opened.files(Choice::Newest).unwrap());
+    assert_eq!(files(&found).len(), FILES);
+    for number in (0..FILES).rev() {
+        let name = format!("file {number}");
+        let entry = found.lookup(found.root(), name.as_bytes()).unwrap();
+        assert_eq!(entry.attr.kind, FileKind::Regular);
+        assert_eq!(entry.attr.ino.0, 257 + number as u64);
+    }
+    let absent = found.lookup(found.root(), b"file 3000");
+    assert!(
+        matches!(absent, Err(sapwood_vfs::Error::NotFound)),
+        "{absent:?}"
+    );
 }
 
 #[test]

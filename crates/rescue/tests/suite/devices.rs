@@ -190,6 +190,35 @@ fn devices_without_superblocks_are_known_by_their_tree_blocks() {
     }
 }
 
+/// The last device that is not known may be of another file system.
+#[test]
+fn data_without_checksums_needs_a_device_that_is_known() {
+    const PLAIN: &[u8] = b"/plain";
+    let (devices, mut whole) = made(4, Profile::Raid0, Profile::Raid1);
+    let options = sapwood_btrfs::Options {
+        subvolume: SubvolumeChoice::Id(5),
+        nodatacow: true,
+        ..sapwood_btrfs::Options::default()
+    };
+    let fs = Btrfs::open(shared(&devices), options).unwrap();
+    let plain: Vec<u8> = (0..600_000).map(|byte| (byte % 249) as u8).collect();
+    write(&fs, "plain", &plain);
+    fs.unmount().unwrap();
+    whole.insert(PLAIN.to_vec(), Some(plain));
+    // No tree blocks are on the last device.
+    let own = damaged(&devices, &[3], without_superblocks);
+    assert_eq!(rescued(own, Choice::Newest), whole);
+    let mut random = fastrand::Rng::with_seed(8);
+    let mut foreign = damaged(&devices, &[3], zero);
+    let noise: Vec<u8> = (0..64 << 20).map(|_| random.u8(..)).collect();
+    foreign[3].write_at(1 << 20, &noise).unwrap();
+    foreign.rotate_right(1);
+    let found = rescued(foreign, Choice::Newest);
+    assert_eq!(found[PLAIN], None);
+    let lost = unreadable(&found, &whole);
+    assert!((2..150).contains(&lost), "{lost}");
+}
+
 #[test]
 fn data_without_checksums_comes_from_the_device_that_missed_no_commit() {
     let (devices, _) = made(2, Profile::Raid1, Profile::Raid1);

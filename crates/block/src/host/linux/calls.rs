@@ -121,7 +121,11 @@ pub(crate) fn next_hole(file: &File, from: u64) -> io::Result<u64> {
 
 /// Starts to read a range into the page cache.
 pub(crate) fn will_read(file: &File, offset: u64, len: u64) {
-    let _ = rustix::fs::fadvise(file, offset, NonZeroU64::new(len), Advice::WillNeed);
+    // The system call takes a length of 0 for everything up to the end of the file.
+    let Some(len) = NonZeroU64::new(len) else {
+        return;
+    };
+    let _ = rustix::fs::fadvise(file, offset, Some(len), Advice::WillNeed);
 }
 
 /// Drops the pages of a range from the page cache, unless they are dirty.
@@ -133,8 +137,10 @@ pub(crate) fn drop_cached(file: &File, offset: u64, len: u64) {
         .saturating_add(len)
         .div_ceil(PAGE)
         .saturating_mul(PAGE);
-    let len = NonZeroU64::new(end.saturating_sub(start));
-    let _ = rustix::fs::fadvise(file, start, len, Advice::DontNeed);
+    let Some(len) = NonZeroU64::new(end.saturating_sub(start)) else {
+        return;
+    };
+    let _ = rustix::fs::fadvise(file, start, Some(len), Advice::DontNeed);
 }
 
 /// Makes a hole of a range of a file.

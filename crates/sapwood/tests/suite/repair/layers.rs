@@ -318,31 +318,38 @@ fn a_repair_leaves_a_journal_on_another_device_alone() {
 }
 
 #[test]
-fn an_undo_takes_the_multiple_mount_protection() {
+fn a_repair_of_the_superblock_and_an_undo_take_the_multiple_mount_protection() {
     use sapwood_ext4_format::{Geometry, MMP_SEQ_FSCK, MmpBlock, SuperBlock};
 
     let dir = TempDir::new().unwrap();
     let image = dir.path().join("image");
     damaged_ext4(&image, &[("features", "mmp")]);
     let before = fs::read(&image).unwrap();
-    // Without a valid superblock it is not known whether there is a protection.
-    let report = repair(&image, &Options::new(), false).unwrap();
-    assert!(report.after.clean);
-    let undo = report.undo.unwrap();
-    let repaired = fs::read(&image).unwrap();
-    let sb = SuperBlock::parse(&repaired[1024..2048]).unwrap();
+    let mut good = before[1024..2048].to_vec();
+    good[16] ^= 1;
+    let sb = SuperBlock::parse(&good).unwrap();
     let geometry = Geometry::new(&sb).unwrap();
     let at = geometry.block_offset(sb.mmp_block.get()).unwrap();
     let file = File::options().write(true).open(&image).unwrap();
     let mut block = MmpBlock::clean(0, 5);
     block.seq = MMP_SEQ_FSCK.into();
     block.set_checksum(geometry.csum_seed());
+    // The damaged superblock names no protection, the repaired one does.
+    file.write_all_at(block.bytes(), at).unwrap();
+    let marked = fs::read(&image).unwrap();
+    let refused = repair(&image, &Options::new(), false).unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::ResourceBusy, "{refused}");
+    assert!(fs::read(&image).unwrap() == marked);
+    assert!(!dir.path().join("image.undo").exists());
+    // A damaged block protects nothing.
+    file.write_all_at(&[0; 8], at).unwrap();
+    let report = repair(&image, &Options::new(), false).unwrap();
+    let undo = report.undo.unwrap();
     file.write_all_at(block.bytes(), at).unwrap();
     let marked = fs::read(&image).unwrap();
     let refused = sapwood::undo(&undo, &UndoOptions::default()).unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::ResourceBusy, "{refused}");
     assert!(fs::read(&image).unwrap() == marked);
-    // A damaged block protects nothing.
     file.write_all_at(&[0; 8], at).unwrap();
     sapwood::undo(&undo, &UndoOptions::default()).unwrap();
     let at = usize::try_from(at).unwrap();
