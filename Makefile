@@ -16,7 +16,7 @@ help:
 	@echo "make mutants  images with wrong bytes and right checksums: sapwood check compared with the tools' checks (MUTANTS=1500, SEED=1)"
 	@echo "make db-kill   databases in the mount, the daemon killed 200 times (ROUNDS=20: 20 times)"
 	@echo "make kill-mounts   SQLite in the mount, the daemon killed or told to end 1000 times (ROUNDS=20)"
-	@echo "make test-ceph  a Ceph cluster on this machine, images on it, and faults"
+	@echo "make test-ceph  a Ceph cluster on this machine, images on it, and faults (PARTS='faults clones')"
 	@echo "make disasters  damaged images: files recovered by Sapwood and by the tools"
 	@echo "make matrices   every variant of both formats, filled by the kernel and by us, read and filled on by the other"
 	@echo "make cuts     power cuts at every write of a transaction and of a resize"
@@ -132,10 +132,11 @@ kill-mounts: need-test
 		cargo test -p sapwood-tests --test suites -- '[dbkill] kill_mounts' --nocapture
 
 # Some minutes, as root: Ceph from Debian's packages, in namespaces of its own.
+test-ceph: PARTS =
 test-ceph: need-test
-	@scripts/need --lean ceph-mon:ceph-mon ceph-mgr:ceph-mgr ceph-osd:ceph-osd rbd:ceph-common '/usr/lib/*/qemu/block-rbd.so:qemu-block-extra' qemu-nbd:qemu-utils python3:python3 jq:jq ip:iproute2
+	@scripts/need --lean ceph-mon:ceph-mon ceph-mgr:ceph-mgr ceph-osd:ceph-osd rbd:ceph-common '/usr/lib/*/qemu/block-rbd.so:qemu-block-extra' qemu-nbd:qemu-utils '/usr/lib/python3/dist-packages/rbd.*:python3-rbd' '/usr/lib/*/nbdkit/plugins/nbdkit-python-plugin.so:nbdkit-plugin-python' python3:python3 /usr/lib/python3/dist-packages/boto3:python3-boto3 jq:jq ip:iproute2 fio:fio
 	cargo build --release -p sapwood-cli
-	scripts/test-ceph target/release/sapwood
+	scripts/test-ceph target/release/sapwood $(PARTS)
 
 # Some minutes: a table of damages, with the files that Sapwood and the tools recover of each.
 disasters: need-test
