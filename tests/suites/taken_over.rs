@@ -129,15 +129,14 @@ fn overwrites_nothing(kind: &str) -> Outcome {
     let said = mount.said();
     let late = late.map_err(|_| "the writer panicked")?;
     if late.is_ok() {
-        return Err(format!(
-            "an fsync succeeded after another machine wrote\n{said}"
-        ));
+        let why = "an fsync succeeded after another machine wrote";
+        return Err(format!("{why}\n{said}").into());
     }
     if durable(&root.join("later"), b"x").is_ok() {
-        return Err(format!("the mount still writes\n{said}"));
+        return Err(format!("the mount still writes\n{said}").into());
     }
     if !said.contains("another client wrote to the export") {
-        return Err(format!("the log does not say why\n{said}"));
+        return Err(format!("the log does not say why\n{said}").into());
     }
     mount.kill();
     server.kill();
@@ -145,7 +144,7 @@ fn overwrites_nothing(kind: &str) -> Outcome {
     for (path, wanted) in [("other", "of another machine"), ("early", "early")] {
         let found = run(&["cat", &format!("{text}:/{path}")], b"")?;
         if found != wanted {
-            return Err(format!("{path} is {found:?}"));
+            return Err(format!("{path} is {found:?}").into());
         }
     }
     Ok(())
