@@ -262,8 +262,6 @@ fn counted(devices: &Pair) -> (Devices, Arc<AtomicUsize>) {
     (counted.collect(), begun)
 }
 
-type Pair = [Arc<dyn Device>; 2];
-
 /// Asserts that after each cut `opened` finds a file system that has what was acknowledged.
 fn assert_every_cut(
     memory: [Arc<MemoryDevice>; 2],
