@@ -13,7 +13,7 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-use crate::piece::{LEAST, Piece};
+use crate::piece::{LEAST, Piece, WriteData};
 
 /// Largest size to which a piece grows, in bytes.
 pub const MAX_PIECE: usize = 1 << 20;
@@ -84,9 +84,17 @@ impl DirtyRanges {
     }
 
     /// Writes `data` at `offset`. Parts of it that were not dirty before must be whole sectors.
-    pub fn write(&mut self, offset: u64, data: &[u8]) {
+    pub fn write(&mut self, offset: u64, data: &WriteData<'_>) {
         let range = offset..offset + data.len() as u64;
         let gaps = self.gaps(range.clone());
+        if let WriteData::Shared(bytes) = data
+            && (LONG..=MAX_PIECE).contains(&bytes.len())
+            && *gaps == [range.clone()]
+        {
+            self.bytes += bytes.len() as u64;
+            self.pieces.insert(offset, bytes.clone().into());
+            return;
+        }
         let starts: Vec<u64> = self.touching(range.clone()).map(|(at, _)| at).collect();
         for at in starts {
             let Some(piece) = self.pieces.get_mut(&at) else {
@@ -236,7 +244,7 @@ mod tests {
                         let at = sector * SECTOR;
                         let len = (sectors * SECTOR as usize).min(SIZE - at as usize);
                         let data: Vec<u8> = (0..len).map(|i| byte.wrapping_add(i as u8)).collect();
-                        dirty.write(at, &data);
+                        dirty.write(at, &data[..].into());
                         for (i, b) in data.iter().enumerate() {
                             model[at as usize + i] = Some(*b);
                         }
@@ -271,7 +279,7 @@ mod tests {
     #[test]
     fn taking_part_of_a_piece_leaves_the_rest() {
         let mut dirty = DirtyRanges::default();
-        dirty.write(0, &[1; 3072]);
+        dirty.write(0, &[1; 3072][..].into());
         assert_eq!(dirty.take(1024..2048), [(1024, vec![1; 1024].into())]);
         assert_eq!(dirty.bytes(), 2048);
         assert!(dirty.contains(0) && !dirty.contains(1024) && dirty.contains(2048));
@@ -281,7 +289,7 @@ mod tests {
     fn appends_make_one_long_piece() {
         let mut dirty = DirtyRanges::default();
         for i in 0..512u64 {
-            dirty.write(i * 4096, &[i as u8; 4096]);
+            dirty.write(i * 4096, &[i as u8; 4096][..].into());
         }
         assert_eq!(dirty.pieces.len(), 2);
         assert_eq!(dirty.run(0, u64::MAX, u64::MAX), Some(0..2 << 20));

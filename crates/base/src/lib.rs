@@ -34,7 +34,7 @@ pub use histogram::Histogram;
 pub use lock::{Rank, RankedMutex, RankedRwLock};
 pub use memory::Memory;
 pub use pace::Pace;
-pub use piece::Piece;
+pub use piece::{Piece, SharedBytes, WriteData};
 pub use range_set::RangeSet;
 pub use report::Report;
 pub use resident::{Residence, Resident, ResidentTable};

@@ -2,6 +2,8 @@
 
 use std::ops::ControlFlow;
 
+use sapwood_base::SharedBytes;
+
 use crate::{
     Attr, Content, Credentials, DirEntry, Entry, Error, FsStat, Fsxattr, Ino, InodeFlags, NewInode,
     Result, SetAttr, Subvolumes,
@@ -319,6 +321,20 @@ pub trait FileSystem: Send + Sync {
     /// # Errors
     /// `FileTooLarge`, `NotPermitted`.
     fn write(&self, ino: Ino, offset: u64, data: &[u8], mode: WriteMode) -> Result<u64>;
+
+    /// Like [`write`](Self::write), for bytes that the file system may keep instead of a copy.
+    ///
+    /// # Errors
+    /// The errors of [`write`](Self::write).
+    fn write_shared(
+        &self,
+        ino: Ino,
+        offset: u64,
+        data: SharedBytes,
+        mode: WriteMode,
+    ) -> Result<u64> {
+        self.write(ino, offset, &data, mode)
+    }
 
     /// Allocates, frees or zeroes a range.
     ///

@@ -28,5 +28,6 @@ pub use fs::{
     WriteMode, read_full, read_padded,
 };
 pub use mounting::{Access, Choice};
+pub use sapwood_base::SharedBytes;
 pub use stored::{ChangedInode, LinkName, NamedInode, Parts, StoredInode};
 pub use subvolume::{SubvolumeId, SubvolumeInfo, Subvolumes};

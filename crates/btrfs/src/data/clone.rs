@@ -138,7 +138,7 @@ fn copy(
             .get_mut(..(len - done).min(CHUNK) as usize)
             .unwrap_or_default();
         read::fill(files, from, from_offset + done, part)?;
-        write::write(files, to, to_offset + done, part)?;
+        write::write(files, to, to_offset + done, (&*part).into())?;
         done += part.len() as u64;
     }
     Ok(())

@@ -3,6 +3,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
+use sapwood_base::WriteData;
 use sapwood_btrfs_format::Incompat;
 
 use super::files::Files;
@@ -32,7 +33,7 @@ pub(crate) fn write(
     files: &Arc<Files>,
     inode: &Arc<Inode>,
     offset: u64,
-    data: &[u8],
+    data: WriteData<'_>,
 ) -> Result<()> {
     files.health.check()?;
     if data.is_empty() {
@@ -44,7 +45,7 @@ pub(crate) fn write(
     while !rest.is_empty() {
         let room = (CHUNK - at % CHUNK).min(rest.len() as u64);
         let (front, back) = rest.split_at(room as usize);
-        write_chunk(files, inode, at, front)?;
+        write_chunk(files, inode, at, &front)?;
         at += room;
         rest = back;
     }
@@ -119,7 +120,7 @@ fn pull_first(files: &Arc<Files>, inode: &Arc<Inode>) -> Result<()> {
 /// Reads a sector and makes it dirty, zero after the end of the file.
 pub(super) fn touch_sector(files: &Arc<Files>, inode: &Arc<Inode>, start: u64) -> Result<()> {
     let bytes = edge(files, inode, start)?;
-    store(files, inode, start, &bytes, &[], None).map(|_| ())
+    store(files, inode, start, &bytes[..].into(), &[], None).map(|_| ())
 }
 
 /// Makes the bytes between the end of the file and `to` read as zeros once the file is longer. The
@@ -206,12 +207,17 @@ fn edge(files: &Arc<Files>, inode: &Arc<Inode>, start: u64) -> Result<Vec<u8>> {
 }
 
 /// Writes at most a chunk.
-fn write_chunk(files: &Arc<Files>, inode: &Arc<Inode>, offset: u64, data: &[u8]) -> Result<()> {
+fn write_chunk(
+    files: &Arc<Files>,
+    inode: &Arc<Inode>,
+    offset: u64,
+    data: &WriteData<'_>,
+) -> Result<()> {
     let sector = u64::from(files.sectorsize);
     let end = offset + data.len() as u64;
     let (first, last) = (sector_floor(files, offset), sector_floor(files, end));
     loop {
-        let mut edges = Vec::new();
+        let (mut edges, mut padded) = (Vec::new(), None);
         let dirty = |at: u64| inode.data.state.lock().dirty.contains(at);
         let size = inode.state.lock().size;
         if !offset.is_multiple_of(sector) && !dirty(first) {
@@ -219,27 +225,30 @@ fn write_chunk(files: &Arc<Files>, inode: &Arc<Inode>, offset: u64, data: &[u8])
         }
         if !end.is_multiple_of(sector) && !dirty(last) && !edges.iter().any(|(at, _)| *at == last) {
             // Up to the end of the file there is nothing to keep after the data.
-            let bytes = if end >= size && offset <= last {
-                vec![0; sector as usize]
+            if end < size || offset > last {
+                edges.push((last, edge(files, inode, last)?));
             } else {
-                edge(files, inode, last)?
-            };
-            edges.push((last, bytes));
+                padded = data.with_zeros((last + sector - offset) as usize);
+                if padded.is_none() {
+                    edges.push((last, vec![0; sector as usize]));
+                }
+            }
         }
+        let data = padded.as_ref().unwrap_or(data);
         if store(files, inode, offset, data, &edges, Some(end))? {
             return Ok(());
         }
     }
 }
 
-/// Copies bytes into the dirty ranges: first `edges` (whole sectors that `data` covers in part),
+/// Puts bytes into the dirty ranges: first `edges` (whole sectors that `data` covers in part),
 /// then `data`. The file grows to at least `size`. Returns false, without a change, if writeback
 /// took a sector meanwhile whose other bytes are needed.
 fn store(
     files: &Arc<Files>,
     inode: &Arc<Inode>,
     offset: u64,
-    data: &[u8],
+    data: &WriteData<'_>,
     edges: &[(u64, Vec<u8>)],
     size: Option<u64>,
 ) -> Result<bool> {
@@ -275,7 +284,7 @@ fn store(
         }
         for (at, sector) in edges {
             if !state.dirty.contains(*at) {
-                state.dirty.write(*at, sector);
+                state.dirty.write(*at, &sector[..].into());
             }
         }
         state.dirty.write(offset, data);
@@ -353,5 +362,5 @@ pub(super) fn zero_part(files: &Arc<Files>, inode: &Arc<Inode>, range: Range<u64
         return Ok(());
     }
     bytes.fill(0);
-    write_chunk(files, inode, range.start, &bytes)
+    write_chunk(files, inode, range.start, &bytes[..].into())
 }

@@ -68,7 +68,7 @@ impl DataState {
         {
             let mut at = gap.start;
             for slice in cut(&data, gap.start - range.start..gap.end - range.start) {
-                self.dirty.write(at, slice.bytes());
+                self.dirty.write(at, &slice.bytes().into());
                 at += slice.bytes().len() as u64;
             }
         }

@@ -5,6 +5,7 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::Instant;
 
+use sapwood_base::WriteData;
 use sapwood_block::Device;
 use sapwood_btrfs_format::objectid;
 use sapwood_vfs::front::{self, AttributeChange, Steps};
@@ -393,7 +394,7 @@ impl front::Engine for Mount {
         Ok(data::read(&self.engine, inode, offset, buf)?)
     }
 
-    fn write(&self, inode: &Arc<Inode>, offset: u64, data: &[u8]) -> Result<()> {
+    fn write(&self, inode: &Arc<Inode>, offset: u64, data: WriteData<'_>) -> Result<()> {
         data::write(&self.engine, inode, offset, data)?;
         Ok(())
     }

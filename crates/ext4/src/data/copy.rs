@@ -50,8 +50,9 @@ pub(crate) fn copy_range(
     while done < len {
         let part = (len - done).min(CHUNK) as usize;
         let bytes = buf.get_mut(..part).unwrap_or_default();
-        let copied = read::read(engine, from, from_offset + done, bytes)
-            .and_then(|n| write::write(engine, to, to_offset + done, bytes, false).map(|()| n));
+        let copied = read::read(engine, from, from_offset + done, bytes).and_then(|n| {
+            write::write(engine, to, to_offset + done, (&*bytes).into(), false).map(|()| n)
+        });
         match copied {
             Ok(n) => done += n as u64,
             // The caller gets the number of copied bytes, and the error with the next call.

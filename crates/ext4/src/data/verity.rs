@@ -92,7 +92,7 @@ fn write_all(
     let block = engine.block_size();
     let mut at = inode.size().next_multiple_of(BOUNDARY);
     for piece in tree.chunks(PIECE) {
-        write(engine, inode, at, piece, false)?;
+        write(engine, inode, at, piece.into(), false)?;
         at += piece.len() as u64;
     }
     let at = at.next_multiple_of(block);
@@ -104,7 +104,7 @@ fn write_all(
     );
     let len = u32::try_from(descriptor.len()).unwrap_or_default();
     last.extend_from_slice(&len.to_le_bytes());
-    write(engine, inode, at, &last, false)
+    write(engine, inode, at, last[..].into(), false)
 }
 
 /// Sets the size and the flag.

@@ -6,6 +6,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
+use sapwood_base::WriteData;
 use sapwood_ext4_format::InodeFlags;
 use sapwood_vfs as vfs;
 
@@ -34,7 +35,7 @@ pub(crate) fn write(
     engine: &Arc<Engine>,
     inode: &Arc<Inode>,
     offset: u64,
-    data: &[u8],
+    data: WriteData<'_>,
     privileged: bool,
 ) -> Result<()> {
     engine.check()?;
@@ -47,7 +48,7 @@ pub(crate) fn write(
         .ok_or(vfs::Error::FileTooLarge)?;
     let is_inline = inode.flags().contains(InodeFlags::INLINE_DATA);
     if is_inline || inline::may_begin(engine, inode, end)? {
-        if inline::write_at(engine, inode, offset, data)? {
+        if inline::write_at(engine, inode, offset, &data)? {
             return Ok(());
         }
         if is_inline {
@@ -66,7 +67,7 @@ pub(crate) fn write(
     while !rest.is_empty() {
         let room = (CHUNK - at % CHUNK).min(rest.len() as u64);
         let (front, back) = rest.split_at(room as usize);
-        write_chunk(engine, inode, at, front, privileged)?;
+        write_chunk(engine, inode, at, &front, privileged)?;
         at += room;
         rest = back;
     }
@@ -102,7 +103,7 @@ pub(super) fn zero_part(
     read::fill(engine, inode, start, &mut block)?;
     let part = block.get_mut((range.start - start) as usize..(range.end - start) as usize);
     part.unwrap_or_default().fill(0);
-    let whole = store(engine, inode, start, &block, &[], size, false)?;
+    let whole = store(engine, inode, start, &block[..].into(), &[], size, false)?;
     debug_assert!(whole, "a whole block needs no edges");
     Ok(())
 }
@@ -121,14 +122,14 @@ fn write_chunk(
     engine: &Arc<Engine>,
     inode: &Arc<Inode>,
     offset: u64,
-    data: &[u8],
+    data: &WriteData<'_>,
     privileged: bool,
 ) -> Result<()> {
     let block_size = engine.block_size();
     let end = offset + data.len() as u64;
     let (first, last) = (engine.block_floor(offset), engine.block_floor(end));
     loop {
-        let mut edges = Vec::new();
+        let (mut edges, mut padded) = (Vec::new(), None);
         let dirty = |at: u64| inode.data.state.lock().dirty.contains(at);
         if !offset.is_multiple_of(block_size) && !dirty(first) {
             edges.push((first, edge(engine, inode, first)?));
@@ -138,27 +139,30 @@ fn write_chunk(
             && edges.iter().all(|(at, _)| *at != last)
         {
             // Up to the end of the file there is nothing to keep after the data.
-            let bytes = if end >= inode.size() && offset <= last {
-                vec![0; block_size as usize]
+            if end < inode.size() || offset > last {
+                edges.push((last, edge(engine, inode, last)?));
             } else {
-                edge(engine, inode, last)?
-            };
-            edges.push((last, bytes));
+                padded = data.with_zeros((last + block_size - offset) as usize);
+                if padded.is_none() {
+                    edges.push((last, vec![0; block_size as usize]));
+                }
+            }
         }
+        let data = padded.as_ref().unwrap_or(data);
         if store(engine, inode, offset, data, &edges, end, privileged)? {
             return Ok(());
         }
     }
 }
 
-/// Copies bytes into the dirty ranges: first `edges` (whole blocks that `data` covers in part),
+/// Puts bytes into the dirty ranges: first `edges` (whole blocks that `data` covers in part),
 /// then `data`. The file grows to at least `size`. Returns false, without a change, if writeback
 /// took a block meanwhile whose other bytes are needed.
 fn store(
     engine: &Arc<Engine>,
     inode: &Arc<Inode>,
     offset: u64,
-    data: &[u8],
+    data: &WriteData<'_>,
     edges: &[(u64, Vec<u8>)],
     size: u64,
     privileged: bool,
@@ -186,7 +190,7 @@ fn store(
         }
         for (at, block) in edges {
             if !state.dirty.contains(*at) {
-                state.dirty.write(*at, block);
+                state.dirty.write(*at, &block[..].into());
             }
         }
         state.dirty.write(offset, data);

@@ -65,7 +65,7 @@ impl State {
         for gap in self.dirty.gaps(io.range.clone()) {
             let mut at = gap.start;
             for slice in io.slices(gap) {
-                self.dirty.write(at, slice);
+                self.dirty.write(at, &slice.into());
                 at += slice.len() as u64;
             }
         }

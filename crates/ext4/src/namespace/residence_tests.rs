@@ -65,7 +65,7 @@ fn an_inode_whose_overwrites_wait_for_a_flush_stays() {
     let inode = fs.inode(ino).unwrap();
     {
         let _io = inode.io.write();
-        data::write(&fs.engine, &inode, 0, &[9; 4096], false).unwrap();
+        data::write(&fs.engine, &inode, 0, [9; 4096][..].into(), false).unwrap();
     }
     data::flush(&fs.engine, &inode).unwrap();
     assert!(!inode.may_leave());

@@ -262,7 +262,7 @@ fn an_fsync_of_what_was_overwritten_in_place_flushes_the_device() {
     let inode = fs.inode(ino).unwrap();
     {
         let _io = inode.io.write();
-        crate::data::write(&fs.engine, &inode, 0, &[9; 4096], false).unwrap();
+        crate::data::write(&fs.engine, &inode, 0, [9; 4096][..].into(), false).unwrap();
     }
     let before = device.counts().flushes;
     fs.fsync(ino, vfs::SyncKind::Data).unwrap();

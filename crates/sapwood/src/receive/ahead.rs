@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::thread;
 
 use parking_lot::{Condvar, Mutex};
+use sapwood_vfs::SharedBytes;
 
 use super::error::{ReceiveError, Result};
 use super::reader::{CommandSource, Commands, OneCommand, RawCommand};
@@ -18,16 +19,16 @@ use crate::seal::{Seal, Verified};
 const MOST_BYTES: usize = 1 << 20;
 /// Commands that are read ahead at most.
 const MOST_COMMANDS: usize = 4096;
-/// Bytes of attributes that are not copied: their buffer is handed over.
+/// Bytes of attributes that have a buffer of their own, which the file system may keep.
 const LONG: usize = 8 << 10;
-/// Bytes of the used buffers that are kept for long attributes.
-const SPARE_BYTES: usize = 2 * MOST_BYTES;
+/// Zeros after such attributes, so that data that end inside a sector are kept, too.
+const ZEROS: usize = 4 << 10;
 
 /// The attributes of a command.
 enum Attributes {
     /// A number of bytes, after the short attributes of earlier commands of the batch.
     Short(usize),
-    Long(Vec<u8>),
+    Long(SharedBytes),
 }
 
 /// Commands with their attributes.
@@ -45,32 +46,20 @@ impl Batch {
         self.short.len() + self.long >= MOST_BYTES || self.commands.len() >= MOST_COMMANDS
     }
 
-    /// Adds a command. Takes the buffer of long attributes, and gives one of `spare` for it.
-    fn push(&mut self, command: RawCommand, attributes: &mut Vec<u8>, spare: &mut Vec<Vec<u8>>) {
-        let kept = if attributes.len() < LONG {
-            self.short.extend_from_slice(attributes);
-            Attributes::Short(attributes.len())
+    /// Adds a command: with long attributes, or else the ones in `short`.
+    fn push(&mut self, command: RawCommand, short: &[u8], long: Option<SharedBytes>) {
+        let kept = if let Some(long) = long {
+            self.long += long.len();
+            Attributes::Long(long)
         } else {
-            self.long += attributes.len();
-            Attributes::Long(std::mem::replace(
-                attributes,
-                spare.pop().unwrap_or_default(),
-            ))
+            self.short.extend_from_slice(short);
+            Attributes::Short(short.len())
         };
         self.commands.push((command, kept));
     }
 
-    /// Empties the batch. Its buffers become spare ones, as far as they are few bytes.
-    fn clear(&mut self, spare: &mut Vec<Vec<u8>>) {
-        let mut bytes: usize = spare.iter().map(Vec::capacity).sum();
-        for (_, kept) in self.commands.drain(..) {
-            if let Attributes::Long(buffer) = kept
-                && bytes + buffer.capacity() <= SPARE_BYTES
-            {
-                bytes += buffer.capacity();
-                spare.push(buffer);
-            }
-        }
+    fn clear(&mut self) {
+        self.commands.clear();
         self.short.clear();
         self.long = 0;
     }
@@ -79,8 +68,6 @@ impl Batch {
 #[derive(Default)]
 struct State {
     read: Batch,
-    /// Buffers for long attributes.
-    spare: Vec<Vec<u8>>,
     /// The result of the feeder, which has ended.
     ended: Option<Result<()>>,
     /// No command is wanted any more.
@@ -161,16 +148,28 @@ impl Feeder {
 
     fn feed(&self, reader: impl Read) -> Result<()> {
         let mut commands = Commands::new(reader);
-        let mut attributes = Vec::new();
-        while let Some(command) = commands.read(&mut attributes)? {
+        let mut short = Vec::new();
+        while let Some(command) = commands.header()? {
+            short.clear();
+            let len = command.header.len;
+            let long = if len < LONG {
+                commands.attributes(&command, &mut short)?;
+                None
+            } else {
+                let padded = SharedBytes::filled(len + ZEROS, |buffer| {
+                    commands.attributes(&command, buffer)?;
+                    buffer.resize(len + ZEROS, 0);
+                    Ok::<_, ReceiveError>(())
+                })?;
+                Some(padded.first(len))
+            };
             let mut state = self.0.state.lock();
             let waits = |state: &mut State| state.read.is_full() && !state.closed;
             self.0.taken.wait_while(&mut state, waits);
             if state.closed {
                 return Ok(());
             }
-            let State { read, spare, .. } = &mut *state;
-            read.push(command, &mut attributes, spare);
+            state.read.push(command, &short, long);
             drop(state);
             self.0.arrived.notify_one();
         }
@@ -205,8 +204,8 @@ impl Ahead {
     /// the end.
     fn take(&mut self) -> Result<bool> {
         (self.next, self.offset) = (0, 0);
+        self.batch.clear();
         let mut state = self.shared.state.lock();
-        self.batch.clear(&mut state.spare);
         let waits = |state: &mut State| state.read.commands.is_empty() && state.ended.is_none();
         self.shared.arrived.wait_while(&mut state, waits);
         std::mem::swap(&mut self.batch, &mut state.read);
@@ -234,7 +233,11 @@ impl CommandSource for Ahead {
         };
         self.next += 1;
         let attributes = match attributes {
-            Attributes::Long(bytes) => bytes.as_slice(),
+            Attributes::Long(bytes) => {
+                let mut one = command.parse(bytes)?;
+                one.owner = Some(bytes);
+                return Ok(Some(one));
+            }
             Attributes::Short(len) => {
                 let start = self.offset;
                 self.offset = start.saturating_add(*len);
@@ -282,9 +285,9 @@ mod tests {
         let mut found = Vec::new();
         loop {
             match source.next() {
-                Ok(Some((_, _, one))) => {
-                    let data = one.find(attribute::DATA).unwrap_or_default();
-                    found.push((one.number, data.to_vec()));
+                Ok(Some(OneCommand { command, .. })) => {
+                    let data = command.find(attribute::DATA).unwrap_or_default();
+                    found.push((command.number, data.to_vec()));
                 }
                 Ok(None) => return (found, Ok(())),
                 Err(error) => return (found, Err(error)),

@@ -27,7 +27,7 @@ use crate::send::RECEIVED_STATE;
 use crate::tree::{self, HeldInode, components, split_last};
 use crate::vfs::{
     self, AllocMode, CopyMode, Credentials, FileKind, Ino, NewInode, RenameMode, SetAttr, SetTime,
-    SetXattrMode, WriteMode,
+    SetXattrMode, SharedBytes, WriteMode,
 };
 #[cfg(feature = "fuse")]
 pub(super) use part::temporary;
@@ -309,6 +309,16 @@ impl<'a> ImageSink<'a> {
         written.map_err(at("write", path))
     }
 
+    fn write_shared(&mut self, path: &[u8], offset: u64, data: SharedBytes) -> Result<u64> {
+        let len = data.len() as u64;
+        let written = self.find(path).and_then(|ino| {
+            self.fs
+                .write_shared(ino, offset, data, WriteMode::default())
+        });
+        written.map_err(at("write", path))?;
+        Ok(len)
+    }
+
     /// Stores a compressed extent as it is, if the image takes it so; else expands and writes it.
     fn encoded_write(&mut self, command: &Command<'_>) -> Result<u64> {
         if let Mounted::Btrfs(btrfs) = self.image
@@ -481,7 +491,7 @@ impl Sink for ImageSink<'_> {
         removed.map_err(at("remove", path))
     }
 
-    fn apply(&mut self, command: &Command<'_>) -> Result<u64> {
+    fn apply(&mut self, command: &Command<'_>, owner: Option<&SharedBytes>) -> Result<u64> {
         match command.number {
             cmd::MKFILE => self.create(command, NewInode::Regular)?,
             cmd::MKDIR => self.create(command, NewInode::Directory)?,
@@ -497,7 +507,11 @@ impl Sink for ImageSink<'_> {
             cmd::WRITE => {
                 let path = command.path(attr::PATH)?;
                 let offset = command.u64(attr::FILE_OFFSET)?;
-                return self.write(path, offset, command.get(attr::DATA)?);
+                let data = command.get(attr::DATA)?;
+                return match owner.and_then(|owner| owner.owner_of(data)) {
+                    Some(data) => self.write_shared(path, offset, data),
+                    None => self.write(path, offset, data),
+                };
             }
             cmd::ENCODED_WRITE => return self.encoded_write(command),
             cmd::CLONE => {

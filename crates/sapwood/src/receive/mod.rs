@@ -63,7 +63,7 @@ use crate::fs::FileSystem;
 use crate::image::Mounted;
 use crate::progress::{OnProgress, Stop};
 use crate::seal::Seal;
-use crate::vfs::Timestamp;
+use crate::vfs::{SharedBytes, Timestamp};
 use ahead::Ahead;
 #[cfg(feature = "fuse")]
 pub(crate) use directory::receive_mounted;
@@ -186,8 +186,9 @@ trait Sink {
     fn resume(&mut self, new: &NewSubvolume<'_>) -> Result<Resumed>;
     /// The part that was found is of this stream, and will change.
     fn proceed(&mut self) -> Result<()>;
-    /// Executes a command on the subvolume. Returns the bytes of content.
-    fn apply(&mut self, command: &Command<'_>) -> Result<u64>;
+    /// Executes a command on the subvolume. `owner` is the buffer of its attributes, if that may be
+    /// kept. Returns the bytes of content.
+    fn apply(&mut self, command: &Command<'_>, owner: Option<&SharedBytes>) -> Result<u64>;
     /// Whether a path of the subvolume exists.
     fn exists(&mut self, path: &[u8]) -> Result<bool>;
     /// The identity of the inode at a path.

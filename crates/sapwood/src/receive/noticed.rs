@@ -13,7 +13,7 @@ use super::left_out::LeftOut;
 use super::record::Position;
 use super::{NewSubvolume, Resumed, Sink};
 use crate::tree::split_last;
-use crate::vfs::Ino;
+use crate::vfs::{Ino, SharedBytes};
 
 /// A change that the kernel's caches do not see.
 #[derive(Debug, Clone, Copy)]
@@ -166,7 +166,7 @@ impl Sink for NoticedSink<'_> {
         self.inner.proceed()
     }
 
-    fn apply(&mut self, command: &Command<'_>) -> Result<u64> {
+    fn apply(&mut self, command: &Command<'_>, owner: Option<&SharedBytes>) -> Result<u64> {
         let path = command.path(attr::PATH).unwrap_or_default();
         // Another name of an inode that loses one shows its number of links.
         let lost = match command.number {
@@ -180,7 +180,7 @@ impl Sink for NoticedSink<'_> {
         if let Some((_, ino)) = lost {
             self.changed(Ino(ino));
         }
-        let done = self.inner.apply(command);
+        let done = self.inner.apply(command, owner);
         match command.number {
             cmd::MKFILE
             | cmd::MKDIR

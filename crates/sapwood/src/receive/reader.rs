@@ -5,6 +5,7 @@ use std::io::{self, Read};
 use sapwood_btrfs_format::stream::{
     self, COMMAND_HEADER, Command, CommandHeader, HEADER, command as cmd,
 };
+use sapwood_vfs::SharedBytes;
 
 use super::error::{ReceiveError, Result};
 use crate::seal::SealError;
@@ -60,9 +61,8 @@ impl<R: Read> Commands<R> {
         }
     }
 
-    /// Reads the next command, verifies its checksum, and replaces `attributes` by its attributes;
-    /// `None` at the end of the input after a whole stream.
-    pub(super) fn read(&mut self, attributes: &mut Vec<u8>) -> Result<Option<RawCommand>> {
+    /// Reads the header of the next command; `None` at the end of the input after a whole stream.
+    pub(super) fn header(&mut self) -> Result<Option<RawCommand>> {
         let version = match self.version {
             Some(version) => version,
             None => {
@@ -84,25 +84,32 @@ impl<R: Read> Commands<R> {
             return Err(self.cut());
         }
         let header = CommandHeader::parse(&raw)?;
-        attributes.resize(header.len, 0);
-        if !self.fill(attributes)? && header.len > 0 {
-            return Err(self.cut());
-        }
-        stream::verify(&header, attributes)?;
-        self.count += 1;
-        if header.command == cmd::END {
-            // Another stream may follow.
-            self.version = None;
-        }
         Ok(Some(RawCommand {
             version,
             raw,
             header,
         }))
     }
+
+    /// Reads the attributes of a command into an empty buffer, and verifies the checksum.
+    pub(super) fn attributes(&mut self, command: &RawCommand, into: &mut Vec<u8>) -> Result<()> {
+        let header = &command.header;
+        into.reserve(header.len);
+        let mut attributes = self.reader.by_ref().take(header.len as u64);
+        if attributes.read_to_end(into).map_err(failed)? < header.len {
+            return Err(self.cut());
+        }
+        stream::verify(header, into)?;
+        self.count += 1;
+        if header.command == cmd::END {
+            // Another stream may follow.
+            self.version = None;
+        }
+        Ok(())
+    }
 }
 
-/// A command whose checksum is verified, without its attributes.
+/// A command without its attributes.
 pub(super) struct RawCommand {
     version: u32,
     raw: RawHeader,
@@ -112,13 +119,25 @@ pub(super) struct RawCommand {
 impl RawCommand {
     /// The command with its attributes.
     pub(super) fn parse<'a>(&self, attributes: &'a [u8]) -> Result<OneCommand<'a>> {
-        let command = stream::parse(self.version, &self.header, attributes)?;
-        Ok((self.raw, self.header.len, command))
+        Ok(OneCommand {
+            header: self.raw,
+            len: self.header.len,
+            command: stream::parse(self.version, &self.header, attributes)?,
+            owner: None,
+        })
     }
 }
 
-/// The bytes of a command's header, the length of the rest, and the command.
-pub(super) type OneCommand<'a> = (RawHeader, usize, Command<'a>);
+/// A command of a stream.
+pub(super) struct OneCommand<'a> {
+    /// The bytes of its header.
+    pub(super) header: RawHeader,
+    /// Bytes of its attributes.
+    pub(super) len: usize,
+    pub(super) command: Command<'a>,
+    /// The buffer of the attributes, if it may be kept.
+    pub(super) owner: Option<&'a SharedBytes>,
+}
 
 /// The commands of one or several streams.
 pub(super) trait CommandSource {
@@ -128,13 +147,15 @@ pub(super) trait CommandSource {
 
 impl<R: Read> CommandSource for Commands<R> {
     fn next(&mut self) -> Result<Option<OneCommand<'_>>> {
+        let Some(command) = self.header()? else {
+            return Ok(None);
+        };
         let mut buffer = std::mem::take(&mut self.buffer);
-        let read = self.read(&mut buffer);
+        buffer.clear();
+        let read = self.attributes(&command, &mut buffer);
         self.buffer = buffer;
-        match read? {
-            Some(command) => command.parse(&self.buffer).map(Some),
-            None => Ok(None),
-        }
+        read?;
+        command.parse(&self.buffer).map(Some)
     }
 }
 
@@ -147,8 +168,8 @@ pub fn read_stream<E: From<ReceiveError>>(
     mut each: impl FnMut(&Command<'_>) -> Result<(), E>,
 ) -> Result<(), E> {
     let mut commands = Commands::new(reader);
-    while let Some((_, _, command)) = commands.next()? {
-        each(&command)?;
+    while let Some(one) = commands.next()? {
+        each(&one.command)?;
     }
     Ok(())
 }

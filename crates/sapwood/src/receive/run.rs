@@ -7,7 +7,7 @@ use sapwood_btrfs_format::stream::{Command, attribute as attr, command as cmd, c
 
 use super::epoch::{Epoch, changes_names};
 use super::error::Result;
-use super::reader::{CommandSource, Commands, RawHeader};
+use super::reader::{CommandSource, Commands, OneCommand};
 use super::record::{Mark, Position};
 use super::{
     Names, NamesDigest, ReceiveError, ReceiveOptions, ReceiveReport, Resumed, Sink, new_subvolume,
@@ -100,11 +100,11 @@ impl Receive<'_, '_> {
         commands: &mut dyn CommandSource,
         progress: &mut OnProgress<'_>,
     ) -> Result<()> {
-        while let Some((header, len, command)) = commands.next()? {
+        while let Some(one) = commands.next()? {
             if self.options.stop.is_stopped() {
                 return Err(ReceiveError::Stopped);
             }
-            let content = self.command(&command, (&header, len))?;
+            let content = self.command(&one)?;
             self.report.commands += 1;
             self.report.content = self.report.content.saturating_add(content);
             if content > 0 {
@@ -120,7 +120,8 @@ impl Receive<'_, '_> {
     }
 
     /// Executes a command, or skips it. Returns the bytes of content.
-    fn command(&mut self, command: &Command<'_>, raw: (&RawHeader, usize)) -> Result<u64> {
+    fn command(&mut self, one: &OneCommand<'_>) -> Result<u64> {
+        let command = &one.command;
         let begins = matches!(command.number, cmd::SUBVOL | cmd::SNAPSHOT);
         let between = matches!(self.place, Place::Between);
         if begins != between {
@@ -134,11 +135,11 @@ impl Receive<'_, '_> {
             });
         }
         if begins {
-            self.begin(command, raw)?;
+            self.begin(one)?;
         } else if command.number == cmd::END {
             self.end()?;
         } else {
-            let content = self.inner(command, raw)?;
+            let content = self.inner(one)?;
             self.reach()?;
             return Ok(content);
         }
@@ -146,15 +147,15 @@ impl Receive<'_, '_> {
         Ok(0)
     }
 
-    fn begin(&mut self, command: &Command<'_>, (header, len): (&RawHeader, usize)) -> Result<()> {
-        let new = new_subvolume(command)?;
+    fn begin(&mut self, one: &OneCommand<'_>) -> Result<()> {
+        let new = new_subvolume(&one.command)?;
         let resumed = if self.options.resume {
             self.sink.resume(&new)?
         } else {
             Resumed::No
         };
         self.position = Position::default();
-        self.position.add(header, len);
+        self.position.add(&one.header, one.len);
         self.epoch = Epoch::new(self.options.checkpoint);
         self.name = new.name.to_vec();
         self.uuid = new.uuid;
@@ -183,12 +184,13 @@ impl Receive<'_, '_> {
     }
 
     /// Executes or skips a command in a subvolume, and advances the position.
-    fn inner(&mut self, command: &Command<'_>, (header, len): (&RawHeader, usize)) -> Result<u64> {
+    fn inner(&mut self, one: &OneCommand<'_>) -> Result<u64> {
+        let command = &one.command;
         let names = changes_names(command);
         let content = match self.place {
             Place::Between | Place::Passing | Place::Skipping { .. } => 0,
             Place::Repeating { .. } if names => 0,
-            Place::Repeating { .. } => self.set(command)?,
+            Place::Repeating { .. } => self.set(one)?,
             Place::Inside { doubtful } if names => {
                 if self.epoch.is_affected(command)? {
                     self.checkpoint()?;
@@ -197,9 +199,9 @@ impl Receive<'_, '_> {
                 // A command that fails was not executed.
                 self.place = Place::Inside { doubtful: false };
                 if !done {
-                    self.sink.apply(command)?;
+                    self.sink.apply(command, one.owner)?;
                 }
-                self.position.add(header, len);
+                self.position.add(&one.header, one.len);
                 self.sink.names_changed(&self.position)?;
                 return Ok(0);
             }
@@ -212,16 +214,17 @@ impl Receive<'_, '_> {
                     // because a file system may write data before older changes of metadata.
                     self.checkpoint()?;
                 }
-                self.set(command)?
+                self.set(one)?
             }
         };
-        self.position.add(header, len);
+        self.position.add(&one.header, one.len);
         Ok(content)
     }
 
     /// Executes a command that has the same effect when it is repeated.
-    fn set(&mut self, command: &Command<'_>) -> Result<u64> {
-        let content = self.sink.apply(command)?;
+    fn set(&mut self, one: &OneCommand<'_>) -> Result<u64> {
+        let command = &one.command;
+        let content = self.sink.apply(command, one.owner)?;
         let sink = &mut *self.sink;
         self.epoch
             .add(command, self.uuid, |path| sink.identify(path))?;

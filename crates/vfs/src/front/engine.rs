@@ -4,6 +4,8 @@ use std::fmt::Debug;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
+use sapwood_base::WriteData;
+
 use crate::acl::AclError;
 use crate::rules::XattrClass;
 use crate::{
@@ -437,7 +439,7 @@ pub trait Engine: Send + Sync + Sized {
     /// Reads a regular file. The caller holds the I/O lock shared.
     fn read(&self, inode: &Arc<Self::Inode>, offset: u64, buf: &mut [u8]) -> Result<usize>;
     /// Writes to a regular file; `data` is not empty. The caller holds the I/O lock exclusively.
-    fn write(&self, inode: &Arc<Self::Inode>, offset: u64, data: &[u8]) -> Result<()>;
+    fn write(&self, inode: &Arc<Self::Inode>, offset: u64, data: WriteData<'_>) -> Result<()>;
     /// Whether the byte at `at` is data, and the offset up to which that is known to hold. The
     /// caller holds the I/O lock.
     fn stretch(&self, inode: &Arc<Self::Inode>, at: u64, size: u64) -> Result<(bool, u64)>;

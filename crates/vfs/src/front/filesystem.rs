@@ -3,6 +3,8 @@
 use std::ops::{ControlFlow, Deref};
 use std::sync::Arc;
 
+use sapwood_base::WriteData;
+
 use super::engine::{Engine, Inode, InodeTable as _, NameInDir, lock_all};
 use super::shared::Steps;
 use super::{rename, xattr};
@@ -10,7 +12,7 @@ use crate::rules;
 use crate::{
     AllocMode, Attr, Content, CopyMode, Credentials, DirEntry, Entry, Error, FileKind, FileSystem,
     FsStat, Fsxattr, Ino, InodeFlags, NewInode, RenameMode, Result, SeekFrom, SetAttr,
-    SetXattrMode, Subvolumes, SyncKind, TrimRange, WriteMode,
+    SetXattrMode, SharedBytes, Subvolumes, SyncKind, TrimRange, WriteMode,
 };
 
 /// An engine with the rules around its operations: a [`FileSystem`].
@@ -34,6 +36,38 @@ impl<E: Engine> Front<E> {
         Ok(Self {
             engine: E::open(devices, options)?,
         })
+    }
+
+    fn write_data(
+        &self,
+        ino: Ino,
+        offset: u64,
+        data: WriteData<'_>,
+        mode: WriteMode,
+    ) -> Result<u64> {
+        self.engine.check_writable()?;
+        let inode = self.engine.regular(ino)?;
+        inode.check_changeable()?;
+        let end = {
+            let _io = inode.lock_exclusive();
+            inode.check_content_changeable()?;
+            let size = inode.size();
+            let offset = if mode.append { size } else { offset };
+            rules::check_write(inode.flags(), offset >= size, mode.writeback)?;
+            let end = rules::range_end(offset, data.len() as u64)?;
+            if data.is_empty() {
+                return Ok(end);
+            }
+            self.engine.strip_privileges(&inode, mode.kill_setid)?;
+            if !mode.writeback {
+                // Before the data is written, because its completion queues the inode item.
+                inode.content_changed(self.engine.now());
+            }
+            self.engine.write(&inode, offset, data)?;
+            end
+        };
+        self.engine.sync_if_asked(&inode)?;
+        Ok(end)
     }
 }
 
@@ -295,29 +329,17 @@ impl<E: Engine> FileSystem for Front<E> {
     }
 
     fn write(&self, ino: Ino, offset: u64, data: &[u8], mode: WriteMode) -> Result<u64> {
-        self.engine.check_writable()?;
-        let inode = self.engine.regular(ino)?;
-        inode.check_changeable()?;
-        let end = {
-            let _io = inode.lock_exclusive();
-            inode.check_content_changeable()?;
-            let size = inode.size();
-            let offset = if mode.append { size } else { offset };
-            rules::check_write(inode.flags(), offset >= size, mode.writeback)?;
-            let end = rules::range_end(offset, data.len() as u64)?;
-            if data.is_empty() {
-                return Ok(end);
-            }
-            self.engine.strip_privileges(&inode, mode.kill_setid)?;
-            if !mode.writeback {
-                // Before the data is written, because its completion queues the inode item.
-                inode.content_changed(self.engine.now());
-            }
-            self.engine.write(&inode, offset, data)?;
-            end
-        };
-        self.engine.sync_if_asked(&inode)?;
-        Ok(end)
+        self.write_data(ino, offset, data.into(), mode)
+    }
+
+    fn write_shared(
+        &self,
+        ino: Ino,
+        offset: u64,
+        data: SharedBytes,
+        mode: WriteMode,
+    ) -> Result<u64> {
+        self.write_data(ino, offset, WriteData::Shared(data), mode)
     }
 
     fn fallocate(&self, ino: Ino, offset: u64, len: u64, mode: AllocMode) -> Result<()> {

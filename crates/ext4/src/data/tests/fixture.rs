@@ -100,7 +100,7 @@ pub(super) fn file(fs: &Ext4, name: &str) -> Arc<Inode> {
 /// Writes as an operation does.
 pub(super) fn write(fs: &Ext4, inode: &Arc<Inode>, offset: u64, bytes: &[u8]) -> Result<()> {
     let _io = inode.io.write();
-    data::write(&fs.engine, inode, offset, bytes, false)
+    data::write(&fs.engine, inode, offset, bytes.into(), false)
 }
 
 /// All of a file.

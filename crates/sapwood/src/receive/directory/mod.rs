@@ -54,6 +54,7 @@ use super::{
 };
 use crate::host::by_descriptor;
 use crate::progress::Stop;
+use crate::vfs::SharedBytes;
 use confined::{Confined, set_mode};
 #[cfg(feature = "fuse")]
 pub(crate) use daemon::receive_mounted;
@@ -500,7 +501,7 @@ impl Sink for DirectorySink {
         }
     }
 
-    fn apply(&mut self, command: &Command<'_>) -> Result<u64> {
+    fn apply(&mut self, command: &Command<'_>, _: Option<&SharedBytes>) -> Result<u64> {
         if command.number == cmd::CLONE {
             return self.clone_range(command);
         }

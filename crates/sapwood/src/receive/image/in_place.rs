@@ -43,7 +43,7 @@ use crate::image::Mounted;
 use crate::progress::OnProgress;
 use crate::send::{self, RECEIVED_STATE, SendError};
 use crate::tree::HeldInode;
-use crate::vfs::{self, AllocMode, SetAttr, SetTime, SetXattrMode};
+use crate::vfs::{self, AllocMode, SetAttr, SetTime, SetXattrMode, SharedBytes};
 
 /// The value of the attribute: this, the UUID of the state, the digest, and the UUIDs of earlier
 /// states, the last one first.
@@ -331,7 +331,7 @@ impl Sink for InPlaceSink<'_> {
         Ok(())
     }
 
-    fn apply(&mut self, command: &Command<'_>) -> Result<u64> {
+    fn apply(&mut self, command: &Command<'_>, owner: Option<&SharedBytes>) -> Result<u64> {
         self.check_links(command)?;
         match command.number {
             cmd::WRITE => {
@@ -343,7 +343,7 @@ impl Sink for InPlaceSink<'_> {
                 let (offset, data) = expanded(command)?;
                 self.write(command.path(attr::PATH)?, offset, &data)
             }
-            _ => self.files.apply(command),
+            _ => self.files.apply(command, owner),
         }
     }
 
