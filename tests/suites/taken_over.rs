@@ -86,13 +86,8 @@ impl Drop for Server {
     }
 }
 
-fn run(args: &[&str], input: &[u8]) -> Result<String, String> {
-    let content = scratch::directory();
-    let path = content.path().join("input");
-    fs::write(&path, input).map_err(|error| error.to_string())?;
-    let file = File::open(&path).map_err(|error| error.to_string())?;
-    let mut command = Command::new(sapwood());
-    process::succeed(command.args(args).stdin(file), process::ORDINARY)
+fn run(args: &[&str]) -> Result<String, String> {
+    process::succeed(Command::new(sapwood()).args(args), process::ORDINARY)
 }
 
 /// Writes a new file durably.
@@ -106,7 +101,7 @@ fn overwrites_nothing(kind: &str) -> Outcome {
     let dir = scratch::directory();
     let image = dir.path().join("disk");
     let text = image.to_str().unwrap();
-    run(&["mkfs", "-q", "-t", kind, "--size", "256M", text], b"")?;
+    run(&["mkfs", "-q", "-t", kind, "--size", "256M", text])?;
     let socket = dir.path().join("socket");
     let mut server = Server::start(&image, &socket)?;
     let operand = format!("nbd+unix:///?socket={}", socket.display());
@@ -115,12 +110,14 @@ fn overwrites_nothing(kind: &str) -> Outcome {
     durable(&root.join("early"), b"early").map_err(|error| error.to_string())?;
 
     server.kill();
-    let other = format!("{text}:/other");
+    let new = dir.path().join("other");
+    fs::write(&new, "of another machine").map_err(|error| error.to_string())?;
+    let (new, root_of_image) = (new.to_str().unwrap(), format!("{text}:/"));
     let taken = std::thread::scope(|scope| {
         let late = scope.spawn(|| durable(&root.join("late"), &[7; 100_000]));
         // The fsync waits for the server; its writes are in flight.
         std::thread::sleep(Duration::from_millis(300));
-        let written = run(&["write", &other], b"of another machine");
+        let written = run(&["cp", "-q", new, &root_of_image]);
         let started = server.again();
         (written.and(started), late.join())
     });
@@ -140,9 +137,9 @@ fn overwrites_nothing(kind: &str) -> Outcome {
     }
     mount.kill();
     server.kill();
-    run(&["check", "-q", text], b"")?;
+    run(&["check", "-q", text])?;
     for (path, wanted) in [("other", "of another machine"), ("early", "early")] {
-        let found = run(&["cat", &format!("{text}:/{path}")], b"")?;
+        let found = run(&["cat", &format!("{text}:/{path}")])?;
         if found != wanted {
             return Err(format!("{path} is {found:?}").into());
         }

@@ -2,7 +2,8 @@
 
 use super::case::{Case, group};
 use super::support::{Fixture, Outcome, check, pattern, refused, same, same_bytes};
-use sapwood_vfs::{Error, NewInode, WriteMode, rules};
+use sapwood_vfs::{Error, NewInode, SharedBytes, WriteMode, rules};
+use std::convert::Infallible;
 
 pub(super) fn cases() -> Vec<Case> {
     group!("data":
@@ -27,6 +28,7 @@ pub(super) fn cases() -> Vec<Case> {
         written_data_survives_a_remount if persistent,
         overwritten_data_survives_a_remount if persistent,
         random_writes_agree_with_a_plain_buffer,
+        shared_bytes_agree_with_a_plain_buffer,
         compressible_data_reads_back,
     )
 }
@@ -349,6 +351,66 @@ fn random_writes_agree_with_a_plain_buffer(t: &mut Fixture) -> Outcome {
                 want.resize(offset, 0);
             }
             8 => t.fs().fsync(file.ino(), sapwood_vfs::SyncKind::Data)?,
+            _ => {
+                let len = random.usize(1..50_000);
+                let start = offset.min(want.len());
+                let end = (offset + len).min(want.len()).max(start);
+                same_bytes(&file.read(offset as u64, len)?, &want[start..end])?;
+            }
+        }
+        if round % 50 == 0 {
+            same_bytes(&file.content()?, &want)?;
+        }
+    }
+    t.fs().sync()?;
+    same_bytes(&file.content()?, &want)
+}
+
+/// Bytes that the file system may keep, with zeros or other bytes behind them in their buffer.
+fn shared(bytes: &[u8], behind: u8) -> SharedBytes {
+    let fill = |buffer: &mut Vec<u8>| {
+        buffer.extend_from_slice(bytes);
+        buffer.resize(bytes.len() + 5000, behind);
+        Ok::<_, Infallible>(())
+    };
+    let Ok(whole) = SharedBytes::filled(bytes.len() + 5000, fill);
+    whole.first(bytes.len())
+}
+
+fn shared_bytes_agree_with_a_plain_buffer(t: &mut Fixture) -> Outcome {
+    let file = t.root().file("f")?;
+    let mut want: Vec<u8> = Vec::new();
+    let mut random = fastrand::Rng::with_seed(43);
+    for round in 0..300 {
+        let offset = match random.u8(..4) {
+            0 => random.usize(..400_000),
+            1 => want.len(),
+            _ => random.usize(..100) * 4096,
+        };
+        match random.u8(..10) {
+            0..6 => {
+                let new = pattern(random.u64(..), random.usize(30_000..140_000));
+                let given = shared(&new, random.u8(..2));
+                t.fs().write_shared(
+                    file.ino(),
+                    offset as u64,
+                    given.clone(),
+                    WriteMode::default(),
+                )?;
+                want.resize(want.len().max(offset + new.len()), 0);
+                want[offset..offset + new.len()].copy_from_slice(&new);
+                let short = pattern(random.u64(..), random.usize(1..9000));
+                let at = offset + random.usize(..new.len());
+                file.write(at as u64, &short)?;
+                want.resize(want.len().max(at + short.len()), 0);
+                want[at..at + short.len()].copy_from_slice(&short);
+                same_bytes(&given, &new)?;
+            }
+            6 => {
+                file.truncate(offset as u64)?;
+                want.resize(offset, 0);
+            }
+            7 => t.fs().fsync(file.ino(), sapwood_vfs::SyncKind::Data)?,
             _ => {
                 let len = random.usize(1..50_000);
                 let start = offset.min(want.len());
