@@ -78,7 +78,10 @@ fn btrfs(survey: &BtrfsSurvey) -> Result<()> {
         output::line(format!("{} could not be read", size(survey.unreadable)))?;
     }
     if survey.dropped > 0 {
-        output::line(format!("{} old tree blocks left out", survey.dropped))?;
+        let dropped = survey.dropped;
+        output::line(format!(
+            "the index had no room for {dropped} old tree blocks"
+        ))?;
     }
     output::line("states, the newest first")?;
     for state in &survey.states {

@@ -11,7 +11,7 @@ use sapwood_btrfs_format::{
 use super::items::items;
 use super::leaves::{Leaves, Orphans, RootPtr};
 use super::nodes::Nodes;
-use super::scan::{Identity, block};
+use super::scan::Identity;
 use super::volume::{ChunkMap, Volume};
 
 /// Most blocks of a chunk tree that is read without an index.
@@ -47,17 +47,9 @@ pub(super) fn read_tree(volume: &mut Volume, identity: &Identity, root: RootPtr)
         if !visited.insert(ptr.logical) || visited.len() > MOST_BLOCKS {
             return false;
         }
-        let mut bytes = vec![0; identity.nodesize as usize];
-        let (copies, _) = volume.copies(ptr.logical);
-        let good = copies.into_iter().any(|copy| {
-            volume.read(ptr.logical, &mut bytes, copy)
-                && block(&bytes, identity).is_some_and(|block| {
-                    block.bytenr() == ptr.logical
-                        && block.generation() == ptr.generation
-                        && block.level() == ptr.level
-                })
-        });
-        let Some(block) = Block::new(&bytes).ok().filter(|_| good) else {
+        let bytes = volume.tree_block(ptr.logical, ptr.generation, identity);
+        let block = bytes.as_ref().and_then(|bytes| Block::new(bytes).ok());
+        let Some(block) = block.filter(|block| block.level() == ptr.level) else {
             return false;
         };
         for ptr in block.ptrs() {

@@ -9,7 +9,7 @@
 //! uncovered are lost.
 //!
 //! A block is used at most once in the walk, and interior blocks at most once more in the fill, so
-//! that a hostile image cannot make the list larger than the scan's index.
+//! that a hostile image cannot make the list longer than the number of its blocks.
 
 use std::collections::{BTreeMap, HashSet};
 
@@ -201,9 +201,9 @@ impl Build<'_> {
                 return;
             }
             let span = Span {
-                start: node.first,
+                start: node.first(),
                 end: match node.level {
-                    0 => node.last.successor(),
+                    0 => node.last().successor(),
                     _ => self.nodes.end(node),
                 },
             };

@@ -37,7 +37,7 @@ use taken::Taken;
 use volume::{ChunkMap, Member, Volume};
 
 /// Options for reading a damaged image.
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Clone, Copy)]
 #[non_exhaustive]
 pub struct Options {
     /// Use this superblock copy alone: 0, 1 or 2.
@@ -46,6 +46,21 @@ pub struct Options {
     pub whole: bool,
     /// Read data also if its checksum is wrong.
     pub ignore_data_checksums: bool,
+    /// Most copies of tree blocks in the index of the scan, at 72 bytes each. Without room for all,
+    /// it lacks those of the oldest generations; [`Image::omitted`] counts them. Blocks in use are
+    /// still found by the chunk map.
+    pub most_blocks: usize,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            super_copy: None,
+            whole: false,
+            ignore_data_checksums: false,
+            most_blocks: 2_000_000,
+        }
+    }
 }
 
 /// The state of the file system to read.
@@ -115,7 +130,7 @@ impl Image {
             everything(&volume)
         };
         let devices = volume.devices();
-        let index = scan::scan(&devices, &areas, &identity, watch)?;
+        let index = scan::scan(&devices, &areas, &identity, watch, options.most_blocks)?;
         let nodes = Arc::new(Nodes::new(identity, index, devices));
         if !whole_tree {
             let newest = newest(sb.as_deref(), &nodes);
@@ -134,6 +149,7 @@ impl Image {
             taken: Arc::default(),
         };
         image.identify_last();
+        image.nodes.map(&image.volume);
         Ok(image)
     }
 
@@ -191,7 +207,7 @@ impl Image {
         (self.nodes.index.len() as u64, self.scanned)
     }
 
-    /// Bytes that could not be read, and old blocks that the index had no room for.
+    /// Bytes that could not be read, and copies of blocks that the index had no room for.
     #[must_use]
     pub fn omitted(&self) -> (u64, u64) {
         (self.nodes.index.unreadable, self.nodes.index.dropped)

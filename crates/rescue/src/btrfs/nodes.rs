@@ -1,7 +1,7 @@
 //! Tree blocks by their address and generation.
 
 use std::collections::HashMap;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use parking_lot::Mutex;
 use sapwood_block::Device;
@@ -9,6 +9,7 @@ use sapwood_btrfs_format::{Block, Key};
 
 use super::leaves::{RootPtr, Span};
 use super::scan::{Identity, Node, NodeIndex, block};
+use super::volume::Volume;
 
 /// Blocks that are kept in memory.
 const CACHED: usize = 512;
@@ -23,6 +24,8 @@ pub(super) struct Nodes {
     pub(super) index: NodeIndex,
     devices: Vec<Arc<dyn Device>>,
     cache: Mutex<Cache>,
+    /// Reads blocks that the index does not have.
+    mapped: OnceLock<Arc<Volume>>,
 }
 
 impl Nodes {
@@ -32,13 +35,31 @@ impl Nodes {
             index,
             devices,
             cache: Mutex::default(),
+            mapped: OnceLock::new(),
         }
     }
 
-    /// The block that a pointer leads to, if the scan found it.
+    /// Takes the chunk map, to read blocks that the index had no room for. Without such blocks it
+    /// is not used: the scan read the same places.
+    pub(super) fn map(&self, volume: &Arc<Volume>) {
+        if self.index.dropped > 0 {
+            self.mapped.get_or_init(|| Arc::clone(volume));
+        }
+    }
+
+    /// The block that a pointer leads to: as the scan found it, or by the chunk map.
     pub(super) fn find(&self, ptr: &RootPtr) -> Option<Node> {
         let copies = self.index.copies(ptr.logical, ptr.generation);
-        copies.iter().find(|node| node.level == ptr.level).copied()
+        let found = copies.iter().find(|node| node.level == ptr.level).copied();
+        found.or_else(|| self.find_mapped(ptr))
+    }
+
+    /// The block that a pointer leads to by the chunk map. Its place on a device is not known.
+    fn find_mapped(&self, ptr: &RootPtr) -> Option<Node> {
+        self.mapped.get()?;
+        let bytes = self.bytes(ptr.logical, ptr.generation)?;
+        let block = Block::new(&bytes).ok()?;
+        (block.level() == ptr.level).then(|| Node::new(&block, 0, 0))
     }
 
     /// The bytes of a block, from the first copy that is still readable.
@@ -48,7 +69,12 @@ impl Nodes {
             return Some(Arc::clone(bytes));
         }
         let copies = self.index.copies(logical, generation);
-        let bytes = copies.iter().find_map(|node| self.read(node))?;
+        let bytes = copies.iter().find_map(|node| self.read(node));
+        let bytes = bytes.or_else(|| {
+            let volume = self.mapped.get()?;
+            let bytes = volume.tree_block(logical, generation, &self.identity)?;
+            Some(bytes.into())
+        })?;
         let mut cache = self.cache.lock();
         if cache.len() >= CACHED {
             cache.clear();
@@ -118,6 +144,6 @@ impl Nodes {
                 None => break,
             }
         }
-        at.last.successor()
+        at.last().successor()
     }
 }

@@ -6,7 +6,9 @@
 //! older generations, and its position, without the chunk map. Threads take pieces of the devices
 //! in turn, announce each piece to the device, and read it in parts that fit in a processor's
 //! cache. Only bytes with a plausible header are summed. The index has one entry of fixed size for
-//! each block; if it grows beyond [`MOST_NODES`], the oldest generations are dropped.
+//! each copy of a block. If it grows beyond its bound, the oldest generations are dropped, blocks of
+//! the small trees that lead to all others last. `Nodes` reads dropped blocks that are still in use
+//! by the chunk map.
 
 use std::collections::HashMap;
 use std::ops::ControlFlow;
@@ -15,12 +17,12 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use parking_lot::Mutex;
 use sapwood_block::Device;
-use sapwood_btrfs_format::{Block, ChecksumKind, Header, Key, SuperBlock, header_flag};
+use sapwood_btrfs_format::{
+    Block, ChecksumKind, DiskKey, Header, Key, SuperBlock, header_flag, objectid,
+};
 
 use crate::{Error, Result, Scanning, Watch, parallel};
 
-/// Most blocks in an index.
-const MOST_NODES: usize = 2_000_000;
 /// Bytes that a thread takes at once.
 const PIECE: u64 = 4 << 20;
 /// Bytes of one read.
@@ -68,10 +70,40 @@ pub(super) struct Node {
     pub(super) generation: u64,
     pub(super) owner: u64,
     pub(super) physical: u64,
-    pub(super) first: Key,
-    pub(super) last: Key,
+    first: DiskKey,
+    last: DiskKey,
     pub(super) device: u16,
     pub(super) level: u8,
+}
+
+// The documentation states the index's memory.
+const _: () = assert!(size_of::<Node>() == 72);
+
+impl Node {
+    /// The entry of a block at a byte offset of a device.
+    pub(super) fn new(block: &Block<'_>, device: usize, physical: u64) -> Self {
+        let key = |key: Option<Key>| DiskKey::from(key.unwrap_or(Key::MIN));
+        Self {
+            logical: block.bytenr(),
+            generation: block.generation(),
+            owner: block.owner(),
+            physical,
+            first: key(block.first_key()),
+            last: key(block.last_key()),
+            device: device as u16,
+            level: block.level(),
+        }
+    }
+
+    /// Its first key.
+    pub(super) fn first(&self) -> Key {
+        self.first.get()
+    }
+
+    /// Its last key.
+    pub(super) fn last(&self) -> Key {
+        self.last.get()
+    }
 }
 
 /// A range of a device.
@@ -125,7 +157,7 @@ pub(super) struct NodeIndex {
     /// Indexes of one copy of each block, by owner, then newest first, then highest level first.
     by_owner: Vec<u32>,
     newest: u64,
-    /// Blocks of old generations that did not fit.
+    /// Copies of blocks that did not fit.
     pub(super) dropped: u64,
     /// Bytes that could not be read.
     pub(super) unreadable: u64,
@@ -209,6 +241,7 @@ struct Scan<'s> {
     areas: &'s [Area],
     identity: &'s Identity,
     watch: &'s dyn Watch,
+    most: usize,
     total: u64,
     done: AtomicU64,
     ended: AtomicBool,
@@ -216,7 +249,7 @@ struct Scan<'s> {
     found: Mutex<(Vec<Node>, u64)>,
 }
 
-/// Scans areas of devices for tree blocks.
+/// Scans areas of devices for tree blocks. `most`: most entries of the index.
 ///
 /// # Errors
 /// [`Error::Interrupted`]. Unreadable ranges are skipped and counted.
@@ -225,12 +258,14 @@ pub(super) fn scan(
     areas: &[Area],
     identity: &Identity,
     watch: &dyn Watch,
+    most: usize,
 ) -> Result<NodeIndex> {
     let scan = Scan {
         devices,
         areas,
         identity,
         watch,
+        most,
         total: areas.iter().map(|area| area.end - area.start).sum(),
         done: AtomicU64::new(0),
         ended: AtomicBool::new(false),
@@ -264,7 +299,7 @@ impl Scan<'_> {
         }
         let mut found = self.found.lock();
         found.0.append(&mut nodes);
-        bound(&mut found);
+        bound(&mut found, self.most);
         let done = self.done.fetch_add(len, Ordering::Relaxed) + len;
         let total = self.total;
         if self.watch.step(Scanning { done, total }) {
@@ -318,7 +353,7 @@ impl Scan<'_> {
                 }
                 let found = block(here, self.identity);
                 let step = found.as_ref().map_or(STEP, |_| nodesize.max(STEP));
-                nodes.extend(found.map(|block| node(&block, piece.device, at)));
+                nodes.extend(found.map(|block| Node::new(&block, piece.device, at)));
                 at += step;
             }
         }
@@ -339,30 +374,28 @@ impl Scan<'_> {
     }
 }
 
-/// The entry of a block at a byte offset of a device.
-fn node(block: &Block<'_>, device: usize, physical: u64) -> Node {
-    let key = |key: Option<Key>| key.unwrap_or(Key::MIN);
-    Node {
-        logical: block.bytenr(),
-        generation: block.generation(),
-        owner: block.owner(),
-        physical,
-        first: key(block.first_key()),
-        last: key(block.last_key()),
-        device: device as u16,
-        level: block.level(),
-    }
-}
-
-/// Drops the oldest blocks if there are too many.
-fn bound((nodes, dropped): &mut (Vec<Node>, u64)) {
-    if nodes.len() <= MOST_NODES {
+/// Drops the oldest blocks if there are more than `most`.
+fn bound((nodes, dropped): &mut (Vec<Node>, u64), most: usize) {
+    if nodes.len() <= most {
         return;
     }
-    let keep = MOST_NODES - MOST_NODES / 4;
-    nodes.select_nth_unstable_by_key(keep, |node| u64::MAX - node.generation);
+    let keep = most - most / 4;
+    nodes.select_nth_unstable_by_key(keep, |node| {
+        (!leads_to_others(node.owner), u64::MAX - node.generation)
+    });
     *dropped += (nodes.len() - keep) as u64;
     nodes.truncate(keep);
+}
+
+/// Whether a tree is needed to find the blocks of other trees. Such trees are small.
+fn leads_to_others(owner: u64) -> bool {
+    matches!(
+        owner,
+        objectid::ROOT_TREE
+            | objectid::CHUNK_TREE
+            | objectid::DEV_TREE
+            | objectid::BLOCK_GROUP_TREE
+    )
 }
 
 /// Identifies a file system without superblock by its tree blocks: the identity that most of the

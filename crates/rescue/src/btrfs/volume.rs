@@ -7,7 +7,7 @@ use std::sync::Arc;
 use sapwood_block::Device;
 use sapwood_btrfs_format::{BlockGroupFlags, ChunkItem};
 
-use super::scan::Area;
+use super::scan::{Area, Identity, block};
 
 /// A device of the file system.
 #[derive(Debug)]
@@ -268,6 +268,24 @@ impl Volume {
             done = end;
         }
         true
+    }
+
+    /// The bytes of the tree block at an address with a generation, from the first valid copy.
+    pub(super) fn tree_block(
+        &self,
+        logical: u64,
+        generation: u64,
+        identity: &Identity,
+    ) -> Option<Vec<u8>> {
+        let mut bytes = vec![0; identity.nodesize as usize];
+        let (copies, _) = self.copies(logical);
+        let good = copies.into_iter().any(|copy| {
+            self.read(logical, &mut bytes, copy)
+                && block(&bytes, identity).is_some_and(|block| {
+                    block.bytenr() == logical && block.generation() == generation
+                })
+        });
+        good.then_some(bytes)
     }
 
     /// All bytes of the devices whose id is not known, among several.

@@ -160,6 +160,50 @@ fn superblocks_are_not_needed() {
     }
 }
 
+/// An image whose scan has an index of at most `most` tree blocks.
+fn bounded(device: &Arc<MemoryDevice>, whole: bool, most: usize) -> Image {
+    let devices: Vec<Arc<dyn Device>> = vec![device.clone()];
+    let mut options = Options::default();
+    (options.whole, options.most_blocks) = (whole, most);
+    Image::open(devices, options, &WATCH).unwrap()
+}
+
+#[test]
+fn blocks_in_use_are_found_without_room_in_the_index() {
+    for (packed, whole) in [(DEFAULT, false), (DEFAULT, true), (MIXED, false)] {
+        let image = GoodImage::expand(packed);
+        let device = Arc::new(image.device.snapshot());
+        for most in [0, 1, 10, image.blocks.len()] {
+            let found = bounded(&device, whole, most);
+            assert!(found.scanned().0 <= most as u64, "{most}");
+            assert!(found.omitted().1 > 0, "{most}");
+            let newest = found.states(1).remove(0);
+            assert_eq!(newest.missing, 0, "{newest:?}");
+            let found = Rescued::new(found.files(Choice::Newest).unwrap());
+            assert_eq!(files(&found), by_engine(&image), "{most}");
+        }
+    }
+}
+
+#[test]
+fn a_lost_chunk_tree_is_found_in_a_full_index() {
+    let image = GoodImage::expand(DEFAULT);
+    let device = Arc::new(image.device.snapshot());
+    let root = image.super_block.chunk_root.get();
+    let place = image.blocks.iter().find(|place| place.logical == root);
+    for copy in &place.unwrap().copies {
+        device.write_at(*copy, &[0; 4096]).unwrap();
+    }
+    let complete = open(&device).unwrap();
+    assert_eq!(complete.omitted().1, 0);
+    let expected = files(&Rescued::new(complete.files(Choice::Newest).unwrap()));
+    assert_eq!(expected, by_engine(&image));
+    let found = bounded(&device, false, 2 * image.blocks.len());
+    assert!(found.omitted().1 > 0);
+    let found = Rescued::new(found.files(Choice::Newest).unwrap());
+    assert_eq!(files(&found), expected);
+}
+
 /// Bytes of a tree block's header, and offsets in an extent item of the kind and the address.
 const HEADER: usize = 101;
 const EXTENT_KIND: usize = 20;
