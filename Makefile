@@ -1,6 +1,8 @@
 # Two commands to know: `make demo` shows Sapwood at work, `make test` is all that CI runs.
 SHELL := /bin/bash
 .SHELLFLAGS := -o pipefail -ec
+# The directory of cargo's builds. Packages, wheels and the files of a release are in target/ always.
+BUILT = $(or $(CARGO_TARGET_DIR),target)
 .PHONY: all check portable demo rules test test-programs foreign-images foreign-rescue mutants db-kill kill-mounts streams matrices cuts disasters crash faults scale bench ablation fuzz lint msrv miri package install install-lib lib deb rpm static wheel test-packages docs release repairs test-ceph help
 
 all:
@@ -51,9 +53,9 @@ need-test: need-build
 demo: need-build
 	@scripts/need fusermount3:fuse3
 	cargo build --release -p sapwood-cli
-	target/release/sapwood demo
+	$(BUILT)/release/sapwood demo
 	@echo
-	target/release/sapwood demo --type ext4
+	$(BUILT)/release/sapwood demo --type ext4
 
 check: BASE = HEAD
 check: need-build
@@ -89,7 +91,7 @@ fuzz: need-build
 test-programs: need-test
 	scripts/test-programs
 	cargo build --release -p sapwood-cli
-	SAPWOOD_FULL=1 SAPWOOD_BIN=$(CURDIR)/target/release/sapwood \
+	SAPWOOD_FULL=1 SAPWOOD_BIN=$(abspath $(BUILT))/release/sapwood \
 		cargo test -p sapwood-tests --test suites -- '[programs]' --nocapture
 
 # Some minutes: needs the network once, for Debian's source packages.
@@ -119,7 +121,7 @@ db-kill: SECONDS = 2400
 db-kill: need-test
 	@scripts/need pg_ctlcluster:postgresql
 	cargo build --release -p sapwood-cli
-	SAPWOOD_DB_ROUNDS=$(ROUNDS) SAPWOOD_DB_SECONDS=$(SECONDS) SAPWOOD_BIN=$(CURDIR)/target/release/sapwood \
+	SAPWOOD_DB_ROUNDS=$(ROUNDS) SAPWOOD_DB_SECONDS=$(SECONDS) SAPWOOD_BIN=$(abspath $(BUILT))/release/sapwood \
 		cargo test -p sapwood-tests --test suites -- '[dbkill]' --nocapture
 
 # Long: SQLite commits on both engines while the daemon is killed, or told to end, in ROUNDS rounds,
@@ -128,7 +130,7 @@ kill-mounts: ROUNDS = 1000
 kill-mounts: SECONDS = 7200
 kill-mounts: need-test
 	cargo build --release -p sapwood-cli
-	SAPWOOD_MOUNT_ROUNDS=$(ROUNDS) SAPWOOD_MOUNT_SECONDS=$(SECONDS) SAPWOOD_BIN=$(CURDIR)/target/release/sapwood \
+	SAPWOOD_MOUNT_ROUNDS=$(ROUNDS) SAPWOOD_MOUNT_SECONDS=$(SECONDS) SAPWOOD_BIN=$(abspath $(BUILT))/release/sapwood \
 		cargo test -p sapwood-tests --test suites -- '[dbkill] kill_mounts' --nocapture
 
 # Some minutes, as root: Ceph from Debian's packages, in namespaces of its own.
@@ -136,12 +138,12 @@ test-ceph: PARTS =
 test-ceph: need-test
 	@scripts/need --lean ceph-mon:ceph-mon ceph-mgr:ceph-mgr ceph-osd:ceph-osd rbd:ceph-common '/usr/lib/*/qemu/block-rbd.so:qemu-block-extra' qemu-nbd:qemu-utils '/usr/lib/python3/dist-packages/rbd.*:python3-rbd' '/usr/lib/*/nbdkit/plugins/nbdkit-python-plugin.so:nbdkit-plugin-python' python3:python3 /usr/lib/python3/dist-packages/boto3:python3-boto3 jq:jq ip:iproute2 fio:fio
 	cargo build --release -p sapwood-cli
-	scripts/test-ceph target/release/sapwood $(PARTS)
+	scripts/test-ceph $(BUILT)/release/sapwood $(PARTS)
 
 # Some minutes: a table of damages, with the files that Sapwood and the tools recover of each.
 disasters: need-test
 	cargo build --release -p sapwood-cli
-	SAPWOOD_FULL=1 SAPWOOD_BIN=$(CURDIR)/target/release/sapwood \
+	SAPWOOD_FULL=1 SAPWOOD_BIN=$(abspath $(BUILT))/release/sapwood \
 		cargo test -p sapwood-tests --test suites -- '[rescue]' --test-threads 1 --nocapture
 
 # Long: `make test` has a quarter of the variants and of the combinations of devices, and a third
@@ -172,7 +174,7 @@ repairs: need-build
 streams: CHAINS = 100
 streams: need-test
 	cargo build --release -p sapwood-cli
-	SAPWOOD_STREAM_CHAINS=$(CHAINS) SAPWOOD_BIN=$(CURDIR)/target/release/sapwood \
+	SAPWOOD_STREAM_CHAINS=$(CHAINS) SAPWOOD_BIN=$(abspath $(BUILT))/release/sapwood \
 		cargo test -p sapwood-tests --test suites -- '[streams]' --nocapture
 
 # Long: the complete phases (all sequences of two operations) take some minutes; random workloads
@@ -180,9 +182,9 @@ streams: need-test
 crash: CRASH_SECONDS = 1500
 crash: need-build
 	cargo build --release -p sapwood-crash
-	target/release/sapwood-crash all --engine btrfs --seconds $(CRASH_SECONDS)
-	target/release/sapwood-crash all --engine ext4 --seconds $(CRASH_SECONDS)
-	target/release/sapwood-crash devices --seconds $(CRASH_SECONDS)
+	$(BUILT)/release/sapwood-crash all --engine btrfs --seconds $(CRASH_SECONDS)
+	$(BUILT)/release/sapwood-crash all --engine ext4 --seconds $(CRASH_SECONDS)
+	$(BUILT)/release/sapwood-crash devices --seconds $(CRASH_SECONDS)
 
 # Long: plants the faults of faults/ in a copy of the tree, builds its tests, and runs the test of
 # each fault with it and without.
@@ -197,7 +199,7 @@ faults: need-test
 # time, because they are measured.
 scale: need-test
 	cargo build --release -p sapwood-cli
-	SAPWOOD_FULL=1 SAPWOOD_BIN=$(CURDIR)/target/release/sapwood \
+	SAPWOOD_FULL=1 SAPWOOD_BIN=$(abspath $(BUILT))/release/sapwood \
 		cargo test -p sapwood-tests --test suites -- '[scale]' --test-threads 1 --nocapture
 
 # Long: the suite. As root peers of the kernel and fuse2fs run too.
@@ -207,7 +209,7 @@ bench: need-build
 	cargo build --release -p sapwood-cli
 	cargo build --release -p sapwood-bench
 	mkdir -p bench/results
-	target/release/sapwood-bench --output bench/results/suite $(BENCH_ARGS)
+	$(BUILT)/release/sapwood-bench --output bench/results/suite $(BENCH_ARGS)
 
 # Long: measures with each mechanism and without it, in a copy of the tree that has the switches.
 ablation: BENCH_ARGS = --rounds 5
@@ -234,7 +236,7 @@ package: need-build
 # Links the archive that cargo builds; scripts/libsapwood gives the library its name and versions.
 lib: need-build
 	cargo build --release -p sapwood-capi
-	scripts/libsapwood target/release/libsapwood_capi.a target/release/capi
+	scripts/libsapwood $(BUILT)/release/libsapwood_capi.a $(BUILT)/release/capi
 
 # The site, from docs/: target/site/html. Its page of all commands needs the built command.
 docs:
@@ -258,6 +260,7 @@ static: need-build
 
 wheel: need-build
 	@command -v maturin >/dev/null || { echo "maturin is missing: pip install maturin" >&2; exit 1; }
+	rm -f target/wheels/*.whl
 	cd bindings/python && maturin build --release --out $(CURDIR)/target/wheels
 
 # Some minutes: needs root, and the network once, for the fresh roots and for pandas. Without `make
@@ -267,7 +270,7 @@ test-packages: deb
 	scripts/test-packages
 
 # Builds nothing, so that no build runs as root: `make` first.
-install: BINARY = target/release/sapwood
+install: BINARY = $(BUILT)/release/sapwood
 # Prints man pages and completions; another one than BINARY where that is for another machine.
 install: GENERATOR = $(BINARY)
 install:
@@ -286,7 +289,7 @@ install:
 	done
 
 # The C library, which `make lib` builds.
-install-lib: LIBRARY = target/release/capi
+install-lib: LIBRARY = $(BUILT)/release/capi
 install-lib: LIBDIR = /usr/lib
 install-lib:
 	@test -e $(LIBRARY)/libsapwood.so || { echo "$(LIBRARY) is missing: run 'make lib' first" >&2; exit 1; }
