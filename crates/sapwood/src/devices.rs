@@ -26,6 +26,7 @@ pub use balance::{
     BadFilter, BalanceFilter, BalanceOptions, BalanceReport, BalanceState, balance, balance_state,
     cancel_balance, pause_balance, resume_balance,
 };
+#[cfg(feature = "fuse")]
 pub(crate) use balance::{balanced, engine_options};
 
 /// A device to remove.
