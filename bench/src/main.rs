@@ -20,6 +20,7 @@ mod load;
 mod machine;
 mod make;
 mod material;
+mod oci;
 mod picture;
 mod place;
 mod program;

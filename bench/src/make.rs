@@ -31,6 +31,9 @@ pub(crate) enum Source {
     Tar,
     /// The archive, compressed.
     Gzip,
+    /// A container image with the compressed archive as its layer. Programs that read no container
+    /// image get the unpacked layer: in a directory, or in a mount.
+    Oci,
 }
 
 impl Source {
@@ -40,12 +43,29 @@ impl Source {
         let plain = matches!(self, Self::Dir(_) | Self::Tree);
         let archive = matches!(self, Self::Tar | Self::Gzip);
         Some(match way {
+            Way::SapwoodMkfs if self == Self::Oci => {
+                "exec \"$SAPWOOD\" mkfs --quiet --force -t $FORMAT --oci \"$ARCHIVE\" \"$IMAGE\""
+            }
             Way::SapwoodMkfs if archive => {
                 "exec \"$SAPWOOD\" mkfs --quiet --force -t $FORMAT --tar \"$ARCHIVE\" \"$IMAGE\""
             }
             Way::SapwoodMkfs => {
                 "exec \"$SAPWOOD\" mkfs --quiet --force -t $FORMAT $COMPRESS \
                     --rootdir \"$TREE\" \"$IMAGE\""
+            }
+            Way::MkfsBtrfs if self == Self::Oci => {
+                "mkdir \"$OUT\"; tar -xOf \"$ARCHIVE\" \"$LAYER\" | tar -xz -C \"$OUT\"; \
+                    exec mkfs.btrfs --quiet --force --rootdir \"$OUT\" \"$IMAGE\""
+            }
+            Way::Mke2fs if self == Self::Oci => {
+                "mkdir \"$OUT\"; tar -xOf \"$ARCHIVE\" \"$LAYER\" | tar -xz -C \"$OUT\"; \
+                    exec mke2fs -q -F -t ext4 -d \"$OUT\" \"$IMAGE\""
+            }
+            Way::ReadSource if self == Self::Oci => {
+                "tar -xOf \"$ARCHIVE\" \"$LAYER\" | gzip -dc > /dev/null"
+            }
+            Way::Sapwood | Way::Kernel | Way::Fuse2fs if self == Self::Oci => {
+                "tar -xOf \"$ARCHIVE\" \"$LAYER\" | tar -xz -C \"$MOUNT\""
             }
             Way::MkfsBtrfs if !archive => {
                 "exec mkfs.btrfs --quiet --force $COMPRESS --rootdir \"$TREE\" \"$IMAGE\""
@@ -82,10 +102,10 @@ pub(crate) fn run(
         Source::Dir(dir) => Path::new(dir),
         _ => &files.tree,
     };
-    let archive = if source == Source::Gzip {
-        &files.gzip
-    } else {
-        &files.tar
+    let archive = match source {
+        Source::Gzip => &files.gzip,
+        Source::Oci => &files.oci,
+        _ => &files.tar,
     };
     let home = image::home(medium)?;
     let [image, dir, out] = ["image", "mount", "out"].map(|name| home.path().join(name));
@@ -107,6 +127,7 @@ pub(crate) fn run(
             },
         );
         command.env("TREE", tree).env("ARCHIVE", archive);
+        command.env("LAYER", &files.layer);
         command
             .env("IMAGE", &image)
             .env("MOUNT", &dir)
@@ -197,7 +218,7 @@ mod tests {
         let files = material::Source::new(medium.path(), 150).unwrap();
         let programs = crate::contestant::Programs(Vec::new());
         let read = Contestant::parse("source-read", &programs).unwrap();
-        for source in [Source::Tree, Source::Tar, Source::Gzip] {
+        for source in [Source::Tree, Source::Tar, Source::Gzip, Source::Oci] {
             let seen = run(&read, source, &files, medium.path()).unwrap();
             assert!(seen["s"] > 0.0 && !seen.contains_key("size_mib"));
         }

@@ -74,6 +74,10 @@ pub(crate) struct Source {
     pub(crate) tree: PathBuf,
     pub(crate) tar: PathBuf,
     pub(crate) gzip: PathBuf,
+    /// A container image whose layer is the compressed archive.
+    pub(crate) oci: PathBuf,
+    /// The name of this layer in `oci`.
+    pub(crate) layer: String,
     /// Removes all with this value.
     _home: tempfile::TempDir,
 }
@@ -96,14 +100,17 @@ impl Source {
                 .arg(&tree),
         )?;
         output(Command::new("gzip").arg("-kn").arg(&tar))?;
+        let [gzip, oci] = ["small.tar.gz", "small.oci.tar"].map(|name| home.path().join(name));
+        let layer = crate::oci::make(&oci, &tar, &gzip)?;
         // So that nothing is written back during a measurement.
         syncfs(&tree)?;
-        let gzip = home.path().join("small.tar.gz");
         Ok(Self {
             files,
             tree,
             tar,
             gzip,
+            oci,
+            layer,
             _home: home,
         })
     }

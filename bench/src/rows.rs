@@ -202,6 +202,7 @@ pub(crate) const ROWS: &[Row] = &[
     image("image-zstd-N", "the same, compressed; files", Source::Zstd).main(COMPRESSORS),
     image("image-tar-N", "an image of a tar of them; files", Source::Tar).main(UNPACKERS),
     image("image-tgz-N", "an image of a tar.gz of them; files", Source::Gzip).main(UNPACKERS),
+    image("image-oci-N", "an image of an OCI archive of them; files", Source::Oci),
     image("image-include", "an image of a directory, and out again", Source::Dir("/usr/include"))
         .sizes(&[0], 0),
     image("image-share", "an image of a directory, and out again", Source::Dir("/usr/share"))
