@@ -62,7 +62,7 @@ pub(crate) use fallocate::fallocate;
 pub(crate) use flush::{flush, flush_all};
 pub(crate) use read::{read, stretch};
 pub(crate) use symlink::{readlink, write_symlink};
-pub(crate) use truncate::{delete_content, is_bare, truncate};
+pub(crate) use truncate::{cut_orphan, delete_content, is_bare, release_orphan, truncate};
 pub(crate) use write::write;
 pub(crate) use writeback::new_writeback;
 

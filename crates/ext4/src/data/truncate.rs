@@ -67,6 +67,29 @@ pub(crate) fn truncate(engine: &Arc<Engine>, inode: &Arc<Inode>, size: u64) -> R
     engine.abort(shrink(engine, inode, size, blocks))
 }
 
+/// Frees the blocks after the end of an orphan, which then is none if it has a name. The caller
+/// holds `io` exclusively and no handle.
+///
+/// # Errors
+/// The map is damaged; errors of the device.
+pub(crate) fn cut_orphan(engine: &Arc<Engine>, inode: &Arc<Inode>) -> Result<()> {
+    truncate(engine, inode, inode.size())?;
+    release_orphan(engine, inode)
+}
+
+/// Removes the record of an orphan that has a name and is complete. Hold no handle.
+///
+/// # Errors
+/// Errors of the device; the image is damaged.
+pub(crate) fn release_orphan(engine: &Arc<Engine>, inode: &Arc<Inode>) -> Result<()> {
+    if !inode.is_linked() || !engine.orphans.knows(inode.ino) {
+        return Ok(());
+    }
+    let h = engine.start(orphan::CREDITS + STORE_CREDITS)?;
+    orphan::remove(engine, &h, inode)?;
+    inode.store(engine, &h)
+}
+
 /// Whether the file may have blocks in a range that ends after its last one.
 fn has_blocks(engine: &Engine, inode: &Inode, blocks: Range<u64>) -> Result<bool> {
     if !inode.flags().contains(InodeFlags::EXTENTS) || blocks.is_empty() {

@@ -4,10 +4,13 @@
 //! of 64 KiB after the end of the file, in blocks past the file's size. The descriptor begins at the
 //! next block. The last 4 bytes of the last block have the size of the descriptor.
 //!
-//! [`store`] writes both as data of a longer file, and then sets the old size and the flag in one
-//! handle. A power cut before that leaves a longer file without a tree. [`read`] verifies each block
-//! that it returns, from the block up to the root hash; it keeps nothing between two reads.
+//! [`store`] makes the inode an orphan, writes both after the end of the file, whose size stays, and
+//! sets the flag in the handle that removes the orphan. After a power cut before that, recovery cuts
+//! the file to its size, as for a truncation. Without a journal, a commit is not atomic: a power cut
+//! in it can leave an unsealed file with blocks after its end. [`read`] verifies each block that it
+//! returns, from the block up to the root hash; it keeps nothing between two reads.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use sapwood_ext4_format::InodeFlags;
@@ -15,13 +18,13 @@ use sapwood_verity::{DESCRIPTOR_MAX, DESCRIPTOR_SIZE, Descriptor, ReadFailure, r
 use sapwood_vfs as vfs;
 
 use super::read::fill;
-use super::truncate::truncate;
-use super::{flush, write};
+use super::truncate::{cut_orphan, truncate};
+use super::{flush, inline, write};
 use crate::engine::Engine;
 use crate::inode::{Inode, STORE_CREDITS};
 use crate::map::{self, Mapped};
 use crate::volume::Volume;
-use crate::{Error, Result};
+use crate::{Error, Result, orphan};
 
 /// The tree begins at a multiple of this many bytes.
 const BOUNDARY: u64 = 65_536;
@@ -30,7 +33,8 @@ const SIZE_BYTES: u64 = 4;
 /// Bytes that are written at a time.
 const PIECE: usize = 1 << 20;
 
-fn is_sealed(inode: &Inode) -> bool {
+/// Whether the file has a hash tree.
+pub(crate) fn is_sealed(inode: &Inode) -> bool {
     inode.flags().contains(InodeFlags::VERITY)
 }
 
@@ -73,13 +77,29 @@ pub(crate) fn store(
     if parsed.data_size != size || descriptor.len() > DESCRIPTOR_MAX || !fits {
         return Err(vfs::Error::Invalid.into());
     }
+    begin(engine, inode)?;
     let done = write_all(engine, inode, tree, descriptor)
         .and_then(|()| flush(engine, inode))
-        .and_then(|()| seal(engine, inode, size));
+        .and_then(|()| seal(engine, inode));
     if done.is_err() && !is_sealed(inode) {
-        truncate(engine, inode, size)?;
+        cut_orphan(engine, inode)?;
     }
     done
+}
+
+/// Makes an inode an orphan that has its data on disk, and nothing after the end of the file.
+fn begin(engine: &Arc<Engine>, inode: &Arc<Inode>) -> Result<()> {
+    let size = inode.size();
+    if inode.flags().contains(InodeFlags::INLINE_DATA) {
+        inline::convert(engine, inode)?;
+    }
+    write::zero_tail(engine, inode, size)?;
+    flush(engine, inode)?;
+    // Blocks after the end would follow the descriptor.
+    truncate(engine, inode, size)?;
+    let h = engine.start(orphan::CREDITS + STORE_CREDITS)?;
+    let added = orphan::add(engine, &h, inode).and_then(|()| inode.store(engine, &h));
+    engine.abort(added)
 }
 
 /// Writes the tree and the descriptor after the end of the file.
@@ -92,10 +112,14 @@ fn write_all(
     let block = engine.block_size();
     let mut at = inode.size().next_multiple_of(BOUNDARY);
     for piece in tree.chunks(PIECE) {
-        write(engine, inode, at, piece.into(), false)?;
+        let mut piece = Cow::Borrowed(piece);
+        if !(piece.len() as u64).is_multiple_of(block) {
+            let whole = (piece.len() as u64).next_multiple_of(block);
+            piece.to_mut().resize(whole as usize, 0);
+        }
+        write::write_after_end(engine, inode, at, &piece)?;
         at += piece.len() as u64;
     }
-    let at = at.next_multiple_of(block);
     let end = (at + descriptor.len() as u64 + SIZE_BYTES).next_multiple_of(block);
     let mut last = descriptor.to_vec();
     last.resize(
@@ -104,19 +128,21 @@ fn write_all(
     );
     let len = u32::try_from(descriptor.len()).unwrap_or_default();
     last.extend_from_slice(&len.to_le_bytes());
-    write(engine, inode, at, last[..].into(), false)
+    write::write_after_end(engine, inode, at, &last)
 }
 
-/// Sets the size and the flag.
-fn seal(engine: &Arc<Engine>, inode: &Arc<Inode>, size: u64) -> Result<()> {
-    let h = engine.start(STORE_CREDITS + 1)?;
+/// Sets the flag, and removes the orphan.
+fn seal(engine: &Arc<Engine>, inode: &Arc<Inode>) -> Result<()> {
+    let h = engine.start(orphan::CREDITS + STORE_CREDITS + 1)?;
     let stored = engine
         .set_on_demand(&h, &engine.on_demand.verity)
         .and_then(|()| {
+            // One without a name stays an orphan.
+            if inode.is_linked() {
+                orphan::remove(engine, &h, inode)?;
+            }
             {
                 let mut state = inode.state.lock();
-                state.raw.set_size(size, &engine.geometry)?;
-                state.size = size;
                 let flags = state.raw.flags() | InodeFlags::VERITY;
                 state.raw.set_flags(flags);
                 state.changed(engine.now());

@@ -77,6 +77,35 @@ pub(crate) fn write(
     Ok(())
 }
 
+/// Writes whole blocks after the end of the file, whose size stays. The caller holds `io`
+/// exclusively and no handle, and has made the inode an orphan, so that a recovery frees the blocks.
+///
+/// # Errors
+/// [`Error::NoSpace`]; [`vfs::Error::FileTooLarge`]; the mount takes no changes.
+pub(super) fn write_after_end(
+    engine: &Arc<Engine>,
+    inode: &Arc<Inode>,
+    offset: u64,
+    data: &[u8],
+) -> Result<()> {
+    engine.check()?;
+    let end = offset.checked_add(data.len() as u64);
+    if end.is_none_or(|end| end > inode.max_size(engine)) {
+        return Err(vfs::Error::FileTooLarge.into());
+    }
+    let size = inode.size();
+    let mut at = offset;
+    for piece in data.chunks(CHUNK as usize) {
+        let whole = store(engine, inode, at, &piece.into(), &[], size, false)?;
+        debug_assert!(whole, "whole blocks need no edges");
+        at += piece.len() as u64;
+    }
+    if inode.data.dirty_bytes() >= EARLY {
+        flush::begin(engine, inode, 0..u64::MAX, Dispatch::Queue);
+    }
+    Ok(())
+}
+
 /// Zeroes the rest of the last block of a file that ends at `size` and is about to grow: it may
 /// have any content on disk.
 pub(super) fn zero_tail(engine: &Arc<Engine>, inode: &Arc<Inode>, size: u64) -> Result<()> {

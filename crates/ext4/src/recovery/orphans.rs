@@ -9,7 +9,7 @@ use crate::engine::Engine;
 use crate::inode::Inode;
 use crate::orphan_set::{OrphanFile, OrphanPlace, Slot};
 use crate::seal::SealKind;
-use crate::{Error, Result, data, inode_alloc, map, namespace, orphan};
+use crate::{Error, Result, data, inode_alloc, map, namespace};
 
 /// The orphans on disk.
 pub(crate) struct Found {
@@ -199,14 +199,12 @@ fn finish(engine: &Arc<Engine>, inode: &Arc<Inode>) -> Result<()> {
         inode.state.lock().dying = true;
         return namespace::delete(engine, inode);
     }
-    log::info!("inode {}: cut to {} bytes", inode.ino, inode.size());
-    data::truncate(engine, inode, inode.size())?;
-    if engine.orphans.knows(inode.ino) {
-        let h = engine.start(orphan::CREDITS + 1)?;
-        orphan::remove(engine, &h, inode)?;
-        inode.store(engine, &h)?;
+    if data::verity::is_sealed(inode) {
+        // Its hash tree is after its end. Only a commit in place can leave such an orphan.
+        return data::release_orphan(engine, inode);
     }
-    Ok(())
+    log::info!("inode {}: cut to {} bytes", inode.ino, inode.size());
+    data::cut_orphan(engine, inode)
 }
 
 /// Whether the superblock allows for orphans.

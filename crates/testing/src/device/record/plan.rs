@@ -1,6 +1,7 @@
 //! [`CrashPlan`]: one crash; [`Replayer`]: the images of many crashes.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 
 use super::log::{Action, RecordLog};
 use crate::device::Torn;
@@ -38,6 +39,20 @@ impl CrashPlan {
     #[must_use]
     pub fn tearing(mut self, entry: usize, torn: Torn) -> Self {
         self.torn.insert(entry, torn);
+        self
+    }
+
+    /// The same crash, but it tears no write that overlaps these bytes of the device, such as the
+    /// only copy of a superblock that a mount reads.
+    ///
+    /// # Panics
+    /// If the plan is not for this log.
+    #[must_use]
+    pub fn tearing_outside(mut self, log: &RecordLog, bytes: &Range<u64>) -> Self {
+        self.torn.retain(|entry, _| {
+            let range = log.entries()[*entry].action.range();
+            range.is_none_or(|(at, len)| at >= bytes.end || at + len <= bytes.start)
+        });
         self
     }
 }
