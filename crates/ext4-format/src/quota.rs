@@ -55,6 +55,16 @@ impl QuotaKind {
     }
 }
 
+impl std::fmt::Display for QuotaKind {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            QuotaKind::User => "user",
+            QuotaKind::Group => "group",
+            QuotaKind::Project => "project",
+        })
+    }
+}
+
 /// Bytes of a block of a quota file.
 pub const QUOTA_BLOCK: usize = 1024;
 /// Block of a quota file that is the root of the tree.

@@ -32,6 +32,7 @@ mod oracles;
 mod orphan;
 mod orphan_set;
 mod quota;
+mod quota_file;
 mod quota_table;
 mod recovery;
 pub mod resize;

@@ -1,9 +1,11 @@
 //! All findings of a check, one variant per cause.
 
+use std::fmt;
+
 use sapwood_base::findings;
 use sapwood_ext4_format::{
     AclFormatError, BitmapKind, DirError, ExtentError, FormatError, HtreeError, IndirectError,
-    OrphanError, XattrError,
+    OrphanError, QuotaKind, XattrError,
 };
 use thiserror::Error;
 
@@ -191,6 +193,20 @@ findings! {
     Error "inode {ino}: not a quota file" QuotaBad {
         ino: u32 = "Inode."
     }
+    /// A damaged tree or a damaged block of entries of a quota file. Its usage was not compared.
+    Error "inode {ino}: quota file: block {block}: {why}" QuotaTree {
+        ino: u32 = "Inode.", block: u32 = "Block of the file, of 1 KiB.", why: &'static str = "The defect."
+    }
+    /// Usage of an owner in a quota file that differs from the inodes.
+    Error "inode {ino}: {kind} quota of {id}: {found}, counted {expected}" QuotaUsage {
+        ino: u32 = "Inode of the file.", kind: QuotaKind = "Kind of the owner.", id: u32 = "Owner.",
+        found: QuotaSum = "In the file.", expected: QuotaSum = "Counted."
+    }
+    /// An owner of inodes without an entry in a quota file.
+    Error "inode {ino}: {kind} quota of {id}: no entry, counted {expected}" QuotaMissing {
+        ino: u32 = "Inode of the file.", kind: QuotaKind = "Kind of the owner.", id: u32 = "Owner.",
+        expected: QuotaSum = "Counted."
+    }
     /// Damaged attributes in an inode.
     Error "inode {ino}: {error}" XattrBad {
         ino: u32 = "Inode.", error: XattrError = "The defect."
@@ -307,6 +323,22 @@ findings! {
     /// A damaged block of the orphan file.
     Error "orphan file: block {block}: {error}" OrphanFileBad {
         block: u64 = "Block.", error: OrphanError = "The defect."
+    }
+}
+
+/// Usage of an owner.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct QuotaSum {
+    /// Bytes of blocks.
+    pub space: u64,
+    /// Inodes.
+    pub inodes: u64,
+}
+
+impl fmt::Display for QuotaSum {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let noun = if self.inodes == 1 { "inode" } else { "inodes" };
+        write!(f, "{} bytes and {} {noun}", self.space, self.inodes)
     }
 }
 

@@ -159,6 +159,7 @@ impl Check<'_> {
         }
         if let Err(error) = valid {
             self.incomplete = true;
+            self.usage.incomplete = true;
             self.names_incomplete |= inode.is_dir();
             return self.found(Finding::InodeBad { ino, error });
         }
@@ -188,7 +189,9 @@ impl Check<'_> {
         if inode.is_symlink() && !inode.flags().contains(InodeFlags::ENCRYPT) {
             self.symlink(view, ino, inode, &attributes);
         }
-        if !taken.incomplete {
+        if taken.incomplete || attributes.incomplete {
+            self.usage.incomplete = true;
+        } else {
             self.sectors(view, ino, inode, &taken, &attributes);
         }
     }
@@ -201,13 +204,11 @@ impl Check<'_> {
         taken: &Taken,
         attributes: &Attributes,
     ) {
-        if attributes.incomplete {
-            return;
-        }
         let found = inode.sectors(&view.geometry);
         let cluster = u64::from(view.geometry.cluster_size() / 512);
         let clusters = taken.clusters.saturating_add(attributes.clusters);
         let expected = clusters.saturating_mul(cluster);
+        self.charge(view, ino, inode, expected.saturating_mul(512));
         if found != expected {
             self.found(Finding::InodeSectors {
                 ino,

@@ -10,7 +10,7 @@
 //!    set. If there is such a block, a second pass over the maps reports every inode that uses it.
 //! 4. All directories: structure, names, hash trees. Names are counted per inode.
 //! 5. Everything that depends on the previous steps: paths from the root, link counts, references
-//!    of attribute blocks and values.
+//!    of attribute blocks and values, the usage of owners in quota files.
 //! 6. Both bitmaps and the counts of every group, then the superblock's sums.
 //!
 //! Trouble cases:
@@ -19,8 +19,8 @@
 //! - Maps and trees may share blocks or have cycles. A block of pointers is entered once in each
 //!   pass, a block of a directory is read once.
 //! - Memory is bounded by two bits per cluster and 16 bytes per inode of groups in use, the names'
-//!   hashes of one directory, and a few bytes per attribute block and directory. An option bounds
-//!   the number of findings.
+//!   hashes of one directory, and a few bytes per attribute block, directory and owner of quotas. An
+//!   option bounds the number of findings.
 //!
 //! A test in `check/tests/` plants each finding.
 
@@ -35,6 +35,7 @@ mod inodes;
 mod journal;
 mod notes;
 mod orphans;
+mod quotas;
 pub mod repair;
 mod report;
 mod special;
@@ -51,7 +52,7 @@ use std::sync::Arc;
 
 use sapwood_block::Device;
 
-pub use finding::Finding;
+pub use finding::{Finding, QuotaSum};
 pub use report::{CheckError, CheckOptions, CheckReport, CheckStats, Phase, Progress};
 pub use sapwood_base::finding::Severity;
 

@@ -7,7 +7,6 @@ use sapwood_ext4_format::{
 
 use super::finding::Finding;
 use super::state::{Check, View};
-use super::walk::{self, Piece};
 
 /// Index of the pointer with two levels below.
 const DOUBLE: usize = INDIRECT_DIRECT as usize + 1;
@@ -91,7 +90,7 @@ impl Check<'_> {
 
     /// Checks the inodes that the superblock names.
     pub(super) fn named_inodes(&mut self, view: &View) {
-        for (ino, is_quota) in named(view) {
+        for (ino, quota) in named(view) {
             let note = self.inodes.get(ino);
             let reserved = |why| Finding::ReservedInode { ino, why };
             if !note.in_use || note.bad {
@@ -102,30 +101,9 @@ impl Check<'_> {
                 self.found(reserved("the superblock names it, but it is no file"));
                 continue;
             }
-            if is_quota {
-                self.quota(view, ino);
+            if let Some(kind) = quota {
+                self.quota_file(view, ino, kind);
             }
-        }
-    }
-
-    fn quota(&mut self, view: &View, ino: u32) {
-        let Some(inode) = self.again(ino) else {
-            return;
-        };
-        let mut first = None;
-        let mut visit = |piece| {
-            if let Piece::Data { physical, .. } = piece {
-                first = first.or(Some(physical));
-            }
-            true
-        };
-        walk::walk(view, ino, &inode, &mut visit);
-        let known = match first.map(|block| view.block(block)) {
-            Some(Ok(bytes)) => QuotaKind::recognise(&bytes).is_some(),
-            _ => false,
-        };
-        if !known {
-            self.found(Finding::QuotaBad { ino });
         }
     }
 
@@ -259,19 +237,20 @@ fn last_reserved(geometry: &Geometry, double: &[u8]) -> u64 {
     before.saturating_mul(geometry.block_size().into())
 }
 
-/// Inodes that the superblock names, and whether they have quotas.
-fn named(view: &View) -> Vec<(u32, bool)> {
+/// Inodes that the superblock names, with the kind of a quota file.
+pub(super) fn named(view: &View) -> Vec<(u32, Option<QuotaKind>)> {
     let (features, sb) = (view.geometry.features(), &view.sb);
     let mut named = Vec::new();
     if features.has_compat(Compat::HAS_JOURNAL) {
-        named.push((sb.journal_inum.get(), false));
+        named.push((sb.journal_inum.get(), None));
     }
     if features.has_compat(Compat::ORPHAN_FILE) {
-        named.push((sb.orphan_file_inum.get(), false));
+        named.push((sb.orphan_file_inum.get(), None));
     }
     if features.has_ro_compat(RoCompat::QUOTA) {
-        let quotas = [&sb.usr_quota_inum, &sb.grp_quota_inum, &sb.prj_quota_inum];
-        named.extend(quotas.map(|ino| (ino.get(), true)));
+        named.push((sb.usr_quota_inum.get(), Some(QuotaKind::User)));
+        named.push((sb.grp_quota_inum.get(), Some(QuotaKind::Group)));
+        named.push((sb.prj_quota_inum.get(), Some(QuotaKind::Project)));
     }
     named.retain(|(ino, _)| *ino != 0 && *ino <= view.geometry.inodes_count());
     named

@@ -9,6 +9,7 @@ use sapwood_ext4_format::{FormatError, Geometry, GroupDesc, Inode, SuperBlock};
 
 use super::finding::Finding;
 use super::notes::{BlockUse, ClusterSet, Notes, Parents, ValueUse};
+use super::quotas::Usage;
 use super::report::CheckError;
 use super::report::{CheckOptions, CheckReport, Phase, Progress};
 use crate::journal_device::JournalDevice;
@@ -105,6 +106,8 @@ pub(super) struct Check<'a> {
     pub(super) dir_blocks: ClusterSet,
     /// Part of some directory was not seen: names may be missing.
     pub(super) names_incomplete: bool,
+    /// Usage by owner.
+    pub(super) usage: Usage,
 }
 
 impl<'a> Check<'a> {
@@ -134,6 +137,7 @@ impl<'a> Check<'a> {
             parents: HashMap::new(),
             dir_blocks: ClusterSet::new(geometry),
             names_incomplete: false,
+            usage: Usage::default(),
             view: Arc::new(view),
         }
     }

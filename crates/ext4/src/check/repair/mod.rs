@@ -11,8 +11,10 @@
 //!    checksum identifies (`restore`) are restored first.
 //! 4. Only if nothing else is repaired in a round, checksums of good contents are written.
 //! 5. Only then inodes without a name get one in `lost+found`, from the engine.
-//! 6. Last, backups get the values of the superblock and the descriptors, and a file system without
-//!    errors is marked clean. The engine counts the usage of quotas again.
+//! 6. A damaged quota file is written anew before that, with the limits that can be read. If usage
+//!    differs at the end, the engine counts it again.
+//! 7. Last, backups get the values of the superblock and the descriptors, and a file system without
+//!    errors is marked clean.
 //!
 //! The check reports no consequence of a part that it could not read (see `check`). So a bitmap
 //! loses no bit while a map is unreadable, and a link count is not changed while names are missing.
@@ -26,6 +28,7 @@ mod counts;
 mod edit;
 mod journal;
 mod names;
+mod quotas;
 mod restore;
 mod seal;
 
@@ -34,7 +37,7 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use sapwood_block::Device;
-use sapwood_ext4_format::{RoCompat, SuperState};
+use sapwood_ext4_format::SuperState;
 
 use super::examine;
 use super::finding::Finding;
@@ -106,6 +109,9 @@ pub fn repair(
             seal::repair(&editor, &report, &mut done)?;
         }
         if done.repairs.len() == before {
+            quotas::repair(&editor, &report, &mut done)?;
+        }
+        if done.repairs.len() == before {
             attach::repair(editor, &report, &mut done)?;
         }
         if done.repairs.len() == before {
@@ -113,32 +119,28 @@ pub fn repair(
         }
         (report, parents) = examine(device, options, progress)?;
     }
+    if recount(device, &report, &mut done)? {
+        (report, _) = examine(device, options, progress)?;
+    }
     if let Some(mut editor) = Editor::open(device)?
         && finish(&mut editor, &report, &mut done)?
     {
-        (report, _) = examine(device, options, progress)?;
-    }
-    if recount(device, &report, &mut done)? {
         (report, _) = examine(device, options, progress)?;
     }
     done.report = report;
     Ok(done)
 }
 
-/// Counts the usage of quotas again, because the other repairs do not keep it. True if it changed.
+/// Counts the usage of quotas again if it differs. True if it changed.
 fn recount(
     device: &Arc<dyn Device>,
     report: &CheckReport,
     done: &mut Repaired,
 ) -> Result<bool, CheckError> {
-    if done.repairs.is_empty() {
+    if !report.findings.iter().any(quotas::is_quota) {
         return Ok(false);
     }
-    match Editor::open(device)? {
-        Some(editor) if editor.view.sb.features().has_ro_compat(RoCompat::QUOTA) => {}
-        _ => return Ok(false),
-    }
-    if !report.is_clean() {
+    if report.suppressed > 0 || !report.errors().all(quotas::is_quota) {
         let why = "quotas are not counted again, as other damage is left: run e2fsck";
         done.left.push(why.to_owned());
         return Ok(false);

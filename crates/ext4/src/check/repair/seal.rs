@@ -237,6 +237,7 @@ fn about(finding: &Finding) -> [Option<u32>; 2] {
         | Finding::InlineSize { ino, .. }
         | Finding::ReservedInode { ino, .. }
         | Finding::QuotaBad { ino }
+        | Finding::QuotaTree { ino, .. }
         | Finding::XattrBad { ino, .. }
         | Finding::XattrBlockBad { ino, .. }
         | Finding::AclBad { ino, .. }
