@@ -104,6 +104,63 @@ done
 "$SAPWOOD" check --key-file key i
 "#;
 
+const SEVERAL_KEYS: &str = r#"
+printf second > second; printf third > third; printf fourth > fourth; truncate -s 160M i
+cryptsetup luksFormat -q --type luks2 --pbkdf argon2id --pbkdf-memory 64 --pbkdf-force-iterations 4 i key
+add() { cryptsetup luksAddKey -q --key-file key "$@"; }
+add --pbkdf pbkdf2 --pbkdf-force-iterations 1000 --hash sha512 --key-slot 7 i second
+add --pbkdf argon2i --pbkdf-memory 64 --pbkdf-force-iterations 4 i third
+add --pbkdf pbkdf2 --pbkdf-force-iterations 1000 --hash sha256 i fourth
+filled i
+for one in second third fourth; do same i --key-file $one; done
+fails 3 "$SAPWOOD" ls --key-file wrong i; grep -q 'opens none of the 4 key slots' err
+cryptsetup luksKillSlot -q --key-file third i 0
+fails 3 "$SAPWOOD" ls --key-file key i; grep -q 'opens none of the 3 key slots' err
+for one in second third fourth; do same i --key-file $one; done
+rm i; truncate -s 160M i; cryptsetup luksFormat -q --type luks1 --key-size 512 --pbkdf-force-iterations 1000 i key
+add --pbkdf-force-iterations 1000 --key-slot 5 i second
+filled i; same i --key-file second
+"#;
+
+/// Volumes that are refused by name, and stay as they are.
+const REFUSED: &str = r#"
+cheap='--pbkdf-force-iterations 1000'
+refused() {
+    cp --sparse=always "$1" before
+    for command in ls check info "mkfs -q -t $KIND"; do
+        fails 3 "$SAPWOOD" $command --key-file key "$1"; grep -q "$2" err || { echo "$command:"; cat err; exit 1; }
+    done
+    cmp "$1" before
+}
+for type in luks1 luks2; do
+    truncate -s 40M data
+    cryptsetup luksFormat -q --type $type $cheap --pbkdf pbkdf2 --header header data key
+    truncate -s 120M header
+    refused header 'with a detached header'
+    fails 3 "$SAPWOOD" ls --key-file key data; grep -q 'no LUKS volume' err
+    rm header data
+done
+truncate -s 40M i; cryptsetup luksFormat -q --type luks2 --pbkdf pbkdf2 $cheap i key
+# cryptsetup needs a kernel with dm-integrity to make such a volume, but not to read its header.
+python3 - <<'END'
+import hashlib, json
+with open("i", "r+b") as volume:
+    for copy in (0, 16384):
+        volume.seek(copy)
+        header = bytearray(volume.read(16384))
+        meta = json.loads(header[4096:].split(b"\0")[0])
+        meta["segments"]["0"]["integrity"] = {
+            "type": "hmac(sha256)", "journal_encryption": "none", "journal_integrity": "none"}
+        header[4096:] = json.dumps(meta, separators=(",", ":")).encode().ljust(12288, b"\0")
+        header[448:512] = bytes(64)
+        header[448:480] = hashlib.sha256(header).digest()
+        volume.seek(copy)
+        volume.write(header)
+END
+cryptsetup luksDump i | grep -q 'integrity: hmac(sha256)'
+refused i 'with authenticated encryption'
+"#;
+
 fn run(script: &str, kind: Kind) -> Outcome {
     let dir = scratch::directory();
     let sapwood = sapwood().display();
@@ -126,6 +183,16 @@ pub(crate) fn trials() -> Vec<Trial> {
             named("cryptsetup_and_qemu_agree_with_us"),
             &oracles,
             move || run(CRYPTSETUP, kind),
+        ));
+        trials.push(trial(
+            named("each_of_several_keys_opens_a_volume"),
+            &oracles,
+            move || run(SEVERAL_KEYS, kind),
+        ));
+        trials.push(trial(
+            named("detached_headers_and_authenticated_modes_are_refused_by_name"),
+            &[Need::Program("cryptsetup"), Need::Program("python3")],
+            move || run(REFUSED, kind),
         ));
         trials.push(trial(
             named("a_volume_is_mounted"),

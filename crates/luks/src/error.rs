@@ -80,6 +80,11 @@ pub enum Error {
 /// A result of this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
+/// The volume of a header is on another device: its data begins at byte 0.
+pub(crate) fn detached() -> Error {
+    Error::Unsupported("a detached header".to_owned())
+}
+
 /// A field that makes no sense.
 pub(crate) fn field(field: &'static str, value: impl ToString) -> Error {
     Error::Field {

@@ -9,8 +9,8 @@
 //! - [`format()`]: a new LUKS2 volume.
 //! - [`describe`]: the fields of a header, without a key.
 //!
-//! The cipher is AES in XTS mode. Every other cipher, authenticated encryption, and a volume whose
-//! re-encryption is under way are refused by name. Sources: "LUKS On-Disk Format Specification"
+//! The cipher is AES in XTS mode. Every other cipher, authenticated encryption, a detached header,
+//! and a volume whose re-encryption is under way are refused by name. Sources: "LUKS On-Disk Format Specification"
 //! version 1.2.3, "LUKS2 On-Disk Format Specification" version 1.1.
 //!
 //! ```

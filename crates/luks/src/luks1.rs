@@ -6,7 +6,7 @@ use zerocopy::FromBytes;
 use crate::cipher::SectorCipher;
 use crate::derive::{Derivation, Hash};
 use crate::device::Place;
-use crate::error::field;
+use crate::error::{detached, field};
 use crate::key::{Key, Secret};
 use crate::layout::{Header1, Slot1, text};
 use crate::metadata::split_bytes;
@@ -60,6 +60,9 @@ impl Luks1 {
     /// [`Error::WrongKey`]; [`Error::Unsupported`]; [`Error::Field`] for a malformed field; I/O
     /// errors of the device.
     pub(crate) fn unlock(&self, device: &dyn Device, key: &Key) -> Result<(Secret, Place)> {
+        if self.header.payload.get() == 0 {
+            return Err(detached());
+        }
         let hash = Hash::named(&text(&self.header.hash))?;
         let iterations = u64::from(self.header.digest_iterations.get());
         let mut slots = 0;

@@ -6,7 +6,7 @@ use zerocopy::{FromBytes, IntoBytes};
 use crate::cipher::SectorCipher;
 use crate::derive::Hash;
 use crate::device::Place;
-use crate::error::field;
+use crate::error::{detached, field};
 use crate::key::{Key, Secret};
 use crate::layout::{Header2, MAGIC, MAGIC_2ND, text};
 use crate::metadata::{KeySlot, Metadata, bytes_of, slot_number, slot_of};
@@ -63,6 +63,9 @@ impl Luks2 {
     /// errors of the device.
     pub(crate) fn unlock(&self, device: &dyn Device, key: &Key) -> Result<(Secret, Place)> {
         let (name, segment) = self.metadata.segment()?;
+        if segment.offset == 0 {
+            return Err(detached());
+        }
         let digest = self.metadata.digest_of(name)?;
         let hash = Hash::named(&digest.hash)?;
         let salt = bytes_of("salt of the digest", &digest.salt)?;
