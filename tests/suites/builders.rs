@@ -195,12 +195,11 @@ const SCRIPTS: &[(&str, &str)] = &[
         r#"mkdir r; echo x > r/f; mk() { "$SAPWOOD" mkfs -q -t ext4 -b 4096 "$@"; }
         mk -O journal_dev --size 8M j; cp j before; truncate -s 64M i; cp i zeros
         refused "its journal on another device cannot change its size" mk -J device=j -r r new; cmp j before
-        refused "quotas cannot change its size" mk -O quota -r r new
         refused "a journal device has no files" mk -O journal_dev --size 8M -r r new
         refused "a journal device has no files" mk -O journal_dev -r r i
         refused "a journal device has no files" mkfs.ext4 -O journal_dev -d r i
         [ ! -e new ]; cmp i zeros; [ -z "$(ls -A | grep sapwood-)" ]
-        mk -O quota,^quota -r r new; sound new; mk -f -O quota --size 64M -r r new; sound new
+        mk -O quota,project -r r new; sound new; mk -f -O quota --size 64M -r r new; sound new
         for tool in 'mk -J device=j -r r' 'mkfs.ext4 -q -b 4096 -J device=j -d r'; do
             $tool i; e2fsck -fn -j j i > check.txt 2>&1
             [ "$("$SAPWOOD" cat --journal-device j i:f)" = x ]; cp before j; cp zeros i

@@ -9,7 +9,7 @@ use libtest_mimic::Trial;
 use sapwood_testing::oracle::{KernelMount, Loop};
 use sapwood_testing::tree::{Facts, Tree};
 use sapwood_tests::image::{Mkfs, TempImage};
-use sapwood_tests::mount::{Driver, sapwood};
+use sapwood_tests::mount::{Driver, Mounted, SapwoodMount, sapwood};
 use sapwood_tests::{Need, Outcome, machine, process, scratch, trial, volume};
 
 const LIMIT: Duration = Duration::from_secs(60);
@@ -20,6 +20,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial("made_and_shown", &check, made_and_shown),
         trial("filled_from_a_directory", &check, filled),
         trial("refused", &check, refused),
+        trial("quotas_of_an_image", &QUOTAS, quotas),
         trial(
             "grown_past_the_blocks_for_descriptors",
             &GROWTH,
@@ -162,6 +163,50 @@ fn refused() -> Outcome {
     fails(&["dump", image, "inode:/nothing"], "there is no /nothing")?;
     fails(&["dump", image, "turbo"], "turbo")?;
     // Whatever was refused left it as it was.
+    sound(&path)?;
+    Ok(())
+}
+
+const QUOTAS: [Need; 4] = [
+    machine::KERNEL_EXT4,
+    Need::Fuse,
+    Need::Program("e2fsck"),
+    Need::Program("debugfs"),
+];
+
+/// Mounts, changes of size, a check and a repair of an image with quotas.
+fn quotas() -> Outcome {
+    let dir = scratch::directory();
+    let path = dir.path().join("image");
+    let image = path.to_str().unwrap();
+    let plain = dir.path().join("plain");
+    let make = ["mkfs", "-q", "-t", "ext4", "--size", "64M"];
+    said(&[&make[..], &[plain.to_str().unwrap()]].concat())?;
+    let refused = SapwoodMount::new(&plain, "usrquota").err();
+    holds(&refused.unwrap_or_default(), "keeps no user quotas")?;
+    said(&[&make[..], &["-O", "quota,project", image]].concat())?;
+    let mount = SapwoodMount::new(&path, "usrquota,grpquota,prjquota")?;
+    let file = mount.path().join("file");
+    fs::write(&file, vec![1; 500_000])?;
+    std::os::unix::fs::chown(&file, Some(1234), Some(5678))?;
+    Box::new(mount).unmount()?;
+    for size in ["+64M", "-80M", "min", "+20M"] {
+        said(&["resize", "-q", image, size])?;
+        sound(&path)?;
+        said(&["check", "-q", image])?;
+        let kernel = Driver::Kernel.mount(&path, "ro")?;
+        let found = fs::read(kernel.path().join("file"))?;
+        kernel.unmount()?;
+        if found != vec![1; 500_000] {
+            return Err(format!("{size}: other content").into());
+        }
+    }
+    process::run("debugfs", &["-w", "-R", "sif file uid 4321", image])?;
+    let found = process::finish(Command::new(sapwood()).args(["check", image]), LIMIT)?;
+    holds(&found.all(), "user quota of 4321: no entry")?;
+    holds(&found.all(), "user quota of 1234")?;
+    said(&["check", "--repair", image])?;
+    said(&["check", "-q", image])?;
     sound(&path)?;
     Ok(())
 }

@@ -56,6 +56,9 @@ const PARTS: &[&str] = &["offset", "length", "partition"];
 /// Options of dm-verity.
 const VERITY: &[&str] = &["verity.roothash", "verity.hashdevice"];
 
+/// Options that need quotas in the image.
+const QUOTAS: &[&str] = &["quota", "usrquota", "grpquota", "prjquota"];
+
 /// A root hash of dm-verity.
 const HASH: &str = "00112233445566778899aabbccddeeff00112233445566778899aabbccddeeff";
 
@@ -122,8 +125,9 @@ fn each_option() -> Outcome {
                 }
                 taken.map_err(|error| format!("{kind}: {error}"))?;
                 let opened = open(&image, &options);
+                let needs = [PARTS, VERITY, QUOTAS].concat();
                 match (opened, option.of.is_none_or(|of| of == kind)) {
-                    (Ok(_), true) if PARTS.contains(&&*name) || VERITY.contains(&&*name) => {
+                    (Ok(_), true) if needs.contains(&&*name) => {
                         return Err(format!("{name} on {kind}: ignored").into());
                     }
                     (Ok(fs), true) => fs.unmount().map_err(|error| format!("{name}: {error}"))?,
@@ -140,7 +144,7 @@ fn each_option() -> Outcome {
                     // Parts of an image that is whole: none of them has a file system.
                     (Err(OpenError::Kind { .. }), true) if name == "offset" => {}
                     (Err(OpenError::Btrfs { .. } | OpenError::Ext4 { .. }), true)
-                        if name == "length" => {}
+                        if name == "length" || QUOTAS.contains(&&*name) => {}
                     (Err(OpenError::Operand(sapwood_block::OperandError::Partition(_))), true)
                         if name == "partition" => {}
                     // Each needs the other.

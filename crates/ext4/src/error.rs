@@ -56,6 +56,12 @@ pub enum Error {
     /// The options forbid a recovery of the journal, but request a writable mount.
     #[error("noload needs ro")]
     NoLoadNeedsReadOnly,
+    /// The options ask for quotas that the image does not keep.
+    #[error("{}", no_quota(*kind))]
+    NoQuota {
+        /// Kind of the quotas.
+        kind: format::QuotaKind,
+    },
     /// The image was made larger than the device that holds it.
     #[error("the file system has {blocks} blocks of {block_size} bytes, but {device} is smaller")]
     DeviceTooSmall {
@@ -238,8 +244,17 @@ impl From<Error> for vfs::Error {
             | Error::NoInternalJournal => Self::NotSupported,
             Error::NeedlessJournalDevice { .. } | Error::JournalDevice { .. } => Self::Invalid,
             Error::InUse { .. } | Error::CheckRunning { .. } => Self::Busy,
-            Error::NoLoadNeedsReadOnly => Self::Invalid,
+            Error::NoLoadNeedsReadOnly | Error::NoQuota { .. } => Self::Invalid,
             err => Self::corrupt(err),
         }
     }
+}
+
+fn no_quota(kind: format::QuotaKind) -> String {
+    let add = match kind {
+        format::QuotaKind::User => "-O quota",
+        format::QuotaKind::Group => "-O quota -Q grpquota",
+        format::QuotaKind::Project => "-O quota,project -Q prjquota",
+    };
+    format!("the image keeps no {kind} quotas: `tune2fs {add} IMAGE` adds them")
 }

@@ -51,4 +51,5 @@ pub use journal_device::JournalDevice;
 pub use mmp::Protection;
 pub use mount::{Ext4, Mount, protect, protect_as, refuse_external_journal};
 pub use options::{DataMode, FastCommits, Options};
+pub use sapwood_ext4_format::QuotaKind;
 pub use staging::{Staging, StagingError};

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use sapwood_base::Memory;
+use sapwood_ext4_format::QuotaKind;
 use sapwood_vfs::Timestamp;
 
 use crate::clock::SharedClock;
@@ -76,6 +77,8 @@ pub struct Options {
     pub journal: Option<JournalDevice>,
     /// Enforce the limits of quotas, if the image keeps quotas.
     pub quota_limits: bool,
+    /// Kinds of quotas that the image must keep.
+    pub quotas: Vec<QuotaKind>,
     /// Does not take the multiple mount protection: the caller has it, or the device is in memory.
     pub unprotected: bool,
     /// Clock of the multiple mount protection.
@@ -112,6 +115,7 @@ impl Default for Options {
             in_place: false,
             journal: None,
             quota_limits: true,
+            quotas: Vec::new(),
             unprotected: false,
             clock: SharedClock::default(),
             fast_commit: FastCommits::default(),

@@ -239,13 +239,8 @@ impl MkfsOptions {
 
     /// The property of the image that excludes a later change of its size.
     pub(crate) fn fixes_size(&self) -> Option<&'static str> {
-        if self.kind != Kind::Ext4 {
-            None
-        } else if self.journal.is_some() {
-            Some("its journal on another device")
-        } else {
-            self.ext4.asks_for("quota").then_some("quotas")
-        }
+        let external = self.kind == Kind::Ext4 && self.journal.is_some();
+        external.then_some("its journal on another device")
     }
 
     /// Has `options` open the file system that these options make, with its journal.

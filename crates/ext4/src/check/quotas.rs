@@ -21,9 +21,11 @@ use crate::quota_table::Owners;
 /// Most owners of a kind that are read, as in a mount.
 const MOST_OWNERS: usize = 1 << 20;
 /// Most blocks of a tree that are read.
-const MOST_BLOCKS: usize = 1 << 22;
+const MOST_BLOCKS: u32 = 1 << 22;
 /// Most findings about the usage in one file.
 const MOST_FINDINGS: usize = 1000;
+/// Defect of a block of entries.
+const UNREACHED: &str = "has an entry to which the tree does not lead";
 /// Byte of the [`QuotaInfo`] in the first block.
 const INFO_AT: usize = size_of::<QuotaHeader>();
 
@@ -247,7 +249,10 @@ impl<'a> QuotaFile<'a> {
         }
         for (number, why) in [
             (info.free_block.get(), "names a free block past the end"),
-            (info.free_entry.get(), "names a block with room past the end"),
+            (
+                info.free_entry.get(),
+                "names a block with room past the end",
+            ),
         ] {
             if number != 0 && (number <= QUOTA_ROOT || number >= blocks) {
                 return Err(self.bad(0, why));
@@ -266,7 +271,13 @@ impl<'a> QuotaFile<'a> {
         tree.node(QUOTA_ROOT, 0, 0)?;
         let unreferenced = tree.leaves.iter().find(|(_, leaf)| !leaf.is_empty());
         if let Some((leaf, _)) = unreferenced {
-            return Err(self.bad(*leaf, "has an entry to which the tree does not lead"));
+            return Err(self.bad(*leaf, UNREACHED));
+        }
+        for number in self.candidates().take_while(|number| *number < blocks) {
+            let reached = tree.seen.contains(&number) || tree.leaves.contains_key(&number);
+            if !reached && self.leaf_at(number).is_some_and(|leaf| !leaf.is_empty()) {
+                return Err(self.bad(number, UNREACHED));
+            }
         }
         Ok(tree.content)
     }
@@ -279,16 +290,25 @@ impl<'a> QuotaFile<'a> {
             grace: info.map(|info| (info.space_grace.get(), info.inode_grace.get())),
             entries: BTreeMap::new(),
         };
-        for number in QUOTA_ROOT + 1..self.room() {
-            let Ok(entries) = self.block(number).and_then(|bytes| self.leaf(number, &bytes)) else {
-                continue;
-            };
-            content.entries.extend(entries);
+        for number in self.candidates() {
+            let found = self.leaf_at(number).unwrap_or_default();
+            content.entries.extend(found);
             if content.entries.len() > MOST_OWNERS {
                 break;
             }
         }
         content
+    }
+
+    /// Blocks that may have entries.
+    fn candidates(&self) -> std::ops::Range<u32> {
+        QUOTA_ROOT + 1..self.room().min(MOST_BLOCKS)
+    }
+
+    /// The entries of a block that looks like a block of entries.
+    fn leaf_at(&self, number: u32) -> Option<HashMap<u32, QuotaEntry>> {
+        let bytes = self.block(number).ok()?;
+        self.leaf(number, &bytes).ok()
     }
 
     /// The entries of a block.
@@ -354,6 +374,7 @@ impl Tree<'_, '_> {
             if !self.seen.insert(next) || self.leaves.contains_key(&next) {
                 return Err(self.file.bad(next, "has two references"));
             }
+            self.bounded(next)?;
             self.node(next, level + 1, id)?;
         }
         Ok(())
@@ -370,12 +391,21 @@ impl Tree<'_, '_> {
         }
         let entries = self.leaves.get_mut(&leaf);
         let values = entries.and_then(|entries| entries.remove(&id));
-        let missing = || self.file.bad(node, "leads an owner to a block without its entry");
+        let missing = || {
+            self.file
+                .bad(node, "leads an owner to a block without its entry")
+        };
         self.content.entries.insert(id, values.ok_or_else(missing)?);
-        let many = self.content.entries.len() > MOST_OWNERS
-            || self.seen.len() + self.leaves.len() > MOST_BLOCKS;
-        if many {
-            return Err(self.file.bad(node, "is part of a tree with too many owners"));
+        self.bounded(node)
+    }
+
+    /// Refuses a tree that would need too much memory.
+    fn bounded(&self, node: u32) -> Result<(), Finding> {
+        let blocks = self.seen.len() + self.leaves.len();
+        if self.content.entries.len() > MOST_OWNERS || blocks > MOST_BLOCKS as usize {
+            return Err(self
+                .file
+                .bad(node, "is part of a tree with too many owners"));
         }
         Ok(())
     }

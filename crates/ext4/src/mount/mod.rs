@@ -181,6 +181,7 @@ fn open_with(device: Arc<dyn Device>, mut options: Options, quotas: Quotas) -> R
     options.read_only |= device.read_only();
     let sb = read_super(&*device)?;
     check_features(&sb, options.read_only)?;
+    quota::check_wanted(&sb, &options.quotas)?;
     if options.no_load && !options.read_only {
         return Err(Error::NoLoadNeedsReadOnly);
     }
@@ -427,6 +428,32 @@ pub fn protect(
     protect_as(device, &**device, time)
 }
 
+/// Like [`protect`], also for a file system that [`folds_only`].
+///
+/// # Errors
+/// The errors of [`protect`].
+pub(crate) fn protect_for_resize(
+    device: &Arc<dyn Device>,
+    time: Option<Timestamp>,
+) -> Result<(Arc<dyn Device>, Option<Protection>)> {
+    let sb = read_super(&**device)?;
+    if !folds_only(&sb) {
+        return protect(device, time);
+    }
+    take_protection(device, &sb, time)
+}
+
+/// Whether nothing but casefold keeps a file system from a mount for writing, and it needs no
+/// recovery.
+pub(crate) fn folds_only(sb: &SuperBlock) -> bool {
+    let mut without = sb.clone();
+    let mut features = sb.features();
+    let folds = features.has_incompat(Incompat::CASEFOLD);
+    features.incompat -= Incompat::CASEFOLD;
+    without.set_features(features);
+    folds && check_features(&without, false).is_ok() && !is_unclean(sb)
+}
+
 /// Like [`protect`], with the superblock of another device: one that has a repaired copy.
 ///
 /// # Errors
@@ -438,11 +465,19 @@ pub fn protect_as(
 ) -> Result<(Arc<dyn Device>, Option<Protection>)> {
     let sb = read_super(superblock)?;
     check_features(&sb, false)?;
+    take_protection(device, &sb, time)
+}
+
+fn take_protection(
+    device: &Arc<dyn Device>,
+    sb: &SuperBlock,
+    time: Option<Timestamp>,
+) -> Result<(Arc<dyn Device>, Option<Protection>)> {
     let options = Options {
         fixed_time: time,
         ..Options::default()
     };
-    let (device, protection) = Protection::take(device, &sb, &options)?;
+    let (device, protection) = Protection::take(device, sb, &options)?;
     if let Some(protection) = &protection {
         protection.keep(Box::new(|error| log::error!("{error}")));
     }

@@ -14,7 +14,7 @@ use std::sync::atomic::AtomicU64;
 
 use sapwood_ext4_format::{
     QUOTA_BLOCK, QUOTA_DEPTH, QUOTA_ENTRIES, QUOTA_ROOT, QuotaEntry, QuotaHeader, QuotaInfo,
-    QuotaKind, QuotaLeaf, RoCompat, quota_reference,
+    QuotaKind, QuotaLeaf, RoCompat, SuperBlock, quota_reference,
 };
 use sapwood_jbd2::{Buffer, Handle};
 
@@ -37,6 +37,24 @@ const BLOCKS: u64 = 8;
 /// Credits of adding an entry: these blocks with their bitmaps, the blocks that refer to them, the
 /// inode and its map.
 const CREDITS: u32 = 48;
+
+/// Refuses a mount whose options ask for quotas that the image does not keep.
+///
+/// # Errors
+/// [`Error::NoQuota`].
+pub(crate) fn check_wanted(sb: &SuperBlock, wanted: &[QuotaKind]) -> Result<()> {
+    let feature = sb.features().has_ro_compat(RoCompat::QUOTA);
+    let kept = |kind: QuotaKind| {
+        let ino = match kind {
+            QuotaKind::User => sb.usr_quota_inum.get(),
+            QuotaKind::Group => sb.grp_quota_inum.get(),
+            QuotaKind::Project => sb.prj_quota_inum.get(),
+        };
+        feature && ino != 0
+    };
+    let lacking = wanted.iter().find(|kind| !kept(**kind));
+    lacking.map_or(Ok(()), |kind| Err(Error::NoQuota { kind: *kind }))
+}
 
 /// Loads the quotas of a file system that keeps them.
 ///

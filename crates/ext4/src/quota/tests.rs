@@ -340,14 +340,78 @@ fn a_recount_corrects_usage() {
 }
 
 #[test]
-fn a_resize_is_refused() {
-    let Some(device) = made("") else { return };
-    let device: Arc<dyn Device> = device;
-    let error = crate::resize::resize(&device, 16 * MIB, None, &mut |_| ()).unwrap_err();
-    assert!(
-        matches!(error, crate::resize::ResizeError::Quota),
-        "{error}"
-    );
+fn usage_after_a_resize_is_what_e2fsck_counts() {
+    let tests = [
+        ("", true),
+        ("-O ^has_journal", true),
+        ("-O ^extent,^64bit", false),
+    ];
+    for more in tests {
+        let Some(device) = made(&format!("-b 1024 {more}")) else {
+            return;
+        };
+        let fs = mount(device.clone()).unwrap();
+        let filler = create(&fs, 0, "filler").unwrap();
+        write(&fs, filler, 16 << 20).unwrap();
+        fs.sync().unwrap();
+        let file = create(&fs, 4000, "file").unwrap();
+        // In this order, nodes are split in the middle.
+        for number in (0..300_u64).rev() {
+            let at = number * 2048;
+            fs.write(file, at, &[7; 1024], WriteMode::default())
+                .unwrap();
+            if number % 20 == 0 {
+                fs.fsync(file, SyncKind::All).unwrap();
+            }
+        }
+        fs.unlink(fs.root(), b"filler").unwrap();
+        let before = entry(&fs, QuotaKind::User, 4000).space.get();
+        fs.unmount().unwrap();
+        drop(fs);
+        clean(&device, more);
+        let resized: Arc<dyn Device> = device.clone();
+        for size in [12, 32, 8] {
+            crate::resize::resize(&resized, size * MIB, None, &mut |_| ()).unwrap();
+            clean(&device, &format!("{more}: {size} MiB"));
+        }
+        crate::resize::shrink_to_fit(&resized, 0, None, &mut |_| ()).unwrap();
+        clean(&device, &format!("{more}: smallest"));
+        let fs = mount(device.clone()).unwrap();
+        let after = entry(&fs, QuotaKind::User, 4000).space.get();
+        assert!(after <= before, "{more}: {before} to {after}");
+        fs.unmount().unwrap();
+    }
+}
+
+#[test]
+fn options_ask_for_quotas_that_the_image_keeps() {
+    if left_out(TOOLS) {
+        return;
+    }
+    let all = [QuotaKind::User, QuotaKind::Group, QuotaKind::Project];
+    let users = &all[..1];
+    for (args, wanted, lacks) in [
+        (KINDS, &all[..], None),
+        ("-O quota", &all[..2], None),
+        ("-O quota", &all[..], Some("keeps no project quotas")),
+        ("", users, Some("keeps no user quotas")),
+    ] {
+        for read_only in [false, true] {
+            let options = Options {
+                background: false,
+                read_only,
+                quotas: wanted.to_vec(),
+                ..Options::default()
+            };
+            let opened = Ext4::open(image(16 * MIB, args), options).map(|_| ());
+            let text = opened.err().map(|error| error.to_string());
+            match (lacks, text) {
+                (None, None) => {}
+                (Some(lacks), Some(text)) => assert!(text.contains(lacks), "{text}"),
+                (_, other) => panic!("{args}: {other:?}"),
+            }
+        }
+    }
 }
 
 #[test]

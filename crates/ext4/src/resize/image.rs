@@ -11,14 +11,14 @@ use std::sync::Arc;
 use sapwood_base::RangeSet;
 use sapwood_block::Device;
 use sapwood_ext4_format::{
-    Compat, Geometry, GroupDesc, GroupFlags, Incompat, RoCompat, SuperBlock, SuperState, bitmap,
+    Compat, Geometry, GroupDesc, GroupFlags, Incompat, SuperBlock, SuperState, bitmap,
     validate_block_bitmap,
 };
 use sapwood_jbd2::Log;
 use sapwood_vfs::Timestamp;
 
 use super::{ResizeError, Result};
-use crate::mount::{open_empty_log, read_super};
+use crate::mount::{folds_only, open_empty_log, read_super};
 use crate::{Ext4, Options};
 
 /// Bytes of one request of a copy.
@@ -71,22 +71,22 @@ impl Image {
         if let Some(time) = time {
             options.set_reproducible(time);
         }
-        let fs = Ext4::open(Arc::clone(device), options)?;
-        fs.close()?;
-        drop(fs);
+        if !folds_only(&read_super(&**device)?) {
+            let fs = Ext4::open(Arc::clone(device), options)?;
+            fs.close()?;
+            drop(fs);
+        }
         let sb = read_super(&**device)?;
         if !sb.state().contains(SuperState::VALID) || sb.state().contains(SuperState::ERROR) {
             return Err(ResizeError::Unclean);
         }
         let features = sb.features();
-        if features.has_ro_compat(RoCompat::QUOTA) {
-            return Err(ResizeError::Quota);
-        }
         if features.has_compat(Compat::RESIZE_INODE) && features.has_incompat(Incompat::META_BG) {
             // The resize inode cannot name blocks of meta groups.
             return Err(ResizeError::Unclean);
         }
         let geometry = Geometry::new(&sb)?;
+        geometry.check_device(device.size())?;
         let mut image = Self {
             device: Arc::clone(device),
             stored: sb.clone(),

@@ -10,6 +10,12 @@
 //! transaction of both leaves a complete file system of the old size. Then one transaction changes
 //! the superblock and the related blocks (`shrink`). The caller shortens a file after that.
 //!
+//! Nodes of extent trees that a move adds or frees count for the quotas of the owners, in the same
+//! transaction (`quotas`).
+//!
+//! A file system with casefold is resized although it cannot be mounted for writing, if it needs no
+//! recovery: a resize reads no name.
+//!
 //! See `Image::commit` for the state after a power cut. Copies of the superblock and of the
 //! descriptor table are written at the end.
 //!
@@ -21,10 +27,13 @@ mod image;
 mod journal;
 mod map;
 mod meta_groups;
+mod quotas;
 mod references;
 mod relocate;
 mod renumber;
 mod shrink;
+#[cfg(test)]
+mod tests;
 
 use std::sync::Arc;
 
@@ -32,7 +41,7 @@ use sapwood_block::Device;
 use sapwood_ext4_format::Geometry;
 use sapwood_vfs::Timestamp;
 
-use crate::mount::{protect, read_super, refuse_external_journal};
+use crate::mount::{protect_for_resize, read_super, refuse_external_journal};
 use image::Image;
 pub(crate) use journal::Borrowed;
 pub(crate) use references::is_index;
@@ -52,9 +61,6 @@ pub enum ResizeError {
     /// The file system has errors.
     #[error("the file system has errors: check it first (e2fsck -f)")]
     Unclean,
-    /// The file system keeps quotas.
-    #[error("a file system with quotas cannot be resized")]
-    Quota,
     /// The device is smaller.
     #[error("{device}: has {size} bytes, fewer than {wanted}")]
     PastEnd {
@@ -194,7 +200,7 @@ pub fn resize(
         });
     }
     refuse_external_journal(&**device)?;
-    let (device, _protection) = protect(device, time)?;
+    let (device, _protection) = protect_for_resize(device, time)?;
     let mut image = Image::open(&device, time)?;
     let bits = image.geometry.block_bits();
     let blocks = size >> bits;
@@ -221,7 +227,7 @@ pub fn shrink_to_fit(
     moved: &mut OnMoved<'_>,
 ) -> Result<u64> {
     refuse_external_journal(&**device)?;
-    let (device, _protection) = protect(device, time)?;
+    let (device, _protection) = protect_for_resize(device, time)?;
     let mut groups = 1;
     for _ in 0..PASSES {
         if !pass(&device, inodes, &mut groups, time, moved)? {

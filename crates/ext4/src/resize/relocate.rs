@@ -13,7 +13,7 @@ use sapwood_ext4_format::{
 
 use super::image::Image;
 use super::map::{has_map, read_tree};
-use super::{OnMoved, Result};
+use super::{OnMoved, Result, quotas};
 use crate::Error;
 
 /// Most blocks that one extent covers, written or not.
@@ -73,6 +73,10 @@ impl Evacuation<'_, '_> {
         let special = [special_ino::RESIZE, special_ino::JOURNAL].contains(&ino);
         if special || !has_map(self.image, &inode) {
             return Ok(());
+        }
+        if quotas::is_file(&self.image.sb, ino) {
+            // Its content is copied on the device, where changed usage has to be.
+            self.image.commit(None)?;
         }
         self.move_map(ino, inode)?;
         if self.image.is_full() {
@@ -264,10 +268,10 @@ impl Evacuation<'_, '_> {
         entries.write(depth, &mut root).map_err(bad)?;
         *inode.block_mut() = root;
         let unit = self.image.block_size() / 512;
-        let sectors = inode.sectors(&self.image.geometry) + count * unit;
-        let sectors = sectors.saturating_sub(before * unit);
+        let old = inode.sectors(&self.image.geometry);
+        let sectors = (old + count * unit).saturating_sub(before * unit);
         inode.set_sectors(sectors, &self.image.geometry)?;
-        Ok(())
+        quotas::charge(self.image, ino, inode, (old, sectors))
     }
 
     /// Moves a block of attributes, which several inodes may share.

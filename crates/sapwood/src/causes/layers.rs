@@ -37,6 +37,7 @@ pub(super) fn of_ext4(error: &sapwood_ext4::Error) -> ErrorKind {
         Error::NoInternalJournal => ErrorKind::Unsupported,
         Error::ExternalJournal
         | Error::NeedlessJournalDevice { .. }
+        | Error::NoQuota { .. }
         | Error::JournalDevice { .. } => ErrorKind::InvalidInput,
         _ => ErrorKind::Corrupt,
     }

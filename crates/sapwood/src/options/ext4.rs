@@ -1,6 +1,6 @@
 //! Options that only ext4 (and ext2, ext3) has.
 
-use sapwood_ext4::{DataMode, FastCommits};
+use sapwood_ext4::{DataMode, FastCommits, QuotaKind};
 
 use super::table::{Form, MountOption, unsupported};
 use super::{OptionError, Options, bad, number};
@@ -189,7 +189,13 @@ pub(super) const OPTIONS: &[MountOption] = &[
         "limits of quotas are not enforced; usage is kept",
     )
     .of(Ext4),
-    MountOption::refused(&["quota", "usrquota", "grpquota", "prjquota"], Alone, QUOTA).of(Ext4),
+    MountOption::served(
+        &["quota", "usrquota", "grpquota", "prjquota"],
+        Alone,
+        wanted_quota,
+        "limits of quotas are enforced; the image must have the feature quota and keep quotas of that kind (quota: of users)",
+    )
+    .of(Ext4),
     MountOption::refused(&["usrjquota", "grpjquota", "jqfmt"], Value("NAME"), QUOTA).of(Ext4),
     MountOption::refused(&["nouid32"], Alone, "owners have 32 bits").of(Ext4),
     MountOption::refused(
@@ -229,6 +235,18 @@ pub(super) const OPTIONS: &[MountOption] = &[
 
 fn no_quota(options: &mut Options, _: &str, _: Option<&str>) -> Taken {
     options.ext4.quota_limits = false;
+    options.ext4.quotas.clear();
+    Ok(())
+}
+
+fn wanted_quota(options: &mut Options, name: &str, _: Option<&str>) -> Taken {
+    let kind = match name {
+        "grpquota" => QuotaKind::Group,
+        "prjquota" => QuotaKind::Project,
+        _ => QuotaKind::User,
+    };
+    options.ext4.quota_limits = true;
+    options.ext4.quotas.push(kind);
     Ok(())
 }
 

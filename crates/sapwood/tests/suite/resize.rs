@@ -318,6 +318,12 @@ fn a_cut_leaves_the_old_or_the_new_size_of_other_forms_of_ext4() {
     );
 }
 
+/// The check compares the usage after each cut.
+#[test]
+fn a_cut_leaves_the_old_or_the_new_size_and_the_usage_of_quotas() {
+    every_change(Format::Ext4("quota,project"), 48 * MIB, 96 * MIB);
+}
+
 /// Grows past the limit of the classic descriptor table, and shrinks below it.
 fn across_the_border(engine: Format, memory: &Arc<MemoryDevice>, size: u64, room: u64) {
     let first_meta_group = |memory: &MemoryDevice| {

@@ -7,4 +7,5 @@ mod hostile;
 mod journal;
 mod places;
 mod planted;
+mod quotas;
 mod tools;
