@@ -116,7 +116,8 @@ impl Check<'_> {
             return self.reserved(view, ino, &inode);
         }
         if inode.links() == 0 && !self.orphans.contains(&ino) && ino != special_ino::ROOT {
-            if inode.mode() != 0 && inode.dtime() == 0 {
+            let deleted = inode.dtime() != 0 && !names_an_inode(view, inode.dtime());
+            if !deleted && (inode.mode() != 0 || inode.dtime() != 0) {
                 self.found(Finding::NotDeleted { ino });
             }
             if !unused_part && let Err(error) = inode.verify_checksum(ino, &view.geometry) {
@@ -227,7 +228,9 @@ impl Check<'_> {
             _ if inode.flags().contains(InodeFlags::VERITY) => true,
             _ => {
                 let last = taken.written_end.saturating_sub(1);
-                size >= last.saturating_mul(block)
+                // The size of a file whose blocks have all numbers of 32 bits.
+                let most = 1 << (32 + view.geometry.block_bits());
+                (last.saturating_mul(block)..most).contains(&size)
             }
         };
         if !good {
@@ -312,6 +315,14 @@ fn field_faults(view: &View, ino: u32, inode: &Inode) -> Vec<&'static str> {
     let faults = faults.chain(of_kind(view, ino, inode, mapped));
     let faults = faults.chain([(has_old_time(inode), "a time before 1970 in a wrong form")]);
     faults.filter(|(is, _)| *is).map(|(_, why)| why).collect()
+}
+
+/// Whether a time of deletion is the number of an inode, as in a list of orphans. `e2fsck` takes it
+/// for one, unless the file system was changed when the clock had such a time.
+fn names_an_inode(view: &View, dtime: u32) -> bool {
+    let most = view.geometry.inodes_count();
+    let clock = [view.sb.wtime(), view.sb.mkfs_time()];
+    (1..=most).contains(&dtime) && clock.iter().all(|time| *time > most.into())
 }
 
 /// Whether a time is from April 2310 to 2378, to which Linux before 3.14 changed times before 1970:

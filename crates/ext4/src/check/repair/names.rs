@@ -195,6 +195,11 @@ fn change_inode(
             }
             Some(_) => return Ok(()),
             None if named.incomplete => return Ok(()),
+            // It was never in use, or all of it is cleared.
+            None if inode.mode() == 0 => {
+                inode.set_dtime(0);
+                "time removed".to_owned()
+            }
             None => {
                 let time = u32::try_from(editor.view.sb.wtime()).unwrap_or(u32::MAX);
                 inode.set_dtime(time.max(1));
