@@ -132,8 +132,8 @@ findings! {
     Error "inode {ino}: in use, with a time of deletion" DeletedInUse {
         ino: u32 = "Inode."
     }
-    /// An inode without links that was not deleted: without a time of deletion, or with the number of
-    /// an inode in its place, as in a list of orphans.
+    /// An inode without links that was not deleted: without a time of deletion, or with the number
+    /// of an inode in its place, as in a list of orphans.
     Error "inode {ino}: no links and no time of deletion" NotDeleted {
         ino: u32 = "Inode."
     }

@@ -6,9 +6,9 @@
 //! older generations, and its position, without the chunk map. Threads take pieces of the devices
 //! in turn, announce each piece to the device, and read it in parts that fit in a processor's
 //! cache. Only bytes with a plausible header are summed. The index has one entry of fixed size for
-//! each copy of a block. If it grows beyond its bound, the oldest generations are dropped, blocks of
-//! the small trees that lead to all others last. `Nodes` reads dropped blocks that are still in use
-//! by the chunk map.
+//! each copy of a block. If it grows beyond its bound, the oldest generations are dropped, blocks
+//! of the small trees that lead to all others last. `Nodes` reads dropped blocks that are still in
+//! use by the chunk map.
 
 use std::collections::HashMap;
 use std::ops::ControlFlow;
