@@ -560,9 +560,8 @@ fn a_recount_without_space_for_an_owner_counts_the_others() {
         return;
     };
     let fs = mount(device.clone()).unwrap();
-    for name in ["one", "two"] {
-        create(&fs, 1000, name).unwrap();
-    }
+    create(&fs, 1000, "one").unwrap();
+    create(&fs, 1000, "two").unwrap();
     fs.unmount().unwrap();
     let device = sapwood_testing::oracle::ext4::debugfs_only(&device, "sif one uid 4242");
     let fs = mount(device).unwrap();
