@@ -257,10 +257,19 @@ impl Check<'_> {
             (extent.wanted_full, extent.full_tree) = (Some(full), tree);
         }
         let relocated = block.header().flags.get() & header_flag::RELOC != 0;
+        let in_use = objectid::is_fs_tree(tree) && !self.roots.in_progress(tree);
+        if relocated && in_use && self.is_root(tree, bytenr) {
+            self.found(Finding::RootMoved { tree, bytenr });
+        }
         let ordinary = objectid::is_fs_tree(tree) && objectid::is_fs_tree(owner) && !relocated;
         if ordinary && owner != tree && !self.extents.is_full_backref(bytenr) {
             self.extents.foreign.push((tree, bytenr, owner));
         }
+    }
+
+    fn is_root(&self, tree: u64, bytenr: u64) -> bool {
+        let root = self.roots.pointer(tree);
+        root.is_some_and(|root| root.logical == bytenr)
     }
 
     /// Whether a block that was reached through a tree must charge its uses to itself. `None`: the
@@ -268,17 +277,13 @@ impl Check<'_> {
     fn charges_itself(&self, tree: u64, block: &Block<'_>) -> Option<bool> {
         let moved = block.header().flags.get() & header_flag::RELOC != 0;
         let own = block.owner() == tree;
-        let is_root = |id| {
-            let root = self.roots.pointer(id);
-            root.is_some_and(|root| root.logical == block.bytenr())
-        };
         match tree {
             objectid::TREE_LOG | objectid::TREE_RELOC => None,
             objectid::DATA_RELOC_TREE => (own && !moved).then_some(false),
             id if !objectid::is_fs_tree(id) => Some(false),
             // A deletion and a balance set the flag of blocks that the tree still leads to.
             id if self.roots.in_progress(id) => None,
-            id if is_root(id) => Some(false),
+            id if self.is_root(id, block.bytenr()) => Some(false),
             _ if moved => Some(true),
             _ => own.then_some(false),
         }

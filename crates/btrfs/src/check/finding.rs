@@ -230,6 +230,11 @@ findings! {
     Error "tree {tree}: block {bytenr} has owner {owner}, its extent has no ref of it" BlockOwner {
         tree: u64 = "Tree.", bytenr: u64 = "Address.", owner: u64 = "In the block's header."
     }
+    /// The root block of a subvolume has the flag of blocks that a balance moved. Only blocks below
+    /// a root get it.
+    Error "tree {tree}: root block {bytenr} has the flag of a moved block" RootMoved {
+        tree: u64 = "Tree.", bytenr: u64 = "Address."
+    }
     /// A tree block whose extent has the wrong flag FULL_BACKREF. The flag decides whether the block
     /// itself or the tree that owns it counts as the user of its targets.
     Error "extent {bytenr}: the flag FULL_BACKREF of a block of tree {tree} is wrongly {found}" FullBackref {

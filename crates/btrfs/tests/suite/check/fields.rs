@@ -45,6 +45,15 @@ pub const CASES: &[Case] = &[
     ),
     (
         |e| {
+            let root = e.root(256);
+            let mut bytes = e.block(root);
+            bytes[56] |= 2;
+            e.write(root, &mut bytes);
+        },
+        &["RootMoved"],
+    ),
+    (
+        |e| {
             let (key, _) = e.root_item(objectid::CSUM_TREE);
             e.rekey(objectid::ROOT_TREE, &key, &Key { offset: 1, ..key });
         },
