@@ -66,7 +66,7 @@ fn load(engine: &Arc<Engine>, objectid: u64) -> Arc<Inode> {
 
 fn write(engine: &Arc<Engine>, inode: &Arc<Inode>, offset: u64, data: &[u8]) {
     let _io = inode.io.write();
-    super::write(engine, inode, offset, data).unwrap();
+    super::write(engine, inode, offset, data.into()).unwrap();
 }
 
 fn read(engine: &Arc<Engine>, inode: &Arc<Inode>, offset: u64, len: usize) -> Result<Vec<u8>> {
@@ -444,7 +444,7 @@ fn preallocated_space_takes_data_on_a_full_file_system() {
     let mut at = 0;
     loop {
         let _io = filler.io.write();
-        match super::write(&engine, &filler, at, &[b'f'; 1 << 20]) {
+        match super::write(&engine, &filler, at, [b'f'; 1 << 20][..].into()) {
             Ok(()) => at += 1 << 20,
             Err(Error::NoSpace) => break,
             Err(error) => panic!("{error}"),
