@@ -10,8 +10,8 @@
 //! - [`describe`]: the fields of a header, without a key.
 //!
 //! The cipher is AES in XTS mode. Every other cipher, authenticated encryption, a detached header,
-//! and a volume whose re-encryption is under way are refused by name. Sources: "LUKS On-Disk Format Specification"
-//! version 1.2.3, "LUKS2 On-Disk Format Specification" version 1.1.
+//! and a volume whose re-encryption is under way are refused by name. Sources: "LUKS On-Disk Format
+//! Specification" version 1.2.3, "LUKS2 On-Disk Format Specification" version 1.1.
 //!
 //! ```
 //! use std::sync::Arc;

@@ -282,8 +282,8 @@ impl<'a> QuotaFile<'a> {
         Ok(tree.content)
     }
 
-    /// The entries of a damaged file: those of all blocks that look like blocks of entries. The
-    /// last entry of an id counts. Nothing else is known about an owner's limits.
+    /// The entries of a damaged file, from all blocks that look like blocks of entries. The last
+    /// entry of an id counts. Nothing else is known about an owner's limits.
     pub(super) fn salvage(&self, kind: QuotaKind) -> Content {
         let info = self.info(kind).ok();
         let mut content = Content {

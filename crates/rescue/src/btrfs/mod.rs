@@ -47,8 +47,8 @@ pub struct Options {
     /// Read data also if its checksum is wrong.
     pub ignore_data_checksums: bool,
     /// Most copies of tree blocks in the index of the scan, at 72 bytes each. Without room for all,
-    /// it lacks those of the oldest generations; [`Image::omitted`] counts them. Blocks in use are
-    /// still found by the chunk map.
+    /// it lacks the copies of the oldest generations; [`Image::omitted`] counts them. Blocks in use
+    /// are still found by the chunk map.
     pub most_blocks: usize,
 }
 

@@ -257,12 +257,8 @@ pub fn balance_state(path: impl AsRef<Path>, opening: &Options) -> Result<Balanc
 pub fn pause_balance(path: impl AsRef<Path>) -> Result<()> {
     let path = path.as_ref();
     #[cfg(feature = "fuse")]
-    if path.is_dir() {
-        return if mounted::pause_balance(path)? {
-            Ok(())
-        } else {
-            Err(DevicesError::NoBalance(path.to_owned()).into())
-        };
+    if path.is_dir() && mounted::pause_balance(path)? {
+        return Ok(());
     }
     Err(DevicesError::NoBalance(path.to_owned()).into())
 }

@@ -301,22 +301,22 @@ impl<'a> ImageSink<'a> {
         }
     }
 
-    fn write(&mut self, path: &[u8], offset: u64, data: &[u8]) -> Result<u64> {
-        let written = self.find(path).and_then(|ino| {
-            self.fs.write(ino, offset, data, WriteMode::default())?;
-            Ok(data.len() as u64)
-        });
-        written.map_err(at("write", path))
-    }
-
-    fn write_shared(&mut self, path: &[u8], offset: u64, data: SharedBytes) -> Result<u64> {
-        let len = data.len() as u64;
-        let written = self.find(path).and_then(|ino| {
-            self.fs
-                .write_shared(ino, offset, data, WriteMode::default())
+    /// Writes `data`, which may be a part of the buffer `owner`.
+    fn write(
+        &mut self,
+        path: &[u8],
+        offset: u64,
+        data: &[u8],
+        owner: Option<&SharedBytes>,
+    ) -> Result<u64> {
+        let mode = WriteMode::default();
+        let shared = owner.and_then(|owner| owner.owner_of(data));
+        let written = self.find(path).and_then(|ino| match shared {
+            Some(shared) => self.fs.write_shared(ino, offset, shared, mode),
+            None => self.fs.write(ino, offset, data, mode),
         });
         written.map_err(at("write", path))?;
-        Ok(len)
+        Ok(data.len() as u64)
     }
 
     /// Stores a compressed extent as it is, if the image takes it so; else expands and writes it.
@@ -335,7 +335,7 @@ impl<'a> ImageSink<'a> {
             }
         }
         let (start, data) = expanded(command)?;
-        self.write(command.path(attr::PATH)?, start, &data)
+        self.write(command.path(attr::PATH)?, start, &data, None)
     }
 
     fn clone_range(&mut self, range: &CloneRange<'_>) -> Result<u64> {
@@ -507,11 +507,7 @@ impl Sink for ImageSink<'_> {
             cmd::WRITE => {
                 let path = command.path(attr::PATH)?;
                 let offset = command.u64(attr::FILE_OFFSET)?;
-                let data = command.get(attr::DATA)?;
-                return match owner.and_then(|owner| owner.owner_of(data)) {
-                    Some(data) => self.write_shared(path, offset, data),
-                    None => self.write(path, offset, data),
-                };
+                return self.write(path, offset, command.get(attr::DATA)?, owner);
             }
             cmd::ENCODED_WRITE => return self.encoded_write(command),
             cmd::CLONE => {

@@ -137,7 +137,7 @@ impl Donor for Stream {
             }
             let data = command.get(attr::DATA)?;
             let (path, offset) = if compressed {
-                // The bytes are those of the compressed extent.
+                // The bytes belong to the compressed extent.
                 let offset = unplaced;
                 // A gap, so that two extents are no neighbours.
                 let sectors = (data.len() / sector) as u64 + 2;

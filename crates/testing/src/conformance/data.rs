@@ -1,7 +1,7 @@
 //! Reading, writing and truncating.
 
 use super::case::{Case, group};
-use super::support::{Fixture, Outcome, check, pattern, refused, same, same_bytes};
+use super::support::{Fixture, HeldInode, Outcome, check, pattern, refused, same, same_bytes};
 use sapwood_vfs::{Error, NewInode, SharedBytes, WriteMode, rules};
 use std::convert::Infallible;
 
@@ -333,6 +333,19 @@ fn overwritten_data_survives_a_remount(t: &mut Fixture) -> Outcome {
     same_bytes(&t.root().find("f")?.content()?, &bytes)
 }
 
+/// Writes into the buffer that a file is compared with.
+fn overwrite(want: &mut Vec<u8>, offset: usize, new: &[u8]) {
+    want.resize(want.len().max(offset + new.len()), 0);
+    want[offset..offset + new.len()].copy_from_slice(new);
+}
+
+/// Reads a part of a file, which ends with the file.
+fn same_part(file: &HeldInode<'_>, want: &[u8], offset: usize, len: usize) -> Outcome {
+    let start = offset.min(want.len());
+    let end = (offset + len).min(want.len()).max(start);
+    same_bytes(&file.read(offset as u64, len)?, &want[start..end])
+}
+
 fn random_writes_agree_with_a_plain_buffer(t: &mut Fixture) -> Outcome {
     let file = t.root().file("f")?;
     let mut want: Vec<u8> = Vec::new();
@@ -343,8 +356,7 @@ fn random_writes_agree_with_a_plain_buffer(t: &mut Fixture) -> Outcome {
             0..7 => {
                 let new = pattern(random.u64(..), random.usize(1..20_000));
                 file.write(offset as u64, &new)?;
-                want.resize(want.len().max(offset + new.len()), 0);
-                want[offset..offset + new.len()].copy_from_slice(&new);
+                overwrite(&mut want, offset, &new);
             }
             7 => {
                 file.truncate(offset as u64)?;
@@ -352,10 +364,7 @@ fn random_writes_agree_with_a_plain_buffer(t: &mut Fixture) -> Outcome {
             }
             8 => t.fs().fsync(file.ino(), sapwood_vfs::SyncKind::Data)?,
             _ => {
-                let len = random.usize(1..50_000);
-                let start = offset.min(want.len());
-                let end = (offset + len).min(want.len()).max(start);
-                same_bytes(&file.read(offset as u64, len)?, &want[start..end])?;
+                same_part(&file, &want, offset, random.usize(1..50_000))?;
             }
         }
         if round % 50 == 0 {
@@ -397,13 +406,11 @@ fn shared_bytes_agree_with_a_plain_buffer(t: &mut Fixture) -> Outcome {
                     given.clone(),
                     WriteMode::default(),
                 )?;
-                want.resize(want.len().max(offset + new.len()), 0);
-                want[offset..offset + new.len()].copy_from_slice(&new);
+                overwrite(&mut want, offset, &new);
                 let short = pattern(random.u64(..), random.usize(1..9000));
                 let at = offset + random.usize(..new.len());
                 file.write(at as u64, &short)?;
-                want.resize(want.len().max(at + short.len()), 0);
-                want[at..at + short.len()].copy_from_slice(&short);
+                overwrite(&mut want, at, &short);
                 same_bytes(&given, &new)?;
             }
             6 => {
@@ -412,10 +419,7 @@ fn shared_bytes_agree_with_a_plain_buffer(t: &mut Fixture) -> Outcome {
             }
             7 => t.fs().fsync(file.ino(), sapwood_vfs::SyncKind::Data)?,
             _ => {
-                let len = random.usize(1..50_000);
-                let start = offset.min(want.len());
-                let end = (offset + len).min(want.len()).max(start);
-                same_bytes(&file.read(offset as u64, len)?, &want[start..end])?;
+                same_part(&file, &want, offset, random.usize(1..50_000))?;
             }
         }
         if round % 50 == 0 {

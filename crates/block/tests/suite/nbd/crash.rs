@@ -231,7 +231,7 @@ fn nothing_is_written_again_after_a_write_of_another_client() {
         device.write_at(4096, &[1; 2048]).unwrap();
         device.write_at(8192, &[1; 512]).unwrap();
         disconnect(&disk);
-        // Nobody wrote: the device goes on.
+        // No other client wrote: the device continues.
         device.write_at(8192 + 512, &[2; 512]).unwrap();
         disconnect(&disk);
         {

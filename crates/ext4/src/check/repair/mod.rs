@@ -10,10 +10,10 @@
 //!    a round repairs nothing, because a repair may show further findings. Single bytes that a
 //!    checksum identifies (`restore`) are restored first.
 //! 4. Only if nothing else is repaired in a round, checksums of good contents are written.
-//! 5. Only then inodes without a name get one in `lost+found`, from the engine.
-//! 6. A damaged quota file is written anew before that, with the limits that can be read. If usage
-//!    differs at the end, the engine counts it again.
-//! 7. Last, backups get the values of the superblock and the descriptors, and a file system without
+//! 5. Then a damaged quota file is written anew, with the limits that can be read.
+//! 6. Only then inodes without a name get one in `lost+found`, from the engine.
+//! 7. If the usage of quotas differs at the end, the engine counts it again.
+//! 8. Last, backups get the values of the superblock and the descriptors, and a file system without
 //!    errors is marked clean.
 //!
 //! The check reports no consequence of a part that it could not read (see `check`). So a bitmap

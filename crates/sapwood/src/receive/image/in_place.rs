@@ -290,7 +290,7 @@ impl InPlaceSink<'_> {
             Ok(())
         });
         moved.map_err(at("write", path))?;
-        self.files.write(path, offset, data)
+        self.files.write(path, offset, data, None)
     }
 }
 
