@@ -21,6 +21,7 @@ pub mod mkfs;
 mod mount;
 mod namespace;
 mod options;
+pub mod places;
 mod recovery;
 mod relocate;
 pub mod replacement;

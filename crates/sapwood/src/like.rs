@@ -28,11 +28,12 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use sapwood_block::{Device, DiskFormat};
+use sapwood_btrfs::places;
 
 use crate::Kind;
 use crate::archive::path;
 use crate::fs::{FileSystem, verity};
-use crate::image::{self, OpenError};
+use crate::image::{self, Mounted, OpenError};
 use crate::inspect::{Details, Info, info};
 use crate::mkfs::MkfsOptions;
 use crate::new_file::NewFile;
@@ -225,12 +226,16 @@ impl Older {
         }
     }
 
+    fn device(&self) -> Result<Arc<dyn Device>, OpenError> {
+        image::open_device(&self.path, true)
+    }
+
     /// Copies the image into a new file. Returns its size in bytes.
     ///
     /// # Errors
     /// [`LikeError`]: one of the two cannot be read or written.
     pub(crate) fn copy_to(&self, new: &NewFile, stop: &Stop) -> Result<u64, LikeError> {
-        let old = image::open_device(&self.path, true)?;
+        let old = self.device()?;
         let size = old.size();
         let device = new.device_of(size)?;
         let mut piece = vec![0; PIECE];
@@ -260,12 +265,13 @@ impl Older {
     }
 }
 
-/// Gives the image in the file `new` the tree of the image in `scratch`. `filling` has the options
-/// that open the image.
+/// Gives the image in the file `new`, a copy of `older`, the tree of the image in `scratch`.
+/// `filling` has the options that open the image.
 ///
 /// # Errors
 /// [`LikeError`]; the image is not complete then.
 pub(crate) fn adapt(
+    older: &Older,
     new: &NewFile,
     scratch: &NewFile,
     filling: &Options,
@@ -283,6 +289,12 @@ pub(crate) fn adapt(
     let changed = change((there, kind), new, stop, progress);
     changed.map_err(|failed| failed.of(path))?;
     wanted.close()?;
+    if let Mounted::Btrfs(btrfs) = fs.engine() {
+        let restored = places::restore(btrfs, &older.device()?);
+        restored.map_err(|source| btrfs_error(path, source))?;
+    }
+    let trimmed = there.trim(&TrimRange::default());
+    trimmed.map_err(|source| LikeError::free_space(path, source))?;
     close(fs, &device, path)
 }
 
@@ -311,6 +323,13 @@ fn close(fs: FileSystem, device: &Arc<dyn Device>, path: &Path) -> Result<(), Li
     Ok(device.flush()?)
 }
 
+fn btrfs_error(path: &Path, source: sapwood_btrfs::Error) -> OpenError {
+    OpenError::Btrfs {
+        path: path.to_owned(),
+        source: Box::new(source),
+    }
+}
+
 fn ext4_error(path: &Path, source: sapwood_ext4::Error) -> OpenError {
     OpenError::Ext4 {
         path: path.to_owned(),
@@ -318,7 +337,7 @@ fn ext4_error(path: &Path, source: sapwood_ext4::Error) -> OpenError {
     }
 }
 
-/// Changes the tree `there` until it equals `new`, and zeroes free space.
+/// Changes the tree `there` until it equals `new`.
 fn change(
     (there, kind): (&dyn vfs::FileSystem, Kind),
     new: &dyn vfs::FileSystem,
@@ -331,9 +350,7 @@ fn change(
     there.sync().map_err(at("commit", b""))?;
     make::all((there, kind), new, &pairs, stash, stop, progress)?;
     // Space is available to others, and therefore free, after a commit.
-    there.sync().map_err(at("commit", b""))?;
-    let trimmed = there.trim(&TrimRange::default());
-    trimmed.map_err(at("zero the free space of", b"")).map(drop)
+    there.sync().map_err(at("commit", b""))
 }
 
 impl LikeError {

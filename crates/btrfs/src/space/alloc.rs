@@ -21,8 +21,8 @@ use crate::tree::Root;
 
 impl Space {
     /// Allocates the address of a new block of tree `root_id`, from the handle's reservation as far
-    /// as it suffices. `root`: the tree, if it is known already. May be called with tree blocks
-    /// locked.
+    /// as it suffices. `root`: the tree, if it is known already. `source`: address of the block that
+    /// is copied to it, or of a neighbour. May be called with tree blocks locked.
     ///
     /// # Errors
     /// [`Error::NoSpace`] if no group has room and no chunk can be allocated.
@@ -31,13 +31,17 @@ impl Space {
         h: &mut dyn SpaceWrite,
         root_id: u64,
         root: Option<&Root>,
+        source: u64,
     ) -> Result<u64> {
         let info = match root_id {
             objectid::CHUNK_TREE => &self.system,
             _ => &self.metadata,
         };
         let stream = usize::from(root_id == objectid::TREE_LOG);
-        let bytenr = self.with_groups(info, || self.take_block(info, stream))?;
+        let bytenr = match self.chosen_place(source)? {
+            Some(place) => place,
+            None => self.with_groups(info, || self.take_block(info, stream))?,
+        };
         match h.reservation() {
             Some(promise) if promise.is_of(info) => promise.hand_out(self.nodesize),
             _ => info.change(|sums| sums.reserved += self.nodesize),

@@ -28,6 +28,7 @@ mod free_space_tree;
 mod group;
 mod info;
 mod moving;
+mod places;
 mod queue;
 mod refs;
 mod relocate;

@@ -14,6 +14,7 @@ use super::extent_refs::ItemRules;
 use super::free_space_tree::{Collector, Span};
 use super::group::{BlockGroup, Loaded};
 use super::info::{Reservation, SpaceInfo, sub_key};
+use super::places::Places;
 use crate::devices::{Volume, stripe};
 use crate::error::{Error, Result};
 use crate::lock::{Rank, RankedMutex, RankedReadGuard, RankedRwLock};
@@ -44,6 +45,8 @@ pub(crate) struct Space {
     pub(crate) deletions: Deletions,
     /// Groups that have no items yet.
     pub(super) fresh: RankedMutex<Vec<Arc<BlockGroup>>>,
+    /// Addresses for the copies of certain tree blocks.
+    pub(super) places: Places,
     /// Reserved for heads that wait to be run.
     pub(super) delayed: Reservation,
     /// Height of the highest tree seen.
@@ -124,6 +127,7 @@ impl Space {
             largest_chunk: AtomicU64::new(u64::MAX),
             mixed,
             deletions: Deletions::default(),
+            places: Places::default(),
             delayed: metadata.promise(0),
             data,
             metadata,

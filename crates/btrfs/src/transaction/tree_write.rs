@@ -25,15 +25,15 @@ impl TreeWrite for Handle {
         Ok(())
     }
 
-    fn alloc_block(&mut self, root_id: u64, _hint: u64) -> Result<u64> {
+    fn alloc_block(&mut self, root_id: u64, hint: u64) -> Result<u64> {
         let store = self.store().clone();
         if root_id == objectid::TREE_LOG {
-            let bytenr = store.space.alloc_tree_block(self, root_id, None)?;
+            let bytenr = store.space.alloc_tree_block(self, root_id, None, hint)?;
             self.trans().log_blocks.took(bytenr);
             return Ok(bytenr);
         }
         let root = store.roots.cached(root_id);
-        store.space.alloc_tree_block(self, root_id, root.as_deref())
+        store.space.alloc_tree_block(self, root_id, root.as_deref(), hint)
     }
 
     fn free_block(&mut self, root: &Root, block: &TreeBlock, last: bool) -> Result<()> {

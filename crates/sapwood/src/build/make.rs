@@ -199,7 +199,7 @@ impl ImageBuilder {
         if wanted > size {
             resize_new(new, exactly, 0, time, progress)?;
         }
-        adapt(new, &scratch, &filling, stop, progress)?;
+        adapt(&found, new, &scratch, &filling, stop, progress)?;
         if wanted < size {
             resize_new(new, exactly, 0, time, progress)?;
             erase(new, &filling)?;

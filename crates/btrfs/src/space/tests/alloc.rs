@@ -24,7 +24,7 @@ fn take_and_give(engine: &Arc<Engine>, seed: u64) -> Vec<(u64, u64)> {
         if numbers.below(3) == 0 {
             let mut h = engine.start(1).unwrap();
             let tree = objectid::FS_TREE;
-            let at = space.alloc_tree_block(&mut h, tree, None).unwrap();
+            let at = space.alloc_tree_block(&mut h, tree, None, 0).unwrap();
             mine.push((at, space.nodesize));
             h.end().unwrap();
         } else {
