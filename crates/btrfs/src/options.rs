@@ -61,6 +61,9 @@ pub struct Options {
     /// superblock of that commit leads to the same files until it is overwritten. For a
     /// [staged](crate::Staging) device.
     pub keep_opened: bool,
+    /// Overwrites data in its place, as far as no other file or snapshot has it. Its checksums are
+    /// stale until the next commit, so this is only for an image that is not used after a crash.
+    pub in_place: bool,
     /// Devices may be missing, as far as the profiles allow.
     pub degraded: bool,
     /// Stale devices are accepted and written, for a scrub that makes them current.
@@ -100,6 +103,7 @@ impl Default for Options {
             largest_chunk: None,
             max_inline: 2048,
             keep_opened: false,
+            in_place: false,
             degraded: false,
             resync: false,
             no_log_replay: false,

@@ -6,16 +6,18 @@
 //! 2. The new file gets a copy of the older image.
 //! 3. `pairs` finds for each inode of the scratch image the inode of the copy that becomes it: by
 //!    path, and for files that only one side has by content and by name.
-//! 4. `remove` removes all other names from the copy, cuts files that become shorter, and on btrfs
-//!    gives back blocks that differ. A commit makes this space available.
+//! 4. `remove` removes all other names from the copy, cuts files that become shorter, and gives back
+//!    blocks that differ and cannot be overwritten: on btrfs compressed and shared extents. A commit
+//!    makes this space available.
 //! 5. `make` walks the scratch image in the order of names. It makes new inodes, writes the blocks
 //!    of a file that differ, and sets attributes that differ. An inode that does not differ is not
 //!    changed, nor are its times.
-//! 6. Free space is zeroed, and on ext4 unused inodes, gaps between names and the log. So the new
+//! 6. On btrfs, changed tree blocks return to their old addresses.
+//! 7. Free space is zeroed, and on ext4 unused inodes, gaps between names and the log. So the new
 //!    image has no deleted content of the older one.
 //!
-//! One thread does all of it, with one fixed time. An ext4 is changed past its journal, and a file
-//! that is not complete has no name, so neither needs a recovery.
+//! One thread does all of it, with one fixed time. An ext4 is changed past its journal, a btrfs
+//! overwrites data, and a file that is not complete has no name, so neither needs a recovery.
 
 mod content;
 mod make;
@@ -24,6 +26,7 @@ mod remove;
 mod zeroed;
 
 use std::fs::{File, Metadata};
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -283,17 +286,14 @@ pub(crate) fn adapt(
     let wanted = FileSystem::open_on(scratch.device()?, path, &reading)?;
     let device = Zeroed::over(new, new.device()?)?;
     let fs = FileSystem::open_on(device.clone(), path, filling)?;
-    let (there, new): (&dyn vfs::FileSystem, &dyn vfs::FileSystem) =
-        (&**fs.engine(), &**wanted.engine());
-    let kind = fs.engine().image_kind();
-    let changed = change((there, kind), new, stop, progress);
+    let changed = change(&fs, &**wanted.engine(), stop, progress);
     changed.map_err(|failed| failed.of(path))?;
     wanted.close()?;
     if let Mounted::Btrfs(btrfs) = fs.engine() {
         let restored = places::restore(btrfs, &older.device()?);
         restored.map_err(|source| btrfs_error(path, source))?;
     }
-    let trimmed = there.trim(&TrimRange::default());
+    let trimmed = fs.engine().trim(&TrimRange::default());
     trimmed.map_err(|source| LikeError::free_space(path, source))?;
     close(fs, &device, path)
 }
@@ -337,16 +337,25 @@ fn ext4_error(path: &Path, source: sapwood_ext4::Error) -> OpenError {
     }
 }
 
-/// Changes the tree `there` until it equals `new`.
+/// Whether a range of a file, in bytes, can be written in its place.
+type Overwritable<'o> = dyn Fn(vfs::Ino, Range<u64>) -> vfs::Result<bool> + 'o;
+
+/// Changes the tree of `fs` until it equals `new`.
 fn change(
-    (there, kind): (&dyn vfs::FileSystem, Kind),
+    fs: &FileSystem,
     new: &dyn vfs::FileSystem,
     stop: &Stop,
     progress: &mut OnProgress<'_>,
 ) -> Result<()> {
+    let there: &dyn vfs::FileSystem = &**fs.engine();
+    let kind = fs.engine().image_kind();
+    let overwritable = |ino, range| match fs.engine() {
+        Mounted::Btrfs(btrfs) => btrfs.is_overwritable(ino, &range),
+        _ => Ok(true),
+    };
     progress(Progress::Total(0));
     let pairs = pairs::find(there, new, stop)?;
-    let stash = remove::others((there, kind), new, &pairs, stop)?;
+    let stash = remove::others(there, &overwritable, new, &pairs, stop)?;
     there.sync().map_err(at("commit", b""))?;
     make::all((there, kind), new, &pairs, stash, stop, progress)?;
     // Space is available to others, and therefore free, after a commit.

@@ -362,6 +362,13 @@ impl Options {
         self
     }
 
+    /// Overwrites data of a btrfs in its place, and changes an ext4 past its journal: a file that has
+    /// no name until it is complete needs no recovery.
+    pub(crate) fn in_place(mut self) -> Self {
+        self.btrfs.in_place = true;
+        self.past_journal()
+    }
+
     /// The options of an engine on a staged device. A commit of the engine becomes durable only
     /// when the changes are applied.
     pub(crate) fn staged(mut self) -> Self {

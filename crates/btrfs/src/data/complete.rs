@@ -246,7 +246,12 @@ fn apply(h: &mut Handle, inode: &Arc<Inode>, ordered: &OrderedExtent) -> Result<
                 .insert_data_extent(h, &data_ref(inode, map.start, &stored))?;
             (ordered.len(), dropped)
         }
-        Target::Overwrite(_) => (0, 0),
+        Target::Overwrite(stored) => {
+            // Replaces the checksums of a mount that overwrites in place; other files have none.
+            let at = stored.bytenr + stored.offset;
+            store.checksums.insert(h, at, &ordered.sums())?;
+            (0, 0)
+        }
         Target::Prealloc(stored) => {
             let stored = Stored {
                 generation: h.transid(),

@@ -108,19 +108,23 @@ fn decision(
         let state = inode.state.lock();
         (state.flags, state.size)
     };
-    if flags.intersects(InodeFlags::NODATACOW | InodeFlags::PREALLOC) {
+    let inline = |wanted| inline_target(files, inode, range, data, size, wanted);
+    if overwrite::may_overwrite(files, inode) {
         // The data on disk there is about to change. Waiting here could block all threads that are
         // to write it.
         if inode.data.state.lock().in_flight.park_if_blocked(id) {
             return Ok(Decision::Parked);
         }
         let wanted = compression(files, inode, flags)?;
+        let plain = flags.intersects(InodeFlags::NODATACOW | InodeFlags::PREALLOC);
+        if !plain && let Some(target) = inline(wanted)? {
+            return Ok(Decision::Inline(target, size));
+        }
         let parts = overwrite::plan(files, inode, range)?;
         return Ok(Decision::Parts(parts, wanted));
     }
     let wanted = compression(files, inode, flags)?;
-    let inline = inline_target(files, inode, range, data, size, wanted)?;
-    Ok(match inline {
+    Ok(match inline(wanted)? {
         Some(target) => Decision::Inline(target, size),
         None => Decision::New(wanted),
     })

@@ -67,6 +67,7 @@ pub(crate) use encoded::write_encoded;
 pub(crate) use files::Files;
 pub(crate) use flush::{Wait, flush, flush_all, flush_complete, flush_root};
 pub(crate) use items::{drop_extents, preallocated_behind};
+pub(crate) use overwrite::possible as overwritable;
 pub(crate) use read::{read, read_stored, readlink, stretch};
 pub(crate) use truncate::{delete_content, truncate};
 pub(crate) use write::write;

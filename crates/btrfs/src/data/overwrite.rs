@@ -1,11 +1,13 @@
-//! Overwriting in place: files without copy-on-write, and preallocated extents.
+//! Overwriting in place: files without copy-on-write, preallocated extents, and all files of a mount
+//! with [`Options::in_place`](crate::Options::in_place).
 //!
 //! A range of an extent may be overwritten under these conditions:
 //! - The extent is not compressed.
 //! - It was made after the last snapshot of the tree.
 //! - The mount need not keep it ([`Options::keep_opened`](crate::Options::keep_opened)).
 //! - It has no ref except from this file's item.
-//! - The range has no checksums, which would be wrong until new ones are in the tree.
+//! - The range has no checksums, which would be wrong until new ones are in the tree. Such a mount
+//!   replaces them.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -53,7 +55,7 @@ pub(super) fn plan(
 
 /// The target of an overwrite of the range of a map. If there is one, the overwrite has begun.
 fn target(files: &Arc<Files>, inode: &Inode, map: &ExtentMap) -> Result<Option<Target>> {
-    let Some((stored, target)) = candidate(inode, map) else {
+    let Some((stored, target)) = candidate(files, inode, map) else {
         return Ok(None);
     };
     let root = inode.root.id();
@@ -74,10 +76,10 @@ fn target(files: &Arc<Files>, inode: &Inode, map: &ExtentMap) -> Result<Option<T
     }
 }
 
-fn candidate(inode: &Inode, map: &ExtentMap) -> Option<(Stored, Target)> {
+fn candidate(files: &Files, inode: &Inode, map: &ExtentMap) -> Option<(Stored, Target)> {
     let nodatacow = inode.state.lock().flags.contains(InodeFlags::NODATACOW);
     match map.content {
-        Content::Data(stored) if nodatacow => Some((stored, Target::Overwrite(stored))),
+        Content::Data(stored) if nodatacow || files.options.in_place => Some((stored, Target::Overwrite(stored))),
         Content::Prealloc(stored) => Some((stored, Target::Prealloc(stored))),
         _ => None,
     }
@@ -91,9 +93,11 @@ fn is_ours(files: &Arc<Files>, inode: &Inode, map: &ExtentMap, stored: &Stored) 
         return Ok(false);
     }
     let len = map.end - map.start;
-    if files
-        .checksums
-        .has_any(files, stored.bytenr + stored.offset, len)?
+    let unsummed = inode.state.lock().flags.contains(InodeFlags::NODATASUM);
+    if (unsummed || !files.options.in_place)
+        && files
+            .checksums
+            .has_any(files, stored.bytenr + stored.offset, len)?
     {
         return Ok(false);
     }
@@ -103,21 +107,22 @@ fn is_ours(files: &Arc<Files>, inode: &Inode, map: &ExtentMap, stored: &Stored) 
     Ok(!files.space.is_shared(changes, &inode.root, &own)?)
 }
 
+/// Whether a file may have ranges that are overwritten in place.
+pub(super) fn may_overwrite(files: &Files, inode: &Inode) -> bool {
+    let flags = inode.state.lock().flags;
+    files.options.in_place || flags.intersects(InodeFlags::NODATACOW | InodeFlags::PREALLOC)
+}
+
 /// Whether all of `range` could be overwritten in place now, so that writing needs no space.
-pub(super) fn possible(files: &Arc<Files>, inode: &Arc<Inode>, range: &Range<u64>) -> Result<bool> {
-    if !inode
-        .state
-        .lock()
-        .flags
-        .intersects(InodeFlags::NODATACOW | InodeFlags::PREALLOC)
-    {
+pub(crate) fn possible(files: &Arc<Files>, inode: &Arc<Inode>, range: &Range<u64>) -> Result<bool> {
+    if !may_overwrite(files, inode) {
         return Ok(false);
     }
     let mut at = range.start;
     while at < range.end {
         let map = items::find(files, inode, at)?.cut(&(at..range.end));
         at = map.end;
-        let Some((stored, _)) = candidate(inode, &map) else {
+        let Some((stored, _)) = candidate(files, inode, &map) else {
             return Ok(false);
         };
         if !is_ours(files, inode, &map, &stored)? {

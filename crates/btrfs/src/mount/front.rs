@@ -1,7 +1,7 @@
 //! Btrfs behind the [front] and the [`Subvolumes`] trait: from their methods to the engine's
 //! modules.
 
-use std::ops::ControlFlow;
+use std::ops::{ControlFlow, Range};
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -123,6 +123,17 @@ impl Mount {
     #[must_use]
     pub fn sector_size(&self) -> u32 {
         self.engine.sectorsize
+    }
+
+    /// Whether a write to `range` of a regular file, in bytes, goes to the place of the range on the
+    /// device; see [`Options::in_place`]. Considers data that is in the trees.
+    ///
+    /// # Errors
+    /// `ESTALE` for an unknown inode, `EISDIR`; unreadable blocks.
+    pub fn is_overwritable(&self, ino: Ino, range: &Range<u64>) -> Result<bool> {
+        let inode = self.regular(ino)?;
+        let _io = inode.io.read();
+        Ok(data::overwritable(&self.engine, &inode, range)?)
     }
 
     /// Writes a compressed extent to a regular file as it is, without expanding it. Returns false

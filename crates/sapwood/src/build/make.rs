@@ -189,7 +189,7 @@ impl ImageBuilder {
         found.adjust(&mut plain.options);
         let scratch = new.scratch()?;
         let built = plain.make_fixed(&scratch, strict, progress)?;
-        let mut filling = filling(&self.sources)?.past_journal();
+        let mut filling = filling(&self.sources)?.in_place();
         // Files are read for comparison.
         filling.take("noatime", None).map_err(BuildError::Option)?;
         let (stop, time) = (self.sources.stop_request(), filling.fixed_time());

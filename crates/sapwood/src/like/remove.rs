@@ -7,8 +7,7 @@ use std::collections::HashSet;
 
 use super::content::Comparison;
 use super::pairs::Pairs;
-use super::{Result, at, check, child, names};
-use crate::Kind;
+use super::{Overwritable, Result, at, check, child, names};
 use crate::progress::Stop;
 use crate::tree::{HeldInode, directory_loop, join};
 use crate::vfs::{
@@ -45,14 +44,15 @@ struct Removal<'t, 'p> {
     new: &'t dyn vfs::FileSystem,
     pairs: &'p Pairs,
     stash: Option<Stash<'t>>,
-    kind: Kind,
+    overwritable: &'p Overwritable<'p>,
     comparison: Comparison,
 }
 
 /// Removes every name that does not lead to the counterpart of what the new tree has there, and cuts
 /// files that become shorter. Returns the stash, if it is in use.
 pub(super) fn others<'t>(
-    (there, kind): (&'t dyn vfs::FileSystem, Kind),
+    there: &'t dyn vfs::FileSystem,
+    overwritable: &Overwritable<'_>,
     new: &'t dyn vfs::FileSystem,
     pairs: &Pairs,
     stop: &Stop,
@@ -62,7 +62,7 @@ pub(super) fn others<'t>(
         new,
         pairs,
         stash: None,
-        kind,
+        overwritable,
         comparison: Comparison::default(),
     };
     let root = HeldInode::root(there).map_err(at("read", b""))?;
@@ -169,8 +169,8 @@ impl<'t> Removal<'t, '_> {
         removed.map_err(at("remove", &path))
     }
 
-    /// Cuts a file to the size that it becomes. A btrfs also gives back all other blocks that differ:
-    /// it writes none in its place, and new blocks then take the places of the old ones.
+    /// Cuts a file to the size that it becomes. Also gives back blocks that differ and cannot be
+    /// written in their places, so that new blocks take these places.
     fn cut(&mut self, node: &HeldInode<'t>, new: &HeldInode<'t>) -> vfs::Result<()> {
         let (there, ino, size) = (self.there, node.ino(), new.attr().size);
         if node.attr().kind != FileKind::Regular {
@@ -184,11 +184,15 @@ impl<'t> Removal<'t, '_> {
             };
             there.setattr(ino, &changes)?;
         }
-        if self.kind != Kind::Btrfs || size < INLINE {
+        if size < INLINE {
             return Ok(());
         }
         let least = size.min(node.attr().size);
+        let overwritable = self.overwritable;
         self.comparison.each(new, node, least, &mut |run| {
+            if overwritable(ino, run.start..run.start + run.len)? {
+                return Ok(());
+            }
             loosen(node)?;
             there.fallocate(ino, run.start, run.len, AllocMode::PunchHole)
         })?;
