@@ -51,6 +51,10 @@ grep -q 19999 i && exit 1
 "$SAPWOOD" info --key-file key i > /dev/null; "$SAPWOOD" scrub --key-file key i; "$SAPWOOD" trim --key-file key i; "$SAPWOOD" dump --key-file key i super > /dev/null
 printf 'mkdir /made\n' > script; "$SAPWOOD" apply --key-file key i script; "$SAPWOOD" stat --key-file key i:/made > out
 same i --key-file key
+# Only what the file system reads is written.
+mkdir all; cp -a tree all/; "$SAPWOOD" mkfs -q -t $KIND --size 1G -r all --key-file key large
+[ $(stat -c %s large) = $((1 << 30)) ]; [ $(du -m large | cut -f1) -lt 200 ]
+same large --key-file key; "$SAPWOOD" check --key-file key large
 "#;
 
 const CRYPTSETUP: &str = r#"

@@ -55,8 +55,10 @@ pub(super) const EXAMPLES: &[(&str, &str)] = &[
 /// digits [default: the name of the partition if it names a type, else what its format says]; uuid=
 /// of the partition; label= of the file system; boot (for a BIOS); opt=NAME or opt=NAME=VALUE, a
 /// further option of mkfs by its name without dashes; luks=KEYFILE, to encrypt the partition;
-/// verity or verity=NAME, a hash tree in the partition NAME; root-hash-file=FILE; verity-sig=FILE and
-/// fingerprint=SHA256, a signature of the root hash (PKCS#7) in a partition, and its certificate.
+/// verity or verity=NAME, a hash tree in the partition NAME; root-hash-file=FILE; verity-key=FILE and
+/// verity-cert=FILE (PEM), to sign the root hash with the program openssl, in the partition
+/// NAME-verity-sig; verity-sig=FILE and fingerprint=SHA256, a signature (PKCS#7) that was made
+/// elsewhere, and its certificate.
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
     /// Disk image, a new file

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use data_encoding::{HEXLOWER, HEXLOWER_PERMISSIVE};
-use sapwood::Progress;
+use sapwood::{Progress, RootSignature};
 use sapwood::verity::{Algorithm, FileParams, Header, Params, RootHash};
 use serde_json::json;
 
@@ -52,12 +52,16 @@ pub(super) enum Command {
     Verify {
         /// Image
         image: PathBuf,
-        /// Hash device
+        /// Hash device [default for an image DISK#NAME: DISK#NAME-verity]
         #[arg(value_name = "TREE")]
-        hashes: PathBuf,
+        hashes: Option<PathBuf>,
         /// Root hash in hexadecimal
-        #[arg(value_name = "ROOT", required_unless_present = "root_hash_file")]
+        #[arg(value_name = "ROOT", required_unless_present_any = ["root_hash_file", "certificate"])]
         root_hash: Option<RootHash>,
+        /// Read the root hash from the partition DISK#NAME-verity-sig, and verify that the key of
+        /// this certificate, a PEM file, signed it; runs the program openssl
+        #[arg(long, value_name = "FILE", conflicts_with_all = ["root_hash", "root_hash_file"])]
+        certificate: Option<PathBuf>,
         /// Read the root hash from a file
         #[arg(long, value_name = "FILE", conflicts_with = "root_hash")]
         root_hash_file: Option<PathBuf>,
@@ -191,11 +195,19 @@ pub(super) fn run(command: &Command) -> Result<()> {
             image,
             hashes,
             root_hash,
+            certificate,
             root_hash_file,
             quiet,
         } => {
-            let root = root_of(root_hash.as_ref(), root_hash_file.as_deref())?;
-            verify(image, hashes, &root, *quiet)
+            let root = match certificate {
+                Some(file) => RootSignature::verify(beside(image, "-verity-sig")?, file)?,
+                None => root_of(root_hash.as_ref(), root_hash_file.as_deref())?,
+            };
+            let hashes = match hashes {
+                Some(hashes) => hashes.clone(),
+                None => beside(image, "-verity")?,
+            };
+            verify(image, &hashes, &root, *quiet)
         }
         Command::Enable {
             places,
@@ -299,6 +311,17 @@ fn root_of(given: Option<&RootHash>, file: Option<&Path>) -> Result<RootHash> {
         }
         (None, None) => Err(Failure::new(USAGE, "a root hash is needed")),
     }
+}
+
+/// The partition of the same disk with this end of its name.
+fn beside(image: &Path, end: &str) -> Result<PathBuf> {
+    let mut name = image.as_os_str().to_owned();
+    if !name.as_encoded_bytes().contains(&b'#') {
+        let why = format_args!("{}: only a partition DISK#NAME has others", image.display());
+        return Err(Failure::new(USAGE, why));
+    }
+    name.push(end);
+    Ok(name.into())
 }
 
 fn show(bar: &indicatif::ProgressBar, step: &Progress<'_>) {

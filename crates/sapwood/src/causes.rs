@@ -484,7 +484,9 @@ impl Cause for DiskError {
             Self::Open(error) => error.kind(),
             Self::Device(error) => of_device(error),
             Self::Existing(error) => error.kind(),
-            Self::File { .. } | Self::Table { .. } | Self::Mbr { .. } => ErrorKind::Io,
+            Self::File { .. } | Self::Table { .. } | Self::Mbr { .. } | Self::OpenSsl(_) => {
+                ErrorKind::Io
+            }
             _ => ErrorKind::InvalidInput,
         }
     }

@@ -9,6 +9,7 @@
 mod content;
 mod hashes;
 mod layout;
+mod openssl;
 mod replace;
 mod signature;
 mod swap;
@@ -201,6 +202,12 @@ pub enum DiskError {
     /// A signature of a root hash that makes no sense.
     #[error("{0}")]
     Signature(&'static str),
+    /// A file has no certificate.
+    #[error("{}: no certificate in PEM", .0.display())]
+    Certificate(PathBuf),
+    /// The program `openssl` failed, or is missing.
+    #[error("openssl: {0}")]
+    OpenSsl(String),
     /// The partition table could not be written.
     #[error("{}: the partition table: {source}", path.display())]
     Table {

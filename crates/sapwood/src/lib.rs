@@ -125,6 +125,7 @@ mod target;
 mod tree;
 mod trim;
 mod unflushed;
+mod unused;
 pub mod verity;
 mod write_behind;
 

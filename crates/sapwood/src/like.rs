@@ -44,7 +44,7 @@ use crate::options::Options;
 use crate::progress::{OnProgress, Progress, Stop};
 use crate::tree::{HeldInode, Names};
 use crate::vfs::{self, TrimRange};
-pub(crate) use zeroed::Zeroed;
+pub(crate) use zeroed::{Zeroed, next_data};
 
 /// The phase of [`Progress::Done`] in which an image is made like another one. Its unit is the file.
 pub const ADAPTING: &str = "adapting";

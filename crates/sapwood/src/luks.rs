@@ -25,6 +25,7 @@ use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
+use sapwood_base::RangeSet;
 use sapwood_block::{Device, signature};
 pub(crate) use sapwood_luks::HEADER_SIZE;
 pub use sapwood_luks::{Derivation, Description, FormatOptions, Key, SlotDescription};
@@ -146,14 +147,13 @@ fn make(new: &NewVolume, key: &Key, options: &FormatOptions) -> Result<(), LuksE
     sapwood_luks::format(&*device, key, options).map_err(volume(path))
 }
 
-/// Makes a volume in an empty file, with the content of another file, which errors call `path`.
-/// Zeros are written too, because holes would show which blocks are free.
+/// Makes a volume in an empty file, with the content of another file, which errors call `path`. The
+/// ranges in `unused` become holes, which read as noise.
 ///
 /// # Errors
 /// The content cannot be read; the volume cannot be made or written.
 pub(crate) fn encrypt(
-    from: &File,
-    len: u64,
+    (from, len, unused): (&File, u64, &RangeSet),
     path: &Path,
     out: &NewFile,
     (key, options): (&Key, &FormatOptions),
@@ -165,21 +165,22 @@ pub(crate) fn encrypt(
     let opened = sapwood_luks::open(device, key).map_err(volume(out.path()))?;
     progress(Progress::Total(len >> 20));
     let mut piece = vec![0; PIECE];
-    let mut at = 0;
-    while at < len {
-        let bytes = (len - at).min(PIECE as u64) as usize;
-        let bytes = piece.get_mut(..bytes).unwrap_or_default();
-        let read = from.read_exact_at(bytes, at);
-        read.map_err(|source| LuksError::Content {
-            path: path.to_owned(),
-            source,
-        })?;
-        opened.write_at(at, bytes).map_err(OpenError::Device)?;
-        at += bytes.len() as u64;
-        progress(Progress::Done {
-            phase: ENCRYPTING,
-            done: at >> 20,
-        });
+    for (mut at, end) in unused.gaps(0, len) {
+        while at < end {
+            let bytes = (end - at).min(PIECE as u64) as usize;
+            let bytes = piece.get_mut(..bytes).unwrap_or_default();
+            let read = from.read_exact_at(bytes, at);
+            read.map_err(|source| LuksError::Content {
+                path: path.to_owned(),
+                source,
+            })?;
+            opened.write_at(at, bytes).map_err(OpenError::Device)?;
+            at += bytes.len() as u64;
+            progress(Progress::Done {
+                phase: ENCRYPTING,
+                done: at >> 20,
+            });
+        }
     }
     Ok(opened.flush().map_err(OpenError::Device)?)
 }

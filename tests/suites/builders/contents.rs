@@ -98,6 +98,29 @@ pub(crate) const SCRIPTS: &[(&str, &[&str], &str)] = &[
         bad 'no other content' --part root:ext4:rootdir=r:verity=x --part x:file=raw; bad 'no other content' --part a:file=raw:verity=x --part b:file=raw:verity=x; echo odd > odd; bad 'odd\|multiple\|blocks' --part a:file=odd:verity; bad 'do not fit' --part a:file=raw:verity=x --part x:size=4k"#,
     ),
     (
+        "a_disk_that_a_key_signs_is_verified_with_its_certificate",
+        &["openssl"],
+        r#"mkdir r; seq 20000 > r/numbers
+        no() { local hint=$1 code=0; shift; "$@" > out.txt 2> err.txt || code=$?; [[ $code = [123] ]]; grep -q -- "$hint" err.txt || { cat err.txt; exit 1; }; }
+        for name in a b; do openssl req -x509 -newkey rsa:2048 -nodes -subj /CN=x -keyout $name.key -out $name.pem 2> /dev/null; done
+        finger() { openssl x509 -in $1.pem -noout -fingerprint -sha256 | cut -d= -f2 | tr -d :; }
+        make() { "$SAPWOOD" mkdisk -q --reproducible $1 --part root:ext4:rootdir=r:verity:root-hash-file=hash:$2; }
+        make one verity-key=a.key:verity-cert=a.pem
+        tr -d '\n' < hash | openssl smime -sign -binary -noattr -signer a.pem -inkey a.key -outform der -out sig
+        make two verity-sig=sig:fingerprint=$(finger a); cmp one two
+        verify() { "$SAPWOOD" verity verify -q --certificate "$@"; }
+        verify a.pem one#root; verify a.pem one#root one#root-verity; "$SAPWOOD" verity verify -q --root-hash-file hash one#root
+        no 'another certificate' verify b.pem one#root; no 'no certificate' verify hash one#root
+        make forged verity-sig=sig:fingerprint=$(finger b); no 'openssl: ' verify b.pem forged#root
+        cp one bad; printf X | dd of=bad bs=1 seek=1200000 conv=notrunc status=none; no '' verify a.pem bad#root
+        no 'DISK#NAME' verify a.pem one; no 'root-verity-sig\|no signature' verify a.pem one#root-verity
+        bad() { no "$1" make new "$2"; [ ! -e new ]; }
+        bad 'need each other' verity-key=a.key; bad 'or verity-key' verity-key=a.key:verity-cert=a.pem:verity-sig=sig
+        bad 'no certificate' verity-key=a.key:verity-cert=hash; bad 'openssl: ' verity-key=b.key:verity-cert=a.pem; bad 'none' verity-key=a.key:verity-cert=none
+        no 'needs verity' "$SAPWOOD" mkdisk new --part root:ext4:rootdir=r:verity-key=a.key:verity-cert=a.pem
+        mkdir empty; no 'not installed' env PATH=$PWD/empty "$SAPWOOD" mkdisk new --part root:ext4:rootdir=r:verity:verity-key=a.key:verity-cert=a.pem"#,
+    ),
+    (
         "a_disk_with_a_signed_root_hash_is_what_openssl_and_systemd_take",
         &["openssl", "sfdisk", "python3"],
         r#"mkdir r; seq 20000 > r/numbers; openssl req -x509 -newkey rsa:2048 -nodes -subj /CN=x -keyout key.pem -out cert.pem 2> /dev/null

@@ -27,6 +27,7 @@ mod mounted_replacement;
 mod mounted_scrub;
 mod names_of_one_hash;
 mod orphans;
+mod places;
 mod reclaim;
 mod relocation;
 mod replacement;

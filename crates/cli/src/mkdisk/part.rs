@@ -72,6 +72,7 @@ pub(super) fn partition(text: &str) -> Result<Part> {
         root_hash_file: None,
         signature: None,
         fingerprint: None,
+        signer: [None, None],
         content: Vec::new(),
     };
     for field in parts {
@@ -119,6 +120,8 @@ struct Reading<'t> {
     signature: Option<PathBuf>,
     /// SHA-256 of the signer's certificate.
     fingerprint: Option<String>,
+    /// Files with the key that signs the root hash, and its certificate.
+    signer: [Option<PathBuf>; 2],
     /// Fields that are options of mkfs.
     content: Vec<String>,
 }
@@ -160,6 +163,8 @@ impl Reading<'_> {
             ("root-hash-file", Some(value)) => self.root_hash_file = Some(value.into()),
             ("verity-sig", Some(value)) => self.signature = Some(value.into()),
             ("fingerprint", Some(value)) => self.fingerprint = Some(value.to_owned()),
+            ("verity-key", Some(value)) => self.signer[0] = Some(value.into()),
+            ("verity-cert", Some(value)) => self.signer[1] = Some(value.into()),
             ("boot", None) => self.made.boot = true,
             ("file", Some(value)) => self.made.content = PartitionContent::File(value.into()),
             ("label", Some(value)) => self.label(value)?,
@@ -237,6 +242,17 @@ impl Reading<'_> {
 
     /// The signature of the root hash.
     fn signature(&self) -> Result<Option<RootSignature>> {
+        let made = self.signature.is_some() || self.fingerprint.is_some();
+        match &self.signer {
+            [None, None] => {}
+            _ if made => return Err(self.bad("verity-sig= or verity-key=")),
+            [Some(key), Some(certificate)] if self.made.verity.is_some() => {
+                let signature = RootSignature::with_key(key, certificate);
+                return Ok(Some(signature.map_err(|error| self.bad(error))?));
+            }
+            [Some(_), Some(_)] => return Err(self.bad("verity-key= needs verity")),
+            _ => return Err(self.bad("verity-key= and verity-cert= need each other")),
+        }
         let (path, fingerprint) = match (&self.signature, &self.fingerprint) {
             (None, None) => return Ok(None),
             (Some(path), Some(fingerprint)) => (path, fingerprint),

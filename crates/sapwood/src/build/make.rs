@@ -22,7 +22,7 @@ use crate::output::{Identity, OutputFormat, convert};
 use crate::progress::{OnProgress, Progress};
 use crate::resize::{NewSize, resize_new};
 use crate::sources::{Counts, Filled, Growth, Need, Sources};
-use crate::verity;
+use crate::{unused, verity};
 use crate::vfs::{self, FileSystem as _, Timestamp, TrimRange};
 
 /// Times that an image is made again with more room.
@@ -103,7 +103,8 @@ impl ImageBuilder {
         let mut built = inner.make_fixed(&plain, strict, progress)?;
         self.sources.check_stop()?;
         let (file, size) = (plain.file(), built.size);
-        luks::encrypt(file, size, new.path(), new, (key, options), progress)?;
+        let content = (file, size, &unused::ranges(&plain));
+        luks::encrypt(content, new.path(), new, (key, options), progress)?;
         built.size = size.saturating_add(HEADER_SIZE);
         Ok(built)
     }

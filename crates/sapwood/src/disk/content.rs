@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::SeekFrom;
 use rustix::io::Errno;
+use sapwood_base::RangeSet;
 use sha2::{Digest, Sha256};
 use uuid::Uuid;
 
@@ -20,6 +21,7 @@ use crate::new_file::NewFile;
 use crate::output::OutputFormat;
 use crate::progress::OnProgress;
 use crate::sources::derived_uuid;
+use crate::unused;
 
 /// Bytes that are copied at a time.
 const PIECE: usize = 1 << 20;
@@ -99,15 +101,15 @@ impl NewPartition {
             size => size.map(|size| size - HEADER_SIZE),
         };
         let built = self.build_plain(inner, uuid, disk, progress)?;
-        let (from, path) = match &built {
+        let (from, path, unused) = match &built {
             Built::Nothing => {
                 return Err(DiskError::Layers {
                     name: self.name.clone(),
                     why: "an encrypted partition needs a content",
                 });
             }
-            Built::File(file, path) => (file, path.as_path()),
-            Built::Made(made) => (made.file(), made.path()),
+            Built::File(file, path) => (file, path.as_path(), RangeSet::new()),
+            Built::Made(made) => (made.file(), made.path(), unused::ranges(made)),
         };
         let len = size_of(from, path)?;
         let options = FormatOptions {
@@ -115,7 +117,7 @@ impl NewPartition {
             ..FormatOptions::default()
         };
         let out = disk.scratch()?;
-        let encrypted = luks::encrypt(from, len, path, &out, (key, &options), progress);
+        let encrypted = luks::encrypt((from, len, &unused), path, &out, (key, &options), progress);
         encrypted.map_err(|source| DiskError::Encrypt {
             name: self.name.clone(),
             source: Box::new(source),

@@ -6,13 +6,17 @@
 //! up to a multiple of 4096.
 
 use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
 
 use data_encoding::{BASE64, HEXLOWER, HEXLOWER_PERMISSIVE};
+use serde::Deserialize;
 use serde_json::json;
+use sha2::{Digest, Sha256};
 
 use super::content::Built;
 use super::table::signature_type;
-use super::{DiskBuilder, DiskError, NewPartition, PartitionContent, Result};
+use super::{DiskBuilder, DiskError, NewPartition, PartitionContent, Result, openssl};
+use crate::image;
 use crate::new_file::NewFile;
 use crate::verity::RootHash;
 
@@ -22,6 +26,8 @@ const UNIT: usize = 4096;
 const SIGNATURE_MAX: usize = 1 << 20;
 /// First byte of a sequence in DER.
 const SEQUENCE: u8 = 0x30;
+/// The line before the Base64 of a certificate in PEM.
+const CERTIFICATE: &str = "-----BEGIN CERTIFICATE-----";
 /// Lines around the Base64 of a signature in PEM.
 const PEM: [&str; 2] = ["-----BEGIN ", "-----END "];
 
@@ -29,11 +35,51 @@ const PEM: [&str; 2] = ["-----BEGIN ", "-----END "];
 /// -binary -noattr` makes it of the root hash in hexadecimal. It is stored and not verified.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RootSignature {
-    der: Vec<u8>,
+    signer: Signer,
     fingerprint: [u8; 32],
 }
 
+/// The origin of a signature.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Signer {
+    /// The signature itself, in DER.
+    Made(Vec<u8>),
+    /// Files in PEM.
+    Files { key: PathBuf, certificate: PathBuf },
+}
+
 impl RootSignature {
+    /// Signs the root hash with a key, by the program `openssl`. Both files are PEM.
+    ///
+    /// # Errors
+    /// The certificate cannot be read; [`InvalidInput`](crate::ErrorKind::InvalidInput): it is none.
+    pub fn with_key(
+        key: impl Into<PathBuf>,
+        certificate: impl Into<PathBuf>,
+    ) -> crate::Result<Self> {
+        let certificate = certificate.into();
+        let fingerprint = fingerprint_of(&certificate)?;
+        let key = key.into();
+        Ok(Self {
+            signer: Signer::Files { key, certificate },
+            fingerprint,
+        })
+    }
+
+    /// The root hash in a partition for a signature, after the program `openssl` has verified that
+    /// the key of the certificate, a PEM file, made the signature.
+    ///
+    /// # Errors
+    /// The partition or the certificate cannot be read;
+    /// [`InvalidInput`](crate::ErrorKind::InvalidInput): there is no signature by this certificate;
+    /// the signature is wrong.
+    pub fn verify(
+        partition: impl AsRef<Path>,
+        certificate: impl AsRef<Path>,
+    ) -> crate::Result<RootHash> {
+        Ok(verified(partition.as_ref(), certificate.as_ref())?)
+    }
+
     /// A PKCS#7 signature in DER or PEM, and the SHA-256 of the signer's certificate in hexadecimal;
     /// colons in it are ignored.
     ///
@@ -47,20 +93,73 @@ impl RootSignature {
         let fingerprint = bytes.and_then(|bytes| <[u8; 32]>::try_from(bytes).ok());
         let why = "a fingerprint is the SHA-256 of a certificate in hexadecimal";
         let fingerprint = fingerprint.ok_or(DiskError::Signature(why))?;
-        Ok(Self { der, fingerprint })
+        Ok(Self {
+            signer: Signer::Made(der),
+            fingerprint,
+        })
     }
 
     /// The content of the partition for a root hash.
-    fn content(&self, root: &RootHash) -> Vec<u8> {
+    fn content(&self, root: &RootHash) -> Result<Vec<u8>> {
+        let der = match &self.signer {
+            Signer::Made(der) => der.clone(),
+            Signer::Files { key, certificate } => {
+                openssl::sign(&root.to_string(), key, certificate)?
+            }
+        };
         let object = json!({
             "rootHash": root.to_string(),
             "certificateFingerprint": HEXLOWER.encode(&self.fingerprint),
-            "signature": BASE64.encode(&self.der),
+            "signature": BASE64.encode(&der),
         });
         let mut bytes = object.to_string().into_bytes();
         bytes.resize(bytes.len().next_multiple_of(UNIT), 0);
-        bytes
+        Ok(bytes)
     }
+}
+
+/// The fields of a partition for a signature.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Stored {
+    root_hash: String,
+    certificate_fingerprint: String,
+    signature: String,
+}
+
+fn verified(partition: &Path, certificate: &Path) -> Result<RootHash> {
+    let device = image::open_device(partition, true)?;
+    let size = device.size().min(2 * SIGNATURE_MAX as u64);
+    let mut bytes = vec![0; usize::try_from(size).unwrap_or(0)];
+    device.read_at(0, &mut bytes)?;
+    let end = bytes.iter().position(|byte| *byte == 0);
+    let json = bytes.get(..end.unwrap_or(bytes.len())).unwrap_or_default();
+    let stored = serde_json::from_slice::<Stored>(json).ok();
+    let no_signature = DiskError::Signature("the partition has no signature of a root hash");
+    let Some((stored, der)) = stored.and_then(|stored| {
+        let der = BASE64.decode(stored.signature.as_bytes()).ok()?;
+        Some((stored, der))
+    }) else {
+        return Err(no_signature);
+    };
+    let root: RootHash = stored.root_hash.parse().map_err(|_| no_signature)?;
+    let fingerprint = HEXLOWER.encode(&fingerprint_of(certificate)?);
+    if !stored.certificate_fingerprint.eq_ignore_ascii_case(&fingerprint) {
+        return Err(DiskError::Signature("the signature is by another certificate"));
+    }
+    openssl::verify(&root.to_string(), &der, certificate)?;
+    Ok(root)
+}
+
+/// The SHA-256 of a certificate in PEM.
+fn fingerprint_of(path: &Path) -> Result<[u8; 32]> {
+    let text = std::fs::read(path).map_err(|source| DiskError::File {
+        path: path.to_owned(),
+        source,
+    })?;
+    let der = pem(&text, CERTIFICATE);
+    let der = der.ok_or_else(|| DiskError::Certificate(path.to_owned()))?;
+    Ok(Sha256::digest(&der).into())
 }
 
 /// The DER of a signature that may be PEM.
@@ -68,8 +167,13 @@ fn der_of(bytes: &[u8]) -> Option<Vec<u8>> {
     if bytes.first() == Some(&SEQUENCE) {
         return Some(bytes.to_vec());
     }
+    pem(bytes, PEM[0])
+}
+
+/// The DER of the first block that begins with this line.
+fn pem(bytes: &[u8], begin: &str) -> Option<Vec<u8>> {
     let text = std::str::from_utf8(bytes).ok()?;
-    let mut lines = text.lines().skip_while(|line| !line.starts_with(PEM[0]));
+    let mut lines = text.lines().skip_while(|line| !line.starts_with(begin));
     lines.next()?;
     let body: String = lines
         .take_while(|line| !line.starts_with(PEM[1]))
@@ -142,7 +246,7 @@ impl DiskBuilder {
                 continue;
             };
             let made = new.scratch()?;
-            let written = made.file().write_all_at(&signature.content(root), 0);
+            let written = made.file().write_all_at(&signature.content(root)?, 0);
             written.map_err(|source| DiskError::File {
                 path: new.path().to_owned(),
                 source,
@@ -178,7 +282,7 @@ mod tests {
     #[test]
     fn the_content_is_padded_with_nul_bytes() {
         let signature = RootSignature::new(&[SEQUENCE, 0], &"11".repeat(32)).unwrap();
-        let content = signature.content(&RootHash(vec![0xab; 32]));
+        let content = signature.content(&RootHash(vec![0xab; 32])).unwrap();
         assert_eq!(content.len(), UNIT);
         let end = content.iter().position(|byte| *byte == 0).unwrap();
         assert!(content[end..].iter().all(|byte| *byte == 0));

@@ -55,7 +55,7 @@ impl sapwood_block::Layer for Zeroed {
 }
 
 /// The next byte of a file from `at` on that may be other than zero; `None` if there is none.
-pub(super) fn next_data(file: &File, at: u64) -> Option<u64> {
+pub(crate) fn next_data(file: &File, at: u64) -> Option<u64> {
     match rustix::fs::seek(file, SeekFrom::Data(at)) {
         Ok(data) => Some(data.max(at)),
         Err(Errno::NXIO) => None,
