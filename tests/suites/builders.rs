@@ -521,7 +521,7 @@ fn deltas(needs: &[Need]) -> Vec<Trial> {
     let mut trials = Vec::new();
     let needs = [needs, &["setpriv", "setfacl"].map(Need::Program)].concat();
     let prelude = reproducible::PRELUDE;
-    for (kind, limit) in [("btrfs", "1100"), ("ext4", "900")] {
+    for (kind, limit) in [("btrfs", "720"), ("ext4", "900")] {
         let script = deltas::LIKE.replace("LIMIT", limit);
         let script = format!("KIND={kind}; {prelude}\n{script}");
         let name = format!("an_image_keeps_the_blocks_of_an_older_one_{kind}");

@@ -187,9 +187,8 @@ fn give_back(store: &Arc<Store>, batch: &[Moved]) -> Result<()> {
 /// Commits copies of blocks, and of the blocks above them.
 fn copy<'m>(store: &Arc<Store>, blocks: impl IntoIterator<Item = &'m Moved>) -> Result<()> {
     let mut h = store.start_urgent(STEP_ITEMS)?;
-    let copied = (blocks.into_iter()).try_for_each(|Moved { root, place, .. }| {
-        root.copy_path(&mut h, &place.key, place.level)
-    });
+    let copied = (blocks.into_iter())
+        .try_for_each(|Moved { root, place, .. }| root.copy_path(&mut h, &place.key, place.level));
     h.finish(copied)?;
     store.commit_and_unpin(None)
 }

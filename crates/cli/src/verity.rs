@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use data_encoding::{HEXLOWER, HEXLOWER_PERMISSIVE};
-use sapwood::{Progress, RootSignature};
 use sapwood::verity::{Algorithm, FileParams, Header, Params, RootHash};
+use sapwood::{Progress, RootSignature};
 use serde_json::json;
 
 use super::choice::SubvolumeChoice;

@@ -26,7 +26,6 @@ mod remove;
 mod zeroed;
 
 use std::fs::{File, Metadata};
-use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -337,9 +336,6 @@ fn ext4_error(path: &Path, source: sapwood_ext4::Error) -> OpenError {
     }
 }
 
-/// Whether a range of a file, in bytes, can be written in its place.
-type Overwritable<'o> = dyn Fn(vfs::Ino, Range<u64>) -> vfs::Result<bool> + 'o;
-
 /// Changes the tree of `fs` until it equals `new`.
 fn change(
     fs: &FileSystem,
@@ -349,13 +345,13 @@ fn change(
 ) -> Result<()> {
     let there: &dyn vfs::FileSystem = &**fs.engine();
     let kind = fs.engine().image_kind();
-    let overwritable = |ino, range| match fs.engine() {
-        Mounted::Btrfs(btrfs) => btrfs.is_overwritable(ino, &range),
-        _ => Ok(true),
+    let btrfs = match fs.engine() {
+        Mounted::Btrfs(btrfs) => Some(&**btrfs),
+        _ => None,
     };
     progress(Progress::Total(0));
     let pairs = pairs::find(there, new, stop)?;
-    let stash = remove::others(there, &overwritable, new, &pairs, stop)?;
+    let stash = remove::others(there, btrfs, new, &pairs, stop)?;
     there.sync().map_err(at("commit", b""))?;
     make::all((there, kind), new, &pairs, stash, stop, progress)?;
     // Space is available to others, and therefore free, after a commit.

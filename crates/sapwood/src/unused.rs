@@ -115,7 +115,10 @@ mod tests {
             new.finish().unwrap();
             let report = crate::check(&path, &CheckOptions::default(), &mut |_| {}).unwrap();
             assert!(report.clean, "{kind}: {report:?}");
-            assert_eq!(crate::open(&path).unwrap().read("f").unwrap(), vec![7; 3 << 20]);
+            assert_eq!(
+                crate::open(&path).unwrap().read("f").unwrap(),
+                vec![7; 3 << 20]
+            );
         }
         let other = NewFile::create(&dir.path().join("other"), false).unwrap();
         other.device_of(4 << 20).unwrap();

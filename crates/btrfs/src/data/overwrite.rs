@@ -79,7 +79,9 @@ fn target(files: &Arc<Files>, inode: &Inode, map: &ExtentMap) -> Result<Option<T
 fn candidate(files: &Files, inode: &Inode, map: &ExtentMap) -> Option<(Stored, Target)> {
     let nodatacow = inode.state.lock().flags.contains(InodeFlags::NODATACOW);
     match map.content {
-        Content::Data(stored) if nodatacow || files.options.in_place => Some((stored, Target::Overwrite(stored))),
+        Content::Data(stored) if nodatacow || files.options.in_place => {
+            Some((stored, Target::Overwrite(stored)))
+        }
         Content::Prealloc(stored) => Some((stored, Target::Prealloc(stored))),
         _ => None,
     }

@@ -33,7 +33,9 @@ impl TreeWrite for Handle {
             return Ok(bytenr);
         }
         let root = store.roots.cached(root_id);
-        store.space.alloc_tree_block(self, root_id, root.as_deref(), hint)
+        store
+            .space
+            .alloc_tree_block(self, root_id, root.as_deref(), hint)
     }
 
     fn free_block(&mut self, root: &Root, block: &TreeBlock, last: bool) -> Result<()> {

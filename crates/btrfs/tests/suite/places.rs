@@ -139,7 +139,11 @@ fn only_changed_blocks_differ() {
         drop(fs);
         images.push(new);
     }
-    assert_eq!(images[1].first_difference(&images[2]), None, "not reproducible");
+    assert_eq!(
+        images[1].first_difference(&images[2]),
+        None,
+        "not reproducible"
+    );
     let [moved, back] = [0, 1].map(|nth| differing(&*old, &*images[nth]).len());
     // Every copy of a node would change its old and its new address.
     assert!(back * 2 < moved, "{back} blocks of {moved}");

@@ -539,10 +539,16 @@ pub(super) const EXAMPLES: &[(&str, &[Example])] = &[
     ),
     (
         "verity verify",
-        &[(
-            "sapwood verity verify --root-hash-file root.roothash root.img root.hash",
-            "reads and verifies everything",
-        )],
+        &[
+            (
+                "sapwood verity verify --root-hash-file root.roothash root.img root.hash",
+                "reads and verifies everything",
+            ),
+            (
+                "sapwood verity verify --certificate cert.pem disk.img#root",
+                "verifies the signature of the root hash, then everything",
+            ),
+        ],
     ),
     (
         "verity dump",

@@ -22,8 +22,8 @@ use crate::output::{Identity, OutputFormat, convert};
 use crate::progress::{OnProgress, Progress};
 use crate::resize::{NewSize, resize_new};
 use crate::sources::{Counts, Filled, Growth, Need, Sources};
-use crate::{unused, verity};
 use crate::vfs::{self, FileSystem as _, Timestamp, TrimRange};
+use crate::{unused, verity};
 
 /// Times that an image is made again with more room.
 const MORE_ROOM: u32 = 5;

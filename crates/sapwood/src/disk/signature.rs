@@ -144,8 +144,13 @@ fn verified(partition: &Path, certificate: &Path) -> Result<RootHash> {
     };
     let root: RootHash = stored.root_hash.parse().map_err(|_| no_signature)?;
     let fingerprint = HEXLOWER.encode(&fingerprint_of(certificate)?);
-    if !stored.certificate_fingerprint.eq_ignore_ascii_case(&fingerprint) {
-        return Err(DiskError::Signature("the signature is by another certificate"));
+    if !stored
+        .certificate_fingerprint
+        .eq_ignore_ascii_case(&fingerprint)
+    {
+        return Err(DiskError::Signature(
+            "the signature is by another certificate",
+        ));
     }
     openssl::verify(&root.to_string(), &der, certificate)?;
     Ok(root)

@@ -5,9 +5,11 @@
 
 use std::collections::HashSet;
 
+use sapwood_btrfs::Btrfs;
+
 use super::content::Comparison;
 use super::pairs::Pairs;
-use super::{Overwritable, Result, at, check, child, names};
+use super::{Result, at, check, child, names};
 use crate::progress::Stop;
 use crate::tree::{HeldInode, directory_loop, join};
 use crate::vfs::{
@@ -44,7 +46,8 @@ struct Removal<'t, 'p> {
     new: &'t dyn vfs::FileSystem,
     pairs: &'p Pairs,
     stash: Option<Stash<'t>>,
-    overwritable: &'p Overwritable<'p>,
+    /// The file system, if it is one whose blocks cannot always be written in their places.
+    btrfs: Option<&'t Btrfs>,
     comparison: Comparison,
 }
 
@@ -52,7 +55,7 @@ struct Removal<'t, 'p> {
 /// files that become shorter. Returns the stash, if it is in use.
 pub(super) fn others<'t>(
     there: &'t dyn vfs::FileSystem,
-    overwritable: &Overwritable<'_>,
+    btrfs: Option<&'t Btrfs>,
     new: &'t dyn vfs::FileSystem,
     pairs: &Pairs,
     stop: &Stop,
@@ -62,7 +65,7 @@ pub(super) fn others<'t>(
         new,
         pairs,
         stash: None,
-        overwritable,
+        btrfs,
         comparison: Comparison::default(),
     };
     let root = HeldInode::root(there).map_err(at("read", b""))?;
@@ -184,13 +187,12 @@ impl<'t> Removal<'t, '_> {
             };
             there.setattr(ino, &changes)?;
         }
-        if size < INLINE {
+        let Some(btrfs) = self.btrfs.filter(|_| size >= INLINE) else {
             return Ok(());
-        }
+        };
         let least = size.min(node.attr().size);
-        let overwritable = self.overwritable;
         self.comparison.each(new, node, least, &mut |run| {
-            if overwritable(ino, run.start..run.start + run.len)? {
+            if btrfs.is_overwritable(ino, &(run.start..run.start + run.len))? {
                 return Ok(());
             }
             loosen(node)?;
