@@ -3,9 +3,10 @@
 //! # How it works
 //! Only block groups are locked, one at a time, for a search in memory. Tree blocks are allocated
 //! consecutively from a cursor, one cursor for log trees and one for all others, so that a commit
-//! writes long runs. Data is placed at the hint (after the file's previous extent), otherwise in
-//! the smallest free extent that holds all of it. If the groups in memory have no space, other
-//! groups are loaded; then a chunk is allocated.
+//! writes long runs, unless an address was chosen for a copy ([`places`](super::places)). Data is
+//! placed at the hint (after the file's previous extent), otherwise in the smallest free extent that
+//! holds all of it. If the groups in memory have no space, other groups are loaded; then a chunk is
+//! allocated.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
