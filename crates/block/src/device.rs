@@ -83,6 +83,16 @@ pub trait Device: Send + Sync + std::fmt::Debug {
         crate::check_range(self.name(), self.size(), 0, size)
     }
 
+    /// Reads the size of the medium again, and returns it: another program may have made a file or a
+    /// block device larger. The device never becomes smaller by that. A device whose size is fixed
+    /// does nothing, which is the default.
+    ///
+    /// # Errors
+    /// [`Error::Io`](crate::Error::Io).
+    fn renew_size(&self) -> Result<u64> {
+        Ok(self.size())
+    }
+
     /// Whether a write ends in memory of this machine, so that many small ones cost little.
     fn writes_to_memory(&self) -> bool {
         false

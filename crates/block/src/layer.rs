@@ -96,6 +96,14 @@ pub trait Layer: Send + Sync + std::fmt::Debug {
         self.below().grow(size)
     }
 
+    /// See [`Device::renew_size`].
+    ///
+    /// # Errors
+    /// The errors of the device below.
+    fn renew_size(&self) -> Result<u64> {
+        self.below().renew_size()
+    }
+
     /// See [`Device::writes_to_memory`].
     fn writes_to_memory(&self) -> bool {
         self.below().writes_to_memory()
@@ -189,6 +197,10 @@ impl<L: Layer> Device for L {
 
     fn grow(&self, size: u64) -> Result<()> {
         Layer::grow(self, size)
+    }
+
+    fn renew_size(&self) -> Result<u64> {
+        Layer::renew_size(self)
     }
 
     fn writes_to_memory(&self) -> bool {

@@ -73,6 +73,10 @@ impl Layer for PartDevice {
         crate::check_range(&self.name, self.len, 0, size)
     }
 
+    fn renew_size(&self) -> Result<u64> {
+        Ok(self.len)
+    }
+
     fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<()> {
         let at = self.at(offset, buf.len() as u64)?;
         Device::read_at(&*self.inner, at, buf)

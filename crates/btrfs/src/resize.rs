@@ -1,4 +1,4 @@
-//! Changes the size of a file system that is not mounted.
+//! Changes the size of a file system that is not mounted; [`mounted`] changes one that is.
 //!
 //! # How it works
 //! Growing records the new size, in one transaction. Shrinking is a series of transactions, each of
@@ -16,6 +16,8 @@
 //!
 //! The caller shortens a file after that, and lengthens it before.
 
+mod mounted;
+
 use std::sync::Arc;
 
 use sapwood_block::Device;
@@ -27,6 +29,7 @@ use crate::relocate::{self, Relocation, STEP_ITEMS, STRIPE_LEN, parts};
 use crate::space::{Placed, Replaced};
 use crate::transaction::Store;
 use crate::{Btrfs, Error};
+pub use mounted::{DeviceResized, DeviceSize, OnStep, resize_mounted};
 
 /// Sizes are multiples of this.
 const UNIT: u64 = 4096;
@@ -53,6 +56,32 @@ pub enum ResizeError {
         /// The requested size.
         wanted: u64,
     },
+    /// No device has this id.
+    #[error("the file system has no device {0}")]
+    NoSuchDevice(u64),
+    /// The device with this id is missing, or a write to it failed.
+    #[error("device {0} is missing or has failed: replace it first")]
+    NotThere(u64),
+    /// The change is larger than the device, whose size this is.
+    #[error("the device has only {0} bytes")]
+    TooMuchLess(u64),
+    /// A chunk of a mounted file system reaches past the new end, and fits into no hole.
+    #[error(
+        "the used space does not fit into {wanted} bytes: a block group takes {len} bytes, and no \
+         free range before that is so long; a balance with usage filters makes free ranges"
+    )]
+    NoHole {
+        /// The requested size.
+        wanted: u64,
+        /// Bytes of the chunk on the device.
+        len: u64,
+    },
+    /// Programs kept allocating space past the new end.
+    #[error("device {0} was in use past the new end: try again")]
+    InUse(u64),
+    /// The callback stopped it.
+    #[error("interrupted; the device keeps its size")]
+    Interrupted,
     /// The used space does not fit.
     #[error("the used space does not fit into {wanted} bytes; it reaches to {end}")]
     NoRoom {

@@ -197,6 +197,10 @@ impl sapwood_block::Layer for CryptDevice {
         check_range(self.disk().name(), self.size, 0, size)
     }
 
+    fn renew_size(&self) -> sapwood_block::Result<u64> {
+        Ok(self.size)
+    }
+
     fn has_no_data(&self, _offset: u64, _len: u64) -> bool {
         false
     }

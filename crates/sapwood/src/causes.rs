@@ -190,7 +190,10 @@ impl Cause for ResizeError {
             Self::Open(error) => error.kind(),
             Self::File { .. } => ErrorKind::Io,
             Self::Partition(error) => error.kind(),
-            Self::TooMuchLess { .. } => ErrorKind::InvalidInput,
+            Self::Daemon(error) => error.kind(),
+            Self::TooMuchLess { .. } | Self::InUse { .. } | Self::NoMount { .. } => {
+                ErrorKind::InvalidInput
+            }
             Self::Btrfs { source, .. } => match &**source {
                 sapwood_btrfs::resize::ResizeError::Engine(error) => of_btrfs(error),
                 _ => ErrorKind::InvalidInput,
@@ -206,8 +209,11 @@ impl Cause for ResizeError {
     fn path(&self) -> Option<&Path> {
         match self {
             Self::Open(error) => error.path(),
+            Self::Daemon(error) => error.path(),
             Self::Partition(_) => None,
             Self::File { path, .. }
+            | Self::InUse { path }
+            | Self::NoMount { path }
             | Self::TooMuchLess { path, .. }
             | Self::Btrfs { path, .. }
             | Self::Ext4 { path, .. } => Some(path),

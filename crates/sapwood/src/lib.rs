@@ -163,7 +163,7 @@ pub use output::OutputFormat;
 pub use progress::{OnProgress, Progress, Stop};
 pub use receive::{LeftOut, LeftOutKind, ReceiveOptions, ReceiveReport, receive};
 pub use repair::{ImageRepair, RepairOptions, RepairReport, UndoOptions, UndoReport, repair, undo};
-pub use resize::{FreeRoom, NewSize, ResizeReport, resize, resize_reproducibly};
+pub use resize::{FreeRoom, NewSize, ResizeReport, resize, resize_device, resize_reproducibly};
 #[doc(no_inline)]
 pub use sapwood_block as block;
 #[doc(no_inline)]

@@ -1,5 +1,8 @@
 //! Growing and shrinking a file system in place.
 
+#[cfg(feature = "fuse")]
+mod mounted;
+
 use std::fmt;
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -10,8 +13,10 @@ use std::time::SystemTime;
 use sapwood_block::{Device, DiskFormat, MemoryDevice, Operand, Part};
 use sapwood_btrfs::{Btrfs, resize as btrfs};
 use sapwood_ext4::{Ext4, resize as ext4};
+use serde::{Deserialize, Serialize};
 
 use crate::Kind;
+use crate::daemon::DaemonError;
 use crate::image::{self, OpenError, named};
 use crate::new_file::NewFile;
 use crate::options::parse_size;
@@ -36,6 +41,8 @@ pub enum NewSize {
     More(u64),
     /// Fewer bytes than now.
     Less(u64),
+    /// As many bytes as its device has; for a file system in an image file, as the file has.
+    Max,
 }
 
 /// Space that is available to users.
@@ -79,11 +86,12 @@ impl FromStr for NewSize {
         let size = |text: &str| parse_size(text).filter(|_| !text.starts_with('+'));
         let found = match text.as_bytes() {
             b"min" => Some(Self::Min(FreeRoom::default())),
+            b"max" => Some(Self::Max),
             [b'+', ..] => size(&text[1..]).map(Self::More),
             [b'-', ..] => size(&text[1..]).map(Self::Less),
             _ => size(text).map(Self::Exactly),
         };
-        let what = "min, or a size: bytes, or with k, M, G, T; with + or - in front a change";
+        let what = "min, max, or a size: bytes, or with k, M, G, T; with + or - in front a change";
         Ok(found.ok_or_else(|| BadSize(text.to_owned(), what))?)
     }
 }
@@ -102,11 +110,11 @@ impl FreeRoom {
 }
 
 /// Report of a resize.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ResizeReport {
-    /// Bytes of the file system before.
+    /// Bytes of the file system, or of the device, before.
     pub before: u64,
-    /// Bytes of the file system now.
+    /// Bytes of the file system, or of the device, now.
     pub after: u64,
 }
 
@@ -136,6 +144,27 @@ pub enum ResizeError {
         /// Its size in bytes.
         size: u64,
     },
+    /// The daemon of the mount did not do it.
+    #[error(transparent)]
+    Daemon(#[from] DaemonError),
+    /// A mounted file system has no smallest size.
+    #[error(
+        "{}: in use, so it has no smallest size: name a size, or unmount it first",
+        path.display()
+    )]
+    InUse {
+        /// The directory.
+        path: PathBuf,
+    },
+    /// A device of several was named, and the path leads to no mount.
+    #[error(
+        "{}: DEVID:SIZE is for a directory in a mount of a btrfs over several devices",
+        path.display()
+    )]
+    NoMount {
+        /// The path.
+        path: PathBuf,
+    },
     /// Error of the btrfs engine.
     #[error("{}", named(path, source))]
     Btrfs {
@@ -160,25 +189,58 @@ impl fmt::Display for ResizeReport {
     }
 }
 
-/// Gives the file system in an image another size. Nothing else may use the image. A file gets the
-/// size of its file system: it is made longer first, and cut last. A partition grows if its file
+/// Gives the file system in an image another size. Nothing else may use the image. If the path is a
+/// directory in a mount by Sapwood, the daemon of the mount resizes the file system, which stays in
+/// use; see below.
+///
+/// A file gets the size of its file system: it is made longer first, and cut last. A partition grows if its file
 /// system needs that, and if there is room up to the next partition or the end of the disk; it is
 /// never made smaller. A block device and an export keep their size, and the file system must fit.
 ///
 /// A crash at any moment leaves a complete file system of the old or the new size. The smallest
 /// size is reached in steps, each of which leaves a complete file system too.
 ///
+/// A mounted file system grows in an image file, which is made longer, and on a device that has
+/// become larger. Of a btrfs over several devices the one with id 1 grows
+/// ([`resize_device`] names one). A mounted btrfs also shrinks; its file keeps its length.
+///
 /// # Errors
 /// The image cannot be opened ([`open`](crate::open)).
 /// [`ErrorKind::InvalidInput`](crate::ErrorKind::InvalidInput): the content does not fit into the
-/// new size, or the image cannot have it.
+/// new size, or the image cannot have it. The directory is in no mount by Sapwood, or the caller is
+/// neither its owner nor root; the daemon refuses.
 pub fn resize(
     path: impl AsRef<Path>,
     size: NewSize,
     progress: &mut OnProgress<'_>,
 ) -> crate::Result<ResizeReport> {
+    #[cfg(feature = "fuse")]
+    if path.as_ref().is_dir() {
+        return Ok(mounted::resize(path.as_ref(), None, size, progress)?);
+    }
     let image = OpenImage::open(path.as_ref(), None)?;
     Ok(resize_image(image, size, 0, progress)?)
+}
+
+/// Gives a device of a mounted btrfs another size, like [`resize`]. `dir` is a directory in a mount
+/// by Sapwood.
+///
+/// # Errors
+/// The errors of [`resize`].
+pub fn resize_device(
+    dir: impl AsRef<Path>,
+    devid: u64,
+    size: NewSize,
+    progress: &mut OnProgress<'_>,
+) -> crate::Result<ResizeReport> {
+    let dir = dir.as_ref();
+    #[cfg(feature = "fuse")]
+    if dir.is_dir() {
+        return Ok(mounted::resize(dir, Some(devid), size, progress)?);
+    }
+    let _ = (devid, size, progress);
+    let path = dir.to_owned();
+    Err(ResizeError::NoMount { path }.into())
 }
 
 /// Like [`resize`], and reproducible: the same image gives the same bytes. New timestamps are
@@ -231,6 +293,7 @@ fn resize_image(
             path: image.path.to_owned(),
             size: before,
         })?,
+        NewSize::Max => image.device.size(),
         NewSize::Min(room) => {
             let least = image.shrink_to_fit(inodes, progress)?;
             image.cut(least, before)?;
@@ -478,7 +541,8 @@ mod tests {
         assert_eq!(parsed("+1M").unwrap(), NewSize::More(1 << 20));
         assert_eq!(parsed("-4k").unwrap(), NewSize::Less(4096));
         assert_eq!(parsed("2G").unwrap(), NewSize::Exactly(2 << 30));
-        for bad in ["", "max", "+", "-x", "++1", "10%"] {
+        assert_eq!(parsed("max").unwrap(), NewSize::Max);
+        for bad in ["", "max1", "+", "-x", "++1", "10%"] {
             assert!(parsed(bad).is_err(), "{bad}");
         }
         assert_eq!("10%".parse::<FreeRoom>().unwrap(), FreeRoom::Percent(10.0));

@@ -11,7 +11,7 @@
 //!   would wait for large data that need not be durable. If the host reports that this failed, no
 //!   flush succeeds any more, because the host reports an error only once
 //!   (`no_flush_succeeds_after_a_failed_write_behind`).
-//! - The size is read once, at open; only `grow` changes it. A read that ends early, or a flush
+//! - The size is read once, at open; only `grow` and `renew_size` change it. A read that ends early, or a flush
 //!   that finds the file shorter, means that another program truncated the image:
 //!   [`Error::Shrunk`], never zeros (`tests/suite/file_device.rs`: `shrunk_image_is_an_error`).
 //! - With `direct`, requests that are not aligned are copied through an aligned buffer
@@ -335,7 +335,7 @@ impl Device for FileDevice {
 
     fn grow(&self, size: u64) -> Result<()> {
         if self.medium != Medium::File {
-            return check_range(&self.name, self.size(), 0, size);
+            return check_range(&self.name, self.renew_size()?, 0, size);
         }
         check_writable(&self.name, self.read_only())?;
         if size <= self.size() {
@@ -349,6 +349,16 @@ impl Device for FileDevice {
             self.size.store(size, Ordering::Release);
         }
         Ok(())
+    }
+
+    fn renew_size(&self) -> Result<u64> {
+        let _growing = self.growing.lock();
+        // The descriptor's position is not used otherwise.
+        let end = (&self.file)
+            .seek(SeekFrom::End(0))
+            .map_err(|e| self.error("size", 0, 0, e))?;
+        self.size.fetch_max(end, Ordering::AcqRel);
+        Ok(self.size())
     }
 
     fn writes_to_memory(&self) -> bool {

@@ -125,7 +125,14 @@ impl Space {
         }
     }
 
-    /// Ends [`close_device`](Self::close_device).
+    /// Makes further chunks on a device end before `limit`.
+    pub(crate) fn limit_device(&self, devid: u64, limit: u64) {
+        if let Some(device) = self.devices.lock().by_id.get_mut(&devid) {
+            device.limit = limit;
+        }
+    }
+
+    /// Ends [`close_device`](Self::close_device) and [`limit_device`](Self::limit_device).
     pub(crate) fn open_device(&self, devid: u64) {
         if let Some(device) = self.devices.lock().by_id.get_mut(&devid) {
             device.limit = u64::MAX;
@@ -158,7 +165,8 @@ fn candidate(
     let aligned = len.next_multiple_of(STRIPE_LEN);
     let mut holes = device.clear_holes(device.limit);
     holes.retain(|(from, to)| to - from >= len);
-    let kept = own.iter().map(|(offset, _)| *offset);
+    let inside = own.iter().filter(|(at, own)| at + own <= device.limit);
+    let kept = inside.map(|(offset, _)| *offset);
     let kept = kept.filter(|offset| keeps(*offset, &holes)).take(count);
     let mut offsets: Vec<u64> = kept.collect();
     let copied = (count - offsets.len()) as u64 * len;

@@ -293,7 +293,7 @@ impl Space {
         }
     }
 
-    /// Sets the size of the only device.
+    /// Sets the size of a device.
     ///
     /// # Errors
     /// Unreadable blocks, no space.
@@ -311,10 +311,17 @@ impl Space {
             DevItem::read(&found).map_err(|source| Error::BadItem { root, key, source })?;
         item.total_bytes = size.into();
         self.trees.chunk.put(h, &key, item.bytes())?;
-        if let Some(device) = self.devices.lock().by_id.get_mut(&devid) {
+        let mut devices = self.devices.lock();
+        if let Some(device) = devices.by_id.get_mut(&devid) {
             device.total = size;
         }
-        self.total_bytes.store(size, Ordering::Relaxed);
+        let totals = devices.by_id.values().map(|device| device.total);
+        let total = totals.fold(0, u64::saturating_add);
+        self.total_bytes.store(total, Ordering::Relaxed);
+        drop(devices);
+        for info in [&self.data, &self.metadata, &self.system] {
+            info.full.store(false, Ordering::Relaxed);
+        }
         Ok(())
     }
 }

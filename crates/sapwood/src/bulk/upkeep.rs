@@ -1,5 +1,5 @@
-//! Messages of the connection over which the daemon of a mount scrubs, balances, and changes the
-//! devices: a length (4 bytes, in the byte order of the machine) and JSON.
+//! Messages of the connection over which the daemon of a mount scrubs, balances, resizes, and changes
+//! the devices: a length (4 bytes, in the byte order of the machine) and JSON.
 //!
 //! - Client to daemon: one [`Request`], and the descriptor of a new device. A client that shuts
 //!   down its side, or ends, stops the work after the current step.
@@ -34,10 +34,25 @@ pub(crate) enum Request {
         limit: Option<u64>,
     },
     Change(Change),
+    /// Give the file system another size, or the device with this id.
+    Resize {
+        devid: Option<u64>,
+        size: WantedSize,
+    },
     /// The state of the balance.
     BalanceState,
     /// End the balance that runs, so that it can be continued.
     PauseBalance,
+}
+
+/// A new size, in bytes.
+#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
+pub(crate) enum WantedSize {
+    Exactly(u64),
+    More(u64),
+    Less(u64),
+    /// All of the device.
+    Max,
 }
 
 /// A change of the block groups or the devices.

@@ -1,5 +1,5 @@
-//! The daemon of a mount scrubs and balances the file system, and changes its devices, for its
-//! owner and root, while it stays in use.
+//! The daemon of a mount scrubs, balances and resizes the file system, and changes its devices, for
+//! its owner and root, while it stays in use.
 //!
 //! # How it works
 //! A client requests the work over a connection of its own ([`upkeep`](crate::bulk::upkeep)), so
@@ -14,16 +14,18 @@ use parking_lot::Mutex;
 use sapwood_block::{Device, FileDevice};
 use sapwood_btrfs::membership::{MountedDevice, add_mounted, remove_mounted};
 use sapwood_btrfs::replacement::replace_mounted;
+use sapwood_btrfs::resize::{DeviceSize, resize_mounted};
 use sapwood_btrfs::{Btrfs, balance};
 use sapwood_fuse::bulk::{Admitted, Service, Work};
 
 use super::writing::Engines;
-use crate::bulk::upkeep::{Answer, Change, Removal, Reporter, Request};
+use crate::bulk::upkeep::{Answer, Change, Removal, Reporter, Request, WantedSize};
 use crate::devices::{
     BalanceFilter, BalanceReport, BalanceState, balanced, engine_options, replaced,
 };
 use crate::image::Mounted;
 use crate::progress::Progress;
+use crate::resize::ResizeReport;
 use crate::scrub::{self, ScrubOptions, ScrubReport};
 
 /// See the module.
@@ -150,10 +152,10 @@ impl Upkeep {
                 return Answer::Done(ended).send(&work.socket).map_err(failed);
             }
             Request::Change(Change::CancelBalance) => drop(self.end_balance()),
-            Request::Change(_) | Request::Scrub { .. } => {}
+            Request::Change(_) | Request::Scrub { .. } | Request::Resize { .. } => {}
         }
         let Some(_one) = self.one.try_lock() else {
-            let why = "the mount is being scrubbed or balanced, or its devices change";
+            let why = "the mount is being scrubbed, balanced or resized, or its devices change";
             return Err(why.to_owned());
         };
         // The engine stays meanwhile.
@@ -161,8 +163,7 @@ impl Upkeep {
         let image = self.engines.current().clone();
         let read_only = image.read_only() || admitted.check_writable().is_err();
         let mut reporter = Reporter::new(&work.socket);
-        let change = match request {
-            Request::Change(change) => change,
+        match request {
             Request::BalanceState | Request::PauseBalance => return Ok(()),
             Request::Scrub {
                 read_only: only,
@@ -176,10 +177,8 @@ impl Upkeep {
                 let report = self.scrub(&image, only, limit, &mut reporter)?;
                 return Answer::Done(report).send(&work.socket).map_err(failed);
             }
-        };
-        let Mounted::Btrfs(fs) = &image else {
-            return Err("only btrfs has block groups and several devices".to_owned());
-        };
+            Request::Change(_) | Request::Resize { .. } => {}
+        }
         if read_only {
             return Err("the mount is read-only".to_owned());
         }
@@ -190,7 +189,16 @@ impl Upkeep {
             }
             reporter.step(done, total)
         };
-        self.change(fs, change, (work, &admitted), &mut step)
+        match (request, &image) {
+            (Request::Change(change), Mounted::Btrfs(fs)) => {
+                self.change(fs, change, (work, &admitted), &mut step)
+            }
+            (Request::Resize { devid, size }, _) => {
+                let report = resize(&image, devid, size, &mut step)?;
+                Answer::Done(report).send(&work.socket).map_err(failed)
+            }
+            _ => Err("only btrfs has block groups and several devices".to_owned()),
+        }
     }
 
     fn scrub(
@@ -312,6 +320,32 @@ fn text(error: impl ToString) -> String {
 
 fn parsed(filter: Option<String>) -> Result<Option<BalanceFilter>, String> {
     filter.map(|text| text.parse()).transpose().map_err(text)
+}
+
+fn resize(
+    image: &Mounted,
+    devid: Option<u64>,
+    size: WantedSize,
+    step: &mut Steps<'_>,
+) -> Result<ResizeReport, String> {
+    match image {
+        Mounted::Btrfs(fs) => {
+            let size = match size {
+                WantedSize::Exactly(bytes) => DeviceSize::Exactly(bytes),
+                WantedSize::More(bytes) => DeviceSize::More(bytes),
+                WantedSize::Less(bytes) => DeviceSize::Less(bytes),
+                WantedSize::Max => DeviceSize::Max,
+            };
+            let resized = resize_mounted(fs, devid, size, step).map_err(text)?;
+            Ok(ResizeReport {
+                before: resized.before,
+                after: resized.after,
+            })
+        }
+        Mounted::Ext4(_) if devid.is_some() => Err("an ext4 has no device ids".to_owned()),
+        Mounted::Ext4(_) => Err("an ext4 grows only while nothing has it mounted".to_owned()),
+        Mounted::Rescued(..) => Err("only a sound image can be resized".to_owned()),
+    }
 }
 
 fn scrub_btrfs(
