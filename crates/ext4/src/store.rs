@@ -12,7 +12,7 @@ use std::sync::{Arc, OnceLock};
 
 use sapwood_base::Health;
 use sapwood_block::Device;
-use sapwood_ext4_format::{Geometry, SUPER_OFFSET, SUPER_SIZE, SuperBlock, special_ino};
+use sapwood_ext4_format::{SUPER_OFFSET, SUPER_SIZE, SuperBlock, special_ino};
 use sapwood_jbd2::{Buffer, Cache, Handle, Journal};
 use sapwood_vfs::{Ambient, Timestamp};
 
@@ -20,7 +20,7 @@ use crate::alarm::Alarm;
 use crate::block_alloc::{self, Extent, Space};
 use crate::commit_reason::CommitReason;
 use crate::counters::Counters;
-use crate::group::Groups;
+use crate::group::{Groups, LiveGeometry};
 use crate::lock::{Rank, RankedMutex, assert_held_at_most};
 use crate::mmp::Protection;
 use crate::on_demand::{OnDemand, OnDemandFeature};
@@ -36,8 +36,8 @@ pub(crate) struct Store {
     /// Clock and random numbers of the mount.
     pub(crate) ambient: Ambient,
     pub(crate) device: Arc<dyn Device>,
-    /// Fields that never change while mounted.
-    pub(crate) geometry: Geometry,
+    /// Sizes and places. They change only when the file system grows.
+    pub(crate) geometry: LiveGeometry,
     pub(crate) cache: Arc<Cache>,
     pub(crate) journal: Arc<Journal>,
     pub(crate) groups: Arc<Groups>,

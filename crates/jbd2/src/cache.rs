@@ -13,6 +13,7 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use sapwood_base::NumberMap;
 use sapwood_block::Device;
@@ -91,7 +92,7 @@ impl Shard {
 pub struct Cache {
     device: Arc<dyn Device>,
     block_size: u32,
-    blocks: u64,
+    blocks: AtomicU64,
     most_per_shard: usize,
     shards: Vec<Mutex<Shard>>,
 }
@@ -104,7 +105,7 @@ impl Cache {
         let most = capacity / SHARDS / block_size as usize;
         let shard = || Mutex::new(Rank::CacheShard, Shard::default());
         Self {
-            blocks: device.size() / u64::from(block_size),
+            blocks: AtomicU64::new(device.size() / u64::from(block_size)),
             device,
             block_size,
             most_per_shard: most.max(LEAST),
@@ -127,7 +128,13 @@ impl Cache {
     /// Blocks of the device.
     #[must_use]
     pub fn blocks(&self) -> u64 {
-        self.blocks
+        self.blocks.load(Ordering::Relaxed)
+    }
+
+    /// Reads the size of the device again, which has become larger.
+    pub fn renew_size(&self) {
+        let blocks = self.device.size() / u64::from(self.block_size);
+        self.blocks.fetch_max(blocks, Ordering::Relaxed);
     }
 
     fn shard(&self, block: u64) -> &Mutex<Shard> {
@@ -137,10 +144,10 @@ impl Cache {
     }
 
     fn check(&self, block: u64) -> Result<()> {
-        if block < self.blocks {
+        let blocks = self.blocks();
+        if block < blocks {
             return Ok(());
         }
-        let blocks = self.blocks;
         Err(Error::BlockRange { block, blocks })
     }
 
@@ -223,7 +230,7 @@ impl Cache {
 
     /// Advises the device that these blocks will be read soon.
     pub fn will_read(&self, block: u64, count: u64) {
-        if let Some(end) = block.checked_add(count).filter(|end| *end <= self.blocks) {
+        if let Some(end) = block.checked_add(count).filter(|end| *end <= self.blocks()) {
             let size = u64::from(self.block_size);
             self.device.will_read(block * size, (end - block) * size);
         }

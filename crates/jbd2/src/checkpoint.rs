@@ -6,7 +6,8 @@
 //! steps:
 //!
 //! 1. Remember the newest durable transaction T.
-//! 2. Write all pending blocks of transactions up to T, in the order of the blocks.
+//! 2. Write all pending blocks of transactions up to T, in the order of the blocks. A block that
+//!    [`Journal::write_late`] names follows the others, after a flush.
 //! 3. Flush the device.
 //! 4. Move the tail in the journal's superblock past T, durably.
 //! 5. Free the blocks of the log up to T.
@@ -18,9 +19,11 @@
 //!
 //! An error aborts the journal. The tail has not moved then, so everything can be recovered.
 
+use std::sync::atomic::Ordering;
+
 use crate::counters::Counters;
 use crate::home;
-use crate::journal::{Journal, LogSide};
+use crate::journal::{Journal, LogSide, NO_BLOCK};
 use crate::pending::Pending;
 use crate::{Result, Tid};
 
@@ -47,10 +50,27 @@ impl Journal {
         result
     }
 
+    /// Makes checkpoints write this block after all others, until it is `None`: readers that look
+    /// at it before they recover the log then find the others as it expects.
+    pub fn write_late(&self, block: Option<u64>) {
+        if let Some(side) = &self.log {
+            side.late
+                .store(block.unwrap_or(NO_BLOCK), Ordering::Release);
+        }
+    }
+
+    /// The block of [`write_late`](Self::write_late).
+    #[must_use]
+    pub fn late_block(&self) -> Option<u64> {
+        let late = self.log.as_ref()?.late.load(Ordering::Acquire);
+        (late != NO_BLOCK).then_some(late)
+    }
+
     fn write_back(&self, side: &LogSide, tid: Tid) -> Result<()> {
+        let late = self.late_block();
         let mut from = 0;
         loop {
-            let batch = side.pending.start_batch(from, tid);
+            let batch = side.pending.start_batch(from, tid, late);
             let Some((last, _)) = batch.last() else {
                 break;
             };
@@ -65,8 +85,22 @@ impl Journal {
             from = last + 1;
         }
         self.cache.device().flush()?;
+        if let Some(block) = late {
+            self.write_back_late(side, block, tid)?;
+        }
         side.pending.written_back(tid);
         self.move_tail(side, tid)
+    }
+
+    fn write_back_late(&self, side: &LogSide, block: u64, tid: Tid) -> Result<()> {
+        let Some(content) = side.pending.start_one(block, tid) else {
+            return Ok(());
+        };
+        let _in_flight = InFlight(&side.pending);
+        let device = self.cache.device();
+        home::write_blocks(&**device, self.cache.block_size(), &[(block, &content)])?;
+        Counters::add(&self.counters.blocks_checkpointed, 1);
+        Ok(device.flush()?)
     }
 
     /// Makes the log begin after transaction `tid`.

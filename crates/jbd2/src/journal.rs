@@ -1,7 +1,7 @@
 //! [`Journal`]: one file system's transactions.
 
 use std::fmt::Display;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, OnceLock, Weak};
 
 use crate::cache::Cache;
@@ -60,7 +60,12 @@ pub(crate) struct LogSide {
     pub(crate) fast: AtomicBool,
     /// Number of pending blocks above which the journal requests a checkpoint.
     pub(crate) many_pending: usize,
+    /// The block that checkpoints write last; [`NO_BLOCK`]: none.
+    pub(crate) late: AtomicU64,
 }
+
+/// The number of no block.
+pub(crate) const NO_BLOCK: u64 = u64::MAX;
 
 impl Journal {
     /// A journal without a log, for a file system that has none.
@@ -97,6 +102,7 @@ impl Journal {
             log,
             pending: Pending::new(),
             fast: AtomicBool::new(false),
+            late: AtomicU64::new(NO_BLOCK),
             checkpointer: Mutex::new(Rank::Checkpointer, ()),
         };
         let table = Table::new(first - 1, most, credits, Some(space));

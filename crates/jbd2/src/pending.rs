@@ -107,8 +107,14 @@ impl Pending {
     }
 
     /// Returns the next blocks from `from` on that `tid` or an older transaction committed, in
-    /// rising order. They are in flight until [`complete`](Self::complete).
-    pub(crate) fn start_batch(&self, from: u64, tid: Tid) -> Vec<(u64, Content)> {
+    /// rising order, without the block `late`. They are in flight until
+    /// [`complete`](Self::complete).
+    pub(crate) fn start_batch(
+        &self,
+        from: u64,
+        tid: Tid,
+        late: Option<u64>,
+    ) -> Vec<(u64, Content)> {
         let mut inner = self.inner.lock();
         let mut batch = Vec::new();
         let mut bytes = 0;
@@ -116,7 +122,7 @@ impl Pending {
             if bytes >= BATCH_BYTES {
                 break;
             }
-            if entry.tid <= tid {
+            if entry.tid <= tid && Some(*block) != late {
                 bytes += entry.content.len();
                 batch.push((*block, entry.content.clone()));
             }
@@ -125,6 +131,16 @@ impl Pending {
             .in_flight
             .extend(batch.iter().map(|(block, _)| *block));
         batch
+    }
+
+    /// Returns a block alone, if `tid` or an older transaction committed it. It is in flight until
+    /// [`complete`](Self::complete).
+    pub(crate) fn start_one(&self, block: u64, tid: Tid) -> Option<Content> {
+        let mut inner = self.inner.lock();
+        let entry = inner.entries.get(&block).filter(|entry| entry.tid <= tid)?;
+        let content = entry.content.clone();
+        inner.in_flight.insert(block);
+        Some(content)
     }
 
     /// Ends the in-flight state of the last batch, which was written or failed.

@@ -167,7 +167,7 @@ pub(crate) fn free(groups: &Groups, h: &Handle, extent: Extent, metadata: bool) 
     while start < end {
         let (number, offset) = geometry.group_of_block(start)?;
         let group = groups.group(number)?;
-        let here = u64::from(group.blocks.saturating_sub(offset))
+        let here = u64::from(group.blocks().saturating_sub(offset))
             .min(end - start)
             .max(1);
         let len = u32::try_from(here).unwrap_or(1);

@@ -39,11 +39,11 @@ pub(crate) struct Space {
     journal: Arc<Journal>,
     promised: Arc<AtomicU64>,
     /// Blocks for the superuser only.
-    reserved: u64,
+    reserved: AtomicU64,
     /// Blocks for metadata.
-    pool: u64,
+    pool: AtomicU64,
     /// Blocks of fixed structures: superblocks, descriptors, bitmaps, inode tables, journal.
-    overhead: u64,
+    overhead: AtomicU64,
 }
 
 /// Blocks promised to a file; dropping it releases the rest.
@@ -106,20 +106,41 @@ impl Drop for Reservation {
 impl Space {
     /// Counts of a file system that was just opened.
     pub(crate) fn open(groups: &Arc<Groups>, journal: &Arc<Journal>, sb: &SuperBlock) -> Self {
-        let geometry = groups.geometry();
+        let space = Self {
+            reserved: AtomicU64::default(),
+            overhead: AtomicU64::default(),
+            pool: AtomicU64::default(),
+            groups: Arc::clone(groups),
+            journal: Arc::clone(journal),
+            promised: Arc::new(AtomicU64::new(0)),
+        };
+        space.renew(sb);
+        space
+    }
+
+    /// Renews the numbers of a file system that grew.
+    pub(crate) fn renew(&self, sb: &SuperBlock) {
+        let geometry = self.groups.geometry();
         let pool = if geometry.features().has_incompat(Incompat::EXTENTS) {
             (geometry.blocks_count() / 50).min(MOST_POOL)
         } else {
             0
         };
-        Self {
-            reserved: sb.reserved_blocks_count().min(geometry.blocks_count()),
-            overhead: overhead(geometry, sb),
-            pool,
-            groups: Arc::clone(groups),
-            journal: Arc::clone(journal),
-            promised: Arc::new(AtomicU64::new(0)),
-        }
+        let reserved = sb.reserved_blocks_count().min(geometry.blocks_count());
+        self.pool.store(pool, Ordering::Relaxed);
+        self.reserved.store(reserved, Ordering::Relaxed);
+        self.overhead
+            .store(overhead(geometry, sb), Ordering::Relaxed);
+    }
+
+    /// Blocks that a promise leaves free. `privileged`: it may use the superuser's reserve.
+    fn kept(&self, privileged: bool) -> u64 {
+        let reserved = if privileged {
+            0
+        } else {
+            self.reserved.load(Ordering::Relaxed)
+        };
+        self.pool.load(Ordering::Relaxed).saturating_add(reserved)
     }
 
     /// Promises `data` blocks of data and the metadata that they may need. `privileged`: may use
@@ -146,7 +167,7 @@ impl Space {
 
     /// A promise out of the free blocks, and `more`.
     fn try_reserve(&self, data: u64, privileged: bool, more: u64) -> Option<Reservation> {
-        let kept = self.pool + if privileged { 0 } else { self.reserved };
+        let kept = self.kept(privileged);
         let mut promised = self.promised.load(Ordering::Acquire);
         loop {
             let sum = promised.checked_add(data)?;
@@ -205,7 +226,7 @@ impl Space {
             .saturating_add(self.groups.freed_blocks());
         let promised = self.promised();
         let free = freed.saturating_sub(promised);
-        let kept = self.reserved.saturating_add(self.pool);
+        let kept = self.kept(false);
         let most = self.most_data(freed.saturating_sub(kept));
         let uuid = geometry.uuid();
         let half = |at: usize| {
@@ -214,7 +235,9 @@ impl Space {
         };
         FsStat {
             block_size: geometry.block_size(),
-            blocks: geometry.blocks_count().saturating_sub(self.overhead),
+            blocks: geometry
+                .blocks_count()
+                .saturating_sub(self.overhead.load(Ordering::Relaxed)),
             blocks_free: free,
             blocks_available: most.saturating_sub(promised),
             inodes: geometry.inodes_count().into(),

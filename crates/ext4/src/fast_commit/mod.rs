@@ -304,11 +304,16 @@ fn put(
 /// True if anything was written. It must be durable before the first fast commit.
 fn write_back(store: &Store, leader: &FastCommitLeader<'_>) -> Result<bool> {
     let geometry = &store.geometry;
-    let mut written = leader.write_back(geometry.super_block())?;
+    let mut written = false;
     let each_block = geometry.descs_per_block().max(1) as usize;
     for group in (0..geometry.group_count()).step_by(each_block) {
         let (block, _) = geometry.descriptor_block(group)?;
         written |= leader.write_back(block)?;
     }
+    // A superblock that counts more groups follows their descriptors.
+    if written && store.journal.late_block().is_some() {
+        store.device.flush()?;
+    }
+    written |= leader.write_back(geometry.super_block())?;
     Ok(written)
 }

@@ -77,7 +77,7 @@ impl Groups {
             BitmapKind::Block => validate_block_bitmap,
             BitmapKind::Inode => validate_inode_bitmap,
         };
-        check(group.number, &buffer.read(), &state.desc, &self.geometry).map_err(|e| e.to_string())
+        check(group.number, &buffer.read(), &state.desc, self.geometry()).map_err(|e| e.to_string())
     }
 
     /// Locks a bitmap for a change: the caller's handle has write access to the buffer, and the
@@ -114,24 +114,25 @@ impl Groups {
     /// The content of a bitmap that was never written: only metadata, and bits past the end of the
     /// group, are in use.
     pub(crate) fn computed(&self, group: &Group, kind: BitmapKind) -> Vec<u8> {
-        let mut bytes = vec![0; self.geometry.block_size() as usize];
-        let bits = self.geometry.block_size().saturating_mul(8);
+        let mut bytes = vec![0; self.geometry().block_size() as usize];
+        let bits = self.geometry().block_size().saturating_mul(8);
         match kind {
             BitmapKind::Inode => {
-                bitmap::set_range(&mut bytes, self.geometry.inodes_per_group(), bits);
+                bitmap::set_range(&mut bytes, self.geometry().inodes_per_group(), bits);
             }
             BitmapKind::Block => {
                 let (first, end) = (
                     group.first_block,
-                    group.first_block + u64::from(group.blocks),
+                    group.first_block + u64::from(group.blocks()),
                 );
-                let from = self.system.partition_point(|(_, stop)| *stop <= first);
-                let runs = self.system.get(from..).unwrap_or_default().iter();
+                let system = &self.layout().system;
+                let from = system.partition_point(|(_, stop)| *stop <= first);
+                let runs = system.get(from..).unwrap_or_default().iter();
                 for (start, stop) in runs.take_while(|(start, _)| *start < end) {
                     let bit = |block: u64| (block.clamp(first, end) - first) as u32;
                     bitmap::set_range(&mut bytes, bit(*start), bit(*stop));
                 }
-                bitmap::set_range(&mut bytes, group.blocks, bits);
+                bitmap::set_range(&mut bytes, group.blocks(), bits);
             }
         }
         bytes
@@ -159,9 +160,9 @@ impl Groups {
         state.check(group)?;
         if state.buddy.is_none() {
             let mut buddy = if state.unwritten(BitmapKind::Block) {
-                Buddy::from_bitmap(&self.computed(group, BitmapKind::Block), group.blocks)
+                Buddy::from_bitmap(&self.computed(group, BitmapKind::Block), group.blocks())
             } else {
-                Buddy::from_bitmap(&buffer.read(), group.blocks)
+                Buddy::from_bitmap(&buffer.read(), group.blocks())
             };
             let counted = state.desc.free_clusters();
             if buddy.free() != counted {
@@ -199,7 +200,7 @@ impl Groups {
         if let Some(map) = group.inodes.get() {
             return Ok(map);
         }
-        let bits = self.geometry.inodes_per_group();
+        let bits = self.geometry().inodes_per_group();
         let map = if state.unwritten(BitmapKind::Inode) {
             InodeMap::new(&self.computed(group, BitmapKind::Inode), bits)
         } else {

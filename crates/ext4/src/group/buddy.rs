@@ -120,6 +120,15 @@ impl Buddy {
         buddy
     }
 
+    /// Adds used blocks at the end, up to `blocks` in all.
+    pub(crate) fn extend(&mut self, blocks: u32) {
+        if blocks > self.blocks {
+            let mut used = std::mem::take(&mut self.used);
+            used.resize((blocks as usize).div_ceil(64) * 8, 0xff);
+            *self = Self::from_bitmap(&used, blocks);
+        }
+    }
+
     /// Free blocks.
     pub(crate) fn free(&self) -> u32 {
         self.free
@@ -287,6 +296,21 @@ mod tests {
         assert!(!buddy.take(100, 1));
         assert_eq!(buddy.first_fit(90, 9), Some((90, 9)));
         assert_eq!(buddy.first_fit(90, 10), None);
+    }
+
+    #[test]
+    fn a_group_that_becomes_longer_keeps_what_is_free() {
+        for (before, after) in [(100, 101), (64, 65), (1, 700), (63, 64), (100, 8192)] {
+            let mut buddy = Buddy::full(before);
+            assert!(buddy.give(0, before));
+            buddy.extend(after);
+            assert_eq!(buddy.run_at(0, u32::MAX), before);
+            assert!(buddy.give(before, after - before));
+            let bytes = vec![0; (after as usize).div_ceil(8)];
+            assert_eq!(buddy, Buddy::from_bitmap(&bytes, after));
+            buddy.extend(before);
+            assert_eq!(buddy.free(), after);
+        }
     }
 
     #[test]

@@ -1,13 +1,14 @@
 //! Reading the descriptors of all groups when a file system is opened.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::atomic::{AtomicI64, AtomicU8, AtomicU32, AtomicU64};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU8, AtomicU32, AtomicU64};
 use std::sync::{Arc, OnceLock};
 
 use sapwood_ext4_format::{Geometry, GroupDesc, validate_group};
 use sapwood_jbd2::{Buffer, Cache};
 
 use super::inode_map::Recent;
+use super::layout::{Layout, Layouts};
 use super::streams::Streams;
 use super::{Group, GroupState, Groups, UNKNOWN};
 use crate::lock::{Rank, RankedMutex};
@@ -51,16 +52,18 @@ impl Groups {
                 }
             }
         }
-        let groups = Self {
+        let all = (0..).zip(descs);
+        let all = all.map(|(n, desc)| Ok(Arc::new(group(geometry, n, desc, true)?)));
+        let layout = Layout {
             geometry: geometry.clone(),
-            cache: Arc::clone(cache),
-            discard,
-            all: (0..)
-                .zip(descs)
-                .map(|(n, desc)| group(geometry, n, desc))
-                .collect::<Result<_>>()?,
+            all: all.collect::<Result<_>>()?,
             desc_blocks,
             system: merged(&parts),
+        };
+        let groups = Self {
+            layouts: Arc::new(Layouts::new(layout)),
+            cache: Arc::clone(cache),
+            discard,
             streams: Streams::new(),
             rotor: AtomicU32::new(0),
             turn: AtomicU32::new(0),
@@ -69,7 +72,7 @@ impl Groups {
             dirty: RankedMutex::new(Rank::Leaf, BTreeSet::new()),
             waiting: RankedMutex::new(Rank::Leaf, BTreeMap::new()),
         };
-        for group in &groups.all {
+        for group in &groups.layout().all {
             let mut state = group.lock();
             groups.count_blocks(state.desc.free_clusters(), true);
             match wrong.remove(&group.number) {
@@ -93,7 +96,12 @@ fn read_desc(blocks: &[Arc<Buffer>], geometry: &Geometry, number: u32) -> Result
     Ok(GroupDesc::read(bytes.unwrap_or_default(), geometry)?)
 }
 
-fn group(geometry: &Geometry, number: u32, desc: GroupDesc) -> Result<Group> {
+pub(super) fn group(
+    geometry: &Geometry,
+    number: u32,
+    desc: GroupDesc,
+    open: bool,
+) -> Result<Group> {
     let table = desc.inode_table();
     let blocks = u64::from(geometry.inode_table_blocks());
     let bitmaps = [desc.block_bitmap(), desc.inode_bitmap()];
@@ -110,7 +118,8 @@ fn group(geometry: &Geometry, number: u32, desc: GroupDesc) -> Result<Group> {
     Ok(Group {
         number,
         first_block: geometry.group_first_block(number)?,
-        blocks: geometry.group_clusters(number),
+        blocks: AtomicU32::new(geometry.group_clusters(number)),
+        open: AtomicBool::new(open),
         table: geometry
             .check_blocks(table, blocks)
             .is_ok()
@@ -129,10 +138,24 @@ fn group(geometry: &Geometry, number: u32, desc: GroupDesc) -> Result<Group> {
     })
 }
 
+/// Runs of metadata of groups from `first` on.
+pub(super) fn runs(geometry: &Geometry, first: u32, descs: &[GroupDesc]) -> Vec<(u64, u64)> {
+    merged(&parts_from(geometry, first, descs, &BTreeMap::new()))
+}
+
 /// All runs of metadata of groups whose descriptors are right, by their first block.
 fn parts(geometry: &Geometry, descs: &[GroupDesc], wrong: &BTreeMap<u32, String>) -> Vec<Part> {
+    parts_from(geometry, 0, descs, wrong)
+}
+
+fn parts_from(
+    geometry: &Geometry,
+    first: u32,
+    descs: &[GroupDesc],
+    wrong: &BTreeMap<u32, String>,
+) -> Vec<Part> {
     let mut parts = Vec::new();
-    for (number, desc) in (0..).zip(descs) {
+    for (number, desc) in (first..).zip(descs) {
         let mut add = |owner, start: u64, len: u32| {
             let end = start.saturating_add(len.into());
             if len > 0 {

@@ -27,13 +27,14 @@
 mod bitmaps;
 mod buddy;
 mod inode_map;
+mod layout;
 mod load;
 mod streams;
 #[cfg(test)]
 mod tests;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::atomic::{AtomicI64, AtomicU8, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU8, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use sapwood_block::Device;
@@ -42,6 +43,8 @@ use sapwood_jbd2::{Buffer, BufferRead, Cache, Closing, Handle, Tid};
 
 pub(crate) use buddy::{Buddy, Extent, Piece};
 pub(crate) use inode_map::{InodeMap, Recent, WORD};
+pub(crate) use layout::LiveGeometry;
+use layout::{Layout, Layouts};
 pub(crate) use streams::Known;
 use streams::Streams;
 
@@ -55,14 +58,9 @@ const UNKNOWN: u8 = u8::MAX - 1;
 
 /// All groups of a file system.
 pub(crate) struct Groups {
-    geometry: Geometry,
+    layouts: Arc<Layouts>,
     cache: Arc<Cache>,
     discard: bool,
-    all: Vec<Group>,
-    /// Blocks of the descriptor table, by index. Held, so that none is read in a commit.
-    desc_blocks: Vec<Arc<Buffer>>,
-    /// Runs of metadata that belong to groups: first block, one past; sorted, not adjacent.
-    system: Vec<(u64, u64)>,
     /// Files that grow.
     streams: Streams,
     /// End of the last search for blocks that left its flex group.
@@ -85,8 +83,9 @@ pub(crate) struct Group {
     pub(crate) number: u32,
     /// First block.
     pub(crate) first_block: u64,
-    /// Blocks.
-    pub(crate) blocks: u32,
+    blocks: AtomicU32,
+    /// Its space may be allocated. False for a group that was added and is not durable.
+    open: AtomicBool,
     /// First block of the inode table; `None` if it lies outside the file system.
     table: Option<u64>,
     /// Blocks of the two bitmaps.
@@ -133,6 +132,11 @@ fn slot(kind: BitmapKind) -> usize {
 }
 
 impl Group {
+    /// Blocks.
+    pub(crate) fn blocks(&self) -> u32 {
+        self.blocks.load(Ordering::Acquire)
+    }
+
     /// Free blocks, as far as is known without the lock; 0 if the group is out of use.
     pub(crate) fn free_blocks(&self) -> u32 {
         self.free_blocks.load(Ordering::Relaxed)
@@ -186,7 +190,7 @@ impl Group {
     /// Updates the copies that are read without the lock.
     pub(crate) fn publish(&self, state: &GroupState) {
         let desc = &state.desc;
-        let usable = state.out_of_use.is_none();
+        let usable = state.out_of_use.is_none() && self.open.load(Ordering::Acquire);
         let (free, largest) = match &state.buddy {
             _ if !usable => (0, NONE),
             None => (desc.free_clusters(), UNKNOWN),
@@ -263,7 +267,7 @@ impl Groups {
     /// # Errors
     /// No group has this number.
     pub(crate) fn group(&self, number: u32) -> Result<&Group> {
-        let found = self.all.get(number as usize);
+        let found = self.layout().all.get(number as usize).map(|group| &**group);
         Ok(found.ok_or(sapwood_ext4_format::FormatError::NoGroup {
             group: number,
             count: self.count(),
@@ -272,7 +276,17 @@ impl Groups {
 
     /// Number of groups.
     pub(crate) fn count(&self) -> u32 {
-        self.geometry.group_count()
+        self.geometry().group_count()
+    }
+
+    /// The groups as they are now.
+    fn layout(&self) -> &Layout {
+        self.layouts.current()
+    }
+
+    /// Sizes and places, as they are at each use.
+    pub(crate) fn live_geometry(&self) -> LiveGeometry {
+        LiveGeometry::new(&self.layouts)
     }
 
     /// The device.
@@ -282,7 +296,7 @@ impl Groups {
 
     /// Sizes and places.
     pub(crate) fn geometry(&self) -> &Geometry {
-        &self.geometry
+        &self.layout().geometry
     }
 
     /// Files that grow.
@@ -324,7 +338,7 @@ impl Groups {
         let (number, start) = self.geometry().group_of_block(extent.start)?;
         let group = self.group(number)?;
         let end = start.checked_add(extent.len);
-        if end.is_none_or(|end| end > group.blocks) {
+        if end.is_none_or(|end| end > group.blocks()) {
             let after = extent.start.saturating_add(extent.len.into());
             self.geometry()
                 .check_blocks(extent.start, extent.len.into())?;
@@ -346,6 +360,7 @@ impl Groups {
     /// Inodes that are free, in all groups that are in use.
     pub(crate) fn free_inodes(&self) -> u32 {
         let sum: u64 = self
+            .layout()
             .all
             .iter()
             .map(|group| u64::from(group.free_inodes()))
@@ -357,10 +372,10 @@ impl Groups {
     /// descriptor's numbers, because its space is not lost.
     pub(crate) fn totals(&self) -> (u64, u32) {
         let (mut blocks, mut inodes) = (self.free_blocks(), u64::from(self.free_inodes()));
-        for group in &self.all {
+        for group in &self.layout().all {
             let state = group.lock();
             if state.is_out_of_use() {
-                blocks += u64::from(state.desc.free_clusters().min(group.blocks));
+                blocks += u64::from(state.desc.free_clusters().min(group.blocks()));
                 let unpublished = state.desc.free_inodes().min(group.inode_count);
                 inodes += u64::from(unpublished.saturating_sub(group.free_inodes()));
             }
@@ -372,10 +387,9 @@ impl Groups {
     /// bitmaps, inode tables. No file can have it.
     pub(crate) fn is_system(&self, block: u64, len: u64) -> bool {
         let end = block.saturating_add(len);
-        let after = self.system.partition_point(|(_, stop)| *stop <= block);
-        self.system
-            .get(after)
-            .is_some_and(|(start, _)| *start < end)
+        let system = &self.layout().system;
+        let after = system.partition_point(|(_, stop)| *stop <= block);
+        system.get(after).is_some_and(|(start, _)| *start < end)
     }
 
     /// Puts a group out of use. Returns the error for the caller.
@@ -393,7 +407,9 @@ impl Groups {
                 Some(buddy) => buddy.free(),
                 None => state.desc.free_clusters(),
             };
-            self.count_blocks(free, false);
+            if group.open.load(Ordering::Acquire) {
+                self.count_blocks(free, false);
+            }
             state.out_of_use = Some(reason);
             group.publish(state);
         }
@@ -409,8 +425,8 @@ impl Groups {
     /// # Errors
     /// Errors of the journal.
     pub(crate) fn join_desc(&self, h: &Handle, group: u32) -> Result<()> {
-        let index = group / self.geometry.descs_per_block();
-        if let Some(buffer) = self.desc_blocks.get(index as usize) {
+        let index = group / self.geometry().descs_per_block();
+        if let Some(buffer) = self.layout().desc_blocks.get(index as usize) {
             h.write_access(buffer)?;
         }
         Ok(())
@@ -437,11 +453,11 @@ impl Groups {
         for number in dirty {
             let group = self.group(number)?;
             let desc = self.finish_desc(group)?;
-            let index = number / self.geometry.descs_per_block();
-            let Some(buffer) = self.desc_blocks.get(index as usize) else {
+            let index = number / self.geometry().descs_per_block();
+            let Some(buffer) = self.layout().desc_blocks.get(index as usize) else {
                 continue;
             };
-            let (_, offset) = self.geometry.descriptor_block(number)?;
+            let (_, offset) = self.geometry().descriptor_block(number)?;
             let mut content = closing.modify(buffer)?;
             desc.write(content.get_mut(offset as usize..).unwrap_or_default())?;
         }
@@ -466,10 +482,10 @@ impl Groups {
             .zip(contents)
         {
             if let Some(content) = content {
-                bitmap::set_bitmap_checksum(kind, &content, &mut state.desc, &self.geometry)?;
+                bitmap::set_bitmap_checksum(kind, &content, &mut state.desc, self.geometry())?;
             }
         }
-        state.desc.set_checksum(group.number, &self.geometry);
+        state.desc.set_checksum(group.number, self.geometry());
         state.dirty = false;
         state.dirty_bitmaps = [false; 2];
         Ok(state.desc.clone())
@@ -513,7 +529,7 @@ impl Groups {
         };
         // Still used in the buddy, so that no thread writes there.
         for (start, len) in due.iter().copied().filter(|_| self.discard) {
-            let size = u64::from(self.geometry.block_size());
+            let size = u64::from(self.geometry().block_size());
             let first = group.first_block + u64::from(start);
             if let Err(error) = self
                 .cache

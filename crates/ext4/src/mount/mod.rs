@@ -391,7 +391,7 @@ fn assemble(device: Arc<dyn Device>, options: Options, with: With) -> Result<Arc
         fast_commits: Tracker::new(fast_commits, first_ino),
         alarm: Alarm::new(),
         device,
-        geometry,
+        geometry: groups.live_geometry(),
         cache,
         journal,
         groups,

@@ -101,7 +101,7 @@ impl Replay<'_> {
         let end = range.physical + len;
         while at < end {
             let (number, offset) = self.engine.geometry.group_of_block(at)?;
-            let blocks = self.engine.groups.group(number)?.blocks;
+            let blocks = self.engine.groups.group(number)?.blocks();
             let here = u64::from(blocks.saturating_sub(offset)).min(end - at);
             let len = u32::try_from(here).ok().filter(|len| *len > 0);
             let len = len.ok_or_else(|| bad("outside their group"))?;

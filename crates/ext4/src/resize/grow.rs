@@ -1,6 +1,7 @@
 //! Adds groups, and makes the last group longer.
 
 use sapwood_base::RangeSet;
+use sapwood_block::Device;
 use sapwood_ext4_format::{
     BitmapKind, Compat, Geometry, GroupDesc, GroupFlags, INDIRECT_DIRECT, Incompat, SuperBlock,
     bitmap, special_ino,
@@ -18,11 +19,6 @@ const STEP: u64 = 1 << 20;
 /// Grows the file system to this many blocks, or fewer if the last group would be too short.
 pub(super) fn grow(image: &mut Image, blocks: u64) -> Result<()> {
     let old = image.geometry.clone();
-    let wanted = blocks << old.block_bits();
-    if !old.features().has_incompat(Incompat::BIT64) && blocks > u64::from(u32::MAX) {
-        let why = "it lacks the feature 64bit";
-        return Err(ResizeError::TooLarge { wanted, why });
-    }
     let Some((_, new)) = larger(&image.sb, &old, blocks)? else {
         return Ok(());
     };
@@ -80,11 +76,19 @@ pub(super) fn least_last(geometry: &Geometry, group: u32) -> u64 {
 }
 
 /// The superblock with its new numbers. `None` if the file system cannot grow by so little.
-fn larger(
+///
+/// # Errors
+/// [`ResizeError::TooLarge`]; numbers that no superblock can have.
+pub(super) fn larger(
     before: &SuperBlock,
     old: &Geometry,
     mut blocks: u64,
 ) -> Result<Option<(SuperBlock, Geometry)>> {
+    if !old.features().has_incompat(Incompat::BIT64) && blocks > u64::from(u32::MAX) {
+        let wanted = blocks << old.block_bits();
+        let why = "it lacks the feature 64bit";
+        return Err(ResizeError::TooLarge { wanted, why });
+    }
     loop {
         let mut sb = before.clone();
         let wanted = blocks << old.block_bits();
@@ -158,20 +162,23 @@ fn extend_last(image: &mut Image, old: &Geometry, new: &Geometry) -> Result<()> 
 
 /// First blocks of a new group's two bitmaps and table.
 #[derive(Clone, Copy)]
-struct GroupMetadata {
+pub(super) struct GroupMetadata {
     block_bitmap: u64,
     inode_bitmap: u64,
     table: u64,
 }
 
 /// Places of all new groups, and the blocks that they use.
-struct Placed {
-    groups: Vec<GroupMetadata>,
-    used: RangeSet,
+pub(super) struct Placed {
+    pub(super) groups: Vec<GroupMetadata>,
+    pub(super) used: RangeSet,
 }
 
 /// Places the metadata of the new groups: contiguously for each flex group.
-fn place(old: &Geometry, new: &Geometry) -> Result<Placed> {
+///
+/// # Errors
+/// [`ResizeError::NoRoom`].
+pub(super) fn place(old: &Geometry, new: &Geometry) -> Result<Placed> {
     let first = old.group_count();
     let mut used = RangeSet::new();
     for group in first..new.group_count() {
@@ -209,6 +216,24 @@ fn place(old: &Geometry, new: &Geometry) -> Result<Placed> {
 /// descriptor and block bitmap.
 fn add_group(image: &mut Image, group: u32, place: GroupMetadata, used: &RangeSet) -> Result<()> {
     let geometry = image.geometry.clone();
+    let (desc, block_bitmap) = new_group(&*image.device, &geometry, group, place, used)?;
+    image.descs.push(desc);
+    image.set_bitmap(group, block_bitmap);
+    Ok(())
+}
+
+/// Writes the inode bitmap and the table of a new group. Returns its descriptor, without the
+/// checksum of the block bitmap and its own, and its block bitmap.
+///
+/// # Errors
+/// Errors of the device.
+pub(super) fn new_group(
+    device: &dyn Device,
+    geometry: &Geometry,
+    group: u32,
+    place: GroupMetadata,
+    used: &RangeSet,
+) -> Result<(GroupDesc, Vec<u8>)> {
     let first = geometry.group_first_block(group)?;
     let blocks = geometry.group_blocks(group);
     let bits = geometry.block_size() * 8;
@@ -225,7 +250,7 @@ fn add_group(image: &mut Image, group: u32, place: GroupMetadata, used: &RangeSe
     bitmap::set_range(&mut block_bitmap, blocks, bits);
     let mut inode_bitmap = vec![0; geometry.block_size() as usize];
     bitmap::set_range(&mut inode_bitmap, geometry.inodes_per_group(), bits);
-    let mut desc = GroupDesc::new(&geometry);
+    let mut desc = GroupDesc::new(geometry);
     desc.set_block_bitmap(place.block_bitmap)?;
     desc.set_inode_bitmap(place.inode_bitmap)?;
     desc.set_inode_table(place.table)?;
@@ -237,43 +262,44 @@ fn add_group(image: &mut Image, group: u32, place: GroupMetadata, used: &RangeSe
         flags |= GroupFlags::INODE_UNINIT;
     }
     desc.set_flags(flags);
-    bitmap::set_bitmap_checksum(BitmapKind::Inode, &inode_bitmap, &mut desc, &geometry)?;
-    let at = place.inode_bitmap << geometry.block_bits();
-    image.device.write_at(at, &inode_bitmap)?;
+    bitmap::set_bitmap_checksum(BitmapKind::Inode, &inode_bitmap, &mut desc, geometry)?;
+    device.write_at(place.inode_bitmap << geometry.block_bits(), &inode_bitmap)?;
     for (start, len) in places(&desc, geometry.inode_table_blocks().into())
         .iter()
         .skip(2)
     {
-        zero(image, *start, *len)?;
+        zero(device, geometry, *start, *len)?;
     }
-    image.descs.push(desc);
-    image.set_bitmap(group, block_bitmap);
-    Ok(())
+    Ok((desc, block_bitmap))
 }
 
 /// Makes sure that blocks are zero, without writing into holes.
 ///
 /// # Errors
 /// Errors of the device.
-pub(super) fn zero(image: &Image, start: u64, len: u64) -> Result<()> {
-    let bits = image.geometry.block_bits();
+pub(super) fn zero(device: &dyn Device, geometry: &Geometry, start: u64, len: u64) -> Result<()> {
+    let bits = geometry.block_bits();
     let (mut at, end) = (start << bits, (start + len) << bits);
     let mut buf = vec![0; STEP.min(end - at) as usize];
     while at < end {
         let step = STEP.min(end - at);
-        let part = buf.get_mut(..step as usize).unwrap_or_default();
-        image.device.read_at(at, part)?;
-        if part.iter().any(|byte| *byte != 0) {
-            part.fill(0);
-            image.device.write_at(at, part)?;
+        if !device.has_no_data(at, step) {
+            let part = buf.get_mut(..step as usize).unwrap_or_default();
+            device.read_at(at, part)?;
+            if part.iter().any(|byte| *byte != 0) {
+                part.fill(0);
+                device.write_at(at, part)?;
+            }
         }
         at += step;
     }
     Ok(())
 }
 
-/// Makes the inode of the blocks reserved for descriptors match the new geometry: a block of
-/// pointers to the reserved blocks of group 0, each of which names its copies.
+/// Makes the inode of the blocks reserved for descriptors match the new geometry.
+///
+/// # Errors
+/// Errors of the device; the inode is wrong.
 pub(super) fn resize_inode(image: &mut Image) -> Result<()> {
     let geometry = image.geometry.clone();
     if !geometry.features().has_compat(Compat::RESIZE_INODE) {
@@ -284,27 +310,57 @@ pub(super) fn resize_inode(image: &mut Image) -> Result<()> {
     if table == 0 {
         return Ok(());
     }
-    let backups = (1..geometry.group_count()).filter(|group| geometry.has_super(*group));
-    let backups: Vec<u32> = backups.collect();
-    let size = geometry.block_size() as usize;
-    let first = geometry.super_block() + 1 + u64::from(geometry.desc_blocks());
-    let mut top = vec![0; size];
-    let count = u64::from(geometry.reserved_gdt_blocks());
-    for n in 0..count {
-        let number = first + n;
-        let slot = (u64::from(geometry.desc_blocks()) + n) as usize % (size / 4);
-        set_pointer(&mut top, slot, number);
-        let mut copies = vec![0; size];
-        for (slot, group) in backups.iter().enumerate() {
-            let copy = geometry.group_first_block(*group)? + (number - geometry.super_block());
-            set_pointer(&mut copies, slot, copy);
-        }
+    let reserved = ReservedBlocks::new(&geometry)?;
+    for (number, copies) in reserved.copies {
         image.put(number, copies)?;
     }
-    image.put(table, top)?;
-    let blocks = 1 + count * (1 + backups.len() as u64);
-    inode.set_sectors(blocks * (u64::from(geometry.block_size()) / 512), &geometry)?;
+    image.put(table, reserved.table)?;
+    inode.set_sectors(reserved.sectors, &geometry)?;
     image.put_inode(special_ino::RESIZE, inode)
+}
+
+/// The content of the resize inode: a block of pointers to the blocks of group 0 that are reserved
+/// for descriptors, each of which names its copies.
+pub(super) struct ReservedBlocks {
+    /// Content of the block of pointers.
+    pub(super) table: Vec<u8>,
+    /// The reserved blocks, with their contents.
+    pub(super) copies: Vec<(u64, Vec<u8>)>,
+    /// Sectors of the inode.
+    pub(super) sectors: u64,
+}
+
+impl ReservedBlocks {
+    /// Those of a file system.
+    ///
+    /// # Errors
+    /// Numbers that the geometry does not allow.
+    pub(super) fn new(geometry: &Geometry) -> Result<Self> {
+        let backups = (1..geometry.group_count()).filter(|group| geometry.has_super(*group));
+        let backups: Vec<u32> = backups.collect();
+        let size = geometry.block_size() as usize;
+        let first = geometry.super_block() + 1 + u64::from(geometry.desc_blocks());
+        let mut table = vec![0; size];
+        let mut all = Vec::new();
+        let count = u64::from(geometry.reserved_gdt_blocks());
+        for n in 0..count {
+            let number = first + n;
+            let slot = (u64::from(geometry.desc_blocks()) + n) as usize % (size / 4);
+            set_pointer(&mut table, slot, number);
+            let mut copies = vec![0; size];
+            for (slot, group) in backups.iter().enumerate() {
+                let copy = geometry.group_first_block(*group)? + (number - geometry.super_block());
+                set_pointer(&mut copies, slot, copy);
+            }
+            all.push((number, copies));
+        }
+        let blocks = 1 + count * (1 + backups.len() as u64);
+        Ok(Self {
+            table,
+            copies: all,
+            sectors: blocks * (u64::from(geometry.block_size()) / 512),
+        })
+    }
 }
 
 /// Stores a block number of 32 bits. Slots past the end are ignored.

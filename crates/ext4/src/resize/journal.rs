@@ -59,7 +59,7 @@ pub(super) fn borrow(image: &mut Image) -> Result<Option<Borrowed>> {
         uuid: *image.geometry.uuid(),
         external_at: None,
     };
-    zero(image, start, BLOCKS.into())?;
+    zero(&*image.device, &image.geometry, start, BLOCKS.into())?;
     image.put(start, first.superblock().map_err(Error::from)?)?;
     let mut inode = Inode::new(&image.geometry);
     let spare = map(

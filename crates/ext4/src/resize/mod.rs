@@ -1,4 +1,4 @@
-//! Changes the size of a file system that is not mounted.
+//! Changes the size of a file system that is not mounted; `mounted` grows one that is.
 //!
 //! # How it works
 //! Growing writes the metadata of the new groups past the old end, where no reader looks. Then one
@@ -27,6 +27,9 @@ mod image;
 mod journal;
 mod map;
 mod meta_groups;
+mod mounted;
+#[cfg(test)]
+mod mounted_tests;
 mod quotas;
 mod references;
 mod relocate;
@@ -44,6 +47,7 @@ use sapwood_vfs::Timestamp;
 use crate::mount::{protect_for_resize, read_super, refuse_external_journal};
 use image::Image;
 pub(crate) use journal::Borrowed;
+pub use mounted::{Grown, MountedSize, OnStep, grow_mounted};
 pub(crate) use references::is_index;
 
 /// Passes of [`shrink_to_fit`]: space that one frees, another one can use.
@@ -114,6 +118,21 @@ pub enum ResizeError {
         /// The requested size.
         wanted: u64,
     },
+    /// A mounted file system would have to become smaller than it is, in bytes.
+    #[error("a mounted ext4 does not become smaller than its {size} bytes: unmount it first")]
+    Shrinks {
+        /// Its size in bytes.
+        size: u64,
+    },
+    /// A mounted file system has no journal, so a power cut might leave it damaged.
+    #[error("without a journal it grows only while nothing has it mounted")]
+    NoJournalMounted,
+    /// A mounted file system has grown too often.
+    #[error("it has grown too often since it was mounted: mount it again first")]
+    TooOften,
+    /// The callback stopped it.
+    #[error("interrupted; the size has not changed, or only a part of the way")]
+    Interrupted,
     /// Blocks that must change together do not fit into the journal.
     #[error("the journal is too small for {blocks} blocks that change together")]
     Journal {
@@ -124,6 +143,12 @@ pub enum ResizeError {
 
 impl From<sapwood_block::Error> for ResizeError {
     fn from(error: sapwood_block::Error) -> Self {
+        Self::Engine(error.into())
+    }
+}
+
+impl From<sapwood_jbd2::Error> for ResizeError {
+    fn from(error: sapwood_jbd2::Error) -> Self {
         Self::Engine(error.into())
     }
 }

@@ -16,6 +16,7 @@ use sapwood_btrfs::membership::{MountedDevice, add_mounted, remove_mounted};
 use sapwood_btrfs::replacement::replace_mounted;
 use sapwood_btrfs::resize::{DeviceSize, resize_mounted};
 use sapwood_btrfs::{Btrfs, balance};
+use sapwood_ext4::resize::{MountedSize, grow_mounted};
 use sapwood_fuse::bulk::{Admitted, Service, Work};
 
 use super::writing::Engines;
@@ -343,7 +344,21 @@ fn resize(
             })
         }
         Mounted::Ext4(_) if devid.is_some() => Err("an ext4 has no device ids".to_owned()),
-        Mounted::Ext4(_) => Err("an ext4 grows only while nothing has it mounted".to_owned()),
+        Mounted::Ext4(fs) => {
+            let size = match size {
+                WantedSize::Exactly(bytes) => MountedSize::Exactly(bytes),
+                WantedSize::More(bytes) => MountedSize::More(bytes),
+                WantedSize::Less(_) => {
+                    return Err("a mounted ext4 only grows: unmount it first".to_owned());
+                }
+                WantedSize::Max => MountedSize::Max,
+            };
+            let grown = grow_mounted(fs, size, step).map_err(text)?;
+            Ok(ResizeReport {
+                before: grown.before,
+                after: grown.after,
+            })
+        }
         Mounted::Rescued(..) => Err("only a sound image can be resized".to_owned()),
     }
 }
