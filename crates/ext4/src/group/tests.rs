@@ -41,7 +41,7 @@ fn groups_of_all_kinds_of_images_are_what_dumpe2fs_says() {
         let groups = groups(&device);
         let dumped = dumped(&device);
         assert_eq!(groups.count() as usize, dumped.len());
-        for (group, says) in groups.all.iter().zip(&dumped) {
+        for (group, says) in groups.layout().all.iter().zip(&dumped) {
             let number = group.number;
             groups.lock_blocks(group).unwrap();
             let map = groups.inodes(group).unwrap();
@@ -58,7 +58,7 @@ fn groups_of_all_kinds_of_images_are_what_dumpe2fs_says() {
             assert_eq!(map.free(), says.free_inodes, "{args}: group {number}");
             assert_eq!(group.used_dirs(), says.dirs, "{args}: group {number}");
             let state = group.lock();
-            let unused = groups.geometry.inodes_per_group() - group.first_never_used(&state);
+            let unused = groups.geometry().inodes_per_group() - group.first_never_used(&state);
             assert_eq!(unused, says.unused_inodes, "{args}: group {number}");
         }
         let free: u64 = dumped
@@ -68,14 +68,14 @@ fn groups_of_all_kinds_of_images_are_what_dumpe2fs_says() {
         assert_eq!(groups.free_blocks(), free);
         // Free blocks are no metadata; all metadata are in use.
         let buddy_free = |block: u64| {
-            let (number, offset) = groups.geometry.group_of_block(block).unwrap();
+            let (number, offset) = groups.geometry().group_of_block(block).unwrap();
             let state = groups.lock_blocks(groups.group(number).unwrap()).unwrap();
             state
                 .buddy
                 .as_ref()
                 .is_some_and(|buddy| buddy.run_at(offset, 1) == 1)
         };
-        for (start, end) in groups.system.clone() {
+        for (start, end) in groups.layout().system.clone() {
             assert!((start..end).all(|block| groups.is_system(block, 1) && !buddy_free(block)));
             assert!(groups.is_system(start.saturating_sub(3), 4));
             assert!(!groups.is_system(end, 1));
@@ -184,7 +184,7 @@ fn damage_puts_a_group_out_of_use_and_no_other() {
         (damage.does)(&device);
         let groups = groups(&device);
         let mut usable = 0;
-        for group in &groups.all {
+        for group in &groups.layout().all {
             let error = groups.lock_blocks(group).err();
             // Which of two overlapping tables is wrong cannot be known; this one overlaps two
             // others.
@@ -199,7 +199,10 @@ fn damage_puts_a_group_out_of_use_and_no_other() {
             }
             usable += u64::from(group.free_blocks());
         }
-        assert!(groups.lock_blocks(&groups.all[1]).is_err(), "{number}");
+        assert!(
+            groups.lock_blocks(&groups.layout().all[1]).is_err(),
+            "{number}"
+        );
         assert_eq!(groups.free_blocks(), usable, "{number}");
     }
 }
@@ -226,7 +229,7 @@ fn a_wrong_bitmap_puts_its_group_out_of_use_when_it_is_read() {
         flip(&device, block * 1024 + byte);
         let groups = groups(&device);
         let free = groups.free_blocks();
-        let group = &groups.all[0];
+        let group = &groups.layout().all[0];
         let error = match kind {
             BitmapKind::Inode => groups.inodes(group).err(),
             BitmapKind::Block => groups.lock_blocks(group).err(),
@@ -234,7 +237,7 @@ fn a_wrong_bitmap_puts_its_group_out_of_use_when_it_is_read() {
         let error = error.unwrap();
         assert!(error.to_string().contains(says), "{error}");
         assert_eq!(groups.free_blocks(), free - u64::from(lost));
-        assert!(groups.inodes(&groups.all[1]).is_ok());
+        assert!(groups.inodes(&groups.layout().all[1]).is_ok());
     }
 }
 
@@ -275,7 +278,7 @@ fn a_bitmap_that_was_never_written_is_computed_and_then_written() {
     assert_eq!(bitmap::count_zero(&bytes, 0, 8192), after.free_clusters());
     // Read again, it matches its checksums.
     let groups = groups(&device);
-    drop(groups.lock_blocks(&groups.all[3]).unwrap());
+    drop(groups.lock_blocks(&groups.layout().all[3]).unwrap());
     let h = engine.start(crate::block_alloc::CREDITS).unwrap();
     crate::block_alloc::free(&engine.groups, &h, extent, false).unwrap();
     drop(h);

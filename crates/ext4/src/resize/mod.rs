@@ -127,6 +127,15 @@ pub enum ResizeError {
     /// A mounted file system has no journal, so a power cut might leave it damaged.
     #[error("without a journal it grows only while nothing has it mounted")]
     NoJournalMounted,
+    /// A mounted file system has a journal that is too small for the transaction that adds a group.
+    #[error(
+        "the journal is too small for the {blocks} blocks that change together: it grows only while \
+         nothing has it mounted"
+    )]
+    SmallJournal {
+        /// Blocks.
+        blocks: u32,
+    },
     /// A mounted file system has grown too often.
     #[error("it has grown too often since it was mounted: mount it again first")]
     TooOften,

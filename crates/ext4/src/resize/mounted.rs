@@ -71,7 +71,7 @@ pub type OnStep<'p> = dyn FnMut(u64, u64) -> ControlFlow<()> + Send + 'p;
 ///
 /// # Errors
 /// - [`ResizeError::Shrinks`], [`ResizeError::NoJournalMounted`], [`ResizeError::PastEnd`],
-///   [`ResizeError::TooLarge`], [`ResizeError::Unclean`], [`ResizeError::Journal`],
+///   [`ResizeError::TooLarge`], [`ResizeError::Unclean`], [`ResizeError::SmallJournal`],
 ///   [`ResizeError::TooOften`], [`ResizeError::NoRoom`], before any change of the file system.
 /// - [`ResizeError::Interrupted`] if the callback stopped it.
 /// - [`ResizeError::Engine`] for errors of the device and of the journal.
@@ -188,8 +188,7 @@ impl<'s> Step<'s> {
             }
             let added = new.group_count() - old.group_count();
             if added <= 1 {
-                let blocks = credits.into();
-                return Err(ResizeError::Journal { blocks });
+                return Err(ResizeError::SmallJournal { blocks: credits });
             }
             let groups = u64::from(old.group_count() + added / 2);
             let first = u64::from(old.first_data_block());
@@ -469,7 +468,11 @@ fn most_credits(store: &Store) -> u32 {
 fn credits(old: &Geometry, new: &Geometry) -> u32 {
     let first = old.group_count() / old.descs_per_block();
     let table = (first..new.desc_blocks()).len() as u32;
-    let reserved = if new.features().has_compat(Compat::RESIZE_INODE) {
+    // Each of the reserved blocks names its copies in all groups with a superblock.
+    let mut groups = old.group_count()..new.group_count();
+    let renamed =
+        new.features().has_compat(Compat::RESIZE_INODE) && groups.any(|group| new.has_super(group));
+    let reserved = if renamed {
         u32::from(new.reserved_gdt_blocks())
     } else {
         0
