@@ -506,14 +506,8 @@ pub(super) const EXAMPLES: &[(&str, &[Example])] = &[
         "resize",
         &[
             ("sapwood resize disk.img +10G", "10 GiB more"),
-            (
-                "sapwood resize mnt +10G",
-                "the same for a mount, which stays in use",
-            ),
-            (
-                "sapwood resize mnt 2:max",
-                "all of the device 2 of a mounted btrfs, after it became larger",
-            ),
+            ("sapwood resize mnt +10G", "of a mount, which stays in use"),
+            ("sapwood resize mnt 2:max", "all of device 2 of a mount"),
             (
                 "sapwood resize disk.img#root +1G",
                 "a partition, into the room after it",
