@@ -497,6 +497,35 @@ pub enum Error {
         /// The defect.
         reason: &'static str,
     },
+    /// An item of the quota tree that contradicts others.
+    #[error("quota tree {key}: {reason}")]
+    Quota {
+        /// Key.
+        key: Key,
+        /// The defect.
+        reason: &'static str,
+    },
+    /// No quota group with that id.
+    #[error("no quota group {level}/{id}")]
+    NoSuchGroup {
+        /// Level.
+        level: u64,
+        /// Id within the level; of level 0, a subvolume.
+        id: u64,
+    },
+    /// A change of quotas that the groups do not allow.
+    #[error("quota group {level}/{id}: {reason}")]
+    QuotaGroup {
+        /// Level.
+        level: u64,
+        /// Id within the level; of level 0, a subvolume.
+        id: u64,
+        /// Why not.
+        reason: &'static str,
+    },
+    /// Quotas are off.
+    #[error("quotas are off")]
+    NoQuotas,
     /// An error of the interface, which an operation returns unchanged.
     #[error(transparent)]
     Vfs(#[from] vfs::Error),

@@ -22,6 +22,8 @@ mod mount;
 mod namespace;
 mod options;
 pub mod places;
+mod quota;
+pub mod quota_groups;
 mod recovery;
 mod relocate;
 pub mod replacement;

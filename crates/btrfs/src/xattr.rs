@@ -157,7 +157,10 @@ pub(crate) fn change(
         inode.lacks_capability.store(false, Ordering::Release);
     }
     let mut h = match value {
-        Some(_) => store.start(2)?,
+        Some(value) => {
+            store.charge_quota(inode.root.id(), 1 + value.len() as u64 / 256)?;
+            store.start(2)?
+        }
         None => store.start_urgent(2)?,
     };
     put(&mut h, inode, name, value, mode)?;

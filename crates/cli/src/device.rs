@@ -9,6 +9,49 @@ use serde_json::{Value, json};
 use super::failure::{DEVICES, FAILED, Failure, IMAGE, Result, USAGE};
 use super::{choice, interrupt, output, progress};
 
+pub(super) const EXAMPLES: &[(&str, &str)] = &[(
+    "sapwood device add a.img b.img",
+    "a.img has b.img as its second device from now on",
+)];
+pub(super) const ADD_EXAMPLES: &[(&str, &str)] = &[
+    (
+        "sapwood device add a.img b.img",
+        "a.img has b.img as its second device from now on",
+    ),
+    (
+        "sapwood device add mnt /dev/sdc",
+        "a mount, which stays in use",
+    ),
+];
+pub(super) const REMOVE_EXAMPLES: &[(&str, &str)] = &[
+    (
+        "sapwood device remove a.img b.img c.img",
+        "everything on c.img moves to a.img and b.img",
+    ),
+    (
+        "sapwood device remove a.img b.img missing",
+        "the copies that a lost device had are made anew on the others",
+    ),
+];
+pub(super) const REPLACE_EXAMPLES: &[(&str, &str)] = &[
+    (
+        "sapwood device replace a.img b.img new.img",
+        "new.img gets everything that is on b.img",
+    ),
+    (
+        "sapwood device replace mnt /dev/sdb /dev/sdc",
+        "the same in a mount by Sapwood, which stays in use",
+    ),
+    (
+        "sapwood device replace --degraded a.img missing new.img",
+        "a lost device is rebuilt from the others",
+    ),
+];
+pub(super) const USAGE_EXAMPLES: &[(&str, &str)] = &[(
+    "sapwood device usage a.img b.img",
+    "block groups and unallocated space of both",
+)];
+
 #[derive(Debug, clap::Subcommand)]
 pub(super) enum Command {
     /// Add a device
@@ -251,7 +294,7 @@ fn as_json(device: &DeviceSpace) -> Value {
     })
 }
 
-/// An error of a balance or of a change of the devices.
+/// An error of a balance, of quotas or of a change of the devices.
 pub(super) fn failure(error: sapwood::Error) -> Failure {
     use sapwood::internal::btrfs::Error;
     use sapwood::internal::btrfs::balance::BalanceError;
@@ -265,6 +308,10 @@ pub(super) fn failure(error: sapwood::Error) -> Failure {
         Some(DevicesError::Membership { source, .. }) => match &**source {
             MembershipError::Engine(error) => Some(error),
             _ => None,
+        },
+        Some(DevicesError::Quota { source, .. }) => match &**source {
+            Error::NoQuotas | Error::NoSuchGroup { .. } | Error::QuotaGroup { .. } => None,
+            error => Some(error),
         },
         Some(DevicesError::Daemon(DaemonError::Mount { .. })) => return Failure::new(IMAGE, error),
         Some(DevicesError::Open(_)) | None => return error.into(),

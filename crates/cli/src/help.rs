@@ -64,7 +64,7 @@ const TASKS: &[Task] = &[
     },
     Task {
         title: "Subvolumes and snapshots (btrfs)",
-        commands: &["subvolume"],
+        commands: &["subvolume", "quota"],
     },
     Task {
         title: "Backup",

@@ -50,6 +50,7 @@ mod mount;
 mod output;
 mod owner;
 mod progress;
+mod quota;
 mod range;
 mod receive;
 mod rescue;
@@ -114,7 +115,7 @@ enum Command {
     Mount(mount::Args),
     /// Explain every mount option
     #[command(long_about = sapwood::internal::options::table::as_text())]
-    MountOptions(MountOptionsArgs),
+    MountOptions(mount::OptionsArgs),
     /// Explain every option of mkfs
     #[command(long_about = sapwood::internal::mkfs_table::as_text())]
     MkfsOptions(mkfs::OptionsArgs),
@@ -193,6 +194,9 @@ enum Command {
     /// Add and remove devices of a btrfs
     #[command(subcommand)]
     Device(device::Command),
+    /// Show and change the quota groups of a btrfs
+    #[command(subcommand)]
+    Quota(quota::Command),
     /// Make and verify hash trees of images and of files
     #[command(subcommand)]
     Verity(verity::Command),
@@ -238,6 +242,7 @@ impl Command {
             Self::Scrub(args) => range.image(&mut args.image),
             Self::Balance(args) => range.image(args.image_mut()),
             Self::Device(command) => command.image().map_or(Ok(()), |image| range.image(image)),
+            Self::Quota(command) => range.image(command.image_mut()),
             Self::Dump(args) => range.image(&mut args.image),
             Self::Rescue(args) => args.apply(range),
             Self::Ls(args) => range.places(&mut args.places),
@@ -556,6 +561,7 @@ fn run(command: Command) -> failure::Result<()> {
         Command::Scrub(args) => scrub::run(&args),
         Command::Balance(args) => balance::run(&args),
         Command::Device(command) => device::run(&command),
+        Command::Quota(command) => quota::run(&command),
         Command::Verity(command) => verity::run(&command),
         Command::Luks(command) => luks::run(&command),
         Command::Check(args) => check::run(&args),
@@ -567,23 +573,6 @@ fn run(command: Command) -> failure::Result<()> {
         Command::Generate(args) => generate::run(&args, help::complete(Cli::command())),
         Command::Complete(args) => complete::run(&args),
         Command::Help(_) => output::line(help::all(Cli::command()).trim_end()),
-    }
-}
-
-#[derive(Debug, clap::Args)]
-struct MountOptionsArgs {
-    /// Print the page docs/mount-options.md
-    #[arg(long)]
-    markdown: bool,
-}
-
-impl MountOptionsArgs {
-    fn page(&self) -> String {
-        if self.markdown {
-            sapwood::internal::options::table::as_markdown()
-        } else {
-            sapwood::internal::options::table::as_text()
-        }
     }
 }
 

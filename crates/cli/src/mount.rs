@@ -282,6 +282,23 @@ fn tell(dir: &Path, receives_sync: bool) {
     }
 }
 
+#[derive(Debug, clap::Args)]
+pub(super) struct OptionsArgs {
+    /// Print the page docs/mount-options.md
+    #[arg(long)]
+    markdown: bool,
+}
+
+impl OptionsArgs {
+    pub(super) fn page(&self) -> String {
+        if self.markdown {
+            sapwood::internal::options::table::as_markdown()
+        } else {
+            sapwood::internal::options::table::as_text()
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

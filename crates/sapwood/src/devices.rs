@@ -1,9 +1,10 @@
 //! The devices of a btrfs, and the block groups on them: devices are added and removed, block
-//! groups move and get other profiles.
+//! groups move and get other profiles. Its quota groups.
 
 mod balance;
 #[cfg(feature = "fuse")]
 mod mounted;
+mod quotas;
 
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
@@ -28,6 +29,7 @@ pub use balance::{
 };
 #[cfg(feature = "fuse")]
 pub(crate) use balance::{balanced, engine_options};
+pub use quotas::{change_quotas, quotas};
 
 /// A device to remove.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -103,6 +105,14 @@ pub enum DevicesError {
     /// Only a balance that the daemon of a mount runs is paused.
     #[error("{}: no mount by Sapwood runs a balance here", .0.display())]
     NoBalance(PathBuf),
+    /// Error of quotas.
+    #[error("{}", named(path, source))]
+    Quota {
+        /// The image.
+        path: PathBuf,
+        /// Why.
+        source: Box<sapwood_btrfs::Error>,
+    },
     /// Error of a change of the devices.
     #[error("{}", named(path, source))]
     Membership {

@@ -106,6 +106,7 @@ mod output;
 mod path_table;
 mod pattern;
 mod progress;
+mod quota;
 #[cfg_attr(
     not(all(target_os = "linux", not(sapwood_portable))),
     allow(dead_code, reason = "parts of receiving into a directory")
@@ -137,7 +138,8 @@ pub use damage::Damage;
 pub use devices::{
     AllocatedSpace, BadFilter, BalanceFilter, BalanceOptions, BalanceReport, BalanceState,
     DeviceChoice, DeviceSpace, ReplaceReport, add_device, balance, balance_state, cancel_balance,
-    device_usage, pause_balance, remove_device, replace_device, resume_balance,
+    change_quotas, device_usage, pause_balance, quotas, remove_device, replace_device,
+    resume_balance,
 };
 pub use diff::{DiffEntry, DiffKind, DiffOptions, DiffParts, diff};
 pub use disk::{
@@ -161,6 +163,7 @@ pub use mount::{Mount, mount};
 pub use options::{DeletedFiles, Options, Rescue};
 pub use output::OutputFormat;
 pub use progress::{OnProgress, Progress, Stop};
+pub use quota::{BadQuotaGroupId, LimitChange, QuotaChange, QuotaGroup, QuotaGroupId, Quotas};
 pub use receive::{LeftOut, LeftOutKind, ReceiveOptions, ReceiveReport, receive};
 pub use repair::{ImageRepair, RepairOptions, RepairReport, UndoOptions, UndoReport, repair, undo};
 pub use resize::{FreeRoom, NewSize, ResizeReport, resize, resize_device, resize_reproducibly};

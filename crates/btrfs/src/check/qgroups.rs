@@ -8,8 +8,8 @@
 //! known before the block. Each block is read once, however many snapshots share it. Sets are
 //! interned.
 //!
-//! Nothing is compared if the numbers need not be valid: quotas off, inconsistent or being
-//! rescanned, simple quotas, a subvolume half deleted. Neither is anything compared if the sets of
+//! Nothing is compared if the numbers need not be valid: quotas off, inconsistent, of an earlier
+//! generation or being rescanned, simple quotas, a subvolume half deleted. Neither is anything compared if the sets of
 //! very many snapshots would take too much memory.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -33,6 +33,8 @@ const MOST_IDS: usize = 8 << 20;
 #[derive(Default)]
 struct Quotas {
     flags: u64,
+    /// Generation of the last commit that kept the numbers.
+    generation: u64,
     groups: BTreeMap<u64, QgroupInfo>,
     /// Member groups of each group.
     members: BTreeMap<u64, Vec<u64>>,
@@ -42,8 +44,8 @@ impl Quotas {
     fn take(&mut self, key: Key, data: &[u8]) {
         match key.kind {
             kind::QGROUP_STATUS => {
-                // With simple quotas the item is longer, and the flags stay zero.
-                self.flags = QgroupStatus::read(data).map_or(0, |s| s.flags.get());
+                let status = QgroupStatus::read(data).unwrap_or_default();
+                (self.flags, self.generation) = (status.flags.get(), status.generation.get());
             }
             kind::QGROUP_INFO => {
                 let info = QgroupInfo::read(data);
@@ -128,7 +130,9 @@ impl Check<'_> {
             entries(block).for_each(|(key, data)| quotas.take(key, data));
         });
         self.uses_incomplete |= holes;
-        if quotas.flags == RIGHT && !self.uses_incomplete && !self.roots.any_dead() {
+        // Another generation: a program wrote that does not keep the numbers.
+        let current = quotas.generation == self.sb.generation.get();
+        if quotas.flags == RIGHT && current && !self.uses_incomplete && !self.roots.any_dead() {
             self.compare_groups_of_quotas(&quotas);
         }
     }

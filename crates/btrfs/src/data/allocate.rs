@@ -102,6 +102,7 @@ fn allocate(
     flush(files, inode, whole.clone(), Wait::Completion)?;
     let holes = holes(files, inode, &whole)?;
     let bytes = holes.iter().map(|hole| hole.end - hole.start).sum();
+    let _quota = files.reserve_quota(inode.root.id(), bytes)?;
     let promise = files.space.reserve_data(files.store(), bytes)?;
     for hole in holes {
         preallocate(
@@ -213,6 +214,7 @@ fn insert(h: &mut Handle, inode: &Inode, map: &ExtentMap, stored: &Stored) -> Re
     items::insert(h, inode, map)?;
     let data = data_ref(inode, map.start, stored);
     store.space.insert_data_extent(h, &data)?;
+    store.quotas.allocated(inode.root.id(), stored.disk_len);
     change.done(map.range(), std::slice::from_ref(map));
     inode.data.note_change(*map, h.transid());
     Ok(())

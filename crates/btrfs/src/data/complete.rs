@@ -105,6 +105,7 @@ pub(super) fn end(
         let ready = state.in_flight.remove(id);
         if state.bytes() == 0 {
             state.promised = None;
+            state.quota = None;
             state.promised_metadata = None;
         }
         // Before waiters are woken: they must not count these bytes any more.
@@ -244,6 +245,7 @@ fn apply(h: &mut Handle, inode: &Arc<Inode>, ordered: &OrderedExtent) -> Result<
             store
                 .space
                 .insert_data_extent(h, &data_ref(inode, map.start, &stored))?;
+            store.quotas.allocated(inode.root.id(), stored.disk_len);
             (ordered.len(), dropped)
         }
         Target::Overwrite(stored) => {

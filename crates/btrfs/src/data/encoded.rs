@@ -195,11 +195,14 @@ fn target(
         }));
     };
     let len = stored.disk_len;
+    let quota = files.reserve_quota(inode.root.id(), len)?;
     let promised = files.space.reserve_data(files.store(), len)?;
     let hint = inode.data.state.lock().hint;
     match files.space.reserve_data_extent(&promised, len, len, hint) {
         Ok((bytenr, _)) => {
-            inode.data.state.lock().hint = bytenr + len;
+            let mut state = inode.data.state.lock();
+            state.hint = bytenr + len;
+            state.hold_quota(quota);
             Ok(Some(Target::New(Stored { bytenr, ..stored })))
         }
         Err(Error::NoSpace) => Ok(None),

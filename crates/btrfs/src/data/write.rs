@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use sapwood_base::WriteData;
 use sapwood_btrfs_format::Incompat;
+use sapwood_vfs as vfs;
 
 use super::files::Files;
 use super::flush::begin;
@@ -13,6 +14,7 @@ use super::items::{changing, raise_disk_size, sector_ceil, sector_floor};
 use super::{items, overwrite, read};
 use crate::file_data::{Content, ExtentMap};
 use crate::inode::Inode;
+use crate::quota::QuotaHold;
 use crate::space::{DataReservation, MetadataReservation};
 use crate::{Error, Result};
 
@@ -263,7 +265,11 @@ fn store(
         });
         (bytes, pieces.count() as u64)
     };
-    let (promised, metadata) = promise(files, inode, &range, bytes, pieces)?;
+    let Promises {
+        data: promised,
+        metadata,
+        quota,
+    } = promise(files, inode, &range, bytes, pieces)?;
     if !files.writeback.enter(files, bytes) {
         return Err(Error::NoSpace);
     }
@@ -295,6 +301,7 @@ fn store(
             (None, Some(more)) => state.promised = Some(Arc::new(more)),
             (_, None) => {}
         }
+        state.hold_quota(quota);
         match (&state.promised_metadata, metadata) {
             (Some(own), Some(more)) => own.merge(more),
             (None, Some(more)) => state.promised_metadata = Some(Arc::new(more)),
@@ -309,10 +316,16 @@ fn store(
     Ok(true)
 }
 
-type Promises = (Option<DataReservation>, Option<MetadataReservation>);
+/// Space reserved for a write.
+#[derive(Default)]
+struct Promises {
+    data: Option<DataReservation>,
+    metadata: Option<MetadataReservation>,
+    quota: Option<QuotaHold>,
+}
 
-/// Reserves space for a write. On a full file system a write that overwrites in place needs no data
-/// space.
+/// Reserves space for a write. On a full file system, or at a limit of quotas, a write that
+/// overwrites in place needs no data space.
 fn promise(
     files: &Arc<Files>,
     inode: &Arc<Inode>,
@@ -321,8 +334,12 @@ fn promise(
     pieces: u64,
 ) -> Result<Promises> {
     if bytes == 0 {
-        return Ok((None, None));
+        return Ok(Promises::default());
     }
+    let quota = match files.reserve_quota(inode.root.id(), bytes) {
+        Err(Error::Vfs(vfs::Error::Quota)) if overwrite::possible(files, inode, range)? => None,
+        other => other?,
+    };
     let data = match files.space.reserve_data(files.store(), bytes) {
         Ok(data) => Some(data),
         Err(Error::NoSpace) if overwrite::possible(files, inode, range)? => None,
@@ -335,7 +352,11 @@ fn promise(
             Some(files.space.reserve_metadata(files.store(), items, false)?)
         }
     };
-    Ok((data, metadata))
+    Ok(Promises {
+        data,
+        metadata,
+        quota,
+    })
 }
 
 /// Sets the length of a file that grew without data. The caller did [`prepare_growth`].

@@ -12,6 +12,7 @@ use super::modified::{ModifiedMap, ModifiedMaps};
 use super::ordered::InFlightId;
 use super::slice::cut;
 use crate::lock::{Rank, RankedMutex};
+use crate::quota::QuotaHold;
 use crate::space::{DataReservation, MetadataReservation};
 
 /// Data of one file in memory.
@@ -34,6 +35,8 @@ pub(crate) struct DataState {
     pub(crate) modified: ModifiedMaps,
     /// Space promised to data that is dirty or not allocated yet.
     pub(crate) promised: Option<Arc<DataReservation>>,
+    /// The same bytes, reserved against the limits of quotas.
+    pub(crate) quota: Option<QuotaHold>,
     /// Metadata promised to the completions to come.
     pub(crate) promised_metadata: Option<Arc<MetadataReservation>>,
     /// End of the file's last extent.
@@ -51,6 +54,15 @@ impl DataState {
     /// Bytes in memory.
     pub(crate) fn bytes(&self) -> u64 {
         self.dirty.bytes() + self.in_flight.bytes()
+    }
+
+    /// Keeps a reservation until no bytes are in memory.
+    pub(crate) fn hold_quota(&mut self, quota: Option<QuotaHold>) {
+        match (&mut self.quota, quota) {
+            (Some(own), Some(more)) => own.merge(more),
+            (None, Some(more)) => self.quota = Some(more),
+            (_, None) => {}
+        }
     }
 
     /// Makes the bytes of an entry dirty again, except bytes that were written again since. Returns

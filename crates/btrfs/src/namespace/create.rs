@@ -40,7 +40,9 @@ pub(crate) fn create(
     let plan = plan(files, who, dir, what, perm)?;
     let objectid = next_objectid(files, &dir.root)?;
     let index = dir::next_index(files, dir)?;
-    let mut h = files.start(ITEMS + plan.xattrs.len() as u64)?;
+    let items = ITEMS + plan.xattrs.len() as u64;
+    files.charge_quota(dir.root.id(), items)?;
+    let mut h = files.start(items)?;
     let made = name_new(files, &mut h, place, objectid, index, plan);
     h.finish(made)
 }
@@ -76,7 +78,9 @@ pub(crate) fn tmpfile(
     plan.state.nlink = 0;
     plan.state.linkable = true;
     let objectid = next_objectid(files, &dir.root)?;
-    let mut h = files.start(ITEMS + plan.xattrs.len() as u64)?;
+    let items = ITEMS + plan.xattrs.len() as u64;
+    files.charge_quota(dir.root.id(), items)?;
+    let mut h = files.start(items)?;
     orphan_item::add(&mut h, &dir.root, objectid)?;
     let made = insert(files, &mut h, dir, objectid, plan, None);
     h.finish(made)
@@ -257,6 +261,7 @@ pub(crate) fn link(
         return Err(vfs::Error::TooManyLinks.into());
     }
     let index = dir::next_index(store, dir)?;
+    store.charge_quota(dir.root.id(), LINK_ITEMS)?;
     let mut h = store.start(LINK_ITEMS)?;
     names::add_entry(
         &mut h,

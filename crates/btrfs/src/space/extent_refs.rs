@@ -167,8 +167,26 @@ pub(crate) fn backrefs(
     rules: &ItemRules,
     extent: &Extent,
 ) -> Result<Vec<InlineRef>> {
+    let found = described(store, rules, extent)?;
+    Ok(found.map(|(_, refs)| refs).unwrap_or_default())
+}
+
+/// State and all backrefs of an extent; `None` if it has no item.
+///
+/// # Errors
+/// [`Error::ExtentItem`] for a malformed item; errors of the store.
+pub(crate) fn described(
+    store: &mut impl ItemRead,
+    rules: &ItemRules,
+    extent: &Extent,
+) -> Result<Option<(ExtentState, Vec<InlineRef>)>> {
     let Some(item) = find(store, rules, extent)? else {
-        return Ok(Vec::new());
+        return Ok(None);
+    };
+    let state = ExtentState {
+        refs: item.refs,
+        flags: item.flags,
+        generation: item.generation,
     };
     let mut all = item.inline;
     let mut at = item.key.successor();
@@ -179,7 +197,7 @@ pub(crate) fn backrefs(
         all.push(parse_keyed(extent.bytenr, &key, &bytes)?);
         at = key.successor();
     }
-    Ok(all)
+    Ok(Some((state, all)))
 }
 
 fn parse_keyed(bytenr: u64, key: &Key, item: &[u8]) -> Result<InlineRef> {

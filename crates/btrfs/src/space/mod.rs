@@ -43,6 +43,7 @@ mod tests;
 mod unpin;
 mod write;
 
+pub(crate) use delayed::Extent;
 pub(crate) use devices::Layout;
 pub(crate) use info::{DataReservation, MetadataReservation, Reservation};
 pub(crate) use moving::MovingGroup;

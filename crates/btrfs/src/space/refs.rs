@@ -1,11 +1,13 @@
 //! Records changes of refs by trees and files as delayed refs.
 
-use sapwood_btrfs_format::{ExtentFlags, objectid};
+use std::sync::atomic::Ordering;
+
+use sapwood_btrfs_format::{ExtentFlags, InlineRef, objectid};
 
 use super::delayed::{Extent, Outcome, RefKey};
-use super::extent_refs::{backrefs, state};
+use super::extent_refs::{ExtentState, backrefs, described, state};
 use super::state::Space;
-use super::store::TreeReader;
+use super::store::{CommittedReader, TreeReader};
 use super::write::{SpaceChanges, SpaceWrite};
 use crate::error::{Error, Result};
 use crate::tree::{BlockRef, DataRef, Root, TreeBlock};
@@ -35,7 +37,45 @@ fn data_extent(data: &DataRef) -> Extent {
 }
 
 impl Space {
-    fn block(&self, bytenr: u64, level: u8) -> Extent {
+    /// Begins or ends the recording of extents whose refs change.
+    pub(crate) fn set_tracing(&self, on: bool) {
+        self.tracing.store(on, Ordering::Release);
+    }
+
+    /// Whether extents whose refs change are recorded.
+    pub(crate) fn is_tracing(&self) -> bool {
+        self.tracing.load(Ordering::Acquire)
+    }
+
+    /// Records that the trees that reach an extent may change, if that is recorded at all.
+    pub(crate) fn trace(&self, h: &dyn SpaceWrite, extent: Extent) {
+        if self.is_tracing() {
+            h.changes().traced.add(extent);
+        }
+    }
+
+    /// State and backrefs of an extent, as of the last commit or now, without pending changes.
+    /// `None` if it does not exist.
+    ///
+    /// # Errors
+    /// [`Error::ExtentItem`]; unreadable blocks.
+    pub(crate) fn extent_refs(
+        &self,
+        extent: &Extent,
+        committed: bool,
+    ) -> Result<Option<(ExtentState, Vec<InlineRef>)>> {
+        if committed {
+            let mut reader = CommittedReader {
+                root: &self.trees.extent,
+                blocks: &self.blocks,
+            };
+            return described(&mut reader, &self.rules, extent);
+        }
+        described(&mut self.extent_reader(), &self.rules, extent)
+    }
+
+    /// A tree block as an extent.
+    pub(crate) fn block(&self, bytenr: u64, level: u8) -> Extent {
         Extent {
             bytenr,
             len: self.nodesize,
@@ -95,6 +135,9 @@ impl Space {
             Some(parent) => RefKey::SharedTree { parent },
             None => RefKey::Tree { root: root_id },
         };
+        if parent.is_some() || objectid::is_fs_tree(root_id) {
+            self.trace(h, extent);
+        }
         let delayed = &h.changes().delayed;
         let outcome = match change {
             BlockRef::New => {
@@ -131,6 +174,9 @@ impl Space {
         if !unseen {
             let extent = self.block(bytenr, block.level());
             let key = RefKey::Tree { root: root.id() };
+            if objectid::is_fs_tree(root.id()) {
+                self.trace(h, extent);
+            }
             let outcome = h.changes().delayed.change(extent, key, -1);
             self.settle(h, outcome);
             unseen = outcome == Outcome::NeverExisted;
@@ -217,6 +263,7 @@ impl Space {
     /// None now.
     pub(crate) fn insert_data_extent(&self, h: &mut dyn SpaceWrite, data: &DataRef) -> Result<()> {
         let extent = data_extent(data);
+        self.trace(h, extent);
         let delayed = &h.changes().delayed;
         let outcome = delayed.insert(extent, data_key(data), 1, ExtentFlags::DATA);
         self.settle(h, outcome);
@@ -252,6 +299,7 @@ impl Space {
     }
 
     fn change_data_ref(&self, h: &mut dyn SpaceWrite, data: &DataRef, count: i64) {
+        self.trace(h, data_extent(data));
         let delayed = &h.changes().delayed;
         let outcome = delayed.change(data_extent(data), data_key(data), count);
         self.settle(h, outcome);

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 
 use sapwood_btrfs_format::{
     BlockGroupFlags, BlockGroupItem, CompatRo, Incompat, Key, SUPER_OFFSETS, SuperBlock, kind,
@@ -53,6 +53,8 @@ pub(crate) struct Space {
     pub(super) height: AtomicU8,
     /// Extents of this transaction and earlier ones are not reused.
     pub(super) kept: AtomicU64,
+    /// Extents whose refs change are recorded, for quotas.
+    pub(super) tracing: AtomicBool,
     /// Held exclusively while freed space becomes free.
     pub(super) reuse: RankedRwLock<()>,
 }
@@ -141,6 +143,7 @@ impl Space {
             fresh: RankedMutex::new(Rank::Leaf, Vec::new()),
             height: AtomicU8::new(0),
             kept: AtomicU64::new(0),
+            tracing: AtomicBool::new(false),
             reuse: RankedRwLock::new(Rank::Reuse, ()),
             blocks: blocks.clone(),
             volume,

@@ -13,12 +13,12 @@ pub(crate) trait ItemRead {
     fn get(&mut self, key: &Key) -> Result<Option<Vec<u8>>>;
     /// The first item whose key is not smaller.
     fn next(&mut self, key: &Key) -> Result<Option<(Key, Vec<u8>)>>;
-    /// The last item whose key is not larger.
-    fn prev(&mut self, key: &Key) -> Result<Option<(Key, Vec<u8>)>>;
 }
 
 /// Items in the order of their keys.
 pub(crate) trait ItemStore: ItemRead {
+    /// The last item whose key is not larger.
+    fn prev(&mut self, key: &Key) -> Result<Option<(Key, Vec<u8>)>>;
     /// Inserts a new item.
     fn insert(&mut self, key: Key, item: &[u8]) -> Result<()>;
     /// Replaces an item.
@@ -45,10 +45,30 @@ impl ItemRead for TreeReader<'_> {
         let cursor = self.root.seek(self.blocks, key)?;
         Ok(cursor.item().map(|(key, item)| (key, item.to_vec())))
     }
+}
 
-    fn prev(&mut self, key: &Key) -> Result<Option<(Key, Vec<u8>)>> {
-        let cursor = self.root.seek_back(self.blocks, key)?;
-        Ok(cursor.item().map(|(key, item)| (key, item.to_vec())))
+/// A tree as of the last commit. No lock of a changing tree is taken.
+pub(crate) struct CommittedReader<'a> {
+    /// The tree.
+    pub(crate) root: &'a Arc<Root>,
+    /// Cache of its blocks.
+    pub(crate) blocks: &'a BlockCache,
+}
+
+impl ItemRead for CommittedReader<'_> {
+    fn get(&mut self, key: &Key) -> Result<Option<Vec<u8>>> {
+        let found = self.next(key)?;
+        Ok(found.and_then(|(at, item)| (at == *key).then_some(item)))
+    }
+
+    fn next(&mut self, key: &Key) -> Result<Option<(Key, Vec<u8>)>> {
+        let mut found = None;
+        self.root
+            .walk_committed(self.blocks, key, &mut |key, item| {
+                found = Some((key, item.to_vec()));
+                Ok(false)
+            })?;
+        Ok(found)
     }
 }
 
@@ -79,13 +99,14 @@ impl ItemRead for TreeStore<'_> {
     fn next(&mut self, key: &Key) -> Result<Option<(Key, Vec<u8>)>> {
         self.reader().next(key)
     }
-
-    fn prev(&mut self, key: &Key) -> Result<Option<(Key, Vec<u8>)>> {
-        self.reader().prev(key)
-    }
 }
 
 impl ItemStore for TreeStore<'_> {
+    fn prev(&mut self, key: &Key) -> Result<Option<(Key, Vec<u8>)>> {
+        let cursor = self.root.seek_back(self.blocks, key)?;
+        Ok(cursor.item().map(|(key, item)| (key, item.to_vec())))
+    }
+
     fn insert(&mut self, key: Key, item: &[u8]) -> Result<()> {
         self.root.insert(self.h, &key, item)
     }
@@ -120,13 +141,13 @@ pub(crate) mod tests {
         fn next(&mut self, key: &Key) -> Result<Option<(Key, Vec<u8>)>> {
             Ok(self.0.range(key..).next().map(|(k, v)| (*k, v.clone())))
         }
+    }
+
+    impl ItemStore for MapStore {
         fn prev(&mut self, key: &Key) -> Result<Option<(Key, Vec<u8>)>> {
             let mut before = self.0.range(..=key);
             Ok(before.next_back().map(|(k, v)| (*k, v.clone())))
         }
-    }
-
-    impl ItemStore for MapStore {
         fn insert(&mut self, key: Key, item: &[u8]) -> Result<()> {
             assert!(self.0.insert(key, item.to_vec()).is_none(), "{key} exists");
             Ok(())

@@ -1,10 +1,11 @@
 //! The interface of space changes to a transaction, and the changes that they collect in it.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use sapwood_base::RangeSet;
 
-use super::delayed::DelayedRefs;
+use super::delayed::{DelayedRefs, Extent};
 use super::group::BlockGroup;
 use super::info::Reservation;
 use crate::error::Result;
@@ -41,6 +42,39 @@ impl Pinned {
     }
 }
 
+/// Extents whose refs one transaction changed, also if the changes cancelled out: the trees that
+/// reach such an extent may differ from those of the last commit.
+#[derive(Debug)]
+pub(crate) struct Traced {
+    extents: RankedMutex<HashMap<u64, Extent>>,
+}
+
+impl Default for Traced {
+    fn default() -> Self {
+        Self {
+            extents: RankedMutex::new(Rank::Leaf, HashMap::new()),
+        }
+    }
+}
+
+impl Traced {
+    /// Records an extent. An address that is used again within the transaction has the newest one.
+    pub(crate) fn add(&self, extent: Extent) {
+        self.extents.lock().insert(extent.bytenr, extent);
+    }
+
+    /// Number of recorded extents.
+    pub(crate) fn count(&self) -> usize {
+        self.extents.lock().len()
+    }
+
+    /// Takes all extents.
+    pub(crate) fn take(&self) -> Vec<Extent> {
+        let extents = std::mem::take(&mut *self.extents.lock());
+        extents.into_values().collect()
+    }
+}
+
 /// Changes of space that one transaction collects.
 #[derive(Debug)]
 pub(crate) struct SpaceChanges {
@@ -48,6 +82,8 @@ pub(crate) struct SpaceChanges {
     pub(crate) delayed: DelayedRefs,
     /// Freed ranges.
     pub(crate) pinned: Pinned,
+    /// Extents whose refs changed, if that is recorded.
+    pub(crate) traced: Traced,
     /// Groups whose items are deleted; their chunks stay mapped until that is durable.
     pub(crate) removed: RankedMutex<Vec<Arc<BlockGroup>>>,
 }
@@ -57,6 +93,7 @@ impl Default for SpaceChanges {
         Self {
             delayed: DelayedRefs::default(),
             pinned: Pinned::default(),
+            traced: Traced::default(),
             removed: RankedMutex::new(Rank::Leaf, Vec::new()),
         }
     }

@@ -9,7 +9,6 @@ use sapwood_vfs::FileKind;
 
 use super::dropping::Dropping;
 use super::layer::Subvolumes;
-use super::quota;
 use crate::data::{self, Files};
 use crate::inode::{Inode, orphan_item};
 use crate::transaction::Handle;
@@ -216,7 +215,7 @@ pub(super) fn forget(h: &mut Handle, root: &Arc<Root>) -> Result<()> {
     h.trans().dirty_roots.remove(root.id());
     root_tree.delete(h, &root.item_key())?;
     orphan_item::remove(h, root_tree, root.id())?;
-    quota::remove_group(h, root.id())?;
+    store.quotas.remove_group(root.id());
     store.roots.forget(root.id());
     Ok(())
 }

@@ -8,7 +8,6 @@ use sapwood_vfs::{self as vfs, Timestamp, rules};
 
 use super::choose::next_id;
 use super::layer::Subvolumes;
-use super::quota;
 use super::uuid_tree::{self, Which};
 use crate::Result;
 use crate::inode::{Inode, InodeState};
@@ -96,7 +95,7 @@ fn make(h: &mut Handle, id: u64) -> Result<Arc<Root>> {
     let root_tree = h.store().roots.root_tree.clone();
     root_tree.insert(h, &root.item_key(), item.bytes())?;
     uuid_tree::add(h, Which::Own, &item.uuid, id)?;
-    quota::add_group(h, id)?;
+    h.store().clone().quotas.add_group(h, id, None)?;
     Ok(root)
 }
 

@@ -29,6 +29,7 @@ use std::sync::Arc;
 
 use sapwood_btrfs_format::{Block, ExtentFlags, Key, KeyPtr};
 
+use crate::quota::Trees;
 use crate::transaction::{Handle, Store};
 use crate::tree::{BlockRef, Root, TreeBlock, TreeWrite, change_children, expect_child};
 use crate::{Error, Result};
@@ -252,6 +253,15 @@ impl Dropping {
                 Fate::Dropped
             }
         };
+        if matches!(fate, Fate::Dropped) {
+            let store = h.store().clone();
+            let trees = Trees {
+                space: &store.space,
+                roots: &store.roots,
+                blocks: &store.blocks,
+            };
+            store.quotas.trace_below(h, trees, (bytenr, level));
+        }
         let full = match fate {
             Fate::Dropped => return Ok(1),
             Fate::Enter { full } => full,

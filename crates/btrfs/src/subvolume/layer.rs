@@ -3,13 +3,11 @@
 use std::collections::VecDeque;
 use std::ops::Deref;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use parking_lot::Condvar;
 
 use super::pending::PendingSnapshots;
-use super::quota;
 use crate::Result;
 use crate::lock::{Rank, RankedMutex};
 use crate::namespace::Namespace;
@@ -102,8 +100,6 @@ pub(crate) struct Subvolumes {
     pub(super) pending: PendingSnapshots,
     /// Deleted subvolumes whose blocks are still to be dropped.
     pub(crate) cleaner: Cleaner,
-    /// The quota numbers are marked as wrong, or there are none.
-    quota_marked: AtomicBool,
 }
 
 impl Subvolumes {
@@ -114,7 +110,6 @@ impl Subvolumes {
             changes: RankedMutex::new(Rank::Subvolume, ()),
             pending: PendingSnapshots::default(),
             cleaner: Cleaner::default(),
-            quota_marked: AtomicBool::new(false),
         })
     }
 }
@@ -138,9 +133,6 @@ impl Participant for Subvolumes {
         if self.pending.take_all(h)? {
             // The names of the snapshots delay items of their own.
             h.write_delayed()?;
-        }
-        if !self.quota_marked.swap(true, Ordering::SeqCst) {
-            quota::mark_inconsistent(h)?;
         }
         Ok(())
     }

@@ -20,7 +20,6 @@ mod dropping;
 mod layer;
 pub(crate) mod listing;
 mod pending;
-mod quota;
 pub(crate) mod received;
 pub(crate) mod snapshot;
 #[cfg(test)]

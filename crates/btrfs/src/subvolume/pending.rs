@@ -5,7 +5,6 @@ use std::sync::atomic::Ordering;
 
 use sapwood_btrfs_format::{RootFlags, RootItem, Timespec};
 
-use super::quota;
 use super::uuid_tree::{self, Which};
 use crate::Result;
 use crate::inode::Inode;
@@ -82,7 +81,10 @@ fn take(h: &mut Handle, pending: &Pending) -> Result<()> {
     names::add_root_refs(h, dir, id, index, &pending.name)?;
     names::add_entry(h, dir, &pending.name, Target::subvolume(id), index)?;
     uuid_tree::add(h, Which::Own, &item.uuid, id)?;
-    quota::add_group(h, id)?;
+    h.store()
+        .clone()
+        .quotas
+        .add_group(h, id, Some(source.id()))?;
     uuid_tree::add(h, Which::Received, &item.received_uuid, id)
 }
 

@@ -12,6 +12,7 @@ use super::store::Store;
 use super::table::{Transaction, Turn};
 use crate::counters::Counters;
 use crate::devices::SuperSet;
+use crate::quota::Trees;
 use crate::tree::{Root, write_blocks};
 use crate::{Error, Result};
 
@@ -156,6 +157,7 @@ impl Claim<'_> {
             change(h)?;
         }
         store.space.write_device_errors(h)?;
+        self.account(h)?;
         settle_roots(h)?;
         Counters::count(&store.counters.commits);
         let old = store.super_block.lock().clone();
@@ -164,6 +166,17 @@ impl Claim<'_> {
             root.switch_commit_root();
         }
         Ok(super_block)
+    }
+
+    /// Brings quotas up to date: no further ref of a files' tree changes in this transaction.
+    fn account(&self, h: &mut Handle) -> Result<()> {
+        let store = self.store;
+        let trees = Trees {
+            space: &store.space,
+            roots: &store.roots,
+            blocks: &store.blocks,
+        };
+        store.quotas.account(h, trees)
     }
 
     /// Writes blocks, then the superblock that makes them count.

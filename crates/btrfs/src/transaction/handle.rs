@@ -155,6 +155,10 @@ impl Handle {
 impl Drop for Handle {
     fn drop(&mut self) {
         HELD.set(HELD.get() - 1);
+        let space = &self.trans.space;
+        if self.store.space.is_tracing() && self.store.quotas.is_much(space.traced.count()) {
+            self.store.transactions.request_commit();
+        }
         if let Some(reservation) = self.reservation.take()
             && self.kept.get() > 0
         {

@@ -41,6 +41,7 @@
 mod commit;
 mod dirty;
 mod handle;
+mod quota;
 mod state;
 mod store;
 mod table;

@@ -13,6 +13,7 @@ use crate::checksum::Checksums;
 use crate::counters::Counters;
 use crate::devices::{SuperSet, Volume};
 use crate::lock::{Rank, RankedMutex};
+use crate::quota::Quotas;
 use crate::space::{Pressure, Space};
 use crate::tree::{BlockCache, Opened, Roots, TreeRead};
 use crate::{Options, Result};
@@ -60,6 +61,7 @@ pub(crate) struct Store {
     pub(crate) roots: Roots,
     pub(crate) checksums: Checksums,
     pub(crate) space: Space,
+    pub(crate) quotas: Arc<Quotas>,
     pub(crate) transactions: Transactions,
     /// The superblocks as of the last commit, changed only by the thread that holds the
     /// superblock-order lock.
@@ -107,7 +109,11 @@ impl Store {
         if options.keep_opened {
             space.keep_until(super_block.generation.get());
         }
+        let generation = super_block.generation.get();
+        let quotas = Quotas::open(&blocks, &roots, generation);
+        space.set_tracing(quotas.is_exact());
         Ok(Arc::new(Self {
+            quotas,
             counters: Counters::default(),
             checksums: Checksums::new(&roots.csum_tree, &super_block, checksum),
             space,

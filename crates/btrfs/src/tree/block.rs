@@ -209,7 +209,7 @@ impl WriteGuard {
     }
 }
 
-fn view(bytes: &[u8]) -> Result<Block<'_>> {
+pub(crate) fn view(bytes: &[u8]) -> Result<Block<'_>> {
     Block::new(bytes).map_err(|source| {
         // The header is invalid, so the tree is unknown.
         Error::Block { root: 0, source }

@@ -137,6 +137,15 @@ pub(super) fn let_go(
     h.free_block(root, block, last)
 }
 
+/// Frees the only block of an empty tree. The caller removes the tree's root item.
+///
+/// # Errors
+/// Errors of the extent tree.
+pub(crate) fn drop_root(h: &mut dyn TreeWrite, root: &Root) -> Result<()> {
+    let top = root.write_node();
+    let_go(h, root, top.block(), true)
+}
+
 /// Locks a child for change, after copying it if it must not change in place.
 ///
 /// # Errors

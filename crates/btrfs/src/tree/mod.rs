@@ -68,9 +68,9 @@ pub(crate) mod tests;
 pub(crate) mod verify;
 mod write;
 
-pub(crate) use block::TreeBlock;
+pub(crate) use block::{BlockBytes, TreeBlock, view};
 pub(crate) use cache::{BlockCache, Expect, TreeRead, expect_child};
-pub(crate) use cow::{copy_root, create_root};
+pub(crate) use cow::{copy_root, create_root, drop_root};
 pub(crate) use cursor::Cursor;
 pub(crate) use items::Change;
 pub(crate) use nodes::NodePlace;

@@ -28,6 +28,7 @@ mod mounted_scrub;
 mod names_of_one_hash;
 mod orphans;
 mod places;
+mod quotas;
 mod reclaim;
 mod relocation;
 mod replacement;

@@ -17,6 +17,7 @@ mod log_replay;
 mod mkfs_kernel;
 mod mutants;
 mod oracle;
+mod quotas;
 mod subvolumes;
 mod trees_kernel;
 
@@ -31,6 +32,7 @@ fn main() {
         mkfs_kernel,
         mutants,
         oracle,
+        quotas,
         subvolumes,
         trees_kernel,
     ];

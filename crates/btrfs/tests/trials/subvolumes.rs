@@ -260,35 +260,6 @@ fn paths_choose_subvolumes() {
     assert!(Btrfs::open(devices, choose("x/none")).is_err());
 }
 
-fn quota_numbers_are_marked_as_wrong() {
-    let image = TempImage::new(512 * MIB, &[]);
-    image.mount().shell(
-        "btrfs quota enable .; btrfs subvolume create a > /dev/null
-        btrfs subvolume create b > /dev/null; btrfs qgroup create 1/1 .
-        btrfs qgroup assign --no-rescan 0/257 1/1 . > /dev/null
-        head -c 1000000 /dev/urandom > a/f; sync; btrfs quota rescan -w . > /dev/null",
-    );
-    let fs = open(image.path());
-    let a = fs.lookup(fs.root(), b"a").unwrap().ino();
-    let b = fs.lookup(fs.root(), b"b").unwrap().ino();
-    fs.forget(b, 1);
-    fs.delete_subvolume(fs.root(), b"b").unwrap();
-    file(&fs, a, "g", &[7; 300_000]);
-    let snap = fs.snapshot(a, fs.root(), b"snap", false).unwrap().ino();
-    let id = fs.subvolume_of(snap).unwrap().0;
-    assert!(fs.finish_cleaning());
-    close(fs);
-    image.check();
-    let tree = image.dump(Some("quota"));
-    assert!(tree.contains("INCONSISTENT"), "{tree}");
-    assert!(!tree.contains("0/257"), "{tree}");
-    let mount = image.mount();
-    let groups = mount.shell("btrfs quota rescan -w . > /dev/null; btrfs qgroup show .");
-    assert!(groups.contains(&format!("0/{id}")), "{groups}");
-    drop(mount);
-    image.check();
-}
-
 fn many_snapshots() {
     let image = TempImage::new(512 * MIB, &[]);
     let fs = open(image.path());
@@ -445,11 +416,6 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial("refusals", ALL, refusals),
         trial("paths_choose_subvolumes", ALL, paths_choose_subvolumes),
         trial("many_snapshots", ALL, many_snapshots),
-        trial(
-            "quota_numbers_are_marked_as_wrong",
-            ALL,
-            quota_numbers_are_marked_as_wrong,
-        ),
     ];
     let variants: &[(&str, &[&str])] = &[
         ("default", &[]),

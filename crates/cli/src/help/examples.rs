@@ -445,63 +445,21 @@ pub(super) const EXAMPLES: &[(&str, &[Example])] = &[
             ),
         ],
     ),
-    (
-        "device",
-        &[(
-            "sapwood device add a.img b.img",
-            "a.img has b.img as its second device from now on",
-        )],
-    ),
-    (
-        "device add",
-        &[
-            (
-                "sapwood device add a.img b.img",
-                "a.img has b.img as its second device from now on",
-            ),
-            (
-                "sapwood device add mnt /dev/sdc",
-                "a mount, which stays in use",
-            ),
-        ],
-    ),
-    (
-        "device remove",
-        &[
-            (
-                "sapwood device remove a.img b.img c.img",
-                "everything on c.img moves to a.img and b.img",
-            ),
-            (
-                "sapwood device remove a.img b.img missing",
-                "the copies that a lost device had are made anew on the others",
-            ),
-        ],
-    ),
-    (
-        "device replace",
-        &[
-            (
-                "sapwood device replace a.img b.img new.img",
-                "new.img gets everything that is on b.img",
-            ),
-            (
-                "sapwood device replace mnt /dev/sdb /dev/sdc",
-                "the same in a mount by Sapwood, which stays in use",
-            ),
-            (
-                "sapwood device replace --degraded a.img missing new.img",
-                "a lost device is rebuilt from the others",
-            ),
-        ],
-    ),
-    (
-        "device usage",
-        &[(
-            "sapwood device usage a.img b.img",
-            "block groups and unallocated space of both",
-        )],
-    ),
+    ("quota", crate::quota::EXAMPLES),
+    ("quota show", crate::quota::SHOW_EXAMPLES),
+    ("quota enable", crate::quota::ENABLE_EXAMPLES),
+    ("quota disable", crate::quota::DISABLE_EXAMPLES),
+    ("quota rescan", crate::quota::RESCAN_EXAMPLES),
+    ("quota limit", crate::quota::LIMIT_EXAMPLES),
+    ("quota create", crate::quota::CREATE_EXAMPLES),
+    ("quota remove", crate::quota::REMOVE_EXAMPLES),
+    ("quota assign", crate::quota::ASSIGN_EXAMPLES),
+    ("quota unassign", crate::quota::UNASSIGN_EXAMPLES),
+    ("device", crate::device::EXAMPLES),
+    ("device add", crate::device::ADD_EXAMPLES),
+    ("device remove", crate::device::REMOVE_EXAMPLES),
+    ("device replace", crate::device::REPLACE_EXAMPLES),
+    ("device usage", crate::device::USAGE_EXAMPLES),
     (
         "resize",
         &[

@@ -1,5 +1,5 @@
 //! Messages of the connection over which the daemon of a mount scrubs, balances, resizes, and changes
-//! the devices: a length (4 bytes, in the byte order of the machine) and JSON.
+//! the devices and quotas: a length (4 bytes, in the byte order of the machine) and JSON.
 //!
 //! - Client to daemon: one [`Request`], and the descriptor of a new device. A client that shuts
 //!   down its side, or ends, stops the work after the current step.
@@ -18,6 +18,7 @@ use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
 use crate::daemon::DaemonError;
+use crate::quota::QuotaChange;
 
 /// Most bytes of a request.
 const MOST_OF_REQUEST: usize = 64 << 10;
@@ -43,6 +44,8 @@ pub(crate) enum Request {
     BalanceState,
     /// End the balance that runs, so that it can be continued.
     PauseBalance,
+    /// The quotas, or that there are none.
+    Quotas,
 }
 
 /// A new size, in bytes.
@@ -55,7 +58,7 @@ pub(crate) enum WantedSize {
     Max,
 }
 
-/// A change of the block groups or the devices.
+/// A change of the block groups, the devices or the quotas.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) enum Change {
     /// Filters as text, as for `BalanceFilter`.
@@ -75,6 +78,7 @@ pub(crate) enum Change {
         force: bool,
     },
     RemoveDevice(Removal),
+    Quota(QuotaChange),
     /// The descriptor of the new device follows.
     ReplaceDevice {
         old: Removal,

@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use sapwood_btrfs::Error as Quota;
 use sapwood_btrfs::balance::BalanceError as Balance;
 use sapwood_btrfs::membership::MembershipError as Membership;
 
@@ -17,6 +18,13 @@ impl Cause for DevicesError {
             Self::Open(error) => error.kind(),
             Self::Daemon(error) => error.kind(),
             Self::NoBalance(_) => ErrorKind::InvalidInput,
+            Self::Quota { source, .. } => match &**source {
+                Quota::NoQuotas | Quota::NoSuchGroup { .. } | Quota::QuotaGroup { .. } => {
+                    ErrorKind::InvalidInput
+                }
+                Quota::Vfs(sapwood_vfs::Error::Busy) => ErrorKind::ResourceBusy,
+                error => of_btrfs(error),
+            },
             Self::Balance { source, .. } => match &**source {
                 Balance::Engine(error) => of_btrfs(error),
                 Balance::NoRoom { .. } => ErrorKind::StorageFull,
@@ -39,9 +47,10 @@ impl Cause for DevicesError {
         match self {
             Self::Open(error) => error.path(),
             Self::Daemon(error) => error.path(),
-            Self::NoBalance(path) | Self::Balance { path, .. } | Self::Membership { path, .. } => {
-                Some(path)
-            }
+            Self::NoBalance(path)
+            | Self::Balance { path, .. }
+            | Self::Quota { path, .. }
+            | Self::Membership { path, .. } => Some(path),
         }
     }
 }

@@ -12,6 +12,7 @@ use super::{
 };
 use crate::bulk::upkeep::{self, Change, Removal, Request};
 use crate::progress::{OnProgress, Stop};
+use crate::quota::{QuotaChange, Quotas};
 
 type Result<T> = std::result::Result<T, DevicesError>;
 
@@ -83,6 +84,24 @@ pub(super) fn cancel_balance(dir: &Path) -> Result<()> {
 /// [`DevicesError::Daemon`].
 pub(super) fn balance_state(dir: &Path) -> Result<BalanceState> {
     let socket = upkeep::request(dir, &Request::BalanceState)?;
+    wait_unseen(dir, &socket)
+}
+
+/// The quotas of the file system that `dir` is in; `None` if they are off.
+///
+/// # Errors
+/// [`DevicesError::Daemon`].
+pub(super) fn quotas(dir: &Path) -> Result<Option<Quotas>> {
+    let socket = upkeep::request(dir, &Request::Quotas)?;
+    wait_unseen(dir, &socket)
+}
+
+/// Changes the quotas of the file system that `dir` is in.
+///
+/// # Errors
+/// [`DevicesError::Daemon`].
+pub(super) fn change_quotas(dir: &Path, change: QuotaChange) -> Result<()> {
+    let socket = requested(dir, Change::Quota(change))?;
     wait_unseen(dir, &socket)
 }
 

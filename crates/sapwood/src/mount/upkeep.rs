@@ -15,7 +15,7 @@ use sapwood_block::{Device, FileDevice};
 use sapwood_btrfs::membership::{MountedDevice, add_mounted, remove_mounted};
 use sapwood_btrfs::replacement::replace_mounted;
 use sapwood_btrfs::resize::{DeviceSize, resize_mounted};
-use sapwood_btrfs::{Btrfs, balance};
+use sapwood_btrfs::{Btrfs, balance, quota_groups};
 use sapwood_ext4::resize::{MountedSize, grow_mounted};
 use sapwood_fuse::bulk::{Admitted, Service, Work};
 
@@ -26,6 +26,7 @@ use crate::devices::{
 };
 use crate::image::Mounted;
 use crate::progress::Progress;
+use crate::quota::Quotas;
 use crate::resize::ResizeReport;
 use crate::scrub::{self, ScrubOptions, ScrubReport};
 
@@ -119,6 +120,14 @@ impl Upkeep {
         })
     }
 
+    fn quotas(&self) -> Result<Option<Quotas>, String> {
+        let image = self.engines.current().clone();
+        let Mounted::Btrfs(fs) = &image else {
+            return Err("only btrfs has quota groups".to_owned());
+        };
+        Ok(quota_groups::show(fs).map_err(text)?.map(Quotas::of))
+    }
+
     /// Runs a balance that [`end_balance`](Self::end_balance) can end.
     fn balanced<E>(
         &self,
@@ -148,6 +157,10 @@ impl Upkeep {
                 let state = self.balance_state()?;
                 return Answer::Done(state).send(&work.socket).map_err(failed);
             }
+            Request::Quotas => {
+                let found = self.quotas()?;
+                return Answer::Done(found).send(&work.socket).map_err(failed);
+            }
             Request::PauseBalance => {
                 let ended = self.end_balance();
                 return Answer::Done(ended).send(&work.socket).map_err(failed);
@@ -165,7 +178,7 @@ impl Upkeep {
         let read_only = image.read_only() || admitted.check_writable().is_err();
         let mut reporter = Reporter::new(&work.socket);
         match request {
-            Request::BalanceState | Request::PauseBalance => return Ok(()),
+            Request::BalanceState | Request::PauseBalance | Request::Quotas => return Ok(()),
             Request::Scrub {
                 read_only: only,
                 limit,
@@ -198,7 +211,7 @@ impl Upkeep {
                 let report = resize(&image, devid, size, &mut step)?;
                 Answer::Done(report).send(&work.socket).map_err(failed)
             }
-            _ => Err("only btrfs has block groups and several devices".to_owned()),
+            _ => Err("only btrfs has block groups, quota groups and several devices".to_owned()),
         }
     }
 
@@ -262,6 +275,10 @@ impl Upkeep {
             }
             Change::CancelBalance => {
                 balance::cancel_mounted(fs).map_err(text)?;
+                Answer::Done(()).send(socket)
+            }
+            Change::Quota(change) => {
+                quota_groups::change(fs, change.engine()).map_err(text)?;
                 Answer::Done(()).send(socket)
             }
             Change::AddDevice { name, force } => {

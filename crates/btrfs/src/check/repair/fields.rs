@@ -4,7 +4,7 @@
 use std::collections::HashSet;
 
 use sapwood_btrfs_format::{
-    BlockGroupItem, DevItem, ExtentItem, FreeSpaceInfo, InodeItem, Key, kind, objectid,
+    BlockGroupItem, DevItem, ExtentItem, FreeSpaceInfo, InodeItem, Key, QgroupInfo, kind, objectid,
 };
 use zerocopy::FromBytes;
 
@@ -147,6 +147,25 @@ fn space(
         } => {
             let set = |item: &mut ExtentItem| item.generation = expected.into();
             extent(editor, bytenr, set)
+        }
+        Finding::QuotaGroup {
+            level,
+            id,
+            field: name,
+            expected,
+            ..
+        } => {
+            let key = Key::new(0, kind::QGROUP_INFO, level << 48 | id);
+            let set = |item: &mut QgroupInfo| {
+                if name == "referenced" {
+                    (item.referenced, item.referenced_compressed) =
+                        (expected.into(), expected.into());
+                } else {
+                    (item.exclusive, item.exclusive_compressed) =
+                        (expected.into(), expected.into());
+                }
+            };
+            field(editor, objectid::QUOTA_TREE, &key, set)
         }
         _ => Ok(false),
     }
