@@ -37,7 +37,7 @@ pub(super) struct Layout {
 /// The layouts of a mount.
 pub(super) struct Layouts {
     first: Layout,
-    further: Vec<OnceLock<Layout>>,
+    further: Vec<OnceLock<Box<Layout>>>,
     /// Index of the newest one; 0: the first.
     newest: AtomicUsize,
 }
@@ -55,7 +55,7 @@ impl Layouts {
     pub(super) fn current(&self) -> &Layout {
         let newest = self.newest.load(Ordering::Acquire);
         let further = newest.checked_sub(1).and_then(|at| self.further.get(at));
-        further.and_then(OnceLock::get).unwrap_or(&self.first)
+        further.and_then(OnceLock::get).map_or(&self.first, |layout| layout)
     }
 
     /// Whether one more can be added.
@@ -67,7 +67,7 @@ impl Layouts {
     fn add(&self, layout: Layout) {
         let newest = self.newest.load(Ordering::Acquire);
         if let Some(place) = self.further.get(newest) {
-            let _ = place.set(layout);
+            let _ = place.set(Box::new(layout));
             self.newest.store(newest + 1, Ordering::Release);
         }
     }
