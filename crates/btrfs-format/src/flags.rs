@@ -354,7 +354,8 @@ impl Incompat {
         .union(Self::NO_HOLES)
         .union(Self::METADATA_UUID)
         .union(Self::RAID56)
-        .union(Self::RAID1C34);
+        .union(Self::RAID1C34)
+        .union(Self::SIMPLE_QUOTA);
 }
 
 impl CompatRo {

@@ -523,6 +523,12 @@ pub enum Error {
         /// Why not.
         reason: &'static str,
     },
+    /// Simple quotas, whose numbers cannot be counted anew.
+    #[error("simple quotas are not counted anew; disable them first for quota groups")]
+    SimpleQuotas,
+    /// Quota groups are on, where simple quotas were to be enabled.
+    #[error("quota groups are on; disable them first for simple quotas")]
+    FullQuotas,
     /// Quotas are off.
     #[error("quotas are off")]
     NoQuotas,

@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 use sapwood_block::Device;
-use sapwood_btrfs_format::{InodeItem, objectid};
+use sapwood_btrfs_format::{Incompat, InodeItem, Key, objectid};
 use sapwood_vfs::{FileSystem, Timestamp};
 
 use crate::quota::{Outcome, Trees};
@@ -114,6 +114,9 @@ pub struct Limits {
 pub enum QuotaChange {
     /// Turns quotas on, with a group for each subvolume. Counts anew if they are on.
     Enable,
+    /// Turns simple quotas on, which count extents from now on, and for the subvolume that they were
+    /// allocated for. Linux knows them since 6.7.
+    EnableSimple,
     /// Turns quotas off, and deletes all groups.
     Disable,
     /// Counts all numbers anew.
@@ -218,9 +221,17 @@ fn apply(h: &mut Handle, change: QuotaChange) -> Result<Outcome> {
     match change {
         QuotaChange::Enable => {
             if !quotas.is_on() {
-                enable(h, &store)?;
+                enable(h, &store, false)?;
             }
             recount(h, &store)
+        }
+        QuotaChange::EnableSimple if quotas.is_simple() => Ok(Ok(())),
+        QuotaChange::EnableSimple if quotas.is_on() => Ok(Err(Error::FullQuotas)),
+        QuotaChange::EnableSimple => {
+            // What is pending belongs to the time before.
+            store.space.run_delayed_refs(h, None)?;
+            enable(h, &store, true)?;
+            Ok(Ok(()))
         }
         QuotaChange::Disable => disable(h, &store),
         QuotaChange::Rescan => recount(h, &store),
@@ -231,6 +242,9 @@ fn apply(h: &mut Handle, change: QuotaChange) -> Result<Outcome> {
             let related = quotas.relate(h, (member.stored(), parent.stored()), add)?;
             if related.is_err() {
                 return Ok(related);
+            }
+            if quotas.is_simple() {
+                return quotas.add_up(h);
             }
             recount(h, &store)
         }
@@ -248,6 +262,9 @@ fn subvolumes(store: &Store) -> Result<Vec<u64>> {
 }
 
 fn recount(h: &mut Handle, store: &Arc<Store>) -> Result<Outcome> {
+    if store.quotas.is_simple() {
+        return Ok(Err(Error::SimpleQuotas));
+    }
     let ids = subvolumes(store)?;
     for id in &ids {
         if store.roots.get(*id)?.is_dead() {
@@ -263,7 +280,7 @@ fn recount(h: &mut Handle, store: &Arc<Store>) -> Result<Outcome> {
 }
 
 /// Makes the quota tree.
-fn enable(h: &mut Handle, store: &Arc<Store>) -> Result<()> {
+fn enable(h: &mut Handle, store: &Arc<Store>, simple: bool) -> Result<()> {
     if store.roots.get(objectid::QUOTA_TREE).is_ok() {
         // One of quotas that are off, or a damaged one.
         remove_tree(h, store)?;
@@ -280,7 +297,10 @@ fn enable(h: &mut Handle, store: &Arc<Store>) -> Result<()> {
     let root_tree = Arc::clone(&store.roots.root_tree);
     root_tree.insert(h, &root.item_key(), item.bytes())?;
     let ids = subvolumes(store)?;
-    store.quotas.begin(h, &root, &ids)
+    if simple {
+        store.add_incompat(Incompat::SIMPLE_QUOTA);
+    }
+    store.quotas.begin(h, (&root, &store.space), &ids, simple)
 }
 
 fn disable(h: &mut Handle, store: &Arc<Store>) -> Result<Outcome> {
@@ -300,11 +320,7 @@ fn disable(h: &mut Handle, store: &Arc<Store>) -> Result<Outcome> {
 /// Deletes the quota tree.
 fn remove_tree(h: &mut Handle, store: &Arc<Store>) -> Result<()> {
     let root = store.roots.get(objectid::QUOTA_TREE)?;
-    let (first, last) = (
-        sapwood_btrfs_format::Key::MIN,
-        sapwood_btrfs_format::Key::MAX,
-    );
-    root.delete_range(h, &first, &last)?;
+    root.delete_range(h, &Key::MIN, &Key::MAX)?;
     drop_root(h, &root)?;
     h.trans().dirty_roots.remove(root.id());
     let root_tree = Arc::clone(&store.roots.root_tree);

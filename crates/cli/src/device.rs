@@ -310,7 +310,11 @@ pub(super) fn failure(error: sapwood::Error) -> Failure {
             _ => None,
         },
         Some(DevicesError::Quota { source, .. }) => match &**source {
-            Error::NoQuotas | Error::NoSuchGroup { .. } | Error::QuotaGroup { .. } => None,
+            Error::NoQuotas
+            | Error::SimpleQuotas
+            | Error::FullQuotas
+            | Error::NoSuchGroup { .. }
+            | Error::QuotaGroup { .. } => None,
             error => Some(error),
         },
         Some(DevicesError::Daemon(DaemonError::Mount { .. })) => return Failure::new(IMAGE, error),

@@ -88,6 +88,10 @@ pub(super) enum Command {
     Enable {
         #[arg(help = IMAGE)]
         image: PathBuf,
+        /// Count an extent only for the subvolume that it was allocated for, from now on: faster, and
+        /// for Linux 6.7 or later
+        #[arg(long)]
+        simple: bool,
     },
     /// Turn quotas off, and delete all groups with their limits
     Disable {
@@ -171,7 +175,7 @@ impl Command {
     pub(super) fn image_mut(&mut self) -> &mut PathBuf {
         match self {
             Self::Show { image, .. }
-            | Self::Enable { image }
+            | Self::Enable { image, .. }
             | Self::Disable { image }
             | Self::Rescan { image }
             | Self::Limit { image, .. }
@@ -189,7 +193,11 @@ pub(super) fn run(command: &Command) -> Result<()> {
     let kept = |limit: Option<Limit>| limit.map_or(LimitChange::Keep, |limit| limit.0);
     let (image, change) = match command {
         Command::Show { image, raw, json } => return show(image, *raw, *json),
-        Command::Enable { image } => (image, QuotaChange::Enable),
+        Command::Enable {
+            image,
+            simple: false,
+        } => (image, QuotaChange::Enable),
+        Command::Enable { image, .. } => (image, QuotaChange::EnableSimple),
         Command::Disable { image } => (image, QuotaChange::Disable),
         Command::Rescan { image } => (image, QuotaChange::Rescan),
         Command::Limit {

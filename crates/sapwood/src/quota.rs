@@ -125,6 +125,10 @@ impl LimitChange {
 pub enum QuotaChange {
     /// Turns quotas on, with a group for each subvolume. Counts anew if they are on.
     Enable,
+    /// Turns simple quotas on, which count extents from now on, for the subvolume that they were
+    /// allocated for. They cost less than groups that follow shared extents. Linux knows them since
+    /// 6.7.
+    EnableSimple,
     /// Turns quotas off, and deletes all groups with their limits.
     Disable,
     /// Counts all numbers anew.
@@ -163,6 +167,7 @@ impl QuotaChange {
         use engine::QuotaChange as To;
         match self {
             Self::Enable => To::Enable,
+            Self::EnableSimple => To::EnableSimple,
             Self::Disable => To::Disable,
             Self::Rescan => To::Rescan,
             Self::Create(id) => To::Create(id.engine()),

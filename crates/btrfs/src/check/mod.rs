@@ -39,6 +39,7 @@ mod refs;
 pub mod repair;
 mod report;
 mod roots;
+mod simple_quotas;
 mod source;
 mod state;
 mod superblock;

@@ -9,8 +9,9 @@
 //! interned.
 //!
 //! Nothing is compared if the numbers need not be valid: quotas off, inconsistent, of an earlier
-//! generation or being rescanned, simple quotas, a subvolume half deleted. Neither is anything compared if the sets of
-//! very many snapshots would take too much memory.
+//! generation or being rescanned, a subvolume half deleted. Neither is anything compared if the sets
+//! of very many snapshots would take too much memory. Simple quotas have a
+//! [count of their own](super::simple_quotas).
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::rc::Rc;
@@ -24,6 +25,8 @@ use super::walk::{Walk, entries};
 
 /// Quotas are on, and no flag marks the numbers as inconsistent (or of another kind).
 const RIGHT: u64 = 1;
+/// Simple quotas are on, and no flag marks the numbers as inconsistent.
+const SIMPLE: u64 = 9;
 /// First bit of the level in a group's id. Subvolumes have level zero.
 const LEVEL_SHIFT: u32 = 48;
 /// Most ids that all sets of subvolumes together may have.
@@ -31,10 +34,12 @@ const MOST_IDS: usize = 8 << 20;
 
 /// Contents of the quota tree.
 #[derive(Default)]
-struct Quotas {
+pub(super) struct Quotas {
     flags: u64,
     /// Generation of the last commit that kept the numbers.
     generation: u64,
+    /// With simple quotas, the first transaction whose extents count.
+    simple_since: u64,
     groups: BTreeMap<u64, QgroupInfo>,
     /// Member groups of each group.
     members: BTreeMap<u64, Vec<u64>>,
@@ -46,6 +51,10 @@ impl Quotas {
             kind::QGROUP_STATUS => {
                 let status = QgroupStatus::read(data).unwrap_or_default();
                 (self.flags, self.generation) = (status.flags.get(), status.generation.get());
+                let since = data
+                    .get(QgroupStatus::SIZE..)
+                    .and_then(|rest| rest.first_chunk());
+                self.simple_since = since.map_or(0, |bytes| u64::from_le_bytes(*bytes));
             }
             kind::QGROUP_INFO => {
                 let info = QgroupInfo::read(data);
@@ -60,8 +69,13 @@ impl Quotas {
         }
     }
 
+    /// All groups.
+    pub(super) fn groups(&self) -> impl Iterator<Item = (&u64, &QgroupInfo)> {
+        self.groups.iter()
+    }
+
     /// The subvolumes of a group. A member has a lower level, so the recursion ends.
-    fn subvolumes(&self, group: u64, into: &mut BTreeSet<u64>) {
+    pub(super) fn subvolumes(&self, group: u64, into: &mut BTreeSet<u64>) {
         if group >> LEVEL_SHIFT == 0 {
             into.insert(group);
             return;
@@ -130,6 +144,9 @@ impl Check<'_> {
             entries(block).for_each(|(key, data)| quotas.take(key, data));
         });
         self.uses_incomplete |= holes;
+        if quotas.flags == SIMPLE && !self.uses_incomplete {
+            self.compare_simple_quotas(&quotas, quotas.simple_since);
+        }
         // Another generation: a program wrote that does not keep the numbers.
         let current = quotas.generation == self.sb.generation.get();
         if quotas.flags == RIGHT && current && !self.uses_incomplete && !self.roots.any_dead() {
@@ -153,19 +170,29 @@ impl Check<'_> {
                     }
                 }
             }
-            for (field, found, expected) in [
-                ("referenced", info.referenced.get(), referenced),
-                ("exclusive", info.exclusive.get(), exclusive),
-            ] {
-                if found != expected {
-                    self.found(Finding::QuotaGroup {
-                        level: group >> LEVEL_SHIFT,
-                        id: group & ((1 << LEVEL_SHIFT) - 1),
-                        field,
-                        found,
-                        expected,
-                    });
-                }
+            self.compare_group(*group, info, (referenced, exclusive));
+        }
+    }
+
+    /// Compares the numbers of a group with the referenced and exclusive bytes that were counted.
+    pub(super) fn compare_group(
+        &mut self,
+        group: u64,
+        info: &QgroupInfo,
+        (referenced, exclusive): (u64, u64),
+    ) {
+        for (field, found, expected) in [
+            ("referenced", info.referenced.get(), referenced),
+            ("exclusive", info.exclusive.get(), exclusive),
+        ] {
+            if found != expected {
+                self.found(Finding::QuotaGroup {
+                    level: group >> LEVEL_SHIFT,
+                    id: group & ((1 << LEVEL_SHIFT) - 1),
+                    field,
+                    found,
+                    expected,
+                });
             }
         }
     }

@@ -21,11 +21,8 @@ pub(super) struct Opened<'d> {
     pub(super) sys_chunks: BTreeMap<u64, ChunkItem>,
 }
 
-/// Features that can be mounted, and more that do not affect the check or are checked.
-const KNOWN: Incompat = Incompat::SUPPORTED
-    .union(Incompat::RAID56)
-    .union(Incompat::RAID1C34)
-    .union(Incompat::SIMPLE_QUOTA);
+/// Features that the check knows.
+const KNOWN: Incompat = Incompat::SUPPORTED;
 
 /// Reads the superblocks of all devices and compares them.
 pub(super) fn open<'d>(

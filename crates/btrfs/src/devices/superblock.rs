@@ -243,10 +243,6 @@ mod tests {
             let err = check_features(&raid, true).unwrap_err();
             assert!(matches!(err, Error::UnsupportedFeature(n) if n == name));
         }
-        let mut quota = sb();
-        quota.incompat_flags = Incompat::SIMPLE_QUOTA.bits().into();
-        let err = check_features(&quota, true).unwrap_err();
-        assert!(matches!(err, Error::UnsupportedFeature(n) if n == "simple-quota"));
         let mut odd = sb();
         odd.incompat_flags = (1u64 << 60).into();
         let err = check_features(&odd, true).unwrap_err();

@@ -4,14 +4,15 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use sapwood_btrfs_format::{Key, QgroupLimit, QgroupStatus, kind, objectid};
+use sapwood_btrfs_format::{QgroupLimit, QgroupStatus, objectid};
 
 use super::owners::Trees;
 use super::table::{Group, STATUS, Table, flag, level, limit_flag, no_group};
 use super::{
-    Quotas, account, delete_relation, limit_key, parts, put_info, read, recount, set_limits,
+    Quotas, account, delete_relation, limit_key, parts, put_info, put_relation, read, recount,
+    set_limits,
 };
-use crate::space::SpaceWrite;
+use crate::space::{Space, SpaceWrite};
 use crate::tree::{BlockCache, Root, Roots};
 use crate::{Error, Result};
 
@@ -69,23 +70,31 @@ impl Quotas {
         self.on.load(Ordering::Acquire)
     }
 
-    /// Fills a new quota tree with a status and a group for each subvolume.
+    /// Fills a new quota tree with a status and a group for each subvolume. `simple`: for simple
+    /// quotas, which count extents from the next transaction on.
     ///
     /// # Errors
     /// Unreadable blocks, no space.
     pub(crate) fn begin(
         &self,
         h: &mut dyn SpaceWrite,
-        root: &Arc<Root>,
+        (root, space): (&Arc<Root>, &Space),
         subvolumes: &[u64],
+        simple: bool,
     ) -> Result<()> {
+        let simple_since = simple.then(|| h.transid().saturating_add(1));
+        let kind = simple_since.map_or(0, |_| flag::SIMPLE);
         let status = QgroupStatus {
             version: 1.into(),
             generation: h.transid().into(),
-            flags: flag::ON.into(),
+            flags: (flag::ON | kind).into(),
             rescan: 0.into(),
         };
-        root.put(h, &STATUS, status.bytes())?;
+        let mut item = status.bytes().to_vec();
+        if let Some(since) = simple_since {
+            item.extend_from_slice(&since.to_le_bytes());
+        }
+        root.put(h, &STATUS, &item)?;
         for id in subvolumes {
             put_info(h, root, *id, (0, 0))?;
             root.put(h, &limit_key(*id), QgroupLimit::default().bytes())?;
@@ -95,19 +104,54 @@ impl Quotas {
         state.table = Some(Table {
             root: Arc::clone(root),
             status,
+            simple_since,
             groups: subvolumes
                 .iter()
                 .map(|id| (*id, Group::default()))
                 .collect(),
             hierarchy: Arc::default(),
         });
+        state.exact = simple;
+        drop(state);
         self.on.store(true, Ordering::Release);
+        self.begin_tracing(space);
         Ok(())
+    }
+
+    /// Whether the quotas are simple ones.
+    pub(crate) fn is_simple(&self) -> bool {
+        let state = self.state.lock();
+        let table = state.table.as_ref();
+        table.is_some_and(|table| table.simple_since.is_some())
+    }
+
+    /// Writes the sums of the groups of higher levels, after a change of relations of simple quotas.
+    ///
+    /// # Errors
+    /// Unreadable blocks, no space.
+    pub(crate) fn add_up(&self, h: &mut dyn SpaceWrite) -> Result<Outcome> {
+        let (root, sums) = {
+            let mut state = self.state.lock();
+            let Some(table) = &mut state.table else {
+                return Ok(Err(Error::NoQuotas));
+            };
+            let sums = table.sums();
+            for (id, referenced, exclusive) in &sums {
+                let group = table.groups.entry(*id).or_default();
+                (group.referenced, group.exclusive) = (*referenced, *exclusive);
+            }
+            (table.root.clone(), sums)
+        };
+        for (id, referenced, exclusive) in sums {
+            put_info(h, &root, id, (referenced, exclusive))?;
+        }
+        Ok(Ok(()))
     }
 
     /// Forgets everything. The quota tree is gone.
     pub(crate) fn end(&self, trees: Trees<'_>) {
         trees.space.set_tracing(false);
+        trees.space.set_owned_since(None);
         self.on.store(false, Ordering::Release);
         *self.state.lock() = super::State::default();
     }
@@ -248,15 +292,24 @@ impl Quotas {
             if !add && !hierarchy.remove(member, parent) {
                 return Ok(Err(refused(member, "it is no member")));
             }
+            // What is reserved for the member counts in the group, too.
+            let ahead = table.groups.get(&member).map_or(0, |group| group.ahead);
+            for id in table.hierarchy.with_ancestors(parent) {
+                if let Some(group) = table.groups.get_mut(&id) {
+                    group.ahead = if add {
+                        group.ahead.saturating_add(ahead)
+                    } else {
+                        group.ahead.saturating_sub(ahead)
+                    };
+                }
+            }
             table.root.clone()
         };
         if !add {
             delete_relation(h, &root, member, parent)?;
             return Ok(Ok(()));
         }
-        for (from, to) in [(member, parent), (parent, member)] {
-            root.put(h, &Key::new(from, kind::QGROUP_RELATION, to), &[])?;
-        }
+        put_relation(h, &root, member, parent)?;
         Ok(Ok(()))
     }
 

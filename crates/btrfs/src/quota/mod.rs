@@ -20,7 +20,12 @@
 //! last commit, with the numbers of the last commit. They are not enforced while the numbers are
 //! wrong.
 //!
-//! Simple quotas are an incompatible feature, and refused.
+//! # Simple quotas
+//! They count an extent, once, for the tree that it was allocated for. A data extent has its owner
+//! in its item; a tree block in its header. So a transaction adds up the bytes of extents that get
+//! an item or lose it, and the commit adds the sums to the groups.
+//! Extents from before the quotas were enabled count nothing. A group of a higher level has the sum
+//! of its subvolumes.
 
 mod account;
 mod change;
@@ -89,8 +94,15 @@ impl Quotas {
         match read(blocks, roots) {
             Ok(table) => {
                 state.exact = table.as_ref().is_some_and(|table| {
-                    table.status.flags.get() == flag::ON
-                        && table.status.generation.get() == generation
+                    let status = &table.status;
+                    match table.simple_since {
+                        // Another program cannot write without knowledge of the feature.
+                        Some(_) => status.flags.get() == flag::ON | flag::SIMPLE,
+                        None => {
+                            let current = status.generation.get() == generation;
+                            status.flags.get() == flag::ON && current
+                        }
+                    }
                 });
                 state.table = table;
             }
@@ -106,9 +118,17 @@ impl Quotas {
         })
     }
 
-    /// Whether the numbers are right, so that changes must be recorded.
-    pub(crate) fn is_exact(&self) -> bool {
+    /// Whether the numbers are right, and kept so.
+    fn is_exact(&self) -> bool {
         self.state.lock().exact
+    }
+
+    /// Lets transactions record what the commits need.
+    pub(crate) fn begin_tracing(&self, space: &Space) {
+        let state = self.state.lock();
+        let simple = state.table.as_ref().and_then(|table| table.simple_since);
+        space.set_tracing(state.exact && simple.is_none());
+        space.set_owned_since(simple);
     }
 
     /// Whether a transaction that recorded so many extents should end.
@@ -126,25 +146,30 @@ impl Quotas {
         }
     }
 
-    /// Makes the group of a new subvolume. A snapshot has the limits of its source.
+    /// Makes the group of a new subvolume in the directory of subvolume `inside`. A snapshot has the
+    /// limits of its source. With simple quotas, a subvolume is in the groups that the one around it
+    /// is in.
     ///
     /// # Errors
     /// Unreadable blocks, no space.
     pub(crate) fn add_group(
         &self,
         h: &mut dyn SpaceWrite,
-        subvolume: u64,
+        (subvolume, inside): (u64, u64),
         source: Option<u64>,
     ) -> Result<()> {
-        let (root, limit) = {
+        let (root, limit, parents) = {
             let mut state = self.state.lock();
+            let state = &mut *state;
+            let Some(table) = &mut state.table else {
+                return Ok(());
+            };
+            let simple = table.simple_since.is_some();
+            let source = source.filter(|_| !simple);
             if let Some(source) = source {
                 let id = subvolume;
                 state.taken.push(Taken { source, id });
             }
-            let Some(table) = &mut state.table else {
-                return Ok(());
-            };
             if table.groups.contains_key(&subvolume) {
                 return Ok(());
             }
@@ -155,10 +180,20 @@ impl Quotas {
             };
             let limit = group.limit;
             table.groups.insert(subvolume, group);
-            (table.root.clone(), limit)
+            let hierarchy = Arc::make_mut(&mut table.hierarchy);
+            let mut parents = Vec::new();
+            if simple {
+                parents = hierarchy.parents(inside).to_vec();
+                parents.retain(|parent| hierarchy.add(subvolume, *parent));
+            }
+            (table.root.clone(), limit, parents)
         };
         put_info(h, &root, subvolume, (0, 0))?;
-        root.put(h, &limit_key(subvolume), limit.bytes())
+        root.put(h, &limit_key(subvolume), limit.bytes())?;
+        for parent in parents {
+            put_relation(h, &root, subvolume, parent)?;
+        }
+        Ok(())
     }
 
     /// Deletes the group of a dropped subvolume, at the next commit.
@@ -174,7 +209,7 @@ impl Quotas {
         trees: Trees<'_>,
         (bytenr, level): (u64, u8),
     ) {
-        if !self.on.load(Ordering::Acquire) || !self.is_exact() {
+        if !trees.space.is_tracing() {
             return;
         }
         match self.walk(h, trees, (bytenr, level)) {
@@ -216,22 +251,23 @@ impl Quotas {
     /// # Errors
     /// Unreadable blocks of the quota tree, no space.
     pub(crate) fn account(&self, h: &mut dyn SpaceWrite, trees: Trees<'_>) -> Result<()> {
-        let exact = {
+        let (exact, simple) = {
             let mut state = self.state.lock();
             if state.damaged {
                 state.damaged = false;
                 drop(state);
                 return mark_inconsistent(h, trees.roots);
             }
-            if state.table.is_none() {
-                state.taken.clear();
+            let Some(table) = &state.table else {
                 state.removed.clear();
                 return Ok(());
-            }
-            state.exact
+            };
+            (state.exact, table.simple_since.is_some())
         };
         self.walked.store(0, Ordering::Relaxed);
-        if exact {
+        if simple {
+            self.account_simply(h, trees.space)?;
+        } else if exact {
             trees.space.run_delayed_refs(h, None)?;
             let extents = h.changes().traced.take();
             match account::compare(trees, &extents) {
@@ -253,14 +289,20 @@ impl Quotas {
             return Ok(());
         };
         for id in removed {
-            self.delete_group(h, trees.space, &root, id)?;
+            // With simple quotas, extents of a dropped subvolume may live on in others.
+            if !simple || self.is_empty(id) {
+                self.delete_group(h, trees.space, &root, id)?;
+            }
         }
         let transid = h.transid();
         let exact = self.is_exact();
         let status = change_status(h, &root, |status| {
             status.generation = transid.into();
             if !exact {
-                status.flags = (status.flags.get() | flag::INCONSISTENT).into();
+                // A rescan that continued would take the part before its position for right.
+                let flags = status.flags.get() & !flag::RESCAN;
+                status.flags = (flags | flag::INCONSISTENT).into();
+                status.rescan = 0.into();
             }
         })?;
         if let (Some(table), Some(status)) = (&mut self.state.lock().table, status) {
@@ -294,6 +336,51 @@ impl Quotas {
             Err(reason) => self.lose(space, reason),
         }
         Ok(())
+    }
+
+    /// Adds the bytes that the transaction allocated, or freed, to the groups of their owners.
+    fn account_simply(&self, h: &mut dyn SpaceWrite, space: &Space) -> Result<()> {
+        space.run_delayed_refs(h, None)?;
+        let owned = h.changes().owned.take();
+        let mut changed = BTreeMap::new();
+        let (mut lost, root) = {
+            let mut state = self.state.lock();
+            let Some(table) = &mut state.table else {
+                return Ok(());
+            };
+            let mut lost = owned.unknown;
+            for (owner, change) in owned.changes {
+                for id in table.hierarchy.with_ancestors(owner) {
+                    let Some(group) = table.groups.get_mut(&id) else {
+                        continue;
+                    };
+                    let sum = |bytes: u64| bytes.checked_add_signed(change);
+                    match (sum(group.referenced), sum(group.exclusive)) {
+                        (Some(referenced), Some(exclusive)) => {
+                            (group.referenced, group.exclusive) = (referenced, exclusive);
+                            changed.insert(id, (referenced, exclusive));
+                        }
+                        _ => lost = true,
+                    }
+                }
+            }
+            (lost, table.root.clone())
+        };
+        lost &= self.is_exact();
+        if lost {
+            self.lose(space, "the bytes of simple quotas contradict the extents");
+        }
+        for (id, numbers) in changed {
+            put_info(h, &root, id, numbers)?;
+        }
+        Ok(())
+    }
+
+    /// Whether a group counts nothing.
+    fn is_empty(&self, id: u64) -> bool {
+        let state = self.state.lock();
+        let group = state.table.as_ref().and_then(|table| table.groups.get(&id));
+        group.is_none_or(|group| group.referenced == 0 && group.exclusive == 0)
     }
 
     /// Deletes a group with its relations.
@@ -408,6 +495,13 @@ fn put_info(
         exclusive_compressed: exclusive.into(),
     };
     root.put(h, &info_key(group), info.bytes())
+}
+
+fn put_relation(h: &mut dyn SpaceWrite, root: &Arc<Root>, a: u64, b: u64) -> Result<()> {
+    for (from, to) in [(a, b), (b, a)] {
+        root.put(h, &Key::new(from, kind::QGROUP_RELATION, to), &[])?;
+    }
+    Ok(())
 }
 
 fn delete_relation(h: &mut dyn SpaceWrite, root: &Arc<Root>, a: u64, b: u64) -> Result<()> {

@@ -24,8 +24,12 @@ pub(super) const LEVEL_SHIFT: u32 = 48;
 pub(super) mod flag {
     /// Quotas are on.
     pub(crate) const ON: u64 = 1;
+    /// A rescan has not ended.
+    pub(crate) const RESCAN: u64 = 2;
     /// The numbers are wrong.
     pub(crate) const INCONSISTENT: u64 = 4;
+    /// Simple quotas.
+    pub(crate) const SIMPLE: u64 = 8;
 }
 
 /// Flags of a limit item.
@@ -127,6 +131,8 @@ pub(super) struct Table {
     pub(super) root: Arc<Root>,
     /// The status item. Its bytes may be followed by others, which stay.
     pub(super) status: QgroupStatus,
+    /// With simple quotas, extents from this transaction on are counted.
+    pub(super) simple_since: Option<u64>,
     /// All groups by id.
     pub(super) groups: BTreeMap<u64, Group>,
     /// Relations of groups.
@@ -141,7 +147,7 @@ impl Table {
     /// one; unreadable blocks.
     pub(super) fn read(env: &(impl TreeRead + ?Sized), root: Arc<Root>) -> Result<Option<Self>> {
         let bad = |key| move |source| bad_item(objectid::QUOTA_TREE, key, source);
-        let mut status = None;
+        let (mut status, mut simple_since) = (None, None);
         let mut groups: BTreeMap<u64, Group> = BTreeMap::new();
         let mut limits = Vec::new();
         let mut relations = Vec::new();
@@ -149,7 +155,14 @@ impl Table {
         while let Some((key, data)) = cursor.item() {
             match key.kind {
                 kind::QGROUP_STATUS => {
-                    status = Some(QgroupStatus::read(data).map_err(bad(key))?);
+                    let read = QgroupStatus::read(data).map_err(bad(key))?;
+                    if read.flags.get() & flag::SIMPLE != 0 {
+                        simple_since = Some(enabled(data).ok_or(Error::Quota {
+                            key,
+                            reason: "simple quotas without the transaction that enabled them",
+                        })?);
+                    }
+                    status = Some(read);
                 }
                 kind::QGROUP_INFO => {
                     let info = QgroupInfo::read(data).map_err(bad(key))?;
@@ -179,9 +192,26 @@ impl Table {
         Ok(Some(Self {
             root,
             status,
+            simple_since,
             groups,
             hierarchy,
         }))
+    }
+
+    /// The groups of higher levels, with the sums of their subvolumes, which the numbers are with
+    /// simple quotas.
+    pub(super) fn sums(&self) -> Vec<(u64, u64, u64)> {
+        let higher = self.groups.keys().filter(|id| level(**id) > 0);
+        higher
+            .map(|id| {
+                let subvolumes = self.hierarchy.subvolumes(*id);
+                let groups = subvolumes.iter().filter_map(|id| self.groups.get(id));
+                groups.fold((*id, 0, 0), |(id, referenced, exclusive), group| {
+                    let referenced = group.referenced.saturating_add(referenced);
+                    (id, referenced, group.exclusive.saturating_add(exclusive))
+                })
+            })
+            .collect()
     }
 
     /// A group, to change it.
@@ -191,6 +221,12 @@ impl Table {
     pub(super) fn group_mut(&mut self, id: u64) -> Result<&mut Group> {
         self.groups.get_mut(&id).ok_or_else(|| no_group(id))
     }
+}
+
+/// The transaction that enabled simple quotas, after the known part of a status item.
+fn enabled(status: &[u8]) -> Option<u64> {
+    let bytes = status.get(QgroupStatus::SIZE..)?.first_chunk::<8>()?;
+    Some(u64::from_le_bytes(*bytes))
 }
 
 fn hierarchy(groups: &BTreeMap<u64, Group>, relations: &[Key]) -> Result<Hierarchy> {

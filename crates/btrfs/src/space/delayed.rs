@@ -124,6 +124,8 @@ pub(crate) struct Head {
     pub(crate) refs: BTreeMap<RefKey, i64>,
     /// Flags to set in the extent item.
     pub(crate) set_flags: ExtentFlags,
+    /// Tree that a new data extent was allocated for.
+    pub(crate) owner: Option<u64>,
 }
 
 impl Head {
@@ -133,6 +135,7 @@ impl Head {
             insert: false,
             refs: BTreeMap::new(),
             set_flags: ExtentFlags::empty(),
+            owner: None,
         }
     }
 
@@ -228,6 +231,9 @@ impl DelayedRefs {
             head.insert = true;
             head.extent = extent;
             head.set_flags |= flags;
+            if let RefKey::Data { root, .. } = key {
+                head.owner = Some(root);
+            }
             head.change(key, count);
         })
     }

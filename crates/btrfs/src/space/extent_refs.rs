@@ -5,7 +5,8 @@
 //! refs, ordered by kind ascending and key offset descending. A new backref is stored inline,
 //! unless the item would outgrow its limit (a sixteenth of a leaf) or the extent has keyed refs
 //! already. Then it is a separate item that follows. EXTENT_DATA_REF keys are hashes: colliding
-//! refs take the next free offsets.
+//! refs take the next free offsets. With simple quotas, the first inline ref of a data extent is its
+//! owner, which counts nothing and stays as long as the item.
 //!
 //! Facts: btrfs documentation, "On-disk format" and "Btrees". The limits were compared with images
 //! that the kernel wrote.
@@ -25,6 +26,8 @@ pub(crate) struct ItemRules {
     pub(crate) skinny: bool,
     /// Bytes of a tree block.
     pub(crate) nodesize: u32,
+    /// New data extents get an owner, for simple quotas.
+    pub(crate) owners: bool,
 }
 
 impl ItemRules {
@@ -112,6 +115,8 @@ pub(crate) enum Applied {
     Removed {
         /// Transaction that had allocated the extent.
         generation: u64,
+        /// Tree that a data extent was allocated for, if that is recorded.
+        owner: Option<u64>,
     },
 }
 
@@ -289,8 +294,12 @@ pub(crate) fn apply(
             return Err(missing(extent.bytenr, left));
         }
         store.delete(item.key)?;
+        let owner = item.inline.iter().find_map(|found| match found {
+            InlineRef::Owner { root } => Some(*root),
+            _ => None,
+        });
         let generation = item.generation;
-        return Ok(Applied::Removed { generation });
+        return Ok(Applied::Removed { generation, owner });
     }
     store.replace(item.key, &item.encode())?;
     Ok(Applied::Changed)
@@ -314,6 +323,9 @@ fn insert(
         tree_block: info.map(|level| (first_key(), level)),
         inline: Vec::new(),
     };
+    if let Some(root) = head.owner.filter(|_| rules.owners) {
+        item.insert_inline(InlineRef::Owner { root });
+    }
     let mut keyed = Vec::new();
     for (&key, &count) in &head.refs {
         let new = key.with_count(count_u32(extent.bytenr, key, count)?);

@@ -11,6 +11,7 @@ use super::*;
 const RULES: ItemRules = ItemRules {
     skinny: true,
     nodesize: 16384,
+    owners: false,
 };
 const DATA: Extent = Extent {
     bytenr: 1 << 30,
@@ -33,6 +34,7 @@ fn head(extent: Extent, insert: bool, refs: &[(RefKey, i64)]) -> Head {
         insert,
         refs: refs.iter().copied().collect(),
         set_flags: if insert { flags } else { ExtentFlags::empty() },
+        owner: None,
     }
 }
 
@@ -99,7 +101,7 @@ proptest! {
     fn equals_a_model(block in any::<bool>(), skinny in any::<bool>(), small in any::<bool>(),
                     first in 0..90u64,
                     steps in prop::collection::vec((0..90u64, 1..4i64, any::<bool>()), 1..160)) {
-        let rules = ItemRules { skinny, nodesize: if small { 4096 } else { 16384 } };
+        let rules = ItemRules { skinny, nodesize: if small { 4096 } else { 16384 }, owners: false };
         let extent = if block { BLOCK } else { DATA };
         let key = |n| if block { block_key(n) } else { data_key(n) };
         let mut store = MapStore::default();
@@ -174,6 +176,44 @@ fn colliding_hashes_take_the_next_offset() {
     assert_eq!(stored(&mut store, &RULES, &DATA)[&a], 1);
     run(&mut store, &RULES, &head(DATA, false, &[(a, -1)])).unwrap();
     assert!(!store.0.contains_key(&next));
+}
+
+#[test]
+fn the_owner_of_an_extent_stays_first_and_is_returned_with_the_item() {
+    let rules = ItemRules {
+        owners: true,
+        ..RULES
+    };
+    let data = |root| RefKey::Data {
+        root,
+        objectid: 300,
+        offset: 0,
+    };
+    let mut store = MapStore::default();
+    let mut new = head(DATA, true, &[(data(256), 1)]);
+    new.owner = Some(256);
+    run(&mut store, &rules, &new).unwrap();
+    run(
+        &mut store,
+        &rules,
+        &head(DATA, false, &[(data(257), 1), (data(256), -1)]),
+    )
+    .unwrap();
+    let refs = backrefs(&mut store, &rules, &DATA).unwrap();
+    assert_eq!(refs[0], InlineRef::Owner { root: 256 });
+    assert_eq!(refs.len(), 2);
+    let state = state(&mut store, &rules, &DATA).unwrap().unwrap();
+    assert_eq!(state.refs, 1, "the owner counts nothing");
+    let gone = run(&mut store, &rules, &head(DATA, false, &[(data(257), -1)])).unwrap();
+    let owner = Some(256);
+    assert_eq!(
+        gone,
+        Applied::Removed {
+            generation: 7,
+            owner
+        }
+    );
+    assert!(store.0.is_empty());
 }
 
 #[test]

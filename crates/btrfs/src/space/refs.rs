@@ -42,6 +42,12 @@ impl Space {
         self.tracing.store(on, Ordering::Release);
     }
 
+    /// Begins to record the bytes of extents by owner, from this transaction on; `None` ends it.
+    pub(crate) fn set_owned_since(&self, transid: Option<u64>) {
+        self.owned_since
+            .store(transid.unwrap_or(u64::MAX), Ordering::Release);
+    }
+
     /// Whether extents whose refs change are recorded.
     pub(crate) fn is_tracing(&self) -> bool {
         self.tracing.load(Ordering::Acquire)

@@ -6,19 +6,20 @@
 //! transaction.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use sapwood_btrfs_format::{Block, BlockGroupItem, Key};
 
 use super::chunk::{group_item, group_key};
-use super::delayed::Head;
-use super::extent_refs::{Applied, apply};
+use super::delayed::{Head, RefKey};
+use super::extent_refs::{Applied, ItemRules, apply};
 use super::free_space_tree;
 use super::group::BlockGroup;
 use super::state::Space;
 use super::store::TreeStore;
 use super::write::{SpaceChanges, SpaceWrite};
 use crate::error::Result;
-use crate::tree::BlockCache;
+use crate::tree::{BlockCache, Expect};
 
 impl Space {
     /// Runs delayed refs: at most `limit` heads, or all, including those that other threads are
@@ -100,10 +101,30 @@ impl Space {
             blocks: &self.blocks,
             h,
         };
-        match apply(&mut store, &self.rules, head, transid, first_key)? {
-            Applied::Inserted => group.inserted(bytenr, len)?,
+        let since = self.owned_since.load(Ordering::Acquire);
+        let rules = ItemRules {
+            owners: since != u64::MAX,
+            ..self.rules
+        };
+        match apply(&mut store, &rules, head, transid, first_key)? {
+            Applied::Inserted => {
+                if since <= transid {
+                    changes.owned.add(owner_of_new(head), len, true);
+                }
+                group.inserted(bytenr, len)?;
+            }
             Applied::Changed => {}
-            Applied::Removed { generation } => {
+            Applied::Removed { generation, owner } => {
+                if since <= generation {
+                    let owned = &changes.owned;
+                    match self.owner_of_old(head, owner, generation == transid) {
+                        Ok(owner) => owned.add(owner, len, false),
+                        Err(error) => {
+                            log::warn!("owner of tree block {bytenr}: {error}");
+                            owned.add_unknown();
+                        }
+                    }
+                }
                 if head.extent.level.is_none() {
                     h.delete_checksums(bytenr, len)?;
                 }
@@ -118,6 +139,17 @@ impl Space {
     }
 }
 
+/// The tree that an extent of this transaction was allocated for.
+fn owner_of_new(head: &Head) -> Option<u64> {
+    if head.extent.level.is_none() {
+        return head.owner;
+    }
+    head.refs.keys().find_map(|key| match key {
+        RefKey::Tree { root } => Some(*root),
+        _ => None,
+    })
+}
+
 /// Finds the first key of a new tree block for an old-style item. The block is in memory, as it was
 /// just created.
 fn first_key<'a>(blocks: &'a BlockCache, head: &'a Head) -> impl FnOnce() -> Key + 'a {
@@ -130,6 +162,23 @@ fn first_key<'a>(blocks: &'a BlockCache, head: &'a Head) -> impl FnOnce() -> Key
 }
 
 impl Space {
+    /// The tree that an extent was allocated for, which has lost its last ref. `recorded`: the owner
+    /// in its item. `fresh`: it is of this transaction. A block of this transaction may never have
+    /// reached the disk, and no other tree than its owner's has had it.
+    fn owner_of_old(&self, head: &Head, recorded: Option<u64>, fresh: bool) -> Result<Option<u64>> {
+        let Some(level) = head.extent.level else {
+            return Ok(recorded);
+        };
+        if fresh {
+            return Ok(owner_of_new(head));
+        }
+        let expect = Expect {
+            level: Some(level),
+            ..Expect::default()
+        };
+        Ok(Some(self.blocks.get(head.extent.bytenr, &expect)?.owner()))
+    }
+
     /// Writes the changes of block groups since the last write: used bytes to their items, free
     /// ranges to the free-space tree. Returns whether anything changed. The commit repeats this and
     /// [`run_delayed_refs`](Self::run_delayed_refs) until nothing does. Skips groups without items,

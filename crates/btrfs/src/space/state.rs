@@ -53,6 +53,8 @@ pub(crate) struct Space {
     pub(super) height: AtomicU8,
     /// Extents of this transaction and earlier ones are not reused.
     pub(super) kept: AtomicU64,
+    /// Bytes of extents from this transaction on are recorded by owner, for simple quotas.
+    pub(super) owned_since: AtomicU64,
     /// Extents whose refs change are recorded, for quotas.
     pub(super) tracing: AtomicBool,
     /// Held exclusively while freed space becomes free.
@@ -122,6 +124,7 @@ impl Space {
             rules: ItemRules {
                 skinny: sb.incompat().contains(Incompat::SKINNY_METADATA),
                 nodesize: sb.nodesize.get(),
+                owners: false,
             },
             sector: sb.sectorsize.get().into(),
             nodesize: sb.nodesize.get().into(),
@@ -143,6 +146,7 @@ impl Space {
             fresh: RankedMutex::new(Rank::Leaf, Vec::new()),
             height: AtomicU8::new(0),
             kept: AtomicU64::new(0),
+            owned_since: AtomicU64::new(u64::MAX),
             tracing: AtomicBool::new(false),
             reuse: RankedRwLock::new(Rank::Reuse, ()),
             blocks: blocks.clone(),

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use sapwood_base::RangeSet;
+use sapwood_btrfs_format::objectid;
 
 use super::delayed::{DelayedRefs, Extent};
 use super::group::BlockGroup;
@@ -75,6 +76,54 @@ impl Traced {
     }
 }
 
+/// Bytes of extents that one transaction added or removed, by the tree that they were allocated
+/// for: files' trees only.
+#[derive(Debug)]
+pub(crate) struct Owned {
+    sums: RankedMutex<OwnedBytes>,
+}
+
+/// Bytes by tree.
+#[derive(Debug, Default)]
+pub(crate) struct OwnedBytes {
+    /// Changes of the sums.
+    pub(crate) changes: HashMap<u64, i64>,
+    /// The owner of an extent could not be read.
+    pub(crate) unknown: bool,
+}
+
+impl Default for Owned {
+    fn default() -> Self {
+        Self {
+            sums: RankedMutex::new(Rank::Leaf, OwnedBytes::default()),
+        }
+    }
+}
+
+impl Owned {
+    /// Records that an extent was added, or removed.
+    pub(crate) fn add(&self, owner: Option<u64>, bytes: u64, added: bool) {
+        let Some(owner) = owner.filter(|owner| objectid::is_fs_tree(*owner)) else {
+            return;
+        };
+        let change = i64::try_from(bytes).unwrap_or(i64::MAX);
+        let change = if added { change } else { -change };
+        let mut sums = self.sums.lock();
+        let sum = sums.changes.entry(owner).or_default();
+        *sum = sum.saturating_add(change);
+    }
+
+    /// Records that the owner of a removed extent could not be read.
+    pub(crate) fn add_unknown(&self) {
+        self.sums.lock().unknown = true;
+    }
+
+    /// Takes all sums.
+    pub(crate) fn take(&self) -> OwnedBytes {
+        std::mem::take(&mut *self.sums.lock())
+    }
+}
+
 /// Changes of space that one transaction collects.
 #[derive(Debug)]
 pub(crate) struct SpaceChanges {
@@ -84,6 +133,8 @@ pub(crate) struct SpaceChanges {
     pub(crate) pinned: Pinned,
     /// Extents whose refs changed, if that is recorded.
     pub(crate) traced: Traced,
+    /// Bytes by owner, if they are recorded.
+    pub(crate) owned: Owned,
     /// Groups whose items are deleted; their chunks stay mapped until that is durable.
     pub(crate) removed: RankedMutex<Vec<Arc<BlockGroup>>>,
 }
@@ -94,6 +145,7 @@ impl Default for SpaceChanges {
             delayed: DelayedRefs::default(),
             pinned: Pinned::default(),
             traced: Traced::default(),
+            owned: Owned::default(),
             removed: RankedMutex::new(Rank::Leaf, Vec::new()),
         }
     }

@@ -40,7 +40,8 @@ pub(crate) fn create(
     let index = dir::next_index(subvolumes, dir)?;
     let mut h = subvolumes.start(ITEMS)?;
     names::add_entry(&mut h, dir, name, Target::subvolume(id), index)?;
-    let made = make(&mut h, id).and_then(|root| {
+    let inside = dir.root.id();
+    let made = make(&mut h, id, inside).and_then(|root| {
         names::add_root_refs(&mut h, dir, id, index, name)?;
         Ok(root)
     });
@@ -64,8 +65,8 @@ pub(super) fn check_new_name(
     Ok(rules::check_add_name(dir.vfs_flags())?)
 }
 
-/// Makes the tree, with its top directory, its root item and its uuid.
-fn make(h: &mut Handle, id: u64) -> Result<Arc<Root>> {
+/// Makes the tree, with its top directory, its root item, its uuid and its quota group.
+fn make(h: &mut Handle, id: u64, inside: u64) -> Result<Arc<Root>> {
     let root = create_root(h, id)?;
     let now = h.store().now();
     let item = {
@@ -95,7 +96,7 @@ fn make(h: &mut Handle, id: u64) -> Result<Arc<Root>> {
     let root_tree = h.store().roots.root_tree.clone();
     root_tree.insert(h, &root.item_key(), item.bytes())?;
     uuid_tree::add(h, Which::Own, &item.uuid, id)?;
-    h.store().clone().quotas.add_group(h, id, None)?;
+    h.store().clone().quotas.add_group(h, (id, inside), None)?;
     Ok(root)
 }
 

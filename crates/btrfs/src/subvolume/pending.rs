@@ -84,7 +84,7 @@ fn take(h: &mut Handle, pending: &Pending) -> Result<()> {
     h.store()
         .clone()
         .quotas
-        .add_group(h, id, Some(source.id()))?;
+        .add_group(h, (id, dir.root.id()), Some(source.id()))?;
     uuid_tree::add(h, Which::Received, &item.received_uuid, id)
 }
 

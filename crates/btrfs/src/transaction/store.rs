@@ -111,7 +111,7 @@ impl Store {
         }
         let generation = super_block.generation.get();
         let quotas = Quotas::open(&blocks, &roots, generation);
-        space.set_tracing(quotas.is_exact());
+        quotas.begin_tracing(&space);
         Ok(Arc::new(Self {
             quotas,
             counters: Counters::default(),

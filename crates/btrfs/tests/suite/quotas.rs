@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use sapwood_block::MemoryDevice;
 use sapwood_btrfs::Btrfs;
-use sapwood_btrfs::check::check;
+use sapwood_btrfs::check::{Finding, check};
 use sapwood_btrfs::quota_groups::{Limits, QuotaChange, change, show};
 use sapwood_testing::{CrashPlan, RecordDevice, Replayer};
 use sapwood_vfs::{
@@ -66,7 +66,10 @@ fn workload(fs: &Btrfs) {
 /// Fails unless the numbers are marked as right, and are right.
 fn assert_right(image: &MemoryDevice, why: &str) {
     let report = check(&[image], &Default::default(), &mut |_| ()).unwrap();
-    assert_eq!(report.findings, [], "{why}");
+    // A cut between the copies of the superblock leaves a stale one.
+    let stale = |finding: &Finding| matches!(finding, Finding::SuperStale { .. });
+    let found = report.findings.iter().find(|finding| !stale(finding));
+    assert_eq!(found, None, "{why}");
 }
 
 #[test]

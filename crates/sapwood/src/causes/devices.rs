@@ -19,9 +19,11 @@ impl Cause for DevicesError {
             Self::Daemon(error) => error.kind(),
             Self::NoBalance(_) => ErrorKind::InvalidInput,
             Self::Quota { source, .. } => match &**source {
-                Quota::NoQuotas | Quota::NoSuchGroup { .. } | Quota::QuotaGroup { .. } => {
-                    ErrorKind::InvalidInput
-                }
+                Quota::NoQuotas
+                | Quota::SimpleQuotas
+                | Quota::FullQuotas
+                | Quota::NoSuchGroup { .. }
+                | Quota::QuotaGroup { .. } => ErrorKind::InvalidInput,
                 Quota::Vfs(sapwood_vfs::Error::Busy) => ErrorKind::ResourceBusy,
                 error => of_btrfs(error),
             },
