@@ -3,8 +3,8 @@
 //!
 //! # How it works
 //! Each change is part of a commit of its own, and runs when no other handle is open. A change of
-//! relations counts the numbers anew, as [`rescan`] does. Other operations of a mount wait for that.
-//! So the numbers are never wrong meanwhile, unlike during a rescan of the kernel.
+//! relations counts the numbers anew, as [`QuotaChange::Rescan`] does. Other operations of a mount
+//! wait for that. So the numbers are never wrong meanwhile, unlike during a rescan of the kernel.
 
 use std::fmt;
 use std::str::FromStr;
@@ -93,7 +93,8 @@ pub struct Group {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Quotas {
-    /// The numbers are right. Otherwise they need a [`rescan`], and limits are not enforced.
+    /// The numbers are right. Otherwise they need a [`QuotaChange::Rescan`], and limits are not
+    /// enforced.
     pub consistent: bool,
     /// All groups, by level and id.
     pub groups: Vec<Group>,
@@ -114,7 +115,7 @@ pub struct Limits {
 pub enum QuotaChange {
     /// Turns quotas on, with a group for each subvolume. Counts anew if they are on.
     Enable,
-    /// Turns simple quotas on, which count extents from now on, and for the subvolume that they were
+    /// Turns simple quotas on, which count extents from now on, for the subvolume that they were
     /// allocated for. Linux knows them since 6.7.
     EnableSimple,
     /// Turns quotas off, and deletes all groups.

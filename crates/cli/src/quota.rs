@@ -88,8 +88,8 @@ pub(super) enum Command {
     Enable {
         #[arg(help = IMAGE)]
         image: PathBuf,
-        /// Count an extent only for the subvolume that it was allocated for, from now on: faster, and
-        /// for Linux 6.7 or later
+        /// Count an extent only for the subvolume that it was allocated for, from now on: faster,
+        /// and for Linux 6.7 or later
         #[arg(long)]
         simple: bool,
     },

@@ -125,7 +125,7 @@ impl Quotas {
         table.is_some_and(|table| table.simple_since.is_some())
     }
 
-    /// Writes the sums of the groups of higher levels, after a change of relations of simple quotas.
+    /// Writes the sums of the groups of higher levels, after simple quotas got other relations.
     ///
     /// # Errors
     /// Unreadable blocks, no space.

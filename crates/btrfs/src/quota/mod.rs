@@ -146,9 +146,8 @@ impl Quotas {
         }
     }
 
-    /// Makes the group of a new subvolume in the directory of subvolume `inside`. A snapshot has the
-    /// limits of its source. With simple quotas, a subvolume is in the groups that the one around it
-    /// is in.
+    /// Makes the group of a new subvolume in a directory of subvolume `inside`. A snapshot has the
+    /// limits of its source. With simple quotas, a subvolume is in the groups of the one around it.
     ///
     /// # Errors
     /// Unreadable blocks, no space.
