@@ -28,6 +28,7 @@ mod options;
 mod overlays;
 mod partitions;
 mod programs;
+mod quotas;
 mod read_only;
 mod received;
 mod recipes;
@@ -77,6 +78,7 @@ fn main() {
             overlays,
             partitions,
             programs,
+            quotas,
             read_only,
             recipes,
             received,
