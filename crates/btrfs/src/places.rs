@@ -141,7 +141,7 @@ fn moved(store: &Store, older: &mut Older) -> Result<Vec<Moved>> {
 /// The moved blocks of one tree, with the addresses of their predecessors.
 fn of_tree(root: &Arc<Root>, new: &Blocks, old: &Blocks) -> Vec<Moved> {
     let mut taken: BTreeSet<u64> = BTreeSet::new();
-    let exact = new.iter().filter_map(|(at, _)| old.get(at));
+    let exact = new.keys().filter_map(|at| old.get(at));
     taken.extend(exact);
     let mut found = Vec::new();
     for (at, bytenr) in new {

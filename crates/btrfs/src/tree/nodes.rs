@@ -26,16 +26,16 @@ pub(crate) struct NodePlace {
 type Each<'e> = dyn FnMut(NodePlace) + 'e;
 
 /// A walk of the pointers of a tree. No leaf is read.
-struct Walk<'w> {
+struct Walk<'w, 'e> {
     blocks: &'w BlockCache,
     root_id: u64,
     newer_than: u64,
     /// The last block of each level. A damaged tree may reach a block twice; it is visited once.
     last: [Option<Key>; LEVELS],
-    each: &'w mut Each<'w>,
+    each: &'w mut Each<'e>,
 }
 
-impl Walk<'_> {
+impl Walk<'_, '_> {
     /// Passes a block on. Returns false if the walk has passed its position.
     fn found(&mut self, place: NodePlace) -> bool {
         let Some(last) = self.last.get_mut(usize::from(place.level)) else {
@@ -98,7 +98,7 @@ impl Root {
                 root_id: self.id(),
                 newer_than,
                 last: [None; LEVELS],
-                each: &mut |place| each(place),
+                each,
             };
             walk.found(NodePlace {
                 level: top.level(),
