@@ -15,6 +15,7 @@ mod ext4_mounts;
 mod ext4_tools;
 mod external;
 mod extraction;
+mod growth;
 mod host_full;
 mod in_use;
 mod journals;
@@ -65,6 +66,7 @@ fn main() {
             ext4_tools,
             external,
             extraction,
+            growth,
             host_full,
             in_use,
             journals,
