@@ -65,6 +65,14 @@ pub enum ResizeError {
     /// The change is larger than the device, whose size this is.
     #[error("the device has only {0} bytes")]
     TooMuchLess(u64),
+    /// A device of a mounted file system cannot be so small.
+    #[error("a device in use has at least {least} bytes, and not {wanted}")]
+    TooSmall {
+        /// The requested size.
+        wanted: u64,
+        /// The smallest size in bytes.
+        least: u64,
+    },
     /// A chunk of a mounted file system reaches past the new end, and fits into no hole.
     #[error(
         "the used space does not fit into {wanted} bytes: a block group takes {len} bytes, and no \

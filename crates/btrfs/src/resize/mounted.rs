@@ -18,12 +18,13 @@ use sapwood_block::Device;
 use sapwood_btrfs_format::{SUPER_OFFSETS, SUPER_SIZE};
 
 use super::{ResizeError, Result, UNIT};
-use crate::balance::gone_stays;
 use crate::relocate::{Relocated, Relocation};
 use crate::space::{Placed, Prefer};
 use crate::transaction::Store;
 use crate::{Btrfs, Error};
 
+/// Smallest size of a device of a mounted file system: it has a superblock and room for chunks.
+const LEAST: u64 = 16 << 20;
 /// Most passes over the chunks that reach past the new end.
 const PASSES: u32 = 10;
 
@@ -60,7 +61,7 @@ pub type OnStep<'p> = dyn FnMut(u64, u64) -> ControlFlow<()> + Send + 'p;
 /// # Errors
 /// - [`ResizeError::NoSuchDevice`], [`ResizeError::NotThere`], [`ResizeError::TooMuchLess`].
 /// - Growing: [`ResizeError::PastEnd`] for a device that cannot become so large.
-/// - Shrinking: [`ResizeError::NoHole`], [`ResizeError::Interrupted`].
+/// - Shrinking: [`ResizeError::TooSmall`], [`ResizeError::NoHole`], [`ResizeError::Interrupted`].
 /// - [`ResizeError::Engine`] for errors of the devices and of the commit.
 ///
 /// The device has its old size then.
@@ -82,6 +83,12 @@ pub fn resize_mounted(
         DeviceSize::Max => device.member.renew_size().map_err(Error::from)?,
     };
     let after = wanted - wanted % UNIT;
+    if after < before.min(LEAST) {
+        return Err(ResizeError::TooSmall {
+            wanted,
+            least: LEAST,
+        });
+    }
     if after > before {
         device.grow(after)?;
     } else if after < before {
@@ -183,12 +190,17 @@ impl<'s> OpenDevice<'s> {
                 let Ok((flags, _)) = self.store.space.group_shape(placed.logical) else {
                     continue;
                 };
-                let moved = relocation.relocate(placed.logical, flags, Prefer::Present, &|_| true);
-                if gone_stays(moved)? == Relocated::NoRoom {
-                    return Err(ResizeError::NoHole {
-                        wanted: size,
-                        len: placed.len,
-                    });
+                let anywhere = &|_| true;
+                match relocation.relocate(placed.logical, flags, Prefer::Present, anywhere) {
+                    // Its group was removed meanwhile.
+                    Err(Error::Unmapped { .. }) => {}
+                    Ok(Relocated::NoRoom) => {
+                        return Err(ResizeError::NoHole {
+                            wanted: size,
+                            len: placed.len,
+                        });
+                    }
+                    moved => drop(moved?),
                 }
                 done += placed.len;
             }

@@ -24,6 +24,7 @@ mod mkfs;
 mod model;
 mod mounted_balance;
 mod mounted_replacement;
+mod mounted_resize;
 mod mounted_scrub;
 mod names_of_one_hash;
 mod orphans;
