@@ -96,6 +96,15 @@ impl Groups {
         self.layouts.has_room()
     }
 
+    /// Checks that the last group can become longer.
+    ///
+    /// # Errors
+    /// The group is out of use.
+    pub(crate) fn check_last(&self) -> Result<()> {
+        let group = self.group(self.count().saturating_sub(1))?;
+        self.lock_blocks(group).map(drop)
+    }
+
     /// The held block of the descriptor table with this index.
     pub(crate) fn desc_block(&self, index: u32) -> Option<&Arc<Buffer>> {
         self.layout().desc_blocks.get(index as usize)

@@ -337,6 +337,10 @@ impl<'s> Step<'s> {
         let store = self.store;
         // Refused before the first change.
         self.renumber(&mut store.super_block.lock().clone())?;
+        store.groups.check_last()?;
+        if self.old.features().has_compat(Compat::RESIZE_INODE) {
+            self.resize_inode()?;
+        }
         let h = store.start(self.credits)?;
         let changed = self.change_in(&h, added, table);
         if let Err(error) = &changed {
