@@ -55,7 +55,9 @@ impl Layouts {
     pub(super) fn current(&self) -> &Layout {
         let newest = self.newest.load(Ordering::Acquire);
         let further = newest.checked_sub(1).and_then(|at| self.further.get(at));
-        further.and_then(OnceLock::get).map_or(&self.first, |layout| layout)
+        further
+            .and_then(OnceLock::get)
+            .map_or(&self.first, |layout| layout)
     }
 
     /// Whether one more can be added.
