@@ -1,9 +1,11 @@
 //! An open image as the place of received subvolumes.
 
+mod attributes;
 mod in_place;
 mod part;
 mod records;
 
+use attributes::Unset;
 pub(super) use in_place::receive_in_place;
 
 use std::path::{Path, PathBuf};
@@ -56,6 +58,9 @@ pub(super) struct ImageSink<'a> {
     /// The directory of the last name that was not at the top, because consecutive names mostly are
     /// in the same one.
     last_dir: Option<(Vec<u8>, HeldInode<'a>)>,
+    /// Attributes of a file that are not set yet, because consecutive commands mostly set several of
+    /// one file. They are set with the next command on anything else, and before a checkpoint.
+    unset: Option<Unset<'a>>,
     stop: Stop,
     /// Compressed extents are expanded.
     expand: bool,
@@ -93,6 +98,7 @@ impl<'a> ImageSink<'a> {
             current: None,
             last: None,
             last_dir: None,
+            unset: None,
             stop: options.stop.clone(),
             expand: options.expand,
         }
@@ -309,6 +315,7 @@ impl<'a> ImageSink<'a> {
         data: &[u8],
         owner: Option<&SharedBytes>,
     ) -> Result<u64> {
+        self.set_attributes()?;
         let mode = WriteMode::default();
         let shared = owner.and_then(|owner| owner.owner_of(data));
         let written = self.find(path).and_then(|ino| match shared {
@@ -387,56 +394,6 @@ impl<'a> ImageSink<'a> {
             .and_then(|ino| self.fs.fallocate(ino, offset, len, mode));
         done.map_err(at("allocate", path))
     }
-
-    fn attributes(&mut self, command: &Command<'_>) -> Result<()> {
-        let path = command.path(attr::PATH)?;
-        let mut changes = SetAttr::default();
-        match command.number {
-            cmd::TRUNCATE => changes.size = Some(command.u64(attr::SIZE)?),
-            cmd::CHMOD => changes.perm = Some(command.u32(attr::MODE)? & 0o7777),
-            cmd::CHOWN => {
-                changes.uid = Some(command.u32(attr::UID)?);
-                changes.gid = Some(command.u32(attr::GID)?);
-            }
-            _ => {
-                changes.atime = Some(SetTime::To(timestamp(command, attr::ATIME)?));
-                changes.mtime = Some(SetTime::To(timestamp(command, attr::MTIME)?));
-                changes.ctime = Some(timestamp(command, attr::CTIME)?);
-                if command.find(attr::OTIME).is_some() {
-                    changes.btime = Some(timestamp(command, attr::OTIME)?);
-                }
-            }
-        }
-        let done = self
-            .find(path)
-            .and_then(|ino| self.fs.setattr(ino, &changes).map(drop));
-        done.map_err(at("set attributes of", path))
-    }
-
-    fn xattr(&mut self, command: &Command<'_>) -> Result<()> {
-        let path = command.path(attr::PATH)?;
-        let name = command.get(attr::XATTR_NAME)?;
-        if path.is_empty() && [part::RECORD, RECEIVED_STATE].contains(&name) {
-            // The record of the sender's own receive.
-            return Ok(());
-        }
-        if command.number == cmd::SET_XATTR {
-            let value = command.get(attr::XATTR_DATA)?;
-            let mode = SetXattrMode::Any;
-            let done = self
-                .find(path)
-                .and_then(|ino| self.fs.setxattr(ino, name, value, mode));
-            return done.map_err(at("set an attribute of", path));
-        }
-        let done = self
-            .find(path)
-            .and_then(|ino| self.fs.removexattr(ino, name));
-        match done {
-            // A default ACL or a capability may be gone already.
-            Err(vfs::Error::NoAttribute) => Ok(()),
-            done => done.map_err(at("remove an attribute of", path)),
-        }
-    }
 }
 
 impl Sink for ImageSink<'_> {
@@ -480,6 +437,7 @@ impl Sink for ImageSink<'_> {
     }
 
     fn remove(&mut self, path: &[u8]) -> Result<()> {
+        self.set_attributes()?;
         self.forget();
         let removed = self.parent(path).and_then(|(dir, name)| {
             if dir.child(name)?.is_dir() {
@@ -492,6 +450,9 @@ impl Sink for ImageSink<'_> {
     }
 
     fn apply(&mut self, command: &Command<'_>, owner: Option<&SharedBytes>) -> Result<u64> {
+        if !matches!(command.number, cmd::CHMOD | cmd::CHOWN | cmd::UTIMES) {
+            self.set_attributes()?;
+        }
         match command.number {
             cmd::MKFILE => self.create(command, NewInode::Regular)?,
             cmd::MKDIR => self.create(command, NewInode::Directory)?,
@@ -520,7 +481,8 @@ impl Sink for ImageSink<'_> {
                     source_offset: command.u64(attr::CLONE_OFFSET)?,
                 });
             }
-            cmd::TRUNCATE | cmd::CHMOD | cmd::CHOWN | cmd::UTIMES => self.attributes(command)?,
+            cmd::TRUNCATE => self.truncate(command)?,
+            cmd::CHMOD | cmd::CHOWN | cmd::UTIMES => self.attributes(command)?,
             cmd::FALLOCATE => self.allocate(command)?,
             cmd::UPDATE_EXTENT => return Err(ReceiveError::NoContent),
             // Flags that only the format defines. `btrfs receive` leaves them out, too.
@@ -535,6 +497,7 @@ impl Sink for ImageSink<'_> {
 
     fn checkpoint(&mut self, position: &Position) -> Result<()> {
         // The changes that the checkpoint counts must be durable before it is recorded.
+        self.set_attributes()?;
         self.fs.sync().map_err(at("write back", b""))?;
         if let Some(current) = &mut self.current {
             current.checkpoint = position.mark();
@@ -543,6 +506,7 @@ impl Sink for ImageSink<'_> {
     }
 
     fn interrupt(&mut self, position: &Position, doubtful: bool) -> Result<()> {
+        self.set_attributes()?;
         self.forget();
         self.fs.sync().map_err(at("write back", b""))?;
         let mark = position.mark();
@@ -551,6 +515,7 @@ impl Sink for ImageSink<'_> {
     }
 
     fn finish(&mut self, position: &Position) -> Result<()> {
+        self.set_attributes()?;
         self.forget();
         self.checkpoint(position)?;
         self.complete(position)

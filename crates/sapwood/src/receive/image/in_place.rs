@@ -374,6 +374,7 @@ impl Sink for InPlaceSink<'_> {
     }
 
     fn finish(&mut self, _position: &Position) -> Result<()> {
+        self.files.set_attributes()?;
         self.files.forget();
         let state = self.files.current.take().map(|current| current.uuid);
         if let Some(before) = std::mem::replace(&mut self.state, state) {
