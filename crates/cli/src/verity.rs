@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use data_encoding::{HEXLOWER, HEXLOWER_PERMISSIVE};
-use sapwood::verity::{Algorithm, FileParams, Header, Params, RootHash};
+use sapwood::verity::{Algorithm, FileParams, Header, Params, RootHash, VerityTree};
 use sapwood::{Progress, RootSignature};
 use serde_json::json;
 
@@ -172,14 +172,7 @@ pub(super) fn run(command: &Command) -> Result<()> {
             quiet,
             json,
         } => {
-            let (params, uuid) = (tree.params()?, tree.uuid);
-            interrupt::abandon_new_files();
-            let bar = progress::moved(*quiet || *json);
-            let made = sapwood::verity::format(image, hashes, &params, uuid, &mut |step| {
-                show(&bar, &step);
-            });
-            bar.finish_and_clear();
-            let made = made?;
+            let made = format(image, hashes, tree, *quiet || *json)?;
             if let Some(file) = root_hash_file {
                 write_root_hash(file, &made.root)?;
             }
@@ -237,6 +230,18 @@ pub(super) fn run(command: &Command) -> Result<()> {
             print(hashes, &header)
         }
     }
+}
+
+/// Makes a hash tree, with a progress bar unless `quiet`.
+fn format(image: &Path, hashes: &Path, tree: &Tree, quiet: bool) -> Result<VerityTree> {
+    let (params, uuid) = (tree.params()?, tree.uuid);
+    interrupt::abandon_new_files();
+    let bar = progress::moved(quiet);
+    let made = sapwood::verity::format(image, hashes, &params, uuid, &mut |step| {
+        show(&bar, &step);
+    });
+    bar.finish_and_clear();
+    Ok(made?)
 }
 
 /// Verifies all blocks of an image.

@@ -198,6 +198,30 @@ fn has_descriptors(device: &MemoryDevice, what: &str) -> u64 {
     geometry.blocks_count() << geometry.block_bits()
 }
 
+/// The content of a file by its number.
+fn content(nth: usize) -> Vec<u8> {
+    bytes(nth, 2000 + nth * 5000)
+}
+
+/// Positions of a record at which something was acknowledged: a file, by its number, or a growth.
+type Acknowledged = Vec<(usize, Option<usize>)>;
+
+/// Puts three files, grows, and puts three more. Returns the position at which the growth begins.
+fn grown_between_files(fs: &Ext4, record: &RecordDevice, size: u64) -> (usize, Acknowledged) {
+    let mut acknowledged = Vec::new();
+    let mut begun = 0;
+    for nth in 0..6 {
+        if nth == 3 {
+            begun = record.position();
+            grown(fs, size);
+            acknowledged.push((record.position(), None));
+        }
+        put(fs, &format!("f{nth}"), &content(nth));
+        acknowledged.push((record.position(), Some(nth)));
+    }
+    (begun, acknowledged)
+}
+
 #[test]
 fn every_cut_of_a_growth_leaves_a_file_system_with_what_was_acknowledged() {
     if left_out(TOOLS) {
@@ -219,18 +243,7 @@ fn every_cut_of_a_growth_leaves_a_file_system_with_what_was_acknowledged() {
             ..Options::default()
         };
         let fs = Ext4::open(record.clone(), options).unwrap();
-        let content = |nth: usize| bytes(nth, 2000 + nth * 5000);
-        let mut acknowledged = Vec::new();
-        let mut begun = 0;
-        for nth in 0..6 {
-            if nth == 3 {
-                begun = record.position();
-                grown(&fs, sizes[1] * MIB);
-                acknowledged.push((record.position(), None));
-            }
-            put(&fs, &format!("f{nth}"), &content(nth));
-            acknowledged.push((record.position(), Some(nth)));
-        }
+        let (begun, acknowledged) = grown_between_files(&fs, &record, sizes[1] * MIB);
         let ended = record.position();
         fs.unmount().unwrap();
         drop(fs);
