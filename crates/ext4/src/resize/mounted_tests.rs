@@ -207,7 +207,11 @@ fn content(nth: usize) -> Vec<u8> {
 type Acknowledged = Vec<(usize, Option<usize>)>;
 
 /// Puts three files, grows, and puts three more. Returns the position at which the growth begins.
-fn grown_between_files(fs: &Ext4, record: &RecordDevice, size: u64) -> (usize, Acknowledged) {
+fn grown_between_files(
+    fs: &Ext4,
+    record: &RecordDevice<MemoryDevice>,
+    size: u64,
+) -> (usize, Acknowledged) {
     let mut acknowledged = Vec::new();
     let mut begun = 0;
     for nth in 0..6 {

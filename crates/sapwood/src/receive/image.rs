@@ -20,16 +20,14 @@ use super::left_out::LeftOut;
 use super::record::{Mark, Position, State};
 use super::{
     CloneRange, KEEP_SIZE, NewSubvolume, PUNCH_HOLE, ReceiveOptions, Resumed, Sink, ZERO_RANGE,
-    timestamp,
 };
 use crate::fs::FileSystem;
 use crate::image::Mounted;
 use crate::progress::Stop;
-use crate::send::RECEIVED_STATE;
 use crate::tree::{self, HeldInode, components, split_last};
 use crate::vfs::{
-    self, AllocMode, CopyMode, Credentials, FileKind, Ino, NewInode, RenameMode, SetAttr, SetTime,
-    SetXattrMode, SharedBytes, WriteMode,
+    self, AllocMode, CopyMode, Credentials, FileKind, Ino, NewInode, RenameMode, SharedBytes,
+    WriteMode,
 };
 #[cfg(feature = "fuse")]
 pub(super) use part::temporary;
