@@ -120,7 +120,7 @@ mod tests {
                 vec![7; 3 << 20]
             );
         }
-        let other = NewFile::create(&dir.path().join("other"), false).unwrap();
+        let other = NewFile::create(dir.path().join("other"), false).unwrap();
         other.device_of(4 << 20).unwrap();
         assert!(ranges(&other).is_empty(), "no file system");
     }
