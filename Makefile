@@ -113,6 +113,7 @@ mutants: SEED = 1
 mutants: need-build
 	@scripts/need e2fsck:e2fsprogs btrfs:btrfs-progs
 	SAPWOOD_MUTANTS=$(MUTANTS) SAPWOOD_MUTANTS_SEED=$(SEED) cargo test -p sapwood-btrfs -p sapwood-ext4 --test trials -- '[mutants]' --nocapture
+	SAPWOOD_FULL=1 cargo test -p sapwood-btrfs --test suite -- hostile --nocapture
 
 # Long: SQLite and PostgreSQL commit while the daemon is killed, in ROUNDS rounds, for at most
 # SECONDS for each kind of database.

@@ -1,5 +1,6 @@
-//! Images with wrong bytes: every byte of the superblock and of every tree block is changed. The
-//! result is an error, or a mount that serves the valid parts; no panic, no hang.
+//! Images with wrong bytes: every byte of the superblock and, with `SAPWOOD_FULL=1`, of every tree
+//! block is changed; without it, every third byte of these. The result is an error, or a mount that
+//! serves the valid parts; no panic, no hang.
 //!
 //! A case that panics is named; so is one that takes longer than [`watch::LIMIT`], which ends the
 //! process, as there is no other way to end it.
@@ -14,6 +15,7 @@ use sapwood_block::{Device, MemoryDevice};
 use sapwood_btrfs_format::SUPER_SIZE;
 use sapwood_hostile::explore::{check_all, explore, options};
 use sapwood_hostile::image::{DEFAULT, GoodImage, MIXED, SUPER_OFFSET};
+use sapwood_testing::machine;
 use sapwood_testing::tour::Outcome;
 use watch::each;
 
@@ -113,25 +115,31 @@ fn block_changes(image: &GoodImage) -> Vec<(usize, usize, Change)> {
     all
 }
 
+/// Of the changes of tree blocks, one in this many is tried.
+fn step() -> usize {
+    if machine::full() { 1 } else { 3 }
+}
+
 #[test]
-fn every_byte_of_every_block() {
+fn bytes_of_every_block() {
     let image = GoodImage::expand(MIXED);
-    let mounted = each(block_changes(&image), |&(number, at, change)| {
+    let some: Vec<_> = block_changes(&image).into_iter().step_by(step()).collect();
+    let mounted = each(some, |&(number, at, change)| {
         let device = image.device.snapshot();
         let place = &image.blocks[number];
         image.edit(&device, place, true, |bytes| change.apply(&mut bytes[at]));
         usize::from(look(device).is_some())
     });
-    assert!(mounted > 1000, "{mounted}");
+    assert!(mounted > 300, "{mounted}");
 }
 
 #[test]
 fn bytes_of_blocks_under_a_mount_that_writes() {
-    // Each takes ten times as long as one that only reads: one byte in this many.
-    const STEP: usize = 23;
+    // Each takes ten times as long as one that only reads.
+    let step = 23 * step();
     for packed in [MIXED, DEFAULT] {
         let image = GoodImage::expand(packed);
-        let some: Vec<_> = block_changes(&image).into_iter().step_by(STEP).collect();
+        let some: Vec<_> = block_changes(&image).into_iter().step_by(step).collect();
         let mounted = each(some, |&(number, at, change)| {
             let device = Arc::new(image.device.snapshot());
             let place = &image.blocks[number];
@@ -139,7 +147,7 @@ fn bytes_of_blocks_under_a_mount_that_writes() {
             check_all(&device);
             usize::from(explore(&device, options(false)).is_some())
         });
-        assert!(mounted > 100, "{mounted}");
+        assert!(mounted > 30, "{mounted}");
     }
 }
 
