@@ -92,7 +92,7 @@ fn in_a_mount() -> Outcome {
     assert!(used >= 2 * MIB as u64 && used <= 3 * MIB as u64, "{used}");
     run(&["quota", "rescan", &place])?;
     assert_eq!(referenced(&place, "0/256")?, used);
-    mount.unmounted()?;
+    Box::new(mount).unmount()?;
     run(&["check", "-q", &image])?;
     assert_eq!(referenced(&image, "0/256")?, used);
     Ok(())

@@ -1,4 +1,4 @@
-//! Changes the size of a file system that is not mounted; [`mounted`] changes one that is.
+//! Changes the size of a file system that is not mounted; `mounted` changes one that is.
 //!
 //! # How it works
 //! Growing records the new size, in one transaction. Shrinking is a series of transactions, each of
